@@ -1,0 +1,1 @@
+"""hvdgrade: judges a distributed training script from outside its process."""
