@@ -1,0 +1,280 @@
+"""Watches a running submission from outside: the clock, the files that arrive, the output, the end.
+
+Everything noted here comes from the kernel or from the grader's own clock. Weights are copied the
+moment they appear, through file descriptors that follow no link; what a submission prints is kept
+for display only.
+"""
+
+import hashlib
+import os
+import re
+import resource
+import selectors
+import shutil
+import signal
+import stat
+import subprocess
+import time
+from collections import deque
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+
+from hvdgrade.jail import Jail
+
+POLL_SECONDS = 0.05
+SAMPLE_SECONDS = 1.0
+MAX_WEIGHTS_BYTES = 8 << 20  # the network has 1.6 MB of weights, an epoch 0.4 MB of indices
+MAX_RECORD_BYTES = 1 << 20
+KEEP_OUTPUT_BYTES = 200_000
+MAX_OUTPUT_BYTES = 20 << 20
+IDLE_SHARE = 0.25  # of one core: a rank that trains uses more, one that waits for another less
+
+# Why a run ended. "ended" alone is a run that came to its own end with exit code 0.
+STOP_CAUSES = ("ended", "crashed", "killed", "timeout", "hang", "output_flood")
+
+
+@dataclass
+class Weights:
+    """One rank's weights after one epoch: where the copy lies and when the original appeared."""
+
+    rank: int
+    epoch: int
+    seconds: float  # since launch, on the grader's clock
+    path: Path
+    sha256: str
+
+
+@dataclass
+class Observation:
+    """All that was seen of one run."""
+
+    ranks: int
+    started: float = 0.0  # CLOCK_MONOTONIC at launch
+    stop_cause: str = "ended"
+    exit_code: int | None = None
+    seconds: float = 0.0
+    cpu_seconds: float = 0.0
+    max_rss_bytes: int = 0
+    weights: list[Weights] = field(default_factory=list)
+    refused: list[str] = field(default_factory=list)  # files that are not what they should be
+    torch_seen: bool = False  # a rank had PyTorch loaded
+    output: str = ""
+    output_bytes: int = 0
+    stacks: dict[int, str] = field(default_factory=dict)  # Python stacks of a hanging run
+    survivors: int = 0
+
+    def of(self, rank: int) -> dict[int, Weights]:
+        """The weights of one rank: epoch -> weights."""
+        return {w.epoch: w for w in self.weights if w.rank == rank}
+
+
+def observe(jail: Jail, evidence: Path, limit: float, stall: float, tell=lambda text: None):
+    """Run the submission in `jail` and watch it until it ends or must be ended.
+
+    Args:
+        jail: an entered `Jail`.
+        evidence: empty folder that receives the copies of weights and records.
+        limit: seconds from launch after which the run is ended ("timeout").
+        stall: seconds without any work on any rank after which it is ended ("hang").
+        tell: called with a line about the progress, now and then.
+
+    Returns:
+        Observation
+    """
+    seen = Observation(jail.ranks)
+    output = Output()
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    started = seen.started = time.monotonic()
+    process = jail.start()
+    activity = Activity(started)
+    with selectors.DefaultSelector() as selector:
+        os.set_blocking(process.stdout.fileno(), False)
+        selector.register(process.stdout, selectors.EVENT_READ)
+        sampled = started
+        while process.poll() is None:
+            if selector.select(POLL_SECONDS):
+                output.read(process.stdout)
+                if output.closed:
+                    selector.unregister(process.stdout)
+                    selector.register(open(os.devnull), selectors.EVENT_READ)  # never ready
+            now = time.monotonic()
+            if collect(jail, evidence, seen, now - started):
+                activity.note(now)
+            if now - sampled >= SAMPLE_SECONDS:
+                ranks = jail.rank_processes()
+                activity.sample(now, ranks)
+                seen.max_rss_bytes = max(seen.max_rss_bytes, activity.rss_bytes)
+                seen.torch_seen = seen.torch_seen or any(map(has_torch, ranks.values()))
+                epochs = max((w.epoch + 1 for w in seen.weights), default=0)
+                tell(f"{now - started:3.0f} s of {limit:.0f} s, {epochs} epochs recorded")
+                sampled = now
+            if output.bytes > MAX_OUTPUT_BYTES:
+                seen.stop_cause = "output_flood"
+            elif now - started > limit:
+                seen.stop_cause = "timeout"
+            elif now - activity.last > stall:
+                seen.stop_cause = "hang"
+            if seen.stop_cause != "ended":
+                break
+        seen.seconds = time.monotonic() - started
+        if seen.stop_cause in ("timeout", "hang"):
+            ask_for_stacks(jail, process, output)
+        collect(jail, evidence, seen, seen.seconds)
+        seen.survivors = jail.kill()
+        process.wait(timeout=10)
+        output.read(process.stdout)
+        process.stdout.close()
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    seen.cpu_seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    if seen.stop_cause == "ended":
+        seen.exit_code = process.returncode
+        if process.returncode:
+            seen.stop_cause = "killed" if process.returncode > 128 else "crashed"
+    seen.output, seen.output_bytes = output.text(), output.bytes
+    if seen.stop_cause in ("timeout", "hang"):
+        seen.stacks = stacks(seen.output)
+    return seen
+
+
+class Output:
+    """What the submission prints: counted whole, kept at both ends."""
+
+    def __init__(self):
+        self.bytes, self.closed = 0, False
+        self.head, self.tail = bytearray(), deque(maxlen=KEEP_OUTPUT_BYTES // 2)
+
+    def read(self, stream) -> None:
+        for _ in range(64):  # at most 4 MB a turn: a flood must not keep us from the clock
+            try:
+                chunk = os.read(stream.fileno(), 1 << 16)
+            except BlockingIOError:
+                return
+            if not chunk:
+                self.closed = True
+                return
+            self.bytes += len(chunk)
+            room = KEEP_OUTPUT_BYTES // 2 - len(self.head)
+            self.head += chunk[:room]
+            self.tail.extend(chunk[room:])
+
+    def text(self) -> str:
+        """The output as plain text: no control characters, a mark where something was left out."""
+        left_out = self.bytes - len(self.head) - len(self.tail)
+        middle = f"\n[... {left_out} bytes left out ...]\n".encode() if left_out else b""
+        text = (bytes(self.head) + middle + bytes(self.tail)).decode(errors="replace")
+        return "".join(c for c in text if c == "\n" or c == "\t" or c.isprintable())
+
+
+class Activity:
+    """Whether any rank works: by processor time, which a waiting rank hardly uses."""
+
+    def __init__(self, now: float):
+        self.last = now  # when work was last seen
+        self.previous: dict[int, float] = {}
+        self.at = now
+        self.rss_bytes = 0
+
+    def note(self, now: float) -> None:
+        self.last = now
+
+    def sample(self, now: float, ranks: dict[int, psutil.Process]) -> None:
+        """Compare each rank's processor time with the last sample's."""
+        times, self.rss_bytes = {}, 0
+        for process in ranks.values():
+            try:
+                cpu = process.cpu_times()
+                times[process.pid] = cpu.user + cpu.system
+                self.rss_bytes += process.memory_info().rss
+            except psutil.Error:
+                continue
+        for pid, seconds in times.items():
+            if seconds - self.previous.get(pid, 0.0) > IDLE_SHARE * (now - self.at):
+                self.last = now
+        self.previous, self.at = times, now
+
+
+def has_torch(process: psutil.Process) -> bool:
+    """Whether PyTorch's library is mapped into `process`, as the kernel says."""
+    try:
+        return "libtorch_cpu" in Path(f"/proc/{process.pid}/maps").read_text()
+    except OSError:
+        return False
+
+
+def collect(jail: Jail, evidence: Path, seen: Observation, seconds: float) -> bool:
+    """Copy weights that have appeared since the last call; True if there were any."""
+    known = {(w.rank, w.epoch) for w in seen.weights}
+    found = False
+    for rank in range(jail.ranks):
+        folder = jail.records / f"rank-{rank}"
+        try:
+            directory = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        except OSError:
+            continue
+        try:
+            for name in os.listdir(directory):
+                match = re.fullmatch(r"epoch-(\d{3})\.npz", name)
+                if not match or (rank, int(match[1])) in known:
+                    continue
+                copy = evidence / f"rank-{rank}-{name}"
+                if not copy_file(directory, name, copy, MAX_WEIGHTS_BYTES):
+                    note = f"rank {rank}: {name} is not a plain file of at most {MAX_WEIGHTS_BYTES} bytes"
+                    if note not in seen.refused:
+                        seen.refused.append(note)
+                    continue
+                digest = hashlib.sha256(copy.read_bytes()).hexdigest()
+                seen.weights.append(Weights(rank, int(match[1]), seconds, copy, digest))
+                found = True
+            copy_file(directory, "record.jsonl", evidence / f"rank-{rank}-record.jsonl", MAX_RECORD_BYTES)
+        finally:
+            os.close(directory)
+    return found
+
+
+def copy_file(directory: int, name: str, destination: Path, limit: int) -> bool:
+    """Copy a plain file of at most `limit` bytes out of an open folder; never follow a link."""
+    try:
+        file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=directory)
+    except OSError:
+        return False
+    with os.fdopen(file, "rb") as source:
+        status = os.fstat(file)
+        if not stat.S_ISREG(status.st_mode) or status.st_size > limit:
+            return False
+        destination.write_bytes(source.read(limit))
+    return True
+
+
+def ask_for_stacks(jail: Jail, process: subprocess.Popen, output: Output, seconds: float = 3) -> None:
+    """Let every rank print where it is: SIGABRT with Python's fault handler switched on."""
+    for rank in jail.rank_processes().values():
+        try:
+            rank.send_signal(signal.SIGABRT)
+        except psutil.Error:
+            pass
+    deadline = time.monotonic() + seconds
+    while process.poll() is None and not output.closed and time.monotonic() < deadline:
+        output.read(process.stdout)
+        time.sleep(POLL_SECONDS)
+
+
+def stacks(output: str) -> dict[int, str]:
+    """The stack of each rank's main thread from the fault handler's text, innermost call first."""
+    found: dict[int, list[str]] = {}
+    reading: set[int] = set()
+    for line in output.splitlines():
+        match = re.match(r"\[\d+,(\d+)\]<std(?:err|out)>: ?(.*)", line)
+        if not match:
+            continue
+        rank, text = int(match[1]), match[2]
+        # The fault handler prints all threads; the main thread, where the script is, comes last.
+        if re.match(r"(Current thread|Thread) 0x", text):
+            found[rank] = []
+            reading.add(rank)
+        elif rank in reading and (frame := re.match(r'\s+File "(.*)", line (\d+) in (.*)', text)):
+            found[rank].append(f"{Path(frame[1]).name}, line {frame[2]}, in {frame[3]}")
+        elif text.strip():
+            reading.discard(rank)
+    return {rank: "\n".join(frames) for rank, frames in sorted(found.items()) if frames}

@@ -1,0 +1,47 @@
+"""Reads profiles.toml, the one home of every threshold."""
+
+import hashlib
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+
+PROFILES = Path(__file__).parents[1] / "profiles.toml"
+
+
+class UnknownProfile(Exception):
+    """A profile that profiles.toml does not have."""
+
+
+@dataclass(frozen=True)
+class Profile:
+    """One table of profiles.toml together with what is common to all; see there for the units."""
+
+    name: str
+    title: str
+    train_accuracy: float
+    heldout_accuracy: float
+    consecutive_epochs: int
+    budget: float | str
+    train_sample: int
+    replica_tolerance: float
+    max_shared_examples: float
+    min_coverage: float
+    stall_seconds: float
+    evaluation_seconds: float
+    max_ranks: int
+    points: dict[str, int]
+    rules_sha256: str
+    budget_serial_epochs: float = 0.0
+    calibration_seconds: float = 0.0
+    batch_size: int = 0
+
+
+def load(name: str, path: Path = PROFILES) -> Profile:
+    """The profile called `name`. Raises UnknownProfile with the names that there are."""
+    text = path.read_bytes()
+    tables = tomllib.loads(text.decode())
+    common, points = tables.pop("common"), tables.pop("points")
+    if name not in tables:
+        raise UnknownProfile(f"there is no profile '{name}'; {path.name} has: {', '.join(tables)}.")
+    rules = hashlib.sha256(text).hexdigest()
+    return Profile(name=name, points=points, rules_sha256=rules, **common, **tables[name])

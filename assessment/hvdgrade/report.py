@@ -1,0 +1,190 @@
+"""The result of a grading: one JSON document, and the same for a reader in a terminal."""
+
+import hashlib
+import json
+import os
+import platform
+from pathlib import Path
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from hvdgrade import jail
+from hvdgrade.calibrate import Calibration
+from hvdgrade.judge import Judgement
+from hvdgrade.observe import Observation
+from hvdgrade.profile import Profile
+
+SCHEMA = "hvdgrade/1"
+FACES = {"pass": "[green]:)[/]", "fail": "[red]:([/]", "skipped": "[yellow]:|[/]"}
+OUTPUT_LINES = 12
+
+
+def hardware() -> str:
+    """Processor and cores in words."""
+    model = platform.processor() or platform.machine()
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                model = line.partition(":")[2].strip()
+                break
+    except OSError:
+        pass
+    return f"{model}, {len(os.sched_getaffinity(0))} cores"
+
+
+def result(
+    path: Path,
+    source: bytes,
+    profile: Profile | None,
+    ranks: int,
+    *,
+    synthetic: bool = False,
+    status: str = "graded",
+    reason: str = "",
+    judgement: Judgement | None = None,
+    seen: Observation | None = None,
+    calibration: Calibration | None = None,
+    budget: float | None = None,
+    seconds: float = 0.0,
+) -> dict:
+    """The JSON document; `status` graded, not_gradable or infrastructure_error."""
+    from hvdgrade import __version__
+
+    document = {
+        "schema": SCHEMA,
+        "submission": {
+            "id": path.name,
+            "student": None,
+            "sha256": hashlib.sha256(source).hexdigest() if source else None,
+        },
+        "grader": {
+            "version": __version__,
+            "profile": profile.name if profile else None,
+            "rules_sha256": profile.rules_sha256 if profile else None,
+            "sandbox_tier": jail.TIER,
+            "ranks": ranks,
+            "hardware": hardware(),
+            "data": "synthetic CIFAR-10 twin" if synthetic else "CIFAR-10",
+        },
+        "status": status,
+        "reason": reason,
+        "verdict": judgement.verdict if judgement else None,
+        "score": judgement.score if judgement else None,
+        "max_score": judgement.max_score if judgement else None,
+        "seconds_to_target": judgement.seconds_to_target if judgement else None,
+        "budget": None,
+        "checks": [],
+        "timeline": judgement.timeline if judgement else [],
+        "resources": {},
+        "output": seen.output[-20_000:] if seen else "",
+    }
+    if budget is not None:
+        document["budget"] = {"seconds": round(budget, 2)}
+        if calibration:
+            document["budget"] |= {
+                "framework": calibration.framework,
+                "startup_seconds": round(calibration.startup_seconds, 2),
+                "serial_images_per_second": [round(r, 1) for r in calibration.images_per_second],
+                "serial_epochs": profile.budget_serial_epochs,
+            }
+    if judgement:
+        document["checks"] = [
+            {
+                "id": check.id,
+                "title": check.title,
+                "state": check.state,
+                "points": check.points,
+                "max_points": check.max_points,
+                "evidence": check.evidence,
+                "rationale": check.rationale,
+                "help": check.help,
+                "depends_on": check.depends_on,
+            }
+            for check in judgement.checks
+        ]
+    if seen:
+        document["resources"] = {
+            "wall": round(seen.seconds, 2),
+            "cpu": round(seen.cpu_seconds, 2),
+            "max_rss": seen.max_rss_bytes,
+            "bytes_on_wire": None,  # not measured yet
+            "exit": seen.exit_code,
+            "stop_cause": seen.stop_cause,
+            "survivors": seen.survivors,
+            "grading_wall": round(seconds, 2),
+        }
+    return document
+
+
+def write_json(document: dict, path: Path) -> None:
+    """Write the document whole or not at all."""
+    part = path.with_name(f".{path.name}.{os.getpid()}")
+    part.write_text(json.dumps(document, indent=2) + "\n")
+    os.replace(part, path)
+
+
+def show(document: dict, console: Console) -> None:
+    """Print the document: verdict first, one line a check, what to do, the course of the run."""
+    grader = document["grader"]
+    if "synthetic" in grader["data"]:
+        console.print("[yellow]Graded on SYNTHETIC data, not on CIFAR-10: a practice run.[/]")
+    console.print(
+        f"[dim]{document['submission']['id']}, {grader['ranks']} ranks, profile "
+        f"{grader['profile']}, {grader['data']}, {grader['hardware']}[/]",
+        highlight=False,
+    )
+    if document["status"] != "graded":
+        title = {
+            "not_gradable": "NOT GRADABLE (no attempt lost)",
+            "infrastructure_error": "GRADER FAULT (not the submission's)",
+        }[document["status"]]
+        console.print(f"[bold yellow]{title}[/] {escape(document['reason'])}", highlight=False)
+        return
+
+    passed = document["verdict"] == "pass"
+    colour = "green" if passed else "red"
+    console.print(
+        f"[bold {colour}]{document['verdict'].upper()}[/]  "
+        f"{document['score']} of {document['max_score']} points",
+        highlight=False,
+    )
+    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 1))
+    table.add_column(no_wrap=True)
+    table.add_column(no_wrap=True, justify="right")
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for check in document["checks"]:
+        points = f"{check['points']}/{check['max_points']}"
+        table.add_row(FACES[check["state"]], points, check["title"], escape(check["rationale"]))
+        if check["help"]:
+            table.add_row("", "", "", f"[yellow]-> {escape(check['help'])}[/]")
+    console.print(table, highlight=False)
+
+    if document["timeline"]:
+        course = Table(box=None, pad_edge=False, padding=(0, 2), header_style="dim")
+        for title in ("epoch", "seconds", "train", "held out"):
+            course.add_column(title, justify="right")
+        for entry in document["timeline"]:
+            course.add_row(
+                str(entry["epoch"]),
+                f"{entry['seconds']:.1f}",
+                f"{entry['train_accuracy']:.3f}",
+                f"{entry['heldout_accuracy']:.3f}",
+            )
+        console.print(course, highlight=False)
+    budget = document["budget"]
+    if "framework" in budget:
+        rates = " ".join(f"{rate:,.0f}" for rate in budget["serial_images_per_second"])
+        console.print(
+            f"[dim]Budget {budget['seconds']:.1f} s: {budget['serial_epochs']} epochs of one process "
+            f"with {budget['framework']} ({rates} images/s measured just before the run) "
+            f"+ {budget['startup_seconds']:.1f} s start-up[/]",
+            highlight=False,
+        )
+    if not passed and document["output"].strip():
+        lines = document["output"].strip().splitlines()[-OUTPUT_LINES:]
+        console.print("[dim]The end of its output:[/]")
+        for line in lines:
+            console.print(f"  [dim]{escape(line[:300])}[/]", highlight=False)

@@ -1,0 +1,78 @@
+"""The assessment network in PyTorch. `hvdlab.keras.models` is the same network in Keras."""
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from hvdlab.hardware import cpu_has_bfloat16
+from hvdlab.record import PIXEL_MEAN, PIXEL_STD
+
+
+class AssessmentNet(nn.Module):
+    """Convolutional network for 32 x 32 colour images, 392,362 trainable parameters.
+
+    Input: uint8 images (batch, 32, 32, 3) as `hvdlab.data` gives them; normalisation is part of the
+    network, so whoever evaluates it needs nothing but the pixels. Output: float32 logits (batch, 10).
+
+    The images keep their memory order and become a channels-last tensor for free, which is what
+    makes convolutions fast on CPUs; the weights stay contiguous, as Horovod's broadcast wants them.
+    """
+
+    def __init__(self):
+        super().__init__()
+        self.conv1 = nn.Conv2d(3, 32, 4, stride=2, padding=1)
+        self.conv2 = nn.Conv2d(32, 64, 3, padding=1, bias=False)
+        self.norm2 = nn.BatchNorm2d(64)
+        self.conv3 = nn.Conv2d(64, 128, 3, padding=1, bias=False)
+        self.norm3 = nn.BatchNorm2d(128)
+        self.conv4 = nn.Conv2d(128, 256, 3, padding=1, bias=False)
+        self.norm4 = nn.BatchNorm2d(256)
+        self.linear = nn.Linear(256, 10)
+        # (pixel / 255 - mean) / std; constants, not state.
+        self.register_buffer("mean", torch.tensor(PIXEL_MEAN).view(1, 3, 1, 1), persistent=False)
+        self.register_buffer("std", torch.tensor(PIXEL_STD).view(1, 3, 1, 1), persistent=False)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        x = images.permute(0, 3, 1, 2).float()  # NHWC in memory, NCHW in name: channels-last
+        x = (x / 255 - self.mean) / self.std
+        x = F.relu(self.conv1(x))
+        x = F.relu(self.norm2(F.max_pool2d(self.conv2(x), 2)))
+        x = F.relu(self.norm3(F.max_pool2d(self.conv3(x), 2)))
+        x = F.relu(self.norm4(self.conv4(x)))
+        x = x.amax(dim=(2, 3))
+        # Small logits at the start let the learning rate be large.
+        return self.linear(x).float() / 4
+
+
+def autocast(device: torch.device | str = "cpu"):
+    """Context in which convolutions run in bfloat16, where `device` is fast at it; else float32."""
+    kind = torch.device(device).type
+    fast = torch.cuda.is_bf16_supported() if kind == "cuda" else cpu_has_bfloat16()
+    return torch.autocast(kind, dtype=torch.bfloat16, enabled=fast)
+
+
+def to_arrays(model: nn.Module) -> dict[str, np.ndarray]:
+    """The weights and batch-norm statistics of an `AssessmentNet` as float32 arrays.
+
+    Names and shapes are those of `hvdlab.record.WEIGHTS`.
+    """
+    return {
+        name: tensor.detach().float().cpu().numpy()
+        for name, tensor in model.state_dict().items()
+        if not name.endswith("num_batches_tracked")
+    }
+
+
+def from_arrays(arrays: dict[str, np.ndarray]) -> AssessmentNet:
+    """An `AssessmentNet` with the weights that `to_arrays` of either framework gave."""
+    model = AssessmentNet()
+    state = {name: torch.from_numpy(np.array(array)) for name, array in arrays.items()}
+    missing, unexpected = model.load_state_dict(state, strict=False)
+    missing = [name for name in missing if not name.endswith("num_batches_tracked")]
+    if missing or unexpected:
+        raise ValueError(
+            "arrays must hold the weights of the assessment network. "
+            f"Missing: {missing}. Unexpected: {unexpected}"
+        )
+    return model
