@@ -19,8 +19,11 @@ MAX_UNPACKED_BYTES = 32 << 20
 MAX_EXAMPLES = 1_000_000
 
 
-def read_weights(path: Path) -> dict[str, np.ndarray]:
-    """The arrays of one weights file. Raises ValueError with what is wrong, in words."""
+def read_weights(path: Path) -> tuple[dict[str, np.ndarray], np.ndarray]:
+    """The weights in one file, and the indices of the examples that were read for them.
+
+    Raises ValueError with what is wrong, in words.
+    """
     try:
         with zipfile.ZipFile(path) as archive:
             if sum(entry.file_size for entry in archive.infolist()) > MAX_UNPACKED_BYTES:
@@ -42,7 +45,7 @@ def read_weights(path: Path) -> dict[str, np.ndarray]:
             raise ValueError(f"{name} is not finite: the training diverged")
     if extra := arrays.keys() - WEIGHTS.keys():
         raise ValueError(f"it has arrays that the network has not: {', '.join(sorted(extra))[:200]}")
-    return {**arrays, "examples_read": examples.astype(np.int64)}
+    return arrays, examples.astype(np.int64)
 
 
 def difference(one: dict, other: dict) -> tuple[float, str]:
@@ -57,14 +60,13 @@ def difference(one: dict, other: dict) -> tuple[float, str]:
     return largest, where
 
 
-def reading(ranks: list[dict], examples: int) -> dict:
-    """What the ranks read in one epoch.
+def reading(read: list[np.ndarray], examples: int) -> dict:
+    """What the ranks read in one epoch; `read` has the indices of each rank.
 
     Returns a dict: `read`, examples of each rank; `coverage`, all of them / the training set;
     `shared`, the largest part of a rank's examples that another rank read too; `same_order`, the
     largest part of positions at which two ranks read the very same example.
     """
-    read = [rank["examples_read"] for rank in ranks]
     valid = [r[(r >= 0) & (r < examples)] for r in read]
     marks = np.zeros((len(valid), examples), bool)
     for mark, indices in zip(marks, valid, strict=True):
@@ -125,10 +127,12 @@ def main() -> None:
 
     answer = {"epochs": [], "refused": []}
     for epoch, paths in sorted((int(epoch), paths) for epoch, paths in request["epochs"].items()):
-        ranks = []
+        ranks, read = [], []
         for rank, path in enumerate(paths):
             try:
-                ranks.append(read_weights(Path(path)))
+                weights, examples = read_weights(Path(path))
+                ranks.append(weights)
+                read.append(examples)
             except ValueError as error:
                 answer["refused"].append(f"rank {rank}, epoch {epoch}: {error}")
         if len(ranks) < len(paths):
@@ -143,7 +147,7 @@ def main() -> None:
                 "difference": differences[worst][0],
                 "differs_at": differences[worst][1],
                 "differing_rank": worst + 1,
-                **reading(ranks, len(data.train_images)),
+                **reading(read, len(data.train_images)),
             }
         )
     json.dump(answer, sys.stdout)

@@ -98,7 +98,6 @@ def observe(jail: Jail, evidence: Path, limit: float, stall: float, tell=lambda 
                 output.read(process.stdout)
                 if output.closed:
                     selector.unregister(process.stdout)
-                    selector.register(open(os.devnull), selectors.EVENT_READ)  # never ready
             now = time.monotonic()
             if collect(jail, evidence, seen, now - started):
                 activity.note(now)

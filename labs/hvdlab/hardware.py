@@ -1,6 +1,7 @@
 """What the processor offers, read from the operating system (stdlib only)."""
 
 import os
+import subprocess
 from pathlib import Path
 
 # Instructions that multiply bfloat16 matrices at more than float32's rate. Without them a bfloat16
@@ -27,3 +28,18 @@ def cpu_has_bfloat16() -> bool:
 def usable_cores() -> int:
     """Number of cores that this process may run on (affinity respected)."""
     return len(os.sched_getaffinity(0))
+
+
+def gpu_compute_capability() -> tuple[int, int] | None:
+    """The lowest compute capability of the NVIDIA GPUs here, such as (9, 0); None without one."""
+    try:
+        answer = subprocess.run(
+            ["nvidia-smi", "--query-gpu=compute_cap", "--format=csv,noheader"],
+            capture_output=True,
+            text=True,
+            timeout=10,
+            check=True,
+        ).stdout
+        return min(tuple(int(part) for part in line.split(".")) for line in answer.split())
+    except (OSError, ValueError, subprocess.SubprocessError):
+        return None

@@ -7,8 +7,7 @@ import horovod.torch as hvd
 import torch
 from torch.nn import functional as F
 
-from hvdlab.batches import Batches
-from hvdlab.data import load_cifar10
+from hvdlab.data import Batches, load_cifar10
 from hvdlab.torch.models import AssessmentNet, autocast
 
 SECONDS = 8.0

@@ -37,7 +37,6 @@ class Recorder:
         self.record.write(
             epoch,
             lambda file: np.savez(file, examples_read=read, **arrays),
-            steps=self.batches.steps_read,
             examples=len(read),
             **{name: float(value) for name, value in metrics.items()},
         )

@@ -1,0 +1,249 @@
+"""CIFAR-10 and Fashion-MNIST as NumPy arrays, dealt in equal steps to any number of ranks.
+
+    data = load_cifar10()   # $HVDLAB_DATA, else ~/.cache/hvdlab
+    batches = Batches(data.train_images, data.train_labels, 128, rank=rank, size=size, augment=True)
+    for images, labels in batches.epoch(0):
+        ...
+
+Only the official binary layouts are read (CIFAR-10 "binary version", IDX), never a pickle. Nothing
+here downloads: download.py does, synthetic.py makes a stand-in for a machine without a network, and
+batches.py deals the examples to the ranks.
+
+Reference: A. Krizhevsky, Learning Multiple Layers of Features from Tiny Images, 2009,
+https://www.cs.toronto.edu/~kriz/cifar.html; H. Xiao, K. Rasul, R. Vollgraf, Fashion-MNIST, 2017,
+https://arxiv.org/abs/1708.07747.
+"""
+
+import gzip
+import os
+import struct
+import tarfile
+import zlib
+from contextlib import contextmanager
+from math import prod
+from pathlib import Path, PurePosixPath
+from typing import NamedTuple
+
+import numpy as np
+
+from hvdlab.batches import Batches as Batches  # one import serves a training script
+from hvdlab.batches import shard as shard
+from hvdlab.batches import steps as steps
+
+CIFAR10_FOLDER = "cifar-10-batches-bin"
+CIFAR10_ARCHIVE = "cifar-10-binary.tar.gz"
+CIFAR10_BINS = (*(f"data_batch_{i}.bin" for i in range(1, 6)), "test_batch.bin")
+CIFAR10_NAMES = "batches.meta.txt"
+RECORDS, RECORD = 10_000, 1 + 3 * 32 * 32  # in each .bin file: a label, then 3072 pixels
+
+FASHION_FOLDER = "fashion-mnist"
+FASHION_SHAPES = {
+    "train-images-idx3-ubyte": (60_000, 28, 28),
+    "train-labels-idx1-ubyte": (60_000,),
+    "t10k-images-idx3-ubyte": (10_000, 28, 28),
+    "t10k-labels-idx1-ubyte": (10_000,),
+}
+FASHION_CLASSES = (
+    "T-shirt/top", "Trouser", "Pullover", "Dress", "Coat",
+    "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot",
+)  # fmt: skip
+
+SYNTHETIC_MARKER = "SYNTHETIC.txt"
+SYNTHETIC_CLASSES = tuple(
+    f"{scale} {pattern}"
+    for pattern in ("horizontal stripes", "vertical stripes", "checkerboard", "rings", "lattice")
+    for scale in ("coarse", "fine")
+)
+
+
+class DataError(Exception):
+    """Data that is missing, broken or out of reach: one sentence with the way out."""
+
+
+class Dataset(NamedTuple):
+    """Images are uint8 of shape (n, height, width, channels), labels uint8 of shape (n,)."""
+
+    train_images: np.ndarray
+    train_labels: np.ndarray
+    test_images: np.ndarray
+    test_labels: np.ndarray
+    class_names: tuple[str, ...]
+    folder: Path  # the folder or archive that was read
+    synthetic: bool
+
+
+def cache_folder() -> Path:
+    return Path.home() / ".cache" / "hvdlab"
+
+
+def load_cifar10(folder: str | os.PathLike | None = None) -> Dataset:
+    """Read CIFAR-10: 50,000 training and 10,000 test images of 32x32x3.
+
+    `folder` holds cifar-10-batches-bin/ or cifar-10-binary.tar.gz, or is one of these two. The
+    default is $HVDLAB_DATA where that is set, else ~/.cache/hvdlab. Raises DataError.
+    """
+    names = (*CIFAR10_BINS, CIFAR10_NAMES)
+    found = _find("cifar10", folder, CIFAR10_FOLDER, names, CIFAR10_ARCHIVE)
+    files = _folder_files(found) if found.is_dir() else _archive_files(found)
+
+    images = np.empty((len(CIFAR10_BINS) * RECORDS, 32, 32, 3), np.uint8)
+    labels = np.empty(len(images), np.uint8)
+    for i, name in enumerate(CIFAR10_BINS):
+        part = slice(i * RECORDS, (i + 1) * RECORDS)
+        records = files[name].reshape(RECORDS, RECORD)
+        labels[part] = records[:, 0]
+        with _reading("cifar10", found, name, "labels 0..9"):
+            _check_labels(labels[part])
+        planes = records[:, 1:].reshape(-1, 3, 32, 32)
+        for channel in range(3):  # three long strided copies: 3x faster than one transpose
+            images[part, :, :, channel] = planes[:, channel]
+
+    with _reading("cifar10", found, CIFAR10_NAMES, "ten class names, one a line"):
+        class_names = tuple(files[CIFAR10_NAMES].tobytes().decode("ascii").split("\n"))
+        class_names = tuple(name.strip() for name in class_names if name.strip())
+        if len(class_names) != 10:
+            raise ValueError(f"{len(class_names)} names")
+    train = (len(CIFAR10_BINS) - 1) * RECORDS
+    arrays = images[:train], labels[:train], images[train:], labels[train:]
+    return Dataset(*arrays, class_names, found, (found / SYNTHETIC_MARKER).is_file())
+
+
+def load_fashion_mnist(folder: str | os.PathLike | None = None) -> Dataset:
+    """Read Fashion-MNIST: 60,000 training and 10,000 test images of 28x28x1.
+
+    `folder` holds the four IDX files, plain or .gz, itself or in fashion-mnist/. The default is
+    $HVDLAB_DATA where that is set, else ~/.cache/hvdlab, else Debian's
+    /usr/share/datasets/fashion-mnist. Plain files stay on disk, as read-only maps. Raises
+    DataError.
+    """
+    names = [name + suffix for name in FASHION_SHAPES for suffix in ("", ".gz")]
+    found = _find("fashion_mnist", folder, FASHION_FOLDER, names)
+    arrays = [_read_idx(found, name, shape) for name, shape in FASHION_SHAPES.items()]
+    arrays = [array[..., None] if array.ndim == 3 else array for array in arrays]
+    synthetic = (found / SYNTHETIC_MARKER).is_file()
+    return Dataset(*arrays, SYNTHETIC_CLASSES if synthetic else FASHION_CLASSES, found, synthetic)
+
+
+def _find(name, folder, subfolder, file_names, archive=None) -> Path:
+    """Return the first folder, or archive, in the search order that holds any of the files."""
+    if folder is not None:
+        places = [Path(folder).expanduser()]
+    elif os.environ.get("HVDLAB_DATA"):
+        places = [Path(os.environ["HVDLAB_DATA"]).expanduser()]
+    else:
+        debian = [Path("/usr/share/datasets/fashion-mnist")] if name == "fashion_mnist" else []
+        places = [cache_folder(), *debian]
+
+    looked_at = []
+    for place in places:
+        for candidate in (place / subfolder, place):
+            try:
+                if not set(os.listdir(candidate)).isdisjoint(file_names):
+                    return candidate
+                state = "nothing of it there"
+            except OSError as error:
+                state = error.strerror.lower()
+                if isinstance(error, PermissionError):
+                    break  # a later candidate's "nothing there" would hide the reason
+        if archive and (place.is_file() or os.path.lexists(place / archive)):
+            return place if place.is_file() else place / archive
+        looked_at.append(f"{candidate} ({state})")
+    raise DataError(
+        f"No {name} data in {', '.join(looked_at)}: run `hvdlab data {name}` to download it or "
+        f"`hvdlab data {name} --synthetic` to make a synthetic twin."
+    )
+
+
+@contextmanager
+def _reading(name, found, file_name, expected):
+    """Turn every way in which reading a file can fail into one sentence about that file."""
+    try:
+        yield
+    except (OSError, EOFError, ValueError, zlib.error, tarfile.TarError) as error:
+        came = getattr(error, "strerror", None) or error  # "Permission denied", or our own words
+        raise DataError(
+            f"{found / file_name}: expected {expected}, found {came}; repair it, or move {found} "
+            f"away and run `hvdlab data {name}` for a fresh copy."
+        ) from error
+
+
+def _check_labels(labels) -> None:
+    wrong = np.flatnonzero(labels > 9)
+    if len(wrong):
+        raise ValueError(f"label {labels[wrong[0]]} in record {wrong[0]}")
+
+
+def _map(path, size) -> np.ndarray:
+    """Map a file of exactly `size` bytes, read-only: ranks on one machine share the pages."""
+    with path.open("rb") as file:
+        came = os.fstat(file.fileno()).st_size
+        if came != size:
+            raise ValueError(f"{came:,} bytes")
+        return np.memmap(file, np.uint8, "r").view(np.ndarray)
+
+
+def _folder_files(folder) -> dict[str, np.ndarray]:
+    size = RECORDS * RECORD
+    files = {}
+    for name in CIFAR10_BINS:
+        with _reading("cifar10", folder, name, f"{size:,} bytes"):
+            files[name] = _map(folder / name, size)
+    with _reading("cifar10", folder, CIFAR10_NAMES, "ten class names, one a line"):
+        with (folder / CIFAR10_NAMES).open("rb") as file:
+            files[CIFAR10_NAMES] = np.frombuffer(file.read(4096), np.uint8)
+    return files
+
+
+def _archive_files(archive) -> dict[str, np.ndarray]:
+    """Read the seven files straight from the archive: nothing that it names touches the disk."""
+    sizes = {name: RECORDS * RECORD for name in CIFAR10_BINS} | {CIFAR10_NAMES: None}
+    files = {}
+    with (
+        _reading(
+            "cifar10", archive, "", f"a gzipped tar with {len(sizes)} files in {CIFAR10_FOLDER}"
+        ),
+        gzip.open(archive) as unzipped,
+        tarfile.open(fileobj=unzipped, mode="r|") as tar,
+    ):
+        for member in tar:
+            path = PurePosixPath(member.name)
+            if path.is_absolute() or ".." in path.parts:
+                raise ValueError(f"the member {member.name!r}, which points outside the archive")
+            if path.parent != PurePosixPath(CIFAR10_FOLDER) or path.name not in sizes:
+                continue
+            size = sizes[path.name]
+            if not member.isfile() or (member.size != size if size else member.size > 4096):
+                wanted = f"a file of {size:,} bytes" if size else "a file of at most 4096 bytes"
+                kind = "" if member.isfile() else ", not a regular file"
+                raise ValueError(f"{member.name} of {member.size:,} bytes{kind}, not {wanted}")
+            files[path.name] = np.frombuffer(tar.extractfile(member).read(), np.uint8)
+        while unzipped.read(1 << 20):
+            pass  # to the end, where gzip compares its checksum
+        missing = sorted(sizes.keys() - files.keys())
+        if missing:
+            raise ValueError(f"no {', '.join(missing)}")
+    return files
+
+
+def _read_idx(folder, name, shape) -> np.ndarray:
+    """Return the array of an IDX file: 0, 0, type 8 (unsigned byte), ndim, sizes, then the data."""
+    path = folder / name
+    if not path.exists():
+        path = folder / f"{name}.gz"
+    header = struct.pack(f">4B{len(shape)}I", 0, 0, 8, len(shape), *shape)
+    size = len(header) + prod(shape)
+    expected = f"{size:,} bytes with the IDX header {header.hex(' ', 4)} and labels 0..9"
+    with _reading("fashion_mnist", folder, path.name, expected):
+        if path.suffix == ".gz":
+            with gzip.open(path) as file:
+                raw = np.frombuffer(file.read(size + 1), np.uint8)
+            if len(raw) != size:
+                raise ValueError(f"{len(raw):,} bytes{' or more' if len(raw) > size else ''}")
+        else:
+            raw = _map(path, size)
+        if raw[: len(header)].tobytes() != header:
+            raise ValueError(f"the header {raw[: len(header)].tobytes().hex(' ', 4)}")
+        array = raw[len(header) :].reshape(shape)
+        if len(shape) == 1:
+            _check_labels(array)
+    return array

@@ -1,0 +1,99 @@
+"""The assessment network in Keras. `hvdlab.torch.models` is the same network in PyTorch."""
+
+import keras
+import numpy as np
+from keras import layers
+
+from hvdlab.hardware import cpu_has_bfloat16, gpu_compute_capability
+from hvdlab.record import PIXEL_MEAN, PIXEL_STD, WEIGHTS
+
+
+def fast_policy() -> str:
+    """The dtype policy to train with: "mixed_bfloat16" where the device is fast at it, else "float32"."""
+    gpu = gpu_compute_capability()
+    fast = gpu >= (8, 0) if gpu else cpu_has_bfloat16()
+    return "mixed_bfloat16" if fast else "float32"
+
+
+def AssessmentNet(dtype: str = "float32") -> keras.Model:
+    """Convolutional network for 32 x 32 colour images, 392,362 trainable parameters.
+
+    Input: uint8 images (batch, 32, 32, 3) as `hvdlab.data` gives them; normalisation is part of the
+    network, so whoever evaluates it needs nothing but the pixels. Output: float32 logits (batch, 10).
+
+    Args:
+        dtype: policy of the layers, for instance "mixed_bfloat16"; the variables are float32.
+    """
+
+    def norm(name):
+        return layers.BatchNormalization(momentum=0.9, epsilon=1e-5, dtype=dtype, name=name)
+
+    def conv(filters, name):
+        return layers.Conv2D(
+            filters, 3, padding="same", use_bias=False, dtype=dtype, name=name
+        )
+
+    std = np.array(PIXEL_STD)
+    images = layers.Input((32, 32, 3), dtype="uint8")
+    x = layers.Rescaling((1 / 255 / std).tolist(), (-np.array(PIXEL_MEAN) / std).tolist())(images)
+    x = layers.Conv2D(
+        32, 4, strides=2, padding="same", activation="relu", dtype=dtype, name="conv1"
+    )(x)
+    x = layers.ReLU()(norm("norm2")(layers.MaxPooling2D()(conv(64, "conv2")(x))))
+    x = layers.ReLU()(norm("norm3")(layers.MaxPooling2D()(conv(128, "conv3")(x))))
+    x = layers.ReLU()(norm("norm4")(conv(256, "conv4")(x)))
+    x = layers.GlobalMaxPooling2D()(x)
+    x = layers.Dense(10, dtype=dtype, name="linear")(x)
+    # Small logits at the start let the learning rate be large.
+    logits = layers.Rescaling(1 / 4, dtype="float32")(x)
+    return keras.Model(images, logits, name="assessment_net")
+
+
+# What Keras calls the variables that `hvdlab.record.WEIGHTS` names.
+VARIABLES = {
+    "weight": "kernel",
+    "bias": "bias",
+    "running_mean": "moving_mean",
+    "running_var": "moving_variance",
+}
+
+
+def _variable(model: keras.Model, name: str) -> keras.Variable:
+    layer, kind = name.split(".")
+    layer = model.get_layer(layer)
+    if isinstance(layer, layers.BatchNormalization):
+        return getattr(layer, {"weight": "gamma", "bias": "beta"}.get(kind) or VARIABLES[kind])
+    return getattr(layer, VARIABLES[kind])
+
+
+def _axes(array_dimensions: int, to_keras: bool) -> tuple[int, ...]:
+    """The order of axes from (out, in, height, width) to (height, width, in, out), or back."""
+    if array_dimensions == 4:
+        return (2, 3, 1, 0) if to_keras else (3, 2, 0, 1)
+    return tuple(reversed(range(array_dimensions)))
+
+
+def to_arrays(model: keras.Model) -> dict[str, np.ndarray]:
+    """The weights and batch-norm statistics of an `AssessmentNet` as float32 arrays.
+
+    Names and shapes are those of `hvdlab.record.WEIGHTS`.
+    """
+    arrays = {}
+    for name in WEIGHTS:
+        array = keras.ops.convert_to_numpy(_variable(model, name).value).astype(np.float32)
+        arrays[name] = np.ascontiguousarray(array.transpose(_axes(array.ndim, to_keras=False)))
+    return arrays
+
+
+def from_arrays(arrays: dict[str, np.ndarray], dtype: str = "float32") -> keras.Model:
+    """An `AssessmentNet` with the weights that `to_arrays` of either framework gave."""
+    if arrays.keys() != WEIGHTS.keys():
+        raise ValueError(
+            "arrays must hold the weights of the assessment network. "
+            f"Missing: {sorted(WEIGHTS.keys() - arrays.keys())}. "
+            f"Unexpected: {sorted(arrays.keys() - WEIGHTS.keys())}"
+        )
+    model = AssessmentNet(dtype)
+    for name, array in arrays.items():
+        _variable(model, name).assign(array.transpose(_axes(array.ndim, to_keras=True)))
+    return model

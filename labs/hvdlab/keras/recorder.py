@@ -1,0 +1,44 @@
+"""Leaves what the grader and the plots read: each rank's weights after every epoch."""
+
+import keras
+import numpy as np
+
+from hvdlab.data import Batches
+from hvdlab.keras.models import to_arrays
+from hvdlab.record import RunRecord, launched_rank
+
+
+class Recorder(keras.callbacks.Callback):
+    """A callback that writes this rank's weights, and which examples it read, once an epoch.
+
+        model.fit(BatchSequence(batches), callbacks=[..., Recorder(batches)])
+
+    Every rank has one, last in its list of callbacks; the files go to `$HVDLAB_RUN_DIR` (default
+    `./runs/<time>`), see `hvdlab.record`.
+
+    Args:
+        batches: the `Batches` that this rank trains on.
+        folder: another folder for the run.
+    """
+
+    def __init__(self, batches: Batches, folder=None):
+        super().__init__()
+        self.batches = batches
+        self.record = RunRecord(folder)
+
+    def on_train_begin(self, logs=None) -> None:
+        if launched_rank()[1] > 1:
+            # Imported here: a script on one process needs no Horovod.
+            from hvdlab.keras.horovod import warn_if_not_averaging
+
+            warn_if_not_averaging(self.model.optimizer)
+
+    def on_epoch_end(self, epoch: int, logs=None) -> None:
+        read = self.batches.examples_read
+        arrays = to_arrays(self.model)
+        self.record.write(
+            epoch,
+            lambda file: np.savez(file, examples_read=read, **arrays),
+            examples=len(read),
+            **{name: float(value) for name, value in (logs or {}).items()},
+        )
