@@ -151,7 +151,7 @@ def DistributedOptimizer(
     # The name and module of the optimizer's own class: what a saved model asks for.
     members = {"__module__": base.__module__, "_horovod": options}
     wrapped = type(base.__name__, (_Distributed, base), members).from_config(config)
-    if optimizer.built:
+    if optimizer.built and optimizer._trainable_variables:
         wrapped.build(optimizer._trainable_variables)
         for new, old in zip(wrapped.variables, optimizer.variables, strict=True):
             new.assign(old)
@@ -282,7 +282,8 @@ def load_model(filepath, custom_optimizers=None, custom_objects=None, compressio
     """Load a saved Keras model, its optimizer wrapped and with its state.
 
     Args:
-        filepath: a `.keras` or `.h5` file, saved with or without Horovod.
+        filepath: a file saved with or without Horovod: `.keras`, or `.h5`, from which Keras 3
+            does not restore the optimizer's state.
         custom_optimizers: list of optimizer classes to know while loading.
         custom_objects: other classes and functions to know while loading, by name.
         compression: as in `DistributedOptimizer`.
