@@ -14,7 +14,7 @@ from tempfile import TemporaryDirectory
 from hvdgrade.jail import Jail
 from hvdgrade.observe import observe
 
-STEPS = Path(__file__).parent / "calibration"  # torch.py and keras.py, the runs themselves
+SCRIPTS = Path(__file__).parent / "calibration"  # torch.py and keras.py
 
 
 class CalibrationFailed(Exception):
@@ -41,10 +41,9 @@ class Calibration:
 
 def calibrate(framework: str, ranks: int, data: Path, seconds: float, batch_size: int, tell):
     """Measure `framework` ("torch" or "keras") on `ranks` processes for `seconds`."""
-    source = (STEPS / f"{framework}.py").read_text()
-    source = source.replace("SECONDS = 8.0", f"SECONDS = {seconds}")
-    source = source.replace("BATCH_SIZE = 128", f"BATCH_SIZE = {batch_size}")
-    with TemporaryDirectory() as evidence, Jail(source.encode(), ranks, data) as jail:
+    source = (SCRIPTS / f"{framework}.py").read_bytes()
+    jail = Jail(source, ranks, data, arguments=(str(seconds), str(batch_size)))
+    with TemporaryDirectory() as evidence, jail:
         seen = observe(jail, Path(evidence), limit=seconds + 120, stall=60, tell=tell)
     lines = re.findall(r"<stdout>: (\{.*\})$", seen.output, re.MULTILINE)
     try:

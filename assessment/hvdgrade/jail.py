@@ -65,10 +65,11 @@ class Jail:
         source: the submission's bytes, as `read_script` gives them.
         ranks: number of processes to start.
         data: folder with the data sets, given to the submission as `HVDLAB_DATA`.
+        arguments: of its command line; a submission gets none.
     """
 
-    def __init__(self, source: bytes, ranks: int, data: Path):
-        self.source, self.ranks, self.data = source, ranks, data
+    def __init__(self, source: bytes, ranks: int, data: Path, arguments: tuple[str, ...] = ()):
+        self.source, self.ranks, self.data, self.arguments = source, ranks, data, arguments
 
     def __enter__(self) -> "Jail":
         # Orphans of the submission become our children instead of init's, so that none gets lost.
@@ -86,7 +87,7 @@ class Jail:
 
     def start(self) -> subprocess.Popen:
         """`mpirun -np N python assessment.py`, its two output streams joined and tagged by rank."""
-        mpirun, *rest = launch.command(self.ranks, SCRIPT)
+        mpirun, *rest = launch.command(self.ranks, SCRIPT, *self.arguments)
         process = subprocess.Popen(
             [mpirun, "--output", "tag", *rest],
             cwd=self.folder / "work",

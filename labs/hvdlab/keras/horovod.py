@@ -48,10 +48,8 @@ try:
     # fmt: on
 except ImportError as error:
     raise ImportError(
-        "Horovod with its TensorFlow extension is not installed here: run `make setup`."
+        "Horovod with its TensorFlow extension is missing: run `make setup`."
     ) from error
-
-_LossScaleOptimizer = keras.optimizers.LossScaleOptimizer
 
 
 class _Distributed:
@@ -85,7 +83,6 @@ def DistributedOptimizer(
 
     float16: pass the optimizer to `compile`, which wraps it in a `LossScaleOptimizer`, or wrap it
     so before you pass it here. All ranks skip a step when the gradient of any rank is not finite.
-
     Gradient accumulation all-reduces every micro-step: right, but more bytes than it must send.
 
     Args:
@@ -109,8 +106,7 @@ def DistributedOptimizer(
     """
     if not isinstance(optimizer, keras.optimizers.Optimizer):
         raise TypeError(
-            "optimizer must be a keras.optimizers.Optimizer instance of Keras 3, for example "
-            f"keras.optimizers.SGD(0.01). Received: {optimizer!r}"
+            f"optimizer must be an instance of keras.optimizers.Optimizer. Received: {optimizer!r}"
         )
     inner = getattr(optimizer, "inner_optimizer", None)
     is_ours = isinstance(optimizer, _Distributed) or isinstance(inner, _Distributed)
@@ -129,9 +125,9 @@ def DistributedOptimizer(
         fresh = not optimizer.built and config.get("gradient_accumulation_steps", 0) is None
         if not (average_aggregated_gradients and fresh):
             raise ValueError(
-                "backward_passes_per_step > 1 becomes Keras's gradient_accumulation_steps: it needs "
-                "average_aggregated_gradients=True and a new optimizer that does not set that "
-                f"argument. Received: backward_passes_per_step={backward_passes_per_step}"
+                "backward_passes_per_step becomes Keras's gradient_accumulation_steps: it needs "
+                "average_aggregated_gradients=True and a new optimizer that does not set it. "
+                f"Received: backward_passes_per_step={backward_passes_per_step}"
             )
         config["gradient_accumulation_steps"] = backward_passes_per_step
 
@@ -158,18 +154,18 @@ def DistributedOptimizer(
     return wrapped
 
 
-def _all_reduce_gradients(grads, groups, sparse_as_dense, name, process_set, **options):
+def _all_reduce_gradients(grads, groups, sparse_as_dense, name, **options):
     """Reduce gradients (tensors, `IndexedSlices` or None) over the ranks of a process set."""
-    if not process_set.included() or process_set.size() == 1:
+    if not options["process_set"].included() or options["process_set"].size() == 1:
         return grads
     reduced, by_dtype = list(grads), {}
     for i, grad in enumerate(grads):
         if sparse_as_dense and isinstance(grad, tf.IndexedSlices):
             grad = tf.convert_to_tensor(grad)
         if isinstance(grad, tf.IndexedSlices):
-            # Horovod gathers the slices of all ranks. Let every row occur once in them: Adam squares
-            # slice by slice, before repeated rows would meet.
-            slices = _hvd.allreduce(grad, process_set=process_set, **options)
+            # Horovod gathers the slices of all ranks. Let every row occur once in them: Adam
+            # squares slice by slice, before repeated rows would meet.
+            slices = _hvd.allreduce(grad, **options)
             rows, position = tf.unique(slices.indices)
             values = tf.math.unsorted_segment_sum(slices.values, position, tf.size(rows))
             reduced[i] = tf.IndexedSlices(values, rows, slices.dense_shape)
@@ -180,16 +176,14 @@ def _all_reduce_gradients(grads, groups, sparse_as_dense, name, process_set, **o
     for dtype, members in by_dtype.items():
         for start in range(min(groups, len(members))):
             indices, tensors = zip(*members[start::groups], strict=True)
-            label = f"{name}_{dtype.name}_{indices[0]}"
-            results = _hvd.grouped_allreduce(
-                list(tensors), name=label, process_set=process_set, **options
-            )
+            label = f"{name}_{dtype.name}_{start}"
+            results = _hvd.grouped_allreduce(list(tensors), name=label, **options)
             for i, result in zip(indices, results, strict=True):
                 reduced[i] = result
     return reduced
 
 
-_check_local_gradients = _LossScaleOptimizer.check_finite
+_check_local_gradients = keras.optimizers.LossScaleOptimizer.check_finite
 
 
 def _check_gradients_of_all_ranks(self, grads):
@@ -205,14 +199,14 @@ def _check_gradients_of_all_ranks(self, grads):
     return _hvd.allreduce(tf.cast(finite, tf.int32), op=Min, process_set=ranks) == 1
 
 
-_LossScaleOptimizer.check_finite = _check_gradients_of_all_ranks
+keras.optimizers.LossScaleOptimizer.check_finite = _check_gradients_of_all_ranks
 
 
 def official_module_in_use(optimizer) -> bool:
     """Tell whether Horovod's own Keras module wrapped this Keras 3 optimizer: it never averages."""
     inner = getattr(optimizer, "inner_optimizer", optimizer)  # look through a LossScaleOptimizer
-    is_keras_3 = isinstance(inner, keras.optimizers.Optimizer)
-    return is_keras_3 and type(inner).__module__ == "horovod._keras"
+    official = type(inner).__module__ == "horovod._keras"
+    return official and isinstance(inner, keras.optimizers.Optimizer)
 
 
 def warn_if_not_averaging(optimizer):
@@ -228,8 +222,7 @@ def warn_if_not_averaging(optimizer):
 def DistributedGradientTape(gradtape, *args, **kwargs):
     """Wrap a `tf.GradientTape` so that `gradient` returns gradients averaged over ranks.
 
-    As `horovod.tensorflow.DistributedGradientTape`, same arguments, and it also takes Keras 3
-    variables as sources. Use it or `DistributedOptimizer`, not both.
+    Arguments as in `horovod.tensorflow`, but the sources may be Keras 3 variables.
     """
     tape = _hvd.DistributedGradientTape(gradtape, *args, **kwargs)
     gradient = tape.gradient
@@ -260,9 +253,9 @@ def allreduce(value, name=None, average=None, **options):
 
 
 def allgather(value, name=None):
-    """Concatenate arrays, tensors or Keras variables of all ranks along axis 0, in rank order.
+    """Concatenate values of all ranks along axis 0, the only one that may differ in length.
 
-    Shapes may differ between ranks in axis 0 only. A number counts as one row.
+    A number counts as one row.
     """
     tensor = tf.convert_to_tensor(value)
     return _hvd.allgather(tensor if tensor.shape.rank else tensor[None], name=name)
@@ -289,13 +282,12 @@ def load_model(filepath, custom_optimizers=None, custom_objects=None, compressio
         compression: as in `DistributedOptimizer`.
 
     Raises:
-        ValueError: the model was saved before `compile`, so it has no optimizer.
+        TypeError: the model was saved without an optimizer.
     """
     names = {cls.__name__: cls for cls in custom_optimizers or []} | (custom_objects or {})
     model = keras.models.load_model(filepath, custom_objects=names)
-    if getattr(model, "optimizer", None) is None:
-        raise ValueError(f"filepath has a model without an optimizer. Received: {filepath}")
-    model.optimizer = DistributedOptimizer(model.optimizer, compression=compression)
+    old = getattr(model, "optimizer", None)
+    model.optimizer = DistributedOptimizer(old, compression=compression)
     return model
 
 

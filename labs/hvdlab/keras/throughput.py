@@ -1,0 +1,57 @@
+"""Training speed of the assessment network in Keras, on this process, now."""
+
+import time
+from collections.abc import Callable
+
+import keras
+
+from hvdlab.data import Batches
+from hvdlab.keras.data import BatchSequence
+from hvdlab.keras.models import AssessmentNet, fast_policy
+
+WARM_UP_STEPS = 5
+
+
+class Stopwatch(keras.callbacks.Callback):
+    """Times the steps of `fit` after the first few, and ends it when there are enough."""
+
+    def __init__(self, meet, seconds, steps):
+        super().__init__()
+        self.meet, self.seconds, self.steps = meet, seconds, steps
+        self.done = -WARM_UP_STEPS  # steps, those to warm up not counted
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.done += 1
+        now = time.monotonic()
+        if self.done == 0:
+            self.ready = now
+            self.meet()
+            self.began = time.monotonic()
+        elif self.done > 0:
+            self.took = now - self.began
+            enough = self.done >= self.steps if self.steps else self.took >= self.seconds
+            self.model.stop_training = enough
+
+
+def measure(
+    batches: Batches,
+    meet: Callable[[], object],
+    *,
+    seconds: float | None = None,
+    steps: int | None = None,
+    distribute: Callable = lambda optimizer: optimizer,
+) -> tuple[float, float]:
+    """Train for some seconds or steps; as `hvdlab.torch.throughput.measure`.
+
+    Args:
+        distribute: optimizer -> optimizer that exchanges gradients.
+    """
+    model = AssessmentNet(dtype=fast_policy())
+    model.compile(
+        optimizer=distribute(keras.optimizers.SGD(0.01, momentum=0.9, nesterov=True)),
+        loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+    )
+    watch = Stopwatch(meet, seconds, steps)
+    model.fit(BatchSequence(batches), epochs=1000, callbacks=[watch], verbose=0)
+    meet()
+    return watch.ready, watch.done * batches.batch_size / watch.took
