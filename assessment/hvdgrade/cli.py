@@ -47,7 +47,8 @@ def parse_args(arguments: list[str] | None) -> argparse.Namespace:
 def main(arguments: list[str] | None = None) -> int:
     args = parse_args(arguments)
     try:
-        document = grade(args.path, args.np, args.profile, Progress())
+        rules = profile.load(args.profile)
+        document = grade(args.path, args.np, rules, Progress())
     except profile.UnknownProfile as error:
         print(f"hvdgrade: {error}", file=sys.stderr)
         return NOT_GRADABLE
@@ -68,10 +69,16 @@ def main(arguments: list[str] | None = None) -> int:
     return PASS if document["verdict"] == "pass" else FAIL
 
 
-def grade(path: Path, ranks: int, profile_name: str, tell) -> dict:
-    """Grade one submission: calibrate, launch, observe, judge. Returns the result document."""
+def grade(path: Path, ranks: int, rules: profile.Profile, tell=lambda text: None) -> dict:
+    """Grade one submission: calibrate, launch, observe, judge. Returns the result document.
+
+    Args:
+        path: the script, or a folder that holds assessment.py.
+        ranks: number of processes.
+        rules: the thresholds, from `profile.load`.
+        tell: called with a line about what is going on; a stage ends in "...".
+    """
     began = time.monotonic()
-    rules = profile.load(profile_name)
     source, facts = b"", {}
     try:
         if not 1 <= ranks <= rules.max_ranks:

@@ -225,8 +225,8 @@ def DistributedGradientTape(gradtape, *args, **kwargs):
     Arguments as in `horovod.tensorflow`, but the sources may be Keras 3 variables.
     """
     tape = _hvd.DistributedGradientTape(gradtape, *args, **kwargs)
-    gradient = tape.gradient
-    tape.gradient = lambda target, sources, *rest: gradient(target, _tf_variables(sources), *rest)
+    reduced = tape.gradient
+    tape.gradient = lambda y, xs, *args, **kwargs: reduced(y, _tf_variables(xs), *args, **kwargs)
     return tape
 
 
@@ -253,10 +253,7 @@ def allreduce(value, name=None, average=None, **options):
 
 
 def allgather(value, name=None):
-    """Concatenate values of all ranks along axis 0, the only one that may differ in length.
-
-    A number counts as one row.
-    """
+    """Concatenate all ranks' values along axis 0, where shapes may differ; a number is one row."""
     tensor = tf.convert_to_tensor(value)
     return _hvd.allgather(tensor if tensor.shape.rank else tensor[None], name=name)
 
