@@ -10,7 +10,7 @@ import argparse
 import keras
 
 from hvdlab.data import Batches, load_cifar10
-from hvdlab.keras.data import BatchSequence
+from hvdlab.keras.data import dataset
 from hvdlab.keras.models import AssessmentNet, fast_policy
 from hvdlab.keras.recorder import Recorder
 
@@ -51,7 +51,8 @@ def main():
         metrics=["accuracy"],
     )
     model.fit(
-        BatchSequence(batches),
+        dataset(batches),
+        steps_per_epoch=len(batches),
         epochs=args.epochs,
         validation_data=(data.test_images, data.test_labels),
         validation_batch_size=500,

@@ -11,6 +11,7 @@ early would leave the others waiting in the next all-reduce for ever. Two ways o
 All that is random follows from (seed, epoch, rank, step), so a run can be repeated and checked.
 """
 
+import threading
 from collections.abc import Iterator
 
 import numpy as np
@@ -92,8 +93,9 @@ class Batches:
         self.batch_size, self.rank, self.size = batch_size, rank, size
         self.seed, self.style, self.augment = seed, style, augment
         self._steps = steps(len(images), size, batch_size)
+        self._lock = threading.Lock()
         self._epoch, self._order = 0, self._shard(0)  # also checks rank, seed and style right here
-        self._read = []
+        self._read: dict[int, dict[int, np.ndarray]] = {}  # epoch -> step -> indices
 
     def __len__(self) -> int:
         """Return the steps of one epoch."""
@@ -107,18 +109,12 @@ class Batches:
     def get(self, epoch: int, step: int) -> tuple[np.ndarray, np.ndarray]:
         """Return one batch: images uint8 of shape (b, height, width, channels), labels int64 (b,).
 
-        Any step can be asked for and is always the same, but `examples_read` starts anew with
-        another epoch or with step 0: ask in order, from one thread (which may run ahead).
+        Any step can be asked for, by several threads at once, and is always the same.
         """
         if not 0 <= step < len(self):
             raise ValueError(f"step must be in 0..{len(self) - 1}. Received: step={step}")
-        if epoch != self._epoch:
-            self._epoch, self._order = epoch, self._shard(epoch)
-            self._read = []
-        if step == 0:
-            self._read = []
-        chosen = self._order[step * self.batch_size : (step + 1) * self.batch_size]
-        self._read.append(chosen)
+        chosen = self._order_of(epoch)[step * self.batch_size : (step + 1) * self.batch_size]
+        self._read.setdefault(epoch, {})[step] = chosen
         images = self.images[chosen]
         if self.augment:
             images = _augment(
@@ -126,10 +122,21 @@ class Batches:
             )
         return images, self.labels[chosen]
 
-    @property
-    def examples_read(self) -> np.ndarray:
-        """The indices handed out so far in the latest epoch, in order: int32 of shape (m,)."""
-        return np.concatenate([np.empty(0, np.int32), *self._read]).astype(np.int32)
+    def examples_read(self, epoch: int) -> np.ndarray:
+        """The indices handed out in `epoch`, in the order of steps: int32 of shape (m,).
+
+        The latest two epochs are kept.
+        """
+        read = self._read.get(epoch, {})
+        chosen = [read[step] for step in sorted(read)]
+        return np.concatenate([np.empty(0, np.int32), *chosen]).astype(np.int32)
+
+    def _order_of(self, epoch):
+        with self._lock:
+            if epoch != self._epoch:
+                self._epoch, self._order = epoch, self._shard(epoch)
+                self._read = {e: read for e, read in self._read.items() if e == epoch - 1}
+            return self._order
 
     def _shard(self, epoch):
         return shard(

@@ -6,6 +6,7 @@ One solution of the assessment: ../../torch/assessment.py, and the lines marked 
 """
 
 import argparse
+import math
 import time
 
 import horovod.torch as hvd
@@ -20,8 +21,8 @@ from hvdlab.torch.recorder import Recorder
 def parse_args():
     parser = argparse.ArgumentParser(formatter_class=argparse.ArgumentDefaultsHelpFormatter)
     parser.add_argument("--epochs", type=int, default=3, help="passes over the training set")
-    parser.add_argument("--batch-size", type=int, default=64, help="images in a step, per process")
-    parser.add_argument("--lr", type=float, default=0.125, help="largest learning rate, per process")
+    parser.add_argument("--batch-size", type=int, default=96, help="images in a step, per process")
+    parser.add_argument("--lr", type=float, default=0.175, help="largest learning rate, per process")
     parser.add_argument("--warmup", type=float, default=0.45, help="epochs in which it rises")
     parser.add_argument("--decay", type=float, default=1.9, help="epochs in which it falls again")
     parser.add_argument("--momentum", type=float, default=0.9, help="Nesterov momentum")
@@ -61,9 +62,10 @@ def main():
     hvd.broadcast_parameters(model.state_dict(), root_rank=0)
     hvd.broadcast_optimizer_state(optimizer, root_rank=0)
 
-    def learning_rate(step):  # Horovod: warm-up, then down in a line
+    def learning_rate(step):  # Horovod: warm-up, then down in half a cosine
         epoch = (step + 1) / len(batches)
-        return min(epoch / args.warmup, max(1 - (epoch - args.warmup) / args.decay, 0.02))
+        falling = min(max(epoch - args.warmup, 0) / args.decay, 1)
+        return min(epoch / args.warmup, max((1 + math.cos(math.pi * falling)) / 2, 0.02))
 
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, learning_rate)
     recorder = Recorder(model, batches)
@@ -85,7 +87,7 @@ def main():
 
         # Horovod: each process evaluates its part; the averages are the same on all of them.
         mine = slice(hvd.rank(), None, hvd.size())
-        loss = average(total_loss / len(batches.examples_read), "loss")
+        loss = average(total_loss / len(batches.examples_read(epoch)), "loss")
         accuracy = average(
             evaluate(model, data.test_images[mine], data.test_labels[mine], device), "accuracy"
         )

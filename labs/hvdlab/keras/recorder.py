@@ -11,7 +11,8 @@ from hvdlab.record import RunRecord, launched_rank
 class Recorder(keras.callbacks.Callback):
     """A callback that writes this rank's weights, and which examples it read, once an epoch.
 
-        model.fit(BatchSequence(batches), callbacks=[..., Recorder(batches)])
+        model.fit(dataset(batches), steps_per_epoch=len(batches),
+                  callbacks=[..., Recorder(batches)])
 
     Every rank has one, last in its list of callbacks; the files go to `$HVDLAB_RUN_DIR` (default
     `./runs/<time>`), see `hvdlab.record`.
@@ -34,7 +35,7 @@ class Recorder(keras.callbacks.Callback):
             warn_if_not_averaging(self.model.optimizer)
 
     def on_epoch_end(self, epoch: int, logs=None) -> None:
-        read = self.batches.examples_read
+        read = self.batches.examples_read(epoch)
         arrays = to_arrays(self.model)
         self.record.write(
             epoch,

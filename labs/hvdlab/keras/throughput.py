@@ -6,7 +6,7 @@ from collections.abc import Callable
 import keras
 
 from hvdlab.data import Batches
-from hvdlab.keras.data import BatchSequence
+from hvdlab.keras.data import dataset
 from hvdlab.keras.models import AssessmentNet, fast_policy
 
 WARM_UP_STEPS = 5
@@ -52,6 +52,6 @@ def measure(
         loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
     )
     watch = Stopwatch(meet, seconds, steps)
-    model.fit(BatchSequence(batches), epochs=1000, callbacks=[watch], verbose=0)
+    model.fit(dataset(batches), steps_per_epoch=10**6, callbacks=[watch], verbose=0)
     meet()
     return watch.ready, watch.done * batches.batch_size / watch.took

@@ -32,7 +32,7 @@ class Recorder:
 
     def epoch_end(self, epoch: int, **metrics: float) -> None:
         """Record epoch `epoch` (0, 1, 2, ...); `metrics` are numbers to keep beside it."""
-        read = self.batches.examples_read
+        read = self.batches.examples_read(epoch)
         arrays = to_arrays(self.model)
         self.record.write(
             epoch,
