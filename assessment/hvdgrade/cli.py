@@ -6,12 +6,12 @@ import tempfile
 import time
 from pathlib import Path
 
+from hvdlab.data import DataError, load_cifar10
 from rich.console import Console
 
 from hvdgrade import calibrate, judge, profile, report
 from hvdgrade.jail import Jail, NotGradable, read_script
 from hvdgrade.observe import observe
-from hvdlab.data import DataError, load_cifar10
 
 PASS, FAIL, NOT_GRADABLE, GRADER_FAULT = range(4)
 EPILOG = """\
@@ -117,9 +117,7 @@ def grade(path: Path, ranks: int, rules: profile.Profile, tell=lambda text: None
 
 
 def measure(kind: str, ranks: int, data: Path, rules: profile.Profile, tell):
-    return calibrate.calibrate(
-        kind, ranks, data, rules.calibration_seconds, rules.batch_size, tell
-    )
+    return calibrate.calibrate(kind, ranks, data, rules.calibration_seconds, rules.batch_size, tell)
 
 
 class Progress:

@@ -11,7 +11,6 @@ import zipfile
 from pathlib import Path
 
 import numpy as np
-
 from hvdlab.data import load_cifar10
 from hvdlab.record import WEIGHTS, is_statistic
 
@@ -44,7 +43,9 @@ def read_weights(path: Path) -> tuple[dict[str, np.ndarray], np.ndarray]:
         if not np.isfinite(arrays[name]).all():
             raise ValueError(f"{name} is not finite: the training diverged")
     if extra := arrays.keys() - WEIGHTS.keys():
-        raise ValueError(f"it has arrays that the network has not: {', '.join(sorted(extra))[:200]}")
+        raise ValueError(
+            f"it has arrays that the network has not: {', '.join(sorted(extra))[:200]}"
+        )
     return arrays, examples.astype(np.int64)
 
 
@@ -90,7 +91,6 @@ def reading(read: list[np.ndarray], examples: int) -> dict:
 def accuracy_with_torch(arrays: dict, images: np.ndarray, labels: np.ndarray) -> float:
     """Part of `images` that the network with these weights classifies right."""
     import torch
-
     from hvdlab.torch import models
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -99,7 +99,9 @@ def accuracy_with_torch(arrays: dict, images: np.ndarray, labels: np.ndarray) ->
     with torch.inference_mode(), models.autocast(device):
         for start in range(0, len(images), 500):
             batch = torch.from_numpy(images[start : start + 500]).to(device)
-            right += int((model(batch).argmax(1).cpu().numpy() == labels[start : start + 500]).sum())
+            right += int(
+                (model(batch).argmax(1).cpu().numpy() == labels[start : start + 500]).sum()
+            )
     return right / len(images)
 
 

@@ -17,7 +17,6 @@ import time
 from pathlib import Path
 
 import psutil
-
 from hvdlab import launch
 
 TIER = "processes"
@@ -40,13 +39,17 @@ def read_script(path: Path) -> bytes:
     except FileNotFoundError:
         raise NotGradable(f"{path} does not exist: hand in one file named {SCRIPT}.") from None
     except OSError as error:
-        raise NotGradable(f"{path} cannot be read ({error.strerror}): hand in a plain file.") from None
+        raise NotGradable(
+            f"{path} cannot be read ({error.strerror}): hand in a plain file."
+        ) from None
     with os.fdopen(file, "rb") as opened:
         if not stat.S_ISREG(os.fstat(file).st_mode):
             raise NotGradable(f"{path} is not a plain file: hand in one file named {SCRIPT}.")
         source = opened.read(MAX_SCRIPT_BYTES + 1)
     if len(source) > MAX_SCRIPT_BYTES:
-        raise NotGradable(f"{path} is larger than {MAX_SCRIPT_BYTES} bytes: a script is expected, no data.")
+        raise NotGradable(
+            f"{path} is larger than {MAX_SCRIPT_BYTES} bytes: a script is expected, no data."
+        )
     try:
         compile(source, str(path), "exec", dont_inherit=True)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:

@@ -76,7 +76,7 @@ def imported_modules(source: bytes) -> set[str]:
 
 
 def framework(source: bytes) -> str:
-    """"torch" or "keras": whose speed the budget is calibrated with. In doubt the faster one."""
+    """ "torch" or "keras": whose speed the budget is calibrated with. In doubt the faster one."""
     modules = imported_modules(source)
     roots = {name.split(".")[0] for name in modules}
     keras = roots & {"keras", "tensorflow", "tf_keras"} or any("hvdlab.keras" in m for m in modules)

@@ -10,7 +10,6 @@ import os
 import re
 import resource
 import selectors
-import shutil
 import signal
 import stat
 import subprocess
@@ -232,7 +231,9 @@ def collect(jail: Jail, evidence: Path, seen: Observation, seconds: float) -> bo
                 digest = hashlib.sha256(copy.read_bytes()).hexdigest()
                 seen.weights.append(Weights(rank, int(match[1]), seconds, copy, digest))
                 found = True
-            copy_file(directory, "record.jsonl", evidence / f"rank-{rank}-record.jsonl", MAX_RECORD_BYTES)
+            copy_file(
+                directory, "record.jsonl", evidence / f"rank-{rank}-record.jsonl", MAX_RECORD_BYTES
+            )
         finally:
             os.close(directory)
     return found
@@ -252,7 +253,9 @@ def copy_file(directory: int, name: str, destination: Path, limit: int) -> bool:
     return True
 
 
-def ask_for_stacks(jail: Jail, process: subprocess.Popen, output: Output, seconds: float = 3) -> None:
+def ask_for_stacks(
+    jail: Jail, process: subprocess.Popen, output: Output, seconds: float = 3
+) -> None:
     """Let every rank print where it is: SIGABRT with Python's fault handler switched on."""
     for rank in jail.rank_processes().values():
         try:

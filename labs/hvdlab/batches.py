@@ -11,7 +11,6 @@ early would leave the others waiting in the next all-reduce for ever. Two ways o
 All that is random follows from (seed, epoch, rank, step), so a run can be repeated and checked.
 """
 
-import threading
 from collections.abc import Iterator
 
 import numpy as np
@@ -93,9 +92,8 @@ class Batches:
         self.batch_size, self.rank, self.size = batch_size, rank, size
         self.seed, self.style, self.augment = seed, style, augment
         self._steps = steps(len(images), size, batch_size)
-        self._lock = threading.Lock()
         self._epoch, self._order = 0, self._shard(0)  # also checks rank, seed and style right here
-        self._read: dict[int, dict[int, np.ndarray]] = {}  # epoch -> step -> indices
+        self._read: dict[int, list[np.ndarray]] = {}  # epoch -> indices of each batch
 
     def __len__(self) -> int:
         """Return the steps of one epoch."""
@@ -109,12 +107,17 @@ class Batches:
     def get(self, epoch: int, step: int) -> tuple[np.ndarray, np.ndarray]:
         """Return one batch: images uint8 of shape (b, height, width, channels), labels int64 (b,).
 
-        Any step can be asked for, by several threads at once, and is always the same.
+        Any step can be asked for and is always the same. `examples_read` of an epoch starts anew with
+        its step 0: ask in order, from one thread.
         """
         if not 0 <= step < len(self):
             raise ValueError(f"step must be in 0..{len(self) - 1}. Received: step={step}")
-        chosen = self._order_of(epoch)[step * self.batch_size : (step + 1) * self.batch_size]
-        self._read.setdefault(epoch, {})[step] = chosen
+        if epoch != self._epoch:
+            self._epoch, self._order = epoch, self._shard(epoch)
+        chosen = self._order[step * self.batch_size : (step + 1) * self.batch_size]
+        if step == 0:
+            self._read = {e: read for e, read in self._read.items() if e == epoch - 1}
+        self._read.setdefault(epoch, []).append(chosen)
         images = self.images[chosen]
         if self.augment:
             images = _augment(
@@ -123,20 +126,11 @@ class Batches:
         return images, self.labels[chosen]
 
     def examples_read(self, epoch: int) -> np.ndarray:
-        """The indices handed out in `epoch`, in the order of steps: int32 of shape (m,).
+        """The indices handed out in `epoch`, in order: int32 of shape (m,).
 
-        The latest two epochs are kept.
+        Known for the latest epoch and the one before it; of others, nothing.
         """
-        read = self._read.get(epoch, {})
-        chosen = [read[step] for step in sorted(read)]
-        return np.concatenate([np.empty(0, np.int32), *chosen]).astype(np.int32)
-
-    def _order_of(self, epoch):
-        with self._lock:
-            if epoch != self._epoch:
-                self._epoch, self._order = epoch, self._shard(epoch)
-                self._read = {e: read for e, read in self._read.items() if e == epoch - 1}
-            return self._order
+        return np.concatenate([np.empty(0, np.int32), *self._read.get(epoch, [])]).astype(np.int32)
 
     def _shard(self, epoch):
         return shard(

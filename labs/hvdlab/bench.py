@@ -133,7 +133,9 @@ def throughput(
                     store = f"{folder}/{variant}-{n}-{repeat}"
                     rate = run(variant, n, steps, batch_size, store)
                     rates[variant][n].append(rate)
-                    tell(f"round {repeat + 1} of {repeats}: {variant}, {n} ranks: {rate:,.0f} images/s")
+                    tell(
+                        f"round {repeat + 1} of {repeats}: {variant}, {n} ranks: {rate:,.0f} images/s"
+                    )
     return rates
 
 

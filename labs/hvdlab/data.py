@@ -1,6 +1,6 @@
 """CIFAR-10 and Fashion-MNIST as NumPy arrays, dealt in equal steps to any number of ranks.
 
-    data = load_cifar10()   # $HVDLAB_DATA, else ~/.cache/hvdlab
+    data = load_cifar10()   # $HVDLAB_DATA, then ~/.cache/hvdlab
     batches = Batches(data.train_images, data.train_labels, 128, rank=rank, size=size, augment=True)
     for images, labels in batches.epoch(0):
         ...
@@ -80,7 +80,7 @@ def load_cifar10(folder: str | os.PathLike | None = None) -> Dataset:
     """Read CIFAR-10: 50,000 training and 10,000 test images of 32x32x3.
 
     `folder` holds cifar-10-batches-bin/ or cifar-10-binary.tar.gz, or is one of these two. The
-    default is $HVDLAB_DATA where that is set, else ~/.cache/hvdlab. Raises DataError.
+    default is $HVDLAB_DATA, then ~/.cache/hvdlab. Raises DataError.
     """
     names = (*CIFAR10_BINS, CIFAR10_NAMES)
     found = _find("cifar10", folder, CIFAR10_FOLDER, names, CIFAR10_ARCHIVE)
@@ -112,8 +112,7 @@ def load_fashion_mnist(folder: str | os.PathLike | None = None) -> Dataset:
     """Read Fashion-MNIST: 60,000 training and 10,000 test images of 28x28x1.
 
     `folder` holds the four IDX files, plain or .gz, itself or in fashion-mnist/. The default is
-    $HVDLAB_DATA where that is set, else ~/.cache/hvdlab, else Debian's
-    /usr/share/datasets/fashion-mnist. Plain files stay on disk, as read-only maps. Raises
+    $HVDLAB_DATA, then ~/.cache/hvdlab, then Debian's /usr/share/datasets/fashion-mnist. Plain files stay on disk, as read-only maps. Raises
     DataError.
     """
     names = [name + suffix for name in FASHION_SHAPES for suffix in ("", ".gz")]
@@ -128,11 +127,14 @@ def _find(name, folder, subfolder, file_names, archive=None) -> Path:
     """Return the first folder, or archive, in the search order that holds any of the files."""
     if folder is not None:
         places = [Path(folder).expanduser()]
-    elif os.environ.get("HVDLAB_DATA"):
-        places = [Path(os.environ["HVDLAB_DATA"]).expanduser()]
     else:
-        debian = [Path("/usr/share/datasets/fashion-mnist")] if name == "fashion_mnist" else []
-        places = [cache_folder(), *debian]
+        places = [cache_folder()]
+        if name == "fashion_mnist":
+            places.append(Path("/usr/share/datasets/fashion-mnist"))
+        if named := os.environ.get("HVDLAB_DATA"):
+            named = Path(named).expanduser()
+            # A named place that is not there is a mistake, which another place would hide.
+            places = [named, *places] if named.exists() else [named]
 
     looked_at = []
     for place in places:

@@ -123,7 +123,11 @@ def test_search_order(cifar, tmp_path, monkeypatch):
     monkeypatch.setenv("HVDLAB_DATA", str(cifar.parent))
     assert load_cifar10().folder == cifar
 
-    monkeypatch.setenv("HVDLAB_DATA", str(tmp_path / "nowhere"))  # then the only place
+    (tmp_path / "without").mkdir()
+    monkeypatch.setenv("HVDLAB_DATA", str(tmp_path / "without"))  # then the next place
+    assert load_cifar10().folder == cache / "cifar-10-batches-bin"
+
+    monkeypatch.setenv("HVDLAB_DATA", str(tmp_path / "nowhere"))  # a mistake: no other place
     with pytest.raises(DataError) as error:
         load_cifar10()
     assert str(error.value) == (

@@ -3,9 +3,8 @@
 import json
 import sys
 
-import tensorflow as tf
-
 import hvdlab.keras.horovod as hvd
+import tensorflow as tf
 from hvdlab.data import Batches, load_cifar10
 from hvdlab.keras.throughput import measure
 

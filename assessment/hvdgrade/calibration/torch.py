@@ -5,7 +5,6 @@ import sys
 
 import horovod.torch as hvd
 import torch
-
 from hvdlab.data import Batches, load_cifar10
 from hvdlab.torch.throughput import measure
 

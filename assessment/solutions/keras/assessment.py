@@ -7,10 +7,9 @@ One solution of the assessment: ../../keras/assessment.py, and the lines marked 
 
 import argparse
 
+import hvdlab.keras.horovod as hvd
 import keras
 import tensorflow as tf
-
-import hvdlab.keras.horovod as hvd
 from hvdlab.data import Batches, load_cifar10
 from hvdlab.keras.data import dataset
 from hvdlab.keras.models import AssessmentNet, fast_policy
@@ -21,7 +20,9 @@ def parse_args():
     parser = argparse.ArgumentParser(formatter_class=argparse.ArgumentDefaultsHelpFormatter)
     parser.add_argument("--epochs", type=int, default=3, help="passes over the training set")
     parser.add_argument("--batch-size", type=int, default=96, help="images in a step, per process")
-    parser.add_argument("--lr", type=float, default=0.175, help="largest learning rate, per process")
+    parser.add_argument(
+        "--lr", type=float, default=0.175, help="largest learning rate, per process"
+    )
     parser.add_argument("--warmup", type=float, default=0.45, help="epochs in which it rises")
     parser.add_argument("--decay", type=float, default=1.9, help="epochs in which it falls again")
     parser.add_argument("--momentum", type=float, default=0.9, help="Nesterov momentum")

@@ -11,18 +11,19 @@ import time
 
 import horovod.torch as hvd
 import torch
-from torch.nn import functional as F
-
 from hvdlab.data import Batches, load_cifar10
 from hvdlab.torch.models import AssessmentNet, autocast
 from hvdlab.torch.recorder import Recorder
+from torch.nn import functional as F
 
 
 def parse_args():
     parser = argparse.ArgumentParser(formatter_class=argparse.ArgumentDefaultsHelpFormatter)
     parser.add_argument("--epochs", type=int, default=3, help="passes over the training set")
     parser.add_argument("--batch-size", type=int, default=96, help="images in a step, per process")
-    parser.add_argument("--lr", type=float, default=0.175, help="largest learning rate, per process")
+    parser.add_argument(
+        "--lr", type=float, default=0.175, help="largest learning rate, per process"
+    )
     parser.add_argument("--warmup", type=float, default=0.45, help="epochs in which it rises")
     parser.add_argument("--decay", type=float, default=1.9, help="epochs in which it falls again")
     parser.add_argument("--momentum", type=float, default=0.9, help="Nesterov momentum")

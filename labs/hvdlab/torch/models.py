@@ -10,7 +10,7 @@ from hvdlab.record import PIXEL_MEAN, PIXEL_STD
 
 
 class AssessmentNet(nn.Module):
-    """Convolutional network for 32 x 32 colour images, 392,362 trainable parameters.
+    """Convolutional network for 32 x 32 colour images, 392,106 trainable parameters.
 
     Input: uint8 images (batch, 32, 32, 3) as `hvdlab.data` gives them; normalisation is part of the
     network, so whoever evaluates it needs nothing but the pixels. Output: float32 logits (batch, 10).

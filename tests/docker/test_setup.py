@@ -1,0 +1,141 @@
+"""`make setup` on machines that lack something: one sentence, and what to do. No mock of pip or g++."""
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def checkout(tmp_path) -> Path:
+    """A copy of what the set-up reads, in a folder without an environment."""
+    folder = tmp_path / "course lab"  # with a space, as folders on a laptop have
+    folder.mkdir()
+    for name in (
+        "pyproject.toml",
+        "Makefile",
+        "README.md",
+        "LICENSE",
+        "docker",
+        "labs",
+        "assessment",
+    ):
+        source = ROOT / name
+        (shutil.copytree if source.is_dir() else shutil.copy)(source, folder / name)
+    return folder
+
+
+def setup(checkout: Path, timeout=120, **environment) -> subprocess.CompletedProcess:
+    return subprocess.run(
+        ["make", "setup"],
+        cwd=checkout,
+        env={**os.environ, "XDG_CACHE_HOME": str(checkout / "cache"), **environment},
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+    )
+
+
+def program(folder: Path, name: str, text: str) -> Path:
+    folder.mkdir(exist_ok=True)
+    path = folder / name
+    path.write_text(text)
+    path.chmod(0o755)
+    return path
+
+
+def sentence(answer: subprocess.CompletedProcess) -> str:
+    """The one line that the script itself says (make adds its own)."""
+    assert answer.returncode != 0
+    lines = [line for line in answer.stderr.splitlines() if not line.startswith("make")]
+    assert len(lines) == 1, answer.stderr
+    return lines[0]
+
+
+def test_a_wrong_python_is_named(checkout, tmp_path):
+    old = program(
+        tmp_path / "bin", "python3.8", '#!/bin/sh\n[ "$1" = -V ] && echo Python 3.8.1\nexit 1\n'
+    )
+    said = sentence(setup(checkout, PYTHON=str(old)))
+    assert "Python 3.11, 3.12 or 3.13 is needed" in said and "is 3.8.1" in said
+    assert "make setup PYTHON=" in said
+
+
+def test_no_python_at_all_is_named(checkout):
+    said = sentence(setup(checkout, PYTHON="python3.99"))
+    assert "no python3.99 on PATH" in said and "make setup PYTHON=" in said
+
+
+def test_a_missing_compiler_is_named(checkout):
+    said = sentence(setup(checkout, CXX="no-such-compiler"))
+    assert "no C++ compiler (no-such-compiler) on PATH" in said and "apt-get install g++" in said
+
+
+def test_an_old_compiler_is_named(checkout, tmp_path):
+    old = program(
+        tmp_path / "bin", "g++-4", '#!/bin/sh\n[ "$1" = -dumpversion ] && echo 4.8\nexit 1\n'
+    )
+    said = sentence(setup(checkout, CXX=str(old)))
+    assert "cannot compile C++17" in said and "this is 4.8" in said
+
+
+def test_too_little_disk_is_named(checkout, tmp_path):
+    program(tmp_path / "bin", "df", "#!/bin/sh\necho head\necho /dev/x 9 9 3145728 9% /\n")
+    said = sentence(setup(checkout, PATH=f"{tmp_path / 'bin'}:{os.environ['PATH']}"))
+    assert "8 GiB of free disk are needed" in said and "3 GiB are left" in said
+
+
+def test_no_network_is_named(checkout):
+    answer = setup(
+        checkout,
+        PIP_CONFIG_FILE=os.devnull,
+        PIP_INDEX_URL="http://127.0.0.1:1/simple",
+        PIP_EXTRA_INDEX_URL="",
+        PIP_FIND_LINKS="",
+        PIP_RETRIES="0",
+        PIP_TIMEOUT="2",
+    )
+    said = sentence(answer)
+    assert "the package index cannot be reached" in said and "run 'make setup' again" in said
+    assert not (checkout / ".venv" / ".packages").exists()  # so the next one begins this step anew
+
+
+def build(checkout: Path, old: str, new: str) -> subprocess.CompletedProcess:
+    """Build Horovod with a changed script, with the Python that runs these tests."""
+    script = checkout / "docker" / "build_horovod.sh"
+    text = script.read_text()
+    assert text.count(old) >= 1
+    script.write_text(text.replace(old, new))
+    return subprocess.run(
+        [script, ROOT / ".venv" / "bin" / "python"],
+        env={**os.environ, "XDG_CACHE_HOME": str(checkout / "cache")},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+
+
+@pytest.mark.slow
+def test_the_build_stops_where_the_text_to_edit_is_not_there(checkout):
+    answer = build(checkout, '"set(CMAKE_CXX_STANDARD 14)"', '"set(CMAKE_CXX_STANDARD 13)"')
+    assert answer.returncode == 1
+    assert "CMakeLists.txt of horovod 0.28.1 does not contain" in answer.stderr
+    assert not list((checkout / "cache").rglob("build.*"))  # nothing left behind
+
+
+@pytest.mark.slow
+def test_a_source_with_another_hash_is_not_run(checkout):
+    answer = build(checkout, "SHA256=92a4", "SHA256=92a5")
+    assert answer.returncode == 1
+    assert "could not get horovod 0.28.1 with SHA-256 92a5" in answer.stderr
+    assert not list((checkout / "cache").rglob("*.whl"))
+
+
+def test_a_second_set_up_has_nothing_to_do():
+    """Where these tests run the environment is complete: nothing is said and nothing is done."""
+    answer = subprocess.run(["make", "setup"], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert (answer.returncode, answer.stdout, answer.stderr) == (0, "", "")

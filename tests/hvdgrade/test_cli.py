@@ -1,0 +1,83 @@
+"""The command `hvdgrade`: exit codes, JSON, and words for a user's mistake."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hvdgrade import cli, profile
+
+SUBMISSIONS = Path(__file__).parents[1] / "fixtures" / "submissions"
+
+
+def hvdgrade(*arguments, data, timeout=120, **environment) -> subprocess.CompletedProcess:
+    return subprocess.run(
+        [sys.executable, "-m", "hvdgrade.cli", *map(str, arguments)],
+        env={**os.environ, "HVDLAB_DATA": str(data), **environment},
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+    )
+
+
+@pytest.mark.mpi
+def test_a_failing_submission_exits_with_1_and_leaves_its_json(tmp_path, cifar10_folder):
+    answer = hvdgrade(
+        "run", SUBMISSIONS / "crashes", "-np", 2, "--profile", "dli", "--json", tmp_path / "r.json",
+        data=cifar10_folder,
+    )  # fmt: skip
+    assert answer.returncode == cli.FAIL, answer.stderr
+    document = json.loads((tmp_path / "r.json").read_text())
+    assert set(document) >= {
+        "schema", "submission", "grader", "status", "verdict", "score", "max_score", "checks",
+        "timeline", "resources",
+    }  # fmt: skip
+    assert (document["status"], document["verdict"]) == ("graded", "fail")
+    assert document["grader"]["ranks"] == 2
+    assert document["grader"]["rules_sha256"] == profile.load("dli").rules_sha256
+    assert document["resources"]["exit"] not in (0, None)
+    for check in document["checks"]:
+        assert set(check) == {
+            "id", "title", "state", "points", "max_points", "evidence", "rationale", "help",
+            "depends_on",
+        }  # fmt: skip
+    assert "FAIL" in answer.stdout and "rank 1 says" in answer.stdout
+    assert "Traceback" not in answer.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments, said",
+    [
+        (["run", "no/such/file.py"], "does not exist"),
+        (["run", SUBMISSIONS / "not_python"], "not valid Python, line 2"),
+        (["run", SUBMISSIONS], "does not exist"),
+        (["run", SUBMISSIONS / "crashes", "-np", "0"], "-np must be in 1..64. Received: 0"),
+        (["run", SUBMISSIONS / "crashes", "--profile", "hard"], "it has: cpu, dli"),
+    ],
+)
+def test_a_mistake_of_the_user_is_one_sentence_and_exit_code_2(arguments, said, cifar10_folder):
+    answer = hvdgrade(*arguments, data=cifar10_folder, COLUMNS="300")
+    assert answer.returncode == cli.NOT_GRADABLE
+    text = answer.stdout + answer.stderr
+    assert said.replace("it has", "has") in text and "Traceback" not in text
+
+
+def test_a_submission_that_is_a_link_is_not_followed(tmp_path, cifar10_folder):
+    (tmp_path / "assessment.py").symlink_to("/etc/passwd")
+    answer = hvdgrade("run", tmp_path, data=cifar10_folder, COLUMNS="300")
+    assert answer.returncode == cli.NOT_GRADABLE and "cannot be read" in answer.stdout
+
+
+def test_a_machine_without_data_is_the_graders_fault(tmp_path):
+    answer = hvdgrade(
+        "run", SUBMISSIONS / "crashes", data=tmp_path, HOME=str(tmp_path), COLUMNS="300"
+    )
+    assert answer.returncode == cli.GRADER_FAULT
+    assert "GRADER FAULT" in answer.stdout and "hvdlab data cifar10" in answer.stdout
+
+
+def test_help_has_an_example():
+    answer = hvdgrade("run", "--help", data="")
+    assert answer.returncode == 0 and "hvdgrade run assessment/" in answer.stdout

@@ -1,0 +1,126 @@
+"""The grader's own evaluation: what it accepts, and what it computes from weights and indices."""
+
+import json
+import subprocess
+import sys
+import zipfile
+
+import numpy as np
+import pytest
+from hvdgrade.evaluate import difference, read_weights, reading
+from hvdlab.record import WEIGHTS
+
+
+@pytest.fixture
+def weights() -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(0)
+    return {name: rng.normal(size=shape).astype(np.float32) for name, shape in WEIGHTS.items()}
+
+
+def test_a_good_file_is_read_whole(tmp_path, weights):
+    np.savez(tmp_path / "w.npz", examples_read=np.arange(5, dtype=np.int32), **weights)
+    arrays, examples = read_weights(tmp_path / "w.npz")
+    assert examples.tolist() == [0, 1, 2, 3, 4]
+    for name in WEIGHTS:
+        np.testing.assert_array_equal(arrays[name], weights[name])
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        ({"linear.bias": None}, "linear.bias is missing"),
+        ({"linear.bias": np.zeros(11, np.float32)}, r"linear.bias is float32 \(11,\)"),
+        ({"linear.bias": np.zeros(10)}, "linear.bias is float64"),
+        ({"linear.bias": np.full(10, np.inf, np.float32)}, "linear.bias is not finite"),
+        ({"more": np.zeros(3, np.float32)}, "arrays that the network has not: more"),
+        ({"linear.bias": np.array([print] * 10, object)}, "not a file of plain arrays"),
+        ({"examples_read": np.zeros(1_000_001, np.int32)}, "not a list of at most a million"),
+        ({"examples_read": np.zeros(3, np.float32)}, "not a list of at most a million"),
+    ],
+)
+def test_anything_else_is_refused_in_words(tmp_path, weights, change, message):
+    arrays = {name: array for name, array in {**weights, **change}.items() if array is not None}
+    np.savez(tmp_path / "w.npz", **arrays)
+    with pytest.raises(ValueError, match=message):
+        read_weights(tmp_path / "w.npz")
+
+
+def test_a_file_that_unpacks_to_gigabytes_is_not_unpacked(tmp_path):
+    with zipfile.ZipFile(tmp_path / "bomb.npz", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("linear.bias.npy", bytes(64 << 20))
+    with pytest.raises(ValueError, match="unpacks to more than"):
+        read_weights(tmp_path / "bomb.npz")
+
+
+@pytest.mark.parametrize("content", [b"", b"PK\x03\x04 broken", b"\x93NUMPY\x01\x00"])
+def test_rubbish_is_refused(tmp_path, content):
+    (tmp_path / "w.npz").write_bytes(content)
+    with pytest.raises(ValueError, match="not a file of plain arrays"):
+        read_weights(tmp_path / "w.npz")
+
+
+def test_difference_is_relative_and_leaves_statistics_out(weights):
+    other = {name: array.copy() for name, array in weights.items()}
+    assert difference(weights, other) == (0.0, "")
+    other["norm2.running_mean"] += 1
+    assert difference(weights, other) == (0.0, "")
+    other["conv3.weight"][3, 2, 1, 0] += 0.5
+    largest, where = difference(weights, other)
+    assert where == "conv3.weight"
+    assert largest == pytest.approx(0.5 / np.abs(weights["conv3.weight"]).max(), rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    "ranks, expected",
+    [
+        # (coverage, shared, same order), counted by hand on a set of 8 examples
+        ([[0, 1, 2, 3], [4, 5, 6, 7]], (1.0, 0.0, 0.0)),
+        ([[0, 1, 2, 3], [0, 1, 2, 3]], (0.5, 1.0, 1.0)),
+        ([[0, 1, 2, 3], [3, 2, 1, 0]], (0.5, 1.0, 0.0)),
+        ([[0, 1, 2, 3], [0, 4, 5, 6]], (7 / 8, 0.25, 0.25)),
+        ([[0, 0, 1, 1], [2, 3, 4, 5]], (6 / 8, 0.0, 0.0)),
+        ([[0, 1], [2, 3], [0, 4]], (5 / 8, 0.5, 0.5)),
+        ([[-1, 99, 0, 1], [2, 3, 4, 5]], (6 / 8, 0.0, 0.0)),
+        ([[], []], (0.0, 0.0, 0.0)),
+    ],
+)
+def test_what_ranks_read_is_counted(ranks, expected):
+    seen = reading([np.array(rank, np.int64) for rank in ranks], 8)
+    assert (seen["coverage"], seen["shared"], seen["same_order"]) == pytest.approx(expected)
+    assert seen["read"] == [len(rank) for rank in ranks]
+
+
+def test_accuracies_are_those_of_the_network(tmp_path, weights, cifar10_folder):
+    """A network that always says class 3 is right on the tenth of the images that is class 3."""
+    constant = {name: np.zeros(shape, np.float32) for name, shape in WEIGHTS.items()}
+    constant["linear.bias"][3] = 1
+    for name in WEIGHTS:
+        if name.endswith("running_var"):
+            constant[name][:] = 1
+    for rank in range(2):
+        np.savez(tmp_path / f"{rank}.npz", examples_read=np.arange(4), **constant)
+    np.savez(tmp_path / "bad.npz", x=np.zeros(1))
+    request = {
+        "data": str(cifar10_folder),
+        "seed": 1,
+        "train_sample": 2000,
+        "epochs": {
+            "10": [str(tmp_path / "0.npz"), str(tmp_path / "1.npz")],
+            "9": [str(tmp_path / "0.npz"), str(tmp_path / "bad.npz")],
+        },
+    }
+    answer = subprocess.run(
+        [sys.executable, "-m", "hvdgrade.evaluate"],
+        input=json.dumps(request),
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert answer.returncode == 0, answer.stderr
+    result = json.loads(answer.stdout)
+    (epoch,) = result["epochs"]
+    assert epoch["epoch"] == 10 and epoch["difference"] == 0.0
+    assert epoch["heldout_accuracy"] == 0.1
+    assert epoch["train_accuracy"] == pytest.approx(0.1, abs=0.03)  # 4 standard errors of 2000
+    (refused,) = result["refused"]
+    assert refused.startswith("rank 1, epoch 9: ")

@@ -1,0 +1,231 @@
+"""From observations to checks: each rule on a case small enough to do by hand."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+from hvdgrade import judge, observe, profile
+
+RULES = dataclasses.replace(profile.load("dli"), train_accuracy=0.75, heldout_accuracy=0.70)
+
+
+def entry(epoch, seconds, train, heldout):
+    return {
+        "epoch": epoch,
+        "seconds": seconds,
+        "train_accuracy": train,
+        "heldout_accuracy": heldout,
+    }
+
+
+@pytest.mark.parametrize(
+    "timeline, expected",
+    [
+        ([], None),
+        ([entry(0, 10, 0.8, 0.8)], None),
+        ([entry(0, 10, 0.8, 0.8), entry(1, 20, 0.8, 0.8)], 20),
+        ([entry(0, 10, 0.75, 0.70), entry(1, 20, 0.75, 0.70)], 20),
+        ([entry(0, 10, 0.8, 0.8), entry(1, 20, 0.7499, 0.8), entry(2, 30, 0.8, 0.8)], None),
+        ([entry(0, 10, 0.8, 0.6), entry(1, 20, 0.8, 0.7), entry(2, 30, 0.8, 0.7)], 30),
+        # epochs 0 and 2 are not consecutive
+        ([entry(0, 10, 0.8, 0.8), entry(2, 30, 0.8, 0.8)], None),
+        ([entry(0, 10, 0.8, 0.8), entry(2, 30, 0.8, 0.8), entry(3, 40, 0.8, 0.8)], 40),
+        # epoch 1's files came before epoch 0's: the later arrival counts
+        ([entry(0, 25, 0.8, 0.8), entry(1, 20, 0.8, 0.8)], 25),
+    ],
+)
+def test_the_target_is_two_consecutive_epochs(timeline, expected):
+    assert judge.seconds_to_target(timeline, RULES) == expected
+
+
+@pytest.mark.parametrize(
+    "source, expected",
+    [
+        (b"import torch\nimport horovod.torch as hvd", "torch"),
+        (b"import keras", "keras"),
+        (b"from hvdlab.keras import models", "keras"),
+        (b"import tensorflow as tf", "keras"),
+        (b"import keras, torch", "torch"),
+        (b"print(1)", "torch"),
+        (b"def f():\n    import torch\nimport keras", "torch"),
+    ],
+)
+def test_the_framework_is_the_one_imported_in_doubt_the_faster(source, expected):
+    assert judge.framework(source) == expected
+
+
+def seen(**changes) -> observe.Observation:
+    """Two ranks, two epochs, arriving at 10 and 20 s, rank 1 half a second later."""
+    weights = [
+        observe.Weights(rank, epoch, 10.0 * (epoch + 1) + 0.5 * rank, Path("x"), f"{rank}{epoch}")
+        for rank in range(2)
+        for epoch in range(2)
+    ]
+    return dataclasses.replace(
+        observe.Observation(2, exit_code=0, seconds=25.0, weights=weights), **changes
+    )
+
+
+def evaluation(**changes) -> dict:
+    epochs = [
+        {
+            "epoch": epoch,
+            "train_accuracy": 0.8,
+            "heldout_accuracy": 0.75,
+            "difference": 0.0,
+            "differs_at": "",
+            "differing_rank": 1,
+            "read": [25_000, 25_000],
+            "coverage": 1.0,
+            "shared": 0.0,
+            "same_order": 0.0,
+            **changes,
+        }
+        for epoch in range(2)
+    ]
+    return {"epochs": epochs, "refused": []}
+
+
+def states(judgement: judge.Judgement) -> dict[str, str]:
+    return {check.id: check.state for check in judgement.checks}
+
+
+def verdict(seen_=None, evaluation_=None, budget=30.0, source=b"import horovod.torch"):
+    return judge.judge(source, seen_ or seen(), evaluation_ or evaluation(), RULES, budget)
+
+
+def test_all_is_well():
+    result = verdict()
+    assert set(states(result).values()) == {"pass"}
+    assert (result.verdict, result.score, result.max_score) == ("pass", 100, 100)
+    assert result.seconds_to_target == 20.5  # when the last rank's weights arrived
+
+
+def test_one_second_too_late_fails():
+    assert verdict(budget=20.5).verdict == "pass"
+    late = verdict(budget=20.4)
+    assert late.verdict == "fail" and states(late)["targets"] == "fail"
+    assert "only after 20.5 s" in late.checks[-1].rationale
+
+
+@pytest.mark.parametrize(
+    "changes, failed",
+    [
+        ({"difference": 2e-5, "differs_at": "conv1.bias"}, "replicas"),
+        ({"shared": 0.76}, "shards"),
+        ({"same_order": 0.51}, "shards"),
+        ({"read": [25_000, 24_999]}, "steps"),
+        ({"coverage": 0.94}, "steps"),
+        ({"heldout_accuracy": 0.69}, "targets"),
+        ({"train_accuracy": 0.74}, "targets"),
+    ],
+)
+def test_each_rule_fails_alone(changes, failed):
+    result = verdict(evaluation_=evaluation(**changes))
+    assert [id for id, state in states(result).items() if state != "pass"] == [failed]
+    assert result.verdict == "fail" and result.score == 100 - RULES.points[failed]
+    (check,) = [check for check in result.checks if check.id == failed]
+    assert check.rationale and check.help
+
+
+@pytest.mark.parametrize(
+    "changes, failed",
+    [
+        ({"difference": 9e-6}, set()),
+        ({"shared": 0.75, "same_order": 0.5}, set()),  # random reads of the whole set share 1/N
+        ({"coverage": 0.95}, set()),
+    ],
+)
+def test_the_limits_themselves_pass(changes, failed):
+    result = verdict(evaluation_=evaluation(**changes))
+    assert {id for id, state in states(result).items() if state != "pass"} == failed
+
+
+def test_without_weights_the_other_checks_are_skipped_not_failed():
+    result = verdict(
+        seen(weights=[], stop_cause="crashed", exit_code=1), {"epochs": [], "refused": []}
+    )
+    assert states(result) == {
+        "ran": "fail",
+        "replicas": "skipped",
+        "shards": "skipped",
+        "steps": "skipped",
+        "targets": "skipped",
+    }
+    assert (result.verdict, result.score) == ("fail", 0)
+
+
+def test_a_crash_after_the_target_still_fails():
+    result = verdict(seen(stop_cause="crashed", exit_code=1))
+    assert result.verdict == "fail" and states(result)["ran"] == "fail"
+
+
+def test_being_ended_at_the_limit_after_the_target_passes():
+    assert verdict(seen(stop_cause="timeout", exit_code=None)).verdict == "pass"
+
+
+def test_help_names_the_likely_mistake():
+    different = evaluation(difference=0.2, differs_at="conv1.weight")
+    said = {
+        source: verdict(evaluation_=different, source=source).checks[1].help
+        for source in (b"import torch", b"import horovod.torch", b"import horovod.tensorflow.keras")
+    }
+    assert "never imports Horovod" in said[b"import torch"]
+    assert "broadcast" in said[b"import horovod.torch"]
+    assert "hvdlab.keras.horovod" in said[b"import horovod.tensorflow.keras"]
+
+
+def test_one_rank_alone_cannot_pass():
+    alone = seen(ranks=1, weights=[w for w in seen().weights if w.rank == 0])
+    result = verdict(alone, evaluation(read=[50_000]))
+    assert states(result)["replicas"] == "skipped" and result.verdict == "fail"
+
+
+def test_stacks_are_told_apart_by_rank():
+    output = "\n".join(
+        [
+            "[1,0]<stderr>: Fatal Python error: Aborted",
+            "[1,1]<stderr>: Fatal Python error: Aborted",
+            "[1,0]<stderr>: Thread 0x1 (most recent call first):",
+            '[1,0]<stderr>:   File "/usr/lib/threading.py", line 5 in wait',
+            "[1,0]<stderr>: Current thread 0x2 (most recent call first):",
+            "[1,1]<stderr>: Current thread 0x2 (most recent call first):",
+            '[1,0]<stderr>:   File "/x/mpi_ops.py", line 9 in synchronize',
+            '[1,1]<stderr>:   File "/tmp/a b/assessment.py", line 7 in <module>',
+            '[1,0]<stderr>:   File "/tmp/a b/assessment.py", line 3 in train',
+            "[1,0]<stderr>: ",
+            "[1,0]<stderr>: Extension modules: numpy",
+        ]
+    )
+    assert observe.stacks(output) == {
+        0: "mpi_ops.py, line 9, in synchronize\nassessment.py, line 3, in train",
+        1: "assessment.py, line 7, in <module>",
+    }
+
+
+def test_the_first_traceback_is_quoted_with_its_rank():
+    output = "\n".join(
+        [
+            "[1,1]<stderr>: Traceback (most recent call last):",
+            '[1,1]<stderr>:   File "assessment.py", line 3, in <module>',
+            "[1,1]<stderr>: ValueError: 3 images, 4 labels",
+            "[1,0]<stderr>: Traceback (most recent call last):",
+            "[1,0]<stderr>: horovod.common.exceptions.HorovodInternalError: shut down",
+        ]
+    )
+    assert judge.last_error(output) == "rank 1 says: ValueError: 3 images, 4 labels"
+    assert judge.last_error("nothing of the kind") == ""
+
+
+def test_output_is_capped_counted_and_cleaned(tmp_path):
+    output = observe.Output()
+    with open(tmp_path / "printed", "wb") as file:
+        file.write(b"begin \x1b[31mred\x07\n" + b"x" * 1_000_000 + b"\nend\n")
+    with open(tmp_path / "printed", "rb") as file:
+        while not output.closed:
+            output.read(file)
+    text = output.text()
+    assert output.bytes == (tmp_path / "printed").stat().st_size
+    assert len(text) < observe.KEEP_OUTPUT_BYTES + 100
+    assert text.startswith("begin [31mred\n") and text.endswith("\nend\n")
+    assert "bytes left out" in text and "\x1b" not in text

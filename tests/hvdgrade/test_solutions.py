@@ -1,0 +1,43 @@
+"""The reference solutions pass and the serial starting scripts fail: real data, real mpirun."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ASSESSMENT = Path(__file__).parents[2] / "assessment"
+
+pytestmark = [pytest.mark.mpi, pytest.mark.data, pytest.mark.slow]
+
+
+def grade(script: Path, result: Path) -> tuple[int, dict]:
+    answer = subprocess.run(
+        [sys.executable, "-m", "hvdgrade.cli", "run", script, "-np", "2", "--json", result],
+        capture_output=True,
+        text=True,
+        timeout=540,
+    )
+    print(answer.stdout)  # the report, for whoever reads a failure
+    return answer.returncode, json.loads(result.read_text())
+
+
+@pytest.mark.parametrize("framework", ["torch", "keras"])
+def test_the_reference_solution_passes(framework, tmp_path, real_cifar10_folder):
+    code, document = grade(ASSESSMENT / "solutions" / framework / "assessment.py", tmp_path / "r")
+    assert (code, document["verdict"], document["score"]) == (0, "pass", 100)
+    assert document["grader"]["data"] == "CIFAR-10"
+    assert document["budget"]["framework"] == framework
+    assert document["resources"]["stop_cause"] == "ended"
+    last = document["timeline"][-1]
+    assert last["train_accuracy"] >= 0.75 and last["heldout_accuracy"] >= 0.70
+
+
+@pytest.mark.parametrize("framework", ["torch", "keras"])
+def test_the_serial_script_fails(framework, tmp_path, real_cifar10_folder):
+    code, document = grade(ASSESSMENT / framework / "assessment.py", tmp_path / "r")
+    assert (code, document["verdict"]) == (1, "fail")
+    checks = {check["id"]: check for check in document["checks"]}
+    assert checks["shards"]["state"] == "fail"
+    assert "identical batches" in checks["shards"]["rationale"]

@@ -1,0 +1,117 @@
+"""Who may import whom, read from the source with `ast`."""
+
+import ast
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+LABS, GRADER = ROOT / "labs/hvdlab", ROOT / "assessment/hvdgrade"
+FRAMEWORKS = {"torch", "tensorflow", "keras", "tf_keras", "horovod", "mpi4py"}
+
+# Module -> what it may import beside the standard library. Names of ours are exact.
+ALLOWED = {
+    "hvdlab": set(),
+    "hvdlab.record": set(),
+    "hvdlab.hardware": set(),
+    "hvdlab.launch": {"hvdlab.hardware"},
+    "hvdlab.batches": {"numpy"},
+    "hvdlab.data": {"numpy", "hvdlab.batches"},
+    "hvdlab.download": {"hvdlab.data"},
+    "hvdlab.synthetic": {"numpy", "hvdlab.data", "hvdlab.download"},
+}
+GRADER_ALLOWED = {
+    "hvdlab",
+    "hvdlab.data",
+    "hvdlab.record",
+    "hvdlab.launch",
+    "numpy",
+    "psutil",
+    "rich",
+}
+
+
+def modules(package: Path, name: str) -> dict[str, Path]:
+    found = {}
+    for path in sorted(package.rglob("*.py")):
+        parts = [name, *path.relative_to(package).with_suffix("").parts]
+        found[".".join(parts).removesuffix(".__init__")] = path
+    return found
+
+
+def imports(path: Path, everywhere: bool = True) -> set[str]:
+    """Modules that a file imports; with everywhere=False only those of its top level."""
+    tree = ast.parse(path.read_text())
+    nodes = ast.walk(tree) if everywhere else tree.body
+    found = set()
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            whole = {f"{node.module}.{alias.name}" for alias in node.names}
+            ours = {name for name in whole if name in ALL}
+            found.update(ours or {node.module})
+    return {name for name in found if name.split(".")[0] not in sys.stdlib_module_names}
+
+
+ALL: dict[str, Path] = {}
+ALL = {**modules(LABS, "hvdlab"), **modules(GRADER, "hvdgrade")}
+
+
+@pytest.mark.parametrize("name", ALLOWED)
+def test_the_base_imports_only_what_it_may(name):
+    roots = {
+        wanted if wanted.startswith("hvdlab") else wanted.split(".")[0]
+        for wanted in imports(ALL[name])
+    }
+    assert roots <= ALLOWED[name]
+
+
+def test_torch_and_keras_halves_stay_apart():
+    for name, path in ALL.items():
+        roots = {wanted.split(".")[0] for wanted in imports(path)}
+        ours = imports(path)
+        if name.startswith("hvdlab.torch"):
+            assert not roots & {"keras", "tensorflow", "tf_keras"}, name
+            assert not any(wanted.startswith("hvdlab.keras") for wanted in ours), name
+        if name.startswith("hvdlab.keras"):
+            assert "torch" not in roots, name
+            assert not any(wanted.startswith("hvdlab.torch") for wanted in ours), name
+            if name not in ("hvdlab.keras.horovod", "hvdlab.keras.data"):
+                assert "tensorflow" not in roots, name
+
+
+def test_the_commands_import_no_framework_at_their_top():
+    for name in ("hvdlab.cli", "hvdlab.bench", "hvdgrade.cli", "hvdgrade.evaluate"):
+        top = {wanted.split(".")[0] for wanted in imports(ALL[name], everywhere=False)}
+        assert not top & FRAMEWORKS, name
+
+
+def test_the_grader_never_imports_what_learners_train_with():
+    for name, path in ALL.items():
+        if not name.startswith("hvdgrade") or ".calibration." in name:
+            continue  # calibration runs are submissions of the grader's own
+        for wanted in imports(path):
+            ours = wanted.startswith("hvdgrade") or wanted.split(".")[0] in GRADER_ALLOWED - {
+                "hvdlab"
+            }
+            evaluator = name == "hvdgrade.evaluate" and wanted in (
+                "torch",
+                "hvdlab.torch.models",
+                "hvdlab.keras.models",
+            )
+            assert ours or wanted in GRADER_ALLOWED or evaluator, f"{name} imports {wanted}"
+
+
+def test_nobody_unpickles_or_asks_a_shell():
+    for name, path in ALL.items():
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call):
+                words = {keyword.arg: ast.unparse(keyword.value) for keyword in node.keywords}
+                assert words.get("shell") != "True", name
+                assert words.get("allow_pickle") != "True", name
+                called = ast.unparse(node.func)
+                assert called not in ("eval", "exec", "pickle.load", "pickle.loads"), name
+                if called == "torch.load":
+                    assert words.get("weights_only") == "True", name

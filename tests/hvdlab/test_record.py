@@ -1,0 +1,74 @@
+"""The record of a run: folder, names, and that readers never see half a file."""
+
+import json
+
+import numpy as np
+import pytest
+from hvdlab.record import RunRecord, launched_rank
+
+LAUNCHER_VARIABLES = (
+    "OMPI_COMM_WORLD_RANK OMPI_COMM_WORLD_SIZE PMI_RANK PMI_SIZE HOROVOD_RANK HOROVOD_SIZE "
+    "RANK WORLD_SIZE SLURM_PROCID SLURM_NTASKS"
+).split()
+
+
+@pytest.fixture(autouse=True)
+def no_launcher(monkeypatch):
+    for variable in LAUNCHER_VARIABLES:
+        monkeypatch.delenv(variable, raising=False)
+
+
+@pytest.mark.parametrize(
+    "variables, expected",
+    [
+        ({}, (0, 1)),
+        ({"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2"}, (1, 2)),
+        ({"SLURM_PROCID": "3", "SLURM_NTASKS": "4"}, (3, 4)),
+        ({"RANK": "2", "WORLD_SIZE": "8"}, (2, 8)),
+        # mpirun inside a Slurm job: mpirun started this process, not srun.
+        (
+            {
+                "SLURM_PROCID": "0",
+                "SLURM_NTASKS": "1",
+                "OMPI_COMM_WORLD_RANK": "1",
+                "OMPI_COMM_WORLD_SIZE": "2",
+            },
+            (1, 2),
+        ),
+    ],
+)
+def test_rank_comes_from_the_launcher(variables, expected, monkeypatch):
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert launched_rank() == expected
+
+
+def test_a_run_gains_a_file_and_a_line_each_epoch(tmp_path, monkeypatch):
+    monkeypatch.setenv("HVDLAB_RUN_DIR", str(tmp_path))
+    record = RunRecord(rank=3)
+    for epoch in range(2):
+        record.write(epoch, lambda file, e=epoch: np.savez(file, x=np.full(2, e)), loss=0.5)
+    assert sorted(p.name for p in (tmp_path / "rank-3").iterdir()) == [
+        "epoch-000.npz",
+        "epoch-001.npz",
+        "record.jsonl",
+    ]
+    assert np.load(tmp_path / "rank-3" / "epoch-001.npz")["x"].tolist() == [1, 1]
+    lines = [
+        json.loads(line) for line in (tmp_path / "rank-3/record.jsonl").read_text().split("\n")[:-1]
+    ]
+    assert [line["epoch"] for line in lines] == [0, 1]
+    assert lines[0]["loss"] == 0.5 and lines[0]["seconds"] <= lines[1]["seconds"]
+
+
+def test_weights_have_their_name_only_when_they_are_whole(tmp_path):
+    record = RunRecord(tmp_path)
+
+    def interrupted(file):
+        file.write(b"half of it")
+        assert not (tmp_path / "rank-0" / "epoch-000.npz").exists()
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        record.write(0, interrupted)
+    assert not (tmp_path / "rank-0" / "epoch-000.npz").exists()
