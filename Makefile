@@ -6,7 +6,7 @@ help:      ; @grep -oE '^[a-z]+: .*## .*' Makefile | sed -E 's/: .*## /\t/' | ex
 setup:     ## make .venv, install the pinned packages, build and cache Horovod
 	@docker/setup.sh
 assess: setup ## grade SUBMISSION=path (default: the reference solution) on NP=2 ranks and print the report
-	@.venv/bin/hvdlab data cifar10 --or-synthetic && .venv/bin/hvdgrade run $(SUBMISSION) -np $(NP)
+	@.venv/bin/hvdlab data cifar10 --or-synthetic && .venv/bin/hvdgrade run "$(SUBMISSION)" -np $(NP)
 test: setup ## run the whole test suite
 	@.venv/bin/pytest
 lab: setup ## open JupyterLab on notebooks/

@@ -1,6 +1,7 @@
 """The command `hvdgrade`."""
 
 import argparse
+import signal
 import sys
 import tempfile
 import time
@@ -46,6 +47,9 @@ def parse_args(arguments: list[str] | None) -> argparse.Namespace:
 
 def main(arguments: list[str] | None = None) -> int:
     args = parse_args(arguments)
+    # End as on Ctrl-C when somebody ends us: what we started must not outlive us.
+    for ending in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(ending, signal.default_int_handler)
     try:
         rules = profile.load(args.profile)
         document = grade(args.path, args.np, rules, Progress())

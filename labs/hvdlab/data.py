@@ -112,8 +112,8 @@ def load_fashion_mnist(folder: str | os.PathLike | None = None) -> Dataset:
     """Read Fashion-MNIST: 60,000 training and 10,000 test images of 28x28x1.
 
     `folder` holds the four IDX files, plain or .gz, itself or in fashion-mnist/. The default is
-    $HVDLAB_DATA, then ~/.cache/hvdlab, then Debian's /usr/share/datasets/fashion-mnist. Plain files stay on disk, as read-only maps. Raises
-    DataError.
+    $HVDLAB_DATA, then ~/.cache/hvdlab, then Debian's /usr/share/datasets/fashion-mnist. Plain files
+    stay on disk, as read-only maps. Raises DataError.
     """
     names = [name + suffix for name in FASHION_SHAPES for suffix in ("", ".gz")]
     found = _find("fashion_mnist", folder, FASHION_FOLDER, names)

@@ -2,10 +2,13 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
+import psutil
 import pytest
 from hvdgrade import cli, profile
 
@@ -45,6 +48,26 @@ def test_a_failing_submission_exits_with_1_and_leaves_its_json(tmp_path, cifar10
         }  # fmt: skip
     assert "FAIL" in answer.stdout and "rank 1 says" in answer.stdout
     assert "Traceback" not in answer.stderr
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_whoever_ends_the_grader_ends_the_submission(ending, cifar10_folder):
+    grader = psutil.Popen(
+        [sys.executable, "-m", "hvdgrade.cli", "run", SUBMISSIONS / "too_slow", "--profile", "dli"],
+        env={**os.environ, "HVDLAB_DATA": str(cifar10_folder)},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    deadline = time.monotonic() + 60
+    while len(started := grader.children(recursive=True)) < 3:  # mpirun and two ranks
+        assert time.monotonic() < deadline and grader.is_running()
+    grader.send_signal(ending)
+    _, said = grader.communicate(timeout=30)
+    assert "interrupted; everything it started has been ended" in said and "Traceback" not in said
+    assert grader.returncode == cli.GRADER_FAULT
+    _, alive = psutil.wait_procs(started, timeout=5)
+    assert alive == []
 
 
 @pytest.mark.parametrize(
