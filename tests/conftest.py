@@ -4,6 +4,7 @@ import dataclasses
 from pathlib import Path
 
 import pytest
+
 from hvdgrade import profile
 from hvdlab.data import DataError, load_cifar10
 from hvdlab.synthetic import synthetic_cifar10

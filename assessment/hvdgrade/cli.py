@@ -7,12 +7,12 @@ import tempfile
 import time
 from pathlib import Path
 
-from hvdlab.data import DataError, load_cifar10
 from rich.console import Console
 
 from hvdgrade import calibrate, judge, profile, report
 from hvdgrade.jail import Jail, NotGradable, read_script
 from hvdgrade.observe import observe
+from hvdlab.data import DataError, load_cifar10
 
 PASS, FAIL, NOT_GRADABLE, GRADER_FAULT = range(4)
 EPILOG = """\

@@ -11,6 +11,7 @@ import zipfile
 from pathlib import Path
 
 import numpy as np
+
 from hvdlab.data import load_cifar10
 from hvdlab.record import WEIGHTS, is_statistic
 
@@ -91,6 +92,7 @@ def reading(read: list[np.ndarray], examples: int) -> dict:
 def accuracy_with_torch(arrays: dict, images: np.ndarray, labels: np.ndarray) -> float:
     """Part of `images` that the network with these weights classifies right."""
     import torch
+
     from hvdlab.torch import models
 
     device = "cuda" if torch.cuda.is_available() else "cpu"

@@ -17,6 +17,7 @@ import time
 from pathlib import Path
 
 import psutil
+
 from hvdlab import launch
 
 TIER = "processes"
@@ -108,6 +109,7 @@ class Jail:
         """What the submission sees: nothing of the grader's own environment but where Python is."""
         python = Path(sys.executable).parent  # of the virtual environment, where mpirun is too
         return {
+            **launch.environment(self.ranks),
             "PATH": f"{python}:/usr/local/bin:/usr/bin:/bin",
             "HOME": str(self.folder / "home"),
             "TMPDIR": str(self.folder / "tmp"),
@@ -116,9 +118,8 @@ class Jail:
             "HVDLAB_RUN_DIR": str(self.records),
             "PYTHONUNBUFFERED": "1",
             "PYTHONFAULTHANDLER": "1",  # SIGABRT prints each rank's Python stack
-            "TF_CPP_MIN_LOG_LEVEL": "2",
+            "TF_CPP_MIN_LOG_LEVEL": "3",
             "OMPI_MCA_btl_sm_backing_directory": str(self.shared_memory),
-            **launch.environment(self.ranks),
         }
 
     def processes(self) -> list[psutil.Process]:

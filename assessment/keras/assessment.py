@@ -8,6 +8,7 @@ Your task: make `mpirun -np N python assessment.py` reach the target in time, se
 import argparse
 
 import keras
+
 from hvdlab.data import Batches, load_cifar10
 from hvdlab.keras.data import dataset
 from hvdlab.keras.models import AssessmentNet, fast_policy

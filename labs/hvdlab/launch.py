@@ -5,6 +5,7 @@ a CPU (and permission, for root and for more ranks than cores).
 """
 
 import os
+import sys
 from pathlib import Path
 
 from hvdlab.hardware import usable_cores
@@ -22,6 +23,8 @@ def environment(ranks: int) -> dict[str, str]:
     """
     threads = max(1, usable_cores() // ranks)
     variables = {
+        # The mpirun and the python of this environment, whether it is activated or not.
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
         # A rank that uses its neighbour's core makes both slower.
         "OMP_NUM_THREADS": str(threads),
         "TF_NUM_INTRAOP_THREADS": str(threads),

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+
 from hvdgrade import cli, profile
 
 SUBMISSIONS = Path(__file__).parents[1] / "fixtures" / "submissions"

@@ -7,6 +7,7 @@ import zipfile
 
 import numpy as np
 import pytest
+
 from hvdgrade.evaluate import difference, read_weights, reading
 from hvdlab.record import WEIGHTS
 

@@ -4,6 +4,7 @@ import dataclasses
 from pathlib import Path
 
 import pytest
+
 from hvdgrade import judge, observe, profile
 
 RULES = dataclasses.replace(profile.load("dli"), train_accuracy=0.75, heldout_accuracy=0.70)

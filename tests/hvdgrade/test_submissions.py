@@ -7,6 +7,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+
 from hvdgrade import cli
 
 SUBMISSIONS = Path(__file__).parents[1] / "fixtures" / "submissions"

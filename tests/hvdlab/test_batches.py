@@ -4,6 +4,7 @@ import doctest
 
 import numpy as np
 import pytest
+
 from hvdlab import batches as module
 from hvdlab.batches import Batches, shard, steps
 

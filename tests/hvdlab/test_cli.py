@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import pytest
+
 from hvdlab import bench, cli
 from hvdlab.data import load_cifar10
 

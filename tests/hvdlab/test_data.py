@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
 from hvdlab.data import DataError, load_cifar10, load_fashion_mnist
 
 BINS = [f"data_batch_{i}.bin" for i in range(1, 6)] + ["test_batch.bin"]

@@ -9,6 +9,7 @@ import threading
 
 import numpy as np
 import pytest
+
 from hvdlab import download as module
 from hvdlab.data import DataError
 from hvdlab.download import SOURCES, Source, download, fetch, progress_line

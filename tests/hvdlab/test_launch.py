@@ -3,10 +3,9 @@
 import json
 import os
 import subprocess
-import sys
-from pathlib import Path
 
 import pytest
+
 from hvdlab import hardware, launch
 
 TELL = """\
@@ -21,10 +20,9 @@ print(json.dumps([os.environ["OMPI_COMM_WORLD_RANK"], len(os.sched_getaffinity(0
 def test_ranks_start_and_may_run_on_every_core(ranks, tmp_path):
     script = tmp_path / "tell.py"
     script.write_text(TELL)
-    python = Path(sys.executable).parent
     answer = subprocess.run(
         launch.command(ranks, script),
-        env={**os.environ, "PATH": f"{python}:{os.environ['PATH']}", **launch.environment(ranks)},
+        env={**os.environ, **launch.environment(ranks)},
         capture_output=True,
         text=True,
         timeout=60,

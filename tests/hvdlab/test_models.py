@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+
 from hvdlab.record import WEIGHTS, is_statistic
 
 torch = pytest.importorskip("torch")

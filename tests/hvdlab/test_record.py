@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+
 from hvdlab.record import RunRecord, launched_rank
 
 LAUNCHER_VARIABLES = (

@@ -7,6 +7,7 @@ import sys
 
 import numpy as np
 import pytest
+
 from hvdlab import synthetic
 from hvdlab.batches import Batches
 from hvdlab.data import SYNTHETIC_CLASSES, DataError, load_cifar10, load_fashion_mnist

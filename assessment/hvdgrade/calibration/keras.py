@@ -3,8 +3,9 @@
 import json
 import sys
 
-import hvdlab.keras.horovod as hvd
 import tensorflow as tf
+
+import hvdlab.keras.horovod as hvd
 from hvdlab.data import Batches, load_cifar10
 from hvdlab.keras.throughput import measure
 

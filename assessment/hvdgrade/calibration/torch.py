@@ -5,6 +5,7 @@ import sys
 
 import horovod.torch as hvd
 import torch
+
 from hvdlab.data import Batches, load_cifar10
 from hvdlab.torch.throughput import measure
 

@@ -7,9 +7,10 @@ One solution of the assessment: ../../keras/assessment.py, and the lines marked 
 
 import argparse
 
-import hvdlab.keras.horovod as hvd
 import keras
 import tensorflow as tf
+
+import hvdlab.keras.horovod as hvd
 from hvdlab.data import Batches, load_cifar10
 from hvdlab.keras.data import dataset
 from hvdlab.keras.models import AssessmentNet, fast_policy

@@ -11,10 +11,11 @@ import time
 
 import horovod.torch as hvd
 import torch
+from torch.nn import functional as F
+
 from hvdlab.data import Batches, load_cifar10
 from hvdlab.torch.models import AssessmentNet, autocast
 from hvdlab.torch.recorder import Recorder
-from torch.nn import functional as F
 
 
 def parse_args():

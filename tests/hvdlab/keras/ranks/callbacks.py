@@ -3,10 +3,11 @@
 import contextlib
 import io
 
-import hvdlab.keras.horovod as hvd
 import keras
 import numpy as np
 from common import BATCH_SIZE, EqualRanks, data, my_share, raises, seeded_model
+
+import hvdlab.keras.horovod as hvd
 
 hvd.init()
 x, y = map(my_share, data())

@@ -4,9 +4,10 @@ A test starts a rank script through mpirun on two ranks. It exits with 0 when it
 all ranks; mpirun ends the other rank when one fails.
 """
 
-import hvdlab.keras.horovod as hvd
 import keras
 import numpy as np
+
+import hvdlab.keras.horovod as hvd
 
 BATCH_SIZE, STEPS = 4, 6
 

@@ -1,6 +1,5 @@
 """Custom loops and embeddings on two ranks equal one process on the union of their batches."""
 
-import hvdlab.keras.horovod as hvd
 import keras
 import numpy as np
 import tensorflow as tf
@@ -14,6 +13,8 @@ from common import (
     seeded_model,
     serial_weights,
 )
+
+import hvdlab.keras.horovod as hvd
 
 hvd.init()
 x, y = map(my_share, data())

@@ -1,6 +1,5 @@
 """Two ranks x batch 4 take the steps of one process x batch 8, through `fit`."""
 
-import hvdlab.keras.horovod as hvd
 import keras
 import numpy as np
 from common import (
@@ -14,6 +13,8 @@ from common import (
     seeded_model,
     serial_weights,
 )
+
+import hvdlab.keras.horovod as hvd
 
 hvd.init()
 assert hvd.size() == 2

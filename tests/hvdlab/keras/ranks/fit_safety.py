@@ -1,6 +1,5 @@
 """What a learner may run into: float16, XLA, late weights, saving and loading, process sets."""
 
-import hvdlab.keras.horovod as hvd
 import keras
 import numpy as np
 from common import (
@@ -14,6 +13,8 @@ from common import (
     raises,
     seeded_model,
 )
+
+import hvdlab.keras.horovod as hvd
 
 alone = hvd.ProcessSet([0])
 hvd.init(process_sets=[alone])

@@ -1,10 +1,11 @@
 """Horovod's own module on Keras 3: two models, no error. We recognise it, our callbacks refuse."""
 
 import horovod.tensorflow.keras as official
-import hvdlab.keras.horovod as hvd
 import keras
 import numpy as np
 from common import BATCH_SIZE, data, my_share, on_all_ranks, raises, seeded_model
+
+import hvdlab.keras.horovod as hvd
 
 hvd.init()
 x, y = map(my_share, data())

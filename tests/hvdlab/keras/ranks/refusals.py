@@ -1,8 +1,9 @@
 """One process, no MPI: what hvd refuses, and that one rank alone sends nothing."""
 
-import hvdlab.keras.horovod as hvd
 import keras
 from common import flat, raises
+
+import hvdlab.keras.horovod as hvd
 
 SGD, wrap = keras.optimizers.SGD, hvd.DistributedOptimizer
 raises(TypeError, "keras.optimizers.Optimizer", wrap, "sgd")

@@ -1,10 +1,11 @@
 """Collective operations take numbers, arrays, tensors and Keras variables."""
 
-import hvdlab.keras.horovod as hvd
 import keras
 import numpy as np
 import tensorflow as tf
 from common import raises
+
+import hvdlab.keras.horovod as hvd
 
 hvd.init()
 rank = hvd.rank()
