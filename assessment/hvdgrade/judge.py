@@ -4,41 +4,34 @@ The verdict is "pass" if every check that applies passes. A check whose base fai
 the reason; nobody loses points twice for one mistake.
 """
 
-import ast
 import json
 import secrets
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
+from hvdgrade.checks import (
+    REPLICAS,
+    SHARDS,
+    STEPS,
+    TARGETS,
+    Check,
+    check_ran,
+    check_replicas,
+    check_shards,
+    check_steps,
+    check_targets,
+    imported_modules,
+    seconds_to_target,
+)
 from hvdgrade.observe import Observation
 from hvdgrade.profile import Profile
-
-OFFICIAL_KERAS_MODULES = ("horovod.tensorflow.keras", "horovod.keras")
 
 
 class GraderFault(Exception):
     """Something went wrong on the grader's side: never the submission's zero."""
-
-
-@dataclass
-class Check:
-    """One line of the report. `state` is pass, fail or skipped."""
-
-    id: str
-    title: str
-    state: str
-    max_points: int
-    rationale: str
-    help: str = ""
-    evidence: dict = field(default_factory=dict)
-    depends_on: list[str] = field(default_factory=list)
-
-    @property
-    def points(self) -> int:
-        return self.max_points if self.state == "pass" else 0
 
 
 @dataclass
@@ -61,18 +54,6 @@ class Judgement:
     @property
     def max_score(self) -> int:
         return sum(check.max_points for check in self.checks)
-
-
-def imported_modules(source: bytes) -> set[str]:
-    """Every module that a script imports by name: a hint for explanations, never evidence."""
-    names = set()
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Import):
-            names.update(alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            names.add(node.module)
-            names.update(f"{node.module}.{alias.name}" for alias in node.names)
-    return names
 
 
 def framework(source: bytes) -> str:
@@ -149,214 +130,3 @@ def judge(
     reached = seconds_to_target(timeline, profile)
     add(lambda: check_targets(timeline, reached, profile, budget), "targets", TARGETS, ["ran"])
     return Judgement(checks, timeline, reached)
-
-
-RAN = "every rank runs and records"
-REPLICAS = "ranks train one model"
-SHARDS = "ranks read different data"
-STEPS = "equal steps, whole epochs"
-TARGETS = "accuracy reached in time"
-
-
-def check_ran(source: bytes, seen: Observation, evaluation: dict, profile: Profile) -> Check:
-    recorded = [len(seen.of(rank)) for rank in range(seen.ranks)]
-    evidence = {
-        "ranks": seen.ranks,
-        "epochs_recorded": recorded,
-        "stop_cause": seen.stop_cause,
-        "exit_code": seen.exit_code,
-        "refused": seen.refused + evaluation["refused"],
-    }
-    state, said, help = "fail", "", ""
-    epochs = f"{min(recorded)} epochs of each of {seen.ranks} ranks arrived"
-    if max(recorded) != min(recorded):
-        epochs = "epochs recorded by rank: " + ", ".join(map(str, recorded))
-    if seen.stop_cause == "crashed":
-        said = f"the run ended with exit code {seen.exit_code} after {seen.seconds:.1f} s; {epochs}"
-        help = last_error(seen.output) or "run it yourself with mpirun and read its error message"
-    elif seen.stop_cause == "killed":
-        said = f"the run was ended by signal {(seen.exit_code or 128) - 128} after {seen.seconds:.1f} s"
-        help = "a crash below Python or too little memory: try a smaller batch, look at the output"
-    elif seen.stop_cause == "output_flood":
-        said = f"it printed {seen.output_bytes:,} bytes within {seen.seconds:.0f} s and was ended"
-        help = "print once an epoch, on rank 0 only; look for a loop that never ends"
-    elif seen.stop_cause == "hang":
-        said = f"no rank did any work for {profile.stall_seconds:.0f} s; {epochs}"
-        help = (
-            "each rank waits for another: all ranks must make the same number of steps and the "
-            f"same Horovod calls in the same order. {where_they_wait(seen)}"
-        )
-    elif evidence["refused"]:
-        said = evidence["refused"][0]
-        help = "let Recorder write the weights of an AssessmentNet, after every epoch"
-    elif max(recorded) == 0:
-        said = (
-            f"it ended by itself after {seen.seconds:.1f} s and recorded nothing"
-            if seen.stop_cause == "ended"
-            else f"no epoch was recorded within the {seen.seconds:.0f} s it was given"
-        )
-        help = "call recorder.epoch_end(epoch) on every rank after each epoch (Keras: the callback)"
-        if seen.stop_cause == "timeout" and where_they_wait(seen):
-            help += f". {where_they_wait(seen)}"
-    elif min(recorded) == 0:
-        said = epochs
-        help = "every rank records its own weights: do not put the recorder under 'if rank == 0'"
-    elif min(recorded) < profile.consecutive_epochs:
-        said = f"{epochs}, at least {profile.consecutive_epochs} are needed"
-        help = "train for more epochs, or faster ones"
-    else:
-        state, said = "pass", epochs
-        if seen.stop_cause == "timeout":
-            said += "; ended by the grader when the time was over"
-    return Check("ran", RAN, state, profile.points["ran"], said, help, evidence)
-
-
-def check_replicas(source: bytes, seen: Observation, epochs: list[dict], profile: Profile) -> Check:
-    points, depends = profile.points["replicas"], ["ran"]
-    if seen.ranks == 1:
-        said = "one rank only: nothing to compare, and nothing distributed to give points for"
-        return Check("replicas", REPLICAS, "skipped", points, said, depends_on=depends)
-    worst = max(epochs, key=lambda epoch: epoch["difference"])
-    evidence = {epoch["epoch"]: epoch["difference"] for epoch in epochs}
-    if worst["difference"] <= profile.replica_tolerance:
-        said = f"weights of all {seen.ranks} ranks equal in all {len(epochs)} epochs"
-        if worst["difference"]:
-            said += f" (to {worst['difference']:.1g})"
-        return Check("replicas", REPLICAS, "pass", points, said, "", evidence, depends)
-    first = next(e for e in epochs if e["difference"] > profile.replica_tolerance)
-    said = (
-        f"weights of ranks 0 and {first['differing_rank']} differ by {first['difference']:.1%} in "
-        f"{first['differs_at']} after epoch {first['epoch']}"
-    )
-    modules = imported_modules(source)
-    if not any(name.startswith("horovod") or "hvdlab.keras.horovod" in name for name in modules):
-        help = "the script never imports Horovod: each rank trains a model of its own"
-    elif any(name.startswith(OFFICIAL_KERAS_MODULES) for name in modules):
-        help = (
-            "horovod.tensorflow.keras does not average gradients on Keras 3 and says nothing: "
-            "use 'import hvdlab.keras.horovod as hvd'"
-        )
-    else:
-        help = (
-            "all ranks must begin with rank 0's weights (broadcast the model and the optimizer) and "
-            "apply averaged gradients (step with the optimizer that DistributedOptimizer returned)"
-        )
-    return Check("replicas", REPLICAS, "fail", points, said, help, evidence, depends)
-
-
-def check_shards(seen: Observation, epochs: list[dict], profile: Profile) -> Check:
-    points, depends = profile.points["shards"], ["ran"]
-    if seen.ranks == 1:
-        said = "one rank only: it reads everything"
-        return Check("shards", SHARDS, "skipped", points, said, depends_on=depends)
-    worst = max(epochs, key=lambda epoch: max(epoch["shared"], epoch["same_order"]))
-    evidence = {e["epoch"]: {"shared": e["shared"], "same_order": e["same_order"]} for e in epochs}
-    help = "give Batches this process's place: rank=hvd.rank(), size=hvd.size()"
-    if worst["same_order"] > 0.5:
-        said = f"two ranks read identical batches ({worst['same_order']:.0%} of epoch {worst['epoch']})"
-        state = "fail"
-    elif worst["shared"] > profile.max_shared_examples:
-        said = (
-            f"two ranks share {worst['shared']:.0%} of the examples of epoch {worst['epoch']}: "
-            "the work is not divided"
-        )
-        state = "fail"
-    elif not any(max(epoch["read"]) for epoch in epochs):
-        said, state = "no rank recorded which examples it read", "fail"
-        help = "train on hvdlab's Batches, and give the same Batches to the Recorder"
-    else:
-        said, state = f"ranks share at most {worst['shared']:.0%} of an epoch's examples", "pass"
-        help = ""
-    return Check("shards", SHARDS, state, points, said, help, evidence, depends)
-
-
-def check_steps(seen: Observation, epochs: list[dict], profile: Profile) -> Check:
-    points, depends = profile.points["steps"], ["ran"]
-    evidence = {e["epoch"]: {"examples": e["read"], "coverage": e["coverage"]} for e in epochs}
-    unequal = [e for e in epochs if max(e["read"]) != min(e["read"])]
-    short = [e for e in epochs if e["coverage"] < profile.min_coverage]
-    if unequal:
-        said = f"epoch {unequal[0]['epoch']}: examples by rank " + ", ".join(
-            map(str, unequal[0]["read"])
-        )
-        help = "with unequal steps a rank waits for gradients that never come; use hvdlab's shard"
-        return Check("steps", STEPS, "fail", points, said, help, evidence, depends)
-    if short:
-        said = (
-            f"in epoch {short[0]['epoch']} all ranks together read {short[0]['coverage']:.0%} of "
-            f"the training set, at least {profile.min_coverage:.0%} are needed"
-        )
-        help = "an epoch is one pass of all ranks together; record after each pass, not more often"
-        return Check("steps", STEPS, "fail", points, said, help, evidence, depends)
-    said = f"{epochs[0]['read'][0]:,} examples a rank and epoch, together the whole training set"
-    return Check("steps", STEPS, "pass", points, said, "", evidence, depends)
-
-
-def seconds_to_target(timeline: list[dict], profile: Profile) -> float | None:
-    """When the last of the first consecutive epochs at both targets arrived; None if never."""
-    good: list[dict] = []
-    for entry in timeline:
-        if (
-            entry["train_accuracy"] < profile.train_accuracy
-            or entry["heldout_accuracy"] < profile.heldout_accuracy
-        ):
-            good = []
-            continue
-        if good and entry["epoch"] != good[-1]["epoch"] + 1:
-            good = []
-        good.append(entry)
-        if len(good) == profile.consecutive_epochs:
-            return max(entry["seconds"] for entry in good)
-    return None
-
-
-def check_targets(
-    timeline: list[dict], reached: float | None, profile: Profile, budget: float
-) -> Check:
-    points, depends = profile.points["targets"], ["ran"]
-    rule = (
-        f"train {profile.train_accuracy:.2f} and held out {profile.heldout_accuracy:.2f} in "
-        f"{profile.consecutive_epochs} consecutive epochs"
-    )
-    best = max(timeline, key=lambda entry: entry["heldout_accuracy"])
-    evidence = {"budget_seconds": round(budget, 2), "seconds_to_target": reached}
-    if reached is not None and reached <= budget:
-        left = 1 - reached / budget
-        said = f"{rule} after {reached:.1f} s of {budget:.1f} s ({left:.0%} left)"
-        return Check("targets", TARGETS, "pass", points, said, "", evidence, depends)
-    if reached is not None:
-        said = f"{rule} only after {reached:.1f} s; the budget is {budget:.1f} s"
-        help = "the accuracy is there: make it faster. Does each rank do 1/N of an epoch's steps?"
-    else:
-        said = (
-            f"{rule} not reached in {budget:.1f} s; best epoch {best['epoch']}: train "
-            f"{best['train_accuracy']:.3f}, held out {best['heldout_accuracy']:.3f}"
-        )
-        help = (
-            "look at accuracy against time: if it still rises, do more epochs in the time; if not, "
-            "look at learning rate, its scaling with hvd.size(), and warm-up"
-        )
-    return Check("targets", TARGETS, "fail", points, said, help, evidence, depends)
-
-
-def last_error(output: str) -> str:
-    """The last line of the first Python traceback, with its rank: what a reader would look for."""
-    in_traceback = False
-    for line in output.splitlines():
-        tag, _, text = line.partition(": ")
-        if "Traceback (most recent call last)" in text:
-            in_traceback = True
-        elif in_traceback and text and not text[0].isspace():
-            rank = tag.partition(",")[2].partition("]")[0]
-            return f"rank {rank} says: {text[:300]}"
-    return ""
-
-
-def where_they_wait(seen: Observation) -> str:
-    """For each rank the innermost line of the submission itself, and the call it waits in."""
-    places = []
-    for rank, stack in seen.stacks.items():
-        frames = stack.splitlines()
-        own = next((frame for frame in frames if frame.startswith("assessment.py")), frames[0])
-        places.append(f"rank {rank}: {own}" + (f" (in {frames[0]})" if own != frames[0] else ""))
-    return "Ranks were at " + "; ".join(places) if places else ""

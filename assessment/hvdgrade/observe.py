@@ -136,6 +136,8 @@ def observe(jail: Jail, evidence: Path, limit: float, stall: float, tell=lambda 
     seen.output, seen.output_bytes = output.text(), output.bytes
     if seen.stop_cause in ("timeout", "hang"):
         seen.stacks = stacks(seen.output)
+        # The submission's own words end where the stacks that we asked for begin.
+        seen.output = re.split(r"\[\d+,\d+\]<stderr>: Fatal Python error: Aborted", seen.output)[0]
     return seen
 
 

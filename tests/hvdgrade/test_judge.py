@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from hvdgrade import judge, observe, profile
+from hvdgrade import checks, judge, observe, profile
 
 RULES = dataclasses.replace(profile.load("dli"), train_accuracy=0.75, heldout_accuracy=0.70)
 
@@ -36,7 +36,7 @@ def entry(epoch, seconds, train, heldout):
     ],
 )
 def test_the_target_is_two_consecutive_epochs(timeline, expected):
-    assert judge.seconds_to_target(timeline, RULES) == expected
+    assert checks.seconds_to_target(timeline, RULES) == expected
 
 
 @pytest.mark.parametrize(
@@ -176,6 +176,13 @@ def test_help_names_the_likely_mistake():
     assert "hvdlab.keras.horovod" in said[b"import horovod.tensorflow.keras"]
 
 
+def test_help_tells_too_slow_from_too_inaccurate():
+    slow = evaluation()
+    slow["epochs"][0]["train_accuracy"] = 0.6  # only the second epoch is good
+    assert "make it faster" in verdict(evaluation_=slow).checks[-1].help
+    assert "learning rate" in verdict(evaluation_=evaluation(train_accuracy=0.6)).checks[-1].help
+
+
 def test_one_rank_alone_cannot_pass():
     alone = seen(ranks=1, weights=[w for w in seen().weights if w.rank == 0])
     result = verdict(alone, evaluation(read=[50_000]))
@@ -214,8 +221,8 @@ def test_the_first_traceback_is_quoted_with_its_rank():
             "[1,0]<stderr>: horovod.common.exceptions.HorovodInternalError: shut down",
         ]
     )
-    assert judge.last_error(output) == "rank 1 says: ValueError: 3 images, 4 labels"
-    assert judge.last_error("nothing of the kind") == ""
+    assert checks.last_error(output) == "rank 1 says: ValueError: 3 images, 4 labels"
+    assert checks.last_error("nothing of the kind") == ""
 
 
 def test_output_is_capped_counted_and_cleaned(tmp_path):
