@@ -49,7 +49,8 @@ def main(arguments: list[str] | None = None) -> int:
     args = parse_args(arguments)
     # End as on Ctrl-C when somebody ends us: what we started must not outlive us.
     for ending in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(ending, signal.default_int_handler)
+        if signal.getsignal(ending) != signal.SIG_IGN:  # nohup wants it ignored
+            signal.signal(ending, signal.default_int_handler)
     try:
         rules = profile.load(args.profile)
         document = grade(args.path, args.np, rules, Progress())
