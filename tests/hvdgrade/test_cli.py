@@ -62,12 +62,17 @@ def test_whoever_ends_the_grader_ends_the_submission(ending, cifar10_folder):
         # As from a terminal, however these tests themselves were started.
         preexec_fn=lambda: signal.signal(ending, signal.SIG_DFL),
     )
-    deadline = time.monotonic() + 60
-    while len(started := grader.children(recursive=True)) < 3:  # mpirun and two ranks
-        assert time.monotonic() < deadline and grader.is_running()
-    grader.send_signal(ending)
-    _, said = grader.communicate(timeout=30)
-    assert "interrupted; everything it started has been ended" in said and "Traceback" not in said
+    try:
+        deadline = time.monotonic() + 60
+        while len(started := grader.children(recursive=True)) < 3:  # mpirun and two ranks
+            assert time.monotonic() < deadline and grader.is_running()
+        grader.send_signal(ending)
+        _, said = grader.communicate(timeout=30)
+        assert (
+            "interrupted; everything it started has been ended" in said and "Traceback" not in said
+        )
+    finally:
+        grader.kill()
     assert grader.returncode == cli.GRADER_FAULT
     _, alive = psutil.wait_procs(started, timeout=5)
     assert alive == []
