@@ -71,7 +71,7 @@ if ! built; then
     tar -xzf "$work/horovod-$VERSION.tar.gz" -C "$work"
     source=$work/horovod-$VERSION
 
-    # --- the two edits --------------------------------------------------------------------------
+    # --- the three edits --------------------------------------------------------------------------
     edit() {   # edit FILE OLD NEW: replace a text that must be there
         grep -qF -- "$2" "$source/$1" || stop "$1 of horovod $VERSION does not contain '$2': the source is not the one this edit was made for."
         "$python" - "$source/$1" "$2" "$3" <<'PY'
@@ -86,6 +86,12 @@ PY
     # The XLA operations (opt-in) include a header that TensorFlow's wheel does not ship.
     edit horovod/tensorflow/CMakeLists.txt \
         'list(APPEND TF_SOURCES "${PROJECT_SOURCE_DIR}/horovod/tensorflow/xla_mpi_ops.cc")' ''
+
+    # A wheel that finds MPI and torch beside itself, in whatever environment it is installed; CMake
+    # would write the absolute folder of the environment that built it.
+    edit CMakeLists.txt "project(horovod CXX)" 'project(horovod CXX)
+set(CMAKE_BUILD_WITH_INSTALL_RPATH ON)
+set(CMAKE_INSTALL_RPATH "$ORIGIN/../../../..;$ORIGIN/../../torch/lib")'
 
     # --- build ----------------------------------------------------------------------------------
     echo "Compiling for both frameworks (about 5 minutes on two cores; log: $log)"

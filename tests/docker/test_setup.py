@@ -1,6 +1,8 @@
 """`make setup` on machines that lack something: one sentence, and what to do. No mock of pip or g++."""
 
+import importlib.util
 import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -141,3 +143,17 @@ def test_a_second_set_up_has_nothing_to_do():
         [ROOT / "docker" / "setup.sh"], capture_output=True, text=True, timeout=60
     )
     assert (answer.returncode, answer.stdout, answer.stderr) == (0, "", "")
+
+
+def test_the_horovod_wheel_finds_mpi_in_whatever_folder_it_is_installed():
+    """A wheel is cached and installed in other checkouts: it may name no folder of its build."""
+    libraries = list(Path(importlib.util.find_spec("horovod").origin).parent.glob("*/mpi_lib*.so"))
+    assert len(libraries) == 2, libraries
+    for library in libraries:
+        answer = subprocess.run(
+            ["readelf", "-d", library], capture_output=True, text=True, timeout=60, check=True
+        )
+        (folders,) = re.findall(r"\(R(?:UN)?PATH\).*\[(.*)\]", answer.stdout)
+        for folder in folders.split(":"):
+            assert folder.startswith("$ORIGIN/"), f"{library}: {folder}"
+            assert Path(folder.replace("$ORIGIN", str(library.parent))).is_dir()
