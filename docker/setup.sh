@@ -50,13 +50,17 @@ if [ "$(cat $venv/.packages 2>/dev/null)" != "$packages $PWD" ]; then
     "$python" -m venv $venv
     pip_log=$venv/pip.log
     timeout 3600 $venv/bin/pip install --quiet --disable-pip-version-check --progress-bar off \
-        -c docker/constraints.txt -e '.[torch,keras,lab,build,test]' 2> "$pip_log" || {
+        -c docker/constraints.txt -e '.[torch,keras,lab,build,test,oracle]' 2> "$pip_log" || {
         if grep -qiE 'connection|resolve|timed out|network is unreachable|No matching distribution found for (setuptools|wheel|numpy)' "$pip_log"; then
             stop "the package index cannot be reached: check the network (or pip's proxy settings) and run 'make setup' again; it goes on where it stopped. pip said: $(grep -iE 'error|warning' "$pip_log" | tail -n 1)"
         fi
         grep -v '^WARNING' "$pip_log" | tail -n 15 >&2
         stop "pip could not install the packages pinned in docker/constraints.txt; its words are above."
     }
+    # timm, with which the tests compare, goes beside the environment: it requires torchvision, whose
+    # package on the index is built for CUDA only and breaks an environment with a CPU torch.
+    timeout 600 $venv/bin/pip install --quiet --disable-pip-version-check --no-deps --target $venv/oracles timm==1.0.31 2> "$pip_log" ||
+        echo "timm could not be installed: the tests that compare with it will be skipped."
     $venv/bin/pip check >/dev/null || { $venv/bin/pip check >&2; stop "the installed packages contradict each other; see above."; }
     echo "$packages $PWD" > $venv/.packages
     echo "Packages installed in $((SECONDS - started)) s"

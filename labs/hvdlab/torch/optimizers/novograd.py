@@ -1,0 +1,120 @@
+"""NovoGrad."""
+
+import torch
+from torch import Tensor
+
+from hvdlab.torch.optimizers.layerwise import (
+    LayerwiseOptimizer,
+    check_betas,
+    check_choice,
+    check_numbers,
+    norm_dtype,
+    norms,
+)
+
+
+class NovoGrad(LayerwiseOptimizer):
+    """Momentum over gradients that are divided by their layer's norm; `hvdlab.reference.novograd`.
+
+    Args:
+        params: parameters, or groups that may override any argument below.
+        lr: learning rate. Default 0.001.
+        betas: decay of the momentum and of the squared norm. Default (0.95, 0.98).
+        eps: added to the norm, above 0. Default 1e-8.
+        weight_decay: added to the normalised gradient. Default 0.
+        grad_averaging: multiply what enters the momentum by 1 - betas[0]. Default False.
+        exclude_1d: True (default): tensors of at most one dimension are not decayed. They are
+            normalised: that is the method.
+        fused: None (default): the CPU kernels where they work, but not for float64.
+
+    Raises:
+        ValueError: an argument is out of its range.
+
+    Source: Ginsburg et al., Stochastic Gradient Methods with Layer-wise Adaptive Moments, 2019,
+    algorithm 1, arXiv:1905.11286.
+    """
+
+    state_names = ("exp_avg", "exp_avg_sq")
+
+    def __init__(
+        self,
+        params,
+        lr=0.001,
+        betas=(0.95, 0.98),
+        eps=1e-8,
+        weight_decay=0.0,
+        grad_averaging=False,
+        exclude_1d=True,
+        fused=None,
+    ):
+        defaults = dict(
+            lr=lr,
+            betas=betas,
+            eps=eps,
+            weight_decay=weight_decay,
+            grad_averaging=grad_averaging,
+            exclude_1d=exclude_1d,
+            fused=fused,
+        )
+        super().__init__(params, defaults)
+
+    def _check(self, group):
+        check_numbers(group, "lr", "weight_decay", "eps")
+        if group["eps"] == 0:
+            raise ValueError(
+                "eps must be above 0: a gradient of zero is divided by it. Received: eps=0"
+            )
+        check_betas(group)
+        if group["fused"] and group["betas"][0] == 0:
+            raise ValueError("fused=True needs betas[0] above 0: leave fused=None.")
+        for name in ("grad_averaging", "exclude_1d"):
+            check_choice(group, name, True, False)
+        check_choice(group, "fused", None, True, False)
+
+    def _init_state(self, state, p):
+        state["exp_avg"] = torch.zeros_like(p)
+        state["exp_avg_sq"] = torch.zeros((), dtype=norm_dtype(p) or p.dtype, device=p.device)
+
+    def _can_fuse(self, group, p):
+        # Fused SGD keeps a buffer, and its dampening, only with momentum.
+        return group["betas"][0] > 0 and super()._can_fuse(group, p)
+
+    def _denominators(self, group, grads, squares) -> Tensor:
+        """Take the gradients' squared norms into `squares`; return what divides each gradient."""
+        beta2 = group["betas"][1]
+        new, old = norms(grads).square(), torch.stack(squares)
+        new = torch.where(old == 0, new, beta2 * old + (1 - beta2) * new)
+        torch._foreach_copy_(squares, list(new.unbind()))
+        return new.sqrt() + group["eps"]
+
+    def _fused(self, group, adapt, params, grads, states):
+        averages, squares = states
+        beta1 = group["betas"][0]
+        share = 1 - beta1 if group["grad_averaging"] else 1.0
+        for p, g, m, v in zip(params, grads, averages, squares, strict=True):
+            # m <- beta1 m + share / denominator (g + weight_decay denominator w)
+            denominator = self._denominators(group, [g], [v]).item()
+            torch._fused_sgd_(
+                [p],
+                [g],
+                [m],
+                weight_decay=group["weight_decay"] * denominator if adapt else 0.0,
+                dampening=1 - share / denominator,
+                momentum=beta1,
+                lr=group["lr"],
+                nesterov=False,
+                maximize=False,
+                is_first_step=False,
+            )
+
+    def _foreach(self, group, adapt, params, grads, states):
+        averages, squares = states
+        beta1 = group["betas"][0]
+        updates = torch._foreach_div(
+            grads, list(self._denominators(group, grads, squares).unbind())
+        )
+        if adapt:
+            torch._foreach_add_(updates, params, alpha=group["weight_decay"])
+        torch._foreach_mul_(averages, beta1)
+        torch._foreach_add_(averages, updates, alpha=1 - beta1 if group["grad_averaging"] else 1)
+        torch._foreach_add_(params, averages, alpha=-group["lr"])
