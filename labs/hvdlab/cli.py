@@ -13,8 +13,9 @@ examples:
   hvdlab data cifar10 --or-synthetic     ... or make a synthetic twin where there is no network
 """
 BENCH_EPILOG = """\
-example:
+examples:
   hvdlab bench throughput --repeats 5 --json throughput.json
+  hvdlab bench optimizers --network resnet50 --threads 1 2
 """
 
 
@@ -23,7 +24,7 @@ def parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(
         prog="hvdlab",
         description="Commands of the course lab.",
-        epilog=DATA_EPILOG + BENCH_EPILOG.removeprefix("example:\n"),
+        epilog=DATA_EPILOG + BENCH_EPILOG.removeprefix("examples:\n"),
         formatter_class=raw,
     )
     commands = top.add_subparsers(dest="command", required=True)
@@ -47,16 +48,46 @@ def parser() -> argparse.ArgumentParser:
     bench = commands.add_parser(
         "bench",
         help="measure this machine",
-        description="Images/s at 1 and 2 ranks: Horovod with torch and Keras beside torch DDP.",
+        description="Measure this machine, side by side with a peer in the same run.",
         epilog=BENCH_EPILOG,
         formatter_class=raw,
     )
-    bench.add_argument("what", choices=("throughput",))
-    bench.add_argument("--repeats", type=int, default=5, help="rounds (default 5)")
-    bench.add_argument("--steps", type=int, default=60, help="timed steps a run (default 60)")
-    bench.add_argument("--batch-size", type=int, default=64, help="per rank (default 64)")
-    bench.add_argument("--json", type=Path, metavar="FILE", help="write all figures to FILE")
+    what = bench.add_subparsers(dest="what", required=True)
+    throughput = what.add_parser(
+        "throughput", help="images/s at 1 and 2 ranks: Horovod with torch and Keras, torch DDP"
+    )
+    optimizers = what.add_parser(
+        "optimizers", help="step time of LARS, LAMB and NovoGrad beside other packages'"
+    )
+    normalization = what.add_parser(
+        "normalization", help="ghost batch norm beside the framework's batch norm"
+    )
+    exchange = what.add_parser(
+        "exchange", help="what an exchange of gradients costs: Keras 3, legacy Keras, torch"
+    )
+    for one, rounds in (throughput, 5), (optimizers, 20), (normalization, 20), (exchange, 5):
+        one.add_argument(
+            "--repeats", type=_count, default=rounds, help=f"rounds (default {rounds})"
+        )
+        one.add_argument("--json", type=Path, metavar="FILE", help="write all figures to FILE")
+    for one in throughput, exchange:
+        one.add_argument("--steps", type=_count, default=60, help="timed steps a run (default 60)")
+        one.add_argument("--batch-size", type=_count, default=64, help="per rank (default 64)")
+    networks = ("resnet50", "transformer")
+    optimizers.add_argument(
+        "--network", choices=networks, nargs="+", default=networks, help="(default: both)"
+    )
+    optimizers.add_argument(
+        "--threads", type=_count, nargs="+", default=[1, 2], help="(default: 1 2)"
+    )
+    normalization.add_argument("--threads", type=_count, default=1, help="(default: 1)")
     return top
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"expected a whole number of at least 1, got {text!r}")
+    return int(text)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -104,24 +135,41 @@ def data(args: argparse.Namespace) -> int:
 def bench(args: argparse.Namespace) -> int:
     from rich.console import Console
 
-    from hvdlab import bench
+    from hvdlab.bench.ranks import BenchFailed
 
-    if min(args.repeats, args.steps, args.batch_size) < 1:
-        print("hvdlab: --repeats, --steps and --batch-size must be at least 1", file=sys.stderr)
-        return 2
+    def tell(text):
+        print(text, file=sys.stderr, flush=True)
+
+    console = Console()
     try:
-        rates = bench.throughput(
-            repeats=args.repeats,
-            steps=args.steps,
-            batch_size=args.batch_size,
-            tell=lambda text: print(text, file=sys.stderr, flush=True),
-        )
-    except bench.BenchFailed as error:
+        if args.what == "throughput":
+            from hvdlab.bench.throughput import show, throughput
+
+            found = throughput(
+                repeats=args.repeats, steps=args.steps, batch_size=args.batch_size, tell=tell
+            )
+            show(found, args.batch_size, console)
+        elif args.what == "optimizers":
+            from hvdlab.bench.optimizers import optimizer_steps, show
+
+            found = optimizer_steps(args.network, args.threads, args.repeats, tell)
+            show(found, console)
+        elif args.what == "normalization":
+            from hvdlab.bench.normalization import normalization, show
+
+            found = normalization(args.repeats, args.threads, tell)
+            show(found, args.threads, console)
+        else:
+            from hvdlab.bench.exchange import exchange, show
+
+            found = exchange(args.repeats, args.steps, args.batch_size, tell)
+            show(found, args.batch_size, console)
+    except BenchFailed as error:
         print(f"hvdlab: {error}", file=sys.stderr)
         return 1
-    bench.show(rates, args.batch_size, Console())
     if args.json:
-        args.json.write_text(json.dumps({"batch_size": args.batch_size, "rates": rates}, indent=2))
+        settings = {name: value for name, value in vars(args).items() if name != "json"}
+        args.json.write_text(json.dumps({**settings, "measured": found}, indent=2))
     return 0
 
 

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from hvdlab import bench, cli
+from hvdlab import cli
 from hvdlab.data import load_cifar10
 
 
@@ -46,7 +46,7 @@ def test_data_that_is_there_is_only_named(cifar10_folder, tmp_path):
 
 
 def test_each_command_has_help_with_an_example():
-    for command in ([], ["data"], ["bench"]):
+    for command in [], ["data"], ["bench"]:
         answer = hvdlab(*command, "--help", home="/")
         assert (
             answer.returncode == 0
@@ -55,16 +55,7 @@ def test_each_command_has_help_with_an_example():
 
 
 def test_a_bench_of_nothing_is_refused(capsys):
-    assert cli.main(["bench", "throughput", "--repeats", "0"]) == 2
-    assert "--repeats, --steps and --batch-size must be at least 1" in capsys.readouterr().err
-
-
-@pytest.mark.mpi
-def test_each_variant_of_the_bench_runs_on_two_ranks(tmp_path):
-    for variant in bench.VARIANTS:
-        assert bench.run(variant, 2, 2, 8, str(tmp_path / variant)) > 0
-
-
-def test_a_variant_that_fails_is_named():
-    with pytest.raises(bench.BenchFailed, match="no-such on 1 ranks failed: KeyError"):
-        bench.run("no-such", 1, 1, 1, "")
+    with pytest.raises(SystemExit) as stop:
+        cli.main(["bench", "throughput", "--repeats", "0"])
+    assert stop.value.code == 2
+    assert "--repeats: expected a whole number of at least 1, got '0'" in capsys.readouterr().err

@@ -1,30 +1,21 @@
-"""Benchmarks: what this machine does, side by side with a peer in the same run.
+"""Images/s at 1 and 2 ranks: Horovod with torch and Keras beside torch DDP.
 
-    hvdlab bench throughput        images/s at 1 and 2 ranks: Horovod with torch and Keras, torch DDP
-
-Each variant is started anew as its own ranks (`python -m hvdlab.bench VARIANT STEPS BATCH_SIZE`),
-one thread each, in turns, so that a machine that becomes slower does so for all.
+Each variant is started anew as its own ranks (`python -m hvdlab.bench.throughput VARIANT STEPS
+BATCH_SIZE`), one thread each, in turns, so that a machine that becomes slower does so for all.
 """
 
-import json
 import os
 import statistics
-import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 
 from rich.console import Console
 from rich.table import Table
 
-from hvdlab import launch
+from hvdlab.bench import ranks
 
 VARIANTS = ("horovod-torch", "ddp-torch", "horovod-keras")
-LIMIT_SECONDS = 300
-
-
-class BenchFailed(Exception):
-    """A variant did not run: one sentence with its name and its last words."""
-
 
 # --- one rank ---------------------------------------------------------------------------------------
 
@@ -92,30 +83,6 @@ def random_batches(batch_size: int, rank: int, size: int):
 # --- all ranks --------------------------------------------------------------------------------------
 
 
-def run(variant: str, ranks: int, steps: int, batch_size: int, store: str) -> float:
-    """Start `variant` on `ranks` processes; return images/s of all of them together."""
-    mpirun, _, count, python = launch.command(ranks, "")[:4]
-    environment = {**os.environ, **launch.environment(max(ranks, 2)), "HVDLAB_BENCH_STORE": store}
-    environment["OMP_NUM_THREADS"] = "1"  # also for one rank: two threads would fake its speed
-    environment["TF_NUM_INTRAOP_THREADS"] = "1"
-    environment["TF_CPP_MIN_LOG_LEVEL"] = "3"
-    try:
-        process = subprocess.run(
-            [mpirun, "-np", count, python, "-m", __name__, variant, str(steps), str(batch_size)],
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=LIMIT_SECONDS,
-        )
-    except subprocess.TimeoutExpired:
-        raise BenchFailed(f"{variant} on {ranks} ranks took over {LIMIT_SECONDS} s") from None
-    lines = [line for line in process.stdout.splitlines() if line.startswith("{")]
-    if process.returncode or len(lines) != ranks:
-        last = (process.stderr.strip() or "nothing printed").splitlines()[-1]
-        raise BenchFailed(f"{variant} on {ranks} ranks failed: {last}")
-    return sum(json.loads(line)["images_per_second"] for line in lines)
-
-
 def throughput(
     rank_counts=(1, 2), repeats: int = 5, steps: int = 60, batch_size: int = 64, tell=print
 ) -> dict:
@@ -123,15 +90,16 @@ def throughput(
 
     Returns a dict variant -> ranks -> list of images/s.
     """
-    import tempfile
-
     rates: dict = {variant: {n: [] for n in rank_counts} for variant in VARIANTS}
     with tempfile.TemporaryDirectory() as folder:
         for repeat in range(repeats):
             for variant in VARIANTS:
                 for n in rank_counts:
                     store = f"{folder}/{variant}-{n}-{repeat}"
-                    rate = run(variant, n, steps, batch_size, store)
+                    told = ranks.run(
+                        __name__, n, variant, steps, batch_size, HVDLAB_BENCH_STORE=store
+                    )
+                    rate = sum(rank["images_per_second"] for rank in told)
                     rates[variant][n].append(rate)
                     tell(
                         f"round {repeat + 1} of {repeats}: {variant}, {n} ranks: {rate:,.0f} images/s"
@@ -170,9 +138,7 @@ def main(variant: str, steps: str, batch_size: str) -> None:
         "horovod-keras": horovod_keras,
     }
     rank, rate = measure[variant](int(steps), int(batch_size))
-    # One write a rank, with its newline: lines of several ranks must not mix.
-    sys.stdout.write(json.dumps({"rank": rank, "images_per_second": rate}) + "\n")
-    sys.stdout.flush()
+    ranks.tell({"rank": rank, "images_per_second": rate})
 
 
 if __name__ == "__main__":

@@ -1,0 +1,94 @@
+"""Forward and backward time of ghost batch norm beside the framework's own batch norm."""
+
+import statistics
+import time
+
+from rich.console import Console
+from rich.table import Table
+
+SHAPE, GHOST_SIZE = (256, 64, 32, 32), 32  # batch, channels, height, width
+
+
+def torch_steps(threads: int, memory_format: str) -> dict:
+    """Name -> a function that runs the layer forward and backward."""
+    import torch
+
+    from hvdlab.torch.normalization import GhostBatchNorm2d
+
+    torch.set_num_threads(threads)
+    x = torch.randn(SHAPE).to(memory_format=getattr(torch, memory_format)).requires_grad_()
+    dy = torch.randn_like(x)
+
+    def step(layer):
+        layer(x).backward(dy)
+        x.grad = None
+
+    plain, ghost = torch.nn.BatchNorm2d(SHAPE[1]), GhostBatchNorm2d(SHAPE[1], GHOST_SIZE)
+    return {"plain": lambda: step(plain), "ghost": lambda: step(ghost)}
+
+
+def keras_steps(threads: int) -> dict:
+    import keras
+    import tensorflow as tf
+
+    from hvdlab.keras.normalization import GhostBatchNorm
+
+    tf.config.threading.set_intra_op_parallelism_threads(threads)
+    batch, channels, height, width = SHAPE
+    x = tf.Variable(tf.random.normal((batch, height, width, channels)))
+    dy = tf.random.normal(x.shape)
+
+    def steps(layer):
+        layer.build(x.shape)
+
+        @tf.function
+        def step():
+            with tf.GradientTape() as tape:
+                y = layer(x, training=True)
+            return tape.gradient(y, [x, *(v.value for v in layer.trainable_variables)], dy)
+
+        return step
+
+    plain, ghost = steps(keras.layers.BatchNormalization()), steps(GhostBatchNorm(GHOST_SIZE))
+    return {"plain": plain, "ghost": ghost}
+
+
+def normalization(repeats: int = 20, threads: int = 1, tell=print) -> dict:
+    """Variant -> {"plain": [ms], "ghost": [ms]}, the two in turns."""
+    variants = {
+        "torch, contiguous": lambda: torch_steps(threads, "contiguous_format"),
+        "torch, channels last": lambda: torch_steps(threads, "channels_last"),
+        "Keras on TensorFlow": lambda: keras_steps(threads),
+    }
+    found = {}
+    for label, make in variants.items():
+        tell(f"{label}: {repeats} rounds ...")
+        steps = make()
+        times = found[label] = {name: [] for name in steps}
+        for round in range(repeats + 3):
+            for name, step in steps.items():
+                started = time.perf_counter()
+                step()
+                if round >= 3:
+                    times[name].append(1000 * (time.perf_counter() - started))
+    return found
+
+
+def show(found: dict, threads: int, console: Console) -> None:
+    table = Table(box=None, header_style="dim", padding=(0, 2))
+    for title in ("layer", "plain", "ghost", "ratio", "min .. max"):
+        table.add_column(title, justify="left" if title == "layer" else "right")
+    for label, times in found.items():
+        ratios = [g / p for p, g in zip(times["plain"], times["ghost"], strict=True)]
+        table.add_row(
+            label,
+            f"{statistics.median(times['plain']):.1f} ms",
+            f"{statistics.median(times['ghost']):.1f} ms",
+            f"{statistics.median(ratios):.2f}",
+            f"{min(ratios):.2f} .. {max(ratios):.2f}",
+        )
+    console.print(
+        f"{'x'.join(map(str, SHAPE))}, ghosts of {GHOST_SIZE}, forward and backward, "
+        f"{threads} threads, medians of {len(ratios)} rounds"
+    )
+    console.print(table)

@@ -1,0 +1,172 @@
+"""Step time of optimizers on the weights of known networks, ours beside others', in one run."""
+
+import importlib
+import math
+import statistics
+import sys
+import time
+import types
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from hvdlab.torch.optimizers import LAMB, LARS, NovoGrad
+
+
+def resnet50() -> list[tuple[int, ...]]:
+    """The shapes of ResNet-50's 161 tensors, 25.6 M weights (He et al., 2015, arXiv:1512.03385)."""
+    shapes = [(64, 3, 7, 7), (64,), (64,)]
+    channels = 64
+    for width, blocks in ((64, 3), (128, 4), (256, 6), (512, 3)):
+        for block in range(blocks):
+            out = 4 * width
+            convolutions = [(width, channels, 1, 1), (width, width, 3, 3), (out, width, 1, 1)]
+            if block == 0:
+                convolutions.append((out, channels, 1, 1))
+            for shape in convolutions:
+                shapes += [shape, shape[:1], shape[:1]]  # and its batch norm
+            channels = out
+    return [*shapes, (1000, 2048), (1000,)]
+
+
+def transformer(layers=12, width=768, vocabulary=30_522, positions=512) -> list[tuple[int, ...]]:
+    """The shapes of an encoder of BERT-base's size, 109 M weights (arXiv:1810.04805)."""
+    norm = [(width,), (width,)]
+    attention = [(width, width), (width,)] * 4
+    feed_forward = [(4 * width, width), (4 * width,), (width, 4 * width), (width,)]
+    embeddings = [(vocabulary, width), (positions, width), (2, width)]
+    return [*embeddings, *norm, *(attention + norm + feed_forward + norm) * layers]
+
+
+NETWORKS = {"resnet50": resnet50, "transformer": transformer}
+
+
+def timm_optimizer(name: str) -> type[torch.optim.Optimizer]:
+    """A class of `timm.optim`, without the rest of timm, which imports torchvision.
+
+    `make setup` puts timm into the folder `oracles` of the environment.
+
+    Raises:
+        ImportError: it is not there.
+    """
+    folder = Path(sys.prefix) / "oracles" / "timm"
+    if not folder.is_dir():
+        raise ImportError(f"timm is not in {folder.parent}: run `make setup`")
+    for package, path in (("timm", folder), ("timm.optim", folder / "optim")):
+        if package not in sys.modules:
+            sys.modules[package] = types.ModuleType(package)
+            sys.modules[package].__path__ = [str(path)]
+    return getattr(importlib.import_module(f"timm.optim.{name.lower()}"), name)
+
+
+def optimizers() -> dict[str, tuple[str, Callable]]:
+    """Label -> (algorithm, function of parameters): ours, and those of the installed peers."""
+    sgd, adamw = torch.optim.SGD, torch.optim.AdamW
+    found = {
+        "hvdlab LARS": ("LARS", lambda ps: LARS(ps, lr=1e-6, weight_decay=1e-4)),
+        "hvdlab LARS, foreach": (
+            "LARS",
+            lambda ps: LARS(ps, lr=1e-6, weight_decay=1e-4, fused=False),
+        ),
+        "hvdlab LAMB": ("LAMB", lambda ps: LAMB(ps, lr=1e-6)),
+        "hvdlab LAMB, foreach": ("LAMB", lambda ps: LAMB(ps, lr=1e-6, fused=False)),
+        "hvdlab NovoGrad": ("NovoGrad", lambda ps: NovoGrad(ps, lr=1e-6, weight_decay=1e-4)),
+        "hvdlab NovoGrad, foreach": (
+            "NovoGrad",
+            lambda ps: NovoGrad(ps, lr=1e-6, weight_decay=1e-4, fused=False),
+        ),
+        "torch SGD, foreach": ("SGD", lambda ps: sgd(ps, 1e-6, 0.9, foreach=True)),
+        "torch SGD, fused": ("SGD", lambda ps: sgd(ps, 1e-6, 0.9, fused=True)),
+        "torch AdamW, foreach": ("AdamW", lambda ps: adamw(ps, 1e-6, foreach=True)),
+        "torch AdamW, fused": ("AdamW", lambda ps: adamw(ps, 1e-6, fused=True)),
+    }
+    try:
+        lars, lamb, novograd = (timm_optimizer(n) for n in ("Lars", "Lamb", "NvNovoGrad"))
+        found |= {
+            "timm Lars": ("LARS", lambda ps: lars(ps, 1e-6, 0.9, weight_decay=1e-4)),
+            "timm Lamb": ("LAMB", lambda ps: lamb(ps, 1e-6, max_grad_norm=None)),
+            "timm NvNovoGrad": ("NovoGrad", lambda ps: novograd(ps, 1e-6, weight_decay=1e-4)),
+        }
+    except ImportError as error:
+        print(f"without timm: {error}", file=sys.stderr)
+    try:
+        import pytorch_optimizer as other
+
+        found |= {
+            "pytorch-optimizer LARS": ("LARS", lambda ps: other.LARS(ps, 1e-6, weight_decay=1e-4)),
+            "pytorch-optimizer Lamb": ("LAMB", lambda ps: other.Lamb(ps, 1e-6, weight_decay=0.01)),
+            "pytorch-optimizer NovoGrad": (
+                "NovoGrad",
+                lambda ps: other.NovoGrad(ps, 1e-6, weight_decay=1e-4),
+            ),
+        }
+    except ImportError as error:
+        print(f"without pytorch-optimizer: {error}", file=sys.stderr)
+    return found
+
+
+def measure(shapes: list[tuple[int, ...]], repeats: int, threads: int) -> dict[str, list[float]]:
+    """Label -> milliseconds of `repeats` steps, the optimizers in turns, on weights they share."""
+    torch.set_num_threads(threads)
+    generator = torch.Generator().manual_seed(0)
+    params = [torch.nn.Parameter(0.05 * torch.randn(s, generator=generator)) for s in shapes]
+    for p in params:
+        p.grad = 1e-3 * torch.randn(p.shape, generator=generator)
+    entrants = {label: make(params) for label, (_, make) in optimizers().items()}
+    for optimizer in entrants.values():  # makes the state, and what else is made once
+        optimizer.step()
+        optimizer.step()
+    times = {label: [] for label in entrants}
+    for _ in range(repeats):
+        for label, optimizer in entrants.items():
+            started = time.perf_counter()
+            optimizer.step()
+            times[label].append(1000 * (time.perf_counter() - started))
+    return times
+
+
+def optimizer_steps(networks, threads, repeats: int = 20, tell=print) -> list[dict]:
+    """One dict a network and number of threads: network, threads, milliseconds by label."""
+    found = []
+    for network in networks:
+        for count in threads:
+            tell(f"{network}, {count} threads: {repeats} rounds ...")
+            times = measure(NETWORKS[network](), repeats, count)
+            found.append({"network": network, "threads": count, "milliseconds": times})
+    return found
+
+
+def show(found: list[dict], console: Console) -> None:
+    """Medians, and the median over rounds of the ratio to the peers of the same round."""
+    algorithms = {label: algorithm for label, (algorithm, _) in optimizers().items()}
+    for part in found:
+        times = part["milliseconds"]
+        weights = sum(math.prod(shape) for shape in NETWORKS[part["network"]]())
+        table = Table(box=None, header_style="dim", padding=(0, 2))
+        for title in ("optimizer", "ms", "min .. max", "to the best peer", "to torch, fused"):
+            table.add_column(title, justify="left" if title == "optimizer" else "right")
+        for label, values in times.items():
+            algorithm = algorithms[label]
+            peers = [k for k in times if algorithms[k] == algorithm and not k.startswith("hvdlab")]
+            best = min(peers, key=lambda k: statistics.median(times[k]), default=None)
+            fused = "torch AdamW, fused" if algorithm in ("LAMB", "AdamW") else "torch SGD, fused"
+            ours = label.startswith("hvdlab")
+            table.add_row(
+                label,
+                f"{statistics.median(values):.1f}",
+                f"{min(values):.1f} .. {max(values):.1f}",
+                f"{_ratio(values, times[best]):.2f}" if ours and best else "",
+                f"{_ratio(values, times[fused]):.2f}",
+            )
+        console.print(
+            f"{part['network']}: {weights / 1e6:.1f} M weights, {part['threads']} threads, "
+            f"medians of {len(values)} rounds"
+        )
+        console.print(table)
+
+
+def _ratio(values: list[float], peers: list[float]) -> float:
+    return statistics.median(a / b for a, b in zip(values, peers, strict=True))

@@ -1,0 +1,46 @@
+"""Start the ranks of a benchmark and read what each of them measured."""
+
+import json
+import os
+import subprocess
+import sys
+
+from hvdlab import launch
+
+LIMIT_SECONDS = 300
+
+
+class BenchFailed(Exception):
+    """A variant did not run: one sentence with its name and its last words."""
+
+
+def run(module: str, ranks: int, *arguments, **environment: str) -> list[dict]:
+    """Run `python -m MODULE ARGUMENTS` on one-thread ranks; return what each gave to `tell`."""
+    mpirun, _, count, python = launch.command(ranks, "")[:4]
+    environment = {**os.environ, **launch.environment(max(ranks, 2)), **environment}
+    environment["OMP_NUM_THREADS"] = "1"  # also for one rank: two threads would fake its speed
+    environment["TF_NUM_INTRAOP_THREADS"] = "1"
+    environment["TF_CPP_MIN_LOG_LEVEL"] = "3"
+    what = f"{arguments[0]} on {ranks} ranks"
+    try:
+        process = subprocess.run(
+            [mpirun, "-np", count, python, "-m", module, *map(str, arguments)],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=LIMIT_SECONDS,
+        )
+    except subprocess.TimeoutExpired:
+        raise BenchFailed(f"{what} took over {LIMIT_SECONDS} s") from None
+    lines = [line for line in process.stdout.splitlines() if line.startswith("{")]
+    if process.returncode or len(lines) != ranks:
+        last = (process.stderr.strip() or "nothing printed").splitlines()[-1]
+        raise BenchFailed(f"{what} failed: {last}")
+    return [json.loads(line) for line in lines]
+
+
+def tell(measured: dict) -> None:
+    """Called once by each rank, with what it measured."""
+    # One write, with its newline: lines of several ranks must not mix.
+    sys.stdout.write(json.dumps(measured) + "\n")
+    sys.stdout.flush()

@@ -1,0 +1,68 @@
+"""Every benchmark runs and tells all its variants. No test asserts a time."""
+
+import io
+import math
+
+import pytest
+from rich.console import Console
+
+pytest.importorskip("torch", reason="needs PyTorch: run `make setup`")
+pytest.importorskip("tensorflow", reason="needs TensorFlow: run `make setup`")
+pytest.importorskip("horovod", reason="needs Horovod: run `make setup`")
+
+from hvdlab.bench import exchange, normalization, optimizers, ranks, throughput  # noqa: E402
+
+
+def shown(show, *arguments) -> str:
+    console = Console(file=io.StringIO(), width=150)
+    show(*arguments, console)
+    return console.file.getvalue()
+
+
+def silent(text):
+    pass
+
+
+@pytest.mark.mpi
+@pytest.mark.slow
+def test_throughput(monkeypatch):
+    found = throughput.throughput((2,), repeats=1, steps=2, batch_size=8, tell=silent)
+    assert all(found[variant][2][0] > 0 for variant in throughput.VARIANTS)
+    assert "ddp-torch" in shown(throughput.show, found, 8)
+
+
+@pytest.mark.mpi
+@pytest.mark.slow
+def test_exchange():
+    found = exchange.exchange(repeats=1, steps=2, batch_size=8, tell=silent)
+    for label in exchange.VARIANTS:
+        assert found[label]["alone"][0] > 0 and found[label]["exchanged"][0] > 0
+        assert label in shown(exchange.show, found, 8)
+
+
+@pytest.mark.slow
+def test_normalization():
+    found = normalization.normalization(repeats=1, tell=silent)
+    assert len(found) == 3
+    assert "Keras on TensorFlow" in shown(normalization.show, found, 1)
+
+
+def test_optimizers(monkeypatch):
+    small = {"resnet50": lambda: [(8, 4), (8,)]}
+    monkeypatch.setattr(optimizers, "NETWORKS", small)
+    found = optimizers.optimizer_steps(["resnet50"], [1], repeats=1, tell=silent)
+    table = shown(optimizers.show, found)
+    for label in optimizers.optimizers():
+        assert label in table
+
+
+def test_the_networks_are_those_of_the_papers():
+    """Weights as torchvision's resnet50 and BERT-base (without its pooler) have them."""
+    assert len(optimizers.resnet50()) == 161
+    assert sum(map(math.prod, optimizers.resnet50())) == 25_557_032
+    assert sum(map(math.prod, optimizers.transformer())) == 108_891_648
+
+
+def test_a_variant_that_fails_is_named():
+    with pytest.raises(ranks.BenchFailed, match="no-such on 1 ranks failed: KeyError"):
+        ranks.run("hvdlab.bench.throughput", 1, "no-such", 1, 1)
