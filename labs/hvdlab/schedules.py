@@ -1,0 +1,300 @@
+"""Learning rates and batch sizes for large-batch training, as pure functions of the step.
+
+A schedule is a function: step -> learning rate of that update. The first update is step 0. Each
+function below that returns a `Schedule` makes one, and a warmup goes around another:
+
+    >>> schedule = gradual_warmup(step_decay(0.8, [300, 600], 0.1), warmup_steps=50, start=0.1)
+    >>> [round(schedule(step), 3) for step in (0, 24, 49, 50, 299, 300)]
+    [0.114, 0.45, 0.8, 0.8, 0.8, 0.08]
+
+Milestones and lengths count from the start of training, warmup included. `step_decay`,
+`polynomial_decay` and `cosine_decay` may count epochs instead, whole or with a fraction; the others
+count updates. After its end a schedule keeps its last value.
+
+All arguments are checked when a schedule is made, with a ValueError. `hvdlab.torch.schedules` and
+`hvdlab.keras.schedules` put a schedule into an optimizer.
+"""
+
+import math
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from numbers import Integral, Real
+
+Schedule = Callable[[float], float]
+
+
+# --- from a small batch to a large one ------------------------------------------------------------
+
+
+def linear_scaling(learning_rate: float, factor: float) -> float:
+    """Return learning_rate * factor, with factor = global batch size / the batch size of the rate.
+
+    Source: Goyal et al., Accurate, Large Minibatch SGD, 2017, section 2.1, arXiv:1706.02677.
+    """
+    _check_positive(learning_rate=learning_rate, factor=factor)
+    return float(learning_rate * factor)
+
+
+def square_root_scaling(learning_rate: float, factor: float) -> float:
+    """Return learning_rate * sqrt(factor), which keeps the variance of an update.
+
+    Source: Krizhevsky, One weird trick, 2014, arXiv:1404.5997; Hoffer et al., 2017, arXiv:1705.08741.
+    """
+    _check_positive(learning_rate=learning_rate, factor=factor)
+    return learning_rate * math.sqrt(factor)
+
+
+def momentum_correction(momentum: float, new_rate: float, old_rate: float) -> float:
+    """Return the momentum of the first update at a new rate: momentum * new_rate / old_rate.
+
+    For a velocity that contains the rate, v <- momentum v + rate g: it turns the sum of old steps
+    into old gradients at the new rate, as if the rate stood outside (as in torch.optim.SGD).
+
+    Source: Goyal et al., 2017, section 3, equation 10.
+    """
+    _check("a number from 0 to below 1", lambda m: _is_number(m) and 0 <= m < 1, momentum=momentum)
+    _check_not_negative(new_rate=new_rate)
+    _check_positive(old_rate=old_rate)
+    return momentum * new_rate / old_rate
+
+
+def regime_adaptation(
+    epochs: int, milestones: Sequence[float], small_batch: int, large_batch: int
+) -> tuple[int, list[float]]:
+    """Return (epochs, milestones) for the large batch, with as many updates as for the small one.
+
+    Both are multiplied by ceil(large_batch / small_batch). The updates are equal where this
+    divides, and the batches divide the examples.
+
+    Source: Hoffer et al., Train longer, generalize better, 2017, section 5, arXiv:1705.08741.
+    """
+    _check_count(epochs=epochs, small_batch=small_batch)
+    _check_count(small_batch, large_batch=large_batch)
+    _check_milestones(milestones)
+    stretch = -(-large_batch // small_batch)  # rounded up
+    return epochs * stretch, [milestone * stretch for milestone in milestones]
+
+
+# --- the rate over a run --------------------------------------------------------------------------
+
+
+def gradual_warmup(schedule: Schedule, warmup_steps: int, start: float) -> Schedule:
+    """Rise on a straight line from `start`, one part of `warmup_steps` more with every update.
+
+        rate(step) = start + (target - start) * (step + 1) / warmup_steps
+
+    The last update of the warmup, step warmup_steps - 1, has the full rate: target is what
+    `schedule` says there. The first is already one part above `start`. Horovod's
+    LearningRateWarmupCallback does just this with start = target / number of ranks; torch's
+    LinearLR and Keras' CosineDecay have the same line one step later.
+
+    Args:
+        schedule: what holds after the warmup. Its steps count the warmup too.
+        warmup_steps: updates. 0 means no warmup.
+        start: usually the rate of the small batch.
+
+    Source: Goyal et al., 2017, section 2.2: 5 epochs, per update.
+    """
+    _check("a function: step -> learning rate", callable, schedule=schedule)
+    _check_count(0, warmup_steps=warmup_steps)
+    _check_not_negative(start=start)
+
+    def warmed(step):
+        if step >= warmup_steps:
+            return schedule(step)
+        return _between(start, schedule(warmup_steps - 1), (step + 1) / warmup_steps)
+
+    return warmed
+
+
+def constant_warmup(schedule: Schedule, warmup_steps: int, warmup_rate: float) -> Schedule:
+    """Train with `warmup_rate` for `warmup_steps` updates, then jump to `schedule`.
+
+    The last update of the warmup, step warmup_steps - 1, still has `warmup_rate`.
+
+    Source: He et al., Deep Residual Learning, 2015, section 4.2; no help in Goyal et al., 2017.
+    """
+    _check("a function: step -> learning rate", callable, schedule=schedule)
+    _check_count(0, warmup_steps=warmup_steps)
+    _check_positive(warmup_rate=warmup_rate)
+    return lambda step: float(warmup_rate) if step < warmup_steps else schedule(step)
+
+
+def constant(rate: float) -> Schedule:
+    """Always `rate`."""
+    _check_positive(rate=rate)
+    return lambda step: float(rate)
+
+
+def step_decay(rate: float, milestones: Sequence[float], factor: float) -> Schedule:
+    """Multiply the rate by `factor` (0.1, say) at every milestone; the step there has the new rate."""
+    _check_positive(rate=rate)
+    _check_milestones(milestones)
+    _check("a number above 0 to 1", lambda f: _is_number(f) and 0 < f <= 1, factor=factor)
+    return lambda step: float(rate * factor ** bisect_right(milestones, step))
+
+
+def polynomial_decay(rate: float, total_steps: float, power: float = 2, end: float = 0) -> Schedule:
+    """Fall from `rate` at step 0 to `end` at step total_steps, the first one after the run.
+
+    end + (rate - end) * (1 - step / total_steps) ** power. Power 1 is a line; LARS is used with 2.
+    """
+    _check_positive(rate=rate, total_steps=total_steps, power=power)
+    _check_not_negative(end=end)
+    return lambda step: _between(end, rate, (1 - min(step / total_steps, 1)) ** power)
+
+
+def cosine_decay(rate: float, total_steps: float, end: float = 0) -> Schedule:
+    """Fall from `rate` at step 0 to `end` at step total_steps, the first one after the run.
+
+    end + (rate - end) * (1 + cos(pi * step / total_steps)) / 2
+
+    Source: Loshchilov, Hutter, SGDR, 2016, equation 5, without restarts, arXiv:1608.03983.
+    """
+    _check_positive(rate=rate, total_steps=total_steps)
+    _check_not_negative(end=end)
+    return lambda step: _between(rate, end, _half_wave(min(step / total_steps, 1)))
+
+
+def one_cycle(
+    peak: float, total_steps: int, rise_fraction: float, start: float, end: float, shape="linear"
+) -> Schedule:
+    """Rise from `start` to `peak`, then fall to `end` at the run's last update, total_steps - 1.
+
+    The peak is at step rise_fraction * total_steps - 1, between two updates if that is no whole
+    number, as in torch's OneCycleLR. A start or end of 0 wastes the update that gets it.
+
+    Args:
+        rise_fraction: part of the run until the peak, between 0 and 1. torch's default is 0.3.
+        start, end: torch's defaults are peak / 25 and peak / 250,000.
+        shape: both ways "linear" (default) or by half a "cosine" wave.
+
+    Source: Smith, Topin, Super-Convergence, 2017, arXiv:1708.07120.
+    """
+    _check_positive(peak=peak)
+    _check_count(total_steps=total_steps)
+    _check_not_negative(start=start, end=end)
+    rises = _is_number(rise_fraction) and rise_fraction * total_steps > 1
+    _check("above 1 / total_steps, below 1", lambda x: rises and x < 1, rise_fraction=rise_fraction)
+    _check("'linear' or 'cosine'", lambda s: s in ("linear", "cosine"), shape=shape)
+    top, last = rise_fraction * total_steps - 1, total_steps - 1
+    bend = _half_wave if shape == "cosine" else float
+
+    def cycle(step):
+        if step <= top:
+            return _between(start, peak, bend(step / top))
+        return _between(peak, end, bend((min(step, last) - top) / (last - top)))
+
+    return cycle
+
+
+# --- the batch over a run -------------------------------------------------------------------------
+
+
+def batch_growth(
+    epochs: int,
+    milestones: Sequence[float],
+    factor: int,
+    batch_size: int,
+    max_batch_size: int,
+    learning_rate: float,
+) -> list[tuple[int, float]]:
+    """Return (batch size, learning rate) of each epoch: the batch grows where the rate would fall.
+
+    At a milestone the batch grows by `factor`, but not beyond `max_batch_size`; the rate falls by the
+    rest. Either way rate / batch size, and with it the gradient's noise, falls by `factor`.
+
+    Args:
+        milestones: epochs that are the first of a new phase.
+        factor: whole number above 1: 5 where the rate would be multiplied by 0.2.
+        batch_size, learning_rate: global batch size and rate at first.
+        max_batch_size: about a tenth of the examples in the paper.
+
+    Example:
+        >>> batch_growth(4, [1, 2, 3], 5, batch_size=128, max_batch_size=1280, learning_rate=0.1)
+        [(128, 0.1), (640, 0.1), (1280, 0.04), (1280, 0.008)]
+
+    Source: Smith et al., Don't Decay the Learning Rate, Increase the Batch Size, 2018, arXiv:1711.00489.
+    """
+    _check_count(epochs=epochs, batch_size=batch_size)
+    _check_count(2, factor=factor)
+    _check_milestones(milestones)
+    _check_positive(learning_rate=learning_rate)
+    _check_count(batch_size, max_batch_size=max_batch_size)
+
+    def phase(epoch):
+        wanted = batch_size * factor ** bisect_right(milestones, epoch)
+        granted = min(wanted, max_batch_size)
+        return granted, learning_rate / (wanted / granted)
+
+    return [phase(epoch) for epoch in range(epochs)]
+
+
+def updates(examples: int, batch_sizes: Sequence[int], drop_last: bool = False) -> int:
+    """Return the number of parameter updates of a run.
+
+    Args:
+        examples: size of the training set.
+        batch_sizes: the global batch size of each epoch.
+        drop_last: leave out an epoch's last batch if it is short. Default False.
+
+    Example, WRN-16-4 on CIFAR-10 of Smith et al., 2018:
+        >>> plan = batch_growth(200, [60, 120, 160], 5, 128, 16000, learning_rate=0.1)
+        >>> updates(50000, [128] * 200), updates(50000, [batch_size for batch_size, _ in plan])
+        (78200, 29000)
+    """
+    _check_count(examples=examples)
+    _check(
+        "a list of whole numbers of at least 1, one per epoch",
+        lambda sizes: isinstance(sizes, Sequence) and all(_is_count(size) for size in sizes),
+        batch_sizes=batch_sizes,
+    )
+    return sum(examples // size if drop_last else -(-examples // size) for size in batch_sizes)
+
+
+# --- arithmetic and checks ------------------------------------------------------------------------
+
+
+def _between(a, b, fraction) -> float:
+    """The point at `fraction` on the way from a to b; exactly a at 0 and b at 1."""
+    return float((1 - fraction) * a + fraction * b)
+
+
+def _half_wave(fraction) -> float:
+    return (1 - math.cos(math.pi * fraction)) / 2
+
+
+def _is_number(value) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _is_count(value, least=1) -> bool:
+    return isinstance(value, Integral) and _is_number(value) and value >= least
+
+
+def _check(expected, holds, **arguments) -> None:
+    for name, value in arguments.items():
+        if not holds(value):
+            raise ValueError(f"{name} must be {expected}. Received: {name}={value!r}")
+
+
+def _check_positive(**arguments) -> None:
+    _check("a number above 0", lambda x: _is_number(x) and x > 0, **arguments)
+
+
+def _check_not_negative(**arguments) -> None:
+    _check("a number of at least 0", lambda x: _is_number(x) and x >= 0, **arguments)
+
+
+def _check_count(least=1, /, **arguments) -> None:
+    _check(f"a whole number of at least {least}", lambda x: _is_count(x, least), **arguments)
+
+
+def _check_milestones(milestones) -> None:
+    def are_increasing(items):
+        if not (isinstance(items, Sequence) and all(_is_number(item) for item in items)):
+            return False
+        return min(items, default=0) >= 0 and all(a < b for a, b in pairwise(items))
+
+    _check("a list of increasing numbers of at least 0", are_increasing, milestones=milestones)
