@@ -1,0 +1,160 @@
+"""Noise on gradients, two kinds: what a large batch lost, and what anneals away.
+
+`LossWeights` gives the gradient of a large batch the noise of a small one. `GradientNoise` lets an
+optimizer add Gaussian noise that fades with the steps. Neither reads or moves Keras's global
+generator: all numbers follow from a seed and a count, so a run can be repeated.
+"""
+
+import math
+
+import keras
+import numpy as np
+from keras import ops
+
+
+class LossWeights:
+    """Multiplicative noise: a weight z ~ N(1, std^2) for the loss of each example.
+
+    A callable that turns a batch (x, y) into (x, y, sample_weight). Put it into the pipeline of the
+    *training* data; evaluation then never sees it, which a noisy loss function could not promise,
+    because Keras calls the same loss in both.
+
+        weights = LossWeights(LossWeights.std_for(4096, 128), rank=hvd.rank())
+        model.fit(dataset(batches).map(weights), steps_per_epoch=len(batches))
+
+    Without tf.data use a generator: `(weights(x, y) for x, y in pairs)`. A fixed array as
+    `sample_weight=` would not do: the weights must be drawn anew each time an example is read.
+
+    The gradient of a batch of M examples becomes (1/M) sum_n z_n g_n, because Keras divides by M
+    (keep the default reduction; "mean_with_sample_weight" divides by sum_n z_n). With G the mean
+    and C the covariance of the per-example gradients g_n it is unbiased, and its covariance is
+
+        ((1 + std^2) C + std^2 G G^T) / M,    about (1 + std^2) C / M where the noise exceeds G
+
+    Batch norm couples the examples of a batch; there g_n is what the loss of example n adds to the
+    gradient. The `loss` that `fit` prints is the weighted one and so noisier; metrics are not.
+
+    Args:
+        std: standard deviation of the weights, at least 0. `std_for` computes it.
+        seed: the same on all ranks. Default 0.
+        rank: this rank's number, so that each rank draws its own weights. Default 0.
+
+    Raises:
+        ValueError: an argument is out of range.
+
+    Source: Hoffer, Hubara, Soudry, Train longer, generalize better, 2017, section 4,
+    arXiv:1705.08741.
+    """
+
+    def __init__(self, std: float, seed: int = 0, rank: int = 0):
+        _check_at_least_0(std=std, seed=seed, rank=rank)
+        self.std, self.seed, self.rank = std, seed, rank
+        self._seeds = keras.random.SeedGenerator(_hash(seed, 1, rank))
+
+    @staticmethod
+    def std_for(large_batch: int, small_batch: int) -> float:
+        """The std that gives batches of `large_batch` the noise of `small_batch`.
+
+        std^2 = large_batch / small_batch - 1, both over all ranks. Exact where G = 0; otherwise
+        (1/small_batch - 1/large_batch) G G^T comes on top.
+        """
+        if not 1 <= small_batch <= large_batch:
+            raise ValueError(
+                "small_batch must be at least 1 and at most large_batch. "
+                f"Received: small_batch={small_batch!r}, large_batch={large_batch!r}"
+            )
+        return math.sqrt(large_batch / small_batch - 1)
+
+    def __call__(self, x, y):
+        """Return (x, y, z) with new weights z, float32 of shape (len(y),)."""
+        shape = (ops.shape(y)[0],)
+        z = keras.random.normal(shape, 1.0, self.std, dtype="float32", seed=self._seeds)
+        return x, y, z
+
+
+class GradientNoise:
+    """Additive annealed noise: N(0, eta / (1 + t)^gamma) on every gradient at step t = 0, 1, ...
+
+    Goes in front of an optimizer class, as in `NoisySGD` below:
+
+        @keras.saving.register_keras_serializable("my_course")
+        class NoisyAdam(GradientNoise, keras.optimizers.Adam):
+            pass
+
+        model.compile(hvd.DistributedOptimizer(NoisyAdam(0.001, eta=0.01, seed=1)), loss)
+
+    With the same seed on all ranks they add the same numbers, before or after the all-reduce, and
+    their weights stay equal. Different numbers *after* it would let the replicas drift apart for
+    ever; different numbers *before* it are safe, but averaging N ranks divides their variance by N.
+
+    The numbers follow from (seed, iterations): a model that is saved and loaded goes on with the
+    noise it would have had. The noise is added before clipping. With gradient accumulation all
+    batches of one update get the same noise, whose mean is just that noise (where Horovod sums
+    the batches instead, the noise grows with the gradient). Sparse gradients of embeddings become
+    dense. To load a model that was saved with `hvd.DistributedOptimizer`, name the class:
+    `hvd.load_model(path, custom_optimizers=[NoisyAdam])`.
+
+    Args:
+        args, kwargs: those of the optimizer.
+        eta: variance at the first step, at least 0. The paper tries 0.01, 0.3 and 1.
+        gamma: how fast the variance falls, at least 0. Default 0.55, the paper's.
+        seed: the same on all ranks. Default 0.
+
+    Raises:
+        ValueError: an argument is out of range.
+
+    Source: Neelakantan et al., Adding Gradient Noise Improves Learning for Very Deep Networks,
+    2015, arXiv:1511.06807.
+    """
+
+    def __init__(self, *args, eta: float, gamma: float = 0.55, seed: int = 0, **kwargs):
+        _check_at_least_0(eta=eta, gamma=gamma, seed=seed)
+        super().__init__(*args, **kwargs)
+        self.eta, self.gamma, self.seed = eta, gamma, seed
+        self._seed_hash = _hash(seed, 2)
+        self._seeds = keras.random.SeedGenerator(self._seed_hash)
+
+    def apply(self, grads, trainable_variables=None):
+        t = ops.cast(self.iterations, "int32")
+        # A counter that is new for every step and gradient; each draw below raises it by one.
+        self._seeds.state.assign(ops.stack([self._seed_hash, t * len(grads)]))
+        std = math.sqrt(self.eta) * ops.power(1.0 + ops.cast(t, "float32"), -self.gamma / 2)
+        if self.loss_scale_factor is not None:
+            std = std * self.loss_scale_factor  # the optimizer will divide gradients by it
+
+        def noisy(grad):
+            noise = std * keras.random.normal(grad.shape, dtype="float32", seed=self._seeds)
+            return ops.add(grad, ops.cast(noise, grad.dtype))
+
+        super().apply([g if g is None else noisy(g) for g in grads], trainable_variables)
+
+    def get_config(self):
+        return super().get_config() | {"eta": self.eta, "gamma": self.gamma, "seed": self.seed}
+
+
+@keras.saving.register_keras_serializable("hvdlab")
+class NoisySGD(GradientNoise, keras.optimizers.SGD):
+    """`keras.optimizers.SGD` with annealed gradient noise: `NoisySGD(0.1, momentum=0.9, eta=0.01)`."""
+
+
+def squared_norm(gradients):
+    """Return |g|^2 over a list of gradients, for `hvdlab.noise_scale`: a float32 scalar.
+
+    None, which a variable without a gradient has, is skipped. Raises ValueError when all are None.
+    """
+    gradients = [g for g in gradients if g is not None]
+    if not gradients:
+        raise ValueError("gradients must hold at least one tensor. Received: none")
+    # Adding 0 makes sparse gradients dense: rows that occur twice must be summed before squared.
+    return sum(ops.sum(ops.square(ops.cast(ops.add(g, 0.0), "float32"))) for g in gradients)
+
+
+def _hash(*key: int) -> int:
+    """A seed of 31 bits: Keras on torch adds seed and count, so neighbours would share streams."""
+    return int(np.random.SeedSequence(key).generate_state(1)[0] >> 1)
+
+
+def _check_at_least_0(**arguments) -> None:
+    for name, value in arguments.items():
+        if not 0 <= value < math.inf:
+            raise ValueError(f"{name} must be at least 0 and finite. Received: {name}={value!r}")

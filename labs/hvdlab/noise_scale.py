@@ -1,0 +1,173 @@
+"""The gradient noise scale: how large a batch is worth its examples, measured while training.
+
+A gradient averaged over B examples is the true gradient G plus noise of covariance Sigma / B. The
+noise scale compares the two; it is a number of examples:
+
+    B_simple = tr(Sigma) / |G|^2
+
+With batches far below it, twice the batch nearly halves the steps; far above it, twice the batch
+nearly doubles the examples read for nothing. E|gradient|^2 = |G|^2 + tr(Sigma) / B is a straight
+line in 1 / B, so squared norms at two batch sizes give both unknowns. Data-parallel training has
+them nearly free: b examples a rank before the all-reduce, b x size after it.
+
+    scale = NoiseScale(b, b * hvd.size())
+    # every step: `local` and `averaged` are this rank's gradient before and after the all-reduce
+    scale.update(float(hvd.allreduce(squared_norm(local))), float(squared_norm(averaged)))
+
+Use the norms of all ranks, as above (one number is sent), and gradients that nothing has clipped,
+scaled or made noisy. NOTE: Horovod's torch optimizer averages *in place during* `backward()`, so
+afterwards `p.grad` is no longer local. Take the local norm earlier, in hooks, which run first:
+
+    norms = []
+    for p in model.parameters():
+        p.register_post_accumulate_grad_hook(lambda p: norms.append(squared_norm([p])))
+    loss.backward()          # now sum(norms) is the squared norm of the local gradient
+    optimizer.synchronize()  # and squared_norm(model.parameters()) that of the averaged one
+
+Source: McCandlish, Kaplan, Amodei, OpenAI Dota Team, An Empirical Model of Large-Batch Training,
+2018, arXiv:1812.06162: sections 2.2 and 2.3, appendix A.1.
+"""
+
+import math
+
+import numpy as np
+
+
+def estimate(small_norm2, big_norm2, small_batch: int, big_batch: int):
+    """Return unbiased estimates (G2, S) of |G|^2 and tr(Sigma), of the shape of the norms.
+
+        G2 = (B_big |G_big|^2 - B_small |G_small|^2) / (B_big - B_small)
+        S  = (|G_small|^2 - |G_big|^2) / (1 / B_small - 1 / B_big)
+
+    Each is noisy, and may be negative: average many of both before you divide. The ratio of one
+    step is biased, and so is the mean of ratios.
+
+    Args:
+        small_norm2, big_norm2: squared norms |G_small|^2, |G_big|^2; numbers or arrays, >= 0.
+        small_batch, big_batch: examples in each gradient, 1 <= small_batch < big_batch.
+
+    Raises:
+        ValueError: a batch size or a norm is out of range, or a norm is not finite.
+    """
+    _check_batches(small_batch, big_batch)
+    for name, norm2 in (("small_norm2", small_norm2), ("big_norm2", big_norm2)):
+        if not np.all(np.isfinite(norm2) & (np.asarray(norm2) >= 0)):
+            raise ValueError(f"{name} must be finite and at least 0. Received: {name}={norm2!r}")
+    G2 = (big_batch * big_norm2 - small_batch * small_norm2) / (big_batch - small_batch)
+    S = (small_norm2 - big_norm2) / (1 / small_batch - 1 / big_batch)
+    return G2, S
+
+
+class NoiseScale:
+    """The noise scale over the last 1 / (1 - decay) steps or so.
+
+    Numerator and denominator are smoothed apart: exponential moving averages, both divided by
+    1 - decay^steps, so that they are means from the first step on.
+
+    Args:
+        small_batch, big_batch: as in `estimate`; on N ranks b and b x N.
+        decay: from 0 (no smoothing) to below 1. Default 0.99.
+
+    Example:
+        >>> scale = NoiseScale(32, 128)
+        >>> scale.update(small_norm2=5.0, big_norm2=2.0)
+        128.0
+    """
+
+    def __init__(self, small_batch: int, big_batch: int, decay: float = 0.99):
+        _check_batches(small_batch, big_batch)
+        if not 0 <= decay < 1:
+            raise ValueError(f"decay must be a number from 0 to below 1. Received: decay={decay!r}")
+        self.small_batch, self.big_batch, self.decay = small_batch, big_batch, decay
+        self.steps = 0
+        self._averages = np.zeros(2)  # of G2 and S, before bias correction
+
+    def update(self, small_norm2: float, big_norm2: float) -> float:
+        """Take the squared norms of one step, as `estimate` does; return `noise_scale`.
+
+        Leave out steps whose gradients overflowed: NaN and inf raise a ValueError.
+        """
+        estimates = estimate(small_norm2, big_norm2, self.small_batch, self.big_batch)
+        self._averages = self.decay * self._averages + (1 - self.decay) * np.array(estimates)
+        self.steps += 1
+        return self.noise_scale
+
+    @property
+    def squared_gradient(self) -> float:
+        """Smoothed estimate of |G|^2; NaN before the first step."""
+        return self._corrected(0)
+
+    @property
+    def trace(self) -> float:
+        """Smoothed estimate of tr(Sigma); NaN before the first step."""
+        return self._corrected(1)
+
+    @property
+    def noise_scale(self) -> float:
+        """B_simple in examples; inf while the estimate of |G|^2 is not positive: smooth longer."""
+        G2, S = self.squared_gradient, self.trace
+        return math.inf if G2 <= 0 else S / G2
+
+    def _corrected(self, i) -> float:
+        if self.steps == 0:
+            return math.nan
+        return float(self._averages[i] / (1 - self.decay**self.steps))
+
+
+def steps_to_goal(batch, s_min: float, b_crit: float):
+    """Predict the optimizer steps that batches of `batch` examples take to a given loss.
+
+        S(B) = s_min (1 + b_crit / B),    examples E = B S(B) = s_min (B + b_crit)
+
+    s_min is what an enormous batch would take. At B = b_crit training takes twice the fewest steps
+    and reads twice the fewest examples. The noise scale predicts b_crit to an order of magnitude.
+
+    Args:
+        batch: examples a step, a number or an array, above 0.
+        s_min: steps, above 0.
+        b_crit: examples, at least 0.
+
+    Raises:
+        ValueError: an argument is out of range.
+    """
+    _check_positive("batch", batch)
+    _check_positive("s_min", s_min)
+    _check_not_negative("b_crit", b_crit)
+    return s_min * (1 + b_crit / np.asarray(batch))
+
+
+def optimal_learning_rate(batch, max_rate: float, noise_scale: float):
+    """Predict SGD's best learning rate: max_rate / (1 + noise_scale / batch).
+
+    Linear in the batch far below the noise scale, constant far above it, max_rate / 2 at it.
+
+    Args:
+        batch: examples a step, a number or an array, above 0.
+        max_rate: the best rate for the true gradient, above 0.
+        noise_scale: examples, at least 0.
+
+    Raises:
+        ValueError: an argument is out of range.
+    """
+    _check_positive("batch", batch)
+    _check_positive("max_rate", max_rate)
+    _check_not_negative("noise_scale", noise_scale)
+    return max_rate / (1 + noise_scale / np.asarray(batch))
+
+
+def _check_batches(small, big) -> None:
+    if not 1 <= small < big:
+        raise ValueError(
+            "small_batch must be at least 1 and big_batch larger than it. "
+            f"Received: small_batch={small!r}, big_batch={big!r}"
+        )
+
+
+def _check_positive(name, value) -> None:
+    if not np.all(np.asarray(value) > 0):
+        raise ValueError(f"{name} must be above 0. Received: {name}={value!r}")
+
+
+def _check_not_negative(name, value) -> None:
+    if not value >= 0:
+        raise ValueError(f"{name} must be at least 0. Received: {name}={value!r}")
