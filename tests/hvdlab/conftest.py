@@ -49,11 +49,11 @@ def run_ranks(request, tmp_path):
             start_new_session=True,
         )
         try:
-            output, _ = process.communicate(timeout=120)
+            output, _ = process.communicate(timeout=300)
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
             output, _ = process.communicate()
-            pytest.fail(f"{script} did not end within 120 s:\n{output[-4000:]}")
+            pytest.fail(f"{script} did not end within 300 s:\n{output[-4000:]}")
         return process.returncode, output
 
     return run

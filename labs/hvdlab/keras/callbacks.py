@@ -1,9 +1,8 @@
-"""Horovod's Keras callbacks for Keras 3, reached as `hvd.callbacks` after `import
-hvdlab.keras.horovod as hvd`.
+"""Horovod's Keras callbacks for Keras 3, as `hvd.callbacks` of `hvdlab.keras.horovod`.
 
 Every callback first refuses Horovod's own optimizer wrapper, which never averages in Keras 3, and
 turns XLA off, which cannot compile Horovod's operations (`jit_compile="auto"` turns it on where
-there is a GPU).
+there is a GPU). On PyTorch `jit_compile=True` works: `torch.compile` steps around them.
 
 Source: horovod/_keras/callbacks.py of Horovod 0.28.1; same names, arguments and learning rates.
 """
@@ -11,12 +10,15 @@ Source: horovod/_keras/callbacks.py of Horovod 0.28.1; same names, arguments and
 import keras
 
 import hvdlab.keras.horovod as hvd
+from hvdlab.keras.distributed_optimizer import backend
+from hvdlab.keras.schedules import velocities
 
 
 class _HorovodCallback(keras.callbacks.Callback):
     def on_train_begin(self, logs=None):
         hvd.warn_if_not_averaging(self.model.optimizer)
-        if hvd.size() > 1 and self.model.jit_compile:
+        xla = keras.backend.backend() == "tensorflow" and self.model.jit_compile
+        if hvd.size() > 1 and xla:
             self.model.jit_compile = False
             # fit() made the train function before it called us, but has not traced it yet.
             self.model.make_train_function(force=True)
@@ -27,23 +29,23 @@ class _HorovodCallback(keras.callbacks.Callback):
 class BroadcastGlobalVariablesCallback(_HorovodCallback):
     """Start every rank from the model weights and the optimizer state of one rank.
 
-    The broadcast happens when training begins. A model without a known input shape has no weights
-    yet at
-    that time: its broadcast follows its first batch, and that batch's gradients came from unequal
-    weights.
-    Seeds of dropout and shuffling are left alone: ranks should draw different numbers.
+    The broadcast happens when training begins. A model without a known input shape may have no
+    weights yet at that time: its broadcast follows its first batch, and that batch's gradients came
+    from unequal weights. Optimizer state is all of it: momentum, iterations, learning rate, loss
+    scale, accumulated gradients. Seeds of dropout and shuffling are left alone: ranks should draw
+    different numbers.
 
     Args:
         root_rank: the rank that sends.
-        device: accepted for compatibility. TensorFlow places the operation.
-        local_variables: Keras or TensorFlow variables that keep each rank's own value. Default:
-            none.
+        device: accepted for compatibility. The backend places the operation.
+        local_variables: Keras variables, or those of the backend, that keep each rank's own value.
+            Default: none.
     """
 
     def __init__(self, root_rank, device="", local_variables=None):
         super().__init__()
         self.root_rank = root_rank
-        self.local_variables = {id(v) for v in hvd._tf_variables(local_variables or [])}
+        self.local_variables = {id(v) for v in backend.native(local_variables or [])}
         self.broadcast_done = False
 
     def on_train_begin(self, logs=None):
@@ -60,7 +62,7 @@ class BroadcastGlobalVariablesCallback(_HorovodCallback):
         optimizer = self.model.optimizer
         if not optimizer.built:
             optimizer.build(self.model.trainable_variables)
-        variables = hvd._tf_variables(self.model.weights + optimizer.variables)
+        variables = backend.native(self.model.weights + optimizer.variables)
         hvd.broadcast_variables(
             [v for v in variables if id(v) not in self.local_variables], self.root_rank
         )
@@ -68,29 +70,54 @@ class BroadcastGlobalVariablesCallback(_HorovodCallback):
 
 
 class MetricAverageCallback(_HorovodCallback):
-    """Replace the epoch's metrics, validation included, by their averages over ranks.
+    """Replace the epoch's metrics, validation included, by those over the examples of all ranks.
 
-    Put it before callbacks that read metrics (ReduceLROnPlateau, ModelCheckpoint, TensorBoard). It
-    is a mean
-    over ranks: give every rank the same number of samples.
+    Every example counts once, also where ranks hold unequal numbers of them: see
+    `hvd.average_metrics`. Other logs, such as those of a `train_step` of your own, become their mean
+    over ranks. Put it before callbacks that read metrics (ReduceLROnPlateau, EarlyStopping,
+    ModelCheckpoint, TensorBoard), which then decide the same on all ranks. What `evaluate` returns
+    is still this rank's: call `hvd.average_metrics(model)` after it.
 
     Args:
-        device: accepted for compatibility. TensorFlow places the operation.
+        device: accepted for compatibility. The backend places the operation.
     """
 
     def __init__(self, device=""):
         super().__init__()
+        self._own = None  # this rank's metrics in this epoch, by the name in the logs
+        self._all = None  # those over the examples of all ranks
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self._own, self._all = {}, {}
+
+    def on_test_begin(self, logs=None):
+        if self._own == {}:  # in fit(), and evaluate() resets the metrics in a moment
+            self._collect("")
+
+    def on_test_end(self, logs=None):
+        if self._own:
+            self._collect("val_")
 
     def on_epoch_end(self, epoch, logs=None):
-        # Sorted, so that all ranks send their metrics in the same order.
-        names = sorted(logs or {})
+        if not self._own:
+            self._collect("")
+        names = sorted(name for name, value in (logs or {}).items() if isinstance(value, float))
         if names:
-            averages = hvd.allreduce([float(logs[name]) for name in names], name="metrics")
-            logs.update(zip(names, averages.numpy().tolist(), strict=True))
+            is_metric = [float(self._own.get(name) == logs[name]) for name in names]
+            means = hvd.allreduce([*(logs[name] for name in names), *is_metric], name="logs")
+            means = keras.ops.convert_to_numpy(means).reshape(2, -1).tolist()
+            for name, mean, is_metric in zip(names, *means, strict=True):
+                logs[name] = self._all[name] if is_metric == 1 else mean
+        self._own = None
+
+    def _collect(self, prefix):
+        own, of_all = hvd.local_metrics(self.model), hvd.average_metrics(self.model)
+        self._own.update({prefix + name: value for name, value in own.items()})
+        self._all.update({prefix + name: value for name, value in of_all.items()})
 
 
 class LearningRateScheduleCallback(_HorovodCallback):
-    """Set the learning rate to `initial_lr * multiplier(epoch)` from `start_epoch` to before
+    """Set the learning rate to `initial_lr * multiplier(epoch)` in epochs `start_epoch` to before
     `end_epoch`.
 
     Args:
@@ -100,10 +127,10 @@ class LearningRateScheduleCallback(_HorovodCallback):
         end_epoch: first epoch not to act in. Default None: never stop.
         staircase: True (default): once an epoch, and the multiplier receives an int. False: every
             batch, and it receives epoch + batch / steps_per_epoch.
-        momentum_correction: when the rate changes, scale the velocity of SGD and RMSprop by new /
-            old rate, since their velocity contains the old rate (Goyal et al., Accurate, Large
-            Minibatch SGD, 2017, section 3, arXiv:1706.02677). Horovod scales the coefficient for
-            one step instead, which Keras 3 compiles in as a constant; for plain momentum the
+        momentum_correction: when the rate changes, scale the velocity of SGD and RMSprop by
+            new / old rate, since their velocity contains the old rate (Goyal et al., Accurate,
+            Large Minibatch SGD, 2017, section 3, arXiv:1706.02677). Horovod scales the coefficient
+            for one step instead, which Keras 3 compiles in as a constant; for plain momentum the
             weights are the same. Default True.
         steps_per_epoch: batches an epoch. Default: asked from `fit`.
 
@@ -167,18 +194,8 @@ class LearningRateScheduleCallback(_HorovodCallback):
         old, new = self._learning_rate(), self.initial_lr * multiplier
         self.model.optimizer.learning_rate = new
         if self.momentum_correction and old > 0 and new != old:
-            for velocity in _velocities(self.model.optimizer):
+            for velocity in velocities(self.model.optimizer):
                 velocity.assign(velocity * (new / old))
-
-
-def _velocities(optimizer):
-    """Return the variables that hold sums of learning rate x gradient."""
-    optimizer = getattr(optimizer, "inner_optimizer", optimizer)
-    if isinstance(optimizer, keras.optimizers.SGD):
-        return getattr(optimizer, "momentums", [])
-    if isinstance(optimizer, keras.optimizers.RMSprop):
-        return getattr(optimizer, "_momentums", [])
-    return []
 
 
 class LearningRateWarmupCallback(LearningRateScheduleCallback):
@@ -186,7 +203,7 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
 
         lr(epoch) = initial_lr / size * (1 + epoch * (size - 1) / warmup_epochs)
 
-    where epoch counts batches too and is taken at a batch's end: the last batch of warmup gets
+    where epoch counts batches too and is taken at a batch's end: the last batch of the warmup gets
     initial_lr.
 
     Args:

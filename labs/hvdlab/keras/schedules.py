@@ -17,6 +17,8 @@ A batch that grows needs no class: make new `Batches` and call `fit` each epoch.
 
 import keras
 
+from hvdlab.keras.optimizers import LARS
+
 
 @keras.saving.register_keras_serializable(package="hvdlab")
 class Schedule(keras.optimizers.schedules.LearningRateSchedule):
@@ -68,10 +70,10 @@ class ScheduleCallback(keras.callbacks.Callback):
 
     Args:
         schedule: function step -> learning rate.
-        momentum_correction: when the rate changes, scale the velocity of SGD and RMSprop by new /
-            old rate, since Keras' velocity contains the old rate (Goyal et al., Accurate, Large
-            Minibatch SGD, 2017, section 3, arXiv:1706.02677). A rate of 0 forgets the velocity.
-            Default False.
+        momentum_correction: when the rate changes, scale the velocity of SGD, RMSprop and LARS in
+            its paper form by new / old rate, since that velocity contains the old rate (Goyal et
+            al., Accurate, Large Minibatch SGD, 2017, section 3, arXiv:1706.02677). A rate of 0
+            forgets the velocity. Default False.
 
     Raises:
         ValueError: `schedule` is no function.
@@ -101,6 +103,8 @@ def velocities(optimizer):
         return getattr(optimizer, "momentums", [])
     if isinstance(optimizer, keras.optimizers.RMSprop):
         return getattr(optimizer, "_momentums", [])
+    if isinstance(optimizer, LARS) and optimizer.momentum_form == "paper":
+        return getattr(optimizer, "_velocities", [])
     return []
 
 

@@ -1,4 +1,4 @@
-"""hvd.callbacks on two ranks: learning rates, averaged metrics, momentum correction."""
+"""hvd.callbacks on two ranks: learning rates, metrics of all ranks, momentum correction."""
 
 import pytest
 
@@ -7,6 +7,9 @@ pytest.importorskip("horovod", reason="needs Horovod: run `make setup`")
 
 
 @pytest.mark.mpi
-def test_rates_metrics_and_momentum_match_their_formulas(run_ranks):
-    code, output = run_ranks("callbacks.py")
+@pytest.mark.parametrize("backend", ["tensorflow", "torch"])
+def test_rates_metrics_and_momentum_match_their_formulas(run_ranks, backend):
+    if backend == "torch":
+        pytest.importorskip("torch", reason="needs PyTorch: run `make setup`")
+    code, output = run_ranks("callbacks.py", KERAS_BACKEND=backend)
     assert code == 0, output[-4000:]

@@ -10,59 +10,76 @@ pytest.importorskip("tensorflow", reason="needs TensorFlow: run `make setup`")
 pytest.importorskip("horovod", reason="needs Horovod: run `make setup`")
 
 
-@pytest.mark.mpi
-@pytest.mark.parametrize(
-    "script",
-    [
-        pytest.param("equals_serial.py", marks=pytest.mark.slow),
-        "custom_loops.py",
-        "fit_safety.py",
-    ],
-)
-def test_two_ranks_stay_equal_at_every_step(run_ranks, script):
-    code, output = run_ranks(script)
-    assert code == 0, output[-4000:]
-    if script == "fit_safety.py":
-        assert output.count("continuing with jit_compile=False") == 1, output[-4000:]
+@pytest.fixture
+def run(run_ranks):
+    """Return a function that runs a rank script, which must end with 0; it returns the output."""
+
+    def run(script, np=2, **environment):
+        if environment.get("KERAS_BACKEND") == "torch":
+            pytest.importorskip("torch", reason="needs PyTorch: run `make setup`")
+        code, output = run_ranks(script, np, **environment)
+        assert code == 0, output[-4000:]
+        return output
+
+    return run
 
 
 @pytest.mark.mpi
-def test_collectives_take_numbers_arrays_tensors_and_variables(run_ranks):
-    code, output = run_ranks("values.py")
-    assert code == 0, output[-4000:]
-
-
-@pytest.mark.mpi
-def test_horovods_own_module_diverges_in_silence_and_is_recognised(run_ranks):
-    code, output = run_ranks("official_module.py")
-    assert code == 0, output[-4000:]
-
-
-@pytest.mark.mpi
-def test_horovods_own_module_is_right_on_legacy_keras(run_ranks):
+@pytest.mark.slow
+def test_two_ranks_equal_one_process_and_legacy_keras(run):
     pytest.importorskip("tf_keras", reason="needs tf-keras: run `make setup`")
-    code, output = run_ranks("legacy_keras.py", TF_USE_LEGACY_KERAS="1")
-    assert code == 0, output[-4000:]
+    run("legacy_keras.py", TF_USE_LEGACY_KERAS="1")
+    run("equals_serial.py", KERAS_BACKEND="tensorflow")
+    run("equals_serial.py", KERAS_BACKEND="torch")
 
 
-def test_refusals_names_and_state_in_one_process(run_ranks):
-    code, output = run_ranks("refusals.py", np=1)
-    assert code == 0, output[-4000:]
+@pytest.mark.mpi
+def test_custom_loops_equal_one_process(run):
+    run("custom_loops.py")
 
 
-HIDE_HOROVOD = "import sys; sys.modules['horovod.tensorflow'] = None; "
+@pytest.mark.mpi
+def test_fit_is_safe_and_one_process_goes_on(run):
+    output = run("fit_safety.py")
+    assert output.count("continuing with jit_compile=False") == 1, output[-4000:]
+    run("resume.py", np=1)
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("backend", ["tensorflow", "torch"])
+def test_collectives_take_numbers_arrays_tensors_and_variables(run, backend):
+    run("values.py", KERAS_BACKEND=backend)
+
+
+@pytest.mark.mpi
+@pytest.mark.slow
+def test_each_process_set_trains_a_model_of_its_own(run):
+    run("process_sets.py", np=4, KERAS_BACKEND="torch")
+
+
+@pytest.mark.mpi
+def test_horovods_own_module_diverges_in_silence_and_is_recognised(run):
+    run("official_module.py")
+
+
+def test_refusals_names_and_state_in_one_process(run):
+    run("refusals.py", np=1)
+
+
+HIDE = "import sys; sys.modules['horovod.{}'] = None; "
 
 
 @pytest.mark.parametrize(
     ("environment", "before", "sentence"),
     [
+        ({"KERAS_BACKEND": "numpy"}, "", "needs Keras on TensorFlow or PyTorch, not on numpy"),
+        ({"TF_USE_LEGACY_KERAS": "1"}, "", "import horovod.tensorflow.keras as hvd, or unset"),
+        ({}, HIDE.format("tensorflow"), "its tensorflow extension is missing: run `make setup`"),
         (
             {"KERAS_BACKEND": "torch"},
-            "",
-            "set KERAS_BACKEND=tensorflow before Python starts, or use",
+            HIDE.format("torch"),
+            "its torch extension is missing: run `make setup`",
         ),
-        ({"TF_USE_LEGACY_KERAS": "1"}, "", "import horovod.tensorflow.keras as hvd, or unset"),
-        ({}, HIDE_HOROVOD, "run `make setup`"),
     ],
 )
 def test_wrong_set_up_is_told_in_one_sentence(environment, before, sentence):

@@ -7,6 +7,7 @@ pytest.importorskip("tensorflow", reason="needs TensorFlow: run `make setup`")
 import keras  # noqa: E402
 
 from hvdlab.batches import Batches  # noqa: E402
+from hvdlab.keras import LARS  # noqa: E402
 from hvdlab.keras.schedules import Schedule, ScheduleCallback  # noqa: E402
 from hvdlab.schedules import (  # noqa: E402
     batch_growth,
@@ -190,12 +191,13 @@ def test_a_rate_of_zero_forgets_the_velocity():
     assert_rates(weights, [0.1, 0.1 * (MOMENTUM + 1), 0, 0.1])
 
 
-def test_momentum_correction_reaches_rmsprop_and_a_wrapped_optimizer():
+def test_momentum_correction_reaches_rmsprop_lars_and_a_wrapped_optimizer():
     def constant_rate(optimizer):
         return path(compiled(optimizer), 6, callbacks=[ScheduleCallback(constant(0.1), True)])
 
     for make in (
         lambda: keras.optimizers.RMSprop(0.1, momentum=0.9),
+        lambda: LARS(0.1, momentum_form="paper"),
         lambda: keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.1, momentum=0.9), 1.0),
     ):
         assert constant_rate(make()) == path(compiled(make()), 6)  # nothing to correct
@@ -212,7 +214,8 @@ def test_momentum_correction_reaches_rmsprop_and_a_wrapped_optimizer():
 
 def _velocity(optimizer):
     optimizer = getattr(optimizer, "inner_optimizer", optimizer)
-    (variable,) = [v for v in optimizer.variables if "momentum" in v.path]
+    name = "velocity" if isinstance(optimizer, LARS) else "momentum"
+    (variable,) = [v for v in optimizer.variables if name in v.path]
     return variable.numpy().item()
 
 

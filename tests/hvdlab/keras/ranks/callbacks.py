@@ -63,34 +63,88 @@ model.compile(hvd.DistributedOptimizer(SGD(0.4)), "mse")
 callback = Schedule(1.0, lambda epoch: 1.0, staircase=False)
 raises(ValueError, "steps_per_epoch", model.fit, endless(), verbose=0, callbacks=[callback])
 
-# Metrics, validation included: on each rank the mean of both ranks' own values.
-local = {}
+# Metrics count every example once: rank 0 holds 7 of 11 held-out examples, and 24 of 45 others.
+labels = (y[:, 0] > 0).astype("f4")[:, None]
+held_out = slice(0, 7) if hvd.rank() == 0 else slice(7, 11)
+full_x, full_labels = data()[0], (data()[1][:, 0] > 0).astype("f4")[:, None]
+model = keras.Sequential([keras.Input((5,)), keras.layers.Dense(1, activation="sigmoid")])
+model.set_weights([np.linspace(-1, 1, 5)[:, None], np.zeros(1)])
+metrics = [
+    "accuracy",
+    keras.metrics.AUC(name="auc"),
+    keras.metrics.R2Score(name="r2"),
+    keras.metrics.TruePositives(name="hits"),
+]
+model.compile(hvd.DistributedOptimizer(SGD(0.4)), "binary_crossentropy", metrics=metrics)
 
 
-class Local(keras.callbacks.Callback):
-    def on_epoch_end(self, epoch, logs=None):
-        local.update(logs)
+def evaluate(rows, batch_size=3):
+    options = {"batch_size": batch_size, "verbose": 0, "return_dict": True}
+    return model.evaluate(full_x[rows], full_labels[rows], **options)
 
 
-class Seen(keras.callbacks.Callback):
+whole = evaluate(slice(0, 11))
+own = evaluate(held_out)
+assert own == hvd.local_metrics(model) and own.keys() == whole.keys()
+for _ in range(2):  # it leaves the model's own states alone
+    everybody = hvd.average_metrics(model)
+    for name, value in whole.items():
+        both = hvd.allgather(own[name]).numpy()
+        assert abs(both.mean() - value) > 1e-3, f"{name}: a mean over ranks must be wrong here"
+        assert abs(everybody[name] - value) < 1e-6, name
+assert own == hvd.local_metrics(model)
+
+
+class Logs(keras.callbacks.Callback):
+    """Keep what this place in the list of callbacks sees, and add a log that is no metric."""
+
     def on_epoch_end(self, epoch, logs=None):
         self.logs = dict(logs)
+        logs["rank"] = float(hvd.rank())
 
 
-model.compile(hvd.DistributedOptimizer(SGD(0.01)), "mse", metrics=["mae"])
-seen = Seen()
-history = model.fit(
-    x,
-    y,
-    validation_data=(x * (1 + hvd.rank()), y),
-    verbose=0,
-    callbacks=[Local(), hvd.callbacks.MetricAverageCallback(), seen],
-).history
-assert set(local) == {"loss", "mae", "val_loss", "val_mae"}
-for name in sorted(local):
-    both = hvd.allgather(local[name]).numpy()
-    assert both[0] != both[1], name
-    np.testing.assert_allclose([seen.logs[name], history[name][0]], both.mean(), rtol=1e-6)
+for validation_freq in (1, 2):
+    before, after = Logs(), Logs()
+    rows = slice(None) if hvd.rank() == 0 else slice(0, 21)
+    history = model.fit(
+        x[rows],
+        labels[rows],
+        batch_size=BATCH_SIZE,
+        validation_data=(full_x[held_out], full_labels[held_out]),
+        validation_freq=validation_freq,
+        shuffle=False,
+        verbose=0,
+        callbacks=[before, hvd.callbacks.MetricAverageCallback(), after],
+    ).history
+    seen = hvd.allgather_object(after.logs)
+    assert seen[0] == seen[1] and after.logs["rank"] == 0.5
+    local = hvd.allgather_object(before.logs)
+    for name in ("loss", "accuracy"):
+        weighted = (24 * local[0][name] + 21 * local[1][name]) / 45
+        assert abs(sum(rank[name] for rank in local) / 2 - weighted) > 1e-3, name
+        np.testing.assert_allclose([after.logs[name], history[name][0]], weighted, rtol=1e-5)
+    assert ("val_loss" in after.logs) == (validation_freq == 1)
+    if validation_freq == 1:
+        for name, value in evaluate(slice(0, 11)).items():
+            assert abs(after.logs[f"val_{name}"] - value) < 1e-6, name
+        assert abs(local[0]["val_loss"] - local[1]["val_loss"]) > 1e-3
+
+
+class Maximum(keras.metrics.Metric):
+    def __init__(self):
+        super().__init__(name="maximum")
+        self.maximum = self.add_variable((), "zeros", aggregation="none")
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        self.maximum.assign(keras.ops.max(y_pred))
+
+    def result(self):
+        return self.maximum
+
+
+model.compile("sgd", "mse", metrics=[Maximum()])
+model.evaluate(x[:4], labels[:4], verbose=0)
+raises(ValueError, "aggregation='none' of 'maximum/", hvd.average_metrics, model)
 
 
 # Momentum correction (Goyal et al. 2017, eq. 10): v <- m (new lr / old lr) v + new lr g.

@@ -50,14 +50,14 @@ custom_loop(SGD(0.05, 0.9), hvd.DistributedGradientTape)
 
 
 # Embeddings give IndexedSlices. Token 1 occurs on both ranks and twice within one: rows must meet.
-def embedding_gradients(make_optimizer, distributed, batch, **wrap_options):
+def embedding_gradients(make_optimizer, distributed, batch, steps=3, **wrap_options):
     table = keras.Variable(np.linspace(-1, 1, 12).reshape(4, 3).astype("f4"))
     unused = keras.Variable([5.0])
     optimizer = make_optimizer()
     if distributed:
         optimizer = hvd.DistributedOptimizer(optimizer, **wrap_options)
     optimizer.build([table, unused])
-    for _ in range(3):
+    for _ in range(steps):
         with tf.GradientTape() as tape:
             loss = tf.reduce_mean(tf.square(tf.gather(table.value, batch) - 0.3))
         grads = tape.gradient(loss, [table.value, unused.value])
@@ -69,11 +69,16 @@ def embedding_gradients(make_optimizer, distributed, batch, **wrap_options):
 
 
 union = [[1, 1, 0, 1], [2, 1, 2, 3]]
+passes = {"backward_passes_per_step": 3, "average_aggregated_gradients": True}
 for make in (sgd, lambda: Adam(0.1), lambda: RMSprop(0.1)):
     # A serial run without repeated rows: the dense gradient, summed before the optimizer sees it.
     as_dense = embedding_gradients(make, True, union[hvd.rank()], sparse_as_dense=True)
-    sparse = embedding_gradients(make, True, union[hvd.rank()])
+    sparse = embedding_gradients(make, True, union[hvd.rank()], gradient_predivide_factor=2.0)
     np.testing.assert_allclose(sparse, as_dense, rtol=0, atol=1e-6)
+    # Three passes over equal rows are one step.
+    in_passes = embedding_gradients(make, True, union[hvd.rank()], **passes)
+    once = embedding_gradients(make, True, union[hvd.rank()], 1, sparse_as_dense=True)
+    np.testing.assert_allclose(in_passes, once, rtol=0, atol=1e-6)
     assert as_dense[-1] == 5.0
 np.testing.assert_allclose(
     embedding_gradients(sgd, True, union[hvd.rank()]),
