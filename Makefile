@@ -19,8 +19,10 @@ test: setup ## run the whole test suite
 lab: setup ## open JupyterLab on notebooks/
 	@.venv/bin/jupyter lab --notebook-dir=notebooks
 
-bench: setup ## images/s of Horovod and of torch DDP at 1 and 2 ranks, side by side
-	@.venv/bin/hvdlab bench throughput
+bench: setup ## measure this machine beside peers: throughput, optimizers, ghost batch norm, exchange; JSON in runs/bench
+	@mkdir -p runs/bench
+	@for what in throughput optimizers normalization exchange; do \
+	    .venv/bin/hvdlab bench $$what --json runs/bench/$$what.json || exit 1; done
 
 check: setup ## lint and formatting
 	@.venv/bin/ruff check . && .venv/bin/ruff format --check .
