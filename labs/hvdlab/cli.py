@@ -80,7 +80,6 @@ def parser() -> argparse.ArgumentParser:
     optimizers.add_argument(
         "--threads", type=_count, nargs="+", default=[1, 2], help="(default: 1 2)"
     )
-    normalization.add_argument("--threads", type=_count, default=1, help="(default: 1)")
     return top
 
 
@@ -157,8 +156,8 @@ def bench(args: argparse.Namespace) -> int:
         elif args.what == "normalization":
             from hvdlab.bench.normalization import normalization, show
 
-            found = normalization(args.repeats, args.threads, tell)
-            show(found, args.threads, console)
+            found = normalization(args.repeats, tell)
+            show(found, console)
         else:
             from hvdlab.bench.exchange import exchange, show
 

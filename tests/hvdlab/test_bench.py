@@ -40,11 +40,12 @@ def test_exchange():
         assert label in shown(exchange.show, found, 8)
 
 
+@pytest.mark.mpi
 @pytest.mark.slow
 def test_normalization():
     found = normalization.normalization(repeats=1, tell=silent)
     assert len(found) == 3
-    assert "Keras on TensorFlow" in shown(normalization.show, found, 1)
+    assert "Keras on TensorFlow" in shown(normalization.show, found)
 
 
 def test_optimizers(monkeypatch):

@@ -1,21 +1,33 @@
-"""Forward and backward time of ghost batch norm beside the framework's own batch norm."""
+"""Forward and backward time of ghost batch norm beside the framework's own batch norm.
 
+Each variant is a process of its own (`python -m hvdlab.bench.normalization VARIANT REPEATS`) with one
+thread; in it the two layers take turns.
+"""
+
+import os
 import statistics
+import sys
 import time
 
 from rich.console import Console
 from rich.table import Table
 
+from hvdlab.bench import ranks
+
+VARIANTS = {
+    "torch, contiguous": "contiguous_format",
+    "torch, channels last": "channels_last",
+    "Keras on TensorFlow": "keras",
+}
 SHAPE, GHOST_SIZE = (256, 64, 32, 32), 32  # batch, channels, height, width
 
 
-def torch_steps(threads: int, memory_format: str) -> dict:
+def torch_steps(memory_format: str) -> dict:
     """Name -> a function that runs the layer forward and backward."""
     import torch
 
     from hvdlab.torch.normalization import GhostBatchNorm2d
 
-    torch.set_num_threads(threads)
     x = torch.randn(SHAPE).to(memory_format=getattr(torch, memory_format)).requires_grad_()
     dy = torch.randn_like(x)
 
@@ -27,13 +39,12 @@ def torch_steps(threads: int, memory_format: str) -> dict:
     return {"plain": lambda: step(plain), "ghost": lambda: step(ghost)}
 
 
-def keras_steps(threads: int) -> dict:
+def keras_steps() -> dict:
     import keras
     import tensorflow as tf
 
     from hvdlab.keras.normalization import GhostBatchNorm
 
-    tf.config.threading.set_intra_op_parallelism_threads(threads)
     batch, channels, height, width = SHAPE
     x = tf.Variable(tf.random.normal((batch, height, width, channels)))
     dy = tf.random.normal(x.shape)
@@ -53,28 +64,29 @@ def keras_steps(threads: int) -> dict:
     return {"plain": plain, "ghost": ghost}
 
 
-def normalization(repeats: int = 20, threads: int = 1, tell=print) -> dict:
-    """Variant -> {"plain": [ms], "ghost": [ms]}, the two in turns."""
-    variants = {
-        "torch, contiguous": lambda: torch_steps(threads, "contiguous_format"),
-        "torch, channels last": lambda: torch_steps(threads, "channels_last"),
-        "Keras on TensorFlow": lambda: keras_steps(threads),
-    }
+def measure(variant: str, repeats: int) -> dict[str, list[float]]:
+    """Milliseconds of `repeats` steps of "plain" and "ghost"."""
+    steps = keras_steps() if variant == "keras" else torch_steps(variant)
+    times = {name: [] for name in steps}
+    for round in range(repeats + 3):
+        for name, step in steps.items():
+            started = time.perf_counter()
+            step()
+            if round >= 3:  # after those that warm up
+                times[name].append(1000 * (time.perf_counter() - started))
+    return times
+
+
+def normalization(repeats: int = 20, tell=print) -> dict:
+    """Label -> {"plain": [ms], "ghost": [ms]}."""
     found = {}
-    for label, make in variants.items():
+    for label, variant in VARIANTS.items():
         tell(f"{label}: {repeats} rounds ...")
-        steps = make()
-        times = found[label] = {name: [] for name in steps}
-        for round in range(repeats + 3):
-            for name, step in steps.items():
-                started = time.perf_counter()
-                step()
-                if round >= 3:
-                    times[name].append(1000 * (time.perf_counter() - started))
+        (found[label],) = ranks.run(__name__, 1, variant, repeats, CUDA_VISIBLE_DEVICES="-1")
     return found
 
 
-def show(found: dict, threads: int, console: Console) -> None:
+def show(found: dict, console: Console) -> None:
     table = Table(box=None, header_style="dim", padding=(0, 2))
     for title in ("layer", "plain", "ghost", "ratio", "min .. max"):
         table.add_column(title, justify="left" if title == "layer" else "right")
@@ -89,6 +101,11 @@ def show(found: dict, threads: int, console: Console) -> None:
         )
     console.print(
         f"{'x'.join(map(str, SHAPE))}, ghosts of {GHOST_SIZE}, forward and backward, "
-        f"{threads} threads, medians of {len(ratios)} rounds"
+        f"one thread, medians of {len(ratios)} rounds"
     )
     console.print(table)
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("KERAS_BACKEND", "tensorflow")
+    ranks.tell(measure(sys.argv[1], int(sys.argv[2])))

@@ -26,9 +26,14 @@ N = 24  # updates
 @pytest.fixture(autouse=True)
 def float64():
     """Rates are float32 by default, whose rounding could hide a small mistake."""
-    keras.config.set_floatx("float64")
+    before = keras.config.floatx(), keras.config.dtype_policy()
+    keras.config.set_floatx("float64")  # of optimizers
+    keras.config.set_dtype_policy(
+        "float64"
+    )  # of layers: once asked for, it no longer follows floatx
     yield
-    keras.config.set_floatx("float32")
+    keras.config.set_floatx(before[0])
+    keras.config.set_dtype_policy(before[1])
 
 
 def number(tensor):
