@@ -145,9 +145,10 @@ def show(found: list[dict], console: Console) -> None:
     for part in found:
         times = part["milliseconds"]
         weights = sum(math.prod(shape) for shape in NETWORKS[part["network"]]())
-        table = Table(box=None, header_style="dim", padding=(0, 2))
-        for title in ("optimizer", "ms", "min .. max", "to the best peer", "to torch, fused"):
-            table.add_column(title, justify="left" if title == "optimizer" else "right")
+        table = Table(box=None, header_style="dim", padding=(0, 1))
+        table.add_column("optimizer", no_wrap=True)
+        for title in ("ms", "min .. max", "to best peer", "to torch fused"):
+            table.add_column(title, justify="right", no_wrap=True)
         for label, values in times.items():
             algorithm = algorithms[label]
             peers = [k for k in times if algorithms[k] == algorithm and not k.startswith("hvdlab")]
