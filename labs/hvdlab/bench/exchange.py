@@ -16,9 +16,9 @@ from rich.table import Table
 from hvdlab.bench import ranks
 
 VARIANTS = {
-    "Keras 3, hvdlab.keras.horovod": "keras",
-    "legacy Keras, horovod.tensorflow.keras": "legacy",
-    "PyTorch, horovod.torch": "torch",
+    "Keras 3": "keras",
+    "legacy Keras": "legacy",
+    "PyTorch": "torch",
 }
 WARM_UP_STEPS = 10
 
@@ -148,7 +148,7 @@ def show(found: dict, batch_size: int, console: Console) -> None:
         "cost min .. max",
         "of the step",
     ):
-        table.add_column(title, justify="left" if title == "binding" else "right")
+        table.add_column(title, justify="left" if title == "network in" else "right")
     for label, times in found.items():
         pairs = list(zip(times["alone"], times["exchanged"], strict=True))
         costs = [exchanged - alone for alone, exchanged in pairs]

@@ -147,7 +147,7 @@ def show(found: list[dict], console: Console) -> None:
         weights = sum(math.prod(shape) for shape in NETWORKS[part["network"]]())
         table = Table(box=None, header_style="dim", padding=(0, 1))
         table.add_column("optimizer", no_wrap=True)
-        for title in ("ms", "min .. max", "to best peer", "to torch fused"):
+        for title in ("ms", "min .. max", "to best peer", "to fused"):
             table.add_column(title, justify="right", no_wrap=True)
         for label, values in times.items():
             algorithm = algorithms[label]
