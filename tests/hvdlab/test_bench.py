@@ -10,7 +10,14 @@ pytest.importorskip("torch", reason="needs PyTorch: run `make setup`")
 pytest.importorskip("tensorflow", reason="needs TensorFlow: run `make setup`")
 pytest.importorskip("horovod", reason="needs Horovod: run `make setup`")
 
-from hvdlab.bench import exchange, normalization, optimizers, ranks, throughput  # noqa: E402
+from hvdlab.bench import (  # noqa: E402
+    exchange,
+    keras_optimizers,
+    normalization,
+    optimizers,
+    ranks,
+    throughput,
+)
 
 
 def shown(show, *arguments) -> str:
@@ -48,12 +55,12 @@ def test_normalization():
     assert "Keras on TensorFlow" in shown(normalization.show, found)
 
 
-def test_optimizers(monkeypatch):
-    small = {"resnet50": lambda: [(8, 4), (8,)]}
-    monkeypatch.setattr(optimizers, "NETWORKS", small)
+@pytest.mark.mpi
+@pytest.mark.slow
+def test_optimizers():
     found = optimizers.optimizer_steps(["resnet50"], [1], repeats=1, tell=silent)
     table = shown(optimizers.show, found)
-    for label in optimizers.optimizers():
+    for label in optimizers.optimizers() | keras_optimizers.KERAS_OPTIMIZERS:
         assert label in table
 
 

@@ -13,6 +13,8 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
+from hvdlab.bench import ranks
+from hvdlab.bench.keras_optimizers import KERAS_OPTIMIZERS
 from hvdlab.torch.optimizers import LAMB, LARS, NovoGrad
 
 
@@ -135,13 +137,18 @@ def optimizer_steps(networks, threads, repeats: int = 20, tell=print) -> list[di
         for count in threads:
             tell(f"{network}, {count} threads: {repeats} rounds ...")
             times = measure(NETWORKS[network](), repeats, count)
+            if count == 1:
+                module = "hvdlab.bench.keras_optimizers"  # TensorFlow in a process of its own
+                (keras_times,) = ranks.run(module, 1, network, repeats, CUDA_VISIBLE_DEVICES="-1")
+                times |= keras_times
             found.append({"network": network, "threads": count, "milliseconds": times})
     return found
 
 
 def show(found: list[dict], console: Console) -> None:
     """Medians, and the median over rounds of the ratio to the peers of the same round."""
-    algorithms = {label: algorithm for label, (algorithm, _) in optimizers().items()}
+    known = optimizers() | KERAS_OPTIMIZERS
+    algorithms = {label: algorithm for label, (algorithm, _) in known.items()}
     for part in found:
         times = part["milliseconds"]
         weights = sum(math.prod(shape) for shape in NETWORKS[part["network"]]())
@@ -151,7 +158,13 @@ def show(found: list[dict], console: Console) -> None:
             table.add_column(title, justify="right", no_wrap=True)
         for label, values in times.items():
             algorithm = algorithms[label]
-            peers = [k for k in times if algorithms[k] == algorithm and not k.startswith("hvdlab")]
+            peers = [
+                k
+                for k in times
+                if algorithms[k] == algorithm
+                and not k.startswith("hvdlab")
+                and ("Keras" in k) == ("Keras" in label)
+            ]
             best = min(peers, key=lambda k: statistics.median(times[k]), default=None)
             fused = "torch AdamW, fused" if algorithm in ("LAMB", "AdamW") else "torch SGD, fused"
             ours = label.startswith("hvdlab")
@@ -160,7 +173,7 @@ def show(found: list[dict], console: Console) -> None:
                 f"{statistics.median(values):.1f}",
                 f"{min(values):.1f} .. {max(values):.1f}",
                 f"{_ratio(values, times[best]):.2f}" if ours and best else "",
-                f"{_ratio(values, times[fused]):.2f}",
+                "" if "Keras" in label else f"{_ratio(values, times[fused]):.2f}",
             )
         console.print(
             f"{part['network']}: {weights / 1e6:.1f} M weights, {part['threads']} threads, "
