@@ -1,14 +1,25 @@
-"""How N ranks are started on this machine: the command and the environment it needs (stdlib only).
+"""How N ranks are started on this machine: the command, the environment it needs, and their end.
 
 `mpirun -np N python script.py` typed by hand works too; what the environment below adds is speed on
 a CPU (and permission, for root and for more ranks than cores).
 """
 
 import os
+import subprocess
 import sys
+import threading
 from pathlib import Path
 
+import psutil
+
 from hvdlab.hardware import usable_cores
+
+
+class LaunchError(Exception):
+    """Ranks that failed or did not end: one sentence, then what they printed last."""
+
+    def _render_traceback_(self):  # what IPython shows instead of a traceback
+        return [str(self)]
 
 
 def command(ranks: int, script: str | Path, *arguments: str) -> list[str]:
@@ -39,3 +50,77 @@ def environment(ranks: int) -> dict[str, str]:
     if os.geteuid() == 0:
         variables["OMPI_ALLOW_RUN_AS_ROOT"] = variables["OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"] = "1"
     return variables
+
+
+def run(
+    script: str | Path,
+    *arguments,
+    ranks: int = 2,
+    timeout: float = 600,
+    show: bool = True,
+    **variables: str,
+) -> str:
+    """Run `mpirun -np RANKS python SCRIPT ARGUMENTS`, and return what its ranks print.
+
+    Nothing that it starts outlives the call: an interrupt (the stop button of a notebook), an error
+    and the time limit all end every rank.
+
+    Args:
+        arguments: of the script, turned into text.
+        timeout: seconds.
+        show: print each line as it comes.
+        variables: of the environment, beside those of `environment(ranks)`.
+
+    Raises:
+        LaunchError: the script is not there, a rank failed, or the time was up.
+    """
+    if not Path(script).is_file():
+        raise LaunchError(f"{script} is not a file: name the script that the ranks shall run.")
+    process = subprocess.Popen(
+        command(ranks, script, *map(str, arguments)),
+        # Lines shall arrive when they are printed, not when the script ends.
+        env={**os.environ, **environment(ranks), "PYTHONUNBUFFERED": "1", **variables},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+    )
+    late = threading.Event()
+    alarm = threading.Timer(timeout, lambda: (late.set(), _end(process)))
+    alarm.start()
+    output = []
+    try:
+        for line in process.stdout:
+            output.append(line)
+            if show:
+                print(line, end="", flush=True)
+        process.wait()
+    finally:
+        alarm.cancel()
+        _end(process)
+    if late.is_set() or process.returncode:
+        what = f"did not end within {timeout:g} s" if late.is_set() else "failed"
+        end = "" if show else ":\n" + "".join(output[-30:])
+        raise LaunchError(f"{Path(script).name} on {ranks} ranks {what}{end or ', see above.'}")
+    return "".join(output)
+
+
+def _end(process: subprocess.Popen) -> None:
+    """End a launcher and its ranks: politely, and after five seconds for certain."""
+    try:
+        started = psutil.Process(process.pid).children(recursive=True)
+    except psutil.NoSuchProcess:
+        started = []
+    process.terminate()  # mpirun passes it on to its ranks
+    try:
+        process.wait(5)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+    for rank in psutil.wait_procs(started, timeout=1)[1]:
+        try:
+            rank.kill()
+        except psutil.NoSuchProcess:
+            pass

@@ -1,0 +1,118 @@
+"""The figures of the labs: what you measured, over what the course measured, beside what you foretold.
+
+    figure, axes = plt.subplots()
+    overlay(axes, runs, reference("throughput"), x="batch_size", y="images_per_second")
+    predicted(axes, prediction, "your prediction at 256", x=256)
+
+Importing this module sets the look of all figures (`lab.mplstyle`).
+"""
+
+import sys
+
+import matplotlib
+import matplotlib.pyplot as plt
+import pandas as pd
+
+plt.style.use("hvdlab.lab")
+
+
+def interactive() -> bool:
+    """Make the figures that follow rotatable in a notebook; return whether they are.
+
+    In a plain Python run nothing changes.
+    """
+    if "ipykernel" not in sys.modules:
+        return False
+    matplotlib.use("module://ipympl.backend_nbagg")
+    return True
+
+
+def summary(table: pd.DataFrame, by: list[str], value: str) -> pd.DataFrame:
+    """Mean, standard deviation (0 of a single run) and number of runs of a column, for each group."""
+    found = table.groupby(by, sort=True, as_index=False)[value].agg(["mean", "std", "count"])
+    return found.fillna({"std": 0.0})
+
+
+def overlay(
+    axes,
+    yours: pd.DataFrame | None,
+    shipped: pd.DataFrame | None,
+    *,
+    x: str,
+    y: str,
+    by: str | None = None,
+    labels: dict | None = None,
+) -> None:
+    """Draw column `y` over column `x`: the shipped results as a line, yours as points on it.
+
+    The shipped line is the mean over its seeds with a band of one standard deviation; your points
+    are means with error bars. One colour for each value of the column `by`, the same in both.
+
+    Args:
+        axes: matplotlib axes.
+        yours, shipped: tables as `sweep` and `reference` return them; None or empty draws nothing.
+        labels: names for the values of `by`, in the order of the legend. Default: as they come.
+    """
+    tables = [t for t in (shipped, yours) if t is not None and len(t)]
+    if labels is None:
+        values = [None] if by is None else list(dict.fromkeys(v for t in tables for v in t[by]))
+        labels = {
+            value: "" if value is None else f"{by.replace('_', ' ')} {value}" for value in values
+        }
+    colours = plt.rcParams["axes.prop_cycle"].by_key()["color"]
+    for number, (value, label) in enumerate(labels.items()):
+        colour = colours[number % len(colours)]
+        for table in tables:
+            chosen = table if value is None else table[table[by] == value]
+            if not len(chosen):
+                continue
+            points = summary(chosen, [x], y)
+            at, mean, std = points[x], points["mean"], points["std"]
+            runs = f"n={points['count'].min()}"
+            if table is shipped:
+                name = f"{label}, reference ({runs})" if label else f"reference ({runs})"
+                axes.plot(at, mean, color=colour, alpha=0.7, label=name)
+                axes.fill_between(at, mean - std, mean + std, color=colour, alpha=0.15, linewidth=0)
+            else:
+                name = f"{label}, yours ({runs})" if label else f"yours ({runs})"
+                axes.errorbar(
+                    at,
+                    mean,
+                    std,
+                    color=colour,
+                    fmt="o",
+                    markeredgecolor="black",
+                    capsize=3,
+                    label=name,
+                )
+    axes.set_xlabel(x.replace("_", " "))
+    axes.set_ylabel(y.replace("_", " "))
+    axes.legend()
+
+
+def predicted(axes, value: float | None, label: str = "your prediction", *, x: float | None = None):
+    """Mark what the learner foretold: a star at (x, value), or a dashed line; None draws nothing."""
+    if value is None:
+        return
+    if x is None:
+        axes.axhline(value, color="black", linestyle="--", linewidth=1.5, label=label)
+    else:
+        axes.plot([x], [value], "*", color="black", markersize=15, label=label, zorder=5)
+    axes.legend()
+
+
+def compare(
+    yours: pd.DataFrame | None, shipped: pd.DataFrame | None, *, by: list[str], value: str
+) -> pd.DataFrame:
+    """A table: for each group "mean +- standard deviation (n)" of `value`, yours and the reference."""
+
+    def cells(table):
+        found = summary(table, by, value)
+        texts = [
+            f"{mean:.4g} +- {std:.2g} (n={count})"
+            for mean, std, count in zip(found["mean"], found["std"], found["count"], strict=True)
+        ]
+        return pd.Series(texts, index=pd.MultiIndex.from_frame(found[by]))
+
+    columns = {"yours": yours, "reference": shipped}
+    return pd.DataFrame({k: cells(t) for k, t in columns.items() if t is not None and len(t)})

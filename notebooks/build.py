@@ -1,0 +1,145 @@
+"""Make the notebooks from their sources, `labs/NN_name.py` (jupytext percent, with solutions).
+
+    python notebooks/build.py            # write notebooks/*.ipynb and notebooks/solutions/*.ipynb
+    python notebooks/build.py --check    # write nothing; say which are not what would be written
+
+Two marks make the learner's version. In a code cell, the lines from `# BEGIN SOLUTION: what to do`
+to `# END SOLUTION` become one line at the same indent,
+
+    raise NotImplementedError("Lab 1, exercise 2: what to do")
+
+and a cell tagged "solution" is left out. A source without either has no solution version.
+"""
+
+import argparse
+import copy
+import re
+import sys
+from pathlib import Path
+
+import jupytext
+import nbformat
+
+NOTEBOOKS = Path(__file__).resolve().parent
+LABS = NOTEBOOKS.parent / "labs"
+KERNEL = {"name": "hvdlab", "display_name": "Course lab (hvdlab)", "language": "python"}
+SOURCE_NAME = re.compile(r"\d\d_[a-z0-9_]+\.py")
+BEGIN = re.compile(r"^(\s*)# BEGIN SOLUTION: (.+)$")
+END = re.compile(r"^\s*# END SOLUTION$")
+
+
+class BadSource(Exception):
+    """A source that cannot be built: file, cell and reason."""
+
+
+def sources() -> list[Path]:
+    """The lab sources, in the order of the course."""
+    return sorted(path for path in LABS.glob("*.py") if SOURCE_NAME.fullmatch(path.name))
+
+
+def build(path: Path) -> dict[Path, str]:
+    """Return what a source becomes: {path relative to notebooks/: text of the notebook}."""
+    notebook = jupytext.read(path, fmt="py:percent")
+    notebook.cells[0].source += f"\n\n<sub>Generated from `labs/{path.name}`: edit that file.</sub>"
+    learner, exercises = _learner(notebook, path)
+    built = {Path(f"{path.stem}.ipynb"): _text(learner)}
+    if exercises:
+        built[Path("solutions", f"{path.stem}.ipynb")] = _text(_solution(notebook))
+    return built
+
+
+def _learner(notebook, path):
+    """The notebook with stubs in place of solutions, and how many exercises it has."""
+    lab, exercises, cells = int(path.name[:2]), 0, []
+    for number, cell in enumerate(notebook.cells):
+        if "solution" in cell.metadata.get("tags", []):
+            continue
+        cell = copy.deepcopy(cell)
+        if cell.cell_type == "code":
+            lines, skipping = [], False
+            for line in cell.source.splitlines():
+                begin, end = BEGIN.match(line), END.match(line)
+                if "SOLUTION" in line and (not (begin or end) or skipping == bool(begin)):
+                    raise BadSource(
+                        f"{path.name}, cell {number}: `# BEGIN SOLUTION: what to do` and "
+                        f"`# END SOLUTION` must come in pairs. Found: {line.strip()!r} in\n{cell.source}"
+                    )
+                if begin:
+                    skipping, exercises = True, exercises + 1
+                    todo = f"Lab {lab}, exercise {exercises}: {begin[2]}".replace('"', "'")
+                    lines.append(f'{begin[1]}raise NotImplementedError("{todo}")')
+                elif end:
+                    skipping = False
+                elif not skipping:
+                    lines.append(line)
+            if skipping:
+                raise BadSource(
+                    f"{path.name}, cell {number}: # END SOLUTION is missing in\n{cell.source}"
+                )
+            cell.source = "\n".join(lines)
+        cells.append(cell)
+    return nbformat.v4.new_notebook(cells=cells), exercises
+
+
+def _solution(notebook):
+    """The notebook whole, without the marks."""
+    cells = copy.deepcopy(notebook.cells)
+    for cell in cells:
+        lines = cell.source.splitlines()
+        cell.source = "\n".join(
+            line for line in lines if not (BEGIN.match(line) or END.match(line))
+        )
+    cells[0].source += "\n\n**This is the version with the solutions.**"
+    return nbformat.v4.new_notebook(cells=cells)
+
+
+def _text(notebook) -> str:
+    """The notebook as a file: no outputs, and ids that stay the same from build to build."""
+    for number, cell in enumerate(notebook.cells):
+        cell.id = f"cell-{number:03d}"
+        cell.metadata = {k: v for k, v in cell.metadata.items() if k == "tags"}
+    notebook.metadata = {"kernelspec": KERNEL, "language_info": {"name": "python"}}
+    nbformat.validate(notebook)
+    return nbformat.writes(notebook, version=4) + "\n"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--check", action="store_true", help="write nothing, compare")
+    check = parser.parse_args().check
+
+    try:
+        wanted = {path: text for source in sources() for path, text in build(source).items()}
+    except BadSource as error:
+        print(f"build: {error}", file=sys.stderr)
+        return 1
+    present = {path.relative_to(NOTEBOOKS) for path in NOTEBOOKS.glob("*.ipynb")}
+    present |= {path.relative_to(NOTEBOOKS) for path in NOTEBOOKS.glob("solutions/*.ipynb")}
+    wrong = [
+        path
+        for path, text in wanted.items()
+        if path not in present or (NOTEBOOKS / path).read_text() != text
+    ]
+    stale = present - wanted.keys()
+    if check:
+        for path in wrong:
+            print(f"build: notebooks/{path} is not what its source gives", file=sys.stderr)
+        for path in stale:
+            print(f"build: notebooks/{path} has no source in labs/", file=sys.stderr)
+        if wrong or stale:
+            print("build: run `make notebooks` and commit what it writes", file=sys.stderr)
+        return bool(wrong or stale)
+    for path in wrong:
+        (NOTEBOOKS / path).parent.mkdir(exist_ok=True)
+        (NOTEBOOKS / path).write_text(wanted[path])
+        print(f"wrote notebooks/{path}")
+    for path in stale:
+        (NOTEBOOKS / path).unlink()
+        print(f"removed notebooks/{path}: it has no source")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
