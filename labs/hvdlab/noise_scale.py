@@ -155,6 +155,29 @@ def optimal_learning_rate(batch, max_rate: float, noise_scale: float):
     return max_rate / (1 + noise_scale / np.asarray(batch))
 
 
+def loss_weight_std(large_batch: int, small_batch: int) -> float:
+    """The std of loss weights z ~ N(1, std^2) that give a large batch the noise of a small one.
+
+        std^2 = large_batch / small_batch - 1
+
+    Both batches over all ranks. Exact where the mean gradient G is 0; otherwise
+    (1/small_batch - 1/large_batch) G G^T comes on top. For `LossWeights` of `hvdlab.torch.noise` and
+    `hvdlab.keras.noise`.
+
+    Raises:
+        ValueError: small_batch is below 1 or above large_batch.
+
+    Source: Hoffer, Hubara, Soudry, Train longer, generalize better, 2017, section 4,
+    arXiv:1705.08741.
+    """
+    if not 1 <= small_batch <= large_batch:
+        raise ValueError(
+            "small_batch must be at least 1 and at most large_batch. "
+            f"Received: small_batch={small_batch!r}, large_batch={large_batch!r}"
+        )
+    return math.sqrt(large_batch / small_batch - 1)
+
+
 def _check_batches(small, big) -> None:
     if not 1 <= small < big:
         raise ValueError(

@@ -11,6 +11,8 @@ import keras
 import numpy as np
 from keras import ops
 
+from hvdlab.noise_scale import loss_weight_std
+
 
 class LossWeights:
     """Multiplicative noise: a weight z ~ N(1, std^2) for the loss of each example.
@@ -51,19 +53,7 @@ class LossWeights:
         self.std, self.seed, self.rank = std, seed, rank
         self._seeds = keras.random.SeedGenerator(_hash(seed, 1, rank))
 
-    @staticmethod
-    def std_for(large_batch: int, small_batch: int) -> float:
-        """The std that gives batches of `large_batch` the noise of `small_batch`.
-
-        std^2 = large_batch / small_batch - 1, both over all ranks. Exact where G = 0; otherwise
-        (1/small_batch - 1/large_batch) G G^T comes on top.
-        """
-        if not 1 <= small_batch <= large_batch:
-            raise ValueError(
-                "small_batch must be at least 1 and at most large_batch. "
-                f"Received: small_batch={small_batch!r}, large_batch={large_batch!r}"
-            )
-        return math.sqrt(large_batch / small_batch - 1)
+    std_for = staticmethod(loss_weight_std)
 
     def __call__(self, x, y):
         """Return (x, y, z) with new weights z, float32 of shape (len(y),)."""

@@ -12,6 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hvdlab.noise_scale import loss_weight_std
+
 
 class LossWeights:
     """Multiplicative noise: a weight z ~ N(1, std^2) for the loss of each example.
@@ -48,19 +50,7 @@ class LossWeights:
         self.std, self.seed, self.rank = std, seed, rank
         self.step = 0
 
-    @staticmethod
-    def std_for(large_batch: int, small_batch: int) -> float:
-        """The std that gives batches of `large_batch` the noise of `small_batch`.
-
-        std^2 = large_batch / small_batch - 1, both over all ranks. Exact where G = 0; otherwise
-        (1/small_batch - 1/large_batch) G G^T comes on top.
-        """
-        if not 1 <= small_batch <= large_batch:
-            raise ValueError(
-                "small_batch must be at least 1 and at most large_batch. "
-                f"Received: small_batch={small_batch!r}, large_batch={large_batch!r}"
-            )
-        return math.sqrt(large_batch / small_batch - 1)
+    std_for = staticmethod(loss_weight_std)
 
     def __call__(self, losses: Tensor) -> Tensor:
         """Draw new weights for `losses` of shape (batch,), in their shape, dtype and device."""
