@@ -1,10 +1,10 @@
 # The same few commands for learners, instructors and CI. `make` alone lists them.
 SUBMISSION ?= assessment/solutions/torch/assessment.py
 NP ?= 2
-.PHONY: help setup assess test lab bench check
+.PHONY: help setup assess test lab notebooks bench check
 
 help:
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s%s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-10s%s\n", $$1, $$2}' Makefile
 
 setup: ## make .venv, install the pinned packages, build and cache Horovod
 	@docker/setup.sh
@@ -14,15 +14,18 @@ assess: setup ## grade SUBMISSION=path (default: the reference solution) on NP=2
 	@.venv/bin/hvdgrade run "$(SUBMISSION)" -np $(NP)
 
 test: setup ## run the whole test suite
-	@.venv/bin/pytest
+	@LAB_QUICK=1 .venv/bin/pytest
 
-lab: setup ## open JupyterLab on notebooks/
-	@.venv/bin/jupyter lab --notebook-dir=notebooks
+lab: setup ## open JupyterLab on the start page of the course
+	@.venv/bin/jupyter lab --notebook-dir=notebooks notebooks/00_start_here.ipynb
+
+notebooks: setup ## make the notebooks from labs/NN_name.py
+	@.venv/bin/python notebooks/build.py
 
 bench: setup ## measure this machine beside peers: throughput, optimizers, ghost batch norm, exchange; JSON in runs/bench
 	@mkdir -p runs/bench
 	@for what in throughput optimizers normalization exchange; do \
 	    .venv/bin/hvdlab bench $$what --json runs/bench/$$what.json || exit 1; done
 
-check: setup ## lint and formatting
-	@.venv/bin/ruff check . && .venv/bin/ruff format --check .
+check: setup ## lint, formatting, and whether the notebooks are what their sources give
+	@.venv/bin/ruff check . && .venv/bin/ruff format --check . && .venv/bin/python notebooks/build.py --check

@@ -68,6 +68,10 @@ else
     $venv/bin/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 fi
 
+# The kernel that the notebooks name; a server outside this environment finds it with --user, see notebooks/.
+$venv/bin/python -m ipykernel install --sys-prefix --name hvdlab --display-name "Course lab (hvdlab)" >/dev/null 2>&1 ||
+    stop "the kernel of the notebooks cannot be registered: run '$venv/bin/python -m ipykernel install --sys-prefix --name hvdlab' and read what it says."
+
 # --- Horovod ---------------------------------------------------------------------------------------
 docker/build_horovod.sh $venv/bin/python
 echo "$wanted $PWD" > $venv/.complete

@@ -1,0 +1,99 @@
+"""Sweeps, and the results that the course ships."""
+
+import importlib
+
+import pandas as pd
+import pytest
+
+from hvdlab import experiment
+
+
+@pytest.fixture
+def load(monkeypatch, tmp_path):
+    """Return a function that loads the module anew in an environment of one of three sizes."""
+
+    def loaded(quick="", reference=""):
+        monkeypatch.setenv("LAB_QUICK", quick)
+        monkeypatch.setenv("LAB_REFERENCE", reference)
+        module = importlib.reload(experiment)
+        monkeypatch.setattr(module, "RESULTS", tmp_path / "results")
+        return module
+
+    yield loaded
+    monkeypatch.undo()
+    importlib.reload(experiment)
+
+
+def train(batch_size, seed):
+    return [{"epoch": epoch, "loss": batch_size / seed + epoch} for epoch in range(2)]
+
+
+@pytest.mark.parametrize(
+    ("quick", "reference", "size", "seeds"),
+    [("1", "", "small", [1]), ("", "", "middle", [1, 2]), ("", "1", "large", [1, 2, 3])],
+)
+def test_three_sizes(load, quick, reference, size, seeds):
+    module = load(quick, reference)
+    assert module.size("small", "middle", "large") == size
+    assert module.seeds(2) == seeds
+
+
+def test_a_grid_is_every_combination(load):
+    assert load().grid(a=[1, 2], b="x") == [{"a": 1, "b": "x"}, {"a": 2, "b": "x"}]
+
+
+def test_a_sweep_adds_the_settings_to_each_row(load):
+    module = load()
+    table = module.sweep("mine", train, module.grid(batch_size=[8], seed=[1, 2]))
+    expected = pd.DataFrame(
+        {"batch_size": 8, "seed": [1, 1, 2, 2], "epoch": [0, 1, 0, 1], "loss": [8.0, 9.0, 4.0, 5.0]}
+    )
+    pd.testing.assert_frame_equal(table, expected)
+    assert not module.RESULTS.exists()  # only a reference run writes
+
+
+def test_an_interrupt_keeps_the_runs_that_are_done(load, capsys):
+    def interrupted(seed):
+        if seed == 3:
+            raise KeyboardInterrupt
+        return {"loss": seed}
+
+    table = load().sweep("mine", interrupted, [{"seed": seed} for seed in (1, 2, 3, 4)])
+    assert list(table["seed"]) == [1, 2]
+    assert "interrupted, 2 runs are kept" in capsys.readouterr().out
+
+
+def test_a_reference_run_writes_what_reference_reads(load, monkeypatch):
+    module = load(reference="mine")
+    monkeypatch.setattr("sys.argv", ["labs/05_scaling_the_batch.py"])
+    table = module.sweep("mine", train, module.grid(batch_size=[8], seed=[1, 2]))
+    pd.testing.assert_frame_equal(module.reference("mine"), table)
+    head = (module.RESULTS / "mine.csv").read_text().splitlines()[:5]
+    assert "# command: LAB_REFERENCE=mine python labs/05_scaling_the_batch.py" in head
+    assert all(line.startswith("# ") for line in head)
+
+
+def test_a_reference_run_of_others_runs_nothing(load):
+    module = load(reference="theirs")
+    module.RESULTS.mkdir()
+    (module.RESULTS / "mine.csv").write_text("# experiment: mine\nseed,loss\n1,2.5\n")
+    table = module.sweep("mine", lambda seed: 1 / 0, [{"seed": 1}])
+    assert table.to_dict("records") == [{"seed": 1, "loss": 2.5}]
+
+
+def test_missing_results_say_how_they_are_made(load):
+    with pytest.raises(FileNotFoundError, match="LAB_REFERENCE=mine"):
+        load().reference("mine")
+
+
+SHIPPED = sorted(experiment.RESULTS.glob("*.csv"))
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
+def test_shipped_results_say_where_they_come_from(path):
+    lines = path.read_text().splitlines()
+    for word in ("experiment", "command", "machine", "versions", "date"):
+        assert any(line.startswith(f"# {word}: ") for line in lines[:5]), word
+    table = experiment.reference(path.stem)
+    repeats = {"seed", "repeat"} & set(table)
+    assert repeats and all(table[column].nunique() >= 3 for column in repeats)

@@ -1,0 +1,56 @@
+"""Every lab goes through, quick: as a plain script, and for the learner up to the first exercise."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+from nbclient.exceptions import CellExecutionError
+
+ROOT = Path(__file__).parents[2]
+SOURCES = sorted((ROOT / "labs").glob("[0-9][0-9]_*.py"))
+LABS = [path for path in SOURCES if not path.name.startswith("00_")]
+
+
+def name(path):
+    return path.stem
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    """Quick runs without a screen."""
+    monkeypatch.setenv("LAB_QUICK", "1")
+    monkeypatch.setenv("TF_CPP_MIN_LOG_LEVEL", "3")
+
+
+@pytest.mark.notebook
+@pytest.mark.data
+@pytest.mark.parametrize("source", SOURCES, ids=name)
+def test_the_source_runs_as_a_script(source, quick, tmp_path):
+    done = subprocess.run(
+        [sys.executable, source],
+        env={**os.environ, "MPLBACKEND": "agg"},
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stdout[-4000:]
+
+
+@pytest.mark.notebook
+@pytest.mark.data
+@pytest.mark.parametrize("source", LABS, ids=name)
+def test_the_learner_stops_at_the_first_exercise(source, quick):
+    notebook = nbformat.read(ROOT / "notebooks" / f"{source.stem}.ipynb", 4)
+    client = NotebookClient(
+        notebook, timeout=300, resources={"metadata": {"path": ROOT / "notebooks"}}
+    )
+    with pytest.raises(CellExecutionError) as stopped:
+        client.execute()
+    assert stopped.value.ename == "NotImplementedError"
+    assert stopped.value.evalue.startswith(f"Lab {int(source.name[:2])}, exercise 1: ")

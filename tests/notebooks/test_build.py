@@ -1,0 +1,113 @@
+"""The notebooks are what their sources give, and the builder refuses what it cannot build."""
+
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+
+import nbformat
+import pytest
+
+ROOT = Path(__file__).parents[2]
+BUILDER = ROOT / "notebooks/build.py"
+SOURCE = """\
+# %% [markdown]
+# # Lab 7: a title
+
+# %%
+def double(x):
+    # BEGIN SOLUTION: return twice "x"
+    return 2 * x
+    # END SOLUTION
+
+
+after = 1
+
+# %% tags=["solution"]
+print("seen in the solution only")
+"""
+
+
+@pytest.fixture
+def builder(tmp_path, monkeypatch):
+    """The module notebooks/build.py, at work on folders of its own."""
+    spec = importlib.util.spec_from_file_location("build", BUILDER)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    for name in ("labs", "notebooks"):
+        (tmp_path / name).mkdir()
+    monkeypatch.setattr(module, "LABS", tmp_path / "labs")
+    monkeypatch.setattr(module, "NOTEBOOKS", tmp_path / "notebooks")
+    return module
+
+
+def run(module, monkeypatch, *arguments) -> int:
+    monkeypatch.setattr(sys, "argv", ["build.py", *arguments])
+    return module.main()
+
+
+def test_the_committed_notebooks_are_up_to_date():
+    done = subprocess.run(
+        [sys.executable, BUILDER, "--check"], capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_learners_get_a_stub_and_solutions_the_whole(builder, monkeypatch):
+    (builder.LABS / "07_title.py").write_text(SOURCE)
+    assert run(builder, monkeypatch) == 0
+    learner = nbformat.read(builder.NOTEBOOKS / "07_title.ipynb", 4)
+    solution = nbformat.read(builder.NOTEBOOKS / "solutions/07_title.ipynb", 4)
+
+    assert "Generated from `labs/07_title.py`" in learner.cells[0].source
+    assert learner.cells[1].source == (
+        "def double(x):\n"
+        "    raise NotImplementedError(\"Lab 7, exercise 1: return twice 'x'\")\n\n\nafter = 1"
+    )
+    assert solution.cells[1].source == "def double(x):\n    return 2 * x\n\n\nafter = 1"
+    assert [len(learner.cells), len(solution.cells)] == [2, 3]
+    for notebook in (learner, solution):
+        assert notebook.metadata.kernelspec.name == "hvdlab"
+        assert [cell.id for cell in notebook.cells][:2] == ["cell-000", "cell-001"]
+        assert not any(cell.get("outputs") for cell in notebook.cells)
+
+
+def test_building_twice_gives_the_same_bytes(builder, monkeypatch):
+    (builder.LABS / "07_title.py").write_text(SOURCE)
+    run(builder, monkeypatch)
+    first = (builder.NOTEBOOKS / "07_title.ipynb").read_bytes()
+    run(builder, monkeypatch)
+    assert (builder.NOTEBOOKS / "07_title.ipynb").read_bytes() == first
+
+
+def test_check_finds_edited_missing_and_stale_notebooks(builder, monkeypatch, capsys):
+    source = builder.LABS / "07_title.py"
+    source.write_text(SOURCE)
+    run(builder, monkeypatch)
+    assert run(builder, monkeypatch, "--check") == 0
+    source.write_text(SOURCE.replace("after = 1", "after = 2"))
+    (builder.NOTEBOOKS / "08_gone.ipynb").write_text("{}")
+    capsys.readouterr()
+    assert run(builder, monkeypatch, "--check") == 1
+    said = capsys.readouterr().err
+    assert "notebooks/07_title.ipynb is not what its source gives" in said
+    assert "notebooks/08_gone.ipynb has no source" in said
+    assert run(builder, monkeypatch) == 0
+    assert run(builder, monkeypatch, "--check") == 0
+    assert not (builder.NOTEBOOKS / "08_gone.ipynb").exists()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("    # END SOLUTION\n", "", "# END SOLUTION is missing"),
+        ("    # END SOLUTION\n", "    # BEGIN SOLUTION: again\n", "must come in pairs"),
+        ('    # BEGIN SOLUTION: return twice "x"\n', "", "must come in pairs"),
+        ("# BEGIN SOLUTION: return", "# BEGIN SOLUTION return", "must come in pairs"),
+    ],
+)
+def test_unpaired_marks_stop_the_build(builder, monkeypatch, capsys, old, new, said):
+    (builder.LABS / "07_title.py").write_text(SOURCE.replace(old, new))
+    assert run(builder, monkeypatch) == 1
+    message = capsys.readouterr().err
+    assert said in message and "07_title.py, cell 1" in message and "return 2 * x" in message
