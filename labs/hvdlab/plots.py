@@ -112,7 +112,7 @@ def compare(
             f"{mean:.4g} +- {std:.2g} (n={count})"
             for mean, std, count in zip(found["mean"], found["std"], found["count"], strict=True)
         ]
-        return pd.Series(texts, index=pd.MultiIndex.from_frame(found[by]))
+        return pd.Series(texts, index=found.set_index(by).index)
 
     columns = {"yours": yours, "reference": shipped}
     return pd.DataFrame({k: cells(t) for k, t in columns.items() if t is not None and len(t)})
