@@ -42,6 +42,7 @@ def overlay(
     y: str,
     by: str | None = None,
     labels: dict | None = None,
+    times: bool = False,
 ) -> None:
     """Draw column `y` over column `x`: the shipped results as a line, yours as points on it.
 
@@ -52,6 +53,8 @@ def overlay(
         axes: matplotlib axes.
         yours, shipped: tables as `sweep` and `reference` return them; None or empty draws nothing.
         labels: names for the values of `by`, in the order of the legend. Default: as they come.
+        times: median and range instead of mean and deviation, for times and rates, of which one may
+            be far off because something else ran on the machine.
     """
     tables = [t for t in (shipped, yours) if t is not None and len(t)]
     if labels is None:
@@ -66,25 +69,22 @@ def overlay(
             chosen = table if value is None else table[table[by] == value]
             if not len(chosen):
                 continue
-            points = summary(chosen, [x], y)
-            at, mean, std = points[x], points["mean"], points["std"]
-            runs = f"n={points['count'].min()}"
+            groups = chosen.groupby(x)[y]
+            if times:
+                middle, low, high = groups.median(), groups.min(), groups.max()
+            else:
+                middle, deviation = groups.mean(), groups.std().fillna(0)
+                low, high = middle - deviation, middle + deviation
+            runs = f"n={groups.count().min()}"
             if table is shipped:
                 name = f"{label}, reference ({runs})" if label else f"reference ({runs})"
-                axes.plot(at, mean, color=colour, alpha=0.7, label=name)
-                axes.fill_between(at, mean - std, mean + std, color=colour, alpha=0.15, linewidth=0)
+                axes.plot(middle.index, middle, color=colour, alpha=0.7, label=name)
+                axes.fill_between(middle.index, low, high, color=colour, alpha=0.15, linewidth=0)
             else:
                 name = f"{label}, yours ({runs})" if label else f"yours ({runs})"
-                axes.errorbar(
-                    at,
-                    mean,
-                    std,
-                    color=colour,
-                    fmt="o",
-                    markeredgecolor="black",
-                    capsize=3,
-                    label=name,
-                )
+                bars = [middle - low, high - middle]
+                style = dict(fmt="o", color=colour, markeredgecolor="black", capsize=3)
+                axes.errorbar(middle.index, middle, bars, label=name, **style)
     axes.set_xlabel(x.replace("_", " "))
     axes.set_ylabel(y.replace("_", " "))
     axes.legend()

@@ -40,6 +40,13 @@ def test_yours_are_points_on_the_line_of_the_reference(axes):
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("batch size", "speed")
 
 
+def test_times_are_medians_with_their_range(axes):
+    plots.overlay(axes, None, SHIPPED, x="batch_size", y="speed", times=True)
+    np.testing.assert_array_equal(axes.get_lines()[0].get_ydata(), [2.0, 10.0])
+    band = axes.collections[0].get_paths()[0].vertices
+    assert (band[:, 1].min(), band[:, 1].max()) == (1.0, 13.0)
+
+
 def test_each_group_has_its_colour_and_name(axes):
     both = pd.concat([SHIPPED, SHIPPED.assign(net="b", speed=SHIPPED["speed"] + 1)])
     plots.overlay(
