@@ -18,6 +18,7 @@ ALLOWED = {
     "hvdlab.schedules": set(),
     "hvdlab.reference": {"numpy"},
     "hvdlab.noise_scale": {"numpy"},
+    "hvdlab.landscape": {"numpy"},
     "hvdlab.launch": {"psutil", "hvdlab.hardware"},
     "hvdlab.experiment": {"pandas", "rich", "hvdlab.hardware"},
     "hvdlab.plots": {"pandas", "matplotlib"},

@@ -1,0 +1,218 @@
+"""Checks of lab 3: gradients of unequal shards, and an all-reduce written with send and receive."""
+
+import numpy as np
+
+from hvdlab.exercises import NotYet, right
+from hvdlab.launch import LaunchError, TimeUp, call
+
+SECONDS = 20  # after which ranks that wait for each other are ended
+
+
+# --- exercise 1 ------------------------------------------------------------------------------------
+
+
+def check_combine(combine) -> None:
+    """Demand the mean gradient over all examples: the sum of m_k / n times the local mean, any shape."""
+    gradients = [np.array([8.0, 0.0]), np.array([4.0, 8.0]), np.array([0.0, 16.0])]
+    counts = [1, 2, 5]
+    weighted = sum(m * g for m, g in zip(counts, gradients, strict=True))
+    mistakes = {
+        "the plain mean: every rank has the weight 1/K, however few examples it has": sum(gradients) / 3,
+        "the sum of the local means: divide the weights by the number of all examples": sum(gradients),
+        "weights m_k that are not normalised: they add up to n = 8, not to 1": weighted,
+        "weights m_k divided by the number of ranks: divide by the number of examples": weighted / 3,
+        "weights m_k divided by n, and then by the number of ranks too": weighted / 24,
+    }  # fmt: skip
+    answer = _gradient(combine, gradients, counts)
+    if not np.allclose(answer, weighted / 8):
+        named = [says for says, value in mistakes.items() if np.allclose(answer, value)]
+        raise NotYet(
+            f"gradients [8, 0], [4, 8], [0, 16] of 1, 2 and 5 examples give {_short(answer)}; the mean "
+            f"over the 8 examples is [2, 12]. {f'This is {named[0]}.' if named else ''}".rstrip()
+        )
+    matrices = [np.arange(6.0).reshape(2, 3), np.ones((2, 3))]
+    wanted = (3 * matrices[0] + matrices[1]) / 4
+    answer = _gradient(combine, matrices, [3, 1])
+    if not np.array_equal(matrices[0], np.arange(6.0).reshape(2, 3)):
+        raise NotYet("it changes the gradients that it is given: work on a copy.")
+    if not np.allclose(answer, wanted):
+        raise NotYet(
+            "it holds for vectors of three ranks, but not for 2 x 3 matrices of two ranks."
+        )
+    right("the mean over all examples, for 1, 2 and 5 examples on three ranks, and for matrices.")
+
+
+def _gradient(combine, gradients, counts):
+    try:
+        answer = combine(list(gradients), list(counts))
+    except NotImplementedError:
+        raise
+    except Exception as error:
+        raise NotYet(f"combine ends with {type(error).__name__}: {error}.") from error
+    if answer is None:
+        raise NotYet("combine returns None: `return` the combined gradient.")
+    if np.shape(answer) != gradients[0].shape:
+        raise NotYet(
+            f"combine returns the shape {np.shape(answer)}; it should be the shape of one gradient, "
+            f"{gradients[0].shape}."
+        )
+    return np.asarray(answer)
+
+
+def _short(values):
+    return np.array2string(np.asarray(values), precision=4, separator=", ", max_line_width=1000)
+
+
+# --- exercises 2 and 3 -----------------------------------------------------------------------------
+
+
+def check_naive_all_reduce(naive_all_reduce, seconds: float = SECONDS) -> None:
+    """Demand the sum on every one of 3 ranks, and that all others only talk to rank 0."""
+    rows = _try(naive_all_reduce, 3, seconds, "rank 0 receives from each, then sends to each")
+    for rank, row in enumerate(rows):
+        wanted = (2 if rank == 0 else 1) * row["bytes"]
+        if row["sent"] != wanted:
+            raise NotYet(
+                f"the sums are right, but rank {rank} of 3 sends {row['sent']} bytes. The naive way has "
+                f"vectors of {row['bytes']} bytes go to rank 0 and back: rank {rank} sends {wanted}."
+            )
+    right("the sum on each of 3 ranks; rank 0 sends and receives two whole vectors.")
+
+
+def check_ring_all_reduce(ring_all_reduce, seconds: float = SECONDS) -> None:
+    """Demand the sum on 1, 2, 3 and 4 ranks for any length, and at most 2(N-1)/N of the bytes sent."""
+    for ranks in (2, 3, 4):
+        rows = _try(
+            ring_all_reduce, ranks, seconds,
+            "If all ranks send before anyone receives, all wait: use comm.Sendrecv, or Isend",
+        )  # fmt: skip
+        for rank, row in enumerate(rows):
+            bound = 2 * (ranks - 1) * row["bytes"] // ranks
+            if row["sent"] > bound:
+                raise NotYet(
+                    f"the sums are right on {ranks} ranks, but rank {rank} sends {row['sent']} bytes for "
+                    f"a vector of {row['bytes']}: {row['sent'] / bound:.1f} times the ring's "
+                    f"2 (N-1)/N x {row['bytes']} = {bound}. Send one chunk a step, not the whole vector."
+                )
+    right("the sum on 1, 2, 3 and 4 ranks for any length, within 2 (N-1)/N of the bytes.")
+
+
+def try_all_reduce(comm, name, lengths):
+    """On a rank: the all-reduce of that name beside MPI's own; ends at the first wrong sum of any rank.
+
+    `who` holds 100^rank: its sum says how often each rank was added. `where` differs at each index.
+    """
+    from mpi4py import MPI
+
+    from hvdlab.exercises.counting import Counting
+
+    rows = []
+    for length in lengths:
+        for world in (MPI.COMM_SELF, comm):
+            who = np.full(length, 100.0**world.rank)
+            where = (world.rank + 1) * np.arange(1.0, length + 1)
+            inputs = {"who": who, "where": where, "float32": where.astype(np.float32)}
+            for kind, values in inputs.items():
+                counting, expected = Counting(world), np.empty_like(values)
+                world.Allreduce(values, expected)
+                try:
+                    result = globals()[name](counting, values.copy())
+                except Exception as error:
+                    rest = length % world.size and f", which {world.size} does not divide"
+                    error.add_note(f"with {length} values{rest or ''} on {world.size} ranks")
+                    raise
+                array = isinstance(result, np.ndarray)
+                good = array and np.array_equal(result, expected)
+                rows.append({
+                    "length": length, "kind": kind, "ranks": world.size, "good": good,
+                    "shape": list(result.shape) if array else type(result).__name__,
+                    "result": result if array else None, "expected": expected,
+                    "sent": counting.sent, "bytes": values.nbytes,
+                })  # fmt: skip
+                all_good = np.array([int(good)])
+                comm.Allreduce(MPI.IN_PLACE, all_good, MPI.MIN)
+                if not all_good[0]:
+                    return rows
+    return rows
+
+
+def _try(function, ranks, seconds, way_on):
+    """Run the function on real ranks; return each rank's row of the first case, or say what is wrong."""
+    name = function.__name__
+    lengths = [12, 13, ranks - 1]
+    try:
+        rows = call(
+            try_all_reduce, name, lengths, ranks=ranks, timeout=seconds, uses=(function,)
+        )  # fmt: skip
+    except TimeUp as error:
+        where = str(error).partition(" s: ")[2]
+        raise NotYet(
+            f"deadlock: on {ranks} ranks nothing moved for {seconds:g} s. {where[:1].upper()}{where[1:]} "
+            f"{way_on}."
+        ) from None
+    except LaunchError as error:
+        raise NotYet(str(error).replace("try_all_reduce", name, 1)) from None
+    last = [of_rank[-1] for of_rank in rows]
+    if not all(row["good"] for row in last):
+        raise NotYet(_mistake(last))
+    return [next(row for row in of_rank if row["ranks"] == ranks) for of_rank in rows]
+
+
+def _mistake(rows):
+    """What is wrong with the sums of one case: a sentence, from the row of each rank."""
+    rank, row = next((rank, row) for rank, row in enumerate(rows) if not row["good"])
+    size, length = row["ranks"], row["length"]
+    case = f"{length} values on {size} rank{'s' if size > 1 else ''}"
+    if isinstance(row["shape"], str):
+        return f"{case}: it returns {row['shape']} on rank {rank}; return the array with the sums."
+    if row["shape"] != [length]:
+        return f"{case}: rank {rank} returns the shape {row['shape']}, not [{length}]."
+    if row["kind"] == "float32":
+        return (
+            "the sums are right in float64 and wrong in float32: make the buffer for what you receive "
+            "with np.empty_like, so that it has the type of what is sent."
+        )
+    results = np.array([r["result"] for r in rows], dtype=float)
+    index = int(np.flatnonzero(results[rank] != np.array(row["expected"]))[0])
+    differs = f"{results[rank, index]:g} instead of {row['expected'][index]:g}"
+    if row["kind"] == "where":
+        return (
+            f"{case}: every rank is added once, but at the wrong index: rank {rank} has {differs} at "
+            f"index {index}. What you receive belongs to the chunk that your neighbour sent."
+        )
+    says = _miscount(results, size, rank, index) or f"rank {rank} has {differs} at index {index}"
+    return f"{case}: {says}."
+
+
+def _miscount(results, size, rank, index):
+    """What the sums of 100^rank say; None where they are no such sums."""
+    whole = np.isfinite(results) & (results >= 0) & (results < 100.0**size)
+    if not whole.all() or np.any(results % 1):
+        return None
+    counts = results[..., None] // 100.0 ** np.arange(size) % 100  # [rank, index, whose]
+    if counts.max() > 1:
+        at = [int(i) for i in np.argwhere(counts > 1)[0]]
+        return (
+            f"rank {at[0]} has rank {at[2]}'s values {counts[tuple(at)]:g} times at index {at[1]}: they "
+            "are summed twice. In the last phase a finished sum must replace what is there, not be added"
+        )
+    full = (counts == 1).all(axis=2)  # [rank, index]
+    if np.array_equal(counts, np.broadcast_to(np.eye(size)[:, None], counts.shape)):
+        return "each rank returns its own values: nothing was added"
+    if full.all(axis=1).any():
+        some = ", ".join(str(r) for r in np.flatnonzero(full.all(axis=1)))
+        return f"only rank {some} has the sum, and rank {rank} does not: send it back to all"
+    if full.any(axis=0).all():
+        return (
+            "each rank has the finished sum of one chunk, and the rest is not there: that is the "
+            "reduce-scatter phase; the all-gather phase, which hands the finished chunks round, is missing"
+        )
+    nowhere = np.flatnonzero(~full.any(axis=0))
+    if results.shape[1] % size and nowhere[-1] == results.shape[1] - 1:
+        return (
+            f"the last {len(nowhere)} of the values are summed on no rank: {size} does not divide "
+            f"{results.shape[1]}, and chunks of {results.shape[1] // size} leave a rest. np.array_split "
+            "deals with it"
+        )
+    whose = int(np.flatnonzero(counts[rank, index] == 0)[0])
+    return f"on rank {rank}, the values of rank {whose} are missing at index {index}"
