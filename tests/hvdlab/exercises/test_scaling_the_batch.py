@@ -1,0 +1,133 @@
+"""The checks of lab 5 accept right answers and name the mistake in wrong ones."""
+
+import numpy as np
+import pytest
+
+from hvdlab.exercises import NotYet
+from hvdlab.exercises import scaling_the_batch as exercises
+from hvdlab.noise_scale import estimate
+
+
+def fit(batches, steps):
+    slope, intercept = np.polyfit(1 / np.asarray(batches), steps, 1, w=1 / np.asarray(steps))
+    return intercept, slope / intercept
+
+
+def through_origin(batches, steps):
+    return 0.0, np.mean(steps * batches)
+
+
+def log_fit(batches, steps):
+    """Another right way: a search over b_crit, with s_min from the mean of the logarithms."""
+    candidates = np.geomspace(1, 1e5, 200_001)[:, None]
+    logs = np.log(steps) - np.log1p(candidates / batches)
+    best = logs.std(1).argmin()
+    return np.exp(logs[best].mean()), candidates[best, 0]
+
+
+def box(weights, gradient, minimum, eps):
+    half = eps * (np.abs(minimum) + 1)
+    return np.clip(weights + half / 2 * np.sign(gradient), minimum - half, minimum + half)
+
+
+@pytest.mark.parametrize(
+    "check, answer",
+    [
+        (exercises.check_two_batch_estimate, estimate),
+        (exercises.check_two_batch_estimate, lambda *a: list(estimate(*a))),
+        (exercises.check_fit_steps, fit),
+        (exercises.check_fit_steps, log_fit),
+        (exercises.check_box_step, box),
+    ],
+)
+def test_right_answers_pass(check, answer, capsys):
+    check(answer)
+    assert capsys.readouterr().out.startswith("Right: ")
+
+
+@pytest.mark.parametrize(
+    "wrong, named",
+    [
+        (lambda s, b, m, n: estimate(s, b, m, n)[::-1], "return G2 first"),
+        (lambda s, b, m, n: ((m * b - n * s) / (m - n), (s - b) / (1 / n - 1 / m)), "swapped"),
+        (lambda s, b, m, n: ((m * b - n * s) / (n - m), estimate(s, b, m, n)[1]), "swapped"),
+        (lambda s, b, m, n: estimate(s**0.5, b**0.5, m, n), "without the square"),
+        (lambda s, b, m, n: estimate(s**2, b**2, m, n), "square the norms again"),
+        (lambda s, b, m, n: np.divide(*estimate(s, b, m, n)[::-1]), "ratio S / G2 of one step"),
+        (lambda s, b, m, n: (estimate(s, b, m, n)[0], b - s), "128"),
+        (lambda s, b, m, n: (estimate(s, b, m, n)[0], (b - s) / (1 / m - 1 / n)), "wrong sign"),
+        (lambda s, b, m, n: (n * b - m * s, estimate(s, b, m, n)[1]), "lacks the division"),
+        (lambda s, b, m, n: (estimate(s, b, m, n)[0], (s - b) / (n - m)), "by that of 1 / B"),
+        (lambda *a: np.maximum(estimate(*a), 0), "Do not clip"),
+        (lambda *a: tuple(float(np.mean(v)) for v in estimate(*a)), r"shape \(3,\)"),
+        (lambda *a: None, "`return` missing"),
+        (lambda *a: "G2, S", "two numbers"),
+        (lambda *a: (2.0, 3.0, 4.0), "two numbers"),
+    ],
+)
+def test_wrong_estimates(wrong, named):
+    with pytest.raises(NotYet, match=named):
+        exercises.check_two_batch_estimate(wrong)
+
+
+@pytest.mark.parametrize(
+    "wrong, named",
+    [
+        (lambda b, s: fit(b, s)[::-1], "return s_min first"),
+        (lambda b, s: (fit(b, s)[0], np.prod(fit(b, s))), "divide it by s_min"),
+        (lambda b, s: np.polyfit(1 / b, s, 1), "slope first"),
+        (lambda b, s: (fit(b, s)[0], 1 / fit(b, s)[1]), "upside down"),
+        (through_origin, "through the origin"),
+        (lambda b, s: (lambda k, c: (c, k / c))(*np.polyfit(b, s, 1)), "line over B"),
+        (lambda b, s: (lambda k, c: (c, k / c))(*np.polyfit(1 / b, s, 1)), "1 / steps"),
+        (lambda b, s: (s[-1], b[-1]), "lie exactly on"),
+        (lambda b, s: None, "`return` missing"),
+        (lambda b, s: 300.0, "two numbers"),
+    ],
+)
+def test_wrong_fits(wrong, named):
+    with pytest.raises(NotYet, match=named):
+        exercises.check_fit_steps(wrong)
+
+
+@pytest.mark.parametrize(
+    "wrong, named",
+    [
+        (lambda w, g, m, eps: box(w, -g, m, eps), "downhill"),
+        (lambda w, g, m, eps: w + eps * (np.abs(m) + 1) / 2 * np.sign(g), "clip"),
+        (lambda w, g, m, eps: box(w, g, w, eps), "centre and width belong to the minimum"),
+        (lambda w, g, m, eps: np.clip(box(w, g, w, eps), *_edges(m, eps)), "weights reached: its"),
+        (lambda w, g, m, eps: box(m, g, m, eps), "start anew"),
+        (lambda w, g, m, eps: np.clip(w + g, *_edges(m, eps)), "the gradient itself"),
+        (lambda w, g, m, eps: w + eps * np.abs(m) / 2 * np.sign(g), "weights of zero"),
+        (lambda w, g, m, eps: w + eps / 2 * np.sign(g), "moved alike"),
+        (lambda w, g, m, eps: np.clip(w + np.sign(g), *_edges(m, eps)), "whole half-width"),
+        (lambda w, g, m, eps: w, "did not move"),
+        (lambda w, g, m, eps: None, "`return` missing"),
+        (lambda w, g, m, eps: 1.0, "shape"),
+    ],
+)
+def test_wrong_box_steps(wrong, named):
+    with pytest.raises(NotYet, match=named):
+        exercises.check_box_step(wrong)
+
+
+def _edges(minimum, eps):
+    half = eps * (np.abs(minimum) + 1)
+    return minimum - half, minimum + half
+
+
+@pytest.mark.parametrize(
+    "check",
+    [
+        exercises.check_two_batch_estimate,
+        exercises.check_fit_steps,
+        exercises.check_box_step,
+    ],
+)
+def test_a_stub_shows_its_own_message(check):
+    def stub(*arguments):
+        raise NotImplementedError("Lab 5, exercise 1")
+
+    with pytest.raises(NotImplementedError, match="Lab 5"):
+        check(stub)
