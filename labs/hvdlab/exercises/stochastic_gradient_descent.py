@@ -1,0 +1,140 @@
+"""Checks of lab 2: the batcher, and the rule that ends a training run."""
+
+import math
+from itertools import islice
+
+import numpy as np
+
+from hvdlab.exercises import NotYet, right
+
+
+def check_batches(batches) -> None:
+    """Each index exactly once, in the order given, batch_size at a time; the tail may be shorter.
+
+    Tried on 100 indices in a shuffled order with batches of 32 (a tail of 4), 1, 100 and 25 (no
+    tail), then on one index alone.
+    """
+    rng = np.random.default_rng(1)
+    for n, batch_size in ((100, 32), (100, 1), (100, 100), (100, 25), (1, 1)):
+        order = rng.permutation(n)
+        got = _batches(batches, order, batch_size)
+        case = f"N={n}, M={batch_size}"
+        sizes = [len(batch) for batch in got]
+        read = np.concatenate([np.empty(0, int), *got])
+        if 0 in sizes:
+            raise NotYet(
+                f"One of your batches is empty ({case} gives the sizes {_list(sizes)}): where N is a "
+                "multiple of M there is no tail."
+            )
+        if max(sizes, default=0) > batch_size:
+            raise NotYet(f"A batch of {max(sizes)} is larger than M ({case}).")
+        _check_coverage(read, order, sizes, case, n // batch_size * batch_size)
+        expected = [batch_size] * (n // batch_size) + [n % batch_size] * (n % batch_size > 0)
+        if sizes != expected:
+            raise NotYet(
+                f"The sizes of your batches are {_list(sizes)} ({case}): they must be "
+                f"{_list(expected)}, only the last may be shorter."
+            )
+    right("each index once and in order, with M = 1, 25, 32 (a tail of 4) and N, for N = 100.")
+
+
+def check_reached(reached) -> None:
+    """True if each of the last `patience` accuracies is at least the goal.
+
+    Looks for those who count all epochs above the goal, want more than the goal, look at one epoch
+    only, or say yes before there are `patience` accuracies.
+    """
+    cases = [
+        ([], 0.8, 2, False, "nothing is measured yet"),
+        ([0.9], 0.8, 2, False, "one epoch is above the goal, and the patience is 2"),
+        ([0.7, 0.9], 0.8, 1, True, "with a patience of 1 the last epoch alone decides"),
+        ([0.7, 0.9], 0.8, 2, False, "only the last of two epochs is above the goal"),
+        ([0.7, 0.85, 0.82], 0.8, 2, True, "the last two are above the goal"),
+        (
+            [0.85, 0.7, 0.85],
+            0.8,
+            2,
+            False,
+            "two epochs in total are above the goal, but they are not consecutive",
+        ),
+        ([0.85, 0.86, 0.7], 0.8, 2, False, "the last epoch is below the goal again"),
+        ([0.85, 0.7, 0.9, 0.7, 0.9], 0.8, 3, False, "three in total, never two in a row"),
+        ([0.5, 0.75, 0.75], 0.75, 2, True, "exactly the goal counts: at least, not more than"),
+        ([0.7, 0.81, 0.82, 0.83], 0.8, 3, True, "the last three are above the goal"),
+        ([0.9, 0.7, 0.9], 0.8, 3, False, "their mean is above the goal, but each must be"),
+        ([0.9, math.nan], 0.8, 2, False, "NaN is not above the goal"),
+    ]
+    for accuracies, goal, patience, expected, why in cases:
+        says = f"reached({accuracies}, goal={goal}, patience={patience})"
+        got = _call(reached, "reached", list(accuracies), goal, patience)
+        if not isinstance(got, bool | np.bool_):
+            raise NotYet(f"{says} must return True or False; yours returns {got!r}.")
+        if got != expected:
+            raise NotYet(f"{says} must be {expected}, yours is {bool(got)}: {why}.")
+    right(
+        f"{len(cases)} histories: consecutive, not total; each, not their mean; at least the goal."
+    )
+
+
+def _check_coverage(read, order, sizes, case, whole):
+    """Every index exactly once and in order, or NotYet with the mistake that is likely."""
+    n = len(order)
+    missing, distinct = np.setdiff1d(order, read), len(np.unique(read))
+    if np.setdiff1d(read, order).size:
+        raise NotYet(
+            f"Your batches hold {np.setdiff1d(read, order)[0]}, which is not in order ({case})."
+        )
+    if np.array_equal(np.sort(read), np.arange(n)):
+        if np.array_equal(read, order):
+            return
+        if np.array_equal(read, np.arange(n)):
+            raise NotYet(
+                f"Your batches hold positions 0, 1, 2, ... ({case}): yield order[start:stop], the "
+                "shuffled indices at these positions."
+            )
+        raise NotYet(
+            f"Each index comes once, but not in the order given ({case}): do not sort or shuffle."
+        )
+    if len(read) > distinct:
+        raise NotYet(
+            f"{len(read) - distinct} indices come twice: {case} gives {len(read)} indices, "
+            f"{distinct} of them distinct. Where does the next batch start?"
+        )
+    if n > whole and distinct == whole:
+        raise NotYet(f"Your last batch is dropped: {case} covers {distinct}.")
+    if sum(sizes) == n - 1 and order[-1] in missing:
+        raise NotYet(f"The very last index is missing ({case}): a slice's end is not included.")
+    raise NotYet(f"{len(missing)} of {n} indices are missing ({case} covers {distinct}).")
+
+
+def _batches(batches, order, batch_size) -> list[np.ndarray]:
+    got = _call(batches, "batches", order.copy(), batch_size)
+    if got is None:
+        raise NotYet("batches returns nothing: use `yield`, once for each batch.")
+    found = _call(list, "batches", islice(got, len(order) + 2))
+    if len(found) > len(order) + 1:
+        raise NotYet(
+            f"More batches than indices (N={len(order)}, M={batch_size}): where does your loop end?"
+        )
+    for batch in found:
+        if np.ndim(batch) != 1 or not np.issubdtype(np.asarray(batch).dtype, np.integer):
+            if np.ndim(batch) == 1 and not len(batch):
+                continue
+            raise NotYet(
+                f"Each batch must be a 1-D array of indices, a slice of order. Yours: {batch!r}."
+            )
+    return [np.asarray(batch) for batch in found]
+
+
+def _call(function, name, *arguments):
+    try:
+        return function(*arguments)
+    except NotImplementedError:
+        raise
+    except Exception as error:
+        raise NotYet(f"{name} raises {type(error).__name__}: {error}.") from error
+
+
+def _list(sizes) -> str:
+    """At most six numbers, then dots."""
+    return ", ".join(map(str, sizes[:6])) + (", ..." if len(sizes) > 6 else "")

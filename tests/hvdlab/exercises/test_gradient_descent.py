@@ -1,0 +1,149 @@
+"""The checks of lab 1 take the right answers, and name what is wrong with the usual others."""
+
+import math
+
+import numpy as np
+import pytest
+
+from hvdlab.exercises import NotYet
+from hvdlab.exercises.gradient_descent import (
+    check_gradient,
+    check_has_converged,
+    check_largest_step_size,
+)
+
+
+def gradient(w, b, x, y):
+    error = w * x + b - y
+    return 2 * np.mean(error * x), 2 * np.mean(error)
+
+
+def has_converged(losses):
+    return len(losses) > 1 and abs(losses[-1] - losses[-2]) < 0.001 * losses[-2]
+
+
+def hessian(x):
+    return 2 * np.array([[np.mean(x * x), np.mean(x)], [np.mean(x), 1.0]])
+
+
+def largest_step_size(x):
+    return 2 / np.linalg.eigvalsh(hessian(x))[-1]
+
+
+def not_written(*arguments):
+    raise NotImplementedError("Lab 1, exercise 1: ...")
+
+
+def test_right_answers_pass(capsys):
+    check_gradient(gradient)
+    check_gradient(lambda w, b, x, y: np.array(gradient(w, b, x, y)))
+    check_has_converged(has_converged)
+    check_has_converged(lambda losses: bool(has_converged(losses)))
+    check_largest_step_size(largest_step_size)
+    assert capsys.readouterr().out.count("Right:") == 5
+
+
+@pytest.mark.parametrize("check", [check_gradient, check_has_converged, check_largest_step_size])
+def test_an_answer_that_is_not_written_yet_says_so_itself(check):
+    with pytest.raises(NotImplementedError):
+        check(not_written)
+
+
+@pytest.mark.parametrize("check", [check_gradient, check_has_converged, check_largest_step_size])
+def test_an_answer_that_raises_or_returns_nothing_is_told_in_a_sentence(check):
+    with pytest.raises(NotYet, match="raises NameError: w is not defined"):
+        check(raise_name_error)
+    with pytest.raises(NotYet, match="return"):
+        check(lambda *arguments: None)
+
+
+def raise_name_error(*arguments):
+    raise NameError("w is not defined")
+
+
+def error(w, b, x, y):
+    return w * x + b - y
+
+
+@pytest.mark.parametrize(
+    "wrong, says",
+    [
+        (
+            lambda w, b, x, y: (-gradient(w, b, x, y)[0], -gradient(w, b, x, y)[1]),
+            "signs are turned",
+        ),
+        (
+            lambda w, b, x, y: (2 * sum(error(w, b, x, y) * x), 2 * sum(error(w, b, x, y))),
+            "Sum instead of mean",
+        ),
+        (lambda w, b, x, y: (sum(error(w, b, x, y) * x), sum(error(w, b, x, y))), "Sum.*the 2 "),
+        (
+            lambda w, b, x, y: (np.mean(error(w, b, x, y) * x), np.mean(error(w, b, x, y))),
+            "The 2 from",
+        ),
+        (lambda w, b, x, y: gradient(w, b, x, y)[::-1], "order is dL/dw"),
+        (lambda w, b, x, y: (2 * np.mean(error(w, b, x, y)),) * 2, "multiplied by its x"),
+        (lambda w, b, x, y: gradient(w, 0, x, y), "without b"),
+        (lambda w, b, x, y: gradient(w, b, np.arange(9.0), np.ones(9)), "Other data"),
+        (lambda w, b, x, y: (1.0, gradient(w, b, x, y)[1]), r"errors.*are -1, 2, -3"),
+        (lambda w, b, x, y: error(w, b, x, y), "two numbers"),
+        (lambda w, b, x, y: 1.0, "two numbers"),
+    ],
+)
+def test_wrong_gradients(wrong, says):
+    with pytest.raises(NotYet, match=says):
+        check_gradient(wrong)
+
+
+def relative(losses):
+    return (losses[-2] - losses[-1]) / losses[-2]
+
+
+@pytest.mark.parametrize(
+    "wrong, says",
+    [
+        (lambda losses: abs(relative(losses)) < 0.001, "raises IndexError"),
+        (lambda losses: len(losses) > 1 and relative(losses) < 0.001, "diverges"),
+        (lambda losses: len(losses) > 1 and abs(relative(losses)) < 0.1, "falls by 1 %"),
+        (lambda losses: len(losses) > 1 and abs(losses[-1] - losses[-2]) < 0.001, "0.05 %"),
+        (
+            lambda losses: len(losses) > 1 and abs(losses[-1] - losses[-2]) < 0.1,
+            "small and halves",
+        ),
+        (
+            lambda losses: len(losses) > 1 and abs(losses[-1] - losses[0]) < 0.001 * losses[0],
+            "does not change any more",
+        ),
+        (
+            lambda losses: len(losses) > 1 and not abs(relative(losses)) >= 0.001,
+            "NaN",
+        ),
+        (lambda losses: True, "No loss yet"),
+        (lambda losses: False, "does not change any more"),
+        (lambda losses: 0, "True or False"),
+    ],
+)
+def test_wrong_convergence_tests(wrong, says):
+    with pytest.raises(NotYet, match=says):
+        check_has_converged(wrong)
+
+
+@pytest.mark.parametrize(
+    "wrong, says",
+    [
+        (lambda x: 2 / np.linalg.eigvalsh(hessian(x))[0], "smallest eigenvalue"),
+        (lambda x: 1 / np.linalg.eigvalsh(hessian(x))[-1], "twice that still converges"),
+        (lambda x: 2 / np.linalg.eigvalsh(hessian(x) / 2)[-1], "factor 2"),
+        (lambda x: 2 / np.trace(hessian(x)), "sum of the eigenvalues"),
+        (lambda x: np.linalg.eigvalsh(hessian(x))[-1] / 2, "upside down"),
+        (lambda x: np.linalg.eigvalsh(hessian(x))[-1], "divided by it"),
+        (lambda x: 2 / max(2 * np.mean(x * x), 2), "mean of x beside the diagonal"),
+        (lambda x: 2 / np.linalg.eigvalsh(hessian(x) * len(x))[-1], "Sum instead of mean"),
+        (lambda x: 0.3, "eigenvalues are 18 and 2"),
+        (lambda x: np.ones(2), "one number"),
+        (lambda x: math.nan, "yours is nan"),
+    ],
+)
+def test_wrong_step_sizes(wrong, says):
+    with pytest.raises(NotYet, match=says):
+        check_largest_step_size(wrong)

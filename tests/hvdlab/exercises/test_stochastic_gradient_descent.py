@@ -1,0 +1,154 @@
+"""The checks of lab 2 take the right answers, and name what is wrong with the usual others."""
+
+import numpy as np
+import pytest
+
+from hvdlab.exercises import NotYet
+from hvdlab.exercises.stochastic_gradient_descent import check_batches, check_reached
+
+
+def batches(order, batch_size):
+    for start in range(0, len(order), batch_size):
+        yield order[start : start + batch_size]
+
+
+def reached(accuracies, goal, patience):
+    return len(accuracies) >= patience and all(a >= goal for a in accuracies[-patience:])
+
+
+def not_written(*arguments):
+    raise NotImplementedError("Lab 2, exercise 1: ...")
+
+
+def test_right_answers_pass(capsys):
+    check_batches(batches)
+    check_batches(lambda order, batch_size: list(batches(order, batch_size)))
+    check_reached(reached)
+    assert capsys.readouterr().out.count("Right:") == 3
+
+
+@pytest.mark.parametrize("check", [check_batches, check_reached])
+def test_an_answer_that_is_not_written_yet_says_so_itself(check):
+    with pytest.raises(NotImplementedError):
+        check(not_written)
+
+
+def test_a_generator_that_is_not_written_yet_says_so_itself():
+    def generator(order, batch_size):
+        raise NotImplementedError("Lab 2, exercise 1: ...")
+        yield
+
+    with pytest.raises(NotImplementedError):
+        check_batches(generator)
+
+
+def whole(order, size):
+    """Without the tail."""
+    return [order[i * size : (i + 1) * size] for i in range(len(order) // size)]
+
+
+def ceiling_without_tail_check(order, size):
+    return [order[i * size : (i + 1) * size] for i in range(len(order) // size + 1)]
+
+
+def padded(order, size):
+    """The tail filled up from the start, as many samplers do."""
+    count = -(-len(order) // size)
+    return np.resize(order, count * size).reshape(count, size)
+
+
+def tail_starts_early(order, size):
+    """The last `size` indices as the tail: full, but partly read twice."""
+    found = whole(order, size)
+    return found + [order[-size:]] if len(order) % size else found
+
+
+def end_excluded(order, size):
+    return [order[i : min(i + size, len(order) - 1)] for i in range(0, len(order), size)]
+
+
+def positions(order, size):
+    return batches(np.arange(len(order)), size)
+
+
+def shuffled(order, size):
+    return batches(np.random.default_rng(0).permutation(order), size)
+
+
+def tail_first(order, size):
+    tail = len(order) % size
+    return ([order[:tail]] if tail else []) + whole(order[tail:], size)
+
+
+def one_too_large(order, size):
+    found = whole(order, size)
+    if len(order) % size:
+        found[-1] = np.concatenate([found[-1], order[-(len(order) % size) :]])
+    return found
+
+
+def with_replacement(order, size):
+    return [np.random.default_rng(0).choice(order, size) for _ in range(-(-len(order) // size))]
+
+
+def overlapping(order, size):
+    return [order[i : i + size] for i in range(len(order))]
+
+
+def endless(order, size):
+    while True:
+        yield order[:size]
+
+
+@pytest.mark.parametrize(
+    "wrong, says",
+    [
+        (whole, "last batch is dropped: N=100, M=32 covers 96"),
+        (ceiling_without_tail_check, "empty.*N=100, M=1 "),
+        (padded, "28 indices come twice"),
+        (tail_starts_early, "28 indices come twice"),
+        (end_excluded, "very last index is missing"),
+        (positions, "positions 0, 1, 2"),
+        (shuffled, "not in the order given"),
+        (tail_first, "only the last may be shorter"),
+        (one_too_large, "batch of 36 is larger than M"),
+        (with_replacement, "come twice"),
+        (overlapping, "come twice"),
+        (endless, "where does your loop end"),
+        (lambda order, size: None, "returns nothing"),
+        (lambda order, size: order, "1-D array of indices"),
+        (lambda order, size: order / 0.0 // [1, 2], "raises ValueError"),
+        (lambda order, size: [order[:size] + 1000], "not in order"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_wrong_batchers(wrong, says):
+    with pytest.raises(NotYet, match=says):
+        check_batches(wrong)
+
+
+@pytest.mark.parametrize(
+    "wrong, says",
+    [
+        (lambda a, goal, patience: sum(x >= goal for x in a) >= patience, "not consecutive"),
+        (lambda a, goal, patience: bool(a) and a[-1] >= goal, "the patience is 2"),
+        (lambda a, goal, patience: all(x >= goal for x in a[-patience:]), "nothing is measured"),
+        (
+            lambda a, goal, patience: len(a) >= patience and all(x > goal for x in a[-patience:]),
+            "exactly the goal",
+        ),
+        (
+            lambda a, goal, patience: len(a) >= patience and np.mean(a[-patience:]) >= goal,
+            "only the last of two|each must be",
+        ),
+        (
+            lambda a, goal, patience: len(a) >= patience and min(a[-2:]) >= goal,
+            "with a patience of 1",
+        ),
+        (lambda a, goal, patience: None, "True or False"),
+        (lambda a, goal, patience: a[-1] >= goal, "raises IndexError"),
+    ],
+)
+def test_wrong_stop_rules(wrong, says):
+    with pytest.raises(NotYet, match=says):
+        check_reached(wrong)
