@@ -34,6 +34,7 @@ WORK = LABS.parent / "notebooks" / "work"  # what a learner writes; git leaves i
 QUICK = os.environ.get("LAB_QUICK", "") not in ("", "0")
 _WANTED = os.environ.get("LAB_REFERENCE", "")
 REFERENCE = _WANTED not in ("", "0")
+NOTEBOOK = "ipykernel" in sys.modules
 
 
 def size(quick, default, reference):
@@ -60,8 +61,11 @@ def sweep(name: str, run: Callable[..., dict | list[dict]], settings: list[dict]
     """
     if REFERENCE and not _is_wanted(name):
         return reference(name)
-    rows, columns = [], (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    with Progress(*columns, TimeElapsedColumn(), disable=not sys.stdout) as progress:
+    rows = []
+    columns = TextColumn("{task.description}"), BarColumn(16), MofNCompleteColumn()
+    # In a notebook what a run prints shall stay plain text, below the bar.
+    own = {"redirect_stdout": not NOTEBOOK, "redirect_stderr": not NOTEBOOK}
+    with Progress(*columns, TimeElapsedColumn(), disable=not sys.stdout, **own) as progress:
         task = progress.add_task(name, total=len(settings))
         try:
             for setting in settings:

@@ -64,7 +64,18 @@ def adasum(deltas, name, compression):
 
 
 def broadcast_variables(variables, root_rank, process_set, inplace):
-    return hvd.broadcast_variables(native(variables), root_rank, process_set, inplace)
+    variables = native(variables)
+    if inplace:
+        return hvd.broadcast_variables(variables, root_rank, process_set, inplace)
+
+    # Horovod names a message by its variable, and variables of a loaded model may have other names
+    # than those of a new one: a rank that resumes from a file would wait for ever. Count instead.
+    def broadcast():
+        for i, variable in enumerate(variables):
+            options = {"name": f"variable_{i}", "process_set": process_set}
+            variable.assign(hvd.broadcast(variable, root_rank, **options))
+
+    tf.function(broadcast, autograph=False)()
 
 
 def DistributedGradientTape(gradtape, *args, **kwargs):

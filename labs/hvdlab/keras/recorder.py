@@ -5,7 +5,7 @@ import numpy as np
 
 from hvdlab.data import Batches
 from hvdlab.keras.models import to_arrays
-from hvdlab.record import RunRecord, launched_rank
+from hvdlab.record import WEIGHTS, RunRecord, launched_rank
 
 
 class Recorder(keras.callbacks.Callback):
@@ -15,7 +15,8 @@ class Recorder(keras.callbacks.Callback):
                   callbacks=[..., Recorder(batches)])
 
     Every rank has one, last in its list of callbacks; the files go to `$HVDLAB_RUN_DIR` (default
-    `./runs/<time>`), see `hvdlab.record`.
+    `./runs/<time>`), see `hvdlab.record`. Weights of a model that is no `AssessmentNet` go under
+    the paths that Keras gives them, such as "sequential/dense/kernel".
 
     Args:
         batches: the `Batches` that this rank trains on.
@@ -36,10 +37,18 @@ class Recorder(keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch: int, logs=None) -> None:
         read = self.batches.examples_read(epoch)
-        arrays = to_arrays(self.model)
+        arrays = _arrays(self.model)
         self.record.write(
             epoch,
             lambda file: np.savez(file, examples_read=read, **arrays),
+            steps=-(-len(read) // self.batches.batch_size),
             examples=len(read),
             **{name: float(value) for name, value in (logs or {}).items()},
         )
+
+
+def _arrays(model):
+    layers = {name.partition(".")[0] for name in WEIGHTS}
+    if layers <= {layer.name for layer in model.layers}:
+        return to_arrays(model)
+    return {v.path: keras.ops.convert_to_numpy(v.value) for v in model.weights}

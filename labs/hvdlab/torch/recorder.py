@@ -21,7 +21,7 @@ class Recorder:
     `hvdlab.record`.
 
     Args:
-        model: an `AssessmentNet`.
+        model: an `AssessmentNet`, or any other module: weights go under their `state_dict` names.
         batches: the `Batches` that this rank trains on.
         folder: another folder for the run.
     """
@@ -37,6 +37,7 @@ class Recorder:
         self.record.write(
             epoch,
             lambda file: np.savez(file, examples_read=read, **arrays),
+            steps=-(-len(read) // self.batches.batch_size),
             examples=len(read),
             **{name: float(value) for name, value in metrics.items()},
         )

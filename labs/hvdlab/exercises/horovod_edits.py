@@ -1,0 +1,286 @@
+"""The conversion of lab 4, step by step: what each step changes in the serial script.
+
+    apply("notebooks/work/fashion_mnist.py", "init", "keras")     # make the edits of a step
+    print(diff("init", "keras"))                                  # show them
+
+An edit is (old text, new text), and the old text stands in the script exactly once: the steps follow
+each other in the order of `STEPS`. `OPTIONS` are variants of the finished script.
+"""
+
+import difflib
+from pathlib import Path
+
+from hvdlab.experiment import LABS
+
+STEPS = (
+    "init",
+    "device",
+    "output",
+    "optimizer",
+    "broadcast",
+    "sharding",
+    "metrics",
+    "checkpoint",
+    "resume",
+)
+OPTIONS = ("fp16",)
+
+# --- what both scripts have in common ---------------------------------------------------------------
+
+_INIT = (
+    "    args = parse_args()\n",
+    "    args = parse_args()\n    hvd.init()  # Horovod: find the other ranks\n",
+)
+_SHARDING = (
+    "batches = Batches(images, labels, args.batch_size, seed=seed)",
+    """batches = Batches(
+        images,
+        labels,
+        args.batch_size,
+        rank=hvd.rank(),  # Horovod: each rank reads its own part, in equally many steps
+        size=hvd.size(),
+        seed=args.seed,  # Horovod: the same on all ranks, or their parts would overlap
+        style="whole",
+    )""",
+)
+_CHECKPOINT = (
+    "        if args.checkpoint:\n",
+    "        if args.checkpoint and hvd.rank() == 0:  # Horovod: one rank writes\n",
+)
+_MINE = (
+    "    heldout = data.test_images[: args.heldout], data.test_labels[: args.heldout]\n",
+    """    # Horovod: each rank evaluates every size-th held-out image, beginning with its own number.
+    mine = slice(hvd.rank(), args.heldout, hvd.size())
+    heldout = data.test_images[mine], data.test_labels[mine]
+""",
+)
+
+# --- Keras --------------------------------------------------------------------------------------------
+
+_KERAS = {
+    "init": [
+        (
+            "from hvdlab.data import Batches",
+            "import hvdlab.keras.horovod as hvd\nfrom hvdlab.data import Batches",
+        ),
+        _INIT,
+    ],
+    "device": [
+        ("import keras\nfrom keras", "import keras\nimport tensorflow as tf\nfrom keras"),
+        (
+            "  # Horovod: find the other ranks\n",
+            """  # Horovod: find the other ranks
+    gpus = tf.config.list_physical_devices("GPU")
+    if gpus:  # Horovod: one GPU for each rank of this machine
+        tf.config.set_visible_devices(gpus[hvd.local_rank() % len(gpus)], "GPU")
+""",
+        ),
+    ],
+    "output": [
+        (
+            """        print(
+            f"epoch {epoch}  loss {logs['loss']:.3f}  held-out {logs['val_accuracy']:.3f}  "
+            f"{logs['images_per_second']:,.0f} images/s",
+            flush=True,
+        )
+""",
+            """        if hvd.rank() == 0:  # Horovod: one rank speaks
+            print(
+                f"epoch {epoch}  loss {logs['loss']:.3f}  held-out {logs['val_accuracy']:.3f}  "
+                f"{logs['images_per_second']:,.0f} images/s",
+                flush=True,
+            )
+""",
+        )
+    ],
+    "optimizer": [
+        (
+            "    optimizer = keras.optimizers.SGD(args.lr, args.momentum)\n",
+            """    # Horovod: N times the images a step, N times the rate; gradients averaged over all ranks
+    optimizer = keras.optimizers.SGD(args.lr * hvd.size(), args.momentum)
+    optimizer = hvd.DistributedOptimizer(optimizer)
+""",
+        )
+    ],
+    "broadcast": [
+        (
+            "    callbacks = []\n",
+            """    # Horovod: all ranks begin with the weights and the optimizer state of rank 0
+    callbacks = [hvd.callbacks.BroadcastGlobalVariablesCallback(0)]
+""",
+        )
+    ],
+    "sharding": [_SHARDING],
+    "metrics": [
+        _MINE,
+        (
+            "    callbacks.append(EpochLine(batches))\n",
+            """    # Horovod: sums and counts of all ranks, before anybody reads the metrics
+    callbacks.append(hvd.callbacks.MetricAverageCallback())
+    callbacks.append(EpochLine(batches))
+""",
+        ),
+    ],
+    "checkpoint": [(_CHECKPOINT[0][4:], _CHECKPOINT[1][4:])],
+    "resume": [
+        (
+            "        model = keras.models.load_model(saved[-1])\n",
+            "        model = hvd.load_model(saved[-1])  # Horovod: with its optimizer wrapped again\n",
+        ),
+        (
+            "    # Horovod: all ranks begin with the weights",
+            """    # Horovod: rank 0 knows where to go on; the rate is that of this number of ranks
+    first_epoch = hvd.broadcast_object(first_epoch, root_rank=0)
+    model.optimizer.learning_rate = args.lr * hvd.size()
+
+    # Horovod: all ranks begin with the weights""",
+        ),
+    ],
+    "fp16": [
+        (
+            "hvd.DistributedOptimizer(optimizer)",
+            "hvd.DistributedOptimizer(optimizer, compression=hvd.Compression.fp16)",
+        )
+    ],
+}
+
+# --- PyTorch ------------------------------------------------------------------------------------------
+
+_TORCH = {
+    "init": [
+        (
+            "import torch\nfrom torch import nn\n",
+            "import horovod.torch as hvd\nimport torch\nfrom torch import nn\n",
+        ),
+        _INIT,
+    ],
+    "device": [
+        (
+            "  # Horovod: find the other ranks\n",
+            """  # Horovod: find the other ranks
+    if torch.cuda.is_available():  # Horovod: one GPU for each rank of this machine
+        torch.cuda.set_device(hvd.local_rank() % torch.cuda.device_count())
+""",
+        )
+    ],
+    "output": [
+        (
+            """        print(
+            f"epoch {epoch}  loss {loss:.3f}  held-out {accuracy:.3f}  {speed:,.0f} images/s",
+            flush=True,
+        )
+""",
+            """        if hvd.rank() == 0:  # Horovod: one rank speaks
+            print(
+                f"epoch {epoch}  loss {loss:.3f}  held-out {accuracy:.3f}  {speed:,.0f} images/s",
+                flush=True,
+            )
+""",
+        )
+    ],
+    "optimizer": [
+        (
+            "    optimizer = torch.optim.SGD(model.parameters(), args.lr, args.momentum)\n",
+            """    # Horovod: N times the images a step, N times the rate; gradients averaged over all ranks
+    optimizer = torch.optim.SGD(model.parameters(), args.lr * hvd.size(), args.momentum)
+    optimizer = hvd.DistributedOptimizer(optimizer, model.named_parameters())
+""",
+        )
+    ],
+    "broadcast": [
+        (
+            "    recorder = Recorder(model, batches)\n",
+            """    # Horovod: all ranks begin with the weights and the optimizer state of rank 0
+    hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+    hvd.broadcast_optimizer_state(optimizer, root_rank=0)
+
+    recorder = Recorder(model, batches)
+""",
+        )
+    ],
+    "sharding": [_SHARDING],
+    "metrics": [
+        _MINE,
+        (
+            "    return total / count\n",
+            """    # Horovod: sums and counts of all ranks, so that each example counts once
+    total, count = hvd.allreduce(torch.tensor([total, count]), op=hvd.Sum).tolist()
+    return total / count
+""",
+        ),
+    ],
+    "checkpoint": [_CHECKPOINT],
+    "resume": [
+        (
+            "    # Horovod: all ranks begin with the weights",
+            """    # Horovod: rank 0 knows where to go on; the rate is that of this number of ranks
+    first_epoch = hvd.broadcast_object(first_epoch, root_rank=0)
+    optimizer.param_groups[0]["lr"] = args.lr * hvd.size()
+
+    # Horovod: all ranks begin with the weights""",
+        ),
+    ],
+    "fp16": [
+        (
+            "hvd.DistributedOptimizer(optimizer, model.named_parameters())",
+            """hvd.DistributedOptimizer(
+        optimizer, model.named_parameters(), compression=hvd.Compression.fp16
+    )""",
+        )
+    ],
+}
+
+EDITS = {"keras": _KERAS, "torch": _TORCH}
+
+
+def serial_script(framework: str) -> Path:
+    """The script that the lab begins with."""
+    if framework not in EDITS:
+        raise ValueError(f"framework must be keras or torch. Received: framework={framework!r}")
+    return LABS / f"fashion_mnist_{framework}.py"
+
+
+def edited(text: str, step: str, framework: str) -> str:
+    """The text of a script after the edits of one step.
+
+    Raises:
+        ValueError: an old text is not there once: the step is done already, another comes first,
+            or the script was changed by hand in that place.
+    """
+    for old, new in EDITS[framework][step]:
+        if text.count(old) != 1:
+            raise ValueError(
+                f"step {step!r} replaces a text that the script has {text.count(old)} times and "
+                f"should have once:\n{old}"
+            )
+        text = text.replace(old, new)
+    return text
+
+
+def apply(path: str | Path, step: str, framework: str) -> None:
+    """Make the edits of one step in a file."""
+    path = Path(path)
+    path.write_text(edited(path.read_text(), step, framework))
+
+
+def after(step: str | None, framework: str) -> str:
+    """The script as it is when all steps up to this one are done; None: the serial one."""
+    text = serial_script(framework).read_text()
+    for done in STEPS[: STEPS.index(step) + 1] if step else ():
+        text = edited(text, done, framework)
+    return text
+
+
+def diff(step: str, framework: str) -> str:
+    """The edits of a step as a unified diff: lines that go begin with -, lines that come with +."""
+    number = STEPS.index(step) if step in STEPS else len(STEPS)
+    old = after(STEPS[number - 1] if number else None, framework)
+    lines = difflib.unified_diff(
+        old.splitlines(),
+        edited(old, step, framework).splitlines(),
+        "before",
+        step,
+        lineterm="",
+        n=1,
+    )
+    return "\n".join(lines)

@@ -1,0 +1,297 @@
+"""Checks of lab 4: run the learner's script on two ranks for a few steps, and read what came of it.
+
+Each check leaves its run in the folder `runs(script)/STEP`, for `hvdlab.rank_report`. In a quick run
+(LAB_QUICK) some checks only read the script.
+"""
+
+import re
+import shutil
+from pathlib import Path
+
+import numpy as np
+
+from hvdlab.exercises import NotYet, right
+from hvdlab.exercises.watched_run import Watched, calls, watch
+from hvdlab.experiment import QUICK, REFERENCE
+from hvdlab.rank_report import summary, text
+
+LIMIT = 120.0  # seconds that a run may take
+RATE = 0.05  # what the checks pass as --lr
+IMAGES, HELDOUT = 257, 101  # odd, so that no number of ranks but one divides them
+DATA = ("--images", IMAGES, "--batch-size", 32, "--heldout", HELDOUT, "--lr", RATE)
+RUN_IN_QUICK = {"broadcast", "metrics"}
+
+
+def runs(script) -> Path:
+    """The folder in which the runs of a script are recorded, one folder a step."""
+    path = Path(script)
+    return path.with_name(f"{path.stem}_runs")
+
+
+def check_init(script) -> None:
+    """Imports Horovod as `hvd` and calls `hvd.init()`: both ranks learn who they are."""
+    called, source = calls(script), Path(script).read_text()
+    if (
+        re.search(r"^import horovod\.\S*keras", source, re.M)
+        and "TF_USE_LEGACY_KERAS" not in source
+    ):
+        raise NotYet(
+            "Horovod's own Keras module does nothing in Keras 3: it accepts the optimizer and never "
+            "averages. Write `import hvdlab.keras.horovod as hvd`."
+        )
+    if not re.search(r"^\s*import \S*horovod\S* as hvd", source, re.M):
+        raise NotYet("no line imports Horovod under the name hvd: `import ... as hvd`.")
+    if "hvd.init" not in called:
+        raise NotYet("Horovod is imported, but hvd.init() is not called: the ranks do not meet.")
+    run = _run("init", script)
+    said = [run.horovod(rank) for rank in range(2)] if run else [{"rank": 0}, {"rank": 1}]
+    if None in said:
+        raise NotYet("hvd.init() is in the script, but a rank ends without having come past it.")
+    if {s["rank"] for s in said} != {0, 1}:
+        raise NotYet(f"Horovod calls both ranks {said[0]['rank']}: they did not meet.")
+    _right(run, "two ranks that know of each other. Nothing else has changed: still two models.")
+
+
+def check_device(script) -> None:
+    """Chooses the GPU by `hvd.local_rank()`, after `hvd.init()`. On a CPU it changes nothing."""
+    called = calls(script)
+    if "hvd.local_rank" not in called and "hvd.rank" in called:
+        raise NotYet(
+            "hvd.rank() counts over all machines: on the second machine of four GPUs, rank 4 would look "
+            "for a fifth GPU. hvd.local_rank() counts on one machine."
+        )
+    if "hvd.local_rank" not in called:
+        raise NotYet("hvd.local_rank(), the number of a rank on its machine, is not called.")
+    if called["hvd.local_rank"] < called.get("hvd.init", 10**9):
+        raise NotYet("hvd.local_rank() is called before hvd.init(): nobody has a number yet.")
+    if not re.search(
+        r"set_visible_devices|set_device|CUDA_VISIBLE_DEVICES", Path(script).read_text()
+    ):
+        raise NotYet("hvd.local_rank() is asked for, but no device is chosen by it.")
+    _right(
+        _run("device", script),
+        "each rank takes the GPU of its local rank. Without a GPU nothing changes.",
+    )
+
+
+def check_output(script) -> None:
+    """One line an epoch, from rank 0."""
+    calls(script)
+    run = _run("output", script)
+    lines = [len(run.epoch_lines(rank)) for rank in range(2)] if run else [2, 0]
+    if lines == [2, 2]:
+        raise NotYet("both ranks print a line each epoch: print where hvd.rank() == 0 only.")
+    if lines == [0, 2]:
+        raise NotYet("rank 1 prints and rank 0 is silent: rank 0 is the one that every run has.")
+    if lines != [2, 0]:
+        raise NotYet(
+            f"in two epochs rank 0 prints {lines[0]} lines and rank 1 {lines[1]}, not 2 and 0."
+        )
+    _right(run, "rank 0 speaks. Look at the table, though: it speaks for its own model only.")
+
+
+def check_optimizer(script) -> None:
+    """Gradients are averaged, and the rate is `--lr` times the number of ranks."""
+    wrapped = "hvd.DistributedOptimizer" in calls(script)
+    run = _run("optimizer", script)
+    if run is None:
+        return _right(run, "the script can be read.")
+    before, after = run.distance(0), run.distance(1)
+    if run.drifts():
+        raise NotYet(
+            f"the models drift: their distance is {before:.4f} after one epoch and {after:.4f} after two, "
+            "so each rank steps by its own gradient. "
+            f"{'Train with what' if wrapped else 'Wrap the optimizer:'} hvd.DistributedOptimizer(...) "
+            f"{'returns' if wrapped else 'averages'}."
+        )
+    _check_rate(run)
+    _right(
+        run,
+        f"both models make the same steps. Their distance was {before:.4f} after one epoch and is "
+        f"{after:.4f} after two: it does not shrink, because they began apart.",
+    )
+
+
+def check_broadcast(script) -> None:
+    """All ranks begin with rank 0's weights and optimizer state: one model from then on."""
+    called = calls(script)
+    torch = "import torch" in Path(script).read_text()
+    call = "hvd.broadcast_parameters" if torch else "hvd.callbacks.BroadcastGlobalVariablesCallback"
+    if call not in called:
+        raise NotYet(f"{call} is not called: each rank keeps the weights that it drew.")
+    if torch and "hvd.broadcast_optimizer_state" not in called:
+        raise NotYet(
+            "the optimizer's state stays where it is (hvd.broadcast_optimizer_state): when a run "
+            "resumes, rank 0 alone would have its momentum."
+        )
+    run = _run("broadcast", script)
+    if run and summary(run.report())["models"] > 1:
+        if run.drifts():
+            raise NotYet("two models, and they drift apart: gradients are not averaged any more.")
+        raise NotYet(
+            f"two models, though {call} is called. Is it called for this model, by every rank, before "
+            "the first step" + ("?" if torch else ", and in the list of callbacks that fit gets?")
+        )
+    said = run.report()["weights"].iloc[0] if run else "?"
+    _right(run, f"one model: the trained weights of both ranks have the same hash, {said}.")
+
+
+def check_sharding(script) -> None:
+    """Each rank reads its own part of 257 images, in equally many steps, and none is left out."""
+    calls(script)
+    run = _run("sharding", script, complain=False)
+    if run is None:
+        return _right(run, "the script can be read.")
+    read = [run.examples(rank) for rank in range(2)]
+    if not all(map(len, read)):
+        raise NotYet(run.failure or "a rank recorded no examples.")
+    steps = [run.lines(rank)["steps"].iloc[0] for rank in range(2)]
+    overlap, covered = np.isin(read[1], read[0]).mean(), len(np.union1d(*read))
+    if steps[0] != steps[1]:
+        raise NotYet(
+            f"rank 0 makes {steps[0]} steps an epoch and rank 1 makes {steps[1]}: one will wait for "
+            f"gradients that never come. {IMAGES} images are dealt as {len(read[0])} and {len(read[1])}: "
+            "Batches(..., rank=..., size=...) deals equally many to each."
+        )
+    if overlap > 0.9 and covered < IMAGES:
+        raise NotYet(
+            f"both ranks read the same {len(read[0])} images, and nobody the others: Batches needs "
+            "rank=hvd.rank()."
+        )
+    if overlap > 0.9:
+        raise NotYet(
+            f"both ranks read all {covered} images, in different orders: Batches needs "
+            "rank=hvd.rank() and size=hvd.size()."
+        )
+    if overlap > 0.02:
+        raise NotYet(
+            f"the ranks share {overlap:.0%} of their images: each deals from a permutation of its own. "
+            "The seed of Batches must be the same on all ranks: args.seed, not seed."
+        )
+    if covered < IMAGES:
+        raise NotYet(f"{IMAGES - covered} of {IMAGES} images are read by nobody.")
+    if run.failure:
+        raise NotYet(run.failure)
+    _right(
+        run,
+        f"{len(read[0])} + {len(read[1])} images: all {IMAGES}, one of them twice; equal steps.",
+    )
+
+
+def check_metrics(script) -> None:
+    """Loss and accuracy are those of all ranks' examples: each of 101 held-out images counts once."""
+    calls(script)
+    run = _run("metrics", script)
+    if run is None:
+        return _right(run, "the script can be read.")
+    last = [run.lines(rank).iloc[-1] for rank in range(2)]
+    for name in ("loss", "accuracy", "val_loss", "val_accuracy"):
+        if name in last[0] and abs(last[0][name] - last[1][name]) > 1e-6:
+            raise NotYet(
+                f"{name} is {last[0][name]:.4f} on rank 0 and {last[1][name]:.4f} on rank 1. Combine it "
+                "over the ranks before anybody prints or records it."
+            )
+    accuracy = run.report()["accuracy"].iloc[0]
+    count = accuracy * HELDOUT
+    if abs(count - round(count)) > 1e-3:
+        raise NotYet(
+            f"a held-out accuracy of {accuracy:.5f} would be {count:.3f} of {HELDOUT} images right. It is "
+            "the mean of two means, over 51 and over 50 images: add up sums and counts, then divide."
+        )
+    printed = re.search(r"held-out ([0-9.]+)", (run.epoch_lines(0) or [""])[-1])
+    if printed and abs(float(printed[1]) - accuracy) > 0.0006:
+        raise NotYet(
+            f"the line says {printed[1]} held-out and the record {accuracy:.3f}: the line is printed "
+            "before the metrics are combined. Order matters in the list of callbacks."
+        )
+    _right(run, f"both ranks report {round(count)} of {HELDOUT} held-out images right.")
+
+
+def check_checkpoint(script) -> None:
+    """Checkpoints are written by rank 0 alone."""
+    calls(script)
+    run = _run("checkpoint", script, "--checkpoint", "checkpoints")
+    wrote = [bool(run.checkpoints(rank)) for rank in range(2)] if run else [True, False]
+    if wrote == [True, True]:
+        raise NotYet("both ranks write checkpoints: on a common disk, into the same file at once.")
+    if wrote != [True, False]:
+        who = "rank 1 writes the" if wrote[1] else "nobody writes"
+        raise NotYet(f"{who} checkpoints: write them where hvd.rank() == 0.")
+    names = " and ".join(run.checkpoints(0)) if run else "the checkpoints"
+    _right(run, f"rank 0 writes {names}, rank 1 writes nothing.")
+
+
+def check_resume(script) -> None:
+    """A killed run goes on after its last checkpoint: on two ranks, then on one, with its rate.
+
+    Each rank has its own folder, and rank 0 alone finds a checkpoint, as on machines without a
+    common disk.
+    """
+    calls(script)
+    disk = runs(script) / "resume"
+    shutil.rmtree(disk, ignore_errors=True)
+    options = {"disk": disk, "complain": False}
+    keep = ("--checkpoint", "checkpoints", "--epochs")
+    killed = _run("resume/killed", script, *keep, 1000, HVDLAB_KILL_AFTER="3", **options)
+    if killed is None:
+        return _right(killed, "the script can be read.")
+    if not killed.checkpoints(0) or not len(killed.lines(0)):
+        raise NotYet(f"there is no checkpoint to resume from: {killed.failure}")
+    first, last = killed.lines(0)["loss"].iloc[[0, -1]]
+    for ranks, where in ((2, "restarted on two ranks"), (1, "restarted on one rank")):
+        done = int(re.findall(r"\d+", killed.checkpoints(0)[-1])[0]) + 1
+        run = _run(f"resume/{ranks}-ranks", script, *keep, done + 3, ranks=ranks, **options)
+        begun = [
+            int(run.lines(r)["epoch"].iloc[0]) if len(run.lines(r)) else None for r in range(ranks)
+        ]
+        if begun != [done] * ranks and None not in begun:
+            raise NotYet(
+                f"{where} after epoch {done - 1}, rank 0 begins with epoch {begun[0]} and the last rank "
+                f"with epoch {begun[-1]}. Only rank 0 found the checkpoint: it must tell the others."
+            )
+        if run.failure or None in begun:
+            raise NotYet(f"{where}: {run.failure or 'a rank recorded nothing.'}")
+        if summary(run.report())["models"] > 1:
+            raise NotYet(
+                f"{where} there are two models: broadcast weights and optimizer state after loading, and "
+                "see that the loaded optimizer averages (Keras: hvd.load_model)."
+            )
+        if run.lines(0)["loss"].iloc[0] > (first + last) / 2:
+            raise NotYet(f"{where} the loss starts at {run.lines(0)['loss'].iloc[0]:.2f} again.")
+        _check_rate(run)
+    right("killed, restarted on two ranks, restarted on one: epochs, loss and rate go on.")
+
+
+def _run(
+    step, script, *arguments, ranks=2, complain=True, disk=None, **variables
+) -> Watched | None:
+    """The run of a check; None in a quick run, where most are left out."""
+    if (QUICK or REFERENCE) and step not in RUN_IN_QUICK:
+        return None
+    folder = runs(script) / step
+    arguments = arguments if "--epochs" in arguments else (*arguments, "--epochs", 2)
+    arguments = (*arguments, *DATA)
+    run = watch(script, *arguments, folder=folder, disk=disk, ranks=ranks, limit=LIMIT, **variables)
+    if run.failure and complain:
+        raise NotYet(run.failure)
+    if complain and not all(len(run.lines(rank)) for rank in range(ranks)):
+        raise NotYet(
+            "a rank recorded nothing: every rank needs its Recorder, also those that are mute."
+        )
+    return run
+
+
+def _right(run, sentence) -> None:
+    if run:
+        print(text(run.report()))
+    right(sentence if run else "(read only, not run) " + sentence)
+
+
+def _check_rate(run) -> None:
+    for rank in range(run.ranks):
+        rate = run.lines(rank)["learning_rate"].iloc[-1]
+        if abs(rate / (RATE * run.ranks) - 1) > 1e-3:
+            raise NotYet(
+                f"on {run.ranks} rank{'s' * (run.ranks > 1)} with --lr {RATE:g} the learning rate is "
+                f"{rate:g} on rank {rank}, and should be {RATE * run.ranks:g}: --lr times hvd.size(), once."
+            )

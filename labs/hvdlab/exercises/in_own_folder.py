@@ -1,0 +1,64 @@
+"""Run a script as a rank of a check: in a folder of its own, where what it prints goes to a file.
+
+    mpirun -np 2 python in_own_folder.py FOLDER SCRIPT ARGUMENTS
+
+Rank R works in FOLDER/rank-R, as if each had a machine for itself, so that it shows who writes a file
+and who finds one. It leaves there
+
+    output.txt      what it printed, and after HVDLAB_LIMIT seconds where it hangs
+    horovod.json    what Horovod told it: rank and size; no file if it was not initialised
+
+With HVDLAB_KILL_AFTER=E the last rank is killed as soon as it has recorded epoch E.
+"""
+
+import faulthandler
+import json
+import os
+import runpy
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+
+from hvdlab.record import launched_rank
+
+
+def kill_after(epoch: int, rank: int) -> None:
+    last = Path(os.environ["HVDLAB_RUN_DIR"], f"rank-{rank}", f"epoch-{epoch:03d}.npz")
+    while not last.exists():
+        time.sleep(0.01)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def write_what_horovod_says() -> None:
+    for name in ("horovod.torch", "horovod.tensorflow"):
+        hvd = sys.modules.get(name)
+        if hvd and hvd.is_initialized():
+            Path("horovod.json").write_text(json.dumps({"rank": hvd.rank(), "size": hvd.size()}))
+
+
+def main() -> None:
+    folder, script, *arguments = sys.argv[1:]
+    rank, size = launched_rank()
+    own = Path(folder).resolve() / f"rank-{rank}"
+    script = str(Path(script).resolve())
+    own.mkdir(parents=True, exist_ok=True)
+    os.chdir(own)
+    output = os.open("output.txt", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    faulthandler.dump_traceback_later(float(os.environ["HVDLAB_LIMIT"]))
+    if "HVDLAB_KILL_AFTER" in os.environ and rank == size - 1:
+        epoch = int(os.environ["HVDLAB_KILL_AFTER"])
+        threading.Thread(target=kill_after, args=(epoch, rank), daemon=True).start()
+
+    sys.argv = [script, *arguments]
+    try:
+        runpy.run_path(script, run_name="__main__")
+    finally:
+        write_what_horovod_says()
+
+
+if __name__ == "__main__":
+    main()

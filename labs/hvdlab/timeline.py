@@ -1,0 +1,80 @@
+"""Horovod's timeline as a table: which phase of which exchange took how long.
+
+    HOROVOD_TIMELINE=timeline.json mpirun -np 2 python train.py
+    table = timeline.read("timeline.json")
+    timeline.messages(table)        # all-reduce operations and bytes in each training step
+
+Horovod writes events in the format of chrome://tracing, on rank 0. What it calls a process is one
+tensor here. Source: horovod/common/timeline.cc of Horovod 0.28.1.
+"""
+
+import json
+import math
+from pathlib import Path
+
+import pandas as pd
+
+PHASES = {  # Horovod's name: ours, in the order of time
+    "NEGOTIATE_ALLREDUCE": "negotiate",
+    "MEMCPY_IN_FUSION_BUFFER": "copy in",
+    "MPI_ALLREDUCE": "all-reduce",
+    "GLOO_ALLREDUCE": "all-reduce",
+    "NCCL_ALLREDUCE": "all-reduce",
+    "MEMCPY_OUT_FUSION_BUFFER": "copy out",
+}
+_WIDTHS = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8, "int32": 4, "int64": 8}
+
+
+def read(path: str | Path) -> pd.DataFrame:
+    """The gradients' all-reduces, one row for each phase of each tensor in each step.
+
+    Columns: tensor; step, counted from 0; phase, a value of `PHASES`, or "ready 0" for the moment at
+    which rank 0 had the tensor ready (Horovod writes it in the first step only, unless
+    HOROVOD_CACHE_CAPACITY=0); start, in milliseconds since the first row; milliseconds; shape and
+    bytes of the tensor.
+    """
+    text = Path(path).read_text().rstrip().rstrip(",")
+    # A killed run leaves the list open.
+    events = json.loads(text if text.endswith("]") else text + "]")
+    tensors, steps, shapes, sizes, open_events, rows = {}, {}, {}, {}, {}, []
+    for event in events:
+        tensor = event.get("pid")
+        if event["ph"] == "M":
+            tensors[tensor] = event["args"].get("name", tensors.get(tensor))
+        elif event["ph"] == "B":
+            if event["name"].startswith("NEGOTIATE"):  # the first phase: a new step begins
+                steps[tensor] = steps.get(tensor, -1) + 1
+            open_events.setdefault(tensor, []).append((event["name"], event["ts"]))
+        elif event["ph"] == "X" and event["name"].isdigit():
+            rows.append((tensor, steps[tensor], f"ready {event['name']}", event["ts"], 0.0))
+        elif event["ph"] == "E" and open_events.get(tensor):
+            name, began = open_events[tensor].pop()
+            if name in PHASES:
+                duration = event["ts"] - began
+                rows.append((tensor, steps[tensor], PHASES[name], began, duration))
+            if name == "ALLREDUCE":
+                shape, dtype = json.loads(event["args"]["shape"]), event["args"]["dtype"]
+                shapes[tensor] = " x ".join(map(str, shape))
+                sizes[tensor] = math.prod(shape) * _WIDTHS[dtype]
+    table = pd.DataFrame(rows, columns=["tensor", "step", "phase", "start", "milliseconds"])
+
+    # Gradients are what is reduced most often.
+    counts = table[table["phase"] == "all-reduce"]["tensor"].value_counts()
+    table = table[table["tensor"].isin(counts.index[counts == counts.max()])]
+    return table.assign(
+        tensor=table["tensor"].map(tensors),
+        start=(table["start"] - table["start"].min()) / 1000,
+        milliseconds=table["milliseconds"] / 1000,
+        shape=table["tensor"].map(shapes),
+        bytes=table["tensor"].map(sizes),
+    ).reset_index(drop=True)
+
+
+def messages(table: pd.DataFrame) -> pd.DataFrame:
+    """All-reduces of each step: the columns operations and bytes; tensors fused into one count once."""
+    reduces = table[table["phase"] == "all-reduce"].sort_values(["step", "start"])
+    end = reduces["start"] + reduces["milliseconds"]
+    # What begins before all earlier ones have ended travels with them.
+    before = end.groupby(reduces["step"]).transform(lambda e: e.cummax().shift())
+    steps = reduces.assign(begins=~(reduces["start"] < before)).groupby("step")
+    return pd.DataFrame({"operations": steps["begins"].sum(), "bytes": steps["bytes"].sum()})

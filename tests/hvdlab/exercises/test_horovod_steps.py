@@ -1,0 +1,348 @@
+"""The checks of lab 4 know a right script from a wrong one, and say what is wrong with it.
+
+Most runs here are written by hand, in the format of real ones. Those marked mpi are real.
+"""
+
+import json
+import os
+
+import numpy as np
+import pytest
+
+from hvdlab.exercises import NotYet, watched_run
+from hvdlab.exercises import horovod_edits as edits
+from hvdlab.exercises import horovod_steps as steps
+from hvdlab.record import RunRecord
+
+FRAMEWORKS = ["keras", "torch"]
+
+
+@pytest.fixture(params=FRAMEWORKS)
+def framework(request):
+    return request.param
+
+
+@pytest.fixture
+def script(tmp_path, framework):
+    """A function: write the script as it is after a step, with changes; return its path."""
+
+    def write(step, *changes):
+        text = edits.after(step, framework)
+        for old, new in changes:
+            assert text.count(old) == 1, old
+            text = text.replace(old, new)
+        path = tmp_path / "mine.py"
+        path.write_text(text)
+        return path
+
+    return write
+
+
+class FakeRun:
+    """Two ranks and two epochs of a run in which all is well, to be spoiled."""
+
+    def __init__(self):
+        halves = np.arange(257)[0::2], np.append(np.arange(257)[1::2], 0)
+        self.read = list(halves)
+        self.weights = np.array([[1.0, 1.0], [2.0, 2.0]])  # [epoch][rank]
+        self.epochs = [0, 1]
+        self.begins = [0, 0]
+        self.values = [{"loss": 1.0, "accuracy": 50 / 101}, {"loss": 1.0, "accuracy": 50 / 101}]
+        self.rate = 2 * steps.RATE
+        self.printed = ["epoch 0 held-out 0.495\nepoch 1 held-out 0.495\n", ""]
+        self.horovod = [{"rank": 0, "size": 2}, {"rank": 1, "size": 2}]
+        self.checkpoints = [2, 0]
+        self.failure = ""
+
+    def __call__(self, script, *arguments, folder, disk=None, ranks=2, limit=0, **variables):
+        disk = disk or folder
+        for rank in range(ranks):
+            record = RunRecord(folder, rank)
+            read = self.read[rank]
+            for epoch in self.epochs:
+                kernel = np.array([self.weights[epoch][rank], 0.5])
+                record.write(
+                    epoch + self.begins[rank],
+                    lambda file, k=kernel, r=read: np.savez(file, examples_read=r, kernel=k),
+                    steps=-(-len(read) // 32),
+                    learning_rate=self.rate,
+                    **self.values[rank],
+                )
+            own = disk / f"rank-{rank}"
+            (own / "checkpoints").mkdir(parents=True, exist_ok=True)
+            (own / "output.txt").write_text(self.printed[rank])
+            if self.horovod[rank]:
+                (own / "horovod.json").write_text(json.dumps(self.horovod[rank]))
+            for epoch in range(self.checkpoints[rank]):
+                (own / "checkpoints" / f"epoch-{epoch:03d}.pt").touch()
+        return watched_run.Watched(script, folder, disk, ranks, self.failure)
+
+
+@pytest.fixture
+def fake(monkeypatch):
+    run = FakeRun()
+    monkeypatch.setattr(steps, "watch", run)
+    monkeypatch.setattr(steps, "QUICK", False)
+    monkeypatch.setattr(steps, "REFERENCE", False)
+    return run
+
+
+@pytest.mark.parametrize("step", [step for step in edits.STEPS if step != "resume"])
+def test_a_right_step_is_right(step, script, fake, capsys):
+    getattr(steps, f"check_{step}")(script(step))
+    assert "Right: " in capsys.readouterr().out
+
+
+def test_edits_are_made_once(script, framework):
+    path = script("init")
+    with pytest.raises(ValueError, match="step 'init' replaces a text that the script has 0 times"):
+        edits.apply(path, "broadcast", framework), edits.apply(path, "sharding", framework)
+        path.write_text(path.read_text().replace("parse_args()\n", "parse_args(None)\n"))
+        edits.apply(path, "init", framework)
+
+
+def test_the_steps_together_make_a_script_that_python_reads(framework):
+    for step in edits.STEPS:
+        compile(edits.after(step, framework), step, "exec")
+        assert edits.diff(step, framework).count("\n+") < 15
+    compile(edits.edited(edits.after("resume", framework), "fp16", framework), "fp16", "exec")
+
+
+def test_a_script_that_python_cannot_read(script, fake):
+    with pytest.raises(NotYet, match="line 1: Python cannot read it"):
+        steps.check_output(script("output", ('"""Train a small', 'def ("""Train a small')))
+    with pytest.raises(NotYet, match="is not there: run the cell that copies it"):
+        steps.check_output("nowhere.py")
+
+
+# --- 1, 2: init and device ---------------------------------------------------------------------------
+
+
+def test_init_wants_the_import_and_the_call(script, fake):
+    with pytest.raises(NotYet, match="no line imports Horovod"):
+        steps.check_init(script(None))
+    with pytest.raises(NotYet, match=r"hvd.init\(\) is not called"):
+        steps.check_init(script("init", ("    hvd.init()", "    # hvd.init()")))
+
+
+def test_init_knows_the_module_that_does_nothing(tmp_path, fake):
+    path = tmp_path / "mine.py"
+    path.write_text("import horovod.tensorflow.keras as hvd\nhvd.init()\n")
+    with pytest.raises(NotYet, match="does nothing in Keras 3"):
+        steps.check_init(path)
+
+
+def test_init_wants_ranks_that_met(script, fake):
+    fake.horovod = [{"rank": 0, "size": 1}, {"rank": 0, "size": 1}]
+    with pytest.raises(NotYet, match="they did not meet"):
+        steps.check_init(script("init"))
+    fake.horovod = [None, None]
+
+
+def test_device_is_that_of_the_local_rank(script, fake):
+    with pytest.raises(NotYet, match="rank 4 would look for a fifth GPU"):
+        steps.check_device(script("device", ("hvd.local_rank()", "hvd.rank()")))
+    with pytest.raises(NotYet, match="is not called"):
+        steps.check_device(script("init"))
+    with pytest.raises(NotYet, match="before hvd.init"):
+        steps.check_device(
+            script(
+                "device", ("args = parse_args()\n", "args = parse_args()\n    hvd.local_rank()\n")
+            )
+        )
+
+
+# --- 3, 4, 5: output, optimizer, broadcast -------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("printed", "says"),
+    [([2, 2], "both ranks print"), ([0, 2], "rank 1 prints"), ([0, 0], "not 2 and 0")],
+)
+def test_one_rank_speaks(printed, says, script, fake):
+    fake.printed = [f"epoch {0}\n" * n for n in printed]
+    with pytest.raises(NotYet, match=says):
+        steps.check_output(script("output"))
+
+
+def test_a_rank_without_a_record(script, fake):
+    fake.epochs = []
+    with pytest.raises(NotYet, match="every rank needs its Recorder"):
+        steps.check_output(script("output"))
+
+
+def test_models_that_keep_their_distance_share_their_gradients(script, fake, capsys):
+    fake.weights = np.array([[1.0, 4.0], [2.0, 5.0]])
+    steps.check_optimizer(script("optimizer"))
+    assert "was 3.0000 after one epoch and is 3.0000 after two" in capsys.readouterr().out
+
+
+def test_models_that_drift_do_not(script, fake):
+    fake.weights = np.array([[1.0, 4.0], [2.0, 5.5]])
+    with pytest.raises(NotYet, match=r"drift.*3.0000 .* 3.5000 .*Train with what"):
+        steps.check_optimizer(script("optimizer"))
+    with pytest.raises(NotYet, match="Wrap the optimizer: hvd.DistributedOptimizer"):
+        steps.check_optimizer(script("output"))
+
+
+@pytest.mark.parametrize("factor", [1, 4])
+def test_the_rate_is_scaled_once(factor, script, fake):
+    fake.rate = factor * steps.RATE
+    with pytest.raises(NotYet, match=f"rate is {fake.rate:g} on rank 0, and should be 0.1"):
+        steps.check_optimizer(script("optimizer"))
+
+
+def test_broadcast_makes_one_model(script, framework, fake):
+    fake.weights = np.array([[1.0, 4.0], [2.0, 5.0]])
+    call = {"keras": "BroadcastGlobalVariablesCallback", "torch": "broadcast_parameters"}[framework]
+    with pytest.raises(NotYet, match=f"{call} is not called"):
+        steps.check_broadcast(script("optimizer"))
+    with pytest.raises(NotYet, match=f"two models, though hvd.*{call} is called"):
+        steps.check_broadcast(script("broadcast"))
+    fake.weights = np.array([[1.0, 4.0], [2.0, 5.5]])
+    with pytest.raises(NotYet, match="gradients are not averaged any more"):
+        steps.check_broadcast(script("broadcast"))
+
+
+@pytest.mark.parametrize("framework", ["torch"], indirect=True)
+def test_broadcast_takes_the_optimizer_too(script, fake):
+    change = "    hvd.broadcast_optimizer_state(optimizer, root_rank=0)\n", ""
+    with pytest.raises(NotYet, match="optimizer's state stays where it is"):
+        steps.check_broadcast(script("broadcast", change))
+
+
+# --- 6, 7: sharding, metrics ---------------------------------------------------------------------------
+
+ALL = np.arange(257)
+RANDOM = np.random.default_rng(0)
+
+
+@pytest.mark.parametrize(
+    ("read", "says"),
+    [
+        ([ALL, ALL[::-1]], "both ranks read all 257 images"),
+        ([ALL[::2], ALL[::2]], "the same 129 images, and nobody the others"),
+        ([RANDOM.permutation(257)[:129], RANDOM.permutation(257)[:129]], "permutation of its own"),
+        ([ALL[::2], ALL[1::2]], "rank 0 makes 5 steps an epoch and rank 1 makes 4"),
+        ([ALL[:100], ALL[100:200]], "57 of 257 images are read by nobody"),
+    ],
+)
+def test_parts_are_equal_and_whole(read, says, script, fake):
+    fake.read = read
+    with pytest.raises(NotYet, match=says):
+        steps.check_sharding(script("sharding"))
+
+
+def test_metrics_that_differ(script, fake):
+    fake.values[1]["accuracy"] = 51 / 101
+    with pytest.raises(NotYet, match="accuracy is 0.4950 on rank 0 and 0.5050 on rank 1"):
+        steps.check_metrics(script("metrics"))
+
+
+def test_a_mean_of_means_is_not_a_mean(script, fake):
+    wrong = (20 / 51 + 30 / 50) / 2
+    fake.values = [{"loss": 1.0, "accuracy": wrong}] * 2
+    with pytest.raises(NotYet, match="the mean of two means, over 51 and over 50 images"):
+        steps.check_metrics(script("metrics"))
+
+
+def test_a_line_that_is_printed_too_early(script, fake):
+    fake.printed[0] = "epoch 0 held-out 0.400\nepoch 1 held-out 0.400\n"
+    with pytest.raises(NotYet, match="the line says 0.400 held-out and the record 0.495"):
+        steps.check_metrics(script("metrics"))
+
+
+# --- 8, 9: checkpoints ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("written", "says"),
+    [([2, 2], "both ranks write"), ([0, 2], "rank 1 writes"), ([0, 0], "nobody writes")],
+)
+def test_rank_0_writes(written, says, script, fake):
+    fake.checkpoints = written
+    with pytest.raises(NotYet, match=says):
+        steps.check_checkpoint(script("checkpoint"))
+
+
+def test_resume_wants_all_ranks_to_begin_where_rank_0_does(script, fake):
+    fake.begins = [2, 0]
+    with pytest.raises(NotYet, match="rank 0 begins with epoch 2 and the last rank with epoch 0"):
+        steps.check_resume(script("resume"))
+
+
+def test_resume_wants_a_checkpoint(script, fake):
+    fake.checkpoints, fake.failure = [0, 0], "the run failed: no space"
+    with pytest.raises(NotYet, match="no checkpoint to resume from: the run failed: no space"):
+        steps.check_resume(script("resume"))
+
+
+# --- runs that fail ------------------------------------------------------------------------------------
+
+CRASH = """\
+import os, time
+if os.environ["OMPI_COMM_WORLD_RANK"] == "1":
+    print(1 / 0)
+time.sleep(100)
+"""
+HANG = """\
+import time
+time.sleep(100)
+"""
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize(
+    ("source", "limit", "says"),
+    [
+        (
+            CRASH,
+            60,
+            r"rank 1 ended with an error in line 3 \(`print\(1 / 0\)`\): ZeroDivisionError",
+        ),
+        (
+            HANG,
+            4,
+            r"do not end within 4 s: rank 0 is in line 2 \(`time.sleep\(100\)`\); rank 1 is in",
+        ),
+    ],
+)
+def test_a_run_that_fails_ends_in_a_sentence(source, limit, says, tmp_path):
+    script = tmp_path / "mine.py"
+    script.write_text(source)
+    run = watched_run.watch(script, folder=tmp_path / "run", limit=limit)
+    with pytest.raises(NotYet, match=says):
+        raise NotYet(run.failure)
+
+
+# --- real runs ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.mpi
+@pytest.mark.slow
+@pytest.mark.parametrize("step", edits.STEPS)
+def test_a_real_script(step, script, framework, monkeypatch, capsys):
+    pytest.importorskip("horovod", reason="needs Horovod: run `make setup`")
+    if framework == "torch" and step in ("device", "output", "checkpoint"):
+        pytest.skip("seen in Keras")
+    monkeypatch.setattr(steps, "QUICK", False)
+    monkeypatch.setattr(steps, "LIMIT", float(os.environ.get("HVDLAB_TEST_LIMIT", 300)))
+    getattr(steps, f"check_{step}")(script(step))
+    assert "Right: " in capsys.readouterr().out
+
+
+@pytest.mark.mpi
+@pytest.mark.slow
+@pytest.mark.parametrize("framework", ["torch"], indirect=True)
+def test_real_mistakes(script, monkeypatch):
+    pytest.importorskip("horovod", reason="needs Horovod: run `make setup`")
+    monkeypatch.setattr(steps, "QUICK", False)
+    monkeypatch.setattr(steps, "LIMIT", 300.0)
+    wrap = "    optimizer = hvd.DistributedOptimizer(optimizer, model.named_parameters())\n"
+    with pytest.raises(NotYet, match="drift.*Wrap the optimizer"):
+        steps.check_optimizer(script("optimizer", (wrap, "")))
+    with pytest.raises(NotYet, match=r"error in line \d+ \(`loss.backward\(\)`\)"):
+        unused = wrap.replace("    optimizer =", "    unused =")
+        steps.check_optimizer(script("optimizer", (wrap, unused)))
+    with pytest.raises(NotYet, match="rank 0 begins with epoch .* and the last rank with epoch 0"):
+        steps.check_resume(script("checkpoint"))

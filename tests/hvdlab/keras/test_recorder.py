@@ -1,0 +1,55 @@
+"""The recorder: the assessment network under the names of the grader, other models under their own."""
+
+import json
+
+import numpy as np
+import pytest
+
+from hvdlab.data import Batches
+from hvdlab.record import WEIGHTS
+
+keras = pytest.importorskip("keras")
+
+from hvdlab.keras.data import dataset  # noqa: E402
+from hvdlab.keras.models import AssessmentNet  # noqa: E402
+from hvdlab.keras.recorder import Recorder  # noqa: E402
+
+layers = keras.layers
+
+
+def record(model, shape, folder, first_epoch=0):
+    """What `fit` records of one epoch of ten images in batches of four."""
+    batches = Batches(np.zeros((10, *shape), np.uint8), np.arange(10), 4)
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile("sgd", loss, jit_compile=False)
+    model.fit(
+        dataset(batches, first_epoch),
+        steps_per_epoch=len(batches),
+        initial_epoch=first_epoch,
+        epochs=first_epoch + 1,
+        callbacks=[Recorder(batches, folder)],
+        shuffle=False,
+        verbose=0,
+    )
+    line = json.loads((folder / "rank-0" / "record.jsonl").read_text())
+    return dict(np.load(folder / "rank-0" / f"epoch-{first_epoch:03d}.npz")), line
+
+
+def test_the_assessment_network_has_the_names_of_the_grader(tmp_path):
+    arrays, line = record(AssessmentNet(), (32, 32, 3), tmp_path)
+    assert {name: array.shape for name, array in arrays.items()} == {
+        **WEIGHTS,
+        "examples_read": (10,),
+    }
+    assert (line["examples"], line["steps"]) == (10, 3)
+
+
+def test_another_model_has_its_own(tmp_path):
+    model = keras.Sequential(
+        [layers.Input((4, 4, 1)), layers.Flatten(), layers.Dense(10, name="dense")], name="mine"
+    )
+    arrays, line = record(model, (4, 4, 1), tmp_path, first_epoch=2)
+    assert sorted(arrays) == ["examples_read", "mine/dense/bias", "mine/dense/kernel"]
+    kernel = keras.ops.convert_to_numpy(model.get_layer("dense").kernel)
+    np.testing.assert_array_equal(arrays["mine/dense/kernel"], kernel)
+    assert (line["epoch"], line["examples"]) == (2, 10)
