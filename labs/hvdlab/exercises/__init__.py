@@ -18,3 +18,16 @@ class NotYet(AssertionError):
 def right(text: str) -> None:
     """Tell the learner that the answer holds, and what it was checked on."""
     print(f"Right: {text}")
+
+
+def call(function, name: str, *arguments):
+    """Return `function(*arguments)`; an error of the learner's function becomes a sentence.
+
+    `NotImplementedError` goes through: the exercise has not been begun.
+    """
+    try:
+        return function(*arguments)
+    except NotImplementedError:
+        raise
+    except Exception as error:
+        raise NotYet(f"{name} raises {type(error).__name__}: {error}.") from error

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from hvdlab.exercises import NotYet, right
+from hvdlab.exercises import NotYet, call, right
 
 
 def check_gradient(gradient) -> None:
@@ -111,7 +111,7 @@ def check_has_converged(has_converged) -> None:
     ]  # fmt: skip
     for losses, expected, what, advice in cases:
         with np.errstate(all="ignore"):
-            got = _call(has_converged, "has_converged", list(losses))
+            got = call(has_converged, "has_converged", list(losses))
         if not isinstance(got, bool | np.bool_):
             raise NotYet(
                 f"has_converged must return True or False; for {losses} it returns {got!r}."
@@ -151,7 +151,7 @@ def check_largest_step_size(largest_step_size) -> None:
         ),
     ]
     for x, expected, why, mistakes in cases:
-        got = _call(largest_step_size, "largest_step_size", np.array(x))
+        got = call(largest_step_size, "largest_step_size", np.array(x))
         got = _number(got, "largest_step_size")
         if math.isclose(got, expected, rel_tol=1e-6):
             continue
@@ -163,17 +163,8 @@ def check_largest_step_size(largest_step_size) -> None:
     right("the largest step size, for two sets of x done by hand.")
 
 
-def _call(function, name, *arguments):
-    try:
-        return function(*arguments)
-    except NotImplementedError:
-        raise
-    except Exception as error:
-        raise NotYet(f"{name} raises {type(error).__name__}: {error}.") from error
-
-
 def _two_numbers(gradient, *arguments):
-    got = _call(gradient, "gradient", *arguments)
+    got = call(gradient, "gradient", *arguments)
     if got is None:
         raise NotYet("gradient returns nothing: end it with `return dw, db`.")
     try:

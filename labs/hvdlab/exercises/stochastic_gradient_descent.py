@@ -5,7 +5,7 @@ from itertools import islice
 
 import numpy as np
 
-from hvdlab.exercises import NotYet, right
+from hvdlab.exercises import NotYet, call, right
 
 
 def check_batches(batches) -> None:
@@ -66,7 +66,7 @@ def check_reached(reached) -> None:
     ]
     for accuracies, goal, patience, expected, why in cases:
         says = f"reached({accuracies}, goal={goal}, patience={patience})"
-        got = _call(reached, "reached", list(accuracies), goal, patience)
+        got = call(reached, "reached", list(accuracies), goal, patience)
         if not isinstance(got, bool | np.bool_):
             raise NotYet(f"{says} must return True or False; yours returns {got!r}.")
         if got != expected:
@@ -108,10 +108,10 @@ def _check_coverage(read, order, sizes, case, whole):
 
 
 def _batches(batches, order, batch_size) -> list[np.ndarray]:
-    got = _call(batches, "batches", order.copy(), batch_size)
+    got = call(batches, "batches", order.copy(), batch_size)
     if got is None:
         raise NotYet("batches returns nothing: use `yield`, once for each batch.")
-    found = _call(list, "batches", islice(got, len(order) + 2))
+    found = call(list, "batches", islice(got, len(order) + 2))
     if len(found) > len(order) + 1:
         raise NotYet(
             f"More batches than indices (N={len(order)}, M={batch_size}): where does your loop end?"
@@ -124,15 +124,6 @@ def _batches(batches, order, batch_size) -> list[np.ndarray]:
                 f"Each batch must be a 1-D array of indices, a slice of order. Yours: {batch!r}."
             )
     return [np.asarray(batch) for batch in found]
-
-
-def _call(function, name, *arguments):
-    try:
-        return function(*arguments)
-    except NotImplementedError:
-        raise
-    except Exception as error:
-        raise NotYet(f"{name} raises {type(error).__name__}: {error}.") from error
 
 
 def _list(sizes) -> str:
