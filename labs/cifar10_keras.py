@@ -41,6 +41,7 @@ def parse_args():
     parser.add_argument("--batch-size", type=int, default=96, help="images in a step, per rank")
     parser.add_argument("--lr", type=float, help="largest learning rate, of all ranks together")
     parser.add_argument("--warmup", type=float, default=0.45, help="epochs in which it rises")
+    parser.add_argument("--images", type=int, help="train on the first so many only")
     parser.add_argument("--seed", type=int, default=1)
     return parser.parse_args()
 
@@ -86,8 +87,8 @@ def main():
 
     data = load_cifar10()
     batches = Batches(
-        data.train_images,
-        data.train_labels,
+        data.train_images[: args.images],
+        data.train_labels[: args.images],
         args.batch_size,
         rank=hvd.rank(),
         size=hvd.size(),

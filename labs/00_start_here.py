@@ -1,0 +1,95 @@
+# %% [markdown]
+# # Start here: training neural networks on many processes
+#
+# Eight notebooks, from one neuron and plain gradient descent to a script of yours that trains on N processes and is
+# graded by measurement. Two cores and no GPU are enough for all of it; everything also runs on machines with GPUs.
+#
+# | lab | you measure | time | hardware |
+# |---|---|---|---|
+# | [1: Gradient descent](01_gradient_descent.ipynb) | how far a descent gets for every step size, and where it breaks | 45 min | 1 core |
+# | [2: Stochastic gradient descent](02_stochastic_gradient_descent.ipynb) | the noise of a small batch, the time of a large one, what skip connections do to a loss surface | 75 min | 2 cores |
+# | [3: Data parallelism by hand](03_data_parallelism.ipynb) | how far training on 2 and 4 ranks is from training on one, and what an all-reduce costs | 75 min | 2 cores |
+# | [4: Horovod](04_horovod.ipynb) | what each edit does that turns a serial script into one for N processes, and what they gain together | 90 min | 2 cores |
+# | [5: Scaling the batch](05_scaling_the_batch.ipynb) | how many steps a larger batch saves, predicted from gradients alone, and what it finds | 75 min | 2 cores |
+# | [6: What can be done about it](06_large_batch_remedies.ipynb) | what each remedy for a large batch is worth: rate, warmup, ghost batch norm, LARS, LAMB, ... | 60 min | 2 cores |
+# | [7: CIFAR-10 and the assessment](07_cifar10_assessment.ipynb) | five optimizers in a race against time; then the grader measures you | 75 min | 2 cores |
+#
+# Do them in this order: each uses what the one before has shown. The time is yours, for reading, thinking and exercises; the
+# computer works for ten minutes of it at most.
+
+# %% [markdown]
+# ## How a lab works
+#
+# * **Run the cells from top to bottom** with Shift+Enter. A lab stops at its first exercise: `NotImplementedError` there is not a
+#   fault, it is your turn.
+# * **Exercise**: the cell says what your function takes and returns. Replace the line `raise NotImplementedError(...)`.
+#   Two hints fold out above it, the second says nearly everything.
+# * **Check**: the one line after it tries your function on cases that one can do by hand. It says `Right: ...`, or `Not yet: ...`
+#   with the mistake that it recognised. Run it as often as you like, nothing is counted.
+# * **Prediction**: before an experiment a cell asks `prediction = None`. Put your guess in place of `None`: the next figure shows it
+#   beside the result. A wrong guess teaches more than a right one; leave `None` and the star is left out.
+# * **Figures** lay your run over results that the course ships (`labs/results`, three seeds or more). Small deviations are
+#   the seeds and your machine. A time belongs to a machine, an accuracy does not.
+# * **Solutions** are complete notebooks in `notebooks/solutions/`: [open the one of lab 1](solutions/01_gradient_descent.ipynb) to see one. Try first.
+# * **What you write** goes to `notebooks/work/`, which git leaves alone. Nothing overwrites a script that you have edited there.
+
+# %% [markdown]
+# ## Stop something, or make it shorter
+#
+# * **Interrupt** with the stop button (■). It ends the experiment and every process that it started on other cores; the runs
+#   that are done are kept and can be plotted. What starts ranks also has a time limit, so a hang ends by itself.
+# * **`LAB_QUICK=1`** in the environment (`LAB_QUICK=1 make lab`) lets every lab go through all its cells in under a minute, with
+#   so little training that the figures show the machinery and not the effect.
+# * **No GPU, few cores?** Close other programs while something is timed: two ranks want two cores for themselves.
+
+# %% [markdown]
+# ## See what this machine has
+
+# %%
+import os
+
+from hvdlab import experiment, hardware
+
+gpus = hardware.gpu_compute_capability()
+print("cores     ", hardware.usable_cores())
+print(
+    "GPU       ", f"compute capability {gpus[0]}.{gpus[1]}" if gpus else "none, and none is needed"
+)
+print("memory    ", f"{os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / 2**30:.0f} GiB")
+print("LAB_QUICK ", "on: figures show the machinery only" if experiment.QUICK else "off")
+
+# %%
+from importlib import metadata
+
+from hvdlab.data import DataError, load_cifar10, load_fashion_mnist
+
+for package in ("tensorflow", "keras", "torch", "horovod", "mpi4py"):
+    try:
+        print(f"{package:11}{metadata.version(package)}")
+    except metadata.PackageNotFoundError:
+        print(f"{package:11}missing: run `make setup`")
+for name, load in (("cifar10", load_cifar10), ("fashion_mnist", load_fashion_mnist)):
+    try:
+        found = load()
+        print(f"{name:14}{'SYNTHETIC twin' if found.synthetic else 'found'}: {found.folder}")
+    except DataError:
+        print(f"{name:14}missing: run `hvdlab data {name} --or-synthetic` in a terminal")
+
+# %% [markdown]
+# ## If something is missing
+#
+# * **Data, no network**: `.venv/bin/hvdlab data cifar10 --or-synthetic` and the same with `fashion_mnist` download the data set, or make a
+#   synthetic twin with ten classes that can be learned. Labs then run, and say that their numbers are not comparable. Data that
+#   you have lie where `$HVDLAB_DATA` points, or in `~/.cache/hvdlab`.
+# * **The kernel**: the notebooks name a kernel `hvdlab`, which `make setup` registers for `make lab`. Under JupyterHub, in VS Code
+#   or in an NGC container, whose Jupyter is not the one of this course, run this once in a terminal at the top of the
+#   repository, then choose *Course lab (hvdlab)*:
+#
+#   ```
+#   .venv/bin/python -m ipykernel install --user --name hvdlab --display-name "Course lab (hvdlab)"
+#   ```
+# * **A 3-D figure does not turn**: the server that shows the page needs `ipympl` too (`make lab` has it). The lab works without.
+#
+# ## Begin
+#
+# [Lab 1: Gradient descent](01_gradient_descent.ipynb)

@@ -1,0 +1,236 @@
+"""The checks of lab 7 accept what is right, and name the mistake in what is not."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hvdlab.exercises import NotYet
+from hvdlab.exercises import cifar10_assessment as exercises
+from hvdlab.exercises.conversion import unconverted
+
+ASSESSMENT = Path(__file__).parents[3] / "assessment"
+LINE = r"^epoch (\d+)  loss (\S+)  train (\S+)  held-out (\S+)  (\S+) s$"
+NAMES = ("epoch", "loss", "train_accuracy", "heldout_accuracy", "seconds")
+
+
+def rows(output, line=LINE, epoch=int, number=float):
+    found = re.findall(line, output, re.MULTILINE)
+    return [dict(zip(NAMES, (epoch(e), *map(number, rest)), strict=True)) for e, *rest in found]
+
+
+def good(row):
+    return row["train_accuracy"] >= 0.75 and row["heldout_accuracy"] >= 0.70
+
+
+def seconds_to_target(rows, good=good, result=lambda before, row: row["seconds"]):
+    for before, row in zip(rows, rows[1:], strict=False):
+        if good(before) and good(row):
+            return result(before, row)
+    return None
+
+
+def test_right_answers_pass(capsys):
+    exercises.check_least_efficiency(lambda ranks, epochs, budget: epochs / (ranks * budget))
+    exercises.check_rows(rows)
+    exercises.check_seconds_to_target(seconds_to_target)
+    assert capsys.readouterr().out.count("Right: ") == 3
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (lambda ranks, epochs, budget: epochs / budget, "that is for one process"),
+        (lambda ranks, epochs, budget: ranks * budget / epochs, "upside down"),
+        (lambda ranks, epochs, budget: ranks * epochs / budget, "divide by them"),
+        (lambda ranks, epochs, budget: min(1, epochs / ranks / budget), "do not cut it off"),
+        (lambda ranks, epochs, budget: None, "returns None"),
+        (lambda ranks, epochs, budget: epochs / nothing, "ends with NameError"),  # noqa: F821
+    ],
+)
+def test_a_wrong_efficiency_is_named(answer, said):
+    with pytest.raises(NotYet, match=said):
+        exercises.check_least_efficiency(answer)
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (lambda output: rows(output, number=str), "loss is the text '1.323'"),
+        (lambda output: rows(output, epoch=float), "epochs are counted"),
+        (lambda output: rows(output)[:1], "finds the first line only"),
+        (lambda output: rows(output, LINE.replace(r"loss (\S+)", r"loss ([\d.]+)")), "may be `nan`"),
+        (lambda output: rows(output, LINE.replace("held-out", "held out")), "the - of held-out"),
+        (lambda output: rows(output, LINE.replace("  ", " ")), "two spaces"),
+        (lambda output: [{"epoch": 0}] * 5, "lines that do not begin with `epoch`"),
+        (lambda output: [{"epoch": row["epoch"]} for row in rows(output)], "Missing: .*'seconds'"),
+        (lambda output: rows(output) or None, r"no rows, \[\]"),
+        (lambda output: [{**r, "loss": r["seconds"]} for r in rows(output)], "loss of epoch 0 is 1.3"),
+        (lambda output: None, "a list of dicts is expected"),
+        (lambda output: re.match(LINE, output)[1], "ends with TypeError"),
+    ],
+)  # fmt: skip
+def test_wrong_rows_are_named(answer, said):
+    with pytest.raises(NotYet, match=said):
+        exercises.check_rows(answer)
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (lambda rows: next((row["seconds"] for row in rows if good(row)), None), "the second of the two"),
+        (lambda rows: seconds_to_target(rows, result=lambda before, _: before["seconds"]), "the second of"),
+        (lambda rows: seconds_to_target([row for row in rows if good(row)]), "not in a row"),
+        (lambda rows: seconds_to_target(rows, lambda r: good(r) and r["train_accuracy"] > 0.75), ">=, not >"),
+        (lambda rows: seconds_to_target(rows, lambda r: r["train_accuracy"] >= 0.75), "held-out accuracy"),
+        (lambda rows: seconds_to_target(rows, lambda r: r["heldout_accuracy"] >= 0.70), "training accuracy"),
+        (lambda rows: rows[-1]["seconds"], "expected 30.0, you return 40.0"),
+        (lambda rows: "30 s" if rows else None, "a number is expected"),
+        (lambda rows: seconds_to_target(rows) if rows else rows[0], "ends with IndexError"),
+    ],
+)  # fmt: skip
+def test_a_wrong_judgement_is_named(answer, said):
+    with pytest.raises(NotYet, match=said):
+        exercises.check_seconds_to_target(answer)
+
+
+@pytest.mark.parametrize("check", ["least_efficiency", "rows", "seconds_to_target"])
+def test_a_stub_stays_a_stub(check):
+    def stub(*arguments):
+        raise NotImplementedError("Lab 7, exercise 1: do it")
+
+    with pytest.raises(NotImplementedError, match="Lab 7"):
+        getattr(exercises, f"check_{check}")(stub)
+
+
+# --- the converted script ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("framework", ["keras", "torch"])
+def test_the_solutions_lack_nothing_and_the_serial_scripts_all(framework, capsys):
+    exercises.check_conversion(ASSESSMENT / "solutions" / framework / "assessment.py")
+    assert "Right: " in capsys.readouterr().out
+    with pytest.raises(NotYet, match="no line imports a Horovod"):
+        exercises.check_conversion(ASSESSMENT / framework / "assessment.py")
+
+
+KERAS, TORCH = "keras", "torch"
+RETURN = "hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())"
+
+
+@pytest.mark.parametrize(
+    ("framework", "old", "new", "said"),
+    [
+        (KERAS, "    hvd.init()", "    # hvd.init()", "`hvd.init()` is never called"),
+        (KERAS, "    hvd.init()", '    """hvd.init()"""', "`hvd.init()` is never called"),
+        (KERAS, "hvdlab.keras.horovod as", "horovod.tensorflow.keras as", "line 13: Horovod's own Keras"),
+        (KERAS, "hvd.local_rank()", "0", "set_visible_devices"),
+        (TORCH, "hvd.local_rank()", "0", "set_device"),
+        (KERAS, "rank=hvd.rank(),", "", "line 43: `Batches` reads the whole set"),
+        (TORCH, "size=hvd.size(),", "size=2,", "fixed rank or size"),
+        (TORCH, "rank=hvd.rank(),", "rank=hvd.size(),", "rank and size exchanged"),
+        (TORCH, "rank=hvd.rank(),", "rank=hvd.local_rank(),", "local_rank: two computers"),
+        (TORCH, " = hvd.DistributedOptimizer", "; hvd.DistributedOptimizer", "drops the result"),
+        (KERAS, "optimizer = hvd.Distr", "wrapped = hvd.Distr", "line 66 uses the plain optimizer"),
+        (TORCH, "optimizer = hvd.Distr", "wrapped = hvd.Distr", "line 86 uses the plain optimizer"),
+        (TORCH, RETURN, "optimizer", "no gradient is averaged"),
+        (TORCH, "hvd.broadcast_parameters(", "dict(", "broadcast_parameters"),
+        (TORCH, "hvd.broadcast_optimizer_state(optimizer, root_rank=0)", "", "optimizer's state"),
+        (KERAS, "hvd.callbacks.BroadcastGlobalVariablesCallback(0),", "", "with different weights"),
+        (KERAS, "Recorder(batches),", "", "the `Recorder` is gone"),
+        (KERAS, "Recorder(", "hvd.rank() == 0 and Recorder(", "records on some ranks only"),
+        (KERAS, "Recorder(", "Recorder(batches) if hvd.rank() == 0 else dict(", "records on some ranks"),
+        (TORCH, "        recorder.epoch_end(", "        dict(", "epoch_end(epoch)` is gone"),
+        (TORCH, "        if hvd.rank() == 0:", "        if True:", "line 99 prints on every rank"),
+        (KERAS, "verbose=2 if hvd.rank() == 0 else 0", "verbose=2", "`fit` speaks on every rank"),
+        (TORCH, "loss = average(", "if hvd.rank() == 0:\n            loss = average(", "they wait"),
+    ],
+)  # fmt: skip
+def test_a_missing_part_is_named(framework, old, new, said, tmp_path):
+    source = (ASSESSMENT / "solutions" / framework / "assessment.py").read_text()
+    assert source.count(old) >= 1
+    (tmp_path / "assessment.py").write_text(source.replace(old, new, 1))
+    with pytest.raises(NotYet, match=re.escape(said)):
+        exercises.check_conversion(tmp_path / "assessment.py")
+
+
+def test_an_unscaled_rate_is_named_and_one_tuned_by_hand_is_not():
+    source = (ASSESSMENT / "solutions/torch/assessment.py").read_text()
+    plain = source.replace("args.lr * hvd.size()", "args.lr")
+    assert unconverted(plain) == []  # --lr 0.175 is not the serial script's default
+    (sentence,) = unconverted(plain.replace("default=0.175", "default=0.25"))
+    assert "the learning rate is that of one process" in sentence
+
+
+def test_other_ways_to_write_it_are_right():
+    source = (ASSESSMENT / "solutions/keras/assessment.py").read_text()
+    other = (
+        source.replace(
+            "import hvdlab.keras.horovod as hvd", "from hvdlab.keras import horovod as h"
+        )
+        .replace("hvd.", "h.")
+        .replace(
+            "    h.init()", "    h.init()\n    n, me = h.size(), h.rank()\n    size = h.size()"
+        )
+        .replace("args.lr * h.size()", "args.lr * size")
+        .replace("verbose=2 if h.rank() == 0 else 0", "verbose=0")
+    )
+    assert unconverted(other) == []
+    source = (ASSESSMENT / "solutions/torch/assessment.py").read_text()
+    other = (
+        source.replace('            print(f"epoch', '            say(f"epoch')
+        + "\n\ndef say(text):\n    print(text)\n"
+    )
+    assert unconverted(other) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("def main(:\n", "assessment.py, line 1: Python cannot read it"),
+        ("x = 1\x00", "Python cannot read it"),
+        ("", "no line imports a Horovod"),
+        (None, "is not there"),
+    ],
+)
+def test_a_file_that_is_no_script_gets_a_sentence(text, said, tmp_path):
+    if text is not None:
+        (tmp_path / "assessment.py").write_text(text)
+    with pytest.raises(NotYet, match=said):
+        exercises.check_conversion(tmp_path / "assessment.py")
+
+
+# --- the way to the grader --------------------------------------------------------------------------
+
+
+def test_handing_in_returns_the_code_and_the_report(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("FORCE_COLOR", "1")  # as a kernel does
+    (tmp_path / "assessment.py").write_text("this is no Python")
+    code, report = exercises.hand_in(tmp_path / "assessment.py", tmp_path / "report.json")
+    assert (code, report["status"]) == (2, "not_gradable")
+    assert report == json.loads((tmp_path / "report.json").read_text())
+    said = capsys.readouterr().out
+    assert "NOT GRADABLE" in said and "\x1b" not in said
+
+
+def test_a_wrong_profile_leaves_no_report(tmp_path):
+    (tmp_path / "report.json").write_text("old")
+    code, report = exercises.hand_in(tmp_path, tmp_path / "report.json", profile="none")
+    assert (code, report) == (2, {})
+
+
+def test_a_grading_that_takes_too_long_is_ended(tmp_path, monkeypatch):
+    started = []
+    popen = subprocess.Popen
+
+    def slow(command, **options):
+        started.append(popen([sys.executable, "-c", "import time; time.sleep(60)"], **options))
+        return started[0]
+
+    monkeypatch.setattr(subprocess, "Popen", slow)
+    with pytest.raises(TimeoutError, match="within 0.5 s"):
+        exercises.hand_in(tmp_path, tmp_path / "report.json", timeout=0.5)
+    assert started[0].poll() is not None
