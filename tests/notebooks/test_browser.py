@@ -1,0 +1,226 @@
+"""JupyterLab in a real browser: the start page, lab 1 run by its menu, a figure turned by the mouse.
+
+The server is started as `make lab` starts it, on a copy of the notebooks (JupyterLab saves what it
+runs). Chromium is Debian's: `apt-get install chromium`.
+"""
+
+import json
+import os
+import re
+import secrets
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+
+import nbformat
+import numpy as np
+import psutil
+import pytest
+from matplotlib.image import imread
+
+sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright: run `make setup`")
+
+ROOT = Path(__file__).parents[2]
+CHROMIUM = shutil.which("chromium") or "/usr/bin/chromium"
+ARGUMENTS = (
+    "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run "
+    "--disable-background-networking --disable-component-update --disable-sync"
+).split()
+SETTINGS = {  # nothing is fetched; every cell is on the page, seen or not
+    "apputils-extension/notification": {"fetchNews": "false", "checkForUpdates": False},
+    "notebook-extension/tracker": {"windowingMode": "none"},
+}
+LAB = "solutions/01_gradient_descent.ipynb"
+EXECUTED = re.compile(r"^\[\d+\]:$")
+
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.notebook,
+    pytest.mark.timeout(600),
+    pytest.mark.skipif(not os.access(CHROMIUM, os.X_OK), reason=f"needs {CHROMIUM}"),
+]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    """JupyterLab on a copy of the notebooks: yields its address, its token and the folder."""
+    folder = tmp_path_factory.mktemp("server")
+    notebooks = folder / "notebooks"
+    shutil.copytree(ROOT / "notebooks", notebooks, ignore=shutil.ignore_patterns("work", ".*"))
+    for name, values in SETTINGS.items():
+        path = folder / f"settings/@jupyterlab/{name}.jupyterlab-settings"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(values))
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    token = secrets.token_hex(16)
+    places = {
+        "JUPYTER_CONFIG_DIR": "config",
+        "JUPYTER_DATA_DIR": "data",
+        "JUPYTER_RUNTIME_DIR": "runtime",
+        "JUPYTERLAB_SETTINGS_DIR": "settings",
+        "JUPYTERLAB_WORKSPACES_DIR": "workspaces",
+        "IPYTHONDIR": "ipython",
+    }
+    environment = {name: value for name, value in os.environ.items() if name != "MPLBACKEND"}
+    environment |= {name: str(folder / place) for name, place in places.items()}
+    before = set(psutil.Process().children(recursive=True))
+    with (folder / "log").open("w") as log:
+        process = subprocess.Popen(
+            [
+                Path(sys.executable).parent / "jupyter", "lab", "--no-browser", "--allow-root",
+                f"--port={port}", "--ServerApp.port_retries=0", f"--IdentityProvider.token={token}",
+                f"--notebook-dir={notebooks}", notebooks / "00_start_here.ipynb",
+            ],
+            env={**environment, "LAB_QUICK": "1"},
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )  # fmt: skip
+    address = f"http://127.0.0.1:{port}"
+    try:
+        wait_for(address, token, process, folder / "log")
+        yield address, token, notebooks
+    finally:
+        end_all_but(before, process)
+
+
+def wait_for(address, token, process, log, seconds=60):
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline and process.poll() is None:
+        try:
+            urllib.request.urlopen(f"{address}/api/status?token={token}", timeout=5).close()
+            return
+        except OSError:
+            time.sleep(0.2)
+    pytest.fail(f"JupyterLab did not start within {seconds} s:\n{log.read_text()[-3000:]}")
+
+
+def end_all_but(before, server):
+    """End the server, which ends its kernels, and then whatever of all that is still there."""
+    started = set(psutil.Process().children(recursive=True)) - before
+    server.terminate()
+    _, left = psutil.wait_procs(started, timeout=15)
+    for process in left:
+        try:
+            process.kill()
+        except psutil.NoSuchProcess:
+            pass
+    psutil.wait_procs(left, timeout=5)
+    assert not [process for process in started if process.is_running()]
+
+
+@pytest.fixture
+def page():
+    """A page of a Chromium without a window, which ends with the test."""
+    before = set(psutil.Process().children())
+    with sync_api.sync_playwright() as playwright:
+        (driver,) = set(psutil.Process().children()) - before
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
+        page = browser.new_page(viewport={"width": 1400, "height": 1000})
+        page.set_default_timeout(60_000)
+        yield page
+        started = driver.children(recursive=True)
+        browser.close()
+    assert not psutil.wait_procs([driver, *started], timeout=10)[1]
+
+
+def open_notebook(page, server, path):
+    address, token, _ = server
+    workspace = secrets.token_hex(4)  # a new one: nothing that another test opened comes back
+    page.goto(f"{address}/lab/workspaces/{workspace}/tree/{path}?token={token}")
+    page.locator(".jp-Notebook .jp-Cell").first.wait_for()
+
+
+def test_the_start_page_shows_the_labs_and_leads_to_them(server, page, tmp_path):
+    open_notebook(page, server, "00_start_here.ipynb")
+    notebook = page.locator(".jp-Notebook")
+    notebook.get_by_role("heading", name="Start here").first.wait_for()
+    table = notebook.locator("table", has_text="you measure")
+    table.wait_for()
+    labs = [path.stem for path in sorted((ROOT / "labs").glob("0[1-9]_*.py"))]
+    assert table.locator("tbody tr").count() == 7 >= len(labs)
+    page.screenshot(path=tmp_path / "start.png")
+
+    table.get_by_role("link", name="Gradient descent", exact=False).first.click()
+    page.locator(".jp-Notebook:visible h1", has_text="Lab 1: Gradient descent").wait_for()
+    page.screenshot(path=tmp_path / "lab1.png")
+
+
+@pytest.mark.slow
+def test_lab_1_runs_by_its_menu_and_a_figure_turns(server, page, tmp_path):
+    path = server[2] / LAB
+    cells = [c for c in nbformat.read(path, 4).cells if c.cell_type == "code" and c.source.strip()]
+    open_notebook(page, server, LAB)
+    run_all(page)
+    page.screenshot(path=tmp_path / "done.png")
+
+    saved = [cell for cell in save(page, path).cells if cell.cell_type == "code"]
+    outputs = [output for cell in saved for output in cell.outputs]
+    assert [output for output in outputs if output.output_type == "error"] == []
+    assert sum(cell.execution_count is not None for cell in saved) == len(cells)
+
+    figure = page.locator(".jupyter-matplotlib").first
+    canvas = figure.locator("canvas").last
+    canvas.scroll_into_view_if_needed()
+    before = picture(page, canvas, tmp_path / "before.png")
+    assert changed(before, picture(page, canvas, tmp_path / "again.png")) == 0
+    box = canvas.bounding_box()
+    middle = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+    page.mouse.move(*middle)
+    page.mouse.down()
+    page.mouse.move(middle[0] + 120, middle[1] + 40, steps=10)
+    page.mouse.up()
+    after = picture(page, canvas, tmp_path / "after.png")
+    assert changed(before, after) > 0.05
+
+
+def run_all(page, seconds=420):
+    """Run > Run All Cells, and wait until no cell is left to run: at the end, or after an error."""
+    page.locator(".jp-NotebookPanel-toolbar").get_by_text("Course lab (hvdlab)").first.wait_for()
+    page.get_by_role("menuitem", name="Run", exact=True).click()
+    page.get_by_role("menuitem", name="Run All Cells", exact=True).click()
+    prompts = page.locator(".jp-Notebook .jp-CodeCell .jp-InputArea-prompt")
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        texts = [text.strip() for text in prompts.all_inner_texts()]
+        if "[*]:" not in texts and any(map(EXECUTED.match, texts)):
+            return
+        page.wait_for_timeout(500)
+    pytest.fail(f"after {seconds} s {texts.count('[*]:')} of {len(texts)} cells had still to run")
+
+
+def save(page, path, seconds=30):
+    """Save the notebook in the browser, and read what it wrote."""
+    before = path.stat().st_mtime_ns
+    page.keyboard.press("Control+s")
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        page.wait_for_timeout(200)
+        if path.stat().st_mtime_ns != before and (text := path.read_text()).endswith("}\n"):
+            return nbformat.reads(text, 4)
+    pytest.fail(f"the notebook was not saved within {seconds} s")
+
+
+def picture(page, canvas, path, seconds=30):
+    """What the canvas shows once something is on it and it has come to rest: an array of pixels."""
+    last, deadline = None, time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        page.wait_for_timeout(500)
+        canvas.screenshot(path=path)
+        now = imread(path)
+        if now.std() > 0.01 and np.array_equal(last, now):
+            return now
+        last = now
+    pytest.fail(f"the figure did not come to rest within {seconds} s, see {path}")
+
+
+def changed(one, other) -> float:
+    """The part of the pixels that differ."""
+    return (np.abs(one - other).max(axis=-1) > 0.02).mean()
