@@ -4,15 +4,15 @@
 # Eight notebooks, from one neuron and plain gradient descent to a script of yours that trains on N processes and is
 # graded by measurement. Two cores and no GPU are enough for all of it; everything also runs on machines with GPUs.
 #
-# | lab | you measure | time | hardware |
-# |---|---|---|---|
-# | [1: Gradient descent](01_gradient_descent.ipynb) | how far a descent gets for every step size, and where it breaks | 45 min | 1 core |
-# | [2: Stochastic gradient descent](02_stochastic_gradient_descent.ipynb) | the noise of a small batch, the time of a large one, what skip connections do to a loss surface | 75 min | 2 cores |
-# | [3: Data parallelism by hand](03_data_parallelism.ipynb) | how far training on 2 and 4 ranks is from training on one, and what an all-reduce costs | 75 min | 2 cores |
-# | [4: Horovod](04_horovod.ipynb) | what each edit does that turns a serial script into one for N processes, and what they gain together | 90 min | 2 cores |
-# | [5: Scaling the batch](05_scaling_the_batch.ipynb) | how many steps a larger batch saves, predicted from gradients alone, and what it finds | 75 min | 2 cores |
-# | [6: What can be done about it](06_large_batch_remedies.ipynb) | what each remedy for a large batch is worth: rate, warmup, ghost batch norm, LARS, LAMB, ... | 60 min | 2 cores |
-# | [7: CIFAR-10 and the assessment](07_cifar10_assessment.ipynb) | five optimizers in a race against time; then the grader measures you | 75 min | 2 cores |
+# | lab | you measure |
+# |---|---|
+# | [1: Gradient descent](01_gradient_descent.ipynb) | a loss surface in 3-D, the path down it, the largest step size that converges |
+# | [2: SGD and batch size](02_stochastic_gradient_descent.ipynb) | the noise of small batches, images/s and time to an accuracy against the batch size, what skip connections do to a loss surface |
+# | [3: Data parallelism by hand](03_data_parallelism.ipynb) | how exactly N ranks equal one, and what your own ring all-reduce costs |
+# | [4: Horovod](04_horovod.ipynb) | a serial script becoming a Horovod script, rank by rank; fusion, compression, scaling |
+# | [5: Scaling the batch](05_scaling_the_batch.ipynb) | how far a larger batch saves steps, and whether the noise in the gradient foretells it |
+# | [6: What can be done about it](06_large_batch_remedies.ipynb) | rate scaling, warmup, ghost batch norm, noise, longer training, LARS, LAMB, NovoGrad |
+# | [7: CIFAR-10 and the assessment](07_cifar10_assessment.ipynb) | five optimizers in a race against time; then the grader measures you |
 #
 # Do them in this order: each uses what the one before has shown. The time is yours, for reading, thinking and exercises; the
 # computer works for ten minutes of it at most.

@@ -1,0 +1,229 @@
+"""The checks of lab 6 pass right answers, and name the mistake in wrong ones."""
+
+import numpy as np
+import pytest
+
+from hvdlab import reference
+from hvdlab.exercises import NotYet
+from hvdlab.exercises import large_batch_remedies as exercises
+
+# --- ghost batch norm ------------------------------------------------------------------------------
+
+
+def ghost(x, ghost_size, eps, axis=0, ddof=0, root=True, eps_outside=False, stop=None):
+    y = np.zeros_like(x)
+    for start in range(0, len(x) if stop is None else stop(x, ghost_size), ghost_size):
+        part = x[start : start + ghost_size]
+        mean, var = part.mean(axis, keepdims=True), part.var(axis, keepdims=True, ddof=ddof)
+        divisor = np.sqrt(var) + eps if eps_outside else np.sqrt(var + eps) if root else var + eps
+        y[start : start + ghost_size] = (part - mean) / divisor
+    return y
+
+
+def whole_ghosts(x, size):
+    return len(x) // size * size
+
+
+def untouched(x, size, eps):
+    y = x.copy()
+    y[: whole_ghosts(x, size)] = ghost(x, size, eps)[: whole_ghosts(x, size)]
+    return y
+
+
+def merged(x, size, eps):
+    edges = [*range(size, whole_ghosts(x, size), size)]
+    return np.concatenate([ghost(part, len(part), eps) for part in np.split(x, edges)])
+
+
+def strided(x, size, eps):
+    y = x.copy()
+    ghosts = -(-len(x) // size)
+    for i in range(ghosts):
+        y[i::ghosts] = ghost(x[i::ghosts], len(x), eps)
+    return y
+
+
+def test_ghost_batch_norm_passes(capsys):
+    exercises.check_ghost_batch_norm(ghost)
+    assert "Right" in capsys.readouterr().out
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize(
+    "wrong, match",
+    [
+        (lambda x, size, eps: ghost(x, len(x), eps), "statistics of the whole batch"),
+        (lambda x, size, eps: ghost(x, size, eps, ddof=1), "unbiased"),
+        (lambda x, size, eps: ghost(x, size, eps, axis=None), "Features are mixed"),
+        (lambda x, size, eps: ghost(x, size, eps, axis=(0, 1)), "Features are mixed"),
+        (lambda x, size, eps: ghost(x, size, eps, axis=1), "layer norm"),
+        (lambda x, size, eps: ghost(x, size, eps, root=False), "divide by its root"),
+        (lambda x, size, eps: ghost(x, size, eps, eps_outside=True), "under the root"),
+        (lambda x, size, eps: ghost(x, size, 0), "eps is not used"),
+        (lambda x, size, eps: ghost(x, size, eps, stop=whole_ghosts), "comes out as zeros"),
+        (
+            lambda x, size, eps: ghost(x, size, eps)[: whole_ghosts(x, size)],
+            "of 2 rows, is dropped",
+        ),
+        (untouched, "left as it came"),
+        (merged, "smaller ghost of its own"),
+        (strided, "strided"),
+        (lambda x, size, eps: None, "Is a return missing"),
+        (lambda x, size, eps: ghost(x, size, eps)[0], "shape must be"),
+        (lambda x, size, eps: "text", "no array of numbers"),
+    ],
+)
+def test_ghost_batch_norm_names_the_mistake(wrong, match):
+    with pytest.raises(NotYet, match=match):
+        exercises.check_ghost_batch_norm(wrong)
+
+
+# --- growing the batch -----------------------------------------------------------------------------
+
+
+def growth(n, batch, milestones, factor, epochs, shift=0, down=False, grown=None):
+    total = 0
+    for epoch in range(epochs):
+        passed = sum(milestone <= epoch + shift for milestone in milestones)
+        size = grown(batch, factor, passed) if grown else batch * factor**passed
+        total += n // size if down else -(-n // size)
+    return total
+
+
+@pytest.mark.parametrize("kind", [int, float, np.int64])
+def test_updates_pass(capsys, kind):
+    exercises.check_updates_with_growth(lambda *a: kind(growth(*a)))
+    assert "Right" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "wrong, match",
+    [
+        (lambda *a: growth(*a, grown=lambda batch, factor, passed: batch), "does not grow"),
+        (lambda *a: growth(*a, down=True), "Short batches are dropped"),
+        (lambda *a: growth(*a, shift=-1), "an epoch late"),
+        (lambda *a: growth(*a, shift=1), "an epoch early"),
+        (lambda *a: growth(*a, grown=lambda b, f, p: b * f ** min(p, 1)), "once only"),
+        (lambda *a: growth(*a, grown=lambda b, f, p: b * f * p or b), "4 . 4, not 4 . 4"),
+        (lambda *a: growth(*a, grown=lambda b, f, p: b + f * p), "multiply"),
+        (lambda n, b, m, f, e: -(-n // (b * f ** len(m))), "add up all epochs"),
+        (lambda n, b, m, f, e: -(-n * e // b) if not m else growth(n, b, m, f, e), "round once"),
+        (lambda *a: growth(*a) + 7, "is 24.*Yours is 31"),
+        (lambda *a: growth(*a) + 0.5, "one whole number"),
+        (lambda *a: None, "one whole number"),
+    ],
+)
+def test_updates_names_the_mistake(wrong, match):
+    with pytest.raises(NotYet, match=match):
+        exercises.check_updates_with_growth(wrong)
+
+
+# --- LARS ------------------------------------------------------------------------------------------
+
+
+def lars(w, g, v, rate, momentum, decay, trust, denominator=None, guard=True, update=None):
+    w_norm, g_norm, u = np.linalg.norm(w), np.linalg.norm(g), g + decay * w
+    below = denominator(w_norm, g_norm, decay, u) if denominator else g_norm + decay * w_norm
+    local = trust * w_norm / below if not guard or (w_norm > 0 and g_norm > 0) else 1.0
+    if update:
+        return update(w, g, u, v, rate, momentum, decay, local)
+    v = momentum * v + local * u
+    return w - rate * v, v
+
+
+def by(**settings):
+    return lambda *a: lars(*a, **settings)
+
+
+def rate_in_velocity(w, g, u, v, rate, momentum, decay, local):
+    v = momentum * v + rate * local * u
+    return w - v, v
+
+
+def decay_outside(w, g, u, v, rate, momentum, decay, local):
+    v = momentum * v + local * g
+    return w - rate * (v + decay * w), v
+
+
+def decay_beside(w, g, u, v, rate, momentum, decay, local):
+    v = momentum * v + local * g + decay * w
+    return w - rate * v, v
+
+
+def no_rate(w, g, u, v, rate, momentum, decay, local):
+    v = momentum * v + local * u
+    return w - v, v
+
+
+def no_momentum(w, g, u, v, rate, momentum, decay, local):
+    return w - rate * local * u, local * u
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [by(), lambda w, g, v, *a: [np.asarray(x) for x in lars(w, g, v, *a)]],
+)
+def test_lars_passes(capsys, answer):
+    exercises.check_lars_update(answer)
+    assert "Right" in capsys.readouterr().out
+
+
+def test_lars_passes_the_reference():
+    exercises.check_lars_update(
+        lambda w, g, v, rate, momentum, decay, trust: reference.lars(
+            w, g, v, rate, momentum=momentum, weight_decay=decay, trust_coefficient=trust
+        )
+    )
+
+
+@pytest.mark.parametrize(
+    "wrong, match",
+    [
+        (by(denominator=lambda w, g, decay, u: np.linalg.norm(u)), "joint norm"),
+        (by(denominator=lambda w, g, decay, u: g), "decay is missing in the denominator"),
+        (by(denominator=lambda w, g, decay, u: g + w), "without the decay"),
+        (by(guard=False), "never leaves zero"),
+        (lambda w, g, *a: lars(w, g, *a, guard=bool(w.any() or g.any())), "nan|never leaves"),
+        (lambda w, g, *a: lars(w, g, *a, guard=not (w.any() and not g.any())), "guard is missing"),
+        (by(update=no_rate), "learning rate is left out"),
+        (by(update=rate_in_velocity), "inside of the velocity"),
+        (by(update=decay_outside), "decay stands outside of the step"),
+        (by(update=decay_beside), "decay stands outside: "),
+        (by(update=no_momentum), "old velocity is not used"),
+        (lambda *a: lars(*a[:-1], 1.0), "trust coefficient is left out"),
+        (lambda *a: lars(*a)[0], "must return"),
+        (lambda *a: None, "must return"),
+        (lambda *a: (None, None), "Is a return missing"),
+        (lambda w, *a: (w[:1], w), "shape must be"),
+    ],
+)
+def test_lars_names_the_mistake(wrong, match):
+    with pytest.raises(NotYet, match=match):
+        exercises.check_lars_update(wrong)
+
+
+def test_lars_finds_nan():
+    def unguarded(w, g, *a):
+        return lars(w, g, *a, guard=bool(w.any()) != bool(g.any()))
+
+    with pytest.raises(NotYet, match="nan"):
+        exercises.check_lars_update(unguarded)
+
+
+# --- all -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "check",
+    [
+        exercises.check_ghost_batch_norm,
+        exercises.check_updates_with_growth,
+        exercises.check_lars_update,
+    ],
+)
+def test_a_stub_shows_what_to_do(check):
+    def stub(*arguments):
+        raise NotImplementedError("Lab 6, exercise 1: what to do")
+
+    with pytest.raises(NotImplementedError, match="what to do"):
+        check(stub)
