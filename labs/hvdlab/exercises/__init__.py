@@ -4,6 +4,8 @@ A check takes what the learner wrote, tries it on cases small enough to do by ha
 `right(...)` or raises `NotYet` with what is wrong in words of the exercise. Nothing is graded here.
 """
 
+import traceback
+
 
 class NotYet(AssertionError):
     """An answer that is not right yet: one or two sentences that say what is wrong, and a way on.
@@ -20,14 +22,18 @@ def right(text: str) -> None:
     print(f"Right: {text}")
 
 
-def call(function, name: str, *arguments):
-    """Return `function(*arguments)`; an error of the learner's function becomes a sentence.
+def call(function, *arguments, name: str | None = None):
+    """Return `function(*arguments)`; an error in it becomes a sentence with the line it is in.
 
-    `NotImplementedError` goes through: the exercise has not been begun.
+    `NotImplementedError` goes through: the exercise has not been begun. `name` is what the sentence
+    calls the function, by default its own name.
     """
     try:
         return function(*arguments)
     except NotImplementedError:
         raise
     except Exception as error:
-        raise NotYet(f"{name} raises {type(error).__name__}: {error}.") from error
+        own = [frame for frame in traceback.extract_tb(error.__traceback__)[1:] if frame.line]
+        where = f", in `{own[0].line}`" if own else ""
+        name = name or function.__name__
+        raise NotYet(f"{name} raises {type(error).__name__}: {error}{where}.") from error

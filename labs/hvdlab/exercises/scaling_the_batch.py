@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from hvdlab.exercises import NotYet, right
+from hvdlab.exercises import NotYet, call, right
 from hvdlab.noise_scale import estimate, steps_to_goal
 
 
@@ -17,7 +17,7 @@ def check_two_batch_estimate(two_batch_estimate: Callable) -> None:
     Both are returned, unclipped, for numbers and for arrays, as `hvdlab.noise_scale.estimate` does.
     """
     case = "two_batch_estimate(5.0, 2.0, 32, 128)"
-    got = two_batch_estimate(5.0, 2.0, 32, 128)
+    got = call(two_batch_estimate, 5.0, 2.0, 32, 128)
     if isinstance(got, float | np.ndarray) and np.size(got) == 1 and np.isclose(got, 128).all():
         raise NotYet(
             f"{case} is one number, 128: the ratio S / G2 of one step. Such a ratio is biased (G2 "
@@ -49,14 +49,21 @@ def check_two_batch_estimate(two_batch_estimate: Callable) -> None:
             "G2 = (128 x 2 - 32 x 5) / 96 and S = (5 - 2) / (1/32 - 1/128)."
         )
 
-    g2, s = _pair(two_batch_estimate(1.0, 0.25, 1, 2), "two_batch_estimate(1, 0.25, 1, 2)", "")
+    g2, s = _pair(
+        call(two_batch_estimate, 1.0, 0.25, 1, 2),
+        "two_batch_estimate(1, 0.25, 1, 2)",
+        "",
+    )
     if not (np.isclose(g2, -0.5) and np.isclose(s, 1.5)):
         raise NotYet(
             f"two_batch_estimate(1, 0.25, 1, 2) is ({g2:.4g}, {s:.4g}) in place of (-0.5, 1.5): an "
             "estimate may be negative. Do not clip it or take its absolute value, or the mean is biased."
         )
     small, big = np.array([5.0, 4.0, 1.0]), np.array([2.0, 3.0, 1.5])
-    got, wanted = two_batch_estimate(small, big, 64, 512), estimate(small, big, 64, 512)
+    got, wanted = (
+        call(two_batch_estimate, small, big, 64, 512),
+        estimate(small, big, 64, 512),
+    )
     if np.shape(got) != (2, 3) or not np.allclose(got, wanted):
         raise NotYet(
             "Numbers are right, arrays of three steps are not: with NumPy arrays as norms return "
@@ -79,7 +86,7 @@ def check_fit_steps(fit_steps: Callable) -> None:
     """
     batches, steps = np.array([100, 300, 600]), np.array([400.0, 200.0, 150.0])
     case = "fit_steps([100, 300, 600], [400, 200, 150])"
-    got = fit_steps(batches.copy(), steps.copy())
+    got = call(fit_steps, batches.copy(), steps.copy())
     s_min, b_crit = _pair(got, case, "(s_min, b_crit)")
     for wrong, what in (
         ((300, 100), "that is (b_crit, s_min): return s_min first."),
@@ -110,7 +117,7 @@ def check_fit_steps(fit_steps: Callable) -> None:
 
     batches = 2.0 ** np.arange(4, 12)
     steps = steps_to_goal(batches, 50, 400) * np.tile([0.92, 1.08], 4)
-    s_min, b_crit = _pair(fit_steps(batches, steps), "fit_steps of eight batches", "")
+    s_min, b_crit = _pair(call(fit_steps, batches, steps), "fit_steps of eight batches", "")
     if not (40 < s_min < 60 and 320 < b_crit < 500):
         raise NotYet(
             "Exact points are fitted. Eight batches from 16 to 2048, made with s_min = 50, b_crit = "
@@ -130,7 +137,7 @@ def check_box_step(box_step: Callable) -> None:
     minimum, uphill, eps = np.array([0.0, 1.0, -3.0]), np.array([5.0, -0.15, 0.0]), 0.1
     half = np.array([0.1, 0.2, 0.4])
     case = "the first step from minimum = [0, 1, -3] with gradient [5, -0.15, 0] and eps = 0.1"
-    got = _array(box_step(minimum.copy(), uphill, minimum.copy(), eps), 3, case)
+    got = _array(call(box_step, minimum.copy(), uphill, minimum.copy(), eps), 3, case)
     for wrong, what in (
         (minimum, "the weights did not move."),
         (minimum - half / 2 * np.sign(uphill), "that is downhill: the loss shall grow, add."),
@@ -154,7 +161,7 @@ def check_box_step(box_step: Callable) -> None:
 
     there, up = np.array([0.08, 1.1, -2.7]), np.array([1.0, -1.0, 1.0])
     case = "a step from [0.08, 1.1, -2.7] with gradient [1, -1, 1] in the same box"
-    got = _array(box_step(there.copy(), up, minimum.copy(), eps), 3, case)
+    got = _array(call(box_step, there.copy(), up, minimum.copy(), eps), 3, case)
     around_here = there + eps * (np.abs(there) + 1) / 2 * up
     for wrong, what in (
         (there + half / 2 * up, "that is outside: clip to minimum +- half-width."),

@@ -66,7 +66,7 @@ def check_reached(reached) -> None:
     ]
     for accuracies, goal, patience, expected, why in cases:
         says = f"reached({accuracies}, goal={goal}, patience={patience})"
-        got = call(reached, "reached", list(accuracies), goal, patience)
+        got = call(reached, list(accuracies), goal, patience)
         if not isinstance(got, bool | np.bool_):
             raise NotYet(f"{says} must return True or False; yours returns {got!r}.")
         if got != expected:
@@ -108,10 +108,10 @@ def _check_coverage(read, order, sizes, case, whole):
 
 
 def _batches(batches, order, batch_size) -> list[np.ndarray]:
-    got = call(batches, "batches", order.copy(), batch_size)
+    got = call(batches, order.copy(), batch_size)
     if got is None:
         raise NotYet("batches returns nothing: use `yield`, once for each batch.")
-    found = call(list, "batches", islice(got, len(order) + 2))
+    found = call(list, islice(got, len(order) + 2), name="batches")
     if len(found) > len(order) + 1:
         raise NotYet(
             f"More batches than indices (N={len(order)}, M={batch_size}): where does your loop end?"
