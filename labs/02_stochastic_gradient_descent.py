@@ -286,7 +286,7 @@ shipped = reference("throughput_batch_size")
 
 # %%
 figure, axes = plt.subplots()
-overlay(axes, speeds, shipped, x="batch_size", y="images_per_second")
+overlay(axes, speeds, shipped, x="batch_size", y="images_per_second", times=True)
 predicted(axes, prediction, x=256)
 axes.set(xscale="log", xlabel="batch size", ylabel="images a second", ylim=(0, None))
 axes.set_xticks(shipped["batch_size"].unique(), labels=shipped["batch_size"].unique())
@@ -380,8 +380,9 @@ shipped = reference("time_to_accuracy")
 
 # %%
 figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4))
-overlay(left, times, shipped, x="batch_size", y="seconds")
-overlay(right, times, shipped, x="batch_size", y="epochs")
+there, shipped_there = times.dropna(), shipped.dropna()  # the runs that reached the goal
+overlay(left, there, shipped_there, x="batch_size", y="seconds", times=True)
+overlay(right, there, shipped_there, x="batch_size", y="epochs", times=True)
 if prediction is not None:
     left.axvline(prediction, color="black", linestyle="--", label="your prediction")
     left.legend()
@@ -393,12 +394,15 @@ for axes, what in ((left, f"seconds to accuracy {GOAL}"), (right, f"epochs to ac
 plt.show()
 
 # %%
+never = shipped[shipped["seconds"].isna()]
+print(f"{len(never)} of {len(shipped)} reference runs did not get there in 100 epochs:")
+print(f"batch sizes {never['batch_size'].tolist()}")
 compare(times, shipped, by=["batch_size"], value="seconds")
 
 # %% [markdown]
 # **What you should see:** both ends lose. The smallest batch has the lowest throughput, so each of its
 # epochs takes long; it even needs more of them than the next one, as its noise ball is wide for this
-# learning rate (part A). Large batches read images fast, but make few steps an epoch, and so need many
+# learning rate (part A), and a run may be thrown so far that it never arrives. Large batches read images fast, but make few steps an epoch, and so need many
 # epochs. The best lies between; the spread over seeds says how well we know it.
 #
 # Much of the right end is due to the learning rate, which we did not touch: a less noisy gradient allows

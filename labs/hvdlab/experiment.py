@@ -19,7 +19,7 @@ import platform
 import sys
 import time
 from collections.abc import Callable, Iterable
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from itertools import product
 from pathlib import Path
 
@@ -130,9 +130,11 @@ def _processor() -> str:
 
 
 def _versions() -> list[str]:
-    """Python, and those frameworks that this run has imported."""
+    """Python, and what is installed of what a lab or its ranks may have used."""
     found = [f"Python {platform.python_version()}"]
     for package in ("numpy", "torch", "tensorflow", "keras", "horovod", "mpi4py"):
-        if package in sys.modules:
+        try:
             found.append(f"{package} {version(package)}")
+        except PackageNotFoundError:
+            pass
     return found
