@@ -352,7 +352,7 @@ table.assign(**{"Hoffer et al., MNIST": [PUBLISHED[level] / 100 for level, _ in 
 # %% [markdown]
 # ## What you should see: the repairs
 #
-# The large batch is worse than the small one, and the larger rate brings half of it back or more: as in the paper. Ghost batch norm changes
+# The large batch is worse than the small one, and the larger rate brings a good part of it back: as in the paper. Ghost batch norm changes
 # little: as in the paper for this network, where it was worth 0.05 points. Regime adaptation brings the rest: it was mostly the number
 # of updates that was missing. The paper's last column passes the small batch; whether ours does, the error bars must say.
 #
