@@ -58,7 +58,7 @@ def main():
 
     saved = sorted(Path(args.checkpoint).glob("epoch-*.pt")) if args.checkpoint else []
     if saved:
-        state = torch.load(saved[-1], map_location=device)
+        state = torch.load(saved[-1], map_location=device, weights_only=True)
         model.load_state_dict(state["model"])
         optimizer.load_state_dict(state["optimizer"])
         first_epoch = int(saved[-1].stem.removeprefix("epoch-")) + 1

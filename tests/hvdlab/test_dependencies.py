@@ -119,7 +119,9 @@ def test_the_grader_never_imports_what_learners_train_with():
 
 
 def test_nobody_unpickles_or_asks_a_shell():
-    for name, path in ALL.items():
+    scripts = {path.name: path for path in (ROOT / "labs").glob("*.py")}
+    scripts |= {str(path.parent): path for path in (ROOT / "assessment").rglob("assessment.py")}
+    for name, path in {**ALL, **scripts}.items():
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call):
                 words = {keyword.arg: ast.unparse(keyword.value) for keyword in node.keywords}
