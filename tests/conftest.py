@@ -4,8 +4,10 @@ import dataclasses
 from pathlib import Path
 
 import pytest
+import slurm_cluster as slurm
+from school import Class
 
-from hvdgrade import profile
+from hvdgrade import profile, views
 from hvdlab.data import DataError, load_cifar10
 from hvdlab.synthetic import synthetic_cifar10
 
@@ -33,8 +35,46 @@ def real_cifar10_folder() -> Path:
     return data.folder.resolve()
 
 
+@pytest.fixture(scope="session")
+def sample_folder(cifar10_folder, tmp_path_factory) -> Path:
+    """A folder with a sample of CIFAR-10, 3,000 training and 1,000 test images, as $HVDLAB_DATA."""
+    data = load_cifar10(cifar10_folder)
+    part = data._replace(
+        train_images=data.train_images[:3000],
+        train_labels=data.train_labels[:3000],
+        test_images=data.test_images[:1000],
+        test_labels=data.test_labels[:1000],
+    )
+    train, test = part[:2], part[2:4]
+    return views.write(tmp_path_factory.mktemp("sample") / "data", part, train, test, sample=True)
+
+
 @pytest.fixture
 def quick_rules() -> profile.Profile:
-    """The classic profile with less to evaluate and less patience: for submissions that go wrong."""
-    rules = profile.load("dli")
-    return dataclasses.replace(rules, budget=25.0, train_sample=500, stall_seconds=5.0)
+    """The classic profile for a sample of the data: two short epochs can reach it."""
+    return dataclasses.replace(
+        profile.load("dli"),
+        train_accuracy=0.2,
+        heldout_accuracy=0.15,
+        budget=60.0,
+        train_sample=500,
+        stall_seconds=5.0,
+    )
+
+
+@pytest.fixture
+def school(tmp_path, sample_folder):
+    """A class of students to hand in and to grade; nothing of it runs on after the test."""
+    a_class = Class(tmp_path, sample_folder)
+    yield a_class
+    for process in a_class.processes():
+        process.kill()
+
+
+@pytest.fixture(scope="session")
+def slurm_cluster(tmp_path_factory):
+    """A running Slurm cluster of one node, this machine; without one the test is skipped."""
+    if reason := slurm.why_not():
+        pytest.skip(reason)
+    with slurm.running(tmp_path_factory.mktemp("slurm")) as cluster:
+        yield cluster

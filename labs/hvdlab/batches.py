@@ -15,6 +15,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from hvdlab import probe
+
 STYLES = ("whole", "own")
 MAX_SHIFT = 2  # pixels
 
@@ -93,6 +95,8 @@ class Batches:
         self.seed, self.style, self.augment = seed, style, augment
         self._steps = steps(len(images), size, batch_size)
         self._epoch, self._order = 0, self._shard(0)  # also checks rank, seed and style right here
+        if probe.COPIES:
+            self._deal_for_probe()
         self._read: dict[int, list[np.ndarray]] = {}  # epoch -> indices of each batch
 
     def __len__(self) -> int:
@@ -131,6 +135,21 @@ class Batches:
         Known for the latest epoch and the one before it; of others, nothing.
         """
         return np.concatenate([np.empty(0, np.int32), *self._read.get(epoch, [])]).astype(np.int32)
+
+    def _deal_for_probe(self) -> None:
+        """See `hvdlab.probe`: batches that differ between ranks and runs in nothing but labels."""
+        n = len(self.images) // probe.COPIES
+        batch_size = max(1, min(self.batch_size, probe.LARGEST, n // probe.STEPS))
+        self._steps, self.batch_size = probe.STEPS, batch_size * probe.COPIES
+        copies = n * np.arange(probe.COPIES)[:, None]
+
+        def order(epoch):
+            dealt = np.random.default_rng([probe.SEED, epoch]).permutation(n)
+            whole = dealt[: self._steps * batch_size].reshape(self._steps, 1, batch_size)
+            return (whole + copies).ravel()
+
+        self.augment, self._shard = False, order
+        self._order = order(0)
 
     def _shard(self, epoch):
         return shard(

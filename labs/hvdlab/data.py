@@ -49,6 +49,7 @@ FASHION_CLASSES = (
 )  # fmt: skip
 
 SYNTHETIC_MARKER = "SYNTHETIC.txt"
+SAMPLE_MARKER = "SAMPLE.txt"  # beside CIFAR-10's files: they hold a part of it, fewer records each
 SYNTHETIC_CLASSES = tuple(
     f"{scale} {pattern}"
     for pattern in ("horizontal stripes", "vertical stripes", "checkerboard", "rings", "lattice")
@@ -79,6 +80,8 @@ def cache_folder() -> Path:
 def load_cifar10(folder: str | os.PathLike | None = None) -> Dataset:
     """Read CIFAR-10: 50,000 training and 10,000 test images of 32x32x3.
 
+    A folder with a file SAMPLE.txt holds a sample: the same files with fewer records each.
+
     `folder` holds cifar-10-batches-bin/ or cifar-10-binary.tar.gz, or is one of these two. The
     default is $HVDLAB_DATA, then ~/.cache/hvdlab. Raises DataError.
     """
@@ -86,11 +89,12 @@ def load_cifar10(folder: str | os.PathLike | None = None) -> Dataset:
     found = _find("cifar10", folder, CIFAR10_FOLDER, names, CIFAR10_ARCHIVE)
     files = _folder_files(found) if found.is_dir() else _archive_files(found)
 
-    images = np.empty((len(CIFAR10_BINS) * RECORDS, 32, 32, 3), np.uint8)
+    ends = np.cumsum([len(files[name]) // RECORD for name in CIFAR10_BINS])
+    images = np.empty((ends[-1], 32, 32, 3), np.uint8)
     labels = np.empty(len(images), np.uint8)
     for i, name in enumerate(CIFAR10_BINS):
-        part = slice(i * RECORDS, (i + 1) * RECORDS)
-        records = files[name].reshape(RECORDS, RECORD)
+        records = files[name].reshape(-1, RECORD)
+        part = slice(ends[i] - len(records), ends[i])
         labels[part] = records[:, 0]
         with _reading("cifar10", found, name, "labels 0..9"):
             _check_labels(labels[part])
@@ -103,7 +107,7 @@ def load_cifar10(folder: str | os.PathLike | None = None) -> Dataset:
         class_names = tuple(name.strip() for name in class_names if name.strip())
         if len(class_names) != 10:
             raise ValueError(f"{len(class_names)} names")
-    train = (len(CIFAR10_BINS) - 1) * RECORDS
+    train = ends[-2]
     arrays = images[:train], labels[:train], images[train:], labels[train:]
     return Dataset(*arrays, class_names, found, (found / SYNTHETIC_MARKER).is_file())
 
@@ -185,9 +189,12 @@ def _map(path, size) -> np.ndarray:
 
 
 def _folder_files(folder) -> dict[str, np.ndarray]:
-    size = RECORDS * RECORD
+    sample = (folder / SAMPLE_MARKER).is_file()
     files = {}
     for name in CIFAR10_BINS:
+        size = RECORDS * RECORD
+        if sample and (folder / name).is_file():
+            size = max(1, (folder / name).stat().st_size // RECORD) * RECORD
         with _reading("cifar10", folder, name, f"{size:,} bytes"):
             files[name] = _map(folder / name, size)
     with _reading("cifar10", folder, CIFAR10_NAMES, "ten class names, one a line"):

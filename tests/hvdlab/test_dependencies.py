@@ -14,6 +14,7 @@ FRAMEWORKS = {"torch", "tensorflow", "keras", "tf_keras", "horovod", "mpi4py"}
 ALLOWED = {
     "hvdlab": set(),
     "hvdlab.record": set(),
+    "hvdlab.probe": set(),
     "hvdlab.hardware": set(),
     "hvdlab.schedules": set(),
     "hvdlab.reference": {"numpy"},
@@ -22,7 +23,7 @@ ALLOWED = {
     "hvdlab.launch": {"psutil", "hvdlab.hardware"},
     "hvdlab.experiment": {"pandas", "rich", "hvdlab.hardware"},
     "hvdlab.plots": {"pandas", "matplotlib"},
-    "hvdlab.batches": {"numpy"},
+    "hvdlab.batches": {"numpy", "hvdlab.probe"},
     "hvdlab.data": {"numpy", "hvdlab.batches"},
     "hvdlab.download": {"hvdlab.data"},
     "hvdlab.synthetic": {"numpy", "hvdlab.data", "hvdlab.download"},
@@ -32,9 +33,14 @@ GRADER_ALLOWED = {
     "hvdlab.data",
     "hvdlab.record",
     "hvdlab.launch",
+    "hvdlab.hardware",
     "numpy",
     "psutil",
     "rich",
+    "jinja2",
+    "submitit",
+    "jupyter_server",
+    "tornado",
 }
 
 
@@ -115,7 +121,9 @@ def test_the_grader_never_imports_what_learners_train_with():
                 "hvdlab.torch.models",
                 "hvdlab.keras.models",
             )
-            assert ours or wanted in GRADER_ALLOWED or evaluator, f"{name} imports {wanted}"
+            inside = name == "hvdgrade.enter" and wanted == "landlock"  # hvdgrade is hidden there
+            allowed = ours or wanted in GRADER_ALLOWED or evaluator or inside
+            assert allowed, f"{name} imports {wanted}"
 
 
 def test_nobody_unpickles_or_asks_a_shell():

@@ -1,15 +1,20 @@
 """The assessment network in Keras. `hvdlab.torch.models` is the same network in PyTorch."""
 
+from functools import partial
+
 import keras
 import numpy as np
 from keras import layers
 
+from hvdlab import probe
 from hvdlab.hardware import cpu_has_bfloat16, gpu_compute_capability
 from hvdlab.record import PIXEL_MEAN, PIXEL_STD, WEIGHTS
 
 
 def fast_policy() -> str:
     """The dtype policy to train with: "mixed_bfloat16" where the device is fast at it, else "float32"."""
+    if probe.COPIES:
+        return "float64"
     gpu = gpu_compute_capability()
     fast = gpu >= (8, 0) if gpu else cpu_has_bfloat16()
     return "mixed_bfloat16" if fast else "float32"
@@ -25,25 +30,30 @@ def AssessmentNet(dtype: str = "float32") -> keras.Model:
         dtype: policy of the layers, for instance "mixed_bfloat16"; the variables are float32.
     """
 
+    if probe.COPIES:
+        keras.utils.set_random_seed(probe.SEED)
+        dtype = "float64"
+
     def norm(name):
         return layers.BatchNormalization(momentum=0.9, epsilon=1e-5, dtype=dtype, name=name)
 
     def conv(filters, name):
         return layers.Conv2D(filters, 3, padding="same", use_bias=False, dtype=dtype, name=name)
 
+    relu, halve = partial(layers.ReLU, dtype=dtype), partial(layers.MaxPooling2D, dtype=dtype)
     std = np.array(PIXEL_STD)
     images = layers.Input((32, 32, 3), dtype="uint8")
     x = layers.Rescaling((1 / 255 / std).tolist(), (-np.array(PIXEL_MEAN) / std).tolist())(images)
     x = layers.Conv2D(
         32, 4, strides=2, padding="same", activation="relu", dtype=dtype, name="conv1"
     )(x)
-    x = layers.ReLU()(norm("norm2")(layers.MaxPooling2D()(conv(64, "conv2")(x))))
-    x = layers.ReLU()(norm("norm3")(layers.MaxPooling2D()(conv(128, "conv3")(x))))
-    x = layers.ReLU()(norm("norm4")(conv(256, "conv4")(x)))
-    x = layers.GlobalMaxPooling2D()(x)
+    x = relu()(norm("norm2")(halve()(conv(64, "conv2")(x))))
+    x = relu()(norm("norm3")(halve()(conv(128, "conv3")(x))))
+    x = relu()(norm("norm4")(conv(256, "conv4")(x)))
+    x = layers.GlobalMaxPooling2D(dtype=dtype)(x)
     x = layers.Dense(10, dtype=dtype, name="linear")(x)
     # Small logits at the start let the learning rate be large.
-    logits = layers.Rescaling(1 / 4, dtype="float32")(x)
+    logits = layers.Rescaling(1 / 4, dtype="float64" if probe.COPIES else "float32")(x)
     return keras.Model(images, logits, name="assessment_net")
 
 

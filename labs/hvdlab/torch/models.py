@@ -5,6 +5,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from hvdlab import probe
 from hvdlab.hardware import cpu_has_bfloat16
 from hvdlab.record import PIXEL_MEAN, PIXEL_STD
 
@@ -21,6 +22,8 @@ class AssessmentNet(nn.Module):
 
     def __init__(self):
         super().__init__()
+        if probe.COPIES:
+            torch.manual_seed(probe.SEED)
         self.conv1 = nn.Conv2d(3, 32, 4, stride=2, padding=1)
         self.conv2 = nn.Conv2d(32, 64, 3, padding=1, bias=False)
         self.norm2 = nn.BatchNorm2d(64)
@@ -32,9 +35,13 @@ class AssessmentNet(nn.Module):
         # (pixel / 255 - mean) / std; constants, not state.
         self.register_buffer("mean", torch.tensor(PIXEL_MEAN).view(1, 3, 1, 1), persistent=False)
         self.register_buffer("std", torch.tensor(PIXEL_STD).view(1, 3, 1, 1), persistent=False)
+        if probe.COPIES:
+            self.double()
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
-        x = images.permute(0, 3, 1, 2).float()  # NHWC in memory, NCHW in name: channels-last
+        x = images.permute(0, 3, 1, 2).to(
+            self.mean.dtype
+        )  # NHWC in memory, NCHW in name: channels-last
         x = (x / 255 - self.mean) / self.std
         x = F.relu(self.conv1(x))
         x = F.relu(self.norm2(F.max_pool2d(self.conv2(x), 2)))
@@ -42,11 +49,13 @@ class AssessmentNet(nn.Module):
         x = F.relu(self.norm4(self.conv4(x)))
         x = x.amax(dim=(2, 3))
         # Small logits at the start let the learning rate be large.
-        return self.linear(x).float() / 4
+        return self.linear(x).to(self.mean.dtype) / 4
 
 
 def autocast(device: torch.device | str = "cpu"):
     """Context in which convolutions run in bfloat16, where `device` is fast at it; else float32."""
+    if probe.COPIES:
+        return torch.autocast("cpu", enabled=False)
     kind = torch.device(device).type
     fast = torch.cuda.is_bf16_supported() if kind == "cuda" else cpu_has_bfloat16()
     return torch.autocast(kind, dtype=torch.bfloat16, enabled=fast)

@@ -1,0 +1,118 @@
+"""The grader's probe: what it takes away must be all that differs, so that the rest can be compared."""
+
+import numpy as np
+import pytest
+
+from hvdlab import probe
+from hvdlab.batches import Batches
+
+IMAGES = np.random.default_rng(0).integers(0, 256, (60, 32, 32, 3), np.uint8)
+LABELS = np.arange(60) % 10
+
+
+def deal(monkeypatch, copies, labels, batch_size=8, **how) -> Batches:
+    monkeypatch.setattr(probe, "COPIES", copies)
+    monkeypatch.setattr(probe, "STEPS", 5)
+    images = np.concatenate([IMAGES] * copies)
+    return Batches(images, labels, batch_size, **how)
+
+
+def test_all_ranks_and_seeds_read_the_same_images(monkeypatch):
+    one = deal(monkeypatch, 1, LABELS, rank=0, size=2, seed=3, augment=True)
+    other = deal(monkeypatch, 1, LABELS, rank=1, size=2, seed=4, style="own")
+    assert len(one) == len(other) == probe.STEPS
+    for epoch in range(3):
+        for mine, theirs in zip(one.epoch(epoch), other.epoch(epoch), strict=True):
+            np.testing.assert_array_equal(mine[0], theirs[0])
+        assert one.examples_read(epoch).tolist() == other.examples_read(epoch).tolist()
+
+
+def test_copies_follow_one_another_in_a_batch(monkeypatch):
+    """Three copies whose labels say which copy they are of."""
+    apart = deal(monkeypatch, 1, np.zeros(60, int))
+    together = deal(monkeypatch, 3, np.repeat([0, 1, 2], 60))
+    for (images, _), (whole, labels) in zip(apart.epoch(1), together.epoch(1), strict=True):
+        assert labels.tolist() == [0] * 8 + [1] * 8 + [2] * 8
+        np.testing.assert_array_equal(whole, np.concatenate([images] * 3))
+
+
+@pytest.mark.parametrize("batch_size, expected", [(1, 1), (8, 8), (12, 12), (13, 12), (5000, 12)])
+def test_an_epoch_has_its_steps_whatever_the_batch(monkeypatch, batch_size, expected):
+    batches = deal(monkeypatch, 1, LABELS, batch_size)
+    sizes = [len(labels) for _, labels in batches.epoch(0)]
+    assert sizes == [min(expected, 60 // probe.STEPS)] * probe.STEPS
+
+
+def test_without_it_nothing_changes():
+    assert probe.COPIES == 0  # the variable is not set where tests run
+    batches = Batches(IMAGES, LABELS, 8, rank=1, size=2)
+    assert len(batches) == 4 and sum(len(labels) for _, labels in batches.epoch(0)) == 30
+
+
+def labels_by_rank():
+    """Each rank calls the images by other names, from classes of its own."""
+    return [LABELS % 5 * 2, LABELS % 5 * 2 + 1]
+
+
+def test_two_ranks_are_one_process_with_torch(monkeypatch):
+    """Averaged gradients of two ranks' batches, against the gradient of both batches together."""
+    torch = pytest.importorskip("torch")
+    from torch.nn import functional as F
+
+    from hvdlab.torch.models import AssessmentNet, autocast
+
+    one, other = labels_by_rank()
+    both = deal(monkeypatch, 2, np.concatenate([one, other]))
+    ranks = [deal(monkeypatch, 1, labels) for labels in (one, other)]
+    apart, together = AssessmentNet(), AssessmentNet()
+    for mine, theirs in zip(apart.parameters(), together.parameters(), strict=True):
+        assert torch.equal(mine, theirs) and mine.dtype == torch.float64
+
+    def step(model, dealt, t):
+        optimizer = torch.optim.SGD(model.parameters(), 0.3)
+        for batches in dealt:
+            images, labels = batches.get(0, t)
+            with autocast():
+                logits = model(torch.from_numpy(images))
+            (F.cross_entropy(logits, torch.from_numpy(labels)) / len(dealt)).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    for t in range(probe.STEPS):
+        step(apart, ranks, t)
+        step(together, [both], t)
+        for mine, theirs in zip(apart.parameters(), together.parameters(), strict=True):
+            torch.testing.assert_close(mine, theirs, rtol=1e-9, atol=1e-12)
+
+
+def test_two_ranks_are_one_process_with_keras(monkeypatch):
+    keras = pytest.importorskip("keras")
+    tf = pytest.importorskip("tensorflow")
+    from hvdlab.keras.models import AssessmentNet, fast_policy
+
+    one, other = labels_by_rank()
+    both = deal(monkeypatch, 2, np.concatenate([one, other]))
+    ranks = [deal(monkeypatch, 1, labels) for labels in (one, other)]
+    assert fast_policy() == "float64"
+    apart, together = AssessmentNet(fast_policy()), AssessmentNet()
+
+    def step(model, dealt, t):
+        sums = [0.0] * len(model.trainable_variables)
+        for batches in dealt:
+            images, labels = batches.get(0, t)
+            with tf.GradientTape() as tape:
+                logits = model(images, training=True)
+                losses = keras.losses.sparse_categorical_crossentropy(labels, logits, True)
+                loss = tf.reduce_mean(losses)
+            gradients = tape.gradient(loss, [v.value for v in model.trainable_variables])
+            sums = [s + g / len(dealt) for s, g in zip(sums, gradients, strict=True)]
+        for variable, gradient in zip(model.trainable_variables, sums, strict=True):
+            variable.assign(variable.value - 0.3 * gradient)
+
+    for t in range(probe.STEPS):
+        step(apart, ranks, t)
+        step(together, [both], t)
+        pairs = zip(apart.trainable_variables, together.trainable_variables, strict=True)
+        for mine, theirs in pairs:
+            assert mine.dtype == "float64"
+            np.testing.assert_allclose(mine.numpy(), theirs.numpy(), rtol=1e-9, atol=1e-12)
