@@ -1,30 +1,32 @@
-"""Gives a submission a folder of its own, starts it there, and leaves nothing behind.
+"""Starts a submission behind walls, looks in from outside, and leaves nothing behind.
 
-First version, tier "processes": a fresh folder, a clean environment, its own session, no core dumps,
-a limit on file sizes, and every descendant ended, also those that left the session. File system and
-network are not isolated yet; the report names the tier.
+`sandbox.py` chooses the walls, `walls.py` builds them. What is told here of a run comes from the
+kernel: processes, bytes on the loopback of its network, limits that were hit.
 """
 
 import ctypes
+import fcntl
+import json
 import os
-import resource
-import shutil
+import select
 import stat
 import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
 
 import psutil
 
+from hvdgrade import sandbox
+from hvdgrade.folders import bytes_in, remove_tree
+from hvdgrade.walls import Sandbox
 from hvdlab import launch
 
-TIER = "processes"
 SCRIPT = "assessment.py"
-MAX_SCRIPT_BYTES = 200_000
-MAX_FILE_BYTES = 1 << 30
+MAX_SCRIPT_BYTES = 64_000
+START_SECONDS = 30
 PR_SET_CHILD_SUBREAPER = 36
+NS_GET_USERNS = 0xB701
 
 
 class NotGradable(Exception):
@@ -65,66 +67,135 @@ def read_script(path: Path) -> bytes:
 class Jail:
     """A context in which one submission runs; on leaving it, processes and files are gone.
 
+    In the tiers without bubblewrap one process can have one jail at a time: what else it starts
+    meanwhile is taken for the submission's.
+
     Args:
         source: the submission's bytes, as `read_script` gives them.
         ranks: number of processes to start.
-        data: folder with the data sets, given to the submission as `HVDLAB_DATA`.
+        data: folder with the data sets, given to the submission as `HVDLAB_DATA`; or a list of
+            folders, of which each rank sees its own.
         arguments: of its command line; a submission gets none.
+        variables: more environment variables for it.
+        tier: one of `sandbox.TIERS`. Default: the best that works here.
+        memory_bytes: limit for all its processes together; without cgroups for each rank, and then
+            never below what a framework needs. Default: 80 % of the machine's memory.
+
+    Raises (on entering):
+        SandboxUnavailable: the tier does not work here.
+        OSError: data that a submission may not read, a full disk: the grader's own fault.
     """
 
-    def __init__(self, source: bytes, ranks: int, data: Path, arguments: tuple[str, ...] = ()):
-        self.source, self.ranks, self.data, self.arguments = source, ranks, data, arguments
+    def __init__(
+        self,
+        source: bytes,
+        ranks: int,
+        data: Path | list[Path],
+        arguments: tuple[str, ...] = (),
+        *,
+        variables: dict[str, str] | None = None,
+        tier: str | None = None,
+        memory_bytes: int | None = None,
+    ):
+        self.source, self.ranks, self.arguments = source, ranks, arguments
+        self.data = data if isinstance(data, list) else [data] * ranks
+        if len(self.data) != ranks:
+            raise ValueError(f"data must be one folder or {ranks}. Received: {len(self.data)}")
+        self.variables = variables or {}
+        self.tier = tier or sandbox.choose()
+        self.memory_bytes = memory_bytes
 
     def __enter__(self) -> "Jail":
+        here = sandbox.tier(self.tier)
+        if not here.works:
+            raise sandbox.SandboxUnavailable(f"{self.tier} does not work here: {here.reason}")
+        self.views_enforced, self.network_isolated = here.views_enforced, here.network_isolated
         # Orphans of the submission become our children instead of init's, so that none gets lost.
         ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         self.bystanders = set(psutil.Process().children(recursive=True))
-        self.folder = Path(tempfile.mkdtemp(prefix="hvdgrade-"))
-        # Open MPI's shared memory: in memory where there is such a place, in a folder that we remove.
-        memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-        self.shared_memory = Path(tempfile.mkdtemp(prefix="hvdgrade-", dir=memory))
-        self.records = self.folder / "records"
-        for folder in ("work", "home", "tmp", "records"):
-            (self.folder / folder).mkdir()
-        (self.folder / "work" / SCRIPT).write_bytes(self.source)
+        self.process = self.first = self.shared_memory = None
+        self.network: list[int] = []  # file descriptors of its namespace
+        self.bytes_seen: int | None = None
+        self.box = Sandbox(here, self.ranks, self.data, self.memory_bytes).__enter__()
+        self.records = self.box.records
+        if self.tier == "rlimits":
+            # Open MPI's shared memory: in memory where there is such a place, and removed by us.
+            memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+            self.shared_memory = Path(tempfile.mkdtemp(prefix="hvdgrade-", dir=memory))
+        script = self.box.folder / "work" / SCRIPT
+        script.write_bytes(self.source)
+        script.chmod(0o644)
         return self
 
     def start(self) -> subprocess.Popen:
-        """`mpirun -np N python assessment.py`, its two output streams joined and tagged by rank."""
-        mpirun, *rest = launch.command(self.ranks, SCRIPT, *self.arguments)
-        process = subprocess.Popen(
-            [mpirun, "--output", "tag", *rest],
-            cwd=self.folder / "work",
-            env=self.environment(),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-        resource.prlimit(process.pid, resource.RLIMIT_CORE, (0, 0))
-        resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (MAX_FILE_BYTES, MAX_FILE_BYTES))
-        return process
+        """`mpirun -np N python assessment.py`, its two output streams joined and tagged by rank.
+
+        Raises:
+            OSError: the walls do not stand; the submission has not been started.
+        """
+        mpirun, np, number, *script = launch.command(self.ranks, SCRIPT, *self.arguments)
+        program = [mpirun, "--output", "tag", np, number, *self.box.entry(), *script]
+        ready, tell_ready = os.pipe()
+        info, tell_info = os.pipe()
+        try:
+            self.process = subprocess.Popen(
+                self.box.command(program, tell_ready, tell_info),
+                cwd=self.box.folder / "work",
+                env=self.environment(),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                pass_fds=(tell_ready, tell_info),
+            )
+        finally:
+            os.close(tell_ready)
+            os.close(tell_info)
+        with os.fdopen(ready, "rb") as ready, os.fdopen(info, "rb") as info:
+            if not select.select([ready], [], [], START_SECONDS)[0] or not ready.read(1):
+                self.kill()
+                said = os.read(self.process.stdout.fileno(), 2000).decode(errors="replace")
+                raise OSError(f"the sandbox {self.tier} did not start: {said.strip() or 'silence'}")
+            if self.box.bubblewrap:
+                self.first = psutil.Process(json.load(info)["child-pid"])
+                self.hold_the_network()
+        return self.process
 
     def environment(self) -> dict[str, str]:
         """What the submission sees: nothing of the grader's own environment but where Python is."""
-        python = Path(sys.executable).parent  # of the virtual environment, where mpirun is too
-        return {
+        variables = {
             **launch.environment(self.ranks),
-            "PATH": f"{python}:/usr/local/bin:/usr/bin:/bin",
-            "HOME": str(self.folder / "home"),
-            "TMPDIR": str(self.folder / "tmp"),
-            "LANG": "C.UTF-8",
-            "HVDLAB_DATA": str(self.data),
-            "HVDLAB_RUN_DIR": str(self.records),
+            **self.box.environment(),
             "PYTHONUNBUFFERED": "1",
             "PYTHONFAULTHANDLER": "1",  # SIGABRT prints each rank's Python stack
             "TF_CPP_MIN_LOG_LEVEL": "3",
-            "OMPI_MCA_btl_sm_backing_directory": str(self.shared_memory),
         }
+        if self.shared_memory:
+            variables["OMPI_MCA_btl_sm_backing_directory"] = str(self.shared_memory)
+        else:
+            # Over the loopback, where the kernel counts; and what Landlock keeps apart from each
+            # other could not read each other's memory, as Open MPI's shared memory does.
+            variables |= {
+                "OMPI_MCA_pml": "ob1",
+                "OMPI_MCA_btl": "tcp,self",
+                "OMPI_MCA_btl_tcp_if_include": "lo",
+            }
+        return {**variables, **self.variables}
 
     def processes(self) -> list[psutil.Process]:
         """Every process that the submission started and that still runs."""
-        return [p for p in psutil.Process().children(recursive=True) if p not in self.bystanders]
+        if not self.box.bubblewrap:
+            return [
+                p for p in psutil.Process().children(recursive=True) if p not in self.bystanders
+            ]
+        # Nothing leaves a process namespace, and all in it end with its first process.
+        found = [self.first] if self.first and self.first.is_running() else []
+        try:
+            top = psutil.Process(self.process.pid)
+            found += [top, *(p for p in top.children(recursive=True) if p not in found)]
+        except (psutil.Error, AttributeError):
+            pass
+        return found
 
     def rank_processes(self) -> dict[int, psutil.Process]:
         """The ranks' processes, as far as they run: rank -> process."""
@@ -137,6 +208,56 @@ class Jail:
             if rank.isdigit():
                 ranks.setdefault(int(rank), process)  # parents come before their children
         return ranks
+
+    def network_bytes(self) -> int | None:
+        """Bytes over the loopback of the submission's own network since its start, up to its end.
+
+        None where it shares the network with others.
+        """
+        if not self.network:
+            return self.bytes_seen
+        try:
+            text = Path(f"/proc/{self.first.pid}/net/dev").read_text()
+            over = not self.first.is_running()
+        except OSError:
+            over = True
+        if over:  # its network is still there as long as we hold it
+            join = self.box.enter(self.box.folder, namespaces=self.network)
+            command = [*join, "cat", "/proc/net/dev"]
+            text = subprocess.run(
+                command, pass_fds=self.network, capture_output=True, text=True, timeout=10
+            ).stdout
+        for line in text.splitlines():
+            if line.strip().startswith("lo:"):
+                self.bytes_seen = int(line.split(":")[1].split()[0])
+        if over:
+            self.let_go_of_the_network()
+        return self.bytes_seen
+
+    def hold_the_network(self) -> None:
+        """Keep the submission's network, with its counters, until we have read them a last time."""
+        self.network.append(os.open(f"/proc/{self.first.pid}/ns/net", os.O_RDONLY))
+        owner = fcntl.ioctl(self.network[0], NS_GET_USERNS)
+        if os.path.samestat(os.fstat(owner), os.stat("/proc/self/ns/user")):
+            os.close(owner)
+        else:  # whoever is not root joins the namespace in which it has the rights of root first
+            self.network.insert(0, owner)
+
+    def let_go_of_the_network(self) -> None:
+        while self.network:
+            os.close(self.network.pop())
+
+    def limit_hit(self) -> str | None:
+        """ "out_of_memory" or "too_many_processes" if the kernel counted that, else None."""
+        cgroup = self.box.cgroup
+        if cgroup and cgroup.out_of_memory():
+            return "out_of_memory"
+        return "too_many_processes" if cgroup and cgroup.too_many_processes() else None
+
+    def disk_bytes(self) -> int:
+        """What the submission has written to this host's disk; what cannot be counted is far too much."""
+        names = ("records",) if self.box.bubblewrap else ("work", "home", "tmp", "records")
+        return sum(bytes_in(self.box.folder / name) for name in names)
 
     def kill(self) -> int:
         """End every process of the submission; return how many could not be ended (0)."""
@@ -151,6 +272,12 @@ class Jail:
         return len(left)
 
     def __exit__(self, *exception) -> None:
-        self.kill()
-        shutil.rmtree(self.folder, ignore_errors=True)
-        shutil.rmtree(self.shared_memory, ignore_errors=True)
+        try:
+            self.kill()
+        finally:
+            if self.process and self.process.stdout:
+                self.process.stdout.close()
+            self.let_go_of_the_network()
+            self.box.__exit__()
+            if self.shared_memory:
+                remove_tree(self.shared_memory)

@@ -1,0 +1,221 @@
+"""Attacks of a submission on the host that grades it, and whether they succeed.
+
+The scripts of this folder run as submissions do. Whether one succeeded is seen from outside wherever
+that is possible: a file that appeared, a connection that came, a process that is still there.
+"""
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from hvdgrade.attacks.host import Host
+from hvdgrade.jail import Jail
+from hvdgrade.observe import Observation, observe
+from hvdgrade.visible import gpus, hidden
+from hvdgrade.walls import LEAST_ADDRESS_SPACE, Tier
+
+SCRIPTS = Path(__file__).parent
+GIB = 1 << 30
+LIMIT_SECONDS, STALL_SECONDS = 40, 8
+PROCESSES = 1500  # more than any tier allows for one rank
+MEMORY = GIB  # what the jail of a memory bomb has
+STOPPED = ("out_of_memory", "too_many_processes", "disk_full")
+
+
+@dataclass(frozen=True)
+class Attack:
+    """One script with its arguments, and what shows that it succeeded."""
+
+    text: str
+    script: str
+    arguments: Callable[[Host], list]
+    succeeded: Callable[[Host, str, Path], bool]  # of the host, the output, the copied records
+    memory: int | None = None
+
+
+def has_read(path: Path, output: str) -> bool:
+    return hashlib.sha256(path.read_bytes()).hexdigest() in output
+
+
+def killed(host: Host) -> bool:
+    time.sleep(0.2)  # a signal needs a moment
+    return host.victim.poll() is not None
+
+
+def in_evidence(host: Host, evidence: Path) -> bool:
+    files = (path for path in evidence.rglob("*") if path.is_file())
+    return any(host.token in path.read_text(errors="replace") for path in files)
+
+
+ATTACKS = {
+    "read": Attack(
+        "read a file of the grader",
+        "read.py",
+        lambda host: [host.secret],
+        lambda host, output, evidence: has_read(host.secret, output),
+    ),
+    "solution": Attack(
+        "read the solution",
+        "read.py",
+        lambda host: [host.solution],
+        lambda host, output, evidence: has_read(host.solution, output),
+    ),
+    "write": Attack(
+        "write outside its folder",
+        "write.py",
+        lambda host: host.targets,
+        lambda host, output, evidence: any(path.exists() for path in host.targets),
+    ),
+    "connect": Attack(
+        "connect to this host",
+        "connect.py",
+        Host.addresses,
+        lambda host, output, evidence: host.connected(host.listener),
+    ),
+    "service": Attack(
+        "connect to a service's socket file",
+        "connect.py",
+        lambda host: [host.service.getsockname()],
+        lambda host, output, evidence: host.connected(host.service),
+    ),
+    "processes": Attack(
+        f"start {PROCESSES} processes",
+        "fork_bomb.py",
+        lambda host: [PROCESSES, host.token],
+        lambda host, output, evidence: f"started {PROCESSES}" in output,
+    ),
+    "memory": Attack(
+        "take all memory",
+        "memory_bomb.py",
+        lambda host: [1, MEMORY * 3 // 2, LEAST_ADDRESS_SPACE + GIB],
+        lambda host, output, evidence: "took" in output,
+        MEMORY,
+    ),
+    "memory_shared": Attack(
+        "take all memory, in 3 processes",
+        "memory_bomb.py",
+        lambda host: [3, MEMORY * 2 // 3, MEMORY * 2 // 3],
+        lambda host, output, evidence: output.count("took") == 3,
+        MEMORY,
+    ),
+    "disk": Attack(
+        "fill the disk",
+        "disk_fill.py",
+        lambda host: [host.token, 2 * GIB, "HOME", "TMPDIR", "."],
+        lambda host, output, evidence: "filled" in output,
+    ),
+    "shm": Attack(
+        "fill /dev/shm",
+        "disk_fill.py",
+        lambda host: [host.token, GIB + GIB // 4, "/dev/shm"],
+        lambda host, output, evidence: "filled" in output,
+    ),
+    "records": Attack(
+        "fill the disk with records",
+        "disk_fill.py",
+        lambda host: [host.token, 3 * GIB, "HVDLAB_RUN_DIR"],
+        lambda host, output, evidence: "filled" in output,
+    ),
+    "daemon": Attack(
+        "leave a process behind",
+        "daemon.py",
+        lambda host: [host.token],
+        lambda host, output, evidence: bool(host.survivors()),
+    ),
+    "signal": Attack(
+        "end a process of the grader",
+        "signal_others.py",
+        lambda host: [host.victim.pid],
+        lambda host, output, evidence: killed(host),
+    ),
+    "trace": Attack(
+        "look into a process of the grader",
+        "trace.py",
+        lambda host: [host.victim.pid],
+        lambda host, output, evidence: host.token in output or "attached" in output,
+    ),
+    "links": Attack(
+        "record a link to a secret",
+        "links.py",
+        lambda host: [host.secret],
+        lambda host, output, evidence: in_evidence(host, evidence),
+    ),
+}
+
+
+def promised(tier: Tier) -> set[str]:
+    """The attacks that must not succeed in a tier that works here."""
+    names = {"disk", "records", "daemon", "links"}
+    cgroup = tier.name.endswith("+cgroup")
+    if cgroup or tier.uid_dropped:
+        names.add("processes")
+    if cgroup or not gpus():
+        names.add("memory")
+    if cgroup:
+        names.add("memory_shared")
+    if tier.name != "rlimits":
+        names |= {"read", "write", "trace"}
+    if tier.name.startswith("bubblewrap"):
+        names |= {"solution", "connect", "service", "shm", "signal"}
+    if tier.name == "landlock":
+        from hvdgrade import landlock
+
+        names |= {"solution"} if not hidden() else set()
+        own_user = tier.own_user and tier.uid_dropped
+        names |= {"signal"} if own_user or landlock.version() >= 6 else set()
+    return names
+
+
+def attempt(name: str, tier: Tier, host: Host) -> str:
+    """Run one attack in a jail: "blocked", "reported" (stopped, and the result says why) or "NOT BLOCKED"."""
+    attack = ATTACKS[name]
+    source = (SCRIPTS / attack.script).read_bytes()
+    arguments = tuple(map(str, attack.arguments(host)))
+    jail = Jail(
+        source, 1, host.folder / "data", arguments, tier=tier.name, memory_bytes=attack.memory
+    )
+    with tempfile.TemporaryDirectory(prefix="hvdgrade-") as evidence:
+        with jail:
+            seen = observe(jail, Path(evidence), LIMIT_SECONDS, STALL_SECONDS)
+        return verdict(attack, host, seen, Path(evidence))
+
+
+def verdict(attack: Attack, host: Host, seen: Observation, evidence: Path) -> str:
+    try:
+        if attack.succeeded(host, seen.output, evidence) or seen.survivors:
+            return "NOT BLOCKED"
+        return "reported" if seen.stop_cause in STOPPED else "blocked"
+    finally:
+        host.clean()
+
+
+def unprotected(name: str, host: Host) -> bool:
+    """Whether the attack succeeds where nothing holds it back: else it would prove nothing."""
+    attack = ATTACKS[name]
+    home = host.folder / "home"
+    home.mkdir()
+    command = [sys.executable, SCRIPTS / attack.script, *map(str, attack.arguments(host))]
+    variables = dict.fromkeys(("HOME", "TMPDIR", "HVDLAB_RUN_DIR"), str(home))
+    with open(host.folder / "output", "w+") as output:
+        subprocess.run(
+            command,
+            cwd=home,
+            env={**os.environ, **variables},
+            stdout=output,
+            stderr=output,
+            timeout=LIMIT_SECONDS,
+        )
+        output.seek(0)
+        said = output.read()
+    try:
+        return attack.succeeded(host, said, home)
+    finally:
+        shutil.rmtree(home)
+        host.clean()

