@@ -39,10 +39,18 @@ class Calibration:
         return self.startup_seconds + epochs * examples / self.serial_rate
 
 
-def calibrate(framework: str, ranks: int, data: Path, seconds: float, batch_size: int, tell):
+def calibrate(
+    framework: str,
+    ranks: int,
+    data: Path,
+    seconds: float,
+    batch_size: int,
+    tier: str,
+    tell=lambda text, **facts: None,
+) -> Calibration:
     """Measure `framework` ("torch" or "keras") on `ranks` processes for `seconds`."""
     source = (SCRIPTS / f"{framework}.py").read_bytes()
-    jail = Jail(source, ranks, data, arguments=(str(seconds), str(batch_size)))
+    jail = Jail(source, ranks, data, arguments=(str(seconds), str(batch_size)), tier=tier)
     with TemporaryDirectory() as evidence, jail:
         seen = observe(jail, Path(evidence), limit=seconds + 120, stall=60, tell=tell)
     lines = re.findall(r"<stdout>: (\{.*\})$", seen.output, re.MULTILINE)

@@ -1,6 +1,7 @@
 """One function a check: what was seen, in numbers, and what to do about it.
 
-Every rationale says what the grader saw, every help the likely cause and where to look.
+The checks of how ranks work together are in `hvdgrade.parallel`. Every rationale says what the grader
+saw, every help the likely cause and where to look.
 """
 
 import ast
@@ -9,12 +10,15 @@ from dataclasses import dataclass, field
 from hvdgrade.observe import Observation
 from hvdgrade.profile import Profile
 
-OFFICIAL_KERAS_MODULES = ("horovod.tensorflow.keras", "horovod.keras")
-
 
 @dataclass
 class Check:
-    """One line of the report. `state` is pass, fail or skipped."""
+    """One line of the report.
+
+    `state` is pass, partial, fail, skipped or error. A check that does not apply here is skipped with
+    `max_points` 0; one whose base failed is skipped and keeps its points, which are lost.
+    `part` is what a partial one earns.
+    """
 
     id: str
     title: str
@@ -24,10 +28,13 @@ class Check:
     help: str = ""
     evidence: dict = field(default_factory=dict)
     depends_on: list[str] = field(default_factory=list)
+    part: float = 0.0  # of max_points
 
     @property
     def points(self) -> int:
-        return self.max_points if self.state == "pass" else 0
+        return {"pass": self.max_points, "partial": int(self.part * self.max_points)}.get(
+            self.state, 0
+        )
 
 
 def imported_modules(source: bytes) -> set[str]:
@@ -43,10 +50,14 @@ def imported_modules(source: bytes) -> set[str]:
 
 
 RAN = "every rank runs and records"
-REPLICAS = "ranks train one model"
 SHARDS = "ranks read different data"
 STEPS = "equal steps, whole epochs"
 TARGETS = "accuracy reached in time"
+LIMITS = {
+    "out_of_memory": "it needed more memory than it was given",
+    "too_many_processes": "it started more processes than it may",
+    "disk_full": "it wrote more to the disk than it may",
+}
 FASTER = "the accuracy is there: make it faster. Does each rank do 1/N of an epoch's steps?"
 
 
@@ -60,7 +71,8 @@ def check_ran(source: bytes, seen: Observation, evaluation: dict, profile: Profi
         "refused": seen.refused + evaluation["refused"],
     }
     state, said, help = "fail", "", ""
-    epochs = f"{min(recorded)} epochs of each of {seen.ranks} ranks arrived"
+    count = f"{min(recorded)} epoch" + ("" if min(recorded) == 1 else "s")
+    epochs = f"{count} of each of {seen.ranks} ranks arrived"
     if max(recorded) != min(recorded):
         epochs = "epochs recorded by rank: " + ", ".join(map(str, recorded))
     if seen.stop_cause == "crashed":
@@ -69,6 +81,11 @@ def check_ran(source: bytes, seen: Observation, evaluation: dict, profile: Profi
     elif seen.stop_cause == "killed":
         said = f"the run was ended by signal {(seen.exit_code or 128) - 128} after {seen.seconds:.1f} s"
         help = "a crash below Python or too little memory: try a smaller batch, look at the output"
+    elif seen.stop_cause in LIMITS:
+        said = f"it was ended after {seen.seconds:.1f} s: {LIMITS[seen.stop_cause]}; {epochs}"
+        help = (
+            "look for a loop that allocates, starts or writes more each time; try a smaller batch"
+        )
     elif seen.stop_cause == "output_flood":
         said = f"it printed {seen.output_bytes:,} bytes within {seen.seconds:.0f} s and was ended"
         help = "print once an epoch, on rank 0 only; look for a loop that never ends"
@@ -101,39 +118,6 @@ def check_ran(source: bytes, seen: Observation, evaluation: dict, profile: Profi
         if seen.stop_cause == "timeout":
             said += "; ended by the grader when the time was over"
     return Check("ran", RAN, state, profile.points["ran"], said, help, evidence)
-
-
-def check_replicas(source: bytes, seen: Observation, epochs: list[dict], profile: Profile) -> Check:
-    points, depends = profile.points["replicas"], ["ran"]
-    if seen.ranks == 1:
-        said = "one rank only: nothing to compare, and nothing distributed to give points for"
-        return Check("replicas", REPLICAS, "skipped", points, said, depends_on=depends)
-    worst = max(epochs, key=lambda epoch: epoch["difference"])
-    evidence = {epoch["epoch"]: epoch["difference"] for epoch in epochs}
-    if worst["difference"] <= profile.replica_tolerance:
-        said = f"weights of all {seen.ranks} ranks equal in all {len(epochs)} epochs"
-        if worst["difference"]:
-            said += f" (to {worst['difference']:.1g})"
-        return Check("replicas", REPLICAS, "pass", points, said, "", evidence, depends)
-    first = next(e for e in epochs if e["difference"] > profile.replica_tolerance)
-    said = (
-        f"weights of ranks 0 and {first['differing_rank']} differ by {first['difference']:.1%} in "
-        f"{first['differs_at']} after epoch {first['epoch']}"
-    )
-    modules = imported_modules(source)
-    if not any(name.startswith("horovod") or "hvdlab.keras.horovod" in name for name in modules):
-        help = "the script never imports Horovod: each rank trains a model of its own"
-    elif any(name.startswith(OFFICIAL_KERAS_MODULES) for name in modules):
-        help = (
-            "horovod.tensorflow.keras does not average gradients on Keras 3 and says nothing: "
-            "use 'import hvdlab.keras.horovod as hvd'"
-        )
-    else:
-        help = (
-            "all ranks must begin with rank 0's weights (broadcast the model and the optimizer) and "
-            "apply averaged gradients (step with the optimizer that DistributedOptimizer returned)"
-        )
-    return Check("replicas", REPLICAS, "fail", points, said, help, evidence, depends)
 
 
 def check_shards(seen: Observation, epochs: list[dict], profile: Profile) -> Check:
@@ -219,7 +203,9 @@ def check_targets(
         return Check("targets", TARGETS, "pass", points, said, "", evidence, depends)
     if reached is not None:
         said = f"{rule} only after {reached:.1f} s; the budget is {budget:.1f} s"
-        help = FASTER
+        return Check(
+            *("targets", TARGETS, "partial", points, said, FASTER, evidence, depends), part=0.25
+        )
     else:
         said = (
             f"{rule} not reached in {budget:.1f} s; best epoch {best['epoch']}: train "

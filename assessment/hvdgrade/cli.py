@@ -1,137 +1,158 @@
 """The command `hvdgrade`."""
 
 import argparse
+import importlib
+import json
 import signal
 import sys
-import tempfile
 import time
 from pathlib import Path
 
 from rich.console import Console
 
-from hvdgrade import calibrate, judge, profile, report
-from hvdgrade.jail import Jail, NotGradable, read_script
-from hvdgrade.observe import observe
-from hvdlab.data import DataError, load_cifar10
+from hvdgrade import profile, report
+from hvdgrade.grading import grade
 
 PASS, FAIL, NOT_GRADABLE, GRADER_FAULT = range(4)
 EPILOG = """\
 example:
-  hvdgrade run assessment/solutions/torch/assessment.py -np 2 --json result.json
+  hvdgrade run assessment/solutions/torch/assessment.py -np 2 --json result.json --html report.html
 
 exit codes: 0 pass, 1 fail, 2 not gradable or wrong usage, 3 grader fault
 """
+# The other commands: a module each, with add_arguments(parser), main(args) and EPILOG.
+COMMANDS = {
+    "batch": "grade a whole class, a folder or file a student",
+    "export": "turn a batch's results into CSV, Canvas, Gradescope or LTI files",
+    "doctor": "say how well this host isolates submissions, and prove it",
+}
 
 
-def parse_args(arguments: list[str] | None) -> argparse.Namespace:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("path", type=Path, help="the script, or a folder that holds assessment.py")
+    parser.add_argument("-np", type=int, default=2, metavar="N", help="ranks (default 2)")
+    parser.add_argument("--profile", default="cpu", help="table of profiles.toml (default cpu)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the result to FILE")
+    parser.add_argument("--html", type=Path, metavar="FILE", help="write the report to FILE")
+    parser.add_argument(
+        "--progress", type=Path, metavar="FILE", help="append a JSON line for each event to FILE"
+    )
+    parser.add_argument(
+        "--require-sandbox",
+        metavar="TIER",
+        help="refuse to grade in a weaker sandbox than TIER (hvdgrade doctor shows the tiers)",
+    )
+
+
+def main(arguments: list[str] | None = None) -> int:
+    raw = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(
         prog="hvdgrade",
         description="Judge a distributed CIFAR-10 training script from outside its process.",
         epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=raw,
     )
     commands = parser.add_subparsers(dest="command", required=True)
-    run = commands.add_parser(
+    description = "Run `mpirun -np N python assessment.py`, judge it, and print the report."
+    run_parser = commands.add_parser(
         "run",
         help="grade one submission",
-        description="Run `mpirun -np N python assessment.py`, judge it, and print the report.",
+        description=description,
         epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=raw,
     )
-    run.add_argument("path", type=Path, help="the script, or a folder that holds assessment.py")
-    run.add_argument("-np", type=int, default=2, metavar="N", help="ranks (default 2)")
-    run.add_argument("--profile", default="cpu", help="table of profiles.toml (default cpu)")
-    run.add_argument("--json", type=Path, metavar="FILE", help="write the result to FILE")
-    return parser.parse_args(arguments)
-
-
-def main(arguments: list[str] | None = None) -> int:
-    args = parse_args(arguments)
+    add_arguments(run_parser)
+    run_parser.set_defaults(main=run)
+    for name, help in COMMANDS.items():
+        module = importlib.import_module(f"hvdgrade.{name}")
+        command = commands.add_parser(
+            name, help=help, description=module.__doc__, epilog=module.EPILOG, formatter_class=raw
+        )
+        module.add_arguments(command)
+        command.set_defaults(main=module.main)
+    args = parser.parse_args(arguments)
     # End as on Ctrl-C when somebody ends us: what we started must not outlive us.
     for ending in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(ending) != signal.SIG_IGN:  # nohup wants it ignored
             signal.signal(ending, signal.default_int_handler)
     try:
-        rules = profile.load(args.profile)
-        document = grade(args.path, args.np, rules, Progress())
-    except profile.UnknownProfile as error:
-        print(f"hvdgrade: {error}", file=sys.stderr)
-        return NOT_GRADABLE
+        return args.main(args)
     except KeyboardInterrupt:
         print("hvdgrade: interrupted; everything it started has been ended", file=sys.stderr)
         return GRADER_FAULT
-    report.show(document, Console())
-    if args.json:
-        try:
-            report.write_json(document, args.json)
-        except OSError as error:
-            print(f"hvdgrade: {args.json} cannot be written: {error.strerror}", file=sys.stderr)
-            return GRADER_FAULT
-    if document["status"] == "not_gradable":
-        return NOT_GRADABLE
-    if document["status"] == "infrastructure_error":
-        return GRADER_FAULT
-    return PASS if document["verdict"] == "pass" else FAIL
 
 
-def grade(path: Path, ranks: int, rules: profile.Profile, tell=lambda text: None) -> dict:
-    """Grade one submission: calibrate, launch, observe, judge. Returns the result document.
-
-    Args:
-        path: the script, or a folder that holds assessment.py.
-        ranks: number of processes.
-        rules: the thresholds, from `profile.load`.
-        tell: called with a line about what is going on; a stage ends in "...".
-    """
-    began = time.monotonic()
-    source, facts = b"", {}
+def run(args: argparse.Namespace) -> int:
+    """Grade one submission; return the exit code."""
     try:
-        if not 1 <= ranks <= rules.max_ranks:
-            raise NotGradable(f"-np must be in 1..{rules.max_ranks}. Received: {ranks}")
-        source = read_script(path)
-        data = load_cifar10()
-        facts["synthetic"] = data.synthetic
-        folder, examples = data.folder.resolve(), len(data.train_images)
-        del data
-        kind = judge.framework(source)
-        calibration, budget = None, rules.budget
-        if rules.budget == "calibrated":
-            tell(f"measuring what one process can do here with {kind} ...")
-            calibration = measure(kind, ranks, folder, rules, tell)
-            budget = calibration.budget(examples, rules.budget_serial_epochs)
-        with tempfile.TemporaryDirectory(prefix="hvdgrade-evidence-") as evidence:
-            with Jail(source, ranks, folder) as jail:
-                limit = budget + 1  # so that what comes just too late is seen as that
-                seen = observe(jail, Path(evidence), limit, rules.stall_seconds, tell)
-            tell("recomputing accuracies ...")
-            evaluation = judge.evaluate(seen, rules, folder)
-        if calibration and kind == "keras" and seen.torch_seen:
-            # It imports Keras and also runs PyTorch, which is faster: the smaller budget holds.
-            calibration = measure("torch", ranks, folder, rules, tell)
-            budget = min(budget, calibration.budget(examples, rules.budget_serial_epochs))
-        facts |= {"seen": seen, "calibration": calibration, "budget": budget}
-        facts["judgement"] = judge.judge(source, seen, evaluation, rules, budget)
-    except NotGradable as error:
-        facts |= {"status": "not_gradable", "reason": str(error)}
-    except (DataError, calibrate.CalibrationFailed, judge.GraderFault, OSError) as error:
-        facts |= {"status": "infrastructure_error", "reason": str(error)}
-    finally:
-        tell("")
-    seconds = time.monotonic() - began
-    return report.result(path, source, rules, ranks, seconds=seconds, **facts)
+        rules = profile.load(args.profile)
+        with Progress(args.progress) as tell:
+            document = grade(args.path, args.np, rules, tell, args.require_sandbox)
+            code = exit_code(document)
+            report.show(document, Console())
+            if args.json:
+                report.write(json.dumps(document, indent=2) + "\n", args.json)
+            if args.html:
+                from hvdgrade.page import report_page
+
+                report.write(report_page(document, source_of(args.path)), args.html)
+            tell("", stage="done", code=code)
+        return code
+    except profile.UnknownProfile as error:
+        print(f"hvdgrade: {error}", file=sys.stderr)
+        return NOT_GRADABLE
+    except report.CannotWrite as error:
+        print(f"hvdgrade: {error}", file=sys.stderr)
+        return GRADER_FAULT
 
 
-def measure(kind: str, ranks: int, data: Path, rules: profile.Profile, tell):
-    return calibrate.calibrate(kind, ranks, data, rules.calibration_seconds, rules.batch_size, tell)
+def exit_code(document: dict) -> int:
+    if document["status"] == "graded":
+        return PASS if document["verdict"] == "pass" else FAIL
+    return NOT_GRADABLE if document["status"] == "not_gradable" else GRADER_FAULT
+
+
+def source_of(path: Path) -> bytes | None:
+    """The script that was graded, to show lines of it; None where it cannot be read."""
+    from hvdgrade.jail import NotGradable, read_script
+
+    try:
+        return read_script(path)
+    except NotGradable:
+        return None
 
 
 class Progress:
-    """One line on stderr, rewritten in a terminal; silent elsewhere but for a new stage."""
+    """One line on stderr, rewritten in a terminal, elsewhere only at a new stage; JSON in a file.
 
-    def __init__(self):
-        self.console = Console(stderr=True)
+    Args:
+        path: file to which a JSON line is appended for each event; None for none.
+    """
 
-    def __call__(self, text: str) -> None:
+    def __init__(self, path: Path | None = None):
+        self.console, self.path, self.file = Console(stderr=True), path, None
+        self.began, self.stage = time.monotonic(), "calibrating"
+
+    def __enter__(self):
+        if self.path:
+            try:
+                self.file = open(self.path, "a")
+            except OSError as error:
+                raise report.CannotWrite(
+                    f"{self.path} cannot be written: {error.strerror}"
+                ) from None
+        return self
+
+    def __exit__(self, *exception):
+        if self.file:
+            self.file.close()
+
+    def __call__(self, text: str, **facts) -> None:
+        self.stage = facts.get("stage", self.stage)
+        if self.file:
+            event = {"t": round(time.monotonic() - self.began, 1), "text": text, **facts}
+            self.file.write(json.dumps({**event, "stage": self.stage}) + "\n")
+            self.file.flush()
         if self.console.is_terminal:
             self.console.file.write(f"\r\x1b[2K{text}")
             self.console.file.flush()

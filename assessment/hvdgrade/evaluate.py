@@ -1,8 +1,8 @@
 """The grader's own evaluation, in a process of its own: `python -m hvdgrade.evaluate < request`.
 
 Reads untrusted weight files (plain arrays only, sizes and shapes checked before use), recomputes
-accuracies with the grader's copy of the network, and compares ranks. Standard input and output are
-JSON; the grader's process itself never opens a submission's files.
+accuracies with the grader's copy of the network, and compares ranks and runs. Standard input and
+output are JSON; the grader's process itself never opens a submission's files.
 """
 
 import json
@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
+from hvdgrade.views import CLASSES, Secrets, classes_of, labels_of
 from hvdlab.data import load_cifar10
 from hvdlab.record import WEIGHTS, is_statistic
 
@@ -89,45 +90,126 @@ def reading(read: list[np.ndarray], examples: int) -> dict:
     }
 
 
-def accuracy_with_torch(arrays: dict, images: np.ndarray, labels: np.ndarray) -> float:
-    """Part of `images` that the network with these weights classifies right."""
+def steps_recorded(path: Path, epoch: int) -> int | None:
+    """The steps that a rank's record claims for `epoch`; None if it claims nothing sensible."""
+    try:
+        for line in path.read_text(errors="replace").splitlines():
+            entry = json.loads(line)
+            if isinstance(entry, dict) and entry.get("epoch") == epoch:
+                steps = entry.get("steps")
+                return steps if type(steps) is int and 0 < steps <= MAX_EXAMPLES else None
+    except (OSError, ValueError, RecursionError):
+        pass
+    return None
+
+
+def logits_with_torch(arrays: dict, images: np.ndarray, own_statistics: bool) -> np.ndarray:
+    """What the network with these weights says about `images`: (n, 10)."""
     import torch
 
     from hvdlab.torch import models
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    model = models.from_arrays(arrays).to(device).eval()
-    right = 0
+    model = models.from_arrays(arrays).to(device).train(own_statistics)
     with torch.inference_mode(), models.autocast(device):
-        for start in range(0, len(images), 500):
-            batch = torch.from_numpy(images[start : start + 500]).to(device)
-            right += int(
-                (model(batch).argmax(1).cpu().numpy() == labels[start : start + 500]).sum()
-            )
-    return right / len(images)
+        batches = (torch.from_numpy(images[i : i + 500]) for i in range(0, len(images), 500))
+        return torch.cat([model(batch.to(device)).float().cpu() for batch in batches]).numpy()
 
 
-def accuracy_with_keras(arrays: dict, images: np.ndarray, labels: np.ndarray) -> float:
+def logits_with_keras(arrays: dict, images: np.ndarray, own_statistics: bool) -> np.ndarray:
     """The same with the Keras network, for a machine without torch."""
     from hvdlab.keras import models
 
-    logits = models.from_arrays(arrays).predict(images, batch_size=500, verbose=0)
-    return float((logits.argmax(1) == labels).mean())
+    model = models.from_arrays(arrays)
+    batches = (images[i : i + 500] for i in range(0, len(images), 500))
+    return np.concatenate([np.asarray(model(batch, training=own_statistics)) for batch in batches])
 
 
-def main() -> None:
-    request = json.load(sys.stdin)
-    data = load_cifar10(request["data"])
-    # A fresh sample for each grading, in a fixed order of epochs, so that all epochs see the same.
-    sample = np.random.default_rng(request["seed"]).permutation(len(data.train_images))
-    sample = np.sort(sample[: request["train_sample"]])
-    train_images, train_labels = data.train_images[sample], data.train_labels[sample]
+def logits(arrays: dict, images: np.ndarray, own_statistics: bool = False) -> np.ndarray:
+    """Logits, by batch norm's running statistics or by those of `images` in batches of 500."""
     try:
         import torch  # noqa: F401
-
-        accuracy = accuracy_with_torch
     except ImportError:
-        accuracy = accuracy_with_keras
+        return logits_with_keras(arrays, images, own_statistics)
+    return logits_with_torch(arrays, images, own_statistics)
+
+
+def accuracy(arrays: dict, images: np.ndarray, labels: np.ndarray) -> float:
+    """Part of `images` that the network with these weights classifies right."""
+    return float((logits(arrays, images).argmax(1) == labels).mean())
+
+
+def flow(arrays: dict, images: np.ndarray, labels: np.ndarray, rank: int, ranks: int) -> dict:
+    """What `rank`'s weights know of the classes that only other ranks saw.
+
+    Returns a dict: `own`, accuracy among the rank's own classes, and `chance`, what guessing gives;
+    `others`, the part of its probability on other ranks' classes, relative to an even division: 0
+    if it heard nothing of them, 1 if it learned as much from each rank as from itself.
+    """
+    says = logits(arrays, images, own_statistics=True)  # after so few steps the running ones lag
+    likely = np.exp(says - says.max(1, keepdims=True))
+    likely /= likely.sum(1, keepdims=True)
+    own = classes_of(rank, ranks)
+    right = own[says[:, own].argmax(1)] == labels_of(rank, ranks, labels)
+    others = 1 - likely[:, own].sum(1).mean()
+    return {
+        "own": float(right.mean()),
+        "chance": 1 / len(own),
+        "others": float(others / (1 - len(own) / CLASSES)),
+    }
+
+
+def distance(apart: list[dict], together: list[list[dict]]) -> float:
+    """How far two runs of the probe are apart after their first epoch / how far they go in the next.
+
+    Of the last layer, as its gradient is a smooth function of all weights before it. (A float16
+    gradient can change which of two nearly equal values a max pooling takes: that moves the weights
+    before it by a jump.) `apart` has the weights of each rank, `together` those of each epoch and rank.
+    """
+
+    def norm(one, other):
+        names = ("linear.weight", "linear.bias")
+        return sum(float(((one[n] - other[n]) ** 2).sum(dtype=np.float64)) for n in names) ** 0.5
+
+    first, *later = together
+    way = max(norm(epoch[0], first[0]) for epoch in later)
+    gap = max(norm(*pair) for pair in zip(apart, first, strict=True))
+    return gap / way if way else float("inf")
+
+
+def judge_probe(request: dict, data, secrets: Secrets) -> dict:
+    """Compare the runs of the probe; `request` names the files of each epoch and rank."""
+    answer = {"refused": []}
+    runs: dict[str, list[list[dict]]] = {name: [] for name in request}
+    for name, weights in runs.items():
+        for epoch, paths in enumerate(request[name]):
+            weights.append([])
+            for rank, path in enumerate(paths):
+                try:
+                    weights[-1].append(read_weights(Path(path))[0])
+                except ValueError as error:
+                    answer["refused"].append(f"probe, rank {rank}, epoch {epoch}: {error}")
+    if answer["refused"]:
+        return answer
+    images = data.train_images[secrets.probe]
+    labels = secrets.names[data.train_labels[secrets.probe]]
+    last = runs["flow"][-1]
+    answer["flow"] = [
+        flow(weights, images, labels, rank, len(last)) for rank, weights in enumerate(last)
+    ]
+    first, *others = runs["apart"][0]
+    answer["replicas"] = max((difference(first, other)[0] for other in others), default=0.0)
+    answer["distance"] = min(distance(runs["apart"][0], runs["together"]), 1e9)
+    return answer
+
+
+def judge_epochs(request: dict, data, secrets: Secrets) -> dict:
+    """What each epoch is worth; `request["epochs"]` has, for each, a file from every rank."""
+    # A fresh sample for each grading, the same for all of its epochs.
+    sample = np.random.default_rng([request["seed"], 2]).permutation(len(data.train_images))
+    sample = np.sort(sample[: request["train_sample"]])
+    train = data.train_images[sample], secrets.names[data.train_labels[sample]]
+    hidden = data.test_images[secrets.hidden], secrets.names[data.test_labels[secrets.hidden]]
 
     answer = {"epochs": [], "refused": []}
     for epoch, paths in sorted((int(epoch), paths) for epoch, paths in request["epochs"].items()):
@@ -146,14 +228,26 @@ def main() -> None:
         answer["epochs"].append(
             {
                 "epoch": epoch,
-                "train_accuracy": accuracy(ranks[0], train_images, train_labels),
-                "heldout_accuracy": accuracy(ranks[0], data.test_images, data.test_labels),
+                "train_accuracy": accuracy(ranks[0], *train),
+                "heldout_accuracy": accuracy(ranks[0], *hidden),
                 "difference": differences[worst][0],
                 "differs_at": differences[worst][1],
                 "differing_rank": worst + 1,
+                "steps": steps_recorded(Path(paths[0]).with_name("rank-0-record.jsonl"), epoch),
                 **reading(read, len(data.train_images)),
             }
         )
+    return answer
+
+
+def main() -> None:
+    request = json.load(sys.stdin)
+    data = load_cifar10(request["data"])
+    secrets = Secrets.draw(request["seed"], len(data.train_labels), len(data.test_labels))
+    if "probe" in request:
+        answer = {"probe": judge_probe(request["probe"], data, secrets)}
+    else:
+        answer = judge_epochs(request, data, secrets)
     json.dump(answer, sys.stdout)
 
 

@@ -1,25 +1,23 @@
-"""From what was seen to a verdict: recomputes accuracies, then states one check after another.
+"""From what was seen to a verdict: has accuracies recomputed, then states one check after another.
 
 The verdict is "pass" if every check that applies passes. A check whose base failed is skipped, with
 the reason; nobody loses points twice for one mistake.
 """
 
 import json
-import secrets
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from hvdgrade import parallel
 from hvdgrade.checks import (
-    REPLICAS,
     SHARDS,
     STEPS,
     TARGETS,
     Check,
     check_ran,
-    check_replicas,
     check_shards,
     check_steps,
     check_targets,
@@ -27,6 +25,7 @@ from hvdgrade.checks import (
     seconds_to_target,
 )
 from hvdgrade.observe import Observation
+from hvdgrade.probe import Probe
 from hvdgrade.profile import Profile
 
 
@@ -64,21 +63,26 @@ def framework(source: bytes) -> str:
     return "keras" if keras and "torch" not in roots else "torch"
 
 
-def evaluate(seen: Observation, profile: Profile, data: Path) -> dict:
-    """Have `hvdgrade.evaluate` recompute everything in a fresh process; return its answer."""
+def evaluate(seen: Observation, profile: Profile, data: Path, seed: int) -> dict:
+    """Recompute what each recorded epoch is worth: {"epochs": [...], "refused": [...]}."""
     epochs: dict[int, list[str]] = {}
     for epoch in sorted({w.epoch for w in seen.weights}):
         of_ranks = [seen.of(rank).get(epoch) for rank in range(seen.ranks)]
         if all(of_ranks):
             epochs[epoch] = [str(weights.path) for weights in of_ranks]
-    request = {
-        "data": str(data),
-        "seed": secrets.randbits(32),
-        "train_sample": profile.train_sample,
-        "epochs": epochs,
-    }
     if not epochs:
         return {"epochs": [], "refused": []}
+    return ask({"epochs": epochs, "train_sample": profile.train_sample}, profile, data, seed)
+
+
+def evaluate_probe(probe: Probe, profile: Profile, data: Path, seed: int) -> dict:
+    """What the runs of the probe say; nothing if one of them did not come through."""
+    return {} if probe.failed else ask({"probe": probe.runs}, profile, data, seed)["probe"]
+
+
+def ask(request: dict, profile: Profile, data: Path, seed: int) -> dict:
+    """The answer of `hvdgrade.evaluate`, in a fresh process. Raises GraderFault."""
+    request = {"data": str(data), "seed": seed, **request}
     try:
         process = subprocess.run(
             [sys.executable, "-m", "hvdgrade.evaluate"],
@@ -96,14 +100,67 @@ def evaluate(seen: Observation, profile: Profile, data: Path) -> dict:
         raise GraderFault("the evaluation gave no answer") from None
 
 
+def worth_probing(source: bytes, seen: Observation, evaluation: dict, profile: Profile) -> bool:
+    """Whether the graded run leaves the question open how its ranks work together."""
+    if seen.ranks == 1 or check_ran(source, seen, evaluation, profile).state != "pass":
+        return False
+    return all(
+        check(source, seen, evaluation["epochs"], profile).state != "fail"
+        for check in (parallel.check_replicas, parallel.check_exchange)
+    )
+
+
 def judge(
-    source: bytes, seen: Observation, evaluation: dict, profile: Profile, budget: float
+    source: bytes,
+    seen: Observation,
+    evaluation: dict,
+    probe: Probe | None,
+    found: dict,
+    profile: Profile,
+    budget: float,
 ) -> Judgement:
-    """State every check. `evaluation` is what `evaluate` returned, `budget` is in seconds."""
-    epochs = evaluation["epochs"]
+    """State every check.
+
+    Args:
+        evaluation: what `evaluate` returned.
+        probe, found: the probe and what `evaluate_probe` returned; None where it was not worth it.
+        budget: seconds.
+    """
+    epochs, ranks = evaluation["epochs"], seen.ranks
+    timeline = course(seen, epochs)
+    reached = seconds_to_target(timeline, profile)
+    checks = {"ran": check_ran(source, seen, evaluation, profile)}
+
+    def add(id: str, title: str, depends_on: list[str], check: Callable[[], Check]) -> None:
+        failed = [checks[base] for base in depends_on if checks[base].state in ("fail", "skipped")]
+        failed = [base for base in failed if base.max_points]  # one that does not apply is no base
+        if not failed:
+            checks[id] = check()
+        else:
+            reason = f"skipped: it builds on '{failed[0].title}', see above"
+            points = profile.points[id]
+            checks[id] = Check(id, title, "skipped", points, reason, depends_on=depends_on)
+
+    ran, together = ["ran"], ["ran", "replicas", "exchange"]
+    of_run, of_probe = (source, seen, epochs, profile), (source, probe, found, ranks, profile)
+    add("replicas", parallel.REPLICAS, ran, lambda: parallel.check_replicas(*of_run))
+    add("exchange", parallel.EXCHANGE, ran, lambda: parallel.check_exchange(*of_run))
+    add("flow", parallel.FLOW, together, lambda: parallel.check_flow(*of_probe))
+    add(
+        "equivalence", parallel.EQUIVALENCE, together, lambda: parallel.check_equivalence(*of_probe)
+    )
+    add("shards", SHARDS, ran, lambda: check_shards(seen, epochs, profile))
+    add("steps", STEPS, ran, lambda: check_steps(seen, epochs, profile))
+    add("targets", TARGETS, ran, lambda: check_targets(timeline, reached, profile, budget))
+    return Judgement(list(checks.values()), timeline, reached)
+
+
+def course(seen: Observation, epochs: list[dict]) -> list[dict]:
+    """The timeline of the result: an entry each epoch that every rank recorded."""
     timeline = []
     for epoch in epochs:
         weights = [seen.of(rank)[epoch["epoch"]] for rank in range(seen.ranks)]
+        wire = [w.bytes_on_wire for w in weights]
         timeline.append(
             {
                 "seconds": round(max(w.seconds for w in weights), 2),
@@ -111,22 +168,28 @@ def judge(
                 "train_accuracy": epoch["train_accuracy"],
                 "heldout_accuracy": epoch["heldout_accuracy"],
                 "weights_sha256": weights[0].sha256,
+                "bytes_on_wire": None if None in wire else max(wire),
+                "steps": epoch["steps"],
             }
         )
-    checks = [check_ran(source, seen, evaluation, profile)]
-    ran = checks[0].state == "pass"
+    return timeline
 
-    def add(check: Callable[[], Check], id: str, title: str, depends_on: list[str]) -> None:
-        if ran:
-            checks.append(check())
-        else:
-            reason = "skipped: it needs weights of every rank, see above"
-            points = profile.points[id]
-            checks.append(Check(id, title, "skipped", points, reason, depends_on=depends_on))
 
-    add(lambda: check_replicas(source, seen, epochs, profile), "replicas", REPLICAS, ["ran"])
-    add(lambda: check_shards(seen, epochs, profile), "shards", SHARDS, ["ran"])
-    add(lambda: check_steps(seen, epochs, profile), "steps", STEPS, ["ran"])
-    reached = seconds_to_target(timeline, profile)
-    add(lambda: check_targets(timeline, reached, profile, budget), "targets", TARGETS, ["ran"])
-    return Judgement(checks, timeline, reached)
+def near_a_threshold(judgement: Judgement, profile: Profile, budget: float) -> bool:
+    """Whether the verdict hangs on less than the margins of the profile: then the run is repeated.
+
+    It does where all else passes, and somewhat harder and somewhat easier rules disagree.
+    """
+    if any(c.state != "pass" for c in judgement.checks if c.max_points and c.id != "targets"):
+        return False
+
+    def passes(sign: int) -> bool:
+        moved = replace(
+            profile,
+            train_accuracy=profile.train_accuracy + sign * profile.accuracy_margin,
+            heldout_accuracy=profile.heldout_accuracy + sign * profile.accuracy_margin,
+        )
+        reached = seconds_to_target(judgement.timeline, moved)
+        return reached is not None and reached <= budget * (1 - sign * profile.time_margin)
+
+    return passes(+1) != passes(-1)

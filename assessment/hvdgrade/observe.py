@@ -6,6 +6,7 @@ for display only.
 """
 
 import hashlib
+import json
 import os
 import re
 import resource
@@ -34,7 +35,11 @@ IDLE_SHARE = 0.05  # of one core
 WAITING_USER_PART = 0.5  # of its processor time
 
 # Why a run ended. "ended" alone is a run that came to its own end with exit code 0.
-STOP_CAUSES = ("ended", "crashed", "killed", "timeout", "hang", "output_flood")
+STOP_CAUSES = (
+    *("ended", "crashed", "killed", "timeout", "hang", "output_flood"),
+    *("out_of_memory", "too_many_processes", "disk_full"),
+)
+MAX_DISK_BYTES = 1 << 30
 
 
 @dataclass
@@ -46,6 +51,7 @@ class Weights:
     seconds: float  # since launch, on the grader's clock
     path: Path
     sha256: str
+    bytes_on_wire: int | None = None  # between the ranks, since launch; None where not known
 
 
 @dataclass
@@ -62,6 +68,7 @@ class Observation:
     weights: list[Weights] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)  # files that are not what they should be
     torch_seen: bool = False  # a rank had PyTorch loaded
+    bytes_on_wire: int | None = None
     output: str = ""
     output_bytes: int = 0
     stacks: dict[int, str] = field(default_factory=dict)  # Python stacks of a hanging run
@@ -72,7 +79,14 @@ class Observation:
         return {w.epoch: w for w in self.weights if w.rank == rank}
 
 
-def observe(jail: Jail, evidence: Path, limit: float, stall: float, tell=lambda text: None):
+def observe(
+    jail: Jail,
+    evidence: Path,
+    limit: float,
+    stall: float,
+    tell=lambda text, **facts: None,
+    until: int | None = None,
+) -> Observation:
     """Run the submission in `jail` and watch it until it ends or must be ended.
 
     Args:
@@ -81,9 +95,7 @@ def observe(jail: Jail, evidence: Path, limit: float, stall: float, tell=lambda 
         limit: seconds from launch after which the run is ended ("timeout").
         stall: seconds without any work on any rank after which it is ended ("hang").
         tell: called with a line about the progress, now and then.
-
-    Returns:
-        Observation
+        until: end the run when every rank has recorded so many epochs ("ended").
     """
     seen = Observation(jail.ranks)
     output = Output()
@@ -103,16 +115,29 @@ def observe(jail: Jail, evidence: Path, limit: float, stall: float, tell=lambda 
             now = time.monotonic()
             if collect(jail, evidence, seen, now - started):
                 activity.note(now)
+                if until and min(len(seen.of(rank)) for rank in range(seen.ranks)) >= until:
+                    seen.exit_code = 0
+                    break
             if now - sampled >= SAMPLE_SECONDS:
                 ranks = jail.rank_processes()
                 activity.sample(now, ranks)
                 seen.max_rss_bytes = max(seen.max_rss_bytes, activity.rss_bytes)
                 seen.torch_seen = seen.torch_seen or any(map(has_torch, ranks.values()))
+                jail.network_bytes()  # the last reading outlives the run
                 epochs = max((w.epoch + 1 for w in seen.weights), default=0)
-                tell(f"{now - started:3.0f} s of {limit:.0f} s, {epochs} epochs recorded")
+                tell(
+                    f"{now - started:3.0f} s of {limit:.0f} s, {epochs} epochs recorded",
+                    seconds=round(now - started, 1),
+                    limit=round(limit, 1),
+                    epochs=reported(evidence, seen),
+                )
                 sampled = now
             if output.bytes > MAX_OUTPUT_BYTES:
                 seen.stop_cause = "output_flood"
+            elif hit := jail.limit_hit():
+                seen.stop_cause = hit
+            elif jail.disk_bytes() > MAX_DISK_BYTES:
+                seen.stop_cause = "disk_full"
             elif now - started > limit:
                 seen.stop_cause = "timeout"
             elif now - activity.last > stall:
@@ -123,16 +148,18 @@ def observe(jail: Jail, evidence: Path, limit: float, stall: float, tell=lambda 
         if seen.stop_cause in ("timeout", "hang"):
             ask_for_stacks(jail, process, output)
         collect(jail, evidence, seen, seen.seconds)
+        seen.bytes_on_wire = jail.network_bytes()
+        hit = jail.limit_hit()
         seen.survivors = jail.kill()
         process.wait(timeout=10)
         output.read(process.stdout)
         process.stdout.close()
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     seen.cpu_seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    if seen.stop_cause == "ended":
+    if seen.stop_cause == "ended" and seen.exit_code is None:
         seen.exit_code = process.returncode
         if process.returncode:
-            seen.stop_cause = "killed" if process.returncode > 128 else "crashed"
+            seen.stop_cause = hit or ("killed" if process.returncode > 128 else "crashed")
     seen.output, seen.output_bytes = output.text(), output.bytes
     if seen.stop_cause in ("timeout", "hang"):
         seen.stacks = stacks(seen.output)
@@ -231,13 +258,39 @@ def collect(jail: Jail, evidence: Path, seen: Observation, seconds: float) -> bo
                         seen.refused.append(note)
                     continue
                 digest = hashlib.sha256(copy.read_bytes()).hexdigest()
-                seen.weights.append(Weights(rank, int(match[1]), seconds, copy, digest))
+                wire = jail.network_bytes()
+                seen.weights.append(Weights(rank, int(match[1]), seconds, copy, digest, wire))
                 found = True
             copy_file(
                 directory, "record.jsonl", evidence / f"rank-{rank}-record.jsonl", MAX_RECORD_BYTES
             )
         finally:
             os.close(directory)
+    return found
+
+
+def reported(evidence: Path, seen: Observation) -> list[dict]:
+    """What rank 0's record says of each epoch that arrived: the script's own words, for display."""
+    try:
+        lines = (evidence / "rank-0-record.jsonl").read_text(errors="replace").splitlines()
+    except OSError:
+        return []
+    arrived = {epoch: weights.seconds for epoch, weights in seen.of(0).items()}
+    found = []
+    for line in lines[-len(arrived) - 1 :]:
+        try:
+            values = json.loads(line)
+            epoch = values.pop("epoch")
+            numbers = {
+                str(name)[:40]: value
+                for name, value in values.items()
+                if type(value) in (int, float)
+            }
+            if epoch in arrived:
+                seconds = round(arrived[epoch], 1)
+                found.append({"epoch": epoch, "seconds": seconds, "reported": numbers})
+        except (ValueError, RecursionError, AttributeError, KeyError, TypeError):
+            continue
     return found
 
 

@@ -27,6 +27,15 @@ class Profile:
     max_shared_examples: float
     min_coverage: float
     stall_seconds: float
+    probe_seconds: float
+    min_exchanges: float
+    min_exchange_share: float
+    min_flow: float
+    min_learned: float
+    equivalence_tolerance: float
+    time_margin: float
+    accuracy_margin: float
+    repeats: int
     evaluation_seconds: float
     max_ranks: int
     points: dict[str, int]

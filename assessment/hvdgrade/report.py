@@ -1,7 +1,6 @@
 """The result of a grading: one JSON document, and the same for a reader in a terminal."""
 
 import hashlib
-import json
 import os
 import platform
 from pathlib import Path
@@ -10,14 +9,21 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from hvdgrade import jail
-from hvdgrade.calibrate import Calibration
-from hvdgrade.judge import Judgement
-from hvdgrade.observe import Observation
+from hvdgrade import hints, sandbox
 from hvdgrade.profile import Profile
 
 SCHEMA = "hvdgrade/1"
-FACES = {"pass": "[green]:)[/]", "fail": "[red]:([/]", "skipped": "[yellow]:|[/]"}
+CHECK_FIELDS = (
+    *("id", "title", "state", "points", "max_points"),
+    *("evidence", "rationale", "help", "depends_on"),
+)
+FACES = {
+    "pass": "[green]:)[/]",
+    "partial": "[yellow]:/[/]",
+    "fail": "[red]:([/]",
+    "skipped": "[yellow]:|[/]",
+    "error": "[red]??[/]",
+}
 OUTPUT_LINES = 12
 
 
@@ -37,21 +43,25 @@ def hardware() -> str:
 def result(
     path: Path,
     source: bytes,
-    profile: Profile | None,
+    profile: Profile,
     ranks: int,
     *,
+    tier: str | None = None,
     synthetic: bool = False,
     status: str = "graded",
     reason: str = "",
-    judgement: Judgement | None = None,
-    seen: Observation | None = None,
-    calibration: Calibration | None = None,
-    budget: float | None = None,
+    rounds: list | None = None,
     seconds: float = 0.0,
 ) -> dict:
-    """The JSON document; `status` graded, not_gradable or infrastructure_error."""
-    from hvdgrade import __version__
+    """The JSON document; `status` graded, not_gradable or infrastructure_error.
 
+    `rounds` are those of `hvdgrade.grading`; with a status other than graded they are left out.
+    """
+    from hvdgrade import __version__, grading
+
+    rounds = rounds if rounds and status == "graded" else []
+    one = grading.decisive(rounds) if rounds else None
+    judgement = one.judgement if one else None
     document = {
         "schema": SCHEMA,
         "submission": {
@@ -61,9 +71,10 @@ def result(
         },
         "grader": {
             "version": __version__,
-            "profile": profile.name if profile else None,
-            "rules_sha256": profile.rules_sha256 if profile else None,
-            "sandbox_tier": jail.TIER,
+            "profile": profile.name,
+            "rules_sha256": profile.rules_sha256,
+            "sandbox_tier": tier,
+            "sandbox": sandbox.describe(tier) if tier else None,
             "ranks": ranks,
             "hardware": hardware(),
             "data": "synthetic CIFAR-10 twin" if synthetic else "CIFAR-10",
@@ -74,42 +85,37 @@ def result(
         "score": judgement.score if judgement else None,
         "max_score": judgement.max_score if judgement else None,
         "seconds_to_target": judgement.seconds_to_target if judgement else None,
-        "budget": None,
+        "budget": budget(one, profile) if one else None,
+        "targets": {
+            "train_accuracy": profile.train_accuracy,
+            "heldout_accuracy": profile.heldout_accuracy,
+            "consecutive_epochs": profile.consecutive_epochs,
+        },
+        "runs": [
+            {
+                "verdict": each.judgement.verdict,
+                "seconds_to_target": each.judgement.seconds_to_target,
+                "budget": round(each.budget, 2),
+            }
+            for each in rounds
+        ],
         "checks": [],
         "timeline": judgement.timeline if judgement else [],
+        "hints": hints.hints(source) if source else [],
+        "flags": hints.flags(source) if source else [],
         "resources": {},
-        "output": seen.output[-20_000:] if seen else "",
+        "output": one.seen.output[-20_000:] if one else "",
     }
-    if budget is not None:
-        document["budget"] = {"seconds": round(budget, 2)}
-        if calibration:
-            document["budget"] |= {
-                "framework": calibration.framework,
-                "startup_seconds": round(calibration.startup_seconds, 2),
-                "serial_images_per_second": [round(r, 1) for r in calibration.images_per_second],
-                "serial_epochs": profile.budget_serial_epochs,
-            }
-    if judgement:
-        document["checks"] = [
-            {
-                "id": check.id,
-                "title": check.title,
-                "state": check.state,
-                "points": check.points,
-                "max_points": check.max_points,
-                "evidence": check.evidence,
-                "rationale": check.rationale,
-                "help": check.help,
-                "depends_on": check.depends_on,
-            }
-            for check in judgement.checks
-        ]
-    if seen:
+    for check in judgement.checks if judgement else []:
+        entry = {name: getattr(check, name) for name in CHECK_FIELDS}
+        document["checks"].append(entry)
+    if one:
+        seen = one.seen
         document["resources"] = {
             "wall": round(seen.seconds, 2),
             "cpu": round(seen.cpu_seconds, 2),
             "max_rss": seen.max_rss_bytes,
-            "bytes_on_wire": None,  # not measured yet
+            "bytes_on_wire": seen.bytes_on_wire,
             "exit": seen.exit_code,
             "stop_cause": seen.stop_cause,
             "survivors": seen.survivors,
@@ -118,11 +124,31 @@ def result(
     return document
 
 
-def write_json(document: dict, path: Path) -> None:
-    """Write the document whole or not at all."""
+def budget(one, profile: Profile) -> dict:
+    """The seconds that a round had, and what they follow from."""
+    found = {"seconds": round(one.budget, 2)}
+    if calibration := one.calibration:
+        found |= {
+            "framework": calibration.framework,
+            "startup_seconds": round(calibration.startup_seconds, 2),
+            "serial_images_per_second": [round(r, 1) for r in calibration.images_per_second],
+            "serial_epochs": profile.budget_serial_epochs,
+        }
+    return found
+
+
+class CannotWrite(Exception):
+    """A file that cannot be written: one sentence."""
+
+
+def write(text: str, path: Path) -> None:
+    """Write a file whole or not at all. Raises CannotWrite."""
     part = path.with_name(f".{path.name}.{os.getpid()}")
-    part.write_text(json.dumps(document, indent=2) + "\n")
-    os.replace(part, path)
+    try:
+        part.write_text(text)
+        os.replace(part, path)
+    except OSError as error:
+        raise CannotWrite(f"{path} cannot be written: {error.strerror}") from None
 
 
 def show(document: dict, console: Console) -> None:
@@ -132,7 +158,8 @@ def show(document: dict, console: Console) -> None:
         console.print("[yellow]Graded on SYNTHETIC data, not on CIFAR-10: a practice run.[/]")
     console.print(
         f"[dim]{document['submission']['id']}, {grader['ranks']} ranks, profile "
-        f"{grader['profile']}, {grader['data']}, {grader['hardware']}[/]",
+        f"{grader['profile']}, {grader['data']}, {grader['hardware']}, "
+        f"sandbox {grader['sandbox_tier']}[/]",
         highlight=False,
     )
     if document["status"] != "graded":
@@ -175,6 +202,12 @@ def show(document: dict, console: Console) -> None:
             )
         console.print(course, highlight=False)
     budget = document["budget"]
+    if len(document["runs"]) > 1:
+        each = ", ".join(
+            f"{run['verdict']} ({run['seconds_to_target'] or '-'} of {run['budget']} s)"
+            for run in document["runs"]
+        )
+        console.print(f"Close to a threshold, so it was run again: {each}. The majority decides.")
     if "framework" in budget:
         rates = " ".join(f"{rate:,.0f}" for rate in budget["serial_images_per_second"])
         console.print(
@@ -183,6 +216,11 @@ def show(document: dict, console: Console) -> None:
             f"+ {budget['startup_seconds']:.1f} s start-up[/]",
             highlight=False,
         )
+    if not passed and document["hints"]:
+        console.print("[dim]Hints from reading the script (they change no points):[/]")
+        for hint in document["hints"][:6]:
+            line = f"line {hint['line']}: " if hint["line"] else ""
+            console.print(f"  {line}{escape(hint['text'])}", highlight=False)
     if not passed and document["output"].strip():
         lines = document["output"].strip().splitlines()[-OUTPUT_LINES:]
         console.print("[dim]The end of its output:[/]")

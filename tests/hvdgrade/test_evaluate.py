@@ -121,7 +121,8 @@ def test_accuracies_are_those_of_the_network(tmp_path, weights, cifar10_folder):
     result = json.loads(answer.stdout)
     (epoch,) = result["epochs"]
     assert epoch["epoch"] == 10 and epoch["difference"] == 0.0
-    assert epoch["heldout_accuracy"] == 0.1
+    # On the hidden half of the test images, by the class names of this grading.
+    assert epoch["heldout_accuracy"] == pytest.approx(0.1, abs=0.02)
     assert epoch["train_accuracy"] == pytest.approx(0.1, abs=0.03)  # 4 standard errors of 2000
     (refused,) = result["refused"]
     assert refused.startswith("rank 1, epoch 9: ")

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from hvdgrade import checks, judge, observe, profile
+from hvdgrade import checks, judge, observe, parallel, probe, profile
 
 RULES = dataclasses.replace(profile.load("dli"), train_accuracy=0.75, heldout_accuracy=0.70)
 
@@ -55,10 +55,20 @@ def test_the_framework_is_the_one_imported_in_doubt_the_faster(source, expected)
     assert judge.framework(source) == expected
 
 
-def seen(**changes) -> observe.Observation:
-    """Two ranks, two epochs, arriving at 10 and 20 s, rank 1 half a second later."""
+STEPS = 100
+ROUND = 2 * 392_106 * 4  # bytes that two ranks send to average 392,106 gradients once
+
+
+def seen(rounds: float | None = STEPS, **changes) -> observe.Observation:
+    """Two ranks, two epochs, arriving at 10 and 20 s, rank 1 half a second later.
+
+    `rounds` all-reduces of all gradients were sent in each epoch.
+    """
     weights = [
-        observe.Weights(rank, epoch, 10.0 * (epoch + 1) + 0.5 * rank, Path("x"), f"{rank}{epoch}")
+        observe.Weights(
+            *(rank, epoch, 10.0 * (epoch + 1) + 0.5 * rank, Path("x"), f"{rank}{epoch}"),
+            None if rounds is None else int((epoch + 1) * rounds * ROUND),
+        )
         for rank in range(2)
         for epoch in range(2)
     ]
@@ -80,6 +90,7 @@ def evaluation(**changes) -> dict:
             "coverage": 1.0,
             "shared": 0.0,
             "same_order": 0.0,
+            "steps": STEPS,
             **changes,
         }
         for epoch in range(2)
@@ -87,12 +98,21 @@ def evaluation(**changes) -> dict:
     return {"epochs": epochs, "refused": []}
 
 
+def probed(others=1.0, own=0.4, distance=1e-7, replicas=0.0) -> dict:
+    ranks = [{"own": own, "chance": 0.2, "others": others} for _ in range(2)]
+    return {"refused": [], "flow": ranks, "distance": distance, "replicas": replicas}
+
+
 def states(judgement: judge.Judgement) -> dict[str, str]:
     return {check.id: check.state for check in judgement.checks}
 
 
-def verdict(seen_=None, evaluation_=None, budget=30.0, source=b"import horovod.torch"):
-    return judge.judge(source, seen_ or seen(), evaluation_ or evaluation(), RULES, budget)
+def verdict(
+    seen_=None, evaluation_=None, budget=30.0, source=b"import horovod.torch", probe_=None, **found
+):
+    run, epochs = seen_ or seen(), evaluation_ or evaluation()
+    found = {**probed(), **found}
+    return judge.judge(source, run, epochs, probe_ or probe.Probe(), found, RULES, budget)
 
 
 def test_all_is_well():
@@ -105,7 +125,7 @@ def test_all_is_well():
 def test_one_second_too_late_fails():
     assert verdict(budget=20.5).verdict == "pass"
     late = verdict(budget=20.4)
-    assert late.verdict == "fail" and states(late)["targets"] == "fail"
+    assert late.verdict == "fail" and states(late)["targets"] == "partial"
     assert "only after 20.5 s" in late.checks[-1].rationale
 
 
@@ -123,10 +143,102 @@ def test_one_second_too_late_fails():
 )
 def test_each_rule_fails_alone(changes, failed):
     result = verdict(evaluation_=evaluation(**changes))
-    assert [id for id, state in states(result).items() if state != "pass"] == [failed]
-    assert result.verdict == "fail" and result.score == 100 - RULES.points[failed]
+    lost = [id for id, state in states(result).items() if state != "pass"]
+    assert lost == ([failed, "flow", "equivalence"] if failed == "replicas" else [failed])
+    assert result.verdict == "fail"
+    assert result.score == 100 - sum(RULES.points[id] for id in lost)
     (check,) = [check for check in result.checks if check.id == failed]
     assert check.rationale and check.help
+
+
+def test_the_size_of_the_gradients_is_that_of_the_network():
+    from hvdlab.torch.models import AssessmentNet
+
+    assert parallel.GRADIENT_BYTES == 4 * sum(p.numel() for p in AssessmentNet().parameters())
+    assert parallel.exchanges(seen(rounds=7.5), evaluation()["epochs"]) == [7.5, 7.5]
+
+
+@pytest.mark.parametrize(
+    "rounds, state",
+    [
+        (100, "pass"),
+        (50, "pass"),  # half: gradients in float16
+        (6, "pass"),  # gradients are gathered over 16 steps
+        (2.9, "fail"),  # 3 % of 100 steps
+        (1, "fail"),  # weights averaged once an epoch
+        (0, "fail"),
+    ],
+)
+def test_exchange_asks_for_the_bytes_of_averaged_gradients(rounds, state):
+    result = verdict(seen(rounds=rounds))
+    assert states(result)["exchange"] == state
+    assert result.verdict == ("pass" if state == "pass" else "fail")
+
+
+def test_few_steps_need_few_rounds_but_more_than_averaging_once_an_epoch():
+    few = evaluation(steps=4)
+    assert states(verdict(seen(rounds=4), few))["exchange"] == "pass"
+    assert states(verdict(seen(rounds=1), few))["exchange"] == "fail"
+
+
+def test_where_bytes_are_not_known_the_check_does_not_count():
+    result = verdict(seen(rounds=None))
+    assert states(result)["exchange"] == "skipped"
+    assert (result.verdict, result.score, result.max_score) == ("pass", 90, 90)
+
+
+@pytest.mark.parametrize(
+    "found, failed",
+    [
+        ({"flow": probed(others=0.41)["flow"]}, None),
+        ({"flow": probed(others=0.39)["flow"]}, "flow"),
+        ({"flow": [probed()["flow"][0], probed(others=0.01)["flow"][0]]}, "flow"),  # one rank only
+        ({"flow": probed(own=0.21)["flow"]}, "flow"),  # nothing was learned: nothing is shown
+        ({"distance": 0.069}, None),
+        ({"distance": 0.071}, "equivalence"),
+    ],
+)
+def test_the_probe_has_two_limits(found, failed):
+    result = verdict(**found)
+    assert [id for id, state in states(result).items() if state != "pass"] == [failed] * bool(
+        failed
+    )
+
+
+def test_a_probe_that_does_not_come_through_fails_with_its_error():
+    crashed = observe.Observation(
+        2,
+        stop_cause="crashed",
+        output="[1,1]<stderr>: Traceback (most recent call last):\n[1,1]<stderr>: IndexError: 50000",
+    )
+    result = verdict(probe_=probe.Probe(failed=crashed))
+    assert states(result)["flow"] == states(result)["equivalence"] == "fail"
+    assert "rank 1 says: IndexError: 50000" in result.checks[3].help
+
+
+def test_a_target_reached_too_late_earns_a_part():
+    late = verdict(budget=20.4)
+    assert states(late)["targets"] == "partial" and late.verdict == "fail"
+    assert late.checks[-1].points == RULES.points["targets"] // 4
+
+
+@pytest.mark.parametrize(
+    "budget, changes, near",
+    [
+        (30.0, {}, False),
+        (21.0, {}, True),  # 20.5 s: passes, but not with 5 % less
+        (20.0, {}, True),  # fails, but not with 5 % more
+        (19.0, {}, False),
+        (30.0, {"heldout_accuracy": 0.704}, True),
+        (30.0, {"heldout_accuracy": 0.696}, True),
+        (30.0, {"heldout_accuracy": 0.69}, False),
+        (21.0, {"difference": 1.0}, False),  # fails for another reason: nothing hangs on the time
+    ],
+)
+def test_a_run_near_a_threshold_is_one_that_a_small_change_would_turn(budget, changes, near):
+    assert (
+        judge.near_a_threshold(verdict(None, evaluation(**changes), budget), RULES, budget) == near
+    )
 
 
 @pytest.mark.parametrize(
@@ -149,6 +261,9 @@ def test_without_weights_the_other_checks_are_skipped_not_failed():
     assert states(result) == {
         "ran": "fail",
         "replicas": "skipped",
+        "exchange": "skipped",
+        "flow": "skipped",
+        "equivalence": "skipped",
         "shards": "skipped",
         "steps": "skipped",
         "targets": "skipped",

@@ -1,0 +1,137 @@
+"""Grades one submission, from its file to a result document.
+
+Calibrate, run, probe, evaluate, judge. A verdict that hangs on less than the margins of the profile is
+made by the majority of three such rounds; a fault of the grader's own is tried again once.
+"""
+
+import secrets
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from hvdgrade import calibrate, judge, report, sandbox, views
+from hvdgrade.jail import Jail, NotGradable, read_script
+from hvdgrade.observe import Observation, observe
+from hvdgrade.probe import Probe, probe
+from hvdgrade.profile import Profile
+from hvdlab.data import DataError, Dataset, load_cifar10
+
+FAULTS = (DataError, calibrate.CalibrationFailed, judge.GraderFault, OSError)
+
+
+@dataclass
+class Round:
+    """What one calibration, run and probe gave."""
+
+    judgement: judge.Judgement
+    seen: Observation
+    probe: Probe | None
+    budget: float
+    calibration: calibrate.Calibration | None
+
+    @property
+    def ratio(self) -> float:
+        """Seconds to the target / budget; infinite where it was not reached."""
+        reached = self.judgement.seconds_to_target
+        return float("inf") if reached is None else reached / self.budget
+
+
+def grade(
+    path: Path,
+    ranks: int,
+    rules: Profile,
+    tell=lambda text, **facts: None,
+    required_tier: str | None = None,
+) -> dict:
+    """Grade one submission and return the result document.
+
+    Args:
+        path: the script, or a folder that holds assessment.py.
+        ranks: number of processes.
+        rules: the thresholds, from `profile.load`.
+        tell: called with a line about what is going on, and facts about it; a stage ends in "...".
+        required_tier: the weakest sandbox that will do; the default takes the best there is.
+    """
+    began = time.monotonic()
+    source, facts, rounds = b"", {}, []
+    try:
+        if not 1 <= ranks <= rules.max_ranks:
+            raise NotGradable(f"-np must be in 1..{rules.max_ranks}. Received: {ranks}")
+        source = read_script(path)
+        tier = sandbox.choose(required_tier)
+        data = load_cifar10()
+        facts |= {"synthetic": data.synthetic, "tier": tier}
+        for attempt in (1, 2):
+            try:
+                rounds.append(one_round(source, ranks, rules, data, tier, tell))
+                break
+            except FAULTS:
+                if attempt == 2:
+                    raise
+                tell("something went wrong on the grader's side: once more ...")
+        while len(rounds) <= rules.repeats and judge.near_a_threshold(
+            rounds[-1].judgement, rules, rounds[-1].budget
+        ):
+            tell(f"close to a threshold: round {len(rounds) + 1} of {1 + rules.repeats} ...")
+            rounds.append(one_round(source, ranks, rules, data, tier, tell))
+    except NotGradable as error:
+        facts |= {"status": "not_gradable", "reason": str(error)}
+    except (*FAULTS, sandbox.SandboxUnavailable) as error:
+        facts |= {"status": "infrastructure_error", "reason": str(error)}
+    finally:
+        tell("")
+    return report.result(
+        path, source, rules, ranks, rounds=rounds, seconds=time.monotonic() - began, **facts
+    )
+
+
+def one_round(source: bytes, ranks: int, rules: Profile, data: Dataset, tier: str, tell) -> Round:
+    """Measure this machine, run the submission and the probe, and judge what was seen."""
+    seed = secrets.randbits(64)
+    hidden = views.Secrets.draw(seed, len(data.train_labels), len(data.test_labels))
+    kind = judge.framework(source)
+    with tempfile.TemporaryDirectory(prefix="hvdgrade-evidence-") as folder:
+        folder = Path(folder)
+        folder.chmod(0o711)  # a submission that runs as another user reaches the data in it
+        shown = views.for_run(data, hidden, folder / "data")
+        evidence = folder / "evidence"
+        evidence.mkdir(mode=0o700)
+
+        def measure(framework):
+            tell(
+                f"measuring what one process can do here with {framework} ...", stage="calibrating"
+            )
+            seconds, batch_size = rules.calibration_seconds, rules.batch_size
+            return calibrate.calibrate(framework, ranks, shown, seconds, batch_size, tier, tell)
+
+        calibration, budget = None, rules.budget
+        if rules.budget == "calibrated":
+            calibration = measure(kind)
+            budget = calibration.budget(len(data.train_labels), rules.budget_serial_epochs)
+        tell("running the submission ...", stage="running")
+        with Jail(source, ranks, shown, tier=tier) as jail:
+            limit = budget + 1  # so that what comes just too late is seen as that
+            seen = observe(jail, evidence, limit, rules.stall_seconds, tell)
+        tell("recomputing accuracies ...", stage="evaluating")
+        judged_by = rules, data.folder.resolve(), seed
+        evaluation, probed, found = judge.evaluate(seen, *judged_by), None, {}
+        if judge.worth_probing(source, seen, evaluation, rules):
+            given = views.for_probe(data, hidden, ranks, folder / "probe")
+            probed = probe(source, ranks, given, evidence, rules, tier, tell)
+            found = judge.evaluate_probe(probed, *judged_by)
+        if calibration and kind == "keras" and seen.torch_seen:
+            # It imports Keras and also runs PyTorch, which is faster: the smaller budget holds.
+            calibration = measure("torch")
+            budget = min(
+                budget, calibration.budget(len(data.train_labels), rules.budget_serial_epochs)
+            )
+    judgement = judge.judge(source, seen, evaluation, probed, found, rules, budget)
+    return Round(judgement, seen, probed, budget, calibration)
+
+
+def decisive(rounds: list[Round]) -> Round:
+    """The round that stands for all: of three the one whose time to the target is the median."""
+    return sorted(rounds, key=lambda one: (one.judgement.verdict != "pass", one.ratio))[
+        len(rounds) // 2
+    ]

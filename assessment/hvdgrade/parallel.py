@@ -1,0 +1,178 @@
+"""The checks that prove or refute data parallelism; together they leave no way around it.
+
+    replicas      all ranks have the same weights after every epoch        (of the graded run)
+    exchange      as many bytes went between them as gradients need        (the kernel's counter)
+    flow          each rank knows what only another rank was shown         (probe)
+    equivalence   N ranks train as one process with N times the batch      (probe)
+
+Alone each can be got around: replicas by a broadcast at the end, exchange by sending anything, flow
+by averaging weights now and then, equivalence by letting every rank do all the work.
+"""
+
+from math import prod
+
+from hvdgrade.checks import Check, imported_modules, last_error, where_they_wait
+from hvdgrade.observe import Observation
+from hvdgrade.probe import Probe
+from hvdgrade.profile import Profile
+from hvdlab.record import WEIGHTS, is_statistic
+
+REPLICAS = "ranks train one model"
+EXCHANGE = "gradients are exchanged"
+FLOW = "ranks learn from each other"
+EQUIVALENCE = "N ranks train as one would"
+
+OFFICIAL_KERAS_MODULES = ("horovod.tensorflow.keras", "horovod.keras")
+ALONE = "one rank only: nothing to compare, and nothing distributed to give points for"
+# Of all gradients of the network, in float32.
+GRADIENT_BYTES = 4 * sum(prod(shape) for name, shape in WEIGHTS.items() if not is_statistic(name))
+
+
+def likely_mistake(source: bytes) -> str:
+    """What most often keeps ranks apart, as far as the imports tell."""
+    modules = imported_modules(source)
+    if any(name.startswith(OFFICIAL_KERAS_MODULES) for name in modules):
+        return (
+            "horovod.tensorflow.keras does not average gradients on Keras 3 and says nothing: "
+            "use 'import hvdlab.keras.horovod as hvd'"
+        )
+    roots = {name.split(".")[0] for name in modules}
+    if "hvdlab.keras.horovod" not in modules and not roots & {"horovod", "mpi4py"}:
+        return "the script never imports Horovod: each rank trains a model of its own"
+    return (
+        "all ranks must begin with rank 0's weights (broadcast the model and the optimizer) and "
+        "apply averaged gradients (step with the optimizer that DistributedOptimizer returned)"
+    )
+
+
+def check_replicas(source: bytes, seen: Observation, epochs: list[dict], rules: Profile) -> Check:
+    points, depends = rules.points["replicas"], ["ran"]
+    if seen.ranks == 1:
+        return Check("replicas", REPLICAS, "skipped", points, ALONE, depends_on=depends)
+    worst = max(epochs, key=lambda epoch: epoch["difference"])
+    evidence = {
+        "differences": {epoch["epoch"]: epoch["difference"] for epoch in epochs},
+        "sha256": {
+            epoch["epoch"]: [seen.of(rank)[epoch["epoch"]].sha256 for rank in range(seen.ranks)]
+            for epoch in epochs
+        },
+    }
+    if worst["difference"] <= rules.replica_tolerance:
+        said = f"weights of all {seen.ranks} ranks equal in all {len(epochs)} epochs"
+        if worst["difference"]:
+            said += f" (to {worst['difference']:.1g})"
+        return Check("replicas", REPLICAS, "pass", points, said, "", evidence, depends)
+    first = next(e for e in epochs if e["difference"] > rules.replica_tolerance)
+    said = (
+        f"weights of ranks 0 and {first['differing_rank']} differ by {first['difference']:.1%} in "
+        f"{first['differs_at']} after epoch {first['epoch']}"
+    )
+    help = likely_mistake(source)
+    return Check("replicas", REPLICAS, "fail", points, said, help, evidence, depends)
+
+
+def exchanges(seen: Observation, epochs: list[dict]) -> list[float | None]:
+    """How often a whole set of gradients could have gone round in each epoch, from bytes alone.
+
+    An all-reduce of S bytes among N ranks sends 2 (N - 1) S bytes in all, whoever does it
+    (P. Patarasuk, X. Yuan, Bandwidth optimal all-reduce algorithms, 2009).
+    """
+    once = 2 * (seen.ranks - 1) * GRADIENT_BYTES
+    found, before = [], 0
+    for epoch in epochs:
+        bytes_then = [seen.of(rank)[epoch["epoch"]].bytes_on_wire for rank in range(seen.ranks)]
+        if None in bytes_then:
+            return [None] * len(epochs)
+        found.append((max(bytes_then) - before) / once)
+        before = max(bytes_then)
+    return found
+
+
+def check_exchange(source: bytes, seen: Observation, epochs: list[dict], rules: Profile) -> Check:
+    points, depends = rules.points["exchange"], ["ran"]
+    if seen.ranks == 1:
+        return Check("exchange", EXCHANGE, "skipped", points, ALONE, depends_on=depends)
+    rounds = exchanges(seen, epochs)
+    if None in rounds:
+        said = (
+            "not measured: this host does not give a submission a network of its own, or the ranks "
+            "do not use it. The two checks below say what is needed"
+        )
+        return Check("exchange", EXCHANGE, "skipped", 0, said, depends_on=depends)
+    steps = [epoch["steps"] or 0 for epoch in epochs]
+    # The first epoch also has the start: later ones are cleaner, where there are any.
+    later = range(1, len(epochs)) if len(epochs) > 1 else range(1)
+    least = min(later, key=lambda i: rounds[i])
+    needed = max(rules.min_exchanges, rules.min_exchange_share * steps[least])
+    evidence = {"rounds": [round(r, 2) for r in rounds], "steps": steps, "needed": needed}
+    mega = rounds[least] * 2 * (seen.ranks - 1) * GRADIENT_BYTES / 1e6
+    said = (
+        f"{mega:,.0f} MB between the ranks in epoch {epochs[least]['epoch']}: "
+        f"{rounds[least]:.1f} rounds of all gradients in {steps[least]} steps"
+    )
+    if rounds[least] >= needed:
+        return Check("exchange", EXCHANGE, "pass", points, said, "", evidence, depends)
+    help = "gradients must be averaged in each step. " + likely_mistake(source)
+    return Check("exchange", EXCHANGE, "fail", points, said, help, evidence, depends)
+
+
+def check_flow(source: bytes, probe: Probe, found: dict, ranks: int, rules: Profile) -> Check:
+    points, depends = rules.points["flow"], ["ran", "replicas", "exchange"]
+    if stopped := did_not_come_through(probe, found):
+        return Check("flow", FLOW, "fail", points, *stopped, {}, depends)
+    evidence = {"ranks": found["flow"], "views_enforced": probe.views_enforced}
+    least = min(range(ranks), key=lambda rank: found["flow"][rank]["others"])
+    others, own, chance = (found["flow"][least][what] for what in ("others", "own", "chance"))
+    if max(rank["own"] for rank in found["flow"]) < chance + rules.min_learned:
+        said = (
+            f"in a short run nothing was learned: {own:.0%} right where guessing gives {chance:.0%}"
+        )
+        help = "the schedule must begin to learn within the first passes over the data"
+        return Check("flow", FLOW, "fail", points, said, help, evidence, depends)
+    if others >= rules.min_flow:
+        said = f"each rank knows classes that only others were shown ({others:.0%} of a full share)"
+        return Check("flow", FLOW, "pass", points, said, "", evidence, depends)
+    said = (
+        f"rank {least} knows nothing of classes that only others were shown "
+        f"({others:.1%} of a full share)"
+    )
+    return Check("flow", FLOW, "fail", points, said, likely_mistake(source), evidence, depends)
+
+
+def check_equivalence(
+    source: bytes, probe: Probe, found: dict, ranks: int, rules: Profile
+) -> Check:
+    points, depends = rules.points["equivalence"], ["ran", "replicas", "exchange"]
+    if stopped := did_not_come_through(probe, found):
+        return Check("equivalence", EQUIVALENCE, "fail", points, *stopped, {}, depends)
+    evidence = {"distance": found["distance"], "difference_of_ranks": found["replicas"]}
+    said = (
+        f"weights of {ranks} ranks with a batch each, and of the same with all {ranks} batches each, "
+        f"differ by {found['distance']:.1e}"
+    )
+    if found["distance"] <= rules.equivalence_tolerance:
+        return Check("equivalence", EQUIVALENCE, "pass", points, said, "", evidence, depends)
+    said += f", more than {rules.equivalence_tolerance:.0e}"
+    if "Adasum" in source.decode(errors="replace"):
+        help = "Adasum does not average gradients, so it is not what one process would do: use op=Average"
+    elif found["replicas"] > rules.replica_tolerance:
+        help = likely_mistake(source)
+    else:
+        help = (
+            "average gradients in each step, not weights now and then. Randomness of your own "
+            "(noise, mixing of images, dropout) has the same effect, and so has training on data "
+            "that does not come from hvdlab's Batches"
+        )
+    return Check("equivalence", EQUIVALENCE, "fail", points, said, help, evidence, depends)
+
+
+def did_not_come_through(probe: Probe, found: dict) -> tuple[str, str] | None:
+    """(rationale, help) where the probe gave nothing to compare, else None."""
+    if found.get("refused"):
+        return found["refused"][0], "let Recorder write the weights of an AssessmentNet"
+    seen = probe.failed
+    if seen is None:
+        return None
+    said = f"a short run on few images did not come through ({seen.stop_cause.replace('_', ' ')})"
+    help = last_error(seen.output) or where_they_wait(seen)
+    return said, help or "the script must work with any number of images, and record each epoch"

@@ -1,0 +1,117 @@
+"""What a graded run sees of the data, and what stays with the grader.
+
+Both follow from one secret number that is drawn anew for each grading:
+
+* Half of the test images, the *hidden* ones, are given to no run. On them held-out accuracy is
+  computed. The other half is what a run finds as test images (each twice: the files keep their size).
+* The ten classes change names. Weights that somebody trained elsewhere and put into a script call
+  the classes by their old names, and are wrong.
+
+The probe (`hvdlab.probe`) needs more: one set of images, which each rank gets with labels from a few
+classes of its own. A network can tell a class that its rank never saw only if it was told about it.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from hvdlab.data import (
+    CIFAR10_BINS,
+    CIFAR10_FOLDER,
+    CIFAR10_NAMES,
+    SAMPLE_MARKER,
+    SYNTHETIC_MARKER,
+    Dataset,
+)
+
+CLASSES = 10
+PROBE_IMAGES = 1920  # its longest epoch has 12 steps of at most 128 images
+GROUPS = 5  # with more ranks than this some share their classes: each has at least two
+
+
+@dataclass(frozen=True)
+class Secrets:
+    """What a run must not know. `names[c]`: what class c is called; `hidden`: test images."""
+
+    names: np.ndarray
+    hidden: np.ndarray
+    probe: np.ndarray  # training images of the probe
+
+    @classmethod
+    def draw(cls, seed: int, train: int = 50_000, test: int = 10_000) -> "Secrets":
+        """The secrets that follow from `seed`, for so many training and test images."""
+        rng = np.random.default_rng([seed, 1])
+        names = rng.permutation(CLASSES).astype(np.uint8)
+        hidden = np.sort(rng.permutation(test)[: test // 2])
+        return cls(names, hidden, rng.permutation(train)[:PROBE_IMAGES])
+
+
+def is_sample(data: Dataset) -> bool:
+    return len(data.train_labels) + len(data.test_labels) != 60_000
+
+
+def for_run(data: Dataset, secrets: Secrets, folder: Path) -> Path:
+    """Write what the graded run sees to `folder`/cifar-10-batches-bin; return `folder`."""
+    shown = np.setdiff1d(np.arange(len(data.test_labels)), secrets.hidden)
+    shown = np.resize(shown, len(data.test_labels))
+    return write(
+        folder,
+        renamed(data, secrets),
+        (data.train_images, secrets.names[data.train_labels]),
+        (data.test_images[shown], secrets.names[data.test_labels[shown]]),
+        sample=is_sample(data),
+    )
+
+
+def classes_of(rank: int, ranks: int) -> np.ndarray:
+    """The classes that the labels of `rank` come from, in the probe."""
+    groups = min(ranks, GROUPS)
+    return np.arange(rank % groups, CLASSES, groups)
+
+
+def labels_of(rank: int, ranks: int, labels: np.ndarray) -> np.ndarray:
+    """The labels that `rank` gets for images of class `labels`: each class falls on one of its own."""
+    own = classes_of(rank, ranks)
+    return own[labels % len(own)].astype(np.uint8)
+
+
+def for_probe(data: Dataset, secrets: Secrets, ranks: int, folder: Path) -> tuple[list[Path], Path]:
+    """Write the folders of the probe: one for each rank, and one with the sets of all ranks."""
+    images = data.train_images[secrets.probe]
+    labels = secrets.names[data.train_labels[secrets.probe]]
+    per_rank = [labels_of(rank, ranks, labels) for rank in range(ranks)]
+
+    def write_labelled(name, copies, given):
+        train = np.concatenate([images] * copies), given
+        test = images[:500], given[:500]
+        return write(folder / name, renamed(data, secrets), train, test, sample=True)
+
+    apart = [write_labelled(f"rank-{rank}", 1, given) for rank, given in enumerate(per_rank)]
+    return apart, write_labelled("together", ranks, np.concatenate(per_rank))
+
+
+def renamed(data: Dataset, secrets: Secrets) -> Dataset:
+    """The same data set with the new names of its classes."""
+    return data._replace(class_names=[data.class_names[c] for c in np.argsort(secrets.names)])
+
+
+def write(folder: Path, like: Dataset, train: tuple, test: tuple, *, sample: bool) -> Path:
+    """Write (images, labels) pairs in CIFAR-10's layout, with the class names of `like`."""
+    target = folder / CIFAR10_FOLDER
+    target.mkdir(parents=True)
+    *train_files, test_file = CIFAR10_BINS
+    parts = zip(*(np.array_split(array, len(train_files)) for array in train), strict=True)
+    for name, (images, labels) in [*zip(train_files, parts, strict=True), (test_file, test)]:
+        records = np.empty((len(labels), 1 + images[0].size), np.uint8)
+        records[:, 0] = labels
+        records[:, 1:] = images.transpose(0, 3, 1, 2).reshape(len(images), -1)
+        records.tofile(target / name)
+    (target / CIFAR10_NAMES).write_text("\n".join(like.class_names) + "\n")
+    if like.synthetic:
+        (target / SYNTHETIC_MARKER).write_text("A synthetic twin of CIFAR-10.\n")
+    if sample:
+        (target / SAMPLE_MARKER).write_text("A sample of CIFAR-10.\n")
+    for path in (folder, target, *target.iterdir()):  # a submission may run as another user
+        path.chmod(0o755 if path.is_dir() else 0o644)
+    return folder

@@ -1,0 +1,86 @@
+"""What a graded run sees: nothing of the hidden images, and no class by its old name."""
+
+import numpy as np
+import pytest
+
+from hvdgrade import views
+from hvdlab.data import load_cifar10
+
+
+@pytest.fixture(scope="module")
+def whole(sample_folder):
+    return load_cifar10(sample_folder)
+
+
+@pytest.fixture(scope="module")
+def secrets(whole):
+    return views.Secrets.draw(7, len(whole.train_labels), len(whole.test_labels))
+
+
+def as_rows(images) -> set[bytes]:
+    return {image.tobytes() for image in images}
+
+
+def test_a_sample_is_read_as_it_was_written(whole, cifar10_folder):
+    real = load_cifar10(cifar10_folder)
+    np.testing.assert_array_equal(whole.train_images, real.train_images[:3000])
+    np.testing.assert_array_equal(whole.test_labels, real.test_labels[:1000])
+    assert whole.class_names == real.class_names
+
+
+def test_hidden_images_are_nowhere_in_what_a_run_sees(whole, secrets, tmp_path):
+    shown = load_cifar10(views.for_run(whole, secrets, tmp_path / "run"))
+    hidden = as_rows(whole.test_images[secrets.hidden])
+    assert len(secrets.hidden) == 500
+    assert not hidden & as_rows(shown.train_images) - as_rows(whole.train_images)
+    assert not hidden & as_rows(shown.test_images)
+    for path in (tmp_path / "run").rglob("*"):
+        assert path.stat().st_mode & 0o004  # readable for a submission that runs as somebody else
+
+
+def test_training_images_stay_and_their_classes_change_names(whole, secrets, tmp_path):
+    shown = load_cifar10(views.for_run(whole, secrets, tmp_path / "run"))
+    np.testing.assert_array_equal(shown.train_images, whole.train_images)
+    assert sorted(secrets.names) == list(range(10))
+    assert (shown.train_labels != whole.train_labels).any()
+    # The name in words stays with the picture.
+    before = [whole.class_names[label] for label in whole.train_labels]
+    assert [shown.class_names[label] for label in shown.train_labels] == before
+    pairs = set(zip(whole.train_labels.tolist(), shown.train_labels.tolist(), strict=True))
+    assert len(pairs) == 10
+
+
+def test_secrets_differ_from_grading_to_grading_and_follow_from_the_seed():
+    one, other, again = (views.Secrets.draw(seed) for seed in (1, 2, 1))
+    assert (one.names != other.names).any() and (one.hidden != other.hidden).any()
+    np.testing.assert_array_equal(one.names, again.names)
+    np.testing.assert_array_equal(one.hidden, again.hidden)
+    assert len(one.hidden) == 5000
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4, 5, 8, 13])
+def test_classes_are_divided_among_the_ranks(ranks):
+    own = [set(views.classes_of(rank, ranks).tolist()) for rank in range(ranks)]
+    assert set.union(*own) == set(range(10)) and min(map(len, own)) >= 2
+    groups = min(ranks, 5)
+    for i in range(groups):
+        for j in range(i):
+            assert not own[i] & own[j]
+
+
+def test_the_probe_gives_each_rank_the_same_images_by_other_names(whole, secrets, tmp_path):
+    apart, together = views.for_probe(whole, secrets, 3, tmp_path)
+    sets = [load_cifar10(folder) for folder in apart]
+    for rank, one in enumerate(sets):
+        np.testing.assert_array_equal(one.train_images, whole.train_images[secrets.probe])
+        assert set(one.train_labels.tolist()) == set(views.classes_of(rank, 3).tolist())
+        # Each class of the images falls on one label: there is something to learn.
+        renamed = secrets.names[whole.train_labels[secrets.probe]]
+        assert len(set(zip(renamed.tolist(), one.train_labels.tolist(), strict=True))) == 10
+    both = load_cifar10(together)
+    np.testing.assert_array_equal(
+        both.train_labels, np.concatenate([one.train_labels for one in sets])
+    )
+    np.testing.assert_array_equal(
+        both.train_images, np.concatenate([one.train_images for one in sets])
+    )
