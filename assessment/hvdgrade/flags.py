@@ -1,0 +1,123 @@
+"""What an instructor may want to look at in a submission: large literals, and names honest training
+scripts rarely need. Read from the source; a flag says nothing about guilt, and costs no points.
+
+    flags(source)      [{"kind": "literal", "line": 3, "text": "Line 3 holds ..."}]
+"""
+
+import ast
+
+from hvdgrade.script import Script, Unreadable
+
+MOST_LITERAL_BYTES = 2000
+MOST_TEXT_BYTES = 16_000  # all strings together, without docstrings
+MODULES = {
+    "packed data": "base64 binascii zlib gzip bz2 lzma zipfile tarfile marshal pickle dill codecs",
+    "native code": "ctypes cffi _ctypes mmap",
+    "other processes": "subprocess multiprocessing pty signal concurrent",
+    "network": "socket ssl urllib http requests httpx ftplib asyncio",
+    "interpreter": "builtins importlib inspect gc runpy code types sys.settrace sys.setprofile "
+    "sys._getframe atexit faulthandler",
+}
+CALLS = {
+    "computed code": "exec eval compile __import__ globals vars setattr delattr",
+    "other processes": "os.system os.popen os.fork os.forkpty os.kill os.killpg os.setsid os._exit "
+    "os.abort os.posix_spawn os.execv os.execve os.execvp os.execvpe os.spawnv os.nice",
+    "files": "os.symlink os.link os.mkfifo os.mknod os.walk os.listdir os.chmod",
+}
+GRADER_WORDS = ("hvdgrade", "HVDLAB_RUN_DIR", "HVDLAB_PROBE", "profiles.toml", "record.jsonl")
+PATCHED = ("time.", "hvdlab.", "horovod.", "builtins.", "sys.modules")
+MOST_FLAGS = 20
+
+
+def flags(source: bytes) -> list[dict]:
+    """Remarkable places of a script, in the order of its lines, each kind and name once."""
+    try:
+        found = read(Script(source), source)
+    except Unreadable:
+        found = []
+    except Exception:  # a flag is never worth a grading
+        return [{"kind": "unreadable", "line": None, "text": "Its source could not be looked at."}]
+    once = {}
+    for kind, line, what in sorted(found, key=lambda flag: flag[1]):
+        once.setdefault((kind, what), {"kind": kind, "line": line, "text": f"Line {line} {what}."})
+    return list(once.values())[:MOST_FLAGS]
+
+
+def read(script: Script, source: bytes) -> list[tuple[str, int, str]]:
+    """(kind, line, what) of everything remarkable."""
+    return [*literals(script, source), *names(script), *words(script), *patches(script)]
+
+
+def literals(script: Script, source: bytes):
+    lines = source.splitlines(keepends=True)
+    starts = [0]
+    for line in lines:
+        starts.append(starts[-1] + len(line))
+        if len(line) > MOST_LITERAL_BYTES:
+            yield "literal", len(starts) - 1, f"is {len(line):,} bytes long"
+    held: set[ast.AST] = set()  # parts of a literal that has been reported
+    total, first = 0, 1
+    docstrings = {n.value for n in script.nodes if isinstance(n, ast.Expr)}
+    for node in script.nodes:  # outer ones come before their parts
+        collection = isinstance(node, ast.List | ast.Tuple | ast.Set | ast.Dict)
+        if not collection and not isinstance(node, ast.Constant | ast.JoinedStr):
+            continue
+        if node in held:
+            held.update(ast.iter_child_nodes(node))
+            continue
+        end = min(node.end_lineno, len(starts) - 1)
+        size = starts[end - 1] + node.end_col_offset - starts[node.lineno - 1] - node.col_offset
+        text = isinstance(getattr(node, "value", ""), str | bytes)
+        if text and not collection and node not in docstrings:
+            total, first = total + size, first if total else node.lineno
+        if isinstance(node, ast.JoinedStr):  # Python 3.11 gives its parts the place of the whole
+            held.update(ast.iter_child_nodes(node))
+        if size > MOST_LITERAL_BYTES and (not collection or mostly_constant(node)):
+            held.update(ast.iter_child_nodes(node))
+            yield "literal", node.lineno, f"holds a literal of {size:,} bytes"
+    if total > MOST_TEXT_BYTES:
+        yield "literal", first, f"is the first of {total:,} bytes of strings"
+
+
+def mostly_constant(node: ast.AST) -> bool:
+    parts = list(ast.walk(node))
+    plain = ast.Constant | ast.List | ast.Tuple | ast.Set | ast.Dict | ast.UnaryOp | ast.unaryop
+    return sum(isinstance(p, plain | ast.expr_context) for p in parts) > 0.9 * len(parts)
+
+
+def names(script: Script):
+    modules = {name: kind for kind, words in MODULES.items() for name in words.split()}
+    calls = {name: kind for kind, words in CALLS.items() for name in words.split()}
+    for name, line in script.imports.items():
+        kind = modules.get(name.split(".")[0]) or modules.get(name)
+        if kind:
+            yield kind, line, f"imports {name}"
+    for call, name in script.names.items():
+        kind = calls.get(name) or modules.get(name)
+        if kind:
+            yield kind, call.lineno, f"calls {name}"
+    for node in script.nodes:
+        if isinstance(node, ast.Name) and node.id in ("__builtins__", "__loader__"):
+            yield "interpreter", node.lineno, f"uses {node.id}"
+
+
+def words(script: Script):
+    """The grader's own names, in strings and in code."""
+    for node in script.nodes:
+        text = getattr(node, "value", None) if isinstance(node, ast.Constant) else None
+        text = text if isinstance(text, str) else getattr(node, "attr", getattr(node, "id", ""))
+        for word in GRADER_WORDS:
+            if word in text:
+                yield "grader", node.lineno, f"names {word}"
+    if line := script.imported("hvdgrade"):
+        yield "grader", line, "imports hvdgrade"
+
+
+def patches(script: Script):
+    for node in script.nodes:
+        targets = node.targets if isinstance(node, ast.Assign | ast.Delete) else []
+        for target in targets:
+            if isinstance(target, ast.Attribute | ast.Subscript):
+                name = script.name(target.value if isinstance(target, ast.Subscript) else target)
+                if name.startswith(PATCHED):
+                    yield "patch", node.lineno, f"assigns to {name}"

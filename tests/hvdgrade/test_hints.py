@@ -1,0 +1,369 @@
+"""Each likely mistake is named at its line, and what is right in its own way is left alone."""
+
+import random
+from pathlib import Path
+
+import pytest
+
+from hvdgrade.flags import flags
+from hvdgrade.hints import hints
+from hvdgrade.script import Unreadable
+
+ASSESSMENT = Path(__file__).parents[2] / "assessment"
+FIXTURES = Path(__file__).parents[1] / "fixtures"
+SCRIPTS = {
+    name: (ASSESSMENT / "solutions" / name / "assessment.py").read_text()
+    for name in ("keras", "torch")
+}
+KERAS, TORCH = "keras", "torch"
+
+
+def topics(source: str | bytes) -> set[str]:
+    source = source if isinstance(source, bytes) else source.encode()
+    return {hint["topic"] for hint in hints(source)}
+
+
+def changed(framework: str, old: str, new: str) -> tuple[str, int | None]:
+    """A solution with one mistake, and the line where the change begins."""
+    before = SCRIPTS[framework]
+    assert before.count(old) == 1
+    return before.replace(old, new), before[: before.index(old)].count("\n") + 1
+
+
+@pytest.mark.parametrize("framework", SCRIPTS)
+def test_the_solutions_get_no_hint_and_no_flag(framework):
+    assert hints(SCRIPTS[framework].encode()) == []
+    assert flags(SCRIPTS[framework].encode()) == []
+
+
+@pytest.mark.parametrize("name", ["original", "independent"])
+def test_other_right_ways_get_no_hint(name):
+    assert hints((FIXTURES / "similar" / f"{name}.py").read_bytes()) == []
+
+
+@pytest.mark.parametrize("framework", SCRIPTS)
+def test_a_serial_script_hears_what_to_do_first(framework):
+    source = (ASSESSMENT / framework / "assessment.py").read_bytes()
+    found = hints(source)
+    assert found[0]["topic"] == "Horovod" and found[0]["line"] is None
+    assert {"data", "optimizer", "learning rate", "output"} <= {hint["topic"] for hint in found}
+    lines = source.decode().splitlines()
+    where = {hint["topic"]: lines[hint["line"] - 1] for hint in found if hint["line"]}
+    assert "Batches(" in where["data"]
+    assert "optim" in where["optimizer"] and "SGD(" in where["optimizer"]
+    assert ("print(" in where["output"]) if framework == TORCH else ("fit(" in where["output"])
+
+
+INIT = "    args = parse_args()\n    hvd.init()"
+CLOCK = "        seconds = time"  # after each epoch
+STEP = "            optimizer.zero_grad()"
+RECORDS = "        recorder.epoch_end"
+LOG = "            print(f"  # on rank 0 only
+SAVE = "torch.save(model.state_dict(), 'x.pt')"
+BROADCAST = "hvd.callbacks.BroadcastGlobalVariablesCallback(0),"
+AVERAGE = "hvd.callbacks.MetricAverageCallback(),"
+BINDING = "import hvdlab.keras.horovod as hvd"
+WRAP = "hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())"
+
+
+@pytest.mark.parametrize(
+    ("framework", "old", "new", "topic", "said"),
+    [
+        (KERAS, "    hvd.init()", "    # hvd.init()", "init", "never called"),
+        (TORCH, "    hvd.init()", "    'hvd.init()'", "init", "never called"),
+        (TORCH, INIT, f"    r = hvd.rank()\n{INIT}", "init", "before"),
+        (KERAS, "hvdlab.keras.horovod as", "horovod.tensorflow.keras as", "Horovod", "averages nothing"),
+        (KERAS, BINDING, "from horovod import keras as hvd", "Horovod", "averages nothing"),
+        (KERAS, "hvd.local_rank()", "0", "device", "set_visible_devices"),
+        (TORCH, "hvd.local_rank()", "0", "device", "set_device"),
+        (TORCH, "rank=hvd.rank(),", "", "data", "whole set"),
+        (KERAS, "size=hvd.size(),", "size=2,", "data", "fixed rank or size"),
+        (TORCH, "rank=hvd.rank(),", "rank=hvd.size(),", "data", "exchanged"),
+        (TORCH, "rank=hvd.rank(),", "rank=hvd.local_rank(),", "data", "two computers"),
+        (TORCH, "seed=args.seed,", "seed=args.seed + hvd.rank(),", "data", "seed"),
+        (TORCH, "lr=args.lr * hvd.size()", "lr=0.25", "learning rate", "does not depend"),
+        (KERAS, "args.lr * hvd.size()", "0.25", "learning rate", "does not depend"),
+        (TORCH, f"optimizer = {WRAP}", WRAP, "optimizer", "drops the result"),
+        (TORCH, f"optimizer = {WRAP}", f"wrapped = {WRAP}", "optimizer", "plain optimizer"),
+        (TORCH, f"optimizer = {WRAP}", "", "optimizer", "never wrapped"),
+        (KERAS, "optimizer = hvd.Distr", "wrapped = hvd.Distr", "optimizer", "plain optimizer"),
+        (TORCH, "hvd.broadcast_parameters(", "dict(", "broadcast", "same weights"),
+        (TORCH, "hvd.broadcast_optimizer_state(optimizer, root_rank=0)", "", "broadcast", "state"),
+        (KERAS, BROADCAST, "", "broadcast", "same weights"),
+        (TORCH, RECORDS, f"        if hvd.rank() == 0: {RECORDS.strip()}", "recorder", "some ranks"),
+        (KERAS, "Recorder(batches)", "Recorder(batches) if hvd.rank() == 0 else None", "recorder", "some"),
+        (TORCH, CLOCK, f"        {SAVE}\n{CLOCK}", "files", "Every rank writes"),
+        (TORCH, CLOCK, f"        open('log', 'a').write('x')\n{CLOCK}", "files", "Every rank writes"),
+        (KERAS, AVERAGE, f"{AVERAGE} keras.callbacks.ModelCheckpoint('x.keras'),", "files", "Every rank"),
+        (KERAS, AVERAGE, "keras.callbacks.EarlyStopping(),", "metrics", "alone"),
+        (TORCH, "        if hvd.rank() == 0:", "        if True:", "output", "prints on every rank"),
+        (KERAS, "2 if hvd.rank() == 0 else 0", "2", "output", "every rank"),
+        (TORCH, "loss = average(", "if hvd.rank() == 0:\n            loss = average(", "hang", "wait"),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_named_and_nothing_else(framework, old, new, topic, said):
+    source, line = changed(framework, old, new)
+    found = hints(source.encode())
+    assert {hint["topic"] for hint in found} == {topic}, found
+    assert said in found[0]["text"]
+    if found[0]["line"]:
+        assert abs(found[0]["line"] - line) <= 25 and found[0]["line"] <= len(source.splitlines())
+
+
+def lines_of(source: str, topic: str) -> list[str]:
+    """The lines of a script that hints on this topic speak of."""
+    lines = source.splitlines()
+    return [lines[h["line"] - 1].strip() for h in hints(source.encode()) if h["topic"] == topic]
+
+
+def test_the_line_is_that_of_the_mistake():
+    assert lines_of(changed(TORCH, "rank=hvd.rank(),", "")[0], "data") == ["batches = Batches("]
+    late = changed(TORCH, f"    optimizer = {WRAP}\n", "")[0]
+    late = late.replace("    recorder = Rec", f"    optimizer = {WRAP}\n    recorder = Rec")
+    assert lines_of(late, "optimizer") == [
+        "scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, learning_rate)"
+    ]
+    wrapped = changed(KERAS, "optimizer = hvd.Distr", "wrapped = hvd.Distr")[0]
+    assert lines_of(wrapped, "optimizer") == ["model.compile("]
+
+
+CONSTANT_RATE = """
+import horovod.torch as hvd
+import torch
+hvd.init()
+model = torch.nn.Linear(2, 1)
+optimizer = torch.optim.SGD(
+    model.parameters(),
+    lr=0.25 * hvd.size(),
+)
+optimizer = hvd.DistributedOptimizer(optimizer)
+hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+hvd.broadcast_optimizer_state(optimizer, root_rank=0)
+"""
+
+
+def test_a_scaled_rate_wants_a_warm_up():
+    (hint,) = hints(CONSTANT_RATE.encode())
+    assert (hint["topic"], hint["line"]) == ("learning rate", 8)
+    assert "warm-up" in hint["text"]
+    for rising in (
+        "scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, f)",
+        "optimizer.param_groups[0]['lr'] = 0.01",
+        "warmup_steps = 100",
+    ):
+        assert hints((CONSTANT_RATE + rising).encode()) == []
+    alone = CONSTANT_RATE.replace("0.25 * hvd.size()", "0.25")
+    assert hints(alone.encode())[0]["line"] == 6
+    assert hints(alone.replace("0.25", "0.37").encode()) == []  # somebody has tuned it
+    assert hints(alone.replace("(optimizer)", "(optimizer, op=hvd.Adasum)").encode()) == []
+
+
+@pytest.mark.parametrize(
+    ("framework", "old", "new"),
+    [
+        (TORCH, "import horovod.torch as hvd", "from horovod import torch as hvd"),
+        (KERAS, BINDING, "from hvdlab.keras import horovod as hvd"),
+        (TORCH, "    hvd.init()", "    hvd.init()\n    rank, size = hvd.rank(), hvd.size()"),
+        (TORCH, "if hvd.rank() == 0:  #", "first = hvd.rank() == 0\n        if first:  #"),
+        (TORCH, "if hvd.rank() == 0:  #", "if hvd.rank() != 0:\n            continue\n        if True:  #"),
+        (TORCH, LOG, f"            log = print\n{LOG}"),
+        (TORCH, "lr=args.lr * hvd.size()", "lr=linear_scaling(args.lr, hvd.size())"),
+        (TORCH, "lr=args.lr * hvd.size()", "lr=args.lr * hvd.size() ** 0.5"),
+        (KERAS, BINDING, "x['TF_USE_LEGACY_KERAS'] = '1'\nimport horovod.tensorflow.keras as hvd"),
+        (TORCH, CLOCK, f"        torch.save(model, f'{{hvd.rank()}}.pt')\n{CLOCK}"),
+        (TORCH, LOG, f"            {SAVE}\n{LOG}"),
+        (TORCH, STEP, f"            if loss.isnan(): break\n{STEP}"),
+        (TORCH, WRAP, f"{WRAP[:-1]}, compression=hvd.Compression.fp16, backward_passes_per_step=2)"),
+    ],
+)  # fmt: skip
+def test_the_same_thing_said_differently_is_understood(framework, old, new):
+    assert hints(changed(framework, old, new)[0].encode()) == []
+
+
+def test_calls_are_followed_one_function_far():
+    """A rank test around the only call of a function stands around what the function does, too."""
+    kept = "\ndef keep(epoch):\n    {}\n\nif hvd.rank() == 0:\n    keep(0)\n"
+    scaled = CONSTANT_RATE + "warmup = 1\n"
+    assert hints(scaled.encode()) == []
+    assert topics(scaled + kept.format("recorder.epoch_end(epoch)")) == {"recorder"}
+    assert topics(scaled + kept.format("hvd.allreduce(epoch)")) == {"hang"}
+    assert topics(scaled + kept.format("print(epoch)")) == set()
+    assert topics(scaled + kept.format("print(epoch)") + "keep(1)\n") == {"output"}
+
+
+def test_lines_are_compared_within_a_function_only():
+    """`train` stands above the line that wraps, and is called below it."""
+    train = "\ndef train():\n    optimizer.step()\n"
+    head, tail = CONSTANT_RATE.split("hvd.init()")
+    assert hints(f"{head}{train}hvd.init(){tail}warmup = 1\ntrain()\n".encode()) == []
+
+
+def test_the_size_of_a_tensor_is_no_number_of_processes():
+    alone = CONSTANT_RATE.replace("0.25 * hvd.size()", "0.25")
+    (hint,) = hints((alone + "total = 0.5 * images.size(0)\n").encode())
+    assert "does not depend" in hint["text"]
+
+
+def test_assignments_to_names_are_followed():
+    source = CONSTANT_RATE.replace(
+        "import horovod.torch as hvd", "import horovod.torch\nhvd = horovod.torch"
+    )
+    assert topics(source + "warmup = 1\n") == set()
+    source = source.replace("optimizer = hvd.Dist", "wrap = hvd.Dist").replace(
+        "DistributedOptimizer(optimizer)", "DistributedOptimizer\nwrap(optimizer)"
+    )
+    assert topics(source + "warmup = 1\n") == {"optimizer"}
+
+
+def test_names_from_horovod_itself_are_followed():
+    source = SCRIPTS[TORCH].replace(
+        "import horovod.torch as hvd",
+        "from horovod.torch import *\nfrom horovod.torch import DistributedOptimizer as Wrapped",
+    )
+    source = source.replace("hvd.DistributedOptimizer", "Wrapped").replace("hvd.", "")
+    assert hints(source.encode()) == []
+    dropped = source.replace("optimizer = Wrapped", "Wrapped")
+    assert topics(dropped) == {"optimizer"}
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("identical_batches", {"data", "broadcast"}),
+        ("undivided_work", {"data", "broadcast"}),
+        ("no_averaging", {"optimizer", "broadcast"}),
+        ("no_broadcast", {"broadcast", "data"}),
+        ("official_keras_module", {"Horovod", "device", "broadcast"}),
+        ("one_batch_ahead", set()),
+        ("not_python", set()),
+    ],
+)
+def test_the_broken_submissions_get_hints_that_fit(name, expected):
+    source = (FIXTURES / "submissions" / name / "assessment.py").read_bytes()
+    assert topics(source) == expected
+
+
+# --- for the instructor -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("source", "kind", "said"),
+    [
+        ("import base64, zlib\n", "packed data", "Line 1 imports base64."),
+        ("x = 1\nfrom ctypes import CDLL\n", "native code", "Line 2 imports ctypes.CDLL."),
+        ("import socket\n", "network", "imports socket"),
+        ("import os\nos._exit(0)\n", "other processes", "Line 2 calls os._exit."),
+        ("import os as o\no.fork()\n", "other processes", "calls os.fork"),
+        ("from os import system as s\ns('true')\n", "other processes", "calls os.system"),
+        ("import signal\n", "other processes", "imports signal"),
+        ("import subprocess as s\n", "other processes", "imports subprocess"),
+        ("\n\nexec('1')\n", "computed code", "Line 3 calls exec."),
+        ("eval('1')\n", "computed code", "calls eval"),
+        ("import time\ntime.time = lambda: 0\n", "patch", "assigns to time.time"),
+        ("import sys\nsys.modules['x'] = 1\n", "patch", "assigns to sys.modules"),
+        ("path = 'hvdgrade/evidence'\n", "grader", "names hvdgrade"),
+        ("import os\nos.environ['HVDLAB_RUN_DIR']\n", "grader", "names HVDLAB_RUN_DIR"),
+        (f"w = '{'A' * 2100}'\n", "literal", "is 2,107 bytes long"),
+        (f"w = (\n    '{'A' * 1500}'\n    '{'B' * 1500}'\n)\n", "literal", "Line 2 holds a literal of 3,009"),
+        (f"w = b'''{'A' * 2100}'''\n", "literal", "bytes"),
+        ("w = [\n" + "    0.12345, -1.5,\n" * 200 + "]\n", "literal", "Line 1 holds a literal of"),
+        ("w = {\n" + "".join(f" {i}: (1, 2),\n" for i in range(250)) + "}\n", "literal", "holds a"),
+        ("w = 0x" + "f" * 3000 + "\n", "literal", "3,002"),
+        ("".join(f"w{i} = '{'A' * 1000}'\n" for i in range(20)), "literal", "is the first of 20,040 bytes"),
+        ("# " + "A" * 3000 + "\n", "literal", "is 3,003 bytes long"),
+    ],
+)  # fmt: skip
+def test_what_an_instructor_may_want_to_see_is_flagged(source, kind, said):
+    found = flags(source.encode())
+    assert kind in {flag["kind"] for flag in found}
+    assert any(said in flag["text"] for flag in found), found
+
+
+def test_an_ordinary_script_with_long_text_is_not_flagged():
+    prose = '    """' + "Words that\n    explain. " * 80 + '"""\n'
+    assert len(prose) < 2000
+    assert flags("".join(f"def f{i}():\n{prose}" for i in range(20)).encode()) == []
+    table = "rates = [\n" + "    0.1,\n" * 30 + "]\nnames = ['a', 'b']\n"
+    assert flags(table.encode()) == []
+
+
+# --- whatever is handed in --------------------------------------------------------------------------
+
+NESTED = [
+    "(" * 150 + ")" * 150,
+    "[" * 90 + "1" + "]" * 90,
+    "x = " + "-" * 5000 + "1",
+    "x = " + "not " * 5000 + "1",
+    "x = " + "a." * 5000 + "b",
+    "x = " + "a" + "()" * 5000,
+    "x = " + "1+" * 5000 + "1",
+    "x = " + "hvd.size() * " * 3000 + "1",
+    "".join(f"{' ' * i}if x:\n" for i in range(90)) + " " * 90 + "pass",
+    "lambda: " * 2000 + "1",
+    "x = 0x" + "f" * 190_000,
+    "import horovod.torch as hvd\nhvd.init()\nx = 0x" + "f" * 9000,
+    "x = " + "1" * 6000,
+    "x = '" + "a" * 190_000 + "'",
+    "x = [" + "1," * 90_000 + "]",
+    "print()\n" * 20_000,
+    "import horovod.torch as hvd\nif hvd.rank() != 0:\n    exit()\n" + "print()\n" * 20_000,
+    "def f():\n    print()\nf()\n" * 8_000,
+    "f'" + "{x}" * 5000 + "'",
+    "x = f'{f\"{1}\"}'",
+    "\ufeffimport torch",
+    "# -*- coding: latin-1 -*-\nx = '\xe9'",
+    "from . import x\nimport a.b.c\nimport a as b, c as d",
+    "match x:\n    case {'a': [1, *_]}: print()\n    case _: pass",
+    "async def f():\n    async with a as b: print(await c)\n",
+    "class A(B, metaclass=C):\n    x: int = 1\n    def f(self, /, a, *b, c=1, **d): print(*a, **d)\n",
+    "(yield)",
+    "x = hvd.rank\n(a, *b), c[0], d.e = 1, 2, 3\nBatches(*a, **b)\nopen(*a)\nprint(*a)\nopen('x', mode)\n",
+    "import torch\nfrom horovod.torch import *\nfor i in x:\n  if val: break\nelse:\n  y\n",
+    "\x00",
+    "x = \udce4".encode("utf-8", "surrogateescape"),
+    b"\xff\xfe\x00",
+    "",
+]
+
+
+@pytest.mark.parametrize("source", NESTED, ids=range(len(NESTED)))
+def test_no_source_makes_it_fail(source, monkeypatch):
+    """With the safety net taken away: every exception but those of the parser would come through."""
+    from hvdgrade import flags as of_flags
+    from hvdgrade import hints as of_hints
+    from hvdgrade.script import Script
+
+    source = source if isinstance(source, bytes) else source.encode()
+    for found in (hints(source), flags(source)):
+        assert len(found) <= 20
+    try:
+        script = Script(source)
+    except Unreadable:
+        return
+    of_hints.read(script)
+    of_flags.read(script, source)
+
+
+def test_scripts_with_random_lines_missing_or_doubled_do_not_make_it_fail():
+    from hvdgrade import flags as of_flags
+    from hvdgrade import hints as of_hints
+    from hvdgrade.script import Script
+
+    chance, readable = random.Random(0), 0
+    whole = [text.splitlines() for text in SCRIPTS.values()]
+    whole += [p.read_text().splitlines() for p in (FIXTURES / "similar").glob("*.py")]
+    for _ in range(300):
+        lines = list(chance.choice(whole))
+        for _ in range(chance.randrange(6)):
+            at = chance.randrange(len(lines))
+            lines[at : at + 1] = chance.choice([[], [lines[at]] * 2, [chance.choice(lines)]])
+        source = "\n".join(lines).encode()
+        try:
+            script = Script(source)
+        except Unreadable:
+            continue
+        readable += 1
+        for hint in of_hints.read(script):
+            assert hint["line"] is None or 1 <= hint["line"] <= len(lines)
+        of_flags.read(script, source)
+    assert readable > 50
