@@ -1,0 +1,295 @@
+"""Grade a whole class: one folder or one .py file a student, several at once, each in its own process.
+
+It can be stopped in any way and at any moment, also by kill -9 or a power failure: the same command
+goes on. Results are kept as long as submission, rules, ranks, profile and grader stay the same.
+"""
+
+import argparse
+import contextlib
+import fcntl
+import os
+import secrets
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from hvdgrade import cleanup, profile, roster
+from hvdgrade.export import UNGRADED, load, printable
+from hvdgrade.slots import worker_slots
+from hvdgrade.worker import FOLDERS, Grader, Settings, Task, is_kept, keep, key, ungraded, write
+
+DONE, REFUSED, FAULTS = 0, 2, 3
+POLL_SECONDS = 0.1
+SUMMARY_SECONDS = 600.0
+EPILOG = """\
+example:
+  hvdgrade batch handed-in/ --out graded/ -np 2 --workers 4
+  hvdgrade batch handed-in/ --out graded/ -np 2 --slurm --slurm-option partition=course
+
+OUT receives index.html (the class), summary.csv, and per student results/*.json, reports/*.html and
+logs/*.log. exit codes: 0 all graded, 2 wrong usage, 3 grader faults (the same command tries them again)
+"""
+
+
+class Refused(Exception):
+    """Why a batch cannot be started: one sentence."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("folder", type=Path, metavar="DIR", help="holds one folder or one .py file a student")
+    add("--out", type=Path, required=True, metavar="OUT", help="folder for all that is written")
+    add("-np", type=int, default=2, metavar="N", help="ranks of each submission (default 2)")
+    add("--profile", default="cpu", help="table of profiles.toml (default cpu)")
+    add(
+        "--workers",
+        type=int,
+        metavar="K",
+        help="how many at once, each on cores of its own (default: cores / ranks; Slurm: its limits)",
+    )
+    add("--oversubscribe", action="store_true", help="allow more workers than cores / ranks")
+    add(
+        "--limit",
+        type=float,
+        default=1800.0,
+        metavar="SECONDS",
+        help="end a grader that takes longer: a fault, nobody's zero (default 1800)",
+    )
+    add("--require-sandbox", metavar="TIER", help="refuse to grade in a weaker sandbox than TIER")
+    add("--regrade", action="store_true", help="grade again what has a result already")
+    add("--slurm", action="store_true", help="one Slurm job a submission, through submitit")
+    add(
+        "--slurm-option",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="an option of sbatch, such as partition=gpu; may be repeated",
+    )
+
+
+def main(args: argparse.Namespace) -> int:
+    try:
+        return grade_class(args)
+    except Refused as error:
+        print(f"hvdgrade batch: {error}", file=sys.stderr)
+        return REFUSED
+    except OSError as error:  # a full disk, a folder that is taken away
+        print(f"hvdgrade batch: {error.filename}: {error.strerror}", file=sys.stderr)
+        return FAULTS
+
+
+def grade_class(args: argparse.Namespace) -> int:
+    """Grade whatever has no result yet; return the exit code."""
+    # What we start looks for modules where they are installed, not in the folder we were started in.
+    os.environ["PYTHONSAFEPATH"] = "1"
+    rules, settings = checked(args)
+    try:
+        slots = None if args.slurm else worker_slots(args.np, args.workers, args.oversubscribe)
+    except ValueError as error:
+        raise Refused(str(error)) from None
+    submissions, ignored = roster.find(args.folder)
+    if not submissions:
+        raise Refused(f"{args.folder} holds no submission: neither a folder nor a .py file.")
+    for name in FOLDERS:
+        (settings.out / name).mkdir(parents=True, exist_ok=True)
+    with locked(settings.out):
+        cancel_jobs(settings.out)
+        cleanup.end_left_over(settings.out)
+        tasks, kept = prepare(submissions, settings, rules, args.regrade)
+        say = Console(stderr=True, soft_wrap=True, markup=False, highlight=False)
+        for name in ignored:
+            say.print(f"ignored, neither a folder nor a .py file: {printable(name)}")
+        if kept:
+            say.print(f"{kept} of {len(submissions)} are graded already and kept")
+        if args.slurm:
+            from hvdgrade import slurm
+
+            try:
+                gradings = slurm.grade_all(tasks, settings, rules, args.workers, args.slurm_option)
+            except slurm.Unavailable as error:
+                raise Refused(str(error)) from None
+        else:
+            gradings = grade_all(tasks, settings, rules, slots)
+        try:
+            with contextlib.closing(gradings):
+                follow(
+                    gradings, len(tasks), len(slots) if slots else args.workers or len(tasks), say
+                )
+        except KeyboardInterrupt:
+            left = sum(not is_kept(task, settings) for task in tasks)
+            say.print(
+                f"interrupted; all that was started has been ended. {left} of {len(submissions)} "
+                "have no result yet: the same command goes on."
+            )
+            return FAULTS
+        summarise(settings.out, say)
+    return conclude({one.name for one in submissions}, settings.out)
+
+
+def checked(args: argparse.Namespace) -> tuple[profile.Profile, Settings]:
+    """The rules and settings that the arguments name, or Refused."""
+    folder, out = args.folder.resolve(), args.out.resolve()
+    if not folder.is_dir():
+        raise Refused(f"{args.folder} is not a folder: name the one with the submissions.")
+    if out == folder or folder in out.parents:
+        raise Refused(f"--out {args.out} lies in {args.folder}: choose a folder outside of it.")
+    try:
+        rules = profile.load(args.profile)
+        out.mkdir(parents=True, exist_ok=True)
+    except profile.UnknownProfile as error:
+        raise Refused(str(error)) from None
+    except OSError as error:
+        raise Refused(f"{args.out} cannot be made: {error.strerror}.") from None
+    if not 1 <= args.np <= rules.max_ranks:
+        raise Refused(f"-np must be in 1..{rules.max_ranks}. Received: {args.np}")
+    if args.slurm_option and not args.slurm:
+        raise Refused("--slurm-option has no meaning without --slurm.")
+    if args.require_sandbox and not args.slurm:  # on a cluster its nodes decide, each for itself
+        from hvdgrade import sandbox
+
+        try:
+            sandbox.choose(args.require_sandbox)
+        except (sandbox.SandboxUnavailable, ValueError) as error:
+            raise Refused(str(error)) from None
+    settings = Settings(
+        out,
+        args.np,
+        rules.name,
+        rules.rules_sha256,
+        args.limit,
+        args.require_sandbox,
+        call=secrets.token_hex(8),
+    )
+    return rules, settings
+
+
+@contextlib.contextmanager
+def locked(out: Path) -> Iterator[None]:
+    """One batch at a time works in OUT. The kernel frees the lock when its holder ends."""
+    with open(out / ".lock", "w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise Refused(
+                f"another batch works in {out}: wait for it or choose another --out."
+            ) from None
+        yield
+
+
+def prepare(submissions, settings: Settings, rules, regrade: bool) -> tuple[list[Task], int]:
+    """What has to be graded, and how many results are kept.
+
+    Each script is written to OUT/submissions: the bytes that are hashed are those that are graded.
+    Results of submissions that cannot even be started are written at once.
+    """
+    tasks, kept = [], 0
+    for one in submissions:
+        task = Task(one.id, one.name, key(one.source + one.problem.encode(), settings))
+        script = settings.out / "submissions" / f"{one.name}.py"
+        if is_kept(task, settings) and not regrade:
+            kept += 1
+        elif one.problem:
+            script.unlink(missing_ok=True)
+            keep(*ungraded(task, settings, rules, "not_gradable", one.problem), task, settings)
+        else:
+            write(script, one.source)
+            tasks.append(task)
+    return tasks, kept
+
+
+def grade_all(tasks: list[Task], settings: Settings, rules, slots: list[tuple]) -> Iterator[dict]:
+    """Grade on this machine, one submission a slot; yields each result when it is in OUT."""
+    waiting, free, running = list(reversed(tasks)), list(slots), []
+    try:
+        while waiting or running:
+            while waiting and free:
+                slot = free.pop()
+                grader = Grader(waiting.pop(), settings, rules, *slot)
+                running.append((grader, slot))
+                grader.start()
+            for grader, slot in list(running):
+                if document := grader.poll():
+                    running.remove((grader, slot))
+                    free.append(slot)
+                    yield document
+            time.sleep(POLL_SECONDS)
+    finally:
+        cleanup.end_and_clear([grader.folder for grader, _ in running if grader.folder])
+        for grader, _ in running:
+            grader.end()
+
+
+def cancel_jobs(out: Path) -> None:
+    """End jobs that a killed batch left in Slurm's queue."""
+    if (out / "slurm").exists():
+        from hvdgrade import slurm
+
+        slurm.cancel(out)
+
+
+def follow(gradings: Iterator[dict], total: int, workers: int, say: Console) -> None:
+    """Print a line for each result, and in a terminal a bar."""
+    began = time.monotonic()
+    columns = (TextColumn("graded"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    bar = Progress(
+        *columns, TextColumn("{task.fields[left]}"), console=say, disable=not say.is_terminal
+    )
+    with bar:
+        shown = bar.add_task("", total=total, left="")
+        for count, document in enumerate(gradings, 1):
+            # Whole rounds of `workers` gradings: the last ones do not end sooner for being few.
+            rounds = (total - count + workers - 1) // workers
+            each = (time.monotonic() - began) / max(1, count / workers)
+            left = f"about {duration(rounds * each)} left" if count < total else ""
+            bar.update(shown, completed=count, left=left)
+            who = printable(document["submission"]["id"])
+            line = f"[{count}/{total}] {who}: {outcome(document)}"
+            say.print(line if say.is_terminal or not left else f"{line}; {left}")
+
+
+def duration(seconds: float) -> str:
+    """Seconds as a reader wants them: "40 s", "12 min", "2.5 h"."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def outcome(document: dict) -> str:
+    if document["status"] == "graded":
+        return f"{document['verdict']}, {document['score']} of {document['max_score']} points"
+    return f"{UNGRADED[document['status']]}: {printable(document['reason'])}"
+
+
+def summarise(out: Path, say: Console) -> None:
+    """Make summary.csv and index.html."""
+    command = [sys.executable, "-m", "hvdgrade.summary", str(out)]
+    try:
+        made = subprocess.run(command, capture_output=True, text=True, timeout=SUMMARY_SECONDS)
+        said = made.stderr.strip().splitlines()[-1:] if made.returncode else []
+    except subprocess.TimeoutExpired:
+        said = [f"it took over {SUMMARY_SECONDS:.0f} s"]
+    if said:
+        say.print(f"the class page is incomplete: {printable(said[0])}")
+
+
+def conclude(names: set[str], out: Path) -> int:
+    """Print what came out; return the exit code."""
+    results = load(out)
+    documents = [document for document in results if document["batch"]["name"] in names]
+    counts = Counter(document["verdict"] or document["status"] for document in documents)
+    print(
+        f"{len(documents)} submissions: {counts['pass']} pass, {counts['fail']} fail, "
+        f"{counts['not_gradable']} not gradable, {counts['infrastructure_error']} grader faults"
+    )
+    if counts["infrastructure_error"]:
+        print("Grader faults are nobody's zero: the same command grades these again.")
+    if others := len(results) - len(documents):
+        print(f"{others} results in OUT are of earlier submissions that are no longer in DIR.")
+    print(f"The class: {out / 'index.html'}   as a table: {out / 'summary.csv'}")
+    return FAULTS if counts["infrastructure_error"] else DONE

@@ -1,0 +1,142 @@
+"""Turn the results of a batch into a table or into what a learning platform reads."""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+EPILOG = """\
+example:
+  hvdgrade export graded/ --format csv
+  hvdgrade export graded/ --format canvas --gradebook export.csv --column "Assignment 1 (1234)"
+
+Nothing is sent anywhere and no file that you name is changed: each format writes files of its own into
+OUT, or where --output says. A submission that is not gradable, or that the grader failed on, never
+becomes a zero. nbgrader: see hvdgrade/export/nbgrader.py.
+"""
+FORMATS = {
+    "csv": "csv.csv",
+    "canvas": "canvas.csv",
+    "gradescope": "gradescope",
+    "lti": "lti",
+}
+UNGRADED = {"not_gradable": "not gradable", "infrastructure_error": "grader fault"}
+
+
+class CannotExport(Exception):
+    """Why nothing was written: one sentence."""
+
+
+def load(out: Path) -> list[dict]:
+    """The results of a batch, sorted by student. Raises CannotExport."""
+    documents = []
+    for path in (out / "results").glob("[!.]*.json"):
+        try:
+            document = json.loads(path.read_text())
+            document["submission"]["id"], document["status"]  # noqa: B018
+        except (OSError, ValueError, KeyError, TypeError):
+            raise CannotExport(
+                f"{path} is no result of hvdgrade: remove it and run 'hvdgrade batch' again."
+            ) from None
+        document.setdefault("batch", {}).setdefault("name", path.stem)
+        documents.append(document)
+    return sorted(documents, key=lambda document: document["submission"]["id"])
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("out", type=Path, metavar="OUT", help="the folder of `hvdgrade batch`")
+    parser.add_argument("--format", required=True, choices=FORMATS)
+    parser.add_argument(
+        "--output",
+        type=Path,
+        metavar="PATH",
+        help="file (csv, canvas) or folder (gradescope, lti) to write (default: in OUT)",
+    )
+    canvas = parser.add_argument_group("canvas")
+    canvas.add_argument(
+        "--gradebook", type=Path, metavar="CSV", help="the gradebook as Canvas exported it"
+    )
+    canvas.add_argument("--column", metavar="NAME", help="the column to fill, as its head says")
+    canvas.add_argument(
+        "--overwrite", action="store_true", help="replace scores that the column has already"
+    )
+    lti = parser.add_argument_group("lti")
+    lti.add_argument(
+        "--users", type=Path, metavar="CSV", help="two columns: student, LTI user id (sub)"
+    )
+
+
+def main(args: argparse.Namespace) -> int:
+    try:
+        documents = load(args.out)
+        if not documents:
+            raise CannotExport(f"{args.out} has no results: name the --out of 'hvdgrade batch'.")
+        for line in export(documents, args):
+            print(printable(line))
+    except CannotExport as error:
+        print(f"hvdgrade export: {error}", file=sys.stderr)
+        return 2
+    except OSError as error:
+        print(f"hvdgrade export: {error.filename}: {error.strerror}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def export(documents: list[dict], args: argparse.Namespace) -> list[str]:
+    """Write the files; return what to tell the instructor."""
+    from hvdgrade.export import canvas, gradescope, lti, table
+
+    output = args.output or args.out / FORMATS[args.format]
+    if args.format == "csv":
+        with open(output, "w", newline="", encoding="utf-8") as file:
+            table.write(documents, file)
+        return [f"{output}: {len(documents)} submissions"]
+    if args.format == "canvas":
+        if not args.gradebook or not args.column:
+            raise CannotExport("canvas needs --gradebook EXPORT.csv and --column 'NAME (ID)'.")
+        if output.resolve() == args.gradebook.resolve():
+            raise CannotExport("--output names the gradebook itself: choose another file.")
+        filled, report = canvas.fill(
+            args.gradebook.read_bytes(), args.column, documents, args.overwrite
+        )
+        output.write_bytes(filled)
+        return [f"{output}: upload this file to Canvas", *report]
+    if args.format == "gradescope":
+        payloads = {
+            f"{document['batch']['name']}/results.json": gradescope.payload(document)
+            for document in documents
+        }
+    else:
+        users = lti.read_users(args.users) if args.users else None
+        payloads = {
+            f"{document['batch']['name']}.json": lti.payload(document, users)
+            for document in documents
+        }
+    written = {name: payload for name, payload in payloads.items() if payload}
+    for name, payload in written.items():
+        (output / name).parent.mkdir(parents=True, exist_ok=True)
+        (output / name).write_text(json.dumps(payload, indent=2) + "\n")
+    left_out = len(payloads) - len(written)
+    missing = [f"{left_out} students are not in {args.users}"] if left_out else []
+    return [f"{output}: {len(written)} files", *ungraded(documents), *missing]
+
+
+def ungraded(documents: list[dict]) -> list[str]:
+    """A line for each submission without a score."""
+    return [
+        f"no score, {UNGRADED[document['status']]}: {document['submission']['id']}"
+        for document in documents
+        if document["status"] in UNGRADED
+    ]
+
+
+def printable(text: str) -> str:
+    """Text of strangers for a terminal: no control characters, one line."""
+    return "".join(c if c.isprintable() else "?" for c in text)
+
+
+def nbgrader_score(path: Path | str, points: float | None = None) -> float:
+    """See `hvdgrade.export.nbgrader.nbgrader_score`."""
+    from hvdgrade.export import nbgrader
+
+    return nbgrader.nbgrader_score(path, points)

@@ -1,0 +1,160 @@
+"""Fills one column of a gradebook that Canvas exported, and changes nothing else: not a byte.
+
+Cells are found and replaced where they stand in the text. That the csv module reads the same cells there
+is checked first, so a file that is not what it looks like is refused.
+"""
+
+import codecs
+import csv
+import io
+import re
+
+from hvdgrade.export import CannotExport, ungraded
+
+MATCH_BY = ("SIS Login ID", "SIS User ID", "ID")
+# A file of Canvas's "Download Submissions": NAME_[LATE_]USER_SUBMISSION_FILE
+DOWNLOADED = re.compile(r"[^_]+_(?:LATE_)?(\d+)_\d+(?:_.*)?", re.DOTALL)
+
+
+def fill(
+    gradebook: bytes, column: str, documents: list[dict], overwrite: bool = False
+) -> tuple[bytes, list[str]]:
+    """Fill a column with scores.
+
+    Args:
+        gradebook: the bytes of Canvas's export.
+        column: the head of the column, "Assignment 1 (1234)".
+        documents: results, scaled to the column's "Points Possible" if it has some.
+        overwrite: replace scores that are there already.
+
+    Returns:
+        The new bytes, and what to tell the instructor.
+
+    Raises:
+        CannotExport: this is no such gradebook, or it has no such column.
+    """
+    bom = codecs.BOM_UTF8 if gradebook.startswith(codecs.BOM_UTF8) else b""
+    try:
+        text = gradebook[len(bom) :].decode("utf-8")
+    except UnicodeDecodeError:
+        raise CannotExport(
+            "the gradebook is not UTF-8: use the file as Canvas exported it."
+        ) from None
+    rows, spans = read(text)
+    head = [name.strip() for name in rows[0]]
+    if "Student" not in head or "ID" not in head:
+        raise CannotExport(
+            "the gradebook has no columns 'Student' and 'ID': use the file as Canvas exported it."
+        )
+    if head.count(column) != 1:
+        assignments = [name for name in head if re.search(r"\([0-9]+\)$", name)]
+        raise CannotExport(
+            f"the gradebook has {head.count(column) or 'no'} columns '{column}'; "
+            f"its assignments are: {', '.join(assignments)}"
+        )
+    at = head.index(column)
+    students, possible, broken = {}, None, []
+    for number, row in enumerate(rows[1:], 1):
+        if len(row) != len(head) and row != [""]:
+            cells = f"{len(row)} cells instead of {len(head)}"
+            broken.append(f"row {number + 1} has {cells}: left as it is")
+        elif row[0].strip().startswith("Points Possible"):
+            possible = points(row[at])
+        elif any(named(row, head, name) for name in MATCH_BY):
+            students[number] = row
+
+    matches, report = match(documents, students, head)
+    scores, kept = {}, []
+    for number, document in matches.items():
+        if document["status"] != "graded":
+            continue
+        if students[number][at].strip() and not overwrite:
+            kept.append(document["submission"]["id"])
+            continue
+        scale = possible / document["max_score"] if possible and document["max_score"] else 1
+        scores[spans[number][at]] = f"{document['score'] * scale:.2f}".rstrip("0").rstrip(".")
+    pieces, end = [], 0
+    for (start, stop), score in sorted(scores.items()):
+        pieces += [text[end:start], score]
+        end = stop
+    filled = bom + "".join([*pieces, text[end:]]).encode()
+
+    absent = [row[0] for number, row in students.items() if number not in matches]
+    said = [
+        f"filled: {len(scores)}" + (f" (of {possible:g} points)" if possible else ""),
+        *(f"kept the score that is there (--overwrite replaces it): {who}" for who in kept),
+        *ungraded(documents),
+        *broken,
+        *report,
+        *(f"no result: {who}" for who in absent if who.strip() != "Student, Test"),
+    ]
+    return filled, said
+
+
+def points(cell: str) -> float | None:
+    """A positive number of points, or None: "(read only)"."""
+    try:
+        return float(cell) or None
+    except ValueError:
+        return None
+
+
+def match(documents: list[dict], students: dict[int, list[str]], head: list[str]):
+    """Which result belongs to which row, {row number: document}, and what does not fit."""
+    claims: dict[int, list[dict]] = {}
+    report = []
+    for document in documents:
+        who = document["submission"]["id"]
+        wanted = [(name, who) for name in MATCH_BY]
+        if downloaded := DOWNLOADED.fullmatch(who):
+            wanted.append(("ID", downloaded[1]))
+        for name, value in wanted:
+            rows = [number for number, row in students.items() if named(row, head, name) == value]
+            if len(rows) == 1:
+                claims.setdefault(rows[0], []).append(document)
+                break
+        else:
+            report.append(f"no row in the gradebook: {who}")
+    for number, rivals in claims.items():
+        if len(rivals) > 1:
+            ids = ", ".join(document["submission"]["id"] for document in rivals)
+            report.append(f"left as it is, several results for {students[number][0]}: {ids}")
+    return {number: rivals[0] for number, rivals in claims.items() if len(rivals) == 1}, report
+
+
+def named(row: list[str], head: list[str], name: str) -> str:
+    """A cell by the name of its column; empty if there is no such column."""
+    return row[head.index(name)].strip() if name in head and row != [""] else ""
+
+
+def read(text: str) -> tuple[list[list[str]], list[list[tuple[int, int]]]]:
+    """The cells of each row, and where each stands in the text."""
+    head = text.partition("\n")[0]
+    delimiter = ";" if head.count(";") > head.count(",") else ","  # as the user's language has it
+    cell = re.compile(rf'"(?:[^"]|"")*"|[^"{delimiter}\r\n][^{delimiter}\r\n]*|')
+    newline = re.compile(r"\r\n|\n|\r|\Z")
+    spans, row, at = [], [], 0
+    while at < len(text) or row:
+        row.append(cell.match(text, at).span())
+        at = row[-1][1]
+        if text[at : at + 1] == delimiter:
+            at += 1
+            continue
+        spans.append(row)
+        row = []
+        end = newline.match(text, at)
+        if not end:
+            raise CannotExport(f"the gradebook is no CSV file: look at its row {len(spans)}.")
+        at = end.end()
+    ours = [[unquoted(text[start:stop]) for start, stop in row] for row in spans]
+    try:
+        theirs = list(csv.reader(io.StringIO(text, newline=""), delimiter=delimiter))
+    except csv.Error as error:
+        raise CannotExport(f"the gradebook is no CSV file: {error}.") from None
+    if not ours or [row or [""] for row in theirs] != ours:
+        raise CannotExport("the gradebook is no CSV file as Canvas exports it.")
+    return ours, spans
+
+
+def unquoted(cell: str) -> str:
+    return cell[1:-1].replace('""', '"') if cell.startswith('"') else cell

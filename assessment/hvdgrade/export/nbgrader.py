@@ -1,0 +1,38 @@
+"""A score for a notebook that nbgrader grades.
+
+Grade outside of the notebook, `hvdgrade batch` or `hvdgrade run --json result.json`, and give nbgrader
+the score in an autograded cell ("Autograder tests", 100 points) whose last line is
+
+    from hvdgrade.export import nbgrader_score
+    nbgrader_score("result.json")
+
+What nbgrader does with the cell: a number as its value is partial credit; an error, or *anything* on
+stderr, is 0 points; anything else is full points. So do not grade in the cell: the warnings of MPI and
+TensorFlow go to stderr. This function prints nothing, and raises an error where there is no score.
+nbgrader makes that a 0, so look for `NotGraded` before you release grades.
+"""
+
+import json
+from pathlib import Path
+
+
+class NotGraded(Exception):
+    """There is no score: the submission was not gradable or the grader failed."""
+
+
+def nbgrader_score(path: Path | str, points: float | None = None) -> float:
+    """The score in a result of `hvdgrade run --json`, or of a batch.
+
+    Args:
+        path: the JSON file.
+        points: of the notebook's cell, to which the score is scaled; the default is the maximum score
+            of the result, 100.
+
+    Raises:
+        NotGraded: not gradable, or a grader fault.
+    """
+    document = json.loads(Path(path).read_text())
+    if document["status"] != "graded":
+        raise NotGraded(f"{document['status']}: {document['reason']}")
+    score, highest = float(document["score"]), float(document["max_score"])
+    return score if points is None else points * score / highest

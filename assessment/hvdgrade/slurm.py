@@ -1,0 +1,150 @@
+"""Grades a class on a Slurm cluster: one job a submission, through submitit.
+
+A job grades as a worker of a local batch does and writes its result into OUT, which must lie on a file
+system that all nodes see. This side only waits for the results to appear, so it may be killed.
+
+submitit hands our own function and its arguments (names, paths, settings) to our own process on a node
+as a pickle. Nothing of a submission is ever pickled or unpickled: its script is a file that the job
+copies, its result is JSON, and what submitit pickles as a job's return value is never read.
+"""
+
+import getpass
+import hashlib
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from hvdgrade import profile, worker
+from hvdgrade.worker import Settings, Task
+
+POLL_SECONDS = 2.0
+LOST_SECONDS = 20.0  # a shared file system may show a result this much later than the job ended
+COMMAND_SECONDS = 60.0
+CANCEL_SECONDS = 120.0
+
+
+class Unavailable(Exception):
+    """Why nothing can be submitted: one sentence."""
+
+
+def grade_all(
+    tasks: list[Task],
+    settings: Settings,
+    rules: profile.Profile,
+    workers: int | None,
+    options: list[str],
+) -> Iterator[dict]:
+    """Submit a job array and return an iterator over the results. Raises Unavailable."""
+    try:
+        import submitit
+    except ImportError:
+        raise Unavailable(
+            "--slurm needs submitit: install it with 'pip install submitit'."
+        ) from None
+    if not shutil.which("sbatch"):
+        raise Unavailable("--slurm needs Slurm's commands, and there is no sbatch on PATH.")
+    parameters = {}
+    for option in options:
+        name, equals, value = option.partition("=")
+        if not equals or not name:
+            raise Unavailable(f"--slurm-option must be KEY=VALUE. Received: {option}")
+        parameters[name.lstrip("-").replace("_", "-")] = value
+    if not tasks:
+        return results({}, settings, rules)
+    executor = submitit.SlurmExecutor(folder=settings.out / "slurm")
+    # Both attempts and their ends fit into the job's time.
+    minutes = round(worker.ATTEMPTS * (settings.limit + 60) / 60) + 1
+    executor.update_parameters(
+        job_name=job_name(settings.out),
+        time=minutes,
+        cpus_per_task=settings.ranks,
+        array_parallelism=workers or len(tasks),
+        stderr_to_stdout=True,
+        additional_parameters=parameters,
+    )
+    try:
+        jobs = executor.map_array(grade, tasks, [settings] * len(tasks))
+    except (subprocess.CalledProcessError, submitit.core.utils.FailedJobError) as error:
+        cancel(settings.out)
+        said = str(error).strip().splitlines()
+        raise Unavailable(f"sbatch refused the jobs: {said[-1] if said else error}") from None
+    waiting = {job.job_id: task for job, task in zip(jobs, tasks, strict=True)}
+    return results(waiting, settings, rules)
+
+
+def grade(task: Task, settings: Settings) -> None:
+    """Runs in the job: grade one submission and write its result into OUT."""
+    # scancel ends the grading in order; submitit would let SIGTERM pass.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    grader = worker.Grader(task, settings, profile.load(settings.profile))
+    try:
+        grader.start()
+        while grader.poll() is None:
+            time.sleep(0.2)
+    finally:
+        grader.end()
+
+
+def results(waiting: dict[str, Task], settings: Settings, rules: profile.Profile) -> Iterator[dict]:
+    """Yield each result when it is there; a fault for a job that ends without one."""
+    gone: dict[str, float] = {}  # job -> when it was first missing
+    try:
+        while waiting:
+            queued = jobs_in_queue(settings.out)
+            for job, task in list(waiting.items()):
+                document = worker.read_result(settings.out, task.name)
+                made = document.get("batch", {}).get("call") == settings.call
+                if not made and queued is not None and job not in queued:
+                    gone.setdefault(job, time.monotonic())
+                    if time.monotonic() - gone[job] > LOST_SECONDS:
+                        reason = f"Slurm job {job} ended without a result; see OUT/slurm"
+                        fault = worker.ungraded(
+                            task, settings, rules, "infrastructure_error", reason
+                        )
+                        document, made = worker.keep(*fault, task, settings), True
+                if made:
+                    del waiting[job]
+                    yield document
+            if waiting:
+                time.sleep(POLL_SECONDS)
+    finally:
+        if waiting:
+            cancel(settings.out)
+
+
+def job_name(out: Path) -> str:
+    """The name of all jobs of a batch, by which a later call finds those of one that was killed."""
+    return f"hvdgrade-{hashlib.sha256(str(out.resolve()).encode()).hexdigest()[:16]}"
+
+
+def jobs_in_queue(out: Path) -> set[str] | None:
+    """The jobs of this batch that wait, run or end; None if Slurm does not answer."""
+    command = ["squeue", "--noheader", "--array", "--format=%i", "--name", job_name(out)]
+    try:
+        answer = subprocess.run(
+            [*command, "--user", getpass.getuser()],
+            capture_output=True,
+            text=True,
+            timeout=COMMAND_SECONDS,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return set(answer.stdout.split())
+
+
+def cancel(out: Path) -> None:
+    """End all jobs of this batch and wait until they are gone."""
+    if not shutil.which("scancel"):
+        return
+    subprocess.run(
+        ["scancel", "--name", job_name(out), "--user", getpass.getuser()],
+        capture_output=True,
+        timeout=COMMAND_SECONDS,
+    )
+    deadline = time.monotonic() + CANCEL_SECONDS
+    while jobs_in_queue(out) and time.monotonic() < deadline:
+        time.sleep(0.5)

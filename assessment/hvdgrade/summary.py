@@ -1,0 +1,38 @@
+"""What a batch came to: OUT/summary.csv and the class page OUT/index.html, made from OUT/results.
+
+    python -m hvdgrade.summary OUT
+
+A process of its own, after the gradings: the search for near-identical submissions reads strangers'
+source, and one that brings the parser down must not take anything else with it.
+"""
+
+import io
+import sys
+from pathlib import Path
+
+from hvdgrade.export import load, table
+from hvdgrade.worker import write
+
+
+def main() -> None:
+    from hvdgrade import similarity
+    from hvdgrade.page import class_page
+
+    out = Path(sys.argv[1])
+    documents = load(out)
+    rows = io.StringIO(newline="")
+    table.write(documents, rows)
+    write(out / "summary.csv", rows.getvalue().encode())
+    unfinished = "The search for near-identical submissions did not come to its end."
+    write(out / "index.html", class_page(documents, warnings=[unfinished]).encode())
+    sources = {}
+    for document in documents:
+        script = out / "submissions" / f"{document['batch']['name']}.py"
+        if script.exists():
+            sources[document["submission"]["id"]] = script.read_bytes()
+    similar = similarity.pairs(sources)
+    write(out / "index.html", class_page(documents, similar).encode())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,238 @@
+"""Grades one submission of a class in a process of its own, and keeps what comes out of it.
+
+The folder OUT of a batch:
+
+    results/NAME.json      the result; the last file that is written, so where it is, all is
+    reports/NAME.html      the same for a reader            logs/NAME.log   what the grader printed
+    submissions/NAME.py    the script as it was graded
+    running/NAME.json      which process grades it now, so that a later batch can end it
+"""
+
+import datetime
+import hashlib
+import html
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from hvdgrade import __version__, cleanup, report
+from hvdgrade.jail import SCRIPT
+from hvdgrade.profile import Profile
+
+FOLDERS = ("results", "reports", "logs", "submissions", "running")
+ATTEMPTS = 2
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What is the same for all submissions of a batch.
+
+    `limit` is in seconds; `call` names this call of `hvdgrade batch`, and each result that it makes.
+    """
+
+    out: Path
+    ranks: int
+    profile: str
+    rules_sha256: str
+    limit: float
+    require_sandbox: str | None = None
+    call: str = ""
+
+
+@dataclass(frozen=True)
+class Task:
+    """One submission to grade: whose, under which file name, and the key of its result."""
+
+    id: str
+    name: str
+    key: str
+
+
+def key(source: bytes, settings: Settings) -> str:
+    """What a result depends on, as one hash: it is kept as long as this does not change."""
+    facts = [
+        hashlib.sha256(source).hexdigest(),
+        settings.rules_sha256,
+        settings.ranks,
+        settings.profile,
+        __version__,
+    ]
+    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
+
+
+def read_result(out: Path, name: str) -> dict:
+    """The result that OUT has of a submission; {} if there is none, or half of one."""
+    try:
+        document = json.loads((out / "results" / f"{name}.json").read_text())
+        return document if "batch" in document else {}
+    except (OSError, ValueError, TypeError):
+        return {}
+
+
+def is_kept(task: Task, settings: Settings) -> bool:
+    """Whether OUT has the result of this very task, and not only a fault of the grader."""
+    document = read_result(settings.out, task.name)
+    fault = document.get("status") == "infrastructure_error"
+    return bool(document) and document["batch"].get("key") == task.key and not fault
+
+
+def keep(document: dict, page: str, task: Task, settings: Settings, attempts: int = 0) -> dict:
+    """Write report and result of a submission, the result last. Returns the document."""
+    document["submission"] |= {"id": task.id, "student": task.id}
+    now = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
+    document["batch"] = {
+        "key": task.key,
+        "name": task.name,
+        "finished": now.replace("+00:00", "Z"),
+        "attempts": attempts,
+        "call": settings.call,
+    }
+    write(settings.out / "reports" / f"{task.name}.html", page.encode())
+    result = json.dumps(document, indent=2) + "\n"
+    write(settings.out / "results" / f"{task.name}.json", result.encode())
+    return document
+
+
+def ungraded(
+    task: Task, settings: Settings, rules: Profile, status: str, reason: str
+) -> tuple[dict, str]:
+    """Result and report of a submission that no grader judged: "not_gradable", or a fault."""
+    from hvdgrade.page import report_page
+
+    document = report.result(
+        Path(task.name), b"", rules, settings.ranks, status=status, reason=reason
+    )
+    document["submission"]["id"] = task.id
+    try:
+        return document, report_page(document)
+    except Exception as error:  # whatever it is, one page must not end the whole batch
+        return document, plain_page(f"{task.id}: {reason} (The report failed: {error})")
+
+
+def plain_page(text: str) -> str:
+    """A page for when there is no better one."""
+    return f'<!DOCTYPE html><meta charset="utf-8"><title>Report</title><p>{html.escape(text)}\n'
+
+
+def write(path: Path, data: bytes) -> None:
+    """Write a file whole or not at all, and so that it survives a power failure."""
+    part = path.with_name(f".{path.name}.part")
+    with open(part, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(part, path)
+
+
+class Grader:
+    """`hvdgrade run` on one submission, in a process of its own; tried again once if it fails.
+
+    Args:
+        task: the submission; its script is in OUT/submissions.
+        settings: of the batch.
+        rules: the profile, for a result that no grader wrote.
+        cores: that it may use; the default is those of this process.
+        gpus: that it may see, as CUDA_VISIBLE_DEVICES has them; None leaves the variable alone.
+    """
+
+    alive: set[int] = set()  # process ids of the graders that this process started
+
+    def __init__(self, task: Task, settings: Settings, rules: Profile, cores=(), gpus=None):
+        cleanup.adopt_orphans()
+        self.task, self.settings, self.rules = task, settings, rules
+        self.cores = ",".join(map(str, sorted(cores))) or "-"
+        self.gpus = {} if gpus is None else {"CUDA_VISIBLE_DEVICES": ",".join(gpus)}
+        self.record = settings.out / "running" / f"{task.name}.json"
+        self.attempts, self.folder, self.process = 0, None, None
+
+    def start(self) -> None:
+        self.attempts += 1
+        self.began = time.monotonic()
+        self.folder = cleanup.work_folder()
+        # Written before anything runs: whoever comes after a kill -9 finds folder and processes by it.
+        where = {"host": socket.gethostname(), "folder": str(self.folder)}
+        write(self.record, json.dumps(where).encode())
+        # The folder's name is what the report calls the submission.
+        called = self.task.id if len(os.fsencode(self.task.id)) < 200 else self.task.name
+        handed_in = self.folder / "grader" / "submission" / called
+        handed_in.mkdir(parents=True)
+        script = self.settings.out / "submissions" / f"{self.task.name}.py"
+        shutil.copyfile(script, handed_in / SCRIPT)
+        python = [sys.executable, "-m"]
+        command = [
+            *python, "hvdgrade.leash", str(os.getpid()), self.cores,
+            *python, "hvdgrade.cli", "run", str(handed_in),
+            "-np", str(self.settings.ranks),
+            "--profile", self.settings.profile,
+            "--json", str(self.folder / "grader" / "result.json"),
+            "--html", str(self.folder / "grader" / "report.html"),
+        ]  # fmt: skip
+        if self.settings.require_sandbox:
+            command += ["--require-sandbox", self.settings.require_sandbox]
+        # SAFEPATH: no module is imported from the folder in which something is started.
+        environment = {"PYTHONSAFEPATH": "1", "TMPDIR": str(self.folder / "tmp"), "COLUMNS": "120"}
+        log = self.settings.out / "logs" / f"{self.task.name}.log"
+        with open(log, "wb" if self.attempts == 1 else "ab") as printed:
+            self.process = subprocess.Popen(
+                command,
+                cwd=self.folder / "grader",
+                env=os.environ | environment | self.gpus,
+                stdin=subprocess.DEVNULL,
+                stdout=printed,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        self.alive.add(self.process.pid)
+
+    def poll(self) -> dict | None:
+        """None as long as it is graded, then the result, which is in OUT."""
+        code = self.process.poll()
+        late = code is None and time.monotonic() - self.began > self.settings.limit
+        if code is None and not late:
+            return None
+        document, page = self.outcome(code)
+        self.end()
+        fault = document["status"] == "infrastructure_error"
+        if fault and not late and self.attempts < ATTEMPTS:
+            self.start()
+            return None
+        return keep(document, page, self.task, self.settings, self.attempts)
+
+    def outcome(self, code: int | None) -> tuple[dict, str]:
+        """The result and the report that the grader left; a fault if it was ended or left none."""
+        if code is None:
+            said = f"took over {self.settings.limit:.0f} s and was ended"
+        elif code < 0:
+            said = f"was ended by signal {-code}"
+        else:
+            said = f"ended with exit code {code} and left no result"
+            try:
+                document = json.loads((self.folder / "grader" / "result.json").read_text())
+                return document, self.report_page()
+            except (OSError, ValueError):
+                pass
+        reason = f"the grader {said}; what it printed is in logs/{self.task.name}.log"
+        return ungraded(self.task, self.settings, self.rules, "infrastructure_error", reason)
+
+    def report_page(self) -> str:
+        try:
+            return (self.folder / "grader" / "report.html").read_text()
+        except OSError:
+            log = f"logs/{self.task.name}.log"
+            return plain_page(f"The report could not be made; what the grader said is in {log}.")
+
+    def end(self) -> None:
+        """End the grader if it runs, and all that it started; remove its temporary files."""
+        if self.folder:
+            cleanup.end_and_clear([self.folder])
+        if self.process:
+            self.process.wait()
+            self.alive.discard(self.process.pid)
+        cleanup.end_orphans(self.alive)
+        self.record.unlink(missing_ok=True)

@@ -1,0 +1,81 @@
+"""Jupyter on a free port, with all that it keeps in one folder.
+
+with running("lab", state, served, HVDLAB_DATA=data) as jupyter:
+    urllib.request.urlopen(f"{jupyter.address}/api/status?token={jupyter.token}")
+"""
+
+import contextlib
+import os
+import secrets
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+
+@dataclass
+class Jupyter:
+    address: str
+    token: str
+    served: Path  # the folder that it serves and works in
+    process: psutil.Popen
+
+
+@contextmanager
+def running(command: str, state: Path, served: Path, **environment) -> Iterator[Jupyter]:
+    """Run `jupyter COMMAND` on the folder `served`; at the end nothing that it started is left."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    token = secrets.token_hex(16)
+    places = {f"JUPYTER_{name}_DIR": state / name for name in ("CONFIG", "DATA", "RUNTIME")}
+    places |= {f"JUPYTERLAB_{name}_DIR": state / name for name in ("SETTINGS", "WORKSPACES")}
+    variables = {**os.environ, **places, "IPYTHONDIR": state / "ipython", **environment}
+    with (state / "log").open("w") as log:
+        process = psutil.Popen(
+            [
+                Path(sys.executable).parent / "jupyter", command, "--no-browser", "--allow-root",
+                f"--port={port}", "--ServerApp.port_retries=0", f"--IdentityProvider.token={token}",
+                f"--ServerApp.root_dir={served}",
+            ],
+            cwd=served,
+            env={name: str(value) for name, value in variables.items()},
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )  # fmt: skip
+    jupyter = Jupyter(f"http://127.0.0.1:{port}", token, served, process)
+    started = []
+    try:
+        wait_for(jupyter, state / "log")
+        yield jupyter
+        started = process.children(recursive=True) if process.is_running() else []
+    finally:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.terminate()
+        left = psutil.wait_procs([process, *started], timeout=40)[1]
+        for survivor in left:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                survivor.kill()
+    assert left == []
+
+
+def wait_for(jupyter: Jupyter, log: Path, seconds=60):
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            url = f"{jupyter.address}/api/status?token={jupyter.token}"
+            return urllib.request.urlopen(url, timeout=5).close()
+        except OSError:
+            assert jupyter.process.is_running() and time.monotonic() < deadline, (
+                f"Jupyter did not start within {seconds} s:\n{log.read_text()[-3000:]}"
+            )
+            time.sleep(0.2)

@@ -1,0 +1,352 @@
+"""A class is graded whole: whatever is handed in, however the batch is ended, and nothing twice."""
+
+import csv
+import json
+import os
+import random
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from school import QUICK
+
+from hvdgrade import page, profile, roster, slots, worker
+
+# --- what was handed in ------------------------------------------------------------------------------
+
+
+def found(folder: Path) -> dict[str, roster.Submission]:
+    submissions, _ = roster.find(folder)
+    assert len({one.name for one in submissions}) == len(submissions)
+    return {one.id: one for one in submissions}
+
+
+def test_a_student_is_a_folder_or_a_file(tmp_path):
+    (tmp_path / "ada").mkdir()
+    (tmp_path / "ada" / "assessment.py").write_text("1")
+    (tmp_path / "ada" / "notes.py").write_text("2")
+    (tmp_path / "bob.py").write_text("3")
+    (tmp_path / "carl").mkdir()
+    (tmp_path / "carl" / "my solution (2).py").write_text("4")
+    (tmp_path / "grades.txt").write_text("5")
+    (tmp_path / ".DS_Store").write_text("6")
+    submissions, ignored = roster.find(tmp_path)
+    assert [(one.id, one.source, one.problem) for one in submissions] == [
+        ("ada", b"1", ""),
+        ("bob", b"3", ""),
+        ("carl", b"4", ""),
+    ]
+    assert ignored == [".DS_Store", "grades.txt"]
+
+
+def test_what_cannot_be_graded_says_why(tmp_path):
+    secret = tmp_path / "secret.txt"
+    secret.write_text("not for graders")
+    folder = tmp_path / "class"
+    for name in ("none", "several", "link_inside", "a_folder_inside", "twice", "large"):
+        (folder / name).mkdir(parents=True)
+    (folder / "several" / "one.py").touch()
+    (folder / "several" / "two.py").touch()
+    (folder / "link_inside" / "assessment.py").symlink_to(secret)
+    (folder / "a_folder_inside" / "assessment.py").mkdir()
+    (folder / "twice" / "assessment.py").write_text("1")
+    (folder / "twice.py").write_text("2")
+    (folder / "linked").symlink_to(folder / "twice")
+    (folder / "linked_file.py").symlink_to(secret)
+    os.mkfifo(folder / "pipe.py")
+    (folder / "large" / "assessment.py").write_bytes(b"#" * 10_000_000)
+    submissions = found(folder)
+    problems = {id: one.problem for id, one in submissions.items() if one.problem}
+    assert {id: one.source for id, one in submissions.items() if one.problem} == dict.fromkeys(
+        problems, b""
+    )
+    for id, words in {
+        "none": "holds no .py file",
+        "several": "2 .py files (one.py, two.py)",
+        "link_inside": "symbolic link",
+        "a_folder_inside": "not a plain file",
+        "twice": "as a folder and as a .py file",
+        "linked": "symbolic link",
+        "linked_file": "symbolic link",
+        "pipe": "not a plain file",
+    }.items():
+        assert words in problems.pop(id)
+    assert problems == {}
+    assert len(submissions["large"].source) < 1_000_000  # the grader says that it is too large
+
+
+def test_names_are_data(tmp_path):
+    names = ["Zoë K", "=cmd|' C calc'!A0", "-rf", "a\nb", "..", "~", "x" * 250, "ok-1.2_3", "日本"]
+    for name in names[:4] + names[5:]:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "assessment.py").write_text("1")
+    (tmp_path / os.fsdecode(b"caf\xe9")).mkdir()
+    submissions = found(tmp_path)
+    assert set(submissions) == {*names, "caf\\xe9"} - {".."}
+    for one in submissions.values():
+        assert len(one.name) <= 101 and one.name[0] not in ".-/"
+        assert all(c.isascii() and (c.isalnum() or c in "._-~") for c in one.name)
+    assert submissions["ok-1.2_3"].name == "ok-1.2_3"
+    assert roster.safe_name("a b") != roster.safe_name("a_b") != roster.safe_name("a\tb")
+
+
+# --- cores and GPUs ------------------------------------------------------------------------------------
+
+
+def test_no_two_workers_share_a_core_or_gpu(monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(9)))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,6,7")
+    for ranks, workers in ((2, 4), (1, 3), (4, 2), (2, None)):
+        parts = slots.worker_slots(ranks, workers, oversubscribe=False)
+        assert len(parts) == (workers or 2)  # 4 GPUs for 2 ranks each
+        for kind in (0, 1):
+            used = [thing for part in parts for thing in part[kind]]
+            assert len(used) == len(set(used))
+        assert all(len(cores) >= ranks and gpus for cores, gpus in parts)
+    with pytest.raises(ValueError, match="at most 4"):
+        slots.worker_slots(2, 5, oversubscribe=False)
+    assert len(slots.worker_slots(2, 5, oversubscribe=True)) == 5
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert {gpus for _, gpus in slots.worker_slots(1, None, oversubscribe=False)} == {None}
+
+
+def test_a_page_that_fails_does_not_take_the_result_with_it(tmp_path, monkeypatch):
+    def fails(document):
+        raise KeyError("a template")
+
+    monkeypatch.setattr(page, "report_page", fails)
+    settings = worker.Settings(tmp_path, 2, "dli", "", 60.0)
+    task = worker.Task("<ada>", "ada", "key")
+    document, html = worker.ungraded(
+        task, settings, profile.load("dli"), "not_gradable", "it is a link."
+    )
+    assert document["status"] == "not_gradable" and document["submission"]["id"] == "<ada>"
+    assert "&lt;ada&gt;: it is a link." in html
+
+
+# --- batches -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.mpi
+@pytest.mark.slow
+def test_each_submission_gets_its_result_and_keeps_it(school):
+    school.add("ada")
+    school.add("result.json")  # as files of the grader are called
+    school.add("=cmd()", "#!/bin/sh\necho no Python\n")
+    (school.folder / "Zoë K.py").write_text(QUICK)
+    (school.folder / "linked").symlink_to(school.folder / "ada")
+    # Nobody who grades in the folder of a class imports what lies there.
+    for module in ("rich", "hvdgrade", "submitit"):
+        (school.folder / f"{module}.py").write_text(
+            f'open({str(school.folder.parent / "imported")!r}, "w").close()\n'
+        )
+    answer = school.grade(cwd=school.folder)
+    assert answer.returncode == 0, answer.stderr
+    assert "Traceback" not in answer.stderr
+    assert "8 submissions: 0 pass, 6 fail, 2 not gradable, 0 grader faults" in answer.stdout
+    assert "[6/7]" in answer.stderr and "left" in answer.stderr
+    assert not (school.folder.parent / "imported").exists()
+
+    results = school.results()
+    names = {"ada", "result.json", "=cmd()", "Zoë K", "linked", "rich", "hvdgrade", "submitit"}
+    assert set(results) == names
+    assert results["ada"]["verdict"] == results["Zoë K"]["verdict"] == "fail"
+    assert results["=cmd()"]["status"] == results["linked"]["status"] == "not_gradable"
+    assert "line 2" in results["=cmd()"]["reason"]
+    assert "symbolic link" in results["linked"]["reason"]
+    for student, document in results.items():
+        name = document["batch"]["name"]
+        assert (school.out / "reports" / f"{name}.html").stat().st_size > 500
+        if student != "linked":
+            assert (school.out / "logs" / f"{name}.log").exists()
+    with open(school.out / "summary.csv", newline="", encoding="utf-8") as file:
+        table = {row["student"]: row["status"] for row in csv.DictReader(file)}
+    assert table == {
+        "'" * id.startswith("=") + id: document["status"] for id, document in results.items()
+    }
+    page = (school.out / "index.html").read_text()
+    assert "Zoë K" in page and f"reports/{results['ada']['batch']['name']}.html" in page
+
+    # Again: nothing is graded anew but what has changed.
+    before = school.files()
+    (school.folder / "Zoë K.py").write_text(QUICK + "# better\n")
+    answer = school.grade()
+    changed = {name for name, file in school.files().items() if file != before[name]}
+    assert answer.returncode == 0 and "7 of 8 are graded already" in answer.stderr
+    assert changed == {f"{results['Zoë K']['batch']['name']}.json"}
+    assert school.processes() == []
+
+
+@pytest.mark.mpi
+@pytest.mark.slow
+def test_kill_9_loses_nothing_and_doubles_nothing(school):
+    students = [f"student{number}" for number in range(6)]
+    for number, student in enumerate(students):
+        school.add_sleeper(student, 1) if number % 2 else school.add(student)
+    seed = random.randrange(10**6)
+    print(f"seed {seed}")
+    moments = random.Random(seed)
+    finished: dict[str, tuple] = {}
+    for round in range(3):
+        batch = school.start("--workers", min(2, len(os.sched_getaffinity(0))))
+        # Each round finishes something, and is killed in the middle of something else.
+        school.wait_for(lambda: set(school.files()) - set(finished))
+        time.sleep(moments.uniform(0, 2))
+        if round == 1:  # the graders too, and what they started
+            for process in school.processes():
+                if process.pid != batch.pid:
+                    process.kill()
+        batch.kill()
+        batch.communicate()
+        # Whoever is killed by kill -9 cannot end its children: the kernel has to tell them.
+        school.wait_for(lambda: school.processes() == [])
+        for name, file in school.files().items():
+            assert finished.setdefault(name, file) == file
+    answer = school.grade("--workers", min(2, len(os.sched_getaffinity(0))))
+    assert answer.returncode == 0, answer.stderr
+    assert set(school.results()) == set(students)
+    assert {document["status"] for document in school.results().values()} == {"graded"}
+    for name, file in finished.items():
+        assert school.files()[name] == file
+    assert school.processes() == []
+    assert list((school.out / "running").iterdir()) == []
+    assert not any(part for part in school.out.rglob("*.part"))
+    with open(school.out / "summary.csv", newline="") as file:
+        assert sorted(row["student"] for row in csv.DictReader(file)) == students
+
+
+@pytest.mark.mpi
+@pytest.mark.slow
+def test_graders_end_when_their_batch_is_killed(school):
+    school.add_sleeper("ada", 300)
+    batch = school.start()
+    school.wait_for(lambda: any("sleep" in p.name() for p in school.processes()))
+    batch.kill()
+    batch.communicate()
+    school.wait_for(lambda: school.processes() == [], seconds=12)  # by itself it takes 25 s
+
+
+@pytest.mark.mpi
+@pytest.mark.slow
+def test_the_next_batch_ends_what_still_runs(school):
+    """A grader that does not hear that its parent is gone: here it is stopped, else it may hang."""
+    school.add_sleeper("ada", 300)
+    batch = school.start()
+    school.wait_for(lambda: any("sleep" in p.name() for p in school.processes()))
+    stopped = [
+        p for p in school.processes() if "hvdgrade.cli" in p.cmdline() and p.pid != batch.pid
+    ]
+    assert stopped
+    for process in stopped:
+        process.suspend()
+    batch.kill()
+    batch.communicate()
+    (school.folder / "ada" / "assessment.py").write_text(QUICK)
+    answer = school.grade()
+    assert answer.returncode == 0, answer.stderr
+    assert school.results()["ada"]["resources"]["stop_cause"] == "ended"
+    assert school.processes() == []
+
+
+@pytest.mark.mpi
+@pytest.mark.slow
+def test_a_killed_grader_is_started_once_more(school):
+    school.add_sleeper("ada", 2)
+    batch = school.start()
+    school.wait_for(lambda: any("sleep" in p.name() for p in school.processes()))
+    for process in school.processes():
+        if "run" in process.cmdline():
+            process.kill()
+    _, stderr = batch.communicate(timeout=200)
+    assert batch.returncode == 0, stderr
+    document = school.results()["ada"]
+    assert document["status"] == "graded" and document["batch"]["attempts"] == 2
+    assert school.processes() == []
+
+
+@pytest.mark.mpi
+@pytest.mark.slow
+def test_a_fault_is_nobodys_zero_and_is_graded_again(school, tmp_path):
+    school.add("ada")
+    answer = school.grade(HVDLAB_DATA=str(tmp_path / "nothing"), HOME=str(tmp_path))
+    assert answer.returncode == 3 and "1 grader faults" in answer.stdout
+    document = school.results()["ada"]
+    assert document["status"] == "infrastructure_error" and document["score"] is None
+    assert document["batch"]["attempts"] == 2
+    assert "same command grades these again" in answer.stdout
+    assert school.grade().returncode == 0
+    assert school.results()["ada"]["status"] == "graded"
+
+
+@pytest.mark.mpi
+@pytest.mark.slow
+def test_a_grader_that_takes_too_long_is_ended(school):
+    school.add_sleeper("ada", 300)
+    answer = school.grade("--limit", 8)
+    assert answer.returncode == 3
+    document = school.results()["ada"]
+    assert "took over 8 s" in document["reason"] and document["batch"]["attempts"] == 1
+    assert school.processes() == []
+
+
+@pytest.mark.mpi
+@pytest.mark.slow
+@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_ends_everything_and_says_how_to_go_on(school, ending):
+    school.add_sleeper("ada", 300)
+    school.add_sleeper("bob", 300)
+    batch = school.start()
+    school.wait_for(lambda: any("sleep" in p.name() for p in school.processes()))
+    second = school.grade()
+    assert second.returncode == 2 and "another batch works in" in second.stderr
+    batch.send_signal(ending)
+    _, stderr = batch.communicate(timeout=60)
+    assert batch.returncode == 3
+    assert "2 of 2 have no result yet: the same command goes on" in stderr
+    assert "Traceback" not in stderr
+    assert school.processes() == [] and list((school.out / "running").iterdir()) == []
+
+
+@pytest.mark.mpi
+@pytest.mark.slow
+def test_workers_run_on_cores_of_their_own(school):
+    if len(os.sched_getaffinity(0)) < 2:
+        pytest.skip("needs two cores")
+    look = "import os, time\nprint('cores', sorted(os.sched_getaffinity(0)))\ntime.sleep(5)\n"
+    school.add("ada", look)
+    school.add("bob", look)
+    answer = school.grade("--workers", 2)
+    assert answer.returncode == 0, answer.stderr
+    used = []
+    for document in school.results().values():
+        (line,) = [line for line in document["output"].splitlines() if "cores [" in line]
+        used.append(set(json.loads(line.partition("cores ")[2])))
+    assert used[0] and used[1] and not used[0] & used[1]
+
+
+@pytest.mark.parametrize(
+    "arguments, words",
+    [
+        (("--workers", 10_000), "at most"),
+        (("--workers", 0), "at least 1"),
+        (("--profile", "none"), "there is no profile 'none'"),
+        (("-np", 1000), "-np must be in"),
+        (("--slurm-option", "partition=x"), "--slurm-option has no meaning"),
+        (("--require-sandbox", "vault"), "vault"),
+    ],
+)
+def test_wrong_usage_is_one_sentence(school, arguments, words):
+    school.add("ada")
+    answer = school.grade(*arguments)
+    assert answer.returncode == 2 and words in answer.stderr
+    assert "Traceback" not in answer.stderr and answer.stderr.count("\n") == 1
+    assert not (school.out / "results").exists()
+
+
+def test_out_must_lie_outside_the_class(school):
+    school.add("ada")
+    school.out = school.folder / "out"
+    answer = school.grade()
+    assert answer.returncode == 2 and "outside" in answer.stderr
+    assert not school.out.exists()

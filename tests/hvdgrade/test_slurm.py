@@ -1,0 +1,117 @@
+"""A class through a real Slurm: one job a submission, also when the side that waits is killed."""
+
+import os
+import signal
+
+import pytest
+
+from hvdgrade import slurm
+
+pytestmark = [pytest.mark.slurm, pytest.mark.mpi, pytest.mark.slow]
+
+
+@pytest.fixture
+def on_slurm(school, slurm_cluster):
+    """The class, and the arguments and environment with which it is graded on the cluster."""
+    pytest.importorskip("submitit", reason="needs submitit: pip install submitit")
+    yield school, slurm_cluster
+    slurm_cluster.run("scancel", "--user=root")
+
+
+def test_a_class_is_graded_by_jobs(on_slurm):
+    school, cluster = on_slurm
+    ranks = min(2, os.cpu_count())
+    school.add("ada", "import os\nprint('rank', os.environ['OMPI_COMM_WORLD_RANK'])\n")
+    school.add("=cmd()", "#!/bin/sh\necho no Python\n")
+    school.add_sleeper("Zoë K", 1)
+    school.add("none")
+    (school.folder / "none" / "assessment.py").unlink()
+    options = ("-np", ranks, "--slurm", "--slurm-option", "comment=course")
+    # Neither the batch nor a job imports what lies in the folder where it was started.
+    elsewhere = school.folder.parent / "elsewhere"
+    elsewhere.mkdir()
+    for module in ("submitit", "hvdgrade", "rich"):
+        (elsewhere / f"{module}.py").write_text("raise SystemExit('imported')")
+    answer = school.grade(*options, cwd=elsewhere, **cluster.environment)
+    assert answer.returncode == 0, answer.stderr
+    results = school.results()
+    assert {id: document["status"] for id, document in results.items()} == {
+        "ada": "graded",
+        "Zoë K": "graded",
+        "=cmd()": "not_gradable",
+        "none": "not_gradable",
+    }
+    assert all(f"rank {rank}" in results["ada"]["output"] for rank in range(ranks))
+    jobs = cluster.run("scontrol", "show", "jobs", "--oneliner").splitlines()
+    jobs = [job for job in jobs if f"JobName={slurm.job_name(school.out)}" in job]
+    assert len(jobs) == 3 and all("Comment=course" in job for job in jobs)
+    assert cluster.run("squeue", "--noheader") == ""
+    assert (school.out / "index.html").exists() and school.processes() == []
+
+    before = school.files()
+    assert school.grade(*options, "--regrade", **cluster.environment).returncode == 0
+    assert not set(before.items()) & set(school.files().items())
+
+
+def test_kill_9_and_an_interrupt_lose_nothing(on_slurm):
+    school, cluster = on_slurm
+    students = {f"student{number}" for number in range(5)}
+    for number, student in enumerate(sorted(students)):
+        school.add_sleeper(student, 3) if number % 2 else school.add(student)
+    arguments = ("--slurm", "--workers", 1)
+    batch = school.start(*arguments, **cluster.environment)
+    school.wait_for(lambda: school.files())
+    batch.kill()
+    batch.communicate()
+    # The jobs do not need the side that waits: they go on.
+    kept = school.files()
+    school.wait_for(lambda: len(school.files()) > len(kept))
+    kept = school.files()
+
+    # The next batch ends the old jobs before it submits new ones for what is left.
+    jobs = ("squeue", "--noheader", "--format=%F")
+    old = set(cluster.run(*jobs).split())
+    batch = school.start(*arguments, **cluster.environment)
+    school.wait_for(lambda: set(cluster.run(*jobs, "--states=RUNNING").split()) - old)
+    assert not set(cluster.run(*jobs).split()) & old
+    batch.send_signal(signal.SIGINT)
+    _, stderr = batch.communicate(timeout=200)
+    assert batch.returncode == 3 and "the same command goes on" in stderr
+    assert cluster.run("squeue", "--noheader") == ""
+    assert school.processes() == []
+
+    kept |= school.files()
+    answer = school.grade(*arguments, **cluster.environment)
+    assert answer.returncode == 0, answer.stderr
+    assert set(school.results()) == students
+    assert {document["status"] for document in school.results().values()} == {"graded"}
+    assert {name: school.files()[name] for name in kept} == kept
+    assert school.processes() == []
+
+
+def test_what_slurm_refuses_is_one_sentence(on_slurm):
+    school, cluster = on_slurm
+    school.add("ada")
+    answer = school.grade("--slurm", "--slurm-option", "partition=none", **cluster.environment)
+    assert answer.returncode == 2 and "sbatch refused the jobs" in answer.stderr
+    assert "Traceback" not in answer.stderr
+    answer = school.grade("--slurm", "--slurm-option", "partition", **cluster.environment)
+    assert answer.returncode == 2 and "must be KEY=VALUE" in answer.stderr
+
+
+def test_a_job_that_vanishes_is_a_fault_not_a_zero(on_slurm):
+    school, cluster = on_slurm
+    school.add_sleeper("ada", 300)
+    batch = school.start("--slurm", **cluster.environment)
+    school.wait_for(lambda: any("sleep" in p.name() for p in school.processes()))
+    cluster.run("scancel", "--user=root")
+    stdout, stderr = batch.communicate(timeout=200)
+    assert batch.returncode == 3 and "1 grader faults" in stdout, stderr
+    assert "ended without a result" in school.results()["ada"]["reason"]
+    assert list((school.out / "running").iterdir()) == []  # the job has cleared up after itself
+
+
+def test_without_slurm_it_says_so(school, tmp_path):
+    school.add("ada")
+    answer = school.grade("--slurm", PATH=str(tmp_path))
+    assert answer.returncode == 2 and "no sbatch on PATH" in answer.stderr
