@@ -1,0 +1,190 @@
+"""One grading at a time: starts it, says how far it is, ends it. All that is known of the last one."""
+
+import json
+import math
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import tomllib
+from pathlib import Path
+
+from hvdgrade.jupyter import lifeline
+from hvdgrade.profile import PROFILES
+
+TAIL_BYTES = 1 << 20  # of the progress; its last lines say all
+SHOWN_EPOCHS = 200
+SHOWN = ("status", "reason", "verdict", "score", "max_score")
+SHOWN_CHECK = ("title", "state", "points", "max_points", "rationale")
+
+
+class Busy(Exception):
+    """Another grading is running."""
+
+
+class Runner:
+    """Grades for one server. Its files lie in a folder that ends with `close`."""
+
+    def __init__(self):
+        self.folder = Path(tempfile.mkdtemp(prefix="hvdgrade-assess-"))  # readable by us alone
+        self.process: subprocess.Popen | None = None
+        self.request: dict = {}
+        self.number = 0  # of gradings so far
+        self.started = 0.0
+        self.cancelled = False
+
+    @property
+    def running(self) -> bool:
+        return self.process is not None and self.process.poll() is None
+
+    def start(self, path: str, source: bytes, ranks: int, profile: str) -> None:
+        """Grade `source`, which was read from `path`. Raises Busy while another grading runs."""
+        if self.running:
+            raise Busy
+        shutil.rmtree(self.place, ignore_errors=True)  # the last grading's
+        self.number += 1
+        self.place.mkdir()
+        script = self.place / "submission" / Path(path).name
+        script.parent.mkdir()
+        script.write_bytes(source)
+        self.request = {"path": path, "ranks": ranks, "profile": profile}
+        self.cancelled, self.started = False, time.monotonic()
+        with (self.place / "log").open("w") as log:
+            self.process = subprocess.Popen(
+                [
+                    sys.executable, "-m", lifeline.__name__, str(script), "-np", str(ranks),
+                    "--profile", profile, "--json", str(self.place / "result.json"),
+                    "--html", str(self.place / "report.html"),
+                    "--progress", str(self.place / "progress"),
+                ],
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,  # Ctrl-C in the server's terminal is for the server
+                # A learner's own random.py beside the notebook is not the grader's.
+                env={**os.environ, "PYTHONSAFEPATH": "1"},
+            )  # fmt: skip
+
+    @property
+    def place(self) -> Path:
+        """The folder of the last grading."""
+        return self.folder / str(self.number)
+
+    @property
+    def report(self) -> Path:
+        return self.place / "report.html"
+
+    def cancel(self) -> None:
+        """Ask the grading to end, if one runs. `status` says when it has."""
+        if self.running:
+            self.cancelled = True
+            self.process.stdin.close()
+
+    def close(self) -> None:
+        """End the grading, wait until nothing is left of it, and remove the files."""
+        self.cancel()
+        if self.process:
+            self.process.wait(3 * lifeline.PATIENCE_SECONDS)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def status(self) -> dict:
+        """What the panel shows; `state` is idle, running, cancelling, cancelled, done or failed."""
+        document = {
+            "state": "idle",
+            "number": self.number,
+            "seconds": 0.0,
+            "progress": progress(self.place / "progress"),
+            "result": None,
+            "report": False,
+            "message": "",
+            **self.request,
+        }
+        if self.running:
+            document["state"] = "cancelling" if self.cancelled else "running"
+            document["seconds"] = time.monotonic() - self.started
+        elif self.process:
+            document["result"] = result(self.place / "result.json")
+            document["report"] = self.report.is_file()
+            if document["result"]:
+                document["state"] = "done"
+            elif self.cancelled:
+                document["state"] = "cancelled"
+            else:
+                document["state"] = "failed"
+                document["message"] = last_words(self.place / "log", self.process.returncode)
+        return document
+
+
+def rules() -> dict:
+    """What can be chosen: the profiles, each with a line about it, and the largest number of ranks."""
+    tables = tomllib.loads(PROFILES.read_text())
+    titles = {name: table["title"] for name, table in tables.items() if "title" in table}
+    return {"profiles": titles, "max_ranks": tables["common"]["max_ranks"]}
+
+
+def progress(path: Path) -> dict:
+    """All that the grader has said so far in one object: a later event overrides an earlier one.
+
+    `title` is what it is doing, in its own words. Seconds and limit are the stage's, epochs the submission's.
+    """
+    said: dict = {}
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - TAIL_BYTES))
+            lines = file.read().splitlines()
+    except FileNotFoundError:
+        return said
+    for line in lines:
+        event = read_json(line)  # None for a line that is cut off
+        if not isinstance(event, dict):
+            continue
+        running = event.get("stage") == "running"
+        if event.get("stage") != said.get("stage"):
+            said |= {"seconds": None, "limit": None}
+            if running:
+                said["epochs"] = []
+        if not running:
+            event.pop("epochs", None)  # of the grader's own measurement or of its probe
+        said |= event
+        if (text := str(event.get("text"))).endswith("..."):
+            said["title"] = text.removesuffix("...").strip()
+    if isinstance(said.get("epochs"), list):
+        said["epochs"] = said["epochs"][-SHOWN_EPOCHS:]
+    return said
+
+
+def result(path: Path) -> dict | None:
+    """What the panel shows of the result document."""
+    try:
+        document = read_json(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    if not isinstance(document, dict):
+        return None
+    shown = {key: document.get(key) for key in SHOWN}
+    shown["checks"] = [
+        {key: check.get(key) for key in SHOWN_CHECK} for check in document.get("checks", [])
+    ]
+    return shown
+
+
+def read_json(text: bytes):
+    """The value, None for what is no JSON. A number that browsers do not know becomes None too."""
+
+    def number(digits: str) -> float | None:
+        return value if math.isfinite(value := float(digits)) else None
+
+    try:
+        return json.loads(text, parse_float=number, parse_constant=lambda name: None)
+    except ValueError:  # UnicodeDecodeError is one
+        return None
+
+
+def last_words(log: Path, code: int) -> str:
+    """The last line that the grader printed, without its name."""
+    lines = log.read_text(errors="replace").split("\n") if log.is_file() else []
+    said = [line.strip() for line in lines if line.strip()]
+    words = said[-1].removeprefix("hvdgrade: ")[:500] if said else ""
+    return words or f"the grader ended with code {code} and said nothing."
