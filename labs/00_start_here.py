@@ -15,7 +15,7 @@
 # | [7: CIFAR-10 and the assessment](07_cifar10_assessment.ipynb) | five optimizers in a race against time; then the grader measures you |
 #
 # Do them in this order: each uses what the one before has shown. The time is yours, for reading, thinking and exercises; the
-# computer works for ten minutes of it at most.
+# computer works for about ten minutes of it at most (`labs/README.md` has the minutes of each).
 
 # %% [markdown]
 # ## How a lab works

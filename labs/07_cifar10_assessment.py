@@ -71,7 +71,7 @@ print(serial.read_text())
 rules = tomllib.loads((ROOT / "assessment" / "profiles.toml").read_text())
 target, points = rules["cpu"], rules["points"]
 print(f"train      {target['train_accuracy']:.2f}   on 10,000 training images drawn for your run")
-print(f"held out   {target['heldout_accuracy']:.2f}   on all 10,000")
+print(f"held out   {target['heldout_accuracy']:.2f}   on 5,000 that your run is not shown")
 print(f"in         {target['consecutive_epochs']} consecutive epochs")
 print(f"within     start-up + {target['budget_serial_epochs']} epochs of one process")
 print(f"points     {points}")
@@ -465,7 +465,8 @@ prediction = None  # seconds; your guess, before you run the next cell
 handed_in, profile = script, "cpu"
 if QUICK:
     handed_in, profile = practice, "dli"
-    print("A quick run hands in the practice script, with 2,000 of 50,000 images: it must fail.")
+    practice.write_text(f"import sys\n\nsys.argv += ['--epochs', '1']\n{practice.read_text()}")
+    print("A quick run hands in the practice script, for one epoch of 2,000 images: it must fail.")
 code, report = exercises.hand_in(handed_in, WORK / "report.json", profile=profile)
 
 # %% [markdown]
@@ -528,6 +529,8 @@ for check in report.get("checks", []):
 # |---|---|---|
 # | every rank runs and records | the output of the practice run; a recorder under `if hvd.rank() == 0` | 4 |
 # | ranks train one model | `DistributedOptimizer`, the broadcast; for Keras the module you import | 4 |
+# | gradients are exchanged | is the optimizer that steps the one that `DistributedOptimizer` returned? | 4 |
+# | ranks learn from each other, N ranks train as one would | gradients averaged in each step; randomness of your own | 3 |
 # | ranks read different data | `rank=` and `size=` of `Batches` | 3 |
 # | equal steps, whole epochs | your own slicing of the data | 3 |
 # | accuracy reached in time | batch size, rate, warmup; what else your machine is doing | 5, 6 |
