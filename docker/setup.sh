@@ -14,7 +14,8 @@ venv=.venv
 stop() { printf 'setup: %s\n' "$*" >&2; exit 1; }
 
 # What is installed, as one hash: a warm run compares it and is done.
-wanted=$(cat pyproject.toml docker/constraints.txt docker/setup.sh docker/build_horovod.sh | sha256sum | cut -d' ' -f1)
+button=$(find assessment/hvdgrade/labextension assessment/hvdgrade/jupyter/hvdgrade.json -type f | sort)   # copied below
+wanted=$(cat pyproject.toml docker/constraints.txt docker/setup.sh docker/build_horovod.sh $button | sha256sum | cut -d' ' -f1)
 if [ "$(cat $venv/.complete 2>/dev/null)" = "$wanted $PWD" ] && $venv/bin/python -c 'import hvdlab' 2>/dev/null; then
     exit 0
 fi
@@ -71,6 +72,12 @@ fi
 # The kernel that the notebooks name; a server outside this environment finds it with --user, see notebooks/.
 $venv/bin/python -m ipykernel install --sys-prefix --name hvdlab --display-name "Course lab (hvdlab)" >/dev/null 2>&1 ||
     stop "the kernel of the notebooks cannot be registered: run '$venv/bin/python -m ipykernel install --sys-prefix --name hvdlab' and read what it says."
+
+# The Assess button, where JupyterLab looks for it: a wheel brings these files there, an editable install does not.
+mkdir -p $venv/share/jupyter/labextensions $venv/etc/jupyter/jupyter_server_config.d
+rm -rf $venv/share/jupyter/labextensions/hvdgrade-assess
+cp -r assessment/hvdgrade/labextension $venv/share/jupyter/labextensions/hvdgrade-assess
+cp assessment/hvdgrade/jupyter/hvdgrade.json $venv/etc/jupyter/jupyter_server_config.d/
 
 # --- Horovod ---------------------------------------------------------------------------------------
 docker/build_horovod.sh $venv/bin/python
