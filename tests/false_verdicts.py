@@ -1,0 +1,104 @@
+"""Does any submission ever get a verdict that it should not? Grades all fixtures again and again.
+
+    .venv/bin/python tests/false_verdicts.py OUT --runs 20 [--only NAME ...]
+
+Each round is tests/hvdgrade/test_submissions.py as it stands; what it saw is kept as
+OUT/RUN/NAME.json, and a second call goes on where the first one stopped. At the end come the
+separation table (submission x check, over all rounds) and every deviation from what was expected.
+Twenty rounds take hours. Not a test: pytest does not run it.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+ROOT = Path(__file__).parents[1]
+TEST = "tests/hvdgrade/test_submissions.py::test_each_submission_gets_its_own_verdict"
+SUBMISSIONS = ROOT / "tests" / "fixtures" / "submissions"
+CHECKS = "ran replicas exchange flow equivalence shards steps targets".split()
+FACES = {
+    "pass": "[green]+[/]",
+    "partial": "[yellow]/[/]",
+    "fail": "[red]-[/]",
+    "skipped": "[dim].[/]",
+    "error": "[red]![/]",
+}
+
+
+def grade_missing(names: list[str], folder: Path) -> None:
+    """Grade what has no result in `folder` yet."""
+    folder.mkdir(parents=True, exist_ok=True)
+    missing = [name for name in names if not (folder / f"{name}.json").exists()]
+    if missing:
+        tests = [f"{TEST}[{name}]" for name in missing]
+        command = [sys.executable, "-m", "pytest", "-q", "--no-header", "--tb=no", *tests]
+        subprocess.run(
+            command,
+            cwd=ROOT,
+            env={**os.environ, "HVDGRADE_KEEP": str(folder.resolve())},
+            stdout=sys.stderr,
+            timeout=600 * len(missing),
+        )
+
+
+def separation(results: dict[str, list[dict]]) -> Table:
+    """How each submission fared in each check; several signs where rounds differed."""
+    table = Table(box=None, header_style="dim", padding=(0, 1))
+    table.add_column("submission")
+    for check in [*CHECKS, "stop cause", "verdict", "rounds", "as expected"]:
+        table.add_column(check)
+    for name, rounds in results.items():
+        documents = [one["document"] for one in rounds]
+        states = [{c["id"]: c["state"] for c in document["checks"]} for document in documents]
+        signs = [
+            " ".join(FACES[state] for state in sorted({s[check] for s in states if check in s}))
+            for check in CHECKS
+        ]
+        stops = {document["resources"].get("stop_cause", "") for document in documents}
+        verdicts = Counter(document["verdict"] or document["status"] for document in documents)
+        said = ", ".join(sorted(verdicts))
+        good = sum(not one["deviations"] for one in rounds)
+        table.add_row(name, *signs, " ".join(sorted(stops)), said, str(len(rounds)), str(good))
+    return table
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("out", type=Path, help="folder of the results")
+    parser.add_argument("--runs", type=int, default=20, help="rounds (default 20)")
+    parser.add_argument("--only", nargs="+", metavar="NAME", help="these submissions")
+    args = parser.parse_args()
+    names = sorted(path.name for path in SUBMISSIONS.iterdir() if path.is_dir())
+    if unknown := set(args.only or []) - set(names):
+        parser.error(f"there is no submission {', '.join(sorted(unknown))} in {SUBMISSIONS}")
+    names = args.only or names
+
+    results: dict[str, list[dict]] = {name: [] for name in names}
+    deviations = []
+    for run in range(1, args.runs + 1):
+        grade_missing(names, args.out / str(run))
+        for name in names:
+            path = args.out / str(run) / f"{name}.json"
+            if path.exists():
+                results[name].append(json.loads(path.read_text()))
+                deviations += [(run, name, what) for what in results[name][-1]["deviations"]]
+            else:
+                deviations.append((run, name, "no result: skipped here, or the grader failed"))
+    console = Console(width=None if sys.stdout.isatty() else 180)
+    console.print(separation(results))
+    verdicts = sum(len(rounds) for rounds in results.values())
+    console.print(f"{verdicts} gradings, {len(deviations)} deviations from what is expected")
+    for run, name, what in deviations:
+        console.print(f"  round {run}, {name}: {what}", markup=False, highlight=False)
+    return bool(deviations)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,274 @@
+"""The readers of what a submission leaves, fed with thousands of damaged and hostile inputs.
+
+Nothing may come out but what is documented: arrays or a ValueError, a number or None, plain text. What
+is tried follows from fixed seeds, so a failure can be repeated: its message has the number of the case.
+"""
+
+import io
+import json
+import math
+import random
+import tracemalloc
+import zipfile
+
+import numpy as np
+import pytest
+
+from hvdgrade import checks, evaluate, observe
+
+SMALL = {"linear.bias": (3,), "linear.weight": (2, 4)}  # in place of the network's 392,106 weights
+TAGS = [b"[1,0]<stdout>: ", b"[1,1]<stderr>: ", b"[" + b"9" * 5000 + b",7]<stderr>: "]
+WORDS = [  # what means something to one of the readers
+    *(b"Traceback (most recent call last):", b"Fatal Python error: Aborted", b"\n", b"\r\n", b" "),
+    *(b"Current thread 0x1 (most recent call first):", b"Thread 0x2 (most recent call first):"),
+    *(
+        b'  File "/x/assessment.py", line 7 in <module>',
+        b'  File "", line 99 in ',
+        b"ValueError: x",
+    ),
+    *(b"[1," + b"8" * 5000 + b"]<stderr>: Thread 0x1", "[1,\u0664]<stderr>: Thread 0x".encode()),
+    *(b"\x1b[31m", b"\x00", b"\xff\xfe", "\u202e\u2028\x85".encode(), b"\x1b]0;x\x07", b"<b>"),
+    *(b'{"epoch": 0, "steps": 24}', b'{"epoch": 1, "steps": 1e999}', b'{"epoch": [1]}', b"[]"),
+    *(b'{"epoch": 0, "steps": ' + b"9" * 5000 + b"}", b'{"epoch": NaN}', b"null", b'"', b"{", b"}"),
+    *(b"[" * 3000, b'{"a":' * 3000, b'{"epoch": true, "steps": -1}', b'{"epoch": 0, "steps": "x"}'),
+]
+HEADERS = [  # of an array: (descr, fortran_order, shape) as text
+    ("'<f4'", "False", "(999999999999,)"),
+    ("'<f4'", "False", "(2147483648,)"),
+    ("'<f4'", "False", "(268435456,)"),
+    ("'<f4'", "True", "(65536, 65536)"),
+    ("'<f4'", "False", "(-3,)"),
+    ("'<f4'", "False", "(0, 9999999999)"),
+    ("'<f4'", "False", "(3.0,)"),
+    ("'<f4'", "False", "3"),
+    ("'<f4'", "False", "(" + "1, " * 100 + ")"),
+    ("'<f4'", "7", "(3,)"),
+    ("'|O'", "False", "(3,)"),
+    ("'<U999999999'", "False", "(3,)"),
+    ("'|V1000000000'", "False", "(3,)"),
+    ("[('x', '<f4', (1000, 1000, 1000))]", "False", "(3,)"),
+    ("[('x', '|O')]", "False", "(3,)"),
+    ("'>f4'", "False", "(3,)"),
+    ("'nonsense'", "False", "(3,)"),
+    ("None", "False", "(3,)"),
+    ("{}", "False", "(3,)"),
+    ("'<M8[s]'", "False", "(3,)"),
+    ("(" * 200 + ")" * 200, "False", "(3,)"),
+    ("'<f4', 'more': 1", "False", "(3,)"),
+    ("'<f4'", "False", "(3,"),
+    ("'''", "False", "(3,)"),
+    ("\t\n  '<f4'\n\t x", "False", "(3L,)"),
+]
+
+
+def mutated(content: bytes, rng: random.Random) -> bytes:
+    """`content` after a few damages: flipped, lost, doubled, exchanged, foreign bytes."""
+    content = bytearray(content)
+    for _ in range(rng.randint(1, 4)):
+        start = rng.randrange(len(content) + 1)
+        end = min(len(content), start + rng.choice((1, 1, 2, 4, 16, 200)))
+        match rng.randrange(7):
+            case 0 if start < len(content):
+                content[start] ^= 1 << rng.randrange(8)
+            case 1:
+                del content[start:end]
+            case 2:
+                content[start:start] = content[start:end]
+            case 3:
+                content[start:end] = rng.randbytes(end - start)
+            case 4:
+                content[start:end] = rng.choice((b"\x00", b"\xff")) * (end - start)
+            case 5:
+                content[start:start] = rng.choice(WORDS)
+            case 6 if rng.random() < 0.3:
+                del content[start:]
+    return bytes(content)
+
+
+def npy(array) -> bytes:
+    file = io.BytesIO()
+    np.lib.format.write_array(file, np.asarray(array))
+    return file.getvalue()
+
+
+def npy_with(descr: str, fortran: str, shape: str, version: int = 1) -> bytes:
+    text = f"{{'descr': {descr}, 'fortran_order': {fortran}, 'shape': {shape}, }}\n".encode()
+    length = len(text).to_bytes(2 if version == 1 else 4, "little")
+    return b"\x93NUMPY" + bytes([version, 0]) + length + text + bytes(12)
+
+
+def archive(members: list[tuple[str, bytes]], compression=zipfile.ZIP_STORED) -> bytes:
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", compression) as zipped:
+        for name, content in members:
+            zipped.writestr(name, content)
+    return file.getvalue()
+
+
+@pytest.fixture
+def small_network(monkeypatch) -> dict[str, bytes]:
+    """The members of a good weights file, with a network so small that much of it is headers."""
+    monkeypatch.setattr(evaluate, "WEIGHTS", SMALL)
+    arrays = {name: np.ones(shape, np.float32) for name, shape in SMALL.items()}
+    arrays["examples_read"] = np.arange(5, dtype=np.int32)
+    return {f"{name}.npy": npy(array) for name, array in arrays.items()}
+
+
+def read(content: bytes, path, case) -> bool:
+    """Whether a weights file is accepted; anything but a ValueError fails the test."""
+    path.write_bytes(content)
+    try:
+        arrays, examples = evaluate.read_weights(path)
+    except ValueError as error:
+        assert str(error), case
+        return False
+    except Exception as error:
+        raise AssertionError(f"case {case}: {type(error).__name__}: {error}") from error
+    assert {name: array.shape for name, array in arrays.items()} == SMALL, case
+    assert all(a.dtype == np.float32 and np.isfinite(a).all() for a in arrays.values()), case
+    assert examples.dtype == np.int64 and examples.ndim == 1, case
+    return True
+
+
+def test_a_damaged_archive_is_refused_or_read(small_network, tmp_path):
+    good = {kind: archive([*small_network.items()], kind) for kind in (0, zipfile.ZIP_DEFLATED)}
+    assert all(read(content, tmp_path / "w.npz", "good") for content in good.values())
+    refused = 0
+    for case in range(3000):
+        rng = random.Random(case)
+        refused += not read(mutated(rng.choice([*good.values()]), rng), tmp_path / "w.npz", case)
+    assert 1000 < refused < 3000  # some damages do not matter, most do
+
+
+def test_a_damaged_array_in_a_sound_archive_is_refused_or_read(small_network, tmp_path):
+    refused = 0
+    for case in range(3000):
+        rng = random.Random(case)
+        members = dict(small_network)
+        for name in rng.sample([*members], rng.randint(1, 2)):
+            members[name] = mutated(members[name], rng)
+        if rng.random() < 0.1:
+            members[rng.choice(("../x.npy", "/etc/x", "linear.weight", "a" * 60_000))] = b"x"
+        refused += not read(archive([*members.items()]), tmp_path / "w.npz", case)
+    assert 1000 < refused < 3000
+
+
+@pytest.mark.parametrize("header", HEADERS, ids=range(len(HEADERS)))
+@pytest.mark.parametrize("name", ["linear.bias.npy", "examples_read.npy", "other.npy"])
+def test_an_array_that_claims_too_much_takes_no_memory(small_network, tmp_path, header, name):
+    for version in (1, 2, 3):
+        members = {**small_network, name: npy_with(*header, version)}
+        tracemalloc.start()
+        try:
+            assert not read(archive([*members.items()]), tmp_path / "w.npz", (header, version))
+            assert tracemalloc.get_traced_memory()[1] < 2 * evaluate.MAX_UNPACKED_BYTES
+        finally:
+            tracemalloc.stop()
+
+
+def test_an_archive_that_is_also_something_else_is_refused_or_read(small_network, tmp_path):
+    good = archive([*small_network.items()])
+    for before in (npy(np.zeros(3)), b"\x93NUMPY", b"\x80\x04.", b"#!/bin/sh\n", b"PK\x05\x06"):
+        read(before + good, tmp_path / "w.npz", before)
+        read(good + before, tmp_path / "w.npz", before)
+
+
+def test_an_archive_with_doubled_and_countless_members_is_refused_or_read(small_network, tmp_path):
+    members = [*small_network.items()]
+    with pytest.warns(UserWarning, match="Duplicate name"):
+        doubled = archive(
+            [*members, ("linear.bias.npy", b"no array"), ("linear.bias", b"no array")]
+        )
+    assert not read(doubled, tmp_path / "w.npz", "doubled")
+    countless = [(f"{number}.npy", b"") for number in range(20_000)]
+    assert not read(archive(members + countless), tmp_path / "w.npz", "countless")
+
+
+def lines(rng: random.Random) -> bytes:
+    """Something like a record, or like the tagged output of two ranks; mostly damaged."""
+    good = [json.dumps({"epoch": n, "seconds": 1.5, "steps": 24}).encode() for n in range(3)]
+    if rng.random() < 0.5:
+        parts = rng.sample([*good, *rng.sample(WORDS, 5)], rng.randint(1, 8))
+    else:
+        parts = [rng.choice(TAGS[:2]) + rng.choice(WORDS) for _ in range(rng.randint(1, 12))]
+    content = b"\n".join(parts)
+    return mutated(content, rng) if rng.random() < 0.7 else content
+
+
+def test_a_damaged_record_tells_sensible_steps_or_nothing(tmp_path):
+    weights = [observe.Weights(0, epoch, 1.0 + epoch, tmp_path, "") for epoch in range(3)]
+    seen = observe.Observation(1, weights=weights)
+    path = tmp_path / "rank-0-record.jsonl"
+    told = 0
+    for case in range(3000):
+        path.write_bytes(lines(random.Random(case)))
+        for epoch in range(3):
+            steps = evaluate.steps_recorded(path, epoch)
+            assert steps is None or (type(steps) is int and 0 < steps <= 1_000_000), case
+            told += steps is not None
+        for entry in observe.reported(tmp_path, seen):
+            assert entry["epoch"] in (0, 1, 2), case
+            assert all(type(n) in (int, float) for n in entry["reported"].values()), case
+            assert len(json.dumps(entry)) < 20_000, case
+    assert told > 300
+    assert evaluate.steps_recorded(tmp_path / "missing", 0) is None
+
+
+def printed(content: bytes, path) -> observe.Output:
+    path.write_bytes(content)
+    output = observe.Output()
+    with open(path, "rb") as file:
+        while not output.closed:
+            output.read(file)
+    return output
+
+
+def test_damaged_output_becomes_plain_text_and_stacks_or_nothing(tmp_path):
+    found = 0
+    for case in range(3000):
+        rng = random.Random(case)
+        content = lines(rng) if rng.random() < 0.9 else rng.randbytes(3000)
+        if rng.random() < 0.1:  # written past mpirun, which would have put a tag before each line
+            content += b"\n" + rng.choice([b"", *TAGS]) + rng.choice(WORDS) + b"\n"
+        output = printed(content, tmp_path / "printed")
+        assert output.bytes == len(content), case
+        text = output.text()
+        assert all(c in "\n\t" or c.isprintable() for c in text), case
+        stacks = observe.stacks(text)
+        assert all(type(rank) is int and stack for rank, stack in stacks.items()), case
+        error = checks.last_error(text)
+        assert len(error) < 10_000 and "\n" not in error, case
+        waiting = checks.where_they_wait(observe.Observation(2, stacks=stacks))
+        assert bool(waiting) == bool(stacks), case
+        found += bool(stacks) + bool(error)
+    assert found > 100
+
+
+def test_endless_output_is_counted_and_not_kept(tmp_path):
+    (tmp_path / "printed").write_bytes(b"[1,0]<stdout>: \xf0\x9f\x98\x80 \x1b[2J" * 1_000_000)
+    output = observe.Output()
+    tracemalloc.start()
+    try:
+        with open(tmp_path / "printed", "rb") as file:
+            while not output.closed:
+                output.read(file)
+        text = output.text()
+        assert tracemalloc.get_traced_memory()[1] < 16 << 20
+    finally:
+        tracemalloc.stop()
+    assert output.bytes == (tmp_path / "printed").stat().st_size
+    assert len(text) < observe.KEEP_OUTPUT_BYTES + 100 and "bytes left out" in text
+
+
+def test_the_comparisons_of_finite_weights_give_numbers(monkeypatch):
+    """Zero, huge and tiny weights are finite, and yet their norms need not be."""
+    monkeypatch.setattr(evaluate, "WEIGHTS", SMALL)
+    values = [0.0, 1e-45, 1e-20, 1.0, -3e38, 3e38]
+    networks = [{n: np.full(s, value, np.float32) for n, s in SMALL.items()} for value in values]
+    for one in networks:
+        for other in networks:
+            largest, where = evaluate.difference(one, other)
+            assert (largest > 0) == bool(where) and not math.isnan(largest)
+            for third in networks:
+                apart = evaluate.distance([one, one], [[other, other], [third, third]])
+                assert apart >= 0, "nan"
