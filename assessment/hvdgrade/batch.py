@@ -19,7 +19,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from hvdgrade import cleanup, profile, roster
+from hvdgrade import cleanup, profile, roster, sandbox
 from hvdgrade.export import UNGRADED, load, printable
 from hvdgrade.slots import worker_slots
 from hvdgrade.worker import FOLDERS, Grader, Settings, Task, is_kept, keep, key, ungraded, write
@@ -61,7 +61,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help="end a grader that takes longer: a fault, nobody's zero (default 1800)",
     )
-    add("--require-sandbox", metavar="TIER", help="refuse to grade in a weaker sandbox than TIER")
+    add(
+        "--require-sandbox",
+        choices=sandbox.TIERS,
+        metavar="TIER",
+        help=f"refuse to grade in a weaker sandbox: {', '.join(sandbox.TIERS)}",
+    )
     add("--regrade", action="store_true", help="grade again what has a result already")
     add("--slurm", action="store_true", help="one Slurm job a submission, through submitit")
     add(
@@ -151,11 +156,9 @@ def checked(args: argparse.Namespace) -> tuple[profile.Profile, Settings]:
     if args.slurm_option and not args.slurm:
         raise Refused("--slurm-option has no meaning without --slurm.")
     if args.require_sandbox and not args.slurm:  # on a cluster its nodes decide, each for itself
-        from hvdgrade import sandbox
-
         try:
             sandbox.choose(args.require_sandbox)
-        except (sandbox.SandboxUnavailable, ValueError) as error:
+        except sandbox.SandboxUnavailable as error:
             raise Refused(str(error)) from None
     settings = Settings(
         out,

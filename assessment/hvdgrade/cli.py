@@ -10,7 +10,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from hvdgrade import profile, report
+from hvdgrade import profile, report, sandbox
 from hvdgrade.grading import grade
 
 PASS, FAIL, NOT_GRADABLE, GRADER_FAULT = range(4)
@@ -39,8 +39,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--require-sandbox",
+        choices=sandbox.TIERS,
         metavar="TIER",
-        help="refuse to grade in a weaker sandbox than TIER (hvdgrade doctor shows the tiers)",
+        help=f"refuse to grade in a weaker sandbox: {', '.join(sandbox.TIERS)}",
     )
 
 

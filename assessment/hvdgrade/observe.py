@@ -102,7 +102,7 @@ def observe(
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     started = seen.started = time.monotonic()
     process = jail.start()
-    activity = Activity(started)
+    activity, disk_bytes = Activity(started), 0
     with selectors.DefaultSelector() as selector:
         os.set_blocking(process.stdout.fileno(), False)
         selector.register(process.stdout, selectors.EVENT_READ)
@@ -124,6 +124,7 @@ def observe(
                 seen.max_rss_bytes = max(seen.max_rss_bytes, activity.rss_bytes)
                 seen.torch_seen = seen.torch_seen or any(map(has_torch, ranks.values()))
                 jail.network_bytes()  # the last reading outlives the run
+                disk_bytes = jail.disk_bytes()
                 epochs = max((w.epoch + 1 for w in seen.weights), default=0)
                 tell(
                     f"{now - started:3.0f} s of {limit:.0f} s, {epochs} epochs recorded",
@@ -136,7 +137,7 @@ def observe(
                 seen.stop_cause = "output_flood"
             elif hit := jail.limit_hit():
                 seen.stop_cause = hit
-            elif jail.disk_bytes() > MAX_DISK_BYTES:
+            elif disk_bytes > MAX_DISK_BYTES:
                 seen.stop_cause = "disk_full"
             elif now - started > limit:
                 seen.stop_cause = "timeout"

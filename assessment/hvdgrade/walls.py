@@ -21,11 +21,14 @@ import psutil
 from hvdgrade.cgroup import Cgroup, machine_memory
 from hvdgrade.folders import not_for_everyone, remove_tree
 from hvdgrade.visible import gpus, hidden, packages, readable, search_path
+from hvdlab.hardware import usable_cores
 
 INSIDE = Path("/run/hvdlab")  # where bubblewrap puts what is the submission's own
 USERS = range(61184, 61184 + 1024)  # of these numbers systemd, too, takes users for one service
 
-MEMORY_SHARE = 0.8  # of the machine's, for all jails together
+MEMORY_SHARE = (
+    0.8  # of the machine's, for all jails together: each gets as large a part as of cores
+)
 LEAST_ADDRESS_SPACE = 8 << 30  # of one process: TensorFlow alone reserves 3.2, PyTorch 1.2
 MAX_FILE_BYTES = 1 << 30
 TMPFS_BYTES = {"/tmp": 256 << 20, "/dev/shm": 1 << 30, "home": 256 << 20, "work": 256 << 20}
@@ -80,13 +83,15 @@ class Sandbox:
         ranks: number of ranks that are expected; with it grows the number of processes.
         data: a folder for each rank.
         memory_bytes: for all processes together (with cgroups), or for those of one rank.
-            Default: 80 % of the machine's memory.
+            Default: 80 % of the machine's memory, or less in proportion where a batch has given
+            this grader a part of the cores.
     """
 
     def __init__(self, tier: Tier, ranks: int, data: list[Path], memory_bytes: int | None = None):
         self.tier, self.ranks = tier, ranks
         self.host_data = [path.resolve() for path in data]
-        self.memory = memory_bytes or int(MEMORY_SHARE * machine_memory())
+        cores = usable_cores() / (os.cpu_count() or 1)
+        self.memory = memory_bytes or int(MEMORY_SHARE * machine_memory() * min(1, cores))
         self.processes = 512 + 128 * ranks  # threads count, and a framework starts many
         self.bubblewrap = tier.name.startswith("bubblewrap")
         self.folder = self.user = self.slot = self.cgroup = None
