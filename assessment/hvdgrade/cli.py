@@ -6,6 +6,7 @@ import json
 import signal
 import sys
 import time
+import traceback
 from pathlib import Path
 
 from rich.console import Console
@@ -80,6 +81,13 @@ def main(arguments: list[str] | None = None) -> int:
         return args.main(args)
     except KeyboardInterrupt:
         print("hvdgrade: interrupted; everything it started has been ended", file=sys.stderr)
+        return GRADER_FAULT
+    except Exception:  # a mistake of ours must not look like exit code 1, a fail
+        traceback.print_exc()
+        print(
+            "hvdgrade: this is a fault of the grader; please report the lines above",
+            file=sys.stderr,
+        )
         return GRADER_FAULT
 
 

@@ -170,6 +170,8 @@ class Jail:
             "PYTHONFAULTHANDLER": "1",  # SIGABRT prints each rank's Python stack
             "TF_CPP_MIN_LOG_LEVEL": "3",
         }
+        if gpus := os.environ.get("CUDA_VISIBLE_DEVICES"):  # a batch divides them among its graders
+            variables["CUDA_VISIBLE_DEVICES"] = gpus
         if self.shared_memory:
             variables["OMPI_MCA_btl_sm_backing_directory"] = str(self.shared_memory)
         else:
@@ -198,16 +200,21 @@ class Jail:
         return found
 
     def rank_processes(self) -> dict[int, psutil.Process]:
-        """The ranks' processes, as far as they run: rank -> process."""
-        ranks: dict[int, psutil.Process] = {}
+        """The ranks' processes, as far as they run: rank -> process.
+
+        A daemon that a rank has started has its variables too: the one that has worked most is it.
+        """
+        ranks: dict[int, tuple[float, psutil.Process]] = {}
         for process in self.processes():
             try:
                 rank = process.environ().get("OMPI_COMM_WORLD_RANK", "")
+                worked = sum(process.cpu_times()[:2])
             except psutil.Error:
                 continue
-            if rank.isdigit():
-                ranks.setdefault(int(rank), process)  # parents come before their children
-        return ranks
+            # Parents come before their children: of two that have done nothing it is the parent.
+            if rank.isdigit() and worked > ranks.get(int(rank), (-1.0,))[0]:
+                ranks[int(rank)] = worked, process
+        return {rank: process for rank, (_, process) in ranks.items()}
 
     def network_bytes(self) -> int | None:
         """Bytes over the loopback of the submission's own network since its start, up to its end.

@@ -85,7 +85,7 @@ def ask(request: dict, profile: Profile, data: Path, seed: int) -> dict:
     request = {"data": str(data), "seed": seed, **request}
     try:
         process = subprocess.run(
-            [sys.executable, "-m", "hvdgrade.evaluate"],
+            [sys.executable, "-P", "-m", "hvdgrade.evaluate"],  # no module from a student's folder
             input=json.dumps(request),
             capture_output=True,
             text=True,

@@ -23,6 +23,7 @@ FLOW = "ranks learn from each other"
 EQUIVALENCE = "N ranks train as one would"
 
 OFFICIAL_KERAS_MODULES = ("horovod.tensorflow.keras", "horovod.keras")
+UNMOVED = 1e9  # the distance of runs that go nowhere
 ALONE = "one rank only: nothing to compare, and nothing distributed to give points for"
 # Of all gradients of the network, in float32.
 GRADIENT_BYTES = 4 * sum(prod(shape) for name, shape in WEIGHTS.items() if not is_statistic(name))
@@ -146,9 +147,13 @@ def check_equivalence(
     if stopped := did_not_come_through(probe, found):
         return Check("equivalence", EQUIVALENCE, "fail", points, *stopped, {}, depends)
     evidence = {"distance": found["distance"], "difference_of_ranks": found["replicas"]}
+    if found["distance"] >= UNMOVED:
+        said = "the weights do not move in a short run, so there is nothing to compare"
+        help = "the schedule must begin to learn within the first steps"
+        return Check("equivalence", EQUIVALENCE, "fail", points, said, help, evidence, depends)
     said = (
-        f"weights of {ranks} ranks with a batch each, and of the same with all {ranks} batches each, "
-        f"differ by {found['distance']:.1e}"
+        f"weights of {ranks} ranks with a batch each, and with all {ranks} batches each, differ by "
+        f"{found['distance']:.1e} of the way they go"
     )
     if found["distance"] <= rules.equivalence_tolerance:
         return Check("equivalence", EQUIVALENCE, "pass", points, said, "", evidence, depends)

@@ -5,7 +5,7 @@ import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
-PROFILES = Path(__file__).parents[1] / "profiles.toml"
+PROFILES = Path(__file__).with_name("profiles.toml")  # a link to the one beside the README
 
 
 class UnknownProfile(Exception):

@@ -9,7 +9,6 @@ gone at the end, with every job.
 
 import os
 import shutil
-import signal
 import socket
 import subprocess
 import time
@@ -22,6 +21,7 @@ import psutil
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "squeue", "scancel", "sinfo")
 START_SECONDS = 60
+END_SECONDS = 30
 SEARCH = f"/usr/sbin:/sbin:{os.environ.get('PATH', os.defpath)}"
 CONFIG = """\
 ClusterName=test
@@ -104,7 +104,7 @@ def running(folder: Path) -> Iterator[Cluster]:
     daemons = []
 
     def start(*command: str) -> None:
-        # stdin stays ours: its log goes to a file, so that a failure can be read.
+        # What it prints goes to a file, so that a failure can be read.
         with open(folder / f"{command[0]}.out", "wb") as log:
             daemons.append(
                 psutil.Popen(
@@ -131,7 +131,7 @@ def running(folder: Path) -> Iterator[Cluster]:
         wait_for(lambda: "idle" in idle(cluster), daemons, folder)
         yield cluster
     finally:
-        end(daemons, folder)
+        end(cluster, daemons)
 
 
 def idle(cluster: Cluster) -> str:
@@ -163,15 +163,25 @@ def wait_for(condition, daemons: list[psutil.Popen], folder: Path) -> None:
         time.sleep(0.2)
 
 
-def end(daemons: list[psutil.Popen], folder: Path) -> None:
-    """End the daemons, and the job steps: their daemons have SLURM_CONF of ours."""
+def end(cluster: Cluster, daemons: list[psutil.Popen]) -> None:
+    """End all jobs, then the daemons, then whatever of theirs is left."""
+    try:
+        cluster.run("scancel", f"--user={os.geteuid()}")
+        deadline = time.monotonic() + END_SECONDS
+        while cluster.run("squeue", "--noheader") and time.monotonic() < deadline:
+            time.sleep(0.2)
+    except subprocess.SubprocessError:
+        pass  # it did not start, or hangs
     for daemon in reversed(daemons):
-        daemon.terminate()
+        if daemon.poll() is None:
+            daemon.terminate()
     psutil.wait_procs(daemons, timeout=10)
     for process in psutil.process_iter():
         try:
-            ours = process.environ().get("SLURM_CONF") == str(folder / "slurm.conf")
+            # A job step's daemon overwrites its environment, but writes into the log of the cluster.
+            ours = process.environ().get("SLURM_CONF") == cluster.environment["SLURM_CONF"]
+            ours = ours or any(Path(f.path).parent == cluster.folder for f in process.open_files())
             if ours and process.pid != os.getpid():
-                process.send_signal(signal.SIGKILL)
+                process.kill()
         except psutil.Error:
             continue
