@@ -38,7 +38,17 @@ def grade_missing(names: list[str], folder: Path) -> None:
     missing = [name for name in names if not (folder / f"{name}.json").exists()]
     if missing:
         tests = [f"{TEST}[{name}]" for name in missing]
-        command = [sys.executable, "-m", "pytest", "-q", "--no-header", "--tb=no", *tests]
+        command = [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "-m",
+            "mpi",
+            "--no-header",
+            "--tb=no",
+            *tests,
+        ]
         subprocess.run(
             command,
             cwd=ROOT,
