@@ -45,10 +45,13 @@ def read_script(path: Path) -> bytes:
         raise NotGradable(
             f"{path} cannot be read ({error.strerror}): hand in a plain file."
         ) from None
-    with os.fdopen(file, "rb") as opened:
+    try:
         if not stat.S_ISREG(os.fstat(file).st_mode):
             raise NotGradable(f"{path} is not a plain file: hand in one file named {SCRIPT}.")
-        source = opened.read(MAX_SCRIPT_BYTES + 1)
+        with open(file, "rb", closefd=False) as opened:
+            source = opened.read(MAX_SCRIPT_BYTES + 1)
+    finally:
+        os.close(file)
     if len(source) > MAX_SCRIPT_BYTES:
         raise NotGradable(
             f"{path} is larger than {MAX_SCRIPT_BYTES} bytes: a script is expected, no data."

@@ -28,6 +28,8 @@ from hvdgrade.observe import Observation
 from hvdgrade.probe import Probe
 from hvdgrade.profile import Profile
 
+EPOCH_SECONDS = 15.0  # that the evaluation may take for each epoch beyond its own limit
+
 
 class GraderFault(Exception):
     """Something went wrong on the grader's side: never the submission's zero."""
@@ -83,19 +85,20 @@ def evaluate_probe(probe: Probe, profile: Profile, data: Path, seed: int) -> dic
 def ask(request: dict, profile: Profile, data: Path, seed: int) -> dict:
     """The answer of `hvdgrade.evaluate`, in a fresh process. Raises GraderFault."""
     request = {"data": str(data), "seed": seed, **request}
+    seconds = profile.evaluation_seconds + EPOCH_SECONDS * len(request.get("epochs", ()))
     try:
         process = subprocess.run(
             [sys.executable, "-P", "-m", "hvdgrade.evaluate"],  # no module from a student's folder
             input=json.dumps(request),
             capture_output=True,
             text=True,
-            timeout=profile.evaluation_seconds,
+            timeout=seconds,
         )
         if process.returncode:
             raise GraderFault(f"the evaluation failed: {process.stderr.strip()[-500:]}")
         return json.loads(process.stdout)
     except subprocess.TimeoutExpired:
-        raise GraderFault(f"the evaluation took over {profile.evaluation_seconds:.0f} s") from None
+        raise GraderFault(f"the evaluation took over {seconds:.0f} s") from None
     except json.JSONDecodeError:
         raise GraderFault("the evaluation gave no answer") from None
 

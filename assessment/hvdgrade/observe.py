@@ -27,12 +27,14 @@ POLL_SECONDS = 0.05
 SAMPLE_SECONDS = 1.0
 MAX_WEIGHTS_BYTES = 8 << 20  # the network has 1.6 MB of weights, an epoch 0.4 MB of indices
 MAX_RECORD_BYTES = 1 << 20
+MAX_EPOCHS = 100  # each costs the evaluation some seconds
 KEEP_OUTPUT_BYTES = 200_000
 MAX_OUTPUT_BYTES = 20 << 20
 # A rank that works computes: it uses processor time, and most of it outside the kernel. One that
 # waits sleeps, or polls, which is nearly all system calls (Horovod: 80 %; training: under 20 %).
 IDLE_SHARE = 0.05  # of one core
 WAITING_USER_PART = 0.5  # of its processor time
+WORK_BYTES = 1 << 20  # taken, printed or written within a second
 
 # Why a run ended. "ended" alone is a run that came to its own end with exit code 0.
 STOP_CAUSES = (
@@ -119,12 +121,11 @@ def observe(
                     seen.exit_code = 0
                     break
             if now - sampled >= SAMPLE_SECONDS:
-                ranks = jail.rank_processes()
-                activity.sample(now, ranks)
+                ranks, disk_bytes = jail.rank_processes(), jail.disk_bytes()
+                activity.sample(now, ranks, output.bytes + disk_bytes)
                 seen.max_rss_bytes = max(seen.max_rss_bytes, activity.rss_bytes)
                 seen.torch_seen = seen.torch_seen or any(map(has_torch, ranks.values()))
                 jail.network_bytes()  # the last reading outlives the run
-                disk_bytes = jail.disk_bytes()
                 epochs = max((w.epoch + 1 for w in seen.weights), default=0)
                 tell(
                     f"{now - started:3.0f} s of {limit:.0f} s, {epochs} epochs recorded",
@@ -205,14 +206,17 @@ class Activity:
         self.last = now  # when work was last seen
         self.previous: dict[int, tuple[float, float]] = {}
         self.at = now
-        self.rss_bytes = 0
+        self.rss_bytes = self.written = 0
 
     def note(self, now: float) -> None:
         self.last = now
 
-    def sample(self, now: float, ranks: dict[int, psutil.Process]) -> None:
-        """Compare each rank's processor time with the last sample's."""
-        times, self.rss_bytes = {}, 0
+    def sample(self, now: float, ranks: dict[int, psutil.Process], written: int) -> None:
+        """Compare each rank's processor time with the last sample's, and what all have written.
+
+        Who takes memory, prints or writes to the disk works in the kernel most of the time.
+        """
+        times, before, self.rss_bytes = {}, (self.rss_bytes, self.written), 0
         for process in ranks.values():
             try:
                 cpu = process.cpu_times()
@@ -226,6 +230,9 @@ class Activity:
             busy = user + system > IDLE_SHARE * (now - self.at)
             if busy and user > WAITING_USER_PART * (user + system):
                 self.last = now
+        self.written = written
+        if max(self.rss_bytes - before[0], written - before[1]) > WORK_BYTES:
+            self.last = now
         self.previous, self.at = times, now
 
 
@@ -251,6 +258,11 @@ def collect(jail: Jail, evidence: Path, seen: Observation, seconds: float) -> bo
             for name in os.listdir(directory):
                 match = re.fullmatch(r"epoch-(\d{3})\.npz", name)
                 if not match or (rank, int(match[1])) in known:
+                    continue
+                if int(match[1]) >= MAX_EPOCHS:
+                    note = f"rank {rank}: {name} is one epoch too many: the grader looks at {MAX_EPOCHS}"
+                    if not seen.refused:
+                        seen.refused.append(note)
                     continue
                 copy = evidence / f"rank-{rank}-{name}"
                 if not copy_file(directory, name, copy, MAX_WEIGHTS_BYTES):
@@ -301,11 +313,14 @@ def copy_file(directory: int, name: str, destination: Path, limit: int) -> bool:
         file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=directory)
     except OSError:
         return False
-    with os.fdopen(file, "rb") as source:
+    try:
         status = os.fstat(file)
         if not stat.S_ISREG(status.st_mode) or status.st_size > limit:
             return False
-        destination.write_bytes(source.read(limit))
+        with open(file, "rb", closefd=False) as source:
+            destination.write_bytes(source.read(limit))
+    finally:
+        os.close(file)
     return True
 
 
@@ -329,7 +344,7 @@ def stacks(output: str) -> dict[int, str]:
     found: dict[int, list[str]] = {}
     reading: set[int] = set()
     for line in output.splitlines():
-        match = re.match(r"\[\d+,(\d+)\]<std(?:err|out)>: ?(.*)", line)
+        match = re.match(r"\[\d+,(\d{1,4})\]<std(?:err|out)>: ?(.*)", line)
         if not match:
             continue
         rank, text = int(match[1]), match[2]
