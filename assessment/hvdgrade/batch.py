@@ -63,7 +63,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add(
         "--require-sandbox",
-        choices=sandbox.TIERS,
         metavar="TIER",
         help=f"refuse to grade in a weaker sandbox: {', '.join(sandbox.TIERS)}",
     )
