@@ -42,3 +42,6 @@ adasum = {"optimizer": SGD(), "op": hvd.Adasum}
 raises(ValueError, "3 ranks", hvd.DistributedOptimizer, process_set=sets[2], **adasum)
 raises(ValueError, "needs all ranks", hvd.DistributedOptimizer, process_set=mine, **adasum)
 hvd.DistributedOptimizer(**adasum)
+
+# A rank that ends takes Horovod down on all: the broadcasts of the other sets come first.
+hvd.allreduce(0.0)
