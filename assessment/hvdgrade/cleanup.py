@@ -18,7 +18,7 @@ import psutil
 
 GRACE_SECONDS = 15.0  # for a grader that is asked to end: it ends the submission and clears up
 WORK = "hvdgrade-batch-"
-PR_SET_CHILD_SUBREAPER = 36
+PR_SET_CHILD_SUBREAPER, PR_GET_CHILD_SUBREAPER = 36, 37
 
 
 def work_folder() -> Path:
@@ -78,9 +78,16 @@ def end_and_clear(folders: list[Path]) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def adopt_orphans() -> None:
-    """What a killed grader leaves becomes a child of ours instead of init's, see `end_orphans`."""
-    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+def adopt_orphans(adopt: bool = True) -> bool:
+    """What those that we start leave behind becomes a child of ours instead of init's, or no longer.
+
+    Returns whether it did before. Who adopts must also bury: see `end_orphans`.
+    """
+    prctl = ctypes.CDLL(None, use_errno=True).prctl
+    before = ctypes.c_int()
+    prctl(PR_GET_CHILD_SUBREAPER, ctypes.byref(before), 0, 0, 0)
+    prctl(PR_SET_CHILD_SUBREAPER, int(adopt), 0, 0, 0)
+    return bool(before.value)
 
 
 def end_orphans(graders: set[int]) -> None:

@@ -4,7 +4,6 @@
 kernel: processes, bytes on the loopback of its network, limits that were hit.
 """
 
-import ctypes
 import fcntl
 import json
 import os
@@ -17,7 +16,7 @@ from pathlib import Path
 
 import psutil
 
-from hvdgrade import sandbox
+from hvdgrade import cleanup, sandbox
 from hvdgrade.folders import bytes_in, remove_tree
 from hvdgrade.walls import Sandbox
 from hvdlab import launch
@@ -25,7 +24,6 @@ from hvdlab import launch
 SCRIPT = "assessment.py"
 MAX_SCRIPT_BYTES = 64_000
 START_SECONDS = 30
-PR_SET_CHILD_SUBREAPER = 36
 NS_GET_USERNS = 0xB701
 
 
@@ -113,8 +111,6 @@ class Jail:
         if not here.works:
             raise sandbox.SandboxUnavailable(f"{self.tier} does not work here: {here.reason}")
         self.views_enforced, self.network_isolated = here.views_enforced, here.network_isolated
-        # Orphans of the submission become our children instead of init's, so that none gets lost.
-        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         self.bystanders = set(psutil.Process().children(recursive=True))
         self.process = self.first = self.shared_memory = None
         self.network: list[int] = []  # file descriptors of its namespace
@@ -128,6 +124,8 @@ class Jail:
         script = self.box.folder / "work" / SCRIPT
         script.write_bytes(self.source)
         script.chmod(0o644)
+        # Orphans of the submission become our children instead of init's, so that none gets lost.
+        self.adopted_before = cleanup.adopt_orphans()
         return self
 
     def start(self) -> subprocess.Popen:
@@ -199,7 +197,7 @@ class Jail:
             top = psutil.Process(self.process.pid)
             found += [top, *(p for p in top.children(recursive=True) if p not in found)]
         except (psutil.Error, AttributeError):
-            pass
+            cleanup.adopt_orphans(self.adopted_before)
         return found
 
     def rank_processes(self) -> dict[int, psutil.Process]:
@@ -291,3 +289,7 @@ class Jail:
             self.box.__exit__()
             if self.shared_memory:
                 remove_tree(self.shared_memory)
+            psutil.wait_procs(
+                [p for p in psutil.Process().children() if p not in self.bystanders], timeout=1
+            )
+            cleanup.adopt_orphans(self.adopted_before)

@@ -219,6 +219,18 @@ def test_a_jail_that_is_left_early_leaves_nothing(tier, tmp_path):
         assert folder.exists() and all(group.exists() for group in groups)
     assert not folder.exists() and not any(group.exists() for group in groups)
     assert set(psutil.Process().children(recursive=True)) <= before
+    # Afterwards whoever held it no longer adopts, nor has to bury, what others leave behind.
+    orphan = subprocess.run(
+        ["sh", "-c", "sleep 60 >/dev/null 2>&1 & echo $!"],
+        capture_output=True,
+        text=True,
+        timeout=10,
+    )
+    orphan = psutil.Process(int(orphan.stdout))
+    try:
+        assert orphan.ppid() != os.getpid()
+    finally:
+        orphan.kill()
 
 
 def test_whoever_kills_the_grader_ends_the_submission(tier, tmp_path):
