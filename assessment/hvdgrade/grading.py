@@ -82,7 +82,14 @@ def grade(
     finally:
         tell("")
     return report.result(
-        path, source, rules, ranks, rounds=rounds, seconds=time.monotonic() - began, **facts
+        path,
+        source,
+        rules,
+        ranks,
+        rounds=rounds,
+        decisive=decisive(rounds) if rounds else None,
+        seconds=time.monotonic() - began,
+        **facts,
     )
 
 

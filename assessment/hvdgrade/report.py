@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from hvdgrade import hints, sandbox
+from hvdgrade import __version__, hints, sandbox
 from hvdgrade.profile import Profile
 
 SCHEMA = "hvdgrade/1"
@@ -51,16 +51,16 @@ def result(
     status: str = "graded",
     reason: str = "",
     rounds: list | None = None,
+    decisive=None,
     seconds: float = 0.0,
 ) -> dict:
     """The JSON document; `status` graded, not_gradable or infrastructure_error.
 
-    `rounds` are those of `hvdgrade.grading`; with a status other than graded they are left out.
+    `rounds` are those of `hvdgrade.grading`, and `decisive` is the one that stands for all; with a
+    status other than graded they are left out.
     """
-    from hvdgrade import __version__, grading
-
     rounds = rounds if rounds and status == "graded" else []
-    one = grading.decisive(rounds) if rounds else None
+    one = decisive if rounds else None
     judgement = one.judgement if one else None
     document = {
         "schema": SCHEMA,
