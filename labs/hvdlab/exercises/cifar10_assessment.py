@@ -8,7 +8,7 @@ import sys
 import threading
 from pathlib import Path
 
-from hvdlab.exercises import NotYet, right
+from hvdlab.exercises import NotYet, call, right
 from hvdlab.exercises.conversion import unconverted
 
 COLUMNS = {
@@ -144,16 +144,8 @@ def _which(found, expected):
 
 
 def _call(function, *arguments):
-    """Call a learner's function; what goes wrong in it becomes a sentence."""
-    try:
-        return function(*arguments)
-    except NotImplementedError:
-        raise
-    except Exception as error:
-        given = ", ".join(_short(a) for a in arguments)
-        raise NotYet(
-            f"{function.__name__}({given}) ends with {type(error).__name__}: {error}"
-        ) from error
+    given = ", ".join(_short(a) for a in arguments)
+    return call(function, *arguments, name=f"{function.__name__}({given})")
 
 
 def _number(function, *arguments) -> float:

@@ -48,7 +48,7 @@ def test_right_answers_pass(capsys):
         (lambda ranks, epochs, budget: ranks * epochs / budget, "divide by them"),
         (lambda ranks, epochs, budget: min(1, epochs / ranks / budget), "do not cut it off"),
         (lambda ranks, epochs, budget: None, "returns None"),
-        (lambda ranks, epochs, budget: epochs / nothing, "ends with NameError"),  # noqa: F821
+        (lambda ranks, epochs, budget: epochs / nothing, "raises NameError"),  # noqa: F821
     ],
 )
 def test_a_wrong_efficiency_is_named(answer, said):
@@ -70,7 +70,7 @@ def test_a_wrong_efficiency_is_named(answer, said):
         (lambda output: rows(output) or None, r"no rows, \[\]"),
         (lambda output: [{**r, "loss": r["seconds"]} for r in rows(output)], "loss of epoch 0 is 1.3"),
         (lambda output: None, "a list of dicts is expected"),
-        (lambda output: re.match(LINE, output)[1], "ends with TypeError"),
+        (lambda output: re.match(LINE, output)[1], "raises TypeError"),
     ],
 )  # fmt: skip
 def test_wrong_rows_are_named(answer, said):
@@ -89,7 +89,7 @@ def test_wrong_rows_are_named(answer, said):
         (lambda rows: seconds_to_target(rows, lambda r: r["heldout_accuracy"] >= 0.70), "training accuracy"),
         (lambda rows: rows[-1]["seconds"], "expected 30.0, you return 40.0"),
         (lambda rows: "30 s" if rows else None, "a number is expected"),
-        (lambda rows: seconds_to_target(rows) if rows else rows[0], "ends with IndexError"),
+        (lambda rows: seconds_to_target(rows) if rows else rows[0], "raises IndexError"),
     ],
 )  # fmt: skip
 def test_a_wrong_judgement_is_named(answer, said):

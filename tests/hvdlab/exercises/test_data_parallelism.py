@@ -46,7 +46,7 @@ def test_the_mean_over_all_examples_is_right(capsys):
         (lambda g, m: g[0], r"the mean over the 8 examples is \[2, 12\]\.$"),
         (lambda g, m: None, "returns None"),
         (lambda g, m: 3.0, r"returns the shape \(\)"),
-        (lambda g, m: g[5], "combine ends with IndexError"),
+        (lambda g, m: g[5], "combine raises IndexError"),
         (lambda g, m: np.dot(m, np.stack(g)) / sum(m), "but not for 2 x 3 matrices"),
         (in_place, "work on a copy"),
     ],
