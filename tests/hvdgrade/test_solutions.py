@@ -34,7 +34,7 @@ def test_the_reference_solution_passes(framework, tmp_path, real_cifar10_folder)
     assert last["train_accuracy"] >= 0.75 and last["heldout_accuracy"] >= 0.70
 
 
-@pytest.mark.parametrize("framework", ["torch", "keras"])
+@pytest.mark.parametrize("framework", ["torch", pytest.param("keras", marks=pytest.mark.thorough)])
 def test_the_serial_script_fails(framework, tmp_path, real_cifar10_folder):
     code, document = grade(ASSESSMENT / framework / "assessment.py", tmp_path / "r")
     assert (code, document["verdict"]) == (1, "fail")
