@@ -96,7 +96,7 @@ def _half(said, package: str, name: str) -> Answer:
     """Can Horovod's half for a framework be imported, and was it built for this version?"""
     found = said[package].answer()
     if not found:
-        return Answer(WARNING, f"not tried: {package} cannot be imported", install(package))
+        return Answer(WARNING, f"not tried: {package} cannot be imported", build_horovod())
     half = found.get("horovod") or {"error": f"the import failed: {said[package].last_words()}"}
     built = built_for(package)
     other = f"built for {name} {built}, and {found['version']} is installed"
