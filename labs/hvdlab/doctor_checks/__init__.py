@@ -35,14 +35,24 @@ class Said(NamedTuple):
     why: str = ""  # why there is no exit code
 
     def answer(self) -> dict:
-        """The last line of JSON that a probe printed; {} without one."""
-        lines = [line for line in self.out.splitlines() if line.startswith("{")]
-        return json.loads(lines[-1]) if lines else {}
+        """What a probe told: its last line of JSON; {} without one."""
+        return (json_lines(self.out) or [{}])[-1]
 
     def last_words(self) -> str:
         """The line that most likely says why it failed: the last one of stderr, else of stdout."""
         lines = [line.strip() for line in (self.err.strip() or self.out.strip()).splitlines()]
         return self.why or (lines[-1] if lines else f"exit code {self.code} without a word")
+
+
+def json_lines(text: str) -> list:
+    """The objects among the lines of an output, which may hold the words of others too."""
+    found = []
+    for line in text.splitlines():
+        try:
+            found.append(json.loads(line))
+        except ValueError:
+            pass
+    return [one for one in found if isinstance(one, dict)]
 
 
 # --- commands that mend ----------------------------------------------------------------------------

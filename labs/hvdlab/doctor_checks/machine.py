@@ -7,8 +7,18 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from . import FAILURE, OK, WARNING, Answer, build_horovod, human, install, quoted, sudo
-from .surroundings import container_name, slurm_tasks
+from hvdlab.doctor_checks import (
+    FAILURE,
+    OK,
+    WARNING,
+    Answer,
+    build_horovod,
+    human,
+    install,
+    quoted,
+    sudo,
+)
+from hvdlab.doctor_checks.surroundings import container_name, slurm_tasks
 
 # Open MPI 5.0.11 asks for a file of this size there for each rank ("Space Requested: 16777216 B").
 SHM_A_RANK = 16 << 20

@@ -42,6 +42,8 @@ def horovod(framework: str) -> dict:
     flags = ("mpi", "gloo", "nccl", "cuda")
     try:
         hvd = importlib.import_module(f"horovod.{framework}")
+        if not hasattr(hvd, "init"):  # horovod.torch without its extension only prints a warning
+            return {"error": f"Horovod's build has skipped {framework}, its extension is not there"}
         built = {flag: bool(getattr(hvd, f"{flag}_built")()) for flag in flags}
     except Exception as error:  # whatever a broken build raises
         return {"error": f"{type(error).__name__}: {error}"}

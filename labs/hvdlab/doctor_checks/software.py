@@ -11,7 +11,7 @@ import site
 import sys
 from pathlib import Path
 
-from . import (
+from hvdlab.doctor_checks import (
     BIN,
     CHECKOUT,
     FAILURE,
@@ -86,23 +86,16 @@ def shadowing(said) -> Answer:
 
 def compiler(said) -> Answer:
     """What building Horovod needs; running it needs none of it."""
-    name = os.environ.get("CXX", "g++")
-    seen, missing = [], []
-    for key, package in (("c++", "g++"), ("cmake", "cmake")):
-        answer = said[key]
-        if answer.code == 0:
-            seen.append(
-                f"{name if key == 'c++' else key} {version(answer.out) or answer.out.strip()}"
-            )
-        else:
-            missing.append((name if key == "c++" else key, package, answer.last_words()))
-    if not missing:
-        return Answer(OK, ", ".join(seen))
-    program, package, why = missing[0]
-    text = f"{program} does not run ({why}): needed only to build Horovod"
-    return Answer(
-        WARNING, text, install("cmake") if package == "cmake" else system_package(package)
-    )
+    seen = []
+    for key, name, mend in (
+        ("c++", os.environ.get("CXX", "g++"), system_package("g++")),
+        ("cmake", "cmake", install("cmake")),
+    ):
+        if said[key].code != 0:
+            text = f"{name} does not run ({said[key].last_words()}): needed only to build Horovod"
+            return Answer(WARNING, text, mend)
+        seen.append(f"{name} {version(said[key].out)}")
+    return Answer(OK, ", ".join(seen))
 
 
 def kernel(said) -> Answer:

@@ -6,7 +6,7 @@ import os
 import shutil
 from pathlib import Path
 
-from . import BIN, FAILURE, OK, WARNING, Answer, quoted
+from hvdlab.doctor_checks import BIN, FAILURE, OK, WARNING, Answer, quoted
 
 ROOT_VARIABLES = ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM")
 THREADS = (
