@@ -559,6 +559,7 @@ def test_gpus_are_of_use_when_torch_and_horovod_can(torch, state, seen, ranks, m
     said = {
         "nvidia-smi": doctor_checks.Said(0, 2 * GPU, ""),
         "torch": doctor_checks.Said(0, json.dumps(torch), ""),
+        "tensorflow": doctor_checks.Said(1, "", "no such module"),
     }
     answer = machine.gpus(said)
     assert answer.state == state and seen in answer.seen and answer.seen.startswith("2: NVIDIA")

@@ -22,7 +22,7 @@ from hvdlab.doctor_checks.surroundings import container_name, slurm_tasks
 
 # Open MPI 5.0.11 asks for a file of this size there for each rank ("Space Requested: 16777216 B").
 SHM_A_RANK = 16 << 20
-RANK_MEMORY = 2 << 30  # bytes; a rank with TensorFlow or PyTorch and CIFAR-10 needs about half
+RANK_MEMORY = 2 << 30  # bytes
 FREE_DISK = 1 << 30  # bytes
 # Sockets of PyTorch's DataLoader workers lie in TMPDIR, and Linux takes 107 characters: 75 work and
 # 76 end in "AF_UNIX path too long".
@@ -55,9 +55,9 @@ def gpus(said) -> Answer:
 
 
 def usable_gpus(said) -> int:
-    """How many GPUs PyTorch sees and Horovod can reduce on."""
-    torch = said["torch"].answer()
-    return torch.get("gpus", 0) if torch.get("horovod", {}).get("nccl") else 0
+    """How many GPUs a framework sees whose half of Horovod can reduce on them."""
+    found = [said[name].answer() for name in ("torch", "tensorflow")]
+    return max(one.get("gpus", 0) if one.get("horovod", {}).get("nccl") else 0 for one in found)
 
 
 def ranks(said) -> int:
