@@ -191,12 +191,16 @@ def show(findings: list, launch: str | None) -> None:
     console.print(table)
 
     wrong = {state: [f for f in findings if f["state"] == state] for state in (FAILURE, WARNING)}
-    if any(wrong.values()):
-        console.print("\n[bold]What mends it[/], the gravest first:")
+    mends: dict = {}  # one command may mend several rows
     for one in wrong[FAILURE] + wrong[WARNING]:
         if one["mend"]:
-            console.print(f"[{STYLES[one['state']]}]{one['title']}[/]")
-            console.print(f"    {one['mend']}", soft_wrap=True, markup=False)
+            mends.setdefault(one["mend"], []).append(one)
+    if mends:
+        console.print("\n[bold]What mends it[/], the gravest first:")
+    for mend, rows in mends.items():
+        titles = "; ".join(row["title"] for row in rows)
+        console.print(f"[{STYLES[rows[0]['state']]}]{titles}[/]")
+        console.print(f"    {mend}", soft_wrap=True, markup=False)
     if launch:
         console.print("\nThe launch line for this machine:")
         console.print(f"    {launch}", soft_wrap=True, markup=False)

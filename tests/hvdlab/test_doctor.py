@@ -110,6 +110,7 @@ def examine(*arguments, **how) -> SimpleNamespace:
     """What the doctor finds: its exit code, the document, and its checks by id."""
     answer = run_doctor("--json", *arguments, **how)
     assert answer.stdout.startswith("{"), answer.stderr[-3000:]
+    assert "this check itself failed" not in answer.stdout
     document = json.loads(answer.stdout)
     checks = {check["id"]: SimpleNamespace(**check) for check in document["checks"]}
     return SimpleNamespace(code=answer.returncode, document=document, **checks)
@@ -207,13 +208,15 @@ def test_it_can_be_read_in_80_columns_and_its_commands_copied(healthy, monkeypat
         "seen": "a [very] long sentence " * 9,
         "mend": "export LONG=" + "x" * 120,
     }
-    doctor.show([*healthy.document["checks"], broken], healthy.document["launch"])
+    again = {**broken, "id": "disk", "title": "Disk"}
+    doctor.show([*healthy.document["checks"], broken, again], healthy.document["launch"])
     lines = capsys.readouterr().out.splitlines()
     commands = [line.strip() for line in lines if line.startswith("    ")]
-    assert broken["mend"] in commands and healthy.document["launch"] in commands
+    assert commands.count(broken["mend"]) == 1 and "TMPDIR; Disk" in lines
+    assert healthy.document["launch"] in commands
     assert max(len(line) for line in lines if not line.startswith("    ")) <= 80
     assert "a [very] long sentence" in " ".join(lines)
-    assert lines[-1] == "The labs will not run: 1 failure."
+    assert lines[-1] == "The labs will not run: 2 failures."
 
 
 # --- a shell that brings trouble: ranks still work ---------------------------------------------------
@@ -365,7 +368,8 @@ def test_an_mpirun_of_another_mpi_leaves_each_rank_alone(environment, tmp_path):
     path = os.pathsep.join([str(tmp_path), str(place.bin), "/usr/bin", "/bin"])
     found = examine(python=place.python, PATH=path)
     assert found.code == 1
-    assert found.mpi.state == found.mpi4py.state == "failure"
+    assert found.mpi.state == "failure" and found.mpi4py.state == "ok"
+    assert found.mpi.mend == found.allreduce.mend and found.mpi.mend.endswith("openmpi")
     assert "MPICH 5.0.2" in found.mpi.seen and "Open MPI" in found.mpi.seen
     assert found.allreduce.state == "failure"
     assert "each rank believes that it is alone" in found.allreduce.seen
@@ -390,7 +394,17 @@ def test_a_temporary_folder_that_cannot_be_written_is_told(without_tensorflow, t
         assert check.mend == "export TMPDIR=/tmp"
 
 
-def test_a_controller_that_mpirun_does_not_serve_is_told(without_tensorflow):
+def test_a_controller_that_mpirun_does_not_serve_is_told(monkeypatch):
+    monkeypatch.delenv("HOROVOD_CONTROLLER", raising=False)
+    monkeypatch.setenv("HOROVOD_CYCLE_TIME", "2")
+    assert surroundings.variables({}).state == "ok"
+    monkeypatch.setenv("HOROVOD_CONTROLLER", "gloo")
+    answer = surroundings.variables({})
+    assert answer.state == "warning" and answer.mend == "unset HOROVOD_CONTROLLER"
+
+
+@pytest.mark.thorough
+def test_ranks_that_mpirun_does_not_serve_say_why(without_tensorflow):
     found = examine(python=without_tensorflow.python, HOROVOD_CONTROLLER="gloo")
     assert found.code == 1
     assert found.variables.state == "warning" and found.allreduce.state == "failure"

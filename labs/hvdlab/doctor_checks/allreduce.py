@@ -51,7 +51,7 @@ def allreduce(said, limit: float) -> Answer:
         return Answer(OK, f"two ranks, Horovod with {usable[0]}: the sums are right on both")
     if joined and all(line["size"] == 1 for line in joined):
         text = "each rank believes that it is alone: mpirun is of another MPI than Horovod"
-        return Answer(FAILURE, text, fitting())
+        return Answer(FAILURE, text, fitting(said))
     if run.code == 0 and len(sums) == 2:
         return Answer(FAILURE, f"the sums are wrong: {sums}", build_horovod())
     for words, cause, mend in CAUSES:

@@ -63,7 +63,7 @@ def keras(said) -> Answer:
 
 def horovod(said) -> Answer:
     """Is Horovod here, and what was it built with?"""
-    if importlib.util.find_spec("horovod") is None:
+    if folder() is None:
         return Answer(FAILURE, "not installed for this Python", build_horovod())
     halves = [said[name].answer().get("horovod", {}) for name in NAMES]
     working = [half for half in halves if "mpi" in half]
@@ -97,6 +97,8 @@ def _half(said, package: str, name: str) -> Answer:
     found = said[package].answer()
     if not found:
         return Answer(WARNING, f"not tried: {package} cannot be imported", build_horovod())
+    if folder() is None:
+        return Answer(FAILURE, "not tried: Horovod is not installed", build_horovod())
     half = found.get("horovod") or {"error": f"the import failed: {said[package].last_words()}"}
     built = built_for(package)
     other = f"built for {name} {built}, and {found['version']} is installed"
@@ -121,9 +123,10 @@ def built_for(package: str) -> str:
         return ""
 
 
-def folder() -> Path:
-    """Horovod's folder, found without importing it."""
-    return Path(importlib.util.find_spec("horovod").submodule_search_locations[0])
+def folder() -> Path | None:
+    """Horovod's folder, found without importing it; None where it is not installed."""
+    found = importlib.util.find_spec("horovod")
+    return Path(found.submodule_search_locations[0]) if found else None
 
 
 def installed(name: str) -> str:

