@@ -178,6 +178,7 @@ def show(findings: list, launch: str | None) -> None:
             print(f"{one['state']:8} {one['title']:15} {one['seen']}")
             if one["mend"]:
                 print(f"    {one['mend']}")
+        print("\nThe labs will not run: begin with the first failure.")
         return
 
     console = Console(highlight=False)

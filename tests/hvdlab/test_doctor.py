@@ -309,6 +309,26 @@ def test_an_environment_without_anything_gets_sentences(environment):
     assert states(found)["allreduce"] == states(found)["horovod"] == "failure"
 
 
+def test_a_python_outside_of_any_environment_is_told_to_enter_one():
+    # The interpreter from which this environment was made, without the user's packages.
+    base = Path(sys.base_prefix, "bin", Path(sys.executable).resolve().name)
+    found = examine(python=base, PYTHONNOUSERSITE=1)
+    if found.packages.state == "ok":
+        pytest.skip("the base interpreter has the packages of the labs")
+    assert found.code == 1 and "no environment of the labs" in found.packages.seen
+    assert found.packages.mend.endswith(f"source {ROOT}/.venv/bin/activate")
+
+
+def test_a_framework_whose_import_is_slow_is_not_installed_again():
+    late = doctor_checks.Said(None, "", "", "did not end within 5 s", late=True)
+    there = doctor_checks.Said(0, '{"version": "2.21.0"}', "")
+    answer = frameworks.frameworks({"torch": late, "tensorflow": there})
+    assert answer.state == "warning" and "did not end within 5 s" in answer.seen
+    assert answer.mend == "hvdlab doctor --timeout 300"
+    missing = late._replace(why="no such module", late=False)
+    assert "pip install" in frameworks.frameworks({"torch": missing, "tensorflow": there}).mend
+
+
 def test_a_missing_horovod_is_mended_by_its_build(environment):
     found = examine(python=(lacking := environment("tensorflow", "horovod")).python)
     assert found.code == 1 and found.horovod.state == "failure"

@@ -33,6 +33,7 @@ class Said(NamedTuple):
     out: str
     err: str
     why: str = ""  # why there is no exit code
+    late: bool = False  # it was ended at the time limit
 
     def answer(self) -> dict:
         """What a probe told: its last line of JSON; {} without one."""

@@ -28,7 +28,7 @@ CAUSES = (
      "export TMPDIR=/tmp"),
     ("No space left on device", "a disk or /dev/shm is full", "df -h . /tmp /dev/shm"),
     ("MPI_ERR_COMM", "Horovod does not use MPI, and finds no other controller",
-     "unset HOROVOD_CONTROLLER HOROVOD_CPU_OPERATIONS"),
+     "unset HOROVOD_CONTROLLER"),
 )  # fmt: skip
 
 

@@ -49,7 +49,7 @@ def ask(commands, limit: float, **variables: str) -> dict:
                 why = f"did not end within {limit:g} s"
                 end(process)
             code = None if why else process.returncode
-            said[name] = Said(code, _read(out), _read(err), why)
+            said[name] = Said(code, _read(out), _read(err), why, late=bool(why))
     finally:
         for process, out, err in running.values():
             end(process)

@@ -30,7 +30,12 @@ def frameworks(said) -> Answer:
     broken = [f"{name} cannot be imported ({said[name].last_words()})" for name in lacking]
     if there:
         broken.append(f"its labs will not run; found {', '.join(seen)}")
-    return Answer(WARNING if there else FAILURE, "; ".join(broken), install(*lacking))
+    if any(said[name].late for name in lacking):
+        mend = "hvdlab doctor --timeout 300"  # a slow disk, or a busy machine
+    else:
+        again = ["--force-reinstall"] if any(map(installed, lacking)) else []
+        mend = install(*again, *lacking)
+    return Answer(WARNING if there else FAILURE, "; ".join(broken), mend)
 
 
 def keras(said) -> Answer:

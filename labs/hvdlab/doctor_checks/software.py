@@ -38,12 +38,17 @@ def python(said) -> Answer:
         wanted = " to ".join(".".join(map(str, pair)) for pair in PYTHONS)
         make = "make setup" if CHECKOUT is None else f"make -C {quoted(CHECKOUT)} setup"
         return Answer(FAILURE, f"{text}; the labs need {wanted}", f"{make} PYTHON=python3.11")
-    environment = None if CHECKOUT is None else CHECKOUT / ".venv"
-    if environment and (environment / "bin" / "python").exists():
-        if Path(sys.prefix).resolve() != environment.resolve():
-            activate = f"source {quoted(environment / 'bin' / 'activate')}"
-            return Answer(WARNING, f"{text}, which is not the Python of {environment}", activate)
+    ours = None if CHECKOUT is None else CHECKOUT / ".venv"
+    if ours and ours.is_dir() and Path(sys.prefix).resolve() != ours.resolve():
+        return Answer(WARNING, f"{text}, which is not the Python of {ours}", environment())
     return Answer(OK, text)
+
+
+def environment() -> str:
+    """The command that enters the environment of this checkout, made first where there is none."""
+    activate = CHECKOUT / ".venv" / "bin" / "activate"
+    make = "" if activate.is_file() else f"make -C {quoted(CHECKOUT)} setup && "
+    return f"{make}source {quoted(activate)}"
 
 
 def packages(said) -> Answer:
@@ -55,9 +60,8 @@ def packages(said) -> Answer:
         return Answer(OK, ", ".join(needed + wanted))
     state = FAILURE if set(missing) & set(needed) else WARNING
     text = f"not installed for this Python: {', '.join(missing)}"
-    activate = None if CHECKOUT is None else CHECKOUT / ".venv" / "bin" / "activate"
-    if activate and activate.exists() and BIN.resolve() != activate.parent.resolve():
-        return Answer(state, text, f"source {quoted(activate)}")
+    if CHECKOUT and state == FAILURE and sys.prefix == sys.base_prefix:
+        return Answer(state, f"{text}, which is no environment of the labs", environment())
     return Answer(state, text, install(*missing))
 
 

@@ -40,9 +40,13 @@ def threads(said) -> Answer:
             text = f"{name}={value} is no number of threads"
             return Answer(WARNING, text, f"unset {name}")
         if name != "TF_NUM_INTEROP_THREADS" and 2 * int(value) > max(2, cores):
-            text = f"{name}={value}: two ranks with {value} threads each fight for {cores} cores"
+            text = f"{name}={value}: two ranks with {value} threads each, for {_cores(cores)}"
             return Answer(WARNING, text, f"unset {name}")
     return Answer(OK, ", ".join(f"{name}={value}" for name, value in fixed.items()))
+
+
+def _cores(number: int) -> str:
+    return "one core" if number == 1 else f"{number} cores"
 
 
 def variables(said) -> Answer:
