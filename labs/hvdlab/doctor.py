@@ -30,6 +30,7 @@ from hvdlab.doctor_checks import (
     OK,
     WARNING,
     Answer,
+    counted,
     frameworks,
     launchers,
     machine,
@@ -207,14 +208,10 @@ def show(findings: list, launch: str | None) -> None:
         console.print(f"    {launch}", soft_wrap=True, markup=False)
     failures, warnings = len(wrong[FAILURE]), len(wrong[WARNING])
     if failures:
-        console.print(f"\n[bold red]The labs will not run[/]: {_count(failures, 'failure')}.")
+        console.print(f"\n[bold red]The labs will not run[/]: {counted(failures, 'failure')}.")
     else:
-        extra = f", with {_count(warnings, 'warning')}" if warnings else ""
+        extra = f", with {counted(warnings, 'warning')}" if warnings else ""
         console.print(f"\n[bold green]The labs will run[/]{extra}.")
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'s' * (number != 1)}"
 
 
 if __name__ == "__main__":

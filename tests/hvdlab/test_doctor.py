@@ -4,8 +4,6 @@ A broken set-up is a virtual environment that lacks something, or a shell that b
 which the doctor knows nothing. None of its code is replaced.
 """
 
-import argparse
-import ast
 import json
 import os
 import shutil
@@ -22,9 +20,9 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from hvdlab import doctor, doctor_checks, synthetic
+from hvdlab import doctor, synthetic
 from hvdlab.data import DataError, load_cifar10, load_fashion_mnist
-from hvdlab.doctor_checks import frameworks, launchers, machine, surroundings
+from hvdlab.doctor_checks import surroundings
 from hvdlab.doctor_checks.asking import ask
 
 ROOT = Path(__file__).parents[2]
@@ -319,16 +317,6 @@ def test_a_python_outside_of_any_environment_is_told_to_enter_one():
     assert found.packages.mend.endswith(f"source {ROOT}/.venv/bin/activate")
 
 
-def test_a_framework_whose_import_is_slow_is_not_installed_again():
-    late = doctor_checks.Said(None, "", "", "did not end within 5 s", late=True)
-    there = doctor_checks.Said(0, '{"version": "2.21.0"}', "")
-    answer = frameworks.frameworks({"torch": late, "tensorflow": there})
-    assert answer.state == "warning" and "did not end within 5 s" in answer.seen
-    assert answer.mend == "hvdlab doctor --timeout 300"
-    missing = late._replace(why="no such module", late=False)
-    assert "pip install" in frameworks.frameworks({"torch": missing, "tensorflow": there}).mend
-
-
 def test_a_missing_horovod_is_mended_by_its_build(environment):
     found = examine(python=(lacking := environment("tensorflow", "horovod")).python)
     assert found.code == 1 and found.horovod.state == "failure"
@@ -415,22 +403,33 @@ def test_a_temporary_folder_that_cannot_be_written_is_told(without_tensorflow, t
         assert check.mend == "export TMPDIR=/tmp"
 
 
-def test_a_controller_that_mpirun_does_not_serve_is_told(monkeypatch):
-    monkeypatch.delenv("HOROVOD_CONTROLLER", raising=False)
-    monkeypatch.setenv("HOROVOD_CYCLE_TIME", "2")
-    assert surroundings.variables({}).state == "ok"
-    monkeypatch.setenv("HOROVOD_CONTROLLER", "gloo")
-    answer = surroundings.variables({})
-    assert answer.state == "warning" and answer.mend == "unset HOROVOD_CONTROLLER"
-
-
 @pytest.mark.thorough
-def test_ranks_that_mpirun_does_not_serve_say_why(without_tensorflow):
-    found = examine(python=without_tensorflow.python, HOROVOD_CONTROLLER="gloo")
+@pytest.mark.parametrize("name", surroundings.CONTROLLERS)
+def test_ranks_that_mpirun_does_not_serve_fail_indeed(name, without_tensorflow):
+    found = examine(python=without_tensorflow.python, **{name: "gloo"})
     assert found.code == 1
     assert found.variables.state == "warning" and found.allreduce.state == "failure"
-    for check in (found.variables, found.allreduce):
-        assert "unset HOROVOD_CONTROLLER" in check.mend
+    assert found.variables.mend == f"unset {name}"
+
+
+@pytest.mark.slurm
+@pytest.mark.thorough
+@pytest.mark.parametrize("tasks, code", [(1, 1), (2, 0)])
+def test_the_tasks_of_a_real_allocation_are_its_ranks(
+    tasks, code, slurm_cluster, without_tensorflow, data_folder
+):
+    if os.cpu_count() < tasks:
+        pytest.skip("needs two cores")
+    found = examine(
+        python=without_tensorflow.python,
+        before=["salloc", f"--ntasks={tasks}"],
+        HVDLAB_DATA=data_folder,
+        **slurm_cluster.environment | {"PATH": f"{without_tensorflow.bin}:{os.environ['PATH']}"},
+    )
+    assert found.code == code and found.document["ranks"] == tasks
+    for check in (found.slurm, found.allreduce):
+        assert (check.state == "ok") == (tasks == 2), check
+        assert check.mend == ("" if tasks == 2 else surroundings.MORE_TASKS)
 
 
 # --- programs that never end -------------------------------------------------------------------------
@@ -508,99 +507,6 @@ def test_a_doctor_that_is_told_to_end_leaves_no_process(environment, tmp_path, m
     assert marked.processes() == []
 
 
-# --- the parts ---------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "text, named, family",
-    [
-        ("mpirun (Open MPI) 5.0.11\n\nReport bugs to ...", "Open MPI 5.0.11", "Open MPI"),
-        ("mpirun (Open MPI) 4.1.4", "Open MPI 4.1.4", "Open MPI"),
-        ("HYDRA build details:\n    Version:      5.0.2\n", "MPICH 5.0.2", "MPICH"),
-        ("MPICH Version:      4.3.1\nMPICH ABI:  17:0:5", "MPICH 4.3.1", "MPICH"),
-        (
-            "Intel(R) MPI Library for Linux* OS, Version 2021.19.0 Build 20260929 (id: 1821d9b)",
-            "Intel MPI 2021.19.0",
-            "MPICH",
-        ),
-        ("slurm 22.05", "", ""),
-    ],
-)
-def test_launchers_and_libraries_are_told_apart(text, named, family):
-    assert launchers.named(text) == named and launchers.family(text) == family
-
-
-def test_a_check_that_raises_is_a_failure_of_its_own():
-    def check(said):
-        raise KeyError("no such thing")
-
-    row = doctor.finding("x", "X", check, {})
-    assert row["state"] == "failure" and "this check itself failed (KeyError" in row["seen"]
-
-
-@pytest.mark.parametrize(
-    "line, found",
-    [
-        ("import horovod.tensorflow.keras as hvd", True),
-        ("    from horovod.tensorflow.keras import callbacks", True),
-        ("from horovod.tensorflow import keras", True),
-        ("import horovod.keras as hvd", True),
-        ("import horovod.tensorflow as hvd", False),
-        ("import hvdlab.keras.horovod as hvd", False),
-        ("# import horovod.keras as hvd", False),
-    ],
-)
-def test_scripts_with_horovods_own_keras_are_found(line, found, tmp_path, monkeypatch):
-    (tmp_path / "train.py").write_text(f"import os\n{line}\n")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("TF_USE_LEGACY_KERAS", raising=False)
-    answer = frameworks.keras({})
-    assert (answer.state == "warning") == found
-    assert ("line 2" in answer.seen) == found
-    monkeypatch.setenv("TF_USE_LEGACY_KERAS", "1")
-    assert frameworks.keras({}).state == "ok"
-
-
-@pytest.mark.parametrize("value, state", [("1", "ok"), ("0", "warning"), ("many", "warning")])
-def test_threads_that_are_no_number_or_fit(value, state, monkeypatch):
-    for name in surroundings.THREADS:
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("MKL_NUM_THREADS", value)
-    assert surroundings.threads({}).state == state
-
-
-def test_an_allocation_of_one_task_is_a_warning(monkeypatch):
-    monkeypatch.setenv("SLURM_JOB_ID", "7")
-    monkeypatch.setenv("SLURM_NTASKS", "1")
-    assert surroundings.slurm({}).state == "warning"
-    monkeypatch.setenv("SLURM_NTASKS", "4")
-    answer = surroundings.slurm({})
-    assert answer.state == "ok" and "job 7: 4 tasks" in answer.seen
-
-
-GPU = "NVIDIA A100, 40960 MiB, 550.54, 8.0\n"
-
-
-@pytest.mark.parametrize(
-    "torch, state, seen, ranks",
-    [
-        ({"gpus": 2, "cuda": "12.4", "horovod": {"nccl": True}}, "ok", "with NCCL", 2),
-        ({"gpus": 2, "cuda": "12.4", "horovod": {"nccl": False}}, "warning", "without NCCL", None),
-        ({"gpus": 0, "cuda": "", "horovod": {"nccl": False}}, "warning", "the CPU only", None),
-    ],
-)
-def test_gpus_are_of_use_when_torch_and_horovod_can(torch, state, seen, ranks, monkeypatch):
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    said = {
-        "nvidia-smi": doctor_checks.Said(0, 2 * GPU, ""),
-        "torch": doctor_checks.Said(0, json.dumps(torch), ""),
-        "tensorflow": doctor_checks.Said(1, "", "no such module"),
-    }
-    answer = machine.gpus(said)
-    assert answer.state == state and seen in answer.seen and answer.seen.startswith("2: NVIDIA")
-    assert machine.usable_gpus(said) == (ranks or 0)
-
-
 def test_a_program_is_asked_and_its_children_are_gone(marked):
     commands = {
         "fast": ["sh", "-c", "echo said; echo why >&2; exit 3"],
@@ -612,19 +518,3 @@ def test_a_program_is_asked_and_its_children_are_gone(marked):
     assert said["slow"].code is None and "did not end within 1 s" in said["slow"].why
     assert said["none"].last_words() == "no-such-program: no such file or directory"
     assert marked.processes() == []
-
-
-@pytest.mark.parametrize("text", ["0", "-1", "nan", "inf", "soon"])
-def test_a_limit_must_be_seconds(text, capsys):
-    parser = argparse.ArgumentParser()
-    doctor.add_arguments(parser)
-    with pytest.raises(SystemExit):
-        parser.parse_args(["--timeout", text])
-    assert f"expected seconds, a number above 0, got '{text}'" in capsys.readouterr().err
-
-
-def test_an_older_python_can_read_the_doctor():
-    """It must be able to say that the Python is too old."""
-    files = [ROOT / "labs/hvdlab/doctor.py", *(ROOT / "labs/hvdlab/doctor_checks").glob("*.py")]
-    for file in files:
-        ast.parse(file.read_text(), feature_version=(3, 8))

@@ -101,6 +101,11 @@ def human(count: float) -> str:
         count /= 1024
 
 
+def counted(number: int, what: str) -> str:
+    """A number and its noun: 1 rank, 2 ranks."""
+    return f"{number} {what}{'s' * (number != 1)}"
+
+
 def version(text: str) -> str:
     """The first version number in a text; "" without one."""
     found = re.search(r"\d+(\.\d+)+", text)

@@ -8,6 +8,7 @@ from pathlib import Path
 from hvdlab.doctor_checks import FAILURE, OK, Answer, build_horovod, install, json_lines
 from hvdlab.doctor_checks.asking import ask
 from hvdlab.doctor_checks.launchers import fitting, launch_line, of_the_labs
+from hvdlab.doctor_checks.surroundings import MORE_TASKS, slurm_tasks
 from hvdlab.doctor_checks.two_ranks import PLACES
 
 STAGES = {  # what a rank told last -> what it was doing then
@@ -56,6 +57,8 @@ def allreduce(said, limit: float) -> Answer:
         return Answer(FAILURE, f"the sums are wrong: {sums}", build_horovod())
     for words, cause, mend in CAUSES:
         if words in run.out + run.err:
+            if words == "not enough slots" and slurm_tasks():
+                cause, mend = "the Slurm allocation has fewer tasks than ranks", MORE_TASKS
             return Answer(FAILURE, f'{cause} ("{words}")', mend)
     how = run.why or f"ended with exit code {run.code}"
     text = f"{how}, {_where(told)}"

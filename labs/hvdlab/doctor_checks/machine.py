@@ -13,6 +13,7 @@ from hvdlab.doctor_checks import (
     WARNING,
     Answer,
     build_horovod,
+    counted,
     human,
     install,
     quoted,
@@ -69,16 +70,16 @@ def cores(said) -> Answer:
     allowed = len(os.sched_getaffinity(0))
     quota = cpu_quota()
     text = f"{allowed} of {os.cpu_count()} usable, {physical_cores()} of them physical"
-    suited = ranks(said)
+    suited = counted(ranks(said), "rank")
     if quota and quota < allowed:
         text += f", and a quota of {quota:.2g}: this machine lets ranks and threads wait"
         name = container_name()
         more = f"docker run --cpus={allowed} ..." if name == "docker" else ""
-        return Answer(WARNING, f"{text}; {suited} ranks", more)
+        return Answer(WARNING, f"{text}; {suited}", more)
     if allowed == 1:
         which = "taskset -pc 0-$(($(nproc --all) - 1)) $$" if os.cpu_count() > 1 else ""
-        return Answer(WARNING, f"{text}: {suited} ranks take turns, no speed-up to measure", which)
-    return Answer(OK, f"{text}: {suited} ranks")
+        return Answer(WARNING, f"{text}: {suited} take turns, no speed-up to measure", which)
+    return Answer(OK, f"{text}: {suited}")
 
 
 def usable_cores() -> int:
@@ -115,7 +116,7 @@ def memory(said) -> Answer:
     need = ranks(said) * RANK_MEMORY
     text = f"{human(free)} available"
     if free < need:
-        text += f", and {ranks(said)} ranks may need {human(need)}: one may be killed"
+        text += f", and {counted(ranks(said), 'rank')} may need {human(need)}: one may be killed"
         return Answer(WARNING, text, "ps -eo rss,pid,args --sort=-rss | head")
     return Answer(OK, text)
 
@@ -143,7 +144,7 @@ def shared_memory(said) -> Answer:
     if not writable(place):
         return Answer(WARNING, "/dev/shm cannot be written: ranks exchange over sockets", remount)
     if free < need:
-        text = f"{human(free)} free in /dev/shm, and {ranks(said)} ranks ask for {human(need)}: "
+        text = f"{human(free)} free in /dev/shm, and {counted(ranks(said), 'rank')} ask for {human(need)}: "
         return Answer(WARNING, text + "Open MPI warns and ranks exchange over sockets", remount)
     return Answer(OK, f"{human(free)} free in /dev/shm")
 

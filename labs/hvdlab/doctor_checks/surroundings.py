@@ -6,7 +6,7 @@ import os
 import shutil
 from pathlib import Path
 
-from hvdlab.doctor_checks import BIN, FAILURE, OK, WARNING, Answer, quoted
+from hvdlab.doctor_checks import BIN, FAILURE, OK, WARNING, Answer, counted, quoted
 
 ROOT_VARIABLES = ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM")
 THREADS = (
@@ -16,8 +16,9 @@ THREADS = (
     "TF_NUM_INTRAOP_THREADS",
     "TF_NUM_INTEROP_THREADS",
 )
-# Settings of another launcher, with which ranks under mpirun fail or train alone.
-FOREIGN = ("HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_GLOO_RENDEZVOUS_ADDR")
+MORE_TASKS = "salloc --ntasks=2"
+# With another value than "mpi", ranks that mpirun has started abort or crash.
+CONTROLLERS = ("HOROVOD_CONTROLLER", "HOROVOD_CPU_OPERATIONS")
 
 
 def root(said) -> Answer:
@@ -40,13 +41,9 @@ def threads(said) -> Answer:
             text = f"{name}={value} is no number of threads"
             return Answer(WARNING, text, f"unset {name}")
         if name != "TF_NUM_INTEROP_THREADS" and 2 * int(value) > max(2, cores):
-            text = f"{name}={value}: two ranks with {value} threads each, for {_cores(cores)}"
+            text = f"{name}={value}: two ranks with so many each, on {counted(cores, 'core')}"
             return Answer(WARNING, text, f"unset {name}")
     return Answer(OK, ", ".join(f"{name}={value}" for name, value in fixed.items()))
-
-
-def _cores(number: int) -> str:
-    return "one core" if number == 1 else f"{number} cores"
 
 
 def variables(said) -> Answer:
@@ -56,14 +53,10 @@ def variables(said) -> Answer:
         for name, value in sorted(os.environ.items())
         if name.startswith(("HOROVOD_", "OMPI_MCA_", "PRTE_MCA_", "PMIX_MCA_"))
     }
-    controller = os.environ.get("HOROVOD_CONTROLLER", "mpi").lower()
-    if controller != "mpi":
-        text = f"HOROVOD_CONTROLLER={controller}: started by mpirun, ranks will not find each other"
-        return Answer(WARNING, text, "unset HOROVOD_CONTROLLER")
-    foreign = [name for name in FOREIGN if name in set_here]
-    if foreign:
-        text = f"{', '.join(foreign)}: left from another launcher, ranks will not find each other"
-        return Answer(WARNING, text, f"unset {' '.join(foreign)}")
+    for name in CONTROLLERS:
+        if set_here.get(name, "mpi").lower() != "mpi":
+            text = f"{name}={set_here[name]}: ranks that mpirun starts abort or crash with it"
+            return Answer(WARNING, text, f"unset {name}")
     return Answer(OK, ", ".join(f"{n}={v}" for n, v in set_here.items()) or "none is set")
 
 
@@ -85,11 +78,12 @@ def container_name() -> str:
 def slurm(said) -> Answer:
     job, tasks = os.environ.get("SLURM_JOB_ID"), slurm_tasks()
     if job:
-        nodes = os.environ.get("SLURM_JOB_NUM_NODES", "1")
-        names = os.environ.get("SLURM_JOB_NODELIST", "?")
-        text = f"job {job}: {tasks or 1} tasks on {nodes} nodes, {names}"
-        if tasks < 2:
-            return Answer(WARNING, f"{text}; mpirun has one slot there", "salloc --ntasks=2")
+        nodes = int(os.environ.get("SLURM_JOB_NUM_NODES") or 1)
+        text = f"job {job} on {counted(nodes, 'node')}, {os.environ.get('SLURM_JOB_NODELIST', '?')}"
+        if tasks:
+            text += f": {counted(tasks, 'task')}"
+        if tasks == 1:
+            return Answer(WARNING, f"{text}, so mpirun has one slot", MORE_TASKS)
         return Answer(OK, text)
     if shutil.which("srun"):
         return Answer(OK, "srun is here; not inside an allocation, so ranks run on this machine")

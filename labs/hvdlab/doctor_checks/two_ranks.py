@@ -1,6 +1,6 @@
-"""What each of the doctor's two ranks runs: an all-reduce, and a line of JSON at every step.
+"""What the doctor starts with `mpirun -np 2 python two_ranks.py torch`: one all-reduce.
 
-mpirun -np 2 python two_ranks.py torch
+A line of JSON at every step says how far a rank came.
 """
 
 import json
