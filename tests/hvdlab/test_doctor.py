@@ -158,10 +158,12 @@ def test_a_good_set_up_will_run_the_labs(healthy):
     assert found["horovod_torch"] == found["horovod_tensorflow"] == found["mpi"] == "ok"
     assert (found["root"] == "warning") == (os.geteuid() == 0)
     for check in healthy.document["checks"]:
-        assert (check["mend"] == "") == (check["state"] == "ok"), check
+        needless = check["state"] == "ok" or check["id"] == "cores"  # one core may be all there is
+        assert needless or check["mend"], check
+        assert check["mend"] == "" or check["state"] != "ok", check
 
 
-def test_what_it_says_is_so(healthy):
+def test_what_it_says_is_so(healthy, data_folder, monkeypatch):
     for package in ("torch", "tensorflow", "keras"):
         assert f"{package} {metadata.version(package)}" in healthy.frameworks.seen
     assert metadata.version("horovod") in healthy.horovod.seen
@@ -175,8 +177,10 @@ def test_what_it_says_is_so(healthy):
     assert mpi.split()[2].removeprefix("v") in healthy.mpi.seen
     assert f"{len(os.sched_getaffinity(0))} of {os.cpu_count()} usable" in healthy.cores.seen
     assert "hvdlab.keras.horovod" in healthy.keras.seen
-    for folder in (load_cifar10().folder, load_fashion_mnist().folder):
-        assert str(folder) in healthy.data.seen or "SYNTHETIC" in healthy.data.seen
+    monkeypatch.setenv("HVDLAB_DATA", str(data_folder))
+    for found in (load_cifar10(), load_fashion_mnist()):
+        assert str(found.folder) in healthy.data.seen
+        assert ("SYNTHETIC" in healthy.data.seen) or not found.synthetic
 
 
 def test_its_launch_line_starts_the_ranks_in_a_new_shell(healthy, tmp_path):
@@ -227,6 +231,15 @@ def without_tensorflow(environment):
     return environment("tensorflow")
 
 
+def may_mount() -> bool:
+    """May this process change /dev/shm, in a mount namespace of its own?"""
+    command = ["unshare", "-m", "mount", "-t", "tmpfs", "tmpfs", "/dev/shm"]
+    try:
+        return subprocess.run(command, capture_output=True, timeout=60).returncode == 0
+    except OSError:
+        return False
+
+
 @pytest.fixture(scope="module")
 def troubled(tmp_path_factory, without_tensorflow):
     """One core, another MPI first on PATH, many threads, a long TMPDIR, no compiler, no data."""
@@ -236,8 +249,8 @@ def troubled(tmp_path_factory, without_tensorflow):
     (temporary := folder / ("t" * 80)).mkdir()
     core = str(min(os.sched_getaffinity(0)))
     before = ["taskset", "-c", core]
-    if os.geteuid() == 0 and shutil.which("unshare"):
-        small = 'mount -t tmpfs -o size=4m tmpfs /dev/shm 2> /dev/null; exec "$@"'
+    if may_mount():
+        small = 'mount -t tmpfs -o size=4m tmpfs /dev/shm && exec "$@"'
         before = ["unshare", "-m", "sh", "-c", small, "sh", *before]
     return examine(
         python=without_tensorflow.python,
@@ -279,7 +292,7 @@ def test_trouble_that_stops_no_rank_is_a_warning_and_missing_data_ends_it(troubl
 
 
 def test_a_small_shared_memory_is_a_warning(troubled):
-    if "MiB free" not in troubled.shm.seen:
+    if not may_mount():
         pytest.skip("needs root and a mount namespace to make /dev/shm small")
     assert troubled.shm.state == "warning" and "4 MiB free" in troubled.shm.seen
     assert "size=1" in troubled.shm.mend
