@@ -139,13 +139,13 @@ def shared_memory(said) -> Answer:
     if container_name() in ("docker", "podman"):
         remount = f"{container_name()} run --shm-size=1g ..."
     if not place.is_dir():
-        return Answer(WARNING, "/dev/shm is not there: ranks exchange over sockets", remount)
+        return Answer(WARNING, "/dev/shm is not there: Open MPI must do without it", remount)
     free = shutil.disk_usage(place).free
     if not writable(place):
-        return Answer(WARNING, "/dev/shm cannot be written: ranks exchange over sockets", remount)
+        return Answer(WARNING, "/dev/shm cannot be written: Open MPI must do without it", remount)
     if free < need:
         text = f"{human(free)} free in /dev/shm, and {counted(ranks(said), 'rank')} ask for {human(need)}: "
-        return Answer(WARNING, text + "Open MPI warns and ranks exchange over sockets", remount)
+        return Answer(WARNING, text + "Open MPI warns that it may be slow or abort", remount)
     return Answer(OK, f"{human(free)} free in /dev/shm")
 
 

@@ -61,7 +61,8 @@ def packages(said) -> Answer:
     state = FAILURE if set(missing) & set(needed) else WARNING
     text = f"not installed for this Python: {', '.join(missing)}"
     if CHECKOUT and state == FAILURE and sys.prefix == sys.base_prefix:
-        return Answer(state, f"{text}, which is no environment of the labs", environment())
+        text = f"this Python is in no environment of the labs, and lacks {', '.join(missing)}"
+        return Answer(state, text, environment())
     return Answer(state, text, install(*missing))
 
 
