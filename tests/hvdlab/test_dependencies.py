@@ -101,11 +101,22 @@ def test_the_commands_import_no_framework_at_their_top():
         "hvdlab.bench.ranks",
         "hvdlab.bench.throughput",
         "hvdlab.bench.exchange",
+        "hvdlab.doctor",
         "hvdgrade.cli",
         "hvdgrade.evaluate",
     ):
         top = {wanted.split(".")[0] for wanted in imports(ALL[name], everywhere=False)}
         assert not top & FRAMEWORKS, name
+
+
+def test_the_doctor_starts_where_nothing_is_installed():
+    for name, path in ALL.items():
+        if not name.startswith("hvdlab.doctor"):
+            continue
+        top = imports(path, everywhere=False)
+        assert all(wanted.startswith("hvdlab.doctor_checks") for wanted in top), name
+        if name not in ("hvdlab.doctor_checks.probe", "hvdlab.doctor_checks.two_ranks"):
+            assert not {wanted.split(".")[0] for wanted in imports(path)} & FRAMEWORKS, name
 
 
 def test_the_grader_never_imports_what_learners_train_with():

@@ -1,0 +1,225 @@
+"""`hvdlab doctor`: says what is wrong with a set-up and how to mend it, and proves that ranks work.
+
+Everything is found by trying: programs are asked for their version, a child imports each framework
+with Horovod, and two ranks all-reduce through mpirun. Frameworks are never imported here.
+
+`--json` prints one document:
+
+    {"labs_will_run": bool,       # no check failed; the exit code says the same
+     "checks": [{"id": str,       # one of CHECKS, in their order, then "allreduce"
+                 "title": str,
+                 "state": "ok" | "warning" | "failure",
+                 "seen": str,     # one sentence
+                 "mend": str}],   # a command for a shell; "" where nothing is wrong
+     "ranks": int | null,         # how many suit this machine
+     "launch": str | null,        # the line that starts them; null where none can be given
+     "seconds": float}            # that the doctor took
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import sys
+import time
+
+from hvdlab.doctor_checks import (
+    FAILURE,
+    OK,
+    WARNING,
+    Answer,
+    counted,
+    frameworks,
+    launchers,
+    machine,
+    software,
+    surroundings,
+)
+from hvdlab.doctor_checks.allreduce import allreduce
+from hvdlab.doctor_checks.asking import ask, probe
+
+EPILOG = """\
+examples:
+  hvdlab doctor
+  hvdlab doctor --json > doctor.json     to send along with a question
+
+exit codes: 0 the labs will run (there may be warnings), 1 they will not
+"""
+CHECKS = (  # id, title, check
+    ("python", "Python", software.python),
+    ("packages", "Packages", software.packages),
+    ("shadowing", "Import path", software.shadowing),
+    ("compiler", "Compiler", software.compiler),
+    ("frameworks", "Frameworks", frameworks.frameworks),
+    ("horovod", "Horovod", frameworks.horovod),
+    ("horovod_torch", "Horovod, torch", frameworks.horovod_torch),
+    ("horovod_tensorflow", "Horovod, TF", frameworks.horovod_tensorflow),
+    ("keras", "Keras", frameworks.keras),
+    ("mpi", "MPI launcher", launchers.mpi),
+    ("mpi4py", "mpi4py", launchers.mpi4py),
+    ("gpus", "GPUs", machine.gpus),
+    ("cores", "Cores", machine.cores),
+    ("threads", "Threads", surroundings.threads),
+    ("memory", "Memory", machine.memory),
+    ("shm", "Shared memory", machine.shared_memory),
+    ("disk", "Disk", machine.disk),
+    ("tmpdir", "TMPDIR", machine.temporary_folder),
+    ("variables", "MPI settings", surroundings.variables),
+    ("root", "User", surroundings.root),
+    ("container", "Container", surroundings.container),
+    ("slurm", "Slurm", surroundings.slurm),
+    ("data", "Data sets", surroundings.data),
+    ("kernel", "Jupyter kernel", software.kernel),
+)
+STYLES = {OK: "green", WARNING: "yellow", FAILURE: "bold red"}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="print one JSON document instead")
+    parser.add_argument(
+        "--timeout",
+        type=_seconds,
+        default=60.0,
+        metavar="SECONDS",
+        help="limit of all imports together, and of the two ranks (default 60)",
+    )
+
+
+def _seconds(text: str) -> float:
+    try:
+        if 0 < float(text) < float("inf"):
+            return float(text)
+    except ValueError:
+        pass
+    raise argparse.ArgumentTypeError(f"expected seconds, a number above 0, got {text!r}")
+
+
+def main(args: argparse.Namespace) -> int:
+    # What runs when this is told to end is ended as after an error.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    began = time.monotonic()
+    findings, said = examine(args.timeout)
+    will_run = all(finding["state"] != FAILURE for finding in findings)
+    try:
+        ranks = machine.ranks(said)
+        launch = launchers.launch_line(ranks, "assessment.py")
+    except Exception:  # a package of ours is missing: a failure above says so
+        ranks = launch = None
+    if args.json:
+        found = {
+            "labs_will_run": will_run,
+            "checks": findings,
+            "ranks": ranks,
+            "launch": launch,
+            "seconds": round(time.monotonic() - began, 1),
+        }
+        print(json.dumps(found, indent=2))
+    else:
+        show(findings, launch)
+    return 0 if will_run else 1
+
+
+def examine(limit: float) -> tuple:
+    """Ask, check, and let two ranks all-reduce: the findings, and what was said.
+
+    Args:
+        limit: seconds for the questions, and again for the ranks.
+    """
+    tell("Importing the frameworks and Horovod, each in a process of its own (5 to 15 s) ...")
+    said = ask(questions(), limit)
+    findings = [finding(*check, said) for check in CHECKS]
+    tell("Two ranks all-reduce through mpirun (3 to 10 s) ...")
+    findings.append(finding("allreduce", "All-reduce", lambda said: allreduce(said, limit), said))
+    return findings, said
+
+
+def questions() -> dict:
+    """What is asked of other programs: name -> command."""
+    return {
+        "tensorflow": probe("tensorflow"),
+        "torch": probe("torch"),
+        "mpi4py": probe("mpi4py"),
+        "data": probe("data"),
+        "mpirun": [launchers.of_the_labs() or "mpirun", "--version"],
+        "mpirun on PATH": [launchers.typed() or "mpirun", "--version"],
+        "c++": [os.environ.get("CXX", "g++"), "-dumpfullversion"],
+        "cmake": ["cmake", "--version"],
+        "nvidia-smi": [
+            "nvidia-smi",
+            "--query-gpu=name,memory.total,driver_version,compute_cap",
+            "--format=csv,noheader",
+        ],
+    }
+
+
+def finding(id: str, title: str, check, said: dict) -> dict:
+    """What a check answers; a check that raises is a failure, never the doctor's end."""
+    try:
+        answer = check(said)
+    except Exception as error:
+        text = f"this check itself failed ({type(error).__name__}: {error})"
+        answer = Answer(FAILURE, text)
+    return {"id": id, "title": title, **answer._asdict()}
+
+
+def tell(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def show(findings: list, launch: str | None) -> None:
+    """Print the findings as a table, then what mends them: commands are not wrapped, to be copied."""
+    try:
+        from rich.console import Console
+        from rich.markup import escape
+        from rich.table import Table
+    except ImportError:  # the wrong Python, or half a set-up: the findings matter, not their looks
+        for one in findings:
+            print(f"{one['state']:8} {one['title']:15} {one['seen']}")
+            if one["mend"]:
+                print(f"    {one['mend']}")
+        print("\nThe labs will not run: begin with the first failure.")
+        return
+
+    console = Console(highlight=False)
+    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 1))
+    table.add_column(no_wrap=True)
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for one in findings:
+        state = f"[{STYLES[one['state']]}]{one['state']}[/]"
+        table.add_row(state, one["title"], escape(one["seen"]))
+    console.print(table)
+
+    wrong = {state: [f for f in findings if f["state"] == state] for state in (FAILURE, WARNING)}
+    mends: dict = {}  # one command may mend several rows
+    for one in wrong[FAILURE] + wrong[WARNING]:
+        if one["mend"]:
+            mends.setdefault(one["mend"], []).append(one)
+    if mends:
+        console.print("\n[bold]What mends it[/], the gravest first:")
+    for mend, rows in mends.items():
+        titles = "; ".join(row["title"] for row in rows)
+        console.print(f"[{STYLES[rows[0]['state']]}]{titles}[/]")
+        console.print(f"    {mend}", soft_wrap=True, markup=False)
+    if launch:
+        console.print("\nThe launch line for this machine:")
+        console.print(f"    {launch}", soft_wrap=True, markup=False)
+    failures, warnings = len(wrong[FAILURE]), len(wrong[WARNING])
+    if failures:
+        console.print(f"\n[bold red]The labs will not run[/]: {counted(failures, 'failure')}.")
+    else:
+        extra = f", with {counted(warnings, 'warning')}" if warnings else ""
+        console.print(f"\n[bold green]The labs will run[/]{extra}.")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(
+        prog="hvdlab doctor",
+        description=__doc__.split("\n\n")[0],
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add_arguments(parser)
+    sys.exit(main(parser.parse_args()))

@@ -1,0 +1,124 @@
+"""Python, its packages and where they come from, the compiler, the kernel of the notebooks."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import platform
+import shutil
+import site
+import sys
+from pathlib import Path
+
+from hvdlab.doctor_checks import (
+    BIN,
+    CHECKOUT,
+    FAILURE,
+    OK,
+    PYTHON,
+    WARNING,
+    Answer,
+    install,
+    quoted,
+    system_package,
+    version,
+)
+
+PYTHONS = ((3, 11), (3, 13))  # the oldest and the newest that the pinned packages support
+IMPORTED = ("torch", "tensorflow", "keras", "horovod", "mpi4py", "numpy")
+
+
+def python(said) -> Answer:
+    text = f"{platform.python_version()} on {platform.system()} {platform.machine()}: "
+    text += sys.executable
+    if platform.system() != "Linux":
+        return Answer(FAILURE, f"{text}; the labs run on Linux (or WSL 2)", "wsl --install")
+    if not PYTHONS[0] <= sys.version_info[:2] <= PYTHONS[1]:
+        wanted = " to ".join(".".join(map(str, pair)) for pair in PYTHONS)
+        make = "make setup" if CHECKOUT is None else f"make -C {quoted(CHECKOUT)} setup"
+        return Answer(FAILURE, f"{text}; the labs need {wanted}", f"{make} PYTHON=python3.11")
+    ours = None if CHECKOUT is None else CHECKOUT / ".venv"
+    if ours and ours.is_dir() and Path(sys.prefix).resolve() != ours.resolve():
+        return Answer(WARNING, f"{text}, which is not the Python of {ours}", environment())
+    return Answer(OK, text)
+
+
+def environment() -> str:
+    """The command that enters the environment of this checkout, made first where there is none."""
+    activate = CHECKOUT / ".venv" / "bin" / "activate"
+    make = "" if activate.is_file() else f"make -C {quoted(CHECKOUT)} setup && "
+    return f"{make}source {quoted(activate)}"
+
+
+def packages(said) -> Answer:
+    """Are the packages of the labs beside those of the frameworks there?"""
+    needed = ("numpy", "psutil", "rich", "mpi4py")
+    wanted = ("pandas", "matplotlib", "jupyterlab", "ipykernel")
+    missing = [name for name in needed + wanted if importlib.util.find_spec(name) is None]
+    if not missing:
+        return Answer(OK, ", ".join(needed + wanted))
+    state = FAILURE if set(missing) & set(needed) else WARNING
+    text = f"not installed for this Python: {', '.join(missing)}"
+    if CHECKOUT and state == FAILURE and sys.prefix == sys.base_prefix:
+        text = f"this Python is in no environment of the labs, and lacks {', '.join(missing)}"
+        return Answer(state, text, environment())
+    return Answer(state, text, install(*missing))
+
+
+def shadowing(said) -> Answer:
+    """Does another folder hide an installed package?"""
+    where = {Path.cwd().resolve(): "this folder"}
+    named = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    where.update({Path(path).resolve(): "PYTHONPATH" for path in named if path})
+    if site.ENABLE_USER_SITE:
+        where[Path(site.getusersitepackages()).resolve()] = "your user site"
+    path = list(dict.fromkeys(Path(place).resolve() for place in (os.curdir, *sys.path)))
+    for name in IMPORTED:
+        files = [place / f"{name}.py" for place in path] + [place / name for place in path]
+        files = [file for file in files if file.is_file() or (file / "__init__.py").is_file()]
+        files.sort(key=lambda file: path.index(file.parent))
+        if len(files) < 2 or files[0].parent not in where:
+            continue
+        what = where[files[0].parent]
+        mend = {"PYTHONPATH": "unset PYTHONPATH", "your user site": "export PYTHONNOUSERSITE=1"}
+        rename = f"mv {quoted(files[0])} {quoted(files[0].with_name(f'my_{name}.py'))}"
+        other = rename if files[0].is_file() else "cd .."
+        text = f"{files[0]} ({what}) hides the installed {name}, {files[1]}"
+        return Answer(WARNING, text, mend.get(what, other))
+    return Answer(OK, f"nothing hides the installed {', '.join(IMPORTED)}")
+
+
+def compiler(said) -> Answer:
+    """What building Horovod needs; running it needs none of it."""
+    seen = []
+    for key, name, mend in (
+        ("c++", os.environ.get("CXX", "g++"), system_package("g++")),
+        ("cmake", "cmake", install("cmake")),
+    ):
+        if said[key].code != 0:
+            text = f"{name} does not run ({said[key].last_words()}): needed only to build Horovod"
+            return Answer(WARNING, text, mend)
+        seen.append(f"{name} {version(said[key].out)}")
+    return Answer(OK, ", ".join(seen))
+
+
+def kernel(said) -> Answer:
+    """Is the kernel that the notebooks name registered, and does it run this Python?"""
+    command = f"{PYTHON} -m ipykernel install --sys-prefix --name hvdlab"
+    command += " --display-name 'Course lab (hvdlab)'"
+    home = Path(os.environ.get("JUPYTER_DATA_DIR") or Path.home() / ".local" / "share" / "jupyter")
+    places = [Path(p) for p in os.environ.get("JUPYTER_PATH", "").split(os.pathsep) if p]
+    places += [Path(sys.prefix, "share", "jupyter"), home]
+    places += [Path("/usr/local/share/jupyter"), Path("/usr/share/jupyter")]
+    for place in places:
+        file = place / "kernels" / "hvdlab" / "kernel.json"
+        if not file.is_file():
+            continue
+        program = json.loads(file.read_text())["argv"][0]
+        if shutil.which(program) is None:
+            return Answer(WARNING, f"{file} names {program}, which is not there", command)
+        if Path(program).is_absolute() and Path(program).parent.resolve() != BIN.resolve():
+            return Answer(WARNING, f"{file} runs another Python, {program}", command)
+        return Answer(OK, f"hvdlab, in {file.parent}")
+    return Answer(WARNING, "no Jupyter kernel named hvdlab: the notebooks ask for it", command)
