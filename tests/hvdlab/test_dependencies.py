@@ -16,6 +16,7 @@ ALLOWED = {
     "hvdlab.record": set(),
     "hvdlab.probe": set(),
     "hvdlab.hardware": set(),
+    "hvdlab.lost_host": set(),
     "hvdlab.schedules": set(),
     "hvdlab.reference": {"numpy"},
     "hvdlab.noise_scale": {"numpy"},

@@ -1,0 +1,150 @@
+"""Train on Fashion-MNIST with ranks that come and go: elastic Horovod.
+
+    horovodrun --gloo -np 2 --min-np 1 --host-discovery-script ./hosts.sh \\
+        python labs/fashion_mnist_elastic.py
+
+hosts.sh is a script of yours. Horovod runs it every second, and it prints a line for each host that may
+be used now, such as `host1:2`. On one machine `echo localhost:2` is enough; add `--network-interface lo`,
+or horovodrun waits for a second host for ten minutes and says nothing.
+
+What happens when the ranks change:
+
+    a rank dies       its host is not used again (or after a while, with --blacklist-cooldown-range). All
+                      others go back to the last commit, and share the rest of the epoch among them.
+    a host comes      at the next commit all ranks stop, new ones start there, and rank 0 gives them what it
+                      has. No step is lost.
+    too few are left  fewer than --min-np: the others wait for new ones, ten minutes (--elastic-timeout).
+
+A commit is a copy in each rank's memory. It does not survive the last rank: for that write checkpoints.
+"""
+
+import argparse
+
+import horovod.torch as hvd
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from hvdlab.data import load_fashion_mnist
+
+
+def parse_args():
+    parser = argparse.ArgumentParser(
+        description=__doc__.splitlines()[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter
+    )
+    parser.add_argument("--epochs", type=int, default=3, help="passes over the training images")
+    parser.add_argument("--batch-size", type=int, default=64, help="images in a step, per rank")
+    parser.add_argument("--lr", type=float, default=0.02, help="learning rate, per rank")
+    parser.add_argument("--momentum", type=float, default=0.9)
+    parser.add_argument("--images", type=int, default=10_000, help="training images, 60000 at most")
+    parser.add_argument("--heldout", type=int, default=10_000, help="held-out images")
+    parser.add_argument("--commit", type=int, default=10, help="steps from one commit to the next")
+    parser.add_argument("--seed", type=int, default=1)
+    return parser.parse_args()
+
+
+def make_model():
+    return nn.Sequential(
+        nn.Conv2d(1, 16, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(16, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Flatten(), nn.Linear(32 * 7 * 7, 64), nn.ReLU(), nn.Linear(64, 10),
+    )  # fmt: skip
+
+
+def main():
+    args = parse_args()
+    hvd.init()
+    torch.manual_seed(args.seed)
+    if torch.cuda.is_available():
+        torch.cuda.set_device(hvd.local_rank())
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    data = load_fashion_mnist()
+    images, labels = data.train_images[: args.images], data.train_labels[: args.images]
+
+    model = make_model().to(device)
+    optimizer = torch.optim.SGD(model.parameters(), args.lr * hvd.size(), args.momentum)
+    optimizer = hvd.DistributedOptimizer(optimizer, model.named_parameters())
+
+    # Elastic: all that a rank must know to go on. It takes the place of broadcasting weights and
+    # optimizer at the start: `sync`, which Horovod calls whenever the ranks have changed, does that.
+    state = hvd.elastic.TorchState(
+        model=model,
+        optimizer=optimizer,
+        # Elastic: deals what is left of the epoch to the ranks that are there.
+        sampler=hvd.elastic.ElasticSampler(labels, seed=args.seed),
+        epoch=0,
+        step=0,
+    )
+
+    def ranks_changed():
+        # Elastic: N times the batch, N times the rate, also when N is another than before.
+        for group in optimizer.param_groups:
+            group["lr"] = args.lr * hvd.size()
+        state.sampler.reset()
+
+    state.register_reset_callbacks([ranks_changed])
+
+    @hvd.elastic.run  # Elastic: calls it anew, from the last commit, whenever the ranks have changed
+    def train(state):
+        losses = []
+        while state.epoch < args.epochs:
+            for number, chosen in enumerate(batches(state.sampler, args.batch_size)):
+                logits = model(to_input(images[chosen], device))
+                loss = F.cross_entropy(logits, torch.tensor(labels[chosen], device=device).long())
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+                losses.append(loss.item())
+
+                state.sampler.record_batch(number, args.batch_size)
+                state.step += 1
+                if state.step % args.commit == 0:
+                    mean = average(sum(losses) / len(losses), "loss")
+                    rate = optimizer.param_groups[0]["lr"]
+                    say(f"step {state.step}  loss {mean:.3f}  ranks {hvd.size()}  rate {rate:g}")
+                    losses = []
+                    state.commit()  # Elastic: and if a new host is there, `train` is left here
+
+            accuracy = heldout_accuracy(model, data, args.heldout, device)
+            say(f"epoch {state.epoch}  held-out {accuracy:.3f}  ranks {hvd.size()}")
+            state.epoch += 1
+            state.sampler.set_epoch(state.epoch)
+            state.commit()
+
+    train(state)
+
+
+def batches(sampler, size):
+    """The indices of this rank in batches, equally many on each rank."""
+    mine = list(sampler)
+    return [mine[start : start + size] for start in range(0, len(mine), size)]
+
+
+def to_input(images, device):
+    return torch.tensor(images, device=device).permute(0, 3, 1, 2) / 255
+
+
+def heldout_accuracy(model, data, count, device):
+    """Part of the held-out images that the model classifies right; each rank looks at its share."""
+    images, labels = data.test_images[:count], data.test_labels[:count]
+    images, labels = images[hvd.rank() :: hvd.size()], labels[hvd.rank() :: hvd.size()]
+    with torch.inference_mode():
+        logits = [
+            model(to_input(images[start : start + 500], device))
+            for start in range(0, len(images), 500)
+        ]
+    right = (torch.cat(logits).argmax(1).cpu().numpy() == labels).sum()
+    return average(float(right), "right", hvd.Sum) / count
+
+
+def average(value, name, op=hvd.Average):
+    return hvd.allreduce(torch.tensor(value), name=name, op=op).item()
+
+
+def say(line):
+    if hvd.rank() == 0:
+        print(line, flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,217 @@
+"""The job scripts of docker/slurm on a real Slurm: they train, go on after a requeue, grade, and end."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+import slurm_cluster
+import slurm_two_nodes
+import two_hosts
+
+from hvdlab.data import DataError, load_fashion_mnist
+from hvdlab.exercises import horovod_edits as edits
+from hvdlab.rank_report import rank_report, summary
+
+pytest.importorskip("horovod", reason="needs Horovod: run `make setup`")
+pytestmark = [
+    pytest.mark.slurm,
+    pytest.mark.mpi,
+    pytest.mark.slow,
+    pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="needs two cores for two ranks"),
+]
+
+ROOT = Path(__file__).parents[2]
+SCRIPTS = ROOT / "docker" / "slurm"
+QUICK = ROOT / "tests/fixtures/submissions/exits_at_once/assessment.py"
+WHERE = """\
+import socket, sys, time
+import horovod.torch as hvd
+hvd.init()
+print(hvd.rank(), hvd.local_rank(), hvd.cross_size(), hvd.size(), socket.gethostname())
+time.sleep(float(sys.argv[1]))
+"""
+EPOCH = re.compile(r"^epoch (\d+)  loss ([0-9.]+)", re.MULTILINE)
+WHO = "import horovod.torch as hvd\nhvd.init()\nprint('one of', hvd.size())\n"
+
+
+class Account:
+    """Submits jobs from a folder, as a learner does."""
+
+    def __init__(self, cluster, folder: Path):
+        self.cluster, self.folder = cluster, folder
+        self.variables = {
+            **os.environ,
+            **cluster.environment,
+            "PATH": f"{Path(sys.executable).parent}:{cluster.environment['PATH']}",
+            "HVDLAB_ENV": sys.prefix,
+            "OMPI_ALLOW_RUN_AS_ROOT": "1",
+            "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+        }
+
+    def run(self, *command, **variables) -> subprocess.CompletedProcess:
+        return subprocess.run(
+            list(map(str, command)),
+            cwd=self.folder,
+            env={**self.variables, **{name: str(value) for name, value in variables.items()}},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=180,
+        )
+
+    def log(self) -> str:
+        return "".join(path.read_text() for path in self.folder.glob("hvdlab-*.out"))
+
+    def job(self, number: str) -> dict[str, str]:
+        shown = self.cluster.run("scontrol", "show", "job", number, "--oneliner")
+        return dict(word.split("=", 1) for word in shown.split() if "=" in word)
+
+    def processes(self, number: str) -> list[psutil.Process]:
+        found = []
+        for process in psutil.process_iter():
+            try:
+                environment = process.environ()
+            except psutil.Error:
+                continue
+            ours = environment.get("SLURM_CONF") == self.cluster.environment["SLURM_CONF"]
+            if ours and environment.get("SLURM_JOB_ID") == number:
+                found.append(process)
+        return found
+
+    def wait_for(self, condition, seconds: float = 240) -> None:
+        deadline = time.monotonic() + seconds
+        while not condition():
+            assert time.monotonic() < deadline, f"it did not happen: {self.log()}"
+            time.sleep(0.1)
+
+
+@pytest.fixture
+def account(slurm_cluster, tmp_path):
+    (tmp_path / "home").mkdir()
+    yield Account(slurm_cluster, tmp_path / "home")
+    slurm_cluster.run("scancel", "--user=root")
+
+
+def test_training_goes_on_after_a_requeue_and_scancel_ends_it(account):
+    try:
+        load_fashion_mnist()
+    except DataError as error:
+        pytest.skip(f"needs Fashion-MNIST: {error}")
+    script, kept = account.folder / "train.py", account.folder / "checkpoints"
+    script.write_text(edits.after("resume", "torch"))
+    small = "--images 2000 --heldout 500 --batch-size 32 --epochs 1000 --checkpoint checkpoints"
+    submit = ("sbatch", "--parsable", "--ntasks-per-node=2", SCRIPTS / "train.sbatch")
+    answer = account.run(*submit, "train.py", *small.split(), HVDLAB_RUN_DIR="record")
+    assert answer.returncode == 0, answer.stderr
+    job = answer.stdout.strip()
+    account.wait_for(lambda: (kept / "epoch-001.pt").exists())
+    shared = summary(rank_report(account.folder / "record", 0))
+    assert (shared["ranks"], shared["models"]) == (2, 1)
+
+    # What Slurm does 90 s before the time is up.
+    account.cluster.run("scancel", "--batch", "--signal=USR1", job)
+    account.wait_for(lambda: account.job(job)["Restarts"] == "1" and not account.processes(job))
+    done = len(list(kept.glob("epoch-*.pt")))
+    before = EPOCH.findall(account.log())
+    account.cluster.run(
+        "scontrol", "update", f"JobId={job}", "StartTime=now"
+    )  # else in two minutes
+    account.wait_for(lambda: len(EPOCH.findall(account.log())) > len(before))
+    epoch, loss = EPOCH.findall(account.log())[len(before)]
+    assert int(epoch) == done
+    assert float(loss) < (float(before[0][1]) + float(before[-1][1])) / 2
+
+    assert len(account.processes(job)) > 2
+    account.cluster.run("scancel", job)
+    account.wait_for(lambda: account.job(job)["JobState"] == "CANCELLED")
+    account.wait_for(lambda: account.processes(job) == [], 20)
+
+
+def test_a_submission_is_graded(account, sample_folder):
+    account.folder.joinpath("mine.py").write_text(QUICK.read_text())
+    submit = ("sbatch", "--wait", SCRIPTS / "assess.sbatch", "mine.py", "--profile", "dli")
+    answer = account.run(*submit, HVDLAB_DATA=sample_folder)
+    assert answer.returncode == 1, account.log()  # graded, and failed
+    (report,) = account.folder.glob("hvdlab-assess-*.json")
+    assert json.loads(report.read_text())["status"] == "graded"
+    assert report.with_suffix(".html").exists()
+
+
+@pytest.mark.parametrize("name", ["train", "assess"])
+@pytest.mark.parametrize("arguments", [[], ["nothing.py"], ["mine.py"]])
+def test_what_cannot_run_is_one_sentence(tmp_path, name, arguments):
+    (tmp_path / "mine.py").write_text("")
+    answer = subprocess.run(
+        ["bash", SCRIPTS / f"{name}.sbatch", *arguments],  # what a job runs
+        env={**os.environ, "SLURM_SUBMIT_DIR": str(tmp_path), "HVDLAB_ENV": "elsewhere"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert answer.returncode == 2 and answer.stdout == ""
+    (sentence,) = answer.stderr.splitlines()
+    wrong = "elsewhere" if arguments == ["mine.py"] else f"got '{''.join(arguments)}'"
+    assert sentence.startswith(f"{name}.sbatch: ") and wrong in sentence
+
+
+@pytest.mark.thorough
+def test_srun_alone_would_start_ranks_that_do_not_meet(account):
+    """Why train.sbatch calls mpirun: this Slurm has no PMIx, and nothing says that they are alone."""
+    account.folder.joinpath("who.py").write_text(WHO)
+    answer = account.run("srun", "--ntasks=2", "python", "who.py")
+    assert answer.stdout.splitlines() == ["one of 1"] * 2, answer.stderr
+    answer = account.run("salloc", "--quiet", "--ntasks=2", "mpirun", "python", "who.py")
+    assert answer.stdout.splitlines() == ["one of 2"] * 2, answer.stderr
+
+
+@pytest.mark.thorough
+@pytest.mark.multihost
+def test_a_job_on_two_nodes(tmp_path):
+    if reason := two_hosts.why_not() or slurm_cluster.why_not():
+        pytest.skip(reason)
+    for name in ("network", "slurm"):
+        (tmp_path / name).mkdir()
+    script, log = tmp_path / "where.py", tmp_path / "log"
+    script.write_text(WHERE)
+    options = ("--nodes=2", "--ntasks-per-node=2", f"--output={log}", SCRIPTS / "train.sbatch")
+    with (
+        two_hosts.running(tmp_path / "network") as network,
+        slurm_two_nodes.running(network, tmp_path / "slurm") as variables,
+    ):
+        variables = variables | {
+            "PATH": f"{Path(sys.executable).parent}:{two_hosts.SEARCH}",
+            "HVDLAB_ENV": sys.prefix,
+            "OMPI_ALLOW_RUN_AS_ROOT": "1",
+            "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+        }
+        daemons = {p.pid for host in (network.host1, network.host2) for p in host.processes()}
+
+        def submit(seconds):
+            answer = network.host1.run(
+                "sbatch", "--parsable", *options, script, seconds, **variables
+            )
+            return answer.stdout.strip()
+
+        def lines():
+            return sorted(log.read_text().splitlines()) if log.exists() else []
+
+        def left():
+            both = network.host1.processes() + network.host2.processes()
+            return {process.pid for process in both} - daemons
+
+        submit(0)
+        four = ["0 0 2 4 host1", "1 1 2 4 host1", "2 0 2 4 host2", "3 1 2 4 host2"]
+        two_hosts.wait_for(lambda: lines() == four, tmp_path, 240)
+        two_hosts.wait_for(lambda: not left(), tmp_path, 60)
+
+        job = submit(1000)
+        two_hosts.wait_for(lambda: lines() == sorted(four + four), tmp_path, 240)
+        assert len(left()) > 4
+        network.host1.run("scancel", job, **variables)
+        two_hosts.wait_for(lambda: not left(), tmp_path, 60)
