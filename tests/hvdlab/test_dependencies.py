@@ -21,6 +21,7 @@ ALLOWED = {
     "hvdlab.noise_scale": {"numpy"},
     "hvdlab.landscape": {"numpy"},
     "hvdlab.launch": {"psutil", "hvdlab.hardware"},
+    "hvdlab.calls": {"hvdlab.launch"},
     "hvdlab.experiment": {"pandas", "rich", "hvdlab.hardware"},
     "hvdlab.plots": {"pandas", "matplotlib"},
     "hvdlab.batches": {"numpy", "hvdlab.probe"},
