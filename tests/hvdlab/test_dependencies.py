@@ -22,6 +22,18 @@ ALLOWED = {
     "hvdlab.landscape": {"numpy"},
     "hvdlab.launch": {"psutil", "hvdlab.hardware"},
     "hvdlab.calls": {"hvdlab.launch"},
+    "hvdlab.hosts": {"psutil", "hvdlab.launch"},
+    "hvdlab.plan": {"hvdlab.hosts", "hvdlab.launch", "hvdlab.hardware"},
+    "hvdlab.rank_output": set(),
+    "hvdlab.refusals": {"hvdlab.hosts", "hvdlab.launch", "hvdlab.hardware", "hvdlab.plan"},
+    "hvdlab.run": {
+        "psutil",
+        "hvdlab.launch",
+        "hvdlab.plan",
+        "hvdlab.rank_output",
+        "hvdlab.refusals",
+    },
+    "hvdlab.cli": set(),
     "hvdlab.experiment": {"pandas", "rich", "hvdlab.hardware"},
     "hvdlab.plots": {"pandas", "matplotlib"},
     "hvdlab.batches": {"numpy", "hvdlab.probe"},
@@ -99,6 +111,9 @@ def test_torch_and_keras_halves_stay_apart():
 def test_the_commands_import_no_framework_at_their_top():
     for name in (
         "hvdlab.cli",
+        "hvdlab.data_command",
+        "hvdlab.bench.command",
+        "hvdlab.bench.launch",
         "hvdlab.bench.ranks",
         "hvdlab.bench.throughput",
         "hvdlab.bench.exchange",
