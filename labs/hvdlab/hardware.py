@@ -43,3 +43,20 @@ def gpu_compute_capability() -> tuple[int, int] | None:
         return min(tuple(int(part) for part in line.split(".")) for line in answer.split())
     except (OSError, ValueError, subprocess.SubprocessError):
         return None
+
+
+def gpus() -> int:
+    """Number of NVIDIA GPUs that a program started here can use ($CUDA_VISIBLE_DEVICES respected)."""
+    try:
+        answer = subprocess.run(
+            ["nvidia-smi", "--list-gpus"], capture_output=True, text=True, timeout=30, check=True
+        ).stdout
+    except (OSError, subprocess.SubprocessError):
+        return 0
+    present = sum(line.startswith("GPU ") for line in answer.splitlines())
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is None:
+        return present
+    named = [name.strip() for name in visible.split(",")]
+    ends = (i for i, name in enumerate(named) if name in ("", "-1"))  # CUDA reads no further
+    return min(present, next(ends, len(named)))

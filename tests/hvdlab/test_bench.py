@@ -13,6 +13,7 @@ pytest.importorskip("horovod", reason="needs Horovod: run `make setup`")
 from hvdlab.bench import (  # noqa: E402
     exchange,
     keras_optimizers,
+    launch,
     normalization,
     optimizers,
     ranks,
@@ -45,6 +46,34 @@ def test_exchange():
     for label in exchange.VARIANTS:
         assert found[label]["alone"][0] > 0 and found[label]["exchanged"][0] > 0
         assert label in shown(exchange.show, found, 8)
+
+
+@pytest.mark.mpi
+@pytest.mark.slow
+def test_launch(monkeypatch):
+    few = {label: launch.WITHOUT[label] for label in (launch.FULL, "plain mpirun")}
+    monkeypatch.setattr(launch, "WITHOUT", few)
+    found = launch.launch_settings(repeats=1, steps=2, batch_size=8, tell=silent)
+    assert all(rates[0] > 0 for rates in found.values())
+    assert "plain mpirun" in shown(launch.show, found, "torch", 8)
+
+
+def test_launch_takes_one_setting_away_at_a_time(monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "7")  # of the user: not what is measured
+    given = []
+
+    def start(module, count, variables, *arguments):
+        given.append(variables)
+        return [{"images_per_second": 1.0}] * count
+
+    monkeypatch.setattr(ranks, "start", start)
+    assert launch.launch_settings(repeats=1, tell=silent)["plain mpirun"] == [2.0]
+    missing = [set(given[0]) - set(variables) for variables in given]
+    threads = {"OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS"}
+    binding = {"PRTE_MCA_hwloc_default_binding_policy"}
+    yielding = {"OMPI_MCA_mpi_yield_when_idle"}
+    assert missing == [set(), threads, binding, yielding, threads | binding | yielding]
+    assert given[0]["OMP_NUM_THREADS"] != "7"
 
 
 @pytest.mark.mpi

@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from hvdlab import cli
+from hvdlab.bench.command import COMMANDS as BENCHES
 from hvdlab.data import load_cifar10
 
 
@@ -45,13 +46,22 @@ def test_data_that_is_there_is_only_named(cifar10_folder, tmp_path):
     assert answer.stderr == ""
 
 
-def test_each_command_has_help_with_an_example():
-    for command in [], ["data"], ["bench"]:
-        answer = hvdlab(*command, "--help", home="/")
-        assert (
-            answer.returncode == 0
-            and f"hvdlab {command[0] if command else 'data'} " in answer.stdout
-        )
+@pytest.mark.parametrize(
+    "words", [[], *([name] for name in cli.COMMANDS), *(["bench", name] for name in BENCHES)]
+)
+def test_each_command_has_help_with_an_example(words):
+    answer = hvdlab(*words, "--help", home="/")
+    assert answer.returncode == 0, answer.stderr
+    assert " ".join(["\n  hvdlab", *words]) in answer.stdout.partition("example")[2]
+
+
+def test_the_list_of_commands_waits_for_no_library():
+    program = "import sys; from hvdlab import cli; cli.parser(); print(*sys.modules)"
+    modules = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
+    ).stdout.split()
+    assert "hvdlab.cli" in modules
+    assert not {"numpy", "rich", "psutil", "matplotlib"} & set(modules)
 
 
 def test_a_bench_of_nothing_is_refused(capsys):

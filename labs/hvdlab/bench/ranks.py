@@ -16,16 +16,20 @@ class BenchFailed(Exception):
 
 def run(module: str, ranks: int, *arguments, **environment: str) -> list[dict]:
     """Run `python -m MODULE ARGUMENTS` on one-thread ranks; return what each gave to `tell`."""
-    mpirun, _, count, python = launch.command(ranks, "")[:4]
     environment = {**os.environ, **launch.environment(max(ranks, 2)), **environment}
     environment["OMP_NUM_THREADS"] = "1"  # also for one rank: two threads would fake its speed
     environment["TF_NUM_INTRAOP_THREADS"] = "1"
-    environment["TF_CPP_MIN_LOG_LEVEL"] = "3"
+    return start(module, ranks, environment, *arguments)
+
+
+def start(module: str, ranks: int, environment: dict[str, str], *arguments) -> list[dict]:
+    """The same in an environment that is given, whole."""
+    mpirun, _, count, python = launch.command(ranks, "")[:4]
     what = f"{arguments[0]} on {ranks} ranks"
     try:
         process = subprocess.run(
             [mpirun, "-np", count, python, "-m", module, *map(str, arguments)],
-            env=environment,
+            env={**environment, "TF_CPP_MIN_LOG_LEVEL": "3"},
             capture_output=True,
             text=True,
             timeout=LIMIT_SECONDS,

@@ -1,0 +1,135 @@
+"""`hvdlab bench`: measure this machine, side by side with a peer in the same run."""
+
+import argparse
+import json
+import sys
+from importlib import import_module
+from pathlib import Path
+
+from rich.console import Console
+
+from hvdlab.bench.ranks import BenchFailed
+
+EPILOG = """\
+examples:
+  hvdlab bench throughput --repeats 5 --json throughput.json
+  hvdlab bench optimizers --network resnet50 --threads 1 2
+  hvdlab bench launch --repeats 5
+"""
+
+# Name -> module with add_arguments(parser) and main(args) -> exit code; one line of help.
+COMMANDS = {
+    "launch": (
+        "hvdlab.bench.launch",
+        "the effect of each setting of `hvdlab run` on a training step",
+    ),
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    what = parser.add_subparsers(dest="what", required=True)
+    throughput = what.add_parser(
+        "throughput", help="images/s at 1 and 2 ranks: Horovod with torch and Keras, torch DDP"
+    )
+    optimizers = what.add_parser(
+        "optimizers", help="step time of LARS, LAMB and NovoGrad beside other packages'"
+    )
+    normalization = what.add_parser(
+        "normalization", help="ghost batch norm beside the framework's batch norm"
+    )
+    exchange = what.add_parser(
+        "exchange", help="what an exchange of gradients costs: Keras 3, legacy Keras, torch"
+    )
+    for one, rounds in (throughput, 5), (optimizers, 20), (normalization, 20), (exchange, 5):
+        add_rounds(one, rounds)
+        one.set_defaults(measure=_measure)
+    for one in throughput, exchange:
+        add_steps(one)
+    networks = ("resnet50", "transformer")
+    optimizers.add_argument(
+        "--network", choices=networks, nargs="+", default=networks, help="(default: both)"
+    )
+    optimizers.add_argument(
+        "--threads", type=count, nargs="+", default=[1, 2], help="(default: 1 2)"
+    )
+    for name, (module, text) in COMMANDS.items():
+        module = import_module(module)
+        one = what.add_parser(
+            name,
+            help=text,
+            epilog=module.EPILOG,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        module.add_arguments(one)
+        one.set_defaults(measure=module.main)
+
+
+def add_rounds(parser: argparse.ArgumentParser, rounds: int) -> None:
+    """`--repeats` and `--json`, which every benchmark has."""
+    parser.add_argument("--repeats", type=count, default=rounds, help=f"rounds (default {rounds})")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures to FILE")
+
+
+def add_steps(parser: argparse.ArgumentParser) -> None:
+    """`--steps` and `--batch-size`, of those that train."""
+    parser.add_argument("--steps", type=count, default=60, help="timed steps a run (default 60)")
+    parser.add_argument("--batch-size", type=count, default=64, help="per rank (default 64)")
+
+
+def count(text: str) -> int:
+    """A whole number of at least 1, for argparse."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"expected a whole number of at least 1, got {text!r}")
+    return int(text)
+
+
+def main(args: argparse.Namespace) -> int:
+    try:
+        return args.measure(args)
+    except BenchFailed as error:
+        print(f"hvdlab: {error}", file=sys.stderr)
+        return 1
+
+
+def tell(text: str) -> None:
+    """The progress of a benchmark, a line a run."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def write(args: argparse.Namespace, found) -> None:
+    """The figures and the settings that they were measured with, if `--json` names a file."""
+    if args.json:
+        settings = {
+            name: value
+            for name, value in vars(args).items()
+            if name not in ("json", "main", "measure")
+        }
+        args.json.write_text(json.dumps({**settings, "measured": found}, indent=2))
+
+
+def _measure(args):
+    console = Console()
+    if args.what == "throughput":
+        from hvdlab.bench.throughput import show, throughput
+
+        found = throughput(
+            repeats=args.repeats, steps=args.steps, batch_size=args.batch_size, tell=tell
+        )
+        show(found, args.batch_size, console)
+    elif args.what == "optimizers":
+        from hvdlab.bench.optimizers import optimizer_steps, show
+
+        found = optimizer_steps(args.network, args.threads, args.repeats, tell)
+        show(found, console)
+    elif args.what == "normalization":
+        from hvdlab.bench.normalization import normalization, show
+
+        found = normalization(args.repeats, tell)
+        show(found, console)
+    else:
+        from hvdlab.bench.exchange import exchange, show
+
+        found = exchange(args.repeats, args.steps, args.batch_size, tell)
+        show(found, args.batch_size, console)
+    write(args, found)
+    return 0

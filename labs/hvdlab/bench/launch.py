@@ -1,0 +1,96 @@
+"""What each setting of `hvdlab run` does for a training step on two ranks.
+
+The assessment network trains under Horovod with the full set of settings, with one of them taken away
+at a time, and with none of them, as a plain `mpirun -np 2 python` does. The launches take turns; a
+ratio is to the full set of its round.
+"""
+
+import argparse
+import os
+import statistics
+
+from rich.console import Console
+from rich.table import Table
+
+from hvdlab import launch
+from hvdlab.bench import command, ranks
+
+EPILOG = """\
+examples:
+  hvdlab bench launch --repeats 5 --json launch.json
+  hvdlab bench launch --framework keras
+"""
+RANKS = 2
+FULL = "all settings"
+THREADS = ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")
+BINDING = ("PRTE_MCA_hwloc_default_binding_policy",)
+YIELDING = ("OMPI_MCA_mpi_yield_when_idle",)
+# Label -> the variables of `launch.environment` that are not set.
+WITHOUT = {
+    FULL: (),
+    "default threads": THREADS,
+    "default binding": BINDING,
+    "no idle yielding": YIELDING,
+    "plain mpirun": THREADS + BINDING + YIELDING,
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    command.add_rounds(parser, 5)
+    command.add_steps(parser)
+    parser.add_argument("--framework", choices=("torch", "keras"), default="torch")
+
+
+def main(args: argparse.Namespace) -> int:
+    found = launch_settings(
+        args.framework, args.repeats, args.steps, args.batch_size, tell=command.tell
+    )
+    show(found, args.framework, args.batch_size, Console())
+    command.write(args, found)
+    return 0
+
+
+def launch_settings(
+    framework: str = "torch", repeats: int = 5, steps: int = 60, batch_size: int = 64, tell=print
+) -> dict:
+    """Label -> images/s of both ranks together, a figure a round."""
+    found = {label: [] for label in WITHOUT}
+    settings = launch.environment(RANKS)
+    for repeat in range(repeats):
+        for label, without in WITHOUT.items():
+            variables = {
+                # What the user has set is not measured here.
+                **{name: value for name, value in os.environ.items() if name not in settings},
+                **{name: value for name, value in settings.items() if name not in without},
+            }
+            told = ranks.start(
+                "hvdlab.bench.throughput",
+                RANKS,
+                variables,
+                f"horovod-{framework}",
+                steps,
+                batch_size,
+            )
+            found[label].append(sum(rank["images_per_second"] for rank in told))
+            tell(f"round {repeat + 1} of {repeats}: {label}: {found[label][-1]:,.0f} images/s")
+    return found
+
+
+def show(found: dict, framework: str, batch_size: int, console: Console) -> None:
+    """Medians with their range, and the ratio to the full set of the same round."""
+    table = Table(box=None, header_style="dim", padding=(0, 2))
+    for title in ("launch", "images/s", "min .. max", "to all settings", "min .. max"):
+        table.add_column(title, justify="left" if title == "launch" else "right")
+    for label, rates in found.items():
+        ratios = [rate / full for rate, full in zip(rates, found[FULL], strict=True)]
+        table.add_row(
+            label,
+            f"{statistics.median(rates):,.0f}",
+            f"{min(rates):,.0f} .. {max(rates):,.0f}",
+            f"{statistics.median(ratios):.2f}",
+            f"{min(ratios):.2f} .. {max(ratios):.2f}",
+        )
+    console.print(
+        f"Medians of {len(found[FULL])} rounds, {framework}, {RANKS} ranks, {batch_size} images a rank"
+    )
+    console.print(table)

@@ -1,0 +1,59 @@
+"""`hvdlab data`: say where a data set is, download it, or make its synthetic twin."""
+
+import argparse
+import sys
+from pathlib import Path
+
+from hvdlab import download, synthetic
+from hvdlab.data import DataError, cache_folder, load_cifar10, load_fashion_mnist
+
+EPILOG = """\
+examples:
+  hvdlab data cifar10                    find or download it
+  hvdlab data cifar10 --or-synthetic     ... or make a synthetic twin where there is no network
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", choices=("cifar10", "fashion_mnist"))
+    parser.add_argument("--dir", type=Path, help="look and put it there (default: $HVDLAB_DATA, else "
+                        "~/.cache/hvdlab)")  # fmt: skip
+    how = parser.add_mutually_exclusive_group()
+    how.add_argument("--synthetic", action="store_true", help="make a synthetic twin instead")
+    how.add_argument(
+        "--or-synthetic", action="store_true", help="make a synthetic twin if it cannot be had"
+    )
+
+
+def main(args: argparse.Namespace) -> int:
+    load, twin = {
+        "cifar10": (load_cifar10, synthetic.synthetic_cifar10),
+        "fashion_mnist": (load_fashion_mnist, synthetic.synthetic_fashion_mnist),
+    }[args.name]
+    try:
+        found = load(_made(twin, args.dir)) if args.synthetic else _found(load, args)
+    except DataError as error:
+        print(f"hvdlab: {error}", file=sys.stderr)
+        if not args.or_synthetic:
+            return 1
+        found = load(_made(twin, args.dir))
+    kind = "SYNTHETIC twin of " if found.synthetic else ""
+    shape = "x".join(map(str, found.train_images.shape[1:]))
+    print(
+        f"{kind}{args.name}: {len(found.train_images):,} training and "
+        f"{len(found.test_images):,} test images of {shape} in {found.folder}"
+    )
+    return 0
+
+
+def _found(load, args):
+    try:
+        return load(args.dir)
+    except DataError:
+        download.fetch(args.name, args.dir)
+        return load(args.dir)
+
+
+def _made(twin, folder):
+    print("Making a SYNTHETIC twin (about 5 s)", file=sys.stderr)
+    return twin(folder or cache_folder())

@@ -1,0 +1,168 @@
+"""The hosts of a run: read from `-H` or a hostfile, given by Slurm, reached over ssh."""
+
+import ipaddress
+import os
+import re
+import shlex
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import psutil
+
+from hvdlab.launch import LaunchError
+
+NAME = r"[A-Za-z0-9][A-Za-z0-9._-]*"
+REACH_SECONDS = 5
+
+
+class Host(NamedTuple):
+    name: str
+    slots: int  # ranks that may start there
+
+
+def parse_list(text: str) -> list[Host]:
+    """The hosts of `-H`, such as "host1:2,host2:2"; a host without a number has one slot."""
+    found = []
+    for part in text.split(","):
+        if not (match := re.fullmatch(rf"({NAME})(?::([1-9]\d*))?", part.strip())):
+            raise LaunchError(
+                f"-H: expected HOST:SLOTS,HOST:SLOTS,... and got {part!r} in {text!r}."
+            )
+        found.append(Host(match[1], int(match[2] or 1)))
+    return _once_each(found, lambda _: "-H")
+
+
+def parse_file(path: str | Path) -> list[Host]:
+    """The hosts of a file with lines such as `host1 slots=2`; # begins a comment."""
+    try:
+        lines = Path(path).read_text().splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise LaunchError(
+            f"--hostfile {path} cannot be read: {getattr(error, 'strerror', None) or 'no text file'}."
+        ) from None
+    found, numbers = [], []
+    for number, line in enumerate(lines, 1):
+        if not (text := line.partition("#")[0].strip()):
+            continue
+        if not (match := re.fullmatch(rf"({NAME})\s+slots\s*=\s*([1-9]\d*)", text)):
+            raise LaunchError(f"{path}, line {number}: expected `HOST slots=N` and got {text!r}.")
+        found.append(Host(match[1], int(match[2])))
+        numbers.append(number)
+    if not found:
+        raise LaunchError(f"{path} names no host: write a line such as `host1 slots=2` for each.")
+    return _once_each(found, lambda i: f"{path}, line {numbers[i]}")
+
+
+def _once_each(hosts, where):
+    names = [host.name for host in hosts]
+    for i, name in enumerate(names):
+        if name in names[:i]:
+            raise LaunchError(
+                f"{where(i)}: {name} is named twice: name it once, with all its slots."
+            )
+    return hosts
+
+
+def allocated() -> list[int]:
+    """The ranks that Slurm lets start on each node of this allocation; empty outside of one."""
+    if "SLURM_JOB_ID" not in os.environ:
+        return []
+    slots = []  # SLURM_TASKS_PER_NODE=2(x3),1 means 2,2,2,1
+    for part in os.environ.get("SLURM_TASKS_PER_NODE", "").split(","):
+        if match := re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", part):
+            slots += [int(match[1])] * int(match[2] or 1)
+    return slots
+
+
+def is_here(name: str) -> bool:
+    """Whether a name is one of this machine's."""
+    if name in ("localhost", socket.gethostname(), socket.gethostname().partition(".")[0]):
+        return True
+    return _address(name) in {address for address, _ in _interfaces()}
+
+
+def network(hosts: list[Host]) -> str | None:
+    """The one network of this machine that has all these hosts, such as 10.0.0.0/24; else None.
+
+    Ranks that may choose for themselves also try bridges of containers and other dead ends.
+    """
+    addresses = [_address(host.name) for host in hosts if not is_here(host.name)]
+    if not addresses or None in addresses:
+        return None
+    for address, netmask in _interfaces():
+        one = ipaddress.ip_network(f"{address}/{netmask}", strict=False)
+        if all(ipaddress.ip_address(other) in one for other in addresses):
+            return str(one)
+    return None
+
+
+def _address(name):
+    try:
+        return socket.gethostbyname(name)
+    except OSError:
+        return None
+
+
+def _interfaces():
+    return [
+        (address.address, address.netmask)
+        for addresses in psutil.net_if_addrs().values()
+        for address in addresses
+        if address.family == socket.AF_INET and address.netmask
+    ]
+
+
+def must_be_ready(hosts: list[Host], script: str) -> None:
+    """Ask every other host, all at once, whether it has this Python and this script.
+
+    With the program that mpirun will use: ssh, or what $PRTE_MCA_plm_ssh_agent names.
+
+    Raises:
+        LaunchError: one cannot be reached within five seconds, or lacks something.
+    """
+    agent = shlex.split(os.environ.get("PRTE_MCA_plm_ssh_agent", "ssh"))
+    if Path(agent[0]).name == "ssh":  # mpirun cannot type a password either
+        agent += ["-o", "BatchMode=yes", "-o", f"ConnectTimeout={REACH_SECONDS}"]
+    python, folder, name = map(shlex.quote, (sys.executable, os.getcwd(), script))
+    question = f"test -x {python} || exit 3; cd {folder} && test -f {name} || exit 4"
+    asked = {
+        host.name: subprocess.Popen(
+            [*agent, host.name, question],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for host in hosts
+        if not is_here(host.name)
+    }
+    try:
+        for name, process in asked.items():
+            _must_answer(name, process, f"{' '.join(agent)} {name} true", script)
+    finally:
+        for process in asked.values():
+            process.kill()
+            process.communicate()
+
+
+def _must_answer(host, process, command, script):
+    try:
+        _, error = process.communicate(timeout=2 * REACH_SECONDS)
+    except subprocess.TimeoutExpired:
+        error = f"no answer within {2 * REACH_SECONDS} s"
+    if process.returncode == 3:
+        raise LaunchError(
+            f"{host} has no {sys.executable}: the environment must be in the same folder on every host."
+        )
+    if process.returncode == 4:
+        raise LaunchError(
+            f"{host} has no {script} in {os.getcwd()}: the script must be there on every host."
+        )
+    if process.returncode != 0:
+        says = (error.strip().splitlines() or ["no answer"])[-1]
+        raise LaunchError(
+            f"{host} cannot be reached ({says}): mend it until `{command}` works without a password."
+        )

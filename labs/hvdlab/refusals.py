@@ -1,0 +1,86 @@
+"""What cannot work, said in one sentence before anything is started."""
+
+import os
+import re
+import shutil
+import subprocess
+from importlib.util import find_spec
+from pathlib import Path
+
+from hvdlab import hosts, launch
+from hvdlab.hardware import gpus
+from hvdlab.launch import LaunchError
+from hvdlab.plan import Plan
+
+
+def must_work(planned: Plan, script: str) -> None:
+    """Raise LaunchError for what cannot work on this machine or cannot reach the other hosts."""
+    mpirun_must_fit()
+    here = [host.slots for host in planned.hosts if hosts.is_here(host.name)]
+    ranks = min([planned.ranks, *here]) if here or not planned.hosts else 0
+    if len(hosts.allocated()) < 2 and 0 < gpus() < ranks:
+        raise LaunchError(
+            f"{ranks} ranks, but {gpus()} GPUs: each rank needs one of its own. Start at most {gpus()}, or "
+            "set CUDA_VISIBLE_DEVICES=-1 to train on the processor."
+        )
+    hosts.must_be_ready(planned.hosts, script)
+
+
+def mpirun_must_fit() -> None:
+    """Raise LaunchError without an mpirun, or with one of another kind than Horovod was built for."""
+    path = launch.environment(1)["PATH"]
+    mpirun = shutil.which("mpirun", path=path)
+    if not mpirun:
+        raise LaunchError("there is no mpirun here: `make setup` installs Open MPI.")
+    wanted = horovod_mpi()
+    if wanted == "none":
+        raise LaunchError(
+            "Horovod was built without MPI, so mpirun would start worlds of one rank: `make setup` "
+            "builds it with MPI."
+        )
+    found = _kind(mpirun)
+    if wanted and wanted != found:
+        raise LaunchError(
+            f"Horovod was built for {wanted}, but {mpirun} is of {found}, so every rank would be alone: put "
+            f"the mpirun of {wanted} first in PATH."
+        )
+
+
+def _kind(mpirun):
+    try:
+        says = subprocess.run(
+            [mpirun, "--version"],
+            env={**os.environ, **launch.environment(1)},
+            capture_output=True,
+            text=True,
+            timeout=20,
+        ).stdout
+    except (OSError, subprocess.SubprocessError):
+        says = ""
+    if "Open MPI" in says or "OpenRTE" in says:
+        return "Open MPI"
+    return "MPICH" if re.search("MPICH|HYDRA|Intel", says) else "an unknown MPI"
+
+
+def horovod_mpi() -> str | None:
+    """The MPI that Horovod's libraries need: "Open MPI", "MPICH", or "none"; None without Horovod.
+
+    Read from the files: importing a framework would take seconds.
+    """
+    spec = find_spec("horovod")
+    libraries = [
+        path
+        for folder in (spec.submodule_search_locations if spec else None) or []
+        for path in Path(folder).glob("*/mpi_lib*.so")
+    ]
+    if not libraries:
+        return None
+    names = {
+        name for path in libraries for name in re.findall(rb"libmpi\w*\.so\.\d+", path.read_bytes())
+    }
+    if not names:
+        return "none"
+    # MPICH and what is made of it (Intel MPI, MVAPICH) share the ABI version 12.
+    return (
+        "MPICH" if any(b"mpich" in name or name.endswith(b".12") for name in names) else "Open MPI"
+    )

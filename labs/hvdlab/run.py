@@ -1,0 +1,161 @@
+"""`hvdlab run`: start a script on N ranks, show what they print, and say which one failed."""
+
+import argparse
+import contextlib
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import psutil
+
+from hvdlab import launch
+from hvdlab.launch import LaunchError
+from hvdlab.plan import Plan, plan
+from hvdlab.rank_output import RankOutput
+from hvdlab.refusals import must_work
+
+EPILOG = """\
+examples:
+  hvdlab run -np 2 labs/cifar10_torch.py --epochs 1
+  hvdlab run -np 4 -H host1:2,host2:2 train.py    on two hosts
+  hvdlab run -np 2 --dry-run train.py             only print the line that would be run
+"""
+TIME_UP = 124  # as the command `timeout` does
+REFUSED = 2
+POLITE_SECONDS = 5  # that ranks have for ending by themselves
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "-np", type=int, required=True, metavar="N", dest="ranks", help="number of ranks"
+    )
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument(
+        "-H", dest="hosts", metavar="HOST:SLOTS,...", help="hosts, and ranks on each"
+    )
+    where.add_argument(
+        "--hostfile", metavar="FILE", help="a file with lines such as `host1 slots=2`"
+    )
+    parser.add_argument(
+        "--timeout", type=_seconds, metavar="S", help="end all ranks after S seconds"
+    )
+    parser.add_argument(
+        "--dry-run", action="store_true", help="print the line that would be run, and run nothing"
+    )
+    parser.add_argument("script", metavar="SCRIPT", help="a Python file")
+    parser.add_argument(
+        "arguments", nargs=argparse.REMAINDER, metavar="ARGS", help="the arguments of the script"
+    )
+
+
+def _seconds(text: str) -> float:
+    with contextlib.suppress(ValueError):
+        if 0 < float(text) < float("inf"):
+            return float(text)
+    raise argparse.ArgumentTypeError(f"expected seconds, more than 0, got {text!r}")
+
+
+def main(args: argparse.Namespace) -> int:
+    """0 if all ranks ended well, the exit code of the first that failed, 2 for a refusal, 124 for
+    the time limit, 128 + the signal that ended the run."""
+    try:
+        if not Path(args.script).is_file():
+            raise LaunchError(f"{args.script} is not a file: name the script for the ranks to run.")
+        planned = plan(
+            args.ranks, args.script, *args.arguments, hosts=args.hosts, hostfile=args.hostfile
+        )
+        if args.dry_run:
+            print(planned.line())
+            return 0
+        must_work(planned, args.script)
+    except LaunchError as error:
+        print(f"hvdlab run: {error}", file=sys.stderr)
+        return REFUSED
+    sentence, code = follow(planned, Path(args.script).name, args.timeout)
+    if sentence:
+        print(f"hvdlab run: {sentence}.", file=sys.stderr)
+    return code
+
+
+def follow(planned: Plan, name: str, limit: float | None) -> tuple[str, int]:
+    """Run it, show what the ranks print, and return a sentence if they did not end well, and a code.
+
+    A signal or the time limit asks the ranks to end; a second signal, or five seconds, ends them.
+    """
+    output = RankOutput(planned.ranks)
+    signals = []
+    before = {number: signal.signal(number, lambda n, _: signals.append(n)) for number in SIGNALS}
+    try:
+        with launch.started(planned.command, planned.variables) as process:
+            late = _pass_on(process, output, signals, limit)
+        output.settle(everything=True)
+    except BrokenPipeError:  # nobody reads on, such as after `| head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return "", 128 + signal.SIGPIPE
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    who = f"{name} on {planned.ranks} ranks"
+    if signals:
+        return f"{who} was ended by {signal.Signals(signals[0]).name}", 128 + signals[0]
+    if late:
+        return f"{who} did not end within {limit:g} s{output.where(name)}", TIME_UP
+    stall = {**os.environ, **planned.variables}["HOROVOD_STALL_SHUTDOWN_TIME_SECONDS"]
+    sentence, code = output.why(process.returncode, stall)
+    return sentence + (output.where(name) if output.stalled else ""), code
+
+
+def _pass_on(process, output, signals, limit):
+    """Pass lines on until there are no more; return whether it was the time limit that ended them."""
+    lines = queue.SimpleQueue()
+    threading.Thread(target=_read, args=(process, lines), daemon=True).start()
+    began, asked, late = time.monotonic(), None, False
+    while len(signals) < 2 and (asked is None or time.monotonic() - asked < POLITE_SECONDS):
+        if asked is None:
+            late = limit is not None and time.monotonic() - began > limit
+            if signals:
+                process.terminate()  # mpirun passes it on to its ranks
+            elif late:
+                _make_tell_where(process, None)
+            elif output.stalled:
+                _make_tell_where(process, output.stalled)
+            if signals or late or output.stalled:
+                asked = time.monotonic()
+        with contextlib.suppress(queue.Empty):
+            line = lines.get(timeout=0.1)
+            if line is None:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(POLITE_SECONDS)
+                return late
+            output.line(line)
+        output.settle()
+    process.kill()  # `started` would ask once more
+    return late
+
+
+def _make_tell_where(process, ranks):
+    """End ranks on this machine (None: all) so that they print the line of the script they are in."""
+    with contextlib.suppress(psutil.Error):
+        for child in psutil.Process(process.pid).children():
+            rank = child.environ().get("OMPI_COMM_WORLD_RANK", "-1")
+            if ranks is None or int(rank) in ranks:
+                child.send_signal(signal.SIGABRT)  # see PYTHONFAULTHANDLER in plan.py
+
+
+def _read(process, lines):
+    with contextlib.suppress(ValueError):  # closed, when it is ended
+        for line in process.stdout.buffer:
+            lines.put(line.decode(errors="replace"))
+    lines.put(None)
+
+
+if __name__ == "__main__":
+    own = argparse.ArgumentParser(prog="hvdlab run")
+    add_arguments(own)
+    sys.exit(main(own.parse_args()))
