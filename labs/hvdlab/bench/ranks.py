@@ -1,5 +1,6 @@
-"""Start the ranks of a benchmark and read what each of them measured."""
+"""Start the ranks of a benchmark, read what each of them measured, and keep it."""
 
+import argparse
 import json
 import os
 import subprocess
@@ -44,3 +45,28 @@ def tell(measured: dict) -> None:
     # One write, with its newline: lines of several ranks must not mix.
     sys.stdout.write(json.dumps(measured) + "\n")
     sys.stdout.flush()
+
+
+# --- what the commands share ------------------------------------------------------------------------
+
+
+def count(text: str) -> int:
+    """The type of an argument that is a whole number of at least 1."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"expected a whole number of at least 1, got {text!r}")
+    return int(text)
+
+
+def say(text: str) -> None:
+    """Show progress."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def keep(args: argparse.Namespace, found: dict, plot) -> None:
+    """Write what was measured, with the arguments, to `args.json`, and draw it into `args.plot`."""
+    if args.json:
+        plain = (int, float, str, bool, list)
+        settings = {name: value for name, value in vars(args).items() if isinstance(value, plain)}
+        args.json.write_text(json.dumps({**settings, "measured": found}, indent=2))
+    if args.plot:
+        plot(found, args.plot)
