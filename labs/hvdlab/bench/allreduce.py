@@ -45,12 +45,11 @@ TENSORS, TENSOR_BYTES = 64, 65_536  # what the options are tried on: as many gra
 
 def measure(option: str, sizes: list[int]) -> dict:
     """{"ways": {way: {bytes: seconds}}, "gradients": seconds}: the slowest rank, the median call."""
-    from mpi4py import MPI  # first: it asks MPI for threads, which Horovod needs too
-
     import horovod.torch as hvd
     import numpy as np
     import torch
     import torch.distributed as dist
+    from mpi4py import MPI  # starts MPI with threads, which Horovod needs too
 
     hvd.init()
     comm = MPI.COMM_WORLD

@@ -112,8 +112,9 @@ def show(found: dict, console: Console, told: dict | None = None) -> None:
     median = statistics.median
     for kind, by_ranks in found.items():
         table = Table(box=None, header_style="dim", padding=(0, 1))
+        more = ("foretold", "off by") if told else ()
         for title in ("ranks", "batch", "images/s", "min .. max", "speed-up", "efficiency",
-                      "without exchange", "ratio to it", *(["foretold", "off by"] if told else [])):  # fmt: skip
+                      "without exchange", "ratio to it", *more):  # fmt: skip
             table.add_column(title, justify="right")
         one = by_ranks[min(by_ranks)]["exchanged"]
         for n, rates in by_ranks.items():
