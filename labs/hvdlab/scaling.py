@@ -47,18 +47,12 @@ def hierarchical(nbytes: float, hosts: int, per_host: int, network: Link, inside
 
 @dataclass(frozen=True)
 class Cluster:
-    """Hosts of `ranks_per_host` GPUs (or cores) each, and what connects them.
+    """Hosts of `ranks_per_host` GPUs (or cores) each, and what connects them."""
 
-    Args:
-        network: between two hosts; its bandwidth is that of a host's network card.
-        inside: between two ranks of a host. Default: as the network.
-        jitter: standard deviation of a rank's compute time, as a fraction of it.
-    """
-
-    network: Link
+    network: Link  # between two hosts; the bandwidth is that of a host's network card
     ranks_per_host: int = 1
-    inside: Link | None = None
-    jitter: float = 0.0
+    inside: Link | None = None  # between two ranks of a host; None: as the network
+    jitter: float = 0.0  # standard deviation of a rank's compute time, as a fraction of it
 
     def all_reduce(self, nbytes: float, ranks: int, algorithm: str = "ring") -> float:
         """Seconds of one all-reduce by `ranks` ranks, which fill one host after another."""
@@ -105,17 +99,11 @@ def calibrate(nbytes: Sequence[float], seconds: Sequence[float], ranks: int) -> 
 
 @dataclass(frozen=True)
 class Network:
-    """A neural network, from the input to the output.
+    """A neural network: its layers from the input to the output, and how fast one rank is."""
 
-    Args:
-        layers: (parameters, work) of each; work in any unit, such as multiplications an image.
-        images_per_second: of one rank that exchanges nothing.
-        batch_size: images a rank in a step.
-    """
-
-    layers: tuple[tuple[float, float], ...]
-    images_per_second: float
-    batch_size: int = 64
+    layers: tuple[tuple[float, float], ...]  # (parameters, work); work in any unit
+    images_per_second: float  # of one rank that exchanges nothing
+    batch_size: int = 64  # images a rank in a step
 
     @property
     def parameters(self) -> float:
@@ -148,10 +136,8 @@ def exchange(
 ) -> list[tuple[float, float, float]]:
     """(begin, end, bytes) of each all-reduce for gradients (seconds, bytes) in order of time.
 
-    Args:
-        seconds: time of one all-reduce as a function of its bytes.
-        fusion: bytes of the fusion buffer; a larger gradient travels alone.
-        cycle: Horovod looks for ready gradients every so many seconds; 0 looks all the time.
+    `seconds(bytes)` is the time of one all-reduce. What is ready when Horovod looks, every `cycle`
+    seconds, is fused into buffers of `fusion` bytes; a larger gradient travels alone.
     """
     sent, now, first = [], 0.0, 0
     while first < len(ready):
@@ -228,14 +214,11 @@ def forecast(network: Network, cluster: Cluster, ranks: int, **options) -> Forec
     latency, or endless bandwidth; "compute" if none of them takes 5 % of the step.
     """
     computed, end, sent = step(network, cluster, ranks, **options)
-    outside, inside = cluster.network, cluster.inside or cluster.network
+    links = {"network": cluster.network, "inside": cluster.inside or cluster.network}
     ideal = {
         "stragglers": {"jitter": 0.0},
-        "latency": {"network": outside._replace(latency=0), "inside": inside._replace(latency=0)},
-        "bandwidth": {
-            "network": outside._replace(bandwidth=math.inf),
-            "inside": inside._replace(bandwidth=math.inf),
-        },
+        "latency": {name: link._replace(latency=0) for name, link in links.items()},
+        "bandwidth": {name: link._replace(bandwidth=math.inf) for name, link in links.items()},
     }
     losses = {
         name: end - step(network, replace(cluster, **better), ranks, **options)[1]

@@ -19,6 +19,8 @@ ALLOWED = {
     "hvdlab.schedules": set(),
     "hvdlab.reference": {"numpy"},
     "hvdlab.noise_scale": {"numpy"},
+    "hvdlab.scaling": {"numpy", "hvdlab.published"},
+    "hvdlab.published": {"rich", "hvdlab.scaling"},
     "hvdlab.landscape": {"numpy"},
     "hvdlab.launch": {"psutil", "hvdlab.hardware"},
     "hvdlab.experiment": {"pandas", "rich", "hvdlab.hardware"},
@@ -101,6 +103,8 @@ def test_the_commands_import_no_framework_at_their_top():
         "hvdlab.bench.ranks",
         "hvdlab.bench.throughput",
         "hvdlab.bench.exchange",
+        "hvdlab.bench.allreduce",
+        "hvdlab.bench.scaling",
         "hvdgrade.cli",
         "hvdgrade.evaluate",
     ):
