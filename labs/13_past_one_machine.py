@@ -223,7 +223,8 @@ rows.round(3)
 
 # %% [markdown]
 # The three squares are within five points of their lines, two of them too low and one too high: a model like this tells 90 % from
-# 70 %, not 90 % from 88 %. Look at `limit`: Inception and ResNet wait for the slowest GPU, VGG for the network.
+# 70 %, not 90 % from 88 %. (The kinks are in the model: with a longer all-reduce more gradients wait and share the next
+# buffer.) Look at `limit`: Inception and ResNet wait for the slowest GPU, VGG for the network.
 #
 # The last rows are another machine and another way. Krizhevsky (2014) split the convolutions by data and
 # the fully connected layers by model (lab 3) on eight GPUs in one computer. There nothing is fitted: the bytes
