@@ -4,6 +4,7 @@ import argparse
 import io
 import json
 
+import psutil
 import pytest
 from rich.console import Console
 
@@ -60,6 +61,17 @@ def test_scaling(tmp_path):
     assert "Weak scaling" in table and "Strong scaling" in table
     scaling.plot(found, tmp_path / "plot.png")
     assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.mpi
+def test_ranks_that_take_too_long_are_ended(monkeypatch):
+    monkeypatch.setattr(ranks, "LIMIT_SECONDS", 4)
+    with pytest.raises(ranks.BenchFailed, match="-n on 2 ranks took over 4 s"):
+        ranks.run("timeit", 2, "-n", 10**15, "'no end to this'")
+    lines = [
+        " ".join(process.info["cmdline"] or ()) for process in psutil.process_iter(["cmdline"])
+    ]
+    assert not [line for line in lines if "no end to this" in line]
 
 
 def test_counts_of_ranks():

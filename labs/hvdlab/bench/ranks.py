@@ -23,19 +23,24 @@ def run(module: str, ranks: int, *arguments, **environment: str) -> list[dict]:
     environment["TF_NUM_INTRAOP_THREADS"] = "1"
     environment["TF_CPP_MIN_LOG_LEVEL"] = "3"
     what = f"{arguments[0]} on {ranks} ranks"
+    process = subprocess.Popen(
+        [mpirun, "-np", count, python, "-m", module, *map(str, arguments)],
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,  # by which `launch._end` finds the ranks, also after Ctrl-C
+    )
     try:
-        process = subprocess.run(
-            [mpirun, "-np", count, python, "-m", module, *map(str, arguments)],
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=LIMIT_SECONDS,
-        )
+        output, errors = process.communicate(timeout=LIMIT_SECONDS)
     except subprocess.TimeoutExpired:
         raise BenchFailed(f"{what} took over {LIMIT_SECONDS} s") from None
-    lines = [line for line in process.stdout.splitlines() if line.startswith("{")]
+    finally:
+        launch._end(process)
+    lines = [line for line in output.splitlines() if line.startswith("{")]
     if process.returncode or len(lines) != ranks:
-        last = (process.stderr.strip() or "nothing printed").splitlines()[-1]
+        last = (errors.strip() or "nothing printed").splitlines()[-1]
         raise BenchFailed(f"{what} failed: {last}")
     return [json.loads(line) for line in lines]
 
