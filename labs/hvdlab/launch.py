@@ -3,24 +3,16 @@
 `mpirun -np N python script.py` typed by hand works too; what the environment below adds is speed on
 a CPU (and permission, for root and for more ranks than cores).
 
-    run("train.py", "--epochs", 3, ranks=2)      # a script: prints what the ranks print
-    sums = call(add_up, [1, 2, 3], ranks=4)      # a function: what it returns on each rank
+    run("train.py", "--epochs", 3, ranks=2)      # prints what the ranks print
 """
 
-import faulthandler
-import inspect
-import json
 import os
-import re
 import signal
 import subprocess
 import sys
-import tempfile
-import textwrap
 import threading
-import time
-import traceback
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
@@ -93,40 +85,50 @@ def run(
     """
     if not Path(script).is_file():
         raise LaunchError(f"{script} is not a file: name the script that the ranks shall run.")
+    late = threading.Event()
+    output = []
+    variables = {**environment(ranks), **variables}
+    with started(command(ranks, script, *map(str, arguments)), variables) as process:
+        alarm = threading.Timer(timeout, lambda: (late.set(), end(process)))
+        try:
+            alarm.start()
+            for line in process.stdout:
+                output.append(line)
+                if show:
+                    print(line, end="", flush=True)
+            process.wait()
+        finally:
+            alarm.cancel()
+    if late.is_set() or process.returncode:
+        what = f"did not end within {timeout:g} s" if late.is_set() else "failed"
+        says = ", see above." if show else f":\n{''.join(output[-60:])}"
+        kind = TimeUp if late.is_set() else LaunchError
+        raise kind(f"{Path(script).name} on {ranks} ranks {what}{says}")
+    return "".join(output)
+
+
+@contextmanager
+def started(command: list[str], variables: dict[str, str]) -> Iterator[subprocess.Popen]:
+    """A launcher whose output, of both channels, is a pipe. After the block nothing of it is left."""
     process = subprocess.Popen(
-        command(ranks, script, *map(str, arguments)),
+        command,
         # Lines shall arrive when they are printed, not when the script ends.
-        env={**os.environ, **environment(ranks), "PYTHONUNBUFFERED": "1", **variables},
+        env={**os.environ, "PYTHONUNBUFFERED": "1", **variables},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
         errors="replace",
-        start_new_session=True,  # by which `_end` finds everything that this starts
+        start_new_session=True,  # by which `end` finds everything that this starts
     )
-    late = threading.Event()
-    alarm = threading.Timer(timeout, lambda: (late.set(), _end(process)))
-    output = []
     try:
-        alarm.start()
-        for line in process.stdout:
-            output.append(line)
-            if show:
-                print(line, end="", flush=True)
-        process.wait()
+        yield process
     finally:
-        alarm.cancel()
-        _end(process)
+        end(process)
         process.stdout.close()
-    if late.is_set() or process.returncode:
-        what = f"did not end within {timeout:g} s" if late.is_set() else "failed"
-        end = ", see above." if show else f":\n{''.join(output[-60:])}"
-        kind = TimeUp if late.is_set() else LaunchError
-        raise kind(f"{Path(script).name} on {ranks} ranks {what}{end}")
-    return "".join(output)
 
 
-def _end(process: subprocess.Popen) -> None:
+def end(process: subprocess.Popen) -> None:
     """End a launcher and all processes of its session: politely, and after five seconds for certain.
 
     The session holds the ranks and what they started, with or without a living launcher above them.
@@ -144,147 +146,3 @@ def _end(process: subprocess.Popen) -> None:
             except (ProcessLookupError, PermissionError):
                 pass
         process.wait()
-
-
-# --- a function on every rank ----------------------------------------------------------------------
-
-SCRIPT = """\
-import numpy as np
-from mpi4py import MPI
-
-from hvdlab import launch as _launch
-
-_launch._watch(MPI.COMM_WORLD, {until})
-
-{sources}
-
-_launch._answer(MPI.COMM_WORLD, {name})
-"""
-
-
-def call(
-    function: Callable,
-    *arguments,
-    ranks: int = 2,
-    timeout: float = 60,
-    uses: tuple[Callable, ...] = (),
-) -> list:
-    """Run `function(comm, *arguments)` on every rank, and return what each returns, by rank.
-
-    The ranks get the source of the function, so it can only use what is inside it, `np` (NumPy),
-    `MPI` (mpi4py's), and the functions of `uses`. `comm` is `MPI.COMM_WORLD`. Arguments and results
-    travel as JSON: an array arrives as a list. What the ranks print is printed at the end.
-
-    Raises:
-        LaunchError: a rank failed (the message has its error and the line), or the time was up
-            (`TimeUp`: the message has the line in which each rank was).
-        NotImplementedError: a rank raised it.
-    """
-    name = function.__name__
-    with tempfile.TemporaryDirectory() as folder:
-        script = Path(folder, f"{name}.py")
-        sources = "\n\n".join(_source(part) for part in (*uses, function))
-        script.write_text(
-            SCRIPT.format(until=time.time() + 0.8 * timeout, sources=sources, name=name)
-        )
-        Path(folder, "arguments.json").write_text(json.dumps(arguments, default=_as_list))
-        try:
-            output = run(script, ranks=ranks, timeout=timeout, show=False)
-        except LaunchError as error:
-            raise _explained(error, script, ranks, timeout) from None
-        print(output, end="")
-        return [json.loads(Path(folder, f"{rank}.json").read_text()) for rank in range(ranks)]
-
-
-def _source(function):
-    try:
-        source = textwrap.dedent(inspect.getsource(function))
-    except (OSError, TypeError):
-        source = ""
-    if not source or function.__name__ == "<lambda>":
-        raise LaunchError(
-            f"{function!r} has no source that could go to the ranks: write it with `def` in a cell "
-            "or a file."
-        )
-    return source
-
-
-def _as_list(value):
-    """What JSON does not know: arrays and numbers of NumPy."""
-    if hasattr(value, "tolist"):
-        return value.tolist()
-    raise TypeError(
-        f"a {type(value).__name__} cannot travel between the notebook and the ranks: numbers, "
-        "texts, lists, dicts and arrays can"
-    )
-
-
-def _watch(comm, until):
-    """On a rank: write down the error that ends it, or, when the time is nearly up, where it is."""
-    script = Path(sys.argv[0])
-
-    def report(kind, error, trace):
-        lines = [frame.line for frame in traceback.extract_tb(trace) if _is(frame, script)]
-        found = {
-            "kind": kind.__name__,
-            "text": str(error),
-            "line": lines[-1] if lines and "_launch." not in lines[-1] else "",
-            "unknown": error.name if kind is NameError else None,
-            "notes": getattr(error, "__notes__", []),
-        }
-        part = script.with_name(f"{comm.rank}.part")
-        part.write_text(json.dumps(found))
-        part.rename(script.with_name(f"{comm.rank}.error"))
-        comm.Abort(1)  # else the others wait for this one
-
-    sys.excepthook = report
-    stacks = script.with_name(f"{comm.rank}.stack").open("w")
-    faulthandler.dump_traceback_later(max(0.1, until - time.time()), file=stacks)
-
-
-def _is(frame, script):
-    return Path(frame.filename).name == script.name
-
-
-def _answer(comm, function):
-    """On a rank: call the function, and write down what it returns."""
-    script = Path(sys.argv[0])
-    result = function(comm, *json.loads(script.with_name("arguments.json").read_text()))
-    script.with_name(f"{comm.rank}.json").write_text(json.dumps(result, default=_as_list))
-    faulthandler.cancel_dump_traceback_later()
-
-
-def _explained(error, script, ranks, timeout):
-    """The error of `run` in terms of the function: what the ranks themselves wrote down about it."""
-    name = script.stem
-    for rank in range(ranks):
-        path = script.with_name(f"{rank}.error")
-        if not path.exists():
-            continue
-        found = json.loads(path.read_text())
-        if found["kind"] == "NotImplementedError":
-            return NotImplementedError(found["text"])
-        if found["unknown"]:
-            return LaunchError(
-                f"{name} on rank {rank}: there is no {found['unknown']!r} there. A function that "
-                "runs on the ranks can only use what is inside it, np and MPI."
-            )
-        says = "; ".join([f"{found['kind']}: {found['text']}", *found["notes"]])
-        where = f", in `{found['line']}`" if found["line"] else ""
-        return LaunchError(f"{name} failed on rank {rank} of {ranks}{where}: {says}")
-    if isinstance(error, TimeUp):
-        where = "; ".join(f"rank {rank} {_state(script, rank)}" for rank in range(ranks))
-        return TimeUp(f"{name} on {ranks} ranks did not end within {timeout:g} s: {where}.")
-    return error
-
-
-def _state(script, rank):
-    """What a rank was doing when the time was nearly up, from the stack that it wrote."""
-    if script.with_name(f"{rank}.json").exists():
-        return "is done"
-    try:
-        stack = script.with_name(f"{rank}.stack").read_text()
-    except OSError:
-        return "did not start"
-    at = re.search(rf'{re.escape(script.name)}", line (\d+)', stack)
-    return f"is in `{script.read_text().splitlines()[int(at[1]) - 1].strip()}`" if at else "runs"

@@ -23,6 +23,7 @@ ALLOWED = {
     "hvdlab.published": {"rich", "hvdlab.scaling"},
     "hvdlab.landscape": {"numpy"},
     "hvdlab.launch": {"psutil", "hvdlab.hardware"},
+    "hvdlab.calls": {"hvdlab.launch"},
     "hvdlab.experiment": {"pandas", "rich", "hvdlab.hardware"},
     "hvdlab.plots": {"pandas", "matplotlib"},
     "hvdlab.batches": {"numpy", "hvdlab.probe"},

@@ -4,11 +4,9 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import threading
 import time
 
-import numpy as np
 import psutil
 import pytest
 
@@ -169,127 +167,3 @@ def test_run_ends_ranks_whose_launcher_was_killed(tmp_path):
 def test_a_script_that_is_missing_is_one_sentence(tmp_path):
     with pytest.raises(launch.LaunchError, match=r"nothing\.py is not a file: name the script"):
         launch.run(tmp_path / "nothing.py")
-
-
-# --- call ------------------------------------------------------------------------------------------
-
-
-def add_up(comm, numbers, scale):
-    total = np.empty(len(numbers))
-    comm.Allreduce(scale * (comm.rank + 1) * np.array(numbers, dtype=float), total)
-    print("rank", comm.rank, "prints", end="\n")
-    return {"rank": comm.rank, "total": total, "largest": total.max(), "none": None}
-
-
-def twice(x):
-    return 2 * x
-
-
-def uses_twice(comm):
-    return twice(comm.rank)
-
-
-def stub(comm):
-    raise NotImplementedError("Lab 3, exercise 9: write it")
-
-
-def index_error(comm):
-    values = np.arange(3)
-    if comm.rank == 1:
-        return int(values[7])
-    comm.Barrier()
-
-
-def wait_for_each_other(comm):
-    if comm.rank < 2:
-        comm.Recv(np.empty(1), source=1 - comm.rank)
-
-
-def unknown_result(comm):
-    return {1, 2}
-
-
-OUTSIDE = 3
-
-
-def uses_outside(comm):
-    return OUTSIDE + comm.rank
-
-
-@pytest.mark.mpi
-def test_call_returns_what_each_rank_returns(capfd):
-    results = launch.call(add_up, np.array([1, 2]), 10, ranks=3)
-    assert results == [
-        {"rank": rank, "total": [60.0, 120.0], "largest": 120.0, "none": None} for rank in range(3)
-    ]
-    assert sorted(capfd.readouterr().out.splitlines()) == [f"rank {r} prints" for r in range(3)]
-
-
-@pytest.mark.mpi
-def test_call_takes_a_function_inside_another_and_those_that_it_uses():
-    def thrice(comm, x):
-        return 3 * x + comm.size
-
-    assert launch.call(thrice, 5, ranks=1) == [16]
-    assert launch.call(uses_twice, ranks=2, uses=(twice,)) == [0, 2]
-
-
-@pytest.mark.mpi
-@pytest.mark.parametrize(("function", "name"), [(uses_outside, "OUTSIDE"), (uses_twice, "twice")])
-def test_a_name_that_the_ranks_do_not_have_is_one_sentence(function, name):
-    with pytest.raises(launch.LaunchError) as caught:
-        launch.call(function, ranks=2)
-    assert str(caught.value) in [
-        f"{function.__name__} on rank {rank}: there is no {name!r} there. A function that runs on the "
-        "ranks can only use what is inside it, np and MPI."
-        for rank in (0, 1)
-    ]
-
-
-@pytest.mark.mpi
-def test_an_error_on_one_rank_ends_all_and_names_rank_and_line():
-    with pytest.raises(launch.LaunchError) as caught:
-        launch.call(index_error, ranks=2, timeout=60)
-    assert str(caught.value).startswith(
-        "index_error failed on rank 1 of 2, in `return int(values[7])`: IndexError: "
-    )
-    with pytest.raises(launch.LaunchError, match="TypeError: a set cannot travel"):
-        launch.call(unknown_result, ranks=1)
-    with pytest.raises(NotImplementedError, match="Lab 3, exercise 9: write it"):
-        launch.call(stub, ranks=2)
-
-
-@pytest.mark.mpi
-def test_ranks_that_wait_for_each_other_are_ended_and_told_where_they_are():
-    with pytest.raises(launch.TimeUp) as caught:
-        launch.call(wait_for_each_other, ranks=3, timeout=6)
-    line = "`comm.Recv(np.empty(1), source=1 - comm.rank)`"
-    assert str(caught.value) == (
-        "wait_for_each_other on 3 ranks did not end within 6 s: "
-        f"rank 0 is in {line}; rank 1 is in {line}; rank 2 is done."
-    )
-
-
-@pytest.mark.parametrize("function", [lambda comm: 1, len])
-def test_a_function_without_a_source_is_one_sentence(function):
-    with pytest.raises(launch.LaunchError, match="has no source that could go to the ranks"):
-        launch.call(function)
-
-
-@pytest.mark.mpi
-def test_call_takes_a_function_of_a_notebook_cell(tmp_path):
-    """IPython keeps the source of a cell; `inspect` finds it there."""
-    pytest.importorskip("IPython")
-    cell = "from hvdlab.launch import call\ndef f(comm):\n    return comm.rank\nprint(call(f))"
-    program = (
-        f"from IPython.core.interactiveshell import InteractiveShell as S\nS().run_cell({cell!r})"
-    )
-    answer = subprocess.run(
-        [sys.executable, "-c", program],
-        cwd=tmp_path,
-        env={**os.environ, "IPYTHONDIR": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    assert "[0, 1]" in answer.stdout, answer.stdout + answer.stderr

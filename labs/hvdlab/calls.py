@@ -1,0 +1,159 @@
+"""A function of a notebook on every rank: what it returns there, or why and where it failed.
+
+sums = call(add_up, [1, 2, 3], ranks=4)
+"""
+
+import faulthandler
+import inspect
+import json
+import re
+import sys
+import tempfile
+import textwrap
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+from hvdlab.launch import LaunchError, TimeUp, run
+
+SCRIPT = """\
+import numpy as np
+from mpi4py import MPI
+
+from hvdlab import calls as _calls
+
+_calls._watch(MPI.COMM_WORLD, {until})
+
+{sources}
+
+_calls._answer(MPI.COMM_WORLD, {name})
+"""
+
+
+def call(
+    function: Callable,
+    *arguments,
+    ranks: int = 2,
+    timeout: float = 60,
+    uses: tuple[Callable, ...] = (),
+) -> list:
+    """Run `function(comm, *arguments)` on every rank, and return what each returns, by rank.
+
+    The ranks get the source of the function, so it can only use what is inside it, `np` (NumPy),
+    `MPI` (mpi4py's), and the functions of `uses`. `comm` is `MPI.COMM_WORLD`. Arguments and results
+    travel as JSON: an array arrives as a list. What the ranks print is printed at the end.
+
+    Raises:
+        LaunchError: a rank failed (the message has its error and the line), or the time was up
+            (`TimeUp`: the message has the line in which each rank was).
+        NotImplementedError: a rank raised it.
+    """
+    name = function.__name__
+    with tempfile.TemporaryDirectory() as folder:
+        script = Path(folder, f"{name}.py")
+        sources = "\n\n".join(_source(part) for part in (*uses, function))
+        script.write_text(
+            SCRIPT.format(until=time.time() + 0.8 * timeout, sources=sources, name=name)
+        )
+        Path(folder, "arguments.json").write_text(json.dumps(arguments, default=_as_list))
+        try:
+            output = run(script, ranks=ranks, timeout=timeout, show=False)
+        except LaunchError as error:
+            raise _explained(error, script, ranks, timeout) from None
+        print(output, end="")
+        return [json.loads(Path(folder, f"{rank}.json").read_text()) for rank in range(ranks)]
+
+
+def _source(function):
+    try:
+        source = textwrap.dedent(inspect.getsource(function))
+    except (OSError, TypeError):
+        source = ""
+    if not source or function.__name__ == "<lambda>":
+        raise LaunchError(
+            f"{function!r} has no source that could go to the ranks: write it with `def` in a cell "
+            "or a file."
+        )
+    return source
+
+
+def _as_list(value):
+    """What JSON does not know: arrays and numbers of NumPy."""
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    raise TypeError(
+        f"a {type(value).__name__} cannot travel between the notebook and the ranks: numbers, "
+        "texts, lists, dicts and arrays can"
+    )
+
+
+def _watch(comm, until):
+    """On a rank: write down the error that ends it, or, when the time is nearly up, where it is."""
+    script = Path(sys.argv[0])
+
+    def report(kind, error, trace):
+        lines = [frame.line for frame in traceback.extract_tb(trace) if _is(frame, script)]
+        found = {
+            "kind": kind.__name__,
+            "text": str(error),
+            "line": lines[-1] if lines and "_calls." not in lines[-1] else "",
+            "unknown": error.name if kind is NameError else None,
+            "notes": getattr(error, "__notes__", []),
+        }
+        part = script.with_name(f"{comm.rank}.part")
+        part.write_text(json.dumps(found))
+        part.rename(script.with_name(f"{comm.rank}.error"))
+        comm.Abort(1)  # else the others wait for this one
+
+    sys.excepthook = report
+    stacks = script.with_name(f"{comm.rank}.stack").open("w")
+    faulthandler.dump_traceback_later(max(0.1, until - time.time()), file=stacks)
+
+
+def _is(frame, script):
+    return Path(frame.filename).name == script.name
+
+
+def _answer(comm, function):
+    """On a rank: call the function, and write down what it returns."""
+    script = Path(sys.argv[0])
+    result = function(comm, *json.loads(script.with_name("arguments.json").read_text()))
+    script.with_name(f"{comm.rank}.json").write_text(json.dumps(result, default=_as_list))
+    faulthandler.cancel_dump_traceback_later()
+
+
+def _explained(error, script, ranks, timeout):
+    """The error of `run` in terms of the function: what the ranks themselves wrote down about it."""
+    name = script.stem
+    for rank in range(ranks):
+        path = script.with_name(f"{rank}.error")
+        if not path.exists():
+            continue
+        found = json.loads(path.read_text())
+        if found["kind"] == "NotImplementedError":
+            return NotImplementedError(found["text"])
+        if found["unknown"]:
+            return LaunchError(
+                f"{name} on rank {rank}: there is no {found['unknown']!r} there. A function that "
+                "runs on the ranks can only use what is inside it, np and MPI."
+            )
+        says = "; ".join([f"{found['kind']}: {found['text']}", *found["notes"]])
+        where = f", in `{found['line']}`" if found["line"] else ""
+        return LaunchError(f"{name} failed on rank {rank} of {ranks}{where}: {says}")
+    if isinstance(error, TimeUp):
+        where = "; ".join(f"rank {rank} {_state(script, rank)}" for rank in range(ranks))
+        return TimeUp(f"{name} on {ranks} ranks did not end within {timeout:g} s: {where}.")
+    return error
+
+
+def _state(script, rank):
+    """What a rank was doing when the time was nearly up, from the stack that it wrote."""
+    if script.with_name(f"{rank}.json").exists():
+        return "is done"
+    try:
+        stack = script.with_name(f"{rank}.stack").read_text()
+    except OSError:
+        return "did not start"
+    at = re.search(rf'{re.escape(script.name)}", line (\d+)', stack)
+    return f"is in `{script.read_text().splitlines()[int(at[1]) - 1].strip()}`" if at else "runs"
