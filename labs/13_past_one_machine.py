@@ -16,9 +16,9 @@ import numpy as np
 import pandas as pd
 
 from hvdlab import published
+from hvdlab.calls import call
 from hvdlab.exercises import past_one_machine as exercises
 from hvdlab.experiment import grid, reference, size, sweep
-from hvdlab.launch import call
 from hvdlab.plots import overlay, predicted
 from hvdlab.scaling import Link, forecast
 

@@ -30,14 +30,14 @@ def run(module: str, ranks: int, *arguments, **environment: str) -> list[dict]:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        start_new_session=True,  # by which `launch._end` finds the ranks, also after Ctrl-C
+        start_new_session=True,  # by which `launch.end` finds the ranks, also after Ctrl-C
     )
     try:
         output, errors = process.communicate(timeout=LIMIT_SECONDS)
     except subprocess.TimeoutExpired:
         raise BenchFailed(f"{what} took over {LIMIT_SECONDS} s") from None
     finally:
-        launch._end(process)
+        launch.end(process)
     lines = [line for line in output.splitlines() if line.startswith("{")]
     if process.returncode or len(lines) != ranks:
         last = (errors.strip() or "nothing printed").splitlines()[-1]
