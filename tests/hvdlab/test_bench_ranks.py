@@ -125,6 +125,26 @@ def test_a_file_that_is_no_bench_is_refused(text, tmp_path, capsys):
 def test_one_rank_reduces_nothing(capsys):
     assert allreduce.main(arguments(allreduce, "--ranks", "1")) == 2
     assert "expected at least 2" in capsys.readouterr().err
-    with pytest.raises(SystemExit):
-        arguments(scaling, "--repeats", "0")
-    assert "expected a whole number of at least 1, got '0'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("--repeats", "0"), "--repeats: expected a whole number of at least 1, got '0'"),
+        (("--json", "/no/such/folder/a.json"), "--json: expected a file in a folder that exists"),
+        (("--json", "/"), "--json: expected a file in a folder that exists"),
+        (("--plot", "a.txt"), "--plot: expected a .png, .svg or .pdf, got 'a.txt'"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_anything_is_measured(words, says, capsys):
+    with pytest.raises(SystemExit) as stop:
+        arguments(scaling, *words)
+    assert stop.value.code == 2 and says in capsys.readouterr().err
+
+
+def test_a_machine_without_mpirun_is_told_so(monkeypatch):
+    monkeypatch.setattr(ranks.launch, "environment", lambda count: {"PATH": "/nowhere"})
+    with pytest.raises(
+        ranks.BenchFailed, match="needs mpirun, which is not there: run `make setup`"
+    ):
+        ranks.run("timeit", 2, "pass")

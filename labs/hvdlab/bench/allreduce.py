@@ -214,10 +214,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--largest", type=launched.count, default=SIZES[-1], metavar="BYTES",
         help=f"leave larger messages out (default {SIZES[-1]:,})",
     )  # fmt: skip
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures to FILE")
-    parser.add_argument(
-        "--plot", type=Path, metavar="FILE", help="draw them into FILE (.png, .svg)"
-    )
+    launched.add_results(parser)
 
 
 def main(args: argparse.Namespace) -> int:

@@ -3,8 +3,11 @@
 import argparse
 import json
 import os
+import shutil
 import subprocess
 import sys
+from importlib.util import find_spec
+from pathlib import Path
 
 from hvdlab import launch
 
@@ -23,6 +26,8 @@ def run(module: str, ranks: int, *arguments, **environment: str) -> list[dict]:
     environment["TF_NUM_INTRAOP_THREADS"] = "1"
     environment["TF_CPP_MIN_LOG_LEVEL"] = "3"
     what = f"{arguments[0]} on {ranks} ranks"
+    if not shutil.which(mpirun, path=environment["PATH"]):
+        raise BenchFailed(f"{what} needs {mpirun}, which is not there: run `make setup`")
     process = subprocess.Popen(
         [mpirun, "-np", count, python, "-m", module, *map(str, arguments)],
         env=environment,
@@ -60,6 +65,32 @@ def count(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"expected a whole number of at least 1, got {text!r}")
     return int(text)
+
+
+def result(text: str) -> Path:
+    """The type of an argument that names a file to write: better to know before an hour of measuring."""
+    path = Path(text)
+    if path.is_dir() or not path.parent.is_dir():
+        raise argparse.ArgumentTypeError(f"expected a file in a folder that exists, got {text!r}")
+    return path
+
+
+def figure(text: str) -> Path:
+    """The type of an argument that names a figure to draw."""
+    path = result(text)
+    if path.suffix not in (".png", ".svg", ".pdf"):
+        raise argparse.ArgumentTypeError(f"expected a .png, .svg or .pdf, got {text!r}")
+    if not find_spec("matplotlib"):
+        raise argparse.ArgumentTypeError("figures need matplotlib: run `make setup`")
+    return path
+
+
+def add_results(parser: argparse.ArgumentParser) -> None:
+    """The arguments of `keep`."""
+    parser.add_argument("--json", type=result, metavar="FILE", help="write all figures to FILE")
+    parser.add_argument(
+        "--plot", type=figure, metavar="FILE", help="draw them into FILE (.png, .svg, .pdf)"
+    )
 
 
 def say(text: str) -> None:

@@ -179,10 +179,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--allreduce", type=Path, metavar="FILE", help="foretell from what bench allreduce wrote"
     )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures to FILE")
-    parser.add_argument(
-        "--plot", type=Path, metavar="FILE", help="draw them into FILE (.png, .svg)"
-    )
+    launched.add_results(parser)
 
 
 def main(args: argparse.Namespace) -> int:
