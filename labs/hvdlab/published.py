@@ -7,7 +7,7 @@ GPUs and one 25 Gbit/s RoCE card, 64 images a GPU, synthetic data. Images/s of o
 Horovod's README of 5 September 2017 (commit d54e3a88), the efficiencies at 128 GPUs in that of 17
 October 2017 (6bb6a2db), those at 512 in that of 10 May 2018 (8318a898), where they still are. Three
 constants of the hardware are fitted to the six numbers at 16 and 128 GPUs, the same for all networks;
-the three at 512 GPUs are foretold. **One weird trick** (Krizhevsky 2014, arXiv:1404.5997, table 1),
+the three at 512 GPUs are foretold, assuming the same GPUs. **One weird trick** (Krizhevsky 2014, arXiv:1404.5997, table 1),
 eight K20 in one machine: nothing is fitted.
 """
 
@@ -122,7 +122,7 @@ SWITCH = 6e9  # bytes/s of PCI Express 2.0, the paper's "about 6 GB/sec"
 
 
 def one_weird_trick(gpus: int) -> float:
-    """Hours of training with data parallel convolutions and model parallel fully connected layers.
+    """Hours on 1, 2, 4 or 8 GPUs with data parallel convolutions and model parallel fully connected layers.
 
     Each GPU sends the activations of its 128 images to all others and gets their gradients back;
     the gradients of the convolutions go round a ring. Nothing is hidden behind computing. GPUs 0-3 and
@@ -160,7 +160,7 @@ def rows() -> list[dict]:
 
 
 def main() -> None:
-    table = Table(box=None, header_style="dim", padding=(0, 2))
+    table = Table(box=None, header_style="dim", padding=(0, 1))
     for title in "experiment", "GPUs", "published", "model", "points off", "limited by", "":
         table.add_column(title, justify="right" if title in ("GPUs", "points off") else "left")
     for row in rows():
