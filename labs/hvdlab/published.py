@@ -7,8 +7,9 @@ GPUs and one 25 Gbit/s RoCE card, 64 images a GPU, synthetic data. Images/s of o
 Horovod's README of 5 September 2017 (commit d54e3a88), the efficiencies at 128 GPUs in that of 17
 October 2017 (6bb6a2db), those at 512 in that of 10 May 2018 (8318a898), where they still are. Three
 constants of the hardware are fitted to the six numbers at 16 and 128 GPUs, the same for all networks;
-the three at 512 GPUs are foretold, assuming the same GPUs. **One weird trick** (Krizhevsky 2014, arXiv:1404.5997, table 1),
-eight K20 in one machine: nothing is fitted.
+the three at 512 GPUs are foretold, assuming the same GPUs. The form of the model was chosen with all
+nine known. **One weird trick** (Krizhevsky 2014, arXiv:1404.5997, table 1), eight K20 in one machine:
+nothing is fitted.
 """
 
 from collections.abc import Sequence
