@@ -217,6 +217,15 @@ def test_the_limit_is_named(cluster, limit):
     assert found.images_per_second == pytest.approx(16 * 640 * found.efficiency)
 
 
+def test_overlap_is_exhausted_when_the_rest_of_the_backward_pass_is_too_short():
+    # The last layer's gradient is ready after 67 of 100 ms: 33 ms to hide behind.
+    for milliseconds, exhausted in (20, False), (50, True):
+        link = Link(0, 1.875 * 8e6 / (milliseconds / 1e3))
+        found = forecast(TWO_LAYERS, Cluster(link), 16, cycle=0)
+        assert found.communication == pytest.approx(milliseconds / 1e3)
+        assert found.overlap_exhausted == exhausted
+
+
 def test_half_the_bytes_and_no_overlap():
     cluster = Cluster(Link(0, 1e9))
     whole, half = (forecast(VGG, cluster, 64, number_bytes=n) for n in (4, 2))
@@ -252,7 +261,37 @@ def test_one_weird_trick_within_ten_percent():
         assert published.one_weird_trick(gpus) == pytest.approx(hours, rel=0.1)
 
 
+@pytest.mark.parametrize("gpus", [1, 2, 4, 8])
+def test_one_weird_trick_message_by_message(gpus):
+    """Each pair's messages, one by one: seconds on a GPU's own way, and on the way through the host."""
+    own, shared = 0.0, 0.0
+    for to in range(1, gpus):  # what GPU 0 receives; the others receive as much at the same time
+        for inputs in (9216, 4096, 4096):
+            nbytes = 2 * 4 * 128 * inputs
+            if to < 4:
+                own += nbytes / 6e9
+            else:
+                shared += gpus * nbytes / 6e9  # with everybody else's
+    filters = [3 * 64 * 11**2, 64 * 192 * 5**2, 192 * 384 * 9, 384 * 256 * 9, 256 * 256 * 9]
+    filters = sum(filters) + sum((64, 192, 384, 256, 256))
+    own += ring(4 * filters, gpus, Link(0, 6e9))
+    steps = 90 * 1_281_167 / 128 / gpus
+    hours = 98.05 / gpus + steps * (own + shared) / 3600
+    assert published.one_weird_trick(gpus) == pytest.approx(hours)
+
+
+def test_the_networks_have_the_published_numbers_of_parameters():
+    """As torchvision counts vgg16 and resnet101, and Keras InceptionV3."""
+    for name, parameters in (
+        ("VGG-16", 138_357_544),
+        ("ResNet-101", 44_549_160),
+        ("Inception V3", 23_817_352),
+    ):
+        assert published.NETWORKS[name].parameters == pytest.approx(parameters, rel=1e-3)
+
+
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_the_networks_are_those_of_keras():
     """Parameters, multiplications, and which part of the gradient is ready when."""
     keras = pytest.importorskip("keras", reason="needs Keras: run `make setup`")
