@@ -44,31 +44,35 @@ def messages(comm, sizes):
 
     from mpi4py import MPI
 
-    other, rows = 1 - comm.rank, []
+    mine, yours, rows = comm.rank, 1 - comm.rank, []
 
-    def swap(values, into):
-        comm.Sendrecv(values, dest=other, recvbuf=into, source=other)
-
-    def ring(values, into):  # lab 3, for two ranks: one chunk there and added, the sum back
-        halves, half = np.array_split(values, 2), np.array_split(into, 2)
-        mine, yours = comm.rank, other
-        swap(halves[yours], half[mine])
-        halves[mine] += half[mine]
-        swap(halves[mine], halves[yours])
+    def swap(out, into):
+        comm.Sendrecv(out, dest=yours, recvbuf=into, source=yours)
 
     for nbytes in sizes:
-        values = np.zeros(nbytes // 4, dtype=np.float32)
-        into, rounds = np.zeros_like(values), max(7, min(200, 2**24 // nbytes))
-        for name, act in (("message", swap), ("ring", ring)):
+        values, into = np.zeros((2, nbytes // 4), dtype=np.float32)
+        half, received = np.split(values, 2), np.split(into, 2)[0]
+
+        def message(values=values, into=into):
+            swap(values, into)
+
+        def ring(half=half, received=received):  # lab 3, for two ranks
+            swap(half[yours], received)  # reduce-scatter: one chunk there, one here, and add
+            half[mine] += received
+            swap(half[mine], half[yours])  # all-gather
+
+        rounds = max(7, min(200, 2**24 // nbytes))
+        for act in (message, ring):
             times = np.empty(rounds + 3)
             for i in range(rounds + 3):
                 comm.Barrier()
                 start = perf_counter()
-                act(values, into)
+                act()
                 times[i] = perf_counter() - start
             slowest = np.empty_like(times)
             comm.Allreduce(times, slowest, MPI.MAX)
-            rows.append({"what": name, "bytes": nbytes, "seconds": float(np.median(slowest[3:]))})
+            row = {"what": act.__name__, "bytes": nbytes}
+            rows.append(row | {"seconds": float(np.median(slowest[3:]))})
     return rows
 
 
@@ -167,7 +171,7 @@ plt.show()
 # **What you should see.** Small messages cost $\alpha$ whatever their size, large ones are proportional to it. Two
 # constants are a caricature: within one machine $\beta$ changes where the arrays no longer fit into a cache, and MPI
 # switches its way of sending. The ring also adds, which the model leaves out. It is right within a factor of
-# two over four orders of magnitude.
+# two or three, over four orders of magnitude in size.
 #
 # ## Hold the model against 512 GPUs
 #
@@ -222,7 +226,7 @@ rows["points off"] = 100 * (rows["model"] - rows["published"])
 rows.round(3)
 
 # %% [markdown]
-# The three squares are within five points of their lines, two of them too low and one too high: a model like this tells 90 % from
+# The three squares are within five points of the model, which is too low for two and too high for one: it tells 90 % from
 # 70 %, not 90 % from 88 %. (The kinks are in the model: with a longer all-reduce more gradients wait and share the next
 # buffer.) Look at `limit`: Inception and ResNet wait for the slowest GPU, VGG for the network.
 #
