@@ -168,10 +168,10 @@ axes.legend(fontsize=9)
 plt.show()
 
 # %% [markdown]
-# **What you should see.** Small messages cost $\alpha$ whatever their size, large ones are proportional to it. Two
-# constants are a caricature: within one machine $\beta$ changes where the arrays no longer fit into a cache, and MPI
-# switches its way of sending. The ring also adds, which the model leaves out. It is right within a factor of
-# two or three, over four orders of magnitude in size.
+# **What you should see.** Small messages cost $\alpha$ whatever their size, larger ones are proportional to it, and the
+# ring foretold from messages is right within a factor of two or three. Two constants are a caricature: within one machine
+# $\beta$ falls where the arrays no longer fit into a cache (a few MB), and MPI switches its way of sending. The
+# ring also adds, which the model leaves out.
 #
 # ## Hold the model against 512 GPUs
 #
