@@ -20,6 +20,8 @@ ALLOWED = {
     "hvdlab.schedules": set(),
     "hvdlab.reference": {"numpy"},
     "hvdlab.noise_scale": {"numpy"},
+    "hvdlab.scaling": {"numpy", "hvdlab.published"},
+    "hvdlab.published": {"rich", "hvdlab.scaling"},
     "hvdlab.landscape": {"numpy"},
     "hvdlab.launch": {"psutil", "hvdlab.hardware"},
     "hvdlab.calls": {"hvdlab.launch"},
@@ -119,6 +121,8 @@ def test_the_commands_import_no_framework_at_their_top():
         "hvdlab.bench.throughput",
         "hvdlab.bench.exchange",
         "hvdlab.doctor",
+        "hvdlab.bench.allreduce",
+        "hvdlab.bench.scaling",
         "hvdgrade.cli",
         "hvdgrade.evaluate",
     ):

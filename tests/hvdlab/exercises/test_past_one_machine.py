@@ -1,0 +1,128 @@
+"""The checks of lab 13: the right answer passes, and each typical mistake is called by its name."""
+
+import numpy as np
+import pytest
+
+from hvdlab.exercises import NotYet
+from hvdlab.exercises import past_one_machine as exercises
+
+
+def line(nbytes, seconds, weights=True):
+    slope, start = np.polyfit(nbytes, seconds, 1, w=1 / seconds if weights else None)
+    return start, slope
+
+
+def fit_link(nbytes, seconds):
+    start, slope = line(nbytes, seconds)
+    return start, 1 / slope
+
+
+def ring_time(nbytes, ranks, alpha, beta):
+    return 2 * (ranks - 1) * (alpha + nbytes / ranks / beta)
+
+
+def falls_below(efficiency, level, most):
+    if efficiency(most) >= level:
+        return None
+    above, below = 0, most
+    while below - above > 1:
+        middle = (above + below) // 2
+        above, below = (above, middle) if efficiency(middle) < level else (middle, below)
+    return below
+
+
+def hours_to_goal(images_per_second, global_batch, s_min, b_crit):
+    return s_min * (1 + b_crit / global_batch) * global_batch / images_per_second / 3600
+
+
+def scan(efficiency, level, most):
+    return next((n for n in range(1, most + 1) if efficiency(n) < level), None)
+
+
+def stub(*arguments):
+    raise NotImplementedError("Lab 13, exercise 1: write it")
+
+
+RIGHT = {
+    exercises.check_fit_link: fit_link,
+    exercises.check_ring_time: ring_time,
+    exercises.check_falls_below: falls_below,
+    exercises.check_hours_to_goal: hours_to_goal,
+}
+
+
+@pytest.mark.parametrize("check", RIGHT, ids=lambda check: check.__name__)
+def test_the_right_answer_is_right(check, capsys):
+    check(RIGHT[check])
+    assert capsys.readouterr().out.startswith("Right: ")
+    with pytest.raises(NotImplementedError):
+        check(stub)
+    with pytest.raises(NotYet, match="raises ZeroDivisionError: division by zero, in"):
+        check(lambda *arguments: 1 / 0)
+
+
+@pytest.mark.parametrize(
+    ("check", "wrong", "says"),
+    [
+        (exercises.check_fit_link, line, r"beta is bytes a second: 1 / slope"),
+        (exercises.check_fit_link, lambda n, s: line(n, s)[::-1], "as np.polyfit returns them"),
+        (exercises.check_fit_link, lambda n, s: fit_link(n, s)[::-1], "return alpha first"),
+        (exercises.check_fit_link, lambda n, s: (1e-6, 1e9), "lie exactly on"),
+        (
+            exercises.check_fit_link,
+            lambda n, s: (line(n, s, False)[0], 1 / line(n, s, False)[1]),
+            "Weigh each point",
+        ),
+        (exercises.check_fit_link, lambda n, s: 3.0, r"2 numbers \(alpha, beta\)"),
+        (exercises.check_fit_link, lambda n, s: None, "is `return` missing"),
+        (exercises.check_ring_time, lambda s, n, a, b: (n - 1) * (a + s / n / b), "one of the two"),
+        (exercises.check_ring_time, lambda s, n, a, b: 2 * n * (a + s / n / b), "2N steps"),
+        (
+            exercises.check_ring_time,
+            lambda s, n, a, b: a + 2 * (n - 1) * s / n / b,
+            "alpha counts each time",
+        ),
+        (exercises.check_ring_time, lambda s, n, a, b: 2 * (n - 1) * (a + s / b), "one chunk"),
+        (exercises.check_ring_time, lambda s, n, a, b: a + s / b, "a plain message"),
+        (
+            exercises.check_ring_time,
+            lambda s, n, a, b: 2 * (n - 1) * (a + s / n * b),
+            "divide by it",
+        ),
+        (exercises.check_ring_time, lambda s, n, a, b: 15, "nobody to talk to"),
+        (exercises.check_ring_time, lambda s, n, a, b: 14, "by hand it is 6 steps"),
+        (exercises.check_ring_time, lambda s, n, a, b: "15 s", "one number of seconds"),
+        (exercises.check_falls_below, scan, "Halve the interval"),
+        (exercises.check_falls_below, lambda e, v, m: falls_below(e, v, m) - 1, "one further"),
+        (exercises.check_falls_below, lambda e, v, m: 7, "1002 is the first"),
+        (exercises.check_falls_below, lambda e, v, m: None, "at 1002 ranks it is below"),
+        (
+            exercises.check_falls_below,
+            lambda e, v, m: falls_below(e, v, m) or m,
+            "return None, not",
+        ),
+        (exercises.check_falls_below, lambda e, v, m: 1002 if v == 0.5 else None, "first rank on"),
+        (exercises.check_falls_below, lambda e, v, m: e(0), "knows 1 to 10000 ranks"),
+        (exercises.check_hours_to_goal, lambda *a: 3600 * hours_to_goal(*a), "in seconds"),
+        (exercises.check_hours_to_goal, lambda r, b, s, c: s * b / r / 3600, "endless batch"),
+        (
+            exercises.check_hours_to_goal,
+            lambda r, b, s, c: s * (1 + b / c) * b / r / 3600,
+            "upside down",
+        ),
+        (
+            exercises.check_hours_to_goal,
+            lambda r, b, s, c: s * c / b * b / r / 3600,
+            r"s_min counts too",
+        ),
+        (
+            exercises.check_hours_to_goal,
+            lambda r, b, s, c: s * (1 + c / b) / r / 3600,
+            "images, not steps",
+        ),
+        (exercises.check_hours_to_goal, lambda r, b, s, c: 7, "21.6 million"),
+    ],
+)
+def test_a_mistake_is_named(check, wrong, says):
+    with pytest.raises(NotYet, match=says):
+        check(wrong)

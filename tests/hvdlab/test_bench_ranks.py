@@ -1,0 +1,150 @@
+"""The benches that start ranks run, and tell what they say they tell. No test asserts a time."""
+
+import argparse
+import io
+import json
+
+import psutil
+import pytest
+from rich.console import Console
+
+pytest.importorskip("torch", reason="needs PyTorch: run `make setup`")
+pytest.importorskip("horovod", reason="needs Horovod: run `make setup`")
+
+from hvdlab.bench import allreduce, ranks, scaling  # noqa: E402
+from hvdlab.scaling import Link, ring  # noqa: E402
+
+
+def shown(show, *arguments) -> str:
+    console = Console(file=io.StringIO(), width=180)
+    show(*arguments, console=console)
+    return console.file.getvalue()
+
+
+def silent(text):
+    pass
+
+
+def arguments(bench, *words):
+    parser = argparse.ArgumentParser()
+    bench.add_arguments(parser)
+    return parser.parse_args(words)
+
+
+@pytest.mark.mpi
+@pytest.mark.slow
+def test_allreduce(tmp_path):
+    options = dict(list(allreduce.OPTIONS.items())[:2]) | {"fp16 compression": {}}
+    found = allreduce.allreduce(2, 1, (1024, 65536), options, silent)
+    assert set(found["ways"]) == set(allreduce.WAYS)
+    for times in found["ways"].values():
+        assert list(times) == ["1024", "65536"] and all(t[0] > 0 for t in times.values())
+    assert all(len(times) == 1 and times[0] > 0 for times in found["options"].values())
+    table = shown(allreduce.show, found)
+    assert "65,536" in table and "fp16 compression" in table
+    allreduce.plot(found, tmp_path / "plot.png")
+    assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.mpi
+@pytest.mark.slow
+def test_scaling(tmp_path):
+    found = scaling.scaling(2, repeats=1, steps=2, batch_size=8, tell=silent)
+    assert {kind: list(by_ranks) for kind, by_ranks in found.items()} == {
+        "weak": [1, 2],
+        "strong": [1, 2],
+    }
+    assert [found["strong"][n]["batch_size"] for n in (1, 2)] == [16, 8]
+    assert found["weak"][2] == found["strong"][2]  # measured once
+    assert all(r[how][0] > 0 for r in found["weak"].values() for how in ("exchanged", "alone"))
+    table = shown(scaling.show, found)
+    assert "Weak scaling" in table and "Strong scaling" in table
+    scaling.plot(found, tmp_path / "plot.png")
+    assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.mpi
+def test_ranks_that_take_too_long_are_ended(monkeypatch):
+    monkeypatch.setattr(ranks, "LIMIT_SECONDS", 4)
+    with pytest.raises(ranks.BenchFailed, match="-n on 2 ranks took over 4 s"):
+        ranks.run("timeit", 2, "-n", 10**15, "'no end to this'")
+    lines = [
+        " ".join(process.info["cmdline"] or ()) for process in psutil.process_iter(["cmdline"])
+    ]
+    assert not [line for line in lines if "no end to this" in line]
+
+
+def test_counts_of_ranks():
+    assert [scaling.rank_counts(most) for most in (1, 2, 6, 8)] == [
+        [1], [1, 2], [1, 2, 4, 6], [1, 2, 4, 8]
+    ]  # fmt: skip
+
+
+def test_bus_bandwidth_is_that_of_the_wire_of_a_perfect_ring():
+    for count in (2, 3, 8):
+        assert allreduce.busbw(1e8, ring(1e8, count, Link(0, 3e9)), count) == pytest.approx(3)
+
+
+def made_up():
+    """Two rounds of numbers that are easy to check: 1 ms + 1 ns a byte, 100 images/s a rank alone."""
+    times = {str(n): [1e-3 + n * 1e-9] * 2 for n in (10**4, 10**6)}
+    rates = {1: {"batch_size": 10, "exchanged": [100.0, 100.0], "alone": [100.0, 100.0]},
+             2: {"batch_size": 10, "exchanged": [150.0, 170.0], "alone": [200.0, 200.0]}}  # fmt: skip
+    return {"ranks": 2, "ways": {"horovod": times}}, {"weak": rates}
+
+
+def test_the_scaling_is_foretold_from_an_all_reduce():
+    measured, found = made_up()
+    told = scaling.foretell(found, measured)["weak"]
+    # 392,170 parameters of 4 bytes: 1 ms and 1.57 ms after a step of 100 ms. Alone: no cost.
+    assert told[1].images_per_second == pytest.approx(100)
+    assert told[2].images_per_second == pytest.approx(20 / (0.1 + 1e-3 + 1.57e-3), rel=1e-3)
+    table = shown(
+        lambda *a, console: scaling.show(found, console, scaling.foretell(found, measured))
+    )
+    assert "1.60" in table and "0.80" in table and "195" in table
+
+
+def test_what_is_kept_can_be_read_again(tmp_path, capsys):
+    measured, found = made_up()
+    file = tmp_path / "allreduce.json"
+    ranks.keep(arguments(allreduce, "--json", str(file)), measured, None)
+    assert json.loads(file.read_text())["measured"] == measured
+    assert json.loads(file.read_text())["repeats"] == 5
+
+
+@pytest.mark.parametrize("text", ["{}", "[]", "no json", None])
+def test_a_file_that_is_no_bench_is_refused(text, tmp_path, capsys):
+    file = tmp_path / "other.json"
+    if text is not None:
+        file.write_text(text)
+    assert scaling.main(arguments(scaling, "--allreduce", str(file))) == 2
+    assert "--allreduce: expected a file that `hvdlab bench allreduce" in capsys.readouterr().err
+
+
+def test_one_rank_reduces_nothing(capsys):
+    assert allreduce.main(arguments(allreduce, "--ranks", "1")) == 2
+    assert "expected at least 2" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("--repeats", "0"), "--repeats: expected a whole number of at least 1, got '0'"),
+        (("--json", "/no/such/folder/a.json"), "--json: expected a file in a folder that exists"),
+        (("--json", "/"), "--json: expected a file in a folder that exists"),
+        (("--plot", "a.txt"), "--plot: expected a .png, .svg or .pdf, got 'a.txt'"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_anything_is_measured(words, says, capsys):
+    with pytest.raises(SystemExit) as stop:
+        arguments(scaling, *words)
+    assert stop.value.code == 2 and says in capsys.readouterr().err
+
+
+def test_a_machine_without_mpirun_is_told_so(monkeypatch):
+    monkeypatch.setattr(ranks.launch, "environment", lambda count: {"PATH": "/nowhere"})
+    with pytest.raises(
+        ranks.BenchFailed, match="needs mpirun, which is not there: run `make setup`"
+    ):
+        ranks.run("timeit", 2, "pass")
