@@ -6,12 +6,14 @@ from importlib import import_module
 
 # Name -> module with add_arguments(parser), main(args) -> exit code and EPILOG; one line of help.
 COMMANDS = {
+    "doctor": ("hvdlab.doctor", "say what is wrong with this set-up, and how to mend it"),
     "run": ("hvdlab.run", "start a script on N ranks, here, on several hosts or under Slurm"),
     "data": ("hvdlab.data_command", "find, download or synthesise a data set"),
     "bench": ("hvdlab.bench.command", "measure this machine"),
 }
 EPILOG = """\
 examples:
+  hvdlab doctor
   hvdlab data cifar10
   hvdlab run -np 2 labs/cifar10_torch.py --epochs 1
   hvdlab bench throughput

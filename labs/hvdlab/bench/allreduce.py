@@ -19,6 +19,7 @@ from rich.console import Console
 from rich.table import Table
 
 from hvdlab.bench import ranks as launched
+from hvdlab.bench import results
 from hvdlab.hardware import usable_cores
 
 EPILOG = """\
@@ -208,13 +209,13 @@ def plot(found: dict, path: Path) -> None:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     most = max(2, usable_cores())
-    parser.add_argument("--ranks", type=launched.count, default=most, help=f"(default {most})")
-    parser.add_argument("--repeats", type=launched.count, default=5, help="rounds (default 5)")
+    parser.add_argument("--ranks", type=results.count, default=most, help=f"(default {most})")
     parser.add_argument(
-        "--largest", type=launched.count, default=SIZES[-1], metavar="BYTES",
+        "--largest", type=results.count, default=SIZES[-1], metavar="BYTES",
         help=f"leave larger messages out (default {SIZES[-1]:,})",
     )  # fmt: skip
-    launched.add_results(parser)
+    results.add_rounds(parser, 5)
+    results.add_plot(parser)
 
 
 def main(args: argparse.Namespace) -> int:
@@ -225,12 +226,12 @@ def main(args: argparse.Namespace) -> int:
         return 2
     sizes = [nbytes for nbytes in SIZES if nbytes <= max(args.largest, SIZES[0])]
     try:
-        found = allreduce(args.ranks, args.repeats, sizes, tell=launched.say)
+        found = allreduce(args.ranks, args.repeats, sizes, tell=results.tell)
     except launched.BenchFailed as error:
         print(f"hvdlab: {error}", file=sys.stderr)
         return 1
     show(found, Console())
-    launched.keep(args, found, plot)
+    results.keep(args, found, plot)
     return 0
 
 

@@ -1,14 +1,13 @@
 """`hvdlab bench`: measure this machine, side by side with a peer in the same run."""
 
 import argparse
-import json
 import sys
 from importlib import import_module
-from pathlib import Path
 
 from rich.console import Console
 
 from hvdlab.bench.ranks import BenchFailed
+from hvdlab.bench.results import add_rounds, add_steps, count, keep, tell
 
 EPILOG = """\
 examples:
@@ -23,6 +22,11 @@ COMMANDS = {
         "hvdlab.bench.launch",
         "the effect of each setting of `hvdlab run` on a training step",
     ),
+    "allreduce": (
+        "hvdlab.bench.allreduce",
+        "seconds and bandwidth of an all-reduce: Horovod, MPI, gloo, and its settings",
+    ),
+    "scaling": ("hvdlab.bench.scaling", "images/s of 1 to N ranks, strong and weak, and foretold"),
 }
 
 
@@ -64,47 +68,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         one.set_defaults(measure=module.main)
 
 
-def add_rounds(parser: argparse.ArgumentParser, rounds: int) -> None:
-    """`--repeats` and `--json`, which every benchmark has."""
-    parser.add_argument("--repeats", type=count, default=rounds, help=f"rounds (default {rounds})")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures to FILE")
-
-
-def add_steps(parser: argparse.ArgumentParser) -> None:
-    """`--steps` and `--batch-size`, of those that train."""
-    parser.add_argument("--steps", type=count, default=60, help="timed steps a run (default 60)")
-    parser.add_argument("--batch-size", type=count, default=64, help="per rank (default 64)")
-
-
-def count(text: str) -> int:
-    """A whole number of at least 1, for argparse."""
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"expected a whole number of at least 1, got {text!r}")
-    return int(text)
-
-
 def main(args: argparse.Namespace) -> int:
     try:
         return args.measure(args)
     except BenchFailed as error:
         print(f"hvdlab: {error}", file=sys.stderr)
         return 1
-
-
-def tell(text: str) -> None:
-    """The progress of a benchmark, a line a run."""
-    print(text, file=sys.stderr, flush=True)
-
-
-def write(args: argparse.Namespace, found) -> None:
-    """The figures and the settings that they were measured with, if `--json` names a file."""
-    if args.json:
-        settings = {
-            name: value
-            for name, value in vars(args).items()
-            if name not in ("json", "main", "measure")
-        }
-        args.json.write_text(json.dumps({**settings, "measured": found}, indent=2))
 
 
 def _measure(args):
@@ -131,5 +100,5 @@ def _measure(args):
 
         found = exchange(args.repeats, args.steps, args.batch_size, tell)
         show(found, args.batch_size, console)
-    write(args, found)
+    keep(args, found)
     return 0

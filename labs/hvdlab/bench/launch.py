@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from hvdlab import launch
-from hvdlab.bench import command, ranks
+from hvdlab.bench import ranks, results
 
 EPILOG = """\
 examples:
@@ -36,17 +36,17 @@ WITHOUT = {
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    command.add_rounds(parser, 5)
-    command.add_steps(parser)
+    results.add_rounds(parser, 5)
+    results.add_steps(parser)
     parser.add_argument("--framework", choices=("torch", "keras"), default="torch")
 
 
 def main(args: argparse.Namespace) -> int:
     found = launch_settings(
-        args.framework, args.repeats, args.steps, args.batch_size, tell=command.tell
+        args.framework, args.repeats, args.steps, args.batch_size, tell=results.tell
     )
     show(found, args.framework, args.batch_size, Console())
-    command.write(args, found)
+    results.keep(args, found)
     return 0
 
 

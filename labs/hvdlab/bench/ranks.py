@@ -1,13 +1,10 @@
-"""Start the ranks of a benchmark, read what each of them measured, and keep it."""
+"""Start the ranks of a benchmark, and read what each of them measured."""
 
-import argparse
 import json
 import os
 import shutil
 import subprocess
 import sys
-from importlib.util import find_spec
-from pathlib import Path
 
 from hvdlab import launch
 
@@ -59,54 +56,3 @@ def tell(measured: dict) -> None:
     # One write, with its newline: lines of several ranks must not mix.
     sys.stdout.write(json.dumps(measured) + "\n")
     sys.stdout.flush()
-
-
-# --- what the commands share ------------------------------------------------------------------------
-
-
-def count(text: str) -> int:
-    """The type of an argument that is a whole number of at least 1."""
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"expected a whole number of at least 1, got {text!r}")
-    return int(text)
-
-
-def result(text: str) -> Path:
-    """The type of an argument that names a file to write: better to know before an hour of measuring."""
-    path = Path(text)
-    if path.is_dir() or not path.parent.is_dir():
-        raise argparse.ArgumentTypeError(f"expected a file in a folder that exists, got {text!r}")
-    return path
-
-
-def figure(text: str) -> Path:
-    """The type of an argument that names a figure to draw."""
-    path = result(text)
-    if path.suffix not in (".png", ".svg", ".pdf"):
-        raise argparse.ArgumentTypeError(f"expected a .png, .svg or .pdf, got {text!r}")
-    if not find_spec("matplotlib"):
-        raise argparse.ArgumentTypeError("figures need matplotlib: run `make setup`")
-    return path
-
-
-def add_results(parser: argparse.ArgumentParser) -> None:
-    """The arguments of `keep`."""
-    parser.add_argument("--json", type=result, metavar="FILE", help="write all figures to FILE")
-    parser.add_argument(
-        "--plot", type=figure, metavar="FILE", help="draw them into FILE (.png, .svg, .pdf)"
-    )
-
-
-def say(text: str) -> None:
-    """Show progress."""
-    print(text, file=sys.stderr, flush=True)
-
-
-def keep(args: argparse.Namespace, found: dict, plot) -> None:
-    """Write what was measured, with the arguments, to `args.json`, and draw it into `args.plot`."""
-    if args.json:
-        plain = (int, float, str, bool, list)
-        settings = {name: value for name, value in vars(args).items() if isinstance(value, plain)}
-        args.json.write_text(json.dumps({**settings, "measured": found}, indent=2))
-    if args.plot:
-        plot(found, args.plot)

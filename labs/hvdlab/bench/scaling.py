@@ -20,6 +20,7 @@ from rich.console import Console
 from rich.table import Table
 
 from hvdlab.bench import ranks as launched
+from hvdlab.bench import results
 from hvdlab.hardware import usable_cores
 from hvdlab.record import WEIGHTS, is_statistic
 from hvdlab.scaling import Cluster, Forecast, Network, calibrate, forecast
@@ -169,17 +170,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     cores = usable_cores()
     for name, default, says in (
         ("--ranks", cores, "largest number of ranks"),
-        ("--repeats", 5, "rounds"),
         ("--steps", 60, "timed steps a run"),
         ("--batch-size", 64, "images a rank (strong: of the most ranks)"),
     ):
         parser.add_argument(
-            name, type=launched.count, default=default, help=f"{says} (default {default})"
+            name, type=results.count, default=default, help=f"{says} (default {default})"
         )
     parser.add_argument(
         "--allreduce", type=Path, metavar="FILE", help="foretell from what bench allreduce wrote"
     )
-    launched.add_results(parser)
+    results.add_rounds(parser, 5)
+    results.add_plot(parser)
 
 
 def main(args: argparse.Namespace) -> int:
@@ -195,12 +196,12 @@ def main(args: argparse.Namespace) -> int:
         )
         return 2
     try:
-        found = scaling(args.ranks, args.repeats, args.steps, args.batch_size, launched.say)
+        found = scaling(args.ranks, args.repeats, args.steps, args.batch_size, results.tell)
     except launched.BenchFailed as error:
         print(f"hvdlab: {error}", file=sys.stderr)
         return 1
     show(found, Console(), foretell(found, measured) if measured else None)
-    launched.keep(args, found, plot)
+    results.keep(args, found, plot)
     return 0
 
 

@@ -34,14 +34,9 @@ def of_the_labs() -> str | None:
 
 def launch_line(ranks: int, script, *arguments: str) -> str:
     """The line that starts ranks well on this machine, with what it needs of the environment."""
-    from hvdlab import launch  # needs psutil
+    from hvdlab.plan import plan  # needs psutil
 
-    variables = launch.environment(ranks)
-    path = variables.pop("PATH")
-    words = [f"{k}={quoted(v)}" for k, v in variables.items() if os.environ.get(k) != v]
-    if typed() != of_the_labs():
-        words.insert(0, f"PATH={quoted(path.split(os.pathsep)[0])}:$PATH")
-    return " ".join(words + [quoted(word) for word in launch.command(ranks, script, *arguments)])
+    return plan(ranks, script, *arguments).line()
 
 
 def typed() -> str | None:
