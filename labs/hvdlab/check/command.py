@@ -5,13 +5,13 @@ import json
 import os
 import sys
 import tempfile
-import threading
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from hvdlab import launch
 from hvdlab.check import source
+from hvdlab.check.deadlock import Deadlock, read_events
 from hvdlab.check.findings import Finding
 from hvdlab.check.judge import judge
 from hvdlab.check.run_facts import Run
@@ -26,7 +26,6 @@ The script runs in this folder and may write what it always writes; loops that t
 Exit code: 0 nothing found, 1 mistakes found, 2 the script could not be checked.
 """
 WATCH = Path(__file__).with_name("watch.py")
-PATIENCE = 5.0  # seconds that a deadlock must last, and as many times the longest step
 
 
 class CheckError(Exception):
@@ -43,6 +42,7 @@ class Checked:
     steps: int  # that rank 0 made
     seconds: float
     output: str = field(repr=False)  # what the ranks printed
+    events: dict[int, list[dict]] = field(repr=False)  # what they did, by rank: see `events`
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -151,10 +151,16 @@ def check(
         error = f"the script did not come to its end within {timeout:g} s"
     elif not any(event["kind"] == "end" for event in run.events[run.ranks[0]]) and not guard.found:
         error = f"the ranks ended early: {_last_line(output)}"
-    made = len(run.of(run.ranks[0], "step"))
+    for event in run.rank0("init"):
+        if event["size"] != ranks:
+            raise CheckError(
+                f"mpirun started {ranks} ranks, and Horovod knows of {event['size']}: it was built "
+                "for another MPI. Run `hvdlab doctor`."
+            )
+    made = len(run.rank0("step"))
     if not made and not findings:
         raise CheckError(f"{script.name} made no step of training: {error or _last_line(output)}")
-    return Checked(findings, error, ended, made, time.monotonic() - began, output)
+    return Checked(findings, error, ended, made, time.monotonic() - began, output, events)
 
 
 def _read(script: Path) -> source.Facts:
@@ -173,68 +179,6 @@ def _read(script: Path) -> source.Facts:
 def _last_line(output: str) -> str:
     lines = [line for line in output.splitlines() if line.strip()]
     return lines[-1][:300] if lines else "it printed nothing"
-
-
-def read_events(folder: Path, ranks: int) -> dict[int, list[dict]]:
-    """The events that the ranks have written so far."""
-    events = {}
-    for rank in range(ranks):
-        path = folder / f"rank-{rank}.jsonl"
-        text = path.read_text() if path.exists() else ""
-        lines = text[: text.rfind("\n") + 1].splitlines()  # the last one may be half written
-        events[rank] = [json.loads(line) for line in lines]
-    return events
-
-
-class Deadlock:
-    """Looks at the events while the ranks run, and ends them when they wait for each other for ever.
-
-    That is so when every rank has ended, or waits in a collective, and not all in the same one, and
-    it lasts: PATIENCE seconds, and PATIENCE times as long as the longest step of the run.
-    """
-
-    def __init__(self, folder: Path, ranks: int):
-        self.folder, self.ranks = folder, ranks
-        self.found = False
-        self._done = threading.Event()
-        self._thread = threading.Thread(target=self._watch, daemon=True)
-
-    def __enter__(self):
-        self._thread.start()
-        return self
-
-    def __exit__(self, *error):
-        self._done.set()
-        self._thread.join()
-
-    def _watch(self):
-        since, before = None, None
-        while not self._done.wait(0.5):
-            events = read_events(self.folder, self.ranks)
-            state = [self._state(events[rank]) for rank in range(self.ranks)]
-            stuck = None not in state and any(what != "end" for what, _ in state)
-            # Two ranks in the same call are slow, not stuck.
-            if not stuck or len(set(state)) == 1:
-                since = before = None
-            elif state != before:
-                since, before = time.monotonic(), state
-            elif time.monotonic() - since > PATIENCE * max(1.0, _longest_step(events)):
-                self.found = True
-                (self.folder / "stop").touch()
-                return
-
-    @staticmethod
-    def _state(events):
-        states = [e for e in events if e["kind"] in ("waiting", "goes on", "end")]
-        if not states or states[-1]["kind"] == "goes on":
-            return None
-        last = states[-1]
-        return ("end", None) if last["kind"] == "end" else (last["op"], last["steps"])
-
-
-def _longest_step(events) -> float:
-    at = [event["at"] for event in events[0] if event["kind"] == "step"]
-    return max((b - a for a, b in zip(at, at[1:], strict=False)), default=0.0)
 
 
 def as_dict(found: Checked, script: Path, ranks: int) -> dict:

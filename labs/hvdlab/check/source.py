@@ -70,7 +70,7 @@ class Guards:
 
     def __init__(self, tree: ast.Module):
         self.parents = {c: node for node in ast.walk(tree) for c in ast.iter_child_nodes(node)}
-        self.calls: dict[str, list[ast.Call]] = {}
+        self.calls: dict[tuple[str, bool], list[ast.Call]] = {}  # by name, and whether a method
         self.names: set[str] = set()  # variables that say who a rank is
         assigns = [node for node in ast.walk(tree) if isinstance(node, ast.Assign)]
         for _ in range(3):  # a name made of a name made of a rank
@@ -80,7 +80,8 @@ class Guards:
                         self.names.update(ast.unparse(target) for target in node.targets)
         for node in ast.walk(tree):
             if isinstance(node, ast.Call):
-                self.calls.setdefault(_last(node), []).append(node)
+                key = _last(node), isinstance(node.func, ast.Attribute)
+                self.calls.setdefault(key, []).append(node)
 
     def asks(self, test) -> bool:
         """Whether an expression depends on the rank."""
@@ -104,7 +105,8 @@ class Guards:
                 if isinstance(before, ast.If) and self.asks(before.test) and _returns(before):
                     return before.test
             if isinstance(parent, ast.FunctionDef | ast.ClassDef) and parent.name not in seen:
-                calls = self.calls.get(parent.name, [])
+                method = isinstance(self.parents.get(parent), ast.ClassDef)
+                calls = self.calls.get((parent.name, method), [])
                 tests = [self.test(call, seen | {parent.name}) for call in calls]
                 if tests and all(tests):
                     return tests[0]

@@ -103,13 +103,14 @@ def _broadcast(function, name, watch):
 
 def _wrapper(function, name, hvd, watch):
     @functools.wraps(function)
-    def call(wrapped, *arguments, **options):
+    def call(*arguments, **options):
+        wrapped = arguments[0] if arguments else options.get("optimizer")
         nested, watch.wrapping = watch.wrapping, True
         try:
-            result = function(wrapped, *arguments, **options)
+            result = function(*arguments, **options)
         finally:
             watch.wrapping = nested
-        if not nested:
+        if not nested and not (watch.tape and "Tape" in name):  # a tape is made at each step
             number = getattr(wrapped, "_hvdlab_number", None)
             if number is not None:
                 object.__setattr__(result, "_hvdlab_number", number)
