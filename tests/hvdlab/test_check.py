@@ -39,7 +39,6 @@ QUICK = {
     "wrapped_too_late_torch",  # the script crashes
     "identical_batches_torch",
     "gradients_not_averaged_keras",
-    "collective_on_some_ranks_keras",
     *("legacy_tape_style", "keras_fit_arrays", "torch_early_stop"),
 }
 
@@ -417,6 +416,24 @@ while len(out) < 9:
     assert watched["out"] == plain["out"]
     assert ("each", 2) in Watch.seen
     assert {(5, "best"), (5, "value"), (5, "i")} <= set(Watch.seen)
+
+
+def test_a_stop_that_rank_0_tells_the_others_is_not_its_own():
+    """What is decided under a test of the rank, and then broadcast, is no rank's own decision."""
+    source = """\
+for epoch in range(9):
+    stop = False
+    if hvd.rank() == 0:
+        stop = loss < 0.1
+    stop = hvd.broadcast_object(stop)
+    if stop:
+        break
+    if patience(loss) and best > 1:
+        break
+"""
+    found = instrument.operands(ast.parse(source))
+    assert sorted(ast.unparse(part) for part, line in found) == ["best", "loss", "stop"]
+    assert dict((ast.unparse(part), line) for part, line in found)["loss"] == 8
 
 
 def _run(code, names):

@@ -28,7 +28,7 @@ ALLOWED = {
     "hvdlab.download": {"hvdlab.data"},
     "hvdlab.synthetic": {"numpy", "hvdlab.data", "hvdlab.download"},
     "hvdlab.check.findings": set(),
-    "hvdlab.check.instrument": set(),
+    "hvdlab.check.instrument": {"hvdlab.check.source"},
     "hvdlab.check.rates": set(),
     "hvdlab.check.samples": set(),
     "hvdlab.check.run_facts": set(),

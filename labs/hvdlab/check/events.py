@@ -106,7 +106,7 @@ class Watch:
             nested = self.waits[-1][0] != "a training step"
         else:
             nested = False
-        line = self.line()
+        line = made_at(self.script) or self.line()
         if not nested:
             self.note("collective", line, op=what)
         self.waits.append((what, line, time.monotonic()))

@@ -12,6 +12,8 @@ on which its variables depend. Line numbers stay as they are.
 import ast
 from collections.abc import Iterator
 
+from hvdlab.check.source import Guards
+
 WATCH = "__hvdlab__"
 WRAPPERS = {"enumerate", "tqdm", "trange", "iter"}  # around the iterable that has the length
 STOPS = {"exit", "_exit", "quit"}
@@ -42,34 +44,43 @@ class _Instrument(ast.NodeTransformer):
 
 def operands(tree: ast.Module) -> list[tuple[ast.expr, int]]:
     """(expression, line of the stop) of all values that a decision to stop is made of."""
-    parents = {child: node for node in ast.walk(tree) for child in ast.iter_child_nodes(node)}
+    guards = Guards(tree)
     found: dict[ast.expr, int] = {}
-    for stop in stops(tree, parents):
-        scope, loop = _scope(stop, parents), _loop(stop, parents)
-        names, tests = _names(stop.test), [stop.test]
-        while True:  # until no test is added on which the variables depend
-            added = []
-            for node in ast.walk(scope):
-                if isinstance(node, ast.Assign | ast.AugAssign | ast.AnnAssign) and node.value:
-                    targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-                    if not names & set().union(*map(_names, targets)):
-                        continue
-                    added += [t for t in _tests_around(node, loop, parents) if t not in tests]
-                    added += [
-                        part.test
-                        for part in ast.walk(node.value)
-                        if isinstance(part, ast.IfExp) and part.test not in tests
-                    ]
-            if not added:
-                break
-            tests += added
-            names = names.union(*map(_names, added))
-        for test in tests:
+    for stop in stops(tree, guards.parents):
+        for test in _tests(stop, guards):
             for operand in _parts(test):
-                found.setdefault(operand, stop.lineno)
+                if not guards.asks(operand):  # the rank is everybody's own by right
+                    found.setdefault(operand, stop.lineno)
     # An expression inside another one is copied with it.
     inside = {n for operand in found for n in ast.walk(operand) if n is not operand}
     return [(operand, line) for operand, line in found.items() if operand not in inside]
+
+
+def _tests(stop, guards) -> list[ast.expr]:
+    """The test of a stop, and those on which its variables depend, up to what all ranks share."""
+    scope, loop = _scope(stop, guards.parents), _loop(stop, guards.parents)
+    assigns = [
+        (node, set().union(*map(_names, _targets(node))))
+        for node in ast.walk(scope)
+        if isinstance(node, ast.Assign | ast.AugAssign | ast.AnnAssign) and node.value
+    ]
+    shared = {name for node, names in assigns if guards.shares(node.value) for name in names}
+    names, tests = _names(stop.test) - shared, [stop.test]
+    while True:  # until no test is added
+        added = []
+        for node, targets in assigns:
+            if names & targets:
+                added += _tests_around(node, loop, guards.parents)
+                added += [part.test for part in ast.walk(node.value) if isinstance(part, ast.IfExp)]
+        added = [test for test in dict.fromkeys(added) if test not in tests]
+        if not added:
+            return tests
+        tests += added
+        names = names.union(*map(_names, added)) - shared
+
+
+def _targets(node):
+    return node.targets if isinstance(node, ast.Assign) else [node.target]
 
 
 def stops(tree, parents) -> Iterator[ast.If | ast.While]:
@@ -95,14 +106,14 @@ def _leaves(node, in_loop) -> bool:
 
 
 def _parts(test) -> list[ast.expr]:
-    """The values that a test compares; those of rank and size are everybody's own by right."""
+    """The values that a test compares."""
     if isinstance(test, ast.BoolOp):
         return [part for value in test.values for part in _parts(value)]
     if isinstance(test, ast.UnaryOp):
         return _parts(test.operand)
     if isinstance(test, ast.Compare):
         return [part for value in (test.left, *test.comparators) for part in _parts(value)]
-    if isinstance(test, ast.Constant) or "rank" in ast.unparse(test):
+    if isinstance(test, ast.Constant):
         return []
     if isinstance(test, ast.Call):  # stopper.step(loss): what goes in, and what comes out
         return [part for value in test.args for part in _parts(value)] or [test]

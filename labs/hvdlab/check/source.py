@@ -78,6 +78,12 @@ class Guards:
                 if isinstance(node.value, ast.Call | ast.Compare | ast.BoolOp | ast.UnaryOp):
                     if self.asks(node.value) and not _indexes(node.value):
                         self.names.update(ast.unparse(target) for target in node.targets)
+        self.sharing = {  # functions of the script that call a collective
+            node.name
+            for node in ast.walk(tree)
+            if isinstance(node, ast.FunctionDef)
+            and any(isinstance(n, ast.Call) and _last(n) in COLLECTIVES for n in ast.walk(node))
+        }
         for node in ast.walk(tree):
             if isinstance(node, ast.Call):
                 key = _last(node), isinstance(node.func, ast.Attribute)
@@ -90,6 +96,14 @@ class Guards:
             or isinstance(node, ast.Name | ast.Attribute) and ast.unparse(node) in self.names
             for node in ast.walk(test)
         )  # fmt: skip
+
+    def shares(self, value) -> bool:
+        """Whether an expression comes from a collective: the same on all ranks, or made of it."""
+        return any(
+            isinstance(node, ast.Call)
+            and (_last(node) in COLLECTIVES or _last(node) in self.sharing)
+            for node in ast.walk(value)
+        )
 
     def test(self, node, seen=frozenset()) -> ast.expr | None:
         """The test of the rank under which a node runs, here or where its function is called."""

@@ -80,8 +80,9 @@ def files_and_locks(watch: Watch):
     def hook(event, arguments):
         if event == "open":
             path, mode, flags = arguments
-            writes = flags & (os.O_WRONLY | os.O_RDWR) if isinstance(flags, int) else False
-            if writes and isinstance(path, str) and not watch.importing():
+            writes = isinstance(flags, int) and flags & (os.O_WRONLY | os.O_RDWR)
+            nameless = writes and flags & os.O_TMPFILE == os.O_TMPFILE  # `path` is its folder
+            if writes and not nameless and isinstance(path, str) and not watch.importing():
                 watch.save(path)
         elif event == "urllib.Request":
             watch.note("download", url=str(arguments[0]), locked=watch.locks > 0)
