@@ -39,7 +39,7 @@ QUICK = {
     "wrapped_too_late_torch",  # the script crashes
     "identical_batches_torch",
     "gradients_not_averaged_keras",
-    *("legacy_tape_style", "keras_fit_arrays", "torch_early_stop"),
+    *("legacy_tape_style", "keras_fit_arrays", "torch_by_hand"),
 }
 
 

@@ -33,13 +33,13 @@ class Watch:
         self.script, self.rank, self.limit = script, rank, limit
         self.steps = 0  # of all optimizers
         self.passes = 0  # training loops that were left
-        self.loops = []  # [line, iteration] of the loops that are running
+        self.running = []  # the loops that are running, a `Loop` each, the innermost last
         self.waits = []  # (what, line, since) of the collectives that are running
         self.locks = 0  # file locks held
         self.wrapping = False  # inside DistributedOptimizer, which makes an optimizer of its own
         self.fitting = False  # inside model.fit, which counts its own steps
         self.tape = False  # gradients come from a DistributedGradientTape
-        self.batch = None  # what the model was called with, or the loop gave, since the last step
+        self.batch = None  # what the model was called with since the last step
         self.called = False  # the model was called since then
         self.loss = None
         self._decisions = {}
@@ -120,11 +120,20 @@ class Watch:
         self.steps += 1
         loss, self.loss = self.loss, None
         batch, self.batch, self.called = self.batch, None, False
-        found = digest(batch)
+        found = digest(batch) if batch is not None else self._given()
         self.note("step", loss=number(loss), batch=found and found[0], examples=found and found[1],
                   loops=self.loops, **facts)  # fmt: skip
         if may_end and self.steps >= CAP * self.limit:
             raise SystemExit  # politely: what the script does at its end, it does
+
+    @property
+    def loops(self) -> list[list[int]]:
+        """[line, iteration] of the loops that are running."""
+        return [[loop.line, loop.iteration] for loop in self.running]
+
+    def _given(self):
+        """The hash of what the innermost loop with arrays has given."""
+        return next(filter(None, (digest(loop.item) for loop in reversed(self.running))), None)
 
     # --- what the instrumented script calls: see `instrument` -----------------------------------
 
@@ -172,8 +181,15 @@ class Watch:
                 os._exit(3)
 
 
+class Loop:
+    """A loop that is running."""
+
+    def __init__(self, line: int):
+        self.line, self.iteration, self.item = line, 0, None
+
+
 class Pass:
-    """One run of a loop."""
+    """The iterable of a `for` loop, cut short: see `Watch.each`."""
 
     def __init__(self, watch, line, iterable):
         self.watch, self.line, self.iterable = watch, line, iterable
@@ -185,15 +201,14 @@ class Pass:
         return getattr(self.iterable, name)
 
     def __iter__(self):
-        watch, entry = self.watch, [self.line, 0]
-        watch.loops = [*watch.loops, entry]
+        watch, loop = self.watch, Loop(self.line)
+        watch.running = [*watch.running, loop]
         trained, left = 0, "early"  # by `break`, `return` or an error
         try:
-            for item in self.iterable:
+            for loop.item in self.iterable:
                 steps, passes = watch.steps, watch.passes
-                entry[1] += 1
-                watch.batch = None if isinstance(item, int | str | float) else item
-                yield item
+                loop.iteration += 1
+                yield loop.item
                 if watch.steps == steps:
                     continue
                 trained += 1
@@ -208,11 +223,11 @@ class Pass:
             else:
                 left = "at its end"
         finally:
-            if trained or entry[1] and watch.steps > steps:
+            if trained or loop.iteration and watch.steps > steps:
                 watch.passes += 1
-                watch.note("pass", self.line, iterations=entry[1], left=left)
+                watch.note("pass", self.line, iterations=loop.iteration, left=left)
             if sys.exc_info()[0] in (None, GeneratorExit):  # an error is told where it happened
-                watch.loops = [loop for loop in watch.loops if loop is not entry]
+                watch.running = [one for one in watch.running if one is not loop]
 
 
 def _length(iterable):

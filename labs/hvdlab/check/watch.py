@@ -81,9 +81,9 @@ def files_and_locks(watch: Watch):
         if event == "open":
             path, mode, flags = arguments
             writes = isinstance(flags, int) and flags & (os.O_WRONLY | os.O_RDWR)
-            nameless = writes and flags & os.O_TMPFILE == os.O_TMPFILE  # `path` is its folder
-            if writes and not nameless and isinstance(path, str) and not watch.importing():
-                watch.save(path)
+            if writes and isinstance(path, str) and not watch.importing():
+                if not os.path.isdir(path):  # a temporary file without a name of its own
+                    watch.save(path)
         elif event == "urllib.Request":
             watch.note("download", url=str(arguments[0]), locked=watch.locks > 0)
         elif event in ("fcntl.flock", "fcntl.lockf"):

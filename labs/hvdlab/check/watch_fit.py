@@ -7,7 +7,7 @@ import sys
 
 import numpy as np
 
-from hvdlab.check.events import EPOCHS
+from hvdlab.check.events import EPOCHS, Loop
 from hvdlab.check.keras_facts import array, facts, statistics
 
 
@@ -22,11 +22,11 @@ def fitting(keras, watch) -> None:
             self.line, self.length, self.began = line, length, False
 
         def on_epoch_begin(self, epoch, logs=None):
-            self.entry = [self.line, 0]
-            watch.loops = [*watch.loops, self.entry]
+            self.loop = Loop(self.line)
+            watch.running = [*watch.running, self.loop]
 
         def on_train_batch_begin(self, batch, logs=None):
-            self.entry[1] += 1
+            self.loop.iteration += 1
             watch.waits.append(("a training step", self.line, watch.clock()))
 
         def on_train_batch_end(self, batch, logs=None):
@@ -45,8 +45,8 @@ def fitting(keras, watch) -> None:
                 watch.note("loop", self.line, length=self.length, made=None, nested=False)
 
         def on_epoch_end(self, epoch, logs=None):
-            watch.loops = [loop for loop in watch.loops if loop is not self.entry]
-            steps = self.entry[1]
+            watch.running = [loop for loop in watch.running if loop is not self.loop]
+            steps = self.loop.iteration
             left = "cut" if self.length is None or steps < self.length else "at its end"
             watch.note("pass", self.line, iterations=steps, left=left)
             watch.passes += 1
