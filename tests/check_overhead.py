@@ -19,8 +19,8 @@ from hvdlab.check.command import WATCH
 from hvdlab.exercises import horovod_edits as edits
 
 ROOT = Path(__file__).resolve().parents[1]
-LAB4 = ["--epochs", 2, "--images", 6000, "--heldout", 100]
-CIFAR10 = ["--epochs", 1, "--images", 6000]
+LAB4 = ["--epochs", 2, "--images", 4000, "--heldout", 100]
+CIFAR10 = ["--epochs", 1, "--images", 2000]
 
 
 def measure(script, arguments, watched, pattern):
