@@ -316,6 +316,42 @@ def test_an_unscaled_rate_is_right_where_the_global_batch_stays(facts):
     assert named(run(), halved) == []
 
 
+def test_a_rate_with_two_factors_is_scaled_twice(facts):
+    twice = facts(("0.1 * hvd.size()", "0.1 * hvd.size() * hvd.size()"))
+    assert named(run(), twice) == [("rate-scaled-twice", 3)]
+
+
+def test_a_wrapper_that_never_averages_explains_replicas_that_part(facts):
+    events = run(weights=lambda rank, step: [1.0 + rank * step])
+    for rank in events:
+        next(e for e in events[rank] if e["kind"] == "wrap")["averages"] = False
+    assert named(events, facts()) == [("gradients-not-averaged", 4)]
+
+
+def test_nothing_else_is_said_where_the_ranks_never_met(facts):
+    alone = without(run(weights=lambda rank, step: [1.0 + rank]), "init")
+    assert named(alone, facts(("hvd.init()", "pass"))) == [("init-missing", 1)]
+    # It failed before it came to its hvd.init(): the error says it.
+    alone[0][-1]["error"] = "FileNotFoundError: data"
+    assert named(alone, facts()) == []
+
+
+def test_a_file_of_all_ranks_is_a_mistake_and_one_of_each_is_none(facts):
+    for names, wanted in ((["a", "a"], [("all-write-one-file", 7)]), (["a", "b"], [])):
+        events = run()
+        for rank, name in enumerate(names):
+            plus(events, rank, kind="save", line=7, path=f"/{name}.pt")
+        assert named(events, facts()) == wanted
+
+
+def test_a_download_under_a_lock_is_no_race(facts):
+    for locked, wanted in ((False, [("download-race", 2)]), (True, [])):
+        events = run()
+        for rank in events:
+            plus(events, rank, kind="download", line=2, url="http://a/b", locked=locked)
+        assert named(events, facts()) == wanted
+
+
 def test_a_large_rate_wants_a_warmup(facts):
     large = run(rate=lambda r, s: 4.0)
     assert named(large, facts()) == [("no-warmup", 3)]
