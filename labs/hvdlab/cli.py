@@ -8,6 +8,7 @@ from importlib import import_module
 COMMANDS = {
     "doctor": ("hvdlab.doctor", "say what is wrong with this set-up, and how to mend it"),
     "run": ("hvdlab.run", "start a script on N ranks, here, on several hosts or under Slurm"),
+    "check": ("hvdlab.check", "run a script for a few steps and name its distributed mistakes"),
     "data": ("hvdlab.data_command", "find, download or synthesise a data set"),
     "bench": ("hvdlab.bench.command", "measure this machine"),
 }
@@ -16,6 +17,7 @@ examples:
   hvdlab doctor
   hvdlab data cifar10
   hvdlab run -np 2 labs/cifar10_torch.py --epochs 1
+  hvdlab check -np 2 train.py
   hvdlab bench throughput
 """
 

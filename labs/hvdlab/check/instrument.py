@@ -1,0 +1,163 @@
+"""Puts the watch into a script's loops and into its decisions to stop, in its syntax tree.
+
+    for batch in loader:                  for batch in __hvdlab__.each(12, loader):
+        ...                                   ...
+        if best - loss < 0.01:      ->        if __hvdlab__.decide(14, "best", best) - ... < 0.01:
+            break                                 break
+
+A decision to stop is the test of an `if` that leaves a loop, or sets `stop_training`, and the tests
+on which its variables depend. Line numbers stay as they are.
+"""
+
+import ast
+from collections.abc import Iterator
+
+from hvdlab.check.source import Guards
+
+WATCH = "__hvdlab__"
+WRAPPERS = {"enumerate", "tqdm", "trange", "iter"}  # around the iterable that has the length
+STOPS = {"exit", "_exit", "quit"}
+
+
+def instrument(source: str | bytes, path: str) -> ast.Module:
+    """The syntax tree of a script, instrumented. Raises SyntaxError."""
+    tree = ast.parse(source, path)
+    return ast.fix_missing_locations(_Instrument(dict(operands(tree))).visit(tree))
+
+
+class _Instrument(ast.NodeTransformer):
+    def __init__(self, decisions: dict[ast.expr, int]):
+        self.decisions = decisions
+
+    def visit(self, node):
+        new = self.generic_visit(node)
+        if node in self.decisions:
+            text = ast.Constant(ast.unparse(node))
+            new = _call("decide", ast.Constant(self.decisions[node]), text, node)
+        elif isinstance(node, ast.For):
+            node.iter = _each(node.iter, node.lineno)
+        elif isinstance(node, ast.While):
+            again = _call("again", ast.Constant(node.lineno))
+            node.test = ast.BoolOp(ast.And(), [again, node.test])
+        return ast.copy_location(new, node)
+
+
+def operands(tree: ast.Module) -> list[tuple[ast.expr, int]]:
+    """(expression, line of the stop) of all values that a decision to stop is made of."""
+    guards = Guards(tree)
+    found: dict[ast.expr, int] = {}
+    for stop in stops(tree, guards.parents):
+        for test in _tests(stop, guards):
+            for operand in _parts(test):
+                if not guards.asks(operand):  # the rank is everybody's own by right
+                    found.setdefault(operand, stop.lineno)
+    # An expression inside another one is copied with it.
+    inside = {n for operand in found for n in ast.walk(operand) if n is not operand}
+    return [(operand, line) for operand, line in found.items() if operand not in inside]
+
+
+def _tests(stop, guards) -> list[ast.expr]:
+    """The test of a stop, and those on which its variables depend, up to what all ranks share."""
+    scope, loop = _scope(stop, guards.parents), _loop(stop, guards.parents)
+    assigns = [
+        (node, set().union(*map(_names, _targets(node))))
+        for node in ast.walk(scope)
+        if isinstance(node, ast.Assign | ast.AugAssign | ast.AnnAssign) and node.value
+    ]
+    shared = {name for node, names in assigns if guards.shares(node.value) for name in names}
+    names, tests = _names(stop.test) - shared, [stop.test]
+    while True:  # until no test is added
+        added = []
+        for node, targets in assigns:
+            if names & targets:
+                added += _tests_around(node, loop, guards.parents)
+                added += [part.test for part in ast.walk(node.value) if isinstance(part, ast.IfExp)]
+        added = [test for test in dict.fromkeys(added) if test not in tests]
+        if not added:
+            return tests
+        tests += added
+        names = names.union(*map(_names, added)) - shared
+
+
+def _targets(node):
+    return node.targets if isinstance(node, ast.Assign) else [node.target]
+
+
+def stops(tree, parents) -> Iterator[ast.If | ast.While]:
+    """The `if`s that leave a loop, and `while` loops with a condition."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.While) and not isinstance(node.test, ast.Constant):
+            yield node
+        elif isinstance(node, ast.If) and (
+            _loop(node, parents) or isinstance(_scope(node, parents), ast.FunctionDef)
+        ):
+            if any(_leaves(part, bool(_loop(node, parents))) for part in node.body + node.orelse):
+                yield node
+
+
+def _leaves(node, in_loop) -> bool:
+    if isinstance(node, ast.Break | ast.Return):
+        return in_loop
+    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
+        return in_loop and ast.unparse(node.value.func).split(".")[-1] in STOPS
+    if isinstance(node, ast.Assign):
+        return any(ast.unparse(target).endswith(".stop_training") for target in node.targets)
+    return False
+
+
+def _parts(test) -> list[ast.expr]:
+    """The values that a test compares."""
+    if isinstance(test, ast.BoolOp):
+        return [part for value in test.values for part in _parts(value)]
+    if isinstance(test, ast.UnaryOp):
+        return _parts(test.operand)
+    if isinstance(test, ast.Compare):
+        return [part for value in (test.left, *test.comparators) for part in _parts(value)]
+    if isinstance(test, ast.Constant):
+        return []
+    if isinstance(test, ast.Call):  # stopper.step(loss): what goes in, and what comes out
+        return [part for value in test.args for part in _parts(value)] or [test]
+    return [test]
+
+
+def _each(iterable, line):
+    called = iterable.func if isinstance(iterable, ast.Call) else None
+    if called is not None and iterable.args and ast.unparse(called).split(".")[-1] in WRAPPERS:
+        iterable.args[0] = _each(iterable.args[0], line)
+        return iterable
+    return ast.copy_location(_call("each", ast.Constant(line), iterable), iterable)
+
+
+def _call(name, *arguments):
+    watch = ast.Name(WATCH, ast.Load())
+    return ast.Call(ast.Attribute(watch, name, ast.Load()), list(arguments), [])
+
+
+def _names(node) -> set[str]:
+    return {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
+
+
+def _loop(node, parents):
+    while node := parents.get(node):
+        if isinstance(node, ast.FunctionDef | ast.Lambda):
+            return None
+        if isinstance(node, ast.For | ast.While):
+            return node
+    return None
+
+
+def _scope(node, parents):
+    while parent := parents.get(node):
+        node = parent
+        if isinstance(node, ast.FunctionDef):
+            return node
+    return node
+
+
+def _tests_around(node, loop, parents) -> list[ast.expr]:
+    tests = []
+    while (parent := parents.get(node)) is not None and parent is not loop:
+        if isinstance(parent, ast.If):
+            tests.append(parent.test)
+        node = parent
+    return tests

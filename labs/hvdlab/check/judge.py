@@ -1,0 +1,37 @@
+"""From what the ranks did to the mistakes that explain it: a pure function of events and source.
+
+    judge({0: [event, ...], 1: [...]}, facts) -> [Finding, ...]
+
+Events are those of `events.Watch`. What a run shows comes first; the source answers only for what a
+run of a few steps on this machine cannot show (a GPU that is not there, a file saved in epoch 10).
+"""
+
+from hvdlab.check import rules_settings, rules_training
+from hvdlab.check.findings import EXPLAINS, Finding, finding
+from hvdlab.check.run_facts import Run
+from hvdlab.check.source import Facts
+
+
+def judge(events: dict[int, list[dict]], facts: Facts) -> list[Finding]:
+    """Name the mistakes of a run, in the order of the script."""
+    run = Run(events)
+    if len(run.ranks) > 1 and not run.all("init"):
+        failed = facts.init and run.crash()  # before it came to its hvd.init(): nothing is known
+        return [] if failed else [_init_missing(run, facts)]
+    rules = (*rules_training.RULES, *rules_settings.RULES)
+    found = [one for rule in rules for one in rule(run, facts)]
+    explained = set().union(*(EXPLAINS.get(one.id, set()) for one in found))
+    kept = {one.id: one for one in reversed(found) if one.id not in explained}
+    return sorted(kept.values(), key=lambda one: one.line or 0)
+
+
+def _init_missing(run, facts):
+    if facts.horovod is None:
+        return finding(
+            "init-missing",
+            1,
+            f"the script does not import Horovod: {len(run.ranks)} processes trained, each alone.",
+        )
+    errors = run.errors()
+    said = f": rank {errors[0][0]} ended with {errors[0][1]}" if errors else ", and nobody met"
+    return finding("init-missing", facts.horovod, f"no rank called hvd.init(){said}")

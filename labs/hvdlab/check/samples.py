@@ -1,0 +1,51 @@
+"""Numbers, and hashes of samples, from whatever a framework calls an array."""
+
+import zlib
+
+SAMPLE = 2048  # elements of an array that its hash reads
+
+
+def number(value) -> float | None:
+    """A Python number, or an array or tensor of one element, as a float; else None."""
+    if value is None or isinstance(value, str | bytes):
+        return None
+    try:
+        if getattr(value, "ndim", 0) or getattr(value, "shape", ()) not in ((), None):
+            return None
+        return float(value.detach() if hasattr(value, "detach") else value)
+    except (TypeError, ValueError):
+        return None
+
+
+def digest(value) -> tuple[str, int] | None:
+    """(hash of a sample, examples) of the arrays and tensors in a batch; None without any."""
+    arrays = []
+    _arrays(value, arrays)
+    if not arrays:
+        return None
+    check = 0
+    for array in arrays:
+        check = zlib.crc32(_sampled(array), check)
+    return f"{check:08x}", int(arrays[0].shape[0])
+
+
+def _arrays(value, found):
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, list | tuple):
+        for part in value:
+            _arrays(part, found)
+    elif hasattr(value, "dtype") and len(getattr(value, "shape", ())) >= 1:
+        found.append(value)
+
+
+def _sampled(array) -> bytes:
+    """At most SAMPLE elements of an array (NumPy, torch or TensorFlow), from all of it."""
+    if hasattr(array, "detach"):  # torch: the sample is taken where the tensor is
+        flat = array.detach().reshape(-1)
+        flat = flat[:: max(1, flat.shape[0] // SAMPLE)].cpu()
+        return (flat.float() if flat.is_floating_point() else flat).numpy().tobytes()
+    if hasattr(array, "numpy"):
+        array = array.numpy()
+    flat = array.reshape(-1)
+    return flat[:: max(1, flat.shape[0] // SAMPLE)].tobytes()

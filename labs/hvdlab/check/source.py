@@ -1,0 +1,211 @@
+"""What a script's source says that a run of a few steps may not show: see `Facts`."""
+
+import ast
+from pathlib import Path
+from typing import NamedTuple
+
+from hvdlab.check.rates import Rates, rates
+
+COLLECTIVES = (
+    "allreduce", "allreduce_", "grouped_allreduce", "allgather", "allgather_object", "broadcast",
+    "broadcast_", "broadcast_object", "broadcast_parameters", "broadcast_optimizer_state",
+    "broadcast_variables", "barrier", "average_metrics", "alltoall", "reducescatter",
+)  # fmt: skip
+PINS = ("set_device", "set_visible_devices", "CUDA_VISIBLE_DEVICES", "visible_device_list")
+GPUS = (".cuda(", "cuda:", '"cuda"', "'cuda'", '"GPU"', "'GPU'")
+
+
+class Facts(NamedTuple):
+    """Lines of a script, by what is there; None or empty where nothing is."""
+
+    lines: list[str]
+    horovod: int | None  # imports Horovod
+    init: bool  # calls hvd.init
+    gpu: int | None  # uses a GPU
+    pin: str | None  # "local_rank", "rank" or "": what a device is chosen by
+    rates: Rates
+    norm: int | None  # batch norm
+    norm_shared: bool  # its statistics are combined over ranks, it seems
+    join: bool  # calls hvd.join
+    saves: list[int]  # writes a checkpoint, on all ranks
+    downloads: list[int]  # downloads, on all ranks at once
+    guarded: dict[int, int]  # a collective: the test of the rank under which it is
+
+    def text(self, line: int | None) -> str:
+        return self.lines[line - 1].strip() if line and line <= len(self.lines) else ""
+
+
+def read(path: Path) -> Facts:
+    """Read a script. Raises SyntaxError, OSError, UnicodeDecodeError."""
+    text = path.read_text()
+    tree = ast.parse(text, str(path))
+    guards = Guards(tree)
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    return Facts(
+        lines=text.splitlines(),
+        horovod=_imports(tree),
+        init=any(_last(call) == "init" for call in calls),
+        gpu=_first(tree, lambda node: _uses_gpu(node)),
+        pin=_pin(tree),
+        rates=rates(tree),
+        norm=_first(tree, lambda n: isinstance(n, ast.Call) and "BatchNorm" in ast.unparse(n.func)),
+        norm_shared=any(
+            word in text
+            for word in ("running_mean", "moving_mean", ".buffers()", "SyncBatchNorm", "SyncBN")
+        )
+        or "SyncBatchNormalization" in text,
+        join=any(_last(call) == "join" and "hvd" in ast.unparse(call.func) for call in calls),
+        saves=sorted(call.lineno for call in calls if _saves(call) and guards.everybody(call)),
+        downloads=sorted(call.lineno for call in calls if _loads(call) and guards.everybody(call)),
+        guarded={
+            call.lineno: test.lineno
+            for call in calls
+            if _last(call) in COLLECTIVES and (test := guards.test(call))
+        },
+    )
+
+
+class Guards:
+    """Which parts of a script only some ranks run: those under a test of the rank."""
+
+    def __init__(self, tree: ast.Module):
+        self.parents = {c: node for node in ast.walk(tree) for c in ast.iter_child_nodes(node)}
+        self.calls: dict[tuple[str, bool], list[ast.Call]] = {}  # by name, and whether a method
+        self.names: set[str] = set()  # variables that say who a rank is
+        assigns = [node for node in ast.walk(tree) if isinstance(node, ast.Assign)]
+        for _ in range(3):  # a name made of a name made of a rank
+            for node in assigns:
+                if isinstance(node.value, ast.Call | ast.Compare | ast.BoolOp | ast.UnaryOp):
+                    if self.asks(node.value) and not _indexes(node.value):
+                        self.names.update(ast.unparse(target) for target in node.targets)
+        self.sharing = {  # functions of the script that call a collective
+            node.name
+            for node in ast.walk(tree)
+            if isinstance(node, ast.FunctionDef)
+            and any(isinstance(n, ast.Call) and _last(n) in COLLECTIVES for n in ast.walk(node))
+        }
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call):
+                key = _last(node), isinstance(node.func, ast.Attribute)
+                self.calls.setdefault(key, []).append(node)
+
+    def asks(self, test) -> bool:
+        """Whether an expression depends on the rank."""
+        return any(
+            isinstance(node, ast.Call) and _last(node) in ("rank", "local_rank", "cross_rank")
+            or isinstance(node, ast.Name | ast.Attribute) and ast.unparse(node) in self.names
+            for node in ast.walk(test)
+        )  # fmt: skip
+
+    def shares(self, value) -> bool:
+        """Whether an expression comes from a collective: the same on all ranks, or made of it."""
+        return any(
+            isinstance(node, ast.Call)
+            and (_last(node) in COLLECTIVES or _last(node) in self.sharing)
+            for node in ast.walk(value)
+        )
+
+    def test(self, node, seen=frozenset()) -> ast.expr | None:
+        """The test of the rank under which a node runs, here or where its function is called."""
+        child = node
+        while parent := self.parents.get(child):
+            if isinstance(parent, ast.If | ast.IfExp) and child is not parent.test:
+                if self.asks(parent.test):
+                    return parent.test
+            if isinstance(parent, ast.BoolOp) and child is not parent.values[0]:
+                if self.asks(parent.values[0]):
+                    return parent.values[0]
+            for before in _before(child, parent):
+                if isinstance(before, ast.If) and self.asks(before.test) and _returns(before):
+                    return before.test
+            if isinstance(parent, ast.FunctionDef | ast.ClassDef) and parent.name not in seen:
+                method = isinstance(self.parents.get(parent), ast.ClassDef)
+                calls = self.calls.get((parent.name, method), [])
+                tests = [self.test(call, seen | {parent.name}) for call in calls]
+                if tests and all(tests):
+                    return tests[0]
+            child = parent
+        return None
+
+    def everybody(self, call) -> bool:
+        """Whether all ranks make a call, with the same arguments, at the same time."""
+        if self.asks(call) or self.test(call):
+            return False
+        node = call
+        while node := self.parents.get(node):
+            if isinstance(node, ast.With):
+                if any("lock" in ast.unparse(item.context_expr).lower() for item in node.items):
+                    return False
+        return True
+
+
+def _before(child, parent):
+    body = getattr(parent, "body", None)
+    if isinstance(body, list) and child in body and isinstance(parent, ast.FunctionDef):
+        return body[: body.index(child)]
+    return []
+
+
+def _returns(branch) -> bool:
+    return any(isinstance(part, ast.Return | ast.Continue) for part in branch.body)
+
+
+def _indexes(node) -> bool:
+    return isinstance(node, ast.Call) and _last(node) not in ("rank", "local_rank", "cross_rank")
+
+
+def _imports(tree) -> int | None:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import) and any("horovod" in alias.name for alias in node.names):
+            return node.lineno
+        if isinstance(node, ast.ImportFrom):
+            names = [node.module or "", *(alias.name for alias in node.names)]
+            if any("horovod" in name for name in names):
+                return node.lineno
+    return None
+
+
+def _first(tree, wanted) -> int | None:
+    return min((node.lineno for node in ast.walk(tree) if wanted(node)), default=None)
+
+
+def _uses_gpu(node) -> bool:
+    if not isinstance(node, ast.Call):
+        return False
+    text = ast.unparse(node)
+    return any(word in text for word in GPUS) and "is_available()" not in ast.unparse(node.func)
+
+
+def _pin(tree) -> str | None:
+    """What chooses a device: "local_rank", "rank" (which counts over machines), "" (neither)."""
+    found = None
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call | ast.Assign):
+            text = ast.unparse(node)
+            if not any(word in text for word in PINS) and "cuda:{" not in text:
+                continue
+            if "local_rank" in text:
+                return "local_rank"
+            found = "rank" if "rank" in text else found or ""
+    return found
+
+
+def _saves(call) -> bool:
+    name = ast.unparse(call.func)
+    if name in ("torch.save",) or _last(call) in ("ModelCheckpoint", "save_weights", "save_model"):
+        return True
+    return _last(call) == "save" and "model" in name.lower()
+
+
+def _loads(call) -> bool:
+    if any(k.arg == "download" and ast.unparse(k.value) == "True" for k in call.keywords):
+        return True
+    name = ast.unparse(call.func)
+    return _last(call) in ("urlretrieve", "get_file") or (
+        _last(call) == "load_data" and "datasets" in name
+    )
+
+
+def _last(call) -> str:
+    function = call.func
+    return function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")

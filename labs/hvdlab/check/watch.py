@@ -1,0 +1,125 @@
+"""One watched rank: runs a script as `python SCRIPT ARGUMENTS` would, and writes down what it does.
+
+    mpirun -np 2 python labs/hvdlab/check/watch.py SCRIPT ARGUMENTS
+
+Started by `hvdlab check`. What the script does with Horovod and its framework is wrapped the moment
+those are imported: `watch_horovod`, `watch_torch`, `watch_keras`. Nothing is raised and no number is
+changed. Two things differ from a plain run: torch gets another seed on each rank (it gives every
+process the same numbers otherwise, which hides a missing broadcast), and loops that train are cut
+short, so that a script of hours comes to its own end within seconds: see `Watch.each`.
+
+Environment:
+    HVDLAB_CHECK        folder for the events, one JSON line each, in rank-R.jsonl
+    HVDLAB_CHECK_STEPS  training steps after which a loop is cut
+"""
+
+import os
+import sys
+from pathlib import Path
+
+if __name__ == "__main__":
+    del sys.path[0]  # this folder: its modules are hvdlab's, not the script's
+
+import fcntl
+import importlib.abc
+import importlib.machinery
+import traceback
+import types
+
+from hvdlab.check import instrument, watch_horovod, watch_keras, watch_torch
+from hvdlab.check.events import Watch
+from hvdlab.record import launched_rank
+
+WATCHED = {
+    "torch": watch_torch.watch,
+    "keras": watch_keras.watch,
+    "tf_keras": watch_keras.watch,
+    "horovod.torch": watch_horovod.watch,
+    "horovod.tensorflow": watch_horovod.watch,
+    "horovod.tensorflow.keras": watch_horovod.watch,
+    "horovod.keras": watch_horovod.watch,
+    "hvdlab.keras.horovod": watch_horovod.watch,
+}
+
+
+class AfterImport(importlib.abc.MetaPathFinder):
+    """Wraps the functions of a module right after its import, before anybody has copied them."""
+
+    def __init__(self, watch):
+        self.watch = watch
+
+    def find_spec(self, name, path, target=None):
+        if name not in WATCHED:
+            return None
+        spec = importlib.machinery.PathFinder.find_spec(name, path, target)
+        if spec is None or spec.loader is None:
+            return None
+        run = spec.loader.exec_module
+
+        def exec_module(module):
+            run(module)
+            WATCHED[name](module, self.watch)
+
+        spec.loader.exec_module = exec_module
+        return spec
+
+
+class Script(importlib.machinery.SourceFileLoader):
+    """Loads the script with its loops and stop decisions instrumented."""
+
+    def source_to_code(self, data, path, *, _optimize=-1):
+        return compile(instrument.instrument(data, path), path, "exec", dont_inherit=True)
+
+    def get_code(self, fullname):  # nothing from a cache, nothing into it
+        return self.source_to_code(self.get_data(self.path), self.path)
+
+
+def files_and_locks(watch: Watch):
+    """An audit hook that notes files opened for writing, requests to the network, and file locks."""
+
+    def hook(event, arguments):
+        if event == "open":
+            path, mode, flags = arguments
+            writes = isinstance(flags, int) and flags & (os.O_WRONLY | os.O_RDWR)
+            if writes and isinstance(path, str) and not watch.importing():
+                if not os.path.isdir(path):  # a temporary file without a name of its own
+                    watch.save(path)
+        elif event == "urllib.Request":
+            watch.note("download", url=str(arguments[0]), locked=watch.locks > 0)
+        elif event in ("fcntl.flock", "fcntl.lockf"):
+            watch.locks += -1 if arguments[1] & fcntl.LOCK_UN else 1
+
+    return hook
+
+
+def main() -> None:
+    script = str(Path(sys.argv[1]).resolve())
+    rank, size = launched_rank()
+    folder = Path(os.environ["HVDLAB_CHECK"])
+    watch = Watch(folder, script, rank, size, int(os.environ["HVDLAB_CHECK_STEPS"]))
+    sys.meta_path.insert(0, AfterImport(watch))
+    sys.addaudithook(files_and_locks(watch))
+
+    sys.argv = [sys.argv[1], *sys.argv[2:]]
+    sys.path.insert(0, str(Path(script).parent))
+    module = types.ModuleType("__main__")
+    module.__file__, module.__builtins__ = script, __builtins__
+    setattr(module, instrument.WATCH, watch)
+    sys.modules["__main__"] = module
+    try:
+        Script("__main__", script).exec_module(module)
+    except SystemExit as stop:
+        watch.end(error=f"exit code {stop.code}" if stop.code else None)
+        raise
+    except BaseException as error:
+        lines = [
+            f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == script
+        ]
+        text = f"{type(error).__name__}: {error}"
+        watch.end(error=text[:600], line=lines[-1] if lines else None)
+        raise
+    watch.end()
+
+
+if __name__ == "__main__":
+    main()

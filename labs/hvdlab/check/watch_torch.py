@@ -1,0 +1,164 @@
+"""What a script does with PyTorch: optimizers and their steps, batches, losses, saved files.
+
+Hooks that torch offers are used where it has them: around every optimizer's step, and around every
+module's forward.
+"""
+
+import functools
+import importlib
+import os
+import weakref
+
+from hvdlab.check.watch_horovod import remember_line
+
+KEPT = 4  # layers of batch norm, and channels of each, that are looked at
+CHANNELS = 64
+SEEDS = 1_000_003  # between the seeds of two ranks
+
+
+def watch(torch, watch) -> None:
+    torch.manual_seed(SEEDS * (1 + watch.rank))  # else all processes draw the same numbers
+    optimizers(torch, watch)
+    batches(torch, watch)
+    files(torch, watch)
+    devices(torch, watch)
+
+
+def optimizers(torch, watch) -> None:
+    """Note each optimizer, and after each of its steps its rate, the weights and the statistics."""
+    make = torch.optim.Optimizer.__init__
+    made, depth, norms = 0, 0, []
+
+    @functools.wraps(make)
+    def __init__(self, params, defaults):
+        nonlocal made
+        make(self, params, defaults)
+        if watch.wrapping:
+            return
+        self._hvdlab_number = made
+        made += 1
+        watch.note("optimizer", optimizer=self._hvdlab_number, name=type(self).__name__)
+
+    torch.optim.Optimizer.__init__ = __init__
+
+    def before(optimizer, arguments, options):
+        nonlocal depth
+        depth += 1  # a wrapped optimizer's step contains the step of what it wraps
+        if depth == 1:
+            watch.waits.append(("optimizer.step", watch.line(), watch.clock()))
+
+    def after(optimizer, arguments, options):
+        nonlocal depth
+        depth -= 1
+        if depth:
+            return
+        watch.waits.pop()
+        if watch.wrapping or getattr(optimizer, "_hvdlab_number", None) is None:
+            return
+        group = optimizer.param_groups[0]
+        weights = [p.detach() for g in optimizer.param_groups for p in g["params"]]
+        watch.step(
+            optimizer=optimizer._hvdlab_number,
+            wrapped=hasattr(optimizer, "_hvdlab_wrapped"),
+            rate=float(group["lr"]),
+            momentum=_momentum(group),
+            weights=_norms(torch, weights),
+            statistics=_statistics(norms) if watch.looks_at_statistics() else None,
+        )
+
+    hooks = importlib.import_module("torch.optim.optimizer")
+    hooks.register_optimizer_step_pre_hook(before)
+    hooks.register_optimizer_step_post_hook(after)
+
+    make_norm = torch.nn.modules.batchnorm._NormBase.__init__
+
+    @functools.wraps(make_norm)
+    def make_and_keep(self, *arguments, **options):
+        make_norm(self, *arguments, **options)
+        if self.track_running_stats and len(norms) < KEPT:
+            norms.append(weakref.ref(self))
+
+    torch.nn.modules.batchnorm._NormBase.__init__ = make_and_keep
+
+
+def _momentum(group) -> float:
+    return float(group.get("momentum", 0) or 0)
+
+
+def _norms(torch, weights) -> list[float]:
+    """The norm of each weight: replicas agree in all of them to the last digit."""
+    norms = torch._foreach_norm([w for w in weights if w.is_floating_point()])
+    return torch.stack([n.double() for n in norms]).tolist()
+
+
+def _statistics(norms) -> list[dict]:
+    found = []
+    for norm in filter(None, (reference() for reference in norms)):
+        batches = int(norm.num_batches_tracked)
+        if not batches or norm.running_mean is None:
+            continue
+        momentum = norm.momentum or 0.1
+        found.append({
+            "mean": norm.running_mean[:CHANNELS].tolist(),
+            "variance": norm.running_var[:CHANNELS].tolist(),
+            "filled": 1 - (1 - momentum) ** batches,  # the part of it that is not its initial value
+        })  # fmt: skip
+    return found
+
+
+def batches(torch, watch) -> None:
+    """Note the input of the outermost module of each step, its loss, and where loaders are made."""
+    depth = 0
+
+    def enter(module, inputs):
+        nonlocal depth
+        depth += 1
+        if depth == 1 and module.training and torch.is_grad_enabled() and not watch.called:
+            if any(isinstance(value, torch.Tensor) for value in inputs):
+                watch.batch, watch.called = inputs, True
+
+    def leave(module, inputs, output):
+        nonlocal depth
+        depth -= 1
+
+    modules = torch.nn.modules.module
+    modules.register_module_forward_pre_hook(enter)
+    modules.register_module_forward_hook(leave, always_call=True)
+
+    backward = torch.Tensor.backward
+
+    @functools.wraps(backward)
+    def noting_backward(self, *arguments, **options):
+        watch.loss = self.detach()
+        return backward(self, *arguments, **options)
+
+    torch.Tensor.backward = noting_backward
+    remember_line(torch.utils.data.DataLoader, watch)
+
+
+def files(torch, watch) -> None:
+    """Note saved files: torch writes them without Python's `open`."""
+    save = torch.save
+
+    @functools.wraps(save)
+    def noting_save(obj, f, *arguments, **options):
+        watch.save(f)
+        return save(obj, f, *arguments, **options)
+
+    torch.save = noting_save
+
+
+def devices(torch, watch) -> None:
+    """Note which GPU the rank chooses, and how many there are."""
+    if not torch.cuda.is_available():
+        return
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    watch.note("devices", 0, count=torch.cuda.device_count(), visible=visible)
+    choose = torch.cuda.set_device
+
+    @functools.wraps(choose)
+    def noting_choose(device):
+        choose(device)
+        watch.note("device", index=torch.cuda.current_device())
+
+    torch.cuda.set_device = noting_choose

@@ -1,0 +1,181 @@
+"""Checks of lab 12: seven scripts with one distributed mistake each, to diagnose and to mend.
+
+A case is a copy of a script of labs/faults in the learner's folder. `watch` runs it for a few steps
+under `hvdlab check` and shows what the ranks did; only the two checks know the answer. In a quick run
+(LAB_QUICK) some cases are not run.
+"""
+
+import ast
+import tomllib
+from dataclasses import dataclass
+
+import pandas as pd
+
+from hvdlab.check import check
+from hvdlab.check.command import CheckError
+from hvdlab.check.findings import CATALOGUE
+from hvdlab.check.run_facts import Run
+from hvdlab.exercises import NotYet, right
+from hvdlab.experiment import LABS, QUICK, WORK
+
+CASES = {
+    1: "no_broadcast_torch",
+    2: "identical_batches_torch",
+    3: "optimizer_not_wrapped_torch",
+    4: "unequal_steps_torch",
+    5: "collective_on_some_ranks_torch",
+    6: "rate_scaled_twice_torch",
+    7: "own_stop_torch",
+}
+RUN_IN_QUICK = {1, 5}
+EXPECTED = tomllib.loads((LABS / "faults" / "faults.toml").read_text())
+NAMES = {id: title for id, (title, _) in CATALOGUE.items()}
+
+# What each case shows that another diagnosis would not.
+TELLING = {
+    1: "look at the weights after step 1, and at whether their difference grows afterwards.",
+    2: "look at the column `batch`: it is a hash of what each rank read.",
+    3: "look at the weights: equal at which step, and what becomes of their difference?",
+    4: "look at `length`: how many batches has an epoch on each rank?",
+    5: "look at where each rank waits, and which lines the other one has come to.",
+    6: "look at the rate of step 1, and at RATE in the script: how many factors of 2 are between?",
+    7: "look at the losses at the end of an epoch, and at what `break` depends on.",
+}
+
+
+@dataclass
+class Log:
+    """What the ranks did in a few steps."""
+
+    steps: pd.DataFrame  # a row a step and rank: loss, rate, batch (hash), weights (sum of norms)
+    ends: pd.DataFrame  # a row a rank: length of an epoch, steps, and how it ended
+    output: str
+
+    def side_by_side(self, column: str) -> pd.DataFrame:
+        """One column of `steps`, the ranks beside each other."""
+        return self.steps.pivot(index="step", columns="rank", values=column)
+
+    def distance(self) -> pd.Series:
+        """Between the weights of ranks 0 and 1 after each step: of their sums of norms."""
+        weights = self.side_by_side("weights")
+        return (weights[1] - weights[0]).abs()
+
+
+def copy(case: int):
+    """The learner's copy of a case; made if there is none. To begin anew, delete it."""
+    path = WORK / f"case_{case}.py"
+    if not path.exists():
+        WORK.mkdir(parents=True, exist_ok=True)
+        path.write_text(_original(case))
+    return path
+
+
+def _original(case):
+    """The script without its docstring: the command in it has the name of the mistake."""
+    text = (LABS / "faults" / f"{CASES[case]}.py").read_text()
+    docstring = ast.parse(text).body[0]
+    return "".join(text.splitlines(keepends=True)[docstring.end_lineno :]).lstrip("\n")
+
+
+def watch(case: int, ranks: int = 2) -> Log | None:
+    """Run a case as it came, and show what its ranks did. None in a quick run, for most cases."""
+    if QUICK and case not in RUN_IN_QUICK:
+        print(f"quick run: case {case} is not run")
+        return None
+    path = WORK / f"case_{case}_as_it_came.py"
+    WORK.mkdir(parents=True, exist_ok=True)
+    path.write_text(_original(case))
+    found = check(path, ranks=ranks, timeout=120)
+    run = Run(found.events)
+    steps = [
+        {
+            "rank": rank,
+            "step": number,
+            "loss": event["loss"],
+            "rate": event["rate"],
+            "batch": event["batch"],
+            "weights": sum(event["weights"]),
+        }
+        for rank in run.ranks
+        for number, event in enumerate(run.of(rank, "step"), 1)
+    ]
+    lengths = next(iter(run.lengths().values()), {})
+    ends = [
+        {
+            "rank": rank,
+            "length": lengths.get(rank),
+            "steps": len(run.of(rank, "step")),
+            "end": _end(found.events[rank][-1]),
+        }
+        for rank in run.ranks
+    ]
+    return Log(pd.DataFrame(steps), pd.DataFrame(ends).set_index("rank"), found.output)
+
+
+def _end(event) -> str:
+    if event["kind"] == "waiting":
+        return f"waits in {event['op']}, line {event['line']}"
+    if event["kind"] == "end" and event["error"]:
+        return f"{event['error']}, line {event['line']}"
+    return "came to its end" if event["kind"] == "end" else "was ended"
+
+
+def draw(log: Log) -> None:
+    """The loss of each rank, the distance of their weights, and the rate, step by step."""
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(1, 3, figsize=(10, 2.6), layout="constrained")
+    for axis, column in zip((axes[0], axes[2]), ("loss", "rate"), strict=True):
+        table = log.side_by_side(column)
+        for rank, style in zip(table.columns, ("-", "--", ":", "-."), strict=False):
+            axis.plot(table.index, table[rank], style, label=f"rank {rank}")
+        axis.set(title=column, xlabel="step")
+        axis.set_ylim(bottom=0)
+        axis.legend()
+    axes[1].plot(log.distance())
+    axes[1].set(title="|weights of rank 1 - of rank 0|", xlabel="step")
+    axes[1].set_ylim(bottom=0)
+    plt.show()
+
+
+def replace(case: int, old: str, new: str) -> None:
+    """Replace a text that occurs once in the learner's copy."""
+    path = copy(case)
+    text = path.read_text()
+    if old in new and new in text:
+        return  # done before
+    if text.count(old) == 1:
+        path.write_text(text.replace(old, new))
+    elif new not in text:
+        raise NotYet(
+            f"{path.name} has {text.count(old)} times {old!r}: delete the copy, begin anew."
+        )
+
+
+def check_diagnosis(case: int, diagnosis: str) -> None:
+    """The diagnosis is the name of the mistake: one of NAMES."""
+    if diagnosis not in NAMES:
+        raise NotYet(f"{diagnosis!r} is none of the names: {', '.join(NAMES)}.")
+    wanted = EXPECTED[CASES[case]]["finding"]
+    if diagnosis != wanted:
+        raise NotYet(f"{NAMES[diagnosis].lower()}? {TELLING[case].capitalize()}")
+    right(f"{NAMES[wanted].lower()}.")
+
+
+def check_mended(case: int) -> None:
+    """The learner's copy gives no finding any more, and still trains on all ranks."""
+    path = copy(case)
+    if path.read_text() == _original(case):
+        raise NotYet(f"{path.name} is as it came: edit it and save it.")
+    if QUICK and case not in RUN_IN_QUICK:
+        return right("the script is another one. (In a quick run it is not run.)")
+    try:
+        found = check(path, timeout=120)
+    except CheckError as error:
+        raise NotYet(str(error)) from None
+    if found.findings:
+        one = found.findings[0]
+        raise NotYet(f"{path.name}, line {one.line}: {one.title.lower()}: {one.seen}")
+    if found.error:
+        raise NotYet(f"no mistake is found, but {found.error}.")
+    right(f"two ranks, {found.steps} steps, and `hvdlab check` finds nothing.")

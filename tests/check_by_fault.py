@@ -1,0 +1,46 @@
+"""Print what `hvdlab check` says of each script in labs/faults, and of correct scripts: a table.
+
+    python tests/check_by_fault.py [--correct]
+
+Runs each script on two ranks, one after another; several minutes on two cores.
+"""
+
+import argparse
+import importlib.util
+import os
+import tempfile
+from pathlib import Path
+
+from hvdlab.check import check
+
+spec = importlib.util.spec_from_file_location(
+    "test_check", Path(__file__).parent / "hvdlab" / "test_check.py"
+)
+cases = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(cases)
+
+parser = argparse.ArgumentParser(
+    description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+)
+parser.add_argument("--correct", action="store_true", help="the correct scripts only")
+correct = parser.parse_args().correct
+
+print("| script | expected | found | as expected | ended by | steps | s |", flush=True)
+print("|---|---|---|---|---|---|---|", flush=True)
+wrong = 0
+for name in sorted(cases.CORRECT if correct else cases.EXPECTED):
+    path = cases.CORRECT[name] if correct else cases.FAULTS / f"{name}.py"
+    wanted = cases.EXPECTED.get(name)
+    os.chdir(tempfile.mkdtemp(prefix="check-"))
+    found = check(path, *cases.ARGUMENTS.get(name, []))
+    said = [(one.id, one.line) for one in found.findings]
+    right = said == ([(wanted["finding"], wanted["line"])] if wanted else [])
+    wrong += not right
+    told = ", ".join(f"{id}, line {line}" for id, line in said) or found.error or "nothing"
+    expected = f"{wanted['finding']}, line {wanted['line']}" if wanted else "nothing"
+    print(
+        f"| {name} | {expected} | {told} | {'yes' if right else '**no**'} | {found.ended} "
+        f"| {found.steps} | {found.seconds:.0f} |",
+        flush=True,
+    )
+print(f"\n{wrong} not as expected")
