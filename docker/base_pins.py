@@ -17,21 +17,25 @@ def normal(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
+def shipped() -> dict[str, str]:
+    """name: version of what this Python can import; of two versions the one that it imports."""
+    found = {}
+    for package in importlib.metadata.distributions():  # in the order of sys.path
+        found.setdefault(normal(package.metadata["Name"]), package.version)
+    return found
+
+
 def pins(ours: str, base: dict[str, str]) -> list[str]:
-    """The lines of constraints: `base` (name: version) first, then the lines of `ours` it leaves open."""
-    kept = {normal(name) for name in base}
+    """The lines of constraints: `base` (name: version) first, then those of `ours` that it leaves open."""
     rest = [
         line
         for line in ours.splitlines()
-        if "==" in line and not line.startswith("#") and normal(line.split("==")[0]) not in kept
+        if not line.startswith("#") and normal(line.split("==")[0]) not in base
     ]
     return [f"{name}=={version}" for name, version in sorted(base.items())] + rest
 
 
 if __name__ == "__main__":
     if len(sys.argv) != 2:
-        sys.exit("base_pins: name one file with our constraints: python3 docker/base_pins.py docker/constraints.txt")
-    shipped = {
-        found.metadata["Name"]: found.version for found in importlib.metadata.distributions()
-    }
-    print("\n".join(pins(Path(sys.argv[1]).read_text(), shipped)))
+        sys.exit("base_pins: name one file with our constraints, as docker/constraints.txt.")
+    print("\n".join(pins(Path(sys.argv[1]).read_text(), shipped())))
