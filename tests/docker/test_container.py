@@ -39,7 +39,7 @@ def image(tmp_path_factory):
         (context / name).write_text("a secret")
     # torch as this machine's pip finds it: PyTorch's index may be out of reach where the tests run.
     with container_image.built(folder, context, TORCH_INDEX="") as image:
-        print(f"\nbuilt in {image.seconds:.0f} s, {image.size / 1e9:.1f} GB")
+        print(f"\nbuilt in {image.seconds:.0f} s, {image.size}")
         yield image
 
 

@@ -51,7 +51,7 @@ class Image:
     folder: Path
     log: str  # of the build
     seconds: float  # that it took, the base not counted
-    size: int  # bytes
+    size: str  # such as 4.9 GB
     config: dict  # User, Env, Entrypoint, Cmd, Healthcheck, ... as Docker writes them
     history: str
 
@@ -123,13 +123,11 @@ def built(folder: Path, context: Path, **arguments: str) -> Iterator[Image]:
             timeout=BUILD_SECONDS,
         )  # fmt: skip
         seconds = time.monotonic() - started
-        inspect = [*run, "inspect", "--type=image"]
-        about = json.loads(call(*inspect, "--format={{json .Docker}}", "hvdlab:test"))
+        about = json.loads(call(*run, "inspect", "--type=image", "hvdlab:test"))["Docker"]
         (listed,) = json.loads(call(*run, "images", "--json", "hvdlab:test"))
         call(*run, "from", "--name=hvdlab", "hvdlab:test")
-        yield Image(
-            folder, log, seconds, listed["size"], about["config"], json.dumps(about["history"])
-        )
+        history = json.dumps(about["history"])
+        yield Image(folder, log, seconds, listed["size"], about["config"], history)
     finally:
         mounted = [line.split()[1] for line in Path("/proc/mounts").read_text().splitlines()]
         inside = [path for path in mounted if path.startswith(str(folder))]
