@@ -60,14 +60,24 @@ if [ "$(cat $venv/.packages 2>/dev/null)" != "$packages $PWD" ]; then
         "$python" docker/base_pins.py docker/constraints.txt > $pins
         ours=('.[lab,build,test]' mpi4py)    # no frameworks, and no second MPI beside the image's
     fi
-    timeout 3600 $venv/bin/pip install --quiet --disable-pip-version-check --progress-bar off \
-        -c $pins -e "${ours[@]}" 2> "$pip_log" || {
+    install() {
+        timeout 3600 $venv/bin/pip install --quiet --disable-pip-version-check --progress-bar off \
+            -c $pins -e "${ours[@]}" 2> "$pip_log"
+    }
+    installed=yes
+    install || installed=
+    if [ ! "$installed" ] && [ "$nvidia" ] && grep -q ResolutionImpossible "$pip_log"; then
+        echo "Some of our pinned versions do not fit what this image ships: for ours, the newest that fit are taken"
+        "$python" docker/base_pins.py /dev/null > $pins
+        install && installed=yes
+    fi
+    if [ ! "$installed" ]; then
         if grep -qiE 'connection|resolve|timed out|network is unreachable|No matching distribution found for (setuptools|wheel|numpy)' "$pip_log"; then
             stop "the package index cannot be reached: check the network (or pip's proxy settings) and run 'make setup' again; it goes on where it stopped. pip said: $(grep -iE 'error|warning' "$pip_log" | tail -n 1)"
         fi
         grep -v '^WARNING' "$pip_log" | tail -n 15 >&2
         stop "pip could not install the packages pinned in $pins; its words are above."
-    }
+    fi
     # timm, with which the tests compare, goes beside the environment: it requires torchvision, whose
     # package on the index is built for CUDA only and breaks an environment with a CPU torch.
     timeout 600 $venv/bin/pip install --quiet --disable-pip-version-check --no-deps --target $venv/oracles timm==1.0.31 2> "$pip_log" ||
