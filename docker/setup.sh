@@ -14,6 +14,8 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 python=${PYTHON:-python3}
 venv=.venv
 nvidia=${NVIDIA_TENSORFLOW_VERSION:-}${NVIDIA_PYTORCH_VERSION:-}
+# Their list of constraints also holds where pip builds our package, which needs a newer setuptools; ours says the same.
+[ -z "$nvidia" ] || export PIP_CONSTRAINT=
 stop() { printf 'setup: %s\n' "$*" >&2; exit 1; }
 
 # What is installed, as one hash: a warm run compares it and is done.
@@ -86,7 +88,9 @@ if [ "$(cat $venv/.packages 2>/dev/null)" != "$packages $PWD" ]; then
     echo "$packages $PWD" > $venv/.packages
     echo "Packages installed in $((SECONDS - started)) s"
 else
-    $venv/bin/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+    isolation=--no-build-isolation    # setuptools is there, in NVIDIA's images an old one
+    [ -z "$nvidia" ] || isolation=
+    $venv/bin/pip install --quiet --disable-pip-version-check --no-deps $isolation -e .
 fi
 
 # The kernel that the notebooks name; a server outside this environment finds it with --user, see notebooks/.
