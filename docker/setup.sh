@@ -6,16 +6,21 @@
 #   .complete   Horovod is built, installed and proven
 # So a set-up that was killed at any moment is finished by the next one.
 # PYTHON names another interpreter than python3.
+# In NVIDIA's framework images (they set the variables below) what the image ships stays as it is: its
+# frameworks, its MPI, its Horovod. Only what it lacks is installed, into a .venv that sees the image's packages.
 set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 python=${PYTHON:-python3}
 venv=.venv
+nvidia=${NVIDIA_TENSORFLOW_VERSION:-}${NVIDIA_PYTORCH_VERSION:-}
+# Their list of constraints also holds where pip builds our package, which needs a newer setuptools; ours says the same.
+[ -z "$nvidia" ] || export PIP_CONSTRAINT=
 stop() { printf 'setup: %s\n' "$*" >&2; exit 1; }
 
 # What is installed, as one hash: a warm run compares it and is done.
 button=$(find assessment/hvdgrade/labextension assessment/hvdgrade/jupyter/hvdgrade.json -type f | sort)   # copied below
-wanted=$(cat pyproject.toml docker/constraints.txt docker/setup.sh docker/build_horovod.sh $button | sha256sum | cut -d' ' -f1)
+wanted=$(cat pyproject.toml docker/constraints.txt docker/setup.sh docker/base_pins.py docker/build_horovod.sh $button | sha256sum | cut -d' ' -f1)
 if [ "$(cat $venv/.complete 2>/dev/null)" = "$wanted $PWD" ] && $venv/bin/python -c 'import hvdlab' 2>/dev/null; then
     exit 0
 fi
@@ -48,25 +53,44 @@ if [ "$(cat $venv/.packages 2>/dev/null)" != "$packages $PWD" ]; then
     started=$SECONDS
     echo "Installing the pinned packages into $venv (3.5 GB; 1 to 3 minutes with a good network)"
     rm -rf $venv
-    "$python" -m venv $venv
+    "$python" -m venv ${nvidia:+--system-site-packages} $venv
     pip_log=$venv/pip.log
-    timeout 3600 $venv/bin/pip install --quiet --disable-pip-version-check --progress-bar off \
-        -c docker/constraints.txt -e '.[torch,keras,lab,build,test,oracle]' 2> "$pip_log" || {
+    pins=docker/constraints.txt
+    ours=('.[torch,keras,lab,build,test,oracle]')
+    if [ "$nvidia" ]; then
+        pins=$venv/pins.txt
+        "$python" docker/base_pins.py docker/constraints.txt > $pins
+        ours=('.[lab,build,test]' mpi4py)    # no frameworks, and no second MPI beside the image's
+    fi
+    install() {
+        timeout 3600 $venv/bin/pip install --quiet --disable-pip-version-check --progress-bar off \
+            -c $pins -e "${ours[@]}" 2> "$pip_log"
+    }
+    installed=yes
+    install || installed=
+    if [ ! "$installed" ] && [ "$nvidia" ] && grep -q ResolutionImpossible "$pip_log"; then
+        echo "Some of our pinned versions do not fit what this image ships: for ours, the newest that fit are taken"
+        "$python" docker/base_pins.py /dev/null > $pins
+        install && installed=yes
+    fi
+    if [ ! "$installed" ]; then
         if grep -qiE 'connection|resolve|timed out|network is unreachable|No matching distribution found for (setuptools|wheel|numpy)' "$pip_log"; then
             stop "the package index cannot be reached: check the network (or pip's proxy settings) and run 'make setup' again; it goes on where it stopped. pip said: $(grep -iE 'error|warning' "$pip_log" | tail -n 1)"
         fi
         grep -v '^WARNING' "$pip_log" | tail -n 15 >&2
-        stop "pip could not install the packages pinned in docker/constraints.txt; its words are above."
-    }
+        stop "pip could not install the packages pinned in $pins; its words are above."
+    fi
     # timm, with which the tests compare, goes beside the environment: it requires torchvision, whose
     # package on the index is built for CUDA only and breaks an environment with a CPU torch.
     timeout 600 $venv/bin/pip install --quiet --disable-pip-version-check --no-deps --target $venv/oracles timm==1.0.31 2> "$pip_log" ||
         echo "timm could not be installed: the tests that compare with it will be skipped."
-    $venv/bin/pip check >/dev/null || { $venv/bin/pip check >&2; stop "the installed packages contradict each other; see above."; }
+    [ "$nvidia" ] || $venv/bin/pip check >/dev/null || { $venv/bin/pip check >&2; stop "the installed packages contradict each other; see above."; }
     echo "$packages $PWD" > $venv/.packages
     echo "Packages installed in $((SECONDS - started)) s"
 else
-    $venv/bin/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+    isolation=--no-build-isolation    # setuptools is there, in NVIDIA's images an old one
+    [ -z "$nvidia" ] || isolation=
+    $venv/bin/pip install --quiet --disable-pip-version-check --no-deps $isolation -e .
 fi
 
 # The kernel that the notebooks name; a server outside this environment finds it with --user, see notebooks/.

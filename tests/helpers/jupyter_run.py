@@ -6,6 +6,7 @@ with running("lab", state, served, HVDLAB_DATA=data) as jupyter:
 
 import contextlib
 import os
+import re
 import secrets
 import socket
 import subprocess
@@ -31,9 +32,7 @@ class Jupyter:
 @contextmanager
 def running(command: str, state: Path, served: Path, **environment) -> Iterator[Jupyter]:
     """Run `jupyter COMMAND` on the folder `served`; at the end nothing that it started is left."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     token = secrets.token_hex(16)
     places = {f"JUPYTER_{name}_DIR": state / name for name in ("CONFIG", "DATA", "RUNTIME")}
     places |= {f"JUPYTERLAB_{name}_DIR": state / name for name in ("SETTINGS", "WORKSPACES")}
@@ -53,19 +52,40 @@ def running(command: str, state: Path, served: Path, **environment) -> Iterator[
             start_new_session=True,
         )  # fmt: skip
     jupyter = Jupyter(f"http://127.0.0.1:{port}", token, served, process)
-    started = []
     try:
         wait_for(jupyter, state / "log")
         yield jupyter
-        started = process.children(recursive=True) if process.is_running() else []
     finally:
+        end(process)
+
+
+def free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
+
+
+def end(process: psutil.Popen):
+    """End a server politely; all that it started has to end with it, and is ended in any case."""
+    started = process.children(recursive=True) if process.is_running() else []
+    with contextlib.suppress(psutil.NoSuchProcess):
+        process.terminate()
+    left = psutil.wait_procs([process, *started], timeout=40)[1]
+    for survivor in left:
         with contextlib.suppress(psutil.NoSuchProcess):
-            process.terminate()
-        left = psutil.wait_procs([process, *started], timeout=40)[1]
-        for survivor in left:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                survivor.kill()
+            survivor.kill()
     assert left == []
+
+
+def wait_for_token(process: psutil.Popen, log: Path, seconds=60) -> str:
+    """The token in the address that a server prints when it is ready."""
+    deadline = time.monotonic() + seconds
+    while not (found := re.search(r"http://\S+[?&]token=(\w+)", log.read_text())):
+        assert process.is_running() and time.monotonic() < deadline, (
+            f"no address with a token within {seconds} s:\n{log.read_text()[-3000:]}"
+        )
+        time.sleep(0.2)
+    return found.group(1)
 
 
 def wait_for(jupyter: Jupyter, log: Path, seconds=60):

@@ -1,0 +1,263 @@
+"""The container files: linted, complete, without secrets and without root. Building: test_container.py."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import jupyter_run
+import psutil
+import pytest
+from dockerfile_parse import DockerfileParser
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).parents[2]
+DOCKER = ROOT / "docker"
+SECTIONS = {
+    "arguments",
+    "environment",
+    "post",
+    "runscript",
+    "test",
+    "labels",
+    "help",
+}  # that we use
+
+
+@pytest.fixture(scope="module")
+def steps() -> list[dict]:
+    """The instructions of the Dockerfile in order: `instruction` and `value`."""
+    parser = DockerfileParser(fileobj=(DOCKER / "Dockerfile").open("rb"))
+    return [step for step in parser.structure if step["instruction"] != "COMMENT"]
+
+
+def values(steps, instruction: str) -> list[str]:
+    return [step["value"] for step in steps if step["instruction"] == instruction]
+
+
+def copied(step: dict) -> list[str]:
+    """The files that a COPY names."""
+    return [word for word in step["value"].split() if not word.startswith("--")][:-1]
+
+
+# --- the Dockerfile --------------------------------------------------------------------------------
+
+
+def test_hadolint_finds_nothing():
+    hadolint = shutil.which("hadolint", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    if not hadolint:
+        pytest.skip("hadolint is not installed: make setup brings it")
+    answer = subprocess.run(
+        [hadolint, "--no-color", DOCKER / "Dockerfile"], capture_output=True, text=True, timeout=60
+    )
+    assert (answer.returncode, answer.stdout) == (0, "")
+
+
+def test_every_file_that_it_copies_exists_and_reaches_the_builder(steps):
+    named = [name for step in steps if step["instruction"] == "COPY" for name in copied(step)]
+    assert len(named) > 5
+    allowed = re.findall(r"^!(.+)$", (ROOT / ".dockerignore").read_text(), re.M)
+    for name in named:
+        assert (ROOT / name).exists(), name
+        assert name == "." or name.split("/")[0] in allowed, f"{name} is kept out by .dockerignore"
+
+
+def test_the_environment_is_built_from_all_the_files_that_decide_it(steps):
+    """setup.sh hashes them: one that is not copied before its first run would end the build."""
+    line = re.search(r"^wanted=\$\(cat (.*?) \$button", (DOCKER / "setup.sh").read_text(), re.M)
+    button = {"assessment/hvdgrade/labextension", "assessment/hvdgrade/jupyter"}
+    decide = set(line.group(1).split()) | button
+    assert "docker/constraints.txt" in decide
+    before = set()
+    for step in steps:
+        if step["instruction"] == "COPY":
+            before |= set(copied(step))
+        elif step["instruction"] == "RUN" and "docker/setup.sh" in step["value"]:
+            break
+    assert before == decide  # and nothing else, or a changed lab would build the environment again
+
+
+def test_the_context_is_a_list_of_what_may_go_in():
+    """Nothing that lies beside the sources (keys, data, .venv) can reach a layer; all sources do."""
+    lines = (ROOT / ".dockerignore").read_text().splitlines()
+    patterns = [line for line in lines if not line.startswith("#")]
+    assert patterns[0] == "*"
+    allowed = {line[1:] for line in patterns if line.startswith("!")}
+    tracked = subprocess.run(
+        ["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True
+    ).stdout.split("\n")
+    top = {name.split("/")[0] for name in tracked if name}
+    assert allowed == {name for name in top if not name.startswith(".")}
+
+
+def test_the_image_does_not_run_as_root(steps):
+    users = values(steps, "USER")
+    assert users[-1].isdigit() and int(users[-1]) == 1000  # by number, as runAsNonRoot asks
+    root_runs = []
+    user = None
+    for step in steps:
+        user = step["value"] if step["instruction"] == "USER" else user
+        if step["instruction"] == "RUN" and user == "0":
+            root_runs.append(step["value"])
+    assert len(root_runs) == 2 and not any(
+        "pip" in line or "setup.sh" in line for line in root_runs
+    )
+
+
+def test_versions_are_pinned_once(steps):
+    base = values(steps, "ARG")[0]
+    assert re.fullmatch(r"BASE=debian:\d+\.\d+-slim", base), base
+    assert values(steps, "FROM") == ["${BASE}"]
+    text = (DOCKER / "Dockerfile").read_text()
+    assert (
+        "==" not in text and "pip install" not in text
+    )  # all else: constraints.txt, build_horovod.sh
+    tags = set(re.findall(r"nvcr\.io/nvidia/\w+:\S+", text))
+    assert {"nvcr.io/nvidia/tensorflow:25.02-tf2-py3", "nvcr.io/nvidia/pytorch:25.02-py3"} == tags
+    assert tags <= set(
+        re.findall(r"nvcr\.io/nvidia/\w+:[\w.-]+", (DOCKER / "README.md").read_text())
+    )
+
+
+def test_no_key_is_left_in_a_layer(steps):
+    """openssh-server makes host keys when it is installed: the same RUN has to remove them."""
+    (install,) = [line for line in values(steps, "RUN") if "openssh-server" in line]
+    assert "rm -rf /var/lib/apt/lists/* /etc/ssh/ssh_host_*" in install
+    secret = [line for line in values(steps, "RUN") if "--mount" in line]
+    assert secret and all("type=secret" in line for line in secret)
+
+
+# --- JupyterLab, as the container starts it ----------------------------------------------------------
+
+
+def start_lab(**environment) -> subprocess.CompletedProcess:
+    return subprocess.run(
+        [DOCKER / "start_lab.sh"],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+def test_an_empty_token_is_refused():
+    answer = start_lab(JUPYTER_TOKEN="")
+    assert answer.returncode == 2 and answer.stdout == ""
+    assert answer.stderr.startswith("start_lab: JUPYTER_TOKEN is empty: give it a value")
+    assert len(answer.stderr.splitlines()) == 1
+
+
+def test_start_health_check_and_token(steps, tmp_path):
+    """The CMD and the HEALTHCHECK of the image, with the Python of these tests."""
+    (command,) = json.loads(values(steps, "CMD")[0])
+    check = json.loads(values(steps, "HEALTHCHECK")[0].split("CMD", 1)[1])
+    port = jupyter_run.free_port()
+    environment = {
+        **os.environ,
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "PORT": str(port),
+        **{f"JUPYTER_{name}_DIR": str(tmp_path / name) for name in ("CONFIG", "DATA", "RUNTIME")},
+    }
+    environment.pop("JUPYTER_TOKEN", None)
+    address = f"http://127.0.0.1:{port}"
+    with (tmp_path / "log").open("w") as log:
+        process = psutil.Popen(
+            [ROOT / command, "--allow-root"],  # where these tests run as root
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    try:
+        token = jupyter_run.wait_for_token(process, tmp_path / "log")
+        assert len(token) >= 32
+        status = f"{address}/api/status"
+        assert urllib.request.urlopen(f"{status}?token={token}", timeout=10).status == 200
+        for wrong in (status, f"{status}?token=", f"{status}?token={token[:-1]}"):
+            with pytest.raises(urllib.error.HTTPError, match="403"):
+                urllib.request.urlopen(wrong, timeout=10)
+        healthy = subprocess.run(check, env=environment, capture_output=True, timeout=30)
+        assert healthy.returncode == 0, healthy.stderr
+    finally:
+        jupyter_run.end(process)
+    assert subprocess.run(check, env=environment, capture_output=True, timeout=30).returncode != 0
+
+
+# --- images that bring packages of their own ---------------------------------------------------------
+
+
+def test_what_an_image_ships_keeps_its_version_and_the_rest_gets_ours(tmp_path):
+    """Run in a fresh environment with two packages, one written differently from our list."""
+    environment = tmp_path / "base"
+    subprocess.run(
+        [sys.executable, "-m", "venv", "--without-pip", environment], check=True, timeout=120
+    )
+    (site,) = environment.glob("lib/python*/site-packages")
+    shipped = {"NumPy": "1.26.4", "Typing.Extensions": "4.0.0", "torch": "2.7.0a0+nv25.2"}
+    for name, version in shipped.items():
+        folder = site / f"{name}-{version}.dist-info"
+        folder.mkdir()
+        (folder / "METADATA").write_text(
+            f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
+        )
+    answer = subprocess.run(
+        [environment / "bin" / "python", DOCKER / "base_pins.py", DOCKER / "constraints.txt"],
+        capture_output=True, text=True, timeout=60, check=True,
+    )  # fmt: skip
+    pins = [line.split("==") for line in answer.stdout.splitlines()]
+    found = {canonicalize_name(name): version for name, version in pins}
+    assert len(found) == len(pins)  # one pin a package, or pip would stop
+    for name, version in shipped.items():
+        assert found.pop(canonicalize_name(name)) == version
+    lines = (DOCKER / "constraints.txt").read_text().splitlines()
+    ours = dict(line.split("==") for line in lines if not line.startswith("#"))
+    ours = {canonicalize_name(name): version for name, version in ours.items()}
+    for name in shipped:
+        ours.pop(canonicalize_name(name))
+    assert found == ours
+
+
+# --- Apptainer -------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def definition() -> dict[str, str]:
+    """The sections of apptainer.def; "" is its head."""
+    parts = re.split(r"^%(\w+)\n", (DOCKER / "apptainer.def").read_text(), flags=re.M)
+    return {"": parts[0], **dict(zip(parts[1::2], parts[2::2], strict=True))}
+
+
+def test_the_definition_has_known_sections_and_no_unknown_argument(definition):
+    assert set(definition) - {""} == SECTIONS
+    head = dict(re.findall(r"^(\w+): (.+)$", definition[""], re.M))
+    assert head == {"Bootstrap": "docker-archive", "From": "{{ IMAGE }}"}
+    used = set(re.findall(r"\{\{ (\w+) \}\}", "".join(definition.values())))
+    assert used == set(re.findall(r"^\s+(\w+)=", definition["arguments"], re.M))
+
+
+@pytest.mark.parametrize("section", ["environment", "post", "runscript", "test"])
+def test_its_scripts_are_shell(definition, section):
+    answer = subprocess.run(
+        ["sh", "-n"], input=definition[section], capture_output=True, text=True, timeout=60
+    )
+    assert answer.returncode == 0, answer.stderr
+
+
+def test_it_says_the_same_as_the_dockerfile(definition, steps):
+    """Apptainer keeps ENV and drops nothing else of ours; what it names must be in the image."""
+    exported = dict(re.findall(r"export (\w+)=(\S+)", definition["environment"]))
+    (environment,) = values(steps, "ENV")
+    assert dict(word.split("=") for word in environment.split()) == {
+        name: exported[name] for name in ("LANG", "PATH")
+    }
+    text = "".join(definition.values())
+    inside = values(steps, "WORKDIR")[0]
+    for path in re.findall(rf"{inside}/([\w./]+)", text):
+        if not path.startswith(".venv"):
+            assert (ROOT / path).exists(), path

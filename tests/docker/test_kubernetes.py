@@ -1,0 +1,223 @@
+"""docker/k8s against the schemas of Kubernetes and of the MPI operator, and against the image.
+
+Not run on a cluster: what a schema cannot see (ports, paths, numbers of ranks that must agree) is
+compared here, and the ssh server of a worker is asked whether it accepts its options.
+"""
+
+import copy
+import json
+import re
+import shutil
+import subprocess
+import tomllib
+from pathlib import Path
+
+import jsonschema
+import kubernetes_validate
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[2]
+K8S = ROOT / "docker" / "k8s"
+DOCKERFILE = (ROOT / "docker" / "Dockerfile").read_text()
+VERSIONS = [
+    "1.29",
+    "1.37",
+]  # the oldest still served by the clouds when this was written, the newest
+SCHEMA = json.loads((K8S / "mpijob.schema.json").read_text())
+
+
+def documents(name: str) -> list[dict]:
+    return list(yaml.safe_load_all((K8S / name).read_text()))
+
+
+def mpijob() -> dict:
+    (job,) = documents("mpijob.yaml")
+    return job
+
+
+def pods() -> dict[str, dict]:
+    """The specification of every pod that the manifests make."""
+    found = {
+        f"mpijob {name}": replica["template"]["spec"]
+        for name, replica in mpijob()["spec"]["mpiReplicaSpecs"].items()
+    }
+    for name in ("grade.yaml", "jupyterlab.yaml"):
+        for document in documents(name):
+            if "template" in document["spec"]:
+                found[name] = document["spec"]["template"]["spec"]
+    return found
+
+
+def validate_mpijob(job: dict, version: str):
+    """The operator's own fields by its schema, its pods' templates by that of Kubernetes."""
+    jsonschema.Draft202012Validator(SCHEMA).validate(job)
+    for replica in job["spec"]["mpiReplicaSpecs"].values():
+        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "x"}, **replica["template"]}
+        kubernetes_validate.validate(pod, version, strict=True)
+
+
+# --- schemas ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("name", ["grade.yaml", "jupyterlab.yaml"])
+def test_manifests_are_valid(name, version):
+    found = documents(name)
+    assert found
+    for document in found:
+        kubernetes_validate.validate(document, version, strict=True)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_the_mpijob_is_valid(version):
+    jsonschema.Draft202012Validator.check_schema(SCHEMA)
+    validate_mpijob(mpijob(), version)
+
+
+@pytest.mark.parametrize(
+    "place, value",
+    [
+        ("spec.slotsPerWorkers", 2),  # a name that the API server drops in silence
+        ("spec.slotsPerWorker", "2"),
+        ("spec.cleanPodPolicy", "Running"),  # where older versions had it
+        ("spec.runPolicy.cleanPodPolicy", "Never"),
+        ("spec.mpiReplicaSpecs.Launcher.replicas", 2),
+        ("spec.mpiReplicaSpecs.Worker.restartPolicy", "Always"),
+        ("spec.mpiReplicaSpecs.Workers", {"template": {"spec": {}}}),
+        ("spec.mpiReplicaSpecs.Worker.template.spec.shmSize", "1Gi"),
+        ("spec.mpiReplicaSpecs.Worker.template.spec.containers", "worker"),
+        ("apiVersion", "kubeflow.org/v1"),
+    ],
+)
+def test_a_mistake_in_the_mpijob_is_found(place, value):
+    job = copy.deepcopy(mpijob())
+    *path, last = place.split(".")
+    inner = job
+    for name in path:
+        inner = inner[name]
+    inner[last] = value
+    with pytest.raises((jsonschema.ValidationError, kubernetes_validate.ValidationError)):
+        validate_mpijob(job, VERSIONS[-1])
+
+
+# --- what must agree -------------------------------------------------------------------------------
+
+
+def test_ranks_hosts_and_slots_of_the_mpijob_agree():
+    spec = mpijob()["spec"]
+    workers, slots = spec["mpiReplicaSpecs"]["Worker"]["replicas"], spec["slotsPerWorker"]
+    command = spec["mpiReplicaSpecs"]["Launcher"]["template"]["spec"]["containers"][0]["command"]
+    options = dict(zip(command[1::2], command[2::2], strict=True))
+    assert options["-np"] == str(workers * slots)
+    assert options["--map-by"] == f"ppr:{slots}:node"
+    assert options["--hostfile"] == "/etc/mpi/hostfile"  # where the operator mounts it
+    passed_on = {
+        value for option, value in zip(command, command[1:], strict=False) if option == "-x"
+    }
+    container = spec["mpiReplicaSpecs"]["Launcher"]["template"]["spec"]["containers"][0]
+    assert passed_on == {each["name"] for each in container["env"]} - {"PRTE_MCA_plm_ssh_args"} | {
+        "PATH"
+    }
+
+
+def test_launcher_and_workers_agree_on_ssh(tmp_path):
+    spec = mpijob()["spec"]
+    (launcher,) = pods()["mpijob Launcher"]["containers"]
+    (worker,) = pods()["mpijob Worker"]["containers"]
+    (client,) = [e["value"] for e in launcher["env"] if e["name"] == "PRTE_MCA_plm_ssh_args"]
+    port = re.search(r"-p (\d+)", client).group(1)
+    assert worker["args"][:2] == ["-p", port]
+    assert worker["ports"] == [{"name": "ssh", "containerPort": int(port)}]
+    assert int(port) > 1023  # no root, no capability
+    assert "HostKey=" + spec["sshAuthMountPath"] + "/id_rsa" in worker["args"]
+    assert (
+        spec["sshAuthMountPath"] == "/home/learner/.ssh" and "useradd --create-home" in DOCKERFILE
+    )
+
+    sshd = shutil.which("sshd", path="/usr/sbin:/sbin")
+    if not sshd:
+        pytest.skip("the rest needs the package openssh-server")
+    key = tmp_path / "id_rsa"
+    subprocess.run(["ssh-keygen", "-q", "-t", "ecdsa", "-N", "", "-f", key], check=True, timeout=60)
+    start = worker["command"].index(sshd)
+    line = [*worker["command"][start:], *worker["args"]]
+    line = [word.replace(f"{spec['sshAuthMountPath']}/id_rsa", str(key)) for word in line]
+    answer = subprocess.run(
+        [*line, "-t"], capture_output=True, text=True, timeout=60
+    )  # only checks
+    assert (answer.returncode, answer.stderr) == (0, "")
+    wrong = subprocess.run([*line, "-o", "UsePan=no", "-t"], capture_output=True, timeout=60)
+    assert wrong.returncode != 0
+
+
+def test_jupyterlab_is_reached_on_the_port_and_path_of_the_image():
+    claim, deployment, service = documents("jupyterlab.yaml")
+    (container,) = pods()["jupyterlab.yaml"]["containers"]
+    exposed = int(re.search(r"^EXPOSE (\d+)$", DOCKERFILE, re.M).group(1))
+    assert container["ports"] == [{"name": "http", "containerPort": exposed}]
+    assert service["spec"]["ports"] == [{"name": "http", "port": exposed, "targetPort": "http"}]
+    labels = deployment["spec"]["template"]["metadata"]["labels"]
+    assert service["spec"]["selector"] == labels == deployment["spec"]["selector"]["matchLabels"]
+    for probe in ("readinessProbe", "livenessProbe"):
+        assert container[probe]["httpGet"] == {"path": "/api", "port": "http"}
+        assert "/api\\" in DOCKERFILE  # the health check of the image asks the same
+    volumes = {each["name"]: each for each in pods()["jupyterlab.yaml"]["volumes"]}
+    used = volumes["notebooks"]["persistentVolumeClaim"]["claimName"]
+    assert used == claim["metadata"]["name"]
+
+
+def test_the_token_is_a_secret_and_stands_in_no_file():
+    (container,) = pods()["jupyterlab.yaml"]["containers"]
+    (token,) = container["env"]
+    assert token["name"] == "JUPYTER_TOKEN" and "value" not in token
+    named = token["valueFrom"]["secretKeyRef"]
+    text = (K8S / "jupyterlab.yaml").read_text()
+    assert f"create secret generic {named['name']} --from-literal={named['key']}=" in text
+
+
+@pytest.mark.parametrize("name", pods())
+def test_no_pod_runs_as_root_or_without_limits(name):
+    pod = pods()[name]
+    user = int(re.findall(r"^USER (\d+)$", DOCKERFILE, re.M)[-1])
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    assert pod["securityContext"]["runAsUser"] == user
+    assert pod["automountServiceAccountToken"] is False
+    for container in [*pod["containers"], *pod.get("initContainers", [])]:
+        assert container["securityContext"]["allowPrivilegeEscalation"] is False
+        assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+    for container in pod["containers"]:
+        assert "memory" in container["resources"]["limits"]
+
+
+def test_every_volume_that_is_mounted_is_there_and_every_image_is_of_this_version():
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    for name, pod in pods().items():
+        there = {volume["name"] for volume in pod.get("volumes", [])}
+        for container in [*pod["containers"], *pod.get("initContainers", [])]:
+            assert container["image"] == f"hvdlab:{version}", name
+            assert {each["name"] for each in container.get("volumeMounts", [])} <= there, name
+
+
+@pytest.mark.parametrize(
+    "name", ["mpijob.yaml", "grade.yaml", "jupyterlab.yaml", "hub-values.yaml"]
+)
+def test_paths_in_the_image_exist(name):
+    inside = re.search(r"^WORKDIR (\S+)$", DOCKERFILE, re.M).group(1)
+    found = re.findall(rf"{inside}/([\w./]+)", (K8S / name).read_text())
+    assert found or name == "grade.yaml"
+    for path in found:
+        assert path.startswith(".venv/bin/") or (ROOT / path).exists(), path
+
+
+def test_the_hub_mounts_a_learners_disk_where_it_fills_it():
+    (values,) = documents("hub-values.yaml")
+    single = values["singleuser"]
+    (fill,) = single["initContainers"]
+    (mount,) = fill["volumeMounts"]
+    assert mount["name"] == single["storage"]["dynamic"]["volumeNameTemplate"]
+    assert fill["command"][-2:] == [f"{single['storage']['homeMountPath']}/.", mount["mountPath"]]
+    assert fill["image"] == f"{single['image']['name']}:{single['image']['tag']}"
+    assert f"--ServerApp.root_dir={single['storage']['homeMountPath']}" in single["cmd"]
+    user = int(re.findall(r"^USER (\d+)$", DOCKERFILE, re.M)[-1])
+    assert single["uid"] == single["fsGid"] == fill["securityContext"]["runAsUser"] == user
