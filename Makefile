@@ -14,7 +14,7 @@ assess: setup ## grade SUBMISSION=path (default: the reference solution) on NP=2
 	@.venv/bin/hvdgrade run "$(SUBMISSION)" -np $(NP)
 
 # Tests that fill the machine run one after another, all others two at a time.
-FULL = mpi or browser or notebook or slurm
+FULL = mpi or browser or notebook or slurm or multihost
 test: setup ## run the whole test suite
 	@export LAB_QUICK=1; failed=0; \
 	.venv/bin/pytest tests -n 2 -m "not thorough and not ($(FULL))" || failed=1; \
