@@ -1,19 +1,16 @@
-"""`hvdlab run`: refusals, what the ranks print, and how they end. With real ranks."""
+"""`hvdlab run` with real ranks: what they print, and how they end."""
 
-import argparse
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
-from types import SimpleNamespace
 
 import psutil
 import pytest
 
-from hvdlab import hardware, refusals, run
-from hvdlab.rank_output import RankOutput
+from hvdlab import hardware
 
 TELL = """\
 import json, os, sys
@@ -32,8 +29,6 @@ for step in range(4):
     if hvd.rank() == 1 and step == 2:
         if sys.argv[1] == "raise":
             raise ValueError("the learning rate is negative")
-        if sys.argv[1] == "exit":
-            sys.exit(3)
         if sys.argv[1] == "wait":
             time.sleep(100)  # the stall
     hvd.allreduce(torch.ones(4), name="gradient")
@@ -74,96 +69,6 @@ def script(tmp_path):
         return path
 
     return write
-
-
-# --- refusals --------------------------------------------------------------------------------------
-
-
-def refused(capsys, *arguments):
-    """The one sentence with which a run is refused."""
-    parser = argparse.ArgumentParser()
-    run.add_arguments(parser)
-    assert run.main(parser.parse_args([str(word) for word in arguments])) == 2
-    out, error = capsys.readouterr()
-    assert out == "" and error.count("\n") == 1
-    return error.removeprefix("hvdlab run: ").rstrip("\n")
-
-
-def programs(folder, **texts):
-    """Small shell scripts as programs."""
-    for name, text in texts.items():
-        path = folder / name.replace("_", "-")
-        path.write_text(f"#!/bin/sh\n{text}\n")
-        path.chmod(0o755)
-
-
-def test_what_cannot_be_understood_is_refused(capsys, script, tmp_path):
-    train = script("")
-    assert refused(capsys, "-np", 0, train) == "-np: expected at least 1 rank, got 0."
-    assert refused(capsys, "-np", 2, tmp_path / "no.py").endswith(
-        "no.py is not a file: name the script for the ranks to run."
-    )
-    assert refused(capsys, "-np", 2, "-H", "host1:x", train).startswith("-H: expected HOST:SLOTS")
-    assert refused(capsys, "-np", 5, "-H", "localhost:4", train) == (
-        "5 ranks, but the hosts have room for 4: start no more, or ask for more room."
-    )
-
-
-def test_more_ranks_than_gpus_are_refused(capsys, script, tmp_path, monkeypatch):
-    programs(tmp_path, nvidia_smi="echo 'GPU 0: A'; echo 'GPU 1: B'")
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    assert refused(capsys, "-np", 3, script("")).startswith(
-        "3 ranks, but 2 GPUs: each rank needs one of its own. Start at most 2, or set CUDA_VIS"
-    )
-    for visible, count in {"0": 1, "0,1": 2, "": 0, "-1": 0, "1,-1,0": 1, "0,1,2": 2}.items():
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-        assert hardware.gpus() == count, visible
-
-
-def test_a_machine_without_gpus_has_none(monkeypatch):
-    monkeypatch.setenv("PATH", "/nowhere")
-    assert hardware.gpus() == 0
-
-
-def test_another_mpi_than_horovods_is_refused(capsys, script, tmp_path, monkeypatch):
-    train = script("")
-    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
-    programs(tmp_path, mpirun="echo 'HYDRA build details:'")
-    monkeypatch.setattr(refusals, "horovod_mpi", lambda: "Open MPI")
-    assert refused(capsys, "-np", 2, train).startswith(
-        f"Horovod was built for Open MPI, but {tmp_path}/mpirun is of MPICH, so every rank would be"
-    )
-    monkeypatch.setattr(refusals, "horovod_mpi", lambda: "none")
-    assert refused(capsys, "-np", 2, train).startswith("Horovod was built without MPI, so mpirun")
-    (tmp_path / "mpirun").unlink()
-    monkeypatch.setenv("PATH", "/nowhere")
-    assert refused(capsys, "-np", 2, train).startswith("there is no mpirun here: `make setup`")
-
-
-@pytest.mark.parametrize(
-    ("needs", "kind"),
-    [
-        (b"libmpi.so.40", "Open MPI"),
-        (b"libmpi.so.12", "MPICH"),
-        (b"libmpich.so.0", "MPICH"),
-        (b"libc.so.6", "none"),
-    ],
-)
-def test_the_mpi_of_horovod_is_read_from_its_libraries(needs, kind, tmp_path, monkeypatch):
-    (tmp_path / "torch").mkdir()
-    (tmp_path / "torch/mpi_lib_v2.so").write_bytes(b"\x7fELF\0" + needs + b"\0libm.so.6\0")
-    spec = SimpleNamespace(submodule_search_locations=[str(tmp_path)])
-    monkeypatch.setattr(refusals, "find_spec", lambda name: spec)
-    assert refusals.horovod_mpi() == kind
-    monkeypatch.setattr(refusals, "find_spec", lambda name: None)
-    assert refusals.horovod_mpi() is None
-
-
-def test_this_horovod_fits_this_mpirun():
-    pytest.importorskip("horovod")
-    refusals.mpirun_must_fit()
-    assert refusals.horovod_mpi() == "Open MPI"
 
 
 # --- what the ranks print --------------------------------------------------------------------------
@@ -218,21 +123,28 @@ def test_the_rank_that_failed_first_is_shown_and_no_consequence(script):
     )
 
 
-@pytest.mark.mpi
-def test_the_exit_code_is_that_of_the_rank_that_ended_first(script):
-    pytest.importorskip("horovod.torch")
-    answer = hvdlab_run("-np", 2, script(TRAIN), "exit")
-    assert answer.returncode == 3
-    assert answer.stderr == "hvdlab run: rank 1 of 2 ended first, with exit code 3.\n"
+ONE_ENDS = """\
+import os, sys, time
+if os.environ["OMPI_COMM_WORLD_RANK"] == "0":
+    time.sleep(100)
+if sys.argv[1] == "killed":
+    os.kill(os.getpid(), 9)
+sys.exit(3)
+"""
 
 
 @pytest.mark.mpi
-def test_a_rank_that_was_killed_is_named_with_its_signal(script):
-    train = script("import os, time\ntime.sleep(0 if os.environ['OMPI_COMM_WORLD_RANK'] == '1' else 50)"
-                   "\nos.kill(os.getpid(), 9)")  # fmt: skip
-    answer = hvdlab_run("-np", 2, train)
-    assert answer.returncode == 128 + 9
-    assert answer.stderr.startswith("hvdlab run: rank 1 of 2 was ended by signal 9 (Killed) on ")
+@pytest.mark.parametrize(
+    ("how", "code", "sentence"),
+    [
+        ("exits", 3, "rank 1 of 2 ended first, with exit code 3."),
+        ("killed", 128 + 9, "rank 1 of 2 was ended by signal 9 (Killed) on "),
+    ],
+)
+def test_the_exit_code_is_that_of_the_rank_that_ended_first(script, how, code, sentence):
+    answer = hvdlab_run("-np", 2, script(ONE_ENDS), how)
+    assert answer.returncode == code
+    assert answer.stderr.startswith(f"hvdlab run: {sentence}") and answer.stderr.count("\n") == 1
 
 
 @pytest.mark.mpi
@@ -330,96 +242,6 @@ def test_a_rank_that_is_asked_to_end_may_save_its_work(script, tmp_path):
     finally:
         process.kill()
     assert (tmp_path / "saved").read_text() == "all that was learnt"
-
-
-# --- mpirun's words, as it said them ----------------------------------------------------------------
-
-SHUT_DOWN = """\
-[1,0]<stderr>: Traceback (most recent call last):
-[1,0]<stderr>:   File "train.py", line 14, in <module>
-[1,0]<stderr>: horovod.common.exceptions.HorovodInternalError: Horovod has been shut down. This was
-"""
-EXIT = """\
---------------------------------------------------------------------------
-prterun detected that one or more processes exited with non-zero status,
-thus causing the job to be terminated. The first process to do so was:
-
-   Process name: [prterun-vm-12356@1,{rank}]
-   Exit code:    {code}
---------------------------------------------------------------------------
-"""
-LOST = """\
-------------------------------------------------------------
-PRTE has lost communication with a remote daemon.
-
-  HNP daemon   : [prterun-host1-24508@0,0] on node host1
-  Remote daemon: [prterun-host1-24508@0,1] on node host2
-
-This is usually due to either a failure of the TCP network
-connection to the node, or possibly an internal failure of
-the daemon itself. We cannot recover from this failure, and
-therefore will terminate the job.
-------------------------------------------------------------
-"""
-OWN = """\
-[1,1]<stderr>: Traceback (most recent call last):
-[1,1]<stderr>:   File "train.py", line 8, in <module>
-[1,1]<stderr>: KeyError: 'lr'
-[1,1]<stderr>: 2026-11-21 W something of a library at exit
-"""
-
-
-def read(text, code, capsys, ranks=2):
-    """What is shown of these lines, and the reason."""
-    output = RankOutput(ranks)
-    for line in text.splitlines(keepends=True):
-        output.line(line)
-    output.settle(everything=True)
-    return capsys.readouterr(), output.why(code, "120")
-
-
-def test_a_consequence_that_ends_before_its_cause_is_not_blamed(capsys):
-    shown, reason = read(SHUT_DOWN + OWN + EXIT.format(rank=0, code=1), 1, capsys)
-    assert reason == ("rank 1 of 2 failed first: KeyError: 'lr'", 1)
-    assert "[0]" not in shown.err and "[1] KeyError" in shown.err and "prterun" not in shown.err
-
-
-def test_a_consequence_that_a_library_logs_is_not_shown(capsys):
-    logged = (
-        "[1,0]<stderr>: W0000 local_rendezvous.cc:412] UNKNOWN: Horovod has been shut down. This\n"
-    )
-    shown, reason = read(logged + OWN + EXIT.format(rank=1, code=1), 1, capsys)
-    assert "[0]" not in shown.err
-    assert reason == ("rank 1 of 2 failed first: KeyError: 'lr'", 1)
-
-
-def test_a_rank_that_ends_early_without_an_error_is_named(capsys):
-    _, reason = read(SHUT_DOWN + EXIT.format(rank=0, code=1), 1, capsys, ranks=3)
-    assert reason == ("ranks 1, 2 of 3 ended while the others still exchanged", 1)
-
-
-def test_a_lost_host_is_a_failure_although_mpirun_ends_with_0(capsys):
-    shown, reason = read("[1,0]<stdout>: step 1\n" + LOST, 0, capsys)
-    assert reason == ("lost the connection to host2: its ranks are gone, all others were ended", 1)
-    assert shown.out == "[0] step 1\n" and shown.err == ""
-
-
-def test_what_else_mpirun_says_is_shown(capsys):
-    text = "-" * 60 + "\nThere are not enough slots available\n" + "-" * 60 + "\n"
-    shown, reason = read(text, 1, capsys)
-    assert "not enough slots" in shown.err and reason == ("mpirun ended with exit code 1", 1)
-
-
-def test_an_error_that_a_rank_survived_is_shown_and_not_blamed(capsys):
-    text = OWN.replace("[1,1]", "[1,0]") + EXIT.format(rank=1, code=5)
-    shown, reason = read(text, 5, capsys)
-    assert "[0] KeyError: 'lr'" in shown.err
-    assert reason == ("rank 1 of 2 ended first, with exit code 5", 5)
-
-
-def test_ends_of_lines_that_mpirun_joins_are_taken_apart(capsys):
-    shown, reason = read("[1,1]<stdout>: 50%[1,0]<stdout>: 40%", 0, capsys)
-    assert shown.out == "[1] 50%\n[0] 40%\n" and reason == ("", 0)
 
 
 # --- in a Slurm allocation --------------------------------------------------------------------------

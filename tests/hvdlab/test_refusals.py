@@ -1,0 +1,102 @@
+"""What `hvdlab run` refuses, each in one sentence, before anything is started."""
+
+import argparse
+import os
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from hvdlab import hardware, refusals, run
+
+
+@pytest.fixture
+def script(tmp_path):
+    path = tmp_path / "train.py"
+    path.write_text("")
+    return path
+
+
+def refused(capsys, *arguments):
+    """The one sentence with which a run is refused."""
+    parser = argparse.ArgumentParser()
+    run.add_arguments(parser)
+    assert run.main(parser.parse_args([str(word) for word in arguments])) == 2
+    out, error = capsys.readouterr()
+    assert out == "" and error.count("\n") == 1
+    return error.removeprefix("hvdlab run: ").rstrip("\n")
+
+
+def programs(folder, **texts):
+    """Small shell scripts as programs."""
+    for name, text in texts.items():
+        path = folder / name.replace("_", "-")
+        path.write_text(f"#!/bin/sh\n{text}\n")
+        path.chmod(0o755)
+
+
+def test_what_cannot_be_understood_is_refused(capsys, script, tmp_path):
+    assert refused(capsys, "-np", 0, script) == "-np: expected at least 1 rank, got 0."
+    assert refused(capsys, "-np", 2, tmp_path / "no.py").endswith(
+        "no.py is not a file: name the script for the ranks to run."
+    )
+    assert refused(capsys, "-np", 2, "-H", "host1:x", script).startswith("-H: expected HOST:SLOTS")
+    assert refused(capsys, "-np", 5, "-H", "localhost:4", script) == (
+        "5 ranks, but the hosts have room for 4: start no more, or ask for more room."
+    )
+
+
+def test_more_ranks_than_gpus_are_refused(capsys, script, tmp_path, monkeypatch):
+    programs(tmp_path, nvidia_smi="echo 'GPU 0: A'; echo 'GPU 1: B'")
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert refused(capsys, "-np", 3, script).startswith(
+        "3 ranks, but 2 GPUs: each rank needs one of its own. Start at most 2, or set CUDA_VIS"
+    )
+    for visible, count in {"0": 1, "0,1": 2, "": 0, "-1": 0, "1,-1,0": 1, "0,1,2": 2}.items():
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+        assert hardware.gpus() == count, visible
+
+
+def test_a_machine_without_gpus_has_none(monkeypatch):
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert hardware.gpus() == 0
+
+
+def test_another_mpi_than_horovods_is_refused(capsys, script, tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    programs(tmp_path, mpirun="echo 'HYDRA build details:'")
+    monkeypatch.setattr(refusals, "horovod_mpi", lambda: "Open MPI")
+    assert refused(capsys, "-np", 2, script).startswith(
+        f"Horovod was built for Open MPI, but {tmp_path}/mpirun is of MPICH, so every rank would be"
+    )
+    monkeypatch.setattr(refusals, "horovod_mpi", lambda: "none")
+    assert refused(capsys, "-np", 2, script).startswith("Horovod was built without MPI, so mpirun")
+    (tmp_path / "mpirun").unlink()
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert refused(capsys, "-np", 2, script).startswith("there is no mpirun here: `make setup`")
+
+
+@pytest.mark.parametrize(
+    ("needs", "kind"),
+    [
+        (b"libmpi.so.40", "Open MPI"),
+        (b"libmpi.so.12", "MPICH"),
+        (b"libmpich.so.0", "MPICH"),
+        (b"libc.so.6", "none"),
+    ],
+)
+def test_the_mpi_of_horovod_is_read_from_its_libraries(needs, kind, tmp_path, monkeypatch):
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch/mpi_lib_v2.so").write_bytes(b"\x7fELF\0" + needs + b"\0libm.so.6\0")
+    spec = SimpleNamespace(submodule_search_locations=[str(tmp_path)])
+    monkeypatch.setattr(refusals, "find_spec", lambda name: spec)
+    assert refusals.horovod_mpi() == kind
+    monkeypatch.setattr(refusals, "find_spec", lambda name: None)
+    assert refusals.horovod_mpi() is None
+
+
+def test_this_horovod_fits_this_mpirun():
+    pytest.importorskip("horovod")
+    refusals.mpirun_must_fit()
+    assert refusals.horovod_mpi() == "Open MPI"
