@@ -1,0 +1,59 @@
+"""docker/apptainer.def, as far as it can be read without Apptainer: its sections, scripts and paths."""
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+from dockerfile_parse import DockerfileParser
+
+ROOT = Path(__file__).parents[2]
+DOCKER = ROOT / "docker"
+SECTIONS = {
+    "arguments",
+    "environment",
+    "post",
+    "runscript",
+    "test",
+    "labels",
+    "help",
+}  # that we use
+
+
+@pytest.fixture(scope="module")
+def definition() -> dict[str, str]:
+    """The sections of apptainer.def; "" is its head."""
+    parts = re.split(r"^%(\w+)\n", (DOCKER / "apptainer.def").read_text(), flags=re.M)
+    return {"": parts[0], **dict(zip(parts[1::2], parts[2::2], strict=True))}
+
+
+def test_the_definition_has_known_sections_and_no_unknown_argument(definition):
+    assert set(definition) - {""} == SECTIONS
+    head = dict(re.findall(r"^(\w+): (.+)$", definition[""], re.M))
+    assert head == {"Bootstrap": "docker-archive", "From": "{{ IMAGE }}"}
+    used = set(re.findall(r"\{\{ (\w+) \}\}", "".join(definition.values())))
+    assert used == set(re.findall(r"^\s+(\w+)=", definition["arguments"], re.M))
+
+
+@pytest.mark.parametrize("section", ["environment", "post", "runscript", "test"])
+def test_its_scripts_are_shell(definition, section):
+    answer = subprocess.run(
+        ["sh", "-n"], input=definition[section], capture_output=True, text=True, timeout=60
+    )
+    assert answer.returncode == 0, answer.stderr
+
+
+def test_it_says_the_same_as_the_dockerfile(definition):
+    """Apptainer keeps ENV and drops nothing else of ours; what it names must be in the image."""
+    exported = dict(re.findall(r"export (\w+)=(\S+)", definition["environment"]))
+    steps = DockerfileParser(fileobj=(DOCKER / "Dockerfile").open("rb")).structure
+    of_image = {step["instruction"]: step["value"] for step in steps}
+    environment = of_image["ENV"]
+    assert dict(word.split("=") for word in environment.split()) == {
+        name: exported[name] for name in ("LANG", "PATH")
+    }
+    text = "".join(definition.values())
+    inside = of_image["WORKDIR"]
+    for path in re.findall(rf"{inside}/([\w./]+)", text):
+        if not path.startswith(".venv"):
+            assert (ROOT / path).exists(), path
