@@ -1,7 +1,7 @@
 # %% [markdown]
 # # Start here: training neural networks on many processes
 #
-# Eight notebooks, from one neuron and plain gradient descent to a script of yours that trains on N processes and is
+# Ten notebooks, from one neuron and plain gradient descent to a script of yours that trains on N processes and is
 # graded by measurement. Two cores and no GPU are enough for all of it; everything also runs on machines with GPUs.
 #
 # | lab | you measure |
@@ -13,8 +13,10 @@
 # | [5: Scaling the batch](05_scaling_the_batch.ipynb) | how far a larger batch saves steps, and whether the noise in the gradient foretells it |
 # | [6: What can be done about it](06_large_batch_remedies.ipynb) | rate scaling, warmup, ghost batch norm, noise, longer training, LARS, LAMB, NovoGrad |
 # | [7: CIFAR-10 and the assessment](07_cifar10_assessment.ipynb) | five optimizers in a race against time; then the grader measures you |
+# | [12: Find the fault](12_find_the_fault.ipynb) | broken scripts: their symptoms, your diagnosis, and what `hvdlab check` says |
+# | [13: Past one machine](13_past_one_machine.ipynb) | a message's latency and bandwidth here, and what they foretell for 2 to 10,000 GPUs |
 #
-# Do them in this order: each uses what the one before has shown. The time is yours, for reading, thinking and exercises; the
+# Do them in this order (8 to 11 are to come): each uses what the one before has shown. The time is yours, for reading, thinking and exercises; the
 # computer works for about ten minutes of it at most (`labs/README.md` has the minutes of each).
 
 # %% [markdown]
@@ -78,6 +80,7 @@ for name, load in (("cifar10", load_cifar10), ("fashion_mnist", load_fashion_mni
 # %% [markdown]
 # ## If something is missing
 #
+# * **Something does not start**: `.venv/bin/hvdlab doctor` in a terminal says what is wrong and the command that mends it.
 # * **Data, no network**: `.venv/bin/hvdlab data cifar10 --or-synthetic` and the same with `fashion_mnist` download the data set, or make a
 #   synthetic twin with ten classes that can be learned. Labs then run, and say that their numbers are not comparable. Data that
 #   you have lie where `$HVDLAB_DATA` points, or in `~/.cache/hvdlab`.

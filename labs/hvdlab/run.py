@@ -13,7 +13,8 @@ from pathlib import Path
 
 import psutil
 
-from hvdlab import launch
+from hvdlab import launch, lost_host
+from hvdlab import hosts as hosts_of
 from hvdlab.launch import LaunchError
 from hvdlab.plan import Plan, plan
 from hvdlab.rank_output import RankOutput
@@ -92,8 +93,11 @@ def follow(planned: Plan, name: str, limit: float | None) -> tuple[str, int]:
     signals = []
     before = {number: signal.signal(number, lambda n, _: signals.append(n)) for number in SIGNALS}
     try:
+        away = [host.name for host in planned.hosts if not hosts_of.is_here(host.name)]
         with launch.started(planned.command, planned.variables) as process:
-            late = _pass_on(process, output, signals, limit)
+            with lost_host.watched(away) as lost:
+                late = _pass_on(process, output, signals, limit, lost)
+                gone = lost()
         output.settle(everything=True)
     except BrokenPipeError:  # nobody reads on, such as after `| head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -101,6 +105,8 @@ def follow(planned: Plan, name: str, limit: float | None) -> tuple[str, int]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+    if gone:
+        return gone, 1
     who = f"{name} on {planned.ranks} ranks"
     if signals:
         return f"{who} was ended by {signal.Signals(signals[0]).name}", 128 + signals[0]
@@ -111,12 +117,17 @@ def follow(planned: Plan, name: str, limit: float | None) -> tuple[str, int]:
     return sentence + (output.where(name) if output.stalled else ""), code
 
 
-def _pass_on(process, output, signals, limit):
+def _pass_on(process, output, signals, limit, lost):
     """Pass lines on until there are no more; return whether it was the time limit that ended them."""
     lines = queue.SimpleQueue()
     threading.Thread(target=_read, args=(process, lines), daemon=True).start()
     began, asked, late = time.monotonic(), None, False
-    while len(signals) < 2 and (asked is None or time.monotonic() - asked < POLITE_SECONDS):
+    # An mpirun that is asked to end would wait for a lost host.
+    while (
+        len(signals) < 2
+        and not lost()
+        and (asked is None or time.monotonic() - asked < POLITE_SECONDS)
+    ):
         if asked is None:
             late = limit is not None and time.monotonic() - began > limit
             if signals:
