@@ -48,22 +48,6 @@ ASK_OFTEN = {
     "PRTE_MCA_oob_tcp_keepalive_intvl": "1",
     "PRTE_MCA_oob_tcp_keepalive_probes": "3",
 }
-# What `hvdlab run` does with a run on several hosts, without all the rest.
-LAUNCHER = """\
-import subprocess, sys, time
-import psutil
-from hvdlab.lost_host import watched
-process = subprocess.Popen(sys.argv[2:])
-with watched(["host2"], silence=float(sys.argv[1])) as lost:
-    while process.poll() is None:
-        if sentence := lost():
-            # Not politely: an mpirun that is asked to end waits for the lost host.
-            for one in [*psutil.Process(process.pid).children(recursive=True), process]:
-                one.kill()
-            sys.exit(sentence)
-        time.sleep(0.1)
-sys.exit(process.returncode)
-"""
 SMALL = ("--images", "1280", "--heldout", "200", "--batch-size", "32", "--lr", "0.005")
 
 
@@ -124,10 +108,12 @@ def test_ranks_sit_two_and_two(network, tmp_path):
 
 def test_a_lost_host_is_named_and_the_run_goes_on_without_it(network, train, tmp_path):
     kept = ("--checkpoint", tmp_path / "checkpoints")
-    launcher = (sys.executable, "-c", LAUNCHER, 4)
+    run = (sys.executable, "-m", "hvdlab.run", "-np", 4, "-H", "host1:2,host2:2")
     process = subprocess.Popen(
-        network.host1.enter(*launcher, *train(ON_BOTH, 1000, "cut", *kept)),
-        env={**os.environ, **VARIABLES},
+        network.host1.enter(
+            *map(str, (*run, tmp_path / "train.py", *SMALL, "--epochs", 1000, *kept))
+        ),
+        env={**os.environ, **VARIABLES, "HVDLAB_RUN_DIR": str(tmp_path / "cut")},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
