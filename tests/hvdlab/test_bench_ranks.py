@@ -11,7 +11,7 @@ from rich.console import Console
 pytest.importorskip("torch", reason="needs PyTorch: run `make setup`")
 pytest.importorskip("horovod", reason="needs Horovod: run `make setup`")
 
-from hvdlab.bench import allreduce, ranks, scaling  # noqa: E402
+from hvdlab.bench import allreduce, ranks, results, scaling  # noqa: E402
 from hvdlab.scaling import Link, ring  # noqa: E402
 
 
@@ -108,7 +108,7 @@ def test_the_scaling_is_foretold_from_an_all_reduce():
 def test_what_is_kept_can_be_read_again(tmp_path, capsys):
     measured, found = made_up()
     file = tmp_path / "allreduce.json"
-    ranks.keep(arguments(allreduce, "--json", str(file)), measured, None)
+    results.keep(arguments(allreduce, "--json", str(file)), measured, None)
     assert json.loads(file.read_text())["measured"] == measured
     assert json.loads(file.read_text())["repeats"] == 5
 
