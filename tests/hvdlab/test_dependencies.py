@@ -31,7 +31,9 @@ ALLOWED = {
     "hvdlab.refusals": {"hvdlab.hosts", "hvdlab.launch", "hvdlab.hardware", "hvdlab.plan"},
     "hvdlab.run": {
         "psutil",
+        "hvdlab.hosts",
         "hvdlab.launch",
+        "hvdlab.lost_host",
         "hvdlab.plan",
         "hvdlab.rank_output",
         "hvdlab.refusals",
