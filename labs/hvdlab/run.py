@@ -13,8 +13,8 @@ from pathlib import Path
 
 import psutil
 
-from hvdlab import launch, lost_host
 from hvdlab import hosts as hosts_of
+from hvdlab import launch, lost_host
 from hvdlab.launch import LaunchError
 from hvdlab.plan import Plan, plan
 from hvdlab.rank_output import RankOutput

@@ -130,11 +130,10 @@ def busbw(nbytes: float, seconds: float, ranks: int) -> float:
 def show(found: dict, console: Console) -> None:
     """Medians of the rounds; ratios are medians of the ratios of the rounds."""
     n, ways, median = found["ranks"], found["ways"], statistics.median
-    table = Table(box=None, header_style="dim", padding=(0, 1))
-    table.add_column("bytes", justify="right")
-    for title in ("Horovod, us", "min .. max", "algbw", "busbw", "MPI busbw", "gloo busbw", "memcpy",
-                  "Horovod to memcpy", "to MPI", "to gloo"):  # fmt: skip
-        table.add_column(title, justify="right")
+    table = Table(box=None, header_style="dim", padding=(0, 1, 0, 0))  # fits into 80 columns
+    for title in ("\nbytes", "Horovod\nus", "\nmin .. max", "busbw\nHorovod", "\nMPI", "\ngloo", "\nmemcpy",
+                  "ratio to\nmemcpy", "\nMPI", "\ngloo"):  # fmt: skip
+        table.add_column(title, justify="right", no_wrap=True)
     for nbytes, ours in ways["horovod"].items():
         size = int(nbytes)
         rates = {
@@ -143,10 +142,9 @@ def show(found: dict, console: Console) -> None:
         }
         rates["memcpy"] = [size / seconds / 1e9 for seconds in ways["memcpy"][nbytes]]
         table.add_row(
-            f"{size:,}",
+            f"{size >> 20} Mi" if size >= 1 << 20 else f"{size >> 10} Ki",
             f"{1e6 * median(ours):,.0f}",
             f"{1e6 * min(ours):,.0f} .. {1e6 * max(ours):,.0f}",
-            f"{median(size / seconds / 1e9 for seconds in ours):.3f}",
             *(f"{median(rates[way]):.3f}" for way in WAYS),
             *(
                 f"{median(o / t for o, t in zip(rates['horovod'], rates[way], strict=True)):.2f}"
