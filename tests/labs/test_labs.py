@@ -26,18 +26,9 @@ def quick(monkeypatch):
     monkeypatch.setenv("TF_CPP_MIN_LOG_LEVEL", "3")
 
 
-# That the others run is shown by their solution notebooks, which hold the same code (build.py --check).
-SCRIPTS = [
-    pytest.param(
-        source, marks=[] if source.name[:2] in ("00", "01", "03") else pytest.mark.thorough
-    )
-    for source in SOURCES
-]
-
-
 @pytest.mark.notebook
 @pytest.mark.data
-@pytest.mark.parametrize("source", SCRIPTS, ids=name)
+@pytest.mark.parametrize("source", SOURCES, ids=name)
 def test_the_source_runs_as_a_script(source, quick, tmp_path):
     done = subprocess.run(
         [sys.executable, source],
