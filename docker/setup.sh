@@ -56,11 +56,12 @@ if [ "$(cat $venv/.packages 2>/dev/null)" != "$packages $PWD" ]; then
     "$python" -m venv ${nvidia:+--system-site-packages} $venv
     pip_log=$venv/pip.log
     pins=docker/constraints.txt
-    ours=('.[torch,keras,lab,build,test,oracle]')
+    ours=('.[torch,keras,lab,parallel,build,test,oracle]')
     if [ "$nvidia" ]; then
         pins=$venv/pins.txt
         "$python" docker/base_pins.py docker/constraints.txt > $pins
         ours=('.[lab,build,test]' mpi4py)    # no frameworks, and no second MPI beside the image's
+        [ -z "${NVIDIA_PYTORCH_VERSION:-}" ] || ours=('.[lab,parallel,build,test]' mpi4py)
     fi
     install() {
         timeout 3600 $venv/bin/pip install --quiet --disable-pip-version-check --progress-bar off \
