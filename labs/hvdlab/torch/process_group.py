@@ -1,0 +1,80 @@
+"""Let the ranks of any launcher find each other: what `torch.distributed` wants to know, as variables.
+
+    rendezvous()
+    torch.distributed.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+
+`torchrun` sets RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT itself;
+`mpirun` and `srun` say the same in words of their own. A script that calls `rendezvous` first starts
+under each of the three, and by `python` alone as one rank. DeepSpeed, Lightning and AxoNN read the
+same variables.
+"""
+
+import os
+import socket
+import subprocess
+
+
+def rendezvous() -> None:
+    """Set the variables that PyTorch's `env://` rendezvous reads, from those of the launcher.
+
+    Variables that are set already (by torchrun, or by hand) are left as they are.
+
+    Raises:
+        RuntimeError: srun's ranks whose host list cannot be read.
+    """
+    if {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"} <= os.environ.keys():
+        return
+    if "OMPI_COMM_WORLD_RANK" in os.environ:
+        found = _of_mpirun()
+    elif int(os.environ.get("SLURM_STEP_NUM_TASKS", 1)) > 1:
+        found = _of_srun()
+    else:
+        found = {"RANK": 0, "WORLD_SIZE": 1, "LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 1}
+        found |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": _free_port()}
+    for name, value in found.items():
+        os.environ.setdefault(name, str(value))
+
+
+def _of_mpirun():
+    from mpi4py import MPI
+
+    comm = MPI.COMM_WORLD
+    alone = comm.Split_type(MPI.COMM_TYPE_SHARED).size == comm.size  # all ranks on one host
+    address = "127.0.0.1" if alone else socket.gethostname()
+    address, port = comm.bcast((address, _free_port()) if comm.rank == 0 else None)
+    return {
+        "RANK": comm.rank,
+        "WORLD_SIZE": comm.size,
+        "LOCAL_RANK": os.environ["OMPI_COMM_WORLD_LOCAL_RANK"],
+        "LOCAL_WORLD_SIZE": os.environ["OMPI_COMM_WORLD_LOCAL_SIZE"],
+        "MASTER_ADDR": address,
+        "MASTER_PORT": port,
+    }
+
+
+def _of_srun():
+    """srun tells no rank what another one found out: the port must follow from the job's number."""
+    nodes = os.environ["SLURM_STEP_NODELIST"]
+    try:
+        command = ["scontrol", "show", "hostnames", nodes]
+        names = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
+    except (OSError, subprocess.SubprocessError) as error:
+        raise RuntimeError(
+            f"srun's host list {nodes!r} cannot be read, because scontrol failed ({error}): set "
+            "MASTER_ADDR to the first host and MASTER_PORT to a free port there."
+        ) from None
+    step = int(os.environ["SLURM_JOB_ID"]) * 31 + int(os.environ["SLURM_STEP_ID"])
+    return {
+        "RANK": os.environ["SLURM_PROCID"],
+        "WORLD_SIZE": os.environ["SLURM_STEP_NUM_TASKS"],
+        "LOCAL_RANK": os.environ["SLURM_LOCALID"],
+        "LOCAL_WORLD_SIZE": os.environ["SLURM_STEP_TASKS_PER_NODE"].split("(")[0].split(",")[0],
+        "MASTER_ADDR": names.stdout.split()[0],
+        "MASTER_PORT": 20_000 + step % 10_000,  # below the ports that a system gives away
+    }
+
+
+def _free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("", 0))
+        return one.getsockname()[1]
