@@ -35,11 +35,9 @@ NAMES = sorted(path.name for path in SUBMISSIONS.iterdir() if path.is_dir())
 # Each check, each stop and each framework once: what every run of the tests grades. The others have the
 # marker "thorough": pytest -m thorough tests/hvdgrade/test_submissions.py
 CORE = """
-    right_torch right_keras right_mpi4py right_fp16 no_averaging no_broadcast averages_each_epoch
-    decoy_and_broadcast short_epochs unequal_steps never_reaches_the_target official_keras_module
-    pretrained prints_fake_metrics hostile_weights links_and_devices writes_everywhere shadows_modules
-    looks_for_secrets leaves_a_daemon fork_bomb memory_hog fills_the_disk prints_forever crashes
-    not_python too_large
+    right_torch right_keras no_averaging no_broadcast decoy_and_broadcast unequal_steps
+    never_reaches_the_target official_keras_module hostile_weights writes_everywhere looks_for_secrets
+    leaves_a_daemon fork_bomb memory_hog prints_forever crashes not_python too_large
 """.split()
 CHECKS = "ran replicas exchange flow equivalence shards steps targets".split()
 RULES = {
