@@ -406,6 +406,7 @@ axes.axhline(small, color="gray", linestyle=":", label=f"batch {SMALL}, referenc
 dots(axes, gradient_noise, shipped, NOISES)
 predicted(axes, prediction, x=1)
 axes.set_xlabel("noise on the gradients of a batch of 1024")
+axes.legend(loc="center", bbox_to_anchor=(0.6, 0.75))  # between the line and the points
 plt.show()
 
 # %% [markdown]
