@@ -85,6 +85,16 @@ def test_bus_bandwidth_is_that_of_the_wire_of_a_perfect_ring():
         assert allreduce.busbw(1e8, ring(1e8, count, Link(0, 3e9)), count) == pytest.approx(3)
 
 
+@pytest.mark.parametrize("count, factor", [(2, "1"), (4, "1.5")])
+def test_the_table_says_what_its_bandwidths_are(count, factor):
+    times = dict.fromkeys(("horovod", "mpi", "gloo", "memcpy"), {"2048": [2.048e-6]})  # 1 GB/s
+    found = {"ranks": count, "ways": times, "options": {"default": [1.0]}}
+    table = shown(allreduce.show, found)
+    assert f"busbw = {factor} algbw on {count} ranks" in table
+    row = next(line.split() for line in table.splitlines() if "2 .. 2" in line)
+    assert row[-7:-3] == [f"{float(factor):.3f}"] * 3 + ["1.000"]
+
+
 def made_up():
     """Two rounds of numbers that are easy to check: 1 ms + 1 ns a byte, 100 images/s a rank alone."""
     times = {str(n): [1e-3 + n * 1e-9] * 2 for n in (10**4, 10**6)}

@@ -154,6 +154,7 @@ def show(found: dict, console: Console) -> None:
     rounds = len(next(iter(found["options"].values())))
     console.print(f"All-reduce on {n} ranks, GB/s, medians of {rounds} rounds")
     console.print(table)
+    console.print(f"algbw = bytes / seconds; busbw = {2 * (n - 1) / n:.3g} algbw on {n} ranks\n")
 
     table = Table(box=None, header_style="dim", padding=(0, 1))
     for title in ("Horovod with", "ms", "min .. max", "to default"):
