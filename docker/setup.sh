@@ -51,7 +51,7 @@ flock -n 9 || { echo "Another set-up works in this folder: waiting for it"; floc
 packages=$(sha256sum < docker/constraints.txt)
 if [ "$(cat $venv/.packages 2>/dev/null)" != "$packages $PWD" ]; then
     started=$SECONDS
-    echo "Installing the pinned packages into $venv (3.5 GB; 1 to 3 minutes with a good network)"
+    echo "Installing the pinned packages into $venv (4.6 GB; 1 to 4 minutes with a good network)"
     rm -rf $venv
     "$python" -m venv ${nvidia:+--system-site-packages} $venv
     pip_log=$venv/pip.log
