@@ -40,6 +40,7 @@ def parse_args(arguments=None):
     parser.add_argument("--image-size", type=positive, default=64, help="pixels, of 28 enlarged")
     parser.add_argument("--batch-size", type=positive, default=128, help="images in a step")
     parser.add_argument("--lr", type=float, default=1e-3, help="of Adam")
+    parser.add_argument("--loss-weight", type=float, default=1.0, help="as of one term of several")
     parser.add_argument("--precision", choices=PRECISIONS, default="float32")
     parser.add_argument("--no-scaling", action="store_true", help="fp16 without loss scaling")
     parser.add_argument("--checkpointing", action="store_true", help="keep the blocks' inputs only")
@@ -83,6 +84,11 @@ def train(args, report=print):
     torch.manual_seed(args.seed)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     data = load_fashion_mnist()
+    if args.batch_size > len(data.train_labels):
+        raise DataError(
+            f"--batch-size: expected at most {len(data.train_labels)}, the training images in "
+            f"{data.folder}, got {args.batch_size}"
+        )
     batches = Batches(data.train_images, data.train_labels, args.batch_size, seed=args.seed)
 
     model = NETWORKS[args.network](args.num_layers, args.hidden_size, args.image_size).to(device)
@@ -101,7 +107,8 @@ def train(args, report=print):
             x, y = enlarged(images[part], args.image_size), labels[part]
             # The forward pass alone: backward, each operation runs in the type it had forward.
             with torch.autocast(device.type, PRECISIONS[args.precision], enabled=low):
-                loss = F.cross_entropy(model(x), y) * (len(y) / len(labels))
+                mean = args.loss_weight * F.cross_entropy(model(x), y)
+            loss = mean * (len(y) / len(labels))  # its share of the mean over the batch
             scaler.scale(loss).backward()  # adds to the gradients of the micro-batches before
             total += loss.item()
         scaler.step(optimizer)  # divides by the scale first; makes no step if one is inf or nan
