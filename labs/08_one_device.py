@@ -1,13 +1,13 @@
 # %% [markdown]
 # # Lab 8: One device, used fully
 #
-# **About 90 minutes**, five of them computing. You measure where the memory and the time of a training step go, and what three
-# techniques do to both: mixed precision, activation checkpointing, gradient accumulation. You need PyTorch (a training loop)
-# and lab 2 (mini-batches).
+# **About 90 minutes**, five of them computing. You measure where the memory and the time of a training step go, and
+# what three techniques do to both: mixed precision, activation checkpointing, gradient accumulation. You need PyTorch
+# (a training loop) and lab 2 (mini-batches).
 #
-# The first question of "train on more devices" is what one device can do. The answer is often: twice as fast, or a model four
-# times as large, with five more lines. The lines are in `labs/one_device.py`; it has 170 of them, read it now. It runs
-# unchanged on a GPU; the cells here use the processor.
+# The first question of "train on more devices" is what one device can do. The answer is often: twice as fast, or a
+# model four times as large, with five more lines. The lines are in `labs/one_device.py`; it has 170 of them, read it
+# now. It runs unchanged on a GPU; the cells here use the processor.
 
 # %%
 import statistics
@@ -50,24 +50,24 @@ took = train(print, num_layers=2, hidden_size=64, steps=20)
 # ## See where the memory goes
 #
 # Between two steps the device holds the parameters, 4 bytes each, and Adam's two averages, 8 more for each parameter.
-# During a step come the gradients, 4, and the **activations**: what the forward pass computed and the backward pass will need.
-# Only they grow with the batch.
+# During a step come the gradients, 4, and the **activations**: what the forward pass computed and the backward pass
+# will need. Only they grow with the batch.
 #
-# Autograd keeps an array if the derivative of some operation asks for it. A linear layer needs its *input* (for the gradient of its
-# weights), gelu its input, layer norm its input; `+` needs nothing. One array that two operations need is kept once. A block of our
-# network is
+# Autograd keeps an array if the derivative of some operation asks for it. A linear layer needs its *input* (for the
+# gradient of its weights), gelu its input, layer norm its input; `+` needs nothing. One array that two operations need
+# is kept once. A block of our network is
 #
 #     x + down(gelu(up(norm(x))))        x: hidden,  up: hidden -> 4 hidden,  down: 4 hidden -> hidden
 #
 # ### Exercise 1: Count the activations
 #
-# **What:** write `activation_bytes(batch_size, num_layers, hidden_size, number_bytes=4)`: the bytes that `num_layers` blocks keep.
-# Leave out the mean and the deviation of the norm, two numbers an example.
+# **What:** write `activation_bytes(batch_size, num_layers, hidden_size, number_bytes=4)`: the bytes that `num_layers`
+# blocks keep. Leave out the mean and the deviation of the norm, two numbers an example.
 #
 # **Why:** this number decides whether a batch fits. You can know it before you own the GPU.
 #
-# <details><summary>Hint 1</summary>Go through norm, up, gelu, down. How long is the input of each, for one example? The output of
-# a block is the input of the next one: count it there.</details>
+# <details><summary>Hint 1</summary>Go through norm, up, gelu, down. How long is the input of each, for one example? The
+# output of a block is the input of the next one: count it there.</details>
 #
 # <details><summary>Hint 2</summary>hidden + hidden + 4 hidden + 4 hidden numbers for each example and block.</details>
 
@@ -123,10 +123,10 @@ axes.legend(fontsize=9)
 plt.show()
 
 # %% [markdown]
-# **What you should see.** The pencil is right within a few percent for large batches, a little too high for small ones: a block's
-# activations are freed as soon as its gradients are there, so the two never exist all at once. Three quarters of what
-# does *not* grow are not the model: they are gradients and Adam. Labs 9 and 10 share exactly these among devices; this one attacks
-# the activations.
+# **What you should see.** The pencil is right within a few percent for large batches, a little too high for small ones:
+# a block's activations are freed as soon as its gradients are there, so the two never exist all at once. Three quarters
+# of what does *not* grow are not the model: they are gradients and Adam. Labs 9 and 10 share exactly these among
+# devices; this one attacks the activations.
 #
 # ## Use numbers of two bytes
 #
@@ -134,8 +134,8 @@ plt.show()
 # |---|---|---|---|
 # | sign + exponent + fraction, bits | 1 + 8 + 23 | 1 + 8 + 7 | 1 + 5 + 10 |
 #
-# The exponent is the range, the fraction the precision. bfloat16 has the range of float32 and two to three decimal digits; float16 has
-# another digit, and a range that training leaves in both directions.
+# The exponent is the range, the fraction the precision. bfloat16 has the range of float32 and two to three decimal
+# digits; float16 has another digit, and a range that training leaves in both directions.
 
 # %%
 formats = [torch.finfo(dtype) for dtype in (torch.float32, torch.bfloat16, torch.float16)]
@@ -152,8 +152,9 @@ pd.DataFrame(
 ).map("{:.2g}".format)
 
 # %% [markdown]
-# **Mixed precision** uses two bytes where it pays and four where it must be. `torch.autocast` decides by operation: it casts the inputs
-# of each call. Which operations of our networks will run in two bytes? Watch every call that reaches the kernels:
+# **Mixed precision** uses two bytes where it pays and four where it must be. `torch.autocast` decides by operation: it
+# casts the inputs of each call. Which operations of our networks will run in two bytes? Watch every call that reaches
+# the kernels:
 
 # %%
 x, y = torch.randn(4, 1, 28, 28), torch.arange(4)
@@ -165,23 +166,25 @@ for dtype in (torch.bfloat16, torch.float16):
 pd.DataFrame(rows).drop_duplicates(ignore_index=True)
 
 # %% [markdown]
-# **What you should see.** Matrix products and convolutions get two bytes and give two bytes: they are most of the work, and their sums
-# run in float32 inside the kernel. The loss (`_log_softmax`, `nll_loss`) is float32. In between each operation takes what
-# comes; the norms have two-byte inputs with float32 weights. On a GPU the list of PyTorch is longer: there `layer_norm`, `group_norm`,
-# `softmax`, `exp`, `pow` and sums give float32 too ([documentation of torch.amp](https://docs.pytorch.org/docs/stable/amp.html); not run
-# here). The weights themselves are float32 in all of this: autocast makes a copy for the step.
+# **What you should see.** Matrix products and convolutions get two bytes and give two bytes: they are most of the work,
+# and their sums run in float32 inside the kernel. The loss (`_log_softmax`, `nll_loss`) is float32. In between each
+# operation takes what comes; the norms have two-byte inputs with float32 weights. On a GPU the list of PyTorch is
+# longer: there `layer_norm`, `group_norm`, `softmax`, `exp`, `pow` and sums give float32 too ([documentation of
+# torch.amp](https://docs.pytorch.org/docs/stable/amp.html); not run here). The weights themselves are float32 in all of
+# this: autocast makes a copy for the step.
 #
 # ### Watch gradients vanish
 #
-# float16 ends at $2^{-24} \approx 6 \cdot 10^{-8}$, and below $2^{-14}$ it loses digits. A gradient of the loss with respect to an
-# activation is small: the loss is a mean over the batch. Here it is also the smaller one of two terms, with a weight of
-# 1/1000 (an auxiliary loss, or a mean over the pixels of an image). What part of these gradients will float16 turn to 0?
+# float16 ends at $2^{-24} \approx 6 \cdot 10^{-8}$, and below $2^{-14}$ it loses digits. Gradients with respect to activations
+# are small, because the loss is a mean over the batch; a loss that is a mean over the pixels of an image as well makes them
+# smaller still. We give ours the factor that 128 x 128 pixels would have, $2^{-14}$. What part of these gradients will
+# float16 turn to 0?
 
 # %%
 prediction = None  # percent
 
 # %%
-WEIGHT = 1e-3
+WEIGHT = 2.0**-14
 data = load_fashion_mnist()
 
 
@@ -231,17 +234,18 @@ if prediction is not None:
     print(f"you foretold {prediction} %")
 
 # %% [markdown]
-# **What you should see.** The gradients span ten powers of ten, and the left part of them is lost. Multiplying the *loss* by $2^{16}$
-# multiplies every gradient (the chain rule) and moves the histogram to the right, into the range of float16. After the backward pass
-# one divides by it, in float32. A power of two costs no digit. bfloat16 needs none of this.
+# **What you should see.** The gradients span several powers of ten, and the left part of them is lost. Multiplying the
+# *loss* by $2^{16}$ multiplies every gradient (the chain rule) and moves the histogram to the right, into the range of
+# float16. After the backward pass one divides by it, in float32. A power of two costs no digit. bfloat16 needs none of
+# this.
 #
 # ### Exercise 2: Choose the scale
 #
-# Too small a scale loses gradients, too large a one gives inf. The scale that is *just* not too large is found by trying: **halve it when
-# a step overflows, double it after `interval` good steps in a row**.
+# Too small a scale loses gradients, too large a one gives inf. The scale that is *just* not too large is found by
+# trying: **halve it when a step overflows, double it after `interval` good steps in a row**.
 #
-# **What:** write `next_scale(scale, good_steps, overflow, interval)`. `good_steps` counts the good steps since the scale last changed. Return
-# `(scale, good_steps)` for the next step.
+# **What:** write `next_scale(scale, good_steps, overflow, interval)`. `good_steps` counts the good steps since the
+# scale last changed. Return `(scale, good_steps)` for the next step.
 #
 # **Why:** `torch.amp.GradScaler` does this with 65,536, and 2,000 good steps (Micikevicius et al. 2018,
 # [arXiv:1710.03740](https://arxiv.org/abs/1710.03740)). When a training "hangs" at a scale of 1, this is where to look.
@@ -269,16 +273,17 @@ exercises.check_next_scale(next_scale)
 # %% [markdown]
 # ### Exercise 3: Step with a scale
 #
-# **What:** write `scaled_step(loss, optimizer, scale)`: go backward from the scaled loss, make the gradients what they would be without
-# scaling, and step, unless some gradient is inf or nan: then change nothing. Leave no gradients behind. Return whether it overflowed.
+# **What:** write `scaled_step(loss, optimizer, scale)`: go backward from the scaled loss, make the gradients what they
+# would be without scaling, and step, unless some gradient is inf or nan: then change nothing. Leave no gradients
+# behind. Return whether it overflowed.
 #
 # **Why:** with exercise 2 this is all of `GradScaler`.
 #
-# <details><summary>Hint 1</summary>The parameters are in <code>group["params"] for group in optimizer.param_groups</code>. Adam's
-# averages must not see an inf either: they would keep it for ever.</details>
+# <details><summary>Hint 1</summary>The parameters are in <code>group["params"] for group in
+# optimizer.param_groups</code>. Adam's averages must not see an inf either: they would keep it for ever.</details>
 #
-# <details><summary>Hint 2</summary><code>p.grad /= scale</code> for each p, then
-# <code>all(torch.isfinite(p.grad).all() for p in parameters)</code> decides about <code>optimizer.step()</code>.</details>
+# <details><summary>Hint 2</summary><code>p.grad /= scale</code> for each p, then <code>all(torch.isfinite(p.grad).all()
+# for p in parameters)</code> decides about <code>optimizer.step()</code>.</details>
 
 
 # %%
@@ -300,13 +305,13 @@ def scaled_step(loss, optimizer, scale):
 exercises.check_scaled_step(scaled_step)
 
 # %% [markdown]
-# Train with it. The loss still has its small weight. How will the four curves differ?
+# Train with it. The loss still has its factor $2^{-14}$. How will the four curves differ?
 
 # %%
 prediction = None  # the loss of float16 without scaling at the end, if float32 comes to 0.6
 
 # %%
-SMALL = size(dict(num_layers=1, hidden_size=16), dict(num_layers=2, hidden_size=64), dict(num_layers=2, hidden_size=64))  # fmt: skip
+SMALL = dict(num_layers=2, hidden_size=size(16, 64, 64))
 STEPS, EVERY = size(20, 100, 200), 10
 WAYS = {
     "float32": {"precision": "float32"},
@@ -339,13 +344,14 @@ last = [table[table["step"] == table["step"].max()] for table in (curves, shippe
 compare(*last, by=["way"], value="loss")
 
 # %% [markdown]
-# **What you should see.** float32, bf16 and scaled fp16 lie on one another. Without a scale most of the gradient is 0 and
-# the network learns little, *without any error*: no nan, no warning, just a worse model. That is why one looks at histograms.
+# **What you should see.** float32, bf16 and scaled fp16 lie on one another. Without a scale most of the gradient is 0
+# and the network learns little, *without any error*: no nan, no warning, just a worse model. That is why one looks at
+# histograms.
 #
 # ### Exercise 4: Find the fault (clipping)
 #
-# A colleague clips gradients to a norm of 1, as most language models do. In float32 it trained; "with mixed precision SGD does
-# not learn".
+# A colleague clips gradients to a norm of 1, as most language models do. In float32 it trained; "with mixed precision
+# SGD does not learn".
 
 
 # %%
@@ -380,14 +386,14 @@ def draw_clipped(step):
 draw_clipped(clipped_step)
 
 # %% [markdown]
-# The scale should not matter at all. **What:** repair the function. **Why:** with Adam, which divides by the size of the gradient, this
-# mistake shows no symptom but a wrong clipping, and may stay for years.
+# The scale should not matter at all. **What:** repair the function. **Why:** with Adam, which divides by the size of
+# the gradient, this mistake shows no symptom but a wrong clipping, and may stay for years.
 #
 # <details><summary>Hint 1</summary>In which units is max_norm, and in which the gradients that it is compared
 # with?</details>
 #
-# <details><summary>Hint 2</summary>GradScaler has <code>unscale_(optimizer)</code>; its step() then knows that it has been
-# done.</details>
+# <details><summary>Hint 2</summary>GradScaler has <code>unscale_(optimizer)</code>; its step() then knows that it has
+# been done.</details>
 
 
 # %%
@@ -412,10 +418,10 @@ draw_clipped(clipped_step)
 # %% [markdown]
 # ### Keep the weights in float32
 #
-# Why not everything in two bytes? A step changes a weight by a small part of it. bfloat16 has 8 significant bits, so a weight $w$ only
-# moves when the change is more than about $|w|/512$ (half of the distance to the next number); a smaller one is rounded away, every
-# time. We train twice with Adam at a rate of $10^{-4}$: all in bfloat16, and with autocast, whose weights are float32. What share of the
-# weights does a step move?
+# Why not everything in two bytes? A step changes a weight by a small part of it. bfloat16 has 8 significant bits, so a
+# weight $w$ only moves when the change is more than about $|w|/512$ (half of the distance to the next number); a
+# smaller one is rounded away, every time. We train twice with Adam at a rate of $10^{-4}$: all in bfloat16, and with
+# autocast, whose weights are float32. What share of the weights does a step move?
 
 # %%
 prediction = None  # percent, all in bfloat16
@@ -436,16 +442,17 @@ def master_weights(way, seed):
         optimizer.step()
         optimizer.zero_grad()
         moved = sum(int((p != b).sum()) for p, b in zip(model.parameters(), before, strict=True))
-        rows.append({"step": step, "loss": loss.item(), "moved": 100 * moved / sum(b.numel() for b in before)})  # fmt: skip
+        share = 100 * moved / sum(b.numel() for b in before)
+        rows.append({"step": step, "loss": loss.item(), "moved": share})
     return rows
 
 
 MASTER = {"all bfloat16": "all bfloat16", "autocast": "float32 weights, autocast"}
-masters = [row | {"way": way} for way in MASTER for seed in (1, 2, 3) for row in master_weights(way, seed)]  # fmt: skip
-masters = pd.DataFrame(masters)
+masters = sweep("master_weights", master_weights, grid(way=MASTER, seed=seeds(1, 3)))
+shipped = reference("master_weights")
 figure, (left, right) = plt.subplots(1, 2, figsize=(11, 3.8))
-overlay(left, None, masters, x="step", y="loss", by="way", labels=MASTER)
-overlay(right, None, masters, x="step", y="moved", by="way", labels=MASTER)
+overlay(left, masters, shipped, x="step", y="loss", by="way", labels=MASTER)
+overlay(right, masters, shipped, x="step", y="moved", by="way", labels=MASTER)
 left.set(ylabel="training loss")
 right.set(ylabel="weights that a step moves, %", ylim=(0, 105))
 predicted(right, prediction)
@@ -454,25 +461,28 @@ for axes in (left, right):
 plt.show()
 
 # %% [markdown]
-# **What you should see.** Nearly all float32 weights move in each step. Of the bfloat16 ones only those do that are small
-# enough, or whose change is large enough; the others stand still, and the loss falls more slowly. The copies in two bytes are for the
-# matrix products; **the weights that learn are float32**. That is why mixed precision saves *activations*, and no memory for
-# parameters: the bytes a parameter are 4 + 4 + 8 as before.
+# **What you should see.** Nearly all float32 weights move in each step. Of the bfloat16 ones only those do that are
+# small enough, or whose change is large enough; the others stand still, and the loss falls more slowly. The copies in
+# two bytes are for the matrix products; **the weights that learn are float32**. That is why mixed precision saves
+# *activations*, and no memory for parameters: the bytes a parameter are 4 + 4 + 8 as before.
 #
 # ## Compute again instead of keeping
 #
-# The backward pass needs the activations of a block once. Throw them away, keep the block's *input*, and run the block a second time when
-# its turn comes: **activation checkpointing** (Chen et al. 2016, [arXiv:1604.06174](https://arxiv.org/abs/1604.06174)). With $L$ blocks cut into
-# $s$ segments there are $s$ inputs, and inside the one segment that is being run again all activations:
+# The backward pass needs the activations of a block once. Throw them away, keep the block's *input*, and run the block
+# a second time when its turn comes: **activation checkpointing** (Chen et al. 2016,
+# [arXiv:1604.06174](https://arxiv.org/abs/1604.06174)). With $L$ blocks cut into $s$ segments there are $s$ inputs, and
+# inside the one segment that is being run again all activations:
 #
 # $$M(s) \approx \underbrace{s}_{\text{inputs}} + \underbrace{10\,\frac{L}{s}}_{\text{one segment}} \quad \text{times batch} \times \text{hidden} \times 4 \text{ bytes.}$$
 #
-# Its smallest value is at $s = \sqrt{10 L}$; if a block kept one array instead of ten, this would be the famous $\sqrt{L}$.
+# Its smallest value is at $s = \sqrt{10 L}$; if a block kept one array instead of ten, this would be the famous
+# $\sqrt{L}$.
 #
 # ### Exercise 5: Run a chain in segments
 #
-# **What:** write `run_in_segments(blocks, x, segments)`: the output of `blocks[-1](... blocks[0](x))`, keeping only the inputs of that many
-# segments, as equally long as can be. `checkpoint(function, *inputs, use_reentrant=False)` runs `function(*inputs)` that way.
+# **What:** write `run_in_segments(blocks, x, segments)`: the output of `blocks[-1](... blocks[0](x))`, keeping only the
+# inputs of that many segments, as equally long as can be. `checkpoint(function, *inputs, use_reentrant=False)` runs
+# `function(*inputs)` that way.
 #
 # **Why:** how finely you cut is the dial between memory and time.
 #
@@ -497,8 +507,8 @@ def run_in_segments(blocks, x, segments):
 less_memory.check_run_in_segments(run_in_segments)
 
 # %% [markdown]
-# Measure with 32 blocks. How many segments need the least memory? And the time: a backward pass costs two forward passes, so one more
-# forward should make 4/3. Does it?
+# Measure with 32 blocks. How many segments need the least memory? And the time: a backward pass costs two forward
+# passes, so one more forward should make 4/3. Does it?
 
 # %%
 prediction = None  # segments
@@ -527,7 +537,8 @@ def activation_checkpointing(segments, repeat):
         began = perf_counter()
         step()
         seconds.append(perf_counter() - began)
-    return {"peak_bytes": most.bytes, "flops": counter.get_total_flops(), "seconds": statistics.median(seconds)}  # fmt: skip
+    flops = counter.get_total_flops()
+    return {"peak_bytes": most.bytes, "flops": flops, "seconds": statistics.median(seconds)}
 
 
 cuts = [0, *(2**k for k in range(10) if 2**k <= DEPTH)]
@@ -541,16 +552,17 @@ for table in (kept, shipped):
     table["time"] = table["seconds"] / plain["seconds"]
 
 figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4.2))
-of = {table: data[data["segments"] > 0] for table, data in (("yours", kept), ("shipped", shipped))}
-overlay(left, of["yours"], of["shipped"], x="segments", y="MB")
+yours, theirs = kept[kept["segments"] > 0], shipped[shipped["segments"] > 0]
+overlay(left, yours, theirs, x="segments", y="MB")
 s = np.geomspace(1, DEPTH, 50)
 unit = BATCH * WIDTH * 4 / 1e6
 left.plot(s, unit * (s + 10 * DEPTH / s), "k:", label="s + 10 L / s")
-left.axhline(kept[kept["segments"] == 0]["MB"].mean(), color="grey", linestyle="-.", label="everything kept, yours")  # fmt: skip
+everything = kept[kept["segments"] == 0]["MB"].mean()
+left.axhline(everything, color="grey", linestyle="-.", label="everything kept, yours")
 if prediction:
     left.axvline(prediction, color="black", linestyle="--", label="your prediction")
-overlay(right, of["yours"], of["shipped"], x="segments", y="time", times=True)
-right.plot(of["yours"]["segments"], of["yours"]["work"], "s", color="#009E73", label="multiplications, counted")  # fmt: skip
+overlay(right, yours, theirs, x="segments", y="time", times=True)
+right.plot(yours["segments"], yours["work"], "s", color="C2", label="multiplications, counted")
 right.axhline(4 / 3, color="black", linestyle=":", label="4/3: one more forward pass")
 left.set(xscale="log", xlabel="segments", ylabel="peak of a step, MB")
 right.set(xscale="log", xlabel="segments", ylabel="times what it takes without", ylim=(0.9, 1.8))
@@ -560,15 +572,16 @@ for axes in (left, right):
 plt.show()
 
 # %% [markdown]
-# **What you should see.** The valley is where the formula has it. One segment saves nothing: all of it is there again when the
-# backward pass begins. The multiplications are *below* 4/3 and fall with the number of segments, because PyTorch stops a recomputation
-# as soon as it has what the backward pass asked for, and nobody asks for the output of the last `down` of a segment: with one block a
-# segment the half of the forward pass is saved, and $3.5/3 = 1.17$ remain.
+# **What you should see.** The valley is where the formula has it. One segment saves nothing: all of it is there again
+# when the backward pass begins. The multiplications are *below* 4/3 and fall with the number of segments, because
+# PyTorch stops a recomputation as soon as it has what the backward pass asked for, and nobody asks for the output of
+# the last `down` of a segment: with one block a segment the half of the forward pass is saved, and $3.5/3 = 1.17$
+# remain.
 #
 # ### Exercise 6: Find the fault (by hand, with dropout)
 #
-# Here is checkpointing as a `torch.autograd.Function`, in a dozen lines. Without dropout its gradients are right to the last
-# digit. With dropout the loss is right too, and the gradients are not.
+# Here is checkpointing as a `torch.autograd.Function`, in a dozen lines. Without dropout its gradients are right to the
+# last digit. With dropout the loss is right too, and the gradients are not.
 
 
 # %%
@@ -608,14 +621,15 @@ def gradient_error(recomputed, dropout):
 print({f"dropout {p}": f"{gradient_error(recomputed, p):.2g}" for p in (0.0, 0.1, 0.5)})
 
 # %% [markdown]
-# **What:** repair `Recompute`. **Why:** any state that forward changes must be put back for the second run: the random numbers, and the
-# running averages of batch norm too. `torch.utils.checkpoint` keeps the first (`preserve_rng_state=True`), not the second.
+# **What:** repair `Recompute`. **Why:** any state that forward changes must be put back for the second run: the random
+# numbers, and the running averages of batch norm too. `torch.utils.checkpoint` keeps the first
+# (`preserve_rng_state=True`), not the second.
 #
-# <details><summary>Hint 1</summary>The second run draws new random numbers, and drops other activations than the first. And it draws
-# them from the generator that the rest of the training uses.</details>
+# <details><summary>Hint 1</summary>The second run draws new random numbers, and drops other activations than the first.
+# And it draws them from the generator that the rest of the training uses.</details>
 #
-# <details><summary>Hint 2</summary><code>torch.get_rng_state()</code> in forward; in backward
-# <code>with torch.random.fork_rng(devices=[]):</code> and in it <code>torch.set_rng_state(...)</code>. (On a GPU:
+# <details><summary>Hint 2</summary><code>torch.get_rng_state()</code> in forward; in backward <code>with
+# torch.random.fork_rng(devices=[]):</code> and in it <code>torch.set_rng_state(...)</code>. (On a GPU:
 # <code>torch.cuda.get_rng_state()</code> as well.)</details>
 
 
@@ -647,23 +661,25 @@ print({f"dropout {p}": f"{gradient_error(recomputed, p):.2g}" for p in (0.0, 0.1
 # %% [markdown]
 # ## Take a large batch in small bites
 #
-# A batch that does not fit can go through in **micro-batches**, whose gradients PyTorch adds up in `.grad` by itself. It is lab 3 with
-# the ranks one after another, and has the same formula: with $m_k$ of the $n$ examples in micro-batch $k$
+# A batch that does not fit can go through in **micro-batches**, whose gradients PyTorch adds up in `.grad` by itself.
+# It is lab 3 with the ranks one after another, and has the same formula: with $m_k$ of the $n$ examples in micro-batch
+# $k$
 #
 # $$g = \sum_k \frac{m_k}{n}\, g_k .$$
 #
 # ### Exercise 7: Accumulate
 #
-# **What:** write `accumulate(model, images, labels, micro_batch)`: leave the gradient of the mean cross-entropy of all examples in `.grad`
-# (empty before), with at most `micro_batch` examples in memory at once. The last micro-batch may be smaller. Return the mean loss, a number.
+# **What:** write `accumulate(model, images, labels, micro_batch)`: leave the gradient of the mean cross-entropy of all
+# examples in `.grad` (empty before), with at most `micro_batch` examples in memory at once. The last micro-batch may be
+# smaller. Return the mean loss, a number.
 #
 # **Why:** a batch of 4 million tokens fits on no device. All large models are trained like this.
 #
 # <details><summary>Hint 1</summary><code>images.split(micro_batch)</code>. When are the activations of a micro-batch
 # freed?</details>
 #
-# <details><summary>Hint 2</summary>Multiply each loss by <code>len(y) / len(labels)</code>, and call its backward() before the next
-# micro-batch goes forward.</details>
+# <details><summary>Hint 2</summary>Multiply each loss by <code>len(y) / len(labels)</code>, and call its backward()
+# before the next micro-batch goes forward.</details>
 
 
 # %%
@@ -682,22 +698,24 @@ def accumulate(model, images, labels, micro_batch):
 less_memory.check_accumulate(accumulate)
 
 # %% [markdown]
-# One batch of 500, in micro-batches of 500 to 32. What becomes of the memory and the time? And is the gradient always the same? The second
-# network has batch norm, which takes mean and variance over the examples that it sees *together*.
+# One batch of 500, in micro-batches of 500 to 32. What becomes of the memory and the time? And is the gradient always
+# the same? The second network has batch norm, which takes mean and variance over the examples that it sees *together*.
 
 # %%
 prediction = None  # peak with micro-batches of 32, as a share of that with one batch of 500
 
 
 # %%
-def batch_norm_network():
-    return nn.Sequential(nn.Flatten(), nn.Linear(28 * 28, 64), nn.BatchNorm1d(64), nn.ReLU(), nn.Linear(64, 10))  # fmt: skip
+NORMS = {
+    "layer norm": lambda: ResidualMLP(LAYERS, HIDDEN, 28),
+    "batch norm": lambda: nn.Sequential(nn.Flatten(), nn.Linear(784, 64), nn.BatchNorm1d(64), nn.ReLU(), nn.Linear(64, 10)),
+}  # fmt: skip
 
 
 def gradient_accumulation(micro_batch, repeat):
     x, y = batch(500, 500 * repeat)
     row = {}
-    for name, make in (("layer norm", lambda: ResidualMLP(LAYERS, HIDDEN, 28)), ("batch norm", batch_norm_network)):  # fmt: skip
+    for name, make in NORMS.items():
         torch.manual_seed(repeat)
         model, grads = make(), []
         for run in (len(y), micro_batch):
@@ -723,7 +741,8 @@ for table in (bitten, shipped):
 
 figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4))
 overlay(left, bitten, shipped, x="micro_batch", y="MB")
-left.plot(bites, activation_bytes(np.array(bites), LAYERS, HIDDEN) / 1e6, "k:", label="activations, counted by you")  # fmt: skip
+counted = activation_bytes(np.array(bites), LAYERS, HIDDEN) / 1e6
+left.plot(bites, counted, "k:", label="activations, counted by you")
 if prediction:
     predicted(left, prediction * left.get_lines()[0].get_ydata().max(), x=32)
 overlay(right, bitten, shipped, x="micro_batch", y="ms", times=True)
@@ -735,23 +754,25 @@ differences = ["difference, layer norm", "difference, batch norm"]
 bitten.groupby("micro_batch")[differences].mean().map("{:.1e}".format)
 
 # %% [markdown]
-# **What you should see.** The memory falls with the micro-batch down to what does not depend on it. Small bites waste time, as
-# small batches do (lab 2). With layer norm the gradient differs by rounding alone, though 500 does not divide by 128; with batch norm
-# it is *another gradient*: accumulation is exact only where no operation looks across the examples (lab 3 met the same with ranks).
+# **What you should see.** The memory falls with the micro-batch down to what does not depend on it. Small bites waste
+# time, as small batches do (lab 2). With layer norm the gradient differs by rounding alone, though 500 does not divide
+# by 128; with batch norm it is *another gradient*: accumulation is exact only where no operation looks across the
+# examples (lab 3 met the same with ranks).
 #
 # %% [markdown]
 # ## Choose what pays here
 #
-# All of it together, on two networks. Before you run it: which combination needs the least memory, and which is the fastest *on this machine*?
+# All of it together, on two networks. Before you run it: which combination needs the least memory, and which is the
+# fastest *on this machine*?
 
 # %%
 prediction = None  # the fastest precision here: "float32", "bf16" or "fp16"
 
 # %%
 NETWORKS = {
-    "mlp": size(dict(num_layers=2, hidden_size=32, batch_size=64), *2 * (dict(num_layers=8, hidden_size=128, batch_size=512),)),
-    "conv": size(dict(num_layers=2, hidden_size=4, batch_size=16), *2 * (dict(num_layers=4, hidden_size=16, batch_size=64),)),
-}  # fmt: skip
+    "mlp": dict(num_layers=size(2, 8, 8), hidden_size=128, batch_size=size(64, 512, 512)),
+    "conv": dict(num_layers=size(2, 4, 4), hidden_size=16, batch_size=size(16, 64, 64)),
+}
 
 
 def one_of_all(network, precision, checkpointing, micro_batches, repeat):
@@ -772,26 +793,31 @@ combined.groupby(by, sort=False)[["ms", "MB"]].median().unstack("network").round
 # %%
 figure, both = plt.subplots(1, 2, figsize=(11, 4.4))
 for axes, network in zip(both, NETWORKS, strict=True):
-    for colour, precision in enumerate(one_device.PRECISIONS):
-        for (again, micro), marker in zip(((False, 1), (True, 1), (False, 4), (True, 4)), "osD*", strict=True):  # fmt: skip
-            chosen = shipped.query("network == @network and precision == @precision and checkpointing == @again and micro_batches == @micro")  # fmt: skip
-            label = f"{precision}{', checkpointed' * again}{', 4 micro-batches' * (micro > 1)}"
-            axes.plot(chosen["ms"].median(), chosen["MB"].median(), marker, color=f"C{colour}", markersize=10, label=label)  # fmt: skip
-    axes.set(title=f"{network} (reference)", xscale="log", xlabel="ms a step", ylabel="peak of a step, MB", ylim=(0, None))  # fmt: skip
+    middle = (
+        shipped[shipped["network"] == network].groupby(by[1:], sort=False)[["ms", "MB"]].median()
+    )
+    for (precision, again, micro), point in middle.iterrows():
+        label = f"{precision}{', checkpointed' * again}{', 4 micro-batches' * (micro > 1)}"
+        colour = f"C{list(one_device.PRECISIONS).index(precision)}"
+        axes.plot(*point, "osD*"[2 * (micro > 1) + again], color=colour, markersize=10, label=label)
+    axes.set(xscale="log", xlabel="ms a step", ylabel="peak of a step, MB", ylim=(0, None))
+    axes.set_title(f"{network}, reference")
 handles, labels = both[0].get_legend_handles_labels()
 figure.legend(handles, labels, loc="outside lower center", ncols=3, fontsize=8)
 plt.show()
 
 # %% [markdown]
-# **What you should see.** Checkpointing and micro-batches save memory on both networks, and cost time. bfloat16 halves the
-# activations; whether it saves time is a matter of instructions: where the processor multiplies matrices in bfloat16 it pays, and
-# float16, which hardly any processor has, is many times slower (on a GPU both run on the tensor cores, several times faster than float32;
-# not run here). So the order on a new machine: measure bf16 first, then fill the memory with a larger batch, accumulate when the
-# batch that you *want* does not fit, and checkpoint when a single micro-batch does not.
+# **What you should see.** Checkpointing and micro-batches save memory on both networks, and cost time. bfloat16 halves
+# the activations; whether it saves time is a matter of instructions: where the processor multiplies matrices in
+# bfloat16 it pays, and float16, which hardly any processor has, is many times slower (on a GPU both run on the tensor
+# cores, several times faster than float32; not run here). So the order on a new machine: measure bf16 first, then fill
+# the memory with a larger batch, accumulate when the batch that you *want* does not fit, and checkpoint when a single
+# micro-batch does not.
 #
 # ## Take with you
 #
 # * 16 bytes a parameter with Adam, and the activations with a pencil: you know what fits before you try.
 # * bf16: two characters in the script. fp16: a scale, and unscale before you look at gradients.
 # * The weights that learn stay float32.
-# * Checkpointing gives memory for at most a third more time; accumulation gives memory for nothing until the micro-batch is too small.
+# * Checkpointing gives memory for at most a third more time; accumulation gives memory for nothing until the
+#   micro-batch is too small.

@@ -103,8 +103,8 @@ def train(args, report=print):
 
     def step(images, labels):
         total = 0.0
-        for part in torch.arange(len(labels), device=device).tensor_split(args.accumulate):
-            x, y = enlarged(images[part], args.image_size), labels[part]
+        parts = images.tensor_split(args.accumulate), labels.tensor_split(args.accumulate)
+        for x, y in zip(*parts, strict=True):
             # The forward pass alone: backward, each operation runs in the type it had forward.
             with torch.autocast(device.type, PRECISIONS[args.precision], enabled=low):
                 mean = args.loss_weight * F.cross_entropy(model(x), y)
@@ -118,7 +118,8 @@ def train(args, report=print):
 
     losses, scales, seconds = [], [], []
     for images, labels in islice(forever(batches), args.steps):
-        images, labels = torch.tensor(images, device=device), torch.tensor(labels, device=device)
+        images = enlarged(torch.tensor(images, device=device), args.image_size)
+        labels = torch.tensor(labels, device=device)
         measured = peak(device) if len(losses) == WARM_UP - 1 else nullcontext()
         began = time.perf_counter()
         with measured as most:

@@ -14,13 +14,13 @@ from hvdlab.exercises import NotYet, call, right
 
 def check_activation_bytes(activation_bytes) -> None:
     """Demand 10 hidden numbers an example and block: what autograd keeps for the backward pass."""
-    case = "activation_bytes(batch_size=2, num_layers=3, hidden_size=8)"
-    found = call(activation_bytes, 2, 3, 8)
-    by_hand = 2 * 3 * 10 * 8 * 4
+    case = "activation_bytes(batch_size=7, num_layers=3, hidden_size=8)"
+    found = call(activation_bytes, 7, 3, 8)
+    by_hand = 7 * 3 * 10 * 8 * 4
     for wrong, says in (
         (by_hand / 4, "that is how many numbers; float32 has 4 bytes each."),
         (by_hand / 3, "one block: there are num_layers of them."),
-        (by_hand / 2, "one example: each of the batch has its own activations."),
+        (by_hand / 7, "one example: each of the batch has its own activations."),
         (by_hand * 6 / 10, "6 hidden: the output of `up` counts twice, before and after the gelu."),
         (by_hand * 5 / 10, "5 hidden: `up` needs its input, and gelu its own, of 4 hidden."),
         (by_hand * 9 / 10, "9 hidden: norm and `up` each keep their own input of hidden numbers."),
@@ -30,14 +30,14 @@ def check_activation_bytes(activation_bytes) -> None:
     ):  # fmt: skip
         if found == wrong:
             raise NotYet(f"{case} is {found:g}: {says}")
-    _expect(found, by_hand, case, "3 blocks of 10 * 8 numbers for each of 2 examples")
-    half = call(activation_bytes, 2, 3, 8, 2)
+    _expect(found, by_hand, case, "3 blocks of 10 * 8 numbers for each of 7 examples")
+    half = call(activation_bytes, 7, 3, 8, 2)
     if half != by_hand / 2:
         raise NotYet(
             f"{case} is right; with number_bytes=2 it is {half}, not {by_hand / 2:g}: use the argument "
             "in place of 4."
         )
-    right("1920 bytes for 3 blocks of width 8 and 2 examples, half of that with 2 bytes a number.")
+    right("6720 bytes for 3 blocks of width 8 and 7 examples, half of that with 2 bytes a number.")
 
 
 OVERFLOWS = (0, 0, 1, 0, 0, 0, 0, 1, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 1)

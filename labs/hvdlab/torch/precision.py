@@ -50,7 +50,7 @@ def output_gradients(model: nn.Module, loss: Callable[[], torch.Tensor]) -> torc
     """
     found = []
     hooks = [
-        layer.register_full_backward_hook(lambda _, __, out: found.append(out[0].flatten()))
+        layer.register_forward_hook(lambda _, __, out: out.register_hook(found.append) and None)
         for layer in model.modules()
         if isinstance(layer, nn.Linear)
     ]
@@ -60,4 +60,4 @@ def output_gradients(model: nn.Module, loss: Callable[[], torch.Tensor]) -> torc
         for hook in hooks:
             hook.remove()
         model.zero_grad()
-    return torch.cat([gradient.float() for gradient in found])
+    return torch.cat([gradient.flatten().float() for gradient in found])
