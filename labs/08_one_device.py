@@ -568,12 +568,13 @@ right.axhline(4 / 3, color="black", linestyle=":", label="4/3: one more forward 
 left.set(xscale="log", xlabel="segments", ylabel="peak of a step, MB")
 right.set(xscale="log", xlabel="segments", ylabel="times what it takes without", ylim=(0.9, 1.8))
 for axes in (left, right):
-    axes.set_xticks(cuts[1:], [str(cut) for cut in cuts[1:]], minor=False)
+    axes.set_xticks(cuts[1:], cuts[1:])
+    axes.minorticks_off()
     axes.legend(fontsize=8)
 plt.show()
 
 # %% [markdown]
-# **What you should see.** The valley is where the formula has it. One segment saves nothing: all of it is there again
+# **What you should see.** The valley is where the formula has it, and a constant above it: the gradients on their way through a block. One segment saves nothing: all of it is there again
 # when the backward pass begins. The multiplications are *below* 4/3 and fall with the number of segments, because
 # PyTorch stops a recomputation as soon as it has what the backward pass asked for, and nobody asks for the output of
 # the last `down` of a segment: with one block a segment the half of the forward pass is saved, and $3.5/3 = 1.17$
