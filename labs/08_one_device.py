@@ -123,10 +123,10 @@ axes.legend(fontsize=9)
 plt.show()
 
 # %% [markdown]
-# **What you should see.** The pencil is right within a few percent for large batches, a little too high for small ones:
-# a block's activations are freed as soon as its gradients are there, so the two never exist all at once. Three quarters
-# of what does *not* grow are not the model: they are gradients and Adam. Labs 9 and 10 share exactly these among
-# devices; this one attacks the activations.
+# **What you should see.** The pencil is right within a few percent where one of the two parts is much larger than the
+# other. In between it is too high: the activations of a block are freed as soon as its gradients are there, so the two
+# are never there all at once. Most of what does *not* grow with the batch is not the model: it is gradients and Adam.
+# Labs 9 and 10 share exactly these among devices; this one attacks the activations.
 #
 # ## Use numbers of two bytes
 #
