@@ -427,8 +427,8 @@ draw_clipped(clipped_step)
 # ### Keep the weights in float32
 #
 # Why not everything in two bytes? A step changes a weight by a small part of it. bfloat16 has 8 significant bits, so a
-# weight $w$ only moves when the change is more than about $|w|/512$ (half of the distance to the next number); a
-# smaller one is rounded away, every time. We train twice with Adam at a rate of $10^{-4}$: all in bfloat16, and with
+# weight $w$ only moves when the change is more than $|w|/512$ to $|w|/256$ (half of the distance to the next number);
+# a smaller one is rounded away, every time. We train twice with Adam at a rate of $10^{-4}$: all in bfloat16, and with
 # autocast, whose weights are float32. What share of the weights does a step move?
 
 # %%
@@ -687,7 +687,7 @@ print({f"dropout {p}": f"{gradient_error(recomputed, p):.2g}" for p in (0.0, 0.1
 # examples in `.grad` (empty before), with at most `micro_batch` examples in memory at once. The last micro-batch may be
 # smaller. Return the mean loss, a number.
 #
-# **Why:** a batch of 4 million tokens fits on no device. All large models are trained like this.
+# **Why:** the batch that you want (lab 5) and the batch that fits are two numbers.
 #
 # <details><summary>Hint 1</summary><code>images.split(micro_batch)</code>. When are the activations of a micro-batch
 # freed?</details>
@@ -773,7 +773,6 @@ bitten.groupby("micro_batch")[differences].mean().map("{:.1e}".format)
 # by 128; with batch norm it is *another gradient*: accumulation is exact only where no operation looks across the
 # examples (lab 3 met the same with ranks).
 #
-# %% [markdown]
 # ## Choose what pays here
 #
 # All of it together, on two networks. Before you run it: which combination needs the least memory, and which is the
@@ -807,9 +806,8 @@ combined.groupby(by, sort=False)[["ms", "MB"]].median().unstack("network").round
 # %%
 figure, both = plt.subplots(1, 2, figsize=(11, 4.4))
 for axes, network in zip(both, NETWORKS, strict=True):
-    middle = (
-        shipped[shipped["network"] == network].groupby(by[1:], sort=False)[["ms", "MB"]].median()
-    )
+    chosen = shipped[shipped["network"] == network]
+    middle = chosen.groupby(by[1:], sort=False)[["ms", "MB"]].median()
     for (precision, again, micro), point in middle.iterrows():
         label = f"{precision}{', checkpointed' * again}{', 4 micro-batches' * (micro > 1)}"
         colour = f"C{list(one_device.PRECISIONS).index(precision)}"
@@ -831,7 +829,7 @@ plt.show()
 # ## Take with you
 #
 # * 16 bytes a parameter with Adam, and the activations with a pencil: you know what fits before you try.
-# * bf16: two characters in the script. fp16: a scale, and unscale before you look at gradients.
+# * bf16 needs an autocast and nothing else. fp16 needs a scale, and unscaling before you look at gradients.
 # * The weights that learn stay float32.
 # * Checkpointing gives memory for at most a third more time; accumulation gives memory for nothing until the
 #   micro-batch is too small.
