@@ -470,10 +470,11 @@ for axes in (left, right):
 plt.show()
 
 # %% [markdown]
-# **What you should see.** Nearly all float32 weights move in each step. Of the bfloat16 ones only those do that are
-# small enough, or whose change is large enough; the others stand still, and the loss falls more slowly. The copies in
-# two bytes are for the matrix products; **the weights that learn are float32**. That is why mixed precision saves
-# *activations*, and no memory for parameters: the bytes a parameter are 4 + 4 + 8 as before.
+# **What you should see.** Nearly all float32 weights move in each step. Of the bfloat16 ones only those do whose change is
+# large enough for them; the others stand still, and the loss falls more slowly. (With float16 weights GradScaler
+# refuses to begin: "Attempting to unscale FP16 gradients".) The copies in two bytes are for the matrix products; **the
+# weights that learn are float32**. That is why mixed precision saves *activations*, and no memory for parameters: the
+# bytes a parameter are 4 + 4 + 8 as before.
 #
 # ## Compute again instead of keeping
 #
@@ -819,12 +820,12 @@ figure.legend(handles, labels, loc="outside lower center", ncols=3, fontsize=8)
 plt.show()
 
 # %% [markdown]
-# **What you should see.** Checkpointing and micro-batches save memory on both networks, and cost time. bfloat16 halves
-# the activations; whether it saves time is a matter of instructions: where the processor multiplies matrices in
-# bfloat16 it pays, and float16, which hardly any processor has, is many times slower (on a GPU both run on the tensor
-# cores, several times faster than float32; not run here). So the order on a new machine: measure bf16 first, then fill
-# the memory with a larger batch, accumulate when the batch that you *want* does not fit, and checkpoint when a single
-# micro-batch does not.
+# **What you should see.** Checkpointing and micro-batches save memory on both networks. bfloat16 halves the activations,
+# and adds a copy of the weights in two bytes for the time of the step: where the other two have made the activations
+# small, it saves nothing more. Whether it saves *time* is a matter of instructions, so look at your table; float16,
+# in which hardly any processor multiplies matrices, is many times slower. (A GPU has tensor cores for both; not run
+# here.) The order on a new machine: measure bf16 first, then fill the memory with a larger batch, accumulate when the
+# batch that you *want* does not fit, and checkpoint when a single micro-batch does not.
 #
 # ## Take with you
 #
