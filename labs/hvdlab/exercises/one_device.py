@@ -1,0 +1,213 @@
+"""Checks of lab 8: bytes of activations, loss scaling. What needs less memory is in `less_memory`.
+
+Each compares with plain float32 training of a network small enough to be exact about.
+"""
+
+import copy
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from hvdlab.exercises import NotYet, call, right
+
+
+def check_activation_bytes(activation_bytes) -> None:
+    """Demand 10 hidden numbers an example and block: what autograd keeps for the backward pass."""
+    case = "activation_bytes(batch_size=7, num_layers=3, hidden_size=8)"
+    found = call(activation_bytes, 7, 3, 8)
+    by_hand = 7 * 3 * 10 * 8 * 4
+    for wrong, says in (
+        (by_hand / 4, "that is how many numbers; float32 has 4 bytes each."),
+        (by_hand / 3, "one block: there are num_layers of them."),
+        (by_hand / 7, "one example: each of the batch has its own activations."),
+        (by_hand * 6 / 10, "6 hidden: the output of `up` counts twice, before and after the gelu."),
+        (by_hand * 5 / 10, "5 hidden: `up` needs its input, and gelu its own, of 4 hidden."),
+        (by_hand * 9 / 10, "9 hidden: norm and `up` each keep their own input of hidden numbers."),
+        (by_hand * 11 / 10, "11 hidden: nobody needs the output of `down` to go backward through +, "
+                            "and as the input of the next block it is counted there."),
+        (by_hand * 14 / 10, "14 hidden: nobody needs three arrays of 4 hidden, nor the output of `down`."),
+    ):  # fmt: skip
+        if found == wrong:
+            raise NotYet(f"{case} is {found:g}: {says}")
+    _expect(found, by_hand, case, "3 blocks of 10 * 8 numbers for each of 7 examples")
+    half = call(activation_bytes, 7, 3, 8, 2)
+    if half != by_hand / 2:
+        raise NotYet(
+            f"{case} is right; with number_bytes=2 it is {half}, not {by_hand / 2:g}: use the argument "
+            "in place of 4."
+        )
+    right("6720 bytes for 3 blocks of width 8 and 7 examples, half of that with 2 bytes a number.")
+
+
+OVERFLOWS = (0, 0, 1, 0, 0, 0, 0, 1, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 1)
+INTERVAL = 3  # good steps after which the scale doubles
+
+
+def check_next_scale(next_scale) -> None:
+    """Demand the sequence of scales of torch.amp.GradScaler over 20 steps, five with an overflow."""
+    wanted = _scales_of_torch()
+    scale, good_steps, found = 1024.0, 0, []
+    for overflow in OVERFLOWS:
+        answer = call(next_scale, scale, good_steps, bool(overflow), INTERVAL)
+        if not (isinstance(answer, tuple) and len(answer) == 2):
+            raise NotYet(f"next_scale shall return (scale, good_steps). Received: {answer!r}")
+        scale, good_steps = answer
+        found.append(float(scale))
+    if found == wanted:
+        right(f"the {len(wanted)} scales of torch.amp.GradScaler, from {min(wanted):g} to 1024.")
+        return
+    step = next(i for i in range(len(wanted)) if found[i] != wanted[i])
+    before = 1024.0 if step == 0 else wanted[step - 1]
+    good = 0
+    while good < step and not OVERFLOWS[step - 1 - good]:
+        good += 1
+    happened = "overflowed" if OVERFLOWS[step] else f"was good, as were the {good} before it"
+    why = "It halves at an overflow, doubles after `interval` good steps in a row, and else stays."
+    if not OVERFLOWS[step] and found[step] > wanted[step]:
+        why = "Is good_steps back to 0 after an overflow, and after the scale has doubled?"
+    raise NotYet(
+        f"with an interval of {INTERVAL}, step {step + 1} {happened}: from {before:g} GradScaler goes to "
+        f"{wanted[step]:g}, yours to {found[step]:g}. {why}"
+    )
+
+
+def _scales_of_torch():
+    weight = nn.Parameter(torch.ones(1))
+    optimizer = torch.optim.SGD([weight], 0.1)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=INTERVAL)
+    scales = []
+    for overflow in OVERFLOWS:
+        loss = (weight * (float("inf") if overflow else 1.0)).sum()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+        scales.append(scaler.get_scale())
+    return scales
+
+
+def check_scaled_step(scaled_step) -> None:
+    """Demand the step of unscaled training to the last digit, none on inf or nan, and what was asked."""
+
+    def after(scale, factor):
+        """Two steps of momentum by the learner; the second has gradients `factor` times as large."""
+        weight = nn.Parameter(torch.tensor([1.0, -2.0]))
+        optimizer = torch.optim.SGD([weight], 0.125, momentum=0.5)
+        says = []
+        for times in (1.0, factor):
+            loss = (weight * torch.tensor([4.0, 8.0])).sum() * times
+            says.append(call(scaled_step, loss, optimizer, scale))
+        return weight.detach(), says, weight.grad, optimizer.state[weight].get("momentum_buffer")
+
+    moved, says, left, _ = after(1024.0, 1.0)
+    if any(answer is None for answer in says):
+        raise NotYet("scaled_step returns None: return whether the step overflowed, True or False.")
+    once = torch.tensor([0.5, -3.0])  # by hand: w - 0.125 g
+    twice = once - 0.125 * 1.5 * torch.tensor([4.0, 8.0])
+    if torch.equal(moved, torch.tensor([1.0, -2.0])):
+        raise NotYet("the weights do not move: when no gradient overflows, call optimizer.step().")
+    if (moved - twice).abs().max() > 100:
+        raise NotYet(
+            f"two steps from (1, -2) with a scale of 1024 lead to {moved.tolist()}, without scaling to "
+            f"{twice.tolist()}: divide the gradients by the scale before optimizer.step()."
+        )
+    if left is not None and left.abs().sum() > 0:
+        raise NotYet(
+            "after the step the gradients are still there, and the next backward adds to them: end "
+            "with optimizer.zero_grad()."
+        )
+    if not torch.equal(moved, twice):
+        raise NotYet(
+            f"two steps from (1, -2) with a scale of 1024 lead to {moved.tolist()}, without scaling to "
+            f"{twice.tolist()}. A scale that is a power of two changes no digit."
+        )
+    if any(says):
+        raise NotYet(
+            f"no gradient was infinite, but scaled_step says {says}: False for both steps."
+        )
+    for scale, factor, what in ((2.0**120, 1e3, "inf"), (1024.0, float("nan"), "nan")):
+        moved, says, left, velocity = after(scale, factor)
+        if not torch.equal(moved, once) or not torch.equal(velocity, torch.tensor([4.0, 8.0])):
+            raise NotYet(
+                f"a step with a gradient of {what} shall change neither weights nor momentum; they are "
+                f"{moved.tolist()} and {velocity.tolist()}. Look at torch.isfinite(p.grad).all() first."
+            )
+        if says != [False, True]:
+            raise NotYet(
+                f"the second of two steps has a gradient of {what}: return False, then True, not {says}."
+            )
+        if left is not None and left.abs().sum() != 0:
+            raise NotYet(
+                f"a skipped step leaves its {what} in the gradients: zero_grad() there too."
+            )
+    right("two steps equal to the unscaled ones to the last digit, and none with inf or nan.")
+
+
+def check_clipped_step(clipped_step) -> None:
+    """Demand a step along the gradient clipped in its own units, whatever the loss scale."""
+    model, images, labels = small()
+    for max_norm, scale in ((0.01, 1024.0), (100.0, 1024.0), (0.01, 1.0)):
+        expected, gradient = _clipped(model, images, labels, max_norm)
+        moved = _try_clipped(clipped_step, model, images, labels, max_norm, scale)
+        case = f"max_norm={max_norm:g}, a gradient of norm {gradient:.2g} and a scale of {scale:g}"
+        length, wanted = float(moved.norm()), float(expected.norm())
+        if float((moved - expected).norm()) < 0.05 * wanted:  # autocast rounds
+            continue
+        if length < wanted / 10:
+            raise NotYet(
+                f"with {case} the weights move by {length:.3g} and should by {wanted:.3g}: "
+                f"{wanted / max(length, 1e-30):.3g} times too little. clip_grad_norm_ compares max_norm with "
+                "gradients that are still multiplied by the scale, and step() divides by it afterwards."
+            )
+        says = "are they clipped?" if length > wanted else "are they divided by the scale twice?"
+        raise NotYet(f"with {case} the weights move by {length:.3g}, expected {wanted:.3g}: {says}")
+    moved = _try_clipped(clipped_step, model, images * float("inf"), labels, 0.01, 1024.0)
+    if moved.isnan().any() or moved.abs().sum() > 0:
+        raise NotYet(
+            "a step with gradients of nan changes the weights: let scaler.step(optimizer) decide."
+        )
+    right("the clipped step of float32 training, at scales of 1 and 1024, and no step with nan.")
+
+
+def _clipped(model, images, labels, max_norm):
+    model = copy.deepcopy(model)
+    before = flat(model)
+    F.cross_entropy(model(images), labels).backward()
+    norm = nn.utils.clip_grad_norm_(model.parameters(), max_norm)
+    torch.optim.SGD(model.parameters(), 0.5).step()
+    return flat(model) - before, float(norm)
+
+
+def _try_clipped(clipped_step, model, images, labels, max_norm, scale):
+    model = copy.deepcopy(model)
+    before = flat(model)
+    optimizer = torch.optim.SGD(model.parameters(), 0.5)
+    scaler = torch.amp.GradScaler("cpu", init_scale=scale)
+    call(clipped_step, model, images, labels, optimizer, scaler, max_norm)
+    return flat(model) - before
+
+
+def small():
+    """A network, 10 examples and their labels: the same ones at each call."""
+    generator = torch.Generator().manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(torch.randn(parameter.shape, generator=generator) / 2)
+    return (
+        model,
+        torch.randn(10, 6, generator=generator),
+        torch.randint(3, (10,), generator=generator),
+    )
+
+
+def flat(model):
+    return torch.cat([p.detach().flatten().clone() for p in model.parameters()])
+
+
+def _expect(found, wanted, case, how):
+    if found is None:
+        raise NotYet(f"{case} returned None: is `return` missing?")
+    if found != wanted:
+        raise NotYet(f"{case} is {found}; by hand: {how}, {wanted} bytes.")

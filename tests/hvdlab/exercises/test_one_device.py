@@ -1,0 +1,222 @@
+"""The checks of lab 8: the right answer passes, and each typical mistake is called by its name."""
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="needs PyTorch: run `make setup`")
+
+from torch import nn  # noqa: E402
+from torch.nn import functional as F  # noqa: E402
+from torch.utils.checkpoint import checkpoint, checkpoint_sequential  # noqa: E402
+
+from hvdlab.exercises import NotYet, less_memory  # noqa: E402
+from hvdlab.exercises import one_device as exercises  # noqa: E402
+
+
+def activation_bytes(batch, layers, hidden, number_bytes=4):
+    return 10 * batch * layers * hidden * number_bytes
+
+
+def next_scale(scale, good, overflow, interval):
+    if overflow:
+        return scale / 2, 0
+    return (scale * 2, 0) if good + 1 == interval else (scale, good + 1)
+
+
+def scaled_step(
+    loss, optimizer, scale, unscale=True, look=torch.isfinite, skip=True, empty=True, always=None
+):
+    (loss * scale).backward()
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    for p in parameters:
+        p.grad /= scale if unscale else 1
+    overflow = not all(look(p.grad).all() for p in parameters)
+    if not (overflow and skip):
+        optimizer.step()
+    if empty is True or (empty == "good" and not overflow):
+        optimizer.zero_grad()
+    return overflow if always is None else always
+
+
+def clipped_step(
+    model, images, labels, optimizer, scaler, max_norm, unscale=1, clip=True, by_hand=False
+):
+    loss = F.cross_entropy(model(images), labels)
+    scaler.scale(loss).backward()
+    if unscale:
+        scaler.unscale_(optimizer)
+    if by_hand:
+        for p in model.parameters():
+            p.grad /= scaler.get_scale()
+    if clip:
+        nn.utils.clip_grad_norm_(model.parameters(), max_norm)
+    if clip == "always":
+        optimizer.step()
+    else:
+        scaler.step(optimizer)
+    scaler.update()
+    optimizer.zero_grad()
+
+
+def run_in_segments(blocks, x, segments, split=torch.tensor_split, under=checkpoint):
+    for part in split(torch.arange(len(blocks)), segments):
+        x = under(nn.Sequential(*(blocks[i] for i in part)), x, use_reentrant=False)
+    return x
+
+
+def long_last(numbers, segments):
+    sizes = [len(numbers) // segments] * (segments - 1)
+    return torch.split(numbers, [*sizes, len(numbers) - sum(sizes)])
+
+
+class Recompute(torch.autograd.Function):
+    fork, keep = True, True
+
+    @classmethod
+    def forward(cls, ctx, block, x):
+        ctx.block, ctx.state = block, torch.get_rng_state()
+        ctx.save_for_backward(x)
+        return block(x)
+
+    @classmethod
+    def backward(cls, ctx, gradient):
+        x = ctx.saved_tensors[0].detach().requires_grad_()
+        with torch.enable_grad(), torch.random.fork_rng(devices=[], enabled=cls.fork):
+            if cls.keep:
+                torch.set_rng_state(ctx.state)
+            y = ctx.block(x)
+        y.backward(gradient)
+        return None, x.grad
+
+
+class KeepsNoState(Recompute):
+    keep = False
+
+
+class Disturbs(Recompute):
+    fork = False
+
+
+def recomputed(block, x):
+    return Recompute.apply(block, x)
+
+
+def accumulate(
+    model, images, labels, micro, share=lambda m, n, k: m / n, between=False, whole=False
+):
+    total, losses = 0.0, []
+    for x, y in zip(images.split(micro), labels.split(micro), strict=True):
+        if between:
+            model.zero_grad()
+        losses.append(F.cross_entropy(model(x), y) * share(len(y), len(labels), 3))
+        if not whole:
+            losses[-1].backward()
+        total += losses[-1].item()
+    if whole:
+        sum(losses).backward()
+    return total
+
+
+def stub(*arguments):
+    raise NotImplementedError("Lab 8, exercise 1: write it")
+
+
+RIGHT = {
+    exercises.check_activation_bytes: activation_bytes,
+    exercises.check_next_scale: next_scale,
+    exercises.check_scaled_step: scaled_step,
+    exercises.check_clipped_step: clipped_step,
+    less_memory.check_run_in_segments: run_in_segments,
+    less_memory.check_recomputed: recomputed,
+    less_memory.check_accumulate: accumulate,
+}
+
+
+@pytest.mark.parametrize("check", RIGHT, ids=lambda check: check.__name__)
+def test_the_right_answer_is_right(check, capsys):
+    check(RIGHT[check])
+    assert capsys.readouterr().out.startswith("Right: ")
+    with pytest.raises(NotImplementedError):
+        check(stub)
+    with pytest.raises(NotYet, match="raises ZeroDivisionError: division by zero, in"):
+        check(lambda *arguments: 1 / 0)
+
+
+def arrays(numbers):
+    return lambda b, n, h, bytes=4: numbers * b * n * h * bytes
+
+
+def but(function, **options):
+    return lambda *arguments: function(*arguments, **options)
+
+
+SEGMENTS = "check_run_in_segments"
+MISTAKES = [
+    ("check_activation_bytes", arrays(10 / 4), "how many numbers"),
+    ("check_activation_bytes", lambda b, n, h, bytes=4: 10 * b * h * bytes, "one block"),
+    ("check_activation_bytes", lambda b, n, h, bytes=4: 10 * n * h * bytes, "one example"),
+    ("check_activation_bytes", arrays(6), "before and after the gelu"),
+    ("check_activation_bytes", arrays(5), "gelu its own"),
+    ("check_activation_bytes", arrays(9), "keep their own input"),
+    ("check_activation_bytes", arrays(11), "output of `down`"),
+    ("check_activation_bytes", arrays(14), "three arrays of 4 hidden"),
+    ("check_activation_bytes", arrays(7), "by hand: 3 blocks"),
+    ("check_activation_bytes", lambda b, n, h, bytes=4: 40 * b * n * h, "use the argument"),
+    ("check_activation_bytes", lambda *arguments: None, "is `return` missing"),
+    ("check_next_scale", lambda s, g, o, i: s, r"shall return \(scale, good_steps\)"),
+    ("check_next_scale", lambda s, g, o, i: (s / 2, g) if o else next_scale(s, g, o, i), "back to 0"),
+    ("check_next_scale", lambda s, g, o, i: next_scale(s, min(g, i - 1), o, i)[:1] + (g + 1,), "back to 0"),
+    ("check_next_scale", lambda s, g, o, i: next_scale(s, g, o, i + 1), "yours to 512"),
+    ("check_next_scale", lambda s, g, o, i: (s, g + 1), "3 overflowed: from 1024 .* to 512, yours to 1024"),
+    ("check_scaled_step", but(scaled_step, unscale=False), "divide the gradients by the scale"),
+    ("check_scaled_step", lambda *a: (scaled_step(*a), None)[1], "True or False"),
+    ("check_scaled_step", lambda *a: False, "do not move"),
+    ("check_scaled_step", but(scaled_step, empty=False), "gradients are still there"),
+    ("check_scaled_step", but(scaled_step, empty="good"), "leaves its inf in the gradients"),
+    ("check_scaled_step", but(scaled_step, skip=False), "gradient of inf shall change neither"),
+    ("check_scaled_step", but(scaled_step, look=lambda g: ~torch.isinf(g)), "of nan shall change neither"),
+    ("check_scaled_step", but(scaled_step, always=False), "False, then True"),
+    ("check_scaled_step", but(scaled_step, always=True), "False for both steps"),
+    ("check_scaled_step", lambda loss, o, s: scaled_step(loss * 1.01, o, s), "changes no digit"),
+    ("check_clipped_step", but(clipped_step, unscale=0), "still multiplied by the scale"),
+    ("check_clipped_step", but(clipped_step, clip=False), "are they clipped"),
+    ("check_clipped_step", but(clipped_step, unscale=0, by_hand=True), "times too little"),
+    ("check_clipped_step", but(clipped_step, clip="always"), r"let scaler.step\(optimizer\) decide"),
+    (SEGMENTS, lambda blocks, x, s: nn.Sequential(*blocks)(x), "no block ran again"),
+    (SEGMENTS, lambda b, x, s: checkpoint_sequential(b, s, x, use_reentrant=False), "did not run again"),
+    (SEGMENTS, lambda blocks, x, s: run_in_segments(blocks, x, len(blocks)), "8 segments were recomputed"),
+    (SEGMENTS, but(run_in_segments, split=long_last), r"segments have"),
+    (SEGMENTS, lambda blocks, x, s: run_in_segments(blocks[::-1], x, s), "in the order"),
+    (SEGMENTS, lambda blocks, x, s: run_in_segments(blocks, x.detach(), s), "gradients are missing"),
+    (SEGMENTS, lambda blocks, x, s: 2 * run_in_segments(blocks, x, s), "gradients differ"),
+    (SEGMENTS, lambda blocks, x, s: None, "return the output of the last block"),
+    ("check_recomputed", lambda block, x: KeepsNoState.apply(block, x), "keep the generator's state"),
+    ("check_recomputed", lambda block, x: Disturbs.apply(block, x), "fork_rng"),
+    ("check_recomputed", lambda block, x: block(x), "ran 1 times"),
+    ("check_recomputed", lambda block, x: block.eval()(x), "output differs|ran 1 times"),
+    ("check_recomputed", lambda block, x: None, "return the block's output"),
+    ("check_accumulate", but(accumulate, share=lambda m, n, k: 1), "sum of three means"),
+    ("check_accumulate", but(accumulate, share=lambda m, n, k: 1 / k), "not 1/3"),
+    ("check_accumulate", but(accumulate, share=lambda m, n, k: m), "sum over the examples"),
+    ("check_accumulate", but(accumulate, between=True), "only the last micro-batch"),
+    ("check_accumulate", but(accumulate, between=True, share=lambda m, n, k: 1), "only the last micro-batch"),
+    ("check_accumulate", but(accumulate, whole=True), "before the next one goes forward"),
+    ("check_accumulate", lambda m, x, y, k: accumulate(m, x, y, 10), r"the model saw \[10\]"),
+    ("check_accumulate", lambda m, x, y, k: accumulate(m, x[:8], y[:8], k), r"the model saw \[4, 4\]"),
+    ("check_accumulate", lambda *a: accumulate(*a) and None, "not None"),
+    ("check_accumulate", lambda *a: 2 * accumulate(*a), "return the mean loss"),
+    ("check_accumulate", lambda m, x, y, k: [m(a) for a in x.split(k)], "no backward pass"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("check", "wrong", "says"), MISTAKES)
+def test_a_mistake_is_named(check, wrong, says):
+    module = exercises if hasattr(exercises, check) else less_memory
+    with pytest.raises(NotYet, match=says):
+        getattr(module, check)(wrong)
+
+
+def test_the_checks_leave_no_hooks_and_no_autocast_behind():
+    less_memory.check_accumulate(accumulate)
+    less_memory.check_run_in_segments(run_in_segments)
+    exercises.check_clipped_step(clipped_step)
+    assert not torch.is_autocast_enabled("cpu")
