@@ -17,7 +17,6 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 from torch.profiler import ProfilerActivity, profile
 
-
 os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the profiler says when it starts and stops
 
 
