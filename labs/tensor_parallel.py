@@ -1,0 +1,369 @@
+"""Train a network whose layers are split among the ranks, by hand and by two engines.
+
+    python labs/tensor_parallel.py --modes serial
+    mpirun -np 4 python labs/tensor_parallel.py --modes by-hand dtensor sequence grid axonn
+    torchrun --nproc-per-node 4 labs/tensor_parallel.py --modes dtensor --hidden-size 1024
+    srun -n 4 python labs/tensor_parallel.py --modes grid --columns 2
+
+    by-hand    Megatron-LM: up split by its outputs, down by its inputs (Shoeybi et al. 2019)
+    dtensor    the same, by torch.distributed.tensor.parallel
+    sequence   and what is between the blocks is split by examples (Korthikanti et al. 2022)
+    grid       2-D: every matrix split by outputs and by inputs, over rows x columns of ranks
+    axonn      the same by AxoNN (Singh et al. 2023); --depth splits the batch and the weights once more
+
+Lab 10 builds it. It runs on CPUs (gloo) and GPUs (nccl). All ranks read the same batch. The ranks get
+the weights of one whole network, and --compare trains that one too: to compare, and only for that.
+"""
+
+import argparse
+import copy
+import json
+import os
+import statistics
+import sys
+import time
+from contextlib import nullcontext
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    RowwiseParallel,
+    SequenceParallel,
+    parallelize_module,
+)
+from torch.nn import functional as F
+
+from hvdlab.data import load_fashion_mnist
+from hvdlab.torch.axonn_on_cpu import axonn_on_cpu
+from hvdlab.torch.memory import held
+from hvdlab.torch.networks import ResidualMLP
+from hvdlab.torch.process_group import rendezvous
+from hvdlab.wire import bytes_sent
+
+MODES = "serial", "by-hand", "dtensor", "sequence", "grid", "axonn"
+CUDA = torch.cuda.is_available()
+
+
+def parse_args():
+    parser = argparse.ArgumentParser(formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+    parser.add_argument("--modes", nargs="+", choices=MODES, default=["by-hand"], metavar="MODE",
+                        help=", ".join(MODES))  # fmt: skip
+    parser.add_argument("--columns", type=int, default=2, help="of the grid; grid and axonn only")
+    parser.add_argument("--depth", type=int, default=1, help="axonn only: third way to split")
+    parser.add_argument("--num-layers", type=int, default=4, help="blocks")
+    parser.add_argument("--hidden-size", type=int, default=256)
+    parser.add_argument("--batch-size", type=int, default=64, help="examples in a step, of all ranks")
+    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--lr", type=float, default=0.05)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--compare", action="store_true", help="with the same training on one rank")
+    parser.add_argument("--save", type=Path, help="JSON file for what was measured, a dict a mode")
+    return parser.parse_args()
+
+
+# --- two collectives, each with its backward pass ---------------------------------------------------
+
+
+class Copy(torch.autograd.Function):
+    """Megatron's f. All ranks have the same x and use it for a part of the work."""
+
+    @staticmethod
+    def forward(ctx, x, group):
+        ctx.group = group
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx, gradient):  # each part of the work has its share of the gradient
+        gradient = gradient.contiguous()
+        dist.all_reduce(gradient, group=ctx.group)
+        return gradient, None
+
+
+class Reduce(torch.autograd.Function):
+    """Megatron's g. Each rank has a part of a sum, and all go on with the whole."""
+
+    @staticmethod
+    def forward(ctx, x, group):
+        x = x.contiguous()
+        dist.all_reduce(x, group=group)
+        return x
+
+    @staticmethod
+    def backward(ctx, gradient):  # of a sum: the same for each summand
+        return gradient, None
+
+
+def part(tensor, dim, group):
+    """This rank's part; None as a group: nobody to share with."""
+    if group is None:
+        return tensor.detach().clone()
+    chunks = tensor.detach().chunk(dist.get_world_size(group), dim)
+    return chunks[dist.get_rank(group)].clone(memory_format=torch.contiguous_format)
+
+
+def gather(tensor, dim, group):
+    """The whole, from the parts of all ranks of a group."""
+    if group is None:
+        return tensor
+    parts = [torch.empty_like(tensor) for _ in range(dist.get_world_size(group))]
+    dist.all_gather(parts, tensor.contiguous(), group=group)
+    return torch.cat(parts, dim)
+
+
+# --- the layers of a grid of ranks; Megatron's is the grid of one column ------------------------------
+
+
+class SplitLinear(nn.Module):
+    """y = x W^T + b: the inputs are split over one group of ranks, the outputs over another."""
+
+    def __init__(self, linear, inner_group, outer_group):
+        super().__init__()
+        self.inner_group, self.outer_group = inner_group, outer_group
+        self.weight = nn.Parameter(part(part(linear.weight, 0, outer_group), 1, inner_group))
+        self.bias = nn.Parameter(part(linear.bias, 0, outer_group))
+
+    def forward(self, x):
+        if self.outer_group:
+            x = Copy.apply(x, self.outer_group)
+        y = F.linear(x, self.weight)
+        if self.inner_group:
+            y = Reduce.apply(y, self.inner_group)
+        return y + self.bias  # after the sum: it must be added once
+
+
+class SplitNorm(nn.Module):
+    """Layer normalisation of features that are split: only the two sums travel."""
+
+    def __init__(self, norm, group):
+        super().__init__()
+        self.outer_group, self.width, self.eps = group, len(norm.weight), norm.eps
+        self.weight = nn.Parameter(part(norm.weight, 0, group))
+        self.bias = nn.Parameter(part(norm.bias, 0, group))
+
+    def mean(self, x):
+        """Over all features. Every rank needs the sum, and the gradient comes from every rank."""
+        total = Copy.apply(Reduce.apply(x.sum(-1, keepdim=True), self.outer_group), self.outer_group)
+        return total / self.width
+
+    def forward(self, x):
+        x = x - self.mean(x)
+        return x * torch.rsqrt(self.mean(x**2) + self.eps) * self.weight + self.bias
+
+
+def split_over_grid(network, rows, columns, linear=SplitLinear):
+    """Split each block's up (outputs over the rows, inputs over the columns) and down (the reverse).
+
+    Between the blocks the features are split over the columns. In a grid of one column they are whole, as
+    are the norms, the stem and the head.
+    """
+    network, columns = copy.deepcopy(network), columns if dist.get_world_size(columns) > 1 else None
+    for block in network.blocks:
+        block.up = linear(block.up, inner_group=columns, outer_group=rows)
+        block.down = linear(block.down, inner_group=rows, outer_group=columns)
+    if columns:
+        network.stem = SplitLinear(network.stem, inner_group=None, outer_group=columns)
+        network.head = SplitLinear(network.head, inner_group=columns, outer_group=None)
+        for owner in (network, *network.blocks):
+            owner.norm = SplitNorm(owner.norm, columns)
+    return network
+
+
+# --- the same by engines ------------------------------------------------------------------------------
+
+
+def split_with_dtensor(network, mesh, sequence):
+    """PyTorch's: a plan says which module is split how."""
+    network, plan = copy.deepcopy(network), {}
+    between = Shard(0) if sequence else Replicate()  # x between the blocks: its examples, or whole
+    for number in range(len(network.blocks)):
+        plan[f"blocks.{number}.up"] = ColwiseParallel(input_layouts=between)
+        plan[f"blocks.{number}.down"] = RowwiseParallel(output_layouts=between)
+        if sequence:
+            plan[f"blocks.{number}.norm"] = SequenceParallel(sequence_dim=0)
+    if sequence:
+        plan["stem"] = RowwiseParallel(input_layouts=Replicate(), output_layouts=between)
+        plan["norm"] = SequenceParallel(sequence_dim=0)
+        plan["head"] = ColwiseParallel(input_layouts=between, output_layouts=Replicate())
+    return parallelize_module(network, mesh, plan)
+
+
+def axonn_linear(linear, inner_group, outer_group):
+    """AxoNN's layer with the weights of a plain one. `transpose`: rows and columns change their roles."""
+    from axonn import axonn
+    from axonn.intra_layer import Linear
+
+    turned = outer_group is not axonn.comm_handle.outer_intra_layer_parallel_group
+    split = Linear(linear.in_features, linear.out_features, transpose=turned, expert_mode=True)
+    split.load_state_dict(linear.state_dict())
+    return split
+
+
+def split(network, mode, args, device):
+    """The network as this rank holds it, and which part of each batch it takes: (part, of how many)."""
+    ranks = dist.get_world_size()
+    if mode == "serial":
+        return copy.deepcopy(network), None
+    if mode in ("dtensor", "sequence"):
+        mesh = init_device_mesh(device.type, (ranks,))
+        return split_with_dtensor(network, mesh, mode == "sequence"), None
+    if mode == "axonn":
+        from axonn import axonn
+
+        rows = ranks // args.columns // args.depth
+        axonn.init(
+            G_intra_r=rows, G_intra_c=args.columns, G_intra_d=args.depth, gpus_per_node=ranks
+        )
+        groups = axonn.comm_handle
+        rows, columns = (
+            groups.outer_intra_layer_parallel_group,
+            groups.inner_intra_layer_parallel_group,
+        )
+        depth = groups.depth_intra_layer_parallel_group
+        return split_over_grid(network, rows, columns, axonn_linear), depth
+    columns = args.columns if mode == "grid" else 1
+    mesh = init_device_mesh(
+        device.type, (ranks // columns, columns), mesh_dim_names=("rows", "columns")
+    )
+    return split_over_grid(network, mesh.get_group("rows"), mesh.get_group("columns")), None
+
+
+def sum_over_depth(network, depth):
+    """The gradients of what AxoNN's third dimension does not split: each has a part of the examples.
+
+    AxoNN has `sync_gradients` for it. In 0.2.0 and expert mode that one leaves out the biases of its
+    layers (it asks for `needs_gradient_sync`, and they have `needs_depth_parallel_gradient_sync`).
+    """
+    for parameter in network.parameters():
+        if getattr(parameter, "needs_depth_parallel_gradient_sync", True):
+            dist.all_reduce(parameter.grad, group=depth)
+        parameter.grad /= dist.get_world_size(depth)
+
+
+def train(network, batches, args, depth=None):
+    """Train on the batches; return the loss, the bytes sent and the seconds of each step."""
+    # foreach=False: one list of plain tensors and DTensors is refused.
+    optimizer = torch.optim.SGD(network.parameters(), args.lr, momentum=0.9, foreach=False)
+    losses, sent, seconds = [], [], []
+    for images, labels in batches:
+        began, before = time.perf_counter(), bytes_sent()
+        if depth is not None:
+            images, labels = part(images, 0, depth), part(labels, 0, depth)
+        loss = F.cross_entropy(network(images), labels)
+        optimizer.zero_grad()
+        loss.backward()
+        if depth is not None:
+            sum_over_depth(network, depth)
+        optimizer.step()
+        losses.append(loss.item())
+        sent.append(bytes_sent() - before)
+        seconds.append(time.perf_counter() - began)
+    if depth is not None:  # the mean over the parts of the batch
+        losses = torch.tensor(losses)
+        dist.all_reduce(losses, group=depth)
+        losses = (losses / dist.get_world_size(depth)).tolist()
+    return {
+        "losses": losses,
+        "memory_bytes": sum(held(network, optimizer).values()),
+        "sent_bytes": statistics.median(sent),
+        "step_seconds": statistics.median(seconds[3:]),
+    }
+
+
+def whole(network):
+    """The weights of the whole network, from the parts: a dict as `state_dict`'s, on every rank."""
+    found = {}
+    for name, parameter in network.named_parameters():
+        owner, tensor = network.get_submodule(name.rpartition(".")[0]), parameter.detach()
+        groups = getattr(owner, "outer_group", None), getattr(owner, "inner_group", None)
+        if isinstance(tensor, DTensor):
+            tensor, groups = tensor.full_tensor(), ()
+        elif name.endswith("weight") and hasattr(owner, "depth_group"):  # AxoNN keeps it flat
+            tensor = gather(tensor, 0, owner.depth_group)
+            tensor = tensor.view(owner.local_out_features, owner.local_in_features)
+        for dim, group in enumerate(groups[: tensor.ndim]):
+            tensor = gather(tensor, dim, group)
+        found[name] = tensor
+    return found
+
+
+def furthest_apart(network):
+    """The largest difference between a rank's copy of a plain parameter and rank 0's, when both are whole."""
+
+
+def largest_difference(one, other):
+    return max((one[name] - other[name]).abs().max().item() for name in one)
+
+
+def main():
+    args = parse_args()
+    rendezvous()
+    ranks, local_rank = int(os.environ["WORLD_SIZE"]), int(os.environ["LOCAL_RANK"])
+    check(args, ranks)
+    device = torch.device("cuda", local_rank) if CUDA else torch.device("cpu")
+    if CUDA:
+        torch.cuda.set_device(device)
+    dist.init_process_group("nccl" if CUDA else "gloo")
+    first = dist.get_rank() == 0
+
+    torch.manual_seed(args.seed + dist.get_rank())  # as processes of any script: not the same
+    serial = ResidualMLP(args.num_layers, args.hidden_size, image_size=28).to(device)
+    for parameter in serial.parameters():
+        dist.broadcast(parameter.data, src=0)
+    batches = list(read_batches(args, device))
+    alone = split(serial, "serial", args, device)[0]
+    expected = train(alone, batches, args) if args.compare else None
+
+    results = []
+    for mode in args.modes:
+        with axonn_on_cpu() if mode == "axonn" else nullcontext():
+            network, depth = split(serial, mode, args, device)
+            found = {"mode": mode, "ranks": ranks, **train(network, batches, args, depth)}
+            weights = whole(network)
+        if args.compare:
+            pairs = zip(found["losses"], expected["losses"], strict=True)
+            found["loss_difference"] = max(abs(one - other) for one, other in pairs)
+            found["weight_difference"] = largest_difference(weights, dict(alone.named_parameters()))
+        results.append(found)
+        if first:
+            print(
+                f"{mode:9} {ranks} ranks  loss {found['losses'][0]:.4f} -> {found['losses'][-1]:.4f}"
+                f"  {found['memory_bytes'] / 1e6:6.2f} MB held  {found['sent_bytes'] / 1e3:7.1f} kB sent"
+                f" and {1e3 * found['step_seconds']:.1f} ms a step  "
+                + (f"serial - this: {found['loss_difference']:.1e}" if args.compare else ""),
+                flush=True,
+            )
+    if first and args.save:
+        args.save.write_text(json.dumps(results))
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def check(args, ranks):
+    """End with a sentence if the network cannot be split that way."""
+    wrong = None
+    rows = ranks
+    for mode in args.modes:
+        if mode == "serial" and ranks > 1:
+            wrong = f"--modes serial is for one rank, there are {ranks}"
+    if wrong:
+        sys.exit(f"tensor_parallel.py: {wrong}")
+
+
+def read_batches(args, device):
+    """The first batches of Fashion-MNIST, the same on all ranks: unlike in data parallel training."""
+    data = load_fashion_mnist()
+    order = np.random.default_rng(args.seed).permutation(len(data.train_labels))
+    for chosen in np.split(order[: args.steps * args.batch_size], args.steps):
+        images = torch.from_numpy(data.train_images[np.sort(chosen)]).to(device) / 255
+        labels = torch.from_numpy(data.train_labels[np.sort(chosen)]).long().to(device)
+        yield images.permute(0, 3, 1, 2), labels
+
+
+if __name__ == "__main__":
+    main()
