@@ -58,7 +58,9 @@ def parse_args():
     parser.add_argument("--depth", type=int, default=1, help="axonn only: third way to split")
     parser.add_argument("--num-layers", type=int, default=4, help="blocks")
     parser.add_argument("--hidden-size", type=int, default=256)
-    parser.add_argument("--batch-size", type=int, default=64, help="examples in a step, of all ranks")
+    parser.add_argument(
+        "--batch-size", type=int, default=64, help="examples in a step, of all ranks"
+    )
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--lr", type=float, default=0.05)
     parser.add_argument("--seed", type=int, default=1)
@@ -148,7 +150,9 @@ class SplitNorm(nn.Module):
 
     def mean(self, x):
         """Over all features. Every rank needs the sum, and the gradient comes from every rank."""
-        total = Copy.apply(Reduce.apply(x.sum(-1, keepdim=True), self.outer_group), self.outer_group)
+        total = Copy.apply(
+            Reduce.apply(x.sum(-1, keepdim=True), self.outer_group), self.outer_group
+        )
         return total / self.width
 
     def forward(self, x):
@@ -292,10 +296,6 @@ def whole(network):
     return found
 
 
-def furthest_apart(network):
-    """The largest difference between a rank's copy of a plain parameter and rank 0's, when both are whole."""
-
-
 def largest_difference(one, other):
     return max((one[name] - other[name]).abs().max().item() for name in one)
 
@@ -346,13 +346,24 @@ def main():
 
 def check(args, ranks):
     """End with a sentence if the network cannot be split that way."""
-    wrong = None
-    rows = ranks
+    depth, columns, hidden = args.depth, args.columns, args.hidden_size
     for mode in args.modes:
         if mode == "serial" and ranks > 1:
-            wrong = f"--modes serial is for one rank, there are {ranks}"
-    if wrong:
-        sys.exit(f"tensor_parallel.py: {wrong}")
+            sys.exit(f"--modes serial: it is for one rank, and {ranks} were started.")
+        across = {"grid": columns, "axonn": columns * depth}.get(mode, 1)
+        if across < 1 or ranks % across:
+            sys.exit(
+                f"--modes {mode}: the number of ranks must be a multiple of --columns"
+                f"{' x --depth' * (mode == 'axonn')}, {across}, and {ranks} were started."
+            )
+        if hidden % ranks:
+            sys.exit(
+                f"--hidden-size: expected a multiple of the number of ranks, {ranks}, got {hidden}."
+            )
+        if mode == "axonn" and args.batch_size % depth:
+            sys.exit(
+                f"--batch-size: expected a multiple of --depth, {depth}, got {args.batch_size}."
+            )
 
 
 def read_batches(args, device):
