@@ -9,19 +9,19 @@
 # that is too large or too slow for one device has to be split itself.
 
 # %%
+import json
+
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
-import torch
 from matplotlib.patches import Rectangle
-from torch.nn import functional as F
 
-from hvdlab.calls import call
-from hvdlab.data import load_fashion_mnist
 from hvdlab.exercises import tensor_parallelism as tensor_exercises
-from hvdlab.experiment import WORK, size
+from hvdlab.experiment import LABS, WORK, grid, reference, size, sweep
+from hvdlab.launch import run
 from hvdlab.plots import predicted
-from hvdlab.torch.networks import ResidualMLP
+from hvdlab.torch.split_costs import split_costs
+from hvdlab.torch.split_training import BATCH, HIDDEN, LAYERS, train
 
 WORK.mkdir(parents=True, exist_ok=True)
 COLOURS = plt.rcParams["axes.prop_cycle"].by_key()["color"]  # one for each rank
@@ -41,36 +41,25 @@ COLOURS = plt.rcParams["axes.prop_cycle"].by_key()["color"]  # one for each rank
 
 
 # %%
-def box(axes, x, y, width, height, text="", rank=None):
-    colour = "lightgrey" if rank is None else COLOURS[rank]
-    style = {"facecolor": colour, "edgecolor": "black", "alpha": 0.8}
-    axes.add_patch(Rectangle((x, y), width, height, **style))
-    white = {"color": "black" if rank is None else "white"}
-    axes.text(x + width / 2, y + height / 2, text, ha="center", va="center", fontsize=9, **white)
+def box(axes, x, y, width, height, text, rank=None):
+    """A rectangle in the colour of a rank; grey is on every rank."""
+    colour, ink = ("lightgrey", "black") if rank is None else (COLOURS[rank], "white")
+    axes.add_patch(Rectangle((x, y), width, height, facecolor=colour, edgecolor="black", alpha=0.8))
+    axes.text(x + width / 2, y + height / 2, text, ha="center", va="center", color=ink, fontsize=9)
 
 
-def draw_block(axes, ranks):
-    """Who holds what of a block: colours are ranks, grey is on every rank."""
-    box(axes, 0, 1.5, 1, 1, "x")
-    box(axes, 1.7, 1.5, 0.5, 1, "norm")
-    for rank in range(ranks):
-        high = 4 / ranks
-        box(axes, 3.2, 4 - high * (rank + 1), 1, high, f"up\nrank {rank}", rank)
-        box(axes, 5, 4 - high * (rank + 1), 0.6, high, "gelu", rank)
-        box(axes, 6.4 + high * rank, 1.5, high, 1, f"down\nrank {rank}", rank)
-    box(axes, 11.6, 1.5, 0.5, 1, "bias")
-    box(axes, 12.9, 1.5, 1, 1, "output")
-    for x, name in ((2.7, "f"), (11, "g")):
-        axes.text(x, 2, name, ha="center", va="center", fontsize=16, fontstyle="italic")
-    says = {2.7: "back:\nall-reduce", 11: "forth:\nall-reduce"}
-    for x, text in says.items():
-        axes.text(x, 0.6, text, ha="center", va="center", fontsize=9)
-    axes.set(xlim=(-0.2, 14.2), ylim=(-0.2, 4.3), aspect="equal", title=f"A block on {ranks} ranks")
-    axes.axis("off")
-
-
-figure, axes = plt.subplots(figsize=(11, 3.8))
-draw_block(axes, 2)
+figure, axes = plt.subplots(figsize=(11, 3.6))
+for x, width, text in ((0, 1, "x"), (1.7, 0.6, "norm"), (11.6, 0.6, "bias"), (12.9, 1, "output")):
+    box(axes, x, 1.5, width, 1, text)
+for rank in (0, 1):
+    box(axes, 3.4, 2 - 2 * rank, 1, 2, f"up\nrank {rank}", rank)
+    box(axes, 5.1, 2 - 2 * rank, 0.7, 2, "gelu", rank)
+    box(axes, 6.5 + 2 * rank, 1.5, 2, 1, f"down\nrank {rank}", rank)
+for x, name, way in ((2.85, "f", "back"), (11.05, "g", "forth")):
+    axes.text(x, 2, name, ha="center", va="center", fontsize=16, fontstyle="italic")
+    axes.text(x, 0.7, f"{way}:\nall-reduce", ha="center", va="center", fontsize=9)
+axes.set(xlim=(-0.2, 14.2), ylim=(-0.2, 4.2), aspect="equal", title="A block on 2 ranks")
+axes.axis("off")
 plt.show()
 
 # %% [markdown]
@@ -194,160 +183,46 @@ tensor_exercises.check_block(block, part_of, f_and_g)
 # %% [markdown]
 # ## Train as one rank does
 #
-# First the training to compare with: the whole network, in this process. It leaves its weights, at the start and at the end,
-# and its data in a file for the ranks.
-
-# %%
-LAYERS, HIDDEN, BATCH, STEPS, MOST = 2, 64, 64, 20, 1.0
-WHOLE = str(WORK / "whole_network.pt")
-
-fashion = load_fashion_mnist()
-count = BATCH * STEPS
-images = torch.from_numpy(fashion.train_images[:count].astype(np.float32) / 255).flatten(1)
-labels = torch.from_numpy(fashion.train_labels[:count]).long()
-
-
-def train_alone(clipped):
-    """Train; return the loss of each step. `clipped`: limit the norm of the gradient to MOST."""
-    torch.manual_seed(1)
-    network = ResidualMLP(LAYERS, HIDDEN, image_size=28)
-    start = {name: value.clone() for name, value in network.state_dict().items()}
-    optimizer = torch.optim.SGD(network.parameters(), 0.05, momentum=0.9)
-    losses = []
-    for x, y in zip(images.split(BATCH), labels.split(BATCH), strict=True):
-        loss = F.cross_entropy(network(x), y)
-        optimizer.zero_grad()
-        loss.backward()
-        if clipped:
-            torch.nn.utils.clip_grad_norm_(network.parameters(), MOST)
-        optimizer.step()
-        losses.append(loss.item())
-    file = {"size": (LAYERS, HIDDEN), "start": start, "end": network.state_dict()}
-    torch.save(file | {"images": images, "labels": labels}, WHOLE)
-    return np.array(losses)
-
-
-clipped_alone, alone = train_alone(True), train_alone(False)
-
-# %% [markdown]
-# Now on ranks. The stem, the last norm and the head stay whole on every rank; nothing keeps those copies equal but equal
-# gradients. At the end each part is compared with the same part of the weights that one rank got.
-
-
-# %%
-def train(comm, blocks, whole, batch_size, clip, most):
-    """Train with the blocks split, once with each of `blocks` (names); a dict of what happened each."""
-    import torch
-    import torch.distributed as dist
-    import torch.nn.functional as F
-
-    from hvdlab.torch.networks import ResidualMLP
-    from hvdlab.torch.process_group import rendezvous
-    from hvdlab.wire import bytes_sent
-
-    def largest(tensors):
-        value = torch.stack([tensor.detach().abs().max() for tensor in tensors]).max()
-        dist.all_reduce(value, dist.ReduceOp.MAX)
-        return value.item()
-
-    rendezvous()
-    dist.init_process_group("gloo")
-    f, g = f_and_g()
-    file, rows = torch.load(whole, weights_only=True), []
-    for name in blocks:
-        network = ResidualMLP(*file["size"], image_size=28)
-        network.load_state_dict(file["start"])
-        parts = []
-        for number in range(len(network.blocks)):
-            mine = part_of(network.blocks[number].state_dict(), comm.rank, comm.size)
-            parts.append({key: tensor.clone().requires_grad_() for key, tensor in mine.items()})
-        network.blocks = None  # from here on this rank has its parts only
-        is_split = ("up.weight", "up.bias", "down.weight").__contains__
-        split = [part[key] for part in parts for key in part if is_split(key)]
-        shared = [part[key] for part in parts for key in part if not is_split(key)]
-        shared += network.parameters()
-
-        optimizer = torch.optim.SGD([*split, *shared], 0.05, momentum=0.9)
-        losses, before = [], bytes_sent()
-        for start in range(0, len(file["labels"]), batch_size):
-            x = network.stem(file["images"][start : start + batch_size])
-            for part in parts:
-                x = globals()[name](x, part, f, g)
-            logits = network.head(network.norm(x))
-            loss = F.cross_entropy(logits, file["labels"][start : start + batch_size])
-            optimizer.zero_grad()
-            loss.backward()
-            if clip:
-                globals()[clip](split, shared, most)
-            optimizer.step()
-            losses.append(loss.item())
-        sent = (bytes_sent() - before) / len(losses)
-
-        first = [parameter.detach().clone() for parameter in shared]
-        for parameter in first:
-            dist.broadcast(parameter, src=0)
-        off = [tensor - file["end"][key] for key, tensor in network.state_dict().items()]
-        for number, part in enumerate(parts):
-            end = {key: file["end"][f"blocks.{number}.{key}"] for key in part}
-            end = part_of(end, comm.rank, comm.size)
-            off += [part[key] - end[key] for key in part]
-        apart = largest([a - b for a, b in zip(shared, first, strict=True)])
-        rows.append(
-            {"losses": losses, "sent": sent, "copies apart": apart, "weights off": largest(off)}
-        )
-    dist.destroy_process_group()
-    return rows
-
-
-def train_with(*blocks, ranks=2, clip=None):
-    """What happened with each of the blocks, a list of dicts, as rank 0 saw it."""
-    helpers = [part_of, f_and_g] + [clip] * (clip is not None)
-    names, clip = [one.__name__ for one in blocks], clip and clip.__name__
-    arguments = names, WHOLE, BATCH, clip, MOST
-    return call(train, *arguments, ranks=ranks, timeout=120, uses=(*blocks, *helpers))[0]
-
-
-# %% [markdown]
-# Before you run it: how far will the losses of 20 steps be from those of one rank? And a rank of **two** sends in a step
-# $2 \times$ blocks $\times$ one all-reduce of a (batch, h) array: what does a rank of **four** send, in percent of that?
+# `train` (in `hvdlab.torch.split_training`) trains `ResidualMLP` for 20 steps on Fashion-MNIST with *your* block, *your* parts and
+# *your* f and g. The stem, the last norm and the head are whole on every rank; nothing keeps those copies equal but
+# equal gradients. Beside it one process trains the whole network.
+#
+# How far will the losses of the ranks be from those of the one process? And what does a rank of **four** send in a step,
+# in percent of what a rank of **two** sends?
 
 # %%
 prediction = None  # the largest difference of a loss
 prediction_bytes = None  # percent
 
 # %%
-runs = {ranks: train_with(block, ranks=ranks)[0] for ranks in size([2], [2, 4], [2, 4])}
+runs = {
+    ranks: train([block], part_of, f_and_g, ranks=ranks)[0] for ranks in size([2], [2, 4], [2, 4])
+}
 figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4))
-left.plot(alone, color="lightgrey", linewidth=7, label="one rank")
-for number, (ranks, found) in enumerate(runs.items()):
-    losses, style = (
-        np.array(found["losses"]),
-        {"color": COLOURS[number], "marker": "ov"[number]},
-    )
-    left.plot(losses, label=f"{ranks} ranks, blocks split", **style)
-    right.plot(np.abs(losses - alone) + 1e-9, label=f"{ranks} ranks", **style)
-left.set(xlabel="step", ylabel="training loss", title="The same training")
-right.set(xlabel="step", ylabel="difference from one rank's loss (+ 1e-9)", yscale="log",
-          title="up to rounding", ylim=(5e-10, 1))  # fmt: skip
+for found, colour, marker in zip(runs.values(), COLOURS, "ov", strict=False):
+    losses, alone = np.array(found["losses"]), np.array(found["alone"])
+    left.plot(losses, marker, color=colour)
+    right.plot(np.abs(losses - alone) + 1e-9, marker, color=colour)
+left.plot(alone, color="black", zorder=0)
+left.set(xlabel="step", ylabel="training loss")
+right.set(xlabel="step", ylabel="difference of the loss from one rank's\n(+ 1e-9)", yscale="log")
+right.set_ylim(5e-10, 1)
+figure.legend(
+    ["2 ranks", "4 ranks"][: len(runs)] + ["one rank"], loc="outside lower center", ncols=3
+)
 predicted(right, prediction)
-left.legend()
-right.legend()
 plt.show()
-
 for ranks, found in runs.items():
-    off = np.abs(np.array(found["losses"]) - alone).max()
+    off = np.abs(np.subtract(found["losses"], found["alone"])).max()
     foretold = 2 * LAYERS * 2 * (ranks - 1) / ranks * 4 * BATCH * HIDDEN
-    print(
-        f"{ranks} ranks: loss off by {off:.0e}, weights by {found['weights off']:.0e}, copies apart by "
-        f"{found['copies apart']:.0e}; {found['sent'] / 1e3:.0f} kB sent a step, foretold {foretold / 1e3:.0f}"
-    )
+    print(f"{ranks} ranks: losses off by {off:.0e}, weights by {found['weights off']:.0e}, copies apart by "
+          f"{found['copies apart']:.0e}; sent {found['sent'] / 1e3:.0f} kB a step, foretold {foretold / 1e3:.0f}")  # fmt: skip
 
 # %% [markdown]
-# **What you should see.** The curves lie on each other. What is left is the rounding of float32, as the sum over the $4h$
-# features is taken in another order. The copies of what is not split are equal to the last bit: all ranks compute the
-# same numbers from the same sums. A rank of four sends 150 % of what a rank of two sends, and more ranks do not make it
-# less: $2(N-1)/N$ again. So the computing per rank shrinks with $N$, and the talking does not. (Gloo adds a head of some hundred bytes to
-# each of its messages.)
+# **What you should see.** The curves lie on each other. What is left is the rounding of float32: the sum over the $4h$
+# features is taken in another order. The copies are equal to the last bit, because all ranks compute the same from the
+# same sums. A rank of four sends 150 % of what a rank of two sends, $2(N-1)/N$ again: with more ranks the computing per rank
+# shrinks, and the talking does not. (Gloo adds a head to each of its messages.)
 #
 # ## Three wrong blocks
 #
@@ -381,20 +256,17 @@ def case_c(x, part, f, g):
 
 
 # %%
-CASES = case_a, case_b, case_c
-
-
-def symptoms(*blocks, alone=alone, **options):
+def symptoms(*blocks, **options):
     """A table of what is seen when blocks are trained on two ranks."""
     rows = {}
-    for one, found in zip(blocks, train_with(*blocks, **options), strict=True):
-        off = np.abs(np.array(found["losses"]) - alone)
+    for one, found in zip(blocks, train(list(blocks), part_of, f_and_g, **options), strict=True):
+        off = np.abs(np.subtract(found["losses"], found["alone"]))
         rows[one.__name__] = {"first loss off": off[0], "most in 20 steps": off.max()}
-        rows[one.__name__] |= {"copies apart": found["copies apart"]}
+        rows[one.__name__]["copies apart"] = found["copies apart"]
     return pd.DataFrame(rows).transpose().map("{:.0e}".format)
 
 
-symptoms(block, *CASES)
+symptoms(block, case_a, case_b, case_c)
 
 # %% [markdown]
 # ### Exercise 4: Name the mistakes
@@ -424,7 +296,7 @@ diagnosis = {
 # END SOLUTION
 
 # %%
-tensor_exercises.check_diagnosis(diagnosis, CASES, part_of, f_and_g)
+tensor_exercises.check_diagnosis(diagnosis, [case_a, case_b, case_c], part_of, f_and_g)
 
 # %% [markdown]
 # ### Exercise 5: Mend the clipping
@@ -441,7 +313,7 @@ def wrong_clip(split, shared, most):
     return torch.nn.utils.clip_grad_norm_([*split, *shared], most)
 
 
-symptoms(block, alone=clipped_alone, clip=wrong_clip)
+symptoms(block, clip=wrong_clip)
 
 # %% [markdown]
 # **What:** write `clip(split, shared, most)`: `split` are the parameters of which each rank has a part, `shared` those that all
@@ -476,7 +348,7 @@ def clip(split, shared, most):
 tensor_exercises.check_clip(clip)
 
 # %%
-symptoms(block, alone=clipped_alone, clip=clip)
+symptoms(block, clip=clip)
 
 # %% [markdown]
 # ## Let an engine split it
@@ -505,26 +377,19 @@ symptoms(block, alone=clipped_alone, clip=clip)
 
 
 # %%
-def draw_grid(axes, rows, columns):
-    """Which block of up (4h x h) and of down (h x 4h) each rank of the grid holds."""
-    for rank in range(rows * columns):
+figure, all_axes = plt.subplots(1, 2, figsize=(11, 3.4))
+for axes, (rows, columns) in zip(all_axes, ((4, 1), (2, 2)), strict=True):
+    for rank in range(4):
         row, column = divmod(rank, columns)
-        wide, high = 2 / columns, 4 / rows
-        box(axes, wide * column, 4 - high * (row + 1), wide, high, f"{rank}", rank)
-        wide, high = 4 / rows, 2 / columns
-        box(axes, 4.6 + wide * row, 3 - high * (column + 1), wide, high, f"{rank}", rank)
-    for x, y, text in ((1, -0.4, "inputs of up"), (6.6, 0.6, "inputs of down")):
-        axes.text(x, y, text, ha="center", va="center")
-    axes.text(-0.3, 2, "outputs", rotation=90, ha="center", va="center")
-    axes.text(4.3, 2, "outputs", rotation=90, ha="center", va="center")
-    axes.set(xlim=(-0.6, 8.8), ylim=(-0.7, 4.2), aspect="equal", title=f"{rows} x {columns} ranks")
+        for x, wide, high, i, j in (
+            (0, 2 / columns, 4 / rows, row, column),
+            (4, 4 / rows, 2 / columns, column, row),
+        ):
+            box(axes, x + wide * j, 4 - high * (i + 1), wide, high, f"rank {rank}", rank)
+    axes.text(1, -0.4, "up (4h x h)", ha="center", va="center")
+    axes.text(6, 1.6, "down (h x 4h)", ha="center", va="center")
+    axes.set(xlim=(-0.2, 8.2), ylim=(-0.7, 4.2), aspect="equal", title=f"{rows} x {columns} ranks")
     axes.axis("off")
-
-
-figure, (left, right) = plt.subplots(1, 2, figsize=(11, 3.4))
-draw_grid(left, 4, 1)
-draw_grid(right, 2, 2)
-left.set_title("4 x 1 ranks: Megatron")
 plt.show()
 
 # %% [markdown]
@@ -565,33 +430,95 @@ tensor_exercises.check_grid_bytes(grid_bytes)
 # %%
 prediction = None  # ranks
 
+
 # %%
+def arrays_sent(rows, columns):
+    """In arrays of (batch, h): what a rank sends for a block in a step."""
+    return grid_bytes(2048, 8192, rows, columns) / (4 * 2048 * 8192)
+
+
+counts = [2**k for k in range(1, 11)]
+grids = {n: [(n // c, c) for c in [1, *counts] if c <= n] for n in counts}
+best = [min(grids[n], key=lambda rc: arrays_sent(*rc)) for n in counts]
 figure, axes = plt.subplots(figsize=(8, 4))
-counts = 2 ** np.arange(1, 11)
-one_array = 4 * 2048 * 8192  # 2048 examples, h = 8192: about a block of a language model
-shapes = {n: [(n // c, c) for c in counts // 2 if c <= n] for n in map(int, counts)}
-best = {n: min(s, key=lambda rc: grid_bytes(2048, 8192, *rc)) for n, s in shapes.items()}
-axes.plot(
-    counts,
-    [grid_bytes(2048, 8192, n, 1) / one_array for n in counts],
-    "o-",
-    label="N x 1: Megatron",
-)
-axes.plot(
-    counts, [grid_bytes(2048, 8192, *best[n]) / one_array for n in best], "v--", label="best grid"
-)
-for n in (4, 16, 64, 256, 1024):
-    rows, columns = best[n]
-    axes.annotate(f"{rows} x {columns}", (n, grid_bytes(2048, 8192, rows, columns) / one_array),
-                  xytext=(0, -16), textcoords="offset points", ha="center")  # fmt: skip
+axes.plot(counts, [arrays_sent(n, 1) for n in counts], "o-", label="N x 1: Megatron")
+axes.plot(counts, [arrays_sent(*rc) for rc in best], "v--", label="the best grid")
+for n, (rows, columns) in list(zip(counts, best, strict=True))[3::2]:
+    axes.text(n, arrays_sent(rows, columns) - 0.45, f"{rows} x {columns}", ha="center")
 if prediction:
     axes.axvline(prediction, color="black", linestyle="--", label="your prediction")
 axes.set(
-    xscale="log",
-    xlabel="ranks",
-    ylabel="arrays of (batch, h) that a rank sends\nfor a block in a step",
+    xscale="log", xlabel="ranks", ylim=(0, 4.4), title="Two dimensions pay when ranks are many"
 )
+axes.set_ylabel("arrays of (batch, h) that\na rank sends for a block in a step")
 axes.set_xticks(counts, counts)
-axes.set_ylim(0, 4.3)
 axes.legend()
 plt.show()
+
+# %% [markdown]
+# **What you should see.** Megatron's way costs ever nearer to 4 arrays, whatever the number of ranks. A grid costs about
+# $16/\sqrt{N}$: from 16 ranks on it sends less, and on 4 it sends *more*. Megatron is used within one server of 8 GPUs
+# for that reason, and AxoNN on thousands.
+#
+# ## Measure all of it
+#
+# `tensor_parallel.py` trains a larger network ($h = 256$, 4 blocks) in all these ways. `by-hand` and `grid` are what you wrote, with more than one
+# column if asked; `dtensor` and `sequence` are PyTorch's. **AxoNN** is written for GPUs: it asks for CUDA devices and
+# NCCL. Its code runs here unchanged, with four answers of PyTorch replaced; read
+# `hvdlab/torch/axonn_on_cpu.py`, it is 50 lines. What that cannot stand in for is its overlap of communication with computing, which
+# was not run here: take AxoNN's bytes from this table and its speed from the papers. On GPUs the same script uses NCCL, and nothing is replaced.
+#
+# The formulas for memory and bytes are in `hvdlab/torch/split_costs.py`. Which way needs the least memory? Which
+# sends the least?
+
+# %%
+prediction = None  # a mode
+
+# %%
+SAVED = WORK / "tensor_modes.json"
+RUNS = {
+    1: ["serial"],
+    2: ["by-hand", "dtensor"],
+    4: ["by-hand", "dtensor", "sequence", "grid", "axonn"],
+}
+
+
+def train_in_modes(ranks, repeat):
+    options = ["--compare", "--save", SAVED, "--steps", size(6, 20, 20)]
+    run(LABS / "tensor_parallel.py", *options, "--modes", *RUNS[ranks], ranks=ranks, show=False)
+    rows = []
+    for found in json.loads(SAVED.read_text()):
+        costs = split_costs(found["mode"], ranks)
+        rows.append({
+            "mode": found["mode"], "ranks": ranks, "repeat": repeat,
+            "loss_difference": found["loss_difference"],
+            "memory_bytes": found["memory_bytes"], "memory_predicted": costs.memory,
+            "sent_bytes": found["sent_bytes"], "sent_predicted": costs.sent,
+            "step_seconds": found["step_seconds"], "collectives": found["collectives"],
+        })  # fmt: skip
+    return rows
+
+
+repeats = range(1, 1 + size(1, 1, 3))
+modes = sweep(
+    "tensor_modes", train_in_modes, grid(ranks=size([4], [1, 2, 4], [1, 2, 4]), repeat=repeats)
+)
+
+
+# %%
+def modes_table(modes):
+    groups = modes.groupby(["ranks", "mode"], sort=False)
+    middle = groups.median(numeric_only=True)
+    return pd.DataFrame({
+        "loss off": middle["loss_difference"].map("{:.0e}".format),
+        "MB held": (middle["memory_bytes"] / 1e6).round(2),
+        "foretold": (middle["memory_predicted"] / 1e6).round(2),
+        "kB sent": (middle["sent_bytes"] / 1e3).round(0),
+        "foretold ": (middle["sent_predicted"] / 1e3).round(0),
+        "ms a step": (1e3 * middle["step_seconds"]).round(1),
+        "calls a step": groups["collectives"].first(),
+    })  # fmt: skip
+
+
+print(modes_table(modes).to_string())
+modes_table(reference("tensor_modes"))

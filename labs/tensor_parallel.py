@@ -22,15 +22,16 @@ import os
 import statistics
 import sys
 import time
+from collections import Counter
 from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
 import torch
 import torch.distributed as dist
-from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.distributed.tensor import Replicate, Shard
+from torch.distributed.tensor.debug import CommDebugMode
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
     RowwiseParallel,
@@ -44,9 +45,11 @@ from hvdlab.torch.axonn_on_cpu import axonn_on_cpu
 from hvdlab.torch.memory import held
 from hvdlab.torch.networks import ResidualMLP
 from hvdlab.torch.process_group import rendezvous
+from hvdlab.torch.split_layers import part, split_over_grid, whole
 from hvdlab.wire import bytes_sent
 
 MODES = "serial", "by-hand", "dtensor", "sequence", "grid", "axonn"
+KINDS = "all-reduce", "all-gather", "reduce-scatter", "all-to-all", "broadcast"
 CUDA = torch.cuda.is_available()
 
 
@@ -67,115 +70,6 @@ def parse_args():
     parser.add_argument("--compare", action="store_true", help="with the same training on one rank")
     parser.add_argument("--save", type=Path, help="JSON file for what was measured, a dict a mode")
     return parser.parse_args()
-
-
-# --- two collectives, each with its backward pass ---------------------------------------------------
-
-
-class Copy(torch.autograd.Function):
-    """Megatron's f. All ranks have the same x and use it for a part of the work."""
-
-    @staticmethod
-    def forward(ctx, x, group):
-        ctx.group = group
-        return x.view_as(x)
-
-    @staticmethod
-    def backward(ctx, gradient):  # each part of the work has its share of the gradient
-        gradient = gradient.contiguous()
-        dist.all_reduce(gradient, group=ctx.group)
-        return gradient, None
-
-
-class Reduce(torch.autograd.Function):
-    """Megatron's g. Each rank has a part of a sum, and all go on with the whole."""
-
-    @staticmethod
-    def forward(ctx, x, group):
-        x = x.contiguous()
-        dist.all_reduce(x, group=group)
-        return x
-
-    @staticmethod
-    def backward(ctx, gradient):  # of a sum: the same for each summand
-        return gradient, None
-
-
-def part(tensor, dim, group):
-    """This rank's part; None as a group: nobody to share with."""
-    if group is None:
-        return tensor.detach().clone()
-    chunks = tensor.detach().chunk(dist.get_world_size(group), dim)
-    return chunks[dist.get_rank(group)].clone(memory_format=torch.contiguous_format)
-
-
-def gather(tensor, dim, group):
-    """The whole, from the parts of all ranks of a group."""
-    if group is None:
-        return tensor
-    parts = [torch.empty_like(tensor) for _ in range(dist.get_world_size(group))]
-    dist.all_gather(parts, tensor.contiguous(), group=group)
-    return torch.cat(parts, dim)
-
-
-# --- the layers of a grid of ranks; Megatron's is the grid of one column ------------------------------
-
-
-class SplitLinear(nn.Module):
-    """y = x W^T + b: the inputs are split over one group of ranks, the outputs over another."""
-
-    def __init__(self, linear, inner_group, outer_group):
-        super().__init__()
-        self.inner_group, self.outer_group = inner_group, outer_group
-        self.weight = nn.Parameter(part(part(linear.weight, 0, outer_group), 1, inner_group))
-        self.bias = nn.Parameter(part(linear.bias, 0, outer_group))
-
-    def forward(self, x):
-        if self.outer_group:
-            x = Copy.apply(x, self.outer_group)
-        y = F.linear(x, self.weight)
-        if self.inner_group:
-            y = Reduce.apply(y, self.inner_group)
-        return y + self.bias  # after the sum: it must be added once
-
-
-class SplitNorm(nn.Module):
-    """Layer normalisation of features that are split: only the two sums travel."""
-
-    def __init__(self, norm, group):
-        super().__init__()
-        self.outer_group, self.width, self.eps = group, len(norm.weight), norm.eps
-        self.weight = nn.Parameter(part(norm.weight, 0, group))
-        self.bias = nn.Parameter(part(norm.bias, 0, group))
-
-    def mean(self, x):
-        """Over all features. Every rank needs the sum, and the gradient comes from every rank."""
-        total = Copy.apply(
-            Reduce.apply(x.sum(-1, keepdim=True), self.outer_group), self.outer_group
-        )
-        return total / self.width
-
-    def forward(self, x):
-        x = x - self.mean(x)
-        return x * torch.rsqrt(self.mean(x**2) + self.eps) * self.weight + self.bias
-
-
-def split_over_grid(network, rows, columns, linear=SplitLinear):
-    """Split each block's up (outputs over the rows, inputs over the columns) and down (the reverse).
-
-    Between the blocks the features are split over the columns. In a grid of one column they are whole, as
-    are the norms, the stem and the head.
-    """
-    network, columns = copy.deepcopy(network), columns if dist.get_world_size(columns) > 1 else None
-    for block in network.blocks:
-        block.up = linear(block.up, inner_group=columns, outer_group=rows)
-        block.down = linear(block.down, inner_group=rows, outer_group=columns)
-    if columns:
-        network.stem = SplitLinear(network.stem, inner_group=None, outer_group=columns)
-        network.head = SplitLinear(network.head, inner_group=columns, outer_group=None)
-        for owner in (network, *network.blocks):
-            owner.norm = SplitNorm(owner.norm, columns)
-    return network
 
 
 # --- the same by engines ------------------------------------------------------------------------------
@@ -279,25 +173,21 @@ def train(network, batches, args, depth=None):
     }
 
 
-def whole(network):
-    """The weights of the whole network, from the parts: a dict as `state_dict`'s, on every rank."""
-    found = {}
-    for name, parameter in network.named_parameters():
-        owner, tensor = network.get_submodule(name.rpartition(".")[0]), parameter.detach()
-        groups = getattr(owner, "outer_group", None), getattr(owner, "inner_group", None)
-        if isinstance(tensor, DTensor):
-            tensor, groups = tensor.full_tensor(), ()
-        elif name.endswith("weight") and hasattr(owner, "depth_group"):  # AxoNN keeps it flat
-            tensor = gather(tensor, 0, owner.depth_group)
-            tensor = tensor.view(owner.local_out_features, owner.local_in_features)
-        for dim, group in enumerate(groups[: tensor.ndim]):
-            tensor = gather(tensor, dim, group)
-        found[name] = tensor
-    return found
-
-
 def largest_difference(one, other):
     return max((one[name] - other[name]).abs().max().item() for name in one)
+
+
+def collectives(network, batch, depth):
+    """Which collectives a forward and a backward pass call, as text: "8 all-reduce"."""
+    images, labels = (tensor if depth is None else part(tensor, 0, depth) for tensor in batch)
+    with CommDebugMode() as counted:
+        F.cross_entropy(network(images), labels).backward()
+    found = Counter()
+    for operation, count in counted.get_comm_counts().items():
+        name = str(operation).split(".")[-1].replace("_", "")  # by hand allreduce_, DTensor's all_reduce
+        kind = next(kind for kind in KINDS if kind.replace("-", "") in name)
+        found[kind] += count
+    return ", ".join(f"{count} {kind}" for kind, count in sorted(found.items()))
 
 
 def main():
@@ -325,6 +215,7 @@ def main():
             network, depth = split(serial, mode, args, device)
             found = {"mode": mode, "ranks": ranks, **train(network, batches, args, depth)}
             weights = whole(network)
+            found["collectives"] = collectives(network, batches[0], depth)
         if args.compare:
             pairs = zip(found["losses"], expected["losses"], strict=True)
             found["loss_difference"] = max(abs(one - other) for one, other in pairs)

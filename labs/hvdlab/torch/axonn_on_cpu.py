@@ -8,8 +8,8 @@ allocates on "cuda". Its code itself runs anywhere, and stays as it is; four ans
     torch.distributed.new_group(ranks, backend="nccl")   makes a Gloo group
     torch.empty(..., device="cuda"), and its like        allocate on the CPU
 
-That is enough for layers in expert mode. The other mode calls `all_to_all`, which Gloo lacks for lists
-of tensors. With a GPU nothing changes.
+That is enough for its layers in expert mode. The other mode gathers a tensor without dimensions, which Gloo
+refuses ("invalid tensor size at index 0 (expected (), got (1))"). With a GPU nothing changes.
 """
 
 from collections.abc import Iterator
