@@ -99,11 +99,11 @@ def axonn_linear(linear, inner_group, outer_group):
     turned = outer_group is not axonn.comm_handle.outer_intra_layer_parallel_group
     split = Linear(linear.in_features, linear.out_features, transpose=turned, expert_mode=True)
     split.load_state_dict(linear.state_dict())
-    return split
+    return split.to(linear.weight.device)  # AxoNN makes its weights in the host's memory
 
 
 def split(network, mode, args, device):
-    """The network as this rank holds it, and which part of each batch it takes: (part, of how many)."""
+    """The network as this rank holds it, and the group that shares a batch; None: each takes it whole."""
     ranks = dist.get_world_size()
     if mode == "serial":
         return copy.deepcopy(network), None
@@ -113,17 +113,16 @@ def split(network, mode, args, device):
     if mode == "axonn":
         from axonn import axonn
 
-        rows = ranks // args.columns // args.depth
         axonn.init(
-            G_intra_r=rows, G_intra_c=args.columns, G_intra_d=args.depth, gpus_per_node=ranks
+            G_intra_r=ranks // args.columns // args.depth,
+            G_intra_c=args.columns,
+            G_intra_d=args.depth,
+            gpus_per_node=int(os.environ["LOCAL_WORLD_SIZE"]),
         )
-        groups = axonn.comm_handle
-        rows, columns = (
-            groups.outer_intra_layer_parallel_group,
-            groups.inner_intra_layer_parallel_group,
-        )
-        depth = groups.depth_intra_layer_parallel_group
-        return split_over_grid(network, rows, columns, axonn_linear), depth
+        made = axonn.comm_handle
+        rows, columns = made.outer_intra_layer_parallel_group, made.inner_intra_layer_parallel_group
+        network = split_over_grid(network, rows, columns, axonn_linear)
+        return network, made.depth_intra_layer_parallel_group
     columns = args.columns if mode == "grid" else 1
     mesh = init_device_mesh(
         device.type, (ranks // columns, columns), mesh_dim_names=("rows", "columns")
@@ -150,8 +149,7 @@ def train(network, batches, args, depth=None):
     losses, sent, seconds = [], [], []
     for images, labels in batches:
         began, before = time.perf_counter(), bytes_sent()
-        if depth is not None:
-            images, labels = part(images, 0, depth), part(labels, 0, depth)
+        images, labels = part(images, 0, depth), part(labels, 0, depth)
         loss = F.cross_entropy(network(images), labels)
         optimizer.zero_grad()
         loss.backward()
@@ -179,13 +177,13 @@ def largest_difference(one, other):
 
 def collectives(network, batch, depth):
     """Which collectives a forward and a backward pass call, as text: "8 all-reduce"."""
-    images, labels = (tensor if depth is None else part(tensor, 0, depth) for tensor in batch)
+    images, labels = (part(tensor, 0, depth) for tensor in batch)
     with CommDebugMode() as counted:
         F.cross_entropy(network(images), labels).backward()
     found = Counter()
     for operation, count in counted.get_comm_counts().items():
-        name = str(operation).split(".")[-1].replace("_", "")  # by hand allreduce_, DTensor's all_reduce
-        kind = next(kind for kind in KINDS if kind.replace("-", "") in name)
+        name = str(operation).split(".")[-1].replace("_", "")  # allreduce_ or all_reduce
+        kind = next((kind for kind in KINDS if kind.replace("-", "") in name), name)
         found[kind] += count
     return ", ".join(f"{count} {kind}" for kind, count in sorted(found.items()))
 
@@ -237,23 +235,27 @@ def main():
 
 def check(args, ranks):
     """End with a sentence if the network cannot be split that way."""
-    depth, columns, hidden = args.depth, args.columns, args.hidden_size
+    if not 4 <= args.steps <= 60_000 // args.batch_size:
+        sys.exit(
+            f"--steps: expected 4 to {60_000 // args.batch_size}, one pass over the images, got {args.steps}."
+        )
     for mode in args.modes:
+        grid = {"grid": args.columns, "axonn": args.columns * args.depth}.get(mode, 1)
+        parts = {"sequence": ranks, "axonn": args.depth}.get(mode, 1)  # of the batch
         if mode == "serial" and ranks > 1:
-            sys.exit(f"--modes serial: it is for one rank, and {ranks} were started.")
-        across = {"grid": columns, "axonn": columns * depth}.get(mode, 1)
-        if across < 1 or ranks % across:
+            sys.exit(f"--modes: serial is for one rank, and {ranks} were started.")
+        if grid < 1 or ranks % grid:
             sys.exit(
-                f"--modes {mode}: the number of ranks must be a multiple of --columns"
-                f"{' x --depth' * (mode == 'axonn')}, {across}, and {ranks} were started."
+                f"--modes {mode}: expected a multiple of {grid} ranks (--columns, and --depth with axonn), "
+                f"and {ranks} were started."
             )
-        if hidden % ranks:
+        if args.hidden_size % ranks:
             sys.exit(
-                f"--hidden-size: expected a multiple of the number of ranks, {ranks}, got {hidden}."
+                f"--hidden-size: expected a multiple of {ranks} ranks, got {args.hidden_size}."
             )
-        if mode == "axonn" and args.batch_size % depth:
+        if args.batch_size % parts:
             sys.exit(
-                f"--batch-size: expected a multiple of --depth, {depth}, got {args.batch_size}."
+                f"--batch-size: expected a multiple of {parts} with {mode}, got {args.batch_size}."
             )
 
 
@@ -262,8 +264,8 @@ def read_batches(args, device):
     data = load_fashion_mnist()
     order = np.random.default_rng(args.seed).permutation(len(data.train_labels))
     for chosen in np.split(order[: args.steps * args.batch_size], args.steps):
-        images = torch.from_numpy(data.train_images[np.sort(chosen)]).to(device) / 255
-        labels = torch.from_numpy(data.train_labels[np.sort(chosen)]).long().to(device)
+        images = torch.from_numpy(data.train_images[chosen]).to(device) / 255
+        labels = torch.from_numpy(data.train_labels[chosen]).long().to(device)
         yield images.permute(0, 3, 1, 2), labels
 
 

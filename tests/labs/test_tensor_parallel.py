@@ -105,9 +105,9 @@ def test_the_script_runs_by_python_alone_and_under_torchrun(tmp_path):
 @pytest.mark.parametrize(
     ("ranks", "arguments", "says"),
     [
-        (2, ["--modes", "serial"], "it is for one rank, and 2 were started"),
-        (2, ["--modes", "grid", "--columns", 3], "a multiple of --columns, 3, and 2 were started"),
-        (2, ["--hidden-size", 63], "expected a multiple of the number of ranks, 2, got 63"),
+        (2, ["--modes", "serial"], "serial is for one rank, and 2 were started"),
+        (2, ["--modes", "grid", "--columns", 3], "a multiple of 3 ranks"),
+        (2, ["--hidden-size", 63], "expected a multiple of 2 ranks, got 63"),
     ],
 )
 def test_what_cannot_be_split_is_refused_in_a_sentence(ranks, arguments, says):
