@@ -161,6 +161,35 @@ def in_place():
     return Copy.apply, Reduce.apply
 
 
+def gradient_in_place():
+    import torch
+    import torch.distributed as dist
+
+    class Copy(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x.view_as(x)
+
+        @staticmethod
+        def backward(ctx, gradient):
+            gradient = gradient.contiguous()
+            dist.all_reduce(gradient)
+            return gradient
+
+    class Reduce(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            x = x.clone()
+            dist.all_reduce(x)
+            return x
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return gradient
+
+    return Copy.apply, Reduce.apply
+
+
 def no_backward():
     import torch.distributed as dist
 
@@ -185,6 +214,7 @@ def test_the_right_pair_is_right(capsys):
         (exchanged, "f's forward pass all-reduces"),
         (no_backward, "f's backward pass hands the gradient on"),
         pytest.param(both_ways, "g's backward pass all-reduces", marks=pytest.mark.thorough),
+        (gradient_in_place, "both summands get the same gradient tensor"),
         pytest.param(in_place, "Give it a copy, x.clone", marks=pytest.mark.thorough),
     ],
 )
