@@ -22,6 +22,7 @@ import os
 import statistics
 import sys
 import time
+import warnings
 from collections import Counter
 from contextlib import nullcontext
 from pathlib import Path
@@ -51,6 +52,10 @@ from hvdlab.wire import bytes_sent
 MODES = "serial", "by-hand", "dtensor", "sequence", "grid", "axonn"
 KINDS = "all-reduce", "all-gather", "reduce-scatter", "all-to-all", "broadcast"
 CUDA = torch.cuda.is_available()
+
+# Of AxoNN's reduce-scatter, whose name is old, and of a hook of CommDebugMode.
+warnings.filterwarnings("ignore", message=".*reduce_scatter_tensor. is deprecated")
+warnings.filterwarnings("ignore", message="Full backward hook is firing")
 
 
 def parse_args():
@@ -99,7 +104,9 @@ def axonn_linear(linear, inner_group, outer_group):
     turned = outer_group is not axonn.comm_handle.outer_intra_layer_parallel_group
     split = Linear(linear.in_features, linear.out_features, transpose=turned, expert_mode=True)
     split.load_state_dict(linear.state_dict())
-    return split.to(linear.weight.device)  # AxoNN makes its weights in the host's memory
+    # AxoNN makes its weights in the host's memory; without a GPU as a view of what all of depth hold.
+    split.weight.data = split.weight.data.clone()
+    return split.to(linear.weight.device)
 
 
 def split(network, mode, args, device):

@@ -4,7 +4,7 @@ from hvdlab.calls import call
 from hvdlab.exercises import NotYet, right
 from hvdlab.launch import LaunchError, TimeUp
 
-SECONDS = 60  # after which ranks that wait for each other are ended
+SECONDS = 120  # after which ranks that wait for each other are ended; importing torch takes seconds
 CLOSE = 1e-9  # the checks compute in double precision
 
 # What a split block can do wrong, and how one sees it.
@@ -201,6 +201,11 @@ def on_ranks(function, *arguments, uses, ranks):
         return call(function, *arguments, ranks=ranks, timeout=SECONDS, uses=uses)
     except TimeUp as error:
         where = str(error).partition(" s: ")[2]
+        if "is in `import" in where or "did not start" in where or "is in" not in where:
+            raise NotYet(
+                f"the ranks were not ready after {SECONDS} s ({where}): something else keeps this "
+                "machine busy. Run the cell once more."
+            ) from None
         raise NotYet(
             f"deadlock: nothing moved for {SECONDS} s. {where[:1].upper()}{where[1:]} All ranks must call "
             "the same collectives in the same order."
