@@ -45,19 +45,22 @@ COLOURS = plt.rcParams["axes.prop_cycle"].by_key()["color"]  # one for each rank
 def box(axes, x, y, width, height, text, rank=None):
     """A rectangle in the colour of a rank; grey is on every rank."""
     colour, ink = ("lightgrey", "black") if rank is None else (COLOURS[rank], "white")
-    axes.add_patch(Rectangle((x, y), width, height, facecolor=colour, edgecolor="black", alpha=0.8))
+    axes.add_patch(Rectangle((x, y), width, height, facecolor=colour, edgecolor="black"))
     axes.text(x + width / 2, y + height / 2, text, ha="center", va="center", color=ink, fontsize=9)
 
 
 figure, axes = plt.subplots(figsize=(11, 3.6))
-for x, width, text in ((0, 1, "x"), (1.7, 0.6, "norm"), (11.6, 0.6, "bias"), (12.9, 1, "output")):
+axes.plot([0, 13.5], [2, 2], color="grey", zorder=0)
+whole = (0, 1, "x"), (1.7, 0.6, "norm"), (11.6, 0.7, "+ bias\n+ x"), (12.9, 1, "output")
+for x, width, text in whole:
     box(axes, x, 1.5, width, 1, text)
 for rank in (0, 1):
     box(axes, 3.4, 2 - 2 * rank, 1, 2, f"up\nrank {rank}", rank)
     box(axes, 5.1, 2 - 2 * rank, 0.7, 2, "gelu", rank)
     box(axes, 6.5 + 2 * rank, 1.5, 2, 1, f"down\nrank {rank}", rank)
 for x, name, way in ((2.85, "f", "back"), (11.05, "g", "forth")):
-    axes.text(x, 2, name, ha="center", va="center", fontsize=16, fontstyle="italic")
+    style = {"fontsize": 16, "fontstyle": "italic", "backgroundcolor": "white"}
+    axes.text(x, 2, name, ha="center", va="center", **style)
     axes.text(x, 0.7, f"{way}:\nall-reduce", ha="center", va="center", fontsize=9)
 axes.set(xlim=(-0.2, 14.2), ylim=(-0.2, 4.2), aspect="equal", title="A block on 2 ranks")
 axes.axis("off")
@@ -204,7 +207,7 @@ for found, colour, marker in zip(runs.values(), COLOURS, "ov", strict=False):
     losses, alone = np.array(found["losses"]), np.array(found["alone"])
     left.plot(losses, marker, color=colour)
     right.plot(np.abs(losses - alone) + 1e-9, marker, color=colour)
-left.plot(alone, color="black", zorder=0)
+left.plot(alone, color="black", zorder=1)
 left.set(xlabel="step", ylabel="training loss")
 right.set(xlabel="step", ylabel="difference of the loss from one rank's\n(+ 1e-9)", yscale="log")
 right.set_ylim(5e-10, 1)
@@ -252,11 +255,10 @@ def case_b(x, part, f, g):
 
 def case_c(x, part, f, g):
     import torch.nn.functional as F
-    from torch.distributed.nn.functional import all_reduce  # "PyTorch has it, with a backward pass"
 
     y = f(F.layer_norm(x, x.shape[1:], part["norm.weight"], part["norm.bias"]))
     y = F.gelu(F.linear(y, part["up.weight"], part["up.bias"]))
-    return x + all_reduce(F.linear(y, part["down.weight"])) + part["down.bias"]
+    return x + f(g(F.linear(y, part["down.weight"]))) + part["down.bias"]
 
 
 # %%
@@ -378,7 +380,7 @@ tensor_exercises.check_clip(clip)
 
 
 # %%
-figure, all_axes = plt.subplots(1, 2, figsize=(11, 3.4))
+figure, all_axes = plt.subplots(1, 2, figsize=(11, 3.8))
 for axes, (rows, columns) in zip(all_axes, ((4, 1), (2, 2)), strict=True):
     for rank in range(4):
         row, column = divmod(rank, columns)
@@ -545,7 +547,7 @@ def modes_table(modes):
         "kB sent": (middle["sent_bytes"] / 1e3).round(0),
         "foretold ": (middle["sent_predicted"] / 1e3).round(0),
         "ms a step": (1e3 * middle["step_seconds"]).round(1),
-        "calls a step": groups["collectives"].first(),
+        "calls, forth and back": groups["collectives"].first(),
     })  # fmt: skip
 
 

@@ -64,8 +64,8 @@ def train(
 def _alone(clipped):
     """The losses of one process with the whole network, and what the ranks need: weights and data."""
     data = load_fashion_mnist()
-    images = torch.from_numpy(data.train_images[: BATCH * STEPS]).flatten(1) / 255
-    labels = torch.from_numpy(data.train_labels[: BATCH * STEPS]).long()
+    images = torch.tensor(data.train_images[: BATCH * STEPS]).flatten(1) / 255
+    labels = torch.tensor(data.train_labels[: BATCH * STEPS]).long()
     torch.manual_seed(1)
     network = ResidualMLP(LAYERS, HIDDEN, image_size=28)
     start = {name: value.clone() for name, value in network.state_dict().items()}
