@@ -77,6 +77,6 @@ def _sequence(ranks, layers, h, batch, inputs, classes):
     pairs = layers * 2 + 2  # gather and reduce-scatter: f and g both ways, the stem, the head
     sent = pairs * (all_gather(ranks, x) + reduce_scatter(ranks, x))
     sent += all_gather(ranks, 4 * batch * classes)
-    # What every rank has whole saw only its examples: weights and biases of norms, biases of down and stem.
-    sent += (3 * layers + 3) * all_reduce(ranks, 4 * h)
+    # The norms' gradients are of this rank's examples: the optimizer's step sums them.
+    sent += (layers + 1) * 2 * all_reduce(ranks, 4 * h)
     return Costs(memory, sent)

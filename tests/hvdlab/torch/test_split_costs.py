@@ -24,9 +24,9 @@ def test_bytes_of_the_ways_by_hand():
     # 2 x 2: forth and back 4 h / 2 over two columns and h / 2 over two rows; four sums a norm; ten logits
     blocks, norms, head = 3 * 2 * (2 * x + 0.5 * x), 4 * 4 * 4 * 10, 4 * 10 * 10
     assert split_costs("grid", 4, 2, **SMALL).sent == blocks + norms + head
-    # sequence: gathers of 3/4 and Gloo's reduce-scatters of 6/4, two pairs a block, stem and head
+    # sequence: gathers of 3/4 and Gloo's reduce-scatters of 6/4, two pairs a block, stem and head; norms
     assert split_costs("sequence", 4, **SMALL).sent == pytest.approx(
-        8 * 2.25 * x + 0.75 * 400 + 12 * 1.5 * 4 * 32
+        8 * 2.25 * x + 0.75 * 400 + 8 * 1.5 * 4 * 32
     )
 
 
