@@ -104,10 +104,16 @@ def test_the_script_runs_by_python_alone_and_under_torchrun(tmp_path):
     ("arguments", "says"),
     [
         (["--modes", "serial"], "serial is for one rank, and 2 were started"),
-        (["--modes", "grid", "--columns", 3], "a multiple of 3 ranks"),
+        pytest.param(
+            ["--modes", "grid", "--columns", 3], "a multiple of 3 ranks", marks=pytest.mark.thorough
+        ),
         (["--hidden-size", 63], "expected a multiple of 2 ranks, got 63"),
-        (["--modes", "sequence", "--batch-size", 31], "a multiple of 2 with sequence, got 31"),
-        (["--steps", 3], "--steps: expected 4 to 1875"),
+        pytest.param(
+            ["--modes", "sequence", "--batch-size", 31],
+            "a multiple of 2 with sequence, got 31",
+            marks=pytest.mark.thorough,
+        ),
+        pytest.param(["--steps", 3], "--steps: expected 4 to 1875", marks=pytest.mark.thorough),
     ],
 )
 def test_what_cannot_be_split_is_refused_in_a_sentence(arguments, says):

@@ -218,7 +218,11 @@ def test_the_right_pair_is_right(capsys):
         (exchanged, "f's forward pass all-reduces"),
         (no_backward, "f's backward pass hands the gradient on"),
         pytest.param(both_ways, "g's backward pass all-reduces", marks=pytest.mark.thorough),
-        (gradient_in_place, "both summands get the same gradient tensor"),
+        pytest.param(
+            gradient_in_place,
+            "both summands get the same gradient tensor",
+            marks=pytest.mark.thorough,
+        ),
         pytest.param(in_place, "Give it a copy, x.clone", marks=pytest.mark.thorough),
     ],
 )
@@ -445,7 +449,9 @@ def test_the_right_clipping_is_right(capsys):
     [
         (local, "The norm over what this rank holds"),
         pytest.param(all_counted, "counted on each rank: 3 times", marks=pytest.mark.thorough),
-        (always, "at most 26.* multiplied by 2, and should be by 1"),
+        pytest.param(
+            always, "at most 26.* multiplied by 2, and should be by 1", marks=pytest.mark.thorough
+        ),
     ],
 )
 def test_wrong_clippings_are_explained(wrong, says):
