@@ -493,8 +493,8 @@ plt.show()
 
 # %% [markdown]
 # **What you should see.** Megatron's way costs ever nearer to 4 arrays, whatever the number of ranks. A grid costs about
-# $16/\sqrt{N}$: from 16 ranks on it sends less, and on 4 it sends *more*. Megatron is used within one server of 8 GPUs
-# for that reason, and AxoNN on thousands.
+# $16/\sqrt{N}$: from 16 ranks on it sends less. On 4 ranks 2 x 2 sends *more*, 5 arrays instead of 3. Megatron's way is used within
+# one server of 8 GPUs for that reason, and AxoNN's on thousands.
 #
 # ## Measure all of it
 #
@@ -558,5 +558,5 @@ modes_table(reference("tensor_modes"))
 # **What you should see.** All losses are those of one rank, up to rounding. The memory is what the pencil says to the byte: the
 # stem is whole by hand and with DTensor, split over two columns on the grid, and over all four ranks with `sequence`. By hand and with DTensor
 # the same collectives are called, and the same bytes sent. On four ranks the grid sends more, as foretold. `sequence`
-# sends more only because Gloo's reduce-scatter all-reduces the whole array and keeps a part; with NCCL it would send as much
+# sends more because Gloo's reduce-scatter all-reduces the whole array and keeps a part; with NCCL it would send in each block as much
 # as `by-hand`. Seconds are those of two cores under all the ranks: they say nothing about GPUs.
