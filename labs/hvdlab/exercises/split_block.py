@@ -1,0 +1,214 @@
+"""Checks of lab 10, exercises 3 and 4: a split block beside the serial one, and which mistake it has."""
+
+from hvdlab.calls import call
+from hvdlab.exercises import NotYet, right
+from hvdlab.launch import LaunchError, TimeUp
+
+SECONDS = 120  # after which ranks that wait for each other are ended; importing torch takes seconds
+CLOSE = 1e-9  # the checks compute in double precision
+
+# What a split block can do wrong, and how one sees it.
+MISTAKES = {
+    "bias on every rank": "the output is off by the bias of down, once for each further rank",
+    "partial sums": "every rank goes on with its own part of the sum: their outputs differ",
+    "no f": "outputs are right, but each rank has only its share of the gradient of what comes before",
+    "f before the norm": "outputs are right, but the norm's own gradients are the shares",
+    "all-reduce in g's backward pass": "outputs are right and all ranks agree, but gradients are N times "
+    "too large",
+}
+
+
+def check_block(block, part_of, f_and_g) -> None:
+    """Demand the serial block's output and gradients on 2 ranks, with one f and one g."""
+    rows = _try_blocks([block], part_of, f_and_g)[0]
+    if said := _unusable(rows):
+        raise NotYet(said)
+    mistake, says = _mistake(rows)
+    if mistake:
+        raise NotYet(f"{mistake}: {says}.")
+    if [rows[0]["f"], rows[0]["g"]] != [1, 1]:
+        raise NotYet(
+            f"outputs and gradients are right, but f is called {rows[0]['f']} times and g {rows[0]['g']} "
+            "times: once each is enough, one all-reduce forth and one back."
+        )
+    right(
+        "output and all gradients as in the serial block, with one all-reduce forth and one back."
+    )
+
+
+def check_diagnosis(diagnosis, cases, part_of, f_and_g) -> None:
+    """Run each case on 2 ranks, find its mistake, and compare with the learner's name for it."""
+    names = [case.__name__ for case in cases]
+    if not isinstance(diagnosis, dict) or set(diagnosis) != set(names):
+        raise NotYet(f"set diagnosis to a dict with the keys {', '.join(names)}: {diagnosis!r}")
+    for name in names:
+        if diagnosis[name] not in MISTAKES:
+            raise NotYet(
+                f"{name}: {diagnosis[name]!r} is none of the mistakes: {', '.join(MISTAKES)}."
+            )
+    for name, rows in zip(names, _try_blocks(cases, part_of, f_and_g), strict=True):
+        mistake, says = _mistake(rows)
+        if diagnosis[name] != mistake:
+            raise NotYet(
+                f"{name}: with {diagnosis[name]!r}, {MISTAKES[diagnosis[name]]}. Run beside the serial "
+                f"block on 2 ranks, this one shows something else: {says}."
+            )
+    right("each case was run on 2 ranks, and shows the mistake that you name.")
+
+
+def _try_blocks(blocks, part_of, f_and_g):
+    names = [block.__name__ for block in blocks]
+    helpers = part_of, f_and_g
+    rows = on_ranks(
+        try_blocks,
+        names,
+        *(helper.__name__ for helper in helpers),
+        uses=(*blocks, *helpers),
+        ranks=2,
+    )
+    return list(zip(*rows, strict=True))  # for each block, a row of each rank
+
+
+def try_blocks(comm, blocks, part_of, f_and_g):
+    """On a rank: each split block beside the serial one, and in what they differ.
+
+    `output` and the gradients are relative: the largest difference over the largest value. `share` is
+    the same after the gradients of all ranks were added up, `ratio` the typical one of ours to serial.
+    """
+    import torch
+    import torch.distributed as dist
+
+    from hvdlab.torch.networks import Block
+    from hvdlab.torch.process_group import rendezvous
+
+    rendezvous()
+    dist.init_process_group("gloo")
+    part_of, (f, g) = globals()[part_of], globals()[f_and_g]()
+    torch.manual_seed(0)
+    serial = Block(6).double()
+    for parameter in serial.parameters():
+        torch.nn.init.normal_(parameter)  # a norm that has trained is no longer 1 and 0
+    x, direction = torch.randn(2, 5, 6, dtype=torch.float64)
+    x.requires_grad_()
+    whole = dict(serial.named_parameters())
+    expected = serial(x)
+    gradients = dict(zip(["x", *whole], torch.autograd.grad(
+        (expected * direction).sum(), [x, *whole.values()]), strict=True))  # fmt: skip
+    wanted = {"x": gradients.pop("x"), **part_of(gradients, comm.rank, comm.size)}
+
+    def off(ours, theirs):
+        return ((ours - theirs).abs().max() / theirs.abs().max()).item()
+
+    rows = []
+    for name in blocks:
+        calls = {"f": 0, "g": 0}
+
+        def counting(key, function, calls=calls):
+            def counted(x):
+                calls[key] += 1
+                return function(x)
+
+            return counted
+
+        mine = x.detach().clone().requires_grad_()
+        part = {
+            key: value.detach().clone().requires_grad_()
+            for key, value in part_of(whole, comm.rank, comm.size).items()
+        }
+        y = globals()[name](mine, part, counting("f", f), counting("g", g))
+        if not torch.is_tensor(y) or y.shape != x.shape:
+            rows.append({"kind": type(y).__name__, "shape": list(getattr(y, "shape", []))})
+            continue
+        row = {"kind": "Tensor", "shape": list(y.shape), **calls, "output": off(y, expected)}
+        extra = (comm.size - 1) * whole["down.bias"]
+        row["extra bias"] = off(y - expected + 1, 1 + extra.expand_as(y))
+        row["no bias"] = off(y + whole["down.bias"], expected)
+        row["no residual"] = off(y + x, expected)
+        sums = torch.stack([y.detach(), y.detach() ** 2])
+        dist.all_reduce(sums)
+        row["ranks differ"] = (comm.size * sums[1] - sums[0] ** 2).abs().max().item() > 1e-9
+        (y * direction).sum().backward()
+        row["gradients"] = {}
+        for key, theirs in wanted.items():
+            leaf = mine if key == "x" else part[key]
+            ours = torch.zeros_like(leaf) if leaf.grad is None else leaf.grad
+            total = ours.clone()
+            dist.all_reduce(total)
+            row["gradients"][key] = {
+                "off": off(ours, theirs),
+                "share": off(total, theirs),
+                "ratio": (ours / theirs).median().item(),
+            }
+        rows.append(row)
+    dist.destroy_process_group()
+    return rows
+
+
+def _unusable(rows):
+    for rank, row in enumerate(rows):
+        if row["kind"] != "Tensor":
+            return f"on rank {rank} it returns {row['kind']}: return the output, a tensor like x."
+        if row["shape"] != [5, 6]:
+            return f"on rank {rank} the output has the shape {row['shape']}, and x has [5, 6]."
+
+
+def _mistake(rows):
+    """(name of the mistake, what was seen); (None, ...) if there is none."""
+    row, ranks = rows[0], len(rows)
+    if row["output"] > CLOSE:
+        if row["extra bias"] < CLOSE:
+            return (
+                "bias on every rank",
+                "the output is off by exactly the bias of down: each rank adds it before g, so it is "
+                f"summed {ranks} times",
+            )
+        if row["ranks differ"]:
+            return "partial sums", "the two ranks have different outputs: use what g returns"
+        if row["no bias"] < CLOSE:
+            return "no bias", "the output is that of the serial block without the bias of down"
+        if row["no residual"] < CLOSE:
+            return "no residual", "the output is that of the serial block without `x +`"
+        return "another output", f"the output is off by {row['output']:.0%} of its largest value"
+    gradients = row["gradients"]
+    wrong = [name for name, found in gradients.items() if found["off"] > CLOSE]
+    if not wrong:
+        return None, "output and gradients are those of the serial block"
+    if all(abs(gradients[name]["ratio"] - ranks) < 1e-6 for name in ("up.weight", "down.weight")):
+        return (
+            "all-reduce in g's backward pass",
+            f"the output is right and the ranks agree, but the gradient of up is {ranks} times the "
+            "serial one",
+        )
+    norm = [name for name in wrong if name.startswith("norm")]
+    if norm and all(gradients[name]["share"] < CLOSE for name in norm):
+        if "x" in wrong:
+            return (
+                "no f",
+                f"the output is right, but the gradients of x and of {norm[0]} are each rank's share: "
+                "summed over the ranks, that of the norm is the serial one",
+            )
+        return (
+            "f before the norm",
+            f"the output and x's gradient are right, but that of {norm[0]} is each rank's share: f "
+            "belongs right before what is split, after the norm",
+        )
+    return "another gradient", f"the output is right, but not the gradient of {', '.join(wrong)}"
+
+
+def on_ranks(function, *arguments, uses, ranks):
+    """What each rank returns, or a sentence on why it did not."""
+    try:
+        return call(function, *arguments, ranks=ranks, timeout=SECONDS, uses=uses)
+    except TimeUp as error:
+        where = str(error).partition(" s: ")[2]
+        if "is in `import" in where or "did not start" in where or "is in" not in where:
+            raise NotYet(
+                f"the ranks were not ready after {SECONDS} s ({where}): something else keeps this "
+                "machine busy. Run the cell once more."
+            ) from None
+        raise NotYet(
+            f"deadlock: nothing moved for {SECONDS} s. {where[:1].upper()}{where[1:]} All ranks must call "
+            "the same collectives in the same order."
+        ) from None
+    except LaunchError as error:
+        raise NotYet(str(error)) from None

@@ -1,0 +1,242 @@
+"""Checks of lab 10, first half: a block split among ranks, its collectives, and what goes wrong there."""
+
+import torch
+
+from hvdlab import exercises
+from hvdlab.exercises import NotYet, right
+from hvdlab.exercises.split_block import MISTAKES, check_block, check_diagnosis, on_ranks
+from hvdlab.torch.networks import Block
+
+__all__ = [
+    "MISTAKES",
+    "check_block",
+    "check_clip",
+    "check_diagnosis",
+    "check_f_and_g",
+    "check_grid_bytes",
+    "check_part_of",
+]
+
+# --- exercise 1: who holds what --------------------------------------------------------------------
+
+
+def check_part_of(part_of) -> None:
+    """Demand up by its outputs (with its bias), down by its inputs, and all else whole."""
+    with torch.random.fork_rng():
+        weights = {name: value.detach() for name, value in Block(6).named_parameters()}
+    for ranks in (2, 3):
+        parts = [exercises.call(part_of, dict(weights), rank, ranks) for rank in range(ranks)]
+        for rank, part in enumerate(parts):
+            if not isinstance(part, dict) or part.keys() != weights.keys():
+                got = sorted(part) if isinstance(part, dict) else repr(part)
+                raise NotYet(
+                    f"return a dict with the six names of `weights`: {', '.join(weights)}. Rank {rank} of "
+                    f"{ranks} has {got}."
+                )
+        for name in weights:
+            _check_parts(name, weights[name], [part[name] for part in parts])
+    right("up by rows of its matrix, down by columns, and four things decided: 2 and 3 ranks.")
+
+
+def _check_parts(name, value, parts):
+    ranks, dim = len(parts), {"up.weight": 0, "up.bias": 0, "down.weight": 1}.get(name)
+    shapes = [tuple(part.shape) for part in parts]
+    case = f"{name}, {tuple(value.shape)} as a whole, becomes {shapes[0]} on rank 0 of {ranks}"
+    if dim is None:
+        if shapes[0] != tuple(value.shape):
+            raise NotYet(
+                f"{case}: every rank needs it whole, because it works on all {value.shape[0]} features."
+            )
+        if not all(torch.equal(part, value) for part in parts):
+            raise NotYet(
+                f"{name} must be the same on every rank, and as it was: g sums before the bias is added."
+            )
+        return
+    wanted = list(value.shape)
+    wanted[dim] //= ranks
+    if shapes[0] != tuple(wanted):
+        why = (
+            "the outputs of up are its rows, and what is split. Then gelu needs no other rank"
+            if name.startswith("up")
+            else "its inputs are its columns, and rank k has the inputs that its part of up made"
+        )
+        raise NotYet(f"{case}, and should be {tuple(wanted)}: {why}.")
+    if not torch.equal(torch.cat(parts, dim), value):
+        raise NotYet(
+            f"{case}, as it should, but side by side the parts of ranks 0 to {ranks - 1} are not the "
+            "whole: rank k gets the k-th of `ranks` parts."
+        )
+
+
+# --- exercise 2: f and g ---------------------------------------------------------------------------
+
+
+def check_f_and_g(f_and_g) -> None:
+    """Demand f: identity, gradients summed; g: sum, gradients as they are; nothing changed in place."""
+    rows = on_ranks(try_pair, f_and_g.__name__, uses=(f_and_g,), ranks=2)
+    for rank, row in enumerate(rows):
+        mine, both = 10.0**rank, 11.0
+        for key, wanted, cases in (
+            ("f", mine, {
+                both: "f's forward pass all-reduces. It must hand x on as it is: every rank has it already",
+            }),
+            ("f backward", both, {
+                mine: "f's backward pass hands the gradient on as it is. Each rank has the gradient of its "
+                "part of the work only: all-reduce it",
+            }),
+            ("g", both, {mine: "g's forward pass does not add: all-reduce there"}),
+            ("x after g", mine, {
+                both: "dist.all_reduce writes into the tensor that it gets: g changed its input. "
+                "Give it a copy, x.clone()",
+            }),
+            ("g backward", mine, {
+                both: "g's backward pass all-reduces. A sum hands its gradient to each summand as it is, and "
+                "all ranks have that gradient already: so gradients become N times too large",
+            }),
+            ("f + x backward", both + mine, {
+                2 * both: "with y = f(x) + x both summands get the same gradient tensor, and the all-reduce "
+                "in f's backward pass wrote into it. Give it a copy: gradient.clone()",
+            }),
+        ):  # fmt: skip
+            if row[key] != wanted:
+                got = row[key]
+                named = cases.get(got) if isinstance(got, float) else None
+                raise NotYet(
+                    f"rank 0 has 1 and rank 1 has 10; on rank {rank}, `{key}` is {got} and should be "
+                    f"{wanted:g}. {named or 'One all-reduce in each of the two, and nothing else'}."
+                )
+    right("f sums on the way back, g on the way forth, and neither changes what it was given.")
+
+
+def try_pair(comm, name):
+    """On a rank: what f and g make of 10^rank, and of a gradient of 10^rank."""
+    import torch
+    import torch.distributed as dist
+
+    from hvdlab.torch.process_group import rendezvous
+
+    rendezvous()
+    dist.init_process_group("gloo")
+    f, g = globals()[name]()
+    row, mine = {}, 10.0**comm.rank
+
+    def value(tensor):
+        """The number that all entries have; the list of them if they differ; None for no gradient."""
+        numbers = [] if tensor is None else sorted(set(tensor.flatten().tolist()))
+        return numbers[0] if len(numbers) == 1 else numbers or None
+
+    for key, function in (("f", f), ("g", g), ("f + x", lambda x: f(x) + x)):
+        x = torch.full((2, 3), mine, requires_grad=True)
+        inner = x * 1.0
+        y = function(inner)
+        row[key], row[f"x after {key}"] = value(y), value(inner)
+        # The gradient of a plain sum has strides of 0; that of a weighted one is shared by two summands.
+        loss = (y * torch.ones(2, 3)).sum() if key == "f + x" else y.sum()
+        (loss * mine).backward()
+        row[f"{key} backward"] = value(x.grad)
+    dist.destroy_process_group()
+    return row
+
+
+# --- exercise 5: the norm of a split gradient ------------------------------------------------------
+
+
+def check_clip(clip) -> None:
+    """Demand the norm over split and replicated gradients, each counted once, on 3 ranks."""
+    rows = on_ranks(try_clip, clip.__name__, uses=(clip,), ranks=3)
+    for rank, row in enumerate(rows):
+        for most, scale in ((6.5, 0.5), (26, 1.0)):
+            found = row[f"{most:g}"]
+            norm, case = found["norm"], f"rank {rank} of 3, at most {most:g}"
+            # by hand: the parts are 3, 4, 0 and the replicated one is 12: 3^2 + 4^2 + 12^2 = 13^2
+            local = (144 + (9, 16, 0)[rank]) ** 0.5
+            if norm is None:
+                raise NotYet(f"{case}: it returns no number: return the norm before clipping.")
+            for wrong, says in (
+                (local, "the norm over what this rank holds: the other parts are missing"),
+                ((25 + 3 * 144) ** 0.5, "the replicated gradient is counted on each rank: 3 times"),
+                (5.0, "the replicated gradient is missing: it counts, once"),
+                (169.0, "the square of the norm: take the root"),
+                (3 + 4 + 12, "a sum of norms: squares add up, norms do not"),
+            ):
+                if abs(norm - wrong) < 1e-4:
+                    raise NotYet(
+                        f"{case}: the norm is {norm:.4g}, and of the whole gradient it is 13. "
+                        f"{says.capitalize()}."
+                    )
+            if abs(norm - 13) > 1e-4:
+                raise NotYet(
+                    f"{case}: the norm is {norm:.4g}; by hand, the root of 9 + 16 + 144 is 13."
+                )
+            for kind in ("split", "replicated"):
+                if abs(found[kind] - scale) > 1e-4:
+                    raise NotYet(
+                        f"{case}: the norm 13 is right, but the {kind} gradient is multiplied by "
+                        f"{found[kind]:.3g}, and should be by {scale:g}."
+                    )
+    right(
+        "13 on every rank for parts of 3, 4 and 0 and a shared 12, halved only where it is too long."
+    )
+
+
+def try_clip(comm, name):
+    """On a rank: the norm that it finds, and what it multiplies gradients by, for two limits."""
+    import torch
+    import torch.distributed as dist
+
+    from hvdlab.torch.process_group import rendezvous
+
+    rendezvous()
+    dist.init_process_group("gloo")
+    row = {}
+    for most in (6.5, 26):
+        split, shared = (torch.nn.Parameter(torch.zeros(2, 2)) for _ in range(2))
+        split.grad = torch.tensor([[0.0, (3.0, 4.0, 0.0)[comm.rank]], [0.0, 0.0]])
+        shared.grad = torch.tensor([[12.0, 0.0], [0.0, 0.0]])
+        before = split.grad.clone()
+        norm = globals()[name]([split], [shared], most)
+        row[f"{most:g}"] = {
+            "norm": None if norm is None else float(norm),
+            "replicated": (shared.grad[0, 0] / 12).item(),
+            "split": (split.grad.sum() / before.sum()).item()
+            if before.any()
+            else min(1, most / 13),
+        }
+    dist.destroy_process_group()
+    return row
+
+
+# --- exercise 6: bytes on a grid -------------------------------------------------------------------
+
+
+def check_grid_bytes(grid_bytes) -> None:
+    """Demand 2 (forth and back) x 4 bytes x ring over columns of 4 hidden / rows and the other way round."""
+    case = "grid_bytes(batch=10, hidden=8, rows=4, columns=2)"  # 2 (1 x 320 + 1.5 x 160), by hand
+    got = exercises.call(grid_bytes, 10, 8, 4, 2)
+    if got is None:
+        raise NotYet(f"{case} returned None: is `return` missing?")
+    forth = 1.0 * 4 * 10 * 32 / 4 + 1.5 * 4 * 10 * 8 / 2
+    for wrong, says in (
+        (forth, "half of it. Back, the gradients of the same two arrays travel, and an all-reduce has two "
+         "phases, 2 (n-1)/n"),
+        (forth / 2, "a quarter of it. A number has 4 bytes; back, two more arrays travel; and an all-reduce "
+         "has two phases"),
+        (2 * (1.5 * 320 + 1.0 * 160),
+         "the two groups are confused: up's outputs are summed over the columns, down's over the rows"),
+        (2 * (1.5 * 4 * 10 * 32 / 2 + 1.0 * 4 * 10 * 8 / 4),
+         "the two groups are confused: up's outputs are split over the rows, and summed over the columns"),
+        (2 * (1.0 * 1280 + 1.5 * 320), "these are whole arrays: a rank has 1/rows of up's outputs, and "
+         "1/columns of down's"),
+        (2 * (1.0 * 80 + 1.5 * 160), "up has 4 x hidden outputs"),
+    ):  # fmt: skip
+        if abs(got - wrong) < 1e-6:
+            raise NotYet(f"{case} is {got:g}: {says}.")
+    if abs(got - 2 * forth) > 1e-6:
+        raise NotYet(
+            f"{case} is {got:g}; by hand: up's outputs, 4 x 10 x 32/4 = 320 bytes, over 2 columns, and "
+            "down's, 4 x 10 x 8/2 = 160 bytes, over 4 rows: 320 + 240, and the same back: 1120."
+        )
+    alone = exercises.call(grid_bytes, 10, 8, 1, 1)
+    if alone != 0:
+        raise NotYet(f"one rank has nobody to send to: 0 bytes, not {alone!r}.")
+    right("1120 bytes on 4 x 2 ranks by hand, and nothing on one.")

@@ -1,0 +1,127 @@
+"""`tensor_parallel.py` against the same training on one rank, and against what a pencil says of it."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hvdlab.launch import command, environment
+from hvdlab.torch.split_costs import split_costs
+
+SCRIPT = Path(__file__).parents[2] / "labs" / "tensor_parallel.py"
+MODES = ["by-hand", "dtensor", "sequence", "grid", "axonn"]
+SMALL = {"num_layers": 2, "hidden_size": 64, "batch_size": 32}
+
+
+def start(ranks, *arguments, launcher=None, **variables):
+    """(exit code, output) of the script on that many ranks."""
+    options = [f"--{name.replace('_', '-')}={value}" for name, value in SMALL.items()]
+    done = subprocess.run(
+        [*(launcher or command(ranks, SCRIPT)), *options, *map(str, arguments)],
+        env={**os.environ, **environment(ranks), **variables},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=240,
+    )
+    return done.returncode, done.stdout
+
+
+def trained(ranks, folder, *arguments, launcher=None):
+    """What was measured in each mode, by mode."""
+    file = folder / "found.json"
+    code, output = start(ranks, *arguments, "--compare", "--save", file, launcher=launcher)
+    assert code == 0, output[-3000:]
+    return {found["mode"]: found for found in json.loads(file.read_text())}
+
+
+@pytest.fixture(scope="module")
+def on_four(tmp_path_factory):
+    return trained(4, tmp_path_factory.mktemp("four"), "--modes", *MODES)
+
+
+@pytest.mark.mpi
+@pytest.mark.data
+@pytest.mark.parametrize("mode", MODES)
+def test_every_mode_trains_as_one_rank_does(mode, on_four):
+    found = on_four[mode]
+    assert len(found["losses"]) == 20
+    assert found["losses"][-1] < found["losses"][0]
+    assert found["loss_difference"] < 1e-5
+    assert found["weight_difference"] < 1e-5
+
+
+@pytest.mark.mpi
+@pytest.mark.data
+@pytest.mark.parametrize("mode", MODES)
+def test_memory_and_bytes_are_those_of_the_pencil(mode, on_four):
+    found, costs = on_four[mode], split_costs(mode, 4, **SMALL)
+    assert found["memory_bytes"] == costs.memory
+    # Gloo adds a head to each message, up to 2 kB a collective on 4 ranks.
+    calls = sum(int(part.split()[0]) for part in found["collectives"].split(", "))
+    assert costs.sent <= found["sent_bytes"] <= 1.01 * costs.sent + 2500 * calls
+
+
+@pytest.mark.mpi
+@pytest.mark.data
+def test_the_collectives_are_counted(on_four):
+    blocks = SMALL["num_layers"]
+    assert on_four["by-hand"]["collectives"] == f"{2 * blocks} all-reduce"
+    assert on_four["dtensor"]["collectives"] == f"{2 * blocks} all-reduce"
+    assert "reduce-scatter" in on_four["sequence"]["collectives"]
+    # on a grid two a block each way, four a norm, and the head
+    assert on_four["grid"]["collectives"] == f"{4 * blocks + 4 * (blocks + 1) + 1} all-reduce"
+
+
+@pytest.mark.mpi
+@pytest.mark.data
+def test_axonn_trains_as_one_rank_does_with_depth(tmp_path):
+    found = trained(4, tmp_path, "--modes", "axonn", "--columns", 1, "--depth", 2)["axonn"]
+    assert found["loss_difference"] < 1e-5
+    assert found["weight_difference"] < 1e-5
+    assert found["memory_bytes"] == split_costs("axonn", 4, 1, 2, **SMALL).memory
+
+
+@pytest.mark.data
+def test_the_script_runs_by_python_alone_and_under_torchrun(tmp_path):
+    alone = trained(1, tmp_path, "--modes", "serial", launcher=[sys.executable, SCRIPT])["serial"]
+    assert alone["loss_difference"] == 0
+    assert alone["memory_bytes"] == split_costs("serial", 1, **SMALL).memory
+    torchrun = [
+        Path(sys.executable).with_name("torchrun"),
+        "--standalone",
+        "--nproc-per-node=2",
+        SCRIPT,
+    ]
+    found = trained(2, tmp_path, "--modes", "by-hand", launcher=torchrun)["by-hand"]
+    assert found["losses"] == pytest.approx(alone["losses"], abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--modes", "serial"], "serial is for one rank, and 2 were started"),
+        pytest.param(
+            ["--modes", "grid", "--columns", 3], "a multiple of 3 ranks", marks=pytest.mark.thorough
+        ),
+        (["--hidden-size", 63], "expected a multiple of 2 ranks, got 63"),
+        pytest.param(
+            ["--modes", "sequence", "--batch-size", 31],
+            "a multiple of 2 with sequence, got 31",
+            marks=pytest.mark.thorough,
+        ),
+        pytest.param(["--steps", 3], "--steps: expected 4 to 1875", marks=pytest.mark.thorough),
+    ],
+)
+def test_what_cannot_be_split_is_refused_in_a_sentence(arguments, says):
+    rank = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2"}
+    rank |= {
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": "0",
+    }  # it ends before it asks for the others
+    code, output = start(1, *arguments, launcher=[sys.executable, SCRIPT], **rank)
+    assert code == 1
+    assert output.count("\n") == 1 and says in output
