@@ -1,7 +1,7 @@
 # %% [markdown]
 # # Start here: training neural networks on many processes
 #
-# Thirteen notebooks, from one neuron and plain gradient descent to a script of yours that trains on N processes and is
+# Fourteen notebooks, from one neuron and plain gradient descent to a script of yours that trains on N processes and is
 # graded by measurement. Two cores and no GPU are enough for all of it; everything also runs on machines with GPUs.
 #
 # | lab | you measure |
@@ -15,7 +15,8 @@
 # | [7: CIFAR-10 and the assessment](07_cifar10_assessment.ipynb) | five optimizers in a race against time; then the grader measures you |
 # | [8: One device, used fully](08_one_device.ipynb) | where memory and time of a step go; mixed precision, activation checkpointing, gradient accumulation |
 # | [9: DDP and sharding](09_ddp_and_sharding.ipynb) | Horovod, DDP and your own all-reduce beside each other; ZeRO's three stages, in bytes held and bytes sent |
-# | [10: Splitting the model](10_splitting_the_model.ipynb) | layers cut in two and networks cut across, schedules and their bubbles, and a search for the best of all splits |
+# | [10, first part: Splitting layers](10_splitting_layers.ipynb) | the matrices of a layer on several ranks, by hand, with DTensor and AxoNN: one loss curve, less memory, known traffic |
+# | [10, second part: Splitting networks](10_splitting_networks.ipynb) | a network cut between its layers, schedules and their bubbles, and a search for the best of all splits |
 # | [11: Fine-tuning a language model](11_fine_tuning.ipynb) | a small GPT trained from nothing and fine-tuned on instructions, whole and with LoRA |
 # | [12: Find the fault](12_find_the_fault.ipynb) | broken scripts: their symptoms, your diagnosis, and what `hvdlab check` says |
 # | [13: Past one machine](13_past_one_machine.ipynb) | a message's latency and bandwidth here, and what they foretell for 2 to 10,000 GPUs |
