@@ -1,7 +1,7 @@
 """What the ranks of a run print, as mpirun passes it on, and what it says about how they ended.
 
-When one rank fails, the others fail a moment later, with "Horovod has been shut down": what they print
-about that is a consequence, and would hide the cause.
+When one rank fails, the others fail a moment later, with "Horovod has been shut down" or "Connection closed
+by peer": what they print about that is a consequence, and would hide the cause.
 """
 
 import re
@@ -11,7 +11,12 @@ import time
 TAG = re.compile(r"\[1,(\d+)\]<(stdout|stderr)>: ?")  # of `mpirun --output tag`
 RULE = re.compile(r"-{20,}$")  # around a message of mpirun's own
 BEGINNINGS = ("Traceback (most recent call last):", "Fatal Python error:")
-CONSEQUENCE = "Horovod has been shut down"
+CONSEQUENCE = re.compile(
+    "Horovod has been shut down"
+    "|gloo/transport/.*(by peer|Broken pipe)"
+    "|remote process exit"  # NCCL
+    "|Did the remote server shutdown or crash"  # torch.distributed's store, which rank 0 keeps
+)
 QUIET_SECONDS = 1.0  # after which a rank has said all about an error
 # mpirun's messages about an end
 EXITED = re.compile(r"Process name: +\[\S+@\d+,(\d+)\]\s+Exit code: +(\d+)")
@@ -116,7 +121,10 @@ class RankOutput:
         print(f"{tag}{said}", file=channel, flush=True)
 
     def _error_line(self, rank, said):
-        begins = said.startswith(BEGINNINGS) or CONSEQUENCE in said
+        said = said.removeprefix(
+            f"[rank{rank}]: "
+        )  # torch.distributed's, before each line of an error
+        begins = said.startswith(BEGINNINGS) or CONSEQUENCE.search(said)
         if begins and rank not in self._open:
             self._errors.pop(rank, None)  # an older one, which did not end the rank
             self._errors[rank] = []
@@ -152,7 +160,7 @@ class RankOutput:
 
 
 def _is_consequence(lines):
-    return any(CONSEQUENCE in said for said in lines)
+    return any(CONSEQUENCE.search(said) for said in lines)
 
 
 def _says(lines):

@@ -61,6 +61,24 @@ def test_a_consequence_that_a_library_logs_is_not_shown(capsys):
     assert reason == ("rank 1 of 2 failed first: KeyError: 'lr'", 1)
 
 
+def test_the_error_of_a_rank_of_torch_distributed_is_told_from_its_consequences(capsys):
+    """Torch puts its own tag before each line, and gloo's other ranks lose their connection."""
+    text = """\
+[1,0]<stderr>: [rank0]: Traceback (most recent call last):
+[1,0]<stderr>: [rank0]:   File "train.py", line 17, in <module>
+[1,0]<stderr>: [rank0]: RuntimeError: [gloo/gloo/transport/tcp/pair.cc:553] Connection closed by peer
+[1,1]<stderr>: [rank1]: Traceback (most recent call last):
+[1,1]<stderr>: [rank1]:   File "train.py", line 11, in <module>
+[1,1]<stderr>: [rank1]: KeyError: 'lr'
+"""
+    shown, reason = read(text + EXIT.format(rank=0, code=1), 1, capsys)
+    assert reason == ("rank 1 of 2 failed first: KeyError: 'lr'", 1)
+    assert shown.err == (
+        '[1] Traceback (most recent call last):\n[1]   File "train.py", line 11, in <module>\n'
+        "[1] KeyError: 'lr'\n"
+    )
+
+
 def test_a_rank_that_ends_early_without_an_error_is_named(capsys):
     _, reason = read(SHUT_DOWN + EXIT.format(rank=0, code=1), 1, capsys, ranks=3)
     assert reason == ("ranks 1, 2 of 3 ended while the others still exchanged", 1)
