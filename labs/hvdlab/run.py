@@ -11,12 +11,10 @@ import threading
 import time
 from pathlib import Path
 
-import psutil
-
 from hvdlab import hosts as hosts_of
 from hvdlab import launch, lost_host
 from hvdlab.launch import LaunchError
-from hvdlab.plan import Plan, plan
+from hvdlab.plan import LAUNCHERS, Plan, plan
 from hvdlab.rank_output import RankOutput
 from hvdlab.refusals import must_work
 
@@ -89,14 +87,15 @@ def follow(planned: Plan, name: str, limit: float | None) -> tuple[str, int]:
 
     A signal or the time limit asks the ranks to end; a second signal, or five seconds, ends them.
     """
-    output = RankOutput(planned.ranks)
+    launcher = LAUNCHERS[planned.launcher]
+    output = RankOutput(planned.ranks, launcher.Reader())
     signals = []
     before = {number: signal.signal(number, lambda n, _: signals.append(n)) for number in SIGNALS}
     try:
         away = [host.name for host in planned.hosts if not hosts_of.is_here(host.name)]
         with launch.started(planned.command, planned.variables) as process:
             with lost_host.watched(away) as lost:
-                late = _pass_on(process, output, signals, limit, lost)
+                late = _pass_on(process, launcher, output, signals, limit, lost)
                 gone = lost()
         output.settle(everything=True)
     except BrokenPipeError:  # nobody reads on, such as after `| head`
@@ -113,16 +112,16 @@ def follow(planned: Plan, name: str, limit: float | None) -> tuple[str, int]:
     if late:
         return f"{who} did not end within {limit:g} s{output.where(name)}", TIME_UP
     stall = {**os.environ, **planned.variables}["HOROVOD_STALL_SHUTDOWN_TIME_SECONDS"]
-    sentence, code = output.why(process.returncode, stall)
+    sentence, code = output.why(process.returncode, planned.launcher, stall)
     return sentence + (output.where(name) if output.stalled else ""), code
 
 
-def _pass_on(process, output, signals, limit, lost):
+def _pass_on(process, launcher, output, signals, limit, lost):
     """Pass lines on until there are no more; return whether it was the time limit that ended them."""
     lines = queue.SimpleQueue()
     threading.Thread(target=_read, args=(process, lines), daemon=True).start()
     began, asked, late = time.monotonic(), None, False
-    # An mpirun that is asked to end would wait for a lost host.
+    # A launcher that is asked to end would wait for a lost host.
     while (
         len(signals) < 2
         and not lost()
@@ -131,11 +130,11 @@ def _pass_on(process, output, signals, limit, lost):
         if asked is None:
             late = limit is not None and time.monotonic() - began > limit
             if signals:
-                process.terminate()  # mpirun passes it on to its ranks
+                launcher.send(process, signal.SIGTERM)
             elif late:
-                _make_tell_where(process, None)
+                launcher.tell_where(process, None)
             elif output.stalled:
-                _make_tell_where(process, output.stalled)
+                launcher.tell_where(process, output.stalled)
             if signals or late or output.stalled:
                 asked = time.monotonic()
         with contextlib.suppress(queue.Empty):
@@ -146,17 +145,8 @@ def _pass_on(process, output, signals, limit, lost):
                 return late
             output.line(line)
         output.settle()
-    process.kill()  # `started` would ask once more
+    launcher.send(process, signal.SIGKILL)  # `started` would ask once more
     return late
-
-
-def _make_tell_where(process, ranks):
-    """End ranks on this machine (None: all) so that they print the line of the script they are in."""
-    with contextlib.suppress(psutil.Error):
-        for child in psutil.Process(process.pid).children():
-            rank = child.environ().get("OMPI_COMM_WORLD_RANK", "-1")
-            if ranks is None or int(rank) in ranks:
-                child.send_signal(signal.SIGABRT)  # see PYTHONFAULTHANDLER in plan.py
 
 
 def _read(process, lines):

@@ -1,5 +1,6 @@
 """What mpirun printed in real runs, read: what of it is shown, and who is blamed."""
 
+from hvdlab.launchers import mpirun
 from hvdlab.rank_output import RankOutput
 
 SHUT_DOWN = """\
@@ -39,11 +40,11 @@ OWN = """\
 
 def read(text, code, capsys, ranks=2):
     """What is shown of these lines, and the reason."""
-    output = RankOutput(ranks)
+    output = RankOutput(ranks, mpirun.Reader())
     for line in text.splitlines(keepends=True):
         output.line(line)
     output.settle(everything=True)
-    return capsys.readouterr(), output.why(code, "120")
+    return capsys.readouterr(), output.why(code, "mpirun", "120")
 
 
 def test_a_consequence_that_ends_before_its_cause_is_not_blamed(capsys):
