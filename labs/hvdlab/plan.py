@@ -14,9 +14,9 @@ from hvdlab import launch
 from hvdlab.hardware import gpus
 from hvdlab.hosts import Host
 from hvdlab.launch import LaunchError
-from hvdlab.launchers import mpirun
+from hvdlab.launchers import mpirun, srun, torchrun
 
-LAUNCHERS = {"mpirun": mpirun}
+LAUNCHERS = {"mpirun": mpirun, "torchrun": torchrun, "srun": srun}
 ALWAYS = {
     "PYTHONUNBUFFERED": "1",  # lines arrive when they are printed
     "PYTHONFAULTHANDLER": "1",  # a crash shows the line of the script
@@ -64,7 +64,8 @@ def plan(
         hostfile: a file with lines such as `host1 slots=2`, instead of `hosts`.
 
     Raises:
-        LaunchError: hosts that cannot be understood, or too many ranks for them.
+        LaunchError: hosts that cannot be understood, too many ranks for them, or what this launcher
+            cannot start.
     """
     if ranks < 1:
         raise LaunchError(f"-np: expected at least 1 rank, got {ranks}.")

@@ -15,7 +15,7 @@ CONSEQUENCE = re.compile(
     "|remote process exit"  # NCCL
     "|Did the remote server shutdown or crash"  # torch.distributed's store, which rank 0 keeps
 )
-KILLED = 128 + 9
+ABORTED, KILLED = 128 + 6, 128 + 9
 QUIET_SECONDS = 1.0  # after which a rank has said all about an error
 # Horovod's stall inspector
 MISSING = re.compile(r"(\d+)!?: \[(.*)\]")
@@ -37,7 +37,7 @@ class RankOutput:
         self._missing = {}  # rank -> tensors that the others wait for
         self.stalled = set()  # ranks for which Horovod will wait no more
 
-    def line(self, text: str, channel: str = "stdout") -> None:
+    def line(self, text: str, channel: str) -> None:
         """Take a line that the launcher printed."""
         self._take(self._reader.read(text, channel))
 
@@ -72,12 +72,13 @@ class RankOutput:
             return "", 0
         consequences = {rank for rank, lines in self._errors.items() if _is_consequence(lines)}
         own = [rank for rank in self._errors if rank not in consequences]
-        if first and first.signal:
+        if first and first.signal and not self._threw_before_abort(first):
             sentence = f"rank {first.rank} of {self.ranks} was ended by {first.signal}"
             return sentence + (": no memory left?" if first.code == KILLED else ""), first.code
         if own and (first is None or first.rank in {*own, *consequences}):
             rank = first.rank if first and first.rank in own else own[0]
-            code = first.code if first and first.rank == rank else 1  # Python's, after an error
+            exited = first and first.rank == rank and not first.signal
+            code = first.code if exited else 1  # Python's, after an error
             return f"rank {rank} of {self.ranks} failed first: {_says(self._errors[rank])}", code
         if first and first.rank not in consequences:
             return (
@@ -88,6 +89,11 @@ class RankOutput:
         if consequences and early:
             return f"{_named(early)} of {self.ranks} ended while the others still exchanged", code
         return f"{launcher} ended with exit code {code}", code
+
+    def _threw_before_abort(self, first):
+        """Whether an error of Python's ended a rank: with threads of gloo's left it aborts after it."""
+        lines = self._errors.get(first.rank, [])
+        return first.code == ABORTED and bool(lines) and _last(lines)[0].startswith("Traceback")
 
     def _stall(self, seconds):
         tensors = ", ".join(dict.fromkeys(", ".join(self._missing.values()).split(", ")))
@@ -149,11 +155,16 @@ def _is_consequence(lines):
 
 def _says(lines):
     """The last line of a traceback, without what a library prints after it."""
-    starts = [i for i, said in enumerate(lines) if said.startswith(BEGINNINGS)]
-    after = lines[starts[-1] :]
+    after = _last(lines)
     if not after[0].startswith("Traceback"):
         return after[0]
     return next((said for said in after[1:] if said and not said[0].isspace()), "no more is known")
+
+
+def _last(lines):
+    """An error without the one that led to it."""
+    starts = [i for i, said in enumerate(lines) if said.startswith(BEGINNINGS)]
+    return lines[starts[-1] :] if starts else lines
 
 
 def _named(ranks):

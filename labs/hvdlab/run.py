@@ -7,6 +7,7 @@ import queue
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -23,16 +24,22 @@ examples:
   hvdlab run -np 2 labs/cifar10_torch.py --epochs 1
   hvdlab run -np 4 -H host1:2,host2:2 train.py    on two hosts
   hvdlab run -np 2 --dry-run train.py             only print the line that would be run
+  hvdlab run -np 2 --launcher torchrun train.py   for torch.distributed, on this machine
+  hvdlab run -np 8 --launcher srun train.py       for torch.distributed, in a Slurm allocation
 """
 TIME_UP = 124  # as the command `timeout` does
 REFUSED = 2
 POLITE_SECONDS = 5  # that ranks have for ending by themselves
+CHANNELS = ("stdout", "stderr")
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-np", type=int, required=True, metavar="N", dest="ranks", help="number of ranks"
+    )
+    parser.add_argument(
+        "--launcher", choices=LAUNCHERS, default="mpirun", help="what starts them (default mpirun)"
     )
     where = parser.add_mutually_exclusive_group()
     where.add_argument(
@@ -67,7 +74,12 @@ def main(args: argparse.Namespace) -> int:
         if not Path(args.script).is_file():
             raise LaunchError(f"{args.script} is not a file: name the script for the ranks to run.")
         planned = plan(
-            args.ranks, args.script, *args.arguments, hosts=args.hosts, hostfile=args.hostfile
+            args.ranks,
+            args.script,
+            *args.arguments,
+            launcher=args.launcher,
+            hosts=args.hosts,
+            hostfile=args.hostfile,
         )
         if args.dry_run:
             print(planned.line())
@@ -93,10 +105,15 @@ def follow(planned: Plan, name: str, limit: float | None) -> tuple[str, int]:
     before = {number: signal.signal(number, lambda n, _: signals.append(n)) for number in SIGNALS}
     try:
         away = [host.name for host in planned.hosts if not hosts_of.is_here(host.name)]
-        with launch.started(planned.command, planned.variables) as process:
-            with lost_host.watched(away) as lost:
-                late = _pass_on(process, launcher, output, signals, limit, lost)
-                gone = lost()
+        with (
+            tempfile.TemporaryDirectory(prefix="hvdlab-run-") as folder,
+            launch.started(
+                planned.command, planned.variables | _logs(folder), subprocess.PIPE
+            ) as process,
+            lost_host.watched(away) as lost,
+        ):
+            late = _pass_on(process, launcher, output, signals, limit, lost)
+            gone = lost()
         output.settle(everything=True)
     except BrokenPipeError:  # nobody reads on, such as after `| head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -111,16 +128,22 @@ def follow(planned: Plan, name: str, limit: float | None) -> tuple[str, int]:
         return f"{who} was ended by {signal.Signals(signals[0]).name}", 128 + signals[0]
     if late:
         return f"{who} did not end within {limit:g} s{output.where(name)}", TIME_UP
-    stall = {**os.environ, **planned.variables}["HOROVOD_STALL_SHUTDOWN_TIME_SECONDS"]
+    stall = {**os.environ, **planned.variables}.get("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", "")
     sentence, code = output.why(process.returncode, planned.launcher, stall)
     return sentence + (output.where(name) if output.stalled else ""), code
+
+
+def _logs(folder):
+    """Where torchrun keeps what the ranks print. By itself it makes a folder that stays."""
+    return {"PET_LOG_DIR": os.environ.get("PET_LOG_DIR", folder)}
 
 
 def _pass_on(process, launcher, output, signals, limit, lost):
     """Pass lines on until there are no more; return whether it was the time limit that ended them."""
     lines = queue.SimpleQueue()
-    threading.Thread(target=_read, args=(process, lines), daemon=True).start()
-    began, asked, late = time.monotonic(), None, False
+    for channel in CHANNELS:
+        threading.Thread(target=_read, args=(process, channel, lines), daemon=True).start()
+    began, asked, late, ended = time.monotonic(), None, False, 0
     # A launcher that is asked to end would wait for a lost host.
     while (
         len(signals) < 2
@@ -138,22 +161,25 @@ def _pass_on(process, launcher, output, signals, limit, lost):
             if signals or late or output.stalled:
                 asked = time.monotonic()
         with contextlib.suppress(queue.Empty):
-            line = lines.get(timeout=0.1)
-            if line is None:
+            channel, line = lines.get(timeout=0.1)
+            if line:
+                output.line(line, channel)
+            else:
+                ended += 1
+            if ended == len(CHANNELS):
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     process.wait(POLITE_SECONDS)
                 return late
-            output.line(line)
         output.settle()
     launcher.send(process, signal.SIGKILL)  # `started` would ask once more
     return late
 
 
-def _read(process, lines):
+def _read(process, channel, lines):
     with contextlib.suppress(ValueError):  # closed, when it is ended
-        for line in process.stdout.buffer:
-            lines.put(line.decode(errors="replace"))
-    lines.put(None)
+        for line in getattr(process, channel).buffer:
+            lines.put((channel, line.decode(errors="replace")))
+    lines.put((channel, ""))
 
 
 if __name__ == "__main__":

@@ -42,7 +42,7 @@ def read(text, code, capsys, ranks=2):
     """What is shown of these lines, and the reason."""
     output = RankOutput(ranks, mpirun.Reader())
     for line in text.splitlines(keepends=True):
-        output.line(line)
+        output.line(line, "stderr")
     output.settle(everything=True)
     return capsys.readouterr(), output.why(code, "mpirun", "120")
 

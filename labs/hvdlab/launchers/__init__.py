@@ -6,9 +6,11 @@ send(process, number)   a signal to all ranks
 tell_where(process, ranks)   make them say in which line of the script they are
 """
 
+import ast
 import contextlib
 import signal
 import subprocess
+from pathlib import Path
 from typing import NamedTuple
 
 import psutil
@@ -43,3 +45,23 @@ def abort_children(process: subprocess.Popen, variable: str, ranks: set[int] | N
             rank = int(child.environ().get(variable, "-1"))
             if rank >= 0 and (ranks is None or rank in ranks):
                 child.send_signal(signal.SIGABRT)
+
+
+def mpi_of(script: str | Path) -> str:
+    """The library by which the ranks of a script find each other through MPI, as its imports tell.
+
+    "Horovod", "mpi4py", or "" for none, and for a script that joins a group of torch.distributed itself.
+    """
+    try:
+        text = Path(script).read_text()
+        tree = ast.parse(text)
+    except (OSError, SyntaxError, ValueError):
+        return ""  # Python will say what is wrong
+    imported = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            imported.update((getattr(node, "module", None) or "").split("."))
+            imported.update(part for alias in node.names for part in alias.name.split("."))
+    if "rendezvous" in text or "init_process_group" in text:
+        return ""
+    return "Horovod" if "horovod" in imported else "mpi4py" if "mpi4py" in imported else ""
