@@ -143,6 +143,20 @@ def test_a_script_that_cannot_be_read_gets_one_sentence(text, sentence):
     assert sentence in done.stderr and "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize(
+    "text, library",
+    [
+        ("import torch.distributed as dist", "torch.distributed"),
+        ("from torch import distributed", "torch.distributed"),
+        ("from mpi4py import MPI", "mpi4py"),
+    ],
+)
+def test_a_script_whose_ranks_meet_without_horovod_is_not_said_to_be_alone(text, library):
+    Path("mine.py").write_text(text)
+    with pytest.raises(CheckError, match=f"mine.py trains by {library}, and the mistakes that are"):
+        check("mine.py", timeout=60)
+
+
 @pytest.mark.mpi
 def test_a_script_that_fails_before_it_trains_is_told_as_that():
     Path("mine.py").write_text("import horovod.torch as hvd\nhvd.init()\nopen('not there')\n")

@@ -167,13 +167,19 @@ def _read(script: Path) -> source.Facts:
     if not script.is_file():
         raise CheckError(f"{script} is not a file: name the training script to check.")
     try:
-        return source.read(script)
+        facts = source.read(script)
     except SyntaxError as error:
         raise CheckError(
             f"{script.name}, line {error.lineno}: Python cannot read it: {error.msg}."
         ) from None
     except (OSError, UnicodeDecodeError) as error:
         raise CheckError(f"{script} cannot be read: {error}") from None
+    if facts.other and not facts.horovod:
+        raise CheckError(
+            f"{script.name} trains by {facts.other}, and the mistakes that are known here are those of "
+            "Horovod scripts: it cannot be checked."
+        )
+    return facts
 
 
 def _last_line(output: str) -> str:

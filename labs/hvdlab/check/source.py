@@ -1,6 +1,7 @@
 """What a script's source says that a run of a few steps may not show: see `Facts`."""
 
 import ast
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,6 +13,7 @@ COLLECTIVES = (
     "broadcast_variables", "barrier", "average_metrics", "alltoall", "reducescatter",
 )  # fmt: skip
 PINS = ("set_device", "set_visible_devices", "CUDA_VISIBLE_DEVICES", "visible_device_list")
+OTHERS = ("torch.distributed", "mpi4py", "deepspeed", "lightning", "hvdlab.torch.process_group")
 GPUS = (".cuda(", "cuda:", '"cuda"', "'cuda'", '"GPU"', "'GPU'")
 
 
@@ -20,6 +22,7 @@ class Facts(NamedTuple):
 
     lines: list[str]
     horovod: int | None  # imports Horovod
+    other: str | None  # imports another library by which ranks meet
     init: bool  # calls hvd.init
     gpu: int | None  # uses a GPU
     pin: str | None  # "local_rank", "rank" or "": what a device is chosen by
@@ -41,9 +44,11 @@ def read(path: Path) -> Facts:
     tree = ast.parse(text, str(path))
     guards = Guards(tree)
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    imported = list(_imports(tree))
     return Facts(
         lines=text.splitlines(),
-        horovod=_imports(tree),
+        horovod=next((line for name, line in imported if "horovod" in name), None),
+        other=next((one for one in OTHERS for name, _ in imported if _is_of(name, one)), None),
         init=any(_last(call) == "init" for call in calls),
         gpu=_first(tree, lambda node: _uses_gpu(node)),
         pin=_pin(tree),
@@ -154,15 +159,16 @@ def _indexes(node) -> bool:
     return isinstance(node, ast.Call) and _last(node) not in ("rank", "local_rank", "cross_rank")
 
 
-def _imports(tree) -> int | None:
+def _imports(tree) -> Iterator[tuple[str, int]]:
+    """(dotted name, line) of all that a script imports."""
     for node in ast.walk(tree):
-        if isinstance(node, ast.Import) and any("horovod" in alias.name for alias in node.names):
-            return node.lineno
-        if isinstance(node, ast.ImportFrom):
-            names = [node.module or "", *(alias.name for alias in node.names)]
-            if any("horovod" in name for name in names):
-                return node.lineno
-    return None
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            module = f"{node.module}." if isinstance(node, ast.ImportFrom) and node.module else ""
+            yield from ((module + alias.name, node.lineno) for alias in node.names)
+
+
+def _is_of(name, package) -> bool:
+    return name == package or name.startswith(f"{package}.")
 
 
 def _first(tree, wanted) -> int | None:
