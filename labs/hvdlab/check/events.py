@@ -43,7 +43,7 @@ class Watch:
         self.called = False  # the model was called since then
         self.loss = None
         self._decisions = {}
-        self._while = {}
+        self._while = {}  # line -> (iterations that trained, steps and passes before this one)
         self._lock = threading.RLock()
         self._started = time.monotonic()
         self._folder = folder
@@ -146,14 +146,17 @@ class Watch:
         """
         return Pass(self, line, iterable)
 
-    def again(self, line: int) -> bool:
-        """Whether a while loop may go on: the same for loops without items."""
-        trained, steps, passes = self._while.get(line, (0, self.steps, self.passes))
+    def again(self, line: int, test):
+        """The test of a while loop, false when the loop is cut: as `each`, for loops without items."""
+        trained, steps, passes = self._while.pop(line, (0, self.steps, self.passes))
         if self.steps > steps:
             trained += 1
         limit = EPOCHS if self.passes > passes else self.limit
-        self._while[line] = trained, self.steps, self.passes
-        return trained < limit
+        if trained < limit and test:
+            self._while[line] = trained, self.steps, self.passes
+            return True
+        self.passes += trained > 0
+        return False
 
     def decide(self, line: int, text: str, value):
         """A value that a decision to stop depends on."""
