@@ -165,6 +165,29 @@ def test_a_script_that_fails_before_it_trains_is_told_as_that():
         check("mine.py", timeout=60)
 
 
+@pytest.mark.mpi
+@pytest.mark.parametrize(
+    "end, sentence",
+    [
+        ("raise SystemExit('no data')", r"rank 0 ended with exit code 1 \(no data\), line 4"),
+        ("os._exit(7)", "the ranks ended early: Exit code: 7"),
+    ],
+)
+def test_how_a_script_ended_early_is_told(end, sentence):
+    Path("mine.py").write_text(f"import os\nimport horovod.torch as hvd\nhvd.init()\n{end}\n")
+    with pytest.raises(CheckError, match=f"mine.py made no step of training: {sentence}$"):
+        check("mine.py", timeout=60)
+
+
+@pytest.mark.mpi
+def test_findings_that_cannot_be_written_are_shown_all_the_same():
+    done = hvdlab_check("-np", 2, "--json", "not/there.json", FAULTS / "init_missing_torch.py")
+    assert done.returncode == 2 and "hvd.init()" in done.stdout
+    assert done.stderr.splitlines()[-1] == (
+        "hvdlab: --json not/there.json cannot be written: No such file or directory."
+    )
+
+
 # --- the judge, on events written by hand --------------------------------------------------------------
 
 SCRIPT = """\
