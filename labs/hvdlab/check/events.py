@@ -121,8 +121,7 @@ class Watch:
         loss, self.loss = self.loss, None
         batch, self.batch, self.called = self.batch, None, False
         found = digest(batch) if batch is not None else self._given()
-        self.note("step", loss=number(loss), batch=found and found[0], examples=found and found[1],
-                  loops=self.loops, **facts)  # fmt: skip
+        self.note("step", loss=number(loss), batch=found, loops=self.loops, **facts)  # fmt: skip
         if may_end and self.steps >= CAP * self.limit:
             raise SystemExit  # politely: what the script does at its end, it does
 

@@ -20,7 +20,6 @@ GPUS = (".cuda(", "cuda:", '"cuda"', "'cuda'", '"GPU"', "'GPU'")
 class Facts(NamedTuple):
     """Lines of a script, by what is there; None or empty where nothing is."""
 
-    lines: list[str]
     horovod: int | None  # imports Horovod
     other: str | None  # imports another library by which ranks meet
     init: bool  # calls hvd.init
@@ -34,9 +33,6 @@ class Facts(NamedTuple):
     downloads: list[int]  # downloads, on all ranks at once
     guarded: dict[int, int]  # a collective: the test of the rank under which it is
 
-    def text(self, line: int | None) -> str:
-        return self.lines[line - 1].strip() if line and line <= len(self.lines) else ""
-
 
 def read(path: Path) -> Facts:
     """Read a script. Raises SyntaxError, OSError, UnicodeDecodeError."""
@@ -46,19 +42,17 @@ def read(path: Path) -> Facts:
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
     imported = list(_imports(tree))
     return Facts(
-        lines=text.splitlines(),
         horovod=next((line for name, line in imported if "horovod" in name), None),
         other=next((one for one in OTHERS for name, _ in imported if _is_of(name, one)), None),
         init=any(_last(call) == "init" for call in calls),
-        gpu=_first(tree, lambda node: _uses_gpu(node)),
+        gpu=_first(tree, _uses_gpu),
         pin=_pin(tree),
         rates=rates(tree),
         norm=_first(tree, lambda n: isinstance(n, ast.Call) and "BatchNorm" in ast.unparse(n.func)),
         norm_shared=any(
             word in text
             for word in ("running_mean", "moving_mean", ".buffers()", "SyncBatchNorm", "SyncBN")
-        )
-        or "SyncBatchNormalization" in text,
+        ),
         join=any(_last(call) == "join" and "hvd" in ast.unparse(call.func) for call in calls),
         saves=sorted(call.lineno for call in calls if _saves(call) and guards.everybody(call)),
         downloads=sorted(call.lineno for call in calls if _loads(call) and guards.everybody(call)),

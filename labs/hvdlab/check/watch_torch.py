@@ -149,16 +149,8 @@ def files(torch, watch) -> None:
 
 
 def devices(torch, watch) -> None:
-    """Note which GPU the rank chooses, and how many there are."""
+    """Note how many GPUs this rank sees."""
     if not torch.cuda.is_available():
         return
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     watch.note("devices", 0, count=torch.cuda.device_count(), visible=visible)
-    choose = torch.cuda.set_device
-
-    @functools.wraps(choose)
-    def noting_choose(device):
-        choose(device)
-        watch.note("device", index=torch.cuda.current_device())
-
-    torch.cuda.set_device = noting_choose
