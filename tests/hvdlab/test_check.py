@@ -448,11 +448,14 @@ torch.save(e, "e.pt")
 with FileLock("lock"):
     data = MNIST(".", download=True)
 data = MNIST(".", download=True)
+if first:
+    handle = hvd.allreduce_async(a)
 """
     )
     found = read(path)
     assert found.saves == [14]
     assert found.downloads == [17]
+    assert found.guarded == {19: 18}
 
 
 def test_instrumenting_changes_no_result_and_no_line():

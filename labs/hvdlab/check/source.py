@@ -7,10 +7,15 @@ from typing import NamedTuple
 
 from hvdlab.check.rates import Rates, rates
 
+BROADCASTS = (  # of a whole model
+    "broadcast_parameters", "broadcast_variables", "broadcast_global_variables",
+    "broadcast_optimizer_state",
+)  # fmt: skip
 COLLECTIVES = (
-    "allreduce", "allreduce_", "grouped_allreduce", "allgather", "allgather_object", "broadcast",
-    "broadcast_", "broadcast_object", "broadcast_parameters", "broadcast_optimizer_state",
-    "broadcast_variables", "barrier", "average_metrics", "alltoall", "reducescatter",
+    "allreduce", "allreduce_", "allreduce_async", "allreduce_async_",
+    "grouped_allreduce", "grouped_allreduce_", "allgather", "grouped_allgather", "allgather_object",
+    "broadcast", "broadcast_", "broadcast_async", "broadcast_async_", "broadcast_object",
+    "alltoall", "reducescatter", "grouped_reducescatter", "barrier", "average_metrics", *BROADCASTS,
 )  # fmt: skip
 PINS = ("set_device", "set_visible_devices", "CUDA_VISIBLE_DEVICES", "visible_device_list")
 OTHERS = ("torch.distributed", "mpi4py", "deepspeed", "lightning", "hvdlab.torch.process_group")
