@@ -17,7 +17,6 @@ import pytest
 
 from hvdlab.check import check, instrument
 from hvdlab.check.command import CheckError
-from hvdlab.check.events import Watch
 from hvdlab.check.findings import CATALOGUE, EXPLAINS
 from hvdlab.check.judge import judge
 from hvdlab.check.rates import rates
@@ -493,23 +492,6 @@ while len(out) < 9:
     assert watched["out"] == plain["out"]
     assert ("each", 2) in Watch.seen
     assert {(5, "best"), (5, "value"), (5, "i")} <= set(Watch.seen)
-
-
-@pytest.mark.parametrize(
-    "inner",
-    [
-        "for i in range(20):\n        step()",
-        "i = 0\n    while i < 20:\n        step()\n        i += 1",
-        "while True:\n        step()",
-    ],
-)
-@pytest.mark.parametrize("outer", ["for epoch in range(50):", "while len(rounds) < 50:"])
-def test_loops_that_train_are_cut_and_those_around_them_after_two_rounds(tmp_path, inner, outer):
-    source = f"rounds = []\n{outer}\n    rounds.append(1)\n    {inner}\n"
-    watch = Watch(tmp_path, "script", rank=0, size=1, limit=8)
-    names = {instrument.WATCH: watch, "step": watch.step}
-    _run(compile(instrument.instrument(source, "script"), "script", "exec"), names)
-    assert (len(names["rounds"]), watch.steps) == (2, 16)
 
 
 def test_a_stop_that_rank_0_tells_the_others_is_not_its_own():

@@ -2,6 +2,7 @@
 
 import zlib
 
+LAYERS, CHANNELS = 4, 64  # layers of batch norm, and channels of each, that are looked at
 SAMPLE = 2048  # elements of an array that its hash reads
 
 
