@@ -49,13 +49,14 @@ class RankOutput:
         """
         if everything:
             self._take(self._reader.rest())
+            if len(self._open) == self.ranks and all(map(_is_consequence, self._errors.values())):
+                # Nobody has a cause to show, such as when the network failed: better one than none.
+                self._show_error(next(iter(self._open)))
         for rank, last in list(self._open.items()):
             lines = self._errors[rank]
             if everything or time.monotonic() - last > QUIET_SECONDS:
                 if not _is_consequence(lines):
-                    for said in lines:
-                        self._show(rank, said, sys.stderr)
-                    del self._open[rank]
+                    self._show_error(rank)
 
     def why(self, code: int, launcher: str, stall_seconds: str) -> tuple[str, int]:
         """Why the ranks ended: one sentence, empty if all is well, and the exit code for it.
@@ -74,7 +75,7 @@ class RankOutput:
         own = [rank for rank in self._errors if rank not in consequences]
         if first and first.signal and not self._threw_before_abort(first):
             sentence = f"rank {first.rank} of {self.ranks} was ended by {first.signal}"
-            return sentence + (": no memory left?" if first.code == KILLED else ""), first.code
+            return sentence + (" (no memory left?)" if first.code == KILLED else ""), first.code
         if own and (first is None or first.rank in {*own, *consequences}):
             rank = first.rank if first and first.rank in own else own[0]
             exited = first and first.rank == rank and not first.signal
@@ -123,6 +124,11 @@ class RankOutput:
                 self._show(rank, said, sys.stdout)
             else:
                 self._error_line(rank, said)
+
+    def _show_error(self, rank):
+        for said in self._errors[rank]:
+            self._show(rank, said, sys.stderr)
+        del self._open[rank]
 
     def _show(self, rank, said, channel):
         tag = f"[{rank}] " if self.ranks > 1 else ""

@@ -80,6 +80,13 @@ def test_the_error_of_a_rank_of_torch_distributed_is_told_from_its_consequences(
     )
 
 
+def test_of_consequences_without_a_cause_one_is_shown(capsys):
+    both = SHUT_DOWN + SHUT_DOWN.replace("[1,0]", "[1,1]")
+    shown, reason = read(both + EXIT.format(rank=1, code=1), 1, capsys)
+    assert "[0] horovod.common" in shown.err and "[1]" not in shown.err
+    assert reason == ("mpirun ended with exit code 1", 1)
+
+
 def test_a_rank_that_ends_early_without_an_error_is_named(capsys):
     _, reason = read(SHUT_DOWN + EXIT.format(rank=0, code=1), 1, capsys, ranks=3)
     assert reason == ("ranks 1, 2 of 3 ended while the others still exchanged", 1)
