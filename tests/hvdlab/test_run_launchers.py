@@ -35,7 +35,7 @@ dist.destroy_process_group()
 ONE_ENDS = """\
 import os, sys, time
 if os.environ.get("RANK", os.environ.get("SLURM_PROCID")) == "0":
-    time.sleep(100)
+    time.sleep(1000)  # longer than a test waits: the launcher must end it
 if sys.argv[1] == "killed":
     os.kill(os.getpid(), 9)
 sys.exit(3)
