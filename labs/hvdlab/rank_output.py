@@ -135,9 +135,8 @@ class RankOutput:
         print(f"{tag}{said}", file=channel, flush=True)
 
     def _error_line(self, rank, said):
-        said = said.removeprefix(
-            f"[rank{rank}]: "
-        )  # torch.distributed's, before each line of an error
+        # torch.distributed puts a tag of its own before each line of an error.
+        said = said.removeprefix(f"[rank{rank}]: ")
         begins = said.startswith(BEGINNINGS) or CONSEQUENCE.search(said)
         if begins and rank not in self._open:
             self._errors.pop(rank, None)  # an older one, which did not end the rank

@@ -99,6 +99,15 @@ def test_srun_gives_each_rank_the_cores_of_a_task(allocation):
     assert line.endswith(f"{SRUN}--cpus-per-task=3 python train.py")
 
 
+def test_srun_is_asked_for_pmix_where_the_ranks_need_mpi(allocation, tmp_path):
+    """It fails then where it has none, instead of starting ranks that do not meet."""
+    script = tmp_path / "train.py"
+    script.write_text("import horovod.torch as hvd\n")
+    planned = plan(2, script, launcher="srun")
+    assert planned.line().endswith(f"{SRUN}--mpi=pmix python {script}")
+    assert "HOROVOD_STALL_CHECK_TIME_SECONDS" in planned.variables
+
+
 def test_srun_outside_of_an_allocation_is_refused(four_cores):
     assert refused(2, "train.py", launcher="srun") == (
         "srun starts ranks inside a Slurm allocation, and this is outside of one: begin with `salloc "

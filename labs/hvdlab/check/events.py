@@ -1,7 +1,18 @@
 """What one rank does, as JSON lines: the notebook of `watch`, and the clock of its loops.
 
 Events have `kind`, `at` (seconds since the start of the watch), `steps` (optimizer steps so far) and
-`line` (of the script, where the call came from), and more by kind: see `judge`.
+`line` (of the script, where the call came from), and more by kind:
+
+    start, end                         of the script; end with the error, if there was one
+    init, wrap, broadcast, join        calls of Horovod
+    collective; waiting, goes on       one was called; lasts for long, is over after all
+    optimizer, compile, fit            one is made; given to a model of Keras; an epoch's batches
+    step                               of an optimizer: loss, batch, rate, weights, statistics
+    loop, pass                         that trains: its first round; left, how and after how many
+    decision                           a value that a stop depends on
+    save, download, devices            a path; a URL; how many GPUs
+
+The rules ask for them by `run_facts.Run`.
 """
 
 import json
