@@ -107,7 +107,10 @@ def test_the_rank_that_failed_first_is_shown_and_no_consequence(command, launche
     ("how", "code", "sentence"),
     [
         ("exits", 3, "rank 1 of 2 ended first, with exit code 3."),
-        ("killed", 128 + 9, "rank 1 of 2 was ended by signal 9 (Killed) on "),
+        pytest.param(
+            *("killed", 128 + 9, "rank 1 of 2 was ended by signal 9 (Killed) on "),
+            marks=pytest.mark.thorough,
+        ),
     ],
 )
 def test_the_exit_code_is_that_of_the_rank_that_ended_first(command, launcher, how, code, sentence):
@@ -137,7 +140,7 @@ def test_the_time_limit_ends_all_ranks_and_says_where_they_were(
 
 
 @pytest.mark.parametrize("launcher", ["torchrun", SRUN])
-@pytest.mark.parametrize("times", [1, 2])
+@pytest.mark.parametrize("times", [1, pytest.param(2, marks=pytest.mark.thorough)])
 def test_an_interrupt_leaves_nothing_behind(command, launcher, times, tmp_path):
     words, environment = command(launcher, STAY, tmp_path)
     process = subprocess.Popen(words, env=environment, stderr=subprocess.PIPE, text=True)
