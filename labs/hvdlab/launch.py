@@ -6,11 +6,13 @@ a CPU (and permission, for root and for more ranks than cores).
     run("train.py", "--epochs", 3, ranks=2)      # prints what the ranks print
 """
 
+import contextlib
 import os
 import signal
 import subprocess
 import sys
 import threading
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +20,8 @@ from pathlib import Path
 import psutil
 
 from hvdlab.hardware import usable_cores
+
+MARK = "HVDLAB_STARTED_AS"  # in the environment of all that one launch starts
 
 
 class LaunchError(Exception):
@@ -108,41 +112,56 @@ def run(
 
 
 @contextmanager
-def started(command: list[str], variables: dict[str, str]) -> Iterator[subprocess.Popen]:
-    """A launcher whose output, of both channels, is a pipe. After the block nothing of it is left."""
+def started(
+    command: list[str], variables: dict[str, str], stderr: int = subprocess.STDOUT
+) -> Iterator[subprocess.Popen]:
+    """A launcher whose output is a pipe. After the block nothing that it started here is left.
+
+    Args:
+        stderr: STDOUT for one pipe of both channels, PIPE for one each.
+    """
+    mark = uuid.uuid4().hex
     process = subprocess.Popen(
         command,
         # Lines shall arrive when they are printed, not when the script ends.
-        env={**os.environ, "PYTHONUNBUFFERED": "1", **variables},
+        env={**os.environ, "PYTHONUNBUFFERED": "1", **variables, MARK: mark},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
+        stderr=stderr,
         text=True,
         errors="replace",
-        start_new_session=True,  # by which `end` finds everything that this starts
+        start_new_session=True,  # by which `end` finds what this starts
     )
     try:
         yield process
     finally:
-        end(process)
+        end(process, mark)
         process.stdout.close()
+        if process.stderr:
+            process.stderr.close()
 
 
-def end(process: subprocess.Popen) -> None:
-    """End a launcher and all processes of its session: politely, and after five seconds for certain.
+def end(process: subprocess.Popen, mark: str = "") -> None:
+    """End a launcher and all that it started: politely, and after five seconds for certain.
 
-    The session holds the ranks and what they started, with or without a living launcher above them.
+    That is its session, and what has its mark: torchrun gives each rank a session of its own. Both are
+    there with or without a living launcher above them.
     """
     try:
-        process.terminate()  # mpirun passes it on to its ranks
+        process.terminate()  # launchers pass it on to their ranks
         process.wait(5)
     except subprocess.TimeoutExpired:
         pass
     finally:  # also after a second interrupt
         for number in psutil.pids():
             try:
-                if os.getsid(number) == process.pid:
+                if os.getsid(number) == process.pid or mark and _mark(number) == mark:
                     os.kill(number, signal.SIGKILL)
             except (ProcessLookupError, PermissionError):
                 pass
         process.wait()
+
+
+def _mark(number):
+    with contextlib.suppress(psutil.Error):
+        return psutil.Process(number).environ().get(MARK)

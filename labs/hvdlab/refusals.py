@@ -10,12 +10,17 @@ from pathlib import Path
 from hvdlab import hosts, launch
 from hvdlab.hardware import gpus
 from hvdlab.launch import LaunchError
+from hvdlab.launchers import mpi_of
 from hvdlab.plan import Plan
 
 
 def must_work(planned: Plan, script: str) -> None:
     """Raise LaunchError for what cannot work on this machine or cannot reach the other hosts."""
-    mpirun_must_fit()
+    {
+        "mpirun": lambda _: mpirun_must_fit(),
+        "torchrun": torchrun_must_fit,
+        "srun": srun_must_fit,
+    }[planned.launcher](script)
     here = [host.slots for host in planned.hosts if hosts.is_here(host.name)]
     ranks = min([planned.ranks, *here]) if here or not planned.hosts else 0
     if len(hosts.allocated()) < 2 and 0 < gpus() < ranks:
@@ -28,9 +33,7 @@ def must_work(planned: Plan, script: str) -> None:
 
 def mpirun_must_fit() -> None:
     """Raise LaunchError without an mpirun, or with one of another kind than Horovod was built for."""
-    path = launch.environment(1)["PATH"]
-    mpirun = shutil.which("mpirun", path=path)
-    if not mpirun:
+    if not (mpirun := _found("mpirun")):
         raise LaunchError("there is no mpirun here: `make setup` installs Open MPI.")
     wanted = horovod_mpi()
     if wanted == "none":
@@ -44,6 +47,44 @@ def mpirun_must_fit() -> None:
             f"Horovod was built for {wanted}, but {mpirun} is of {found}, so every rank would be alone: put "
             f"the mpirun of {wanted} first in PATH."
         )
+
+
+def torchrun_must_fit(script: str) -> None:
+    """Raise LaunchError without a torchrun, or for a script whose ranks it would leave alone."""
+    if not _found("torchrun"):
+        raise LaunchError("there is no torchrun here: `make setup` installs PyTorch.")
+    if library := mpi_of(script):
+        raise LaunchError(
+            f"{script} uses {library}, whose ranks find each other only when mpirun has started them: with "
+            "torchrun each would be alone. Leave out `--launcher torchrun`."
+        )
+
+
+def srun_must_fit(script: str) -> None:
+    """Raise LaunchError without an srun, or for a script whose ranks it would leave alone."""
+    if not _found("srun"):
+        raise LaunchError("there is no srun here: on a Slurm cluster it is on every node.")
+    if not (library := mpi_of(script)):
+        return
+    trial = ["srun", "--mpi=pmix", "-n", "1", "true"]
+    try:
+        answer = subprocess.run(
+            trial, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60
+        )
+        works, said = answer.returncode == 0, answer.stderr
+    except subprocess.TimeoutExpired:
+        works, said = False, ""
+    if not works:
+        why = re.search(r"pmi/pmix: (.+)|(Invalid MPI type .+?),", said)
+        raise LaunchError(
+            f"{script} uses {library}, whose ranks srun can only start where Slurm has PMIx, and here "
+            f"`{' '.join(trial)}` fails{f' ({why[1] or why[2]})' if why else ''}. Leave out `--launcher "
+            "srun`: mpirun takes the same nodes."
+        )
+
+
+def _found(program):
+    return shutil.which(program, path=launch.environment(1)["PATH"])
 
 
 def _kind(mpirun):

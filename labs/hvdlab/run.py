@@ -7,16 +7,15 @@ import queue
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from pathlib import Path
 
-import psutil
-
 from hvdlab import hosts as hosts_of
 from hvdlab import launch, lost_host
 from hvdlab.launch import LaunchError
-from hvdlab.plan import Plan, plan
+from hvdlab.plan import LAUNCHERS, Plan, plan
 from hvdlab.rank_output import RankOutput
 from hvdlab.refusals import must_work
 
@@ -25,16 +24,22 @@ examples:
   hvdlab run -np 2 labs/cifar10_torch.py --epochs 1
   hvdlab run -np 4 -H host1:2,host2:2 train.py    on two hosts
   hvdlab run -np 2 --dry-run train.py             only print the line that would be run
+  hvdlab run -np 2 --launcher torchrun train.py   for torch.distributed, on this machine
+  hvdlab run -np 8 --launcher srun train.py       for torch.distributed, in a Slurm allocation
 """
 TIME_UP = 124  # as the command `timeout` does
 REFUSED = 2
 POLITE_SECONDS = 5  # that ranks have for ending by themselves
+CHANNELS = ("stdout", "stderr")
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-np", type=int, required=True, metavar="N", dest="ranks", help="number of ranks"
+    )
+    parser.add_argument(
+        "--launcher", choices=LAUNCHERS, default="mpirun", help="what starts them (default mpirun)"
     )
     where = parser.add_mutually_exclusive_group()
     where.add_argument(
@@ -69,7 +74,12 @@ def main(args: argparse.Namespace) -> int:
         if not Path(args.script).is_file():
             raise LaunchError(f"{args.script} is not a file: name the script for the ranks to run.")
         planned = plan(
-            args.ranks, args.script, *args.arguments, hosts=args.hosts, hostfile=args.hostfile
+            args.ranks,
+            args.script,
+            *args.arguments,
+            launcher=args.launcher,
+            hosts=args.hosts,
+            hostfile=args.hostfile,
         )
         if args.dry_run:
             print(planned.line())
@@ -89,15 +99,21 @@ def follow(planned: Plan, name: str, limit: float | None) -> tuple[str, int]:
 
     A signal or the time limit asks the ranks to end; a second signal, or five seconds, ends them.
     """
-    output = RankOutput(planned.ranks)
+    launcher = LAUNCHERS[planned.launcher]
+    output = RankOutput(planned.ranks, launcher.Reader())
     signals = []
     before = {number: signal.signal(number, lambda n, _: signals.append(n)) for number in SIGNALS}
     try:
         away = [host.name for host in planned.hosts if not hosts_of.is_here(host.name)]
-        with launch.started(planned.command, planned.variables) as process:
-            with lost_host.watched(away) as lost:
-                late = _pass_on(process, output, signals, limit, lost)
-                gone = lost()
+        with (
+            tempfile.TemporaryDirectory(prefix="hvdlab-run-") as folder,
+            launch.started(
+                planned.command, planned.variables | _logs(folder), subprocess.PIPE
+            ) as process,
+            lost_host.watched(away) as lost,
+        ):
+            late = _pass_on(process, launcher, output, signals, limit, lost)
+            gone = lost()
         output.settle(everything=True)
     except BrokenPipeError:  # nobody reads on, such as after `| head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -112,17 +128,23 @@ def follow(planned: Plan, name: str, limit: float | None) -> tuple[str, int]:
         return f"{who} was ended by {signal.Signals(signals[0]).name}", 128 + signals[0]
     if late:
         return f"{who} did not end within {limit:g} s{output.where(name)}", TIME_UP
-    stall = {**os.environ, **planned.variables}["HOROVOD_STALL_SHUTDOWN_TIME_SECONDS"]
-    sentence, code = output.why(process.returncode, stall)
+    stall = {**os.environ, **planned.variables}.get("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", "")
+    sentence, code = output.why(process.returncode, planned.launcher, stall)
     return sentence + (output.where(name) if output.stalled else ""), code
 
 
-def _pass_on(process, output, signals, limit, lost):
+def _logs(folder):
+    """Where torchrun keeps what the ranks print. By itself it makes a folder that stays."""
+    return {"PET_LOG_DIR": os.environ.get("PET_LOG_DIR", folder)}
+
+
+def _pass_on(process, launcher, output, signals, limit, lost):
     """Pass lines on until there are no more; return whether it was the time limit that ended them."""
     lines = queue.SimpleQueue()
-    threading.Thread(target=_read, args=(process, lines), daemon=True).start()
-    began, asked, late = time.monotonic(), None, False
-    # An mpirun that is asked to end would wait for a lost host.
+    for channel in CHANNELS:
+        threading.Thread(target=_read, args=(process, channel, lines), daemon=True).start()
+    began, asked, late, ended = time.monotonic(), None, False, 0
+    # A launcher that is asked to end would wait for a lost host.
     while (
         len(signals) < 2
         and not lost()
@@ -131,39 +153,33 @@ def _pass_on(process, output, signals, limit, lost):
         if asked is None:
             late = limit is not None and time.monotonic() - began > limit
             if signals:
-                process.terminate()  # mpirun passes it on to its ranks
+                launcher.send(process, signal.SIGTERM)
             elif late:
-                _make_tell_where(process, None)
+                launcher.tell_where(process, None)
             elif output.stalled:
-                _make_tell_where(process, output.stalled)
+                launcher.tell_where(process, output.stalled)
             if signals or late or output.stalled:
                 asked = time.monotonic()
         with contextlib.suppress(queue.Empty):
-            line = lines.get(timeout=0.1)
-            if line is None:
+            channel, line = lines.get(timeout=0.1)
+            if line:
+                output.line(line, channel)
+            else:
+                ended += 1
+            if ended == len(CHANNELS):
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     process.wait(POLITE_SECONDS)
                 return late
-            output.line(line)
         output.settle()
-    process.kill()  # `started` would ask once more
+    launcher.send(process, signal.SIGKILL)  # `started` would ask once more
     return late
 
 
-def _make_tell_where(process, ranks):
-    """End ranks on this machine (None: all) so that they print the line of the script they are in."""
-    with contextlib.suppress(psutil.Error):
-        for child in psutil.Process(process.pid).children():
-            rank = child.environ().get("OMPI_COMM_WORLD_RANK", "-1")
-            if ranks is None or int(rank) in ranks:
-                child.send_signal(signal.SIGABRT)  # see PYTHONFAULTHANDLER in plan.py
-
-
-def _read(process, lines):
+def _read(process, channel, lines):
     with contextlib.suppress(ValueError):  # closed, when it is ended
-        for line in process.stdout.buffer:
-            lines.put(line.decode(errors="replace"))
-    lines.put(None)
+        for line in getattr(process, channel).buffer:
+            lines.put((channel, line.decode(errors="replace")))
+    lines.put((channel, ""))
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import socket
 import subprocess
 import sys
 import time
@@ -35,6 +36,22 @@ import horovod.torch as hvd
 hvd.init()
 print(hvd.rank(), hvd.local_rank(), hvd.cross_size(), hvd.size(), socket.gethostname())
 time.sleep(float(sys.argv[1]))
+"""
+SUM = """\
+import os, socket, sys, time
+import torch
+import torch.distributed as dist
+from hvdlab.torch.process_group import rendezvous
+rendezvous()
+dist.init_process_group("gloo")
+total = torch.tensor([dist.get_rank() + 1.0])
+dist.all_reduce(total)
+print(dist.get_rank(), os.environ["LOCAL_RANK"], total.item(), socket.gethostname(), flush=True)
+if sys.argv[1:] == ["fail"]:
+    if dist.get_rank() == 1:
+        os._exit(3)
+    time.sleep(1000)  # in which nothing tells it of the other's end
+dist.destroy_process_group()
 """
 EPOCH = re.compile(r"^epoch (\d+)  loss ([0-9.]+)", re.MULTILINE)
 WHO = "import horovod.torch as hvd\nhvd.init()\nprint('one of', hvd.size())\n"
@@ -143,7 +160,18 @@ def test_a_submission_is_graded(account, sample_folder):
     assert report.with_suffix(".html").exists()
 
 
-@pytest.mark.parametrize("name", ["train", "assess"])
+def test_ranks_of_torch_distributed_meet_and_one_that_fails_ends_the_job(account):
+    host = socket.gethostname()
+    account.folder.joinpath("sum.py").write_text(SUM)
+    submit = ("sbatch", "--wait", "--ntasks-per-node=2", SCRIPTS / "torch.sbatch", "sum.py")
+    answer = account.run(*submit)
+    assert answer.returncode == 0, account.log()
+    assert sorted(account.log().splitlines()) == [f"0: 0 0 3.0 {host}", f"1: 1 1 3.0 {host}"]
+    answer = account.run(*submit, "fail")
+    assert answer.returncode != 0 and "task 1: Exited with exit code 3" in account.log()
+
+
+@pytest.mark.parametrize("name", ["train", "torch", "assess"])
 @pytest.mark.parametrize("arguments", [[], ["nothing.py"], ["mine.py"]])
 def test_what_cannot_run_is_one_sentence(tmp_path, name, arguments):
     (tmp_path / "mine.py").write_text("")
@@ -177,9 +205,11 @@ def test_a_job_on_two_nodes(tmp_path):
         pytest.skip(reason)
     for name in ("network", "slurm"):
         (tmp_path / name).mkdir()
-    script, log = tmp_path / "where.py", tmp_path / "log"
+    script, meeting, log = tmp_path / "where.py", tmp_path / "sum.py", tmp_path / "log"
     script.write_text(WHERE)
-    options = ("--nodes=2", "--ntasks-per-node=2", f"--output={log}", SCRIPTS / "train.sbatch")
+    meeting.write_text(SUM)
+    options = ("--nodes=2", "--ntasks-per-node=2", f"--output={log}")
+    train, torch = SCRIPTS / "train.sbatch", SCRIPTS / "torch.sbatch"
     with (
         two_hosts.running(tmp_path / "network") as network,
         slurm_two_nodes.running(network, tmp_path / "slurm") as variables,
@@ -192,10 +222,8 @@ def test_a_job_on_two_nodes(tmp_path):
         }
         daemons = {p.pid for host in (network.host1, network.host2) for p in host.processes()}
 
-        def submit(seconds):
-            answer = network.host1.run(
-                "sbatch", "--parsable", *options, script, seconds, **variables
-            )
+        def submit(*job):
+            answer = network.host1.run("sbatch", "--parsable", *options, *job, **variables)
             return answer.stdout.strip()
 
         def lines():
@@ -205,13 +233,30 @@ def test_a_job_on_two_nodes(tmp_path):
             both = network.host1.processes() + network.host2.processes()
             return {process.pid for process in both} - daemons
 
-        submit(0)
+        submit(train, script, 0)
         four = ["0 0 2 4 host1", "1 1 2 4 host1", "2 0 2 4 host2", "3 1 2 4 host2"]
         two_hosts.wait_for(lambda: lines() == four, tmp_path, 240)
         two_hosts.wait_for(lambda: not left(), tmp_path, 60)
 
-        job = submit(1000)
+        job = submit(train, script, 1000)
         two_hosts.wait_for(lambda: lines() == sorted(four + four), tmp_path, 240)
         assert len(left()) > 4
         network.host1.run("scancel", job, **variables)
+        two_hosts.wait_for(lambda: not left(), tmp_path, 60)
+
+        log.unlink()
+        submit(torch, meeting)
+        four = ["0: 0 0 10.0 host1", "1: 1 1 10.0 host1", "2: 2 0 10.0 host2", "3: 3 1 10.0 host2"]
+        # Its store warns that these hosts have no name in the DNS.
+        two_hosts.wait_for(lambda: set(four) <= set(lines()), tmp_path, 240)
+        two_hosts.wait_for(lambda: not left(), tmp_path, 60)
+
+        run = (sys.executable, "-m", "hvdlab.run", "-np", 4, "--launcher", "srun", meeting)
+        answer = network.host1.run(
+            *("salloc", "--quiet", "--nodes=2", "--ntasks-per-node=2", *run),
+            timeout=240,
+            **variables,
+        )
+        assert answer.returncode == 0, answer.stderr
+        assert sorted(answer.stdout.splitlines()) == [f"[{line[0]}]{line[2:]}" for line in four]
         two_hosts.wait_for(lambda: not left(), tmp_path, 60)

@@ -143,11 +143,48 @@ def test_a_script_that_cannot_be_read_gets_one_sentence(text, sentence):
     assert sentence in done.stderr and "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize(
+    "text, library",
+    [
+        ("import torch.distributed as dist", "torch.distributed"),
+        ("from torch import distributed", "torch.distributed"),
+        ("from mpi4py import MPI", "mpi4py"),
+    ],
+)
+def test_a_script_whose_ranks_meet_without_horovod_is_not_said_to_be_alone(text, library):
+    Path("mine.py").write_text(text)
+    with pytest.raises(CheckError, match=f"mine.py trains by {library}, and the mistakes that are"):
+        check("mine.py", timeout=60)
+
+
 @pytest.mark.mpi
 def test_a_script_that_fails_before_it_trains_is_told_as_that():
     Path("mine.py").write_text("import horovod.torch as hvd\nhvd.init()\nopen('not there')\n")
     with pytest.raises(CheckError, match="made no step of training: .*FileNotFoundError.*line 3"):
         check("mine.py", timeout=60)
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize(
+    "end, sentence",
+    [
+        ("raise SystemExit('no data')", r"rank 0 ended with exit code 1 \(no data\), line 4"),
+        ("os._exit(7)", "the ranks ended early: Exit code: 7"),
+    ],
+)
+def test_how_a_script_ended_early_is_told(end, sentence):
+    Path("mine.py").write_text(f"import os\nimport horovod.torch as hvd\nhvd.init()\n{end}\n")
+    with pytest.raises(CheckError, match=f"mine.py made no step of training: {sentence}$"):
+        check("mine.py", timeout=60)
+
+
+@pytest.mark.mpi
+def test_findings_that_cannot_be_written_are_shown_all_the_same():
+    done = hvdlab_check("-np", 2, "--json", "not/there.json", FAULTS / "init_missing_torch.py")
+    assert done.returncode == 2 and "hvd.init()" in done.stdout
+    assert done.stderr.splitlines()[-1] == (
+        "hvdlab: --json not/there.json cannot be written: No such file or directory."
+    )
 
 
 # --- the judge, on events written by hand --------------------------------------------------------------
@@ -177,7 +214,7 @@ def run(steps=5, ranks=2, **changes):
         for step in range(steps):
             facts = {
                 "kind": "step", "line": 7, "optimizer": 0, "wrapped": True, "rate": 0.2,
-                "momentum": 0.0, "weights": [1.0 + step, 2.0], "loss": 1.0, "examples": 8,
+                "momentum": 0.0, "weights": [1.0 + step, 2.0], "loss": 1.0,
                 "batch": f"{rank}-{step}", "loops": [[6, step + 1]], "statistics": None,
             }  # fmt: skip
             facts |= {name: change(rank, step) for name, change in changes.items()}
@@ -410,11 +447,14 @@ torch.save(e, "e.pt")
 with FileLock("lock"):
     data = MNIST(".", download=True)
 data = MNIST(".", download=True)
+if first:
+    handle = hvd.allreduce_async(a)
 """
     )
     found = read(path)
     assert found.saves == [14]
     assert found.downloads == [17]
+    assert found.guarded == {19: 18}
 
 
 def test_instrumenting_changes_no_result_and_no_line():
@@ -439,8 +479,8 @@ while len(out) < 9:
             self.seen.append(("each", line))
             return items
 
-        def again(self, line):
-            return True
+        def again(self, line, test):
+            return test
 
         def decide(self, line, text, value):
             self.seen.append((line, text))

@@ -9,6 +9,7 @@ import time
 
 import psutil
 import pytest
+from lasting_ranks import STAY, gone, told
 
 from hvdlab import hardware, launch
 
@@ -64,38 +65,12 @@ import os
 if os.environ["OMPI_COMM_WORLD_RANK"] == "1":
     raise ValueError("the learning rate is negative")
 """
-# Each rank starts a process of its own, ignores being asked to end, and tells the numbers of both.
-STAY = """\
-import os, pathlib, signal, subprocess, sys, time
-signal.signal(signal.SIGTERM, signal.SIG_IGN)
-child = subprocess.Popen(["sleep", "100"])
-part = pathlib.Path(sys.argv[1], f"{os.getpid()}.part")
-part.write_text(f"{os.getpid()} {child.pid}")
-part.rename(part.with_suffix(".told"))
-time.sleep(100)
-"""
 
 
 def write(folder, text):
     script = folder / "script.py"
     script.write_text(text)
     return script
-
-
-def told(folder):
-    return [int(n) for path in folder.glob("*.told") for n in path.read_text().split()]
-
-
-def alive(numbers):
-    return [n for n in numbers if psutil.pid_exists(n) and psutil.Process(n).status() != "zombie"]
-
-
-def gone(numbers, seconds=5):
-    """Whether these processes are gone, or will be in a moment."""
-    end = time.monotonic() + seconds
-    while alive(numbers) and time.monotonic() < end:
-        time.sleep(0.05)
-    return not alive(numbers)
 
 
 @pytest.mark.mpi

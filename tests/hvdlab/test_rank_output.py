@@ -1,5 +1,6 @@
 """What mpirun printed in real runs, read: what of it is shown, and who is blamed."""
 
+from hvdlab.launchers import mpirun
 from hvdlab.rank_output import RankOutput
 
 SHUT_DOWN = """\
@@ -39,11 +40,11 @@ OWN = """\
 
 def read(text, code, capsys, ranks=2):
     """What is shown of these lines, and the reason."""
-    output = RankOutput(ranks)
+    output = RankOutput(ranks, mpirun.Reader())
     for line in text.splitlines(keepends=True):
-        output.line(line)
+        output.line(line, "stderr")
     output.settle(everything=True)
-    return capsys.readouterr(), output.why(code, "120")
+    return capsys.readouterr(), output.why(code, "mpirun", "120")
 
 
 def test_a_consequence_that_ends_before_its_cause_is_not_blamed(capsys):
@@ -59,6 +60,31 @@ def test_a_consequence_that_a_library_logs_is_not_shown(capsys):
     shown, reason = read(logged + OWN + EXIT.format(rank=1, code=1), 1, capsys)
     assert "[0]" not in shown.err
     assert reason == ("rank 1 of 2 failed first: KeyError: 'lr'", 1)
+
+
+def test_the_error_of_a_rank_of_torch_distributed_is_told_from_its_consequences(capsys):
+    """Torch puts its own tag before each line, and gloo's other ranks lose their connection."""
+    text = """\
+[1,0]<stderr>: [rank0]: Traceback (most recent call last):
+[1,0]<stderr>: [rank0]:   File "train.py", line 17, in <module>
+[1,0]<stderr>: [rank0]: RuntimeError: [gloo/gloo/transport/tcp/pair.cc:553] Connection closed by peer
+[1,1]<stderr>: [rank1]: Traceback (most recent call last):
+[1,1]<stderr>: [rank1]:   File "train.py", line 11, in <module>
+[1,1]<stderr>: [rank1]: KeyError: 'lr'
+"""
+    shown, reason = read(text + EXIT.format(rank=0, code=1), 1, capsys)
+    assert reason == ("rank 1 of 2 failed first: KeyError: 'lr'", 1)
+    assert shown.err == (
+        '[1] Traceback (most recent call last):\n[1]   File "train.py", line 11, in <module>\n'
+        "[1] KeyError: 'lr'\n"
+    )
+
+
+def test_of_consequences_without_a_cause_one_is_shown(capsys):
+    both = SHUT_DOWN + SHUT_DOWN.replace("[1,0]", "[1,1]")
+    shown, reason = read(both + EXIT.format(rank=1, code=1), 1, capsys)
+    assert "[0] horovod.common" in shown.err and "[1]" not in shown.err
+    assert reason == ("mpirun ended with exit code 1", 1)
 
 
 def test_a_rank_that_ends_early_without_an_error_is_named(capsys):

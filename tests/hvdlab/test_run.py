@@ -7,8 +7,8 @@ import subprocess
 import sys
 import time
 
-import psutil
 import pytest
+from lasting_ranks import SAVE, STAY, gone, told, wait_until_told
 
 from hvdlab import hardware
 
@@ -32,16 +32,6 @@ for step in range(4):
         if sys.argv[1] == "wait":
             time.sleep(100)  # the stall
     hvd.allreduce(torch.ones(4), name="gradient")
-"""
-# Each rank starts a process of its own, ignores being asked to end, and tells the numbers of both.
-STAY = """\
-import os, pathlib, signal, subprocess, sys, time
-signal.signal(signal.SIGTERM, signal.SIG_IGN)
-child = subprocess.Popen(["sleep", "100"])
-part = pathlib.Path(sys.argv[1], f"{os.getpid()}.part")
-part.write_text(f"{os.getpid()} {child.pid}")
-part.rename(part.with_suffix(".told"))
-time.sleep(100)
 """
 
 
@@ -163,28 +153,6 @@ def test_a_rank_that_waits_for_ever_is_missed_by_name_and_line(script):
     assert "shut down" not in answer.stderr
 
 
-def told(folder):
-    return [int(n) for path in folder.glob("*.told") for n in path.read_text().split()]
-
-
-def wait_until_told(folder, process):
-    while len(told(folder)) < 4:
-        assert process.poll() is None, process.communicate()
-        time.sleep(0.05)
-
-
-def gone(numbers, seconds=10):
-    """Whether these processes are gone, or will be in a moment."""
-
-    def alive(n):
-        return psutil.pid_exists(n) and psutil.Process(n).status() != psutil.STATUS_ZOMBIE
-
-    end = time.monotonic() + seconds
-    while any(map(alive, numbers)) and time.monotonic() < end:
-        time.sleep(0.05)
-    return not any(map(alive, numbers))
-
-
 @pytest.mark.mpi
 def test_the_time_limit_ends_all_ranks_and_says_where_they_were(script, tmp_path):
     answer = hvdlab_run("-np", 2, "--timeout", 4, script(STAY), tmp_path)
@@ -216,20 +184,6 @@ def test_a_signal_leaves_nothing_behind(script, tmp_path, number, times):
     assert process.returncode == 128 + number
     assert error.splitlines()[-1] == f"hvdlab run: train.py on 2 ranks was ended by {number.name}."
     assert gone(told(tmp_path))
-
-
-SAVE = """\
-import pathlib, signal, sys, os, time
-
-def save(*_):
-    pathlib.Path(sys.argv[1], "saved").write_text("all that was learnt")
-    sys.exit()
-
-signal.signal(signal.SIGTERM, save)
-for part in range(4):  # what `wait_until_told` waits for
-    pathlib.Path(sys.argv[1], f"{part}.told").write_text(str(os.getpid()))
-time.sleep(100)
-"""
 
 
 @pytest.mark.mpi

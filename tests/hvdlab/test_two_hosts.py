@@ -43,6 +43,15 @@ if hvd.rank() == 0:
 while True:
     hvd.allreduce(torch.ones(1), name="next")
 """
+SUM = """\
+import torch
+import torch.distributed as dist
+dist.init_process_group("gloo")
+total = torch.tensor([dist.get_rank() + 1.0])
+dist.all_reduce(total)
+print(f"{dist.get_rank()} {total.item()}\\n", end="")
+dist.destroy_process_group()
+"""
 ASK_OFTEN = {
     "PRTE_MCA_oob_tcp_keepalive_time": "3",
     "PRTE_MCA_oob_tcp_keepalive_intvl": "1",
@@ -147,6 +156,35 @@ def test_a_lost_host_is_named_and_the_run_goes_on_without_it(network, train, tmp
     # It is where the uninterrupted run is, and not where that one began.
     assert abs(rest[done] - whole[done]) < (whole[0] - whole[done]) / 2
     assert summary(rank_report(tmp_path / "rest"))["models"] == 1
+
+
+@pytest.mark.thorough
+def test_the_line_that_torchrun_needs_on_each_host_works(network, tmp_path):
+    script = tmp_path / "sum.py"
+    script.write_text(SUM)
+    run = (sys.executable, "-m", "hvdlab.run", "-np", 4, "-H", "host1:2,host2:2")
+    refused = network.host1.run(*run, "--launcher", "torchrun", script, timeout=120, **VARIABLES)
+    assert refused.returncode == 2 and "on each of host1 and host2 type" in refused.stderr
+    line = refused.stderr.splitlines()[1].strip()
+    both = [
+        subprocess.Popen(
+            host.enter("bash", "-c", line),
+            env={**os.environ, **VARIABLES},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for host in (network.host1, network.host2)
+    ]
+    try:
+        said = [process.communicate(timeout=240) for process in both]
+    finally:
+        for process in both:
+            process.kill()
+    assert [process.returncode for process in both] == [0, 0], said
+    printed = "".join(out for out, _ in said)
+    assert sorted(printed.splitlines()) == ["0 10.0", "1 10.0", "2 10.0", "3 10.0"]
 
 
 @pytest.mark.thorough

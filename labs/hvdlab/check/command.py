@@ -83,9 +83,17 @@ def main(args: argparse.Namespace) -> int:
     except CheckError as error:
         print(f"hvdlab: {error}", file=sys.stderr)
         return 2
-    if args.json:
-        args.json.write_text(json.dumps(as_dict(found, args.script, args.ranks), indent=2) + "\n")
     show(found, args.script, args.ranks)
+    if args.json:
+        try:
+            args.json.write_text(
+                json.dumps(as_dict(found, args.script, args.ranks), indent=2) + "\n"
+            )
+        except OSError as error:
+            print(
+                f"hvdlab: --json {args.json} cannot be written: {error.strerror}.", file=sys.stderr
+            )
+            return 2
     if found.findings:
         return 1
     return 2 if found.error else 0
@@ -146,7 +154,8 @@ def check(
     findings = judge(events, facts)
     error = None
     if crash:
-        error = f"rank {crash[0]} ended with {crash[1]}, line {crash[2]}"
+        where = f", line {crash[2]}" if crash[2] else ""
+        error = f"rank {crash[0]} ended with {crash[1]}{where}"
     elif late:
         error = f"the script did not come to its end within {timeout:g} s"
     elif not any(event["kind"] == "end" for event in run.events[run.ranks[0]]) and not guard.found:
@@ -167,17 +176,24 @@ def _read(script: Path) -> source.Facts:
     if not script.is_file():
         raise CheckError(f"{script} is not a file: name the training script to check.")
     try:
-        return source.read(script)
+        facts = source.read(script)
     except SyntaxError as error:
         raise CheckError(
             f"{script.name}, line {error.lineno}: Python cannot read it: {error.msg}."
         ) from None
     except (OSError, UnicodeDecodeError) as error:
         raise CheckError(f"{script} cannot be read: {error}") from None
+    if facts.other and not facts.horovod:
+        raise CheckError(
+            f"{script.name} trains by {facts.other}, and the mistakes that are known here are those of "
+            "Horovod scripts: it cannot be checked."
+        )
+    return facts
 
 
 def _last_line(output: str) -> str:
-    lines = [line for line in output.splitlines() if line.strip()]
+    """What was printed last, without the rules around a message of mpirun's."""
+    lines = [" ".join(line.split()) for line in output.splitlines() if line.strip(" -")]
     return lines[-1][:300] if lines else "it printed nothing"
 
 

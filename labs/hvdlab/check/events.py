@@ -1,7 +1,18 @@
 """What one rank does, as JSON lines: the notebook of `watch`, and the clock of its loops.
 
 Events have `kind`, `at` (seconds since the start of the watch), `steps` (optimizer steps so far) and
-`line` (of the script, where the call came from), and more by kind: see `judge`.
+`line` (of the script, where the call came from), and more by kind:
+
+    start, end                         of the script; end with the error, if there was one
+    init, wrap, broadcast, join        calls of Horovod
+    collective; waiting, goes on       one was called; lasts for long, is over after all
+    optimizer, compile, fit            one is made; given to a model of Keras; an epoch's batches
+    step                               of an optimizer: loss, batch, rate, weights, statistics
+    loop, pass                         that trains: its first round; left, how and after how many
+    decision                           a value that a stop depends on
+    save, download, devices            a path; a URL; how many GPUs
+
+The rules ask for them by `run_facts.Run`.
 """
 
 import json
@@ -43,7 +54,7 @@ class Watch:
         self.called = False  # the model was called since then
         self.loss = None
         self._decisions = {}
-        self._while = {}
+        self._while = {}  # line -> (iterations that trained, steps and passes before this one)
         self._lock = threading.RLock()
         self._started = time.monotonic()
         self._folder = folder
@@ -121,8 +132,7 @@ class Watch:
         loss, self.loss = self.loss, None
         batch, self.batch, self.called = self.batch, None, False
         found = digest(batch) if batch is not None else self._given()
-        self.note("step", loss=number(loss), batch=found and found[0], examples=found and found[1],
-                  loops=self.loops, **facts)  # fmt: skip
+        self.note("step", loss=number(loss), batch=found, loops=self.loops, **facts)  # fmt: skip
         if may_end and self.steps >= CAP * self.limit:
             raise SystemExit  # politely: what the script does at its end, it does
 
@@ -146,14 +156,17 @@ class Watch:
         """
         return Pass(self, line, iterable)
 
-    def again(self, line: int) -> bool:
-        """Whether a while loop may go on: the same for loops without items."""
-        trained, steps, passes = self._while.get(line, (0, self.steps, self.passes))
+    def again(self, line: int, test):
+        """The test of a while loop, false when the loop is cut: as `each`, for loops without items."""
+        trained, steps, passes = self._while.pop(line, (0, self.steps, self.passes))
         if self.steps > steps:
             trained += 1
         limit = EPOCHS if self.passes > passes else self.limit
-        self._while[line] = trained, self.steps, self.passes
-        return trained < limit
+        if trained < limit and test:
+            self._while[line] = trained, self.steps, self.passes
+            return True
+        self.passes += trained > 0
+        return False
 
     def decide(self, line: int, text: str, value):
         """A value that a decision to stop depends on."""

@@ -37,8 +37,7 @@ class _Instrument(ast.NodeTransformer):
         elif isinstance(node, ast.For):
             node.iter = _each(node.iter, node.lineno)
         elif isinstance(node, ast.While):
-            again = _call("again", ast.Constant(node.lineno))
-            node.test = ast.BoolOp(ast.And(), [again, node.test])
+            node.test = _call("again", ast.Constant(node.lineno), node.test)
         return ast.copy_location(new, node)
 
 

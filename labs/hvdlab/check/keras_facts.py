@@ -1,8 +1,6 @@
 """What Keras 3 and legacy Keras say of an optimizer, a variable, a layer: each in its own way."""
 
-from hvdlab.check.samples import number
-
-KEPT, CHANNELS = 4, 64  # layers of batch norm, and channels of each, that are looked at
+from hvdlab.check.samples import CHANNELS, LAYERS, number
 
 
 def facts(optimizer, watch) -> dict:
@@ -35,7 +33,7 @@ def array(value):
 def statistics(model) -> list[dict]:
     found = []
     for layer in model._flatten_layers():
-        if len(found) < KEPT and hasattr(layer, "moving_mean"):
+        if len(found) < LAYERS and hasattr(layer, "moving_mean"):
             found.append({
                 "mean": array(layer.moving_mean)[:CHANNELS].tolist(),
                 "variance": array(layer.moving_variance)[:CHANNELS].tolist(),

@@ -75,8 +75,8 @@ def replicas(run, facts):
         yield finding(
             "replicas-diverged",
             run.step(0, number, step)["line"],
-            f"the weights of ranks {run.pair(number, step)} are the same "
-            f"{f'until step {step - 1}' if step > 1 else 'nowhere'} and differ after step {step}, "
+            f"the weights of ranks {run.pair(number, step)} "
+            f"{f'are the same until step {step - 1} and ' if step > 1 else ''}differ after step {step}, "
             f"the norm of one by {run.difference(number, step):.2g} of it.{why}",
         )
 
@@ -103,7 +103,9 @@ def stopping(run, facts):
                     f"rank {r} saw {v:.6g}" for r, v in zip(run.ranks, each, strict=True)
                 )
                 yield finding(
-                    "own-stop", line, f"the decision depends on `{text}`: {said} (time {number})."
+                    "own-stop",
+                    line,
+                    f"the decision depends on `{text}`: in round {number} {said}.",
                 )
                 return
 

@@ -2,6 +2,7 @@
 
 import zlib
 
+LAYERS, CHANNELS = 4, 64  # layers of batch norm, and channels of each, that are looked at
 SAMPLE = 2048  # elements of an array that its hash reads
 
 
@@ -17,8 +18,8 @@ def number(value) -> float | None:
         return None
 
 
-def digest(value) -> tuple[str, int] | None:
-    """(hash of a sample, examples) of the arrays and tensors in a batch; None without any."""
+def digest(value) -> str | None:
+    """The hash of a sample of the arrays and tensors in a batch; None without any."""
     arrays = []
     _arrays(value, arrays)
     if not arrays:
@@ -26,7 +27,7 @@ def digest(value) -> tuple[str, int] | None:
     check = 0
     for array in arrays:
         check = zlib.crc32(_sampled(array), check)
-    return f"{check:08x}", int(arrays[0].shape[0])
+    return f"{check:08x}"
 
 
 def _arrays(value, found):

@@ -1,25 +1,32 @@
 """What a script's source says that a run of a few steps may not show: see `Facts`."""
 
 import ast
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 from hvdlab.check.rates import Rates, rates
 
+BROADCASTS = (  # of a whole model
+    "broadcast_parameters", "broadcast_variables", "broadcast_global_variables",
+    "broadcast_optimizer_state",
+)  # fmt: skip
 COLLECTIVES = (
-    "allreduce", "allreduce_", "grouped_allreduce", "allgather", "allgather_object", "broadcast",
-    "broadcast_", "broadcast_object", "broadcast_parameters", "broadcast_optimizer_state",
-    "broadcast_variables", "barrier", "average_metrics", "alltoall", "reducescatter",
+    "allreduce", "allreduce_", "allreduce_async", "allreduce_async_",
+    "grouped_allreduce", "grouped_allreduce_", "allgather", "grouped_allgather", "allgather_object",
+    "broadcast", "broadcast_", "broadcast_async", "broadcast_async_", "broadcast_object",
+    "alltoall", "reducescatter", "grouped_reducescatter", "barrier", "average_metrics", *BROADCASTS,
 )  # fmt: skip
 PINS = ("set_device", "set_visible_devices", "CUDA_VISIBLE_DEVICES", "visible_device_list")
+OTHERS = ("torch.distributed", "mpi4py", "deepspeed", "lightning", "hvdlab.torch.process_group")
 GPUS = (".cuda(", "cuda:", '"cuda"', "'cuda'", '"GPU"', "'GPU'")
 
 
 class Facts(NamedTuple):
     """Lines of a script, by what is there; None or empty where nothing is."""
 
-    lines: list[str]
     horovod: int | None  # imports Horovod
+    other: str | None  # imports another library by which ranks meet
     init: bool  # calls hvd.init
     gpu: int | None  # uses a GPU
     pin: str | None  # "local_rank", "rank" or "": what a device is chosen by
@@ -31,9 +38,6 @@ class Facts(NamedTuple):
     downloads: list[int]  # downloads, on all ranks at once
     guarded: dict[int, int]  # a collective: the test of the rank under which it is
 
-    def text(self, line: int | None) -> str:
-        return self.lines[line - 1].strip() if line and line <= len(self.lines) else ""
-
 
 def read(path: Path) -> Facts:
     """Read a script. Raises SyntaxError, OSError, UnicodeDecodeError."""
@@ -41,19 +45,19 @@ def read(path: Path) -> Facts:
     tree = ast.parse(text, str(path))
     guards = Guards(tree)
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    imported = list(_imports(tree))
     return Facts(
-        lines=text.splitlines(),
-        horovod=_imports(tree),
+        horovod=next((line for name, line in imported if "horovod" in name), None),
+        other=next((one for one in OTHERS for name, _ in imported if _is_of(name, one)), None),
         init=any(_last(call) == "init" for call in calls),
-        gpu=_first(tree, lambda node: _uses_gpu(node)),
+        gpu=_first(tree, _uses_gpu),
         pin=_pin(tree),
         rates=rates(tree),
         norm=_first(tree, lambda n: isinstance(n, ast.Call) and "BatchNorm" in ast.unparse(n.func)),
         norm_shared=any(
             word in text
             for word in ("running_mean", "moving_mean", ".buffers()", "SyncBatchNorm", "SyncBN")
-        )
-        or "SyncBatchNormalization" in text,
+        ),
         join=any(_last(call) == "join" and "hvd" in ast.unparse(call.func) for call in calls),
         saves=sorted(call.lineno for call in calls if _saves(call) and guards.everybody(call)),
         downloads=sorted(call.lineno for call in calls if _loads(call) and guards.everybody(call)),
@@ -154,15 +158,16 @@ def _indexes(node) -> bool:
     return isinstance(node, ast.Call) and _last(node) not in ("rank", "local_rank", "cross_rank")
 
 
-def _imports(tree) -> int | None:
+def _imports(tree) -> Iterator[tuple[str, int]]:
+    """(dotted name, line) of all that a script imports."""
     for node in ast.walk(tree):
-        if isinstance(node, ast.Import) and any("horovod" in alias.name for alias in node.names):
-            return node.lineno
-        if isinstance(node, ast.ImportFrom):
-            names = [node.module or "", *(alias.name for alias in node.names)]
-            if any("horovod" in name for name in names):
-                return node.lineno
-    return None
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            module = f"{node.module}." if isinstance(node, ast.ImportFrom) and node.module else ""
+            yield from ((module + alias.name, node.lineno) for alias in node.names)
+
+
+def _is_of(name, package) -> bool:
+    return name == package or name.startswith(f"{package}.")
 
 
 def _first(tree, wanted) -> int | None:

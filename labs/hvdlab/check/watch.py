@@ -108,17 +108,22 @@ def main() -> None:
     sys.modules["__main__"] = module
     try:
         Script("__main__", script).exec_module(module)
-    except SystemExit as stop:
-        watch.end(error=f"exit code {stop.code}" if stop.code else None)
-        raise
     except BaseException as error:
         lines = [
             f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == script
         ]
-        text = f"{type(error).__name__}: {error}"
-        watch.end(error=text[:600], line=lines[-1] if lines else None)
+        watch.end(error=_said(error), line=lines[-1] if lines else None)
         raise
     watch.end()
+
+
+def _said(error: BaseException) -> str | None:
+    """An error in one line; None for the exit code 0, with which also the watch ends a script."""
+    if not isinstance(error, SystemExit):
+        return f"{type(error).__name__}: {error}"[:600]
+    if isinstance(error.code, str):
+        return f"exit code 1 ({error.code})"[:600]
+    return f"exit code {error.code}" if error.code else None
 
 
 if __name__ == "__main__":

@@ -95,6 +95,8 @@ def _steps(given) -> int | None:
     if given["steps_per_epoch"] is not None:
         return int(given["steps_per_epoch"])
     data = given["x"]
+    while isinstance(data, dict | list | tuple) and data:  # a model with several inputs
+        data = next(iter(data.values() if isinstance(data, dict) else data))
     if hasattr(data, "cardinality"):  # a tf.data.Dataset; -1 and -2 are endless and unknown
         batches = int(data.cardinality())
         return batches if batches >= 0 else None

@@ -3,18 +3,8 @@
 import functools
 import sys
 
-COLLECTIVES = (
-    "allreduce", "allreduce_", "allreduce_async", "allreduce_async_",
-    "grouped_allreduce", "grouped_allreduce_", "allgather", "grouped_allgather", "allgather_object",
-    "broadcast", "broadcast_", "broadcast_async", "broadcast_async_", "broadcast_object",
-    "alltoall", "reducescatter", "grouped_reducescatter", "barrier", "average_metrics",
-)  # fmt: skip
-BROADCASTS = (
-    "broadcast_parameters",
-    "broadcast_variables",
-    "broadcast_global_variables",
-    "broadcast_optimizer_state",
-)
+from hvdlab.check.source import BROADCASTS, COLLECTIVES
+
 WRAPPERS = ("DistributedOptimizer", "DistributedGradientTape", "DistributedAdasumOptimizer")
 # Calls from here are the averaging of gradients itself.
 GRADIENTS = {"allreduce_grads", "_all_reduce_gradients", "_all_reduce", "_allreduce"}
@@ -24,10 +14,8 @@ def watch(hvd, watch) -> None:
     """Wrap the functions of a Horovod module: horovod.torch, horovod.tensorflow, ..."""
     for name in COLLECTIVES:
         if hasattr(hvd, name):
-            setattr(hvd, name, _collective(getattr(hvd, name), name, watch))
-    for name in BROADCASTS:
-        if hasattr(hvd, name):
-            setattr(hvd, name, _broadcast(getattr(hvd, name), name, watch))
+            wrap = _broadcast if name in BROADCASTS else _collective
+            setattr(hvd, name, wrap(getattr(hvd, name), name, watch))
     for name in WRAPPERS:
         if hasattr(hvd, name):
             setattr(hvd, name, _wrapper(getattr(hvd, name), name, hvd, watch))

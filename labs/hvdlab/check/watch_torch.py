@@ -9,10 +9,9 @@ import importlib
 import os
 import weakref
 
+from hvdlab.check.samples import CHANNELS, LAYERS, number
 from hvdlab.check.watch_horovod import remember_line
 
-KEPT = 4  # layers of batch norm, and channels of each, that are looked at
-CHANNELS = 64
 SEEDS = 1_000_003  # between the seeds of two ranks
 
 
@@ -60,8 +59,8 @@ def optimizers(torch, watch) -> None:
         watch.step(
             optimizer=optimizer._hvdlab_number,
             wrapped=hasattr(optimizer, "_hvdlab_wrapped"),
-            rate=float(group["lr"]),
-            momentum=_momentum(group),
+            rate=number(group.get("lr")),  # Adafactor's may be None
+            momentum=number(group.get("momentum")) or 0.0,
             weights=_norms(torch, weights),
             statistics=_statistics(norms) if watch.looks_at_statistics() else None,
         )
@@ -75,14 +74,10 @@ def optimizers(torch, watch) -> None:
     @functools.wraps(make_norm)
     def make_and_keep(self, *arguments, **options):
         make_norm(self, *arguments, **options)
-        if self.track_running_stats and len(norms) < KEPT:
+        if self.track_running_stats and len(norms) < LAYERS:
             norms.append(weakref.ref(self))
 
     torch.nn.modules.batchnorm._NormBase.__init__ = make_and_keep
-
-
-def _momentum(group) -> float:
-    return float(group.get("momentum", 0) or 0)
 
 
 def _norms(torch, weights) -> list[float]:
@@ -97,11 +92,12 @@ def _statistics(norms) -> list[dict]:
         batches = int(norm.num_batches_tracked)
         if not batches or norm.running_mean is None:
             continue
-        momentum = norm.momentum or 0.1
+        # What is not the initial value of a running mean; a cumulative one (momentum=None) has none.
+        filled = 1.0 if norm.momentum is None else 1 - (1 - norm.momentum) ** batches
         found.append({
             "mean": norm.running_mean[:CHANNELS].tolist(),
             "variance": norm.running_var[:CHANNELS].tolist(),
-            "filled": 1 - (1 - momentum) ** batches,  # the part of it that is not its initial value
+            "filled": filled,
         })  # fmt: skip
     return found
 
@@ -149,16 +145,8 @@ def files(torch, watch) -> None:
 
 
 def devices(torch, watch) -> None:
-    """Note which GPU the rank chooses, and how many there are."""
+    """Note how many GPUs this rank sees."""
     if not torch.cuda.is_available():
         return
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     watch.note("devices", 0, count=torch.cuda.device_count(), visible=visible)
-    choose = torch.cuda.set_device
-
-    @functools.wraps(choose)
-    def noting_choose(device):
-        choose(device)
-        watch.note("device", index=torch.cuda.current_device())
-
-    torch.cuda.set_device = noting_choose

@@ -116,7 +116,7 @@ def _end(event) -> str:
     if event["kind"] == "waiting":
         return f"waits in {event['op']}, line {event['line']}"
     if event["kind"] == "end" and event["error"]:
-        return f"{event['error']}, line {event['line']}"
+        return event["error"] + (f", line {event['line']}" if event["line"] else "")
     return "came to its end" if event["kind"] == "end" else "was ended"
 
 

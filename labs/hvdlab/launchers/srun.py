@@ -1,0 +1,130 @@
+"""Slurm's srun: for scripts of torch.distributed, on the nodes of an allocation.
+
+Ranks that find each other by MPI (Horovod, mpi4py) need a PMIx library in Slurm that fits Open MPI's.
+Without one srun starts N worlds of one rank, and says nothing: see refusals.py.
+"""
+
+import os
+import re
+import signal
+import subprocess
+from collections.abc import Sequence
+
+from hvdlab.hosts import Host
+from hvdlab.launch import LaunchError
+from hvdlab.launchers import End, Line, mpi_of
+from hvdlab.launchers.torchrun import OTHERS
+
+SECONDS = 30  # for an answer of Slurm's
+TAG = re.compile(r"\s*(\d+): ?(.*)")  # of `--label`
+ENDED = re.compile(r"srun: error: (\S+): tasks? (\d+)\S*: (?:Exited with exit code (\d+)|(.+))")
+# What else Slurm says of an end
+COMMENT = re.compile(
+    r"srun: (Force Terminated|forcing job|Terminating|Job step aborted|launch/slurm: _step_signal)"
+    r"|slurmstepd\S*: error: \*\*\* (STEP|JOB) "
+)
+NUMBERS = {signal.strsignal(number): int(number) for number in signal.Signals}
+
+
+def start(
+    ranks: int,
+    script: str,
+    arguments: Sequence[str],
+    variables: dict[str, str],
+    hosts: list[Host],
+    slots: list[int],
+) -> tuple[list[str], dict[str, str]]:
+    """The command, and the variables that it needs. See mpirun.py for the arguments.
+
+    Raises:
+        LaunchError: outside of an allocation, or hosts that Slurm has not chosen.
+    """
+    if hosts:
+        raise LaunchError("srun starts ranks on the nodes that Slurm gave: leave out the hosts.")
+    if "SLURM_JOB_ID" not in os.environ:
+        raise LaunchError(
+            "srun starts ranks inside a Slurm allocation, and this is outside of one: begin with "
+            f"`salloc --ntasks={ranks}`, or write a job for sbatch (docker/slurm/torch.sbatch)."
+        )
+    command = ["srun", "-n", str(ranks), "--label", "--kill-on-bad-exit", "--export=ALL"]
+    if mpi_of(script):
+        command.append("--mpi=pmix")  # fails where Slurm has none, instead of starting N worlds
+    else:
+        variables = {
+            name: value for name, value in variables.items() if not name.startswith(OTHERS)
+        }
+    if cores := os.environ.get("SLURM_CPUS_PER_TASK"):
+        command.append(f"--cpus-per-task={cores}")  # srun does not take it over from sbatch
+        variables = {**variables, "OMP_NUM_THREADS": cores, "TF_NUM_INTRAOP_THREADS": cores}
+    return [*command, "python", script, *arguments], variables
+
+
+class Reader:
+    """Takes apart what srun prints. Afterwards `first` says how the run ended."""
+
+    def __init__(self):
+        self.first: End | None = None
+        self.lost = ""
+
+    def read(self, text: str, channel: str) -> list[Line]:
+        """What there is to show of a line."""
+        words = text.rstrip("\n")
+        tagged = TAG.fullmatch(words)
+        said = tagged[2] if tagged else words
+        if COMMENT.match(said):
+            return []
+        if tagged:
+            return [Line(int(tagged[1]), channel, said)]
+        if found := ENDED.match(words):
+            self.first = self.first or _end(*found.groups())
+            return []
+        return [Line(None, "stderr", words)] if words.strip() else []
+
+    def rest(self) -> list[Line]:
+        """What is left to show when srun prints no more."""
+        return []
+
+
+def _end(host, rank, code, how):
+    if code:
+        return End(int(rank), int(code))
+    name = how.removesuffix(" (core dumped)")
+    number = NUMBERS.get(name, signal.SIGKILL)  # "Out Of Memory"
+    return End(int(rank), 128 + number, f"signal {int(number)} ({name}) on {host}")
+
+
+def send(process: subprocess.Popen, number: int) -> None:
+    """Send a signal to all ranks, wherever they are.
+
+    srun itself would not pass it on: asked to end it kills them.
+    """
+    if step := _step(process.pid):
+        name = signal.Signals(number).name.removeprefix("SIG")
+        if _slurm("scancel", f"--signal={name}", step) is not None:
+            return
+    process.terminate()
+
+
+def tell_where(process: subprocess.Popen, ranks: set[int] | None) -> None:
+    """End all ranks so that they print the line of the script they are in."""
+    send(process, signal.SIGABRT)
+
+
+def _step(srun):
+    """The step of the job that this srun has started, such as 12.0."""
+    job = os.environ["SLURM_JOB_ID"]
+    for step in (_slurm("scontrol", "show", "step", job, "--oneliner") or "").splitlines():
+        words = dict(word.partition("=")[::2] for word in step.split())
+        if words.get("SrunHost:Pid", "").endswith(f":{srun}"):
+            return words["StepId"]
+    return ""
+
+
+def _slurm(*command):
+    """What a command of Slurm's answers; None if it fails."""
+    try:
+        return subprocess.run(
+            command, capture_output=True, text=True, timeout=SECONDS, check=True
+        ).stdout
+    except (OSError, subprocess.SubprocessError):
+        return None

@@ -1,0 +1,127 @@
+"""PyTorch's torchrun: for scripts of torch.distributed, on one machine.
+
+On several hosts it is started once on each: `start` refuses, and says which line.
+"""
+
+import os
+import random
+import re
+import shlex
+import signal
+import subprocess
+from collections.abc import Sequence
+
+from hvdlab import hosts as hosts_of
+from hvdlab.hosts import Host
+from hvdlab.launch import LaunchError
+from hvdlab.launchers import End, Line, abort_children
+
+OTHERS = ("OMPI_", "PRTE_", "HOROVOD_")  # variables for which no rank looks
+TAG = re.compile(r"\[default(\d+)\]:")  # of `--tee 3`
+# Its own log, which says of an end what its report says again
+LOG = re.compile(r"[WE]\d{4} .* torch/distributed/elastic/")
+REPORT = re.compile(r"Root Cause .*?host +: (\S+).*?rank +: (\d+).*?exitcode +: (-?\d+)", re.DOTALL)
+ASKED = "SignalException"  # the end of a torchrun that was asked to end
+
+
+def start(
+    ranks: int,
+    script: str,
+    arguments: Sequence[str],
+    variables: dict[str, str],
+    hosts: list[Host],
+    slots: list[int],
+) -> tuple[list[str], dict[str, str]]:
+    """The command, and the variables that it needs. See mpirun.py for the arguments.
+
+    Raises:
+        LaunchError: several hosts, or a node of Slurm's that is not this one.
+    """
+    variables = {name: value for name, value in variables.items() if not name.startswith(OTHERS)}
+    if hosts:
+        raise LaunchError(_on_each(ranks, script, arguments, variables, hosts))
+    node = os.environ.get("SLURM_JOB_NODELIST", "")
+    if slots and (len(slots) > 1 or not hosts_of.is_here(node)):
+        raise LaunchError(
+            f"torchrun starts ranks only on the machine where it runs, and the allocation is {node}: use "
+            "--launcher srun."
+        )
+    # --standalone: the ranks meet at a port that is free. --tee: each line says whose it is.
+    command = ["torchrun", "--standalone", "--nproc-per-node", str(ranks), "--tee", "3", script]
+    return [*command, *arguments], variables
+
+
+def _on_each(ranks, script, arguments, variables, hosts):
+    """Where and how to type torchrun on several hosts."""
+    each = hosts[0].slots
+    if {host.slots for host in hosts} != {each} or ranks != each * len(hosts):
+        return (
+            "torchrun starts equally many ranks on every host: give each the same number of slots, which "
+            f"together are {ranks}."
+        )
+    # Not its default port, 29400: whoever else has it on that host would be taken for one of these.
+    port = random.randrange(20_000, 30_000)
+    line = [
+        *("torchrun", "--nnodes", str(len(hosts)), "--nproc-per-node", str(each)),
+        *("--rdzv-backend", "c10d", "--rdzv-endpoint", f"{hosts[0].name}:{port}"),
+        *("--rdzv-id", str(port), script, *arguments),
+    ]
+    known = [f"OMP_NUM_THREADS={variables['OMP_NUM_THREADS']}"]
+    names = " and ".join(host.name for host in hosts)
+    return (
+        "torchrun starts ranks only on the machine where it runs: in the same folder on each of "
+        f"{names} type\n    {' '.join(known)} {shlex.join(line)}"
+    )
+
+
+class Reader:
+    """Takes apart what torchrun prints. Afterwards `first` says how the run ended."""
+
+    def __init__(self):
+        self.first: End | None = None
+        self.lost = ""
+        self._begun = {}  # (rank, channel) -> what a rank printed of a line that has not ended
+        self._report = None  # lines of what torchrun says at the end
+
+    def read(self, text: str, channel: str) -> list[Line]:
+        """What there is to show of a line."""
+        words, *tagged = TAG.split(text.rstrip("\n"))
+        if not tagged:
+            return self._own(words)
+        # torchrun looks ten times a second what a rank has printed since, and puts a tag before it
+        # also in the midst of a line: only the last part of a line has an end.
+        for rank, said in zip(tagged[::2], tagged[1::2], strict=True):
+            key = int(rank), channel
+            self._begun[key] = self._begun.get(key, "") + said
+        return [Line(*key, self._begun.pop(key))]
+
+    def rest(self) -> list[Line]:
+        """What is left to show when torchrun prints no more."""
+        rest = [Line(*key, said) for key, said in self._begun.items() if said]
+        report = "\n".join(self._report or [])
+        if found := REPORT.search(report):
+            host, rank, code = found[1], int(found[2]), int(found[3])
+            how = f"signal {-code} ({signal.strsignal(-code)}) on {host}" if code < 0 else ""
+            self.first = End(rank, 128 - code if code < 0 else code, how)
+        elif report and ASKED not in report:
+            rest.append(Line(None, "stderr", report))
+        return rest
+
+    def _own(self, words):
+        if self._report is not None:
+            self._report.append(words)
+        elif words.startswith("Traceback (most recent call last):"):
+            self._report = [words]
+        elif words.strip() and not LOG.match(words):
+            return [Line(None, "stderr", words)]
+        return []
+
+
+def send(process: subprocess.Popen, number: int) -> None:
+    """Send a signal to torchrun, which passes on what asks its ranks to end."""
+    process.send_signal(number)
+
+
+def tell_where(process: subprocess.Popen, ranks: set[int] | None) -> None:
+    """End ranks (None: all) so that they print the line of the script they are in."""
+    abort_children(process, "RANK", ranks)

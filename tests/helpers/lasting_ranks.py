@@ -1,0 +1,58 @@
+"""Ranks that would stay, for tests of how a run is ended: what they do, and whether they are gone."""
+
+import subprocess
+import time
+from pathlib import Path
+
+import psutil
+
+# Each rank starts a process of its own, ignores being asked to end, and tells the numbers of both.
+STAY = """\
+import os, pathlib, signal, subprocess, sys, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+child = subprocess.Popen(["sleep", "100"])
+part = pathlib.Path(sys.argv[1], f"{os.getpid()}.part")
+part.write_text(f"{os.getpid()} {child.pid}")
+part.rename(part.with_suffix(".told"))
+time.sleep(100)
+"""
+# Saves when it is asked to end.
+SAVE = """\
+import os, pathlib, signal, sys, time
+
+def save(*_):
+    pathlib.Path(sys.argv[1], "saved").write_text("all that was learnt")
+    sys.exit()
+
+signal.signal(signal.SIGTERM, save)
+for part in range(4):  # what `wait_until_told` waits for
+    pathlib.Path(sys.argv[1], f"{part}.told").write_text(str(os.getpid()))
+time.sleep(100)
+"""
+
+
+def told(folder: Path) -> list[int]:
+    """The processes that told their numbers into a folder."""
+    return [int(n) for path in folder.glob("*.told") for n in path.read_text().split()]
+
+
+def wait_until_told(folder: Path, process: subprocess.Popen) -> None:
+    """Wait until two ranks and their children are there."""
+    while len(told(folder)) < 4:
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.05)
+
+
+def gone(numbers: list[int], seconds: float = 10) -> bool:
+    """Whether these processes are gone, or will be in a moment."""
+
+    def alive(n):
+        try:
+            return psutil.Process(n).status() != psutil.STATUS_ZOMBIE
+        except psutil.NoSuchProcess:
+            return False
+
+    end = time.monotonic() + seconds
+    while any(map(alive, numbers)) and time.monotonic() < end:
+        time.sleep(0.05)
+    return not any(map(alive, numbers))
