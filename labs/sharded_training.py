@@ -87,7 +87,9 @@ def main():
         data.train_images[:needed], data.train_labels[:needed], args.global_batch // size,
         rank=rank, size=size, seed=args.seed,
     )  # fmt: skip
-    torch.manual_seed(args.seed + rank)  # each rank starts elsewhere: a missing broadcast would show
+    torch.manual_seed(
+        args.seed + rank
+    )  # each rank starts elsewhere: a missing broadcast would show
     model = ResidualMLP(args.num_layers, args.hidden_size, image_size=28).to(device)
     parameters = sum(parameter.numel() for parameter in model.parameters())
     network, backward, optimizer = MODES[args.mode](model, args)
