@@ -1,7 +1,6 @@
 """Checks of lab 9: averaged gradients, samplers, metrics, memory of a rank, sharded states, clipping.
 
-Most of them run what the learner wrote on two ranks, with Gloo between them. `try_...` functions travel
-there by their source, beside the learner's own (see `hvdlab.calls`).
+Most of them run what the learner wrote on two ranks, with Gloo between them: see `ddp_attempts`.
 """
 
 import numpy as np
@@ -9,6 +8,7 @@ import numpy as np
 from hvdlab import exercises
 from hvdlab.calls import call
 from hvdlab.exercises import NotYet, right
+from hvdlab.exercises import ddp_attempts as attempts
 from hvdlab.launch import LaunchError, TimeUp
 
 SECONDS = 60  # after which ranks that wait for each other are ended
@@ -19,7 +19,7 @@ def _on_ranks(attempt, function, *arguments, ranks=2, seconds=SECONDS):
     name = function.__name__
     try:
         return call(
-            attempt, name, *arguments, ranks=ranks, timeout=seconds, uses=(function, gloo)
+            attempt, name, *arguments, ranks=ranks, timeout=seconds, uses=(function, attempts.gloo)
         )  # fmt: skip
     except TimeUp as error:
         where = str(error).partition(" s: ")[2]
@@ -31,26 +31,12 @@ def _on_ranks(attempt, function, *arguments, ranks=2, seconds=SECONDS):
         raise NotYet(str(error).replace(attempt.__name__, name, 1)) from None
 
 
-def gloo():
-    """On a rank: start torch.distributed, on one thread, with other random numbers on each rank."""
-    import torch
-    import torch.distributed as dist
-
-    from hvdlab.torch.process_group import rendezvous
-
-    rendezvous()
-    dist.init_process_group("gloo")
-    torch.set_num_threads(1)
-    torch.manual_seed(dist.get_rank())
-    return dist.get_rank(), dist.get_world_size()
-
-
 # --- exercise 1: gradients in one bucket ------------------------------------------------------------
 
 
 def check_average_gradients(average_gradients, seconds: float = SECONDS) -> None:
     """Demand the mean of all ranks' gradients in place, in one collective, None left alone."""
-    rows = _on_ranks(try_average, average_gradients, seconds=seconds)
+    rows = _on_ranks(attempts.try_average, average_gradients, seconds=seconds)
     for rank, row in enumerate(rows):
         if row["none"] != "None":
             raise NotYet(
@@ -81,42 +67,6 @@ def check_average_gradients(average_gradients, seconds: float = SECONDS) -> None
         f"{rows[0]['gradients']} gradients of two ranks in one all-reduce, equal to the mean, and a frozen "
         "layer left alone."
     )
-
-
-def try_average(comm, name):
-    """On a rank: gradients before and after, and how many collectives were called."""
-    import torch
-    import torch.distributed as dist
-
-    gloo()
-    model = torch.nn.Sequential(*(torch.nn.Linear(4, n) for n in (3, 4, 4)))
-    model[1].requires_grad_(False)
-    for parameter in model.parameters():
-        if parameter.requires_grad:
-            parameter.grad = torch.randn_like(parameter)
-    named = {n: p for n, p in model.named_parameters() if p.requires_grad}
-    before = {n: p.grad.clone() for n, p in named.items()}
-    total = {n: g.clone() for n, g in before.items()}
-    for gradient in total.values():
-        dist.all_reduce(gradient)
-    calls = []
-    for one in ("all_reduce", "all_gather", "broadcast", "reduce", "all_gather_into_tensor",
-                "reduce_scatter_tensor", "all_reduce_coalesced"):  # fmt: skip
-        real = getattr(dist, one)
-        setattr(dist, one, lambda *a, real=real, **k: calls.append(real) or real(*a, **k))
-    globals()[name](model)
-
-    def distance(factor, source=total):
-        apart = {n: float((p.grad - factor * source[n]).abs().max()) for n, p in named.items()}
-        return max(apart.values()), max(apart, key=apart.get)
-
-    error, where = distance(0.5)
-    frozen = [p.grad for p in model[1].parameters()]
-    return {
-        "error": error, "where": where, "calls": len(calls), "gradients": len(named),
-        "sum": distance(1)[0], "twice": distance(0.25)[0], "unchanged": distance(1, before)[0],
-        "none": "None" if all(g is None for g in frozen) else "a tensor",
-    }  # fmt: skip
 
 
 # --- exercise 2: a sampler that forgets the epoch ----------------------------------------------------
@@ -171,7 +121,7 @@ def check_orders(orders) -> None:
 def check_accuracy(accuracy, seconds: float = SECONDS) -> None:
     """Demand right answers over images, each image once, also where a rank has fewer or none."""
     # Images 0 and 3 are classified wrong. By hand: 5 images 3/5; 4 images 2/4; 1 image 0/1.
-    rows = _on_ranks(try_accuracy, accuracy, [4, 5, 1], seconds=seconds)
+    rows = _on_ranks(attempts.try_accuracy, accuracy, [4, 5, 1], seconds=seconds)
     for number, (n, wanted) in enumerate(((4, 0.5), (5, 0.6), (1, 0.0))):
         of_ranks = [row[number] for row in rows]
         case = f"{n} held-out image{'s' if n > 1 else ''} on two ranks"
@@ -203,25 +153,6 @@ def check_accuracy(accuracy, seconds: float = SECONDS) -> None:
                 f"{asked[1]}. Each rank takes its part, images[rank::size]."
             )
     right("1, 4 and 5 images on two ranks: each classified once, and counted once.")
-
-
-def try_accuracy(comm, name, sizes):
-    """On a rank: what the function returns, and how many images it had classified."""
-    import torch
-
-    gloo()
-    rows = []
-    for n in sizes:
-        images, labels, asked = torch.arange(n), torch.ones(n, dtype=torch.long), []
-
-        def predict(part, asked=asked):
-            asked.append(len(part))
-            return torch.tensor([int(i) % 3 != 0 for i in part], dtype=torch.long)
-
-        value = globals()[name](predict, images, labels)
-        value = None if value is None else float(value)
-        rows.append({"value": value, "asked": sum(asked)})
-    return rows
 
 
 # --- exercise 4: the memory of a rank ------------------------------------------------------------
@@ -271,7 +202,7 @@ def _number(value, stage):
 
 def check_zero1(zero1, seconds: float = SECONDS) -> None:
     """Demand plain Adam's weights on every rank, with about half of the state on each of two."""
-    rows = _on_ranks(try_zero1, zero1, seconds=seconds)
+    rows = _on_ranks(attempts.try_zero1, zero1, seconds=seconds)
     if rows[0]["kind"]:
         raise NotYet(f"zero1 shall return (optimizer, step). Received: {rows[0]['kind']}")
     spread = max(row["spread"] for row in rows)
@@ -291,50 +222,13 @@ def check_zero1(zero1, seconds: float = SECONDS) -> None:
         )
     if max(shares) > 0.8:
         raise NotYet(
-            f"the weights are those of Adam, but a rank holds {max(shares):.0%} of its state: nothing is saved. "
-            "Give the optimizer only the parameters of this rank."
+            f"the weights are those of Adam, but a rank holds {max(shares):.0%} of its state. "
+            "Nothing is saved: give the optimizer only the parameters of this rank."
         )
     right(
-        f"5 steps on two ranks, at most {error:.1g} from plain Adam, with {shares[0]:.0%} and {shares[1]:.0%} "
-        "of the state."
+        f"5 steps on two ranks, at most {error:.1g} from plain Adam, with {shares[0]:.0%} and "
+        f"{shares[1]:.0%} of the state."
     )
-
-
-def try_zero1(comm, name):
-    """On a rank: five steps beside plain Adam, with gradients that all ranks share."""
-    import copy
-
-    import torch
-    import torch.distributed as dist
-
-    from hvdlab.torch.memory import held
-    from hvdlab.torch.networks import ResidualMLP
-
-    gloo()
-    torch.manual_seed(1)  # the same weights and the same (averaged) gradients on all ranks
-    model = ResidualMLP(3, 16, image_size=4)
-    plain = copy.deepcopy(model)
-    adam = torch.optim.Adam(plain.parameters(), 0.01)
-    try:
-        optimizer, step = globals()[name](model, 0.01)
-    except (TypeError, ValueError) as error:
-        if "unpack" not in str(error):
-            raise
-        return {"kind": str(error)}
-    for _ in range(5):
-        for ours, theirs in zip(model.parameters(), plain.parameters(), strict=True):
-            theirs.grad = torch.randn_like(theirs)
-            ours.grad = theirs.grad.clone()
-        step()
-        adam.step()
-    flat = torch.cat([p.detach().ravel() for p in model.parameters()])
-    low, high = flat.clone(), flat.clone()
-    dist.all_reduce(low, dist.ReduceOp.MIN)
-    dist.all_reduce(high, dist.ReduceOp.MAX)
-    wanted = torch.cat([p.detach().ravel() for p in plain.parameters()])
-    share = held(model, optimizer)["optimizer"] / held(plain, adam)["optimizer"]
-    return {"kind": "", "spread": float((high - low).max()),
-            "error": float((flat - wanted).abs().max()), "share": share}  # fmt: skip
 
 
 # --- exercise 6: an optimizer made too early ---------------------------------------------------------
@@ -342,7 +236,7 @@ def try_zero1(comm, name):
 
 def check_shard(shard, seconds: float = SECONDS) -> None:
     """Demand weights sharded by fully_shard, and an optimizer that updates them as plain Adam does."""
-    rows = _on_ranks(try_shard, shard, seconds=seconds)
+    rows = _on_ranks(attempts.try_shard, shard, seconds=seconds)
     if not rows[0]["sharded"]:
         raise NotYet("each rank still holds all weights: call fully_shard on the model.")
     if max(row["moved"] for row in rows) == 0:
@@ -360,46 +254,12 @@ def check_shard(shard, seconds: float = SECONDS) -> None:
     )
 
 
-def try_shard(comm, name):
-    """On a rank: three steps of the sharded model beside three of a plain one."""
-    import copy
-
-    import torch
-
-    from hvdlab.torch.memory import held
-    from hvdlab.torch.networks import ResidualMLP
-
-    gloo()
-    torch.manual_seed(1)
-    model = ResidualMLP(2, 16, image_size=4)
-    plain = copy.deepcopy(model)
-    start = torch.cat([p.detach().ravel() for p in plain.parameters()])
-    adam = torch.optim.Adam(plain.parameters(), 0.01)
-    optimizer = globals()[name](model, 0.01)
-    x, y = torch.randn(8, 1, 4, 4), torch.randint(10, (8,))  # the same images on both ranks
-    for _ in range(3):
-        for one, steps in ((model, optimizer), (plain, adam)):
-            torch.nn.functional.cross_entropy(one(x), y).backward()
-            steps.step()
-            steps.zero_grad()
-            one.zero_grad()
-    whole = [p.full_tensor() if hasattr(p, "full_tensor") else p for p in model.parameters()]
-    flat = torch.cat([p.detach().ravel() for p in whole])
-    wanted = torch.cat([p.detach().ravel() for p in plain.parameters()])
-    mine, all_of_it = held(model, optimizer), held(plain, adam)
-    return {
-        "sharded": mine["parameters"] < 0.8 * all_of_it["parameters"],
-        "moved": float((flat - start).abs().max()), "error": float((flat - wanted).abs().max()),
-        "state": mine["optimizer"] / all_of_it["optimizer"],
-    }  # fmt: skip
-
-
 # --- exercise 7: a norm over the shards ------------------------------------------------------------------
 
 
 def check_clip(clip, seconds: float = SECONDS) -> None:
     """Demand one factor for all ranks, from the norm over all shards; short gradients left alone."""
-    rows = _on_ranks(try_clip, clip, seconds=seconds)
+    rows = _on_ranks(attempts.try_clip, clip, seconds=seconds)
     long, short = zip(*rows, strict=True)
     case = "rank 0 has the gradient [3], rank 1 [4], and the norm may be 1"
     clipped = [one["gradient"] for one in long]
@@ -423,16 +283,3 @@ def check_clip(clip, seconds: float = SECONDS) -> None:
     if None in norms or not np.allclose(norms, (5, 5, 0.5, 0.5), atol=1e-4):
         raise NotYet("the gradients are right; return the norm before clipping, 5 and 0.5 here.")
     right("[3] and [4] on two ranks become 0.6 and 0.8; what is short enough stays.")
-
-
-def try_clip(comm, name):
-    """On a rank: its gradient and the norm that is returned, for a long and a short gradient."""
-    import torch
-
-    rank, _ = gloo()
-    rows = []
-    for gradient in ((3.0, 4.0), (0.3, 0.4)):
-        mine = [torch.tensor([gradient[rank]]), torch.zeros(2, 2)]
-        norm = globals()[name](mine, 1.0)
-        rows.append({"gradient": float(mine[0]), "norm": None if norm is None else float(norm)})
-    return rows
