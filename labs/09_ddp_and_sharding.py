@@ -10,6 +10,7 @@
 # %%
 import difflib
 import json
+import shutil
 from functools import cache
 
 import matplotlib.pyplot as plt
@@ -60,6 +61,7 @@ print("\n".join(difflib.unified_diff(converted, ours, "Horovod", "DDP", lineterm
 # %%
 FEW = ["--epochs", size(1, 2, 2), "--images", 2001, "--heldout", 501]
 RECORD = WORK / "fashion_mnist_ddp"
+shutil.rmtree(RECORD, ignore_errors=True)
 run(DDP, *FEW, ranks=2, HVDLAB_RUN_DIR=str(RECORD))
 print(text(rank_report(RECORD)))
 
