@@ -221,9 +221,13 @@ def check_zero1(zero1, seconds: float = SECONDS) -> None:
             "belong to one rank, and step once, by Adam with the rate lr?"
         )
     if max(shares) > 0.8:
+        says = (
+            "give the optimizer only the parameters of this rank"
+            if min(shares) > 0.8
+            else "weights and biases alternate, and one rank has all the weights: deal by size, not by turns"
+        )
         raise NotYet(
-            f"the weights are those of Adam, but a rank holds {max(shares):.0%} of its state. "
-            "Nothing is saved: give the optimizer only the parameters of this rank."
+            f"the weights are those of Adam, but a rank holds {max(shares):.0%} of its state: {says}."
         )
     right(
         f"5 steps on two ranks, at most {error:.1g} from plain Adam, with {shares[0]:.0%} and "

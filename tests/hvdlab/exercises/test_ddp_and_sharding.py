@@ -88,8 +88,9 @@ def zero1(model, lr):
 
     rank, size = dist.get_rank(), dist.get_world_size()
     parameters = list(model.parameters())
-    half = len(parameters) // 2  # another division than the lab's
-    owner = [0 if number < half else size - 1 for number in range(len(parameters))]
+    half = sum(p.numel() for p in parameters) / 2  # another division than the lab's
+    numbers = np.cumsum([p.numel() for p in parameters])
+    owner = [0 if number < half else size - 1 for number in numbers]
     mine = [p for p, its in zip(parameters, owner, strict=True) if its == rank]
     optimizer = torch.optim.Adam(mine, lr)
 
@@ -388,6 +389,22 @@ def not_broadcast(model, lr):
     return optimizer, optimizer.step
 
 
+def by_turns(model, lr):
+    import torch
+    import torch.distributed as dist
+
+    rank, size = dist.get_rank(), dist.get_world_size()
+    parameters = list(model.parameters())
+    optimizer = torch.optim.Adam(parameters[rank::size], lr)
+
+    def step():
+        optimizer.step()
+        for number, parameter in enumerate(parameters):
+            dist.broadcast(parameter.data, src=number % size)
+
+    return optimizer, step
+
+
 def plain_adam(model, lr):
     import torch
 
@@ -437,7 +454,8 @@ def all_on_rank_0(model, lr):
     ("wrong", "says"),
     [
         (not_broadcast, "the ranks' weights differ by"),
-        (plain_adam, "a rank holds 100% of its state"),
+        (plain_adam, "a rank holds 100% of its state: give the optimizer only"),
+        (by_turns, "a rank holds 9.% of its state: weights and biases alternate"),
         (only_the_step, r"shall return \(optimizer, step\)"),
         (sgd, "differ from plain Adam by"),
         (all_on_rank_0, "on one rank the optimizer has no state"),
