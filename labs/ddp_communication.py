@@ -6,7 +6,8 @@
 
 4.4 million parameters on random images. Rank 0 prints one line of JSON: seconds of a step (the median
 after three steps), bytes that it sent in the last, loss, number of collectives, and the events of one
-step from a profile: [what, start, milliseconds], where what is "backward" or "all-reduce".
+step from a profile: [what, start, milliseconds], where what is "backward" or "all-reduce". Of PowerSGD's
+three all-reduces the profile sees the first: the others start from callbacks, on threads of Gloo's.
 """
 
 import argparse

@@ -228,7 +228,7 @@ def deepspeed(model, args, *, stage, offload=False):
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
     zero = {
         "stage": stage,
-        "reduce_bucket_size": 2**20,  # numbers; by default a buffer of 2 GB
+        "reduce_bucket_size": 2**18,  # numbers: a buffer of 1 MB; by default of 2 GB
         "stage3_param_persistence_threshold": 0,  # by default small tensors are not sharded
         "stage3_max_live_parameters": 0,  # by default a small network is gathered once a step,
         "stage3_max_reuse_distance": 0,  # and kept from forward to backward

@@ -45,7 +45,7 @@ def test_one_rank_with_the_whole_batch(on_two_ranks, tmp_path):
     assert np.abs(lines["loss"] - theirs["loss"]).max() < 1e-4
     assert np.abs(weights(on_two_ranks) - weights(alone)).max() < 1e-4
     assert (lines["accuracy"] - theirs["accuracy"]).abs().max() <= 1 / 501
-    assert lines["accuracy"].iloc[-1] > 0.5
+    assert lines["accuracy"].iloc[-1] > 0.3  # chance is 0.1
 
 
 def test_the_ranks_agree(on_two_ranks):

@@ -31,15 +31,17 @@ def train(mode, ranks, *more):
     return json.loads(next(line for line in output.splitlines() if line.startswith('{"mode"')))
 
 
-def check(mode, ranks, bytes_a_parameter, units, tolerance=0.03):
+def check(mode, ranks, bytes_a_parameter, units, tolerance=0.03, buffer=0):
     """Losses against the serial run's, memory in bytes a parameter, traffic in halves of an all-reduce."""
     report, serial = train(mode, ranks), train("serial", 1)
     psi = report["parameters"]
     assert report["ranks"] == ranks
     assert len(report["losses"]) == 20
-    assert np.abs(np.subtract(report["losses"], serial["losses"])).max() < 1e-5
+    # Tight: Adam divides a gradient by its own size, and a sum in place of the mean is 1e-5 away.
+    assert np.abs(np.subtract(report["losses"], serial["losses"])).max() < 2e-6
     assert report["losses"][-1] < 0.7 * report["losses"][0]  # it learns: equal is not enough
-    assert report["memory_bytes"] == pytest.approx(bytes_a_parameter * psi, rel=tolerance)
+    expected = bytes_a_parameter * psi + buffer
+    assert report["memory_bytes"] == pytest.approx(expected, rel=tolerance)
     assert report["sent_bytes"] == pytest.approx(units * (ranks - 1) / ranks * 4 * psi, rel=0.03)
     assert report["step_seconds"] > 0
 
@@ -85,7 +87,8 @@ def test_the_other_modes(mode, ranks, bytes_a_parameter, units):
         pytest.importorskip("horovod")
     if mode.startswith("deepspeed"):
         pytest.importorskip("deepspeed")
-    check(mode, ranks, bytes_a_parameter, units, tolerance=0.1)
+    buffer = 4 * 2**18 if mode == "deepspeed3" else 0  # its reduce_bucket_size
+    check(mode, ranks, bytes_a_parameter, units, tolerance=0.1, buffer=buffer)
 
 
 @pytest.mark.thorough

@@ -29,7 +29,7 @@ def forked(monkeypatch):
             return json.dumps(there[attempt.__name__](None, *arguments))
 
         try:
-            return [json.loads(row) for row in on_ranks(answer, ranks=ranks, timeout=timeout)]
+            return [json.loads(row) for row in on_ranks(answer, ranks=ranks, timeout=300)]
         except AssertionError as error:
             raise LaunchError(str(error).strip().splitlines()[-1]) from None
 
