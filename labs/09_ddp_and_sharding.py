@@ -638,7 +638,7 @@ compare(modes, shipped, by=["ranks", "mode"], value="step_seconds")
 
 # %%
 def peaks(mode, repeat):
-    few = ["--num-layers", 12, "--steps", 4]
+    few = ["--num-layers", 12, "--steps", 5]
     report = train(mode, 1 if mode == "serial" else 2, repeat, *few)
     psi = report["parameters"]
     held_before = report["memory_bytes"] - 4 * psi / (1 if mode == "serial" else 2)

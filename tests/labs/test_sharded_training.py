@@ -58,6 +58,7 @@ def test_ddp():
     check("ddp", 2, 16, 2)
 
 
+@pytest.mark.thorough
 def test_zero1():
     check("zero1", 2, 4 + 4 + 8 / 2, 3, tolerance=0.1)  # whole tensors: not quite half
 
@@ -118,22 +119,16 @@ def test_under_torchrun():
     assert losses == train("fsdp3", 2)["losses"]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        (["ddp", "--steps", "3"], "--steps: expected more than the 3 that warm up, got 3"),
-        (["zero9"], "invalid choice: 'zero9'"),
-    ],
-)
-def test_bad_input_is_one_sentence(arguments, says):
+def test_bad_input_is_one_sentence():
     done = subprocess.run(
-        [sys.executable, SCRIPT, *arguments], capture_output=True, text=True, timeout=100
+        [sys.executable, SCRIPT, "ddp", "--steps", "3"], capture_output=True, text=True, timeout=100
     )
     assert done.returncode == 2
-    assert says in done.stderr
+    assert "--steps: expected at least 5, because 3 warm up and the last is not timed, got 3" in done.stderr
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.thorough
 def test_a_batch_that_ranks_cannot_share(tmp_path):
     with pytest.raises(launch.LaunchError, match="64 .*serial on 2 ranks: expected 1 rank"):
         launch.run(SCRIPT, "serial", *SMALL, ranks=2, show=False, timeout=100)

@@ -163,7 +163,7 @@ def test_on_the_ranks_of_mpirun(capsys):
 
 
 @pytest.mark.mpi
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_ranks_that_wait_for_each_other():
     def clip(gradients, most):
         import torch
