@@ -621,15 +621,15 @@ print(f"largest difference from the serial loss: {modes['loss_difference'].max()
 compare(modes, shipped, by=["ranks", "mode"], value="step_seconds")
 
 # %% [markdown]
-# **What you should see.** All losses are the serial one. DDP, Horovod and your own loop hold everything on each rank; the stages
+# **What you should see.** All losses are the serial one. DDP, Horovod and your own loop hold everything on each rank. The stages
 # hold what the formula says, with three exceptions that are worth knowing:
 #
 # * ZeRO-1 of PyTorch shards *whole tensors*, so one rank has a little more than its share (the largest is shown).
-# * FSDP2 "stage 2" holds less than stage 2's formula: its whole weights are there only from forward to backward. The next
-#   figure shows them.
-# * DeepSpeed keeps one more float32 copy of the weights a rank updates, and its stage 1 holds no more gradients than its stage 2.
+# * FSDP2 "stage 2" holds less than stage 2's formula between two steps: its whole weights are there only from forward to
+#   backward. The next figure shows them.
+# * DeepSpeed 1 holds no more gradients than DeepSpeed 2, and all three have about 1 MB of buffers, which a large network would not notice.
 #
-# Each saving is paid in bytes. On one machine, at this size, every sharded mode is also slower: shard when the memory asks for it.
+# Each saving is paid in bytes, and none of the sharded modes is faster here: shard when the memory asks for it.
 #
 # ### See what stage 3 frees
 #

@@ -1,6 +1,8 @@
 """Bytes that the kernel counts: those of a connection of our own, and those of Gloo's collectives."""
 
+import os
 import socket
+import struct
 import threading
 
 import pytest
@@ -63,12 +65,25 @@ def test_a_closed_connection_is_lost(connection):
 
 
 def test_descriptors_are_not_used_up(connection):
-    import os
-
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(100):
         bytes_sent()
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_what_tcp_sends_again_counts_once(connection, monkeypatch):
+    before, real = bytes_sent(), socket.socket.getsockopt
+
+    def with_a_loss(self, *arguments):  # as if 5000 bytes had got lost and were sent again
+        answer = real(self, *arguments)
+        if not isinstance(answer, bytes):
+            return answer
+        sent, again = struct.unpack_from("QQ", answer, 200)
+        return answer[:200] + struct.pack("QQ", sent + 5000, again + 5000) + answer[216:]
+
+    monkeypatch.setattr(socket.socket, "getsockopt", with_a_loss)
+    send(*connection, 10)
+    assert bytes_sent() - before == 10
 
 
 def test_an_old_kernel_is_named(connection, monkeypatch):
