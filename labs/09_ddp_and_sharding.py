@@ -150,8 +150,8 @@ plt.show()
 # %% [markdown]
 # **What you should see.** All curves lie on each other. What is left is the rounding of float32: sums are taken in another order.
 # (An exact 0 is drawn at $10^{-9}$.) Any larger difference is a mistake; that is how all modes of this lab are tested. The
-# bound must be tight: Adam divides a gradient by its own size, so that even a *sum* in place of the mean hardly shows in a
-# loss curve. Exercise 1 compares the gradients themselves.
+# bound must be tight, and the optimizer must not hide mistakes: Adam divides a gradient by its own size, so that even a *sum* in
+# place of the mean hardly shows. (The script's Adam has a larger epsilon for that reason.) Exercise 1 compares the gradients.
 #
 # ## Two mistakes that no error message names
 #
