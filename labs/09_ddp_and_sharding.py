@@ -725,8 +725,9 @@ table.drop("peak_MB").round(3)
 # * DeepSpeed: `"zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu"}}` (or `"nvme"`, stage 3);
 # * `with torch.autograd.graph.save_on_cpu(pin_memory=True):` around the forward pass.
 #
-# `sharded_training.py fsdp3-offload` and `deepspeed2-offload` have the first two. **No GPU was at hand for this course: on GPUs they
-# have not been run.**
+# `sharded_training.py fsdp3-offload` and `deepspeed2-offload` have the first two, `out_of_core.py --activations cpu` the third. **No GPU
+# was at hand for this course, so on GPUs none of them has been run.** Without one, DeepSpeed's takes the same steps as ever, and
+# FSDP2 refuses: there is no accelerator whose memory it could save.
 #
 # ## Take with you
 #

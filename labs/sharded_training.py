@@ -14,7 +14,8 @@ All ways take the same steps: the same weights at the start, the same global bat
     zero1                   DDP and ZeroRedundancyOptimizer: optimizer state sharded
     fsdp2, fsdp3            fully_shard: whole weights kept from forward to backward, or not
     deepspeed1, 2, 3        DeepSpeed's ZeRO stages
-    fsdp3-offload, deepspeed2-offload   sharded state in CPU memory (on a GPU; on a CPU it is there)
+    fsdp3-offload, deepspeed2-offload   shards in CPU memory beside a GPU. Neither has run on a GPU yet;
+                            without one FSDP2 refuses, and DeepSpeed takes the same steps
 
 The report is one line of JSON on rank 0: losses (mean over the global batch, each step), and of the
 ranks the most memory_bytes (weights, gradients and optimizer state between backward and step), the
@@ -64,6 +65,8 @@ def parse_args():
             f"--steps: expected at least {WARM_UP + 2}, because {WARM_UP} warm up and the last is not "
             f"timed, got {args.steps}"
         )
+    if args.mode == "fsdp3-offload" and not torch.cuda.is_available():
+        parser.error("fsdp3-offload: expected a GPU, whose memory there is to save; none is here")
     return args
 
 
