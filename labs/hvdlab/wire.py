@@ -13,8 +13,9 @@ import os
 import socket
 import struct
 
-# struct tcp_info of linux/tcp.h: tcpi_bytes_sent (data, with what was sent twice), since Linux 4.19.
-_SENT = struct.Struct("200xQ")
+# struct tcp_info of linux/tcp.h: tcpi_bytes_sent (data, with what was sent twice) and, of it,
+# tcpi_bytes_retrans (what was sent again), since Linux 4.19.
+_SENT = struct.Struct("200x2Q")
 
 
 def bytes_sent() -> int:
@@ -40,5 +41,6 @@ def bytes_sent() -> int:
             raise RuntimeError(
                 "this system does not count the bytes of a connection: Linux 4.19 does."
             )
-        total += _SENT.unpack_from(told)[0]
+        sent, again = _SENT.unpack_from(told)
+        total += sent - again
     return total

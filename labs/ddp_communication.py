@@ -1,0 +1,118 @@
+"""What DistributedDataParallel sends in a step, and when: bucket size, no_sync, communication hooks.
+
+    mpirun -np 2 python labs/ddp_communication.py --bucket-mb 1
+    torchrun --nproc-per-node 2 labs/ddp_communication.py --passes 4 --no-sync
+    srun -n 8 python labs/ddp_communication.py --hook powersgd
+
+4.4 million parameters on random images. Rank 0 prints one line of JSON: seconds of a step (the median
+after three steps), bytes that it sent in the last, loss, number of collectives, and the events of one
+step from a profile: [what, start, milliseconds], where what is "backward" or "all-reduce". Of PowerSGD's
+three all-reduces the profile sees the first: the others start from callbacks, on threads of Gloo's.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import time
+from contextlib import nullcontext
+
+import torch
+import torch.distributed as dist
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
+from torch.nn import functional as F
+from torch.nn.parallel import DistributedDataParallel
+from torch.profiler import ProfilerActivity, profile
+
+from hvdlab.torch.networks import ResidualMLP
+from hvdlab.torch.process_group import rendezvous
+from hvdlab.wire import bytes_sent
+
+WARM_UP = 3
+
+
+def parse_args():
+    parser = argparse.ArgumentParser(formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+    parser.add_argument("--bucket-mb", type=float, default=25.0, help="bucket_cap_mb of DDP")
+    parser.add_argument("--hook", choices=("none", "fp16", "powersgd"), default="none")
+    parser.add_argument("--passes", type=int, default=1, help="backward passes a step")
+    parser.add_argument("--no-sync", action="store_true", help="exchange after the last pass only")
+    parser.add_argument("--batch-size", type=int, default=128, help="images in a pass, per process")
+    parser.add_argument("--steps", type=int, default=10, help="more than 3, which warm up")
+    args = parser.parse_args()
+    if args.steps <= WARM_UP:
+        parser.error(f"--steps: expected more than the {WARM_UP} that warm up, got {args.steps}")
+    if args.passes < 1:
+        parser.error(f"--passes: expected at least 1, got {args.passes}")
+    return args
+
+
+def main():
+    args = parse_args()
+    rendezvous()
+    cuda = torch.cuda.is_available()
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if cuda else torch.device("cpu")
+    dist.init_process_group("nccl" if cuda else "gloo", device_id=device if cuda else None)
+    torch.manual_seed(dist.get_rank())
+    model = DistributedDataParallel(
+        ResidualMLP(8, 256, image_size=28).to(device), bucket_cap_mb=args.bucket_mb
+    )
+    if args.hook == "fp16":
+        model.register_comm_hook(None, default_hooks.fp16_compress_hook)
+    if args.hook == "powersgd":
+        state = powerSGD_hook.PowerSGDState(
+            dist.group.WORLD, matrix_approximation_rank=1, start_powerSGD_iter=2
+        )
+        model.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
+    optimizer = torch.optim.Adam(model.parameters())
+    images = torch.randn(args.batch_size, 1, 28, 28, device=device)
+    labels = torch.randint(10, (args.batch_size,), device=device)
+
+    def step():
+        for number in range(1, args.passes + 1):
+            quiet = args.no_sync and number < args.passes
+            # no_sync: gradients add up where they are. The forward pass belongs inside too.
+            with model.no_sync() if quiet else nullcontext():
+                loss = F.cross_entropy(model(images), labels)
+                (loss / args.passes).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss.item()  # waits for a GPU too
+
+    seconds = []
+    for _ in range(args.steps):
+        dist.barrier()
+        before, began = bytes_sent(), time.perf_counter()
+        loss = step()
+        seconds.append(time.perf_counter() - began)
+        sent = bytes_sent() - before
+    dist.barrier()
+    with profile(activities=[ProfilerActivity.CPU]) as profiler:
+        step()
+    events = gather(profiler.profiler.kineto_results.events())
+    if dist.get_rank() == 0:
+        report = {
+            "seconds": statistics.median(seconds[WARM_UP:]),
+            "bytes": sent,
+            "loss": loss,
+            "collectives": sum(what == "all-reduce" for what, _, _ in events),
+            "events": events,
+        }
+        print(json.dumps(report), flush=True)
+    dist.destroy_process_group()
+
+
+def gather(events):
+    """The backward passes' operations and the collectives, in milliseconds since the first event."""
+    zero = min(event.start_ns() for event in events)
+    found = []
+    for event in events:
+        exchanged = event.name().startswith(("gloo:", "nccl:"))
+        if exchanged or event.name().startswith("autograd::engine"):
+            what = "all-reduce" if exchanged else "backward"
+            found.append((what, (event.start_ns() - zero) / 1e6, event.duration_ns() / 1e6))
+    return found
+
+
+if __name__ == "__main__":
+    main()

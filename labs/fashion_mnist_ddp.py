@@ -1,0 +1,168 @@
+"""Train a small network on Fashion-MNIST with PyTorch's DistributedDataParallel, on any number of ranks.
+
+    python labs/fashion_mnist_ddp.py --epochs 3
+    mpirun -np 2 python labs/fashion_mnist_ddp.py --epochs 3
+    torchrun --nproc-per-node 2 labs/fashion_mnist_ddp.py --epochs 3
+    srun -n 8 python labs/fashion_mnist_ddp.py --epochs 3
+
+The twin of fashion_mnist_torch.py after its conversion in lab 4: what is marked `# DDP:` is what came to
+the serial script. Lab 9 lays the two conversions side by side.
+"""
+
+import argparse
+import os
+import sys
+import time
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn import functional as F
+from torch.nn.parallel import DistributedDataParallel
+
+from hvdlab.data import Batches, load_fashion_mnist
+from hvdlab.torch.process_group import rendezvous
+from hvdlab.torch.recorder import Recorder
+
+
+def parse_args():
+    parser = argparse.ArgumentParser(formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+    parser.add_argument("--epochs", type=int, default=3, help="passes over the training images")
+    parser.add_argument("--batch-size", type=int, default=64, help="images in a step, per process")
+    parser.add_argument("--lr", type=float, default=0.02, help="learning rate, per process")
+    parser.add_argument("--momentum", type=float, default=0.9)
+    parser.add_argument("--images", type=int, default=10_000, help="training images, 60000 at most")
+    parser.add_argument("--heldout", type=int, default=10_000, help="held-out images")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--checkpoint", help="folder to keep checkpoints in, and to resume from")
+    return parser.parse_args()
+
+
+def make_model():
+    return nn.Sequential(
+        nn.Conv2d(1, 16, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(16, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Flatten(), nn.Linear(32 * 7 * 7, 64), nn.ReLU(), nn.Linear(64, 10),
+    )  # fmt: skip
+
+
+def main():
+    args = parse_args()
+    rendezvous()  # DDP: who is where, in the words of this launcher
+    cuda = torch.cuda.is_available()
+    if cuda:  # DDP: one GPU for each rank of this machine
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    device = torch.device("cuda", torch.cuda.current_device()) if cuda else torch.device("cpu")
+    # DDP: find the other ranks
+    dist.init_process_group("nccl" if cuda else "gloo", device_id=device if cuda else None)
+    rank, size = dist.get_rank(), dist.get_world_size()
+    torch.manual_seed(args.seed + rank)
+
+    # DDP: rank 0 of each machine opens the data first (and would download them), then the others.
+    if os.environ["LOCAL_RANK"] == "0":
+        data = load_fashion_mnist()
+    dist.barrier()
+    if os.environ["LOCAL_RANK"] != "0":
+        data = load_fashion_mnist()
+    images, labels = data.train_images[: args.images], data.train_labels[: args.images]
+    batches = Batches(
+        images,
+        labels,
+        args.batch_size,
+        rank=rank,  # DDP: each rank reads its own part, in equally many steps
+        size=size,
+        seed=args.seed,  # DDP: the same on all ranks, or their parts would overlap
+        style="whole",  # what DistributedSampler does, if set_epoch is not forgotten
+    )
+    # DDP: each rank evaluates every size-th held-out image, beginning with its own number.
+    mine = slice(rank, args.heldout, size)
+    heldout = data.test_images[mine], data.test_labels[mine]
+
+    model, first_epoch = make_model().to(device), 0
+    # DDP: N times the images a step, N times the rate
+    optimizer = torch.optim.SGD(model.parameters(), args.lr * size, args.momentum)
+
+    # DDP: every rank loads, the optimizer's state too; the rate is that of this number of ranks
+    saved = sorted(Path(args.checkpoint).glob("epoch-*.pt")) if args.checkpoint else []
+    if saved:
+        state = torch.load(saved[-1], map_location=device, weights_only=True)
+        model.load_state_dict(state["model"])
+        optimizer.load_state_dict(state["optimizer"])
+        optimizer.param_groups[0]["lr"] = args.lr * size
+        first_epoch = int(saved[-1].stem.removeprefix("epoch-")) + 1
+    ends = torch.tensor([first_epoch, -first_epoch], device=device)
+    dist.all_reduce(ends, dist.ReduceOp.MAX)
+    if ends[0] != -ends[1]:  # DDP: each machine may have its own disk
+        sys.exit(
+            f"--checkpoint {args.checkpoint}: expected a folder that all ranks share, but one rank would "
+            f"go on with epoch {ends[0]} and another with epoch {-ends[1]}: copy it to each machine."
+        )
+
+    # DDP: rank 0's weights to all, now; and gradients averaged in every backward pass
+    parallel = DistributedDataParallel(model)
+
+    recorder = Recorder(model, batches)
+    for epoch in range(first_epoch, args.epochs):
+        began, total = time.monotonic(), 0.0
+        for x, y in batches.epoch(epoch):
+            # DDP: forward through the wrapper, which prepares the exchange
+            loss = F.cross_entropy(parallel(to_input(x, device)), torch.from_numpy(y).to(device))
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            total += loss.item() * len(y)
+        read = len(batches.examples_read(epoch))
+        speed = read / (time.monotonic() - began)
+
+        loss = mean(total, read, device)
+        accuracy = mean(count_right(model, *heldout, device), len(heldout[1]), device)
+        if rank == 0:  # DDP: one rank speaks
+            print(
+                f"epoch {epoch}  loss {loss:.3f}  held-out {accuracy:.3f}  {speed:,.0f} images/s",
+                flush=True,
+            )
+        if args.checkpoint and rank == 0:  # DDP: one rank writes
+            save(Path(args.checkpoint), epoch, model, optimizer)
+        rate = optimizer.param_groups[0]["lr"]
+        recorder.epoch_end(
+            epoch, loss=loss, accuracy=accuracy, images_per_second=speed, learning_rate=rate
+        )
+    dist.destroy_process_group()  # DDP: nobody leaves while another still talks
+
+
+def to_input(images, device):
+    # DDP: reshape, where permute would make gradients in another order than the buckets have
+    return torch.tensor(images, device=device).reshape(-1, 1, 28, 28) / 255
+
+
+def count_right(model, images, labels, device):
+    """How many of the images the model classifies right."""
+    with torch.inference_mode():
+        logits = [model(to_input(part, device)) for part in split(images)]
+    return float((torch.cat(logits).argmax(1).cpu().numpy() == labels).sum())
+
+
+def split(images):
+    return [images[start : start + 500] for start in range(0, len(images), 500)]
+
+
+def mean(total, count, device):
+    # DDP: sums and counts of all ranks, so that each example counts once
+    both = torch.tensor([total, count], dtype=torch.float64, device=device)
+    dist.all_reduce(both)
+    total, count = both.tolist()
+    return total / count
+
+
+def save(folder, epoch, model, optimizer):
+    """Save the model and its optimizer: the file appears whole or not at all."""
+    folder.mkdir(parents=True, exist_ok=True)
+    # DDP: of the model itself, not of its wrapper, which puts "module." before each name
+    state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+    torch.save(state, folder / "part.pt")
+    os.replace(folder / "part.pt", folder / f"epoch-{epoch:03d}.pt")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,157 @@
+"""What the checks of lab 9 run on each rank: `name` is the learner's function, which travels along.
+
+Each function goes to the ranks by its source (see `hvdlab.calls`), so all that it needs is inside it.
+"""
+
+
+def gloo():
+    """On a rank: start torch.distributed, on one thread, with other random numbers on each rank."""
+    import torch
+    import torch.distributed as dist
+
+    from hvdlab.torch.process_group import rendezvous
+
+    rendezvous()
+    dist.init_process_group("gloo")
+    torch.set_num_threads(1)
+    torch.manual_seed(dist.get_rank())
+    return dist.get_rank(), dist.get_world_size()
+
+
+def try_average(comm, name):
+    """On a rank: gradients before and after, and how many collectives were called."""
+    import torch
+    import torch.distributed as dist
+
+    gloo()
+    model = torch.nn.Sequential(*(torch.nn.Linear(4, n) for n in (3, 4, 4)))
+    model[1].requires_grad_(False)
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            parameter.grad = torch.randn_like(parameter)
+    named = {n: p for n, p in model.named_parameters() if p.requires_grad}
+    before = {n: p.grad.clone() for n, p in named.items()}
+    total = {n: g.clone() for n, g in before.items()}
+    for gradient in total.values():
+        dist.all_reduce(gradient)
+    calls = []
+    for one in ("all_reduce", "all_gather", "broadcast", "reduce", "all_gather_into_tensor",
+                "reduce_scatter_tensor", "all_reduce_coalesced"):  # fmt: skip
+        real = getattr(dist, one)
+        setattr(dist, one, lambda *a, real=real, **k: calls.append(real) or real(*a, **k))
+    globals()[name](model)
+
+    def distance(factor, source=total):
+        apart = {n: float((p.grad - factor * source[n]).abs().max()) for n, p in named.items()}
+        return max(apart.values()), max(apart, key=apart.get)
+
+    error, where = distance(0.5)
+    frozen = [p.grad for p in model[1].parameters()]
+    return {
+        "error": error, "where": where, "calls": len(calls), "gradients": len(named),
+        "sum": distance(1)[0], "twice": distance(0.25)[0], "unchanged": distance(1, before)[0],
+        "none": "None" if all(g is None for g in frozen) else "a tensor",
+    }  # fmt: skip
+
+
+def try_accuracy(comm, name, sizes):
+    """On a rank: what the function returns, and how many images it had classified."""
+    import torch
+
+    gloo()
+    rows = []
+    for n in sizes:
+        images, labels, asked = torch.arange(n), torch.ones(n, dtype=torch.long), []
+
+        def predict(part, asked=asked):
+            asked.append(len(part))
+            return torch.tensor([int(i) % 3 != 0 for i in part], dtype=torch.long)
+
+        value = globals()[name](predict, images, labels)
+        value = None if value is None else float(value)
+        rows.append({"value": value, "asked": sum(asked)})
+    return rows
+
+
+def try_zero1(comm, name):
+    """On a rank: five steps beside plain Adam, with gradients that all ranks share."""
+    import copy
+
+    import torch
+    import torch.distributed as dist
+
+    from hvdlab.torch.memory import held
+    from hvdlab.torch.networks import ResidualMLP
+
+    gloo()
+    torch.manual_seed(1)  # the same weights and the same (averaged) gradients on all ranks
+    model = ResidualMLP(3, 16, image_size=4)
+    plain = copy.deepcopy(model)
+    adam = torch.optim.Adam(plain.parameters(), 0.01)
+    try:
+        optimizer, step = globals()[name](model, 0.01)
+    except (TypeError, ValueError) as error:
+        if "unpack" not in str(error):
+            raise
+        return {"kind": str(error)}
+    for _ in range(5):
+        for ours, theirs in zip(model.parameters(), plain.parameters(), strict=True):
+            theirs.grad = torch.randn_like(theirs)
+            ours.grad = theirs.grad.clone()
+        step()
+        adam.step()
+    flat = torch.cat([p.detach().ravel() for p in model.parameters()])
+    low, high = flat.clone(), flat.clone()
+    dist.all_reduce(low, dist.ReduceOp.MIN)
+    dist.all_reduce(high, dist.ReduceOp.MAX)
+    wanted = torch.cat([p.detach().ravel() for p in plain.parameters()])
+    share = held(model, optimizer)["optimizer"] / held(plain, adam)["optimizer"]
+    return {"kind": "", "spread": float((high - low).max()),
+            "error": float((flat - wanted).abs().max()), "share": share}  # fmt: skip
+
+
+def try_shard(comm, name):
+    """On a rank: three steps of the sharded model beside three of a plain one."""
+    import copy
+
+    import torch
+
+    from hvdlab.torch.memory import held
+    from hvdlab.torch.networks import ResidualMLP
+
+    gloo()
+    torch.manual_seed(1)
+    model = ResidualMLP(2, 16, image_size=4)
+    plain = copy.deepcopy(model)
+    start = torch.cat([p.detach().ravel() for p in plain.parameters()])
+    adam = torch.optim.Adam(plain.parameters(), 0.01)
+    optimizer = globals()[name](model, 0.01)
+    x, y = torch.randn(8, 1, 4, 4), torch.randint(10, (8,))  # the same images on both ranks
+    for _ in range(3):
+        for one, steps in ((model, optimizer), (plain, adam)):
+            torch.nn.functional.cross_entropy(one(x), y).backward()
+            steps.step()
+            steps.zero_grad()
+            one.zero_grad()
+    whole = [p.full_tensor() if hasattr(p, "full_tensor") else p for p in model.parameters()]
+    flat = torch.cat([p.detach().ravel() for p in whole])
+    wanted = torch.cat([p.detach().ravel() for p in plain.parameters()])
+    mine, all_of_it = held(model, optimizer), held(plain, adam)
+    return {
+        "sharded": mine["parameters"] < 0.8 * all_of_it["parameters"],
+        "moved": float((flat - start).abs().max()), "error": float((flat - wanted).abs().max()),
+        "state": mine["optimizer"] / all_of_it["optimizer"],
+    }  # fmt: skip
+
+
+def try_clip(comm, name):
+    """On a rank: its gradient and the norm that is returned, for a long and a short gradient."""
+    import torch
+
+    rank, _ = gloo()
+    rows = []
+    for gradient in ((3.0, 4.0), (0.3, 0.4)):
+        mine = [torch.tensor([gradient[rank]]), torch.zeros(2, 2)]
+        norm = globals()[name](mine, 1.0)
+        rows.append({"gradient": float(mine[0]), "norm": None if norm is None else float(norm)})
+    return rows

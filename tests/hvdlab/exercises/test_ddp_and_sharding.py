@@ -1,0 +1,573 @@
+"""The checks of lab 9: the right answer passes, and each typical mistake is called by its name.
+
+The ranks are forked from this process instead of started by mpirun: what runs on them is the same.
+"""
+
+import json
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+from forked_ranks import on_ranks  # noqa: E402
+
+from hvdlab import calls  # noqa: E402
+from hvdlab.exercises import NotYet  # noqa: E402
+from hvdlab.exercises import ddp_and_sharding as exercises  # noqa: E402
+from hvdlab.launch import LaunchError  # noqa: E402
+
+
+@pytest.fixture
+def forked(monkeypatch):
+    """Let the checks run on forked ranks: a second instead of five."""
+
+    def call(attempt, *arguments, ranks, timeout, uses):
+        def answer():
+            there = {"np": np}
+            for part in (*uses, attempt):
+                exec(calls._source(part), there)
+            return json.dumps(there[attempt.__name__](None, *arguments))
+
+        try:
+            return [json.loads(row) for row in on_ranks(answer, ranks=ranks, timeout=300)]
+        except AssertionError as error:
+            raise LaunchError(str(error).strip().splitlines()[-1]) from None
+
+    monkeypatch.setattr(exercises, "call", call)
+
+
+# --- right answers --------------------------------------------------------------------------------
+
+
+def average_gradients(model):
+    import torch
+    import torch.distributed as dist
+
+    gradients = [p.grad for p in model.parameters() if p.grad is not None]
+    bucket = torch.cat([g.ravel() for g in gradients])
+    dist.all_reduce(bucket)
+    bucket /= dist.get_world_size()
+    start = 0
+    for g in gradients:
+        g.copy_(bucket[start : start + g.numel()].view_as(g))
+        start += g.numel()
+
+
+def orders(images, epochs, rank, size):
+    from torch.utils.data import DistributedSampler
+
+    sampler, found = DistributedSampler(range(images), size, rank, seed=1), []
+    for epoch in range(epochs):
+        sampler.set_epoch(epoch)
+        found.append(list(sampler))
+    return found
+
+
+def accuracy(predict, images, labels):
+    import torch
+    import torch.distributed as dist
+
+    mine = slice(dist.get_rank(), None, dist.get_world_size())
+    right = (predict(images[mine]) == labels[mine]).sum()
+    both = torch.stack([right, torch.tensor(len(images[mine]))])
+    dist.all_reduce(both)
+    return both[0] / both[1]
+
+
+def rank_bytes(parameters, ranks, stage, weights=4, gradients=4, state=8):
+    return parameters * (
+        weights / (ranks if stage == 3 else 1)
+        + gradients / (ranks if stage >= 2 else 1)
+        + state / (ranks if stage >= 1 else 1)
+    )
+
+
+def zero1(model, lr):
+    import torch
+    import torch.distributed as dist
+
+    rank, size = dist.get_rank(), dist.get_world_size()
+    parameters = list(model.parameters())
+    half = sum(p.numel() for p in parameters) / 2  # another division than the lab's
+    numbers = np.cumsum([p.numel() for p in parameters])
+    owner = [0 if number < half else size - 1 for number in numbers]
+    mine = [p for p, its in zip(parameters, owner, strict=True) if its == rank]
+    optimizer = torch.optim.Adam(mine, lr)
+
+    def step():
+        optimizer.step()
+        for p, its in zip(parameters, owner, strict=True):
+            dist.broadcast(p.data, src=its)
+
+    return optimizer, step
+
+
+def shard(model, lr):
+    import torch
+    from torch.distributed.fsdp import fully_shard
+
+    fully_shard(model)
+    return torch.optim.Adam(model.parameters(), lr)
+
+
+def clip(gradients, most):
+    import torch
+    import torch.distributed as dist
+
+    total = sum(g.pow(2).sum() for g in gradients)
+    dist.all_reduce(total)
+    norm = torch.sqrt(total)
+    for g in gradients:
+        g.mul_(torch.clamp(most / norm, max=1))
+    return norm
+
+
+RIGHT = {
+    exercises.check_average_gradients: average_gradients,
+    exercises.check_orders: orders,
+    exercises.check_accuracy: accuracy,
+    exercises.check_rank_bytes: rank_bytes,
+    exercises.check_zero1: zero1,
+    exercises.check_shard: shard,
+    exercises.check_clip: clip,
+}
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+@pytest.mark.parametrize("check", RIGHT, ids=lambda check: check.__name__)
+def test_the_right_answer_is_right(check, forked, capsys):
+    check(RIGHT[check])
+    assert capsys.readouterr().out.startswith("Right: ")
+
+
+def stub(*arguments):
+    raise NotImplementedError("Lab 9, exercise 1: write it")
+
+
+def broken(*arguments):
+    return 1 / 0
+
+
+@pytest.mark.parametrize("check", RIGHT, ids=lambda check: check.__name__)
+def test_what_is_not_written_or_fails(check, forked):
+    with pytest.raises(NotImplementedError):
+        check(stub)
+    with pytest.raises(NotYet, match="ZeroDivisionError: division by zero"):
+        check(broken)
+
+
+@pytest.mark.mpi
+def test_on_the_ranks_of_mpirun(capsys):
+    exercises.check_clip(clip)
+    assert "become 0.6 and 0.8" in capsys.readouterr().out
+
+
+@pytest.mark.mpi
+@pytest.mark.thorough
+def test_ranks_that_wait_for_each_other():
+    def clip(gradients, most):
+        import torch
+        import torch.distributed as dist
+
+        if dist.get_rank() == 0:
+            dist.all_reduce(torch.zeros(1))
+
+    with pytest.raises(NotYet, match=r"nothing moved for 20 s.*same collective calls"):
+        exercises.check_clip(clip, seconds=20)
+
+
+# --- wrong answers ------------------------------------------------------------------------------------
+
+
+def sum_of_gradients(model):
+    import torch.distributed as dist
+
+    for p in model.parameters():
+        if p.grad is not None:
+            dist.all_reduce(p.grad)
+
+
+def divided_twice(model):
+    import torch.distributed as dist
+
+    for p in model.parameters():
+        if p.grad is not None:
+            p.grad /= dist.get_world_size()
+            dist.all_reduce(p.grad)
+            p.grad /= dist.get_world_size()
+
+
+def one_by_one(model):
+    import torch.distributed as dist
+
+    for p in model.parameters():
+        if p.grad is not None:
+            dist.all_reduce(p.grad)
+            p.grad /= dist.get_world_size()
+
+
+def not_copied_back(model):
+    import torch
+    import torch.distributed as dist
+
+    bucket = torch.cat([p.grad.ravel() for p in model.parameters() if p.grad is not None])
+    dist.all_reduce(bucket)
+
+
+def reversed_pieces(model):
+    import torch
+    import torch.distributed as dist
+
+    gradients = [p.grad for p in model.parameters() if p.grad is not None]
+    bucket = torch.cat([g.ravel() for g in gradients])
+    dist.all_reduce(bucket)
+    bucket /= dist.get_world_size()
+    start = 0
+    for g in reversed(gradients):
+        g.copy_(bucket[start : start + g.numel()].view_as(g))
+        start += g.numel()
+
+
+def frozen_too(model):
+    import torch
+
+    for p in model.parameters():
+        if p.grad is None:
+            p.grad = torch.zeros_like(p)
+    average_gradients(model)  # noqa: F821  (not there: see below)
+
+
+def zeros_for_the_frozen(model):
+    import torch
+    import torch.distributed as dist
+
+    for p in model.parameters():
+        if p.grad is None:
+            p.grad = torch.zeros_like(p)
+        dist.all_reduce(p.grad)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        (sum_of_gradients, "sum over the ranks: divide by"),
+        (divided_twice, "divided by the number of ranks once more"),
+        (one_by_one, "the means are right, with 4 collectives for 4 gradients"),
+        (not_copied_back, "copy what the bucket holds back"),
+        (reversed_pieces, "the same order, numel"),
+        (frozen_too, "average_gradients' is not defined"),
+        (zeros_for_the_frozen, r"no gradient \(None\) before, and a tensor after"),
+    ],
+)
+def test_mistakes_with_the_bucket(wrong, says, forked):
+    with pytest.raises(NotYet, match=says):
+        exercises.check_average_gradients(wrong)
+
+
+def same_order(images, epochs, rank, size):
+    from torch.utils.data import DistributedSampler
+
+    sampler = DistributedSampler(range(images), size, rank, seed=1)
+    return [list(sampler) for _ in range(epochs)]
+
+
+def own_seeds(images, epochs, rank, size):
+    from torch.utils.data import DistributedSampler
+
+    sampler, found = DistributedSampler(range(images), size, rank, seed=1 + rank), []
+    for epoch in range(epochs):
+        sampler.set_epoch(epoch)
+        found.append(list(sampler))
+    return found
+
+
+def own_part_only(images, epochs, rank, size):
+    mine = np.arange(rank, images, size)
+    return [np.random.default_rng([rank, epoch]).permutation(mine) for epoch in range(epochs)]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        (same_order, "the same in all three epochs"),
+        (own_seeds, "all ranks must mix by the same seed"),
+        (own_part_only, "never sees the rest of the images"),
+        (lambda n, e, r, s: orders(n, e, s - 1 - r, s), "others than those of DistributedSampler"),
+        (lambda n, e, r, s: orders(n, 1, r, s), "3 lists of 6 numbers"),
+        (lambda n, e, r, s: None, "3 lists of 6 numbers"),
+    ],
+)
+def test_mistakes_with_the_sampler(wrong, says):
+    with pytest.raises(NotYet, match=says):
+        exercises.check_orders(wrong)
+
+
+def padded(predict, images, labels):
+    import torch.distributed as dist
+    from torch.utils.data import DistributedSampler
+
+    mine = list(DistributedSampler(images, shuffle=False))
+    right = (predict(images[mine]) == labels[mine]).float().mean()
+    dist.all_reduce(right)
+    return right / dist.get_world_size()
+
+
+def mean_of_means(predict, images, labels):
+    import torch.distributed as dist
+
+    mine = slice(dist.get_rank(), None, dist.get_world_size())
+    right = (predict(images[mine]) == labels[mine]).float().mean()
+    dist.all_reduce(right)
+    return right / dist.get_world_size()
+
+
+def own_part(predict, images, labels):
+    import torch.distributed as dist
+
+    mine = slice(dist.get_rank(), None, dist.get_world_size())
+    return (predict(images[mine]) == labels[mine]).float().mean()
+
+
+def everything(predict, images, labels):
+    return (predict(images) == labels).float().mean()
+
+
+def on_rank_0(predict, images, labels):
+    import torch.distributed as dist
+
+    return everything(predict, images, labels) if dist.get_rank() == 0 else None  # noqa: F821
+
+
+def nothing(predict, images, labels):
+    return None
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        (padded, "5 held-out images on two ranks.* 6 images were classified: DistributedSampler"),
+        (mean_of_means, "mean of the ranks' means"),
+        (own_part, "The ranks disagree"),
+        (everything, "8 images were classified: 4 and 4"),
+        (on_rank_0, "'everything' is not defined"),
+        (nothing, "returns None on rank 0"),
+    ],
+)
+def test_mistakes_with_the_accuracy(wrong, says, forked):
+    with pytest.raises(NotYet, match=says):
+        exercises.check_accuracy(wrong)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        (lambda p, n, s, w=4, g=4, k=8: (w + g + k) * p, r"3?.*stage 1 shards the optimizer's"),
+        (lambda p, n, s, w=4, g=4, k=8: (w + g + k) * p / n, "stage 0 shards nothing"),
+        (
+            lambda p, n, s, w=4, g=4, k=8: rank_bytes(p, n, min(s, 1), w, g, k),
+            "stage 2 shards the gradients too",
+        ),
+        (
+            lambda p, n, s, w=4, g=4, k=8: rank_bytes(p, n, s, w, g, k) * (n if s == 3 else 1),
+            "what all ranks hold",
+        ),
+        (lambda p, n, s, w=4, g=4, k=8: rank_bytes(p, n, s), "Use the arguments weights"),
+        (lambda p, n, s, w=4, g=4, k=8: None, "shall return a number. Received: None"),
+    ],
+)
+def test_mistakes_with_the_memory(wrong, says):
+    with pytest.raises(NotYet, match=says):
+        exercises.check_rank_bytes(wrong)
+
+
+def not_broadcast(model, lr):
+    import torch
+    import torch.distributed as dist
+
+    mine = list(model.parameters())[dist.get_rank() :: dist.get_world_size()]
+    optimizer = torch.optim.Adam(mine, lr)
+    return optimizer, optimizer.step
+
+
+def by_turns(model, lr):
+    import torch
+    import torch.distributed as dist
+
+    rank, size = dist.get_rank(), dist.get_world_size()
+    parameters = list(model.parameters())
+    optimizer = torch.optim.Adam(parameters[rank::size], lr)
+
+    def step():
+        optimizer.step()
+        for number, parameter in enumerate(parameters):
+            dist.broadcast(parameter.data, src=number % size)
+
+    return optimizer, step
+
+
+def plain_adam(model, lr):
+    import torch
+
+    optimizer = torch.optim.Adam(model.parameters(), lr)
+    return optimizer, optimizer.step
+
+
+def only_the_step(model, lr):
+    import torch
+
+    return torch.optim.Adam(model.parameters(), lr).step
+
+
+def sgd(model, lr):
+    import torch
+    import torch.distributed as dist
+
+    rank, size = dist.get_rank(), dist.get_world_size()
+    parameters = list(model.parameters())
+    optimizer = torch.optim.SGD(parameters[rank::size], lr, momentum=0.9)
+
+    def step():
+        optimizer.step()
+        for number, parameter in enumerate(parameters):
+            dist.broadcast(parameter.data, src=number % size)
+
+    return optimizer, step
+
+
+def all_on_rank_0(model, lr):
+    import torch
+    import torch.distributed as dist
+
+    parameters = list(model.parameters())
+    optimizer = torch.optim.Adam(parameters, lr)
+
+    def step():
+        if dist.get_rank() == 0:
+            optimizer.step()
+        for parameter in parameters:
+            dist.broadcast(parameter.data, src=0)
+
+    return optimizer, step
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        (not_broadcast, "the ranks' weights differ by"),
+        (plain_adam, "a rank holds 100% of its state: give the optimizer only"),
+        (by_turns, "a rank holds 9.% of its state: weights and biases alternate"),
+        (only_the_step, r"shall return \(optimizer, step\)"),
+        (sgd, "differ from plain Adam by"),
+        (all_on_rank_0, "on one rank the optimizer has no state"),
+    ],
+)
+def test_mistakes_with_zero1(wrong, says, forked):
+    with pytest.raises(NotYet, match=says):
+        exercises.check_zero1(wrong)
+
+
+def too_early(model, lr):
+    import torch
+    from torch.distributed.fsdp import fully_shard
+
+    optimizer = torch.optim.Adam(model.parameters(), lr)
+    fully_shard(model)
+    return optimizer
+
+
+def not_sharded(model, lr):
+    import torch
+
+    return torch.optim.Adam(model.parameters(), lr)
+
+
+def other_rate(model, lr):
+    import torch
+    from torch.distributed.fsdp import fully_shard
+
+    fully_shard(model)
+    return torch.optim.Adam(model.parameters(), 2 * lr)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        (too_early, "the weights do not move: .* Make it after"),
+        (not_sharded, "each rank still holds all weights"),
+        (other_rate, "after 3 steps the weights differ from those of plain Adam"),
+    ],
+)
+def test_mistakes_with_fully_shard(wrong, says, forked):
+    with pytest.raises(NotYet, match=says):
+        exercises.check_shard(wrong)
+
+
+def own_norm(gradients, most):
+    norm = sum(g.pow(2).sum() for g in gradients).sqrt()
+    for g in gradients:
+        g.mul_((most / norm).clamp(max=1))
+    return norm
+
+
+def sum_of_norms(gradients, most):
+    import torch.distributed as dist
+
+    norm = sum(g.pow(2).sum() for g in gradients).sqrt()
+    dist.all_reduce(norm)
+    for g in gradients:
+        g.mul_((most / norm).clamp(max=1))
+    return norm
+
+
+def no_root(gradients, most):
+    import torch.distributed as dist
+
+    norm = sum(g.pow(2).sum() for g in gradients)
+    dist.all_reduce(norm)
+    for g in gradients:
+        g.mul_((most / norm).clamp(max=1))
+    return norm
+
+
+def always(gradients, most):
+    import torch.distributed as dist
+
+    norm = sum(g.pow(2).sum() for g in gradients)
+    dist.all_reduce(norm)
+    for g in gradients:
+        g.mul_(most / norm.sqrt())
+    return norm.sqrt()
+
+
+def on_copies(gradients, most):
+    import torch.distributed as dist
+
+    norm = sum(g.pow(2).sum() for g in gradients)
+    dist.all_reduce(norm)
+    gradients = [g * (most / norm.sqrt()) for g in gradients]
+    return norm.sqrt()
+
+
+def no_norm(gradients, most):
+    import torch.distributed as dist
+
+    norm = sum(g.pow(2).sum() for g in gradients)
+    dist.all_reduce(norm)
+    for g in gradients:
+        g.mul_((most / norm.sqrt()).clamp(max=1))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        (own_norm, "clips by the norm of its own shard"),
+        (sum_of_norms, "3 \\+ 4 = 7 as a norm"),
+        (no_root, "take the root"),
+        (always, "leave them as they are"),
+        (on_copies, "nothing was clipped"),
+        (no_norm, "return the norm before clipping"),
+    ],
+)
+def test_mistakes_with_clipping(wrong, says, forked):
+    with pytest.raises(NotYet, match=says):
+        exercises.check_clip(wrong)

@@ -1,0 +1,17 @@
+"""Meet by `rendezvous`, add up the ranks, and print what was found as one line of JSON a rank."""
+
+import json
+import os
+
+import torch
+import torch.distributed as dist
+
+from hvdlab.torch.process_group import rendezvous
+
+rendezvous()
+dist.init_process_group("gloo")
+total = torch.tensor(1 + dist.get_rank())
+dist.all_reduce(total)
+names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+print(json.dumps({name: os.environ[name] for name in names} | {"total": total.item()}), flush=True)
+dist.destroy_process_group()

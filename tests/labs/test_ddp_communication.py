@@ -1,0 +1,66 @@
+"""Collectives and bytes of a DDP step follow from the bucket size, no_sync and the hook."""
+
+import json
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from hvdlab import launch
+
+pytest.importorskip("torch")
+
+SCRIPT = Path(__file__).parents[2] / "labs" / "ddp_communication.py"
+GRADIENTS = 4 * (785 * 256 + 8 * (8 * 256**2 + 7 * 256) + 2 * 256 + 257 * 10)  # bytes
+
+pytestmark = pytest.mark.mpi
+
+
+@cache
+def run(*arguments, ranks=2):
+    arguments = [*arguments, "--steps", "5", "--batch-size", "16"]
+    output = launch.run(SCRIPT, *arguments, ranks=ranks, show=False, timeout=200)
+    return json.loads(next(line for line in output.splitlines() if line.startswith("{")))
+
+
+def test_small_buckets_are_many_and_start_early():
+    found = run("--bucket-mb", "1")
+    assert found["bytes"] == pytest.approx(GRADIENTS, rel=0.01)  # 2 (N-1)/N of it, on 2 ranks
+    # A gradient that does not fit into a bucket of 2^20 bytes closes it: 16 matrices of 2^20 at least.
+    assert 16 <= found["collectives"] <= 30
+    starts = [start for what, start, _ in found["events"] if what == "all-reduce"]
+    last = max(start for what, start, _ in found["events"] if what == "backward")
+    assert min(starts) < last
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("arguments", "collectives", "part"),
+    [
+        ((), {1, 2}, 1),
+        (("--passes", "3"), {3, 6}, 3),
+        (("--passes", "3", "--no-sync"), {1, 2}, 1),
+        (("--hook", "fp16"), {1, 2}, 0.5),
+    ],
+)
+def test_what_is_sent(arguments, collectives, part):
+    found = run(*arguments)
+    assert found["collectives"] in collectives
+    assert found["bytes"] == pytest.approx(part * GRADIENTS, rel=0.01)
+
+
+@pytest.mark.thorough
+def test_no_sync_takes_the_same_steps():
+    assert run("--passes", "3")["loss"] == pytest.approx(
+        run("--passes", "3", "--no-sync")["loss"], abs=1e-5
+    )
+
+
+@pytest.mark.thorough
+def test_powersgd_sends_little():
+    assert run("--hook", "powersgd")["bytes"] < 0.05 * GRADIENTS
+
+
+def test_bad_input_is_one_sentence():
+    with pytest.raises(launch.LaunchError, match="--passes: expected at least 1, got 0"):
+        launch.run(SCRIPT, "--passes", 0, ranks=1, show=False, timeout=100)

@@ -1,0 +1,69 @@
+"""Activations and optimizer state outside memory give the same losses, and leave memory free."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+SCRIPT = Path(__file__).parents[2] / "labs" / "out_of_core.py"
+SMALL = ["--num-layers", "6", "--hidden-size", "64", "--batch-size", "512", "--steps", "3"]
+
+
+def run(*arguments):
+    done = subprocess.run(
+        [sys.executable, SCRIPT, *SMALL, *arguments], capture_output=True, text=True, timeout=200,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.fixture(scope="module")
+def in_memory():
+    return run()
+
+
+def test_activations_in_files(in_memory):
+    found = run("--activations", "file")
+    assert found["losses"] == in_memory["losses"]  # to the last bit: a file loses nothing
+    # A block saves ten times its width for an image: norm, up (4), gelu (4), down. Two blocks at most stay.
+    assert found["peak_bytes"] < in_memory["peak_bytes"] - 3 * 10 * 64 * 512 * 4
+    assert found["file_bytes"] == 0  # nothing stays behind
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("way", ["recompute", "cpu"])
+def test_the_other_ways_for_activations(way, in_memory):
+    found = run("--activations", way)
+    assert found["losses"] == pytest.approx(in_memory["losses"], rel=1e-6)
+    if way == "recompute":
+        assert found["peak_bytes"] < in_memory["peak_bytes"] - 3 * 10 * 64 * 512 * 4
+
+
+def test_optimizer_state_in_files(in_memory):
+    found = run("--state", "file")
+    assert found["losses"] == in_memory["losses"]
+    parameters = 785 * 64 + 6 * (8 * 64**2 + 7 * 64) + 2 * 64 + 65 * 10
+    assert found["file_bytes"] == 8 * parameters
+    assert in_memory["file_bytes"] == 0
+
+
+@pytest.mark.thorough
+def test_the_state_leaves_this_processes_own_memory():
+    large = ["--num-layers", "8", "--hidden-size", "512", "--batch-size", "16"]
+    kept, mapped = (run(*large, "--state", place) for place in ("memory", "file"))
+    saved = kept["anonymous_bytes"] - mapped["anonymous_bytes"]
+    assert saved == pytest.approx(mapped["file_bytes"], rel=0.2)
+
+
+def test_bad_input_is_one_sentence():
+    done = subprocess.run(
+        [sys.executable, SCRIPT, "--steps", "0"], capture_output=True, text=True, timeout=100
+    )
+    assert done.returncode == 2
+    assert "--steps: expected at least 1, got 0" in done.stderr
