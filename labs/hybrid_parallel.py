@@ -63,7 +63,13 @@ def parse_args():
     )
     parser.add_argument("splits", nargs="+", type=split, help="data x tensor x pipeline, as 2x1x2")
     parser.add_argument("--schedules", nargs="+", choices=SCHEDULES, default=["1f1b"])
-    parser.add_argument("--micro-batches", nargs="+", type=int, default=[4], help="in a step")
+    parser.add_argument(
+        "--micro-batches",
+        nargs="+",
+        type=int,
+        default=[4],
+        help="in a step; with fewer than stages only gpipe runs",
+    )
     parser.add_argument("--num-layers", type=int, default=8, help="blocks")
     parser.add_argument("--hidden-size", type=int, default=128)
     parser.add_argument("--image-size", type=int, default=16)
@@ -89,10 +95,16 @@ def main():
     torch.set_num_threads(1)
     cuda = torch.cuda.is_available()
     device = torch.device(f"cuda:{os.environ['LOCAL_RANK']}" if cuda else "cpu")
-    runs = list(product(args.splits, args.schedules, args.micro_batches))
+    runs = [
+        run
+        for run in product(args.splits, args.schedules, args.micro_batches)
+        if run[1] == "gpipe" or run[2] >= run[0][2]  # 1F1B: a micro-batch for each stage, or more
+    ]
     for run in runs:
         if problem := refusal(args, int(os.environ["WORLD_SIZE"]), *run):
             sys.exit(problem if os.environ["RANK"] == "0" else 0)
+    if not runs:
+        sys.exit(f"--micro-batches: expected one for each stage, or more, got {args.micro_batches}")
     if cuda:
         torch.cuda.set_device(device)
     dist.init_process_group("nccl" if cuda else "gloo")
@@ -125,8 +137,6 @@ def refusal(args, world_size, sizes, schedule, micro_batches):
             f"--batch-size: expected a multiple of data x micro-batches = {data * micro_batches}, "
             f"got {args.batch_size}"
         )
-    if schedule != "gpipe" and micro_batches < pipeline:
-        return f"--micro-batches: {schedule} needs one for each of {pipeline} stages, got {micro_batches}"
     return None
 
 
@@ -195,35 +205,38 @@ def train(args, device, sizes, schedule, micro_batches):
         global_batch = args.micro_batch_size * micro_batches * shards
     losses, seconds, sent = [], [], []
 
-    def step(number):
-        """All micro-batches forward and backward; the loss, where the last stage is, else None."""
+    def mine(number):
+        """What this rank's stages take of a step's batch: its part along `data`."""
         images, labels = batch(number, global_batch, args.image_size)
-        mine = slice(shard * global_batch // shards, (shard + 1) * global_batch // shards)
-        inputs = [images[mine].to(device)] if stages[0].is_first else []
-        target = labels[mine].to(device) if stages[-1].is_last else None
-        for each in stages:
-            each.events = []
+        part = slice(shard * global_batch // shards, (shard + 1) * global_batch // shards)
+        inputs = [images[part].to(device)] if stages[0].is_first else []
+        return inputs, labels[part].to(device) if stages[-1].is_last else None
+
+    def step(inputs, target):
+        """All micro-batches forward and backward; the loss, where the last stage is, else None."""
         found = []
-        dist.barrier()
-        start = time.perf_counter()
         pipeline.step(*inputs, target=target, losses=found)
-        return start, torch.stack(found).mean().item() if found else None
+        return torch.stack(found).mean().item() if found else None
 
     for number in range(args.steps):
-        for each in stages:  # the first step also finds out what shapes to expect
+        inputs, target = mine(number)
+        for each in stages:
+            each.events = []
+            # The first step is also the one that finds out what shapes to expect.
             each.device_seconds = args.device_ms / 1000 / len(stages) if number else 0.0
-        before = bytes_sent()
+        dist.barrier()
+        before, start = bytes_sent(), time.perf_counter()
         optimizer.zero_grad()
-        start, loss = step(number)
+        losses.append(step(inputs, target))
         optimizer.step()
         seconds.append(time.perf_counter() - start)
-        losses.append(loss)
         dist.barrier()
         sent.append(bytes_sent() - before)
     events = [event for each in stages for event in each.events]
     held = memory.held(modules, optimizer)
-    with memory.peak(device) as most:  # one step more; its gradients go where those of the last are
-        step(args.steps)
+    inputs, target = mine(args.steps)
+    with memory.peak(device) as most:  # a step more: its gradients go where those of the last are
+        step(inputs, target)
     return {
         "at": mesh.get_coordinate(),
         "losses": losses,  # of this rank's part of the batch; None but on the last stage
