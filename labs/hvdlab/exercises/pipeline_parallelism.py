@@ -11,7 +11,7 @@ from hvdlab.calls import call
 from hvdlab.exercises import NotYet, right
 from hvdlab.launch import LaunchError, TimeUp
 
-SECONDS = 10  # after which a rank gives up a send or a receive that nobody answers
+SECONDS = 30  # after which a rank gives up a send or a receive that nobody answers
 
 
 # --- exercises 5 and 7: a step of a pipeline --------------------------------------------------------
@@ -102,7 +102,7 @@ def try_step(comm, name, counts, seconds):
 def _demand_serial(function, what, ranks=3):
     name = function.__name__
     try:
-        found = call(try_step, name, [1, 4], SECONDS, ranks=ranks, timeout=120, uses=(function,))
+        found = call(try_step, name, [1, 4], SECONDS, ranks=ranks, timeout=240, uses=(function,))
     except TimeUp as error:
         raise NotYet(f"{what} does not end: {str(error).partition(' s: ')[2]}") from None
     except LaunchError as error:
@@ -194,7 +194,7 @@ def _gradient(rank, row, case):
 def check_swap(swap) -> None:
     """Demand that two ranks exchange tensors, small and large, without waiting for each other."""
     try:
-        found = call(try_swap, swap.__name__, SECONDS, ranks=2, timeout=120, uses=(swap,))
+        found = call(try_swap, swap.__name__, SECONDS, ranks=2, timeout=240, uses=(swap,))
     except TimeUp as error:
         raise NotYet(f"swap does not end: {str(error).partition(' s: ')[2]}") from None
     except LaunchError as error:
@@ -220,7 +220,9 @@ def check_swap(swap) -> None:
 
 def show_swap(swap, seconds: float = 5) -> None:
     """Print in which line each of two ranks is, when it gives up after so many seconds."""
-    for rank, rows in enumerate(call(try_swap, swap.__name__, seconds, ranks=2, uses=(swap,))):
+    for rank, rows in enumerate(
+        call(try_swap, swap.__name__, seconds, ranks=2, timeout=120, uses=(swap,))
+    ):
         waits = rows[-1].get("waits")
         says = f"after {seconds:g} s still in `{waits}`" if waits else "is through"
         print(f"rank {rank}: {says}")

@@ -156,7 +156,7 @@ def link(ranks: int) -> tuple[float, float]:
     t = alpha + 2 (N-1)/N S / beta (Hockney 1994), fitted to 4 KB to 8 MB with errors in percent.
     """
     sizes = 4096 * 16 ** np.arange(4) // np.array([1, 1, 1, 2])
-    seconds = np.max(call(_all_reduces, sizes, ranks=ranks, timeout=120), axis=0)
+    seconds = np.max(call(_all_reduces, sizes, ranks=ranks, timeout=300), axis=0)
     sent = 2 * (ranks - 1) / ranks * sizes
     slope, alpha = np.polyfit(sent, seconds, 1, w=1 / seconds)
     return max(alpha, 0.0), 1 / slope
