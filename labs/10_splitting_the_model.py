@@ -331,11 +331,11 @@ plt.show()
 # also has a send. More micro-batches help until the passes are too short for that, or the batch has no more examples.
 #
 # Now the memory. A `Block` keeps its input, the normalised input, and two tensors of four times the width for
-# its backward pass: $10\,b\,h$ numbers for $b$ examples. GPipe keeps that of all $m$ micro-batches, 1F1B of at most
+# its backward pass: $10\,b\,h$ numbers for $b$ examples of width $h$. GPipe keeps that of all $m$ micro-batches, 1F1B of at most
 # $p - s$ on stage $s$ (counted from 0). Four stages of two blocks, micro-batches of 64 examples:
 
 # %%
-KEPT = 2 * 4 * 10 * 64 * 128  # bytes that a stage keeps of one micro-batch
+KEPT = 4 * 64 * 128 * (2 * 10 + 1)  # bytes of a micro-batch: of two blocks, and the stage's border
 figure, both = plt.subplots(1, 2, figsize=(11, 4.2), sharey=True)
 for axes, column, stage in zip(both, ("peak_first", "peak_last"), (0, 3), strict=True):
     tables = [
@@ -351,8 +351,8 @@ for axes, column, stage in zip(both, ("peak_first", "peak_last"), (0, 3), strict
 plt.show()
 
 # %% [markdown]
-# **What you should see.** GPipe's peak grows with every micro-batch, 1F1B's stops at $p$ of them. What is above the lines is what
-# the backward pass needs for a moment, and the stem. That is why everybody uses 1F1B or one of its descendants: the
+# **What you should see.** GPipe's peak grows with every micro-batch, 1F1B's stops at $p - s$ of them. The distance to the lines
+# is what a backward pass needs for a moment. That is why everybody uses 1F1B or one of its descendants: the
 # bubble asks for many micro-batches, and 1F1B lets you have them. (PyTorch also keeps a receive buffer of $b\,h$ numbers
 # for each micro-batch, made in the first step and not counted here.) `--schedules interleaved` gives every rank two
 # smaller stages: half the bubble, twice the sends.
