@@ -96,9 +96,10 @@ def main():
     cuda = torch.cuda.is_available()
     device = torch.device(f"cuda:{os.environ['LOCAL_RANK']}" if cuda else "cpu")
     runs = [
-        run
-        for run in product(args.splits, args.schedules, args.micro_batches)
-        if run[1] == "gpipe" or run[2] >= run[0][2]  # 1F1B: a micro-batch for each stage, or more
+        (sizes, schedule, count)
+        for sizes, schedule, count in product(args.splits, args.schedules, args.micro_batches)
+        if schedule == "gpipe" or count >= sizes[2]  # 1F1B: a micro-batch for each stage, or more
+        if schedule == args.schedules[0] or sizes[2] > 1  # one stage: nothing to schedule
     ]
     for run in runs:
         if problem := refusal(args, int(os.environ["WORLD_SIZE"]), *run):

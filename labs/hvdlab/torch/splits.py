@@ -115,10 +115,14 @@ def decompositions(ranks: int) -> list[tuple[int, int, int]]:
 
 @cache
 def trained(ranks: int, seed: int, only: str | None = None) -> dict:
-    """Every split of that many ranks (or `only` one), trained: {(split, schedule): its ranks}."""
+    """Every split of that many ranks, trained: {(split, schedule): its ranks}.
+
+    With 1F1B, and where there are stages with GPipe, too. `only`: one split, with 1F1B.
+    """
     names = [only] if only else ["x".join(map(str, split)) for split in decompositions(ranks)]
+    kinds = ["1f1b"] if only else ["1f1b", "gpipe"]
     found = hybrid(
-        ranks, *names, "--schedules", "gpipe", "1f1b", "--micro-batches", MICRO_BATCHES,
+        ranks, *names, "--schedules", *kinds, "--micro-batches", MICRO_BATCHES,
         "--num-layers", LAYERS, "--hidden-size", HIDDEN, "--image-size", IMAGE,
         "--batch-size", BATCH, "--steps", STEPS, "--seed", seed,
     )  # fmt: skip
