@@ -110,7 +110,7 @@ if not QUICK:
 
 # %% [markdown]
 # `dist.send` returns when the message is on its way, and Gloo puts it on its way when the other side *receives*. Both ranks
-# stand in line one. (MPI and NCCL send small messages at once; there the same program works until the model grows.)
+# stand in line one. (MPI sends small messages at once: there the same program works, until the model grows.)
 #
 # **What:** mend it: write `swap` so that no rank waits for ever, whatever the size.
 #
@@ -185,14 +185,14 @@ if not QUICK:
         losses = splits.by_hand(early_step, 1, micro_batches=count)[-1]["losses"]
         label = f"{count} micro-batch{'es' if count > 1 else ''}"
         axes.plot(range(1, STEPS + 1), np.abs(losses - alone) + 1e-8, "o-", label=label)
-    axes.set(yscale="log", xlabel="step", ylabel="difference from the serial loss")
+    axes.set(yscale="log", xlabel="step", ylabel="difference from the serial loss + $10^{-8}$")
     axes.set_xticks(range(2, STEPS + 1, 2))
     axes.legend()
     plt.show()
 
 # %% [markdown]
 # With one micro-batch it is right to the last digit, with four only in the first step (before any gradient was used).
-# A message has no name: the $k$-th send meets the $k$-th receive. (A `tag` would name it; NCCL has none.)
+# A message has no name: the $k$-th send meets the $k$-th receive. (Gloo knows a `tag`; NCCL does not.)
 #
 # **What:** set `line` to the faulty line of `early_step`, and `instead` to what should be there.
 #
