@@ -23,6 +23,7 @@ import sys
 import time
 from contextlib import contextmanager
 from itertools import product
+from operator import itemgetter
 from pathlib import Path
 
 import torch
@@ -233,7 +234,7 @@ def train(args, device, sizes, schedule, micro_batches):
         seconds.append(time.perf_counter() - start)
         dist.barrier()
         sent.append(bytes_sent() - before)
-    events = [event for each in stages for event in each.events]
+    events = sorted((event for each in stages for event in each.events), key=itemgetter(3))
     held = memory.held(modules, optimizer)
     inputs, target = mine(args.steps)
     with memory.peak(device) as most:  # a step more: its gradients go where those of the last are

@@ -55,9 +55,15 @@ def assert_serial(found):
 
 @pytest.mark.mpi
 @pytest.mark.slow
-def test_four_ranks_in_every_split_train_as_one(tmp_path):
-    names = "2x2x1 2x1x2 1x2x2 1x1x4".split()
-    for found in measured(tmp_path, 4, *names, "--schedules", "gpipe", "1f1b"):
+@pytest.mark.parametrize(
+    ("names", "schedules"),
+    [
+        ("2x1x2 1x2x2", "1f1b"),
+        pytest.param("2x2x1 1x1x4 4x1x1 1x4x1", "1f1b gpipe", marks=pytest.mark.thorough),
+    ],
+)
+def test_four_ranks_train_as_one_however_they_are_split(tmp_path, names, schedules):
+    for found in measured(tmp_path, 4, *names.split(), "--schedules", *schedules.split()):
         assert_serial(found)
         d, t, p = found["split"]
         ranks = found["ranks"]
