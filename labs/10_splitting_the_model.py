@@ -550,7 +550,9 @@ def measure_splits(ranks, repeat):
     alpha, beta = splits.link(ranks)
     rows = []
     for split in splits.decompositions(ranks):
-        seconds = np.max([rank["seconds"] for rank in splits(ranks, repeat)[split, "1f1b"]], axis=0)
+        seconds = np.max(
+            [rank["seconds"] for rank in splits.trained(ranks, repeat)[split, "1f1b"]], axis=0
+        )
         rows.append({
             "split": "x".join(map(str, split)), "work": work, "alpha": alpha, "beta": beta,
             "predicted": step_time(split, work, alpha, beta, usable_cores()),
