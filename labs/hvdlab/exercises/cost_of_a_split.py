@@ -1,0 +1,133 @@
+"""Checks of lab 10: the bubble of a trace, the bytes that a split sends, the time that it computes."""
+
+import numpy as np
+
+from hvdlab import exercises
+from hvdlab.exercises import NotYet, right
+
+# Two stages, two micro-batches, GPipe; a forward pass takes 1 s, a backward pass 2 s; begun at 5 s.
+EVENTS = [
+    (0, "forward", 0, 5, 6), (0, "forward", 1, 6, 7), (0, "backward", 0, 10, 12),
+    (0, "backward", 1, 12, 14), (1, "forward", 0, 6, 7), (1, "forward", 1, 7, 8),
+    (1, "backward", 0, 8, 10), (1, "backward", 1, 10, 12),
+]  # fmt: skip
+
+
+def check_bubble(bubble) -> None:
+    """Demand 1 - busy / (ranks x span), of a trace that can be drawn on paper."""
+    case = "bubble(events, 2) of two micro-batches on two ranks"
+    share = _number(exercises.call(bubble, list(EVENTS), 2), case)
+    for wrong, says in (
+        (2 / 3, "that is the share in which a rank works; the bubble is the rest."),
+        (-1 / 3, "both ranks' work is 12 s, in 9 s of two ranks: divide by ranks x span."),
+        (
+            1 - 12 / 28,
+            "the trace begins at 5 s, not at 0: span is the last end less the first start.",
+        ),
+        (1 - 12 / 14, "the trace begins at 5 s, not at 0, and there are two ranks."),
+        (6, "that is in seconds: divide by the time of both ranks."),
+        (
+            1 / 6,
+            "a rank's own span leaves out what it waits before its first and after its last event.",
+        ),
+    ):
+        if np.isclose(share, wrong):
+            raise NotYet(f"{case} is {share:.3g}: {says}")
+    if not np.isclose(share, 1 / 3):
+        raise NotYet(
+            f"{case} is {share:.3g}. They begin at 5 s and end at 14 s, and each rank works 6 of these 9 "
+            "seconds: 1/3 is the bubble."
+        )
+    right("1/3 for two micro-batches on two ranks, as (p-1)/(m+p-1) says.")
+
+
+def check_sent_bytes(sent_bytes) -> None:
+    """Demand the bytes that a rank sends in a step along each axis of a split."""
+    weights, activation, blocks = 1200, 960, 8
+    for split, wanted in (
+        ((4, 1, 1), (2700, 0, 0)),
+        ((1, 2, 1), (0, 15360, 0)),
+        ((1, 1, 2), (0, 0, 960)),
+        ((1, 1, 4), (0, 0, 1920)),
+        ((2, 2, 2), (1800, 3840, 480)),
+        ((1, 1, 1), (0, 0, 0)),
+    ):
+        case = f"sent_bytes({split}, weights=1200, activation=960, blocks=8)"
+        got = exercises.call(sent_bytes, split, weights, activation, blocks)
+        if got is None:
+            raise NotYet(f"{case} returned None: is `return` missing?")
+        try:
+            got = [float(got[axis]) for axis in ("data", "tensor", "pipeline")]
+        except (TypeError, KeyError, IndexError, ValueError):
+            raise NotYet(
+                f'{case} shall return {{"data": ..., "tensor": ..., "pipeline": ...}}. Received: {got!r}'
+            ) from None
+        for axis, mine, right_one in zip(("data", "tensor", "pipeline"), got, wanted, strict=True):
+            if not np.isclose(mine, right_one):
+                raise NotYet(
+                    f'{case}["{axis}"] is {mine:g}, by hand {right_one:g}. {_traffic(axis, mine, right_one)}'
+                )
+    right("five splits by hand, and nothing for one rank.")
+
+
+def _traffic(axis, mine, wanted):
+    if not wanted:
+        return "There is nobody to talk to along an axis of 1."
+    if axis == "data":
+        if np.isclose(mine, wanted * 2 / 3):
+            return "Gloo's reduce-scatter alone sends that much; the all-gather comes on top."
+        return "An all-gather of the weights, (d-1)/d, and gloo's reduce-scatter of the gradients, 2(d-1)/d."
+    if axis == "tensor":
+        if np.isclose(mine, wanted / 2):
+            return "Each block has two all-reduces: one forward, one backward."
+        if np.isclose(mine, wanted * 2) or np.isclose(mine, wanted * 4):
+            return "A rank has only its part of the batch (1/d) and of the blocks (1/p)."
+        return "Two all-reduces a block, each 2(t-1)/t times this rank's activations."
+    if np.isclose(mine, 2 * wanted):
+        return "With two stages each rank has one neighbour: it sends activations or gradients, not both."
+    if np.isclose(mine, wanted / 2):
+        return "A stage in the middle sends activations to one side and gradients to the other."
+    return "This rank's activations, 1/d of the batch, to each of at most two neighbours."
+
+
+def check_compute_time(compute_time) -> None:
+    """Demand work / ranks with its bubble, and never less than work / cores."""
+    for split, micro_batches, cores, wanted in (
+        ((1, 1, 1), 4, 2, 12),
+        ((2, 1, 1), 4, 2, 6),
+        ((1, 1, 2), 4, 2, 7.5),
+        ((1, 1, 4), 1, 4, 12),
+        ((2, 1, 2), 4, 4, 3.75),
+        ((2, 1, 2), 4, 2, 6),
+        ((1, 1, 4), 4, 2, 6),
+    ):
+        case = f"compute_time({split}, micro_batches={micro_batches}, work=12, cores={cores})"
+        seconds = _number(exercises.call(compute_time, split, micro_batches, 12, cores), case)
+        if np.isclose(seconds, wanted):
+            continue
+        ranks, stages = int(np.prod(split)), split[2]
+        bubble = (stages - 1) / (micro_batches + stages - 1)
+        for wrong, says in (
+            (12 / ranks, "the bubble is missing: a rank works m of m + p - 1 turns."),
+            (
+                12 / ranks * (1 + bubble),
+                "the bubble is a share of the whole time, not of the work: divide by 1 - bubble.",
+            ),
+            (
+                12 / ranks / (1 - bubble),
+                f"{ranks} ranks cannot have more than {cores} cores: never less than work / cores.",
+            ),
+        ):
+            if np.isclose(seconds, wrong):
+                raise NotYet(f"{case} is {seconds:g}: {says}")
+        raise NotYet(f"{case} is {seconds:g}; by hand {wanted:g}.")
+    right("seven splits by hand, with a core for each rank and with fewer.")
+
+
+def _number(got, case):
+    if got is None:
+        raise NotYet(f"{case} returned None: is `return` missing?")
+    try:
+        return float(got)
+    except (TypeError, ValueError):
+        raise NotYet(f"{case} shall return one number. Received: {got!r}") from None

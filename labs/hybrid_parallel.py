@@ -1,0 +1,268 @@
+"""Train a residual MLP that is split in three ways at once: data x tensor x pipeline, on a device mesh.
+
+    mpirun -np 4 python labs/hybrid_parallel.py 2x1x2
+    mpirun -np 4 python labs/hybrid_parallel.py 4x1x1 1x4x1 1x1x4 --schedules gpipe 1f1b
+    torchrun --nproc-per-node 8 labs/hybrid_parallel.py 2x2x2
+    python labs/hybrid_parallel.py 1x1x1
+
+The product of a split is the number of ranks. Along `data` the batch is split and FSDP2 shards what
+each rank has of the weights. Along `tensor` DTensor splits the two matrices of every block, the first
+by columns, the second by rows. Along `pipeline` each rank has a stage, a part of the blocks, and a
+schedule of torch.distributed.pipelining takes the micro-batches through the stages.
+
+Every combination of splits, schedules and micro-batches is trained from the same weights on the same
+batches. Rank 0 prints a line for each, and writes what all ranks measured to --output.
+"""
+
+import argparse
+import json
+import math
+import os
+import statistics
+import sys
+import time
+from contextlib import contextmanager
+from itertools import product
+from operator import itemgetter
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.pipelining import (
+    PipelineStage,
+    Schedule1F1B,
+    ScheduleGPipe,
+    ScheduleInterleaved1F1B,
+)
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+from torch.nn import ModuleList
+from torch.nn import functional as F
+
+from hvdlab.torch import memory
+from hvdlab.torch.networks import Block, ResidualMLP
+from hvdlab.torch.process_group import rendezvous
+from hvdlab.torch.stages import batch, stage
+from hvdlab.wire import bytes_sent
+
+SCHEDULES = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B, "interleaved": ScheduleInterleaved1F1B}
+AXES = ("data", "tensor", "pipeline")
+
+
+def split(text):
+    """(data, tensor, pipeline) of "2x1x2"."""
+    numbers = [int(part) for part in text.split("x")]
+    if len(numbers) != 3 or min(numbers) < 1:
+        raise ValueError(text)  # argparse says it
+    return tuple(numbers)
+
+
+def parse_args():
+    parser = argparse.ArgumentParser(
+        description=__doc__.splitlines()[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter
+    )
+    parser.add_argument("splits", nargs="+", type=split, help="data x tensor x pipeline, as 2x1x2")
+    parser.add_argument("--schedules", nargs="+", choices=SCHEDULES, default=["1f1b"])
+    parser.add_argument(
+        "--micro-batches",
+        nargs="+",
+        type=int,
+        default=[4],
+        help="in a step; with fewer than stages only gpipe runs",
+    )
+    parser.add_argument("--num-layers", type=int, default=8, help="blocks")
+    parser.add_argument("--hidden-size", type=int, default=128)
+    parser.add_argument("--image-size", type=int, default=16)
+    parser.add_argument("--batch-size", type=int, default=64, help="of all ranks together")
+    parser.add_argument("--micro-batch-size", type=int, help="fixes it, instead of the batch size")
+    parser.add_argument("--lr", type=float, default=0.05)
+    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--seed", type=int, default=1, help="of the weights")
+    parser.add_argument(
+        "--device-ms",
+        type=float,
+        default=0,
+        help="play a device that needs so long to take a micro-batch forward through a rank's blocks",
+    )
+    parser.add_argument("--output", type=Path, help="a file for what the ranks measured, JSON")
+    return parser.parse_args()
+
+
+def main():
+    args = parse_args()
+    rendezvous()
+    # This many ranks share a machine: one thread each, so that none takes another's core.
+    torch.set_num_threads(1)
+    cuda = torch.cuda.is_available()
+    device = torch.device(f"cuda:{os.environ['LOCAL_RANK']}" if cuda else "cpu")
+    runs = [
+        (sizes, schedule, count)
+        for sizes, schedule, count in product(args.splits, args.schedules, args.micro_batches)
+        if schedule == "gpipe" or count >= sizes[2]  # 1F1B: a micro-batch for each stage, or more
+        if schedule == args.schedules[0] or sizes[2] > 1  # one stage: nothing to schedule
+    ]
+    for run in runs:
+        if problem := refusal(args, int(os.environ["WORLD_SIZE"]), *run):
+            sys.exit(problem if os.environ["RANK"] == "0" else 0)
+    if not runs:
+        sys.exit(f"--micro-batches: expected one for each stage, or more, got {args.micro_batches}")
+    if cuda:
+        torch.cuda.set_device(device)
+    dist.init_process_group("nccl" if cuda else "gloo")
+    results = []
+    for run in runs:
+        mine = train(args, device, *run)
+        ranks = [None] * dist.get_world_size()
+        dist.all_gather_object(ranks, mine)
+        results.append(dict(zip(("split", "schedule", "micro_batches"), run, strict=True)))
+        results[-1]["ranks"] = ranks
+        if dist.get_rank() == 0:
+            print(line(results[-1]), flush=True)
+    if dist.get_rank() == 0 and args.output:
+        args.output.write_text(json.dumps(results))
+    dist.destroy_process_group()
+
+
+def refusal(args, world_size, sizes, schedule, micro_batches):
+    """Why these sizes cannot be: a sentence; None if they can."""
+    data, tensor, pipeline = sizes
+    name, parts = "x".join(map(str, sizes)), pipeline * (2 if schedule == "interleaved" else 1)
+    if math.prod(sizes) != world_size:
+        return f"splits: expected a product of {world_size}, the number of ranks, got {name}"
+    if args.num_layers % parts:
+        return f"--num-layers: expected a multiple of the {parts} stages, got {args.num_layers}"
+    if args.hidden_size % tensor:
+        return f"--hidden-size: expected a multiple of tensor = {tensor}, got {args.hidden_size}"
+    if not args.micro_batch_size and args.batch_size % (data * micro_batches):
+        return (
+            f"--batch-size: expected a multiple of data x micro-batches = {data * micro_batches}, "
+            f"got {args.batch_size}"
+        )
+    return None
+
+
+class TracedStage(PipelineStage):
+    """A stage that writes down when it computed: (stage, kind, micro-batch, start, end), in seconds.
+
+    With `device_seconds` it plays a device that takes so long for each forward pass, and twice as
+    long for each backward pass: it computes, and sleeps for the rest. Ranks that sleep need no core,
+    so that more of them than there are cores still keep the time of a device each.
+    """
+
+    events: list
+    device_seconds = 0.0
+
+    def forward_one_chunk(self, chunk, *arguments, **options):
+        with self._timed("forward", chunk, self.device_seconds):
+            return super().forward_one_chunk(chunk, *arguments, **options)
+
+    def backward_one_chunk(self, chunk, *arguments, **options):
+        with self._timed("backward", chunk, 2 * self.device_seconds):
+            return super().backward_one_chunk(chunk, *arguments, **options)
+
+    @contextmanager
+    def _timed(self, kind, chunk, seconds):
+        start = time.perf_counter()
+        yield
+        if self.device.type == "cuda":
+            torch.cuda.synchronize()
+        time.sleep(max(0, start + seconds - time.perf_counter()))
+        self.events.append((self.stage_index, kind, chunk, start, time.perf_counter()))
+
+
+def build(args, device, mesh, schedule, micro_batches):
+    """This rank's parts of the network, and the schedule that runs them."""
+    torch.manual_seed(args.seed)
+    network = ResidualMLP(args.num_layers, args.hidden_size, args.image_size).to(device)
+    first, ranks = mesh.get_local_rank("pipeline"), mesh["pipeline"].size()
+    # Interleaved: two stages a rank, the second one `ranks` stages further on.
+    count = 2 * ranks if schedule == "interleaved" else ranks
+    modules = ModuleList(stage(network, index, count) for index in range(first, count, ranks))
+    for module in modules:
+        if mesh["tensor"].size() > 1:
+            plan = {"up": ColwiseParallel(), "down": RowwiseParallel()}
+            for block in (layer for layer in module if isinstance(layer, Block)):
+                parallelize_module(block, mesh["tensor"], plan)
+        if mesh["data"].size() > 1:
+            fully_shard(module, mesh=mesh["data"])
+    group = mesh.get_group("pipeline")
+    stages = [
+        TracedStage(module, index, count, device, group=group)
+        for module, index in zip(modules, range(first, count, ranks), strict=True)
+    ]
+    kind = SCHEDULES[schedule]
+    what = stages if schedule == "interleaved" else stages[0]
+    return modules, stages, kind(what, micro_batches, loss_fn=F.cross_entropy)
+
+
+def train(args, device, sizes, schedule, micro_batches):
+    """Train as one rank of many; return what it measured, see `results` below."""
+    mesh = init_device_mesh(device.type, sizes, mesh_dim_names=AXES)
+    modules, stages, pipeline = build(args, device, mesh, schedule, micro_batches)
+    optimizer = torch.optim.SGD(modules.parameters(), lr=args.lr, momentum=0.9)
+    shard, shards = mesh.get_local_rank("data"), mesh["data"].size()
+    global_batch = args.batch_size
+    if args.micro_batch_size:
+        global_batch = args.micro_batch_size * micro_batches * shards
+    losses, seconds, sent = [], [], []
+
+    def mine(number):
+        """What this rank's stages take of a step's batch: its part along `data`."""
+        images, labels = batch(number, global_batch, args.image_size)
+        part = slice(shard * global_batch // shards, (shard + 1) * global_batch // shards)
+        inputs = [images[part].to(device)] if stages[0].is_first else []
+        return inputs, labels[part].to(device) if stages[-1].is_last else None
+
+    def step(inputs, target):
+        """All micro-batches forward and backward; the loss, where the last stage is, else None."""
+        found = []
+        pipeline.step(*inputs, target=target, losses=found)
+        return torch.stack(found).mean().item() if found else None
+
+    for number in range(args.steps):
+        inputs, target = mine(number)
+        for each in stages:
+            each.events = []
+            # The first step is also the one that finds out what shapes to expect.
+            each.device_seconds = args.device_ms / 1000 / len(stages) if number else 0.0
+        dist.barrier()
+        before, start = bytes_sent(), time.perf_counter()
+        optimizer.zero_grad()
+        losses.append(step(inputs, target))
+        optimizer.step()
+        seconds.append(time.perf_counter() - start)
+        dist.barrier()
+        sent.append(bytes_sent() - before)
+    events = sorted((event for each in stages for event in each.events), key=itemgetter(3))
+    held = memory.held(modules, optimizer)
+    inputs, target = mine(args.steps)
+    with memory.peak(device) as most:  # a step more: its gradients go where those of the last are
+        step(inputs, target)
+    return {
+        "at": mesh.get_coordinate(),
+        "losses": losses,  # of this rank's part of the batch; None but on the last stage
+        "memory": sum(held.values()),
+        "peak": most.bytes,  # beyond that, in a step
+        "sent": statistics.median(sent),
+        "seconds": seconds,
+        # Of the last step, from the barrier before it, at which all clocks are set to zero.
+        "events": [(*what, begin - start, end - start) for *what, begin, end in events],
+    }
+
+
+def line(result):
+    """What rank 0 prints of a run: the most of any rank, and the loss of the whole batch."""
+    ranks, name = result["ranks"], "x".join(map(str, result["split"]))
+    slowest = [max(times) for times in zip(*(rank["seconds"] for rank in ranks), strict=True)]
+    last = [rank["losses"][-1] for rank in ranks if rank["losses"][-1] is not None]
+    return (
+        f"{name}  {result['schedule']:11}  {result['micro_batches']:2} micro-batches  "
+        f"loss {statistics.mean(last):.4f}  {max(rank['memory'] for rank in ranks) / 2**20:6.2f} MiB  "
+        f"{max(rank['sent'] for rank in ranks) / 2**20:6.2f} MiB sent  "
+        f"{1000 * statistics.median(slowest[3:] or slowest):7.1f} ms"
+    )
+
+
+if __name__ == "__main__":
+    main()

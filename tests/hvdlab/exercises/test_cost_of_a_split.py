@@ -1,0 +1,134 @@
+"""The checks of lab 10's formulas: the right answer passes, and each typical mistake is named."""
+
+import pytest
+
+from hvdlab.exercises import NotYet
+from hvdlab.exercises import cost_of_a_split as exercises
+
+
+def stub(*arguments):
+    raise NotImplementedError("Lab 10, exercise 8: write it")
+
+
+@pytest.mark.parametrize(
+    "check", [exercises.check_bubble, exercises.check_sent_bytes, exercises.check_compute_time]
+)
+def test_a_stub_stays_a_stub(check):
+    with pytest.raises(NotImplementedError):
+        check(stub)
+
+
+# --- bubble ----------------------------------------------------------------------------------------
+
+
+def times(events):
+    busy = sum(end - start for *_, start, end in events)
+    return busy, min(event[3] for event in events), max(event[4] for event in events)
+
+
+def bubble(events, ranks):
+    busy, first, last = times(events)
+    return 1 - busy / (ranks * (last - first))
+
+
+def bubble_of_own_spans(events, ranks):
+    parts = [[event for event in events if event[0] == rank] for rank in range(ranks)]
+    return sum(bubble(part, 1) for part in parts) / ranks
+
+
+def test_the_bubble_is_right(capsys):
+    exercises.check_bubble(bubble)
+    assert "Right: 1/3" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        (lambda e, r: 1 - bubble(e, r), "share in which a rank works"),
+        (lambda e, r: bubble(e, 1), "divide by ranks x span"),
+        (lambda e, r: 1 - times(e)[0] / (r * times(e)[2]), "begins at 5 s, not at 0: span"),
+        (lambda e, r: 1 - times(e)[0] / times(e)[2], "not at 0, and there are two ranks"),
+        (lambda e, r: r * 9 - times(e)[0], "in seconds"),
+        (bubble_of_own_spans, "own span leaves out"),
+        (lambda e, r: 0.25, "1/3 is the bubble"),
+        (lambda e, r: None, "returned None"),
+        (lambda e, r: e, "shall return one number"),
+        (lambda e, r: e[0][7], "raises IndexError"),
+    ],
+)
+def test_a_wrong_bubble_is_named(wrong, says):
+    with pytest.raises(NotYet, match=says):
+        exercises.check_bubble(wrong)
+
+
+# --- traffic ---------------------------------------------------------------------------------------
+
+
+def sent(split, weights, activation, blocks, gather=3, reduces=2, share=True, neighbours=None):
+    d, t, p = split
+    mine = activation / (d if share else 1)
+    return {
+        "data": gather * (d - 1) / d * weights,
+        "tensor": reduces * blocks / p * 2 * (t - 1) / t * mine,
+        "pipeline": (min(p - 1, 2) if neighbours is None else neighbours(p)) * activation / d,
+    }
+
+
+def test_the_traffic_is_right(capsys):
+    exercises.check_sent_bytes(sent)
+    assert "Right: five splits" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        (
+            lambda *a: sent(*a, gather=2),
+            r'"data"\] is 1800, by hand 2700.*the all-gather comes on top',
+        ),
+        (lambda *a: sent(*a, gather=1), "An all-gather of the weights"),
+        (lambda *a: sent(*a, reduces=1), "two all-reduces: one forward, one backward"),
+        (lambda *a: sent(*a, share=False), "only its part of the batch"),
+        (lambda *a: sent(*a, neighbours=lambda p: 2), "With two stages|nobody to talk to"),
+        (
+            lambda *a: sent(*a, neighbours=lambda p: int(p > 1)),
+            "to one side and gradients to the other",
+        ),
+        (lambda *a: sum(sent(*a).values()), "shall return"),
+        (lambda *a: None, "returned None"),
+    ],
+)
+def test_wrong_traffic_is_named(wrong, says):
+    with pytest.raises(NotYet, match=says):
+        exercises.check_sent_bytes(wrong)
+
+
+# --- time ------------------------------------------------------------------------------------------
+
+
+def seconds(split, m, work, cores):
+    d, t, p = split
+    return max(work / (d * t * p) * (m + p - 1) / m, work / cores)
+
+
+def test_the_time_is_right(capsys):
+    exercises.check_compute_time(seconds)
+    assert "Right: seven splits" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        (lambda s, m, w, c: max(w / (s[0] * s[1] * s[2]), w / c), "the bubble is missing"),
+        (lambda s, m, w, c: seconds(s, m, w, 100), "never less than work / cores"),
+        (
+            lambda s, m, w, c: w / (s[0] * s[1] * s[2]) * (1 + (s[2] - 1) / (m + s[2] - 1)),
+            "divide by 1 - bubble",
+        ),
+        (lambda s, m, w, c: w, "by hand 6"),
+        (lambda s, m, w, c: None, "returned None"),
+    ],
+)
+def test_a_wrong_time_is_named(wrong, says):
+    with pytest.raises(NotYet, match=says):
+        exercises.check_compute_time(wrong)

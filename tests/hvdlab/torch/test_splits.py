@@ -1,0 +1,44 @@
+"""The splits of lab 10: which there are, and how many parameters the largest rank of each has."""
+
+import math
+
+import pytest
+
+pytest.importorskip("torch")
+
+from hvdlab.torch import splits  # noqa: E402
+from hvdlab.torch.networks import Block, ResidualMLP  # noqa: E402
+from hvdlab.torch.stages import stage  # noqa: E402
+
+
+def test_all_splits_of_four_ranks():
+    found = splits.decompositions(4)
+    assert sorted(found) == [(1, 1, 4), (1, 2, 2), (1, 4, 1), (2, 1, 2), (2, 2, 1), (4, 1, 1)]
+    assert all(math.prod(split) == 8 for split in splits.decompositions(8))
+    assert (1, 1, 8) not in splits.decompositions(8)  # 1F1B needs as many micro-batches
+
+
+@pytest.mark.parametrize(
+    "split", [(1, 1, 1), (1, 1, 2), (4, 1, 1), (1, 2, 2), (2, 4, 1), (2, 2, 4)]
+)
+def test_the_largest_rank_is_counted_right(split):
+    _, tensor, stages = split
+    network = ResidualMLP(splits.LAYERS, splits.HIDDEN, splits.IMAGE)
+
+    def on_a_rank(module):
+        """`up` is split by columns, with its bias, and the matrix of `down` by rows."""
+        count = sum(parameter.numel() for parameter in module.parameters())
+        for block in (layer for layer in module if isinstance(layer, Block)):
+            cut = (block.up.weight, block.up.bias, block.down.weight)
+            count -= sum(parameter.numel() for parameter in cut) * (1 - 1 / tensor)
+        return count
+
+    largest = max(on_a_rank(stage(network, index, stages)) for index in range(stages))
+    assert splits.parameters(split) == largest
+
+
+def test_serial_micro_batches_are_the_same_training():
+    whole, parts = splits.serial(1), splits.serial(1, micro_batches=4)
+    assert max(abs(a - b) for a, b in zip(whole["losses"], parts["losses"], strict=True)) < 1e-5
+    assert whole["losses"][-1] < whole["losses"][0] / 2  # it learns
+    assert whole["memory"] == 12 * splits.parameters((1, 1, 1))

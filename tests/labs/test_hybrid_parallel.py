@@ -1,0 +1,161 @@
+"""hybrid_parallel.py: whatever the split, the losses of serial training; and the bytes by the formulas."""
+
+import argparse
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch.nn import functional as F  # noqa: E402
+
+from hvdlab import launch  # noqa: E402
+from hvdlab.torch.networks import ResidualMLP  # noqa: E402
+from hvdlab.torch.stages import batch  # noqa: E402
+
+SCRIPT = Path(__file__).parents[2] / "labs" / "hybrid_parallel.py"
+LAYERS, HIDDEN, IMAGE, BATCH, STEPS = 4, 32, 8, 32, 20
+SMALL = f"--num-layers {LAYERS} --hidden-size {HIDDEN} --image-size {IMAGE} --batch-size {BATCH}".split()
+
+
+def serial():
+    """A loop of its own, on the whole batch."""
+    torch.manual_seed(1)
+    network = ResidualMLP(LAYERS, HIDDEN, IMAGE)
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.05, momentum=0.9)
+    losses = []
+    for step in range(STEPS):
+        images, labels = batch(step, BATCH, IMAGE)
+        loss = F.cross_entropy(network(images), labels)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return np.array(losses)
+
+
+def measured(tmp_path, ranks, *arguments):
+    output = tmp_path / "measured.json"
+    launch.run(SCRIPT, *arguments, *SMALL, "--output", output, ranks=ranks, timeout=240, show=False)
+    return json.loads(output.read_text())
+
+
+def assert_serial(found):
+    """All losses of a result are within 1e-5 of the serial ones: rounding, in another order."""
+    last = [rank["losses"] for rank in found["ranks"] if rank["losses"][0] is not None]
+    difference = np.abs(np.mean(last, axis=0) - serial()).max()
+    assert difference < 1e-5, f"{found['split']} {found['schedule']}: {difference:.1e}"
+
+
+@pytest.mark.mpi
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("names", "schedules"),
+    [
+        ("2x1x2 1x2x2", "1f1b"),
+        pytest.param("2x2x1 1x1x4 4x1x1 1x4x1", "1f1b gpipe", marks=pytest.mark.thorough),
+    ],
+)
+def test_four_ranks_train_as_one_however_they_are_split(tmp_path, names, schedules):
+    for found in measured(tmp_path, 4, *names.split(), "--schedules", *schedules.split()):
+        assert_serial(found)
+        d, t, p = found["split"]
+        ranks = found["ranks"]
+        # A block that is split along `tensor` keeps its norm and the bias of `down` on each rank.
+        block, rest = 8 * HIDDEN**2 + 4 * HIDDEN, 3 * HIDDEN
+        ends = (IMAGE**2 + 1) * HIDDEN + (12 * HIDDEN + 10 if p == 1 else 0)
+        largest = LAYERS // p * (block / t + rest) + ends
+        # FSDP2 may fill up the last rank's part.
+        assert max(rank["memory"] for rank in ranks) == pytest.approx(12 * largest / d, rel=0.01)
+        foretold = 3 * (d - 1) / d * 4 * largest
+        foretold += 4 * BATCH * HIDDEN / d * (4 * LAYERS / p * (t - 1) / t + min(p - 1, 2))
+        # Above it: Gloo's headers, of each message.
+        assert foretold <= max(rank["sent"] for rank in ranks) < 1.35 * foretold + 4000
+
+
+@pytest.mark.mpi
+def test_two_stages_interleaved_and_their_trace(tmp_path):
+    options = ["1x1x2", "--schedules", "1f1b", "interleaved", "--steps", STEPS]
+    plain, interleaved = measured(tmp_path, 2, *options)
+    for found in (plain, interleaved):
+        assert_serial(found)
+        for rank in found["ranks"]:
+            starts = [start for *_, start, _ in rank["events"]]
+            ends = [end for *_, end in rank["events"]]
+            # One pass after the other; each micro-batch forward and backward, once a stage.
+            assert all(end <= start for end, start in zip(ends, starts[1:], strict=False))
+            passes = [tuple(event[:3]) for event in rank["events"]]
+            assert len(set(passes)) == len(passes)
+    assert [len(rank["events"]) for rank in plain["ranks"]] == [8, 8]
+    assert [len(rank["events"]) for rank in interleaved["ranks"]] == [16, 16]
+    # 1F1B on stage 0 of two: two forward passes, then in turns.
+    kinds = [event[1][0] for event in plain["ranks"][0]["events"]]
+    assert "".join(kinds) == "ffbfbfbb"
+
+
+@pytest.mark.mpi
+@pytest.mark.thorough
+def test_eight_ranks_train_as_one(tmp_path):
+    (found,) = measured(tmp_path, 8, "2x2x2")
+    assert len(found["ranks"]) == 8
+    assert_serial(found)
+
+
+@pytest.mark.thorough
+def test_torchrun_and_python_alone_start_it(tmp_path):
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    torchrun = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        "2",
+    ]
+    for start, split in ((torchrun, "2x1x1"), ([sys.executable], "1x1x1")):
+        output = tmp_path / f"{split}.json"
+        command = [*start, str(SCRIPT), split, *SMALL, "--output", str(output)]
+        subprocess.run(command, env=environment, check=True, timeout=240, capture_output=True)
+        assert_serial(json.loads(output.read_text())[0])
+
+
+def test_a_split_that_cannot_be_is_one_sentence():
+    done = subprocess.run(
+        [sys.executable, str(SCRIPT), "2x1x1"], capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 1
+    assert done.stderr == "splits: expected a product of 1, the number of ranks, got 2x1x1\n"
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({}, None),
+        ({"sizes": (2, 1, 2)}, "splits: expected a product of 2, the number of ranks, got 2x1x2"),
+        ({"num_layers": 5}, "--num-layers: expected a multiple of the 2 stages, got 5"),
+        ({"schedule": "interleaved", "num_layers": 6}, "a multiple of the 4 stages, got 6"),
+        (
+            {"batch_size": 30},
+            "--batch-size: expected a multiple of data x micro-batches = 4, got 30",
+        ),
+        ({"batch_size": 30, "micro_batch_size": 8}, None),
+        (
+            {"sizes": (1, 2, 1), "hidden_size": 3},
+            "--hidden-size: expected a multiple of tensor = 2",
+        ),
+    ],
+)
+def test_sizes_that_cannot_be_are_refused(options, says):
+    spec = importlib.util.spec_from_file_location("hybrid_parallel", SCRIPT)
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    sizes, schedule = options.pop("sizes", (1, 1, 2)), options.pop("schedule", "1f1b")
+    plain = {"num_layers": 8, "hidden_size": 8, "batch_size": 64, "micro_batch_size": None}
+    found = script.refusal(argparse.Namespace(**{**plain, **options}), 2, sizes, schedule, 4)
+    assert found is None if says is None else says in found
