@@ -188,7 +188,7 @@ def _gradient(rank, row, case):
     return f"{case} rank {rank}'s gradients are wrong by {100 * row['difference']:.0f} %, the loss is right."
 
 
-# --- exercise 6: both send first --------------------------------------------------------------------
+# --- exercise 2: both send first --------------------------------------------------------------------
 
 
 def check_swap(swap) -> None:

@@ -1,5 +1,9 @@
 # %% [markdown]
-# # Lab 10: Splitting the model
+# # Lab 10, second part: Splitting networks
+#
+# **About 90 minutes**, five of them computing. You cut a network between its layers and send activations along a pipeline, draw its
+# schedules from traces, measure the bubble, put data, tensor and pipeline parallelism together, and let a model of the costs
+# search for the best of all splits. You need the first part and lab 9; `mpirun` and PyTorch do the rest.
 
 # %%
 import matplotlib.pyplot as plt
@@ -30,7 +34,7 @@ COLOURS = plt.rcParams["axes.prop_cycle"].by_key()["color"]
 # those of one process. `splits.serial` in `hvdlab/torch/splits.py` is that process: a `ResidualMLP`, 20 steps of SGD.
 
 # %% [markdown]
-# ### Exercise 5: A pipeline by hand
+# ### Exercise 1: A pipeline by hand
 #
 # **What:** write `pipeline_step(stage, images, labels, width)`. Every rank calls it with its own `stage`, a module, and
 # the same two lists of micro-batches. First all micro-batches go forward: receive what the rank before you sends (rank 0
@@ -88,7 +92,7 @@ def pipeline_step(stage, images, labels, width):
 pipelines.check_pipeline_step(pipeline_step)
 
 # %% [markdown]
-# ### Exercise 6: Both send first
+# ### Exercise 2: Both send first
 #
 # **Fault 1.** Your pipeline keeps the activations of all $m$ micro-batches until the last one is through. The schedule **1F1B**
 # (one forward, one backward; [PipeDream](https://arxiv.org/abs/1806.03377)) begins the backward passes as early as it can.
@@ -137,7 +141,7 @@ def swap(mine, yours, other):
 pipelines.check_swap(swap)
 
 # %% [markdown]
-# ### Exercise 7: The loss falls, and is wrong
+# ### Exercise 3: The loss falls, and is wrong
 #
 # **Fault 2.** This pipeline of two stages goes backward early, and it does not hang. Its losses fall.
 
@@ -265,7 +269,7 @@ plt.show()
 # %% [markdown]
 # Both take the same time: 1F1B does in another order what GPipe does, and waits as long. What it gains is memory.
 #
-# ### Exercise 8: Measure the bubble
+# ### Exercise 4: Measure the bubble
 #
 # **What:** write `bubble(events, ranks)`: the part of the time in which a rank has nothing to do, over all ranks. An event is
 # `(stage, kind, micro-batch, start, end)`; the time is from the first start of all to the last end of all.
@@ -371,7 +375,7 @@ plt.show()
 # That is `build` in `labs/hybrid_parallel.py`. With GPUs the same file takes one for each rank, and NCCL; that was not run
 # for this course, which was measured on a machine without. Each axis sends something else.
 #
-# ### Exercise 9: Count the bytes of each axis
+# ### Exercise 5: Count the bytes of each axis
 #
 # **What:** write `sent_bytes(split, weights, activation, blocks)`, the bytes that one rank sends in a step, as
 # `{"data": ..., "tensor": ..., "pipeline": ...}`. `split` is $(d, t, p)$; `weights` the bytes of the weights that the rank's
@@ -496,7 +500,7 @@ plt.show()
 #
 # $$t = t_\text{compute} + \text{messages} \cdot \alpha + \frac{\text{bytes}}{\beta}$$
 #
-# ### Exercise 10: Time to compute
+# ### Exercise 6: Time to compute
 #
 # **What:** write `compute_time(split, micro_batches, work, cores)`: the seconds that a step computes, bubble included. `work` is
 # the seconds of one core for the whole batch.
