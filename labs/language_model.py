@@ -111,15 +111,15 @@ def _with_config(arguments):
     return [*arguments[:1], *typed, *arguments[1:]]
 
 
-def main():
-    args = parse_args()
+def main(arguments: list[str] | None = None):
+    args = parse_args(arguments)
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
     warnings.filterwarnings("ignore", module="lightning")
     if not getattr(args, "devices", None):
         rendezvous()
     try:
         {"pretrain": pretrain, "finetune": finetune, "generate": generate}[args.command](args)
-    except (DataError, FileNotFoundError, NoGPU) as error:
+    except (DataError, FileNotFoundError) as error:
         sys.exit(f"language_model.py: {error}")
 
 
@@ -232,14 +232,10 @@ def fit(args, gpt, examples):
         write(args.out / "losses.csv", rows)
 
 
-class NoGPU(Exception):
-    """A strategy that cannot run here, in one sentence."""
-
-
 def make_trainer(args):
     if args.strategy in ("fsdp", "deepspeed") and not torch.cuda.is_available():
-        raise NoGPU(
-            f"--strategy {args.strategy}: Lightning runs it on GPUs only, and there is none here; "
+        sys.exit(
+            f"language_model.py: --strategy {args.strategy}: Lightning runs it on GPUs only, and there is none here; "
             "auto, ddp and fsdp2 run on processors too."
         )
     if args.devices:  # Lightning starts this script again, once for each further rank

@@ -52,7 +52,7 @@ def load_records(source: str | os.PathLike | None = None) -> list[dict[str, str]
 def split(records: list[dict], held_out: int, seed: int) -> tuple[list[dict], list[dict]]:
     """Shuffle with a seed of its own and take the last `held_out` records away from the rest."""
     if not 0 < held_out < len(records):
-        raise ValueError(
+        raise DataError(
             f"held_out must leave records on both sides: expected 1 to {len(records) - 1}, got {held_out}"
         )
     shuffled = random.Random(seed).sample(records, len(records))

@@ -85,7 +85,7 @@ def test_the_split_is_the_seeds(tmp_path):
     assert sorted(map(str, training + held_out)) == sorted(map(str, records))
     assert split(records, 10, seed=1) == (training, held_out) != split(records, 10, seed=2)
     for wrong in (0, 50):
-        with pytest.raises(ValueError, match="expected 1 to 49"):
+        with pytest.raises(DataError, match="expected 1 to 49"):
             split(records, wrong, seed=1)
 
 
