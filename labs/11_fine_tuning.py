@@ -37,7 +37,8 @@ from hvdlab.plots import compare, overlay, predicted
 from hvdlab.torch import language_model as lm
 from hvdlab.torch.memory import held, peak
 
-logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
+for name in ("lightning.pytorch", "lightning.fabric"):
+    logging.getLogger(name).setLevel(logging.WARNING)
 warnings.filterwarnings("ignore", module="lightning")
 SCRIPT, FOLDER = LABS / "language_model.py", WORK / "language_model"
 
@@ -168,8 +169,8 @@ plt.show()
 # %% [markdown]
 # ## Find the first mistake: the loss
 #
-# This loss was found in a training script. It leaves out -100, the shapes fit, no warning comes. Batches are made by LitGPT for now,
-# and we fine-tune for a few steps.
+# This loss was found in a training script. It leaves out -100, the shapes fit, no warning comes. Batches are made the right way for now, by
+# `padded` of our module, and we fine-tune for a few steps.
 
 
 # %%
@@ -177,44 +178,31 @@ def found_loss(logits, labels):
     return F.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=-100)
 
 
-def good_collate(examples, end):
-    """LitGPT's: pads ids with 0 and labels with -100."""
-    rows = [
-        {"input_ids": torch.tensor(ids), "labels": torch.tensor(labels)} for ids, labels in examples
-    ]
-    padded = torch.nn.utils.rnn.pad_sequence
-    return {
-        key: padded([row[key] for row in rows], batch_first=True, padding_value=pad)
-        for key, pad in (("input_ids", 0), ("labels", -100))
-    }
-
-
-def loader(examples, batch_size=16, seed=None, collate=good_collate):
-    generator = None if seed is None else torch.Generator().manual_seed(seed)
+def loader(examples, batch_size, collate=lm.padded, seed=None):
+    order = None if seed is None else torch.Generator().manual_seed(seed)
+    together = partial(collate, end=END)
     return DataLoader(
-        examples, batch_size, shuffle=seed is not None, generator=generator, collate_fn=partial(collate, end=END)
-    )  # fmt: skip
+        examples, batch_size, shuffle=seed is not None, generator=order, collate_fn=together
+    )
 
 
-def fine_tune(
-    gpt, rate, steps, loss=None, collate=good_collate, seed=1, examples=EXAMPLES, held_out=200
-):
+def fine_tune(gpt, rate, steps, loss=None, collate=lm.padded, seed=1, examples=EXAMPLES, left=200):
     """Train with Lightning on one device; the held-out loss is always computed the right way."""
-    training, left = split(examples, held_out, seed)
+    training, held_out = split(examples, left, seed)
     model = lm.LanguageModel(gpt, rate, loss)
     trainer = Trainer(
         accelerator="auto",
         devices=1,
         max_steps=steps,
         val_check_interval=max(1, steps // 10),
-        check_val_every_n_epoch=None,
+        check_val_every_n_epoch=None,  # count steps, not epochs
         num_sanity_val_steps=-1,  # evaluate before the first step, too
         logger=False,
         enable_checkpointing=False,
         enable_progress_bar=False,
         enable_model_summary=False,
     )
-    trainer.fit(model, loader(training, 16, seed, collate), loader(left, 50))
+    trainer.fit(model, loader(training, 16, collate, seed), loader(held_out, 50))
     return model
 
 
@@ -362,7 +350,7 @@ def found_lora(state, config, rank, alpha):
 
 
 def heldout_loss(gpt):
-    batch = good_collate(EXAMPLES[-200:], END)
+    batch = lm.padded(EXAMPLES[-200:], END)
     with torch.no_grad():
         return float(lm.next_token_loss(gpt(batch["input_ids"]), batch["labels"]))
 
@@ -472,24 +460,19 @@ def memory(gpt):
     return {"held": between, "in_step": at_start + most.bytes}
 
 
-sizes = {}
+rows = {}
 for method in ("full", "lora"):
     model = start(method)
-    counts = [
-        sum(p.numel() for p in model.parameters() if p.requires_grad or every)
-        for every in (True, False)
-    ]
-    foretold = bytes_held(*counts)
-    sizes[method] = {"parameters": counts[0], "trained": counts[1], "foretold": foretold} | memory(
-        model
-    )
-sizes = pd.DataFrame(sizes).transpose()
-saved = 1 - sizes.loc["lora", "in_step"] / sizes.loc["full", "in_step"]
-print(
-    f"LoRA saves {saved:.0%} of the bytes in a step"
-    + (f", you said {prediction} %" if prediction else "")
+    every = sum(p.numel() for p in model.parameters())
+    trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
+    foretold = {"trained": trained, "foretold": bytes_held(every, trained)}
+    rows[method] = foretold | memory(model)
+sizes = pd.DataFrame(rows).transpose()
+saves = 100 * (1 - sizes.loc["lora", "in_step"] / sizes.loc["full", "in_step"])
+print(f"LoRA saves {saves:.0f} % of the bytes in a step; you said {prediction}")
+(sizes / [1e3, 1e6, 1e6, 1e6]).round(2).set_axis(
+    ["trained, thousands", "foretold, MB", "held, MB", "in a step, MB"], axis=1
 )
-(sizes[["foretold", "held", "in_step"]] / 1e6).round(2).add_suffix(", MB")
 
 # %% [markdown]
 # ## Fine-tune, in full and with LoRA
@@ -533,10 +516,8 @@ last = {
     name: table[table["step"] == table["step"].max()]
     for name, table in {"yours": runs, "shipped": shipped}.items()
 }
+print(compare(last["yours"], last["shipped"], by=["method"], value="step_milliseconds"))
 compare(last["yours"], last["shipped"], by=["method"], value="heldout_loss")
-
-# %%
-compare(last["yours"], last["shipped"], by=["method"], value="step_milliseconds")
 
 # %%
 held_out = split(RECORDS, 200, seed=1)[1][:6]
@@ -683,9 +664,8 @@ compare(
 # %%
 prediction = None  # the held-out loss after 60 steps
 
+
 # %%
-
-
 def fine_tuning_own(seed):
     examples = [encode(record) for record in OWN]
     model = fine_tune(

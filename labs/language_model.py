@@ -113,7 +113,8 @@ def _with_config(arguments):
 
 def main(arguments: list[str] | None = None):
     args = parse_args(arguments)
-    logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
+    for name in ("lightning.pytorch", "lightning.fabric"):
+        logging.getLogger(name).setLevel(logging.WARNING)
     warnings.filterwarnings("ignore", module="lightning")
     if not getattr(args, "devices", None):
         rendezvous()
@@ -235,8 +236,8 @@ def fit(args, gpt, examples):
 def make_trainer(args):
     if args.strategy in ("fsdp", "deepspeed") and not torch.cuda.is_available():
         sys.exit(
-            f"language_model.py: --strategy {args.strategy}: Lightning runs it on GPUs only, and there is none here; "
-            "auto, ddp and fsdp2 run on processors too."
+            f"language_model.py: --strategy {args.strategy}: Lightning runs it on GPUs only, and there is "
+            "none here; auto, ddp and fsdp2 run on processors too."
         )
     if args.devices:  # Lightning starts this script again, once for each further rank
         placed, world_size = dict(devices=args.devices), args.devices

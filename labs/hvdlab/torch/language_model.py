@@ -18,6 +18,7 @@ from pathlib import Path
 import torch
 from lightning.pytorch import LightningModule
 from litgpt import GPT, Config, Tokenizer, lora
+from litgpt.data import get_sft_collate_fn
 from litgpt.generate.base import generate as litgpt_generate
 from litgpt.prompts import Alpaca, save_prompt_style
 from litgpt.utils import check_valid_checkpoint_dir, chunked_cross_entropy, save_config
@@ -26,6 +27,7 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 IGNORED = -100
 END = "<|endoftext|>"
 WEIGHTS = "lit_model.pth"  # LitGPT's name for them
+NOT_COUNTED = {"raw": 0, "raw_plus_prompt_template": 0}  # LitGPT's own statistics of a batch
 
 
 class LanguageModel(LightningModule):
@@ -110,6 +112,20 @@ def exact(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     """
     guesses, wanted = logits[:, :-1].argmax(-1), labels[:, 1:]
     return ((guesses == wanted) | (wanted == IGNORED)).all(-1).float()
+
+
+def padded(examples: list[tuple[list[int], list[int]]], end: int) -> dict[str, torch.Tensor]:
+    """One batch of (ids, labels) of different lengths: LitGPT's own padding, which does not count."""
+    rows = [
+        {
+            "input_ids": torch.tensor(ids),
+            "labels": torch.tensor(labels),
+            "token_counts": NOT_COUNTED,
+        }
+        for ids, labels in examples
+    ]
+    batch = get_sft_collate_fn(pad_id=end, ignore_index=IGNORED)(rows)
+    return {name: batch[name] for name in ("input_ids", "labels")}
 
 
 def small(vocabulary: int, layers: int = 4, width: int = 128, block_size: int = 256) -> Config:
