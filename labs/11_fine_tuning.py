@@ -499,7 +499,7 @@ def fine_tuning(method, seed):
     return [row | {"step_milliseconds": milliseconds} for row in model.curve]
 
 
-TUNED = {}
+TUNED = {method: start(method) for method in RATES}
 runs = sweep("fine_tuning", fine_tuning, grid(method=["full", "lora"], seed=seeds(1)))
 shipped = reference("fine_tuning")
 

@@ -21,8 +21,9 @@ from litgpt import GPT, Config, Tokenizer, lora
 from litgpt.data import get_sft_collate_fn
 from litgpt.generate.base import generate as litgpt_generate
 from litgpt.prompts import Alpaca, save_prompt_style
-from litgpt.utils import check_valid_checkpoint_dir, chunked_cross_entropy, save_config
+from litgpt.utils import check_valid_checkpoint_dir, save_config
 from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.nn import functional as F
 
 IGNORED = -100
 END = "<|endoftext|>"
@@ -102,7 +103,9 @@ def _counted(batch):
 
 def next_token_loss(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     """Mean cross entropy in nats: position t predicts label t + 1; labels of IGNORED do not count."""
-    return chunked_cross_entropy(logits[:, :-1], labels[:, 1:], chunk_size=0, ignore_index=IGNORED)
+    guesses, wanted = logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten()
+    total = F.cross_entropy(guesses, wanted, ignore_index=IGNORED, reduction="sum")
+    return total / (wanted != IGNORED).sum().clamp(min=1)  # a batch may have no answer, all cut off
 
 
 def exact(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:

@@ -53,16 +53,12 @@ def batches(count, seed=1):
 
 
 def test_litgpt_itself_reads_the_checkpoint_and_answers_the_same(folder):
-    theirs = litgpt.LLM.load(folder, accelerator="cpu")
-    asked = Alpaca().apply("Give the last letter.", input="a b c")
+    theirs = litgpt.LLM.load(str(folder), distribute=None)
+    theirs.distribute(accelerator="cpu", precision="32-true")
     gpt, tokenizer = lm.load(folder)
-    ours, ended = lm.generate(gpt, tokenizer, asked, limit=12)
-    assert theirs.generate("Give the last letter.", max_new_tokens=12, temperature=0.0) is not None
-    theirs.prompt_style = litgpt.PromptStyle.from_name("default")
-    assert theirs.generate(asked, max_new_tokens=12, temperature=0.0).strip() == ours
-    ids = tokenizer.encode(asked).long()[None]
-    theirs.model.clear_kv_cache()
-    torch.testing.assert_close(theirs.model(ids), gpt(ids))
+    asked = Alpaca().apply("Give the last letter.")  # as prompt_style.yaml tells LitGPT to ask
+    ours, _ = lm.generate(gpt, tokenizer, asked, limit=12)
+    assert theirs.generate("Give the last letter.", max_new_tokens=12, temperature=0.0).strip() == ours
 
 
 def test_a_text_and_its_tokens(folder):
@@ -101,6 +97,7 @@ def test_the_loss_is_the_formula():
     chances = logits.softmax(-1)
     wanted = -sum(math.log(chances[at]) for at in ((0, 0, 2), (0, 1, 0), (1, 1, 1))) / 3
     assert math.isclose(lm.next_token_loss(logits, labels), wanted, rel_tol=1e-6)
+    assert lm.next_token_loss(logits, torch.full_like(labels, -100)) == 0
 
 
 def test_exact_is_what_a_greedy_decoder_writes(folder, model):
@@ -126,10 +123,10 @@ def test_generation_stops_at_the_end_and_only_there(folder, model):
     with torch.no_grad():
         model.lm_head.weight.zero_()  # every token is as likely: the first one, the end, is taken
     assert lm.generate(model, tokenizer, "list", limit=5) == ("", True)
+    processor, model.lm_head.bias = tokenizer.processor, torch.nn.Parameter(torch.zeros(320))
     with torch.no_grad():
-        model.lm_head.weight[0] -= model.transformer.wte.weight.abs().sum()
-    _, ended = lm.generate(model, tokenizer, "list", limit=5)
-    assert not ended or model.lm_head.weight[0].sum() > 0
+        model.lm_head.bias[processor.token_to_id("a")] = 1.0
+    assert lm.generate(model, tokenizer, "list", limit=5) == ("aaaaa", False)
 
 
 def test_lora_is_its_base_at_first_trains_little_and_merges(model):
