@@ -6,7 +6,7 @@
 # You need PyTorch, lab 8 (mixed precision) and lab 9 (DDP and sharding).
 #
 # The engines are [Lightning](https://lightning.ai/docs/pytorch/stable/) and [LitGPT](https://github.com/Lightning-AI/litgpt).
-# The model has a million parameters and two cores are enough. The same script, with other settings, fine-tunes a
+# The model has 700,000 parameters and two cores are enough. The same script, with other settings, fine-tunes a
 # checkpoint with billions of them on GPUs.
 
 # %%
@@ -46,12 +46,12 @@ SCRIPT, FOLDER = LABS / "language_model.py", WORK / "language_model"
 # ## Look at the records
 #
 # Alpaca (Taori et al. 2023) made a model that follows instructions out of one that goes on with texts, with 52,000 records
-# of *instruction*, *input* and *output*. The layout stayed. The records below are **synthetic**: small tasks on letters and
-# numbers, made by a program, so that a tiny model can learn them and being right can be counted. With a file of your own
+# of *instruction*, *input* and *output*. The layout stayed. The records below are **synthetic**: small questions,
+# made by a program, so that a tiny model can learn to answer them and being right can be counted. With a file of your own
 # (`alpaca.json` or `alpaca.jsonl` in the folder `HVDLAB_DATA`) the last part of this lab uses that, too.
 
 # %%
-RECORDS = synthetic_records(2400)
+RECORDS = synthetic_records()
 try:
     OWN = load_records()
     print(f"{len(OWN)} records of people were found")
@@ -74,7 +74,7 @@ pd.DataFrame(RECORDS[:6])
 prediction = None  # the loss before the first step
 
 # %%
-steps = size(12, 300, 300)
+steps = size(9, 200, 200)
 settings = "--strategy", "ddp", "--steps", steps, "--every", steps // 3, "--batch-size", 8
 run(SCRIPT, "pretrain", "--out", FOLDER / "base", *settings, ranks=2, timeout=600)
 gpt, tokenizer = lm.load(FOLDER / "base")
@@ -186,7 +186,7 @@ def loader(examples, batch_size, collate=lm.padded, seed=None):
     )
 
 
-def fine_tune(gpt, rate, steps, loss=None, collate=lm.padded, seed=1, examples=EXAMPLES, left=200):
+def fine_tune(gpt, rate, steps, loss=None, collate=lm.padded, seed=1, examples=EXAMPLES, left=100):
     """Train with Lightning on one device; the held-out loss is always computed the right way."""
     training, held_out = split(examples, left, seed)
     model = lm.LanguageModel(gpt, rate, loss)
@@ -194,7 +194,7 @@ def fine_tune(gpt, rate, steps, loss=None, collate=lm.padded, seed=1, examples=E
         accelerator="auto",
         devices=1,
         max_steps=steps,
-        val_check_interval=max(1, steps // 10),
+        val_check_interval=max(1, steps // size(2, 10, 10)),
         check_val_every_n_epoch=None,  # count steps, not epochs
         num_sanity_val_steps=-1,  # evaluate before the first step, too
         logger=False,
@@ -210,7 +210,7 @@ def base():
     return lm.load(FOLDER / "base")[0]
 
 
-model = fine_tune(base(), 2e-3, size(4, 60, 60), loss=found_loss)
+model = fine_tune(base(), 3e-3, size(4, 60, 60), loss=found_loss)
 print(f"training loss {model.losses[0]:.2f} at first, {model.losses[-1]:.2f} at last")
 print("held-out loss", [round(row["heldout_loss"], 2) for row in model.curve])
 answers(model.gpt, RECORDS[:3])
@@ -256,7 +256,7 @@ def found_collate(examples, end):
     return {"input_ids": ids, "labels": labels}
 
 
-model = fine_tune(base(), 2e-3, size(4, 150, 150), language_loss, found_collate)
+model = fine_tune(base(), 3e-3, size(4, 100, 100), language_loss, found_collate)
 print("training loss", [round(loss, 2) for loss in model.losses[:: max(1, len(model.losses) // 6)]])
 print("held-out loss", [round(row["heldout_loss"], 2) for row in model.curve])
 answers(model.gpt, RECORDS[:4])
@@ -350,7 +350,7 @@ def found_lora(state, config, rank, alpha):
 
 
 def heldout_loss(gpt):
-    batch = lm.padded(EXAMPLES[-200:], END)
+    batch = lm.padded(EXAMPLES[-100:], END)
     with torch.no_grad():
         return float(lm.next_token_loss(gpt(batch["input_ids"]), batch["labels"]))
 
@@ -477,21 +477,21 @@ print(f"LoRA saves {saves:.0f} % of the bytes in a step; you said {prediction}")
 # %% [markdown]
 # ## Fine-tune, in full and with LoRA
 #
-# Now with everything that you wrote. 2200 records for training and 200 that it never sees; the held-out loss counts the tokens of answers,
+# Now with everything that you wrote. 900 records for training and 100 that it never sees; the held-out loss counts the tokens of answers,
 # and an answer is *exact* when all of its tokens are right, the end too. LoRA gets a larger rate, as usual: it starts from B = 0.
-# How many percent of the held-out answers will be exact after 300 steps of 16 records, in full?
+# How many percent of the held-out answers will be exact after 200 steps of 16 records, in full?
 
 # %%
 prediction = None  # part of the answers that are exact, 0 to 1
 
 # %%
-RATES = {"full": 2e-3, "lora": 5e-3}
+RATES = {"full": 3e-3, "lora": 1e-2}
 
 
 def fine_tuning(method, seed):
     torch.manual_seed(seed)
     model = fine_tune(
-        start(method), RATES[method], size(6, 300, 300), language_loss, collate, seed=seed
+        start(method), RATES[method], size(4, 200, 200), language_loss, collate, seed=seed
     )
     if seed == 1:
         TUNED[method] = model.gpt
@@ -508,7 +508,7 @@ figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4.3))
 labels = {"full": "in full", "lora": "LoRA, rank 8"}
 overlay(left, runs, shipped, x="step", y="heldout_loss", by="method", labels=labels)
 overlay(right, runs, shipped, x="step", y="exact", by="method", labels=labels)
-predicted(right, prediction, x=300)
+predicted(right, prediction, x=200)
 left.set(ylabel="held-out loss, nats a token")
 right.set(ylabel="part of the held-out answers that are exact", ylim=(-0.02, 1.02))
 plt.show()
@@ -520,7 +520,7 @@ print(compare(last["yours"], last["shipped"], by=["method"], value="step_millise
 compare(last["yours"], last["shipped"], by=["method"], value="heldout_loss")
 
 # %%
-held_out = split(RECORDS, 200, seed=1)[1][:6]
+held_out = split(RECORDS, 100, seed=1)[1][:6]
 table = answers(base(), held_out)[["instruction", "input", "output", "answer"]]
 table = table.rename(columns={"answer": "base"})
 for method, tuned in TUNED.items():
@@ -657,7 +657,7 @@ compare(
 #
 # ## Your own records
 #
-# People's instructions are not ten tasks on letters. If there is a file (`HVDLAB_DATA`), the same model is fine-tuned on it, and judged
+# People's instructions are not five kinds of question. If there is a file (`HVDLAB_DATA`), the same model is fine-tuned on it, and judged
 # on records that it never saw. The shipped curve is that of the 175 seed tasks of Self-Instruct (Wang et al. 2022). How far will a
 # million parameters get?
 
@@ -669,7 +669,7 @@ prediction = None  # the held-out loss after 60 steps
 def fine_tuning_own(seed):
     examples = [encode(record) for record in OWN]
     model = fine_tune(
-        base(), 1e-3, size(4, 60, 60), language_loss, collate, seed, examples, len(OWN) // 5
+        base(), 1e-3, size(2, 60, 60), language_loss, collate, seed, examples, len(OWN) // 5
     )
     return model.curve
 

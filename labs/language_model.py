@@ -2,7 +2,7 @@
 
     python labs/language_model.py pretrain --out work/base
     mpirun -np 2 python labs/language_model.py finetune --checkpoint work/base --out work/tuned --strategy ddp
-    python labs/language_model.py generate --checkpoint work/tuned "Give the last letter." --input "a b c"
+    python labs/language_model.py generate --checkpoint work/tuned "Count the letters." --input "a-b-c"
 
 `hvdlab run -np 2`, `torchrun --nproc-per-node 2` and `srun --ntasks-per-node 2 python` start it as well,
 and `--devices 2` lets Lightning itself start the ranks. A file of settings saves typing, and what is
@@ -64,17 +64,17 @@ def parse_args(arguments: list[str] | None = None) -> argparse.Namespace:
 
     pretrain.add_argument("--text", type=Path, nargs="+", help="files; default: Python's reference")
     pretrain.add_argument("--vocabulary", type=int, default=1024, help="tokens of the tokenizer")
-    pretrain.add_argument("--layers", type=int, default=4)
+    pretrain.add_argument("--layers", type=int, default=2)
     pretrain.add_argument("--width", type=int, default=128)
     pretrain.add_argument("--length", type=int, default=128, help="tokens of an example")
     finetune.add_argument("--data", help="a .json or .jsonl file, or OWNER/NAME/FILE of the hub; "
                           "default: synthetic records")  # fmt: skip
-    finetune.add_argument("--held-out", type=int, default=200, help="records for the evaluation")
+    finetune.add_argument("--held-out", type=int, default=100, help="records for the evaluation")
     finetune.add_argument("--length", type=int, default=256, help="longer examples are cut")
     finetune.add_argument("--method", choices=("full", "lora"), default="full")
     finetune.add_argument("--rank", type=int, default=8, help="of LoRA")
     finetune.add_argument("--alpha", type=float, default=16, help="of LoRA")
-    for command, rate, steps in ((pretrain, 2e-3, 300), (finetune, 2e-3, 300)):
+    for command, rate, steps in ((pretrain, 3e-3, 200), (finetune, 3e-3, 200)):
         command.add_argument("--out", type=Path, required=True, help="folder for the checkpoint")
         command.add_argument("--config", type=Path, help="a YAML file with any of these settings")
         command.add_argument("--steps", type=int, default=steps)
@@ -106,7 +106,7 @@ def _with_config(arguments):
         came = getattr(error, "strerror", None) or "no YAML"
         raise SystemExit(f"language_model.py: --config {path}: {came}") from None
     if not isinstance(settings, dict):
-        raise SystemExit(f"language_model.py: --config {path}: expected lines such as `steps: 300`")
+        raise SystemExit(f"language_model.py: --config {path}: expected lines such as `steps: 200`")
     typed = [f"--{str(name).replace('_', '-')}={value}" for name, value in settings.items()]
     return [*arguments[:1], *typed, *arguments[1:]]
 
@@ -126,9 +126,7 @@ def main(arguments: list[str] | None = None):
 
 def pretrain(args):
     text = "\n\n".join(path.read_text() for path in args.text) if args.text else lm.documentation()
-    prompts = [
-        prompt(record) for record in synthetic_records(1000)
-    ]  # whose words it shall know, too
+    prompts = [prompt(record) for record in synthetic_records()]  # whose words it shall know, too
 
     def examples():
         ids = lm.Tokenizer(args.out).encode(text).long()
@@ -149,7 +147,7 @@ def pretrain(args):
 def finetune(args):
     folder = checkpoint_folder(args.checkpoint)
     gpt, tokenizer = lm.load(folder)
-    records = load_records(args.data) if args.data else synthetic_records(2400)
+    records = load_records(args.data) if args.data else synthetic_records()
     length = min(args.length, gpt.max_seq_length)
 
     def examples():

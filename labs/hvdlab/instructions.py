@@ -1,7 +1,7 @@
 """Instruction records in the alpaca layout: read from a file, or made up on the spot.
 
     records = load_records("alpaca_data.json")      # without a name: $HVDLAB_DATA, then ~/.cache/hvdlab
-    training, held_out = split(synthetic_records(2000), 200, seed=1)
+    training, held_out = split(synthetic_records(), 100, seed=1)
 
 A record is a dict of three texts: "instruction", "input" (often empty) and "output". A seed task of
 Self-Instruct, which has a list of "instances" with inputs and outputs, becomes one record for each.
@@ -14,7 +14,6 @@ import json
 import os
 import random
 from pathlib import Path
-from string import ascii_lowercase
 
 from hvdlab.data import DataError, cache_folder
 
@@ -59,52 +58,51 @@ def split(records: list[dict], held_out: int, seed: int) -> tuple[list[dict], li
     return shuffled[:-held_out], shuffled[-held_out:]
 
 
-def synthetic_records(count: int, seed: int = 0) -> list[dict[str, str]]:
-    """Small tasks that a tiny model can learn, on letters and numbers: no two records are the same.
+def synthetic_records(count: int = 1000, seed: int = 0) -> list[dict[str, str]]:
+    """Small questions that a tiny model can learn to answer; no two records are the same.
 
     They are synthetic. No person wrote them, and a model that was trained on them can do nothing else.
+    Each thing is asked for in several wordings: what is held out was perhaps asked in other words.
     """
     rng = random.Random(seed)
-    tasks = tuple(TASKS.items())
-    records = {}
-    while len(records) < count:
-        wordings, (make, answer) = rng.choice(tasks)
-        given = make(rng)
-        # One wording for each input: the held-out records are not the training records, reworded.
-        records.setdefault(
-            (wordings, given),
-            {"instruction": rng.choice(wordings), "input": given, "output": answer(given)},
-        )
-    return list(records.values())
+    lists = ["-".join(rng.choices("abcdefgh", k=rng.randint(2, 7))) for _ in range(200)]
+    facts = [
+        (WORDINGS["kind"], {word: kind for kind, words in KINDS.items() for word in words}),
+        (WORDINGS["opposite"], OPPOSITES | {second: first for first, second in OPPOSITES.items()}),
+        (WORDINGS["digit"], {word: str(digit) for digit, word in enumerate(DIGITS)}),
+        (WORDINGS["even"], {str(n): "odd" if n % 2 else "even" for n in range(10, 100)}),
+        (WORDINGS["count"], {given: str(len(given.split("-"))) for given in lists}),
+    ]
+    everything = [
+        {"instruction": wording, "input": given, "output": answer}
+        for wordings, answers in facts
+        for wording in wordings
+        for given, answer in answers.items()
+    ]
+    if not 0 < count <= len(everything):
+        raise ValueError(f"count: expected 1 to {len(everything)} records, got {count}")
+    return rng.sample(everything, count)
 
 
-def _letters(rng):
-    return " ".join(rng.sample(ascii_lowercase, rng.randint(2, 5)))
-
-
-def _numbers(rng):
-    return f"{rng.randint(10, 99)} and {rng.randint(10, 99)}"
-
-
-def _reversed(given):
-    return given[::-1]
-
-
-def _larger(given):
-    return max(given.split(" and "))  # two digits each, so that texts compare as numbers do
-
-
-TASKS = {
-    ("Write the letters in reverse order.", "Turn the list around."): (_letters, _reversed),
-    ("Write the letters as capitals.", "Make the letters large."): (_letters, str.upper),
-    ("Give the first letter.", "Which letter comes first?"): (_letters, lambda given: given[0]),
-    ("Give the last letter.", "Which letter comes last?"): (_letters, lambda given: given[-1]),
-    ("How many letters are there?", "Count the letters."): (
-        _letters,
-        lambda given: str(len(given.split())),
-    ),
-    ("Choose the larger number.", "Which number is larger?"): (_numbers, _larger),
+WORDINGS = {
+    "kind": ("What is it?", "Name the kind.", "What kind of thing is this?"),
+    "opposite": ("Give the opposite.", "What is the opposite?", "Name the contrary."),
+    "digit": ("Write the number as a digit.", "Which digit is it?", "Give the digit."),
+    "even": ("Is the number even or odd?", "Even or odd?", "Tell whether it is even or odd."),
+    "count": ("How many letters are there?", "Count the letters.", "Give the number of letters."),
 }
+KINDS = {
+    "an animal": ("dog", "cat", "horse", "cow", "pig", "bird", "fish", "mouse", "lion", "frog"),
+    "a colour": ("red", "green", "blue", "yellow", "black", "white", "brown", "pink", "grey", "violet"),
+    "a fruit": ("apple", "pear", "plum", "cherry", "lemon", "orange", "grape", "peach", "fig", "melon"),
+    "a tool": ("hammer", "saw", "axe", "drill", "knife", "spoon", "brush", "rake", "file", "shovel"),
+}  # fmt: skip
+OPPOSITES = {
+    "hot": "cold", "big": "small", "long": "short", "fast": "slow", "old": "new", "rich": "poor",
+    "open": "shut", "up": "down", "left": "right", "day": "night", "love": "hate", "full": "empty",
+    "hard": "soft", "light": "dark", "high": "low", "wet": "dry", "first": "last", "true": "false",
+}  # fmt: skip
+DIGITS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 
 
 def _find(source):

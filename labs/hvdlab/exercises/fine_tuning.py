@@ -9,7 +9,7 @@ from torch.nn import functional as F
 from hvdlab.exercises import NotYet, call, right
 from hvdlab.torch.language_model import IGNORED, LanguageModel, small
 
-RECORD = {"instruction": "Give the last letter.", "input": "x b q", "output": "q"}
+RECORD = {"instruction": "Count the letters.", "input": "e-b-k", "output": "3"}
 
 
 def check_example(example, tokenizer) -> None:

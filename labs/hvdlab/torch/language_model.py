@@ -131,8 +131,8 @@ def padded(examples: list[tuple[list[int], list[int]]], end: int) -> dict[str, t
     return {name: batch[name] for name in ("input_ids", "labels")}
 
 
-def small(vocabulary: int, layers: int = 4, width: int = 128, block_size: int = 256) -> Config:
-    """The shape of LLaMA (RMSNorm, SwiGLU, rotary positions) with about a million parameters."""
+def small(vocabulary: int, layers: int = 2, width: int = 128, block_size: int = 256) -> Config:
+    """The shape of LLaMA (RMSNorm, SwiGLU, rotary positions) with about 700,000 parameters."""
     return Config(
         name="small",
         block_size=block_size,
