@@ -151,8 +151,8 @@ def small(vocabulary: int, layers: int = 2, width: int = 128, block_size: int = 
 
 
 def with_lora(gpt: GPT, rank: int, alpha: float) -> lora.GPT:
-    """A copy of a model with LoRA on every linear layer but the last; nothing else is trained."""
-    places = dict.fromkeys(("query", "key", "value", "projection", "mlp"), True)
+    """A copy of a model with LoRA on every linear layer; nothing else is trained."""
+    places = dict.fromkeys(("query", "key", "value", "projection", "mlp", "head"), True)
     shape = lora.Config(
         **asdict(gpt.config),
         lora_r=rank,
@@ -169,7 +169,7 @@ def with_lora(gpt: GPT, rank: int, alpha: float) -> lora.GPT:
 
 
 def merged(model: lora.GPT) -> GPT:
-    """The plain model that computes the same: LoRA's products are added to the weights."""
+    """The plain model that computes the same: LoRA's products are added to the weights, in `model` too."""
     lora.merge_lora_weights(model)
     plain = GPT(Config(**{k: v for k, v in asdict(model.config).items() if "lora_" not in k}))
     weights = {

@@ -134,8 +134,8 @@ def test_lora_is_its_base_at_first_trains_little_and_merges(model):
     small = lm.with_lora(model, rank=2, alpha=4.0)
     torch.testing.assert_close(small(ids), model(ids))
     trained = [p for p in small.parameters() if p.requires_grad]
-    # Query, key, value and projection: 4 x (32 + 32) x 2; fc_1, fc_2, proj: 3 x (32 + 85) x 2; 2 layers.
-    assert sum(p.numel() for p in trained) == 2 * 2 * (4 * 64 + 3 * 117)
+    # Two layers of query, key, value and projection (32 + 32) and fc_1, fc_2, proj (32 + 85); the head.
+    assert sum(p.numel() for p in trained) == 2 * (2 * (4 * 64 + 3 * 117) + 32 + 320)
     before = {name: value.clone() for name, value in small.state_dict().items()}
     optimizer = torch.optim.AdamW(trained, lr=0.1)
     lm.next_token_loss(small(ids), ids).backward()
