@@ -6,7 +6,7 @@
 # You need PyTorch, lab 8 (mixed precision) and lab 9 (DDP and sharding).
 #
 # The engines are [Lightning](https://lightning.ai/docs/pytorch/stable/) and [LitGPT](https://github.com/Lightning-AI/litgpt).
-# The model has 700,000 parameters and two cores are enough. The same script, with other settings, fine-tunes a
+# The model has two thirds of a million parameters, and two cores are enough. The same script, with other settings, fine-tunes a
 # checkpoint with billions of them on GPUs.
 
 # %%
@@ -82,7 +82,7 @@ print(f"{sum(p.numel() for p in gpt.parameters()):,} parameters; ln 1024 = {math
 
 # %%
 for text in ("The return statement", "If a class"):
-    print(f"{text} ... {lm.generate(gpt, tokenizer, text, limit=30)[0]}")
+    print(text, "...", " ".join(lm.generate(gpt, tokenizer, text, limit=30)[0].split()))
 
 
 def prompt(record):
@@ -336,7 +336,8 @@ exercises.check_lora_linear(LoRALinear)
 # ## Find the third mistake: the weights
 #
 # LitGPT has the same for a whole model. This function takes what Lightning saves of a model, its `state_dict`, and makes a LoRA model of
-# it. LoRA starts as its base: the first number below should be the loss of the base, the second.
+# it. LoRA starts as its base: the first number below, its held-out loss, should be the second, that of the base. (Neither is
+# good. The base is sure of a text about Python, and a model that knows nothing is at least sure of nothing.)
 
 
 # %%
@@ -528,10 +529,10 @@ for method, tuned in TUNED.items():
 table.head(6)
 
 # %% [markdown]
-# **What you should see.** The held-out loss falls from several nats, and most answers become exact: the model follows instructions on
-# inputs that it never saw. LoRA trains a tenth as many parameters, arrives later and a little higher here: a small model that never saw such tasks
-# must change much, and rank 8 allows little. Large models know nearly everything already, and there the difference vanishes (Hu et al.).
-# It holds less, but a step takes about as long: the forward pass and the gradients of activations are the same.
+# **What you should see.** The held-out loss falls by several nats, and in full most answers become exact, on records that the model never saw.
+# LoRA trains a fourteenth as many parameters and ends higher: this base knows hardly a word of the answers, so that much has to
+# change, and rank 8 allows little. A large model knows nearly all it needs, and there the difference vanishes (Hu et al. 2021).
+# A step of LoRA is not faster: the forward pass is longer by A and B, and the gradients of activations are the same.
 #
 # Merged, LoRA is one weight again. Stored in 8 bits, a weight takes a quarter of the bytes. What do both do to the loss, and to the speed?
 

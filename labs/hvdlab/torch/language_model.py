@@ -62,8 +62,9 @@ class LanguageModel(LightningModule):
         trained = [parameter for parameter in self.parameters() if parameter.requires_grad]
         optimizer = torch.optim.AdamW(trained, lr=self.learning_rate, betas=(0.9, 0.95))
         steps = self.trainer.estimated_stepping_batches + 1  # it is asked once more at the end
+        rise = max(0.1, 2 / steps)  # of all steps; with less than two OneCycleLR divides by zero
         schedule = torch.optim.lr_scheduler.OneCycleLR(
-            optimizer, self.learning_rate, steps, pct_start=0.1, cycle_momentum=False
+            optimizer, self.learning_rate, steps, pct_start=rise, cycle_momentum=False
         )
         return [optimizer], [{"scheduler": schedule, "interval": "step"}]
 
@@ -132,7 +133,7 @@ def padded(examples: list[tuple[list[int], list[int]]], end: int) -> dict[str, t
 
 
 def small(vocabulary: int, layers: int = 2, width: int = 128, block_size: int = 256) -> Config:
-    """The shape of LLaMA (RMSNorm, SwiGLU, rotary positions) with about 700,000 parameters."""
+    """The shape of LLaMA (RMSNorm, SwiGLU, rotary positions) with two thirds of a million parameters."""
     return Config(
         name="small",
         block_size=block_size,

@@ -164,7 +164,7 @@ def test_what_lightning_trains_is_what_a_plain_loop_trains(model):
     gpt.load_state_dict(weights)
     optimizer = torch.optim.AdamW(gpt.parameters(), betas=(0.9, 0.95))
     rates = torch.optim.lr_scheduler.OneCycleLR(
-        optimizer, 0.01, steps + 1, pct_start=0.1, cycle_momentum=False
+        optimizer, 0.01, steps + 1, pct_start=2 / 7, cycle_momentum=False
     )
     losses = []
     for batch in examples:
@@ -180,3 +180,11 @@ def test_what_lightning_trains_is_what_a_plain_loop_trains(model):
     labels = torch.cat([batch["labels"] for batch in examples])
     wanted = float(lm.next_token_loss(logits, labels).detach())
     assert math.isclose(trained.curve[-1]["heldout_loss"], wanted, rel_tol=1e-4)
+
+
+@pytest.mark.parametrize("steps", [1, 2, 9, 10])
+def test_a_few_steps_have_a_schedule_too(model, steps):
+    trained = lm.LanguageModel(model, learning_rate=0.01)
+    loader = DataLoader(batches(40), batch_size=None)
+    Trainer(max_steps=steps, limit_val_batches=0, **SILENT).fit(trained, loader)
+    assert len(trained.losses) == steps and all(map(math.isfinite, trained.losses))
