@@ -37,7 +37,7 @@ from hvdlab.plots import compare, overlay, predicted
 from hvdlab.torch import language_model as lm
 from hvdlab.torch.memory import held, peak
 
-for name in ("lightning.pytorch", "lightning.fabric"):
+for name in ("lightning.pytorch", "lightning.fabric", "torchao"):
     logging.getLogger(name).setLevel(logging.WARNING)
 warnings.filterwarnings("ignore", module="lightning")
 SCRIPT, FOLDER = LABS / "language_model.py", WORK / "language_model"
@@ -565,8 +565,9 @@ except ImportError as error:
 pd.DataFrame(rows).transpose().round(3)
 
 # %% [markdown]
-# Torchao's 8-bit weights are turned back into floats at each use. That pays where reading weights from memory is what takes the
-# time, on models of gigabytes; ours fits into a cache. Training on 4-bit weights (QLoRA) needs bitsandbytes, whose kernels
+# Merging costs nothing and saves the detours through A and B. Torchao's 8-bit weights (the embedding stays as it is) are turned back
+# into floats at each use. That pays where reading weights from memory is what takes the time, on models of gigabytes; ours fits into a
+# cache. Training on 4-bit weights (QLoRA) needs bitsandbytes, whose kernels
 # Lightning runs on CUDA only: it was not run here.
 #
 # ## Change the strategy with one argument
