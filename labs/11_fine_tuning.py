@@ -652,10 +652,10 @@ compare(
 #
 # Each of these lines starts the same ranks; `rendezvous` in the script tells Lightning, in torchrun's words, who is who:
 #
-#     hvdlab run -np 2 labs/language_model.py finetune --config labs/configs/lora.yaml --out work/tuned
-#     torchrun --nproc-per-node 2 labs/language_model.py finetune --config labs/configs/lora.yaml --out work/tuned
-#     srun --ntasks-per-node 2 python labs/language_model.py finetune --config labs/configs/lora.yaml --out work/tuned
-#     sbatch --ntasks-per-node=2 docker/slurm/fine_tuning.sbatch finetune --config labs/configs/lora.yaml --out work/tuned
+#     hvdlab run -np 2 labs/language_model.py finetune --config labs/configs/lora.yaml --out runs/tuned
+#     torchrun --nproc-per-node 2 labs/language_model.py finetune --config labs/configs/lora.yaml --out runs/tuned
+#     srun --ntasks-per-node 2 python labs/language_model.py finetune --config labs/configs/lora.yaml --out runs/tuned
+#     sbatch --ntasks-per-node=2 docker/slurm/fine_tuning.sbatch finetune --config labs/configs/lora.yaml --out runs/tuned
 #
 # A file of settings is what makes a run repeatable; what you type after it overrides it. With a network
 # `labs/configs/pythia_fsdp.yaml` takes real weights (EleutherAI's Pythia, 1 billion) and real records (52,000, cleaned) by their names on the

@@ -1,8 +1,8 @@
 """Pretrain, fine-tune and ask a language model: LitGPT's GPT under Lightning, on any number of ranks.
 
-    python labs/language_model.py pretrain --out work/base
-    mpirun -np 2 python labs/language_model.py finetune --checkpoint work/base --out work/tuned --strategy ddp
-    python labs/language_model.py generate --checkpoint work/tuned "Count the letters." --input "a-b-c"
+    python labs/language_model.py pretrain --out runs/base
+    mpirun -np 2 python labs/language_model.py finetune --checkpoint runs/base --out runs/tuned --strategy ddp
+    python labs/language_model.py generate --checkpoint runs/tuned "Count the letters." --input "a-b-c"
 
 `hvdlab run -np 2`, `torchrun --nproc-per-node 2` and `srun --ntasks-per-node 2 python` start it as well,
 and `--devices 2` lets Lightning itself start the ranks. A file of settings saves typing, and what is
@@ -172,6 +172,7 @@ def finetune(args):
 
 def generate(args):
     gpt, tokenizer = lm.load(checkpoint_folder(args.checkpoint))
+    gpt.to("cuda" if torch.cuda.is_available() else "cpu")
     if args.int8:
         from torchao.quantization import Int8WeightOnlyConfig, quantize_
 
