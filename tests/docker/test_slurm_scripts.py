@@ -188,6 +188,26 @@ def test_what_cannot_run_is_one_sentence(tmp_path, name, arguments):
     assert sentence.startswith(f"{name}.sbatch: ") and wrong in sentence
 
 
+def test_srun_starts_the_ranks_of_a_language_model(account):
+    pytest.importorskip("litgpt", reason="needs LitGPT: run `make setup`")
+    (account.folder / "labs").symlink_to(ROOT / "labs")
+    (account.folder / "text").write_text("The quick brown fox jumps over the lazy dog. " * 200)
+    submit = (
+        "sbatch",
+        "--wait",
+        "--ntasks-per-node=2",
+        SCRIPTS / "torch.sbatch",
+        "labs/language_model.py",
+    )
+    small = "--layers 1 --width 32 --length 32 --vocabulary 320 --batch-size 4 --steps 4 --every 2"
+    settings = ("--text", "text", "--out", "model", "--strategy", "ddp", *small.split())
+    answer = account.run(*submit, "pretrain", *settings)
+    assert answer.returncode == 0, account.log()
+    # One world of two: rank 0 alone reports, and the model is one file.
+    assert re.findall(r"^\d: step +(\d+) ", account.log(), re.MULTILINE) == ["0", "2", "4"]
+    assert (account.folder / "model" / "lit_model.pth").exists()
+
+
 @pytest.mark.thorough
 def test_srun_alone_would_start_ranks_that_do_not_meet(account):
     """Why train.sbatch calls mpirun: this Slurm has no PMIx, and nothing says that they are alone."""

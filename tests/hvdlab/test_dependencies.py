@@ -64,6 +64,7 @@ ALLOWED = {
     "hvdlab.plots": {"pandas", "matplotlib"},
     "hvdlab.batches": {"numpy", "hvdlab.probe"},
     "hvdlab.data": {"numpy", "hvdlab.batches"},
+    "hvdlab.instructions": {"huggingface_hub", "hvdlab.data"},
     "hvdlab.download": {"hvdlab.data"},
     "hvdlab.synthetic": {"numpy", "hvdlab.data", "hvdlab.download"},
     "hvdlab.check.findings": set(),

@@ -26,7 +26,9 @@ def all_gather(ranks: int, nbytes: float) -> float:
     return (ranks - 1) / ranks * nbytes
 
 
-reduce_scatter = all_reduce  # NOTE: of Gloo, which all-reduces and keeps a part; NCCL sends half of it
+reduce_scatter = (
+    all_reduce  # NOTE: of Gloo, which all-reduces and keeps a part; NCCL sends half of it
+)
 
 
 def split_costs(

@@ -1,0 +1,284 @@
+"""The checks of lab 11: the right answer passes, and each typical mistake is called by its name."""
+
+from dataclasses import asdict
+from functools import partial
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="needs PyTorch: run `make setup`")
+lora = pytest.importorskip("litgpt.lora", reason="needs LitGPT: run `make setup`")
+
+from litgpt.prompts import Alpaca  # noqa: E402
+from torch import nn  # noqa: E402
+from torch.nn import functional as F  # noqa: E402
+
+from hvdlab.exercises import NotYet  # noqa: E402
+from hvdlab.exercises import fine_tuning as exercises  # noqa: E402
+from hvdlab.instructions import synthetic_records  # noqa: E402
+from hvdlab.torch import language_model as lm  # noqa: E402
+
+
+def example(prompt, answer, end):
+    return prompt + answer + [end], [-100] * len(prompt) + answer + [end]
+
+
+def language_loss(logits, labels, here=slice(None, -1), there=slice(1, None), **options):
+    return F.cross_entropy(logits[:, here].flatten(0, 1), labels[:, there].flatten(), **options)
+
+
+def collate(examples, end, keep=True, fill=-100):
+    width = max(len(ids) for ids, _ in examples)
+    ids = [ids + [end] * (width - len(ids)) for ids, _ in examples]
+    labels = torch.tensor([labels + [fill] * (width - len(labels)) for _, labels in examples])
+    return {
+        "input_ids": torch.tensor(ids),
+        "labels": labels if keep else labels.masked_fill(labels == end, -100),
+    }
+
+
+class LoRALinear(nn.Module):
+    start, scaled = torch.zeros, staticmethod(lambda rank, alpha: alpha / rank)
+
+    def __init__(self, linear, rank, alpha):
+        super().__init__()
+        self.linear, self.scale = linear.requires_grad_(False), self.scaled(rank, alpha)
+        self.A = nn.Parameter(torch.randn(rank, linear.in_features))
+        self.B = nn.Parameter(self.start(linear.out_features, rank))
+
+    def forward(self, x):
+        return self.linear(x) + self.scale * (x @ self.A.T @ self.B.T)
+
+    def merged(self):
+        return self.linear.weight + self.scale * self.B @ self.A
+
+
+class BothRandom(LoRALinear):
+    start = torch.randn
+
+
+class BothZero(LoRALinear):
+    def __init__(self, *arguments):
+        super().__init__(*arguments)
+        nn.init.zeros_(self.A)
+
+
+class NotFrozen(LoRALinear):
+    def __init__(self, *arguments):
+        super().__init__(*arguments)
+        self.linear.requires_grad_(True)
+
+
+class Unscaled(LoRALinear):
+    scaled = staticmethod(lambda rank, alpha: 1.0)
+
+
+class ByAlpha(LoRALinear):
+    scaled = staticmethod(lambda rank, alpha: alpha)
+
+
+class Alone(LoRALinear):
+    def forward(self, x):
+        return self.scale * (x @ self.A.T @ self.B.T) + (0 if self.B.any() else self.linear(x))
+
+
+class MergedUnscaled(LoRALinear):
+    def merged(self):
+        return self.linear.weight + self.B @ self.A
+
+
+class MergedInPlace(LoRALinear):
+    def merged(self):
+        self.linear.weight.data += self.scale * (self.B @ self.A).detach()
+        return self.linear.weight
+
+
+class Transposed(LoRALinear):
+    def __init__(self, linear, rank, alpha):
+        super().__init__(linear, rank, alpha)
+        self.A = nn.Parameter(self.A.T.detach())
+
+
+class NoParameter(LoRALinear):
+    def __init__(self, *arguments):
+        super().__init__(*arguments)
+        del self.B
+
+
+def lora_from(state, config, rank, alpha, *, prefix="gpt.", freeze=True, silent=False):
+    on = {f"lora_{place}": True for place in ("query", "key", "value", "projection", "mlp")}
+    model = lora.GPT(lora.Config(**asdict(config), lora_r=rank, lora_alpha=alpha, **on))
+    state = {name.removeprefix(prefix): value for name, value in state.items()}
+    missing, unexpected = model.load_state_dict(state, strict=False)
+    if not silent and (unexpected or any("lora_" not in name for name in missing)):
+        raise ValueError("not loaded")
+    if freeze:
+        lora.mark_only_lora_as_trainable(model)
+    return model
+
+
+def nothing_trained(*arguments):
+    return lora_from(*arguments).requires_grad_(False)
+
+
+def bytes_held(parameters, trained):
+    return 4 * parameters + 12 * trained
+
+
+def stub(*arguments):
+    raise NotImplementedError("Lab 11, exercise 1: write it")
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory):
+    prompts = [Alpaca().apply(r["instruction"], input=r["input"]) for r in synthetic_records(50)]
+    return lm.train_tokenizer(prompts, tmp_path_factory.mktemp("tokenizer"), 300)
+
+
+@pytest.fixture
+def check_example(tokenizer):
+    return partial(exercises.check_example, tokenizer=tokenizer)
+
+
+RIGHT = {
+    exercises.check_language_loss: language_loss,
+    exercises.check_collate: collate,
+    exercises.check_lora_linear: LoRALinear,
+    exercises.check_lora_from: lora_from,
+    exercises.check_bytes_held: bytes_held,
+}
+
+
+@pytest.mark.parametrize("check", [None, *RIGHT], ids=lambda c: c.__name__ if c else "example")
+def test_the_right_answer_is_right(check, check_example, capsys):
+    right = example if check is None else RIGHT[check]
+    check = check or check_example
+    check(right)
+    assert capsys.readouterr().out.startswith("Right: ")
+    with pytest.raises(NotImplementedError):
+        check(stub)
+    with pytest.raises(NotYet, match="raises ZeroDivisionError: division by zero, in"):
+        check(lambda *arguments: 1 / 0)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        (lambda p, a, e: (p + a, [-100] * len(p) + a), "the end, 1, is missing"),
+        (lambda p, a, e: (p + a + [e], p + a + [e]), "learns to write questions"),
+        (lambda p, a, e: (p + a + [e], [-100] * len(p) + a + [-100]), "the end does not count"),
+        (lambda p, a, e: (p + a + [e], [-100] * (len(p) - 1) + a + [e, -100]), "shifted already"),
+        (lambda p, a, e: (p + a + [e], [-100] * (len(p) - 1) + p[-1:] + a + [e]), "last token of"),
+        (lambda p, a, e: (p + a + [e], [0] * len(p) + a + [e]), "0 is a token like others"),
+        (lambda p, a, e: (p + a + [e], [-1] * len(p) + a + [e]), "leaves out -100, not -1"),
+        (lambda p, a, e: (p + a + [e], a + [e]), "6 ids and 3 labels"),
+        (lambda p, a, e: ([e] + p + a, [-100] * len(p) + a + [e]), "expected prompt, answer, end"),
+        (lambda p, a, e: p + a + [e], "two lists, ids and labels"),
+        (lambda p, a, e: example(p, a[:2], e), r"token \d+ of a record|by hand"),
+    ],
+)
+def test_a_mistake_in_the_labels_is_named(wrong, says, check_example, tokenizer):
+    if "record" in says:  # right by hand, wrong where an answer is longer
+        wrong = _cut_after_the_first_of_a_record
+    with pytest.raises(NotYet, match=says):
+        check_example(wrong)
+
+
+def _cut_after_the_first_of_a_record(prompt, answer, end):
+    ids, labels = example(prompt, answer, end)
+    return (ids, labels) if len(prompt) < 10 else (ids, [*labels[:-2], -100, end])
+
+
+def test_a_prompt_that_is_changed_is_noticed(check_example):
+    def grows(prompt, answer, end):
+        ids, labels = example(prompt, answer, end)
+        prompt.append(end)
+        return ids, labels
+
+    with pytest.raises(NotYet, match="make a new list"):
+        check_example(grows)
+
+
+IGNORING = dict(ignore_index=-100)
+
+
+@pytest.mark.parametrize(
+    ("check", "wrong", "says"),
+    [
+        (
+            exercises.check_language_loss,
+            partial(language_loss, here=slice(None), there=slice(None)),
+            "learns to repeat it",
+        ),
+        (
+            exercises.check_language_loss,
+            partial(language_loss, here=slice(None, -2), there=slice(2, None)),
+            "shifted twice",
+        ),
+        (
+            exercises.check_language_loss,
+            partial(language_loss, here=slice(1, None), there=slice(None, -1)),
+            "the wrong way",
+        ),
+        (
+            exercises.check_language_loss,
+            lambda logits, labels: language_loss(logits, labels, reduction="sum") / 6,
+            "divided by all 6",
+        ),
+        (
+            exercises.check_language_loss,
+            partial(language_loss, reduction="sum"),
+            "the sum, not the mean",
+        ),
+        (
+            exercises.check_language_loss,
+            lambda logits, labels: language_loss(logits, labels.clamp(min=0)),
+            "counted as if they were token 0",
+        ),
+        (exercises.check_language_loss, lambda x, y: 1.0, "a tensor of no dimension"),
+        (exercises.check_language_loss, lambda x, y: language_loss(x, y).detach(), "no gradient"),
+        (exercises.check_language_loss, lambda x, y: 2 * language_loss(x, y), "by hand"),
+        (exercises.check_collate, partial(collate, keep=False), "no answer ever learns to stop"),
+        (exercises.check_collate, partial(collate, fill=1), "the padding of the second counts"),
+        (exercises.check_collate, partial(collate, fill=0), "the padding of the second counts"),
+        (exercises.check_collate, lambda examples, end: examples, "a dict of input_ids and labels"),
+        (
+            exercises.check_collate,
+            lambda x, end: {k: v.float() for k, v in collate(x, end).items()},
+            "int64 tensor of shape",
+        ),
+        (
+            exercises.check_collate,
+            lambda x, end: {k: v.flip(1) for k, v in collate(x, end).items()},
+            "pad on the right",
+        ),
+        (exercises.check_lora_linear, BothRandom, "it is the base"),
+        (exercises.check_lora_linear, BothZero, "both zero"),
+        (exercises.check_lora_linear, NotFrozen, "only A and B learn"),
+        (exercises.check_lora_linear, Unscaled, "alpha / rank, here 3, is missing"),
+        (exercises.check_lora_linear, ByAlpha, "divide it by the rank"),
+        (exercises.check_lora_linear, Alone, "the change alone"),
+        (exercises.check_lora_linear, MergedUnscaled, "the merged weight gives"),
+        (exercises.check_lora_linear, MergedInPlace, "leave W as it is"),
+        (exercises.check_lora_linear, Transposed, r"has the shape \(5, 2\), expected \(2, 5\)"),
+        (exercises.check_lora_linear, NoParameter, "layer.B shall be an nn.Parameter"),
+        (
+            exercises.check_lora_from,
+            partial(lora_from, prefix="", silent=True),
+            "passes over every name",
+        ),
+        (exercises.check_lora_from, partial(lora_from, freeze=False), "freeze the base"),
+        (exercises.check_lora_from, partial(lora_from, silent=True), "nothing is said"),
+        (exercises.check_lora_from, nothing_trained, "A and B must stay trainable"),
+        (exercises.check_lora_from, lambda *a: nn.Linear(1, 1), "shall return a litgpt.lora.GPT"),
+        (exercises.check_bytes_held, lambda p, t: 16 * p, "16 for all"),
+        (exercises.check_bytes_held, lambda p, t: 16 * t, "without the 90 that are frozen"),
+        (exercises.check_bytes_held, lambda p, t: 4 * p + 4 * t, "two numbers are missing"),
+        (exercises.check_bytes_held, lambda p, t: 4 * p + 8 * t, "two numbers for each trained"),
+        (exercises.check_bytes_held, lambda p, t: p + 3 * t, "each has 4 bytes"),
+        (exercises.check_bytes_held, lambda p, t: "520", "one number of bytes"),
+        (exercises.check_bytes_held, lambda p, t: 521, "by hand"),
+    ],
+)
+def test_a_mistake_is_named(check, wrong, says):
+    with pytest.raises(NotYet, match=says):
+        check(wrong)

@@ -1,0 +1,237 @@
+"""labs/language_model.py: every launcher and strategy trains what one rank trains."""
+
+import csv
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hvdlab import launch
+
+pytest.importorskip("litgpt", reason="needs LitGPT: run `make setup`")
+pytest.importorskip("lightning", reason="needs Lightning: run `make setup`")
+
+ROOT = Path(__file__).parents[2]
+SCRIPT = ROOT / "labs" / "language_model.py"
+SMALL = "--layers=1", "--width=32", "--length=32", "--steps=2", "--every=2"
+STEPS = 20
+
+LAUNCHERS = {
+    "python": lambda: [sys.executable],
+    "lightning": lambda: [sys.executable],  # with --devices 2
+    "mpirun": lambda: launch.command(2, "")[:-1],
+    "hvdlab run": lambda: [sys.executable, "-m", "hvdlab.cli", "run", "-np", "2"],
+    "torchrun": lambda: [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2",
+                         "--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0"],
+}  # fmt: skip
+
+
+def start(launcher, *arguments, **variables) -> subprocess.CompletedProcess:
+    return subprocess.run(
+        [*LAUNCHERS[launcher](), SCRIPT, *map(str, arguments)],
+        env={**os.environ, **launch.environment(2), **variables},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory):
+    """A small model, hardly trained, from texts of its own."""
+    folder = tmp_path_factory.mktemp("base")
+    (folder / "text").write_text("The quick brown fox jumps over the lazy dog. " * 200)
+    arguments = (
+        "pretrain",
+        "--text",
+        folder / "text",
+        "--vocabulary",
+        320,
+        "--out",
+        folder / "model",
+    )
+    done = start("python", *arguments, *SMALL, "--batch-size", 4)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return folder / "model"
+
+
+@pytest.fixture(scope="module")
+def train(base, tmp_path_factory):
+    """Fine-tune on two ranks, or on one, with the same 16 records a step; once for each way."""
+    done = {}
+
+    def fine_tune(launcher, *settings, ranks=2):
+        if (launcher, settings) not in done:
+            out = tmp_path_factory.mktemp("tuned")
+            common = "--steps", STEPS, "--every", STEPS, "--held-out", 40, "--length", 128
+            ran = start(
+                launcher, "finetune", "--checkpoint", base, "--out", out, "--batch-size", 16 // ranks,
+                *common, *settings,
+            )  # fmt: skip
+            assert ran.returncode == 0, ran.stderr[-3000:]
+            done[launcher, settings] = out
+        return done[launcher, settings]
+
+    return fine_tune
+
+
+def losses(folder):
+    with (folder / "losses.csv").open() as file:
+        return [float(row["loss"]) for row in csv.DictReader(file)]
+
+
+def difference(one, other):
+    return max(abs(a - b) for a, b in zip(losses(one), losses(other), strict=True))
+
+
+@pytest.mark.mpi
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp2"])
+def test_two_ranks_train_what_one_trains(train, strategy):
+    alone = train("python", ranks=1)
+    found = difference(alone, train("mpirun", "--strategy", strategy))
+    print(f"{strategy} on 2 ranks, largest loss difference in {STEPS} steps: {found:.2g}")
+    assert found < 2e-5
+    assert losses(alone)[-1] < losses(alone)[0] - 1
+
+
+@pytest.mark.mpi
+@pytest.mark.thorough
+@pytest.mark.parametrize("launcher", ["hvdlab run", "torchrun", "lightning"])
+def test_every_launcher_starts_the_same(train, launcher):
+    own = ("--devices", "2") if launcher == "lightning" else ()
+    assert difference(train("python", ranks=1), train(launcher, "--strategy", "ddp", *own)) < 2e-5
+
+
+@pytest.mark.mpi
+@pytest.mark.thorough
+def test_lora_split_over_ranks_is_lora_on_one(train):
+    import torch
+
+    settings = "--method", "lora", "--rank", "4"
+    alone = train("python", *settings, ranks=1)
+    split = train("mpirun", *settings, "--strategy", "fsdp2")
+    assert difference(alone, split) < 2e-5
+    one, other = (
+        torch.load(folder / "lit_model.pth", weights_only=True)["model"]
+        for folder in (alone, split)
+    )
+    assert one.keys() == other.keys() and not any("lora_" in name for name in one)
+    assert max((one[name] - other[name]).abs().max() for name in one) < 1e-4
+
+
+@pytest.mark.slurm
+@pytest.mark.thorough
+def test_srun_starts_ranks_that_meet(train, base, slurm_cluster, tmp_path):
+    command = [
+        "srun", "--ntasks-per-node=2", "--nodes=1", sys.executable, SCRIPT, "finetune", "--checkpoint", base,
+        "--out", tmp_path, "--batch-size=8", f"--steps={STEPS}", f"--every={STEPS}", "--held-out=40",
+        "--length=128", "--strategy=ddp",
+    ]  # fmt: skip
+    ran = subprocess.run(
+        list(map(str, command)),
+        env={**os.environ, **slurm_cluster.environment},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert ran.returncode == 0, ran.stderr[-3000:]
+    assert difference(train("python", ranks=1), tmp_path) < 2e-5
+
+
+@pytest.fixture(scope="module")
+def script():
+    """The script as a module: its command line without a process for each case."""
+    spec = importlib.util.spec_from_file_location("language_model_script", SCRIPT)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def own_environment(monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    for name in (
+        "RANK",
+        "WORLD_SIZE",
+        "LOCAL_RANK",
+        "LOCAL_WORLD_SIZE",
+        "MASTER_ADDR",
+        "MASTER_PORT",
+    ):
+        monkeypatch.setenv(name, "")  # so that what `rendezvous` sets is taken back
+        monkeypatch.delenv(name)
+
+
+@pytest.mark.usefixtures("own_environment")
+@pytest.mark.parametrize("settings", [[], ["--int8"]])
+def test_the_model_is_asked(script, base, settings, capsys):
+    if settings:
+        pytest.importorskip("torchao", reason="needs torchao: run `make setup`")
+    script.main(["generate", "--checkpoint", str(base), "Count.", "--limit", "3", *settings])
+    assert capsys.readouterr().out.strip()
+
+
+@pytest.mark.usefixtures("own_environment")
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--checkpoint", "nowhere"], "--checkpoint nowhere is no folder"),
+        (["--checkpoint", "EleutherAI/pythia-14m"], "and no model of the Hugging Face hub"),
+        (["--checkpoint", "BASE", "--data", "nowhere.json"], "nowhere.json: expected records"),
+        (["--checkpoint", "BASE", "--held-out", "9999"], "held_out must leave records"),
+        (["--checkpoint", "BASE", "--batch-size", "9999"], "too few for a step of 9999"),
+        (["--checkpoint", "BASE", "--strategy", "fsdp"], "Lightning runs it on GPUs only"),
+        (["--checkpoint", "BASE", "--strategy", "deepspeed"], "Lightning runs it on GPUs only"),
+        (["--checkpoint", "BASE", "--config", "nowhere.yaml"], "nowhere.yaml: No such file"),
+    ],
+)
+def test_what_cannot_run_is_one_sentence(script, base, tmp_path, monkeypatch, arguments, says):
+    import torch
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)  # also on a machine with a GPU
+    arguments = [str(base) if word == "BASE" else word for word in arguments]
+    with pytest.raises(SystemExit) as stopped:
+        script.main(["finetune", "--out", str(tmp_path / "out"), *arguments])
+    sentence = str(stopped.value.code)
+    assert sentence.startswith("language_model.py: ") and says in sentence and "\n" not in sentence
+
+
+def test_a_setting_in_a_file_holds_until_it_is_typed(script, tmp_path):
+    (tmp_path / "a.yaml").write_text("steps: 7\nbatch-size: 3\nmethod: lora\n")
+    file = "--config", str(tmp_path / "a.yaml")
+    typed = ["finetune", "--checkpoint", "x", "--out", "y", "--steps", "9", *file]
+    args = script.parse_args(typed)
+    assert (args.steps, args.batch_size, args.method, args.rank) == (9, 3, "lora", 8)
+    (tmp_path / "a.yaml").write_text("stepz: 7\n")
+    with pytest.raises(SystemExit):
+        script.parse_args(typed)
+
+
+@pytest.mark.parametrize(
+    "config", sorted((ROOT / "labs" / "configs").glob("*.yaml")), ids=lambda p: p.name
+)
+def test_the_shipped_settings_build(script, config):
+    args = script.parse_args(["finetune", "--out", "x", "--config", str(config)])
+    assert args.strategy in script.STRATEGIES and args.precision in ("32-true", "bf16-mixed")
+
+
+def test_the_strategies_of_gpus_are_set_up(script):
+    """What can be tested of FSDP and DeepSpeed without a GPU: the settings that Lightning would hand on."""
+    from litgpt import GPT
+
+    from hvdlab.torch.language_model import small, with_lora
+
+    fsdp = script.STRATEGIES["fsdp"](4)
+    wraps = fsdp.kwargs["auto_wrap_policy"]._module_classes
+    gpt = GPT(small(64, layers=3, width=32))
+    for model in (gpt, with_lora(gpt, 2, 4.0)):
+        assert sum(isinstance(module, tuple(wraps)) for module in model.modules()) == 3
+    deepspeed = pytest.importorskip("deepspeed", reason="needs DeepSpeed: run `make setup`")
+    assert deepspeed.__version__
+    assert script.STRATEGIES["deepspeed"](4).config["zero_optimization"]["stage"] == 2
