@@ -599,11 +599,11 @@ for ranks, table in medians.groupby("ranks"):
     )
 
 # %% [markdown]
-# **What you should see.** The model knows who is first and who is last: what a split *sends* is not what costs most here, but how
-# *often*. Tensor parallelism has 64 all-reduces a step to the pipeline's 8 messages, and with more ranks than cores each of them waits
-# until all its ranks have had a core. The times themselves it has only roughly: it knows nothing of what DTensor and FSDP2
-# do around a message, and four ranks on two cores are slower than its `work / cores`. Also, no split of 4 ranks
-# can beat 2 ranks by much here: there is no more to compute with. Measure on the machine that you will train on.
+# **What you should see.** Pipelines win here and tensor parallelism loses, by more than the model says. What costs most
+# is not how much a split *sends* but how *often*: tensor parallelism over two ranks has 64 all-reduces a step, the pipeline 8
+# messages, and with more ranks than cores each of them waits until all its ranks have had a core. The model has the
+# times only roughly: it knows nothing of what DTensor and FSDP2 do around a message. And four ranks on two cores have no more
+# to compute with than two. Measure on the machine that you will train on.
 #
 # What would the model pick on another machine? A core for each rank, and four GPUs: 100 times as fast as one of these cores,
 # 20 microseconds for any message, 100 GB/s. (Foretold, milliseconds a step; nobody measured it.)
