@@ -4,6 +4,7 @@ sums = call(add_up, [1, 2, 3], ranks=4)
 """
 
 import faulthandler
+import gc
 import inspect
 import json
 import re
@@ -120,7 +121,20 @@ def _answer(comm, function):
     script = Path(sys.argv[0])
     result = function(comm, *json.loads(script.with_name("arguments.json").read_text()))
     script.with_name(f"{comm.rank}.json").write_text(json.dumps(result, default=_as_list))
+    _leave_group()
     faulthandler.cancel_dump_traceback_later()
+
+
+def _leave_group():
+    """Leave the group of torch.distributed that the function may have joined, all ranks together.
+
+    A thread of Gloo's that still holds a tensor when Python ends would abort the rank.
+    """
+    dist = sys.modules.get("torch.distributed")
+    if dist and dist.is_available() and dist.is_initialized():
+        gc.collect()  # what DDP and FSDP wrapped keeps the group alive
+        dist.barrier()
+        dist.destroy_process_group()
 
 
 def _explained(error, script, ranks, timeout):

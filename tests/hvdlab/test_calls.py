@@ -37,6 +37,22 @@ def index_error(comm):
     comm.Barrier()
 
 
+def join_and_stay(comm):
+    import atexit
+
+    import torch
+    import torch.distributed as dist
+
+    from hvdlab.torch.process_group import rendezvous
+
+    rendezvous()
+    dist.init_process_group("gloo")
+    atexit.register(lambda: print("still a member:", dist.is_initialized()))
+    total = torch.ones(1)
+    dist.all_reduce(total)
+    return float(total)
+
+
 def wait_for_each_other(comm):
     if comm.rank < 2:
         comm.Recv(np.empty(1), source=1 - comm.rank)
@@ -81,6 +97,13 @@ def test_a_name_that_the_ranks_do_not_have_is_one_sentence(function, name):
         "ranks can only use what is inside it, np and MPI."
         for rank in (0, 1)
     ]
+
+
+@pytest.mark.mpi
+def test_ranks_leave_the_group_that_a_function_joined(capfd):
+    pytest.importorskip("torch", reason="needs PyTorch: run `make setup`")
+    assert call(join_and_stay) == [2, 2]
+    assert capfd.readouterr().out.count("still a member: False") == 2
 
 
 @pytest.mark.mpi
