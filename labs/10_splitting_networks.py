@@ -557,7 +557,7 @@ def measure_splits(ranks, repeat):
     rows = []
     for split in splits.decompositions(ranks):
         seconds = np.max(
-            [rank["seconds"] for rank in splits.trained(ranks, repeat)[split, "1f1b"]], axis=0
+            [rank["seconds"] for rank in splits.trained(ranks, repeat, None)[split, "1f1b"]], axis=0
         )
         rows.append({
             "split": "x".join(map(str, split)), "work": work, "alpha": alpha, "beta": beta,

@@ -10,6 +10,7 @@ import os
 import socket
 import traceback
 
+import torch
 import torch.distributed as dist
 
 
@@ -55,6 +56,7 @@ def on_ranks(function, *arguments, ranks: int = 2, timeout: float = 60) -> list:
 
 def _answer(pipe, variables, function, arguments):
     os.environ.update({name: str(value) for name, value in variables.items()})
+    torch.set_num_threads(1)  # OpenMP's other threads, if the parent had used them, are not here
     try:
         answer = True, function(*arguments)
         if dist.is_initialized():

@@ -114,10 +114,11 @@ def decompositions(ranks: int) -> list[tuple[int, int, int]]:
 
 
 @cache
-def trained(ranks: int, seed: int, only: str | None = None) -> dict:
+def trained(ranks: int, seed: int, only: str | None) -> dict:
     """Every split of that many ranks, trained: {(split, schedule): its ranks}.
 
-    With 1F1B, and where there are stages with GPipe, too. `only`: one split, with 1F1B.
+    With 1F1B, and where there are stages with GPipe, too. `only`: one split, with 1F1B;
+    None for all.
     """
     names = [only] if only else ["x".join(map(str, split)) for split in decompositions(ranks)]
     kinds = ["1f1b"] if only else ["1f1b", "gpipe"]
