@@ -1,6 +1,7 @@
 """What several test files need: data to grade on, and the environment of the labs."""
 
 import dataclasses
+import signal
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,10 @@ from hvdlab.data import DataError, load_cifar10
 from hvdlab.synthetic import synthetic_cifar10
 
 ROOT = Path(__file__).parents[1]
+
+# In the background a shell lets its commands ignore Ctrl-C, and theirs inherit it: here they are interrupted.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

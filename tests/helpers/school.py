@@ -3,7 +3,6 @@
 import json
 import os
 import random
-import signal
 import subprocess
 import sys
 import time
@@ -32,8 +31,6 @@ class Class:
         self.add(id, f'import os\nos.execvp("sleep", ["sleep", "{seconds}.{self.mark}"])\n')
 
     def start(self, *arguments, cwd=None, **environment) -> subprocess.Popen:
-        if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # pytest in the background of a shell
-            signal.signal(signal.SIGINT, signal.default_int_handler)
         # -P: modules are looked for as the installed command `hvdgrade` does.
         python = [sys.executable, "-P", "-m"]
         command = [*python, "hvdgrade.cli", "batch", self.folder, "--out", self.out]

@@ -503,8 +503,6 @@ def test_a_doctor_that_is_told_to_end_leaves_no_process(environment, tmp_path, m
     place = environment("tensorflow", "torch")
     started = tmp_path / "started"
     script(place.bin / "mpirun", f"#!/bin/sh\ntouch {started}\nwhile true; do sleep 99; done\n")
-    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # pytest in the background of a shell
-        signal.signal(signal.SIGINT, signal.default_int_handler)
     process = subprocess.Popen(
         [place.python, "-m", "hvdlab.doctor"],
         env={**os.environ, "PYTHONPATH": str(ROOT / "labs"), "HVDLAB_MARK": marked.mark},
