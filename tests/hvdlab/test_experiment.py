@@ -95,7 +95,5 @@ def test_shipped_results_say_where_they_come_from(path):
     for word in ("experiment", "command", "machine", "versions", "date"):
         assert any(line.startswith(f"# {word}: ") for line in lines[:5]), word
     table = experiment.reference(path.stem)
-    if path.stem in ("fine_tuning_strategies", "out_of_core"):
-        pytest.xfail("measured once so far, and labs/README.md says so: three repeats are to come")
     repeats = {"seed", "repeat"} & set(table)
     assert repeats and all(table[column].nunique() >= 3 for column in repeats)
