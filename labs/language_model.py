@@ -17,6 +17,7 @@ over all ranks) and a checkpoint in LitGPT's layout into the folder --out.
 import argparse
 import csv
 import os
+import signal
 import sys
 import warnings
 from pathlib import Path
@@ -26,6 +27,7 @@ import yaml
 from lightning.fabric.plugins.environments import TorchElasticEnvironment
 from lightning.pytorch import Callback, LightningDataModule, Trainer
 from lightning.pytorch.strategies import DeepSpeedStrategy, FSDPStrategy, ModelParallelStrategy
+from lightning.pytorch.utilities.exceptions import SIGTERMException
 from litgpt import GPT
 from litgpt.config import configs
 from litgpt.data import SFTDataset, get_sft_collate_fn
@@ -139,6 +141,8 @@ def main(arguments: list[str] | None = None):
         {"pretrain": pretrain, "finetune": finetune, "generate": generate}[args.command](args)
     except (DataError, OSError) as error:
         sys.exit(f"language_model.py: {error}")
+    except SIGTERMException:  # for Lightning a good end
+        sys.exit(128 + signal.SIGTERM)
 
 
 def pretrain(args):

@@ -3,6 +3,7 @@
 import csv
 import importlib.util
 import os
+import signal
 import subprocess
 import sys
 from contextlib import nullcontext
@@ -142,6 +143,25 @@ def test_srun_starts_ranks_that_meet(train, base, slurm_cluster, tmp_path):
     )
     assert ran.returncode == 0, ran.stderr[-3000:]
     assert difference(train("python", ranks=1), tmp_path) < 2e-5
+
+
+def test_a_run_that_is_asked_to_end_did_not_end_well(base, tmp_path):
+    arguments = "--checkpoint", base, "--out", tmp_path, "--steps", 10**6, "--every", 10**6
+    process = subprocess.Popen(
+        [sys.executable, SCRIPT, "finetune", *map(str, arguments)],
+        env={**os.environ, **launch.environment(2)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    try:
+        assert any(line.startswith("step     0") for line in process.stdout)
+        process.terminate()
+        assert process.wait(120) == 128 + signal.SIGTERM
+    finally:
+        process.kill()
+        process.communicate()
+    assert not (tmp_path / "losses.csv").exists()
 
 
 @pytest.fixture(scope="module")
