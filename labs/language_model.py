@@ -16,8 +16,8 @@ over all ranks) and a checkpoint in LitGPT's layout into the folder --out.
 
 import argparse
 import csv
-import logging
 import os
+import signal
 import sys
 import warnings
 from pathlib import Path
@@ -27,10 +27,11 @@ import yaml
 from lightning.fabric.plugins.environments import TorchElasticEnvironment
 from lightning.pytorch import Callback, LightningDataModule, Trainer
 from lightning.pytorch.strategies import DeepSpeedStrategy, FSDPStrategy, ModelParallelStrategy
+from lightning.pytorch.utilities.exceptions import SIGTERMException
 from litgpt import GPT
+from litgpt.config import configs
 from litgpt.data import SFTDataset, get_sft_collate_fn
 from litgpt.model import Block
-from litgpt.prompts import Alpaca
 from litgpt.utils import copy_config_files
 from torch.utils.data import DataLoader, DistributedSampler
 
@@ -50,6 +51,7 @@ STRATEGIES = {
     ),
     "deepspeed": lambda world_size: DeepSpeedStrategy(stage=2),
 }
+PRECISIONS = "32-true", "16-mixed", "bf16-mixed", "bf16-true"
 
 
 def parse_args(arguments: list[str] | None = None) -> argparse.Namespace:
@@ -62,44 +64,63 @@ def parse_args(arguments: list[str] | None = None) -> argparse.Namespace:
     finetune = commands.add_parser("finetune", help="a checkpoint on instruction records", **shown)
     generate = commands.add_parser("generate", help="the answer to an instruction", **shown)
 
-    pretrain.add_argument("--text", type=Path, nargs="+", help="files; default: Python's reference")
-    pretrain.add_argument("--vocabulary", type=int, default=1024, help="tokens of the tokenizer")
-    pretrain.add_argument("--layers", type=int, default=2)
-    pretrain.add_argument("--width", type=int, default=128)
-    pretrain.add_argument("--length", type=int, default=128, help="tokens of an example")
-    finetune.add_argument("--data", help="a .json or .jsonl file, or OWNER/NAME/FILE of the hub; "
-                          "default: synthetic records")  # fmt: skip
-    finetune.add_argument("--held-out", type=int, default=100, help="records for the evaluation")
-    finetune.add_argument("--length", type=int, default=256, help="longer examples are cut")
-    finetune.add_argument("--method", choices=("full", "lora"), default="full")
-    finetune.add_argument("--rank", type=int, default=8, help="of LoRA")
-    finetune.add_argument("--alpha", type=float, default=16, help="of LoRA")
-    for command, rate, steps in ((pretrain, 3e-3, 200), (finetune, 3e-3, 200)):
-        command.add_argument("--out", type=Path, required=True, help="folder for the checkpoint")
-        command.add_argument("--config", type=Path, help="a YAML file with any of these settings")
-        command.add_argument("--steps", type=int, default=steps)
-        command.add_argument("--batch-size", type=int, default=16, help="examples a step, per rank")
-        command.add_argument("--lr", type=float, default=rate, help="the largest learning rate")
-        command.add_argument("--every", type=int, default=50, help="steps between two evaluations")
-        command.add_argument("--seed", type=int, default=1)
-        command.add_argument("--strategy", choices=STRATEGIES, default="auto")
-        command.add_argument("--precision", default="32-true", help="such as bf16-mixed, bf16-true")
-        command.add_argument("--devices", type=int, help="let Lightning start so many ranks here")
+    positive = whole_number(1)
+    add = pretrain.add_argument
+    add("--text", type=Path, nargs="+", help="files; default: Python's reference")
+    add("--vocabulary", type=whole_number(257), default=1024, help="tokens of the tokenizer")
+    add("--layers", type=positive, default=2)
+    add("--width", type=whole_number(8, 8), default=128)
+    add("--length", type=positive, default=128, help="tokens of an example")
+    add = finetune.add_argument
+    add(
+        "--data",
+        help="a .json or .jsonl file, or OWNER/NAME/FILE of the hub; default: synthetic ones",
+    )
+    add("--held-out", type=positive, default=100, help="records for the evaluation")
+    add("--length", type=positive, default=256, help="longer examples are cut")
+    add("--method", choices=("full", "lora"), default="full")
+    add("--rank", type=positive, default=8, help="of LoRA")
+    add("--alpha", type=float, default=16, help="of LoRA")
+    for command in (pretrain, finetune):
+        add = command.add_argument
+        add("--out", type=Path, required=True, help="folder for the checkpoint")
+        add("--config", type=Path, help="a YAML file with any of these settings")
+        add("--steps", type=positive, default=200)
+        add("--batch-size", type=positive, default=16, help="examples a step, per rank")
+        add("--lr", type=float, default=3e-3, help="the largest learning rate")
+        add("--every", type=positive, default=50, help="steps between two evaluations")
+        add("--seed", type=int, default=1)
+        add("--strategy", choices=STRATEGIES, default="auto")
+        add("--precision", choices=PRECISIONS, default="32-true")
+        add("--devices", type=positive, help="let Lightning start so many ranks here")
     for command in (finetune, generate):
         command.add_argument("--checkpoint", required=True, help="folder in LitGPT's layout, or a "
                              "hub name that `litgpt download` knows")  # fmt: skip
-    generate.add_argument("instruction")
-    generate.add_argument("--input", default="", help="what the instruction is about")
-    generate.add_argument("--limit", type=int, default=64, help="tokens at most")
-    generate.add_argument("--int8", action="store_true", help="8-bit weights (torchao)")
+    add = generate.add_argument
+    add("instruction")
+    add("--input", default="", help="what the instruction is about")
+    add("--limit", type=positive, default=64, help="tokens at most")
+    add("--int8", action="store_true", help="8-bit weights (torchao)")
     return parser.parse_args(_with_config(sys.argv[1:] if arguments is None else arguments))
+
+
+def whole_number(least, step=1):
+    """A type of arguments: `least` and what follows in steps of `step`."""
+
+    def number(text):
+        if text.isdecimal() and int(text) in range(least, sys.maxsize, step):
+            return int(text)
+        raise argparse.ArgumentTypeError(f"expected {least}, {least + step}, ..., got {text!r}")
+
+    return number
 
 
 def _with_config(arguments):
     """The settings of --config, as if they were typed right after the command."""
-    if "--config" not in arguments[:-1]:
+    config = argparse.ArgumentParser(prog="language_model.py", add_help=False, allow_abbrev=False)
+    config.add_argument("--config", type=Path)
+    if not (path := config.parse_known_args(arguments)[0].config):
         return arguments
-    path = Path(arguments[arguments.index("--config") + 1])
     try:
         settings = yaml.safe_load(path.read_text())
     except (OSError, yaml.YAMLError) as error:
@@ -113,20 +134,21 @@ def _with_config(arguments):
 
 def main(arguments: list[str] | None = None):
     args = parse_args(arguments)
-    for name in ("lightning.pytorch", "lightning.fabric"):
-        logging.getLogger(name).setLevel(logging.WARNING)
-    warnings.filterwarnings("ignore", module="lightning")
+    lm.quiet()
     if not getattr(args, "devices", None):
         rendezvous()
     try:
         {"pretrain": pretrain, "finetune": finetune, "generate": generate}[args.command](args)
-    except (DataError, FileNotFoundError) as error:
+    except (DataError, OSError) as error:
         sys.exit(f"language_model.py: {error}")
+    except SIGTERMException:  # for Lightning a good end
+        sys.exit(128 + signal.SIGTERM)
 
 
 def pretrain(args):
-    text = "\n\n".join(path.read_text() for path in args.text) if args.text else lm.documentation()
-    prompts = [prompt(record) for record in synthetic_records()]  # whose words it shall know, too
+    files = [path.read_text(encoding="utf-8", errors="replace") for path in args.text or ()]
+    text = "\n\n".join(files) or lm.documentation()
+    prompts = map(lm.prompt, synthetic_records())  # whose words it shall know, too
 
     def examples():
         ids = lm.Tokenizer(args.out).encode(text).long()
@@ -160,9 +182,7 @@ def finetune(args):
     def settings():
         args.out.mkdir(parents=True, exist_ok=True)
         copy_config_files(folder, args.out)
-        print(
-            f"{len(records)} records of {args.data or 'no person: they are synthetic'}", flush=True
-        )
+        print(f"{len(records)} records, {args.data or 'synthetic'}", flush=True)
 
     torch.manual_seed(args.seed)
     if args.method == "lora":
@@ -178,7 +198,7 @@ def generate(args):
 
         quantize_(gpt, Int8WeightOnlyConfig())
     asked = {"instruction": args.instruction, "input": args.input}
-    answer, ended = lm.generate(gpt, tokenizer, prompt(asked), args.limit)
+    answer, ended = lm.generate(gpt, tokenizer, lm.prompt(asked), args.limit)
     print(answer if ended else f"{answer} ... (no end within {args.limit} tokens)")
 
 
@@ -193,37 +213,29 @@ class Examples(LightningDataModule):
     def setup(self, stage):
         self.training, self.held_out = self.examples()
         step = self.args.batch_size * self.trainer.world_size
-        if len(self.training) < step:
-            raise DataError(f"{len(self.training)} examples are too few for a step of {step}.")
+        if len(self.training) < step or not len(self.held_out):
+            counts = f"{len(self.training)} examples and {len(self.held_out)} held out"
+            raise DataError(f"{counts} are too few for a step of {step}.")
 
     def train_dataloader(self):
         # One permutation for all ranks, of which each takes its share: N ranks see the batches of one.
-        sampler = DistributedSampler(
-            self.training,
-            num_replicas=self.trainer.world_size,
-            rank=self.trainer.global_rank,
-            seed=self.args.seed,
-            drop_last=True,
-        )
-        return DataLoader(
-            self.training,
-            self.args.batch_size,
-            sampler=sampler,
-            drop_last=True,
-            collate_fn=self.collate,
-        )
+        ranks, rank, seed = self.trainer.world_size, self.trainer.global_rank, self.args.seed
+        sampler = DistributedSampler(self.training, ranks, rank, seed=seed, drop_last=True)
+        how = dict(sampler=sampler, drop_last=True, collate_fn=self.collate)
+        return DataLoader(self.training, self.args.batch_size, **how)
 
     def val_dataloader(self):
         return DataLoader(self.held_out, self.args.batch_size, collate_fn=self.collate)
 
 
 def fit(args, gpt, examples):
-    """Train, evaluate before, meanwhile and after, and let rank 0 write what came of it."""
+    """Train, evaluate at first and every few steps, and let rank 0 write what came of it."""
     trainer, model = make_trainer(args), lm.LanguageModel(gpt, args.lr)
-    whole = type(gpt)(gpt.config)  # before a strategy splits it
+    kind = type(gpt)  # FSDP2 makes it another
     trainer.fit(model, datamodule=examples)
     weights = trainer.strategy.lightning_module_state_dict()  # gathered, where it was split
     if trainer.is_global_zero:
+        whole = kind(gpt.config)
         whole.load_state_dict({name.removeprefix("gpt."): value for name, value in weights.items()})
         lm.save(lm.merged(whole) if isinstance(whole, lm.lora.GPT) else whole, args.out)
         write(args.out / "curve.csv", model.curve)
@@ -233,38 +245,32 @@ def fit(args, gpt, examples):
 
 
 def make_trainer(args):
-    if args.strategy in ("fsdp", "deepspeed") and not torch.cuda.is_available():
-        sys.exit(
-            f"language_model.py: --strategy {args.strategy}: Lightning runs it on GPUs only, and there is "
-            "none here; auto, ddp and fsdp2 run on processors too."
-        )
     if args.devices:  # Lightning starts this script again, once for each further rank
-        placed, world_size = dict(devices=args.devices), args.devices
+        world_size, here, launched = args.devices, args.devices, {}
     else:  # the ranks are there, and `rendezvous` has told what their launcher said, in torchrun's words
-        rank, world_size, local = (
-            int(os.environ[n]) for n in ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
+        names = "RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"
+        rank, world_size, here = (int(os.environ[name]) for name in names)
+        os.environ.setdefault("GROUP_RANK", str(rank // here))  # the number of the node
+        launched = dict(num_nodes=world_size // here, plugins=[TorchElasticEnvironment()])
+    gpus = torch.cuda.device_count()
+    if gpus < here and args.strategy in ("fsdp", "deepspeed"):
+        sys.exit(
+            f"language_model.py: --strategy {args.strategy}: Lightning runs it on GPUs only, one for each of "
+            f"the {here} ranks here, and there are {gpus}; auto, ddp and fsdp2 run on processors too."
         )
-        os.environ.setdefault(
-            "GROUP_RANK", str(rank // local)
-        )  # torchrun's word for the node's number
-        placed = dict(
-            devices=local, num_nodes=world_size // local, plugins=[TorchElasticEnvironment()]
-        )
+    if 0 < gpus < here:
+        warnings.warn(f"{gpus} GPUs for {here} ranks: they use the processor", stacklevel=1)
     return Trainer(
-        accelerator="auto",
+        accelerator="cuda" if gpus >= here else "cpu",
         strategy=STRATEGIES[args.strategy](world_size),
         precision=args.precision,
-        **placed,
+        devices=here,
+        **launched,
         max_steps=args.steps,
         val_check_interval=args.every,
-        check_val_every_n_epoch=None,  # count steps, not epochs
-        num_sanity_val_steps=-1,  # the first evaluation is before the first step
         use_distributed_sampler=False,  # Examples makes its own
         callbacks=[Report()],
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
+        **lm.BY_STEPS,
     )
 
 
@@ -275,19 +281,16 @@ class Report(Callback):
                 **model.curve[-1]), flush=True)  # fmt: skip
 
 
-def prompt(record):
-    return Alpaca().apply(record["instruction"], input=record["input"])
-
-
 def checkpoint_folder(name):
     """The folder of a checkpoint. A name of the hub is downloaded into checkpoints/, by one rank alone."""
     for folder in (Path(name), Path("checkpoints", name)):
         if folder.is_dir():
             return folder
-    if name.count("/") != 1 or os.environ.get("WORLD_SIZE") != "1":
+    known = [f"{config['hf_config']['org']}/{config['hf_config']['name']}" for config in configs]
+    if name not in known or os.environ.get("WORLD_SIZE") != "1":
         raise FileNotFoundError(
             f"--checkpoint {name} is no folder. Make one with `language_model.py pretrain --out {name}`, "
-            "or download a model first: `litgpt download ORG/NAME`."
+            "or first download one that `litgpt download list` names: `litgpt download ORG/NAME`."
         )
     from litgpt.scripts.download import download_from_hub
 
@@ -295,9 +298,8 @@ def checkpoint_folder(name):
         download_from_hub(name)
     except Exception as error:  # of the network, of the hub, of the name: each is a kind of its own
         why = str(error).strip().splitlines()[0]
-        raise FileNotFoundError(
-            f"--checkpoint {name} is no folder, and no model of the Hugging Face hub: {why}"
-        ) from None
+        says = f"--checkpoint {name} is no folder, and was not downloaded from the Hugging Face hub: {why}"
+        raise FileNotFoundError(says) from None
     return Path("checkpoints", name)
 
 

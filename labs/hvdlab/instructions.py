@@ -125,7 +125,8 @@ def _find(source):
     except Exception as error:  # of the network, of the hub, of the name: each is a kind of its own
         why = str(error).strip().splitlines()[0]
         raise DataError(
-            f"{source} is neither a file nor, as OWNER/NAME/FILE, on the Hugging Face hub: {why}"
+            f"{source} is neither a file nor, as OWNER/NAME/FILE, to be had from the Hugging Face hub (is "
+            f"there a network?): {why}"
         ) from None
 
 

@@ -3,8 +3,10 @@
 import csv
 import importlib.util
 import os
+import signal
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -143,6 +145,25 @@ def test_srun_starts_ranks_that_meet(train, base, slurm_cluster, tmp_path):
     assert difference(train("python", ranks=1), tmp_path) < 2e-5
 
 
+def test_a_run_that_is_asked_to_end_did_not_end_well(base, tmp_path):
+    arguments = "--checkpoint", base, "--out", tmp_path, "--steps", 10**6, "--every", 10**6
+    process = subprocess.Popen(
+        [sys.executable, SCRIPT, "finetune", *map(str, arguments)],
+        env={**os.environ, **launch.environment(2)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    try:
+        assert any(line.startswith("step     0") for line in process.stdout)
+        process.terminate()
+        assert process.wait(120) == 128 + signal.SIGTERM
+    finally:
+        process.kill()
+        process.communicate()
+    assert not (tmp_path / "losses.csv").exists()
+
+
 @pytest.fixture(scope="module")
 def script():
     """The script as a module: its command line without a process for each case."""
@@ -155,14 +176,8 @@ def script():
 @pytest.fixture
 def own_environment(monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    for name in (
-        "RANK",
-        "WORLD_SIZE",
-        "LOCAL_RANK",
-        "LOCAL_WORLD_SIZE",
-        "MASTER_ADDR",
-        "MASTER_PORT",
-    ):
+    names = "RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT GROUP_RANK"
+    for name in names.split():
         monkeypatch.setenv(name, "")  # so that what `rendezvous` sets is taken back
         monkeypatch.delenv(name)
 
@@ -181,20 +196,21 @@ def test_the_model_is_asked(script, base, settings, capsys):
     ("arguments", "says"),
     [
         (["--checkpoint", "nowhere"], "--checkpoint nowhere is no folder"),
-        (["--checkpoint", "EleutherAI/pythia-14m"], "and no model of the Hugging Face hub"),
+        (["--checkpoint", "EleutherAI/pythia-14m"], "was not downloaded from the Hugging Face hub"),
+        (["--checkpoint", "nobody/nothing"], "nobody/nothing is no folder. Make one with"),
         (["--checkpoint", "BASE", "--data", "nowhere.json"], "nowhere.json: expected records"),
         (["--checkpoint", "BASE", "--held-out", "9999"], "held_out must leave records"),
         (["--checkpoint", "BASE", "--batch-size", "9999"], "too few for a step of 9999"),
+        (["--checkpoint", "BASE", "--length", "20"], "No held-out answer fits in"),
         (["--checkpoint", "BASE", "--strategy", "fsdp"], "Lightning runs it on GPUs only"),
         (["--checkpoint", "BASE", "--strategy", "deepspeed"], "Lightning runs it on GPUs only"),
-        (["--checkpoint", "BASE", "--config", "nowhere.yaml"], "nowhere.yaml: No such file"),
+        (["--checkpoint", "BASE", "--config=nowhere.yaml"], "nowhere.yaml: No such file"),
+        (["--checkpoint", "BASE", "--out", "/dev/null/out"], "Not a directory: '/dev/null/out'"),
     ],
 )
 def test_what_cannot_run_is_one_sentence(script, base, tmp_path, monkeypatch, arguments, says):
-    import torch
-
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)  # also on a machine with a GPU
+    monkeypatch.setattr(script.torch.cuda, "device_count", lambda: 0)  # where there is a GPU, too
     arguments = [str(base) if word == "BASE" else word for word in arguments]
     with pytest.raises(SystemExit) as stopped:
         script.main(["finetune", "--out", str(tmp_path / "out"), *arguments])
@@ -202,9 +218,49 @@ def test_what_cannot_run_is_one_sentence(script, base, tmp_path, monkeypatch, ar
     assert sentence.startswith("language_model.py: ") and says in sentence and "\n" not in sentence
 
 
-def test_a_setting_in_a_file_holds_until_it_is_typed(script, tmp_path):
+@pytest.mark.usefixtures("own_environment")
+def test_an_answer_longer_than_the_model_is_refused(script, base):
+    with pytest.raises(
+        SystemExit, match="of the prompt and 999 of the answer are more than the 256"
+    ):
+        script.main(["generate", "--checkpoint", str(base), "Count.", "--limit", "999"])
+
+
+@pytest.mark.parametrize(
+    ("typed", "says"),
+    [
+        ("pretrain --out x --steps 0", "argument --steps: expected 1, 2, ..., got '0'"),
+        ("pretrain --out x --width 30", "argument --width: expected 8, 16, ..., got '30'"),
+        ("pretrain --out x --vocabulary 256", "expected 257, 258, ..., got '256'"),
+        (
+            "finetune --checkpoint x --out x --batch-size -1",
+            "--batch-size: expected 1, 2, ..., got",
+        ),
+        (
+            "finetune --checkpoint x --out x --precision half",
+            "argument --precision: invalid choice",
+        ),
+    ],
+)
+def test_what_is_typed_wrongly_is_named(script, typed, says, capsys):
+    with pytest.raises(SystemExit):
+        script.parse_args(typed.split())
+    assert says in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("gpus", "kind"), [(0, "cpu"), (1, "cpu"), (2, "cuda")])
+def test_ranks_without_a_gpu_each_use_the_processor(script, monkeypatch, gpus, kind):
+    args = script.parse_args(["pretrain", "--out", "x", "--devices", "2"])
+    monkeypatch.setattr(script.torch.cuda, "device_count", lambda: gpus)
+    monkeypatch.setattr(script, "Trainer", lambda **settings: settings["accelerator"])
+    with pytest.warns(UserWarning, match="1 GPUs for 2") if gpus == 1 else nullcontext():
+        assert script.make_trainer(args) == kind
+
+
+@pytest.mark.parametrize("equals", [False, True])
+def test_a_setting_in_a_file_holds_until_it_is_typed(script, tmp_path, equals):
     (tmp_path / "a.yaml").write_text("steps: 7\nbatch-size: 3\nmethod: lora\n")
-    file = "--config", str(tmp_path / "a.yaml")
+    file = [f"--config={tmp_path / 'a.yaml'}"] if equals else ["--config", str(tmp_path / "a.yaml")]
     typed = ["finetune", "--checkpoint", "x", "--out", "y", "--steps", "9", *file]
     args = script.parse_args(typed)
     assert (args.steps, args.batch_size, args.method, args.rank) == (9, 3, "lora", 8)

@@ -10,25 +10,40 @@ A batch is a dict of "input_ids" and "labels", int64 of shape (batch, tokens), a
 """
 
 import json
+import logging
 import time
+import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from pathlib import Path
+from pickle import UnpicklingError
 
 import torch
 from lightning.pytorch import LightningModule
 from litgpt import GPT, Config, Tokenizer, lora
-from litgpt.data import get_sft_collate_fn
 from litgpt.generate.base import generate as litgpt_generate
 from litgpt.prompts import Alpaca, save_prompt_style
 from litgpt.utils import check_valid_checkpoint_dir, save_config
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.nn import functional as F
+from torch.nn.utils.rnn import pad_sequence
+
+from hvdlab.data import DataError
 
 IGNORED = -100
 END = "<|endoftext|>"
 WEIGHTS = "lit_model.pth"  # LitGPT's name for them
-NOT_COUNTED = {"raw": 0, "raw_plus_prompt_template": 0}  # LitGPT's own statistics of a batch
+# For Lightning's Trainer: count steps, not epochs, evaluate before the first, write and print nothing.
+BY_STEPS = dict(
+    check_val_every_n_epoch=None,
+    num_sanity_val_steps=-1,
+    logger=False,
+    enable_checkpointing=False,
+    enable_progress_bar=False,
+    enable_model_summary=False,
+)
+PLACES = "query", "key", "value", "projection", "mlp", "head"
+EVERYWHERE = {f"lora_{place}": True for place in PLACES}  # for litgpt.lora.Config
 
 
 class LanguageModel(LightningModule):
@@ -73,8 +88,9 @@ class LanguageModel(LightningModule):
         # Ranks have answers of different lengths, and strategies average the gradients of ranks. So a
         # rank's loss must weigh as many tokens as it has: else two ranks train another model than one.
         sums = self.all_gather(torch.stack([loss.detach() * tokens, tokens])).reshape(-1, 2).sum(0)
-        self.losses.append(float(sums[0] / sums[1]))
-        return loss * tokens * self.trainer.world_size / sums[1]
+        total = sums[1].clamp(min=1)  # no answer of the batch may have fitted into its length
+        self.losses.append(float(sums[0] / total))
+        return loss * tokens * self.trainer.world_size / total
 
     def on_validation_epoch_start(self):
         self.sums = torch.zeros(4)
@@ -82,12 +98,15 @@ class LanguageModel(LightningModule):
     def validation_step(self, batch, _):
         logits, tokens = self.gpt(batch["input_ids"]), _counted(batch)
         loss, right = next_token_loss(logits, batch["labels"]), exact(logits, batch["labels"])
-        self.sums += torch.stack(
-            [loss * tokens, tokens, right.sum(), torch.ones_like(right).sum()]
-        ).cpu()
+        answers = torch.ones_like(right).sum()
+        self.sums += torch.stack([loss * tokens, tokens, right.sum(), answers]).cpu()
 
     def on_validation_epoch_end(self):
         loss, tokens, right, answers = self.sums.tolist()
+        if not tokens:
+            raise DataError(
+                "No held-out answer fits in beside its prompt: give examples a larger length."
+            )
         row = {"step": self.global_step, "heldout_loss": loss / tokens, "exact": right / answers}
         self.curve.append(row)
 
@@ -104,32 +123,42 @@ def _counted(batch):
 
 def next_token_loss(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     """Mean cross entropy in nats: position t predicts label t + 1; labels of IGNORED do not count."""
-    guesses, wanted = logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten()
+    # In float32: a sum of many losses has more digits than bfloat16.
+    guesses, wanted = logits[:, :-1].flatten(0, 1).float(), labels[:, 1:].flatten()
     total = F.cross_entropy(guesses, wanted, ignore_index=IGNORED, reduction="sum")
-    return total / (wanted != IGNORED).sum().clamp(min=1)  # a batch may have no answer, all cut off
+    return total / (wanted != IGNORED).sum().clamp(min=1)
 
 
 def exact(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     """1.0 for each example whose answer is right in every token, its end too, else 0.0.
 
-    A greedy decoder writes the same tokens as long as it is right, so this is its accuracy.
+    A greedy decoder writes the same tokens as long as it is right, so this is its accuracy. An example
+    without an answer, because its prompt fills the whole length, is not right.
     """
     guesses, wanted = logits[:, :-1].argmax(-1), labels[:, 1:]
-    return ((guesses == wanted) | (wanted == IGNORED)).all(-1).float()
+    counts = wanted != IGNORED
+    return (((guesses == wanted) | ~counts).all(-1) & counts.any(-1)).float()
 
 
 def padded(examples: list[tuple[list[int], list[int]]], end: int) -> dict[str, torch.Tensor]:
-    """One batch of (ids, labels) of different lengths: LitGPT's own padding, which does not count."""
-    rows = [
-        {
-            "input_ids": torch.tensor(ids),
-            "labels": torch.tensor(labels),
-            "token_counts": NOT_COUNTED,
-        }
-        for ids, labels in examples
-    ]
-    batch = get_sft_collate_fn(pad_id=end, ignore_index=IGNORED)(rows)
-    return {name: batch[name] for name in ("input_ids", "labels")}
+    """One batch of (ids, labels) of different lengths, padded on the right by what does not count."""
+    ids, labels = ([torch.tensor(row) for row in rows] for rows in zip(*examples, strict=True))
+    return {
+        "input_ids": pad_sequence(ids, batch_first=True, padding_value=end),
+        "labels": pad_sequence(labels, batch_first=True, padding_value=IGNORED),
+    }
+
+
+def prompt(record: dict[str, str]) -> str:
+    """What a model is asked: an instruction, and its input where it has one, in alpaca's words."""
+    return Alpaca().apply(record["instruction"], input=record["input"])
+
+
+def quiet() -> None:
+    """Leave out what Lightning says of itself: which devices there are, and tips."""
+    for name in ("lightning.pytorch", "lightning.fabric", "torchao"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+    warnings.filterwarnings("ignore", module="lightning")
 
 
 def small(vocabulary: int, layers: int = 2, width: int = 128, block_size: int = 256) -> Config:
@@ -153,14 +182,7 @@ def small(vocabulary: int, layers: int = 2, width: int = 128, block_size: int = 
 
 def with_lora(gpt: GPT, rank: int, alpha: float) -> lora.GPT:
     """A copy of a model with LoRA on every linear layer; nothing else is trained."""
-    places = dict.fromkeys(("query", "key", "value", "projection", "mlp", "head"), True)
-    shape = lora.Config(
-        **asdict(gpt.config),
-        lora_r=rank,
-        lora_alpha=alpha,
-        **{f"lora_{place}": on for place, on in places.items()},
-    )
-    model = lora.GPT(shape)
+    model = lora.GPT(lora.Config(**asdict(gpt.config), **EVERYWHERE, lora_r=rank, lora_alpha=alpha))
     missing, unexpected = model.load_state_dict(gpt.state_dict(), strict=False)
     strangers = [name for name in missing if not lora.lora_filter(name, None)] + unexpected
     if strangers:
@@ -228,20 +250,36 @@ def load(folder: Path) -> tuple[GPT, Tokenizer]:
 
     Raises:
         FileNotFoundError: a file of it is not there; the message names it.
+        DataError: weights that cannot be read, or are of another shape.
     """
     check_valid_checkpoint_dir(folder, verbose=False, raise_error=True)
     gpt = GPT(Config.from_file(folder / "model_config.yaml"))
-    state = torch.load(folder / WEIGHTS, map_location="cpu", weights_only=True, mmap=True)
-    gpt.load_state_dict(state.get("model", state))
+    try:
+        state = torch.load(folder / WEIGHTS, map_location="cpu", weights_only=True, mmap=True)
+        gpt.load_state_dict(state.get("model", state))
+    except (OSError, RuntimeError, UnpicklingError) as error:
+        why = " ".join(str(error).split())[:200]
+        raise DataError(
+            f"{folder / WEIGHTS} does not hold the weights of its model: {why}"
+        ) from None
     return gpt, Tokenizer(folder)
 
 
 @torch.inference_mode()
 def generate(gpt, tokenizer: Tokenizer, prompt: str, limit: int = 32) -> tuple[str, bool]:
-    """The likeliest continuation of a prompt, and whether it ended by itself within `limit` tokens."""
+    """The likeliest continuation of a prompt, and whether it ended by itself within `limit` tokens.
+
+    Raises:
+        DataError: more tokens than the model has positions for.
+    """
     training, device = gpt.training, next(gpt.parameters()).device
-    gpt.eval()  # dropout, where a model has it, would make the answer a lottery
     ids = tokenizer.encode(prompt, device=device)
+    if len(ids) + limit > gpt.max_seq_length:
+        raise DataError(
+            f"{len(ids)} tokens of the prompt and {limit} of the answer are more than the "
+            f"{gpt.max_seq_length} for which the model has positions."
+        )
+    gpt.eval()  # dropout, where a model has it, would make the answer a lottery
     gpt.set_kv_cache(batch_size=1, device=device)
     try:
         found = litgpt_generate(

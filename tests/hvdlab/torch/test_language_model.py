@@ -8,22 +8,16 @@ torch = pytest.importorskip("torch", reason="needs PyTorch: run `make setup`")
 litgpt = pytest.importorskip("litgpt", reason="needs LitGPT: run `make setup`")
 
 from lightning.pytorch import Trainer  # noqa: E402
+from litgpt.data import get_sft_collate_fn  # noqa: E402
 from litgpt.prompts import Alpaca  # noqa: E402
 from torch.utils.data import DataLoader  # noqa: E402
 
+from hvdlab.data import DataError  # noqa: E402
 from hvdlab.instructions import synthetic_records  # noqa: E402
 from hvdlab.torch import language_model as lm  # noqa: E402
 from hvdlab.torch.memory import held  # noqa: E402
 
-SILENT = dict(
-    accelerator="cpu",
-    logger=False,
-    enable_checkpointing=False,
-    enable_progress_bar=False,
-    enable_model_summary=False,
-    num_sanity_val_steps=-1,
-    check_val_every_n_epoch=None,
-)
+SILENT = dict(accelerator="cpu", **lm.BY_STEPS)
 
 
 @pytest.fixture(scope="module")
@@ -87,8 +81,20 @@ def test_weights_that_would_run_code_are_not_read(folder, tmp_path):
             return print, ("it ran",)
 
     torch.save({"model": Code()}, tmp_path / lm.WEIGHTS)
-    with pytest.raises(Exception, match="[Ww]eights.only"):
+    with pytest.raises(DataError, match="[Ww]eights.only"):
         lm.load(tmp_path)
+
+
+def test_weights_that_are_broken_or_of_another_model_are_one_sentence(folder, tmp_path):
+    for path in folder.iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    (tmp_path / lm.WEIGHTS).write_bytes((folder / lm.WEIGHTS).read_bytes()[:5000])
+    with pytest.raises(DataError, match=f"{lm.WEIGHTS} does not hold the weights of its model: "):
+        lm.load(tmp_path)
+    torch.save(litgpt.GPT(lm.small(320, layers=1, width=32)).state_dict(), tmp_path / lm.WEIGHTS)
+    with pytest.raises(DataError, match="Missing key.s. in state_dict") as error:
+        lm.load(tmp_path)
+    assert "\n" not in str(error.value)
 
 
 def test_the_loss_is_the_formula():
@@ -115,6 +121,7 @@ def test_exact_is_what_a_greedy_decoder_writes(folder, model):
     assert lm.exact(model(ids), labels).tolist() == [1.0]
     labels[0, -1] = (labels[0, -1] + 1) % 320
     assert lm.exact(model(ids), labels).tolist() == [0.0]
+    assert lm.exact(model(ids), torch.full_like(labels, -100)).tolist() == [0.0]  # no answer
     assert model.training
 
 
@@ -150,6 +157,26 @@ def test_lora_is_its_base_at_first_trains_little_and_merges(model):
     plain = lm.merged(small)
     assert type(plain) is litgpt.GPT and plain.config == model.config
     torch.testing.assert_close(plain(ids), wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_batches_are_padded_as_litgpt_pads_them():
+    examples = [([5, 6, 8, 1], [-100, -100, 8, 1]), ([5, 9, 1], [-100, 9, 1])]
+    counts = {"raw": 0, "raw_plus_prompt_template": 0}
+    rows = [
+        {"input_ids": torch.tensor(ids), "labels": torch.tensor(labels), "token_counts": counts}
+        for ids, labels in examples
+    ]
+    theirs = get_sft_collate_fn(pad_id=1)(rows)
+    ours = lm.padded(examples, end=1)
+    assert all(torch.equal(ours[name], theirs[name]) for name in ("input_ids", "labels"))
+
+
+def test_a_batch_whose_answers_were_all_cut_off_changes_nothing(model):
+    trained, loader = lm.LanguageModel(model, 0.01), DataLoader(batches(12), batch_size=None)
+    loader.dataset[1]["labels"].fill_(-100)
+    Trainer(max_steps=3, limit_val_batches=0, **SILENT).fit(trained, loader)
+    assert trained.losses[1] == 0 and all(map(math.isfinite, trained.losses))
+    assert all(parameter.isfinite().all() for parameter in model.parameters())
 
 
 def test_what_lightning_trains_is_what_a_plain_loop_trains(model):
