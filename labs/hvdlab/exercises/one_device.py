@@ -139,8 +139,8 @@ def check_scaled_step(scaled_step) -> None:
         if not torch.equal(moved, once) or not torch.equal(velocity, slope):
             raise NotYet(
                 f"a step with one gradient of {what} shall change neither weights nor momentum; they are "
-                f"{moved.tolist()} and {velocity.tolist()}. Step only if torch.isfinite(p.grad).all() is true "
-                "of every p."
+                f"{moved.tolist()} and {velocity.tolist()}. Step only if torch.isfinite(p.grad).all() of "
+                "every p is true."
             )
         if says != [False, True]:
             raise NotYet(
