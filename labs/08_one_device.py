@@ -27,7 +27,7 @@ from hvdlab.data import load_fashion_mnist
 from hvdlab.exercises import less_memory
 from hvdlab.exercises import one_device as exercises
 from hvdlab.experiment import LABS, grid, reference, seeds, size, sweep
-from hvdlab.plots import overlay, predicted
+from hvdlab.plots import medians, overlay, predicted
 from hvdlab.torch.memory import peak
 from hvdlab.torch.networks import Block, ConvNet, ResidualMLP
 from hvdlab.torch.precision import operation_types, output_gradients
@@ -744,16 +744,13 @@ def one_of_all(network, precision, checkpointing, micro_batches, repeat):
     return {"step_seconds": took["step_seconds"], "peak_bytes": took["peak_bytes"]}
 
 
-def middle(table):
-    table = table.assign(ms=1e3 * table["step_seconds"], MB=table["peak_bytes"] / 1e6)
-    by = ["network", "precision", "checkpointing", "micro_batches"]
-    return table.groupby(by, sort=False)[["ms", "MB"]].median().round(1)
-
-
 every = grid(network=NETWORKS, precision=size(["float32", "bf16"], one_device.PRECISIONS, one_device.PRECISIONS),
              checkpointing=[False, True], micro_batches=[1, 4], repeat=range(1, 1 + size(1, 1, 3)))  # fmt: skip
-combined = sweep("one_device", one_of_all, every)
-pd.concat({"yours": middle(combined), "reference": middle(reference("one_device"))}, axis=1)
+combined, shipped = sweep("one_device", one_of_all, every), reference("one_device")
+for table in (combined, shipped):
+    table["ms"], table["MB"] = 1e3 * table["step_seconds"], table["peak_bytes"] / 1e6
+by = ["network", "precision", "checkpointing", "micro_batches"]
+medians(combined, shipped, by=by, columns=["ms", "MB"]).round(1)
 
 # %% [markdown]
 # **What you should see.** Checkpointing and micro-batches save memory on both networks. bfloat16 halves the activations, and

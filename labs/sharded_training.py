@@ -15,7 +15,7 @@ All ways take the same steps: the same weights at the start, the same global bat
     fsdp2, fsdp3            fully_shard: whole weights kept from forward to backward, or not
     deepspeed1, 2, 3        DeepSpeed's ZeRO stages
     fsdp3-offload, deepspeed2-offload   shards in CPU memory beside a GPU. Neither has run on a GPU yet;
-                            without one FSDP2 refuses, and DeepSpeed takes the same steps
+                            without one the first is refused, and DeepSpeed takes the same steps
 
 The report is one line of JSON on rank 0: losses (mean over the global batch, each step), and of the
 ranks the most memory_bytes (weights, gradients and optimizer state between backward and step), the
