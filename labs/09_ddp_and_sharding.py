@@ -262,14 +262,10 @@ exercises.check_accuracy(accuracy)
 
 # %%
 WAYS = {
-    "1 MB": ["--bucket-mb", 1],
-    "4 MB": ["--bucket-mb", 4],
-    "25 MB": ["--bucket-mb", 25],
-    "4 passes": ["--passes", 4],
-    "4 passes, no_sync": ["--passes", 4, "--no-sync"],
-    "float16 hook": ["--hook", "fp16"],
-    "PowerSGD hook": ["--hook", "powersgd"],
-}
+    "1 MB": ["--bucket-mb", 1], "4 MB": ["--bucket-mb", 4], "25 MB": ["--bucket-mb", 25],
+    "4 passes": ["--passes", 4], "4 passes, no_sync": ["--passes", 4, "--no-sync"],
+    "float16 hook": ["--hook", "fp16"], "PowerSGD hook": ["--hook", "powersgd"],
+}  # fmt: skip
 timelines = {}
 
 
@@ -278,11 +274,8 @@ def communicate(way, repeat):
     printed = run(LABS / "ddp_communication.py", *arguments, ranks=2, show=False, timeout=120)
     report = json.loads(next(line for line in printed.splitlines() if line.startswith("{")))
     timelines[way] = report["events"]
-    return {
-        "collectives": report["collectives"],
-        "sent_MB": report["bytes"] / 1e6,
-        "milliseconds": 1000 * report["seconds"],
-    }
+    return {"collectives": report["collectives"], "sent_MB": report["bytes"] / 1e6,
+            "milliseconds": 1000 * report["seconds"]}  # fmt: skip
 
 
 # %% [markdown]
@@ -320,13 +313,15 @@ medians(sent, reference("ddp_communication"), by=["way"], columns=columns).round
 # %% [markdown]
 # **What you should see.** With buckets of 1 MB the first all-reduce starts soon after the backward pass does; with 25 MB there
 # is one, and it starts when all gradients are there. The bytes are the same: $2(N-1)/N$ of 18 MB. Four passes send four times
-# as much, unless `no_sync` keeps the first three quiet. float16 halves the bytes, PowerSGD sends next to nothing (and approximates:
-# its loss is *not* the serial one; of its three all-reduces the profile sees the first, the others start from callbacks). What the overlap is worth in ms depends on who does the sending. Here Gloo's threads take the
-# same cores that compute; on GPUs the network card works while the GPU does, and the overlap can hide it (lab 13).
+# as much, unless `no_sync` keeps the first three quiet. float16 halves the bytes, PowerSGD sends next to nothing (and
+# approximates: its loss is *not* the serial one; of its three all-reduces the profile sees the first, the others start from
+# callbacks). What the overlap is worth in ms depends on who does the sending. Here Gloo's threads take the same cores that
+# compute; on GPUs the network card works while the GPU does, and the overlap can hide it (lab 13).
 #
 # ## Shard what every rank holds
 #
-# With Adam in float32 a parameter costs 4 bytes, its gradient 4 and the two moments 8. DDP holds all 16 on *every* rank. **ZeRO**
+# With Adam in float32 a parameter costs 4 bytes, its gradient 4 and the two moments 8. DDP holds all 16 on *every* rank (and 4 more,
+# its buckets, unless `gradient_as_bucket_view=True` lets the gradients live in them). **ZeRO**
 # (Rajbhandari et al. 2020, [arXiv:1910.02054](https://arxiv.org/abs/1910.02054)) shards them, in three stages: optimizer state (1),
 # gradients too (2), weights too (3). A part that is sharded counts $1/N$:
 #
@@ -661,8 +656,9 @@ def out_of_core(repeat, **where):
 places = size(["file"], ["memory", "recompute", "file"], ["memory", "recompute", "file"])
 ways = grid(activations=places, repeat=range(1, 1 + size(1, 1, 3)))
 core = sweep("out_of_core", out_of_core, ways)
-columns = ["peak_MB", "milliseconds", "last_loss"]
-medians(core, reference("out_of_core"), by=["activations"], columns=columns).round(3)
+print(core.groupby("activations")["last_loss"].max())
+columns = ["peak_MB", "milliseconds"]
+medians(core, reference("out_of_core"), by=["activations"], columns=columns).round(1)
 
 # %% [markdown]
 # **What you should see.** Both ways cut the peak to a fraction, with the same losses. A "file" that was written a moment ago is
