@@ -194,7 +194,7 @@ for dtype, scale in ((torch.float32, 1), (torch.bfloat16, 1), (torch.float16, 1)
     zero = f"{(got == 0).float().mean():.1%} are 0"
     print(f"{dtype}, loss times {scale:g}: {zero}, {int((~got.isfinite()).sum())} inf or nan")
     if dtype == torch.float16:
-        exact = gradients(torch.float32, scale).abs()
+        exact = gradients(torch.float32, scale).abs().numpy()
         axes.hist(np.log2(exact[exact > 0]), bins=range(-48, 17), alpha=0.6, label=f"loss times {scale:g}: {zero}")  # fmt: skip
 axes.axvspan(-48, -25, color="black", alpha=0.15, label="0 in float16")
 axes.axvspan(-25, -14, color="black", alpha=0.06, label="subnormal: fewer digits")
