@@ -156,7 +156,7 @@ def check_scaled_step(scaled_step) -> None:
 def check_clipped_step(clipped_step) -> None:
     """Demand a step along the gradient clipped in its own units, whatever the loss scale."""
     model, images, labels = small()
-    for max_norm, scale in ((0.01, 1024.0), (100.0, 1024.0), (0.01, 1.0)):
+    for max_norm, scale in ((0.01, 1024.0), (100.0, 1024.0), (0.01, 1.0), (100.0, 1.0)):
         expected, gradient = _clipped(model, images, labels, max_norm)
         moved, loss = _try_clipped(clipped_step, model, images, labels, max_norm, scale)
         case = f"max_norm={max_norm:g}, a gradient of norm {gradient:.2g} and a scale of {scale:g}"
