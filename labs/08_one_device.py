@@ -1,13 +1,12 @@
 # %% [markdown]
 # # Lab 8: One device, used fully
 #
-# **About 90 minutes**, five of them computing. You measure where the memory and the time of a training step go, and
-# what three techniques do to both: mixed precision, activation checkpointing, gradient accumulation. You need PyTorch
-# (a training loop) and lab 2 (mini-batches).
+# **About 90 minutes**, five of them computing. You measure where the memory and the time of a training step go, and what
+# three techniques do to both: mixed precision, activation checkpointing, gradient accumulation. You need PyTorch (a training
+# loop) and lab 2 (mini-batches).
 #
-# The first question of "train on more devices" is what one device can do, and most scripts leave much of it unused. The
-# lines that change this are in `labs/one_device.py`, each where it acts; read it now. It runs unchanged on a GPU. The
-# cells here use the processor.
+# The first question of "train on more devices" is what one device can do. The lines that decide it are in
+# `labs/one_device.py`, each where it acts; read it now. It runs unchanged on a GPU. The cells here use the processor.
 
 # %%
 import statistics
@@ -20,6 +19,7 @@ import pandas as pd
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.nn.utils import parameters_to_vector as flat
 from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -27,7 +27,7 @@ from hvdlab.data import load_fashion_mnist
 from hvdlab.exercises import less_memory
 from hvdlab.exercises import one_device as exercises
 from hvdlab.experiment import LABS, grid, reference, seeds, size, sweep
-from hvdlab.plots import compare, overlay, predicted
+from hvdlab.plots import medians, overlay, predicted
 from hvdlab.torch.memory import peak
 from hvdlab.torch.networks import Block, ConvNet, ResidualMLP
 from hvdlab.torch.precision import operation_types, output_gradients
@@ -49,20 +49,20 @@ took = train(print, num_layers=2, hidden_size=64, steps=20)
 # %% [markdown]
 # ## See where the memory goes
 #
-# Between two steps the device holds the parameters, 4 bytes each, and Adam's two averages, 8 more for each parameter.
-# During a step come the gradients, 4, and the **activations**: what the forward pass computed and the backward pass
-# will need. Only they grow with the batch.
+# Between two steps the device holds the parameters, 4 bytes each, and Adam's two averages, 8 more for each parameter. During
+# a step come the gradients, 4, and the **activations**: what the forward pass computed and the backward pass will need. Only
+# they grow with the batch.
 #
-# Autograd keeps an array if the derivative of some operation asks for it. A linear layer needs its *input* (for the
-# gradient of its weights), gelu its input, layer norm its input; `+` needs nothing. One array that two operations need
-# is kept once. A block of our network is
+# Autograd keeps an array if the derivative of some operation asks for it. A linear layer needs its *input* (for the gradient
+# of its weights), gelu its input, layer norm its input; `+` needs nothing. One array that two operations need is kept once.
+# A block of our network is
 #
 #     x + down(gelu(up(norm(x))))        x: hidden,  up: hidden -> 4 hidden,  down: 4 hidden -> hidden
 #
 # ### Exercise 1: Count the activations
 #
-# **What:** write `activation_bytes(batch_size, num_layers, hidden_size, number_bytes=4)`: the bytes that `num_layers`
-# blocks keep. Leave out the mean and the deviation of the norm, two numbers an example.
+# **What:** write `activation_bytes(batch_size, num_layers, hidden_size, number_bytes=4)`: the bytes that `num_layers` blocks
+# keep. Leave out the mean and the deviation of the norm, two numbers an example.
 #
 # **Why:** this number decides whether a batch fits. You can know it before you own the GPU.
 #
@@ -83,8 +83,7 @@ def activation_bytes(batch_size, num_layers, hidden_size, number_bytes=4):
 exercises.check_activation_bytes(activation_bytes)
 
 # %% [markdown]
-# Now for a network of 8 blocks of width 128. At which batch size do the activations need as much as all that does not
-# depend on the batch?
+# At which batch size do the activations of 8 blocks of width 128 need as much as all that does not depend on the batch?
 
 # %%
 LAYERS, HIDDEN = size((4, 32), (8, 128), (8, 128))
@@ -93,40 +92,30 @@ print(f"{parameters:,} parameters: 4 + 4 + 8 bytes each are {16 * parameters / 1
 prediction = None  # images
 
 # %%
-rows = []
-for batch_size in size([64, 512], [32, 64, 128, 256, 512, 1024], [32, 64, 128, 256, 512, 1024]):
+rows, powers = [], [32, 64, 128, 256, 512, 1024]
+for batch_size in size(powers[1::3], powers, powers):
     took = train(num_layers=LAYERS, hidden_size=HIDDEN, batch_size=batch_size, steps=4)
-    rows.append({"batch": batch_size, "peak": took["peak_bytes"]} | took["held"])
-memory = pd.DataFrame(rows)
-
-figure, axes = plt.subplots(figsize=(8, 4.6))
-batches = memory["batch"]
-at = np.arange(len(memory))
-below = np.zeros(len(memory))
-parts = {"parameters": memory["parameters"], "Adam's averages": memory["optimizer"],
-         "gradients (counted: 4 bytes a parameter)": memory["parameters"],
-         "activations (counted by you)": activation_bytes(batches, LAYERS, HIDDEN)}  # fmt: skip
-for (label, part), hatch in zip(parts.items(), ("", "//", "..", ""), strict=True):
-    axes.bar(at, part / 1e6, bottom=below, label=label, hatch=hatch, edgecolor="white")
-    below = below + part / 1e6
-measured = memory["parameters"] + memory["optimizer"] + memory["peak"]
-axes.plot(at, measured / 1e6, "ko", label="measured: held, and the peak of a step")
+    rows.append({"batch size": batch_size, "peak": took["peak_bytes"]} | took["held"])
+memory = pd.DataFrame(rows).set_index("batch size")
+counted = pd.DataFrame({
+    "parameters": memory["parameters"], "Adam's averages": memory["optimizer"],
+    "gradients (counted: 4 bytes a parameter)": memory["parameters"],
+    "activations (counted by you)": activation_bytes(memory.index, LAYERS, HIDDEN),
+}) / 1e6  # fmt: skip
+measured = (memory["parameters"] + memory["optimizer"] + memory["peak"]) / 1e6
+axes = counted.plot.bar(stacked=True, rot=0, ylabel="MB", edgecolor="white", figsize=(8, 4.6))
+axes.plot(range(len(rows)), measured, "ko", label="measured: held, and the peak of a step")
 if prediction:
-    axes.axvline(
-        np.interp(np.log2(prediction), np.log2(batches), at),
-        color="black",
-        linestyle="--",
-        label="your prediction",
-    )
-axes.set(xticks=at, xticklabels=batches, xlabel="batch size", ylabel="MB")
+    place = np.interp(np.log2(prediction), np.log2(memory.index), range(len(rows)))
+    axes.axvline(place, color="black", linestyle="--", label="your prediction")
 axes.legend(fontsize=9)
 plt.show()
 
 # %% [markdown]
-# **What you should see.** The pencil is right within a few percent where one of the two parts is much larger than the
-# other. In between it is too high: the activations of a block are freed as soon as its gradients are there, so the two
-# are never there all at once. Most of what does *not* grow with the batch is not the model: it is gradients and Adam.
-# Labs 9 and 10 share exactly these among devices; this one attacks the activations.
+# **What you should see.** The pencil is right within a few percent where one of the two parts is much larger than the other.
+# In between it is too high: the activations of a block are freed as soon as its gradients are there, so the two are never
+# there all at once. Most of what does *not* grow with the batch is not the model: it is gradients and Adam. Labs 9 and 10
+# share exactly these among devices; this one attacks the activations.
 #
 # ## Use numbers of two bytes
 #
@@ -134,27 +123,19 @@ plt.show()
 # |---|---|---|---|
 # | sign + exponent + fraction, bits | 1 + 8 + 23 | 1 + 8 + 7 | 1 + 5 + 10 |
 #
-# The exponent is the range, the fraction the precision. bfloat16 has the range of float32 and two to three decimal
-# digits; float16 has another digit, and a range that training leaves in both directions.
+# The exponent is the range, the fraction the precision. bfloat16 has the range of float32 and two to three decimal digits;
+# float16 has another digit, and a range that training leaves in both directions.
 
 # %%
-formats = [torch.finfo(dtype) for dtype in (torch.float32, torch.bfloat16, torch.float16)]
-pd.DataFrame(
-    {
-        f.dtype: {
-            "largest": f.max,
-            "smallest normal": f.smallest_normal,
-            "smallest of all (subnormal)": f.smallest_normal * f.eps,
-            "from 1 to the next number": f.eps,
-        }
-        for f in formats
-    }
-).map("{:.2g}".format)
+pd.DataFrame({
+    f.dtype: {"largest": f.max, "smallest normal": f.smallest_normal,
+              "smallest of all (subnormal)": f.smallest_normal * f.eps, "from 1 to the next number": f.eps}
+    for f in map(torch.finfo, (torch.float32, torch.bfloat16, torch.float16))
+}).map("{:.2g}".format)  # fmt: skip
 
 # %% [markdown]
-# **Mixed precision** uses two bytes where it pays and four where it must be. `torch.autocast` decides by operation: it
-# casts the inputs of each call. Which operations of our networks will run in two bytes? Watch every call that reaches
-# the kernels:
+# **Mixed precision** uses two bytes where it pays and four where it must be. `torch.autocast` decides by operation: it casts
+# the inputs of each call. Which operations of our networks will run in two bytes? Watch every call that reaches the kernels:
 
 # %%
 x, y = torch.randn(4, 1, 28, 28), torch.arange(4)
@@ -166,12 +147,11 @@ for dtype in (torch.bfloat16, torch.float16):
 pd.DataFrame(rows).drop_duplicates(ignore_index=True)
 
 # %% [markdown]
-# **What you should see.** Matrix products and convolutions get two bytes and give two bytes: they are most of the work,
-# and their sums run in float32 inside the kernel. The loss (`_log_softmax`, `nll_loss`) is float32. In between each
-# operation takes what comes; the norms have two-byte inputs with float32 weights. On a GPU the list of PyTorch is
-# longer: there `layer_norm`, `group_norm`, `softmax`, `exp`, `pow` and sums give float32 too ([documentation of
-# torch.amp](https://docs.pytorch.org/docs/stable/amp.html); not run here). The weights themselves are float32 in all of
-# this: autocast makes a copy for the step.
+# **What you should see.** Matrix products and convolutions get two bytes and give two bytes: they are most of the work. The
+# loss (`_log_softmax`, `nll_loss`) is float32. In between each operation takes what comes; the norms have two-byte inputs
+# with float32 weights. On a GPU the list of PyTorch is longer: there `layer_norm`, `group_norm`, `softmax`, `exp`, `pow` and
+# sums give float32 too ([documentation of torch.amp](https://docs.pytorch.org/docs/stable/amp.html); not run here). The
+# weights themselves are float32 in all of this: autocast makes a copy for the step.
 #
 # ### Watch gradients vanish
 #
@@ -184,17 +164,16 @@ pd.DataFrame(rows).drop_duplicates(ignore_index=True)
 prediction = None  # percent
 
 # %%
-WEIGHT = 2.0**-14
+WEIGHT, SCALE = 2.0**-14, 2.0**16
 data = load_fashion_mnist()
 
 
 def batch(n, start=0):
-    part = slice(start, start + n)
-    images = one_device.enlarged(torch.tensor(data.train_images[part]), 28)
-    return images, torch.tensor(data.train_labels[part]).long()
+    images, labels = (a[start : start + n] for a in (data.train_images, data.train_labels))
+    return one_device.enlarged(torch.tensor(images), 28), torch.tensor(labels).long()
 
 
-def gradients(dtype, scale=1.0):
+def gradients(dtype, scale):
     with torch.autocast("cpu", dtype, enabled=dtype != torch.float32):
         return output_gradients(model, lambda: scale * WEIGHT * F.cross_entropy(model(x), y))
 
@@ -209,46 +188,36 @@ for step in range(size(5, 50, 50)):  # a network that has learned a little
     optimizer.zero_grad()
 
 x, y = batch(128, 50_000)
-exact, SCALE = gradients(torch.float32), 2.0**16
-lost = {}
+figure, axes = plt.subplots(figsize=(8, 4.4))
 for dtype, scale in ((torch.float32, 1), (torch.bfloat16, 1), (torch.float16, 1), (torch.float16, SCALE)):  # fmt: skip
     got = gradients(dtype, scale)
-    lost[scale] = 100 * float((got == 0).float().mean())
-    print(f"{dtype}, loss times {scale:g}: {lost[scale]:.1f} % are 0, {int((~got.isfinite()).sum())} inf or nan")  # fmt: skip
-
-figure, axes = plt.subplots(figsize=(8, 4.4))
-bins = np.arange(-48, 4)
-for scale, label in ((1, "as it is"), (SCALE, f"loss times {SCALE:g}")):
-    axes.hist(
-        np.log2(scale * exact[exact != 0].abs().numpy()), bins=bins, alpha=0.6,
-        label=f"{label}: float16 loses {lost[scale]:.0f} %",
-    )  # fmt: skip
-axes.axvspan(bins[0], -25, color="black", alpha=0.15, label="0 in float16")
+    zero = f"{(got == 0).float().mean():.1%} are 0"
+    print(f"{dtype}, loss times {scale:g}: {zero}, {int((~got.isfinite()).sum())} inf or nan")
+    if dtype == torch.float16:
+        exact = gradients(torch.float32, scale).abs().numpy()
+        axes.hist(np.log2(exact[exact > 0]), bins=range(-48, 17), alpha=0.6, label=f"loss times {scale:g}: {zero}")  # fmt: skip
+axes.axvspan(-48, -25, color="black", alpha=0.15, label="0 in float16")
 axes.axvspan(-25, -14, color="black", alpha=0.06, label="subnormal: fewer digits")
-axes.set(xlabel="log2 |gradient of an activation|, computed in float32", ylabel="how many")
-axes.set_xlim(bins[0], 16)
 axes.axvline(16, color="black", label="float16 ends: inf")
-axes.legend(fontsize=9)
+axes.set(xlabel="log2 |gradient of an activation|, in float32", ylabel="how many", xlim=(-48, 17))
+axes.legend(fontsize=9, title=f"you foretold {prediction} %" if prediction is not None else None)
 plt.show()
-if prediction is not None:
-    print(f"you foretold {prediction} %")
 
 # %% [markdown]
-# **What you should see.** The gradients span several powers of ten, and the left part of them is lost. Multiplying the
-# *loss* by $2^{16}$ multiplies every gradient (the chain rule) and moves the histogram to the right, into the range of
-# float16. After the backward pass one divides by it, in float32. A power of two costs no digit. bfloat16 needs none of
-# this.
+# **What you should see.** The gradients span several powers of ten, and the left part of them is lost. Multiplying the *loss*
+# by $2^{16}$ multiplies every gradient (the chain rule) and moves the histogram to the right, into the range of float16.
+# After the backward pass one divides by it, in float32. A power of two costs no digit. bfloat16 needs none of this.
 #
 # ### Exercise 2: Choose the scale
 #
-# Too small a scale loses gradients, too large a one gives inf. The scale that is *just* not too large is found by
-# trying: **halve it when a step overflows, double it after `interval` good steps in a row**.
+# Too small a scale loses gradients, too large a one gives inf. The scale that is *just* not too large is found by trying:
+# **halve it when a step overflows, double it after `interval` good steps in a row**.
 #
-# **What:** write `next_scale(scale, good_steps, overflow, interval)`. `good_steps` counts the good steps since the
-# scale last changed. Return `(scale, good_steps)` for the next step.
+# **What:** write `next_scale(scale, good_steps, overflow, interval)`. `good_steps` counts the good steps since the scale last
+# changed. Return `(scale, good_steps)` for the next step.
 #
-# **Why:** `torch.amp.GradScaler` does this with 65,536, and 2,000 good steps (Micikevicius et al. 2018,
-# [arXiv:1710.03740](https://arxiv.org/abs/1710.03740)). When a training "hangs" at a scale of 1, this is where to look.
+# **Why:** `torch.amp.GradScaler` does this from 65,536 on, with an interval of 2,000 (loss scaling: Micikevicius et al. 2018,
+# [arXiv:1710.03740](https://arxiv.org/abs/1710.03740)). A training whose scale only falls has gradients of inf or nan.
 #
 # <details><summary>Hint 1</summary>Three cases: an overflow; the last good step of an interval; any other good
 # step.</details>
@@ -273,14 +242,12 @@ exercises.check_next_scale(next_scale)
 # %% [markdown]
 # ### Exercise 3: Step with a scale
 #
-# **What:** write `scaled_step(loss, optimizer, scale)`: go backward from the scaled loss, make the gradients what they
-# would be without scaling, and step, unless some gradient is inf or nan: then change nothing. Leave no gradients
-# behind. Return whether it overflowed.
+# **What:** write `scaled_step(loss, optimizer, scale)`: go backward from the scaled loss, make the gradients what they would
+# be without scaling, and step, unless some gradient is inf or nan: then change nothing. Leave no gradients behind. Return
+# whether it overflowed. **Why:** with exercise 2 this is all of `GradScaler`.
 #
-# **Why:** with exercise 2 this is all of `GradScaler`.
-#
-# <details><summary>Hint 1</summary>The parameters are in <code>group["params"] for group in
-# optimizer.param_groups</code>. Adam's averages must not see an inf either: they would keep it for ever.</details>
+# <details><summary>Hint 1</summary>The parameters are in <code>group["params"] for group in optimizer.param_groups</code>.
+# Adam's averages must not see an inf either: they would keep it for ever.</details>
 #
 # <details><summary>Hint 2</summary><code>p.grad /= scale</code> for each p, then <code>all(torch.isfinite(p.grad).all()
 # for p in parameters)</code> decides about <code>optimizer.step()</code>.</details>
@@ -313,12 +280,8 @@ prediction = None  # the loss of float16 without scaling at the end, if float32 
 # %%
 SMALL = dict(num_layers=2, hidden_size=size(16, 64, 64))
 STEPS, EVERY = size(20, 100, 200), 10
-WAYS = {
-    "float32": {"precision": "float32"},
-    "bf16": {"precision": "bf16"},
-    "fp16, not scaled": {"precision": "fp16", "no_scaling": True},
-    "fp16, scaled": {"precision": "fp16"},
-}
+WAYS = {"float32": {}, "bf16": {"precision": "bf16"}, "fp16, scaled": {"precision": "fp16"},
+        "fp16, not scaled": {"precision": "fp16", "no_scaling": True}}  # fmt: skip
 
 
 def mixed_precision(way, seed):
@@ -331,35 +294,32 @@ def mixed_precision(way, seed):
     ]  # fmt: skip
 
 
+def distance(table):
+    """Mean distance of the losses from those of float32, of each way."""
+    losses = table.pivot(index=["seed", "step"], columns="way", values="loss")
+    return losses.sub(losses["float32"], axis=0).abs().mean()
+
+
 curves = sweep("mixed_precision", mixed_precision, grid(way=WAYS, seed=seeds(1, 3)))
 shipped = reference("mixed_precision")
 
-figure, (axes, right) = plt.subplots(1, 2, figsize=(11, 4.2))
+figure, axes = plt.subplots(figsize=(8, 4.2))
 overlay(axes, curves, shipped, x="step", y="loss", by="way", labels={way: way for way in WAYS})
 predicted(axes, prediction, x=STEPS)
 axes.set(ylabel="training loss, mean of 10 steps")
-axes.legend(fontsize=7, ncols=2)
-losses = shipped.pivot(index="step", columns=["seed", "way"], values="loss")
-for colour, way in enumerate(WAYS):
-    if way != "float32":
-        off = abs(losses.xs(way, axis=1, level="way") - losses.xs("float32", axis=1, level="way"))
-        right.plot(off.mean(axis=1), color=f"C{colour}", label=f"{way}, reference")
-right.set(yscale="log", xlabel="step", ylabel="|loss - loss of float32|")
-right.legend(fontsize=9)
+axes.legend(fontsize=8, ncols=2)
 plt.show()
-last = [table[table["step"] == table["step"].max()] for table in (curves, shipped)]
-compare(*last, by=["way"], value="loss")
+pd.DataFrame({"|loss - loss of float32|, yours": distance(curves), "reference": distance(shipped)})
 
 # %% [markdown]
-# **What you should see.** float32, bf16 and scaled fp16 lie on one another: the right figure shows by how little they
-# differ, and fp16 less than bf16, because it has three bits more. Without a scale most of the gradient is 0
-# and the network learns little, *without any error*: no nan, no warning, just a worse model. That is why one looks at
-# histograms.
+# **What you should see.** float32, bf16 and scaled fp16 lie on one another; the table shows by how little they differ, and
+# fp16 less than bf16, because it has three bits more. Without a scale most of the gradient is 0 and the network learns
+# little, *without any error*: no nan, no warning, just a worse model. That is why one looks at histograms.
 #
 # ### Exercise 4: Find the fault (clipping)
 #
-# A colleague clips gradients to a norm of 1, as most language models do. In float32 it trained; "with mixed precision
-# SGD does not learn".
+# A colleague clips gradients to a norm of 1, as most language models do. In float32 it trained; "with mixed precision SGD
+# does not learn".
 
 
 # %%
@@ -374,18 +334,17 @@ def clipped_step(model, images, labels, optimizer, scaler, max_norm=1.0):
     return loss.item()
 
 
-def clipped_losses(step, scale):
-    torch.manual_seed(1)
-    model = ResidualMLP(2, 32, 28)
-    optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    scaler = torch.amp.GradScaler("cpu", init_scale=scale)
-    return [step(model, *batch(64, 64 * i), optimizer, scaler) for i in range(size(20, 60, 60))]
-
-
 def draw_clipped(step):
     figure, axes = plt.subplots(figsize=(7, 3))
     for scale in (1.0, 64.0, 65536.0):
-        axes.plot(clipped_losses(step, scale), label=f"loss scale {scale:g}")
+        torch.manual_seed(1)
+        model = ResidualMLP(2, 32, 28)
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        scaler = torch.amp.GradScaler("cpu", init_scale=scale)
+        losses = [
+            step(model, *batch(64, 64 * i), optimizer, scaler) for i in range(size(20, 60, 60))
+        ]
+        axes.plot(losses, label=f"loss scale {scale:g}")
     axes.set(xlabel="step", ylabel="training loss")
     axes.legend()
     plt.show()
@@ -394,14 +353,14 @@ def draw_clipped(step):
 draw_clipped(clipped_step)
 
 # %% [markdown]
-# The scale should not matter at all. **What:** repair the function. **Why:** with Adam, which divides by the size of
-# the gradient, this mistake shows no symptom but a wrong clipping, and may stay for years.
+# The scale should not matter at all. **What:** repair the function. **Why:** Adam divides by the size of the gradient, so
+# with it this mistake hardly shows, and may stay for years.
 #
 # <details><summary>Hint 1</summary>In which units is max_norm, and in which the gradients that it is compared
 # with?</details>
 #
-# <details><summary>Hint 2</summary>GradScaler has <code>unscale_(optimizer)</code>; its step() then knows that it has
-# been done.</details>
+# <details><summary>Hint 2</summary>GradScaler has <code>unscale_(optimizer)</code>; its step() then knows that it has been
+# done.</details>
 
 
 # %%
@@ -426,10 +385,10 @@ draw_clipped(clipped_step)
 # %% [markdown]
 # ### Keep the weights in float32
 #
-# Why not everything in two bytes? A step changes a weight by a small part of it. bfloat16 has 8 significant bits, so a
-# weight $w$ only moves when the change is more than $|w|/512$ to $|w|/256$ (half of the distance to the next number);
-# a smaller one is rounded away, every time. We train twice with Adam at a rate of $10^{-4}$: all in bfloat16, and with
-# autocast, whose weights are float32. What share of the weights does a step move?
+# Why not everything in two bytes? A step changes a weight by a small part of it. bfloat16 has 8 significant bits, so a weight
+# $w$ only moves when the change is more than $|w|/512$ to $|w|/256$ (half of the distance to the next number); a smaller one
+# is rounded away, every time. We train twice with Adam at a rate of $10^{-4}$: all in bfloat16, and with autocast, whose
+# weights are float32. What share of the weights does a step move?
 
 # %%
 prediction = None  # percent, all in bfloat16
@@ -446,13 +405,12 @@ def master_weights(way, seed):
         with torch.autocast("cpu", torch.bfloat16):
             loss = F.cross_entropy(model(x), y)
         loss.backward()
-        before = [p.detach().clone() for p in model.parameters()]
+        before = flat(model.parameters()).detach()
         optimizer.step()
         optimizer.zero_grad()
-        moved = sum(int((p != b).sum()) for p, b in zip(model.parameters(), before, strict=True))
-        share = 100 * moved / sum(b.numel() for b in before)
+        moved = 100 * (flat(model.parameters()) != before).float().mean().item()
         if step % 5 == 4:
-            rows.append({"step": step + 1, "loss": loss.item(), "moved": share})
+            rows.append({"step": step + 1, "loss": loss.item(), "moved": moved})
     return rows
 
 
@@ -465,36 +423,30 @@ overlay(right, masters, shipped, x="step", y="moved", by="way", labels=MASTER)
 left.set(ylabel="training loss")
 right.set(ylabel="weights that a step moves, %", ylim=(0, 105))
 predicted(right, prediction)
-for axes in (left, right):
-    axes.legend(fontsize=8)
 plt.show()
 
 # %% [markdown]
 # **What you should see.** Nearly all float32 weights move in each step. Of the bfloat16 ones only those do whose change is
-# large enough for them; the others stand still, and the loss falls more slowly. (With float16 weights GradScaler
-# refuses to begin: "Attempting to unscale FP16 gradients".) The copies in two bytes are for the matrix products; **the
-# weights that learn are float32**. That is why mixed precision saves *activations*, and no memory for parameters: the
-# bytes a parameter are 4 + 4 + 8 as before.
+# large enough for them; the others stand still, and the loss falls more slowly. (With float16 weights GradScaler refuses to
+# step: "Attempting to unscale FP16 gradients".) The copies in two bytes are for the matrix products; **the weights that learn
+# are float32**. That is why autocast saves *activations*, and no memory for parameters: it is 4 + 4 + 8 bytes as before.
 #
 # ## Compute again instead of keeping
 #
-# The backward pass needs the activations of a block once. Throw them away, keep the block's *input*, and run the block
-# a second time when its turn comes: **activation checkpointing** (Chen et al. 2016,
+# The backward pass needs the activations of a block once. Throw them away, keep the block's *input*, and run the block a
+# second time when its turn comes: **activation checkpointing** (Chen et al. 2016,
 # [arXiv:1604.06174](https://arxiv.org/abs/1604.06174)). With $L$ blocks cut into $s$ segments there are $s$ inputs, and
 # inside the one segment that is being run again all activations:
 #
 # $$M(s) \approx \underbrace{s}_{\text{inputs}} + \underbrace{10\,\frac{L}{s}}_{\text{one segment}} \quad \text{times batch} \times \text{hidden} \times 4 \text{ bytes.}$$
 #
-# Its smallest value is at $s = \sqrt{10 L}$; if a block kept one array instead of ten, this would be the famous
-# $\sqrt{L}$.
+# Its smallest value is at $s = \sqrt{10 L}$; if a block kept one array instead of ten, this would be the famous $\sqrt{L}$.
 #
 # ### Exercise 5: Run a chain in segments
 #
 # **What:** write `run_in_segments(blocks, x, segments)`: the output of `blocks[-1](... blocks[0](x))`, keeping only the
 # inputs of that many segments, as equally long as can be. `checkpoint(function, *inputs, use_reentrant=False)` runs
-# `function(*inputs)` that way.
-#
-# **Why:** how finely you cut is the dial between memory and time.
+# `function(*inputs)` that way. **Why:** how finely you cut is the dial between memory and time.
 #
 # <details><summary>Hint 1</summary><code>np.array_split(range(len(blocks)), segments)</code> gives the numbers of each
 # segment's blocks.</details>
@@ -517,8 +469,8 @@ def run_in_segments(blocks, x, segments):
 less_memory.check_run_in_segments(run_in_segments)
 
 # %% [markdown]
-# Measure with 32 blocks. How many segments need the least memory? And the time: a backward pass costs two forward
-# passes, so one more forward should make 4/3. Does it?
+# Measure with 32 blocks. How many segments need the least memory? And the time: a backward pass costs two forward passes, so
+# one more forward should make 4/3. Does it?
 
 # %%
 prediction = None  # segments
@@ -552,13 +504,13 @@ def activation_checkpointing(segments, repeat):
             run()
             marks.append(perf_counter())
         ratios.append((marks[2] - marks[1]) / (marks[1] - marks[0]))
-    row = {"peak_bytes": most.bytes, "flops": counter.get_total_flops()}
-    return row | {"times_plain": statistics.median(ratios)}
+    return {"peak_bytes": most.bytes, "flops": counter.get_total_flops(),
+            "times_plain": statistics.median(ratios)}  # fmt: skip
 
 
 cuts = [0, *(2**k for k in range(10) if 2**k <= DEPTH)]
-repeats = range(1, 1 + size(1, 2, 5))
-kept = sweep("activation_checkpointing", activation_checkpointing, grid(segments=cuts, repeat=repeats))  # fmt: skip
+settings = grid(segments=cuts, repeat=range(1, 1 + size(1, 2, 5)))
+kept = sweep("activation_checkpointing", activation_checkpointing, settings)
 shipped = reference("activation_checkpointing")
 for table in (kept, shipped):
     table["MB"] = table["peak_bytes"] / 1e6
@@ -568,8 +520,7 @@ figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4.2))
 yours, theirs = kept[kept["segments"] > 0], shipped[shipped["segments"] > 0]
 overlay(left, yours, theirs, x="segments", y="MB")
 s = np.geomspace(1, DEPTH, 50)
-unit = BATCH * WIDTH * 4 / 1e6
-left.plot(s, unit * (s + 10 * DEPTH / s), "k:", label="s + 10 L / s")
+left.plot(s, BATCH * WIDTH * 4 / 1e6 * (s + 10 * DEPTH / s), "k:", label="s + 10 L / s")
 everything = kept[kept["segments"] == 0]["MB"].mean()
 left.axhline(everything, color="grey", linestyle="-.", label="everything kept, yours")
 if prediction:
@@ -577,26 +528,26 @@ if prediction:
 overlay(right, yours, theirs, x="segments", y="times_plain", times=True)
 right.plot(yours["segments"], yours["work"], "s", color="C2", label="multiplications, counted")
 right.axhline(4 / 3, color="black", linestyle=":", label="4/3: one more forward pass")
-left.set(xscale="log", xlabel="segments", ylabel="peak of a step, MB")
-right.set(xscale="log", xlabel="segments", ylabel="times what it takes without")
-right.set_ylim(bottom=0.9)
+left.set(ylabel="peak of a step, MB")
+right.set(ylabel="times what it takes without", ylim=(0.9, None))
 for axes in (left, right):
+    axes.set(xscale="log")
     axes.set_xticks(cuts[1:], cuts[1:])
     axes.minorticks_off()
     axes.legend(fontsize=8)
 plt.show()
 
 # %% [markdown]
-# **What you should see.** The valley is where the formula has it, and a constant above it: the gradients on their way through a block. One segment saves nothing: all of it is there again
-# when the backward pass begins. The multiplications are *below* 4/3 and fall with the number of segments, because
-# PyTorch stops a recomputation as soon as it has what the backward pass asked for, and nobody asks for the output of
-# the last `down` of a segment: with one block a segment the half of the forward pass is saved, and $3.5/3 = 1.17$
-# remain.
+# **What you should see.** The valley is where the formula has it, and a constant above it: the gradients on their way through
+# a block. One segment saves nothing: all of it is there again when the backward pass begins. The multiplications are *below*
+# 4/3 and fall with the number of segments, because PyTorch stops a recomputation as soon as it has what the backward pass
+# asked for, and nobody asks for the output of the last `down` of a segment: with one block a segment half of the forward pass
+# is saved, and $3.5/3 = 1.17$ remain.
 #
 # ### Exercise 6: Find the fault (by hand, with dropout)
 #
-# Here is checkpointing as a `torch.autograd.Function`, in a dozen lines. Without dropout its gradients are right to the
-# last digit. With dropout the loss is right too, and the gradients are not.
+# Here is checkpointing as a `torch.autograd.Function`, in a dozen lines. Without dropout its gradients are right to the last
+# digit. With dropout the loss is right too, and the gradients are not.
 
 
 # %%
@@ -620,8 +571,8 @@ def recomputed(block, x):
     return Recompute.apply(block, x)
 
 
-def gradient_error(recomputed, dropout):
-    """Largest relative error of a gradient, against the block run plainly with the same seed."""
+def gradient_error(dropout):
+    """Relative error of the recomputed gradients, against the block run plainly with the same seed."""
     torch.manual_seed(0)
     block = nn.Sequential(Block(32), nn.Dropout(dropout))
     x, grads = torch.randn(64, 32, requires_grad=True), []
@@ -629,19 +580,19 @@ def gradient_error(recomputed, dropout):
         torch.manual_seed(1)
         block.zero_grad()
         run(block, x).square().sum().backward()
-        grads.append(torch.cat([p.grad.flatten().clone() for p in block.parameters()]))
-    return float((grads[1] - grads[0]).norm() / grads[0].norm())
+        grads.append(flat(p.grad for p in block.parameters()))
+    return f"{(grads[1] - grads[0]).norm() / grads[0].norm():.2g}"
 
 
-print({f"dropout {p}": f"{gradient_error(recomputed, p):.2g}" for p in (0.0, 0.1, 0.5)})
+print({f"dropout {p}": gradient_error(p) for p in (0.0, 0.1, 0.5)})
 
 # %% [markdown]
 # **What:** repair `Recompute`. **Why:** any state that forward changes must be put back for the second run: the random
-# numbers, and the running averages of batch norm too. `torch.utils.checkpoint` keeps the first
-# (`preserve_rng_state=True`), not the second.
+# numbers, and the running averages of batch norm too. `torch.utils.checkpoint` keeps the first (`preserve_rng_state=True`),
+# not the second.
 #
-# <details><summary>Hint 1</summary>The second run draws new random numbers, and drops other activations than the first.
-# And it draws them from the generator that the rest of the training uses.</details>
+# <details><summary>Hint 1</summary>The second run draws new random numbers, and drops other activations than the first. And
+# it draws them from the generator that the rest of the training uses.</details>
 #
 # <details><summary>Hint 2</summary><code>torch.get_rng_state()</code> in forward; in backward <code>with
 # torch.random.fork_rng(devices=[]):</code> and in it <code>torch.set_rng_state(...)</code>. (On a GPU:
@@ -671,30 +622,29 @@ class Recompute(torch.autograd.Function):  # noqa: F811
 
 # %%
 less_memory.check_recomputed(recomputed)
-print({f"dropout {p}": f"{gradient_error(recomputed, p):.2g}" for p in (0.0, 0.1, 0.5)})
+print({f"dropout {p}": gradient_error(p) for p in (0.0, 0.1, 0.5)})
 
 # %% [markdown]
 # ## Take a large batch in small bites
 #
-# A batch that does not fit can go through in **micro-batches**, whose gradients PyTorch adds up in `.grad` by itself.
-# It is lab 3 with the ranks one after another, and has the same formula: with $m_k$ of the $n$ examples in micro-batch
-# $k$
+# A batch that does not fit can go through in **micro-batches**, whose gradients PyTorch adds up in `.grad` by itself. It is
+# lab 3 with the ranks one after another, and has the same formula: with $m_k$ of the $n$ examples in micro-batch $k$
 #
 # $$g = \sum_k \frac{m_k}{n}\, g_k .$$
 #
 # ### Exercise 7: Accumulate
 #
 # **What:** write `accumulate(model, images, labels, micro_batch)`: leave the gradient of the mean cross-entropy of all
-# examples in `.grad` (empty before), with at most `micro_batch` examples in memory at once. The last micro-batch may be
-# smaller. Return the mean loss, a number.
+# examples in `.grad` (empty before), with at most `micro_batch` examples in memory at once, in as few bites as that takes.
+# The last one may be smaller. Return the mean loss, a number.
 #
 # **Why:** the batch that you want (lab 5) and the batch that fits are two numbers.
 #
 # <details><summary>Hint 1</summary><code>images.split(micro_batch)</code>. When are the activations of a micro-batch
 # freed?</details>
 #
-# <details><summary>Hint 2</summary>Multiply each loss by <code>len(y) / len(labels)</code>, and call its backward()
-# before the next micro-batch goes forward.</details>
+# <details><summary>Hint 2</summary>Multiply each loss by <code>len(y) / len(labels)</code>, and call its backward() before
+# the next micro-batch goes forward.</details>
 
 
 # %%
@@ -713,8 +663,8 @@ def accumulate(model, images, labels, micro_batch):
 less_memory.check_accumulate(accumulate)
 
 # %% [markdown]
-# One batch of 500, in micro-batches of 500 to 32. What becomes of the memory and the time? And is the gradient always
-# the same? The second network has batch norm, which takes mean and variance over the examples that it sees *together*.
+# One batch of 500, in micro-batches of 500 to 32. What becomes of the memory and the time? And is the gradient always the
+# same? The second network has batch norm, which takes mean and variance over the examples that it sees *together*.
 
 # %%
 prediction = None  # peak with micro-batches of 32, as a share of that with one batch of 500
@@ -733,10 +683,10 @@ def gradient_accumulation(micro_batch, repeat):
     for name, make in NORMS.items():
         torch.manual_seed(repeat)
         model, grads = make(), []
-        for run in (len(y), micro_batch):
+        for bite in (len(y), micro_batch):
             model.zero_grad(set_to_none=False)
-            accumulate(model, x, y, run)
-            grads.append(torch.cat([p.grad.flatten().clone() for p in model.parameters()]))
+            accumulate(model, x, y, bite)
+            grads.append(flat(p.grad for p in model.parameters()))
         row[f"difference, {name}"] = float((grads[1] - grads[0]).norm() / grads[0].norm())
         if name == "layer norm":
             with peak() as most:
@@ -748,8 +698,8 @@ def gradient_accumulation(micro_batch, repeat):
 
 
 bites = [500, 250, 128, 64, 32]
-repeats = range(1, 1 + size(1, 3, 5))
-bitten = sweep("gradient_accumulation", gradient_accumulation, grid(micro_batch=bites, repeat=repeats))  # fmt: skip
+settings = grid(micro_batch=bites, repeat=range(1, 1 + size(1, 3, 5)))
+bitten = sweep("gradient_accumulation", gradient_accumulation, settings)
 shipped = reference("gradient_accumulation")
 for table in (bitten, shipped):
     table["MB"], table["ms"] = table["peak_bytes"] / 1e6, 1e3 * table["seconds"]
@@ -759,25 +709,24 @@ overlay(left, bitten, shipped, x="micro_batch", y="MB")
 counted = activation_bytes(np.array(bites), LAYERS, HIDDEN) / 1e6
 left.plot(bites, counted, "k:", label="activations, counted by you")
 if prediction:
-    predicted(left, prediction * left.get_lines()[0].get_ydata().max(), x=32)
+    predicted(left, prediction * shipped["MB"].max(), x=32)
 overlay(right, bitten, shipped, x="micro_batch", y="ms", times=True)
 left.set(xlabel="examples in a micro-batch", ylabel="peak, MB", ylim=(0, None))
 right.set(xlabel="examples in a micro-batch", ylabel="ms for 500 examples", ylim=(0, None))
 left.legend(fontsize=9)
 plt.show()
-differences = ["difference, layer norm", "difference, batch norm"]
+differences = [f"difference, {name}" for name in NORMS]
 bitten.groupby("micro_batch")[differences].mean().map("{:.1e}".format)
 
 # %% [markdown]
-# **What you should see.** The memory falls with the micro-batch down to what does not depend on it. Small bites waste
-# time, as small batches do (lab 2). With layer norm the gradient differs by rounding alone, though 500 does not divide
-# by 128; with batch norm it is *another gradient*: accumulation is exact only where no operation looks across the
-# examples (lab 3 met the same with ranks).
+# **What you should see.** The memory falls with the micro-batch down to what does not depend on it. Small bites waste time,
+# as small batches do (lab 2). With layer norm the gradient differs by rounding alone, though 500 does not divide by 128; with
+# batch norm it is *another gradient*: accumulation is exact only where no operation looks across the examples (lab 3 met the
+# same with ranks).
 #
 # ## Choose what pays here
 #
-# All of it together, on two networks. Before you run it: which combination needs the least memory, and which is the
-# fastest *on this machine*?
+# All of it together, on two networks. Which combination needs the least memory, and which is the fastest *on this machine*?
 
 # %%
 prediction = None  # the fastest precision here: "float32", "bf16" or "fp16"
@@ -797,40 +746,24 @@ def one_of_all(network, precision, checkpointing, micro_batches, repeat):
 
 every = grid(network=NETWORKS, precision=size(["float32", "bf16"], one_device.PRECISIONS, one_device.PRECISIONS),
              checkpointing=[False, True], micro_batches=[1, 4], repeat=range(1, 1 + size(1, 1, 3)))  # fmt: skip
-combined = sweep("one_device", one_of_all, every)
-shipped = reference("one_device")
+combined, shipped = sweep("one_device", one_of_all, every), reference("one_device")
 for table in (combined, shipped):
     table["ms"], table["MB"] = 1e3 * table["step_seconds"], table["peak_bytes"] / 1e6
 by = ["network", "precision", "checkpointing", "micro_batches"]
-combined.groupby(by, sort=False)[["ms", "MB"]].median().unstack("network").round(1)
-
-# %%
-figure, both = plt.subplots(1, 2, figsize=(11, 4.4))
-for axes, network in zip(both, NETWORKS, strict=True):
-    chosen = shipped[shipped["network"] == network]
-    middle = chosen.groupby(by[1:], sort=False)[["ms", "MB"]].median()
-    for (precision, again, micro), point in middle.iterrows():
-        label = f"{precision}{', checkpointed' * again}{', 4 micro-batches' * (micro > 1)}"
-        colour = f"C{list(one_device.PRECISIONS).index(precision)}"
-        axes.plot(*point, "osD*"[2 * (micro > 1) + again], color=colour, markersize=10, label=label)
-    axes.set(xscale="log", xlabel="ms a step", ylabel="peak of a step, MB", ylim=(0, None))
-    axes.set_title(f"{network}, reference")
-handles, labels = both[0].get_legend_handles_labels()
-figure.legend(handles, labels, loc="outside lower center", ncols=3, fontsize=8)
-plt.show()
+medians(combined, shipped, by=by, columns=["ms", "MB"]).round(1)
 
 # %% [markdown]
-# **What you should see.** Checkpointing and micro-batches save memory on both networks. bfloat16 halves the activations,
-# and adds a copy of the weights in two bytes for the time of the step: where the other two have made the activations
-# small, it saves nothing more. Whether it saves *time* is a matter of instructions, so look at your table; float16,
-# in which hardly any processor multiplies matrices, is many times slower. (A GPU has tensor cores for both; not run
-# here.) The order on a new machine: measure bf16 first, then fill the memory with a larger batch, accumulate when the
-# batch that you *want* does not fit, and checkpoint when a single micro-batch does not.
+# **What you should see.** Checkpointing and micro-batches save memory on both networks. bfloat16 halves the activations, and
+# adds a copy of the weights in two bytes for the time of the step: on the mlp, whose activations the other two have made small,
+# it saves nothing more. Whether it saves *time* is a matter of instructions, so look at your table; float16, in which hardly any
+# processor multiplies matrices, is many times slower. (A GPU has tensor cores for both; not run here.) The order on a new
+# machine: measure bf16 first, then fill the memory with a larger batch, accumulate when the batch that you *want* does not
+# fit, and checkpoint when a single micro-batch does not.
 #
 # ## Take with you
 #
 # * 16 bytes a parameter with Adam, and the activations with a pencil: you know what fits before you try.
 # * bf16 needs an autocast and nothing else. fp16 needs a scale, and unscaling before you look at gradients.
 # * The weights that learn stay float32.
-# * Checkpointing gives memory for at most a third more time; accumulation gives memory for nothing until the
+# * Checkpointing gives memory for at most a third more multiplications; accumulation gives memory for nothing until the
 #   micro-batch is too small.

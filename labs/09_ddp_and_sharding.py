@@ -24,7 +24,7 @@ from hvdlab.exercises import ddp_and_sharding as exercises
 from hvdlab.exercises import horovod_edits
 from hvdlab.experiment import LABS, WORK, grid, reference, size, sweep
 from hvdlab.launch import run
-from hvdlab.plots import compare, predicted
+from hvdlab.plots import compare, medians, predicted
 from hvdlab.rank_report import rank_report, text
 
 WORK.mkdir(parents=True, exist_ok=True)  # your own files: notebooks/work
@@ -39,8 +39,9 @@ COLOURS = plt.rcParams["axes.prop_cycle"].by_key()["color"]
 # | take a GPU | `torch.cuda.set_device(hvd.local_rank())` | `torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))` | the same |
 # | divide the images | `Batches(rank=, size=, seed=)` | the same, or `DistributedSampler` and `set_epoch` | the same |
 # | begin with equal weights | `hvd.broadcast_parameters(...)` | `DistributedDataParallel(model)` does it | `dist.broadcast(p.data, src=0)` for each |
+# | and optimizer state | `hvd.broadcast_optimizer_state(...)` | every rank loads the same checkpoint: DDP sends weights and buffers only | the same |
 # | average the gradients | `hvd.DistributedOptimizer(...)`: `step()` waits for it | hooks of the wrapper: `backward()` waits for it | `dist.all_reduce(p.grad)`, divide |
-# | average the metrics | `hvd.allreduce([total, count], op=hvd.Sum)` | `dist.all_reduce(...)`, then divide | the same |
+# | average the metrics | `hvd.allreduce(torch.tensor([total, count]), op=hvd.Sum)` | `dist.all_reduce(...)`, then divide | the same |
 # | speak, write a checkpoint | `if hvd.rank() == 0:` | `if dist.get_rank() == 0:`, `model.module`'s weights | the same |
 # | leave | (nothing) | `dist.destroy_process_group()` | the same |
 #
@@ -115,7 +116,7 @@ exercises.check_average_gradients(average_gradients)
 # By how much will the loss of step 20 differ between two ranks and one that takes the whole batch?
 
 # %%
-prediction = None  # your guess, before you run the next cell
+prediction = None  # the difference of the two losses
 
 # %%
 SCRIPT, STEPS = LABS / "sharded_training.py", size(6, 20, 20)
@@ -130,16 +131,15 @@ def train(mode, ranks, repeat, *arguments):
     return json.loads(next(line for line in printed.splitlines() if line.startswith('{"mode"')))
 
 
-alone = np.array(train("serial", 1, 1)["losses"])
+alone, steps = np.array(train("serial", 1, 1)["losses"]), range(1, STEPS + 1)
 figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4))
-left.plot(range(1, STEPS + 1), alone, color="black", label="serial, the whole batch")
-for mode, marker in zip(size(["hand"], ["hand", "ddp", "horovod"], ["hand", "ddp", "horovod"]), "ox^", strict=False):  # fmt: skip
+left.plot(steps, alone, color="black", label="serial, the whole batch")
+for mode, marker in list(zip(("hand", "ddp", "horovod"), "ox^", strict=True))[: size(1, 3, 3)]:
     losses = np.array(train(mode, 2, 1)["losses"])
-    left.plot(range(1, STEPS + 1), losses, marker, fillstyle="none", label=f"{mode}, 2 ranks")
-    right.plot(range(1, STEPS + 1), np.abs(losses - alone) + 1e-9, marker, fillstyle="none", label=mode)  # fmt: skip
-    print(
-        f"{mode}: at most {np.abs(losses - alone).max():.1e} from the serial run in {STEPS} steps"
-    )
+    off = np.abs(losses - alone)
+    left.plot(steps, losses, marker, fillstyle="none", label=f"{mode}, 2 ranks")
+    right.plot(steps, off + 1e-9, marker, fillstyle="none", label=mode)
+    print(f"{mode}: at most {off.max():.1e} from the serial run in {STEPS} steps")
 predicted(right, prediction, x=STEPS)
 left.set(xlabel="step", ylabel="loss of the global batch")
 right.set(xlabel="step", ylabel="difference from the serial run", yscale="log", ylim=(5e-10, 1e-4))
@@ -155,8 +155,8 @@ plt.show()
 #
 # ## Two mistakes that no error message names
 #
-# A colleague feeds his ranks from `DistributedSampler`. "The training loss falls nicely, and the held-out loss stops
-# early, as if it saw too little." Here is what his ranks read.
+# A colleague feeds his ranks from `DistributedSampler`. "The loss goes up and down by the same pattern in every epoch." Here is
+# what his ranks read.
 
 
 # %%
@@ -175,7 +175,8 @@ for rank in range(2):
 #
 # **What:** say what is wrong, and write `orders(images, epochs, rank, size)` with the same sampler, seed 1, repaired.
 #
-# **Why:** a sampler knows no epoch by itself, and this is the most forgotten line of DDP.
+# **Why:** a sampler knows no epoch by itself. Without it every epoch has the same batches in the same order, each rank sees the
+# same part of the images for ever, and the epochs are no longer fresh draws (lab 2).
 #
 # <details><summary>Hint 1</summary>Compare the epochs of one rank.</details>
 #
@@ -261,14 +262,10 @@ exercises.check_accuracy(accuracy)
 
 # %%
 WAYS = {
-    "1 MB": ["--bucket-mb", 1],
-    "4 MB": ["--bucket-mb", 4],
-    "25 MB": ["--bucket-mb", 25],
-    "4 passes": ["--passes", 4],
-    "4 passes, no_sync": ["--passes", 4, "--no-sync"],
-    "float16 hook": ["--hook", "fp16"],
-    "PowerSGD hook": ["--hook", "powersgd"],
-}
+    "1 MB": ["--bucket-mb", 1], "4 MB": ["--bucket-mb", 4], "25 MB": ["--bucket-mb", 25],
+    "4 passes": ["--passes", 4], "4 passes, no_sync": ["--passes", 4, "--no-sync"],
+    "float16 hook": ["--hook", "fp16"], "PowerSGD hook": ["--hook", "powersgd"],
+}  # fmt: skip
 timelines = {}
 
 
@@ -277,11 +274,8 @@ def communicate(way, repeat):
     printed = run(LABS / "ddp_communication.py", *arguments, ranks=2, show=False, timeout=120)
     report = json.loads(next(line for line in printed.splitlines() if line.startswith("{")))
     timelines[way] = report["events"]
-    return {
-        "collectives": report["collectives"],
-        "sent_MB": report["bytes"] / 1e6,
-        "milliseconds": 1000 * report["seconds"],
-    }
+    return {"collectives": report["collectives"], "sent_MB": report["bytes"] / 1e6,
+            "milliseconds": 1000 * report["seconds"]}  # fmt: skip
 
 
 # %% [markdown]
@@ -312,39 +306,30 @@ if drawn:  # nothing was measured while another experiment made its reference re
     plt.show()
 
 # %%
-shipped = reference("ddp_communication")
-figure, panels = plt.subplots(1, 3, figsize=(12, 3.8))
-labels = {"collectives": "all-reduces a step", "sent_MB": "MB a rank sends a step", "milliseconds": "ms a step"}  # fmt: skip
-for axes, (column, says) in zip(panels, labels.items(), strict=True):
-    for table, shift, marker, name in ((shipped, 0.12, "s", "reference"), (sent, -0.12, "o", "yours")):  # fmt: skip
-        groups = table.groupby("way")[column].median().reindex(WAYS)
-        axes.plot(groups, np.arange(len(WAYS)) + shift, marker, label=name)
-    axes.set_yticks(range(len(WAYS)), WAYS if axes is panels[0] else [])
-    axes.margins(x=0.12)
-    axes.set(xlabel=says, xlim=(0, None))
-    axes.invert_yaxis()
-if prediction is not None:
-    panels[1].plot(prediction, list(WAYS).index("4 passes"), "k*", markersize=14, label="your prediction")  # fmt: skip
-panels[1].legend()
-plt.show()
+print(f"you foretold {prediction} MB for 4 passes; per step, collectives seen by the profile:")
+columns = ["collectives", "sent_MB", "milliseconds"]
+medians(sent, reference("ddp_communication"), by=["way"], columns=columns).round(1)
 
 # %% [markdown]
 # **What you should see.** With buckets of 1 MB the first all-reduce starts soon after the backward pass does; with 25 MB there
 # is one, and it starts when all gradients are there. The bytes are the same: $2(N-1)/N$ of 18 MB. Four passes send four times
-# as much, unless `no_sync` keeps the first three quiet. float16 halves the bytes, PowerSGD sends next to nothing (and approximates:
-# its loss is *not* the serial one; of its three all-reduces the profile sees the first, the others start from callbacks). What the overlap is worth in ms depends on who does the sending. Here Gloo's threads take the
-# same cores that compute; on GPUs the network card works while the GPU does, and the overlap hides most of it (lab 13).
+# as much, unless `no_sync` keeps the first three quiet. float16 halves the bytes, PowerSGD sends next to nothing (and
+# approximates: its loss is *not* the serial one; of its three all-reduces the profile sees the first, the others start from
+# callbacks). What the overlap is worth in ms depends on who does the sending. Here Gloo's threads take the same cores that
+# compute; on GPUs the network card works while the GPU does, and the overlap can hide it (lab 13).
 #
 # ## Shard what every rank holds
 #
-# With Adam in float32 a parameter costs 4 bytes, its gradient 4 and the two moments 8. DDP holds all 16 on *every* rank. **ZeRO**
+# With Adam in float32 a parameter costs 4 bytes, its gradient 4 and the two moments 8. DDP holds all 16 on *every* rank (and 4 more,
+# its buckets, unless `gradient_as_bucket_view=True` lets the gradients live in them). **ZeRO**
 # (Rajbhandari et al. 2020, [arXiv:1910.02054](https://arxiv.org/abs/1910.02054)) shards them, in three stages: optimizer state (1),
 # gradients too (2), weights too (3). A part that is sharded counts $1/N$:
 #
 # $$\text{stage 1: } (4 + 4 + \tfrac{8}{N})\,\Psi \qquad
 #   \text{2: } (4 + \tfrac{4 + 8}{N})\,\Psi \qquad \text{3: } \tfrac{4 + 4 + 8}{N}\,\Psi$$
 #
-# bytes for $\Psi$ parameters. In mixed precision (lab 8) it is 2, 2 and $K = 12$: the state has a float32 copy of the weights.
+# bytes for $\Psi$ parameters. Where weights and gradients are held in two bytes it is 2, 2 and $K = 12$, 16 again: the state has
+# the float32 weights that learn. (Lab 8's autocast holds 4, 4 and 8.)
 #
 # ### Exercise 4: Foretell the memory
 #
@@ -370,16 +355,14 @@ def rank_bytes(parameters, ranks, stage, weights=4, gradients=4, state=8):
 # %%
 exercises.check_rank_bytes(rank_bytes)
 
-# %%
 ranks = 2 ** np.arange(11)
 figure, axes = plt.subplots(figsize=(7, 4.2))
 for stage, style in enumerate(("-", "--", "-.", ":")):
     gigabytes = [rank_bytes(7.5e9, int(n), stage, 2, 2, 12) / 1e9 for n in ranks]
     axes.plot(ranks, gigabytes, style, label=f"stage {stage}" if stage else "DDP")
-axes.axhline(80, color="grey", linewidth=1)
-axes.text(200, 55, "a GPU of 80 GB", fontsize=9)
+axes.axhline(80, color="grey", linewidth=1, label="a GPU of 80 GB")
 axes.set(xscale="log", yscale="log", xlabel="ranks", ylabel="GB on each (without activations)")
-axes.set_title("7.5 billion parameters, mixed precision, Adam")
+axes.set_title("7.5 billion parameters, 2 + 2 + 12 bytes each")
 axes.legend()
 plt.show()
 
@@ -445,7 +428,7 @@ def faulty_shard(model, lr):
     return optimizer
 
 
-def losses_of(comm, name, steps):
+def losses_of(comm, name):
     """The loss on the same 64 images, step by step."""
     import torch
     import torch.distributed as dist
@@ -459,17 +442,16 @@ def losses_of(comm, name, steps):
     model, found = ResidualMLP(2, 32, 8), []
     optimizer = globals()[name](model, 0.01)
     images, labels = torch.randn(64, 1, 8, 8), torch.randint(10, (64,))
-    for _ in range(steps):
+    for _ in range(6):
         loss = torch.nn.functional.cross_entropy(model(images), labels)
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
         found.append(loss.item())
-    dist.destroy_process_group()
     return found
 
 
-print(np.round(call(losses_of, "faulty_shard", 6, ranks=2, uses=(faulty_shard,))[0], 3))
+print(np.round(call(losses_of, "faulty_shard", ranks=2, uses=(faulty_shard,))[0], 3))
 
 # %% [markdown]
 # ### Exercise 6: Repair it
@@ -556,10 +538,10 @@ exercises.check_clip(clip)
 # | ZeRO-1, 2; FSDP2 that keeps weights | reduce (2 here), all-gather or broadcast of the weights (1) | 3 | 2 |
 # | FSDP2, DeepSpeed 3 | all-gather twice (1 + 1), reduce-scatter (2 here) | 4 | 3 |
 #
-# Which mode holds the least, and how many times the bytes of DDP does it send?
+# How many MB does a rank hold with FSDP2, stage 3, on 2 ranks? The network has 2.3 million parameters.
 
 # %%
-prediction = None  # MB that a rank holds with FSDP2, stage 3, on 2 ranks: 2.3 million parameters
+prediction = None  # MB
 
 # %%
 MODES = {  # mode of the script: (name, stage, bytes of state, units sent)
@@ -589,13 +571,11 @@ def measure(mode, ranks, repeat):
 two = size(["serial", "hand"], list(MODES), list(MODES))
 four = size([], ["fsdp3"], ["ddp", "zero1", "fsdp3", "deepspeed3"])
 settings = [
-    {"mode": mode, "ranks": ranks, "repeat": repeat}
+    {"mode": mode, "ranks": 1 if mode == "serial" else ranks, "repeat": repeat}
     for repeat in range(1, 1 + size(1, 1, 3))
     for ranks, modes in ((2, two), (4, four))
     for mode in modes
 ]
-for setting in settings:
-    setting["ranks"] = 1 if setting["mode"] == "serial" else setting["ranks"]
 modes = sweep("sharding_modes", measure, settings)
 
 # %%
@@ -604,12 +584,11 @@ figure, panels = plt.subplots(1, 2, figsize=(12, 5), sharey=True)
 groups = shipped.groupby(["mode", "ranks"], sort=False).median(numeric_only=True)
 mine = modes.groupby(["mode", "ranks"], sort=False).median(numeric_only=True).reindex(groups.index)
 rows = np.arange(len(groups))
-for axes, column, says in zip(panels, ("memory", "sent"), ("MB held by a rank", "MB sent by a rank in a step"), strict=True):  # fmt: skip
-    measured = "memory_bytes" if column == "memory" else "sent_bytes"
-    axes.barh(rows, groups[measured] / 1e6, color=COLOURS[0], alpha=0.6, label="reference")
+for axes, column, says in zip(panels, ("memory", "sent"), ("held by a rank", "sent by a rank in a step"), strict=True):  # fmt: skip
+    axes.barh(rows, groups[f"{column}_bytes"] / 1e6, color=COLOURS[0], alpha=0.6, label="reference")
     axes.plot(groups[f"{column}_predicted"] / 1e6, rows, "k|", markersize=16, markeredgewidth=2, label="formula")  # fmt: skip
-    axes.plot(mine[measured] / 1e6, rows, "o", color=COLOURS[1], markeredgecolor="black", label="yours")  # fmt: skip
-    axes.set_xlabel(says)
+    axes.plot(mine[f"{column}_bytes"] / 1e6, rows, "o", color=COLOURS[1], markeredgecolor="black", label="yours")  # fmt: skip
+    axes.set_xlabel(f"MB {says}")
 panels[0].set_yticks(rows, [f"{mode}, {n} rank{'s' * (n > 1)}" for mode, n in groups.index])
 panels[0].invert_yaxis()
 if prediction is not None:
@@ -626,38 +605,28 @@ compare(modes, shipped, by=["ranks", "mode"], value="step_seconds")
 #
 # * ZeRO-1 of PyTorch shards *whole tensors*, so one rank has a little more than its share (the largest is shown).
 # * FSDP2 "stage 2" holds less than stage 2's formula between two steps: its whole weights are there only from forward to
-#   backward. The next figure shows them.
+#   backward. The next table shows them.
 # * DeepSpeed 1 holds no more gradients than DeepSpeed 2, and all three have about 1 MB of buffers, which a large network would not notice.
 #
-# Each saving is paid in bytes, and none of the sharded modes is faster here: shard when the memory asks for it.
+# Each saving is paid in bytes, and none of the sharded modes is faster than DDP here: shard when the memory asks for it.
 #
 # ### See what stage 3 frees
 #
-# The peak within one step of twelve blocks: what is held all the time, and the most that was allocated on top.
+# The peak within one step of twelve blocks: what is held all the time, and the most that is allocated on top. The gradients are
+# in it, and with FSDP the weights that were gathered: all of them in stage 2, those of the blocks at work in stage 3.
 
 
 # %%
 def peaks(mode, repeat):
-    few = ["--num-layers", 12, "--steps", 5]
-    report = train(mode, 1 if mode == "serial" else 2, repeat, *few)
-    psi = report["parameters"]
-    held_before = report["memory_bytes"] - 4 * psi / (1 if mode == "serial" else 2)
+    ranks = 1 if mode == "serial" else 2
+    report = train(mode, ranks, repeat, "--num-layers", 12, "--steps", 5)
+    held_before = report["memory_bytes"] - 4 * report["parameters"] / ranks  # without the gradients
     return {"held_MB": held_before / 1e6, "on_top_MB": report["peak_bytes"] / 1e6}
 
 
 kinds = size([], ["serial", "fsdp2", "fsdp3"], ["serial", "fsdp2", "fsdp3"])
 tops = sweep("sharding_peaks", peaks, grid(mode=kinds, repeat=range(1, 1 + size(1, 1, 3))))
-shipped = reference("sharding_peaks")
-figure, axes = plt.subplots(figsize=(7, 3))
-means = shipped.groupby("mode", sort=False)[["held_MB", "on_top_MB"]].mean()
-axes.barh(means.index, means["held_MB"], color=COLOURS[0], label="weights and optimizer state")
-axes.barh(means.index, means["on_top_MB"], left=means["held_MB"], color=COLOURS[1], hatch="//",
-          label="most that a step has on top")  # fmt: skip
-if len(tops):
-    axes.plot(tops["held_MB"] + tops["on_top_MB"], tops["mode"], "o", color="black", label="yours")
-axes.set_xlabel("MB on a rank")
-figure.legend(loc="outside lower center", ncols=2)
-plt.show()
+medians(tops, reference("sharding_peaks"), by=["mode"], columns=["held_MB", "on_top_MB"]).round(1)
 
 # %% [markdown]
 # ## Move it out of the core
@@ -688,26 +657,18 @@ places = size(["file"], ["memory", "recompute", "file"], ["memory", "recompute",
 ways = grid(activations=places, repeat=range(1, 1 + size(1, 1, 3)))
 core = sweep("out_of_core", out_of_core, ways)
 print(core.groupby("activations")["last_loss"].max())
-
-# %%
-shipped = reference("out_of_core")
-figure, panels = plt.subplots(1, 2, figsize=(10, 3))
-for axes, column, says in zip(panels, ("peak_MB", "milliseconds"), ("most memory that a step allocates, MB", "ms a step"), strict=True):  # fmt: skip
-    axes.barh(*zip(*shipped.groupby("activations", sort=False)[column].median().items(), strict=True), color=COLOURS[0], alpha=0.6, label="reference")  # fmt: skip
-    axes.plot(core[column], core["activations"], "o", color=COLOURS[1], markeredgecolor="black", label="yours")  # fmt: skip
-    axes.set_xlabel(says)
-panels[1].legend()
-plt.show()
+columns = ["peak_MB", "milliseconds"]
+medians(core, reference("out_of_core"), by=["activations"], columns=columns).round(1)
 
 # %% [markdown]
-# **What you should see.** Both ways cut the peak to a fraction, with the same gradients. A "file" that was written a moment ago is still in
-# the kernel's own memory (the page cache), so this is the price of copying, not of a slow disk. On a GPU the hooks are
-# `torch.autograd.graph.save_on_cpu(pin_memory=True)`, and the copies run beside the computing.
+# **What you should see.** Both ways cut the peak to a fraction, with the same losses. A "file" that was written a moment ago is
+# still in the kernel's own memory (the page cache), so this is the price of copying, not of a slow disk.
 #
 # ### Map the optimizer's state to a file
 #
 # `torch.from_file(..., shared=True)` is a tensor whose memory *is* a file. Adam does not notice. `RssAnon` is the memory of this
-# process that no file stands behind, as the kernel counts it (`own_MB`: by how much it grew).
+# process that no file stands behind, as the kernel counts it (`own_MB`: by how much it grew). Adam's two moments are 8 bytes a
+# parameter: do you find them again in the right column?
 
 
 # %%
@@ -717,7 +678,7 @@ table = pd.DataFrame({f"state in {place}": out_of_core(state=place, **large) for
 table.drop("peak_MB").round(3)
 
 # %% [markdown]
-# The 17.6 million parameters have 141 MB of state. It has left this process's own memory, and the loss is the same.
+# The state has left this process's own memory, and the loss is the same.
 #
 # **On GPUs** three lines do the same, with CPU memory for the file:
 #
@@ -727,7 +688,7 @@ table.drop("peak_MB").round(3)
 #
 # `sharded_training.py fsdp3-offload` and `deepspeed2-offload` have the first two, `out_of_core.py --activations cpu` the third. **No GPU
 # was at hand for this course, so on GPUs none of them has been run.** Without one, DeepSpeed's takes the same steps as ever, and
-# FSDP2 refuses: there is no accelerator whose memory it could save.
+# the script refuses FSDP2's: there is no accelerator whose memory it could save.
 #
 # ## Take with you
 #

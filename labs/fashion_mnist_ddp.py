@@ -132,7 +132,7 @@ def main():
 
 
 def to_input(images, device):
-    # DDP: reshape, where permute would make gradients in another order than the buckets have
+    # DDP: reshape, where permute would make gradients in another memory layout than the buckets'
     return torch.tensor(images, device=device).reshape(-1, 1, 28, 28) / 255
 
 

@@ -4,9 +4,8 @@
     python labs/one_device.py --network conv --precision bf16
     python labs/one_device.py --network mlp --batch-size 1024 --checkpointing --accumulate 4
 
-It takes a GPU if there is one; nothing else changes. Float16 on a processor: autocast and
-GradScaler("cpu") work as on a GPU, but without float16 instructions they are slow. The labs 9 and 10
-go on with the same networks on more than one device.
+It takes a GPU if there is one; nothing else changes. On a processor without float16 instructions fp16
+is slow. Labs 9 and 10 go on with the same networks on more than one device.
 """
 
 import argparse
@@ -21,6 +20,7 @@ import torch
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
+from hvdlab.arguments import above_zero, positive
 from hvdlab.data import Batches, DataError, load_fashion_mnist
 from hvdlab.torch.memory import held, peak
 from hvdlab.torch.networks import ConvNet, ResidualMLP
@@ -39,8 +39,10 @@ def parse_args(arguments=None):
     parser.add_argument("--hidden-size", type=positive, default=256, help="width, or channels")
     parser.add_argument("--image-size", type=positive, default=64, help="pixels, of 28 enlarged")
     parser.add_argument("--batch-size", type=positive, default=128, help="images in a step")
-    parser.add_argument("--lr", type=float, default=1e-3, help="of Adam")
-    parser.add_argument("--loss-weight", type=float, default=1.0, help="as of one term of several")
+    parser.add_argument("--lr", type=above_zero, default=1e-3, help="of Adam")
+    parser.add_argument(
+        "--loss-weight", type=above_zero, default=1.0, help="as of one term of several"
+    )
     parser.add_argument("--precision", choices=PRECISIONS, default="float32")
     parser.add_argument("--no-scaling", action="store_true", help="fp16 without loss scaling")
     parser.add_argument("--checkpointing", action="store_true", help="keep the blocks' inputs only")
@@ -63,13 +65,6 @@ def parse_args(arguments=None):
             f"convolutions halve it each, got {args.image_size}"
         )
     return args
-
-
-def positive(text):
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"expected 1 or more, got {number}")
-    return number
 
 
 def train(args, report=print):
@@ -110,11 +105,11 @@ def train(args, report=print):
                 mean = args.loss_weight * F.cross_entropy(model(x), y)
             loss = mean * (len(y) / len(labels))  # its share of the mean over the batch
             scaler.scale(loss).backward()  # adds to the gradients of the micro-batches before
-            total += loss.item()
+            total += loss.detach()
         scaler.step(optimizer)  # divides by the scale first; makes no step if one is inf or nan
         scaler.update()
         optimizer.zero_grad()
-        return total
+        return total.item()  # waits for a GPU
 
     losses, scales, seconds = [], [], []
     for images, labels in islice(forever(batches), args.steps):
@@ -123,7 +118,7 @@ def train(args, report=print):
         measured = peak(device) if len(losses) == WARM_UP - 1 else nullcontext()
         began = time.perf_counter()
         with measured as most:
-            losses.append(step(images, labels))  # its loss.item() waits for a GPU
+            losses.append(step(images, labels))
         seconds.append(time.perf_counter() - began)
         scales.append(scaler.get_scale())
         if most:

@@ -32,6 +32,7 @@ import torch
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
+from hvdlab.arguments import positive
 from hvdlab.torch.memory import peak
 from hvdlab.torch.networks import ResidualMLP
 
@@ -42,14 +43,12 @@ def parse_args():
         "--activations", choices=("memory", "recompute", "file", "cpu"), default="memory"
     )
     parser.add_argument("--state", choices=("memory", "file"), default="memory")
-    parser.add_argument("--num-layers", type=int, default=8)
-    parser.add_argument("--hidden-size", type=int, default=256)
-    parser.add_argument("--batch-size", type=int, default=1024)
-    parser.add_argument("--steps", type=int, default=5)
+    parser.add_argument("--num-layers", type=positive, default=8)
+    parser.add_argument("--hidden-size", type=positive, default=256)
+    parser.add_argument("--batch-size", type=positive, default=1024)
+    parser.add_argument("--steps", type=positive, default=5)
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args()
-    if args.steps < 1:
-        parser.error(f"--steps: expected at least 1, got {args.steps}")
     if args.state == "file" and torch.cuda.is_available():
         parser.error("--state file: a file is mapped into CPU memory; run it with no GPU in sight")
     return args

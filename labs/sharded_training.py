@@ -15,12 +15,12 @@ All ways take the same steps: the same weights at the start, the same global bat
     fsdp2, fsdp3            fully_shard: whole weights kept from forward to backward, or not
     deepspeed1, 2, 3        DeepSpeed's ZeRO stages
     fsdp3-offload, deepspeed2-offload   shards in CPU memory beside a GPU. Neither has run on a GPU yet;
-                            without one FSDP2 refuses, and DeepSpeed takes the same steps
+                            without one the first is refused, and DeepSpeed takes the same steps
 
 The report is one line of JSON on rank 0: losses (mean over the global batch, each step), and of the
 ranks the most memory_bytes (weights, gradients and optimizer state between backward and step), the
-mean sent_bytes a step, peak_bytes (most allocated at once in a step, beyond what was held before
-it), and step_seconds (median after three steps, of the slowest).
+mean sent_bytes a step (over TCP: Gloo's, not NCCL's), the largest peak_bytes (most allocated at once
+in a step, beyond what was held before it) and step_seconds (median after three steps).
 """
 
 import argparse
@@ -36,7 +36,8 @@ import torch
 import torch.distributed as dist
 from torch.nn import functional as F
 
-from hvdlab.data import Batches, load_fashion_mnist
+from hvdlab.arguments import above_zero, positive
+from hvdlab.data import Batches, DataError, load_fashion_mnist
 from hvdlab.torch.memory import held, peak
 from hvdlab.torch.networks import ResidualMLP
 from hvdlab.torch.process_group import rendezvous
@@ -54,10 +55,12 @@ def parse_args():
     )
     parser.add_argument("mode", choices=MODES)
     parser.add_argument("--steps", type=int, default=20)
-    parser.add_argument("--global-batch", type=int, default=64, help="images a step, of all ranks")
-    parser.add_argument("--num-layers", type=int, default=4)
-    parser.add_argument("--hidden-size", type=int, default=256)
-    parser.add_argument("--lr", type=float, default=1e-3)
+    parser.add_argument(
+        "--global-batch", type=positive, default=64, help="images a step, of all ranks"
+    )
+    parser.add_argument("--num-layers", type=positive, default=4)
+    parser.add_argument("--hidden-size", type=positive, default=256)
+    parser.add_argument("--lr", type=above_zero, default=1e-3)
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args()
     if args.steps < WARM_UP + 2:
@@ -72,6 +75,10 @@ def parse_args():
 
 def main():
     args = parse_args()
+    try:
+        data = load_fashion_mnist()
+    except DataError as error:
+        sys.exit(f"sharded_training.py: {error}")
     rendezvous()
     cuda = torch.cuda.is_available()
     device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if cuda else torch.device("cpu")
@@ -79,26 +86,26 @@ def main():
         torch.cuda.set_device(device)
     dist.init_process_group("nccl" if cuda else "gloo")
     rank, size = dist.get_rank(), dist.get_world_size()
-    if args.global_batch % size or (args.mode == "serial" and size > 1):
-        if rank == 0:
-            wants = "1 rank for serial" if args.mode == "serial" else "a multiple of the ranks"
-            print(
-                f"--global-batch {args.global_batch} of mode {args.mode} on {size} ranks: "
-                f"expected {wants}",
-                file=sys.stderr,
-            )
+    needed, there = args.global_batch * (args.steps + 1), len(data.train_labels)
+    refused = ""
+    if args.mode == "serial" and size > 1:
+        refused = f"serial: expected 1 rank, got {size}"
+    elif args.global_batch % size:
+        refused = (
+            f"--global-batch: expected a multiple of the {size} ranks, got {args.global_batch}"
+        )
+    elif needed > there:
+        refused = f"--steps, --global-batch: {needed} images are needed, and {there} are there"
+    if refused:
         dist.destroy_process_group()
-        sys.exit(2)
+        sys.exit(f"sharded_training.py: {refused}" if rank == 0 else 2)
 
-    data = load_fashion_mnist()
-    needed = args.global_batch * (args.steps + 1)
     batches = Batches(
         data.train_images[:needed], data.train_labels[:needed], args.global_batch // size,
         rank=rank, size=size, seed=args.seed,
     )  # fmt: skip
-    torch.manual_seed(
-        args.seed + rank
-    )  # each rank starts elsewhere: a missing broadcast would show
+    # Each rank starts elsewhere: a missing broadcast would show.
+    torch.manual_seed(args.seed + rank)
     model = ResidualMLP(args.num_layers, args.hidden_size, image_size=28).to(device)
     parameters = sum(parameter.numel() for parameter in model.parameters())
     network, backward, optimizer = MODES[args.mode](model, args)

@@ -101,6 +101,19 @@ def predicted(axes, value: float | None, label: str = "your prediction", *, x: f
     axes.legend()
 
 
+def medians(
+    yours: pd.DataFrame | None, shipped: pd.DataFrame | None, *, by: list[str], columns: list[str]
+) -> pd.DataFrame:
+    """A table: for each group the median of some columns, yours and the reference."""
+    tables = {"yours": yours, "reference": shipped}
+    found = {
+        name: table.groupby(by, sort=False)[columns].median()
+        for name, table in tables.items()
+        if table is not None and len(table)
+    }
+    return pd.concat(found, axis=1)
+
+
 def compare(
     yours: pd.DataFrame | None, shipped: pd.DataFrame | None, *, by: list[str], value: str
 ) -> pd.DataFrame:

@@ -13,6 +13,7 @@ FRAMEWORKS = {"torch", "tensorflow", "keras", "tf_keras", "horovod", "mpi4py"}
 # Module -> what it may import beside the standard library. Names of ours are exact.
 ALLOWED = {
     "hvdlab": set(),
+    "hvdlab.arguments": set(),
     "hvdlab.record": set(),
     "hvdlab.probe": set(),
     "hvdlab.hardware": set(),

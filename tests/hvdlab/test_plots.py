@@ -73,6 +73,13 @@ def test_a_comparison_holds_both():
     assert table.loc[8].to_dict() == {"yours": "4 +- 0 (n=1)", "reference": "3 +- 2.6 (n=3)"}
 
 
+def test_medians_stand_side_by_side():
+    table = plots.medians(YOURS, SHIPPED, by=["batch_size"], columns=["speed"])
+    assert table.loc[8].to_dict() == {("yours", "speed"): 4, ("reference", "speed"): 2}
+    table = plots.medians(YOURS[:0], SHIPPED, by=["batch_size"], columns=["speed"])
+    assert list(table) == [("reference", "speed")]
+
+
 def test_outside_a_notebook_nothing_becomes_interactive(monkeypatch):
     monkeypatch.delitem(plots.sys.modules, "ipykernel", raising=False)
     assert plots.interactive() is False

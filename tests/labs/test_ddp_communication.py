@@ -62,5 +62,5 @@ def test_powersgd_sends_little():
 
 
 def test_bad_input_is_one_sentence():
-    with pytest.raises(launch.LaunchError, match="--passes: expected at least 1, got 0"):
+    with pytest.raises(launch.LaunchError, match="--passes: expected 1 or more, got 0"):
         launch.run(SCRIPT, "--passes", 0, ranks=1, show=False, timeout=100)

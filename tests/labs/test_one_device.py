@@ -35,16 +35,7 @@ def script(monkeypatch):
 
 
 def trained(script, network, *options):
-    small = [
-        "--num-layers",
-        "2",
-        "--hidden-size",
-        "8",
-        "--image-size",
-        IMAGE,
-        "--batch-size",
-        BATCH,
-    ]
+    small = ["--num-layers", 2, "--hidden-size", 8, "--image-size", IMAGE, "--batch-size", BATCH]
     arguments = ["--network", network, *small, "--steps", STEPS, "--lr", "0.01", *options]
     return script.train(script.parse_args([str(a) for a in arguments]), report=lambda line: None)
 
@@ -129,6 +120,8 @@ def test_the_loss_scale_adapts_in_fp16_alone(script):
         (["--network", "conv", "--image-size", "8"], "--image-size: expected at least 16"),
         (["--steps", "3"], "--steps: expected more than 3, got 3"),
         (["--num-layers", "0"], "--num-layers: expected 1 or more, got 0"),
+        (["--lr", "-1"], "--lr: expected a number above 0, got -1"),
+        (["--loss-weight", "nan"], "--loss-weight: expected a number above 0, got nan"),
         (["--precision", "int8"], "--precision: invalid choice: 'int8'"),
         (["--batch-size", "some"], "--batch-size: invalid positive value: 'some'"),
     ],

@@ -66,4 +66,4 @@ def test_bad_input_is_one_sentence():
         [sys.executable, SCRIPT, "--steps", "0"], capture_output=True, text=True, timeout=100
     )
     assert done.returncode == 2
-    assert "--steps: expected at least 1, got 0" in done.stderr
+    assert "--steps: expected 1 or more, got 0" in done.stderr

@@ -250,7 +250,11 @@ def check_shard(shard, seconds: float = SECONDS) -> None:
         )
     error = max(row["error"] for row in rows)
     if error > 1e-5:
-        raise NotYet(f"after 3 steps the weights differ from those of plain Adam by {error:.2g}.")
+        raise NotYet(
+            f"after 3 steps the weights differ by {error:.2g} from those of plain Adam on the images of both "
+            "ranks. FSDP averages the gradients of what it shards: is every parameter below a fully_shard, "
+            "and the rate lr?"
+        )
     if max(row["state"] for row in rows) > 0.8:
         raise NotYet("a rank holds the optimizer's state of all weights, not of its shard.")
     right(
@@ -265,10 +269,10 @@ def check_clip(clip, seconds: float = SECONDS) -> None:
     """Demand one factor for all ranks, from the norm over all shards; short gradients left alone."""
     rows = _on_ranks(attempts.try_clip, clip, seconds=seconds)
     long, short = zip(*rows, strict=True)
-    case = "rank 0 has the gradient [3], rank 1 [4], and the norm may be 1"
-    clipped = [one["gradient"] for one in long]
+    case = "the gradients of rank 0 have the norm 3, those of rank 1 the norm 4, and 1 is allowed"
+    clipped = [one["after"] for one in long]
     for wrong, says in (
-        ((1, 1), "each rank clips by the norm of its own shard, and [1, 1] points elsewhere than [3, 4]."),
+        ((1, 1), "each rank clips by the norm of its own shard, and (1, 1) points elsewhere than (3, 4)."),
         ((3 / 7, 4 / 7), "that is 3 + 4 = 7 as a norm: add up the squares, and take the root of the sum."),
         ((3 / 25, 4 / 25), "that is 25 as a norm: take the root of the sum of squares."),
         ((3, 4), "nothing was clipped: change the gradients in place, by mul_."),
@@ -277,13 +281,14 @@ def check_clip(clip, seconds: float = SECONDS) -> None:
             raise NotYet(f"{case}: afterwards {clipped[0]:.3g} and {clipped[1]:.3g}: {says}")
     if not np.allclose(clipped, (0.6, 0.8), atol=1e-4):
         raise NotYet(
-            f"{case}: afterwards {clipped[0]:.3g} and {clipped[1]:.3g}; by hand 3/5 and 4/5."
+            f"{case}: afterwards {clipped[0]:.3g} and {clipped[1]:.3g}, by hand 3/5 and 4/5: one norm over "
+            "all tensors of all ranks."
         )
-    if not np.allclose([one["gradient"] for one in short], (0.3, 0.4), atol=1e-6):
+    if not np.allclose([one["after"] for one in short], (0.3, 0.4), atol=1e-6):
         raise NotYet(
-            "gradients [0.3] and [0.4] have the norm 0.5, and 1 is allowed: leave them as they are."
+            "gradients of norm 0.3 and 0.4 make 0.5, and 1 is allowed: leave them as they are."
         )
     norms = [one["norm"] for one in (*long, *short)]
     if None in norms or not np.allclose(norms, (5, 5, 0.5, 0.5), atol=1e-4):
         raise NotYet("the gradients are right; return the norm before clipping, 5 and 0.5 here.")
-    right("[3] and [4] on two ranks become 0.6 and 0.8; what is short enough stays.")
+    right("norms of 3 and 4 on two ranks become 0.6 and 0.8; what is short enough stays.")

@@ -111,7 +111,7 @@ def try_zero1(comm, name):
 
 
 def try_shard(comm, name):
-    """On a rank: three steps of the sharded model beside three of a plain one."""
+    """On a rank: three steps on its half of the images, beside three of a plain model on all of them."""
     import copy
 
     import torch
@@ -119,17 +119,18 @@ def try_shard(comm, name):
     from hvdlab.torch.memory import held
     from hvdlab.torch.networks import ResidualMLP
 
-    gloo()
+    rank, size = gloo()
     torch.manual_seed(1)
     model = ResidualMLP(2, 16, image_size=4)
     plain = copy.deepcopy(model)
     start = torch.cat([p.detach().ravel() for p in plain.parameters()])
     adam = torch.optim.Adam(plain.parameters(), 0.01)
     optimizer = globals()[name](model, 0.01)
-    x, y = torch.randn(8, 1, 4, 4), torch.randint(10, (8,))  # the same images on both ranks
+    x, y = torch.randn(8, 1, 4, 4), torch.randint(10, (8,))
     for _ in range(3):
-        for one, steps in ((model, optimizer), (plain, adam)):
-            torch.nn.functional.cross_entropy(one(x), y).backward()
+        for one, steps, n in ((model, optimizer, size), (plain, adam, 1)):
+            mine = slice(rank % n, None, n)
+            torch.nn.functional.cross_entropy(one(x[mine]), y[mine]).backward()
             steps.step()
             steps.zero_grad()
             one.zero_grad()
@@ -145,13 +146,14 @@ def try_shard(comm, name):
 
 
 def try_clip(comm, name):
-    """On a rank: its gradient and the norm that is returned, for a long and a short gradient."""
+    """On a rank: the norm of its gradients, and what is returned, for long and for short gradients."""
     import torch
 
     rank, _ = gloo()
     rows = []
-    for gradient in ((3.0, 4.0), (0.3, 0.4)):
-        mine = [torch.tensor([gradient[rank]]), torch.zeros(2, 2)]
+    for length in ((3.0, 4.0), (0.3, 0.4)):
+        mine = [length[rank] * torch.tensor([0.6]), length[rank] * torch.tensor([[0.8], [0.0]])]
         norm = globals()[name](mine, 1.0)
-        rows.append({"gradient": float(mine[0]), "norm": None if norm is None else float(norm)})
+        after = float(torch.cat([g.ravel() for g in mine]).norm())
+        rows.append({"after": after, "norm": None if norm is None else float(norm)})
     return rows

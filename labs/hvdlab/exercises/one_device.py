@@ -50,7 +50,7 @@ def check_next_scale(next_scale) -> None:
     scale, good_steps, found = 1024.0, 0, []
     for overflow in OVERFLOWS:
         answer = call(next_scale, scale, good_steps, bool(overflow), INTERVAL)
-        if not (isinstance(answer, tuple) and len(answer) == 2):
+        if not (isinstance(answer, tuple) and len(answer) == 2 and None not in answer):
             raise NotYet(f"next_scale shall return (scale, good_steps). Received: {answer!r}")
         scale, good_steps = answer
         found.append(float(scale))
@@ -89,55 +89,64 @@ def _scales_of_torch():
 
 def check_scaled_step(scaled_step) -> None:
     """Demand the step of unscaled training to the last digit, none on inf or nan, and what was asked."""
+    start, slope = torch.tensor([1.0, -2.0, 3.0]), torch.tensor([4.0, 8.0, 2.0])
 
     def after(scale, factor):
-        """Two steps of momentum by the learner; the second has gradients `factor` times as large."""
-        weight = nn.Parameter(torch.tensor([1.0, -2.0]))
-        optimizer = torch.optim.SGD([weight], 0.125, momentum=0.5)
+        """Two steps of momentum by the learner; the second has one gradient `factor` times as large.
+
+        The weights are two parameters in two groups. The loss is 0 whatever its gradients are: only
+        they can tell an overflow.
+        """
+        weights = [nn.Parameter(part.clone()) for part in start.split([2, 1])]
+        optimizer = torch.optim.SGD([{"params": [w]} for w in weights], 0.125, momentum=0.5)
         says = []
         for times in (1.0, factor):
-            loss = (weight * torch.tensor([4.0, 8.0])).sum() * times
+            flat = torch.cat(weights)
+            loss = ((flat - flat.detach()) * slope * torch.tensor([times, 1.0, 1.0])).sum()
             says.append(call(scaled_step, loss, optimizer, scale))
-        return weight.detach(), says, weight.grad, optimizer.state[weight].get("momentum_buffer")
+        left = [w.grad for w in weights if w.grad is not None and w.grad.abs().sum() != 0]
+        velocity = [optimizer.state[w].get("momentum_buffer", 0 * w.detach()) for w in weights]
+        return torch.cat(weights).detach(), says, left, torch.cat(velocity)
 
     moved, says, left, _ = after(1024.0, 1.0)
     if any(answer is None for answer in says):
         raise NotYet("scaled_step returns None: return whether the step overflowed, True or False.")
-    once = torch.tensor([0.5, -3.0])  # by hand: w - 0.125 g
-    twice = once - 0.125 * 1.5 * torch.tensor([4.0, 8.0])
-    if torch.equal(moved, torch.tensor([1.0, -2.0])):
+    once = start - 0.125 * slope
+    twice = once - 0.125 * 1.5 * slope
+    lead = (
+        f"two steps from {start.tolist()} with a scale of 1024 lead to {moved.tolist()}, without scaling "
+        f"to {twice.tolist()}"
+    )
+    if torch.equal(moved, start):
         raise NotYet("the weights do not move: when no gradient overflows, call optimizer.step().")
     if (moved - twice).abs().max() > 100:
         raise NotYet(
-            f"two steps from (1, -2) with a scale of 1024 lead to {moved.tolist()}, without scaling to "
-            f"{twice.tolist()}: divide the gradients by the scale before optimizer.step()."
+            f"{lead}: divide the gradients of every group by the scale before optimizer.step()."
         )
-    if left is not None and left.abs().sum() > 0:
+    if left:
         raise NotYet(
             "after the step the gradients are still there, and the next backward adds to them: end "
             "with optimizer.zero_grad()."
         )
     if not torch.equal(moved, twice):
-        raise NotYet(
-            f"two steps from (1, -2) with a scale of 1024 lead to {moved.tolist()}, without scaling to "
-            f"{twice.tolist()}. A scale that is a power of two changes no digit."
-        )
+        raise NotYet(f"{lead}. A scale that is a power of two changes no digit.")
     if any(says):
         raise NotYet(
             f"no gradient was infinite, but scaled_step says {says}: False for both steps."
         )
     for scale, factor, what in ((2.0**120, 1e3, "inf"), (1024.0, float("nan"), "nan")):
         moved, says, left, velocity = after(scale, factor)
-        if not torch.equal(moved, once) or not torch.equal(velocity, torch.tensor([4.0, 8.0])):
+        if not torch.equal(moved, once) or not torch.equal(velocity, slope):
             raise NotYet(
-                f"a step with a gradient of {what} shall change neither weights nor momentum; they are "
-                f"{moved.tolist()} and {velocity.tolist()}. Look at torch.isfinite(p.grad).all() first."
+                f"a step with one gradient of {what} shall change neither weights nor momentum; they are "
+                f"{moved.tolist()} and {velocity.tolist()}. Step only if torch.isfinite(p.grad).all() of "
+                "every p is true."
             )
         if says != [False, True]:
             raise NotYet(
                 f"the second of two steps has a gradient of {what}: return False, then True, not {says}."
             )
-        if left is not None and left.abs().sum() != 0:
+        if left:
             raise NotYet(
                 f"a skipped step leaves its {what} in the gradients: zero_grad() there too."
             )
@@ -147,22 +156,29 @@ def check_scaled_step(scaled_step) -> None:
 def check_clipped_step(clipped_step) -> None:
     """Demand a step along the gradient clipped in its own units, whatever the loss scale."""
     model, images, labels = small()
-    for max_norm, scale in ((0.01, 1024.0), (100.0, 1024.0), (0.01, 1.0)):
+    for max_norm, scale in ((0.01, 1024.0), (100.0, 1024.0), (0.01, 1.0), (100.0, 1.0)):
         expected, gradient = _clipped(model, images, labels, max_norm)
-        moved = _try_clipped(clipped_step, model, images, labels, max_norm, scale)
+        moved, loss = _try_clipped(clipped_step, model, images, labels, max_norm, scale)
         case = f"max_norm={max_norm:g}, a gradient of norm {gradient:.2g} and a scale of {scale:g}"
         length, wanted = float(moved.norm()), float(expected.norm())
         if float((moved - expected).norm()) < 0.05 * wanted:  # autocast rounds
+            if loss is None:
+                raise NotYet("clipped_step returns None: return the loss, as before.")
             continue
         if length < wanted / 10:
             raise NotYet(
-                f"with {case} the weights move by {length:.3g} and should by {wanted:.3g}: "
+                f"with {case} two steps move the weights by {length:.3g} and should by {wanted:.3g}: "
                 f"{wanted / max(length, 1e-30):.3g} times too little. clip_grad_norm_ compares max_norm with "
                 "gradients that are still multiplied by the scale, and step() divides by it afterwards."
             )
-        says = "are they clipped?" if length > wanted else "are they divided by the scale twice?"
-        raise NotYet(f"with {case} the weights move by {length:.3g}, expected {wanted:.3g}: {says}")
-    moved = _try_clipped(clipped_step, model, images * float("inf"), labels, 0.01, 1024.0)
+        says = "divided by the scale twice?"
+        if length > wanted:
+            says = "clipped, and emptied after each step?"
+        raise NotYet(
+            f"with {case} two steps move the weights by {length:.3g}, expected {wanted:.3g}: are the "
+            f"gradients {says}"
+        )
+    moved, _ = _try_clipped(clipped_step, model, images * float("inf"), labels, 0.01, 1024.0)
     if moved.isnan().any() or moved.abs().sum() > 0:
         raise NotYet(
             "a step with gradients of nan changes the weights: let scaler.step(optimizer) decide."
@@ -173,9 +189,11 @@ def check_clipped_step(clipped_step) -> None:
 def _clipped(model, images, labels, max_norm):
     model = copy.deepcopy(model)
     before = flat(model)
-    F.cross_entropy(model(images), labels).backward()
-    norm = nn.utils.clip_grad_norm_(model.parameters(), max_norm)
-    torch.optim.SGD(model.parameters(), 0.5).step()
+    for _ in range(2):
+        model.zero_grad()
+        F.cross_entropy(model(images), labels).backward()
+        norm = nn.utils.clip_grad_norm_(model.parameters(), max_norm)
+        torch.optim.SGD(model.parameters(), 0.5).step()
     return flat(model) - before, float(norm)
 
 
@@ -184,8 +202,9 @@ def _try_clipped(clipped_step, model, images, labels, max_norm, scale):
     before = flat(model)
     optimizer = torch.optim.SGD(model.parameters(), 0.5)
     scaler = torch.amp.GradScaler("cpu", init_scale=scale)
-    call(clipped_step, model, images, labels, optimizer, scaler, max_norm)
-    return flat(model) - before
+    for _ in range(2):
+        loss = call(clipped_step, model, images, labels, optimizer, scaler, max_norm)
+    return flat(model) - before, loss
 
 
 def small():

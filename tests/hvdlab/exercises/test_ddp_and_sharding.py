@@ -481,6 +481,15 @@ def not_sharded(model, lr):
     return torch.optim.Adam(model.parameters(), lr)
 
 
+def blocks_alone(model, lr):
+    import torch
+    from torch.distributed.fsdp import fully_shard
+
+    for block in model.blocks:
+        fully_shard(block)
+    return torch.optim.Adam(model.parameters(), lr)
+
+
 def other_rate(model, lr):
     import torch
     from torch.distributed.fsdp import fully_shard
@@ -492,9 +501,10 @@ def other_rate(model, lr):
 @pytest.mark.parametrize(
     ("wrong", "says"),
     [
+        (blocks_alone, "is every parameter below a fully_shard"),
         (too_early, "the weights do not move: .* Make it after"),
         (not_sharded, "each rank still holds all weights"),
-        (other_rate, "after 3 steps the weights differ from those of plain Adam"),
+        (other_rate, "after 3 steps the weights differ by .* from those of plain Adam"),
     ],
 )
 def test_mistakes_with_fully_shard(wrong, says, forked):
@@ -517,6 +527,18 @@ def sum_of_norms(gradients, most):
     for g in gradients:
         g.mul_((most / norm).clamp(max=1))
     return norm
+
+
+def each_tensor(gradients, most):
+    import torch.distributed as dist
+
+    whole = 0
+    for g in gradients:
+        total = g.pow(2).sum()
+        dist.all_reduce(total)
+        g.mul_((most / total.sqrt()).clamp(max=1))
+        whole = whole + total
+    return whole.sqrt()
 
 
 def no_root(gradients, most):
@@ -562,6 +584,7 @@ def no_norm(gradients, most):
     [
         (own_norm, "clips by the norm of its own shard"),
         (sum_of_norms, "3 \\+ 4 = 7 as a norm"),
+        (each_tensor, "one norm over all tensors"),
         (no_root, "take the root"),
         (always, "leave them as they are"),
         (on_copies, "nothing was clipped"),

@@ -23,13 +23,14 @@ def next_scale(scale, good, overflow, interval):
 
 
 def scaled_step(
-    loss, optimizer, scale, unscale=True, look=torch.isfinite, skip=True, empty=True, always=None
-):
+    loss, optimizer, scale, unscale=True, look=torch.isfinite, over=all, skip=True, empty=True,
+    always=None,
+):  # fmt: skip
     (loss * scale).backward()
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
-    for p in parameters:
+    for p in parameters[:1] if unscale == "first group" else parameters:
         p.grad /= scale if unscale else 1
-    overflow = not all(look(p.grad).all() for p in parameters)
+    overflow = not over(look(p.grad).all() for p in parameters)
     if not (overflow and skip):
         optimizer.step()
     if empty is True or (empty == "good" and not overflow):
@@ -37,9 +38,14 @@ def scaled_step(
     return overflow if always is None else always
 
 
+def looks_at_the_loss(loss, optimizer, scale):
+    return scaled_step(loss, optimizer, scale, look=lambda gradient: (loss * scale).isfinite())
+
+
 def clipped_step(
-    model, images, labels, optimizer, scaler, max_norm, unscale=1, clip=True, by_hand=False
-):
+    model, images, labels, optimizer, scaler, max_norm, unscale=1, clip=True, by_hand=False,
+    update=True, empty=True,
+):  # fmt: skip
     loss = F.cross_entropy(model(images), labels)
     scaler.scale(loss).backward()
     if unscale:
@@ -53,14 +59,41 @@ def clipped_step(
         optimizer.step()
     else:
         scaler.step(optimizer)
+    if update:
+        scaler.update()
+    if empty:
+        optimizer.zero_grad()
+    return loss.item()
+
+
+def clipped_scaled_up(model, images, labels, optimizer, scaler, max_norm):
+    """Without unscale_: max_norm in units of the scaled gradients."""
+    loss = F.cross_entropy(model(images), labels)
+    scaler.scale(loss).backward()
+    nn.utils.clip_grad_norm_(model.parameters(), max_norm * scaler.get_scale())
+    scaler.step(optimizer)
     scaler.update()
     optimizer.zero_grad()
+    return loss
 
 
 def run_in_segments(blocks, x, segments, split=torch.tensor_split, under=checkpoint):
     for part in split(torch.arange(len(blocks)), segments):
         x = under(nn.Sequential(*(blocks[i] for i in part)), x, use_reentrant=False)
     return x
+
+
+def with_a_lambda(blocks, x, segments):
+    for part in torch.arange(len(blocks)).tensor_split(segments):
+        run = lambda x: nn.Sequential(*(blocks[i] for i in part))(x)  # noqa: B023, E731
+        x = checkpoint(run, x, use_reentrant=False)
+    return x
+
+
+def reentrant(blocks, x, segments):
+    return run_in_segments(
+        blocks, x, segments, under=lambda f, x, **_: checkpoint(f, x, use_reentrant=True)
+    )
 
 
 def long_last(numbers, segments):
@@ -101,10 +134,11 @@ def recomputed(block, x):
 
 
 def accumulate(
-    model, images, labels, micro, share=lambda m, n, k: m / n, between=False, whole=False
-):
+    model, images, labels, micro, share=lambda m, n, k: m / n, between=False, whole=False, even=False
+):  # fmt: skip
     total, losses = 0.0, []
-    for x, y in zip(images.split(micro), labels.split(micro), strict=True):
+    cut = (lambda a: a.tensor_split(-(-len(a) // micro))) if even else lambda a: a.split(micro)
+    for x, y in zip(cut(images), cut(labels), strict=True):
         if between:
             model.zero_grad()
         losses.append(F.cross_entropy(model(x), y) * share(len(y), len(labels), 3))
@@ -141,6 +175,19 @@ def test_the_right_answer_is_right(check, capsys):
         check(lambda *arguments: 1 / 0)
 
 
+@pytest.mark.parametrize(
+    ("check", "variant"),
+    [
+        (exercises.check_clipped_step, clipped_scaled_up),
+        (less_memory.check_recomputed, lambda block, x: checkpoint(block, x, use_reentrant=False)),
+        (less_memory.check_accumulate, lambda *a: accumulate(*a, even=True)),  # 4, 3 and 3
+    ],
+)
+def test_another_right_answer_is_right(check, variant, capsys):
+    check(variant)
+    assert capsys.readouterr().out.startswith("Right: ")
+
+
 def arrays(numbers):
     return lambda b, n, h, bytes=4: numbers * b * n * h * bytes
 
@@ -163,11 +210,15 @@ MISTAKES = [
     ("check_activation_bytes", lambda b, n, h, bytes=4: 40 * b * n * h, "use the argument"),
     ("check_activation_bytes", lambda *arguments: None, "is `return` missing"),
     ("check_next_scale", lambda s, g, o, i: s, r"shall return \(scale, good_steps\)"),
+    ("check_next_scale", lambda s, g, o, i: (None, 0), r"shall return \(scale, good_steps\)"),
     ("check_next_scale", lambda s, g, o, i: (s / 2, g) if o else next_scale(s, g, o, i), "back to 0"),
     ("check_next_scale", lambda s, g, o, i: next_scale(s, min(g, i - 1), o, i)[:1] + (g + 1,), "back to 0"),
     ("check_next_scale", lambda s, g, o, i: next_scale(s, g, o, i + 1), "yours to 512"),
     ("check_next_scale", lambda s, g, o, i: (s, g + 1), "3 overflowed: from 1024 .* to 512, yours to 1024"),
-    ("check_scaled_step", but(scaled_step, unscale=False), "divide the gradients by the scale"),
+    ("check_scaled_step", but(scaled_step, unscale=False), "divide the gradients of every group"),
+    ("check_scaled_step", but(scaled_step, unscale="first group"), "divide the gradients of every group"),
+    ("check_scaled_step", but(scaled_step, over=lambda fine: list(fine)[-1]), "of every p is true"),
+    ("check_scaled_step", looks_at_the_loss, "of every p is true"),
     ("check_scaled_step", lambda *a: (scaled_step(*a), None)[1], "True or False"),
     ("check_scaled_step", lambda *a: False, "do not move"),
     ("check_scaled_step", but(scaled_step, empty=False), "gradients are still there"),
@@ -178,11 +229,17 @@ MISTAKES = [
     ("check_scaled_step", but(scaled_step, always=True), "False for both steps"),
     ("check_scaled_step", lambda loss, o, s: scaled_step(loss * 1.01, o, s), "changes no digit"),
     ("check_clipped_step", but(clipped_step, unscale=0), "still multiplied by the scale"),
-    ("check_clipped_step", but(clipped_step, clip=False), "are they clipped"),
+    ("check_clipped_step", but(clipped_step, clip=False), "are the gradients clipped"),
+    ("check_clipped_step", but(clipped_step, update=False), "RuntimeError: unscale_.* is being called after"),
+    ("check_clipped_step", but(clipped_step, empty=False), "and emptied after each step"),
+    ("check_clipped_step", lambda *a: clipped_step(*a) and None, "return the loss"),
     ("check_clipped_step", but(clipped_step, unscale=0, by_hand=True), "times too little"),
     ("check_clipped_step", but(clipped_step, clip="always"), r"let scaler.step\(optimizer\) decide"),
     (SEGMENTS, lambda blocks, x, s: nn.Sequential(*blocks)(x), "no block ran again"),
     (SEGMENTS, lambda b, x, s: checkpoint_sequential(b, s, x, use_reentrant=False), "did not run again"),
+    (SEGMENTS, with_a_lambda, r"backward pass fails .*a lambda sees the last part"),
+    (SEGMENTS, reentrant, "backward pass fails .*use_reentrant=False"),
+    (SEGMENTS, lambda b, x, s: torch.no_grad()(run_in_segments)(b, x, s), "no block under no_grad"),
     (SEGMENTS, lambda blocks, x, s: run_in_segments(blocks, x, len(blocks)), "8 segments were recomputed"),
     (SEGMENTS, but(run_in_segments, split=long_last), r"segments have"),
     (SEGMENTS, lambda blocks, x, s: run_in_segments(blocks[::-1], x, s), "in the order"),
@@ -193,9 +250,10 @@ MISTAKES = [
     ("check_recomputed", lambda block, x: Disturbs.apply(block, x), "fork_rng"),
     ("check_recomputed", lambda block, x: block(x), "ran 1 times"),
     ("check_recomputed", lambda block, x: block.eval()(x), "output differs|ran 1 times"),
-    ("check_recomputed", lambda block, x: None, "return the block's output"),
+    ("check_recomputed", lambda block, x: None, r"^recomputed\(block, x\) shall return the block's output"),
     ("check_accumulate", but(accumulate, share=lambda m, n, k: 1), "sum of three means"),
-    ("check_accumulate", but(accumulate, share=lambda m, n, k: 1 / k), "not 1/3"),
+    ("check_accumulate", but(accumulate, share=lambda m, n, k: 1 / k), "2 examples .* is 2/10, not 1/3"),
+    ("check_accumulate", but(accumulate, share=lambda m, n, k: 1 / k, even=True), "3 examples .* 3/10, not"),
     ("check_accumulate", but(accumulate, share=lambda m, n, k: m), "sum over the examples"),
     ("check_accumulate", but(accumulate, between=True), "only the last micro-batch"),
     ("check_accumulate", but(accumulate, between=True, share=lambda m, n, k: 1), "only the last micro-batch"),
