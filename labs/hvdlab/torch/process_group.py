@@ -54,7 +54,7 @@ def _of_mpirun():
 
 def _of_srun():
     """srun tells no rank what another one found out: the port must follow from the job's number."""
-    nodes = os.environ["SLURM_STEP_NODELIST"]
+    nodes, node = os.environ["SLURM_STEP_NODELIST"], int(os.environ["SLURM_NODEID"])
     try:
         command = ["scontrol", "show", "hostnames", nodes]
         names = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
@@ -68,10 +68,19 @@ def _of_srun():
         "RANK": os.environ["SLURM_PROCID"],
         "WORLD_SIZE": os.environ["SLURM_STEP_NUM_TASKS"],
         "LOCAL_RANK": os.environ["SLURM_LOCALID"],
-        "LOCAL_WORLD_SIZE": os.environ["SLURM_STEP_TASKS_PER_NODE"].split("(")[0].split(",")[0],
+        "LOCAL_WORLD_SIZE": _tasks(os.environ["SLURM_STEP_TASKS_PER_NODE"])[node],
         "MASTER_ADDR": names.stdout.split()[0],
         "MASTER_PORT": 20_000 + step % 10_000,  # below the ports that a system gives away
     }
+
+
+def _tasks(text: str) -> list[int]:
+    """The tasks of each node, from Slurm's "2(x3),1"."""
+    counts = []
+    for part in text.split(","):
+        count, _, nodes = part.rstrip(")").partition("(x")
+        counts += [int(count)] * int(nodes or 1)
+    return counts
 
 
 def _free_port() -> int:

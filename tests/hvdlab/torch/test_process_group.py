@@ -21,6 +21,7 @@ SLURM = {
     "SLURM_STEP_ID": "2",
     "SLURM_PROCID": "5",
     "SLURM_LOCALID": "1",
+    "SLURM_NODEID": "2",
     "SLURM_STEP_TASKS_PER_NODE": "2(x3)",
 }
 
@@ -100,16 +101,17 @@ def scontrol(monkeypatch, tmp_path, *words):
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
 
 
-def test_the_words_of_srun(bare, tmp_path):
+@pytest.mark.parametrize(("tasks", "here"), [("2(x3)", "2"), ("1,3,2", "2"), ("1(x2),4", "4")])
+def test_the_words_of_srun(bare, tmp_path, tasks, here):
     scontrol(bare, tmp_path, "printf 'node7\\nnode8\\nnode9\\n'")
-    for name, value in SLURM.items():
+    for name, value in {**SLURM, "SLURM_STEP_TASKS_PER_NODE": tasks}.items():
         bare.setenv(name, value)
     rendezvous()
     assert {name: os.environ[name] for name in NAMES} == {
         "RANK": "5",
         "WORLD_SIZE": "6",
         "LOCAL_RANK": "1",
-        "LOCAL_WORLD_SIZE": "2",
+        "LOCAL_WORLD_SIZE": here,
         "MASTER_ADDR": "node7",
         "MASTER_PORT": str(20_000 + (41 * 31 + 2) % 10_000),
     }
