@@ -30,7 +30,7 @@ def call(function, *arguments, name: str | None = None):
     """
     try:
         return function(*arguments)
-    except NotImplementedError:
+    except (NotImplementedError, NotYet):
         raise
     except Exception as error:
         own = [frame for frame in traceback.extract_tb(error.__traceback__)[1:] if frame.line]
