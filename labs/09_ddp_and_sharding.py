@@ -306,7 +306,8 @@ if drawn:  # nothing was measured while another experiment made its reference re
     plt.show()
 
 # %%
-print(f"you foretold {prediction} MB for 4 passes; per step, collectives seen by the profile:")
+if prediction is not None:
+    print(f"you foretold {prediction} MB for 4 passes")
 columns = ["collectives", "sent_MB", "milliseconds"]
 medians(sent, reference("ddp_communication"), by=["way"], columns=columns).round(1)
 
