@@ -53,8 +53,8 @@ def on_ranks(
         if sum(one["queued"] for one in found) < seconds / 2:
             raise NotYet(f"{what}: deadlock: after {seconds:g} s {lines}. {remedy}")
     raise NotYet(
-        f"{what}: after {seconds:g} s {lines}. Perhaps the ranks wait for each other, perhaps only for a "
-        f"core: something else keeps this machine busy. {remedy} If they do, run the cell once more."
+        f"{what}: after {seconds:g} s {lines}. {remedy} Or something else keeps this machine so busy that a "
+        "rank had no core for so long: then run the cell once more."
     )
 
 
