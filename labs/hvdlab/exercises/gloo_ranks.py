@@ -4,7 +4,8 @@
 
 A rank gives up a send, a receive or a collective that nobody answers for `SECONDS`. That alone is no
 deadlock: perhaps the machine is busy, and the other rank had no core. But then some rank has waited for a
-core nearly all the time, and the kernel counts that. In a deadlock nobody wants one.
+core nearly all the time, and the kernel counts that. In a deadlock nobody wants one, but for a thread of
+Gloo's that looks up now and then: on a busy machine a deadlock is told only as one of two possibilities.
 """
 
 import contextlib

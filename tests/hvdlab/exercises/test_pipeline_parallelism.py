@@ -128,7 +128,7 @@ def test_a_swap_in_turns_is_right(capsys):
 def test_both_send_first_is_a_deadlock(changed, impatient):
     both = changed(swap, "    if dist.get_rank() < other:\n        dist.send", "    dist.send")
     with pytest.raises(
-        NotYet, match=r"deadlock: after \d+ s rank 0 in `dist.send\(mine.* and rank 1 in"
+        NotYet, match=r"swap: .*after \d+ s rank 0 in `dist.send\(mine.* and rank 1 in"
     ):
         exercises.check_swap(both)
 
