@@ -492,9 +492,9 @@ axes.legend()
 plt.show()
 
 # %% [markdown]
-# **What you should see.** Megatron's way costs ever nearer to 4 arrays, whatever the number of ranks. A grid costs about
-# $16/\sqrt{N}$: from 16 ranks on it sends less. On 4 ranks 2 x 2 sends *more*, 5 arrays instead of 3. Megatron's way is used within
-# one server of 8 GPUs for that reason, and AxoNN's on thousands.
+# **What you should see.** Megatron's way costs ever nearer to 4 arrays, whatever the number of ranks. The best grid costs
+# $16/\sqrt{N} - 20/N$ or little more: on 8 ranks as much, from 16 on less. On 4 ranks 2 x 2 sends *more*, 5 arrays instead of 3.
+# So Megatron's way is right within one server of 8 GPUs, and AxoNN's is for hundreds.
 #
 # ## Measure all of it
 #
@@ -559,4 +559,5 @@ modes_table(reference("tensor_modes"))
 # stem is whole by hand and with DTensor, split over two columns on the grid, and over all four ranks with `sequence`. By hand and with DTensor
 # the same collectives are called, and the same bytes sent. On four ranks the grid sends more, as foretold. `sequence`
 # sends more because Gloo's reduce-scatter all-reduces the whole array and keeps a part; with NCCL it would send in each block as much
-# as `by-hand`. Seconds are those of two cores under all the ranks: they say nothing about GPUs.
+# as `by-hand`. One rank alone is the fastest: the network is small, and two cores are under all the ranks. The seconds say
+# nothing about GPUs.

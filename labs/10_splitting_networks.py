@@ -113,8 +113,9 @@ if not QUICK:
     pipelines.show_swap(swap)
 
 # %% [markdown]
-# `dist.send` returns when the message is on its way, and Gloo puts it on its way when the other side *receives*. Both ranks
-# stand in line one. (MPI sends small messages at once: there the same program works, until the model grows.)
+# `dist.send` returns when the message is on its way, and Gloo puts it on its way when the other side *receives* (a
+# **rendezvous**). Both ranks stand in line one. (MPI sends small messages **eagerly**, at once: there the same program
+# works, until the model grows.)
 #
 # **What:** mend it: write `swap` so that no rank waits for ever, whatever the size.
 #
@@ -331,11 +332,13 @@ predicted(both[1], prediction, x=8)
 plt.show()
 
 # %% [markdown]
-# **What you should see.** The bubble falls as the formula says, and what lies above it is communication: each turn
-# also has a send. More micro-batches help until the passes are too short for that, or the batch has no more examples.
+# **What you should see.** The bubble falls as the formula does, and stays above it. Whatever is no pass counts as idle:
+# sends and receives, what PyTorch does around them, and the wait of a stage that has less to do than the other. More
+# micro-batches help until passes are too short for that, or the batch has no more examples.
 #
 # Now the memory. A `Block` keeps its input, the normalised input, and two tensors of four times the width for
-# its backward pass: $10\,b\,h$ numbers for $b$ examples of width $h$. GPipe keeps that of all $m$ micro-batches, 1F1B of at most
+# its backward pass: $10\,b\,h$ numbers for $b$ examples of width $h$. GPipe's schedule keeps that of all $m$ micro-batches
+# (its paper keeps their borders only, and computes the rest again: lab 8's checkpointing), 1F1B of at most
 # $p - s$ on stage $s$ (counted from 0). Four stages of two blocks, micro-batches of 64 examples:
 
 # %%
@@ -356,7 +359,7 @@ plt.show()
 
 # %% [markdown]
 # **What you should see.** GPipe's peak grows with every micro-batch, 1F1B's stops at $p - s$ of them. The distance to the lines
-# is what a backward pass needs for a moment. That is why everybody uses 1F1B or one of its descendants: the
+# is what a backward pass needs for a moment. That is why large models are trained with 1F1B or one of its descendants: the
 # bubble asks for many micro-batches, and 1F1B lets you have them. (PyTorch also keeps a receive buffer of $b\,h$ numbers
 # for each micro-batch, made in the first step and not counted here.) `--schedules interleaved` gives every rank two
 # smaller stages: half the bubble, twice the sends.
@@ -366,13 +369,14 @@ plt.show()
 # Data, tensor and pipeline parallelism split different things, so they combine. Arrange the ranks in a box, a **device
 # mesh** with three axes, and each rank takes part in one group along each axis:
 #
-#     mesh = init_device_mesh("cpu", (2, 2, 2), mesh_dim_names=("data", "tensor", "pipeline"))
+#     mesh = init_device_mesh("cpu", (2, 2, 2), mesh_dim_names=("pipeline", "data", "tensor"))
 #     module = stage(network, mesh.get_local_rank("pipeline"), 2)      # my blocks
 #     parallelize_module(block, mesh["tensor"], {"up": ColwiseParallel(), "down": RowwiseParallel()})
 #     fully_shard(module, mesh=mesh["data"])                           # FSDP2 shards what is left
 #     PipelineStage(module, ..., group=mesh.get_group("pipeline"))
 #
-# That is `build` in `labs/hybrid_parallel.py`. With GPUs the same file takes one for each rank, and NCCL; that was not run
+# That is `build` in `labs/hybrid_parallel.py`. The order counts: along the *last* axis are ranks with consecutive numbers,
+# and they share a server. With GPUs the same file takes one for each rank, and NCCL; that was not run
 # for this course, which was measured on a machine without. Each axis sends something else.
 #
 # ### Exercise 5: Count the bytes of each axis
@@ -388,8 +392,8 @@ plt.show()
 # * **pipeline**: the rank's activations to the next stage, and as large gradients to the one before. Count a rank with as many
 #   neighbours as there are.
 #
-# **Why:** whoever knows these three numbers knows why tensor parallelism stays within a server, and why
-# pipelines cross the network.
+# **Why:** whoever knows these three numbers knows why tensor parallelism stays within a server (the last axis), and why
+# pipelines cross the network (the first).
 #
 # <details><summary>Hint 1</summary>A rank has 1/d of the batch, and 1/p of the blocks. Micro-batches do not change the
 # sum.</details>
@@ -491,11 +495,12 @@ plt.show()
 # **What you should see.** All curves are one curve; the differences are the rounding of float32, which adds in another order.
 # (`loss_difference` in the table is the largest over 20 steps, and the table is the course's measurement.) Memory is
 # what the formula says. Bytes are a little above it: Gloo sends a header with each message, and tensor
-# parallelism has many small ones. Compare its bytes with those of the pipeline.
+# parallelism has many small ones. Compare its bytes with those of the pipeline. And no split is faster than one rank: on two
+# cores, with so small a network, splitting buys memory, not time.
 #
 # ## Search for the best split
 #
-# With 4 ranks there are six splits, with 1024 there are 66. FlexFlow ([Jia et al. 2018](https://arxiv.org/abs/1807.05358)) and Alpa
+# With 4 ranks there are six splits, with 1024 there are 66. FlexFlow ([Jia et al. 2019](https://arxiv.org/abs/1807.05358)) and Alpa
 # ([Zheng et al. 2022](https://arxiv.org/abs/2201.12023)) search such a space with a **cost model**. Ours in miniature:
 #
 # $$t = t_\text{compute} + \text{messages} \cdot \alpha + \frac{\text{bytes}}{\beta}$$
@@ -505,9 +510,9 @@ plt.show()
 # **What:** write `compute_time(split, micro_batches, work, cores)`: the seconds that a step computes, bubble included. `work` is
 # the seconds of one core for the whole batch.
 #
-# **Why:** the honest part is `cores`. If there are more ranks than cores, two ranks of this machine's cores cannot do the work of
-# four, and a rank that waits in a bubble costs nothing: its core works for another. Then `work / cores` is what remains; it is
-# never less than that.
+# **Why:** the honest part is `cores`. Two cores cannot do the work of four, however many ranks share them. Then a rank that
+# waits in a bubble costs nothing, because its core works for another, and `work / cores` is what remains; it is never less
+# than that.
 #
 # <details><summary>Hint 1</summary>A rank has its part of the work, and works only in 1 - bubble of the time.</details>
 #
@@ -599,11 +604,11 @@ for ranks, table in medians.groupby("ranks"):
     )
 
 # %% [markdown]
-# **What you should see.** Pipelines win here and tensor parallelism loses, by more than the model says. What costs most
-# is not how much a split *sends* but how *often*: tensor parallelism over two ranks has 64 all-reduces a step, the pipeline 8
-# messages, and with more ranks than cores each of them waits until all its ranks have had a core. The model has the
-# times only roughly: it knows nothing of what DTensor and FSDP2 do around a message. And four ranks on two cores have no more
-# to compute with than two. Measure on the machine that you will train on.
+# **What you should see.** Pipelines win here and tensor parallelism loses, by more than the model says. It sends *often*: over
+# two ranks it has 64 all-reduces a step, the pipeline 8 messages, and with more ranks than cores each of them waits until all
+# its ranks have had a core. The model has the times only roughly: it knows nothing of that, nor of what DTensor and FSDP2 do
+# around a message. And four ranks on two cores have no more to compute with than two. Measure on the machine that you will
+# train on.
 #
 # What would the model pick on another machine? A core for each rank, and four GPUs: 100 times as fast as one of these cores,
 # 20 microseconds for any message, 100 GB/s. (Foretold, milliseconds a step; nobody measured it.)

@@ -47,7 +47,7 @@ from hvdlab.torch.stages import batch, stage
 from hvdlab.wire import bytes_sent
 
 SCHEDULES = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B, "interleaved": ScheduleInterleaved1F1B}
-AXES = ("data", "tensor", "pipeline")
+AXES = ("data", "tensor", "pipeline")  # of a split
 
 
 def split(text):
@@ -127,11 +127,19 @@ def main():
 def refusal(args, world_size, sizes, schedule, micro_batches):
     """Why these sizes cannot be: a sentence; None if they can."""
     data, tensor, pipeline = sizes
+    for name, value in {**vars(args), "micro_batches": micro_batches}.items():
+        least = 0 if name in ("seed", "lr", "device_ms") else 1
+        if type(value) in (int, float) and value < least:
+            return f"--{name.replace('_', '-')}: expected {least} or more, got {value}"
     name, parts = "x".join(map(str, sizes)), pipeline * (2 if schedule == "interleaved" else 1)
     if math.prod(sizes) != world_size:
         return f"splits: expected a product of {world_size}, the number of ranks, got {name}"
     if args.num_layers % parts:
         return f"--num-layers: expected a multiple of the {parts} stages, got {args.num_layers}"
+    if schedule == "interleaved" and micro_batches % (micro_batches // pipeline):
+        return (
+            f"--micro-batches: expected a multiple of {pipeline} to interleave, got {micro_batches}"
+        )
     if args.hidden_size % tensor:
         return f"--hidden-size: expected a multiple of tensor = {tensor}, got {args.hidden_size}"
     if not args.micro_batch_size and args.batch_size % (data * micro_batches):
@@ -140,6 +148,12 @@ def refusal(args, world_size, sizes, schedule, micro_batches):
             f"got {args.batch_size}"
         )
     return None
+
+
+def finish(device):
+    """Wait until a GPU has done what it was told; a CPU has."""
+    if device.type == "cuda":
+        torch.cuda.synchronize()
 
 
 class TracedStage(PipelineStage):
@@ -165,8 +179,7 @@ class TracedStage(PipelineStage):
     def _timed(self, kind, chunk, seconds):
         start = time.perf_counter()
         yield
-        if self.device.type == "cuda":
-            torch.cuda.synchronize()
+        finish(self.device)
         time.sleep(max(0, start + seconds - time.perf_counter()))
         self.events.append((self.stage_index, kind, chunk, start, time.perf_counter()))
 
@@ -198,7 +211,12 @@ def build(args, device, mesh, schedule, micro_batches):
 
 def train(args, device, sizes, schedule, micro_batches):
     """Train as one rank of many; return what it measured, see `results` below."""
-    mesh = init_device_mesh(device.type, sizes, mesh_dim_names=AXES)
+    # Along the last axis are ranks with consecutive numbers, of one server as a rule: `tensor`, which sends
+    # most often. What may cross servers is `pipeline`.
+    data, tensor, stage_count = sizes
+    mesh = init_device_mesh(
+        device.type, (stage_count, data, tensor), mesh_dim_names=("pipeline", "data", "tensor")
+    )
     modules, stages, pipeline = build(args, device, mesh, schedule, micro_batches)
     optimizer = torch.optim.SGD(modules.parameters(), lr=args.lr, momentum=0.9)
     shard, shards = mesh.get_local_rank("data"), mesh["data"].size()
@@ -231,6 +249,7 @@ def train(args, device, sizes, schedule, micro_batches):
         optimizer.zero_grad()
         losses.append(step(inputs, target))
         optimizer.step()
+        finish(device)
         seconds.append(time.perf_counter() - start)
         dist.barrier()
         sent.append(bytes_sent() - before)
@@ -240,7 +259,7 @@ def train(args, device, sizes, schedule, micro_batches):
     with memory.peak(device) as most:  # a step more: its gradients go where those of the last are
         step(inputs, target)
     return {
-        "at": mesh.get_coordinate(),
+        "at": [mesh.get_local_rank(axis) for axis in AXES],
         "losses": losses,  # of this rank's part of the batch; None but on the last stage
         "memory": sum(held.values()),
         "peak": most.bytes,  # beyond that, in a step

@@ -11,8 +11,9 @@
     grid       2-D: every matrix split by outputs and by inputs, over rows x columns of ranks
     axonn      the same by AxoNN (Singh et al. 2023); --depth splits the batch and the weights once more
 
-Lab 10 builds it. It runs on CPUs (gloo) and GPUs (nccl). All ranks read the same batch. The ranks get
-the weights of one whole network, and --compare trains that one too: to compare, and only for that.
+Lab 10 builds it. It runs on CPUs (gloo) and GPUs (nccl, whose bytes are not counted). All ranks read the
+same batch. The ranks get the weights of one whole network, and --compare trains that one too: to compare,
+and only for that.
 """
 
 import argparse
@@ -199,7 +200,8 @@ def main():
     args = parse_args()
     rendezvous()
     ranks, local_rank = int(os.environ["WORLD_SIZE"]), int(os.environ["LOCAL_RANK"])
-    check(args, ranks)
+    if problem := refusal(args, ranks):
+        sys.exit(problem if os.environ["RANK"] == "0" else 0)
     device = torch.device("cuda", local_rank) if CUDA else torch.device("cpu")
     if CUDA:
         torch.cuda.set_device(device)
@@ -240,30 +242,32 @@ def main():
     dist.destroy_process_group()
 
 
-def check(args, ranks):
-    """End with a sentence if the network cannot be split that way."""
-    if not 4 <= args.steps <= 60_000 // args.batch_size:
-        sys.exit(
-            f"--steps: expected 4 to {60_000 // args.batch_size}, one pass over the images, got {args.steps}."
-        )
+def refusal(args, ranks):
+    """Why the network cannot be split or trained that way: a sentence; None if it can."""
+    for name, value in vars(args).items():
+        least = 0 if name in ("seed", "lr") else 1
+        if type(value) in (int, float) and value < least:
+            return f"--{name.replace('_', '-')}: expected {least} or more, got {value}."
+    most = 60_000 // args.batch_size
+    if not 4 <= args.steps <= most:
+        return f"--steps: expected 4 to {most}, one pass over the images, got {args.steps}."
     for mode in args.modes:
         grid = {"grid": args.columns, "axonn": args.columns * args.depth}.get(mode, 1)
         parts = {"sequence": ranks, "axonn": args.depth}.get(mode, 1)  # of the batch
         if mode == "serial" and ranks > 1:
-            sys.exit(f"--modes: serial is for one rank, and {ranks} were started.")
-        if grid < 1 or ranks % grid:
-            sys.exit(
+            return f"--modes: serial is for one rank, and {ranks} were started."
+        if ranks % grid:
+            return (
                 f"--modes {mode}: expected a multiple of {grid} ranks (--columns, and --depth with axonn), "
                 f"and {ranks} were started."
             )
         if args.hidden_size % ranks:
-            sys.exit(
-                f"--hidden-size: expected a multiple of {ranks} ranks, got {args.hidden_size}."
-            )
+            return f"--hidden-size: expected a multiple of {ranks} ranks, got {args.hidden_size}."
         if args.batch_size % parts:
-            sys.exit(
+            return (
                 f"--batch-size: expected a multiple of {parts} with {mode}, got {args.batch_size}."
             )
+    return None
 
 
 def read_batches(args, device):

@@ -67,6 +67,8 @@ def test_four_ranks_train_as_one_however_they_are_split(tmp_path, names, schedul
         assert_serial(found)
         d, t, p = found["split"]
         ranks = found["ranks"]
+        # Neighbours in number are neighbours along tensor, else along data.
+        assert ranks[1]["at"] == ([0, 1, 0] if t > 1 else [1, 0, 0] if d > 1 else [0, 0, 1])
         # A block that is split along `tensor` keeps its norm and the bias of `down` on each rank.
         block, rest = 8 * HIDDEN**2 + 4 * HIDDEN, 3 * HIDDEN
         ends = (IMAGE**2 + 1) * HIDDEN + (12 * HIDDEN + 10 if p == 1 else 0)
@@ -145,6 +147,12 @@ def test_a_split_that_cannot_be_is_one_sentence():
             "--batch-size: expected a multiple of data x micro-batches = 4, got 30",
         ),
         ({"batch_size": 30, "micro_batch_size": 8}, None),
+        ({"batch_size": 0}, "--batch-size: expected 1 or more, got 0"),
+        ({"micro_batches": 0}, "--micro-batches: expected 1 or more, got 0"),
+        (
+            {"schedule": "interleaved", "micro_batches": 5},
+            "--micro-batches: expected a multiple of 2 to interleave, got 5",
+        ),
         (
             {"sizes": (1, 2, 1), "hidden_size": 3},
             "--hidden-size: expected a multiple of tensor = 2",
@@ -155,7 +163,8 @@ def test_sizes_that_cannot_be_are_refused(options, says):
     spec = importlib.util.spec_from_file_location("hybrid_parallel", SCRIPT)
     script = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(script)
-    sizes, schedule = options.pop("sizes", (1, 1, 2)), options.pop("schedule", "1f1b")
+    split = {"sizes": (1, 1, 2), "schedule": "1f1b", "micro_batches": 4}
+    split |= {name: options.pop(name) for name in split.keys() & options.keys()}
     plain = {"num_layers": 8, "hidden_size": 8, "batch_size": 64, "micro_batch_size": None}
-    found = script.refusal(argparse.Namespace(**{**plain, **options}), 2, sizes, schedule, 4)
+    found = script.refusal(argparse.Namespace(**{**plain, **options}), 2, **split)
     assert found is None if says is None else says in found

@@ -7,14 +7,10 @@ from pathlib import Path
 
 import numpy as np
 
-from hvdlab.calls import call
 from hvdlab.exercises import NotYet, right
-from hvdlab.launch import LaunchError, TimeUp
+from hvdlab.exercises.gloo_ranks import attempts, on_ranks
 
-SECONDS = 30  # after which a rank gives up a send or a receive that nobody answers
-
-
-# --- exercises 5 and 7: a step of a pipeline --------------------------------------------------------
+# --- exercises 1 and 3: a step of a pipeline --------------------------------------------------------
 
 
 def check_pipeline_step(pipeline_step) -> None:
@@ -51,22 +47,16 @@ def check_mended(function, line: str, instead: str) -> None:
     right("with that line the gradients are those of serial training, with 1 and 4 micro-batches.")
 
 
-def try_step(comm, name, counts, seconds):
+def try_step(comm, name, counts):
     """On a rank: a step of that name beside serial training, for each number of micro-batches."""
     import copy
-    import traceback
-    from datetime import timedelta
 
     import torch
-    import torch.distributed as dist
     from torch.nn import functional as F
 
     from hvdlab.torch.networks import ResidualMLP
-    from hvdlab.torch.process_group import rendezvous
     from hvdlab.torch.stages import batch, stage
 
-    rendezvous()
-    dist.init_process_group("gloo", timeout=timedelta(seconds=seconds))
     rows = []
     for count in counts:
         torch.manual_seed(count)
@@ -79,12 +69,9 @@ def try_step(comm, name, counts, seconds):
         row = {"count": count, "serial": serial_loss.item()}
         try:
             loss = globals()[name](mine, [*images.chunk(count)], [*labels.chunk(count)], 8)
-        except RuntimeError as error:
-            if "imed out" not in str(error) and "onnection" not in str(error):
-                error.add_note(f"with {count} micro-batches")
-                raise
-            lines = [f.line for f in traceback.extract_tb(error.__traceback__) if f.name == name]
-            return [*rows, row | {"waits": lines[-1]}]
+        except Exception as error:
+            error.add_note(f"with {count} micro-batch{'es' if count > 1 else ''}")
+            raise
         row["loss"] = loss if loss is None else float(loss)
         row["missing"] = sum(parameter.grad is None for parameter in mine.parameters())
         if not row["missing"]:
@@ -100,14 +87,12 @@ def try_step(comm, name, counts, seconds):
 
 
 def _demand_serial(function, what, ranks=3):
-    name = function.__name__
+    remedy = "Every send needs a receive on the other side, and in the same order."
+    options = dict(ranks=ranks, uses=(function,), what=what, remedy=remedy)
     try:
-        found = call(try_step, name, [1, 4], SECONDS, ranks=ranks, timeout=240, uses=(function,))
-    except TimeUp as error:
-        raise NotYet(f"{what} does not end: {str(error).partition(' s: ')[2]}") from None
-    except LaunchError as error:
-        raise NotYet(_why(str(error).replace("try_step", what, 1))) from None
-    _demand_no_deadlock(found, what)
+        found = on_ranks(try_step, function.__name__, [1, 4], **options)
+    except NotYet as error:
+        raise NotYet(_why(str(error))) from None
     for rows in zip(*found, strict=True):  # of one number of micro-batches, rank by rank
         case = f"with {rows[0]['count']} micro-batch{'es' if rows[0]['count'] > 1 else ''}"
         for rank, row in enumerate(rows):
@@ -120,19 +105,6 @@ def _demand_serial(function, what, ranks=3):
         for rank, row in enumerate(rows):
             if row["difference"] > 1e-4:
                 raise NotYet(_gradient(rank, row, case))
-
-
-def _demand_no_deadlock(found, what):
-    if any("waits" in rows[-1] for rows in found):
-        waiting = [
-            f"rank {rank} in `{rows[-1]['waits']}`"
-            for rank, rows in enumerate(found)
-            if "waits" in rows[-1]
-        ]
-        raise NotYet(
-            f"{what} waits for ever: after {SECONDS} s {', '.join(waiting)}. Every send needs a receive "
-            "on the other side, and in the same order."
-        )
 
 
 def _why(text):
@@ -152,11 +124,17 @@ def _why(text):
 
 
 def _demand_loss(rows, case, what):
-    last, serial, count = rows[-1]["loss"], rows[-1]["serial"], rows[-1]["count"]
+    *others, last = (row["loss"] for row in rows)
+    serial, count = rows[-1]["serial"], rows[-1]["count"]
     if last is None:
         raise NotYet(
             f"{case} {what} returns None on the last rank: return the loss of the batch there."
         )
+    for rank, loss in enumerate(others):
+        if loss is not None:
+            raise NotYet(
+                f"{case} {what} returns {loss:g} on rank {rank}: return None, it has no loss."
+            )
     if np.isclose(last, serial, rtol=1e-4):
         return
     if np.isclose(last, count * serial, rtol=1e-4):
@@ -193,21 +171,11 @@ def _gradient(rank, row, case):
 
 def check_swap(swap) -> None:
     """Demand that two ranks exchange tensors, small and large, without waiting for each other."""
-    try:
-        found = call(try_swap, swap.__name__, SECONDS, ranks=2, timeout=240, uses=(swap,))
-    except TimeUp as error:
-        raise NotYet(f"swap does not end: {str(error).partition(' s: ')[2]}") from None
-    except LaunchError as error:
-        raise NotYet(str(error).replace("try_swap", "swap", 1)) from None
+    remedy = (
+        "One of the two must receive first, or neither may wait until both have begun: dist.isend."
+    )
+    found = on_ranks(try_swap, swap.__name__, ranks=2, uses=(swap,), remedy=remedy)
     for row in (row for rows in found for row in rows):
-        if "waits" in row:
-            lines = " and ".join(
-                f"rank {r} in `{rows[-1].get('waits')}`" for r, rows in enumerate(found)
-            )
-            raise NotYet(
-                f"deadlock: after {SECONDS} s {lines}. One of the two must receive first, or neither may "
-                "wait until both have begun: dist.isend."
-            )
         if row["changed"]:
             raise NotYet("swap changes `mine`: it shall only be sent.")
         if not row["arrived"]:
@@ -220,36 +188,20 @@ def check_swap(swap) -> None:
 
 def show_swap(swap, seconds: float = 5) -> None:
     """Print in which line each of two ranks is, when it gives up after so many seconds."""
-    for rank, rows in enumerate(
-        call(try_swap, swap.__name__, seconds, ranks=2, timeout=120, uses=(swap,))
-    ):
-        waits = rows[-1].get("waits")
-        says = f"after {seconds:g} s still in `{waits}`" if waits else "is through"
+    found = attempts(try_swap, swap.__name__, ranks=2, uses=(swap,), seconds=seconds)
+    for rank, one in enumerate(found):
+        says = f"after {seconds:g} s still in `{one['waits']}`" if "waits" in one else "is through"
         print(f"rank {rank}: {says}")
 
 
-def try_swap(comm, name, seconds):
+def try_swap(comm, name):
     """On a rank: exchange tensors of two sizes with the other rank."""
-    import traceback
-    from datetime import timedelta
-
     import torch
-    import torch.distributed as dist
 
-    from hvdlab.torch.process_group import rendezvous
-
-    rendezvous()
-    dist.init_process_group("gloo", timeout=timedelta(seconds=seconds))
     rows = []
     for size in (16, 1_000_000):
         mine, yours = torch.full((size,), comm.rank + 1.0), torch.zeros(size)
-        try:
-            globals()[name](mine, yours, 1 - comm.rank)
-        except RuntimeError as error:
-            if "imed out" not in str(error) and "onnection" not in str(error):
-                raise
-            lines = [f.line for f in traceback.extract_tb(error.__traceback__) if f.name == name]
-            return [*rows, {"waits": lines[-1]}]
+        globals()[name](mine, yours, 1 - comm.rank)
         arrived = bool((yours == 2.0 - comm.rank).all())
         changed = bool((mine != comm.rank + 1.0).any())
         rows.append({"size": size, "arrived": arrived, "changed": changed})

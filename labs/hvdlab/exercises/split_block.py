@@ -1,10 +1,8 @@
 """Checks of lab 10, exercises 3 and 4: a split block beside the serial one, and which mistake it has."""
 
-from hvdlab.calls import call
 from hvdlab.exercises import NotYet, right
-from hvdlab.launch import LaunchError, TimeUp
+from hvdlab.exercises.gloo_ranks import on_ranks
 
-SECONDS = 120  # after which ranks that wait for each other are ended; importing torch takes seconds
 CLOSE = 1e-9  # the checks compute in double precision
 
 # What a split block can do wrong, and how one sees it.
@@ -79,10 +77,7 @@ def try_blocks(comm, blocks, part_of, f_and_g):
     import torch.distributed as dist
 
     from hvdlab.torch.networks import Block
-    from hvdlab.torch.process_group import rendezvous
 
-    rendezvous()
-    dist.init_process_group("gloo")
     part_of, (f, g) = globals()[part_of], globals()[f_and_g]()
     torch.manual_seed(0)
     serial = Block(6).double()
@@ -140,7 +135,6 @@ def try_blocks(comm, blocks, part_of, f_and_g):
                 "ratio": (ours / theirs).median().item(),
             }
         rows.append(row)
-    dist.destroy_process_group()
     return rows
 
 
@@ -181,34 +175,21 @@ def _mistake(rows):
         )
     norm = [name for name in wrong if name.startswith("norm")]
     if norm and all(gradients[name]["share"] < CLOSE for name in norm):
-        if "x" in wrong:
+        shares = f"each rank's share: summed over the ranks, that of {norm[0]} is the serial one"
+        if "x" in wrong and not row["f"]:
             return (
                 "no f",
-                f"the output is right, but the gradients of x and of {norm[0]} are each rank's share: "
-                "summed over the ranks, that of the norm is the serial one",
+                f"the output is right, but the gradients of x and of {norm[0]} are {shares}",
+            )
+        if "x" in wrong:
+            return (
+                "f before the residual",
+                "the output is right, but in x's gradient that of `x +` is summed as well, and every rank "
+                "has it whole: f belongs after the norm",
             )
         return (
             "f before the norm",
-            f"the output and x's gradient are right, but that of {norm[0]} is each rank's share: f "
-            "belongs right before what is split, after the norm",
+            f"the output and x's gradient are right, but that of {norm[0]} is {shares}: f belongs right "
+            "before what is split, after the norm",
         )
     return "another gradient", f"the output is right, but not the gradient of {', '.join(wrong)}"
-
-
-def on_ranks(function, *arguments, uses, ranks):
-    """What each rank returns, or a sentence on why it did not."""
-    try:
-        return call(function, *arguments, ranks=ranks, timeout=SECONDS, uses=uses)
-    except TimeUp as error:
-        where = str(error).partition(" s: ")[2]
-        if "is in `import" in where or "did not start" in where or "is in" not in where:
-            raise NotYet(
-                f"the ranks were not ready after {SECONDS} s ({where}): something else keeps this "
-                "machine busy. Run the cell once more."
-            ) from None
-        raise NotYet(
-            f"deadlock: nothing moved for {SECONDS} s. {where[:1].upper()}{where[1:]} All ranks must call "
-            "the same collectives in the same order."
-        ) from None
-    except LaunchError as error:
-        raise NotYet(str(error)) from None

@@ -4,7 +4,9 @@ import torch
 
 from hvdlab import exercises
 from hvdlab.exercises import NotYet, right
-from hvdlab.exercises.split_block import MISTAKES, check_block, check_diagnosis, on_ranks
+from hvdlab.exercises.cost_of_a_split import number
+from hvdlab.exercises.gloo_ranks import on_ranks
+from hvdlab.exercises.split_block import MISTAKES, check_block, check_diagnosis
 from hvdlab.torch.networks import Block
 
 __all__ = [
@@ -40,6 +42,12 @@ def check_part_of(part_of) -> None:
 
 def _check_parts(name, value, parts):
     ranks, dim = len(parts), {"up.weight": 0, "up.bias": 0, "down.weight": 1}.get(name)
+    for rank, part in enumerate(parts):
+        if not torch.is_tensor(part):
+            raise NotYet(
+                f"{name} of rank {rank} is a {type(part).__name__}, and should be a tensor: `chunk` returns "
+                "all parts, and `[rank]` takes one."
+            )
     shapes = [tuple(part.shape) for part in parts]
     case = f"{name}, {tuple(value.shape)} as a whole, becomes {shapes[0]} on rank 0 of {ranks}"
     if dim is None:
@@ -111,12 +119,7 @@ def check_f_and_g(f_and_g) -> None:
 def try_pair(comm, name):
     """On a rank: what f and g make of 10^rank, and of a gradient of 10^rank."""
     import torch
-    import torch.distributed as dist
 
-    from hvdlab.torch.process_group import rendezvous
-
-    rendezvous()
-    dist.init_process_group("gloo")
     f, g = globals()[name]()
     row, mine = {}, 10.0**comm.rank
 
@@ -134,7 +137,6 @@ def try_pair(comm, name):
         loss = (y * torch.ones(2, 3)).sum() if key == "f + x" else y.sum()
         (loss * mine).backward()
         row[f"{key} backward"] = value(x.grad)
-    dist.destroy_process_group()
     return row
 
 
@@ -142,20 +144,20 @@ def try_pair(comm, name):
 
 
 def check_clip(clip) -> None:
-    """Demand the norm over split and replicated gradients, each counted once, on 3 ranks."""
+    """Demand the norm over split and shared gradients, each counted once, on 3 ranks."""
     rows = on_ranks(try_clip, clip.__name__, uses=(clip,), ranks=3)
     for rank, row in enumerate(rows):
         for most, scale in ((6.5, 0.5), (26, 1.0)):
             found = row[f"{most:g}"]
             norm, case = found["norm"], f"rank {rank} of 3, at most {most:g}"
-            # by hand: the parts are 3, 4, 0 and the replicated one is 12: 3^2 + 4^2 + 12^2 = 13^2
+            # by hand: the parts are 3, 4, 0 and the shared one is 12: 3^2 + 4^2 + 12^2 = 13^2
             local = (144 + (9, 16, 0)[rank]) ** 0.5
             if norm is None:
                 raise NotYet(f"{case}: it returns no number: return the norm before clipping.")
             for wrong, says in (
                 (local, "the norm over what this rank holds: the other parts are missing"),
-                ((25 + 3 * 144) ** 0.5, "the replicated gradient is counted on each rank: 3 times"),
-                (5.0, "the replicated gradient is missing: it counts, once"),
+                ((25 + 3 * 144) ** 0.5, "the shared gradient is counted on each rank: 3 times"),
+                (5.0, "the shared gradient is missing: it counts, once"),
                 (169.0, "the square of the norm: take the root"),
                 (3 + 4 + 12, "a sum of norms: squares add up, norms do not"),
             ):
@@ -168,7 +170,7 @@ def check_clip(clip) -> None:
                 raise NotYet(
                     f"{case}: the norm is {norm:.4g}; by hand, the root of 9 + 16 + 144 is 13."
                 )
-            for kind in ("split", "replicated"):
+            for kind in ("split", "shared"):
                 if abs(found[kind] - scale) > 1e-4:
                     raise NotYet(
                         f"{case}: the norm 13 is right, but the {kind} gradient is multiplied by "
@@ -182,12 +184,7 @@ def check_clip(clip) -> None:
 def try_clip(comm, name):
     """On a rank: the norm that it finds, and what it multiplies gradients by, for two limits."""
     import torch
-    import torch.distributed as dist
 
-    from hvdlab.torch.process_group import rendezvous
-
-    rendezvous()
-    dist.init_process_group("gloo")
     row = {}
     for most in (6.5, 26):
         split, shared = (torch.nn.Parameter(torch.zeros(2, 2)) for _ in range(2))
@@ -197,12 +194,11 @@ def try_clip(comm, name):
         norm = globals()[name]([split], [shared], most)
         row[f"{most:g}"] = {
             "norm": None if norm is None else float(norm),
-            "replicated": (shared.grad[0, 0] / 12).item(),
+            "shared": (shared.grad[0, 0] / 12).item(),
             "split": (split.grad.sum() / before.sum()).item()
             if before.any()
             else min(1, most / 13),
         }
-    dist.destroy_process_group()
     return row
 
 
@@ -212,9 +208,7 @@ def try_clip(comm, name):
 def check_grid_bytes(grid_bytes) -> None:
     """Demand 2 (forth and back) x 4 bytes x ring over columns of 4 hidden / rows and the other way round."""
     case = "grid_bytes(batch=10, hidden=8, rows=4, columns=2)"  # 2 (1 x 320 + 1.5 x 160), by hand
-    got = exercises.call(grid_bytes, 10, 8, 4, 2)
-    if got is None:
-        raise NotYet(f"{case} returned None: is `return` missing?")
+    got = number(exercises.call(grid_bytes, 10, 8, 4, 2), case)
     forth = 1.0 * 4 * 10 * 32 / 4 + 1.5 * 4 * 10 * 8 / 2
     for wrong, says in (
         (forth, "half of it. Back, the gradients of the same two arrays travel, and an all-reduce has two "
@@ -236,7 +230,6 @@ def check_grid_bytes(grid_bytes) -> None:
             f"{case} is {got:g}; by hand: up's outputs, 4 x 10 x 32/4 = 320 bytes, over 2 columns, and "
             "down's, 4 x 10 x 8/2 = 160 bytes, over 4 rows: 320 + 240, and the same back: 1120."
         )
-    alone = exercises.call(grid_bytes, 10, 8, 1, 1)
-    if alone != 0:
-        raise NotYet(f"one rank has nobody to send to: 0 bytes, not {alone!r}.")
+    if exercises.call(grid_bytes, 10, 8, 1, 1) != 0:
+        raise NotYet("one rank has nobody to send to: grid_bytes(10, 8, 1, 1) shall be 0.")
     right("1120 bytes on 4 x 2 ranks by hand, and nothing on one.")

@@ -26,9 +26,8 @@ def all_gather(ranks: int, nbytes: float) -> float:
     return (ranks - 1) / ranks * nbytes
 
 
-reduce_scatter = (
-    all_reduce  # NOTE: of Gloo, which all-reduces and keeps a part; NCCL sends half of it
-)
+# NOTE: Gloo's, which all-reduces and keeps a part; NCCL sends half of it.
+reduce_scatter = all_reduce
 
 
 def split_costs(

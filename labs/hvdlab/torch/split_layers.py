@@ -28,7 +28,7 @@ class Copy(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, gradient):  # each part of the work has its share of the gradient
-        gradient = gradient.contiguous()
+        gradient = gradient.clone(memory_format=torch.contiguous_format)  # `+` shares it
         dist.all_reduce(gradient, group=ctx.group)
         return gradient, None
 
@@ -38,7 +38,7 @@ class Reduce(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, x, group):
-        x = x.contiguous()
+        x = x.clone(memory_format=torch.contiguous_format)
         dist.all_reduce(x, group=group)
         return x
 

@@ -56,7 +56,7 @@ def train(
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "whole.pt")
         torch.save(file, path)
-        rows = call(_on_rank, names, str(path), helpers, ranks=ranks, timeout=120, uses=tuple(uses))
+        rows = call(_on_rank, names, str(path), helpers, ranks=ranks, timeout=300, uses=tuple(uses))
     return [{"alone": alone, **row} for row in rows[0]]
 
 

@@ -38,7 +38,7 @@ def bubble_of_own_spans(events, ranks):
 
 def test_the_bubble_is_right(capsys):
     exercises.check_bubble(bubble)
-    assert "Right: 1/3" in capsys.readouterr().out
+    assert "Right: 0.4" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -46,11 +46,12 @@ def test_the_bubble_is_right(capsys):
     [
         (lambda e, r: 1 - bubble(e, r), "share in which a rank works"),
         (lambda e, r: bubble(e, 1), "divide by ranks x span"),
-        (lambda e, r: 1 - times(e)[0] / (r * times(e)[2]), "begins at 5 s, not at 0: span"),
+        (lambda e, r: 1 - times(e)[0] / (r * times(e)[2]), "begins at 3 s, not at 0: span"),
         (lambda e, r: 1 - times(e)[0] / times(e)[2], "not at 0, and there are two ranks"),
-        (lambda e, r: r * 9 - times(e)[0], "in seconds"),
+        (lambda e, r: r * 10 - times(e)[0], "in seconds"),
         (bubble_of_own_spans, "own span leaves out"),
-        (lambda e, r: 0.25, "1/3 is the bubble"),
+        (lambda e, r: 0.25, "0.4 is the bubble"),
+        (lambda e, r: 1 / 3, "that is the formula's"),
         (lambda e, r: None, "returned None"),
         (lambda e, r: e, "shall return one number"),
         (lambda e, r: e[0][7], "raises IndexError"),

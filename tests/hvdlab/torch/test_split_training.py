@@ -2,69 +2,9 @@
 
 import numpy as np
 import pytest
+from split_blocks import all_reduce_both_ways, bias_on_every_rank, block, f_and_g, no_f, part_of
 
 from hvdlab.torch.split_training import BATCH, HIDDEN, LAYERS, STEPS, train
-
-
-def part_of(weights, rank, ranks):
-    part = dict(weights)
-    for name, dim in (("up.weight", 0), ("up.bias", 0), ("down.weight", 1)):
-        part[name] = weights[name].chunk(ranks, dim)[rank]
-    return part
-
-
-def f_and_g():
-    import torch
-    import torch.distributed as dist
-
-    def summed(tensor):
-        tensor = tensor.clone(memory_format=torch.contiguous_format)
-        dist.all_reduce(tensor)
-        return tensor
-
-    class Copy(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx, x):
-            return x.view_as(x)
-
-        @staticmethod
-        def backward(ctx, gradient):
-            return summed(gradient)
-
-    class Reduce(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx, x):
-            return summed(x)
-
-        @staticmethod
-        def backward(ctx, gradient):
-            return gradient
-
-    return Copy.apply, Reduce.apply
-
-
-def block(x, part, f, g):
-    import torch.nn.functional as F
-
-    y = f(F.layer_norm(x, x.shape[1:], part["norm.weight"], part["norm.bias"]))
-    y = F.gelu(F.linear(y, part["up.weight"], part["up.bias"]))
-    return x + g(F.linear(y, part["down.weight"])) + part["down.bias"]
-
-
-def bias_on_every_rank(x, part, f, g):
-    import torch.nn.functional as F
-
-    y = f(F.layer_norm(x, x.shape[1:], part["norm.weight"], part["norm.bias"]))
-    y = F.gelu(F.linear(y, part["up.weight"], part["up.bias"]))
-    return x + g(F.linear(y, part["down.weight"], part["down.bias"]))
-
-
-def no_f(x, part, f, g):
-    return block(x, part, lambda x: x, g)
-
-
-def back_twice(x, part, f, g):
-    return block(x, part, f, lambda x: f(g(x)))
 
 
 def local(split, shared, most):
@@ -76,7 +16,7 @@ def local(split, shared, most):
 @pytest.mark.mpi
 @pytest.mark.data
 def test_each_mistake_has_its_symptoms():
-    found = train([block, bias_on_every_rank, no_f, back_twice], part_of, f_and_g)
+    found = train([block, bias_on_every_rank, no_f, all_reduce_both_ways], part_of, f_and_g)
     off = [np.abs(np.subtract(one["losses"], one["alone"])) for one in found]
     apart = [one["copies apart"] for one in found]
 
