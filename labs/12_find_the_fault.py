@@ -26,7 +26,7 @@ for name, title in fault.NAMES.items():
 # |---|---|
 # | `log.ends` | of each rank: batches in an epoch (`length`), steps made, how it ended |
 # | `log.side_by_side(column)` | `"loss"`, `"rate"`, `"batch"` (a hash of what was read) or `"weights"` (the sum of the norms of all weights), step by step, the ranks beside each other |
-# | `log.distance()` | how far the weights of the two ranks are apart after each step |
+# | `log.distance()` | the difference of that sum between the two ranks after each step: zero where their weights are equal |
 #
 # Loops that train are cut after eight steps, so a log has two short epochs. Your copies of the scripts are in
 # `notebooks/work/`, `case_1.py` and so on. To begin one anew, delete it.
@@ -51,10 +51,9 @@ if log:
 #
 # Set `diagnosis` to one of the names above.
 #
-# <details><summary>Hint 1</summary> The two ranks differ after the very first step. What would their distance do if each
-# rank stepped by a gradient of its own?</details>
-# <details><summary>Hint 2</summary> The distance stays where it began: they make the same steps, from different
-# places.</details>
+# <details><summary>Hint 1</summary> The two ranks differ after the very first step, and by much. Could one step with a
+# gradient of its own each have done that?</details>
+# <details><summary>Hint 2</summary> It was there before: they make the same steps, from different places.</details>
 
 # %%
 # BEGIN SOLUTION: set diagnosis to the name of the mistake of case 1
@@ -155,9 +154,9 @@ if log:
 # %% [markdown]
 # ### Exercise 5: Name the mistake of case 3
 #
-# <details><summary>Hint 1</summary> Case 1 had a distance too. What is different?</details>
-# <details><summary>Hint 2</summary> They begin at the same place (the script broadcasts) and walk apart: each takes steps
-# of its own. Which line should have averaged them?</details>
+# <details><summary>Hint 1</summary> Case 1 had a difference too. How large was it after the first step?</details>
+# <details><summary>Hint 2</summary> They begin at the same place (the script broadcasts), and one step parts them a
+# little: each takes steps of its own. Which line should have averaged them?</details>
 
 # %%
 # BEGIN SOLUTION: set diagnosis to the name of the mistake of case 3
@@ -192,8 +191,8 @@ fault.check_mended(3)
 # %% [markdown]
 # ## Case 4: It stops at the end of the epoch
 #
-# *"The first epoch nearly ends. Then nothing happens. After a minute Horovod writes: one or more tensors were submitted to be
-# reduced by subset of ranks and are waiting for remainder of ranks for more than 60 seconds."*
+# *"The first epoch nearly ends. Then nothing happens. After a minute Horovod writes: One or more tensors were submitted to be
+# reduced, gathered or broadcasted by subset of ranks and are waiting for remainder of ranks for more than 60 seconds."*
 #
 # The log is from a run that was cut before it could hang.
 
@@ -224,8 +223,8 @@ fault.check_diagnosis(4, diagnosis)
 # `DistributedSampler` deal.
 #
 # <details><summary>Hint 1</summary> The rank with 2049 images has a batch of one image at its end.</details>
-# <details><summary>Hint 2</summary> <code>drop_last=True</code> in the loader. (With 4160 images and three ranks, would
-# it still help? The number of images a rank must not differ by more than the last batch.)</details>
+# <details><summary>Hint 2</summary> <code>drop_last=True</code> in the loader. (With 4095 images it would not help: 2048 and
+# 2047 are 32 whole batches and 31.)</details>
 
 # %%
 # BEGIN SOLUTION: mend your copy, case_4.py

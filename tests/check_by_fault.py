@@ -6,18 +6,12 @@ Runs each script on two ranks, one after another; several minutes on two cores.
 """
 
 import argparse
-import importlib.util
 import os
 import tempfile
-from pathlib import Path
+
+from helpers import check_cases as cases
 
 from hvdlab.check import check
-
-spec = importlib.util.spec_from_file_location(
-    "test_check", Path(__file__).parent / "hvdlab" / "test_check.py"
-)
-cases = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(cases)
 
 parser = argparse.ArgumentParser(
     description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter

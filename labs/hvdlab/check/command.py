@@ -142,6 +142,8 @@ def check(
                 output = launch.run(
                     WATCH, *arguments, ranks=ranks, timeout=timeout, show=show, **options
                 )
+        except FileNotFoundError:
+            raise CheckError("there is no mpirun here: run `hvdlab doctor`.") from None
         except launch.LaunchError as error:  # the ranks' own words are in the events
             output = str(error)
             late = isinstance(error, launch.TimeUp)
@@ -158,7 +160,9 @@ def check(
         error = f"rank {crash[0]} ended with {crash[1]}{where}"
     elif late:
         error = f"the script did not come to its end within {timeout:g} s"
-    elif not any(event["kind"] == "end" for event in run.events[run.ranks[0]]) and not guard.found:
+    elif guard.found and not findings:
+        error = f"the ranks wait for each other for ever.{run.waiting()}"
+    elif not run.rank0("end") and not guard.found:
         error = f"the ranks ended early: {_last_line(output)}"
     for event in run.rank0("init"):
         if event["size"] != ranks:

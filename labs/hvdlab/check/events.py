@@ -9,8 +9,8 @@ Events have `kind`, `at` (seconds since the start of the watch), `steps` (optimi
     optimizer, compile, fit            one is made; given to a model of Keras; an epoch's batches
     step                               of an optimizer: loss, batch, rate, weights, statistics
     loop, pass                         that trains: its first round; left, how and after how many
-    decision                           a value that a stop depends on
-    save, download, devices            a path; a URL; how many GPUs
+    decision                           a value that a stop depends on, and the loop that is running
+    save, lock, download, devices      a path, or that of a lock; a URL; how many GPUs
 
 The rules ask for them by `run_facts.Run`.
 """
@@ -46,15 +46,15 @@ class Watch:
         self.passes = 0  # training loops that were left
         self.running = []  # the loops that are running, a `Loop` each, the innermost last
         self.waits = []  # (what, line, since) of the collectives that are running
-        self.locks = 0  # file locks held
+        self.locks = set()  # files that are locked, by their descriptors
         self.wrapping = False  # inside DistributedOptimizer, which makes an optimizer of its own
         self.fitting = False  # inside model.fit, which counts its own steps
         self.tape = False  # gradients come from a DistributedGradientTape
         self.batch = None  # what the model was called with since the last step
+        self.kept = {}  # variables of TensorFlow in which a graph keeps a sample of its batch
         self.called = False  # the model was called since then
         self.loss = None
         self._decisions = {}
-        self._while = {}  # line -> (iterations that trained, steps and passes before this one)
         self._lock = threading.RLock()
         self._started = time.monotonic()
         self._folder = folder
@@ -80,7 +80,7 @@ class Watch:
         return steps >= 4 and steps & (steps - 1) == 0
 
     def end(self, error: str | None = None, line: int | None = None) -> None:
-        self.note("end", line, error=error, loops=self.loops)
+        self.note("end", line, error=error)
 
     def line(self) -> int | None:
         """The line of the script that is running, in the innermost of its functions."""
@@ -108,7 +108,7 @@ class Watch:
             return
         ours = path.startswith((str(self._folder), "/dev/", "/proc/"))
         if not ours:
-            self.note("save", made_at(self.script) or self.line(), path=path)
+            self.note("save", made_at(self.script) or self.line(), path=os.path.realpath(path))
 
     @contextmanager
     def inside(self, what: str):
@@ -156,24 +156,17 @@ class Watch:
         """
         return Pass(self, line, iterable)
 
-    def again(self, line: int, test):
-        """The test of a while loop, false when the loop is cut: as `each`, for loops without items."""
-        trained, steps, passes = self._while.pop(line, (0, self.steps, self.passes))
-        if self.steps > steps:
-            trained += 1
-        limit = EPOCHS if self.passes > passes else self.limit
-        if trained < limit and test:
-            self._while[line] = trained, self.steps, self.passes
-            return True
-        self.passes += trained > 0
-        return False
+    def rounds(self, line: int):
+        """A context around a while loop, whose test asks it: as `each`, for loops without items."""
+        return Loop(self, line)
 
     def decide(self, line: int, text: str, value):
         """A value that a decision to stop depends on."""
         seen = self._decisions.get((line, text), 0)
         if seen < DECISIONS and (found := number(value)) is not None:
             self._decisions[line, text] = seen + 1
-            self.note("decision", line, text=text, value=found)
+            loop = self.running[-1].line if self.running else None
+            self.note("decision", line, text=text, value=found, loop=loop)
         return value
 
     # --- beside the script ------------------------------------------------------------------------
@@ -183,7 +176,7 @@ class Watch:
         noted = None
         while True:
             time.sleep(0.25)
-            wait = self.waits[-1] if self.waits else None
+            wait = next(reversed(self.waits), None)  # the script's thread goes on meanwhile
             if noted and wait != noted:
                 self.note("goes on", 0)
                 noted = None
@@ -195,10 +188,54 @@ class Watch:
 
 
 class Loop:
-    """A loop that is running."""
+    """A loop of the script that is running, and when it is cut: see `Watch.each`.
 
-    def __init__(self, line: int):
-        self.line, self.iteration, self.item = line, 0, None
+    Args:
+        iterable: what it goes over, for its length.
+    """
+
+    def __init__(self, watch: Watch, line: int, iterable=None):
+        self.watch, self.line, self.iterable = watch, line, iterable
+        self.item = None
+        self.iteration, self.trained = 0, 0  # rounds that were begun, and those that trained
+        self.steps, self.passes = watch.steps, watch.passes  # when the last round ended
+        self.left = "early"  # by `break`, `return` or an error
+
+    def __enter__(self):
+        self.watch.running = [*self.watch.running, self]
+        return self
+
+    def ended(self) -> bool:
+        """After a round: whether it was the last that this loop gets."""
+        if self.watch.steps == self.steps:
+            return False
+        self.trained += 1
+        nested = self.watch.passes > self.passes
+        self.steps, self.passes = self.watch.steps, self.watch.passes
+        if self.trained == 1:
+            made = getattr(self.iterable, "_hvdlab_line", None)
+            length = None if nested else _length(self.iterable)
+            self.watch.note("loop", self.line, length=length, made=made, nested=nested)
+        if self.trained < (EPOCHS if nested else self.watch.limit):
+            return False
+        self.left = "cut"
+        return True
+
+    def again(self, test) -> bool:
+        """The test of a while loop, false when the loop is cut."""
+        if self.ended():
+            return False
+        if test:
+            self.iteration += 1
+            return True
+        self.left = "at its end"
+        return False
+
+    def __exit__(self, *error):
+        if self.trained or self.watch.steps > self.steps:
+            self.watch.passes += 1
+            self.watch.note("pass", self.line, iterations=self.iteration, left=self.left)
+        self.watch.running = [loop for loop in self.watch.running if loop is not self]
 
 
 class Pass:
@@ -214,39 +251,19 @@ class Pass:
         return getattr(self.iterable, name)
 
     def __iter__(self):
-        watch, loop = self.watch, Loop(self.line)
-        watch.running = [*watch.running, loop]
-        trained, left = 0, "early"  # by `break`, `return` or an error
-        try:
+        with Loop(self.watch, self.line, self.iterable) as loop:
             for loop.item in self.iterable:
-                steps, passes = watch.steps, watch.passes
                 loop.iteration += 1
                 yield loop.item
-                if watch.steps == steps:
-                    continue
-                trained += 1
-                nested = watch.passes > passes
-                if trained == 1:
-                    made = getattr(self.iterable, "_hvdlab_line", None)
-                    length = None if nested else _length(self.iterable)
-                    watch.note("loop", self.line, length=length, made=made, nested=nested)
-                if trained >= (EPOCHS if nested else watch.limit):
-                    left = "cut"
-                    break
-            else:
-                left = "at its end"
-        finally:
-            if trained or loop.iteration and watch.steps > steps:
-                watch.passes += 1
-                watch.note("pass", self.line, iterations=loop.iteration, left=left)
-            if sys.exc_info()[0] in (None, GeneratorExit):  # an error is told where it happened
-                watch.running = [one for one in watch.running if one is not loop]
+                if loop.ended():
+                    return
+            loop.left = "at its end"
 
 
 def _length(iterable):
     try:
         return len(iterable)
-    except TypeError:
+    except (TypeError, NotImplementedError):
         return None
 
 

@@ -4,18 +4,22 @@
         ...                                   ...
         if best - loss < 0.01:      ->        if __hvdlab__.decide(14, "best", best) - ... < 0.01:
             break                                 break
+    while step < 100:                     with __hvdlab__.rounds(16) as __loop16__:
+        ...                                   while __loop16__.again(step < 100):
 
 A decision to stop is the test of an `if` that leaves a loop, or sets `stop_training`, and the tests
-on which its variables depend. Line numbers stay as they are.
+on which its variables depend. A loop that yields is left alone: what trains is the loop that asks it.
+Line numbers stay as they are.
 """
 
 import ast
 from collections.abc import Iterator
 
+from hvdlab.check.bindings import called
 from hvdlab.check.source import Guards
 
 WATCH = "__hvdlab__"
-WRAPPERS = {"enumerate", "tqdm", "trange", "iter"}  # around the iterable that has the length
+WRAPPERS = {"enumerate", "tqdm"}  # around the iterable that has the length
 STOPS = {"exit", "_exit", "quit"}
 
 
@@ -34,10 +38,12 @@ class _Instrument(ast.NodeTransformer):
         if node in self.decisions:
             text = ast.Constant(ast.unparse(node))
             new = _call("decide", ast.Constant(self.decisions[node]), text, node)
-        elif isinstance(node, ast.For):
+        elif isinstance(node, ast.For) and not _yields(node):
             node.iter = _each(node.iter, node.lineno)
-        elif isinstance(node, ast.While):
-            node.test = _call("again", ast.Constant(node.lineno), node.test)
+        elif isinstance(node, ast.While) and not _yields(node):
+            name, rounds = f"__loop{node.lineno}__", _call("rounds", ast.Constant(node.lineno))
+            node.test = _call("again", node.test, of=name)
+            new = ast.With([ast.withitem(rounds, ast.Name(name, ast.Store()))], [node])
         return ast.copy_location(new, node)
 
 
@@ -86,22 +92,35 @@ def stops(tree, parents) -> Iterator[ast.If | ast.While]:
     """The `if`s that leave a loop, and `while` loops with a condition."""
     for node in ast.walk(tree):
         if isinstance(node, ast.While) and not isinstance(node.test, ast.Constant):
-            yield node
-        elif isinstance(node, ast.If) and (
-            _loop(node, parents) or isinstance(_scope(node, parents), ast.FunctionDef)
-        ):
-            if any(_leaves(part, bool(_loop(node, parents))) for part in node.body + node.orelse):
+            if not _yields(node):
                 yield node
+        elif isinstance(node, ast.If):
+            loop = _loop(node, parents)
+            if loop is not None and _yields(loop):
+                continue
+            if loop or isinstance(_scope(node, parents), ast.FunctionDef):
+                if any(_leaves(part, bool(loop)) for part in node.body + node.orelse):
+                    yield node
 
 
 def _leaves(node, in_loop) -> bool:
     if isinstance(node, ast.Break | ast.Return):
         return in_loop
     if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
-        return in_loop and ast.unparse(node.value.func).split(".")[-1] in STOPS
+        return in_loop and _exits_well(node.value)
     if isinstance(node, ast.Assign):
         return any(ast.unparse(target).endswith(".stop_training") for target in node.targets)
     return False
+
+
+def _exits_well(call) -> bool:
+    """Another exit code than 0 is no stop: mpirun ends all ranks then."""
+    codes = [getattr(code, "value", None) for code in call.args[:1]]
+    return called(call) in STOPS and not any(codes)
+
+
+def _yields(loop) -> bool:
+    return any(isinstance(node, ast.Yield | ast.YieldFrom) for node in ast.walk(loop))
 
 
 def _parts(test) -> list[ast.expr]:
@@ -120,16 +139,14 @@ def _parts(test) -> list[ast.expr]:
 
 
 def _each(iterable, line):
-    called = iterable.func if isinstance(iterable, ast.Call) else None
-    if called is not None and iterable.args and ast.unparse(called).split(".")[-1] in WRAPPERS:
+    if isinstance(iterable, ast.Call) and iterable.args and called(iterable) in WRAPPERS:
         iterable.args[0] = _each(iterable.args[0], line)
         return iterable
     return ast.copy_location(_call("each", ast.Constant(line), iterable), iterable)
 
 
-def _call(name, *arguments):
-    watch = ast.Name(WATCH, ast.Load())
-    return ast.Call(ast.Attribute(watch, name, ast.Load()), list(arguments), [])
+def _call(name, *arguments, of=WATCH):
+    return ast.Call(ast.Attribute(ast.Name(of, ast.Load()), name, ast.Load()), list(arguments), [])
 
 
 def _names(node) -> set[str]:

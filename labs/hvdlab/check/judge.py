@@ -16,13 +16,19 @@ def judge(events: dict[int, list[dict]], facts: Facts) -> list[Finding]:
     """Name the mistakes of a run, in the order of the script."""
     run = Run(events)
     if len(run.ranks) > 1 and not run.all("init"):
-        failed = facts.init and run.crash()  # before it came to its hvd.init(): nothing is known
-        return [] if failed else [_init_missing(run, facts)]
+        return [] if _failed_before(run, facts) else [_init_missing(run, facts)]
     rules = (*rules_training.RULES, *rules_settings.RULES)
     found = [one for rule in rules for one in rule(run, facts)]
     explained = set().union(*(EXPLAINS.get(one.id, set()) for one in found))
     kept = {one.id: one for one in reversed(found) if one.id not in explained}
     return sorted(kept.values(), key=lambda one: one.line or 0)
+
+
+def _failed_before(run, facts) -> bool:
+    """Whether it failed before it came to its hvd.init(), here or in a module of its own."""
+    crash = run.crash()
+    unmet = crash and "has not been initialized" not in crash[1]
+    return bool(unmet and (facts.init or facts.horovod is None))
 
 
 def _init_missing(run, facts):

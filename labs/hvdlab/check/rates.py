@@ -10,87 +10,136 @@ Only products count: `warmup / hvd.size()` is -1, and of a sum the larger part.
 import ast
 from typing import NamedTuple
 
+from hvdlab.check.bindings import bindings, called
+
 RATES = {
     "lr", "learning_rate", "initial_lr", "initial_learning_rate", "base_lr", "max_lr", "peak_lr",
     "warmup_target", "scaled_lr",
 }  # fmt: skip
 BATCHES = {"batch_size", "local_batch_size", "per_rank_batch_size"}
+PLACES = {"batch": 0, "DataLoader": 1, "fit": 2, "Batches": 2}  # of the batch size in a call
+HOROVOD_SIZES = ("size", "local_size")
+MPI_SIZES = ("Get_size", "get_world_size")
 
 
 class Rates(NamedTuple):
     """What the source says of learning rates; powers of the number of ranks."""
 
     power: float  # of the rate, all factors together
-    line: int | None  # where the rate is given to an optimizer
+    line: int | None  # where the rate is given to an optimizer; None: not in this file
     last: int | None  # where its last factor comes from
     batch_power: float  # of the batch size of one rank: -1 where the global batch stays
 
 
 def rates(tree: ast.Module) -> Rates:
     reader = _Reader(tree)
-    first, second = (0.0, None), (0.0, None)  # (power, line): of a rate, of what multiplies it
-    batch = 0.0
+    # (power, line) of what an optimizer is made with, of a rate that it gets later, of what multiplies
+    # the rate that it has, and of gradients that are summed, not averaged.
+    given, later, factors, sums = [], [], [], []
+    batch, optimizers = 0.0, _optimizers(tree)
     for node in ast.walk(tree):
         if isinstance(node, ast.Call):
-            for value in _rates_given(node):
-                if (power := reader.power(value)) > first[0] or first[1] is None:
-                    first = power, node.lineno
-            if _name(node.func).endswith("LambdaLR") and len(node.args) > 1:
-                second = _added(second, reader.power(node.args[1]), node.lineno)
-            for keyword in node.keywords:
-                if keyword.arg == "op" and _name(keyword.value) == "Sum" and _wraps(node):
-                    second = _added(second, 1.0, node.lineno)
-                if keyword.arg in BATCHES:
-                    batch = min(batch, reader.power(keyword.value))
-            if _name(node.func) == "batch" and node.args:
-                batch = min(batch, reader.power(node.args[0]))
+            name = called(node)
+            for value in _rates_given(node, name, optimizers):
+                power = reader.power(value)
+                if power > 0 or name[:1].isupper():  # a function may scale what it gets
+                    given.append((power, node.lineno))
+            if name.endswith("LambdaLR"):
+                factors += [(reader.power(value), node.lineno) for value in node.args[1:2]]
+            if name.startswith("Distributed"):
+                sums += [(1.0, node.lineno) for k in node.keywords if _is_sum(k)]
+            place = PLACES.get(name, len(node.args))
+            sizes = [k.value for k in node.keywords if k.arg in BATCHES]
+            batch = min(batch, *map(reader.power, sizes + node.args[place : place + 1]), 0.0)
+        elif isinstance(node, ast.Dict):  # a group of weights with a rate of its own
+            pairs = zip(node.keys, node.values, strict=True)
+            own = [(reader.power(v), v.lineno) for k, v in pairs if getattr(k, "value", 0) in RATES]
+            later += [one for one in own if one[0] > 0]
         elif isinstance(node, ast.Assign | ast.AugAssign):
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            power = reader.power(node.value)
-            if any(_is_rate_in_use(target) for target in targets):
-                if isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Mult):
-                    second = _added(second, power, node.lineno)
-                elif isinstance(node, ast.Assign):
-                    again = _multiplies_itself(node)
-                    if again:
-                        second = _added(second, power, node.lineno)
-                    elif power > first[0]:
-                        first = power, node.lineno
-            if isinstance(node, ast.Assign) and any(_name(t) in BATCHES for t in targets):
+            power = reader.power(_assigned(node))
+            if power > 0 and any(map(_is_rate_in_use, targets)):
+                again = _multiplies_itself(node) and not any(map(_is_of_arguments, targets))
+                (factors if again else later).append((power, node.lineno))
+            if any(_name(target) in BATCHES for target in targets):
                 batch = min(batch, power)
-    return Rates(first[0] + second[0], first[1], second[1] or first[1], batch)
+    power, line = max(given + later, key=lambda one: one[0], default=(0.0, None))
+    last = line
+    for found in factors, [] if _divides_loss(tree, reader) else sums:
+        more, where = max(found, default=(0.0, None))  # one of several optimizers, or branches
+        if more > 0:
+            power, last = power + more, where
+    return Rates(power, line, last, batch)
 
 
-def _added(found, power, line):
-    return (found[0] + power, line) if power > 0 else found
+def _optimizers(tree) -> set[str]:
+    """Names imported from torch.optim, keras.optimizers and the like."""
+    return {
+        alias.asname or alias.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and "optim" in (node.module or "")
+        for alias in node.names
+    }
 
 
-def _rates_given(call) -> list[ast.expr]:
+def _divides_loss(tree, reader) -> bool:
+    """Whether a loss is divided by the number of ranks, as it should be where gradients are summed."""
+    divisions = list(bindings(tree))  # (what gets it, its value)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.BinOp):
+            divisions.append((ast.unparse(node.left), node))
+        elif isinstance(node, ast.AugAssign):
+            divisions.append((ast.unparse(node.target), _assigned(node)))
+    return any(
+        "loss" in name and isinstance(getattr(value, "op", None), ast.Div)
+        and reader.power(value.right) > 0
+        for name, value in divisions
+    )  # fmt: skip
+
+
+def _rates_given(call, name, optimizers) -> list[ast.expr]:
     given = [keyword.value for keyword in call.keywords if keyword.arg in RATES]
     parts = ast.unparse(call.func).split(".")
-    if "optim" in parts or "optimizers" in parts or "schedules" in parts:
-        given += call.args
-    elif parts[-1].endswith(("Schedule", "Callback")):
-        given += call.args
+    if name.endswith("LR"):  # a scheduler of torch
+        return given + (call.args[1:2] if name == "OneCycleLR" else [])
+    if {"optim", "optimizers", "schedules"} & set(parts) or name in optimizers:
+        return given + call.args
+    if name.endswith(("Schedule", "Scheduler", "Callback")):
+        return given + call.args
+    if name == "assign" and _is_rate_in_use(call.func.value):
+        return given + call.args
+    if name == "set_value" and call.args and _is_rate_in_use(call.args[0]):  # legacy Keras
+        return given + call.args[1:]
     return given
 
 
-def _wraps(call) -> bool:
-    return _name(call.func).startswith("Distributed")
+def _is_sum(keyword) -> bool:
+    return keyword.arg == "op" and _name(keyword.value) == "Sum"
 
 
 def _is_rate_in_use(target) -> bool:
     """`group["lr"]`, `optimizer.learning_rate`: the rate of an optimizer that is there."""
     if isinstance(target, ast.Subscript):
         return isinstance(target.slice, ast.Constant) and target.slice.value in RATES
-    return isinstance(target, ast.Attribute) and target.attr in RATES and not _is_args(target)
+    return isinstance(target, ast.Attribute) and target.attr in RATES
 
 
-def _is_args(target) -> bool:
-    return _name(target.value) in ("args", "arguments", "options", "opt", "config", "self", "FLAGS")
+def _is_of_arguments(target) -> bool:
+    """`args.lr`: on its way to an optimizer, where it is read."""
+    of = _name(getattr(target, "value", None))
+    return of in ("args", "arguments", "options", "opt", "config", "self", "FLAGS")
+
+
+def _assigned(assign) -> ast.expr:
+    """The value, or the factor: 1 // size of `x //= size`."""
+    if isinstance(assign, ast.AugAssign):
+        return ast.BinOp(ast.Constant(1), assign.op, assign.value)
+    return assign.value
 
 
 def _multiplies_itself(assign) -> bool:
+    if isinstance(assign, ast.AugAssign):
+        return isinstance(assign.op, ast.Mult)
     target = ast.unparse(assign.targets[0])
     return any(ast.unparse(node) == target for node in ast.walk(assign.value))
 
@@ -101,19 +150,31 @@ def _name(node) -> str:
     return node.id if isinstance(node, ast.Name) else ""
 
 
+def _sizes(tree) -> set[str]:
+    """What Horovod's number of ranks is called by, as it is written: hvd.size."""
+    modules, names = {"hvd", "self.hvd"}, set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            for alias in node.names:
+                if "horovod" in f"{getattr(node, 'module', '')}.{alias.name}":
+                    found = names if alias.name in HOROVOD_SIZES else modules
+                    found.add(alias.asname or alias.name)
+    return names | {f"{module}.{size}" for module in modules for size in HOROVOD_SIZES}
+
+
 class _Reader:
     """Powers of expressions; names stand for what is assigned to them, wherever."""
 
     def __init__(self, tree):
+        self.sizes = _sizes(tree)
         self.values: dict[str, list[ast.expr]] = {}
         self.factors: dict[str, list[ast.expr]] = {}
         self.returns: dict[str, list[ast.expr]] = {}
+        for name, value in bindings(tree):
+            self.values.setdefault(name, []).append(value)
         for node in ast.walk(tree):
-            if isinstance(node, ast.Assign):
-                for target in node.targets:
-                    self.values.setdefault(ast.unparse(target), []).append(node.value)
-            elif isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Mult):
-                self.factors.setdefault(ast.unparse(node.target), []).append(node.value)
+            if isinstance(node, ast.AugAssign):
+                self.factors.setdefault(ast.unparse(node.target), []).append(_assigned(node))
             elif isinstance(node, ast.FunctionDef):
                 self.returns[node.name] = [
                     part.value
@@ -126,8 +187,8 @@ class _Reader:
             return max((self.power(part, seen) for part in nodes), default=0.0)
 
         if isinstance(node, ast.Call):
-            name = _name(node.func)
-            if name in ("size", "local_size") and not node.args:
+            name = called(node)
+            if name in MPI_SIZES or ast.unparse(node.func) in self.sizes:
                 return 1.0
             if name == "sqrt":
                 return 0.5 * largest(node.args)
@@ -148,6 +209,8 @@ class _Reader:
             return max(left, right)
         if isinstance(node, ast.Name | ast.Attribute | ast.Subscript):
             key = ast.unparse(node)
+            if key.lower().endswith("comm_world.size") or key == "comm.size":  # of mpi4py
+                return 1.0
             if key in seen:
                 return 0.0
             seen = seen | {key}
@@ -161,6 +224,8 @@ class _Reader:
             return largest(node.values)
         if isinstance(node, ast.UnaryOp):
             return self.power(node.operand, seen)
+        if isinstance(node, ast.NamedExpr):
+            return self.power(node.value, seen)
         if isinstance(node, ast.Lambda):
             return self.power(node.body, seen)
         return 0.0

@@ -10,7 +10,7 @@ DRIFT = 0.3  # standard deviations between the running means of two ranks
 LARGE_SGD = 3.0  # rate / (1 - momentum)
 LARGE_ADAPTIVE = 0.02
 ADAPTIVE = ("Adam", "AdamW", "Adamax", "Nadam", "NAdam", "RAdam", "RMSprop", "Adagrad", "Lion")
-LAYERWISE = ("LARS", "LAMB", "NovoGrad", "LARC")  # their rates are of another kind
+OF_THEIR_OWN = ("LARS", "LAMB", "NovoGrad", "LARC", "Adadelta", "Rprop")  # rates of another kind
 
 
 def device(run, facts):
@@ -47,20 +47,19 @@ def rate(run, facts):
         return
     size, said = len(run.ranks), facts.rates
     seen = run.rates()
-    line = said.line or run.line("optimizer")
     now = f" It is {seen[0]:g} in step 1." if seen else ""
     if said.power >= 1.75:
         yield finding(
             "rate-scaled-twice",
-            said.last or line,
+            said.last,
             f"the rate grows like the number of ranks to the power {said.power:g}: "
             f"{size**said.power:g} times the one-process rate on {size} ranks.{now}",
         )
     adasum = any(event["reduces"] == "Adasum" for event in wraps)
-    if said.power <= 0 and said.batch_power >= 0 and not adasum:
+    if said.line and said.power <= 0 and said.batch_power >= 0 and not adasum:
         yield finding(
             "rate-unscaled",
-            line,
+            said.line,
             f"no factor of hvd.size() comes to the rate, and each of {size} ranks reads a whole "
             f"batch.{now}",
         )
@@ -69,7 +68,7 @@ def rate(run, facts):
 def warmup(run, facts):
     rates = run.rates()
     name = next((event["name"] for event in run.rank0("optimizer")), "")
-    if len(rates) < FEW_STEPS or name in LAYERWISE or len(run.ranks) < 2:
+    if len(rates) < FEW_STEPS or name in OF_THEIR_OWN or len(run.ranks) < 2:
         return
     momentum = run.rank0("step")[0]["momentum"]
     if name in ADAPTIVE:

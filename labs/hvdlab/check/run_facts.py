@@ -3,7 +3,7 @@
 import itertools
 import math
 
-EQUAL = 1e-7  # relative; replicas agree to the last digit, and their norms are of float64
+EQUAL = 1e-7  # relative; replicas agree to the last digit
 HOROVODS = ("HorovodInternalError", "Horovod has been shut down", "UnknownError")
 
 
@@ -133,13 +133,18 @@ class Run:
         ]
 
     def drift(self) -> tuple[int, int, float]:
-        """(step, layer from 1, standard deviations) of the largest distance of running means."""
+        """(step, layer from 1, standard deviations) of the largest distance of running means.
+
+        The last ones that were noted: those of a few batches may be apart by chance.
+        """
         worst = 0, 0, 0.0
         for number in self.optimizers():
-            for step, events in enumerate(self.steps(number), 1):
-                statistics = [event.get("statistics") for event in events]
-                if not all(statistics):
-                    continue
+            noted = [
+                (step, statistics)
+                for step, events in enumerate(self.steps(number), 1)
+                if all(statistics := [event.get("statistics") for event in events])
+            ]
+            for step, statistics in noted[-1:]:
                 for one, other in itertools.combinations(statistics, 2):
                     for layer, (a, b) in enumerate(zip(one, other, strict=False), 1):
                         worst = max(worst, (step, layer, _distance(a, b)), key=lambda w: w[2])
@@ -163,8 +168,7 @@ class Run:
             for event in self.of(rank, "pass"):
                 of_line = rounds.setdefault(event["line"], {}).setdefault(rank, [])
                 of_line.append((event["iterations"], event["left"]))
-            state = self._last(rank, "waiting") or self._last(rank, "end") or {}
-            for line, iteration in state.get("loops", []):
+            for line, iteration in (self._last(rank, "waiting") or {"loops": []})["loops"]:
                 rounds.setdefault(line, {}).setdefault(rank, []).append((iteration, "inside"))
         found = {}
         for line, of_rank in rounds.items():
@@ -196,10 +200,13 @@ class Run:
         return self.line("collective")
 
     def decisions(self) -> dict[tuple[int, str], list[list[float]]]:
-        """{(line, expression): its values by rank}, where all ranks have some."""
+        """{(line, expression): its values by rank}, where all ranks have some, in loops that train."""
+        train = {event["line"] for event in self.all("loop") + self.all("pass")}
         found: dict[tuple[int, str], dict[int, list[float]]] = {}
         for rank in self.ranks:
             for event in self.of(rank, "decision"):
+                if event["loop"] not in train:
+                    continue
                 place = found.setdefault((event["line"], event["text"]), {})
                 place.setdefault(rank, []).append(event["value"])
         return {
@@ -209,11 +216,13 @@ class Run:
         }
 
     def saves(self) -> dict[str, dict[int, int]]:
-        """{path: {rank that wrote it: line}}"""
+        """{path: {rank that wrote it: line}}; a file that is locked is there to be opened by all."""
+        locks = {event["path"] for event in self.all("lock")}
         found: dict[str, dict[int, int]] = {}
         for rank in self.ranks:
             for event in self.of(rank, "save"):
-                found.setdefault(event["path"], {}).setdefault(rank, event["line"])
+                if event["path"] not in locks:
+                    found.setdefault(event["path"], {}).setdefault(rank, event["line"])
         return found
 
 
@@ -223,10 +232,11 @@ def _distance(one: dict, other: dict) -> float:
     for a, b, v, w in zip(
         one["mean"], other["mean"], one["variance"], other["variance"], strict=False
     ):
-        # They began as mean 0 and variance 1; `filled` is the part that is not that beginning.
+        # They began as mean 0 and variance 1; `filled` is the part that is not that beginning. A network
+        # that was trained before began with others, of which its variance tells as well.
         first, second = a / one["filled"], b / other["filled"]
         variances = [
-            max(1e-6, (x - 1 + part) / part)
+            own if (own := (x - 1 + part) / part) > 1e-6 else max(1e-6, x)
             for x, part in ((v, one["filled"]), (w, other["filled"]))
         ]
         squares.append((first - second) ** 2 / (sum(variances) / 2))

@@ -7,7 +7,7 @@ SAMPLE = 2048  # elements of an array that its hash reads
 
 
 def number(value) -> float | None:
-    """A Python number, or an array or tensor of one element, as a float; else None."""
+    """A Python number, or an array or tensor without dimensions, as a float; else None."""
     if value is None or isinstance(value, str | bytes):
         return None
     try:
@@ -19,15 +19,15 @@ def number(value) -> float | None:
 
 
 def digest(value) -> str | None:
-    """The hash of a sample of the arrays and tensors in a batch; None without any."""
-    arrays = []
+    """The hash of a sample of the arrays and tensors in a batch; None without any that can be read."""
+    arrays, check = [], 0
     _arrays(value, arrays)
-    if not arrays:
+    try:
+        for array in arrays:
+            check = zlib.crc32(_sampled(array), check)
+    except (AttributeError, TypeError, ValueError, RuntimeError):  # sparse, or a column of a table
         return None
-    check = 0
-    for array in arrays:
-        check = zlib.crc32(_sampled(array), check)
-    return f"{check:08x}"
+    return f"{check:08x}" if arrays else None
 
 
 def _arrays(value, found):
@@ -44,9 +44,13 @@ def _sampled(array) -> bytes:
     """At most SAMPLE elements of an array (NumPy, torch or TensorFlow), from all of it."""
     if hasattr(array, "detach"):  # torch: the sample is taken where the tensor is
         flat = array.detach().reshape(-1)
-        flat = flat[:: max(1, flat.shape[0] // SAMPLE)].cpu()
+        flat = flat[:: _stride(flat)].cpu()
         return (flat.float() if flat.is_floating_point() else flat).numpy().tobytes()
-    if hasattr(array, "numpy"):
-        array = array.numpy()
+    if hasattr(array, "numpy"):  # TensorFlow: its method would copy all of it
+        array = array.__array__()
     flat = array.reshape(-1)
-    return flat[:: max(1, flat.shape[0] // SAMPLE)].tobytes()
+    return flat[:: _stride(flat)].tobytes()
+
+
+def _stride(flat) -> int:
+    return max(1, -(-flat.shape[0] // SAMPLE))

@@ -4,9 +4,8 @@
 
 Started by `hvdlab check`. What the script does with Horovod and its framework is wrapped the moment
 those are imported: `watch_horovod`, `watch_torch`, `watch_keras`. Nothing is raised and no number is
-changed. Two things differ from a plain run: torch gets another seed on each rank (it gives every
-process the same numbers otherwise, which hides a missing broadcast), and loops that train are cut
-short, so that a script of hours comes to its own end within seconds: see `Watch.each`.
+changed. One thing differs from a plain run: loops that train are cut short, so that a script of hours
+comes to its own end within seconds. See `Watch.each`.
 
 Environment:
     HVDLAB_CHECK        folder for the events, one JSON line each, in rank-R.jsonl
@@ -85,9 +84,14 @@ def files_and_locks(watch: Watch):
                 if not os.path.isdir(path):  # a temporary file without a name of its own
                     watch.save(path)
         elif event == "urllib.Request":
-            watch.note("download", url=str(arguments[0]), locked=watch.locks > 0)
+            watch.note("download", url=str(arguments[0]), locked=bool(watch.locks))
         elif event in ("fcntl.flock", "fcntl.lockf"):
-            watch.locks += -1 if arguments[1] & fcntl.LOCK_UN else 1
+            file, operation = arguments[:2]
+            if operation & fcntl.LOCK_UN:
+                watch.locks.discard(file)
+            elif file not in watch.locks:  # else it asks again and again
+                watch.locks.add(file)
+                watch.note("lock", path=os.path.realpath(f"/proc/self/fd/{file}"))
 
     return hook
 
@@ -100,7 +104,7 @@ def main() -> None:
     sys.meta_path.insert(0, AfterImport(watch))
     sys.addaudithook(files_and_locks(watch))
 
-    sys.argv = [sys.argv[1], *sys.argv[2:]]
+    del sys.argv[0]
     sys.path.insert(0, str(Path(script).parent))
     module = types.ModuleType("__main__")
     module.__file__, module.__builtins__ = script, __builtins__

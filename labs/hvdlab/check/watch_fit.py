@@ -5,10 +5,8 @@ import inspect
 import os
 import sys
 
-import numpy as np
-
 from hvdlab.check.events import EPOCHS, Loop
-from hvdlab.check.keras_facts import array, facts, statistics
+from hvdlab.check.keras_facts import facts, norm, statistics
 
 
 def fitting(keras, watch) -> None:
@@ -19,11 +17,12 @@ def fitting(keras, watch) -> None:
     class Steps(keras.callbacks.Callback):
         def __init__(self, line, length):
             super().__init__()
-            self.line, self.length, self.began = line, length, False
+            self.line, self.length = line, length
 
         def on_epoch_begin(self, epoch, logs=None):
-            self.loop = Loop(self.line)
-            watch.running = [*watch.running, self.loop]
+            batches = None if self.length is None else range(self.length)
+            self.loop = Loop(watch, self.line, batches).__enter__()
+            self.loop.left = "at its end"
 
         def on_train_batch_begin(self, batch, logs=None):
             self.loop.iteration += 1
@@ -32,24 +31,20 @@ def fitting(keras, watch) -> None:
         def on_train_batch_end(self, batch, logs=None):
             watch.waits.pop()
             model = self.model
+            watch.batch = list(watch.kept.values()) or watch.batch
             watch.loss = (logs or {}).get("loss") if batch == 0 else None  # later: a running mean
-            norms = [_norm(array(v)) for v in model.trainable_variables]
             watch.step(
                 may_end=False,
                 **facts(model.optimizer, watch),
-                weights=norms,
+                weights=[norm(v) for v in model.trainable_variables],
                 statistics=statistics(model) if watch.looks_at_statistics() else None,
             )
-            if not self.began:
-                self.began = True
-                watch.note("loop", self.line, length=self.length, made=None, nested=False)
+            self.loop.ended()
 
         def on_epoch_end(self, epoch, logs=None):
-            watch.running = [loop for loop in watch.running if loop is not self.loop]
-            steps = self.loop.iteration
-            left = "cut" if self.length is None or steps < self.length else "at its end"
-            watch.note("pass", self.line, iterations=steps, left=left)
-            watch.passes += 1
+            watch.waits.clear()  # a step that began when the data had run out has no end
+            self.loop.iteration = self.loop.trained
+            self.loop.__exit__()
 
     @functools.wraps(fit)
     def noting_fit(self, *arguments, **options):
@@ -62,8 +57,11 @@ def fitting(keras, watch) -> None:
         if length is None or length > watch.limit:
             given["steps_per_epoch"] = watch.limit
         given["epochs"] = min(given["epochs"], given["initial_epoch"] + EPOCHS)
-        if isinstance(given["callbacks"], list | tuple | None):
-            given["callbacks"] = [*(given["callbacks"] or []), Steps(line, length)]
+        callbacks = given["callbacks"] or []
+        if isinstance(callbacks, keras.callbacks.Callback):
+            callbacks = [callbacks]
+        if isinstance(callbacks, list | tuple):
+            given["callbacks"] = [*callbacks, Steps(line, length)]
         watch.note("fit", line, length=length)
         _note_devices(watch)
         watch.fitting = True
@@ -73,13 +71,6 @@ def fitting(keras, watch) -> None:
             watch.fitting = False
 
     keras.Model.fit = noting_fit
-
-
-def _norm(weights) -> float:
-    flat = weights.ravel()
-    if flat.dtype.itemsize < 4:  # float16, bfloat16
-        flat = flat.astype(np.float32)
-    return float(np.dot(flat, flat)) ** 0.5
 
 
 def _note_devices(watch):
@@ -101,7 +92,8 @@ def _steps(given) -> int | None:
         batches = int(data.cardinality())
         return batches if batches >= 0 else None
     if hasattr(data, "shape"):
-        return -(-int(data.shape[0]) // int(given["batch_size"] or 32))
+        rows = int(data.shape[0] * (1.0 - (given["validation_split"] or 0.0)))
+        return -(-rows // int(given["batch_size"] or 32))
     try:
         return len(data)
     except TypeError:

@@ -62,9 +62,8 @@ def _noted(function, kind, watch):
 def _collective(function, name, watch):
     @functools.wraps(function)
     def call(*arguments, **options):
-        if _traced():  # part of a graph: it runs with the graph, not now
-            return function(*arguments, **options)
-        if _of_gradients():
+        # Part of a graph runs with the graph, not now; and a process set is not for all ranks.
+        if _traced() or _of_gradients() or "process_set" in options:
             return function(*arguments, **options)
         with watch.inside(f"hvd.{name}"):
             return function(*arguments, **options)

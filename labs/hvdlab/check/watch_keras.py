@@ -1,13 +1,12 @@
 """What a script does with Keras 3 or legacy Keras: compile, fit and its batches, custom loops, files."""
 
 import functools
+import inspect
 import sys
 
-import numpy as np
-
 from hvdlab.check import watch_fit
-from hvdlab.check.keras_facts import array, facts
-from hvdlab.check.samples import number
+from hvdlab.check.keras_facts import facts, norm
+from hvdlab.check.samples import SAMPLE
 from hvdlab.check.watch_horovod import remember_line
 
 
@@ -36,18 +35,20 @@ def optimizers(keras, watch) -> None:
 
     base.__init__ = __init__
 
-    name = "apply_gradients" if keras.__name__ == "tf_keras" else "apply"
+    legacy = keras.__name__ == "tf_keras"
+    name = "apply_gradients" if legacy else "apply"
     apply = getattr(base, name)
+    signature = inspect.signature(apply)
+    first = list(signature.parameters)[1]
 
     @functools.wraps(apply)
-    def noting_apply(self, grads, *arguments, **options):
-        pairs = grads = list(grads)
-        result = apply(self, grads, *arguments, **options)
+    def noting_apply(self, *arguments, **options):
+        given = signature.bind(self, *arguments, **options)
+        given.arguments[first] = grads = list(given.arguments[first])  # it may be a zip
+        result = apply(*given.args, **given.kwargs)
         if not watch.fitting and not watch.wrapping:
-            variables = arguments[0] if name == "apply" and arguments else None
-            if name == "apply_gradients":
-                variables = [variable for _, variable in pairs]
-            _step_in_a_loop_of_ones_own(self, list(variables or []), watch)
+            variables = [v for _, v in grads] if legacy else self._trainable_variables
+            _step_in_a_loop_of_ones_own(self, variables, watch)
         return result
 
     setattr(base, name, noting_apply)
@@ -57,18 +58,17 @@ def _step_in_a_loop_of_ones_own(optimizer, variables, watch):
     """Note a step now, or put the note into the graph that is being made of it."""
     tf = sys.modules.get("tensorflow")
 
-    def note(*squares):
-        watch.step(
-            may_end=eager, **facts(optimizer, watch), weights=[float(s) ** 0.5 for s in squares]
-        )
-
-    variables = [getattr(v, "value", v) if hasattr(v, "_value") else v for v in variables]
     eager = tf is None or tf.executing_eagerly()
+
+    def note(*norms):
+        watch.step(may_end=eager, **facts(optimizer, watch), weights=list(map(float, norms)))
+
     if eager:
-        note(*(np.square(np.asarray(array(v), np.float64)).sum() for v in variables))
+        note(*map(norm, variables))
         return
+    variables = [getattr(v, "value", v) if hasattr(v, "_value") else v for v in variables]
     squares = [tf.reduce_sum(tf.square(tf.cast(v, tf.float64))) for v in variables]
-    tf.py_function(note, squares, [])
+    tf.py_function(note, [tf.sqrt(square) for square in squares], [])
 
 
 def compiling(keras, watch) -> None:
@@ -96,21 +96,26 @@ def compiling(keras, watch) -> None:
 def _note_batch(data, watch):
     """Keep the batch that a step gets, for its hash."""
     tf = sys.modules.get("tensorflow")
-    if tf is None or not any(isinstance(part, tf.Tensor) for part in tf.nest.flatten(data)):
-        watch.batch = data
-        return
-    tensors = [part for part in tf.nest.flatten(data) if isinstance(part, tf.Tensor)]
-    if tf.executing_eagerly():
-        watch.batch = tensors
-    elif not _compiled(tf):  # XLA has no way to call Python
+    tensors = [part for part in tf.nest.flatten(data) if isinstance(part, tf.Tensor)] if tf else []
+    if not tensors or tf.executing_eagerly():
+        watch.batch = tensors or data
+    elif not _compiled(tf):
+        for place, tensor in enumerate(tensors):
+            _keep(tf, tensor, place, watch.kept)
 
-        def keep(*parts):
-            watch.batch = parts
 
-        tf.py_function(keep, tensors, [])
+def _keep(tf, tensor, place, kept):
+    """Let a graph put a sample of a tensor into a variable: to call Python from it costs more."""
+    key = place, tensor.dtype
+    if key not in kept:
+        with tf.init_scope(), tf.device("CPU"):
+            kept[key] = tf.Variable(tf.zeros([0], tensor.dtype), trainable=False, shape=[None])
+    flat = tf.reshape(tensor, [-1])
+    kept[key].assign(flat[:: tf.maximum(1, -(-tf.size(flat) // SAMPLE))])
 
 
 def _compiled(tf) -> bool:
+    """Whether XLA makes the graph: it knows no variable whose shape changes, and no call of Python."""
     from tensorflow.python.ops.control_flow_util import GraphOrParentsInXlaContext
 
     return GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph())
@@ -124,10 +129,8 @@ def deciding(keras, watch) -> None:
         decide = cls.on_epoch_end
 
         def on_epoch_end(self, epoch, logs=None, decide=decide):
-            value = number((logs or {}).get(self.monitor))
-            if value is not None:
-                line = getattr(self, "_hvdlab_line", None)
-                watch.note("decision", line, text=f'logs["{self.monitor}"]', value=value)
+            line = getattr(self, "_hvdlab_line", None)
+            watch.decide(line, f'logs["{self.monitor}"]', (logs or {}).get(self.monitor))
             return decide(self, epoch, logs)
 
         cls.on_epoch_end = functools.wraps(decide)(on_epoch_end)

@@ -12,15 +12,11 @@ import weakref
 from hvdlab.check.samples import CHANNELS, LAYERS, number
 from hvdlab.check.watch_horovod import remember_line
 
-SEEDS = 1_000_003  # between the seeds of two ranks
-
 
 def watch(torch, watch) -> None:
-    torch.manual_seed(SEEDS * (1 + watch.rank))  # else all processes draw the same numbers
     optimizers(torch, watch)
     batches(torch, watch)
     files(torch, watch)
-    devices(torch, watch)
 
 
 def optimizers(torch, watch) -> None:
@@ -56,6 +52,8 @@ def optimizers(torch, watch) -> None:
             return
         group = optimizer.param_groups[0]
         weights = [p.detach() for g in optimizer.param_groups for p in g["params"]]
+        if not watch.steps:
+            devices(torch, watch)
         watch.step(
             optimizer=optimizer._hvdlab_number,
             wrapped=hasattr(optimizer, "_hvdlab_wrapped"),
@@ -83,7 +81,8 @@ def optimizers(torch, watch) -> None:
 def _norms(torch, weights) -> list[float]:
     """The norm of each weight: replicas agree in all of them to the last digit."""
     norms = torch._foreach_norm([w for w in weights if w.is_floating_point()])
-    return torch.stack([n.double() for n in norms]).tolist()
+    one = norms[0].device  # a network may lie on several GPUs
+    return torch.stack([n.to(one, torch.float64) for n in norms]).tolist()
 
 
 def _statistics(norms) -> list[dict]:
@@ -145,8 +144,7 @@ def files(torch, watch) -> None:
 
 
 def devices(torch, watch) -> None:
-    """Note how many GPUs this rank sees."""
-    if not torch.cuda.is_available():
-        return
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    watch.note("devices", 0, count=torch.cuda.device_count(), visible=visible)
+    """Note how many GPUs this rank sees: not before it uses one, or its choice would come too late."""
+    if torch.cuda.is_initialized():
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+        watch.note("devices", 0, count=torch.cuda.device_count(), visible=visible)

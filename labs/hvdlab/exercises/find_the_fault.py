@@ -33,13 +33,13 @@ NAMES = {id: title for id, (title, _) in CATALOGUE.items()}
 
 # What each case shows that another diagnosis would not.
 TELLING = {
-    1: "look at the weights after step 1, and at whether their difference grows afterwards.",
-    2: "look at the column `batch`: it is a hash of what each rank read.",
-    3: "look at the weights: equal at which step, and what becomes of their difference?",
-    4: "look at `length`: how many batches has an epoch on each rank?",
-    5: "look at where each rank waits, and which lines the other one has come to.",
-    6: "look at the rate of step 1, and at RATE in the script: how many factors of 2 are between?",
-    7: "look at the losses at the end of an epoch, and at what `break` depends on.",
+    1: "Look at the weights after step 1: could one step have parted them so far?",
+    2: "Look at the column `batch`: it is a hash of what each rank read.",
+    3: "Look at the weights after step 1: how far are they apart, beside those of case 1?",
+    4: "Look at `length`: how many batches has an epoch on each rank?",
+    5: "Look at where each rank waits, and which lines the other one has come to.",
+    6: "Look at the rate of step 1, and at RATE in the script: how many factors of 2 are between?",
+    7: "Look at the losses at the end of an epoch, and at what `break` depends on.",
 }
 
 
@@ -56,7 +56,7 @@ class Log:
         return self.steps.pivot(index="step", columns="rank", values=column)
 
     def distance(self) -> pd.Series:
-        """Between the weights of ranks 0 and 1 after each step: of their sums of norms."""
+        """|norms of rank 1's weights - of rank 0's|, summed, after each step: 0 where they are equal."""
         weights = self.side_by_side("weights")
         return (weights[1] - weights[0]).abs()
 
@@ -133,7 +133,7 @@ def draw(log: Log) -> None:
         axis.set_ylim(bottom=0)
         axis.legend()
     axes[1].plot(log.distance())
-    axes[1].set(title="|weights of rank 1 - of rank 0|", xlabel="step")
+    axes[1].set(title="|norms of rank 1 - of rank 0|", xlabel="step")
     axes[1].set_ylim(bottom=0)
     plt.show()
 
@@ -158,8 +158,8 @@ def check_diagnosis(case: int, diagnosis: str) -> None:
         raise NotYet(f"{diagnosis!r} is none of the names: {', '.join(NAMES)}.")
     wanted = EXPECTED[CASES[case]]["finding"]
     if diagnosis != wanted:
-        raise NotYet(f"{NAMES[diagnosis].lower()}? {TELLING[case].capitalize()}")
-    right(f"{NAMES[wanted].lower()}.")
+        raise NotYet(f"{NAMES[diagnosis]}? {TELLING[case]}")
+    right(f"{NAMES[wanted]}.")
 
 
 def check_mended(case: int) -> None:
@@ -175,7 +175,7 @@ def check_mended(case: int) -> None:
         raise NotYet(str(error)) from None
     if found.findings:
         one = found.findings[0]
-        raise NotYet(f"{path.name}, line {one.line}: {one.title.lower()}: {one.seen}")
+        raise NotYet(f"{path.name}, line {one.line}: {one.title}: {one.seen}")
     if found.error:
         raise NotYet(f"no mistake is found, but {found.error}.")
     right(f"two ranks, {found.steps} steps, and `hvdlab check` finds nothing.")

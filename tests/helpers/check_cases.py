@@ -1,0 +1,16 @@
+"""The scripts on which `hvdlab check` is tried: one with each mistake, and correct ones."""
+
+import tomllib
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+FAULTS = ROOT / "labs" / "faults"
+EXPECTED = tomllib.loads((FAULTS / "faults.toml").read_text())
+CORRECT = {path.stem: path for path in (ROOT / "tests/fixtures/correct_scripts").glob("*.py")}
+CORRECT |= {
+    "cifar10_torch": ROOT / "labs/cifar10_torch.py",
+    "cifar10_keras": ROOT / "labs/cifar10_keras.py",
+    "solution_torch": ROOT / "assessment/solutions/torch/assessment.py",
+    "solution_keras": ROOT / "assessment/solutions/keras/assessment.py",
+}
+ARGUMENTS = {"cifar10_torch": ["--images", "2000"], "cifar10_keras": ["--images", "2000"]}

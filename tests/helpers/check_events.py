@@ -1,0 +1,42 @@
+"""Events of a run in which all is well, as `hvdlab check` notes them, and ways to spoil them."""
+
+from hvdlab.check.judge import judge
+
+
+def run(steps=5, ranks=2, **changes):
+    """{rank: its events}. A change is a function (rank, step) -> value of what a step notes."""
+    events = {}
+    for rank in range(ranks):
+        kinds = [
+            {"kind": "start", "line": 0},
+            {"kind": "init", "line": 2, "size": ranks},
+            {"kind": "optimizer", "line": 3, "optimizer": 0, "name": "SGD"},
+            {"kind": "wrap", "line": 4, "optimizer": 0, "averages": True, "reduces": "Average"},
+            {"kind": "broadcast", "line": 5, "what": "hvd.broadcast_parameters"},
+        ]
+        for step in range(steps):
+            facts = {
+                "kind": "step", "line": 7, "optimizer": 0, "wrapped": True, "rate": 0.2,
+                "momentum": 0.0, "weights": [1.0 + step, 2.0], "loss": 1.0,
+                "batch": f"{rank}-{step}", "loops": [[6, step + 1]], "statistics": None,
+            }  # fmt: skip
+            facts |= {name: change(rank, step) for name, change in changes.items()}
+            kinds.append(facts)
+        kinds.append({"kind": "loop", "line": 6, "length": steps, "made": None, "nested": False})
+        kinds.append({"kind": "pass", "line": 6, "iterations": steps, "left": "at its end"})
+        kinds.append({"kind": "end", "line": None, "error": None, "loops": []})
+        events[rank] = [{"at": i, "steps": 0, **event} for i, event in enumerate(kinds)]
+    return events
+
+
+def named(events, facts):
+    return [(one.id, one.line) for one in judge(events, facts)]
+
+
+def without(events, kind):
+    return {rank: [e for e in of if e["kind"] != kind] for rank, of in events.items()}
+
+
+def plus(events, rank, **event):
+    events[rank].insert(-1, {"at": 99, "steps": 0, **event})
+    return events

@@ -1,0 +1,115 @@
+"""`hvdlab check` tells what it found, and in one sentence why a script cannot be checked."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from check_cases import FAULTS, ROOT
+
+from hvdlab import launch
+from hvdlab.check import check, command
+from hvdlab.check.command import CheckError
+
+
+def hvdlab_check(*arguments):
+    return subprocess.run(
+        [sys.executable, "-m", "hvdlab.check", *map(str, arguments)],
+        env={**os.environ, "PYTHONPATH": str(ROOT / "labs"), "COLUMNS": "120"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+@pytest.mark.mpi
+def test_the_command_shows_a_table_writes_json_and_says_by_its_exit_code_what_came():
+    script = FAULTS / "init_missing_torch.py"
+    done = hvdlab_check("-np", 2, "--json", "found.json", script)
+    assert done.returncode == 1
+    assert "init_missing_torch.py:6" in done.stdout and "hvd.init()" in done.stdout
+    found = json.loads(Path("found.json").read_text())
+    assert [(one["id"], one["line"]) for one in found["findings"]] == [("init-missing", 6)]
+
+
+@pytest.mark.parametrize(
+    "text, sentence",
+    [
+        (None, "is not a file"),
+        ("def f(:\n", "line 1: Python cannot read it"),
+    ],
+)
+def test_a_script_that_cannot_be_read_gets_one_sentence(text, sentence):
+    script = Path("mine.py")
+    if text is not None:
+        script.write_text(text)
+    done = hvdlab_check("-np", 2, script)
+    assert done.returncode == 2
+    assert sentence in done.stderr and "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    "text, library",
+    [
+        ("import torch.distributed as dist", "torch.distributed"),
+        ("from torch import distributed", "torch.distributed"),
+        ("from mpi4py import MPI", "mpi4py"),
+    ],
+)
+def test_a_script_whose_ranks_meet_without_horovod_is_not_said_to_be_alone(text, library):
+    Path("mine.py").write_text(text)
+    with pytest.raises(CheckError, match=f"mine.py trains by {library}, and the mistakes that are"):
+        check("mine.py", timeout=60)
+
+
+@pytest.mark.mpi
+def test_a_script_that_fails_before_it_trains_is_told_as_that():
+    Path("mine.py").write_text("import horovod.torch as hvd\nhvd.init()\nopen('not there')\n")
+    with pytest.raises(CheckError, match="made no step of training: .*FileNotFoundError.*line 3"):
+        check("mine.py", timeout=60)
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize(
+    "end, sentence",
+    [
+        ("raise SystemExit('no data')", r"rank 0 ended with exit code 1 \(no data\), line 4"),
+        ("os._exit(7)", "the ranks ended early: Exit code: 7"),
+    ],
+)
+def test_how_a_script_ended_early_is_told(end, sentence):
+    Path("mine.py").write_text(f"import os\nimport horovod.torch as hvd\nhvd.init()\n{end}\n")
+    with pytest.raises(CheckError, match=f"mine.py made no step of training: {sentence}$"):
+        check("mine.py", timeout=60)
+
+
+@pytest.mark.mpi
+def test_ranks_that_wait_for_ever_are_never_told_as_nothing_found(monkeypatch):
+    monkeypatch.setattr(command, "judge", lambda events, facts: [])
+    Path("mine.py").write_text(
+        "import horovod.torch as hvd, torch\nhvd.init()\nif hvd.rank():\n"
+        "    hvd.allgather(torch.ones(1))\nhvd.allreduce(torch.ones(1))\n"
+    )
+    said = (
+        r"for ever. Rank 0 waited in hvd.allreduce, line 5. Rank 1 waited in hvd.allgather, line 4."
+    )
+    with pytest.raises(CheckError, match=said):
+        check("mine.py", timeout=60)
+
+
+def test_without_mpirun_there_is_one_sentence(monkeypatch):
+    monkeypatch.setattr(launch, "command", lambda *of: ["mpirun-is-not-here"])
+    Path("mine.py").write_text("import horovod.torch\n")
+    with pytest.raises(CheckError, match="no mpirun here"):
+        check("mine.py")
+
+
+@pytest.mark.mpi
+def test_findings_that_cannot_be_written_are_shown_all_the_same():
+    done = hvdlab_check("-np", 2, "--json", "not/there.json", FAULTS / "init_missing_torch.py")
+    assert done.returncode == 2 and "hvd.init()" in done.stdout
+    assert done.stderr.splitlines()[-1] == (
+        "hvdlab: --json not/there.json cannot be written: No such file or directory."
+    )

@@ -1,0 +1,102 @@
+"""What the watch puts into a script changes no result, and it asks what a stop depends on."""
+
+import ast
+import contextlib
+import types
+
+from hvdlab.check import instrument
+
+
+def test_instrumenting_changes_no_result_and_no_line():
+    source = """\
+best, out = 9, []
+for i in range(5):
+    value = abs(i - 3)
+    best = value if value < best else best
+    if best == 0 and i > 2:
+        break
+    out.append((i, best))
+else:
+    out.append("else")
+while len(out) < 9:
+    out.append(0)
+"""
+
+    class Watch:
+        seen = []
+
+        def each(self, line, items):
+            self.seen.append(("each", line))
+            return items
+
+        @contextlib.contextmanager
+        def rounds(self, line):
+            self.seen.append(("rounds", line))
+            yield self
+
+        def again(self, test):
+            return test
+
+        def decide(self, line, text, value):
+            self.seen.append((line, text))
+            return value
+
+    plain, watched = {}, {instrument.WATCH: Watch()}
+    _run(compile(source, "script", "exec"), plain)
+    _run(compile(instrument.instrument(source, "script"), "script", "exec"), watched)
+    assert watched["out"] == plain["out"]
+    assert ("each", 2) in Watch.seen and ("rounds", 10) in Watch.seen
+    assert {(5, "best"), (5, "value"), (5, "i")} <= set(Watch.seen)
+
+
+def test_a_stop_that_rank_0_tells_the_others_is_not_its_own():
+    """What is decided under a test of the rank, and then broadcast, is no rank's own decision."""
+    source = """\
+for epoch in range(9):
+    stop = False
+    if hvd.rank() == 0:
+        stop = loss < 0.1
+    stop = hvd.broadcast_object(stop)
+    if stop:
+        break
+    if patience(loss) and best > 1:
+        break
+"""
+    found = instrument.operands(ast.parse(source))
+    assert sorted(ast.unparse(part) for part, line in found) == ["best", "loss", "stop"]
+    assert dict((ast.unparse(part), line) for part, line in found)["loss"] == 8
+
+
+def test_what_cannot_be_wrapped_is_left_as_it_is():
+    source = """\
+for i in trange(3):
+    pass
+for part in iter(read, b""):
+    pass
+for node in tree.iter("a"):
+    pass
+def cycle(loader):
+    while True:
+        for batch in loader:
+            yield batch
+"""
+    text = ast.unparse(instrument.instrument(source, "script"))
+    for iterable in ("trange(3)", "iter(read, b'')", "tree.iter('a')"):
+        assert f", {iterable}):" in text
+    assert "while True:" in text and "in loader:" in text
+
+
+def test_an_error_code_ends_all_ranks_and_is_no_stop():
+    source = "for x in data:\n    if isnan(loss):\n        sys.exit({})\n"
+    assert [line for _, line in instrument.operands(ast.parse(source.format(0)))] == [2]
+    assert instrument.operands(ast.parse(source.format(1))) == []
+    assert instrument.operands(ast.parse(source.format("'loss is nan'"))) == []
+
+
+def test_a_generator_decides_nothing():
+    source = "def rows():\n    while len(found) < 9:\n        yield found\n"
+    assert instrument.operands(ast.parse(source)) == []
+
+
+def _run(code, names):
+    types.FunctionType(code, names)()

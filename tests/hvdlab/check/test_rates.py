@@ -1,0 +1,98 @@
+"""The power of the number of ranks in a learning rate, read from a script's source."""
+
+import ast
+
+import pytest
+
+from hvdlab.check.rates import rates
+
+
+@pytest.mark.parametrize(
+    "rate, more, power",
+    [
+        ("0.1 * hvd.size()", "", 1),
+        ("0.1", "", 0),
+        ("rate", "rate = 0.1 * size\nsize = hvd.size()", 1),
+        ("args.lr * math.sqrt(hvd.size())", "", 0.5),
+        ("args.lr", "args.lr *= hvd.size()", 1),
+        ("0.1 * hvd.size() if big else 0.1", "", 1),
+        ("0.1 * hvd.size()", "for group in optimizer.param_groups: group['lr'] *= hvd.size()", 2),
+        ("0.1 * hvd.size()", "hvd.DistributedOptimizer(o, op=hvd.Sum)", 2),
+        ("0.1 * hvd.size()", "LambdaLR(o, lambda t: min(1, t / 100) / hvd.size())", 1),
+        ("0.1 * hvd.size()", "LambdaLR(o, lambda t: hvd.size() * t)", 2),
+        ("rate()", "def rate(): return 0.1 * hvd.size()", 1),
+        ("0.1 * hvd.size() / 8", "", 1),
+        ("0.1 * size", "rank, size = hvd.rank(), hvd.size()", 1),
+        ("0.1 * n", "n: int = hvd.size()", 1),
+        ("0.1 * (n := hvd.size())", "", 1),
+        ("0.1 * size()", "from horovod.torch import size", 1),
+        ("0.1 * ranks.size()", "import horovod.torch as ranks", 1),
+        ("0.1 * comm.Get_size()", "", 1),
+        ("0.1 * MPI.COMM_WORLD.size", "", 1),
+        ("0.1 * x.size()", "", 0),  # elements of a tensor
+        ("0.1 * x.size(0)", "", 0),
+        ("0.1 * len(x) * x.size", "", 0),
+        ("rate", "def main(rate): ...\nmain(0.1 * hvd.size())", 1),
+        ("0.1 * ranks", "def main(ranks): ...\nmain(ranks=hvd.size())", 1),
+        ("self.rate", "class A:\n def __init__(self, r): self.rate = r\nA(hvd.size())", 1),
+        ("0.1", "groups = [{'params': ps, 'lr': 0.1 * hvd.size()}]", 1),
+        ("0.1", "optimizer.learning_rate.assign(0.1 * hvd.size())", 1),
+        ("0.1", "LearningRateScheduler(lambda epoch: 0.1 * hvd.size())", 1),
+        ("0.1", "torch.optim.lr_scheduler.LambdaLR(o, lambda t: 1 + t * hvd.size())", 1),
+        (
+            "0.1 * hvd.size()",
+            "for g in a.param_groups: g['lr'] *= hvd.size()\n"
+            "for g in b.param_groups: g['lr'] *= hvd.size()",
+            2,
+        ),
+        (
+            "0.1",
+            "for g in a.param_groups: g['lr'] *= hvd.size()\n"
+            "for g in b.param_groups: g['lr'] *= hvd.size()",
+            1,
+        ),
+        (
+            "0.1 * hvd.size()",
+            "images = seen / hvd.size()\nhvd.DistributedOptimizer(o, op=hvd.Sum)",
+            2,
+        ),
+        (
+            "0.1 * hvd.size()",
+            "loss = nll(model(x), y) / hvd.size()\nhvd.DistributedOptimizer(o, op=hvd.Sum)",
+            1,
+        ),
+        (
+            "0.1 * hvd.size()",
+            "(loss / hvd.size()).backward()\nhvd.DistributedOptimizer(o, op=hvd.Sum)",
+            1,
+        ),
+    ],
+)
+def test_the_power_of_the_number_of_ranks_in_the_rate(rate, more, power):
+    found = rates(ast.parse(f"{more}\noptimizer = torch.optim.SGD(ps, lr={rate})"))
+    assert found.power == power
+
+
+@pytest.mark.parametrize("of", ["torch.optim", "keras.optimizers", "tensorflow.keras.optimizers"])
+def test_an_optimizer_may_be_known_by_its_own_name(of):
+    found = rates(ast.parse(f"from {of} import Adam\nAdam(0.001 * hvd.size())"))
+    assert (found.power, found.line) == (1, 2)
+
+
+def test_no_rate_is_read_where_a_function_of_another_file_may_scale_it():
+    assert rates(ast.parse("from mine import build\nbuild(model, lr=0.1)")).line is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Loader(batch_size=64 // hvd.size())",
+        "DataLoader(data, 64 // hvd.size())",
+        "data.batch(64 // hvd.size())",
+        "model.fit(x, y, 64 // hvd.size())",
+        "batch_size = 64\nbatch_size //= hvd.size()",
+        "args.batch_size //= hvd.size()\nDataLoader(data, args.batch_size)",
+    ],
+)
+def test_the_batch_of_a_rank_is_its_part_of_a_batch(text):
+    assert rates(ast.parse(text)).batch_power == -1

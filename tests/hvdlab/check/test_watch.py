@@ -1,0 +1,217 @@
+"""What `hvdlab check` notes of a rank: its loops, the length of a fit, the steps of an optimizer."""
+
+import fcntl
+import json
+import os
+import subprocess
+import sys
+import types
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from hvdlab.check import instrument
+from hvdlab.check.events import Watch
+from hvdlab.check.samples import digest
+from hvdlab.check.watch import files_and_locks
+from hvdlab.check.watch_fit import _steps
+from hvdlab.check.watch_torch import _norms
+
+
+def watched(folder, source, **names):
+    """Run a source under a watch; return the names that it leaves, the steps, and its events."""
+    watch = Watch(folder, "script", rank=0, size=1, limit=8)
+    names |= {instrument.WATCH: watch, "step": watch.step}
+    code = compile(instrument.instrument(source, "script"), "script", "exec")
+    types.FunctionType(code, names)()
+    return names, watch.steps, noted(folder)
+
+
+def noted(folder):
+    return [json.loads(line) for line in (folder / "rank-0.jsonl").read_text().splitlines()]
+
+
+@pytest.mark.parametrize(
+    "inner",
+    [
+        "for i in range(20):\n        step()",
+        "i = 0\n    while i < 20:\n        step()\n        i += 1",
+        "while True:\n        step()",
+        "for i in data:\n        step()",
+        "for i in range(20):\n        next(data), step()",
+        "for loss in training():\n        pass",
+    ],
+)
+@pytest.mark.parametrize("outer", ["for epoch in range(50):", "while len(rounds) < 50:"])
+def test_loops_that_train_are_cut_and_those_around_them_after_two_rounds(tmp_path, inner, outer):
+    source = f"""\
+def endless():
+    while True:
+        yield 1
+def training():
+    for i in range(20):
+        step()
+        yield i
+data, rounds = endless(), []
+{outer}
+    rounds.append(1)
+    {inner}
+"""
+    names, steps, _ = watched(tmp_path, source)
+    assert (len(names["rounds"]), steps) == (2, 16)
+
+
+def test_a_loop_that_is_left_is_not_the_one_that_begins_next(tmp_path):
+    source = "rounds = []\nfor epoch in range(50):\n    rounds.append(1)\n    while True:\n"
+    source += "        step()\n        if len(rounds):\n            break\n"
+    names, steps, events = watched(tmp_path, source)
+    assert (len(names["rounds"]), steps) == (2, 2)
+    assert [e["left"] for e in events if e["kind"] == "pass"] == ["early", "early", "cut"]
+
+
+@pytest.mark.parametrize(
+    "loop", ["i = 0\nfor i in range(5):\n    step()", "i = 0\nwhile i < 5:\n    i += 1\n    step()"]
+)
+def test_a_while_loop_is_noted_as_a_for_loop_is(tmp_path, loop):
+    _, _, events = watched(tmp_path, loop)
+    (began,) = [e for e in events if e["kind"] == "loop"]
+    (ended,) = [e for e in events if e["kind"] == "pass"]
+    assert began["line"] == ended["line"] == 2
+    assert (ended["iterations"], ended["left"]) == (5, "at its end")
+    steps = [e["loops"] for e in events if e["kind"] == "step"]
+    assert steps == [[[began["line"], i]] for i in range(1, 6)]
+
+
+def test_a_lock_is_noted_once_however_often_it_is_asked_for(tmp_path):
+    watch = Watch(tmp_path, __file__, rank=0, size=1, limit=8)
+    hook = files_and_locks(watch)
+    with open(tmp_path / "lock", "w") as file:
+        for _ in range(3):
+            hook("fcntl.flock", (file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB))
+        hook("urllib.Request", ("http://a", None, {}, "GET"))
+        hook("fcntl.flock", (file.fileno(), fcntl.LOCK_UN))
+        hook("urllib.Request", ("http://a", None, {}, "GET"))
+    events = noted(tmp_path)
+    assert [e["path"] for e in events if e["kind"] == "lock"] == [str(tmp_path / "lock")]
+    assert [e["locked"] for e in events if e["kind"] == "download"] == [True, False]
+
+
+def test_what_cannot_be_hashed_is_no_batch():
+    assert digest({"x": np.arange(3), "y": [np.ones(2)]}) == digest([np.arange(3), np.ones(2)])
+    assert digest(pd.Series([1, 2])) is None
+    assert digest("text") is None
+
+
+@pytest.mark.parametrize(
+    "x, held_out, batches",
+    [
+        (np.zeros((70, 3)), 0.0, 3),
+        ([np.zeros((70, 3)), np.zeros((70, 1))], 0.0, 3),
+        ({"image": np.zeros((70, 3)), "age": np.zeros((70, 1))}, 0.0, 3),
+        (np.zeros((70, 3)), 0.1, 2),
+        ((part for part in "ab"), 0.0, None),
+    ],
+)
+def test_the_batches_of_a_fit_are_those_of_its_first_input(x, held_out, batches):
+    given = {"steps_per_epoch": None, "x": x, "batch_size": 32, "validation_split": held_out}
+    assert _steps(given) == batches
+
+
+PLAIN = """\
+import sys
+from pathlib import Path
+import torch
+from hvdlab.check import watch_torch
+from hvdlab.check.events import Watch
+
+torch.cuda.is_available = None  # who asks starts CUDA, and the script cannot choose its GPU any more
+watch_torch.watch(torch, Watch(Path(sys.argv[1]), __file__, rank=0, size=1, limit=8))
+
+class Plain(torch.optim.Optimizer):
+    def __init__(self, parameters):
+        super().__init__(parameters, {"lr": None})
+
+    def step(self):
+        pass
+
+norm = torch.nn.BatchNorm1d(1, momentum=None)  # keeps the mean of all batches
+optimizer = Plain(norm.parameters())
+for mean in range(1, 5):
+    norm(mean + torch.tensor([[-1.0], [1.0]]))
+    optimizer.step()
+"""
+
+
+def test_an_optimizer_without_a_rate_and_a_cumulative_mean_are_noted(tmp_path):
+    pytest.importorskip("torch")
+    script = tmp_path / "script.py"
+    script.write_text(PLAIN)
+    subprocess.run([sys.executable, script, tmp_path], check=True, timeout=120)
+    steps = [event for event in noted(tmp_path) if event["kind"] == "step"]
+    assert [step["rate"] for step in steps] == [None] * 4
+    (norm,) = steps[-1]["statistics"]
+    assert norm["mean"] == [2.5] and norm["filled"] == 1
+
+
+def test_weights_may_lie_on_several_gpus():
+    """Fake tensors know devices that are not there; what fails is only to copy them to the host."""
+    torch = pytest.importorskip("torch")
+    from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
+
+    with FakeTensorMode(), pytest.raises(DataDependentOutputException):
+        _norms(torch, [torch.ones(3, device=f"cuda:{gpu}") for gpu in range(2)])
+    assert _norms(torch, [torch.ones(4), torch.ones(9).bfloat16()]) == [2, 3]
+
+
+KERAS = """\
+import sys
+from pathlib import Path
+import keras
+import numpy as np
+import tensorflow as tf
+from hvdlab.check import watch_keras
+from hvdlab.check.events import Watch
+
+watch = Watch(Path(sys.argv[1]), __file__, rank=0, size=1, limit=8)
+watch_keras.watch(keras, watch)
+
+one, other = keras.Variable([3.0, 4.0]), keras.Variable([12.0])
+grads = [tf.zeros(2), tf.zeros(1)]
+optimizer = keras.optimizers.SGD(0.1)
+optimizer.apply(grads, [one, other])
+optimizer.apply(grads, trainable_variables=[one, other])
+optimizer.apply(grads)
+optimizer.apply_gradients(grads_and_vars=zip(grads, [one, other]))
+tf.function(lambda: optimizer.apply(grads=grads, trainable_variables=[one, other]))()
+
+def batches():
+    for value in (1, 1, 2, 3, 3):
+        yield np.full((2, 3), value, "float32"), np.ones((2, 1), "float32")
+
+model = keras.Sequential([keras.layers.Input((3,)), keras.layers.Dense(1)])
+model.compile("sgd", "mse")
+model.fit(batches(), verbose=0, callbacks=keras.callbacks.TerminateOnNaN())
+"""
+
+
+@pytest.mark.slow
+def test_steps_of_keras_are_noted_however_they_are_written(tmp_path):
+    pytest.importorskip("keras")
+    script = tmp_path / "script.py"
+    script.write_text(KERAS)
+    subprocess.run(
+        [sys.executable, script, tmp_path],
+        env={**os.environ, "KERAS_BACKEND": "tensorflow", "TF_CPP_MIN_LOG_LEVEL": "3"},
+        check=True,
+        timeout=200,
+    )
+    events = noted(tmp_path)
+    steps = [event for event in events if event["kind"] == "step"]
+    assert [step["weights"] for step in steps[:5]] == [[5, 12]] * 5
+    assert len(steps) == 5 + 5
+    first, again, second, third, last = [step["batch"] for step in steps[5:]]
+    assert first == again != second != third == last
+    # A generator does not say its length: it came to its end before it was cut.
+    (ended,) = [event for event in events if event["kind"] == "pass"]
+    assert (ended["iterations"], ended["left"]) == (5, "at its end")
