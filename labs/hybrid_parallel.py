@@ -136,7 +136,7 @@ def refusal(args, world_size, sizes, schedule, micro_batches):
         return f"splits: expected a product of {world_size}, the number of ranks, got {name}"
     if args.num_layers % parts:
         return f"--num-layers: expected a multiple of the {parts} stages, got {args.num_layers}"
-    if schedule == "interleaved" and micro_batches % (micro_batches // pipeline):
+    if schedule == "interleaved" and micro_batches % max(1, micro_batches // pipeline):
         return (
             f"--micro-batches: expected a multiple of {pipeline} to interleave, got {micro_batches}"
         )

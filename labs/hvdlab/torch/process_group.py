@@ -9,9 +9,16 @@ under each of the three, and by `python` alone as one rank. DeepSpeed, Lightning
 same variables.
 """
 
+import atexit
+import gc
 import os
 import socket
 import subprocess
+
+# Their default arguments are the group that is there when they are imported, as optimizers do: it would
+# outlive destroy_process_group, and a thread of Gloo's that meets the end of Python aborts the rank.
+import torch.distributed.fsdp.sharded_grad_scaler
+import torch.distributed.optim  # noqa: F401
 
 
 def rendezvous() -> None:
@@ -22,6 +29,7 @@ def rendezvous() -> None:
     Raises:
         RuntimeError: srun's ranks whose host list cannot be read.
     """
+    atexit.register(gc.collect)  # of networks wrapped in cycles, which hold the group too
     if {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"} <= os.environ.keys():
         return
     if "OMPI_COMM_WORLD_RANK" in os.environ:

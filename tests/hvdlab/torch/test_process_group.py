@@ -149,3 +149,36 @@ def test_what_is_set_already_stays(bare):
         bare.delenv(name)
     rendezvous()
     assert {name: os.environ[name] for name in NAMES} == {**mine, "RANK": "0"}
+
+
+LEAVES = """
+from pathlib import Path
+import torch, torch.distributed as dist
+from torch import nn
+from hvdlab.torch.process_group import rendezvous
+
+def main():
+    rendezvous()
+    dist.init_process_group("gloo")
+    network = nn.parallel.DistributedDataParallel(nn.Linear(3, 3))
+    optimizer = torch.optim.Adam(network.parameters())
+    network(torch.ones(2, 3)).sum().backward()
+    optimizer.step()
+    print(threads())
+    dist.destroy_process_group()
+
+def threads():
+    return sum("gloo" in path.read_text() for path in Path("/proc/self/task").glob("*/comm"))
+
+main()
+print(threads())
+"""
+
+
+def test_no_thread_of_gloo_outlives_the_group(bare):
+    """One that meets the end of Python aborts the rank: "terminate called without an active exception"."""
+    command = [sys.executable, "-c", LEAVES]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    before, after = map(int, done.stdout.split())
+    assert before > 0
+    assert after == 0
