@@ -14,11 +14,7 @@ import gc
 import os
 import socket
 import subprocess
-
-# Their default arguments are the group that is there when they are imported, as optimizers do: it would
-# outlive destroy_process_group, and a thread of Gloo's that meets the end of Python aborts the rank.
-import torch.distributed.fsdp.sharded_grad_scaler
-import torch.distributed.optim  # noqa: F401
+from types import FunctionType
 
 
 def rendezvous() -> None:
@@ -29,7 +25,7 @@ def rendezvous() -> None:
     Raises:
         RuntimeError: srun's ranks whose host list cannot be read.
     """
-    atexit.register(gc.collect)  # of networks wrapped in cycles, which hold the group too
+    atexit.register(_free_group)
     if {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"} <= os.environ.keys():
         return
     if "OMPI_COMM_WORLD_RANK" in os.environ:
@@ -41,6 +37,21 @@ def rendezvous() -> None:
         found |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": _free_port()}
     for name, value in found.items():
         os.environ.setdefault(name, str(value))
+
+
+def _free_group() -> None:
+    """Let go of a group that was destroyed: a thread of Gloo's that meets the end of Python aborts the rank.
+
+    Modules that are imported while it is there, as the first optimizer does with torch.distributed.optim,
+    have it as a default argument. Networks wrapped in cycles hold it, too.
+    """
+    from torch.distributed import ProcessGroup
+
+    for each in gc.get_objects():
+        if type(each) is FunctionType:
+            if any(isinstance(value, ProcessGroup) for value in each.__defaults__ or ()):
+                each.__defaults__ = None
+    gc.collect()
 
 
 def _of_mpirun():

@@ -152,6 +152,7 @@ def test_what_is_set_already_stays(bare):
 
 
 LEAVES = """
+import atexit
 from pathlib import Path
 import torch, torch.distributed as dist
 from torch import nn
@@ -170,8 +171,8 @@ def main():
 def threads():
     return sum("gloo" in path.read_text() for path in Path("/proc/self/task").glob("*/comm"))
 
+atexit.register(lambda: print(threads()))  # after what `rendezvous` does there
 main()
-print(threads())
 """
 
 
