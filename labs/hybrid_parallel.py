@@ -40,6 +40,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 from torch.nn import ModuleList
 from torch.nn import functional as F
 
+from hvdlab.arguments import above_zero, positive, whole_number
 from hvdlab.torch import memory
 from hvdlab.torch.networks import Block, ResidualMLP
 from hvdlab.torch.process_group import rendezvous
@@ -67,18 +68,20 @@ def parse_args():
     parser.add_argument(
         "--micro-batches",
         nargs="+",
-        type=int,
+        type=positive,
         default=[4],
         help="in a step; with fewer than stages only gpipe runs",
     )
-    parser.add_argument("--num-layers", type=int, default=8, help="blocks")
-    parser.add_argument("--hidden-size", type=int, default=128)
-    parser.add_argument("--image-size", type=int, default=16)
-    parser.add_argument("--batch-size", type=int, default=64, help="of all ranks together")
-    parser.add_argument("--micro-batch-size", type=int, help="fixes it, instead of the batch size")
-    parser.add_argument("--lr", type=float, default=0.05)
-    parser.add_argument("--steps", type=int, default=20)
-    parser.add_argument("--seed", type=int, default=1, help="of the weights")
+    parser.add_argument("--num-layers", type=positive, default=8, help="blocks")
+    parser.add_argument("--hidden-size", type=positive, default=128)
+    parser.add_argument("--image-size", type=positive, default=16)
+    parser.add_argument("--batch-size", type=positive, default=64, help="of all ranks together")
+    parser.add_argument(
+        "--micro-batch-size", type=positive, help="fixes it, instead of the batch size"
+    )
+    parser.add_argument("--lr", type=above_zero, default=0.05)
+    parser.add_argument("--steps", type=positive, default=20)
+    parser.add_argument("--seed", type=whole_number(0), default=1, help="of the weights")
     parser.add_argument(
         "--device-ms",
         type=float,
@@ -127,10 +130,6 @@ def main():
 def refusal(args, world_size, sizes, schedule, micro_batches):
     """Why these sizes cannot be: a sentence; None if they can."""
     data, tensor, pipeline = sizes
-    for name, value in {**vars(args), "micro_batches": micro_batches}.items():
-        least = 0 if name in ("seed", "lr", "device_ms") else 1
-        if type(value) in (int, float) and value < least:
-            return f"--{name.replace('_', '-')}: expected {least} or more, got {value}"
     name, parts = "x".join(map(str, sizes)), pipeline * (2 if schedule == "interleaved" else 1)
     if math.prod(sizes) != world_size:
         return f"splits: expected a product of {world_size}, the number of ranks, got {name}"

@@ -35,6 +35,7 @@ from litgpt.model import Block
 from litgpt.utils import copy_config_files
 from torch.utils.data import DataLoader, DistributedSampler
 
+from hvdlab.arguments import above_zero, positive, whole_number
 from hvdlab.data import DataError
 from hvdlab.instructions import load_records, split, synthetic_records
 from hvdlab.torch import language_model as lm
@@ -64,7 +65,6 @@ def parse_args(arguments: list[str] | None = None) -> argparse.Namespace:
     finetune = commands.add_parser("finetune", help="a checkpoint on instruction records", **shown)
     generate = commands.add_parser("generate", help="the answer to an instruction", **shown)
 
-    positive = whole_number(1)
     add = pretrain.add_argument
     add("--text", type=Path, nargs="+", help="files; default: Python's reference")
     add("--vocabulary", type=whole_number(257), default=1024, help="tokens of the tokenizer")
@@ -87,9 +87,9 @@ def parse_args(arguments: list[str] | None = None) -> argparse.Namespace:
         add("--config", type=Path, help="a YAML file with any of these settings")
         add("--steps", type=positive, default=200)
         add("--batch-size", type=positive, default=16, help="examples a step, per rank")
-        add("--lr", type=float, default=3e-3, help="the largest learning rate")
+        add("--lr", type=above_zero, default=3e-3, help="the largest learning rate")
         add("--every", type=positive, default=50, help="steps between two evaluations")
-        add("--seed", type=int, default=1)
+        add("--seed", type=whole_number(0), default=1)
         add("--strategy", choices=STRATEGIES, default="auto")
         add("--precision", choices=PRECISIONS, default="32-true")
         add("--devices", type=positive, help="let Lightning start so many ranks here")
@@ -102,17 +102,6 @@ def parse_args(arguments: list[str] | None = None) -> argparse.Namespace:
     add("--limit", type=positive, default=64, help="tokens at most")
     add("--int8", action="store_true", help="8-bit weights (torchao)")
     return parser.parse_args(_with_config(sys.argv[1:] if arguments is None else arguments))
-
-
-def whole_number(least, step=1):
-    """A type of arguments: `least` and what follows in steps of `step`."""
-
-    def number(text):
-        if text.isdecimal() and int(text) in range(least, sys.maxsize, step):
-            return int(text)
-        raise argparse.ArgumentTypeError(f"expected {least}, {least + step}, ..., got {text!r}")
-
-    return number
 
 
 def _with_config(arguments):

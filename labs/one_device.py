@@ -20,7 +20,7 @@ import torch
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from hvdlab.arguments import above_zero, positive
+from hvdlab.arguments import above_zero, positive, whole_number
 from hvdlab.data import Batches, DataError, load_fashion_mnist
 from hvdlab.torch.memory import held, peak
 from hvdlab.torch.networks import ConvNet, ResidualMLP
@@ -48,7 +48,7 @@ def parse_args(arguments=None):
     parser.add_argument("--checkpointing", action="store_true", help="keep the blocks' inputs only")
     parser.add_argument("--accumulate", type=positive, default=1, help="micro-batches in a step")
     parser.add_argument("--steps", type=positive, default=50)
-    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--seed", type=whole_number(0), default=1)
     args = parser.parse_args(arguments)
     if args.accumulate > args.batch_size:
         parser.error(

@@ -32,7 +32,7 @@ import torch
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from hvdlab.arguments import positive
+from hvdlab.arguments import positive, whole_number
 from hvdlab.torch.memory import peak
 from hvdlab.torch.networks import ResidualMLP
 
@@ -47,7 +47,7 @@ def parse_args():
     parser.add_argument("--hidden-size", type=positive, default=256)
     parser.add_argument("--batch-size", type=positive, default=1024)
     parser.add_argument("--steps", type=positive, default=5)
-    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--seed", type=whole_number(0), default=1)
     args = parser.parse_args()
     if args.state == "file" and torch.cuda.is_available():
         parser.error("--state file: a file is mapped into CPU memory; run it with no GPU in sight")

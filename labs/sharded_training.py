@@ -36,7 +36,7 @@ import torch
 import torch.distributed as dist
 from torch.nn import functional as F
 
-from hvdlab.arguments import above_zero, positive
+from hvdlab.arguments import above_zero, positive, whole_number
 from hvdlab.data import Batches, DataError, load_fashion_mnist
 from hvdlab.torch.memory import held, peak
 from hvdlab.torch.networks import ResidualMLP
@@ -61,7 +61,7 @@ def parse_args():
     parser.add_argument("--num-layers", type=positive, default=4)
     parser.add_argument("--hidden-size", type=positive, default=256)
     parser.add_argument("--lr", type=above_zero, default=1e-3)
-    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--seed", type=whole_number(0), default=1)
     args = parser.parse_args()
     if args.steps < WARM_UP + 2:
         parser.error(

@@ -42,6 +42,7 @@ from torch.distributed.tensor.parallel import (
 )
 from torch.nn import functional as F
 
+from hvdlab.arguments import above_zero, positive, whole_number
 from hvdlab.data import load_fashion_mnist
 from hvdlab.torch.axonn_on_cpu import axonn_on_cpu
 from hvdlab.torch.memory import held
@@ -63,16 +64,18 @@ def parse_args():
     parser = argparse.ArgumentParser(formatter_class=argparse.ArgumentDefaultsHelpFormatter)
     parser.add_argument("--modes", nargs="+", choices=MODES, default=["by-hand"], metavar="MODE",
                         help=", ".join(MODES))  # fmt: skip
-    parser.add_argument("--columns", type=int, default=2, help="of the grid; grid and axonn only")
-    parser.add_argument("--depth", type=int, default=1, help="axonn only: third way to split")
-    parser.add_argument("--num-layers", type=int, default=4, help="blocks")
-    parser.add_argument("--hidden-size", type=int, default=256)
     parser.add_argument(
-        "--batch-size", type=int, default=64, help="examples in a step, of all ranks"
+        "--columns", type=positive, default=2, help="of the grid; grid and axonn only"
     )
-    parser.add_argument("--steps", type=int, default=20)
-    parser.add_argument("--lr", type=float, default=0.05)
-    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--depth", type=positive, default=1, help="axonn only: third way to split")
+    parser.add_argument("--num-layers", type=positive, default=4, help="blocks")
+    parser.add_argument("--hidden-size", type=positive, default=256)
+    parser.add_argument(
+        "--batch-size", type=positive, default=64, help="examples in a step, of all ranks"
+    )
+    parser.add_argument("--steps", type=positive, default=20)
+    parser.add_argument("--lr", type=above_zero, default=0.05)
+    parser.add_argument("--seed", type=whole_number(0), default=1)
     parser.add_argument("--compare", action="store_true", help="with the same training on one rank")
     parser.add_argument("--save", type=Path, help="JSON file for what was measured, a dict a mode")
     return parser.parse_args()
@@ -244,10 +247,6 @@ def main():
 
 def refusal(args, ranks):
     """Why the network cannot be split or trained that way: a sentence; None if it can."""
-    for name, value in vars(args).items():
-        least = 0 if name in ("seed", "lr") else 1
-        if type(value) in (int, float) and value < least:
-            return f"--{name.replace('_', '-')}: expected {least} or more, got {value}."
     most = 60_000 // args.batch_size
     if not 4 <= args.steps <= most:
         return f"--steps: expected 4 to {most}, one pass over the images, got {args.steps}."

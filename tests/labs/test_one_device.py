@@ -123,7 +123,7 @@ def test_the_loss_scale_adapts_in_fp16_alone(script):
         (["--lr", "-1"], "--lr: expected a number above 0, got -1"),
         (["--loss-weight", "nan"], "--loss-weight: expected a number above 0, got nan"),
         (["--precision", "int8"], "--precision: invalid choice: 'int8'"),
-        (["--batch-size", "some"], "--batch-size: invalid positive value: 'some'"),
+        (["--batch-size", "some"], "--batch-size: expected 1 or more, got some"),
     ],
 )
 def test_a_bad_argument_is_one_sentence(script, arguments, says, capsys):

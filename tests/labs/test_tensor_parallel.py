@@ -114,7 +114,6 @@ def test_the_script_runs_by_python_alone_and_under_torchrun(tmp_path):
             marks=pytest.mark.thorough,
         ),
         pytest.param(["--steps", 3], "--steps: expected 4 to 1875", marks=pytest.mark.thorough),
-        (["--batch-size", 0], "--batch-size: expected 1 or more, got 0"),
     ],
 )
 def test_what_cannot_be_split_is_refused_in_a_sentence(arguments, says):

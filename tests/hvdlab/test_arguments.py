@@ -1,0 +1,45 @@
+"""Numbers on the command lines of the labs: what is taken, and the sentence for the rest."""
+
+import argparse
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hvdlab.arguments import above_zero, positive, whole_number
+
+LABS = Path(__file__).parents[2] / "labs"
+
+
+@pytest.mark.parametrize(
+    ("type", "text", "value"),
+    [(positive, "1", 1), (whole_number(0), "0", 0), (whole_number(8, 8), "24", 24),
+     (above_zero, "3e-4", 3e-4)],
+)  # fmt: skip
+def test_numbers_that_make_sense(type, text, value):
+    assert type(text) == value
+
+
+@pytest.mark.parametrize(
+    ("type", "text", "expected"),
+    [(positive, "0", "1 or more"), (positive, "-3", "1 or more"), (positive, "2.5", "1 or more"),
+     (positive, "many", "1 or more"), (whole_number(257), "256", "257 or more"),
+     (whole_number(8, 8), "12", "8, 16, ..."), (above_zero, "0", "a number above 0"),
+     (above_zero, "inf", "a number above 0"), (above_zero, "nan", "a number above 0"),
+     (above_zero, "fast", "a number above 0")],
+)  # fmt: skip
+def test_others_are_refused_in_a_sentence(type, text, expected):
+    with pytest.raises(
+        argparse.ArgumentTypeError, match=re.escape(f"expected {expected}, got {text}")
+    ):
+        type(text)
+
+
+@pytest.mark.parametrize("script", ["tensor_parallel.py", "hybrid_parallel.py 1x1x1"])
+def test_a_script_that_gets_none_ends_at_once(script):
+    command = [sys.executable, *script.split(), "--batch-size", "0"]
+    done = subprocess.run(command, cwd=LABS, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 2
+    assert done.stderr.endswith("argument --batch-size: expected 1 or more, got 0\n")
