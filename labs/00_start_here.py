@@ -2,7 +2,7 @@
 # # Start here: training neural networks on many processes
 #
 # Fourteen notebooks, from one neuron and plain gradient descent to a script of yours that trains on N processes and is
-# graded by measurement. Two cores and no GPU are enough for all of it; everything also runs on machines with GPUs.
+# graded by measurement. Two cores and no GPU are enough for all of it. The scripts are written for GPUs too, and have not run on one yet.
 #
 # | lab | you measure |
 # |---|---|
