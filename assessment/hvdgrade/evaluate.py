@@ -184,21 +184,22 @@ def flow(arrays: dict, images: np.ndarray, labels: np.ndarray, rank: int, ranks:
     }
 
 
-def distance(apart: list[dict], together: list[list[dict]]) -> float:
-    """How far two runs of the probe are apart after their first epoch / how far they go in the next.
+def distance(apart: list[list[dict]], together: list[dict]) -> float:
+    """How far the runs of the probe are apart after an epoch / how far the first goes in the next.
 
     Of the last layer, as its gradient is a smooth function of all weights before it. (A float16
     gradient can change which of two nearly equal values a max pooling takes: that moves the weights
-    before it by a jump.) `apart` has the weights of each rank, `together` those of each epoch and rank.
+    before it by a jump.) `apart` has the weights of each epoch and rank, `together` those of each
+    rank after one epoch.
     """
 
     def norm(one, other):
         names = ("linear.weight", "linear.bias")
         return sum(float(((one[n].astype(np.float64) - other[n]) ** 2).sum()) for n in names) ** 0.5
 
-    first, *later = together
-    way = max(norm(epoch[0], first[0]) for epoch in later)
-    gap = max(norm(*pair) for pair in zip(apart, first, strict=True))
+    first, second = apart[:2]
+    way = norm(second[0], first[0])
+    gap = max(norm(*pair) for pair in zip(first, together, strict=True))
     return gap / way if way else float("inf")
 
 
@@ -218,13 +219,12 @@ def judge_probe(request: dict, data, secrets: Secrets) -> dict:
         return answer
     images = data.train_images[secrets.probe]
     labels = secrets.names[data.train_labels[secrets.probe]]
-    last = runs["flow"][-1]
+    first, last = runs["apart"][0], runs["apart"][-1]
     answer["flow"] = [
         flow(weights, images, labels, rank, len(last)) for rank, weights in enumerate(last)
     ]
-    first, *others = runs["apart"][0]
-    answer["replicas"] = max((difference(first, other)[0] for other in others), default=0.0)
-    answer["distance"] = min(distance(runs["apart"][0], runs["together"]), 1e9)
+    answer["replicas"] = max((difference(first[0], other)[0] for other in first[1:]), default=0.0)
+    answer["distance"] = min(distance(runs["apart"], runs["together"][0]), 1e9)
     return answer
 
 

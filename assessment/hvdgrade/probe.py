@@ -3,9 +3,8 @@
 `hvdlab.probe` says what they have in common and in which single thing they differ. What their weights
 say is computed by `hvdgrade.evaluate` and judged in `hvdgrade.parallel`:
 
-    flow        each rank with labels of its own: what does it learn of the others'?
-    apart       the same in a few steps, to be compared with
-    together    every rank with the batches of all ranks
+    apart       each rank with labels of its own: what does it learn of the others'?
+    together    every rank with the batches of all ranks: does it go where the ranks went apart?
 """
 
 from dataclasses import dataclass, field
@@ -16,10 +15,11 @@ from hvdgrade.observe import Observation, observe
 from hvdgrade.profile import Profile
 
 VARIABLE = "HVDLAB_PROBE"
-FLOW_STEPS, FLOW_EPOCHS = 12, 2
 # Few: rounding, as to float16 gradients, grows from step to step, and averaging too rarely shows at once.
-# A second epoch says how far the weights go.
-STEPS, EPOCHS = 4, 2
+STEPS = 4  # in an epoch
+# The first epoch is compared, the second says how far the weights go, and the last what was learned.
+EPOCHS = {"apart": 6, "together": 1}
+LEAST_EPOCHS = 2  # where a script ends by itself
 
 
 @dataclass
@@ -43,25 +43,23 @@ def probe(
     """Run `source` on the folders that `views.for_probe` made; copies of weights go to `evidence`."""
     per_rank, together = views
     result = Probe()
-    for name, data, copies, steps, epochs in (
-        ("flow", per_rank, 1, FLOW_STEPS, FLOW_EPOCHS),
-        ("apart", per_rank, 1, STEPS, 1),
-        ("together", together, ranks, STEPS, EPOCHS),
-    ):
+    for name, data, copies in (("apart", per_rank, 1), ("together", together, ranks)):
         number = len(result.runs) + 1
-        tell(f"probing how {ranks} ranks work together ({number} of 3) ...", stage="probing")
+        tell(f"probing how {ranks} ranks work together ({number} of 2) ...", stage="probing")
         (evidence / name).mkdir()
-        variables = {VARIABLE: f"{copies}x{steps}"}
+        variables = {VARIABLE: f"{copies}x{STEPS}"}
         with Jail(source, ranks, data, variables=variables, tier=tier) as jail:
             limits = rules.probe_seconds, rules.stall_seconds
-            seen = observe(jail, evidence / name, *limits, until=epochs)
-            if name == "flow":
+            seen = observe(jail, evidence / name, *limits, until=EPOCHS[name])
+            if name == "apart":
                 result.views_enforced = jail.views_enforced
         complete = sorted(set.intersection(*(set(seen.of(rank)) for rank in range(ranks))))
-        if len(complete) < epochs:
+        least = LEAST_EPOCHS if seen.stop_cause == "ended" else EPOCHS[name]
+        if len(complete) < min(least, EPOCHS[name]):
             result.failed = seen
             break
         result.runs[name] = [
-            [str(seen.of(rank)[epoch].path) for rank in range(ranks)] for epoch in complete
+            [str(seen.of(rank)[epoch].path) for rank in range(ranks)]
+            for epoch in complete[: EPOCHS[name]]
         ]
     return result

@@ -26,7 +26,7 @@ from hvdlab.data import (
 )
 
 CLASSES = 10
-PROBE_IMAGES = 1920  # its longest epoch has 12 steps of at most 128 images
+PROBE_IMAGES = 1920
 GROUPS = 5  # with more ranks than this some share their classes: each has at least two
 
 
