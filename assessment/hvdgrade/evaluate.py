@@ -228,14 +228,8 @@ def judge_probe(request: dict, data, secrets: Secrets) -> dict:
     return answer
 
 
-def judge_epochs(request: dict, data, secrets: Secrets) -> dict:
-    """What each epoch is worth; `request["epochs"]` has, for each, a file from every rank."""
-    # A fresh sample for each grading, the same for all of its epochs.
-    sample = np.random.default_rng([request["seed"], 2]).permutation(len(data.train_images))
-    sample = np.sort(sample[: request["train_sample"]])
-    train = data.train_images[sample], secrets.names[data.train_labels[sample]]
-    hidden = data.test_images[secrets.hidden], secrets.names[data.test_labels[secrets.hidden]]
-
+def judge_ranks(request: dict) -> dict:
+    """Compare the ranks of each epoch; `request["epochs"]` has, for each, a file from every rank."""
     answer = {"epochs": [], "refused": []}
     for epoch, paths in sorted((int(epoch), paths) for epoch, paths in request["epochs"].items()):
         ranks, read = [], []
@@ -253,26 +247,44 @@ def judge_epochs(request: dict, data, secrets: Secrets) -> dict:
         answer["epochs"].append(
             {
                 "epoch": epoch,
-                "train_accuracy": accuracy(ranks[0], *train),
-                "heldout_accuracy": accuracy(ranks[0], *hidden),
+                "weights": paths[0],
                 "difference": differences[worst][0],
                 "differs_at": differences[worst][1],
                 "differing_rank": worst + 1,
                 "steps": steps_recorded(Path(paths[0]).with_name("rank-0-record.jsonl"), epoch),
-                **reading(read, len(data.train_images)),
+                **reading(read, request["examples"]),
             }
         )
     return answer
 
 
+def judge_accuracies(request: dict, data, secrets: Secrets) -> list[dict]:
+    """The accuracies of each file of `request["weights"]`, all of which `judge_ranks` has read."""
+    # A fresh sample for each grading, the same for all of its epochs.
+    sample = np.random.default_rng([request["seed"], 2]).permutation(len(data.train_images))
+    sample = np.sort(sample[: request["train_sample"]])
+    train = data.train_images[sample], secrets.names[data.train_labels[sample]]
+    hidden = data.test_images[secrets.hidden], secrets.names[data.test_labels[secrets.hidden]]
+    networks = (read_weights(Path(path))[0] for path in request["weights"])
+    return [
+        {
+            "train_accuracy": accuracy(network, *train),
+            "heldout_accuracy": accuracy(network, *hidden),
+        }
+        for network in networks
+    ]
+
+
 def main() -> None:
     request = json.load(sys.stdin)
-    data = load_cifar10(request["data"])
-    secrets = Secrets.draw(request["seed"], len(data.train_labels), len(data.test_labels))
-    if "probe" in request:
-        answer = {"probe": judge_probe(request["probe"], data, secrets)}
+    if "epochs" in request:
+        answer = judge_ranks(request)
     else:
-        answer = judge_epochs(request, data, secrets)
+        data = load_cifar10(request["data"])
+        secrets = Secrets.draw(request["seed"], len(data.train_labels), len(data.test_labels))
+        answer = {"accuracies": judge_accuracies(request, data, secrets)}
+        if request["probe"]:
+            answer["probe"] = judge_probe(request["probe"], data, secrets)
     json.dump(answer, sys.stdout)
 
 

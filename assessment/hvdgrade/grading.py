@@ -1,7 +1,8 @@
 """Grades one submission, from its file to a result document.
 
-Calibrate, run, probe, evaluate, judge. A verdict that hangs on less than the margins of the profile is
-made by the majority of three such rounds; a fault of the grader's own is tried again once.
+Calibrate, run, compare, probe, recompute, judge. A verdict that hangs on less than the margins of
+the profile is made by the majority of three such rounds; a fault of the grader's own is tried again
+once.
 """
 
 import secrets
@@ -120,13 +121,13 @@ def one_round(source: bytes, ranks: int, rules: Profile, data: Dataset, tier: st
         with Jail(source, ranks, shown, tier=tier) as jail:
             limit = budget + 1  # so that what comes just too late is seen as that
             seen = observe(jail, evidence, limit, rules.stall_seconds, tell)
-        tell("recomputing accuracies ...", stage="evaluating")
-        judged_by = rules, data.folder.resolve(), seed
-        evaluation, probed, found = judge.evaluate(seen, *judged_by), None, {}
+        tell("comparing the ranks ...", stage="comparing")
+        evaluation, probed = judge.compare(seen, rules, len(data.train_labels)), None
         if judge.worth_probing(source, seen, evaluation, rules):
             given = views.for_probe(data, hidden, ranks, folder / "probe")
             probed = probe(source, ranks, given, evidence, rules, tier, tell)
-            found = judge.evaluate_probe(probed, *judged_by)
+        tell("recomputing accuracies ...", stage="evaluating")
+        evaluation, found = judge.recompute(evaluation, probed, rules, data.folder.resolve(), seed)
         if calibration and kind == "keras" and seen.torch_seen:
             # It imports Keras and also runs PyTorch, which is faster: the smaller budget holds.
             calibration = measure("torch")

@@ -1,4 +1,4 @@
-"""From what was seen to a verdict: has accuracies recomputed, then states one check after another.
+"""From what was seen to a verdict: has the weights compared, then states one check after another.
 
 The verdict is "pass" if every check that applies passes. A check whose base failed is skipped, with
 the reason; nobody loses points twice for one mistake.
@@ -65,8 +65,11 @@ def framework(source: bytes) -> str:
     return "keras" if keras and "torch" not in roots else "torch"
 
 
-def evaluate(seen: Observation, profile: Profile, data: Path, seed: int) -> dict:
-    """Recompute what each recorded epoch is worth: {"epochs": [...], "refused": [...]}."""
+def compare(seen: Observation, profile: Profile, examples: int) -> dict:
+    """Compare the ranks in each recorded epoch: {"epochs": [...], "refused": [...]}.
+
+    `examples`: size of the training set that the run was given.
+    """
     epochs: dict[int, list[str]] = {}
     for epoch in sorted({w.epoch for w in seen.weights}):
         of_ranks = [seen.of(rank).get(epoch) for rank in range(seen.ranks)]
@@ -74,18 +77,34 @@ def evaluate(seen: Observation, profile: Profile, data: Path, seed: int) -> dict
             epochs[epoch] = [str(weights.path) for weights in of_ranks]
     if not epochs:
         return {"epochs": [], "refused": []}
-    return ask({"epochs": epochs, "train_sample": profile.train_sample}, profile, data, seed)
+    return ask({"epochs": epochs, "examples": examples}, profile, len(epochs))
 
 
-def evaluate_probe(probe: Probe, profile: Profile, data: Path, seed: int) -> dict:
-    """What the runs of the probe say; nothing if one of them did not come through."""
-    return {} if probe.failed else ask({"probe": probe.runs}, profile, data, seed)["probe"]
+def recompute(
+    evaluation: dict, probe: Probe | None, profile: Profile, data: Path, seed: int
+) -> tuple[dict, dict]:
+    """The evaluation that `compare` gave, with each epoch's accuracies, and what the probe says.
+
+    The latter is empty without a probe, or if one of its runs did not come through.
+    """
+    epochs, runs = evaluation["epochs"], {} if probe is None or probe.failed else probe.runs
+    if not epochs:
+        return evaluation, {}
+    request = {
+        "data": str(data),
+        "seed": seed,
+        "train_sample": profile.train_sample,
+        "weights": [epoch["weights"] for epoch in epochs],
+        "probe": runs,
+    }
+    answer = ask(request, profile, len(epochs))
+    epochs = [one | two for one, two in zip(epochs, answer["accuracies"], strict=True)]
+    return {**evaluation, "epochs": epochs}, answer.get("probe", {})
 
 
-def ask(request: dict, profile: Profile, data: Path, seed: int) -> dict:
+def ask(request: dict, profile: Profile, epochs: int) -> dict:
     """The answer of `hvdgrade.evaluate`, in a fresh process. Raises GraderFault."""
-    request = {"data": str(data), "seed": seed, **request}
-    seconds = profile.evaluation_seconds + EPOCH_SECONDS * len(request.get("epochs", ()))
+    seconds = profile.evaluation_seconds + EPOCH_SECONDS * epochs
     try:
         process = subprocess.run(
             [sys.executable, "-P", "-m", "hvdgrade.evaluate"],  # no module from a student's folder
@@ -125,8 +144,8 @@ def judge(
     """State every check.
 
     Args:
-        evaluation: what `evaluate` returned.
-        probe, found: the probe and what `evaluate_probe` returned; None where it was not worth it.
+        evaluation, found: what `recompute` returned.
+        probe: None where it was not worth it.
         budget: seconds.
     """
     epochs, ranks = evaluation["epochs"], seen.ranks

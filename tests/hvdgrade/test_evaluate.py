@@ -8,7 +8,7 @@ import zipfile
 import numpy as np
 import pytest
 
-from hvdgrade.evaluate import difference, read_weights, reading
+from hvdgrade.evaluate import difference, distance, read_weights, reading
 from hvdlab.record import WEIGHTS
 
 
@@ -91,6 +91,20 @@ def test_what_ranks_read_is_counted(ranks, expected):
     assert seen["read"] == [len(rank) for rank in ranks]
 
 
+def test_the_distance_is_the_gap_of_the_worst_rank_over_the_way_of_the_first(weights):
+    """In the last layer alone: 2 apart on rank 1, after which rank 0 goes on by 8."""
+
+    def moved(by: float) -> dict:
+        bias = weights["linear.bias"].copy()
+        bias[4] += by
+        elsewhere = weights["conv1.weight"] + np.float32(100 * by)
+        return {**weights, "linear.bias": bias, "conv1.weight": elsewhere}
+
+    apart = [[moved(1), moved(1)], [moved(9), moved(50)], [moved(0), moved(0)]]
+    assert distance(apart, [moved(1), moved(3)]) == pytest.approx(2 / 8, rel=1e-5)
+    assert distance([[moved(1)], [moved(1)]], [moved(3)]) == float("inf")
+
+
 def test_accuracies_are_those_of_the_network(tmp_path, weights, cifar10_folder):
     """A network that always says class 3 is right on the tenth of the images that is class 3."""
     constant = {name: np.zeros(shape, np.float32) for name, shape in WEIGHTS.items()}
@@ -101,15 +115,25 @@ def test_accuracies_are_those_of_the_network(tmp_path, weights, cifar10_folder):
     for rank in range(2):
         np.savez(tmp_path / f"{rank}.npz", examples_read=np.arange(4), **constant)
     np.savez(tmp_path / "bad.npz", x=np.zeros(1))
-    request = {
-        "data": str(cifar10_folder),
-        "seed": 1,
-        "train_sample": 2000,
-        "epochs": {
-            "10": [str(tmp_path / "0.npz"), str(tmp_path / "1.npz")],
-            "9": [str(tmp_path / "0.npz"), str(tmp_path / "bad.npz")],
-        },
+    epochs = {
+        "10": [str(tmp_path / "0.npz"), str(tmp_path / "1.npz")],
+        "9": [str(tmp_path / "0.npz"), str(tmp_path / "bad.npz")],
     }
+    result = ask({"epochs": epochs, "examples": 8})
+    (epoch,) = result["epochs"]
+    assert epoch["epoch"] == 10 and epoch["difference"] == 0.0 and epoch["coverage"] == 0.5
+    (refused,) = result["refused"]
+    assert refused.startswith("rank 1, epoch 9: ")
+
+    request = {"data": str(cifar10_folder), "seed": 1, "train_sample": 2000, "probe": {}}
+    (accuracies,) = ask({**request, "weights": [epoch["weights"]]})["accuracies"]
+    # On the hidden half of the test images, by the class names of this grading.
+    assert accuracies["heldout_accuracy"] == pytest.approx(0.1, abs=0.02)
+    assert accuracies["train_accuracy"] == pytest.approx(0.1, abs=0.03)  # 4 standard errors of 2000
+
+
+def ask(request: dict) -> dict:
+    """What the evaluation answers, in its own process."""
     answer = subprocess.run(
         [sys.executable, "-m", "hvdgrade.evaluate"],
         input=json.dumps(request),
@@ -118,11 +142,4 @@ def test_accuracies_are_those_of_the_network(tmp_path, weights, cifar10_folder):
         timeout=120,
     )
     assert answer.returncode == 0, answer.stderr
-    result = json.loads(answer.stdout)
-    (epoch,) = result["epochs"]
-    assert epoch["epoch"] == 10 and epoch["difference"] == 0.0
-    # On the hidden half of the test images, by the class names of this grading.
-    assert epoch["heldout_accuracy"] == pytest.approx(0.1, abs=0.02)
-    assert epoch["train_accuracy"] == pytest.approx(0.1, abs=0.03)  # 4 standard errors of 2000
-    (refused,) = result["refused"]
-    assert refused.startswith("rank 1, epoch 9: ")
+    return json.loads(answer.stdout)
