@@ -6,6 +6,7 @@ compared here, and the ssh server of a worker is asked whether it accepts its op
 
 import copy
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -140,6 +141,8 @@ def test_launcher_and_workers_agree_on_ssh(tmp_path):
         pytest.skip("the rest needs the package openssh-server")
     key = tmp_path / "id_rsa"
     subprocess.run(["ssh-keygen", "-q", "-t", "ecdsa", "-N", "", "-f", key], check=True, timeout=60)
+    if os.getuid() == 0:  # of root, sshd wants a folder that its service makes
+        Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)
     start = worker["command"].index(sshd)
     line = [*worker["command"][start:], *worker["args"]]
     line = [word.replace(f"{spec['sshAuthMountPath']}/id_rsa", str(key)) for word in line]

@@ -39,5 +39,8 @@ def test_the_serial_script_fails(framework, tmp_path, real_cifar10_folder):
     code, document = grade(ASSESSMENT / framework / "assessment.py", tmp_path / "r")
     assert (code, document["verdict"]) == (1, "fail")
     checks = {check["id"]: check for check in document["checks"]}
-    assert checks["shards"]["state"] == "fail"
-    assert "identical batches" in checks["shards"]["rationale"]
+    if checks["ran"]["state"] == "pass":
+        assert checks["shards"]["state"] == "fail"
+        assert "identical batches" in checks["shards"]["rationale"]
+    else:  # on a machine that slowed down after the calibration it may come to one epoch only
+        assert document["resources"]["stop_cause"] == "timeout"
