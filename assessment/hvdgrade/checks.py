@@ -223,13 +223,16 @@ def check_targets(
 
 
 def last_error(output: str) -> str:
-    """The last line of the first Python traceback, with its rank: what a reader would look for."""
-    in_traceback = False
+    """The last line of the first Python traceback, with its rank: what a reader would look for.
+
+    The lines of the ranks come mixed; `mpirun` begins each with [job,rank] and the stream.
+    """
+    in_traceback = set()
     for line in output.splitlines():
         tag, _, text = line.partition(": ")
         if "Traceback (most recent call last)" in text:
-            in_traceback = True
-        elif in_traceback and text and not text[0].isspace():
+            in_traceback.add(tag)
+        elif tag in in_traceback and text and not text[0].isspace():
             rank = tag.partition(",")[2].partition("]")[0]
             return f"rank {rank} says: {text[:300]}"
     return ""

@@ -330,6 +330,7 @@ def test_the_first_traceback_is_quoted_with_its_rank():
     output = "\n".join(
         [
             "[1,1]<stderr>: Traceback (most recent call last):",
+            "[1,0]<stderr>: a warning of another rank, in between",
             '[1,1]<stderr>:   File "assessment.py", line 3, in <module>',
             "[1,1]<stderr>: ValueError: 3 images, 4 labels",
             "[1,0]<stderr>: Traceback (most recent call last):",
