@@ -2,6 +2,7 @@
 
 import ast
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -163,12 +164,16 @@ for _ in range(5):
         world.Send(message, 1)
     else:
         world.Recv(message, 0)
+world.Barrier()
+if world.rank == 0:
+    names, values = (line.split() for line in open("/proc/net/snmp") if line.startswith("Tcp:"))
+    print({"sent again": int(dict(zip(names, values))["RetransSegs"])})
 """
 
 
 def test_bytes_between_ranks_are_counted_from_outside(tier, tmp_path):
     (tmp_path / "evidence").mkdir()
-    counts = []
+    counts, sent_again = [], 0
     for size in (0, 10_000_000):
         source = (EXCHANGE % max(size, 1)).encode()
         with Jail(
@@ -177,10 +182,13 @@ def test_bytes_between_ranks_are_counted_from_outside(tier, tmp_path):
             seen = observe(running, tmp_path / "evidence", limit=60, stall=30)
             assert seen.stop_cause == "ended", seen.output
             counts.append(running.network_bytes())
+        sent_again = int(re.search("'sent again': ([0-9]+)", seen.output).group(1))
     if not sandbox.tier(tier).network_isolated:
         assert counts == [None, None]
-    else:  # five times ten million, with less than two per cent of headers
-        assert 50_000_000 <= counts[1] - counts[0] <= 51_000_000
+    else:
+        # Five times ten million, with less than two per cent of headers. A busy machine delivers
+        # out of order, and TCP sends those segments (65,549 bytes at most) again: they count, too.
+        assert 50_000_000 <= counts[1] - counts[0] <= 51_000_000 + 65_549 * sent_again
 
 
 WAIT = """
