@@ -37,7 +37,7 @@ NAMES = sorted(path.name for path in SUBMISSIONS.iterdir() if path.is_dir())
 CORE = """
     right_torch right_keras no_averaging no_broadcast decoy_and_broadcast unequal_steps
     never_reaches_the_target official_keras_module hostile_weights writes_everywhere looks_for_secrets
-    leaves_a_daemon fork_bomb memory_hog prints_forever crashes not_python too_large
+    leaves_a_daemon fork_bomb memory_hog prints_forever crashes not_python too_large waits_before_it_begins
 """.split()
 CHECKS = "ran replicas exchange flow equivalence shards steps targets".split()
 RULES = {
