@@ -1,42 +1,28 @@
 """Checks of lab 9: averaged gradients, samplers, metrics, memory of a rank, sharded states, clipping.
 
-Most of them run what the learner wrote on two ranks, with Gloo between them: see `ddp_attempts`.
+Most of them run what the learner wrote on two ranks, with Gloo between them: see `ddp_attempts` for what
+runs there, and `gloo_ranks` for how.
 """
 
 import numpy as np
 
 from hvdlab import exercises
-from hvdlab.calls import call
 from hvdlab.exercises import NotYet, right
 from hvdlab.exercises import ddp_attempts as attempts
-from hvdlab.launch import LaunchError, TimeUp
-
-SECONDS = 60  # after which ranks that wait for each other are ended
+from hvdlab.exercises.gloo_ranks import on_ranks
 
 
-def _on_ranks(attempt, function, *arguments, ranks=2, seconds=SECONDS):
+def _on_two_ranks(attempt, function, *arguments):
     """What `attempt` returns on each rank, or a sentence on why the learner's function failed there."""
-    name = function.__name__
-    try:
-        return call(
-            attempt, name, *arguments, ranks=ranks, timeout=seconds, uses=(function, attempts.gloo)
-        )  # fmt: skip
-    except TimeUp as error:
-        where = str(error).partition(" s: ")[2]
-        raise NotYet(
-            f"{name}: on {ranks} ranks nothing moved for {seconds:g} s. {where[:1].upper()}{where[1:]} All "
-            "ranks must make the same collective calls in the same order."
-        ) from None
-    except LaunchError as error:
-        raise NotYet(str(error).replace(attempt.__name__, name, 1)) from None
+    return on_ranks(attempt, function.__name__, *arguments, ranks=2, uses=(function,))
 
 
 # --- exercise 1: gradients in one bucket ------------------------------------------------------------
 
 
-def check_average_gradients(average_gradients, seconds: float = SECONDS) -> None:
+def check_average_gradients(average_gradients) -> None:
     """Demand the mean of all ranks' gradients in place, in one collective, None left alone."""
-    rows = _on_ranks(attempts.try_average, average_gradients, seconds=seconds)
+    rows = _on_two_ranks(attempts.try_average, average_gradients)
     for rank, row in enumerate(rows):
         if row["none"] != "None":
             raise NotYet(
@@ -118,10 +104,10 @@ def check_orders(orders) -> None:
 # --- exercise 3: an accuracy that counts some images twice ----------------------------------------
 
 
-def check_accuracy(accuracy, seconds: float = SECONDS) -> None:
+def check_accuracy(accuracy) -> None:
     """Demand right answers over images, each image once, also where a rank has fewer or none."""
     # Images 0 and 3 are classified wrong. By hand: 5 images 3/5; 4 images 2/4; 1 image 0/1.
-    rows = _on_ranks(attempts.try_accuracy, accuracy, [4, 5, 1], seconds=seconds)
+    rows = _on_two_ranks(attempts.try_accuracy, accuracy, [4, 5, 1])
     for number, (n, wanted) in enumerate(((4, 0.5), (5, 0.6), (1, 0.0))):
         of_ranks = [row[number] for row in rows]
         case = f"{n} held-out image{'s' if n > 1 else ''} on two ranks"
@@ -200,9 +186,9 @@ def _number(value, stage):
 # --- exercise 5: ZeRO-1 by hand ---------------------------------------------------------------------
 
 
-def check_zero1(zero1, seconds: float = SECONDS) -> None:
+def check_zero1(zero1) -> None:
     """Demand plain Adam's weights on every rank, with about half of the state on each of two."""
-    rows = _on_ranks(attempts.try_zero1, zero1, seconds=seconds)
+    rows = _on_two_ranks(attempts.try_zero1, zero1)
     if rows[0]["kind"]:
         raise NotYet(f"zero1 shall return (optimizer, step). Received: {rows[0]['kind']}")
     spread = max(row["spread"] for row in rows)
@@ -238,9 +224,9 @@ def check_zero1(zero1, seconds: float = SECONDS) -> None:
 # --- exercise 6: an optimizer made too early ---------------------------------------------------------
 
 
-def check_shard(shard, seconds: float = SECONDS) -> None:
+def check_shard(shard) -> None:
     """Demand weights sharded by fully_shard, and an optimizer that updates them as plain Adam does."""
-    rows = _on_ranks(attempts.try_shard, shard, seconds=seconds)
+    rows = _on_two_ranks(attempts.try_shard, shard)
     if not rows[0]["sharded"]:
         raise NotYet("each rank still holds all weights: call fully_shard on the model.")
     if max(row["moved"] for row in rows) == 0:
@@ -265,9 +251,9 @@ def check_shard(shard, seconds: float = SECONDS) -> None:
 # --- exercise 7: a norm over the shards ------------------------------------------------------------------
 
 
-def check_clip(clip, seconds: float = SECONDS) -> None:
+def check_clip(clip) -> None:
     """Demand one factor for all ranks, from the norm over all shards; short gradients left alone."""
-    rows = _on_ranks(attempts.try_clip, clip, seconds=seconds)
+    rows = _on_two_ranks(attempts.try_clip, clip)
     long, short = zip(*rows, strict=True)
     case = "the gradients of rank 0 have the norm 3, those of rank 1 the norm 4, and 1 is allowed"
     clipped = [one["after"] for one in long]

@@ -1,21 +1,8 @@
 """What the checks of lab 9 run on each rank: `name` is the learner's function, which travels along.
 
 Each function goes to the ranks by its source (see `hvdlab.calls`), so all that it needs is inside it.
+`gloo_ranks` has connected them.
 """
-
-
-def gloo():
-    """On a rank: start torch.distributed, on one thread, with other random numbers on each rank."""
-    import torch
-    import torch.distributed as dist
-
-    from hvdlab.torch.process_group import rendezvous
-
-    rendezvous()
-    dist.init_process_group("gloo")
-    torch.set_num_threads(1)
-    torch.manual_seed(dist.get_rank())
-    return dist.get_rank(), dist.get_world_size()
 
 
 def try_average(comm, name):
@@ -23,7 +10,7 @@ def try_average(comm, name):
     import torch
     import torch.distributed as dist
 
-    gloo()
+    torch.manual_seed(dist.get_rank())
     model = torch.nn.Sequential(*(torch.nn.Linear(4, n) for n in (3, 4, 4)))
     model[1].requires_grad_(False)
     for parameter in model.parameters():
@@ -58,7 +45,6 @@ def try_accuracy(comm, name, sizes):
     """On a rank: what the function returns, and how many images it had classified."""
     import torch
 
-    gloo()
     rows = []
     for n in sizes:
         images, labels, asked = torch.arange(n), torch.ones(n, dtype=torch.long), []
@@ -83,7 +69,6 @@ def try_zero1(comm, name):
     from hvdlab.torch.memory import held
     from hvdlab.torch.networks import ResidualMLP
 
-    gloo()
     torch.manual_seed(1)  # the same weights and the same (averaged) gradients on all ranks
     model = ResidualMLP(3, 16, image_size=4)
     plain = copy.deepcopy(model)
@@ -115,11 +100,12 @@ def try_shard(comm, name):
     import copy
 
     import torch
+    import torch.distributed as dist
 
     from hvdlab.torch.memory import held
     from hvdlab.torch.networks import ResidualMLP
 
-    rank, size = gloo()
+    rank, size = dist.get_rank(), dist.get_world_size()
     torch.manual_seed(1)
     model = ResidualMLP(2, 16, image_size=4)
     plain = copy.deepcopy(model)
@@ -148,9 +134,9 @@ def try_shard(comm, name):
 def try_clip(comm, name):
     """On a rank: the norm of its gradients, and what is returned, for long and for short gradients."""
     import torch
+    import torch.distributed as dist
 
-    rank, _ = gloo()
-    rows = []
+    rank, rows = dist.get_rank(), []
     for length in ((3.0, 4.0), (0.3, 0.4)):
         mine = [length[rank] * torch.tensor([0.6]), length[rank] * torch.tensor([[0.8], [0.0]])]
         norm = globals()[name](mine, 1.0)
