@@ -15,6 +15,7 @@ import keras
 import tensorflow as tf
 
 import hvdlab.keras.horovod as hvd
+from hvdlab.arguments import above_zero, positive
 from hvdlab.data import Batches, load_cifar10
 from hvdlab.keras import LAMB, LARS, NovoGrad
 from hvdlab.keras.data import dataset
@@ -37,11 +38,11 @@ def parse_args():
         description=__doc__.splitlines()[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter
     )
     parser.add_argument("--optimizer", choices=OPTIMIZERS, default="sgd")
-    parser.add_argument("--epochs", type=int, default=4, help="passes over the training set")
-    parser.add_argument("--batch-size", type=int, default=96, help="images in a step, per rank")
-    parser.add_argument("--lr", type=float, help="largest learning rate, of all ranks together")
+    parser.add_argument("--epochs", type=positive, default=4, help="passes over the training set")
+    parser.add_argument("--batch-size", type=positive, default=96, help="images a step, per rank")
+    parser.add_argument("--lr", type=above_zero, help="largest rate, of all ranks together")
     parser.add_argument("--warmup", type=float, default=0.45, help="epochs in which it rises")
-    parser.add_argument("--images", type=int, help="train on the first so many only")
+    parser.add_argument("--images", type=positive, help="train on the first so many only")
     parser.add_argument("--seed", type=int, default=1)
     return parser.parse_args()
 

@@ -25,6 +25,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from hvdlab.arguments import above_zero, positive
 from hvdlab.data import load_fashion_mnist
 
 
@@ -32,13 +33,13 @@ def parse_args():
     parser = argparse.ArgumentParser(
         description=__doc__.splitlines()[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter
     )
-    parser.add_argument("--epochs", type=int, default=3, help="passes over the training images")
-    parser.add_argument("--batch-size", type=int, default=64, help="images in a step, per rank")
-    parser.add_argument("--lr", type=float, default=0.02, help="learning rate, per rank")
+    parser.add_argument("--epochs", type=positive, default=3, help="passes over the training set")
+    parser.add_argument("--batch-size", type=positive, default=64, help="images a step, per rank")
+    parser.add_argument("--lr", type=above_zero, default=0.02, help="learning rate, per rank")
     parser.add_argument("--momentum", type=float, default=0.9)
-    parser.add_argument("--images", type=int, default=10_000, help="training images, 60000 at most")
-    parser.add_argument("--heldout", type=int, default=10_000, help="held-out images")
-    parser.add_argument("--commit", type=int, default=10, help="steps from one commit to the next")
+    parser.add_argument("--images", type=positive, default=10_000, help="to train on (of 60000)")
+    parser.add_argument("--heldout", type=positive, default=10_000, help="held-out images")
+    parser.add_argument("--commit", type=positive, default=10, help="steps between two commits")
     parser.add_argument("--seed", type=int, default=1)
     return parser.parse_args()
 

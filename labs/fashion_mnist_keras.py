@@ -13,6 +13,7 @@ from pathlib import Path
 import keras
 from keras import layers
 
+from hvdlab.arguments import above_zero, positive
 from hvdlab.data import Batches, load_fashion_mnist
 from hvdlab.keras.data import dataset
 from hvdlab.keras.recorder import Recorder
@@ -21,12 +22,12 @@ from hvdlab.record import launched_rank
 
 def parse_args():
     parser = argparse.ArgumentParser(formatter_class=argparse.ArgumentDefaultsHelpFormatter)
-    parser.add_argument("--epochs", type=int, default=3, help="passes over the training images")
-    parser.add_argument("--batch-size", type=int, default=64, help="images in a step, per process")
-    parser.add_argument("--lr", type=float, default=0.02, help="learning rate, per process")
+    parser.add_argument("--epochs", type=positive, default=3, help="passes over the training set")
+    parser.add_argument("--batch-size", type=positive, default=64, help="images a step, per rank")
+    parser.add_argument("--lr", type=above_zero, default=0.02, help="learning rate, per rank")
     parser.add_argument("--momentum", type=float, default=0.9)
-    parser.add_argument("--images", type=int, default=10_000, help="training images, 60000 at most")
-    parser.add_argument("--heldout", type=int, default=10_000, help="held-out images")
+    parser.add_argument("--images", type=positive, default=10_000, help="to train on (of 60000)")
+    parser.add_argument("--heldout", type=positive, default=10_000, help="held-out images")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--checkpoint", help="folder to keep checkpoints in, and to resume from")
     return parser.parse_args()

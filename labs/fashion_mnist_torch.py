@@ -14,6 +14,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from hvdlab.arguments import above_zero, positive
 from hvdlab.data import Batches, load_fashion_mnist
 from hvdlab.record import launched_rank
 from hvdlab.torch.recorder import Recorder
@@ -21,12 +22,12 @@ from hvdlab.torch.recorder import Recorder
 
 def parse_args():
     parser = argparse.ArgumentParser(formatter_class=argparse.ArgumentDefaultsHelpFormatter)
-    parser.add_argument("--epochs", type=int, default=3, help="passes over the training images")
-    parser.add_argument("--batch-size", type=int, default=64, help="images in a step, per process")
-    parser.add_argument("--lr", type=float, default=0.02, help="learning rate, per process")
+    parser.add_argument("--epochs", type=positive, default=3, help="passes over the training set")
+    parser.add_argument("--batch-size", type=positive, default=64, help="images a step, per rank")
+    parser.add_argument("--lr", type=above_zero, default=0.02, help="learning rate, per rank")
     parser.add_argument("--momentum", type=float, default=0.9)
-    parser.add_argument("--images", type=int, default=10_000, help="training images, 60000 at most")
-    parser.add_argument("--heldout", type=int, default=10_000, help="held-out images")
+    parser.add_argument("--images", type=positive, default=10_000, help="to train on (of 60000)")
+    parser.add_argument("--heldout", type=positive, default=10_000, help="held-out images")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--checkpoint", help="folder to keep checkpoints in, and to resume from")
     return parser.parse_args()
@@ -95,13 +96,13 @@ def to_input(images, device):
 
 def count_right(model, images, labels, device):
     """How many of the images the model classifies right."""
+    right = 0
     with torch.inference_mode():
-        logits = [model(to_input(part, device)) for part in split(images)]
-    return float((torch.cat(logits).argmax(1).cpu().numpy() == labels).sum())
-
-
-def split(images):
-    return [images[start : start + 500] for start in range(0, len(images), 500)]
+        for start in range(0, len(images), 500):
+            part = slice(start, start + 500)
+            answers = model(to_input(images[part], device)).argmax(1).cpu().numpy()
+            right += (answers == labels[part]).sum()
+    return float(right)
 
 
 def mean(total, count):

@@ -37,7 +37,9 @@ def test_others_are_refused_in_a_sentence(type, text, expected):
         type(text)
 
 
-@pytest.mark.parametrize("script", ["tensor_parallel.py", "hybrid_parallel.py 1x1x1"])
+@pytest.mark.parametrize(
+    "script", ["fashion_mnist_torch.py", "tensor_parallel.py", "hybrid_parallel.py 1x1x1"]
+)
 def test_a_script_that_gets_none_ends_at_once(script):
     command = [sys.executable, *script.split(), "--batch-size", "0"]
     done = subprocess.run(command, cwd=LABS, capture_output=True, text=True, timeout=120)

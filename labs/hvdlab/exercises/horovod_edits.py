@@ -60,8 +60,8 @@ _MINE = (
 _KERAS = {
     "init": [
         (
-            "from hvdlab.data import Batches",
-            "import hvdlab.keras.horovod as hvd\nfrom hvdlab.data import Batches",
+            "from hvdlab.arguments import",
+            "import hvdlab.keras.horovod as hvd\nfrom hvdlab.arguments import",
         ),
         _INIT,
     ],
