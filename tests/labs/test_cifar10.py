@@ -20,8 +20,8 @@ LABS = Path(__file__).parents[2] / "labs"
     ("script", "optimizer"),
     [
         ("cifar10_torch.py", "lamb"),
-        ("cifar10_torch.py", "larc"),
-        ("cifar10_keras.py", "lars"),
+        pytest.param("cifar10_torch.py", "larc", marks=pytest.mark.thorough),
+        pytest.param("cifar10_keras.py", "lars", marks=pytest.mark.thorough),
         ("cifar10_keras.py", "novograd"),
     ],
 )
