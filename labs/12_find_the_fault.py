@@ -285,7 +285,7 @@ fault.check_mended(5)
 # %% [markdown]
 # ## Case 6: Worse with every rank
 #
-# *"On one rank all is well. On two the loss is uneasy, on eight it is nan. And I did scale the rate, as the paper says."*
+# *"On one rank all is well, and on two. On four it learns more slowly, on eight nothing at all. And I did scale the rate, as the paper says."*
 
 # %%
 log = fault.watch(6)

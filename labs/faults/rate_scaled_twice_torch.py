@@ -1,4 +1,4 @@
-"""All is well on one rank. On two the loss is uneasy, on eight it is nan.
+"""All is well on one rank and on two. On four it learns more slowly, on eight nothing at all.
 
 mpirun -np 2 python labs/faults/rate_scaled_twice_torch.py
 """
