@@ -59,7 +59,7 @@ def quick_rules() -> profile.Profile:
     """The classic profile for a sample of the data: two short epochs can reach it."""
     return dataclasses.replace(
         profile.load("dli"),
-        train_accuracy=0.2,
+        train_accuracy=0.17,  # untrained networks have 0.06 to 0.14, trained ones 0.20 to 0.52
         heldout_accuracy=0.15,
         budget=60.0,
         train_sample=500,
