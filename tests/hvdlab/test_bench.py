@@ -41,6 +41,7 @@ def test_throughput(monkeypatch):
 
 @pytest.mark.mpi
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_exchange():
     found = exchange.exchange(repeats=1, steps=2, batch_size=8, tell=silent)
     for label in exchange.VARIANTS:
@@ -86,6 +87,7 @@ def test_normalization():
 
 @pytest.mark.mpi
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_optimizers():
     found = optimizers.optimizer_steps(["resnet50"], [1], repeats=1, tell=silent)
     table = shown(optimizers.show, found)

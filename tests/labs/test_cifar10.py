@@ -28,7 +28,7 @@ LABS = Path(__file__).parents[2] / "labs"
 def test_an_epoch_teaches_something(script, optimizer, cifar10_folder):
     mpirun, *rest = launch.command(2, LABS / script, "--optimizer", optimizer, "--epochs", "1")
     answer = subprocess.run(
-        [mpirun, *rest, "--batch-size", "250"],
+        [mpirun, *rest, "--batch-size", "250", "--images", "20000"],
         env={**os.environ, **launch.environment(2), "HVDLAB_DATA": str(cifar10_folder)},
         capture_output=True,
         text=True,

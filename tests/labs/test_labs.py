@@ -13,10 +13,15 @@ from nbclient.exceptions import CellExecutionError
 ROOT = Path(__file__).parents[2]
 SOURCES = sorted((ROOT / "labs").glob("[0-9][0-9]_*.py"))
 LABS = [path for path in SOURCES if not path.name.startswith("00_")]
-# The same cells run as solution notebooks anyway: as plain scripts too, the longer ones are the long tail.
+# The same cells run as solution notebooks anyway: as plain scripts and up to the first exercise, most are
+# the long tail.
 SCRIPTS = [
     pytest.param(path, marks=[pytest.mark.thorough] if path.name >= "02" else [])
     for path in SOURCES
+]
+LEARNERS = [
+    pytest.param(path, marks=[] if path.name[:2] in ("01", "04", "09") else [pytest.mark.thorough])
+    for path in LABS
 ]
 
 
@@ -49,7 +54,7 @@ def test_the_source_runs_as_a_script(source, quick, tmp_path):
 
 @pytest.mark.notebook
 @pytest.mark.data
-@pytest.mark.parametrize("source", LABS, ids=name)
+@pytest.mark.parametrize("source", LEARNERS, ids=name)
 def test_the_learner_stops_at_the_first_exercise(source, quick):
     notebook = nbformat.read(ROOT / "notebooks" / f"{source.stem}.ipynb", 4)
     client = NotebookClient(
