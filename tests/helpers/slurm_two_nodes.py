@@ -9,9 +9,10 @@ The daemons are processes of the hosts, and end with them.
 import os
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import psutil
 from slurm_cluster import CONFIG
 from two_hosts import ADDRESSES, SEARCH, Host, Network, wait_for
 
@@ -62,7 +63,8 @@ def running(network: Network, folder: Path) -> Iterator[dict[str, str]]:
     finally:
         for host in (network.host1, network.host2):
             for process in host.processes():
-                process.kill()
+                with suppress(psutil.NoSuchProcess):  # it ended with one that was killed before
+                    process.kill()
         for daemon in daemons:
             daemon.wait(10)
 
