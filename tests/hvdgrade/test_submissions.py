@@ -198,7 +198,7 @@ def test_each_submission_gets_its_own_verdict(
     found += [f"it left {path}" for path in sorted(marks() - marked_before)]
     children = psutil.Process().children(recursive=True)
     found += [f"{process} still runs" for process in children if process not in bystanders]
-    if kept := os.environ.get("HVDGRADE_KEEP"):  # for tests/false_verdicts.py
+    if kept := os.environ.get("HVDGRADE_KEEP"):  # for tests/measurements/false_verdicts.py
         text = json.dumps({"document": document, "deviations": found}, indent=1)
         Path(kept, f"{name}.json").write_text(text)
     assert not found, "\n".join(found)

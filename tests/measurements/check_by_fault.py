@@ -1,6 +1,6 @@
 """Print what `hvdlab check` says of each script in labs/faults, and of correct scripts: a table.
 
-    python tests/check_by_fault.py [--correct]
+    python -m tests.measurements.check_by_fault [--correct]
 
 Runs each script on two ranks, one after another; several minutes on two cores.
 """
@@ -9,9 +9,8 @@ import argparse
 import os
 import tempfile
 
-from helpers import check_cases as cases
-
 from hvdlab.check import check
+from tests.helpers import check_cases as cases
 
 parser = argparse.ArgumentParser(
     description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter

@@ -1,6 +1,6 @@
 """A hundred submissions in one batch, killed three times by kill -9. Prints what came out.
 
-    .venv/bin/python tests/class_of_hundred.py FOLDER [--students 100] [--workers K]
+    python -m tests.measurements.class_of_hundred FOLDER [--students 100] [--workers K]
 
 Half of them end at once, the others sleep, are no Python, are links, or are missing. After each kill the
 batch is started again; the third time the graders and all they started are killed with it. At the end every
@@ -16,7 +16,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from helpers.school import Class
+from tests.helpers.school import Class
 
 KINDS = ("quick", "quick", "quick", "sleeper", "no Python", "link", "no file", "strange name")
 

@@ -1,6 +1,6 @@
 """Does any submission ever get a verdict that it should not? Grades all fixtures again and again.
 
-    .venv/bin/python tests/false_verdicts.py OUT --runs 20 [--only NAME ...]
+    python -m tests.measurements.false_verdicts OUT --runs 20 [--only NAME ...]
 
 Each round is tests/hvdgrade/test_submissions.py as it stands; what it saw is kept as
 OUT/RUN/NAME.json, and a second call goes on where the first one stopped. At the end come the
@@ -19,7 +19,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 TEST = "tests/hvdgrade/test_submissions.py::test_each_submission_gets_its_own_verdict"
 SUBMISSIONS = ROOT / "tests" / "fixtures" / "submissions"
 CHECKS = "ran replicas exchange flow equivalence shards steps targets".split()

@@ -1,6 +1,6 @@
 """Measure what the watch of `hvdlab check` costs a script: with it and without, in turns.
 
-    python tests/check_overhead.py [--runs 6] [NAME ...]
+    python -m tests.measurements.check_overhead [--runs 6] [NAME ...]
 
 The script of lab 4, finished: images per second of processor time in the second epoch. One rank,
 which waits for nobody, so that other work on the machine and the exchange itself do not count; the
@@ -18,7 +18,7 @@ from hvdlab import launch
 from hvdlab.check.command import WATCH
 from hvdlab.exercises import horovod_edits as edits
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 LAB4 = ["--epochs", 2, "--images", 3000, "--heldout", 100]
 SPEED = r"([\d,]+) images/s"
 

@@ -1,6 +1,6 @@
 """How stable is the verdict? Grades the solution and its serial starting script again and again.
 
-    .venv/bin/python tests/verdict_stability.py OUT --runs 10 [--framework keras] [--condition busy]
+    python -m tests.measurements.verdict_stability OUT --runs 10 [--framework keras] [--condition busy]
 
 In turns, on a quiet machine and (condition "busy") with one core kept busy by another process. Each
 result is kept as OUT/SCRIPT-CONDITION-N.json; a second call goes on where the first one stopped. Ten
@@ -18,7 +18,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-ASSESSMENT = Path(__file__).parents[1] / "assessment"
+ASSESSMENT = Path(__file__).parents[2] / "assessment"
 
 
 @contextmanager
