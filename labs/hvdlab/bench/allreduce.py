@@ -192,7 +192,7 @@ def plot(found: dict, path: Path) -> None:
             sizes,
             [statistics.median(r) for r in rates],
             "--" if way == "memcpy" else "o-",
-            label=way,
+            label={"horovod": "Horovod", "mpi": "MPI"}.get(way, way),
         )
         low, high = [r[0] for r in rates], [r[-1] for r in rates]
         axes.fill_between(sizes, low, high, color=line.get_color(), alpha=0.15, linewidth=0)
