@@ -169,9 +169,9 @@ plt.show()
 
 # %% [markdown]
 # **What you should see.** Small messages cost $\alpha$ whatever their size, larger ones are proportional to it, and the
-# ring foretold from messages is right within a factor of two or three. Two constants are a caricature: within one machine
-# $\beta$ falls where the arrays no longer fit into a cache (a few MB), and MPI switches its way of sending. The
-# ring also adds, which the model leaves out.
+# ring foretold from messages is right within a factor of four (shipped run: worst at 256 KB). Two constants are a
+# caricature: MPI switches its way of sending, $\beta$ falls where the arrays no longer fit into a cache (after 4 MB on one
+# of the two machines that we tried, not up to 16 MB on the other), and the ring also adds, which the model leaves out.
 #
 # ## Hold the model against 512 GPUs
 #
