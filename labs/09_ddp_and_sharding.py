@@ -1,7 +1,7 @@
 # %% [markdown]
 # # Lab 9: DDP and sharding
 #
-# **About 100 minutes**, ten of them computing. You measure what PyTorch's own data parallelism sends and when, and how
+# **About 100 minutes**, four of them computing. You measure what PyTorch's own data parallelism sends and when, and how
 # much memory a rank needs when weights, gradients and optimizer state are *sharded* instead of copied. You need lab 3
 # (all-reduce) and lab 4 (the Horovod edits).
 #
