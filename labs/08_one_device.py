@@ -755,8 +755,9 @@ medians(combined, shipped, by=by, columns=["ms", "MB"]).round(1)
 # %% [markdown]
 # **What you should see.** Checkpointing and micro-batches save memory on both networks. bfloat16 halves the activations, and
 # adds a copy of the weights in two bytes for the time of the step: on the mlp, whose activations the other two have made small,
-# it saves nothing more. Whether it saves *time* is a matter of instructions, so look at your table; float16, in which hardly any
-# processor multiplies matrices, is many times slower. (A GPU has tensor cores for both; not run here.) The order on a new
+# it saves nothing more. Whether it saves *time* is a matter of instructions, so look at your table. float16 is the extreme: on
+# the Xeon of the reference, which multiplies matrices in it (AVX512-FP16), the mlp is as fast as in float32, and the conv net, for
+# which PyTorch does not use that, fifty times slower; without such instructions both are. (A GPU has tensor cores; not run here.) The order on a new
 # machine: measure bf16 first, then fill the memory with a larger batch, accumulate when the batch that you *want* does not
 # fit, and checkpoint when a single micro-batch does not.
 #
