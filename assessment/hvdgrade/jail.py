@@ -171,8 +171,9 @@ class Jail:
             "PYTHONFAULTHANDLER": "1",  # SIGABRT prints each rank's Python stack
             "TF_CPP_MIN_LOG_LEVEL": "3",
         }
-        if gpus := os.environ.get("CUDA_VISIBLE_DEVICES"):  # a batch divides them among its graders
-            variables["CUDA_VISIBLE_DEVICES"] = gpus
+        gpus = os.environ.get("CUDA_VISIBLE_DEVICES")  # a batch divides them among its graders
+        if gpus is not None:  # "" is no GPU, without the variable it would be all of them
+            variables.setdefault("CUDA_VISIBLE_DEVICES", gpus)
         if self.shared_memory:
             variables["OMPI_MCA_btl_sm_backing_directory"] = str(self.shared_memory)
         else:

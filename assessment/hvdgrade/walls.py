@@ -21,7 +21,6 @@ import psutil
 from hvdgrade.cgroup import Cgroup, machine_memory
 from hvdgrade.folders import not_for_everyone, remove_tree
 from hvdgrade.visible import gpus, hidden, packages, readable, search_path
-from hvdlab.hardware import usable_cores
 
 INSIDE = Path("/run/hvdlab")  # where bubblewrap puts what is the submission's own
 USERS = range(61184, 61184 + 1024)  # of these numbers systemd, too, takes users for one service
@@ -90,7 +89,7 @@ class Sandbox:
     def __init__(self, tier: Tier, ranks: int, data: list[Path], memory_bytes: int | None = None):
         self.tier, self.ranks = tier, ranks
         self.host_data = [path.resolve() for path in data]
-        cores = usable_cores() / (os.cpu_count() or 1)
+        cores = len(os.sched_getaffinity(0)) / (os.cpu_count() or 1)
         self.memory = memory_bytes or int(MEMORY_SHARE * machine_memory() * min(1, cores))
         self.processes = 512 + 128 * ranks  # threads count, and a framework starts many
         self.bubblewrap = tier.name.startswith("bubblewrap")

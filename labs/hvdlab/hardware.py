@@ -1,5 +1,7 @@
 """What the processor offers, read from the operating system (stdlib only)."""
 
+from __future__ import annotations  # the doctor reads this with an old Python, too
+
 import os
 import subprocess
 from pathlib import Path
@@ -26,8 +28,24 @@ def cpu_has_bfloat16() -> bool:
 
 
 def usable_cores() -> int:
-    """Number of cores that this process may run on (affinity respected)."""
-    return len(os.sched_getaffinity(0))
+    """Cores that this process may use: affinity and the quota of its control group respected."""
+    cores = len(os.sched_getaffinity(0))
+    return max(1, min(cores, int(cpu_quota() or cores)))
+
+
+def cpu_quota() -> float:
+    """Cores' worth of time that the control group allows; 0 without a limit."""
+    for limit, period in (
+        ("/sys/fs/cgroup/cpu.max", None),
+        ("/sys/fs/cgroup/cpu/cpu.cfs_quota_us", "/sys/fs/cgroup/cpu/cpu.cfs_period_us"),
+    ):
+        try:
+            words = Path(limit).read_text().split()
+            words += Path(period).read_text().split() if period else []
+            return max(0.0, int(words[0]) / int(words[1]))
+        except (OSError, ValueError, IndexError, ZeroDivisionError):
+            pass  # no such file, or "max"
+    return 0.0
 
 
 def gpu_compute_capability() -> tuple[int, int] | None:

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import psutil
 
-from hvdlab.hardware import usable_cores
+from hvdlab.hardware import gpus, usable_cores
 
 MARK = "HVDLAB_STARTED_AS"  # in the environment of all that one launch starts
 
@@ -60,6 +60,8 @@ def environment(ranks: int) -> dict[str, str]:
     }
     if ranks > usable_cores():
         variables["PRTE_MCA_rmaps_default_mapping_policy"] = ":oversubscribe"
+    if 0 < gpus() < ranks:
+        variables["CUDA_VISIBLE_DEVICES"] = "-1"  # none would do: a rank needs one of its own
     if os.geteuid() == 0:
         variables["OMPI_ALLOW_RUN_AS_ROOT"] = variables["OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"] = "1"
     return variables

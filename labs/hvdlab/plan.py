@@ -84,6 +84,7 @@ def plan(
         named, slots = [], []  # this machine by another name
 
     wanted = {**launch.environment(together), **ALWAYS}
+    wanted.pop("CUDA_VISIBLE_DEVICES", None)  # too few GPUs are refused here, and other hosts have theirs
     if gpus():
         wanted["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # nvidia-smi's numbers, the same on every rank
     start = LAUNCHERS[launcher].start

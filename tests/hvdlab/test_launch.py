@@ -35,7 +35,7 @@ def test_ranks_start_and_may_run_on_every_core(ranks, tmp_path):
     assert answer.returncode == 0, answer.stderr
     told = sorted(json.loads(line) for line in answer.stdout.splitlines())
     assert [rank for rank, _, _ in told] == sorted(str(rank) for rank in range(ranks))
-    assert {cores for _, cores, _ in told} == {hardware.usable_cores()}
+    assert {cores for _, cores, _ in told} == {len(os.sched_getaffinity(0))}
     assert {threads for _, _, threads in told} == {str(max(1, hardware.usable_cores() // ranks))}
 
 
@@ -52,6 +52,54 @@ def test_processor_flags_are_those_of_the_kernel(monkeypatch):
     assert not hardware.cpu_has_bfloat16()
     monkeypatch.setattr(hardware, "cpu_flags", lambda: frozenset({"avx2", "amx_bf16"}))
     assert hardware.cpu_has_bfloat16()
+
+
+@pytest.mark.parametrize(
+    "files, quota",
+    [
+        ({"sys/fs/cgroup/cpu.max": "150000 100000"}, 1.5),
+        ({"sys/fs/cgroup/cpu.max": "50000 100000"}, 0.5),
+        ({"sys/fs/cgroup/cpu.max": "max 100000"}, 0),
+        (
+            {
+                "sys/fs/cgroup/cpu/cpu.cfs_quota_us": "100000",
+                "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000",
+            },
+            1,
+        ),
+        (
+            {
+                "sys/fs/cgroup/cpu/cpu.cfs_quota_us": "-1",
+                "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000",
+            },
+            0,
+        ),
+        ({}, 0),
+    ],
+)
+def test_a_container_has_the_cores_of_its_quota(files, quota, tmp_path, monkeypatch):
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text + "\n")
+    monkeypatch.setattr(hardware, "Path", lambda path: tmp_path / path.lstrip("/"))
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(64)))
+    assert hardware.cpu_quota() == quota
+    assert hardware.usable_cores() == (max(1, int(quota)) if quota else 64)
+    if quota:
+        assert launch.environment(2)["OMP_NUM_THREADS"] == "1"
+
+
+def test_ranks_without_a_gpu_of_their_own_use_the_processor(tmp_path, monkeypatch):
+    program = tmp_path / "nvidia-smi"
+    program.write_text("#!/bin/sh\necho 'GPU 0: A'; echo 'GPU 1: B'\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert "CUDA_VISIBLE_DEVICES" not in launch.environment(2)
+    assert launch.environment(3)["CUDA_VISIBLE_DEVICES"] == "-1"
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    assert "CUDA_VISIBLE_DEVICES" not in launch.environment(1)
+    assert launch.environment(2)["CUDA_VISIBLE_DEVICES"] == "-1"
 
 
 # --- run -------------------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ from hvdlab.doctor_checks import (
     sudo,
 )
 from hvdlab.doctor_checks.surroundings import container_name, slurm_tasks
+from hvdlab.hardware import cpu_quota
 
 # Open MPI 5.0.11 asks for a file of this size there for each rank ("Space Requested: 16777216 B").
 SHM_A_RANK = 16 << 20
@@ -94,21 +95,6 @@ def physical_cores() -> int:
         return len({Path(pattern.format(cpu)).read_text() for cpu in os.sched_getaffinity(0)})
     except OSError:  # no /sys in this container
         return len(os.sched_getaffinity(0))
-
-
-def cpu_quota() -> float:
-    """Cores' worth of time that the control group allows; 0 without a limit."""
-    for limit, period in (
-        ("/sys/fs/cgroup/cpu.max", None),
-        ("/sys/fs/cgroup/cpu/cpu.cfs_quota_us", "/sys/fs/cgroup/cpu/cpu.cfs_period_us"),
-    ):
-        try:
-            words = Path(limit).read_text().split()
-            words += Path(period).read_text().split() if period else []
-            return max(0.0, int(words[0]) / int(words[1]))
-        except (OSError, ValueError, IndexError, ZeroDivisionError):
-            pass  # no such file, or "max"
-    return 0.0
 
 
 def memory(said) -> Answer:
