@@ -48,7 +48,7 @@ def find(folder: Path) -> tuple[list[Submission], list[str]]:
     with os.scandir(folder) as entries:
         for entry in sorted(entries, key=lambda entry: os.fsencode(entry.name)):
             a_folder = entry.is_dir(follow_symlinks=False) or (
-                entry.is_symlink() and entry.is_dir() and not entry.name.endswith(".py")
+                leads_to_folder(entry) and not entry.name.endswith(".py")
             )
             if entry.name.startswith(".") or entry.name == "__MACOSX":
                 ignored.append(readable(entry.name))
@@ -69,6 +69,14 @@ def find(folder: Path) -> tuple[list[Submission], list[str]]:
             problem = str(error)
         submissions.append(Submission(readable(name), safe_name(name), source, problem))
     return submissions, ignored
+
+
+def leads_to_folder(entry: os.DirEntry) -> bool:
+    """Whether it is a link to a folder, or one of which nobody can tell: handed in for a folder."""
+    try:
+        return entry.is_symlink() and entry.is_dir()
+    except OSError:  # a loop of links, a place that is closed to us
+        return True
 
 
 def read(path: Path) -> bytes:

@@ -54,6 +54,8 @@ def test_what_cannot_be_graded_says_why(tmp_path):
     (folder / "twice.py").write_text("2")
     (folder / "linked").symlink_to(folder / "twice")
     (folder / "linked_file.py").symlink_to(secret)
+    for name in ("loop", "round.py", ".loop"):
+        (folder / name).symlink_to(name)
     os.mkfifo(folder / "pipe.py")
     (folder / "large" / "assessment.py").write_bytes(b"#" * 10_000_000)
     submissions = found(folder)
@@ -69,6 +71,8 @@ def test_what_cannot_be_graded_says_why(tmp_path):
         "twice": "as a folder and as a .py file",
         "linked": "symbolic link",
         "linked_file": "symbolic link",
+        "loop": "symbolic link",
+        "round": "symbolic link",
         "pipe": "not a plain file",
     }.items():
         assert words in problems.pop(id)
