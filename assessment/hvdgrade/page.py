@@ -355,10 +355,15 @@ def subtitle(documents: list[dict]) -> str:
     return ", ".join(said + [f"{', '.join(ranks)} ranks"] * bool(ranks))
 
 
+def graders_of(documents: list[dict]) -> list[dict]:
+    """Where and by what the submissions that ran were graded; of others that says nothing."""
+    return [part(d, "grader") for d in documents if d.get("status") == "graded"]
+
+
 def graded_with(documents: list[dict]) -> list[tuple[str, list[tuple[str, int]]]]:
-    graders = [part(document, "grader") for document in documents]
+    graders = graders_of(documents)
     columns = {
-        "Sandbox": [sandbox(grader)["tier"] or "not run" for grader in graders],
+        "Sandbox": [sandbox(grader)["tier"] for grader in graders],
         "Hardware": [grader.get("hardware") for grader in graders],
         "Data": [grader.get("data") for grader in graders],
         "Version": [grader.get("version") for grader in graders],
@@ -372,8 +377,7 @@ def graded_with(documents: list[dict]) -> list[tuple[str, list[tuple[str, int]]]
 
 
 def warnings_of(documents: list[dict]) -> list[str]:
-    graders = [part(document, "grader") for document in documents]
-    found = []
+    graders, found = graders_of(documents), []
     if any("synthetic" in str(grader.get("data")).lower() for grader in graders):
         found.append(
             "Some were graded on synthetic data, not on CIFAR-10: those are practice runs."

@@ -320,9 +320,23 @@ def test_the_instructor_is_warned():
     documents[0]["grader"]["rules_sha256"] = "other"
     documents[1]["grader"]["sandbox"]["network_isolated"] = False
     text = Page(class_page(documents, warnings=["Disk nearly full."])).text
-    for said in ("Not all were graded by the same rules", "open to 1 of 7", "Disk nearly full."):
+    for said in ("Not all were graded by the same rules", "open to 1 of 5", "Disk nearly full."):
         assert said in text
     assert "1 ended in a fault of the grader" in text
+
+
+def test_what_did_not_run_gives_no_warning():
+    documents = a_class()
+    for document in documents[5:]:
+        document["grader"] |= {
+            "rules_sha256": "older",
+            "hardware": "a login node",
+            "data": "synthetic",
+        }
+    text = Page(class_page(documents)).text
+    for said in ("same rules", "different machines", "network was open", "synthetic"):
+        assert said not in text
+    assert "login node" not in text and "not run" not in text  # of how they were graded
 
 
 def test_an_empty_class_has_a_page():
