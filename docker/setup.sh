@@ -10,13 +10,15 @@
 # frameworks, its MPI, its Horovod. Only what it lacks is installed, into a .venv that sees the image's packages.
 set -euo pipefail
 
+stop() { printf 'setup: %s\n' "$*" >&2; exit 1; }
+[ "$(uname -s)" = Linux ] || stop "this course runs on Linux (found $(uname -s)): use a Linux machine, WSL 2 or the container in docker/."
+
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 python=${PYTHON:-python3}
 venv=.venv
 nvidia=${NVIDIA_TENSORFLOW_VERSION:-}${NVIDIA_PYTORCH_VERSION:-}
 # Their list of constraints also holds where pip builds our package, which needs a newer setuptools; ours says the same.
 [ -z "$nvidia" ] || export PIP_CONSTRAINT=
-stop() { printf 'setup: %s\n' "$*" >&2; exit 1; }
 
 # What is installed, as one hash: a warm run compares it and is done.
 button=$(find assessment/hvdgrade/labextension assessment/hvdgrade/jupyter/hvdgrade.json -type f | sort)   # copied below
@@ -26,7 +28,6 @@ if [ "$(cat $venv/.complete 2>/dev/null)" = "$wanted $PWD" ] && $venv/bin/python
 fi
 
 # --- can this machine do it? One sentence each ---------------------------------------------------------
-[ "$(uname -s)" = Linux ] || stop "this course runs on Linux (found $(uname -s)): use a Linux machine, WSL 2 or the container in docker/."
 command -v "$python" >/dev/null || stop "no $python on PATH: install Python 3.11, 3.12 or 3.13, or name one: make setup PYTHON=/path/to/python3.12"
 "$python" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' ||
     stop "Python 3.11, 3.12 or 3.13 is needed and $python is $("$python" -V 2>&1 | cut -d' ' -f2): name another: make setup PYTHON=/path/to/python3.12"

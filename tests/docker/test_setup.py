@@ -92,6 +92,13 @@ def test_too_little_disk_is_named(checkout, tmp_path):
     assert "8 GiB of free disk are needed" in said and "3 GiB are left" in said
 
 
+def test_another_system_is_named_before_anything_is_asked_of_it(checkout, tmp_path):
+    program(tmp_path / "bin", "uname", "#!/bin/sh\necho Darwin\n")
+    program(tmp_path / "bin", "sha256sum", "#!/bin/sh\nexit 127\n")  # a Mac has none
+    said = sentence(setup(checkout, PATH=f"{tmp_path / 'bin'}:{os.environ['PATH']}"))
+    assert "runs on Linux (found Darwin)" in said and "WSL 2 or the container" in said
+
+
 def test_no_network_is_named(checkout):
     answer = setup(
         checkout,
