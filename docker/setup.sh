@@ -14,6 +14,7 @@ stop() { printf 'setup: %s\n' "$*" >&2; exit 1; }
 [ "$(uname -s)" = Linux ] || stop "this course runs on Linux (found $(uname -s)): use a Linux machine, WSL 2 or the container in docker/."
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
+here=$(pwd -P)    # one name of this folder, whichever link leads to it: an environment holds absolute paths
 python=${PYTHON:-python3}
 venv=.venv
 nvidia=${NVIDIA_TENSORFLOW_VERSION:-}${NVIDIA_PYTORCH_VERSION:-}
@@ -23,7 +24,7 @@ nvidia=${NVIDIA_TENSORFLOW_VERSION:-}${NVIDIA_PYTORCH_VERSION:-}
 # What is installed, as one hash: a warm run compares it and is done.
 button=$(find assessment/hvdgrade/labextension assessment/hvdgrade/jupyter/hvdgrade.json -type f | sort)   # copied below
 wanted=$(cat pyproject.toml docker/constraints.txt docker/setup.sh docker/base_pins.py docker/build_horovod.sh $button | sha256sum | cut -d' ' -f1)
-if [ "$(cat $venv/.complete 2>/dev/null)" = "$wanted $PWD" ] && $venv/bin/python -c 'import hvdlab' 2>/dev/null; then
+if [ "$(cat $venv/.complete 2>/dev/null)" = "$wanted $here" ] && $venv/bin/python -c 'import hvdlab' 2>/dev/null; then
     exit 0
 fi
 
@@ -40,7 +41,7 @@ echo 'static_assert(__cplusplus >= 201703L);' | "${CXX:-g++}" -std=c++17 -fsynta
     stop "${CXX:-g++} cannot compile C++17: g++ 9 or newer is needed, this is $("${CXX:-g++}" -dumpversion)."
 if [ ! -f $venv/.packages ]; then
     free=$(df -Pk . | awk 'NR == 2 {print int($4 / 1048576)}')
-    [ "$free" -ge 8 ] || stop "8 GiB of free disk are needed in $PWD and $free GiB are left: free some, or clone to another disk."
+    [ "$free" -ge 8 ] || stop "8 GiB of free disk are needed in $here and $free GiB are left: free some, or clone to another disk."
 fi
 
 # --- one set-up at a time ---------------------------------------------------------------------------
@@ -50,7 +51,7 @@ flock -n 9 || { echo "Another set-up works in this folder: waiting for it"; floc
 
 # --- packages ------------------------------------------------------------------------------------
 packages=$(sha256sum < docker/constraints.txt)
-if [ "$(cat $venv/.packages 2>/dev/null)" != "$packages $PWD" ]; then
+if [ "$(cat $venv/.packages 2>/dev/null)" != "$packages $here" ]; then
     started=$SECONDS
     echo "Installing the pinned packages into $venv (4.6 GB; 1 to 4 minutes with a good network)"
     rm -rf $venv
@@ -87,7 +88,7 @@ if [ "$(cat $venv/.packages 2>/dev/null)" != "$packages $PWD" ]; then
     timeout 600 $venv/bin/pip install --quiet --disable-pip-version-check --no-deps --target $venv/oracles timm==1.0.31 2> "$pip_log" ||
         echo "timm could not be installed: the tests that compare with it will be skipped."
     [ "$nvidia" ] || $venv/bin/pip check >/dev/null || { $venv/bin/pip check >&2; stop "the installed packages contradict each other; see above."; }
-    echo "$packages $PWD" > $venv/.packages
+    echo "$packages $here" > $venv/.packages
     echo "Packages installed in $((SECONDS - started)) s"
 else
     isolation=--no-build-isolation    # setuptools is there, in NVIDIA's images an old one
@@ -107,5 +108,5 @@ cp assessment/hvdgrade/jupyter/hvdgrade.json $venv/etc/jupyter/jupyter_server_co
 
 # --- Horovod ---------------------------------------------------------------------------------------
 docker/build_horovod.sh $venv/bin/python
-echo "$wanted $PWD" > $venv/.complete
+echo "$wanted $here" > $venv/.complete
 echo "Set-up complete. Next: make assess, make test, make lab"

@@ -99,6 +99,27 @@ def test_another_system_is_named_before_anything_is_asked_of_it(checkout, tmp_pa
     assert "runs on Linux (found Darwin)" in said and "WSL 2 or the container" in said
 
 
+def test_a_link_to_the_folder_is_the_same_folder(checkout, tmp_path):
+    """Homes on clusters are often links: the environment must not be made anew for each name."""
+    lines = (checkout / "docker" / "setup.sh").read_text().splitlines()
+    ask = [line for line in lines if line.startswith(("button=", "wanted="))]
+    wanted = subprocess.run(
+        ["bash", "-c", "\n".join([*ask, 'echo "$wanted"'])],
+        cwd=checkout, capture_output=True, text=True, timeout=60, check=True,
+    ).stdout.strip()  # fmt: skip
+    (checkout / ".venv").mkdir()
+    program(checkout / ".venv" / "bin", "python", "#!/bin/sh\n")
+    (checkout / ".venv" / ".complete").write_text(f"{wanted} {checkout.resolve()}\n")
+    (tmp_path / "link").symlink_to(checkout)
+    for folder in (checkout, tmp_path / "link"):
+        answer = subprocess.run(
+            [folder / "docker" / "setup.sh"],
+            env={**os.environ, "PYTHON": "python3.99"},  # so that it stops where it would begin anew
+            capture_output=True, text=True, timeout=60,
+        )  # fmt: skip
+        assert (answer.returncode, answer.stdout, answer.stderr) == (0, "", "")
+
+
 def test_no_network_is_named(checkout):
     answer = setup(
         checkout,
