@@ -54,7 +54,7 @@ else echo "Horovod $VERSION for ${frameworks/ / and }: $([ $device = gpu ] && ec
 fi
 
 # --- the wheel's key: whatever its binary depends on ----------------------------------------------
-cache=${XDG_CACHE_HOME:-$HOME/.cache}/hvdlab/wheels
+cache=${XDG_CACHE_HOME:-${HOME:-}/.cache}/hvdlab/wheels
 key=$( { sha256sum < "${BASH_SOURCE[0]}"
          "$python" -c '
 import importlib.metadata as m, platform, sys
@@ -71,7 +71,8 @@ wheels=$cache/$key
 built() { [ "$theirs" ] || ls "$wheels"/horovod-"$VERSION"-*.whl >/dev/null 2>&1; }
 
 if ! built; then    # one build at a time, also from several checkouts
-    mkdir -p "$cache"
+    { mkdir -p "$cache" && [ -w "$cache" ]; } 2>/dev/null ||
+        stop "the cache folder $cache cannot be written: name another one: export XDG_CACHE_HOME=/path/to/folder"
     exec 8> "$cache/.lock"
     flock -n 8 || { echo "Another build of Horovod is under way: waiting for it"; flock -w 3600 8 || stop "it did not end within an hour."; }
 fi

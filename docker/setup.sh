@@ -39,6 +39,9 @@ command -v "$python" >/dev/null || stop "no $python on PATH: install Python 3.11
 command -v "${CXX:-g++}" >/dev/null || stop "no C++ compiler (${CXX:-g++}) on PATH: install one (Debian, Ubuntu: apt-get install g++)."
 echo 'static_assert(__cplusplus >= 201703L);' | "${CXX:-g++}" -std=c++17 -fsyntax-only -x c++ - 2>/dev/null ||
     stop "${CXX:-g++} cannot compile C++17: g++ 9 or newer is needed, this is $("${CXX:-g++}" -dumpversion)."
+cache=${XDG_CACHE_HOME:-${HOME:-}/.cache}/hvdlab    # for Horovod's wheel
+{ mkdir -p "$cache" && [ -w "$cache" ]; } 2>/dev/null ||
+    stop "the cache folder $cache cannot be written: name another one: export XDG_CACHE_HOME=/path/to/folder; make setup"
 if [ ! -f $venv/.packages ]; then
     free=$(df -Pk . | awk 'NR == 2 {print int($4 / 1048576)}')
     [ "$free" -ge 8 ] || stop "8 GiB of free disk are needed in $here and $free GiB are left: free some, or clone to another disk."

@@ -99,6 +99,21 @@ def test_another_system_is_named_before_anything_is_asked_of_it(checkout, tmp_pa
     assert "runs on Linux (found Darwin)" in said and "WSL 2 or the container" in said
 
 
+def test_a_cache_that_cannot_be_written_is_named_before_the_packages(checkout):
+    said = sentence(setup(checkout, XDG_CACHE_HOME=os.devnull))
+    assert "the cache folder /dev/null/hvdlab cannot be written" in said
+    assert "export XDG_CACHE_HOME=" in said and not (checkout / ".venv").exists()
+
+    answer = subprocess.run(
+        [checkout / "docker" / "build_horovod.sh", sys.executable],
+        env={**os.environ, "XDG_CACHE_HOME": os.devnull},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert "the cache folder /dev/null/hvdlab/wheels cannot be written" in sentence(answer)
+
+
 def test_a_link_to_the_folder_is_the_same_folder(checkout, tmp_path):
     """Homes on clusters are often links: the environment must not be made anew for each name."""
     lines = (checkout / "docker" / "setup.sh").read_text().splitlines()
