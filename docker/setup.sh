@@ -5,7 +5,7 @@
 #   .packages   the pinned packages are installed whole    (without it .venv is made anew)
 #   .complete   Horovod is built, installed and proven
 # So a set-up that was killed at any moment is finished by the next one.
-# PYTHON names another interpreter than python3.
+# PYTHON names another interpreter than python3, TORCH_INDEX another index for torch (empty: what pip finds by itself).
 # In NVIDIA's framework images (they set the variables below) what the image ships stays as it is: its
 # frameworks, its MPI, its Horovod. Only what it lacks is installed, into a .venv that sees the image's packages.
 set -euo pipefail
@@ -68,6 +68,17 @@ if [ "$(cat $venv/.packages 2>/dev/null)" != "$packages $here" ]; then
         ours=('.[lab,build,test]' mpi4py)    # no frameworks, and no second MPI beside the image's
         [ -z "${NVIDIA_PYTORCH_VERSION:-}" ] || ours=('.[lab,parallel,build,test]' mpi4py)
     fi
+    # PyPI has torch for Linux x86_64 with CUDA only, in gigabytes. Where there is no GPU, PyTorch's own index of CPU builds
+    # is asked first; where it is out of reach (behind a mirror), pip's own index serves.
+    torch_index=https://download.pytorch.org/whl/cpu
+    ! command -v nvidia-smi >/dev/null || torch_index=
+    torch_index=${TORCH_INDEX-$torch_index}
+    [ -z "$nvidia" ] || torch_index=
+    out_of_reach=
+    if [ "$torch_index" ]; then
+        timeout 1800 $venv/bin/pip install --quiet --disable-pip-version-check --progress-bar off --no-deps \
+            --retries 1 --timeout 5 --index-url "$torch_index" -c $pins torch 2> "$pip_log" || out_of_reach=yes
+    fi
     install() {
         timeout 3600 $venv/bin/pip install --quiet --disable-pip-version-check --progress-bar off \
             -c $pins -e "${ours[@]}" 2> "$pip_log"
@@ -91,6 +102,9 @@ if [ "$(cat $venv/.packages 2>/dev/null)" != "$packages $here" ]; then
     timeout 600 $venv/bin/pip install --quiet --disable-pip-version-check --no-deps --target $venv/oracles timm==1.0.31 2> "$pip_log" ||
         echo "timm could not be installed: the tests that compare with it will be skipped."
     [ "$nvidia" ] || $venv/bin/pip check >/dev/null || { $venv/bin/pip check >&2; stop "the installed packages contradict each other; see above."; }
+    if [ "$out_of_reach" ] && [ "$($venv/bin/python -c 'import torch; print(torch.version.cuda or "")')" ]; then
+        echo "torch came as a CUDA build, larger than needed, because $torch_index could not be reached: for another one 'rm -r $venv; make setup TORCH_INDEX=URL'"
+    fi
     echo "$packages $here" > $venv/.packages
     echo "Packages installed in $((SECONDS - started)) s"
 else

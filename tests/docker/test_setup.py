@@ -1,11 +1,13 @@
 """`make setup` on machines that lack something: one sentence, and what to do. No mock of pip or g++."""
 
+import http.server
 import importlib.util
 import os
 import re
 import shutil
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -135,6 +137,59 @@ def test_a_link_to_the_folder_is_the_same_folder(checkout, tmp_path):
         assert (answer.returncode, answer.stdout, answer.stderr) == (0, "", "")
 
 
+@pytest.fixture
+def proxy():
+    """A proxy that answers nothing and keeps the names of the hosts that it was asked for."""
+
+    class Refuse(http.server.BaseHTTPRequestHandler):
+        def do_CONNECT(self):
+            self.server.asked.append(self.path.split(":")[0])
+            self.send_error(502)
+
+        def log_message(self, *args):
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Refuse) as server:
+        server.asked = []
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server
+        server.shutdown()
+
+
+@pytest.mark.parametrize(
+    "gpu, variables, asked",
+    [
+        (False, {}, ["download.pytorch.org", "pip.invalid"]),
+        (True, {}, ["pip.invalid"]),
+        (False, {"TORCH_INDEX": ""}, ["pip.invalid"]),
+        (True, {"TORCH_INDEX": "https://torch.invalid/whl"}, ["torch.invalid", "pip.invalid"]),
+        (False, {"NVIDIA_PYTORCH_VERSION": "25.02"}, ["pip.invalid"]),  # torch is the image's
+    ],
+)
+def test_torch_without_cuda_is_asked_for_where_there_is_no_gpu(
+    gpu, variables, asked, checkout, proxy, tmp_path
+):
+    """And where that index is out of reach, pip's own index is asked all the same."""
+    if gpu:
+        program(tmp_path / "bin", "nvidia-smi", "#!/bin/sh\n")
+    elif shutil.which("nvidia-smi"):
+        pytest.skip("this machine has a GPU")
+    answer = setup(
+        checkout,
+        PATH=f"{tmp_path / 'bin'}:{os.environ['PATH']}",
+        HTTPS_PROXY=f"http://127.0.0.1:{proxy.server_port}",
+        https_proxy=f"http://127.0.0.1:{proxy.server_port}",
+        PIP_CONFIG_FILE=os.devnull,
+        PIP_INDEX_URL="https://pip.invalid/simple",
+        PIP_EXTRA_INDEX_URL="",
+        PIP_FIND_LINKS="",
+        PIP_RETRIES="0",
+        **variables,
+    )
+    assert "the package index cannot be reached" in sentence(answer)
+    assert list(dict.fromkeys(proxy.asked)) == asked
+
+
 def test_no_network_is_named(checkout):
     answer = setup(
         checkout,
@@ -142,6 +197,7 @@ def test_no_network_is_named(checkout):
         PIP_INDEX_URL="http://127.0.0.1:1/simple",
         PIP_EXTRA_INDEX_URL="",
         PIP_FIND_LINKS="",
+        TORCH_INDEX="",
         PIP_RETRIES="0",
         PIP_TIMEOUT="2",
     )
