@@ -10,6 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from hvdgrade import __version__, hints, sandbox
+from hvdgrade.export import printable
 from hvdgrade.profile import Profile
 
 SCHEMA = "hvdgrade/1"
@@ -156,18 +157,18 @@ def show(document: dict, console: Console) -> None:
     grader = document["grader"]
     if "synthetic" in grader["data"]:
         console.print("[yellow]Graded on SYNTHETIC data, not on CIFAR-10: a practice run.[/]")
-    console.print(
-        f"[dim]{document['submission']['id']}, {grader['ranks']} ranks, profile "
-        f"{grader['profile']}, {grader['data']}, {grader['hardware']}, "
-        f"sandbox {grader['sandbox_tier']}[/]",
-        highlight=False,
+    about = (
+        f"{document['submission']['id']}, {grader['ranks']} ranks, profile {grader['profile']}, "
+        f"{grader['data']}, {grader['hardware']}, sandbox {grader['sandbox_tier']}"
     )
+    console.print(f"[dim]{escape(printable(about))}[/]", highlight=False)
     if document["status"] != "graded":
         title = {
             "not_gradable": "NOT GRADABLE (no attempt lost)",
             "infrastructure_error": "GRADER FAULT (not the submission's)",
         }[document["status"]]
-        console.print(f"[bold yellow]{title}[/] {escape(document['reason'])}", highlight=False)
+        reason = escape(printable(document["reason"]))
+        console.print(f"[bold yellow]{title}[/] {reason}", highlight=False)
         return
 
     passed = document["verdict"] == "pass"
