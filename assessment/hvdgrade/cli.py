@@ -3,6 +3,7 @@
 import argparse
 import importlib
 import json
+import os
 import signal
 import sys
 import time
@@ -73,6 +74,10 @@ def main(arguments: list[str] | None = None) -> int:
         module.add_arguments(command)
         command.set_defaults(main=module.main)
     args = parser.parse_args(arguments)
+    if path := unwritable(args):
+        place = "it is a folder" if path.is_dir() else f"look at the folder {path.parent}"
+        print(f"hvdgrade: {path} cannot be written: {place}.", file=sys.stderr)
+        return NOT_GRADABLE
     # End as on Ctrl-C when somebody ends us: what we started must not outlive us.
     for ending in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(ending) != signal.SIG_IGN:  # nohup wants it ignored
@@ -91,6 +96,16 @@ def main(arguments: list[str] | None = None) -> int:
         return GRADER_FAULT
 
 
+def unwritable(args: argparse.Namespace) -> Path | None:
+    """A file for results that cannot be written, if there is one: found before minutes of work."""
+    for name in ("json", "html", "progress"):
+        if path := getattr(args, name, None):
+            place = path if os.path.exists(path) else path.parent
+            if os.path.isdir(path) or not os.access(place, os.W_OK):
+                return path
+    return None
+
+
 def run(args: argparse.Namespace) -> int:
     """Grade one submission; return the exit code."""
     try:
@@ -98,13 +113,15 @@ def run(args: argparse.Namespace) -> int:
         with Progress(args.progress) as tell:
             document = grade(args.path, args.np, rules, tell, args.require_sandbox)
             code = exit_code(document)
-            report.show(document, Console())
-            if args.json:
-                report.write(json.dumps(document, indent=2) + "\n", args.json)
-            if args.html:
-                from hvdgrade.page import report_page
+            try:
+                if args.json:
+                    report.write(json.dumps(document, indent=2) + "\n", args.json)
+                if args.html:
+                    from hvdgrade.page import report_page
 
-                report.write(report_page(document, source_of(args.path)), args.html)
+                    report.write(report_page(document, source_of(args.path)), args.html)
+            finally:  # a full disk does not take the report with it, nor the report the files
+                report.show(document, Console())
             tell("", stage="done", code=code)
         return code
     except profile.UnknownProfile as error:

@@ -96,6 +96,31 @@ def test_a_mistake_of_the_user_is_one_sentence_and_exit_code_2(arguments, said, 
     assert said.replace("it has", "has") in text and "Traceback" not in text
 
 
+@pytest.mark.parametrize("option", ["--json", "--html", "--progress"])
+def test_a_file_that_cannot_be_written_is_refused_before_the_grading(tmp_path, option):
+    commands = [["run", SUBMISSIONS / "crashes"]] + [["doctor"]] * (option == "--json")
+    for command in commands:
+        for path, why in ((tmp_path / "none" / "x", "look at the folder"), (tmp_path, "a folder")):
+            answer = hvdgrade(*command, option, path, data=tmp_path)
+            assert answer.returncode == cli.NOT_GRADABLE and answer.stdout == ""
+            assert why in answer.stderr and answer.stderr.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["x[@a=(]", "[bold]", os.fsdecode(b"caf\xe9"), "\x1b[2J"])
+def test_a_name_is_only_text(tmp_path, name):
+    (tmp_path / name).mkdir()
+    (tmp_path / name / "assessment.py").write_text("no Python")
+    files = tmp_path / "r.json", tmp_path / "r.html"
+    answer = hvdgrade(
+        "run", tmp_path / name, "--json", files[0], "--html", files[1], data=tmp_path, COLUMNS="300"
+    )
+    assert answer.returncode == cli.NOT_GRADABLE, answer.stderr
+    shown = "".join(c if c.isprintable() else "?" for c in name)
+    assert answer.stdout.startswith(f"{shown}, 2 ranks") and "NOT GRADABLE" in answer.stdout
+    assert json.loads(files[0].read_text())["submission"]["id"] == name and files[1].exists()
+
+
 def test_a_submission_that_is_a_link_is_not_followed(tmp_path, cifar10_folder):
     (tmp_path / "assessment.py").symlink_to("/etc/passwd")
     answer = hvdgrade("run", tmp_path, data=cifar10_folder, COLUMNS="300")
