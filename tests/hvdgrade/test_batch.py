@@ -164,7 +164,7 @@ def test_each_submission_gets_its_result_and_keeps_it(school):
         assert (school.out / "reports" / f"{name}.html").stat().st_size > 500
         if student != "linked":
             assert (school.out / "logs" / f"{name}.log").exists()
-    with open(school.out / "summary.csv", newline="", encoding="utf-8") as file:
+    with open(school.out / "summary.csv", newline="", encoding="utf-8-sig") as file:
         table = {row["student"]: row["status"] for row in csv.DictReader(file)}
     assert table == {
         "'" * id.startswith("=") + id: document["status"] for id, document in results.items()
@@ -216,7 +216,7 @@ def test_kill_9_loses_nothing_and_doubles_nothing(school):
     assert school.processes() == []
     assert list((school.out / "running").iterdir()) == []
     assert not any(part for part in school.out.rglob("*.part"))
-    with open(school.out / "summary.csv", newline="") as file:
+    with open(school.out / "summary.csv", newline="", encoding="utf-8-sig") as file:
         assert sorted(row["student"] for row in csv.DictReader(file)) == students
 
 

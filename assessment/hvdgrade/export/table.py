@@ -1,18 +1,21 @@
 """The results as a table that a spreadsheet can open without running anything.
 
-A cell that begins like a formula gets an apostrophe in front. So does one that begins with an apostrophe:
-dropping one apostrophe from the front of a cell always gives the text back.
+What begins like a formula gets an apostrophe in front: a cell, and within it what follows a semicolon, a
+tab or the end of a line, where a spreadsheet may begin a new cell. So does what begins with an apostrophe:
+dropping one apostrophe in each of these places always gives the text back.
 """
 
 import csv
+import re
 from typing import TextIO
 
-FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "'")
+FORMULA = re.compile(r"(?:\A|(?<=[;\t\r\n]))(?=[=+\-@\t\r\n'])")
+BOM = "\ufeff"  # by it a spreadsheet knows that the file is UTF-8
 
 
 def safe(text: str) -> str:
     """Text that no spreadsheet takes for a formula."""
-    return f"'{text}" if text.startswith(FORMULA) else text
+    return FORMULA.sub("'", text)
 
 
 def rows(documents: list[dict]) -> list[list]:
@@ -39,5 +42,6 @@ def rows(documents: list[dict]) -> list[list]:
 
 
 def write(documents: list[dict], file: TextIO) -> None:
-    """Write the table to a file that was opened with newline=""."""
+    """Write the table to a file that was opened with newline="" and as UTF-8."""
+    file.write(BOM)
     csv.writer(file).writerows(rows(documents))
