@@ -1,6 +1,7 @@
 """`hvdlab data`: say where a data set is, download it, or make its synthetic twin."""
 
 import argparse
+import shlex
 import sys
 from pathlib import Path
 
@@ -30,19 +31,31 @@ def main(args: argparse.Namespace) -> int:
         "cifar10": (load_cifar10, synthetic.synthetic_cifar10),
         "fashion_mnist": (load_fashion_mnist, synthetic.synthetic_fashion_mnist),
     }[args.name]
+    made = args.synthetic
     try:
-        found = load(_made(twin, args.dir)) if args.synthetic else _found(load, args)
+        try:
+            found = load(_made(twin, args.dir)) if made else _found(load, args)
+        except DataError as error:
+            if not args.or_synthetic:
+                raise
+            print(f"hvdlab: {error}", file=sys.stderr)
+            made = True
+            found = load(_made(twin, args.dir))
     except DataError as error:
         print(f"hvdlab: {error}", file=sys.stderr)
-        if not args.or_synthetic:
-            return 1
-        found = load(_made(twin, args.dir))
+        return 1
     kind = "SYNTHETIC twin of " if found.synthetic else ""
     shape = "x".join(map(str, found.train_images.shape[1:]))
     print(
         f"{kind}{args.name}: {len(found.train_images):,} training and "
         f"{len(found.test_images):,} test images of {shape} in {found.folder}"
     )
+    if found.synthetic and not made:
+        print(
+            "hvdlab: this is a synthetic twin, made earlier; for the real data: "
+            f"rm -r {shlex.quote(str(found.folder))} and run this again.",
+            file=sys.stderr,
+        )
     return 0
 
 

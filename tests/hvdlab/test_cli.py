@@ -31,13 +31,27 @@ def test_without_network_it_says_what_to_do(tmp_path):
 
 
 def test_or_synthetic_makes_a_twin_and_says_so_each_time(tmp_path):
-    for _ in range(2):
+    for again in (False, True):
         answer = hvdlab("data", "cifar10", "--or-synthetic", home=tmp_path)
         assert answer.returncode == 0
         assert answer.stdout.startswith(
             "SYNTHETIC twin of cifar10: 50,000 training and 10,000 test"
         )
-    assert load_cifar10(tmp_path / ".cache" / "hvdlab").synthetic
+        said = answer.stderr.splitlines()[-1]
+        assert ("rm -r" in said) == again  # a twin that was found is easily taken for the data
+    twin = load_cifar10(tmp_path / ".cache" / "hvdlab")
+    assert twin.synthetic
+    assert said == (
+        "hvdlab: this is a synthetic twin, made earlier; for the real data: "
+        f"rm -r {twin.folder} and run this again."
+    )
+
+
+def test_where_nothing_can_be_written_it_says_so(tmp_path):
+    answer = hvdlab("data", "cifar10", "--or-synthetic", home=os.devnull)
+    assert answer.returncode == 1 and answer.stdout == ""
+    assert "Cannot write the synthetic cifar10 to /dev/null/" in answer.stderr.splitlines()[-1]
+    assert "Traceback" not in answer.stderr
 
 
 def test_data_that_is_there_is_only_named(cifar10_folder, tmp_path):
