@@ -70,6 +70,7 @@ print("LAB_QUICK ", "on: figures show the machinery only" if experiment.QUICK el
 from importlib import metadata
 
 from hvdlab.data import DataError, load_cifar10, load_fashion_mnist
+from hvdlab.program import hvdlab
 
 for package in ("tensorflow", "keras", "torch", "horovod", "mpi4py"):
     try:
@@ -81,15 +82,16 @@ for name, load in (("cifar10", load_cifar10), ("fashion_mnist", load_fashion_mni
         found = load()
         print(f"{name:14}{'SYNTHETIC twin' if found.synthetic else 'found'}: {found.folder}")
     except DataError:
-        print(f"{name:14}missing: run `hvdlab data {name} --or-synthetic` in a terminal")
+        print(f"{name:14}missing: run `{hvdlab()} data {name} --or-synthetic` in a terminal")
 
 # %% [markdown]
 # ## If something is missing
 #
 # * **Something does not start**: `.venv/bin/hvdlab doctor` in a terminal says what is wrong and the command that mends it.
-# * **Data, no network**: `.venv/bin/hvdlab data cifar10 --or-synthetic` and the same with `fashion_mnist` download the data set, or make a
-#   synthetic twin with ten classes that can be learned. Labs then run, and say that their numbers are not comparable. Data that
-#   you have lie where `$HVDLAB_DATA` points, or in `~/.cache/hvdlab`.
+# * **Data, no network**: `make lab` has downloaded both data sets, or made a synthetic twin with ten classes that can be learned. With
+#   a twin the labs run, and say that their numbers are not comparable. `.venv/bin/hvdlab data cifar10` in the top folder says what you
+#   have, and how to get the real data later; the same with `fashion_mnist`. Data of your own lie where `$HVDLAB_DATA` points, or in
+#   `~/.cache/hvdlab`.
 # * **The kernel**: the notebooks name a kernel `hvdlab`, which `make setup` registers for `make lab`. Under JupyterHub, in VS Code
 #   or in an NGC container, whose Jupyter is not the one of this course, run this once in a terminal at the top of the
 #   repository, then choose *Course lab (hvdlab)*:

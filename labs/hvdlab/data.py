@@ -29,6 +29,7 @@ import numpy as np
 from hvdlab.batches import Batches as Batches  # one import serves a training script
 from hvdlab.batches import shard as shard
 from hvdlab.batches import steps as steps
+from hvdlab.program import hvdlab
 
 CIFAR10_FOLDER = "cifar-10-batches-bin"
 CIFAR10_ARCHIVE = "cifar-10-binary.tar.gz"
@@ -155,8 +156,8 @@ def _find(name, folder, subfolder, file_names, archive=None) -> Path:
             return place if place.is_file() else place / archive
         looked_at.append(f"{candidate} ({state})")
     raise DataError(
-        f"No {name} data in {', '.join(looked_at)}: run `hvdlab data {name}` to download it or "
-        f"`hvdlab data {name} --synthetic` to make a synthetic twin."
+        f"No {name} data in {', '.join(looked_at)}: run `{hvdlab()} data {name}` to download it or "
+        f"`{hvdlab()} data {name} --synthetic` to make a synthetic twin."
     )
 
 
@@ -169,7 +170,7 @@ def _reading(name, found, file_name, expected):
         came = getattr(error, "strerror", None) or error  # "Permission denied", or our own words
         raise DataError(
             f"{found / file_name}: expected {expected}, found {came}; repair it, or move {found} "
-            f"away and run `hvdlab data {name}` for a fresh copy."
+            f"away and run `{hvdlab()} data {name}` for a fresh copy."
         ) from error
 
 

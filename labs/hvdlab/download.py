@@ -26,6 +26,7 @@ from hvdlab.data import (
     DataError,
     cache_folder,
 )
+from hvdlab.program import hvdlab
 
 
 class Source(NamedTuple):
@@ -96,7 +97,7 @@ def fetch(name: str, folder: str | os.PathLike | None = None) -> Path:
     except OSError as error:
         raise DataError(
             f"Cannot write {name} to {folder}: {error.strerror or error}; name a folder that you "
-            f"may write to, for example `hvdlab data {name} --dir DIR`."
+            f"may write to, for example `{hvdlab()} data {name} --dir DIR`."
         ) from error
     return folder
 

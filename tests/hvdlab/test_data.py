@@ -5,6 +5,7 @@ import io
 import os
 import shutil
 import struct
+import sys
 import tarfile
 import tempfile
 from contextlib import contextmanager
@@ -27,7 +28,8 @@ IDX = {
 
 @pytest.fixture(autouse=True)
 def no_data_elsewhere(monkeypatch, tmp_path):
-    """Point the search order at empty places, whatever this machine has."""
+    """Point the search order at empty places, whatever this machine has; the environment is activated."""
+    monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=os.pathsep)
     monkeypatch.delenv("HVDLAB_DATA", raising=False)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
 
@@ -146,6 +148,17 @@ def test_nothing_found_names_all_places(tmp_path):
         load_cifar10()
 
 
+def test_the_command_is_named_with_its_folder_where_it_is_not_found(tmp_path, monkeypatch):
+    """As in a terminal that `make lab` has opened."""
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "an environment" / "python"))
+    (tmp_path / "an environment").mkdir()
+    assert "run `hvdlab data cifar10` to" in message(load_cifar10, tmp_path)  # it is nowhere
+    (tmp_path / "an environment" / "hvdlab").touch()
+    text = message(load_cifar10, tmp_path)
+    assert f"run `'{tmp_path}/an environment/hvdlab' data cifar10` to download it or `'" in text
+
+
 # What can be wrong with CIFAR-10 -----------------------------------------------------------------
 
 
@@ -164,7 +177,7 @@ def message(load, folder) -> str:
         load(folder)
     text = str(error.value)
     assert "\n" not in text and text.endswith(".")
-    assert "`hvdlab data " in text  # what to do
+    assert " data " in text and "hvdlab" in text  # what to do
     return text
 
 

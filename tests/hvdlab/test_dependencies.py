@@ -16,6 +16,7 @@ ALLOWED = {
     "hvdlab.arguments": set(),
     "hvdlab.record": set(),
     "hvdlab.probe": set(),
+    "hvdlab.program": set(),
     "hvdlab.hardware": set(),
     "hvdlab.lost_host": set(),
     "hvdlab.schedules": set(),
@@ -64,9 +65,9 @@ ALLOWED = {
     "hvdlab.experiment": {"pandas", "rich", "hvdlab.hardware"},
     "hvdlab.plots": {"pandas", "matplotlib"},
     "hvdlab.batches": {"numpy", "hvdlab.probe"},
-    "hvdlab.data": {"numpy", "hvdlab.batches"},
+    "hvdlab.data": {"numpy", "hvdlab.batches", "hvdlab.program"},
     "hvdlab.instructions": {"huggingface_hub", "hvdlab.data"},
-    "hvdlab.download": {"hvdlab.data"},
+    "hvdlab.download": {"hvdlab.data", "hvdlab.program"},
     "hvdlab.synthetic": {"numpy", "hvdlab.data", "hvdlab.download"},
     "hvdlab.check.findings": set(),
     "hvdlab.check.bindings": set(),
@@ -178,7 +179,11 @@ def test_the_doctor_starts_where_nothing_is_installed():
         if not name.startswith("hvdlab.doctor"):
             continue
         top = imports(path, everywhere=False)
-        known = ("hvdlab.doctor_checks", "hvdlab.hardware")  # the second needs nothing, see above
+        known = (
+            "hvdlab.doctor_checks",
+            "hvdlab.hardware",
+            "hvdlab.program",
+        )  # need nothing, see above
         assert all(wanted.startswith(known) for wanted in top), name
         if name not in ("hvdlab.doctor_checks.probe", "hvdlab.doctor_checks.two_ranks"):
             assert not {wanted.split(".")[0] for wanted in imports(path)} & FRAMEWORKS, name

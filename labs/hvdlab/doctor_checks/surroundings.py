@@ -6,7 +6,8 @@ import os
 import shutil
 from pathlib import Path
 
-from hvdlab.doctor_checks import BIN, FAILURE, OK, WARNING, Answer, counted, quoted
+from hvdlab.doctor_checks import FAILURE, OK, WARNING, Answer, counted
+from hvdlab.program import hvdlab
 
 ROOT_VARIABLES = ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM")
 THREADS = (
@@ -108,12 +109,7 @@ def data(said) -> Answer:
             if place and not Path(place).expanduser().exists():
                 text = f"HVDLAB_DATA={place} is not there: {name} is looked for nowhere else"
                 return Answer(FAILURE, text, "unset HVDLAB_DATA")
-            return Answer(FAILURE, one["error"], f"{_hvdlab()} data {name} --or-synthetic")
+            return Answer(FAILURE, one["error"], f"{hvdlab()} data {name} --or-synthetic")
         kind = "SYNTHETIC " if one["synthetic"] else ""
         seen.append(f"{kind}{name} in {one['folder']}")
     return Answer(OK, ", ".join(seen))
-
-
-def _hvdlab() -> str:
-    program = BIN / "hvdlab"
-    return quoted(program) if program.exists() and not shutil.which("hvdlab") else "hvdlab"
