@@ -22,7 +22,8 @@ test: setup ## run the whole test suite
 	.venv/bin/pytest notebooks/solutions || failed=1; \
 	exit $$failed
 
-lab: setup ## open JupyterLab on the start page of the course
+lab: setup ## open JupyterLab on the start page of the course, with the data or their synthetic twins
+	@for name in fashion_mnist cifar10; do .venv/bin/hvdlab data $$name --or-synthetic || true; done
 	@.venv/bin/jupyter lab --notebook-dir=notebooks notebooks/00_start_here.ipynb
 
 notebooks: setup ## make the notebooks from labs/NN_name.py

@@ -12,5 +12,7 @@ if [ -z "${JUPYTER_TOKEN-unset}" ]; then
     echo "start_lab: JUPYTER_TOKEN is empty: give it a value (openssl rand -hex 24 makes one), or unset it and read the token below." >&2
     exit 2
 fi
+# What the labs load: found, downloaded once, or made. Without it the labs that need none still open.
+for name in fashion_mnist cifar10; do hvdlab data $name --or-synthetic || true; done
 exec python -m jupyterlab --no-browser --ip=0.0.0.0 --port="${PORT:-8888}" --ServerApp.port_retries=0 \
     --ServerApp.root_dir=notebooks --LabApp.default_url=/lab/tree/00_start_here.ipynb "$@"

@@ -157,9 +157,13 @@ def test_start_health_check_and_token(steps, tmp_path):
     (command,) = json.loads(values(steps, "CMD")[0])
     check = json.loads(values(steps, "HEALTHCHECK")[0].split("CMD", 1)[1])
     port = jupyter_run.free_port()
+    # The data are looked for before, and labs that need none open without them.
+    asked = tmp_path / "asked"
+    (tmp_path / "hvdlab").write_text(f'#!/bin/sh\necho "$*" >> {asked}\nexit 1\n')
+    (tmp_path / "hvdlab").chmod(0o755)
     environment = {
         **os.environ,
-        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "PATH": f"{tmp_path}:{Path(sys.executable).parent}:{os.environ['PATH']}",
         "PORT": str(port),
         **{f"JUPYTER_{name}_DIR": str(tmp_path / name) for name in ("CONFIG", "DATA", "RUNTIME")},
     }
@@ -176,6 +180,10 @@ def test_start_health_check_and_token(steps, tmp_path):
         )
     try:
         token = jupyter_run.wait_for_token(process, tmp_path / "log")
+        assert asked.read_text().splitlines() == [
+            "data fashion_mnist --or-synthetic",
+            "data cifar10 --or-synthetic",
+        ]
         assert len(token) >= 32
         status = f"{address}/api/status"
         assert urllib.request.urlopen(f"{status}?token={token}", timeout=10).status == 200

@@ -137,6 +137,26 @@ def test_a_link_to_the_folder_is_the_same_folder(checkout, tmp_path):
         assert (answer.returncode, answer.stdout, answer.stderr) == (0, "", "")
 
 
+def test_make_lab_gets_the_data_first_and_opens_without_them_too(checkout):
+    program(checkout / "docker", "setup.sh", "#!/bin/sh\n")
+    (checkout / ".venv").mkdir()
+    for name, code in (("hvdlab", 1), ("jupyter", 0)):
+        program(
+            checkout / ".venv" / "bin", name, f'#!/bin/sh\necho {name} "$1 $2 $3"\nexit {code}\n'
+        )
+    answer = subprocess.run(
+        ["make", "lab"], cwd=checkout, capture_output=True, text=True, timeout=60
+    )
+    assert (answer.returncode, answer.stdout.splitlines()) == (
+        0,
+        [
+            "hvdlab data fashion_mnist --or-synthetic",
+            "hvdlab data cifar10 --or-synthetic",
+            "jupyter lab --notebook-dir=notebooks notebooks/00_start_here.ipynb",
+        ],
+    )
+
+
 @pytest.fixture
 def proxy():
     """A proxy that answers nothing and keeps the names of the hosts that it was asked for."""
