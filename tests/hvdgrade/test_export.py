@@ -170,6 +170,37 @@ def test_students_are_matched_by_login_then_sis_id_then_id():
     assert said[1:] == ["no row in the gradebook: nobody", "no result: B"]
 
 
+@pytest.mark.parametrize(
+    "cell, points",
+    [
+        *(("20", 20), ("20.00", 20), ("20,00", 20), (" 12,5 ", 12.5), ("1.000,50", 1000.5)),
+        *(("1,000.50", 1000.5), ("", None), ("0,00", None), ("(read only)", None)),
+        *((wrong, CannotExport) for wrong in ("twenty", "nan", "-5", "20 points", "inf", ".")),
+    ],
+)
+def test_points_possible_are_read_as_canvas_reads_them(cell, points):
+    before = gradebook([("A", 1, "", "ada", "", "")], delimiter=";")
+    before = before.replace(b";100.00;", f";{cell};".encode())
+    if points is CannotExport:
+        with pytest.raises(CannotExport, match=re.escape(f"Received: {cell}")):
+            canvas.fill(before, COLUMN, [result("ada", 80)])
+        return
+    after, said = canvas.fill(before, COLUMN, [result("ada", 80)])
+    assert said == ["filled: 1" + (f" (of {points:g} points)" if points else "")]
+    (row,) = [row for row in csv.reader(after.decode().splitlines(), delimiter=";") if "ada" in row]
+    assert row[5] == f"{0.8 * (points or 100):g}"
+
+
+def test_a_gradebook_may_have_two_columns_for_the_name():
+    people = [("A", 1, "", "ada", "", ""), ("B", 2, "", "bob", "", ""), ("Student", 3, *[""] * 4)]
+    before = gradebook(people).replace(b"Student,ID", b"LastName,FirstName,ID")
+    before = before.replace(b"Points Possible,", b"Points Possible,,").replace(b"A,1", b"A,Ann,1")
+    before = before.replace(b"B,2", b"B,Bo,2").replace(b"Student,3", b"Student,Test,3")
+    after, said = canvas.fill(before, COLUMN, [result("ada", 87)])
+    assert after == before.replace(b"ada,,,", b"ada,,87,")
+    assert said == ["filled: 1 (of 100 points)", "no result: B, Bo"]
+
+
 def test_a_score_that_is_there_is_kept_unless_asked():
     people = [("A", 1, "", "ada", "", "EX"), ("B", 2, "", "bob", "", "3")]
     documents = [result("ada", 40), result("bob", 41)]

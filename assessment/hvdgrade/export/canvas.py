@@ -7,10 +7,12 @@ is checked first, so a file that is not what it looks like is refused.
 import codecs
 import csv
 import io
+import math
 import re
 
 from hvdgrade.export import CannotExport, ungraded
 
+NAMES = (["Student"], ["LastName", "FirstName"])  # the first columns, as Canvas's settings have it
 MATCH_BY = ("SIS Login ID", "SIS User ID", "ID")
 # A file of Canvas's "Download Submissions": NAME_[LATE_]USER_SUBMISSION_FILE
 DOWNLOADED = re.compile(r"[^_]+_(?:LATE_)?(\d+)_\d+(?:_.*)?", re.DOTALL)
@@ -42,9 +44,11 @@ def fill(
         ) from None
     rows, spans = read(text)
     head = [name.strip() for name in rows[0]]
-    if "Student" not in head or "ID" not in head:
+    names = next((names for names in NAMES if head[: len(names)] == names), None)
+    if not names or "ID" not in head:
         raise CannotExport(
-            "the gradebook has no columns 'Student' and 'ID': use the file as Canvas exported it."
+            "the gradebook has no columns 'Student' and 'ID' (nor 'LastName', 'FirstName' and 'ID'): "
+            "use the file as Canvas exported it."
         )
     if head.count(column) != 1:
         assignments = [name for name in head if re.search(r"\([0-9]+\)$", name)]
@@ -63,7 +67,8 @@ def fill(
         elif any(named(row, head, name) for name in MATCH_BY):
             students[number] = row
 
-    matches, report = match(documents, students, head)
+    who = {number: ", ".join(row[: len(names)]) for number, row in students.items()}
+    matches, report = match(documents, students, head, who)
     scores, kept = {}, []
     for number, document in matches.items():
         if document["status"] != "graded":
@@ -79,27 +84,39 @@ def fill(
         end = stop
     filled = bom + "".join([*pieces, text[end:]]).encode()
 
-    absent = [row[0] for number, row in students.items() if number not in matches]
+    absent = [name for number, name in who.items() if number not in matches]
     said = [
         f"filled: {len(scores)}" + (f" (of {possible:g} points)" if possible else ""),
-        *(f"kept the score that is there (--overwrite replaces it): {who}" for who in kept),
+        *(f"kept the score that is there (--overwrite replaces it): {id}" for id in kept),
         *ungraded(documents),
         *broken,
         *report,
-        *(f"no result: {who}" for who in absent if who.strip() != "Student, Test"),
+        *(f"no result: {name}" for name in absent if name.strip() != "Student, Test"),
     ]
     return filled, said
 
 
 def points(cell: str) -> float | None:
-    """A positive number of points, or None: "(read only)"."""
-    try:
-        return float(cell) or None
-    except ValueError:
+    """The points that a column gives; None if it names none. Raises CannotExport.
+
+    As Canvas reads a number, in any language: the last comma or point is the decimal point.
+    """
+    text = cell.strip()
+    if text in ("", "(read only)"):
         return None
+    *whole, last = re.split("[.,]", text)
+    try:
+        number = float(f"{''.join(whole)}.{last}" if whole else last)
+    except ValueError:
+        number = math.nan
+    if not 0 <= number < math.inf:
+        raise CannotExport(f"the column's 'Points Possible' must be a number. Received: {text}")
+    return number or None
 
 
-def match(documents: list[dict], students: dict[int, list[str]], head: list[str]):
+def match(
+    documents: list[dict], students: dict[int, list[str]], head: list[str], names: dict[int, str]
+):
     """Which result belongs to which row, {row number: document}, and what does not fit."""
     claims: dict[int, list[dict]] = {}
     report = []
@@ -118,7 +135,7 @@ def match(documents: list[dict], students: dict[int, list[str]], head: list[str]
     for number, rivals in claims.items():
         if len(rivals) > 1:
             ids = ", ".join(document["submission"]["id"] for document in rivals)
-            report.append(f"left as it is, several results for {students[number][0]}: {ids}")
+            report.append(f"left as it is, several results for {names[number]}: {ids}")
     return {number: rivals[0] for number, rivals in claims.items() if len(rivals) == 1}, report
 
 
