@@ -274,7 +274,7 @@ def test_gradescope_adds_up_and_gives_no_zero_without_a_score(graded):
 
 def test_lti_payloads_say_what_they_know(graded, tmp_path):
     users = tmp_path / "users.csv"
-    users.write_text("ada,sub-1\r\ncarla,sub-3\r\n")
+    users.write_text("ada , sub-1\r\ncarla,sub-3\r\n=dave(),\r\n\r\n")
     payloads = {d["submission"]["id"]: lti.payload(d) for d in load(graded)}
     assert {id: payload["gradingProgress"] for id, payload in payloads.items()} == {
         "ada": "FullyGraded",
@@ -291,6 +291,15 @@ def test_lti_payloads_say_what_they_know(graded, tmp_path):
     assert "2 students are not in" in answer.stdout
     assert sorted(path.name for path in (graded / "lti").iterdir()) == ["ada.json", "carla.json"]
     assert json.loads((graded / "lti" / "ada.json").read_text())["userId"] == "sub-1"
+
+
+@pytest.mark.parametrize("table", [b"", b"ada;sub-1\r\n", b"ada,\r\n", b"Zo\xeb,sub-1\r\n"])
+def test_what_is_no_table_of_users_is_refused(graded, tmp_path, table):
+    (tmp_path / "users.csv").write_bytes(table)
+    answer = export(graded, "lti", "--users", tmp_path / "users.csv")
+    assert answer.returncode == 2 and answer.stderr.count("\n") == 1
+    assert "must be UTF-8 with two columns separated by commas" in answer.stderr
+    assert not (graded / "lti").exists()
 
 
 def test_a_notebook_cell_gets_the_score_and_nothing_on_stderr():

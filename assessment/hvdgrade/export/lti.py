@@ -9,6 +9,8 @@ import csv
 import datetime
 from pathlib import Path
 
+from hvdgrade.export import CannotExport
+
 # A payload without scoreGiven clears the score, it does not set a zero. What could not be graded stays so
 # ("Failed") until something else is handed in; a fault of the grader's will be run again ("Pending").
 GRADING = {
@@ -26,11 +28,12 @@ def payload(document: dict, users: dict[str, str] | None = None) -> dict | None:
         users: student -> LTI user id ("sub"); without it the student's id is taken for that.
     """
     student = document["submission"]["id"]
-    if users is not None and student not in users:
+    user = student if users is None else users.get(student.strip())
+    if user is None:
         return None
     graded = document["status"] == "graded"
     score = {
-        "userId": users[student] if users else student,
+        "userId": user,
         "timestamp": timestamp(document),
         "activityProgress": "Completed" if graded else "Submitted",
         "gradingProgress": GRADING[document["status"]],
@@ -61,6 +64,15 @@ def comment(document: dict) -> str:
 
 
 def read_users(path: Path) -> dict[str, str]:
-    """Student -> LTI user id, from the first two columns of a CSV file."""
-    with open(path, newline="", encoding="utf-8-sig") as file:
-        return {row[0]: row[1] for row in csv.reader(file) if len(row) >= 2}
+    """Student -> LTI user id, from the first two columns of a CSV file. Raises CannotExport."""
+    try:
+        with open(path, newline="", encoding="utf-8-sig") as file:
+            rows = [[cell.strip() for cell in row] for row in csv.reader(file)]
+    except (UnicodeDecodeError, csv.Error):
+        rows = []
+    users = {row[0]: row[1] for row in rows if len(row) >= 2 and row[0] and row[1]}
+    if not users:
+        raise CannotExport(
+            f"{path} must be UTF-8 with two columns separated by commas: student, LTI user id."
+        )
+    return users
