@@ -1,7 +1,9 @@
 """docker/apptainer.def, as far as it can be read without Apptainer: its sections, scripts and paths."""
 
+import os
 import re
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -39,6 +41,22 @@ def test_the_definition_has_known_sections_and_no_unknown_argument(definition):
 def test_its_scripts_are_shell(definition, section):
     answer = subprocess.run(
         ["sh", "-n"], input=definition[section], capture_output=True, text=True, timeout=60
+    )
+    assert answer.returncode == 0, answer.stderr
+
+
+@pytest.mark.mpi
+@pytest.mark.skipif(os.getuid() != 0, reason="needs root, as a build of the image does")
+def test_its_test_passes_for_root(definition):
+    """In this environment; tests/docker/test_container.py has the image's."""
+    pytest.importorskip("horovod", reason="needs Horovod: run `make setup`")
+    variables = {name: text for name, text in os.environ.items() if not name.startswith("OMPI_")}
+    answer = subprocess.run(
+        ["sh", "-ec", definition["test"].replace("/opt/hvdlab", str(ROOT))],
+        env={**variables, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},
+        capture_output=True,
+        text=True,
+        timeout=120,
     )
     assert answer.returncode == 0, answer.stderr
 
