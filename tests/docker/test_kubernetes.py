@@ -25,6 +25,7 @@ VERSIONS = [
     "1.29",
     "1.37",
 ]  # the oldest still served by the clouds when this was written, the newest
+PLAIN = ["grade.yaml", "jupyterlab.yaml", "data.yaml"]  # what Kubernetes itself knows
 SCHEMA = json.loads((K8S / "mpijob.schema.json").read_text())
 
 
@@ -43,7 +44,7 @@ def pods() -> dict[str, dict]:
         f"mpijob {name}": replica["template"]["spec"]
         for name, replica in mpijob()["spec"]["mpiReplicaSpecs"].items()
     }
-    for name in ("grade.yaml", "jupyterlab.yaml"):
+    for name in PLAIN:
         for document in documents(name):
             if "template" in document["spec"]:
                 found[name] = document["spec"]["template"]["spec"]
@@ -62,7 +63,7 @@ def validate_mpijob(job: dict, version: str):
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-@pytest.mark.parametrize("name", ["grade.yaml", "jupyterlab.yaml"])
+@pytest.mark.parametrize("name", PLAIN)
 def test_manifests_are_valid(name, version):
     found = documents(name)
     assert found
@@ -170,6 +171,68 @@ def test_jupyterlab_is_reached_on_the_port_and_path_of_the_image():
     assert used == claim["metadata"]["name"]
 
 
+def mounts(container: dict) -> dict[str, dict]:
+    return {each["name"]: each for each in container["volumeMounts"]}
+
+
+def test_the_grader_is_given_a_plain_file():
+    """The files of a whole ConfigMap are links, and the grader follows none."""
+    (container,) = pods()["grade.yaml"]["containers"]
+    mount = mounts(container)["submission"]
+    assert mount["subPath"] == "assessment.py" and mount["readOnly"] is True
+    assert container["args"][:3] == ["hvdgrade", "run", mount["mountPath"]]
+    assert (
+        "create configmap submission --from-file=assessment.py" in (K8S / "grade.yaml").read_text()
+    )
+
+
+def test_jupyterlab_finds_the_data_that_its_pod_has_got():
+    pod = pods()["jupyterlab.yaml"]
+    (container,) = pod["containers"]
+    (get,) = [each for each in pod["initContainers"] if each["name"] == "data"]
+    home = re.search(r"useradd --create-home .* (\w+) \\$", DOCKERFILE, re.M).group(1)
+    place = f"/home/{home}/.cache/hvdlab"  # where hvdlab looks by itself
+    assert mounts(container)["data"]["mountPath"] == mounts(get)["data"]["mountPath"] == place
+    assert "--dir" not in get["command"][-1]
+    for name in ("cifar10", "fashion_mnist"):
+        assert f"hvdlab data {name} --or-synthetic" in get["command"][-1]
+
+
+def test_a_class_reads_the_data_that_one_job_has_got():
+    (values,) = documents("hub-values.yaml")
+    claim, job = documents("data.yaml")
+    single = values["singleuser"]
+    volumes = {each["name"]: each for each in single["storage"]["extraVolumes"]}
+    read = volumes["data"]["persistentVolumeClaim"]
+    assert read == {"claimName": claim["metadata"]["name"], "readOnly": True}
+    (mount,) = [each for each in single["storage"]["extraVolumeMounts"] if each["name"] == "data"]
+    assert mount["readOnly"] is True and single["extraEnv"]["HVDLAB_DATA"] == mount["mountPath"]
+    assert claim["spec"]["accessModes"] == [
+        "ReadWriteMany"
+    ]  # the pods of a class are on many nodes
+
+    pod = job["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    assert pod["volumes"][0]["persistentVolumeClaim"]["claimName"] == claim["metadata"]["name"]
+    for name in ("cifar10", "fashion_mnist"):
+        assert (
+            f"data {name} --dir {mounts(container)['data']['mountPath']}"
+            in container["command"][-1]
+        )
+    assert "-f docker/k8s/data.yaml" in (K8S / "hub-values.yaml").read_text()
+
+
+def test_logs_are_asked_for_when_there_are_some():
+    """A pod that still downloads its data has none, and `kubectl logs -f` fails."""
+    for name, waited in (
+        ("grade.yaml", f"pod -l job-name={documents('grade.yaml')[0]['metadata']['name']} "),
+        ("mpijob.yaml", f"mpijob/{mpijob()['metadata']['name']} "),
+    ):
+        lines = [line for line in (K8S / name).read_text().splitlines() if "kubectl " in line]
+        (logs,) = [number for number, line in enumerate(lines) if "kubectl logs -f" in line]
+        assert "kubectl wait --for=condition=" in lines[logs - 1] and waited in lines[logs - 1]
+
+
 def test_the_token_is_a_secret_and_stands_in_no_file():
     (container,) = pods()["jupyterlab.yaml"]["containers"]
     (token,) = container["env"]
@@ -203,12 +266,12 @@ def test_every_volume_that_is_mounted_is_there_and_every_image_is_of_this_versio
 
 
 @pytest.mark.parametrize(
-    "name", ["mpijob.yaml", "grade.yaml", "jupyterlab.yaml", "hub-values.yaml"]
+    "name", ["mpijob.yaml", "grade.yaml", "jupyterlab.yaml", "hub-values.yaml", "data.yaml"]
 )
 def test_paths_in_the_image_exist(name):
     inside = re.search(r"^WORKDIR (\S+)$", DOCKERFILE, re.M).group(1)
     found = re.findall(rf"{inside}/([\w./]+)", (K8S / name).read_text())
-    assert found or name == "grade.yaml"
+    assert found or name in ("grade.yaml", "data.yaml")
     for path in found:
         assert path.startswith(".venv/bin/") or (ROOT / path).exists(), path
 
