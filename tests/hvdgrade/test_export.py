@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from hvdgrade.export import CannotExport, canvas, gradescope, load, lti, table
+from hvdgrade.export import HANDED_IN, CannotExport, canvas, gradescope, load, lti, table
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "export"
 COLUMN = "Assignment 1 (1234)"
@@ -269,7 +269,32 @@ def test_gradescope_adds_up_and_gives_no_zero_without_a_score(graded):
                 "failed",
             }
         else:
-            assert "score" not in payload and payload["tests"] == [] and payload["output"]
+            assert payload is None
+    said = export(graded, "gradescope").stdout.splitlines()
+    assert said[0].endswith("gradescope: 2 files")
+    assert said[1:] == ["no score, grader fault: =dave()", "no score, not gradable: carla"]
+
+
+@pytest.mark.parametrize("format, file", [("gradescope", "ada/results.json"), ("lti", "ada.json")])
+def test_what_an_earlier_export_left_is_named_and_stays(graded, format, file):
+    assert "left by" not in export(graded, format).stdout + export(graded, format).stdout
+    (graded / "results" / "ada.json").unlink()
+    (graded / format / "notes.txt").touch()
+    said = export(graded, format).stdout.splitlines()
+    left = graded / format / file
+    assert [line for line in said if line.startswith("left by")] == [
+        f"left by an earlier export, remove it: {left}"
+    ]
+    assert left.exists()
+
+
+@pytest.mark.parametrize("format", ["csv", "gradescope"])
+def test_results_of_students_who_are_gone_are_named(graded, format):
+    (graded / HANDED_IN).write_text("ada\nbobsmith_4002_9917_assessment\ncarla\n")
+    said = export(graded, format).stdout.splitlines()
+    file = graded / "results" / "_dave~b1946ac92492d234.json"
+    assert said[-1] == f"no longer in DIR: =dave(); it counts until you remove {file}"
+    assert sum("no longer" in line for line in said) == 1
 
 
 def test_lti_payloads_say_what_they_know(graded, tmp_path):
@@ -340,6 +365,7 @@ def test_wrong_usage_is_one_sentence(graded, tmp_path):
         (graded, ("canvas", *own, "--output", own[1]), "names the gradebook itself"),
         (graded, ("canvas", "--gradebook", tmp_path / "none", "--column", "x"), "No such file"),
         (graded, ("csv", "--output", tmp_path / "none" / "x.csv"), "No such file"),
+        (graded, ("csv", "--output", "/dev/full"), "/dev/full: No space left"),
     ):
         answer = export(folder, *arguments)
         assert answer.returncode == 2 and words in answer.stderr, answer.stderr

@@ -12,7 +12,9 @@ example:
 
 Nothing is sent anywhere and no file that you name is changed: each format writes files of its own into
 OUT, or where --output says. A submission that is not gradable, or that the grader failed on, never
-becomes a zero. nbgrader: see hvdgrade/export/nbgrader.py.
+becomes a zero. gradescope: each file belongs into /autograder/results/ of the container in which
+Gradescope grades that submission; let your run_autograder copy it there.
+nbgrader: see hvdgrade/export/nbgrader.py.
 """
 FORMATS = {
     "csv": "csv.csv",
@@ -20,6 +22,9 @@ FORMATS = {
     "gradescope": "gradescope",
     "lti": "lti",
 }
+HANDED_IN = (
+    ".handed-in"  # in OUT: the names of all submissions that the last batch found, one a line
+)
 UNGRADED = {"not_gradable": "not gradable", "infrastructure_error": "grader fault"}
 
 
@@ -71,13 +76,14 @@ def main(args: argparse.Namespace) -> int:
         documents = load(args.out)
         if not documents:
             raise CannotExport(f"{args.out} has no results: name the --out of 'hvdgrade batch'.")
-        for line in export(documents, args):
+        for line in [*export(documents, args), *withdrawn(documents, args.out)]:
             print(printable(line))
     except CannotExport as error:
         print(f"hvdgrade export: {error}", file=sys.stderr)
         return 2
     except OSError as error:
-        print(f"hvdgrade export: {error.filename}: {error.strerror}", file=sys.stderr)
+        where = error.filename or args.output or args.out  # a full disk does not tell the file
+        print(f"hvdgrade export: {where}: {error.strerror}", file=sys.stderr)
         return 2
     return 0
 
@@ -101,24 +107,28 @@ def export(documents: list[dict], args: argparse.Namespace) -> list[str]:
         )
         output.write_bytes(filled)
         return [f"{output}: upload this file to Canvas", *report]
+    missing = []
     if args.format == "gradescope":
-        payloads = {
-            f"{document['batch']['name']}/results.json": gradescope.payload(document)
-            for document in documents
-        }
+        files, payloads = "*/results.json", list(map(gradescope.payload, documents))
     else:
         users = lti.read_users(args.users) if args.users else None
-        payloads = {
-            f"{document['batch']['name']}.json": lti.payload(document, users)
-            for document in documents
-        }
-    written = {name: payload for name, payload in payloads.items() if payload}
-    for name, payload in written.items():
-        (output / name).parent.mkdir(parents=True, exist_ok=True)
-        (output / name).write_text(json.dumps(payload, indent=2) + "\n")
-    left_out = len(payloads) - len(written)
-    missing = [f"{left_out} students are not in {args.users}"] if left_out else []
-    return [f"{output}: {len(written)} files", *ungraded(documents), *missing]
+        files, payloads = "*.json", [lti.payload(document, users) for document in documents]
+        if left_out := payloads.count(None):
+            missing = [f"{left_out} students are not in {args.users}"]
+    written = {}
+    for document, payload in zip(documents, payloads, strict=True):
+        if payload:
+            written[output / files.replace("*", document["batch"]["name"])] = payload
+    for path, payload in written.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(payload, indent=2) + "\n")
+    earlier = sorted(set(output.glob(files)) - set(written))
+    return [
+        f"{output}: {len(written)} files",
+        *ungraded(documents),
+        *missing,
+        *(f"left by an earlier export, remove it: {path}" for path in earlier),
+    ]
 
 
 def ungraded(documents: list[dict]) -> list[str]:
@@ -127,6 +137,20 @@ def ungraded(documents: list[dict]) -> list[str]:
         f"no score, {UNGRADED[document['status']]}: {document['submission']['id']}"
         for document in documents
         if document["status"] in UNGRADED
+    ]
+
+
+def withdrawn(documents: list[dict], out: Path) -> list[str]:
+    """A line for each result whose student was not in DIR when the last batch began."""
+    try:
+        names = (out / HANDED_IN).read_text().split("\n")
+    except FileNotFoundError:
+        return []
+    return [
+        f"no longer in DIR: {document['submission']['id']}; it counts until you remove "
+        f"{out / 'results' / document['batch']['name']}.json"
+        for document in documents
+        if document["batch"]["name"] not in names
     ]
 
 
