@@ -22,6 +22,7 @@ from hvdlab.record import WEIGHTS, is_statistic
 MAX_UNPACKED_BYTES = 32 << 20
 MAX_EXAMPLES = 1_000_000
 MAX_ARRAYS = 100
+PLAIN = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 
 
 def read_weights(path: Path) -> tuple[dict[str, np.ndarray], np.ndarray]:
@@ -34,13 +35,18 @@ def read_weights(path: Path) -> tuple[dict[str, np.ndarray], np.ndarray]:
             entries = archive.infolist()
             if sum(entry.file_size for entry in entries) > MAX_UNPACKED_BYTES:
                 raise ValueError(f"it unpacks to more than {MAX_UNPACKED_BYTES} bytes")
+            # Of the other kinds Python unpacks whole blocks, whatever size we ask for.
+            if any(entry.compress_type not in PLAIN for entry in entries):
+                raise ValueError("it is packed in another way than np.savez packs")
             arrays = {}
             for entry in entries[:MAX_ARRAYS]:
                 with archive.open(entry) as file:
                     data = file.read(MAX_UNPACKED_BYTES)
                 arrays[entry.filename.removesuffix(".npy")] = plain_array(data)
     except Exception as error:  # there is no end of ways in which such a file can be broken
-        raise ValueError(f"it is not a file of plain arrays ({error})") from None
+        said = str(error).encode("ascii", "backslashreplace").decode()  # it may quote the file
+        said = "".join(c if c.isprintable() else "?" for c in said)[:200]
+        raise ValueError(f"it is not a file of plain arrays ({said})") from None
     examples = arrays.pop("examples_read", np.zeros(0, np.int32))
     if examples.ndim != 1 or examples.dtype.kind not in "iu" or len(examples) > MAX_EXAMPLES:
         raise ValueError("examples_read is not a list of at most a million indices")
@@ -54,7 +60,7 @@ def read_weights(path: Path) -> tuple[dict[str, np.ndarray], np.ndarray]:
             raise ValueError(f"{name} is not finite: the training diverged")
     if extra := arrays.keys() - WEIGHTS.keys():
         raise ValueError(
-            f"it has arrays that the network has not: {', '.join(sorted(extra))[:200]}"
+            f"it has arrays that the network has not: {', '.join(map(ascii, sorted(extra)))[:200]}"
         )
     return arrays, examples.astype(np.int64)
 

@@ -33,7 +33,8 @@ def test_a_good_file_is_read_whole(tmp_path, weights):
         ({"linear.bias": np.zeros(11, np.float32)}, r"linear.bias is float32 \(11,\)"),
         ({"linear.bias": np.zeros(10)}, "linear.bias is float64"),
         ({"linear.bias": np.full(10, np.inf, np.float32)}, "linear.bias is not finite"),
-        ({"more": np.zeros(3, np.float32)}, "arrays that the network has not: more"),
+        ({"more": np.zeros(3, np.float32)}, "arrays that the network has not: 'more'"),
+        ({"\x1b]0;more": np.zeros(3, np.float32)}, r"has not: '\\x1b\]0;more'"),
         ({"linear.bias": np.array([print] * 10, object)}, "not a file of plain arrays"),
         ({"examples_read": np.zeros(1_000_001, np.int32)}, "not a list of at most a million"),
         ({"examples_read": np.zeros(3, np.float32)}, "not a list of at most a million"),
@@ -51,6 +52,16 @@ def test_a_file_that_unpacks_to_gigabytes_is_not_unpacked(tmp_path):
         archive.writestr("linear.bias.npy", bytes(64 << 20))
     with pytest.raises(ValueError, match="unpacks to more than"):
         read_weights(tmp_path / "bomb.npz")
+
+
+@pytest.mark.parametrize("kind", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_what_python_unpacks_without_a_limit_is_refused(tmp_path, weights, kind):
+    with zipfile.ZipFile(tmp_path / "bomb.npz", "w", kind) as archive:
+        archive.writestr("linear.bias.npy", bytes(1 << 20))
+    with pytest.raises(ValueError, match="packed in another way than np.savez packs"):
+        read_weights(tmp_path / "bomb.npz")
+    np.savez_compressed(tmp_path / "w.npz", **weights)
+    assert read_weights(tmp_path / "w.npz")[0].keys() == WEIGHTS.keys()
 
 
 @pytest.mark.parametrize("content", [b"", b"PK\x03\x04 broken", b"\x93NUMPY\x01\x00"])
