@@ -56,6 +56,7 @@ def grade(
     """
     began = time.monotonic()
     source, facts, rounds = b"", {}, []
+    wanted, again = 1, False
     try:
         if not 1 <= ranks <= rules.max_ranks:
             raise NotGradable(f"-np must be in 1..{rules.max_ranks}. Received: {ranks}")
@@ -63,19 +64,21 @@ def grade(
         tier = sandbox.choose(required_tier)
         data = load_cifar10()
         facts |= {"synthetic": data.synthetic, "tier": tier}
-        for attempt in (1, 2):
+        while len(rounds) < wanted:
+            if rounds:
+                tell(f"close to a threshold: round {len(rounds) + 1} of {wanted} ...")
             try:
                 rounds.append(one_round(source, ranks, rules, data, tier, tell))
-                break
             except FAULTS:
-                if attempt == 2:
+                if again:
                     raise
+                again = True
                 tell("something went wrong on the grader's side: once more ...")
-        while len(rounds) <= rules.repeats and judge.near_a_threshold(
-            rounds[-1].judgement, rules, rounds[-1].budget
-        ):
-            tell(f"close to a threshold: round {len(rounds) + 1} of {1 + rules.repeats} ...")
-            rounds.append(one_round(source, ranks, rules, data, tier, tell))
+            else:
+                again = False
+                # The first round alone decides whether there are more, so that all of them count.
+                if judge.near_a_threshold(rounds[0].judgement, rules, rounds[0].budget):
+                    wanted = 1 + rules.repeats
     except NotGradable as error:
         facts |= {"status": "not_gradable", "reason": str(error)}
     except (*FAULTS, sandbox.SandboxUnavailable) as error:

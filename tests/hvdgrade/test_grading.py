@@ -1,0 +1,66 @@
+"""How often a submission is run, and which run decides: rounds whose results are given."""
+
+import dataclasses
+
+import pytest
+
+from hvdgrade import grading, judge, profile, sandbox
+from hvdgrade.checks import Check
+from hvdgrade.observe import Observation
+
+RULES = dataclasses.replace(profile.load("dli"), budget=100.0)  # margin: 5 seconds
+
+
+def a_round(seconds: float | None) -> grading.Round:
+    """All is well but the time: the target was reached after `seconds`."""
+    good = seconds is not None and seconds <= 100
+    check = Check("targets", "", "pass" if good else "fail", 30, "")
+    timeline = [
+        {"epoch": epoch, "seconds": seconds, "train_accuracy": 1.0, "heldout_accuracy": 1.0}
+        for epoch in range(2)
+    ]
+    judgement = judge.Judgement([check], timeline if seconds else [], seconds)
+    return grading.Round(judgement, Observation(2), None, 100.0, None)
+
+
+@pytest.mark.parametrize(
+    "given, used, verdict",
+    [
+        ([50], 1, "pass"),
+        ([None], 1, "fail"),
+        ([120], 1, "fail"),
+        ([97, 98, 99], 3, "pass"),
+        ([97, 120, 98], 3, "pass"),
+        ([103, 80, 99], 3, "pass"),  # the second is clear, and yet it is two of three
+        ([103, 80, 120], 3, "fail"),
+        ([97, None, 120], 3, "fail"),
+        ([97, OSError(), 120, None], 3, "fail"),  # each round has a second try
+        ([OSError(), 97, OSError(), 98, OSError(), 99], 3, "pass"),
+        ([97, OSError(), OSError()], 0, None),
+    ],
+)
+def test_the_majority_of_three_decides_near_a_threshold(
+    given, used, verdict, monkeypatch, tmp_path
+):
+    script = tmp_path / "assessment.py"
+    script.write_text("import torch")
+    results = iter(given)
+
+    def next_round(*args):
+        result = next(results)
+        if isinstance(result, OSError):
+            raise result
+        return a_round(result)
+
+    found = {}
+    monkeypatch.setattr(grading, "one_round", next_round)
+    monkeypatch.setattr(grading, "load_cifar10", lambda: type("Data", (), {"synthetic": False}))
+    monkeypatch.setattr(sandbox, "choose", lambda tier: "rlimits")
+    monkeypatch.setattr(grading.report, "result", lambda *args, **facts: found.update(facts))
+    grading.grade(script, 2, RULES)
+    if verdict is None:
+        assert found["status"] == "infrastructure_error"
+    else:
+        assert len(found["rounds"]) == used
+        assert found["decisive"].judgement.verdict == verdict
+    assert next(results, "none left") == "none left"
