@@ -68,8 +68,11 @@ def scaling_line(script: Script) -> int | None:
     """Where a learning rate could be made larger with the number of processes."""
     own = {node.name for node in script.nodes if isinstance(node, ast.FunctionDef)}
     batches = set(script.named("Batches"))
+    without: set[ast.AST] = set()  # parts of expressions that have been searched as a whole
     for node in script.nodes:
         value = None
+        if node in without:
+            continue
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
             value = node
         elif isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Mult):
@@ -78,9 +81,11 @@ def scaling_line(script: Script) -> int | None:
             name = script.names[node]
             if name in own or "scaling" in name or name.startswith("hvdlab.schedules."):
                 value = node
-        if value is not None and script.uses_size(value):
-            if not any(above in batches for above in script.ancestors(node)):
-                return node.lineno
+        if value is None:
+            continue
+        if script.uses_size(value) and batches.isdisjoint(script.ancestors(node)):
+            return node.lineno
+        without.update(ast.walk(value))
     return None
 
 

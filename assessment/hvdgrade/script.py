@@ -163,16 +163,10 @@ class Script:
         todo = [value]
         while todo:
             node = todo.pop()
-            if isinstance(node, ast.Name | ast.Attribute) and key(node) in variables:
+            if self.is_one(node, calls, variables):
                 return True
-            if isinstance(node, ast.Subscript | ast.Call) and calls is RANK_CALLS:
-                if any(RANK_VARIABLE.match(text) for text in strings(node)):
-                    return True
             if isinstance(node, ast.Call):
-                last = self.names[node].rpartition(".")[2]
-                if last in calls and not node.args:  # tensor.size(0) is something else
-                    return True
-                todo += node.args if last in TRANSPARENT else []
+                todo += node.args if self.names[node].rpartition(".")[2] in TRANSPARENT else []
             elif isinstance(node, ast.Subscript):
                 todo.append(node.value)
             elif isinstance(
@@ -181,10 +175,20 @@ class Script:
                 todo += ast.iter_child_nodes(node)
         return False
 
+    def is_one(self, node: ast.AST, calls: set[str], variables: set[str]) -> bool:
+        """Whether a single node is one of these variables, or one of these calls."""
+        if isinstance(node, ast.Name | ast.Attribute):
+            return key(node) in variables
+        if isinstance(node, ast.Subscript | ast.Call) and calls is RANK_CALLS:
+            if any(RANK_VARIABLE.match(text) for text in strings(node)):
+                return True
+        # tensor.size(0) is something else
+        called = isinstance(node, ast.Call) and not node.args
+        return called and self.names[node].rpartition(".")[2] in calls
+
     def uses(self, node: ast.AST, calls: set[str], variables: set[str]) -> bool:
         """Whether one of these calls or variables occurs anywhere in `node`."""
-        parts = ast.Name | ast.Attribute | ast.Call | ast.Subscript
-        return any(self.holds(n, calls, variables) for n in ast.walk(node) if isinstance(n, parts))
+        return any(self.is_one(n, calls, variables) for n in ast.walk(node))
 
     def uses_rank(self, node: ast.AST) -> bool:
         return self.uses(node, RANK_CALLS, self.ranks)

@@ -7,7 +7,7 @@ import pytest
 
 from hvdgrade.flags import flags
 from hvdgrade.hints import hints
-from hvdgrade.script import Unreadable
+from hvdgrade.script import Script, Unreadable
 
 ASSESSMENT = Path(__file__).parents[2] / "assessment"
 FIXTURES = Path(__file__).parents[1] / "fixtures"
@@ -367,3 +367,17 @@ def test_scripts_with_random_lines_missing_or_doubled_do_not_make_it_fail():
             assert hint["line"] is None or 1 <= hint["line"] <= len(lines)
         of_flags.read(script, source)
     assert readable > 50
+
+
+def test_the_work_grows_with_the_length_of_a_script(monkeypatch):
+    """A product of a thousand factors, whose first is an index of a thousand levels."""
+    looked, one = [], Script.is_one
+    monkeypatch.setattr(Script, "is_one", lambda *args: looked.append(1) or one(*args))
+
+    def work(lines):
+        looked.clear()
+        line = "x = a" + "[0]" * 500 + " * a" * 500 + "\n"
+        hints(f"import horovod.torch as hvd, torch\ntorch.optim.SGD()\n{line * lines}".encode())
+        return len(looked)
+
+    assert work(8) < 8.5 * work(1) < 8.5 * 50 * 2000
