@@ -20,6 +20,7 @@ STEPS = 4  # in an epoch
 # The first epoch is compared, the second says how far the weights go, and the last what was learned.
 EPOCHS = {"apart": 6, "together": 1}
 LEAST_EPOCHS = 2  # where a script ends by itself
+LARGEST, LEAST_IMAGES, TOGETHER = 128, 32, 512  # images in a batch: at most, at least, of all ranks
 
 
 @dataclass
@@ -42,12 +43,14 @@ def probe(
 ) -> Probe:
     """Run `source` on the folders that `views.for_probe` made; copies of weights go to `evidence`."""
     per_rank, together = views
+    # Together each rank has the batches of all, in float64: of many ranks, smaller ones.
+    largest = min(LARGEST, max(LEAST_IMAGES, TOGETHER // ranks))
     result = Probe()
     for name, data, copies in (("apart", per_rank, 1), ("together", together, ranks)):
         number = len(result.runs) + 1
         tell(f"probing how {ranks} ranks work together ({number} of 2) ...", stage="probing")
         (evidence / name).mkdir()
-        variables = {VARIABLE: f"{copies}x{STEPS}"}
+        variables = {VARIABLE: f"{copies}x{STEPS}x{largest}"}
         with Jail(source, ranks, data, variables=variables, tier=tier) as jail:
             limits = rules.probe_seconds, rules.stall_seconds
             seen = observe(jail, evidence / name, *limits, until=EPOCHS[name])

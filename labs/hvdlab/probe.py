@@ -5,12 +5,13 @@ batch of B examples, or every rank reads the N batches together. One that trains
 averages does not. The grader runs a script both ways and compares the weights. For this to say
 something, the runs must not differ in anything else. So where the variable HVDLAB_PROBE is set,
 
-* `Batches` deals all ranks the same images in the same order, a few batches of at most LARGEST images
+* `Batches` deals all ranks the same images in the same order, a few small batches
   an epoch, not augmented, whatever its rank, size and seed. (The grader gives each rank other labels:
   so batch norm sees the same statistics everywhere, and yet each rank has something to tell the
   others.)
-* HVDLAB_PROBE=CxS says that an epoch has S steps, and that the data set is C copies of the images,
-  which differ in their labels; a batch then holds the same images from each copy, one after another.
+* HVDLAB_PROBE=CxSxL says that an epoch has S steps of at most L images, and that the data set is C copies
+  of the images, which differ in their labels; a batch then holds the same images from each copy, one
+  after another.
 * networks begin with the same weights and compute in float64. In float32 the largest of nearly equal
   values, which max pooling passes its gradient to, depends on rounding, and within a few steps the
   weights depend on it too.
@@ -20,6 +21,5 @@ Nothing of this happens in a run that counts: there the variable is not set.
 
 import os
 
-COPIES, STEPS = map(int, os.environ.get("HVDLAB_PROBE", "0x0").split("x"))
-LARGEST = 128
+COPIES, STEPS, LARGEST = map(int, os.environ.get("HVDLAB_PROBE", "0x0x0").split("x"))
 SEED = 1

@@ -13,6 +13,7 @@ LABELS = np.arange(60) % 10
 def deal(monkeypatch, copies, labels, batch_size=8, **how) -> Batches:
     monkeypatch.setattr(probe, "COPIES", copies)
     monkeypatch.setattr(probe, "STEPS", 5)
+    monkeypatch.setattr(probe, "LARGEST", 128)
     images = np.concatenate([IMAGES] * copies)
     return Batches(images, labels, batch_size, **how)
 
