@@ -63,6 +63,7 @@ FASTER = "the accuracy is there: make it faster. Does each rank do 1/N of an epo
 
 def check_ran(source: bytes, seen: Observation, evaluation: dict, profile: Profile) -> Check:
     recorded = [len(seen.of(rank)) for rank in range(seen.ranks)]
+    common = set.intersection(*(set(seen.of(rank)) for rank in range(seen.ranks)))
     evidence = {
         "ranks": seen.ranks,
         "epochs_recorded": recorded,
@@ -86,6 +87,11 @@ def check_ran(source: bytes, seen: Observation, evaluation: dict, profile: Profi
         help = (
             "look for a loop that allocates, starts or writes more each time; try a smaller batch"
         )
+    elif seen.stop_cause == "took_more_cores":
+        said = (
+            f"it was ended after {seen.seconds:.1f} s: it gave itself cores that it was not given"
+        )
+        help = "others are graded on the other cores: leave out what sets the affinity of a process"
     elif seen.stop_cause == "output_flood":
         said = f"it printed {seen.output_bytes:,} bytes within {seen.seconds:.0f} s and was ended"
         help = "print once an epoch, on rank 0 only; look for a loop that never ends"
@@ -113,6 +119,9 @@ def check_ran(source: bytes, seen: Observation, evaluation: dict, profile: Profi
     elif min(recorded) < profile.consecutive_epochs:
         said = f"{epochs}, at least {profile.consecutive_epochs} are needed"
         help = "train for more epochs, or faster ones"
+    elif len(common) < profile.consecutive_epochs:
+        said = f"the ranks recorded different epochs: {len(common)} of them came from every rank"
+        help = "give recorder.epoch_end the number of the epoch, which is the same on every rank"
     else:
         state, said = "pass", epochs
         if seen.stop_cause == "timeout":

@@ -10,8 +10,10 @@ import os
 import select
 import stat
 import subprocess
+import sys
 import tempfile
 import time
+import warnings
 from pathlib import Path
 
 import psutil
@@ -52,16 +54,23 @@ def read_script(path: Path) -> bytes:
         os.close(file)
     if len(source) > MAX_SCRIPT_BYTES:
         raise NotGradable(
-            f"{path} is larger than {MAX_SCRIPT_BYTES} bytes: a script is expected, no data."
+            f"{path.name} is larger than {MAX_SCRIPT_BYTES} bytes: a script is expected, no data."
         )
+    deepest = sys.getrecursionlimit()
     try:
-        compile(source, str(path), "exec", dont_inherit=True)
+        # What is read again later, further down in calls, must not be nested too deeply for that.
+        sys.setrecursionlimit(deepest // 2)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # they quote the source, control characters and all
+            compile(source, str(path), "exec", dont_inherit=True)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         line = f", line {error.lineno}" if getattr(error, "lineno", None) else ""
         raise NotGradable(
             f"{path.name} is not valid Python{line}: {getattr(error, 'msg', error)}. "
             f"Run 'python {path.name}' and mend what it says."
         ) from None
+    finally:
+        sys.setrecursionlimit(deepest)
     return source
 
 

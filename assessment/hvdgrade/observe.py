@@ -40,7 +40,7 @@ WORK_BYTES = 1 << 20  # taken, printed or written within a second
 # Why a run ended. "ended" alone is a run that came to its own end with exit code 0.
 STOP_CAUSES = (
     *("ended", "crashed", "killed", "timeout", "hang", "output_flood"),
-    *("out_of_memory", "too_many_processes", "disk_full"),
+    *("out_of_memory", "too_many_processes", "disk_full", "took_more_cores"),
 )
 MAX_DISK_BYTES = 1 << 30
 
@@ -70,8 +70,9 @@ class Observation:
     max_rss_bytes: int = 0
     weights: list[Weights] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)  # files that are not what they should be
-    torch_seen: bool = False  # a rank had PyTorch loaded
+    torch_seen: bool = False  # one of its processes had PyTorch loaded
     bytes_on_wire: int | None = None
+    copied_bytes: int = 0  # of weights
     output: str = ""
     output_bytes: int = 0
     stacks: dict[int, str] = field(default_factory=dict)  # Python stacks of a hanging run
@@ -105,7 +106,7 @@ def observe(
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     started = seen.started = time.monotonic()
     process = jail.start()
-    activity, disk_bytes = Activity(started), 0
+    activity, disk_bytes, strayed = Activity(started), 0, False
     with selectors.DefaultSelector() as selector:
         os.set_blocking(process.stdout.fileno(), False)
         selector.register(process.stdout, selectors.EVENT_READ)
@@ -123,9 +124,11 @@ def observe(
                     break
             if now - sampled >= SAMPLE_SECONDS:
                 ranks, disk_bytes = jail.rank_processes(), jail.disk_bytes()
+                strayed = left_their_cores(jail.processes())
                 activity.sample(now, ranks, output.bytes + disk_bytes)
                 seen.max_rss_bytes = max(seen.max_rss_bytes, activity.rss_bytes)
-                seen.torch_seen = seen.torch_seen or any(map(has_torch, ranks.values()))
+                # Of all its processes: a rank can hide from us that it is one.
+                seen.torch_seen = seen.torch_seen or any(map(has_torch, jail.processes()))
                 jail.network_bytes()  # the last reading outlives the run
                 epochs = max((w.epoch + 1 for w in seen.weights), default=0)
                 tell(
@@ -139,8 +142,10 @@ def observe(
                 seen.stop_cause = "output_flood"
             elif hit := jail.limit_hit():
                 seen.stop_cause = hit
-            elif disk_bytes > MAX_DISK_BYTES:
+            elif max(disk_bytes, seen.copied_bytes) > MAX_DISK_BYTES:
                 seen.stop_cause = "disk_full"
+            elif strayed:
+                seen.stop_cause = "took_more_cores"
             elif now - started > limit:
                 seen.stop_cause = "timeout"
             elif now - activity.last > stall:
@@ -245,6 +250,28 @@ def has_torch(process: psutil.Process) -> bool:
         return False
 
 
+def left_their_cores(processes: list[psutil.Process]) -> bool:
+    """Whether a thread of theirs may run on a core that this process may not.
+
+    A batch divides the cores among its graders, and a process can give itself more again.
+    """
+    given = os.sched_getaffinity(0)
+    if len(given) == os.cpu_count():
+        return False
+    for process in processes:
+        try:
+            threads = os.listdir(f"/proc/{process.pid}/task")
+        except OSError:
+            continue
+        for thread in threads:
+            try:
+                if not os.sched_getaffinity(int(thread)) <= given:
+                    return True
+            except OSError:
+                continue
+    return False
+
+
 def collect(jail: Jail, evidence: Path, seen: Observation, seconds: float) -> bool:
     """Copy weights that have appeared since the last call; True if there were any."""
     known = {(w.rank, w.epoch) for w in seen.weights}
@@ -257,9 +284,11 @@ def collect(jail: Jail, evidence: Path, seen: Observation, seconds: float) -> bo
             continue
         try:
             for name in os.listdir(directory):
-                match = re.fullmatch(r"epoch-(\d{3})\.npz", name)
+                match = re.fullmatch(r"epoch-([0-9]{3})\.npz", name)
                 if not match or (rank, int(match[1])) in known:
                     continue
+                if seen.copied_bytes > MAX_DISK_BYTES:  # sparse files and links cost it nothing
+                    return found
                 if int(match[1]) >= MAX_EPOCHS:
                     note = f"rank {rank}: {name}: the grader looks at epochs 0 to {MAX_EPOCHS - 1}"
                     if not seen.refused:
@@ -271,6 +300,7 @@ def collect(jail: Jail, evidence: Path, seen: Observation, seconds: float) -> bo
                     if note not in seen.refused:
                         seen.refused.append(note)
                     continue
+                seen.copied_bytes += copy.stat().st_size
                 digest = hashlib.sha256(copy.read_bytes()).hexdigest()
                 wire = jail.network_bytes()
                 seen.weights.append(Weights(rank, int(match[1]), seconds, copy, digest, wire))

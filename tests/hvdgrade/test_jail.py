@@ -12,8 +12,10 @@ import psutil
 import pytest
 
 from hvdgrade import folders, landlock, sandbox
+from hvdgrade import observe as observe_module
+from hvdgrade.checks import imported_modules
 from hvdgrade.folders import bytes_in, remove_tree
-from hvdgrade.jail import Jail
+from hvdgrade.jail import Jail, NotGradable, read_script
 from hvdgrade.observe import observe
 
 pytestmark = pytest.mark.mpi
@@ -334,3 +336,106 @@ def test_a_tree_too_deep_to_walk_is_removed_and_counts_as_too_much(tmp_path):
     assert bytes_in(tmp_path) > 1 << 60
     remove_tree(tmp_path)
     assert not tmp_path.exists()
+
+
+WIDEN = """\
+import os, time
+{}
+time.sleep(4)
+"""
+
+
+@pytest.mark.parametrize(
+    "line, cause",
+    [
+        ("", "ended"),
+        ("os.sched_setaffinity(0, range(os.cpu_count()))", "took_more_cores"),
+        (
+            "import threading; threading.Thread(target=lambda: (os.sched_setaffinity("
+            "0, range(os.cpu_count())), time.sleep(4))).start()",
+            "took_more_cores",
+        ),
+    ],
+)
+def test_a_submission_keeps_to_the_cores_of_its_grader(tier, line, cause, tmp_path):
+    if os.cpu_count() < 2:
+        pytest.skip("one core is all of them")
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(before)})
+    try:
+        with Jail(WIDEN.format(line).encode(), 2, rank_data(tmp_path), tier=tier) as running:
+            seen = observe(running, tmp_path, limit=60, stall=30)
+    finally:
+        os.sched_setaffinity(0, before)
+    assert seen.stop_cause == cause, seen.output
+
+
+HIDES = """\
+import os, sys, time
+if "OMPI_COMM_WORLD_RANK" in os.environ:
+    os.environ.pop("OMPI_COMM_WORLD_RANK")
+    os.execve(sys.executable, [sys.executable, sys.argv[0]], os.environ)
+import torch
+time.sleep(2)
+"""
+
+
+def test_torch_is_seen_in_a_rank_that_hides_its_number(tier, tmp_path):
+    for source, expected in ((HIDES, True), (HIDES.replace("import torch", ""), False)):
+        with Jail(source.encode(), 1, rank_data(tmp_path, 1), tier=tier) as running:
+            assert observe(running, tmp_path, limit=60, stall=30).torch_seen == expected
+        remove_tree(tmp_path / "view-0")
+
+
+SPARSE = """\
+import os, time
+folder = os.path.join(os.environ["HVDLAB_RUN_DIR"], "rank-" + os.environ["OMPI_COMM_WORLD_RANK"])
+os.makedirs(folder)
+for name in {}:
+    with open(os.path.join(folder, "epoch-" + name + ".npz"), "wb") as file:
+        file.truncate(8 << 20)
+time.sleep(3)
+"""
+
+
+def test_copies_of_files_without_blocks_come_to_an_end(tier, tmp_path, monkeypatch):
+    monkeypatch.setattr(observe_module, "MAX_DISK_BYTES", 40 << 20)
+    names = [f"{number:03d}" for number in range(30)]
+    (tmp_path / "evidence").mkdir()
+    with Jail(SPARSE.format(names).encode(), 2, rank_data(tmp_path), tier=tier) as running:
+        seen = observe(running, tmp_path / "evidence", limit=60, stall=30)
+    assert seen.stop_cause == "disk_full"
+    assert bytes_in(tmp_path / "evidence") <= 64 << 20
+
+
+def test_an_epoch_has_a_plain_number(tier, tmp_path):
+    (tmp_path / "evidence").mkdir()
+    names = ["001", "\u0660\u0660\u0661", "01", "0001", "-01"]
+    with Jail(
+        SPARSE.format(ascii(names)).encode(), 1, rank_data(tmp_path, 1), tier=tier
+    ) as running:
+        seen = observe(running, tmp_path / "evidence", limit=60, stall=30)
+    assert [(w.rank, w.epoch) for w in seen.weights] == [(0, 1)]
+
+
+def test_what_can_be_read_can_be_read_again_further_down(tmp_path):
+    def deeper(calls, source):
+        return deeper(calls - 1, source) if calls else imported_modules(source)
+
+    script = tmp_path / "assessment.py"
+    for terms in range(500, 6000, 50):
+        source = b"import torch\nx = 1" + b" + 1" * terms
+        script.write_bytes(source)
+        try:
+            assert read_script(script) == source
+        except NotGradable as error:
+            assert "is not valid Python" in str(error)
+            return
+        assert deeper(50, source) == {"torch"}
+
+
+def test_what_python_warns_of_in_a_script_is_not_printed(tmp_path, capsys, recwarn):
+    script = tmp_path / "assessment.py"
+    script.write_text("x = 1\nx is 1  # \x1b]0;title\x07\n")
+    read_script(script)
+    assert not recwarn.list and capsys.readouterr() == ("", "")
