@@ -155,7 +155,10 @@ def check_shards(seen: Observation, epochs: list[dict], profile: Profile) -> Che
     return Check("shards", SHARDS, state, points, said, help, evidence, depends)
 
 
-def check_steps(seen: Observation, epochs: list[dict], profile: Profile) -> Check:
+def check_steps(
+    seen: Observation, epochs: list[dict], profile: Profile, pass_seconds: float | None
+) -> Check:
+    """`pass_seconds`: that all ranks together need for the training set, as far as it was measured."""
     points, depends = profile.points["steps"], ["ran"]
     evidence = {e["epoch"]: {"examples": e["read"], "coverage": e["coverage"]} for e in epochs}
     unequal = [e for e in epochs if max(e["read"]) != min(e["read"])]
@@ -173,8 +176,22 @@ def check_steps(seen: Observation, epochs: list[dict], profile: Profile) -> Chec
         )
         help = "an epoch is one pass of all ranks together; record after each pass, not more often"
         return Check("steps", STEPS, "fail", points, said, help, evidence, depends)
+    for before, epoch in zip(epochs, epochs[1:], strict=False) if pass_seconds else ():
+        took = arrival(seen, epoch["epoch"]) - arrival(seen, before["epoch"])
+        if took < profile.min_epoch_share * pass_seconds:
+            said = (
+                f"epoch {epoch['epoch']} took {took:.1f} s, and {seen.ranks} processes that train on this "
+                f"machine need {pass_seconds:.1f} s for one pass: what was read was not trained on"
+            )
+            help = "an epoch is one pass of all ranks together; record after each pass"
+            return Check("steps", STEPS, "fail", points, said, help, evidence, depends)
     said = f"{epochs[0]['read'][0]:,} examples a rank and epoch, together the whole training set"
     return Check("steps", STEPS, "pass", points, said, "", evidence, depends)
+
+
+def arrival(seen: Observation, epoch: int) -> float:
+    """Seconds from launch until the last rank's weights after `epoch` were there."""
+    return max(seen.of(rank)[epoch].seconds for rank in range(seen.ranks))
 
 
 def meets(entry: dict, profile: Profile) -> bool:

@@ -137,7 +137,9 @@ def one_round(source: bytes, ranks: int, rules: Profile, data: Dataset, tier: st
             budget = min(
                 budget, calibration.budget(len(data.train_labels), rules.budget_serial_epochs)
             )
-    judgement = judge.judge(source, seen, evaluation, probed, found, rules, budget)
+    # Each of the ranks at the speed of a lonely process.
+    seconds = calibration and len(data.train_labels) / (ranks * calibration.serial_rate)
+    judgement = judge.judge(source, seen, evaluation, probed, found, rules, budget, seconds)
     return Round(judgement, seen, probed, budget, calibration)
 
 

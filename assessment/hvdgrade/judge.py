@@ -17,6 +17,7 @@ from hvdgrade.checks import (
     STEPS,
     TARGETS,
     Check,
+    arrival,
     check_ran,
     check_shards,
     check_steps,
@@ -140,6 +141,7 @@ def judge(
     found: dict,
     profile: Profile,
     budget: float,
+    pass_seconds: float | None = None,
 ) -> Judgement:
     """State every check.
 
@@ -147,6 +149,7 @@ def judge(
         evaluation, found: what `recompute` returned.
         probe: None where it was not worth it.
         budget: seconds.
+        pass_seconds: as `check_steps` takes it.
     """
     epochs, ranks = evaluation["epochs"], seen.ranks
     timeline = course(seen, epochs)
@@ -172,7 +175,7 @@ def judge(
         "equivalence", parallel.EQUIVALENCE, together, lambda: parallel.check_equivalence(*of_probe)
     )
     add("shards", SHARDS, ran, lambda: check_shards(seen, epochs, profile))
-    add("steps", STEPS, ran, lambda: check_steps(seen, epochs, profile))
+    add("steps", STEPS, ran, lambda: check_steps(seen, epochs, profile, pass_seconds))
     add("targets", TARGETS, ran, lambda: check_targets(timeline, reached, profile, budget))
     return Judgement(list(checks.values()), timeline, reached)
 
@@ -185,7 +188,7 @@ def course(seen: Observation, epochs: list[dict]) -> list[dict]:
         wire = [w.bytes_on_wire for w in weights]
         timeline.append(
             {
-                "seconds": round(max(w.seconds for w in weights), 2),
+                "seconds": round(arrival(seen, epoch["epoch"]), 2),
                 "epoch": epoch["epoch"],
                 "train_accuracy": epoch["train_accuracy"],
                 "heldout_accuracy": epoch["heldout_accuracy"],

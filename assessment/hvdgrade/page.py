@@ -59,6 +59,7 @@ ENDINGS = {
     "out_of_memory": "it used more memory than it may",
     "too_many_processes": "it started more processes than it may",
     "disk_full": "it wrote more to disk than it may",
+    "took_more_cores": "by the grader: it gave itself cores that it was not given",
 }
 
 

@@ -26,6 +26,7 @@ class Profile:
     replica_tolerance: float
     max_shared_examples: float
     min_coverage: float
+    min_epoch_share: float
     stall_seconds: float
     probe_seconds: float
     min_exchanges: float

@@ -122,6 +122,18 @@ def test_all_is_well():
     assert result.seconds_to_target == 20.5  # when the last rank's weights arrived
 
 
+@pytest.mark.parametrize("pass_seconds, state", [(None, "pass"), (33, "pass"), (34, "fail")])
+def test_an_epoch_takes_time(pass_seconds, state):
+    """The second epoch took 10 s: that is 30 % of 33.3."""
+    result = judge.judge(
+        *(b"", seen(), evaluation(), probe.Probe(), probed(), RULES, 30.0, pass_seconds)
+    )
+    check = result.checks[6]
+    assert (check.id, check.state) == ("steps", state)
+    if state == "fail":
+        assert check.rationale.startswith("epoch 1 took 10.0 s, and 2 processes that train on this")
+
+
 def test_one_second_too_late_fails():
     assert verdict(budget=20.5).verdict == "pass"
     late = verdict(budget=20.4)
