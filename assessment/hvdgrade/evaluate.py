@@ -190,13 +190,13 @@ def flow(arrays: dict, images: np.ndarray, labels: np.ndarray, rank: int, ranks:
     }
 
 
-def distance(apart: list[list[dict]], together: list[dict]) -> float:
-    """How far the runs of the probe are apart after an epoch / how far the first goes in the next.
+def distance(apart: list[list[dict]], together: list[list[dict]]) -> float:
+    """How far the runs of the probe are apart / how far the first of them goes in its second epoch.
 
     Of the last layer, as its gradient is a smooth function of all weights before it. (A float16
     gradient can change which of two nearly equal values a max pooling takes: that moves the weights
-    before it by a jump.) `apart` has the weights of each epoch and rank, `together` those of each
-    rank after one epoch.
+    before it by a jump.) Both have the weights of each epoch and rank; what counts is the epoch of
+    `together` and the rank that are furthest off.
     """
 
     def norm(one, other):
@@ -205,7 +205,8 @@ def distance(apart: list[list[dict]], together: list[dict]) -> float:
 
     first, second = apart[:2]
     way = norm(second[0], first[0])
-    gap = max(norm(*pair) for pair in zip(first, together, strict=True))
+    epochs = zip(apart, together, strict=False)
+    gap = max(norm(*pair) for epoch in epochs for pair in zip(*epoch, strict=True))
     return gap / way if way else float("inf")
 
 
@@ -230,7 +231,7 @@ def judge_probe(request: dict, data, secrets: Secrets) -> dict:
         flow(weights, images, labels, rank, len(last)) for rank, weights in enumerate(last)
     ]
     answer["replicas"] = max((difference(first[0], other)[0] for other in first[1:]), default=0.0)
-    answer["distance"] = min(distance(runs["apart"], runs["together"][0]), 1e9)
+    answer["distance"] = min(distance(runs["apart"], runs["together"]), 1e9)
     return answer
 
 

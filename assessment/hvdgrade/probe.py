@@ -17,8 +17,8 @@ from hvdgrade.profile import Profile
 VARIABLE = "HVDLAB_PROBE"
 # Few: rounding, as to float16 gradients, grows from step to step, and averaging too rarely shows at once.
 STEPS = 4  # in an epoch
-# The first epoch is compared, the second says how far the weights go, and the last what was learned.
-EPOCHS = {"apart": 6, "together": 1}
+# The first two epochs are compared, and the last says what was learned.
+EPOCHS = {"apart": 6, "together": 2}
 LEAST_EPOCHS = 2  # where a script ends by itself
 LARGEST, LEAST_IMAGES, TOGETHER = 128, 32, 512  # images in a batch: at most, at least, of all ranks
 
