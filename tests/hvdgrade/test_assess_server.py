@@ -4,6 +4,7 @@ import contextlib
 import http.cookiejar
 import json
 import os
+import shutil
 import signal
 import socket
 import sys
@@ -278,6 +279,23 @@ def test_a_grading_from_the_press_to_the_report(server):
     assert policy["frame-ancestors"] == ["'self'"]
     assert "script-src" not in policy
     assert headers["X-Content-Type-Options"] == "nosniff"
+
+
+@pytest.mark.mpi
+def test_temporary_files_that_were_cleared_away_are_made_anew(server):
+    before = server.status()
+    shutil.rmtree(server.temporary)
+    code, answer, _ = server.assess(STUBBORN)
+    server.temporary.mkdir()
+    assert (code, answer["message"]) == (
+        507,
+        "The grading cannot begin: No such file or directory.",
+    )
+    assert server.status()["number"] == before["number"]
+    assert server.assess(STUBBORN)[0] == 201
+    (folder,) = server.temporary.glob("hvdgrade-assess-*")
+    assert folder.stat().st_mode & 0o77 == 0
+    server.started()
 
 
 @pytest.mark.mpi

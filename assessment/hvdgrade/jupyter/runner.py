@@ -28,7 +28,7 @@ class Runner:
     """Grades for one server. Its files lie in a folder that ends with `close`."""
 
     def __init__(self):
-        self.folder = Path(tempfile.mkdtemp(prefix="hvdgrade-assess-"))  # readable by us alone
+        self.folder = new_folder()
         self.process: subprocess.Popen | None = None
         self.request: dict = {}
         self.number = 0  # of gradings so far
@@ -40,24 +40,26 @@ class Runner:
         return self.process is not None and self.process.poll() is None
 
     def start(self, path: str, source: bytes, ranks: int, profile: str) -> None:
-        """Grade `source`, which was read from `path`. Raises Busy while another grading runs."""
+        """Grade `source`, which was read from `path`.
+
+        Raises Busy while another grading runs, and OSError if this one cannot begin: the last stays.
+        """
         if self.running:
             raise Busy
-        shutil.rmtree(self.place, ignore_errors=True)  # the last grading's
-        self.number += 1
-        self.place.mkdir()
-        script = self.place / "submission" / Path(path).name
-        script.parent.mkdir()
+        if not self.folder.is_dir():  # whoever clears up /tmp has taken it
+            self.folder = new_folder()
+        last, place = self.place, self.folder / str(self.number + 1)
+        shutil.rmtree(place, ignore_errors=True)  # of one that could not begin
+        script = place / "submission" / Path(path).name
+        script.parent.mkdir(parents=True)
         script.write_bytes(source)
-        self.request = {"path": path, "ranks": ranks, "profile": profile}
-        self.cancelled, self.started = False, time.monotonic()
-        with (self.place / "log").open("w") as log:
+        with (place / "log").open("w") as log:
             self.process = subprocess.Popen(
                 [
                     sys.executable, "-m", lifeline.__name__, str(script), "-np", str(ranks),
-                    "--profile", profile, "--json", str(self.place / "result.json"),
-                    "--html", str(self.place / "report.html"),
-                    "--progress", str(self.place / "progress"),
+                    "--profile", profile, "--json", str(place / "result.json"),
+                    "--html", str(place / "report.html"),
+                    "--progress", str(place / "progress"),
                 ],
                 stdin=subprocess.PIPE,
                 stdout=log,
@@ -66,6 +68,10 @@ class Runner:
                 # A learner's own random.py beside the notebook is not the grader's.
                 env={**os.environ, "PYTHONSAFEPATH": "1"},
             )  # fmt: skip
+        self.number += 1
+        self.request = {"path": path, "ranks": ranks, "profile": profile}
+        self.cancelled, self.started = False, time.monotonic()
+        shutil.rmtree(last, ignore_errors=True)
 
     @property
     def place(self) -> Path:
@@ -115,6 +121,11 @@ class Runner:
                 document["state"] = "failed"
                 document["message"] = last_words(self.place / "log", self.process.returncode)
         return document
+
+
+def new_folder() -> Path:
+    """A temporary folder that is readable by us alone."""
+    return Path(tempfile.mkdtemp(prefix="hvdgrade-assess-"))
 
 
 def rules() -> dict:

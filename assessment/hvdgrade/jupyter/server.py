@@ -80,6 +80,8 @@ class AssessHandler(Handler):
             self.runner.start(path.strip("/"), source, ranks, profile)
         except Busy:
             self.reply(409, message="Another grading is running: wait for it, or cancel it first.")
+        except OSError as error:  # a full disk, no temporary folder
+            raise web.HTTPError(507, f"The grading cannot begin: {error.strerror}.") from None
         else:
             self.reply(201)
 
