@@ -8,6 +8,7 @@ as a pickle. Nothing of a submission is ever pickled or unpickled: its script is
 copies, its result is JSON, and what submitit pickles as a job's return value is never read.
 """
 
+import contextlib
 import getpass
 import hashlib
 import shutil
@@ -21,7 +22,7 @@ from hvdgrade import profile, worker
 from hvdgrade.worker import Settings, Task
 
 POLL_SECONDS = 2.0
-LOST_SECONDS = 20.0  # a shared file system may show a result this much later than the job ended
+LOST_SECONDS = 120.0  # NFS may show a result this much later than the job ended
 COMMAND_SECONDS = 60.0
 CANCEL_SECONDS = 120.0
 
@@ -95,17 +96,12 @@ def results(waiting: dict[str, Task], settings: Settings, rules: profile.Profile
         while waiting:
             queued = jobs_in_queue(settings.out)
             for job, task in list(waiting.items()):
-                document = worker.read_result(settings.out, task.name)
-                made = document.get("batch", {}).get("call") == settings.call
-                if not made and queued is not None and job not in queued:
+                document = made(task, settings)
+                if not document and queued is not None and job not in queued:
                     gone.setdefault(job, time.monotonic())
                     if time.monotonic() - gone[job] > LOST_SECONDS:
-                        reason = f"Slurm job {job} ended without a result; see OUT/slurm"
-                        fault = worker.ungraded(
-                            task, settings, rules, "infrastructure_error", reason
-                        )
-                        document, made = worker.keep(*fault, task, settings), True
-                if made:
+                        document = lost(job, task, settings, rules)
+                if document:
                     del waiting[job]
                     yield document
             if waiting:
@@ -113,6 +109,24 @@ def results(waiting: dict[str, Task], settings: Settings, rules: profile.Profile
     finally:
         if waiting:
             cancel(settings.out)
+
+
+def made(task: Task, settings: Settings) -> dict | None:
+    """The result that a job of this call has made, if it is there."""
+    document = worker.read_result(settings.out, task.name)
+    return document if document.get("batch", {}).get("call") == settings.call else None
+
+
+def lost(job: str, task: Task, settings: Settings, rules: profile.Profile) -> dict:
+    """The fault of a job that ended without a result, or the result that came meanwhile."""
+    # To make a file NFS asks its server; to look for one it may ask its memory.
+    with contextlib.suppress(FileExistsError):
+        (settings.out / "results" / f"{task.name}.json").touch(exist_ok=False)
+    if document := made(task, settings):
+        return document
+    reason = f"Slurm job {job} ended without a result; see OUT/slurm"
+    fault = worker.ungraded(task, settings, rules, "infrastructure_error", reason)
+    return worker.keep(*fault, task, settings)
 
 
 def job_name(out: Path) -> str:

@@ -30,10 +30,13 @@ class Class:
     def add_sleeper(self, id: str, seconds: int) -> None:
         self.add(id, f'import os\nos.execvp("sleep", ["sleep", "{seconds}.{self.mark}"])\n')
 
-    def start(self, *arguments, cwd=None, **environment) -> subprocess.Popen:
+    def start(self, *arguments, cwd=None, before="", **environment) -> subprocess.Popen:
+        """Start a batch; the batch's process runs the Python statements `before` first."""
+        hvdgrade = ["-m", "hvdgrade.cli"]
+        if before:
+            hvdgrade = ["-c", f"{before}\nfrom hvdgrade.cli import main\nraise SystemExit(main())"]
         # -P: modules are looked for as the installed command `hvdgrade` does.
-        python = [sys.executable, "-P", "-m"]
-        command = [*python, "hvdgrade.cli", "batch", self.folder, "--out", self.out]
+        command = [sys.executable, "-P", *hvdgrade, "batch", self.folder, "--out", self.out]
         return subprocess.Popen(
             [*map(str, command), "--profile", "dli", "-np", "1", *map(str, arguments)],
             env={

@@ -5,7 +5,7 @@ import signal
 
 import pytest
 
-from hvdgrade import slurm
+from hvdgrade import profile, slurm, worker
 
 pytestmark = [pytest.mark.slurm, pytest.mark.mpi, pytest.mark.slow]
 
@@ -102,13 +102,33 @@ def test_what_slurm_refuses_is_one_sentence(on_slurm):
 def test_a_job_that_vanishes_is_a_fault_not_a_zero(on_slurm):
     school, cluster = on_slurm
     school.add_sleeper("ada", 300)
-    batch = school.start("--slurm", **cluster.environment)
+    soon = "from hvdgrade import slurm; slurm.LOST_SECONDS = 5"
+    batch = school.start("--slurm", before=soon, **cluster.environment)
     school.wait_for(lambda: any("sleep" in p.name() for p in school.processes()))
     cluster.run("scancel", "--user=root")
     stdout, stderr = batch.communicate(timeout=200)
     assert batch.returncode == 3 and "1 grader faults" in stdout, stderr
     assert "ended without a result" in school.results()["ada"]["reason"]
     assert list((school.out / "running").iterdir()) == []  # the job has cleared up after itself
+
+
+def test_a_result_that_comes_late_is_not_replaced_by_a_fault(tmp_path):
+    for folder in worker.FOLDERS:
+        (tmp_path / folder).mkdir()
+    rules = profile.load("dli")
+    settings = [worker.Settings(tmp_path, 2, "dli", "", 60.0, call=call) for call in ("old", "new")]
+    task = worker.Task("ada", "ada", "key")
+    result = worker.ungraded(task, settings[1], rules, "not_gradable", "it is no Python.")
+
+    worker.keep(*result, task, settings[1])
+    assert slurm.lost("7", task, settings[1], rules)["reason"] == "it is no Python."
+    assert worker.read_result(tmp_path, "ada")["reason"] == "it is no Python."
+    # What an earlier call made is not the job's, and neither is nothing.
+    worker.keep(*result, task, settings[0])
+    for _ in range(2):
+        assert "job 7 ended without a result" in slurm.lost("7", task, settings[1], rules)["reason"]
+        assert worker.read_result(tmp_path, "ada")["status"] == "infrastructure_error"
+        (tmp_path / "results" / "ada.json").unlink()
 
 
 def test_without_slurm_it_says_so(school, tmp_path):
