@@ -143,6 +143,11 @@ def checked(args: argparse.Namespace) -> tuple[profile.Profile, Settings]:
         raise Refused(f"{args.folder} is not a folder: name the one with the submissions.")
     if out == folder or folder in out.parents:
         raise Refused(f"--out {args.out} lies in {args.folder}: choose a folder outside of it.")
+    for name in (*FOLDERS, "slurm"):
+        if folder.is_relative_to((out / name).resolve()):
+            raise Refused(
+                f"{args.folder} lies where the batch writes, in {args.out / name}: choose another --out."
+            )
     try:
         rules = profile.load(args.profile)
         out.mkdir(parents=True, exist_ok=True)

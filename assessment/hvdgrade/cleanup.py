@@ -36,6 +36,8 @@ def work_folder() -> Path:
 
 def end_left_over(out: Path) -> None:
     """End what a killed batch left running, as OUT/running tells, and remove its files."""
+    from hvdgrade.worker import FOLDERS  # not above: it imports this module
+
     folders = []
     for record in (out / "running").glob("*.json"):
         try:
@@ -49,8 +51,9 @@ def end_left_over(out: Path) -> None:
     end_and_clear(folders)
     for record in (out / "running").glob("*.json"):
         record.unlink()
-    for part in out.glob("*/.*.part"):
-        part.unlink()
+    for name in FOLDERS:  # another folder in OUT is somebody else's
+        for part in (out / name).glob(".*.part"):
+            part.unlink()
 
 
 def end_and_clear(folders: list[Path]) -> None:
