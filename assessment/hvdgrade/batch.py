@@ -23,6 +23,7 @@ from hvdgrade import cleanup, profile, roster, sandbox
 from hvdgrade.export import UNGRADED, load, printable
 from hvdgrade.slots import worker_slots
 from hvdgrade.worker import FOLDERS, Grader, Settings, Task, is_kept, keep, key, ungraded, write
+from hvdlab.data import DataError, load_cifar10
 
 DONE, REFUSED, FAULTS = 0, 2, 3
 POLL_SECONDS = 0.1
@@ -100,6 +101,11 @@ def grade_class(args: argparse.Namespace) -> int:
     submissions, ignored = roster.find(args.folder)
     if not submissions:
         raise Refused(f"{args.folder} holds no submission: neither a folder nor a .py file.")
+    if not args.slurm:  # a cluster's nodes look for themselves
+        try:
+            load_cifar10()
+        except DataError as error:
+            raise Refused(str(error)) from None
     for name in FOLDERS:
         (settings.out / name).mkdir(parents=True, exist_ok=True)
     with locked(settings.out):
