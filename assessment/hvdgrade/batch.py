@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from hvdgrade import cleanup, profile, roster, sandbox
-from hvdgrade.export import UNGRADED, load, printable
+from hvdgrade.export import UNGRADED, CannotExport, load, printable
 from hvdgrade.slots import worker_slots
 from hvdgrade.worker import FOLDERS, Grader, Settings, Task, is_kept, keep, key, ungraded, write
 from hvdlab.data import DataError, load_cifar10
@@ -81,11 +81,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     try:
         return grade_class(args)
-    except Refused as error:
+    except (Refused, CannotExport) as error:
         print(f"hvdgrade batch: {error}", file=sys.stderr)
         return REFUSED
     except OSError as error:  # a full disk, a folder that is taken away
-        print(f"hvdgrade batch: {error.filename}: {error.strerror}", file=sys.stderr)
+        print(
+            f"hvdgrade batch: {error.filename or args.out}: {error.strerror}; "
+            "once that is mended, the same command goes on.",
+            file=sys.stderr,
+        )
         return FAULTS
 
 
