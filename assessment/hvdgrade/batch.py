@@ -20,14 +20,26 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from hvdgrade import cleanup, profile, roster, sandbox
-from hvdgrade.export import UNGRADED, CannotExport, load, printable
+from hvdgrade.export import HANDED_IN, UNGRADED, CannotExport, load, printable, withdrawn
 from hvdgrade.slots import worker_slots
-from hvdgrade.worker import FOLDERS, Grader, Settings, Task, is_kept, keep, key, ungraded, write
+from hvdgrade.worker import (
+    FOLDERS,
+    Grader,
+    Settings,
+    Task,
+    is_kept,
+    keep,
+    key,
+    read_result,
+    ungraded,
+    write,
+)
 from hvdlab.data import DataError, load_cifar10
 
 DONE, REFUSED, FAULTS = 0, 2, 3
 POLL_SECONDS = 0.1
 SUMMARY_SECONDS = 600.0
+REGRADE = ".regrade"  # in OUT while a regrade is not finished: the calls that it took, one a line
 EPILOG = """\
 example:
   hvdgrade batch handed-in/ --out graded/ -np 2 --workers 4
@@ -67,7 +79,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="TIER",
         help=f"refuse to grade in a weaker sandbox: {', '.join(sandbox.TIERS)}",
     )
-    add("--regrade", action="store_true", help="grade again what has a result already")
+    add(
+        "--regrade",
+        action="store_true",
+        help="grade again what has a result already, or go on with that if it was interrupted",
+    )
     add("--slurm", action="store_true", help="one Slurm job a submission, through submitit")
     add(
         "--slurm-option",
@@ -115,10 +131,12 @@ def grade_class(args: argparse.Namespace) -> int:
     with locked(settings.out):
         cancel_jobs(settings.out)
         cleanup.end_left_over(settings.out)
-        tasks, kept = prepare(submissions, settings, rules, args.regrade)
         say = Console(stderr=True, soft_wrap=True, markup=False, highlight=False)
         for name in ignored:
             say.print(f"ignored, neither a folder nor a .py file: {printable(name)}")
+        write(settings.out / HANDED_IN, "\n".join(one.name for one in submissions).encode())
+        calls = calls_of_regrade(settings, say) if args.regrade else set()
+        tasks, kept = prepare(submissions, settings, rules, calls, say)
         if kept:
             say.print(f"{kept} of {len(submissions)} are graded already and kept")
         if args.slurm:
@@ -136,14 +154,17 @@ def grade_class(args: argparse.Namespace) -> int:
                     gradings, len(tasks), len(slots) if slots else args.workers or len(tasks), say
                 )
         except KeyboardInterrupt:
-            left = sum(not is_kept(task, settings) for task in tasks)
+            left = sum(not is_done(task, settings, calls) for task in tasks)
             say.print(
                 f"interrupted; all that was started has been ended. {left} of {len(submissions)} "
-                "have no result yet: the same command goes on."
+                "are still to be graded: the same command goes on."
             )
+            summarise(settings.out, say)
             return FAULTS
+        if args.regrade:
+            (settings.out / REGRADE).unlink()
         summarise(settings.out, say)
-    return conclude({one.name for one in submissions}, settings.out)
+    return conclude({one.name for one in submissions}, settings.out, args.regrade)
 
 
 def checked(args: argparse.Namespace) -> tuple[profile.Profile, Settings]:
@@ -199,7 +220,25 @@ def locked(out: Path) -> Iterator[None]:
         yield
 
 
-def prepare(submissions, settings: Settings, rules, regrade: bool) -> tuple[list[Task], int]:
+def calls_of_regrade(settings: Settings, say: Console) -> set[str]:
+    """The calls whose results a regrade keeps: its own, this one and those that were interrupted."""
+    file = settings.out / REGRADE
+    calls = file.read_text().split() if file.exists() else []
+    if calls:
+        say.print(f"going on with an interrupted regrade; to begin it anew, remove {file}")
+    write(file, "\n".join([*calls, settings.call]).encode())
+    return {*calls, settings.call}
+
+
+def is_done(task: Task, settings: Settings, calls: set[str]) -> bool:
+    """Whether OUT has the result; in a regrade only if one of its `calls` made it."""
+    made_by = read_result(settings.out, task.name).get("batch", {}).get("call")
+    return is_kept(task, settings) and (not calls or made_by in calls)
+
+
+def prepare(
+    submissions, settings: Settings, rules, calls: set[str], say: Console
+) -> tuple[list[Task], int]:
     """What has to be graded, and how many results are kept.
 
     Each script is written to OUT/submissions: the bytes that are hashed are those that are graded.
@@ -209,11 +248,12 @@ def prepare(submissions, settings: Settings, rules, regrade: bool) -> tuple[list
     for one in submissions:
         task = Task(one.id, one.name, key(one.source + one.problem.encode(), settings))
         script = settings.out / "submissions" / f"{one.name}.py"
-        if is_kept(task, settings) and not regrade:
+        if is_done(task, settings, calls):
             kept += 1
         elif one.problem:
             script.unlink(missing_ok=True)
-            keep(*ungraded(task, settings, rules, "not_gradable", one.problem), task, settings)
+            made = ungraded(task, settings, rules, "not_gradable", one.problem)
+            say.print(f"{printable(one.id)}: {outcome(keep(*made, task, settings))}")
         else:
             write(script, one.source)
             tasks.append(task)
@@ -295,7 +335,7 @@ def summarise(out: Path, say: Console) -> None:
         say.print(f"the class page is incomplete: {printable(said[0])}")
 
 
-def conclude(names: set[str], out: Path) -> int:
+def conclude(names: set[str], out: Path, regrade: bool) -> int:
     """Print what came out; return the exit code."""
     results = load(out)
     documents = [document for document in results if document["batch"]["name"] in names]
@@ -305,8 +345,9 @@ def conclude(names: set[str], out: Path) -> int:
         f"{counts['not_gradable']} not gradable, {counts['infrastructure_error']} grader faults"
     )
     if counts["infrastructure_error"]:
-        print("Grader faults are nobody's zero: the same command grades these again.")
-    if others := len(results) - len(documents):
-        print(f"{others} results in OUT are of earlier submissions that are no longer in DIR.")
+        command = "the same command" + " without --regrade" * regrade
+        print(f"Grader faults are nobody's zero: {command} grades these again.")
+    for line in withdrawn(results, out):
+        print(printable(line))
     print(f"The class: {out / 'index.html'}   as a table: {out / 'summary.csv'}")
     return FAULTS if counts["infrastructure_error"] else DONE

@@ -1,5 +1,6 @@
 """A class is graded whole: whatever is handed in, however the batch is ended, and nothing twice."""
 
+import contextlib
 import csv
 import json
 import os
@@ -8,10 +9,11 @@ import signal
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 from school import QUICK
 
-from hvdgrade import page, profile, roster, slots, worker
+from hvdgrade import cleanup, page, profile, roster, slots, worker
 
 # --- what was handed in ------------------------------------------------------------------------------
 
@@ -271,14 +273,24 @@ def test_a_killed_grader_is_started_once_more(school):
 
 @pytest.mark.mpi
 @pytest.mark.slow
-def test_a_fault_is_nobodys_zero_and_is_graded_again(school, tmp_path):
+def test_a_fault_is_nobodys_zero_and_is_graded_again(school):
     school.add("ada")
-    answer = school.grade(HVDLAB_DATA=str(tmp_path / "nothing"), HOME=str(tmp_path))
-    assert answer.returncode == 3 and "1 grader faults" in answer.stdout
+    batch = school.start()
+
+    def ended_without_a_grader() -> bool:
+        for process in school.processes():
+            with contextlib.suppress(psutil.Error):  # it has ended
+                if "run" in process.cmdline():
+                    process.kill()
+        return batch.poll() is not None
+
+    school.wait_for(ended_without_a_grader)
+    stdout, stderr = batch.communicate()
+    assert batch.returncode == 3 and "1 grader faults" in stdout, stderr
     document = school.results()["ada"]
     assert document["status"] == "infrastructure_error" and document["score"] is None
     assert document["batch"]["attempts"] == 2
-    assert "same command grades these again" in answer.stdout
+    assert "the same command grades these again" in stdout
     assert school.grade().returncode == 0
     assert school.results()["ada"]["status"] == "graded"
 
@@ -300,6 +312,7 @@ def test_a_grader_that_takes_too_long_is_ended(school):
 def test_an_interrupt_ends_everything_and_says_how_to_go_on(school, ending):
     school.add_sleeper("ada", 300)
     school.add_sleeper("bob", 300)
+    (school.folder / "none").mkdir()
     batch = school.start()
     school.wait_for(lambda: any("sleep" in p.name() for p in school.processes()))
     second = school.grade()
@@ -307,9 +320,44 @@ def test_an_interrupt_ends_everything_and_says_how_to_go_on(school, ending):
     batch.send_signal(ending)
     _, stderr = batch.communicate(timeout=60)
     assert batch.returncode == 3
-    assert "2 of 2 have no result yet: the same command goes on" in stderr
+    assert "2 of 3 are still to be graded: the same command goes on" in stderr
+    assert "none: not gradable: its folder holds no .py file" in stderr
     assert "Traceback" not in stderr
+    assert "1 submission" in (school.out / "index.html").read_text()
+    assert len((school.out / "summary.csv").read_text().splitlines()) == 2
     assert school.processes() == [] and list((school.out / "running").iterdir()) == []
+
+
+@pytest.mark.mpi
+@pytest.mark.slow
+def test_an_interrupted_regrade_goes_on_and_keeps_what_it_has(school):
+    for student in ("ada", "bob", "carla"):
+        school.add_sleeper(student, 1)
+    assert school.grade().returncode == 0
+    first = school.files()
+    kept = dict(first)
+    for number, ending in enumerate((signal.SIGKILL, signal.SIGINT), 1):
+        batch = school.start("--regrade", "--workers", 1)
+        school.wait_for(lambda number=number: len(changed(first, school.files())) == number)
+        batch.send_signal(ending)
+        _, stderr = batch.communicate(timeout=60)
+        assert ("an interrupted regrade" in stderr) == (number == 2)
+        assert not changed(first, kept) & changed(kept, school.files())
+        kept = school.files()
+    assert "1 of 3 are graded already and kept" in stderr
+    assert "1 of 3 are still to be graded: the same command goes on" in stderr
+    answer = school.grade("--regrade")
+    assert answer.returncode == 0 and "2 of 3 are graded already and kept" in answer.stderr
+    assert len(changed(first, school.files())) == 3 and len(changed(kept, school.files())) == 1
+    # It is finished: the next one begins anew.
+    before = school.files()
+    assert school.grade("--regrade").returncode == 0
+    assert len(changed(before, school.files())) == 3
+
+
+def changed(before: dict, after: dict) -> set[str]:
+    """The names of the results that were written anew."""
+    return {name for name, file in after.items() if before.get(name) != file}
 
 
 @pytest.mark.mpi
@@ -354,3 +402,71 @@ def test_out_must_lie_outside_the_class(school):
     answer = school.grade()
     assert answer.returncode == 2 and "outside" in answer.stderr
     assert not school.out.exists()
+
+
+@pytest.mark.parametrize("place", ["submissions", "results/2026", "slurm"])
+def test_the_class_must_lie_outside_of_what_the_batch_writes(school, place):
+    school.out, school.folder = school.folder.parent, school.folder.parent / place
+    school.folder.mkdir(parents=True)
+    school.add("ada")
+    (school.folder / "ada.py").touch()
+    before = sorted(school.out.rglob("*"))
+    answer = school.grade()
+    assert answer.returncode == 2 and "lies where the batch writes" in answer.stderr
+    assert answer.stderr.count("\n") == 1
+    assert sorted(school.out.rglob("*")) == before
+
+
+def test_only_the_batchs_own_half_files_are_removed(tmp_path):
+    for name in (*worker.FOLDERS, "handed-in"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / ".ada.py.part").touch()
+    cleanup.end_left_over(tmp_path)
+    assert list(tmp_path.rglob("*.part")) == [tmp_path / "handed-in" / ".ada.py.part"]
+
+
+def test_without_data_nothing_is_graded(school, tmp_path):
+    school.add("ada")
+    answer = school.grade(HVDLAB_DATA=str(tmp_path / "nothing"), HOME=str(tmp_path))
+    assert answer.returncode == 2 and "hvdlab data cifar10" in answer.stderr
+    assert answer.stderr.count("\n") == 1 and not (school.out / "results").exists()
+
+
+# --- what the instructor is told -----------------------------------------------------------------------
+
+
+def test_students_who_are_gone_are_named(school):
+    for student in ("ada", "bob"):
+        (school.folder / student).mkdir()
+    answer = school.grade()
+    assert answer.returncode == 0 and "no longer" not in answer.stdout
+    assert "bob: not gradable: its folder holds no .py file" in answer.stderr
+    (school.folder / "bob").rmdir()
+    answer = school.grade()
+    assert "1 submissions: 0 pass" in answer.stdout
+    file = school.out / "results" / "bob.json"
+    assert f"no longer in DIR: bob; it counts until you remove {file}\n" in answer.stdout
+    assert "not gradable: its" not in answer.stderr  # ada's result is kept
+    file.unlink()
+    assert "no longer" not in school.grade().stdout
+
+
+def test_a_foreign_result_is_named(school):
+    (school.folder / "ada").mkdir()
+    assert school.grade().returncode == 0
+    (school.out / "results" / "package.json").write_text('{"name": "x"}')
+    answer = school.grade()
+    assert answer.returncode == 2 and "Traceback" not in answer.stderr
+    assert "results/package.json is no result of hvdgrade: remove it" in answer.stderr
+
+
+def test_a_full_disk_is_one_sentence(school):
+    (school.folder / "ada").mkdir()
+    # No file may grow: as on a full disk, the error does not tell which.
+    answer = school.grade(
+        before="import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))"
+    )
+    assert answer.returncode == 3 and answer.stderr.count("\n") == 1
+    assert f"{school.out}: File too large; " in answer.stderr
+    assert "the same command goes on" in answer.stderr
+    assert school.grade().returncode == 0
