@@ -84,7 +84,8 @@ def plan(
         named, slots = [], []  # this machine by another name
 
     wanted = {**launch.environment(together), **ALWAYS}
-    wanted.pop("CUDA_VISIBLE_DEVICES", None)  # too few GPUs are refused here, and other hosts have theirs
+    # Too few GPUs are refused here, and other hosts have theirs.
+    wanted.pop("CUDA_VISIBLE_DEVICES", None)
     if gpus():
         wanted["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # nvidia-smi's numbers, the same on every rank
     start = LAUNCHERS[launcher].start
