@@ -22,6 +22,7 @@ from hvdlab.record import WEIGHTS, is_statistic
 MAX_UNPACKED_BYTES = 32 << 20
 MAX_EXAMPLES = 1_000_000
 MAX_ARRAYS = 100
+EXACT = 1e-6  # of the way: smaller differences are not from float32
 PLAIN = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 
 
@@ -195,8 +196,10 @@ def distance(apart: list[list[dict]], together: list[list[dict]]) -> float:
 
     Of the last layer, as its gradient is a smooth function of all weights before it. (A float16
     gradient can change which of two nearly equal values a max pooling takes: that moves the weights
-    before it by a jump.) Both have the weights of each epoch and rank; what counts is the epoch of
-    `together` and the rank that are furthest off.
+    before it by a jump.) Both have the weights of each epoch and rank; the rank that is furthest off
+    counts, after the first epoch. Where that is off by no rounding at all the second counts too: who
+    averages gradients only at the beginning is found there. (Of a network of one's own, in float32,
+    rounding had grown from 0.000002 .. 0.02 after the first to 0.01 .. 0.15 after the second.)
     """
 
     def norm(one, other):
@@ -204,10 +207,11 @@ def distance(apart: list[list[dict]], together: list[list[dict]]) -> float:
         return sum(float(((one[n].astype(np.float64) - other[n]) ** 2).sum()) for n in names) ** 0.5
 
     first, second = apart[:2]
-    way = norm(second[0], first[0])
+    if not (way := norm(second[0], first[0])):
+        return float("inf")
     epochs = zip(apart, together, strict=False)
-    gap = max(norm(*pair) for epoch in epochs for pair in zip(*epoch, strict=True))
-    return gap / way if way else float("inf")
+    gaps = [max(norm(*pair) for pair in zip(*epoch, strict=True)) / way for epoch in epochs]
+    return gaps[0] if gaps[0] > EXACT else max(gaps)
 
 
 def judge_probe(request: dict, data, secrets: Secrets) -> dict:

@@ -112,10 +112,13 @@ def test_the_distance_is_the_gap_of_the_worst_rank_over_the_way_of_the_first(wei
         return {**weights, "linear.bias": bias, "conv1.weight": elsewhere}
 
     apart = [[moved(1), moved(1)], [moved(9), moved(50)], [moved(0), moved(0)]]
-    near, same = [moved(1), moved(3)], [moved(9), moved(50)]
-    assert distance(apart, [near]) == pytest.approx(2 / 8, rel=1e-5)
-    assert distance(apart, [near, same]) == pytest.approx(2 / 8, rel=1e-5)
-    assert distance(apart, [near, [moved(13), moved(50)]]) == pytest.approx(4 / 8, rel=1e-5)
+    off, exact = [moved(1), moved(3)], [moved(1), moved(1)]
+    later, same = [moved(13), moved(50)], [moved(9), moved(50)]
+    assert distance(apart, [off]) == pytest.approx(2 / 8, rel=1e-5)
+    assert distance(apart, [off, same]) == pytest.approx(2 / 8, rel=1e-5)
+    assert distance(apart, [off, later]) == pytest.approx(2 / 8, rel=1e-5)  # what was off grows
+    assert distance(apart, [exact, same]) == 0
+    assert distance(apart, [exact, later]) == pytest.approx(4 / 8, rel=1e-5)
     assert distance([[moved(1)], [moved(1)]], [[moved(3)]]) == float("inf")
 
 
