@@ -58,6 +58,8 @@ def test_it_runs_as_a_user_and_holds_no_secret(image):
     for name in SECRETS:
         assert name.split("/")[-2 if "/" in name else -1] not in listing
     assert not [name for name in listing if name.startswith("ssh_host_")]
+    terminal = image.run("bash", "-lc", "command -v hvdlab")  # as JupyterLab opens it
+    assert terminal.stdout == "/opt/hvdlab/.venv/bin/hvdlab\n"
     kept = json.dumps(image.config) + image.history
     config, needed = container_image.pip_configuration()
     for line in config.splitlines()[1:]:
