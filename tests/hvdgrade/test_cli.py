@@ -121,6 +121,25 @@ def test_a_name_is_only_text(tmp_path, name):
     assert json.loads(files[0].read_text())["submission"]["id"] == name and files[1].exists()
 
 
+def test_a_script_that_is_too_large_is_named_without_its_folder(tmp_path):
+    (tmp_path / "assessment.py").write_text("#" * 64_001)
+    answer = hvdgrade("run", tmp_path, data=tmp_path, COLUMNS="300")
+    assert answer.returncode == cli.NOT_GRADABLE
+    assert ") assessment.py is larger than 64000 bytes" in answer.stdout
+
+
+def test_a_report_that_cannot_be_shown_is_written_all_the_same(tmp_path):
+    (tmp_path / "assessment.py").write_text("no Python")
+    files = tmp_path / "r.json", tmp_path / "r.html"
+    command = ["run", tmp_path, "--json", files[0], "--html", files[1]]
+    with open("/dev/full", "w") as full:
+        answer = subprocess.run(
+            [sys.executable, "-m", "hvdgrade.cli", *command], stdout=full, timeout=60
+        )
+    assert answer.returncode != cli.NOT_GRADABLE  # it was not told
+    assert all(file.stat().st_size > 500 for file in files)
+
+
 def test_a_submission_that_is_a_link_is_not_followed(tmp_path, cifar10_folder):
     (tmp_path / "assessment.py").symlink_to("/etc/passwd")
     answer = hvdgrade("run", tmp_path, data=cifar10_folder, COLUMNS="300")
