@@ -162,7 +162,7 @@ def grade_class(args: argparse.Namespace) -> int:
             summarise(settings.out, say)
             return FAULTS
         if args.regrade:
-            (settings.out / REGRADE).unlink()
+            (settings.out / REGRADE).unlink(missing_ok=True)
         summarise(settings.out, say)
     return conclude({one.name for one in submissions}, settings.out, args.regrade)
 
