@@ -6,6 +6,7 @@ The folder OUT of a batch:
     reports/NAME.html      the same for a reader            logs/NAME.log   what the grader printed
     submissions/NAME.py    the script as it was graded
     running/NAME.json      which process grades it now, so that a later batch can end it
+    .handed-in, .regrade   whom the last batch found in DIR; the calls of a regrade that is not finished
 """
 
 import datetime

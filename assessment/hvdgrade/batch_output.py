@@ -1,0 +1,62 @@
+"""What a batch says in the terminal: a line for each result, the time that is left, what came out."""
+
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from hvdgrade.export import UNGRADED, load, printable, withdrawn
+
+
+def follow(gradings: Iterator[dict], total: int, workers: int, say: Console) -> None:
+    """Print a line for each result, and in a terminal a bar."""
+    began = time.monotonic()
+    columns = (TextColumn("graded"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    bar = Progress(
+        *columns, TextColumn("{task.fields[left]}"), console=say, disable=not say.is_terminal
+    )
+    with bar:
+        shown = bar.add_task("", total=total, left="")
+        for count, document in enumerate(gradings, 1):
+            # Whole rounds of `workers` gradings: the last ones do not end sooner for being few.
+            rounds = (total - count + workers - 1) // workers
+            each = (time.monotonic() - began) / max(1, count / workers)
+            left = f"about {duration(rounds * each)} left" if count < total else ""
+            bar.update(shown, completed=count, left=left)
+            who = printable(document["submission"]["id"])
+            line = f"[{count}/{total}] {who}: {outcome(document)}"
+            say.print(line if say.is_terminal or not left else f"{line}; {left}")
+
+
+def duration(seconds: float) -> str:
+    """Seconds as a reader wants them: "40 s", "12 min", "2.5 h"."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def outcome(document: dict) -> str:
+    if document["status"] == "graded":
+        return f"{document['verdict']}, {document['score']} of {document['max_score']} points"
+    return f"{UNGRADED[document['status']]}: {printable(document['reason'])}"
+
+
+def conclude(names: set[str], out: Path, regrade: bool) -> int:
+    """Print what came out; return the number of grader faults."""
+    results = load(out)
+    documents = [document for document in results if document["batch"]["name"] in names]
+    counts = Counter(document["verdict"] or document["status"] for document in documents)
+    print(
+        f"{len(documents)} submissions: {counts['pass']} pass, {counts['fail']} fail, "
+        f"{counts['not_gradable']} not gradable, {counts['infrastructure_error']} grader faults"
+    )
+    if counts["infrastructure_error"]:
+        command = "the same command" + " without --regrade" * regrade
+        print(f"Grader faults are nobody's zero: {command} grades these again.")
+    for line in withdrawn(results, out):
+        print(printable(line))
+    print(f"The class: {out / 'index.html'}   as a table: {out / 'summary.csv'}")
+    return counts["infrastructure_error"]
