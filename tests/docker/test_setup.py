@@ -145,7 +145,11 @@ def test_make_lab_gets_the_data_first_and_opens_without_them_too(checkout):
             checkout / ".venv" / "bin", name, f'#!/bin/sh\necho {name} "$1 $2 $3"\nexit {code}\n'
         )
     answer = subprocess.run(
-        ["make", "lab"], cwd=checkout, capture_output=True, text=True, timeout=60
+        ["make", "--no-print-directory", "lab"],
+        cwd=checkout,
+        capture_output=True,
+        text=True,
+        timeout=60,
     )
     assert (answer.returncode, answer.stdout.splitlines()) == (
         0,

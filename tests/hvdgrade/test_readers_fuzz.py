@@ -270,5 +270,5 @@ def test_the_comparisons_of_finite_weights_give_numbers(monkeypatch):
             largest, where = evaluate.difference(one, other)
             assert (largest > 0) == bool(where) and not math.isnan(largest)
             for third in networks:
-                apart = evaluate.distance([[one, one], [third, third]], [other, other])
+                apart = evaluate.distance([[one, one], [third, third]], [[other, other]])
                 assert apart >= 0, "nan"
