@@ -103,6 +103,7 @@ def test_a_wrapper_that_never_averages_explains_replicas_that_part(facts):
 def test_nothing_else_is_said_where_the_ranks_never_met(facts):
     alone = without(run(weights=lambda rank, step: [1.0 + rank]), "init")
     assert named(alone, facts(("hvd.init()", "pass"))) == [("init-missing", 1)]
+    assert named(without(alone, "end"), facts()) == []  # somebody ended them before they came to it
     # It failed before it came to its hvd.init(), here or in a module of its own: the error says it.
     alone[0][-1]["error"] = "FileNotFoundError: data"
     assert named(alone, facts()) == []
