@@ -16,10 +16,8 @@ def judge(events: dict[int, list[dict]], facts: Facts) -> list[Finding]:
     """Name the mistakes of a run, in the order of the script."""
     run = Run(events)
     if len(run.ranks) > 1 and not run.all("init"):
-        if not run.all(
-            "end"
-        ):  # they were ended before they came to it: that says nothing of a script
-            return []
+        if not run.all("end"):
+            return []  # they were ended before they came to it: that says nothing of a script
         return [] if _failed_before(run, facts) else [_init_missing(run, facts)]
     rules = (*rules_training.RULES, *rules_settings.RULES)
     found = [one for rule in rules for one in rule(run, facts)]
