@@ -24,7 +24,7 @@ test: setup ## run the whole test suite
 
 lab: setup ## open JupyterLab on the start page of the course, with the data or their synthetic twins
 	@for name in fashion_mnist cifar10; do .venv/bin/hvdlab data $$name --or-synthetic || true; done
-	@.venv/bin/jupyter lab --notebook-dir=notebooks notebooks/00_start_here.ipynb
+	@.venv/bin/jupyter lab --notebook-dir=notebooks notebooks/00_start_here.ipynb $$([ $$(id -u) != 0 ] || echo --allow-root)
 
 notebooks: setup ## make the notebooks from labs/NN_name.py
 	@.venv/bin/python notebooks/build.py

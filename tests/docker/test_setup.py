@@ -141,9 +141,7 @@ def test_make_lab_gets_the_data_first_and_opens_without_them_too(checkout):
     program(checkout / "docker", "setup.sh", "#!/bin/sh\n")
     (checkout / ".venv").mkdir()
     for name, code in (("hvdlab", 1), ("jupyter", 0)):
-        program(
-            checkout / ".venv" / "bin", name, f'#!/bin/sh\necho {name} "$1 $2 $3"\nexit {code}\n'
-        )
+        program(checkout / ".venv" / "bin", name, f'#!/bin/sh\necho {name} "$@"\nexit {code}\n')
     answer = subprocess.run(
         ["make", "--no-print-directory", "lab"],
         cwd=checkout,
@@ -156,7 +154,8 @@ def test_make_lab_gets_the_data_first_and_opens_without_them_too(checkout):
         [
             "hvdlab data fashion_mnist --or-synthetic",
             "hvdlab data cifar10 --or-synthetic",
-            "jupyter lab --notebook-dir=notebooks notebooks/00_start_here.ipynb",
+            "jupyter lab --notebook-dir=notebooks notebooks/00_start_here.ipynb"
+            + " --allow-root" * (os.geteuid() == 0),
         ],
     )
 
