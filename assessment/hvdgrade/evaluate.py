@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 from numpy.lib import format as npy
 
+from hvdgrade.export import printable
 from hvdgrade.views import CLASSES, Secrets, classes_of, labels_of
 from hvdlab.data import load_cifar10
 from hvdlab.record import WEIGHTS, is_statistic
@@ -45,8 +46,7 @@ def read_weights(path: Path) -> tuple[dict[str, np.ndarray], np.ndarray]:
                     data = file.read(MAX_UNPACKED_BYTES)
                 arrays[entry.filename.removesuffix(".npy")] = plain_array(data)
     except Exception as error:  # there is no end of ways in which such a file can be broken
-        said = str(error).encode("ascii", "backslashreplace").decode()  # it may quote the file
-        said = "".join(c if c.isprintable() else "?" for c in said)[:200]
+        said = printable(str(error))[:200]  # it may quote the file
         raise ValueError(f"it is not a file of plain arrays ({said})") from None
     examples = arrays.pop("examples_read", np.zeros(0, np.int32))
     if examples.ndim != 1 or examples.dtype.kind not in "iu" or len(examples) > MAX_EXAMPLES:
