@@ -12,11 +12,12 @@ from torch.utils.data.distributed import DistributedSampler
 
 from hvdlab.data import load_fashion_mnist
 
-EPOCHS, BATCH_SIZE, RATE = 3, 64, 0.02
+EPOCHS, BATCH_SIZE, RATE = 3, 16, 0.02
 
 
 def main():
     hvd.init()
+    torch.manual_seed(1)
     data = load_fashion_mnist()
     images = torch.from_numpy(data.train_images[:4096]).permute(0, 3, 1, 2) / 255
     labels = torch.from_numpy(data.train_labels[:4096]).long()
