@@ -10,12 +10,15 @@ pytest.importorskip("torch", reason="needs PyTorch: run `make setup`")
 pytest.importorskip("tensorflow", reason="needs TensorFlow: run `make setup`")
 pytest.importorskip("horovod", reason="needs Horovod: run `make setup`")
 
+import hvdlab.keras.models  # noqa: E402
+import hvdlab.torch.models  # noqa: E402
 from hvdlab.bench import (  # noqa: E402
     exchange,
     keras_optimizers,
     launch,
     normalization,
     optimizers,
+    precision,
     ranks,
     throughput,
 )
@@ -75,6 +78,42 @@ def test_launch_takes_one_setting_away_at_a_time(monkeypatch):
     yielding = {"OMPI_MCA_mpi_yield_when_idle"}
     assert missing == [set(), threads, binding, yielding, threads | binding | yielding]
     assert given[0]["OMP_NUM_THREADS"] != "7"
+
+
+WHICH = [(framework, name) for framework in precision.FRAMEWORKS for name in precision.PRECISIONS]
+
+
+@pytest.mark.mpi
+@pytest.mark.slow
+def test_precision():
+    found = precision.precision(repeats=1, steps=2, batch_size=8, tell=silent)
+    assert all(found[framework][name][0] > 0 for framework, name in WHICH)
+    assert "bfloat16" in shown(precision.show, found, 8)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("framework, name", WHICH)
+def test_precision_is_that_of_the_convolutions(framework, name, monkeypatch):
+    import hvdlab.keras.throughput as of_keras
+    import hvdlab.torch.throughput as of_torch
+
+    taken = []
+
+    def torch_network():
+        network = hvdlab.torch.models.AssessmentNet()
+        network.conv2.register_forward_hook(lambda layer, into, out: taken.append(out.dtype))
+        return network
+
+    def keras_network(dtype):
+        network = hvdlab.keras.models.AssessmentNet(dtype)
+        taken.extend(one.compute_dtype for one in network.layers if "conv" in one.name)
+        return network
+
+    monkeypatch.setattr(of_torch, "AssessmentNet", torch_network)
+    monkeypatch.setattr(of_keras, "AssessmentNet", keras_network)
+    monkeypatch.setattr(ranks, "tell", lambda measured: None)
+    precision.one_run(framework, name, "1", "8")
+    assert {str(dtype).removeprefix("torch.") for dtype in taken} == {name}
 
 
 @pytest.mark.mpi

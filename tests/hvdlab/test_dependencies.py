@@ -158,6 +158,7 @@ def test_the_commands_import_no_framework_at_their_top():
         "hvdlab.data_command",
         "hvdlab.bench.command",
         "hvdlab.bench.launch",
+        "hvdlab.bench.precision",
         "hvdlab.bench.ranks",
         "hvdlab.bench.throughput",
         "hvdlab.bench.exchange",

@@ -27,6 +27,7 @@ COMMANDS = {
         "seconds and bandwidth of an all-reduce: Horovod, MPI, gloo, and its settings",
     ),
     "scaling": ("hvdlab.bench.scaling", "images/s of 1 to N ranks, strong and weak, and foretold"),
+    "precision": ("hvdlab.bench.precision", "images/s in float32 and in bfloat16"),
 }
 
 

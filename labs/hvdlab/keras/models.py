@@ -7,7 +7,7 @@ import numpy as np
 from keras import layers
 
 from hvdlab import probe
-from hvdlab.hardware import cpu_has_bfloat16, gpu_compute_capability
+from hvdlab.hardware import cpu_is_fast_at_bfloat16, gpu_compute_capability
 from hvdlab.record import PIXEL_MEAN, PIXEL_STD, WEIGHTS
 
 
@@ -16,7 +16,7 @@ def fast_policy() -> str:
     if probe.COPIES:
         return "float64"
     gpu = gpu_compute_capability()
-    fast = gpu >= (8, 0) if gpu else cpu_has_bfloat16()
+    fast = gpu >= (8, 0) if gpu else cpu_is_fast_at_bfloat16()
     return "mixed_bfloat16" if fast else "float32"
 
 

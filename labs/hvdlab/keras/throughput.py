@@ -40,13 +40,15 @@ def measure(
     seconds: float | None = None,
     steps: int | None = None,
     distribute: Callable = lambda optimizer: optimizer,
+    policy: str | None = None,
 ) -> tuple[float, float]:
     """Train for some seconds or steps; as `hvdlab.torch.throughput.measure`.
 
     Args:
         distribute: optimizer -> optimizer that exchanges gradients.
+        policy: dtype policy of the network; the default is the one that `fast_policy` takes.
     """
-    model = AssessmentNet(dtype=fast_policy())
+    model = AssessmentNet(dtype=policy or fast_policy())
     model.compile(
         optimizer=distribute(keras.optimizers.SGD(0.01, momentum=0.9, nesterov=True)),
         loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),

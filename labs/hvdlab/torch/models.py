@@ -6,7 +6,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from hvdlab import probe
-from hvdlab.hardware import cpu_has_bfloat16
+from hvdlab.hardware import cpu_is_fast_at_bfloat16
 from hvdlab.record import PIXEL_MEAN, PIXEL_STD
 
 
@@ -57,7 +57,7 @@ def autocast(device: torch.device | str = "cpu"):
     if probe.COPIES:
         return torch.autocast("cpu", enabled=False)
     kind = torch.device(device).type
-    fast = torch.cuda.is_bf16_supported() if kind == "cuda" else cpu_has_bfloat16()
+    fast = torch.cuda.is_bf16_supported() if kind == "cuda" else cpu_is_fast_at_bfloat16()
     return torch.autocast(kind, dtype=torch.bfloat16, enabled=fast)
 
 

@@ -7,7 +7,8 @@ import torch
 from torch.nn import functional as F
 
 from hvdlab.data import Batches
-from hvdlab.torch.models import AssessmentNet, autocast
+from hvdlab.torch import models
+from hvdlab.torch.models import AssessmentNet
 
 WARM_UP_STEPS = 5
 
@@ -20,6 +21,7 @@ def measure(
     steps: int | None = None,
     distribute: Callable = lambda model, optimizer: (model, optimizer),
     device: torch.device | str = "cpu",
+    autocast: Callable = models.autocast,
 ) -> tuple[float, float]:
     """Train for some seconds or steps; return when the first steps were done, and images/s after.
 
@@ -31,6 +33,7 @@ def measure(
             gradients need `steps`: the same number on each.
         distribute: (model, optimizer) -> (model, optimizer) that exchange gradients.
         device: where to train.
+        autocast: device -> context of the forward pass.
 
     Returns:
         (CLOCK_MONOTONIC seconds, images/s of this process)
