@@ -78,8 +78,8 @@ def launch_settings(
 
 def show(found: dict, framework: str, batch_size: int, console: Console) -> None:
     """Medians with their range, and the ratio to the full set of the same round."""
-    table = Table(box=None, header_style="dim", padding=(0, 2))
-    for title in ("launch", "images/s", "min .. max", "to all settings", "min .. max"):
+    table = Table(box=None, header_style="dim", padding=(0, 1))
+    for title in ("launch", "images/s", "min .. max", "ratio", "min .. max"):
         table.add_column(title, justify="left" if title == "launch" else "right")
     for label, rates in found.items():
         ratios = [rate / full for rate, full in zip(rates, found[FULL], strict=True)]
@@ -91,6 +91,7 @@ def show(found: dict, framework: str, batch_size: int, console: Console) -> None
             f"{min(ratios):.2f} .. {max(ratios):.2f}",
         )
     console.print(
-        f"Medians of {len(found[FULL])} rounds, {framework}, {RANKS} ranks, {batch_size} images a rank"
+        f"Medians of {len(found[FULL])} rounds, {framework}, {RANKS} ranks, {batch_size} images a rank; "
+        f"ratio: to {FULL}"
     )
     console.print(table)

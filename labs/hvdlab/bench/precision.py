@@ -51,8 +51,8 @@ def precision(repeats: int = 5, steps: int = 60, batch_size: int = 64, tell=prin
 
 def show(found: dict, batch_size: int, console: Console) -> None:
     """Medians with their range, the ratio to float32 of the same round, and what the labs take."""
-    table = Table(box=None, header_style="dim", padding=(0, 2))
-    for title in ("framework", "precision", "images/s", "range", "to float32", "range"):
+    table = Table(box=None, header_style="dim", padding=(0, 1))
+    for title in ("framework", "precision", "images/s", "min .. max", "ratio", "min .. max"):
         table.add_column(title, justify="left" if title in ("framework", "precision") else "right")
     for framework, by_precision in found.items():
         for name, rates in by_precision.items():
@@ -68,7 +68,9 @@ def show(found: dict, batch_size: int, console: Console) -> None:
                 f"{min(ratios):.2f} .. {max(ratios):.2f}",
             )
     rounds = len(found["torch"]["float32"])
-    console.print(f"Medians of {rounds} rounds, one process, one thread, batch {batch_size}")
+    console.print(
+        f"Medians of {rounds} rounds, one process, one thread, batch {batch_size}; ratio: to float32"
+    )
     console.print(table)
     taken = "bfloat16" if cpu_is_fast_at_bfloat16() else "float32"
     console.print(f"On this processor the labs take {taken}.")

@@ -109,7 +109,7 @@ def throughput(
 
 def show(rates: dict, batch_size: int, console: Console) -> None:
     """Medians with their range, efficiency, and the ratio to DDP of the same round."""
-    table = Table(box=None, header_style="dim", padding=(0, 2))
+    table = Table(box=None, header_style="dim", padding=(0, 1))
     for title in ("variant", "ranks", "images/s", "min .. max", "efficiency", "to ddp-torch"):
         table.add_column(title, justify="left" if title == "variant" else "right")
     for variant, by_ranks in rates.items():
