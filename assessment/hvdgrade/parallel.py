@@ -153,11 +153,11 @@ def check_equivalence(
         return Check("equivalence", EQUIVALENCE, "fail", points, said, help, evidence, depends)
     said = (
         f"weights of {ranks} ranks with a batch each, and with all {ranks} batches each, differ by "
-        f"{found['distance']:.1e} of the way they go"
+        f"{found['distance']:.1%} of the way they go"
     )
     if found["distance"] <= rules.equivalence_tolerance:
         return Check("equivalence", EQUIVALENCE, "pass", points, said, "", evidence, depends)
-    said += f", more than {rules.equivalence_tolerance:.0e}"
+    said += f", more than {rules.equivalence_tolerance:.0%}"
     if "Adasum" in source.decode(errors="replace"):
         help = "Adasum does not average gradients, so it is not what one process would do: use op=Average"
     elif found["replicas"] > rules.replica_tolerance:
