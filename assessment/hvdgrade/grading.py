@@ -38,6 +38,20 @@ class Round:
         return float("inf") if reached is None else reached / self.budget
 
 
+class StageClock:
+    """A `tell` that passes everything on, and adds up the seconds of each stage."""
+
+    def __init__(self, tell):
+        self.tell, self.stage, self.since = tell, "preparing", time.monotonic()
+        self.seconds: dict[str, float] = {}
+
+    def __call__(self, text: str, **facts) -> None:
+        now = time.monotonic()
+        self.seconds[self.stage] = self.seconds.get(self.stage, 0.0) + now - self.since
+        self.stage, self.since = facts.get("stage", self.stage), now
+        self.tell(text, **facts)
+
+
 def grade(
     path: Path,
     ranks: int,
@@ -54,7 +68,7 @@ def grade(
         tell: called with a line about what is going on, and facts about it; a stage ends in "...".
         required_tier: the weakest sandbox that will do; the default takes the best there is.
     """
-    began = time.monotonic()
+    tell = clock = StageClock(tell)
     source, facts, rounds = b"", {}, []
     wanted, again = 1, False
     try:
@@ -92,7 +106,7 @@ def grade(
         ranks,
         rounds=rounds,
         decisive=decisive(rounds) if rounds else None,
-        seconds=time.monotonic() - began,
+        stages=clock.seconds,
         **facts,
     )
 

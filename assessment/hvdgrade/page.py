@@ -62,6 +62,15 @@ ENDINGS = {
     "took_more_cores": "by the grader: it gave itself cores that it was not given",
 }
 
+STAGES = {
+    "preparing": "to prepare",
+    "calibrating": "to measure this machine",
+    "running": "for the run",
+    "comparing": "to compare the ranks",
+    "probing": "to probe how they work together",
+    "evaluating": "to recompute accuracies",
+}
+
 
 def report_page(document: dict, source: bytes | None = None) -> str:
     """The HTML page of one submission.
@@ -313,6 +322,8 @@ def run(resources: dict) -> list[tuple[str, str]]:
     for key, name in seconds:
         if is_number(resources.get(key)):
             found.append((name, f"{decimal(resources[key], 1)} s"))
+    if stages := of_stages(part(resources, "stages")):
+        found.append(("Of these", stages))
     for key, name in (
         ("max_rss", "Most memory of a process"),
         ("bytes_on_wire", "Sent between ranks"),
@@ -324,6 +335,12 @@ def run(resources: dict) -> list[tuple[str, str]]:
             ("Processes left behind, ended by the grader", decimal(resources["survivors"]))
         )
     return found
+
+
+def of_stages(stages: dict) -> str:
+    """The seconds of each stage of the grading, in words; those that took no second are left out."""
+    took = {stage: stages[stage] for stage in STAGES if is_number(stages.get(stage), 1)}
+    return ", ".join(f"{decimal(seconds, 1)} s {STAGES[stage]}" for stage, seconds in took.items())
 
 
 # --- a class in numbers -----------------------------------------------------------------------------

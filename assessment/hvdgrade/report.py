@@ -53,14 +53,14 @@ def result(
     reason: str = "",
     rounds: list | None = None,
     decisive=None,
-    seconds: float = 0.0,
+    stages: dict[str, float] | None = None,
 ) -> dict:
     """The JSON document; `status` graded, not_gradable or infrastructure_error.
 
     `rounds` are those of `hvdgrade.grading`, and `decisive` is the one that stands for all; with a
-    status other than graded they are left out.
+    status other than graded they are left out. `stages`: the seconds of each stage, over all rounds.
     """
-    rounds = rounds if rounds and status == "graded" else []
+    rounds, stages = (rounds if rounds and status == "graded" else []), stages or {}
     one = decisive if rounds else None
     judgement = one.judgement if one else None
     document = {
@@ -120,7 +120,8 @@ def result(
             "exit": seen.exit_code,
             "stop_cause": seen.stop_cause,
             "survivors": seen.survivors,
-            "grading_wall": round(seconds, 2),
+            "grading_wall": round(sum(stages.values()), 2),
+            "stages": {stage: round(seconds, 2) for stage, seconds in stages.items()},
         }
     return document
 

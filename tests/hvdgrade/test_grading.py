@@ -64,3 +64,22 @@ def test_the_majority_of_three_decides_near_a_threshold(
         assert len(found["rounds"]) == used
         assert found["decisive"].judgement.verdict == verdict
     assert next(results, "none left") == "none left"
+
+
+def test_the_seconds_of_each_stage_are_added_up(monkeypatch):
+    now, told = [10.0], []
+    monkeypatch.setattr(grading.time, "monotonic", lambda: now[0])
+    clock = grading.StageClock(lambda text, **facts: told.append((text, facts)))
+
+    def after(seconds, text, **facts):
+        now[0] += seconds
+        clock(text, **facts)
+
+    after(2, "measuring ...", stage="calibrating")
+    after(3, "3 s")
+    after(4, "running ...", stage="running")
+    after(5, "close to a threshold")
+    after(1, "measuring ...", stage="calibrating")  # of the second round
+    after(6, "")
+    assert clock.seconds == {"preparing": 2, "calibrating": 3 + 4 + 6, "running": 5 + 1}
+    assert told[1:3] == [("3 s", {}), ("running ...", {"stage": "running"})]

@@ -224,6 +224,16 @@ def test_bytes_and_steps_are_shown_where_they_are_known():
     assert " steps " not in above and " sent " not in above
 
 
+def test_the_stages_of_the_grading_are_shown_where_they_are_known():
+    stages = {"preparing": 0.4, "calibrating": 15.3, "running": 77.9, "probing": "<b>", "new": 5}
+    document = result("pass")
+    assert "Of these" not in report_page(document)
+    document["resources"]["stages"] = stages
+    assert "15.3 s to measure this machine, 77.9 s for the run</" in report_page(document)
+    document["resources"]["stages"] = ["15.3"]
+    assert "Of these" not in report_page(document)
+
+
 def test_synthetic_data_is_said_aloud():
     document = result("pass")
     assert "Synthetic" not in Page(report_page(document)).text
