@@ -1,5 +1,7 @@
 """The assessment network: two frameworks, one function of the weights."""
 
+import types
+
 import numpy as np
 import pytest
 
@@ -111,3 +113,14 @@ def test_both_train_with_the_statistics_of_the_batch(arrays, images):
         if name.endswith("running_mean"):
             assert not np.allclose(after_torch[name], arrays[name])
             np.testing.assert_allclose(after_keras[name], after_torch[name], rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("generation, fast", [(7, False), (8, True)])  # Turing, Ampere
+def test_a_gpu_that_emulates_bfloat16_computes_in_float32(generation, fast, monkeypatch):
+    properties = types.SimpleNamespace(major=generation)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
+    monkeypatch.setattr(torch.cuda, "_check_bf16_tensor_supported", lambda device: True)
+    with torch_models.autocast("cuda"):
+        assert torch.is_autocast_enabled("cuda") == fast

@@ -57,7 +57,10 @@ def autocast(device: torch.device | str = "cpu"):
     if probe.COPIES:
         return torch.autocast("cpu", enabled=False)
     kind = torch.device(device).type
-    fast = torch.cuda.is_bf16_supported() if kind == "cuda" else cpu_is_fast_at_bfloat16()
+    if kind == "cuda":  # before Ampere bfloat16 is emulated, and slow
+        fast = torch.cuda.is_bf16_supported(including_emulation=False)
+    else:
+        fast = cpu_is_fast_at_bfloat16()
     return torch.autocast(kind, dtype=torch.bfloat16, enabled=fast)
 
 
