@@ -23,7 +23,7 @@
 #
 # Do 1 to 7 in this order: each uses what the one before has shown. 8 to 11 leave Horovod for the rest of the field, in PyTorch, and
 # build on each other too; 12 and 13 need only 1 to 7. The time is yours, for reading, thinking and exercises; the computer works for
-# about ten minutes of it at most (`labs/README.md` has the minutes of each).
+# about ten minutes of it at most (`labs/README.md` has the seconds of each).
 
 # %% [markdown]
 # ## How a lab works
@@ -46,7 +46,7 @@
 #
 # * **Interrupt** with the stop button (■). It ends the experiment and every process that it started on other cores; the runs
 #   that are done are kept and can be plotted. What starts ranks also has a time limit, so a hang ends by itself.
-# * **`LAB_QUICK=1`** in the environment (`LAB_QUICK=1 make lab`) lets every lab go through all its cells in under a minute, with
+# * **`LAB_QUICK=1`** in the environment (`LAB_QUICK=1 make lab`) lets every lab go through all its cells in about a minute, with
 #   so little training that the figures show the machinery and not the effect.
 # * **No GPU, few cores?** Close other programs while something is timed: two ranks want two cores for themselves.
 

@@ -199,7 +199,7 @@ axes.legend(loc="upper right")
 plt.show()
 
 # %% [markdown]
-# **What you should see:** a few large steps fall into the valley, then hundreds of tiny ones creep along
+# **What you should see:** some thirty steps fall into the valley, then hundreds of tiny ones creep along
 # its floor. Your test stops as soon as the *loss* hardly changes from one step to the next, and the table
 # shows where that is: far from the minimum. Not even 1000 steps arrive. That is no mistake of your test; on
 # a nearly level floor a small change does not mean that little is left to gain.
@@ -332,7 +332,7 @@ plt.show()
 # %% [markdown]
 # Both jump from one side of the valley to the other, along the steep eigenvector, because
 # $1 - \eta\lambda_{\max}$ is close to $-1$. Just under the bound each jump is a little shorter than the one
-# before; just over it, a little longer. Oscillation is the first sign that a step size is too large.
+# before; just over it, a little longer. Oscillation that grows is the sign that a step size is too large.
 #
 # ## Centre x
 #

@@ -565,7 +565,7 @@ def measure(comm, sizes):
 
     rows = []
     for nbytes in sizes:
-        values, rounds = np.ones(nbytes // 4, dtype=np.float32), max(5, min(100, 2**23 // nbytes))
+        values, rounds = np.zeros(nbytes // 4, dtype=np.float32), max(5, min(100, 2**23 // nbytes))
         mine, slowest = np.empty(rounds), np.empty(rounds)
         for all_reduce in (naive_all_reduce, ring_all_reduce, mpi_all_reduce):
             all_reduce(comm, values)  # the first call makes connections
@@ -638,7 +638,8 @@ draw_times("busbw", "bus bandwidth, GB/s", None)
 
 # %% [markdown]
 # **What you should see.** From 1 KB to 64 KB the array grows 64-fold and the time far less: that is the *latency* of
-# starting a message. The ring has the most of it, because its $2(N-1)$ messages follow one after the other. Large arrays
+# starting a message. The ring has the most of it: its $2(N-1)$ messages follow one after the other, and before them Python cuts
+# the array into chunks, which alone takes microseconds. Large arrays
 # cost roughly in proportion to their size: that is the *bandwidth*. There your ring is ahead of the naive way on 2 ranks,
 # although both move the same bytes: in the ring both ranks send and add at once. Look also at MPI's own: a library
 # picks its way by size, tuned for a network. On one machine all ranks share one memory, and 4 ranks may share 2 cores, so

@@ -4,7 +4,10 @@ A check takes what the learner wrote, tries it on cases small enough to do by ha
 `right(...)` or raises `NotYet` with what is wrong in words of the exercise. Nothing is graded here.
 """
 
+import copy
 import traceback
+
+import numpy as np
 
 
 class NotYet(AssertionError):
@@ -37,3 +40,16 @@ def call(function, *arguments, name: str | None = None):
         where = f", in `{own[0].line}`" if own else ""
         name = name or function.__name__
         raise NotYet(f"{name} raises {type(error).__name__}: {error}{where}.") from error
+
+
+def call_unchanged(function, *arguments, name: str | None = None):
+    """`call`, and NotYet if the function changes a list or an array that it is given."""
+    before = copy.deepcopy(arguments)
+    answer = call(function, *arguments, name=name)
+    for was, now in zip(before, arguments, strict=True):
+        if not np.array_equal(was, now, equal_nan=True):
+            raise NotYet(
+                f"{name or function.__name__} changes what it is given: {was} is {now} afterwards. "
+                "Others still need it, so work on a copy."
+            )
+    return answer

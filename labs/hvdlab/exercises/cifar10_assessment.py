@@ -8,6 +8,8 @@ import sys
 import threading
 from pathlib import Path
 
+import numpy as np
+
 from hvdlab.exercises import NotYet, call, right
 from hvdlab.exercises.conversion import unconverted
 
@@ -47,8 +49,10 @@ def check_least_efficiency(least_efficiency) -> None:
             budget / (ranks * epochs): "epochs to train and epochs of the budget are exchanged",
             min(1, right_one): "do not cut it off: above 1 says that it cannot be done",
         }
-        why = next((w for value, w in likely.items() if math.isclose(found, value)), "see hint 1")
-        raise NotYet(f"{what}: expected {right_one:.3f}, you return {found:.3f}; {why}.")
+        rounded = math.isclose(found, right_one, abs_tol=0.006)
+        why = "do not round it" if rounded else "see hint 1"
+        why = next((w for value, w in likely.items() if math.isclose(found, value)), why)
+        raise NotYet(f"{what}: expected {right_one:.4f}, you return {found:.4f}; {why}.")
     right("2 ranks need 58 % for three epochs in the time of 2.6, four need half of that.")
 
 
@@ -75,6 +79,11 @@ def check_rows(rows) -> None:
                 raise NotYet(
                     f"{name} is the text {came!r}: turn it into a number, {kind.__name__}(...)."
                 )
+            if not isinstance(came, int | float | np.number):
+                raise NotYet(
+                    f"{name} of epoch {expected[0]} is {value}, you return {_short(came)}: give the number "
+                    f"that the text says, {kind.__name__}({str(value)!r})."
+                )
             if kind is int and not isinstance(came, int):
                 raise NotYet(
                     f"{name} is {came!r}, a {type(came).__name__}: epochs are counted, int(...)."
@@ -96,6 +105,12 @@ def check_seconds_to_target(seconds_to_target) -> None:
         ([(0.8, 0.60), (0.85, 0.65)], None, "the held-out accuracy must be there too"),
         ([(0.6, 0.75), (0.7, 0.76)], None, "the training accuracy must be there too"),
         ([(0.6, 0.6), (0.8, 0.75)], None, "one good epoch is not enough"),
+        ([(0.8, 0.75), (0.8, 0.6), (0.8, 0.75)], None, "between the good ones held out is too low"),
+        ([(0.8, 0.75), (0.7, 0.75), (0.8, 0.75)], None, "between the good ones train is too low"),
+        ([(0.8, 0.6), (0.8, 0.75)], None, "held out is too low in the first of the two"),
+        ([(0.6, 0.75), (0.8, 0.75)], None, "train is too low in the first of the two"),
+        ([(0.8, 0.75), (0.8, 0.6)], None, "held out is too low in the second of the two"),
+        ([(0.8, 0.75), (0.6, 0.75)], None, "train is too low in the second of the two"),
         ([], None, "a run without epochs has reached nothing"),
     ]  # fmt: skip
     for accuracies, expected, why in cases:
@@ -111,7 +126,7 @@ def check_seconds_to_target(seconds_to_target) -> None:
                 f"(train, held out) = {accuracies}, 10 s an epoch: expected {expected}, you return "
                 f"{found}; {why}{_which(found, expected)}."
             )
-    right("seven runs judged as the grader would.")
+    right(f"{len(cases)} runs judged as the grader would.")
 
 
 def check_conversion(path: str | Path) -> None:

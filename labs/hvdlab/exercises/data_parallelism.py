@@ -35,8 +35,6 @@ def check_combine(combine) -> None:
     matrices = [np.arange(6.0).reshape(2, 3), np.ones((2, 3))]
     wanted = (3 * matrices[0] + matrices[1]) / 4
     answer = _gradient(combine, matrices, [3, 1])
-    if not np.array_equal(matrices[0], np.arange(6.0).reshape(2, 3)):
-        raise NotYet("it changes the gradients that it is given: work on a copy.")
     if not np.allclose(answer, wanted):
         raise NotYet(
             "it holds for vectors of three ranks, but not for 2 x 3 matrices of two ranks."
@@ -45,15 +43,22 @@ def check_combine(combine) -> None:
 
 
 def _gradient(combine, gradients, counts):
-    answer = exercises.call(combine, list(gradients), list(counts), name="combine")
+    given = [gradient.copy() for gradient in gradients]
+    answer = exercises.call_unchanged(combine, given, list(counts), name="combine")
     if answer is None:
         raise NotYet("combine returns None: `return` the combined gradient.")
-    if np.shape(answer) != gradients[0].shape:
+    try:
+        answer = np.asarray(answer, dtype=float)
+    except (TypeError, ValueError):
         raise NotYet(
-            f"combine returns the shape {np.shape(answer)}; it should be the shape of one gradient, "
+            f"combine must return one array, the combined gradient. Yours returns {answer!r}."
+        ) from None
+    if answer.shape != gradients[0].shape:
+        raise NotYet(
+            f"combine returns the shape {answer.shape}; it should be the shape of one gradient, "
             f"{gradients[0].shape}."
         )
-    return np.asarray(answer)
+    return answer
 
 
 def _short(values):
@@ -65,8 +70,11 @@ def _short(values):
 
 def check_naive_all_reduce(naive_all_reduce, seconds: float = SECONDS) -> None:
     """Demand the sum on every one of 3 ranks, and that all others only talk to rank 0."""
-    rows = _try(naive_all_reduce, 3, seconds, "rank 0 receives from each, then sends to each")
-    for rank, row in enumerate(rows):
+    rows = _try(
+        naive_all_reduce, 3, seconds, "rank 0 receives from each, then sends to each",
+        "Rank 0 begins with its own values and adds those of each other rank once",
+    )  # fmt: skip
+    for rank, (row, *_) in enumerate(rows):
         wanted = (2 if rank == 0 else 1) * row["bytes"]
         if row["sent"] != wanted:
             raise NotYet(
@@ -82,14 +90,26 @@ def check_ring_all_reduce(ring_all_reduce, seconds: float = SECONDS) -> None:
         rows = _try(
             ring_all_reduce, ranks, seconds,
             "If all ranks send before anyone receives, all wait: use comm.Sendrecv, or Isend",
+            "In the last phase a finished sum must replace what is there, not be added",
         )  # fmt: skip
-        for rank, row in enumerate(rows):
-            bound = 2 * (ranks - 1) * row["bytes"] // ranks
-            if row["sent"] > bound:
+        for rank, of_rank in enumerate(rows):
+            for row in of_rank:
+                chunk = -(-row["length"] // ranks) * row["bytes"] // row["length"]  # the largest
+                bound = 2 * (ranks - 1) * chunk
+                if row["sent"] > bound:
+                    raise NotYet(
+                        f"the sums are right on {ranks} ranks, but rank {rank} sends {row['sent']} bytes "
+                        f"for a vector of {row['length']} values, {row['bytes']} bytes: "
+                        f"{row['sent'] / bound:.1f} times the ring's 2 (N-1) chunks of {chunk}. Send one "
+                        "chunk a step, not the whole vector."
+                    )
+        for rank, of_rank in enumerate(rows):
+            receivers = of_rank[0]["receivers"]
+            if len(receivers) > 1:
                 raise NotYet(
-                    f"the sums are right on {ranks} ranks, but rank {rank} sends {row['sent']} bytes for "
-                    f"a vector of {row['bytes']}: {row['sent'] / bound:.1f} times the ring's "
-                    f"2 (N-1)/N x {row['bytes']} = {bound}. Send one chunk a step, not the whole vector."
+                    f"the sums are right on {ranks} ranks, but rank {rank} sends to the ranks "
+                    f"{', '.join(map(str, receivers))}. In the ring it only sends to its right neighbour, "
+                    f"rank {(rank + 1) % ranks}."
                 )
     right("the sum on 1, 2, 3 and 4 ranks for any length, within 2 (N-1)/N of the bytes.")
 
@@ -116,15 +136,21 @@ def try_all_reduce(comm, name, lengths):
                     result = globals()[name](counting, values.copy())
                 except Exception as error:
                     rest = length % world.size and f", which {world.size} does not divide"
-                    error.add_note(f"with {length} values{rest or ''} on {world.size} ranks")
+                    error.add_note(
+                        f"with {length} {values.dtype} values{rest or ''} on {world.size} ranks"
+                    )
+                    if "MPI_ERR_TRUNCATE" in str(error):
+                        error.add_note("what comes is longer than the array for it: np.empty_like")
                     raise
                 array = isinstance(result, np.ndarray)
-                good = array and np.array_equal(result, expected)
+                good = array and result.dtype == values.dtype and np.array_equal(result, expected)
                 rows.append({
                     "length": length, "kind": kind, "ranks": world.size, "good": good,
                     "shape": list(result.shape) if array else type(result).__name__,
+                    "dtypes": [str(values.dtype), str(result.dtype) if array else ""],
                     "result": result if array else None, "expected": expected,
-                    "sent": counting.sent, "bytes": values.nbytes,
+                    "sent": counting.sent, "bytes": values.nbytes, "receivers": sorted(counting.receivers),
+                    "open": counting.not_waited_for() if good else 0,
                 })  # fmt: skip
                 all_good = np.array([int(good)])
                 comm.Allreduce(MPI.IN_PLACE, all_good, MPI.MIN)
@@ -133,8 +159,11 @@ def try_all_reduce(comm, name, lengths):
     return rows
 
 
-def _try(function, ranks, seconds, way_on):
-    """Run the function on real ranks; return each rank's row of the first case, or say what is wrong."""
+def _try(function, ranks, seconds, way_on, once):
+    """Run the function on real ranks; return the rows of each rank, or say what is wrong.
+
+    `way_on` is advice for ranks that wait for each other, `once` for values that are added twice.
+    """
     name = function.__name__
     lengths = [12, 13, ranks - 1]
     try:
@@ -151,19 +180,36 @@ def _try(function, ranks, seconds, way_on):
         raise NotYet(str(error).replace("try_all_reduce", name, 1)) from None
     last = [of_rank[-1] for of_rank in rows]
     if not all(row["good"] for row in last):
-        raise NotYet(_mistake(last))
-    return [next(row for row in of_rank if row["ranks"] == ranks) for of_rank in rows]
+        raise NotYet(_mistake(last, once))
+    for rank, of_rank in enumerate(rows):
+        if any(row["open"] for row in of_rank):
+            raise NotYet(
+                f"the sums are right, but rank {rank} does not wait for what it began with Isend: call "
+                "`.Wait()` on what it returns before you use the array again."
+            )
+    return [[row for row in of_rank if row["ranks"] == ranks] for of_rank in rows]
 
 
-def _mistake(rows):
+def _mistake(rows, once):
     """What is wrong with the sums of one case: a sentence, from the row of each rank."""
-    rank, row = next((rank, row) for rank, row in enumerate(rows) if not row["good"])
-    size, length = row["ranks"], row["length"]
+    size, length = rows[0]["ranks"], rows[0]["length"]
     case = f"{length} values on {size} rank{'s' if size > 1 else ''}"
-    if isinstance(row["shape"], str):
-        return f"{case}: it returns {row['shape']} on rank {rank}; return the array with the sums."
-    if row["shape"] != [length]:
-        return f"{case}: rank {rank} returns the shape {row['shape']}, not [{length}]."
+    for rank, row in enumerate(rows):
+        given, came = row["dtypes"]
+        if isinstance(row["shape"], str):
+            return (
+                f"{case}: it returns {row['shape']} on rank {rank}; return the array with the sums."
+            )
+        if row["shape"] != [length]:
+            return f"{case}: rank {rank} returns the shape {row['shape']}, not [{length}]."
+        if came != given:
+            return (
+                f"{case}: rank {rank} returns {came} where {given} went in; values.copy() and "
+                "np.empty_like(values) keep the type."
+            )
+    rank, row = next((rank, row) for rank, row in enumerate(rows) if not row["good"])
+    if size > 1 and all(np.allclose(size * np.array(r["result"]), r["expected"]) for r in rows):
+        return f"{case}: that is the mean over the ranks; return the sum."
     if row["kind"] == "float32":
         return (
             "the sums are right in float64 and wrong in float32: make the buffer for what you receive "
@@ -177,11 +223,13 @@ def _mistake(rows):
             f"{case}: every rank is added once, but at the wrong index: rank {rank} has {differs} at "
             f"index {index}. What you receive belongs to the chunk that your neighbour sent."
         )
-    says = _miscount(results, size, rank, index) or f"rank {rank} has {differs} at index {index}"
+    says = (
+        _miscount(results, size, rank, index, once) or f"rank {rank} has {differs} at index {index}"
+    )
     return f"{case}: {says}."
 
 
-def _miscount(results, size, rank, index):
+def _miscount(results, size, rank, index, once):
     """What the sums of 100^rank say; None where they are no such sums."""
     whole = np.isfinite(results) & (results >= 0) & (results < 100.0**size)
     if not whole.all() or np.any(results % 1):
@@ -189,10 +237,7 @@ def _miscount(results, size, rank, index):
     counts = results[..., None] // 100.0 ** np.arange(size) % 100  # [rank, index, whose]
     if counts.max() > 1:
         at = [int(i) for i in np.argwhere(counts > 1)[0]]
-        return (
-            f"rank {at[0]} has rank {at[2]}'s values {counts[tuple(at)]:g} times at index {at[1]}: they "
-            "are summed twice. In the last phase a finished sum must replace what is there, not be added"
-        )
+        return f"rank {at[0]} has rank {at[2]}'s values {counts[tuple(at)]:g} times at index {at[1]}. {once}"
     full = (counts == 1).all(axis=2)  # [rank, index]
     if np.array_equal(counts, np.broadcast_to(np.eye(size)[:, None], counts.shape)):
         return "each rank returns its own values: nothing was added"

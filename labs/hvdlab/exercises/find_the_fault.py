@@ -154,7 +154,7 @@ def replace(case: int, old: str, new: str) -> None:
 
 def check_diagnosis(case: int, diagnosis: str) -> None:
     """The diagnosis is the name of the mistake: one of NAMES."""
-    if diagnosis not in NAMES:
+    if not isinstance(diagnosis, str) or diagnosis not in NAMES:
         raise NotYet(f"{diagnosis!r} is none of the names: {', '.join(NAMES)}.")
     wanted = EXPECTED[CASES[case]]["finding"]
     if diagnosis != wanted:

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from hvdlab.exercises import NotYet, call, right
+from hvdlab.exercises import NotYet, call_unchanged, right
 
 
 def check_gradient(gradient) -> None:
@@ -44,13 +44,20 @@ def check_gradient(gradient) -> None:
             f"w=2, b=1, x=(1, 2, 3), y=(4, 3, 10): the errors w x + b - y are -1, 2, -3, so the gradient is "
             f"{_show(expected)}; yours is {_show(got)}."
         )
+    x, y = np.arange(1.0, 6.0), np.array([2.0, 1.0, 5.0, 4.0, 8.0])
+    got = _two_numbers(gradient, 1.0, 0.0, x, y)
+    if not np.allclose(got, (-8, -2)):
+        raise NotYet(
+            "Right for three examples, and not for five: w=1, b=0, x=(1, 2, 3, 4, 5), y=(2, 1, 5, 4, 8) give "
+            f"(-8, -2); yours is {_show(got)}. Divide by the number of examples that there are."
+        )
     got = _two_numbers(gradient, 3.0, -1.0, np.array([1.0, 2.0]), np.array([2.0, 5.0]))
-    if not np.allclose(got, 0):
+    if not np.allclose(got, 0, atol=1e-4):  # finite differences may be a little off
         raise NotYet(
             "A line through all points has the gradient (0, 0). w=3, b=-1, x=(1, 2), y=(2, 5): yours "
             f"is {_show(got)}."
         )
-    right("the gradient, on three examples done by hand and on a perfect fit.")
+    right("the gradient, on three and on five examples done by hand and on a perfect fit.")
 
 
 def check_has_converged(has_converged) -> None:
@@ -64,7 +71,14 @@ def check_has_converged(has_converged) -> None:
         ([], False, "No loss yet", "with fewer than two losses there is no change to look at"),
         ([5.0], False, "One loss", "with fewer than two losses there is no change to look at"),
         (flat, True, "The loss does not change any more", "compare the last loss with the one before it"),
+        ([100.0, 100.0], True, "Two losses, and no change", "two losses are enough to compare"),
         ([900.0, 300.0, 100.0, 50.0], False, "The loss halves", "it is still falling"),
+        (
+            [100.0, 100.0, 50.0],
+            False,
+            "The loss stood still once, and halves now",
+            "only the last loss and the one before it count",
+        ),
         (
             [100.0, 99.0, 98.01],
             False,
@@ -75,7 +89,7 @@ def check_has_converged(has_converged) -> None:
             [1000.0, 101.0, 100.95],
             True,
             "The last change is 0.05 %",
-            "the threshold is 0.1 %, which is 0.001",
+            "the threshold is 0.1 % of the loss before, so divide the change by that loss",
         ),
         (
             [10.0, 20.0, 40.0, 80.0],
@@ -101,6 +115,18 @@ def check_has_converged(has_converged) -> None:
             "The loss is large and its last change is 0.05 %",
             "divide the change by the loss: it must be relative",
         ),
+        (
+            [100.0, 99.8],
+            False,
+            "The loss falls by 0.2 %",
+            "the threshold is 0.1 %, which is 0.001",
+        ),
+        (
+            [1000.0, 10.0, 9.95],
+            False,
+            "The last change is 0.5 % of the loss before it",
+            "0.1 % of the loss before, not of the first or of the largest",
+        ),
         ([1.0, math.nan, math.nan], False, "The loss is NaN", "NaN is no result: nothing compares with it"),
         (
             [1e300, math.inf, math.inf],
@@ -111,7 +137,7 @@ def check_has_converged(has_converged) -> None:
     ]  # fmt: skip
     for losses, expected, what, advice in cases:
         with np.errstate(all="ignore"):
-            got = call(has_converged, list(losses))
+            got = call_unchanged(has_converged, list(losses))
         if not isinstance(got, bool | np.bool_):
             raise NotYet(
                 f"has_converged must return True or False; for {losses} it returns {got!r}."
@@ -126,14 +152,15 @@ def check_has_converged(has_converged) -> None:
 
 
 def check_largest_step_size(largest_step_size) -> None:
-    """2 / lambda_max of the Hessian of the mean squared error, for two sets of x done by hand."""
+    """2 / lambda_max of the Hessian of the mean squared error, for three sets of x done by hand."""
     cases = [
         (
             [3.0, -3.0] * 3,
             1 / 9,
             "the Hessian is 2 (9, 0; 0, 1), its eigenvalues are 18 and 2",
             {
-                "You took the smallest eigenvalue; the largest is the first to diverge": 1.0,
+                "You took the smallest eigenvalue (the largest is the first to diverge), or the square "
+                "of the mean of x for the mean of its squares": 1.0,
                 "1 / lambda is the step that reaches the bottom at once; twice that still converges": 1
                 / 18,
                 "Sum instead of mean: divide by the number of examples": 1 / 54,
@@ -149,9 +176,15 @@ def check_largest_step_size(largest_step_size) -> None:
             "the Hessian is 2 (5, 2; 2, 1), its eigenvalues are 6 + 4 sqrt(2) and 6 - 4 sqrt(2)",
             {"The mean of x beside the diagonal is missing": 2 / 10},
         ),
+        (
+            [0.1, 0.3],
+            4 / (2.1 + math.sqrt(4.25)),
+            "the Hessian is 2 (0.05, 0.2; 0.2, 1), its eigenvalues are 2.081 and 0.019",
+            {"You took an eigenvalue that is not the largest": 4 / (2.1 - math.sqrt(4.25))},
+        ),
     ]
     for x, expected, why, mistakes in cases:
-        got = call(largest_step_size, np.array(x))
+        got = call_unchanged(largest_step_size, np.array(x))
         got = _number(got, "largest_step_size")
         if math.isclose(got, expected, rel_tol=1e-6):
             continue
@@ -160,11 +193,11 @@ def check_largest_step_size(largest_step_size) -> None:
             if math.isclose(got, wrong, rel_tol=1e-6):
                 raise NotYet(f"{mistake}. {said}")
         raise NotYet(said)
-    right("the largest step size, for two sets of x done by hand.")
+    right("the largest step size, for three sets of x done by hand.")
 
 
 def _two_numbers(gradient, *arguments):
-    got = call(gradient, *arguments)
+    got = call_unchanged(gradient, *arguments)
     if got is None:
         raise NotYet("gradient returns nothing: end it with `return dw, db`.")
     try:

@@ -1,11 +1,10 @@
 """Checks of lab 2: the batcher, and the rule that ends a training run."""
 
-import math
 from itertools import islice
 
 import numpy as np
 
-from hvdlab.exercises import NotYet, call, right
+from hvdlab.exercises import NotYet, call, call_unchanged, right
 
 
 def check_batches(batches) -> None:
@@ -18,16 +17,16 @@ def check_batches(batches) -> None:
     for n, batch_size in ((100, 32), (100, 1), (100, 100), (100, 25), (1, 1)):
         order = rng.permutation(n)
         got = _batches(batches, order, batch_size)
-        case = f"N={n}, M={batch_size}"
+        case = f"{n} indices, batch_size={batch_size}"
         sizes = [len(batch) for batch in got]
         read = np.concatenate([np.empty(0, int), *got])
         if 0 in sizes:
             raise NotYet(
-                f"One of your batches is empty ({case} gives the sizes {_list(sizes)}): where N is a "
-                "multiple of M there is no tail."
+                f"One of your batches is empty ({case} gives the sizes {_list(sizes)}): where batch_size "
+                "divides the number of indices there is no tail."
             )
         if max(sizes, default=0) > batch_size:
-            raise NotYet(f"A batch of {max(sizes)} is larger than M ({case}).")
+            raise NotYet(f"A batch of {max(sizes)} is larger than batch_size ({case}).")
         _check_coverage(read, order, sizes, case, n // batch_size * batch_size)
         expected = [batch_size] * (n // batch_size) + [n % batch_size] * (n % batch_size > 0)
         if sizes != expected:
@@ -35,7 +34,7 @@ def check_batches(batches) -> None:
                 f"The sizes of your batches are {_list(sizes)} ({case}): they must be "
                 f"{_list(expected)}, only the last may be shorter."
             )
-    right("each index once and in order, with M = 1, 25, 32 (a tail of 4) and N, for N = 100.")
+    right("each of 100 indices once and in order, in batches of 1, 25, 32 (a tail of 4) and 100.")
 
 
 def check_reached(reached) -> None:
@@ -47,6 +46,8 @@ def check_reached(reached) -> None:
     cases = [
         ([], 0.8, 2, False, "nothing is measured yet"),
         ([0.9], 0.8, 2, False, "one epoch is above the goal, and the patience is 2"),
+        ([0.85, 0.82], 0.8, 2, True, "two epochs are enough for a patience of 2"),
+        ([0.9, 0.9], 0.8, 3, False, "two epochs are measured, and the patience is 3"),
         ([0.7, 0.9], 0.8, 1, True, "with a patience of 1 the last epoch alone decides"),
         ([0.7, 0.9], 0.8, 2, False, "only the last of two epochs is above the goal"),
         ([0.7, 0.85, 0.82], 0.8, 2, True, "the last two are above the goal"),
@@ -62,11 +63,10 @@ def check_reached(reached) -> None:
         ([0.5, 0.75, 0.75], 0.75, 2, True, "exactly the goal counts: at least, not more than"),
         ([0.7, 0.81, 0.82, 0.83], 0.8, 3, True, "the last three are above the goal"),
         ([0.9, 0.7, 0.9], 0.8, 3, False, "their mean is above the goal, but each must be"),
-        ([0.9, math.nan], 0.8, 2, False, "NaN is not above the goal"),
     ]
     for accuracies, goal, patience, expected, why in cases:
         says = f"reached({accuracies}, goal={goal}, patience={patience})"
-        got = call(reached, list(accuracies), goal, patience)
+        got = call_unchanged(reached, list(accuracies), goal, patience)
         if not isinstance(got, bool | np.bool_):
             raise NotYet(f"{says} must return True or False; yours returns {got!r}.")
         if got != expected:
@@ -111,19 +111,33 @@ def _batches(batches, order, batch_size) -> list[np.ndarray]:
     got = call(batches, order.copy(), batch_size)
     if got is None:
         raise NotYet("batches returns nothing: use `yield`, once for each batch.")
+    if not hasattr(got, "__iter__"):
+        raise NotYet(f"batches must give batches to loop over: `yield` each. Yours gives {got!r}.")
     found = call(list, islice(got, len(order) + 2), name="batches")
     if len(found) > len(order) + 1:
         raise NotYet(
-            f"More batches than indices (N={len(order)}, M={batch_size}): where does your loop end?"
+            f"More batches than indices ({len(order)} indices, batch_size={batch_size}): where does "
+            "your loop end?"
         )
     for batch in found:
-        if np.ndim(batch) != 1 or not np.issubdtype(np.asarray(batch).dtype, np.integer):
-            if np.ndim(batch) == 1 and not len(batch):
-                continue
+        if np.isscalar(batch) and batch in order:
             raise NotYet(
-                f"Each batch must be a 1-D array of indices, a slice of order. Yours: {batch!r}."
+                f"batches gives single indices, {batch} for one. Did you `return` a batch? `yield` each."
+            )
+        if not _is_batch(batch):
+            raise NotYet(
+                "Each batch must be a 1-D array of indices, a slice of order, and `yield` gives one at a "
+                f"time. Yours: {batch!r}."
             )
     return [np.asarray(batch) for batch in found]
+
+
+def _is_batch(batch) -> bool:
+    try:
+        array = np.asarray(batch)
+    except ValueError:  # a list of arrays that differ in length
+        return False
+    return array.ndim == 1 and (not len(array) or np.issubdtype(array.dtype, np.integer))
 
 
 def _list(sizes) -> str:

@@ -20,6 +20,14 @@ def in_place(gradients, counts):
     return gradients[0] / sum(counts)
 
 
+def overwrites_the_last(gradients, counts):
+    total = gradients[-1]
+    total *= counts[-1]
+    return sum([m * g for m, g in zip(counts[:-1], gradients[:-1], strict=True)], total) / sum(
+        counts
+    )
+
+
 def stub(*arguments):
     raise NotImplementedError("Lab 3, exercise 1: write it")
 
@@ -49,6 +57,9 @@ def test_the_mean_over_all_examples_is_right(capsys):
         (lambda g, m: g[5], "combine raises IndexError"),
         (lambda g, m: np.dot(m, np.stack(g)) / sum(m), "but not for 2 x 3 matrices"),
         (in_place, "work on a copy"),
+        (overwrites_the_last, "work on a copy"),
+        (lambda g, m: (mean_over_examples(g, m), sum(m)), "one array, the combined gradient"),
+        (lambda g, m: ["a", "b"], "one array, the combined gradient"),
     ],
 )
 def test_a_wrong_combination_is_named(wrong, says):
@@ -114,6 +125,69 @@ def everyone_to_everyone(comm, values):
     return total
 
 
+def naive_mean(comm, values):
+    total, received = values.copy(), np.empty_like(values)
+    if comm.rank > 0:
+        comm.Send(values, dest=0)
+        comm.Recv(total, source=0)
+        return total
+    for rank in range(1, comm.size):
+        comm.Recv(received, source=rank)
+        total += received
+    total /= comm.size
+    for rank in range(1, comm.size):
+        comm.Send(total, dest=rank)
+    return total
+
+
+def naive_in_float64(comm, values):
+    total, received = values.copy(), np.empty_like(values)
+    if comm.rank > 0:
+        comm.Send(values, dest=0)
+        comm.Recv(total, source=0)
+        return total.astype(float)
+    for rank in range(1, comm.size):
+        comm.Recv(received, source=rank)
+        total += received
+    for rank in range(1, comm.size):
+        comm.Send(total, dest=rank)
+    return total.astype(float)
+
+
+def naive_twice(comm, values):
+    total, received = values.copy(), np.empty_like(values)
+    if comm.rank > 0:
+        comm.Send(values, dest=0)
+        comm.Recv(total, source=0)
+        return total
+    for rank in range(1, comm.size):
+        comm.Recv(received, source=rank)
+        total += received
+    if comm.size > 1:
+        total += values
+    for rank in range(1, comm.size):
+        comm.Send(total, dest=rank)
+    return total
+
+
+def naive_from_itself(comm, values):
+    if comm.rank == 0:
+        received = np.empty_like(values)
+        for rank in range(comm.size):
+            comm.Recv(received, source=rank)
+    return values
+
+
+def naive_returns_on_the_root_only(comm, values):
+    if comm.rank > 0:
+        comm.Send(values, dest=0)
+        return None
+    received = np.empty_like(values)
+    for rank in range(1, comm.size):
+        comm.Recv(received, source=rank)
+    return values + received if comm.size > 1 else values
+
+
 def by_the_library(comm, values):
     total = np.empty_like(values)
     comm.Allreduce(values, total)
@@ -141,6 +215,11 @@ def test_the_naive_way_is_right(capsys):
         ),
         (everyone_to_everyone, "rank 1 of 3 sends 192 bytes.*: rank 1 sends 96"),
         (by_the_library, "comm.Allreduce is not for this exercise"),
+        (naive_mean, "12 values on 3 ranks: that is the mean over the ranks; return the sum"),
+        (naive_in_float64, "rank 0 returns float64 where float32 went in"),
+        (naive_twice, "rank 0's values 2 times at index 0. Rank 0 begins with its own"),
+        (naive_from_itself, "rank 0 of 1 receives from itself"),
+        (naive_returns_on_the_root_only, "it returns NoneType on rank 1"),
         (
             with_a_name_from_outside,
             "no 'mean_over_examples' there. A function that runs on the ranks",
@@ -269,6 +348,56 @@ def ring_of_float64(comm, values):
     return values
 
 
+def ring_that_does_not_wait(comm, values):
+    rank, size = comm.rank, comm.size
+    right, left = (rank + 1) % size, (rank - 1) % size
+    chunks = np.array_split(values, size)
+    for step in range(2 * (size - 1)):
+        received = np.empty_like(chunks[(rank - step - 1) % size])
+        comm.Isend(chunks[(rank - step) % size], dest=right)
+        comm.Recv(received, source=left)
+        comm.Barrier()
+        if step < size - 1:
+            chunks[(rank - step - 1) % size] += received
+        else:
+            chunks[(rank - step - 1) % size][:] = received
+    return values
+
+
+def each_chunk_to_its_rank(comm, values):
+    chunks = np.array_split(values, comm.size)
+    for step in range(1, comm.size):
+        to, of = (comm.rank + step) % comm.size, (comm.rank - step) % comm.size
+        received = np.empty_like(chunks[comm.rank])
+        comm.Sendrecv(chunks[to], dest=to, recvbuf=received, source=of)
+        chunks[comm.rank] += received
+    for step in range(1, comm.size):
+        to, of = (comm.rank + step) % comm.size, (comm.rank - step) % comm.size
+        comm.Sendrecv(chunks[comm.rank], dest=to, recvbuf=chunks[of], source=of)
+    return values
+
+
+def ring_of_whole_vectors_with_a_rest(comm, values):
+    rank, size = comm.rank, comm.size
+    right, left = (rank + 1) % size, (rank - 1) % size
+    if len(values) % size:
+        total, passing, received = values.copy(), values.copy(), np.empty_like(values)
+        for _ in range(size - 1):
+            comm.Sendrecv(passing, dest=right, recvbuf=received, source=left)
+            total += received
+            passing[:] = received
+        return total
+    chunks = np.array_split(values, size)
+    for step in range(size - 1):
+        received = np.empty_like(chunks[0])
+        comm.Sendrecv(chunks[(rank - step) % size], dest=right, recvbuf=received, source=left)
+        chunks[(rank - step - 1) % size] += received
+    for step in range(size - 1):
+        into = chunks[(rank - step) % size]
+        comm.Sendrecv(chunks[(rank - step + 1) % size], dest=right, recvbuf=into, source=left)
+    return values
+
+
 def ring_in_the_wrong_order(comm, values):
     total = values.copy()
     if comm.size > 1:
@@ -293,14 +422,17 @@ def test_the_ring_is_right(capsys):
     [
         (ring_send_first, r"deadlock: on 2 ranks nothing moved for 8 s\. Rank 0 is in `comm\.Send\(.*"
          r"; rank 1 is in `comm\.Send.*If all ranks send before anyone receives"),
-        (ring_adds_twice, "times at index 0: they are summed twice. In the last phase"),
+        (ring_adds_twice, "times at index 0. In the last phase a finished"),
         (ring_without_all_gather, "the all-gather phase, which hands .* is missing"),
-        (ring_of_whole_vectors, r"on 3 ranks, but rank 0 sends 192 bytes for a vector of 96: 1\.5 times"),
+        (ring_of_whole_vectors, r"3 ranks, but rank 0 sends 192 bytes for .* of 12 values.*: 1\.5 times"),
         (ring_that_drops_the_rest, r"13 values on 2 ranks: the last 1 .*2 does not divide 13.*leave a rest"),
         (ring_that_reshapes, r"failed on rank \d of 2, in `chunks = values\.reshape.*cannot reshape"
-         r".*; with 13 values, which 2 does not divide"),
+         r".*; with 13 float64 values, which 2 does not divide"),
         (ring_of_float64, "right in float64 and wrong in float32"),
-        (naive, r"rank 0 sends 192 bytes for a vector of 96: 1\.5 times"),
+        (naive, r"rank 0 sends 192 bytes for a vector of 12 values, 96 bytes: 1\.5 times"),
+        (ring_of_whole_vectors_with_a_rest, "3 ranks, but rank 0 sends 208 bytes.* of 13 values"),
+        (ring_that_does_not_wait, r"does not wait for what it began with Isend: call `\.Wait\(\)`"),
+        (each_chunk_to_its_rank, "rank 0 sends to the ranks 1, 2. In the ring .* right neighbour, rank 1"),
         (ring_in_the_wrong_order, "added once, but at the wrong index: rank 0 has"),
         (returns_nothing, "it returns NoneType on rank 0"),
     ],

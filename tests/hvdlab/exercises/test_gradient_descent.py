@@ -18,6 +18,22 @@ def gradient(w, b, x, y):
     return 2 * np.mean(error * x), 2 * np.mean(error)
 
 
+def by_differences(w, b, x, y):
+    def loss(w, b):
+        return np.mean((w * x + b - y) ** 2)
+
+    return (loss(w + 1e-6, b) - loss(w, b)) * 1e6, (loss(w, b + 1e-6) - loss(w, b)) * 1e6
+
+
+def overwrites_y(w, b, x, y):
+    y -= w * x + b
+    return -2 * np.mean(y * x), -2 * np.mean(y)
+
+
+def of_three(w, b, x, y):
+    return 2 / 3 * sum(error(w, b, x, y) * x), 2 / 3 * sum(error(w, b, x, y))
+
+
 def has_converged(losses):
     return len(losses) > 1 and abs(losses[-1] - losses[-2]) < 0.001 * losses[-2]
 
@@ -37,10 +53,11 @@ def not_written(*arguments):
 def test_right_answers_pass(capsys):
     check_gradient(gradient)
     check_gradient(lambda w, b, x, y: np.array(gradient(w, b, x, y)))
+    check_gradient(by_differences)
     check_has_converged(has_converged)
     check_has_converged(lambda losses: bool(has_converged(losses)))
     check_largest_step_size(largest_step_size)
-    assert capsys.readouterr().out.count("Right:") == 5
+    assert capsys.readouterr().out.count("Right:") == 6
 
 
 @pytest.mark.parametrize("check", [check_gradient, check_has_converged, check_largest_step_size])
@@ -87,6 +104,8 @@ def error(w, b, x, y):
         (lambda w, b, x, y: gradient(w, b, np.arange(9.0), np.ones(9)), "Other data"),
         (lambda w, b, x, y: (1.0, gradient(w, b, x, y)[1]), r"errors.*are -1, 2, -3"),
         (lambda w, b, x, y: error(w, b, x, y), "two numbers"),
+        (overwrites_y, "overwrites_y changes what it is given"),
+        (of_three, r"not for five.*\(-8, -2\)"),
         (lambda w, b, x, y: 1.0, "two numbers"),
     ],
 )
@@ -118,6 +137,20 @@ def relative(losses):
             lambda losses: len(losses) > 1 and not abs(relative(losses)) >= 0.001,
             "NaN",
         ),
+        (lambda losses: len(losses) > 1 and abs(relative(losses)) < 0.005, "0.2 %"),
+        (
+            lambda losses: len(losses) > 1 and abs(losses[-1] - losses[-2]) / losses[-1] < 0.01,
+            "0.2 %",
+        ),
+        (
+            lambda losses: len(losses) > 1 and abs(losses[-1] - losses[-2]) < 0.001 * losses[0],
+            "0.5 % of the loss before it",
+        ),
+        (lambda losses: len(losses) > 2 and abs(relative(losses)) < 0.001, "two losses are enough"),
+        (
+            lambda losses: any(relative(losses[:n]) == 0 for n in range(2, len(losses) + 1)),
+            "stood still once",
+        ),
         (lambda losses: True, "No loss yet"),
         (lambda losses: False, "does not change any more"),
         (lambda losses: 0, "True or False"),
@@ -139,6 +172,7 @@ def test_wrong_convergence_tests(wrong, says):
         (lambda x: np.linalg.eigvalsh(hessian(x))[-1], "divided by it"),
         (lambda x: 2 / max(2 * np.mean(x * x), 2), "mean of x beside the diagonal"),
         (lambda x: 2 / np.linalg.eigvalsh(hessian(x) * len(x))[-1], "Sum instead of mean"),
+        (lambda x: 2 / np.linalg.eigvals(hessian(x))[0], "eigenvalue that is not"),
         (lambda x: 0.3, "eigenvalues are 18 and 2"),
         (lambda x: np.ones(2), "one number"),
         (lambda x: math.nan, "yours is nan"),

@@ -24,7 +24,8 @@ def test_right_answers_pass(capsys):
     check_batches(batches)
     check_batches(lambda order, batch_size: list(batches(order, batch_size)))
     check_reached(reached)
-    assert capsys.readouterr().out.count("Right:") == 3
+    check_reached(lambda a, goal, patience: len(a) >= patience and min(a[-patience:]) >= goal)
+    assert capsys.readouterr().out.count("Right:") == 4
 
 
 @pytest.mark.parametrize("check", [check_batches, check_reached])
@@ -95,6 +96,15 @@ def overlapping(order, size):
     return [order[i : i + size] for i in range(len(order))]
 
 
+def returns_the_first(order, size):
+    for start in range(0, len(order), size):
+        return order[start : start + size]
+
+
+def all_at_once(order, size):
+    yield list(batches(order, size))
+
+
 def endless(order, size):
     while True:
         yield order[:size]
@@ -103,20 +113,24 @@ def endless(order, size):
 @pytest.mark.parametrize(
     "wrong, says",
     [
-        (whole, "last batch is dropped: N=100, M=32 covers 96"),
-        (ceiling_without_tail_check, "empty.*N=100, M=1 "),
+        (whole, "last batch is dropped: 100 indices, batch_size=32 covers 96"),
+        (ceiling_without_tail_check, "empty.*100 indices, batch_size=1 "),
         (padded, "28 indices come twice"),
         (tail_starts_early, "28 indices come twice"),
         (end_excluded, "very last index is missing"),
         (positions, "positions 0, 1, 2"),
         (shuffled, "not in the order given"),
         (tail_first, "only the last may be shorter"),
-        (one_too_large, "batch of 36 is larger than M"),
+        (one_too_large, "batch of 36 is larger than batch_size"),
         (with_replacement, "come twice"),
         (overlapping, "come twice"),
         (endless, "where does your loop end"),
         (lambda order, size: None, "returns nothing"),
-        (lambda order, size: order, "1-D array of indices"),
+        (lambda order, size: order, "single indices.*`yield` each"),
+        (returns_the_first, "single indices.*Did you `return` a batch"),
+        (all_at_once, "1-D array of indices.*one at a time"),
+        (lambda order, size: enumerate(batches(order, size)), "1-D array of indices"),
+        (lambda order, size: 3, "batches to loop over: `yield` each. Yours gives 3"),
         (lambda order, size: order / 0.0 // [1, 2], "raises ValueError"),
         (lambda order, size: [order[:size] + 1000], "not in order"),
     ],
@@ -125,6 +139,18 @@ def endless(order, size):
 def test_wrong_batchers(wrong, says):
     with pytest.raises(NotYet, match=says):
         check_batches(wrong)
+
+
+def takes_them_away(accuracies, goal, patience):
+    for _ in range(patience):
+        if not accuracies or not accuracies.pop() >= goal:
+            return False
+    return True
+
+
+def turns_them_round(accuracies, goal, patience):
+    accuracies.reverse()
+    return reached(accuracies[:patience], goal, patience)
 
 
 @pytest.mark.parametrize(
@@ -145,6 +171,16 @@ def test_wrong_batchers(wrong, says):
             lambda a, goal, patience: len(a) >= patience and min(a[-2:]) >= goal,
             "with a patience of 1",
         ),
+        (
+            lambda a, goal, patience: len(a) > patience and all(x >= goal for x in a[-patience:]),
+            "two epochs are enough",
+        ),
+        (
+            lambda a, goal, patience: len(a) >= 2 and all(x >= goal for x in a[-patience:]),
+            "with a patience of 1|the patience is 3",
+        ),
+        (takes_them_away, "takes_them_away changes what it is given"),
+        (turns_them_round, "turns_them_round changes what it is given"),
         (lambda a, goal, patience: None, "True or False"),
         (lambda a, goal, patience: a[-1] >= goal, "raises IndexError"),
     ],
