@@ -105,12 +105,12 @@ def check_seconds_to_target(seconds_to_target) -> None:
         ([(0.8, 0.60), (0.85, 0.65)], None, "the held-out accuracy must be there too"),
         ([(0.6, 0.75), (0.7, 0.76)], None, "the training accuracy must be there too"),
         ([(0.6, 0.6), (0.8, 0.75)], None, "one good epoch is not enough"),
-        ([(0.8, 0.75), (0.8, 0.6), (0.8, 0.75)], None, "between the good ones held out is too low"),
-        ([(0.8, 0.75), (0.7, 0.75), (0.8, 0.75)], None, "between the good ones train is too low"),
         ([(0.8, 0.6), (0.8, 0.75)], None, "held out is too low in the first of the two"),
         ([(0.6, 0.75), (0.8, 0.75)], None, "train is too low in the first of the two"),
         ([(0.8, 0.75), (0.8, 0.6)], None, "held out is too low in the second of the two"),
         ([(0.8, 0.75), (0.6, 0.75)], None, "train is too low in the second of the two"),
+        ([(0.8, 0.75), (0.8, 0.6), (0.8, 0.75)], None, "between the good ones held out is too low"),
+        ([(0.8, 0.75), (0.7, 0.75), (0.8, 0.75)], None, "between the good ones train is too low"),
         ([], None, "a run without epochs has reached nothing"),
     ]  # fmt: skip
     for accuracies, expected, why in cases:

@@ -33,6 +33,22 @@ def seconds_to_target(rows, good=good, result=lambda before, row: row["seconds"]
     return None
 
 
+def pair(rows, fits):
+    return next((b["seconds"] for a, b in zip(rows, rows[1:], strict=False) if fits(a, b)), None)
+
+
+def resets_if_both_fall(rows):
+    count = 0
+    for row in rows:
+        if good(row):
+            count += 1
+        elif row["train_accuracy"] < 0.75 and row["heldout_accuracy"] < 0.70:
+            count = 0
+        if count == 2:
+            return row["seconds"]
+    return None
+
+
 def test_right_answers_pass(capsys):
     exercises.check_least_efficiency(lambda ranks, epochs, budget: epochs / (ranks * budget))
     exercises.check_rows(rows)
@@ -47,6 +63,7 @@ def test_right_answers_pass(capsys):
         (lambda ranks, epochs, budget: ranks * budget / epochs, "upside down"),
         (lambda ranks, epochs, budget: ranks * epochs / budget, "divide by them"),
         (lambda ranks, epochs, budget: min(1, epochs / ranks / budget), "do not cut it off"),
+        (lambda ranks, epochs, budget: round(epochs / ranks / budget, 2), "do not round"),
         (lambda ranks, epochs, budget: None, "returns None"),
         (lambda ranks, epochs, budget: epochs / nothing, "raises NameError"),  # noqa: F821
     ],
@@ -69,6 +86,10 @@ def test_a_wrong_efficiency_is_named(answer, said):
         (lambda output: [{"epoch": row["epoch"]} for row in rows(output)], "Missing: .*'seconds'"),
         (lambda output: rows(output) or None, r"no rows, \[\]"),
         (lambda output: [{**r, "loss": r["seconds"]} for r in rows(output)], "loss of epoch 0 is 1.3"),
+        (
+            lambda output: [r | ({"loss": None} if r["epoch"] == 12 else {}) for r in rows(output)],
+            r"loss of epoch 12 is nan, you return None.*float\('nan'\)",
+        ),
         (lambda output: None, "a list of dicts is expected"),
         (lambda output: re.match(LINE, output)[1], "raises TypeError"),
     ],
@@ -87,6 +108,11 @@ def test_wrong_rows_are_named(answer, said):
         (lambda rows: seconds_to_target(rows, lambda r: good(r) and r["train_accuracy"] > 0.75), ">=, not >"),
         (lambda rows: seconds_to_target(rows, lambda r: r["train_accuracy"] >= 0.75), "held-out accuracy"),
         (lambda rows: seconds_to_target(rows, lambda r: r["heldout_accuracy"] >= 0.70), "training accuracy"),
+        (resets_if_both_fall, "between the good ones"),
+        (lambda rows: pair(rows, lambda a, b: good(b) and a["train_accuracy"] >= 0.75), "in the first of"),
+        (lambda rows: pair(rows, lambda a, b: good(b) and a["heldout_accuracy"] >= 0.7), "in the first of"),
+        (lambda rows: pair(rows, lambda a, b: good(a) and b["train_accuracy"] >= 0.75), "in the second of"),
+        (lambda rows: pair(rows, lambda a, b: good(a) and b["heldout_accuracy"] >= 0.7), "in the second of"),
         (lambda rows: rows[-1]["seconds"], "expected 30.0, you return 40.0"),
         (lambda rows: "30 s" if rows else None, "a number is expected"),
         (lambda rows: seconds_to_target(rows) if rows else rows[0], "raises IndexError"),

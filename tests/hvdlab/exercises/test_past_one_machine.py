@@ -39,6 +39,27 @@ def scan(efficiency, level, most):
     return next((n for n in range(1, most + 1) if efficiency(n) < level), None)
 
 
+def weighed(nbytes, seconds, weights):
+    slope, start = np.polyfit(nbytes, seconds, 1, w=weights)
+    return start, 1 / slope
+
+
+def endless(efficiency, level, most):
+    above, below = 1, most
+    while above < below:
+        middle = (above + below) // 2
+        above, below = (above, middle) if efficiency(middle) < level else (middle, below)
+    return below
+
+
+def never_asks_at_most(efficiency, level, most):
+    above, below = 0, most
+    while below - above > 1:
+        middle = (above + below) // 2
+        above, below = (above, middle) if efficiency(middle) < level else (middle, below)
+    return below if below < most else None
+
+
 def stub(*arguments):
     raise NotImplementedError("Lab 13, exercise 1: write it")
 
@@ -71,7 +92,7 @@ def test_the_right_answer_is_right(check, capsys):
         (
             exercises.check_fit_link,
             lambda n, s: (line(n, s, False)[0], 1 / line(n, s, False)[1]),
-            "Weigh each point",
+            r"w = 1 / seconds",
         ),
         (exercises.check_fit_link, lambda n, s: 3.0, r"2 numbers \(alpha, beta\)"),
         (exercises.check_fit_link, lambda n, s: None, "is `return` missing"),
@@ -89,9 +110,45 @@ def test_the_right_answer_is_right(check, capsys):
             lambda s, n, a, b: 2 * (n - 1) * (a + s / n * b),
             "divide by it",
         ),
-        (exercises.check_ring_time, lambda s, n, a, b: 15, "nobody to talk to"),
+        (exercises.check_ring_time, lambda s, n, a, b: 15, "4 ranks are right, 3 are not"),
         (exercises.check_ring_time, lambda s, n, a, b: 14, "by hand it is 6 steps"),
         (exercises.check_ring_time, lambda s, n, a, b: "15 s", "one number of seconds"),
+        (exercises.check_fit_link, lambda n, s: weighed(n, s, s**-0.5), "not their root or square"),
+        (exercises.check_fit_link, lambda n, s: weighed(n, s, s**-2.0), "not their root or square"),
+        (
+            exercises.check_fit_link,
+            lambda n, s: weighed(n[[0, -1]], s[[0, -1]], None),
+            "leave out no point",
+        ),
+        (
+            exercises.check_ring_time,
+            lambda s, n, a, b: n * (n - 1) / 2 * (a + s / n / b),
+            "3 are not",
+        ),
+        (exercises.check_ring_time, lambda s, n, a, b: 2 * (n - 1) * (a + s / 4 / b), "3 are not"),
+        (exercises.check_ring_time, lambda s, n, a, b: 2 * (n - 1) * (a + s // n / b), "3 are not"),
+        (
+            exercises.check_ring_time,
+            lambda s, n, a, b: max(2 * (n - 1), 1) * (a + s / n / b),
+            "nobody to talk to",
+        ),
+        (exercises.check_falls_below, endless, "does not end"),
+        (exercises.check_falls_below, never_asks_at_most, "10,000 ranks only"),
+        (
+            exercises.check_falls_below,
+            lambda e, v, m: falls_below(e, v, 10_000),
+            "knows 1 to 500 ranks, you asked for 10000",
+        ),
+        (
+            exercises.check_hours_to_goal,
+            lambda r, b, s, c: s * (b / r) ** 2 / 3600,
+            "another is not",
+        ),
+        (
+            exercises.check_hours_to_goal,
+            lambda r, b, s, c: s * (1 + c // b) * b // r / 3600 // 1,
+            "another",
+        ),
         (exercises.check_falls_below, scan, "Halve the interval"),
         (exercises.check_falls_below, lambda e, v, m: falls_below(e, v, m) - 1, "one further"),
         (exercises.check_falls_below, lambda e, v, m: 7, "1002 is the first"),

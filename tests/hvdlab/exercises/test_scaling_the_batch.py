@@ -45,6 +45,30 @@ def test_right_answers_pass(check, answer, capsys):
     assert capsys.readouterr().out.startswith("Right: ")
 
 
+def subtracts_in_place(small, big, m, n):
+    g2, s = estimate(small, big, m, n)
+    small -= big
+    return g2, s
+
+
+def weighed(batches, steps, weights):
+    slope, intercept = np.polyfit(1 / batches, steps, 1, w=weights)
+    return intercept, slope / intercept
+
+
+def box_in_place(weights, gradient, minimum, eps):
+    weights += eps * (np.abs(minimum) + 1) / 2 * np.sign(gradient)
+    return np.clip(weights, *_edges(minimum, eps))
+
+
+def box_by_loop(weights, gradient, minimum, eps):
+    moved = []
+    for w, g, m in zip(weights, gradient, minimum, strict=True):
+        half = eps * (abs(m) + 1)
+        moved.append(min(max(w + half / 2 * np.sign(g), m - half), m + half))
+    return np.array(moved)
+
+
 @pytest.mark.parametrize(
     "wrong, named",
     [
@@ -59,6 +83,8 @@ def test_right_answers_pass(check, answer, capsys):
         (lambda s, b, m, n: (n * b - m * s, estimate(s, b, m, n)[1]), "lacks the division"),
         (lambda s, b, m, n: (estimate(s, b, m, n)[0], (s - b) / (n - m)), "by that of 1 / B"),
         (lambda *a: np.maximum(estimate(*a), 0), "Do not clip"),
+        (lambda *a: (estimate(*a)[0], np.maximum(estimate(*a)[1], 0)), "S may be negative"),
+        (subtracts_in_place, "subtracts_in_place changes what it is given"),
         (lambda *a: tuple(float(np.mean(v)) for v in estimate(*a)), r"shape \(3,\)"),
         (lambda *a: None, "`return` missing"),
         (lambda *a: "G2, S", "two numbers"),
@@ -80,6 +106,9 @@ def test_wrong_estimates(wrong, named):
         (through_origin, "through the origin"),
         (lambda b, s: (lambda k, c: (c, k / c))(*np.polyfit(b, s, 1)), "line over B"),
         (lambda b, s: (lambda k, c: (c, k / c))(*np.polyfit(1 / b, s, 1)), "1 / steps"),
+        (lambda b, s: weighed(b, s, s**-0.5), "not their root or square"),
+        (lambda b, s: weighed(b, s, s**-2.0), "not their root or square"),
+        (lambda b, s: weighed(b[[0, -1]], s[[0, -1]], None), "leave out no point"),
         (lambda b, s: (s[-1], b[-1]), "lie exactly on"),
         (lambda b, s: None, "`return` missing"),
         (lambda b, s: 300.0, "two numbers"),
@@ -102,6 +131,14 @@ def test_wrong_fits(wrong, named):
         (lambda w, g, m, eps: w + eps * np.abs(m) / 2 * np.sign(g), "weights of zero"),
         (lambda w, g, m, eps: w + eps / 2 * np.sign(g), "moved alike"),
         (lambda w, g, m, eps: np.clip(w + np.sign(g), *_edges(m, eps)), "whole half-width"),
+        (box_in_place, "box_in_place changes what it is given"),
+        (
+            lambda w, g, m, eps: np.minimum(
+                w + eps * (np.abs(m) + 1) / 2 * np.sign(g), _edges(m, eps)[1]
+            ),
+            "a lower wall too",
+        ),
+        (box_by_loop, r"shape \(1, 3\)|raises ValueError"),
         (lambda w, g, m, eps: w, "did not move"),
         (lambda w, g, m, eps: None, "`return` missing"),
         (lambda w, g, m, eps: 1.0, "shape"),
