@@ -52,6 +52,7 @@ def test_ghost_batch_norm_passes(capsys):
 @pytest.mark.parametrize(
     "wrong, match",
     [
+        (lambda x, size, eps: ghost_in_place(x, size, eps), "changes what it is given"),
         (lambda x, size, eps: ghost(x, len(x), eps), "statistics of the whole batch"),
         (lambda x, size, eps: ghost(x, size, eps, ddof=1), "unbiased"),
         (lambda x, size, eps: ghost(x, size, eps, axis=None), "Features are mixed"),
@@ -90,7 +91,7 @@ def growth(n, batch, milestones, factor, epochs, shift=0, down=False, grown=None
     return total
 
 
-@pytest.mark.parametrize("kind", [int, float, np.int64])
+@pytest.mark.parametrize("kind", [int, float, np.int64, np.array])
 def test_updates_pass(capsys, kind):
     exercises.check_updates_with_growth(lambda *a: kind(growth(*a)))
     assert "Right" in capsys.readouterr().out
@@ -159,9 +160,23 @@ def no_momentum(w, g, u, v, rate, momentum, decay, local):
     return w - rate * local * u, local * u
 
 
+def lars_in_place(w, g, v, *a):
+    w[:], v[:] = lars(w, g, v, *a)
+    return w, v
+
+
+def ghost_in_place(x, size, eps):
+    x[:] = ghost(x, size, eps)
+    return x
+
+
 @pytest.mark.parametrize(
     "answer",
-    [by(), lambda w, g, v, *a: [np.asarray(x) for x in lars(w, g, v, *a)]],
+    [
+        by(),
+        lambda w, g, v, *a: [np.asarray(x) for x in lars(w, g, v, *a)],
+        lambda *a: np.array(lars(*a)),
+    ],
 )
 def test_lars_passes(capsys, answer):
     exercises.check_lars_update(answer)
@@ -191,6 +206,7 @@ def test_lars_passes_the_reference():
         (by(update=decay_beside), "decay stands outside: "),
         (by(update=no_momentum), "old velocity is not used"),
         (lambda *a: lars(*a[:-1], 1.0), "trust coefficient is left out"),
+        (lars_in_place, "lars_in_place changes what it is given"),
         (lambda *a: lars(*a)[0], "must return"),
         (lambda *a: None, "must return"),
         (lambda *a: (None, None), "Is a return missing"),
