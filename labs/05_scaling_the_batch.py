@@ -437,10 +437,10 @@ for axes in (left, middle, right):
 plt.show()
 
 # %% [markdown]
-# *One machine* (left, middle): the first doublings bring more images per second and cost few extra images, so
-# the time falls. Then throughput saturates, the knee comes, and more images only take longer: **time to the
-# goal has a bottom**. Throughput alone would have told you to go on. *Many ranks*: the time follows the steps.
-# It never rises, but beyond the knee twice the ranks save little, and a real all-reduce costs on top.
+# *One machine* (left, middle): up to a batch of 128 the images per second grow faster than the images that are
+# needed, so the time falls. From 256 on throughput still grows, but the images grow faster, and more images only
+# take longer: **time to the goal has a bottom**. Throughput alone would have told you to go on. *Many ranks*: the
+# time follows the steps. Beyond the knee twice the ranks hardly save any, and a real all-reduce costs on top.
 #
 # Right, the same law as a price list: time (steps) against the bill (images read). Every batch is a point.
 # Going up the left end, a few steps less cost twice the images; going down the right end, a few images less

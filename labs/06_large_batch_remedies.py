@@ -506,7 +506,7 @@ plt.show()
 # ## What you should see: growth
 #
 # Against epochs the two curves almost coincide: a batch five times larger is as good as a rate five times lower. Against updates the
-# growing batch is far ahead. After a milestone the falling rate may look better for an epoch; the end decides. And the later epochs
+# growing batch is far ahead. After a milestone the falling rate may look better for some epochs; the end decides. And the later epochs
 # have batches large enough for many processes, which the first ones have not.
 
 # %% [markdown]

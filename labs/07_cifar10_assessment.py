@@ -279,7 +279,7 @@ compare(judged(runs), judged(shipped), by=["framework", "optimizer"], value="sec
 #
 # ## Predict which part of the recipe pays
 #
-# Lab 5 gave the recipe for a larger batch: scale the rate with it, and warm up. Here it is taken apart. SGD's rate of
+# Lab 6 gave the recipe for a larger batch: scale the rate with it, and warm up. Here it is taken apart. SGD's rate of
 # 0.35 was tuned for 192 images a step. Now a step has 1024, 512 a rank, and there are two epochs:
 #
 # * `small-batch rate`: still 0.35, with the warmup;

@@ -119,7 +119,8 @@ fault.check_diagnosis(2, diagnosis)
 # <details><summary>Hint 1</summary> <code>torch.utils.data.distributed.DistributedSampler</code> deals a data set to the
 # ranks; the loader then must not shuffle by itself.</details>
 # <details><summary>Hint 2</summary> <code>DataLoader(train, BATCH_SIZE, sampler=DistributedSampler(train,
-# num_replicas=hvd.size(), rank=hvd.rank()))</code></details>
+# num_replicas=hvd.size(), rank=hvd.rank()))</code>, and <code>sampler.set_epoch(epoch)</code> at the beginning of each epoch, or
+# all epochs have the order of the first.</details>
 
 # %%
 # BEGIN SOLUTION: mend your copy, case_2.py
@@ -135,6 +136,7 @@ fault.replace(
     "        train, num_replicas=hvd.size(), rank=hvd.rank()\n"
     "    )\n",
 )
+fault.replace(2, "        total = 0.0\n", "        sampler.set_epoch(epoch)\n        total = 0.0\n")
 # END SOLUTION
 
 # %%
@@ -220,7 +222,7 @@ fault.check_diagnosis(4, diagnosis)
 # ### Exercise 8: Mend it
 #
 # There is more than one way: leave out the short batch, give every rank the same number of images, or let
-# `DistributedSampler` deal.
+# `DistributedSampler` deal (and tell it the epoch: `sampler.set_epoch(epoch)`).
 #
 # <details><summary>Hint 1</summary> The rank with 2049 images has a batch of one image at its end.</details>
 # <details><summary>Hint 2</summary> <code>drop_last=True</code> in the loader. (With 4095 images it would not help: 2048 and
@@ -338,8 +340,8 @@ if log:
 #
 # <details><summary>Hint 1</summary> The weights are equal, the batches are not. So which numbers of the script are equal on
 # both ranks, and which are not?</details>
-# <details><summary>Hint 2</summary> One rank sees its own loss rise twice and leaves the loop. The other one saw its loss
-# fall.</details>
+# <details><summary>Hint 2</summary> One rank has had no new best loss of its own for two epochs and leaves the loop. The other
+# one has had one.</details>
 
 # %%
 # BEGIN SOLUTION: set diagnosis to the name of the mistake of case 7

@@ -241,7 +241,7 @@ rows.round(3)
 #
 # **Why:** "how many GPUs still pay?" is the question that a budget asks.
 #
-# Each `efficiency(n)` is a whole forecast. Trying all of 1 to 10,000 would work, and take a minute; halving the interval asks
+# Each `efficiency(n)` is a whole forecast. Trying all of 1 to 10,000 would work, and take seconds a curve; halving the interval asks
 # 14 times.
 #
 # <details><summary>Hint 1</summary>Keep two numbers: <code>above</code>, where it is not yet below, and
@@ -397,13 +397,13 @@ print(
 ends.iloc[:: max(1, len(ends) // 10)].round(2)
 
 # %% [markdown]
-# **What you should see.** Up to the dotted line twice the GPUs nearly halve the time. Beyond it the batch is larger than
+# **What you should see.** Far left of the dotted line twice the GPUs nearly halve the time; at it they save a third. Beyond it the batch is larger than
 # it is worth: the images come as fast as ever, and teach less. A few thousand GPUs are the fastest, at many times the
 # price, and 10,000 are slower than 4,000. **Statistics end data parallelism before the network does**, and a better
 # network only moves the smaller of the two walls. Past it, split the model too (lab 3).
 #
 # ## Take with you
 #
-# * Two constants of a link, a count of bytes and the images/s of one GPU foretell 512 GPUs within a few points.
+# * Two constants of a link, one of the stragglers, a count of bytes and the images/s of one GPU foretell 512 GPUs within a few points.
 # * Name the limit before you spend money: bandwidth, latency, stragglers and batch size have different remedies.
 # * Fit on some numbers, test on others, and say which were which.

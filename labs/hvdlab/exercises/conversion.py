@@ -10,7 +10,11 @@ import ast
 
 HOROVOD = ("hvdlab.keras.horovod.", "horovod.torch.")
 SILENT = ("horovod.tensorflow.keras", "horovod.keras")  # accept Keras 3, average nothing
-COLLECTIVES = ("allreduce", "allgather", "broadcast", "broadcast_object", "grouped_allreduce")
+COLLECTIVES = (
+    *("allreduce", "grouped_allreduce", "allgather", "allgather_object", "barrier"),
+    *("broadcast", "broadcast_object", "broadcast_parameters", "broadcast_optimizer_state"),
+    *("broadcast_variables", "broadcast_global_variables"),
+)
 SERIAL_RATE = 0.25  # the default of --lr in the serial scripts
 
 
@@ -70,10 +74,14 @@ class Script:
         return [call for call in self.calls if self.name(call).split(".")[-1] == last]
 
     def variables(self, calls) -> set[str]:
-        """The variables that one of these calls is assigned to."""
-        parents = [self.parents[call] for call in calls]
-        targets = [t for p in parents if isinstance(p, ast.Assign) for t in p.targets]
-        return {t.id for t in targets if isinstance(t, ast.Name)}
+        """The variables that one of these calls is assigned to, alone or in an expression."""
+        pairs = [(t, n.value) for n in ast.walk(self.tree) for t in assigned(n)]
+        pairs = [pair for target, value in pairs for pair in unpacked(target, value)]
+        return {
+            target.id
+            for target, value in pairs
+            if isinstance(target, ast.Name) and any(node in calls for node in operands(value))
+        }
 
     def uses(self, node, *names: str) -> bool:
         """Whether `hvd.NAME()`, or a variable that holds it, occurs inside `node`."""
@@ -90,6 +98,8 @@ class Script:
     def some_only(self, node, sites=any, inside=()) -> bool:
         """Whether an `if` lets only some ranks reach `node`, or any or all calls of its function."""
         for child, above in zip([node, *self.ancestors(node)], self.ancestors(node), strict=False):
+            if any(self.uses(test, "rank", "local_rank") for test in leaves_before(child, above)):
+                return True
             branch = isinstance(above, ast.If | ast.IfExp) and child is not above.test
             test = above.test if branch else above if isinstance(above, ast.BoolOp) else None
             if test and self.uses(test, "rank", "local_rank"):
@@ -103,6 +113,41 @@ class Script:
     def function(self, node):
         functions = ast.FunctionDef | ast.Module
         return next(n for n in self.ancestors(node) if isinstance(n, functions))
+
+
+def assigned(node) -> list:
+    """What a statement or `:=` assigns to."""
+    if isinstance(node, ast.Assign):
+        return node.targets
+    simple = isinstance(node, ast.NamedExpr) or (isinstance(node, ast.AnnAssign) and node.value)
+    return [node.target] if simple else []
+
+
+def unpacked(target, value) -> list[tuple]:
+    """`a, b = x, y` as the pairs (a, x) and (b, y)."""
+    rows = ast.Tuple | ast.List
+    if isinstance(target, rows) and isinstance(value, rows) and len(target.elts) == len(value.elts):
+        return list(zip(target.elts, value.elts, strict=True))
+    return [(target, value)]
+
+
+def operands(node):
+    """An expression and its parts, but not what other functions or subscripts make of them."""
+    yield node
+    if not isinstance(node, ast.Call | ast.Subscript | ast.Lambda | ast.comprehension):
+        for child in ast.iter_child_nodes(node):
+            yield from operands(child)
+
+
+def leaves_before(statement, above):
+    """The tests of each `if ...: return` (continue, break, raise) that stands before it in its block."""
+    for block in ("body", "orelse", "finalbody"):
+        statements = getattr(above, block, None)
+        if isinstance(statements, list) and statement in statements:
+            for earlier in statements[: statements.index(statement)]:
+                leaves = ast.Return | ast.Continue | ast.Break | ast.Raise
+                if isinstance(earlier, ast.If) and isinstance(earlier.body[-1], leaves):
+                    yield earlier.test
 
 
 def keyword(call: ast.Call, name: str):
@@ -145,12 +190,18 @@ def shards(script):
             yield f"{where} takes local_rank: two computers would read the same part. Take hvd.rank()."
         elif isinstance(mine, ast.Constant) or isinstance(count, ast.Constant):
             yield f"{where} has a fixed rank or size: ask hvd.rank() and hvd.size()."
+        elif (seed := keyword(call, "seed")) and script.uses(seed, "rank", "local_rank"):
+            yield (
+                f"{where} has another seed on each rank: all must deal from one order, or they read "
+                "some images twice and others not at all."
+            )
 
 
 def rate(script):
     batches = script.named("Batches")
     for node in ast.walk(script.tree):
-        product = isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult | ast.Pow)
+        binary = isinstance(node, ast.BinOp | ast.AugAssign)
+        product = binary and isinstance(node.op, ast.Mult | ast.Pow)
         scaled = isinstance(node, ast.Call) and "scaling" in script.name(node)
         inside = any(above in batches for above in script.ancestors(node))
         if (product or scaled) and not inside and script.uses(node, "size"):
@@ -207,7 +258,8 @@ def weights(script):
             )
         return
     callback = "callbacks.BroadcastGlobalVariablesCallback"
-    calls = script.hvd(callback, "broadcast_variables", "broadcast_global_variables")
+    calls = script.named(callback.split(".")[-1])
+    calls += script.hvd("broadcast_variables", "broadcast_global_variables")
     if not calls:
         yield f"{different}: put `hvd.{callback}(0)` into fit's callbacks."
     elif isinstance(script.parents[calls[0]], ast.Expr) and "Callback" in script.name(calls[0]):

@@ -28,6 +28,7 @@ CASES = {
     7: "own_stop_torch",
 }
 RUN_IN_QUICK = {1, 5}
+BATCHES_OF_ALL = 64  # of an epoch that reads all images of case 2
 EXPECTED = tomllib.loads((LABS / "faults" / "faults.toml").read_text())
 NAMES = {id: title for id, (title, _) in CATALOGUE.items()}
 
@@ -162,6 +163,29 @@ def check_diagnosis(case: int, diagnosis: str) -> None:
     right(f"{NAMES[wanted]}.")
 
 
+def _lost(case, tree, run) -> str:
+    """What the script was to do and does not do any more; empty where nothing is lost."""
+    names = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    if case == 1 and not any(name.lower().startswith("broadcast") for name in names):
+        return (
+            "nothing is broadcast. Equal seeds make equal weights only as long as all ranks draw the same "
+            "numbers, and none of a checkpoint: hand out the weights of rank 0"
+        )
+    if case == 2 and (lengths := next(iter(run.lengths().values()), {})):
+        if min(lengths.values()) >= BATCHES_OF_ALL:
+            return (
+                f"an epoch still has {min(lengths.values())} batches on each rank, as on one: each must "
+                "read its own part of the images"
+            )
+    if case == 5 and not any(name.startswith(("allreduce", "allgather")) for name in names):
+        return "no loss is averaged any more: let every rank take part, and rank 0 print"
+    if case == 7 and not any(isinstance(node, ast.Break | ast.While) for node in ast.walk(tree)):
+        return (
+            "it does not stop early any more: keep the rule, and let all ranks decide by one number"
+        )
+    return ""
+
+
 def check_mended(case: int) -> None:
     """The learner's copy gives no finding any more, and still trains on all ranks."""
     path = copy(case)
@@ -178,4 +202,6 @@ def check_mended(case: int) -> None:
         raise NotYet(f"{path.name}, line {one.line}: {one.title}: {one.seen}")
     if found.error:
         raise NotYet(f"no mistake is found, but {found.error}.")
+    if lost := _lost(case, ast.parse(path.read_text()), Run(found.events)):
+        raise NotYet(f"`hvdlab check` finds nothing, but {lost}.")
     right(f"two ranks, {found.steps} steps, and `hvdlab check` finds nothing.")

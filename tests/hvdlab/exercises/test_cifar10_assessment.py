@@ -144,6 +144,8 @@ def test_the_solutions_lack_nothing_and_the_serial_scripts_all(framework, capsys
 
 
 KERAS, TORCH = "keras", "torch"
+GUARD = "        if hvd.rank() != 0:\n            continue\n"
+INIT = "    hvd.init()  # Horovod: find the other processes\n"
 RETURN = "hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())"
 
 
@@ -172,6 +174,11 @@ RETURN = "hvd.DistributedOptimizer(optimizer, named_parameters=model.named_param
         (TORCH, "        recorder.epoch_end(", "        dict(", "epoch_end(epoch)` is gone"),
         (TORCH, "        if hvd.rank() == 0:", "        if True:", "line 99 prints on every rank"),
         (KERAS, "verbose=2 if hvd.rank() == 0 else 0", "verbose=2", "`fit` speaks on every rank"),
+        (TORCH, "seed=args.seed,", "seed=args.seed + hvd.rank(),", "another seed on each rank"),
+        (TORCH, "    hvd.broadcast_par", "    if hvd.rank() == 0:\n        hvd.broadcast_par", "they wait"),
+        (TORCH, "    hvd.broadcast_opt", "    if hvd.rank() == 0:\n        hvd.broadcast_opt", "they wait"),
+        (TORCH, "        loss = average(", GUARD + "        loss = average(", "they wait"),
+        (TORCH, "        if hvd.rank() == 0:", "        if accuracy > 0.1:", "prints on every rank"),
         (TORCH, "loss = average(", "if hvd.rank() == 0:\n            loss = average(", "they wait"),
     ],
 )  # fmt: skip
@@ -181,6 +188,37 @@ def test_a_missing_part_is_named(framework, old, new, said, tmp_path):
     (tmp_path / "assessment.py").write_text(source.replace(old, new, 1))
     with pytest.raises(NotYet, match=re.escape(said)):
         exercises.check_conversion(tmp_path / "assessment.py")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        [(INIT, INIT + "    rank, size = hvd.rank(), hvd.size()\n"), ("if hvd.rank() == 0", "if rank == 0"),
+         ("args.lr * hvd.size()", "args.lr * size")],
+        [(INIT, INIT + "    args.lr *= hvd.size()\n"), ("args.lr * hvd.size()", "args.lr")],
+        [("args.lr * hvd.size()", "lr"), (INIT, INIT + "    lr = args.lr * hvd.size()\n")],
+        [(INIT, INIT + "    main_rank = hvd.rank() == 0\n"), ("if hvd.rank() == 0", "if main_rank")],
+        [(INIT, INIT + "    rank: int = hvd.rank()\n"), ("if hvd.rank() == 0", "if not rank")],
+        [("if hvd.rank() == 0:  #", "if (me := hvd.rank()) == 0:  #")],
+        [("        if hvd.rank() == 0:  # Horovod: one process speaks\n    ", GUARD)],
+    ],
+)  # fmt: skip
+def test_other_ways_to_write_the_rank_are_right(changes):
+    source = (ASSESSMENT / "solutions/torch/assessment.py").read_text()
+    source = source.replace("default=0.175", "default=0.25")  # the rate must be seen to be scaled
+    for old, new in changes:
+        assert source.count(old) == 1, old
+        source = source.replace(old, new)
+    assert unconverted(source) == []
+
+
+def test_an_imported_broadcast_callback_is_right():
+    source = (ASSESSMENT / "solutions/keras/assessment.py").read_text()
+    other = (
+        "from hvdlab.keras.callbacks import BroadcastGlobalVariablesCallback\n"
+        + source.replace("hvd.callbacks.BroadcastGlobal", "BroadcastGlobal")
+    )
+    assert unconverted(other) == []
 
 
 def test_an_unscaled_rate_is_named_and_one_tuned_by_hand_is_not():
