@@ -508,9 +508,8 @@ prediction = None  # your guess, before you run the next cell
 
 # %%
 FP16 = WORK / f"fashion_mnist_{FRAMEWORK}_fp16.py"
-shutil.copy(SCRIPT, FP16)
-edits.apply(FP16, "fp16", FRAMEWORK)
-print(edits.diff("fp16", FRAMEWORK))
+FP16.write_text(edits.with_float16(SCRIPT.read_text()))
+print(edits.unified(SCRIPT.read_text(), FP16.read_text(), "float16"))
 
 # %%
 OPTIONS = ["default", "no fusion", "float16"]

@@ -4,9 +4,10 @@
     print(diff("init", "keras"))                                  # show them
 
 An edit is (old text, new text), and the old text stands in the script exactly once: the steps follow
-each other in the order of `STEPS`. `OPTIONS` are variants of the finished script.
+each other in the order of `STEPS`.
 """
 
+import ast
 import difflib
 from pathlib import Path
 
@@ -23,7 +24,6 @@ STEPS = (
     "checkpoint",
     "resume",
 )
-OPTIONS = ("fp16",)
 
 # --- what both scripts have in common ---------------------------------------------------------------
 
@@ -136,12 +136,6 @@ _KERAS = {
     # Horovod: all ranks begin with the weights""",
         ),
     ],
-    "fp16": [
-        (
-            "hvd.DistributedOptimizer(optimizer)",
-            "hvd.DistributedOptimizer(optimizer, compression=hvd.Compression.fp16)",
-        )
-    ],
 }
 
 # --- PyTorch ------------------------------------------------------------------------------------------
@@ -220,14 +214,6 @@ _TORCH = {
     # Horovod: all ranks begin with the weights""",
         ),
     ],
-    "fp16": [
-        (
-            "hvd.DistributedOptimizer(optimizer, model.named_parameters())",
-            """hvd.DistributedOptimizer(
-        optimizer, model.named_parameters(), compression=hvd.Compression.fp16
-    )""",
-        )
-    ],
 }
 
 EDITS = {"keras": _KERAS, "torch": _TORCH}
@@ -272,15 +258,35 @@ def after(step: str | None, framework: str) -> str:
 
 
 def diff(step: str, framework: str) -> str:
-    """The edits of a step as a unified diff: lines that go begin with -, lines that come with +."""
-    number = STEPS.index(step) if step in STEPS else len(STEPS)
+    """The edits of a step, as `unified` shows them."""
+    number = STEPS.index(step)
     old = after(STEPS[number - 1] if number else None, framework)
+    return unified(old, edited(old, step, framework), step)
+
+
+def unified(old: str, new: str, name: str) -> str:
+    """A unified diff: lines that go begin with -, lines that come with +."""
     lines = difflib.unified_diff(
-        old.splitlines(),
-        edited(old, step, framework).splitlines(),
-        "before",
-        step,
-        lineterm="",
-        n=1,
+        old.splitlines(), new.splitlines(), "before", name, lineterm="", n=1
     )
     return "\n".join(lines)
+
+
+def with_float16(script: str) -> str:
+    """A finished script whose gradients travel as float16, however it calls DistributedOptimizer.
+
+    Raises:
+        ValueError: it does not call it.
+    """
+    for node in ast.walk(ast.parse(script)):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "hvd.DistributedOptimizer":
+            if any(keyword.arg == "compression" for keyword in node.keywords):
+                return script
+            arguments = [*node.args, *(keyword.value for keyword in node.keywords)]
+            last = max(arguments, key=lambda value: (value.end_lineno, value.end_col_offset))
+            lines = script.encode().split(b"\n")  # columns are counted in bytes
+            line, column = lines[last.end_lineno - 1], last.end_col_offset
+            added = b", compression=hvd.Compression.fp16"
+            lines[last.end_lineno - 1] = line[:column] + added + line[column:]
+            return b"\n".join(lines).decode()
+    raise ValueError("the script has no hvd.DistributedOptimizer(...) to give a compression to")

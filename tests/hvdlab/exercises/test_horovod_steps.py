@@ -105,7 +105,9 @@ def test_the_steps_together_make_a_script_that_python_reads(framework):
     for step in edits.STEPS:
         compile(edits.after(step, framework), step, "exec")
         assert edits.diff(step, framework).count("\n+") < 15
-    compile(edits.edited(edits.after("resume", framework), "fp16", framework), "fp16", "exec")
+    compressed = edits.with_float16(edits.after("resume", framework))
+    compile(compressed, "fp16", "exec")
+    assert "+" in edits.unified(edits.after("resume", framework), compressed, "float16")
 
 
 def test_a_script_that_python_cannot_read(script, fake):
@@ -152,6 +154,49 @@ def test_device_is_that_of_the_local_rank(script, fake):
         )
 
 
+@pytest.mark.parametrize("framework", ["torch"], indirect=True)
+@pytest.mark.parametrize(
+    "wrong", ["0", "hvd.rank() % torch.cuda.device_count()"], ids=["the first", "by rank"]
+)
+def test_the_local_rank_must_choose_the_device(wrong, script, fake):
+    old = "torch.cuda.set_device(hvd.local_rank() % torch.cuda.device_count())"
+    new = f"local = hvd.local_rank()\n        torch.cuda.set_device({wrong})"
+    with pytest.raises(NotYet, match="no device is chosen by it"):
+        steps.check_device(script("device", (old, new)))
+
+
+@pytest.mark.parametrize("framework", ["torch"], indirect=True)
+@pytest.mark.parametrize(
+    "new",
+    [
+        "local = hvd.local_rank() % torch.cuda.device_count()\n        torch.cuda.set_device(local)",
+        'device = torch.device("cuda", hvd.local_rank())',
+        'device = torch.device(f"cuda:{hvd.local_rank() % 4}")',
+        'os.environ["CUDA_VISIBLE_DEVICES"] = str(hvd.local_rank())',
+    ],
+)
+def test_other_ways_to_choose_the_device(new, script, fake):
+    old = "torch.cuda.set_device(hvd.local_rank() % torch.cuda.device_count())"
+    steps.check_device(script("device", (old, new)))
+
+
+@pytest.mark.parametrize("framework", ["torch"], indirect=True)
+def test_a_helper_above_main_chooses_the_device(script, fake):
+    old = "        torch.cuda.set_device(hvd.local_rank() % torch.cuda.device_count())\n"
+    path = script("device", (old, "        choose()\n"))
+    helper = "def choose():\n    torch.cuda.set_device(hvd.local_rank())\n\n\ndef main("
+    path.write_text(path.read_text().replace("def main(", helper, 1))
+    steps.check_device(path)
+
+
+def test_other_ways_to_import_horovod(script, framework, fake):
+    old, new = {
+        "torch": ("import horovod.torch as hvd", "from horovod import torch as hvd"),
+        "keras": ("import hvdlab.keras.horovod as hvd", "from hvdlab.keras import horovod as hvd"),
+    }[framework]
+    steps.check_init(script("init", (old, new)))
+
+
 # --- 3, 4, 5: output, optimizer, broadcast -------------------------------------------------------------
 
 
@@ -163,6 +208,38 @@ def test_one_rank_speaks(printed, says, script, fake):
     fake.printed = [f"epoch {0}\n" * n for n in printed]
     with pytest.raises(NotYet, match=says):
         steps.check_output(script("output"))
+
+
+def test_one_rank_of_all_machines_speaks_and_writes(script, fake):
+    with pytest.raises(NotYet, match="0 once on every machine"):
+        steps.check_output(script("output", ("if hvd.rank() == 0", "if hvd.local_rank() == 0")))
+    change = "if args.checkpoint and hvd.rank()", "if args.checkpoint and hvd.local_rank()"
+    with pytest.raises(NotYet, match="0 once on every machine"):
+        steps.check_checkpoint(script("checkpoint", change))
+
+
+@pytest.mark.parametrize("op", ["Sum", "Adasum"])
+def test_gradients_are_averaged_and_not_summed(op, script, fake):
+    path = script("optimizer")
+    text = path.read_text().replace(
+        "DistributedOptimizer(optimizer", "DistributedOptimizer(optimizer, op=hvd.X"
+    )
+    path.write_text(text.replace("hvd.X", f"hvd.{op}").replace(", model.named_parameters()", ""))
+    with pytest.raises(NotYet, match=f"op=hvd.{op}. does not average"):
+        steps.check_optimizer(path)
+
+
+@pytest.mark.parametrize("framework", ["keras"], indirect=True)
+@pytest.mark.parametrize(
+    "new",
+    ["[Broadcast(0)]", "[]\n    hvd.broadcast_variables(model.variables, 0)"],
+    ids=["imported", "by a function"],
+)
+def test_other_ways_to_broadcast(new, script, fake):
+    path = script("broadcast", ("[hvd.callbacks.BroadcastGlobalVariablesCallback(0)]", new))
+    imported = "from hvdlab.keras.callbacks import BroadcastGlobalVariablesCallback as Broadcast\n"
+    path.write_text(imported + path.read_text())
+    steps.check_broadcast(path)
 
 
 def test_a_rank_without_a_record(script, fake):
@@ -244,6 +321,20 @@ def test_a_mean_of_means_is_not_a_mean(script, fake):
     fake.values = [{"loss": 1.0, "accuracy": wrong}] * 2
     with pytest.raises(NotYet, match="the mean of two means, over 51 and over 50 images"):
         steps.check_metrics(script("metrics"))
+
+
+@pytest.mark.parametrize("right", [(0, 1), (5, 5), (46, 45), (51, 49)])
+def test_a_mean_of_means_is_seen_at_chance_too(right, script, fake):
+    fake.values = [{"loss": 1.0, "accuracy": (right[0] / 51 + right[1] / 50) / 2}] * 2
+    with pytest.raises(NotYet, match="the mean of two means, over 51 and over 50 images"):
+        steps.check_metrics(script("metrics"))
+
+
+def test_every_rank_evaluates_its_part_only(script, framework, fake):
+    mine = {"keras": "mine = slice(hvd.rank(), args.heldout, hvd.size())"}
+    old = mine.get(framework, mine["keras"])
+    with pytest.raises(NotYet, match="each rank evaluates all held-out images"):
+        steps.check_metrics(script("metrics", (old, "mine = slice(args.heldout)")))
 
 
 def test_a_line_that_is_printed_too_early(script, fake):
@@ -349,3 +440,50 @@ def test_real_mistakes(script, monkeypatch):
         steps.check_optimizer(script("optimizer", (wrap, unused)))
     with pytest.raises(NotYet, match="rank 0 begins with epoch .* and the last rank with epoch 0"):
         steps.check_resume(script("checkpoint"))
+
+
+@pytest.mark.mpi
+@pytest.mark.slow
+@pytest.mark.thorough
+@pytest.mark.parametrize("framework", ["torch"], indirect=True)
+def test_a_number_of_ranks_that_is_written_down(script, monkeypatch):
+    pytest.importorskip("horovod", reason="needs Horovod: run `make setup`")
+    monkeypatch.setattr(steps, "QUICK", False)
+    monkeypatch.setattr(steps, "LIMIT", 300.0)
+    with pytest.raises(NotYet, match="on one rank 129 of 257 images are read.* which is 1 there"):
+        steps.check_resume(script("resume", ("        size=hvd.size(),", "        size=2,")))
+
+
+FP16 = "compression=hvd.Compression.fp16"
+
+
+@pytest.mark.parametrize(
+    ("call", "compressed"),
+    [
+        ("hvd.DistributedOptimizer(optimizer)", f"hvd.DistributedOptimizer(optimizer, {FP16})"),
+        (
+            "hvd.DistributedOptimizer(\n    optimizer, named_parameters=model.named_parameters(),\n)",
+            "hvd.DistributedOptimizer(\n    optimizer, named_parameters=model.named_parameters(), "
+            f"{FP16},\n)",
+        ),
+        (
+            'hvd.DistributedOptimizer(SGD("\u00e4\u00f6", lr=0.1))',
+            f'hvd.DistributedOptimizer(SGD("\u00e4\u00f6", lr=0.1), {FP16})',
+        ),
+        (
+            "hvd.DistributedOptimizer(o, compression=hvd.Compression.none)",
+            "hvd.DistributedOptimizer(o, compression=hvd.Compression.none)",
+        ),
+    ],
+)
+def test_gradients_as_float16_however_the_optimizer_is_wrapped(call, compressed):
+    assert (
+        edits.with_float16(f"a = 1\nb = {call}  # Horovod\n")
+        == f"a = 1\nb = {compressed}  # Horovod\n"
+    )
+    compile(edits.with_float16(f"b = {call}"), "float16", "exec")
+
+
+def test_a_script_without_the_wrapped_optimizer_is_told():
+    with pytest.raises(ValueError, match="has no hvd.DistributedOptimizer"):
+        edits.with_float16("optimizer = SGD()")
