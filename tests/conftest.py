@@ -63,7 +63,7 @@ def quick_rules() -> profile.Profile:
         heldout_accuracy=0.15,
         budget=60.0,
         train_sample=500,
-        stall_seconds=5.0,
+        stall_seconds=10.0,
     )
 
 

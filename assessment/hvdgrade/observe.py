@@ -125,11 +125,11 @@ def observe(
             if now - sampled >= SAMPLE_SECONDS:
                 ranks, disk_bytes = jail.rank_processes(), jail.disk_bytes()
                 strayed = left_their_cores(jail.processes())
-                activity.sample(now, ranks, output.bytes + disk_bytes)
+                sent = jail.network_bytes() or 0  # the last reading outlives the run
+                activity.sample(now, ranks, output.bytes + disk_bytes, sent)
                 seen.max_rss_bytes = max(seen.max_rss_bytes, activity.rss_bytes)
                 # Of all its processes: a rank can hide from us that it is one.
                 seen.torch_seen = seen.torch_seen or any(map(has_torch, jail.processes()))
-                jail.network_bytes()  # the last reading outlives the run
                 epochs = max((w.epoch + 1 for w in seen.weights), default=0)
                 tell(
                     f"{now - started:3.0f} s of {limit:.0f} s, {epochs} epochs recorded",
@@ -212,17 +212,21 @@ class Activity:
         self.last = now  # when work was last seen
         self.previous: dict[int, tuple[float, float]] = {}
         self.at = now
-        self.rss_bytes = self.written = 0
+        self.rss_bytes = self.written = self.sent = 0
 
     def note(self, now: float) -> None:
         self.last = now
 
-    def sample(self, now: float, ranks: dict[int, psutil.Process], written: int) -> None:
-        """Compare each rank's processor time with the last sample's, and what all have written.
+    def sample(
+        self, now: float, ranks: dict[int, psutil.Process], written: int, sent: int = 0
+    ) -> None:
+        """Compare each rank's processor time with the last sample's, and what all have written and sent.
 
-        Who takes memory, prints or writes to the disk works in the kernel most of the time.
+        Who takes memory, prints or writes to the disk works in the kernel most of the time, and so do
+        ranks that exchange gradients on a busy machine. (Two ranks of Horovod that wait for each other send
+        0.2 MB/s, to ask whether all are ready; the gradients of one step are 3 MB.)
         """
-        times, before, self.rss_bytes = {}, (self.rss_bytes, self.written), 0
+        times, before, self.rss_bytes = {}, (self.rss_bytes, self.written, self.sent), 0
         for process in ranks.values():
             try:
                 cpu = process.cpu_times()
@@ -236,8 +240,9 @@ class Activity:
             busy = user + system > IDLE_SHARE * (now - self.at)
             if busy and user > WORKING_USER_PART * (user + system):
                 self.last = now
-        self.written = written
-        if max(self.rss_bytes - before[0], written - before[1]) > WORK_BYTES:
+        self.written, self.sent = written, sent
+        local = max(self.rss_bytes - before[0], written - before[1])
+        if local > WORK_BYTES or sent - before[2] > WORK_BYTES * max(1, len(ranks)):
             self.last = now
         self.previous, self.at = times, now
 

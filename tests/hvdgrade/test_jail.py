@@ -16,7 +16,7 @@ from hvdgrade import observe as observe_module
 from hvdgrade.checks import imported_modules
 from hvdgrade.folders import bytes_in, remove_tree
 from hvdgrade.jail import Jail, NotGradable, read_script
-from hvdgrade.observe import observe
+from hvdgrade.observe import Activity, observe
 
 pytestmark = pytest.mark.mpi
 
@@ -439,3 +439,20 @@ def test_what_python_warns_of_in_a_script_is_not_printed(tmp_path, capsys, recwa
     script.write_text("x = 1\nx is 1  # \x1b]0;title\x07\n")
     read_script(script)
     assert not recwarn.list and capsys.readouterr() == ("", "")
+
+
+def test_who_sends_gradients_works_and_who_asks_for_the_others_does_not():
+    with subprocess.Popen(["sleep", "60"]) as process:
+        try:
+            ranks = dict.fromkeys(range(2), psutil.Process(process.pid))
+            activity = Activity(0.0)
+            activity.sample(1, ranks, written=0, sent=100_000)
+            assert activity.last == 0
+            activity.sample(2, ranks, written=0, sent=3_200_000)  # a step of both
+            assert activity.last == 2
+            activity.sample(3, ranks, written=0, sent=3_600_000)  # a second of negotiating
+            assert activity.last == 2
+            activity.sample(4, ranks, written=1_500_000, sent=3_600_000)
+            assert activity.last == 4
+        finally:
+            process.kill()
