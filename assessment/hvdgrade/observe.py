@@ -30,6 +30,7 @@ MAX_RECORD_BYTES = 1 << 20
 MAX_EPOCHS = 100  # each costs the evaluation some seconds
 KEEP_OUTPUT_BYTES = 200_000
 MAX_OUTPUT_BYTES = 20 << 20
+MAX_LAUNCHER_BYTES = 200 << 20  # of memory; without output mpirun has 20 to 30 MB
 # A rank that works computes: it uses processor time, and nearly all of it outside the kernel (training: 85
 # to 96 % in a median second). One that waits sleeps, or polls: at most 61 % of a second outside the kernel in
 # MPI_Recv and MPI_Barrier, 49 % in Horovod (both on an Intel Xeon; system calls are slower elsewhere).
@@ -106,7 +107,7 @@ def observe(
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     started = seen.started = time.monotonic()
     process = jail.start()
-    activity, disk_bytes, strayed = Activity(started), 0, False
+    activity, disk_bytes, launcher_bytes, strayed = Activity(started), 0, 0, False
     with selectors.DefaultSelector() as selector:
         os.set_blocking(process.stdout.fileno(), False)
         selector.register(process.stdout, selectors.EVENT_READ)
@@ -124,6 +125,7 @@ def observe(
                     break
             if now - sampled >= SAMPLE_SECONDS:
                 ranks, disk_bytes = jail.rank_processes(), jail.disk_bytes()
+                launcher_bytes = memory_of_parents(ranks)
                 strayed = left_their_cores(jail.processes())
                 sent = jail.network_bytes() or 0  # the last reading outlives the run
                 activity.sample(now, ranks, output.bytes + disk_bytes, sent)
@@ -138,7 +140,7 @@ def observe(
                     epochs=reported(evidence, seen),
                 )
                 sampled = now
-            if output.bytes > MAX_OUTPUT_BYTES:
+            if output.bytes > MAX_OUTPUT_BYTES or launcher_bytes > MAX_LAUNCHER_BYTES:
                 seen.stop_cause = "output_flood"
             elif hit := jail.limit_hit():
                 seen.stop_cause = hit
@@ -245,6 +247,21 @@ class Activity:
         if local > WORK_BYTES or sent - before[2] > WORK_BYTES * max(1, len(ranks)):
             self.last = now
         self.previous, self.at = times, now
+
+
+def memory_of_parents(ranks: dict[int, psutil.Process]) -> int:
+    """Bytes that the launcher of the ranks has in memory.
+
+    On a busy machine mpirun may read what they print and pass nothing on, for minutes: 200 MB/s were seen.
+    """
+    parents: dict[int, int] = {}
+    for rank in ranks.values():
+        try:
+            parent = psutil.Process(rank.ppid())
+            parents[parent.pid] = parent.memory_info().rss
+        except psutil.Error:
+            continue
+    return sum(parents.values())
 
 
 def has_torch(process: psutil.Process) -> bool:

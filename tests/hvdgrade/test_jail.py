@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import psutil
@@ -456,3 +457,19 @@ def test_who_sends_gradients_works_and_who_asks_for_the_others_does_not():
             assert activity.last == 4
         finally:
             process.kill()
+
+
+def test_the_memory_of_the_launcher_is_that_of_the_ranks_parent():
+    hold = "import subprocess; kept = bytearray(50 << 20); subprocess.run(['sleep', '60'])"
+    with subprocess.Popen([sys.executable, "-c", hold]) as launcher:
+        try:
+            parent = psutil.Process(launcher.pid)
+            until = time.monotonic() + 20
+            while not parent.children() and time.monotonic() < until:
+                time.sleep(0.05)
+            [rank] = parent.children()
+            found = observe_module.memory_of_parents({0: rank, 1: rank})
+            assert 50 << 20 < found < 100 << 20  # counted once
+        finally:
+            for process in [*parent.children(), parent]:
+                process.kill()
