@@ -125,7 +125,7 @@ def observe(
                     break
             if now - sampled >= SAMPLE_SECONDS:
                 ranks, disk_bytes = jail.rank_processes(), jail.disk_bytes()
-                launcher_bytes = memory_of_parents(ranks)
+                launcher_bytes = memory_of_launcher(ranks)
                 strayed = left_their_cores(jail.processes())
                 sent = jail.network_bytes() or 0  # the last reading outlives the run
                 activity.sample(now, ranks, output.bytes + disk_bytes, sent)
@@ -249,19 +249,22 @@ class Activity:
         self.previous, self.at = times, now
 
 
-def memory_of_parents(ranks: dict[int, psutil.Process]) -> int:
-    """Bytes that the launcher of the ranks has in memory.
+def memory_of_launcher(ranks: dict[int, psutil.Process]) -> int:
+    """Bytes that what started the ranks has in memory: mpirun, or one on each host.
 
     On a busy machine mpirun may read what they print and pass nothing on, for minutes: 200 MB/s were seen.
     """
-    parents: dict[int, int] = {}
-    for rank in ranks.values():
+    launchers: dict[int, int] = {}
+    for process in ranks.values():
         try:
-            parent = psutil.Process(rank.ppid())
-            parents[parent.pid] = parent.memory_info().rss
+            # What has worked most for a rank may be a child of it, such as a worker that loads data.
+            while process and "OMPI_COMM_WORLD_RANK" in process.environ():
+                process = process.parent()
+            if process:
+                launchers[process.pid] = process.memory_info().rss
         except psutil.Error:
             continue
-    return sum(parents.values())
+    return sum(launchers.values())
 
 
 def has_torch(process: psutil.Process) -> bool:

@@ -6,7 +6,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import psutil
@@ -443,33 +442,34 @@ def test_what_python_warns_of_in_a_script_is_not_printed(tmp_path, capsys, recwa
 
 
 def test_who_sends_gradients_works_and_who_asks_for_the_others_does_not():
-    with subprocess.Popen(["sleep", "60"]) as process:
-        try:
-            ranks = dict.fromkeys(range(2), psutil.Process(process.pid))
-            activity = Activity(0.0)
-            activity.sample(1, ranks, written=0, sent=100_000)
-            assert activity.last == 0
-            activity.sample(2, ranks, written=0, sent=3_200_000)  # a step of both
-            assert activity.last == 2
-            activity.sample(3, ranks, written=0, sent=3_600_000)  # a second of negotiating
-            assert activity.last == 2
-            activity.sample(4, ranks, written=1_500_000, sent=3_600_000)
-            assert activity.last == 4
-        finally:
-            process.kill()
+    ranks = dict.fromkeys(range(2), psutil.Process(os.getppid()))  # whoever: it has no time to work
+    activity = Activity(0.0)
+    activity.sample(1, ranks, written=0, sent=100_000)  # its memory is new, which counts as work
+    activity.last = 0
+    for second, written, sent, last in (
+        (2, 0, 100_000, 0),
+        (3, 0, 3_200_000, 3),  # a step of both
+        (4, 0, 3_600_000, 3),  # a second of negotiating
+        (5, 1_500_000, 3_600_000, 5),
+    ):
+        activity.sample(second, ranks, written, sent)
+        assert activity.last == last
 
 
-def test_the_memory_of_the_launcher_is_that_of_the_ranks_parent():
-    hold = "import subprocess; kept = bytearray(50 << 20); subprocess.run(['sleep', '60'])"
-    with subprocess.Popen([sys.executable, "-c", hold]) as launcher:
-        try:
-            parent = psutil.Process(launcher.pid)
-            until = time.monotonic() + 20
-            while not parent.children() and time.monotonic() < until:
-                time.sleep(0.05)
-            [rank] = parent.children()
-            found = observe_module.memory_of_parents({0: rank, 1: rank})
-            assert 50 << 20 < found < 100 << 20  # counted once
-        finally:
-            for process in [*parent.children(), parent]:
-                process.kill()
+# A rank with much memory, and a worker of it that computes more than it does itself.
+WITH_A_WORKER = """
+import os, time
+kept = bytearray(400 << 20)
+if os.fork() == 0:
+    until = time.monotonic() + 4
+    while time.monotonic() < until:
+        pass
+    os._exit(0)
+os.wait()
+"""
+
+
+def test_a_worker_that_loads_data_makes_no_launcher_of_its_rank(tier, tmp_path):
+    with Jail(WITH_A_WORKER.encode(), 2, rank_data(tmp_path), tier=tier) as running:
+        seen = observe(running, tmp_path, limit=60, stall=30)
+    assert seen.stop_cause == "ended", seen.output

@@ -9,6 +9,7 @@ from hvdlab.exercises import find_the_fault as fault
 @pytest.fixture(autouse=True)
 def work(tmp_path, monkeypatch):
     monkeypatch.setattr(fault, "WORK", tmp_path / "work")
+    monkeypatch.setattr(fault, "QUICK", False)  # as `make test` sets it, which leaves cases out
 
 
 @pytest.mark.parametrize("case", fault.CASES)
