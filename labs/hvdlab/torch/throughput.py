@@ -7,8 +7,7 @@ import torch
 from torch.nn import functional as F
 
 from hvdlab.data import Batches
-from hvdlab.torch import models
-from hvdlab.torch.models import AssessmentNet
+from hvdlab.torch.models import AssessmentNet, autocast
 
 WARM_UP_STEPS = 5
 
@@ -21,7 +20,7 @@ def measure(
     steps: int | None = None,
     distribute: Callable = lambda model, optimizer: (model, optimizer),
     device: torch.device | str = "cpu",
-    autocast: Callable = models.autocast,
+    autocast: Callable = autocast,
 ) -> tuple[float, float]:
     """Train for some seconds or steps; return when the first steps were done, and images/s after.
 
