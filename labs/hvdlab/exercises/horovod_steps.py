@@ -13,7 +13,7 @@ import numpy as np
 
 from hvdlab.exercises import NotYet, right
 from hvdlab.exercises.conversion import Script, keyword
-from hvdlab.exercises.watched_run import Watched, calls, watch
+from hvdlab.exercises.watched_run import Watched, watch
 from hvdlab.experiment import QUICK, REFERENCE
 from hvdlab.rank_report import summary, text
 
@@ -32,16 +32,15 @@ def runs(script) -> Path:
 
 def check_init(script) -> None:
     """Imports Horovod as `hvd` and calls `hvd.init()`: both ranks learn who they are."""
-    called, source = calls(script), Path(script).read_text()
-    read = Script(source)
-    if read.silent and "TF_USE_LEGACY_KERAS" not in source:
+    read = _read(script)
+    if read.silent and "TF_USE_LEGACY_KERAS" not in ast.unparse(read.tree):
         raise NotYet(
             "Horovod's own Keras module does nothing in Keras 3: it accepts the optimizer and never "
             "averages. Write `import hvdlab.keras.horovod as hvd`."
         )
     if "horovod" not in read.full.get("hvd", ""):
         raise NotYet("no line imports Horovod under the name hvd: `import ... as hvd`.")
-    if "hvd.init" not in called:
+    if "hvd.init" not in _called(read):
         raise NotYet("Horovod is imported, but hvd.init() is not called: the ranks do not meet.")
     run = _run("init", script)
     said = [run.horovod(rank) for rank in range(2)] if run else [{"rank": 0}, {"rank": 1}]
@@ -54,7 +53,8 @@ def check_init(script) -> None:
 
 def check_device(script) -> None:
     """Chooses the GPU by `hvd.local_rank()`, after `hvd.init()`. On a CPU it changes nothing."""
-    called, read = calls(script), Script(Path(script).read_text())
+    read = _read(script)
+    called = _called(read)
     if "hvd.local_rank" not in called and "hvd.rank" in called:
         raise NotYet(
             "hvd.rank() counts over all machines: on the second machine of four GPUs, rank 4 would look "
@@ -81,8 +81,7 @@ def check_device(script) -> None:
 
 def check_output(script) -> None:
     """One line an epoch, from rank 0."""
-    calls(script)
-    _not_by_local_rank(script, "print")
+    _not_by_local_rank(_read(script), "print")
     run = _run("output", script)
     lines = [len(run.epoch_lines(rank)) for rank in range(2)] if run else [2, 0]
     if lines == [2, 2]:
@@ -98,8 +97,9 @@ def check_output(script) -> None:
 
 def check_optimizer(script) -> None:
     """Gradients are averaged, and the rate is `--lr` times the number of ranks."""
-    wrapped = "hvd.DistributedOptimizer" in calls(script)
-    for call in Script(Path(script).read_text()).hvd("DistributedOptimizer"):
+    read = _read(script)
+    wrapped = "hvd.DistributedOptimizer" in _called(read)
+    for call in read.hvd("DistributedOptimizer"):
         if (op := keyword(call, "op")) and ast.unparse(op).endswith(("Sum", "Adasum")):
             raise NotYet(
                 f"DistributedOptimizer(..., op={ast.unparse(op)}) does not average. Leave op out: with the "
@@ -126,8 +126,8 @@ def check_optimizer(script) -> None:
 
 def check_broadcast(script) -> None:
     """All ranks begin with rank 0's weights and optimizer state: one model from then on."""
-    called, read = calls(script), Script(Path(script).read_text())
-    torch = read.torch
+    read = _read(script)
+    called, torch = _called(read), read.torch
     call = "hvd.broadcast_parameters" if torch else "hvd.callbacks.BroadcastGlobalVariablesCallback"
     others = read.named("BroadcastGlobalVariablesCallback")
     others += read.hvd("broadcast_variables", "broadcast_global_variables")
@@ -152,7 +152,7 @@ def check_broadcast(script) -> None:
 
 def check_sharding(script) -> None:
     """Each rank reads its own part of 257 images, in equally many steps, and none is left out."""
-    calls(script)
+    _read(script)
     run = _run("sharding", script, complain=False)
     if run is None:
         return _right(run, "the script can be read.")
@@ -194,8 +194,7 @@ def check_sharding(script) -> None:
 
 def check_metrics(script) -> None:
     """Loss and accuracy are those of all ranks' examples: each of 101 held-out images counts once."""
-    calls(script)
-    if not _deals(Script(Path(script).read_text())):
+    if not _deals(_read(script)):
         raise NotYet(
             "each rank evaluates all held-out images: nothing but the training images is divided by "
             "hvd.rank() and hvd.size(). Give each rank every size-th, beginning with its own number."
@@ -231,8 +230,7 @@ def check_metrics(script) -> None:
 
 def check_checkpoint(script) -> None:
     """Checkpoints are written by rank 0 alone."""
-    calls(script)
-    _not_by_local_rank(script, "save", "checkpoint")
+    _not_by_local_rank(_read(script), "save", "checkpoint")
     run = _run("checkpoint", script, "--checkpoint", "checkpoints")
     wrote = [bool(run.checkpoints(rank)) for rank in range(2)] if run else [True, False]
     if wrote == [True, True]:
@@ -250,7 +248,7 @@ def check_resume(script) -> None:
     Each rank has its own folder, and rank 0 alone finds a checkpoint, as on machines without a
     common disk.
     """
-    calls(script)
+    _read(script)
     disk = runs(script) / "resume"
     shutil.rmtree(disk, ignore_errors=True)
     options = {"disk": disk, "complain": False}
@@ -291,6 +289,24 @@ def check_resume(script) -> None:
     right("killed, restarted on two ranks, restarted on one: epochs, loss and rate go on.")
 
 
+def _read(script) -> Script:
+    """The learner's script; NotYet where it is not there or cannot be read."""
+    path = Path(script)
+    if not path.is_file():
+        raise NotYet(f"{path.name} is not there: run the cell that copies it.")
+    try:
+        return Script(path.read_text())
+    except SyntaxError as error:
+        raise NotYet(
+            f"{path.name}, line {error.lineno}: Python cannot read it: {error.msg}."
+        ) from None
+
+
+def _called(script: Script) -> set[str]:
+    """What a script calls, as it is written there: "hvd.init"."""
+    return {ast.unparse(call.func) for call in script.calls}
+
+
 def _devices(script: Script):
     """Where a script may choose its device."""
     for last in ("set_device", "set_visible_devices", "device", "cuda", "to"):
@@ -313,14 +329,13 @@ def _deals(script: Script) -> bool:
     return any(not isinstance(n, ast.Call) or script.name(n) != "print" for n in beside)
 
 
-def _not_by_local_rank(script, *names) -> None:
+def _not_by_local_rank(script: Script, *names) -> None:
     """NotYet where an `if` with hvd.local_rank() lets a rank call something with such a name."""
-    read = Script(Path(script).read_text())
-    for call in read.calls:
-        if not any(name in read.name(call).lower() for name in names):
+    for call in script.calls:
+        if not any(name in script.name(call).lower() for name in names):
             continue
-        for above in read.ancestors(call):
-            if isinstance(above, ast.If | ast.IfExp) and read.uses(above.test, "local_rank"):
+        for above in script.ancestors(call):
+            if isinstance(above, ast.If | ast.IfExp) and script.uses(above.test, "local_rank"):
                 raise NotYet(
                     f"line {above.lineno} asks for hvd.local_rank(), which is 0 once on every machine: on "
                     "two machines two ranks would do this. hvd.rank() is 0 once in all."

@@ -4,7 +4,6 @@ run = watch("fashion_mnist.py", "--epochs", 2, folder="steps/init")
 run.failure or run.report()
 """
 
-import ast
 import json
 import os
 import re
@@ -16,7 +15,6 @@ import numpy as np
 import pandas as pd
 
 from hvdlab import launch
-from hvdlab.exercises import NotYet
 from hvdlab.rank_report import curve, rank_report
 
 PROBE = Path(__file__).with_name("in_own_folder.py")
@@ -82,25 +80,6 @@ class Watched:
     def _weights(self, rank, epoch):
         with np.load(self.folder / f"rank-{rank}" / f"epoch-{epoch:03d}.npz") as file:
             return np.concatenate([file[n].ravel() for n in file.files if n != "examples_read"])
-
-
-def calls(script) -> dict[str, int]:
-    """{what is called, such as "hvd.init": the line of its first call}; NotYet where that fails."""
-    path = Path(script)
-    if not path.is_file():
-        raise NotYet(f"{path.name} is not there: run the cell that copies it.")
-    try:
-        tree = ast.parse(path.read_text())
-    except SyntaxError as error:
-        raise NotYet(
-            f"{path.name}, line {error.lineno}: Python cannot read it: {error.msg}."
-        ) from None
-    found = {}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call):
-            name = ast.unparse(node.func)
-            found[name] = min(node.lineno, found.get(name, node.lineno))
-    return found
 
 
 def watch(
