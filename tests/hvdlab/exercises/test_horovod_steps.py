@@ -409,18 +409,22 @@ def test_a_run_that_fails_ends_in_a_sentence(source, limit, says, tmp_path):
 # --- real runs ------------------------------------------------------------------------------------------
 
 
+@pytest.fixture
+def real(monkeypatch):
+    pytest.importorskip("horovod", reason="needs Horovod: run `make setup`")
+    monkeypatch.setattr(steps, "QUICK", False)
+    monkeypatch.setattr(steps, "LIMIT", float(os.environ.get("HVDLAB_TEST_LIMIT", 300)))
+
+
 @pytest.mark.mpi
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "step",  # the solution notebook of lab 4 runs each of them; the last holds all the edits
     [pytest.param(s, marks=() if s == "resume" else pytest.mark.thorough) for s in edits.STEPS],
 )
-def test_a_real_script(step, script, framework, monkeypatch, capsys):
-    pytest.importorskip("horovod", reason="needs Horovod: run `make setup`")
+def test_a_real_script(step, script, framework, real, capsys):
     if framework == "torch" and step in ("device", "output", "checkpoint"):
         pytest.skip("seen in Keras")
-    monkeypatch.setattr(steps, "QUICK", False)
-    monkeypatch.setattr(steps, "LIMIT", float(os.environ.get("HVDLAB_TEST_LIMIT", 300)))
     getattr(steps, f"check_{step}")(script(step))
     assert "Right: " in capsys.readouterr().out
 
@@ -428,10 +432,7 @@ def test_a_real_script(step, script, framework, monkeypatch, capsys):
 @pytest.mark.mpi
 @pytest.mark.slow
 @pytest.mark.parametrize("framework", ["torch"], indirect=True)
-def test_real_mistakes(script, monkeypatch):
-    pytest.importorskip("horovod", reason="needs Horovod: run `make setup`")
-    monkeypatch.setattr(steps, "QUICK", False)
-    monkeypatch.setattr(steps, "LIMIT", 300.0)
+def test_real_mistakes(script, real):
     wrap = "    optimizer = hvd.DistributedOptimizer(optimizer, model.named_parameters())\n"
     with pytest.raises(NotYet, match="drift.*Wrap the optimizer"):
         steps.check_optimizer(script("optimizer", (wrap, "")))
@@ -446,10 +447,7 @@ def test_real_mistakes(script, monkeypatch):
 @pytest.mark.slow
 @pytest.mark.thorough
 @pytest.mark.parametrize("framework", ["torch"], indirect=True)
-def test_a_number_of_ranks_that_is_written_down(script, monkeypatch):
-    pytest.importorskip("horovod", reason="needs Horovod: run `make setup`")
-    monkeypatch.setattr(steps, "QUICK", False)
-    monkeypatch.setattr(steps, "LIMIT", 300.0)
+def test_a_number_of_ranks_that_is_written_down(script, real):
     with pytest.raises(NotYet, match="on one rank 129 of 257 images are read.* which is 1 there"):
         steps.check_resume(script("resume", ("        size=hvd.size(),", "        size=2,")))
 
