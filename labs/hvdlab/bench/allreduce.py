@@ -143,8 +143,7 @@ def show(found: dict, console: Console) -> None:
         rates["memcpy"] = [size / seconds / 1e9 for seconds in ways["memcpy"][nbytes]]
         table.add_row(
             f"{size >> 20} Mi" if size >= 1 << 20 else f"{size >> 10} Ki",
-            f"{1e6 * median(ours):,.0f}",
-            f"{1e6 * min(ours):,.0f} .. {1e6 * max(ours):,.0f}",
+            *results.median_and_range([1e6 * seconds for seconds in ours], ",.0f"),
             *(f"{median(rates[way]):.3f}" for way in WAYS),
             *(
                 f"{median(o / t for o, t in zip(rates['horovod'], rates[way], strict=True)):.2f}"
@@ -163,8 +162,7 @@ def show(found: dict, console: Console) -> None:
         ratios = [t / d for t, d in zip(times, found["options"]["default"], strict=True)]
         table.add_row(
             option,
-            f"{1e3 * median(times):.2f}",
-            f"{1e3 * min(times):.2f} .. {1e3 * max(times):.2f}",
+            *results.median_and_range([1e3 * seconds for seconds in times], ".2f"),
             f"{median(ratios):.2f}",
         )
     console.print(f"{TENSORS} gradients of {TENSOR_BYTES:,} bytes at once")

@@ -7,7 +7,6 @@ ratio is to the full set of its round.
 
 import argparse
 import os
-import statistics
 
 from rich.console import Console
 from rich.table import Table
@@ -85,10 +84,8 @@ def show(found: dict, framework: str, batch_size: int, console: Console) -> None
         ratios = [rate / full for rate, full in zip(rates, found[FULL], strict=True)]
         table.add_row(
             label,
-            f"{statistics.median(rates):,.0f}",
-            f"{min(rates):,.0f} .. {max(rates):,.0f}",
-            f"{statistics.median(ratios):.2f}",
-            f"{min(ratios):.2f} .. {max(ratios):.2f}",
+            *results.median_and_range(rates, ",.0f"),
+            *results.median_and_range(ratios, ".2f"),
         )
     console.print(
         f"Medians of {len(found[FULL])} rounds, {framework}, {RANKS} ranks, {batch_size} images a rank; "

@@ -12,7 +12,7 @@ import time
 from rich.console import Console
 from rich.table import Table
 
-from hvdlab.bench import ranks
+from hvdlab.bench import ranks, results
 
 VARIANTS = {
     "torch, contiguous": "contiguous_format",
@@ -96,8 +96,7 @@ def show(found: dict, console: Console) -> None:
             label,
             f"{statistics.median(times['plain']):.1f} ms",
             f"{statistics.median(times['ghost']):.1f} ms",
-            f"{statistics.median(ratios):.2f}",
-            f"{min(ratios):.2f} .. {max(ratios):.2f}",
+            *results.median_and_range(ratios, ".2f"),
         )
     console.print(
         f"{'x'.join(map(str, SHAPE))}, ghosts of {GHOST_SIZE}, forward and backward, "

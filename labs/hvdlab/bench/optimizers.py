@@ -13,7 +13,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from hvdlab.bench import ranks
+from hvdlab.bench import ranks, results
 from hvdlab.bench.keras_optimizers import KERAS_OPTIMIZERS
 from hvdlab.torch.optimizers import LAMB, LARS, NovoGrad
 
@@ -170,8 +170,7 @@ def show(found: list[dict], console: Console) -> None:
             ours = label.startswith("hvdlab")
             table.add_row(
                 label,
-                f"{statistics.median(values):.1f}",
-                f"{min(values):.1f} .. {max(values):.1f}",
+                *results.median_and_range(values, ".1f"),
                 f"{_ratio(values, times[best]):.2f}" if ours and best else "",
                 "" if "Keras" in label else f"{_ratio(values, times[fused]):.2f}",
             )

@@ -6,7 +6,6 @@ with one thread; they take turns, and a ratio is to float32 in the same round.
 """
 
 import argparse
-import statistics
 import sys
 
 from rich.console import Console
@@ -62,10 +61,8 @@ def show(found: dict, batch_size: int, console: Console) -> None:
             table.add_row(
                 framework,
                 name,
-                f"{statistics.median(rates):,.0f}",
-                f"{min(rates):,.0f} .. {max(rates):,.0f}",
-                f"{statistics.median(ratios):.2f}",
-                f"{min(ratios):.2f} .. {max(ratios):.2f}",
+                *results.median_and_range(rates, ",.0f"),
+                *results.median_and_range(ratios, ".2f"),
             )
     rounds = len(found["torch"]["float32"])
     console.print(

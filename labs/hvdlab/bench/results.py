@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import statistics
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -54,6 +55,11 @@ def figure(text: str) -> Path:
 def tell(text: str) -> None:
     """The progress of a benchmark, a line a run."""
     print(text, file=sys.stderr, flush=True)
+
+
+def median_and_range(values, form: str) -> tuple[str, str]:
+    """Two cells of a table: the median, and the least and the greatest value."""
+    return f"{statistics.median(values):{form}}", f"{min(values):{form}} .. {max(values):{form}}"
 
 
 def keep(args: argparse.Namespace, found, plot=None) -> None:

@@ -122,9 +122,15 @@ def show(found: dict, console: Console, told: dict | None = None) -> None:
             together = rates["exchanged"]
             faster = median(t / o for t, o in zip(together, one, strict=True))
             ratio = median(t / a for t, a in zip(together, rates["alone"], strict=True))
-            row = [str(n), str(rates["batch_size"]), f"{median(together):,.0f}",
-                   f"{min(together):,.0f} .. {max(together):,.0f}", f"{faster:.2f}",
-                   f"{faster / int(n):.2f}", f"{median(rates['alone']):,.0f}", f"{ratio:.2f}"]  # fmt: skip
+            row = [
+                str(n),
+                str(rates["batch_size"]),
+                *results.median_and_range(together, ",.0f"),
+                f"{faster:.2f}",
+                f"{faster / int(n):.2f}",
+                f"{median(rates['alone']):,.0f}",
+                f"{ratio:.2f}",
+            ]
             if told:
                 foretold = told[kind][n].images_per_second
                 row += [f"{foretold:,.0f}", f"{foretold / median(together) - 1:+.1%}"]

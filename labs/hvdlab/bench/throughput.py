@@ -13,7 +13,7 @@ from collections.abc import Callable
 from rich.console import Console
 from rich.table import Table
 
-from hvdlab.bench import ranks
+from hvdlab.bench import ranks, results
 
 VARIANTS = ("horovod-torch", "ddp-torch", "horovod-keras")
 
@@ -121,8 +121,7 @@ def show(rates: dict, batch_size: int, console: Console) -> None:
             table.add_row(
                 variant,
                 str(n),
-                f"{statistics.median(values):,.0f}",
-                f"{min(values):,.0f} .. {max(values):,.0f}",
+                *results.median_and_range(values, ",.0f"),
                 f"{efficiency:.2f}",
                 f"{to_ddp:.2f}",
             )
