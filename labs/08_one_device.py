@@ -750,6 +750,9 @@ combined, shipped = sweep("one_device", one_of_all, every), reference("one_devic
 for table in (combined, shipped):
     table["ms"], table["MB"] = 1e3 * table["step_seconds"], table["peak_bytes"] / 1e6
 by = ["network", "precision", "checkpointing", "micro_batches"]
+plain = combined[~combined["checkpointing"] & (combined["micro_batches"] == 1)]
+fastest = plain.pivot_table(index="network", columns="precision", values="ms", aggfunc="median").idxmin(axis=1)  # fmt: skip
+print(f"fastest, with nothing else changed: {fastest.to_dict()}; you said {prediction}")
 medians(combined, shipped, by=by, columns=["ms", "MB"]).round(1)
 
 # %% [markdown]

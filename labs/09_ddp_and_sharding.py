@@ -658,6 +658,8 @@ places = size(["file"], ["memory", "recompute", "file"], ["memory", "recompute",
 ways = grid(activations=places, repeat=range(1, 1 + size(1, 1, 3)))
 core = sweep("out_of_core", out_of_core, ways)
 print(core.groupby("activations")["last_loss"].max())
+milliseconds = core.groupby("activations")["milliseconds"].median().round(1)
+print(f"milliseconds a step: {milliseconds.to_dict()}; slower, you said: {prediction}")
 columns = ["peak_MB", "milliseconds"]
 medians(core, reference("out_of_core"), by=["activations"], columns=columns).round(1)
 

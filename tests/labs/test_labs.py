@@ -1,5 +1,6 @@
 """Every lab goes through, quick: as a plain script, and for the learner up to the first exercise."""
 
+import ast
 import os
 import subprocess
 import sys
@@ -27,6 +28,19 @@ LEARNERS = [
 
 def name(path):
     return path.stem
+
+
+@pytest.mark.parametrize("source", LABS, ids=name)
+def test_every_prediction_is_told_beside_the_result(source):
+    names = [node for node in ast.walk(ast.parse(source.read_text())) if isinstance(node, ast.Name)]
+    uses = {}  # prediction -> its places, in the order of the lines: made or read
+    for node in sorted(names, key=lambda node: (node.lineno, isinstance(node.ctx, ast.Store))):
+        if "prediction" in node.id:
+            uses.setdefault(node.id, []).append(node)
+    for places in uses.values():
+        for this, after in zip(places, [*places[1:], None], strict=True):
+            made = isinstance(this.ctx, ast.Store)
+            assert not made or after and isinstance(after.ctx, ast.Load), f"line {this.lineno}"
 
 
 @pytest.fixture
