@@ -32,11 +32,13 @@ def try_average(comm, name):
         apart = {n: float((p.grad - factor * source[n]).abs().max()) for n, p in named.items()}
         return max(apart.values()), max(apart, key=apart.get)
 
-    error, where = distance(0.5)
+    size = dist.get_world_size()
+    error, where = distance(1 / size)
     frozen = [p.grad for p in model[1].parameters()]
     return {
         "error": error, "where": where, "calls": len(calls), "gradients": len(named),
-        "sum": distance(1)[0], "twice": distance(0.25)[0], "unchanged": distance(1, before)[0],
+        "sum": distance(1)[0], "half": distance(1 / 2)[0], "twice": distance(1 / size**2)[0],
+        "unchanged": distance(1, before)[0],
         "none": "None" if all(g is None for g in frozen) else "a tensor",
     }  # fmt: skip
 
@@ -70,11 +72,11 @@ def try_zero1(comm, name):
     from hvdlab.torch.networks import ResidualMLP
 
     torch.manual_seed(1)  # the same weights and the same (averaged) gradients on all ranks
-    model = ResidualMLP(3, 16, image_size=4)
+    model = ResidualMLP(6, 16, image_size=4)
     plain = copy.deepcopy(model)
-    adam = torch.optim.Adam(plain.parameters(), 0.01)
+    adam = torch.optim.Adam(plain.parameters(), 0.02)
     try:
-        optimizer, step = globals()[name](model, 0.01)
+        optimizer, step = globals()[name](model, 0.02)
     except (TypeError, ValueError) as error:
         if "unpack" not in str(error):
             raise
@@ -110,8 +112,8 @@ def try_shard(comm, name):
     model = ResidualMLP(2, 16, image_size=4)
     plain = copy.deepcopy(model)
     start = torch.cat([p.detach().ravel() for p in plain.parameters()])
-    adam = torch.optim.Adam(plain.parameters(), 0.01)
-    optimizer = globals()[name](model, 0.01)
+    adam = torch.optim.Adam(plain.parameters(), 0.02)
+    optimizer = globals()[name](model, 0.02)
     x, y = torch.randn(8, 1, 4, 4), torch.randint(10, (8,))
     for _ in range(3):
         for one, steps, n in ((model, optimizer, size), (plain, adam, 1)):
@@ -137,7 +139,7 @@ def try_clip(comm, name):
     import torch.distributed as dist
 
     rank, rows = dist.get_rank(), []
-    for length in ((3.0, 4.0), (0.3, 0.4)):
+    for length in ((2.0, 3.0, 6.0), (0.2, 0.3, 0.6)):
         mine = [length[rank] * torch.tensor([0.6]), length[rank] * torch.tensor([[0.8], [0.0]])]
         norm = globals()[name](mine, 1.0)
         after = float(torch.cat([g.ravel() for g in mine]).norm())

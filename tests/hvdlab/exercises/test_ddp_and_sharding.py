@@ -90,9 +90,8 @@ def zero1(model, lr):
 
     rank, size = dist.get_rank(), dist.get_world_size()
     parameters = list(model.parameters())
-    half = sum(p.numel() for p in parameters) / 2  # another division than the lab's
-    numbers = np.cumsum([p.numel() for p in parameters])
-    owner = [0 if number < half else size - 1 for number in numbers]
+    numbers = np.cumsum([p.numel() for p in parameters])  # another division than the lab's
+    owner = [int(size * (number - 1) // numbers[-1]) for number in numbers]
     mine = [p for p, its in zip(parameters, owner, strict=True) if its == rank]
     optimizer = torch.optim.Adam(mine, lr)
 
@@ -161,7 +160,7 @@ def test_what_is_not_written_or_fails(check, forked):
 @pytest.mark.mpi
 def test_on_the_ranks_of_mpirun(capsys):
     exercises.check_clip(clip)
-    assert "become 0.6 and 0.8" in capsys.readouterr().out
+    assert "become 2/7, 3/7 and 6/7" in capsys.readouterr().out
 
 
 @pytest.mark.mpi
@@ -200,6 +199,15 @@ def divided_twice(model):
             p.grad /= dist.get_world_size()
             dist.all_reduce(p.grad)
             p.grad /= dist.get_world_size()
+
+
+def as_if_two(model):
+    import torch.distributed as dist
+
+    for p in model.parameters():
+        if p.grad is not None:
+            dist.all_reduce(p.grad)
+            p.grad /= 2
 
 
 def one_by_one(model):
@@ -257,6 +265,7 @@ def zeros_for_the_frozen(model):
     [
         (sum_of_gradients, "sum over the ranks: divide by"),
         (divided_twice, "divided by the number of ranks once more"),
+        (as_if_two, "half of the sum, and there are 3 ranks"),
         (one_by_one, "the means are right, with 4 collectives for 4 gradients"),
         (not_copied_back, "copy what the bucket holds back"),
         (reversed_pieces, "the same order, numel"),
@@ -333,6 +342,17 @@ def own_part(predict, images, labels):
     return (predict(images[mine]) == labels[mine]).float().mean()
 
 
+def parts_of_two(predict, images, labels):
+    import torch
+    import torch.distributed as dist
+
+    mine = slice(dist.get_rank() % 2, None, 2)
+    right = (predict(images[mine]) == labels[mine]).sum()
+    both = torch.stack([right, torch.tensor(len(images[mine]))])
+    dist.all_reduce(both)
+    return both[0] / both[1]
+
+
 def everything(predict, images, labels):
     return (predict(images) == labels).float().mean()
 
@@ -350,10 +370,11 @@ def nothing(predict, images, labels):
 @pytest.mark.parametrize(
     ("wrong", "says"),
     [
-        (padded, "5 held-out images on two ranks.* 6 images were classified: DistributedSampler"),
+        (padded, "5 held-out images on 3 ranks.* 6 images were classified: DistributedSampler"),
         (mean_of_means, "mean of the ranks' means"),
         (own_part, "The ranks disagree"),
-        (everything, "8 images were classified: 4 and 4"),
+        (everything, "15 images were classified: 5, 5, 5"),
+        (parts_of_two, "The ranks disagree|images were classified"),
         (on_rank_0, "'everything' is not defined"),
         (nothing, "returns None on rank 0"),
     ],
@@ -460,7 +481,7 @@ def all_on_rank_0(model, lr):
     [
         (not_broadcast, "the ranks' weights differ by"),
         (plain_adam, "a rank holds 100% of its state: give the optimizer only"),
-        (by_turns, "a rank holds 9.% of its state: weights and biases alternate"),
+        (by_turns, "a rank holds 4.% of its state: weights and biases take turns"),
         (only_the_step, r"shall return \(optimizer, step\)"),
         (sgd, "differ from plain Adam by"),
         (all_on_rank_0, "on one rank the optimizer has no state"),
@@ -588,7 +609,7 @@ def no_norm(gradients, most):
     ("wrong", "says"),
     [
         (own_norm, "clips by the norm of its own shard"),
-        (sum_of_norms, "3 \\+ 4 = 7 as a norm"),
+        (sum_of_norms, "2 \\+ 3 \\+ 6 = 11 as a norm"),
         (each_tensor, "one norm over all tensors"),
         (no_root, "take the root"),
         (always, "leave them as they are"),
