@@ -8,7 +8,7 @@ from litgpt.data import SFTDataset
 from torch import nn
 from torch.nn import functional as F
 
-from hvdlab.exercises import NotYet, call, right
+from hvdlab.exercises import NotYet, call, call_unchanged, right
 from hvdlab.torch.language_model import IGNORED, LanguageModel, small
 
 RECORD = {"instruction": "Count the letters.", "input": "e-b-k", "output": "3"}
@@ -17,7 +17,7 @@ RECORD = {"instruction": "Count the letters.", "input": "e-b-k", "output": "3"}
 def check_example(example, tokenizer) -> None:
     """Demand ids of prompt, answer and end, labels of the last two; then LitGPT's, token by token."""
     case = "example([5, 6, 7], [8, 9], 1)"
-    ids, labels = _two_lists(call(example, [5, 6, 7], [8, 9], 1), case)
+    ids, labels = _two_lists(call_unchanged(example, [5, 6, 7], [8, 9], 1), case)
     if ids == [5, 6, 7, 8, 9]:
         raise NotYet(
             f"the ids of {case} are {ids}: the end, 1, is missing. A model that never saw an answer end "
@@ -40,9 +40,6 @@ def check_example(example, tokenizer) -> None:
             raise NotYet(f"the labels of {case} are {labels}: {says}")
     if labels != [-100, -100, -100, 8, 9, 1]:
         raise NotYet(f"the labels of {case} are {labels}, expected [-100, -100, -100, 8, 9, 1].")
-    call(example, given := [5, 6, 7], [8], 1)
-    if given != [5, 6, 7]:
-        raise NotYet(f"example changed the prompt that it was given to {given}: make a new list.")
 
     theirs = SFTDataset([RECORD], tokenizer, "alpaca", mask_prompt=True)[0]
     wanted = theirs["input_ids"].tolist(), theirs["labels"].tolist()
@@ -123,7 +120,12 @@ def check_collate(collate) -> None:
         )
     if given != examples:
         raise NotYet("collate changed the examples that it was given: make new lists.")
-    right("both ends count, the padding does not.")
+    swapped = call(collate, given[::-1], 1)
+    if [swapped[name].tolist() for name in ("input_ids", "labels")] != [ids[::-1], labels[::-1]]:
+        raise NotYet(
+            f"with the shorter one first, {case} become {swapped}: the longest of all decides the width."
+        )
+    right("both ends count, the padding does not, and the longest example may stand anywhere.")
 
 
 def check_lora_linear(LoRALinear) -> None:

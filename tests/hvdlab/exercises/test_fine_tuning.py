@@ -172,6 +172,12 @@ def collate_of_torch(examples, end):
     return {"input_ids": ids, "labels": labels, "attention_mask": labels != -100}
 
 
+def as_wide_as_the_first(examples, end):
+    width = len(examples[0][0])
+    cut = [(ids[:width], labels[:width]) for ids, labels in examples]
+    return collate(cut, end)
+
+
 def collate_in_place(examples, end):
     width = max(len(ids) for ids, _ in examples)
     for ids, labels in examples:
@@ -257,13 +263,14 @@ def test_a_mistake_in_the_labels_is_named(wrong, says, check_example):
         check_example(wrong)
 
 
-def test_a_prompt_that_is_changed_is_noticed(check_example):
+@pytest.mark.parametrize("which", [0, 1])
+def test_a_list_that_is_changed_is_noticed(which, check_example):
     def grows(prompt, answer, end):
         ids, labels = example(prompt, answer, end)
-        prompt.append(end)
+        (prompt, answer)[which].append(end)
         return ids, labels
 
-    with pytest.raises(NotYet, match="make a new list"):
+    with pytest.raises(NotYet, match="changes what it is given"):
         check_example(grows)
 
 
@@ -316,6 +323,7 @@ IGNORING = dict(ignore_index=-100)
         (exercises.check_collate, partial(collate, fill=1), "and -100 for the padding"),
         (exercises.check_collate, lambda x, end: collate(x, -100), "on the right, with the end"),
         (exercises.check_collate, collate_in_place, "make new lists"),
+        (exercises.check_collate, as_wide_as_the_first, "the longest of all decides"),
         (exercises.check_collate, lambda examples, end: examples, "a dict of input_ids and labels"),
         (
             exercises.check_collate,
