@@ -117,7 +117,10 @@ def _with_config(arguments):
         raise SystemExit(f"language_model.py: --config {path}: {came}") from None
     if not isinstance(settings, dict):
         raise SystemExit(f"language_model.py: --config {path}: expected lines such as `steps: 200`")
-    typed = [f"--{str(name).replace('_', '-')}={value}" for name, value in settings.items()]
+    typed = []
+    for name, value in settings.items():
+        option = f"--{str(name).replace('_', '-')}"
+        typed += [option, *map(str, value)] if isinstance(value, list) else [f"{option}={value}"]
     return [*arguments[:1], *typed, *arguments[1:]]
 
 

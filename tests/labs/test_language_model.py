@@ -269,6 +269,12 @@ def test_a_setting_in_a_file_holds_until_it_is_typed(script, tmp_path, equals):
         script.parse_args(typed)
 
 
+def test_a_setting_of_a_file_may_be_a_list(script, tmp_path):
+    (tmp_path / "a.yaml").write_text("text: [one.txt, two.txt]\nsteps: 5\n")
+    args = script.parse_args(["pretrain", "--out", "x", "--config", str(tmp_path / "a.yaml")])
+    assert (args.text, args.steps) == ([Path("one.txt"), Path("two.txt")], 5)
+
+
 @pytest.mark.parametrize(
     "config", sorted((ROOT / "labs" / "configs").glob("*.yaml")), ids=lambda p: p.name
 )
