@@ -11,39 +11,29 @@ import os
 import re
 import resource
 import selectors
-import signal
 import stat
-import subprocess
 import time
-from collections import deque
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import psutil
-
 from hvdgrade.jail import Jail
+from hvdgrade.printed import Output, ask_for_stacks, stacks
+from hvdgrade.processes import Activity, has_torch, left_their_cores, memory_of_launcher
 
 POLL_SECONDS = 0.05
 SAMPLE_SECONDS = 1.0
 MAX_WEIGHTS_BYTES = 8 << 20  # the network has 1.6 MB of weights, an epoch 0.4 MB of indices
 MAX_RECORD_BYTES = 1 << 20
 MAX_EPOCHS = 100  # each costs the evaluation some seconds
-KEEP_OUTPUT_BYTES = 200_000
 MAX_OUTPUT_BYTES = 20 << 20
 MAX_LAUNCHER_BYTES = 200 << 20  # of memory; without output mpirun has 20 to 30 MB
-# A rank that works computes: it uses processor time, and nearly all of it outside the kernel (training: 85
-# to 96 % in a median second). One that waits sleeps, or polls: at most 61 % of a second outside the kernel in
-# MPI_Recv and MPI_Barrier, 49 % in Horovod (both on an Intel Xeon; system calls are slower elsewhere).
-IDLE_SHARE = 0.05  # of one core
-WORKING_USER_PART = 0.7  # of its processor time
-WORK_BYTES = 1 << 20  # taken, printed or written within a second
+MAX_DISK_BYTES = 1 << 30
 
 # Why a run ended. "ended" alone is a run that came to its own end with exit code 0.
 STOP_CAUSES = (
     *("ended", "crashed", "killed", "timeout", "hang", "output_flood"),
     *("out_of_memory", "too_many_processes", "disk_full", "took_more_cores"),
 )
-MAX_DISK_BYTES = 1 << 30
 
 
 @dataclass
@@ -178,125 +168,6 @@ def observe(
     return seen
 
 
-class Output:
-    """What the submission prints: counted whole, kept at both ends."""
-
-    def __init__(self):
-        self.bytes, self.closed = 0, False
-        self.head, self.tail = bytearray(), deque(maxlen=KEEP_OUTPUT_BYTES // 2)
-
-    def read(self, stream) -> None:
-        for _ in range(64):  # at most 4 MB a turn: a flood must not keep us from the clock
-            try:
-                chunk = os.read(stream.fileno(), 1 << 16)
-            except BlockingIOError:
-                return
-            if not chunk:
-                self.closed = True
-                return
-            self.bytes += len(chunk)
-            room = KEEP_OUTPUT_BYTES // 2 - len(self.head)
-            self.head += chunk[:room]
-            self.tail.extend(chunk[room:])
-
-    def text(self) -> str:
-        """The output as plain text: no control characters, a mark where something was left out."""
-        left_out = self.bytes - len(self.head) - len(self.tail)
-        middle = f"\n[... {left_out} bytes left out ...]\n".encode() if left_out else b""
-        text = (bytes(self.head) + middle + bytes(self.tail)).decode(errors="replace")
-        return "".join(c for c in text if c == "\n" or c == "\t" or c.isprintable())
-
-
-class Activity:
-    """Whether any rank works, as the kernel's account of its processor time tells."""
-
-    def __init__(self, now: float):
-        self.last = now  # when work was last seen
-        self.previous: dict[int, tuple[float, float]] = {}
-        self.at = now
-        self.rss_bytes = self.written = self.sent = 0
-
-    def note(self, now: float) -> None:
-        self.last = now
-
-    def sample(
-        self, now: float, ranks: dict[int, psutil.Process], written: int, sent: int = 0
-    ) -> None:
-        """Compare each rank's processor time with the last sample's, and what all have written and sent.
-
-        Who takes memory, prints or writes to the disk works in the kernel most of the time, and so do
-        ranks that exchange gradients on a busy machine. (Two ranks of Horovod that wait for each other send
-        0.2 MB/s, to ask whether all are ready; the gradients of one step are 3 MB.)
-        """
-        times, before, self.rss_bytes = {}, (self.rss_bytes, self.written, self.sent), 0
-        for process in ranks.values():
-            try:
-                cpu = process.cpu_times()
-                times[process.pid] = cpu.user, cpu.system
-                self.rss_bytes += process.memory_info().rss
-            except psutil.Error:
-                continue
-        for pid, (user, system) in times.items():
-            user_before, system_before = self.previous.get(pid, (0.0, 0.0))
-            user, system = user - user_before, system - system_before
-            busy = user + system > IDLE_SHARE * (now - self.at)
-            if busy and user > WORKING_USER_PART * (user + system):
-                self.last = now
-        self.written, self.sent = written, sent
-        local = max(self.rss_bytes - before[0], written - before[1])
-        if local > WORK_BYTES or sent - before[2] > WORK_BYTES * max(1, len(ranks)):
-            self.last = now
-        self.previous, self.at = times, now
-
-
-def memory_of_launcher(ranks: dict[int, psutil.Process]) -> int:
-    """Bytes that what started the ranks has in memory: mpirun, or one on each host.
-
-    On a busy machine mpirun may read what they print and pass nothing on, for minutes: 200 MB/s were seen.
-    """
-    launchers: dict[int, int] = {}
-    for process in ranks.values():
-        try:
-            # What has worked most for a rank may be a child of it, such as a worker that loads data.
-            while process and "OMPI_COMM_WORLD_RANK" in process.environ():
-                process = process.parent()
-            if process:
-                launchers[process.pid] = process.memory_info().rss
-        except psutil.Error:
-            continue
-    return sum(launchers.values())
-
-
-def has_torch(process: psutil.Process) -> bool:
-    """Whether PyTorch's library is mapped into `process`, as the kernel says."""
-    try:
-        return "libtorch_cpu" in Path(f"/proc/{process.pid}/maps").read_text()
-    except OSError:
-        return False
-
-
-def left_their_cores(processes: list[psutil.Process]) -> bool:
-    """Whether a thread of theirs may run on a core that this process may not.
-
-    A batch divides the cores among its graders, and a process can give itself more again.
-    """
-    given = os.sched_getaffinity(0)
-    if len(given) == os.cpu_count():
-        return False
-    for process in processes:
-        try:
-            threads = os.listdir(f"/proc/{process.pid}/task")
-        except OSError:
-            continue
-        for thread in threads:
-            try:
-                if not os.sched_getaffinity(int(thread)) <= given:
-                    return True
-            except OSError:
-                continue
-    return False
-
-
 def collect(jail: Jail, evidence: Path, seen: Observation, seconds: float) -> bool:
     """Copy weights that have appeared since the last call; True if there were any."""
     known = {(w.rank, w.epoch) for w in seen.weights}
@@ -378,38 +249,3 @@ def copy_file(directory: int, name: str, destination: Path, limit: int) -> bool:
     finally:
         os.close(file)
     return True
-
-
-def ask_for_stacks(
-    jail: Jail, process: subprocess.Popen, output: Output, seconds: float = 3
-) -> None:
-    """Let every rank print where it is: SIGABRT with Python's fault handler switched on."""
-    for rank in jail.rank_processes().values():
-        try:
-            rank.send_signal(signal.SIGABRT)
-        except psutil.Error:
-            pass
-    deadline = time.monotonic() + seconds
-    while process.poll() is None and not output.closed and time.monotonic() < deadline:
-        output.read(process.stdout)
-        time.sleep(POLL_SECONDS)
-
-
-def stacks(output: str) -> dict[int, str]:
-    """The stack of each rank's main thread from the fault handler's text, innermost call first."""
-    found: dict[int, list[str]] = {}
-    reading: set[int] = set()
-    for line in output.splitlines():
-        match = re.match(r"\[\d+,(\d{1,4})\]<std(?:err|out)>: ?(.*)", line)
-        if not match:
-            continue
-        rank, text = int(match[1]), match[2]
-        # The fault handler prints all threads; the main thread, where the script is, comes last.
-        if re.match(r"(Current thread|Thread) 0x", text):
-            found[rank] = []
-            reading.add(rank)
-        elif rank in reading and (frame := re.match(r'\s+File "(.*)", line (\d+) in (.*)', text)):
-            found[rank].append(f"{Path(frame[1]).name}, line {frame[2]}, in {frame[3]}")
-        elif text.strip():
-            reading.discard(rank)
-    return {rank: "\n".join(frames) for rank, frames in sorted(found.items()) if frames}

@@ -16,7 +16,8 @@ from hvdgrade import observe as observe_module
 from hvdgrade.checks import imported_modules
 from hvdgrade.folders import bytes_in, remove_tree
 from hvdgrade.jail import Jail, NotGradable, read_script
-from hvdgrade.observe import Activity, observe
+from hvdgrade.observe import observe
+from hvdgrade.processes import Activity
 
 pytestmark = pytest.mark.mpi
 

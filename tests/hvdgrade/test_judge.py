@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from hvdgrade import checks, judge, observe, parallel, probe, profile
+from hvdgrade import checks, judge, observe, parallel, printed, probe, profile
 
 RULES = dataclasses.replace(profile.load("dli"), train_accuracy=0.75, heldout_accuracy=0.70)
 
@@ -332,7 +332,7 @@ def test_stacks_are_told_apart_by_rank():
             "[1,0]<stderr>: Extension modules: numpy",
         ]
     )
-    assert observe.stacks(output) == {
+    assert printed.stacks(output) == {
         0: "mpi_ops.py, line 9, in synchronize\nassessment.py, line 3, in train",
         1: "assessment.py, line 7, in <module>",
     }
@@ -354,7 +354,7 @@ def test_the_first_traceback_is_quoted_with_its_rank():
 
 
 def test_output_is_capped_counted_and_cleaned(tmp_path):
-    output = observe.Output()
+    output = printed.Output()
     with open(tmp_path / "printed", "wb") as file:
         file.write(b"begin \x1b[31mred\x07\n" + b"x" * 1_000_000 + b"\nend\n")
     with open(tmp_path / "printed", "rb") as file:
@@ -362,6 +362,6 @@ def test_output_is_capped_counted_and_cleaned(tmp_path):
             output.read(file)
     text = output.text()
     assert output.bytes == (tmp_path / "printed").stat().st_size
-    assert len(text) < observe.KEEP_OUTPUT_BYTES + 100
+    assert len(text) < printed.KEEP_OUTPUT_BYTES + 100
     assert text.startswith("begin [31mred\n") and text.endswith("\nend\n")
     assert "bytes left out" in text and "\x1b" not in text

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from hvdgrade import checks, evaluate, observe
+from hvdgrade.printed import KEEP_OUTPUT_BYTES, Output, stacks
 
 SMALL = {"linear.bias": (3,), "linear.weight": (2, 4)}  # in place of the network's 392,106 weights
 TAGS = [b"[1,0]<stdout>: ", b"[1,1]<stderr>: ", b"[" + b"9" * 5000 + b",7]<stderr>: "]
@@ -214,9 +215,9 @@ def test_a_damaged_record_tells_sensible_steps_or_nothing(tmp_path):
     assert evaluate.steps_recorded(tmp_path / "missing", 0) is None
 
 
-def printed(content: bytes, path) -> observe.Output:
+def printed(content: bytes, path) -> Output:
     path.write_bytes(content)
-    output = observe.Output()
+    output = Output()
     with open(path, "rb") as file:
         while not output.closed:
             output.read(file)
@@ -234,19 +235,19 @@ def test_damaged_output_becomes_plain_text_and_stacks_or_nothing(tmp_path):
         assert output.bytes == len(content), case
         text = output.text()
         assert all(c in "\n\t" or c.isprintable() for c in text), case
-        stacks = observe.stacks(text)
-        assert all(type(rank) is int and stack for rank, stack in stacks.items()), case
+        found_in = stacks(text)
+        assert all(type(rank) is int and stack for rank, stack in found_in.items()), case
         error = checks.last_error(text)
         assert len(error) < 10_000 and "\n" not in error, case
-        waiting = checks.where_they_wait(observe.Observation(2, stacks=stacks))
-        assert bool(waiting) == bool(stacks), case
-        found += bool(stacks) + bool(error)
+        waiting = checks.where_they_wait(observe.Observation(2, stacks=found_in))
+        assert bool(waiting) == bool(found_in), case
+        found += bool(found_in) + bool(error)
     assert found > 100
 
 
 def test_endless_output_is_counted_and_not_kept(tmp_path):
     (tmp_path / "printed").write_bytes(b"[1,0]<stdout>: \xf0\x9f\x98\x80 \x1b[2J" * 1_000_000)
-    output = observe.Output()
+    output = Output()
     tracemalloc.start()
     try:
         with open(tmp_path / "printed", "rb") as file:
@@ -257,7 +258,7 @@ def test_endless_output_is_counted_and_not_kept(tmp_path):
     finally:
         tracemalloc.stop()
     assert output.bytes == (tmp_path / "printed").stat().st_size
-    assert len(text) < observe.KEEP_OUTPUT_BYTES + 100 and "bytes left out" in text
+    assert len(text) < KEEP_OUTPUT_BYTES + 100 and "bytes left out" in text
 
 
 def test_the_comparisons_of_finite_weights_give_numbers(monkeypatch):
