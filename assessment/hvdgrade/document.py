@@ -1,0 +1,258 @@
+"""What a result says, in words and numbers for a page: of one submission, and of a class.
+
+A result may lack anything: it may come from another version, or be of a run that never began.
+"""
+
+from collections import Counter
+from urllib.parse import quote
+
+from hvdgrade.shown import decimal, in_bytes, is_finite, is_number
+
+STATES = {  # state of a check: shape, word
+    "pass": ("✓", "pass"),
+    "partial": ("◐", "partial"),
+    "fail": ("✗", "fail"),
+    "skipped": ("–", "skipped"),
+    "error": ("!", "grader fault"),
+}
+OUTCOMES = {  # of a submission: style, shape, word, title
+    "pass": ("pass", "✓", "pass", "Pass"),
+    "fail": ("fail", "✗", "fail", "Not passed yet"),
+    "not_gradable": ("partial", "○", "not gradable", "Not gradable: no attempt lost"),
+    "infrastructure_error": ("error", "!", "grader fault", "A fault of the grader, not yours"),
+}
+TIERS = {
+    "bubblewrap+cgroup": "it saw neither network nor other files, and the kernel limited its memory "
+    "and processes.",
+    "bubblewrap": "it saw neither network nor other files; its memory and processes were limited "
+    "process by process.",
+    "landlock": "it could not touch other files; the network was not closed to it.",
+    "rlimits": "limits on its use of the machine only. Files and network were open to it: for people "
+    "you trust.",
+}
+ENDINGS = {
+    "ended": "by itself",
+    "crashed": "with an error",
+    "killed": "by a signal",
+    "timeout": "by the grader, when the time was over",
+    "hang": "by the grader: every rank waited for another",
+    "output_flood": "by the grader: it printed too much",
+    "out_of_memory": "it used more memory than it may",
+    "too_many_processes": "it started more processes than it may",
+    "disk_full": "it wrote more to disk than it may",
+    "took_more_cores": "by the grader: it gave itself cores that it was not given",
+}
+
+STAGES = {
+    "preparing": "to prepare",
+    "calibrating": "to measure this machine",
+    "running": "for the run",
+    "comparing": "to compare the ranks",
+    "probing": "to probe how they work together",
+    "evaluating": "to recompute accuracies",
+}
+
+
+def part(document: dict, name: str) -> dict:
+    found = document.get(name)
+    return found if isinstance(found, dict) else {}
+
+
+def items(document: dict, name: str) -> list[dict]:
+    found = document.get(name)
+    return [item for item in found if isinstance(item, dict)] if isinstance(found, list) else []
+
+
+def id_of(document: dict) -> str:
+    return str(part(document, "submission").get("id") or "submission")
+
+
+def file_of(document: dict) -> str:
+    """The name of a submission's files: a batch gives it one that every file system bears."""
+    return str(part(document, "batch").get("name") or id_of(document))
+
+
+def link(folder: str, id: str) -> str:
+    return f"{quote(folder)}/{quote(id, safe='', errors='replace')}.html"
+
+
+def outcome(document: dict) -> dict:
+    """Style, shape and words for the result of one submission."""
+    status = document.get("status")
+    known = document.get("verdict") if status in (None, "graded") else status
+    css, sign, word, title = OUTCOMES.get(known, ("error", "!", "grader fault", "No verdict"))
+    return {"css": css, "sign": sign, "word": word, "title": title}
+
+
+def state(name) -> dict:
+    sign, word = STATES.get(name, ("?", str(name or "unknown")))
+    return {"css": name if name in STATES else "skipped", "sign": sign, "word": word}
+
+
+def why(document: dict) -> str:
+    """The verdict in a sentence."""
+    if document.get("status") not in (None, "graded"):
+        return document.get("reason") or "No reason was given."
+    checks = items(document, "checks")
+    said = {check.get("id"): check.get("rationale") or "" for check in checks}
+    bad = [check for check in checks if check.get("state") in ("fail", "partial", "error")]
+    if not bad:
+        return sentence(said.get("targets") or document.get("reason") or "Every check passed.")
+    worst = max(bad, key=points_lost)
+    first = worst.get("rationale") or worst.get("title") or "a check failed"
+    states = {check.get("id"): check.get("state") for check in checks}
+    if states.get("targets") == "pass":
+        first = f"the accuracy was reached in time, but {first}"
+    rest = len(bad) - 1
+    more = f" {rest} more check{'s' * (rest > 1)} did not pass." if rest else ""
+    return sentence(first) + more
+
+
+def points_lost(check: dict) -> float:
+    most, points = check.get("max_points"), check.get("points")
+    return (most if is_number(most) else 0) - (points if is_number(points) else 0)
+
+
+def with_sent(timeline: list[dict]) -> list[dict]:
+    """The epochs with the bytes that went between the ranks in each; the counter runs since launch."""
+    before, epochs = 0, []
+    for entry in timeline:
+        now = entry.get("bytes_on_wire")
+        known = is_number(now) and is_number(before)
+        epochs.append(entry | {"sent": now - before if known else None})
+        before = now
+    return epochs
+
+
+def sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}" + "." * (not text.endswith((".", "!", "?")))
+
+
+def budget_rule(budget: dict) -> str:
+    if not is_number(budget.get("serial_epochs")):
+        return ""
+    return (
+        f"The budget is what one process alone needs here for {budget['serial_epochs']} epochs with "
+        f"{budget.get('framework') or 'this framework'}, measured just before the run, and its "
+        f"start-up of {decimal(budget.get('startup_seconds'), 1)} s."
+    )
+
+
+def sandbox(grader: dict) -> dict:
+    facts = part(grader, "sandbox")
+    tier = facts.get("tier") or grader.get("sandbox_tier")
+    missing = facts.get("missing")
+    return {
+        "tier": tier,
+        "meaning": TIERS.get(tier, ""),
+        "missing": missing if isinstance(missing, list) else [],
+    }
+
+
+def run(resources: dict) -> list[tuple[str, str]]:
+    """What the run used, named for a reader; nothing for what was not measured."""
+    cause, code = resources.get("stop_cause"), resources.get("exit")
+    ending = ENDINGS.get(cause, cause)
+    if ending and is_number(code):
+        ending += f" (exit code {code})"
+    seconds = [
+        ("wall", "Lasted"),
+        ("cpu", "Processor time, all ranks"),
+        ("grading_wall", "Grading, in all"),
+    ]
+    found = [("Ended", ending)] if ending else []
+    for key, name in seconds:
+        if is_number(resources.get(key)):
+            found.append((name, f"{decimal(resources[key], 1)} s"))
+    if stages := of_stages(part(resources, "stages")):
+        found.append(("Of these", stages))
+    for key, name in (
+        ("max_rss", "Most memory of a process"),
+        ("bytes_on_wire", "Sent between ranks"),
+    ):
+        if is_number(resources.get(key)):
+            found.append((name, in_bytes(resources[key])))
+    if is_number(resources.get("survivors"), 1):
+        found.append(
+            ("Processes left behind, ended by the grader", decimal(resources["survivors"]))
+        )
+    return found
+
+
+def of_stages(stages: dict) -> str:
+    """The seconds of each stage of the grading, in words; those that took no second are left out."""
+    took = {stage: stages[stage] for stage in STAGES if is_number(stages.get(stage), 1)}
+    return ", ".join(f"{decimal(seconds, 1)} s {STAGES[stage]}" for stage, seconds in took.items())
+
+
+# --- a class in numbers -----------------------------------------------------------------------------
+
+
+def part_of_budget(document: dict) -> float | None:
+    seconds, budget = document.get("seconds_to_target"), part(document, "budget").get("seconds")
+    return seconds / budget if is_finite(seconds) and is_finite(budget) and budget > 0 else None
+
+
+def states_by_check(documents: list[dict]) -> list[dict]:
+    found: dict[str, dict] = {}
+    for document in documents:
+        for check in items(document, "checks"):
+            id = str(check.get("id"))
+            row = found.setdefault(id, {"title": check.get("title") or id, "counts": Counter()})
+            row["counts"][check.get("state")] += 1
+    for row in found.values():
+        counts = row["counts"]
+        applies = counts["pass"] + counts["partial"] + counts["fail"]
+        row["lost"] = round(100 * (counts["partial"] + counts["fail"]) / applies) if applies else 0
+    return list(found.values())
+
+
+def subtitle(documents: list[dict]) -> str:
+    graders = [part(document, "grader") for document in documents]
+    profiles = sorted({str(g["profile"]) for g in graders if g.get("profile")})
+    ranks = sorted({str(g["ranks"]) for g in graders if g.get("ranks")})
+    said = [f"profile {', '.join(profiles)}"] * bool(profiles)
+    return ", ".join(said + [f"{', '.join(ranks)} ranks"] * bool(ranks))
+
+
+def graders_of(documents: list[dict]) -> list[dict]:
+    """Where and by what the submissions that ran were graded; of others that says nothing."""
+    return [part(d, "grader") for d in documents if d.get("status") == "graded"]
+
+
+def graded_with(documents: list[dict]) -> list[tuple[str, list[tuple[str, int]]]]:
+    graders = graders_of(documents)
+    columns = {
+        "Sandbox": [sandbox(grader)["tier"] for grader in graders],
+        "Hardware": [grader.get("hardware") for grader in graders],
+        "Data": [grader.get("data") for grader in graders],
+        "Version": [grader.get("version") for grader in graders],
+        "Rules": [str(grader.get("rules_sha256") or "")[:12] for grader in graders],
+    }
+    return [
+        (name, Counter(str(value) for value in values if value).most_common())
+        for name, values in columns.items()
+        if any(values)
+    ]
+
+
+def warnings_of(documents: list[dict]) -> list[str]:
+    graders, found = graders_of(documents), []
+    if any("synthetic" in str(grader.get("data")).lower() for grader in graders):
+        found.append(
+            "Some were graded on synthetic data, not on CIFAR-10: those are practice runs."
+        )
+    if len({grader.get("rules_sha256") for grader in graders}) > 1:
+        found.append("Not all were graded by the same rules: grade the older ones again.")
+    if len({str(grader.get("hardware")) for grader in graders}) > 1:
+        found.append("They were graded on different machines: compare seconds with budgets only.")
+    open_to = sum(not part(grader, "sandbox").get("network_isolated") for grader in graders)
+    if open_to:
+        found.append(f"The network was open to {open_to} of {len(graders)} submissions.")
+    faults = sum(outcome(document)["word"] == "grader fault" for document in documents)
+    if faults:
+        found.append(f"{faults} ended in a fault of the grader: no zero; grade them again.")
+    flagged = sum(bool(items(document, "flags")) for document in documents)
+    if flagged:
+        found.append(f"{flagged} hold something to look at in their source, see the table.")
+    return found
