@@ -6,7 +6,7 @@ scripts rarely need. Read from the source; a flag says nothing about guilt, and 
 
 import ast
 
-from hvdgrade.script import Script, Unreadable
+from hvdlab.script import Script, Unreadable
 
 MOST_LITERAL_BYTES = 2000
 MOST_TEXT_BYTES = 16_000  # all strings together, without docstrings

@@ -11,9 +11,8 @@ import re
 
 from hvdgrade.flags import flags  # noqa: F401 - both are read from the same tree
 from hvdgrade.learning import broadcast, optimizer, rate
-from hvdgrade.script import BROADCASTS, EXCHANGES, Script, Unreadable, keyword, strings
+from hvdlab.script import BROADCASTS, EXCHANGES, Script, Unreadable, keyword, strings
 
-OFFICIAL_KERAS = ("horovod.tensorflow.keras", "horovod.keras")
 WRITES = ("save", "savez", "savez_compressed", "save_weights", "save_model", "ModelCheckpoint")
 DECISIVE = re.compile(r"(\A|_)(acc|accuracy|loss|metric|best|patience|score|val)(_|\d|\Z)")
 MOST_HINTS = 20
@@ -47,18 +46,13 @@ def horovod(script: Script):
             f"`import {module} as hvd` and `hvd.init()`."
         )
         yield None, text
-    legacy = script.imported("tf_keras") or any(
-        isinstance(node, ast.Constant) and node.value == "TF_USE_LEGACY_KERAS"
-        for node in script.nodes
-    )
-    line = script.imported(*OFFICIAL_KERAS)
-    if line and not legacy:
+    if script.silent_keras:
         text = (
             "Horovod's own Keras module accepts an optimizer of Keras 3 and averages nothing, "
             "silently. Write `import hvdlab.keras.horovod as hvd` (or use Keras 2, with "
             "TF_USE_LEGACY_KERAS=1)."
         )
-        yield line, text
+        yield script.silent_keras, text
 
 
 def init(script: Script):
@@ -234,7 +228,7 @@ def output(script: Script):
 
 
 def hang(script: Script):
-    for call in script.hvd(*EXCHANGES, *BROADCASTS, "barrier"):
+    for call in script.hvd(*EXCHANGES, *BROADCASTS, "broadcast_optimizer_state", "barrier"):
         if not script.names[call].endswith("Callback") and script.called_by_some(call):
             text = (
                 "Some ranks only call Horovod here: they wait for the others for ever. All ranks "

@@ -3,7 +3,7 @@
 import ast
 import re
 
-from hvdgrade.script import BROADCASTS, EXCHANGES, Script, keyword, strings
+from hvdlab.script import BROADCASTS, EXCHANGES, Script, keyword, strings
 
 SCHEDULES = (
     "LambdaLR LinearLR OneCycleLR SequentialLR CyclicLR CosineAnnealingWarmRestarts Schedule "
@@ -152,7 +152,7 @@ def broadcast(script: Script):
     made = optimizers(script)
     if not script.horovod or not made:
         return
-    found = script.hvd(*BROADCASTS)
+    found = script.hvd(*BROADCASTS) or script.named("BroadcastGlobalVariablesCallback")
     callback = "hvd.callbacks.BroadcastGlobalVariablesCallback(0)"
     if not found:
         how = (

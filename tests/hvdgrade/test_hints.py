@@ -7,7 +7,7 @@ import pytest
 
 from hvdgrade.flags import flags
 from hvdgrade.hints import hints
-from hvdgrade.script import Script, Unreadable
+from hvdlab.script import Script, Unreadable
 
 ASSESSMENT = Path(__file__).parents[2] / "assessment"
 FIXTURES = Path(__file__).parents[1] / "fixtures"
@@ -58,6 +58,7 @@ INIT = "    args = parse_args()\n    hvd.init()"
 CLOCK = "        seconds = time"  # after each epoch
 STEP = "            optimizer.zero_grad()"
 RECORDS = "        recorder.epoch_end"
+ALONE = "if hvd.rank() == 0:\n            "
 LOG = "            print(f"  # on rank 0 only
 SAVE = "torch.save(model.state_dict(), 'x.pt')"
 BROADCAST = "hvd.callbacks.BroadcastGlobalVariablesCallback(0),"
@@ -97,8 +98,11 @@ WRAP = "hvd.DistributedOptimizer(optimizer, named_parameters=model.named_paramet
         (KERAS, AVERAGE, f"{AVERAGE} keras.callbacks.ModelCheckpoint('x.keras'),", "files", "Every rank"),
         (KERAS, AVERAGE, "keras.callbacks.EarlyStopping(),", "metrics", "alone"),
         (TORCH, "        if hvd.rank() == 0:", "        if True:", "output", "prints on every rank"),
+        (TORCH, "        if hvd.rank() == 0:", "        if accuracy > 0.1:", "output", "every rank"),
         (KERAS, "2 if hvd.rank() == 0 else 0", "2", "output", "every rank"),
-        (TORCH, "loss = average(", "if hvd.rank() == 0:\n            loss = average(", "hang", "wait"),
+        (TORCH, "loss = average(", f"{ALONE}loss = average(", "hang", "wait"),
+        (TORCH, "hvd.broadcast_par", f"{ALONE}hvd.broadcast_par", "hang", "wait"),
+        (TORCH, "hvd.broadcast_opt", f"{ALONE}hvd.broadcast_opt", "hang", "wait"),
     ],
 )  # fmt: skip
 def test_a_mistake_is_named_and_nothing_else(framework, old, new, topic, said):
@@ -163,10 +167,15 @@ def test_a_scaled_rate_wants_a_warm_up():
     [
         (TORCH, "import horovod.torch as hvd", "from horovod import torch as hvd"),
         (KERAS, BINDING, "from hvdlab.keras import horovod as hvd"),
+        (KERAS, "hvd.callbacks.Broadcast", "hvdlab.keras.callbacks.Broadcast"),
         (TORCH, "    hvd.init()", "    hvd.init()\n    rank, size = hvd.rank(), hvd.size()"),
         (TORCH, "if hvd.rank() == 0:  #", "first = hvd.rank() == 0\n        if first:  #"),
         (TORCH, "if hvd.rank() == 0:  #", "if hvd.rank() != 0:\n            continue\n        if True:  #"),
+        (TORCH, "if hvd.rank() == 0:  #", "rank: int = hvd.rank()\n        if not rank:  #"),
+        (TORCH, "if hvd.rank() == 0:  #", "if (me := hvd.rank()) == 0:  #"),
         (TORCH, LOG, f"            log = print\n{LOG}"),
+        (TORCH, "            print(", "            (lambda text: print(text))("),
+        (TORCH, "    hvd.init()", "    hvd.init()\n    args.lr *= hvd.size()"),
         (TORCH, "lr=args.lr * hvd.size()", "lr=linear_scaling(args.lr, hvd.size())"),
         (TORCH, "lr=args.lr * hvd.size()", "lr=args.lr * hvd.size() ** 0.5"),
         (KERAS, BINDING, "x['TF_USE_LEGACY_KERAS'] = '1'\nimport horovod.tensorflow.keras as hvd"),
@@ -331,7 +340,7 @@ def test_no_source_makes_it_fail(source, monkeypatch):
     """With the safety net taken away: every exception but those of the parser would come through."""
     from hvdgrade import flags as of_flags
     from hvdgrade import hints as of_hints
-    from hvdgrade.script import Script
+    from hvdlab.script import Script
 
     source = source if isinstance(source, bytes) else source.encode()
     for found in (hints(source), flags(source)):
@@ -347,7 +356,7 @@ def test_no_source_makes_it_fail(source, monkeypatch):
 def test_scripts_with_random_lines_missing_or_doubled_do_not_make_it_fail():
     from hvdgrade import flags as of_flags
     from hvdgrade import hints as of_hints
-    from hvdgrade.script import Script
+    from hvdlab.script import Script
 
     chance, readable = random.Random(0), 0
     whole = [text.splitlines() for text in SCRIPTS.values()]

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import numpy as np
 
-from hvdlab.exercises import NotYet, right
-from hvdlab.exercises.conversion import Script, keyword
+from hvdlab.exercises import NotYet, own_script, right
 from hvdlab.exercises.watched_run import Watched, watch
 from hvdlab.experiment import QUICK, REFERENCE
 from hvdlab.rank_report import summary, text
+from hvdlab.script import keyword
 
 LIMIT = 120.0  # seconds that a run may take
 RATE = 0.05  # what the checks pass as --lr
@@ -32,15 +32,15 @@ def runs(script) -> Path:
 
 def check_init(script) -> None:
     """Imports Horovod as `hvd` and calls `hvd.init()`: both ranks learn who they are."""
-    read = _read(script)
-    if read.silent and "TF_USE_LEGACY_KERAS" not in ast.unparse(read.tree):
+    source = own_script.read(script)
+    if source.silent_keras:
         raise NotYet(
             "Horovod's own Keras module does nothing in Keras 3: it accepts the optimizer and never "
             "averages. Write `import hvdlab.keras.horovod as hvd`."
         )
-    if "horovod" not in read.full.get("hvd", ""):
+    if "horovod" not in source.full.get("hvd", ""):
         raise NotYet("no line imports Horovod under the name hvd: `import ... as hvd`.")
-    if "hvd.init" not in _called(read):
+    if "hvd.init" not in own_script.called(source):
         raise NotYet("Horovod is imported, but hvd.init() is not called: the ranks do not meet.")
     run = _run("init", script)
     said = [run.horovod(rank) for rank in range(2)] if run else [{"rank": 0}, {"rank": 1}]
@@ -53,8 +53,8 @@ def check_init(script) -> None:
 
 def check_device(script) -> None:
     """Chooses the GPU by `hvd.local_rank()`, after `hvd.init()`. On a CPU it changes nothing."""
-    read = _read(script)
-    called = _called(read)
+    source = own_script.read(script)
+    called = own_script.called(source)
     if "hvd.local_rank" not in called and "hvd.rank" in called:
         raise NotYet(
             "hvd.rank() counts over all machines: on the second machine of four GPUs, rank 4 would look "
@@ -62,13 +62,13 @@ def check_device(script) -> None:
         )
     if "hvd.local_rank" not in called:
         raise NotYet("hvd.local_rank(), the number of a rank on its machine, is not called.")
-    for init in read.hvd("init"):
-        for call in read.hvd("local_rank"):
-            if read.function(call) is read.function(init) and call.lineno < init.lineno:
+    for init in source.hvd("init"):
+        for call in source.hvd("local_rank"):
+            if source.function(call) is source.function(init) and call.lineno < init.lineno:
                 raise NotYet(
                     "hvd.local_rank() is called before hvd.init(): nobody has a number yet."
                 )
-    if not any(read.uses(place, "local_rank") for place in _devices(read)):
+    if not own_script.chooses_device_by_local_rank(source):
         raise NotYet(
             "hvd.local_rank() is asked for, but no device is chosen by it: it belongs into "
             "torch.cuda.set_device(...) or tf.config.set_visible_devices(...)."
@@ -81,7 +81,7 @@ def check_device(script) -> None:
 
 def check_output(script) -> None:
     """One line an epoch, from rank 0."""
-    _not_by_local_rank(_read(script), "print")
+    own_script.refuse_local_rank(own_script.read(script), "print")
     run = _run("output", script)
     lines = [len(run.epoch_lines(rank)) for rank in range(2)] if run else [2, 0]
     if lines == [2, 2]:
@@ -97,9 +97,9 @@ def check_output(script) -> None:
 
 def check_optimizer(script) -> None:
     """Gradients are averaged, and the rate is `--lr` times the number of ranks."""
-    read = _read(script)
-    wrapped = "hvd.DistributedOptimizer" in _called(read)
-    for call in read.hvd("DistributedOptimizer"):
+    source = own_script.read(script)
+    wrapped = "hvd.DistributedOptimizer" in own_script.called(source)
+    for call in source.hvd("DistributedOptimizer"):
         if (op := keyword(call, "op")) and ast.unparse(op).endswith(("Sum", "Adasum")):
             raise NotYet(
                 f"DistributedOptimizer(..., op={ast.unparse(op)}) does not average. Leave op out: with the "
@@ -126,11 +126,11 @@ def check_optimizer(script) -> None:
 
 def check_broadcast(script) -> None:
     """All ranks begin with rank 0's weights and optimizer state: one model from then on."""
-    read = _read(script)
-    called, torch = _called(read), read.torch
+    source = own_script.read(script)
+    called, torch = own_script.called(source), source.torch
     call = "hvd.broadcast_parameters" if torch else "hvd.callbacks.BroadcastGlobalVariablesCallback"
-    others = read.named("BroadcastGlobalVariablesCallback")
-    others += read.hvd("broadcast_variables", "broadcast_global_variables")
+    others = source.named("BroadcastGlobalVariablesCallback")
+    others += source.hvd("broadcast_variables", "broadcast_global_variables")
     if call not in called and (torch or not others):
         raise NotYet(f"{call} is not called: each rank keeps the weights that it drew.")
     if torch and "hvd.broadcast_optimizer_state" not in called:
@@ -152,7 +152,7 @@ def check_broadcast(script) -> None:
 
 def check_sharding(script) -> None:
     """Each rank reads its own part of 257 images, in equally many steps, and none is left out."""
-    _read(script)
+    own_script.read(script)
     run = _run("sharding", script, complain=False)
     if run is None:
         return _right(run, "the script can be read.")
@@ -194,7 +194,7 @@ def check_sharding(script) -> None:
 
 def check_metrics(script) -> None:
     """Loss and accuracy are those of all ranks' examples: each of 101 held-out images counts once."""
-    if not _deals(_read(script)):
+    if not own_script.divides_beside_batches(own_script.read(script)):
         raise NotYet(
             "each rank evaluates all held-out images: nothing but the training images is divided by "
             "hvd.rank() and hvd.size(). Give each rank every size-th, beginning with its own number."
@@ -230,7 +230,7 @@ def check_metrics(script) -> None:
 
 def check_checkpoint(script) -> None:
     """Checkpoints are written by rank 0 alone."""
-    _not_by_local_rank(_read(script), "save", "checkpoint")
+    own_script.refuse_local_rank(own_script.read(script), "save", "checkpoint")
     run = _run("checkpoint", script, "--checkpoint", "checkpoints")
     wrote = [bool(run.checkpoints(rank)) for rank in range(2)] if run else [True, False]
     if wrote == [True, True]:
@@ -248,7 +248,7 @@ def check_resume(script) -> None:
     Each rank has its own folder, and rank 0 alone finds a checkpoint, as on machines without a
     common disk.
     """
-    _read(script)
+    own_script.read(script)
     disk = runs(script) / "resume"
     shutil.rmtree(disk, ignore_errors=True)
     options = {"disk": disk, "complain": False}
@@ -287,59 +287,6 @@ def check_resume(script) -> None:
             raise NotYet(f"{where} the loss starts at {run.lines(0)['loss'].iloc[0]:.2f} again.")
         _check_rate(run)
     right("killed, restarted on two ranks, restarted on one: epochs, loss and rate go on.")
-
-
-def _read(script) -> Script:
-    """The learner's script; NotYet where it is not there or cannot be read."""
-    path = Path(script)
-    if not path.is_file():
-        raise NotYet(f"{path.name} is not there: run the cell that copies it.")
-    try:
-        return Script(path.read_text())
-    except SyntaxError as error:
-        raise NotYet(
-            f"{path.name}, line {error.lineno}: Python cannot read it: {error.msg}."
-        ) from None
-
-
-def _called(script: Script) -> set[str]:
-    """What a script calls, as it is written there: "hvd.init"."""
-    return {ast.unparse(call.func) for call in script.calls}
-
-
-def _devices(script: Script):
-    """Where a script may choose its device."""
-    for last in ("set_device", "set_visible_devices", "device", "cuda", "to"):
-        yield from script.named(last)
-    for node in ast.walk(script.tree):
-        if isinstance(node, ast.Assign) and "CUDA_VISIBLE_DEVICES" in ast.unparse(node.targets[0]):
-            yield node.value
-
-
-def _deals(script: Script) -> bool:
-    """Whether something beside the training's Batches is divided by rank and size."""
-    deals = (ast.Slice, ast.Subscript, ast.Call, ast.Compare)
-    batches = script.named("Batches")
-    found = [
-        node
-        for node in ast.walk(script.tree)
-        if isinstance(node, deals) and script.uses(node, "rank") and script.uses(node, "size")
-    ]
-    beside = [node for node in found if node is not (batches and batches[0])]
-    return any(not isinstance(n, ast.Call) or script.name(n) != "print" for n in beside)
-
-
-def _not_by_local_rank(script: Script, *names) -> None:
-    """NotYet where an `if` with hvd.local_rank() lets a rank call something with such a name."""
-    for call in script.calls:
-        if not any(name in script.name(call).lower() for name in names):
-            continue
-        for above in script.ancestors(call):
-            if isinstance(above, ast.If | ast.IfExp) and script.uses(above.test, "local_rank"):
-                raise NotYet(
-                    f"line {above.lineno} asks for hvd.local_rank(), which is 0 once on every machine: on "
-                    "two machines two ranks would do this. hvd.rank() is 0 once in all."
-                )
 
 
 def _run(

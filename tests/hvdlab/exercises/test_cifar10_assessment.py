@@ -10,7 +10,6 @@ import pytest
 
 from hvdlab.exercises import NotYet
 from hvdlab.exercises import cifar10_assessment as exercises
-from hvdlab.exercises.conversion import unconverted
 
 ASSESSMENT = Path(__file__).parents[3] / "assessment"
 LINE = r"^epoch (\d+)  loss (\S+)  train (\S+)  held-out (\S+)  (\S+) s$"
@@ -139,124 +138,35 @@ def test_a_stub_stays_a_stub(check):
 def test_the_solutions_lack_nothing_and_the_serial_scripts_all(framework, capsys):
     exercises.check_conversion(ASSESSMENT / "solutions" / framework / "assessment.py")
     assert "Right: " in capsys.readouterr().out
-    with pytest.raises(NotYet, match="no line imports a Horovod"):
+    with pytest.raises(NotYet, match="lacks one thing:\n.*No line imports Horovod"):
         exercises.check_conversion(ASSESSMENT / framework / "assessment.py")
-
-
-KERAS, TORCH = "keras", "torch"
-GUARD = "        if hvd.rank() != 0:\n            continue\n"
-INIT = "    hvd.init()  # Horovod: find the other processes\n"
-RETURN = "hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())"
 
 
 @pytest.mark.parametrize(
     ("framework", "old", "new", "said"),
     [
-        (KERAS, "    hvd.init()", "    # hvd.init()", "`hvd.init()` is never called"),
-        (KERAS, "    hvd.init()", '    """hvd.init()"""', "`hvd.init()` is never called"),
-        (KERAS, "hvdlab.keras.horovod as", "horovod.tensorflow.keras as", "line 13: Horovod's own Keras"),
-        (KERAS, "hvd.local_rank()", "0", "set_visible_devices"),
-        (TORCH, "hvd.local_rank()", "0", "set_device"),
-        (KERAS, "rank=hvd.rank(),", "", "line 43: `Batches` reads the whole set"),
-        (TORCH, "size=hvd.size(),", "size=2,", "fixed rank or size"),
-        (TORCH, "rank=hvd.rank(),", "rank=hvd.size(),", "rank and size exchanged"),
-        (TORCH, "rank=hvd.rank(),", "rank=hvd.local_rank(),", "local_rank: two computers"),
-        (TORCH, " = hvd.DistributedOptimizer", "; hvd.DistributedOptimizer", "drops the result"),
-        (KERAS, "optimizer = hvd.Distr", "wrapped = hvd.Distr", "line 66 uses the plain optimizer"),
-        (TORCH, "optimizer = hvd.Distr", "wrapped = hvd.Distr", "line 86 uses the plain optimizer"),
-        (TORCH, RETURN, "optimizer", "no gradient is averaged"),
-        (TORCH, "hvd.broadcast_parameters(", "dict(", "broadcast_parameters"),
-        (TORCH, "hvd.broadcast_optimizer_state(optimizer, root_rank=0)", "", "optimizer's state"),
-        (KERAS, "hvd.callbacks.BroadcastGlobalVariablesCallback(0),", "", "with different weights"),
-        (KERAS, "Recorder(batches),", "", "the `Recorder` is gone"),
-        (KERAS, "Recorder(", "hvd.rank() == 0 and Recorder(", "records on some ranks only"),
-        (KERAS, "Recorder(", "Recorder(batches) if hvd.rank() == 0 else dict(", "records on some ranks"),
-        (TORCH, "        recorder.epoch_end(", "        dict(", "epoch_end(epoch)` is gone"),
-        (TORCH, "        if hvd.rank() == 0:", "        if True:", "line 99 prints on every rank"),
-        (KERAS, "verbose=2 if hvd.rank() == 0 else 0", "verbose=2", "`fit` speaks on every rank"),
-        (TORCH, "seed=args.seed,", "seed=args.seed + hvd.rank(),", "another seed on each rank"),
-        (TORCH, "    hvd.broadcast_par", "    if hvd.rank() == 0:\n        hvd.broadcast_par", "they wait"),
-        (TORCH, "    hvd.broadcast_opt", "    if hvd.rank() == 0:\n        hvd.broadcast_opt", "they wait"),
-        (TORCH, "        loss = average(", GUARD + "        loss = average(", "they wait"),
-        (TORCH, "        if hvd.rank() == 0:", "        if accuracy > 0.1:", "prints on every rank"),
-        (TORCH, "loss = average(", "if hvd.rank() == 0:\n            loss = average(", "they wait"),
+        ("keras", "hvdlab.keras.horovod as", "horovod.tensorflow.keras as", "line 13: Horovod's own Keras"),
+        ("keras", "hvd.local_rank()", "0", "lacks one thing:\n  * No process chooses a GPU"),
+        ("torch", "size=hvd.size(),", "size=2,", "line 44: `Batches` has a fixed rank or size"),
+        ("torch", "batches = Batches(", "batches = dict(", "`Batches` is gone"),
+        ("keras", "Recorder(batches),", "", "The `Recorder` is gone"),
+        ("torch", "        recorder.epoch_end(", "        dict(", "epoch_end(epoch)` is gone"),
     ],
 )  # fmt: skip
-def test_a_missing_part_is_named(framework, old, new, said, tmp_path):
+def test_what_a_script_lacks_is_named(framework, old, new, said, tmp_path):
     source = (ASSESSMENT / "solutions" / framework / "assessment.py").read_text()
-    assert source.count(old) >= 1
-    (tmp_path / "assessment.py").write_text(source.replace(old, new, 1))
+    assert source.count(old) == 1
+    (tmp_path / "assessment.py").write_text(source.replace(old, new))
     with pytest.raises(NotYet, match=re.escape(said)):
         exercises.check_conversion(tmp_path / "assessment.py")
 
 
 @pytest.mark.parametrize(
-    "changes",
-    [
-        [(INIT, INIT + "    rank, size = hvd.rank(), hvd.size()\n"), ("if hvd.rank() == 0", "if rank == 0"),
-         ("args.lr * hvd.size()", "args.lr * size")],
-        [(INIT, INIT + "    args.lr *= hvd.size()\n"), ("args.lr * hvd.size()", "args.lr")],
-        [("args.lr * hvd.size()", "lr"), (INIT, INIT + "    lr = args.lr * hvd.size()\n")],
-        [(INIT, INIT + "    main_rank = hvd.rank() == 0\n"), ("if hvd.rank() == 0", "if main_rank")],
-        [(INIT, INIT + "    rank: int = hvd.rank()\n"), ("if hvd.rank() == 0", "if not rank")],
-        [("if hvd.rank() == 0:  #", "if (me := hvd.rank()) == 0:  #")],
-        [("        if hvd.rank() == 0:  # Horovod: one process speaks\n    ", GUARD)],
-    ],
-)  # fmt: skip
-def test_other_ways_to_write_the_rank_are_right(changes):
-    source = (ASSESSMENT / "solutions/torch/assessment.py").read_text()
-    source = source.replace("default=0.175", "default=0.25")  # the rate must be seen to be scaled
-    for old, new in changes:
-        assert source.count(old) == 1, old
-        source = source.replace(old, new)
-    assert unconverted(source) == []
-
-
-def test_an_imported_broadcast_callback_is_right():
-    source = (ASSESSMENT / "solutions/keras/assessment.py").read_text()
-    other = (
-        "from hvdlab.keras.callbacks import BroadcastGlobalVariablesCallback\n"
-        + source.replace("hvd.callbacks.BroadcastGlobal", "BroadcastGlobal")
-    )
-    assert unconverted(other) == []
-
-
-def test_an_unscaled_rate_is_named_and_one_tuned_by_hand_is_not():
-    source = (ASSESSMENT / "solutions/torch/assessment.py").read_text()
-    plain = source.replace("args.lr * hvd.size()", "args.lr")
-    assert unconverted(plain) == []  # --lr 0.175 is not the serial script's default
-    (sentence,) = unconverted(plain.replace("default=0.175", "default=0.25"))
-    assert "the learning rate is that of one process" in sentence
-
-
-def test_other_ways_to_write_it_are_right():
-    source = (ASSESSMENT / "solutions/keras/assessment.py").read_text()
-    other = (
-        source.replace(
-            "import hvdlab.keras.horovod as hvd", "from hvdlab.keras import horovod as h"
-        )
-        .replace("hvd.", "h.")
-        .replace(
-            "    h.init()", "    h.init()\n    n, me = h.size(), h.rank()\n    size = h.size()"
-        )
-        .replace("args.lr * h.size()", "args.lr * size")
-        .replace("verbose=2 if h.rank() == 0 else 0", "verbose=0")
-    )
-    assert unconverted(other) == []
-    source = (ASSESSMENT / "solutions/torch/assessment.py").read_text()
-    other = (
-        source.replace('            print(f"epoch', '            say(f"epoch')
-        + "\n\ndef say(text):\n    print(text)\n"
-    )
-    assert unconverted(other) == []
-
-
-@pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("def main(:\n", "assessment.py, line 1: Python cannot read it"),
-        ("x = 1\x00", "Python cannot read it"),
-        ("", "no line imports a Horovod"),
+        ("def main(:\n", "Python cannot read assessment.py: line 1: invalid syntax."),
+        ("x = 1\x00", "Python cannot read assessment.py: source code.* null bytes"),
+        ("", "No line imports Horovod"),
         (None, "is not there"),
     ],
 )

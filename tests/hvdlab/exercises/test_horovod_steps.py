@@ -111,7 +111,7 @@ def test_the_steps_together_make_a_script_that_python_reads(framework):
 
 
 def test_a_script_that_python_cannot_read(script, fake):
-    with pytest.raises(NotYet, match="line 1: Python cannot read it"):
+    with pytest.raises(NotYet, match="Python cannot read mine.py: line 1: "):
         steps.check_output(script("output", ('"""Train a small', 'def ("""Train a small')))
     with pytest.raises(NotYet, match="is not there: run the cell that copies it"):
         steps.check_output("nowhere.py")
@@ -173,6 +173,7 @@ def test_the_local_rank_must_choose_the_device(wrong, script, fake):
         'device = torch.device("cuda", hvd.local_rank())',
         'device = torch.device(f"cuda:{hvd.local_rank() % 4}")',
         'os.environ["CUDA_VISIBLE_DEVICES"] = str(hvd.local_rank())',
+        "mine = range(4)[hvd.local_rank()]\n        torch.cuda.set_device(mine)",
     ],
 )
 def test_other_ways_to_choose_the_device(new, script, fake):

@@ -1,4 +1,4 @@
-"""Reads a submission's syntax tree without running it: what hints and flags are made from.
+"""Reads a training script's syntax tree without running it: for the grader's hints and flags, and labs.
 
 Names are followed through imports and simple assignments (`import horovod.torch as h`, `rank =
 h.rank()`), not through values. So what is read here is a hint, never evidence.
@@ -11,6 +11,7 @@ import warnings
 from functools import cached_property
 
 HOROVOD = ("hvdlab.keras.horovod.", "horovod.")
+OFFICIAL_KERAS = ("horovod.tensorflow.keras", "horovod.keras")
 EXCHANGES = (
     "allreduce allreduce_ allreduce_async allreduce_async_ grouped_allreduce grouped_allreduce_ "
     "grouped_allreduce_async grouped_allreduce_async_ allgather allgather_object reducescatter "
@@ -45,7 +46,10 @@ class Script:
                     "ignore"
                 )  # the submission's own, about escapes in its strings
                 self.tree = ast.parse(source)
-        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        except SyntaxError as error:
+            where = f"line {error.lineno}: " if error.lineno else ""
+            raise Unreadable(f"{where}{error.msg}") from None
+        except (ValueError, RecursionError, MemoryError) as error:
             raise Unreadable(str(error)) from None
         self.nodes = list(ast.walk(self.tree))
         self.parents = {c: node for node in self.nodes for c in ast.iter_child_nodes(node)}
@@ -87,6 +91,16 @@ class Script:
     @property
     def keras(self) -> bool:
         return bool(self.imported("keras", "tf_keras", "tensorflow", "hvdlab.keras"))
+
+    @property
+    def silent_keras(self) -> int | None:
+        """The line that imports Horovod's own Keras module, in a script that has no legacy Keras:
+        it accepts an optimizer of Keras 3 and averages nothing."""
+        legacy = any(
+            isinstance(node, ast.Constant) and node.value == "TF_USE_LEGACY_KERAS"
+            for node in self.nodes
+        )
+        return None if legacy or self.imported("tf_keras") else self.imported(*OFFICIAL_KERAS)
 
     @property
     def horovod(self) -> bool:
