@@ -9,7 +9,8 @@ Alone each can be got around: replicas by a broadcast at the end, exchange by se
 by averaging weights now and then, equivalence by letting every rank do all the work.
 """
 
-from math import prod
+from math import exp, prod
+from statistics import fmean
 
 from hvdgrade.checks import Check, imported_modules, last_error, where_they_wait
 from hvdgrade.observe import Observation
@@ -123,10 +124,12 @@ def check_flow(source: bytes, probe: Probe, found: dict, ranks: int, rules: Prof
         return Check("flow", FLOW, "fail", points, *stopped, {}, depends)
     evidence = {"ranks": found["flow"], "views_enforced": probe.views_enforced}
     least = min(range(ranks), key=lambda rank: found["flow"][rank]["others"])
-    others, own, chance = (found["flow"][least][what] for what in ("others", "own", "chance"))
-    if max(rank["own"] for rank in found["flow"]) < chance + rules.min_learned:
+    others = found["flow"][least]["others"]
+    learned = fmean(rank["learned"] for rank in found["flow"])
+    if learned < rules.min_learned:
         said = (
-            f"in a short run nothing was learned: {own:.0%} right where guessing gives {chance:.0%}"
+            "in a short run nothing was learned: a class is only "
+            f"{exp(learned):.2f} times as likely on images with its label as on others"
         )
         help = "the schedule must begin to learn within the first passes over the data"
         return Check("flow", FLOW, "fail", points, said, help, evidence, depends)

@@ -8,7 +8,9 @@ import zipfile
 import numpy as np
 import pytest
 
-from hvdgrade.evaluate import difference, distance, read_weights, reading
+from hvdgrade import evaluate
+from hvdgrade.evaluate import difference, distance, flow, read_weights, reading
+from hvdgrade.views import labels_of
 from hvdlab.record import WEIGHTS
 
 
@@ -160,3 +162,43 @@ def ask(request: dict) -> dict:
     )
     assert answer.returncode == 0, answer.stderr
     return json.loads(answer.stdout)
+
+
+# --- what a rank learned in the probe ---------------------------------------------------------------
+
+LABELS = np.arange(200) % 10
+
+
+@pytest.fixture
+def says(monkeypatch):
+    """A function: what `flow` finds for rank 0 of two, of a network that says these logits."""
+
+    def found(logits):
+        monkeypatch.setattr(evaluate, "logits", lambda *_, **__: logits)
+        return flow({}, np.empty(len(LABELS)), LABELS, 0, 2)
+
+    return found
+
+
+def of_labels(*ranks, by=1.0):
+    """Logits that are `by` larger for the labels that these ranks gave, and zero else."""
+    logits = np.zeros((len(LABELS), 10))
+    for rank in ranks:
+        logits[np.arange(len(LABELS)), labels_of(rank, 2, LABELS)] += by
+    return logits
+
+
+def test_who_learned_the_labels_of_both_ranks_is_told_from_who_learned_nothing(says):
+    """By hand: both classes e^x, eight others 1, so a class is e^x times as likely with its label."""
+    assert says(of_labels(0, 1, by=0.3)) == pytest.approx({"learned": 0.3, "others": 1})
+    assert says(of_labels()) == pytest.approx({"learned": 0, "others": 1})
+    assert says(of_labels(0, 1, by=-0.3))["learned"] == pytest.approx(-0.3)
+    # One class ahead on all images: the accuracy is that of guessing, and yet it has learned.
+    ahead = of_labels(0, 1, by=0.3) + 5 * (np.arange(10) == 4)
+    assert says(ahead)["learned"] > 0.2
+
+
+def test_who_learned_its_own_labels_only_knows_nothing_of_others(says):
+    own = np.where(np.arange(10) % 2 == 0, 4.0, 0)
+    found = says(of_labels(0) + own)
+    assert found["learned"] > 0.5 and found["others"] < 0.04

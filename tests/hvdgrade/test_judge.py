@@ -98,8 +98,8 @@ def evaluation(**changes) -> dict:
     return {"epochs": epochs, "refused": []}
 
 
-def probed(others=1.0, own=0.4, distance=1e-7, replicas=0.0) -> dict:
-    ranks = [{"own": own, "chance": 0.2, "others": others} for _ in range(2)]
+def probed(others=1.0, learned=0.2, distance=1e-7, replicas=0.0) -> dict:
+    ranks = [{"learned": learned, "others": others} for _ in range(2)]
     return {"refused": [], "flow": ranks, "distance": distance, "replicas": replicas}
 
 
@@ -205,7 +205,8 @@ def test_where_bytes_are_not_known_the_check_does_not_count():
         ({"flow": probed(others=0.41)["flow"]}, None),
         ({"flow": probed(others=0.39)["flow"]}, "flow"),
         ({"flow": [probed()["flow"][0], probed(others=0.01)["flow"][0]]}, "flow"),  # one rank only
-        ({"flow": probed(own=0.21)["flow"]}, "flow"),  # nothing was learned: nothing is shown
+        ({"flow": probed(learned=0.029)["flow"]}, "flow"),  # nothing was learned: nothing is shown
+        ({"flow": [{"learned": x, "others": 1.0} for x in (0.01, 0.06)]}, None),
         ({"distance": 0.069}, None),
         ({"distance": 0.071}, "equivalence"),
     ],
