@@ -177,6 +177,8 @@ def flow(arrays: dict, images: np.ndarray, labels: np.ndarray, rank: int, ranks:
     division: 0 if it heard nothing of them, 1 if it learned as much from each rank as from itself.
     """
     says = logits(arrays, images, own_statistics=True)  # after so few steps the running ones lag
+    if not np.isfinite(says).all():  # of weights near the largest float, which are no training's
+        return {"learned": 0.0, "others": 0.0}
     says = says - says.max(1, keepdims=True)
     likely = says - np.log(np.exp(says).sum(1, keepdims=True))
     own = classes_of(rank, ranks)

@@ -202,3 +202,11 @@ def test_who_learned_its_own_labels_only_knows_nothing_of_others(says):
     own = np.where(np.arange(10) % 2 == 0, 4.0, 0)
     found = says(of_labels(0) + own)
     assert found["learned"] > 0.5 and found["others"] < 0.04
+
+
+@pytest.mark.parametrize("overflow", [np.inf, -np.inf, np.nan])
+def test_weights_whose_logits_overflow_have_learned_nothing(says, overflow):
+    """A number, as NaN is no JSON."""
+    logits = of_labels(0, 1)
+    logits[7, 3] = overflow
+    assert says(logits) == {"learned": 0, "others": 0}

@@ -162,6 +162,31 @@ def test_a_scaled_rate_wants_a_warm_up():
     assert hints(alone.replace("(optimizer)", "(optimizer, op=hvd.Adasum)").encode()) == []
 
 
+def test_a_rate_may_be_scaled_anywhere():
+    untuned = SCRIPTS[TORCH].replace("default=0.175", "default=0.25")
+    plain = untuned.replace("args.lr * hvd.size()", "args.lr")
+    assert topics(untuned) == set() and topics(plain) == {"learning rate"}
+    init = "    hvd.init()  # Horovod: find the other processes\n"
+    assert plain.count(init) == 1
+    assert topics(plain.replace(init, f"{init}    args.lr *= hvd.size()\n")) == set()
+    variable = plain.replace(init, f"{init}    rate = args.lr * hvd.size()\n")
+    assert topics(variable.replace("lr=args.lr", "lr=rate")) == set()
+
+
+def test_a_function_that_rank_0_alone_calls_may_print():
+    says = changed(TORCH, LOG, LOG.replace("print(", "say("))[0]
+    say = "\n\ndef say(text):\n    print(text)\n"
+    assert topics(says + say) == set()
+    everybody = says.replace("        if hvd.rank() == 0:", "        if True:")
+    assert topics(everybody + say) == {"output"}
+
+
+def test_who_leaves_before_a_collective_lets_the_others_wait():
+    leaves = "        if hvd.rank() != 0:\n            continue\n        loss = average("
+    found = hints(changed(TORCH, "        loss = average(", leaves)[0].encode())
+    assert "hang" in {hint["topic"] for hint in found}
+
+
 @pytest.mark.parametrize(
     ("framework", "old", "new"),
     [
@@ -174,8 +199,6 @@ def test_a_scaled_rate_wants_a_warm_up():
         (TORCH, "if hvd.rank() == 0:  #", "rank: int = hvd.rank()\n        if not rank:  #"),
         (TORCH, "if hvd.rank() == 0:  #", "if (me := hvd.rank()) == 0:  #"),
         (TORCH, LOG, f"            log = print\n{LOG}"),
-        (TORCH, "            print(", "            (lambda text: print(text))("),
-        (TORCH, "    hvd.init()", "    hvd.init()\n    args.lr *= hvd.size()"),
         (TORCH, "lr=args.lr * hvd.size()", "lr=linear_scaling(args.lr, hvd.size())"),
         (TORCH, "lr=args.lr * hvd.size()", "lr=args.lr * hvd.size() ** 0.5"),
         (KERAS, BINDING, "x['TF_USE_LEGACY_KERAS'] = '1'\nimport horovod.tensorflow.keras as hvd"),
