@@ -11,6 +11,7 @@ import re
 
 from hvdgrade.flags import flags  # noqa: F401 - both are read from the same tree
 from hvdgrade.learning import broadcast, optimizer, rate
+from hvdlab.guards import Guards
 from hvdlab.script import BROADCASTS, EXCHANGES, Script, Unreadable, keyword, strings
 
 WRITES = ("save", "savez", "savez_compressed", "save_weights", "save_model", "ModelCheckpoint")
@@ -62,10 +63,10 @@ def init(script: Script):
     if not calls:
         yield None, "`hvd.init()` is never called: without it no process knows of the others."
         return
-    first = {script.function(call): call.lineno for call in reversed(calls)}
+    first = {script.inside[call]: call.lineno for call in reversed(calls)}
     asks = ("rank", "size", "local_rank", "local_size", "DistributedOptimizer", *BROADCASTS)
     for call in script.hvd(*asks):
-        begun = first.get(script.function(call))
+        begun = first.get(script.inside[call])
         if begun and call.lineno < begun:
             yield call.lineno, f"This asks Horovod before `hvd.init()` in line {begun}."
             return
@@ -145,8 +146,9 @@ def data(script: Script):
 
 
 def recorder(script: Script):
+    guards = Guards(script, by_name=False)
     for call in script.named("Recorder", "epoch_end"):
-        if script.called_by_some(call):
+        if guards.test(call, sites=any):
             text = (
                 "This records on some ranks only. Every rank writes its own weights, and the grader "
                 "compares them: take it out of the `if`."
@@ -161,6 +163,7 @@ def has_text(node: ast.AST) -> bool:
 
 def files(script: Script):
     modules = ("torch.", "numpy.", "keras.", "tensorflow.", "tf_keras.")
+    guards = Guards(script)
     texts = {name for name, value in script.assignments() if has_text(value)}
     for call in [*script.named(*WRITES), *script.named("open")]:
         name = script.names[call]
@@ -170,10 +173,10 @@ def files(script: Script):
                 continue
         elif not name.startswith(modules) and not name.endswith(("save_weights", ".save")):
             continue
-        own = any(script.uses_rank(part) for part in [*call.args, *call.keywords])
+        own = any(guards.asks(part) for part in [*call.args, *call.keywords])
         parts = [*call.args, *(word.value for word in call.keywords)]
         named = any(has_text(part) or getattr(part, "id", None) in texts for part in parts)
-        if named and not own and not script.called_by_some(call, sites=all):
+        if named and not own and not guards.test(call):
             text = (
                 "Every rank writes this file, all to one place: write it under "
                 "`if hvd.rank() == 0:`, or put the rank into its name."
@@ -207,11 +210,9 @@ def metrics(script: Script):
 def output(script: Script):
     if not script.horovod and script.other:
         return
-    loud = [
-        call
-        for call in script.named("print")
-        if script.names[call] == "print" and not script.called_by_some(call, sites=all)
-    ]
+    guards = Guards(script)
+    prints = (call for call in script.named("print") if script.names[call] == "print")
+    loud = [call for call in prints if not guards.test(call)]
     if loud:
         more = f" (and {len(loud) - 1} more)" if len(loud) > 1 else ""
         yield (
@@ -228,8 +229,9 @@ def output(script: Script):
 
 
 def hang(script: Script):
+    guards = Guards(script, by_name=False)
     for call in script.hvd(*EXCHANGES, *BROADCASTS, "broadcast_optimizer_state", "barrier"):
-        if not script.names[call].endswith("Callback") and script.called_by_some(call):
+        if not script.names[call].endswith("Callback") and guards.test(call, sites=any):
             text = (
                 "Some ranks only call Horovod here: they wait for the others for ever. All ranks "
                 "make the same calls in the same order."

@@ -120,7 +120,7 @@ def optimizer(script: Script):
             continue
         wrap = wrapped.get(used.id)
         later = wrap and wrap.lineno > call.lineno
-        later = later and script.function(wrap) is script.function(call)
+        later = later and script.inside[wrap] is script.inside[call]
         if (used.id in plain and wrap is None) or later:
             line = wrap.lineno if wrap else first_line(wraps)
             text = (

@@ -1,7 +1,8 @@
-"""Reads a training script's syntax tree without running it: for the grader's hints and flags, and labs.
+"""Reads a training script's syntax tree without running it: for hints, checks and labs.
 
-Names are followed through imports and simple assignments (`import horovod.torch as h`, `rank =
-h.rank()`), not through values. So what is read here is a hint, never evidence.
+Names are followed through imports, simple assignments, arguments and results of the script's own
+functions (`import horovod.torch as h`, `rank = h.rank()`, `main(h.rank())`), not through values. So what
+is read here is a hint, never evidence.
 """
 
 import ast
@@ -9,6 +10,9 @@ import builtins
 import re
 import warnings
 from functools import cached_property
+from typing import NamedTuple
+
+from hvdlab.own_functions import FUNCTIONS, OwnFunctions
 
 HOROVOD = ("hvdlab.keras.horovod.", "horovod.")
 OFFICIAL_KERAS = ("horovod.tensorflow.keras", "horovod.keras")
@@ -21,11 +25,28 @@ BROADCASTS = (
     "broadcast_parameters broadcast_variables broadcast_global_variables broadcast_model_weights "
     "BroadcastGlobalVariablesCallback broadcast broadcast_ broadcast_object broadcast_async_"
 ).split()
-# Where else a process learns its place: mpi4py, torch.distributed, the launcher's environment.
-RANK_CALLS = {"rank", "local_rank", "cross_rank", "Get_rank", "get_rank", "launched_rank"}
-RANK_VARIABLE = re.compile(r"\A\w*(RANK|PROCID)\Z")
-SIZE_CALLS = {"size", "local_size", "Get_size", "get_world_size"}
-TRANSPARENT = {"int", "bool", "str", "float", "min", "max"}  # functions that only pass it on
+# Functions that only pass on what they get.
+TRANSPARENT = {"int", "bool", "str", "float", "min", "max", "Path", "join", "format"}
+PARTS = (
+    ast.BinOp | ast.BoolOp | ast.UnaryOp | ast.Compare | ast.IfExp | ast.Tuple | ast.JoinedStr
+)  # expressions that are made of their parts
+
+
+class Origin(NamedTuple):
+    """What an expression may be made of: a call, a variable of the environment, a name of a kind."""
+
+    calls: frozenset[str]
+    environment: re.Pattern | None = None
+    names: re.Pattern | None = None
+
+
+# Where else than from Horovod a process learns its place: mpi4py, torch.distributed, the launcher.
+RANK = Origin(
+    frozenset({"rank", "local_rank", "cross_rank", "Get_rank", "get_rank", "launched_rank"}),
+    re.compile(r"\A\w*(RANK|PROCID)\Z"),
+)
+SIZE = Origin(frozenset({"size", "local_size", "Get_size", "get_world_size"}))
+LOCAL_RANK = Origin(frozenset({"local_rank"}))
 
 
 class Unreadable(Exception):
@@ -36,23 +57,21 @@ class Script:
     """A syntax tree with conveniences: full names, parents, calls in the order of their lines.
 
     Args:
-        source: bytes of a Python file. Raises Unreadable.
+        source: bytes of a Python file (raises Unreadable), or its tree.
     """
 
-    def __init__(self, source: bytes):
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter(
-                    "ignore"
-                )  # the submission's own, about escapes in its strings
-                self.tree = ast.parse(source)
-        except SyntaxError as error:
-            where = f"line {error.lineno}: " if error.lineno else ""
-            raise Unreadable(f"{where}{error.msg}") from None
-        except (ValueError, RecursionError, MemoryError) as error:
-            raise Unreadable(str(error)) from None
+    def __init__(self, source: bytes | ast.Module):
+        self.tree = source if isinstance(source, ast.Module) else parse(source)
         self.nodes = list(ast.walk(self.tree))
-        self.parents = {c: node for node in self.nodes for c in ast.iter_child_nodes(node)}
+        self.parents: dict[ast.AST, ast.AST] = {}
+        self.inside: dict[
+            ast.AST, ast.AST
+        ] = {}  # node -> the function that holds it, or the module
+        for node in self.nodes:  # outer ones first
+            own = isinstance(node, FUNCTIONS) or node is self.tree
+            for child in ast.iter_child_nodes(node):
+                self.parents[child] = node
+                self.inside[child] = node if own else self.inside[node]
         self.imports: dict[str, int] = {}  # full name -> line
         self.full: dict[str, str] = {}  # local name -> full name
         self._follow_imports()
@@ -62,7 +81,7 @@ class Script:
         self.by_name: dict[str, list[ast.Call]] = {}  # last part of the name -> calls
         for call, name in self.names.items():
             self.by_name.setdefault(name.rpartition(".")[2], []).append(call)
-        self._sites: dict[tuple, bool] = {}
+        self._made_of: dict[Origin, set] = {}
 
     def _follow_imports(self) -> None:
         for node in self.nodes:
@@ -148,122 +167,107 @@ class Script:
         while node := self.parents.get(node):
             yield node
 
-    def function(self, node: ast.AST) -> ast.AST:
-        """The function that holds `node`, or the module."""
-        kinds = ast.FunctionDef | ast.AsyncFunctionDef | ast.Module
-        return next(above for above in self.ancestors(node) if isinstance(above, kinds))
-
-    def assignments(self):
-        """(variable, expression) of every assignment to a name or an attribute."""
+    def bindings(self):
+        """(target, expression) of every assignment."""
         for node in self.nodes:
             if isinstance(node, ast.Assign):
                 for target in node.targets:
                     yield from pairs(target, node.value)
             elif isinstance(node, ast.AnnAssign | ast.NamedExpr) and node.value:
-                yield from pairs(node.target, node.value)
+                yield node.target, node.value
 
-    def variables(self, calls: set[str]) -> set[str]:
-        """The variables made from one of these calls: `main = hvd.rank() == 0`."""
-        found: set[str] = set()
-        for _ in range(3):  # quiet = not main
-            found |= {name for name, value in self.assignments() if self.holds(value, calls, found)}
-        return found
+    def assignments(self):
+        """(variable, expression) of every assignment to a name or an attribute."""
+        for target, value in self.bindings():
+            if isinstance(target, ast.Name | ast.Attribute):
+                yield key(target), value
 
-    def holds(self, value: ast.AST, calls: set[str], variables: set[str]) -> bool:
-        """Whether an expression is made from one of these calls or variables, and of little else.
+    @cached_property
+    def functions(self) -> OwnFunctions:
+        """The functions and classes that it defines."""
+        return OwnFunctions(self)
+
+    def made_of(self, origin: Origin) -> set[str | tuple[ast.AST, str]]:
+        """The variables and functions made of an origin, and (function, parameter)."""
+        if origin not in self._made_of:
+            made = self._made_of[origin] = set()
+            bound = [*self.assignments(), *self.functions.results()]
+            arguments = self.functions.arguments()
+            bound += [((function, name), value) for function, name, value in arguments]
+            for _ in range(3):  # quiet = not main
+                made |= {name for name, value in bound if self.holds(value, origin)}
+        return self._made_of[origin]
+
+    def holds(self, value: ast.AST, origin: Origin) -> bool:
+        """Whether an expression is made of an origin, and of little else.
 
         `2 * hvd.size()` and `rank == 0` are; `Batches(rank=hvd.rank())` is not.
         """
         todo = [value]
         while todo:
             node = todo.pop()
-            if self.is_one(node, calls, variables):
+            if self.is_one(node, origin):
                 return True
             if isinstance(node, ast.Call):
+                todo.append(node.func)
                 todo += node.args if self.names[node].rpartition(".")[2] in TRANSPARENT else []
-            elif isinstance(node, ast.Subscript):
+            elif isinstance(node, ast.Subscript | ast.FormattedValue):
                 todo.append(node.value)
-            elif isinstance(
-                node, ast.BinOp | ast.BoolOp | ast.UnaryOp | ast.Compare | ast.IfExp | ast.Tuple
-            ):
+            elif isinstance(node, PARTS):
                 todo += ast.iter_child_nodes(node)
         return False
 
-    def is_one(self, node: ast.AST, calls: set[str], variables: set[str]) -> bool:
-        """Whether a single node is one of these variables, or one of these calls."""
+    def is_one(self, node: ast.AST, origin: Origin, also: set[str] = frozenset()) -> bool:
+        """Whether a single node is an origin, or the name of what is made of it (or in `also`)."""
         if isinstance(node, ast.Name | ast.Attribute):
-            return key(node) in variables
-        if isinstance(node, ast.Subscript | ast.Call) and calls is RANK_CALLS:
-            if any(RANK_VARIABLE.match(text) for text in strings(node)):
+            made, name = self.made_of(origin), key(node)
+            if name in made or name in also:
+                return True
+            if origin.names and origin.names.search(name.rpartition(".")[2]):
+                return True
+            scope = node if isinstance(node, ast.Name) else None
+            while scope := self.inside.get(scope):
+                if (scope, name) in made:
+                    return True
+            return False
+        if isinstance(node, ast.Subscript | ast.Call) and origin.environment:
+            if any(origin.environment.match(text) for text in strings(node)):
                 return True
         # tensor.size(0) is something else
         called = isinstance(node, ast.Call) and not node.args
-        return called and self.names[node].rpartition(".")[2] in calls
+        return called and self.names[node].rpartition(".")[2] in origin.calls
 
-    def uses(self, node: ast.AST, calls: set[str], variables: set[str]) -> bool:
-        """Whether one of these calls or variables occurs anywhere in `node`."""
-        return any(self.is_one(n, calls, variables) for n in ast.walk(node))
+    def depends(self, node: ast.AST, origin: Origin, also: set[str] = frozenset()) -> bool:
+        """Whether an origin, or what is made of it (or a name in `also`), occurs in `node`."""
+        return any(self.is_one(n, origin, also) for n in ast.walk(node))
 
     def uses_rank(self, node: ast.AST) -> bool:
-        return self.uses(node, RANK_CALLS, self.ranks)
+        return self.depends(node, RANK)
 
     def uses_size(self, node: ast.AST) -> bool:
-        return self.uses(node, SIZE_CALLS, self.sizes)
+        return self.depends(node, SIZE)
 
-    @cached_property
-    def ranks(self) -> set[str]:
-        """The variables that hold this process's rank, or what follows from it."""
-        return self.variables(RANK_CALLS)
 
-    @cached_property
-    def sizes(self) -> set[str]:
-        """The variables that hold the number of processes, or a multiple of it."""
-        return self.variables(SIZE_CALLS)
-
-    @cached_property
-    def guarded(self) -> set[ast.AST]:
-        """The statements and expressions that stand behind a test of the rank."""
-        found: set[ast.AST] = set()
-        for node in self.nodes:
-            if isinstance(node, ast.If | ast.IfExp) and self.uses_rank(node.test):
-                branches = (node.body, node.orelse)
-                for branch in branches:
-                    found.update(branch if isinstance(branch, list) else [branch])
-            elif isinstance(node, ast.BoolOp) and self.uses_rank(node.values[0]):
-                found.update(node.values[1:])
-            for block in (getattr(node, "body", None), getattr(node, "orelse", None)):
-                if isinstance(block, list):  # if hvd.rank() != 0: return
-                    left = False
-                    for statement in block:
-                        if left:
-                            found.add(statement)
-                        elif isinstance(statement, ast.If):
-                            leaves = isinstance(statement.body[-1], ast.Return | ast.Continue)
-                            left = leaves and self.uses_rank(statement.test)
-        return found
-
-    def some_only(self, node: ast.AST) -> bool:
-        """Whether a test of the rank stands before `node`: only some ranks get there."""
-        return node in self.guarded or any(above in self.guarded for above in self.ancestors(node))
-
-    def called_by_some(self, node: ast.AST, sites=any) -> bool:
-        """The same, or any call (`sites=all`: each call) of the function around it stands so."""
-        if self.some_only(node):
-            return True
-        name = getattr(self.function(node), "name", None)
-        if (name, sites) not in self._sites:
-            calls = [c for c in self.by_name.get(name, []) if isinstance(c.func, ast.Name)]
-            self._sites[name, sites] = bool(calls) and sites(map(self.some_only, calls))
-        return self._sites[name, sites]
+def parse(source: bytes) -> ast.Module:
+    """The tree of a Python file. Raises Unreadable."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the script's own, about escapes in its strings
+            return ast.parse(source)
+    except SyntaxError as error:
+        where = f"line {error.lineno}: " if error.lineno else ""
+        raise Unreadable(f"{where}{error.msg}") from None
+    except (ValueError, RecursionError, MemoryError) as error:
+        raise Unreadable(str(error)) from None
 
 
 def pairs(target: ast.AST, value: ast.AST):
-    """What is assigned to what: (variable, expression), also for `rank, size = hvd.rank(), ...`."""
-    if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
+    """What is assigned to what, also in `rank, size = hvd.rank(), hvd.size()`."""
+    if isinstance(target, ast.Tuple | ast.List) and isinstance(value, ast.Tuple | ast.List):
         for one, other in zip(target.elts, value.elts, strict=False):
             yield from pairs(one, other)
-    elif isinstance(target, ast.Name | ast.Attribute):
-        yield key(target), value
+    else:
+        yield target, value
 
 
 def key(node: ast.AST) -> str:
@@ -272,6 +276,12 @@ def key(node: ast.AST) -> str:
         return node.id
     owner = node.value.id if isinstance(node.value, ast.Name) else "?"
     return f"{owner}.{node.attr}"
+
+
+def last_name(call: ast.Call) -> str:
+    """The last part of the name of what is called, as it is written: "size" of `hvd.size()`."""
+    function = call.func
+    return function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
 
 
 def keyword(call: ast.Call, name: str) -> ast.AST | None:

@@ -212,7 +212,15 @@ def test_the_same_thing_said_differently_is_understood(framework, old, new):
     assert hints(changed(framework, old, new)[0].encode()) == []
 
 
-def test_calls_are_followed_one_function_far():
+@pytest.mark.parametrize("test", ["first()", "self.first", "is_main_process()"])
+def test_a_rank_test_of_ones_own_is_understood(test):
+    """A function, an attribute, and something that the script does not define."""
+    tells = "def first():\n    return hvd.rank() == 0\n\nself.first = not hvd.rank()\n"
+    writes = f"path = f'{{hvd.rank()}}.pt'\ntorch.save(1, path)\nif {test}:\n    print({SAVE})\n"
+    assert topics(CONSTANT_RATE + "warmup = 1\n" + tells + writes) == set()
+
+
+def test_calls_are_followed_through_functions():
     """A rank test around the only call of a function stands around what the function does, too."""
     kept = "\ndef keep(epoch):\n    {}\n\nif hvd.rank() == 0:\n    keep(0)\n"
     scaled = CONSTANT_RATE + "warmup = 1\n"
@@ -221,6 +229,7 @@ def test_calls_are_followed_one_function_far():
     assert topics(scaled + kept.format("hvd.allreduce(epoch)")) == {"hang"}
     assert topics(scaled + kept.format("print(epoch)")) == set()
     assert topics(scaled + kept.format("print(epoch)") + "keep(1)\n") == {"output"}
+    assert topics(scaled + "def say():\n    print(1)\n" + kept.format("say()")) == set()
 
 
 def test_lines_are_compared_within_a_function_only():

@@ -15,6 +15,7 @@ from hvdlab.check.deadlock import Deadlock, read_events
 from hvdlab.check.findings import Finding
 from hvdlab.check.judge import judge
 from hvdlab.check.run_facts import Run
+from hvdlab.script import Unreadable
 
 EPILOG = """\
 examples:
@@ -181,11 +182,9 @@ def _read(script: Path) -> source.Facts:
         raise CheckError(f"{script} is not a file: name the training script to check.")
     try:
         facts = source.read(script)
-    except SyntaxError as error:
-        raise CheckError(
-            f"{script.name}, line {error.lineno}: Python cannot read it: {error.msg}."
-        ) from None
-    except (OSError, UnicodeDecodeError) as error:
+    except Unreadable as error:
+        raise CheckError(f"Python cannot read {script.name}: {error}.") from None
+    except OSError as error:
         raise CheckError(f"{script} cannot be read: {error}") from None
     if facts.other and not facts.horovod:
         raise CheckError(

@@ -15,8 +15,10 @@ Line numbers stay as they are.
 import ast
 from collections.abc import Iterator
 
-from hvdlab.check.bindings import called
-from hvdlab.check.source import Guards
+from hvdlab.check.source import COLLECTIVES
+from hvdlab.guards import Guards
+from hvdlab.own_functions import FUNCTIONS
+from hvdlab.script import Script, last_name
 
 WATCH = "__hvdlab__"
 WRAPPERS = {"enumerate", "tqdm"}  # around the iterable that has the length
@@ -49,10 +51,11 @@ class _Instrument(ast.NodeTransformer):
 
 def operands(tree: ast.Module) -> list[tuple[ast.expr, int]]:
     """(expression, line of the stop) of all values that a decision to stop is made of."""
-    guards = Guards(tree)
+    script = Script(tree)
+    guards = Guards(script)
     found: dict[ast.expr, int] = {}
-    for stop in stops(tree, guards.parents):
-        for test in _tests(stop, guards):
+    for stop in stops(script):
+        for test in _tests(stop, script):
             for operand in _parts(test):
                 if not guards.asks(operand):  # the rank is everybody's own by right
                     found.setdefault(operand, stop.lineno)
@@ -61,21 +64,21 @@ def operands(tree: ast.Module) -> list[tuple[ast.expr, int]]:
     return [(operand, line) for operand, line in found.items() if operand not in inside]
 
 
-def _tests(stop, guards) -> list[ast.expr]:
+def _tests(stop, script) -> list[ast.expr]:
     """The test of a stop, and those on which its variables depend, up to what all ranks share."""
-    scope, loop = _scope(stop, guards.parents), _loop(stop, guards.parents)
+    loop = _loop(stop, script)
     assigns = [
         (node, set().union(*map(_names, _targets(node))))
-        for node in ast.walk(scope)
+        for node in ast.walk(script.inside[stop])
         if isinstance(node, ast.Assign | ast.AugAssign | ast.AnnAssign) and node.value
     ]
-    shared = {name for node, names in assigns if guards.shares(node.value) for name in names}
+    shared = {name for node, names in assigns if _shares(node.value, script) for name in names}
     names, tests = _names(stop.test) - shared, [stop.test]
     while True:  # until no test is added
         added = []
         for node, targets in assigns:
             if names & targets:
-                added += _tests_around(node, loop, guards.parents)
+                added += _tests_around(node, loop, script)
                 added += [part.test for part in ast.walk(node.value) if isinstance(part, ast.IfExp)]
         added = [test for test in dict.fromkeys(added) if test not in tests]
         if not added:
@@ -84,21 +87,34 @@ def _tests(stop, guards) -> list[ast.expr]:
         names = names.union(*map(_names, added)) - shared
 
 
+def _shares(value, script) -> bool:
+    """Whether an expression comes from a collective: the same on all ranks, or made of it."""
+    collectives = {*COLLECTIVES, *_sharing(script)}
+    return any(
+        isinstance(node, ast.Call) and last_name(node) in collectives for node in ast.walk(value)
+    )
+
+
+def _sharing(script) -> set[str]:
+    """The script's own functions that call a collective."""
+    return {getattr(script.inside[call], "name", "") for call in script.named(*COLLECTIVES)}
+
+
 def _targets(node):
     return node.targets if isinstance(node, ast.Assign) else [node.target]
 
 
-def stops(tree, parents) -> Iterator[ast.If | ast.While]:
+def stops(script: Script) -> Iterator[ast.If | ast.While]:
     """The `if`s that leave a loop, and `while` loops with a condition."""
-    for node in ast.walk(tree):
+    for node in script.nodes:
         if isinstance(node, ast.While) and not isinstance(node.test, ast.Constant):
             if not _yields(node):
                 yield node
         elif isinstance(node, ast.If):
-            loop = _loop(node, parents)
+            loop = _loop(node, script)
             if loop is not None and _yields(loop):
                 continue
-            if loop or isinstance(_scope(node, parents), ast.FunctionDef):
+            if loop or script.inside[node] is not script.tree:
                 if any(_leaves(part, bool(loop)) for part in node.body + node.orelse):
                     yield node
 
@@ -116,7 +132,7 @@ def _leaves(node, in_loop) -> bool:
 def _exits_well(call) -> bool:
     """Another exit code than 0 is no stop: mpirun ends all ranks then."""
     codes = [getattr(code, "value", None) for code in call.args[:1]]
-    return called(call) in STOPS and not any(codes)
+    return last_name(call) in STOPS and not any(codes)
 
 
 def _yields(loop) -> bool:
@@ -139,7 +155,7 @@ def _parts(test) -> list[ast.expr]:
 
 
 def _each(iterable, line):
-    if isinstance(iterable, ast.Call) and iterable.args and called(iterable) in WRAPPERS:
+    if isinstance(iterable, ast.Call) and iterable.args and last_name(iterable) in WRAPPERS:
         iterable.args[0] = _each(iterable.args[0], line)
         return iterable
     return ast.copy_location(_call("each", ast.Constant(line), iterable), iterable)
@@ -153,27 +169,21 @@ def _names(node) -> set[str]:
     return {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
 
 
-def _loop(node, parents):
-    while node := parents.get(node):
-        if isinstance(node, ast.FunctionDef | ast.Lambda):
+def _loop(node, script):
+    """The loop around a node, in the same function."""
+    for above in script.ancestors(node):
+        if isinstance(above, FUNCTIONS | ast.Lambda):
             return None
-        if isinstance(node, ast.For | ast.While):
-            return node
+        if isinstance(above, ast.For | ast.While):
+            return above
     return None
 
 
-def _scope(node, parents):
-    while parent := parents.get(node):
-        node = parent
-        if isinstance(node, ast.FunctionDef):
-            return node
-    return node
-
-
-def _tests_around(node, loop, parents) -> list[ast.expr]:
+def _tests_around(node, loop, script) -> list[ast.expr]:
     tests = []
-    while (parent := parents.get(node)) is not None and parent is not loop:
-        if isinstance(parent, ast.If):
-            tests.append(parent.test)
-        node = parent
+    for above in script.ancestors(node):
+        if above is loop:
+            break
+        if isinstance(above, ast.If):
+            tests.append(above.test)
     return tests

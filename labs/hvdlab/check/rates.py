@@ -8,9 +8,10 @@ Only products count: `warmup / hvd.size()` is -1, and of a sum the larger part.
 """
 
 import ast
+from collections.abc import Iterator
 from typing import NamedTuple
 
-from hvdlab.check.bindings import bindings, called
+from hvdlab.script import Script, last_name
 
 RATES = {
     "lr", "learning_rate", "initial_lr", "initial_learning_rate", "base_lr", "max_lr", "peak_lr",
@@ -31,15 +32,15 @@ class Rates(NamedTuple):
     batch_power: float  # of the batch size of one rank: -1 where the global batch stays
 
 
-def rates(tree: ast.Module) -> Rates:
-    reader = _Reader(tree)
+def rates(script: Script) -> Rates:
+    reader = _Reader(script)
     # (power, line) of what an optimizer is made with, of a rate that it gets later, of what multiplies
     # the rate that it has, and of gradients that are summed, not averaged.
     given, later, factors, sums = [], [], [], []
-    batch, optimizers = 0.0, _optimizers(tree)
-    for node in ast.walk(tree):
+    batch, optimizers = 0.0, _optimizers(script)
+    for node in script.nodes:
         if isinstance(node, ast.Call):
-            name = called(node)
+            name = last_name(node)
             for value in _rates_given(node, name, optimizers):
                 power = reader.power(value)
                 if power > 0 or name[:1].isupper():  # a function may scale what it gets
@@ -65,27 +66,33 @@ def rates(tree: ast.Module) -> Rates:
                 batch = min(batch, power)
     power, line = max(given + later, key=lambda one: one[0], default=(0.0, None))
     last = line
-    for found in factors, [] if _divides_loss(tree, reader) else sums:
+    for found in factors, [] if _divides_loss(script, reader) else sums:
         more, where = max(found, default=(0.0, None))  # one of several optimizers, or branches
         if more > 0:
             power, last = power + more, where
     return Rates(power, line, last, batch)
 
 
-def _optimizers(tree) -> set[str]:
+def _bindings(script) -> Iterator[tuple[str, ast.expr]]:
+    """(name as it is written, value) of all assignments and arguments: a name stands for one thing."""
+    yield from ((ast.unparse(target), value) for target, value in script.bindings())
+    yield from ((name, value) for _, name, value in script.functions.arguments())
+
+
+def _optimizers(script) -> set[str]:
     """Names imported from torch.optim, keras.optimizers and the like."""
     return {
         alias.asname or alias.name
-        for node in ast.walk(tree)
+        for node in script.nodes
         if isinstance(node, ast.ImportFrom) and "optim" in (node.module or "")
         for alias in node.names
     }
 
 
-def _divides_loss(tree, reader) -> bool:
+def _divides_loss(script, reader) -> bool:
     """Whether a loss is divided by the number of ranks, as it should be where gradients are summed."""
-    divisions = list(bindings(tree))  # (what gets it, its value)
-    for node in ast.walk(tree):
+    divisions = list(_bindings(script))  # (what gets it, its value)
+    for node in script.nodes:
         if isinstance(node, ast.BinOp):
             divisions.append((ast.unparse(node.left), node))
         elif isinstance(node, ast.AugAssign):
@@ -150,10 +157,10 @@ def _name(node) -> str:
     return node.id if isinstance(node, ast.Name) else ""
 
 
-def _sizes(tree) -> set[str]:
+def _sizes(script) -> set[str]:
     """What Horovod's number of ranks is called by, as it is written: hvd.size."""
     modules, names = {"hvd", "self.hvd"}, set()
-    for node in ast.walk(tree):
+    for node in script.nodes:
         if isinstance(node, ast.Import | ast.ImportFrom):
             for alias in node.names:
                 if "horovod" in f"{getattr(node, 'module', '')}.{alias.name}":
@@ -165,14 +172,14 @@ def _sizes(tree) -> set[str]:
 class _Reader:
     """Powers of expressions; names stand for what is assigned to them, wherever."""
 
-    def __init__(self, tree):
-        self.sizes = _sizes(tree)
+    def __init__(self, script):
+        self.sizes = _sizes(script)
         self.values: dict[str, list[ast.expr]] = {}
         self.factors: dict[str, list[ast.expr]] = {}
         self.returns: dict[str, list[ast.expr]] = {}
-        for name, value in bindings(tree):
+        for name, value in _bindings(script):
             self.values.setdefault(name, []).append(value)
-        for node in ast.walk(tree):
+        for node in script.nodes:
             if isinstance(node, ast.AugAssign):
                 self.factors.setdefault(ast.unparse(node.target), []).append(_assigned(node))
             elif isinstance(node, ast.FunctionDef):
@@ -187,7 +194,7 @@ class _Reader:
             return max((self.power(part, seen) for part in nodes), default=0.0)
 
         if isinstance(node, ast.Call):
-            name = called(node)
+            name = last_name(node)
             if name in MPI_SIZES or ast.unparse(node.func) in self.sizes:
                 return 1.0
             if name == "sqrt":

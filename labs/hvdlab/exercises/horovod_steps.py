@@ -64,7 +64,7 @@ def check_device(script) -> None:
         raise NotYet("hvd.local_rank(), the number of a rank on its machine, is not called.")
     for init in source.hvd("init"):
         for call in source.hvd("local_rank"):
-            if source.function(call) is source.function(init) and call.lineno < init.lineno:
+            if source.inside[call] is source.inside[init] and call.lineno < init.lineno:
                 raise NotYet(
                     "hvd.local_rank() is called before hvd.init(): nobody has a number yet."
                 )

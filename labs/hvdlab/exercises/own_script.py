@@ -4,7 +4,7 @@ import ast
 from pathlib import Path
 
 from hvdlab.exercises import NotYet
-from hvdlab.script import Script, Unreadable
+from hvdlab.script import LOCAL_RANK, Script, Unreadable
 
 
 def read(path: str | Path) -> Script:
@@ -25,11 +25,11 @@ def called(script: Script) -> set[str]:
 
 def chooses_device_by_local_rank(script: Script) -> bool:
     """Whether a place that may choose a device depends on hvd.local_rank()."""
-    asked, names = {"local_rank"}, set()
+    names = set()
     for _ in range(3):  # mine = gpus[local], after local = hvd.local_rank()
         bound = script.assignments()
-        names |= {name for name, value in bound if script.uses(value, asked, names)}
-    return any(script.uses(place, asked, names) for place in _devices(script))
+        names |= {name for name, value in bound if script.depends(value, LOCAL_RANK, names)}
+    return any(script.depends(place, LOCAL_RANK, names) for place in _devices(script))
 
 
 def _devices(script: Script):
@@ -53,13 +53,12 @@ def divides_beside_batches(script: Script) -> bool:
 
 def refuse_local_rank(script: Script, *names: str) -> None:
     """NotYet where an `if` with hvd.local_rank() lets a rank call something with such a name."""
-    asked = {"local_rank"}
-    variables = script.variables(asked)
     for call, full in script.names.items():
         if not any(name in full.lower() for name in names):
             continue
         for above in script.ancestors(call):
-            if isinstance(above, ast.If | ast.IfExp) and script.uses(above.test, asked, variables):
+            test = isinstance(above, ast.If | ast.IfExp) and above.test
+            if test and script.depends(test, LOCAL_RANK):
                 raise NotYet(
                     f"line {above.lineno} asks for hvd.local_rank(), which is 0 once on every machine: on "
                     "two machines two ranks would do this. hvd.rank() is 0 once in all."

@@ -38,7 +38,7 @@ def test_the_command_shows_a_table_writes_json_and_says_by_its_exit_code_what_ca
     "text, sentence",
     [
         (None, "is not a file"),
-        ("def f(:\n", "line 1: Python cannot read it"),
+        ("def f(:\n", "Python cannot read mine.py: line 1"),
     ],
 )
 def test_a_script_that_cannot_be_read_gets_one_sentence(text, sentence):

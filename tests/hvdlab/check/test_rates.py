@@ -1,10 +1,9 @@
 """The power of the number of ranks in a learning rate, read from a script's source."""
 
-import ast
-
 import pytest
 
 from hvdlab.check.rates import rates
+from hvdlab.script import Script
 
 
 @pytest.mark.parametrize(
@@ -69,18 +68,18 @@ from hvdlab.check.rates import rates
     ],
 )
 def test_the_power_of_the_number_of_ranks_in_the_rate(rate, more, power):
-    found = rates(ast.parse(f"{more}\noptimizer = torch.optim.SGD(ps, lr={rate})"))
+    found = rates(Script(f"{more}\noptimizer = torch.optim.SGD(ps, lr={rate})".encode()))
     assert found.power == power
 
 
 @pytest.mark.parametrize("of", ["torch.optim", "keras.optimizers", "tensorflow.keras.optimizers"])
 def test_an_optimizer_may_be_known_by_its_own_name(of):
-    found = rates(ast.parse(f"from {of} import Adam\nAdam(0.001 * hvd.size())"))
+    found = rates(Script(f"from {of} import Adam\nAdam(0.001 * hvd.size())".encode()))
     assert (found.power, found.line) == (1, 2)
 
 
 def test_no_rate_is_read_where_a_function_of_another_file_may_scale_it():
-    assert rates(ast.parse("from mine import build\nbuild(model, lr=0.1)")).line is None
+    assert rates(Script(b"from mine import build\nbuild(model, lr=0.1)")).line is None
 
 
 @pytest.mark.parametrize(
@@ -95,4 +94,4 @@ def test_no_rate_is_read_where_a_function_of_another_file_may_scale_it():
     ],
 )
 def test_the_batch_of_a_rank_is_its_part_of_a_batch(text):
-    assert rates(ast.parse(text)).batch_power == -1
+    assert rates(Script(text.encode())).batch_power == -1

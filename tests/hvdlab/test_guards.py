@@ -1,0 +1,103 @@
+"""Which lines of a script only some ranks reach, read from its source."""
+
+import pytest
+
+from hvdlab.guards import Guards
+from hvdlab.script import Script
+
+BEGIN = "import torch\nimport horovod.torch as hvd\nhvd.init()\n"
+
+
+def guarded(text, **kind):
+    """For each call of mark() in a script: whether it stands under a test of the rank."""
+    sites = kind.pop("sites", all)
+    script = Script((BEGIN + text).encode())
+    guards = Guards(script, **kind)
+    return [guards.test(call, sites) is not None for call in script.named("mark")]
+
+
+SOME = {
+    "test": "if hvd.rank() == 0:\n    mark()",
+    "else": "if hvd.rank() == 0:\n    pass\nelse:\n    mark()",
+    "expression": "x = mark() if hvd.rank() == 0 else None",
+    "and": "hvd.rank() == 0 and mark()",
+    "loop": "while hvd.local_rank() == 0:\n    mark()",
+    "variable": "first = hvd.rank() == 0\nverbose = 1 if first else 0\nif verbose:\n    mark()",
+    "unpacked": "rank, size = hvd.rank(), hvd.size()\nif not rank:\n    mark()",
+    "environment": "import os\nif os.environ['RANK'] == '0':\n    mark()",
+    "attribute": "class A:\n    def __init__(self, r):\n        self.r = r\n"
+    "    def f(self):\n        if self.r == 0:\n            mark()\nA(hvd.rank()).f()",
+    "argument": "def main(r):\n    if r == 0:\n        mark()\nmain(hvd.rank())",
+    "named argument": "def main(*, r):\n    if r == 0:\n        mark()\nmain(r=hvd.rank())",
+    "inner function": "def main(r):\n"
+    "    def f():\n        if r:\n            mark()\n    f()\nmain(hvd.rank())",
+    "result": "def zero():\n    return hvd.rank() == 0\nif zero():\n    mark()",
+    "method's result": "class A:\n    def zero(self):\n        return hvd.rank() == 0\n"
+    "    def f(self):\n        if self.zero():\n            mark()\nA().f()",
+    "return": "def f():\n    if hvd.rank() != 0:\n        return\n    mark()\nf()",
+    "continue": "for i in range(9):\n    if hvd.rank() != 0:\n        continue\n    mark()",
+    "function": "def f():\n    mark()\nif hvd.rank() == 0:\n    f()",
+    "function of a function": "def g():\n    mark()\ndef f():\n    g()\nif hvd.rank() == 0:\n    f()",
+    "method": "class A:\n    def save(self):\n        mark()\n"
+    "a = A()\ntorch.save(1)\nif hvd.rank() == 0:\n    a.save()",
+    "class": "class A:\n    def on_epoch_end(self):\n        mark()\nif hvd.rank() == 0:\n    A()",
+    "text": "name = f'rank {hvd.rank()}'\nif name == 'rank 0':\n    mark()",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("text", SOME.values(), ids=SOME)
+def test_what_only_some_ranks_reach(text):
+    """With names that say nothing of ranks, so that only what the script does with them counts."""
+    assert guarded(text, by_name=False) == [True]
+
+
+ALL = {
+    "no test": "mark()",
+    "in the test": "if mark() and hvd.rank() == 0:\n    pass",
+    "another test": "if hvd.size() > 1:\n    mark()",
+    "a share of the data": "mine = images[hvd.rank() :: hvd.size()]\nif len(mine):\n    mark()",
+    "an object that knows its rank": "b = Batches(rank=hvd.rank())\nif b:\n    mark()",
+    "before the return": "def f():\n    mark()\n    if hvd.rank() != 0:\n        return\nf()",
+    "both": "def f():\n    mark()\nif hvd.rank() == 0:\n    f()\nelse:\n    pass\nf()",
+    "another function's argument": "def f(i):\n    return i\nf(hvd.rank())\n"
+    "for i in range(9):\n    if i == 3:\n        mark()",
+    "two functions of a name": "class A:\n    def f(self, r):\n        pass\nclass B:\n    def f(self, r):\n"
+    "        if r:\n            mark()\nA().f(hvd.rank())",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("text", ALL.values(), ids=ALL)
+def test_what_all_ranks_reach(text):
+    assert guarded(text) == [False]
+
+
+def test_any_or_all_calls_of_a_function():
+    text = "def f():\n    mark()\nf()\nif hvd.rank() == 0:\n    f()"
+    assert guarded(text, sites=any) == [True] and guarded(text, sites=all) == [False]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "def main(rank):\n    if rank == 0:\n        mark()",
+        "from mine import is_main_process\nif is_main_process():\n    mark()",
+        "from mine import rank_zero_only\n@rank_zero_only\ndef f():\n    mark()\nf()",
+    ],
+)
+def test_a_name_tells_a_rank_where_that_is_asked_for(text):
+    assert guarded(text) == [True] and guarded(text, by_name=False) == [False]
+
+
+def test_the_work_grows_with_the_length_of_a_script(monkeypatch):
+    """Functions that call each other ten times, and many of one name."""
+    looked, one = [], Script.is_one
+    monkeypatch.setattr(Script, "is_one", lambda *args: looked.append(1) or one(*args))
+
+    def work(functions):
+        looked.clear()
+        text = "".join(f"def f{i}(a):\n" + f"    f{i + 1}(a)\n" * 10 for i in range(functions))
+        text += f"def f{functions}(a):\n    mark()\n" * functions
+        guarded(text + "rank = hvd.rank()\nif rank:\n    f0(rank)")
+        return len(looked)
+
+    assert work(80) < 9 * work(10)
