@@ -13,13 +13,14 @@ assess: setup ## grade SUBMISSION=path (default: the reference solution) on NP=2
 	@.venv/bin/hvdlab data cifar10 --or-synthetic
 	@.venv/bin/hvdgrade run "$(SUBMISSION)" -np $(NP)
 
-# Tests that fill the machine run one after another, all others two at a time, with a thread each.
+# Tests that fill the machine run one after another, all others two at a time, with a thread each. So do the
+# notebooks: between their runs of several ranks they use one core.
 FULL = mpi or browser or notebook or slurm or multihost
 test: setup ## run the whole test suite
 	@export LAB_QUICK=1; failed=0; \
 	OMP_NUM_THREADS=1 .venv/bin/pytest tests -n 2 -m "not thorough and not ($(FULL))" || failed=1; \
 	.venv/bin/pytest tests -m "not thorough and ($(FULL))" || failed=1; \
-	.venv/bin/pytest notebooks/solutions || failed=1; \
+	.venv/bin/pytest notebooks/solutions -n 2 || failed=1; \
 	exit $$failed
 
 lab: setup ## open JupyterLab on the start page of the course, with the data or their synthetic twins
