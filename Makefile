@@ -13,8 +13,8 @@ assess: setup ## grade SUBMISSION=path (default: the reference solution) on NP=2
 	@.venv/bin/hvdlab data cifar10 --or-synthetic
 	@.venv/bin/hvdgrade run "$(SUBMISSION)" -np $(NP)
 
-# Tests that fill the machine run one after another, all others two at a time, with a thread each. So do the
-# notebooks: between their runs of several ranks they use one core.
+# Tests that fill the machine run one after another, all others two at a time, with a thread each. Notebooks also
+# run two at a time: between their runs of several ranks they use one core.
 FULL = mpi or browser or notebook or slurm or multihost
 test: setup ## run the whole test suite
 	@export LAB_QUICK=1; failed=0; \
