@@ -24,6 +24,7 @@ SOME = {
     "loop": "while hvd.local_rank() == 0:\n    mark()",
     "variable": "first = hvd.rank() == 0\nverbose = 1 if first else 0\nif verbose:\n    mark()",
     "unpacked": "rank, size = hvd.rank(), hvd.size()\nif not rank:\n    mark()",
+    "list": "[rank, size] = [hvd.rank(), hvd.size()]\nif not rank:\n    mark()",
     "environment": "import os\nif os.environ['RANK'] == '0':\n    mark()",
     "attribute": "class A:\n    def __init__(self, r):\n        self.r = r\n"
     "    def f(self):\n        if self.r == 0:\n            mark()\nA(hvd.rank()).f()",
@@ -31,10 +32,12 @@ SOME = {
     "named argument": "def main(*, r):\n    if r == 0:\n        mark()\nmain(r=hvd.rank())",
     "inner function": "def main(r):\n"
     "    def f():\n        if r:\n            mark()\n    f()\nmain(hvd.rank())",
-    "result": "def zero():\n    return hvd.rank() == 0\nif zero():\n    mark()",
+    "result": "def zero():\n    return hvd.rank() == 0\nfirst = zero()\nif first:\n    mark()",
     "method's result": "class A:\n    def zero(self):\n        return hvd.rank() == 0\n"
     "    def f(self):\n        if self.zero():\n            mark()\nA().f()",
     "return": "def f():\n    if hvd.rank() != 0:\n        return\n    mark()\nf()",
+    "return in an else": "def f():\n    if hvd.size() == 1:\n        pass\n    else:\n"
+    "        if hvd.rank() != 0:\n            return\n        mark()\nf()",
     "continue": "for i in range(9):\n    if hvd.rank() != 0:\n        continue\n    mark()",
     "function": "def f():\n    mark()\nif hvd.rank() == 0:\n    f()",
     "function of a function": "def g():\n    mark()\ndef f():\n    g()\nif hvd.rank() == 0:\n    f()",
@@ -54,6 +57,7 @@ def test_what_only_some_ranks_reach(text):
 ALL = {
     "no test": "mark()",
     "in the test": "if mark() and hvd.rank() == 0:\n    pass",
+    "in the first of two tests": "hvd.rank() == mark() and done",
     "another test": "if hvd.size() > 1:\n    mark()",
     "a share of the data": "mine = images[hvd.rank() :: hvd.size()]\nif len(mine):\n    mark()",
     "an object that knows its rank": "b = Batches(rank=hvd.rank())\nif b:\n    mark()",
@@ -61,8 +65,8 @@ ALL = {
     "both": "def f():\n    mark()\nif hvd.rank() == 0:\n    f()\nelse:\n    pass\nf()",
     "another function's argument": "def f(i):\n    return i\nf(hvd.rank())\n"
     "for i in range(9):\n    if i == 3:\n        mark()",
-    "two functions of a name": "class A:\n    def f(self, r):\n        pass\nclass B:\n    def f(self, r):\n"
-    "        if r:\n            mark()\nA().f(hvd.rank())",
+    "two functions of a name": "class A:\n    def f(self, r):\n        if r:\n            mark()\n"
+    "class B:\n    def f(self, r):\n        pass\nB().f(hvd.rank())",
 }  # fmt: skip
 
 

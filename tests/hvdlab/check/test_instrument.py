@@ -67,6 +67,35 @@ for epoch in range(9):
     assert dict((ast.unparse(part), line) for part, line in found)["loss"] == 8
 
 
+def test_what_the_ranks_agreed_on_in_a_function_is_not_their_own():
+    source = """\
+def agree(wish):
+    return hvd.broadcast_object(wish)
+for epoch in range(9):
+    stop = False
+    if loss < 0.1:
+        stop = True
+    stop = agree(stop)
+    if stop:
+        break
+"""
+    assert [ast.unparse(part) for part, _ in instrument.operands(ast.parse(source))] == ["stop"]
+
+
+def test_a_stop_depends_on_nothing_around_its_loop_or_in_a_function_in_it():
+    source = """\
+if mode > 1:
+    for epoch in range(9):
+        best = loss
+        def near(value):
+            if value > 3:
+                return 1
+        if best < 1:
+            break
+"""
+    assert [ast.unparse(part) for part, _ in instrument.operands(ast.parse(source))] == ["best"]
+
+
 def test_what_cannot_be_wrapped_is_left_as_it_is():
     source = """\
 for i in trange(3):
