@@ -7,7 +7,9 @@ from hvdlab.own_functions import FUNCTIONS
 from hvdlab.script import RANK, Script
 
 # A variable or function by whose name one rank is told from others, wherever it comes from.
-ONE_RANK = re.compile(r"(\A|_)(rank\d*|master|chief|(is|on)_(main|root|first))(_|\Z)|main_process")
+ONE_RANK = re.compile(
+    r"(\A|_)(rank\d*|master|chief|(is|on)_(main|root|first))(_|\Z)|main_process|global_zero"
+)
 
 
 class Guards:

@@ -37,8 +37,8 @@ class OwnFunctions:
         whose = function
         while isinstance(whose, ast.Attribute):
             whose = whose.value
-        imported = getattr(whose, "id", None) in self.script.full  # torch.save
-        return function.attr, not imported
+        imported = getattr(whose, "id", None) in self.script.full  # torch.save: nothing of its own
+        return ("", False) if imported else (function.attr, True)
 
     def arguments(self) -> Iterator[tuple[ast.AST, str, ast.expr]]:
         """(function, parameter, expression) of the arguments of functions whose name is theirs alone."""

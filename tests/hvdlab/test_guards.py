@@ -40,6 +40,7 @@ SOME = {
     "        if hvd.rank() != 0:\n            return\n        mark()\nf()",
     "continue": "for i in range(9):\n    if hvd.rank() != 0:\n        continue\n    mark()",
     "function": "def f():\n    mark()\nif hvd.rank() == 0:\n    f()",
+    "function of a known name": "def save():\n    mark()\ntorch.save(1)\nif hvd.rank() == 0:\n    save()",
     "function of a function": "def g():\n    mark()\ndef f():\n    g()\nif hvd.rank() == 0:\n    f()",
     "method": "class A:\n    def save(self):\n        mark()\n"
     "a = A()\ntorch.save(1)\nif hvd.rank() == 0:\n    a.save()",

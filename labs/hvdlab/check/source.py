@@ -130,7 +130,7 @@ def _saves(script):
         last = name.rpartition(".")[2]
         if name == "torch.save" or last in ("ModelCheckpoint", "save_weights", "save_model"):
             yield call
-        elif last == "save" and "model" in name.lower():
+        elif last == "save" and "model" in ast.unparse(call.func).lower():
             yield call
 
 
