@@ -11,15 +11,7 @@ from dockerfile_parse import DockerfileParser
 
 ROOT = Path(__file__).parents[2]
 DOCKER = ROOT / "docker"
-SECTIONS = {
-    "arguments",
-    "environment",
-    "post",
-    "runscript",
-    "test",
-    "labels",
-    "help",
-}  # that we use
+SECTIONS = set("arguments environment post runscript test labels help".split())  # that we use
 
 
 @pytest.fixture(scope="module")

@@ -18,15 +18,6 @@ from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[2]
 DOCKER = ROOT / "docker"
-SECTIONS = {
-    "arguments",
-    "environment",
-    "post",
-    "runscript",
-    "test",
-    "labels",
-    "help",
-}  # that we use
 
 
 @pytest.fixture(scope="module")

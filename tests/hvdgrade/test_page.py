@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from hvdgrade.document import ENDINGS
 from hvdgrade.drawing import bar_chart
+from hvdgrade.observe import STOP_CAUSES
 from hvdgrade.page import class_page, report_page
 from hvdgrade.shown import plain
 
@@ -232,6 +234,14 @@ def test_the_stages_of_the_grading_are_shown_where_they_are_known():
     assert "15.3 s to measure this machine, 77.9 s for the run</" in report_page(document)
     document["resources"]["stages"] = ["15.3"]
     assert "Of these" not in report_page(document)
+
+
+@pytest.mark.parametrize("cause", STOP_CAUSES)
+def test_every_end_of_a_run_has_words_of_its_own(cause):
+    document = result("pass")
+    document["resources"]["stop_cause"] = cause
+    assert [end for end, said in ENDINGS.items() if said == ENDINGS[cause]] == [cause]
+    assert ENDINGS[cause] in Page(report_page(document)).text
 
 
 def test_synthetic_data_is_said_aloud():

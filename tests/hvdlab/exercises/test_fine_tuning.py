@@ -274,9 +274,6 @@ def test_a_list_that_is_changed_is_noticed(which, check_example):
         check_example(grows)
 
 
-IGNORING = dict(ignore_index=-100)
-
-
 @pytest.mark.parametrize(
     ("check", "wrong", "says"),
     [
