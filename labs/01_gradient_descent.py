@@ -68,10 +68,10 @@ interactive()
 least = loss(w_best, b_best, x, y)
 
 
-def draw_surface(label="least squares"):
+def draw_surface():
     axes = plt.figure(figsize=(7, 5.5)).add_subplot(projection="3d", computed_zorder=False)
     axes.plot_surface(w_grid, b_grid, surface, cmap="viridis", alpha=0.6, rcount=60, ccount=60)
-    axes.plot([w_best], [b_best], [least], "*", color="black", markersize=14, label=label)
+    axes.plot([w_best], [b_best], [least], "*", color="black", markersize=14, label="least squares")
     axes.set(xlabel="w", ylabel="b", xticks=range(0, 21, 5), yticks=range(-15, 21, 10))
     axes.set_zlabel("loss", labelpad=8)
     axes.view_init(elev=35, azim=-50)
@@ -289,9 +289,17 @@ raw, raw_shipped = (t[t["inputs"] == "as they are"] for t in (runs, shipped))
 overlay(axes, raw, raw_shipped, x="ratio", y="log10_left", by="steps")
 axes.axvline(1, color="black", linestyle=":", label=r"the bound $2/\lambda_{\max}$")
 if prediction is not None:
-    predicted(axes, 0, x=prediction / bound)
+    inside = np.clip(prediction / bound, 0, 1.3)
+    far = (
+        ""
+        if inside == prediction / bound
+        else f": {prediction / bound:.3g} times the bound, beyond this edge"
+    )
+    predicted(axes, 0, f"your prediction{far}", x=inside)
 axes.set(xlabel="step size, as a multiple of the bound", ylabel=r"$\log_{10}(L / L_{\min} - 1)$")
-axes.set(ylim=(-6.3, 6.3), title="More steps help left of the bound, and only there")
+axes.set(
+    xlim=(-0.05, 1.35), ylim=(-6.3, 6.3), title="More steps help left of the bound, and only there"
+)
 axes.legend(bbox_to_anchor=(1.0, 0.5), loc="center left")
 plt.show()
 

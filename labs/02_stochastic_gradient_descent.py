@@ -298,8 +298,8 @@ plt.show()
 # fixed price (starting the operations, updating the weights) and a price for each image. Small batches pay
 # mostly the first, large ones mostly the second; a batch that pays only the second just takes longer. A GPU has
 # thousands of units to keep busy, so it gets there later. Your machine is not the one that made the line: expect
-# other heights, and steps in it. (The line stands still from 256 to 512 and doubles to 1024, three times out of
-# three; on another processor it grew all the way.)
+# other heights, and steps in it. (In the median our line stands still from 256 to 512 and doubles to 1024; the band shows how far
+# single runs differ there.)
 #
 # ## Exercise 2: Write the rule that ends a training run
 #
@@ -338,8 +338,12 @@ exercises.check_reached(reached)
 # ## Measure the time to accuracy
 #
 # The clock counts the steps of training alone: neither validation nor compiling (for that, one step runs
-# first and its weights are put back). The learning rate stays the same for all batch sizes. Which batch
-# size gets to an accuracy of 0.8 first?
+# first and its weights are put back; where the last batch of an epoch is shorter, Keras compiles once more,
+# a tenth to a fifth of a second of the first epoch). The learning rate stays the same for all batch sizes.
+# Which batch size gets to an accuracy of 0.8 first?
+#
+# Most runs take seconds. One that never arrives is ended after 100 epochs, which with batches of 4 are ten
+# minutes; the runs before it are kept when you interrupt it.
 
 # %%
 GOAL, PATIENCE, LEARNING_RATE = size(0.3, 0.8, 0.8), 2, 0.1
@@ -548,8 +552,8 @@ figure.colorbar(filled, ax=panels, label="loss on 1000 training images")
 plt.show()
 
 # %% [markdown]
-# **What you should see:** with skips a bowl, with the trained network at its bottom, however many layers
-# there are. Without them a basin in a rugged highland: the deeper the network, the more of each slice bends
+# **What you should see:** with skips nearly a bowl, with the trained network at its bottom, however many layers
+# there are (a few points of a hundred bend down). Without them a basin in a rugged highland: the deeper the network, the more of each slice bends
 # down and the higher the loss where training ends. (Error bars on the right are over directions and seeds.)
 # Both networks have the same layers and weights. Skips do not make the network richer; they make its
 # surface one that gradient descent can walk on.
@@ -563,7 +567,7 @@ plt.show()
 # * A batch of $B$ examples makes a gradient with $1/B$ of the noise variance; at a constant step size the
 #   noise ball shrinks in proportion.
 # * An epoch that reads each example once has less noise than the theory says.
-# * Throughput grows with the batch until the machine is busy. The time to accuracy has its best batch size
+# * Throughput grows with the batch, fast at first, and ends where the machine is busy. The time to accuracy has its best batch size
 #   between the extremes.
 # * What gradient descent can do depends on the surface; architecture shapes it.
 #

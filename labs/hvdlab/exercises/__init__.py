@@ -31,6 +31,12 @@ def call(function, *arguments, name: str | None = None):
     `NotImplementedError` goes through: the exercise has not been begun. `name` is what the sentence
     calls the function, by default its own name.
     """
+    name = name or getattr(function, "__name__", "your function")
+    if not callable(function):
+        raise NotYet(
+            f"The check needs a function and got {function!r}: run the cell that defines it again, and give "
+            "its results another name."
+        )
     try:
         return function(*arguments)
     except (NotImplementedError, NotYet):
@@ -38,18 +44,18 @@ def call(function, *arguments, name: str | None = None):
     except Exception as error:
         own = [frame for frame in traceback.extract_tb(error.__traceback__)[1:] if frame.line]
         where = f", in `{own[0].line}`" if own else ""
-        name = name or function.__name__
         raise NotYet(f"{name} raises {type(error).__name__}: {error}{where}.") from error
 
 
 def call_unchanged(function, *arguments, name: str | None = None):
     """`call`, and NotYet if the function changes a list or an array that it is given."""
+    name = name or getattr(function, "__name__", "your function")
     before = copy.deepcopy(arguments)
     answer = call(function, *arguments, name=name)
     for was, now in zip(before, arguments, strict=True):
         if not np.array_equal(was, now, equal_nan=True):
             raise NotYet(
-                f"{name or function.__name__} changes what it is given: {was} is {now} afterwards. "
+                f"{name} changes what it is given: {was} is {now} afterwards. "
                 "Others still need it, so work on a copy."
             )
     return answer

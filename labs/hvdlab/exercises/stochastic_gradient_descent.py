@@ -1,5 +1,6 @@
 """Checks of lab 2: the batcher, and the rule that ends a training run."""
 
+from copy import copy
 from itertools import islice
 
 import numpy as np
@@ -62,6 +63,7 @@ def check_reached(reached) -> None:
         ([0.85, 0.7, 0.9, 0.7, 0.9], 0.8, 3, False, "three in total, never two in a row"),
         ([0.5, 0.75, 0.75], 0.75, 2, True, "exactly the goal counts: at least, not more than"),
         ([0.7, 0.81, 0.82, 0.83], 0.8, 3, True, "the last three are above the goal"),
+        ([0.9, 0.9, 0.9], 0.8, 2, True, "more than two in a row count, too"),
         ([0.9, 0.7, 0.9], 0.8, 3, False, "their mean is above the goal, but each must be"),
     ]
     for accuracies, goal, patience, expected, why in cases:
@@ -113,7 +115,8 @@ def _batches(batches, order, batch_size) -> list[np.ndarray]:
         raise NotYet("batches returns nothing: use `yield`, once for each batch.")
     if not hasattr(got, "__iter__"):
         raise NotYet(f"batches must give batches to loop over: `yield` each. Yours gives {got!r}.")
-    found = call(list, islice(got, len(order) + 2), name="batches")
+    # Copied as they come, as a loop would use them: the same list may come again with other indices.
+    found = call(list, map(copy, islice(got, len(order) + 2)), name="batches")
     if len(found) > len(order) + 1:
         raise NotYet(
             f"More batches than indices ({len(order)} indices, batch_size={batch_size}): where does "
@@ -128,6 +131,11 @@ def _batches(batches, order, batch_size) -> list[np.ndarray]:
             raise NotYet(
                 "Each batch must be a 1-D array of indices, a slice of order, and `yield` gives one at a "
                 f"time. Yours: {batch!r}."
+            )
+        if isinstance(batch, tuple):
+            raise NotYet(
+                "A batch must be an array of indices, and yours is a tuple: NumPy reads x[(1, 2)] as row 1, "
+                "column 2. Yield order[start:stop]."
             )
     return [np.asarray(batch) for batch in found]
 

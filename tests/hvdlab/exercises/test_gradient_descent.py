@@ -18,16 +18,20 @@ def gradient(w, b, x, y):
     return 2 * np.mean(error * x), 2 * np.mean(error)
 
 
-def by_differences(w, b, x, y):
+def by_differences(w, b, x, y, h=1e-4):
     def loss(w, b):
         return np.mean((w * x + b - y) ** 2)
 
-    return (loss(w + 1e-6, b) - loss(w, b)) * 1e6, (loss(w, b + 1e-6) - loss(w, b)) * 1e6
+    return (loss(w + h, b) - loss(w, b)) / h, (loss(w, b + h) - loss(w, b)) / h
 
 
 def overwrites_y(w, b, x, y):
     y -= w * x + b
     return -2 * np.mean(y * x), -2 * np.mean(y)
+
+
+def by_less(w, b, x, y):
+    return tuple(part * len(x) / (len(x) - 1) for part in gradient(w, b, x, y))
 
 
 def of_three(w, b, x, y):
@@ -105,6 +109,7 @@ def error(w, b, x, y):
         (lambda w, b, x, y: (1.0, gradient(w, b, x, y)[1]), r"errors.*are -1, 2, -3"),
         (lambda w, b, x, y: error(w, b, x, y), "two numbers"),
         (overwrites_y, "overwrites_y changes what it is given"),
+        (by_less, "not by n - 1"),
         (of_three, r"not for five.*\(-8, -2\)"),
         (lambda w, b, x, y: 1.0, "two numbers"),
     ],
@@ -146,6 +151,7 @@ def relative(losses):
             lambda losses: len(losses) > 1 and abs(losses[-1] - losses[-2]) < 0.001 * losses[0],
             "0.5 % of the loss before it",
         ),
+        (lambda losses: len(losses) > 1 and 0 <= relative(losses) < 0.001, "grows by 0.05 %"),
         (lambda losses: len(losses) > 2 and abs(relative(losses)) < 0.001, "two losses are enough"),
         (
             lambda losses: any(relative(losses[:n]) == 0 for n in range(2, len(losses) + 1)),

@@ -23,9 +23,10 @@ def not_written(*arguments):
 def test_right_answers_pass(capsys):
     check_batches(batches)
     check_batches(lambda order, batch_size: list(batches(order, batch_size)))
+    check_batches(one_list_again)
     check_reached(reached)
     check_reached(lambda a, goal, patience: len(a) >= patience and min(a[-patience:]) >= goal)
-    assert capsys.readouterr().out.count("Right:") == 4
+    assert capsys.readouterr().out.count("Right:") == 5
 
 
 @pytest.mark.parametrize("check", [check_batches, check_reached])
@@ -41,6 +42,24 @@ def test_a_generator_that_is_not_written_yet_says_so_itself():
 
     with pytest.raises(NotImplementedError):
         check_batches(generator)
+
+
+def one_list_again(order, size):
+    batch = []
+    for index in order:
+        batch.append(index)
+        if len(batch) == size:
+            yield batch
+            batch.clear()
+    if batch:
+        yield batch
+
+
+def counts_in_a_row(accuracies, goal, patience):
+    run = 0
+    for accuracy in accuracies:
+        run = run + 1 if accuracy >= goal else 0
+    return run == patience
 
 
 def whole(order, size):
@@ -130,6 +149,7 @@ def endless(order, size):
         (returns_the_first, "single indices.*Did you `return` a batch"),
         (all_at_once, "1-D array of indices.*one at a time"),
         (lambda order, size: enumerate(batches(order, size)), "1-D array of indices"),
+        (lambda order, size: map(tuple, batches(order, size)), "yours is a tuple.*row 1, column 2"),
         (lambda order, size: 3, "batches to loop over: `yield` each. Yours gives 3"),
         (lambda order, size: order / 0.0 // [1, 2], "raises ValueError"),
         (lambda order, size: [order[:size] + 1000], "not in order"),
@@ -179,6 +199,7 @@ def turns_them_round(accuracies, goal, patience):
             lambda a, goal, patience: len(a) >= 2 and all(x >= goal for x in a[-patience:]),
             "with a patience of 1|the patience is 3",
         ),
+        (counts_in_a_row, "more than two in a row"),
         (takes_them_away, "takes_them_away changes what it is given"),
         (turns_them_round, "turns_them_round changes what it is given"),
         (lambda a, goal, patience: None, "True or False"),
