@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from hvdgrade import __version__, hints, sandbox
+from hvdgrade import __version__, flags, hints, sandbox
 from hvdgrade.export import printable
 from hvdgrade.profile import Profile
 
@@ -103,7 +103,7 @@ def result(
         "checks": [],
         "timeline": judgement.timeline if judgement else [],
         "hints": hints.hints(source) if source else [],
-        "flags": hints.flags(source) if source else [],
+        "flags": flags.flags(source) if source else [],
         "resources": {},
         "output": one.seen.output[-20_000:] if one else "",
     }

@@ -24,7 +24,9 @@ class Guards:
     def __init__(self, script: Script, by_name: bool = True):
         self.script = script
         self.origin = RANK._replace(names=ONE_RANK) if by_name else RANK
-        self.first = dict(self._tests())  # what stands right behind a test -> the test
+        self.first = dict(
+            self._tests()
+        )  # what stands right behind a test -> (the test, the branch)
         self._called: dict = {}
 
     def asks(self, node: ast.AST) -> bool:
@@ -36,11 +38,27 @@ class Guards:
 
         Args:
             node: of the script's tree.
-            sites: `all` or `any`: how many calls of the function around it must stand under one.
+            sites: how many uses of the function around it must stand under one. `all`: each call, and
+                each place where it is passed on. `any`: a single call, of what is no method (for
+                methods are known by their names only).
         """
-        return self._test(node, self._of_functions(sites))
+        found = self._found(node, self._of_functions(sites))
+        return found and found[0]
 
-    def _test(self, node, of_functions) -> ast.expr | None:
+    def everywhere(self, calls: list[ast.Call]) -> set[ast.Call]:
+        """Those of some calls that stand in more than one branch of tests in their function, such as
+
+        if hvd.rank() == 0: broadcast(0)          if hvd.local_rank() != 0: barrier()
+        else: broadcast(None)                     if hvd.local_rank() == 0: barrier()
+        """
+        branches: dict[tuple, set] = {}
+        places = {call: (self.script.inside[call], self.script.names[call]) for call in calls}
+        for call, place in places.items():
+            found = self._found(call, {})
+            branches.setdefault(place, set()).add(found and found[1])
+        return {call for call, place in places.items() if len(branches[place] - {None}) > 1}
+
+    def _found(self, node, of_functions) -> tuple[ast.expr, tuple] | None:
         while node is not self.script.tree:
             if found := self.first.get(node):
                 return found
@@ -53,34 +71,66 @@ class Guards:
     def _of_functions(self, sites) -> dict:
         """The script's own functions that only some ranks call -> a test before a call."""
         if sites not in self._called:
-            found = self._called[sites] = {}
+            functions, found = self.script.functions, self._called.setdefault(sites, {})
+            uses = {name: [*calls] for name, calls in functions.calls.items()}
+            if sites is all:
+                for name, passed in functions.passed_on.items():
+                    uses.setdefault(name, []).extend(passed)
+            else:
+                uses = {name: calls for name, calls in uses.items() if not name[1]}
             for _ in range(3):  # is called by what is called by what stands behind a test
-                for key, calls in self.script.functions.calls.items():
-                    tests = [] if key in found else [self._test(call, found) for call in calls]
+                for name, places in uses.items():
+                    tests = [] if name in found else [self._found(place, found) for place in places]
                     if tests and sites(tests):
-                        found[key] = next(filter(None, tests))
+                        found[name] = next(filter(None, tests))
         return self._called[sites]
 
     def _tests(self):
         for node in self.script.nodes:
             if isinstance(node, ast.If | ast.IfExp | ast.While) and self.asks(node.test):
-                for branch in (node.body, getattr(node, "orelse", [])):
+                for name in ("body", "orelse"):
+                    branch = getattr(node, name)
                     for part in branch if isinstance(branch, list) else [branch]:
-                        yield part, node.test
-            elif isinstance(node, ast.BoolOp) and self.asks(node.values[0]):
-                yield from ((value, node.values[0]) for value in node.values[1:])
-            elif isinstance(node, FUNCTIONS):  # @rank_zero_only
-                yield from ((node, mark) for mark in node.decorator_list if self.asks(mark))
+                        yield part, (node.test, (node, name))
+            elif isinstance(node, ast.Match) and self.asks(node.subject):
+                for case in node.cases:
+                    yield from ((part, (node.subject, (case, ""))) for part in case.body)
+            elif isinstance(node, ast.BoolOp):
+                asked = [i for i, value in enumerate(node.values) if self.asks(value)]
+                for value in node.values[asked[0] + 1 :] if asked else []:
+                    yield value, (node.values[asked[0]], (node, ""))
+            elif isinstance(node, FUNCTIONS):
+                for mark in node.decorator_list:
+                    if self.asks(mark) or self._decides(mark):
+                        yield node, (mark, (node, ""))
             for name in ("body", "orelse", "finalbody"):
                 block = getattr(node, name, None)
-                if isinstance(block, list):  # if hvd.rank() != 0: return
+                if isinstance(block, list):
                     yield from self._behind(block)
 
+    def _decides(self, mark) -> bool:
+        """Whether a decorator is a function of the script's own that asks for the rank."""
+        own = self.script.functions.defined.get((getattr(mark, "id", ""), False), [])
+        tests = (n.test for f in own for n in ast.walk(f) if isinstance(n, ast.If | ast.IfExp))
+        return any(map(self.asks, tests))
+
     def _behind(self, block):
-        test = None
+        """What stands behind `if hvd.rank() != 0: return`."""
+        leaves = None
         for statement in block:
-            if test:
-                yield statement, test
-            elif isinstance(statement, ast.If) and self.asks(statement.test):
-                leaves = isinstance(statement.body[-1], ast.Return | ast.Continue)
-                test = statement.test if leaves else None
+            if leaves:
+                yield statement, (leaves.test, (leaves, "behind"))
+            elif isinstance(statement, ast.If) and _leaves(statement.body[-1]):
+                both = isinstance(statement.test, ast.BoolOp) and isinstance(
+                    statement.test.op, ast.And
+                )  # and something else, which may hold nowhere
+                leaves = statement if not both and self.asks(statement.test) else None
+
+
+def _leaves(statement) -> bool:
+    """Whether a statement ends the function, the round of the loop, the loop, or the process."""
+    if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
+        return ast.unparse(statement.value.func) in ("sys.exit", "exit", "quit", "os._exit")
+    if isinstance(statement, ast.Raise) and statement.exc:
+        return "SystemExit" in ast.unparse(statement.exc)
+    return isinstance(statement, ast.Return | ast.Continue | ast.Break)

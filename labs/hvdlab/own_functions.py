@@ -24,6 +24,14 @@ class OwnFunctions:
         for call in script.calls:
             if (name := self.called(call)) in self.defined:
                 self.calls.setdefault(name, []).append(call)
+        self.passed_on: dict[Name, list[ast.AST]] = {}  # used without a call: callback(save)
+        for node in script.nodes:
+            name = getattr(node, "id", ""), False
+            called = (
+                isinstance(script.parents.get(node), ast.Call) and script.parents[node].func is node
+            )
+            if name in self.defined and isinstance(node.ctx, ast.Load) and not called:
+                self.passed_on.setdefault(name, []).append(node)
 
     def name(self, node: ast.AST) -> Name:
         """By what a function or class is called."""

@@ -13,6 +13,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from hvdlab.own_functions import FUNCTIONS, OwnFunctions
+from hvdlab.syntax import key, pairs, strings
 
 HOROVOD = ("hvdlab.keras.horovod.", "horovod.")
 OFFICIAL_KERAS = ("horovod.tensorflow.keras", "horovod.keras")
@@ -45,8 +46,15 @@ RANK = Origin(
     frozenset({"rank", "local_rank", "cross_rank", "Get_rank", "get_rank", "launched_rank"}),
     re.compile(r"\A\w*(RANK|PROCID)\Z"),
 )
-SIZE = Origin(frozenset({"size", "local_size", "Get_size", "get_world_size"}))
+SIZE = Origin(
+    frozenset({"size", "local_size", "Get_size", "get_world_size"}),
+    re.compile(r"(WORLD|LOCAL)_SIZE\Z|NTASKS\Z"),
+    re.compile(r"\A(world_)?size\Z|\An(um)?_(ranks|procs|processes|workers|gpus|replicas)\Z"),
+)
 LOCAL_RANK = Origin(frozenset({"local_rank"}))
+
+
+Variable = tuple[ast.AST, str]  # the function, or the module, and the name in it
 
 
 class Unreadable(Exception):
@@ -114,12 +122,17 @@ class Script:
     @property
     def silent_keras(self) -> int | None:
         """The line that imports Horovod's own Keras module, in a script that has no legacy Keras:
-        it accepts an optimizer of Keras 3 and averages nothing."""
+        it accepts an optimizer of Keras 3 and averages nothing. So does horovod.tensorflow."""
         legacy = any(
             isinstance(node, ast.Constant) and node.value == "TF_USE_LEGACY_KERAS"
             for node in self.nodes
         )
-        return None if legacy or self.imported("tf_keras") else self.imported(*OFFICIAL_KERAS)
+        if legacy or self.imported("tf_keras"):
+            return None
+        wraps = (self.names[call] for call in self.named("DistributedOptimizer"))
+        if "horovod.tensorflow.DistributedOptimizer" in wraps:
+            return self.imported("horovod.tensorflow")
+        return self.imported(*OFFICIAL_KERAS)
 
     @property
     def horovod(self) -> bool:
@@ -163,6 +176,10 @@ class Script:
         """The calls whose name ends so: `named("Batches")`."""
         return [call for name in last for call in self.by_name.get(name, [])]
 
+    def named_in(self, node: ast.AST, last: str) -> bool:
+        """Whether a call whose name ends so stands in an expression."""
+        return any(call in self.named(last) for call in ast.walk(node))
+
     def ancestors(self, node: ast.AST):
         while node := self.parents.get(node):
             yield node
@@ -187,15 +204,45 @@ class Script:
         """The functions and classes that it defines."""
         return OwnFunctions(self)
 
-    def made_of(self, origin: Origin) -> set[str | tuple[ast.AST, str]]:
-        """The variables and functions made of an origin, and (function, parameter)."""
+    @cached_property
+    def local(self) -> set[Variable]:
+        """The names that a function binds, its parameters too."""
+        found = set()
+        for node in self.nodes:
+            if (
+                isinstance(node, ast.arg)
+                or isinstance(node, ast.Name)
+                and isinstance(node.ctx, ast.Store)
+            ):
+                found.add((self.inside[node], getattr(node, "arg", None) or node.id))
+        for node in self.nodes:
+            if isinstance(node, ast.Global | ast.Nonlocal):
+                found -= {(self.inside[node], name) for name in node.names}
+        return found
+
+    def variable(self, node: ast.Name | ast.Attribute) -> Variable:
+        """What a name stands for: (function that binds it, or the module; name)."""
+        name, scope = key(node), self.inside[node]
+        if isinstance(node, ast.Attribute):
+            return self.tree, name
+        while scope is not self.tree and (scope, name) not in self.local:
+            scope = self.inside[scope]
+        return scope, name
+
+    def made_of(self, origin: Origin) -> set[Variable]:
+        """The variables that are made of an origin, and the functions that return it."""
         if origin not in self._made_of:
             made = self._made_of[origin] = set()
-            bound = [*self.assignments(), *self.functions.results()]
+            simple = ast.Name | ast.Attribute
+            bound = [(self.variable(t), v) for t, v in self.bindings() if isinstance(t, simple)]
+            for node in self.nodes:
+                if isinstance(node, ast.AugAssign) and isinstance(node.target, simple):
+                    bound.append((self.variable(node.target), node.value))
+            bound += [((self.tree, name), value) for name, value in self.functions.results()]
             arguments = self.functions.arguments()
             bound += [((function, name), value) for function, name, value in arguments]
             for _ in range(3):  # quiet = not main
-                made |= {name for name, value in bound if self.holds(value, origin)}
+                made |= {variable for variable, value in bound if self.holds(value, origin)}
         return self._made_of[origin]
 
     def holds(self, value: ast.AST, origin: Origin) -> bool:
@@ -220,22 +267,25 @@ class Script:
     def is_one(self, node: ast.AST, origin: Origin, also: set[str] = frozenset()) -> bool:
         """Whether a single node is an origin, or the name of what is made of it (or in `also`)."""
         if isinstance(node, ast.Name | ast.Attribute):
-            made, name = self.made_of(origin), key(node)
-            if name in made or name in also:
+            if self.variable(node) in self.made_of(origin) or key(node) in also:
                 return True
-            if origin.names and origin.names.search(name.rpartition(".")[2]):
-                return True
-            scope = node if isinstance(node, ast.Name) else None
-            while scope := self.inside.get(scope):
-                if (scope, name) in made:
-                    return True
-            return False
+            name = key(node).rpartition(".")[2]
+            if name in origin.calls and getattr(self.parents[node], "func", None) is node:
+                return False  # of a call, see below
+            return bool(origin.names and origin.names.search(name))
         if isinstance(node, ast.Subscript | ast.Call) and origin.environment:
-            if any(origin.environment.match(text) for text in strings(node)):
+            if any(origin.environment.search(text) for text in strings(node)):
                 return True
-        # tensor.size(0) is something else
-        called = isinstance(node, ast.Call) and not node.args
-        return called and self.names[node].rpartition(".")[2] in origin.calls
+        if isinstance(node, ast.Subscript):  # world["size"]
+            return any(origin.names and origin.names.search(text) for text in strings(node))
+        if (
+            not isinstance(node, ast.Call)
+            or self.names[node].rpartition(".")[2] not in origin.calls
+        ):
+            return False
+        around = self.parents[node]
+        indexed = isinstance(around, ast.Subscript) and around.value is node
+        return not node.args and not indexed  # tensor.size(0), tensor.size()[0]
 
     def depends(self, node: ast.AST, origin: Origin, also: set[str] = frozenset()) -> bool:
         """Whether an origin, or what is made of it (or a name in `also`), occurs in `node`."""
@@ -259,36 +309,3 @@ def parse(source: bytes) -> ast.Module:
         raise Unreadable(f"{where}{error.msg}") from None
     except (ValueError, RecursionError, MemoryError) as error:
         raise Unreadable(str(error)) from None
-
-
-def pairs(target: ast.AST, value: ast.AST):
-    """What is assigned to what, also in `rank, size = hvd.rank(), hvd.size()`."""
-    if isinstance(target, ast.Tuple | ast.List) and isinstance(value, ast.Tuple | ast.List):
-        for one, other in zip(target.elts, value.elts, strict=False):
-            yield from pairs(one, other)
-    else:
-        yield target, value
-
-
-def key(node: ast.AST) -> str:
-    """A variable or an attribute of one, as text: "rank", "self.rank"."""
-    if isinstance(node, ast.Name):
-        return node.id
-    owner = node.value.id if isinstance(node.value, ast.Name) else "?"
-    return f"{owner}.{node.attr}"
-
-
-def last_name(call: ast.Call) -> str:
-    """The last part of the name of what is called, as it is written: "size" of `hvd.size()`."""
-    function = call.func
-    return function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
-
-
-def keyword(call: ast.Call, name: str) -> ast.AST | None:
-    return next((word.value for word in call.keywords if word.arg == name), None)
-
-
-def strings(node: ast.AST):
-    """The strings among the direct arguments or the index of a call or subscript."""
-    parts = [node.slice] if isinstance(node, ast.Subscript) else node.args
-    return [p.value for p in parts if isinstance(p, ast.Constant) and isinstance(p.value, str)]

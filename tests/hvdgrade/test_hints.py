@@ -1,12 +1,13 @@
 """Each likely mistake is named at its line, and what is right in its own way is left alone."""
 
 import random
+import tomllib
 from pathlib import Path
 
 import pytest
 
 from hvdgrade.flags import flags
-from hvdgrade.hints import hints
+from hvdgrade.hints import hints, read
 from hvdlab.script import Script, Unreadable
 
 ASSESSMENT = Path(__file__).parents[2] / "assessment"
@@ -16,6 +17,7 @@ SCRIPTS = {
     for name in ("keras", "torch")
 }
 KERAS, TORCH = "keras", "torch"
+STYLES = tomllib.loads((FIXTURES / "hint_styles.toml").read_text())
 
 
 def topics(source: str | bytes) -> set[str]:
@@ -39,6 +41,28 @@ def test_the_solutions_get_no_hint_and_no_flag(framework):
 @pytest.mark.parametrize("name", ["original", "independent"])
 def test_other_right_ways_get_no_hint(name):
     assert hints((FIXTURES / "similar" / f"{name}.py").read_bytes()) == []
+
+
+def styled(style: dict) -> Script:
+    """A solution, written in another style."""
+    source = SCRIPTS[style["framework"]]
+    if style.get("untuned"):
+        source = source.replace("default=0.175", "default=0.25")
+    for old, new in style["edits"]:
+        assert old in source
+        source = source.replace(old, new)
+    compile(source, style["name"], "exec")
+    return Script(source.encode())
+
+
+@pytest.mark.parametrize("style", STYLES["right"], ids=lambda style: style["name"])
+def test_a_right_script_in_another_style_gets_no_hint(style):
+    assert read(styled(style)) == []
+
+
+@pytest.mark.parametrize("style", STYLES["wrong"], ids=lambda style: style["name"])
+def test_a_wrong_script_gets_a_hint(style):
+    assert style["topic"] in {hint["topic"] for hint in read(styled(style))}
 
 
 @pytest.mark.parametrize("framework", SCRIPTS)

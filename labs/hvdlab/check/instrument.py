@@ -18,7 +18,8 @@ from collections.abc import Iterator
 from hvdlab.check.source import COLLECTIVES
 from hvdlab.guards import Guards
 from hvdlab.own_functions import FUNCTIONS
-from hvdlab.script import Script, last_name
+from hvdlab.script import Script
+from hvdlab.syntax import last_name
 
 WATCH = "__hvdlab__"
 WRAPPERS = {"enumerate", "tqdm"}  # around the iterable that has the length

@@ -11,7 +11,8 @@ import ast
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from hvdlab.script import Script, last_name
+from hvdlab.script import Script
+from hvdlab.syntax import last_name
 
 RATES = {
     "lr", "learning_rate", "initial_lr", "initial_learning_rate", "base_lr", "max_lr", "peak_lr",

@@ -6,7 +6,8 @@ from typing import NamedTuple
 
 from hvdlab.check.rates import Rates, rates
 from hvdlab.guards import Guards
-from hvdlab.script import Script, keyword, last_name
+from hvdlab.script import Script
+from hvdlab.syntax import keyword, last_name
 
 BROADCASTS = (  # of a whole model
     "broadcast_parameters", "broadcast_variables", "broadcast_global_variables",

@@ -15,7 +15,7 @@ from hvdlab.exercises import NotYet, own_script, right
 from hvdlab.exercises.watched_run import Watched, watch
 from hvdlab.experiment import QUICK, REFERENCE
 from hvdlab.rank_report import summary, text
-from hvdlab.script import keyword
+from hvdlab.syntax import keyword
 
 LIMIT = 120.0  # seconds that a run may take
 RATE = 0.05  # what the checks pass as --lr

@@ -3,13 +3,15 @@
 import ast
 import re
 
-from hvdlab.script import BROADCASTS, EXCHANGES, Script, keyword, strings
+from hvdlab.script import BROADCASTS, EXCHANGES, Script, Variable
+from hvdlab.syntax import key, keyword, strings
 
 SCHEDULES = (
     "LambdaLR LinearLR OneCycleLR SequentialLR CyclicLR CosineAnnealingWarmRestarts Schedule "
     "LearningRateScheduler ScheduleCallback LearningRateScheduleCallback"
 ).split()
-GRADIENT = re.compile(r"\A(?!zero_|no_|enable_|set_|requires_|inference)\w*grad")
+# `register_hook` gets a function of the gradient.
+GRADIENT = re.compile(r"\A(?!zero_|no_|enable_|set_|requires_|inference)\w*grad|register\w*_hook\Z")
 SERIAL_RATE = 0.25  # the default of --lr in the scripts that are handed out
 
 
@@ -21,7 +23,7 @@ def optimizers(script: Script) -> set[ast.Call]:
     for call, name in script.names.items():
         parts = name.split(".")
         if name.startswith(kinds) and parts[-1][:1].isupper():
-            if not {"lr_scheduler", "schedules"} & set(parts):
+            if not {"lr_scheduler", "schedules", "swa_utils"} & set(parts):
                 made.add(call)
     return made
 
@@ -35,7 +37,7 @@ def rate(script: Script):
     adasum = any("Adasum" in (alias, name) for alias, name in script.full.items()) or any(
         isinstance(node, ast.Attribute) and node.attr == "Adasum" for node in script.nodes
     )
-    if not made or adasum:  # Adasum needs no other rate
+    if not made or adasum or divides_batch(script):  # these need no other rate
         return
     scaled = scaling_line(script)
     if scaled is None:
@@ -47,6 +49,14 @@ def rate(script: Script):
             )
             yield first_line(made), text
         return
+    for call in script.hvd("DistributedOptimizer"):
+        if getattr(keyword(call, "op"), "attr", "") == "Sum":
+            text = (
+                "The gradients are added here and the rate is scaled as well, so a step is N times too "
+                "large: leave `op` out, and they are averaged."
+            )
+            yield call.lineno, text
+            return
     names = {getattr(node, "id", None) or getattr(node, "attr", None) for node in script.nodes}
     names |= {word.arg for call in script.calls for word in call.keywords}
     names |= {getattr(node, "name", None) for node in script.nodes} | set(script.full)
@@ -62,6 +72,22 @@ def rate(script: Script):
             "part of an epoch or more: a large batch often diverges without such a warm-up."
         )
         yield scaled, text
+
+
+def divides_batch(script: Script) -> bool:
+    """Whether the batch of a process becomes smaller with their number."""
+    for node in script.nodes:
+        divides = isinstance(getattr(node, "op", None), ast.Div | ast.FloorDiv)
+        if divides and isinstance(node, ast.BinOp):
+            what, by = node.left, node.right
+        elif divides and isinstance(node, ast.AugAssign):
+            what, by = node.target, node.value
+        else:
+            continue
+        named = isinstance(what, ast.Name | ast.Attribute) and "batch" in key(what)
+        if named and script.uses_size(by):
+            return True
+    return False
 
 
 def scaling_line(script: Script) -> int | None:
@@ -84,9 +110,24 @@ def scaling_line(script: Script) -> int | None:
         if value is None:
             continue
         if script.uses_size(value) and batches.isdisjoint(script.ancestors(node)):
-            return node.lineno
+            if not isinstance(node, ast.BinOp) or not is_speed(script, node):
+                return node.lineno
         without.update(ast.walk(value))
     return None
+
+
+def is_speed(script: Script, product: ast.BinOp) -> bool:
+    """Whether a product is divided, as images by seconds."""
+    node = product
+    while isinstance(above := script.parents[node], ast.BinOp):
+        if (
+            isinstance(above.op, ast.Div)
+            and above.left is node
+            and not script.uses_size(above.right)
+        ):
+            return True
+        node = above
+    return False
 
 
 def optimizer(script: Script):
@@ -96,7 +137,8 @@ def optimizer(script: Script):
     if not wraps:
         words = {getattr(node, "id", None) or getattr(node, "attr", "") for node in script.nodes}
         by_hand = script.hvd(*EXCHANGES) and any(GRADIENT.match(word) for word in words)
-        exchanged = by_hand or script.hvd("DistributedGradientTape")
+        passed_on = "DistributedOptimizer" in words | set(script.full)  # functools.partial(...)
+        exchanged = by_hand or passed_on or script.hvd("DistributedGradientTape")
         if made and not exchanged and not script.other:
             text = (
                 "This optimizer is never wrapped: `optimizer = hvd.DistributedOptimizer(optimizer)` "
@@ -112,20 +154,25 @@ def optimizer(script: Script):
             )
             yield call.lineno, text
             return
-    plain = {name for name, value in script.assignments() if value in made}
-    wrapped = {name: value for name, value in script.assignments() if value in wraps}
+    bound: dict[Variable, list[ast.AST]] = {}  # a variable -> all that it stands for
+    for target, value in script.bindings():
+        if isinstance(target, ast.Name | ast.Attribute):
+            bound.setdefault(script.variable(target), []).append(value)
     for call in sorted(uses_of_optimizer(script), key=lambda call: call.lineno):
         used = given_optimizer(call)
-        if not isinstance(used, ast.Name):
+        if not isinstance(used, ast.Name | ast.Attribute):
             continue
-        wrap = wrapped.get(used.id)
-        later = wrap and wrap.lineno > call.lineno
-        later = later and script.inside[wrap] is script.inside[call]
-        if (used.id in plain and wrap is None) or later:
-            line = wrap.lineno if wrap else first_line(wraps)
+        values = bound.get(script.variable(used), [])  # none of a parameter
+        wrapped = [value for value in values if wraps & set(ast.walk(value))]
+        if not all(value in made or value in wrapped for value in values):
+            continue
+        later = [
+            v for v in wrapped if v.lineno > call.lineno and script.inside[v] is script.inside[call]
+        ]
+        if values and later == wrapped:
             text = (
-                f"This gets the plain optimizer, not what line {line} wraps. Wrap it first, and use "
-                "only what DistributedOptimizer returned."
+                f"This gets the plain optimizer, not what line {first_line(later or wraps)} wraps. Wrap it "
+                "first, and use only what DistributedOptimizer returned."
             )
             yield call.lineno, text
             return
@@ -161,10 +208,24 @@ def broadcast(script: Script):
             else f"put `{callback}` into fit's callbacks"
         )
         yield None, f"Nothing makes all ranks begin with the same weights: {how}."
+    read = {
+        script.variable(n)
+        for n in script.nodes
+        if isinstance(getattr(n, "ctx", 0), ast.Load) and isinstance(n, ast.Name)
+    }
     for call in found:
-        if script.names[call].endswith("Callback") and isinstance(script.parents[call], ast.Expr):
+        around = script.parents[call]
+        dropped = isinstance(around, ast.Expr) or (
+            isinstance(around, ast.Assign)
+            and isinstance(around.targets[0], ast.Name)
+            and script.variable(around.targets[0]) not in read
+        )
+        if script.names[call].endswith("Callback") and dropped:
             yield call.lineno, "This makes the broadcast callback and drops it: fit must get it."
-    if found and script.torch and not script.hvd("broadcast_optimizer_state"):
+    state = script.hvd("broadcast_optimizer_state") or any(
+        script.named_in(call, "state_dict") for call in script.hvd("broadcast_object")
+    )
+    if found and script.torch and not state:
         if script.names[found[0]].endswith("broadcast_parameters"):
             text = (
                 "The optimizer's state is not broadcast: "

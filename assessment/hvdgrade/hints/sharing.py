@@ -1,0 +1,121 @@
+"""Hints about what ranks share: the data, the records, what they decide by, and where they meet."""
+
+import ast
+import re
+
+from hvdlab.guards import Guards
+from hvdlab.script import BROADCASTS, EXCHANGES, LOCAL_RANK, Script
+from hvdlab.syntax import keyword
+
+DECISIVE = re.compile(r"(\A|_)(acc|accuracy|loss|metric|best|patience|score|val)(_|\d|\Z)")
+
+
+def data(script: Script):
+    made = script.named("Batches")
+    shared = any(keyword(call, "rank") and keyword(call, "size") for call in made)
+    for call in made:
+        mine, count = keyword(call, "rank"), keyword(call, "size")
+        starred = any(word.arg is None for word in call.keywords)
+        cut = any(script.uses_rank(argument) for argument in call.args)  # images[rank::size]
+        if mine is None or count is None:
+            if not starred and not cut and not shared:  # beside it, these may be for evaluation
+                text = (
+                    "`Batches` deals the whole set to every rank: give it rank=hvd.rank(), "
+                    "size=hvd.size()."
+                )
+                yield call.lineno, text
+        elif isinstance(mine, ast.Constant) or isinstance(count, ast.Constant):
+            yield call.lineno, "`Batches` has a fixed rank or size: ask hvd.rank() and hvd.size()."
+        elif script.depends(mine, LOCAL_RANK) or script.named_in(count, "local_size"):
+            text = (
+                "`Batches` gets local_rank or local_size: two computers would read the same part. Take "
+                "hvd.rank() and hvd.size()."
+            )
+            yield call.lineno, text
+        elif exchanged(script, mine, count):
+            yield call.lineno, "`Batches` has rank and size exchanged."
+        seed = keyword(call, "seed")
+        if seed is not None and script.uses_rank(seed):
+            text = (
+                "The seed of `Batches` differs between ranks, so their parts overlap: it must be the "
+                "same on all, rank= and size= do the dividing."
+            )
+            yield call.lineno, text
+    samplers = [
+        call
+        for call in script.named("DistributedSampler")
+        if getattr(keyword(call, "shuffle"), "value", True) is not False
+    ]
+    if samplers and not script.named("set_epoch"):
+        yield (
+            samplers[0].lineno,
+            "Without `sampler.set_epoch(epoch)` each epoch has the same order.",
+        )
+    if not script.hvd(*BROADCASTS) and script.horovod:
+        for call in script.named("manual_seed", "set_random_seed"):
+            if any(script.uses_rank(argument) for argument in call.args):
+                text = (
+                    "Ranks begin with different seeds, so with different weights, and nothing here "
+                    "makes them equal."
+                )
+                yield call.lineno, text
+
+
+def exchanged(script: Script, rank: ast.AST, size: ast.AST) -> bool:
+    rank_is_size = script.uses_size(rank) and not script.uses_rank(rank)
+    return rank_is_size or script.uses_rank(size) and not script.uses_size(size)
+
+
+def recorder(script: Script):
+    guards = Guards(script, by_name=False)
+    records = script.named("Recorder", "epoch_end")
+    everywhere = guards.everywhere(records)
+    for call in records:
+        if guards.test(call, sites=any) and call not in everywhere:
+            text = (
+                "This records on some ranks only. Every rank writes its own weights, and the grader "
+                "compares them: take it out of the `if`."
+            )
+            yield call.lineno, text
+            return
+
+
+def metrics(script: Script):
+    if not script.horovod:
+        return
+    averaged = script.hvd(*EXCHANGES, "MetricAverageCallback")
+    averaged += script.named("MetricAverageCallback")
+    if averaged:
+        return
+    again = "Average it over the ranks first, or they decide differently and one waits for ever."
+    for call in script.named("EarlyStopping", "ReduceLROnPlateau"):
+        yield call.lineno, f"This decides by a metric that each rank computed alone. {again}"
+        return
+    for node in script.nodes:
+        leaves = isinstance(node, ast.If) and any(
+            isinstance(statement, ast.Break | ast.Return) for statement in node.body
+        )
+        if leaves and any(isinstance(a, ast.For | ast.While) for a in script.ancestors(node)):
+            parts = [getattr(n, "id", None) or getattr(n, "attr", "") for n in ast.walk(node.test)]
+            if any(DECISIVE.search(part) for part in parts):
+                yield node.lineno, f"This stops by a number that each rank computed alone. {again}"
+                return
+
+
+def hang(script: Script):
+    guards = Guards(script, by_name=False)
+    meets = script.hvd(*EXCHANGES, *BROADCASTS, "broadcast_optimizer_state", "barrier")
+    meets = [call for call in meets if not script.names[call].endswith("Callback")]
+    steps = [call for call in script.named("step") if "optim" in script.names[call]]
+    steps += script.named("fit") if script.keras else []
+    everywhere = guards.everywhere(meets + steps)
+    for call in meets + steps:
+        if guards.test(call, sites=any) and call not in everywhere:
+            text = (
+                "Some ranks only call Horovod here: they wait for the others for ever. All ranks make the "
+                "same calls in the same order."
+                if call in meets
+                else "Some ranks only train here. All ranks make the same steps, each with its own batches."
+            )
+            yield call.lineno, text
+            return

@@ -1,0 +1,100 @@
+"""Hints about the beginning of a script: Horovod itself, `init`, and the device of each process."""
+
+import ast
+
+from hvdlab.script import BROADCASTS, HOROVOD, Script
+from hvdlab.syntax import strings
+
+
+def horovod(script: Script):
+    if not script.horovod and not script.other:
+        module = "horovod.torch" if script.torch else "hvdlab.keras.horovod"
+        text = (
+            "No line imports Horovod: N processes then train N models of their own. Begin with "
+            f"`import {module} as hvd` and `hvd.init()`."
+        )
+        yield None, text
+    if script.silent_keras:
+        text = (
+            "Horovod's own Keras module accepts an optimizer of Keras 3 and averages nothing, "
+            "silently. Write `import hvdlab.keras.horovod as hvd` (or use Keras 2, with "
+            "TF_USE_LEGACY_KERAS=1)."
+        )
+        yield script.silent_keras, text
+    asks = tuple(f".{name}" for name in ("rank", "size", "local_rank", "local_size"))
+    for node in script.nodes:
+        if isinstance(node, ast.Attribute) and script.name(node).startswith(HOROVOD):
+            around = script.parents[node]
+            of_batches = isinstance(around, ast.keyword) and script.parents[around] in script.named(
+                "Batches"
+            )
+            used = of_batches or isinstance(around, ast.Compare | ast.BinOp)
+            if used and script.name(node).endswith(asks):
+                text = (
+                    f"`{ast.unparse(node)}` is the function itself: write `{ast.unparse(node)}()`."
+                )
+                yield node.lineno, text
+                return
+
+
+def init(script: Script):
+    if not script.horovod:
+        return
+    calls = script.hvd("init")
+    if not calls:
+        yield None, "`hvd.init()` is never called: without it no process knows of the others."
+        return
+    first = {script.inside[call]: call.lineno for call in reversed(calls)}
+    asks = ("rank", "size", "local_rank", "local_size", "DistributedOptimizer", *BROADCASTS)
+    for call in script.hvd(*asks):
+        begun = first.get(script.inside[call])
+        if any(isinstance(above, ast.Lambda) for above in script.ancestors(call)):
+            continue  # is called later
+        if script.tree not in first and script.inside[call] is script.tree:
+            if not called_before(script, call.lineno):
+                yield (
+                    call.lineno,
+                    "This asks Horovod before `hvd.init()`, which a function calls later.",
+                )
+                return
+        if begun and call.lineno < begun:
+            yield call.lineno, f"This asks Horovod before `hvd.init()` in line {begun}."
+            return
+
+
+def called_before(script: Script, line: int) -> bool:
+    """Whether the module has called a function of its own before a line."""
+    own = (call for calls in script.functions.calls.values() for call in calls)
+    return any(call.lineno < line and script.inside[call] is script.tree for call in own)
+
+
+def device(script: Script):
+    places = ("LOCAL_RANK", "SLURM_LOCALID")
+    read = any(
+        text.endswith(places)
+        for node in script.nodes
+        if isinstance(node, ast.Subscript | ast.Call)
+        for text in strings(node)
+    )
+    chosen = any(script.uses_rank(call) for call in script.named("set_device"))
+    if script.named("local_rank") or read or chosen or not script.horovod:
+        return
+    if script.torch:
+        lines = [
+            node.lineno
+            for node in script.nodes
+            if (isinstance(node, ast.Attribute) and node.attr == "cuda")
+            or (isinstance(node, ast.Constant) and node.value in ("cuda", "cuda:0"))
+        ]
+        if lines:
+            text = (
+                "Every process takes the first GPU: call "
+                "`torch.cuda.set_device(hvd.local_rank())` before this, where there is a GPU."
+            )
+            yield min(lines), text
+    elif script.keras:
+        text = (
+            "No process chooses a GPU of its own: where there are GPUs, "
+            '`tf.config.set_visible_devices(gpus[hvd.local_rank()], "GPU")`.'
+        )
+        yield None, text

@@ -1,0 +1,75 @@
+"""Hints about what each rank prints and writes, and one should."""
+
+import ast
+
+from hvdlab.guards import Guards
+from hvdlab.script import Script
+from hvdlab.syntax import keyword
+
+WRITES = ("save", "savez", "savez_compressed", "save_weights", "save_model", "ModelCheckpoint")
+STREAMS = ("sys.stdout", "sys.stderr")
+
+
+def has_text(node: ast.AST | None, only: bool = False) -> bool:
+    """Whether a string occurs in an expression, or (`only`) is all of it."""
+    nodes = [node] if only else ast.walk(node)
+    return any(isinstance(n, ast.Constant) and isinstance(n.value, str) for n in nodes)
+
+
+def files(script: Script):
+    modules = ("torch.", "numpy.", "keras.", "tensorflow.", "tf_keras.")
+    guards = Guards(script)
+    texts = {name for name, value in script.assignments() if has_text(value)}
+    for call in [*script.named(*WRITES), *script.named("open")]:
+        name = script.names[call]
+        if name == "open":
+            mode = keyword(call, "mode") or (call.args[1] if len(call.args) > 1 else None)
+            if not set(mode.value if has_text(mode, only=True) else "") & set("wax"):
+                continue
+        elif not name.startswith(modules) and not name.endswith(("save_weights", ".save")):
+            continue
+        own = any(guards.asks(part) for part in [*call.args, *call.keywords])
+        parts = [*call.args, *(word.value for word in call.keywords)]
+        named = any(has_text(part) or getattr(part, "id", None) in texts for part in parts)
+        if named and not own and not guards.test(call):
+            text = (
+                "Every rank writes this file, all to one place: write it under "
+                "`if hvd.rank() == 0:`, or put the rank into its name."
+            )
+            yield call.lineno, text
+            return
+
+
+def output(script: Script):
+    if not script.horovod and script.other:
+        return
+    guards = Guards(script)
+    prints = (call for call in script.named("print") if script.names[call] == "print")
+    prints = (call for call in prints if script.name(keyword(call, "file")) in ("?", *STREAMS))
+    loud = [call for call in prints if not guards.test(call)]
+    if loud and not muted(script):
+        more = f" (and {len(loud) - 1} more)" if len(loud) > 1 else ""
+        yield (
+            loud[0].lineno,
+            f"This prints on every rank{more}: put it under `if hvd.rank() == 0:`.",
+        )
+    own = ("fit", True) in script.functions.defined or not script.keras
+    for call in [] if own else script.named("fit"):
+        verbose = keyword(call, "verbose")
+        if guards.test(call) or any(word.arg is None for word in call.keywords):
+            continue
+        if verbose is None or (isinstance(verbose, ast.Constant) and verbose.value):
+            yield (
+                call.lineno,
+                ("`fit` reports on every rank: `verbose=2 if hvd.rank() == 0 else 0`."),
+            )
+
+
+def muted(script: Script) -> bool:
+    """Whether `print`, or where it prints to, is something else on other ranks."""
+    targets = (target for target, _ in script.bindings())
+    names = {script.name(t) for t in targets if isinstance(t, ast.Name | ast.Attribute)}
+    own = ("print", False) in script.functions.defined
+    return own or bool(
+        names & {"print", "sys.stdout", "builtins.print"} or script.named("redirect_stdout")
+    )
