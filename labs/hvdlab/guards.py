@@ -2,6 +2,7 @@
 
 import ast
 import re
+from typing import NamedTuple
 
 from hvdlab.own_functions import FUNCTIONS
 from hvdlab.script import RANK, Script
@@ -10,6 +11,17 @@ from hvdlab.script import RANK, Script
 ONE_RANK = re.compile(
     r"(\A|_)(rank\d*|master|chief|(is|on)_(main|root|first))(_|\Z)|main_process|global_zero"
 )
+
+
+class Guard(NamedTuple):
+    """What a line stands behind."""
+
+    test: ast.expr
+    branch: str  # the test and its answer, as text
+
+    @classmethod
+    def behind(cls, test: ast.expr, negated: bool = False) -> "Guard":
+        return cls(test, f"{'not ' * negated}{ast.unparse(test)}")
 
 
 class Guards:
@@ -24,9 +36,7 @@ class Guards:
     def __init__(self, script: Script, by_name: bool = True):
         self.script = script
         self.origin = RANK._replace(names=ONE_RANK) if by_name else RANK
-        self.first = dict(
-            self._tests()
-        )  # what stands right behind a test -> (the test, the branch)
+        self.first: dict[ast.AST, Guard] = dict(self._guards())  # for what stands right behind one
         self._called: dict = {}
 
     def asks(self, node: ast.AST) -> bool:
@@ -42,23 +52,23 @@ class Guards:
                 each place where it is passed on. `any`: a single call, of what is no method (for
                 methods are known by their names only).
         """
-        found = self._found(node, self._of_functions(sites))
-        return found and found[0]
+        guard = self._guard(node, self._of_functions(sites))
+        return guard and guard.test
 
     def everywhere(self, calls: list[ast.Call]) -> set[ast.Call]:
-        """Those of some calls that stand in more than one branch of tests in their function, such as
+        """Those of some calls that stand behind different tests in their function, such as
 
         if hvd.rank() == 0: broadcast(0)          if hvd.local_rank() != 0: barrier()
         else: broadcast(None)                     if hvd.local_rank() == 0: barrier()
         """
-        branches: dict[tuple, set] = {}
+        branches: dict[tuple, set[str]] = {}
         places = {call: (self.script.inside[call], self.script.names[call]) for call in calls}
         for call, place in places.items():
-            found = self._found(call, {})
-            branches.setdefault(place, set()).add(found and found[1])
-        return {call for call, place in places.items() if len(branches[place] - {None}) > 1}
+            if guard := self._guard(call, {}):
+                branches.setdefault(place, set()).add(guard.branch)
+        return {call for call, place in places.items() if len(branches.get(place, ())) > 1}
 
-    def _found(self, node, of_functions) -> tuple[ast.expr, tuple] | None:
+    def _guard(self, node, of_functions) -> Guard | None:
         while node is not self.script.tree:
             if found := self.first.get(node):
                 return found
@@ -69,7 +79,7 @@ class Guards:
         return None
 
     def _of_functions(self, sites) -> dict:
-        """The script's own functions that only some ranks call -> a test before a call."""
+        """The script's own functions that only some ranks call -> what stands before a call."""
         if sites not in self._called:
             functions, found = self.script.functions, self._called.setdefault(sites, {})
             uses = {name: [*calls] for name, calls in functions.calls.items()}
@@ -80,33 +90,35 @@ class Guards:
                 uses = {name: calls for name, calls in uses.items() if not name[1]}
             for _ in range(3):  # is called by what is called by what stands behind a test
                 for name, places in uses.items():
-                    tests = [] if name in found else [self._found(place, found) for place in places]
-                    if tests and sites(tests):
-                        found[name] = next(filter(None, tests))
+                    guards = [] if name in found else [self._guard(use, found) for use in places]
+                    if guards and sites(guards):
+                        found[name] = next(filter(None, guards))
         return self._called[sites]
 
-    def _tests(self):
+    def _guards(self):
         for node in self.script.nodes:
             if isinstance(node, ast.If | ast.IfExp | ast.While) and self.asks(node.test):
-                for name in ("body", "orelse"):
-                    branch = getattr(node, name)
-                    for part in branch if isinstance(branch, list) else [branch]:
-                        yield part, (node.test, (node, name))
+                for branch in (node.body, node.orelse):
+                    parts = branch if isinstance(branch, list) else [branch]
+                    guard = Guard.behind(node.test, branch is node.orelse)
+                    yield from ((part, guard) for part in parts)
             elif isinstance(node, ast.Match) and self.asks(node.subject):
                 for case in node.cases:
-                    yield from ((part, (node.subject, (case, ""))) for part in case.body)
+                    guard = Guard(node.subject, ast.unparse(case.pattern))
+                    yield from ((part, guard) for part in case.body)
             elif isinstance(node, ast.BoolOp):
-                asked = [i for i, value in enumerate(node.values) if self.asks(value)]
-                for value in node.values[asked[0] + 1 :] if asked else []:
-                    yield value, (node.values[asked[0]], (node, ""))
+                asked = [value for value in node.values if self.asks(value)]
+                if asked:
+                    behind = node.values[node.values.index(asked[0]) + 1 :]
+                    yield from ((value, Guard.behind(asked[0])) for value in behind)
             elif isinstance(node, FUNCTIONS):
                 for mark in node.decorator_list:
                     if self.asks(mark) or self._decides(mark):
-                        yield node, (mark, (node, ""))
+                        yield node, Guard.behind(mark)
             for name in ("body", "orelse", "finalbody"):
                 block = getattr(node, name, None)
                 if isinstance(block, list):
-                    yield from self._behind(block)
+                    yield from self._after_leaving(block)
 
     def _decides(self, mark) -> bool:
         """Whether a decorator is a function of the script's own that asks for the rank."""
@@ -114,17 +126,17 @@ class Guards:
         tests = (n.test for f in own for n in ast.walk(f) if isinstance(n, ast.If | ast.IfExp))
         return any(map(self.asks, tests))
 
-    def _behind(self, block):
-        """What stands behind `if hvd.rank() != 0: return`."""
-        leaves = None
+    def _after_leaving(self, block):
+        """What stands below `if hvd.rank() != 0: return`."""
+        guard = None
         for statement in block:
-            if leaves:
-                yield statement, (leaves.test, (leaves, "behind"))
+            if guard:
+                yield statement, guard
             elif isinstance(statement, ast.If) and _leaves(statement.body[-1]):
-                both = isinstance(statement.test, ast.BoolOp) and isinstance(
-                    statement.test.op, ast.And
-                )  # and something else, which may hold nowhere
-                leaves = statement if not both and self.asks(statement.test) else None
+                # `and` adds something else, which may hold nowhere
+                more = isinstance(getattr(statement.test, "op", None), ast.And)
+                if not more and self.asks(statement.test):
+                    guard = Guard.behind(statement.test, negated=True)
 
 
 def _leaves(statement) -> bool:
