@@ -450,9 +450,9 @@ plt.show()
 # ## Predict the generalisation gap
 #
 # So far a large batch only cost computing. Keskar et al. (2017,
-# [arXiv:1609.04836](https://arxiv.org/abs/1609.04836)) asked what it *finds*: they trained to about 100 %
-# training accuracy with 256 images and with 10 % of all images a batch, Adam, the same epochs, and compared
-# accuracies on the test set. Now the same with 5 000 images: batches of 64 and of 500, 60 epochs.
+# [arXiv:1609.04836](https://arxiv.org/abs/1609.04836)) asked what it *finds*: they trained with 256 images and
+# with 10 % of all images a batch, Adam, until the loss stopped falling, and compared accuracies on the test set.
+# Now something like it with 5 000 images: batches of 64 and of 500, and the same 60 epochs for both.
 #
 # What will the held-out accuracy of the small batch be, *minus* that of the large batch, in percentage points?
 
@@ -600,7 +600,7 @@ plt.show()
 # 98.0 against 97.8 % for a fully connected network on MNIST, with sharpness approximately 1 against 200, and
 # approximately 80 against 77 % for a convolutional network on CIFAR-10.
 #
-# Two warnings. *The same epochs* give the large batch an eighth of the steps; Shallue et al. found no evidence
+# Two warnings. *The same epochs*, a limit of this lab, give the large batch an eighth of the steps; Shallue et al. found no evidence
 # that a large batch generalises worse once it is tuned, and lab 6 works on that. And that sharpness comes with the gap does not
 # prove that it is the cause. You see next why it is disputed.
 

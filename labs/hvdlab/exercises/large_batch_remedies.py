@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import numpy as np
 
 from hvdlab import reference
-from hvdlab.exercises import NotYet, call, call_unchanged, right
+from hvdlab.exercises import NotYet, call_unchanged, right
 from hvdlab.schedules import batch_growth, updates
 
 # --- ghost batch norm ------------------------------------------------------------------------------
@@ -48,7 +48,8 @@ def check_ghost_batch_norm(ghost_batch_norm: Callable) -> None:
         case = f"22 x 4 random numbers in ghosts of {size}"
         wanted, *_ = reference.ghost_batch_norm(x, one, zero, zero, one, size, 0.1, 1e-5)
         got = call_unchanged(ghost_batch_norm, x, size, 1e-5)
-        _compare(case, _array(got, x.shape, case), wanted, {})
+        wrong = {text: f(x, size, 1e-5) for text, f in WRONG_GHOSTS.items()}
+        _compare(case, _array(got, x.shape, case), wanted, wrong)
     right(
         "by hand, where ghosts of 1 give zeros and one ghost of all rows is batch norm; and "
         "22 x 4 numbers as in hvdlab.reference."
@@ -75,6 +76,10 @@ def _every_second(x, size, eps):
     return y
 
 
+def _equal_parts(x, size, eps):
+    return np.concatenate([_normal(part, eps) for part in np.array_split(x, -(-len(x) // size))])
+
+
 def _joined(x, size, eps):
     edges = range(size, len(x) // size * size, size)
     return np.concatenate([_normal(part, eps) for part in np.split(x, edges)])
@@ -95,6 +100,8 @@ WRONG_NORMS = {
         lambda x, eps: (x - x.mean(0)) / (x.std(0) + eps),
 }  # fmt: skip
 WRONG_GHOSTS = {
+    "Your ghosts are nearly equal parts: each has ghost_size rows, and the last what remains.":
+        _equal_parts,
     "The remainder went into the ghost before it: it is a smaller ghost of its own.": _joined,
     "These are statistics of the whole batch: take those of the rows of one ghost.":
         lambda x, size, eps: _normal(x, eps),
@@ -118,14 +125,16 @@ def check_updates_with_growth(updates_with_growth: Callable) -> None:
     plan = batch_growth(90, [30, 60, 80], 5, 256, 256 * 5**3, learning_rate=1.0)
     published = updates(60_000, [batch for batch, _ in plan])
     by_hand = {
-        40: "The batch does not grow: from each milestone on it is 4 times larger.",
+        60: "The batch does not grow: from each milestone on it is 4 times larger.",
         22: "Short batches are dropped: 100 examples in batches of 40 are 3 updates. Round up.",
-        33: "Your batch grows an epoch late: milestone 2 is the first epoch with the new batch, and "
+        28: "An epoch has one update too many where the batch divides the examples: 100 examples in "
+        "batches of 10 are 10 updates, not 100 // 10 + 1.",
+        35: "Your batch grows an epoch late: milestone 2 is the first epoch with the new batch, and "
         "epochs count from 0.",
-        15: "Your batch grows an epoch early: epochs count from 0, milestone 2 is the third epoch.",
-        26: "Your batch grows once only: each milestone multiplies it, in the end by 16.",
-        25: "Your batch is 80 in the end: two milestones multiply it by 4 * 4, not 4 + 4.",
-        34: "The factor is added to the batch: multiply.",
+        17: "Your batch grows an epoch early: epochs count from 0, milestone 2 is the third epoch.",
+        32: "Your batch grows once only: each milestone multiplies it, in the end by 16.",
+        29: "Your batch is 80 in the end: two milestones multiply it by 4 * 4, not 4 + 4.",
+        46: "The factor is added to the batch: multiply.",
         1: "These are the updates of the last epoch only: add up all epochs.",
     }
     short = {
@@ -133,12 +142,12 @@ def check_updates_with_growth(updates_with_growth: Callable) -> None:
         32: "You round once for the whole run: every epoch ends with a short batch.",
     }
     for arguments, wanted, how, wrong in (
-        ((100, 10, [2, 3], 4, 4), 24, "its epochs have 10, 10, 3 and 1 updates", by_hand),
+        ((100, 10, [2, 3], 4, 6), 26, "its epochs have 10, 10, 3, 1, 1 and 1 updates", by_hand),
         ((105, 10, [], 5, 3), 33, "11 an epoch", short),
         ((60_000, 256, [30, 60, 80], 5, 90), published, "so says hvdlab.schedules.updates", {}),
     ):
         case = f"updates_with_growth{arguments}"
-        got = call(updates_with_growth, *arguments)
+        got = call_unchanged(updates_with_growth, *arguments)
         got = got.item() if isinstance(got, np.ndarray) and got.ndim == 0 else got
         is_whole = isinstance(got, float | np.floating) and float(got).is_integer()
         if not (isinstance(got, Integral) or is_whole):

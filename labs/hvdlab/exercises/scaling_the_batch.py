@@ -70,7 +70,7 @@ def check_two_batch_estimate(two_batch_estimate: Callable) -> None:
         call_unchanged(two_batch_estimate, small, big, 64, 512),
         estimate(small, big, 64, 512),
     )
-    if np.shape(got) != (2, 3) or not np.allclose(got, wanted):
+    if not _has_shape(got, (2, 3)) or not np.allclose(got, wanted):
         raise NotYet(
             "Numbers are right, arrays of three steps are not: with NumPy arrays as norms return "
             f"two arrays of shape (3,). Received: {got!r}"
@@ -194,9 +194,16 @@ def check_box_step(box_step: Callable) -> None:
         )
     case = "the same with weights, gradient and minimum of shape (1, 3), as a layer has them"
     got = call(box_step, low[None].copy(), -np.ones((1, 3)), minimum[None].copy(), eps)
-    if np.shape(got) != (1, 3) or not np.allclose(got, [[-0.1, 0.8, -3.4]]):
+    if not _has_shape(got, (1, 3)) or not np.allclose(got, [[-0.1, 0.8, -3.4]]):
         raise NotYet(f"After {case} you return {got!r}, by hand it is [[-0.1, 0.8, -3.4]].")
     right("uphill, along the sign, and never out of the box around the minimum.")
+
+
+def _has_shape(got, shape) -> bool:
+    try:
+        return np.shape(got) == shape
+    except ValueError:  # its parts differ in shape
+        return False
 
 
 def _pair(got, case, names):

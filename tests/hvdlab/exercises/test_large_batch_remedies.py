@@ -43,6 +43,11 @@ def strided(x, size, eps):
     return y
 
 
+def equal_parts(x, size, eps):
+    parts = np.array_split(x, -(-len(x) // size))
+    return np.concatenate([ghost(part, len(part), eps) for part in parts])
+
+
 def test_ghost_batch_norm_passes(capsys):
     exercises.check_ghost_batch_norm(ghost)
     assert "Right" in capsys.readouterr().out
@@ -68,6 +73,7 @@ def test_ghost_batch_norm_passes(capsys):
         ),
         (untouched, "left as it came"),
         (merged, "smaller ghost of its own"),
+        (equal_parts, "nearly equal parts"),
         (strided, "strided"),
         (lambda x, size, eps: None, "Is a return missing"),
         (lambda x, size, eps: ghost(x, size, eps)[0], "shape must be"),
@@ -91,6 +97,16 @@ def growth(n, batch, milestones, factor, epochs, shift=0, down=False, grown=None
     return total
 
 
+def takes_milestones_away(n, batch, milestones, factor, epochs):
+    total = 0
+    for epoch in range(epochs):
+        if milestones and epoch == milestones[0]:
+            batch *= factor
+            milestones.pop(0)
+        total += -(-n // batch)
+    return total
+
+
 @pytest.mark.parametrize("kind", [int, float, np.int64, np.array])
 def test_updates_pass(capsys, kind):
     exercises.check_updates_with_growth(lambda *a: kind(growth(*a)))
@@ -109,7 +125,9 @@ def test_updates_pass(capsys, kind):
         (lambda *a: growth(*a, grown=lambda b, f, p: b + f * p), "multiply"),
         (lambda n, b, m, f, e: -(-n // (b * f ** len(m))), "add up all epochs"),
         (lambda n, b, m, f, e: -(-n * e // b) if not m else growth(n, b, m, f, e), "round once"),
-        (lambda *a: growth(*a) + 7, "is 24.*Yours is 31"),
+        (lambda n, *a: growth(n + 1, *a), "one update too many"),
+        (takes_milestones_away, "changes what it is given"),
+        (lambda *a: growth(*a) + 8, "is 26.*Yours is 34"),
         (lambda *a: growth(*a) + 0.5, "one whole number"),
         (lambda *a: None, "one whole number"),
     ],
