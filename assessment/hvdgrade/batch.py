@@ -1,15 +1,16 @@
 """Grade a whole class: one folder or one .py file a student, several at once, each in its own process.
 
 It can be stopped in any way and at any moment, also by kill -9 or a power failure: the same command
-goes on. Results are kept as long as submission, rules, ranks, profile and grader stay the same.
+goes on. Results are kept as long as submission, rules, ranks, profile and grader stay the same; those on
+synthetic data until CIFAR-10 is there.
 """
 
 import argparse
 import contextlib
+import dataclasses
 import fcntl
 import os
 import secrets
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -18,8 +19,9 @@ from pathlib import Path
 from rich.console import Console
 
 from hvdgrade import cleanup, profile, roster, sandbox
-from hvdgrade.batch_output import conclude, follow, outcome
-from hvdgrade.export import HANDED_IN, CannotExport, printable
+from hvdgrade.batch_output import conclude, follow, outcome, summarise
+from hvdgrade.export import CannotExport, printable
+from hvdgrade.export.roll import HANDED_IN
 from hvdgrade.slots import worker_slots
 from hvdgrade.worker import (
     FOLDERS,
@@ -37,7 +39,6 @@ from hvdlab.data import DataError, load_cifar10
 
 DONE, REFUSED, FAULTS = 0, 2, 3
 POLL_SECONDS = 0.1
-SUMMARY_SECONDS = 600.0
 REGRADE = ".regrade"  # in OUT while a regrade is not finished: the calls that it took, one a line
 EPILOG = """\
 example:
@@ -120,11 +121,7 @@ def grade_class(args: argparse.Namespace) -> int:
     submissions, ignored = roster.find(args.folder)
     if not submissions:
         raise Refused(f"{args.folder} holds no submission: neither a folder nor a .py file.")
-    if not args.slurm:  # a cluster's nodes look for themselves
-        try:
-            load_cifar10()
-        except DataError as error:
-            raise Refused(str(error)) from None
+    settings = dataclasses.replace(settings, real_data=real_data(args.slurm))
     for name in FOLDERS:
         (settings.out / name).mkdir(parents=True, exist_ok=True)
     with locked(settings.out):
@@ -207,6 +204,16 @@ def checked(args: argparse.Namespace) -> tuple[profile.Profile, Settings]:
     return rules, settings
 
 
+def real_data(slurm: bool) -> bool:
+    """Whether CIFAR-10 is here, and not its synthetic twin. Raises Refused if neither is."""
+    try:
+        return not load_cifar10().synthetic
+    except DataError as error:
+        if slurm:  # a cluster's nodes look for themselves
+            return False
+        raise Refused(str(error)) from None
+
+
 @contextlib.contextmanager
 def locked(out: Path) -> Iterator[None]:
     """One batch at a time works in OUT. The kernel frees the lock when its holder ends."""
@@ -248,14 +255,16 @@ def prepare(
     for one in submissions:
         task = Task(one.id, one.name, key(one.source + one.problem.encode(), settings))
         script = settings.out / "submissions" / f"{one.name}.py"
+        if one.problem:
+            script.unlink(missing_ok=True)
+        elif not script.exists() or script.read_bytes() != one.source:
+            write(script, one.source)
         if is_done(task, settings, calls):
             kept += 1
         elif one.problem:
-            script.unlink(missing_ok=True)
             made = ungraded(task, settings, rules, "not_gradable", one.problem)
             say.print(f"{printable(one.id)}: {outcome(keep(*made, task, settings))}")
         else:
-            write(script, one.source)
             tasks.append(task)
     return tasks, kept
 
@@ -288,15 +297,3 @@ def cancel_jobs(out: Path) -> None:
         from hvdgrade import slurm
 
         slurm.cancel(out)
-
-
-def summarise(out: Path, say: Console) -> None:
-    """Make summary.csv and index.html."""
-    command = [sys.executable, "-m", "hvdgrade.summary", str(out)]
-    try:
-        made = subprocess.run(command, capture_output=True, text=True, timeout=SUMMARY_SECONDS)
-        said = made.stderr.strip().splitlines()[-1:] if made.returncode else []
-    except subprocess.TimeoutExpired:
-        said = [f"it took over {SUMMARY_SECONDS:.0f} s"]
-    if said:
-        say.print(f"the class page is incomplete: {printable(said[0])}")

@@ -1,5 +1,7 @@
-"""What a batch says in the terminal: a line for each result, the time that is left, what came out."""
+"""What a batch says: a line for each result, the time that is left, what came out, the class page."""
 
+import subprocess
+import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -8,7 +10,9 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from hvdgrade.export import UNGRADED, load, printable, withdrawn
+from hvdgrade.export import UNGRADED, load, printable, roll
+
+SUMMARY_SECONDS = 600.0
 
 
 def follow(gradings: Iterator[dict], total: int, workers: int, say: Console) -> None:
@@ -56,7 +60,19 @@ def conclude(names: set[str], out: Path, regrade: bool) -> int:
     if counts["infrastructure_error"]:
         command = "the same command" + " without --regrade" * regrade
         print(f"Grader faults are nobody's zero: {command} grades these again.")
-    for line in withdrawn(results, out):
+    for line in [*roll.practice(documents), *roll.withdrawn(results, out)]:
         print(printable(line))
     print(f"The class: {out / 'index.html'}   as a table: {out / 'summary.csv'}")
     return counts["infrastructure_error"]
+
+
+def summarise(out: Path, say: Console) -> None:
+    """Make summary.csv and index.html."""
+    command = [sys.executable, "-m", "hvdgrade.summary", str(out)]
+    try:
+        made = subprocess.run(command, capture_output=True, text=True, timeout=SUMMARY_SECONDS)
+        said = made.stderr.strip().splitlines()[-1:] if made.returncode else []
+    except subprocess.TimeoutExpired:
+        said = [f"it took over {SUMMARY_SECONDS:.0f} s"]
+    if said:
+        say.print(f"the class page is incomplete: {printable(said[0])}")

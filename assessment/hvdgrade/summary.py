@@ -10,7 +10,7 @@ import io
 import sys
 from pathlib import Path
 
-from hvdgrade.export import load, table
+from hvdgrade.export import load, roll, table
 from hvdgrade.worker import write
 
 
@@ -23,15 +23,16 @@ def main() -> None:
     rows = io.StringIO(newline="")
     table.write(documents, rows)
     write(out / "summary.csv", rows.getvalue().encode())
+    warnings = roll.not_reached(documents, out)
     unfinished = "The search for near-identical submissions did not come to its end."
-    write(out / "index.html", class_page(documents, warnings=[unfinished]).encode())
+    write(out / "index.html", class_page(documents, warnings=[unfinished, *warnings]).encode())
     sources = {}
     for document in documents:
         script = out / "submissions" / f"{document['batch']['name']}.py"
         if script.exists():
             sources[document["submission"]["id"]] = script.read_bytes()
     similar = similarity.pairs(sources)
-    write(out / "index.html", class_page(documents, similar).encode())
+    write(out / "index.html", class_page(documents, similar, warnings=warnings).encode())
 
 
 if __name__ == "__main__":

@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hvdgrade import __version__, cleanup, report
+from hvdgrade.export.roll import is_practice, script_sha256
 from hvdgrade.jail import SCRIPT
 from hvdgrade.profile import Profile
 
@@ -34,7 +35,8 @@ ATTEMPTS = 2
 class Settings:
     """What is the same for all submissions of a batch.
 
-    `limit` is in seconds; `call` names this call of `hvdgrade batch`, and each result that it makes.
+    `limit` is in seconds; `call` names this call of `hvdgrade batch`, and each result that it makes;
+    `real_data` says that CIFAR-10 is known to be here, not its synthetic twin.
     """
 
     out: Path
@@ -44,6 +46,7 @@ class Settings:
     limit: float
     require_sandbox: str | None = None
     call: str = ""
+    real_data: bool = False
 
 
 @dataclass(frozen=True)
@@ -77,15 +80,25 @@ def read_result(out: Path, name: str) -> dict:
 
 
 def is_kept(task: Task, settings: Settings) -> bool:
-    """Whether OUT has the result of this very task, and not only a fault of the grader."""
+    """Whether OUT has the result of this very task, and not only a fault of the grader.
+
+    A practice run, on synthetic data, is no result once CIFAR-10 is here.
+    """
     document = read_result(settings.out, task.name)
-    fault = document.get("status") == "infrastructure_error"
-    return bool(document) and document["batch"].get("key") == task.key and not fault
+    if not document or document.get("status") == "infrastructure_error":
+        return False
+    if settings.real_data and is_practice(document):
+        return False
+    return document["batch"].get("key") == task.key
 
 
 def keep(document: dict, page: str, task: Task, settings: Settings, attempts: int = 0) -> dict:
     """Write report and result of a submission, the result last. Returns the document."""
     document["submission"] |= {"id": task.id, "student": task.id}
+    # A result without a judgement does not name the script that it is of.
+    document["submission"]["sha256"] = document["submission"]["sha256"] or script_sha256(
+        settings.out, task.name
+    )
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
     document["batch"] = {
         "key": task.key,

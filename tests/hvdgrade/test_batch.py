@@ -1,7 +1,9 @@
 """A class is graded whole: whatever is handed in, however the batch is ended, and nothing twice."""
 
+import argparse
 import contextlib
 import csv
+import hashlib
 import json
 import os
 import random
@@ -13,7 +15,11 @@ import psutil
 import pytest
 from school import QUICK
 
-from hvdgrade import cleanup, page, profile, roster, slots, worker
+from hvdgrade import batch, cleanup, page, profile, roster, slots, slurm, worker
+from hvdgrade.export import roll
+from hvdlab.data import DataError
+
+RESULT = Path(__file__).parents[1] / "fixtures" / "results" / "pass.json"
 
 # --- what was handed in ------------------------------------------------------------------------------
 
@@ -432,6 +438,115 @@ def test_without_data_nothing_is_graded(school, tmp_path):
     assert answer.stderr.count("\n") == 1 and not (school.out / "results").exists()
 
 
+# --- what is kept ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def pretend(school, monkeypatch):
+    """`hvdgrade batch` on the class whose graders only pretend; returns whom they graded.
+
+    `here` is the data of this machine, "" for none, and `there` those of the graders; after `most`
+    gradings it is interrupted.
+    """
+    monkeypatch.setenv("PYTHONSAFEPATH", "1")  # the batch sets it, here for all later tests
+
+    def grade(here: str, there: str, *arguments: str, most: int = 99) -> list[str]:
+        graded = []
+
+        def load():
+            if not here:
+                raise DataError("there are no data")
+            return argparse.Namespace(synthetic="synthetic" in here)
+
+        def graders(tasks, settings, *rest):
+            for task in tasks:
+                if len(graded) == most:
+                    raise KeyboardInterrupt
+                document = json.loads(RESULT.read_text())
+                document["grader"]["data"] = there
+                source = (school.folder / task.id / "assessment.py").read_bytes()
+                document["submission"]["sha256"] = hashlib.sha256(source).hexdigest()
+                graded.append(task.id)
+                yield worker.keep(document, "", task, settings, attempts=1)
+
+        monkeypatch.setattr(batch, "load_cifar10", load)
+        for module in (batch, slurm):
+            monkeypatch.setattr(module, "grade_all", graders)
+        parser = argparse.ArgumentParser()
+        batch.add_arguments(parser)
+        folders = [str(school.folder), "--out", str(school.out)]
+        code = batch.main(parser.parse_args([*folders, "-np", "1", "--profile", "dli", *arguments]))
+        assert code == (batch.FAULTS if len(graded) == most else batch.DONE)
+        return graded
+
+    return grade
+
+
+TWIN, REAL = "synthetic CIFAR-10 twin", "CIFAR-10"
+
+
+@pytest.mark.parametrize("arguments", [(), ("--slurm",)])
+def test_practice_runs_are_graded_again_once_the_data_are_here(school, pretend, capsys, arguments):
+    for student in ("ada", "bob"):
+        school.add(student)
+    said = "2 were graded on synthetic data: practice runs\n"
+    assert pretend(TWIN, TWIN, *arguments) == ["ada", "bob"] and said in capsys.readouterr().out
+    assert pretend(TWIN, TWIN, *arguments) == [] and said in capsys.readouterr().out
+    assert pretend(REAL, REAL, *arguments, most=1) == ["ada"]
+    assert "1 of 2 are still to be graded" in " ".join(capsys.readouterr().err.split())
+    assert pretend(REAL, REAL, *arguments) == ["bob"] and "graded on" not in capsys.readouterr().out
+    assert pretend(REAL, REAL, *arguments) == []
+    assert pretend(TWIN, TWIN, *arguments) == []  # no practice run takes the place of a score
+
+
+def test_a_cluster_may_have_data_that_this_machine_has_not(school, pretend, capsys):
+    school.add("ada")
+    assert pretend("", TWIN, "--slurm") == ["ada"]
+    assert pretend("", REAL, "--slurm") == []
+    assert "1 were graded on synthetic data: practice runs\n" in capsys.readouterr().out
+    assert pretend("", REAL, "--slurm", "--regrade") == ["ada"]
+
+
+def test_whom_an_interrupted_batch_did_not_reach_is_named(school, pretend):
+    for student in ("ada", "bob", "carla"):
+        school.add(student)
+    pretend(REAL, REAL)
+    for student in ("bob", "carla"):
+        (school.folder / student / "assessment.py").write_text(QUICK + "# better\n")
+    school.add("eve")
+    school.add("dave")
+    pretend(REAL, REAL, most=1)
+    left = [
+        *("not graded yet: dave", "not graded yet: eve"),
+        "result of an earlier submission: carla",
+    ]
+    page = (school.out / "index.html").read_text()
+    assert [line for line in page.splitlines() if " yet: " in line or " earlier " in line] == [
+        f"<p>{line}</p>" for line in left
+    ]
+    # Carla takes it back: what was graded counts again.
+    (school.folder / "carla" / "assessment.py").write_text(QUICK)
+    assert pretend(REAL, REAL) == ["dave", "eve"]
+    page = (school.out / "index.html").read_text()
+    assert "dave" in page and " yet: " not in page and " earlier " not in page
+
+
+@pytest.mark.parametrize("status", ["not_gradable", "infrastructure_error"])
+def test_a_result_without_a_judgement_knows_its_script(tmp_path, status):
+    for folder in worker.FOLDERS:
+        (tmp_path / folder).mkdir()
+    settings = worker.Settings(tmp_path, 2, "dli", "", 60.0)
+    task = worker.Task("ada", "ada", "key")
+    made = worker.ungraded(task, settings, profile.load("dli"), status, "it is no Python.")
+    script = tmp_path / "submissions" / "ada.py"
+    script.write_text("no Python")
+    document = worker.keep(*made, task, settings)
+    assert document["submission"]["sha256"] == hashlib.sha256(b"no Python").hexdigest()
+    assert roll.not_reached([document], tmp_path) == []
+    script.write_text("1")
+    assert roll.not_reached([document], tmp_path) == ["result of an earlier submission: ada"]
+
+
 # --- what the instructor is told -----------------------------------------------------------------------
 
 
@@ -445,7 +560,7 @@ def test_students_who_are_gone_are_named(school):
     answer = school.grade()
     assert "1 submissions: 0 pass" in answer.stdout
     file = school.out / "results" / "bob.json"
-    assert f"no longer in DIR: bob; it counts until you remove {file}\n" in answer.stdout
+    assert f"no longer in DIR: bob; its result stays until you remove {file}\n" in answer.stdout
     assert "not gradable: its" not in answer.stderr  # ada's result is kept
     file.unlink()
     assert "no longer" not in school.grade().stdout

@@ -5,6 +5,8 @@ import json
 import sys
 from pathlib import Path
 
+from hvdgrade.export import roll
+
 EPILOG = """\
 example:
   hvdgrade export graded/ --format csv
@@ -22,9 +24,6 @@ FORMATS = {
     "gradescope": "gradescope",
     "lti": "lti",
 }
-HANDED_IN = (
-    ".handed-in"  # in OUT: the names of all submissions that the last batch found, one a line
-)
 UNGRADED = {"not_gradable": "not gradable", "infrastructure_error": "grader fault"}
 
 
@@ -76,7 +75,7 @@ def main(args: argparse.Namespace) -> int:
         documents = load(args.out)
         if not documents:
             raise CannotExport(f"{args.out} has no results: name the --out of 'hvdgrade batch'.")
-        for line in [*export(documents, args), *withdrawn(documents, args.out)]:
+        for line in [*export(documents, args), *doubts(documents, args.out)]:
             print(printable(line))
     except CannotExport as error:
         print(f"hvdgrade export: {error}", file=sys.stderr)
@@ -97,36 +96,43 @@ def export(documents: list[dict], args: argparse.Namespace) -> list[str]:
         with open(output, "w", newline="", encoding="utf-8") as file:
             table.write(documents, file)
         return [f"{output}: {len(documents)} submissions"]
+    handed_in = roll.names_handed_in(args.out)
     if args.format == "canvas":
         if not args.gradebook or not args.column:
             raise CannotExport("canvas needs --gradebook EXPORT.csv and --column 'NAME (ID)'.")
         if output.resolve() == args.gradebook.resolve():
             raise CannotExport("--output names the gradebook itself: choose another file.")
         filled, report = canvas.fill(
-            args.gradebook.read_bytes(), args.column, documents, args.overwrite
+            args.gradebook.read_bytes(), args.column, documents, args.overwrite, handed_in
         )
         output.write_bytes(filled)
         return [f"{output}: upload this file to Canvas", *report]
-    missing = []
     if args.format == "gradescope":
-        files, payloads = "*/results.json", list(map(gradescope.payload, documents))
-    else:
-        users = lti.read_users(args.users) if args.users else None
-        files, payloads = "*.json", [lti.payload(document, users) for document in documents]
-        if left_out := payloads.count(None):
-            missing = [f"{left_out} students are not in {args.users}"]
-    written = {}
-    for document, payload in zip(documents, payloads, strict=True):
-        if payload:
-            written[output / files.replace("*", document["batch"]["name"])] = payload
+        made = {document["batch"]["name"]: gradescope.payload(document) for document in documents}
+        return write(made, output, "*/results.json", ungraded(documents))
+    made, report = lti.payloads(documents, args.users, handed_in)
+    return write(made, output, "*.json", [*ungraded(documents), *report])
+
+
+def write(
+    payloads: dict[str, dict | None], folder: Path, pattern: str, report: list[str]
+) -> list[str]:
+    """Write a file for each submission that has a payload; return what to tell the instructor.
+
+    Args:
+        payloads: the submission's name -> what its file shall hold, or None.
+        folder: where the files go.
+        pattern: their names, with "*" for the submission's.
+        report: what else there is to tell.
+    """
+    written = {folder / pattern.replace("*", name): made for name, made in payloads.items() if made}
     for path, payload in written.items():
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(payload, indent=2) + "\n")
-    earlier = sorted(set(output.glob(files)) - set(written))
+    earlier = sorted(set(folder.glob(pattern)) - set(written))
     return [
-        f"{output}: {len(written)} files",
-        *ungraded(documents),
-        *missing,
+        f"{folder}: {len(written)} files",
+        *report,
         *(f"left by an earlier export, remove it: {path}" for path in earlier),
     ]
 
@@ -140,17 +146,12 @@ def ungraded(documents: list[dict]) -> list[str]:
     ]
 
 
-def withdrawn(documents: list[dict], out: Path) -> list[str]:
-    """A line for each result whose student was not in DIR when the last batch began."""
-    try:
-        names = (out / HANDED_IN).read_text().split("\n")
-    except FileNotFoundError:
-        return []
+def doubts(documents: list[dict], out: Path) -> list[str]:
+    """A line for each score that is missing, out of date, or of nobody who is still in DIR."""
     return [
-        f"no longer in DIR: {document['submission']['id']}; it counts until you remove "
-        f"{out / 'results' / document['batch']['name']}.json"
-        for document in documents
-        if document["batch"]["name"] not in names
+        *roll.not_reached(documents, out),
+        *roll.practice(documents),
+        *roll.withdrawn(documents, out),
     ]
 
 
@@ -159,7 +160,7 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else "?" for c in text)
 
 
-def nbgrader_score(path: Path | str, points: float | None = None) -> float:
+def nbgrader_score(path: Path | str, points: float = 100) -> float:
     """See `hvdgrade.export.nbgrader.nbgrader_score`."""
     from hvdgrade.export import nbgrader
 

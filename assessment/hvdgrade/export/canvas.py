@@ -11,15 +11,18 @@ import math
 import re
 
 from hvdgrade.export import CannotExport, ungraded
+from hvdgrade.export.canvas_rows import MATCH_BY, match, named
 
 NAMES = (["Student"], ["LastName", "FirstName"])  # the first columns, as Canvas's settings have it
-MATCH_BY = ("SIS Login ID", "SIS User ID", "ID")
-# A file of Canvas's "Download Submissions": NAME_[LATE_]USER_SUBMISSION_FILE
-DOWNLOADED = re.compile(r"[^_]+_(?:LATE_)?(\d+)_\d+(?:_.*)?", re.DOTALL)
+NO_SCORE, NOT_ASSIGNED = ("", "-"), "N/A"  # as Canvas writes them into a student's cell
 
 
 def fill(
-    gradebook: bytes, column: str, documents: list[dict], overwrite: bool = False
+    gradebook: bytes,
+    column: str,
+    documents: list[dict],
+    overwrite: bool = False,
+    handed_in: set[str] = frozenset(),
 ) -> tuple[bytes, list[str]]:
     """Fill a column with scores.
 
@@ -28,6 +31,8 @@ def fill(
         column: the head of the column, "Assignment 1 (1234)".
         documents: results, scaled to the column's "Points Possible" if it has some.
         overwrite: replace scores that are there already.
+        handed_in: names of the submissions that still are; of two results for one student they decide
+            which counts. By default none does.
 
     Returns:
         The new bytes, and what to tell the instructor.
@@ -63,21 +68,14 @@ def fill(
             cells = f"{len(row)} cells instead of {len(head)}"
             broken.append(f"row {number + 1} has {cells}: left as it is")
         elif row[0].strip().startswith("Points Possible"):
-            possible = points(row[at])
+            possible = points(row[at], column)
         elif any(named(row, head, name) for name in MATCH_BY):
             students[number] = row
 
     who = {number: ", ".join(row[: len(names)]) for number, row in students.items()}
-    matches, report = match(documents, students, head, who)
-    scores, kept = {}, []
-    for number, document in matches.items():
-        if document["status"] != "graded":
-            continue
-        if students[number][at].strip() and not overwrite:
-            kept.append(document["submission"]["id"])
-            continue
-        scale = possible / document["max_score"] if possible and document["max_score"] else 1
-        scores[spans[number][at]] = f"{document['score'] * scale:.2f}".rstrip("0").rstrip(".")
+    matches, report = match(documents, students, head, who, handed_in)
+    free, taken = free_cells(matches, students, at, overwrite)
+    scores = {spans[number][at]: scaled(document, possible) for number, document in free.items()}
     pieces, end = [], 0
     for (start, stop), score in sorted(scores.items()):
         pieces += [text[end:start], score]
@@ -87,7 +85,7 @@ def fill(
     absent = [name for number, name in who.items() if number not in matches]
     said = [
         f"filled: {len(scores)}" + (f" (of {possible:g} points)" if possible else ""),
-        *(f"kept the score that is there (--overwrite replaces it): {id}" for id in kept),
+        *taken,
         *ungraded(documents),
         *broken,
         *report,
@@ -96,14 +94,40 @@ def fill(
     return filled, said
 
 
-def points(cell: str) -> float | None:
+def free_cells(
+    matches: dict[int, dict], students: dict[int, list[str]], at: int, overwrite: bool
+) -> tuple[dict[int, dict], list[str]]:
+    """The scores whose cells may be filled, {row number: document}, and a line for each that may not."""
+    free, taken = {}, []
+    for number, document in matches.items():
+        cell, id = students[number][at].strip(), document["submission"]["id"]
+        if document["status"] != "graded":
+            continue
+        if cell == NOT_ASSIGNED:
+            taken.append(f"not assigned in Canvas: {id}")
+        elif cell in NO_SCORE or overwrite:
+            free[number] = document
+        else:
+            taken.append(f"kept the score that is there (--overwrite replaces it): {id}")
+    return free, taken
+
+
+def scaled(document: dict, possible: float | None) -> str:
+    """A score as it stands in the column: of its points, if it has some."""
+    scale = possible / document["max_score"] if possible and document["max_score"] else 1
+    return f"{document['score'] * scale:.2f}".rstrip("0").rstrip(".")
+
+
+def points(cell: str, column: str) -> float | None:
     """The points that a column gives; None if it names none. Raises CannotExport.
 
     As Canvas reads a number, in any language: the last comma or point is the decimal point.
     """
     text = cell.strip()
-    if text in ("", "(read only)"):
+    if not text:
         return None
+    if re.search(r"read\s+only", text):  # by this Canvas knows a column that it does not import
+        raise CannotExport(f"'{column}' is read only in Canvas: name an assignment's column.")
     *whole, last = re.split("[.,]", text)
     try:
         number = float(f"{''.join(whole)}.{last}" if whole else last)
@@ -112,36 +136,6 @@ def points(cell: str) -> float | None:
     if not 0 <= number < math.inf:
         raise CannotExport(f"the column's 'Points Possible' must be a number. Received: {text}")
     return number or None
-
-
-def match(
-    documents: list[dict], students: dict[int, list[str]], head: list[str], names: dict[int, str]
-):
-    """Which result belongs to which row, {row number: document}, and what does not fit."""
-    claims: dict[int, list[dict]] = {}
-    report = []
-    for document in documents:
-        who = document["submission"]["id"]
-        wanted = [(name, who) for name in MATCH_BY]
-        if downloaded := DOWNLOADED.fullmatch(who):
-            wanted.append(("ID", downloaded[1]))
-        for name, value in wanted:
-            rows = [number for number, row in students.items() if named(row, head, name) == value]
-            if len(rows) == 1:
-                claims.setdefault(rows[0], []).append(document)
-                break
-        else:
-            report.append(f"no row in the gradebook: {who}")
-    for number, rivals in claims.items():
-        if len(rivals) > 1:
-            ids = ", ".join(document["submission"]["id"] for document in rivals)
-            report.append(f"left as it is, several results for {names[number]}: {ids}")
-    return {number: rivals[0] for number, rivals in claims.items() if len(rivals) == 1}, report
-
-
-def named(row: list[str], head: list[str], name: str) -> str:
-    """A cell by the name of its column; empty if there is no such column."""
-    return row[head.index(name)].strip() if name in head and row != [""] else ""
 
 
 def read(text: str) -> tuple[list[list[str]], list[list[tuple[int, int]]]]:

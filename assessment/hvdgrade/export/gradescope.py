@@ -1,5 +1,9 @@
 """results.json as Gradescope's harness reads it, one for each submission.
 
+The file names no maximum: Gradescope compares its score with the points of the assignment there, so set 100.
+A check that a host cannot make does not count, and all points may be 90; the score is of 100 all the same.
+It stands above the sum of the tests, which keep their own points.
+
 https://gradescope-autograders.readthedocs.io/en/latest/specs/
 """
 
@@ -20,7 +24,7 @@ def payload(document: dict) -> dict | None:
         "stdout_visibility": "hidden",
         "tests": list(map(test, document["checks"])),
         "extra_data": {"status": document["status"], "verdict": document["verdict"]},
-        "score": document["score"],
+        "score": round(100 * document["score"] / document["max_score"], 2),
     }
     if seconds := document["resources"].get("grading_wall"):
         result["execution_time"] = round(seconds)

@@ -9,7 +9,8 @@ import csv
 import datetime
 from pathlib import Path
 
-from hvdgrade.export import CannotExport
+from hvdgrade.export import CannotExport, printable
+from hvdgrade.export.roll import comparable, settle
 
 # A payload without scoreGiven clears the score, it does not set a zero. What could not be graded stays so
 # ("Failed") until something else is handed in; a fault of the grader's will be run again ("Pending").
@@ -20,20 +21,42 @@ GRADING = {
 }
 
 
-def payload(document: dict, users: dict[str, str] | None = None) -> dict | None:
-    """The payload of a result; None if `users` does not name the student.
+def payloads(
+    documents: list[dict], users: Path | None, handed_in: set[str]
+) -> tuple[dict[str, dict], list[str]]:
+    """The payloads of a class, and what to tell the instructor.
 
     Args:
-        document: a result.
-        users: student -> LTI user id ("sub"); without it the student's id is taken for that.
+        documents: the results.
+        users: a CSV file, student and LTI user id ("sub"); without it the student's id is taken for that.
+        handed_in: names of the submissions that still are: of two results for one user they decide.
+
+    Returns:
+        The submission's name -> payload, one for each user; a line for each result that has none.
+
+    Raises:
+        CannotExport: this is no such file.
     """
-    student = document["submission"]["id"]
-    user = student if users is None else users.get(student.strip())
-    if user is None:
-        return None
+    ids = read_users(users) if users else None
+    claims: dict[str, list[dict]] = {}
+    said = []
+    for document in documents:
+        student = document["submission"]["id"]
+        user = student if ids is None else ids.get(comparable(student))
+        if user is None:
+            said.append(f"not in {users}: {student}")
+        else:
+            claims.setdefault(user, []).append(document)
+    settled, doubts = settle(claims, {user: user for user in claims}, handed_in)
+    made = {one["batch"]["name"]: payload(one, user) for user, one in settled.items()}
+    return made, said + doubts
+
+
+def payload(document: dict, user: str | None = None) -> dict:
+    """The payload of a result for an LTI user id ("sub"); by default the student's id."""
     graded = document["status"] == "graded"
     score = {
-        "userId": user,
+        "userId": user or document["submission"]["id"],
         "timestamp": timestamp(document),
         "activityProgress": "Completed" if graded else "Submitted",
         "gradingProgress": GRADING[document["status"]],
@@ -70,7 +93,12 @@ def read_users(path: Path) -> dict[str, str]:
             rows = [[cell.strip() for cell in row] for row in csv.reader(file)]
     except (UnicodeDecodeError, csv.Error):
         rows = []
-    users = {row[0]: row[1] for row in rows if len(row) >= 2 and row[0] and row[1]}
+    users: dict[str, str] = {}
+    for student, user in (row[:2] for row in rows if len(row) >= 2 and row[0] and row[1]):
+        if users.setdefault(comparable(student), user) != user:
+            raise CannotExport(
+                f"{path} has two LTI user ids for {printable(student)}: leave one of them."
+            )
     if not users:
         raise CannotExport(
             f"{path} must be UTF-8 with two columns separated by commas: student, LTI user id."

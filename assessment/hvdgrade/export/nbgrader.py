@@ -20,13 +20,13 @@ class NotGraded(Exception):
     """There is no score: the submission was not gradable or the grader failed."""
 
 
-def nbgrader_score(path: Path | str, points: float | None = None) -> float:
+def nbgrader_score(path: Path | str, points: float = 100) -> float:
     """The score in a result of `hvdgrade run --json`, or of a batch.
 
     Args:
         path: the JSON file.
-        points: of the notebook's cell, to which the score is scaled; the default is the maximum score
-            of the result, 100.
+        points: of the notebook's cell, to which the score is scaled, whatever the result's own maximum:
+            a check that a host cannot make does not count there.
 
     Raises:
         NotGraded: not gradable, or a grader fault.
@@ -34,5 +34,4 @@ def nbgrader_score(path: Path | str, points: float | None = None) -> float:
     document = json.loads(Path(path).read_text())
     if document["status"] != "graded":
         raise NotGraded(f"{document['status']}: {document['reason']}")
-    score, highest = float(document["score"]), float(document["max_score"])
-    return score if points is None else points * score / highest
+    return points * document["score"] / document["max_score"]

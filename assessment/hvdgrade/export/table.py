@@ -1,15 +1,15 @@
 """The results as a table that a spreadsheet can open without running anything.
 
 What begins like a formula gets an apostrophe in front: a cell, and within it what follows a semicolon, a
-tab or the end of a line, where a spreadsheet may begin a new cell. So does what begins with an apostrophe:
-dropping one apostrophe in each of these places always gives the text back.
+tab or the end of a line, where a spreadsheet may begin a new cell, or a quote, which may end there. So does
+what begins with an apostrophe: dropping one apostrophe in each of these places always gives the text back.
 """
 
 import csv
 import re
 from typing import TextIO
 
-FORMULA = re.compile(r"(?:\A|(?<=[;\t\r\n]))(?=[=+\-@\t\r\n'])")
+FORMULA = re.compile(r"""(?:\A|(?<=[;\t\r\n"]))(?=[=+\-@\t\r\n'])""")
 BOM = "\ufeff"  # by it a spreadsheet knows that the file is UTF-8
 
 

@@ -1,0 +1,81 @@
+"""Which row of a gradebook that Canvas exported belongs to which result."""
+
+import re
+
+from hvdgrade.export.roll import comparable, settle
+
+MATCH_BY = ("SIS Login ID", "SIS User ID", "ID")
+# A file of Canvas's "Download Submissions": NAME_[LATE_]USER_ATTACHMENT_FILE. A student chooses NAME and
+# FILE, which may look the same, so this finds every place where a user id may stand.
+USER_ID = re.compile(r"(?=_([0-9]+)_[0-9]+(?:_|\Z))")
+
+
+def match(
+    documents: list[dict],
+    students: dict[int, list[str]],
+    head: list[str],
+    who: dict[int, str],
+    handed_in: set[str],
+) -> tuple[dict[int, dict], list[str]]:
+    """Which result belongs to which row, {row number: document}, and what does not fit.
+
+    Args:
+        documents: the results.
+        students: row number -> cells.
+        head: the names of the columns.
+        who: row number -> the student's name, for the instructor.
+        handed_in: names of the submissions that still are: of two results for one row they decide.
+    """
+    rows: dict[tuple[str, str], list[int]] = {}
+    for number, row in students.items():
+        for column in MATCH_BY:
+            rows.setdefault((column, comparable(named(row, head, column))), []).append(number)
+    names = {
+        named(row, head, "ID"): letters(named(row, head, "Student")) for row in students.values()
+    }
+    claims: dict[int, list[dict]] = {}
+    report = []
+    for document in documents:
+        id = comparable(document["submission"]["id"])
+        wanted = [*((column, id) for column in MATCH_BY), ("ID", downloaded_from(id, names))]
+        number = next((rows[key][0] for key in wanted if len(rows.get(key, [])) == 1), None)
+        if number is None:
+            report.append(f"no row in the gradebook: {document['submission']['id']}")
+        else:
+            claims.setdefault(number, []).append(document)
+    settled, doubts = settle(claims, who, handed_in)
+    return settled, report + doubts
+
+
+def downloaded_from(file: str, names: dict[str, str]) -> str | None:
+    """The user id in the name of a downloaded file; None where it is not clear.
+
+    A number that stands alone is it, also in a file of a group, whose name is in no row. Where there are
+    more, the student's name must stand before the id, and that must be so for one of them only.
+
+    Args:
+        file: its name.
+        names: user id -> what is left of the student's name; "" where the gradebook tells none.
+    """
+    places = [(file[: place.start()], place[1]) for place in USER_ID.finditer(file)]
+    if len(places) == 1:
+        return places[0][1]
+    fitting = [
+        user
+        for before, user in places
+        if names.get(user) and letters(before.removesuffix("_LATE")) == names[user]
+    ]
+    return fitting[0] if len(fitting) == 1 else None
+
+
+def letters(name: str) -> str:
+    """What is left of a name in Canvas's file names, where "Lovelace, Ada" is "lovelaceada".
+
+    Without "_", which Canvas drops around some numbers.
+    """
+    return re.sub(r"[\W_]", "", comparable(name.casefold()))
+
+
+def named(row: list[str], head: list[str], name: str) -> str:
+    """A cell by the name of its column; empty if there is no such column."""
+    return row[head.index(name)].strip() if name in head and row != [""] else ""

@@ -1,0 +1,103 @@
+"""Who handed in, and what each result in OUT is still worth.
+
+A batch may have been interrupted, a student may hand in again, also under another name, and CIFAR-10 may
+come after its synthetic twin. No result is dropped for that; the instructor gets a line about each.
+"""
+
+import hashlib
+import unicodedata
+from collections.abc import Hashable
+from pathlib import Path
+
+from hvdgrade.document import part
+
+# In OUT: the names of all submissions that the last batch found, one a line.
+HANDED_IN = ".handed-in"
+
+
+def names_handed_in(out: Path) -> set[str]:
+    """The names of all submissions that the last batch found; empty if OUT does not tell."""
+    try:
+        return set((out / HANDED_IN).read_text().split())
+    except FileNotFoundError:
+        return set()
+
+
+def not_reached(documents: list[dict], out: Path) -> list[str]:
+    """A line for each submission that an interrupted batch has left ungraded, with an old result or none."""
+    results = {document["batch"]["name"]: document["submission"] for document in documents}
+    earlier = [
+        submission["id"]
+        for name, submission in results.items()
+        if script_sha256(out, name) not in (None, submission.get("sha256"))
+    ]
+    return [
+        *(f"not graded yet: {name}" for name in sorted(names_handed_in(out) - set(results))),
+        *(f"result of an earlier submission: {id}" for id in earlier),
+    ]
+
+
+def script_sha256(out: Path, name: str) -> str | None:
+    """Of the script in OUT/submissions: the last one that a batch was to grade; None without one."""
+    try:
+        script = (out / "submissions" / f"{name}.py").read_bytes()
+    except FileNotFoundError:
+        return None
+    return hashlib.sha256(script).hexdigest()
+
+
+def withdrawn(documents: list[dict], out: Path) -> list[str]:
+    """A line for each result whose student was not in DIR when the last batch began."""
+    names = names_handed_in(out)
+    return [
+        f"no longer in DIR: {document['submission']['id']}; its result stays until you remove "
+        f"{out / 'results' / document['batch']['name']}.json"
+        for document in documents
+        if names and document["batch"]["name"] not in names
+    ]
+
+
+def practice(documents: list[dict]) -> list[str]:
+    """A line if some scores do not come from CIFAR-10."""
+    count = sum(map(is_practice, documents))
+    return [f"{count} were graded on synthetic data: practice runs"] if count else []
+
+
+def is_practice(document: dict) -> bool:
+    """Whether a score comes from CIFAR-10's synthetic twin."""
+    on_twin = "synthetic" in str(part(document, "grader").get("data"))
+    return document.get("status") == "graded" and on_twin
+
+
+def settle(
+    claims: dict[Hashable, list[dict]], who: dict[Hashable, str], handed_in: set[str]
+) -> tuple[dict[Hashable, dict], list[str]]:
+    """Of several results for one student take the one whose submission is still handed in.
+
+    Args:
+        claims: student -> results.
+        who: student -> what the instructor calls them.
+        handed_in: names of the submissions that still are.
+
+    Returns:
+        Student -> result, where exactly one is left; a line for each result that is not taken, or for
+        each student of whose results none is.
+    """
+    settled, said = {}, []
+    for student, rivals in claims.items():
+        left = rivals
+        if len(rivals) > 1:
+            left = [document for document in rivals if document["batch"]["name"] in handed_in]
+        ids = [document["submission"]["id"] for document in rivals]
+        if len(left) == 1:
+            settled[student] = left[0]
+            taken = left[0]["submission"]["id"]
+            said += [f"superseded by {taken}: {id}" for id in ids if id != taken]
+        else:
+            said.append(f"several results for {who[student]}: {', '.join(ids)}; none is taken")
+    return settled, said
+
+
+def comparable(name: str) -> str:
+    """A name as it is compared: macOS takes "é" apart, other systems and platforms do not."""
+    return unicodedata.normalize("NFC", name.strip())
