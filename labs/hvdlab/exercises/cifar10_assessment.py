@@ -18,6 +18,11 @@ KEPT = {  # what a script must not lose on the way
     "Recorder": "The `Recorder` is gone: the grader judges the weights that it writes.",
     "epoch_end": "`recorder.epoch_end(epoch)` is gone: call it after each epoch, on every rank.",
 }
+NO_HOROVOD = [
+    f"No line imports Horovod as this course uses it: begin with `import {module} as hvd` and "
+    "`hvd.init()`. How ranks meet without it this check cannot see; the grader can."
+    for module in ("hvdlab.keras.horovod", "horovod.torch")
+]
 COLUMNS = {
     "epoch": int,
     "loss": float,
@@ -142,10 +147,12 @@ def check_conversion(path: str | Path) -> None:
     """
     path = Path(path)
     script, found = own_script.read(path), hints(path.read_bytes())
+    torch = script.imported("hvdlab.torch")  # Keras on PyTorch imports torch too
     if not script.horovod or script.silent_keras:
         found = [hint for hint in found if hint["topic"] == "Horovod"]
+        found = found or [{"line": None, "text": NO_HOROVOD[not script.keras]}]
     missing = [(f"line {h['line']}: " if h["line"] else "") + h["text"] for h in found]
-    wanted = KEPT if script.torch else {name: KEPT[name] for name in ("Batches", "Recorder")}
+    wanted = KEPT if torch else {name: KEPT[name] for name in ("Batches", "Recorder")}
     missing += [text for name, text in wanted.items() if script.horovod and not script.named(name)]
     if missing:
         count = "one thing" if len(missing) == 1 else f"{len(missing)} things"

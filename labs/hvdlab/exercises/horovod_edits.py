@@ -9,6 +9,7 @@ each other in the order of `STEPS`.
 
 import ast
 import difflib
+import tokenize
 from pathlib import Path
 
 from hvdlab.experiment import LABS
@@ -282,11 +283,23 @@ def with_float16(script: str) -> str:
         if isinstance(node, ast.Call) and ast.unparse(node.func) == "hvd.DistributedOptimizer":
             if any(keyword.arg == "compression" for keyword in node.keywords):
                 return script
-            arguments = [*node.args, *(keyword.value for keyword in node.keywords)]
-            last = max(arguments, key=lambda value: (value.end_lineno, value.end_col_offset))
-            lines = script.encode().split(b"\n")  # columns are counted in bytes
-            line, column = lines[last.end_lineno - 1], last.end_col_offset
-            added = b", compression=hvd.Compression.fp16"
-            lines[last.end_lineno - 1] = line[:column] + added + line[column:]
-            return b"\n".join(lines).decode()
+            lines = script.split("\n")
+            row, column = _end_of_arguments(lines, node)
+            added = ", " * bool(node.args or node.keywords) + "compression=hvd.Compression.fp16"
+            lines[row - 1] = lines[row - 1][:column] + added + lines[row - 1][column:]
+            return "\n".join(lines)
     raise ValueError("the script has no hvd.DistributedOptimizer(...) to give a compression to")
+
+
+def _end_of_arguments(lines: list[str], call: ast.Call) -> tuple[int, int]:
+    """Line and column behind a call's last argument and the brackets around it, before a comma."""
+    # Columns of the tree are counted in bytes, those of tokens in characters.
+    last_line = lines[call.end_lineno - 1].encode()
+    closing = call.end_lineno, len(last_line[: call.end_col_offset - 1].decode())
+    silent = tokenize.NL, tokenize.COMMENT
+    found = None
+    for token in tokenize.generate_tokens(iter(f"{line}\n" for line in lines).__next__):
+        if token.start >= closing:
+            return found
+        if token.type not in silent and token.string != ",":
+            found = token.end

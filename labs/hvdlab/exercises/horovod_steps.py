@@ -48,7 +48,8 @@ def check_init(script) -> None:
         raise NotYet("hvd.init() is in the script, but a rank ends without having come past it.")
     if {s["rank"] for s in said} != {0, 1}:
         raise NotYet(f"Horovod calls both ranks {said[0]['rank']}: they did not meet.")
-    _right(run, "two ranks that know of each other. Nothing else has changed: still two models.")
+    two = "Nothing else has changed: still two models."
+    _right(run, f"two ranks that know of each other. {_models(run, two)}")
 
 
 def check_device(script) -> None:
@@ -92,7 +93,8 @@ def check_output(script) -> None:
         raise NotYet(
             f"in two epochs rank 0 prints {lines[0]} lines and rank 1 {lines[1]}, not 2 and 0."
         )
-    _right(run, "rank 0 speaks. Look at the table, though: it speaks for its own model only.")
+    two = "Look at the table, though: it speaks for its own model only."
+    _right(run, f"rank 0 speaks. {_models(run, two)}")
 
 
 def check_optimizer(script) -> None:
@@ -117,11 +119,11 @@ def check_optimizer(script) -> None:
             f"{'returns' if wrapped else 'averages'}."
         )
     _check_rate(run)
-    _right(
-        run,
-        f"both models make the same steps. Their distance was {before:.4f} after one epoch and is "
-        f"{after:.4f} after two: it does not shrink, because they began apart.",
+    two = (
+        f"Their distance was {before:.4f} after one epoch and is {after:.4f} after two: it does not "
+        "shrink, because they began apart."
     )
+    _right(run, f"both models make the same steps. {_models(run, two)}")
 
 
 def check_broadcast(script) -> None:
@@ -202,9 +204,11 @@ def check_metrics(script) -> None:
     run = _run("metrics", script)
     if run is None:
         return _right(run, "the script can be read.")
+    validation = [n for n in ("val_loss", "val_accuracy") if any(n in run.lines(r) for r in (0, 1))]
+    _refuse_missing(run, "accuracy", *validation)
     last = [run.lines(rank).iloc[-1] for rank in range(2)]
-    for name in ("loss", "accuracy", "val_loss", "val_accuracy"):
-        if name in last[0] and abs(last[0][name] - last[1][name]) > 1e-6:
+    for name in ("loss", "accuracy", *validation):
+        if abs(last[0][name] - last[1][name]) > 1e-6:
             raise NotYet(
                 f"{name} is {last[0][name]:.4f} on rank 0 and {last[1][name]:.4f} on rank 1. Combine it "
                 "over the ranks before anybody prints or records it."
@@ -258,6 +262,7 @@ def check_resume(script) -> None:
         return _right(killed, "the script can be read.")
     if not killed.checkpoints(0) or not len(killed.lines(0)):
         raise NotYet(f"there is no checkpoint to resume from: {killed.failure}")
+    _refuse_missing(killed)
     first, last = killed.lines(0)["loss"].iloc[[0, -1]]
     for ranks, where in ((2, "restarted on two ranks"), (1, "restarted on one rank")):
         done = int(re.findall(r"\d+", killed.checkpoints(0)[-1])[0]) + 1
@@ -272,6 +277,7 @@ def check_resume(script) -> None:
             )
         if run.failure or None in begun:
             raise NotYet(f"{where}: {run.failure or 'a rank recorded nothing.'}")
+        _refuse_missing(run)
         if summary(run.report())["models"] > 1:
             raise NotYet(
                 f"{where} there are two models: broadcast weights and optimizer state after loading, and "
@@ -305,13 +311,38 @@ def _run(
         raise NotYet(
             "a rank recorded nothing: every rank needs its Recorder, also those that are mute."
         )
+    if complain:
+        _refuse_missing(run)
     return run
 
 
 def _right(run, sentence) -> None:
     if run:
         print(text(run.report()))
-    right(sentence if run else "(read only, not run) " + sentence)
+    right(sentence if run else f"(read only, not run) {sentence}".rstrip())
+
+
+def _models(run, two: str) -> str:
+    """A sentence for two models; another for one, of a script in which later steps are done."""
+    if run and summary(run.report())["models"] == 1:
+        return "They hold one model: the broadcast of exercise 5 is there already."
+    return two if run else ""
+
+
+def _refuse_missing(run, *names) -> None:
+    """NotYet where a rank leaves out a number that the checks, or the plots of the lab, read."""
+    missing = run.missing("loss", "images_per_second", "learning_rate", *names)
+    if not missing:
+        return
+    rank, name = missing
+    way = "EpochLine must run on every rank, only its print is rank 0's."
+    if rank == 0:
+        way = "EpochLine adds it, on every rank, and stands before the Recorder in the list."
+    if name not in ("images_per_second", "learning_rate"):
+        way = "fit needs the same metrics and validation_data on every rank."
+    if own_script.read(run.script).imported("hvdlab.torch"):
+        way = f"recorder.epoch_end(..., {name}=...) must get it on every rank."
+    raise NotYet(f"rank {rank} records no {name}: {way}")
 
 
 def _check_rate(run) -> None:

@@ -4,7 +4,12 @@ import ast
 from pathlib import Path
 
 from hvdlab.exercises import NotYet
-from hvdlab.script import LOCAL_RANK, Script, Unreadable
+from hvdlab.script import LOCAL_RANK, RANK, SIZE, Origin, Script, Unreadable
+from hvdlab.syntax import key
+
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+# Calls that may get rank and size and divide nothing by them.
+TALKS = set("print write format dict fit debug info warning error critical exception log".split())
 
 
 def read(path: str | Path) -> Script:
@@ -25,30 +30,152 @@ def called(script: Script) -> set[str]:
 
 def chooses_device_by_local_rank(script: Script) -> bool:
     """Whether a place that may choose a device depends on hvd.local_rank()."""
-    names = set()
-    for _ in range(3):  # mine = gpus[local], after local = hvd.local_rank()
-        bound = script.assignments()
-        names |= {name for name, value in bound if script.depends(value, LOCAL_RANK, names)}
-    return any(script.depends(place, LOCAL_RANK, names) for place in _devices(script))
+    local = MadeOf(script, LOCAL_RANK)
+    parts = ([place, *_tests(script, place)] for place in _devices(script))
+    return any(local.occurs(part) for some in parts for part in some)
 
 
 def _devices(script: Script):
     """Where a script may choose its device."""
     yield from script.named("set_device", "set_visible_devices", "device", "cuda", "to")
+    for call in script.named("setdefault", "putenv"):
+        if VISIBLE in ast.unparse(call):
+            yield call
     for node in script.nodes:
-        if isinstance(node, ast.Assign) and "CUDA_VISIBLE_DEVICES" in ast.unparse(node.targets[0]):
+        if isinstance(node, ast.Assign) and VISIBLE in ast.unparse(node.targets[0]):
             yield node.value
+        elif isinstance(node, ast.keyword) and node.arg == VISIBLE:
+            yield node.value
+        elif isinstance(node, ast.Dict):
+            pairs = zip(node.keys, node.values, strict=True)
+            yield from (value for name, value in pairs if getattr(name, "value", None) == VISIBLE)
+
+
+def _tests(script: Script, place: ast.AST):
+    """What decides whether a place is reached: `if` above it, `if ...: continue` in a loop around it."""
+    for above in script.ancestors(place):
+        if isinstance(above, ast.If | ast.IfExp):
+            yield above.test
+        elif isinstance(above, ast.For):
+            for node in ast.walk(above):
+                if isinstance(node, ast.If) and isinstance(node.body[-1], ast.Continue):
+                    yield node.test
 
 
 def divides_beside_batches(script: Script) -> bool:
     """Whether something beside the training's Batches is divided by rank and size."""
-    deals = ast.Slice | ast.Subscript | ast.Call | ast.Compare
-    others = {*script.named("Batches")[:1], *script.named("print")}
-    return any(
-        isinstance(node, deals) and script.uses_rank(node) and script.uses_size(node)
-        for node in script.nodes
-        if node not in others
-    )
+    rank, size = MadeOf(script, RANK), MadeOf(script, SIZE)
+    for node in script.nodes:
+        if isinstance(node, ast.Call):
+            deals = node not in rank.opaque and _last_name(script, node) not in TALKS
+        else:
+            deals = isinstance(node, ast.Slice | ast.Subscript | ast.Compare)
+        if deals and rank.occurs(node) and size.occurs(node):
+            return True
+    return False
+
+
+class MadeOf:
+    """What is made of an origin, through any expression: after `images = np.array_split(x,
+    hvd.size())` the images are made of the size.
+
+    Calls of the script's own functions are made of what these return, and objects of its classes of
+    nothing, but for their attributes. Nothing is followed through the Batches of the training.
+    """
+
+    def __init__(self, script: Script, origin: Origin):
+        self.script, self.origin = script, origin
+        defined = script.functions.defined
+        own = ((defined[name], calls) for name, calls in script.functions.calls.items())
+        followed = (call for made, calls in own if _shows_its_arguments(made) for call in calls)
+        self.opaque = {*followed, *_training(script)}
+        self.names: set[str] = set()
+        bound = [*self._bound()]
+        attributes = [node for node in script.nodes if isinstance(node, ast.Attribute)]
+        for _ in range(3):  # mine = gpus[local], after local = hvd.local_rank()
+            self.names |= {name for name, value in bound if self.occurs(value)}
+            known = (a for a in attributes if f"self.{a.attr}" in self.names)
+            self.names |= {name for a in known for name in _names(a)}  # env.rank
+
+    def occurs(self, node: ast.AST) -> bool:
+        """Whether the origin, or what is made of it, occurs in an expression."""
+        if node in self.opaque:
+            return self.occurs(node.func)
+        if self.opaque.isdisjoint(ast.walk(node)):
+            return self.script.depends(node, self.origin, self.names)
+        return any(map(self.occurs, ast.iter_child_nodes(node)))
+
+    def _bound(self):
+        """(name, expression) of all that gets a value."""
+        for target, value in self._targets():
+            for one, each in self._unpacked(target, value):
+                yield from ((name, each) for name in _names(one))
+        functions = self.script.functions
+        yield from functions.results()
+        yield from ((name, value) for _, name, value in functions.arguments())
+        for name, calls in functions.calls.items():
+            made = functions.defined[name][0]
+            for call in calls if isinstance(made, ast.ClassDef) else []:
+                yield from zip(_fields(made), call.args, strict=False)
+                yield from ((f"self.{word.arg}", word.value) for word in call.keywords)
+
+    def _targets(self):
+        yield from self.script.bindings()
+        for node in self.script.nodes:
+            if isinstance(node, ast.For | ast.AsyncFor | ast.comprehension):
+                yield node.target, node.iter
+            elif isinstance(node, ast.AugAssign):
+                yield node.target, node.value
+
+    def _unpacked(self, target, value):
+        """(target, expression), one by one in `rank, size = where()` with a function of its own."""
+        if isinstance(target, ast.Tuple) and value in self.opaque:
+            called = _last_name(self.script, value)
+            for name, result in self.script.functions.results():
+                fits = isinstance(result, ast.Tuple) and len(result.elts) == len(target.elts)
+                if fits and name.rpartition(".")[2] == called:
+                    return zip(target.elts, result.elts, strict=True)
+        return [(target, value)]
+
+
+def _shows_its_arguments(made: list[ast.AST]) -> bool:
+    """Whether all that a function or class of this name does with its arguments can be followed."""
+    if len(made) > 1 or getattr(made[0], "name", "") == "__init__":  # super().__init__
+        return False
+    inits = (part for part in made[0].body if getattr(part, "name", "") == "__init__")
+    function = next(inits, None) if isinstance(made[0], ast.ClassDef) else made[0]
+    if function is None:
+        return bool(_fields(made[0]))
+    return not function.args.vararg and not function.args.kwarg
+
+
+def _fields(made: ast.ClassDef) -> list[str]:
+    """The fields of a dataclass, which has no __init__ to read."""
+    annotated = (part.target for part in made.body if isinstance(part, ast.AnnAssign))
+    return [f"self.{target.id}" for target in annotated if isinstance(target, ast.Name)]
+
+
+def _training(script: Script) -> list[ast.Call]:
+    """The Batches of the training; none where a function makes them, and others too."""
+    first = script.named("Batches")[:1]
+    makers = {getattr(script.inside[call], "name", None) for call in first}
+    calls = [call for call in script.calls if _last_name(script, call) in makers]
+    return first if len(calls) < 2 else []
+
+
+def _names(target: ast.AST):
+    """The variables that an assignment sets."""
+    if isinstance(target, ast.Tuple | ast.List):
+        for one in target.elts:
+            yield from _names(one)
+    elif isinstance(target, ast.Starred | ast.Subscript):
+        yield from _names(target.value)
+    elif isinstance(target, ast.Name | ast.Attribute):
+        yield key(target)
+
+
+def _last_name(script: Script, call: ast.Call) -> str:
+    return script.names[call].rpartition(".")[2]
 
 
 def refuse_local_rank(script: Script, *names: str) -> None:

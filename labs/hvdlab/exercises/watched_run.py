@@ -40,6 +40,11 @@ class Watched:
         except FileNotFoundError:
             return pd.DataFrame()
 
+    def missing(self, *names: str) -> tuple[int, str] | None:
+        """The first rank that does not record one of these numbers, and which; None if all do."""
+        lines = enumerate(map(self.lines, range(self.ranks)))
+        return next(((rank, n) for rank, line in lines for n in names if n not in line), None)
+
     def distance(self, epoch: int) -> float:
         """Between the weights of ranks 0 and 1 after an epoch."""
         return float(np.linalg.norm(self._difference(epoch)))

@@ -1,6 +1,8 @@
 """The checks of lab 7 accept what is right, and name the mistake in what is not."""
 
+import ast
 import json
+import os
 import re
 import subprocess
 import sys
@@ -161,6 +163,37 @@ def test_what_a_script_lacks_is_named(framework, old, new, said, tmp_path):
         exercises.check_conversion(tmp_path / "assessment.py")
 
 
+def test_keras_on_pytorch_needs_no_epoch_end(tmp_path, capsys):
+    source = (ASSESSMENT / "solutions/keras/assessment.py").read_text()
+    (tmp_path / "assessment.py").write_text(
+        source.replace("import keras\n", "import keras\nimport torch\n")
+    )
+    exercises.check_conversion(tmp_path / "assessment.py")
+    assert "Right: " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("framework", "module"), [("keras", "hvdlab.keras.horovod"), ("torch", "horovod.torch")]
+)
+def test_a_script_without_horovod_is_never_right(framework, module, tmp_path, monkeypatch):
+    source = (ASSESSMENT / framework / "assessment.py").read_text()
+    path = tmp_path / "assessment.py"
+    path.write_text(f"import torch.distributed as dist\n{source}")  # which the hints let pass
+    with pytest.raises(
+        NotYet, match=f"lacks one thing:\n.*No line imports.*import {module} as hvd"
+    ):
+        exercises.check_conversion(path)
+    path.write_text(source)
+    monkeypatch.setattr(exercises, "hints", lambda source: [])  # as after an error in them
+    with pytest.raises(NotYet, match=f"import {module} as hvd"):
+        exercises.check_conversion(path)
+    path.write_text(
+        source.replace("import keras\n", "import keras, horovod.tensorflow.keras as hvd\n")
+    )
+    with pytest.raises(NotYet, match=f"import {module} as hvd"):
+        exercises.check_conversion(path)
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -175,6 +208,39 @@ def test_a_file_that_is_no_script_gets_a_sentence(text, said, tmp_path):
         (tmp_path / "assessment.py").write_text(text)
     with pytest.raises(NotYet, match=said):
         exercises.check_conversion(tmp_path / "assessment.py")
+
+
+# --- the practice run ---------------------------------------------------------------------------------
+
+PRACTISED = """\
+from __future__ import annotations
+
+import sys
+import hvdlab.data
+
+part = whole = firsts = load_all = None  # names of its own, whatever the starter calls its
+data = hvdlab.data.load_cifar10(None)
+sizes = [len(array) for array in data[:4]]
+raise SystemExit(f"{__name__} {__file__} {sys.argv} {sizes} {data.folder}, line {sys._getframe().f_lineno}")
+"""
+
+
+def test_a_practice_run_runs_the_script_as_it_is(tmp_path, cifar10_folder):
+    lab = ast.parse((ASSESSMENT.parent / "labs/07_cifar10_assessment.py").read_text())
+    texts = {
+        node.targets[0].id: node.value.value
+        for node in lab.body
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant)
+    }
+    script, starter = tmp_path / "assessment.py", tmp_path / "practice.py"
+    script.write_text(PRACTISED)
+    starter.write_text(texts["FIRST_IMAGES"] + texts["RUN"])
+    command = [sys.executable, str(starter), str(script)]
+    environment = {**os.environ, "HVDLAB_DATA": str(cifar10_folder)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    sizes = [2000, 2000, 1000, 1000]
+    expected = f"__main__ {script} {[str(script)]} {sizes} {cifar10_folder}, line 9"
+    assert done.stderr.strip() == expected
 
 
 # --- the way to the grader --------------------------------------------------------------------------

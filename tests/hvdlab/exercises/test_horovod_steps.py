@@ -48,6 +48,7 @@ class FakeRun:
         self.epochs = [0, 1]
         self.begins = [0, 0]
         self.values = [{"loss": 1.0, "accuracy": 50 / 101}, {"loss": 1.0, "accuracy": 50 / 101}]
+        self.left_out = [set(), set()]  # what a rank does not record
         self.rate = 2 * steps.RATE
         self.printed = ["epoch 0 held-out 0.495\nepoch 1 held-out 0.495\n", ""]
         self.horovod = [{"rank": 0, "size": 2}, {"rank": 1, "size": 2}]
@@ -61,12 +62,12 @@ class FakeRun:
             read = self.read[rank]
             for epoch in self.epochs:
                 kernel = np.array([self.weights[epoch][rank], 0.5])
+                values = {"learning_rate": self.rate, "images_per_second": 9.0, **self.values[rank]}
                 record.write(
                     epoch + self.begins[rank],
                     lambda file, k=kernel, r=read: np.savez(file, examples_read=r, kernel=k),
                     steps=-(-len(read) // 32),
-                    learning_rate=self.rate,
-                    **self.values[rank],
+                    **{n: v for n, v in values.items() if n not in self.left_out[rank]},
                 )
             own = disk / f"rank-{rank}"
             (own / "checkpoints").mkdir(parents=True, exist_ok=True)
@@ -219,6 +220,32 @@ def test_one_rank_of_all_machines_speaks_and_writes(script, fake):
         steps.check_checkpoint(script("checkpoint", change))
 
 
+@pytest.mark.parametrize(
+    ("step", "of_two"),
+    [
+        ("init", "still two models"),
+        ("output", "its own model only"),
+        ("optimizer", "was 3.0000 after one epoch and is 3.0000 after two: it does not shrink"),
+    ],
+)
+def test_what_is_said_of_two_models_is_not_said_of_one(step, of_two, script, fake, capsys):
+    check, path = getattr(steps, f"check_{step}"), script(step)
+    check(path)
+    said = capsys.readouterr().out
+    assert of_two[-8:] not in said and "They hold one model" in said
+    fake.weights = np.array([[1.0, 4.0], [2.0, 5.0]])
+    check(path)
+    said = capsys.readouterr().out
+    assert of_two in said and "one model" not in said
+
+
+def test_a_check_that_only_reads_says_nothing_of_models(script, fake, monkeypatch, capsys):
+    monkeypatch.setattr(steps, "QUICK", True)
+    steps.check_init(script("init"))
+    said = capsys.readouterr().out
+    assert said == "Right: (read only, not run) two ranks that know of each other.\n"
+
+
 @pytest.mark.parametrize("op", ["Sum", "Adasum"])
 def test_gradients_are_averaged_and_not_summed(op, script, fake):
     path = script("optimizer")
@@ -247,6 +274,43 @@ def test_a_rank_without_a_record(script, fake):
     fake.epochs = []
     with pytest.raises(NotYet, match="every rank needs its Recorder"):
         steps.check_output(script("output"))
+
+
+@pytest.mark.parametrize("name", ["learning_rate", "images_per_second"])
+@pytest.mark.parametrize("step", ["output", "optimizer", "resume"])
+def test_a_rank_that_records_less_than_the_others(step, name, script, framework, fake):
+    fake.left_out[1] = {name}
+    way = {
+        "keras": "EpochLine must run on every rank, only its print is rank 0's.",
+        "torch": rf"recorder.epoch_end\(..., {name}=...\) must get it on every rank.",
+    }[framework]
+    with pytest.raises(NotYet, match=f"^rank 1 records no {name}: {way}$"):
+        getattr(steps, f"check_{step}")(script(step))
+
+
+def test_a_restarted_rank_that_records_less(script, fake, monkeypatch):
+    def run(*arguments, folder, **options):
+        if folder.name != "killed":
+            fake.begins, fake.left_out[1] = [2, 2], {"learning_rate"}
+        return fake(*arguments, folder=folder, **options)
+
+    monkeypatch.setattr(steps, "watch", run)
+    with pytest.raises(NotYet, match="rank 1 records no learning_rate"):
+        steps.check_resume(script("resume"))
+
+
+@pytest.mark.parametrize("framework", ["keras"], indirect=True)
+def test_what_all_ranks_leave_out(script, fake):
+    fake.left_out = [{"learning_rate"}] * 2
+    with pytest.raises(NotYet, match="rank 0 records no learning_rate: .* before the Recorder"):
+        steps.check_init(script("init"))
+
+
+@pytest.mark.parametrize("framework", ["keras"], indirect=True)
+def test_a_rank_without_validation(script, fake):
+    fake.values[0] |= {"val_accuracy": 50 / 101}
+    with pytest.raises(NotYet, match="rank 1 records no val_accuracy: fit needs the same"):
+        steps.check_metrics(script("metrics"))
 
 
 def test_models_that_keep_their_distance_share_their_gradients(script, fake, capsys):
@@ -469,6 +533,12 @@ FP16 = "compression=hvd.Compression.fp16"
             'hvd.DistributedOptimizer(SGD("\u00e4\u00f6", lr=0.1))',
             f'hvd.DistributedOptimizer(SGD("\u00e4\u00f6", lr=0.1), {FP16})',
         ),
+        ("hvd.DistributedOptimizer((SGD(0.1)))", f"hvd.DistributedOptimizer((SGD(0.1)), {FP16})"),
+        (
+            'hvd.DistributedOptimizer(("\u00e4", SGD(0.1)),  # (mine), yours\n)',
+            f'hvd.DistributedOptimizer(("\u00e4", SGD(0.1)), {FP16},  # (mine), yours\n)',
+        ),
+        ("hvd.DistributedOptimizer()", f"hvd.DistributedOptimizer({FP16})"),
         (
             "hvd.DistributedOptimizer(o, compression=hvd.Compression.none)",
             "hvd.DistributedOptimizer(o, compression=hvd.Compression.none)",
