@@ -693,6 +693,7 @@ for axes, (name, weights) in zip(panels, faces[:2], strict=True):
     pair = [landscape.filter_normalize(direction, weights) for direction in plain]
     surface = np.log10(landscape.slice_2d(loss_at, weights, *pair, axis, axis))
     levels = np.linspace(-4, 1.5, 12)
+    print(f"{name}: the loss is below 0.1 on {np.mean(surface < -1):.0%} of the area")
     drawn = axes.contourf(axis, axis, surface, levels, cmap="viridis", extend="both")
     axes.plot(0, 0, "w+", markersize=12)
     axes.set(xlabel="first direction", title=name, aspect="equal")
@@ -701,6 +702,11 @@ figure.colorbar(drawn, ax=panels, label="log10 of the training loss")
 plt.show()
 
 # %% [markdown]
+# The minimum of the small batch is the wider one here, too, but by less than its sharpness says. At the seeds 1, 2 and 3
+# its loss is below 0.1 on 30, 25 and 30 % of the area, that of the large batch on 16, 13 and 13 %: twice the area is
+# 1.4 times as far from the cross. Their sharpnesses differ by factors of 12, 16 and 26; in a bowl that would
+# be 3 to 5 times as far. Directions that know the scale of the weights leave a part of the difference, not all of it.
+#
 # ## Take with you
 #
 # * Tune the learning rate at every batch before you compare batches, and count steps to a goal, not epochs.
