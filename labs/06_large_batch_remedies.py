@@ -206,7 +206,7 @@ overlay(axes, warmups, shipped, x="epoch", y="test_accuracy", by="warmup", label
 predicted(axes, prediction, x=shipped["epoch"].max())
 axes.set(xlabel="epochs", ylabel="accuracy on test images", ylim=(0, 1))
 axes.xaxis.get_major_locator().set_params(integer=True)
-axes.legend(loc="center right")
+axes.legend(loc="center left", bbox_to_anchor=(1, 0.5))
 plt.show()
 
 # %% [markdown]
