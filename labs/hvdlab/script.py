@@ -72,9 +72,8 @@ class Script:
         self.tree = source if isinstance(source, ast.Module) else parse(source)
         self.nodes = list(ast.walk(self.tree))
         self.parents: dict[ast.AST, ast.AST] = {}
-        self.inside: dict[
-            ast.AST, ast.AST
-        ] = {}  # node -> the function that holds it, or the module
+        # Of each node the function that holds it, or the module.
+        self.inside: dict[ast.AST, ast.AST] = {}
         for node in self.nodes:  # outer ones first
             own = isinstance(node, FUNCTIONS) or node is self.tree
             for child in ast.iter_child_nodes(node):

@@ -5,6 +5,8 @@ import ast
 from hvdlab.script import BROADCASTS, HOROVOD, Script
 from hvdlab.syntax import strings
 
+PLACES = ("rank", "size", "local_rank", "local_size")
+
 
 def horovod(script: Script):
     if not script.horovod and not script.other:
@@ -21,20 +23,22 @@ def horovod(script: Script):
             "TF_USE_LEGACY_KERAS=1)."
         )
         yield script.silent_keras, text
-    asks = tuple(f".{name}" for name in ("rank", "size", "local_rank", "local_size"))
     for node in script.nodes:
-        if isinstance(node, ast.Attribute) and script.name(node).startswith(HOROVOD):
-            around = script.parents[node]
-            of_batches = isinstance(around, ast.keyword) and script.parents[around] in script.named(
-                "Batches"
-            )
-            used = of_batches or isinstance(around, ast.Compare | ast.BinOp)
-            if used and script.name(node).endswith(asks):
+        if isinstance(node, ast.Attribute) and node.attr in PLACES and is_a_value(script, node):
+            if script.name(node).startswith(HOROVOD):
                 text = (
                     f"`{ast.unparse(node)}` is the function itself: write `{ast.unparse(node)}()`."
                 )
                 yield node.lineno, text
                 return
+
+
+def is_a_value(script: Script, node: ast.AST) -> bool:
+    """Whether something is compared, computed with, or given to Batches, as no function is."""
+    around = script.parents[node]
+    if isinstance(around, ast.keyword):
+        return script.parents[around] in script.named("Batches")
+    return isinstance(around, ast.Compare | ast.BinOp)
 
 
 def init(script: Script):
@@ -45,8 +49,7 @@ def init(script: Script):
         yield None, "`hvd.init()` is never called: without it no process knows of the others."
         return
     first = {script.inside[call]: call.lineno for call in reversed(calls)}
-    asks = ("rank", "size", "local_rank", "local_size", "DistributedOptimizer", *BROADCASTS)
-    for call in script.hvd(*asks):
+    for call in script.hvd(*PLACES, "DistributedOptimizer", *BROADCASTS):
         begun = first.get(script.inside[call])
         if any(isinstance(above, ast.Lambda) for above in script.ancestors(call)):
             continue  # is called later

@@ -10,10 +10,12 @@ WRITES = ("save", "savez", "savez_compressed", "save_weights", "save_model", "Mo
 STREAMS = ("sys.stdout", "sys.stderr")
 
 
-def has_text(node: ast.AST | None, only: bool = False) -> bool:
-    """Whether a string occurs in an expression, or (`only`) is all of it."""
-    nodes = [node] if only else ast.walk(node)
-    return any(isinstance(n, ast.Constant) and isinstance(n.value, str) for n in nodes)
+def is_text(node: ast.AST | None) -> bool:
+    return isinstance(node, ast.Constant) and isinstance(node.value, str)
+
+
+def has_text(node: ast.AST) -> bool:
+    return any(map(is_text, ast.walk(node)))
 
 
 def files(script: Script):
@@ -24,7 +26,7 @@ def files(script: Script):
         name = script.names[call]
         if name == "open":
             mode = keyword(call, "mode") or (call.args[1] if len(call.args) > 1 else None)
-            if not set(mode.value if has_text(mode, only=True) else "") & set("wax"):
+            if not is_text(mode) or not set(mode.value) & set("wax"):
                 continue
         elif not name.startswith(modules) and not name.endswith(("save_weights", ".save")):
             continue
