@@ -24,17 +24,18 @@ def names_handed_in(out: Path) -> set[str]:
 
 
 def not_reached(documents: list[dict], out: Path) -> list[str]:
-    """A line for each submission that an interrupted batch has left ungraded, with an old result or none."""
+    """A line about the submissions that an interrupted batch has left without a result, and one about
+    those that it has left with an old one."""
     results = {document["batch"]["name"]: document["submission"] for document in documents}
-    earlier = [
-        submission["id"]
-        for name, submission in results.items()
-        if script_sha256(out, name) not in (None, submission.get("sha256"))
-    ]
-    return [
-        *(f"not graded yet: {name}" for name in sorted(names_handed_in(out) - set(results))),
-        *(f"result of an earlier submission: {id}" for id in earlier),
-    ]
+    left = {
+        "not graded yet": sorted(names_handed_in(out) - set(results)),
+        "result of an earlier submission": [
+            submission["id"]
+            for name, submission in results.items()
+            if script_sha256(out, name) not in (None, submission.get("sha256"))
+        ],
+    }
+    return [f"{what}: {', '.join(names)}" for what, names in left.items() if names]
 
 
 def script_sha256(out: Path, name: str) -> str | None:
