@@ -4,8 +4,9 @@
 
 Each round is tests/hvdgrade/test_submissions.py as it stands; what it saw is kept as
 OUT/RUN/NAME.json, and a second call goes on where the first one stopped. At the end come the
-separation table (submission x check, over all rounds) and every deviation from what was expected.
-Twenty rounds take hours. Not a test: pytest does not run it.
+separation table (submission x check, over all rounds), how near what was measured came to each limit
+from either side, and every deviation from what was expected. Twenty rounds take hours. Not a test:
+pytest does not run it.
 """
 
 import argparse
@@ -14,10 +15,16 @@ import os
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
+from statistics import fmean
 
 from rich.console import Console
 from rich.table import Table
+
+from hvdgrade.parallel import UNMOVED
+from hvdgrade.profile import Profile, load
 
 ROOT = Path(__file__).parents[2]
 TEST = "tests/hvdgrade/test_submissions.py::test_each_submission_gets_its_own_verdict"
@@ -79,6 +86,58 @@ def separation(results: dict[str, list[dict]]) -> Table:
     return table
 
 
+def measured(document: dict, rules: Profile) -> Iterator[tuple[str, float, float]]:
+    """(quantity, its limit, what was seen) of all that a check holds against a limit."""
+    seen = {check["id"]: check["evidence"] for check in document["checks"] if check["evidence"]}
+    if "replicas" in seen:
+        worst = max(seen["replicas"]["differences"].values())
+        yield "replicas: difference of weights", rules.replica_tolerance, worst
+    if "exchange" in seen:
+        rounds = seen["exchange"]["rounds"]
+        least = min(rounds[1:] or rounds)
+        yield "exchange: rounds of gradients / needed", 1.0, least / seen["exchange"]["needed"]
+    if "flow" in seen:
+        learned = fmean(rank["learned"] for rank in seen["flow"]["ranks"])
+        yield "flow: learned", rules.min_learned, learned
+        if learned >= rules.min_learned:
+            others = min(rank["others"] for rank in seen["flow"]["ranks"])
+            yield "flow: share of others' classes", rules.min_flow, others
+    if "equivalence" in seen and seen["equivalence"]["distance"] < UNMOVED:
+        distance = seen["equivalence"]["distance"]
+        yield "equivalence: distance", rules.equivalence_tolerance, distance
+    if "shards" in seen:
+        shared = max(epoch["shared"] for epoch in seen["shards"].values())
+        yield "shards: shared examples", rules.max_shared_examples, shared
+    if "steps" in seen:
+        coverage = min(epoch["coverage"] for epoch in seen["steps"].values())
+        yield "steps: coverage", rules.min_coverage, coverage
+    goals = document["targets"]
+    above = [
+        min(epoch[which] - goals[which] for which in ("train_accuracy", "heldout_accuracy"))
+        for epoch in document["timeline"]
+    ]
+    if len(above) > 1:
+        yield "targets: accuracy above them", 0.0, max(map(min, pairwise(above)))
+
+
+def margins(results: dict[str, list[dict]], rules: Profile) -> Table:
+    """The nearest that any grading came to each limit, from below and from above."""
+    found: dict[tuple[str, float], list[tuple[float, str]]] = {}
+    for name, rounds in results.items():
+        for one in rounds:
+            for quantity, limit, value in measured(one["document"], rules):
+                found.setdefault((quantity, limit), []).append((value, name))
+    table = Table(box=None, header_style="dim", padding=(0, 1))
+    for title in ("measured", "limit", "nearest below", "in", "nearest above", "in"):
+        table.add_column(title)
+    for (quantity, limit), values in found.items():
+        below = max((pair for pair in values if pair[0] < limit), default=None)
+        above = min((pair for pair in values if pair[0] >= limit), default=None)
+        sides = [(f"{pair[0]:.3g}", pair[1]) if pair else ("-", "") for pair in (below, above)]
+        table.add_row(quantity, f"{limit:g}", *sides[0], *sides[1])
+    return table
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("out", type=Path, help="folder of the results")
@@ -103,6 +162,7 @@ def main() -> int:
                 deviations.append((run, name, "no result: skipped here, or the grader failed"))
     console = Console(width=None if sys.stdout.isatty() else 180)
     console.print(separation(results))
+    console.print(margins(results, load("dli")))
     verdicts = sum(len(rounds) for rounds in results.values())
     console.print(f"{verdicts} gradings, {len(deviations)} deviations from what is expected")
     for run, name, what in deviations:
