@@ -23,6 +23,7 @@ from hvdgrade.batch_output import conclude, follow, outcome, summarise
 from hvdgrade.export import CannotExport, printable
 from hvdgrade.export.roll import HANDED_IN
 from hvdgrade.slots import worker_slots
+from hvdgrade.terminal import Terminal
 from hvdgrade.worker import (
     FOLDERS,
     Grader,
@@ -127,7 +128,7 @@ def grade_class(args: argparse.Namespace) -> int:
     with locked(settings.out):
         cancel_jobs(settings.out)
         cleanup.end_left_over(settings.out)
-        say = Console(stderr=True, soft_wrap=True, markup=False, highlight=False)
+        say = Terminal(stderr=True, soft_wrap=True, markup=False, highlight=False)
         for name in ignored:
             say.print(f"ignored, neither a folder nor a .py file: {printable(name)}")
         write(settings.out / HANDED_IN, "\n".join(one.name for one in submissions).encode())

@@ -1,19 +1,18 @@
 """The command `hvdgrade`."""
 
 import argparse
+import contextlib
 import importlib
 import json
-import os
 import signal
 import sys
 import time
 import traceback
 from pathlib import Path
 
-from rich.console import Console
-
-from hvdgrade import profile, report, sandbox
+from hvdgrade import profile, report, sandbox, written
 from hvdgrade.grading import grade
+from hvdgrade.terminal import Terminal
 
 PASS, FAIL, NOT_GRADABLE, GRADER_FAULT = range(4)
 EPILOG = """\
@@ -74,9 +73,10 @@ def main(arguments: list[str] | None = None) -> int:
         module.add_arguments(command)
         command.set_defaults(main=module.main)
     args = parser.parse_args(arguments)
-    if path := unwritable(args):
-        place = "it is a folder" if path.is_dir() else f"look at the folder {path.parent}"
-        print(f"hvdgrade: {path} cannot be written: {place}.", file=sys.stderr)
+    try:
+        written.ask(args)
+    except written.CannotWrite as error:
+        print(f"hvdgrade: {error}", file=sys.stderr)
         return NOT_GRADABLE
     # End as on Ctrl-C when somebody ends us: what we started must not outlive us.
     for ending in (signal.SIGTERM, signal.SIGHUP):
@@ -96,18 +96,15 @@ def main(arguments: list[str] | None = None) -> int:
         return GRADER_FAULT
 
 
-def unwritable(args: argparse.Namespace) -> Path | None:
-    """A file for results that cannot be written, if there is one: found before minutes of work."""
-    for name in ("json", "html", "progress"):
-        if path := getattr(args, name, None):
-            place = path if os.path.exists(path) else path.parent
-            if os.path.isdir(path) or not os.access(place, os.W_OK):
-                return path
-    return None
-
-
 def run(args: argparse.Namespace) -> int:
     """Grade one submission; return the exit code."""
+    try:
+        args.path.stat()
+    except FileNotFoundError:
+        pass  # no attempt is lost: the result says so
+    except OSError as error:  # a folder that is closed to us
+        print(f"hvdgrade: {args.path} cannot be read: {error.strerror}.", file=sys.stderr)
+        return NOT_GRADABLE
     try:
         rules = profile.load(args.profile)
         with Progress(args.progress) as tell:
@@ -115,19 +112,19 @@ def run(args: argparse.Namespace) -> int:
             code = exit_code(document)
             try:
                 if args.json:
-                    report.write(json.dumps(document, indent=2) + "\n", args.json)
+                    written.write(json.dumps(document, indent=2) + "\n", args.json)
                 if args.html:
                     from hvdgrade.page import report_page
 
-                    report.write(report_page(document, source_of(args.path)), args.html)
+                    written.write(report_page(document, source_of(args.path)), args.html)
             finally:  # a full disk does not take the report with it, nor the report the files
-                report.show(document, Console())
+                report.show(document, Terminal())
             tell("", stage="done", code=code)
         return code
     except profile.UnknownProfile as error:
         print(f"hvdgrade: {error}", file=sys.stderr)
         return NOT_GRADABLE
-    except report.CannotWrite as error:
+    except written.CannotWrite as error:
         print(f"hvdgrade: {error}", file=sys.stderr)
         return GRADER_FAULT
 
@@ -156,7 +153,7 @@ class Progress:
     """
 
     def __init__(self, path: Path | None = None):
-        self.console, self.path, self.file = Console(stderr=True), path, None
+        self.terminal, self.path, self.file = sys.stderr.isatty(), path, None
         self.began, self.stage = time.monotonic(), "calibrating"
 
     def __enter__(self):
@@ -164,7 +161,7 @@ class Progress:
             try:
                 self.file = open(self.path, "a")
             except OSError as error:
-                raise report.CannotWrite(
+                raise written.CannotWrite(
                     f"{self.path} cannot be written: {error.strerror}"
                 ) from None
         return self
@@ -179,11 +176,11 @@ class Progress:
             event = {"t": round(time.monotonic() - self.began, 1), "text": text, **facts}
             self.file.write(json.dumps({**event, "stage": self.stage}) + "\n")
             self.file.flush()
-        if self.console.is_terminal:
-            self.console.file.write(f"\r\x1b[2K{text}")
-            self.console.file.flush()
-        elif text.endswith("..."):
-            print(text, file=sys.stderr, flush=True)
+        with contextlib.suppress(BrokenPipeError):  # nobody reads it any more
+            if self.terminal:
+                print(f"\r\x1b[2K{text}", end="", file=sys.stderr, flush=True)
+            elif text.endswith("..."):
+                print(text, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

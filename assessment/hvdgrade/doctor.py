@@ -17,9 +17,10 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from hvdgrade import attacks, landlock, sandbox
+from hvdgrade import attacks, landlock, sandbox, written
 from hvdgrade.jail import Jail
 from hvdgrade.observe import observe
+from hvdgrade.terminal import Terminal
 from hvdgrade.walls import Tier
 
 EPILOG = """\
@@ -50,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    console = Console()
+    console = Terminal()
     tiers = [sandbox.tier(name) for name in sandbox.TIERS]
     show_tiers(console, tiers)
     chosen = sandbox.choose()
@@ -80,9 +81,9 @@ def main(args: argparse.Namespace) -> int:
                 code = code or NOT_BLOCKED
     if args.json:
         try:
-            args.json.write_text(json.dumps(found, indent=2) + "\n")
-        except OSError as error:
-            print(f"hvdgrade: {args.json} cannot be written: {error.strerror}", file=sys.stderr)
+            written.write(json.dumps(found, indent=2) + "\n", args.json)
+        except written.CannotWrite as error:
+            print(f"hvdgrade: {error}", file=sys.stderr)
             return GRADER_FAULT
     return code
 

@@ -1,7 +1,6 @@
 """The result of a grading: one JSON document, and the same for a reader in a terminal."""
 
 import hashlib
-import os
 import platform
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from rich.table import Table
 from hvdgrade import __version__, flags, hints, sandbox
 from hvdgrade.export import printable
 from hvdgrade.profile import Profile
+from hvdlab.hardware import usable_cores
 
 SCHEMA = "hvdgrade/1"
 CHECK_FIELDS = (
@@ -38,7 +38,7 @@ def hardware() -> str:
                 break
     except OSError:
         pass
-    return f"{model}, {len(os.sched_getaffinity(0))} cores"
+    return f"{model}, {usable_cores()} cores"
 
 
 def result(
@@ -137,20 +137,6 @@ def budget(one, profile: Profile) -> dict:
             "serial_epochs": profile.budget_serial_epochs,
         }
     return found
-
-
-class CannotWrite(Exception):
-    """A file that cannot be written: one sentence."""
-
-
-def write(text: str, path: Path) -> None:
-    """Write a file whole or not at all. Raises CannotWrite."""
-    part = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        part.write_text(text)
-        os.replace(part, path)
-    except OSError as error:
-        raise CannotWrite(f"{path} cannot be written: {error.strerror}") from None
 
 
 def show(document: dict, console: Console) -> None:

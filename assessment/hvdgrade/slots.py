@@ -5,7 +5,11 @@ Gradings measure time. They are comparable only if no two of them use the same c
 
 import os
 import subprocess
+from itertools import chain
+from math import ceil
 from pathlib import Path
+
+from hvdlab.hardware import usable_cores
 
 
 def worker_slots(ranks: int, workers: int | None, oversubscribe: bool) -> list[tuple]:
@@ -19,8 +23,11 @@ def worker_slots(ranks: int, workers: int | None, oversubscribe: bool) -> list[t
     Raises:
         ValueError: more workers than there are cores or GPUs for.
     """
-    cores, gpus = physical_order(os.sched_getaffinity(0)), visible_gpus()
-    most = max(1, len(cores) // ranks)
+    cores, gpus = physical_cores(os.sched_getaffinity(0)), visible_gpus()
+    each = ceil(ranks / min(map(len, cores)))  # whole cores a worker
+    disjoint = len(cores) // each
+    # A container may see many more cores than its quota lets it use.
+    most = max(1, min(disjoint, usable_cores() // ranks))
     workers = (
         workers if workers is not None else max(1, min(most, len(gpus) // ranks if gpus else most))
     )
@@ -28,14 +35,19 @@ def worker_slots(ranks: int, workers: int | None, oversubscribe: bool) -> list[t
         raise ValueError(f"--workers must be at least 1. Received: {workers}")
     if workers > most and not oversubscribe:
         raise ValueError(
-            f"--workers {workers} with {ranks} ranks each need {workers * ranks} cores and "
-            f"{len(cores)} are usable: at most {most}, or --oversubscribe (which makes each slower)."
+            f"--workers {workers} with {ranks} ranks each need {workers * ranks} cores, and no two may "
+            f"share one; usable are {min(len(cores), usable_cores())} cores: at most {most}, or "
+            "--oversubscribe (which makes each slower)."
         )
     if gpus and workers > len(gpus) and not oversubscribe:
         raise ValueError(f"--workers {workers} would share {len(gpus)} GPUs: at most {len(gpus)}.")
+    if workers <= disjoint:
+        parts = [[*chain(*part)] for part in shares(cores, workers, each)]
+    else:
+        parts = shares([*chain(*cores)], workers, ranks)
     return [
         (part, shares(gpus, workers, 1)[worker] if gpus else None)
-        for worker, part in enumerate(shares(cores, workers, ranks))
+        for worker, part in enumerate(parts)
     ]
 
 
@@ -48,18 +60,21 @@ def shares(things: list, workers: int, least: int) -> list[list]:
     ]
 
 
-def physical_order(cores) -> list[int]:
-    """Cores sorted so that hardware threads of one core stand together: no two workers share one."""
+def physical_cores(threads) -> list[list[int]]:
+    """The hardware threads that stand for one core each: on a core of two, what one does slows the other."""
 
-    def place(core: int) -> tuple:
-        topology = Path(f"/sys/devices/system/cpu/cpu{core}/topology")
+    def place(thread: int) -> tuple:
+        topology = Path(f"/sys/devices/system/cpu/cpu{thread}/topology")
         try:
             names = ("physical_package_id", "core_id")
-            return (*(int((topology / name).read_text()) for name in names), core)
+            return tuple(int((topology / name).read_text()) for name in names)
         except (OSError, ValueError):
-            return (0, core, core)
+            return (0, thread)
 
-    return sorted(cores, key=place)
+    cores: dict[tuple, list[int]] = {}
+    for thread in sorted(threads):
+        cores.setdefault(place(thread), []).append(thread)
+    return [cores[key] for key in sorted(cores)]
 
 
 def visible_gpus() -> list[str]:

@@ -236,7 +236,7 @@ class Grader:
 
     def report_page(self) -> str:
         try:
-            return (self.folder / "grader" / "report.html").read_text()
+            return (self.folder / "grader" / "report.html").read_text(encoding="utf-8")
         except OSError:
             log = f"logs/{self.task.name}.log"
             return plain_page(f"The report could not be made; what the grader said is in {log}.")

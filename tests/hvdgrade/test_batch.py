@@ -8,6 +8,7 @@ import json
 import os
 import random
 import signal
+import subprocess
 import time
 from pathlib import Path
 
@@ -17,8 +18,10 @@ from school import QUICK
 
 from hvdgrade import batch, cleanup, page, profile, roster, slots, slurm, worker
 from hvdgrade.export import roll
+from hvdlab import hardware
 from hvdlab.data import DataError
 
+MOST_WORKERS = len(slots.worker_slots(1, None, oversubscribe=False))  # on this machine
 RESULT = Path(__file__).parents[1] / "fixtures" / "results" / "pass.json"
 
 # --- what was handed in ------------------------------------------------------------------------------
@@ -123,6 +126,43 @@ def test_no_two_workers_share_a_core_or_gpu(monkeypatch):
     assert {gpus for _, gpus in slots.worker_slots(1, None, oversubscribe=False)} == {None}
 
 
+@pytest.mark.parametrize("threads", (12, 10, 6, 20, 16))
+def test_workers_of_any_size_share_no_physical_core(monkeypatch, threads):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(threads)))
+    monkeypatch.setattr(
+        slots, "physical_cores", lambda all: [[i, i + threads // 2] for i in range(threads // 2)]
+    )
+    for ranks in range(1, threads + 1):
+        most = len(slots.worker_slots(ranks, None, oversubscribe=False))
+        assert most == max(1, threads // 2 // -(-ranks // 2))
+        for workers in range(1, most + 1):
+            parts = slots.worker_slots(ranks, workers, oversubscribe=False)
+            used = [
+                core for part, _ in parts for core in {thread % (threads // 2) for thread in part}
+            ]
+            assert len(used) == len(set(used)) and all(len(part) >= ranks for part, _ in parts)
+
+
+def test_siblings_are_one_core():
+    """As `lscpu` counts them."""
+    said = subprocess.run(
+        ["lscpu", "--parse=CORE,SOCKET"], capture_output=True, text=True, check=True, timeout=30
+    ).stdout
+    lines = [line for line in said.splitlines() if not line.startswith("#")]
+    cores = slots.physical_cores(range(len(lines)))
+    assert len(cores) == len(set(lines)) and sum(map(len, cores)) == len(lines)
+
+
+def test_a_quota_of_a_container_counts_as_its_cores_do(monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(64)))
+    monkeypatch.setattr(hardware, "cpu_quota", lambda: 4.0)
+    assert len(slots.worker_slots(2, None, oversubscribe=False)) == 2
+    with pytest.raises(ValueError, match="usable are 4 cores: at most 2"):
+        slots.worker_slots(2, 3, oversubscribe=False)
+
+
 def test_a_page_that_fails_does_not_take_the_result_with_it(tmp_path, monkeypatch):
     def fails(document):
         raise KeyError("a template")
@@ -201,7 +241,7 @@ def test_kill_9_loses_nothing_and_doubles_nothing(school):
     moments = random.Random(seed)
     finished: dict[str, tuple] = {}
     for round in range(3):
-        batch = school.start("--workers", min(2, len(os.sched_getaffinity(0))))
+        batch = school.start("--workers", min(2, MOST_WORKERS))
         # Each round finishes something, and is killed in the middle of something else.
         school.wait_for(lambda: set(school.files()) - set(finished))
         time.sleep(moments.uniform(0, 2))
@@ -215,7 +255,7 @@ def test_kill_9_loses_nothing_and_doubles_nothing(school):
         school.wait_for(lambda: school.processes() == [])
         for name, file in school.files().items():
             assert finished.setdefault(name, file) == file
-    answer = school.grade("--workers", min(2, len(os.sched_getaffinity(0))))
+    answer = school.grade("--workers", min(2, MOST_WORKERS))
     assert answer.returncode == 0, answer.stderr
     assert set(school.results()) == set(students)
     assert {document["status"] for document in school.results().values()} == {"graded"}
@@ -369,7 +409,7 @@ def changed(before: dict, after: dict) -> set[str]:
 @pytest.mark.mpi
 @pytest.mark.slow
 def test_workers_run_on_cores_of_their_own(school):
-    if len(os.sched_getaffinity(0)) < 2:
+    if MOST_WORKERS < 2:
         pytest.skip("needs two cores")
     look = "import os, time\nprint('cores', sorted(os.sched_getaffinity(0)))\ntime.sleep(5)\n"
     school.add("ada", look)

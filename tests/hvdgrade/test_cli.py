@@ -1,24 +1,27 @@
 """The command `hvdgrade`: exit codes, JSON, and words for a user's mistake."""
 
+import argparse
 import json
 import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
 import psutil
 import pytest
 
-from hvdgrade import cli, profile
+from hvdgrade import cli, profile, written
 
 SUBMISSIONS = Path(__file__).parents[1] / "fixtures" / "submissions"
 
 
-def hvdgrade(*arguments, data, timeout=120, **environment) -> subprocess.CompletedProcess:
+def hvdgrade(*arguments, data, timeout=120, cwd=None, **environment) -> subprocess.CompletedProcess:
     return subprocess.run(
         [sys.executable, "-m", "hvdgrade.cli", *map(str, arguments)],
+        cwd=cwd,
         env={**os.environ, "HVDLAB_DATA": str(data), **environment},
         capture_output=True,
         text=True,
@@ -105,6 +108,82 @@ def test_a_file_that_cannot_be_written_is_refused_before_the_grading(tmp_path, o
             assert answer.returncode == cli.NOT_GRADABLE and answer.stdout == ""
             assert why in answer.stderr and answer.stderr.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
+
+
+def test_no_file_is_lost_to_a_result(tmp_path):
+    """Neither the submission, nor one of two results, nor a device or a link."""
+    script = tmp_path / "assessment.py"
+    script.write_text("no Python")
+    for options in (["--html", script], ["--json", "r", "--html", "./r"], ["--progress", script]):
+        for path in (tmp_path, script):
+            answer = hvdgrade("run", path, *options, data=tmp_path, cwd=tmp_path)
+            assert answer.returncode == cli.NOT_GRADABLE and answer.stderr.count("\n") == 1
+            assert "as well: choose another file" in answer.stderr
+    assert script.read_text() == "no Python" and [*tmp_path.iterdir()] == [script]
+    os.mkfifo(tmp_path / "pipe")
+    reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    (tmp_path / "link").symlink_to(tmp_path / "place")
+    answer = hvdgrade(
+        *("run", tmp_path, "--json", tmp_path / "pipe", "--html", tmp_path / "link"), data=tmp_path
+    )
+    assert answer.returncode == cli.NOT_GRADABLE and "NOT GRADABLE" in answer.stdout
+    assert json.loads(os.read(reader, 1 << 16))["status"] == "not_gradable"
+    os.close(reader)
+    assert (tmp_path / "pipe").is_fifo() and (tmp_path / "link").is_symlink()
+    assert (tmp_path / "place").read_text().startswith("<!doctype html>")
+
+
+def test_a_file_in_a_folder_that_is_closed_is_refused_before_the_grading():
+    """A file that may be written cannot be replaced where its folder may not be; asked as no root."""
+    with tempfile.TemporaryDirectory() as name:
+        file = Path(name) / "closed" / "r.json"
+        file.parent.mkdir()
+        file.touch()
+        file.chmod(0o666)
+        file.parent.chmod(0o555)
+        Path(name).chmod(0o755)
+        refused = {}
+        for option in ("json", "progress"):  # the progress is appended
+            pid = os.fork()
+            if not pid:
+                try:
+                    if not os.getuid():
+                        os.setuid(65534)
+                    written.ask(argparse.Namespace(**{option: file}))
+                except written.CannotWrite as error:
+                    os._exit(9 if "look at the folder" in str(error) else 8)
+                finally:
+                    os._exit(0)
+            refused[option] = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        file.parent.chmod(0o755)
+    assert refused == {"json": 9, "progress": 0}
+
+
+def test_the_exit_code_does_not_depend_on_who_reads(tmp_path):
+    """As in `hvdgrade run ... | head -1`, for what is printed on either stream."""
+    (tmp_path / "assessment.py").write_text("no Python")
+    command = [sys.executable, "-m", "hvdgrade.cli", "run", str(tmp_path)]
+    for gone, other in (("stdout", "stderr"), ("stderr", "stdout")):
+        reader, writer = os.pipe()
+        os.close(reader)
+        streams = {gone: writer, other: subprocess.PIPE}
+        answer = subprocess.run(command, **streams, text=True, timeout=60)
+        os.close(writer)
+        assert answer.returncode == cli.NOT_GRADABLE
+        assert "Traceback" not in (answer.stdout or "") + (answer.stderr or "")
+
+
+def test_a_report_needs_no_locale(tmp_path):
+    code = f"import pathlib, hvdgrade.written as w; w.write('\\u25cb', pathlib.Path({str(tmp_path / 'r')!r}))"
+    plain = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    subprocess.run([sys.executable, "-c", code], env=os.environ | plain, check=True, timeout=60)
+    assert (tmp_path / "r").read_text(encoding="utf-8") == "\u25cb"
+
+
+def test_a_name_that_no_system_takes_is_a_mistake_of_the_user(tmp_path):
+    answer = hvdgrade("run", tmp_path / ("x" * 300), "--html", tmp_path / "r.html", data=tmp_path)
+    assert answer.returncode == cli.NOT_GRADABLE and answer.stderr.count("\n") == 1
+    assert "cannot be read" in answer.stderr
 
 
 @pytest.mark.parametrize("name", ["x[@a=(]", "[bold]", os.fsdecode(b"caf\xe9"), "\x1b[2J"])

@@ -9,13 +9,13 @@ nothing may run any more. About 3 minutes on two cores. Not a test: pytest does 
 """
 
 import argparse
-import os
 import random
 import sys
 import time
 from collections import Counter
 from pathlib import Path
 
+from hvdgrade.slots import worker_slots
 from tests.helpers.school import Class
 
 KINDS = ("quick", "quick", "quick", "sleeper", "no Python", "link", "no file", "strange name")
@@ -43,7 +43,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path, help="an empty folder")
     parser.add_argument("--students", type=int, default=100)
-    parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--workers", type=int, default=len(worker_slots(1, None, False)))
     args = parser.parse_args()
     args.folder.mkdir(parents=True, exist_ok=True)
     school = Class(args.folder)

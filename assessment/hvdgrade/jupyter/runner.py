@@ -130,7 +130,7 @@ def new_folder() -> Path:
 
 def rules() -> dict:
     """What can be chosen: the profiles, each with a line about it, and the largest number of ranks."""
-    tables = tomllib.loads(PROFILES.read_text())
+    tables = tomllib.loads(PROFILES.read_text(encoding="utf-8"))
     titles = {name: table["title"] for name, table in tables.items() if "title" in table}
     return {"profiles": titles, "max_ranks": tables["common"]["max_ranks"]}
 

@@ -12,7 +12,6 @@ through the server's contents manager: what a user may not open in JupyterLab ca
 import asyncio
 import base64
 import json
-import os
 from pathlib import Path
 
 from jupyter_server.auth.decorator import authorized
@@ -23,6 +22,7 @@ from tornado import web
 
 from hvdgrade.jail import MAX_SCRIPT_BYTES
 from hvdgrade.jupyter.runner import Busy, Runner, rules
+from hvdlab.hardware import usable_cores
 
 
 class Assess(ExtensionApp):
@@ -93,7 +93,7 @@ class AssessHandler(Handler):
 
     def reply(self, code: int = 200, **more):
         self.set_status(code)
-        status = self.runner.status() | rules() | {"cores": len(os.sched_getaffinity(0))}
+        status = self.runner.status() | rules() | {"cores": usable_cores()}
         self.finish(json.dumps(status | more))
 
     async def read(self, path) -> bytes:
