@@ -158,7 +158,7 @@ def grade_class(args: argparse.Namespace) -> int:
             )
             summarise(settings.out, say)
             return FAULTS
-        if args.regrade:
+        if args.regrade and all(is_done(task, settings, calls) for task in tasks):
             (settings.out / REGRADE).unlink(missing_ok=True)
         summarise(settings.out, say)
     faults = conclude({one.name for one in submissions}, settings.out, args.regrade)

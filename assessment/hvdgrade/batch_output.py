@@ -43,13 +43,15 @@ def duration(seconds: float) -> str:
 
 
 def outcome(document: dict) -> str:
+    if failed := document["batch"].get("failed_again"):
+        return f"not graded again, its result stays: {printable(failed['reason'])}"
     if document["status"] == "graded":
         return f"{document['verdict']}, {document['score']} of {document['max_score']} points"
     return f"{UNGRADED[document['status']]}: {printable(document['reason'])}"
 
 
 def conclude(names: set[str], out: Path, regrade: bool) -> int:
-    """Print what came out; return the number of grader faults."""
+    """Print what came out; return the number of grader faults, also of those that left a result as it was."""
     results = load(out)
     documents = [document for document in results if document["batch"]["name"] in names]
     counts = Counter(document["verdict"] or document["status"] for document in documents)
@@ -58,12 +60,17 @@ def conclude(names: set[str], out: Path, regrade: bool) -> int:
         f"{counts['not_gradable']} not gradable, {counts['infrastructure_error']} grader faults"
     )
     if counts["infrastructure_error"]:
-        command = "the same command" + " without --regrade" * regrade
-        print(f"Grader faults are nobody's zero: {command} grades these again.")
+        print("Grader faults are nobody's zero: the same command grades these again.")
+    again = [document["batch"].get("failed_again") for document in documents if regrade]
+    if left := sum(map(bool, again)):
+        print(
+            f"{left} keep the result that they had, as the grader failed when it graded them again: the same "
+            "command tries these once more."
+        )
     for line in [*roll.practice(documents), *roll.withdrawn(results, out)]:
         print(printable(line))
     print(f"The class: {out / 'index.html'}   as a table: {out / 'summary.csv'}")
-    return counts["infrastructure_error"]
+    return counts["infrastructure_error"] + left
 
 
 def summarise(out: Path, say: Console) -> None:

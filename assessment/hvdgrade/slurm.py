@@ -114,7 +114,9 @@ def results(waiting: dict[str, Task], settings: Settings, rules: profile.Profile
 def made(task: Task, settings: Settings) -> dict | None:
     """The result that a job of this call has made, if it is there."""
     document = worker.read_result(settings.out, task.name)
-    return document if document.get("batch", {}).get("call") == settings.call else None
+    batch = document.get("batch", {})
+    calls = batch.get("call"), batch.get("failed_again", {}).get("call")
+    return document if settings.call in calls else None
 
 
 def lost(job: str, task: Task, settings: Settings, rules: profile.Profile) -> dict:

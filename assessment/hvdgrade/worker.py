@@ -93,7 +93,17 @@ def is_kept(task: Task, settings: Settings) -> bool:
 
 
 def keep(document: dict, page: str, task: Task, settings: Settings, attempts: int = 0) -> dict:
-    """Write report and result of a submission, the result last. Returns the document."""
+    """Write report and result of a submission, the result last. Returns the document.
+
+    A fault of the grader does not replace a result that is still right, as in a regrade on a full disk: that
+    stays, and tells of the fault in `batch.failed_again`.
+    """
+    if document["status"] == "infrastructure_error" and is_kept(task, settings):
+        before = read_result(settings.out, task.name)
+        failed = {"call": settings.call, "reason": document["reason"]}
+        before["batch"]["failed_again"] = failed
+        write_result(before, task, settings)
+        return before
     document["submission"] |= {"id": task.id, "student": task.id}
     # A result without a judgement does not name the script that it is of.
     document["submission"]["sha256"] = document["submission"]["sha256"] or script_sha256(
@@ -108,9 +118,13 @@ def keep(document: dict, page: str, task: Task, settings: Settings, attempts: in
         "call": settings.call,
     }
     write(settings.out / "reports" / f"{task.name}.html", page.encode())
+    write_result(document, task, settings)
+    return document
+
+
+def write_result(document: dict, task: Task, settings: Settings) -> None:
     result = json.dumps(document, indent=2) + "\n"
     write(settings.out / "results" / f"{task.name}.json", result.encode())
-    return document
 
 
 def ungraded(

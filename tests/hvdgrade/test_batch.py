@@ -486,11 +486,11 @@ def pretend(school, monkeypatch):
     """`hvdgrade batch` on the class whose graders only pretend; returns whom they graded.
 
     `here` is the data of this machine, "" for none, and `there` those of the graders; after `most`
-    gradings it is interrupted.
+    gradings it is interrupted, and the graders of `faults` fail.
     """
     monkeypatch.setenv("PYTHONSAFEPATH", "1")  # the batch sets it, here for all later tests
 
-    def grade(here: str, there: str, *arguments: str, most: int = 99) -> list[str]:
+    def grade(here: str, there: str, *arguments: str, most: int = 99, faults=()) -> list[str]:
         graded = []
 
         def load():
@@ -507,6 +507,9 @@ def pretend(school, monkeypatch):
                 source = (school.folder / task.id / "assessment.py").read_bytes()
                 document["submission"]["sha256"] = hashlib.sha256(source).hexdigest()
                 graded.append(task.id)
+                if task.id in faults:
+                    fault = "infrastructure_error", "the disk is full."
+                    document, _ = worker.ungraded(task, settings, profile.load("dli"), *fault)
                 yield worker.keep(document, "", task, settings, attempts=1)
 
         monkeypatch.setattr(batch, "load_cifar10", load)
@@ -516,7 +519,7 @@ def pretend(school, monkeypatch):
         batch.add_arguments(parser)
         folders = [str(school.folder), "--out", str(school.out)]
         code = batch.main(parser.parse_args([*folders, "-np", "1", "--profile", "dli", *arguments]))
-        assert code == (batch.FAULTS if len(graded) == most else batch.DONE)
+        assert code == (batch.FAULTS if len(graded) == most or faults else batch.DONE)
         return graded
 
     return grade
@@ -545,6 +548,31 @@ def test_a_cluster_may_have_data_that_this_machine_has_not(school, pretend, caps
     assert pretend("", REAL, "--slurm") == []
     assert "1 were graded on synthetic data: practice runs\n" in capsys.readouterr().out
     assert pretend("", REAL, "--slurm", "--regrade") == ["ada"]
+
+
+def test_a_fault_does_not_take_the_place_of_a_result(school, pretend, capsys):
+    for student in ("ada", "bob"):
+        school.add(student)
+    pretend(REAL, REAL)
+    before = school.results()
+    school.add("carla")
+    assert pretend(REAL, REAL, "--regrade", faults=["ada", "carla"]) == ["ada", "bob", "carla"]
+    printed = capsys.readouterr()
+    assert "ada: not graded again, its result stays: the disk is full." in printed.err
+    assert "2 pass, 0 fail, 0 not gradable, 1 grader faults" in printed.out
+    assert "\n1 keep the result that they had" in printed.out
+    after = school.results()
+    assert before["ada"]["score"] == after["ada"]["score"] and after["ada"]["verdict"] == "pass"
+    assert before["ada"]["batch"]["call"] == after["ada"]["batch"]["call"]
+    # Without --regrade the fault alone is graded, with it both, and bob has been.
+    assert pretend(REAL, REAL, faults=["carla"]) == ["carla"]
+    assert pretend(REAL, REAL, "--regrade") == ["ada", "carla"]
+    assert "failed_again" not in school.results()["ada"]["batch"]
+    assert pretend(REAL, REAL, "--regrade") == ["ada", "bob", "carla"]
+    # A result of another script is none, so the fault takes its place.
+    (school.folder / "ada" / "assessment.py").write_text(QUICK + "# better\n")
+    assert pretend(REAL, REAL, faults=["ada"]) == ["ada"]
+    assert school.results()["ada"]["status"] == "infrastructure_error"
 
 
 def test_whom_an_interrupted_batch_did_not_reach_is_named(school, pretend):

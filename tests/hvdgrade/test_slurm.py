@@ -123,12 +123,19 @@ def test_a_result_that_comes_late_is_not_replaced_by_a_fault(tmp_path):
     worker.keep(*result, task, settings[1])
     assert slurm.lost("7", task, settings[1], rules)["reason"] == "it is no Python."
     assert worker.read_result(tmp_path, "ada")["reason"] == "it is no Python."
-    # What an earlier call made is not the job's, and neither is nothing.
+    # What an earlier call made is not the job's; it stays, as the fault is no better.
     worker.keep(*result, task, settings[0])
+    for _ in range(2):
+        document = slurm.lost("7", task, settings[1], rules)
+        assert document == worker.read_result(tmp_path, "ada")
+        assert document["reason"] == "it is no Python."
+        assert "job 7 ended without" in document["batch"]["failed_again"]["reason"]
+        assert slurm.made(task, settings[1]) == document
+    # Neither is nothing the job's.
+    (tmp_path / "results" / "ada.json").unlink()
     for _ in range(2):
         assert "job 7 ended without a result" in slurm.lost("7", task, settings[1], rules)["reason"]
         assert worker.read_result(tmp_path, "ada")["status"] == "infrastructure_error"
-        (tmp_path / "results" / "ada.json").unlink()
 
 
 def test_without_slurm_it_says_so(school, tmp_path):
