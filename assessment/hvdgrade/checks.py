@@ -255,7 +255,8 @@ def last_error(output: str) -> str:
     """
     in_traceback = set()
     for line in output.splitlines():
-        tag, _, text = line.partition(": ")
+        tag, _, text = line.partition(">:")  # Open MPI 4 puts no blank behind it
+        text = text.removeprefix(" ")
         if "Traceback (most recent call last)" in text:
             in_traceback.add(tag)
         elif tag in in_traceback and text and not text[0].isspace():

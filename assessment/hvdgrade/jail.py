@@ -18,10 +18,10 @@ from pathlib import Path
 
 import psutil
 
-from hvdgrade import cleanup, sandbox
+from hvdgrade import cleanup, sandbox, visible
 from hvdgrade.folders import bytes_in, remove_tree
 from hvdgrade.walls import Sandbox
-from hvdlab import launch
+from hvdlab import launch, open_mpi
 
 SCRIPT = "assessment.py"
 MAX_SCRIPT_BYTES = 64_000
@@ -144,7 +144,7 @@ class Jail:
             OSError: the walls do not stand; the submission has not been started.
         """
         mpirun, np, number, *script = launch.command(self.ranks, SCRIPT, *self.arguments)
-        program = [mpirun, "--output", "tag", np, number, *self.box.entry(), *script]
+        program = [mpirun, *open_mpi.tag_output(), np, number, *self.box.entry(), *script]
         ready, tell_ready = os.pipe()
         info, tell_info = os.pipe()
         try:
@@ -172,9 +172,10 @@ class Jail:
         return self.process
 
     def environment(self) -> dict[str, str]:
-        """What the submission sees: nothing of the grader's own environment but where Python is."""
+        """What the submission sees: nothing of the grader's own environment but where Python and MPI are."""
         variables = {
             **launch.environment(self.ranks),
+            **visible.libraries(),
             **self.box.environment(),
             "PYTHONUNBUFFERED": "1",
             "PYTHONFAULTHANDLER": "1",  # SIGABRT prints each rank's Python stack

@@ -9,8 +9,13 @@ import sys
 from pathlib import Path
 
 import hvdlab
+from hvdlab import open_mpi
 
-SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/sys")
+SYSTEM = (
+    *("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/sys"),
+    "/opt/hpcx",  # NVIDIA's images: Open MPI and what it loads
+)
+SYSTEM_PROGRAMS = ("/usr/local/bin", "/usr/bin", "/bin")
 SETTINGS = (  # in /etc
     *("ld.so.cache", "ld.so.conf", "ld.so.conf.d", "nsswitch.conf", "localtime", "alternatives"),
     *("protocols", "services", "fonts", "ssl/openssl.cnf", "openmpi"),
@@ -24,7 +29,21 @@ def gpus() -> list[str]:
 
 def search_path() -> str:
     """Where programs are: those of the environment in which the grader runs, then the system's."""
-    return f"{Path(sys.executable).parent}:/usr/local/bin:/usr/bin:/bin"
+    places = [str(Path(sys.executable).parent)]
+    mpirun = os.path.dirname(open_mpi.mpirun() or "")
+    if any(Path(mpirun).is_relative_to(place) for place in SYSTEM):  # /usr/local/mpi/bin
+        places.append(mpirun)
+    return ":".join(dict.fromkeys([*places, *SYSTEM_PROGRAMS]))
+
+
+def libraries() -> dict[str, str]:
+    """Where an image or a cluster has told programs to look for their libraries."""
+    folders = os.environ.get("LD_LIBRARY_PATH", "").split(":")
+    found = {
+        "LD_LIBRARY_PATH": ":".join(folder for folder in folders if folder.startswith("/")),
+        "OPAL_PREFIX": os.environ.get("OPAL_PREFIX", ""),  # an Open MPI that was moved
+    }
+    return {name: value for name, value in found.items() if value}
 
 
 def packages() -> list[str]:

@@ -10,7 +10,6 @@ import contextlib
 import os
 import signal
 import subprocess
-import sys
 import threading
 import uuid
 from collections.abc import Iterator
@@ -19,6 +18,7 @@ from pathlib import Path
 
 import psutil
 
+from hvdlab import open_mpi
 from hvdlab.hardware import gpus, usable_cores
 
 MARK = "HVDLAB_STARTED_AS"  # in the environment of all that one launch starts
@@ -47,8 +47,7 @@ def environment(ranks: int) -> dict[str, str]:
     """
     threads = max(1, usable_cores() // ranks)
     variables = {
-        # The mpirun and the python of this environment, whether it is activated or not.
-        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
+        "PATH": open_mpi.search_path(),  # the mpirun and the python of this environment
         # A rank that uses its neighbour's core makes both slower.
         "OMP_NUM_THREADS": str(threads),
         "TF_NUM_INTRAOP_THREADS": str(threads),
@@ -59,12 +58,12 @@ def environment(ranks: int) -> dict[str, str]:
         "PRTE_MCA_hwloc_default_binding_policy": "none",
     }
     if ranks > usable_cores():
-        variables["PRTE_MCA_rmaps_default_mapping_policy"] = ":oversubscribe"
+        variables |= open_mpi.OVERSUBSCRIBE
     if 0 < gpus() < ranks:
         variables["CUDA_VISIBLE_DEVICES"] = "-1"  # none would do: a rank needs one of its own
     if os.geteuid() == 0:
         variables["OMPI_ALLOW_RUN_AS_ROOT"] = variables["OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"] = "1"
-    return variables
+    return open_mpi.spelled(variables)
 
 
 def run(

@@ -1,13 +1,12 @@
 """What cannot work, said in one sentence before anything is started."""
 
-import os
 import re
 import shutil
 import subprocess
 from importlib.util import find_spec
 from pathlib import Path
 
-from hvdlab import hosts, launch
+from hvdlab import hosts, open_mpi
 from hvdlab.hardware import gpus
 from hvdlab.launch import LaunchError
 from hvdlab.launchers import mpi_of
@@ -84,20 +83,11 @@ def srun_must_fit(script: str) -> None:
 
 
 def _found(program):
-    return shutil.which(program, path=launch.environment(1)["PATH"])
+    return shutil.which(program, path=open_mpi.search_path())
 
 
 def _kind(mpirun):
-    try:
-        says = subprocess.run(
-            [mpirun, "--version"],
-            env={**os.environ, **launch.environment(1)},
-            capture_output=True,
-            text=True,
-            timeout=20,
-        ).stdout
-    except (OSError, subprocess.SubprocessError):
-        says = ""
+    says = open_mpi.says(mpirun)
     if "Open MPI" in says or "OpenRTE" in says:
         return "Open MPI"
     return "MPICH" if re.search("MPICH|HYDRA|Intel", says) else "an unknown MPI"

@@ -339,7 +339,8 @@ def test_stacks_are_told_apart_by_rank():
     }
 
 
-def test_the_first_traceback_is_quoted_with_its_rank():
+@pytest.mark.parametrize("tag", [">: ", ">:"], ids=["Open MPI 5", "Open MPI 4"])
+def test_the_first_traceback_is_quoted_with_its_rank(tag):
     output = "\n".join(
         [
             "[1,1]<stderr>: Traceback (most recent call last):",
@@ -350,6 +351,7 @@ def test_the_first_traceback_is_quoted_with_its_rank():
             "[1,0]<stderr>: horovod.common.exceptions.HorovodInternalError: shut down",
         ]
     )
+    output = output.replace(">: ", tag)
     assert checks.last_error(output) == "rank 1 says: ValueError: 3 images, 4 labels"
     assert checks.last_error("nothing of the kind") == ""
 

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 
 from hvdlab import hosts as hosts_of
-from hvdlab import launch
+from hvdlab import launch, open_mpi
 from hvdlab.hosts import Host
 from hvdlab.launchers import End, Line, abort_children
 
@@ -26,10 +26,13 @@ EXPORTED = (
     "CUDA_", "TF_", "XLA_", "KERAS_", "TORCH", "LAB_",
 )  # fmt: skip
 
-TAG = re.compile(r"\[1,(\d+)\]<(stdout|stderr)>: ?")  # of `--output tag`
+TAG = r"\[1,(\d+)\]<(stdout|stderr)>:"
 RULE = re.compile(r"-{20,}$")  # around a message of mpirun's own
 # Its messages about an end
-EXITED = re.compile(r"Process name: +\[\S+@\d+,(\d+)\]\s+Exit code: +(\d+)")
+EXITED = re.compile(r"Process name: +\[(?:\S+@\d+|\[\d+,\d+\]),(\d+)\]\s+Exit code: +(\d+)")
+ABORTED = re.compile(
+    r"Primary job +terminated normally"
+)  # Open MPI 4, before it says what happened
 SIGNALLED = re.compile(r"process rank (\d+) .*? on node (\S+) exited on\s+signal (\d+) \(([^)]+)\)")
 LOST = re.compile(r"lost communication with a remote daemon.*Remote daemon: .* on node (\S+)", re.S)
 
@@ -50,9 +53,10 @@ def start(
     """
     variables = dict(variables)
     if slots:  # no host may be crowded
-        variables.pop("PRTE_MCA_rmaps_default_mapping_policy", None)
+        for name in open_mpi.spelled(open_mpi.OVERSUBSCRIBE):
+            variables.pop(name, None)
     if hosts:
-        variables |= KEEPALIVE | _interfaces(hosts)
+        variables |= open_mpi.spelled(KEEPALIVE | _interfaces(hosts))
     mpirun, np, count, python, *rest = launch.command(ranks, script, *arguments)
     where = []
     if hosts:
@@ -61,7 +65,7 @@ def start(
     if hosts or len(slots) > 1:
         names = sorted({*os.environ, *variables})
         where += [word for name in names if name.startswith(EXPORTED) for word in ("-x", name)]
-    return [mpirun, np, count, *where, "--output", "tag", python, *rest], variables
+    return [mpirun, np, count, *where, *open_mpi.tag_output(), python, *rest], variables
 
 
 def _interfaces(hosts):
@@ -84,12 +88,13 @@ class Reader:
 
     def __init__(self):
         self.first: End | None = None
+        self._tag = re.compile(TAG + " ?" * (not open_mpi.is_version_4()))
         self.lost = ""  # the host that is gone: mpirun's own exit code is 0 then
         self._message = None  # lines of a message of mpirun's that has not ended
 
     def read(self, text: str, channel: str) -> list[Line]:
         """What there is to show of a line."""
-        words, *tagged = TAG.split(text.rstrip("\n"))
+        words, *tagged = self._tag.split(text.rstrip("\n"))
         shown = self._own(words) if words or not tagged else []
         for rank, of, said in zip(*[iter(tagged)] * 3, strict=True):
             shown.append(Line(int(rank), of, said))
@@ -119,7 +124,7 @@ class Reader:
             self.first = End(int(rank), 128 + int(number), f"signal {number} ({name}) on {host}")
         elif found := EXITED.search(message):
             self.first = self.first or End(int(found[1]), int(found[2]))
-        else:
+        elif not ABORTED.match(message):
             return [Line(None, "stderr", message.strip())]
         return []
 

@@ -1,0 +1,66 @@
+"""The mpirun that starts the ranks, in the words of its version: NVIDIA's images have Open MPI 4."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+# Open MPI 5's names of what is set here, and Open MPI 4's.
+NAMES = {
+    "PRTE_MCA_hwloc_default_binding_policy": "OMPI_MCA_hwloc_base_binding_policy",
+    "PRTE_MCA_prte_if_include": "OMPI_MCA_oob_tcp_if_include",
+    "PRTE_MCA_oob_tcp_keepalive_time": "OMPI_MCA_oob_tcp_keepalive_time",
+    "PRTE_MCA_oob_tcp_keepalive_intvl": "OMPI_MCA_oob_tcp_keepalive_intvl",
+    "PRTE_MCA_oob_tcp_keepalive_probes": "OMPI_MCA_oob_tcp_keepalive_probes",
+}
+OVERSUBSCRIBE = {"PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe"}
+
+
+def search_path() -> str:
+    """Where programs are: those of this environment, whether it is activated or not, then the user's."""
+    return f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
+
+
+def mpirun() -> str | None:
+    """The mpirun that the labs start: this environment's, else the first on PATH."""
+    return shutil.which("mpirun", path=search_path())
+
+
+def says(mpirun: str) -> str:
+    """What an mpirun says of itself; "" if nothing."""
+    try:
+        return _version(mpirun)
+    except (OSError, subprocess.SubprocessError):
+        return ""
+
+
+@cache
+def _version(mpirun):
+    asked = [mpirun, "--version"]
+    return subprocess.run(asked, capture_output=True, text=True, timeout=20, check=True).stdout
+
+
+def is_version_4() -> bool:
+    found = mpirun()
+    return bool(found and re.search(r"\((Open MPI|OpenRTE)\) [1-4]\.", says(found)))
+
+
+def tag_output() -> list[str]:
+    """The option that puts rank and channel before each line: "[1,0]<stdout>: "."""
+    return ["--tag-output"] if is_version_4() else ["--output", "tag"]
+
+
+def spelled(variables: dict[str, str]) -> dict[str, str]:
+    """Variables with the names of Open MPI 5, as the mpirun here knows them."""
+    if not is_version_4():
+        return variables
+    four = {}
+    for name, value in variables.items():
+        if OVERSUBSCRIBE.get(name) == value:
+            four["OMPI_MCA_rmaps_base_oversubscribe"] = "1"
+        else:
+            four[NAMES.get(name, name)] = value
+    return four

@@ -1,0 +1,107 @@
+"""What Open MPI 4 and 5 call the same thing: the texts are what both print."""
+
+import sys
+
+import pytest
+
+from hvdgrade import visible
+from hvdlab import launch, open_mpi
+from hvdlab.launchers import End, Line, mpirun
+
+FOUR, FIVE = "mpirun (Open MPI) 4.1.4\n\nReport bugs to ...\n", "mpirun (Open MPI) 5.0.11\n\n..."
+DEBIANS = "mpirun.openmpi (OpenRTE) 4.1.4\n\n..."
+
+
+@pytest.fixture
+def only(tmp_path, monkeypatch):
+    """Lets the only mpirun on PATH say which it is; returns its path."""
+
+    def stand_in(text: str) -> str:
+        program = tmp_path / "mpi" / "bin" / "mpirun"
+        program.parent.mkdir(parents=True)
+        program.write_text(f"#!/bin/sh\nprintf '%s' '{text}'\n")
+        program.chmod(0o755)
+        monkeypatch.setattr(sys, "executable", str(tmp_path / "venv" / "bin" / "python"))
+        monkeypatch.setenv("PATH", f"{program.parent}:/usr/bin:/bin")
+        return str(program)
+
+    return stand_in
+
+
+@pytest.mark.parametrize(
+    "text, four", [(FOUR, True), (DEBIANS, True), (FIVE, False), ("HYDRA build 4.1.2", False)]
+)
+def test_the_version_decides_on_the_words(only, monkeypatch, text, four):
+    program = only(text)
+    monkeypatch.setattr(launch, "usable_cores", lambda: 2)
+    assert open_mpi.mpirun() == program and open_mpi.is_version_4() is four
+    assert open_mpi.tag_output() == (["--tag-output"] if four else ["--output", "tag"])
+    set_for_three = launch.environment(3)
+    assert {name: value for name, value in set_for_three.items() if "_MCA_" in name} == (
+        {
+            "OMPI_MCA_mpi_yield_when_idle": "1",
+            "OMPI_MCA_hwloc_base_binding_policy": "none",
+            "OMPI_MCA_rmaps_base_oversubscribe": "1",
+        }
+        if four
+        else {
+            "OMPI_MCA_mpi_yield_when_idle": "1",
+            "PRTE_MCA_hwloc_default_binding_policy": "none",
+            "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
+        }
+    )
+    command, variables = mpirun.start(3, "train.py", [], set_for_three, [], [1, 2])
+    assert ("--tag-output" in command) is four
+    assert not any("oversubscribe" in word for word in (*variables, *variables.values()))
+
+
+def test_without_an_mpirun_nothing_is_asked(monkeypatch, tmp_path):
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert open_mpi.mpirun() is None and not open_mpi.is_version_4()
+
+
+ENDED = {
+    "Open MPI 5": "Process name: [prterun-vm-7@1,1]\n   Exit code:    3",
+    "Open MPI 4": "Process name: [[15099,1],1]\n  Exit code:    3",
+}
+
+
+@pytest.mark.parametrize("version", ENDED)
+def test_the_rank_that_failed_first_is_found(only, version):
+    only(FOUR if version == "Open MPI 4" else FIVE)
+    reader, rule = mpirun.Reader(), "-" * 74
+    blank = " " * (version == "Open MPI 5")
+    text = [f"[1,1]<stderr>:{blank}ValueError: 3", f"[1,0]<stdout>:{blank}  indented"]
+    if version == "Open MPI 4":
+        aborted = "Primary job  terminated normally, but 1 process returned"
+        text += [rule, aborted, "a non-zero exit code. Per user-direction, the job ...", rule]
+    text += [rule, "mpirun detected that one or more processes exited with non-zero status, thus"]
+    text += ["causing the job to be terminated. The first process to do so was:", ""]
+    text += [*ENDED[version].split("\n"), rule]
+    shown = [line for each in text for line in reader.read(each + "\n", "stdout")]
+    assert shown == [Line(1, "stderr", "ValueError: 3"), Line(0, "stdout", "  indented")]
+    assert reader.rest() == [] and reader.first == End(1, 3)
+
+
+def test_a_signal_is_told_in_the_same_words():
+    reader = mpirun.Reader()
+    said = "mpirun noticed that process rank 0 with PID 0 on node vm exited on signal 9 (Killed)."
+    for line in ("-" * 74, said, "-" * 74):
+        assert reader.read(line, "stdout") == []
+    assert reader.first == End(0, 137, "signal 9 (Killed) on vm")
+
+
+def test_a_submission_finds_the_mpi_of_an_image_and_nothing_of_a_users(only, monkeypatch):
+    program = only(FOUR)
+    folder = program.removesuffix("/mpirun")
+    monkeypatch.setenv("LD_LIBRARY_PATH", ":/opt/hpcx/ompi/lib:relative")
+    monkeypatch.setenv("OPAL_PREFIX", "/opt/hpcx/ompi")
+    assert folder not in visible.search_path().split(":")
+    assert not any(program.startswith(f"{place}/") for place in visible.readable())
+    monkeypatch.setattr(visible, "SYSTEM", (*visible.SYSTEM, str(folder)))
+    assert visible.search_path().split(":")[1] == folder
+    assert visible.libraries() == {
+        "LD_LIBRARY_PATH": "/opt/hpcx/ompi/lib",
+        "OPAL_PREFIX": "/opt/hpcx/ompi",
+    }
