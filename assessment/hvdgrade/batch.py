@@ -9,6 +9,7 @@ import argparse
 import contextlib
 import dataclasses
 import fcntl
+import math
 import os
 import secrets
 import sys
@@ -129,8 +130,6 @@ def grade_class(args: argparse.Namespace) -> int:
         cancel_jobs(settings.out)
         cleanup.end_left_over(settings.out)
         say = Terminal(stderr=True, soft_wrap=True, markup=False, highlight=False)
-        for name in ignored:
-            say.print(f"ignored, neither a folder nor a .py file: {printable(name)}")
         write(settings.out / HANDED_IN, "\n".join(one.name for one in submissions).encode())
         calls = calls_of_regrade(settings, say) if args.regrade else set()
         tasks, kept = prepare(submissions, settings, rules, calls, say)
@@ -161,7 +160,8 @@ def grade_class(args: argparse.Namespace) -> int:
         if args.regrade and all(is_done(task, settings, calls) for task in tasks):
             (settings.out / REGRADE).unlink(missing_ok=True)
         summarise(settings.out, say)
-    faults = conclude({one.name for one in submissions}, settings.out, args.regrade)
+    names = {one.name for one in submissions}
+    faults = conclude(names, settings.out, args.regrade, ignored)
     return FAULTS if faults else DONE
 
 
@@ -186,6 +186,13 @@ def checked(args: argparse.Namespace) -> tuple[profile.Profile, Settings]:
         raise Refused(f"{args.out} cannot be made: {error.strerror}.") from None
     if not 1 <= args.np <= rules.max_ranks:
         raise Refused(f"-np must be in 1..{rules.max_ranks}. Received: {args.np}")
+    if not 0 < args.limit < math.inf:
+        raise Refused(f"--limit must be a number of seconds above 0. Received: {args.limit}")
+    if args.workers is not None and args.workers < 1:
+        raise Refused(f"--workers must be at least 1. Received: {args.workers}")
+    if args.require_sandbox not in (None, *sandbox.TIERS):
+        tiers = ", ".join(sandbox.TIERS)
+        raise Refused(f"--require-sandbox must be one of {tiers}. Received: {args.require_sandbox}")
     if args.slurm_option and not args.slurm:
         raise Refused("--slurm-option has no meaning without --slurm.")
     if args.require_sandbox and not args.slurm:  # on a cluster its nodes decide, each for itself

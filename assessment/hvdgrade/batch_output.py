@@ -50,7 +50,7 @@ def outcome(document: dict) -> str:
     return f"{UNGRADED[document['status']]}: {printable(document['reason'])}"
 
 
-def conclude(names: set[str], out: Path, regrade: bool) -> int:
+def conclude(names: set[str], out: Path, regrade: bool, ignored: list[str]) -> int:
     """Print what came out; return the number of grader faults, also of those that left a result as it was."""
     results = load(out)
     documents = [document for document in results if document["batch"]["name"] in names]
@@ -67,6 +67,9 @@ def conclude(names: set[str], out: Path, regrade: bool) -> int:
             f"{left} keep the result that they had, as the grader failed when it graded them again: the same "
             "command tries these once more."
         )
+    if ignored:
+        listed = ", ".join(map(printable, ignored))
+        print(f"In DIR, but neither a folder nor a .py file, and so not graded: {listed}")
     for line in [*roll.practice(documents), *roll.withdrawn(results, out)]:
         print(printable(line))
     print(f"The class: {out / 'index.html'}   as a table: {out / 'summary.csv'}")

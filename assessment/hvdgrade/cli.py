@@ -21,6 +21,7 @@ example:
 
 exit codes: 0 pass, 1 fail, 2 not gradable or wrong usage, 3 grader fault
 """
+SHOWN_EPOCHS, SHOWN_NUMBERS = 200, 20  # the last epochs, and the numbers of each, in the progress
 # The other commands: a module each, with add_arguments(parser), main(args) and EPILOG.
 COMMANDS = {
     "batch": "grade a whole class, a folder or file a student",
@@ -145,6 +146,11 @@ def source_of(path: Path) -> bytes | None:
         return None
 
 
+def shortened(epoch: dict) -> dict:
+    reported = dict(list(epoch["reported"].items())[:SHOWN_NUMBERS])
+    return {**epoch, "reported": reported}
+
+
 class Progress:
     """One line on stderr, rewritten in a terminal, elsewhere only at a new stage; JSON in a file.
 
@@ -173,6 +179,8 @@ class Progress:
     def __call__(self, text: str, **facts) -> None:
         self.stage = facts.get("stage", self.stage)
         if self.file:
+            if "epochs" in facts:  # a submission may record any number of anything
+                facts["epochs"] = [shortened(epoch) for epoch in facts["epochs"][-SHOWN_EPOCHS:]]
             event = {"t": round(time.monotonic() - self.began, 1), "text": text, **facts}
             self.file.write(json.dumps({**event, "stage": self.stage}) + "\n")
             self.file.flush()

@@ -41,21 +41,24 @@ class Problem(Exception):
 def find(folder: Path) -> tuple[list[Submission], list[str]]:
     """The submissions in `folder`, sorted by id, and the names of entries that are none.
 
-    Hidden entries, macOS's "__MACOSX", and files that do not end in .py are no submissions.
+    Hidden entries, macOS's "__MACOSX", and files that are neither scripts nor notebooks are no
+    submissions. A notebook is one that cannot be graded, so that its student is not forgotten.
     """
     handed_in: dict[str, list[os.DirEntry]] = {}
-    ignored = []
+    notebooks, ignored = set(), []
     with os.scandir(folder) as entries:
         for entry in sorted(entries, key=lambda entry: os.fsencode(entry.name)):
             a_folder = entry.is_dir(follow_symlinks=False) or (
-                leads_to_folder(entry) and not entry.name.endswith(".py")
+                leads_to_folder(entry) and not is_script(entry.name)
             )
             if entry.name.startswith(".") or entry.name == "__MACOSX":
-                ignored.append(readable(entry.name))
-            elif a_folder:
+                continue
+            if a_folder:
                 handed_in.setdefault(entry.name, []).append(entry)
-            elif entry.name.endswith(".py"):
-                handed_in.setdefault(entry.name.removesuffix(".py"), []).append(entry)
+            elif is_script(entry.name):
+                handed_in.setdefault(entry.name[: -len(".py")], []).append(entry)
+            elif entry.name.lower().endswith(".ipynb"):
+                notebooks.add(entry.name[: -len(".ipynb")])
             else:
                 ignored.append(readable(entry.name))
     submissions = []
@@ -63,12 +66,21 @@ def find(folder: Path) -> tuple[list[Submission], list[str]]:
         source, problem = b"", ""
         try:
             if len(entries) > 1:
-                raise Problem("handed in as a folder and as a .py file: keep one of them.")
+                raise Problem(
+                    "handed in as a folder and as a .py file, or twice: keep one of them."
+                )
             source = read(Path(entries[0].path))
         except Problem as error:
             problem = str(error)
         submissions.append(Submission(readable(name), safe_name(name), source, problem))
-    return submissions, ignored
+    for name in notebooks - set(handed_in):
+        problem = f"it is a notebook: hand in one file named {SCRIPT}."
+        submissions.append(Submission(readable(name), safe_name(name), problem=problem))
+    return sorted(submissions, key=lambda one: one.id), ignored
+
+
+def is_script(name: str) -> bool:
+    return name.lower().endswith(".py")
 
 
 def leads_to_folder(entry: os.DirEntry) -> bool:
@@ -91,7 +103,7 @@ def read(path: Path) -> bytes:
         raise Problem(f"its folder cannot be read ({error.strerror}).") from None
     try:
         names = os.listdir(directory)
-        scripts = sorted(n for n in names if n.endswith(".py") and not n.startswith("."))
+        scripts = sorted(n for n in names if is_script(n) and not n.startswith("."))
         if SCRIPT in scripts:
             scripts = [SCRIPT]
         if not scripts:

@@ -31,8 +31,6 @@ def worker_slots(ranks: int, workers: int | None, oversubscribe: bool) -> list[t
     workers = (
         workers if workers is not None else max(1, min(most, len(gpus) // ranks if gpus else most))
     )
-    if workers < 1:
-        raise ValueError(f"--workers must be at least 1. Received: {workers}")
     if workers > most and not oversubscribe:
         raise ValueError(
             f"--workers {workers} with {ranks} ranks each need {workers * ranks} cores, and no two may "

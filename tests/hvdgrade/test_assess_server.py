@@ -8,6 +8,7 @@ import shutil
 import signal
 import socket
 import sys
+import tempfile
 import time
 import tomllib
 import urllib.error
@@ -19,6 +20,7 @@ import jupyter_run
 import psutil
 import pytest
 
+from hvdgrade import cli
 from hvdgrade.jupyter import lifeline, runner
 
 pytest.importorskip("jupyter_server", reason="needs JupyterLab: run `make setup`")
@@ -322,6 +324,8 @@ def test_a_grader_that_does_not_answer_is_killed(server):
     server.ask("DELETE")
     server.until("cancelled", seconds=4 * lifeline.PATIENCE_SECONDS)
     assert gone(processes, 5) == []
+    left = [file.name for file in server.temporary.glob("hvdgrade-*") if file.is_dir()]
+    assert len(left) == 1 and left[0].startswith("hvdgrade-assess-")
 
 
 @pytest.mark.mpi
@@ -346,7 +350,82 @@ def test_nothing_outlives_the_server(tmp_path, cifar10_folder, ending):
         server.process.wait(60)
         assert gone(processes, 0 if ending == signal.SIGTERM else 60) == []
         if ending == signal.SIGTERM:
-            assert list(server.temporary.glob("hvdgrade*")) == []
+            assert not any(file.is_dir() for file in server.temporary.glob("hvdgrade*"))
+
+
+@pytest.fixture
+def temporary(tmp_path, monkeypatch):
+    """A folder for temporary files of this process and of those that it starts."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
+    return tmp_path
+
+
+def test_one_grading_a_user_whichever_server_began_it(temporary):
+    one, other = runner.Runner(), runner.Runner()
+    try:
+        one.start("assessment.py", b"no Python", 2, "dli")
+        with pytest.raises(runner.Busy, match="Another JupyterLab of yours"):
+            other.start("assessment.py", b"no Python", 2, "dli")
+        assert other.status()["state"] == "idle" and one.running
+        # The grading has the lock, not the server: one that is killed leaves it to the grading.
+        one.cancel()
+        one.process.wait(60)
+        other.start("assessment.py", b"no Python", 2, "dli")
+    finally:
+        one.close()
+        other.close()
+    assert [file.name for file in temporary.iterdir()] == [f"hvdgrade-{os.getuid()}.lock"]
+
+
+def test_what_a_killed_server_left_is_removed_by_the_next(temporary):
+    alive, dead = runner.Runner(), runner.Runner()
+    dead.held.close()  # as the kernel does it
+    (temporary / "hvdgrade-assess-just-made").mkdir()
+    (temporary / "hvdgrade-assess-link").symlink_to(alive.folder)
+    (dead.folder / "report.html").touch()
+    new = runner.Runner()
+    assert {file.name for file in temporary.iterdir()} == {
+        *(alive.folder.name, new.folder.name),
+        *("hvdgrade-assess-just-made", "hvdgrade-assess-link"),
+    }
+
+
+@pytest.mark.parametrize(
+    "printed, code, said",
+    [
+        ("hvdgrade: /x cannot be written: full\n", 3, "/x cannot be written: full"),
+        (
+            "running the submission ...\nTraceback (most recent call last):\n  File x\nOSError: no space\n"
+            "hvdgrade: this is a fault of the grader; please report the lines above\n",
+            3,
+            "OSError: no space",
+        ),
+        (
+            "running the submission ...\n",
+            137,
+            "it was ended by signal 9, perhaps as there was too little memory.",
+        ),
+        ("", 3, "it ended with code 3."),
+    ],
+)
+def test_why_there_is_no_result(tmp_path, printed, code, said):
+    log = tmp_path / "log"
+    log.write_text(printed)
+    assert runner.last_words(log, code) == f"{said} All that it printed is in {log}."
+
+
+def test_the_progress_of_a_talkative_script_stays_short(tmp_path):
+    epochs = [
+        {"epoch": i, "seconds": 1.0, "reported": {f"{j}": j for j in range(10_000)}}
+        for i in range(300)
+    ]
+    with cli.Progress(tmp_path / "progress") as tell:
+        tell("", stage="running", epochs=epochs)
+    shown = runner.progress(tmp_path / "progress")["epochs"]
+    assert [each["epoch"] for each in shown] == list(range(100, 300))
+    assert shown[-1]["reported"] == {f"{j}": j for j in range(20)}
 
 
 def test_the_progress_is_read_as_it_was_meant(tmp_path):

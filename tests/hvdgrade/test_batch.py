@@ -48,7 +48,7 @@ def test_a_student_is_a_folder_or_a_file(tmp_path):
         ("bob", b"3", ""),
         ("carl", b"4", ""),
     ]
-    assert ignored == [".DS_Store", "grades.txt"]
+    assert ignored == ["grades.txt"]
 
 
 def test_what_cannot_be_graded_says_why(tmp_path):
@@ -68,6 +68,10 @@ def test_what_cannot_be_graded_says_why(tmp_path):
     for name in ("loop", "round.py", ".loop"):
         (folder / name).symlink_to(name)
     os.mkfifo(folder / "pipe.py")
+    for name in ("carla.ipynb", "dave.IPYNB", "dave.py", "Eve.PY", "f.py", "f.PY"):
+        (folder / name).write_text("1")
+    (folder / "g.ipynb").mkdir()
+    (folder / "g.ipynb" / "G.Py").write_text("1")
     (folder / "large" / "assessment.py").write_bytes(b"#" * 10_000_000)
     submissions = found(folder)
     problems = {id: one.problem for id, one in submissions.items() if one.problem}
@@ -85,9 +89,16 @@ def test_what_cannot_be_graded_says_why(tmp_path):
         "loop": "symbolic link",
         "round": "symbolic link",
         "pipe": "not a plain file",
+        "carla": "it is a notebook",
+        "f": "or twice",
     }.items():
         assert words in problems.pop(id)
     assert problems == {}
+    assert {id for id, one in submissions.items() if one.source == b"1"} == {
+        "dave",
+        "Eve",
+        "g.ipynb",
+    }
     assert len(submissions["large"].source) < 1_000_000  # the grader says that it is too large
 
 
@@ -432,6 +443,10 @@ def test_workers_run_on_cores_of_their_own(school):
         (("-np", 1000), "-np must be in"),
         (("--slurm-option", "partition=x"), "--slurm-option has no meaning"),
         (("--require-sandbox", "vault"), "vault"),
+        (("--slurm", "--require-sandbox", "vault"), "must be one of bubblewrap"),
+        (("--slurm", "--workers", -1), "at least 1"),
+        (("--limit", 0), "--limit must be a number of seconds above 0. Received: 0"),
+        (("--limit", "nan"), "--limit must be"),
     ],
 )
 def test_wrong_usage_is_one_sentence(school, arguments, words):
@@ -555,12 +570,14 @@ def test_a_fault_does_not_take_the_place_of_a_result(school, pretend, capsys):
         school.add(student)
     pretend(REAL, REAL)
     before = school.results()
+    (school.folder / "grades.txt").touch()
     school.add("carla")
     assert pretend(REAL, REAL, "--regrade", faults=["ada", "carla"]) == ["ada", "bob", "carla"]
     printed = capsys.readouterr()
     assert "ada: not graded again, its result stays: the disk is full." in printed.err
     assert "2 pass, 0 fail, 0 not gradable, 1 grader faults" in printed.out
     assert "\n1 keep the result that they had" in printed.out
+    assert "and so not graded: grades.txt\n" in printed.out
     after = school.results()
     assert before["ada"]["score"] == after["ada"]["score"] and after["ada"]["verdict"] == "pass"
     assert before["ada"]["batch"]["call"] == after["ada"]["batch"]["call"]

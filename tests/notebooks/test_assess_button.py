@@ -127,10 +127,11 @@ def test_press_watch_reload_and_read_the_verdict(lab, page, tmp_path):
     panel = page.locator(".hvdgrade-panel")
     expect(panel).not_to_be_visible()
     panel.locator("select").select_option("dli", force=True)
-    button(page).click()
+    button(page).dblclick()
     expect(panel).to_be_visible()
     expect(panel.locator(".what")).to_contain_text("work/assessment.py")
     expect(panel.locator(".stage")).to_contain_text("Running the submission")
+    expect(panel.locator(".message")).not_to_be_visible()  # the second click is no second grading
     first = panel.locator("tbody tr").first
     expect(first).to_contain_text("0.000")
     expect(first).to_contain_text("2.000")
@@ -155,6 +156,10 @@ def test_press_watch_reload_and_read_the_verdict(lab, page, tmp_path):
     result = state(lab)["result"]
     expect(panel.locator(".points")).to_contain_text(f"{result['score']} of {result['max_score']}")
     expect(panel.locator(".checks li")).to_have_count(len(result["checks"]))
+    # What a screen reader tells: the verdict by itself, and each check's state as a word.
+    expect(panel.get_by_role("status").filter(has_text="Not passed yet")).to_have_count(1)
+    for line, check in zip(panel.locator(".checks li").all(), result["checks"], strict=True):
+        expect(line).to_contain_text(f"{check['state']}: {check['title']}")
     expect(panel.locator(".work")).not_to_be_visible()
     page.screenshot(path=tmp_path / "3 verdict.png")
 
@@ -203,6 +208,15 @@ def test_lab_7_has_the_button_and_says_what_is_missing(lab, page, tmp_path):
 
     open_document(page, lab, "solutions/07_cifar10_assessment.ipynb")
     panel = page.locator(".hvdgrade-panel")
+    asked = "**/hvdgrade/assess*"
+    for code, said in (
+        (403, "The server refuses this (403)"),
+        (502, "Its answer: 502 Bad Gateway"),
+    ):
+        page.route(asked, lambda route, _, code=code: route.fulfill(status=code, body="<p>No"))
+        button(page).click()
+        expect(panel.locator(".message")).to_contain_text(said)
+        page.unroute(asked)
     button(page).click()
     expect(panel.locator(".message")).to_contain_text("There is no file work/assessment.py")
     page.screenshot(path=tmp_path / "6 lab 7.png")

@@ -9,14 +9,16 @@ the server stops or because it was killed, the grading ends, and with it everyth
 import ctypes
 import os
 import select
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 
 import psutil
 
-PATIENCE_SECONDS = 8.0  # what the grader gets to end its submission and to tidy up
+PATIENCE_SECONDS = 12.0  # what the grader gets to end its submission and to tidy up
 LIMIT_SECONDS = 3 * 3600.0  # no grading of one submission takes so long
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 
@@ -28,9 +30,14 @@ def main(arguments: list[str]) -> int:
     prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     for ending in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
         signal.signal(ending, signal.default_int_handler)
+    # A grader that must be killed leaves its files behind. A submission may run as another user and
+    # passes through here to what it is shown.
+    temporary = tempfile.mkdtemp(prefix="hvdgrade-work-")
+    os.chmod(temporary, 0o711)
     grader = subprocess.Popen(
         [sys.executable, "-m", "hvdgrade.cli", "run", *arguments],
         stdin=subprocess.DEVNULL,
+        env={**os.environ, "TMPDIR": temporary},
         # Should we be killed, the grader is told to end. One thread here: this is safe.
         preexec_fn=lambda: prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0),
     )
@@ -40,6 +47,7 @@ def main(arguments: list[str]) -> int:
     except KeyboardInterrupt:
         pass
     end(grader)
+    shutil.rmtree(temporary, ignore_errors=True)
     return grader.returncode if grader.returncode >= 0 else 128 - grader.returncode
 
 

@@ -1,34 +1,39 @@
 """One grading at a time: starts it, says how far it is, ends it. All that is known of the last one."""
 
+import contextlib
+import fcntl
 import json
 import math
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 import time
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 
 from hvdgrade.jupyter import lifeline
 from hvdgrade.profile import PROFILES
 
+PREFIX = "hvdgrade-assess-"  # of the folder of a server
 TAIL_BYTES = 1 << 20  # of the progress; its last lines say all
-SHOWN_EPOCHS = 200
 SHOWN = ("status", "reason", "verdict", "score", "max_score")
 SHOWN_CHECK = ("title", "state", "points", "max_points", "rationale")
 
 
 class Busy(Exception):
-    """Another grading is running."""
+    """Another grading is running: one sentence."""
 
 
 class Runner:
     """Grades for one server. Its files lie in a folder that ends with `close`."""
 
     def __init__(self):
-        self.folder = new_folder()
+        remove_abandoned()
+        self.new_folder()
         self.process: subprocess.Popen | None = None
         self.request: dict = {}
         self.number = 0  # of gradings so far
@@ -45,15 +50,15 @@ class Runner:
         Raises Busy while another grading runs, and OSError if this one cannot begin: the last stays.
         """
         if self.running:
-            raise Busy
+            raise Busy("Another grading is running: wait for it, or cancel it first.")
         if not self.folder.is_dir():  # whoever clears up /tmp has taken it
-            self.folder = new_folder()
+            self.new_folder()
         last, place = self.place, self.folder / str(self.number + 1)
         shutil.rmtree(place, ignore_errors=True)  # of one that could not begin
         script = place / "submission" / Path(path).name
         script.parent.mkdir(parents=True)
         script.write_bytes(source)
-        with (place / "log").open("w") as log:
+        with (place / "log").open("w") as log, one_a_user() as lock:
             self.process = subprocess.Popen(
                 [
                     sys.executable, "-m", lifeline.__name__, str(script), "-np", str(ranks),
@@ -64,6 +69,7 @@ class Runner:
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=subprocess.STDOUT,
+                pass_fds=[lock],  # the lifeline holds it to its end, also without us
                 start_new_session=True,  # Ctrl-C in the server's terminal is for the server
                 # A learner's own random.py beside the notebook is not the grader's.
                 env={**os.environ, "PYTHONSAFEPATH": "1"},
@@ -72,6 +78,12 @@ class Runner:
         self.request = {"path": path, "ranks": ranks, "profile": profile}
         self.cancelled, self.started = False, time.monotonic()
         shutil.rmtree(last, ignore_errors=True)
+
+    def new_folder(self) -> None:
+        """A temporary folder that is readable by us alone, and known as ours as long as we live."""
+        self.folder = Path(tempfile.mkdtemp(prefix=PREFIX))
+        self.held = open(self.folder / "held", "w")
+        fcntl.flock(self.held, fcntl.LOCK_EX)
 
     @property
     def place(self) -> Path:
@@ -94,6 +106,7 @@ class Runner:
         if self.process:
             self.process.wait(3 * lifeline.PATIENCE_SECONDS)
         shutil.rmtree(self.folder, ignore_errors=True)
+        self.held.close()
 
     def status(self) -> dict:
         """What the panel shows; `state` is idle, running, cancelling, cancelled, done or failed."""
@@ -123,9 +136,41 @@ class Runner:
         return document
 
 
-def new_folder() -> Path:
-    """A temporary folder that is readable by us alone."""
-    return Path(tempfile.mkdtemp(prefix="hvdgrade-assess-"))
+def remove_abandoned() -> None:
+    """Remove the folders of servers that were killed: those that nobody holds any more."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
+        try:
+            if folder.is_symlink() or folder.stat().st_uid != os.getuid():
+                continue
+            with open(folder / "held") as held:
+                fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(folder, ignore_errors=True)
+        except OSError:  # held, or just made
+            continue
+
+
+@contextlib.contextmanager
+def one_a_user() -> Iterator[int]:
+    """A descriptor that only one grading of a user has on this machine, whichever server began it.
+
+    Raises:
+        Busy: another one has it.
+    """
+    place = os.environ.get("XDG_RUNTIME_DIR", "")
+    if not os.path.isdir(place):
+        place = tempfile.gettempdir()
+    flags = os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW
+    lock = os.open(os.path.join(place, f"hvdgrade-{os.getuid()}.lock"), flags, 0o600)
+    try:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise Busy(
+                "Another JupyterLab of yours is grading on this machine: wait for it, or cancel it there."
+            ) from None
+        yield lock
+    finally:
+        os.close(lock)
 
 
 def rules() -> dict:
@@ -161,8 +206,6 @@ def progress(path: Path) -> dict:
         said |= event
         if (text := str(event.get("text"))).endswith("..."):
             said["title"] = text.removesuffix("...").strip()
-    if isinstance(said.get("epochs"), list):
-        said["epochs"] = said["epochs"][-SHOWN_EPOCHS:]
     return said
 
 
@@ -194,8 +237,15 @@ def read_json(text: bytes):
 
 
 def last_words(log: Path, code: int) -> str:
-    """The last line that the grader printed, without its name."""
+    """Why there is no result, as far as the grader or the code of its end tells."""
     lines = log.read_text(errors="replace").split("\n") if log.is_file() else []
-    said = [line.strip() for line in lines if line.strip()]
-    words = said[-1].removeprefix("hvdgrade: ")[:500] if said else ""
-    return words or f"the grader ended with code {code} and said nothing."
+    said = [line.strip().removeprefix("hvdgrade: ") for line in lines]
+    # What it was doing is no reason, and neither is that it asks for the lines above.
+    said = [
+        line for line in said if line and not line.endswith("...") and "lines above" not in line
+    ]
+    if code > 128:
+        why = ", perhaps as there was too little memory" * (code == 128 + signal.SIGKILL)
+        said.append(f"it was ended by signal {code - 128}{why}.")
+    words = said[-1][:500] if said else f"it ended with code {code}."
+    return f"{words} All that it printed is in {log}."

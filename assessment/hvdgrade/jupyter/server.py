@@ -78,8 +78,8 @@ class AssessHandler(Handler):
         source = await self.read(path)
         try:
             self.runner.start(path.strip("/"), source, ranks, profile)
-        except Busy:
-            self.reply(409, message="Another grading is running: wait for it, or cancel it first.")
+        except Busy as busy:
+            self.reply(409, message=str(busy))
         except OSError as error:  # a full disk, no temporary folder
             raise web.HTTPError(507, f"The grading cannot begin: {error.strerror}.") from None
         else:

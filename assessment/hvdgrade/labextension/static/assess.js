@@ -36,10 +36,15 @@ export function makePlugin(lab) {
         request,
         settings,
       );
-      const answer = await response.json();
+      const refused = [401, 403].includes(response.status);
+      // A proxy in between answers with a page of its own.
+      const answer = await response.json().catch(() => ({}));
       // 409 is the state too: that of the grading which is running.
-      if (!response.ok && response.status !== 409) throw new Error(answer.message);
-      return answer;
+      if ((response.ok || response.status === 409) && answer.state) return answer;
+      const why = refused
+        ? `The server refuses this (${response.status}). If you were logged out, load this page anew.`
+        : (answer.message ?? `Its answer: ${response.status} ${response.statusText}.`);
+      throw Object.assign(new Error(why), { refused });
     }
 
     // --- the panel -------------------------------------------------------------------------------
@@ -57,6 +62,7 @@ export function makePlugin(lab) {
     restorer?.add(side, side.id);
 
     let timer;
+    let starting = false; // asked for, and not yet answered
     let lost = false; // the server, in the middle of a grading
 
     // Show what the server answers, and ask again while a grading runs.
@@ -68,7 +74,8 @@ export function makePlugin(lab) {
         panel.show(status);
       } catch (error) {
         lost = panel.running;
-        panel.say(lost ? `The server does not answer; trying again. ${error.message}` : error.message);
+        panel.say(lost && !error.refused ? `No news of the grading; asking again. ${error.message}` : error.message);
+        if (error.refused) return clearTimeout(timer);
       }
       clearTimeout(timer);
       if (panel.running) timer = setTimeout(() => show(ask("GET")), 1000);
@@ -76,9 +83,15 @@ export function makePlugin(lab) {
 
     async function assess(path) {
       app.shell.activateById(side.id);
-      if (panel.running) return panel.say("Another grading is running: wait for it, or cancel it first.");
+      if (starting) return; // the second click of two
+      if (panel.running) return panel.mention("Another grading is running: wait for it, or cancel it first.");
       panel.prepare(path);
-      await show(save(path).then(() => ask("POST", panel.request())));
+      starting = true;
+      try {
+        await show(save(path).then(() => ask("POST", panel.request())));
+      } finally {
+        starting = false;
+      }
     }
 
     // What is graded is what is on disk: write what the editor has first.

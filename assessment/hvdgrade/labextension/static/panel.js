@@ -44,7 +44,7 @@ export class Panel {
     );
 
     this.stage = make("p", { class: "stage", role: "status" });
-    this.bar = make("progress", { max: 1 });
+    this.bar = make("progress", { max: 1, "aria-label": "progress of this step" });
     this.left = make("p", { class: "note" });
     this.stop = make("button", { class: "jp-Button jp-mod-styled jp-mod-warn" }, "Cancel");
     this.work = make("div", { class: "work" }, this.stage, this.bar, this.left, this.stop);
@@ -52,9 +52,11 @@ export class Panel {
     this.message = make("p", { class: "message", role: "alert" });
     this.verdict = make("p", { class: "verdict" });
     this.points = make("p", { class: "points" });
+    // Always there, so that a screen reader tells what comes into it.
+    this.outcome = make("div", { role: "status" }, this.verdict, this.points);
     this.read = make("button", { class: "jp-Button jp-mod-styled jp-mod-accept" }, "Open report");
     this.checks = make("ul", { class: "checks" });
-    this.end = make("div", { class: "end" }, this.verdict, this.points, this.read, this.checks);
+    this.end = make("div", { class: "end" }, this.read, this.checks);
 
     this.epochs = make("table", {});
 
@@ -68,6 +70,7 @@ export class Panel {
       this.rule,
       this.message,
       this.work,
+      this.outcome,
       this.end,
       this.epochs,
     );
@@ -100,6 +103,12 @@ export class Panel {
     this.message.hidden = !text;
   }
 
+  // The same, for as long as it takes to read.
+  mention(text) {
+    this.say(text);
+    setTimeout(() => this.message.textContent === text && this.say(""), 8000);
+  }
+
   // Show what the server says.
   show(status) {
     const news = status.state !== this.status.state;
@@ -124,7 +133,7 @@ export class Panel {
     this.stop.disabled = state === "cancelling";
     if (this.running) this.showProgress(status, progress);
 
-    this.end.hidden = state !== "done";
+    this.end.hidden = this.verdict.hidden = this.points.hidden = state !== "done";
     if (state === "done") this.showResult(status, result);
 
     this.showEpochs(state === "idle" ? [] : (progress.epochs ?? []));
@@ -178,10 +187,11 @@ export class Panel {
         make(
           "li",
           { class: check.state },
-          make("span", { class: "face", title: check.state }, FACES[check.state] ?? "?"),
+          make("span", { class: "face", "aria-hidden": true, title: check.state }, FACES[check.state] ?? "?"),
           make(
             "div",
             {},
+            make("span", { class: "spoken" }, `${check.state}: `),
             make("b", {}, check.title),
             ` ${check.points}/${check.max_points}`,
             ...(REASONED.includes(check.state) ? [make("p", {}, check.rationale ?? "")] : []),
