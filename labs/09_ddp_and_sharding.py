@@ -10,6 +10,7 @@
 # %%
 import difflib
 import json
+import os
 import shutil
 from functools import cache
 
@@ -27,6 +28,7 @@ from hvdlab.launch import run
 from hvdlab.plots import compare, medians, predicted
 from hvdlab.rank_report import rank_report, text
 
+os.environ["CUDA_VISIBLE_DEVICES"] = "-1"  # the processor for all ranks, also where there are GPUs
 WORK.mkdir(parents=True, exist_ok=True)  # your own files: notebooks/work
 COLOURS = plt.rcParams["axes.prop_cycle"].by_key()["color"]
 
@@ -414,18 +416,22 @@ exercises.check_zero1(zero1)
 #
 # `fully_shard` (FSDP2) shards a module's parameters in place: each becomes a `DTensor` of which a rank holds a part. Before the
 # module computes, its weights are gathered; afterwards they are freed (stage 3), or kept until the backward pass is through
-# (`reshard_after_forward=False`, close to stage 2). A colleague's network does not learn:
+# (`reshard_after_forward=False`, close to stage 2). The `mesh` names the ranks that share, and their kind of device: without
+# one it is the GPU wherever PyTorch was built for GPUs. A colleague's network does not learn:
 
 
 # %%
 def faulty_shard(model, lr):
     import torch
+    import torch.distributed as dist
+    from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))  # on the processor, over all ranks
     optimizer = torch.optim.Adam(model.parameters(), lr)
     for block in model.blocks:
-        fully_shard(block)
-    fully_shard(model)
+        fully_shard(block, mesh=mesh)
+    fully_shard(model, mesh=mesh)
     return optimizer
 
 
@@ -461,19 +467,22 @@ print(np.round(call(losses_of, "faulty_shard", ranks=2, uses=(faulty_shard,))[0]
 #
 # <details><summary>Hint 1</summary>Which parameters does the optimizer know, and which does the model have at the end?</details>
 #
-# <details><summary>Hint 2</summary>First <code>fully_shard</code>, then
+# <details><summary>Hint 2</summary>First <code>fully_shard(..., mesh=mesh)</code>, then
 # <code>torch.optim.Adam(model.parameters(), lr)</code>.</details>
 
 
 # %%
 def shard(model, lr):
     import torch
+    import torch.distributed as dist
+    from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))  # on the processor, over all ranks
     # BEGIN SOLUTION: shard the model, and return its optimizer
     for block in model.blocks:
-        fully_shard(block)
-    fully_shard(model)
+        fully_shard(block, mesh=mesh)
+    fully_shard(model, mesh=mesh)
     return torch.optim.Adam(model.parameters(), lr)
     # END SOLUTION
 
@@ -636,7 +645,7 @@ medians(tops, reference("sharding_peaks"), by=["mode"], columns=["held_MB", "on_
 # forward pass saves for the backward pass can go out and come back (`saved_tensors_hooks`), or be computed again
 # (activation checkpointing, lab 8). **Optimizer state**: it is touched once a step, so it may live far away.
 #
-# On this machine there is no GPU, so nothing can be moved *off* one. We write to a file instead, with the same hooks. Which is
+# This lab uses the processor alone, so nothing can be moved *off* a GPU. We write to a file instead, with the same hooks. Which is
 # slower: write and read the activations, or compute them again?
 
 # %%

@@ -354,6 +354,12 @@ def clip(split, shared, most):
 tensor_exercises.check_clip(clip)
 
 # %% [markdown]
+# And in the training. The losses are those of one rank again, up to rounding, and the copies stay equal:
+
+# %%
+symptoms(block, clip=clip)
+
+# %% [markdown]
 # ## Let an engine split it
 #
 # PyTorch has the same as a **plan**: which module is split how. A parameter becomes a `DTensor`, which knows its placement on a mesh of

@@ -397,10 +397,11 @@ print(
 ends.iloc[:: max(1, len(ends) // 10)].round(2)
 
 # %% [markdown]
-# **What you should see.** Far left of the dotted line twice the GPUs nearly halve the time; at it they save a third. Beyond it the batch is larger than
-# it is worth: the images come as fast as ever, and teach less. A few thousand GPUs are the fastest, at many times the
-# price, and 10,000 are slower than 4,000. **Statistics end data parallelism before the network does**, and a better
-# network only moves the smaller of the two walls. Past it, split the model too (lab 3).
+# **What you should see.** Far left of the dotted line twice the GPUs nearly halve the time. The doubling that arrives
+# at it saves a third of the steps, the next one a quarter. Beyond it the batch is larger than it is worth: the images
+# come as fast as ever, and teach less. A few thousand GPUs are the fastest, at many times the price, and 10,000 are
+# slower than 4,000. **Statistics end data parallelism before the network does**, and a better network only moves the
+# smaller of the two walls. Past it, split the model too (lab 3).
 #
 # ## Take with you
 #

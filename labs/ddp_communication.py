@@ -27,7 +27,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from hvdlab.arguments import above_zero, positive
 from hvdlab.torch.networks import ResidualMLP
-from hvdlab.torch.process_group import rendezvous
+from hvdlab.torch.process_group import gpu_for_each_rank, rendezvous
 from hvdlab.wire import bytes_sent
 
 WARM_UP = 3
@@ -52,7 +52,7 @@ def parse_args():
 def main():
     args = parse_args()
     rendezvous()
-    cuda = torch.cuda.is_available()
+    cuda = gpu_for_each_rank()
     device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if cuda else torch.device("cpu")
     if cuda:
         torch.cuda.set_device(device)
@@ -69,15 +69,15 @@ def main():
         )
         model.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
     optimizer = torch.optim.Adam(model.parameters())
-    images = torch.randn(args.batch_size, 1, 28, 28, device=device)
-    labels = torch.randint(10, (args.batch_size,), device=device)
+    images = torch.randn(args.passes, args.batch_size, 1, 28, 28, device=device)
+    labels = torch.randint(10, (args.passes, args.batch_size), device=device)
 
     def step():
-        for number in range(1, args.passes + 1):
-            quiet = args.no_sync and number < args.passes
+        for number in range(args.passes):
+            quiet = args.no_sync and number < args.passes - 1
             # no_sync: gradients add up where they are. The forward pass belongs inside too.
             with model.no_sync() if quiet else nullcontext():
-                loss = F.cross_entropy(model(images), labels)
+                loss = F.cross_entropy(model(images[number]), labels[number])
                 (loss / args.passes).backward()
         optimizer.step()
         optimizer.zero_grad()

@@ -21,9 +21,9 @@ from torch import nn
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 
-from hvdlab.arguments import above_zero, positive
-from hvdlab.data import Batches, load_fashion_mnist
-from hvdlab.torch.process_group import rendezvous
+from hvdlab.arguments import above_zero, non_negative, positive, whole_number
+from hvdlab.data import Batches, DataError, load_fashion_mnist
+from hvdlab.torch.process_group import gpu_for_each_rank, rendezvous
 from hvdlab.torch.recorder import Recorder
 
 
@@ -32,10 +32,10 @@ def parse_args():
     parser.add_argument("--epochs", type=positive, default=3, help="passes over the training set")
     parser.add_argument("--batch-size", type=positive, default=64, help="images a step, per rank")
     parser.add_argument("--lr", type=above_zero, default=0.02, help="learning rate, per rank")
-    parser.add_argument("--momentum", type=float, default=0.9)
+    parser.add_argument("--momentum", type=non_negative, default=0.9)
     parser.add_argument("--images", type=positive, default=10_000, help="to train on (of 60000)")
     parser.add_argument("--heldout", type=positive, default=10_000, help="held-out images")
-    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--seed", type=whole_number(0), default=1)
     parser.add_argument("--checkpoint", help="folder to keep checkpoints in, and to resume from")
     return parser.parse_args()
 
@@ -50,22 +50,21 @@ def make_model():
 
 def main():
     args = parse_args()
+    # DDP: before the ranks meet, or one that finds no data would leave the others waiting
+    try:
+        data = load_fashion_mnist()
+    except DataError as error:
+        sys.exit(f"fashion_mnist_ddp.py: {error}")
     rendezvous()  # DDP: who is where, in the words of this launcher
-    cuda = torch.cuda.is_available()
-    if cuda:  # DDP: one GPU for each rank of this machine
-        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-    device = torch.device("cuda", torch.cuda.current_device()) if cuda else torch.device("cpu")
+    cuda = gpu_for_each_rank()  # DDP: one GPU for each rank of this machine, or none at all
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if cuda else torch.device("cpu")
+    if cuda:
+        torch.cuda.set_device(device)
     # DDP: find the other ranks
     dist.init_process_group("nccl" if cuda else "gloo", device_id=device if cuda else None)
     rank, size = dist.get_rank(), dist.get_world_size()
     torch.manual_seed(args.seed + rank)
 
-    # DDP: rank 0 of each machine opens the data first (and would download them), then the others.
-    if os.environ["LOCAL_RANK"] == "0":
-        data = load_fashion_mnist()
-    dist.barrier()
-    if os.environ["LOCAL_RANK"] != "0":
-        data = load_fashion_mnist()
     images, labels = data.train_images[: args.images], data.train_labels[: args.images]
     batches = Batches(
         images,

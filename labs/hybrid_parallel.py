@@ -24,7 +24,6 @@ import time
 from contextlib import contextmanager
 from itertools import product
 from operator import itemgetter
-from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -40,10 +39,10 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 from torch.nn import ModuleList
 from torch.nn import functional as F
 
-from hvdlab.arguments import above_zero, positive, whole_number
+from hvdlab.arguments import above_zero, file_to_write, positive, whole_number
 from hvdlab.torch import memory
 from hvdlab.torch.networks import Block, ResidualMLP
-from hvdlab.torch.process_group import rendezvous
+from hvdlab.torch.process_group import gpu_for_each_rank, rendezvous
 from hvdlab.torch.stages import batch, stage
 from hvdlab.wire import bytes_sent
 
@@ -88,7 +87,9 @@ def parse_args():
         default=0,
         help="play a device that needs so long to take a micro-batch forward through a rank's blocks",
     )
-    parser.add_argument("--output", type=Path, help="a file for what the ranks measured, JSON")
+    parser.add_argument(
+        "--output", type=file_to_write, help="a file for what the ranks measured, JSON"
+    )
     return parser.parse_args()
 
 
@@ -97,7 +98,7 @@ def main():
     rendezvous()
     # This many ranks share a machine: one thread each, so that none takes another's core.
     torch.set_num_threads(1)
-    cuda = torch.cuda.is_available()
+    cuda = gpu_for_each_rank()
     device = torch.device(f"cuda:{os.environ['LOCAL_RANK']}" if cuda else "cpu")
     runs = [
         (sizes, schedule, count)

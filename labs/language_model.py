@@ -19,7 +19,6 @@ import csv
 import os
 import signal
 import sys
-import warnings
 from pathlib import Path
 
 import torch
@@ -39,7 +38,7 @@ from hvdlab.arguments import above_zero, positive, whole_number
 from hvdlab.data import DataError
 from hvdlab.instructions import load_records, split, synthetic_records
 from hvdlab.torch import language_model as lm
-from hvdlab.torch.process_group import rendezvous
+from hvdlab.torch.process_group import gpu_for_each_rank, rendezvous
 
 # What --strategy chooses. `world_size` is that of all ranks.
 STRATEGIES = {
@@ -153,7 +152,8 @@ def pretrain(args):
         lm.train_tokenizer([text, *prompts], args.out, args.vocabulary)
 
     torch.manual_seed(args.seed)
-    gpt = GPT(lm.small(args.vocabulary, args.layers, args.width, max(256, args.length)))
+    positions = max(256, args.length + 1)  # of a part, whose last token is a label only
+    gpt = GPT(lm.small(args.vocabulary, args.layers, args.width, positions))
     gpt.apply(gpt._init_weights)  # LitGPT's own: normal, with a deviation of 0.02
     fit(args, gpt, Examples(args, examples, prepare=tokenizer))
 
@@ -244,16 +244,20 @@ def make_trainer(args):
         rank, world_size, here = (int(os.environ[name]) for name in names)
         os.environ.setdefault("GROUP_RANK", str(rank // here))  # the number of the node
         launched = dict(num_nodes=world_size // here, plugins=[TorchElasticEnvironment()])
-    gpus = torch.cuda.device_count()
-    if gpus < here and args.strategy in ("fsdp", "deepspeed"):
+    cuda = gpu_for_each_rank(here)
+    if not cuda and args.strategy in ("fsdp", "deepspeed"):
         sys.exit(
             f"language_model.py: --strategy {args.strategy}: Lightning runs it on GPUs only, one for each of "
-            f"the {here} ranks here, and there are {gpus}; auto, ddp and fsdp2 run on processors too."
+            f"the {here} ranks here, and there are {torch.cuda.device_count()}; auto, ddp and fsdp2 run on "
+            "processors too."
         )
-    if 0 < gpus < here:
-        warnings.warn(f"{gpus} GPUs for {here} ranks: they use the processor", stacklevel=1)
+    if args.strategy == "fsdp2" and args.precision == "16-mixed":
+        sys.exit(
+            "language_model.py: --strategy fsdp2: Lightning has no --precision 16-mixed for it; take "
+            "bf16-mixed, or --strategy ddp."
+        )
     return Trainer(
-        accelerator="cuda" if gpus >= here else "cpu",
+        accelerator="cuda" if cuda else "cpu",
         strategy=STRATEGIES[args.strategy](world_size),
         precision=args.precision,
         devices=here,

@@ -40,7 +40,7 @@ from hvdlab.arguments import above_zero, positive, whole_number
 from hvdlab.data import Batches, DataError, load_fashion_mnist
 from hvdlab.torch.memory import held, peak
 from hvdlab.torch.networks import ResidualMLP
-from hvdlab.torch.process_group import rendezvous
+from hvdlab.torch.process_group import gpu_for_each_rank, rendezvous
 from hvdlab.wire import bytes_sent
 
 # Adam divides a gradient by its own size: with the usual 1e-8 a sum in place of the mean, a common
@@ -68,8 +68,6 @@ def parse_args():
             f"--steps: expected at least {WARM_UP + 2}, because {WARM_UP} warm up and the last is not "
             f"timed, got {args.steps}"
         )
-    if args.mode == "fsdp3-offload" and not torch.cuda.is_available():
-        parser.error("fsdp3-offload: expected a GPU, whose memory there is to save; none is here")
     return args
 
 
@@ -80,7 +78,7 @@ def main():
     except DataError as error:
         sys.exit(f"sharded_training.py: {error}")
     rendezvous()
-    cuda = torch.cuda.is_available()
+    cuda = gpu_for_each_rank()
     device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if cuda else torch.device("cpu")
     if cuda:
         torch.cuda.set_device(device)
@@ -90,6 +88,11 @@ def main():
     refused = ""
     if args.mode == "serial" and size > 1:
         refused = f"serial: expected 1 rank, got {size}"
+    elif args.mode == "fsdp3-offload" and not cuda:
+        refused = (
+            "fsdp3-offload: expected a GPU for each rank here, whose memory there is to save, got "
+            f"{torch.cuda.device_count()}"
+        )
     elif args.global_batch % size:
         refused = (
             f"--global-batch: expected a multiple of the {size} ranks, got {args.global_batch}"
@@ -242,7 +245,7 @@ def fsdp(model, args, *, stage, offload=False):
 
 
 def deepspeed(model, args, *, stage, offload=False):
-    if not torch.cuda.is_available():
+    if next(model.parameters()).device.type == "cpu":  # by default it takes any GPU that it sees
         os.environ["DS_ACCELERATOR"] = "cpu"
     import deepspeed
 

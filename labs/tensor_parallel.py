@@ -26,7 +26,6 @@ import time
 import warnings
 from collections import Counter
 from contextlib import nullcontext
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -42,18 +41,17 @@ from torch.distributed.tensor.parallel import (
 )
 from torch.nn import functional as F
 
-from hvdlab.arguments import above_zero, positive, whole_number
-from hvdlab.data import load_fashion_mnist
+from hvdlab.arguments import above_zero, file_to_write, positive, whole_number
+from hvdlab.data import DataError, load_fashion_mnist
 from hvdlab.torch.axonn_on_cpu import axonn_on_cpu
 from hvdlab.torch.memory import held
 from hvdlab.torch.networks import ResidualMLP
-from hvdlab.torch.process_group import rendezvous
+from hvdlab.torch.process_group import gpu_for_each_rank, rendezvous
 from hvdlab.torch.split_layers import part, split_over_grid, whole
 from hvdlab.wire import bytes_sent
 
 MODES = "serial", "by-hand", "dtensor", "sequence", "grid", "axonn"
 KINDS = "all-reduce", "all-gather", "reduce-scatter", "all-to-all", "broadcast"
-CUDA = torch.cuda.is_available()
 
 # Of AxoNN's reduce-scatter, whose name is old, and of a hook of CommDebugMode.
 warnings.filterwarnings("ignore", message=".*reduce_scatter_tensor. is deprecated")
@@ -77,7 +75,9 @@ def parse_args():
     parser.add_argument("--lr", type=above_zero, default=0.05)
     parser.add_argument("--seed", type=whole_number(0), default=1)
     parser.add_argument("--compare", action="store_true", help="with the same training on one rank")
-    parser.add_argument("--save", type=Path, help="JSON file for what was measured, a dict a mode")
+    parser.add_argument(
+        "--save", type=file_to_write, help="JSON file for what was measured, a dict a mode"
+    )
     return parser.parse_args()
 
 
@@ -171,7 +171,7 @@ def train(network, batches, args, depth=None):
         sent.append(bytes_sent() - before)
         seconds.append(time.perf_counter() - began)
     if depth is not None:  # the mean over the parts of the batch
-        losses = torch.tensor(losses)
+        losses = torch.tensor(losses, device=images.device)
         dist.all_reduce(losses, group=depth)
         losses = (losses / dist.get_world_size(depth)).tolist()
     return {
@@ -205,17 +205,22 @@ def main():
     ranks, local_rank = int(os.environ["WORLD_SIZE"]), int(os.environ["LOCAL_RANK"])
     if problem := refusal(args, ranks):
         sys.exit(problem if os.environ["RANK"] == "0" else 0)
-    device = torch.device("cuda", local_rank) if CUDA else torch.device("cpu")
-    if CUDA:
+    try:
+        data = load_fashion_mnist()
+    except DataError as error:
+        sys.exit(f"tensor_parallel.py: {error}")
+    cuda = gpu_for_each_rank()
+    device = torch.device("cuda", local_rank) if cuda else torch.device("cpu")
+    if cuda:
         torch.cuda.set_device(device)
-    dist.init_process_group("nccl" if CUDA else "gloo")
+    dist.init_process_group("nccl" if cuda else "gloo")
     first = dist.get_rank() == 0
 
     torch.manual_seed(args.seed + dist.get_rank())  # as processes of any script: not the same
     serial = ResidualMLP(args.num_layers, args.hidden_size, image_size=28).to(device)
     for parameter in serial.parameters():
         dist.broadcast(parameter.data, src=0)
-    batches = list(read_batches(args, device))
+    batches = list(read_batches(data, args, device))
     alone = split(serial, "serial", args, device)[0]
     expected = train(alone, batches, args) if args.compare else None
 
@@ -269,9 +274,8 @@ def refusal(args, ranks):
     return None
 
 
-def read_batches(args, device):
+def read_batches(data, args, device):
     """The first batches of Fashion-MNIST, the same on all ranks: unlike in data parallel training."""
-    data = load_fashion_mnist()
     order = np.random.default_rng(args.seed).permutation(len(data.train_labels))
     for chosen in np.split(order[: args.steps * args.batch_size], args.steps):
         images = torch.from_numpy(data.train_images[chosen]).to(device) / 255

@@ -1,14 +1,16 @@
-"""Numbers on a command line, as types for argparse: what makes no sense is refused in one sentence.
+"""Numbers and files on a command line, as types for argparse: what makes no sense is refused in one sentence.
 
 parser.add_argument("--steps", type=positive)
 parser.add_argument("--width", type=whole_number(8, step=8))
 parser.add_argument("--lr", type=above_zero)
+parser.add_argument("--save", type=file_to_write)
 """
 
 import math
 import sys
 from argparse import ArgumentTypeError
 from collections.abc import Callable
+from pathlib import Path
 
 
 def whole_number(least: int, step: int = 1) -> Callable[[str], int]:
@@ -28,9 +30,26 @@ positive = whole_number(1)
 
 def above_zero(text: str) -> float:
     """A finite number above 0."""
+    return _finite(text, lambda value: value > 0, "a number above 0")
+
+
+def non_negative(text: str) -> float:
+    """A finite number, 0 or above."""
+    return _finite(text, lambda value: value >= 0, "0 or a number above it")
+
+
+def _finite(text, fits, expected):
     try:
-        if 0 < float(text) < math.inf:
+        if fits(float(text)) and float(text) < math.inf:
             return float(text)
     except ValueError:
         pass  # no number at all
-    raise ArgumentTypeError(f"expected a number above 0, got {text}")
+    raise ArgumentTypeError(f"expected {expected}, got {text}")
+
+
+def file_to_write(text: str) -> Path:
+    """A file that can be made at the end: its folder is looked for before hours are spent."""
+    path = Path(text)
+    if path.parent.is_dir() and not path.is_dir():
+        return path
+    raise ArgumentTypeError(f"expected a file in a folder that is there, got {text}")

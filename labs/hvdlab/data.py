@@ -61,6 +61,11 @@ SYNTHETIC_CLASSES = tuple(
 class DataError(Exception):
     """Data that is missing, broken or out of reach: one sentence with the way out."""
 
+    broken: Path | None = None  # the folder or archive that was found, and cannot be read
+
+    def _render_traceback_(self):  # what IPython shows instead of a traceback
+        return [str(self)]
+
 
 class Dataset(NamedTuple):
     """Images are uint8 of shape (n, height, width, channels), labels uint8 of shape (n,)."""
@@ -168,10 +173,12 @@ def _reading(name, found, file_name, expected):
         yield
     except (OSError, EOFError, ValueError, zlib.error, tarfile.TarError) as error:
         came = getattr(error, "strerror", None) or error  # "Permission denied", or our own words
-        raise DataError(
+        told = DataError(
             f"{found / file_name}: expected {expected}, found {came}; repair it, or move {found} "
             f"away and run `{hvdlab()} data {name}` for a fresh copy."
-        ) from error
+        )
+        told.broken = found
+        raise told from error
 
 
 def _check_labels(labels) -> None:

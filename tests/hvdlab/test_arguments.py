@@ -1,4 +1,4 @@
-"""Numbers on the command lines of the labs: what is taken, and the sentence for the rest."""
+"""Numbers and files on the command lines of the labs: what is taken, and the sentence for the rest."""
 
 import argparse
 import re
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hvdlab.arguments import above_zero, positive, whole_number
+from hvdlab.arguments import above_zero, file_to_write, non_negative, positive, whole_number
 
 LABS = Path(__file__).parents[2] / "labs"
 
@@ -16,7 +16,7 @@ LABS = Path(__file__).parents[2] / "labs"
 @pytest.mark.parametrize(
     ("type", "text", "value"),
     [(positive, "1", 1), (whole_number(0), "0", 0), (whole_number(8, 8), "24", 24),
-     (above_zero, "3e-4", 3e-4)],
+     (above_zero, "3e-4", 3e-4), (non_negative, "0", 0), (non_negative, "0.9", 0.9)],
 )  # fmt: skip
 def test_numbers_that_make_sense(type, text, value):
     assert type(text) == value
@@ -28,13 +28,39 @@ def test_numbers_that_make_sense(type, text, value):
      (positive, "many", "1 or more"), (whole_number(257), "256", "257 or more"),
      (whole_number(8, 8), "12", "8, 16, ..."), (above_zero, "0", "a number above 0"),
      (above_zero, "inf", "a number above 0"), (above_zero, "nan", "a number above 0"),
-     (above_zero, "fast", "a number above 0")],
+     (above_zero, "fast", "a number above 0"), (non_negative, "-0.1", "0 or a number above it"),
+     (non_negative, "inf", "0 or a number above it"), (non_negative, "nan", "0 or a number above it")],
 )  # fmt: skip
 def test_others_are_refused_in_a_sentence(type, text, expected):
     with pytest.raises(
         argparse.ArgumentTypeError, match=re.escape(f"expected {expected}, got {text}")
     ):
         type(text)
+
+
+def test_a_file_can_be_written_later_or_is_refused_now(tmp_path, monkeypatch):
+    (tmp_path / "old.json").write_text("[]")
+    for name in ("new.json", "old.json"):
+        assert file_to_write(str(tmp_path / name)) == tmp_path / name
+    monkeypatch.chdir(tmp_path)
+    assert file_to_write("new.json") == Path("new.json")
+    for bad in (tmp_path, tmp_path / "nowhere" / "new.json", tmp_path / "old.json" / "new.json"):
+        with pytest.raises(
+            argparse.ArgumentTypeError, match=f"a file in a folder that is there, got {bad}$"
+        ):
+            file_to_write(str(bad))
+
+
+@pytest.mark.parametrize(
+    "arguments", ["tensor_parallel.py --save", "hybrid_parallel.py 1x1x1 --output"]
+)
+def test_a_script_that_cannot_save_ends_before_it_trains(arguments):
+    command = [sys.executable, *arguments.split(), "/nowhere/found.json"]
+    done = subprocess.run(command, cwd=LABS, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 2
+    assert done.stderr.endswith(
+        "expected a file in a folder that is there, got /nowhere/found.json\n"
+    )
 
 
 @pytest.mark.parametrize(

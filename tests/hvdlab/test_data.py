@@ -5,6 +5,7 @@ import io
 import os
 import shutil
 import struct
+import subprocess
 import sys
 import tarfile
 import tempfile
@@ -146,6 +147,21 @@ def test_nothing_found_names_all_places(tmp_path):
         load_cifar10(tmp_path / "empty")
     with pytest.raises(DataError, match=r"home/.cache/hvdlab \(no such file or directory\): run"):
         load_cifar10()
+
+
+def test_in_a_notebook_the_sentence_stands_alone(tmp_path):
+    pytest.importorskip("IPython")
+    cell = "from hvdlab.data import load_fashion_mnist\nload_fashion_mnist('/nowhere')"
+    program = (
+        f"from IPython.core.interactiveshell import InteractiveShell as S\nS().run_cell({cell!r})"
+    )
+    answer = subprocess.run(
+        [sys.executable, "-c", program], env={**os.environ, "IPYTHONDIR": str(tmp_path)},
+        cwd=tmp_path, capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    with pytest.raises(DataError) as missing:
+        load_fashion_mnist("/nowhere")
+    assert answer.stdout.strip() == str(missing.value)
 
 
 def test_the_command_is_named_with_its_folder_where_it_is_not_found(tmp_path, monkeypatch):

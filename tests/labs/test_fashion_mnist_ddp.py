@@ -1,5 +1,6 @@
 """The DDP script is the serial script on the union of the batches, and the Horovod script of lab 4."""
 
+import importlib.util
 import subprocess
 import sys
 from pathlib import Path
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 
 from hvdlab import launch
+from hvdlab.data import DataError
 from hvdlab.exercises import horovod_edits
 from hvdlab.rank_report import curve, rank_report
 
@@ -108,3 +110,42 @@ def test_under_torchrun_and_alone(tmp_path):
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
         assert done.stdout.count("epoch 0") == 1
+
+
+@pytest.fixture
+def script(monkeypatch):
+    """The script as a module, called by its name alone."""
+    spec = importlib.util.spec_from_file_location("fashion_mnist_ddp", DDP)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    monkeypatch.setattr(sys, "argv", ["fashion_mnist_ddp.py"])
+    return module
+
+
+@pytest.mark.parametrize(
+    ("typed", "says"),
+    [
+        ("--momentum -1", "argument --momentum: expected 0 or a number above it, got -1"),
+        ("--momentum nan", "argument --momentum: expected 0 or a number above it, got nan"),
+        ("--seed -1", "argument --seed: expected 0 or more, got -1"),
+        ("--seed 2.5", "argument --seed: expected 0 or more, got 2.5"),
+    ],
+)
+def test_a_bad_argument_is_one_sentence(script, typed, says, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["fashion_mnist_ddp.py", *typed.split()])
+    with pytest.raises(SystemExit) as stopped:
+        script.main()
+    assert stopped.value.code == 2
+    assert capsys.readouterr().err.endswith(f"{says}\n")
+
+
+def test_without_data_it_says_so_before_the_ranks_meet(script, monkeypatch):
+    def missing():
+        raise DataError("No fashion_mnist data in /nowhere")
+
+    monkeypatch.setattr(script, "load_fashion_mnist", missing)
+    monkeypatch.setattr(script, "rendezvous", lambda: pytest.fail("the ranks meet"))
+    with pytest.raises(
+        SystemExit, match="^fashion_mnist_ddp.py: No fashion_mnist data in /nowhere"
+    ):
+        script.main()

@@ -204,6 +204,10 @@ def test_the_model_is_asked(script, base, settings, capsys):
         (["--checkpoint", "BASE", "--length", "20"], "No held-out answer fits in"),
         (["--checkpoint", "BASE", "--strategy", "fsdp"], "Lightning runs it on GPUs only"),
         (["--checkpoint", "BASE", "--strategy", "deepspeed"], "Lightning runs it on GPUs only"),
+        (
+            ["--checkpoint", "BASE", "--strategy", "fsdp2", "--precision", "16-mixed"],
+            "has no --precision 16-mixed for it; take bf16-mixed",
+        ),
         (["--checkpoint", "BASE", "--config=nowhere.yaml"], "nowhere.yaml: No such file"),
         (["--checkpoint", "BASE", "--out", "/dev/null/out"], "Not a directory: '/dev/null/out'"),
     ],
@@ -216,6 +220,28 @@ def test_what_cannot_run_is_one_sentence(script, base, tmp_path, monkeypatch, ar
         script.main(["finetune", "--out", str(tmp_path / "out"), *arguments])
     sentence = str(stopped.value.code)
     assert sentence.startswith("language_model.py: ") and says in sentence and "\n" not in sentence
+
+
+@pytest.mark.usefixtures("own_environment")
+@pytest.mark.parametrize("length", [255, 256])
+def test_the_model_has_a_position_for_every_token_of_an_example(
+    script, tmp_path, monkeypatch, length
+):
+    """An example has a token more than --length, and the model takes it as a whole."""
+    ids = []
+
+    def fit(args, gpt, examples):
+        examples.prepare_data()
+        training, held_out = examples.examples()
+        ids.append(training[0]["input_ids"])
+        gpt(ids[0][None])
+
+    monkeypatch.setattr(script, "fit", fit)
+    (tmp_path / "text").write_text("The quick brown fox jumps over the lazy dog. " * 1000)
+    small = ("--text", tmp_path / "text", "--vocabulary", 320, "--layers", 1, "--width", 32)
+    arguments = "pretrain", *small, "--length", length, "--out", tmp_path / "model"
+    script.main(list(map(str, arguments)))
+    assert len(ids[0]) == length + 1
 
 
 @pytest.mark.usefixtures("own_environment")

@@ -1,12 +1,15 @@
 """`tensor_parallel.py` against the same training on one rank, and against what a pencil says of it."""
 
+import importlib.util
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import torch
 
 from hvdlab.launch import command, environment
 from hvdlab.torch.split_costs import split_costs
@@ -125,3 +128,35 @@ def test_what_cannot_be_split_is_refused_in_a_sentence(arguments, says):
     code, output = start(1, *arguments, launcher=[sys.executable, SCRIPT], **rank)
     assert code == 1
     assert output.count("\n") == 1 and says in output
+
+
+def test_missing_data_is_one_sentence(tmp_path):
+    missing = {"HVDLAB_DATA": tmp_path / "nowhere"}
+    code, output = start(1, launcher=[sys.executable, SCRIPT], **missing)
+    assert code == 1
+    assert output.startswith("tensor_parallel.py: No fashion_mnist data in ")
+    assert output.count("\n") == 1
+
+
+class Summed(Exception):
+    """A collective would sum up a tensor now, on this device."""
+
+
+def test_the_losses_of_axonns_depth_are_summed_where_the_images_are(monkeypatch):
+    spec = importlib.util.spec_from_file_location("tensor_parallel", SCRIPT)
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+
+    def all_reduce(tensor, group):
+        raise Summed(tensor.device, group)
+
+    monkeypatch.setattr(script.dist, "all_reduce", all_reduce)
+    monkeypatch.setattr(script, "part", lambda tensor, dim, group: tensor)
+    monkeypatch.setattr(script, "sum_over_depth", lambda network, depth: None)
+    # As on GPUs, whose NCCL takes no tensor of the processor's: meta is a device that every machine has.
+    monkeypatch.setattr(torch.Tensor, "item", lambda tensor: 1.0)
+    network = torch.nn.Linear(5, 10, device="meta")
+    images, labels = torch.ones(3, 5, device="meta"), torch.zeros(3, device="meta").long()
+    with pytest.raises(Summed) as summed:
+        script.train(network, 4 * [(images, labels)], SimpleNamespace(lr=0.1), depth="depth")
+    assert summed.value.args == (torch.device("meta"), "depth")

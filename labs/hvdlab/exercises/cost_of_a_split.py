@@ -43,7 +43,9 @@ def check_sent_bytes(sent_bytes) -> None:
     for split, wanted in (
         ((4, 1, 1), (2700, 0, 0)),
         ((1, 2, 1), (0, 15360, 0)),
+        ((1, 4, 1), (0, 23040, 0)),  # 2(t-1)/t, which is 1 with two ranks
         ((1, 1, 2), (0, 0, 960)),
+        ((1, 1, 3), (0, 0, 1920)),
         ((1, 1, 4), (0, 0, 1920)),
         ((2, 2, 2), (1800, 3840, 480)),
         ((1, 1, 1), (0, 0, 0)),
@@ -61,12 +63,13 @@ def check_sent_bytes(sent_bytes) -> None:
         for axis, mine, right_one in zip(("data", "tensor", "pipeline"), got, wanted, strict=True):
             if not np.isclose(mine, right_one):
                 raise NotYet(
-                    f'{case}["{axis}"] is {mine:g}, by hand {right_one:g}. {_traffic(axis, mine, right_one)}'
+                    f'{case}["{axis}"] is {mine:g}, by hand {right_one:g}. '
+                    + _traffic(axis, split, mine, right_one)
                 )
-    right("five splits by hand, and nothing for one rank.")
+    right("seven splits by hand, and nothing for one rank.")
 
 
-def _traffic(axis, mine, wanted):
+def _traffic(axis, split, mine, wanted):
     if not wanted:
         return "There is nobody to talk to along an axis of 1."
     if axis == "data":
@@ -76,7 +79,8 @@ def _traffic(axis, mine, wanted):
     if axis == "tensor":
         if np.isclose(mine, wanted / 2):
             return "Each block has two all-reduces: one forward, one backward."
-        if np.isclose(mine, wanted * 2) or np.isclose(mine, wanted * 4):
+        data, _, stages = split
+        if data * stages > 1 and any(np.isclose(mine, wanted * n) for n in (2, 4)):
             return "A rank has only its part of the batch (1/d) and of the blocks (1/p)."
         return "Two all-reduces a block, each 2(t-1)/t times this rank's activations."
     if np.isclose(mine, 2 * wanted):
@@ -94,6 +98,8 @@ def check_compute_time(compute_time) -> None:
         ((1, 1, 2), 4, 2, 7.5),
         ((1, 1, 4), 1, 4, 12),
         ((2, 1, 2), 4, 4, 3.75),
+        ((1, 4, 1), 4, 4, 3),
+        ((1, 2, 2), 4, 4, 3.75),
         ((2, 1, 2), 4, 2, 6),
         ((1, 1, 4), 4, 2, 6),
     ):
@@ -101,7 +107,7 @@ def check_compute_time(compute_time) -> None:
         seconds = number(exercises.call(compute_time, split, micro_batches, 12, cores), case)
         if np.isclose(seconds, wanted):
             continue
-        ranks, stages = int(np.prod(split)), split[2]
+        ranks, (_, tensor, stages) = int(np.prod(split)), split
         bubble = (stages - 1) / (micro_batches + stages - 1)
         for wrong, says in (
             (12 / ranks, "the bubble is missing: a rank works m of m + p - 1 turns."),
@@ -113,11 +119,15 @@ def check_compute_time(compute_time) -> None:
                 12 / ranks / (1 - bubble),
                 f"{ranks} ranks cannot have more than {cores} cores: never less than work / cores.",
             ),
+            (
+                12 / ranks * tensor / (1 - bubble),
+                "the ranks along tensor share the work, too: divide it by d x t x p.",
+            ),
         ):
             if np.isclose(seconds, wrong):
                 raise NotYet(f"{case} is {seconds:g}: {says}")
         raise NotYet(f"{case} is {seconds:g}; by hand {wanted:g}.")
-    right("seven splits by hand, with a core for each rank and with fewer.")
+    right("nine splits by hand, with a core for each rank and with fewer.")
 
 
 def number(got, case: str) -> float:

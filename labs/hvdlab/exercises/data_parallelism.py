@@ -81,6 +81,11 @@ def check_naive_all_reduce(naive_all_reduce, seconds: float = SECONDS) -> None:
                 f"the sums are right, but rank {rank} of 3 sends {row['sent']} bytes. The naive way has "
                 f"vectors of {row['bytes']} bytes go to rank 0 and back: rank {rank} sends {wanted}."
             )
+        if rank and row["receivers"] != [0]:
+            raise NotYet(
+                f"the sums are right, but rank {rank} of 3 sends to rank {max(row['receivers'])}. In the "
+                "naive way all others talk to rank 0 alone, which adds up what each of them sends."
+            )
     right("the sum on each of 3 ranks; rank 0 sends and receives two whole vectors.")
 
 
@@ -172,6 +177,11 @@ def _try(function, ranks, seconds, way_on, once):
         )  # fmt: skip
     except TimeUp as error:
         where = str(error).partition(" s: ")[2]
+        if "did not start" in where:  # the learner's function has not run there
+            raise NotYet(
+                f"not all {ranks} ranks have started within {seconds:g} s, so nothing was checked: this "
+                "machine is too busy or too slow. Run the cell again."
+            ) from None
         raise NotYet(
             f"deadlock: on {ranks} ranks nothing moved for {seconds:g} s. {where[:1].upper()}{where[1:]} "
             f"{way_on}."

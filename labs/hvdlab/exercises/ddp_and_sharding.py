@@ -21,7 +21,7 @@ def _on_ranks(attempt, function, *arguments, ranks=3):
 
 
 def check_average_gradients(average_gradients) -> None:
-    """Demand the mean of all ranks' gradients in place, in one collective, None left alone."""
+    """Demand the mean of all ranks' gradients in place, by one all-reduce, None left alone."""
     rows = _on_ranks(attempts.try_average, average_gradients)
     for rank, row in enumerate(rows):
         if row["none"] != "None":
@@ -45,11 +45,18 @@ def check_average_gradients(average_gradients) -> None:
             f"{row['where']}. Each piece of the bucket belongs where it came from: the same order, "
             "numel() numbers of it, in the shape of that gradient."
         )
-    if max(row["calls"] for row in rows) > 1:
-        raise NotYet(
-            f"the means are right, with {rows[0]['calls']} collectives for {rows[0]['gradients']} "
-            "gradients. Lay all gradients into one flat tensor, and reduce that."
-        )
+    for row in rows:
+        calls, gradients = row["calls"], row["gradients"]
+        if len(calls) > 1:
+            raise NotYet(
+                f"the means are right, with {len(calls)} collectives for {gradients} gradients. Lay all "
+                "gradients into one flat tensor, and reduce that."
+            )
+        if calls != ["all_reduce"]:
+            raise NotYet(
+                f"the means are right, by {' '.join(calls) or 'other means'} in place of one all_reduce, "
+                "which adds up on the way: no rank has to receive the buckets of all others."
+            )
     right(
         f"{rows[0]['gradients']} gradients of 3 ranks in one all-reduce, equal to the mean, and a frozen "
         "layer left alone."
@@ -114,7 +121,10 @@ def check_accuracy(accuracy) -> None:
         case = f"{n} held-out image{'s' if n > 1 else ''} on 3 ranks"
         values = [one["value"] for one in of_ranks]
         if None in values:
-            raise NotYet(f"{case}: it returns None on rank {values.index(None)}.")
+            rank = values.index(None)
+            raise NotYet(
+                f"{case}: return the accuracy, a number. Received on rank {rank}: {of_ranks[rank]['kind']}"
+            )
         if not np.allclose(values, wanted):
             asked = sum(one["asked"] for one in of_ranks)
             says = f"{case}: {', '.join(f'{value:.3f}' for value in values)}, by hand it is {wanted:.3f}."
@@ -228,6 +238,8 @@ def check_zero1(zero1) -> None:
 def check_shard(shard) -> None:
     """Demand weights sharded by fully_shard, and an optimizer that updates them as plain Adam does."""
     rows = _on_ranks(attempts.try_shard, shard, ranks=2)
+    if rows[0]["kind"]:
+        raise NotYet(f"shard shall return the optimizer. Received: {rows[0]['kind']}")
     if not rows[0]["sharded"]:
         raise NotYet("each rank still holds all weights: call fully_shard on the model.")
     if max(row["moved"] for row in rows) == 0:
@@ -275,7 +287,11 @@ def check_clip(clip) -> None:
         raise NotYet(
             "gradients of norm 0.2, 0.3 and 0.6 make 0.7, and 1 is allowed: leave them as they are."
         )
+    says = "the gradients are right; return the norm before clipping, 7 and 0.7 here"
     returned = [one["norm"] for one in (*long, *short)]
-    if None in returned or not np.allclose(returned, [7] * 3 + [0.7] * 3, atol=1e-4):
-        raise NotYet("the gradients are right; return the norm before clipping, 7 and 0.7 here.")
+    if None in returned:
+        kinds = [one["kind"] for one in (*long, *short)]
+        raise NotYet(f"{says}, a number. Received: {kinds[returned.index(None)]}")
+    if not np.allclose(returned, [7] * 3 + [0.7] * 3, atol=1e-4):
+        raise NotYet(f"{says}.")
     right("norms of 2, 3 and 6 on 3 ranks become 2/7, 3/7 and 6/7; what is short enough stays.")

@@ -5,6 +5,23 @@ Each function goes to the ranks by its source (see `hvdlab.calls`), so all that 
 """
 
 
+def kind(answer) -> str:
+    """What a function returned, in words for a sentence."""
+    if answer is None:
+        return "None: is `return` missing?"
+    if isinstance(answer, tuple | list):
+        return f"({', '.join(type(each).__name__ for each in answer)})"
+    return type(answer).__name__
+
+
+def number(answer) -> float | None:
+    """A number, also as a tensor; None for all else."""
+    try:
+        return float(answer)
+    except (TypeError, ValueError, RuntimeError):  # the last: a tensor of many
+        return None
+
+
 def try_average(comm, name):
     """On a rank: gradients before and after, and how many collectives were called."""
     import torch
@@ -25,7 +42,7 @@ def try_average(comm, name):
     for one in ("all_reduce", "all_gather", "broadcast", "reduce", "all_gather_into_tensor",
                 "reduce_scatter_tensor", "all_reduce_coalesced"):  # fmt: skip
         real = getattr(dist, one)
-        setattr(dist, one, lambda *a, real=real, **k: calls.append(real) or real(*a, **k))
+        setattr(dist, one, lambda *a, one=one, real=real, **k: calls.append(one) or real(*a, **k))
     globals()[name](model)
 
     def distance(factor, source=total):
@@ -36,7 +53,7 @@ def try_average(comm, name):
     error, where = distance(1 / size)
     frozen = [p.grad for p in model[1].parameters()]
     return {
-        "error": error, "where": where, "calls": len(calls), "gradients": len(named),
+        "error": error, "where": where, "calls": calls, "gradients": len(named),
         "sum": distance(1)[0], "half": distance(1 / 2)[0], "twice": distance(1 / size**2)[0],
         "unchanged": distance(1, before)[0],
         "none": "None" if all(g is None for g in frozen) else "a tensor",
@@ -47,6 +64,8 @@ def try_accuracy(comm, name, sizes):
     """On a rank: what the function returns, and how many images it had classified."""
     import torch
 
+    from hvdlab.exercises.ddp_attempts import kind, number
+
     rows = []
     for n in sizes:
         images, labels, asked = torch.arange(n), torch.ones(n, dtype=torch.long), []
@@ -56,8 +75,7 @@ def try_accuracy(comm, name, sizes):
             return torch.tensor([int(i) % 3 != 0 for i in part], dtype=torch.long)
 
         value = globals()[name](predict, images, labels)
-        value = None if value is None else float(value)
-        rows.append({"value": value, "asked": sum(asked)})
+        rows.append({"value": number(value), "kind": kind(value), "asked": sum(asked)})
     return rows
 
 
@@ -68,6 +86,7 @@ def try_zero1(comm, name):
     import torch
     import torch.distributed as dist
 
+    from hvdlab.exercises.ddp_attempts import kind
     from hvdlab.torch.memory import held
     from hvdlab.torch.networks import ResidualMLP
 
@@ -75,12 +94,12 @@ def try_zero1(comm, name):
     model = ResidualMLP(6, 16, image_size=4)
     plain = copy.deepcopy(model)
     adam = torch.optim.Adam(plain.parameters(), 0.02)
-    try:
-        optimizer, step = globals()[name](model, 0.02)
-    except (TypeError, ValueError) as error:
-        if "unpack" not in str(error):
-            raise
-        return {"kind": str(error)}
+    answer = globals()[name](model, 0.02)
+    match answer:
+        case [torch.optim.Optimizer() as optimizer, step] if callable(step):
+            pass
+        case _:
+            return {"kind": kind(answer)}
     for _ in range(5):
         for ours, theirs in zip(model.parameters(), plain.parameters(), strict=True):
             theirs.grad = torch.randn_like(theirs)
@@ -104,6 +123,7 @@ def try_shard(comm, name):
     import torch
     import torch.distributed as dist
 
+    from hvdlab.exercises.ddp_attempts import kind
     from hvdlab.torch.memory import held
     from hvdlab.torch.networks import ResidualMLP
 
@@ -114,6 +134,8 @@ def try_shard(comm, name):
     start = torch.cat([p.detach().ravel() for p in plain.parameters()])
     adam = torch.optim.Adam(plain.parameters(), 0.02)
     optimizer = globals()[name](model, 0.02)
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        return {"kind": kind(optimizer)}
     x, y = torch.randn(8, 1, 4, 4), torch.randint(10, (8,))
     for _ in range(3):
         for one, steps, n in ((model, optimizer, size), (plain, adam, 1)):
@@ -127,7 +149,7 @@ def try_shard(comm, name):
     wanted = torch.cat([p.detach().ravel() for p in plain.parameters()])
     mine, all_of_it = held(model, optimizer), held(plain, adam)
     return {
-        "sharded": mine["parameters"] < 0.8 * all_of_it["parameters"],
+        "kind": "", "sharded": mine["parameters"] < 0.8 * all_of_it["parameters"],
         "moved": float((flat - start).abs().max()), "error": float((flat - wanted).abs().max()),
         "state": mine["optimizer"] / all_of_it["optimizer"],
     }  # fmt: skip
@@ -138,10 +160,12 @@ def try_clip(comm, name):
     import torch
     import torch.distributed as dist
 
+    from hvdlab.exercises.ddp_attempts import kind, number
+
     rank, rows = dist.get_rank(), []
     for length in ((2.0, 3.0, 6.0), (0.2, 0.3, 0.6)):
         mine = [length[rank] * torch.tensor([0.6]), length[rank] * torch.tensor([[0.8], [0.0]])]
         norm = globals()[name](mine, 1.0)
         after = float(torch.cat([g.ravel() for g in mine]).norm())
-        rows.append({"after": after, "norm": None if norm is None else float(norm)})
+        rows.append({"after": after, "norm": number(norm), "kind": kind(norm)})
     return rows

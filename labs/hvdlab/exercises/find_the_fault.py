@@ -17,6 +17,7 @@ from hvdlab.check.findings import CATALOGUE
 from hvdlab.check.run_facts import Run
 from hvdlab.exercises import NotYet, right
 from hvdlab.experiment import LABS, QUICK, WORK
+from hvdlab.script import Script
 
 CASES = {
     1: "no_broadcast_torch",
@@ -163,10 +164,12 @@ def check_diagnosis(case: int, diagnosis: str) -> None:
     right(f"{NAMES[wanted]}.")
 
 
-def _lost(case, tree, run) -> str:
+def _lost(case, script, run) -> str:
     """What the script was to do and does not do any more; empty where nothing is lost."""
-    names = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
-    if case == 1 and not any(name.lower().startswith("broadcast") for name in names):
+    # By their own names, also of what is imported from a module or under another name.
+    read = (node for node in script.nodes if isinstance(node, ast.Attribute | ast.Name))
+    names = {script.name(node).rpartition(".")[2].lower() for node in read}
+    if case == 1 and not any(name.startswith(("broadcast", "bcast")) for name in names):
         return (
             "nothing is broadcast. Equal seeds make equal weights only as long as all ranks draw the same "
             "numbers, and none of a checkpoint: hand out the weights of rank 0"
@@ -177,13 +180,20 @@ def _lost(case, tree, run) -> str:
                 f"an epoch still has {min(lengths.values())} batches on each rank, as on one: each must "
                 "read its own part of the images"
             )
-    if case == 5 and not any(name.startswith(("allreduce", "allgather")) for name in names):
+    averages = "allreduce", "grouped_allreduce", "allgather"
+    if case == 5 and not any(name.startswith(averages) for name in names):
         return "no loss is averaged any more: let every rank take part, and rank 0 print"
-    if case == 7 and not any(isinstance(node, ast.Break | ast.While) for node in ast.walk(tree)):
+    if case == 7 and not any(_leaves_a_loop(script, node) for node in script.nodes):
         return (
             "it does not stop early any more: keep the rule, and let all ranks decide by one number"
         )
     return ""
+
+
+def _leaves_a_loop(script, node) -> bool:
+    """Whether it may end a loop: a while, a break, or a return from within."""
+    inside = (isinstance(each, ast.For) for each in script.ancestors(node))
+    return isinstance(node, ast.Break | ast.While) or isinstance(node, ast.Return) and any(inside)
 
 
 def check_mended(case: int) -> None:
@@ -202,6 +212,6 @@ def check_mended(case: int) -> None:
         raise NotYet(f"{path.name}, line {one.line}: {one.title}: {one.seen}")
     if found.error:
         raise NotYet(f"no mistake is found, but {found.error}.")
-    if lost := _lost(case, ast.parse(path.read_text()), Run(found.events)):
+    if lost := _lost(case, Script(path.read_bytes()), Run(found.events)):
         raise NotYet(f"`hvdlab check` finds nothing, but {lost}.")
     right(f"two ranks, {found.steps} steps, and `hvdlab check` finds nothing.")

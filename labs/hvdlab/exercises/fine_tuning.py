@@ -58,7 +58,7 @@ def check_example(example, tokenizer) -> None:
 
 def check_language_loss(language_loss) -> None:
     """Demand the mean cross entropy of position t and label t + 1, over labels other than -100."""
-    labels = torch.tensor([[-100, -100, 2, 0], [-100, 1, -100, -100]])
+    labels = torch.tensor([[-100, -100, 2, 0], [2, 1, -100, -100]])
     logits = torch.randn(2, 4, 3, generator=torch.Generator().manual_seed(1))
     logits[0, 1, 2] += 3.0
     first, second = [(0, 1, 2), (0, 2, 0)], [(1, 0, 1)]
@@ -72,11 +72,22 @@ def check_language_loss(language_loss) -> None:
     filled = F.cross_entropy(logits[:, :-1].flatten(0, 1), labels[:, 1:].clamp(min=0).flatten())
     for wrong, says in (
         (
-            _mean([(0, 2, 2), (0, 3, 0), (1, 1, 1)], logits),
+            _mean([(0, 2, 2), (0, 3, 0), (1, 0, 2), (1, 1, 1)], logits),
             f"{compares} t, which the model has just read: it learns to repeat it.",
         ),
         (_mean([(0, 0, 2), (0, 1, 0)], logits), f"{compares} t + 2: that is shifted twice."),
-        (_mean([(0, 3, 2), (1, 2, 1)], logits), f"{compares} t - 1: shifted the wrong way."),
+        (
+            _mean([(0, 3, 2), (1, 1, 2), (1, 2, 1)], logits),
+            f"{compares} t - 1: shifted the wrong way.",
+        ),
+        (
+            _mean([*first, *second, (1, 3, 2)], logits),
+            "an example's last position is compared with its first label: that one has none before it.",
+        ),
+        (
+            _mean([*first, (0, 3, 2), *second], logits),
+            "an example's last position is compared with the first label of the next: shift each by itself.",
+        ),
         (
             (_mean(first, logits) + _mean(second, logits)) / 2,
             "that is a mean of the examples' means: a token of a short answer weighs more.",
@@ -91,7 +102,10 @@ def check_language_loss(language_loss) -> None:
         raise NotYet(f"language_loss of two examples is {value:.4f}, by hand {wanted:.4f}.")
     if not found.requires_grad:
         raise NotYet("language_loss has no gradient: return the tensor, not a number made of it.")
-    right(f"{wanted:.4f} by hand: 3 of 8 labels count, each against the position before it.")
+    right(
+        f"{wanted:.4f} by hand: 3 of 8 labels count, each against the position before it, and a first label "
+        "has none."
+    )
 
 
 def check_collate(collate) -> None:
@@ -174,6 +188,7 @@ def check_lora_linear(LoRALinear) -> None:
             raise NotYet(f"rank 2, alpha 6: {says}")
     if not _same(output, base + 3 * change):
         raise NotYet("with rank 2, alpha 6, and A and B random it is not W x + 3 B A x.")
+    _check_gradients(layer, weight, x)
 
     if not hasattr(layer, "merged"):
         raise NotYet("LoRALinear has no method merged().")
@@ -185,8 +200,40 @@ def check_lora_linear(LoRALinear) -> None:
     if not torch.equal(linear.weight, weight):
         raise NotYet("merged() changed the layer: return a new weight, and leave W as it is.")
     right(
-        "the base at the start, W x + alpha/r B A x with random A and B, and the same when merged."
+        "the base at the start, W x + alpha/r B A x with random A and B, its gradients, and the same when "
+        "merged."
     )
+
+
+def _check_gradients(layer, weight, x):
+    """Demand the gradients of W x + 3 B A x: of A and B, and of x, for the layers before."""
+    x, back = x.clone().requires_grad_(), torch.randn(3, 4)  # back: the gradient that comes in
+    A, B = layer.A, layer.B
+    output = _output(layer, x)
+    if not output.requires_grad:
+        raise NotYet(
+            "its output has no gradient at all: `no_grad` and `detach` stop A and B too. Freezing is "
+            "`requires_grad_(False)` of the frozen layer, and the forward pass is as ever."
+        )
+    of_x, *of_both = torch.autograd.grad((output * back).sum(), [x, A, B], allow_unused=True)
+    with torch.no_grad():
+        wanted = 3 * B.T @ back.T @ x, 3 * back.T @ x @ A.T
+        change = 3 * back @ B @ A
+    for name, found, by_hand in zip("AB", of_both, wanted, strict=True):
+        if found is None or not found.any():
+            raise NotYet(
+                f"{name} gets no gradient, and would never learn: compute with the parameter itself, not "
+                "with its `data` or a `detach` of it."
+            )
+        if not _same(found, by_hand):
+            raise NotYet(f"the output is right, but not {name}'s gradient, that of W x + 3 B A x.")
+    if of_x is None or _same(of_x, change):
+        raise NotYet(
+            "the gradient of x does not go through the frozen layer, so all layers before it learn the "
+            "wrong thing: W itself is frozen, but no `no_grad` or `detach` belongs around it."
+        )
+    if not _same(of_x, back @ weight + change):
+        raise NotYet("the output is right, but not the gradient of x, that of W x + 3 B A x.")
 
 
 def check_lora_from(lora_from) -> None:

@@ -158,7 +158,7 @@ def check_clipped_step(clipped_step) -> None:
     model, images, labels = small()
     for max_norm, scale in ((0.01, 1024.0), (100.0, 1024.0), (0.01, 1.0), (100.0, 1.0)):
         expected, gradient = _clipped(model, images, labels, max_norm)
-        moved, loss = _try_clipped(clipped_step, model, images, labels, max_norm, scale)
+        moved, loss, used = _try_clipped(clipped_step, model, images, labels, max_norm, scale)
         case = f"max_norm={max_norm:g}, a gradient of norm {gradient:.2g} and a scale of {scale:g}"
         length, wanted = float(moved.norm()), float(expected.norm())
         if float((moved - expected).norm()) < 0.05 * wanted:  # autocast rounds
@@ -178,11 +178,18 @@ def check_clipped_step(clipped_step) -> None:
             f"with {case} two steps move the weights by {length:.3g}, expected {wanted:.3g}: are the "
             f"gradients {says}"
         )
-    moved, _ = _try_clipped(clipped_step, model, images * float("inf"), labels, 0.01, 1024.0)
+    moved, *_ = _try_clipped(clipped_step, model, images * float("inf"), labels, 0.01, 1024.0)
     if moved.isnan().any() or moved.abs().sum() > 0:
         raise NotYet(
             "a step with gradients of nan changes the weights: let scaler.step(optimizer) decide."
         )
+    for name, says in (
+        ("autocast", 'the forward pass belongs under torch.autocast("cpu", torch.bfloat16), as before.'),
+        ("scale", "go backward from scaler.scale(loss), as before."),
+        ("step", "let scaler.step(optimizer) make the step, as before."),
+    ):  # fmt: skip
+        if name not in used:  # plain float32 takes the right steps, too
+            raise NotYet(f"the steps are right, but not in mixed precision: {says}")
     right("the clipped step of float32 training, at scales of 1 and 1024, and no step with nan.")
 
 
@@ -198,13 +205,20 @@ def _clipped(model, images, labels, max_norm):
 
 
 def _try_clipped(clipped_step, model, images, labels, max_norm, scale):
-    model = copy.deepcopy(model)
+    """How far two steps move the weights, the loss, and what of "autocast", "scale", "step" they used."""
+    model, used = copy.deepcopy(model), set()
     before = flat(model)
     optimizer = torch.optim.SGD(model.parameters(), 0.5)
     scaler = torch.amp.GradScaler("cpu", init_scale=scale)
+    for name in ("scale", "step"):
+        real = getattr(scaler, name)
+        setattr(scaler, name, lambda *a, name=name, real=real, **k: used.add(name) or real(*a, **k))
+    model.register_forward_hook(
+        lambda *_: used.add("autocast") if torch.is_autocast_enabled("cpu") else None
+    )
     for _ in range(2):
         loss = call(clipped_step, model, images, labels, optimizer, scaler, max_norm)
-    return flat(model) - before, loss
+    return flat(model) - before, loss, used
 
 
 def small():

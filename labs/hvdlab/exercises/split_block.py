@@ -40,7 +40,7 @@ def check_diagnosis(diagnosis, cases, part_of, f_and_g) -> None:
     if not isinstance(diagnosis, dict) or set(diagnosis) != set(names):
         raise NotYet(f"set diagnosis to a dict with the keys {', '.join(names)}: {diagnosis!r}")
     for name in names:
-        if diagnosis[name] not in MISTAKES:
+        if not isinstance(diagnosis[name], str) or diagnosis[name] not in MISTAKES:
             raise NotYet(
                 f"{name}: {diagnosis[name]!r} is none of the mistakes: {', '.join(MISTAKES)}."
             )

@@ -27,7 +27,7 @@ def check_part_of(part_of) -> None:
     with torch.random.fork_rng():
         weights = {name: value.detach() for name, value in Block(6).named_parameters()}
     for ranks in (2, 3):
-        parts = [exercises.call(part_of, dict(weights), rank, ranks) for rank in range(ranks)]
+        parts = [_part(part_of, weights, rank, ranks) for rank in range(ranks)]
         for rank, part in enumerate(parts):
             if not isinstance(part, dict) or part.keys() != weights.keys():
                 got = sorted(part) if isinstance(part, dict) else repr(part)
@@ -38,6 +38,19 @@ def check_part_of(part_of) -> None:
         for name in weights:
             _check_parts(name, weights[name], [part[name] for part in parts])
     right("up by rows of its matrix, down by columns, and four things decided: 2 and 3 ranks.")
+
+
+def _part(part_of, weights, rank, ranks):
+    """What a rank gets, if the whole weights stay whole: others are given them, too."""
+    given, before = dict(weights), {name: value.clone() for name, value in weights.items()}
+    part = exercises.call(part_of, given, rank, ranks)
+    same = given.keys() == weights.keys() and all(given[name] is weights[name] for name in weights)
+    if not same or not all(torch.equal(weights[name], before[name]) for name in weights):
+        raise NotYet(
+            "part_of changes the dict of weights that it is given, and the next one who cuts it needs it "
+            "whole: put the parts into a new dict, and leave the tensors as they are."
+        )
+    return part
 
 
 def _check_parts(name, value, parts):
@@ -150,8 +163,8 @@ def check_clip(clip) -> None:
         for most, scale in ((6.5, 0.5), (26, 1.0)):
             found = row[f"{most:g}"]
             norm, case = found["norm"], f"rank {rank} of 3, at most {most:g}"
-            # by hand: the parts are 3, 4, 0 and the shared one is 12: 3^2 + 4^2 + 12^2 = 13^2
-            local = (144 + (9, 16, 0)[rank]) ** 0.5
+            # by hand: the parts 2^2 + 2^2, 4^2 + 1^2 and 0, what is shared 8^2 + 8^2 + 4^2, together 13^2
+            local = (144 + (8, 17, 0)[rank]) ** 0.5
             if norm is None:
                 raise NotYet(f"{case}: it returns no number: return the norm before clipping.")
             for wrong, says in (
@@ -159,7 +172,12 @@ def check_clip(clip) -> None:
                 ((25 + 3 * 144) ** 0.5, "the shared gradient is counted on each rank: 3 times"),
                 (5.0, "the shared gradient is missing: it counts, once"),
                 (169.0, "the square of the norm: take the root"),
-                (3 + 4 + 12, "a sum of norms: squares add up, norms do not"),
+                (2 + 2 + 4 + 1 + 8 + 8 + 4, "a sum of norms: squares add up, norms do not"),
+                *(
+                    (square**0.5, "norms of tensors are added up, and only their squares add up")
+                    for square in (4**2 + 5**2 + 20**2, 4**2 + 5**2 + 144, 25 + 20**2)
+                ),
+                ((4 + 16 + 64) ** 0.5, "only the first tensor of each list is counted"),
             ):
                 if abs(norm - wrong) < 1e-4:
                     raise NotYet(
@@ -168,16 +186,18 @@ def check_clip(clip) -> None:
                     )
             if abs(norm - 13) > 1e-4:
                 raise NotYet(
-                    f"{case}: the norm is {norm:.4g}; by hand, the root of 9 + 16 + 144 is 13."
+                    f"{case}: the norm is {norm:.4g}; by hand it is 13, the root of 8 + 17 + 0 (the parts of "
+                    "the ranks) + 144 (what all have)."
                 )
-            for kind in ("split", "shared"):
-                if abs(found[kind] - scale) > 1e-4:
+            for at, factor in enumerate(found["factors"]):
+                if factor is not None and abs(factor - scale) > 1e-4:
+                    kind = "split" if at < 2 else "shared"
                     raise NotYet(
-                        f"{case}: the norm 13 is right, but the {kind} gradient is multiplied by "
-                        f"{found[kind]:.3g}, and should be by {scale:g}."
+                        f"{case}: the norm 13 is right, but a {kind} gradient is multiplied by "
+                        f"{factor:.3g}, and should be by {scale:g}."
                     )
     right(
-        "13 on every rank for parts of 3, 4 and 0 and a shared 12, halved only where it is too long."
+        "13 on every rank for two split and three shared tensors, halved only where it is too long."
     )
 
 
@@ -185,19 +205,18 @@ def try_clip(comm, name):
     """On a rank: the norm that it finds, and what it multiplies gradients by, for two limits."""
     import torch
 
-    row = {}
+    row, sizes = {}, [*((2.0, 2.0), (4.0, 1.0), (0.0, 0.0))[comm.rank], 8.0, 8.0, 4.0]
     for most in (6.5, 26):
-        split, shared = (torch.nn.Parameter(torch.zeros(2, 2)) for _ in range(2))
-        split.grad = torch.tensor([[0.0, (3.0, 4.0, 0.0)[comm.rank]], [0.0, 0.0]])
-        shared.grad = torch.tensor([[12.0, 0.0], [0.0, 0.0]])
-        before = split.grad.clone()
-        norm = globals()[name]([split], [shared], most)
+        parameters = [torch.nn.Parameter(torch.zeros(2, 2)) for _ in sizes]
+        for parameter, size in zip(parameters, sizes, strict=True):
+            parameter.grad = size * torch.tensor([[0.6, 0.0], [-0.8, 0.0]])  # 0.36 + 0.64 = 1
+        norm = globals()[name](parameters[:2], parameters[2:], most)
         row[f"{most:g}"] = {
             "norm": None if norm is None else float(norm),
-            "shared": (shared.grad[0, 0] / 12).item(),
-            "split": (split.grad.sum() / before.sum()).item()
-            if before.any()
-            else min(1, most / 13),
+            "factors": [  # None: a gradient of zeros shows none
+                parameter.grad[0, 0].item() / (0.6 * size) if size else None
+                for parameter, size in zip(parameters, sizes, strict=True)
+            ],
         }
     return row
 
@@ -207,29 +226,37 @@ def try_clip(comm, name):
 
 def check_grid_bytes(grid_bytes) -> None:
     """Demand 2 (forth and back) x 4 bytes x ring over columns of 4 hidden / rows and the other way round."""
-    case = "grid_bytes(batch=10, hidden=8, rows=4, columns=2)"  # 2 (1 x 320 + 1.5 x 160), by hand
-    got = number(exercises.call(grid_bytes, 10, 8, 4, 2), case)
-    forth = 1.0 * 4 * 10 * 32 / 4 + 1.5 * 4 * 10 * 8 / 2
-    for wrong, says in (
-        (forth, "half of it. Back, the gradients of the same two arrays travel, and an all-reduce has two "
-         "phases, 2 (n-1)/n"),
-        (forth / 2, "a quarter of it. A number has 4 bytes; back, two more arrays travel; and an all-reduce "
-         "has two phases"),
-        (2 * (1.5 * 320 + 1.0 * 160),
-         "the two groups are confused: up's outputs are summed over the columns, down's over the rows"),
-        (2 * (1.5 * 4 * 10 * 32 / 2 + 1.0 * 4 * 10 * 8 / 4),
-         "the two groups are confused: up's outputs are split over the rows, and summed over the columns"),
-        (2 * (1.0 * 1280 + 1.5 * 320), "these are whole arrays: a rank has 1/rows of up's outputs, and "
-         "1/columns of down's"),
-        (2 * (1.0 * 80 + 1.5 * 160), "up has 4 x hidden outputs"),
-    ):  # fmt: skip
-        if abs(got - wrong) < 1e-6:
-            raise NotYet(f"{case} is {got:g}: {says}.")
-    if abs(got - 2 * forth) > 1e-6:
-        raise NotYet(
-            f"{case} is {got:g}; by hand: up's outputs, 4 x 10 x 32/4 = 320 bytes, over 2 columns, and "
-            "down's, 4 x 10 x 8/2 = 160 bytes, over 4 rows: 320 + 240, and the same back: 1120."
-        )
+    ring = {2: 1.0, 4: 1.5}  # 2 (n-1)/n
+    for rows, columns in ((4, 2), (2, 4)):  # two grids: with four rows the 4 of 4 hidden is lost
+        case = f"grid_bytes(batch=10, hidden=8, rows={rows}, columns={columns})"
+        got = number(exercises.call(grid_bytes, 10, 8, rows, columns), case)
+        up, down = 1280, 320  # bytes of the outputs, whole: 4 x 10 x 32, 4 x 10 x 8
+        over_columns, over_rows = ring[columns], ring[rows]
+        forth = over_columns * up / rows + over_rows * down / columns
+        for wrong, says in (
+            (2 * (over_columns * up / 4 + over_rows * down / columns),
+             f"up has 4 x hidden outputs, of which a rank has 1/rows, here 1/{rows}"),
+            (forth, "half of it. Back, the gradients of the same two arrays travel, and an all-reduce has "
+             "two phases, 2 (n-1)/n"),
+            (forth / 2, "a quarter of it. A number has 4 bytes; back, two more arrays travel; and an "
+             "all-reduce has two phases"),
+            (2 * (over_rows * up / rows + over_columns * down / columns),
+             "the two groups are confused: up's outputs are summed over the columns, down's over the rows"),
+            (2 * (over_rows * up / columns + over_columns * down / rows), "the two groups are confused: up's "
+             "outputs are split over the rows, and summed over the columns"),
+            (2 * (over_columns * up + over_rows * down), "these are whole arrays: a rank has 1/rows of up's "
+             "outputs, and 1/columns of down's"),
+            (2 * (over_columns * up / 4 / rows + over_rows * down / columns), "up has 4 x hidden outputs"),
+        ):  # fmt: skip
+            if abs(got - wrong) < 1e-6 and wrong != 2 * forth:
+                raise NotYet(f"{case} is {got:g}: {says}.")
+        if abs(got - 2 * forth) > 1e-6:
+            raise NotYet(
+                f"{case} is {got:g}; by hand: up's outputs, 4 x 10 x 32/{rows} = {up // rows} bytes, over "
+                f"{columns} columns, and down's, 4 x 10 x 8/{columns} = {down // columns} bytes, over {rows} "
+                f"rows: {over_columns * up / rows:g} + {over_rows * down / columns:g}, and the same back: "
+                f"{2 * forth:g}."
+            )
     if exercises.call(grid_bytes, 10, 8, 1, 1) != 0:
         raise NotYet("one rank has nobody to send to: grid_bytes(10, 8, 1, 1) shall be 0.")
-    right("1120 bytes on 4 x 2 ranks by hand, and nothing on one.")
+    right("1120 bytes on 4 x 2 ranks by hand, 2080 on 2 x 4, and nothing on one.")

@@ -9,14 +9,13 @@ allocates on "cuda". Its code itself runs anywhere, and stays as it is; four ans
     torch.empty(..., device="cuda"), and its like        allocate on the CPU
 
 That is enough for its layers in expert mode. The other mode gathers a tensor without dimensions, which Gloo
-refuses ("invalid tensor size at index 0 (expected (), got (1))"). With a GPU nothing changes.
+refuses ("invalid tensor size at index 0 (expected (), got (1))"). Where the ranks use GPUs nothing changes.
 """
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from unittest import mock
 
-import torch
 import torch.distributed as dist
 from torch.overrides import TorchFunctionMode
 
@@ -33,11 +32,11 @@ class _OnCPU(TorchFunctionMode):
 
 @contextmanager
 def axonn_on_cpu() -> Iterator[None]:
-    """Within the block AxoNN can be initialised and used on CPUs; does nothing where CUDA is there.
+    """Within the block AxoNN can be initialised and used on CPUs; does nothing where NCCL connects the ranks.
 
     `torch.distributed` must be initialised before, and `axonn.init` be told `gpus_per_node`.
     """
-    if torch.cuda.is_available():
+    if dist.get_backend() == "nccl":
         yield
         return
     new_group = dist.new_group

@@ -1,7 +1,7 @@
 """Let the ranks of any launcher find each other: what `torch.distributed` wants to know, as variables.
 
     rendezvous()
-    torch.distributed.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+    torch.distributed.init_process_group("nccl" if gpu_for_each_rank() else "gloo")
 
 `torchrun` sets RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT itself;
 `mpirun` and `srun` say the same in words of their own. A script that calls `rendezvous` first starts
@@ -14,6 +14,7 @@ import gc
 import os
 import socket
 import subprocess
+import warnings
 from types import FunctionType
 
 
@@ -37,6 +38,23 @@ def rendezvous() -> None:
         found |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": _free_port()}
     for name, value in found.items():
         os.environ.setdefault(name, str(value))
+
+
+def gpu_for_each_rank(here: int | None = None) -> bool:
+    """Whether this machine has a GPU for each of its ranks. If not, all of them use the processor.
+
+    NCCL refuses two ranks on one GPU. Call it after `rendezvous`, unless `here`, the number of ranks on
+    this machine, is given. It warns where there are GPUs, but too few.
+    """
+    import torch
+
+    gpus = torch.cuda.device_count()
+    if not gpus:
+        return False
+    here = here or int(os.environ["LOCAL_WORLD_SIZE"])
+    if gpus < here:
+        warnings.warn(f"{gpus} GPUs for {here} ranks: they use the processor", stacklevel=2)
+    return gpus >= here
 
 
 def _free_group() -> None:

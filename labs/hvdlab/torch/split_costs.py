@@ -17,7 +17,7 @@ class Costs(NamedTuple):
 
 
 def all_reduce(ranks: int, nbytes: float) -> float:
-    """Bytes that a rank sends: a ring sends 2 (n-1)/n of the array (Patarasu and Yuan 2009)."""
+    """Bytes that a rank sends: a ring sends 2 (n-1)/n of the array (Patarasuk and Yuan 2009)."""
     return 2 * (ranks - 1) / ranks * nbytes
 
 

@@ -65,19 +65,22 @@ def test_a_wrong_bubble_is_named(wrong, says):
 # --- traffic ---------------------------------------------------------------------------------------
 
 
-def sent(split, weights, activation, blocks, gather=3, reduces=2, share=True, neighbours=None):
+def sent(
+    split, weights, activation, blocks, gather=3, reduces=2, share=True, neighbours=None, ring=None
+):
     d, t, p = split
     mine = activation / (d if share else 1)
+    around = 2 * (t - 1) / t if ring is None else ring(t)
     return {
         "data": gather * (d - 1) / d * weights,
-        "tensor": reduces * blocks / p * 2 * (t - 1) / t * mine,
+        "tensor": reduces * blocks / p * around * mine,
         "pipeline": (min(p - 1, 2) if neighbours is None else neighbours(p)) * activation / d,
     }
 
 
 def test_the_traffic_is_right(capsys):
     exercises.check_sent_bytes(sent)
-    assert "Right: five splits" in capsys.readouterr().out
+    assert "Right: seven splits" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -95,6 +98,14 @@ def test_the_traffic_is_right(capsys):
             lambda *a: sent(*a, neighbours=lambda p: int(p > 1)),
             "to one side and gradients to the other",
         ),
+        (
+            lambda *a: sent(*a, neighbours=lambda p: min(p // 2, 2)),
+            r'sent_bytes\(\(1, 1, 3\), .*"pipeline"\] is 960, by hand 1920',
+        ),
+        # with two ranks along tensor these are right
+        (lambda *a: sent(*a, ring=lambda t: t - 1), r'"tensor"\] is 46080, by hand 23040. Two all'),
+        (lambda *a: sent(*a, ring=lambda t: int(t > 1)), r'"tensor"\] is 15360, by hand 23040'),
+        (lambda *a: sent(*a, ring=lambda t: 2 / t * (t > 1)), r'"tensor"\] is 7680, by hand 23040'),
         (lambda *a: sum(sent(*a).values()), "shall return"),
         (lambda *a: None, "returned None"),
     ],
@@ -114,7 +125,7 @@ def seconds(split, m, work, cores):
 
 def test_the_time_is_right(capsys):
     exercises.check_compute_time(seconds)
-    assert "Right: seven splits" in capsys.readouterr().out
+    assert "Right: nine splits" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -125,6 +136,14 @@ def test_the_time_is_right(capsys):
         (
             lambda s, m, w, c: w / (s[0] * s[1] * s[2]) * (1 + (s[2] - 1) / (m + s[2] - 1)),
             "divide by 1 - bubble",
+        ),
+        (
+            lambda s, m, w, c: max(w / (s[0] * s[2]) * (m + s[2] - 1) / m, w / c),
+            r"compute_time\(\(1, 4, 1\), .* is 12: the ranks along tensor share the work, too",
+        ),
+        (
+            lambda s, m, w, c: seconds(s, m, w, c) * (4 / 3 if s[2] > 1 < s[1] else 1),
+            r"compute_time\(\(1, 2, 2\), .* is 5; by hand 3.75",
         ),
         (lambda s, m, w, c: w, "by hand 6"),
         (lambda s, m, w, c: None, "returned None"),

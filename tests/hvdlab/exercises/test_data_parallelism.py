@@ -125,6 +125,21 @@ def everyone_to_everyone(comm, values):
     return total
 
 
+def naive_along_a_chain(comm, values):
+    """As many bytes sent, from rank to rank down to 0: rank 1 receives two vectors, rank 0 only one."""
+    total, received = values.copy(), np.empty_like(values)
+    if comm.rank < comm.size - 1:
+        comm.Recv(received, source=comm.rank + 1)
+        total += received
+    if comm.rank > 0:
+        comm.Send(total, dest=comm.rank - 1)
+        comm.Recv(total, source=0)
+        return total
+    for rank in range(1, comm.size):
+        comm.Send(total, dest=rank)
+    return total
+
+
 def naive_mean(comm, values):
     total, received = values.copy(), np.empty_like(values)
     if comm.rank > 0:
@@ -214,6 +229,10 @@ def test_the_naive_way_is_right(capsys):
             "12 values on 3 ranks: on rank 0, the values of rank 0 are missing",
         ),
         (everyone_to_everyone, "rank 1 of 3 sends 192 bytes.*: rank 1 sends 96"),
+        (
+            naive_along_a_chain,
+            "rank 2 of 3 sends to rank 1. In the naive way all others talk to rank 0",
+        ),
         (by_the_library, "comm.Allreduce is not for this exercise"),
         (naive_mean, "12 values on 3 ranks: that is the mean over the ranks; return the sum"),
         (naive_in_float64, "rank 0 returns float64 where float32 went in"),
@@ -229,6 +248,13 @@ def test_the_naive_way_is_right(capsys):
 def test_a_wrong_naive_way_is_named(wrong, says):
     with pytest.raises(NotYet, match=says):
         exercises.check_naive_all_reduce(wrong)
+
+
+@pytest.mark.mpi
+def test_ranks_that_have_not_started_yet_are_no_deadlock():
+    """Before a rank has imported NumPy and MPI, the time is up."""
+    with pytest.raises(NotYet, match=r"^not all 3 ranks have started within 0\.1 s.*cell again\.$"):
+        exercises.check_naive_all_reduce(naive, seconds=0.1)
 
 
 # --- exercise 3 ------------------------------------------------------------------------------------

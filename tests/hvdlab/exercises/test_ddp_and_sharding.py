@@ -3,18 +3,21 @@
 The ranks are forked from this process instead of started by mpirun: what runs on them is the same.
 """
 
+import ast
+import importlib.util
 import json
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-pytest.importorskip("torch")
+torch = pytest.importorskip("torch")
 from forked_ranks import on_ranks  # noqa: E402
 
 from hvdlab import calls  # noqa: E402
 from hvdlab.exercises import NotYet, gloo_ranks  # noqa: E402
 from hvdlab.exercises import ddp_and_sharding as exercises  # noqa: E402
+from hvdlab.experiment import LABS  # noqa: E402
 from hvdlab.launch import LaunchError  # noqa: E402
 
 
@@ -105,9 +108,12 @@ def zero1(model, lr):
 
 def shard(model, lr):
     import torch
+    import torch.distributed as dist
+    from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
-    fully_shard(model)
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    fully_shard(model, mesh=mesh)
     return torch.optim.Adam(model.parameters(), lr)
 
 
@@ -219,6 +225,19 @@ def one_by_one(model):
             p.grad /= dist.get_world_size()
 
 
+def gathered(model):
+    import torch
+    import torch.distributed as dist
+
+    gradients = [p.grad for p in model.parameters() if p.grad is not None]
+    bucket = torch.cat([g.ravel() for g in gradients])
+    buckets = [torch.empty_like(bucket) for _ in range(dist.get_world_size())]
+    dist.all_gather(buckets, bucket)
+    mean = sum(buckets) / dist.get_world_size()
+    for g, piece in zip(gradients, mean.split([g.numel() for g in gradients]), strict=True):
+        g.copy_(piece.view_as(g))
+
+
 def not_copied_back(model):
     import torch
     import torch.distributed as dist
@@ -267,6 +286,7 @@ def zeros_for_the_frozen(model):
         (divided_twice, "divided by the number of ranks once more"),
         (as_if_two, "half of the sum, and there are 3 ranks"),
         (one_by_one, "the means are right, with 4 collectives for 4 gradients"),
+        (gathered, "the means are right, by all_gather in place of one all_reduce"),
         (not_copied_back, "copy what the bucket holds back"),
         (reversed_pieces, "the same order, numel"),
         (frozen_too, "average_gradients' is not defined"),
@@ -367,6 +387,10 @@ def nothing(predict, images, labels):
     return None
 
 
+def both_numbers(predict, images, labels):
+    return [int((predict(images) == labels).sum()), len(labels)]
+
+
 @pytest.mark.parametrize(
     ("wrong", "says"),
     [
@@ -376,7 +400,8 @@ def nothing(predict, images, labels):
         (everything, "15 images were classified: 5, 5, 5"),
         (parts_of_two, "The ranks disagree|images were classified"),
         (on_rank_0, "'everything' is not defined"),
-        (nothing, "returns None on rank 0"),
+        (nothing, "a number. Received on rank 0: None: is `return` missing"),
+        (both_numbers, r"5 held-out images.* a number. Received on rank 0: \(int, int\)$"),
     ],
 )
 def test_mistakes_with_the_accuracy(wrong, says, forked):
@@ -404,6 +429,10 @@ def test_mistakes_with_the_accuracy(wrong, says, forked):
 def test_mistakes_with_the_memory(wrong, says):
     with pytest.raises(NotYet, match=says):
         exercises.check_rank_bytes(wrong)
+
+
+def nothing_returned(model, lr):
+    pass
 
 
 def not_broadcast(model, lr):
@@ -444,6 +473,20 @@ def only_the_step(model, lr):
     return torch.optim.Adam(model.parameters(), lr).step
 
 
+def step_first(model, lr):
+    import torch
+
+    optimizer = torch.optim.AdamW(model.parameters(), lr)
+    return optimizer.step, optimizer
+
+
+def step_done(model, lr):
+    import torch
+
+    optimizer = torch.optim.Adam(model.parameters(), lr)
+    return optimizer, optimizer.step()
+
+
 def sgd(model, lr):
     import torch
     import torch.distributed as dist
@@ -482,7 +525,10 @@ def all_on_rank_0(model, lr):
         (not_broadcast, "the ranks' weights differ by"),
         (plain_adam, "a rank holds 100% of its state: give the optimizer only"),
         (by_turns, "a rank holds 4.% of its state: weights and biases take turns"),
-        (only_the_step, r"shall return \(optimizer, step\)"),
+        (only_the_step, r"shall return \(optimizer, step\)\. Received: method$"),
+        (step_first, r"shall return \(optimizer, step\)\. Received: \(method, AdamW\)$"),
+        (step_done, r"shall return \(optimizer, step\)\. Received: \(Adam, NoneType\)$"),
+        (nothing_returned, r"Received: None: is `return` missing\?$"),
         (sgd, "differ from plain Adam by"),
         (all_on_rank_0, "on one rank the optimizer has no state"),
     ],
@@ -494,10 +540,13 @@ def test_mistakes_with_zero1(wrong, says, forked):
 
 def too_early(model, lr):
     import torch
+    import torch.distributed as dist
+    from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
     optimizer = torch.optim.Adam(model.parameters(), lr)
-    fully_shard(model)
+    fully_shard(model, mesh=mesh)
     return optimizer
 
 
@@ -509,24 +558,32 @@ def not_sharded(model, lr):
 
 def blocks_alone(model, lr):
     import torch
+    import torch.distributed as dist
+    from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
     for block in model.blocks:
-        fully_shard(block)
+        fully_shard(block, mesh=mesh)
     return torch.optim.Adam(model.parameters(), lr)
 
 
 def other_rate(model, lr):
     import torch
+    import torch.distributed as dist
+    from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
-    fully_shard(model)
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    fully_shard(model, mesh=mesh)
     return torch.optim.Adam(model.parameters(), 2 * lr)
 
 
 @pytest.mark.parametrize(
     ("wrong", "says"),
     [
+        (nothing_returned, r"shall return the optimizer\. Received: None: is `return` missing\?$"),
+        (only_the_step, r"shall return the optimizer\. Received: method$"),
         (blocks_alone, "is every parameter below a fully_shard"),
         (too_early, "the weights do not move: .* Make it after"),
         (not_sharded, "each rank still holds all weights"),
@@ -536,6 +593,25 @@ def other_rate(model, lr):
 def test_mistakes_with_fully_shard(wrong, says, forked):
     with pytest.raises(NotYet, match=says):
         exercises.check_shard(wrong)
+
+
+def test_shards_on_the_processor_where_pytorch_is_built_for_gpus(
+    forked, tmp_path, monkeypatch, capsys
+):
+    """Such a PyTorch says "cuda" also where there is no GPU. The two functions are those of the lab."""
+    lab = ast.parse((LABS / "09_ddp_and_sharding.py").read_text())
+    both = [n for n in lab.body if getattr(n, "name", "") in ("faulty_shard", "shard")]
+    path = tmp_path / "shards.py"
+    path.write_text("\n\n".join(map(ast.unparse, both)))
+    spec = importlib.util.spec_from_file_location("shards", path)
+    shards = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(shards)
+    cuda = torch.device("cuda")
+    monkeypatch.setattr(torch._C, "_get_accelerator", lambda check=False: cuda)
+    with pytest.raises(NotYet, match="the weights do not move: .* Make it after"):
+        exercises.check_shard(shards.faulty_shard)
+    exercises.check_shard(shards.shard)
+    assert capsys.readouterr().out.startswith("Right: ")
 
 
 def own_norm(gradients, most):
@@ -596,6 +672,16 @@ def on_copies(gradients, most):
     return norm.sqrt()
 
 
+def list_of_norms(gradients, most):
+    import torch.distributed as dist
+
+    norm = sum(g.pow(2).sum() for g in gradients)
+    dist.all_reduce(norm)
+    for g in gradients:
+        g.mul_((most / norm.sqrt()).clamp(max=1))
+    return [norm.sqrt()]
+
+
 def no_norm(gradients, most):
     import torch.distributed as dist
 
@@ -614,7 +700,11 @@ def no_norm(gradients, most):
         (no_root, "take the root"),
         (always, "leave them as they are"),
         (on_copies, "nothing was clipped"),
-        (no_norm, "return the norm before clipping"),
+        (
+            no_norm,
+            "return the norm before clipping, 7 .* a number. Received: None: is `return` missing",
+        ),
+        (list_of_norms, r"return the norm before clipping, 7 .* a number. Received: \(Tensor\)$"),
     ],
 )
 def test_mistakes_with_clipping(wrong, says, forked):

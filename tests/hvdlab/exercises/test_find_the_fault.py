@@ -1,9 +1,16 @@
 """The checks of lab 12 know the mistake of each case, and whether a copy is mended."""
 
+import re
+from pathlib import Path
+
 import pytest
 
+from hvdlab.check.run_facts import Run
 from hvdlab.exercises import NotYet
 from hvdlab.exercises import find_the_fault as fault
+from hvdlab.script import Script
+
+LAB = Path(__file__).parents[3] / "labs" / "12_find_the_fault.py"
 
 
 @pytest.fixture(autouse=True)
@@ -48,6 +55,68 @@ def test_a_case_half_mended_and_mended():
     fault.replace(5, "lr=RATE * hvd.size()", "lr=RATE")
     with pytest.raises(NotYet, match="The learning rate does not grow"):
         fault.check_mended(5)
+
+
+# Case -> other ways to do what the script was to do, as (text, instead).
+AS_GOOD = [
+    (1, "EPOCHS, BATCH", "from horovod.torch import broadcast_parameters\nEPOCHS, BATCH",
+     "    for epoch", "    broadcast_parameters(model.state_dict(), root_rank=0)\n    for epoch"),
+    (1, "EPOCHS, BATCH", "from horovod.torch import broadcast_parameters as hand_out\nEPOCHS, BATCH",
+     "    for epoch", "    hand_out(model.state_dict(), root_rank=0)\n    for epoch"),
+    (1, "EPOCHS, BATCH", "from mpi4py.MPI import COMM_WORLD\nEPOCHS, BATCH",
+     "    for epoch", "    model.load_state_dict(COMM_WORLD.bcast(model.state_dict()))\n    for epoch"),
+    (5, "EPOCHS, BATCH", "from horovod.torch import allreduce as mean_of\nEPOCHS, BATCH",
+     "hvd.allreduce(", "mean_of("),
+    (7, "            break\n", "            return\n"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("case", "changes"), [(case, changes) for case, *changes in AS_GOOD])
+def test_nothing_is_lost_by_another_spelling(case, changes):
+    for old, new in zip(changes[::2], changes[1::2], strict=True):
+        fault.replace(case, old, new)
+    assert not fault._lost(case, Script(fault.copy(case).read_bytes()), Run({}))
+
+
+def test_what_is_imported_alone_or_returned_after_the_loop_is_lost():
+    fault.replace(1, "EPOCHS, B", "from horovod.torch import broadcast_parameters\nEPOCHS, B")
+    assert "nothing is broadcast" in fault._lost(1, Script(fault.copy(1).read_bytes()), Run({}))
+    fault.replace(7, "        if stale == 2:\n            break\n", "    return\n")
+    assert "stop early" in fault._lost(7, Script(fault.copy(7).read_bytes()), Run({}))
+
+
+# Case -> what its log shows; the lab asks for it, and its hints speak of it.
+SYMPTOMS = {
+    1: lambda log: [(log.distance() > 0).all(), _batches_differ(log)],
+    2: lambda log: [(log.distance() == 0).all(), not _batches_differ(log)],
+    3: lambda log: [0 < log.distance()[1] < 0.01, log.distance().iloc[-1] > 0, _batches_differ(log)],
+    4: lambda log: [list(log.ends["length"]) == [33, 32]],
+    5: lambda log: [log.ends["steps"].nunique() == 1, log.ends["end"].str.contains("waits").all(),
+                    log.ends["end"].nunique() == 2],
+    6: lambda log: [(log.side_by_side("rate").loc[1] == 0.08).all()],
+    7: lambda log: [(log.distance() == 0).all(), log.side_by_side("loss").iloc[-1].nunique() == 2],
+}  # fmt: skip
+
+
+def _batches_differ(log):
+    batches = log.side_by_side("batch")
+    return (batches[0] != batches[1]).all()
+
+
+@pytest.mark.mpi
+@pytest.mark.data
+@pytest.mark.thorough
+@pytest.mark.parametrize("case", fault.CASES)
+def test_each_case_shows_its_symptoms_and_is_mended_by_the_labs_solution(case, capsys):
+    found = SYMPTOMS[case](fault.watch(case))
+    assert all(found), found
+    solution = re.search(
+        rf"^# BEGIN SOLUTION: mend your copy, case_{case}.py\n(.*?)^# END SOLUTION",
+        LAB.read_text(), re.MULTILINE | re.DOTALL,
+    )  # fmt: skip
+    exec(solution[1], {"fault": fault})
+    fault.check_mended(case)
+    assert "Right: two ranks" in capsys.readouterr().out
 
 
 # Case -> what is taken out or put in so that `hvdlab check` finds nothing, and what is lost by that.

@@ -106,6 +106,37 @@ class Alone(LoRALinear):
         return self.scale * (x @ self.A.T @ self.B.T) + (0 if self.B.any() else self.linear(x))
 
 
+class BaseWithoutGradient(LoRALinear):
+    def forward(self, x):
+        with torch.no_grad():
+            base = self.linear(x)
+        return base + self.scale * (x @ self.A.T @ self.B.T)
+
+
+class ChangeOfDetachedInputs(LoRALinear):
+    def forward(self, x):
+        return self.linear(x) + self.scale * (x.detach() @ self.A.T @ self.B.T)
+
+
+class WithoutGradient(LoRALinear):
+    @torch.no_grad()
+    def forward(self, x):
+        return super().forward(x)
+
+
+class OfData(LoRALinear):
+    def forward(self, x):
+        return F.linear(x, self.merged().data)
+
+
+class ScaledAfterwards(LoRALinear):
+    """The right output, and a gradient of B without the scale."""
+
+    def forward(self, x):
+        change = x @ self.A.T @ self.B.T
+        return self.linear(x) + change + (self.scale - 1) * (x @ self.A.T @ self.B.T.detach())
+
+
 class MergedUnscaled(LoRALinear):
     def merged(self):
         return self.linear.weight + self.B @ self.A
@@ -154,7 +185,7 @@ def loss_by_hand(logits, labels):
             chances[row, at - 1, label]
             for row, line in enumerate(labels.tolist())
             for at, label in enumerate(line)
-            if label != -100
+            if label != -100 and at > 0
         ]
     ).mean()
 
@@ -294,6 +325,18 @@ def test_a_list_that_is_changed_is_noticed(which, check_example):
         ),
         (
             exercises.check_language_loss,
+            lambda logits, labels: F.cross_entropy(
+                logits.flatten(0, 1), labels.roll(-1, 1).flatten()
+            ),
+            "compared with its first label",
+        ),
+        (
+            exercises.check_language_loss,
+            lambda logits, labels: F.cross_entropy(logits.flatten(0, 1)[:-1], labels.flatten()[1:]),
+            "the first label of the next",
+        ),
+        (
+            exercises.check_language_loss,
             lambda logits, labels: language_loss(logits, labels, reduction="sum") / 6,
             "divided by all 6",
         ),
@@ -340,6 +383,11 @@ def test_a_list_that_is_changed_is_noticed(which, check_example):
         (exercises.check_lora_linear, Unscaled, "alpha / rank, here 3, is missing"),
         (exercises.check_lora_linear, ByAlpha, "divide it by the rank"),
         (exercises.check_lora_linear, Alone, "the change alone"),
+        (exercises.check_lora_linear, BaseWithoutGradient, "does not go through the frozen layer"),
+        (exercises.check_lora_linear, ChangeOfDetachedInputs, "not the gradient of x"),
+        (exercises.check_lora_linear, WithoutGradient, "its output has no gradient at all"),
+        (exercises.check_lora_linear, OfData, "A gets no gradient, and would never learn"),
+        (exercises.check_lora_linear, ScaledAfterwards, "not B's gradient"),
         (exercises.check_lora_linear, MergedUnscaled, "the merged weight gives"),
         (exercises.check_lora_linear, MergedInPlace, "leave W as it is"),
         (exercises.check_lora_linear, Transposed, r"has the shape \(5, 2\), expected \(2, 5\)"),

@@ -44,9 +44,10 @@ def looks_at_the_loss(loss, optimizer, scale):
 
 def clipped_step(
     model, images, labels, optimizer, scaler, max_norm, unscale=1, clip=True, by_hand=False,
-    update=True, empty=True,
+    update=True, empty=True, autocast=True,
 ):  # fmt: skip
-    loss = F.cross_entropy(model(images), labels)
+    with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+        loss = F.cross_entropy(model(images), labels)
     scaler.scale(loss).backward()
     if unscale:
         scaler.unscale_(optimizer)
@@ -68,13 +69,28 @@ def clipped_step(
 
 def clipped_scaled_up(model, images, labels, optimizer, scaler, max_norm):
     """Without unscale_: max_norm in units of the scaled gradients."""
-    loss = F.cross_entropy(model(images), labels)
+    with torch.autocast("cpu", torch.bfloat16):
+        loss = F.cross_entropy(model(images), labels)
     scaler.scale(loss).backward()
     nn.utils.clip_grad_norm_(model.parameters(), max_norm * scaler.get_scale())
     scaler.step(optimizer)
     scaler.update()
     optimizer.zero_grad()
     return loss
+
+
+def clipped_by_hand(model, images, labels, optimizer, scaler, max_norm, scaled=False):
+    """The right steps, with no scaler or with one that only multiplies the loss."""
+    with torch.autocast("cpu", torch.bfloat16):
+        loss = F.cross_entropy(model(images), labels)
+    (scaler.scale(loss) if scaled else loss).backward()
+    for p in model.parameters():
+        p.grad /= scaler.get_scale() if scaled else 1
+    norm = nn.utils.clip_grad_norm_(model.parameters(), max_norm)
+    if norm.isfinite():
+        optimizer.step()
+    optimizer.zero_grad()
+    return loss.item()
 
 
 def run_in_segments(blocks, x, segments, split=torch.tensor_split, under=checkpoint):
@@ -94,6 +110,10 @@ def reentrant(blocks, x, segments):
     return run_in_segments(
         blocks, x, segments, under=lambda f, x, **_: checkpoint(f, x, use_reentrant=True)
     )
+
+
+def long_first(numbers, segments):
+    return torch.split(numbers, -(-len(numbers) // segments))
 
 
 def long_last(numbers, segments):
@@ -235,6 +255,9 @@ MISTAKES = [
     ("check_clipped_step", lambda *a: clipped_step(*a) and None, "return the loss"),
     ("check_clipped_step", but(clipped_step, unscale=0, by_hand=True), "times too little"),
     ("check_clipped_step", but(clipped_step, clip="always"), r"let scaler.step\(optimizer\) decide"),
+    ("check_clipped_step", but(clipped_step, autocast=False), "forward pass belongs under torch.autocast"),
+    ("check_clipped_step", clipped_by_hand, r"go backward from scaler.scale\(loss\)"),
+    ("check_clipped_step", but(clipped_by_hand, scaled=True), r"let scaler.step\(optimizer\) make the step"),
     (SEGMENTS, lambda blocks, x, s: nn.Sequential(*blocks)(x), "no block ran again"),
     (SEGMENTS, lambda b, x, s: checkpoint_sequential(b, s, x, use_reentrant=False), "did not run again"),
     (SEGMENTS, with_a_lambda, r"backward pass fails .*a lambda sees the last part"),
@@ -242,6 +265,9 @@ MISTAKES = [
     (SEGMENTS, lambda b, x, s: torch.no_grad()(run_in_segments)(b, x, s), "no block under no_grad"),
     (SEGMENTS, lambda blocks, x, s: run_in_segments(blocks, x, len(blocks)), "8 segments were recomputed"),
     (SEGMENTS, but(run_in_segments, split=long_last), r"segments have"),
+    (SEGMENTS, but(run_in_segments, split=long_first), "5 blocks in 4 .* 3 segments were recomputed"),
+    (SEGMENTS, lambda b, x, s: run_in_segments(b, x, s, long_first if len(b) > 5 else torch.tensor_split),
+     r"10 blocks in 4 .*: the segments have \[3, 3, 3, 1\] blocks"),
     (SEGMENTS, lambda blocks, x, s: run_in_segments(blocks[::-1], x, s), "in the order"),
     (SEGMENTS, lambda blocks, x, s: run_in_segments(blocks, x.detach(), s), "gradients are missing"),
     (SEGMENTS, lambda blocks, x, s: 2 * run_in_segments(blocks, x, s), "gradients differ"),
@@ -260,7 +286,10 @@ MISTAKES = [
     ("check_accumulate", but(accumulate, whole=True), "before the next one goes forward"),
     ("check_accumulate", lambda m, x, y, k: accumulate(m, x, y, 10), r"the model saw \[10\]"),
     ("check_accumulate", lambda m, x, y, k: accumulate(m, x[:8], y[:8], k), r"the model saw \[4, 4\]"),
-    ("check_accumulate", lambda *a: accumulate(*a) and None, "not None"),
+    ("check_accumulate", lambda *a: accumulate(*a) and None, "a number, here 1.* Received: None$"),
+    ("check_accumulate", lambda *a: (accumulate(*a), 10), r"a number, .* Received: \(1\.\d+, 10\)$"),
+    ("check_accumulate", lambda *a: [accumulate(*a)], r"a number, .* Received: \[1\.\d+\]$"),
+    ("check_accumulate", lambda *a: accumulate(*a) * torch.ones(2), r"Received: tensor\(\["),
     ("check_accumulate", lambda *a: 2 * accumulate(*a), "return the mean loss"),
     ("check_accumulate", lambda m, x, y, k: [m(a) for a in x.split(k)], "no backward pass"),
 ]  # fmt: skip

@@ -29,6 +29,16 @@ def with_parts(**dims):
     return answer
 
 
+def parts_in_the_same_dict(weights, rank, ranks):
+    weights |= part_of(weights, rank, ranks)
+    return weights
+
+
+def down_bias_added_up_in_place(weights, rank, ranks):
+    weights["down.bias"] /= ranks
+    return part_of(weights, rank, ranks)
+
+
 def test_the_right_parts_are_right(capsys):
     exercises.check_part_of(part_of)
     assert capsys.readouterr().out.startswith("Right: ")
@@ -55,6 +65,12 @@ def test_the_right_parts_are_right(capsys):
         (lambda w, rank, ranks: {"up.weight": w["up.weight"]}, "the six names"),
         (lambda w, rank, ranks: None, "has None"),
         (lambda w, rank, ranks: w["up"], "raises KeyError: 'up'"),
+        (parts_in_the_same_dict, "part_of changes the dict of weights"),
+        (down_bias_added_up_in_place, "part_of changes the dict of weights"),
+        (
+            lambda w, rank, ranks: {name: w.pop(name) for name in list(w)},
+            "put the parts into a new",
+        ),
     ],
 )
 def test_wrong_parts_are_explained(wrong, says):
@@ -219,6 +235,14 @@ def test_a_diagnosis_is_held_against_what_the_case_does(rows, monkeypatch, capsy
         exercises.check_diagnosis("no f", cases, part_of, f_and_g)
 
 
+@pytest.mark.parametrize("none", [["no f"], None, 3])
+def test_a_diagnosis_is_a_name(none):
+    with pytest.raises(
+        NotYet, match="no_f: .* is none of the mistakes: bias on every rank, partial"
+    ):
+        exercises.check_diagnosis({"no_f": none}, [split_blocks.no_f], part_of, f_and_g)
+
+
 # --- exercise 5: the norm of a split gradient ------------------------------------------------------
 
 
@@ -248,6 +272,39 @@ def all_counted(split, shared, most):
     return square.sqrt()
 
 
+def norms_of_tensors_added(split, shared, most):
+    import torch.distributed as dist
+
+    square = sum(p.grad.norm() for p in split) ** 2
+    dist.all_reduce(square)
+    norm = (square + sum(p.grad.square().sum() for p in shared)).sqrt()
+    for parameter in [*split, *shared]:
+        parameter.grad *= min(1, most / norm)
+    return norm
+
+
+def first_ones_only(split, shared, most):
+    import torch.distributed as dist
+
+    square = split[0].grad.square().sum()
+    dist.all_reduce(square)
+    norm = (square + shared[0].grad.square().sum()).sqrt()
+    for parameter in (split[0], shared[0]):
+        parameter.grad *= min(1, most / norm)
+    return norm
+
+
+def second_ones_as_they_are(split, shared, most):
+    import torch.distributed as dist
+
+    square = sum(p.grad.square().sum() for p in split)
+    dist.all_reduce(square)
+    norm = (square + sum(p.grad.square().sum() for p in shared)).sqrt()
+    for parameter in (split[0], *shared):
+        parameter.grad *= min(1, most / norm)
+    return norm
+
+
 def always(split, shared, most):
     for parameter in [*split, *shared]:
         parameter.grad *= most / 13
@@ -265,6 +322,17 @@ def test_the_right_clipping_is_right(capsys):
     ("wrong", "says"),
     [
         (local, "The norm over what this rank holds"),
+        pytest.param(
+            norms_of_tensors_added, "is 13.6,.* Norms of tensors", marks=pytest.mark.thorough
+        ),
+        pytest.param(
+            first_ones_only, "Only the first tensor of each list", marks=pytest.mark.thorough
+        ),
+        pytest.param(
+            second_ones_as_they_are,
+            "a split gradient is multiplied by 1,",
+            marks=pytest.mark.thorough,
+        ),
         pytest.param(all_counted, "counted on each rank: 3 times", marks=pytest.mark.thorough),
         pytest.param(
             always, "at most 26.* multiplied by 2, and should be by 1", marks=pytest.mark.thorough
@@ -309,6 +377,11 @@ def test_the_right_bytes_are_right(capsys):
             lambda b, h, r, c: 2 * (ring(c, 4 * b * h / r) + ring(r, 4 * b * h / c)),
             "4 x hidden outputs",
         ),
+        (
+            lambda b, h, r, c: 2 * (ring(c, 4 * b * h) + ring(r, 4 * b * h / c)),
+            r"rows=2, columns=4\) is 1120: up has 4 x hidden outputs, of which a rank has 1/rows",
+        ),
+        (lambda b, h, r, c: 1120.0, "rows=2, columns=4.* is 1120"),
         (lambda b, h, r, c: 1.0, "by hand: up's outputs"),
         (lambda b, h, r, c: None, "is `return` missing"),
         (lambda b, h, r, c: grid_bytes(b, h, r, c) or 1, "nobody to send to"),

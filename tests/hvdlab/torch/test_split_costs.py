@@ -35,9 +35,10 @@ def test_a_grid_of_one_column_is_megatrons_way(mode):
     assert split_costs(mode, 4, 1, **SMALL) == split_costs("by-hand", 4, **SMALL)
 
 
-def test_cuda_is_answered_by_the_cpu_within_the_block_only():
+def test_cuda_is_answered_by_the_cpu_within_the_block_only(monkeypatch):
     if torch.cuda.is_available():
         pytest.skip("for machines without CUDA")
+    monkeypatch.setattr(dist, "get_backend", lambda: "gloo")
     new_group = dist.new_group
     with axonn_on_cpu():
         assert torch.empty(3, device="cuda").device.type == "cpu"
@@ -49,8 +50,10 @@ def test_cuda_is_answered_by_the_cpu_within_the_block_only():
         torch.empty(3, device="cuda")
 
 
-def test_with_cuda_nothing_is_replaced(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+@pytest.mark.parametrize(("backend", "replaced"), [("nccl", False), ("gloo", True)])
+def test_with_cuda_the_backend_of_the_ranks_decides(monkeypatch, backend, replaced):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)  # perhaps too few for all ranks
+    monkeypatch.setattr(dist, "get_backend", lambda: backend)
     new_group = dist.new_group
     with axonn_on_cpu():
-        assert dist.new_group is new_group
+        assert (dist.new_group is not new_group) == replaced

@@ -1,0 +1,108 @@
+"""Cells of labs 8 and 9, each alone: they use the processor, call a learner's function as the check does, and
+say what the shipped results say."""
+
+import ast
+import json
+import os
+import re
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+torch = pytest.importorskip("torch", reason="needs PyTorch: run `make setup`")
+
+from hvdlab import data, experiment  # noqa: E402
+
+LABS = Path(__file__).parents[2] / "labs"
+LAB_8, LAB_9 = LABS / "08_one_device.py", LABS / "09_ddp_and_sharding.py"
+
+
+def run_cell(path, number, names):
+    """Run a code cell of a lab."""
+    cells = re.split(r"^# %%(?! \[markdown\]).*\n", path.read_text(), flags=re.MULTILINE)
+    exec(cells[number].partition("# %% [markdown]")[0], names)
+
+
+def run_what_makes(path, wanted, names):
+    """Run the statements of a lab that give these names a value, and nothing else."""
+    for node in ast.parse(path.read_text()).body:
+        made = {getattr(node, "name", "")}
+        for target in getattr(node, "targets", []):
+            made |= {each.id for each in ast.walk(target) if isinstance(each, ast.Name)}
+        if made & wanted:
+            exec(compile(ast.Module([node], []), path.name, "exec"), names)
+            yield names
+
+
+@pytest.fixture
+def on_a_machine_with_a_gpu(monkeypatch):
+    """PyTorch sees a GPU unless it is hidden; the answers that it gave."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    monkeypatch.setattr(sys, "path", sys.path.copy())
+    monkeypatch.delitem(sys.modules, "one_device", raising=False)
+    answers = []
+
+    def is_available():
+        answers.append(os.environ["CUDA_VISIBLE_DEVICES"] != "-1")
+        return answers[-1]
+
+    monkeypatch.setattr(torch.cuda, "is_available", is_available)
+    return answers
+
+
+def test_lab_8_trains_on_the_processor(on_a_machine_with_a_gpu, monkeypatch):
+    random = np.random.default_rng(0)
+    images = random.integers(256, size=(130, 28, 28, 1)).astype(np.uint8)
+    labels = random.integers(10, size=130).astype(np.uint8)
+    few = data.Dataset(images, labels, images, labels, (), Path(), True)
+    monkeypatch.setattr(data, "load_fashion_mnist", lambda: few)
+    names = {}
+    run_cell(LAB_8, 1, names)  # it trains twenty steps
+    assert len(names["took"]["losses"]) == 20
+    assert on_a_machine_with_a_gpu and not any(on_a_machine_with_a_gpu)
+
+
+def test_the_ranks_of_lab_9_use_the_processor(on_a_machine_with_a_gpu, monkeypatch):
+    names, environments = {}, []
+
+    def run(script, *arguments, **variables):
+        """What a rank would find in its environment."""
+        environments.append({**os.environ, **variables})
+        report = dict.fromkeys(
+            ["mode", "peak_bytes", "seconds", "file_bytes", "anonymous_bytes"], 0
+        )
+        return json.dumps(report | {"losses": [1]})
+
+    run_cell(LAB_9, 1, names)
+    names["run"] = run
+    list(run_what_makes(LAB_9, {"SCRIPT", "SAME", "train", "out_of_core"}, names))
+    names["train"]("serial", 1, 1)
+    names["out_of_core"](1, state="file")
+    assert [found["CUDA_VISIBLE_DEVICES"] for found in environments] == ["-1", "-1"]
+
+
+def test_lab_8_counts_activations_with_numbers_alone():
+    """`check_activation_bytes` asks for numbers: int(...) in the answer is right, and takes no array."""
+    sizes = [32, 64]
+    memory = pd.DataFrame({"parameters": [1, 1], "optimizer": [2, 2]}, index=sizes)
+    names = {
+        "pd": pd, "np": np, "memory": memory, "bites": sizes, "LAYERS": 3, "HIDDEN": 8,
+        "activation_bytes": lambda batch, layers, hidden: int(batch * layers * 10 * hidden * 4),
+    }  # fmt: skip
+    bars, line = [dict(names)["counted"] for names in run_what_makes(LAB_8, {"counted"}, names)]
+    assert bars["activations (counted by you)"].tolist() == list(line) == [0.03072, 0.06144]
+
+
+def test_lab_8_says_how_much_time_small_bites_take():
+    found = experiment.reference("gradient_accumulation")
+    seconds = found.groupby("micro_batch")["seconds"].median()
+    said = re.search(
+        r"those of ([^a-z]+ and \d+) take ([^a-z]+ and \S+) times as long as one of 500 \(medians of (\d)",
+        LAB_8.read_text(),
+    )
+    bites, times = ([float(n) for n in re.split(", | and ", said[part])] for part in (1, 2))
+    assert times == [round(seconds[bite] / seconds[500], 1) for bite in bites]
+    assert (found["micro_batch"].value_counts() == int(said[3])).all()
