@@ -17,6 +17,17 @@ SHA256=92a43f5a94c43907a56805bad15f19700c62ffc83b7ca483f9e104e229f67ef0
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 python=${1:-$here/../.venv/bin/python}
 stop() { printf 'build_horovod: %s\n' "$*" >&2; exit 1; }
+# As in setup.sh: what takes long runs beside this shell and ends with it, compilers and ranks too.
+beside() { "$@" & wait $!; }
+work= proof=
+end() {
+    trap "" HUP INT TERM
+    kill $(jobs -pr) 2>/dev/null || true
+    while [ "$(jobs -pr)" ]; do sleep 0.1; done
+    rm -rf "$work" "$proof"
+}
+trap end EXIT
+for signal in HUP:129 INT:130 TERM:143; do trap "end; exit ${signal#*:}" ${signal%:*}; done
 [ -x "$python" ] || stop "no Python at $python: run 'make setup', or name one as the first argument."
 export PATH="$(cd "$(dirname "$python")" && pwd):$PATH"    # mpicxx, cmake and ninja of that environment first
 
@@ -74,17 +85,16 @@ if ! built; then    # one build at a time, also from several checkouts
     { mkdir -p "$cache" && [ -w "$cache" ]; } 2>/dev/null ||
         stop "the cache folder $cache cannot be written: name another one: export XDG_CACHE_HOME=/path/to/folder"
     exec 8> "$cache/.lock"
-    flock -n 8 || { echo "Another build of Horovod is under way: waiting for it"; flock -w 3600 8 || stop "it did not end within an hour."; }
+    flock -n 8 || { echo "Another build of Horovod is under way: waiting for it"; beside flock -w 3600 8 || stop "it did not end within an hour."; }
 fi
 if ! built; then
     rm -rf "$cache"/build.* "$cache"/*.part.*    # what builds that were killed have left
     work=$(mktemp -d "$cache/build.XXXXXX")
-    trap 'rm -rf "$work"' EXIT
     log=$cache/$key.log
 
     # --- source: the hash is checked before any of its code runs -------------------------------------
     echo "horovod==$VERSION --hash=sha256:$SHA256" > "$work/requirements.txt"
-    "$python" -m pip download --quiet --no-deps --no-binary horovod --no-build-isolation \
+    beside timeout 600 "$python" -m pip download --quiet --no-deps --no-binary horovod --no-build-isolation \
         --require-hashes -r "$work/requirements.txt" -d "$work" > "$log" 2>&1 ||
         stop "could not get horovod $VERSION with SHA-256 $SHA256 from the package index: $(tail -n 1 "$log")"
     tar -xzf "$work/horovod-$VERSION.tar.gz" -C "$work"
@@ -138,7 +148,8 @@ fi
 # --- install and prove ------------------------------------------------------------------------------
 [ "$theirs" ] || "$python" -m pip install --quiet --no-deps --force-reinstall "$wheels"/horovod-"$VERSION"-*.whl
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 TF_CPP_MIN_LOG_LEVEL=3
-proof=$(timeout 300 mpirun --oversubscribe --bind-to none -np 2 "$python" -c '
+proof=$(mktemp)
+beside timeout 300 mpirun --oversubscribe --bind-to none -np 2 "$python" -c '
 import importlib, sys
 _, theirs, *frameworks = sys.argv
 for name in frameworks:
@@ -149,6 +160,6 @@ for name in frameworks:
     assert float(hvd.allreduce(framework.ones(1) * mine, op=hvd.Sum)[0]) == 3.0, name + ": wrong sum"
 if hvd.rank() == 0:
     print("MPI" + ", Gloo" * hvd.gloo_built() + (", nccl" if hvd.nccl_built() else ", no-nccl"))
-' "$theirs" $frameworks 2>&1) ||
-    stop "Horovod is built but two ranks cannot all-reduce: $(printf '%s' "$proof" | grep -v '^ *$' | tail -n 3)"
-echo "Horovod works: ${frameworks/ / and } all-reduce on two ranks ($(printf '%s' "$proof" | tail -n 1))"
+' "$theirs" $frameworks > "$proof" 2>&1 ||
+    stop "Horovod is built but two ranks cannot all-reduce: $(grep -v '^ *$' "$proof" | tail -n 3)"
+echo "Horovod works: ${frameworks/ / and } all-reduce on two ranks ($(tail -n 1 "$proof"))"

@@ -11,6 +11,18 @@
 set -euo pipefail
 
 stop() { printf 'setup: %s\n' "$*" >&2; exit 1; }
+# What takes long runs beside this shell, which answers no signal while it waits for a command of its own, and ends with it.
+# `timeout` gives its command a group, which Ctrl-C does not reach and the signal that `timeout` is sent does.
+beside() { "$@" & wait $!; }
+scratch=    # pip, told to end, leaves gigabytes in TMPDIR
+end() {
+    trap "" HUP INT TERM
+    kill $(jobs -pr) 2>/dev/null || true
+    while [ "$(jobs -pr)" ]; do sleep 0.1; done    # at a second signal `wait` would return
+    rm -rf "$scratch"
+}
+trap end EXIT
+for signal in HUP:129 INT:130 TERM:143; do trap "end; exit ${signal#*:}" ${signal%:*}; done
 [ "$(uname -s)" = Linux ] || stop "this course runs on Linux (found $(uname -s)): use a Linux machine, WSL 2 or the container in docker/."
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -50,7 +62,7 @@ fi
 # --- one set-up at a time ---------------------------------------------------------------------------
 # Children inherit the lock: after a kill -9 of this script it is free only when what it started has ended.
 exec 9> .setup.lock
-flock -n 9 || { echo "Another set-up works in this folder: waiting for it"; flock -w 3600 9 || stop "it did not end within an hour: look for it with 'ps', end it and try again."; }
+flock -n 9 || { echo "Another set-up works in this folder: waiting for it"; beside flock -w 3600 9 || stop "it did not end within an hour: look for it with 'ps', end it and try again."; }
 
 # --- packages ------------------------------------------------------------------------------------
 packages=$(sha256sum < docker/constraints.txt)
@@ -58,6 +70,8 @@ if [ "$(cat $venv/.packages 2>/dev/null)" != "$packages $here" ]; then
     started=$SECONDS
     echo "Installing the pinned packages into $venv (4.6 GB; 1 to 4 minutes with a good network)"
     rm -rf $venv
+    scratch=$(mktemp -d)
+    export TMPDIR=$scratch
     "$python" -m venv ${nvidia:+--system-site-packages} $venv
     pip_log=$venv/pip.log
     pins=docker/constraints.txt
@@ -76,11 +90,11 @@ if [ "$(cat $venv/.packages 2>/dev/null)" != "$packages $here" ]; then
     [ -z "$nvidia" ] || torch_index=
     out_of_reach=
     if [ "$torch_index" ]; then
-        timeout 1800 $venv/bin/pip install --quiet --disable-pip-version-check --progress-bar off --no-deps \
+        beside timeout 1800 $venv/bin/pip install --quiet --disable-pip-version-check --progress-bar off --no-deps \
             --retries 1 --timeout 5 --index-url "$torch_index" -c $pins torch 2> "$pip_log" || out_of_reach=yes
     fi
     install() {
-        timeout 3600 $venv/bin/pip install --quiet --disable-pip-version-check --progress-bar off \
+        beside timeout 3600 $venv/bin/pip install --quiet --disable-pip-version-check --progress-bar off \
             -c $pins -e "${ours[@]}" 2> "$pip_log"
     }
     installed=yes
@@ -99,7 +113,7 @@ if [ "$(cat $venv/.packages 2>/dev/null)" != "$packages $here" ]; then
     fi
     # timm, with which the tests compare, goes beside the environment: it requires torchvision, whose
     # package on the index is built for CUDA only and breaks an environment with a CPU torch.
-    timeout 600 $venv/bin/pip install --quiet --disable-pip-version-check --no-deps --target $venv/oracles timm==1.0.31 2> "$pip_log" ||
+    beside timeout 600 $venv/bin/pip install --quiet --disable-pip-version-check --no-deps --target $venv/oracles timm==1.0.31 2> "$pip_log" ||
         echo "timm could not be installed: the tests that compare with it will be skipped."
     [ "$nvidia" ] || $venv/bin/pip check >/dev/null || { $venv/bin/pip check >&2; stop "the installed packages contradict each other; see above."; }
     if [ "$out_of_reach" ] && [ "$($venv/bin/python -c 'import torch; print(torch.version.cuda or "")')" ]; then
@@ -124,6 +138,6 @@ cp -r assessment/hvdgrade/labextension $venv/share/jupyter/labextensions/hvdgrad
 cp assessment/hvdgrade/jupyter/hvdgrade.json $venv/etc/jupyter/jupyter_server_config.d/
 
 # --- Horovod ---------------------------------------------------------------------------------------
-docker/build_horovod.sh $venv/bin/python
+beside docker/build_horovod.sh $venv/bin/python
 echo "$wanted $here" > $venv/.complete
 echo "Set-up complete. Next: make assess, make test, make lab"

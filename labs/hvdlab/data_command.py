@@ -1,6 +1,7 @@
 """`hvdlab data`: say where a data set is, download it, or make its synthetic twin."""
 
 import argparse
+import os
 import shlex
 import sys
 from pathlib import Path
@@ -68,5 +69,20 @@ def _found(load, args):
 
 
 def _made(twin, folder):
+    """Make a twin where the labs will look, as for a download, and return that folder."""
     print("Making a SYNTHETIC twin (about 5 s)", file=sys.stderr)
-    return twin(folder or cache_folder())
+    named = os.environ.get("HVDLAB_DATA")
+    try:
+        return twin(folder or named or cache_folder())
+    except DataError as error:
+        # Where a named folder is there, and has nothing of this data set, the labs look in the cache too.
+        unwritable = isinstance(error.__cause__, OSError)
+        if folder or not named or not unwritable or not Path(named).expanduser().is_dir():
+            raise
+        why = error.__cause__.strerror or error.__cause__
+        print(
+            f"hvdlab: HVDLAB_DATA={named} cannot be written to ({why}): the twin goes to "
+            f"{cache_folder()}, where the labs look next.",
+            file=sys.stderr,
+        )
+        return twin(cache_folder())

@@ -55,7 +55,12 @@ def cpu_quota() -> float:
 
 
 def gpu_compute_capability() -> tuple[int, int] | None:
-    """The lowest compute capability of the NVIDIA GPUs here, such as (9, 0); None without one."""
+    """The lowest compute capability of the NVIDIA GPUs here, such as (9, 0).
+
+    None where a program started here can use no GPU ($CUDA_VISIBLE_DEVICES respected).
+    """
+    if not gpus():
+        return None
     try:
         answer = subprocess.run(
             ["nvidia-smi", "--query-gpu=compute_cap", "--format=csv,noheader"],

@@ -4,6 +4,7 @@ import ipaddress
 import os
 import re
 import shlex
+import shutil
 import socket
 import subprocess
 import sys
@@ -115,29 +116,38 @@ def _interfaces():
     ]
 
 
+def ssh_agent() -> list[str]:
+    """The program by which mpirun reaches other hosts: ssh, or what $PRTE_MCA_plm_ssh_agent names."""
+    return shlex.split(os.environ.get("PRTE_MCA_plm_ssh_agent", "")) or ["ssh"]
+
+
 def must_be_ready(hosts: list[Host], script: str) -> None:
     """Ask every other host, all at once, whether it has this Python and this script.
-
-    With the program that mpirun will use: ssh, or what $PRTE_MCA_plm_ssh_agent names.
 
     Raises:
         LaunchError: one cannot be reached within five seconds, or lacks something.
     """
-    agent = shlex.split(os.environ.get("PRTE_MCA_plm_ssh_agent", "ssh"))
+    away = [host.name for host in hosts if not is_here(host.name)]
+    agent = ssh_agent()
+    if away and not shutil.which(agent[0]):
+        ssh = agent[0] == "ssh"
+        mend = "install openssh-client" if ssh else "correct or unset PRTE_MCA_plm_ssh_agent"
+        raise LaunchError(
+            f"other hosts are reached with {agent[0]}, and there is none here: {mend}."
+        )
     if Path(agent[0]).name == "ssh":  # mpirun cannot type a password either
         agent += ["-o", "BatchMode=yes", "-o", f"ConnectTimeout={REACH_SECONDS}"]
     python, folder, name = map(shlex.quote, (sys.executable, os.getcwd(), script))
     question = f"test -x {python} || exit 3; cd {folder} && test -f {name} || exit 4"
     asked = {
-        host.name: subprocess.Popen(
-            [*agent, host.name, question],
+        host: subprocess.Popen(
+            [*agent, host, question],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             text=True,
         )
-        for host in hosts
-        if not is_here(host.name)
+        for host in away
     }
     try:
         for name, process in asked.items():

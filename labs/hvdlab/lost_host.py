@@ -13,12 +13,14 @@ ends when it has been silent for too long.
 
 import contextlib
 import os
-import shlex
+import shutil
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from hvdlab.hosts import ssh_agent
 
 ASKS = 3  # questions without an answer after which a host is lost
 SSH_FAILED = 255  # ssh's exit code when the connection failed, not the command
@@ -39,8 +41,8 @@ def watched(hosts: list[str], silence: float = 20.0) -> Iterator[Callable[[], st
     every = round(silence / (ASKS + 1))
     if every < 1:
         raise ValueError(f"silence must be at least 4 seconds. Received: silence={silence!r}")
-    agent = shlex.split(os.environ.get("PRTE_MCA_plm_ssh_agent", "ssh"))
-    if Path(agent[0]).name != "ssh":
+    agent = ssh_agent()
+    if Path(agent[0]).name != "ssh" or not shutil.which(agent[0]):
         hosts = []
     for option in (
         "BatchMode=yes",

@@ -123,6 +123,24 @@ def test_no_key_is_left_in_a_layer(steps):
     assert secret and all("type=secret" in line for line in secret)
 
 
+def test_a_script_in_a_container_finds_its_data():
+    """It downloads none, and a container with --rm begins with none: a volume must have got them before."""
+    text = (DOCKER / "README.md").read_text().replace("\\\n", " ")
+    runs = [line.split() for line in text.splitlines() if line.startswith("    docker run ")]
+    filled = set()
+    for words in runs:
+        volumes = {words[i + 1] for i, word in enumerate(words) if word == "-v"}
+        if "data" in words and "hvdlab" in words:
+            filled |= volumes
+        if "mpirun" in words:
+            assert volumes & filled, " ".join(words)
+            assert (ROOT / words[-1]).is_file()
+    (home,) = re.findall(
+        r"useradd --create-home .* (\w+) \\$", (DOCKER / "Dockerfile").read_text(), re.M
+    )
+    assert filled == {f"hvdlab-data:/home/{home}/.cache/hvdlab"}  # where hvdlab looks by itself
+
+
 # --- JupyterLab, as the container starts it ----------------------------------------------------------
 
 

@@ -186,6 +186,36 @@ def test_the_grader_is_given_a_plain_file():
     )
 
 
+def commands(name: str) -> list[str]:
+    """The kubectl commands at the top of a manifest, in their order."""
+    lines = [line.lstrip("# ") for line in (K8S / name).read_text().splitlines() if line[:1] == "#"]
+    return [line.partition(" #")[0].strip() for line in lines if line.startswith("kubectl ")]
+
+
+def test_the_grader_takes_what_the_last_submission_has_left_away():
+    """`apply` of the same job does nothing, and `logs` would show the report of the last one."""
+    said = commands("grade.yaml")
+    (job,), pod = documents("grade.yaml"), pods()["grade.yaml"]
+    (given,) = [v["configMap"]["name"] for v in pod["volumes"] if "configMap" in v]
+    first, *rest = (command.split() for command in said)
+    assert first[1:3] == ["delete", "--ignore-not-found"]
+    assert set(first[-2:]) == {f"job/{job['metadata']['name']}", f"configmap/{given}"}
+    assert [words[1] for words in rest] == ["create", "apply", "wait", "logs"]
+    assert rest[0][2:4] == ["configmap", given]
+
+
+def test_the_grader_has_its_cores_to_itself():
+    """Kubernetes gives whole cores to pods of the class Guaranteed, to which each container must agree:
+    https://kubernetes.io/docs/tasks/configure-pod-container/quality-service-pod/"""
+    pod = pods()["grade.yaml"]
+    for container in [*pod["containers"], *pod["initContainers"]]:
+        asked = container["resources"]
+        assert asked["requests"] == asked["limits"] and set(asked["limits"]) == {"cpu", "memory"}
+        assert asked["limits"]["cpu"].isdecimal()
+    ranks = pod["containers"][0]["args"][-1]
+    assert pod["containers"][0]["resources"]["limits"]["cpu"] == ranks
+
+
 def test_jupyterlab_finds_the_data_that_its_pod_has_got():
     pod = pods()["jupyterlab.yaml"]
     (container,) = pod["containers"]

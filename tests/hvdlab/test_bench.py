@@ -12,6 +12,7 @@ pytest.importorskip("horovod", reason="needs Horovod: run `make setup`")
 
 import hvdlab.keras.models  # noqa: E402
 import hvdlab.torch.models  # noqa: E402
+from hvdlab import open_mpi  # noqa: E402
 from hvdlab.bench import (  # noqa: E402
     exchange,
     keras_optimizers,
@@ -62,7 +63,15 @@ def test_launch(monkeypatch):
     assert "plain mpirun" in shown(launch.show, found, "torch", 8)
 
 
-def test_launch_takes_one_setting_away_at_a_time(monkeypatch):
+@pytest.mark.parametrize(
+    "is_version_4, name",
+    [
+        (False, "PRTE_MCA_hwloc_default_binding_policy"),
+        (True, "OMPI_MCA_hwloc_base_binding_policy"),
+    ],
+)
+def test_launch_takes_one_setting_away_at_a_time(is_version_4, name, monkeypatch):
+    monkeypatch.setattr(open_mpi, "is_version_4", lambda: is_version_4)
     monkeypatch.setenv("OMP_NUM_THREADS", "7")  # of the user: not what is measured
     given = []
 
@@ -74,7 +83,7 @@ def test_launch_takes_one_setting_away_at_a_time(monkeypatch):
     assert launch.launch_settings(repeats=1, tell=silent)["plain mpirun"] == [2.0]
     missing = [set(given[0]) - set(variables) for variables in given]
     threads = {"OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS"}
-    binding = {"PRTE_MCA_hwloc_default_binding_policy"}
+    binding = {name}
     yielding = {"OMPI_MCA_mpi_yield_when_idle"}
     assert missing == [set(), threads, binding, yielding, threads | binding | yielding]
     assert given[0]["OMP_NUM_THREADS"] != "7"

@@ -1,8 +1,15 @@
 """The benches that start ranks run, and tell what they say they tell. No test asserts a time."""
 
 import argparse
+import contextlib
 import io
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
 
 import psutil
 import pytest
@@ -105,13 +112,11 @@ def made_up():
 
 def test_the_scaling_is_foretold_from_an_all_reduce():
     measured, found = made_up()
-    told = scaling.foretell(found, measured)["weak"]
+    told = scaling.foretell(found, scaling.link_of(measured))["weak"]
     # 392,170 parameters of 4 bytes: 1 ms and 1.57 ms after a step of 100 ms. Alone: no cost.
     assert told[1].images_per_second == pytest.approx(100)
     assert told[2].images_per_second == pytest.approx(20 / (0.1 + 1e-3 + 1.57e-3), rel=1e-3)
-    table = shown(
-        lambda *a, console: scaling.show(found, console, scaling.foretell(found, measured))
-    )
+    table = shown(lambda console: scaling.show(found, console, {"weak": told}))
     assert "1.60" in table and "0.80" in table and "195" in table
 
 
@@ -123,8 +128,16 @@ def test_what_is_kept_can_be_read_again(tmp_path, capsys):
     assert json.loads(file.read_text())["repeats"] == 5
 
 
-@pytest.mark.parametrize("text", ["{}", "[]", "no json", None])
-def test_a_file_that_is_no_bench_is_refused(text, tmp_path, capsys):
+def one_size() -> str:
+    """What `hvdlab bench allreduce --largest 1024 --json FILE` writes, in short."""
+    return json.dumps({"measured": {"ranks": 2, "ways": {"horovod": {"1024": [1e-4, 2e-4]}}}})
+
+
+@pytest.mark.parametrize("text", ["{}", "[]", "no json", None, one_size()])
+def test_a_file_that_is_no_bench_is_refused_before_anything_is_measured(
+    text, tmp_path, capsys, monkeypatch
+):
+    monkeypatch.setattr(scaling, "scaling", None)  # a call would be a TypeError
     file = tmp_path / "other.json"
     if text is not None:
         file.write_text(text)
@@ -150,6 +163,82 @@ def test_what_cannot_be_is_refused_before_anything_is_measured(words, says, caps
     with pytest.raises(SystemExit) as stop:
         arguments(scaling, *words)
     assert stop.value.code == 2 and says in capsys.readouterr().err
+
+
+def test_what_was_measured_is_kept_even_if_it_cannot_be_shown(tmp_path, monkeypatch):
+    _, found = made_up()
+    monkeypatch.setattr(scaling, "scaling", lambda *arguments: found)
+    monkeypatch.setattr(scaling, "show", lambda *arguments: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        scaling.main(arguments(scaling, "--json", str(tmp_path / "kept.json")))
+    kept = json.loads((tmp_path / "kept.json").read_text())["measured"]
+    assert kept["weak"]["2"]["exchanged"] == [150.0, 170.0]
+
+
+BENCH = """
+import argparse, os, sys
+from hvdlab.bench import command, ranks
+measure = lambda args: ranks.start("a.module", 2, dict(os.environ), "a variant")
+sys.exit(command.main(argparse.Namespace(measure=measure)))
+"""
+
+
+@pytest.mark.parametrize(
+    "sent, code, before",
+    [
+        ([signal.SIGTERM], 128 + signal.SIGTERM, None),
+        ([signal.SIGHUP], 128 + signal.SIGHUP, None),  # its terminal was closed
+        ([signal.SIGHUP, signal.SIGTERM], 128 + signal.SIGTERM, "nohup"),
+    ],
+)
+def test_a_bench_that_is_told_to_end_leaves_no_rank(sent, code, before, tmp_path):
+    (mpirun := tmp_path / "mpirun").write_text(
+        "#!/bin/sh\nsleep 300 & sleep 300 &\ntouch started\nwait\n"
+    )
+    mpirun.chmod(0o755)
+    mark = uuid.uuid4().hex
+    bench = subprocess.Popen(
+        [*filter(None, [before]), sys.executable, "-c", BENCH],
+        cwd=tmp_path,
+        env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "MARK": mark},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+
+    def left() -> list[psutil.Process]:
+        found = []
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error):
+                if process.environ().get("MARK") == mark:
+                    found.append(process)
+        return found
+
+    try:
+        deadline = time.monotonic() + 60
+        while not (tmp_path / "started").exists():
+            assert time.monotonic() < deadline and bench.poll() is None
+            time.sleep(0.05)
+        assert len(left()) == 4
+        for number in sent:
+            bench.send_signal(number)
+        assert bench.wait(30) == code
+        deadline = time.monotonic() + 20
+        while left():  # what is killed needs a moment
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+    finally:
+        for process in left():
+            process.kill()
+
+
+def test_ranks_are_shown_no_gpu(tmp_path):
+    (mpirun := tmp_path / "mpirun").write_text(
+        '#!/bin/sh\necho "{\\"visible\\": \\"$CUDA_VISIBLE_DEVICES\\"}"\n'
+    )
+    mpirun.chmod(0o755)
+    given = {"PATH": f"{tmp_path}:/usr/bin:/bin", "CUDA_VISIBLE_DEVICES": "0"}
+    assert ranks.start("a.module", 1, given, "a variant") == [{"visible": "-1"}]
 
 
 def test_a_machine_without_mpirun_is_told_so(monkeypatch):

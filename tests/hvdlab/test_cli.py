@@ -8,7 +8,7 @@ import pytest
 
 from hvdlab import cli
 from hvdlab.bench.command import COMMANDS as BENCHES
-from hvdlab.data import load_cifar10
+from hvdlab.data import load_cifar10, load_fashion_mnist
 
 
 def hvdlab(*arguments, home, **environment) -> subprocess.CompletedProcess:
@@ -54,10 +54,46 @@ def test_where_nothing_can_be_written_it_says_so(tmp_path):
     assert "Traceback" not in answer.stderr
 
 
+@pytest.mark.parametrize("how", ["--synthetic", "--or-synthetic"])
+def test_a_twin_is_made_in_the_folder_that_the_labs_are_told_to_read(how, tmp_path, monkeypatch):
+    place = tmp_path / "no folder yet"
+    answer = hvdlab("data", "fashion_mnist", how, home=tmp_path, HVDLAB_DATA=str(place))
+    assert answer.returncode == 0 and str(place) in answer.stdout, answer.stderr
+    assert not (tmp_path / ".cache").exists()
+    monkeypatch.setenv("HVDLAB_DATA", str(place))
+    assert load_fashion_mnist().synthetic
+
+
+def test_a_twin_goes_elsewhere_only_if_it_is_found_there(tmp_path, monkeypatch):
+    """/proc is a folder that nobody can write to, and /dev/null/x cannot be made."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("HVDLAB_DATA", "/proc")
+    answer = hvdlab("data", "fashion_mnist", "--synthetic", home=tmp_path, HVDLAB_DATA="/proc")
+    assert answer.returncode == 0 and load_fashion_mnist().folder.is_relative_to(tmp_path)
+    said = answer.stderr.splitlines()[-1]
+    assert said.startswith("hvdlab: HVDLAB_DATA=/proc cannot be written to (")
+    assert f"the twin goes to {tmp_path}/.cache/hvdlab" in said
+
+    answer = hvdlab("data", "fashion_mnist", "--synthetic", home="/", HVDLAB_DATA="/dev/null/x")
+    assert answer.returncode == 1 and answer.stdout == ""
+    assert "Cannot write the synthetic fashion_mnist to /dev/null/x/" in answer.stderr
+
+
+def test_no_twin_is_made_where_broken_data_would_be_read_before_it(tmp_path):
+    (broken := tmp_path / "data" / "fashion-mnist").mkdir(parents=True)
+    (broken / "train-labels-idx1-ubyte").write_bytes(b"half a file")
+    where = {"home": tmp_path, "HVDLAB_DATA": str(tmp_path / "data")}
+    answer = hvdlab("data", "fashion_mnist", "--or-synthetic", **where)
+    assert answer.returncode == 1 and answer.stdout == ""
+    assert "holds fashion_mnist data that is not synthetic" in answer.stderr.splitlines()[-1]
+    assert not (tmp_path / ".cache").exists()
+
+
 def test_data_that_is_there_is_only_named(cifar10_folder, tmp_path):
     answer = hvdlab("data", "cifar10", home=tmp_path, HVDLAB_DATA=str(cifar10_folder))
     assert answer.returncode == 0 and str(cifar10_folder) in answer.stdout
-    assert answer.stderr == ""
+    twin = load_cifar10(cifar10_folder).synthetic  # where these tests have no real data
+    assert ("made earlier" in answer.stderr) if twin else (answer.stderr == "")
 
 
 @pytest.mark.parametrize(

@@ -3,12 +3,17 @@
 import argparse
 import ast
 import json
+import os
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from hvdlab import doctor
+from hvdlab import doctor, doctor_checks
 from hvdlab.doctor_checks import Said, frameworks, launchers, machine, surroundings
+from hvdlab.doctor_checks.asking import ask, probe
 
 ROOT = Path(__file__).parents[2]
 
@@ -63,6 +68,18 @@ def test_scripts_with_horovods_own_keras_are_found(line, found, tmp_path, monkey
     assert frameworks.keras({}).state == "ok"
 
 
+def test_what_only_has_the_name_of_a_script_is_passed_over(tmp_path, monkeypatch):
+    (tmp_path / ".#train.py").symlink_to("emacs@host.4711:1")  # a lock, and a dangling link
+    (tmp_path / "folder.py").mkdir()
+    (tmp_path / "memory.py").symlink_to("/proc/self/mem")  # a file of which reading fails
+    os.mkfifo(tmp_path / "pipe.py")  # opening it would wait for a writer
+    (tmp_path / "train.py").write_text("import horovod.keras as hvd\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("TF_USE_LEGACY_KERAS", raising=False)
+    answer = frameworks.keras({})
+    assert answer.state == "warning" and answer.seen.startswith("train.py, line 1, imports")
+
+
 @pytest.mark.parametrize("value, state", [("1", "ok"), ("0", "warning"), ("many", "warning")])
 def test_threads_that_are_no_number_or_fit(value, state, monkeypatch):
     for name in surroundings.THREADS:
@@ -113,6 +130,105 @@ def test_a_limit_must_be_seconds(text, capsys):
     assert f"expected seconds, a number above 0, got '{text}'" in capsys.readouterr().err
 
 
+ON_ANOTHER_SYSTEM = """
+import os, platform, sys
+platform.system = lambda: sys.argv[1]
+for name in ("memfd_create", "sched_getaffinity"):  # only Linux has them
+    delattr(os, name)
+from hvdlab import cli
+sys.exit(cli.main(["doctor", *sys.argv[2:]]))
+"""
+
+
+@pytest.mark.parametrize(
+    "system, seen, mend",
+    [
+        ("Darwin", "the labs run on Linux, here in the container", "docker build -f "),
+        ("Windows", "the labs run on Linux, here in WSL 2", "wsl --install"),
+    ],
+)
+def test_another_system_is_the_one_finding(system, seen, mend):
+    def doctor_says(*arguments):
+        answer = subprocess.run(
+            [sys.executable, "-c", ON_ANOTHER_SYSTEM, system, *arguments],
+            env={**os.environ, "COLUMNS": "300"}, capture_output=True, text=True, timeout=60,
+        )  # fmt: skip
+        assert answer.returncode == 1 and answer.stderr == "", answer.stderr
+        return answer.stdout
+
+    document = json.loads(doctor_says("--json"))
+    (check,) = document["checks"]
+    assert check["id"] == "python" and check["state"] == "failure"
+    assert seen in check["seen"] and check["mend"].startswith(mend)
+    assert document["labs_will_run"] is False and document["launch"] is document["ranks"] is None
+    said = doctor_says()
+    assert seen in said and check["mend"] in said
+
+
+@pytest.fixture
+def image(monkeypatch, tmp_path):
+    """A function that plays an image of NVIDIA, after `make setup` in it."""
+
+    def play(framework):
+        monkeypatch.setenv(f"NVIDIA_{framework}_VERSION", "25.02")
+        (tmp_path / ".venv").mkdir(exist_ok=True)
+        (tmp_path / ".venv" / "pins.txt").write_text("numpy==1.26.4\n")
+        (tmp_path / "docker").mkdir(exist_ok=True)
+        (tmp_path / "docker" / "constraints.txt").write_text("numpy==2.4.0\n")
+        monkeypatch.setattr(doctor_checks, "CHECKOUT", tmp_path)
+        return tmp_path / ".venv" / "pins.txt"
+
+    return play
+
+
+def said_in(framework, **horovod):
+    """What the other programs say in an image with one framework, whose Horovod may lack something."""
+    here = {"version": "2.7.0", "cuda": "12.8", "gpus": 1}
+    here["horovod"] = {"mpi": True, "gloo": True, "nccl": True, "cuda": True, **horovod}
+    missing = Said(1, "", "ModuleNotFoundError: No module named it")
+    said = dict.fromkeys(("torch", "tensorflow"), missing) | {
+        framework: Said(0, json.dumps(here), "")
+    }
+    return said | {"nvidia-smi": Said(0, GPU, ""), "mpirun": Said(0, "mpirun (Open MPI) 4.1.7", "")}
+
+
+@pytest.mark.parametrize("framework, other", [("torch", "tensorflow"), ("tensorflow", "torch")])
+def test_an_image_of_nvidia_lacks_no_second_framework(framework, other, image, monkeypatch):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    halves = {"torch": frameworks.horovod_torch, "tensorflow": frameworks.horovod_tensorflow}
+    said = said_in(framework)
+    assert frameworks.frameworks(said).state == halves[other](said).state == "warning"  # elsewhere
+    image({"torch": "PYTORCH", "tensorflow": "TENSORFLOW"}[framework])
+    for check in (frameworks.frameworks, halves[other]):
+        answer = check(said)
+        assert (answer.state, answer.mend) == ("ok", "")
+        assert f"this image has only {framework}" in answer.seen
+    # The framework of the image itself must be there.
+    broken = said_in(other)
+    assert frameworks.frameworks(broken).state != "ok" != halves[framework](broken).state
+
+
+def test_what_an_image_of_nvidia_ships_is_never_replaced(image, tmp_path, monkeypatch):
+    pins = image("TENSORFLOW")
+    assert f"-c {pins} " in doctor_checks.install("pandas")
+    monkeypatch.setattr(sys, "prefix", str(tmp_path / ".venv"))  # so Horovod is the image's
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    blind = said_in("torch")
+    blind["torch"] = Said(0, json.dumps({**blind["torch"].answer(), "gpus": 0}), "")
+    for answer in (
+        frameworks.frameworks(said_in("torch")),  # TensorFlow is broken
+        frameworks.horovod(said_in("tensorflow", gloo=False)),
+        frameworks.horovod_tensorflow(said_in("tensorflow", error="undefined symbol")),
+        machine.gpus(blind),
+        machine.gpus(said_in("tensorflow", nccl=False)),
+    ):
+        assert answer.state != "ok" and answer.mend == "", answer
+    assert launchers.fitting(said_in("tensorflow")) == ""
+    # A Horovod that the set-up has built there can be built again.
+    monkeypatch.setattr(sys, "prefix", str(Path(frameworks.folder()).parents[3]))
+    assert "build_horovod.sh" in frameworks.horovod(said_in("tensorflow", gloo=False)).mend
+
+
 def test_an_older_python_can_read_the_doctor():
     """It must be able to say that the Python is too old."""
     files = [ROOT / "labs/hvdlab/doctor.py", *(ROOT / "labs/hvdlab/doctor_checks").glob("*.py")]
@@ -140,3 +256,33 @@ def test_a_framework_whose_import_is_slow_is_not_installed_again():
     assert answer.mend == "hvdlab doctor --timeout 300"
     missing = late._replace(why="no such module", late=False)
     assert "pip install" in frameworks.frameworks({"torch": missing, "tensorflow": there}).mend
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("state", ["missing", "broken"])
+def test_what_mends_the_data_does(state, tmp_path, monkeypatch):
+    """The command is run, without a network; the doctor then has nothing to say of this data set."""
+    folder = tmp_path / "my data"
+    folder.mkdir()
+    if state == "broken":
+        (folder / "cifar-10-batches-bin").mkdir()
+        (folder / "cifar-10-batches-bin" / "test_batch.bin").write_bytes(b"half a file")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("HVDLAB_DATA", str(folder))
+    for name in ("http_proxy", "https_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:1")
+
+    def looked_for():
+        told = ask({"data": probe("data")}, 100)["data"].answer()
+        return {"data": Said(0, json.dumps({"cifar10": told["cifar10"]}), "")}
+
+    answer = surroundings.data(looked_for())
+    assert answer.state == "failure" and str(folder) in answer.seen
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    subprocess.run(
+        ["sh", "-c", answer.mend], env={**os.environ, "PATH": path}, timeout=100, check=True
+    )
+    assert surroundings.data(looked_for()).state == "ok"
+    kept = folder / "cifar-10-batches-bin.broken" / "test_batch.bin"
+    assert not kept.exists() if state == "missing" else kept.read_bytes() == b"half a file"
+    shutil.rmtree(folder)  # 180 MB

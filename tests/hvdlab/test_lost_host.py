@@ -25,8 +25,11 @@ def test_a_host_that_never_answered_cannot_be_lost():
     assert sessions() == before
 
 
-def test_without_ssh_no_host_is_watched(monkeypatch):
-    monkeypatch.setenv("PRTE_MCA_plm_ssh_agent", "rsh -n")
+@pytest.mark.parametrize("named, there", [("rsh -n", True), ("", False), ("ssh", False)])
+def test_without_ssh_no_host_is_watched(named, there, tmp_path, monkeypatch):
+    monkeypatch.setenv("PRTE_MCA_plm_ssh_agent", named)
+    if not there:
+        monkeypatch.setenv("PATH", str(tmp_path))
     before = sessions()
     with watched(["host2"]) as lost:
         assert sessions() == before and lost() == ""

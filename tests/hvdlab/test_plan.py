@@ -234,3 +234,19 @@ def test_a_host_that_ssh_cannot_enter_is_named(monkeypatch):
         r"ConnectTimeout=5 127\.0\.0\.2 true` works without a password\.",
         str(caught.value),
     )
+
+
+@pytest.mark.parametrize("named", [None, "", " "])
+def test_a_machine_without_ssh_is_told_so(named, tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("PRTE_MCA_plm_ssh_agent", raising=False)
+    if named is not None:
+        monkeypatch.setenv("PRTE_MCA_plm_ssh_agent", named)
+    with pytest.raises(
+        LaunchError, match=r"reached with ssh, and .* here: install openssh-client\.$"
+    ):
+        hosts.must_be_ready([Host("localhost", 1), Host("host2", 1)], "train.py")
+    hosts.must_be_ready([Host("localhost", 1)], "train.py")  # needs none
+    monkeypatch.setenv("PRTE_MCA_plm_ssh_agent", "/nowhere/agent -q")
+    with pytest.raises(LaunchError, match="/nowhere/agent, .* unset PRTE_MCA_plm_ssh_agent"):
+        hosts.must_be_ready([Host("host2", 1)], "train.py")

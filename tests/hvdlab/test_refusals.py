@@ -58,6 +58,21 @@ def test_more_ranks_than_gpus_are_refused(capsys, script, tmp_path, monkeypatch)
         assert hardware.gpus() == count, visible
 
 
+@pytest.mark.parametrize(
+    "visible, capability", [(None, (8, 0)), ("1", (8, 0)), ("-1", None), ("", None)]
+)
+def test_a_hidden_gpu_can_compute_nothing(visible, capability, tmp_path, monkeypatch):
+    answers = (
+        "case $1 in --list-gpus) echo 'GPU 0: A'; echo 'GPU 1: B';; *) echo 9.0; echo 8.0;; esac"
+    )
+    programs(tmp_path, nvidia_smi=answers)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert hardware.gpu_compute_capability() == capability
+
+
 def test_a_machine_without_gpus_has_none(monkeypatch):
     monkeypatch.setenv("PATH", "/nowhere")
     assert hardware.gpus() == 0

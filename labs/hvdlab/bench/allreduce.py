@@ -227,8 +227,8 @@ def main(args: argparse.Namespace) -> int:
     except launched.BenchFailed as error:
         print(f"hvdlab: {error}", file=sys.stderr)
         return 1
-    show(found, Console())
     results.keep(args, found, plot)
+    show(found, Console())
     return 0
 
 

@@ -1,6 +1,7 @@
 """`hvdlab bench`: measure this machine, side by side with a peer in the same run."""
 
 import argparse
+import signal
 import sys
 from importlib import import_module
 
@@ -70,6 +71,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
+    # Told to end, this ends its ranks, as after an error. What `nohup` ignores stays ignored.
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, lambda number, _: sys.exit(128 + number))
     try:
         return args.measure(args)
     except BenchFailed as error:
@@ -78,28 +83,25 @@ def main(args: argparse.Namespace) -> int:
 
 
 def _measure(args):
-    console = Console()
     if args.what == "throughput":
         from hvdlab.bench.throughput import show, throughput
 
         found = throughput(
             repeats=args.repeats, steps=args.steps, batch_size=args.batch_size, tell=tell
         )
-        show(found, args.batch_size, console)
     elif args.what == "optimizers":
         from hvdlab.bench.optimizers import optimizer_steps, show
 
         found = optimizer_steps(args.network, args.threads, args.repeats, tell)
-        show(found, console)
     elif args.what == "normalization":
         from hvdlab.bench.normalization import normalization, show
 
         found = normalization(args.repeats, tell)
-        show(found, console)
     else:
         from hvdlab.bench.exchange import exchange, show
 
         found = exchange(args.repeats, args.steps, args.batch_size, tell)
-        show(found, args.batch_size, console)
     keep(args, found)
+    batch_size = [args.batch_size] if "batch_size" in args else []
+    show(found, *batch_size, Console())
     return 0

@@ -121,16 +121,7 @@ def exchange(repeats: int = 5, steps: int = 60, batch_size: int = 64, tell=print
         for label, variant in VARIANTS.items():
             environment = {"TF_USE_LEGACY_KERAS": "1"} if variant == "legacy" else {}
             for how in ("alone", "exchanged"):
-                told = ranks.run(
-                    __name__,
-                    2,
-                    variant,
-                    how,
-                    steps,
-                    batch_size,
-                    CUDA_VISIBLE_DEVICES="-1",
-                    **environment,
-                )
+                told = ranks.run(__name__, 2, variant, how, steps, batch_size, **environment)
                 found[label][how].append(max(rank["milliseconds"] for rank in told))
                 tell(
                     f"round {repeat + 1} of {repeats}: {label}, {how}: {found[label][how][-1]:.1f} ms"

@@ -11,7 +11,7 @@ import os
 from rich.console import Console
 from rich.table import Table
 
-from hvdlab import launch
+from hvdlab import launch, open_mpi
 from hvdlab.bench import ranks, results
 
 EPILOG = """\
@@ -44,8 +44,8 @@ def main(args: argparse.Namespace) -> int:
     found = launch_settings(
         args.framework, args.repeats, args.steps, args.batch_size, tell=results.tell
     )
-    show(found, args.framework, args.batch_size, Console())
     results.keep(args, found)
+    show(found, args.framework, args.batch_size, Console())
     return 0
 
 
@@ -57,6 +57,7 @@ def launch_settings(
     settings = launch.environment(RANKS)
     for repeat in range(repeats):
         for label, without in WITHOUT.items():
+            without = open_mpi.spelled(dict.fromkeys(without, ""))
             variables = {
                 # What the user has set is not measured here.
                 **{name: value for name, value in os.environ.items() if name not in settings},

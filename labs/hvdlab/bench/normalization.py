@@ -82,7 +82,7 @@ def normalization(repeats: int = 20, tell=print) -> dict:
     found = {}
     for label, variant in VARIANTS.items():
         tell(f"{label}: {repeats} rounds ...")
-        (found[label],) = ranks.run(__name__, 1, variant, repeats, CUDA_VISIBLE_DEVICES="-1")
+        (found[label],) = ranks.run(__name__, 1, variant, repeats)
     return found
 
 

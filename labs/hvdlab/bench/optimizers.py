@@ -139,7 +139,7 @@ def optimizer_steps(networks, threads, repeats: int = 20, tell=print) -> list[di
             times = measure(NETWORKS[network](), repeats, count)
             if count == 1:
                 module = "hvdlab.bench.keras_optimizers"  # TensorFlow in a process of its own
-                (keras_times,) = ranks.run(module, 1, network, repeats, CUDA_VISIBLE_DEVICES="-1")
+                (keras_times,) = ranks.run(module, 1, network, repeats)
                 times |= keras_times
             found.append({"network": network, "threads": count, "milliseconds": times})
     return found

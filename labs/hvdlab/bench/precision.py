@@ -30,8 +30,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     found = precision(args.repeats, args.steps, args.batch_size, tell=results.tell)
-    show(found, args.batch_size, Console())
     results.keep(args, found)
+    show(found, args.batch_size, Console())
     return 0
 
 

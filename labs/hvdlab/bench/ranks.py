@@ -31,7 +31,8 @@ def start(module: str, ranks: int, environment: dict[str, str], *arguments) -> l
         raise BenchFailed(f"{what} needs {mpirun}, which is not there: run `make setup`")
     process = subprocess.Popen(
         [mpirun, "-np", count, python, "-m", module, *map(str, arguments)],
-        env={**environment, "TF_CPP_MIN_LOG_LEVEL": "3"},
+        # All of them measure processors: torch trains there, and TensorFlow would take a GPU.
+        env={**environment, "CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "3"},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -23,7 +23,7 @@ from hvdlab.bench import ranks as launched
 from hvdlab.bench import results
 from hvdlab.hardware import usable_cores
 from hvdlab.record import WEIGHTS, is_statistic
-from hvdlab.scaling import Cluster, Forecast, Network, calibrate, forecast
+from hvdlab.scaling import Cluster, Forecast, Link, Network, calibrate, forecast
 
 EPILOG = """\
 examples:
@@ -87,15 +87,21 @@ def scaling(
     }
 
 
-def foretell(found: dict, measured: dict) -> dict[str, dict[int, Forecast]]:
-    """What the cost model says, from what `hvdlab bench allreduce` measured and from lonely ranks.
+def link_of(measured: dict) -> Link:
+    """The link between ranks as `hvdlab bench allreduce` measured it.
 
-    The same cores compute and exchange here, so nothing overlaps. Horovod's cycle is inside the
-    latency, for it was Horovod's all-reduce that was timed.
+    Horovod's cycle is inside the latency, for it was Horovod's all-reduce that was timed.
     """
     times = measured["ways"]["horovod"]
     sizes = [int(nbytes) for nbytes in times for _ in times[nbytes]]
-    link = calibrate(sizes, [s for of_size in times.values() for s in of_size], measured["ranks"])
+    return calibrate(sizes, [s for of_size in times.values() for s in of_size], measured["ranks"])
+
+
+def foretell(found: dict, link: Link) -> dict[str, dict[int, Forecast]]:
+    """What the cost model says, from a link and from lonely ranks.
+
+    The same cores compute and exchange here, so nothing overlaps.
+    """
     parameters = sum(math.prod(shape) for name, shape in WEIGHTS.items() if not is_statistic(name))
     told: dict = {}
     for kind, by_ranks in found.items():
@@ -192,10 +198,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     try:
-        measured = json.loads(args.allreduce.read_text())["measured"] if args.allreduce else None
-        if measured:
-            measured["ways"]["horovod"], measured["ranks"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        link = None
+        if args.allreduce:  # now, and not after minutes of measuring
+            link = link_of(json.loads(args.allreduce.read_text())["measured"])
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         print(
             f"hvdlab: --allreduce: expected a file that `hvdlab bench allreduce --json` wrote, got "
             f"{args.allreduce} ({error})",
@@ -207,8 +213,8 @@ def main(args: argparse.Namespace) -> int:
     except launched.BenchFailed as error:
         print(f"hvdlab: {error}", file=sys.stderr)
         return 1
-    show(found, Console(), foretell(found, measured) if measured else None)
     results.keep(args, found, plot)
+    show(found, Console(), foretell(found, link) if link else None)
     return 0
 
 

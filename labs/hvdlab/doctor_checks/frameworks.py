@@ -9,7 +9,16 @@ import re
 from importlib import metadata
 from pathlib import Path
 
-from hvdlab.doctor_checks import FAILURE, OK, WARNING, Answer, build_horovod, install, version
+from hvdlab.doctor_checks import (
+    FAILURE,
+    OK,
+    WARNING,
+    Answer,
+    build_horovod,
+    image,
+    install,
+    version,
+)
 
 NAMES = {"torch": "pytorch", "tensorflow": "tensorflow"}  # package -> in Horovod's metadata.json
 # Horovod's own modules for Keras; horovod.tensorflow alone is for custom training loops.
@@ -27,6 +36,8 @@ def frameworks(said) -> Answer:
     lacking = [name for name in NAMES if name not in there]
     if not lacking:
         return Answer(OK, ", ".join(seen))
+    if image() in there:
+        return Answer(OK, f"{', '.join(seen)}: this image has only {image()}")
     broken = [f"{name} cannot be imported ({said[name].last_words()})" for name in lacking]
     if there:
         broken.append(f"its labs will not run; found {', '.join(seen)}")
@@ -51,7 +62,7 @@ def keras(said) -> Answer:
         used = installed("tf_keras") if legacy else found
         return Answer(OK, f"legacy Keras {used}, with which Horovod's own module averages")
     for script in sorted(Path.cwd().glob("*.py")):
-        for number, line in enumerate(script.read_text(errors="replace").splitlines(), 1):
+        for number, line in enumerate(_lines(script), 1):
             if OFFICIAL.match(line):
                 text = (
                     f"{script.name}, line {number}, imports Horovod's own Keras module. Under "
@@ -64,6 +75,14 @@ def keras(said) -> Answer:
         f"Keras {found}: use hvdlab.keras.horovod. Horovod's own horovod.tensorflow.keras averages "
         "nothing under Keras 3, in silence, unless TF_USE_LEGACY_KERAS=1",
     )
+
+
+def _lines(script: Path) -> list:
+    """The lines of a script; none of what only has the name of one: a folder, an editor's dangling link."""
+    try:
+        return script.read_text(errors="replace").splitlines() if script.is_file() else []
+    except OSError:
+        return []
 
 
 def horovod(said) -> Answer:
@@ -100,6 +119,8 @@ def horovod_tensorflow(said) -> Answer:
 def _half(said, package: str, name: str) -> Answer:
     """Can Horovod's half for a framework be imported, and was it built for this version?"""
     found = said[package].answer()
+    if not found and image() not in ("", package):
+        return Answer(OK, f"not tried: this image has only {image()}")
     if not found:
         return Answer(WARNING, f"not tried: {package} cannot be imported", build_horovod())
     if folder() is None:

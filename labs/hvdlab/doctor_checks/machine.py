@@ -48,7 +48,8 @@ def gpus(said) -> Answer:
         return Answer(WARNING, text, "unset CUDA_VISIBLE_DEVICES")
     if torch and not torch["gpus"]:
         what = f"CUDA {torch['cuda']}" if torch["cuda"] else "the CPU only"
-        again = f"{install('--force-reinstall', 'torch')} && {build_horovod()}"
+        if again := install("--force-reinstall", "torch"):
+            again += f" && {build_horovod()}"
         return Answer(WARNING, f"{text}; torch is built for {what} and sees none", again)
     if not usable_gpus(said):
         text += "; Horovod is built without NCCL: gradients would not go from GPU to GPU"

@@ -83,7 +83,7 @@ def data() -> None:
             images = load()
             found[name] = {"folder": str(images.folder), "synthetic": images.synthetic}
         except DataError as error:
-            found[name] = {"error": str(error)}
+            found[name] = {"error": str(error), "broken": str(error.broken or "")}
     tell(found)
 
 

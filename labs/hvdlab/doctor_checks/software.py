@@ -32,8 +32,13 @@ IMPORTED = ("torch", "tensorflow", "keras", "horovod", "mpi4py", "numpy")
 def python(said) -> Answer:
     text = f"{platform.python_version()} on {platform.system()} {platform.machine()}: "
     text += sys.executable
+    if platform.system() == "Windows":
+        return Answer(FAILURE, f"{text}; the labs run on Linux, here in WSL 2", "wsl --install")
     if platform.system() != "Linux":
-        return Answer(FAILURE, f"{text}; the labs run on Linux (or WSL 2)", "wsl --install")
+        top = quoted(CHECKOUT or ".")
+        build = f"docker build -f {top}/docker/Dockerfile -t hvdlab {top}"
+        run = f"{build} && docker run --rm -p 8888:8888 hvdlab"
+        return Answer(FAILURE, f"{text}; the labs run on Linux, here in the container", run)
     if not PYTHONS[0] <= sys.version_info[:2] <= PYTHONS[1]:
         wanted = " to ".join(".".join(map(str, pair)) for pair in PYTHONS)
         make = "make setup" if CHECKOUT is None else f"make -C {quoted(CHECKOUT)} setup"

@@ -6,7 +6,7 @@ import os
 import shutil
 from pathlib import Path
 
-from hvdlab.doctor_checks import FAILURE, OK, WARNING, Answer, counted
+from hvdlab.doctor_checks import FAILURE, OK, WARNING, Answer, counted, quoted
 from hvdlab.program import hvdlab
 
 ROOT_VARIABLES = ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM")
@@ -105,11 +105,15 @@ def data(said) -> Answer:
     seen = []
     for name, one in found.items():
         if "error" in one:
+            again = f"{hvdlab()} data {name} --or-synthetic"
+            if one["broken"]:  # neither a download nor a twin replaces what is there
+                away = f"mv {quoted(one['broken'])} {quoted(one['broken'] + '.broken')}"
+                return Answer(FAILURE, one["error"], f"{away} && {again}")
             place = os.environ.get("HVDLAB_DATA")
             if place and not Path(place).expanduser().exists():
                 text = f"HVDLAB_DATA={place} is not there: {name} is looked for nowhere else"
                 return Answer(FAILURE, text, "unset HVDLAB_DATA")
-            return Answer(FAILURE, one["error"], f"{hvdlab()} data {name} --or-synthetic")
+            return Answer(FAILURE, one["error"], again)
         kind = "SYNTHETIC " if one["synthetic"] else ""
         seen.append(f"{kind}{name} in {one['folder']}")
     return Answer(OK, ", ".join(seen))

@@ -1,0 +1,148 @@
+"""`make setup` that is told to end: all that it started ends too, and the next one meets nothing of it.
+
+The scripts are the real ones. Python, pip and mpirun are played: each command is done at once, but one.
+"""
+
+import fcntl
+import os
+import shutil
+import signal
+import subprocess
+import tarfile
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+ROOT = Path(__file__).parents[2]
+# LASTS names the command that does not end; it has a child, as pip has when it builds a package.
+PLAYED = """\
+#!/bin/sh
+words="${0##*/} $*"
+for last; do :; done
+case "$words" in *"$LASTS"*) touch "$TMPDIR/download"; sleep 300 & touch "$STARTED"; wait; exit 1;; esac
+case "$words" in
+    *" -m venv "*) mkdir -p .venv/bin; cp "$0" .venv/bin/python; cp "$0" .venv/bin/pip;;
+    *'("torch", "tensorflow") if'*) echo tensorflow;;
+    *" -m pip download "*) cp "$SOURCE" "$last";;
+    *" -m pip wheel "*) mkdir "${last%/*}/wheel"; touch "${last%/*}/wheel/horovod-0.28.1-any.whl";;
+esac
+"""
+EDITED = {  # the texts of Horovod's source that build_horovod.sh replaces
+    "CMakeLists.txt": "set(CMAKE_CXX_STANDARD 14) project(horovod CXX)",
+    "horovod/torch/CMakeLists.txt": "set(CMAKE_CXX_STANDARD 14)",
+    "horovod/tensorflow/CMakeLists.txt": "list(APPEND TF_SOURCES "
+    '"${PROJECT_SOURCE_DIR}/horovod/tensorflow/xla_mpi_ops.cc")',
+}
+
+
+@pytest.fixture
+def checkout(tmp_path) -> Path:
+    """What the set-up reads, the programs that it finds first, and Horovod's source."""
+    folder = tmp_path / "course lab"
+    for name in ("docker", "assessment/hvdgrade/labextension", "assessment/hvdgrade/jupyter"):
+        shutil.copytree(ROOT / name, folder / name)
+    for name in ("Makefile", "pyproject.toml"):
+        shutil.copy(ROOT / name, folder)
+    (tmp_path / "bin").mkdir()
+    free = "#!/bin/sh\necho head\necho /dev/x 9 9 99999999 9% /\n"
+    for name, text in (("python3", PLAYED), ("mpirun", PLAYED), ("df", free)):
+        (tmp_path / "bin" / name).write_text(text)
+        (tmp_path / "bin" / name).chmod(0o755)
+    for name, text in EDITED.items():
+        (path := tmp_path / "horovod-0.28.1" / name).parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    with tarfile.open(tmp_path / "horovod-0.28.1.tar.gz", "w:gz") as source:
+        source.add(tmp_path / "horovod-0.28.1", "horovod-0.28.1")
+    (tmp_path / "tmp").mkdir()
+    return folder
+
+
+def alive(session: int) -> list[str]:
+    """What runs in a session: every process that its leader started, in whatever group."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if os.getsid(process.pid) == session and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(" ".join(process.cmdline()))
+        except (ProcessLookupError, psutil.Error):
+            pass
+    return found
+
+
+def wait_for(condition) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+# Ctrl-C and a closed terminal reach the group in the foreground, `kill` only the process that it names.
+@pytest.mark.parametrize(
+    "send, ending",
+    [(os.killpg, signal.SIGINT), (os.kill, signal.SIGTERM), (os.killpg, signal.SIGHUP)],
+    ids=["Ctrl-C", "kill", "closed"],
+)
+@pytest.mark.parametrize("lasts", ["pip install", "-m pip wheel", "mpirun"])
+def test_what_is_told_to_end_leaves_no_process(lasts, send, ending, checkout, tmp_path):
+    started = tmp_path / "started"
+    process = subprocess.Popen(
+        ["make", "setup", "PYTHON=python3"],
+        cwd=checkout,
+        env={
+            **os.environ,
+            "PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}",
+            "XDG_CACHE_HOME": str(tmp_path / "cache"),
+            "TMPDIR": str(tmp_path / "tmp"),
+            "LASTS": lasts,
+            "STARTED": str(started),
+            "SOURCE": str(tmp_path / "horovod-0.28.1.tar.gz"),
+        },
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        wait_for(lambda: started.exists() or process.poll() is not None)
+        assert started.exists(), process.communicate()
+        send(process.pid, ending)
+        _, said = process.communicate(timeout=60)
+        assert process.returncode != 0
+        wait_for(lambda: alive(process.pid) == [])
+    finally:
+        subprocess.run(["pkill", "-KILL", "-s", str(process.pid)], timeout=60)
+    # No word of a failure: nothing has failed.
+    assert "setup: " not in said and "build_horovod: " not in said, said
+    assert list((tmp_path / "tmp").iterdir()) == []
+    wheels = tmp_path / "cache" / "hvdlab" / "wheels"
+    assert [path.name for path in wheels.glob("build.*")] == []
+    for lock in (checkout / ".setup.lock", wheels / ".lock"):
+        if lock.exists():
+            with lock.open() as file:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # free, or this raises
+    assert not (checkout / ".venv" / ".complete").exists()
+
+
+def test_what_is_left_alone_ends_well(checkout, tmp_path):
+    """The same players, and nobody interrupts: so what is played is enough for the whole set-up."""
+    answer = subprocess.run(
+        ["make", "setup", "PYTHON=python3"],
+        cwd=checkout,
+        env={
+            **os.environ,
+            "PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}",
+            "XDG_CACHE_HOME": str(tmp_path / "cache"),
+            "TMPDIR": str(tmp_path / "tmp"),
+            "LASTS": "nothing",
+            "SOURCE": str(tmp_path / "horovod-0.28.1.tar.gz"),
+        },
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert answer.returncode == 0, answer.stderr
+    assert "Horovod works: tensorflow all-reduce" in answer.stdout
+    assert (checkout / ".venv" / ".complete").exists()
+    assert list((tmp_path / "tmp").iterdir()) == []

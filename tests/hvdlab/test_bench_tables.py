@@ -1,0 +1,117 @@
+"""What the benchmarks print of given rounds, against figures computed by hand. No rank is started.
+
+The rounds are such that a ratio of medians, a mean, and a ratio the other way round all give another figure.
+"""
+
+import io
+
+import pytest
+from rich.console import Console
+
+pytest.importorskip("torch", reason="needs PyTorch: run `make setup`")
+
+from hvdlab.bench import (  # noqa: E402
+    exchange,
+    launch,
+    normalization,
+    optimizers,
+    precision,
+    throughput,
+)
+
+
+def shown(show, *arguments) -> str:
+    console = Console(file=io.StringIO(), width=150)
+    show(*arguments, console)
+    return console.file.getvalue()
+
+
+def row(table: str, label: str) -> str:
+    """The figures of the line that begins so, one space between them."""
+    lines = [" ".join(line.split()) for line in table.splitlines()]
+    (line,) = [line for line in lines if line.startswith(f"{label} ")]
+    return line.removeprefix(f"{label} ")
+
+
+def test_throughput():
+    rates = {
+        "horovod-torch": {1: [100, 100, 400], 2: [200, 120, 440]},
+        "ddp-torch": {1: [100, 200, 400], 2: [150, 300, 500]},
+    }
+    table = shown(throughput.show, rates, 64)
+    assert "Medians of 3 rounds, batch 64 a rank" in table
+    # Efficiency: 200/100/2 = 1, 120/100/2 = 0.6, 440/400/2 = 0.55. To DDP: 1.33, 0.4, 0.88.
+    assert row(table, "horovod-torch 2") == "200 120 .. 440 0.60 0.88"
+    assert row(table, "horovod-torch 1") == "100 100 .. 400 1.00 1.00"  # to DDP: 1, 0.5, 1
+    # 0.75, 0.75, 0.625
+    assert row(table, "ddp-torch 2") == "300 150 .. 500 0.75 1.00"
+
+
+def test_launch():
+    found = {launch.FULL: [100, 200, 300], "plain mpirun": [50, 180, 90]}
+    table = shown(launch.show, found, "torch", 64)
+    assert "Medians of 3 rounds, torch, 2 ranks, 64 images a rank; ratio: to all settings" in table
+    assert row(table, "plain mpirun") == "90 50 .. 180 0.50 0.30 .. 0.90"  # 0.5, 0.9, 0.3
+    assert row(table, launch.FULL) == "200 100 .. 300 1.00 1.00 .. 1.00"
+
+
+def test_exchange():
+    table = shown(exchange.show, {"PyTorch": {"alone": [10, 20, 40], "exchanged": [15, 21, 60]}}, 8)
+    assert "Medians of 3 rounds, 2 ranks, 8 images and one thread a rank" in table
+    # Costs: 5, 1, 20 ms, which are 50 %, 5 % and 50 % of their steps.
+    assert row(table, "PyTorch") == "20.0 ms 21.0 ms 5.0 ms 1.0 .. 20.0 50%"
+
+
+@pytest.mark.parametrize("fast, taken", [(True, "bfloat16"), (False, "float32")])
+def test_precision(fast, taken, monkeypatch):
+    monkeypatch.setattr(precision, "cpu_is_fast_at_bfloat16", lambda: fast)
+    found = {
+        "torch": {"float32": [100, 200, 400], "bfloat16": [150, 180, 100]},
+        "keras": {"float32": [100, 100, 100], "bfloat16": [90, 80, 20]},
+    }
+    table = shown(precision.show, found, 64)
+    assert "Medians of 3 rounds, one process, one thread, batch 64; ratio: to float32" in table
+    assert row(table, "torch bfloat16") == "150 100 .. 180 0.90 0.25 .. 1.50"  # 1.5, 0.9, 0.25
+    assert row(table, "torch float32") == "200 100 .. 400 1.00 1.00 .. 1.00"
+    assert row(table, "keras bfloat16") == "80 20 .. 90 0.80 0.20 .. 0.90"
+    assert f"On this processor the labs take {taken}." in table
+
+
+def test_normalization():
+    table = shown(normalization.show, {"torch": {"plain": [20, 10, 40], "ghost": [30, 24, 20]}})
+    assert "256x64x32x32, ghosts of 32" in table and "medians of 3 rounds" in table
+    assert row(table, "torch") == "20.0 ms 24.0 ms 1.50 0.50 .. 2.40"  # 1.5, 2.4, 0.5
+
+
+def test_optimizers(monkeypatch):
+    names = {
+        "hvdlab LARS": "LARS",
+        "timm Lars": "LARS",
+        "other LARS": "LARS",
+        "hvdlab LAMB": "LAMB",
+        "torch SGD, fused": "SGD",
+        "torch AdamW, fused": "AdamW",
+    }
+    # Peers that are installed here or not: the table is told of these.
+    known = {label: (algorithm, None) for label, algorithm in names.items()}
+    monkeypatch.setattr(optimizers, "optimizers", lambda: known)
+    times = {
+        "hvdlab LARS": [10, 20, 40],
+        "timm Lars": [20, 80, 50],  # the best peer by its median, 50 ms
+        "other LARS": [60, 60, 10],
+        "hvdlab LAMB": [30, 20, 10],
+        "torch SGD, fused": [4, 25, 10],
+        "torch AdamW, fused": [10, 40, 4],
+        "hvdlab Keras LAMB": [30, 20, 50],
+        "Keras Lamb": [10, 40, 20],
+    }
+    part = {"network": "resnet50", "threads": 2, "milliseconds": times}
+    table = shown(optimizers.show, [part])
+    assert "resnet50: 25.6 M weights, 2 threads, medians of 3 rounds" in table
+    # To timm: 0.5, 0.25, 0.8. To SGD: 2.5, 0.8, 4.
+    assert row(table, "hvdlab LARS") == "20.0 10.0 .. 40.0 0.50 2.50"
+    # To AdamW: 3, 0.5, 2.5. The Keras optimizers are no peers of torch's, nor torch's of theirs.
+    assert row(table, "hvdlab LAMB") == "20.0 10.0 .. 30.0 2.50"
+    assert row(table, "hvdlab Keras LAMB") == "30.0 20.0 .. 50.0 2.50"  # 3, 0.5, 2.5
+    assert row(table, "timm Lars") == "50.0 20.0 .. 80.0 5.00"  # a peer has no best peer: 5, 3.2, 5
+    assert row(table, "Keras Lamb") == "20.0 10.0 .. 40.0"
