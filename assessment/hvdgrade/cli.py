@@ -138,7 +138,7 @@ def exit_code(document: dict) -> int:
 
 def source_of(path: Path) -> bytes | None:
     """The script that was graded, to show lines of it; None where it cannot be read."""
-    from hvdgrade.jail import NotGradable, read_script
+    from hvdgrade.submission import NotGradable, read_script
 
     try:
         return read_script(path)

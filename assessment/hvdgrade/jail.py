@@ -8,70 +8,21 @@ import fcntl
 import json
 import os
 import select
-import stat
 import subprocess
-import sys
 import tempfile
 import time
-import warnings
 from pathlib import Path
 
 import psutil
 
 from hvdgrade import cleanup, sandbox, visible
 from hvdgrade.folders import bytes_in, remove_tree
+from hvdgrade.submission import SCRIPT
 from hvdgrade.walls import Sandbox
 from hvdlab import launch, open_mpi
 
-SCRIPT = "assessment.py"
-MAX_SCRIPT_BYTES = 64_000
 START_SECONDS = 30
 NS_GET_USERNS = 0xB701
-
-
-class NotGradable(Exception):
-    """The submission cannot even be started: one sentence says why. No attempt is lost."""
-
-
-def read_script(path: Path) -> bytes:
-    """The bytes of a submission: `path`, or `assessment.py` in the folder `path`. No links."""
-    if path.is_dir():
-        path = path / SCRIPT
-    try:
-        file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-    except FileNotFoundError:
-        raise NotGradable(f"{path} does not exist: hand in one file named {SCRIPT}.") from None
-    except OSError as error:
-        raise NotGradable(
-            f"{path} cannot be read ({error.strerror}): hand in a plain file."
-        ) from None
-    try:
-        if not stat.S_ISREG(os.fstat(file).st_mode):
-            raise NotGradable(f"{path} is not a plain file: hand in one file named {SCRIPT}.")
-        with open(file, "rb", closefd=False) as opened:
-            source = opened.read(MAX_SCRIPT_BYTES + 1)
-    finally:
-        os.close(file)
-    if len(source) > MAX_SCRIPT_BYTES:
-        raise NotGradable(
-            f"{path.name} is larger than {MAX_SCRIPT_BYTES} bytes: a script is expected, no data."
-        )
-    deepest = sys.getrecursionlimit()
-    try:
-        # What is read again later, further down in calls, must not be nested too deeply for that.
-        sys.setrecursionlimit(deepest // 2)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # they quote the source, control characters and all
-            compile(source, str(path), "exec", dont_inherit=True)
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        line = f", line {error.lineno}" if getattr(error, "lineno", None) else ""
-        raise NotGradable(
-            f"{path.name} is not valid Python{line}: {getattr(error, 'msg', error)}. "
-            f"Run 'python {path.name}' and mend what it says."
-        ) from None
-    finally:
-        sys.setrecursionlimit(deepest)
-    return source
 
 
 class Jail:

@@ -103,6 +103,20 @@ def recompute(
     return {**evaluation, "epochs": epochs}, answer.get("probe", {})
 
 
+def examine(probe: Probe, profile: Profile, data: Path, seed: int) -> dict:
+    """What a probe says by itself; empty if one of its runs did not come through."""
+    if probe.failed:
+        return {}
+    request = {
+        "data": str(data),
+        "seed": seed,
+        "train_sample": 0,
+        "weights": [],
+        "probe": probe.runs,
+    }
+    return ask(request, profile, 0).get("probe", {})
+
+
 def ask(request: dict, profile: Profile, epochs: int) -> dict:
     """The answer of `hvdgrade.evaluate`, in a fresh process. Raises GraderFault."""
     seconds = profile.evaluation_seconds + EPOCH_SECONDS * epochs
@@ -172,7 +186,8 @@ def judge(
     add("exchange", parallel.EXCHANGE, ran, lambda: parallel.check_exchange(*of_run))
     add("flow", parallel.FLOW, together, lambda: parallel.check_flow(*of_probe))
     add(
-        "equivalence", parallel.EQUIVALENCE, together, lambda: parallel.check_equivalence(*of_probe)
+        *("equivalence", parallel.EQUIVALENCE, together),
+        lambda: parallel.check_equivalence(*of_probe, parallel.exchange_drop(seen, epochs, probe)),
     )
     add("shards", SHARDS, ran, lambda: check_shards(seen, epochs, profile))
     add("steps", STEPS, ran, lambda: check_steps(seen, epochs, profile, pass_seconds))

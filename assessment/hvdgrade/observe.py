@@ -108,7 +108,7 @@ def observe(
                 if output.closed:
                     selector.unregister(process.stdout)
             now = time.monotonic()
-            if collect(jail, evidence, seen, now - started):
+            if collect(jail, evidence, seen):
                 activity.note(now)
                 if until and min(len(seen.of(rank)) for rank in range(seen.ranks)) >= until:
                     seen.exit_code = 0
@@ -147,7 +147,7 @@ def observe(
         seen.seconds = time.monotonic() - started
         if seen.stop_cause in ("timeout", "hang"):
             ask_for_stacks(jail, process, output)
-        collect(jail, evidence, seen, seen.seconds)
+        collect(jail, evidence, seen)
         seen.bytes_on_wire = jail.network_bytes()
         hit = jail.limit_hit()
         seen.survivors = jail.kill()
@@ -168,8 +168,11 @@ def observe(
     return seen
 
 
-def collect(jail: Jail, evidence: Path, seen: Observation, seconds: float) -> bool:
-    """Copy weights that have appeared since the last call; True if there were any."""
+def collect(jail: Jail, evidence: Path, seen: Observation) -> bool:
+    """Copy weights that have appeared since the last call; True if there were any.
+
+    Each copy has the time at which it was whole: what is replaced while others are copied is not early.
+    """
     known = {(w.rank, w.epoch) for w in seen.weights}
     found = False
     for rank in range(jail.ranks):
@@ -196,6 +199,7 @@ def collect(jail: Jail, evidence: Path, seen: Observation, seconds: float) -> bo
                     if note not in seen.refused:
                         seen.refused.append(note)
                     continue
+                seconds = time.monotonic() - seen.started
                 seen.copied_bytes += copy.stat().st_size
                 digest = hashlib.sha256(copy.read_bytes()).hexdigest()
                 wire = jail.network_bytes()

@@ -13,8 +13,9 @@ from math import exp, prod
 from statistics import fmean
 
 from hvdgrade.checks import Check, imported_modules, last_error, where_they_wait
+from hvdgrade.evaluate import EXACT
 from hvdgrade.observe import Observation
-from hvdgrade.probe import Probe
+from hvdgrade.probe import STEPS, Probe
 from hvdgrade.profile import Profile
 from hvdlab.record import WEIGHTS, is_statistic
 
@@ -25,6 +26,7 @@ EQUIVALENCE = "N ranks train as one would"
 
 OFFICIAL_KERAS_MODULES = ("horovod.tensorflow.keras", "horovod.keras")
 UNMOVED = 1e9  # the distance of runs that go nowhere
+WAY = 1.0  # of runs that are as far apart as they go
 ALONE = "one rank only: nothing to compare, and nothing distributed to give points for"
 # Of all gradients of the network, in float32.
 GRADIENT_BYTES = 4 * sum(prod(shape) for name, shape in WEIGHTS.items() if not is_statistic(name))
@@ -118,6 +120,26 @@ def check_exchange(source: bytes, seen: Observation, epochs: list[dict], rules: 
     return Check("exchange", EXCHANGE, "fail", points, said, help, evidence, depends)
 
 
+def exchange_drop(seen: Observation, epochs: list[dict], probe: Probe | None) -> float | None:
+    """How many times as much as in the run that counts the ranks exchange in a step of the probe.
+
+    2 for one who averages gradients in each, as they are float64 there. None where it is not known.
+    """
+    steps = [epoch["steps"] for epoch in epochs]
+    if probe is None or probe.apart is None or not all(steps):
+        return None
+    common = set.intersection(*(set(probe.apart.of(rank)) for rank in range(seen.ranks)))
+    probed = exchanges(probe.apart, [{"epoch": epoch} for epoch in sorted(common)])
+    counted = exchanges(seen, epochs)
+    if len(probed) < 2 or None in (*probed, *counted):
+        return None
+    # The first epoch also has the start. Who exchanges less from epoch to epoch may do so.
+    most = max(
+        r / s for r, s in list(zip(counted, steps, strict=True))[1:] or [(counted[0], steps[0])]
+    )
+    return fmean(probed[1:]) / STEPS / most if most > 0 else None
+
+
 def check_flow(source: bytes, probe: Probe, found: dict, ranks: int, rules: Profile) -> Check:
     points, depends = rules.points["flow"], ["ran", "replicas", "exchange"]
     if stopped := did_not_come_through(probe, found):
@@ -144,12 +166,22 @@ def check_flow(source: bytes, probe: Probe, found: dict, ranks: int, rules: Prof
 
 
 def check_equivalence(
-    source: bytes, probe: Probe, found: dict, ranks: int, rules: Profile
+    source: bytes,
+    probe: Probe,
+    found: dict,
+    ranks: int,
+    rules: Profile,
+    drop: float | None = None,
 ) -> Check:
+    """`drop`: what `exchange_drop` says."""
     points, depends = rules.points["equivalence"], ["ran", "replicas", "exchange"]
     if stopped := did_not_come_through(probe, found):
         return Check("equivalence", EQUIVALENCE, "fail", points, *stopped, {}, depends)
-    evidence = {"distance": found["distance"], "difference_of_ranks": found["replicas"]}
+    evidence = {
+        "distance": found["distance"],
+        "difference_of_ranks": found["replicas"],
+        "exchange_drop": drop,
+    }
     if found["distance"] >= UNMOVED:
         said = "the weights do not move in a short run, so there is nothing to compare"
         help = "the schedule must begin to learn within the first steps"
@@ -158,7 +190,16 @@ def check_equivalence(
         f"weights of {ranks} ranks with a batch each, and with all {ranks} batches each, differ by "
         f"{found['distance']:.1%} of the way they go"
     )
-    if found["distance"] <= rules.equivalence_tolerance:
+    close = found["distance"] <= rules.equivalence_tolerance
+    # As long as the learning rate is small, ranks that train alone and average their weights every now and
+    # then go nearly where averaged gradients go. Who gathers gradients over steps goes there exactly.
+    if close and found["distance"] > EXACT and drop and drop > rules.max_exchange_drop:
+        said += (
+            f"; but they exchange {drop:.0f} times as much a step there as in the run that counts"
+        )
+        help = "average gradients in each step, not weights now and then"
+        return Check("equivalence", EQUIVALENCE, "fail", points, said, help, evidence, depends)
+    if close:
         return Check("equivalence", EQUIVALENCE, "pass", points, said, "", evidence, depends)
     said += f", more than {rules.equivalence_tolerance:.0%}"
     if "Adasum" in source.decode(errors="replace"):
@@ -172,6 +213,13 @@ def check_equivalence(
             "that does not come from hvdlab's Batches"
         )
     return Check("equivalence", EQUIVALENCE, "fail", points, said, help, evidence, depends)
+
+
+def suits_float32_only(probe: Probe, found: dict) -> bool:
+    """Whether a probe went so wrong as one does in which float64 is taken for float32."""
+    if probe.failed:
+        return probe.failed.stop_cause in ("crashed", "killed")
+    return bool(found.get("refused")) or WAY <= found.get("distance", 0.0) < UNMOVED
 
 
 def did_not_come_through(probe: Probe, found: dict) -> tuple[str, str] | None:

@@ -28,6 +28,7 @@ class Probe:
     """The files to compare: of each run a list of epochs, of each epoch a file from every rank."""
 
     runs: dict[str, list[list[str]]] = field(default_factory=dict)
+    apart: Observation | None = None  # the first run
     failed: Observation | None = None  # the run that did not come through
     views_enforced: bool = True  # a rank could not read what another was given
 
@@ -40,22 +41,28 @@ def probe(
     rules: Profile,
     tier: str | None,
     tell=lambda text, **facts: None,
+    bits: int = 64,
 ) -> Probe:
-    """Run `source` on the folders that `views.for_probe` made; copies of weights go to `evidence`."""
+    """Run `source` on the folders that `views.for_probe` made; copies of weights go to `evidence`.
+
+    `bits`: of the numbers that the lab's networks compute with.
+    """
     per_rank, together = views
     # Together each rank has the batches of all, in float64: of many ranks, smaller ones.
     largest = min(LARGEST, max(LEAST_IMAGES, TOGETHER // ranks))
     result = Probe()
     for name, data, copies in (("apart", per_rank, 1), ("together", together, ranks)):
         number = len(result.runs) + 1
-        tell(f"probing how {ranks} ranks work together ({number} of 2) ...", stage="probing")
-        (evidence / name).mkdir()
-        variables = {VARIABLE: f"{copies}x{STEPS}x{largest}"}
+        how = "" if bits == 64 else f", in float{bits}"
+        tell(f"probing how {ranks} ranks work together ({number} of 2{how}) ...", stage="probing")
+        copied = evidence / f"{name}-{bits}"
+        copied.mkdir()
+        variables = {VARIABLE: f"{copies}x{STEPS}x{largest}x{bits}"}
         with Jail(source, ranks, data, variables=variables, tier=tier) as jail:
             limits = rules.probe_seconds, rules.stall_seconds
-            seen = observe(jail, evidence / name, *limits, until=EPOCHS[name])
+            seen = observe(jail, copied, *limits, until=EPOCHS[name])
             if name == "apart":
-                result.views_enforced = jail.views_enforced
+                result.apart, result.views_enforced = seen, jail.views_enforced
         complete = sorted(set.intersection(*(set(seen.of(rank)) for rank in range(ranks))))
         least = LEAST_EPOCHS if seen.stop_cause == "ended" else EPOCHS[name]
         if len(complete) < min(least, EPOCHS[name]):

@@ -34,6 +34,7 @@ class Profile:
     min_flow: float
     min_learned: float
     equivalence_tolerance: float
+    max_exchange_drop: float
     time_margin: float
     accuracy_margin: float
     repeats: int

@@ -12,7 +12,7 @@ import stat
 from dataclasses import dataclass
 from pathlib import Path
 
-from hvdgrade.jail import MAX_SCRIPT_BYTES, SCRIPT
+from hvdgrade.submission import MAX_SCRIPT_BYTES, SCRIPT
 
 PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 

@@ -24,8 +24,8 @@ from pathlib import Path
 
 from hvdgrade import __version__, cleanup, report
 from hvdgrade.export.roll import is_practice, script_sha256
-from hvdgrade.jail import SCRIPT
 from hvdgrade.profile import Profile
+from hvdgrade.submission import SCRIPT
 
 FOLDERS = ("results", "reports", "logs", "submissions", "running")
 ATTEMPTS = 2

@@ -4,7 +4,7 @@ import argparse
 import os
 from pathlib import Path
 
-from hvdgrade.jail import SCRIPT
+from hvdgrade.submission import SCRIPT
 
 OPTIONS = ("json", "html", "progress")  # each file once
 

@@ -9,17 +9,19 @@ something, the runs must not differ in anything else. So where the variable HVDL
   an epoch, not augmented, whatever its rank, size and seed. (The grader gives each rank other labels:
   so batch norm sees the same statistics everywhere, and yet each rank has something to tell the
   others.)
-* HVDLAB_PROBE=CxSxL says that an epoch has S steps of at most L images, and that the data set is C copies
+* HVDLAB_PROBE=CxSxLxB says that an epoch has S steps of at most L images, and that the data set is C copies
   of the images, which differ in their labels; a batch then holds the same images from each copy, one
   after another.
-* networks begin with the same weights and compute in float64. In float32 the largest of nearly equal
-  values, which max pooling passes its gradient to, depends on rounding, and within a few steps the
-  weights depend on it too.
+* networks begin with the same weights and compute with B bits: in float64. In float32 the largest of nearly
+  equal values, which max pooling passes its gradient to, depends on rounding, and within a few steps the
+  weights depend on it too. (Only a script that float64 does not suit, as it tells MPI that its gradients are
+  MPI.FLOAT, is run again in float32.)
 
 Nothing of this happens in a run that counts: there the variable is not set.
 """
 
 import os
 
-COPIES, STEPS, LARGEST = map(int, os.environ.get("HVDLAB_PROBE", "0x0x0").split("x"))
+COPIES, STEPS, LARGEST, BITS = map(int, os.environ.get("HVDLAB_PROBE", "0x0x0x64").split("x"))
+DTYPE = f"float{BITS}"
 SEED = 1

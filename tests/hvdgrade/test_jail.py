@@ -15,9 +15,10 @@ from hvdgrade import folders, landlock, sandbox
 from hvdgrade import observe as observe_module
 from hvdgrade.checks import imported_modules
 from hvdgrade.folders import bytes_in, remove_tree
-from hvdgrade.jail import Jail, NotGradable, read_script
+from hvdgrade.jail import Jail
 from hvdgrade.observe import observe
 from hvdgrade.processes import Activity
+from hvdgrade.submission import NotGradable, read_script
 
 pytestmark = pytest.mark.mpi
 

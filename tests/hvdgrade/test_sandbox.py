@@ -2,6 +2,7 @@
 
 import json
 import os
+import platform
 import pwd
 import shutil
 import subprocess
@@ -211,6 +212,45 @@ def test_user_ids_are_given_back(tmp_path):
 
 
 # --- as somebody who is not root --------------------------------------------------------------------
+
+
+KEYS = """
+import ctypes, os, platform, sys
+
+add, keyctl = {"x86_64": (248, 250), "aarch64": (217, 219)}[platform.machine()]
+call, user = ctypes.CDLL(None, use_errno=True).syscall, ctypes.c_long(-4)
+if sys.argv[1] == "leave":
+    key = call(add, b"user", b"weights", b"left", ctypes.c_size_t(4), user)
+    print(key if key > 0 else os.strerror(ctypes.get_errno()))
+else:
+    call(keyctl, ctypes.c_long(8), user, ctypes.c_long(-3))  # into the session: so it can be searched
+    print(call(keyctl, ctypes.c_long(10), user, b"user", b"weights", ctypes.c_long(0)) > 0)
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="others have a keyring for each user namespace")
+@pytest.mark.skipif(platform.machine() not in ("x86_64", "aarch64"), reason="unknown system calls")
+def test_nothing_is_left_in_a_keyring_for_the_next_one():
+    """Root's jails take the first free user, so the next has the same one; its keys outlive processes."""
+    tier = sandbox.tier(sandbox.choose())
+
+    def tell(what: str) -> str:
+        with tempfile.TemporaryDirectory() as name:
+            Path(name).chmod(0o755)
+            with Sandbox(tier, 1, [Path(name)]) as box:
+                command = box.command([*box.entry(), sys.executable, "-c", KEYS, what])
+                answer = subprocess.run(
+                    command,
+                    env={**box.environment(), "OMPI_COMM_WORLD_RANK": "0"},
+                    capture_output=True,
+                    text=True,
+                    timeout=60,
+                )
+        return answer.stdout.strip() or answer.stderr
+
+    if not tell("leave").isdigit():
+        pytest.skip("this kernel gives no keys to a submission")
+    assert tell("look") == "False"
 
 
 @pytest.fixture(scope="session")

@@ -20,8 +20,8 @@ from jupyter_server.extension.application import ExtensionApp
 from jupyter_server.utils import ensure_async, to_os_path
 from tornado import web
 
-from hvdgrade.jail import MAX_SCRIPT_BYTES
 from hvdgrade.jupyter.runner import Busy, Runner, rules
+from hvdgrade.submission import MAX_SCRIPT_BYTES
 from hvdlab.hardware import usable_cores
 
 

@@ -14,7 +14,7 @@ from hvdlab.record import PIXEL_MEAN, PIXEL_STD, WEIGHTS
 def fast_policy() -> str:
     """The dtype policy to train with: "mixed_bfloat16" where the device is fast at it, else "float32"."""
     if probe.COPIES:
-        return "float64"
+        return probe.DTYPE
     gpu = gpu_compute_capability()
     fast = gpu >= (8, 0) if gpu else cpu_is_fast_at_bfloat16()
     return "mixed_bfloat16" if fast else "float32"
@@ -32,7 +32,7 @@ def AssessmentNet(dtype: str = "float32") -> keras.Model:
 
     if probe.COPIES:
         keras.utils.set_random_seed(probe.SEED)
-        dtype = "float64"
+        dtype = probe.DTYPE
 
     def norm(name):
         return layers.BatchNormalization(momentum=0.9, epsilon=1e-5, dtype=dtype, name=name)
@@ -53,7 +53,7 @@ def AssessmentNet(dtype: str = "float32") -> keras.Model:
     x = layers.GlobalMaxPooling2D(dtype=dtype)(x)
     x = layers.Dense(10, dtype=dtype, name="linear")(x)
     # Small logits at the start let the learning rate be large.
-    logits = layers.Rescaling(1 / 4, dtype="float64" if probe.COPIES else "float32")(x)
+    logits = layers.Rescaling(1 / 4, dtype=probe.DTYPE if probe.COPIES else "float32")(x)
     return keras.Model(images, logits, name="assessment_net")
 
 

@@ -36,7 +36,7 @@ class AssessmentNet(nn.Module):
         self.register_buffer("mean", torch.tensor(PIXEL_MEAN).view(1, 3, 1, 1), persistent=False)
         self.register_buffer("std", torch.tensor(PIXEL_STD).view(1, 3, 1, 1), persistent=False)
         if probe.COPIES:
-            self.double()
+            self.to(getattr(torch, probe.DTYPE))
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         x = images.permute(0, 3, 1, 2).to(

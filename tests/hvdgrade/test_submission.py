@@ -1,0 +1,34 @@
+"""What is handed in is read by the grader itself: whatever it is, that takes neither memory nor time."""
+
+import resource
+
+import pytest
+
+from hvdgrade.submission import NotGradable, mistake_in, read_script
+
+
+@pytest.mark.parametrize(
+    "source, said",
+    [
+        (b"x = 1\ndef 7", (2, "invalid syntax")),
+        (b"\nreturn 3", (2, "'return' outside function")),  # what only the compiler finds
+        (b"a\0", (None, "source code string cannot contain null bytes")),
+        (b"# coding: nonsense\n", (None, "unknown encoding: nonsense")),
+        (b"1" + b"+1" * 30_000, (None, "maximum recursion depth exceeded")),
+    ],
+)
+def test_what_is_no_python_is_told_as_python_does(source, said):
+    line, text = mistake_in(source)
+    assert (line or None) == said[0] and text.startswith(said[1])
+
+
+def test_a_script_whose_code_has_no_end_is_not_graded(tmp_path):
+    """Python copies what stands in a `finally` for each way into it: 2^20 copies here."""
+    depth = 20
+    lines = [" " * i + text for i in range(depth) for text in ("try: pass", "finally:")]
+    lines.append(" " * depth + "a;" * 20_000)
+    (tmp_path / "assessment.py").write_text("\n".join(lines))
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(NotGradable, match="to compile it takes more than 10 s or 1 GB"):
+        read_script(tmp_path)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 300_000  # kB
