@@ -187,7 +187,9 @@ def judge(
     add("flow", parallel.FLOW, together, lambda: parallel.check_flow(*of_probe))
     add(
         *("equivalence", parallel.EQUIVALENCE, together),
-        lambda: parallel.check_equivalence(*of_probe, parallel.exchange_drop(seen, epochs, probe)),
+        lambda: parallel.check_equivalence(
+            *of_probe, probe and parallel.exchange_drop(seen, epochs, probe)
+        ),
     )
     add("shards", SHARDS, ran, lambda: check_shards(seen, epochs, profile))
     add("steps", STEPS, ran, lambda: check_steps(seen, epochs, profile, pass_seconds))

@@ -120,24 +120,41 @@ def check_exchange(source: bytes, seen: Observation, epochs: list[dict], rules: 
     return Check("exchange", EXCHANGE, "fail", points, said, help, evidence, depends)
 
 
-def exchange_drop(seen: Observation, epochs: list[dict], probe: Probe | None) -> float | None:
+def probed_exchanges(probe: Probe, name: str) -> list[float]:
+    """Rounds of all gradients in a step of each epoch of a run of the probe; [] where it is not known.
+
+    Not of the first, which has the start.
+    """
+    if not (seen := probe.seen.get(name)):
+        return []
+    common = set.intersection(*(set(seen.of(rank)) for rank in range(seen.ranks)))
+    rounds = exchanges(seen, [{"epoch": epoch} for epoch in sorted(common)])[1:]
+    return [] if None in rounds else [each / STEPS for each in rounds]
+
+
+def exchange_drop(seen: Observation, epochs: list[dict], probe: Probe) -> float | None:
     """How many times as much as in the run that counts the ranks exchange in a step of the probe.
 
     2 for one who averages gradients in each, as they are float64 there. None where it is not known.
     """
+    probed, counted = probed_exchanges(probe, "apart"), exchanges(seen, epochs)
     steps = [epoch["steps"] for epoch in epochs]
-    if probe is None or probe.apart is None or not all(steps):
+    if not probed or None in counted or not all(steps):
         return None
-    common = set.intersection(*(set(probe.apart.of(rank)) for rank in range(seen.ranks)))
-    probed = exchanges(probe.apart, [{"epoch": epoch} for epoch in sorted(common)])
-    counted = exchanges(seen, epochs)
-    if len(probed) < 2 or None in (*probed, *counted):
-        return None
-    # The first epoch also has the start. Who exchanges less from epoch to epoch may do so.
-    most = max(
-        r / s for r, s in list(zip(counted, steps, strict=True))[1:] or [(counted[0], steps[0])]
-    )
-    return fmean(probed[1:]) / STEPS / most if most > 0 else None
+    each = [rounds / number for rounds, number in zip(counted, steps, strict=True)]
+    # Who exchanges less from epoch to epoch may do so.
+    most = max(each[1:] or each)
+    return fmean(probed) / most if most > 0 else None
+
+
+def exchange_growth(probe: Probe) -> float | None:
+    """How many times as much the ranks exchange where each has the batches of all, at least.
+
+    Gradients are as many for any batch. A copy of weights may come a step later than they did, so one
+    epoch seems to have had more of the traffic, and another less.
+    """
+    apart, together = (probed_exchanges(probe, name) for name in ("apart", "together"))
+    return min(together) / max(apart) if together and apart and max(apart) > 0 else None
 
 
 def check_flow(source: bytes, probe: Probe, found: dict, ranks: int, rules: Profile) -> Check:
@@ -181,6 +198,8 @@ def check_equivalence(
         "distance": found["distance"],
         "difference_of_ranks": found["replicas"],
         "exchange_drop": drop,
+        "exchange_growth": (growth := exchange_growth(probe)),
+        "rounds_a_step": {name: probed_exchanges(probe, name) for name in probe.seen},
     }
     if found["distance"] >= UNMOVED:
         said = "the weights do not move in a short run, so there is nothing to compare"
@@ -198,6 +217,10 @@ def check_equivalence(
             f"; but they exchange {drop:.0f} times as much a step there as in the run that counts"
         )
         help = "average gradients in each step, not weights now and then"
+        return Check("equivalence", EQUIVALENCE, "fail", points, said, help, evidence, depends)
+    if close and growth and growth > rules.max_exchange_growth:
+        said = f"with batches {ranks} times as large the ranks exchange {growth:.1f} times as much in a step"
+        help = "exchange gradients, which are as many for any batch, not images: each rank trains on its own"
         return Check("equivalence", EQUIVALENCE, "fail", points, said, help, evidence, depends)
     if close:
         return Check("equivalence", EQUIVALENCE, "pass", points, said, "", evidence, depends)

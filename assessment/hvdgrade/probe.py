@@ -17,8 +17,9 @@ from hvdgrade.profile import Profile
 VARIABLE = "HVDLAB_PROBE"
 # Few: rounding, as to float16 gradients, grows from step to step, and averaging too rarely shows at once.
 STEPS = 4  # in an epoch
-# The first two epochs are compared, and the last says what was learned.
-EPOCHS = {"apart": 6, "together": 2}
+# The first ones are compared, what is sent is counted from the first to the last, and the last of those
+# apart says what was learned.
+EPOCHS = {"apart": 6, "together": 3}
 LEAST_EPOCHS = 2  # where a script ends by itself
 LARGEST, LEAST_IMAGES, TOGETHER = 128, 32, 512  # images in a batch: at most, at least, of all ranks
 
@@ -28,7 +29,7 @@ class Probe:
     """The files to compare: of each run a list of epochs, of each epoch a file from every rank."""
 
     runs: dict[str, list[list[str]]] = field(default_factory=dict)
-    apart: Observation | None = None  # the first run
+    seen: dict[str, Observation] = field(default_factory=dict)
     failed: Observation | None = None  # the run that did not come through
     views_enforced: bool = True  # a rank could not read what another was given
 
@@ -61,8 +62,9 @@ def probe(
         with Jail(source, ranks, data, variables=variables, tier=tier) as jail:
             limits = rules.probe_seconds, rules.stall_seconds
             seen = observe(jail, copied, *limits, until=EPOCHS[name])
+            result.seen[name] = seen
             if name == "apart":
-                result.apart, result.views_enforced = seen, jail.views_enforced
+                result.views_enforced = jail.views_enforced
         complete = sorted(set.intersection(*(set(seen.of(rank)) for rank in range(ranks))))
         least = LEAST_EPOCHS if seen.stop_cause == "ended" else EPOCHS[name]
         if len(complete) < min(least, EPOCHS[name]):

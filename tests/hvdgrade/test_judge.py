@@ -1,7 +1,9 @@
 """From observations to checks: each rule on a case small enough to do by hand."""
 
 import dataclasses
+import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -132,6 +134,90 @@ def test_an_epoch_takes_time(pass_seconds, state):
     assert (check.id, check.state) == ("steps", state)
     if state == "fail":
         assert check.rationale.startswith("epoch 1 took 10.0 s, and 2 processes that train on this")
+
+
+def run_of_probe(*rounds: float) -> observe.Observation:
+    """Two ranks that exchanged so many rounds of all gradients up to the end of each epoch."""
+    weights = [
+        observe.Weights(rank, epoch, 1.0, Path("x"), "", int(sum(rounds[: epoch + 1]) * ROUND))
+        for rank in range(2)
+        for epoch in range(len(rounds))
+    ]
+    return observe.Observation(2, weights=weights)
+
+
+# In the run that counts 1 round a step; in the probe 4 steps an epoch. The first epoch has the start.
+@pytest.mark.parametrize(
+    "apart, together, distance, words",
+    [
+        ((9, 8, 8), (9, 8, 8), 1e-7, ""),  # float64: twice as much
+        ((9, 4, 4), (9, 4, 4), 0.06, ""),  # float16, or a network of one's own
+        ((9, 15.9, 15.9), (9, 15.9, 15.9), 0.002, ""),
+        ((9, 16.1, 16.1), (9, 16.1, 16.1), 0.002, "they exchange 4 times as much a step there"),
+        ((9, 16.1, 16.1), (9, 16.1, 16.1), 1e-7, ""),  # gathers over 8 steps, and does so exactly
+        (
+            (9, 1, 1),
+            (9, 1.2, 1.2),
+            1e-7,
+            "with batches 2 times as large the ranks exchange 1.2 times",
+        ),
+        ((9, 1, 1.2), (9, 1.0, 1.4), 1e-7, ""),  # an epoch got what was another's
+        ((9,), (9,), 0.002, ""),  # nothing to count
+    ],
+)
+def test_what_ranks_exchange_in_the_probe_is_compared(apart, together, distance, words):
+    runs = {"apart": run_of_probe(*apart), "together": run_of_probe(*together)}
+    result = verdict(probe_=probe.Probe(seen=runs), distance=distance)
+    (check,) = [check for check in result.checks if check.id == "equivalence"]
+    assert check.state == ("fail" if words else "pass")
+    assert words in check.rationale
+
+
+def test_who_exchanges_less_from_epoch_to_epoch_may_do_so():
+    """A batch that grows by gathering gradients: in its first epochs it is as in the probe."""
+    run = seen()
+    for one in run.weights:
+        one.bytes_on_wire = int((1.0, 2.0, 2.1)[one.epoch] * STEPS * ROUND)
+    runs = dict.fromkeys(("apart", "together"), run_of_probe(9, 8, 8))
+    assert parallel.exchange_drop(run, evaluation()["epochs"], probe.Probe(seen=runs)) == 2.0
+    less = dataclasses.replace(run, weights=[w for w in seen(rounds=None).weights])
+    assert parallel.exchange_drop(less, evaluation()["epochs"], probe.Probe(seen=runs)) is None
+
+
+@pytest.mark.parametrize(
+    "stop_cause, found, again",
+    [
+        ("crashed", {}, True),
+        ("hang", {}, False),
+        ("", {"refused": ["rank 0: conv1.weight is not finite"]}, True),
+        ("", {"distance": 5.7}, True),
+        ("", {"distance": 0.3}, False),
+        ("", {"distance": parallel.UNMOVED}, False),
+    ],
+)
+def test_what_float64_may_have_spoilt_is_run_in_float32(stop_cause, found, again):
+    failed = dataclasses.replace(seen(), stop_cause=stop_cause) if stop_cause else None
+    assert parallel.suits_float32_only(probe.Probe(failed=failed), found) is again
+
+
+def test_a_copy_has_the_time_at_which_it_was_whole(tmp_path, monkeypatch):
+    """What is put there while others are copied is not early."""
+    (tmp_path / "rank-0").mkdir()
+    (tmp_path / "evidence").mkdir()
+    for epoch in range(3):
+        (tmp_path / "rank-0" / f"epoch-{epoch:03d}.npz").write_bytes(b"x")
+    copy = observe.copy_file
+
+    def slow(directory, name, *rest):
+        time.sleep(0.2 if name.endswith("npz") else 0)
+        return copy(directory, name, *rest)
+
+    monkeypatch.setattr(observe, "copy_file", slow)
+    jail = SimpleNamespace(ranks=1, records=tmp_path, network_bytes=lambda: 7)
+    run = observe.Observation(1, started=time.monotonic())
+    assert observe.collect(jail, tmp_path / "evidence", run)
+    times = sorted(one.seconds for one in run.weights)
+    assert times[0] >= 0.2 and times[1] >= 0.4 and times[2] >= 0.6
 
 
 def test_one_second_too_late_fails():
