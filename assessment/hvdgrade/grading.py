@@ -19,6 +19,7 @@ from hvdgrade.profile import Profile
 from hvdgrade.submission import NotGradable, read_script
 from hvdlab.data import DataError, Dataset, load_cifar10
 
+LEAST_FREE_BYTES = 64 << 20  # with less, a crash may be the fault of whoever filled the disk
 FAULTS = (DataError, calibrate.CalibrationFailed, judge.GraderFault, OSError)
 
 
@@ -139,6 +140,8 @@ def one_round(source: bytes, ranks: int, rules: Profile, data: Dataset, tier: st
         with Jail(source, ranks, shown, tier=tier) as jail:
             limit = budget + 1  # so that what comes just too late is seen as that
             seen = observe(jail, evidence, limit, rules.stall_seconds, tell)
+        if seen.stop_cause == "crashed" and seen.free_bytes < LEAST_FREE_BYTES:
+            raise OSError("the grader's disk was full while the submission ran")
         tell("comparing the ranks ...", stage="comparing")
         evaluation, probed = judge.compare(seen, rules, len(data.train_labels)), None
         if judge.worth_probing(source, seen, evaluation, rules):

@@ -14,7 +14,9 @@ import selectors
 import stat
 import time
 from dataclasses import dataclass, field
+from math import inf
 from pathlib import Path
+from shutil import disk_usage
 
 from hvdgrade.jail import Jail
 from hvdgrade.printed import Output, ask_for_stacks, stacks
@@ -64,6 +66,7 @@ class Observation:
     torch_seen: bool = False  # one of its processes had PyTorch loaded
     bytes_on_wire: int | None = None
     copied_bytes: int = 0  # of weights
+    free_bytes: float = inf  # least seen on the disk that the records lie on
     output: str = ""
     output_bytes: int = 0
     stacks: dict[int, str] = field(default_factory=dict)  # Python stacks of a hanging run
@@ -117,6 +120,7 @@ def observe(
                 ranks, disk_bytes = jail.rank_processes(), jail.disk_bytes()
                 launcher_bytes = memory_of_launcher(ranks)
                 strayed = left_their_cores(jail.processes())
+                seen.free_bytes = min(seen.free_bytes, free_bytes(jail))
                 sent = jail.network_bytes() or 0  # the last reading outlives the run
                 activity.sample(now, ranks, output.bytes + disk_bytes, sent)
                 seen.max_rss_bytes = max(seen.max_rss_bytes, activity.rss_bytes)
@@ -145,6 +149,7 @@ def observe(
             if seen.stop_cause != "ended":
                 break
         seen.seconds = time.monotonic() - started
+        seen.free_bytes = min(seen.free_bytes, free_bytes(jail))
         if seen.stop_cause in ("timeout", "hang"):
             ask_for_stacks(jail, process, output)
         collect(jail, evidence, seen)
@@ -166,6 +171,14 @@ def observe(
         # The submission's own words end where the stacks that we asked for begin.
         seen.output = re.split(r"\[\d+,\d+\]<stderr>: Fatal Python error: Aborted", seen.output)[0]
     return seen
+
+
+def free_bytes(jail: Jail) -> float:
+    """On the disk that the records lie on; inf where a submission has taken their folder away."""
+    try:
+        return disk_usage(jail.records).free
+    except OSError:
+        return inf
 
 
 def collect(jail: Jail, evidence: Path, seen: Observation) -> bool:

@@ -74,11 +74,12 @@ def memory_of_launcher(ranks: dict[int, psutil.Process]) -> int:
 
 
 def has_torch(process: psutil.Process) -> bool:
-    """Whether PyTorch's library is mapped into `process`, as the kernel says."""
+    """Whether a library of PyTorch's is mapped into `process`, as the kernel says."""
     try:
-        return "libtorch_cpu" in Path(f"/proc/{process.pid}/maps").read_text()
+        mapped = Path(f"/proc/{process.pid}/maps").read_text()
     except OSError:
         return False
+    return any(name in mapped for name in ("libtorch", "libc10.so"))
 
 
 def left_their_cores(processes: list[psutil.Process]) -> bool:

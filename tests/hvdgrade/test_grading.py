@@ -1,10 +1,11 @@
 """How often a submission is run, and which run decides: rounds whose results are given."""
 
 import dataclasses
+from pathlib import Path
 
 import pytest
 
-from hvdgrade import grading, judge, profile, sandbox
+from hvdgrade import grading, judge, observe, profile, sandbox
 from hvdgrade.checks import Check
 from hvdgrade.observe import Observation
 
@@ -83,3 +84,16 @@ def test_the_seconds_of_each_stage_are_added_up(monkeypatch):
     after(6, "")
     assert clock.seconds == {"preparing": 2, "calibrating": 3 + 4 + 6, "running": 5 + 1}
     assert told[1:3] == [("3 s", {}), ("running ...", {"stage": "running"})]
+
+
+@pytest.mark.mpi
+def test_who_crashes_on_a_full_disk_has_not_failed(monkeypatch, cifar10_folder):
+    """Somebody else may have filled it; who crashes elsewhere has."""
+    monkeypatch.setenv("HVDLAB_DATA", str(cifar10_folder))
+    crashes = Path(__file__).parents[1] / "fixtures" / "submissions" / "crashes"
+    assert grading.grade(crashes, 2, RULES)["verdict"] == "fail"
+    full = type("Usage", (), {"free": 1 << 20})
+    monkeypatch.setattr(observe, "disk_usage", lambda folder: full)
+    document = grading.grade(crashes, 2, RULES)
+    assert document["status"] == "infrastructure_error"
+    assert document["reason"] == "the grader's disk was full while the submission ran"
