@@ -23,6 +23,7 @@ from statistics import fmean
 from rich.console import Console
 from rich.table import Table
 
+from hvdgrade.evaluate import EXACT
 from hvdgrade.parallel import UNMOVED
 from hvdgrade.profile import Profile, load
 
@@ -105,6 +106,11 @@ def measured(document: dict, rules: Profile) -> Iterator[tuple[str, float, float
     if "equivalence" in seen and seen["equivalence"]["distance"] < UNMOVED:
         distance = seen["equivalence"]["distance"]
         yield "equivalence: distance", rules.equivalence_tolerance, distance
+        growth, drop = (seen["equivalence"][f"exchange_{what}"] for what in ("growth", "drop"))
+        if growth is not None:
+            yield "equivalence: growth of the exchange", rules.max_exchange_growth, growth
+        if drop is not None and distance > EXACT:
+            yield "equivalence: drop of the exchange", rules.max_exchange_drop, drop
     if "shards" in seen:
         shared = max(epoch["shared"] for epoch in seen["shards"].values())
         yield "shards: shared examples", rules.max_shared_examples, shared
