@@ -26,6 +26,7 @@ import signal
 import sys
 import time
 
+from hvdlab import open_mpi
 from hvdlab.doctor_checks import (
     FAILURE,
     OK,
@@ -146,7 +147,7 @@ def questions() -> dict:
         "torch": probe("torch"),
         "mpi4py": probe("mpi4py"),
         "data": probe("data"),
-        "mpirun": [launchers.of_the_labs() or "mpirun", "--version"],
+        "mpirun": [open_mpi.mpirun() or "mpirun", "--version"],
         "mpirun on PATH": [launchers.typed() or "mpirun", "--version"],
         "c++": [os.environ.get("CXX", "g++"), "-dumpfullversion"],
         "cmake": ["cmake", "--version"],

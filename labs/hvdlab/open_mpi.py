@@ -1,11 +1,13 @@
 """The mpirun that starts the ranks, in the words of its version: NVIDIA's images have Open MPI 4."""
 
+from __future__ import annotations  # the doctor reads this with an old Python, too
+
 import os
 import re
 import shutil
 import subprocess
 import sys
-from functools import cache
+from functools import lru_cache
 from pathlib import Path
 
 # Open MPI 5's names of what is set here, and Open MPI 4's.
@@ -37,7 +39,7 @@ def says(mpirun: str) -> str:
         return ""
 
 
-@cache
+@lru_cache
 def _version(mpirun):
     asked = [mpirun, "--version"]
     return subprocess.run(asked, capture_output=True, text=True, timeout=20, check=True).stdout

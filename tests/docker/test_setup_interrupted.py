@@ -59,6 +59,18 @@ def checkout(tmp_path) -> Path:
     return folder
 
 
+def played(folder: Path, lasts: str) -> dict[str, str]:
+    """The environment in which the played programs are found, and `lasts` does not end."""
+    return {
+        **os.environ,
+        "PATH": f"{folder / 'bin'}:{os.environ['PATH']}",
+        "XDG_CACHE_HOME": str(folder / "cache"),
+        "TMPDIR": str(folder / "tmp"),
+        "LASTS": lasts,
+        "SOURCE": str(folder / "horovod-0.28.1.tar.gz"),
+    }
+
+
 def alive(session: int) -> list[str]:
     """What runs in a session: every process that its leader started, in whatever group."""
     found = []
@@ -90,15 +102,7 @@ def test_what_is_told_to_end_leaves_no_process(lasts, send, ending, checkout, tm
     process = subprocess.Popen(
         ["make", "setup", "PYTHON=python3"],
         cwd=checkout,
-        env={
-            **os.environ,
-            "PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}",
-            "XDG_CACHE_HOME": str(tmp_path / "cache"),
-            "TMPDIR": str(tmp_path / "tmp"),
-            "LASTS": lasts,
-            "STARTED": str(started),
-            "SOURCE": str(tmp_path / "horovod-0.28.1.tar.gz"),
-        },
+        env=played(tmp_path, lasts) | {"STARTED": str(started)},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
@@ -130,14 +134,7 @@ def test_what_is_left_alone_ends_well(checkout, tmp_path):
     answer = subprocess.run(
         ["make", "setup", "PYTHON=python3"],
         cwd=checkout,
-        env={
-            **os.environ,
-            "PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}",
-            "XDG_CACHE_HOME": str(tmp_path / "cache"),
-            "TMPDIR": str(tmp_path / "tmp"),
-            "LASTS": "nothing",
-            "SOURCE": str(tmp_path / "horovod-0.28.1.tar.gz"),
-        },
+        env=played(tmp_path, lasts="nothing"),
         capture_output=True,
         text=True,
         timeout=120,

@@ -180,7 +180,7 @@ def test_who_exchanges_less_from_epoch_to_epoch_may_do_so():
         one.bytes_on_wire = int((1.0, 2.0, 2.1)[one.epoch] * STEPS * ROUND)
     runs = dict.fromkeys(("apart", "together"), run_of_probe(9, 8, 8))
     assert parallel.exchange_drop(run, evaluation()["epochs"], probe.Probe(seen=runs)) == 2.0
-    less = dataclasses.replace(run, weights=[w for w in seen(rounds=None).weights])
+    less = dataclasses.replace(run, weights=seen(rounds=None).weights)
     assert parallel.exchange_drop(less, evaluation()["epochs"], probe.Probe(seen=runs)) is None
 
 

