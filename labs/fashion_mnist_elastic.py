@@ -19,6 +19,7 @@ A commit is a copy in each rank's memory. It does not survive the last rank: for
 """
 
 import argparse
+import sys
 
 import horovod.torch as hvd
 import torch
@@ -26,7 +27,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from hvdlab.arguments import above_zero, positive
-from hvdlab.data import load_fashion_mnist
+from hvdlab.data import DataError, load_fashion_mnist
 
 
 def parse_args():
@@ -54,12 +55,15 @@ def make_model():
 
 def main():
     args = parse_args()
+    try:
+        data = load_fashion_mnist()
+    except DataError as error:
+        sys.exit(f"fashion_mnist_elastic.py: {error}")
     hvd.init()
     torch.manual_seed(args.seed)
     if torch.cuda.is_available():
         torch.cuda.set_device(hvd.local_rank())
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    data = load_fashion_mnist()
     images, labels = data.train_images[: args.images], data.train_labels[: args.images]
 
     model = make_model().to(device)

@@ -7,6 +7,7 @@ Lab 4 makes a script for any number of processes of it; fashion_mnist_torch.py i
 
 import argparse
 import os
+import sys
 import time
 from pathlib import Path
 
@@ -14,7 +15,7 @@ import keras
 from keras import layers
 
 from hvdlab.arguments import above_zero, positive
-from hvdlab.data import Batches, load_fashion_mnist
+from hvdlab.data import Batches, DataError, load_fashion_mnist
 from hvdlab.keras.data import dataset
 from hvdlab.keras.recorder import Recorder
 from hvdlab.record import launched_rank
@@ -56,7 +57,10 @@ def main():
     seed = args.seed + launched_rank()[0]
     keras.utils.set_random_seed(seed)
 
-    data = load_fashion_mnist()
+    try:
+        data = load_fashion_mnist()
+    except DataError as error:
+        sys.exit(f"fashion_mnist_keras.py: {error}")
     images, labels = data.train_images[: args.images], data.train_labels[: args.images]
     batches = Batches(images, labels, args.batch_size, seed=seed)
     heldout = data.test_images[: args.heldout], data.test_labels[: args.heldout]

@@ -7,6 +7,7 @@ Lab 4 makes a script for any number of processes of it; fashion_mnist_keras.py i
 
 import argparse
 import os
+import sys
 import time
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from hvdlab.arguments import above_zero, positive
-from hvdlab.data import Batches, load_fashion_mnist
+from hvdlab.data import Batches, DataError, load_fashion_mnist
 from hvdlab.record import launched_rank
 from hvdlab.torch.recorder import Recorder
 
@@ -49,7 +50,10 @@ def main():
     torch.manual_seed(seed)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
-    data = load_fashion_mnist()
+    try:
+        data = load_fashion_mnist()
+    except DataError as error:
+        sys.exit(f"fashion_mnist_torch.py: {error}")
     images, labels = data.train_images[: args.images], data.train_labels[: args.images]
     batches = Batches(images, labels, args.batch_size, seed=seed)
     heldout = data.test_images[: args.heldout], data.test_labels[: args.heldout]
