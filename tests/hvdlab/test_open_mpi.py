@@ -6,6 +6,7 @@ import pytest
 
 from hvdgrade import visible
 from hvdlab import launch, open_mpi
+from hvdlab.doctor_checks import Said, allreduce
 from hvdlab.launchers import End, Line, mpirun
 
 FOUR, FIVE = "mpirun (Open MPI) 4.1.4\n\nReport bugs to ...\n", "mpirun (Open MPI) 5.0.11\n\n..."
@@ -53,6 +54,22 @@ def test_the_version_decides_on_the_words(only, monkeypatch, text, four):
     command, variables = mpirun.start(3, "train.py", [], set_for_three, [], [1, 2])
     assert ("--tag-output" in command) is four
     assert not any("oversubscribe" in word for word in (*variables, *variables.values()))
+
+
+@pytest.mark.parametrize(
+    "text, variable",
+    [
+        (FOUR, "OMPI_MCA_rmaps_base_oversubscribe=1"),
+        (FIVE, "PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe"),
+    ],
+)
+def test_the_doctor_names_the_variable_that_this_mpirun_reads(only, monkeypatch, text, variable):
+    only(text + "\nThere are not enough slots available in the system")
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    horovod = Said(0, '{"horovod": {"mpi": true}}', "")
+    answer = allreduce.allreduce({"torch": horovod, "tensorflow": horovod}, 20)
+    assert answer.seen == 'mpirun sees fewer slots than ranks ("not enough slots")'
+    assert answer.mend == f"export {variable}"
 
 
 def test_without_an_mpirun_nothing_is_asked(monkeypatch, tmp_path):

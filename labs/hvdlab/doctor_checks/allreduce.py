@@ -22,8 +22,6 @@ STAGES = {  # what a rank told last -> what it was doing then
 SCRIPT = Path(__file__).with_name("two_ranks.py")
 # What a launcher or a library prints when it fails -> the sentence of the cause, and what mends it.
 CAUSES = (
-    ("not enough slots", "mpirun sees fewer slots than ranks",
-     "export PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe"),
     ("attempt to run as root", "mpirun refuses to run as root",
      "export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1"),
     ("unable to create the desired directory", "mpirun cannot make its folder in TMPDIR",
@@ -56,16 +54,23 @@ def allreduce(said, limit: float) -> Answer:
         return Answer(FAILURE, text, fitting(said))
     if run.code == 0 and len(sums) == 2:
         return Answer(FAILURE, f"the sums are wrong: {sums}", build_horovod())
-    for words, cause, mend in CAUSES:
+    for words, cause, mend in (_slots(), *CAUSES):
         if words in run.out + run.err:
-            if words == "not enough slots" and slurm_tasks():
-                cause, mend = "the Slurm allocation has fewer tasks than ranks", MORE_TASKS
             return Answer(FAILURE, f'{cause} ("{words}")', mend)
     how = run.why or f"ended with exit code {run.code}"
     text = f"{how}, {_where(told)}"
     if not run.why and (words := _words(run.err + run.out)):
         text += f": {words}"
     return Answer(FAILURE, text, launch_line(2, SCRIPT, usable[0]))
+
+
+def _slots() -> tuple[str, str, str]:
+    """What mpirun says where it may start fewer ranks than it is asked for."""
+    words = "not enough slots"
+    if slurm_tasks():
+        return words, "the Slurm allocation has fewer tasks than ranks", MORE_TASKS
+    [(name, value)] = open_mpi.spelled(open_mpi.OVERSUBSCRIBE).items()
+    return words, "mpirun sees fewer slots than ranks", f"export {name}={value}"
 
 
 def _where(told: list) -> str:
