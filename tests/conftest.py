@@ -25,7 +25,7 @@ def cifar10_folder(tmp_path_factory) -> Path:
     try:
         return load_cifar10().folder.resolve()
     except DataError:
-        return synthetic_cifar10(tmp_path_factory.mktemp("data"))
+        return load_cifar10(synthetic_cifar10(tmp_path_factory.mktemp("data"))).folder
 
 
 @pytest.fixture(scope="session")
