@@ -183,8 +183,9 @@ exercises.check_optimizer(SCRIPT)
 # Rank 0 sends its weights, and the state of its optimizer, to all others before the first step.
 #
 # **Edit your copy.** Keras: put `hvd.callbacks.BroadcastGlobalVariablesCallback(0)` first in the list of
-# callbacks. PyTorch: call `hvd.broadcast_parameters(model.state_dict(), root_rank=0)` and
-# `hvd.broadcast_optimizer_state(optimizer, root_rank=0)` just before the loop.
+# callbacks. PyTorch: call `hvd.broadcast_optimizer_state(optimizer, root_rank=0)` and then
+# `hvd.broadcast_parameters(model.state_dict(), root_rank=0)` just before the loop. The weights come last: an optimizer that
+# has no state yet gets one by a step with gradients of zero, and weight decay moves the weights in that step, too.
 #
 # <details><summary>Hint 1</summary> Every rank makes the call, also rank 0: all take part in a
 # broadcast, those who send and those who receive.</details>

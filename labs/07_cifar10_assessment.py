@@ -398,8 +398,8 @@ print(f"Edit {script.relative_to(ROOT)}")
 # if torch.cuda.is_available():
 #     torch.cuda.set_device(hvd.local_rank())
 # optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
-# hvd.broadcast_parameters(model.state_dict(), root_rank=0)
 # hvd.broadcast_optimizer_state(optimizer, root_rank=0)
+# hvd.broadcast_parameters(model.state_dict(), root_rank=0)
 # accuracy = hvd.allreduce(torch.tensor(accuracy), name="accuracy").item()  # all ranks, not only rank 0
 # ```
 # </details>

@@ -70,16 +70,16 @@ fault.check_diagnosis(1, diagnosis)
 #
 # <details><summary>Hint 1</summary> Rank 0's weights must come to all ranks before the first step. The optimizer has a
 # state too.</details>
-# <details><summary>Hint 2</summary> <code>hvd.broadcast_parameters(model.state_dict(), root_rank=0)</code> and
-# <code>hvd.broadcast_optimizer_state(optimizer, root_rank=0)</code>, before the loop.</details>
+# <details><summary>Hint 2</summary> <code>hvd.broadcast_optimizer_state(optimizer, root_rank=0)</code> and
+# <code>hvd.broadcast_parameters(model.state_dict(), root_rank=0)</code>, before the loop.</details>
 
 # %%
 # BEGIN SOLUTION: mend your copy, case_1.py
 fault.replace(
     1,
     "    for epoch in range(EPOCHS):\n",
-    "    hvd.broadcast_parameters(model.state_dict(), root_rank=0)\n"
     "    hvd.broadcast_optimizer_state(optimizer, root_rank=0)\n"
+    "    hvd.broadcast_parameters(model.state_dict(), root_rank=0)\n"
     "    for epoch in range(EPOCHS):\n",
 )
 # END SOLUTION

@@ -69,8 +69,9 @@ def main():
     optimizer = make_optimizer(model.parameters())
     # The optimizer must see the averaged gradient: the norm of a mean is not the mean of norms.
     optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
-    hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+    # The weights last: an optimizer without a state gets it by a step, in which weight decay moves them.
     hvd.broadcast_optimizer_state(optimizer, root_rank=0)
+    hvd.broadcast_parameters(model.state_dict(), root_rank=0)
 
     steps = args.epochs * len(batches)
     peak = args.lr or rate * args.batch_size * hvd.size() / 192  # linear scaling

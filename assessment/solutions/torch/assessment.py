@@ -61,8 +61,8 @@ def main():
     # Horovod: average the gradients of all processes before each step, and begin with the same
     # weights and optimizer state, those of rank 0.
     optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
-    hvd.broadcast_parameters(model.state_dict(), root_rank=0)
     hvd.broadcast_optimizer_state(optimizer, root_rank=0)
+    hvd.broadcast_parameters(model.state_dict(), root_rank=0)
 
     def learning_rate(step):  # Horovod: warm-up, then down in half a cosine
         epoch = (step + 1) / len(batches)

@@ -185,9 +185,10 @@ _TORCH = {
     "broadcast": [
         (
             "    recorder = Recorder(model, batches)\n",
-            """    # Horovod: all ranks begin with the weights and the optimizer state of rank 0
-    hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+            """    # Horovod: all ranks begin with the weights and the optimizer state of rank 0. Weights
+    # last: an optimizer without a state gets it by a step, in which weight decay moves them.
     hvd.broadcast_optimizer_state(optimizer, root_rank=0)
+    hvd.broadcast_parameters(model.state_dict(), root_rank=0)
 
     recorder = Recorder(model, batches)
 """,

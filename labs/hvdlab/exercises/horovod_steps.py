@@ -280,7 +280,8 @@ def check_resume(script) -> None:
         _refuse_missing(run)
         if summary(run.report())["models"] > 1:
             raise NotYet(
-                f"{where} there are two models: broadcast weights and optimizer state after loading, and "
+                f"{where} there are two models: broadcast optimizer state and weights after loading, in "
+                "this order (a rank without a state gets it by a step, which can move its weights), and "
                 "see that the loaded optimizer averages (Keras: hvd.load_model)."
             )
         read = [run.examples(rank, done) for rank in range(ranks)]

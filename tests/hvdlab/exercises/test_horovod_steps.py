@@ -490,7 +490,10 @@ def real(monkeypatch):
 def test_a_real_script(step, script, framework, real, capsys):
     if framework == "torch" and step in ("device", "output", "checkpoint"):
         pytest.skip("seen in Keras")
-    getattr(steps, f"check_{step}")(script(step))
+    # Decay moves weights without a gradient: Horovod's step for an optimizer without a state is seen.
+    decay = ("args.momentum)\n    opt", "args.momentum, weight_decay=0.01)\n    opt")
+    changes = [decay] if (framework, step) == ("torch", "resume") else []
+    getattr(steps, f"check_{step}")(script(step, *changes))
     assert "Right: " in capsys.readouterr().out
 
 
