@@ -1,6 +1,10 @@
 """What `hvdlab.keras.horovod` asks of Horovod where Keras runs on TensorFlow.
 
 `_horovod_torch` answers to the same names.
+
+Horovod knows a message by its name, which TensorFlow makes of the scopes of Keras' layers and optimizers.
+Those are numbered: a rank that has built or loaded one more model, as who resumes from a file, would wait for
+a message that the others send by another name. So each message is named here, and scopes are left out.
 """
 
 import horovod.tensorflow as hvd
@@ -31,21 +35,29 @@ def is_sparse(grad):
     return isinstance(grad, tf.IndexedSlices)
 
 
-def all_reduce_sparse(grad, **options):
+def all_reduce_sparse(grad, name, op, device_sparse, process_set, **dense_only):
     """Gather the slices of all ranks; every row occurs once in the result.
 
     Adam squares slice by slice, before repeated rows would meet.
     """
-    # Horovod takes no scale factors here. Those of an Average cancel out.
-    scales = {"prescale_factor": 1.0, "postscale_factor": 1.0}
-    slices = hvd.allreduce(grad, **{**options, **scales})
-    rows, position = tf.unique(slices.indices)
-    values = tf.math.unsorted_segment_sum(slices.values, position, tf.size(rows))
-    return tf.IndexedSlices(values, rows, slices.dense_shape)
+    options = {"process_set": process_set, "ignore_name_scope": True}
+    with tf.device(device_sparse):
+        values = hvd.allgather(grad.values, name=f"{name}_values", **options)
+        indices = hvd.allgather(grad.indices, name=f"{name}_indices", **options)
+    rows, position = tf.unique(indices)
+    values = tf.math.unsorted_segment_sum(values, position, tf.size(rows))
+    if op == hvd.Average:
+        values /= tf.cast(hvd.size_op(process_set.process_set_id), values.dtype)
+    return tf.IndexedSlices(values, rows, grad.dense_shape)
 
 
 def grouped_all_reduce(grads, name, **options):
-    return hvd.grouped_allreduce(grads, name=name, **options)
+    return hvd.grouped_allreduce(grads, name=name, ignore_name_scope=True, **options)
+
+
+def all_reduce_min(number, name, process_set):
+    options = {"process_set": process_set, "ignore_name_scope": True}
+    return hvd.allreduce(number, op=hvd.Min, name=name, **options)
 
 
 def adasum(deltas, name, compression):
@@ -58,6 +70,7 @@ def adasum(deltas, name, compression):
                 name=f"{name}_{i}",
                 compression=compression,
                 device_dense="CPU:0",
+                ignore_name_scope=True,
             )
             for i, delta in enumerate(deltas)
         ]
@@ -68,8 +81,7 @@ def broadcast_variables(variables, root_rank, process_set, inplace):
     if inplace:
         return hvd.broadcast_variables(variables, root_rank, process_set, inplace)
 
-    # Horovod names a message by its variable, and variables of a loaded model may have other names
-    # than those of a new one: a rank that resumes from a file would wait for ever. Count instead.
+    # Horovod names a message by its variable, which a loaded model may name differently: count instead.
     def broadcast():
         for i, variable in enumerate(variables):
             options = {"name": f"variable_{i}", "process_set": process_set}

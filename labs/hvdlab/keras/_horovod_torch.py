@@ -31,6 +31,11 @@ def grouped_all_reduce(grads, name, device_dense, device_sparse, **options):
 
 
 @torch.compiler.disable
+def all_reduce_min(number, name, process_set):
+    return hvd.allreduce(number, op=hvd.Min, name=name, process_set=process_set)
+
+
+@torch.compiler.disable
 def adasum(deltas, name, compression):
     """Combine tensors by Adasum, each by itself."""
     return [

@@ -86,7 +86,8 @@ def DistributedOptimizer(
 
     Args:
         optimizer: a `keras.optimizers.Optimizer` instance of Keras 3.
-        name: prefix of names in Horovod's timeline. Default: "Distributed<class name>".
+        name: prefix of the names of messages, also in Horovod's timeline. Two optimizers that update in
+            one step need two names if they accumulate gradients. Default: "Distributed<class name>".
         device_dense, device_sparse: where TensorFlow communicates. Default: it chooses.
         compression: `Compression.none`, or `Compression.fp16` to send gradients as float16: 11
             bits, and nothing below 6e-8.
@@ -203,7 +204,7 @@ def _all_reduce_gradients(grads, groups, sparse_as_dense, name, **options):
     reduced, by_dtype = list(grads), {}
     for i, grad in enumerate(grads):
         if backend.is_sparse(grad) and not sparse_as_dense:
-            reduced[i] = backend.all_reduce_sparse(grad, **options)
+            reduced[i] = backend.all_reduce_sparse(grad, f"{name}_{i}", **options)
         elif grad is not None:
             by_dtype.setdefault(keras.backend.standardize_dtype(grad.dtype), []).append(i)
 
@@ -228,12 +229,13 @@ def _check_gradients_of_all_ranks(self, grads):
     inf would skip the step, and the other ranks would wait in their all-reduce for ever.
     """
     finite = _check_local_gradients(self, grads)
-    ranks = getattr(self.inner_optimizer, "_horovod", {}).get("process_set")
+    options = getattr(self.inner_optimizer, "_horovod", {})
+    ranks = options.get("process_set")
     if ranks is None or not ranks.included() or ranks.size() == 1:
         return finite
     backend.refuse_compilation()
     finite = backend.to_tensor(keras.ops.cast(finite, "int32"))
-    return hvd.allreduce(finite, op=hvd.Min, process_set=ranks) == 1
+    return backend.all_reduce_min(finite, f"{options['name']}_finite", ranks) == 1
 
 
 LossScaleOptimizer.check_finite = _check_gradients_of_all_ranks

@@ -46,6 +46,11 @@ def test_fit_is_safe_and_one_process_goes_on(run):
 
 
 @pytest.mark.mpi
+def test_ranks_that_built_unequal_numbers_of_models_name_messages_alike(run):
+    run("unequal_names.py")
+
+
+@pytest.mark.mpi
 @pytest.mark.parametrize("backend", ["tensorflow", "torch"])
 def test_collectives_take_numbers_arrays_tensors_and_variables(run, backend):
     run("values.py", KERAS_BACKEND=backend)
