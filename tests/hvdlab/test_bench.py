@@ -35,6 +35,12 @@ def silent(text):
     pass
 
 
+@pytest.mark.parametrize(("batch_size", "size"), [(64, 1), (64, 2), (64, 48), (4096, 8)])
+def test_every_batch_of_a_benchmark_is_as_large_as_it_counts(batch_size, size):
+    batches = throughput.random_batches(batch_size, size - 1, size)
+    assert {len(batches.get(0, step)[1]) for step in range(len(batches))} == {batch_size}
+
+
 @pytest.mark.mpi
 @pytest.mark.slow
 def test_throughput(monkeypatch):
