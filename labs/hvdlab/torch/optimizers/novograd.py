@@ -75,6 +75,20 @@ class NovoGrad(LayerwiseOptimizer):
         state["exp_avg"] = torch.zeros_like(p)
         state["exp_avg_sq"] = torch.zeros((), dtype=norm_dtype(p) or p.dtype, device=p.device)
 
+    def load_state_dict(self, state_dict):
+        """Restore a state as `torch.optim.Optimizer` does, and each norm as it was.
+
+        PyTorch gives a state the dtype of its parameter: a squared norm above 65504 would be infinite
+        in float16, and no step would change its tensor any more.
+        """
+        super().load_state_dict(state_dict)
+        saved = [i for group in state_dict["param_groups"] for i in group["params"]]
+        params = [p for group in self.param_groups for p in group["params"]]
+        for index, p in zip(saved, params, strict=True):
+            if "exp_avg_sq" in state_dict["state"].get(index, {}):
+                norm = state_dict["state"][index]["exp_avg_sq"]
+                self.state[p]["exp_avg_sq"] = norm.to(p.device, norm_dtype(p) or p.dtype, copy=True)
+
     def _can_fuse(self, group, p):
         # Fused SGD keeps a buffer, and its dampening, only with momentum.
         return group["betas"][0] > 0 and super()._can_fuse(group, p)
