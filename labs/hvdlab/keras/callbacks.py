@@ -7,6 +7,8 @@ there is a GPU). On PyTorch `jit_compile=True` works: `torch.compile` steps arou
 Source: horovod/_keras/callbacks.py of Horovod 0.28.1; same names, arguments and learning rates.
 """
 
+import math
+
 import keras
 
 import hvdlab.keras.horovod as hvd
@@ -204,11 +206,11 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
         lr(epoch) = initial_lr / size * (1 + epoch * (size - 1) / warmup_epochs)
 
     where epoch counts batches too and is taken at a batch's end: the last batch of the warmup gets
-    initial_lr.
+    initial_lr, and so does each after it.
 
     Args:
         initial_lr: the rate to reach, usually the one-process rate x hvd.size().
-        warmup_epochs: length of the warmup. Default 5.
+        warmup_epochs: length of the warmup, such as 5 (default) or 0.5.
         momentum_correction, steps_per_epoch: as in `LearningRateScheduleCallback`.
         verbose: 1 prints one line on rank 0 when the warmup is over. Default 0.
     """
@@ -222,7 +224,7 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
         verbose=0,
     ):
         def multiplier(epoch):
-            epoch += 1 / self.steps_per_epoch
+            epoch = min(epoch + 1 / self.steps_per_epoch, warmup_epochs)
             return (1 + epoch * (hvd.size() - 1) / warmup_epochs) / hvd.size()
 
         super().__init__(
@@ -237,7 +239,7 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
 
     def on_epoch_end(self, epoch, logs=None):
         super().on_epoch_end(epoch, logs)
-        if self.verbose and epoch == self.end_epoch - 1 and hvd.rank() == 0:
+        if self.verbose and epoch == math.ceil(self.end_epoch) - 1 and hvd.rank() == 0:
             rate = self._learning_rate()
             print(f"\nEpoch {epoch + 1}: finished gradual learning rate warmup to {rate:g}.")
 

@@ -43,6 +43,16 @@ np.testing.assert_allclose(seen, expected, rtol=1e-6)
 np.testing.assert_allclose(history["lr"], [0.3, 0.4, 0.4], rtol=1e-6)
 assert said.getvalue().count("Epoch 2: finished gradual") == (hvd.rank() == 0)
 
+# A warmup that ends within an epoch: the rate is reached there, and stays.
+said = io.StringIO()
+with contextlib.redirect_stdout(said):
+    seen, _ = rates(
+        [hvd.callbacks.LearningRateWarmupCallback(0.4, warmup_epochs=1.5, verbose=1)], 3
+    )
+expected = [0.2 * (1 + (step + 1) / 9) for step in range(9)] + [0.4] * 9
+np.testing.assert_allclose(seen, expected, rtol=1e-6)
+assert said.getvalue().count("Epoch 2: finished gradual") == (hvd.rank() == 0)
+
 # Schedules: a staircase from epoch 1 to before 3, exponential decay, a smooth function.
 Schedule = hvd.callbacks.LearningRateScheduleCallback
 seen, _ = rates([Schedule(0.4, lambda epoch: 0.1**epoch, start_epoch=1, end_epoch=3)], 4)
