@@ -43,7 +43,8 @@ class Recorder(keras.callbacks.Callback):
             lambda file: np.savez(file, examples_read=read, **arrays),
             steps=-(-len(read) // self.batches.batch_size),
             examples=len(read),
-            **{name: float(value) for name, value in (logs or {}).items()},
+            # A metric may be an array, as F1Score with one number a class: a record's values are numbers.
+            **{n: float(value) for n, value in (logs or {}).items() if np.ndim(value) == 0},
         )
 
 
