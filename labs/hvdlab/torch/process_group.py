@@ -24,10 +24,19 @@ def rendezvous() -> None:
     Variables that are set already (by torchrun, or by hand) are left as they are.
 
     Raises:
-        RuntimeError: srun's ranks whose host list cannot be read.
+        RuntimeError: srun's ranks whose host list cannot be read; variables set by hand for several ranks,
+            without LOCAL_RANK or LOCAL_WORLD_SIZE.
     """
     atexit.register(_free_group)
     if {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"} <= os.environ.keys():
+        missing = [name for name in ("LOCAL_RANK", "LOCAL_WORLD_SIZE") if name not in os.environ]
+        if missing and os.environ["WORLD_SIZE"] != "1":
+            raise RuntimeError(
+                f"RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT are set, and {' and '.join(missing)} not: "
+                "set LOCAL_RANK to this rank's number on its machine and LOCAL_WORLD_SIZE to the number of "
+                "ranks there, or start by torchrun, which sets all six."
+            )
+        os.environ.update({"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"} if missing else {})
         return
     if "OMPI_COMM_WORLD_RANK" in os.environ:
         found = _of_mpirun()

@@ -151,6 +151,19 @@ def test_what_is_set_already_stays(bare):
     assert {name: os.environ[name] for name in NAMES} == {**mine, "RANK": "0"}
 
 
+def test_what_is_set_by_hand_is_completed_or_refused(bare):
+    by_hand = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29511"}
+    for name, value in by_hand.items():
+        bare.setenv(name, value)
+    rendezvous()
+    here = {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
+    assert {name: os.environ[name] for name in NAMES} == {**by_hand, **here}
+    bare.setenv("WORLD_SIZE", "2")
+    bare.delenv("LOCAL_WORLD_SIZE")
+    with pytest.raises(RuntimeError, match="are set, and LOCAL_WORLD_SIZE not: set LOCAL_RANK to"):
+        rendezvous()
+
+
 LEAVES = """
 import atexit
 from pathlib import Path
