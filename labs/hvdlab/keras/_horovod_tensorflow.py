@@ -93,9 +93,15 @@ def broadcast_variables(variables, root_rank, process_set, inplace):
 def DistributedGradientTape(gradtape, *args, **kwargs):
     """Wrap a `tf.GradientTape` so that `gradient` returns gradients averaged over ranks.
 
-    Arguments as in `horovod.tensorflow`, but the sources may be Keras 3 variables.
+    Arguments as in `horovod.tensorflow`, but the sources may be Keras 3 variables, or a single one.
     """
     tape = hvd.DistributedGradientTape(gradtape, *args, **kwargs)
     reduced = tape.gradient
-    tape.gradient = lambda y, xs, *args, **kwargs: reduced(y, native(xs), *args, **kwargs)
+
+    def gradient(target, sources, *args, **kwargs):
+        if isinstance(sources, list | tuple):
+            return reduced(target, native(sources), *args, **kwargs)
+        return reduced(target, native([sources]), *args, **kwargs)[0]
+
+    tape.gradient = gradient
     return tape

@@ -19,6 +19,13 @@ else:
 
 hvd = backend.hvd
 LossScaleOptimizer = keras.optimizers.LossScaleOptimizer
+# What exclude_from_weight_decay and exclude_from_adaptation set; the config of an optimizer lacks it.
+EXCLUSIONS = (
+    "_exclude_from_weight_decay",
+    "_exclude_from_weight_decay_pattern",
+    "_unadapted",
+    "_unadapted_names",
+)
 
 
 class _Distributed:
@@ -99,8 +106,8 @@ def DistributedOptimizer(
             arXiv:2006.02924). It needs MPI and 2, 4, 8, ... ranks; clipping and optimizer state,
             such as momentum, are each rank's own.
         backward_passes_per_step: batches whose gradients a rank accumulates before one all-reduce
-            and one update: Keras's `gradient_accumulation_steps`, which may be set there instead.
-            Steps of Adam count updates (in legacy Keras batches); those of a learning rate
+            and one update: Keras's `gradient_accumulation_steps`, which may be set there instead,
+            for their mean. Steps of Adam count updates (in legacy Keras batches); those of a learning rate
             schedule count batches. Save a model between updates, not between their batches: what
             has been accumulated is each rank's own.
         average_aggregated_gradients: True: mean over these batches, as always in Keras. False
@@ -151,7 +158,14 @@ def DistributedOptimizer(
         "_horovod": options,
         "_gradient_scale": 1 if average_aggregated_gradients else passes,
     }
+    if not isinstance(
+        inner._learning_rate, keras.Variable
+    ):  # a schedule or callable, maybe the script's own
+        config["learning_rate"] = inner._learning_rate
     wrapped = type(base.__name__, (_Distributed, base), members).from_config(config)
+    for name in EXCLUSIONS:
+        if hasattr(inner, name):
+            setattr(wrapped, name, getattr(inner, name))
     if optimizer is not inner:
         config = {k: v for k, v in optimizer.get_config().items() if k != "inner_optimizer"}
         wrapped = type(optimizer)(wrapped, **config)

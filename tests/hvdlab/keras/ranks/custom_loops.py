@@ -49,6 +49,16 @@ custom_loop(hvd.DistributedOptimizer(SGD(0.025, 0.9), op=hvd.Sum), lambda tape: 
 custom_loop(SGD(0.05, 0.9), hvd.DistributedGradientTape)
 
 
+# One variable instead of a list, as a tape of TensorFlow takes it: one gradient.
+alone = keras.Variable([1.0, 2.0])
+with tf.GradientTape() as tape:
+    loss = tf.reduce_sum(tf.square(alone.value)) * (hvd.rank() + 1)
+gradient = hvd.DistributedGradientTape(tape).gradient(loss, alone)
+np.testing.assert_allclose(
+    gradient, [3.0, 6.0], rtol=1e-6
+)  # the mean over ranks of 2 and 4 times it
+
+
 # Embeddings give IndexedSlices. Token 1 occurs on both ranks and twice within one: rows must meet.
 def embedding_gradients(make_optimizer, distributed, batch, steps=3, **wrap_options):
     table = keras.Variable(np.linspace(-1, 1, 12).reshape(4, 3).astype("f4"))

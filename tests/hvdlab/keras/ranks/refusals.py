@@ -1,9 +1,11 @@
 """One process, no MPI: what hvd refuses, and that one rank alone sends nothing."""
 
 import keras
+import numpy as np
 from common import flat, raises
 
 import hvdlab.keras.horovod as hvd
+from hvdlab.keras.optimizers import LAMB
 
 SGD, wrap = keras.optimizers.SGD, hvd.DistributedOptimizer
 raises(TypeError, "keras.optimizers.Optimizer", wrap, "sgd")
@@ -76,12 +78,44 @@ assert flat(new.variables).tolist() == flat(old.variables).tolist() and new.iter
 new.apply([keras.ops.ones(1)], [variable])
 assert abs(variable.numpy()[0] - (1 - 0.1 - 0.19)) < 1e-6
 
+# What an optimizer leaves alone, its copy does. Without adaptation LAMB takes rate x decay of a weight.
+for optimizer, exclude, expected in (
+    (keras.optimizers.AdamW(0.1, weight_decay=0.1), "exclude_from_weight_decay", [1, 1, 0.99]),
+    (LAMB(0.1, weight_decay=0.1), "exclude_from_adaptation", [0.99, 0.99, 0.9]),
+):
+    variables = [keras.Variable([[1.0]], name=name) for name in ("bias", "listed", "kernel")]
+    getattr(optimizer, exclude)(var_list=variables[1:2], var_names=["bias"])
+    wrap(optimizer).apply([keras.ops.zeros((1, 1))] * 3, variables)
+    np.testing.assert_allclose(flat(variables), expected, rtol=1e-6)
+
+
+# A rate may be a function, or a schedule that a script defines.
+class Falling(keras.optimizers.schedules.LearningRateSchedule):
+    def __call__(self, step):
+        return 1 / (keras.ops.cast(step, "float32") + 2)
+
+    def get_config(self):
+        return {}
+
+
+for rate, after_two in ((lambda: 0.5, 0.0), (Falling(), 1 - 1 / 2 - 1 / 3)):
+    variable = keras.Variable([1.0])
+    falling = wrap(SGD(rate))
+    for _ in range(2):
+        falling.apply([keras.ops.ones(1)], [variable])
+    assert abs(variable.numpy()[0] - after_two) < 1e-6
+
 # One rank: passes are summed, XLA compiles, and the loss scale around an optimizer keeps its state.
 variable = keras.Variable([1.0])
 two_passes = wrap(SGD(0.1), backward_passes_per_step=2)
 for _ in range(2):
     two_passes.apply([keras.ops.ones(1)], [variable])
 assert abs(variable.numpy()[0] - 0.8) < 1e-6
+variable = keras.Variable([1.0])
+mean_of_two = wrap(SGD(0.1, gradient_accumulation_steps=2))
+for _ in range(2):
+    mean_of_two.apply([keras.ops.ones(1)], [variable])
+assert abs(variable.numpy()[0] - 0.9) < 1e-6
 old = scaled(SGD(0.1, momentum=0.9), initial_scale=8.0)
 old.apply([keras.ops.ones(1)], [variable])
 new = wrap(old)
