@@ -9,14 +9,15 @@ the same in PyTorch.
 """
 
 import argparse
+import sys
 import time
 
 import keras
 import tensorflow as tf
 
 import hvdlab.keras.horovod as hvd
-from hvdlab.arguments import above_zero, positive
-from hvdlab.data import Batches, load_cifar10
+from hvdlab.arguments import above_zero, non_negative, positive, whole_number
+from hvdlab.data import Batches, DataError, load_cifar10
 from hvdlab.keras import LAMB, LARS, NovoGrad
 from hvdlab.keras.data import dataset
 from hvdlab.keras.models import AssessmentNet, fast_policy
@@ -41,10 +42,17 @@ def parse_args():
     parser.add_argument("--epochs", type=positive, default=4, help="passes over the training set")
     parser.add_argument("--batch-size", type=positive, default=96, help="images a step, per rank")
     parser.add_argument("--lr", type=above_zero, help="largest rate, of all ranks together")
-    parser.add_argument("--warmup", type=float, default=0.45, help="epochs in which it rises")
+    parser.add_argument(
+        "--warmup", type=non_negative, default=0.45, help="epochs in which it rises"
+    )
     parser.add_argument("--images", type=positive, help="train on the first so many only")
-    parser.add_argument("--seed", type=int, default=1)
-    return parser.parse_args()
+    parser.add_argument("--seed", type=whole_number(0), default=1)
+    args = parser.parse_args()
+    if args.warmup >= args.epochs:  # the rate that it rises to would be the last one, 0
+        parser.error(
+            f"argument --warmup: expected less than --epochs {args.epochs}, got {args.warmup:g}"
+        )
+    return args
 
 
 class Target(keras.callbacks.Callback):
@@ -80,13 +88,16 @@ class Target(keras.callbacks.Callback):
 
 def main():
     args = parse_args()
+    try:
+        data = load_cifar10()
+    except DataError as error:
+        sys.exit(f"cifar10_keras.py: {error}")
     hvd.init()
     keras.utils.set_random_seed(args.seed)
     gpus = tf.config.list_physical_devices("GPU")
     if gpus:
         tf.config.set_visible_devices(gpus[hvd.local_rank()], "GPU")
 
-    data = load_cifar10()
     batches = Batches(
         data.train_images[: args.images],
         data.train_labels[: args.images],

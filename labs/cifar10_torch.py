@@ -8,14 +8,15 @@ Each epoch rank 0 prints what the assessment measures, and at the end when its t
 """
 
 import argparse
+import sys
 import time
 
 import horovod.torch as hvd
 import torch
 from torch.nn import functional as F
 
-from hvdlab.arguments import above_zero, positive
-from hvdlab.data import Batches, load_cifar10
+from hvdlab.arguments import above_zero, non_negative, positive, whole_number
+from hvdlab.data import Batches, DataError, load_cifar10
 from hvdlab.schedules import cosine_decay, gradual_warmup
 from hvdlab.torch import LAMB, LARS, NovoGrad
 from hvdlab.torch.models import AssessmentNet, autocast
@@ -39,21 +40,31 @@ def parse_args():
     parser.add_argument("--epochs", type=positive, default=4, help="passes over the training set")
     parser.add_argument("--batch-size", type=positive, default=96, help="images a step, per rank")
     parser.add_argument("--lr", type=above_zero, help="largest rate, of all ranks together")
-    parser.add_argument("--warmup", type=float, default=0.45, help="epochs in which it rises")
+    parser.add_argument(
+        "--warmup", type=non_negative, default=0.45, help="epochs in which it rises"
+    )
     parser.add_argument("--images", type=positive, help="train on the first so many only")
-    parser.add_argument("--seed", type=int, default=1)
-    return parser.parse_args()
+    parser.add_argument("--seed", type=whole_number(0), default=1)
+    args = parser.parse_args()
+    if args.warmup >= args.epochs:  # the rate that it rises to would be the last one, 0
+        parser.error(
+            f"argument --warmup: expected less than --epochs {args.epochs}, got {args.warmup:g}"
+        )
+    return args
 
 
 def main():
     args = parse_args()
+    try:
+        data = load_cifar10()
+    except DataError as error:
+        sys.exit(f"cifar10_torch.py: {error}")
     hvd.init()
     torch.manual_seed(args.seed)
     if torch.cuda.is_available():
         torch.cuda.set_device(hvd.local_rank())
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
-    data = load_cifar10()
     batches = Batches(
         data.train_images[: args.images],
         data.train_labels[: args.images],

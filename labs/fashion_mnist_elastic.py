@@ -26,7 +26,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from hvdlab.arguments import above_zero, positive
+from hvdlab.arguments import above_zero, positive, whole_number
 from hvdlab.data import DataError, load_fashion_mnist
 
 
@@ -41,7 +41,7 @@ def parse_args():
     parser.add_argument("--images", type=positive, default=10_000, help="to train on (of 60000)")
     parser.add_argument("--heldout", type=positive, default=10_000, help="held-out images")
     parser.add_argument("--commit", type=positive, default=10, help="steps between two commits")
-    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--seed", type=whole_number(0), default=1)
     return parser.parse_args()
 
 

@@ -1,0 +1,39 @@
+"""What the training scripts of labs 4, 7 and 9 say to who has no data, or asks for what makes no sense."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+LABS = Path(__file__).parents[2] / "labs"
+
+
+SCRIPTS = [f"fashion_mnist_{name}.py" for name in ("torch", "keras", "ddp", "elastic")]
+SCRIPTS += ["cifar10_torch.py", "cifar10_keras.py"]
+
+
+def start(script, *arguments, **variables):
+    pytest.importorskip("tensorflow" if "keras" in script else "torch")
+    if script not in ("fashion_mnist_torch.py", "fashion_mnist_keras.py", "fashion_mnist_ddp.py"):
+        pytest.importorskip("horovod")
+    command = [sys.executable, LABS / script, *arguments]
+    environment = {**os.environ, **variables}
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_without_data_there_is_one_sentence(script, tmp_path):
+    ended = start(script, HVDLAB_DATA=str(tmp_path / "none"))
+    assert ended.returncode == 1 and not ended.stdout
+    *noise, said = ended.stderr.splitlines()  # TensorFlow greets on stderr
+    assert said.startswith(f"{script}: No {script.rpartition('_')[0]} data in {tmp_path}")
+    assert not any("Traceback" in line for line in noise)
+
+
+@pytest.mark.parametrize("script", ["cifar10_torch.py", "cifar10_keras.py"])
+def test_a_warmup_that_never_ends_is_refused(script):
+    ended = start(script, "--epochs", "2", "--warmup", "2")
+    assert ended.returncode == 2
+    assert ended.stderr.endswith("argument --warmup: expected less than --epochs 2, got 2\n")
