@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # `make setup`: .venv with the pinned packages, and Horovod built for them. Idempotent.
 #
-# Two stamps in .venv say how far an earlier run came, each written when its step is done:
+# Stamps in .venv say how far an earlier run came, each written when its step is done:
 #   .packages   the pinned packages are installed whole    (without it .venv is made anew)
+#   .torch_index   and torch came from there               (TORCH_INDEX with another value makes .venv anew)
 #   .complete   Horovod is built, installed and proven
 # So a set-up that was killed at any moment is finished by the next one.
 # PYTHON names another interpreter than python3, TORCH_INDEX another index for torch (empty: what pip finds by itself).
@@ -36,7 +37,8 @@ nvidia=${NVIDIA_TENSORFLOW_VERSION:-}${NVIDIA_PYTORCH_VERSION:-}
 # What is installed, as one hash: a warm run compares it and is done.
 button=$(find assessment/hvdgrade/labextension assessment/hvdgrade/jupyter/hvdgrade.json -type f | sort)   # copied below
 wanted=$(cat pyproject.toml docker/constraints.txt docker/setup.sh docker/base_pins.py docker/build_horovod.sh $button | sha256sum | cut -d' ' -f1)
-if [ "$(cat $venv/.complete 2>/dev/null)" = "$wanted $here" ] && $venv/bin/python -c 'import hvdlab' 2>/dev/null; then
+another_torch() { [ "${TORCH_INDEX+given}" ] && [ "$TORCH_INDEX" != "$(cat $venv/.torch_index 2>/dev/null || echo unknown)" ]; }
+if [ "$(cat $venv/.complete 2>/dev/null)" = "$wanted $here" ] && ! another_torch && $venv/bin/python -c 'import hvdlab' 2>/dev/null; then
     exit 0
 fi
 
@@ -66,7 +68,7 @@ flock -n 9 || { echo "Another set-up works in this folder: waiting for it"; besi
 
 # --- packages ------------------------------------------------------------------------------------
 packages=$(sha256sum < docker/constraints.txt)
-if [ "$(cat $venv/.packages 2>/dev/null)" != "$packages $here" ]; then
+if [ "$(cat $venv/.packages 2>/dev/null)" != "$packages $here" ] || another_torch; then
     started=$SECONDS
     echo "Installing the pinned packages into $venv (4.6 GB; 1 to 4 minutes with a good network)"
     rm -rf $venv
@@ -87,6 +89,7 @@ if [ "$(cat $venv/.packages 2>/dev/null)" != "$packages $here" ]; then
     torch_index=https://download.pytorch.org/whl/cpu
     ! command -v nvidia-smi >/dev/null || torch_index=
     torch_index=${TORCH_INDEX-$torch_index}
+    chosen=$torch_index
     [ -z "$nvidia" ] || torch_index=
     out_of_reach=
     if [ "$torch_index" ]; then
@@ -117,8 +120,9 @@ if [ "$(cat $venv/.packages 2>/dev/null)" != "$packages $here" ]; then
         echo "timm could not be installed: the tests that compare with it will be skipped."
     [ "$nvidia" ] || $venv/bin/pip check >/dev/null || { $venv/bin/pip check >&2; stop "the installed packages contradict each other; see above."; }
     if [ "$out_of_reach" ] && [ "$($venv/bin/python -c 'import torch; print(torch.version.cuda or "")')" ]; then
-        echo "torch came as a CUDA build, larger than needed, because $torch_index could not be reached: for another one 'rm -r $venv; make setup TORCH_INDEX=URL'"
+        echo "torch came as a CUDA build, larger than needed, because $torch_index could not be reached: for another one 'make setup TORCH_INDEX=URL'"
     fi
+    echo "$chosen" > $venv/.torch_index
     echo "$packages $here" > $venv/.packages
     echo "Packages installed in $((SECONDS - started)) s"
 else

@@ -116,8 +116,9 @@ def test_a_cache_that_cannot_be_written_is_named_before_the_packages(checkout):
     assert "the cache folder /dev/null/hvdlab/wheels cannot be written" in sentence(answer)
 
 
-def test_a_link_to_the_folder_is_the_same_folder(checkout, tmp_path):
-    """Homes on clusters are often links: the environment must not be made anew for each name."""
+@pytest.fixture
+def complete(checkout) -> Path:
+    """A copy with an environment that the set-up takes for its own."""
     lines = (checkout / "docker" / "setup.sh").read_text().splitlines()
     ask = [line for line in lines if line.startswith(("button=", "wanted="))]
     wanted = subprocess.run(
@@ -127,14 +128,46 @@ def test_a_link_to_the_folder_is_the_same_folder(checkout, tmp_path):
     (checkout / ".venv").mkdir()
     program(checkout / ".venv" / "bin", "python", "#!/bin/sh\n")
     (checkout / ".venv" / ".complete").write_text(f"{wanted} {checkout.resolve()}\n")
-    (tmp_path / "link").symlink_to(checkout)
-    for folder in (checkout, tmp_path / "link"):
-        answer = subprocess.run(
-            [folder / "docker" / "setup.sh"],
-            env={**os.environ, "PYTHON": "python3.99"},  # so that it stops where it would begin anew
-            capture_output=True, text=True, timeout=60,
-        )  # fmt: skip
+    return checkout
+
+
+def again(folder: Path, **variables) -> subprocess.CompletedProcess:
+    """A second set-up, which stops where it would begin anew."""
+    return subprocess.run(
+        [folder / "docker" / "setup.sh"],
+        env={**os.environ, "PYTHON": "python3.99", **variables},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+def test_a_link_to_the_folder_is_the_same_folder(complete, tmp_path):
+    """Homes on clusters are often links: the environment must not be made anew for each name."""
+    (tmp_path / "link").symlink_to(complete)
+    for folder in (complete, tmp_path / "link"):
+        answer = again(folder)
         assert (answer.returncode, answer.stdout, answer.stderr) == (0, "", "")
+
+
+@pytest.mark.parametrize(
+    "was, variables, done",
+    [
+        ("https://one.invalid\n", {}, True),
+        ("https://one.invalid\n", {"TORCH_INDEX": "https://one.invalid"}, True),
+        ("https://one.invalid\n", {"TORCH_INDEX": "https://two.invalid"}, False),
+        ("https://one.invalid\n", {"TORCH_INDEX": ""}, False),
+        ("\n", {"TORCH_INDEX": ""}, True),
+        (None, {}, True),
+        (None, {"TORCH_INDEX": ""}, False),
+    ],
+)
+def test_an_index_that_is_asked_for_is_never_passed_over(complete, was, variables, done):
+    """After a set-up on a login node without a GPU, `make setup TORCH_INDEX=` makes the environment anew."""
+    if was is not None:
+        (complete / ".venv" / ".torch_index").write_text(was)
+    answer = again(complete, **variables)
+    assert (answer.returncode == 0) == done and ("no python3.99" in answer.stderr) != done
 
 
 def test_make_lab_gets_the_data_first_and_opens_without_them_too(checkout):
