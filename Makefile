@@ -16,7 +16,7 @@ assess: setup ## grade SUBMISSION=path (default: the reference solution) on NP=2
 # Tests that fill the machine run one after another, all others two at a time, with a thread each. Notebooks also
 # run two at a time: between their runs of several ranks they use one core.
 FULL = mpi or browser or notebook or slurm or multihost
-test: setup ## run the whole test suite
+test: setup ## run the test suite, but for its long tail (CONTRIBUTING.md)
 	@export LAB_QUICK=1; failed=0; \
 	OMP_NUM_THREADS=1 .venv/bin/pytest tests -n 2 -m "not thorough and not ($(FULL))" || failed=1; \
 	.venv/bin/pytest tests -m "not thorough and ($(FULL))" || failed=1; \

@@ -3,6 +3,7 @@
 #
 #   JUPYTER_TOKEN   the token; without it JupyterLab makes a new one and prints the address with it
 #   PORT            default 8888
+#   IP              default 0.0.0.0: a container has a network of its own
 #   arguments       go to JupyterLab
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -14,5 +15,5 @@ if [ -z "${JUPYTER_TOKEN-unset}" ]; then
 fi
 # What the labs load: found, downloaded once, or made. Without it the labs that need none still open.
 for name in fashion_mnist cifar10; do hvdlab data $name --or-synthetic || true; done
-exec python -m jupyterlab --no-browser --ip=0.0.0.0 --port="${PORT:-8888}" --ServerApp.port_retries=0 \
+exec python -m jupyterlab --no-browser --ip="${IP:-0.0.0.0}" --port="${PORT:-8888}" --ServerApp.port_retries=0 \
     --ServerApp.root_dir=notebooks --LabApp.default_url=/lab/tree/00_start_here.ipynb "$@"

@@ -26,6 +26,9 @@ examples:
   hvdlab run -np 2 --dry-run train.py             only print the line that would be run
   hvdlab run -np 2 --launcher torchrun train.py   for torch.distributed, on this machine
   hvdlab run -np 8 --launcher srun train.py       for torch.distributed, in a Slurm allocation
+
+exit codes: 0 all ranks ended well, 2 refused before the start, 124 time limit, 128 + N ended by
+signal N, else that of the rank that failed first
 """
 TIME_UP = 124  # as the command `timeout` does
 REFUSED = 2

@@ -53,6 +53,21 @@ def test_its_test_passes_for_root(definition):
     assert answer.returncode == 0, answer.stderr
 
 
+@pytest.mark.parametrize("asked, heard", [({}, "127.0.0.1"), ({"IP": "0.0.0.0"}, "0.0.0.0")])
+def test_jupyterlab_listens_on_this_machine_only(definition, asked, heard, tmp_path):
+    """Apptainer gives a container the network of its machine, which other users are on."""
+    (tmp_path / "notebooks").mkdir()
+    (tmp_path / "docker").mkdir()
+    (tmp_path / "docker" / "start_lab.sh").write_text('#!/bin/sh\necho "$IP"\n')
+    (tmp_path / "docker" / "start_lab.sh").chmod(0o755)
+    script = definition["runscript"].replace("/opt/hvdlab", str(tmp_path))
+    variables = {name: text for name, text in os.environ.items() if name != "IP"}
+    answer = subprocess.run(
+        ["sh", "-ec", script], env=variables | asked, capture_output=True, text=True, timeout=60
+    )
+    assert answer.stdout == f"{heard}\n", answer.stderr
+
+
 def test_it_says_the_same_as_the_dockerfile(definition):
     """Apptainer keeps ENV and drops nothing else of ours; what it names must be in the image."""
     exported = dict(re.findall(r"export (\w+)=(\S+)", definition["environment"]))

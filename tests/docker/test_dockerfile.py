@@ -174,6 +174,7 @@ def test_start_health_check_and_token(steps, tmp_path):
         **os.environ,
         "PATH": f"{tmp_path}:{Path(sys.executable).parent}:{os.environ['PATH']}",
         "PORT": str(port),
+        "IP": "127.0.0.1",
         **{f"JUPYTER_{name}_DIR": str(tmp_path / name) for name in ("CONFIG", "DATA", "RUNTIME")},
     }
     environment.pop("JUPYTER_TOKEN", None)
@@ -194,6 +195,8 @@ def test_start_health_check_and_token(steps, tmp_path):
             "data cifar10 --or-synthetic",
         ]
         assert len(token) >= 32
+        sockets = [each for each in process.net_connections("inet") if each.status == "LISTEN"]
+        assert ("127.0.0.1", port) in {tuple(each.laddr) for each in sockets}
         status = f"{address}/api/status"
         assert urllib.request.urlopen(f"{status}?token={token}", timeout=10).status == 200
         for wrong in (status, f"{status}?token=", f"{status}?token={token[:-1]}"):
