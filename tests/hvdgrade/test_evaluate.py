@@ -10,7 +10,8 @@ import pytest
 
 from hvdgrade import evaluate
 from hvdgrade.evaluate import difference, distance, flow, read_weights, reading
-from hvdgrade.views import labels_of
+from hvdgrade.views import Secrets, for_run, labels_of
+from hvdlab.data import load_cifar10
 from hvdlab.record import WEIGHTS
 
 
@@ -149,6 +150,75 @@ def test_accuracies_are_those_of_the_network(tmp_path, weights, cifar10_folder):
     # On the hidden half of the test images, by the class names of this grading.
     assert accuracies["heldout_accuracy"] == pytest.approx(0.1, abs=0.02)
     assert accuracies["train_accuracy"] == pytest.approx(0.1, abs=0.03)  # 4 standard errors of 2000
+
+
+@pytest.fixture
+def sample(sample_folder):
+    return load_cifar10(sample_folder)
+
+
+def test_accuracies_are_of_hidden_images_by_the_names_of_the_grading(
+    sample, weights, tmp_path, monkeypatch
+):
+    """What the run was shown as test images counts nowhere, and training images are drawn anew."""
+    asked = []
+    monkeypatch.setattr(evaluate, "accuracy", lambda arrays, *given: asked.append(given))
+    np.savez(tmp_path / "w.npz", **weights)
+    whole = {
+        image.tobytes(): label
+        for image, label in zip(
+            np.concatenate([sample.train_images, sample.test_images]),
+            np.concatenate([sample.train_labels, sample.test_labels]),
+            strict=True,
+        )
+    }
+    drawn = []
+    for seed in (1, 2):
+        secrets = Secrets.draw(seed, len(sample.train_labels), len(sample.test_labels))
+        request = {"seed": seed, "train_sample": 400, "weights": [str(tmp_path / "w.npz")]}
+        evaluate.judge_accuracies(request, sample, secrets)
+        (train, train_labels), (hidden, hidden_labels) = asked[-2:]
+        shown = load_cifar10(for_run(sample, secrets, tmp_path / str(seed)))
+        known = {image.tobytes() for image in shown.test_images}
+        assert len(hidden) == len(sample.test_labels) / 2
+        assert not known & {image.tobytes() for image in hidden}
+        for images, labels in ((train, train_labels), (hidden, hidden_labels)):
+            real = np.array([whole[image.tobytes()] for image in images])
+            np.testing.assert_array_equal(labels, secrets.names[real])
+        assert not np.array_equal(secrets.names, np.arange(10))
+        drawn.append({image.tobytes() for image in train})
+        assert len(drawn[-1]) == 400
+    assert len(drawn[0] & drawn[1]) < 200
+
+
+def test_the_probe_is_judged_by_its_last_epoch_and_its_worst_rank(
+    sample, weights, tmp_path, monkeypatch
+):
+    """Three ranks, of which the last is off after the first epoch, and all have moved after the second."""
+
+    def saved(name, by):
+        moved = {**weights, "linear.bias": weights["linear.bias"] + np.float32(by)}
+        np.savez(tmp_path / name, **moved)
+        return str(tmp_path / name)
+
+    runs = {
+        "apart": [
+            [saved("a.npz", 0), saved("b.npz", 0), saved("c.npz", 0.5)],
+            [saved("d.npz", 1), saved("e.npz", 2), saved("f.npz", 3)],
+        ],
+        "together": [[saved("g.npz", 0)] * 3, [saved("h.npz", 1)] * 3],
+    }
+    secrets = Secrets.draw(1, len(sample.train_labels), len(sample.test_labels))
+    asked = []
+    monkeypatch.setattr(evaluate, "flow", lambda *given: asked.append(given))
+    answer = evaluate.judge_probe(runs, sample, secrets)
+    assert answer["replicas"] == pytest.approx(0.5 / np.abs(weights["linear.bias"]).max(), rel=1e-5)
+    biases = [arrays["linear.bias"] - weights["linear.bias"] for arrays, *_ in asked]
+    np.testing.assert_allclose(biases, [[1.0] * 10, [2.0] * 10, [3.0] * 10], rtol=1e-5)
+    assert [given[3:] for given in asked] == [(0, 3), (1, 3), (2, 3)]
+    for _, images, labels, *_ in asked:
+        np.testing.assert_array_equal(images, sample.train_images[secrets.probe])
+        np.testing.assert_array_equal(labels, secrets.names[sample.train_labels[secrets.probe]])
 
 
 def ask(request: dict) -> dict:

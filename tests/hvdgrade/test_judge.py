@@ -79,7 +79,8 @@ def seen(rounds: float | None = STEPS, **changes) -> observe.Observation:
     )
 
 
-def evaluation(**changes) -> dict:
+def evaluation(only=None, **changes) -> dict:
+    """Two epochs in which all is well, but for `changes` in both, or in `only` one of them."""
     epochs = [
         {
             "epoch": epoch,
@@ -93,7 +94,7 @@ def evaluation(**changes) -> dict:
             "shared": 0.0,
             "same_order": 0.0,
             "steps": STEPS,
-            **changes,
+            **(changes if only in (None, epoch) else {}),
         }
         for epoch in range(2)
     ]
@@ -239,8 +240,10 @@ def test_one_second_too_late_fails():
         ({"train_accuracy": 0.74}, "targets"),
     ],
 )
-def test_each_rule_fails_alone(changes, failed):
-    result = verdict(evaluation_=evaluation(**changes))
+@pytest.mark.parametrize("only", [None, 0, 1], ids=["always", "first epoch", "second epoch"])
+def test_each_rule_fails_alone(changes, failed, only):
+    """Also where it was broken in one epoch only: the targets want two in a row."""
+    result = verdict(evaluation_=evaluation(only, **changes))
     lost = [id for id, state in states(result).items() if state != "pass"]
     assert lost == ([failed, "flow", "equivalence"] if failed == "replicas" else [failed])
     assert result.verdict == "fail"
@@ -273,6 +276,21 @@ def test_exchange_asks_for_the_bytes_of_averaged_gradients(rounds, state):
     assert result.verdict == ("pass" if state == "pass" else "fail")
 
 
+@pytest.mark.parametrize(
+    "rounds, state",
+    [
+        ((0, 100, 100), "pass"),  # the first has the start, which may lie before it or in it
+        ((900, 100, 0), "fail"),
+        ((900, 0, 100), "fail"),
+    ],
+)
+def test_the_exchange_is_that_of_the_epoch_with_the_least(rounds, state):
+    """A script that trains alone for one epoch does not make up for it in another."""
+    run = run_of_probe(*rounds)
+    epochs = [{**evaluation()["epochs"][0], "epoch": epoch} for epoch in range(3)]
+    assert parallel.check_exchange(b"", run, epochs, RULES).state == state
+
+
 def test_few_steps_need_few_rounds_but_more_than_averaging_once_an_epoch():
     few = evaluation(steps=4)
     assert states(verdict(seen(rounds=4), few))["exchange"] == "pass"
@@ -291,6 +309,8 @@ def test_where_bytes_are_not_known_the_check_does_not_count():
         ({"flow": probed(others=0.41)["flow"]}, None),
         ({"flow": probed(others=0.39)["flow"]}, "flow"),
         ({"flow": [probed()["flow"][0], probed(others=0.01)["flow"][0]]}, "flow"),  # one rank only
+        ({"flow": [probed(others=0.01)["flow"][0], probed()["flow"][0]]}, "flow"),
+        ({"flow": [{"learned": x, "others": 1.0} for x in (0.001, 0.05)]}, "flow"),  # 0.0255 each
         ({"flow": probed(learned=0.029)["flow"]}, "flow"),  # nothing was learned: nothing is shown
         ({"flow": [{"learned": x, "others": 1.0} for x in (0.01, 0.06)]}, None),
         ({"distance": 0.069}, None),
