@@ -3,6 +3,7 @@
 import argparse
 import contextlib
 import csv
+import dataclasses
 import hashlib
 import json
 import os
@@ -120,8 +121,16 @@ def test_names_are_data(tmp_path):
 # --- cores and GPUs ------------------------------------------------------------------------------------
 
 
+def machine(monkeypatch, threads, physical_cores, quota=0.0):
+    """Let this machine have so many threads and no GPUs, whatever it has."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(threads)))
+    monkeypatch.setattr(slots, "physical_cores", physical_cores)
+    monkeypatch.setattr(hardware, "cpu_quota", lambda: quota)
+
+
 def test_no_two_workers_share_a_core_or_gpu(monkeypatch):
-    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(9)))
+    machine(monkeypatch, 9, lambda all: [[core] for core in all])
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,6,7")
     for ranks, workers in ((2, 4), (1, 3), (4, 2), (2, None)):
         parts = slots.worker_slots(ranks, workers, oversubscribe=False)
@@ -139,11 +148,8 @@ def test_no_two_workers_share_a_core_or_gpu(monkeypatch):
 
 @pytest.mark.parametrize("threads", (12, 10, 6, 20, 16))
 def test_workers_of_any_size_share_no_physical_core(monkeypatch, threads):
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(threads)))
-    monkeypatch.setattr(
-        slots, "physical_cores", lambda all: [[i, i + threads // 2] for i in range(threads // 2)]
-    )
+    half = threads // 2
+    machine(monkeypatch, threads, lambda all: [[core, core + half] for core in range(half)])
     for ranks in range(1, threads + 1):
         most = len(slots.worker_slots(ranks, None, oversubscribe=False))
         assert most == max(1, threads // 2 // -(-ranks // 2))
@@ -166,12 +172,26 @@ def test_siblings_are_one_core():
 
 
 def test_a_quota_of_a_container_counts_as_its_cores_do(monkeypatch):
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(64)))
-    monkeypatch.setattr(hardware, "cpu_quota", lambda: 4.0)
+    machine(monkeypatch, 64, lambda all: [[core] for core in all], quota=4.0)
     assert len(slots.worker_slots(2, None, oversubscribe=False)) == 2
     with pytest.raises(ValueError, match="usable are 4 cores: at most 2"):
         slots.worker_slots(2, 3, oversubscribe=False)
+
+
+def test_a_result_is_kept_for_its_submission_and_its_rules_only(tmp_path, monkeypatch):
+    text = profile.PROFILES.read_text()
+    stricter = tmp_path / "profiles.toml"
+    stricter.write_text(text.replace("heldout_accuracy = 0.70", "heldout_accuracy = 0.71"))
+    rules = [profile.load("cpu", path).rules_sha256 for path in (profile.PROFILES, stricter)]
+    settings = worker.Settings(tmp_path, 2, "cpu", rules[0], 60.0)
+    kept = worker.key(b"x", settings)
+    for same in ({"out": Path("elsewhere")}, {"limit": 1.0}, {"call": "b"}, {"real_data": True}):
+        assert worker.key(b"x", dataclasses.replace(settings, **same)) == kept
+    others = ({"ranks": 4}, {"profile": "dli"}, {"rules_sha256": rules[1]})
+    keys = {worker.key(b"x", dataclasses.replace(settings, **other)) for other in others}
+    monkeypatch.setattr(worker, "__version__", "0")
+    keys |= {kept, worker.key(b"x", settings), worker.key(b"y", settings)}
+    assert len(keys) == 6
 
 
 def test_a_page_that_fails_does_not_take_the_result_with_it(tmp_path, monkeypatch):

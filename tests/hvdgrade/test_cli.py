@@ -150,13 +150,14 @@ def test_a_file_in_a_folder_that_is_closed_is_refused_before_the_grading():
                     if not os.getuid():
                         os.setuid(65534)
                     written.ask(argparse.Namespace(**{option: file}))
+                    os._exit(7)
                 except written.CannotWrite as error:
                     os._exit(9 if "look at the folder" in str(error) else 8)
                 finally:
-                    os._exit(0)
+                    os._exit(6)  # any other error
             refused[option] = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
         file.parent.chmod(0o755)
-    assert refused == {"json": 9, "progress": 0}
+    assert refused == {"json": 9, "progress": 7}
 
 
 def test_the_exit_code_does_not_depend_on_who_reads(tmp_path):

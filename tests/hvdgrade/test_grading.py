@@ -1,26 +1,33 @@
 """How often a submission is run, and which run decides: rounds whose results are given."""
 
 import dataclasses
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from hvdgrade import grading, judge, observe, profile, sandbox
+from hvdgrade import calibrate, grading, judge, observe, profile, sandbox
 from hvdgrade.checks import Check
 from hvdgrade.observe import Observation
 
 RULES = dataclasses.replace(profile.load("dli"), budget=100.0)  # margin: 5 seconds
 
 
-def a_round(seconds: float | None) -> grading.Round:
-    """All is well but the time: the target was reached after `seconds`."""
+def a_round(seconds: float | None, replicas="pass", exchange="pass") -> grading.Round:
+    """All is well but the time: the target was reached after `seconds`. Or two other checks."""
     good = seconds is not None and seconds <= 100
-    check = Check("targets", "", "pass" if good else "fail", 30, "")
+    # What cannot be measured on a machine is of no points there.
+    checks = [
+        Check("replicas", "", replicas, 15, ""),
+        Check("exchange", "", exchange, 0 if exchange == "skipped" else 10, ""),
+        Check("targets", "", "pass" if good else "fail", 30, ""),
+    ]
     timeline = [
         {"epoch": epoch, "seconds": seconds, "train_accuracy": 1.0, "heldout_accuracy": 1.0}
         for epoch in range(2)
     ]
-    judgement = judge.Judgement([check], timeline if seconds else [], seconds)
+    judgement = judge.Judgement(checks, timeline if seconds else [], seconds)
     return grading.Round(judgement, Observation(2), None, 100.0, None)
 
 
@@ -38,6 +45,10 @@ def a_round(seconds: float | None) -> grading.Round:
         ([97, OSError(), 120, None], 3, "fail"),  # each round has a second try
         ([OSError(), 97, OSError(), 98, OSError(), 99], 3, "pass"),
         ([97, OSError(), OSError()], 0, None),
+        # The one that passes has the time in the middle, and is one of three.
+        ([97, (50, "fail"), (98, "fail")], 3, "fail"),
+        ([(97, "pass", "skipped"), 98, 120], 3, "pass"),
+        ([(97, "fail")], 1, "fail"),
     ],
 )
 def test_the_majority_of_three_decides_near_a_threshold(
@@ -51,7 +62,7 @@ def test_the_majority_of_three_decides_near_a_threshold(
         result = next(results)
         if isinstance(result, OSError):
             raise result
-        return a_round(result)
+        return a_round(*result) if isinstance(result, tuple) else a_round(result)
 
     found = {}
     monkeypatch.setattr(grading, "one_round", next_round)
@@ -65,6 +76,63 @@ def test_the_majority_of_three_decides_near_a_threshold(
         assert len(found["rounds"]) == used
         assert found["decisive"].judgement.verdict == verdict
     assert next(results, "none left") == "none left"
+
+
+def test_a_calibrated_budget_is_the_time_of_one_process():
+    """By hand: images/s of 100 and 200, so 150 on average, and 3 s until the first step."""
+    assert calibrate.Calibration("torch", 3.0, [100, 200]).budget(300, 2.5) == 3 + 5
+
+
+@pytest.mark.parametrize(
+    "source, ran_torch, measured, budget, seconds",
+    [
+        (b"import torch", True, ["torch"], 20.5, 3.75),
+        (b"import keras", False, ["keras"], 55.0, 10.0),
+        (
+            b"import keras",
+            True,
+            ["keras", "torch"],
+            20.5,
+            3.75,
+        ),  # who bought the slower one's budget
+    ],
+)
+def test_the_budget_is_of_what_the_ranks_run(
+    source, ran_torch, measured, budget, seconds, monkeypatch, tmp_path
+):
+    found = {
+        "keras": calibrate.Calibration("keras", 3.0, [100, 200]),
+        "torch": calibrate.Calibration("torch", 1.0, [400, 400]),
+    }
+    asked, judged = [], {}
+
+    def measure(framework, *rest):
+        asked.append(framework)
+        return found[framework]
+
+    def run(jail, evidence, limit, *rest):
+        judged["limit"] = limit
+        return Observation(2, torch_seen=ran_torch, free_bytes=1 << 40)
+
+    def remember(source, seen, evaluation, probed, found, rules, budget, seconds):
+        judged.update(budget=budget, seconds=seconds)
+
+    monkeypatch.setattr(grading.views, "for_run", lambda *_: tmp_path)
+    monkeypatch.setattr(grading.calibrate, "calibrate", measure)
+    monkeypatch.setattr(grading, "Jail", lambda *_, **__: nullcontext())
+    monkeypatch.setattr(grading, "observe", run)
+    monkeypatch.setattr(grading.judge, "compare", lambda *_: {})
+    monkeypatch.setattr(grading.judge, "worth_probing", lambda *_: False)
+    monkeypatch.setattr(grading.judge, "recompute", lambda *_: ({}, {}))
+    monkeypatch.setattr(grading.judge, "judge", remember)
+    data = SimpleNamespace(train_labels=[0] * 3000, test_labels=[0] * 10, folder=tmp_path)
+    rules = dataclasses.replace(profile.load("cpu"), budget_serial_epochs=2.6)
+    grading.one_round(source, 2, rules, data, "rlimits", lambda *_, **__: None)
+    assert asked == measured
+    assert judged["budget"] == pytest.approx(budget)  # such as 1 + 2.6 x 3000 / 400
+    assert judged["seconds"] == pytest.approx(seconds)  # 3000 images, two ranks of 400 a second
+    before = found[measured[0]].budget(3000, 2.6)
+    assert judged["limit"] == pytest.approx(before + 1)
 
 
 def test_the_seconds_of_each_stage_are_added_up(monkeypatch):

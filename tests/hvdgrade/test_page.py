@@ -339,8 +339,16 @@ def test_the_instructor_is_warned():
     documents = a_class()
     documents[0]["grader"]["rules_sha256"] = "other"
     documents[1]["grader"]["sandbox"]["network_isolated"] = False
+    documents[1]["grader"]["hardware"] = "another one"
+    documents[2]["flags"] = documents[3]["flags"] = [{"line": 3, "what": "a large literal"}]
     text = Page(class_page(documents, warnings=["Disk nearly full."])).text
-    for said in ("Not all were graded by the same rules", "open to 1 of 5", "Disk nearly full."):
+    for said in (
+        "Not all were graded by the same rules",
+        "graded on different machines",
+        "open to 1 of 5",
+        "2 hold something to look at in their source",
+        "Disk nearly full.",
+    ):
         assert said in text
     assert "1 ended in a fault of the grader" in text
 
