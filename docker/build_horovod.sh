@@ -96,7 +96,7 @@ if ! built; then
     echo "horovod==$VERSION --hash=sha256:$SHA256" > "$work/requirements.txt"
     beside timeout 600 "$python" -m pip download --quiet --no-deps --no-binary horovod --no-build-isolation \
         --require-hashes -r "$work/requirements.txt" -d "$work" > "$log" 2>&1 ||
-        stop "could not get horovod $VERSION with SHA-256 $SHA256 from the package index: $(tail -n 1 "$log")"
+        stop "could not get horovod $VERSION with SHA-256 $SHA256 from the package index: $(grep -v '^ *$' "$log" | tail -n 1)"
     tar -xzf "$work/horovod-$VERSION.tar.gz" -C "$work"
     source=$work/horovod-$VERSION
 
