@@ -8,12 +8,22 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from hvdlab import doctor, doctor_checks
-from hvdlab.doctor_checks import Said, frameworks, launchers, machine, surroundings
+from hvdlab import doctor, doctor_checks, open_mpi
+from hvdlab.doctor_checks import (
+    Said,
+    allreduce,
+    frameworks,
+    launchers,
+    machine,
+    software,
+    surroundings,
+)
 from hvdlab.doctor_checks.asking import ask, probe
+from hvdlab.doctor_checks.two_ranks import PLACES
 
 ROOT = Path(__file__).parents[2]
 
@@ -288,3 +298,161 @@ def test_what_mends_the_data_does(state, tmp_path, monkeypatch):
     kept = folder / "cifar-10-batches-bin.broken" / "test_batch.bin"
     assert not kept.exists() if state == "missing" else kept.read_bytes() == b"half a file"
     shutil.rmtree(folder)  # 180 MB
+
+
+# --- a machine that is short of something -------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "gpus, tasks, cores, ranks",
+    [(4, 6, 16, 4), (0, 6, 16, 6), (0, 0, 1, 2), (0, 0, 5, 5), (0, 0, 64, 8)],
+)
+def test_so_many_ranks_suit_a_machine(gpus, tasks, cores, ranks, monkeypatch):
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    monkeypatch.setenv("SLURM_NTASKS", str(tasks))
+    monkeypatch.setattr(machine, "usable_cores", lambda: cores)
+    found = {"gpus": gpus, "horovod": {"nccl": True}}
+    assert machine.ranks(dict.fromkeys(frameworks.NAMES, Said(0, json.dumps(found), ""))) == ranks
+
+
+def free(size):
+    return lambda place: SimpleNamespace(free=size)
+
+
+@pytest.mark.parametrize(
+    "check, place, name, enough, short, seen",
+    [
+        (
+            *(machine.memory, machine, "available_memory", lambda: 8 << 30, lambda: (8 << 30) - 1),
+            ", and 4 ranks may need 8.0 GiB: one may be killed",
+        ),
+        (
+            *(machine.disk, shutil, "disk_usage", free(1 << 30), free((1 << 30) - 1)),
+            "records and checkpoints may not fit",
+        ),
+        (machine.cores, machine, "cpu_quota", lambda: 2.0, lambda: 1.5, ", and a quota of 1.5: "),
+        (machine.cores, os, "sched_getaffinity", lambda _: {0, 1}, lambda _: {0}, "take turns"),
+    ],
+)
+def test_what_is_short_is_a_warning(check, place, name, enough, short, seen, monkeypatch):
+    monkeypatch.setattr(machine, "ranks", lambda said: 4)
+    monkeypatch.setattr(machine, "cpu_quota", lambda: 0.0)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+    for value, state in ((enough, "ok"), (short, "warning")):
+        monkeypatch.setattr(place, name, value)
+        answer = check({})
+        assert answer.state == state and (seen in answer.seen) == (state == "warning")
+
+
+@pytest.mark.parametrize("limit, free", [(3 << 30, 2), (9 << 30, 4), ("max", 4), (0, 0), (None, 4)])
+def test_the_memory_of_a_container_is_what_its_group_still_allows(
+    limit, free, tmp_path, monkeypatch
+):
+    group = tmp_path / "sys/fs/cgroup"
+    group.mkdir(parents=True)
+    (group / "memory.current").write_text(f"{1 << 30}\n")
+    if limit is not None:
+        (group / "memory.max").write_text(f"{limit}\n")
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc/meminfo").write_text(f"MemTotal: 9 kB\nMemAvailable: {4 << 20} kB\n")
+    monkeypatch.setattr(machine, "Path", lambda path: tmp_path / path.lstrip("/"))
+    assert machine.available_memory() == free << 30
+
+
+@pytest.mark.parametrize("count, state", [(1, "ok"), (2, "warning")])
+def test_gpus_that_a_variable_hides_are_told(count, state, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")  # torch sees one
+    answer = machine.gpus(said_in("torch") | {"nvidia-smi": Said(0, count * GPU, "")})
+    assert answer.state == state and ("='0' leaves 1" in answer.seen) == (state == "warning")
+    assert answer.mend == ("unset CUDA_VISIBLE_DEVICES" if state == "warning" else "")
+
+
+# --- a Python or an MPI that does not fit ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "version, prefix, state, seen",
+    [
+        ((3, 10), ".venv", "failure", "; the labs need 3.11 to 3.13"),
+        ((3, 11), ".venv", "ok", "python"),
+        ((3, 13), ".venv", "ok", "python"),
+        ((3, 14), ".venv", "failure", "; the labs need 3.11 to 3.13"),
+        ((3, 11), "", "warning", ", which is not the Python of "),
+    ],
+)
+def test_a_python_of_another_version_or_place_is_told(
+    version, prefix, state, seen, tmp_path, monkeypatch
+):
+    (tmp_path / ".venv").mkdir()
+    monkeypatch.setattr(software, "CHECKOUT", tmp_path)
+    played = {"version_info": version, "prefix": tmp_path / prefix, "executable": "python"}
+    monkeypatch.setattr(software, "sys", SimpleNamespace(**played))
+    answer = software.python({})
+    assert answer.state == state and seen in answer.seen
+
+
+@pytest.mark.parametrize(
+    "program, state, seen",
+    [
+        (sys.executable, "ok", "hvdlab, in "),
+        ("/bin/sh", "warning", "runs another Python, /bin/sh"),
+        ("/no/python", "warning", "names /no/python, which is not there"),
+    ],
+)
+def test_a_kernel_runs_this_python(program, state, seen, tmp_path, monkeypatch):
+    (tmp_path / "kernels/hvdlab").mkdir(parents=True)
+    (tmp_path / "kernels/hvdlab/kernel.json").write_text(json.dumps({"argv": [program]}))
+    monkeypatch.setenv("JUPYTER_PATH", str(tmp_path))
+    answer = software.kernel({})
+    assert answer.state == state and seen in answer.seen
+
+
+def with_mpi(monkeypatch):
+    """What programs say where there is an mpirun, and a Horovod of Open MPI 5 for torch."""
+    monkeypatch.setattr(open_mpi, "mpirun", lambda: sys.executable)  # any program
+    return said_in("torch", library="Open MPI v5.0.11, package: ...", file="/lib/libmpi.so")
+
+
+@pytest.mark.parametrize(
+    "mpirun, typed, state, seen",
+    [
+        ("mpirun (Open MPI) 5.0.3", sys.executable, "ok", "Open MPI 5.0.3, "),
+        (
+            *("mpirun (Open MPI) 4.1.7", sys.executable, "warning"),
+            ", of another generation than Horovod's Open MPI 5.0.11",
+        ),
+        ("mpirun (Open MPI) 5.0.3", None, "warning", "the environment is not activated"),
+        ("HYDRA 5.0.2", sys.executable, "failure", "rank would believe that it is alone"),
+    ],
+)
+def test_the_mpirun_is_of_horovods_generation_and_on_the_path(
+    mpirun, typed, state, seen, monkeypatch
+):
+    said = with_mpi(monkeypatch) | {"mpirun": Said(0, mpirun, "")}
+    monkeypatch.setattr(launchers, "typed", lambda: typed)
+    answer = launchers.mpi(said)
+    assert answer.state == state and seen in answer.seen
+
+
+RIGHT = [3.0 * place for place in PLACES]
+OWN = [1.0 * place for place in PLACES]  # of rank 0, not summed
+
+
+@pytest.mark.parametrize(
+    "sums, size, code, state, seen",
+    [
+        ([RIGHT, RIGHT], 2, 0, "ok", "the sums are right on both"),
+        ([OWN, OWN], 2, 0, "failure", "the sums are wrong: [[0.0, 1.0, 99999.0], "),
+        ([RIGHT, OWN], 2, 0, "failure", "the sums are wrong: "),
+        ([OWN, OWN], 1, 0, "failure", "each rank believes that it is alone"),
+        ([RIGHT], 2, 0, "failure", "with 2 of 2 ranks started, in the all-reduce"),
+        ([RIGHT, RIGHT], 2, 1, "failure", "ended with exit code 1, "),
+    ],
+)
+def test_two_ranks_must_both_have_the_right_sums(sums, size, code, state, seen, monkeypatch):
+    told = [{"process": rank, "stage": "joined", "size": size} for rank in (0, 1)]
+    told += [{"process": rank, "stage": "summed", "sums": own} for rank, own in enumerate(sums)]
+    run = Said(code, "\n".join(map(json.dumps, told)), "")
+    monkeypatch.setattr(allreduce, "ask", lambda *_, **variables: {"ranks": run})
+    answer = allreduce.allreduce(with_mpi(monkeypatch), 100)
+    assert answer.state == state and seen in answer.seen

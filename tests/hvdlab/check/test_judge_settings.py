@@ -1,14 +1,21 @@
 """What is said of a script's settings - rate, files, devices, batch norm - on events written by hand."""
 
+import pytest
 from check_events import named, plus, run
+
+UNSCALED = ("lr=0.1 * hvd.size()", "lr=0.1")
+
+
+def changed(events, kind, **facts):
+    """The events, in which those of one kind note something else."""
+    for event in (one for of in events.values() for one in of if one["kind"] == kind):
+        event.update(facts)
+    return events
 
 
 def test_an_unscaled_rate_is_right_where_the_global_batch_stays(facts):
-    plain = facts(("lr=0.1 * hvd.size()", "lr=0.1"))
-    assert named(run(), plain) == [("rate-unscaled", 3)]
-    halved = facts(
-        ("lr=0.1 * hvd.size()", "lr=0.1"), ("in loader", "in Loader(batch_size=64 // hvd.size())")
-    )
+    assert named(run(), facts(UNSCALED)) == [("rate-unscaled", 3)]
+    halved = facts(UNSCALED, ("in loader", "in Loader(batch_size=64 // hvd.size())"))
     assert named(run(), halved) == []
 
 
@@ -20,6 +27,13 @@ def test_nothing_is_said_of_a_rate_that_is_set_in_another_file(facts):
 def test_a_rate_with_two_factors_is_scaled_twice(facts):
     twice = facts(("0.1 * hvd.size()", "0.1 * hvd.size() * hvd.size()"))
     assert named(run(), twice) == [("rate-scaled-twice", 3)]
+    one_and_a_half = facts(("hvd.size()", "hvd.size() * math.sqrt(hvd.size())"))
+    assert named(run(), one_and_a_half) == []
+
+
+def test_adasum_wants_no_factor_in_the_rate(facts):
+    for reduces, wanted in (("Adasum", []), ("Average", [("rate-unscaled", 3)])):
+        assert named(changed(run(), "wrap", reduces=reduces), facts(UNSCALED)) == wanted
 
 
 def test_a_file_of_all_ranks_is_a_mistake_and_one_of_each_is_none(facts):
@@ -56,6 +70,21 @@ def test_a_large_rate_wants_a_warmup(facts):
     assert named(run(rate=lambda r, s: 0.2, momentum=lambda r, s: 0.9), facts()) == []
 
 
+@pytest.mark.parametrize(
+    "name, rate, wanted",
+    [
+        ("Adam", 0.001, []),
+        ("Adam", 0.5, [("no-warmup", 3)]),  # with SGD it would be a small one
+        *(
+            (name, 4.0, []) for name in ("LARS", "LAMB", "NovoGrad")
+        ),  # their rates are of another kind
+    ],
+)
+def test_what_a_large_rate_is_depends_on_the_optimizer(name, rate, wanted, facts):
+    events = changed(run(rate=lambda r, s: rate), "optimizer", name=name)
+    assert named(events, facts()) == wanted
+
+
 def test_statistics_may_differ_by_chance_and_not_by_more(facts):
     def statistics(difference):
         return lambda rank, step: [
@@ -67,6 +96,9 @@ def test_statistics_may_differ_by_chance_and_not_by_more(facts):
     # After a few batches they may be apart by chance: the last ones count.
     early, late = statistics(0.5), statistics(0.1)
     assert named(run(statistics=lambda r, s: (early if s < 4 else late)(r, s)), facts()) == []
+    # What a network keeps is no longer its own where SyncBatchNorm combines it.
+    shared = facts(("optimizer = SGD", "model = SyncBatchNorm.convert(model)\noptimizer = SGD"))
+    assert named(run(statistics=early), shared) == []
 
 
 def test_a_network_that_was_trained_before_has_other_statistics(facts):
@@ -95,3 +127,31 @@ def test_a_gpu_is_chosen_by_the_rank_on_the_machine(facts):
     for rank in events:
         plus(events, rank, kind="devices", line=0, count=1, visible=str(rank))
     assert named(events, facts(use)) == []
+
+
+def test_of_several_gpus_tensorflow_takes_the_first(facts):
+    pin = ("hvd.init()\n", "hvd.init()\nset_visible_devices(gpus[hvd.local_rank()], 'GPU')\n")
+    for count, changes, wanted in (
+        (4, (), [("device-not-pinned", 6)]),
+        (4, (pin,), []),
+        (1, (), []),
+    ):
+        events = run()
+        for rank in events:
+            plus(events, rank, kind="devices", line=6, count=count, visible="")
+            plus(events, rank, kind="fit", line=6, length=5)
+        assert named(events, facts(*changes)) == wanted
+
+
+@pytest.mark.parametrize(
+    "line, wanted",
+    [
+        ("torch.save(model.state_dict(), 'a.pt')", "all-write-one-file"),
+        ("data = CIFAR10('data', download=True)", "download-race"),
+    ],
+)
+def test_what_a_run_of_a_few_steps_does_not_come_to_is_read_from_the_source(line, wanted, facts):
+    end = "    optimizer.step()\n"
+    assert named(run(), facts((end, f"{end}{line}\n"))) == [(wanted, 8)]
+    alone = f"{end}if hvd.rank() == 0:\n    {line}\n"
+    assert named(run(), facts((end, alone))) == []
