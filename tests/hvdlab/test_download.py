@@ -285,4 +285,11 @@ def test_the_official_sources():
     )
     files = [source.file for source in SOURCES["fashion_mnist"]]
     assert files[0] == "fashion-mnist/train-images-idx3-ubyte.gz" and len(files) == 4
-    assert {len(source.md5) for sources in SOURCES.values() for source in sources} == {32}
+    # As their authors publish them: a wrong one would refuse the right file.
+    assert cifar.md5 == "c32a1d4ab5d03f1284b67883e8d87530"
+    assert [source.md5 for source in SOURCES["fashion_mnist"]] == [
+        "8d4fb7e6c68d591d4c3dfef9ec88bf0d",
+        "25c81989df183df01b3e8a0aad5dffbe",
+        "bef4ecab320f06d8554ea6380940ec79",
+        "bb300cfdad3c16e7a12a480ee83cd310",
+    ]

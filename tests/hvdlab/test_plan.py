@@ -158,6 +158,13 @@ def test_malformed_hosts_are_one_sentence(text):
     assert str(caught.value).endswith(f" in {text!r}.")
 
 
+def test_a_host_is_named_once():
+    with pytest.raises(
+        LaunchError, match="^-H: host1 is named twice: name it once, with all its slots"
+    ):
+        hosts.parse_list("host1:2,host2:2,host1:1")
+
+
 def test_a_hostfile_is_read(tmp_path):
     path = tmp_path / "hosts"
     path.write_text("# the cluster\nhost1 slots=2\n\nhost2  slots = 4  # the big one\n")

@@ -1,5 +1,7 @@
 """What mpirun printed in real runs, read: what of it is shown, and who is blamed."""
 
+import pytest
+
 from hvdlab.launchers import mpirun
 from hvdlab.rank_output import RankOutput
 
@@ -62,12 +64,20 @@ def test_a_consequence_that_a_library_logs_is_not_shown(capsys):
     assert reason == ("rank 1 of 2 failed first: KeyError: 'lr'", 1)
 
 
-def test_the_error_of_a_rank_of_torch_distributed_is_told_from_its_consequences(capsys):
-    """Torch puts its own tag before each line, and gloo's other ranks lose their connection."""
-    text = """\
+@pytest.mark.parametrize(
+    "lost",
+    [
+        "RuntimeError: [gloo/gloo/transport/tcp/pair.cc:553] Connection closed by peer",
+        "DistBackendError: NCCL error: remote process exited or there was a network error",
+        "DistNetworkError: Connection was likely closed. Did the remote server shutdown or crash?",
+    ],
+)
+def test_the_error_of_a_rank_of_torch_distributed_is_told_from_its_consequences(lost, capsys):
+    """Torch puts its own tag before each line, and the other ranks lose their connection."""
+    text = f"""\
 [1,0]<stderr>: [rank0]: Traceback (most recent call last):
 [1,0]<stderr>: [rank0]:   File "train.py", line 17, in <module>
-[1,0]<stderr>: [rank0]: RuntimeError: [gloo/gloo/transport/tcp/pair.cc:553] Connection closed by peer
+[1,0]<stderr>: [rank0]: {lost}
 [1,1]<stderr>: [rank1]: Traceback (most recent call last):
 [1,1]<stderr>: [rank1]:   File "train.py", line 11, in <module>
 [1,1]<stderr>: [rank1]: KeyError: 'lr'
@@ -78,6 +88,16 @@ def test_the_error_of_a_rank_of_torch_distributed_is_told_from_its_consequences(
         '[1] Traceback (most recent call last):\n[1]   File "train.py", line 11, in <module>\n'
         "[1] KeyError: 'lr'\n"
     )
+
+
+@pytest.mark.parametrize(
+    "number, name, hint", [(9, "Killed", " (no memory left?)"), (15, "Terminated", "")]
+)
+def test_only_a_rank_that_was_killed_may_have_had_no_memory_left(number, name, hint, capsys):
+    said = f"prterun noticed that process rank 1 with PID 7 on node vm exited on signal {number} ({name})."
+    _, reason = read(f"{'-' * 60}\n{said}\n{'-' * 60}\n", 128 + number, capsys)
+    sentence = f"rank 1 of 2 was ended by signal {number} ({name}) on vm{hint}"
+    assert reason == (sentence, 128 + number)
 
 
 def test_of_consequences_without_a_cause_one_is_shown(capsys):

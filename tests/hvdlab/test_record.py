@@ -24,6 +24,8 @@ def no_launcher(monkeypatch):
     [
         ({}, (0, 1)),
         ({"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2"}, (1, 2)),
+        ({"PMI_RANK": "2", "PMI_SIZE": "3"}, (2, 3)),
+        ({"HOROVOD_RANK": "4", "HOROVOD_SIZE": "6"}, (4, 6)),
         ({"SLURM_PROCID": "3", "SLURM_NTASKS": "4"}, (3, 4)),
         ({"RANK": "2", "WORLD_SIZE": "8"}, (2, 8)),
         # mpirun inside a Slurm job: mpirun started this process, not srun.
