@@ -1,6 +1,8 @@
 # The same few commands for learners, instructors and CI. `make` alone lists them.
 SUBMISSION ?= assessment/solutions/torch/assessment.py
 NP ?= 2
+# Finds, downloads or makes the data; the labs that need none open without them, too.
+DATA = for name in fashion_mnist cifar10; do .venv/bin/hvdlab data $$name --or-synthetic || true; done
 .PHONY: help setup assess test lab notebooks bench check
 
 help:
@@ -17,6 +19,7 @@ assess: setup ## grade SUBMISSION=path (default: the reference solution) on NP=2
 # run two at a time: between their runs of several ranks they use one core.
 FULL = mpi or browser or notebook or slurm or multihost
 test: setup ## run the test suite, but for its long tail (CONTRIBUTING.md)
+	@$(DATA)
 	@export LAB_QUICK=1; failed=0; \
 	OMP_NUM_THREADS=1 .venv/bin/pytest tests -n 2 -m "not thorough and not ($(FULL))" || failed=1; \
 	.venv/bin/pytest tests -m "not thorough and ($(FULL))" || failed=1; \
@@ -24,7 +27,7 @@ test: setup ## run the test suite, but for its long tail (CONTRIBUTING.md)
 	exit $$failed
 
 lab: setup ## open JupyterLab on the start page of the course, with the data or their synthetic twins
-	@for name in fashion_mnist cifar10; do .venv/bin/hvdlab data $$name --or-synthetic || true; done
+	@$(DATA)
 	@.venv/bin/jupyter lab --notebook-dir=notebooks notebooks/00_start_here.ipynb $$([ $$(id -u) != 0 ] || echo --allow-root)
 
 notebooks: setup ## make the notebooks from labs/NN_name.py

@@ -9,7 +9,7 @@ import slurm_cluster as slurm
 from school import Class
 
 from hvdgrade import cleanup, profile, views
-from hvdlab.data import DataError, load_cifar10
+from hvdlab.data import DataError, Dataset, load_cifar10, load_fashion_mnist
 from hvdlab.synthetic import synthetic_cifar10
 
 ROOT = Path(__file__).parents[1]
@@ -38,6 +38,18 @@ def real_cifar10_folder() -> Path:
     if data.synthetic:
         pytest.skip(f"needs the real CIFAR-10, and {data.folder} holds its synthetic twin")
     return data.folder.resolve()
+
+
+@pytest.fixture(scope="session")
+def real_fashion_mnist() -> Dataset:
+    """The real Fashion-MNIST, or the test is skipped: its twin is not learned as fast."""
+    try:
+        data = load_fashion_mnist()
+    except DataError as error:
+        pytest.skip(f"needs the real Fashion-MNIST: {error}")
+    if data.synthetic:
+        pytest.skip(f"needs the real Fashion-MNIST, and {data.folder} holds its synthetic twin")
+    return data
 
 
 @pytest.fixture(scope="session")

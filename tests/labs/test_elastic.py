@@ -110,6 +110,7 @@ def start(tmp_path):
 @pytest.mark.mpi
 @pytest.mark.slow
 @pytest.mark.data
+@pytest.mark.usefixtures("real_fashion_mnist")
 def test_a_rank_is_lost_and_another_comes(start):
     job = start("--commit", COMMIT, "--epochs", 1000, "--images", 6000, "--heldout", 500)
     job.wait_for(lambda: len(job.said()) >= 5)
@@ -136,6 +137,7 @@ def test_a_rank_is_lost_and_another_comes(start):
 
 @pytest.mark.slow
 @pytest.mark.data
+@pytest.mark.usefixtures("real_fashion_mnist")
 def test_without_horovodrun_it_trains_alone(start, tmp_path):
     """To its end, and to the curve that the ranks that come and go are on too."""
     small = ("--commit", COMMIT, "--epochs", "2", "--images", "2000", "--heldout", "500")

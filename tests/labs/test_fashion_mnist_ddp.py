@@ -19,7 +19,11 @@ LABS = Path(__file__).parents[2] / "labs"
 DDP = LABS / "fashion_mnist_ddp.py"
 FEW = ["--epochs", "2", "--images", "1024", "--heldout", "501"]
 
-pytestmark = [pytest.mark.data, pytest.mark.mpi]
+pytestmark = [
+    pytest.mark.data,
+    pytest.mark.mpi,
+    pytest.mark.usefixtures("real_fashion_mnist"),
+]
 
 
 def train(script, folder, *arguments, ranks=2):

@@ -19,7 +19,11 @@ SCRIPT = Path(__file__).parents[2] / "labs" / "sharded_training.py"
 SMALL = ["--num-layers", "6", "--hidden-size", "96", "--steps", "20"]
 TCP = {"OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": "tcp,self"}  # MPI's bytes are counted on TCP alone
 
-pytestmark = [pytest.mark.data, pytest.mark.mpi]
+pytestmark = [
+    pytest.mark.data,
+    pytest.mark.mpi,
+    pytest.mark.usefixtures("real_fashion_mnist"),
+]
 
 
 @cache

@@ -48,6 +48,7 @@ def on_four(tmp_path_factory):
 
 @pytest.mark.mpi
 @pytest.mark.data
+@pytest.mark.usefixtures("real_fashion_mnist")
 @pytest.mark.parametrize("mode", MODES)
 def test_every_mode_trains_as_one_rank_does(mode, on_four):
     found = on_four[mode]

@@ -7,7 +7,6 @@ torch = pytest.importorskip("torch", reason="needs PyTorch: run `make setup`")
 from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 
-from hvdlab.data import DataError, load_fashion_mnist  # noqa: E402
 from hvdlab.noise_scale import NoiseScale, estimate  # noqa: E402
 from hvdlab.torch.noise import squared_norm  # noqa: E402
 
@@ -16,14 +15,9 @@ BIG = SMALL * RANKS
 
 
 @pytest.fixture(scope="module")
-def fashion():
+def fashion(real_fashion_mnist):
     """Training images as float32 of shape (60000, 784), about N(0, 1), and labels."""
-    try:
-        data = load_fashion_mnist()
-    except DataError as error:
-        pytest.skip(f"needs the real Fashion-MNIST: {error}")
-    if data.synthetic:
-        pytest.skip(f"needs the real Fashion-MNIST, and {data.folder} holds its synthetic twin")
+    data = real_fashion_mnist
     images = torch.tensor(data.train_images).reshape(-1, 784) / 255
     return (images - 0.286) / 0.353, torch.tensor(data.train_labels).long()
 
