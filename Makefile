@@ -15,14 +15,17 @@ assess: setup ## grade SUBMISSION=path (default: the reference solution) on NP=2
 	@.venv/bin/hvdlab data cifar10 --or-synthetic
 	@.venv/bin/hvdgrade run "$(SUBMISSION)" -np $(NP)
 
-# Tests that fill the machine run one after another, all others two at a time, with a thread each. Notebooks also
-# run two at a time: between their runs of several ranks they use one core.
-FULL = mpi or browser or notebook or slurm or multihost
+# Tests run two at a time, as much of each is start-up: those of one process with a thread each. Gradings, clusters,
+# hosts and browsers have the machine to themselves.
+RANKS = mpi or notebook
+ALONE = browser or slurm or multihost
 test: setup ## run the test suite, but for its long tail (CONTRIBUTING.md)
 	@$(DATA)
 	@export LAB_QUICK=1; failed=0; \
-	OMP_NUM_THREADS=1 .venv/bin/pytest tests -n 2 -m "not thorough and not ($(FULL))" || failed=1; \
-	.venv/bin/pytest tests -m "not thorough and ($(FULL))" || failed=1; \
+	OMP_NUM_THREADS=1 .venv/bin/pytest tests -n 2 -m "not thorough and not ($(RANKS) or $(ALONE))" || failed=1; \
+	.venv/bin/pytest tests -n 2 --ignore tests/hvdgrade -m "not thorough and ($(RANKS)) and not ($(ALONE))" || failed=1; \
+	.venv/bin/pytest tests/hvdgrade -m "not thorough and ($(RANKS) or $(ALONE))" || failed=1; \
+	.venv/bin/pytest tests --ignore tests/hvdgrade -m "not thorough and ($(ALONE))" || failed=1; \
 	.venv/bin/pytest notebooks/solutions -n 2 || failed=1; \
 	exit $$failed
 
