@@ -53,11 +53,11 @@ class _Instrument(ast.NodeTransformer):
 def operands(tree: ast.Module) -> list[tuple[ast.expr, int]]:
     """(expression, line of the stop) of all values that a decision to stop is made of."""
     script = Script(tree)
-    guards = Guards(script)
+    guards, collectives = Guards(script), {*COLLECTIVES, *_sharing(script)}
     found: dict[ast.expr, int] = {}
     for stop in stops(script):
-        for test in _tests(stop, script):
-            for operand in _parts(test):
+        for test in _tests(stop, script, collectives):
+            for operand in _parts(test, collectives):
                 if not guards.asks(operand):  # the rank is everybody's own by right
                     found.setdefault(operand, stop.lineno)
     # An expression inside another one is copied with it.
@@ -65,16 +65,20 @@ def operands(tree: ast.Module) -> list[tuple[ast.expr, int]]:
     return [(operand, line) for operand, line in found.items() if operand not in inside]
 
 
-def _tests(stop, script) -> list[ast.expr]:
+def _tests(stop, script, collectives) -> list[ast.expr]:
     """The test of a stop, and those on which its variables depend, up to what all ranks share."""
+
+    def own(test):
+        return _names(test, beyond=collectives)
+
     loop = _loop(stop, script)
     assigns = [
         (node, set().union(*map(_names, _targets(node))))
         for node in ast.walk(script.inside[stop])
         if isinstance(node, ast.Assign | ast.AugAssign | ast.AnnAssign) and node.value
     ]
-    shared = {name for node, names in assigns if _shares(node.value, script) for name in names}
-    names, tests = _names(stop.test) - shared, [stop.test]
+    shared = {name for node, names in assigns if _shares(node.value, collectives) for name in names}
+    names, tests = own(stop.test) - shared, [stop.test]
     while True:  # until no test is added
         added = []
         for node, targets in assigns:
@@ -85,15 +89,16 @@ def _tests(stop, script) -> list[ast.expr]:
         if not added:
             return tests
         tests += added
-        names = names.union(*map(_names, added)) - shared
+        names = names.union(*map(own, added)) - shared
 
 
-def _shares(value, script) -> bool:
+def _shares(value, collectives) -> bool:
     """Whether an expression comes from a collective: the same on all ranks, or made of it."""
-    collectives = {*COLLECTIVES, *_sharing(script)}
-    return any(
-        isinstance(node, ast.Call) and last_name(node) in collectives for node in ast.walk(value)
-    )
+    return any(_calls(node, collectives) for node in ast.walk(value))
+
+
+def _calls(node, functions) -> bool:
+    return isinstance(node, ast.Call) and last_name(node) in functions
 
 
 def _sharing(script) -> set[str]:
@@ -140,18 +145,22 @@ def _yields(loop) -> bool:
     return any(isinstance(node, ast.Yield | ast.YieldFrom) for node in ast.walk(loop))
 
 
-def _parts(test) -> list[ast.expr]:
-    """The values that a test compares."""
+def _parts(test, collectives) -> list[ast.expr]:
+    """The values that a test compares. Of a collective it is what comes out, not what goes in."""
+
+    def parts(values):
+        return [part for value in values for part in _parts(value, collectives)]
+
     if isinstance(test, ast.BoolOp):
-        return [part for value in test.values for part in _parts(value)]
+        return parts(test.values)
     if isinstance(test, ast.UnaryOp):
-        return _parts(test.operand)
+        return parts([test.operand])
     if isinstance(test, ast.Compare):
-        return [part for value in (test.left, *test.comparators) for part in _parts(value)]
+        return parts([test.left, *test.comparators])
     if isinstance(test, ast.Constant):
         return []
-    if isinstance(test, ast.Call):  # stopper.step(loss): what goes in, and what comes out
-        return [part for value in test.args for part in _parts(value)] or [test]
+    if isinstance(test, ast.Call) and not _calls(test, collectives):
+        return parts(test.args) or [test]  # stopper.step(loss): what goes in, and what comes out
     return [test]
 
 
@@ -166,8 +175,13 @@ def _call(name, *arguments, of=WATCH):
     return ast.Call(ast.Attribute(ast.Name(of, ast.Load()), name, ast.Load()), list(arguments), [])
 
 
-def _names(node) -> set[str]:
-    return {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
+def _names(node, beyond=()) -> set[str]:
+    """The names in an expression, but for those in calls of the functions `beyond`."""
+    if isinstance(node, ast.Name):
+        return {node.id}
+    if _calls(node, beyond):
+        return set()
+    return {name for part in ast.iter_child_nodes(node) for name in _names(part, beyond)}
 
 
 def _loop(node, script):

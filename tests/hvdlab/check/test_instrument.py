@@ -4,6 +4,8 @@ import ast
 import contextlib
 import types
 
+import pytest
+
 from hvdlab.check import instrument
 
 
@@ -80,6 +82,29 @@ for epoch in range(9):
         break
 """
     assert [ast.unparse(part) for part, _ in instrument.operands(ast.parse(source))] == ["stop"]
+
+
+@pytest.mark.parametrize(
+    ("test", "asked"),
+    [
+        ("hvd.allreduce(wish)", "hvd.allreduce(wish)"),
+        ("float(hvd.allreduce(wish))", "hvd.allreduce(wish)"),
+        ("hvd.allreduce(wish).item()", "hvd.allreduce(wish).item()"),
+        ("agree(wish)", "agree(wish)"),
+    ],
+)
+def test_a_stop_asks_for_what_a_collective_says_not_for_what_it_is_told(test, asked):
+    source = f"""\
+def agree(wish):
+    return hvd.broadcast_object(wish)
+for epoch in range(9):
+    if loss < best:
+        wish = 1
+    if {test} > 0 or mine > 3:
+        break
+"""
+    found = [ast.unparse(part) for part, _ in instrument.operands(ast.parse(source))]
+    assert found == [asked, "mine"]
 
 
 def test_a_stop_depends_on_nothing_around_its_loop_or_in_a_function_in_it():
