@@ -20,6 +20,7 @@ from hvdlab.syntax import keyword
 LIMIT = 120.0  # seconds that a run may take
 RATE = 0.05  # what the checks pass as --lr
 IMAGES, HELDOUT = 257, 101  # odd, so that no number of ranks but one divides them
+ALL_HELDOUT = 10_000
 DATA = ("--images", IMAGES, "--batch-size", 32, "--heldout", HELDOUT, "--lr", RATE)
 RUN_IN_QUICK = {"metrics"}  # the step that shows all that came before
 
@@ -216,8 +217,13 @@ def check_metrics(script) -> None:
     # At chance in both halves the mean of two means is off by 1e-3 of an image only: all epochs count.
     lines = run.lines(0)
     for accuracy in lines["val_accuracy" if "val_accuracy" in lines else "accuracy"]:
-        count = accuracy * HELDOUT
+        count, of_all, of_halves = accuracy * np.array([HELDOUT, ALL_HELDOUT, 2 * 51 * 50])
         if abs(count - round(count)) > 1e-4:
+            if abs(of_all - round(of_all)) < 2e-3 < abs(of_halves - round(of_halves)):
+                raise NotYet(
+                    f"a held-out accuracy of {accuracy:.6f} is one of all {ALL_HELDOUT} images, and the "
+                    f"script was started with --heldout {HELDOUT}: keep `args.heldout` in the slice."
+                )
             raise NotYet(
                 f"a held-out accuracy of {accuracy:.6f} would be {count:.4f} of {HELDOUT} images right. "
                 "It is the mean of two means, over 51 and over 50 images: add up sums and counts, then "

@@ -98,23 +98,26 @@ def _ascending(numbers):
 
 
 def check_recomputed(recomputed) -> None:
-    """Demand the gradients of the plain block with dropout, and a generator left as it would be."""
+    """Demand the gradients of two plain blocks with dropout, and a generator left as it would be."""
     for dropout in (0.0, 0.5):
         ran = []
         torch.manual_seed(0)
-        block = Counted(16, 0, ran, dropout)
+        blocks = nn.ModuleList(Counted(16, number, ran, dropout) for number in range(2))
         x = torch.randn(32, 16, requires_grad=True)
 
-        def trained(run, block=block, x=x):
+        def trained(run, blocks=blocks, x=x):
             torch.manual_seed(1)
-            block.zero_grad()
+            torch.rand(1)  # so the seed alone does not tell where the generator stood
+            blocks.zero_grad()
             x.grad = None
-            y = run(block, x)
+            y = x
+            for block in blocks:
+                y = run(block, y)
+                if not torch.is_tensor(y):
+                    return y, [], None
             torch.rand(1)  # other draws come between
-            if not torch.is_tensor(y):
-                return y, [], None
             y.square().sum().backward()
-            grads = [value.grad for value in (x, *block.parameters())]
+            grads = [value.grad for value in (x, *blocks.parameters())]
             return y.detach(), [None if g is None else g.clone() for g in grads], torch.rand(1)
 
         plain, wanted, wanted_next = trained(lambda block, x: block(x))
@@ -125,9 +128,9 @@ def check_recomputed(recomputed) -> None:
         case = f"with a dropout of {dropout:g}"
         if not torch.equal(y, plain):
             raise NotYet(f"{case} the output differs from that of block(x): change backward only.")
-        if len(ran) != 2:
+        if len(ran) != 4:
             raise NotYet(
-                f"the block ran {len(ran)} times in forward and backward together, expected 2."
+                f"two blocks ran {len(ran)} times in forward and backward together, expected 4: each twice."
             )
         if any(grad is None for grad in grads):
             raise NotYet(f"{case} there are gradients missing.")
@@ -135,7 +138,8 @@ def check_recomputed(recomputed) -> None:
         if worst > 0:
             raise NotYet(
                 f"{case} the gradients are off by up to {worst:.2g}. Forward and recomputation must drop the "
-                "same activations: keep the generator's state, and put it back before the block runs again."
+                "same activations: keep the generator's state of each forward pass, and put it back "
+                "before that block runs again."
             )
         if not torch.equal(after, wanted_next):
             raise NotYet(

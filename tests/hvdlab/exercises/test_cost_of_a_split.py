@@ -102,6 +102,14 @@ def test_the_traffic_is_right(capsys):
             lambda *a: sent(*a, neighbours=lambda p: min(p // 2, 2)),
             r'sent_bytes\(\(1, 1, 3\), .*"pipeline"\] is 960, by hand 1920',
         ),
+        (
+            lambda *a: sent(*a) | {"pipeline": sent(*a)["pipeline"] / a[0][1]},
+            r'sent_bytes\(\(4, 2, 2\), .*"pipeline"\] is 120, by hand 240.*along tensor has all',
+        ),
+        (
+            lambda *a: sent(*a) | {"pipeline": sent(*a)["pipeline"] * a[0][0] / a[0][1]},
+            r'sent_bytes\(\(4, 2, 2\), .*"pipeline"\] is 480, by hand 240.*along tensor has all',
+        ),
         # with two ranks along tensor these are right
         (lambda *a: sent(*a, ring=lambda t: t - 1), r'"tensor"\] is 46080, by hand 23040. Two all'),
         (lambda *a: sent(*a, ring=lambda t: int(t > 1)), r'"tensor"\] is 15360, by hand 23040'),
@@ -125,7 +133,7 @@ def seconds(split, m, work, cores):
 
 def test_the_time_is_right(capsys):
     exercises.check_compute_time(seconds)
-    assert "Right: nine splits" in capsys.readouterr().out
+    assert "Right: ten splits" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -144,6 +152,10 @@ def test_the_time_is_right(capsys):
         (
             lambda s, m, w, c: seconds(s, m, w, c) * (4 / 3 if s[2] > 1 < s[1] else 1),
             r"compute_time\(\(1, 2, 2\), .* is 5; by hand 3.75",
+        ),
+        (
+            lambda s, m, w, c: w / c if s[0] * s[1] * s[2] > c else seconds(s, m, w, c),
+            "of both times the larger one counts",
         ),
         (lambda s, m, w, c: w, "by hand 6"),
         (lambda s, m, w, c: None, "returned None"),

@@ -395,6 +395,12 @@ def test_a_mean_of_means_is_seen_at_chance_too(right, script, fake):
         steps.check_metrics(script("metrics"))
 
 
+def test_more_held_out_images_than_were_asked_for(script, fake):
+    fake.values = [{"loss": 1.0, "accuracy": 0.6173}] * 2
+    with pytest.raises(NotYet, match="0.617300 is one of all 10000 images.* keep `args.heldout`"):
+        steps.check_metrics(script("metrics"))
+
+
 def test_every_rank_evaluates_its_part_only(script, framework, fake):
     mine = {"keras": "mine = slice(hvd.rank(), args.heldout, hvd.size())"}
     old = mine.get(framework, mine["keras"])

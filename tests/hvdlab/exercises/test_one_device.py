@@ -145,6 +145,27 @@ class KeepsNoState(Recompute):
     keep = False
 
 
+class SeedsAgain(Recompute):
+    @classmethod
+    def backward(cls, ctx, gradient):
+        ctx.state = torch.Generator().manual_seed(torch.initial_seed()).get_state()
+        return super().backward(ctx, gradient)
+
+
+class OneStateForAll(Recompute):
+    state = None
+
+    @classmethod
+    def forward(cls, ctx, block, x):
+        cls.state = torch.get_rng_state()
+        return super().forward(ctx, block, x)
+
+    @classmethod
+    def backward(cls, ctx, gradient):
+        ctx.state = cls.state
+        return super().backward(ctx, gradient)
+
+
 class Disturbs(Recompute):
     fork = False
 
@@ -273,9 +294,11 @@ MISTAKES = [
     (SEGMENTS, lambda blocks, x, s: 2 * run_in_segments(blocks, x, s), "gradients differ"),
     (SEGMENTS, lambda blocks, x, s: None, "return the output of the last block"),
     ("check_recomputed", lambda block, x: KeepsNoState.apply(block, x), "keep the generator's state"),
+    ("check_recomputed", lambda block, x: SeedsAgain.apply(block, x), "keep the generator's state"),
+    ("check_recomputed", lambda block, x: OneStateForAll.apply(block, x), "state of each forward"),
     ("check_recomputed", lambda block, x: Disturbs.apply(block, x), "fork_rng"),
-    ("check_recomputed", lambda block, x: block(x), "ran 1 times"),
-    ("check_recomputed", lambda block, x: block.eval()(x), "output differs|ran 1 times"),
+    ("check_recomputed", lambda block, x: block(x), "two blocks ran 2 times"),
+    ("check_recomputed", lambda block, x: block.eval()(x), "output differs|ran 2 times"),
     ("check_recomputed", lambda block, x: None, r"^recomputed\(block, x\) shall return the block's output"),
     ("check_accumulate", but(accumulate, share=lambda m, n, k: 1), "sum of three means"),
     ("check_accumulate", but(accumulate, share=lambda m, n, k: 1 / k), "2 examples .* is 2/10, not 1/3"),
