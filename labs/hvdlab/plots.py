@@ -28,9 +28,8 @@ def interactive() -> bool:
 
 
 def summary(table: pd.DataFrame, by: list[str], value: str) -> pd.DataFrame:
-    """Mean, standard deviation (0 of a single run) and number of runs of a column, for each group."""
-    found = table.groupby(by, sort=True, as_index=False)[value].agg(["mean", "std", "count"])
-    return found.fillna({"std": 0.0})
+    """Mean, standard deviation (nan of a single run) and number of runs of a column, for each group."""
+    return table.groupby(by, sort=True, as_index=False)[value].agg(["mean", "std", "count"])
 
 
 def overlay(
@@ -47,7 +46,8 @@ def overlay(
     """Draw column `y` over column `x`: the shipped results as a line, yours as points on it.
 
     The shipped line is the mean over its seeds with a band of one standard deviation; your points
-    are means with error bars. One colour for each value of the column `by`, the same in both.
+    are means, with error bars where there are several runs. One colour for each value of the column
+    `by`, the same in both.
 
     Args:
         axes: matplotlib axes.
@@ -73,7 +73,7 @@ def overlay(
             if times:
                 middle, low, high = groups.median(), groups.min(), groups.max()
             else:
-                middle, deviation = groups.mean(), groups.std().fillna(0)
+                middle, deviation = groups.mean(), groups.std()
                 low, high = middle - deviation, middle + deviation
             runs = f"n={groups.count().min()}"
             if table is shipped:
@@ -122,7 +122,7 @@ def compare(
     def cells(table):
         found = summary(table, by, value)
         texts = [
-            f"{mean:.4g} +- {std:.2g} (n={count})"
+            f"{mean:.4g}{f' +- {std:.2g}' if count > 1 else ''} (n={count})"
             for mean, std, count in zip(found["mean"], found["std"], found["count"], strict=True)
         ]
         return pd.Series(texts, index=found.set_index(by).index)
