@@ -80,7 +80,7 @@ plt.show()
 # \qquad \text{model: } \tfrac{N-1}{N}\,4\,B\,(\text{inputs}+\text{outputs})$$
 #
 # for $W$ weights and $B$ examples in the batch of all ranks: the outputs are gathered on the way forward, the
-# gradients of the inputs are summed on the way back. (You meet the factor $2(N-1)/N$ again below.)
+# gradients of the inputs are summed on the way back (but for conv 1, whose inputs are the images). (You meet the factor $2(N-1)/N$ again below.)
 
 # %%
 RANKS, BATCH = 4, 512
@@ -95,8 +95,8 @@ weights = {name: k * k * a * b for name, (k, a, b, _, _) in LAYERS.items()}
 work = {name: weights[name] * LAYERS[name][4] ** 2 for name in LAYERS}  # multiplications an example
 data_mb = [2 * (RANKS - 1) / RANKS * 4 * w / 1e6 for w in weights.values()]
 model_mb = [
-    (RANKS - 1) / RANKS * 4 * BATCH * (a * before**2 + b * after**2) / 1e6
-    for _, a, b, before, after in LAYERS.values()
+    (RANKS - 1) / RANKS * 4 * BATCH * (a * before**2 * (name != "conv 1") + b * after**2) / 1e6
+    for name, (_, a, b, before, after) in LAYERS.items()
 ]
 for what, amounts in (("weights", weights), ("multiplications", work)):
     convolutions = sum(amounts[name] for name in LAYERS if name.startswith("conv"))
@@ -114,7 +114,7 @@ plt.show()
 
 # %% [markdown]
 # Convolutions are cheaper data parallel, fully connected layers model parallel. Today's image networks have few
-# large fully connected layers, and the rest of this course is data parallel. Krizhevsky mixed both: 98.05 hours on
+# large fully connected layers, and this course stays data parallel up to lab 10, which splits networks. Krizhevsky mixed both: 98.05 hours on
 # one GPU became 15.68 on eight, 6.25 times as fast.
 #
 # ## Combine the gradients of unequal shards
@@ -217,7 +217,7 @@ printed = run(hello, ranks=4)
 #
 # For short pieces there is `call(function, *arguments, ranks=N)`. It sends the *source* of a function to $N$ ranks,
 # runs `function(comm, *arguments)` there and returns the list of what each returned. The function can use only what
-# is inside it, `np` and `MPI`. What goes in and out are numbers, texts, lists and dicts; arrays become lists.
+# is inside it, `np` and `MPI`, and your functions that you name in `uses=(...)`. What goes in and out are numbers, texts, lists and dicts; arrays become lists.
 
 
 # %%
@@ -230,9 +230,9 @@ call(square_of_rank, ranks=4)
 # %% [markdown]
 # ## Train on 1, 2 and 4 ranks
 #
-# The claim of data parallelism: **N ranks with B examples each take the same steps as one rank with N·B.** We test it
-# on Fashion-MNIST with the smallest network there is, one layer with softmax, on every fourth pixel. The ranks read the
-# data from a file.
+# The claim of data parallelism: **N ranks with B examples each take the same steps as one rank with N·B**, as long as no
+# layer looks across the examples, as batch norm does (lab 6). We test it on Fashion-MNIST with the smallest network there
+# is, one layer with softmax, on every fourth pixel. The ranks read the data from a file.
 
 # %%
 fashion = load_fashion_mnist()
@@ -434,6 +434,7 @@ exercises.check_naive_all_reduce(naive_all_reduce)
 #
 # With the naive way rank 0 does all the work. The ring (Baidu's, and the one Horovod took over) shares it: the array is
 # cut into $N$ chunks, and rank $r$ only ever sends to $r+1$ and receives from $r-1$ (modulo $N$).
+# Steps count from 0.
 #
 # 1. **Reduce-scatter**, $N-1$ steps: in step $s$ rank $r$ sends chunk $r-s$, receives chunk $r-s-1$ and *adds* it to its
 #    own. At the end rank $r$ has the finished sum of chunk $r+1$.
@@ -638,8 +639,8 @@ draw_times("busbw", "bus bandwidth, GB/s", None)
 
 # %% [markdown]
 # **What you should see.** From 1 KB to 64 KB the array grows 64-fold and the time far less: that is the *latency* of
-# starting a message. The ring has the most of it: its $2(N-1)$ messages follow one after the other, and before them Python cuts
-# the array into chunks, which alone takes microseconds. Large arrays
+# starting a message. The ring has the most of it: on 2 ranks it is Python that cuts the array into chunks and adds, which alone
+# takes microseconds; on 4 each of the $2(N-1)$ steps also waits for the step before it on another rank. Large arrays
 # cost roughly in proportion to their size: that is the *bandwidth*. There your ring is ahead of the naive way on 2 ranks,
 # although both move the same bytes: in the ring both ranks send and add at once. Look also at MPI's own: a library
 # picks its way by size, tuned for a network. On one machine all ranks share one memory, and 4 ranks may share 2 cores, so

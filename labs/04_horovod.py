@@ -259,8 +259,8 @@ exercises.check_sharding(SCRIPT)
 # `hvd.callbacks.MetricAverageCallback()` before every callback that reads metrics (ours adds up sums and
 # counts). PyTorch: in `mean`, all-reduce the total and the count with `op=hvd.Sum`, then divide.
 #
-# <details><summary>Hint 1</summary> <code>images[hvd.rank()::hvd.size()]</code> takes every size-th image,
-# and all ranks together take each image once.</details>
+# <details><summary>Hint 1</summary> <code>images[hvd.rank():args.heldout:hvd.size()]</code> takes every
+# size-th of the first <code>args.heldout</code> images, and all ranks together take each of them once.</details>
 
 # %%
 # print(edits.diff("metrics", FRAMEWORK))  # hint 2: uncomment to see the whole answer

@@ -416,8 +416,8 @@ compare(yours, course, by=["what"], value="value")
 
 # %%
 figure, (left, middle, right) = plt.subplots(1, 3, figsize=(13, 4))
-overlay(left, best, best_shipped, x="batch_size", y="images_per_second")
-overlay(middle, best, best_shipped, x="batch_size", y="seconds")
+overlay(left, best, best_shipped, x="batch_size", y="images_per_second", times=True)
+overlay(middle, best, best_shipped, x="batch_size", y="seconds", times=True)
 points = best_shipped.dropna(subset="steps").groupby("batch_size")["steps"].mean()
 step_of_16 = 16 / best_shipped.query("batch_size == 16")["images_per_second"].mean()
 middle.plot(points * step_of_16, "--", color="C2", label="computed: a rank\nfor every 16 images")
@@ -438,7 +438,7 @@ plt.show()
 
 # %% [markdown]
 # *One machine* (left, middle): up to a batch of 128 the images per second grow faster than the images that are
-# needed, so the time falls. From 256 on throughput still grows, but the images grow faster, and more images only
+# needed, so the time falls, if not at every point. From 256 on throughput still grows, but the images grow faster, and more images only
 # take longer: **time to the goal has a bottom**. Throughput alone would have told you to go on. *Many ranks*: the
 # time follows the steps. Beyond the knee twice the ranks hardly save any, and a real all-reduce costs on top.
 #
@@ -471,7 +471,7 @@ gap_prediction = None  # above 0: the small batch generalises better; 0; below 0
 # \varepsilon (|w_i| + 1)$ uphill, along the *sign* of its gradient, and is then put back into the box of the
 # *minimum*.
 #
-# **Why:** a few such steps reach the worst corner: eight gradients tell how sharp a minimum is.
+# **Why:** a few such steps reach a bad corner: eight gradients give a lower bound that tells sharp from flat.
 #
 # **Signature:** `box_step(weights, gradient, minimum, eps)` takes arrays of one shape (where you are, the
 # gradient there, the centre of the box) and returns the new weights.

@@ -4,11 +4,12 @@
 # About 60 minutes, of which the computer works less than ten. You measure what each remedy for the large batch is worth: scaling the learning rate,
 # warming it up, ghost batch norm, longer training, noise, growing the batch, and a rate for each layer.
 #
-# You need to know that N processes with batches of b are one process with a batch of N b (lab 3 proved it). So everything here
-# runs in one process, and "large batch" stands for "many processes".
+# You need to know that N processes with batches of b are one process with a batch of N b, as long as no layer looks across the
+# examples (lab 3 proved it). So everything here runs in one process, and "large batch" stands for "many processes". Batch norm does
+# look across the examples: what it makes of many processes is said where ghost batch norm is.
 #
-# Each experiment goes the same way: you write down a guess, run it, and see your result as points with error bars over the results that
-# the course ships.
+# Each experiment goes the same way: you write down a guess, run it, and see your result, mostly of one seed, as points over the results
+# that the course ships, with their deviation.
 
 # %%
 import os
@@ -222,7 +223,8 @@ plt.show()
 # ## Exercise 1: write ghost batch norm
 #
 # Batch norm in a batch of 64 adds noise: an example is shifted and scaled by the 63 that happen to be with it. In a batch of 1024 this
-# noise is gone. *Ghost batch norm* brings it back: cut the batch into ghosts G of consecutive examples, and normalise each by
+# noise is gone: in one process, or in ranks whose batch norm is synchronised. Ranks whose batch norms know nothing of each other, as is
+# usual, keep it, each with a batch of its own. *Ghost batch norm* is the same in one process and brings it back: cut the batch into ghosts G of consecutive examples, and normalise each by
 # its own mean and (biased) variance, feature by feature:
 #
 # $$ y_i = \frac{x_i - \mu_G}{\sqrt{\sigma_G^2 + \epsilon}}, \qquad i \in G $$
@@ -354,7 +356,8 @@ table.assign(**{"Hoffer et al., MNIST": [PUBLISHED[level] / 100 for level, _ in 
 #
 # The large batch is worse than the small one, and the larger rate brings a good part of it back: as in the paper. Ghost batch norm changes
 # little: as in the paper for this network, where it was worth 0.05 points. Regime adaptation brings the rest: it was mostly the number
-# of updates that was missing. The paper's last column passes the small batch; whether ours does, the error bars must say.
+# of updates that was missing. The paper's last column passes the small batch; whether ours does, the deviations of the
+# reference must say.
 #
 # Note the price of the last column: as many updates as the small batch, k times the examples. It is worth having only if k
 # processes share the work.
@@ -576,15 +579,15 @@ plt.show()
 # ## Compare optimizers at the largest batch
 #
 # Batch 2000, five updates an epoch, six epochs: 30 updates in all, for a network without batch norm. Everyone gets weight decay 1e-4, a
-# linear warmup over a quarter of the updates, then a linear fall to 0, and three candidates for the rate, three times apart. They
-# are tried on seed 0; the best of each is judged on other seeds. LARC is LARS whose local rate is never above the global one. The trust
+# linear fall to 0 over all updates with a linear warmup in the first quarter (so at most 0.8 of the rate is reached), and three
+# candidates for the rate, three times apart. They are tried on seed 0; the best of each is judged on other seeds. LARC is LARS whose local rate is never above the global one. The trust
 # coefficient is 0.02, because biases are not adapted: they take the global rate as it is.
 #
-# Adam, whose rates differ from weight to weight, is there to tell what a rate for each *layer* adds. Guess by how much the best differs
-# from SGD.
+# Adam, whose rates differ from weight to weight, is there to tell what a rate for each *layer* adds. Guess the accuracy of the best,
+# if SGD has 0.75.
 
 # %%
-prediction = None  # the accuracy of the best, if SGD has 0.75: for instance 0.76
+prediction = None  # for instance 0.76
 
 # %%
 LARGEST = 2000
@@ -669,4 +672,4 @@ compare(None, tuned(shipped, "batch norm"), by=["optimizer", "rate"], value="tes
 # 1. First give the large batch the updates it lacks: a larger rate, with warmup, then more epochs.
 # 2. Where a schedule lowers the rate, it may grow the batch instead.
 # 3. A rate for each layer, or for each weight, helps where layers differ much and updates are few. Tune it, and tune SGD as well before you compare.
-# 4. One seed is an anecdote: look at the error bars before you call a difference an effect.
+# 4. One seed is an anecdote: look at the deviation over several before you call a difference an effect.

@@ -111,8 +111,9 @@ for ranks in (1, 2, 4, 8):
 #
 # ## Train with two ranks
 #
-# `labs/cifar10_keras.py` and `labs/cifar10_torch.py` are the script above with the six Horovod lines, and with the optimizers of lab 6
-# to choose from. After each epoch rank 0 prints one line, over all ranks:
+# `labs/cifar10_keras.py` and `labs/cifar10_torch.py` are the script above made a Horovod script, with the optimizers of lab 6 to choose
+# from. After each epoch rank 0 prints one line. The accuracies are over all ranks; the loss is too with Keras, and of rank 0's last batch
+# with PyTorch:
 #
 #     epoch 0  loss 1.323  train 0.613  held-out 0.601  19.2 s
 #
@@ -284,7 +285,8 @@ compare(judged(runs), judged(shipped), by=["framework", "optimizer"], value="sec
 #
 # * `small-batch rate`: still 0.35, with the warmup;
 # * `scaled`: 0.35 x 1024 / 192 from the first step on;
-# * `scaled + warmup`: the same rate, reached in a line over the first 0.45 epochs.
+# * `scaled + warmup`: the same rate, approached in a line over the first 0.45 epochs (the rate falls over all
+#   updates as a cosine, so the line ends at 0.89 of it).
 #
 # What held-out accuracy does the full recipe reach in two epochs, and which one comes last?
 

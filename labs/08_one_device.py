@@ -316,7 +316,7 @@ pd.DataFrame({"|loss - loss of float32|, yours": distance(curves), "reference": 
 # %% [markdown]
 # **What you should see.** float32, bf16 and scaled fp16 lie on one another; the table shows by how little they differ, and
 # fp16 less than bf16, because it has three bits more. Without a scale most of the gradient is 0 and the network learns
-# little, *without any error*: no nan, no warning, just a worse model. That is why one looks at histograms.
+# at first and then stands still, *without any error*: no nan, no warning, just a worse model. That is why one looks at histograms.
 #
 # ### Exercise 4: Find the fault (clipping)
 #
@@ -722,11 +722,12 @@ differences = [f"difference, {name}" for name in NORMS]
 bitten.groupby("micro_batch")[differences].mean().map("{:.1e}".format)
 
 # %% [markdown]
-# **What you should see.** The memory falls with the micro-batch down to what does not depend on it. Small bites waste time,
+# **What you should see.** The memory falls nearly in proportion to the micro-batch. (Only activations are in the figure: the gradients, and the
+# parameters and the optimizer's averages of a training, stay whatever the bite.) Small bites waste time,
 # as small batches do (lab 2): those of 250, 64 and 32 take 1.2, 2.0 and 2.8 times as long as one of 500 (medians of 5 on the Xeon
 # of the reference). With layer norm the gradient differs by rounding alone, though 500 does not divide by 128; with
-# batch norm it is *another gradient*: accumulation is exact only where no operation looks across the examples (lab 3 met the
-# same with ranks).
+# batch norm it is *another gradient*: accumulation is exact only where no operation looks across the examples. (With ranks it
+# is the same: labs 3 and 6.)
 #
 # ## Choose what pays here
 #

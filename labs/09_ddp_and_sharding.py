@@ -618,7 +618,8 @@ compare(modes, shipped, by=["ranks", "mode"], value="step_seconds")
 #   backward. The next table shows them.
 # * DeepSpeed 1 holds no more gradients than DeepSpeed 2, and all three have about 1 MB of buffers, which a large network would not notice.
 #
-# Each saving is paid in bytes, and none of the sharded modes is faster than DDP here: shard when the memory asks for it.
+# Here each saving is paid in bytes, and none of the sharded modes is faster than DDP: shard when the memory asks for it. (By the
+# paper, and with NCCL's reduce-scatter, stages 1 and 2 cost no bytes; stage 3 always does.)
 #
 # ### See what stage 3 frees
 #

@@ -10,6 +10,7 @@
 
 # %%
 import json
+import os
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -24,6 +25,7 @@ from hvdlab.plots import predicted
 from hvdlab.torch.split_costs import split_costs
 from hvdlab.torch.split_training import BATCH, HIDDEN, LAYERS, train
 
+os.environ["CUDA_VISIBLE_DEVICES"] = "-1"  # the processor for all ranks, also where there are GPUs
 WORK.mkdir(parents=True, exist_ok=True)
 COLOURS = plt.rcParams["axes.prop_cycle"].by_key()["color"]  # one for each rank
 

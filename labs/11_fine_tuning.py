@@ -10,6 +10,7 @@
 # checkpoint with billions of them on GPUs.
 
 # %%
+import os
 from dataclasses import asdict
 from functools import cache, partial
 from timeit import timeit
@@ -33,6 +34,7 @@ from hvdlab.plots import compare, overlay, predicted
 from hvdlab.torch import language_model as lm
 from hvdlab.torch.memory import held, peak
 
+os.environ["CUDA_VISIBLE_DEVICES"] = "-1"  # the processor for all ranks, also where there are GPUs
 lm.quiet()
 SCRIPT, FOLDER = LABS / "language_model.py", WORK / "language_model"
 
@@ -368,7 +370,7 @@ exercises.check_lora_from(lora_from)
 # %% [markdown]
 # ## What each way holds in memory
 #
-# Between two steps a rank holds, in numbers of 4 bytes: every parameter; and for each that is *trained* a gradient and Adam's two
+# When its gradients are ready a rank holds, in numbers of 4 bytes: every parameter; and for each that is *trained* a gradient and Adam's two
 # averages.
 #
 # ### Exercise 6: Bytes held
@@ -412,7 +414,7 @@ def start(method):
 
 
 def memory(gpt):
-    """Bytes held between two steps, and the most within one."""
+    """Bytes held once there are gradients and averages, and the most within a step."""
     trained = [parameter for parameter in gpt.parameters() if parameter.requires_grad]
     optimizer = torch.optim.AdamW(trained)
     batch = collate(EXAMPLES[:16], END)
@@ -612,8 +614,10 @@ compare(modes, reference("fine_tuning_strategies"), by=by, value="loss_differenc
 #
 # ### On a cluster
 #
-# Each of these lines starts the same ranks; `rendezvous` in the script tells Lightning, in torchrun's words, who is who:
+# Each of these lines, in the folder of the repository, starts the same ranks; `rendezvous` in the script tells Lightning, in
+# torchrun's words, who is who. The first makes the model that the file of settings begins with:
 #
+#     hvdlab run -np 2 labs/language_model.py pretrain --strategy ddp --out runs/base
 #     hvdlab run -np 2 labs/language_model.py finetune --config labs/configs/lora.yaml --out runs/tuned
 #     torchrun --nproc-per-node 2 labs/language_model.py finetune --config labs/configs/lora.yaml --out runs/tuned
 #     srun --ntasks-per-node 2 python labs/language_model.py finetune --config labs/configs/lora.yaml --out runs/tuned

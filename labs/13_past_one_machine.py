@@ -186,7 +186,7 @@ plt.show()
 # 16, efficiency at 128 and at 512 ([Sergeev and Del Balso 2018](https://arxiv.org/abs/1802.05799) and Horovod's README).
 # The model has three constants of their hardware that nobody published: the latency, the part of 25 Gbit/s that is
 # reached, and the jitter. They were fitted to the six numbers at 16 and 128 GPUs, **the same for all three networks**.
-# The three numbers at 512 GPUs were not used.
+# The three numbers at 512 GPUs were not used for that (the form of the model was chosen with all nine known).
 #
 # VGG-16 has 138 million parameters and takes 0.49 s for 64 images on one of these GPUs. At how many GPUs will it fall
 # under an efficiency of one half?
@@ -231,8 +231,10 @@ rows.round(3)
 # buffer.) Look at `limit`: Inception and ResNet wait for the slowest GPU, VGG for the network.
 #
 # The last rows are another machine and another way. Krizhevsky (2014) split the convolutions by data and
-# the fully connected layers by model (lab 3) on eight GPUs in one computer. There nothing is fitted: the bytes
-# are counted and divided by the 6 GB/s of its bus, and it matters that two groups of four GPUs share one way through the host.
+# the fully connected layers by model (lab 3) on eight GPUs in one computer. There no constant is
+# fitted: the bytes are counted and divided by the 6 GB/s of its bus. But it matters that two groups of four GPUs share one way
+# through the host, at one rate for both directions, and that is our reading of the machine: with that rate in each direction eight
+# GPUs would be 6.9 times as fast, and 6.25 was published.
 #
 # ### Exercise 3: Where it falls
 #
@@ -401,7 +403,7 @@ ends.iloc[:: max(1, len(ends) // 10)].round(2)
 # at it saves a third of the steps, the next one a quarter. Beyond it the batch is larger than it is worth: the images
 # come as fast as ever, and teach less. A few thousand GPUs are the fastest, at many times the price, and 10,000 are
 # slower than 4,000. **Statistics end data parallelism before the network does**, and a better network only moves the
-# smaller of the two walls. Past it, split the model too (lab 3).
+# smaller of the two walls. Past it, split the model too (lab 10).
 #
 # ## Take with you
 #

@@ -152,7 +152,7 @@ def _explained(error, script, ranks, timeout):
         if found["unknown"]:
             return LaunchError(
                 f"{name} on rank {rank}: there is no {found['unknown']!r} there. A function that "
-                "runs on the ranks can only use what is inside it, np and MPI."
+                "runs on the ranks can only use what is inside it, np, MPI, and the functions named in uses=."
             )
         says = "; ".join([f"{found['kind']}: {found['text']}", *found["notes"]])
         where = f", in `{found['line']}`" if found["line"] else ""

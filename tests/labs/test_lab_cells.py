@@ -1,4 +1,4 @@
-"""Cells of labs 8 and 9, each alone: they use the processor, call a learner's function as the check does, and
+"""Cells of labs 8 to 11, each alone: they use the processor, call a learner's function as the check does, and
 say what the shipped results say."""
 
 import ast
@@ -82,6 +82,26 @@ def test_the_ranks_of_lab_9_use_the_processor(on_a_machine_with_a_gpu, monkeypat
     names["train"]("serial", 1, 1)
     names["out_of_core"](1, state="file")
     assert [found["CUDA_VISIBLE_DEVICES"] for found in environments] == ["-1", "-1"]
+
+
+MEASURE_THE_PROCESSOR = """
+08_one_device 09_ddp_and_sharding 10_splitting_layers 10_splitting_networks 11_fine_tuning
+""".split()
+
+
+@pytest.mark.parametrize("name", MEASURE_THE_PROCESSOR)
+def test_a_lab_that_measures_the_processor_hides_the_gpus_first(name, monkeypatch):
+    """Its formulas are of gloo, of processor memory, and of ranks on one kind of device."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    names = {}
+    for node in ast.parse((LABS / f"{name}.py").read_text()).body:
+        # the imports and what stands right after them; whatever measures is a `def` or comes later
+        if not isinstance(node, ast.Import | ast.ImportFrom):
+            exec(compile(ast.Module([node], []), name, "exec"), names)
+            break
+        if [alias.name for alias in node.names] == ["os"]:
+            names["os"] = os
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == "-1"
 
 
 def test_lab_8_counts_activations_with_numbers_alone():
