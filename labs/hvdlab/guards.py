@@ -43,6 +43,10 @@ class Guards:
         """Whether an expression depends on the rank."""
         return self.script.depends(node, self.origin)
 
+    def splits(self, test: ast.expr) -> bool:
+        """Whether a test parts the ranks. That there is a rank at all, as mpirun gives one, does not."""
+        return self.asks(test) and not _of_presence(test)
+
     def test(self, node: ast.AST, sites=all) -> ast.expr | None:
         """The test of the rank under which a node runs, or None.
 
@@ -50,7 +54,7 @@ class Guards:
             node: of the script's tree.
             sites: how many uses of the function around it must stand under one. `all`: each call, and
                 each place where it is passed on. `any`: a single call, of what is no method (for
-                methods are known by their names only).
+                methods are known by their names only), and has no second call where the other ranks go.
         """
         guard = self._guard(node, self._of_functions(sites))
         return guard and guard.test
@@ -91,13 +95,13 @@ class Guards:
             for _ in range(3):  # is called by what is called by what stands behind a test
                 for name, places in uses.items():
                     guards = [] if name in found else [self._guard(use, found) for use in places]
-                    if guards and sites(guards):
+                    if guards and sites(guards) and not (sites is any and _both_ways(guards)):
                         found[name] = next(filter(None, guards))
         return self._called[sites]
 
     def _guards(self):
         for node in self.script.nodes:
-            if isinstance(node, ast.If | ast.IfExp | ast.While) and self.asks(node.test):
+            if isinstance(node, ast.If | ast.IfExp | ast.While) and self.splits(node.test):
                 for branch in (node.body, node.orelse):
                     parts = branch if isinstance(branch, list) else [branch]
                     guard = Guard.behind(node.test, branch is node.orelse)
@@ -135,8 +139,30 @@ class Guards:
             elif isinstance(statement, ast.If) and _leaves(statement.body[-1]):
                 # `and` adds something else, which may hold nowhere
                 more = isinstance(getattr(statement.test, "op", None), ast.And)
-                if not more and self.asks(statement.test):
+                if not more and self.splits(statement.test):
                     guard = Guard.behind(statement.test, negated=True)
+
+
+def _of_presence(test) -> bool:
+    """Whether a test asks only if there is a rank: `environ.get("RANK") is None`, `"RANK" in environ`."""
+    if isinstance(test, ast.UnaryOp):
+        return _of_presence(test.operand)
+    if isinstance(test, ast.BoolOp):
+        return all(map(_of_presence, test.values))
+    if isinstance(test, ast.Compare):
+        is_none = isinstance(test.ops[0], ast.Is | ast.IsNot)
+        within = isinstance(test.ops[0], ast.In | ast.NotIn) and isinstance(test.left, ast.Constant)
+        return is_none or within
+    # What the environment has is text, and "0" is true as well.
+    return isinstance(test, ast.Call) and ast.unparse(test.func).endswith(("environ.get", "getenv"))
+
+
+def _both_ways(guards: list[Guard | None]) -> bool:
+    """Whether some of them are the two answers to one test."""
+    answers: dict[str, set[str]] = {}
+    for guard in filter(None, guards):
+        answers.setdefault(ast.unparse(guard.test), set()).add(guard.branch)
+    return any(len(branches) > 1 for branches in answers.values())
 
 
 def _leaves(statement) -> bool:

@@ -66,6 +66,10 @@ ALL = {
     "both": "def f():\n    mark()\nif hvd.rank() == 0:\n    f()\nelse:\n    pass\nf()",
     "another function's argument": "def f(i):\n    return i\nf(hvd.rank())\n"
     "for i in range(9):\n    if i == 3:\n        mark()",
+    "started by mpirun": "import os, sys\nif os.environ.get('OMPI_COMM_WORLD_RANK') is None:\n"
+    "    sys.exit('use mpirun')\nmark()",
+    "started by something": "import os, sys\nif not os.getenv('RANK') and 'PMI_RANK' not in os.environ:\n"
+    "    sys.exit('use mpirun')\nmark()",
     "two functions of a name": "class A:\n    def f(self, r):\n        if r:\n            mark()\n"
     "class B:\n    def f(self, r):\n        pass\nB().f(hvd.rank())",
 }  # fmt: skip
@@ -74,6 +78,12 @@ ALL = {
 @pytest.mark.parametrize("text", ALL.values(), ids=ALL)
 def test_what_all_ranks_reach(text):
     assert guarded(text) == [False]
+
+
+def test_a_function_that_each_rank_calls_in_its_own_branch_is_called_by_all():
+    text = "def f():\n    mark()\nif hvd.rank() == 0:\n    print(f())\nelse:\n    f()"
+    assert guarded(text, sites=any) == [False]
+    assert guarded(text.replace("else", "if hvd.local_rank() == 0"), sites=any) == [True]
 
 
 def test_any_or_all_calls_of_a_function():

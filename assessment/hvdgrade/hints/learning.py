@@ -2,6 +2,7 @@
 
 import ast
 import re
+from collections.abc import Iterator
 
 from hvdlab.script import BROADCASTS, EXCHANGES, Script, Variable
 from hvdlab.syntax import key, keyword, strings
@@ -12,6 +13,7 @@ SCHEDULES = (
 ).split()
 # `register_hook` gets a function of the gradient.
 GRADIENT = re.compile(r"\A(?!zero_|no_|enable_|set_|requires_|inference)\w*grad|register\w*_hook\Z")
+LOSS = re.compile("loss|grad|entropy|criterion")
 SERIAL_RATE = 0.25  # the default of --lr in the scripts that are handed out
 
 
@@ -50,7 +52,7 @@ def rate(script: Script):
             yield first_line(made), text
         return
     for call in script.hvd("DistributedOptimizer"):
-        if getattr(keyword(call, "op"), "attr", "") == "Sum":
+        if getattr(keyword(call, "op"), "attr", "") == "Sum" and not divides_loss(script):
             text = (
                 "The gradients are added here and the rate is scaled as well, so a step is N times too "
                 "large: leave `op` out, and they are averaged."
@@ -74,20 +76,27 @@ def rate(script: Script):
         yield scaled, text
 
 
+def divided_by_size(script: Script) -> Iterator[ast.expr]:
+    """What is divided by the number of processes."""
+    for node in script.nodes:
+        if isinstance(getattr(node, "op", None), ast.Div | ast.FloorDiv):
+            if isinstance(node, ast.BinOp) and script.uses_size(node.right):
+                yield node.left
+            elif isinstance(node, ast.AugAssign) and script.uses_size(node.value):
+                yield node.target
+
+
 def divides_batch(script: Script) -> bool:
     """Whether the batch of a process becomes smaller with their number."""
-    for node in script.nodes:
-        divides = isinstance(getattr(node, "op", None), ast.Div | ast.FloorDiv)
-        if divides and isinstance(node, ast.BinOp):
-            what, by = node.left, node.right
-        elif divides and isinstance(node, ast.AugAssign):
-            what, by = node.target, node.value
-        else:
-            continue
-        named = isinstance(what, ast.Name | ast.Attribute) and "batch" in key(what)
-        if named and script.uses_size(by):
-            return True
-    return False
+    return any(
+        isinstance(what, ast.Name | ast.Attribute) and "batch" in key(what)
+        for what in divided_by_size(script)
+    )
+
+
+def divides_loss(script: Script) -> bool:
+    """Whether the loss or the gradients do, so that their sum is an average."""
+    return any(LOSS.search(ast.unparse(what).lower()) for what in divided_by_size(script))
 
 
 def scaling_line(script: Script) -> int | None:
@@ -117,17 +126,27 @@ def scaling_line(script: Script) -> int | None:
 
 
 def is_speed(script: Script, product: ast.BinOp) -> bool:
-    """Whether a product is divided, as images by seconds."""
+    """Whether a product is divided, as images by seconds, there or by its name."""
     node = product
     while isinstance(above := script.parents[node], ast.BinOp):
-        if (
-            isinstance(above.op, ast.Div)
-            and above.left is node
-            and not script.uses_size(above.right)
-        ):
+        if is_divided(script, node):
             return True
         node = above
-    return False
+    if not isinstance(above, ast.Assign) or not isinstance(above.targets[0], ast.Name):
+        return False
+    variable = script.variable(above.targets[0])
+    return any(
+        isinstance(node, ast.Name)
+        and script.variable(node) == variable
+        and is_divided(script, node)
+        for node in script.nodes
+    )
+
+
+def is_divided(script: Script, node: ast.AST) -> bool:
+    above = script.parents[node]
+    divides = isinstance(above, ast.BinOp) and isinstance(above.op, ast.Div)
+    return divides and above.left is node and not script.uses_size(above.right)
 
 
 def optimizer(script: Script):
@@ -201,7 +220,7 @@ def broadcast(script: Script):
         return
     found = script.hvd(*BROADCASTS) or script.named("BroadcastGlobalVariablesCallback")
     callback = "hvd.callbacks.BroadcastGlobalVariablesCallback(0)"
-    if not found:
+    if not found and not script.other:  # mpi4py sends weights as well
         how = (
             "call `hvd.broadcast_parameters(model.state_dict(), root_rank=0)` before the first epoch"
             if script.torch

@@ -12,20 +12,24 @@ DECISIVE = re.compile(r"(\A|_)(acc|accuracy|loss|metric|best|patience|score|val)
 
 def data(script: Script):
     made = script.named("Batches")
-    shared = any(keyword(call, "rank") and keyword(call, "size") for call in made)
+    shares = [(keyword(call, "rank"), keyword(call, "size")) for call in made]
+    # Beside one that is divided, others may be for evaluation.
+    shared = any(all(share) and not any(map(is_fixed, share)) for share in shares)
     for call in made:
         mine, count = keyword(call, "rank"), keyword(call, "size")
         starred = any(word.arg is None for word in call.keywords)
         cut = any(script.uses_rank(argument) for argument in call.args)  # images[rank::size]
         if mine is None or count is None:
-            if not starred and not cut and not shared:  # beside it, these may be for evaluation
+            if not starred and not cut and not shared:
                 text = (
                     "`Batches` deals the whole set to every rank: give it rank=hvd.rank(), "
                     "size=hvd.size()."
                 )
                 yield call.lineno, text
-        elif isinstance(mine, ast.Constant) or isinstance(count, ast.Constant):
-            yield call.lineno, "`Batches` has a fixed rank or size: ask hvd.rank() and hvd.size()."
+        elif is_fixed(mine) or is_fixed(count):
+            if not shared:
+                text = "`Batches` has a fixed rank or size: ask hvd.rank() and hvd.size()."
+                yield call.lineno, text
         elif script.depends(mine, LOCAL_RANK) or script.named_in(count, "local_size"):
             text = (
                 "`Batches` gets local_rank or local_size: two computers would read the same part. Take "
@@ -61,6 +65,10 @@ def data(script: Script):
                 yield call.lineno, text
 
 
+def is_fixed(argument: ast.AST) -> bool:
+    return isinstance(argument, ast.Constant)
+
+
 def exchanged(script: Script, rank: ast.AST, size: ast.AST) -> bool:
     rank_is_size = script.uses_size(rank) and not script.uses_rank(rank)
     return rank_is_size or script.uses_rank(size) and not script.uses_size(size)
@@ -81,7 +89,7 @@ def recorder(script: Script):
 
 
 def metrics(script: Script):
-    if not script.horovod:
+    if not script.horovod or script.other:  # mpi4py averages numbers as well
         return
     averaged = script.hvd(*EXCHANGES, "MetricAverageCallback")
     averaged += script.named("MetricAverageCallback")

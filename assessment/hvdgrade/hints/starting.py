@@ -65,6 +65,11 @@ def init(script: Script):
             return
 
 
+def is_called(script: Script, node: ast.AST) -> bool:
+    around = script.parents[node]
+    return isinstance(around, ast.Call) and around.func is node
+
+
 def called_before(script: Script, line: int) -> bool:
     """Whether the module has called a function of its own before a line."""
     own = (call for calls in script.functions.calls.values() for call in calls)
@@ -79,14 +84,15 @@ def device(script: Script):
         if isinstance(node, ast.Subscript | ast.Call)
         for text in strings(node)
     )
-    chosen = any(script.uses_rank(call) for call in script.named("set_device"))
+    placed = script.named("set_device", "device", "to", "cuda")
+    chosen = any(script.uses_rank(argument) for call in placed for argument in call.args)
     if script.named("local_rank") or read or chosen or not script.horovod:
         return
     if script.torch:
         lines = [
             node.lineno
             for node in script.nodes
-            if (isinstance(node, ast.Attribute) and node.attr == "cuda")
+            if (isinstance(node, ast.Attribute) and node.attr == "cuda" and is_called(script, node))
             or (isinstance(node, ast.Constant) and node.value in ("cuda", "cuda:0"))
         ]
         if lines:

@@ -23,7 +23,7 @@ def files(script: Script):
     guards = Guards(script)
     texts = {name for name, value in script.assignments() if has_text(value)}
     for call in [*script.named(*WRITES), *script.named("open")]:
-        name = script.names[call]
+        name, mode = script.names[call], None
         if name == "open":
             mode = keyword(call, "mode") or (call.args[1] if len(call.args) > 1 else None)
             if not is_text(mode) or not set(mode.value) & set("wax"):
@@ -32,6 +32,7 @@ def files(script: Script):
             continue
         own = any(guards.asks(part) for part in [*call.args, *call.keywords])
         parts = [*call.args, *(word.value for word in call.keywords)]
+        parts = [part for part in parts if part is not mode]
         named = any(has_text(part) or getattr(part, "id", None) in texts for part in parts)
         if named and not own and not guards.test(call):
             text = (
