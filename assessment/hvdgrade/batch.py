@@ -1,8 +1,8 @@
 """Grade a whole class: one folder or one .py file a student, several at once, each in its own process.
 
 It can be stopped in any way and at any moment, also by kill -9 or a power failure: the same command
-goes on. Results are kept as long as submission, rules, ranks, profile and grader stay the same; those on
-synthetic data until CIFAR-10 is there.
+goes on. Results are kept as long as submission, rules, ranks, profile and the grader's version stay the
+same; those on synthetic data until CIFAR-10 is there.
 """
 
 import argparse
@@ -129,7 +129,7 @@ def grade_class(args: argparse.Namespace) -> int:
     with locked(settings.out):
         cancel_jobs(settings.out)
         cleanup.end_left_over(settings.out)
-        say = Terminal(stderr=True, soft_wrap=True, markup=False, highlight=False)
+        say = Terminal(stderr=True, soft_wrap=True, markup=False, emoji=False, highlight=False)
         write(settings.out / HANDED_IN, "\n".join(one.name for one in submissions).encode())
         calls = calls_of_regrade(settings, say) if args.regrade else set()
         tasks, kept = prepare(submissions, settings, rules, calls, say)
@@ -146,9 +146,7 @@ def grade_class(args: argparse.Namespace) -> int:
             gradings = grade_all(tasks, settings, rules, slots)
         try:
             with contextlib.closing(gradings):
-                follow(
-                    gradings, len(tasks), len(slots) if slots else args.workers or len(tasks), say
-                )
+                follow(gradings, len(tasks), len(slots) if slots else args.workers, say)
         except KeyboardInterrupt:
             left = sum(not is_done(task, settings, calls) for task in tasks)
             say.print(
@@ -304,4 +302,8 @@ def cancel_jobs(out: Path) -> None:
     if (out / "slurm").exists():
         from hvdgrade import slurm
 
-        slurm.cancel(out)
+        if not slurm.cancel(out):
+            raise Refused(
+                "Slurm does not say that the jobs of an earlier call have ended: see `squeue --name "
+                f"{slurm.job_name(out)}`, and start this again when there are none."
+            )

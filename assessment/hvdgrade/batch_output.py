@@ -11,12 +11,13 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from hvdgrade.export import UNGRADED, load, printable, roll
+from hvdgrade.terminal import Terminal
 
 SUMMARY_SECONDS = 600.0
 
 
-def follow(gradings: Iterator[dict], total: int, workers: int, say: Console) -> None:
-    """Print a line for each result, and in a terminal a bar."""
+def follow(gradings: Iterator[dict], total: int, workers: int | None, say: Console) -> None:
+    """Print a line for each result, and in a terminal a bar. `workers`: None if a cluster decides."""
     began = time.monotonic()
     columns = (TextColumn("graded"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     bar = Progress(
@@ -25,14 +26,21 @@ def follow(gradings: Iterator[dict], total: int, workers: int, say: Console) -> 
     with bar:
         shown = bar.add_task("", total=total, left="")
         for count, document in enumerate(gradings, 1):
-            # Whole rounds of `workers` gradings: the last ones do not end sooner for being few.
-            rounds = (total - count + workers - 1) // workers
-            each = (time.monotonic() - began) / max(1, count / workers)
-            left = f"about {duration(rounds * each)} left" if count < total else ""
+            seconds = seconds_left(time.monotonic() - began, count, total, workers)
+            left = f"about {duration(seconds)} left" if count < total else ""
             bar.update(shown, completed=count, left=left)
             who = printable(document["submission"]["id"])
             line = f"[{count}/{total}] {who}: {outcome(document)}"
             say.print(line if say.is_terminal or not left else f"{line}; {left}")
+
+
+def seconds_left(elapsed: float, count: int, total: int, workers: int | None) -> float:
+    """Of `total` gradings, when `count` are done after `elapsed` seconds."""
+    if workers is None:
+        return elapsed / count * (total - count)
+    # Whole rounds of `workers` gradings: the last ones do not end sooner for being few.
+    rounds = (total - count + workers - 1) // workers
+    return rounds * elapsed / max(1, count / workers)
 
 
 def duration(seconds: float) -> str:
@@ -52,27 +60,28 @@ def outcome(document: dict) -> str:
 
 def conclude(names: set[str], out: Path, regrade: bool, ignored: list[str]) -> int:
     """Print what came out; return the number of grader faults, also of those that left a result as it was."""
+    say = Terminal(soft_wrap=True, markup=False, emoji=False, highlight=False)
     results = load(out)
     documents = [document for document in results if document["batch"]["name"] in names]
     counts = Counter(document["verdict"] or document["status"] for document in documents)
-    print(
+    say.print(
         f"{len(documents)} submissions: {counts['pass']} pass, {counts['fail']} fail, "
         f"{counts['not_gradable']} not gradable, {counts['infrastructure_error']} grader faults"
     )
     if counts["infrastructure_error"]:
-        print("Grader faults are nobody's zero: the same command grades these again.")
+        say.print("Grader faults are nobody's zero: the same command grades these again.")
     again = [document["batch"].get("failed_again") for document in documents if regrade]
     if left := sum(map(bool, again)):
-        print(
+        say.print(
             f"{left} keep the result that they had, as the grader failed when it graded them again: the same "
             "command tries these once more."
         )
     if ignored:
         listed = ", ".join(map(printable, ignored))
-        print(f"In DIR, but neither a folder nor a .py file, and so not graded: {listed}")
-    for line in [*roll.practice(documents), *roll.withdrawn(results, out)]:
-        print(printable(line))
-    print(f"The class: {out / 'index.html'}   as a table: {out / 'summary.csv'}")
+        say.print(f"In DIR, but neither a folder nor a .py file, and so not graded: {listed}")
+    for line in [*roll.practice(documents), *roll.mixed(documents), *roll.withdrawn(results, out)]:
+        say.print(printable(line))
+    say.print(f"The class: {out / 'index.html'}   as a table: {out / 'summary.csv'}")
     return counts["infrastructure_error"] + left
 
 

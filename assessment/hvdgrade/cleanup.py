@@ -7,14 +7,17 @@ could tear.
 
 import ctypes
 import json
-import shutil
+import os
 import signal
 import socket
+import stat
 import tempfile
 import time
 from pathlib import Path
 
 import psutil
+
+from hvdgrade.folders import remove_tree
 
 GRACE_SECONDS = 15.0  # for a grader that is asked to end: it ends the submission and clears up
 WORK = "hvdgrade-batch-"
@@ -45,8 +48,7 @@ def end_left_over(out: Path) -> None:
             folder = Path(left["folder"])
         except (OSError, ValueError, KeyError, TypeError):
             continue  # killed before it was written whole: nothing had been started
-        ours = folder.parent == Path(tempfile.gettempdir()) and folder.name.startswith(WORK)
-        if ours and left.get("host") == socket.gethostname() and not folder.is_symlink():
+        if left.get("host") == socket.gethostname() and is_work_folder(folder):
             folders.append(folder)
     end_and_clear(folders)
     for record in (out / "running").glob("*.json"):
@@ -54,6 +56,16 @@ def end_left_over(out: Path) -> None:
     for name in FOLDERS:  # another folder in OUT is somebody else's
         for part in (out / name).glob(".*.part"):
             part.unlink()
+
+
+def is_work_folder(folder: Path) -> bool:
+    """Whether `work_folder` made it for us, in whatever place was the one for temporary files then."""
+    try:
+        ours = folder.lstat()
+    except OSError:
+        return False
+    made = folder.is_absolute() and folder.name.startswith(WORK) and ours.st_uid == os.getuid()
+    return made and stat.S_ISDIR(ours.st_mode)
 
 
 def end_and_clear(folders: list[Path]) -> None:
@@ -78,7 +90,7 @@ def end_and_clear(folders: list[Path]) -> None:
             signal_safely(process, signal.SIGKILL)
         psutil.wait_procs(left, timeout=1)
     for folder in folders:
-        shutil.rmtree(folder, ignore_errors=True)
+        remove_tree(folder)
 
 
 def adopt_orphans(adopt: bool = True) -> bool:

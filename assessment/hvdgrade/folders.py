@@ -34,7 +34,9 @@ def remove_tree(folder: Path) -> None:
     """Remove what a submission wrote, however deep it is and whatever rights it took away."""
     remove = ["rm", "-rf", "--one-file-system", "--", str(folder)]
     if subprocess.run(remove, stderr=subprocess.DEVNULL, timeout=120).returncode:
-        subprocess.run(["chmod", "-R", "u+rwX", "--", str(folder)], stderr=subprocess.DEVNULL)
+        subprocess.run(
+            ["chmod", "-R", "u+rwX", "--", str(folder)], stderr=subprocess.DEVNULL, timeout=120
+        )
         subprocess.run(remove, stderr=subprocess.DEVNULL, timeout=120)
 
 

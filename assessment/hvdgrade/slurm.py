@@ -152,15 +152,20 @@ def jobs_in_queue(out: Path) -> set[str] | None:
     return set(answer.stdout.split())
 
 
-def cancel(out: Path) -> None:
-    """End all jobs of this batch and wait until they are gone."""
+def cancel(out: Path) -> bool:
+    """End all jobs of this batch and wait until they are gone. Returns whether Slurm said that they are."""
     if not shutil.which("scancel"):
-        return
-    subprocess.run(
-        ["scancel", "--name", job_name(out), "--user", getpass.getuser()],
-        capture_output=True,
-        timeout=COMMAND_SECONDS,
-    )
+        return True
     deadline = time.monotonic() + CANCEL_SECONDS
-    while jobs_in_queue(out) and time.monotonic() < deadline:
+    while True:
+        with contextlib.suppress(OSError, subprocess.SubprocessError):  # it may be starting anew
+            subprocess.run(
+                ["scancel", "--name", job_name(out), "--user", getpass.getuser()],
+                capture_output=True,
+                timeout=COMMAND_SECONDS,
+            )
+        if jobs_in_queue(out) == set():
+            return True
+        if time.monotonic() > deadline:
+            return False
         time.sleep(0.5)

@@ -272,7 +272,9 @@ def test_a_grading_from_the_press_to_the_report(server):
     assert list(server.temporary.glob("hvdgrade-assess-*"))  # what a stop must remove
 
     assert last["report"]
-    code, page, headers = server.ask("GET", what="report")
+    code, page, headers = server.ask("GET", what=f"report?{last['number']}")
+    assert server.ask("GET", what="report")[:2] == (200, page)
+    assert server.ask("GET", what=f"report?{last['number'] - 1}")[0] == 404  # its report is gone
     assert code == 200 and headers["Content-Type"].startswith("text/html")
     assert page.lstrip().lower().startswith("<!doctype html>") and "FAIL" in page.upper()
     directives = [part.split() for part in headers["Content-Security-Policy"].split(";")]
@@ -358,7 +360,7 @@ def temporary(tmp_path, monkeypatch):
     """A folder for temporary files of this process and of those that it starts."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-    monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
+    monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(tmp_path / "runtime"))
     return tmp_path
 
 
@@ -376,7 +378,10 @@ def test_one_grading_a_user_whichever_server_began_it(temporary):
     finally:
         one.close()
         other.close()
-    assert [file.name for file in temporary.iterdir()] == [f"hvdgrade-{os.getuid()}.lock"]
+    assert [file.name for file in temporary.iterdir()] == ["runtime"]
+    (lock,) = (temporary / "runtime").iterdir()
+    assert lock.suffix == ".lock"
+    assert lock.parent.stat().st_mode & 0o077 == 0  # nobody else can take it
 
 
 def test_what_a_killed_server_left_is_removed_by_the_next(temporary):

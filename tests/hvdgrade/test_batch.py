@@ -9,6 +9,7 @@ import json
 import os
 import random
 import signal
+import socket
 import subprocess
 import time
 from pathlib import Path
@@ -17,7 +18,7 @@ import psutil
 import pytest
 from school import QUICK
 
-from hvdgrade import batch, cleanup, page, profile, roster, slots, slurm, worker
+from hvdgrade import batch, batch_output, cleanup, page, profile, roster, slots, slurm, worker
 from hvdgrade.export import roll
 from hvdlab import hardware
 from hvdlab.data import DataError
@@ -504,6 +505,65 @@ def test_only_the_batchs_own_half_files_are_removed(tmp_path):
         (tmp_path / name / ".ada.py.part").touch()
     cleanup.end_left_over(tmp_path)
     assert list(tmp_path.rglob("*.part")) == [tmp_path / "handed-in" / ".ada.py.part"]
+
+
+def test_what_a_killed_grader_left_is_removed_wherever_and_however_deep_it_is(tmp_path):
+    """Also where another place is the one for temporary files now, and of what others wrote nothing."""
+    (tmp_path / "running").mkdir()
+    place = tmp_path / "elsewhere"
+    folders = {name: place / f"{cleanup.WORK}{name}" for name in ("deep", "closed", "link")}
+    folders |= {"other": place / "other-work", "kept": place / f"{cleanup.WORK}kept"}
+    for name, folder in folders.items():
+        if name != "link":
+            folder.mkdir(parents=True)
+        record = {"folder": str(folder), "host": "x" if name == "kept" else socket.gethostname()}
+        (tmp_path / "running" / f"{name}.json").write_text(json.dumps(record))
+    folders["link"].symlink_to(folders["other"])
+    here = os.open(folders["deep"], os.O_RDONLY)
+    for _ in range(1500):  # deeper than Python recurses, and than a path may be long
+        os.mkdir("a", dir_fd=here)
+        below = os.open("a", os.O_RDONLY, dir_fd=here)
+        os.close(here)
+        here = below
+    os.close(here)
+    (folders["closed"] / "a").mkdir(mode=0)
+    cleanup.end_left_over(tmp_path)
+    assert {name for name, folder in folders.items() if folder.exists()} == {
+        "link",
+        "other",
+        "kept",
+    }
+    assert list((tmp_path / "running").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "elapsed, count, total, workers, seconds",
+    [
+        (60, 1, 7, 2, 3 * 60),  # three rounds of two
+        (120, 4, 7, 2, 2 * 60),  # the last one does not end sooner for being alone
+        (3000, 99, 100, None, 3000 / 99),  # as many at once as the cluster likes
+        (30, 1, 100, None, 99 * 30),
+    ],
+)
+def test_the_time_that_is_left(elapsed, count, total, workers, seconds):
+    assert batch_output.seconds_left(elapsed, count, total, workers) == pytest.approx(seconds)
+
+
+def test_jobs_of_which_slurm_says_nothing_may_still_run(tmp_path, monkeypatch):
+    """Slurm's server starts anew: an old job must not grade the script that a new call puts in place."""
+    (tmp_path / "slurm").mkdir()
+    commands = tmp_path / "bin"
+    commands.mkdir()
+    for name, does in (("scancel", "sleep 60"), ("squeue", "exit 1")):
+        (commands / name).write_text(f"#!/bin/sh\n{does}\n")
+        (commands / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{commands}:/usr/bin:/bin")
+    monkeypatch.setattr(slurm, "COMMAND_SECONDS", 0.2)
+    monkeypatch.setattr(slurm, "CANCEL_SECONDS", 0.5)
+    with pytest.raises(batch.Refused, match="Slurm does not say that the jobs"):
+        batch.cancel_jobs(tmp_path)
+    (commands / "squeue").write_text("#!/bin/sh\n")
+    batch.cancel_jobs(tmp_path)
 
 
 def test_without_data_nothing_is_graded(school, tmp_path):

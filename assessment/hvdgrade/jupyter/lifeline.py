@@ -9,14 +9,16 @@ the server stops or because it was killed, the grading ends, and with it everyth
 import ctypes
 import os
 import select
-import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import time
+from pathlib import Path
 
 import psutil
+
+from hvdgrade.folders import remove_tree
 
 PATIENCE_SECONDS = 12.0  # what the grader gets to end its submission and to tidy up
 LIMIT_SECONDS = 3 * 3600.0  # no grading of one submission takes so long
@@ -47,7 +49,7 @@ def main(arguments: list[str]) -> int:
     except KeyboardInterrupt:
         pass
     end(grader)
-    shutil.rmtree(temporary, ignore_errors=True)
+    remove_tree(Path(temporary))
     return grader.returncode if grader.returncode >= 0 else 128 - grader.returncode
 
 

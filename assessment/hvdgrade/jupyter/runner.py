@@ -7,6 +7,7 @@ import math
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -14,6 +15,8 @@ import time
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
+
+from jupyter_core.paths import jupyter_runtime_dir
 
 from hvdgrade.jupyter import lifeline
 from hvdgrade.profile import PROFILES
@@ -156,11 +159,12 @@ def one_a_user() -> Iterator[int]:
     Raises:
         Busy: another one has it.
     """
-    place = os.environ.get("XDG_RUNTIME_DIR", "")
-    if not os.path.isdir(place):
-        place = tempfile.gettempdir()
+    place = (
+        jupyter_runtime_dir()
+    )  # in /tmp anybody could take the name; a home may be on many machines
+    os.makedirs(place, mode=0o700, exist_ok=True)
     flags = os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW
-    lock = os.open(os.path.join(place, f"hvdgrade-{os.getuid()}.lock"), flags, 0o600)
+    lock = os.open(os.path.join(place, f"hvdgrade-{socket.gethostname()}.lock"), flags, 0o600)
     try:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

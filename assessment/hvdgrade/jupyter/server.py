@@ -139,4 +139,9 @@ class ReportHandler(Handler):
     async def get(self):
         if not self.runner.report.is_file():
             raise web.HTTPError(404, "There is no report yet: press Assess first.")
+        if self.request.query not in (
+            "",
+            str(self.runner.number),
+        ):  # of a panel that knows no later one
+            raise web.HTTPError(404, "Another grading has begun since, and its report is gone.")
         self.finish(self.runner.report.read_bytes(), set_content_type="text/html; charset=utf-8")

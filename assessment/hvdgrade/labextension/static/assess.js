@@ -69,9 +69,12 @@ export function makePlugin(lab) {
     async function show(answer) {
       try {
         const status = await answer;
-        if (lost) panel.say("");
+        const found = lost;
         lost = false;
         panel.show(status);
+        if (found && !panel.running && status.state === "idle")
+          panel.say("The server was started anew, and with the old one the grading has ended: press Assess again.");
+        else if (found && panel.running) panel.say("");
       } catch (error) {
         lost = panel.running;
         panel.say(lost && !error.refused ? `No news of the grading; asking again. ${error.message}` : error.message);
