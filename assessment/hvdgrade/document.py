@@ -244,6 +244,8 @@ def warnings_of(documents: list[dict]) -> list[str]:
         )
     if len({grader.get("rules_sha256") for grader in graders}) > 1:
         found.append("Not all were graded by the same rules: grade the older ones again.")
+    if len({(grader.get("profile"), grader.get("ranks")) for grader in graders}) > 1:
+        found.append("Not all were graded with the same profile and number of ranks.")
     if len({str(grader.get("hardware")) for grader in graders}) > 1:
         found.append("They were graded on different machines: compare seconds with budgets only.")
     open_to = sum(not part(grader, "sandbox").get("network_isolated") for grader in graders)

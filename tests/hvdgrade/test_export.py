@@ -4,6 +4,7 @@ import csv
 import hashlib
 import io
 import json
+import os
 import random
 import re
 import shutil
@@ -14,7 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from hvdgrade.export import CannotExport, canvas, gradescope, load, lti, nbgrader, table
+from hvdgrade.document import warnings_of
+from hvdgrade.export import CannotExport, canvas, doubts, gradescope, load, lti, nbgrader, table
 from hvdgrade.export.roll import HANDED_IN
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "export"
@@ -178,24 +180,62 @@ def test_every_byte_but_the_score_stays():
         assert restored == before
 
 
-def test_students_are_matched_by_login_then_sis_id_then_id():
+def test_students_are_matched_by_login_sis_id_or_id():
     people = [
         ("A", 1, "s1", "ada", "", ""),
-        ("B", 2, "ada", "bob", "", ""),  # an id that is somebody else's login
+        ("B", 2, "eve", "bob", "", ""),
         ("C", 3, "s3", "", "", ""),
         ("D", 4, "", "", "", ""),
         ("E", 5, "", "", "", ""),
         ("Student, Test", 6, "", "x", "", ""),
         ("F", 7, "", "twin", "", ""),  # one login in two rows: it is nobody's
         ("G", 8, "", "twin", "", ""),
+        ("H", 9, "s9", "7701", "", ""),  # an id that is somebody else's login
+        ("I", 7701, "s10", "ivy", "", ""),
     ]
     documents = [result(id, 10 + n) for n, id in enumerate(["ada", "s3", "4", "mia_LATE_5_77_x"])]
-    documents.append(result("twin", 99))
+    documents += [result("twin", 99), result("7701", 99)]
     after, said = canvas.fill(gradebook(people), COLUMN, [*documents, result("nobody")])
     rows = {row[0]: row[5] for row in csv.reader(io.StringIO(after.decode(), newline=""))}
-    assert [rows[name] for name in "ABCDEFG"] == ["10", "", "11", "12", "13", "", ""]
-    assert said[1:3] == ["no row in the gradebook: twin", "no row in the gradebook: nobody"]
-    assert said[3:] == ["no result: B", "no result: F", "no result: G"]
+    assert [rows[name] for name in "ABCDEFGHI"] == ["10", "", "11", "12", "13", "", "", "", ""]
+    assert said[1:4] == [
+        "several rows fit twin, none is filled: F; G",
+        "several rows fit 7701, none is filled: H; I",
+        "no row in the gradebook: nobody",
+    ]
+    assert said[4:] == [f"no result: {name}" for name in "BFGHI"]
+
+
+@pytest.mark.parametrize("cell", ["5", "", "-"])
+def test_a_student_may_have_the_name_of_a_row_of_points(cell):
+    people = [("A", 1, "", "ada", "", ""), ("Points Possible, Jr", 2, "", "bob", "", cell)]
+    after, said = canvas.fill(gradebook(people), COLUMN, [result("ada", 43)])
+    assert b"ada,,43," in after and said[0] == "filled: 1 (of 100 points)"
+
+
+def test_scores_that_do_not_compare_are_counted(tmp_path):
+    documents = [result(name) for name in ("ada", "bob", "carla")]
+    assert doubts(documents, tmp_path) == []
+    grader = documents[0]["grader"]
+    documents[2]["grader"] = grader | {"profile": "dli"}
+    documents.append(result("dan") | {"grader": grader | {"ranks": 4}})
+    rules = grader["rules_sha256"][:12]
+    assert doubts(documents, tmp_path) == [
+        f"not all were graded in the same way: 2 with profile cpu, -np 2, rules {rules}, "
+        f"1 with profile dli, -np 2, rules {rules}, 1 with profile cpu, -np 4, rules {rules}"
+    ]
+    assert "Not all were graded with the same profile and number of ranks." in warnings_of(
+        documents
+    )
+
+
+def test_the_exit_code_does_not_depend_on_who_reads(graded):
+    command = [sys.executable, "-m", "hvdgrade.cli", "export", str(graded), "--format", "csv"]
+    reader, writer = os.pipe()
+    os.close(reader)
+    answer = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, timeout=60)
+    os.close(writer)
+    assert (answer.returncode, answer.stderr) == (0, "")
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 from hvdgrade.export import roll
+from hvdgrade.terminal import Terminal
 
 EPILOG = """\
 example:
@@ -75,8 +76,9 @@ def main(args: argparse.Namespace) -> int:
         documents = load(args.out)
         if not documents:
             raise CannotExport(f"{args.out} has no results: name the --out of 'hvdgrade batch'.")
+        say = Terminal(soft_wrap=True, markup=False, emoji=False, highlight=False)
         for line in [*export(documents, args), *doubts(documents, args.out)]:
-            print(printable(line))
+            say.print(printable(line))
     except CannotExport as error:
         print(f"hvdgrade export: {error}", file=sys.stderr)
         return 2
@@ -151,6 +153,7 @@ def doubts(documents: list[dict], out: Path) -> list[str]:
     return [
         *roll.not_reached(documents, out),
         *roll.practice(documents),
+        *roll.mixed(documents),
         *roll.withdrawn(documents, out),
     ]
 

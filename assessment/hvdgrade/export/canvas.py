@@ -67,7 +67,7 @@ def fill(
         if len(row) != len(head) and row != [""]:
             cells = f"{len(row)} cells instead of {len(head)}"
             broken.append(f"row {number + 1} has {cells}: left as it is")
-        elif row[0].strip().startswith("Points Possible"):
+        elif row[0].strip().startswith("Points Possible") and not named(row, head, "ID"):
             possible = points(row[at], column)
         elif any(named(row, head, name) for name in MATCH_BY):
             students[number] = row

@@ -37,12 +37,18 @@ def match(
     report = []
     for document in documents:
         id = comparable(document["submission"]["id"])
-        wanted = [*((column, id) for column in MATCH_BY), ("ID", downloaded_from(id, names))]
-        number = next((rows[key][0] for key in wanted if len(rows.get(key, [])) == 1), None)
-        if number is None:
-            report.append(f"no row in the gradebook: {document['submission']['id']}")
+        fitting = {number for column in MATCH_BY for number in rows.get((column, id), [])}
+        if not fitting:
+            fitting = set(rows.get(("ID", downloaded_from(id, names)), []))
+        if len(fitting) == 1:
+            claims.setdefault(*fitting, []).append(document)
+        elif fitting:
+            people = "; ".join(who[number] for number in sorted(fitting))
+            report.append(
+                f"several rows fit {document['submission']['id']}, none is filled: {people}"
+            )
         else:
-            claims.setdefault(number, []).append(document)
+            report.append(f"no row in the gradebook: {document['submission']['id']}")
     settled, doubts = settle(claims, who, handed_in)
     return settled, report + doubts
 
