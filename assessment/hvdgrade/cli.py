@@ -176,7 +176,8 @@ class Progress:
 
     def __exit__(self, *exception):
         if self.file:
-            self.file.close()
+            with contextlib.suppress(OSError):  # what could not be written is tried once more here
+                self.file.close()
 
     def __call__(self, text: str, **facts) -> None:
         self.stage = facts.get("stage", self.stage)
@@ -184,9 +185,10 @@ class Progress:
             if "epochs" in facts:  # a submission may record any number of anything
                 facts["epochs"] = [shortened(epoch) for epoch in facts["epochs"][-SHOWN_EPOCHS:]]
             event = {"t": round(time.monotonic() - self.began, 1), "text": text, **facts}
-            self.file.write(json.dumps({**event, "stage": self.stage}) + "\n")
-            self.file.flush()
-        with contextlib.suppress(BrokenPipeError):  # nobody reads it any more
+            with contextlib.suppress(OSError):  # a full disk, a reader who went: grading goes on
+                self.file.write(json.dumps({**event, "stage": self.stage}) + "\n")
+                self.file.flush()
+        with contextlib.suppress(OSError):
             if self.terminal:
                 print(f"\r\x1b[2K{text}", end="", file=sys.stderr, flush=True)
             elif text.endswith("..."):

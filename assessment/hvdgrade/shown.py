@@ -42,7 +42,9 @@ def end_of(output) -> dict:
     kept = [line[:LINE_CHARACTERS] + "…" * (len(line) > LINE_CHARACTERS) for line in lines]
     kept = kept[-OUTPUT_LINES:]
     text = "\n".join(kept)
-    return {"text": text, "lines": len(kept), "cut": len(text) < len(output.strip())}
+    # The document itself holds no more than so many characters of what was printed.
+    cut = len(text) < len(output.strip()) or len(output) >= OUTPUT_CHARACTERS
+    return {"text": text, "lines": len(kept), "cut": cut}
 
 
 def line_of(lines: list[str], number) -> str:

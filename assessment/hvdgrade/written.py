@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import sys
 from pathlib import Path
 
 from hvdgrade.submission import SCRIPT
@@ -25,7 +26,7 @@ def ask(args: argparse.Namespace) -> None:
             continue
         if os.path.isdir(path):
             raise CannotWrite(f"{path} cannot be written: it is a folder.")
-        plain = os.path.isfile(path) or not os.path.exists(path)
+        plain = (os.path.isfile(path) or not os.path.exists(path)) and not stream(path)
         place = Path(os.path.realpath(path)) if plain else path
         # A plain file is replaced, which its folder must allow; the progress is appended.
         needed = [place] if os.path.exists(place) else [place.parent]
@@ -39,13 +40,32 @@ def ask(args: argparse.Namespace) -> None:
             taken[str(place)] = f"the file of --{option}"
 
 
+def stream(path: Path):
+    """The one of our streams that goes to this very file, as /dev/stdout does; None if none does.
+
+    Where it is redirected, that is a plain file, to which others may be writing too.
+    """
+    for ours in (sys.stdout, sys.stderr):
+        try:
+            if os.path.samestat(os.stat(path), os.fstat(ours.fileno())):
+                return ours
+        except (OSError, ValueError):  # no such file; a stream that is no file, or closed
+            continue
+    return None
+
+
 def write(text: str, path: Path) -> None:
-    """Write a file whole or not at all; a device or a pipe, as /dev/stdout, is written into.
+    """Write a file whole or not at all; a device, a pipe, or what our output goes to, is written into.
 
     Raises:
         CannotWrite: where that fails.
     """
     try:
+        if ours := stream(path):
+            ours.flush()
+            ours.buffer.write(text.encode())
+            ours.flush()
+            return
         if path.exists() and not path.is_file():
             with path.open("a", encoding="utf-8") as file:
                 file.write(text)

@@ -133,6 +133,33 @@ def test_no_file_is_lost_to_a_result(tmp_path):
     assert (tmp_path / "place").read_text().startswith("<!doctype html>")
 
 
+def test_a_result_for_standard_output_is_added_to_what_is_there(tmp_path):
+    """`--json /dev/stdout >> results`: the name is that of a plain file then."""
+    (tmp_path / "assessment.py").write_text("no Python")
+    command = [sys.executable, "-m", "hvdgrade.cli", "run", str(tmp_path), "--json", "/dev/stdout"]
+    for mode in ("a", "r+"):  # >> and >, where the shell has opened it once for two commands
+        (tmp_path / "all").write_text("before\n")
+        with open(tmp_path / "all", mode) as file:
+            file.seek(0, os.SEEK_END)
+            for _ in range(2):
+                answer = subprocess.run(command, stdout=file, timeout=60)
+                assert answer.returncode == cli.NOT_GRADABLE
+        text = (tmp_path / "all").read_text()
+        assert text.startswith("before\n{") and text.count("NOT GRADABLE") == 2
+        assert text.count('"schema"') == 2
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["all", "assessment.py"]
+
+
+def test_progress_that_cannot_be_told_ends_no_grading(tmp_path):
+    (tmp_path / "assessment.py").write_text("no Python")
+    with open("/dev/full", "w") as full:
+        answer = subprocess.run(
+            [sys.executable, "-m", "hvdgrade.cli", "run", tmp_path, "--progress", "/dev/full"],
+            stdout=subprocess.PIPE, stderr=full, text=True, timeout=60,
+        )  # fmt: skip
+    assert answer.returncode == cli.NOT_GRADABLE and "NOT GRADABLE" in answer.stdout
+
+
 def test_a_file_in_a_folder_that_is_closed_is_refused_before_the_grading():
     """A file that may be written cannot be replaced where its folder may not be; asked as no root."""
     with tempfile.TemporaryDirectory() as name:

@@ -424,6 +424,8 @@ def test_much_output_is_cut_at_its_beginning():
     assert len(text) < len(report_page(result("fail", output=""))) + 20_000
     assert "<b>last</b>" in page.text and "first" not in page.text.replace("the first", "")
     assert "Only the last part is kept" in page.text
+    document = ("line of text " * 9 + "\n") * 9999  # of which a result keeps 20,000 characters
+    assert "Only the last part" in Page(report_page(result("fail", output=document[-20_000:]))).text
     short = Page(report_page(result("fail", output="one line\n")))
     assert "Only the last part" not in short.text and "1 line " in short.text
 
