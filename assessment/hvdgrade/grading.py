@@ -150,7 +150,7 @@ def one_round(source: bytes, ranks: int, rules: Profile, data: Dataset, tier: st
         tell("recomputing accuracies ...", stage="evaluating")
         source_data = data.folder.resolve()
         evaluation, found = judge.recompute(evaluation, probed, rules, source_data, seed)
-        if probed and parallel.suits_float32_only(probed, found):
+        if probed and parallel.may_suit_float32_only(probed, found, rules):
             again = probe(source, ranks, given, evidence, rules, tier, tell, bits=32)
             said = judge.examine(again, rules, source_data, seed)
             if said.get("distance", parallel.UNMOVED) <= rules.equivalence_tolerance:

@@ -26,7 +26,6 @@ EQUIVALENCE = "N ranks train as one would"
 
 OFFICIAL_KERAS_MODULES = ("horovod.tensorflow.keras", "horovod.keras")
 UNMOVED = 1e9  # the distance of runs that go nowhere
-WAY = 1.0  # of runs that are as far apart as they go
 ALONE = "one rank only: nothing to compare, and nothing distributed to give points for"
 # Of all gradients of the network, in float32.
 GRADIENT_BYTES = 4 * sum(prod(shape) for name, shape in WEIGHTS.items() if not is_statistic(name))
@@ -238,11 +237,15 @@ def check_equivalence(
     return Check("equivalence", EQUIVALENCE, "fail", points, said, help, evidence, depends)
 
 
-def suits_float32_only(probe: Probe, found: dict) -> bool:
-    """Whether a probe went so wrong as one does in which float64 is taken for float32."""
+def may_suit_float32_only(probe: Probe, found: dict, rules: Profile) -> bool:
+    """Whether a probe went wrong in a way in which it does where float64 is taken for float32.
+
+    Such sums are numbers without sense, so the runs may be any distance apart.
+    """
     if probe.failed:
         return probe.failed.stop_cause in ("crashed", "killed")
-    return bool(found.get("refused")) or WAY <= found.get("distance", 0.0) < UNMOVED
+    apart = rules.equivalence_tolerance < found.get("distance", 0.0) < UNMOVED
+    return bool(found.get("refused")) or apart
 
 
 def did_not_come_through(probe: Probe, found: dict) -> tuple[str, str] | None:

@@ -14,8 +14,8 @@ something, the runs must not differ in anything else. So where the variable HVDL
   after another.
 * networks begin with the same weights and compute with B bits: in float64. In float32 the largest of nearly
   equal values, which max pooling passes its gradient to, depends on rounding, and within a few steps the
-  weights depend on it too. (Only a script that float64 does not suit, as it tells MPI that its gradients are
-  MPI.FLOAT, is run again in float32.)
+  weights depend on it too. (A script that goes wrong there is run again in float32: it may tell MPI that its
+  gradients are MPI.FLOAT.)
 
 Nothing of this happens in a run that counts: there the variable is not set.
 """

@@ -192,13 +192,14 @@ def test_who_exchanges_less_from_epoch_to_epoch_may_do_so():
         ("hang", {}, False),
         ("", {"refused": ["rank 0: conv1.weight is not finite"]}, True),
         ("", {"distance": 5.7}, True),
-        ("", {"distance": 0.3}, False),
+        ("", {"distance": 0.08}, True),
+        ("", {"distance": 0.06}, False),
         ("", {"distance": parallel.UNMOVED}, False),
     ],
 )
 def test_what_float64_may_have_spoilt_is_run_in_float32(stop_cause, found, again):
     failed = dataclasses.replace(seen(), stop_cause=stop_cause) if stop_cause else None
-    assert parallel.suits_float32_only(probe.Probe(failed=failed), found) is again
+    assert parallel.may_suit_float32_only(probe.Probe(failed=failed), found, RULES) is again
 
 
 def test_a_copy_has_the_time_at_which_it_was_whole(tmp_path, monkeypatch):
