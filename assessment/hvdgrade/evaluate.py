@@ -237,6 +237,7 @@ def judge_probe(request: dict, data, secrets: Secrets) -> dict:
     ]
     answer["replicas"] = max((difference(first[0], other)[0] for other in first[1:]), default=0.0)
     answer["distance"] = min(distance(runs["apart"], runs["together"]), 1e9)
+    answer["first_distance"] = min(distance(runs["apart"], runs["together"][:1]), 1e9)
     return answer
 
 

@@ -122,6 +122,7 @@ def test_the_distance_is_the_gap_of_the_worst_rank_over_the_way_of_the_first(wei
     assert distance(apart, [off, later]) == pytest.approx(2 / 8, rel=1e-5)  # what was off grows
     assert distance(apart, [exact, same]) == 0
     assert distance(apart, [exact, later]) == pytest.approx(4 / 8, rel=1e-5)
+    assert distance(apart, [exact]) == 0
     assert distance([[moved(1)], [moved(1)]], [[moved(3)]]) == float("inf")
 
 

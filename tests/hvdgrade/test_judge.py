@@ -191,10 +191,11 @@ def test_who_exchanges_less_from_epoch_to_epoch_may_do_so():
         ("crashed", {}, True),
         ("hang", {}, False),
         ("", {"refused": ["rank 0: conv1.weight is not finite"]}, True),
-        ("", {"distance": 5.7}, True),
-        ("", {"distance": 0.08}, True),
-        ("", {"distance": 0.06}, False),
-        ("", {"distance": parallel.UNMOVED}, False),
+        ("", {"first_distance": 5.7, "distance": 5.7}, True),
+        ("", {"first_distance": 0.08, "distance": 0.08}, True),
+        ("", {"first_distance": 0.06, "distance": 0.06}, False),
+        ("", {"first_distance": 1e-9, "distance": 0.6}, False),  # right in its first epoch alone
+        ("", {"first_distance": parallel.UNMOVED, "distance": parallel.UNMOVED}, False),
     ],
 )
 def test_what_float64_may_have_spoilt_is_run_in_float32(stop_cause, found, again):
