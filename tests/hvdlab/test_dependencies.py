@@ -121,6 +121,7 @@ GRADER_ALLOWED = {
     "rich",
     "jinja2",
     "submitit",
+    "jupyter_core",
     "jupyter_server",
     "tornado",
 }
