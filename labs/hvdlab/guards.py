@@ -150,9 +150,11 @@ def _of_presence(test) -> bool:
     if isinstance(test, ast.BoolOp):
         return all(map(_of_presence, test.values))
     if isinstance(test, ast.Compare):
-        is_none = isinstance(test.ops[0], ast.Is | ast.IsNot)
-        within = isinstance(test.ops[0], ast.In | ast.NotIn) and isinstance(test.left, ast.Constant)
-        return is_none or within
+        right = test.comparators[0]
+        if isinstance(test.ops[0], ast.Is | ast.IsNot):
+            return isinstance(right, ast.Constant) and right.value is None
+        named = isinstance(test.left, ast.Constant) and isinstance(test.left.value, str)
+        return isinstance(test.ops[0], ast.In | ast.NotIn) and named
     # What the environment has is text, and "0" is true as well.
     return isinstance(test, ast.Call) and ast.unparse(test.func).endswith(("environ.get", "getenv"))
 

@@ -39,6 +39,8 @@ SOME = {
     "return in an else": "def f():\n    if hvd.size() == 1:\n        pass\n    else:\n"
     "        if hvd.rank() != 0:\n            return\n        mark()\nf()",
     "continue": "for i in range(9):\n    if hvd.rank() != 0:\n        continue\n    mark()",
+    "is true": "first = hvd.rank() == 0\nif first is True:\n    mark()",
+    "in a list": "if 0 in [hvd.rank()]:\n    mark()",
     "function": "def f():\n    mark()\nif hvd.rank() == 0:\n    f()",
     "function of a known name": "def save():\n    mark()\ntorch.save(1)\nif hvd.rank() == 0:\n    save()",
     "function of a function": "def g():\n    mark()\ndef f():\n    g()\nif hvd.rank() == 0:\n    f()",
