@@ -24,7 +24,7 @@ from hvdgrade.batch_output import conclude, follow, outcome, summarise
 from hvdgrade.export import CannotExport, printable
 from hvdgrade.export.roll import HANDED_IN
 from hvdgrade.slots import worker_slots
-from hvdgrade.terminal import Terminal
+from hvdgrade.terminal import for_lines
 from hvdgrade.worker import (
     FOLDERS,
     Grader,
@@ -129,7 +129,7 @@ def grade_class(args: argparse.Namespace) -> int:
     with locked(settings.out):
         cancel_jobs(settings.out)
         cleanup.end_left_over(settings.out)
-        say = Terminal(stderr=True, soft_wrap=True, markup=False, emoji=False, highlight=False)
+        say = for_lines(stderr=True)
         write(settings.out / HANDED_IN, "\n".join(one.name for one in submissions).encode())
         calls = calls_of_regrade(settings, say) if args.regrade else set()
         tasks, kept = prepare(submissions, settings, rules, calls, say)

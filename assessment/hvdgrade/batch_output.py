@@ -10,8 +10,9 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from hvdgrade.document import mixed
 from hvdgrade.export import UNGRADED, load, printable, roll
-from hvdgrade.terminal import Terminal
+from hvdgrade.terminal import for_lines
 
 SUMMARY_SECONDS = 600.0
 
@@ -60,7 +61,7 @@ def outcome(document: dict) -> str:
 
 def conclude(names: set[str], out: Path, regrade: bool, ignored: list[str]) -> int:
     """Print what came out; return the number of grader faults, also of those that left a result as it was."""
-    say = Terminal(soft_wrap=True, markup=False, emoji=False, highlight=False)
+    say = for_lines()
     results = load(out)
     documents = [document for document in results if document["batch"]["name"] in names]
     counts = Counter(document["verdict"] or document["status"] for document in documents)
@@ -79,7 +80,7 @@ def conclude(names: set[str], out: Path, regrade: bool, ignored: list[str]) -> i
     if ignored:
         listed = ", ".join(map(printable, ignored))
         say.print(f"In DIR, but neither a folder nor a .py file, and so not graded: {listed}")
-    for line in [*roll.practice(documents), *roll.mixed(documents), *roll.withdrawn(results, out)]:
+    for line in [*roll.practice(documents), *mixed(documents), *roll.withdrawn(results, out)]:
         say.print(printable(line))
     say.print(f"The class: {out / 'index.html'}   as a table: {out / 'summary.csv'}")
     return counts["infrastructure_error"] + left

@@ -236,16 +236,28 @@ def graded_with(documents: list[dict]) -> list[tuple[str, list[tuple[str, int]]]
     ]
 
 
+def mixed(documents: list[dict]) -> list[str]:
+    """A line if scores come from different rules, profiles or numbers of ranks: they do not compare."""
+    graded = [part(one, "grader") for one in documents if one.get("status") == "graded"]
+    ways = Counter(
+        (one.get("profile"), one.get("ranks"), one.get("rules_sha256")) for one in graded
+    )
+    if len(ways) < 2:
+        return []
+    listed = ", ".join(
+        f"{count} with profile {profile}, -np {ranks}, rules {str(rules)[:12]}"
+        for (profile, ranks, rules), count in ways.most_common()
+    )
+    return [f"Not all were graded in the same way: {listed}."]
+
+
 def warnings_of(documents: list[dict]) -> list[str]:
     graders, found = graders_of(documents), []
     if any("synthetic" in str(grader.get("data")).lower() for grader in graders):
         found.append(
             "Some were graded on synthetic data, not on CIFAR-10: those are practice runs."
         )
-    if len({grader.get("rules_sha256") for grader in graders}) > 1:
-        found.append("Not all were graded by the same rules: grade the older ones again.")
-    if len({(grader.get("profile"), grader.get("ranks")) for grader in graders}) > 1:
-        found.append("Not all were graded with the same profile and number of ranks.")
+    found += mixed(documents)
     if len({str(grader.get("hardware")) for grader in graders}) > 1:
         found.append("They were graded on different machines: compare seconds with budgets only.")
     open_to = sum(not part(grader, "sandbox").get("network_isolated") for grader in graders)

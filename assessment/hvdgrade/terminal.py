@@ -14,3 +14,8 @@ class Terminal(Console):
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, (sys.stderr if self.stderr else sys.stdout).fileno())
         os.close(nowhere)
+
+
+def for_lines(stderr: bool = False) -> Terminal:
+    """For whole lines that hold names of strangers: as they are, neither broken nor coloured."""
+    return Terminal(stderr=stderr, soft_wrap=True, markup=False, emoji=False, highlight=False)

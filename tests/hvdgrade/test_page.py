@@ -343,7 +343,7 @@ def test_the_instructor_is_warned():
     documents[2]["flags"] = documents[3]["flags"] = [{"line": 3, "what": "a large literal"}]
     text = Page(class_page(documents, warnings=["Disk nearly full."])).text
     for said in (
-        "Not all were graded by the same rules",
+        "Not all were graded in the same way",
         "graded on different machines",
         "open to 1 of 5",
         "2 hold something to look at in their source",
@@ -362,7 +362,7 @@ def test_what_did_not_run_gives_no_warning():
             "data": "synthetic",
         }
     text = Page(class_page(documents)).text
-    for said in ("same rules", "different machines", "network was open", "synthetic"):
+    for said in ("same way", "different machines", "network was open", "synthetic"):
         assert said not in text
     assert "login node" not in text and "not run" not in text  # of how they were graded
 

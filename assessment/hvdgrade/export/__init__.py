@@ -5,8 +5,9 @@ import json
 import sys
 from pathlib import Path
 
+from hvdgrade.document import mixed
 from hvdgrade.export import roll
-from hvdgrade.terminal import Terminal
+from hvdgrade.terminal import for_lines
 
 EPILOG = """\
 example:
@@ -76,7 +77,7 @@ def main(args: argparse.Namespace) -> int:
         documents = load(args.out)
         if not documents:
             raise CannotExport(f"{args.out} has no results: name the --out of 'hvdgrade batch'.")
-        say = Terminal(soft_wrap=True, markup=False, emoji=False, highlight=False)
+        say = for_lines()
         for line in [*export(documents, args), *doubts(documents, args.out)]:
             say.print(printable(line))
     except CannotExport as error:
@@ -153,7 +154,7 @@ def doubts(documents: list[dict], out: Path) -> list[str]:
     return [
         *roll.not_reached(documents, out),
         *roll.practice(documents),
-        *roll.mixed(documents),
+        *mixed(documents),
         *roll.withdrawn(documents, out),
     ]
 

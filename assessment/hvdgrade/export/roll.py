@@ -6,7 +6,6 @@ come after its synthetic twin. No result is dropped for that; the instructor get
 
 import hashlib
 import unicodedata
-from collections import Counter
 from collections.abc import Hashable
 from pathlib import Path
 
@@ -63,21 +62,6 @@ def practice(documents: list[dict]) -> list[str]:
     """A line if some scores do not come from CIFAR-10."""
     count = sum(map(is_practice, documents))
     return [f"{count} were graded on synthetic data: practice runs"] if count else []
-
-
-def mixed(documents: list[dict]) -> list[str]:
-    """A line if scores come from different rules, profiles or numbers of ranks: they do not compare."""
-    graded = [part(one, "grader") for one in documents if one.get("status") == "graded"]
-    ways = Counter(
-        (one.get("profile"), one.get("ranks"), one.get("rules_sha256")) for one in graded
-    )
-    if len(ways) < 2:
-        return []
-    listed = ", ".join(
-        f"{count} with profile {profile}, -np {ranks}, rules {str(rules)[:12]}"
-        for (profile, ranks, rules), count in ways.most_common()
-    )
-    return [f"not all were graded in the same way: {listed}"]
 
 
 def is_practice(document: dict) -> bool:
