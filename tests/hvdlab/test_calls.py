@@ -94,7 +94,7 @@ def test_a_name_that_the_ranks_do_not_have_is_one_sentence(function, name):
         call(function, ranks=2)
     assert str(caught.value) in [
         f"{function.__name__} on rank {rank}: there is no {name!r} there. A function that runs on the "
-        "ranks can only use what is inside it, np and MPI."
+        "ranks can only use what is inside it, np, MPI, and the functions named in uses=."
         for rank in (0, 1)
     ]
 
