@@ -108,6 +108,29 @@ def test_weights_and_gradients_in_different_memory_formats(cls):
 
 
 @ALL
+def test_a_model_may_change_its_memory_format_between_two_steps(cls):
+    """The state, by itself or from a checkpoint, then lies in memory as the weights did before."""
+    results = {}
+    for path in ("stays", "converted", "resumed"):
+        generator = torch.Generator().manual_seed(0)
+        w, *gradients = (torch.randn(4, 3, 5, 5, generator=generator) for _ in range(4))
+        p = torch.nn.Parameter(w)
+        optimizer = cls([p], lr=0.1)
+        for step, gradient in enumerate(gradients):
+            if step == 1 and path != "stays":
+                p.data = p.data.contiguous(memory_format=torch.channels_last)
+            if step == 1 and path == "resumed":
+                state = copy.deepcopy(optimizer.state_dict())
+                optimizer = cls([p], lr=0.1)
+                optimizer.load_state_dict(state)
+            p.grad = torch.empty_like(p).copy_(gradient)  # as autograd makes it: in p's format
+            optimizer.step()
+        results[path] = p.detach().contiguous()
+    for path in ("converted", "resumed"):
+        torch.testing.assert_close(results[path], results["stays"], rtol=1e-5, atol=1e-6)
+
+
+@ALL
 def test_sparse_gradients_are_refused(cls):
     embedding = torch.nn.Embedding(5, 3, sparse=True)
     optimizer = cls(embedding.parameters())

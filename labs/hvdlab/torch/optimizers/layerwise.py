@@ -60,16 +60,19 @@ class LayerwiseOptimizer(torch.optim.Optimizer):
         return [[self.state[p][name] for p in params] for name in self.state_names]
 
     def _can_fuse(self, group, p: Tensor) -> bool:
-        # The kernels walk over memory, so gradient and weight must lie there in the same order. For
-        # half floats, torch 2.13's fused SGD with momentum leaves most weights as they are.
+        # The kernels walk over memory, so weight, gradient and state must lie there in the same order;
+        # a model may have changed its format since, or the state come from another one. For half
+        # floats, torch 2.13's fused SGD with momentum leaves most weights as they are.
         dense = p.is_contiguous() or p.is_contiguous(memory_format=torch.channels_last)
-        layout = p.device.type == "cpu" and dense and p.grad.stride() == p.stride()
+        states = [self.state[p][name] for name in self.state_names]
+        strides = {t.stride() for t in (p.grad, *states) if t.shape == p.shape}
+        layout = p.device.type == "cpu" and dense and strides == {p.stride()}
         possible = layout and p.dtype in (torch.float32, torch.float64)
         if group["fused"] and not possible:
             raise RuntimeError(
-                "fused=True needs dense float32 or float64 weights on the CPU, with gradients of the "
-                f"same memory format. Received: shape {tuple(p.shape)}, {p.dtype}, {p.device}, "
-                f"strides {p.stride()} and {p.grad.stride()}. fused=None uses it where it works."
+                "fused=True needs dense float32 or float64 weights on the CPU, with gradients and state "
+                f"of the same memory format. Received: shape {tuple(p.shape)}, {p.dtype}, {p.device}, "
+                f"strides {sorted({p.stride(), *strides})}. fused=None uses it where it works."
             )
         if group["fused"] is None:  # 1 - (1 - rate) costs digits that only float64 has
             return possible and p.dtype != torch.float64
