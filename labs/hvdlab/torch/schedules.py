@@ -14,6 +14,8 @@ A batch that grows needs no class: make new `Batches` each epoch.
 import torch
 from torch.optim.lr_scheduler import LRScheduler
 
+from hvdlab.torch.optimizers.layerwise import LayerwiseOptimizer
+
 
 class Schedule(LRScheduler):
     """Give every update the learning rate that a function of the step returns.
@@ -31,9 +33,10 @@ class Schedule(LRScheduler):
         schedule: function step -> learning rate, for all parameter groups; or a list of one
             function per group.
         momentum_correction: when the rate changes, scale velocities by new / old rate. For
-            optimizers whose velocity contains the rate, as LARS with momentum_form="paper": what
-            they keep as "momentum_buffer" (Goyal et al., Accurate, Large Minibatch SGD, 2017,
-            section 3, arXiv:1706.02677). A rate of 0 forgets the velocity. Default False.
+            optimizers whose velocity contains the rate, as LARS with momentum_form="paper" or one
+            of your own, and none of torch's: what they keep as "momentum_buffer" (Goyal et al.,
+            Accurate, Large Minibatch SGD, 2017, section 3, arXiv:1706.02677). A rate of 0 forgets
+            the velocity. Default False.
         last_epoch: updates already made, less one, as in all torch schedulers. Default -1.
 
     To resume, make the scheduler first, then load both state dicts. That of the scheduler holds no
@@ -95,5 +98,10 @@ class Schedule(LRScheduler):
 
 
 def _rate_is_outside(optimizer) -> bool:
-    forms = [group.get("momentum_form") for group in optimizer.param_groups]
-    return isinstance(optimizer, torch.optim.SGD) or "torch" in forms
+    """Whether it is one of torch's own, or of ours but for LARS in the paper's form."""
+    if isinstance(optimizer, LayerwiseOptimizer):
+        return any(group.get("momentum_form") != "paper" for group in optimizer.param_groups)
+    return any(
+        kind.__module__.startswith("torch.optim.") and kind is not torch.optim.Optimizer
+        for kind in type(optimizer).__mro__
+    )

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
+from torch.optim import RMSprop  # noqa: E402
 from torch.optim import lr_scheduler as oracle  # noqa: E402
 
 from hvdlab.batches import Batches  # noqa: E402
@@ -20,7 +21,7 @@ from hvdlab.schedules import (  # noqa: E402
     step_decay,
     updates,
 )
-from hvdlab.torch import LARS  # noqa: E402
+from hvdlab.torch import LAMB, LARS, NovoGrad  # noqa: E402
 from hvdlab.torch.schedules import Schedule  # noqa: E402
 
 N = 30
@@ -289,6 +290,15 @@ def test_a_growing_batch_makes_the_updates_that_it_should():
             constant(1),
             {"momentum_correction": True},
             "optimizer=LARS",
+        ),
+        *(
+            (
+                lambda cls=cls: cls([torch.nn.Parameter(torch.ones(2))]),
+                constant(1),
+                {"momentum_correction": True},
+                f"optimizer={cls.__name__}",
+            )
+            for cls in (RMSprop, torch.optim.Adam, LAMB, NovoGrad, type("Mine", (RMSprop,), {}))
         ),
     ],
 )
