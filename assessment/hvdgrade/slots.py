@@ -7,9 +7,8 @@ import os
 import subprocess
 from itertools import chain
 from math import ceil
-from pathlib import Path
 
-from hvdlab.hardware import usable_cores
+from hvdlab.hardware import physical_cores, usable_cores
 
 
 def worker_slots(ranks: int, workers: int | None, oversubscribe: bool) -> list[tuple]:
@@ -23,7 +22,7 @@ def worker_slots(ranks: int, workers: int | None, oversubscribe: bool) -> list[t
     Raises:
         ValueError: more workers than there are cores or GPUs for.
     """
-    cores, gpus = physical_cores(os.sched_getaffinity(0)), visible_gpus()
+    cores, gpus = physical_cores(), visible_gpus()
     each = ceil(ranks / min(map(len, cores)))  # whole cores a worker
     disjoint = len(cores) // each
     # A container may see many more cores than its quota lets it use.
@@ -56,23 +55,6 @@ def shares(things: list, workers: int, least: int) -> list[list]:
         [things[(worker * size + i) % len(things)] for i in range(size)]
         for worker in range(workers)
     ]
-
-
-def physical_cores(threads) -> list[list[int]]:
-    """The hardware threads that stand for one core each: on a core of two, what one does slows the other."""
-
-    def place(thread: int) -> tuple:
-        topology = Path(f"/sys/devices/system/cpu/cpu{thread}/topology")
-        try:
-            names = ("physical_package_id", "core_id")
-            return tuple(int((topology / name).read_text()) for name in names)
-        except (OSError, ValueError):
-            return (0, thread)
-
-    cores: dict[tuple, list[int]] = {}
-    for thread in sorted(threads):
-        cores.setdefault(place(thread), []).append(thread)
-    return [cores[key] for key in sorted(cores)]
 
 
 def visible_gpus() -> list[str]:

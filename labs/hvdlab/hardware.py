@@ -39,6 +39,28 @@ def usable_cores() -> int:
     return max(1, min(cores, int(cpu_quota() or cores)))
 
 
+def physical_cores(threads=None) -> list[list[int]]:
+    """Hardware threads, those of one core together: on a core of two, what one does slows the other.
+
+    Args:
+        threads: their numbers. Default: those that this process may use.
+    """
+    threads = os.sched_getaffinity(0) if threads is None else threads
+
+    def place(thread: int) -> tuple:
+        topology = Path(f"/sys/devices/system/cpu/cpu{thread}/topology")
+        try:
+            names = ("physical_package_id", "core_id")
+            return tuple(int((topology / name).read_text()) for name in names)
+        except (OSError, ValueError):
+            return (0, thread)
+
+    cores: dict[tuple, list[int]] = {}
+    for thread in sorted(threads):
+        cores.setdefault(place(thread), []).append(thread)
+    return [cores[key] for key in sorted(cores)]
+
+
 def cpu_quota() -> float:
     """Cores' worth of time that the control group allows; 0 without a limit."""
     for limit, period in (

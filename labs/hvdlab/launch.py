@@ -1,7 +1,7 @@
 """How N ranks are started on this machine: the command, the environment it needs, and their end.
 
 `mpirun -np N python script.py` typed by hand works too; what the environment below adds is speed on
-a CPU (and permission, for root and for more ranks than cores).
+a CPU (and permission, for root and for more ranks than physical cores).
 
     run("train.py", "--epochs", 3, ranks=2)      # prints what the ranks print
 """
@@ -19,7 +19,7 @@ from pathlib import Path
 import psutil
 
 from hvdlab import open_mpi
-from hvdlab.hardware import gpus, usable_cores
+from hvdlab.hardware import gpus, physical_cores, usable_cores
 
 MARK = "HVDLAB_STARTED_AS"  # in the environment of all that one launch starts
 
@@ -57,7 +57,8 @@ def environment(ranks: int) -> dict[str, str]:
         # --bind-to none: Horovod's own thread may run wherever a core is free.
         "PRTE_MCA_hwloc_default_binding_policy": "none",
     }
-    if ranks > usable_cores():
+    # By itself mpirun starts no more ranks than there are physical cores, whatever threads they have.
+    if ranks > len(physical_cores()):
         variables |= open_mpi.OVERSUBSCRIBE
     if 0 < gpus() < ranks:
         variables["CUDA_VISIBLE_DEVICES"] = "-1"  # none would do: a rank needs one of its own

@@ -39,10 +39,33 @@ def test_ranks_start_and_may_run_on_every_core(ranks, tmp_path):
     assert {threads for _, _, threads in told} == {str(max(1, hardware.usable_cores() // ranks))}
 
 
+@pytest.mark.mpi
+def test_ranks_may_share_a_core_of_two_hardware_threads(tmp_path, monkeypatch):
+    """By itself mpirun starts no more ranks than it sees cores; here it sees one, of two threads."""
+    script = tmp_path / "tell.py"
+    script.write_text(TELL)
+    monkeypatch.setenv("HWLOC_SYNTHETIC", "pack:1 core:1 pu:2")
+    monkeypatch.setattr(launch, "physical_cores", lambda: [[0], [1]])
+    with pytest.raises(launch.LaunchError, match="not enough slots"):
+        launch.run(script, ranks=2, show=False, timeout=60)
+    monkeypatch.setattr(launch, "physical_cores", lambda: [[0, 1]])
+    assert len(launch.run(script, ranks=2, show=False, timeout=60).splitlines()) == 2
+
+
 def test_arguments_follow_the_script():
     assert launch.command(4, "train.py", "--lr", "0.1") == [
         "mpirun", "-np", "4", "python", "train.py", "--lr", "0.1",
     ]  # fmt: skip
+
+
+def test_siblings_are_one_core():
+    """As `lscpu` counts them."""
+    said = subprocess.run(
+        ["lscpu", "--parse=CORE,SOCKET"], capture_output=True, text=True, check=True, timeout=30
+    ).stdout
+    lines = [line for line in said.splitlines() if not line.startswith("#")]
+    cores = hardware.physical_cores(range(len(lines)))
+    assert len(cores) == len(set(lines)) and sum(map(len, cores)) == len(lines)
 
 
 def test_processor_facts_are_those_of_the_kernel():

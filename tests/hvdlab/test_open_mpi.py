@@ -34,7 +34,7 @@ def only(tmp_path, monkeypatch):
 )
 def test_the_version_decides_on_the_words(only, monkeypatch, text, four):
     program = only(text)
-    monkeypatch.setattr(launch, "usable_cores", lambda: 2)
+    monkeypatch.setattr(launch, "physical_cores", lambda: [[0], [1]])
     assert open_mpi.mpirun() == program and open_mpi.is_version_4() is four
     assert open_mpi.tag_output() == (["--tag-output"] if four else ["--output", "tag"])
     set_for_three = launch.environment(3)

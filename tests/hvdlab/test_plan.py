@@ -37,6 +37,7 @@ OURS = (
 def four_cores(monkeypatch):
     """A user on a machine of four cores, without a GPU, in this environment; nothing else is set."""
     monkeypatch.setattr(launch, "usable_cores", lambda: 4)
+    monkeypatch.setattr(launch, "physical_cores", lambda: [[0], [1], [2], [3]])
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     monkeypatch.setattr(plan_module, "gpus", lambda: 0)
     monkeypatch.setattr(hosts, "_address", lambda name: name if name[0].isdigit() else None)
@@ -57,6 +58,14 @@ def test_more_ranks_than_cores_share_them(four_cores):
     line = plan(8, "train.py").line()
     assert line.startswith("OMP_NUM_THREADS=1 ")
     assert " PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe " in line
+
+
+def test_ranks_that_need_hardware_threads_are_allowed_them(four_cores):
+    """mpirun counts cores: see test_launch.py, where it is asked."""
+    four_cores.setattr(launch, "physical_cores", lambda: [[0, 2], [1, 3]])
+    assert "oversubscribe" not in plan(2, "train.py").line()
+    line = plan(3, "train.py").line()
+    assert line.startswith("OMP_NUM_THREADS=1 ") and "=:oversubscribe " in line
 
 
 def test_the_line_on_two_hosts(four_cores):

@@ -20,7 +20,7 @@ from hvdlab.doctor_checks import (
     sudo,
 )
 from hvdlab.doctor_checks.surroundings import container_name, slurm_tasks
-from hvdlab.hardware import cpu_quota
+from hvdlab.hardware import cpu_quota, physical_cores
 
 # Open MPI 5.0.11 asks for a file of this size there for each rank ("Space Requested: 16777216 B").
 SHM_A_RANK = 16 << 20
@@ -71,7 +71,7 @@ def ranks(said) -> int:
 def cores(said) -> Answer:
     allowed = len(os.sched_getaffinity(0))
     quota = cpu_quota()
-    text = f"{allowed} of {os.cpu_count()} usable, {physical_cores()} of them physical"
+    text = f"{allowed} of {os.cpu_count()} usable, {len(physical_cores())} of them physical"
     suited = counted(ranks(said), "rank")
     if quota and quota < allowed:
         text += f", and a quota of {quota:.2g}: this machine lets ranks and threads wait"
@@ -86,16 +86,8 @@ def cores(said) -> Answer:
 
 def usable_cores() -> int:
     """Cores that this process may use: affinity, hyper-threads not counted, quota of the group."""
-    return max(1, min(physical_cores(), int(cpu_quota() or physical_cores())))
-
-
-def physical_cores() -> int:
-    """Physical cores among those that this process may run on: Open MPI's slots."""
-    pattern = "/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
-    try:
-        return len({Path(pattern.format(cpu)).read_text() for cpu in os.sched_getaffinity(0)})
-    except OSError:  # no /sys in this container
-        return len(os.sched_getaffinity(0))
+    cores = len(physical_cores())
+    return max(1, min(cores, int(cpu_quota() or cores)))
 
 
 def memory(said) -> Answer:
