@@ -8,9 +8,10 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from hvdgrade import __version__, flags, hints, sandbox
+from hvdgrade import __version__, sandbox
 from hvdgrade.export import printable
 from hvdgrade.profile import Profile
+from hvdgrade.remarks import remarks
 from hvdlab.hardware import usable_cores
 
 SCHEMA = "hvdgrade/1"
@@ -102,8 +103,7 @@ def result(
         ],
         "checks": [],
         "timeline": judgement.timeline if judgement else [],
-        "hints": hints.hints(source) if source else [],
-        "flags": flags.flags(source) if source else [],
+        **(remarks(source) if source else {"hints": [], "flags": []}),
         "resources": {},
         "output": one.seen.output[-20_000:] if one else "",
     }

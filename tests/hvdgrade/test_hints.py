@@ -8,6 +8,7 @@ import pytest
 
 from hvdgrade.flags import flags
 from hvdgrade.hints import hints, read
+from hvdgrade.remarks import remarks
 from hvdlab.script import Script, Unreadable
 
 ASSESSMENT = Path(__file__).parents[2] / "assessment"
@@ -407,6 +408,19 @@ def test_no_source_makes_it_fail(source, monkeypatch):
         return
     of_hints.read(script)
     of_flags.read(script, source)
+
+
+def test_a_source_that_is_slow_to_look_at_gets_what_was_found_and_a_flag():
+    """Of a chain of assignments of many values each name may stand for each of them."""
+    chain = " = ".join(f"b{i}" for i in range(6000)) + " = " + ", ".join(["hvd.rank()"] * 1500)
+    source = f"import socket\nimport horovod.torch as hvd\nhvd.init()\n{chain}\n".encode()
+    found = remarks(source[:64_000].rpartition(b",")[0], seconds=1)
+    assert found["hints"] == [] and [f["kind"] for f in found["flags"]] == [
+        "network", "literal", "unreadable",
+    ]  # fmt: skip
+    assert "more than 1 s" in found["flags"][-1]["text"]
+    usual = (ASSESSMENT / "torch" / "assessment.py").read_bytes()
+    assert remarks(usual) == {"hints": hints(usual), "flags": []} and hints(usual)
 
 
 def test_scripts_with_random_lines_missing_or_doubled_do_not_make_it_fail():
