@@ -1,8 +1,8 @@
 """Grade a whole class: one folder or one .py file a student, several at once, each in its own process.
 
 It can be stopped in any way and at any moment, also by kill -9 or a power failure: the same command
-goes on. Results are kept as long as submission, rules, ranks, profile and the grader's version stay the
-same; those on synthetic data until CIFAR-10 is there.
+goes on. Results are kept as long as submission, ranks, profile and rules stay the same (thresholds, and the
+code that judges by them); those on synthetic data until CIFAR-10 is there.
 """
 
 import argparse

@@ -1,11 +1,26 @@
-"""Reads profiles.toml, the one home of every threshold."""
+"""Reads profiles.toml, the one home of every threshold, and says by which rules a verdict is made."""
 
 import hashlib
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
-PROFILES = Path(__file__).with_name("profiles.toml")  # a link to the one beside the README
+import hvdlab
+
+GRADER, LABS = Path(__file__).parent, Path(hvdlab.__file__).parent
+PROFILES = GRADER / "profiles.toml"  # a link to the one beside the README
+# What decides beside the numbers there: whoever changes a line of these changes the rules.
+JUDGES = tuple(
+    folder / f"{name}.py"
+    for folder, names in {
+        GRADER: "calibrate grading observe probe evaluate judge checks parallel",
+        GRADER / "calibration": "keras torch",
+        LABS: "probe record batches data",
+        LABS / "keras": "models throughput",
+        LABS / "torch": "models throughput",
+    }.items()
+    for name in names.split()
+)
 
 
 class UnknownProfile(Exception):
@@ -55,5 +70,12 @@ def load(name: str, path: Path = PROFILES) -> Profile:
     common, points = tables.pop("common"), tables.pop("points")
     if name not in tables:
         raise UnknownProfile(f"there is no profile '{name}'; {path.name} has: {', '.join(tables)}.")
-    rules = hashlib.sha256(text).hexdigest()
-    return Profile(name=name, points=points, rules_sha256=rules, **common, **tables[name])
+    return Profile(
+        name=name, points=points, rules_sha256=rules_sha256(text), **common, **tables[name]
+    )
+
+
+def rules_sha256(profiles: bytes, judges: tuple[Path, ...] = JUDGES) -> str:
+    """The hash of thresholds and judges together: verdicts with unequal ones do not compare."""
+    parts = [profiles, *(path.read_bytes() for path in judges)]
+    return hashlib.sha256(b"".join(hashlib.sha256(part).digest() for part in parts)).hexdigest()

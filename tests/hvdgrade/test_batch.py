@@ -184,6 +184,17 @@ def test_a_result_is_kept_for_its_submission_and_its_rules_only(tmp_path, monkey
     assert len(keys) == 6
 
 
+def test_whoever_changes_a_judge_changes_the_rules(tmp_path):
+    judges, text = list(profile.JUDGES), profile.PROFILES.read_bytes()
+    rules = {profile.load("dli").rules_sha256, profile.rules_sha256(text)}
+    assert len(rules) == 1
+    for place, path in enumerate(judges):
+        changed = tmp_path / path.name
+        changed.write_bytes(path.read_bytes() + b"\n")
+        rules.add(profile.rules_sha256(text, (*judges[:place], changed, *judges[place + 1 :])))
+    assert len(rules) == 1 + len(judges) > 10
+
+
 def test_a_page_that_fails_does_not_take_the_result_with_it(tmp_path, monkeypatch):
     def fails(document):
         raise KeyError("a template")

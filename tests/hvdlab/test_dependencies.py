@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from hvdgrade import profile
+
 ROOT = Path(__file__).parents[2]
 LABS, GRADER = ROOT / "labs/hvdlab", ROOT / "assessment/hvdgrade"
 FRAMEWORKS = {"torch", "tensorflow", "keras", "tf_keras", "horovod", "mpi4py"}
@@ -125,6 +127,8 @@ GRADER_ALLOWED = {
     "jupyter_server",
     "tornado",
 }
+# Modules that judges import, and that do not judge: walls, words, and the way in and out.
+NO_JUDGES = "export jail printed processes profile report sandbox submission views"
 
 
 def modules(package: Path, name: str) -> dict[str, Path]:
@@ -233,6 +237,19 @@ def test_the_grader_never_imports_what_learners_train_with():
             inside = name == "hvdgrade.enter" and wanted == "landlock"  # hvdgrade is hidden there
             allowed = ours or wanted in GRADER_ALLOWED or evaluator or inside
             assert allowed, f"{name} imports {wanted}"
+
+
+def test_what_judges_by_itself_is_among_the_rules():
+    """A result is kept as long as the rules stay: what they import judges too, or is listed here."""
+    judges = {name for name, path in ALL.items() if path.resolve() in profile.JUDGES}
+    assert len(judges) == len(profile.JUDGES)
+    taken = {
+        wanted
+        for name in judges
+        for wanted in imports(ALL[name])
+        if wanted in ALL and wanted.startswith("hvdgrade.")
+    }
+    assert taken - judges == {f"hvdgrade.{name}" for name in NO_JUDGES.split()}
 
 
 def test_nobody_unpickles_or_asks_a_shell():
