@@ -9,6 +9,7 @@ import argparse
 import contextlib
 import dataclasses
 import fcntl
+import json
 import math
 import os
 import secrets
@@ -130,7 +131,8 @@ def grade_class(args: argparse.Namespace) -> int:
         cancel_jobs(settings.out)
         cleanup.end_left_over(settings.out)
         say = for_lines(stderr=True)
-        write(settings.out / HANDED_IN, "\n".join(one.name for one in submissions).encode())
+        names = {one.name: one.id for one in submissions}
+        write(settings.out / HANDED_IN, json.dumps(names).encode())
         calls = calls_of_regrade(settings, say) if args.regrade else set()
         tasks, kept = prepare(submissions, settings, rules, calls, say)
         if kept:
@@ -158,8 +160,7 @@ def grade_class(args: argparse.Namespace) -> int:
         if args.regrade and all(is_done(task, settings, calls) for task in tasks):
             (settings.out / REGRADE).unlink(missing_ok=True)
         summarise(settings.out, say)
-    names = {one.name for one in submissions}
-    faults = conclude(names, settings.out, args.regrade, ignored)
+    faults = conclude(set(names), settings.out, args.regrade, ignored)
     return FAULTS if faults else DONE
 
 

@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import hashlib
 import importlib
 import json
 import signal
@@ -119,7 +120,7 @@ def run(args: argparse.Namespace) -> int:
                 if args.html:
                     from hvdgrade.page import report_page
 
-                    written.write(report_page(document, source_of(args.path)), args.html)
+                    written.write(report_page(document, source_of(args.path, document)), args.html)
             finally:  # a full disk does not take the report with it, nor the report the files
                 report.show(document, Terminal())
             tell("", stage="done", code=code)
@@ -138,14 +139,16 @@ def exit_code(document: dict) -> int:
     return NOT_GRADABLE if document["status"] == "not_gradable" else GRADER_FAULT
 
 
-def source_of(path: Path) -> bytes | None:
-    """The script that was graded, to show lines of it; None where it cannot be read."""
+def source_of(path: Path, document: dict) -> bytes | None:
+    """The script that was graded, to show lines of it; None where it has been edited since."""
     from hvdgrade.submission import NotGradable, read_script
 
     try:
-        return read_script(path)
+        source = read_script(path)
     except NotGradable:
         return None
+    graded = document["submission"]["sha256"]
+    return source if hashlib.sha256(source).hexdigest() == graded else None
 
 
 def shortened(epoch: dict) -> dict:

@@ -15,6 +15,7 @@ from pathlib import Path
 from hvdgrade.submission import MAX_SCRIPT_BYTES, SCRIPT
 
 PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+NO_STUDENTS = ("__MACOSX", "__pycache__")
 
 
 @dataclass(frozen=True)
@@ -41,8 +42,8 @@ class Problem(Exception):
 def find(folder: Path) -> tuple[list[Submission], list[str]]:
     """The submissions in `folder`, sorted by id, and the names of entries that are none.
 
-    Hidden entries, macOS's "__MACOSX", and files that are neither scripts nor notebooks are no
-    submissions. A notebook is one that cannot be graded, so that its student is not forgotten.
+    Hidden entries, folders that macOS and Python make, and files that are neither scripts nor notebooks
+    are no submissions. A notebook is one that cannot be graded, so that its student is not forgotten.
     """
     handed_in: dict[str, list[os.DirEntry]] = {}
     notebooks, ignored = set(), []
@@ -51,7 +52,7 @@ def find(folder: Path) -> tuple[list[Submission], list[str]]:
             a_folder = entry.is_dir(follow_symlinks=False) or (
                 leads_to_folder(entry) and not is_script(entry.name)
             )
-            if entry.name.startswith(".") or entry.name == "__MACOSX":
+            if entry.name.startswith(".") or entry.name in NO_STUDENTS:
                 continue
             if a_folder:
                 handed_in.setdefault(entry.name, []).append(entry)

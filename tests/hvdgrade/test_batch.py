@@ -43,6 +43,8 @@ def test_a_student_is_a_folder_or_a_file(tmp_path):
     (tmp_path / "carl" / "my solution (2).py").write_text("4")
     (tmp_path / "grades.txt").write_text("5")
     (tmp_path / ".DS_Store").write_text("6")
+    for name in ("__pycache__", "__MACOSX"):
+        (tmp_path / name).mkdir()
     submissions, ignored = roster.find(tmp_path)
     assert [(one.id, one.source, one.problem) for one in submissions] == [
         ("ada", b"1", ""),

@@ -1,6 +1,7 @@
 """The command `hvdgrade`: exit codes, JSON, and words for a user's mistake."""
 
 import argparse
+import hashlib
 import json
 import os
 import signal
@@ -245,6 +246,15 @@ def test_a_report_that_cannot_be_shown_is_written_all_the_same(tmp_path):
         )
     assert answer.returncode != cli.NOT_GRADABLE  # it was not told
     assert all(file.stat().st_size > 500 for file in files)
+
+
+def test_lines_are_shown_only_of_the_script_that_was_graded(tmp_path):
+    """Whoever goes on editing while it is graded must not see those of another one."""
+    (tmp_path / "assessment.py").write_text("first = 1")
+    document = {"submission": {"sha256": hashlib.sha256(b"first = 1").hexdigest()}}
+    assert cli.source_of(tmp_path, document) == b"first = 1"
+    (tmp_path / "assessment.py").write_text("second = 2")
+    assert cli.source_of(tmp_path, document) is None
 
 
 def test_a_submission_that_is_a_link_is_not_followed(tmp_path, cifar10_folder):

@@ -18,6 +18,7 @@ import pytest
 from hvdgrade.document import warnings_of
 from hvdgrade.export import CannotExport, canvas, doubts, gradescope, load, lti, nbgrader, table
 from hvdgrade.export.roll import HANDED_IN
+from hvdgrade.roster import safe_name
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "export"
 COLUMN = "Assignment 1 (1234)"
@@ -301,6 +302,12 @@ def test_two_results_for_one_row_fill_neither():
     assert after == gradebook(people) and said[1] == "several results for A: ada, 1; none is taken"
 
 
+def tell_handed_in(out: Path, *ids: str) -> None:
+    """As a batch does that found these."""
+    named = {one["submission"]["id"]: one["batch"]["name"] for one in load(out)}
+    (out / HANDED_IN).write_text(json.dumps({named.get(id, safe_name(id)): id for id in ids}))
+
+
 def test_of_several_results_for_one_row_the_one_that_is_handed_in_counts(graded):
     first, again = (f"bobsmith_4002_{number}_assessment" for number in (9917, 9955))
     keep(graded, result(again, 60))
@@ -312,7 +319,7 @@ def test_of_several_results_for_one_row_the_one_that_is_handed_in_counts(graded)
         (["ada"], "", f"several results for Bob: {first}, {again}; none is taken"),
         ([], "", f"several results for Bob: {first}, {again}; none is taken"),
     ):
-        (graded / HANDED_IN).write_text("\n".join(names))
+        tell_handed_in(graded, *names)
         answer = export(graded, "canvas", *gradebook)
         assert said in answer.stdout.splitlines()
         with open(graded / "canvas.csv", newline="", encoding="utf-8-sig") as file:
@@ -463,7 +470,7 @@ def test_what_an_earlier_export_left_is_named_and_stays(graded, format, file):
 
 @pytest.mark.parametrize("format", ["csv", "gradescope"])
 def test_results_of_students_who_are_gone_are_named(graded, format):
-    (graded / HANDED_IN).write_text("ada\nbobsmith_4002_9917_assessment\ncarla\n")
+    tell_handed_in(graded, "ada", "bobsmith_4002_9917_assessment", "carla")
     said = export(graded, format).stdout.splitlines()
     file = graded / "results" / "_dave~b1946ac92492d234.json"
     assert said[-1] == f"no longer in DIR: =dave(); its result stays until you remove {file}"
@@ -480,8 +487,9 @@ EVERY_FORMAT = {
 
 @pytest.mark.parametrize("format", EVERY_FORMAT)
 def test_what_an_interrupted_batch_left_is_named(graded, format):
-    names = ["ada", "carla", "eve", "bobsmith_4002_9917_assessment", "_dave~b1946ac92492d234"]
-    (graded / HANDED_IN).write_text("\n".join(names))
+    tell_handed_in(
+        graded, "ada", "carla", "eve", "bobsmith_4002_9917_assessment", "=dave()", "王小明"
+    )
     (graded / "submissions").mkdir()
     for name in ("ada", "carla", "eve", "somebody"):
         (graded / "submissions" / f"{name}.py").write_text(f"# of {name}\n")
@@ -490,7 +498,7 @@ def test_what_an_interrupted_batch_left_is_named(graded, format):
     carla["submission"]["sha256"] = hashlib.sha256(b"# of carla\n").hexdigest()
     keep(graded, carla)
     said = export(graded, format, *EVERY_FORMAT[format]).stdout.splitlines()
-    expected = ["not graded yet: eve", "result of an earlier submission: ada"]
+    expected = ["not graded yet: eve, 王小明", "result of an earlier submission: ada"]
     assert said[-2:] == expected
     assert sum(line.startswith(("not graded", "result of")) for line in said) == 2
     subprocess.run([sys.executable, "-m", "hvdgrade.summary", graded], check=True, timeout=60)
@@ -551,7 +559,7 @@ def test_two_results_for_one_lti_user_are_none(graded, tmp_path):
             "several results for sub-1: ada, ada-again; none is taken",
         ),
     ):
-        (graded / HANDED_IN).write_text("\n".join(names))
+        tell_handed_in(graded, *names)
         shutil.rmtree(graded / "lti", ignore_errors=True)
         assert said in export(graded, "lti", "--users", users).stdout.splitlines()
         assert sorted(path.stem for path in (graded / "lti").iterdir()) == files

@@ -99,7 +99,7 @@ def export(documents: list[dict], args: argparse.Namespace) -> list[str]:
         with open(output, "w", newline="", encoding="utf-8") as file:
             table.write(documents, file)
         return [f"{output}: {len(documents)} submissions"]
-    handed_in = roll.names_handed_in(args.out)
+    handed_in = set(roll.handed_in(args.out))
     if args.format == "canvas":
         if not args.gradebook or not args.column:
             raise CannotExport("canvas needs --gradebook EXPORT.csv and --column 'NAME (ID)'.")

@@ -5,22 +5,24 @@ come after its synthetic twin. No result is dropped for that; the instructor get
 """
 
 import hashlib
+import json
 import unicodedata
-from collections.abc import Hashable
+from collections.abc import Collection, Hashable
 from pathlib import Path
 
 from hvdgrade.document import part
 
-# In OUT: the names of all submissions that the last batch found, one a line.
+# In OUT: all submissions that the last batch found, as a JSON object: name of their files -> id.
 HANDED_IN = ".handed-in"
 
 
-def names_handed_in(out: Path) -> set[str]:
-    """The names of all submissions that the last batch found; empty if OUT does not tell."""
+def handed_in(out: Path) -> dict[str, str]:
+    """All submissions that the last batch found, name -> id; empty if OUT does not tell."""
     try:
-        return set((out / HANDED_IN).read_text().split())
-    except FileNotFoundError:
-        return set()
+        found = json.loads((out / HANDED_IN).read_text())
+    except (FileNotFoundError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def not_reached(documents: list[dict], out: Path) -> list[str]:
@@ -28,7 +30,7 @@ def not_reached(documents: list[dict], out: Path) -> list[str]:
     those that it has left with an old one."""
     results = {document["batch"]["name"]: document["submission"] for document in documents}
     left = {
-        "not graded yet": sorted(names_handed_in(out) - set(results)),
+        "not graded yet": sorted(id for name, id in handed_in(out).items() if name not in results),
         "result of an earlier submission": [
             submission["id"]
             for name, submission in results.items()
@@ -49,7 +51,7 @@ def script_sha256(out: Path, name: str) -> str | None:
 
 def withdrawn(documents: list[dict], out: Path) -> list[str]:
     """A line for each result whose student was not in DIR when the last batch began."""
-    names = names_handed_in(out)
+    names = handed_in(out)
     return [
         f"no longer in DIR: {document['submission']['id']}; its result stays until you remove "
         f"{out / 'results' / document['batch']['name']}.json"
@@ -71,14 +73,14 @@ def is_practice(document: dict) -> bool:
 
 
 def settle(
-    claims: dict[Hashable, list[dict]], who: dict[Hashable, str], handed_in: set[str]
+    claims: dict[Hashable, list[dict]], who: dict[Hashable, str], names: Collection[str]
 ) -> tuple[dict[Hashable, dict], list[str]]:
     """Of several results for one student take the one whose submission is still handed in.
 
     Args:
         claims: student -> results.
         who: student -> what the instructor calls them.
-        handed_in: names of the submissions that still are.
+        names: of the submissions that still are.
 
     Returns:
         Student -> result, where exactly one is left; a line for each result that is not taken, or for
@@ -88,7 +90,7 @@ def settle(
     for student, rivals in claims.items():
         left = rivals
         if len(rivals) > 1:
-            left = [document for document in rivals if document["batch"]["name"] in handed_in]
+            left = [document for document in rivals if document["batch"]["name"] in names]
         ids = [document["submission"]["id"] for document in rivals]
         if len(left) == 1:
             settled[student] = left[0]
