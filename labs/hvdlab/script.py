@@ -259,6 +259,8 @@ class Script:
                 todo += node.args if self.names[node].rpartition(".")[2] in TRANSPARENT else []
             elif isinstance(node, ast.Subscript | ast.FormattedValue):
                 todo.append(node.value)
+            elif isinstance(node, ast.Lambda):  # is_root = lambda: hvd.rank() == 0
+                todo.append(node.body)
             elif isinstance(node, PARTS):
                 todo += ast.iter_child_nodes(node)
         return False

@@ -115,7 +115,7 @@ WRAP = "hvd.DistributedOptimizer(optimizer, named_parameters=model.named_paramet
         (KERAS, "optimizer = hvd.Distr", "wrapped = hvd.Distr", "optimizer", "plain optimizer"),
         (TORCH, "hvd.broadcast_parameters(", "dict(", "broadcast", "same weights"),
         (TORCH, "hvd.broadcast_optimizer_state(optimizer, root_rank=0)", "", "broadcast", "state"),
-        (KERAS, BROADCAST, "", "broadcast", "same weights"),
+        (KERAS, BROADCAST, "", "broadcast", "Only the seed makes"),
         (TORCH, RECORDS, f"        if hvd.rank() == 0: {RECORDS.strip()}", "recorder", "some ranks"),
         (KERAS, "Recorder(batches)", "Recorder(batches) if hvd.rank() == 0 else None", "recorder", "some"),
         (TORCH, CLOCK, f"        {SAVE}\n{CLOCK}", "files", "Every rank writes"),
@@ -148,7 +148,8 @@ def lines_of(source: str, topic: str) -> list[str]:
 def test_the_line_is_that_of_the_mistake():
     assert lines_of(changed(TORCH, "rank=hvd.rank(),", "")[0], "data") == ["batches = Batches("]
     late = changed(TORCH, f"    optimizer = {WRAP}\n", "")[0]
-    late = late.replace("    recorder = Rec", f"    optimizer = {WRAP}\n    recorder = Rec")
+    loads = "    optimizer.load_state_dict(state)\n"  # else the scheduler sets the rate of both
+    late = late.replace("    recorder = Rec", f"    optimizer = {WRAP}\n{loads}    recorder = Rec")
     assert lines_of(late, "optimizer") == [
         "scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, learning_rate)"
     ]

@@ -116,6 +116,11 @@ def scaling_line(script: Script) -> int | None:
             name = script.names[node]
             if name in own or "scaling" in name or name.startswith("hvdlab.schedules."):
                 value = node
+        elif isinstance(
+            node, ast.Subscript
+        ):  # {1: 0.25, 2: 0.5}[hvd.size()], but not images[::size]
+            if not any(isinstance(part, ast.Slice) for part in ast.walk(node.slice)):
+                value = node.slice
         if value is None:
             continue
         if script.uses_size(value) and batches.isdisjoint(script.ancestors(node)):
@@ -198,11 +203,17 @@ def optimizer(script: Script):
 
 
 def uses_of_optimizer(script: Script) -> list[ast.Call]:
-    """The calls that train with an optimizer, or hold on to it."""
+    """The calls that train with an optimizer, or hold on to its state.
+
+    A scheduler does not, as what it is made of and what DistributedOptimizer returns have one rate. That
+    ends where a state is loaded, and its velocities are the wrapped one's.
+    """
+    loads = script.named("load_state_dict")
     schedulers = [
         call
         for call, name in script.names.items()
-        if "lr_scheduler." in name or name == "hvdlab.torch.schedules.Schedule"
+        if ("lr_scheduler." in name or name == "hvdlab.torch.schedules.Schedule")
+        and (loads or keyword(call, "momentum_correction"))
     ]
     steps = [call for call in script.named("step") if isinstance(call.func, ast.Attribute)]
     return schedulers + steps + script.named("compile")
@@ -226,7 +237,10 @@ def broadcast(script: Script):
             if script.torch
             else f"put `{callback}` into fit's callbacks"
         )
-        yield None, f"Nothing makes all ranks begin with the same weights: {how}."
+        seeds = script.named("manual_seed", "set_random_seed")
+        alike = not any(script.uses_rank(argument) for call in seeds for argument in call.args)
+        what = "Only the seed makes" if seeds and alike else "Nothing makes"
+        yield None, f"{what} all ranks begin with the same weights: {how}."
     read = {
         script.variable(n)
         for n in script.nodes
