@@ -3,10 +3,11 @@
 #
 # Stamps in .venv say how far an earlier run came, each written when its step is done:
 #   .packages   the pinned packages are installed whole    (without it .venv is made anew)
-#   .torch_index   and torch came from there               (TORCH_INDEX with another value makes .venv anew)
+#   .torch_index   where torch comes from                  (TORCH_INDEX with another value makes .venv anew)
 #   .complete   Horovod is built, installed and proven
 # So a set-up that was killed at any moment is finished by the next one.
-# PYTHON names another interpreter than python3, TORCH_INDEX another index for torch (empty: what pip finds by itself).
+# PYTHON names another interpreter than python3, TORCH_INDEX another index for torch (empty: what pip finds by itself). An
+# environment of another interpreter, or one whose interpreter is gone, is made anew, with torch from where it came from.
 # In NVIDIA's framework images (they set the variables below) what the image ships stays as it is: its
 # frameworks, its MPI, its Horovod. Only what it lacks is installed, into a .venv that sees the image's packages.
 set -euo pipefail
@@ -38,7 +39,12 @@ nvidia=${NVIDIA_TENSORFLOW_VERSION:-}${NVIDIA_PYTORCH_VERSION:-}
 button=$(find assessment/hvdgrade/labextension assessment/hvdgrade/jupyter/hvdgrade.json -type f | sort)   # copied below
 wanted=$(cat pyproject.toml docker/constraints.txt docker/setup.sh docker/base_pins.py docker/build_horovod.sh $button | sha256sum | cut -d' ' -f1)
 another_torch() { [ "${TORCH_INDEX+given}" ] && [ "$TORCH_INDEX" != "$(cat $venv/.torch_index 2>/dev/null || echo unknown)" ]; }
-if [ "$(cat $venv/.complete 2>/dev/null)" = "$wanted $here" ] && ! another_torch && $venv/bin/python -c 'import hvdlab' 2>/dev/null; then
+version='import sys; print(sys.base_prefix, sys.version)'
+another_python() {
+    local ours; ours=$($venv/bin/python -c "import pip; $version" 2>/dev/null) || return 0
+    [ "${PYTHON+given}" ] && [ "$ours" != "$("$python" -c "$version" 2>/dev/null)" ]
+}
+if [ "$(cat $venv/.complete 2>/dev/null)" = "$wanted $here" ] && ! another_torch && ! another_python && $venv/bin/python -c 'import hvdlab' 2>/dev/null; then
     exit 0
 fi
 
@@ -56,6 +62,8 @@ echo 'static_assert(__cplusplus >= 201703L);' | "${CXX:-g++}" -std=c++17 -fsynta
 cache=${XDG_CACHE_HOME:-${HOME:-}/.cache}/hvdlab    # for Horovod's wheel
 { mkdir -p "$cache" && [ -w "$cache" ]; } 2>/dev/null ||
     stop "the cache folder $cache cannot be written: name another one: export XDG_CACHE_HOME=/path/to/folder; make setup"
+case $here in *[[:space:]]*) stop "the name of $here has a space in it, with which MPI cannot compile Horovod: clone to a folder without one." ;; esac
+case $cache in *[[:space:]]*) stop "the name of the cache folder $cache has a space in it, with which Horovod cannot be compiled: name another one: export XDG_CACHE_HOME=/path/to/folder; make setup" ;; esac
 if [ ! -f $venv/.packages ]; then
     free=$(df -Pk . | awk 'NR == 2 {print int($4 / 1048576)}')
     [ "$free" -ge 8 ] || stop "8 GiB of free disk are needed in $here and $free GiB are left: free some, or clone to another disk."
@@ -68,13 +76,23 @@ flock -n 9 || { echo "Another set-up works in this folder: waiting for it"; besi
 
 # --- packages ------------------------------------------------------------------------------------
 packages=$(sha256sum < docker/constraints.txt)
-if [ "$(cat $venv/.packages 2>/dev/null)" != "$packages $here" ] || another_torch; then
+if [ "$(cat $venv/.packages 2>/dev/null)" != "$packages $here" ] || another_torch || another_python; then
     started=$SECONDS
     echo "Installing the pinned packages into $venv (4.6 GB; 1 to 4 minutes with a good network)"
+    # PyPI has torch for Linux x86_64 with CUDA only, in gigabytes. Where there is no GPU, PyTorch's own index of CPU builds
+    # is asked first; where it is out of reach (behind a mirror), pip's own index serves. Another one stays: it may have been
+    # named for GPUs that this machine, a login node, does not have.
+    cpu_builds=https://download.pytorch.org/whl/cpu
+    torch_index=$(cat $venv/.torch_index 2>/dev/null || echo $cpu_builds)
+    [ "$torch_index" != $cpu_builds ] || ! command -v nvidia-smi >/dev/null || torch_index=
+    torch_index=${TORCH_INDEX-$torch_index}
+    chosen=$torch_index
+    [ -z "$nvidia" ] || torch_index=
     rm -rf $venv
     scratch=$(mktemp -d)
     export TMPDIR=$scratch
     "$python" -m venv ${nvidia:+--system-site-packages} $venv
+    echo "$chosen" > $venv/.torch_index
     pip_log=$venv/pip.log
     pins=docker/constraints.txt
     ours=('.[torch,keras,lab,parallel,build,test,oracle]')
@@ -84,13 +102,6 @@ if [ "$(cat $venv/.packages 2>/dev/null)" != "$packages $here" ] || another_torc
         ours=('.[lab,build,test]' mpi4py)    # no frameworks, and no second MPI beside the image's
         [ -z "${NVIDIA_PYTORCH_VERSION:-}" ] || ours=('.[lab,parallel,build,test]' mpi4py)
     fi
-    # PyPI has torch for Linux x86_64 with CUDA only, in gigabytes. Where there is no GPU, PyTorch's own index of CPU builds
-    # is asked first; where it is out of reach (behind a mirror), pip's own index serves.
-    torch_index=https://download.pytorch.org/whl/cpu
-    ! command -v nvidia-smi >/dev/null || torch_index=
-    torch_index=${TORCH_INDEX-$torch_index}
-    chosen=$torch_index
-    [ -z "$nvidia" ] || torch_index=
     out_of_reach=
     if [ "$torch_index" ]; then
         beside timeout 1800 $venv/bin/pip install --quiet --disable-pip-version-check --progress-bar off --no-deps \
@@ -122,7 +133,6 @@ if [ "$(cat $venv/.packages 2>/dev/null)" != "$packages $here" ] || another_torc
     if [ "$out_of_reach" ] && [ "$($venv/bin/python -c 'import torch; print(torch.version.cuda or "")')" ]; then
         echo "torch came as a CUDA build, larger than needed, because $torch_index could not be reached: for another one 'make setup TORCH_INDEX=URL'"
     fi
-    echo "$chosen" > $venv/.torch_index
     echo "$packages $here" > $venv/.packages
     echo "Packages installed in $((SECONDS - started)) s"
 else

@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 @pytest.fixture
 def checkout(tmp_path) -> Path:
     """A copy of what the set-up reads, in a folder without an environment."""
-    folder = tmp_path / "course lab"  # with a space, as folders on a laptop have
+    folder = tmp_path / "course"
     folder.mkdir()
     for name in (
         "pyproject.toml",
@@ -127,7 +127,10 @@ def complete(checkout) -> Path:
         cwd=checkout, capture_output=True, text=True, timeout=60, check=True,
     ).stdout.strip()  # fmt: skip
     (checkout / ".venv").mkdir()
-    program(checkout / ".venv" / "bin", "python", "#!/bin/sh\n")
+    venv = checkout / ".venv" / "bin" / "python"
+    venv.parent.mkdir()
+    venv.write_text(f'#!/bin/sh\n[ "$2" = "import hvdlab" ] || exec {sys._base_executable} "$@"\n')
+    venv.chmod(0o755)
     (checkout / ".venv" / ".complete").write_text(f"{wanted} {checkout.resolve()}\n")
     return checkout
 
@@ -136,7 +139,7 @@ def again(folder: Path, **variables) -> subprocess.CompletedProcess:
     """A second set-up, which stops where it would begin anew."""
     return subprocess.run(
         [folder / "docker" / "setup.sh"],
-        env={**os.environ, "PYTHON": "python3.99", **variables},
+        env={**os.environ, "CXX": "no-such-compiler", **variables},
         capture_output=True,
         text=True,
         timeout=60,
@@ -168,7 +171,34 @@ def test_an_index_that_is_asked_for_is_never_passed_over(complete, was, variable
     if was is not None:
         (complete / ".venv" / ".torch_index").write_text(was)
     answer = again(complete, **variables)
-    assert (answer.returncode == 0) == done and ("no python3.99" in answer.stderr) != done
+    assert (answer.returncode == 0) == done and ("no-such-compiler" in answer.stderr) != done
+
+
+def test_an_environment_without_its_interpreter_or_of_another_one_is_none(complete):
+    """After an upgrade of the system's Python, and after `make setup PYTHON=...` with another one."""
+    assert again(complete, PYTHON=sys._base_executable).returncode == 0
+    other = program(complete / "bin", "python3.12", "#!/bin/sh\necho another\n")
+    said = again(complete, PYTHON=str(other)).stderr
+    assert "no-such-compiler" in said
+    assert "no python3.99 on PATH" in again(complete, PYTHON="python3.99").stderr
+    (complete / ".venv" / "bin" / "python").unlink()
+    (complete / ".venv" / "bin" / "python").symlink_to("/usr/bin/python3.99")
+    assert "no-such-compiler" in again(complete).stderr
+
+
+@pytest.mark.parametrize("which", ["here", "cache"])
+def test_a_folder_with_a_space_in_its_name_is_refused_before_anything_is_installed(
+    which, checkout, tmp_path
+):
+    place = tmp_path / "course lab"
+    if which == "here":
+        checkout.rename(place)
+        said = sentence(setup(place, XDG_CACHE_HOME=str(tmp_path / "cache")))
+        assert f"the name of {place} has a space in it" in said and "clone to a folder" in said
+    else:
+        said = sentence(setup(checkout, XDG_CACHE_HOME=str(place)))
+        assert f"cache folder {place}/hvdlab has a space" in said and "XDG_CACHE_HOME=" in said
+    assert not any(tmp_path.rglob(".venv"))
 
 
 def test_make_lab_gets_the_data_first_and_opens_without_them_too(checkout):
@@ -220,6 +250,10 @@ def proxy():
         (True, {}, ["pip.invalid"]),
         (False, {"TORCH_INDEX": ""}, ["pip.invalid"]),
         (True, {"TORCH_INDEX": "https://torch.invalid/whl"}, ["torch.invalid", "pip.invalid"]),
+        # As it was before, on a login node, for GPUs elsewhere.
+        (False, {"before": "\n"}, ["pip.invalid"]),
+        (False, {"before": "https://torch.invalid/whl\n"}, ["torch.invalid", "pip.invalid"]),
+        (False, {"before": "\n", "TORCH_INDEX": "https://b.invalid"}, ["b.invalid", "pip.invalid"]),
         (False, {"NVIDIA_PYTORCH_VERSION": "25.02"}, ["pip.invalid"]),  # torch is the image's
     ],
 )
@@ -227,6 +261,10 @@ def test_torch_without_cuda_is_asked_for_where_there_is_no_gpu(
     gpu, variables, asked, checkout, proxy, tmp_path
 ):
     """And where that index is out of reach, pip's own index is asked all the same."""
+    variables = dict(variables)
+    if before := variables.pop("before", None):
+        (checkout / ".venv").mkdir()
+        (checkout / ".venv" / ".torch_index").write_text(before)
     if gpu:
         program(tmp_path / "bin", "nvidia-smi", "#!/bin/sh\n")
     elif shutil.which("nvidia-smi"):
