@@ -20,14 +20,19 @@ def must_work(planned: Plan, script: str) -> None:
         "torchrun": torchrun_must_fit,
         "srun": srun_must_fit,
     }[planned.launcher](script)
+    hosts.must_be_ready(planned.hosts, script)
+
+
+def gpus_must_suffice(planned: Plan) -> None:
+    """Raise LaunchError for more ranks on this machine than it has GPUs, if it has any."""
     here = [host.slots for host in planned.hosts if hosts.is_here(host.name)]
     ranks = min([planned.ranks, *here]) if here or not planned.hosts else 0
-    if len(hosts.allocated()) < 2 and 0 < gpus() < ranks:
+    there = gpus() if len(hosts.allocated()) < 2 else 0
+    if 0 < there < ranks:
         raise LaunchError(
-            f"{ranks} ranks, but {gpus()} GPUs: each rank needs one of its own. Start at most {gpus()}, or "
-            "set CUDA_VISIBLE_DEVICES=-1 to train on the processor."
+            f"{ranks} ranks, but {there} GPU{'s' * (there > 1)}: each rank needs one of its own. Start at "
+            f"most {there}, or set CUDA_VISIBLE_DEVICES=-1 to train on the processor."
         )
-    hosts.must_be_ready(planned.hosts, script)
 
 
 def mpirun_must_fit() -> None:

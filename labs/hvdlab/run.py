@@ -17,7 +17,7 @@ from hvdlab import launch, lost_host
 from hvdlab.launch import LaunchError
 from hvdlab.plan import LAUNCHERS, Plan, plan
 from hvdlab.rank_output import RankOutput
-from hvdlab.refusals import must_work
+from hvdlab.refusals import gpus_must_suffice, must_work
 
 EPILOG = """\
 examples:
@@ -84,6 +84,7 @@ def main(args: argparse.Namespace) -> int:
             hosts=args.hosts,
             hostfile=args.hostfile,
         )
+        gpus_must_suffice(planned)
         if args.dry_run:
             print(planned.line())
             return 0

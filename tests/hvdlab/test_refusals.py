@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from hvdlab import hardware, refusals, run
+from hvdlab.doctor_checks.launchers import launch_line
 
 
 @pytest.fixture
@@ -53,6 +54,9 @@ def test_more_ranks_than_gpus_are_refused(capsys, script, tmp_path, monkeypatch)
     assert refused(capsys, "-np", 3, script).startswith(
         "3 ranks, but 2 GPUs: each rank needs one of its own. Start at most 2, or set CUDA_VIS"
     )
+    assert refused(capsys, "-np", 3, "--dry-run", script).startswith("3 ranks, but 2 GPUs")
+    line = launch_line(3, script)
+    assert line.startswith("CUDA_VISIBLE_DEVICES=-1 ") and "CUDA" not in launch_line(2, script)[:30]
     for visible, count in {"0": 1, "0,1": 2, "": 0, "-1": 0, "1,-1,0": 1, "0,1,2": 2}.items():
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
         assert hardware.gpus() == count, visible

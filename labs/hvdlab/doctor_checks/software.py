@@ -37,7 +37,7 @@ def python(said) -> Answer:
     if platform.system() != "Linux":
         top = quoted(CHECKOUT or ".")
         build = f"docker build -f {top}/docker/Dockerfile -t hvdlab {top}"
-        run = f"{build} && docker run --rm -p 8888:8888 hvdlab"
+        run = f"{build} && docker run --rm -p 127.0.0.1:8888:8888 hvdlab"
         return Answer(FAILURE, f"{text}; the labs run on Linux, here in the container", run)
     if not PYTHONS[0] <= sys.version_info[:2] <= PYTHONS[1]:
         wanted = " to ".join(".".join(map(str, pair)) for pair in PYTHONS)
