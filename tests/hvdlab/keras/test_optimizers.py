@@ -156,6 +156,25 @@ def test_who_is_excluded_from_adaptation_is_not(optimizer, trajectory, float64, 
     assert_close(ours, theirs, f"Keras on {BACKEND}, not adapted - reference")
 
 
+@pytest.mark.parametrize("name", ["^kernel$", "kernel$", "first/kernel", "first"])
+def test_names_of_layers_and_whole_names_are_found_on_every_backend(name):
+    """In a model TensorFlow's own variable of `first/kernel` is called `first/kernel:0`."""
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(2, name="first")])
+    kernel = model.layers[0].kernel
+    optimizer = LARS(0.1, momentum=0.0, weight_decay=0.5, trust_coefficient=0.7)
+    before = ops.convert_to_numpy(kernel)
+    whole = name == "^kernel$"  # Keras searches names for decay; we search paths for adaptation
+    if whole:
+        optimizer.exclude_from_weight_decay(var_names=[name])
+    else:
+        optimizer.exclude_from_adaptation(var_names=[name])
+    gradient = np.array([[0.6, 0.0], [0.0, 0.8]], "float32")
+    optimizer.apply([ops.convert_to_tensor(gradient)], [kernel])
+    local = 0.7 * np.linalg.norm(before) if whole else 1.0
+    expected = before - 0.1 * local * (gradient + (0.0 if whole else 0.5) * before)
+    np.testing.assert_allclose(ops.convert_to_numpy(kernel), expected, rtol=1e-5)
+
+
 @pytest.mark.parametrize(
     ("decays", "adapts"), [(True, False), (False, True), (False, False), (True, True)]
 )

@@ -28,8 +28,12 @@ class LayerwiseOptimizer(keras.optimizers.Optimizer):
     def _is_spared(self, variable):
         return self.exclude_1d and len(variable.shape) <= 1
 
+    def _of_keras(self, variable):
+        """What update_step gets is on TensorFlow a variable of its own, under another name."""
+        return self._trainable_variables[self._get_variable_index(variable)]
+
     def _decay(self, variable):
-        decays = self._use_weight_decay(variable) and not self._is_spared(variable)
+        decays = self._use_weight_decay(self._of_keras(variable)) and not self._is_spared(variable)
         return self.inner_weight_decay if decays else 0.0
 
 
@@ -43,14 +47,16 @@ class TrustRatioOptimizer(LayerwiseOptimizer):
 
         Args:
             var_list: variables.
-            var_names: regular expressions to search for in the names of variables.
+            var_names: regular expressions to search for in the paths of variables, such as
+                "dense_1/bias". (`exclude_from_weight_decay` of Keras searches names: "bias".)
         """
         self._unadapted = frozenset(self._var_key(variable) for variable in var_list or ())
         self._unadapted_names = tuple(var_names or ())
 
     def _adapts(self, variable):
         listed = self._var_key(variable) in self._unadapted
-        named = any(re.search(name, variable.name) for name in self._unadapted_names)
+        path = self._of_keras(variable).path
+        named = any(re.search(name, path) for name in self._unadapted_names)
         return not (listed or named or self._is_spared(variable))
 
 
