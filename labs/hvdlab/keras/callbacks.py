@@ -108,8 +108,11 @@ class MetricAverageCallback(_HorovodCallback):
             is_metric = [float(self._own.get(name) == logs[name]) for name in names]
             means = hvd.allreduce([*(logs[name] for name in names), *is_metric], name="logs")
             means = keras.ops.convert_to_numpy(means).reshape(2, -1).tolist()
+            on_all = 1 - 0.5 / hvd.size()  # the mean of ones is not always exactly one
             for name, mean, is_metric in zip(names, *means, strict=True):
-                logs[name] = self._all[name] if is_metric == 1 else mean
+                logs[name] = self._all[name] if is_metric > on_all else mean
+        for name in (logs or {}).keys() & self._all.keys() - set(names):  # arrays: F1 of each class
+            logs[name] = self._all[name]
         self._own = None
 
     def _collect(self, prefix):
@@ -158,7 +161,7 @@ class LearningRateScheduleCallback(_HorovodCallback):
         self.end_epoch = end_epoch
         self.staircase = staircase
         self.momentum_correction = momentum_correction
-        self.steps_per_epoch = steps_per_epoch
+        self.steps_per_epoch = self.given_steps = steps_per_epoch
         if callable(multiplier):
             self.multiplier = multiplier
         else:
@@ -166,7 +169,7 @@ class LearningRateScheduleCallback(_HorovodCallback):
 
     def on_train_begin(self, logs=None):
         super().on_train_begin(logs)
-        self.steps_per_epoch = self.steps_per_epoch or self.params.get("steps")
+        self.steps_per_epoch = self.given_steps or self.params.get("steps")
         if not self.staircase and not self.steps_per_epoch:
             raise ValueError(
                 f"{type(self).__name__} needs steps_per_epoch, because fit() does not know the "
@@ -206,7 +209,8 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
         lr(epoch) = initial_lr / size * (1 + epoch * (size - 1) / warmup_epochs)
 
     where epoch counts batches too and is taken at a batch's end: the last batch of the warmup gets
-    initial_lr, and so does each after it.
+    initial_lr, and so does each after it. Where `compile` got steps_per_execution, so many batches
+    share the rate of their first one.
 
     Args:
         initial_lr: the rate to reach, usually the one-process rate x hvd.size().
@@ -238,8 +242,11 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
         self.verbose = verbose
 
     def on_epoch_end(self, epoch, logs=None):
+        is_last = epoch == math.ceil(self.end_epoch) - 1
+        if is_last and self.model.steps_per_execution > 1:  # its last batch began with others
+            self._set_learning_rate(1.0)
         super().on_epoch_end(epoch, logs)
-        if self.verbose and epoch == math.ceil(self.end_epoch) - 1 and hvd.rank() == 0:
+        if self.verbose and is_last and hvd.rank() == 0:
             rate = self._learning_rate()
             print(f"\nEpoch {epoch + 1}: finished gradual learning rate warmup to {rate:g}.")
 
