@@ -127,6 +127,8 @@ set(CMAKE_INSTALL_RPATH "$ORIGIN/../../../..;$ORIGIN/../../torch/lib")'
     for framework in torch:PYTORCH tensorflow:TENSORFLOW; do
         if has "${framework%:*}"; then export "HOROVOD_WITH_${framework#*:}=1"; else export "HOROVOD_WITHOUT_${framework#*:}=1"; fi
     done
+    # Horovod's Gloo names uint8_t without its header, which came with others until g++ 15.
+    export CXXFLAGS="-include cstdint ${CXXFLAGS:-}"
     export HOROVOD_WITH_MPI=1 HOROVOD_WITH_GLOO=1 HOROVOD_WITHOUT_MXNET=1 MAKEFLAGS="${MAKEFLAGS_HOROVOD:--j$(nproc)}"
     started=$SECONDS
     timeout 3600 "$python" -m pip wheel --no-deps --no-build-isolation --no-cache-dir --verbose \
