@@ -17,6 +17,11 @@ def to_tensor(value):
     return tf.convert_to_tensor(value)
 
 
+def message(name, kind):
+    """The name of a message: TensorFlow makes one of its tensor, of which a graph may have several."""
+    return name
+
+
 def native(variables):
     """Return TensorFlow's variables inside Keras variables; others unchanged."""
     return [v.value if isinstance(v, keras.Variable) else v for v in variables]

@@ -12,6 +12,11 @@ def to_tensor(value):
     return keras.ops.convert_to_tensor(value).detach().contiguous()
 
 
+def message(name, kind):
+    """The name of a message: without one Horovod counts all that a rank has sent, to whomever."""
+    return name or kind
+
+
 def native(variables):
     """Return PyTorch's tensors inside Keras variables; others unchanged."""
     return [v.value if isinstance(v, keras.Variable) else v for v in variables]
@@ -45,9 +50,10 @@ def adasum(deltas, name, compression):
 
 
 def broadcast_variables(variables, root_rank, process_set, inplace):
+    options = {"root_rank": root_rank, "process_set": process_set}
     sent = [
-        hvd.broadcast_async(tensor.detach().contiguous(), root_rank, process_set=process_set)
-        for tensor in native(variables)
+        hvd.broadcast_async(tensor.detach().contiguous(), name=f"variable_{i}", **options)
+        for i, tensor in enumerate(native(variables))
     ]
     with torch.no_grad():
         for tensor, handle in zip(native(variables), sent, strict=True):

@@ -85,7 +85,9 @@ def DistributedOptimizer(
 
     Clipping, weight decay and moving averages see the averaged gradient. The copy's class has the
     name and module of the optimizer's own, so a saved model loads where there is no Horovod. The
-    state of an optimizer in use is copied. One rank sends nothing.
+    state of an optimizer in use is copied. One rank sends nothing. In a step all ranks must have
+    gradients of the same variables, as Horovod waits for those that one rank lacks: where a rank does
+    not use a part of the model, add 0 times it to the loss.
 
     float16: pass the optimizer to `compile`, which wraps it in a `LossScaleOptimizer`, or wrap it
     so before you pass it here. Gradients are unscaled, then averaged, then clipped. All ranks skip
@@ -214,8 +216,15 @@ def _set_passes(config, passes, optimizer):
 
 
 def _all_reduce_gradients(grads, groups, sparse_as_dense, name, **options):
-    """Reduce gradients (tensors, `IndexedSlices` or None) over the ranks of a process set."""
+    """Reduce gradients (tensors, `IndexedSlices` or None) over the ranks of a process set.
+
+    Horovod puts the members of a group together by their places in it. Where ranks have gradients of
+    different variables, their groups must not meet: Horovod then says which one waits for which. (It
+    cannot where TensorFlow executes eagerly: messages have no names there.)
+    """
     reduced, by_dtype = list(grads), {}
+    absent = [str(i) for i, grad in enumerate(grads) if grad is None]
+    without = f"_without_{'_'.join(absent)}" if absent else ""
     for i, grad in enumerate(grads):
         if backend.is_sparse(grad) and not sparse_as_dense:
             reduced[i] = backend.all_reduce_sparse(grad, f"{name}_{i}", **options)
@@ -227,7 +236,9 @@ def _all_reduce_gradients(grads, groups, sparse_as_dense, name, **options):
         for start in range(min(groups, len(indices))):
             members = indices[start::groups]
             tensors = [backend.to_tensor(grads[i]) for i in members]
-            results = backend.grouped_all_reduce(tensors, f"{name}_{dtype}_{start}", **options)
+            results = backend.grouped_all_reduce(
+                tensors, f"{name}_{dtype}_{start}{without}", **options
+            )
             for i, result in zip(members, results, strict=True):
                 reduced[i] = result
     return reduced

@@ -90,22 +90,25 @@ def allreduce(value, name=None, average=None, **options):
         options: op (default Average), prescale_factor, postscale_factor, compression and
             process_set, as in `horovod.tensorflow.allreduce`.
     """
+    name = _backend.message(name, "allreduce")
     return _backend.hvd.allreduce(_backend.to_tensor(value), average=average, name=name, **options)
 
 
 def allgather(value, name=None):
     """Concatenate all ranks' values along axis 0, where shapes may differ; a number is one row."""
-    tensor = _backend.to_tensor(value)
+    tensor, name = _backend.to_tensor(value), _backend.message(name, "allgather")
     return _backend.hvd.allgather(tensor if len(tensor.shape) else tensor[None], name=name)
 
 
 def broadcast(value, root_rank, name=None):
     """Return the value of `root_rank` as a tensor; the same shape and dtype on every rank."""
+    name = _backend.message(name, "broadcast")
     return _backend.hvd.broadcast(_backend.to_tensor(value), root_rank, name=name)
 
 
 def reducescatter(value, name=None, op=Average):
     """Reduce over ranks (default: average) and return this rank's share of axis 0."""
+    name = _backend.message(name, "reducescatter")
     return _backend.hvd.reducescatter(_backend.to_tensor(value), name=name, op=op)
 
 

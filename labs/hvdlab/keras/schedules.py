@@ -28,7 +28,9 @@ class Schedule(keras.optimizers.schedules.LearningRateSchedule):
         optimizer = keras.optimizers.SGD(Schedule(schedule, total_steps=10_000), momentum=0.9)
 
     Inside a compiled train step there is no Python number to call a function with. It costs 4 bytes
-    a step. What is saved with a model is the table, not the function.
+    a step. What is saved with a model is the table, not the function. Where gradients are accumulated
+    over k batches (`backward_passes_per_step`), Keras gives it the number of batches and not of
+    updates: pass `lambda batch: schedule(batch // k)`, or use `ScheduleCallback`, which counts updates.
 
     Args:
         schedule: function step -> learning rate.

@@ -52,6 +52,16 @@ def test_ranks_that_built_unequal_numbers_of_models_name_messages_alike(run):
 
 @pytest.mark.mpi
 @pytest.mark.parametrize("backend", ["tensorflow", "torch"])
+def test_ranks_that_called_unequally_often_understand_each_other_and_never_mix(run, backend):
+    stall = {"HOROVOD_STALL_CHECK_TIME_SECONDS": "1", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "3"}
+    output = run("unequal_calls.py", KERAS_BACKEND=backend, **stall)
+    if backend == "torch":  # Horovod says who waits for which gradients
+        for rank in (0, 1):
+            assert f"DistributedSGD_float32_0_without_{rank}" in output, output[-4000:]
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("backend", ["tensorflow", "torch"])
 def test_collectives_take_numbers_arrays_tensors_and_variables(run, backend):
     run("values.py", KERAS_BACKEND=backend)
 
