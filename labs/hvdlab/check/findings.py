@@ -50,7 +50,7 @@ CATALOGUE = {
     "identical-batches": (
         "Several ranks read the same batches",
         "give each rank its part: DistributedSampler(data, num_replicas=hvd.size(), "
-        "rank=hvd.rank()), dataset.shard(hvd.size(), hvd.rank()), or another seed for the shuffle.",
+        "rank=hvd.rank()), or dataset.shard(hvd.size(), hvd.rank()).",
     ),
     "unequal-steps": (
         "The ranks make unequal numbers of steps",
