@@ -39,7 +39,8 @@
 # * **Figures** lay your run over results that the course ships (`labs/results`, three seeds or more). Small deviations are
 #   the seeds and your machine. A time belongs to a machine, an accuracy does not.
 # * **Solutions** are complete notebooks in `notebooks/solutions/`: [open the one of lab 1](solutions/01_gradient_descent.ipynb) to see one. Try first.
-# * **What you write** goes to `notebooks/work/`, which git leaves alone. Nothing overwrites a script that you have edited there.
+# * **What you write** goes to `notebooks/work/`, which git leaves alone. Nothing overwrites a script that you have edited there; the
+#   solutions write theirs to `notebooks/work/solutions/`.
 
 # %% [markdown]
 # ## Stop something, or make it shorter

@@ -20,7 +20,7 @@ from hvdlab import launch, timeline
 from hvdlab.data import shard
 from hvdlab.exercises import horovod_edits as edits
 from hvdlab.exercises import horovod_steps as exercises
-from hvdlab.experiment import WORK, grid, reference, seeds, size, sweep
+from hvdlab.experiment import LABS, WORK, grid, reference, seeds, size, sweep
 from hvdlab.plots import compare, overlay, predicted, summary
 from hvdlab.rank_report import curve, rank_report, text
 from hvdlab.rank_report import summary as in_short
@@ -33,7 +33,7 @@ RUNS = exercises.runs(SCRIPT)  # where the runs of your script are recorded
 if not SCRIPT.exists():
     WORK.mkdir(parents=True, exist_ok=True)
     shutil.copy(SERIAL, SCRIPT)
-print(f"Your copy: {SCRIPT.relative_to(WORK.parents[1])}")
+print(f"Your copy: {SCRIPT.relative_to(LABS.parent)}")
 
 # %% [markdown]
 # ## Read the script

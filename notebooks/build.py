@@ -22,6 +22,12 @@ import nbformat
 
 NOTEBOOKS = Path(__file__).resolve().parent
 LABS = NOTEBOOKS.parent / "labs"
+APART = """\
+# This version works in a folder of its own: what you have written stays as it is.
+import os
+
+os.environ["LAB_WORK"] = "notebooks/work/solutions"
+"""
 KERNEL = {"name": "hvdlab", "display_name": "Course lab (hvdlab)", "language": "python"}
 SOURCE_NAME = re.compile(r"\d\d_[a-z0-9_]+\.py")
 BEGIN = re.compile(r"^(\s*)# BEGIN SOLUTION: (.+)$")
@@ -90,6 +96,7 @@ def _solution(notebook):
             line for line in lines if not (BEGIN.match(line) or END.match(line))
         )
     cells[0].source += "\n\n**This is the version with the solutions.**"
+    cells.insert(1, nbformat.v4.new_code_cell(APART.rstrip("\n")))
     return nbformat.v4.new_notebook(cells=cells)
 
 

@@ -64,8 +64,10 @@ def test_learners_get_a_stub_and_solutions_the_whole(builder, monkeypatch):
         "def double(x):\n"
         "    raise NotImplementedError(\"Lab 7, exercise 1: return twice 'x'\")\n\n\nafter = 1"
     )
-    assert solution.cells[1].source == "def double(x):\n    return 2 * x\n\n\nafter = 1"
-    assert [len(learner.cells), len(solution.cells)] == [2, 3]
+    # What a learner has written is never touched by the solutions.
+    assert 'os.environ["LAB_WORK"] = "notebooks/work/solutions"' in solution.cells[1].source
+    assert solution.cells[2].source == "def double(x):\n    return 2 * x\n\n\nafter = 1"
+    assert [len(learner.cells), len(solution.cells)] == [2, 4]
     for notebook in (learner, solution):
         assert notebook.metadata.kernelspec.name == "hvdlab"
         assert [cell.id for cell in notebook.cells][:2] == ["cell-000", "cell-001"]
