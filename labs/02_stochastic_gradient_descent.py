@@ -185,13 +185,13 @@ prediction = None  # your guess, before you run the next cells: the variance of 
 samplings = ["drawn anew", "each once an epoch"]
 settings = grid(sampling=samplings, batch_size=[1, 2, 5, 10, 20, 50], seed=seeds(3, 5))
 balls = sweep("noise_ball", noise_ball, settings)
-shipped = reference("noise_ball")
+shipped_balls = reference("noise_ball")
 
 # %%
 figure, axes = plt.subplots(figsize=(8, 4.5))
 names = {name: name for name in samplings}
-overlay(axes, balls, shipped, x="batch_size", y="variance", by="sampling", labels=names)
-theory = summary(shipped, ["batch_size"], "theory")
+overlay(axes, balls, shipped_balls, x="batch_size", y="variance", by="sampling", labels=names)
+theory = summary(shipped_balls, ["batch_size"], "theory")
 axes.plot(theory["batch_size"], theory["mean"], "k:", label="theory")
 predicted(axes, prediction, x=10)
 axes.set(xscale="log", yscale="log", xlabel="batch size", ylabel="variance of w around the minimum")
@@ -200,7 +200,7 @@ axes.legend()
 plt.show()
 
 # %%
-compare(balls, shipped, by=["sampling", "batch_size"], value="variance")
+compare(balls, shipped_balls, by=["sampling", "batch_size"], value="variance")
 
 # %% [markdown]
 # **What you should see:** drawn anew, the variance falls along the line of the theory, in proportion to
@@ -282,14 +282,14 @@ prediction = None  # your guess, before you run the next cell: images a second w
 # %%
 sizes = size([16, 256], [8, 32, 128, 256, 1024], [8, 16, 32, 64, 128, 256, 512, 1024])
 speeds = sweep("throughput_batch_size", throughput, grid(batch_size=sizes, seed=seeds(1, 3)))
-shipped = reference("throughput_batch_size")
+shipped_speeds = reference("throughput_batch_size")
 
 # %%
 figure, axes = plt.subplots()
-overlay(axes, speeds, shipped, x="batch_size", y="images_per_second", times=True)
+overlay(axes, speeds, shipped_speeds, x="batch_size", y="images_per_second", times=True)
 predicted(axes, prediction, x=256)
 axes.set(xscale="log", xlabel="batch size", ylabel="images a second", ylim=(0, None))
-axes.set_xticks(shipped["batch_size"].unique(), labels=shipped["batch_size"].unique())
+axes.set_xticks(shipped_speeds["batch_size"].unique(), labels=shipped_speeds["batch_size"].unique())
 axes.minorticks_off()
 plt.show()
 
@@ -381,17 +381,17 @@ prediction = None  # your guess, before you run the next cell: the fastest batch
 # %%
 sizes = size([16, 128], [4, 16, 64, 256, 1024], [4, 16, 64, 256, 1024])
 times = sweep("time_to_accuracy", time_to_accuracy, grid(batch_size=sizes, seed=seeds(1, 3)))
-shipped = reference("time_to_accuracy")
+shipped_times = reference("time_to_accuracy")
 
 # %%
 figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4))
-there, shipped_there = times.dropna(), shipped.dropna()  # the runs that reached the goal
+there, shipped_there = times.dropna(), shipped_times.dropna()  # the runs that reached the goal
 overlay(left, there, shipped_there, x="batch_size", y="seconds", times=True)
 overlay(right, there, shipped_there, x="batch_size", y="epochs", times=True)
 if prediction is not None:
     left.axvline(prediction, color="black", linestyle="--", label="your prediction")
     left.legend()
-ticks = sorted({*times["batch_size"], *shipped["batch_size"]})
+ticks = sorted({*times["batch_size"], *shipped_times["batch_size"]})
 for axes, what in ((left, f"seconds to accuracy {GOAL}"), (right, f"epochs to accuracy {GOAL}")):
     axes.set(xscale="log", xlabel="batch size", ylabel=what, ylim=(0, None))
     axes.set_xticks(ticks, labels=ticks)
@@ -399,10 +399,10 @@ for axes, what in ((left, f"seconds to accuracy {GOAL}"), (right, f"epochs to ac
 plt.show()
 
 # %%
-never = shipped[shipped["seconds"].isna()]
-print(f"{len(never)} of {len(shipped)} reference runs did not get there in 100 epochs:")
+never = shipped_times[shipped_times["seconds"].isna()]
+print(f"{len(never)} of {len(shipped_times)} reference runs did not get there in 100 epochs:")
 print(f"batch sizes {never['batch_size'].tolist()}")
-compare(times, shipped, by=["batch_size"], value="seconds")
+compare(times, shipped_times, by=["batch_size"], value="seconds")
 
 # %% [markdown]
 # **What you should see:** both ends lose. The smallest batch has the lowest throughput, so each of its
@@ -507,15 +507,17 @@ def skip_slices(blocks, skips, seed):
 
 settings = grid(blocks=BLOCKS, skips=[True, False], seed=seeds(1, 3))
 slices = sweep("skip_connections", skip_slices, settings)
-shipped = reference("skip_connections")
+shipped_slices = reference("skip_connections")
 
 # %%
 names = {True: "with skips", False: "without"}
 figure, (left, middle, right) = plt.subplots(1, 3, figsize=(13, 4.2))
-once = [t.groupby(["layers", "skips", "seed"], as_index=False).mean() for t in (slices, shipped)]
+once = [
+    t.groupby(["layers", "skips", "seed"], as_index=False).mean() for t in (slices, shipped_slices)
+]
 overlay(left, *once, x="layers", y="training_loss", by="skips", labels=names)
 overlay(middle, *once, x="layers", y="bends_down", by="skips", labels=names)
-deepest = [t[t["layers"] == t["layers"].max()] for t in (slices, shipped)]
+deepest = [t[t["layers"] == t["layers"].max()] for t in (slices, shipped_slices)]
 overlay(right, *deepest, x="alpha", y="loss_there", by="skips", labels=names)
 predicted(left, prediction, x=26)
 left.set(ylabel="training loss of the last epoch", ylim=(0, None))

@@ -398,21 +398,23 @@ def uncoordinated(script, seed):
     return [{"rank": rank, "accuracy": row["accuracy"]} for rank, row in report.iterrows()]
 
 
-runs = sweep(
+pairs = sweep(
     "uncoordinated_ranks", uncoordinated, grid(script=["serial", "finished"], seed=seeds(1, 3))
 )
 
 # %%
-shipped = reference("uncoordinated_ranks")
+shipped_pairs = reference("uncoordinated_ranks")
 figure, panels = plt.subplots(1, 2, figsize=(9, 3.4), sharey=True)
 for axes, script in zip(panels, ["serial", "finished"], strict=True):
-    for number, (table, name) in enumerate(((shipped, "reference"), (runs, "yours"))):
+    for number, (table, name) in enumerate(((shipped_pairs, "reference"), (pairs, "yours"))):
         for rank, marker in ((0, "o"), (1, "x")):
             points = table[(table["script"] == script) & (table["rank"] == rank)]
             at = points["seed"] + 0.15 * number
             label = f"rank {rank}, {name}"
             axes.plot(at, points["accuracy"], marker, color=f"C{number}", markersize=8, label=label)
-    axes.set(xlabel="seed", title=f"{script} script, two ranks", xticks=shipped["seed"].unique())
+    axes.set(
+        xlabel="seed", title=f"{script} script, two ranks", xticks=shipped_pairs["seed"].unique()
+    )
 panels[0].set_ylabel("held-out accuracy")
 panels[1].legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
 plt.show()
@@ -427,10 +429,10 @@ def disagreement(table):
 
 if prediction is not None:
     print(f"You expected a difference of {prediction} points.")
-compare(disagreement(runs), disagreement(shipped), by=["script"], value="points")
+compare(disagreement(pairs), disagreement(shipped_pairs), by=["script"], value="points")
 
 # %%
-first = [table[table["rank"] == 0] for table in (runs, shipped)]
+first = [table[table["rank"] == 0] for table in (pairs, shipped_pairs)]
 compare(*first, by=["script"], value="accuracy")
 
 # %% [markdown]
@@ -538,19 +540,19 @@ def exchange(option, seed):
     }
 
 
-runs = sweep(
+exchanges = sweep(
     "exchange_options", exchange, grid(option=size(OPTIONS[2:], OPTIONS, OPTIONS), seed=seeds(1, 3))
 )
 
 # %%
-shipped = reference("exchange_options")
+shipped_exchanges = reference("exchange_options")
 figure, panels = plt.subplots(1, 4, figsize=(12, 3.2))
 names = {"messages": "messages a step", "kilobytes": "kilobytes a step"}
 names |= {"images_per_second": "images/s", "accuracy": "held-out accuracy"}
 for axes, (column, name) in zip(panels, names.items(), strict=True):
-    for table, shift, marker in ((shipped, -0.12, "s"), (runs, 0.12, "o")):
+    for table, shift, marker in ((shipped_exchanges, -0.12, "s"), (exchanges, 0.12, "o")):
         points = summary(table, ["option"], column).set_index("option").reindex(OPTIONS)
-        label = f"{'yours' if table is runs else 'reference'} (n={points['count'].min():.0f})"
+        label = f"{'yours' if table is exchanges else 'reference'} (n={points['count'].min():.0f})"
         at = np.arange(len(OPTIONS)) + shift
         axes.errorbar(at, points["mean"], points["std"], fmt=marker, capsize=3, label=label)
     axes.set_xticks(range(len(OPTIONS)), OPTIONS, rotation=20)
@@ -559,7 +561,7 @@ for axes, (column, name) in zip(panels, names.items(), strict=True):
         axes.set_ylim(0, None)
 panels[3].legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
 if prediction is not None:
-    base = runs[runs["option"] == "default"]["images_per_second"].mean()
+    base = exchanges[exchanges["option"] == "default"]["images_per_second"].mean()
     predicted(panels[2], prediction * base, x=OPTIONS.index("no fusion"))
 plt.show()
 
@@ -608,7 +610,7 @@ def throughput(setting, seed):
     return {"images_per_second": speed(train(SCRIPT, *arguments, ranks=ranks, **variables), ranks)}
 
 
-runs = sweep("scaling_horovod", throughput, grid(setting=NAMES, seed=seeds(1, 3)))
+scalings = sweep("scaling_horovod", throughput, grid(setting=NAMES, seed=seeds(1, 3)))
 
 # %%
 BASELINES = {"strong": "1 x 128", "weak": "1 x 64", "strong, unfair": "1 x 128, two threads"}
@@ -625,8 +627,8 @@ def speed_ups(table):
 
 
 # %%
-shipped = reference("scaling_horovod")
-mine, theirs = speed_ups(runs), speed_ups(shipped)
+shipped_scalings = reference("scaling_horovod")
+mine, theirs = speed_ups(scalings), speed_ups(shipped_scalings)
 figure, panels = plt.subplots(1, 2, figsize=(10, 3.8))
 for axes, column, ideal in zip(panels, ["speed_up", "efficiency"], ([1, 2], [1, 1]), strict=True):
     axes.plot([1, 2], ideal, color="grey", linestyle=":", label="ideal")
@@ -645,7 +647,7 @@ compare(mine[mine["ranks"] == 2], theirs[theirs["ranks"] == 2], by=["scaling"], 
 # The images/s that these speed-ups come from:
 
 # %%
-compare(runs, shipped, by=["setting"], value="images_per_second")
+compare(scalings, shipped_scalings, by=["setting"], value="images_per_second")
 
 # %% [markdown]
 # Read both tables with their deviations. An efficiency below 1 has three causes. Two are the exchange, and waiting

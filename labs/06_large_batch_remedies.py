@@ -138,19 +138,21 @@ settings += grid(batch_size=batch_sizes, rule=RULES, seed=seeds(1))
 rate_scaling = sweep("rate_scaling", scaled_run, settings)
 
 # %%
-shipped = reference("rate_scaling")
+shipped_rates = reference("rate_scaling")
 figure, axes = plt.subplots()
 names = {rule: rule for rule in RULES}
-overlay(axes, rate_scaling, shipped, x="batch_size", y="test_accuracy", by="rule", labels=names)
+overlay(
+    axes, rate_scaling, shipped_rates, x="batch_size", y="test_accuracy", by="rule", labels=names
+)
 predicted(axes, prediction, x=2048)
 axes.set_xscale("log", base=2)
-ticks = sorted(shipped["batch_size"].unique())
+ticks = sorted(shipped_rates["batch_size"].unique())
 axes.set_xticks(ticks, ticks)
 axes.set(xlabel="batch size", ylabel="accuracy on test images")
 plt.show()
 
 # %%
-compare(rate_scaling, shipped, by=["rule", "batch_size"], value="test_accuracy")
+compare(rate_scaling, shipped_rates, by=["rule", "batch_size"], value="test_accuracy")
 
 # %% [markdown]
 # ## What you should see: scaling
@@ -200,11 +202,11 @@ def warmup_run(warmup, seed):
 warmups = sweep("warmup", warmup_run, grid(warmup=WARMUPS, seed=seeds(1)))
 
 # %%
-shipped = reference("warmup")
+shipped_warmups = reference("warmup")
 figure, axes = plt.subplots()
 names = {"none": "no warmup", "constant": "constant", "gradual": "gradual"}
-overlay(axes, warmups, shipped, x="epoch", y="test_accuracy", by="warmup", labels=names)
-predicted(axes, prediction, x=shipped["epoch"].max())
+overlay(axes, warmups, shipped_warmups, x="epoch", y="test_accuracy", by="warmup", labels=names)
+predicted(axes, prediction, x=shipped_warmups["epoch"].max())
 axes.set(xlabel="epochs", ylabel="accuracy on test images", ylim=(0, 1))
 axes.xaxis.get_major_locator().set_params(integer=True)
 axes.legend(loc="center left", bbox_to_anchor=(1, 0.5))
@@ -337,9 +339,9 @@ hoffer = sweep("hoffer", repaired_run, grid(column=columns, seed=seeds(1)))
 # minute or two: `repaired_run("+RA", seed=1)`.
 
 # %%
-shipped = reference("hoffer")
+shipped_hoffer = reference("hoffer")
 figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4))
-dots(left, hoffer, shipped, COLUMNS)
+dots(left, hoffer, shipped_hoffer, COLUMNS)
 predicted(left, prediction, x=4)
 left.set_title("F1, Fashion-MNIST, here")
 right.plot(range(5), np.array(PUBLISHED) / 100, "s", color="black")
@@ -348,7 +350,7 @@ right.set(ylabel="accuracy on validation images", title="F1, MNIST, Hoffer et al
 plt.show()
 
 # %%
-table = compare(hoffer, shipped, by=["number", "column"], value="test_accuracy")
+table = compare(hoffer, shipped_hoffer, by=["number", "column"], value="test_accuracy")
 table.assign(**{"Hoffer et al., MNIST": [PUBLISHED[level] / 100 for level, _ in table.index]})
 
 # %% [markdown]
@@ -402,11 +404,11 @@ def noisy_run(noise, seed):
 gradient_noise = sweep("gradient_noise", noisy_run, grid(noise=NOISES, seed=seeds(1)))
 
 # %%
-shipped = reference("gradient_noise")
+shipped_noise = reference("gradient_noise")
 small = reference("hoffer").query("column == 'SB'")["test_accuracy"].mean()
 figure, axes = plt.subplots()
 axes.axhline(small, color="gray", linestyle=":", label=f"batch {SMALL}, reference")
-dots(axes, gradient_noise, shipped, NOISES)
+dots(axes, gradient_noise, shipped_noise, NOISES)
 predicted(axes, prediction, x=1)
 axes.set_xlabel("noise on the gradients of a batch of 1024")
 axes.legend(loc="center", bbox_to_anchor=(0.6, 0.75))  # between the line and the points
@@ -493,11 +495,11 @@ PLANS = ["lower the rate", "grow the batch"]
 growth = sweep("batch_growth", growth_run, grid(plan=PLANS, seed=seeds(1)))
 
 # %%
-shipped = reference("batch_growth")
+shipped_growth = reference("batch_growth")
 figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4), sharey=True)
 names = {plan: plan for plan in PLANS}
-overlay(left, growth, shipped, x="epoch", y="test_accuracy", by="plan", labels=names)
-overlay(right, growth, shipped, x="updates", y="test_accuracy", by="plan", labels=names)
+overlay(left, growth, shipped_growth, x="epoch", y="test_accuracy", by="plan", labels=names)
+overlay(right, growth, shipped_growth, x="updates", y="test_accuracy", by="plan", labels=names)
 left.set(xlabel="epochs", ylabel="accuracy on test images")
 left.xaxis.get_major_locator().set_params(integer=True)
 left.legend(loc="lower right")
@@ -636,21 +638,28 @@ def tuned(table, network="plain"):
     return rows.assign(number=rows["optimizer"].map(list(OPTIMIZERS).index))
 
 
-shipped = reference("large_batch_optimizers")
+shipped_optimizers = reference("large_batch_optimizers")
 figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4))
-first = shipped[(shipped["seed"] == 0) & (shipped["network"] == "plain")]
+first = shipped_optimizers[
+    (shipped_optimizers["seed"] == 0) & (shipped_optimizers["network"] == "plain")
+]
 for optimizer, rows in first.groupby("optimizer", sort=False):
     left.plot(rows["rate"], rows["test_accuracy"], "o-", label=optimizer)
 left.set(xscale="log", xlabel="learning rate", ylabel="accuracy on test images")
 left.set_title("candidates, seed 0, reference")
 left.legend()
-dots(right, tuned(tried), tuned(shipped), list(OPTIMIZERS))
+dots(right, tuned(tried), tuned(shipped_optimizers), list(OPTIMIZERS))
 predicted(right, prediction)
 right.set_title("the best of each, other seeds")
 plt.show()
 
 # %%
-compare(tuned(tried), tuned(shipped), by=["number", "optimizer", "rate"], value="test_accuracy")
+compare(
+    tuned(tried),
+    tuned(shipped_optimizers),
+    by=["number", "optimizer", "rate"],
+    value="test_accuracy",
+)
 
 # %% [markdown]
 # ## What you should see: optimizers
@@ -664,7 +673,9 @@ compare(tuned(tried), tuned(shipped), by=["number", "optimizer", "rate"], value=
 # reference run). Well-tuned plain optimizers matched LARS and LAMB in [Nado et al. 2021](https://arxiv.org/abs/2102.06356) as well.
 
 # %%
-compare(None, tuned(shipped, "batch norm"), by=["optimizer", "rate"], value="test_accuracy")
+compare(
+    None, tuned(shipped_optimizers, "batch norm"), by=["optimizer", "rate"], value="test_accuracy"
+)
 
 # %% [markdown]
 # ## What to take along

@@ -314,13 +314,16 @@ def measure_bubble(stages, repeat):
 
 
 settings = grid(stages=size([2], [2, 4], [2, 4]), repeat=range(1, 1 + size(1, 1, 3)))
-measured, shipped = sweep("pipeline_bubble", measure_bubble, settings), reference("pipeline_bubble")
+measured, shipped_bubbles = (
+    sweep("pipeline_bubble", measure_bubble, settings),
+    reference("pipeline_bubble"),
+)
 
 # %%
 TURNS = np.linspace(1, 16, 100)
 figure, both = plt.subplots(1, 2, figsize=(11, 4.2), sharey=True)
 for axes, stages in zip(both, (2, 4), strict=True):
-    mine, theirs = (table[table["stages"] == stages] for table in (measured, shipped))
+    mine, theirs = (table[table["stages"] == stages] for table in (measured, shipped_bubbles))
     options = dict(x="micro_batches", y="bubble", by="schedule", labels=NAMES, times=True)
     overlay(axes, mine, theirs, **options)
     axes.plot(TURNS, (stages - 1) / (TURNS + stages - 1), "k:", label="$(p-1)/(m+p-1)$")
@@ -349,7 +352,8 @@ KEPT = 4 * 64 * 128 * (2 * 10 + 1)  # bytes of a micro-batch: of two blocks, and
 figure, both = plt.subplots(1, 2, figsize=(11, 4.2), sharey=True)
 for axes, column, stage in zip(both, ("peak_first", "peak_last"), (0, 3), strict=True):
     tables = [
-        table[table["stages"] == 4].assign(MB=table[column] / 1e6) for table in (measured, shipped)
+        table[table["stages"] == 4].assign(MB=table[column] / 1e6)
+        for table in (measured, shipped_bubbles)
     ]
     overlay(axes, *tables, x="micro_batches", y="MB", by="schedule", labels=NAMES)
     axes.plot(TURNS, TURNS * KEPT / 1e6, "k--", label="foretold: $m$ of them")
@@ -475,8 +479,8 @@ def measure_modes(repeat):
 modes = sweep("pipeline_modes", measure_modes, grid(repeat=range(1, 1 + size(1, 1, 3))))
 
 # %%
-shipped = reference("pipeline_modes").groupby(["mode", "ranks"], sort=False).median()
-shipped.drop(columns="repeat").style.format("{:.3g}")
+shipped_modes = reference("pipeline_modes").groupby(["mode", "ranks"], sort=False).median()
+shipped_modes.drop(columns="repeat").style.format("{:.3g}")
 
 # %%
 figure, (left, right) = plt.subplots(1, 2, figsize=(12, 4.4))
@@ -580,9 +584,9 @@ settings = grid(ranks=size([2], [2, 4], [2, 4]), repeat=range(1, 1 + size(1, 1, 
 searched = sweep("decomposition_search", measure_splits, settings)
 
 # %%
-shipped = reference("decomposition_search")
+shipped_searches = reference("decomposition_search")
 figure, axes = plt.subplots(figsize=(6.5, 5))
-for table, style in ((shipped, "s"), (searched, "o")):
+for table, style in ((shipped_searches, "s"), (searched, "o")):
     for k, (ranks, part) in enumerate(table.groupby("ranks")):
         part = 1000 * part.groupby("split")[["predicted", "measured"]].median()
         label = f"{ranks} ranks, {'yours' if style == 'o' else 'reference'}"
