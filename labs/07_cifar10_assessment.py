@@ -434,14 +434,14 @@ def load_firsts(folder=None, load_all=hvdlab.data.load_cifar10):
 
 hvdlab.data.load_cifar10 = load_firsts
 """
-RUN = """
+START = """
 import runpy
 import sys
 
 runpy.run_path(sys.argv.pop(1), run_name="__main__")
 """
 practice, record = WORK / "practice.py", WORK / "practice"
-practice.write_text(FIRST_IMAGES + RUN)
+practice.write_text(FIRST_IMAGES + START)
 shutil.rmtree(record, ignore_errors=True)
 output = launch.run(practice, script, ranks=2, timeout=300, HVDLAB_RUN_DIR=str(record))
 
