@@ -9,6 +9,7 @@ A batch is a dict of "input_ids" and "labels", int64 of shape (batch, tokens), a
 `SFTDataset` and its collate function make them. A label of IGNORED does not count.
 """
 
+import copy
 import json
 import logging
 import time
@@ -192,7 +193,8 @@ def with_lora(gpt: GPT, rank: int, alpha: float) -> lora.GPT:
 
 
 def merged(model: lora.GPT) -> GPT:
-    """The plain model that computes the same: LoRA's products are added to the weights, in `model` too."""
+    """The plain model that computes the same: LoRA's products are added to a copy of the weights."""
+    model = copy.deepcopy(model)
     lora.merge_lora_weights(model)
     plain = GPT(Config(**{k: v for k, v in asdict(model.config).items() if "lora_" not in k}))
     weights = {

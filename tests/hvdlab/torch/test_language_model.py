@@ -154,7 +154,10 @@ def test_lora_is_its_base_at_first_trains_little_and_merges(model):
     counters = 4 * len(trained)  # Adam's number of steps, for each tensor
     assert bytes_held == 4 * count + 12 * sum(p.numel() for p in trained) + counters
     wanted = small(ids)
+    weights = {name: value.clone() for name, value in small.state_dict().items()}
     plain = lm.merged(small)
+    assert all(torch.equal(value, weights[name]) for name, value in small.state_dict().items())
+    assert not any(getattr(layer, "merged", False) for layer in small.modules())  # detours stay
     assert type(plain) is litgpt.GPT and plain.config == model.config
     torch.testing.assert_close(plain(ids), wanted, rtol=1e-4, atol=1e-5)
 
