@@ -40,7 +40,7 @@ EDITED = {  # the texts of Horovod's source that build_horovod.sh replaces
 @pytest.fixture
 def checkout(tmp_path) -> Path:
     """What the set-up reads, the programs that it finds first, and Horovod's source."""
-    folder = tmp_path / "course lab"
+    folder = tmp_path / "course"
     for name in ("docker", "assessment/hvdgrade/labextension", "assessment/hvdgrade/jupyter"):
         shutil.copytree(ROOT / name, folder / name)
     for name in ("Makefile", "pyproject.toml"):

@@ -234,7 +234,7 @@ def test_a_practice_run_runs_the_script_as_it_is(tmp_path, cifar10_folder):
     }
     script, starter = tmp_path / "assessment.py", tmp_path / "practice.py"
     script.write_text(PRACTISED)
-    starter.write_text(texts["FIRST_IMAGES"] + texts["RUN"])
+    starter.write_text(texts["FIRST_IMAGES"] + texts["START"])
     command = [sys.executable, str(starter), str(script)]
     environment = {**os.environ, "HVDLAB_DATA": str(cifar10_folder)}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
