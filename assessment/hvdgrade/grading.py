@@ -1,8 +1,8 @@
 """Grades one submission, from its file to a result document.
 
 Calibrate, run, compare, probe, recompute, judge. A verdict that hangs on less than the margins of
-the profile is made by the majority of three such rounds; a fault of the grader's own is tried again
-once.
+the profile, or on a crash when all was done, is made by the majority of three such rounds; a fault of
+the grader's own is tried again once.
 """
 
 import secrets
@@ -72,7 +72,7 @@ def grade(
     """
     tell = clock = StageClock(tell)
     source, facts, rounds = b"", {}, []
-    wanted, again = 1, False
+    wanted, why, again = 1, "", False
     try:
         if not 1 <= ranks <= rules.max_ranks:
             raise NotGradable(f"-np must be in 1..{rules.max_ranks}. Received: {ranks}")
@@ -82,7 +82,7 @@ def grade(
         facts |= {"synthetic": data.synthetic, "tier": tier}
         while len(rounds) < wanted:
             if rounds:
-                tell(f"close to a threshold: round {len(rounds) + 1} of {wanted} ...")
+                tell(f"{why}: round {len(rounds) + 1} of {wanted} ...")
             try:
                 rounds.append(one_round(source, ranks, rules, data, tier, tell))
             except FAULTS:
@@ -93,8 +93,11 @@ def grade(
             else:
                 again = False
                 # The first round alone decides whether there are more, so that all of them count.
-                if judge.near_a_threshold(rounds[0].judgement, rules, rounds[0].budget):
-                    wanted = 1 + rules.repeats
+                first = rounds[0]
+                if judge.near_a_threshold(first.judgement, rules, first.budget):
+                    wanted, why = 1 + rules.repeats, "close to a threshold"
+                elif judge.died_at_its_end(first.seen, rules):
+                    wanted, why = 1 + rules.repeats, "it died when all was done"
     except NotGradable as error:
         facts |= {"status": "not_gradable", "reason": str(error)}
     except (*FAULTS, sandbox.SandboxUnavailable) as error:

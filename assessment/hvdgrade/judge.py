@@ -217,6 +217,17 @@ def course(seen: Observation, epochs: list[dict]) -> list[dict]:
     return timeline
 
 
+def died_at_its_end(seen: Observation, profile: Profile) -> bool:
+    """Whether a run was ended by a signal after its epochs had arrived from every rank.
+
+    Once in some hundred runs a right script aborts while Python exits, as with threads of PyTorch's Gloo:
+    the run is repeated.
+    """
+    recorded = {len(seen.of(rank)) for rank in range(seen.ranks)}
+    enough = len(recorded) == 1 and min(recorded) >= profile.consecutive_epochs
+    return seen.stop_cause == "killed" and enough
+
+
 def near_a_threshold(judgement: Judgement, profile: Profile, budget: float) -> bool:
     """Whether the verdict hangs on less than the margins of the profile: then the run is repeated.
 

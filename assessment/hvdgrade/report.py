@@ -195,7 +195,7 @@ def show(document: dict, console: Console) -> None:
             f"{run['verdict']} ({run['seconds_to_target'] or '-'} of {run['budget']} s)"
             for run in document["runs"]
         )
-        console.print(f"Close to a threshold, so it was run again: {each}. The majority decides.")
+        console.print(f"It was run again, to be sure: {each}. The majority decides.")
     if "framework" in budget:
         rates = " ".join(f"{rate:,.0f}" for rate in budget["serial_images_per_second"])
         console.print(

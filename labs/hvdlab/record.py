@@ -14,6 +14,8 @@ import os
 import time
 from pathlib import Path
 
+from hvdlab import probe
+
 # Mean and standard deviation of CIFAR-10's training pixels, red green blue, in 0..1.
 PIXEL_MEAN = (0.4914, 0.4822, 0.4465)
 PIXEL_STD = (0.2470, 0.2435, 0.2616)
@@ -94,4 +96,6 @@ class RunRecord:
         with open(part, "wb") as file:
             save(file)
         os.replace(part, final)
+        if probe.COPIES:
+            time.sleep(probe.PAUSE)
         return final

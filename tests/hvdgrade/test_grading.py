@@ -9,7 +9,7 @@ import pytest
 
 from hvdgrade import calibrate, grading, judge, observe, profile, sandbox
 from hvdgrade.checks import Check
-from hvdgrade.observe import Observation
+from hvdgrade.observe import Observation, Weights
 
 RULES = dataclasses.replace(profile.load("dli"), budget=100.0)  # margin: 5 seconds
 
@@ -64,18 +64,54 @@ def test_the_majority_of_three_decides_near_a_threshold(
             raise result
         return a_round(*result) if isinstance(result, tuple) else a_round(result)
 
-    found = {}
-    monkeypatch.setattr(grading, "one_round", next_round)
-    monkeypatch.setattr(grading, "load_cifar10", lambda: type("Data", (), {"synthetic": False}))
-    monkeypatch.setattr(sandbox, "choose", lambda tier: "rlimits")
-    monkeypatch.setattr(grading.report, "result", lambda *args, **facts: found.update(facts))
-    grading.grade(script, 2, RULES)
+    found = graded(script, next_round, monkeypatch)
     if verdict is None:
         assert found["status"] == "infrastructure_error"
     else:
         assert len(found["rounds"]) == used
         assert found["decisive"].judgement.verdict == verdict
     assert next(results, "none left") == "none left"
+
+
+def graded(script, next_round, monkeypatch) -> dict:
+    """What the report is told, with rounds that are given."""
+    found = {}
+    monkeypatch.setattr(grading, "one_round", next_round)
+    monkeypatch.setattr(grading, "load_cifar10", lambda: type("Data", (), {"synthetic": False}))
+    monkeypatch.setattr(sandbox, "choose", lambda tier: "rlimits")
+    monkeypatch.setattr(grading.report, "result", lambda *args, **facts: found.update(facts))
+    grading.grade(script, 2, RULES)
+    return found
+
+
+@pytest.mark.parametrize(
+    "ends, used, verdict",
+    [
+        (["killed", "ended", "ended"], 3, "pass"),
+        (["killed", "killed", "ended"], 3, "fail"),
+        (["ended"], 1, "pass"),
+        (["crashed"], 1, "fail"),  # an exception of its own is no accident
+        (["killed early"], 1, "fail"),
+    ],
+)
+def test_a_run_that_aborts_when_all_has_arrived_is_repeated(
+    ends, used, verdict, monkeypatch, tmp_path
+):
+    script = tmp_path / "assessment.py"
+    script.write_text("import torch")
+    given = iter(ends)
+
+    def next_round(*args):
+        end = next(given)
+        epochs = 3 if end != "killed early" else 1
+        weights = [Weights(r, e, 1.0, tmp_path, "") for r in (0, 1) for e in range(epochs)]
+        seen = Observation(2, stop_cause=end.split()[0], weights=weights)
+        judged = a_round(50 if end == "ended" else None).judgement
+        return grading.Round(judged, seen, None, 100.0, None)
+
+    found = graded(script, next_round, monkeypatch)
+    assert len(found["rounds"]) == used
+    assert found["decisive"].judgement.verdict == verdict
 
 
 def test_a_calibrated_budget_is_the_time_of_one_process():

@@ -16,7 +16,7 @@ FRAMEWORKS = {"torch", "tensorflow", "keras", "tf_keras", "horovod", "mpi4py"}
 ALLOWED = {
     "hvdlab": set(),
     "hvdlab.arguments": set(),
-    "hvdlab.record": set(),
+    "hvdlab.record": {"hvdlab.probe"},
     "hvdlab.probe": set(),
     "hvdlab.own_functions": set(),
     "hvdlab.syntax": set(),
