@@ -17,7 +17,10 @@ def bytes_in(folder: Path) -> int:
             with os.scandir(folders.pop()) as found:
                 for entry in found:
                     entries += 1
-                    status = entry.stat(follow_symlinks=False)
+                    try:
+                        status = entry.stat(follow_symlinks=False)
+                    except FileNotFoundError:  # it has removed or renamed it since
+                        continue
                     total += 512 * status.st_blocks
                     if stat.S_ISDIR(status.st_mode):
                         folders.append(entry.path)

@@ -326,6 +326,17 @@ def test_the_disk_that_a_submission_uses_is_counted(tmp_path, monkeypatch):
     assert bytes_in(tmp_path) > 1 << 60
 
 
+def test_what_vanishes_while_it_is_counted_hides_nothing(tmp_path):
+    """A process that makes and removes files all the time, beside a megabyte in a folder of the same."""
+    (tmp_path / "large").write_bytes(os.urandom(1 << 20))
+    churn = "import os\nwhile True:\n for n in map(str, range(50)):\n  open(n, 'w').close(); os.remove(n)"
+    with subprocess.Popen([sys.executable, "-c", churn], cwd=tmp_path) as process:
+        try:
+            assert min(bytes_in(tmp_path) for _ in range(20_000)) >= 1 << 20
+        finally:
+            process.kill()
+
+
 def test_a_tree_too_deep_to_walk_is_removed_and_counts_as_too_much(tmp_path):
     home = os.getcwd()
     try:

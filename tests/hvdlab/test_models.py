@@ -94,6 +94,14 @@ def test_weights_come_back_as_they_went_in(models, arrays):
         np.testing.assert_array_equal(back[name], arrays[name])
 
 
+def test_training_goes_on_without_the_arrays():
+    model = torch_models.AssessmentNet()
+    before = torch_models.to_arrays(model)["linear.bias"]
+    wanted = before.copy()
+    model.linear.bias.data += 1
+    np.testing.assert_array_equal(before, wanted)
+
+
 @pytest.mark.parametrize("models", [torch_models, keras_models], ids=["torch", "keras"])
 def test_a_missing_weight_is_named(models, arrays):
     short = {name: array for name, array in arrays.items() if name != "norm3.bias"}

@@ -67,10 +67,10 @@ def autocast(device: torch.device | str = "cpu"):
 def to_arrays(model: nn.Module) -> dict[str, np.ndarray]:
     """The weights and batch-norm statistics of an `AssessmentNet` as float32 arrays.
 
-    Names and shapes are those of `hvdlab.record.WEIGHTS`.
+    Names and shapes are those of `hvdlab.record.WEIGHTS`. Copies: training goes on without them.
     """
     return {
-        name: tensor.detach().float().cpu().numpy()
+        name: tensor.detach().float().cpu().numpy().copy()
         for name, tensor in model.state_dict().items()
         if not name.endswith("num_batches_tracked")
     }
