@@ -149,8 +149,9 @@ def exchange_drop(seen: Observation, epochs: list[dict], probe: Probe) -> float 
 def exchange_growth(probe: Probe) -> float | None:
     """How many times as much the ranks exchange where each has the batches of all, at least.
 
-    Gradients are as many for any batch. A copy of weights may come a step later than they did, so one
-    epoch seems to have had more of the traffic, and another less.
+    Gradients are as many for any batch. Ranks wait a moment after each epoch, for the counter to be read;
+    on a crowded machine it may be read later, so one epoch seems to have had more of the traffic, and
+    another less.
     """
     apart, together = (probed_exchanges(probe, name) for name in ("apart", "together"))
     return min(together) / max(apart) if together and apart and max(apart) > 0 else None

@@ -158,11 +158,12 @@ def run_of_probe(*rounds: float) -> observe.Observation:
         ((9, 16.1, 16.1), (9, 16.1, 16.1), 1e-7, ""),  # gathers over 8 steps, and does so exactly
         (
             (9, 1, 1),
-            (9, 1.2, 1.2),
+            (9, 1.21, 1.21),
             1e-7,
             "with batches 2 times as large the ranks exchange 1.2 times",
         ),
         ((9, 1, 1.2), (9, 1.0, 1.4), 1e-7, ""),  # an epoch got what was another's
+        ((9, 3.63, 3.63), (9, 4.01, 4.01), 0.004, ""),  # read late, as a right script was once
         ((9,), (9,), 0.002, ""),  # nothing to count
     ],
 )
