@@ -20,8 +20,7 @@ def remarks(source: bytes, seconds: int = READ_SECONDS) -> dict[str, list[dict]]
     Args:
         seconds: of the processor.
     """
-    # This file by its name: of a module Python's -m would also take one in the current folder.
-    command = [sys.executable, "-I", __file__, str(seconds)]
+    command = [sys.executable, "-I", "-m", "hvdgrade.remarks", str(seconds)]
     try:
         # On a busy machine a second of the processor takes several.
         run = subprocess.run(command, input=source, capture_output=True, timeout=6 * seconds)

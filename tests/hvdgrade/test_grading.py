@@ -54,8 +54,6 @@ def a_round(seconds: float | None, replicas="pass", exchange="pass") -> grading.
 def test_the_majority_of_three_decides_near_a_threshold(
     given, used, verdict, monkeypatch, tmp_path
 ):
-    script = tmp_path / "assessment.py"
-    script.write_text("import torch")
     results = iter(given)
 
     def next_round(*args):
@@ -64,7 +62,7 @@ def test_the_majority_of_three_decides_near_a_threshold(
             raise result
         return a_round(*result) if isinstance(result, tuple) else a_round(result)
 
-    found = graded(script, next_round, monkeypatch)
+    found = graded(next_round, monkeypatch, tmp_path)
     if verdict is None:
         assert found["status"] == "infrastructure_error"
     else:
@@ -73,9 +71,10 @@ def test_the_majority_of_three_decides_near_a_threshold(
     assert next(results, "none left") == "none left"
 
 
-def graded(script, next_round, monkeypatch) -> dict:
+def graded(next_round, monkeypatch, tmp_path) -> dict:
     """What the report is told, with rounds that are given."""
-    found = {}
+    script, found = tmp_path / "assessment.py", {}
+    script.write_text("import torch")
     monkeypatch.setattr(grading, "one_round", next_round)
     monkeypatch.setattr(grading, "load_cifar10", lambda: type("Data", (), {"synthetic": False}))
     monkeypatch.setattr(sandbox, "choose", lambda tier: "rlimits")
@@ -97,8 +96,6 @@ def graded(script, next_round, monkeypatch) -> dict:
 def test_a_run_that_aborts_when_all_has_arrived_is_repeated(
     ends, used, verdict, monkeypatch, tmp_path
 ):
-    script = tmp_path / "assessment.py"
-    script.write_text("import torch")
     given = iter(ends)
 
     def next_round(*args):
@@ -109,7 +106,7 @@ def test_a_run_that_aborts_when_all_has_arrived_is_repeated(
         judged = a_round(50 if end == "ended" else None).judgement
         return grading.Round(judged, seen, None, 100.0, None)
 
-    found = graded(script, next_round, monkeypatch)
+    found = graded(next_round, monkeypatch, tmp_path)
     assert len(found["rounds"]) == used
     assert found["decisive"].judgement.verdict == verdict
 

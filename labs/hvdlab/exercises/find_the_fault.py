@@ -188,7 +188,7 @@ def _lost(case, script, run) -> str:
                 "own part of the images"
             )
         read = run.batches(0)  # in two epochs, cut equally short
-        if read[: len(read) // 2] == read[len(read) // 2 :]:
+        if all(read) and len(read) > 1 and read[: len(read) // 2] == read[len(read) // 2 :]:
             return (
                 "both epochs read the images in one order, which was a new one each time: a sampler must "
                 "be told the epoch, sampler.set_epoch(epoch)"
