@@ -238,9 +238,9 @@ def graded_with(documents: list[dict]) -> list[tuple[str, list[tuple[str, int]]]
 
 def mixed(documents: list[dict]) -> list[str]:
     """A line if scores come from different rules, profiles or numbers of ranks: they do not compare."""
-    graded = [part(one, "grader") for one in documents if one.get("status") == "graded"]
     ways = Counter(
-        (one.get("profile"), one.get("ranks"), one.get("rules_sha256")) for one in graded
+        (one.get("profile"), one.get("ranks"), one.get("rules_sha256"))
+        for one in graders_of(documents)
     )
     if len(ways) < 2:
         return []

@@ -116,9 +116,8 @@ def scaling_line(script: Script) -> int | None:
             name = script.names[node]
             if name in own or "scaling" in name or name.startswith("hvdlab.schedules."):
                 value = node
-        elif isinstance(
-            node, ast.Subscript
-        ):  # {1: 0.25, 2: 0.5}[hvd.size()], but not images[::size]
+        elif isinstance(node, ast.Subscript):
+            # {1: 0.25, 2: 0.5}[hvd.size()], but not images[::size]
             if not any(isinstance(part, ast.Slice) for part in ast.walk(node.slice)):
                 value = node.slice
         if value is None:
