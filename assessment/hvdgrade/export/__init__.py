@@ -5,8 +5,9 @@ import json
 import sys
 from pathlib import Path
 
-from hvdgrade.document import mixed
+from hvdgrade.document import mixed, part
 from hvdgrade.export import roll
+from hvdgrade.shown import is_number
 from hvdgrade.terminal import for_lines
 
 EPILOG = """\
@@ -26,6 +27,7 @@ FORMATS = {
     "gradescope": "gradescope",
     "lti": "lti",
 }
+VERDICTS = ("pass", "fail")
 UNGRADED = {"not_gradable": "not gradable", "infrastructure_error": "grader fault"}
 
 
@@ -39,14 +41,29 @@ def load(out: Path) -> list[dict]:
     for path in (out / "results").glob("[!.]*.json"):
         try:
             document = json.loads(path.read_text())
-            document["submission"]["id"], document["status"]  # noqa: B018
-        except (OSError, ValueError, KeyError, TypeError):
+            ours = is_result(document)
+        except (OSError, ValueError):
+            ours = False
+        if not ours:
             raise CannotExport(
                 f"{path} is no result of hvdgrade: remove it and run 'hvdgrade batch' again."
-            ) from None
+            )
         document.setdefault("batch", {}).setdefault("name", path.stem)
         documents.append(document)
     return sorted(documents, key=lambda document: document["submission"]["id"])
+
+
+def is_result(document) -> bool:
+    """Whether it has what an export reads of each result, and of a graded one."""
+    if not isinstance(document, dict) or not isinstance(document.get("batch", {}), dict):
+        return False
+    graded = document.get("status") == "graded"
+    scores = [document.get("score"), document.get("max_score")]
+    return (
+        isinstance(part(document, "submission").get("id"), str)
+        and (graded or document.get("status") in UNGRADED)
+        and (not graded or (all(map(is_number, scores)) and document.get("verdict") in VERDICTS))
+    )
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -93,8 +110,12 @@ def main(args: argparse.Namespace) -> int:
 def export(documents: list[dict], args: argparse.Namespace) -> list[str]:
     """Write the files; return what to tell the instructor."""
     from hvdgrade.export import canvas, gradescope, lti, table
+    from hvdgrade.worker import FOLDERS  # not above: it imports this package
 
     output = args.output or args.out / FORMATS[args.format]
+    for name in FOLDERS:
+        if output.resolve().is_relative_to((args.out / name).resolve()):
+            raise CannotExport(f"--output lies where the batch writes, in {args.out / name}.")
     if args.format == "csv":
         with open(output, "w", newline="", encoding="utf-8") as file:
             table.write(documents, file)

@@ -15,9 +15,11 @@ nbgrader makes that a 0, so look for `NotGraded` before you release grades.
 import json
 from pathlib import Path
 
+from hvdgrade.export import is_result
+
 
 class NotGraded(Exception):
-    """There is no score: the submission was not gradable or the grader failed."""
+    """There is no score: not gradable, the grader failed, or there is no result yet."""
 
 
 def nbgrader_score(path: Path | str, points: float = 100) -> float:
@@ -29,9 +31,14 @@ def nbgrader_score(path: Path | str, points: float = 100) -> float:
             a check that a host cannot make does not count there.
 
     Raises:
-        NotGraded: not gradable, or a grader fault.
+        NotGraded: not gradable, a grader fault, or no result at `path`.
     """
-    document = json.loads(Path(path).read_text())
+    try:
+        document = json.loads(Path(path).read_text())
+    except (OSError, ValueError):
+        document = None
+    if not is_result(document):
+        raise NotGraded(f"{path} is no result of hvdgrade: grade the submission first.")
     if document["status"] != "graded":
         raise NotGraded(f"{document['status']}: {document['reason']}")
     return points * document["score"] / document["max_score"]
