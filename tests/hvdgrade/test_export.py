@@ -357,6 +357,10 @@ PEOPLE = {
         (downloaded(PEOPLE[4004], 4004), None),
         (downloaded("mallory_4001-_7", 4009), None),
         (downloaded("The Team", 4005, file="2_solution"), None),
+        # Of an anonymous assignment: no id of Canvas's, and one of the student's choice.
+        ("anon_aB3dE_9917_x_4001_7", None),
+        ("LATE_anon_aB3dE_9917_4001_7", None),
+        (" ", None),
     ],
 )
 def test_numbers_in_a_name_are_nobodys_id(id, user):
@@ -405,6 +409,28 @@ def test_a_column_that_canvas_does_not_import_is_refused():
     assert str(refused.value) == ("'Final' is read only in Canvas: name an assignment's column.")
 
 
+@pytest.mark.parametrize("column", ["Student", "ID", "SIS User ID", "SIS Login ID", "Section"])
+def test_a_column_that_says_who_a_student_is_stays(column):
+    before = gradebook([("A", 1, "", "ada", "", "")])
+    assert f",{column},".encode() in b"," + before
+    with pytest.raises(CannotExport, match=re.escape(f"its assignments are: {COLUMN}")):
+        canvas.fill(before, column, [result("ada")], overwrite=True)
+
+
+def test_without_the_points_of_a_column_nothing_is_scaled_and_nothing_written():
+    before = gradebook([("A", 1, "", "ada", "", "")]).replace(b"Possible,", b"Possible")
+    with pytest.raises(CannotExport, match="'Points Possible' has 6 cells instead of 7"):
+        canvas.fill(before, COLUMN, [result("ada")])
+
+
+@pytest.mark.parametrize("delimiter", [",", ";"])
+def test_a_title_may_hold_the_other_delimiter(delimiter):
+    title = f"A{';,'.replace(delimiter, '') * 9} (1)"
+    before = delimiter.join(["Student", "ID", title]) + "\r\n" + delimiter.join(["A", "7", ""])
+    after, said = canvas.fill(before.encode(), title, [result("7", 42)])
+    assert after.decode() == before + "42" and said == ["filled: 1"]
+
+
 @pytest.mark.parametrize("overwrite", [False, True])
 def test_who_has_no_score_is_filled_and_who_is_not_assigned_never(overwrite):
     people = [("A", 1, "", "ada", "", "-"), ("B", 2, "", "bob", "", "N/A")]
@@ -412,7 +438,10 @@ def test_who_has_no_score_is_filled_and_who_is_not_assigned_never(overwrite):
     after, said = canvas.fill(gradebook(people), COLUMN, documents, overwrite)
     people[0] = ("A", 1, "", "ada", "", "40")
     assert after == gradebook(people)
-    assert said == ["filled: 1 (of 100 points)", "not assigned in Canvas: bob"]
+    assert said == [
+        "filled: 1 (of 100 points)",
+        "not assigned in Canvas, or its anonymous grades are not posted yet: bob",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -627,6 +656,15 @@ def test_a_notebook_cell_gets_the_score_and_nothing_on_stderr():
         assert not answer.stderr or name == "carla"
 
 
+@pytest.mark.parametrize("text", [None, '{"status"', "[]", '{"status": "graded"}'])
+def test_what_is_not_graded_yet_is_no_zero_either(tmp_path, text):
+    """nbgrader makes a zero of every error; by its name an instructor finds this one."""
+    if text is not None:
+        (tmp_path / "ada.json").write_text(text)
+    with pytest.raises(nbgrader.NotGraded, match="ada.json is no result of hvdgrade"):
+        nbgrader.nbgrader_score(tmp_path / "ada.json")
+
+
 def test_a_name_does_not_paint_the_terminal(graded):
     (graded / "results" / "mallory.json").write_text(
         json.dumps(result("\x1b[2Jmallory\r\u202e", None, None, "not_gradable"))
@@ -647,10 +685,20 @@ def test_wrong_usage_is_one_sentence(graded, tmp_path):
         (graded, ("canvas", "--gradebook", tmp_path / "none", "--column", "x"), "No such file"),
         (graded, ("csv", "--output", tmp_path / "none" / "x.csv"), "No such file"),
         (graded, ("csv", "--output", "/dev/full"), "/dev/full: No space left"),
+        (graded, ("lti", "--output", graded / "results"), "lies where the batch writes"),
+        (graded, ("csv", "--output", graded / "logs" / "ada.log"), "lies where the batch writes"),
     ):
         answer = export(folder, *arguments)
         assert answer.returncode == 2 and words in answer.stderr, answer.stderr
         assert answer.stderr.count("\n") == 1
-    (graded / "results" / "broken.json").write_text('{"submission"')
-    answer = export(graded, "csv")
-    assert answer.returncode == 2 and "broken.json is no result" in answer.stderr
+    for broken in (
+        '{"submission"',
+        "[]",
+        '{"submission": {"id": 5}, "status": "graded"}',
+        '{"submission": {"id": "eve"}, "status": "graded", "score": 3, "verdict": "pass"}',
+        '{"submission": {"id": "eve"}, "status": "not_gradable", "batch": null}',
+    ):
+        (graded / "results" / "broken.json").write_text(broken)
+        answer = export(graded, "csv")
+        assert answer.returncode == 2 and "broken.json is no result" in answer.stderr
+        assert answer.stderr.count("\n") == 1

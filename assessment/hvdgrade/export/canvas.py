@@ -14,6 +14,7 @@ from hvdgrade.export import CannotExport, ungraded
 from hvdgrade.export.canvas_rows import MATCH_BY, match, named
 
 NAMES = (["Student"], ["LastName", "FirstName"])  # the first columns, as Canvas's settings have it
+ABOUT_STUDENTS = (*sum(NAMES, []), *MATCH_BY, "Integration ID", "Root Account", "Section")
 NO_SCORE, NOT_ASSIGNED = ("", "-"), "N/A"  # as Canvas writes them into a student's cell
 
 
@@ -55,17 +56,22 @@ def fill(
             "the gradebook has no columns 'Student' and 'ID' (nor 'LastName', 'FirstName' and 'ID'): "
             "use the file as Canvas exported it."
         )
-    if head.count(column) != 1:
+    if head.count(column) != 1 or column in ABOUT_STUDENTS:
         assignments = [name for name in head if re.search(r"\([0-9]+\)$", name)]
-        raise CannotExport(
-            f"the gradebook has {head.count(column) or 'no'} columns '{column}'; "
-            f"its assignments are: {', '.join(assignments)}"
-        )
+        what = f"has {head.count(column) or 'no'} columns '{column}'"
+        if column in ABOUT_STUDENTS:
+            what = f"says in '{column}' who a student is"
+        raise CannotExport(f"the gradebook {what}; its assignments are: {', '.join(assignments)}")
     at = head.index(column)
     students, possible, broken = {}, None, []
     for number, row in enumerate(rows[1:], 1):
         if len(row) != len(head) and row != [""]:
             cells = f"{len(row)} cells instead of {len(head)}"
+            if row[0].strip().startswith("Points Possible"):
+                raise CannotExport(
+                    f"the gradebook's row of 'Points Possible' has {cells}: use the file as Canvas "
+                    "exported it."
+                )
             broken.append(f"row {number + 1} has {cells}: left as it is")
         elif row[0].strip().startswith("Points Possible") and not named(row, head, "ID"):
             possible = points(row[at], column)
@@ -104,7 +110,9 @@ def free_cells(
         if document["status"] != "graded":
             continue
         if cell == NOT_ASSIGNED:
-            taken.append(f"not assigned in Canvas: {id}")
+            taken.append(
+                f"not assigned in Canvas, or its anonymous grades are not posted yet: {id}"
+            )
         elif cell in NO_SCORE or overwrite:
             free[number] = document
         else:
@@ -140,8 +148,8 @@ def points(cell: str, column: str) -> float | None:
 
 def read(text: str) -> tuple[list[list[str]], list[list[tuple[int, int]]]]:
     """The cells of each row, and where each stands in the text."""
-    head = text.partition("\n")[0]
-    delimiter = ";" if head.count(";") > head.count(",") else ","  # as the user's language has it
+    first = re.match(r'"?(?:Student|LastName)"?([,;])', text)
+    delimiter = first[1] if first else ","  # as the user's language has it
     cell = re.compile(rf'"(?:[^"]|"")*"|[^"{delimiter}\r\n][^{delimiter}\r\n]*|')
     newline = re.compile(r"\r\n|\n|\r|\Z")
     spans, row, at = [], [], 0

@@ -8,6 +8,8 @@ MATCH_BY = ("SIS Login ID", "SIS User ID", "ID")
 # A file of Canvas's "Download Submissions": NAME_[LATE_]USER_ATTACHMENT_FILE. A student chooses NAME and
 # FILE, which may look the same, so this finds every place where a user id may stand.
 USER_ID = re.compile(r"(?=_([0-9]+)_[0-9]+(?:_|\Z))")
+# The same of an anonymous assignment, [LATE_]anon_LETTERS_ATTACHMENT_FILE: no user id, but what is in FILE.
+ANONYMOUS = re.compile(r"(LATE_)?anon_[^_]+_[0-9]+(_|\Z)")
 
 
 def match(
@@ -29,7 +31,8 @@ def match(
     rows: dict[tuple[str, str], list[int]] = {}
     for number, row in students.items():
         for column in MATCH_BY:
-            rows.setdefault((column, comparable(named(row, head, column))), []).append(number)
+            if id := comparable(named(row, head, column)):
+                rows.setdefault((column, id), []).append(number)
     names = {
         named(row, head, "ID"): letters(named(row, head, "Student")) for row in students.values()
     }
@@ -63,6 +66,8 @@ def downloaded_from(file: str, names: dict[str, str]) -> str | None:
         file: its name.
         names: user id -> what is left of the student's name; "" where the gradebook tells none.
     """
+    if ANONYMOUS.match(file):
+        return None
     places = [(file[: place.start()], place[1]) for place in USER_ID.finditer(file)]
     if len(places) == 1:
         return places[0][1]
