@@ -111,16 +111,16 @@ def class_page(
 
     Args:
         documents: the results; sorted here by name.
-        similar: pairs of submissions' ids with their similarity, from `similarity.pairs`.
+        similar: pairs of submissions' names (`batch.name`) with their similarity, from `similarity.pairs`.
         title: heading of the page.
         warnings: sentences that the instructor must see; this page adds its own.
         reports: folder of the reports, relative to the page; there a batch writes `NAME.html`.
     """
-    links = {id_of(document): link(reports, file_of(document)) for document in documents}
+    links = {file_of(document): link(reports, file_of(document)) for document in documents}
     rows = [
         {
             "name": part(shown, "submission").get("student") or id_of(shown),
-            "link": links[id_of(document)],
+            "link": links[file_of(document)],
             "outcome": outcome(shown),
             "score": shown.get("score"),
             "seconds": shown.get("seconds_to_target"),
@@ -129,7 +129,7 @@ def class_page(
         }
         for document, shown in ((document, plain(document)) for document in documents)
     ]
-    names = {id_of(document): row["name"] for document, row in zip(documents, rows, strict=True)}
+    names = {file_of(document): row["name"] for document, row in zip(documents, rows, strict=True)}
     documents = [plain(document) for document in documents]
     found = Counter(outcome(document)["word"] for document in documents)
     graded = [d for d in documents if d.get("status") == "graded" and is_number(d.get("score"))]

@@ -1,4 +1,4 @@
-"""What a batch came to: OUT/summary.csv and the class page OUT/index.html, made from OUT/results.
+"""What a batch came to: OUT/summary.csv of all results, and OUT/index.html of those still handed in.
 
     python -m hvdgrade.summary OUT
 
@@ -23,14 +23,16 @@ def main() -> None:
     rows = io.StringIO(newline="")
     table.write(documents, rows)
     write(out / "summary.csv", rows.getvalue().encode())
-    warnings = roll.not_reached(documents, out)
+    warnings = [*roll.not_reached(documents, out), *roll.withdrawn(documents, out)]
+    documents = roll.still_there(documents, out)
     unfinished = "The search for near-identical submissions did not come to its end."
     write(out / "index.html", class_page(documents, warnings=[unfinished, *warnings]).encode())
     sources = {}
     for document in documents:
-        script = out / "submissions" / f"{document['batch']['name']}.py"
+        name = document["batch"]["name"]
+        script = out / "submissions" / f"{name}.py"
         if script.exists():
-            sources[document["submission"]["id"]] = script.read_bytes()
+            sources[name] = script.read_bytes()
     similar = similarity.pairs(sources)
     write(out / "index.html", class_page(documents, similar, warnings=warnings).encode())
 

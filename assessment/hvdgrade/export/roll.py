@@ -49,14 +49,20 @@ def script_sha256(out: Path, name: str) -> str | None:
     return hashlib.sha256(script).hexdigest()
 
 
+def still_there(documents: list[dict], out: Path) -> list[dict]:
+    """The results of those who were in DIR when the last batch began; all where OUT does not tell."""
+    names = handed_in(out)
+    return [document for document in documents if not names or document["batch"]["name"] in names]
+
+
 def withdrawn(documents: list[dict], out: Path) -> list[str]:
     """A line for each result whose student was not in DIR when the last batch began."""
-    names = handed_in(out)
+    there = still_there(documents, out)
     return [
         f"no longer in DIR: {document['submission']['id']}; its result stays until you remove "
         f"{out / 'results' / document['batch']['name']}.json"
         for document in documents
-        if names and document["batch"]["name"] not in names
+        if document not in there
     ]
 
 
