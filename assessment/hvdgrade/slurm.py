@@ -25,6 +25,7 @@ POLL_SECONDS = 2.0
 LOST_SECONDS = 120.0  # NFS may show a result this much later than the job ended
 COMMAND_SECONDS = 60.0
 CANCEL_SECONDS = 120.0
+OURS = ("job_name", "array", "output")  # by these it finds its jobs, and they their task
 
 
 class Unavailable(Exception):
@@ -49,10 +50,13 @@ def grade_all(
         raise Unavailable("--slurm needs Slurm's commands, and there is no sbatch on PATH.")
     parameters = {}
     for option in options:
-        name, equals, value = option.partition("=")
-        if not equals or not name:
-            raise Unavailable(f"--slurm-option must be KEY=VALUE. Received: {option}")
-        parameters[name.lstrip("-").replace("_", "-")] = value
+        name, equals, value = option.lstrip("-").partition("=")
+        name = name.replace("-", "_")  # as submitit has it, and so instead of its own value
+        if not name:
+            raise Unavailable(f"--slurm-option must be KEY=VALUE or KEY. Received: {option}")
+        if name in OURS:
+            raise Unavailable(f"--slurm-option {option}: that one the batch itself decides.")
+        parameters[name] = value if equals else True
     if not tasks:
         return results({}, settings, rules)
     executor = submitit.SlurmExecutor(folder=settings.out / "slurm")

@@ -27,6 +27,7 @@ def test_a_class_is_graded_by_jobs(on_slurm):
     school.add("none")
     (school.folder / "none" / "assessment.py").unlink()
     options = ("-np", ranks, "--slurm", "--slurm-option", "comment=course")
+    options += ("--slurm-option", "exclusive", "--slurm-option", "cpus-per-task=1")
     # Neither the batch nor a job imports what lies in the folder where it was started.
     elsewhere = school.folder.parent / "elsewhere"
     elsewhere.mkdir()
@@ -44,7 +45,8 @@ def test_a_class_is_graded_by_jobs(on_slurm):
     assert all(f"rank {rank}" in results["ada"]["output"] for rank in range(ranks))
     jobs = cluster.run("scontrol", "show", "jobs", "--oneliner").splitlines()
     jobs = [job for job in jobs if f"JobName={slurm.job_name(school.out)}" in job]
-    assert len(jobs) == 3 and all("Comment=course" in job for job in jobs)
+    wanted = {"Comment=course", "OverSubscribe=NO", "CPUs/Task=1"}
+    assert len(jobs) == 3 and all(wanted <= set(job.split()) for job in jobs)
     assert cluster.run("squeue", "--noheader") == ""
     assert (school.out / "index.html").exists() and school.processes() == []
 
@@ -95,8 +97,12 @@ def test_what_slurm_refuses_is_one_sentence(on_slurm):
     answer = school.grade("--slurm", "--slurm-option", "partition=none", **cluster.environment)
     assert answer.returncode == 2 and "sbatch refused the jobs" in answer.stderr
     assert "Traceback" not in answer.stderr
-    answer = school.grade("--slurm", "--slurm-option", "partition", **cluster.environment)
-    assert answer.returncode == 2 and "must be KEY=VALUE" in answer.stderr
+    for option, words in (
+        ("=none", "must be KEY=VALUE"),
+        ("job-name=x", "the batch itself decides"),
+    ):
+        answer = school.grade("--slurm", "--slurm-option", option, **cluster.environment)
+        assert answer.returncode == 2 and words in answer.stderr
 
 
 def test_a_job_that_vanishes_is_a_fault_not_a_zero(on_slurm):
