@@ -49,7 +49,8 @@ example:
   hvdgrade batch handed-in/ --out graded/ -np 2 --slurm --slurm-option partition=course
 
 OUT receives index.html (the class), summary.csv, and per student results/*.json, reports/*.html and
-logs/*.log. exit codes: 0 all graded, 2 wrong usage, 3 grader faults (the same command tries them again)
+logs/*.log. exit codes: 0 each has a result, which may be "not gradable", 2 refused, as for wrong usage,
+3 grader faults, an interrupt or a full disk (the same command goes on)
 """
 
 
@@ -73,9 +74,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--limit",
         type=float,
-        default=1800.0,
+        default=2400.0,
         metavar="SECONDS",
-        help="end a grader that takes longer: a fault, nobody's zero (default 1800)",
+        help="end a grader that takes longer: a fault, nobody's zero (default 2400)",
     )
     add(
         "--require-sandbox",
@@ -92,8 +93,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--slurm-option",
         action="append",
         default=[],
-        metavar="KEY=VALUE",
-        help="an option of sbatch, such as partition=gpu; may be repeated",
+        metavar="KEY[=VALUE]",
+        help="an option of sbatch, such as partition=gpu or exclusive; may be repeated",
     )
 
 
@@ -166,7 +167,10 @@ def grade_class(args: argparse.Namespace) -> int:
 
 def checked(args: argparse.Namespace) -> tuple[profile.Profile, Settings]:
     """The rules and settings that the arguments name, or Refused."""
-    folder, out = args.folder.resolve(), args.out.resolve()
+    try:
+        folder, out = args.folder.resolve(), args.out.resolve()
+    except RuntimeError as error:  # Python 3.11 and 3.12 say so of a loop of links
+        raise Refused(f"{error}: name a folder.") from None
     if not folder.is_dir():
         raise Refused(f"{args.folder} is not a folder: name the one with the submissions.")
     if out == folder or folder in out.parents:

@@ -116,6 +116,8 @@ def read(path: Path) -> bytes:
                 "hand in one."
             )
         return read_file(scripts[0], directory)
+    except OSError as error:  # a broken disk, a network's file system
+        raise Problem(f"its folder cannot be read ({error.strerror}).") from None
     finally:
         os.close(directory)
 
@@ -137,6 +139,8 @@ def read_file(name: str, directory: int | Path) -> bytes:
             raise Problem(f"{readable(name)} is not a plain file: hand in one file named {SCRIPT}.")
         with open(file, "rb", closefd=False) as opened:
             return opened.read(MAX_SCRIPT_BYTES + 1)
+    except OSError as error:
+        raise Problem(f"{readable(name)} cannot be read ({error.strerror}).") from None
     finally:
         os.close(file)
 

@@ -37,7 +37,10 @@ def worker_slots(ranks: int, workers: int | None, oversubscribe: bool) -> list[t
             "--oversubscribe (which makes each slower)."
         )
     if gpus and workers > len(gpus) and not oversubscribe:
-        raise ValueError(f"--workers {workers} would share {len(gpus)} GPUs: at most {len(gpus)}.")
+        raise ValueError(
+            f"--workers {workers} would share {len(gpus)} GPUs: at most {len(gpus)}, or --oversubscribe; "
+            "where PyTorch and TensorFlow use the CPU, set CUDA_VISIBLE_DEVICES to nothing."
+        )
     if workers <= disjoint:
         parts = [[*chain(*part)] for part in shares(cores, workers, each)]
     else:

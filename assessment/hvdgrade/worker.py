@@ -22,7 +22,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from hvdgrade import __version__, cleanup, report
+from hvdgrade import __version__, cleanup, report, sandbox
+from hvdgrade.document import part
 from hvdgrade.export.roll import is_practice, script_sha256
 from hvdgrade.profile import Profile
 from hvdgrade.submission import SCRIPT
@@ -82,13 +83,18 @@ def read_result(out: Path, name: str) -> dict:
 def is_kept(task: Task, settings: Settings) -> bool:
     """Whether OUT has the result of this very task, and not only a fault of the grader.
 
-    A practice run, on synthetic data, is no result once CIFAR-10 is here.
+    A practice run, on synthetic data, is no result once CIFAR-10 is here, and what was graded behind weaker
+    walls than this batch asks for is none at all.
     """
     document = read_result(settings.out, task.name)
     if not document or document.get("status") == "infrastructure_error":
         return False
     if settings.real_data and is_practice(document):
         return False
+    if document.get("status") == "graded" and settings.require_sandbox:
+        strong_enough = sandbox.TIERS[: sandbox.TIERS.index(settings.require_sandbox) + 1]
+        if part(document, "grader").get("sandbox_tier") not in strong_enough:
+            return False
     return document["batch"].get("key") == task.key
 
 
@@ -158,6 +164,14 @@ def write(path: Path, data: bytes) -> None:
     os.replace(part, path)
 
 
+def folder_name(task: Task) -> str:
+    """What the report calls a submission: its id, where a folder can have that name."""
+    try:
+        return task.id if len(os.fsencode(task.id)) < 200 else task.name
+    except UnicodeEncodeError:  # in the encoding of this user's locale it cannot
+        return task.name
+
+
 class Grader:
     """`hvdgrade run` on one submission, in a process of its own; tried again once if it fails.
 
@@ -186,9 +200,7 @@ class Grader:
         # Written before anything runs: whoever comes after a kill -9 finds folder and processes by it.
         where = {"host": socket.gethostname(), "folder": str(self.folder)}
         write(self.record, json.dumps(where).encode())
-        # The folder's name is what the report calls the submission.
-        called = self.task.id if len(os.fsencode(self.task.id)) < 200 else self.task.name
-        handed_in = self.folder / "grader" / "submission" / called
+        handed_in = self.folder / "grader" / "submission" / folder_name(self.task)
         handed_in.mkdir(parents=True)
         script = self.settings.out / "submissions" / f"{self.task.name}.py"
         shutil.copyfile(script, handed_in / SCRIPT)
@@ -235,7 +247,8 @@ class Grader:
     def outcome(self, code: int | None) -> tuple[dict, str]:
         """The result and the report that the grader left; a fault if it was ended or left none."""
         if code is None:
-            said = f"took over {self.settings.limit:.0f} s and was ended"
+            limit = f"{self.settings.limit:.0f} s"
+            said = f"took over {limit} and was ended (if it needs them, give --limit more seconds)"
         elif code < 0:
             said = f"was ended by signal {-code}"
         else:

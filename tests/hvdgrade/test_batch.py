@@ -4,12 +4,15 @@ import argparse
 import contextlib
 import csv
 import dataclasses
+import errno
 import hashlib
 import json
 import os
 import random
 import signal
 import socket
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -103,6 +106,24 @@ def test_what_cannot_be_graded_says_why(tmp_path):
         "g.ipynb",
     }
     assert len(submissions["large"].source) < 1_000_000  # the grader says that it is too large
+
+
+def test_a_broken_disk_stops_nobody_else(tmp_path, monkeypatch):
+    for student in ("ada", "bob"):
+        (tmp_path / student).mkdir()
+        (tmp_path / student / "assessment.py").write_text("1")
+    broken = (tmp_path / "bob" / "assessment.py").stat().st_ino
+    opened = open
+
+    def fails(file, *arguments, **more):
+        if isinstance(file, int) and os.fstat(file).st_ino == broken:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return opened(file, *arguments, **more)
+
+    monkeypatch.setattr(roster, "open", fails, raising=False)
+    submissions = found(tmp_path)
+    assert submissions["ada"].problem == ""
+    assert submissions["bob"].problem == "assessment.py cannot be read (Input/output error)."
 
 
 def test_names_are_data(tmp_path):
@@ -489,6 +510,14 @@ def test_out_must_lie_outside_the_class(school):
     assert not school.out.exists()
 
 
+def test_a_loop_of_links_is_no_folder(school):
+    school.add("ada")
+    school.out.symlink_to(school.out)
+    answer = school.grade()
+    assert answer.returncode == 2 and "Traceback" not in answer.stderr
+    assert answer.stderr.count("\n") == 1
+
+
 @pytest.mark.parametrize("place", ["submissions", "results/2026", "slurm"])
 def test_the_class_must_lie_outside_of_what_the_batch_writes(school, place):
     school.out, school.folder = school.folder.parent, school.folder.parent / place
@@ -712,6 +741,34 @@ def test_a_result_without_a_judgement_knows_its_script(tmp_path, status):
     assert roll.not_reached([document], tmp_path) == ["result of an earlier submission: ada"]
 
 
+@pytest.mark.parametrize("tier, again", [("landlock", []), ("bubblewrap", ["bob"])])
+def test_what_was_graded_behind_weaker_walls_is_graded_again(school, pretend, tier, again):
+    for student in ("ada", "bob"):
+        school.add(student)
+    pretend(REAL, REAL)
+    for student, had in (("ada", "bubblewrap+cgroup"), ("bob", "landlock")):
+        file = school.out / "results" / f"{student}.json"
+        document = json.loads(file.read_text())
+        document["grader"]["sandbox_tier"] = had
+        file.write_text(json.dumps(document))
+    assert pretend(REAL, REAL) == []
+    assert pretend(REAL, REAL, "--slurm", "--require-sandbox", tier) == again
+
+
+def test_a_name_may_be_none_in_the_users_locale():
+    """Who is not in UTF-8 there is graded under the name of the files, and nobody else is lost."""
+    show = "print(*(worker.folder_name(worker.Task(id, 'x~1', '')) for id in ('ada', '\\u738b')))"
+    ascii = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    answer = subprocess.run(
+        [sys.executable, "-c", f"from hvdgrade import worker; {show}"],
+        env=os.environ | ascii,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert answer.stdout == "ada x~1\n", answer.stderr
+
+
 # --- what the instructor is told -----------------------------------------------------------------------
 
 
@@ -725,6 +782,9 @@ def test_students_who_are_gone_are_named(school):
     answer = school.grade()
     assert "1 submissions: 0 pass" in answer.stdout
     file = school.out / "results" / "bob.json"
+    page = (school.out / "index.html").read_text()
+    assert "1 submission" in page and "no longer in DIR: bob" in page
+    assert "reports/ada.html" in page and "reports/bob.html" not in page
     assert f"no longer in DIR: bob; its result stays until you remove {file}\n" in answer.stdout
     assert "not gradable: its" not in answer.stderr  # ada's result is kept
     file.unlink()
