@@ -29,7 +29,7 @@ examples:
   hvdgrade doctor --attack --tier bubblewrap
 
 exit codes: 0 all is as it should be, 1 an attack succeeded that the tier promises to block,
-            3 two ranks could not be started
+            3 two ranks could not be started, or the tier that --tier names does not work here
 """
 OK, NOT_BLOCKED, GRADER_FAULT = 0, 1, 3
 HELLO = b"""\

@@ -108,8 +108,13 @@ class AssessHandler(Handler):
         contents = self.contents_manager
         try:
             root = Path(contents.root_dir).resolve()
-            inside = Path(to_os_path(path, contents.root_dir)).resolve().is_relative_to(root)
-            if not inside or not await ensure_async(contents.file_exists(path)):
+            if not Path(to_os_path(path, contents.root_dir)).resolve().is_relative_to(root):
+                raise web.HTTPError(
+                    404,
+                    f"The path {path[:100]} leads out of the folder that Jupyter serves: "
+                    "copy the script into it.",
+                )
+            if not await ensure_async(contents.file_exists(path)):
                 raise missing
         except (OSError, ValueError, RuntimeError):  # a loop of links, a null byte
             raise missing from None
