@@ -28,8 +28,8 @@ for name, title in fault.NAMES.items():
 # | `log.side_by_side(column)` | `"loss"`, `"rate"`, `"batch"` (a hash of what was read) or `"weights"` (the sum of the norms of all weights), step by step, the ranks beside each other |
 # | `log.distance()` | how far the norms of the two ranks are apart, tensor by tensor, summed, after each step: zero where their weights are equal |
 #
-# Loops that train are cut after eight steps, so a log has two short epochs. Your copies of the scripts are in
-# `notebooks/work/`, `case_1.py` and so on. To begin one anew, delete it.
+# Loops that train are cut after eight steps, so a log has two short epochs. It also puts your copy of
+# the script, `case_1.py` and so on, into `notebooks/work/`, and leaves one that is there as it is. To begin one anew, delete it.
 
 # %% [markdown]
 # ## Case 1: Lower than one rank

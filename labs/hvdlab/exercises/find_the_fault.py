@@ -6,8 +6,10 @@ under `hvdlab check` and shows what the ranks did; only the two checks know the 
 """
 
 import ast
+import tempfile
 import tomllib
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -86,14 +88,18 @@ def _original(case):
 
 
 def watch(case: int, ranks: int = 2) -> Log | None:
-    """Run a case as it came, and show what its ranks did. None in a quick run, for most cases."""
+    """Run a case as it came, and show what its ranks did. None in a quick run, for most cases.
+
+    Makes the learner's copy of it too, if there is none, and says where that is.
+    """
+    print(f"the script of case {case}, to read and to mend: {copy(case)}")
     if QUICK and case not in RUN_IN_QUICK:
         print(f"quick run: case {case} is not run")
         return None
-    path = WORK / f"case_{case}_as_it_came.py"
-    WORK.mkdir(parents=True, exist_ok=True)
-    path.write_text(_original(case))
-    found = check(path, ranks=ranks, timeout=120)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / f"case_{case}.py"
+        path.write_text(_original(case))
+        found = check(path, ranks=ranks, timeout=120)
     run = Run(found.events)
     steps = [
         {

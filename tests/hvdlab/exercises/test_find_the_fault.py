@@ -40,6 +40,16 @@ def test_one_diagnosis_is_right(case, capsys):
             fault.check_diagnosis(case, none)
 
 
+def test_whoever_watches_a_case_has_a_copy_to_mend_and_keeps_it(capsys, monkeypatch):
+    monkeypatch.setattr(fault, "QUICK", True)
+    assert fault.watch(3) is None
+    (copy,) = fault.WORK.iterdir()
+    assert copy.name == "case_3.py" and str(copy) in capsys.readouterr().out
+    copy.write_text("mine")
+    fault.watch(3)
+    assert [path.read_text() for path in fault.WORK.iterdir()] == ["mine"]
+
+
 def test_a_copy_as_it_came_is_not_mended():
     with pytest.raises(NotYet, match="as it came"):
         fault.check_mended(1)
