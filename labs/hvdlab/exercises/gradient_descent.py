@@ -132,6 +132,18 @@ def check_has_converged(has_converged) -> None:
             "the threshold is 0.1 %, which is 0.001",
         ),
         (
+            [100.0, 99.88],
+            False,
+            "The loss falls by 0.12 %",
+            "the threshold is 0.1 %, which is 0.001",
+        ),
+        (
+            [100.0, 99.92],
+            True,
+            "The loss falls by 0.08 %",
+            "the threshold is 0.1 %, which is 0.001",
+        ),
+        (
             [1000.0, 10.0, 9.95],
             False,
             "The last change is 0.5 % of the loss before it",

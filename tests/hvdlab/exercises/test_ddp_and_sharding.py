@@ -524,7 +524,7 @@ def all_on_rank_0(model, lr):
     [
         (not_broadcast, "the ranks' weights differ by"),
         (plain_adam, "a rank holds 100% of its state: give the optimizer only"),
-        (by_turns, "a rank holds 4.% of its state: weights and biases take turns"),
+        (by_turns, "a rank holds 4.% of its state: the shares are unequal"),
         (only_the_step, r"shall return \(optimizer, step\)\. Received: method$"),
         (step_first, r"shall return \(optimizer, step\)\. Received: \(method, AdamW\)$"),
         (step_done, r"shall return \(optimizer, step\)\. Received: \(Adam, NoneType\)$"),
@@ -663,6 +663,16 @@ def always(gradients, most):
     return norm.sqrt()
 
 
+def to_one(gradients, most):
+    import torch.distributed as dist
+
+    norm = sum(g.pow(2).sum() for g in gradients)
+    dist.all_reduce(norm)
+    for g in gradients:
+        g.mul_((1 / norm.sqrt()).clamp(max=1))
+    return norm.sqrt()
+
+
 def on_copies(gradients, most):
     import torch.distributed as dist
 
@@ -697,6 +707,7 @@ def no_norm(gradients, most):
         (own_norm, "clips by the norm of its own shard"),
         (sum_of_norms, "2 \\+ 3 \\+ 6 = 11 as a norm"),
         (each_tensor, "one norm over all tensors"),
+        (to_one, "a norm of 1: the largest that is allowed is `most`"),
         (no_root, "take the root"),
         (always, "leave them as they are"),
         (on_copies, "nothing was clipped"),
