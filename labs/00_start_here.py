@@ -36,7 +36,7 @@
 #   with the mistake that it recognised. Run it as often as you like, nothing is counted.
 # * **Prediction**: before an experiment a cell asks `prediction = None`. Put your guess in place of `None`: the next figure shows it
 #   beside the result. A wrong guess teaches more than a right one; leave `None` and the star is left out.
-# * **Figures** lay your run over results that the course ships (`labs/results`, three seeds or more). Small deviations are
+# * **Figures** of experiments lay your run over results that the course ships (`labs/results`, three seeds or more). Small deviations are
 #   the seeds and your machine. A time belongs to a machine, an accuracy does not.
 # * **Solutions** are complete notebooks in `notebooks/solutions/`: [open the one of lab 1](solutions/01_gradient_descent.ipynb) to see one. Try first.
 # * **What you write** goes to `notebooks/work/`, which git leaves alone. Nothing overwrites a script that you have edited there; the

@@ -5,7 +5,7 @@
 # warming it up, ghost batch norm, longer training, noise, growing the batch, and a rate for each layer.
 #
 # You need to know that N processes with batches of b are one process with a batch of N b, as long as no layer looks across the
-# examples (lab 3 proved it). So everything here runs in one process, and "large batch" stands for "many processes". Batch norm does
+# examples (lab 3 showed it). So everything here runs in one process, and "large batch" stands for "many processes". Batch norm does
 # look across the examples: what it makes of many processes is said where ghost batch norm is.
 #
 # Each experiment goes the same way: you write down a guess, run it, and see your result, mostly of one seed, as points over the results
@@ -107,7 +107,7 @@ def dots(axes, yours, shipped, names):
 # * *square root*: times $\sqrt k$, which keeps the variance of an update (Krizhevsky 2014; Hoffer et al. 2017);
 # * *linear*: times k, which keeps the way covered in an epoch ([Goyal et al. 2017](https://arxiv.org/abs/1706.02677)).
 #
-# Six epochs, rate falling linearly to 0. At batch 64 the rate is 0.01, the best there of 0.003, 0.01, 0.03 and 0.1.
+# Six epochs, rate falling linearly to 0. At batch 64 the rate is 0.01, the best there of 0.003, 0.01, 0.03 and 0.1 (runs that are not shipped).
 # Guess the accuracy on test images that the constant rate leaves at a batch of 2048.
 
 # %%
@@ -157,8 +157,9 @@ compare(rate_scaling, shipped_rates, by=["rule", "batch_size"], value="test_accu
 # %% [markdown]
 # ## What you should see: scaling
 #
-# With the rate unchanged the accuracy falls as the batch grows: six epochs are then too few updates. Both rules win much of it back. At a
-# batch of 256 it matters little which; at 2048 the linear rule overshoots, and the square root is the better one. Linear scaling
+# With the rate unchanged the accuracy falls as the batch grows: six epochs are then too few updates. At batches of 256 and
+# 1024 both rules win much of it back, and it matters little which. At 2048 the linear rule overshoots and wins hardly any; the
+# square root still wins half. Linear scaling
 # has an end, and a way to move it: the next section.
 
 # %% [markdown]
@@ -665,7 +666,7 @@ compare(
 # ## What you should see: optimizers
 #
 # With 30 updates and no batch norm, SGD needs a rate that its most sensitive layer bears; the others crawl. A rate for each
-# layer is worth three points to LARS, one to LARC and NovoGrad. LAMB is six ahead of SGD, but nearly as far ahead is Adam, on which it is
+# layer is worth three points to LARS and one to NovoGrad; the one of LARC is less than its seeds scatter. LAMB is six ahead of SGD, but nearly as far ahead is Adam, on which it is
 # built: most of that comes from a rate for each *weight*, and what the layers add to it is less than the seeds scatter. Look at the left figure before you praise anyone: each optimizer has its own scale of rates, and an
 # untuned LARS is worse than a tuned SGD. Three candidates are few, and whose best is at the edge may have a better one outside.
 #

@@ -1,7 +1,7 @@
 # %% [markdown]
 # # Lab 8: One device, used fully
 #
-# **About 90 minutes**, five of them computing. You measure where the memory and the time of a training step go, and what
+# **About 90 minutes**, two of them computing. You measure where the memory and the time of a training step go, and what
 # three techniques do to both: mixed precision, activation checkpointing, gradient accumulation. You need PyTorch (a training
 # loop) and lab 2 (mini-batches).
 #
@@ -545,7 +545,7 @@ plt.show()
 # 4/3 and fall with the number of segments, because PyTorch stops a recomputation as soon as it has what the backward pass
 # asked for, and nobody asks for the output of the last `down` of a segment: with one block a segment half of the forward pass
 # is saved, and $3.5/3 = 1.17$ remain. The *time* lies above, at one and a half times: in blocks so narrow a good part of it is not
-# multiplication. (With `WIDTH = BATCH = 512` it is 1.32 times in one segment and 1.16 in 16, medians of 7 on the Xeon of the reference.)
+# multiplication.
 #
 # ### Exercise 6: Find the fault (by hand, with dropout)
 #

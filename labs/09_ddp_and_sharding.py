@@ -37,7 +37,7 @@ COLOURS = plt.rcParams["axes.prop_cycle"].by_key()["color"]
 #
 # | | Horovod | DDP | by hand |
 # |---|---|---|---|
-# | meet | `hvd.init()` | `rendezvous()`, `dist.init_process_group("gloo")` ("nccl" on GPUs) | the same |
+# | meet | `hvd.init()` | `rendezvous()`, `dist.init_process_group("gloo")` (which sends between processors; "nccl" between GPUs) | the same |
 # | take a GPU | `torch.cuda.set_device(hvd.local_rank())` | `torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))` | the same |
 # | divide the images | `Batches(rank=, size=, seed=)` | the same, or `DistributedSampler` and `set_epoch` | the same |
 # | begin with equal weights | `hvd.broadcast_parameters(...)` | `DistributedDataParallel(model)` does it | `dist.broadcast(p.data, src=0)` for each |
@@ -373,7 +373,7 @@ plt.show()
 # ### Exercise 5: ZeRO-1 by hand
 #
 # **What:** write `zero1(model, lr)`. It returns `(optimizer, step)`: an Adam over *this rank's* share of the parameters, and a
-# function that updates them and lets every rank have all new weights. The gradients are averaged already when `step()` is called.
+# function that updates them and lets every rank have all new weights. The shares are whole parameters, about equal in numbers. The gradients are averaged already when `step()` is called.
 #
 # **Why:** ten lines divide the largest part of the memory by the number of ranks.
 #
@@ -545,7 +545,8 @@ exercises.check_clip(clip)
 # | mode | a step does | units here | units in the paper |
 # |---|---|---|---|
 # | by hand, DDP, Horovod | all-reduce of the gradients | 2 | 2 |
-# | ZeRO-1, 2; FSDP2 that keeps weights | reduce (2 here), all-gather or broadcast of the weights (1) | 3 | 2 |
+# | DeepSpeed 1, 2; FSDP2 that keeps weights | reduce-scatter or reduce (2 here), all-gather of the weights (1) | 3 | 2 |
+# | ZeRO-1 of PyTorch, over DDP | all-reduce (2), broadcast of the weights (1) | 3 | (3) |
 # | FSDP2, DeepSpeed 3 | all-gather twice (1 + 1), reduce-scatter (2 here) | 4 | 3 |
 #
 # How many MB does a rank hold with FSDP2, stage 3, on 2 ranks? The network has 2.3 million parameters.
@@ -619,7 +620,8 @@ compare(modes, shipped, by=["ranks", "mode"], value="step_seconds")
 # * DeepSpeed 1 holds no more gradients than DeepSpeed 2, and all three have about 1 MB of buffers, which a large network would not notice.
 #
 # Here each saving is paid in bytes, and none of the sharded modes is faster than DDP: shard when the memory asks for it. (By the
-# paper, and with NCCL's reduce-scatter, stages 1 and 2 cost no bytes; stage 3 always does.)
+# paper, and with NCCL's reduce-scatter, stages 1 and 2 cost no bytes; stage 3 always does. PyTorch's ZeRO-1 over DDP all-reduces
+# *and* broadcasts with NCCL, too: half as much again as DDP.)
 #
 # ### See what stage 3 frees
 #

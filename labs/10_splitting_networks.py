@@ -338,7 +338,8 @@ predicted(both[1], prediction, x=8)
 plt.show()
 
 # %% [markdown]
-# **What you should see.** The bubble falls as the formula does, and stays above it. Whatever is no pass counts as idle:
+# **What you should see.** With four simulated stages the bubble falls as the formula does, a little above it. With
+# two that compute it falls more slowly, to three times the formula at 16 micro-batches. Whatever is no pass counts as idle:
 # sends and receives, what PyTorch does around them, and the wait of a stage that has less to do than the other. More
 # micro-batches help until passes are too short for that, or the batch has no more examples.
 #
@@ -369,7 +370,7 @@ plt.show()
 # is what a backward pass needs for a moment. That is why large models are trained with 1F1B or one of its descendants: the
 # bubble asks for many micro-batches, and 1F1B lets you have them. (PyTorch also keeps a receive buffer of $b\,h$ numbers
 # for each micro-batch, made in the first step and not counted here.) `--schedules interleaved` gives every rank two
-# smaller stages: half the bubble, twice the sends.
+# smaller stages: half the bubble, and two to three times the sends: $2p - 1$ borders instead of $p - 1$.
 #
 # ## Combine all three
 #
@@ -396,8 +397,8 @@ plt.show()
 # * **data**: FSDP2 all-gathers the weights once a step and reduce-scatters the gradients. In a group of $d$ the all-gather
 #   sends $(d-1)/d$ of the bytes, and Gloo's reduce-scatter as much as an all-reduce: $2(d-1)/d$.
 # * **tensor**: two all-reduces a block, one forward and one backward, each $2(t-1)/t$ times the rank's activations.
-# * **pipeline**: the rank's activations to the next stage, and as large gradients to the one before. Count a rank with as many
-#   neighbours as there are.
+# * **pipeline**: the rank's activations to the next stage, and as large gradients to the one before. Count the
+#   rank that sends most: it has one neighbour if $p = 2$, two if $p > 2$.
 #
 # **Why:** whoever knows these three numbers knows why tensor parallelism stays within a server (the last axis), and why
 # pipelines cross the network (the first).
