@@ -159,7 +159,7 @@ class Jail:
             top = psutil.Process(self.process.pid)
             found += [top, *(p for p in top.children(recursive=True) if p not in found)]
         except (psutil.Error, AttributeError):
-            cleanup.adopt_orphans(self.adopted_before)
+            pass  # it has not started yet, or is gone
         return found
 
     def rank_processes(self) -> dict[int, psutil.Process]:
