@@ -136,7 +136,10 @@ def check_shards(seen: Observation, epochs: list[dict], profile: Profile) -> Che
         return Check("shards", SHARDS, "skipped", points, said, depends_on=depends)
     worst = max(epochs, key=lambda epoch: max(epoch["shared"], epoch["same_order"]))
     evidence = {e["epoch"]: {"shared": e["shared"], "same_order": e["same_order"]} for e in epochs}
-    help = "give Batches this process's place: rank=hvd.rank(), size=hvd.size()"
+    help = (
+        "give Batches the whole training set and this process's place: rank=hvd.rank(), size=hvd.size() "
+        "(parts that you cut out yourself look the same on each rank)"
+    )
     if worst["same_order"] > 0.5:
         said = f"two ranks read identical batches ({worst['same_order']:.0%} of epoch {worst['epoch']})"
         state = "fail"
@@ -174,7 +177,10 @@ def check_steps(
             f"in epoch {short[0]['epoch']} all ranks together read {short[0]['coverage']:.0%} of "
             f"the training set, at least {profile.min_coverage:.0%} are needed"
         )
-        help = "an epoch is one pass of all ranks together; record after each pass, not more often"
+        help = (
+            "an epoch is one pass of all ranks together, len(batches) steps; record after each pass, not "
+            "more often"
+        )
         return Check("steps", STEPS, "fail", points, said, help, evidence, depends)
     for before, epoch in zip(epochs, epochs[1:], strict=False) if pass_seconds else ():
         took = arrival(seen, epoch["epoch"]) - arrival(seen, before["epoch"])

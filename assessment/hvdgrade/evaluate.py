@@ -16,13 +16,14 @@ import numpy as np
 from numpy.lib import format as npy
 
 from hvdgrade.export import printable
-from hvdgrade.views import CLASSES, Secrets, classes_of, labels_of
+from hvdgrade.views import CLASSES, Secrets, classes_of, labels_of, probe_images
 from hvdlab.data import load_cifar10
 from hvdlab.record import WEIGHTS, is_statistic
 
 MAX_UNPACKED_BYTES = 32 << 20
 MAX_EXAMPLES = 1_000_000
 MAX_ARRAYS = 100
+LEAST_FLOW_IMAGES = 100
 EXACT = 1e-6  # of the way: smaller differences are not from float32
 PLAIN = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 
@@ -215,7 +216,7 @@ def distance(apart: list[list[dict]], together: list[list[dict]]) -> float:
     return gaps[0] if gaps[0] > EXACT else max(gaps)
 
 
-def judge_probe(request: dict, data, secrets: Secrets) -> dict:
+def judge_probe(request: dict, batch_size: int, data, secrets: Secrets) -> dict:
     """Compare the runs of the probe; `request` names the files of each epoch and rank."""
     answer = {"refused": []}
     runs: dict[str, list[list[dict]]] = {name: [] for name in request}
@@ -229,9 +230,10 @@ def judge_probe(request: dict, data, secrets: Secrets) -> dict:
                     answer["refused"].append(f"probe, rank {rank}, epoch {epoch}: {error}")
     if answer["refused"]:
         return answer
-    images = data.train_images[secrets.probe]
-    labels = secrets.names[data.train_labels[secrets.probe]]
     first, last = runs["apart"][0], runs["apart"][-1]
+    shown = probe_images(secrets, len(last), batch_size)
+    chosen = secrets.probe[: max(LEAST_FLOW_IMAGES, len(shown))]  # the first ones are shown
+    images, labels = data.train_images[chosen], secrets.names[data.train_labels[chosen]]
     answer["flow"] = [
         flow(weights, images, labels, rank, len(last)) for rank, weights in enumerate(last)
     ]
@@ -297,7 +299,7 @@ def main() -> None:
         secrets = Secrets.draw(request["seed"], len(data.train_labels), len(data.test_labels))
         answer = {"accuracies": judge_accuracies(request, data, secrets)}
         if request["probe"]:
-            answer["probe"] = judge_probe(request["probe"], data, secrets)
+            answer["probe"] = judge_probe(request["probe"], request["batch_size"], data, secrets)
     json.dump(answer, sys.stdout)
 
 

@@ -148,16 +148,18 @@ def one_round(source: bytes, ranks: int, rules: Profile, data: Dataset, tier: st
         tell("comparing the ranks ...", stage="comparing")
         evaluation, probed = judge.compare(seen, rules, len(data.train_labels)), None
         if judge.worth_probing(source, seen, evaluation, rules):
-            given = views.for_probe(data, hidden, ranks, folder / "probe")
-            probed = probe(source, ranks, given, evidence, rules, tier, tell)
+            each = judge.batch_size(evaluation["epochs"])
+            given = views.for_probe(data, hidden, ranks, each, folder / "probe")
+            probed = probe(source, ranks, given, each, evidence, rules, tier, tell)
         tell("recomputing accuracies ...", stage="evaluating")
         source_data = data.folder.resolve()
         evaluation, found = judge.recompute(evaluation, probed, rules, source_data, seed)
-        if probed and parallel.may_suit_float32_only(probed, found, rules):
-            again = probe(source, ranks, given, evidence, rules, tier, tell, bits=32)
+        for how in parallel.other_probes(probed, found, rules) if probed else ():
+            again = probe(source, ranks, given, each, evidence, rules, tier, tell, **how)
             said = judge.examine(again, rules, source_data, seed)
             if said.get("distance", parallel.UNMOVED) <= rules.equivalence_tolerance:
                 probed, found = again, said
+                break
         if calibration and kind == "keras" and seen.torch_seen:
             # It imports Keras and also runs PyTorch, which is faster: the smaller budget holds.
             calibration = measure("torch")

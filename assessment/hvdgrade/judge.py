@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from math import ceil
 from pathlib import Path
 
 from hvdgrade import parallel
@@ -29,6 +30,7 @@ from hvdgrade.observe import Observation
 from hvdgrade.probe import Probe
 from hvdgrade.profile import Profile
 
+UNKNOWN_BATCH = 128
 EPOCH_SECONDS = 15.0  # that the evaluation may take for each epoch beyond its own limit
 
 
@@ -97,6 +99,7 @@ def recompute(
         "train_sample": profile.train_sample,
         "weights": [epoch["weights"] for epoch in epochs],
         "probe": runs,
+        "batch_size": probe.batch_size if probe else 0,
     }
     answer = ask(request, profile, len(epochs))
     epochs = [one | two for one, two in zip(epochs, answer["accuracies"], strict=True)]
@@ -113,6 +116,7 @@ def examine(probe: Probe, profile: Profile, data: Path, seed: int) -> dict:
         "train_sample": 0,
         "weights": [],
         "probe": probe.runs,
+        "batch_size": probe.batch_size,
     }
     return ask(request, profile, 0).get("probe", {})
 
@@ -135,6 +139,12 @@ def ask(request: dict, profile: Profile, epochs: int) -> dict:
         raise GraderFault(f"the evaluation took over {seconds:.0f} s") from None
     except json.JSONDecodeError:
         raise GraderFault("the evaluation gave no answer") from None
+
+
+def batch_size(epochs: list[dict]) -> int:
+    """Images in a batch of rank 0, as far as its record tells: it says how many steps it took."""
+    read, steps = epochs[0]["read"][0], epochs[0]["steps"]
+    return max(1, ceil(read / steps)) if steps else UNKNOWN_BATCH
 
 
 def worth_probing(source: bytes, seen: Observation, evaluation: dict, profile: Profile) -> bool:

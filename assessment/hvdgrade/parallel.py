@@ -15,8 +15,9 @@ from statistics import fmean
 from hvdgrade.checks import Check, imported_modules, last_error, where_they_wait
 from hvdgrade.evaluate import EXACT
 from hvdgrade.observe import Observation
-from hvdgrade.probe import STEPS, Probe
+from hvdgrade.probe import Probe
 from hvdgrade.profile import Profile
+from hvdlab.probe import STEPS
 from hvdlab.record import WEIGHTS, is_statistic
 
 REPLICAS = "ranks train one model"
@@ -25,6 +26,7 @@ FLOW = "ranks learn from each other"
 EQUIVALENCE = "N ranks train as one would"
 
 OFFICIAL_KERAS_MODULES = ("horovod.tensorflow.keras", "horovod.keras")
+EVERY_BATCH = ", and no batch may be left out for its size"
 UNMOVED = 1e9  # the distance of runs that go nowhere
 ALONE = "one rank only: nothing to compare, and nothing distributed to give points for"
 # Of all gradients of the network, in float32.
@@ -170,7 +172,9 @@ def check_flow(source: bytes, probe: Probe, found: dict, ranks: int, rules: Prof
             "in a short run nothing was learned: a class is only "
             f"{exp(learned):.2f} times as likely on images with its label as on others"
         )
-        help = "the schedule must begin to learn within the first passes over the data"
+        help = (
+            f"the schedule must begin to learn within the first passes over the data{EVERY_BATCH}"
+        )
         return Check("flow", FLOW, "fail", points, said, help, evidence, depends)
     if others >= rules.min_flow:
         said = f"each rank knows classes that only others were shown ({others:.0%} of a full share)"
@@ -203,7 +207,7 @@ def check_equivalence(
     }
     if found["distance"] >= UNMOVED:
         said = "the weights do not move in a short run, so there is nothing to compare"
-        help = "the schedule must begin to learn within the first steps"
+        help = f"the schedule must begin to learn within the first steps{EVERY_BATCH}"
         return Check("equivalence", EQUIVALENCE, "fail", points, said, help, evidence, depends)
     said = (
         f"weights of {ranks} ranks with a batch each, and with all {ranks} batches each, differ by "
@@ -233,9 +237,17 @@ def check_equivalence(
         help = (
             "average gradients in each step, not weights now and then. Randomness of your own "
             "(noise, mixing of images, dropout) has the same effect, and so has training on data "
-            "that does not come from hvdlab's Batches"
+            "that does not come from hvdlab's Batches, a loss that is no mean over the images of its batch "
+            "(there are fewer or more than you asked for), or leaving out batches of another size"
         )
     return Check("equivalence", EQUIVALENCE, "fail", points, said, help, evidence, depends)
+
+
+def other_probes(probe: Probe, found: dict, rules: Profile) -> list[dict]:
+    """How the probe is made once more where it went wrong, for those whom it does not suit as it is."""
+    apart = rules.equivalence_tolerance < found.get("distance", 0.0) < UNMOVED
+    ways = [{"in_turns_of": probe}] if apart else []
+    return ways + ([{"bits": 32}] if may_suit_float32_only(probe, found, rules) else [])
 
 
 def may_suit_float32_only(probe: Probe, found: dict, rules: Profile) -> bool:

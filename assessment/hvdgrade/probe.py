@@ -15,19 +15,20 @@ from hvdgrade.observe import Observation, observe
 from hvdgrade.profile import Profile
 
 VARIABLE = "HVDLAB_PROBE"
-# Few: rounding, as to float16 gradients, grows from step to step, and averaging too rarely shows at once.
-STEPS = 4  # in an epoch
 # The first ones are compared, what is sent is counted from the first to the last, and the last of those
 # apart says what was learned.
 EPOCHS = {"apart": 6, "together": 3}
 LEAST_EPOCHS = 2  # where a script ends by itself
-LARGEST, LEAST_IMAGES, TOGETHER = 128, 32, 512  # images in a batch: at most, at least, of all ranks
 
 
 @dataclass
 class Probe:
-    """The files to compare: of each run a list of epochs, of each epoch a file from every rank."""
+    """The files to compare: of each run a list of epochs, of each epoch a file from every rank.
 
+    `batch_size`: of a rank, in the run that counts; the data set is as large as it wants.
+    """
+
+    batch_size: int = 0
     runs: dict[str, list[list[str]]] = field(default_factory=dict)
     seen: dict[str, Observation] = field(default_factory=dict)
     failed: Observation | None = None  # the run that did not come through
@@ -38,27 +39,32 @@ def probe(
     source: bytes,
     ranks: int,
     views: tuple[list[Path], Path],
+    batch_size: int,
     evidence: Path,
     rules: Profile,
     tier: str | None,
     tell=lambda text, **facts: None,
     bits: int = 64,
+    in_turns_of: Probe | None = None,
 ) -> Probe:
-    """Run `source` on the folders that `views.for_probe` made; copies of weights go to `evidence`.
+    """Run `source` on the folders that `views.for_probe` made for `batch_size`; weights go to `evidence`.
 
-    `bits`: of the numbers that the lab's networks compute with.
+    `bits`: of the numbers that the lab's networks compute with; `in_turns_of`: a probe of which the first run
+    is kept, and the second made anew with the copies of a batch in turns, see `hvdlab.probe`.
     """
     per_rank, together = views
-    # Together each rank has the batches of all, in float64: of many ranks, smaller ones.
-    largest = min(LARGEST, max(LEAST_IMAGES, TOGETHER // ranks))
-    result = Probe()
-    for name, data, copies in (("apart", per_rank, 1), ("together", together, ranks)):
+    result, in_turns = Probe(batch_size), in_turns_of is not None
+    for name, data, dealt in (("apart", per_rank, 1), ("together", together, ranks)):
+        if in_turns and name == "apart":  # where a batch has no copies
+            result.runs[name], result.seen[name] = in_turns_of.runs[name], in_turns_of.seen[name]
+            result.views_enforced = in_turns_of.views_enforced
+            continue
         number = len(result.runs) + 1
-        how = "" if bits == 64 else f", in float{bits}"
+        how = f", in float{bits}" * (bits != 64) + ", in another order" * in_turns
         tell(f"probing how {ranks} ranks work together ({number} of 2{how}) ...", stage="probing")
-        copied = evidence / f"{name}-{bits}"
+        copied = evidence / f"{name}-{bits}-{in_turns:d}"
         copied.mkdir()
-        variables = {VARIABLE: f"{copies}x{STEPS}x{largest}x{bits}"}
+        variables = {VARIABLE: f"{dealt}x{ranks}x{in_turns:d}x{bits}"}
         with Jail(source, ranks, data, variables=variables, tier=tier) as jail:
             limits = rules.probe_seconds, rules.stall_seconds
             seen = observe(jail, copied, *limits, until=EPOCHS[name])

@@ -9,6 +9,7 @@ Both follow from one secret number that is drawn anew for each grading:
 
 The probe (`hvdlab.probe`) needs more: one set of images, which each rank gets with labels from a few
 classes of its own. A network can tell a class that its rank never saw only if it was told about it.
+Each image is there once for each rank, so that a set with the labels of all ranks is as large.
 """
 
 from dataclasses import dataclass
@@ -24,9 +25,14 @@ from hvdlab.data import (
     SYNTHETIC_MARKER,
     Dataset,
 )
+from hvdlab.probe import STEPS
 
 CLASSES = 10
 PROBE_IMAGES = 1920
+PROBE_TEST_IMAGES = 500
+LARGEST_SET = (
+    8192  # of the probe, 25 MB for each rank; with larger batches whoever counts steps makes fewer
+)
 GROUPS = 5  # with more ranks than this some share their classes: each has at least two
 
 
@@ -76,19 +82,34 @@ def labels_of(rank: int, ranks: int, labels: np.ndarray) -> np.ndarray:
     return own[labels % len(own)].astype(np.uint8)
 
 
-def for_probe(data: Dataset, secrets: Secrets, ranks: int, folder: Path) -> tuple[list[Path], Path]:
-    """Write the folders of the probe: one for each rank, and one with the sets of all ranks."""
-    images = data.train_images[secrets.probe]
-    labels = secrets.names[data.train_labels[secrets.probe]]
+def probe_images(secrets: Secrets, ranks: int, batch_size: int) -> np.ndarray:
+    """The training images of the probe, each once: on each rank they make STEPS steps of `batch_size`."""
+    most = LARGEST_SET // (STEPS * ranks)
+    return np.resize(secrets.probe, STEPS * max(1, min(batch_size, most)))
+
+
+def for_probe(
+    data: Dataset, secrets: Secrets, ranks: int, batch_size: int, folder: Path
+) -> tuple[list[Path], Path]:
+    """Write the folders of the probe: one for each rank, and one with the labels of all ranks.
+
+    `batch_size`: of a rank, in the run that counts.
+    """
+    chosen = probe_images(secrets, ranks, batch_size)
+    images = np.repeat(data.train_images[chosen], ranks, axis=0)
+    labels = secrets.names[data.train_labels[chosen]]
     per_rank = [labels_of(rank, ranks, labels) for rank in range(ranks)]
+    # At least a batch for each rank here, too.
+    test = min(len(images), max(PROBE_TEST_IMAGES // ranks, batch_size) * ranks)
 
-    def write_labelled(name, copies, given):
-        train = np.concatenate([images] * copies), given
-        test = images[:500], given[:500]
-        return write(folder / name, renamed(data, secrets), train, test, sample=True)
+    def write_labelled(name, given):
+        train, shown = (images, given), (images[:test], given[:test])
+        return write(folder / name, renamed(data, secrets), train, shown, sample=True)
 
-    apart = [write_labelled(f"rank-{rank}", 1, given) for rank, given in enumerate(per_rank)]
-    return apart, write_labelled("together", ranks, np.concatenate(per_rank))
+    apart = [
+        write_labelled(f"rank-{rank}", np.repeat(own, ranks)) for rank, own in enumerate(per_rank)
+    ]
+    return apart, write_labelled("together", np.stack(per_rank, axis=1).ravel())
 
 
 def renamed(data: Dataset, secrets: Secrets) -> Dataset:

@@ -19,6 +19,7 @@ from hvdlab import probe
 
 STYLES = ("whole", "own")
 MAX_SHIFT = 2  # pixels
+KEPT_EPOCHS = 8
 
 
 def shard(
@@ -112,16 +113,22 @@ class Batches:
         """Return one batch: images uint8 of shape (b, height, width, channels), labels int64 (b,).
 
         Any step can be asked for and is always the same. `examples_read` of an epoch starts anew with
-        its step 0: ask in order, from one thread.
+        its step 0, unless it has been read to its end: ask in order, from one thread.
         """
         if not 0 <= step < len(self):
             raise ValueError(f"step must be in 0..{len(self) - 1}. Received: step={step}")
         if epoch != self._epoch:
             self._epoch, self._order = epoch, self._shard(epoch)
         chosen = self._order[step * self.batch_size : (step + 1) * self.batch_size]
+        whole = len(self._read.get(epoch, ())) == len(self)
         if step == 0:
-            self._read = {e: read for e, read in self._read.items() if e == epoch - 1}
-        self._read.setdefault(epoch, []).append(chosen)
+            self._read = {
+                e: read
+                for e, read in self._read.items()
+                if epoch - KEPT_EPOCHS < e < epoch or (whole and e == epoch)
+            }
+        if not whole:  # what is read again, as for the statistics of batch norm, is no training
+            self._read.setdefault(epoch, []).append(chosen)
         images = self.images[chosen]
         if self.augment:
             images = _augment(
@@ -132,21 +139,22 @@ class Batches:
     def examples_read(self, epoch: int) -> np.ndarray:
         """The indices handed out in `epoch`, in order: int32 of shape (m,).
 
-        Known for the latest epoch and the one before it; of others, nothing.
+        Known for the latest eight epochs, as somebody may read ahead; of others, nothing.
         """
         return np.concatenate([np.empty(0, np.int32), *self._read.get(epoch, [])]).astype(np.int32)
 
     def _deal_for_probe(self) -> None:
         """See `hvdlab.probe`: batches that differ between ranks and runs in nothing but labels."""
-        n = len(self.images) // probe.COPIES
-        batch_size = max(1, min(self.batch_size, probe.LARGEST, n // probe.STEPS))
-        self._steps, self.batch_size = probe.STEPS, batch_size * probe.COPIES
-        copies = n * np.arange(probe.COPIES)[:, None]
+        n = max(1, len(self.images) // probe.COPIES)
+        batch_size = probe.batch_size(self.batch_size, n)
+        self._steps, self.batch_size = probe.STEPS, batch_size * probe.DEALT
+        copies = np.arange(probe.DEALT)[:, None]
 
         def order(epoch):
             dealt = np.random.default_rng([probe.SEED, epoch]).permutation(n)
-            whole = dealt[: self._steps * batch_size].reshape(self._steps, 1, batch_size)
-            return (whole + copies).ravel()
+            whole = np.resize(dealt, (self._steps, 1, batch_size)) * probe.COPIES + copies
+            whole = whole.swapaxes(1, 2) if probe.IN_TURNS else whole
+            return whole.ravel() % len(self.images)
 
         self.augment, self._shard = False, order
         self._order = order(0)

@@ -111,6 +111,7 @@ ALLOWED = {
 GRADER_ALLOWED = {
     "hvdlab",
     "hvdlab.data",
+    "hvdlab.probe",
     "hvdlab.record",
     "hvdlab.script",
     "hvdlab.syntax",
@@ -128,7 +129,7 @@ GRADER_ALLOWED = {
     "tornado",
 }
 # Modules that judges import, and that do not judge: walls, words, and the way in and out.
-NO_JUDGES = "export jail printed processes profile report sandbox submission views"
+NO_JUDGES = "export jail printed processes profile report sandbox submission"
 
 
 def modules(package: Path, name: str) -> dict[str, Path]:

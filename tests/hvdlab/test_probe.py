@@ -10,17 +10,19 @@ IMAGES = np.random.default_rng(0).integers(0, 256, (60, 32, 32, 3), np.uint8)
 LABELS = np.arange(60) % 10
 
 
-def deal(monkeypatch, copies, labels, batch_size=8, **how) -> Batches:
-    monkeypatch.setattr(probe, "COPIES", copies)
+def deal(monkeypatch, given, dealt=1, batch_size=8, in_turns=0, **how) -> Batches:
+    """Batches of a set with each image once for each row of labels; a batch has `dealt` of them."""
+    monkeypatch.setattr(probe, "DEALT", dealt)
+    monkeypatch.setattr(probe, "IN_TURNS", in_turns)
+    monkeypatch.setattr(probe, "COPIES", len(given))
     monkeypatch.setattr(probe, "STEPS", 5)
-    monkeypatch.setattr(probe, "LARGEST", 128)
-    images = np.concatenate([IMAGES] * copies)
-    return Batches(images, labels, batch_size, **how)
+    images = np.repeat(IMAGES, len(given), axis=0)
+    return Batches(images, np.stack(given, axis=1).ravel(), batch_size, **how)
 
 
 def test_all_ranks_and_seeds_read_the_same_images(monkeypatch):
-    one = deal(monkeypatch, 1, LABELS, rank=0, size=2, seed=3, augment=True)
-    other = deal(monkeypatch, 1, LABELS, rank=1, size=2, seed=4, style="own")
+    one = deal(monkeypatch, [LABELS] * 2, rank=0, size=2, seed=3, augment=True)
+    other = deal(monkeypatch, [LABELS] * 2, rank=1, size=2, seed=4, style="own")
     assert len(one) == len(other) == probe.STEPS
     for epoch in range(3):
         for mine, theirs in zip(one.epoch(epoch), other.epoch(epoch), strict=True):
@@ -30,18 +32,53 @@ def test_all_ranks_and_seeds_read_the_same_images(monkeypatch):
 
 def test_copies_follow_one_another_in_a_batch(monkeypatch):
     """Three copies whose labels say which copy they are of."""
-    apart = deal(monkeypatch, 1, np.zeros(60, int))
-    together = deal(monkeypatch, 3, np.repeat([0, 1, 2], 60))
+    apart = deal(monkeypatch, [np.zeros(60, int)] * 3)
+    together = deal(monkeypatch, [np.full(60, copy) for copy in range(3)], dealt=3)
+    assert len(apart.images) == len(
+        together.images
+    )  # whoever counts steps himself counts equally many
     for (images, _), (whole, labels) in zip(apart.epoch(1), together.epoch(1), strict=True):
         assert labels.tolist() == [0] * 8 + [1] * 8 + [2] * 8
         np.testing.assert_array_equal(whole, np.concatenate([images] * 3))
 
 
+def test_in_turns_each_part_of_a_batch_has_all_copies_of_its_images(monkeypatch):
+    apart = deal(monkeypatch, [np.zeros(60, int)] * 3)
+    together = deal(monkeypatch, [np.full(60, copy) for copy in range(3)], dealt=3, in_turns=1)
+    for (images, _), (whole, labels) in zip(apart.epoch(1), together.epoch(1), strict=True):
+        assert labels.tolist() == [0, 1, 2] * 8
+        np.testing.assert_array_equal(whole, np.repeat(images, 3, axis=0))
+
+
+@pytest.mark.parametrize(
+    "asked, ranks, expected",
+    [(8, 2, 8), (128, 2, 128), (200, 2, 100), (256, 2, 128), (257, 2, 128), (1000, 2, 125)]
+    + [(1024, 2, 128), (2048, 2, 128), (128, 8, 64), (100, 8, 50), (128, 64, 32)],
+)
+def test_a_batch_of_the_probe_is_an_even_part_of_what_is_asked_for(
+    monkeypatch, asked, ranks, expected
+):
+    monkeypatch.setattr(probe, "COPIES", ranks)
+    assert probe.batch_size(asked, 10_000) == expected
+
+
 @pytest.mark.parametrize("batch_size, expected", [(1, 1), (8, 8), (12, 12), (13, 12), (5000, 12)])
 def test_an_epoch_has_its_steps_whatever_the_batch(monkeypatch, batch_size, expected):
-    batches = deal(monkeypatch, 1, LABELS, batch_size)
+    batches = deal(monkeypatch, [LABELS] * 2, batch_size=batch_size)
     sizes = [len(labels) for _, labels in batches.epoch(0)]
     assert sizes == [min(expected, 60 // probe.STEPS)] * probe.STEPS
+
+
+@pytest.mark.parametrize("kept", [57, 30, 2, 1])
+def test_whoever_cuts_the_end_off_gets_the_same_images_in_both_runs(monkeypatch, kept):
+    """As for a validation set: images and copies still belong together."""
+    runs = []
+    for dealt, other in ((1, 0), (2, 1)):
+        whole = deal(monkeypatch, [np.zeros(60, int), np.full(60, other)], dealt)
+        runs.append(Batches(whole.images[: 2 * kept], whole.labels[: 2 * kept], 8).epoch(0))
+    for (images, _), (whole, labels) in zip(*runs, strict=True):
+        np.testing.assert_array_equal(whole, np.concatenate([images] * 2))
+        assert labels.tolist() == [0] * len(images) + [1] * len(images)
 
 
 def test_without_it_nothing_changes():
@@ -63,8 +100,8 @@ def test_two_ranks_are_one_process_with_torch(monkeypatch):
     from hvdlab.torch.models import AssessmentNet, autocast
 
     one, other = labels_by_rank()
-    both = deal(monkeypatch, 2, np.concatenate([one, other]))
-    ranks = [deal(monkeypatch, 1, labels) for labels in (one, other)]
+    both = deal(monkeypatch, [one, other], dealt=2)
+    ranks = [deal(monkeypatch, [labels] * 2) for labels in (one, other)]
     apart, together = AssessmentNet(), AssessmentNet()
     for mine, theirs in zip(apart.parameters(), together.parameters(), strict=True):
         assert torch.equal(mine, theirs) and mine.dtype == torch.float64
@@ -92,8 +129,8 @@ def test_two_ranks_are_one_process_with_keras(monkeypatch):
     from hvdlab.keras.models import AssessmentNet, fast_policy
 
     one, other = labels_by_rank()
-    both = deal(monkeypatch, 2, np.concatenate([one, other]))
-    ranks = [deal(monkeypatch, 1, labels) for labels in (one, other)]
+    both = deal(monkeypatch, [one, other], dealt=2)
+    ranks = [deal(monkeypatch, [labels] * 2) for labels in (one, other)]
     assert fast_policy() == "float64"
     apart, together = AssessmentNet(fast_policy()), AssessmentNet()
 

@@ -14,6 +14,7 @@ from hvdlab.record import PIXEL_MEAN, PIXEL_STD, WEIGHTS
 def fast_policy() -> str:
     """The dtype policy to train with: "mixed_bfloat16" where the device is fast at it, else "float32"."""
     if probe.COPIES:
+        keras.utils.set_random_seed(probe.SEED)  # whoever asks is about to build a network
         return probe.DTYPE
     gpu = gpu_compute_capability()
     fast = gpu >= (8, 0) if gpu else cpu_is_fast_at_bfloat16()
