@@ -19,6 +19,15 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def mpirun_folder(tmp_path_factory):
+    """A place of this worker for what mpirun leaves while it runs: two of them beside each other remove
+    each other's (see `hvdlab.launch.started`)."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PRTE_MCA_prte_local_tmpdir_base", str(tmp_path_factory.mktemp("mpirun")))
+        yield
+
+
 @pytest.fixture(scope="session")
 def cifar10_folder(tmp_path_factory) -> Path:
     """A folder with CIFAR-10: the real one if this machine has it, else a synthetic twin."""

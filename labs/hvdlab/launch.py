@@ -10,6 +10,7 @@ import contextlib
 import os
 import signal
 import subprocess
+import tempfile
 import threading
 import uuid
 from collections.abc import Iterator
@@ -123,24 +124,28 @@ def started(
         stderr: STDOUT for one pipe of both channels, PIPE for one each.
     """
     mark = uuid.uuid4().hex
-    process = subprocess.Popen(
-        command,
-        # Lines shall arrive when they are printed, not when the script ends.
-        env={**os.environ, "PYTHONUNBUFFERED": "1", **variables, MARK: mark},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=stderr,
-        text=True,
-        errors="replace",
-        start_new_session=True,  # by which `end` finds what this starts
-    )
-    try:
-        yield process
-    finally:
-        end(process, mark)
-        process.stdout.close()
-        if process.stderr:
-            process.stderr.close()
+    with tempfile.TemporaryDirectory(prefix="hvdlab-mpirun-", ignore_cleanup_errors=True) as folder:
+        # An mpirun that ends removes the folder that all of a user's share, also one that another
+        # has just made to begin in: that one says that its listener thread failed to start.
+        own = open_mpi.spelled({"PRTE_MCA_prte_local_tmpdir_base": folder})
+        process = subprocess.Popen(
+            command,
+            # Lines shall arrive when they are printed, not when the script ends.
+            env={**os.environ, "PYTHONUNBUFFERED": "1", **own, **variables, MARK: mark},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            text=True,
+            errors="replace",
+            start_new_session=True,  # by which `end` finds what this starts
+        )
+        try:
+            yield process
+        finally:
+            end(process, mark)
+            process.stdout.close()
+            if process.stderr:
+                process.stderr.close()
 
 
 def end(process: subprocess.Popen, mark: str = "") -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 # Open MPI 5's names of what is set here, and Open MPI 4's.
 NAMES = {
     "PRTE_MCA_hwloc_default_binding_policy": "OMPI_MCA_hwloc_base_binding_policy",
+    "PRTE_MCA_prte_local_tmpdir_base": "OMPI_MCA_orte_local_tmpdir_base",
     "PRTE_MCA_prte_if_include": "OMPI_MCA_oob_tcp_if_include",
     "PRTE_MCA_oob_tcp_keepalive_time": "OMPI_MCA_oob_tcp_keepalive_time",
     "PRTE_MCA_oob_tcp_keepalive_intvl": "OMPI_MCA_oob_tcp_keepalive_intvl",

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import threading
 import time
+from pathlib import Path
 
 import psutil
 import pytest
@@ -50,6 +51,20 @@ def test_ranks_may_share_a_core_of_two_hardware_threads(tmp_path, monkeypatch):
         launch.run(script, ranks=2, show=False, timeout=60)
     monkeypatch.setattr(launch, "physical_cores", lambda: [[0, 1]])
     assert len(launch.run(script, ranks=2, show=False, timeout=60).splitlines()) == 2
+
+
+@pytest.mark.mpi
+def test_each_mpirun_has_a_folder_of_its_own(tmp_path):
+    """A shared one is removed under the other: 2 of 450 starts failed beside two others."""
+    script = tmp_path / "tell.py"
+    script.write_text("import os\nprint(os.environ['PMIX_SERVER_TMPDIR'])\n")
+    folders = set()
+    for _ in range(2):
+        (folder,) = set(launch.run(script, ranks=2, show=False, timeout=60).splitlines())
+        base = next(part for part in Path(folder).parents if part.name.startswith("hvdlab-mpirun-"))
+        assert not base.exists()
+        folders.add(base)
+    assert len(folders) == 2
 
 
 def test_arguments_follow_the_script():
