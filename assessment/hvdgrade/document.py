@@ -268,5 +268,5 @@ def warnings_of(documents: list[dict]) -> list[str]:
         found.append(f"{faults} ended in a fault of the grader: no zero; grade them again.")
     flagged = sum(bool(items(document, "flags")) for document in documents)
     if flagged:
-        found.append(f"{flagged} hold something to look at in their source, see the table.")
+        found.append(f"{flagged} hold something to look at, see the table.")
     return found

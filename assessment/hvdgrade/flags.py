@@ -1,7 +1,8 @@
-"""What an instructor may want to look at in a submission: large literals, and names honest training
-scripts rarely need. Read from the source; a flag says nothing about guilt, and costs no points.
+"""What an instructor may want to look at in a submission: large literals, names honest training scripts
+rarely need, a rank that did little. A flag says nothing about guilt, and costs no points.
 
-    flags(source)      [{"kind": "literal", "line": 3, "text": "Line 3 holds ..."}]
+    flags(source)              [{"kind": "literal", "line": 3, "text": "Line 3 holds ..."}]
+    unequal_work({0: 40, 1: 9}, 2)    [{"kind": "work", "line": None, "text": "Rank 1 computed ..."}]
 """
 
 import ast
@@ -27,6 +28,7 @@ CALLS = {
 GRADER_WORDS = ("hvdgrade", "HVDLAB_RUN_DIR", "HVDLAB_PROBE", "profiles.toml", "record.jsonl")
 PATCHED = ("time.", "hvdlab.", "horovod.", "builtins.", "sys.modules")
 MOST_FLAGS = 20
+LEAST_WORK = 0.4  # of what the rank that computed most did
 
 
 def flags(source: bytes) -> list[dict]:
@@ -41,6 +43,23 @@ def flags(source: bytes) -> list[dict]:
     for kind, line, what in sorted(found, key=lambda flag: flag[1]):
         once.setdefault((kind, what), {"kind": kind, "line": line, "text": f"Line {line} {what}."})
     return list(once.values())[:MOST_FLAGS]
+
+
+def unequal_work(seconds: dict[int, float], ranks: int) -> list[dict]:
+    """That a rank computed far less than another: the other may have trained for it.
+
+    Args:
+        seconds: of the processor, outside the kernel: rank -> seconds in the run that counts.
+    """
+    found = {rank: seconds.get(rank, 0.0) for rank in range(ranks)}
+    least, most = min(found, key=found.get), max(found, key=found.get)
+    if found[least] >= LEAST_WORK * found[most]:
+        return []
+    text = (
+        f"Rank {least} computed for {found[least]:.0f} s and rank {most} for {found[most]:.0f} s: "
+        f"see whether rank {most} trains on the images of others."
+    )
+    return [{"kind": "work", "line": None, "text": text}]
 
 
 def read(script: Script, source: bytes) -> list[tuple[str, int, str]]:

@@ -60,6 +60,7 @@ class Observation:
     exit_code: int | None = None
     seconds: float = 0.0
     cpu_seconds: float = 0.0
+    computed: dict[int, float] = field(default_factory=dict)  # rank -> its processor seconds
     max_rss_bytes: int = 0
     weights: list[Weights] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)  # files that are not what they should be
@@ -124,6 +125,7 @@ def observe(
                 sent = jail.network_bytes() or 0  # the last reading outlives the run
                 activity.sample(now, ranks, output.bytes + disk_bytes, sent)
                 seen.max_rss_bytes = max(seen.max_rss_bytes, activity.rss_bytes)
+                seen.computed = activity.computed
                 # Of all its processes: a rank can hide from us that it is one.
                 seen.torch_seen = seen.torch_seen or any(map(has_torch, jail.processes()))
                 epochs = max((w.epoch + 1 for w in seen.weights), default=0)
@@ -157,6 +159,8 @@ def observe(
         hit = jail.limit_hit()
         seen.survivors = jail.kill()
         process.wait(timeout=10)
+        if seen.stop_cause == "ended" and jail.disk_bytes() > MAX_DISK_BYTES:
+            seen.stop_cause = "disk_full"  # between two looks at it, and it is over already
         output.read(process.stdout)
         process.stdout.close()
     after = resource.getrusage(resource.RUSAGE_CHILDREN)

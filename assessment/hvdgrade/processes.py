@@ -21,6 +21,7 @@ class Activity:
         self.previous: dict[int, tuple[float, float]] = {}
         self.at = now
         self.rss_bytes = self.written = self.sent = 0
+        self.computed: dict[int, float] = {}  # rank -> processor seconds outside the kernel
 
     def note(self, now: float) -> None:
         self.last = now
@@ -35,10 +36,11 @@ class Activity:
         0.2 MB/s, to ask whether all are ready; the gradients of one step are 3 MB.)
         """
         times, before, self.rss_bytes = {}, (self.rss_bytes, self.written, self.sent), 0
-        for process in ranks.values():
+        for rank, process in ranks.items():
             try:
                 cpu = process.cpu_times()
                 times[process.pid] = cpu.user, cpu.system
+                self.computed[rank] = max(cpu.user, self.computed.get(rank, 0.0))
                 self.rss_bytes += process.memory_info().rss
             except psutil.Error:
                 continue

@@ -10,6 +10,7 @@ from rich.table import Table
 
 from hvdgrade import __version__, sandbox
 from hvdgrade.export import printable
+from hvdgrade.flags import unequal_work
 from hvdgrade.profile import Profile
 from hvdgrade.remarks import remarks
 from hvdlab.hardware import usable_cores
@@ -112,9 +113,11 @@ def result(
         document["checks"].append(entry)
     if one:
         seen = one.seen
+        document["flags"] += unequal_work(seen.computed, ranks)
         document["resources"] = {
             "wall": round(seen.seconds, 2),
             "cpu": round(seen.cpu_seconds, 2),
+            "computed": [round(seen.computed.get(rank, 0.0), 2) for rank in range(ranks)],
             "max_rss": seen.max_rss_bytes,
             "bytes_on_wire": seen.bytes_on_wire,
             "exit": seen.exit_code,

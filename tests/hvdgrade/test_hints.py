@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hvdgrade.flags import flags
+from hvdgrade.flags import flags, unequal_work
 from hvdgrade.hints import hints, read
 from hvdgrade.remarks import remarks
 from hvdlab.script import Script, Unreadable
@@ -352,6 +352,15 @@ def test_an_ordinary_script_with_long_text_is_not_flagged():
     assert flags("".join(f"def f{i}():\n{prose}" for i in range(20)).encode()) == []
     table = "rates = [\n" + "    0.1,\n" * 30 + "]\nnames = ['a', 'b']\n"
     assert flags(table.encode()) == []
+
+
+def test_a_rank_that_did_little():
+    """0.4 of the most is as much as is let pass; one that was never seen did nothing."""
+    assert unequal_work({0: 40.0, 1: 16.1}, 2) == unequal_work({0: 9.0}, 1) == []
+    assert unequal_work({}, 2) == []  # over before anybody looked
+    for seconds, least in (({0: 40.0, 1: 15.9}, 1), ({0: 3.0, 1: 40.0, 2: 41.0}, 0), ({0: 5.0}, 1)):
+        (flag,) = unequal_work(seconds, max(2, len(seconds)))
+        assert flag["text"].startswith(f"Rank {least} computed for ")
 
 
 # --- whatever is handed in --------------------------------------------------------------------------

@@ -14,6 +14,7 @@ import pytest
 from hvdgrade import folders, landlock, sandbox
 from hvdgrade import observe as observe_module
 from hvdgrade.checks import imported_modules
+from hvdgrade.flags import unequal_work
 from hvdgrade.folders import bytes_in, remove_tree
 from hvdgrade.jail import Jail
 from hvdgrade.observe import observe
@@ -421,6 +422,21 @@ def test_copies_of_files_without_blocks_come_to_an_end(tier, tmp_path, monkeypat
     assert bytes_in(tmp_path / "evidence") <= 64 << 20
 
 
+RESERVES = """
+import os, sys
+with open(os.path.join(os.environ["HVDLAB_RUN_DIR"], "all"), "wb") as file:
+    os.posix_fallocate(file.fileno(), 0, 50 << 20)
+sys.exit(1)
+"""
+
+
+def test_who_takes_the_disk_in_an_instant_and_is_gone(tier, tmp_path, monkeypatch):
+    monkeypatch.setattr(observe_module, "MAX_DISK_BYTES", 40 << 20)
+    with Jail(RESERVES.encode(), 1, rank_data(tmp_path, 1), tier=tier) as running:
+        seen = observe(running, tmp_path, limit=60, stall=30)
+    assert seen.stop_cause == "disk_full"
+
+
 def test_an_epoch_has_a_plain_number(tier, tmp_path):
     (tmp_path / "evidence").mkdir()
     names = ["001", "\u0660\u0660\u0661", "01", "0001", "-01"]
@@ -467,6 +483,28 @@ def test_who_sends_gradients_works_and_who_asks_for_the_others_does_not():
     ):
         activity.sample(second, ranks, written, sent)
         assert activity.last == last
+
+
+# Rank 0 computes for all; the other waits, and wakes up often.
+ONE_COMPUTES = """
+import os, time
+until = time.monotonic() + 4
+while time.monotonic() < until:
+    if os.environ["OMPI_COMM_WORLD_RANK"] == "1":
+        time.sleep(0.01)
+print("computed", os.environ["OMPI_COMM_WORLD_RANK"], os.times().user)
+"""
+
+
+def test_a_rank_that_computes_for_the_others_is_told_to_the_instructor(tier, tmp_path):
+    with Jail(ONE_COMPUTES.encode(), 2, rank_data(tmp_path), tier=tier) as running:
+        seen = observe(running, tmp_path, limit=60, stall=30)
+    own = {int(rank): float(user) for rank, user in re.findall(r"computed (\d) (\S+)", seen.output)}
+    assert len(own) == 2 and own[0] > 2 > 1 > own[1], seen.output
+    for rank, user in own.items():  # the last look is up to a second or so before the end
+        assert user - 2 < seen.computed[rank] <= user
+    (flag,) = unequal_work(seen.computed, 2)
+    assert flag["kind"] == "work" and flag["text"].startswith("Rank 1 computed for 0 s and rank 0")
 
 
 # A rank with much memory, and a worker of it that computes more than it does itself.

@@ -346,7 +346,7 @@ def test_the_instructor_is_warned():
         "Not all were graded in the same way",
         "graded on different machines",
         "open to 1 of 5",
-        "2 hold something to look at in their source",
+        "2 hold something to look at",
         "Disk nearly full.",
     ):
         assert said in text
