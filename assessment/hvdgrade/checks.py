@@ -181,6 +181,12 @@ def check_steps(
             "an epoch is one pass of all ranks together, len(batches) steps; record after each pass, not "
             "more often"
         )
+        if short[0]["coverage"] == 0 and short[0] is not epochs[0]:
+            help = (
+                "read each epoch by its number, batches.epoch(epoch): each has an order of its own. A Keras "
+                "dataset begins anew in each fit: call fit once for all epochs, or make "
+                "dataset(batches, first_epoch=epoch)"
+            )
         return Check("steps", STEPS, "fail", points, said, help, evidence, depends)
     for before, epoch in zip(epochs, epochs[1:], strict=False) if pass_seconds else ():
         took = arrival(seen, epoch["epoch"]) - arrival(seen, before["epoch"])

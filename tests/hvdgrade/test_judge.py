@@ -477,3 +477,12 @@ def test_output_is_capped_counted_and_cleaned(tmp_path):
     assert len(text) < printed.KEEP_OUTPUT_BYTES + 100
     assert text.startswith("begin [31mred\n") and text.endswith("\nend\n")
     assert "bytes left out" in text and "\x1b" not in text
+
+
+def test_who_reads_epoch_0_in_each_epoch_is_told_its_number():
+    """Nothing is known of what Keras reads in a second `fit` of one data set: it is epoch 0 again."""
+    nothing = {"read": [0, 0], "coverage": 0.0}
+    for only, told in ((1, True), (0, False), (None, False)):
+        checked = {c.id: c for c in verdict(evaluation_=evaluation(only, **nothing)).checks}
+        assert checked["steps"].state == "fail"
+        assert ("batches.epoch(epoch)" in checked["steps"].help) == told
