@@ -1,5 +1,6 @@
 """A class of students, and `hvdgrade batch` at work on it: for tests that end it in unkind ways."""
 
+import contextlib
 import json
 import os
 import random
@@ -86,6 +87,15 @@ class Class:
                     found.append(process)
             except psutil.Error:
                 continue
+        return found
+
+    def graders(self) -> list[psutil.Process]:
+        """Those of its processes that grade one submission each: `hvdgrade run`."""
+        found = []
+        for process in self.processes():
+            with contextlib.suppress(psutil.Error):  # it has ended since
+                if "run" in process.cmdline():
+                    found.append(process)
         return found
 
     def wait_for(self, condition, seconds: float = 120) -> None:

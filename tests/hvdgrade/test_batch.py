@@ -363,9 +363,8 @@ def test_a_killed_grader_is_started_once_more(school):
     school.add_sleeper("ada", 2)
     batch = school.start()
     school.wait_for(lambda: any("sleep" in p.name() for p in school.processes()))
-    for process in school.processes():
-        if "run" in process.cmdline():
-            process.kill()
+    for process in school.graders():
+        process.kill()
     _, stderr = batch.communicate(timeout=200)
     assert batch.returncode == 0, stderr
     document = school.results()["ada"]
@@ -380,10 +379,9 @@ def test_a_fault_is_nobodys_zero_and_is_graded_again(school):
     batch = school.start()
 
     def ended_without_a_grader() -> bool:
-        for process in school.processes():
+        for process in school.graders():
             with contextlib.suppress(psutil.Error):  # it has ended
-                if "run" in process.cmdline():
-                    process.kill()
+                process.kill()
         return batch.poll() is not None
 
     school.wait_for(ended_without_a_grader)
