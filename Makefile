@@ -15,17 +15,17 @@ assess: setup ## grade SUBMISSION=path (default: the reference solution) on NP=2
 	@.venv/bin/hvdlab data cifar10 --or-synthetic
 	@.venv/bin/hvdgrade run "$(SUBMISSION)" -np $(NP)
 
-# Tests run two at a time, as much of each is start-up: those of one process with a thread each. Gradings, clusters,
-# hosts and browsers have the machine to themselves.
+# Tests run two at a time, as much of each is start-up: those of one process with a thread each, the grader's file by
+# file. Whole gradings, clusters, hosts and browsers have the machine to themselves.
 RANKS = mpi or notebook
-ALONE = browser or slurm or multihost
+ALONE = grading or browser or slurm or multihost
 test: setup ## run the test suite, but for its long tail (CONTRIBUTING.md)
 	@$(DATA)
 	@export LAB_QUICK=1; failed=0; \
 	OMP_NUM_THREADS=1 .venv/bin/pytest tests -n 2 -m "not thorough and not ($(RANKS) or $(ALONE))" || failed=1; \
 	.venv/bin/pytest tests -n 2 --ignore tests/hvdgrade -m "not thorough and ($(RANKS)) and not ($(ALONE))" || failed=1; \
-	.venv/bin/pytest tests/hvdgrade -m "not thorough and ($(RANKS) or $(ALONE))" || failed=1; \
-	.venv/bin/pytest tests --ignore tests/hvdgrade -m "not thorough and ($(ALONE))" || failed=1; \
+	.venv/bin/pytest tests/hvdgrade -n 2 --dist loadfile -m "not thorough and ($(RANKS)) and not ($(ALONE))" || failed=1; \
+	.venv/bin/pytest tests -m "not thorough and ($(ALONE))" || failed=1; \
 	.venv/bin/pytest notebooks/solutions -n 2 || failed=1; \
 	exit $$failed
 

@@ -172,6 +172,13 @@ def check_steps(
         )
         help = "with unequal steps a rank waits for gradients that never come; use hvdlab's shard"
         return Check("steps", STEPS, "fail", points, said, help, evidence, depends)
+    if foreign := [e for e in epochs if e["outside"]]:
+        said = (
+            f"in epoch {foreign[0]['epoch']} the ranks read {foreign[0]['outside']:,} examples that the "
+            "training set does not have"
+        )
+        help = "give Batches the training images as they are, with no test images or others beside them"
+        return Check("steps", STEPS, "fail", points, said, help, evidence, depends)
     if short:
         said = (
             f"in epoch {short[0]['epoch']} all ranks together read {short[0]['coverage']:.0%} of "

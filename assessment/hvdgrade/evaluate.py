@@ -96,7 +96,8 @@ def difference(one: dict, other: dict) -> tuple[float, str]:
 def reading(read: list[np.ndarray], examples: int) -> dict:
     """What the ranks read in one epoch; `read` has the indices of each rank.
 
-    Returns a dict: `read`, examples of each rank; `coverage`, all of them / the training set;
+    Returns a dict: `read`, examples of each rank; `outside`, those of all ranks that are not in the
+    training set, such as test images behind it; `coverage`, all of them / the training set;
     `shared`, the largest part of a rank's examples that another rank read too; `same_order`, the
     largest part of positions at which two ranks read the very same example.
     """
@@ -114,6 +115,7 @@ def reading(read: list[np.ndarray], examples: int) -> dict:
             same = max(same, equal / max(1, length))
     return {
         "read": [len(r) for r in read],
+        "outside": sum(map(len, read)) - sum(map(len, valid)),
         "coverage": float(marks.any(axis=0).mean()),
         "shared": float(shared),
         "same_order": float(same),

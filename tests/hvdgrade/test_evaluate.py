@@ -103,6 +103,7 @@ def test_what_ranks_read_is_counted(ranks, expected):
     seen = reading([np.array(rank, np.int64) for rank in ranks], 8)
     assert (seen["coverage"], seen["shared"], seen["same_order"]) == pytest.approx(expected)
     assert seen["read"] == [len(rank) for rank in ranks]
+    assert seen["outside"] == sum(not 0 <= each < 8 for rank in ranks for each in rank)
 
 
 def test_the_distance_is_the_gap_of_the_worst_rank_over_the_way_of_the_first(weights):

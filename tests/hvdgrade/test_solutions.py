@@ -11,7 +11,7 @@ from hvdgrade import grading
 
 ASSESSMENT = Path(__file__).parents[2] / "assessment"
 
-pytestmark = [pytest.mark.mpi, pytest.mark.data, pytest.mark.slow]
+pytestmark = [pytest.mark.mpi, pytest.mark.grading, pytest.mark.data, pytest.mark.slow]
 
 
 def grade(script: Path, result: Path) -> tuple[int, dict]:

@@ -165,6 +165,7 @@ def class_folder(tmp_path) -> Path:
 
 
 @pytest.mark.mpi
+@pytest.mark.grading
 @pytest.mark.parametrize(
     "name",
     [pytest.param(n, marks=[] if n in CORE else [pytest.mark.thorough]) for n in NAMES],
