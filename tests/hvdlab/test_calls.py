@@ -130,6 +130,19 @@ def test_ranks_that_wait_for_each_other_are_ended_and_told_where_they_are():
     )
 
 
+def answers_and_lingers(comm):
+    import atexit
+    import time
+
+    atexit.register(time.sleep, 60)
+    return comm.rank
+
+
+@pytest.mark.mpi
+def test_ranks_that_have_answered_and_do_not_end_have_answered():
+    assert call(answers_and_lingers, ranks=2, timeout=6) == [0, 1]
+
+
 @pytest.mark.parametrize("function", [lambda comm: 1, len])
 def test_a_function_without_a_source_is_one_sentence(function):
     with pytest.raises(LaunchError, match="has no source that could go to the ranks"):
