@@ -501,7 +501,7 @@ def test_a_rank_that_computes_for_the_others_is_told_to_the_instructor(tier, tmp
         seen = observe(running, tmp_path, limit=60, stall=30)
     own = {int(rank): float(user) for rank, user in re.findall(r"computed (\d) (\S+)", seen.output)}
     assert len(own) == 2 and own[0] > 2 > 1 > own[1], seen.output
-    for rank, user in own.items():  # the last look is a second or so before the end, which takes a moment
+    for rank, user in own.items():  # the last look is a second or so before the end
         assert user - 2 < seen.computed[rank] < user + 0.5
     (flag,) = unequal_work(seen.computed, 2)
     assert flag["kind"] == "work" and flag["text"].startswith("Rank 1 computed for 0 s and rank 0")
