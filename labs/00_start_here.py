@@ -4,26 +4,26 @@
 # Fourteen notebooks, from one neuron and plain gradient descent to a script of yours that trains on N processes and is
 # graded by measurement. Two cores and no GPU are enough for all of it. The scripts are written for GPUs too, and have not run on one yet.
 #
-# | lab | you measure |
-# |---|---|
-# | [1: Gradient descent](01_gradient_descent.ipynb) | a loss surface in 3-D, the path down it, the largest step size that converges |
-# | [2: SGD and batch size](02_stochastic_gradient_descent.ipynb) | the noise of small batches, images/s and time to an accuracy against the batch size, what skip connections do to a loss surface |
-# | [3: Data parallelism by hand](03_data_parallelism.ipynb) | how exactly N ranks equal one, and what your own ring all-reduce costs |
-# | [4: Horovod](04_horovod.ipynb) | a serial script becoming a Horovod script, rank by rank; fusion, compression, scaling |
-# | [5: Scaling the batch](05_scaling_the_batch.ipynb) | how far a larger batch saves steps, and whether the noise in the gradient foretells it |
-# | [6: What can be done about it](06_large_batch_remedies.ipynb) | rate scaling, warmup, ghost batch norm, noise, longer training, LARS, LAMB, NovoGrad |
-# | [7: CIFAR-10 and the assessment](07_cifar10_assessment.ipynb) | five optimizers in a race against time; then the grader measures you |
-# | [8: One device, used fully](08_one_device.ipynb) | where memory and time of a step go; mixed precision, activation checkpointing, gradient accumulation |
-# | [9: DDP and sharding](09_ddp_and_sharding.ipynb) | Horovod, DDP and your own all-reduce beside each other; ZeRO's three stages, in bytes held and bytes sent |
-# | [10, first part: Splitting layers](10_splitting_layers.ipynb) | the matrices of a layer on several ranks, by hand, with DTensor and AxoNN: one loss curve, less memory, known traffic |
-# | [10, second part: Splitting networks](10_splitting_networks.ipynb) | a network cut between its layers, schedules and their bubbles, and a search for the best of all splits |
-# | [11: Fine-tuning a language model](11_fine_tuning.ipynb) | a small GPT trained from nothing and fine-tuned on instructions, whole and with LoRA |
-# | [12: Find the fault](12_find_the_fault.ipynb) | broken scripts: their symptoms, your diagnosis, and what `hvdlab check` says |
-# | [13: Past one machine](13_past_one_machine.ipynb) | a message's latency and bandwidth here, and what they foretell for 2 to 10,000 GPUs |
+# | lab | minutes | you measure |
+# |---|---|---|
+# | [1: Gradient descent](01_gradient_descent.ipynb) | 45 | a loss surface in 3-D, the path down it, the largest step size that converges |
+# | [2: SGD and batch size](02_stochastic_gradient_descent.ipynb) | 75 | the noise of small batches, images/s and time to an accuracy against the batch size, what skip connections do to a loss surface |
+# | [3: Data parallelism by hand](03_data_parallelism.ipynb) | 75 | how exactly N ranks equal one, and what your own ring all-reduce costs |
+# | [4: Horovod](04_horovod.ipynb) | 90 | a serial script becoming a Horovod script, rank by rank; fusion, compression, scaling |
+# | [5: Scaling the batch](05_scaling_the_batch.ipynb) | 75 | how far a larger batch saves steps, and whether the noise in the gradient foretells it |
+# | [6: What can be done about it](06_large_batch_remedies.ipynb) | 60 | rate scaling, warmup, ghost batch norm, noise, longer training, LARS, LAMB, NovoGrad |
+# | [7: CIFAR-10 and the assessment](07_cifar10_assessment.ipynb) | 75 | five optimizers in a race against time; then the grader measures you |
+# | [8: One device, used fully](08_one_device.ipynb) | 90 | where memory and time of a step go; mixed precision, activation checkpointing, gradient accumulation |
+# | [9: DDP and sharding](09_ddp_and_sharding.ipynb) | 100 | Horovod, DDP and your own all-reduce beside each other; ZeRO's three stages, in bytes held and bytes sent |
+# | [10, first part: Splitting layers](10_splitting_layers.ipynb) | 60 | the matrices of a layer on several ranks, by hand, with DTensor and AxoNN: one loss curve, less memory, known traffic |
+# | [10, second part: Splitting networks](10_splitting_networks.ipynb) | 90 | a network cut between its layers, schedules and their bubbles, and a search for the best of all splits |
+# | [11: Fine-tuning a language model](11_fine_tuning.ipynb) | 90 | a small GPT trained from nothing and fine-tuned on instructions, whole and with LoRA |
+# | [12: Find the fault](12_find_the_fault.ipynb) | 60 | broken scripts: their symptoms, your diagnosis, and what `hvdlab check` says |
+# | [13: Past one machine](13_past_one_machine.ipynb) | 60 | a message's latency and bandwidth here, and what they foretell for 2 to 10,000 GPUs |
 #
 # Do 1 to 7 in this order: each uses what the one before has shown. 8 to 11 leave Horovod for the rest of the field, in PyTorch, and
-# build on each other too; 12 and 13 need only 1 to 7. The time is yours, for reading, thinking and exercises; the computer works for
-# about ten minutes of it at most (`labs/README.md` has the seconds of each).
+# build on each other too; 12 and 13 need only 1 to 7. The minutes are yours, for reading, thinking and exercises; the computer works
+# for ten of them at most.
 
 # %% [markdown]
 # ## How a lab works

@@ -1,8 +1,8 @@
 # %% [markdown]
 # # Lab 3: Data parallelism by hand
 #
-# **About 75 minutes.** You measure how far training on 2 and 4 ranks is from training on one, and what an
-# all-reduce costs. You need NumPy and lab 2 (mini-batches).
+# **Time:** 75 minutes. **You measure** how far training on 2 and 4 ranks is from training on one, and what an
+# all-reduce costs. **You need** NumPy and lab 2 (mini-batches).
 #
 # Horovod does one thing between two training steps: it makes the mean of all gradients appear on every rank.
 # Here you build that yourself, from *send* and *receive*, and see where the time and the bytes go.

@@ -1,12 +1,11 @@
 # %% [markdown]
 # # Lab 4: Horovod
 #
-# *90 minutes.* You turn a script for one process into a script for any number of processes, one small
-# edit at a time. After each edit two ranks run, and a **rank report** shows what has changed: whether they
+# **Time:** 90 minutes. **You measure** what each edit does that makes a script for one process a script for any
+# number of them. After each two ranks run, and a **rank report** shows what has changed: whether they
 # hold one model or two, whether they read the same images, whether they agree on the metrics. Then you
-# measure what the finished script gains, and look into a single exchange of gradients.
-#
-# You need: how an all-reduce averages gradients (lab 3).
+# measure what the finished script gains, and look into a single exchange of gradients. **You need** lab 3
+# (how an all-reduce averages gradients).
 
 # %%
 import os

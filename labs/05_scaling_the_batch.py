@@ -1,9 +1,9 @@
 # %% [markdown]
 # # Lab 5: Scaling the batch
 #
-# **About 75 minutes**, three of them computing. You measure how many steps a batch of 16 to 2048 images takes to
+# **Time:** 75 minutes, three of them computing. **You measure** how many steps a batch of 16 to 2048 images takes to
 # the same accuracy, predict from gradients alone where more images stop paying, and look at what a large batch
-# finds. You need lab 2 (mini-batches) and lab 3 (data parallelism).
+# finds. **You need** lab 2 (mini-batches) and lab 3 (data parallelism).
 #
 # $N$ ranks with $b$ images each take one step with a *global batch* of $B = N b$ images. Lab 3 showed that
 # this is the same step as one process with a batch of $B$ takes. So here **one process stands in for many

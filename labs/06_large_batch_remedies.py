@@ -1,10 +1,11 @@
 # %% [markdown]
 # # Lab 6: What can be done about it
 #
-# About 60 minutes, of which the computer works less than ten. You measure what each remedy for the large batch is worth: scaling the learning rate,
-# warming it up, ghost batch norm, longer training, noise, growing the batch, and a rate for each layer.
+# **Time:** 60 minutes, less than ten of them computing. **You measure** what each remedy for the large batch is worth:
+# scaling the learning rate, warming it up, ghost batch norm, longer training, noise, growing the batch, and a rate for each
+# layer. **You need** lab 3 (N ranks as one) and lab 5 (what a large batch costs).
 #
-# You need to know that N processes with batches of b are one process with a batch of N b, as long as no layer looks across the
+# N processes with batches of b are one process with a batch of N b, as long as no layer looks across the
 # examples (lab 3 showed it). So everything here runs in one process, and "large batch" stands for "many processes". Batch norm does
 # look across the examples: what it makes of many processes is said where ghost batch norm is.
 #

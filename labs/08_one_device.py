@@ -1,8 +1,8 @@
 # %% [markdown]
 # # Lab 8: One device, used fully
 #
-# **About 90 minutes**, two of them computing. You measure where the memory and the time of a training step go, and what
-# three techniques do to both: mixed precision, activation checkpointing, gradient accumulation. You need PyTorch (a training
+# **Time:** 90 minutes, two of them computing. **You measure** where the memory and the time of a training step go, and what
+# three techniques do to both: mixed precision, activation checkpointing, gradient accumulation. **You need** PyTorch (a training
 # loop) and lab 2 (mini-batches).
 #
 # The first question of "train on more devices" is what one device can do. The lines that decide it are in

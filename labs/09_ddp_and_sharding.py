@@ -1,8 +1,8 @@
 # %% [markdown]
 # # Lab 9: DDP and sharding
 #
-# **About 100 minutes**, four of them computing. You measure what PyTorch's own data parallelism sends and when, and how
-# much memory a rank needs when weights, gradients and optimizer state are *sharded* instead of copied. You need lab 3
+# **Time:** 100 minutes, four of them computing. **You measure** what PyTorch's own data parallelism sends and when, and how
+# much memory a rank needs when weights, gradients and optimizer state are *sharded* instead of copied. **You need** lab 3
 # (all-reduce) and lab 4 (the Horovod edits).
 #
 # Horovod, DDP and ten lines of your own do the same thing. What differs is who holds what, and who sends it when.

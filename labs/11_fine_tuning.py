@@ -1,9 +1,9 @@
 # %% [markdown]
 # # Lab 11: Fine-tuning a language model
 #
-# **About 90 minutes**, five of them computing. You teach a language model to follow instructions, in full and with LoRA,
+# **Time:** 90 minutes, five of them computing. **You teach** a language model to follow instructions, in full and with LoRA,
 # and measure what each costs in memory, time and loss. You find three mistakes of which none raises an error.
-# You need PyTorch, lab 8 (mixed precision) and lab 9 (DDP and sharding).
+# **You need** PyTorch, lab 8 (mixed precision) and lab 9 (DDP and sharding).
 #
 # The engines are [Lightning](https://lightning.ai/docs/pytorch/stable/) and [LitGPT](https://github.com/Lightning-AI/litgpt).
 # The model has two thirds of a million parameters, and two cores are enough. The same script, with other settings, fine-tunes a

@@ -1,11 +1,11 @@
 # %% [markdown]
 # # Lab 12: Find the fault
 #
-# *60 minutes.* Seven scripts train on two ranks, and each has one mistake. None of them says so. You read the
+# **Time:** 60 minutes. Seven scripts train on two ranks, and each has one mistake. None of them says so. You read the
 # symptoms as you would on a cluster, from curves and from what the ranks did, **name the mistake**, and only then
 # mend it and let `hvdlab check` look at your script.
 #
-# You need: the edits that make a script a Horovod script (lab 4), and why the rate grows with the ranks (lab 5).
+# **You need** the edits that make a script a Horovod script (lab 4), and why the rate grows with the ranks (lab 5).
 
 # %%
 import os

@@ -1,9 +1,9 @@
 # %% [markdown]
 # # Lab 13: Past one machine
 #
-# **About 60 minutes**, one of them computing. You measure what a message costs on this machine, build from that a
+# **Time:** 60 minutes, one of them computing. **You measure** what a message costs on this machine, build from that a
 # model of training on $N$ GPUs, hold it against what was published for up to 512, and ask it *what if* up to 10,000.
-# You need lab 3 (the ring all-reduce) and lab 5 (batch size and steps).
+# **You need** lab 3 (the ring all-reduce) and lab 5 (batch size and steps).
 #
 # Nobody gets 512 GPUs to find out whether 512 GPUs pay. A model that fits on one page says it within five points
 # of efficiency, and it says *why*: compute, waiting for the slowest, latency, or bandwidth.
