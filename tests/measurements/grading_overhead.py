@@ -29,14 +29,16 @@ def seconds(*command) -> float:
     """The wall time of a command, which must end well."""
     began = time.monotonic()
     environment = {**os.environ, **ROOT, "PATH": open_mpi.search_path()}
-    subprocess.run(
+    ended = subprocess.run(
         [str(word) for word in command],
         env=environment,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        check=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
         timeout=900,
     )
+    if ended.returncode:
+        sys.exit(f"{ended.stdout}{command[0]} ended with exit code {ended.returncode}.")
     return time.monotonic() - began
 
 
@@ -57,7 +59,7 @@ found: dict[str, list[float]] = {}
 with tempfile.TemporaryDirectory() as folder:
     result = Path(folder, "result.json")
     ways = {
-        "mpirun -np 2 python": ["mpirun", "-np", 2, "python", script],
+        "mpirun -np 2 python": ["mpirun", "-np", 2, sys.executable, script],
         "hvdlab run -np 2": [sys.executable, "-m", "hvdlab.cli", "run", "-np", 2, script],
         "hvdgrade run -np 2": [
             *(sys.executable, "-m", "hvdgrade.cli", "run", script, "-np", 2, "--json", result)
