@@ -1,9 +1,11 @@
 """What several test files need: data to grade on, and the environment of the labs."""
 
 import dataclasses
+import shutil
 import signal
 from pathlib import Path
 
+import exported
 import pytest
 import slurm_cluster as slurm
 from school import Class
@@ -105,3 +107,10 @@ def slurm_cluster(tmp_path_factory):
         pytest.skip(reason)
     with slurm.running(tmp_path_factory.mktemp("slurm")) as cluster:
         yield cluster
+
+
+@pytest.fixture
+def graded(tmp_path) -> Path:
+    """The folder of a batch with four results."""
+    shutil.copytree(exported.FIXTURES / "results", tmp_path / "graded" / "results")
+    return tmp_path / "graded"

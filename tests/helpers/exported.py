@@ -1,0 +1,53 @@
+"""Results to export, a gradebook to fill, and `hvdgrade export` at work on them."""
+
+import csv
+import io
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from hvdgrade.export import load
+from hvdgrade.export.roll import HANDED_IN
+from hvdgrade.roster import safe_name
+
+FIXTURES = Path(__file__).parents[1] / "fixtures" / "export"
+COLUMN = "Assignment 1 (1234)"
+NASTY = [*"=+-@'\",;\t\r\n |!€é日\u202e\x1b\\", "a", "7", "=1+1", "''", '""', "\r\n"]
+
+
+def export(graded: Path, format: str, *arguments) -> subprocess.CompletedProcess:
+    return subprocess.run(
+        [sys.executable, "-m", "hvdgrade.cli", "export", graded, "--format", format, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+def keep(graded: Path, document: dict) -> None:
+    """Put a result into the folder of a batch."""
+    path = graded / "results" / f"{document['batch']['name']}.json"
+    path.write_text(json.dumps(document))
+
+
+def result(id: str, score: int = 87, maximum: int = 100, status: str = "graded") -> dict:
+    document = json.loads((FIXTURES / "results" / "ada.json").read_text())
+    document["submission"]["id"] = document["batch"]["name"] = id
+    return document | {"score": score, "max_score": maximum, "status": status}
+
+
+def tell_handed_in(out: Path, *ids: str) -> None:
+    """As a batch does that found these."""
+    named = {one["submission"]["id"]: one["batch"]["name"] for one in load(out)}
+    (out / HANDED_IN).write_text(json.dumps({named.get(id, safe_name(id)): id for id in ids}))
+
+
+def gradebook(people: list[tuple], **style) -> bytes:
+    file = io.StringIO(newline="")
+    writer = csv.writer(file, **style)
+    writer.writerow(["Student", "ID", "SIS User ID", "SIS Login ID", "Section", COLUMN, "Final"])
+    writer.writerow(["    Points Possible", "", "", "", "", "100.00", "(read only)"])
+    for person in people:
+        writer.writerow([*person, "A"])
+    return file.getvalue().encode()

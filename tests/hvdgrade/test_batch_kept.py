@@ -1,0 +1,190 @@
+"""Which results are kept, and what is graded again."""
+
+import argparse
+import dataclasses
+import hashlib
+import json
+from pathlib import Path
+
+import pytest
+from school import QUICK
+
+from hvdgrade import batch, profile, slurm, worker
+from hvdgrade.export import roll
+from hvdlab.data import DataError
+
+RESULT = Path(__file__).parents[1] / "fixtures" / "results" / "pass.json"
+
+
+def test_a_result_is_kept_for_its_submission_and_its_rules_only(tmp_path, monkeypatch):
+    text = profile.PROFILES.read_text()
+    stricter = tmp_path / "profiles.toml"
+    stricter.write_text(text.replace("heldout_accuracy = 0.70", "heldout_accuracy = 0.71"))
+    rules = [profile.load("cpu", path).rules_sha256 for path in (profile.PROFILES, stricter)]
+    settings = worker.Settings(tmp_path, 2, "cpu", rules[0], 60.0)
+    kept = worker.key(b"x", settings)
+    for same in ({"out": Path("elsewhere")}, {"limit": 1.0}, {"call": "b"}, {"real_data": True}):
+        assert worker.key(b"x", dataclasses.replace(settings, **same)) == kept
+    others = ({"ranks": 4}, {"profile": "dli"}, {"rules_sha256": rules[1]})
+    keys = {worker.key(b"x", dataclasses.replace(settings, **other)) for other in others}
+    monkeypatch.setattr(worker, "__version__", "0")
+    keys |= {kept, worker.key(b"x", settings), worker.key(b"y", settings)}
+    assert len(keys) == 6
+
+
+def test_whoever_changes_a_judge_changes_the_rules(tmp_path):
+    judges, text = list(profile.JUDGES), profile.PROFILES.read_bytes()
+    rules = {profile.load("dli").rules_sha256, profile.rules_sha256(text)}
+    assert len(rules) == 1
+    for place, path in enumerate(judges):
+        changed = tmp_path / path.name
+        changed.write_bytes(path.read_bytes() + b"\n")
+        rules.add(profile.rules_sha256(text, (*judges[:place], changed, *judges[place + 1 :])))
+    assert len(rules) == 1 + len(judges) > 10
+
+
+@pytest.fixture
+def pretend(school, monkeypatch):
+    """`hvdgrade batch` on the class whose graders only pretend; returns whom they graded.
+
+    `here` is the data of this machine, "" for none, and `there` those of the graders; after `most`
+    gradings it is interrupted, and the graders of `faults` fail.
+    """
+    monkeypatch.setenv("PYTHONSAFEPATH", "1")  # the batch sets it, here for all later tests
+
+    def grade(here: str, there: str, *arguments: str, most: int = 99, faults=()) -> list[str]:
+        graded = []
+
+        def load():
+            if not here:
+                raise DataError("there are no data")
+            return argparse.Namespace(synthetic="synthetic" in here)
+
+        def graders(tasks, settings, *rest):
+            for task in tasks:
+                if len(graded) == most:
+                    raise KeyboardInterrupt
+                document = json.loads(RESULT.read_text())
+                document["grader"]["data"] = there
+                source = (school.folder / task.id / "assessment.py").read_bytes()
+                document["submission"]["sha256"] = hashlib.sha256(source).hexdigest()
+                graded.append(task.id)
+                if task.id in faults:
+                    fault = "infrastructure_error", "the disk is full."
+                    document, _ = worker.ungraded(task, settings, profile.load("dli"), *fault)
+                yield worker.keep(document, "", task, settings, attempts=1)
+
+        monkeypatch.setattr(batch, "load_cifar10", load)
+        for module in (batch, slurm):
+            monkeypatch.setattr(module, "grade_all", graders)
+        parser = argparse.ArgumentParser()
+        batch.add_arguments(parser)
+        folders = [str(school.folder), "--out", str(school.out)]
+        code = batch.main(parser.parse_args([*folders, "-np", "1", "--profile", "dli", *arguments]))
+        assert code == (batch.FAULTS if len(graded) == most or faults else batch.DONE)
+        return graded
+
+    return grade
+
+
+TWIN, REAL = "synthetic CIFAR-10 twin", "CIFAR-10"
+
+
+@pytest.mark.parametrize("arguments", [(), ("--slurm",)])
+def test_practice_runs_are_graded_again_once_the_data_are_here(school, pretend, capsys, arguments):
+    for student in ("ada", "bob"):
+        school.add(student)
+    said = "2 were graded on synthetic data: practice runs\n"
+    assert pretend(TWIN, TWIN, *arguments) == ["ada", "bob"] and said in capsys.readouterr().out
+    assert pretend(TWIN, TWIN, *arguments) == [] and said in capsys.readouterr().out
+    assert pretend(REAL, REAL, *arguments, most=1) == ["ada"]
+    assert "1 of 2 are still to be graded" in " ".join(capsys.readouterr().err.split())
+    assert pretend(REAL, REAL, *arguments) == ["bob"] and "graded on" not in capsys.readouterr().out
+    assert pretend(REAL, REAL, *arguments) == []
+    assert pretend(TWIN, TWIN, *arguments) == []  # no practice run takes the place of a score
+
+
+def test_a_cluster_may_have_data_that_this_machine_has_not(school, pretend, capsys):
+    school.add("ada")
+    assert pretend("", TWIN, "--slurm") == ["ada"]
+    assert pretend("", REAL, "--slurm") == []
+    assert "1 were graded on synthetic data: practice runs\n" in capsys.readouterr().out
+    assert pretend("", REAL, "--slurm", "--regrade") == ["ada"]
+
+
+def test_a_fault_does_not_take_the_place_of_a_result(school, pretend, capsys):
+    for student in ("ada", "bob"):
+        school.add(student)
+    pretend(REAL, REAL)
+    before = school.results()
+    (school.folder / "grades.txt").touch()
+    school.add("carla")
+    assert pretend(REAL, REAL, "--regrade", faults=["ada", "carla"]) == ["ada", "bob", "carla"]
+    printed = capsys.readouterr()
+    assert "ada: not graded again, its result stays: the disk is full." in printed.err
+    assert "2 pass, 0 fail, 0 not gradable, 1 grader faults" in printed.out
+    assert "\n1 keep the result that they had" in printed.out
+    assert "and so not graded: grades.txt\n" in printed.out
+    after = school.results()
+    assert before["ada"]["score"] == after["ada"]["score"] and after["ada"]["verdict"] == "pass"
+    assert before["ada"]["batch"]["call"] == after["ada"]["batch"]["call"]
+    # Without --regrade the fault alone is graded, with it both, and bob has been.
+    assert pretend(REAL, REAL, faults=["carla"]) == ["carla"]
+    assert pretend(REAL, REAL, "--regrade") == ["ada", "carla"]
+    assert "failed_again" not in school.results()["ada"]["batch"]
+    assert pretend(REAL, REAL, "--regrade") == ["ada", "bob", "carla"]
+    # A result of another script is none, so the fault takes its place.
+    (school.folder / "ada" / "assessment.py").write_text(QUICK + "# better\n")
+    assert pretend(REAL, REAL, faults=["ada"]) == ["ada"]
+    assert school.results()["ada"]["status"] == "infrastructure_error"
+
+
+def test_whom_an_interrupted_batch_did_not_reach_is_named(school, pretend):
+    for student in ("ada", "bob", "carla"):
+        school.add(student)
+    pretend(REAL, REAL)
+    for student in ("bob", "carla"):
+        (school.folder / student / "assessment.py").write_text(QUICK + "# better\n")
+    school.add("eve")
+    school.add("dave")
+    pretend(REAL, REAL, most=1)
+    left = ["not graded yet: dave, eve", "result of an earlier submission: carla"]
+    page = (school.out / "index.html").read_text()
+    assert [line for line in page.splitlines() if " yet: " in line or " earlier " in line] == [
+        f"<p>{line}</p>" for line in left
+    ]
+    # Carla takes it back: what was graded counts again.
+    (school.folder / "carla" / "assessment.py").write_text(QUICK)
+    assert pretend(REAL, REAL) == ["dave", "eve"]
+    page = (school.out / "index.html").read_text()
+    assert "dave" in page and " yet: " not in page and " earlier " not in page
+
+
+@pytest.mark.parametrize("status", ["not_gradable", "infrastructure_error"])
+def test_a_result_without_a_judgement_knows_its_script(tmp_path, status):
+    for folder in worker.FOLDERS:
+        (tmp_path / folder).mkdir()
+    settings = worker.Settings(tmp_path, 2, "dli", "", 60.0)
+    task = worker.Task("ada", "ada", "key")
+    made = worker.ungraded(task, settings, profile.load("dli"), status, "it is no Python.")
+    script = tmp_path / "submissions" / "ada.py"
+    script.write_text("no Python")
+    document = worker.keep(*made, task, settings)
+    assert document["submission"]["sha256"] == hashlib.sha256(b"no Python").hexdigest()
+    assert roll.not_reached([document], tmp_path) == []
+    script.write_text("1")
+    assert roll.not_reached([document], tmp_path) == ["result of an earlier submission: ada"]
+
+
+@pytest.mark.parametrize("tier, again", [("landlock", []), ("bubblewrap", ["bob"])])
+def test_what_was_graded_behind_weaker_walls_is_graded_again(school, pretend, tier, again):
+    for student in ("ada", "bob"):
+        school.add(student)
+    pretend(REAL, REAL)
+    for student, had in (("ada", "bubblewrap+cgroup"), ("bob", "landlock")):
+        file = school.out / "results" / f"{student}.json"
+        document = json.loads(file.read_text())
+        document["grader"]["sandbox_tier"] = had
+        file.write_text(json.dumps(document))
+    assert pretend(REAL, REAL) == []
+    assert pretend(REAL, REAL, "--slurm", "--require-sandbox", tier) == again

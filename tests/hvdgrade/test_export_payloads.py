@@ -1,0 +1,151 @@
+"""Gradescope, LTI, nbgrader: what each is given, and no zero for who has no score."""
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+import unicodedata
+
+import pytest
+from exported import COLUMN, FIXTURES, export, gradebook, keep, result, tell_handed_in
+
+from hvdgrade.export import canvas, gradescope, load, lti, nbgrader
+
+
+def test_gradescope_adds_up_and_gives_no_zero_without_a_score(graded):
+    for document in load(graded):
+        payload = gradescope.payload(document)
+        json.dumps(payload, allow_nan=False)
+        if document["status"] == "graded":
+            assert (
+                sum(t["score"] for t in payload["tests"]) == payload["score"] == document["score"]
+            )
+            skipped = [t for t in payload["tests"] if t["extra_data"]["state"] == "skipped"]
+            assert all("status" not in t for t in skipped)
+            assert {t["status"] for t in payload["tests"] if t not in skipped} <= {
+                "passed",
+                "failed",
+            }
+        else:
+            assert payload is None
+    said = export(graded, "gradescope").stdout.splitlines()
+    assert said[0].endswith("gradescope: 2 files")
+    assert said[1:] == ["no score, grader fault: =dave()", "no score, not gradable: carla"]
+
+
+def test_lti_payloads_say_what_they_know(graded, tmp_path):
+    users = tmp_path / "users.csv"
+    users.write_text("ada , sub-1\r\ncarla,sub-3\r\n=dave(),\r\n\r\n")
+    payloads = {d["submission"]["id"]: lti.payload(d) for d in load(graded)}
+    assert {id: payload["gradingProgress"] for id, payload in payloads.items()} == {
+        "ada": "FullyGraded",
+        "bobsmith_4002_9917_assessment": "FullyGraded",
+        "carla": "Failed",
+        "=dave()": "Pending",
+    }
+    for payload in payloads.values():
+        graded_fully = payload["gradingProgress"] == "FullyGraded"
+        assert ("scoreGiven" in payload) == ("scoreMaximum" in payload) == graded_fully
+        assert payload["activityProgress"] == ("Completed" if graded_fully else "Submitted")
+        assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", payload["timestamp"])
+    answer = export(graded, "lti", "--users", users)
+    assert answer.stdout.splitlines()[1:] == [
+        "no score, grader fault: =dave()",
+        "no score, not gradable: carla",
+        f"not in {users}: =dave()",
+        f"not in {users}: bobsmith_4002_9917_assessment",
+    ]
+    assert sorted(path.name for path in (graded / "lti").iterdir()) == ["ada.json", "carla.json"]
+    assert json.loads((graded / "lti" / "ada.json").read_text())["userId"] == "sub-1"
+
+
+def test_two_results_for_one_lti_user_are_none(graded, tmp_path):
+    users = tmp_path / "users.csv"
+    users.write_text("ada,sub-1\nada-again,sub-1\ncarla,sub-3\n")
+    keep(graded, result("ada-again", 60))
+    for names, files, said in (
+        (["ada-again"], ["ada-again", "carla"], "superseded by ada-again: ada"),
+        (["ada"], ["ada", "carla"], "superseded by ada: ada-again"),
+        (["x"], ["carla"], "several results for sub-1: ada, ada-again; none is taken"),
+        (
+            ["ada", "ada-again"],
+            ["carla"],
+            "several results for sub-1: ada, ada-again; none is taken",
+        ),
+    ):
+        tell_handed_in(graded, *names)
+        shutil.rmtree(graded / "lti", ignore_errors=True)
+        assert said in export(graded, "lti", "--users", users).stdout.splitlines()
+        assert sorted(path.stem for path in (graded / "lti").iterdir()) == files
+
+
+def test_a_user_with_two_ids_is_refused(graded, tmp_path):
+    users = tmp_path / "users.csv"
+    users.write_text("ada,sub-1\ncarla,sub-3\nada,sub-1\n")
+    assert export(graded, "lti", "--users", users).returncode == 0
+    users.write_text("ada,sub-1\ncarla,sub-3\nada,sub-2\n")
+    answer = export(graded, "lti", "--users", users)
+    assert answer.returncode == 2 and answer.stderr == (
+        f"hvdgrade export: {users} has two LTI user ids for ada: leave one of them.\n"
+    )
+
+
+@pytest.mark.parametrize("forms", [("NFC", "NFD"), ("NFD", "NFC")])
+def test_names_are_compared_as_a_reader_does(graded, tmp_path, forms):
+    ours, theirs = (unicodedata.normalize(form, "Zoë") for form in forms)
+    users = tmp_path / "users.csv"
+    users.write_text(f"{theirs},sub-1\n", encoding="utf-8")
+    assert ours != theirs and lti.read_users(users)
+    payloads, said = lti.payloads([result(ours)], users, set())
+    assert [payload["userId"] for payload in payloads.values()] == ["sub-1"] and said == []
+    people = [("Zoë", 1, "", theirs, "", "")]
+    assert canvas.fill(gradebook(people), COLUMN, [result(ours)])[1] == [
+        "filled: 1 (of 100 points)"
+    ]
+
+
+@pytest.mark.parametrize("table", [b"", b"ada;sub-1\r\n", b"ada,\r\n", b"Zo\xeb,sub-1\r\n"])
+def test_what_is_no_table_of_users_is_refused(graded, tmp_path, table):
+    (tmp_path / "users.csv").write_bytes(table)
+    answer = export(graded, "lti", "--users", tmp_path / "users.csv")
+    assert answer.returncode == 2 and answer.stderr.count("\n") == 1
+    assert "must be UTF-8 with two columns separated by commas" in answer.stderr
+    assert not (graded / "lti").exists()
+
+
+@pytest.mark.parametrize("score, of_100", [(90, 100), (0, 0), (45, 50), (37, 41.11)])
+def test_a_score_is_of_100_where_a_check_does_not_count(tmp_path, score, of_100):
+    document = result("ada", score, 90)
+    payload = gradescope.payload(document)
+    assert payload["score"] == of_100 and f"{score} of 90 points" in payload["output"]
+    points = [(check["points"], check["max_points"]) for check in document["checks"]]
+    assert [(test["score"], test["max_score"]) for test in payload["tests"]] == points
+    (tmp_path / "ada.json").write_text(json.dumps(document))
+    for arguments, factor in (((), 1), ((100,), 1), ((20,), 0.2)):
+        given = nbgrader.nbgrader_score(tmp_path / "ada.json", *arguments)
+        assert given == pytest.approx(of_100 * factor, abs=0.005)
+
+
+def test_a_notebook_cell_gets_the_score_and_nothing_on_stderr():
+    cell = "from hvdgrade.export import nbgrader_score; print(nbgrader_score({}))"
+    for name, points, expected in (("ada", "", "100.0"), ("bob", ", 20", "7.4"), ("carla", "", "")):
+        path = FIXTURES / "results" / f"{name}.json"
+        answer = subprocess.run(
+            [sys.executable, "-c", cell.format(f"{str(path)!r}{points}")],
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        assert answer.stdout.strip() == expected
+        assert ("NotGraded: not_gradable" in answer.stderr) == (name == "carla")
+        assert not answer.stderr or name == "carla"
+
+
+@pytest.mark.parametrize("text", [None, '{"status"', "[]", '{"status": "graded"}'])
+def test_what_is_not_graded_yet_is_no_zero_either(tmp_path, text):
+    """nbgrader makes a zero of every error; by its name an instructor finds this one."""
+    if text is not None:
+        (tmp_path / "ada.json").write_text(text)
+    with pytest.raises(nbgrader.NotGraded, match="ada.json is no result of hvdgrade"):
+        nbgrader.nbgrader_score(tmp_path / "ada.json")

@@ -1,0 +1,133 @@
+"""Who handed in what, read from a folder in which anything may lie."""
+
+import errno
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from hvdgrade import roster
+
+
+def found(folder: Path) -> dict[str, roster.Submission]:
+    submissions, _ = roster.find(folder)
+    assert len({one.name for one in submissions}) == len(submissions)
+    return {one.id: one for one in submissions}
+
+
+def test_a_student_is_a_folder_or_a_file(tmp_path):
+    (tmp_path / "ada").mkdir()
+    (tmp_path / "ada" / "assessment.py").write_text("1")
+    (tmp_path / "ada" / "notes.py").write_text("2")
+    (tmp_path / "bob.py").write_text("3")
+    (tmp_path / "carl").mkdir()
+    (tmp_path / "carl" / "my solution (2).py").write_text("4")
+    (tmp_path / "grades.txt").write_text("5")
+    (tmp_path / ".DS_Store").write_text("6")
+    for name in ("__pycache__", "__MACOSX"):
+        (tmp_path / name).mkdir()
+    submissions, ignored = roster.find(tmp_path)
+    assert [(one.id, one.source, one.problem) for one in submissions] == [
+        ("ada", b"1", ""),
+        ("bob", b"3", ""),
+        ("carl", b"4", ""),
+    ]
+    assert ignored == ["grades.txt"]
+
+
+def test_what_cannot_be_graded_says_why(tmp_path):
+    secret = tmp_path / "secret.txt"
+    secret.write_text("not for graders")
+    folder = tmp_path / "class"
+    for name in ("none", "several", "link_inside", "a_folder_inside", "twice", "large"):
+        (folder / name).mkdir(parents=True)
+    (folder / "several" / "one.py").touch()
+    (folder / "several" / "two.py").touch()
+    (folder / "link_inside" / "assessment.py").symlink_to(secret)
+    (folder / "a_folder_inside" / "assessment.py").mkdir()
+    (folder / "twice" / "assessment.py").write_text("1")
+    (folder / "twice.py").write_text("2")
+    (folder / "linked").symlink_to(folder / "twice")
+    (folder / "linked_file.py").symlink_to(secret)
+    for name in ("loop", "round.py", ".loop"):
+        (folder / name).symlink_to(name)
+    os.mkfifo(folder / "pipe.py")
+    for name in ("carla.ipynb", "dave.IPYNB", "dave.py", "Eve.PY", "f.py", "f.PY"):
+        (folder / name).write_text("1")
+    (folder / "g.ipynb").mkdir()
+    (folder / "g.ipynb" / "G.Py").write_text("1")
+    (folder / "large" / "assessment.py").write_bytes(b"#" * 10_000_000)
+    submissions = found(folder)
+    problems = {id: one.problem for id, one in submissions.items() if one.problem}
+    assert {id: one.source for id, one in submissions.items() if one.problem} == dict.fromkeys(
+        problems, b""
+    )
+    for id, words in {
+        "none": "holds no .py file",
+        "several": "2 .py files (one.py, two.py)",
+        "link_inside": "symbolic link",
+        "a_folder_inside": "not a plain file",
+        "twice": "as a folder and as a .py file",
+        "linked": "symbolic link",
+        "linked_file": "symbolic link",
+        "loop": "symbolic link",
+        "round": "symbolic link",
+        "pipe": "not a plain file",
+        "carla": "it is a notebook",
+        "f": "or twice",
+    }.items():
+        assert words in problems.pop(id)
+    assert problems == {}
+    assert {id for id, one in submissions.items() if one.source == b"1"} == {
+        "dave",
+        "Eve",
+        "g.ipynb",
+    }
+    assert len(submissions["large"].source) < 1_000_000  # the grader says that it is too large
+
+
+def test_a_broken_disk_stops_nobody_else(tmp_path, monkeypatch):
+    for student in ("ada", "bob"):
+        (tmp_path / student).mkdir()
+        (tmp_path / student / "assessment.py").write_text("1")
+    broken = (tmp_path / "bob" / "assessment.py").stat().st_ino
+    opened = open
+
+    def fails(file, *arguments, **more):
+        if isinstance(file, int) and os.fstat(file).st_ino == broken:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return opened(file, *arguments, **more)
+
+    monkeypatch.setattr(roster, "open", fails, raising=False)
+    submissions = found(tmp_path)
+    assert submissions["ada"].problem == ""
+    assert submissions["bob"].problem == "assessment.py cannot be read (Input/output error)."
+
+
+def test_names_are_data(tmp_path):
+    names = ["Zoë K", "=cmd|' C calc'!A0", "-rf", "a\nb", "..", "~", "x" * 250, "ok-1.2_3", "日本"]
+    for name in names[:4] + names[5:]:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "assessment.py").write_text("1")
+    (tmp_path / os.fsdecode(b"caf\xe9")).mkdir()
+    submissions = found(tmp_path)
+    assert set(submissions) == {*names, "caf\\xe9"} - {".."}
+    for one in submissions.values():
+        assert len(one.name) <= 101 and one.name[0] not in ".-/"
+        assert all(c.isascii() and (c.isalnum() or c in "._-~") for c in one.name)
+    assert submissions["ok-1.2_3"].name == "ok-1.2_3"
+    assert roster.safe_name("a b") != roster.safe_name("a_b") != roster.safe_name("a\tb")
+
+
+def test_a_name_may_be_none_in_the_users_locale():
+    """Who is not in UTF-8 there is graded under the name of the files, and nobody else is lost."""
+    show = "print(*(worker.folder_name(worker.Task(id, 'x~1', '')) for id in ('ada', '\\u738b')))"
+    ascii = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    answer = subprocess.run(
+        [sys.executable, "-c", f"from hvdgrade import worker; {show}"],
+        env=os.environ | ascii,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert answer.stdout == "ada x~1\n", answer.stderr

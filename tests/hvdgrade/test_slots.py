@@ -1,0 +1,55 @@
+"""Cores and GPUs for each of several graders, of which no two share one."""
+
+import os
+
+import pytest
+
+from hvdgrade import slots
+from hvdlab import hardware
+
+
+def machine(monkeypatch, threads, cores, quota=0.0):
+    """Let this machine have so many threads and no GPUs, whatever it has."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(threads)))
+    monkeypatch.setattr(slots, "physical_cores", lambda: cores(range(threads)))
+    monkeypatch.setattr(hardware, "cpu_quota", lambda: quota)
+
+
+def test_no_two_workers_share_a_core_or_gpu(monkeypatch):
+    machine(monkeypatch, 9, lambda all: [[core] for core in all])
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,6,7")
+    for ranks, workers in ((2, 4), (1, 3), (4, 2), (2, None)):
+        parts = slots.worker_slots(ranks, workers, oversubscribe=False)
+        assert len(parts) == (workers or 2)  # 4 GPUs for 2 ranks each
+        for kind in (0, 1):
+            used = [thing for part in parts for thing in part[kind]]
+            assert len(used) == len(set(used))
+        assert all(len(cores) >= ranks and gpus for cores, gpus in parts)
+    with pytest.raises(ValueError, match="at most 4"):
+        slots.worker_slots(2, 5, oversubscribe=False)
+    assert len(slots.worker_slots(2, 5, oversubscribe=True)) == 5
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert {gpus for _, gpus in slots.worker_slots(1, None, oversubscribe=False)} == {None}
+
+
+@pytest.mark.parametrize("threads", (12, 10, 6, 20, 16))
+def test_workers_of_any_size_share_no_physical_core(monkeypatch, threads):
+    half = threads // 2
+    machine(monkeypatch, threads, lambda all: [[core, core + half] for core in range(half)])
+    for ranks in range(1, threads + 1):
+        most = len(slots.worker_slots(ranks, None, oversubscribe=False))
+        assert most == max(1, threads // 2 // -(-ranks // 2))
+        for workers in range(1, most + 1):
+            parts = slots.worker_slots(ranks, workers, oversubscribe=False)
+            used = [
+                core for part, _ in parts for core in {thread % (threads // 2) for thread in part}
+            ]
+            assert len(used) == len(set(used)) and all(len(part) >= ranks for part, _ in parts)
+
+
+def test_a_quota_of_a_container_counts_as_its_cores_do(monkeypatch):
+    machine(monkeypatch, 64, lambda all: [[core] for core in all], quota=4.0)
+    assert len(slots.worker_slots(2, None, oversubscribe=False)) == 2
+    with pytest.raises(ValueError, match="usable are 4 cores: at most 2"):
+        slots.worker_slots(2, 3, oversubscribe=False)
