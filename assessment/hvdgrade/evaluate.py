@@ -122,14 +122,14 @@ def reading(read: list[np.ndarray], examples: int) -> dict:
     }
 
 
-def steps_recorded(path: Path, epoch: int) -> int | None:
-    """The steps that a rank's record claims for `epoch`; None if it claims nothing sensible."""
+def recorded(path: Path, epoch: int, name: str) -> int | None:
+    """The number, as of "steps", that a rank's record claims for `epoch`; None if it is not sensible."""
     try:
         for line in path.read_text(errors="replace").splitlines():
             entry = json.loads(line)
             if isinstance(entry, dict) and entry.get("epoch") == epoch:
-                steps = entry.get("steps")
-                return steps if type(steps) is int and 0 < steps <= MAX_EXAMPLES else None
+                number = entry.get(name)
+                return number if type(number) is int and 0 < number <= MAX_EXAMPLES else None
     except (OSError, ValueError, RecursionError):
         pass
     return None
@@ -261,6 +261,7 @@ def judge_ranks(request: dict) -> dict:
             continue
         differences = [difference(ranks[0], other) for other in ranks[1:]] or [(0.0, "")]
         worst = max(range(len(differences)), key=lambda i: differences[i][0])
+        record = Path(paths[0]).with_name("rank-0-record.jsonl")
         answer["epochs"].append(
             {
                 "epoch": epoch,
@@ -268,7 +269,8 @@ def judge_ranks(request: dict) -> dict:
                 "difference": differences[worst][0],
                 "differs_at": differences[worst][1],
                 "differing_rank": worst + 1,
-                "steps": steps_recorded(Path(paths[0]).with_name("rank-0-record.jsonl"), epoch),
+                "steps": recorded(record, epoch, "steps"),
+                "batch_size": recorded(record, epoch, "batch_size"),
                 **reading(read, request["examples"]),
             }
         )

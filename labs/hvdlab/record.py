@@ -4,7 +4,8 @@ Stdlib only. A run's folder is `$HVDLAB_RUN_DIR` (default `./runs/<time>`):
 
     rank-R/epoch-EEE.npz     weights of rank R after epoch EEE (names and shapes of `WEIGHTS`) and
                              `examples_read`, the indices it was given this epoch, in order
-    rank-R/record.jsonl      one line an epoch: epoch, steps, seconds, and what the script reports
+    rank-R/record.jsonl      one line an epoch: epoch, seconds, steps, examples, batch_size, and what
+                             the script reports
 
 The recorders of `hvdlab.torch` and `hvdlab.keras` write it; files appear whole or not at all.
 """

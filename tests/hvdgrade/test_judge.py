@@ -95,6 +95,7 @@ def evaluation(only=None, **changes) -> dict:
             "shared": 0.0,
             "same_order": 0.0,
             "steps": STEPS,
+            "batch_size": 250,
             **(changes if only in (None, epoch) else {}),
         }
         for epoch in range(2)
@@ -124,6 +125,23 @@ def test_all_is_well():
     assert set(states(result).values()) == {"pass"}
     assert (result.verdict, result.score, result.max_score) == ("pass", 100, 100)
     assert result.seconds_to_target == 20.5  # when the last rank's weights arrived
+
+
+@pytest.mark.parametrize("read", [750, 1500, 25_000])
+def test_the_batch_is_the_one_that_the_record_names(read):
+    """Its last batch may have fewer images: 66 steps for 25,000 images are made with 379 to 384."""
+    for batch in range(1, read + 1):
+        steps = -(-read // batch)
+        told = evaluation(read=[read, read], steps=steps, batch_size=batch)["epochs"]
+        assert judge.batch_size(told) == batch
+
+
+@pytest.mark.parametrize("said", [None, 1, 385, 25_000])
+def test_a_batch_that_does_not_fit_the_steps_is_not_believed(said):
+    told = evaluation(read=[25_000, 25_000], steps=66, batch_size=said)["epochs"]
+    assert judge.batch_size(told) == 379
+    silent = evaluation(read=[25_000, 25_000], steps=None, batch_size=said)["epochs"]
+    assert judge.batch_size(silent) == judge.UNKNOWN_BATCH
 
 
 @pytest.mark.parametrize("pass_seconds, state", [(None, "pass"), (33, "pass"), (34, "fail")])
@@ -315,9 +333,9 @@ def test_where_bytes_are_not_known_the_check_does_not_count():
         ({"flow": probed(others=0.39)["flow"]}, "flow"),
         ({"flow": [probed()["flow"][0], probed(others=0.01)["flow"][0]]}, "flow"),  # one rank only
         ({"flow": [probed(others=0.01)["flow"][0], probed()["flow"][0]]}, "flow"),
-        ({"flow": [{"learned": x, "others": 1.0} for x in (0.001, 0.05)]}, "flow"),  # 0.0255 each
-        ({"flow": probed(learned=0.029)["flow"]}, "flow"),  # nothing was learned: nothing is shown
-        ({"flow": [{"learned": x, "others": 1.0} for x in (0.01, 0.06)]}, None),
+        ({"flow": [{"learned": x, "others": 1.0} for x in (0.001, 0.07)]}, "flow"),  # 0.0355 each
+        ({"flow": probed(learned=0.039)["flow"]}, "flow"),  # nothing was learned: nothing is shown
+        ({"flow": [{"learned": x, "others": 1.0} for x in (0.01, 0.08)]}, None),
         ({"distance": 0.069}, None),
         ({"distance": 0.071}, "equivalence"),
     ],

@@ -204,7 +204,7 @@ def test_a_damaged_record_tells_sensible_steps_or_nothing(tmp_path):
     for case in range(3000):
         path.write_bytes(lines(random.Random(case)))
         for epoch in range(3):
-            steps = evaluate.steps_recorded(path, epoch)
+            steps = evaluate.recorded(path, epoch, "steps")
             assert steps is None or (type(steps) is int and 0 < steps <= 1_000_000), case
             told += steps is not None
         for entry in observe.reported(tmp_path, seen):
@@ -212,7 +212,7 @@ def test_a_damaged_record_tells_sensible_steps_or_nothing(tmp_path):
             assert all(type(n) in (int, float) for n in entry["reported"].values()), case
             assert len(json.dumps(entry)) < 20_000, case
     assert told > 300
-    assert evaluate.steps_recorded(tmp_path / "missing", 0) is None
+    assert evaluate.recorded(tmp_path / "missing", 0, "steps") is None
 
 
 def printed(content: bytes, path) -> Output:

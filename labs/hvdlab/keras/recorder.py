@@ -38,13 +38,15 @@ class Recorder(keras.callbacks.Callback):
     def on_epoch_end(self, epoch: int, logs=None) -> None:
         read = self.batches.examples_read(epoch)
         arrays = _arrays(self.model)
+        # A metric may be an array, as F1Score with one number a class: a record's values are numbers.
+        said = {n: float(value) for n, value in (logs or {}).items() if np.ndim(value) == 0}
+        own = {
+            "steps": -(-len(read) // self.batches.batch_size),
+            "examples": len(read),
+            "batch_size": self.batches.batch_size,
+        }
         self.record.write(
-            epoch,
-            lambda file: np.savez(file, examples_read=read, **arrays),
-            steps=-(-len(read) // self.batches.batch_size),
-            examples=len(read),
-            # A metric may be an array, as F1Score with one number a class: a record's values are numbers.
-            **{n: float(value) for n, value in (logs or {}).items() if np.ndim(value) == 0},
+            epoch, lambda file: np.savez(file, examples_read=read, **arrays), **said | own
         )
 
 

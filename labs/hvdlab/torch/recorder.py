@@ -34,10 +34,12 @@ class Recorder:
         """Record epoch `epoch` (0, 1, 2, ...); `metrics` are numbers to keep beside it."""
         read = self.batches.examples_read(epoch)
         arrays = to_arrays(self.model)
+        said = {name: float(value) for name, value in metrics.items()}
+        own = {
+            "steps": -(-len(read) // self.batches.batch_size),
+            "examples": len(read),
+            "batch_size": self.batches.batch_size,
+        }
         self.record.write(
-            epoch,
-            lambda file: np.savez(file, examples_read=read, **arrays),
-            steps=-(-len(read) // self.batches.batch_size),
-            examples=len(read),
-            **{name: float(value) for name, value in metrics.items()},
+            epoch, lambda file: np.savez(file, examples_read=read, **arrays), **said | own
         )

@@ -52,7 +52,7 @@ def test_the_assessment_network_has_the_names_of_the_grader(tmp_path):
         **WEIGHTS,
         "examples_read": (10,),
     }
-    assert (line["examples"], line["steps"]) == (10, 3)
+    assert (line["examples"], line["steps"], line["batch_size"]) == (10, 3, 4)
     assert 0 <= line["accuracy"] <= 1 and "per_class" not in line
 
 

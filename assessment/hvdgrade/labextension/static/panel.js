@@ -14,7 +14,7 @@ const ENDS = {
   cancelled: "Cancelled. Nothing of it is left running.",
   failed: "The grader did not finish: ",
 };
-const UNSHOWN = ["seconds", "steps", "examples"]; // the recorder's own, beside what the script reports
+const UNSHOWN = ["seconds", "steps", "examples", "batch_size"]; // the recorder's own, beside what the script reports
 
 // An element with attributes and content; strings become text.
 function make(tag, attributes = {}, ...content) {
