@@ -2,14 +2,16 @@
 
     python -m tests.measurements.false_verdicts OUT --runs 20 [--only NAME ...]
 
-Each round is tests/hvdgrade/test_submissions.py as it stands; what it saw is kept as
-OUT/RUN/NAME.json, and a second call goes on where the first one stopped. At the end come the
-separation table (submission x check, over all rounds), how near what was measured came to each limit
-from either side, and every deviation from what was expected. Twenty rounds take hours. Not a test:
-pytest does not run it.
+Each round is tests/hvdgrade/test_submissions.py as it stands; what it saw is kept as OUT/ROUND/NAME.json,
+and a whole round becomes a line of false_verdicts.jsonl beside this file. Twenty take hours: a second call
+goes on where the first one stopped, and on another machine after the rounds that the file has by the rules of
+this grader. At the end come the separation table (submission x check, over the rounds in OUT), how near what
+was measured came to each limit from either side, and every deviation from what was expected, over all rounds.
+Not a test: pytest does not run it.
 """
 
 import argparse
+import datetime
 import json
 import os
 import subprocess
@@ -28,6 +30,7 @@ from hvdgrade.parallel import UNMOVED
 from hvdgrade.profile import Profile, load
 
 ROOT = Path(__file__).parents[2]
+ROUNDS = Path(__file__).with_suffix(".jsonl")
 TEST = "tests/hvdgrade/test_submissions.py::test_each_submission_gets_its_own_verdict"
 SUBMISSIONS = ROOT / "tests" / "fixtures" / "submissions"
 CHECKS = "ran replicas exchange flow equivalence shards steps targets".split()
@@ -40,30 +43,25 @@ FACES = {
 }
 
 
-def grade_missing(names: list[str], folder: Path) -> None:
-    """Grade what has no result in `folder` yet."""
+def results_in(folder: Path, names: list[str], rules: Profile) -> dict[str, dict]:
+    """What was graded by these rules of a round."""
+    paths = {name: folder / f"{name}.json" for name in names}
+    found = {name: json.loads(path.read_text()) for name, path in paths.items() if path.exists()}
+    by = {name: one["document"]["grader"]["rules_sha256"] for name, one in found.items()}
+    return {name: one for name, one in found.items() if by[name] == rules.rules_sha256}
+
+
+def grade(names: list[str], folder: Path) -> None:
+    """Grade `names`; the results go to `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
-    missing = [name for name in names if not (folder / f"{name}.json").exists()]
-    if missing:
-        tests = [f"{TEST}[{name}]" for name in missing]
-        command = [
-            sys.executable,
-            "-m",
-            "pytest",
-            "-q",
-            "-m",
-            "mpi",
-            "--no-header",
-            "--tb=no",
-            *tests,
-        ]
-        subprocess.run(
-            command,
-            cwd=ROOT,
-            env={**os.environ, "HVDGRADE_KEEP": str(folder.resolve())},
-            stdout=sys.stderr,
-            timeout=600 * len(missing),
-        )
+    tests = [f"{TEST}[{name}]" for name in names]
+    subprocess.run(
+        [sys.executable, *"-m pytest -q -m mpi --no-header --tb=no".split(), *tests],
+        cwd=ROOT,
+        env={**os.environ, "HVDGRADE_KEEP": str(folder.resolve())},
+        stdout=sys.stderr,
+        timeout=600 * len(names),
+    )
 
 
 def separation(results: dict[str, list[dict]]) -> Table:
@@ -126,19 +124,58 @@ def measured(document: dict, rules: Profile) -> Iterator[tuple[str, float, float
         yield "targets: accuracy above them", 0.0, max(map(min, pairwise(above)))
 
 
-def margins(results: dict[str, list[dict]], rules: Profile) -> Table:
-    """The nearest that any grading came to each limit, from below and from above."""
-    found: dict[tuple[str, float], list[tuple[float, str]]] = {}
-    for name, rounds in results.items():
-        for one in rounds:
-            for quantity, limit, value in measured(one["document"], rules):
-                found.setdefault((quantity, limit), []).append((value, name))
+def margins(results: dict[str, dict], rules: Profile) -> list[dict]:
+    """The nearest that the gradings of a round came to each limit, from below and from above."""
+    found: dict[tuple[str, float], list[list]] = {}
+    for name, one in results.items():
+        for quantity, limit, value in measured(one["document"], rules):
+            found.setdefault((quantity, limit), []).append([float(f"{value:.4g}"), name])
+    return [
+        {
+            "quantity": quantity,
+            "limit": limit,
+            "below": max((pair for pair in values if pair[0] < limit), default=None),
+            "above": min((pair for pair in values if pair[0] >= limit), default=None),
+        }
+        for (quantity, limit), values in found.items()
+    ]
+
+
+def summary(names: list[str], results: dict[str, dict], rules: Profile) -> dict:
+    """What stays of a round of `names`."""
+    graders = [one["document"]["grader"] for one in results.values()]
+    deviations = [[name, what] for name, one in results.items() for what in one["deviations"]]
+    no_result = "no result: skipped here, or not graded"
+    deviations += [[name, no_result] for name in names if name not in results]
+    return {
+        "rules_sha256": rules.rules_sha256,
+        "day": datetime.date.today().isoformat(),
+        "machine": " / ".join(sorted({grader["hardware"] for grader in graders})),
+        "sandbox": " / ".join(sorted({grader["sandbox_tier"] or "none" for grader in graders})),
+        "gradings": len(results),
+        "deviations": deviations,
+        "margins": margins(results, rules),
+    }
+
+
+def rounds_by(rules: Profile) -> list[dict]:
+    """The rounds in the file that were judged by these rules, of any day and machine."""
+    lines = ROUNDS.read_text().splitlines() if ROUNDS.exists() else []
+    rounds = [json.loads(line) for line in lines]
+    return [one for one in rounds if one["rules_sha256"] == rules.rules_sha256]
+
+
+def nearest(rounds: list[dict]) -> Table:
+    """The margins of all rounds together."""
     table = Table(box=None, header_style="dim", padding=(0, 1))
     for title in ("measured", "limit", "nearest below", "in", "nearest above", "in"):
         table.add_column(title)
-    for (quantity, limit), values in found.items():
-        below = max((pair for pair in values if pair[0] < limit), default=None)
-        above = min((pair for pair in values if pair[0] >= limit), default=None)
+    found: dict[tuple[str, float], list[dict]] = {}
+    for margin in (margin for one in rounds for margin in one["margins"]):
+        found.setdefault((margin["quantity"], margin["limit"]), []).append(margin)
+    for (quantity, limit), several in found.items():
+        below = max((m["below"] for m in several if m["below"]), default=None)
+        above = min((m["above"] for m in several if m["above"]), default=None)
         sides = [(f"{pair[0]:.3g}", pair[1]) if pair else ("-", "") for pair in (below, above)]
         table.add_row(quantity, f"{limit:g}", *sides[0], *sides[1])
     return table
@@ -148,32 +185,42 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("out", type=Path, help="folder of the results")
     parser.add_argument("--runs", type=int, default=20, help="rounds (default 20)")
-    parser.add_argument("--only", nargs="+", metavar="NAME", help="these submissions")
+    parser.add_argument(
+        "--only", nargs="+", metavar="NAME", help="these submissions: no whole round"
+    )
     args = parser.parse_args()
     names = sorted(path.name for path in SUBMISSIONS.iterdir() if path.is_dir())
     if unknown := set(args.only or []) - set(names):
         parser.error(f"there is no submission {', '.join(sorted(unknown))} in {SUBMISSIONS}")
     names = args.only or names
 
-    results: dict[str, list[dict]] = {name: [] for name in names}
-    deviations = []
-    for run in range(1, args.runs + 1):
-        grade_missing(names, args.out / str(run))
-        for name in names:
-            path = args.out / str(run) / f"{name}.json"
-            if path.exists():
-                results[name].append(json.loads(path.read_text()))
-                deviations += [(run, name, what) for what in results[name][-1]["deviations"]]
-            else:
-                deviations.append((run, name, "no result: skipped here, or the grader failed"))
+    rules = load("dli")
+    rounds = [] if args.only else rounds_by(rules)
+    here: dict[str, list[dict]] = {name: [] for name in names}
+    for number in range(1, max(args.runs, len(rounds)) + 1):
+        folder = args.out / str(number)
+        results = results_in(folder, names, rules)
+        if number > len(rounds):
+            if missing := [name for name in names if name not in results]:
+                grade(missing, folder)
+                results = results_in(folder, names, rules)
+            rounds.append(summary(names, results, rules))
+            if not args.only:
+                with open(ROUNDS, "a") as file:
+                    file.write(json.dumps(rounds[-1]) + "\n")
+        for name, one in results.items():
+            here[name].append(one)
     console = Console(width=None if sys.stdout.isatty() else 180)
-    console.print(separation(results))
-    console.print(margins(results, load("dli")))
-    verdicts = sum(len(rounds) for rounds in results.values())
-    console.print(f"{verdicts} gradings, {len(deviations)} deviations from what is expected")
-    for run, name, what in deviations:
-        console.print(f"  round {run}, {name}: {what}", markup=False, highlight=False)
-    return bool(deviations)
+    console.print(separation({name: some for name, some in here.items() if some}))
+    console.print(nearest(rounds))
+    gradings = sum(one["gradings"] for one in rounds)
+    wrong = [(number, *pair) for number, one in enumerate(rounds, 1) for pair in one["deviations"]]
+    console.print(
+        f"{len(rounds)} rounds, {gradings} gradings, {len(wrong)} deviations from what is expected"
+    )
+    for number, name, what in wrong:
+        console.print(f"  round {number}, {name}: {what}", markup=False, highlight=False)
+    return bool(wrong)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 FOLDER = Path(__file__).parent
-MEASUREMENTS = sorted(set(FOLDER.glob("*.py")) - {Path(__file__)})
+MEASUREMENTS = sorted(set(FOLDER.glob("*.py")) - set(FOLDER.glob("test_*.py")))
 
 
 @pytest.mark.parametrize("path", MEASUREMENTS, ids=lambda path: path.stem)
