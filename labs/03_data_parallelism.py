@@ -613,16 +613,19 @@ settings = grid(ranks=[2, 4], repeat=range(1, 1 + size(1, 3, 5)))
 times = sweep("allreduce_time", all_reduce_time, settings)
 
 # %%
-shipped = reference("allreduce_time")
-labels = {"naive": "naive", "ring": "ring", "mpi": "comm.Allreduce"}
+shipped_times = reference("allreduce_time")
+ALGORITHMS = {"naive": "naive", "ring": "ring", "mpi": "comm.Allreduce"}
 
 
 def draw_times(column, says, prediction):
     figure, both = plt.subplots(1, 2, figsize=(11, 4.5), sharey=True)
     for axes, ranks in zip(both, (2, 4), strict=True):
-        mine, theirs = times[times["ranks"] == ranks], shipped[shipped["ranks"] == ranks]
+        mine, theirs = (
+            times[times["ranks"] == ranks],
+            shipped_times[shipped_times["ranks"] == ranks],
+        )
         columns = {"x": "KB", "y": column, "by": "algorithm"}
-        overlay(axes, mine, theirs, **columns, labels=labels, times=True)
+        overlay(axes, mine, theirs, **columns, labels=ALGORITHMS, times=True)
         axes.set(xscale="log", yscale="log", title=f"{ranks} ranks", ylabel=says)
         axes.set_xlabel("size of the array, KB")
     predicted(both[0], prediction, x=SIZES[-1] / 1024)
@@ -647,5 +650,5 @@ draw_times("busbw", "bus bandwidth, GB/s", None)
 # expect other orders of magnitude on a cluster.
 
 # %%
-few = [table[table["bytes"].isin([2**10, 2**20, 2**24])] for table in (times, shipped)]
+few = [table[table["bytes"].isin([2**10, 2**20, 2**24])] for table in (times, shipped_times)]
 compare(*few, by=["ranks", "KB", "algorithm"], value="milliseconds")

@@ -364,7 +364,7 @@ plt.show()
 
 # %% [markdown]
 # The number of models falls to one with the broadcast, the images that both ranks read to almost none with the
-# sharding (257 is odd: one image is dealt twice), and the difference in the metrics to zero with the last one.
+# sharding (257 is odd: one image is dealt twice), and the difference in the metrics to zero with the metrics.
 # A script that is short of one of these steps still runs and still prints a falling loss.
 #
 # ## Compare uncoordinated ranks with a finished script
@@ -464,16 +464,18 @@ prediction = None  # the name of a phase, before you run the next cell
 path = RUNS / "timeline.json"
 variables = {"HOROVOD_TIMELINE": str(path), "HOROVOD_CACHE_CAPACITY": "0"}
 train(SCRIPT, "--epochs", 2, "--images", 1280, "--heldout", 100, **variables)
-table = timeline.read(path)
-table = table[table["step"] > table["step"].max() // 2]  # the second epoch: all is warmed up
+recorded = timeline.read(path)
+recorded = recorded[
+    recorded["step"] > recorded["step"].max() // 2
+]  # the second epoch: all is warmed up
 PHASES = ["negotiate", "copy in", "all-reduce", "copy out"]
-found = table.groupby("phase")["milliseconds"].describe()
+found = recorded.groupby("phase")["milliseconds"].describe()
 found.reindex(PHASES)[["25%", "50%", "75%", "max"]].round(3)  # milliseconds
 
 # %%
-spans = table.groupby("step")["milliseconds"].sum()
+spans = recorded.groupby("step")["milliseconds"].sum()
 step = (spans - spans.median()).abs().idxmin()  # one that is neither fast nor slow
-one = table[table["step"] == step].sort_values("start")
+one = recorded[recorded["step"] == step].sort_values("start")
 one = one.assign(start=one["start"] - one["start"].min(), row=pd.factorize(one["tensor"])[0])
 figure, axes = plt.subplots(figsize=(8, 3.6))
 for number, phase in enumerate(PHASES):
@@ -490,7 +492,7 @@ axes.invert_yaxis()
 axes.set(xlabel="milliseconds since the first gradient was ready", ylabel="gradient, by its shape")
 axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
 plt.show()
-longest = table.groupby("phase")["milliseconds"].median().idxmax()
+longest = recorded.groupby("phase")["milliseconds"].median().idxmax()
 print(f"You said: {prediction}. Longest in the median step: {longest}.")
 
 # %% [markdown]
@@ -617,10 +619,11 @@ BASELINES = {"strong": "1 x 128", "weak": "1 x 64", "strong, unfair": "1 x 128, 
 
 def speed_ups(table):
     """Of "2 x 64" over each baseline, seed by seed."""
-    speeds, parts = table.pivot(index="seed", columns="setting", values="images_per_second"), []
+    speeds = table.pivot(index="seed", columns="setting", values="images_per_second")
+    speeds, parts = speeds.reindex(columns=list(SETTINGS)), []
     for scaling, one in BASELINES.items():
-        for ranks, name in ((1, one), (2, "2 x 64")) if one in speeds else ():
-            ratio = speeds[name] / speeds[one]
+        for ranks, name in ((1, one), (2, "2 x 64")):
+            ratio = (speeds[name] / speeds[one]).dropna()
             parts.append(pd.DataFrame({"scaling": scaling, "ranks": ranks, "speed_up": ratio}))
     return pd.concat(parts).assign(efficiency=lambda t: t["speed_up"] / t["ranks"])
 

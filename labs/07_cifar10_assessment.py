@@ -229,7 +229,8 @@ for (framework, optimizer), some in shipped.groupby(RUN[:2]):
 for (framework, optimizer, _), run in runs.groupby(RUN):
     line(run, framework, optimizer, "o:", markeredgecolor="black")
 if predicted_accuracy is not None and predicted_seconds is not None:
-    panels[FRAMEWORK].plot(predicted_seconds, predicted_accuracy, "*k", markersize=15)
+    panels[FRAMEWORK].axhline(predicted_accuracy, color="black", linestyle=":")  # at the right end
+    panels[FRAMEWORK].axvline(predicted_seconds, color="black", linestyle=":")
 for framework, axes in panels.items():
     axes.axhline(target["heldout_accuracy"], color="black", linestyle="--", linewidth=1)
     axes.set(title=framework, xlabel="seconds of training")
@@ -383,6 +384,7 @@ print(f"Edit {script.relative_to(ROOT)}")
 # <details><summary>Hint 2: the lines, Keras</summary>
 #
 # ```python
+# import tensorflow as tf
 # gpus = tf.config.list_physical_devices("GPU")
 # if gpus:
 #     tf.config.set_visible_devices(gpus[hvd.local_rank()], "GPU")
@@ -402,7 +404,9 @@ print(f"Edit {script.relative_to(ROOT)}")
 # optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
 # hvd.broadcast_optimizer_state(optimizer, root_rank=0)
 # hvd.broadcast_parameters(model.state_dict(), root_rank=0)
-# accuracy = hvd.allreduce(torch.tensor(accuracy), name="accuracy").item()  # all ranks, not only rank 0
+# loss = total_loss / len(batches.examples_read(epoch))  # this rank read a part of the images
+# loss = hvd.allreduce(torch.tensor(loss), name="loss").item()  # of all ranks, not of rank 0 only
+# accuracy = hvd.allreduce(torch.tensor(accuracy), name="accuracy").item()
 # ```
 # </details>
 

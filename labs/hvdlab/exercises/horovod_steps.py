@@ -224,6 +224,13 @@ def check_metrics(script) -> None:
                     f"a held-out accuracy of {accuracy:.6f} is one of all {ALL_HELDOUT} images, and the "
                     f"script was started with --heldout {HELDOUT}: keep `args.heldout` in the slice."
                 )
+            if abs(100 * accuracy - round(100 * accuracy)) < 1e-4:
+                raise NotYet(
+                    f"a held-out accuracy of {accuracy:.6f} is one of 100 images, and there are {HELDOUT}: "
+                    f"with {HELDOUT} // 2 for each nobody has the last one. Give each rank every size-th. "
+                    "(Or it is the mean of two means, over 51 and over 50 images: add up sums and counts, "
+                    "then divide.)"
+                )
             raise NotYet(
                 f"a held-out accuracy of {accuracy:.6f} would be {count:.4f} of {HELDOUT} images right. "
                 "It is the mean of two means, over 51 and over 50 images: add up sums and counts, then "

@@ -388,6 +388,14 @@ def test_a_mean_of_means_is_not_a_mean(script, fake):
         steps.check_metrics(script("metrics"))
 
 
+@pytest.mark.parametrize("right", [37, 80, 87])
+def test_an_image_that_nobody_has_is_found(right, script, fake):
+    """images[rank * n:][:n] with n = 101 // 2, and sums and counts added up: 100 images in all."""
+    fake.values = [{"loss": 1.0, "accuracy": right / 100}] * 2
+    with pytest.raises(NotYet, match="nobody has the last one. Give each rank every size-th"):
+        steps.check_metrics(script("metrics"))
+
+
 @pytest.mark.parametrize("right", [(0, 1), (5, 5), (46, 45), (51, 49)])
 def test_a_mean_of_means_is_seen_at_chance_too(right, script, fake):
     fake.values = [{"loss": 1.0, "accuracy": (right[0] / 51 + right[1] / 50) / 2}] * 2
