@@ -1,6 +1,6 @@
 """What a training run leaves behind: the one format that labs, benches and the grader share.
 
-Stdlib only. A run's folder is `$HVDLAB_RUN_DIR` (default `./runs/<time>`):
+Stdlib only. A run's folder is `$HVDLAB_RUN_DIR` (default `./runs/<time of its start>`):
 
     rank-R/epoch-EEE.npz     weights of rank R after epoch EEE (names and shapes of `WEIGHTS`) and
                              `examples_read`, the indices it was given this epoch, in order
@@ -68,18 +68,42 @@ def launched_rank() -> tuple[int, int]:
     return 0, 1
 
 
+def launch_time() -> float:
+    """When this run was started, in seconds since 1970: the same on all ranks of a machine.
+
+    It is when their parent began: a rank's own clock would do only as long as all look at it within the
+    same second. Ranks of several hosts have a parent each: `hvdlab run` names them a folder.
+    """
+    if launched_rank()[1] > 1:
+        try:
+            # Ticks since the machine was booted. The name before them may hold anything, even brackets.
+            fields = Path(f"/proc/{os.getppid()}/stat").read_text().rpartition(")")[2].split()
+            lines = Path("/proc/stat").read_text().splitlines()
+            booted = next(int(line.split()[1]) for line in lines if line.startswith("btime "))
+            return booted + int(fields[19]) / os.sysconf("SC_CLK_TCK")
+        except (OSError, ValueError, IndexError, StopIteration):
+            pass  # a system that hides other processes, or has no /proc
+    return time.time()
+
+
 class RunRecord:
     """One rank's part of a run: a folder that gains a weights file and a line each epoch.
 
     Args:
-        folder: the run's folder. Default: `$HVDLAB_RUN_DIR`, else `./runs/<date-time>`.
+        folder: the run's folder. Default: `$HVDLAB_RUN_DIR`, else `./runs/<date-time>` of its start.
         rank: this process's rank. Default: what the launcher said.
     """
 
     def __init__(self, folder: str | Path | None = None, rank: int | None = None):
-        folder = folder or os.environ.get("HVDLAB_RUN_DIR") or time.strftime("runs/%Y%m%d-%H%M%S")
         self.rank = launched_rank()[0] if rank is None else rank
-        self.folder = Path(folder) / f"rank-{self.rank}"
+        name = f"rank-{self.rank}"
+        if not (folder := folder or os.environ.get("HVDLAB_RUN_DIR")):
+            folder = _default_folder(launch_time())
+            if (
+                folder / name
+            ).exists():  # a second record of this run, or a second run of a job's script
+                folder = _default_folder(time.time())
+        self.folder = Path(folder) / name
         self.folder.mkdir(parents=True, exist_ok=True)
         self.started = time.monotonic()
 
@@ -100,3 +124,7 @@ class RunRecord:
         if probe.COPIES:
             time.sleep(probe.PAUSE)
         return final
+
+
+def _default_folder(when: float) -> Path:
+    return Path("runs", time.strftime("%Y%m%d-%H%M%S", time.localtime(when)))

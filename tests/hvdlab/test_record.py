@@ -1,10 +1,12 @@
 """The record of a run: folder, names, and that readers never see half a file."""
 
 import json
+import time
 
 import numpy as np
 import pytest
 
+from hvdlab import launch, record
 from hvdlab.record import RunRecord, launched_rank
 
 LAUNCHER_VARIABLES = (
@@ -44,6 +46,42 @@ def test_rank_comes_from_the_launcher(variables, expected, monkeypatch):
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     assert launched_rank() == expected
+
+
+LATE_RANK = """
+import time
+from hvdlab.record import RunRecord, launched_rank
+
+time.sleep(1.1 * launched_rank()[0])  # in another second than the rank before
+print(RunRecord().folder)
+"""
+
+
+@pytest.mark.mpi
+def test_ranks_that_come_in_different_seconds_have_one_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("HVDLAB_RUN_DIR", raising=False)
+    (tmp_path / "late.py").write_text(LATE_RANK)
+    began = int(time.time())
+    launch.run("late.py", ranks=3, timeout=60, show=False)
+    [run] = (tmp_path / "runs").iterdir()
+    assert {rank.name for rank in run.iterdir()} == {"rank-0", "rank-1", "rank-2"}
+    named = time.mktime(time.strptime(run.name, "%Y%m%d-%H%M%S"))
+    assert began - 1 <= named <= time.time()  # the kernel's time of its boot is cut to seconds
+
+
+def test_what_one_parent_starts_later_is_a_run_of_its_own(tmp_path, monkeypatch):
+    """As a job's script may, where Slurm's variables name the ranks that the job has."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("HVDLAB_RUN_DIR", raising=False)
+    monkeypatch.setenv("SLURM_PROCID", "0")
+    monkeypatch.setenv("SLURM_NTASKS", "2")
+    begun = record.launch_time()
+    assert begun < time.time() and begun == record.launch_time()
+    first = RunRecord().folder
+    assert first.parent.name == time.strftime("%Y%m%d-%H%M%S", time.localtime(begun))
+    monkeypatch.setattr(record, "launch_time", lambda: begun)
+    assert RunRecord().folder != first
 
 
 def test_a_run_gains_a_file_and_a_line_each_epoch(tmp_path, monkeypatch):
