@@ -11,7 +11,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from hvdgrade import calibrate, judge, parallel, report, sandbox, views
+from hvdgrade import calibrate, judge, parallel, report, sandbox, views, visible
 from hvdgrade.jail import Jail
 from hvdgrade.observe import Observation, observe
 from hvdgrade.probe import Probe, probe
@@ -79,6 +79,11 @@ def grade(
         source = read_script(path)
         tier = sandbox.choose(required_tier)
         data = load_cifar10()
+        if tier != "rlimits" and visible.exposed(data.folder, tier):  # there all is, and it says so
+            raise DataError(
+                f"a submission could read the hidden test images: {data.folder} lies among the files of the "
+                "system or of Python, which it needs. Move the data, and name their folder in $HVDLAB_DATA."
+            )
         facts |= {"synthetic": data.synthetic, "tier": tier}
         while len(rounds) < wanted:
             if rounds:

@@ -68,3 +68,12 @@ def hidden() -> str | None:
     package = Path(__file__).parent
     place = package.parents[1] if (package.parents[1] / "pyproject.toml").exists() else package
     return str(place) if any(place.is_relative_to(other) for other in readable()) else None
+
+
+def exposed(path: Path, tier: str) -> bool:
+    """Whether a submission could read `path` in this tier, as it lies where the system or Python does."""
+    path, places = path.resolve(), readable()
+    covered = hidden() if tier.startswith("bubblewrap") else None
+    if covered and path.is_relative_to(Path(covered).resolve()):
+        places = [place for place in packages() if Path(place).is_relative_to(covered)]
+    return any(path.is_relative_to(Path(place).resolve()) for place in places)

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from hvdgrade import calibrate, grading, judge, observe, profile, sandbox
+from hvdgrade import calibrate, grading, judge, observe, profile, sandbox, visible
 from hvdgrade.checks import Check
 from hvdgrade.observe import Observation, Weights
 
@@ -198,3 +198,39 @@ def test_who_crashes_on_a_full_disk_has_not_failed(monkeypatch, cifar10_folder):
     document = grading.grade(crashes, 2, RULES)
     assert document["status"] == "infrastructure_error"
     assert document["reason"] == "the grader's disk was full while the submission ran"
+
+
+@pytest.mark.parametrize("tier", ["bubblewrap+cgroup", "bubblewrap", "landlock", "rlimits"])
+def test_data_that_every_submission_can_read_are_refused(
+    tier, monkeypatch, tmp_path, sample_folder
+):
+    """As in /usr/share, or in the home of a Python that was built with --prefix=$HOME."""
+    monkeypatch.setattr(sandbox, "choose", lambda required: tier)
+    monkeypatch.setattr(grading, "one_round", lambda *args: a_round(50))
+    script = tmp_path / "assessment.py"
+    script.write_text("pass")
+    monkeypatch.setenv("HVDLAB_DATA", str(sample_folder))
+    assert grading.grade(script, 2, RULES)["verdict"] == "pass"
+
+    link = tmp_path / "system"
+    link.symlink_to(sample_folder.parent)
+    monkeypatch.setattr(visible, "SYSTEM", (*visible.SYSTEM, str(link)))
+    result = grading.grade(script, 2, RULES)
+    if tier == "rlimits":  # which says that it hides nothing
+        assert result["verdict"] == "pass"
+    else:
+        assert (result["status"], result["verdict"]) == ("infrastructure_error", None)
+        assert str(sample_folder.resolve()) in result["reason"]
+
+
+def test_in_the_repository_data_are_covered_where_it_is(monkeypatch, tmp_path):
+    """By bubblewrap, which puts an empty folder over it, and the environment back into that."""
+    for folder in ("data", "venv/data"):
+        (tmp_path / folder).mkdir(parents=True)
+    monkeypatch.setattr(visible, "readable", lambda: [str(tmp_path.parent)])
+    monkeypatch.setattr(visible, "hidden", lambda: str(tmp_path))
+    monkeypatch.setattr(visible, "packages", lambda: [str(tmp_path / "venv")])
+    assert not visible.exposed(tmp_path / "data", "bubblewrap")
+    assert visible.exposed(tmp_path / "data", "landlock")
+    assert visible.exposed(tmp_path / "venv" / "data", "bubblewrap")
+    assert visible.exposed(tmp_path.parent / "data", "bubblewrap+cgroup")
