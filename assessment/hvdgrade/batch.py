@@ -161,7 +161,7 @@ def grade_class(args: argparse.Namespace) -> int:
         if args.regrade and all(is_done(task, settings, calls) for task in tasks):
             (settings.out / REGRADE).unlink(missing_ok=True)
         summarise(settings.out, say)
-    faults = conclude(set(names), settings.out, args.regrade, ignored)
+    faults = conclude(set(names), settings, args.regrade, ignored)
     return FAULTS if faults else DONE
 
 
@@ -260,11 +260,18 @@ def prepare(
     """What has to be graded, and how many results are kept.
 
     Each script is written to OUT/submissions: the bytes that are hashed are those that are graded.
-    Results of submissions that cannot even be started are written at once.
+    Results of submissions that cannot even be started are written at once. One that cannot be read now
+    loses nothing: the result that it has stays.
     """
     tasks, kept = [], 0
     for one in submissions:
         task = Task(one.id, one.name, key(one.source + one.problem.encode(), settings))
+        if one.unreadable:
+            before = read_result(settings.out, one.name).get("batch", {})
+            task = dataclasses.replace(task, key=before.get("key", task.key))
+            made = ungraded(task, settings, rules, "infrastructure_error", one.problem)
+            say.print(f"{printable(one.id)}: {outcome(keep(*made, task, settings))}")
+            continue
         script = settings.out / "submissions" / f"{one.name}.py"
         if one.problem:
             script.unlink(missing_ok=True)

@@ -13,6 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from hvdgrade.document import mixed
 from hvdgrade.export import UNGRADED, load, printable, roll
 from hvdgrade.terminal import for_lines
+from hvdgrade.worker import Settings
 
 SUMMARY_SECONDS = 600.0
 
@@ -59,9 +60,9 @@ def outcome(document: dict) -> str:
     return f"{UNGRADED[document['status']]}: {printable(document['reason'])}"
 
 
-def conclude(names: set[str], out: Path, regrade: bool, ignored: list[str]) -> int:
+def conclude(names: set[str], settings: Settings, regrade: bool, ignored: list[str]) -> int:
     """Print what came out; return the number of grader faults, also of those that left a result as it was."""
-    say = for_lines()
+    say, out = for_lines(), settings.out
     results = load(out)
     documents = [document for document in results if document["batch"]["name"] in names]
     counts = Counter(document["verdict"] or document["status"] for document in documents)
@@ -71,11 +72,11 @@ def conclude(names: set[str], out: Path, regrade: bool, ignored: list[str]) -> i
     )
     if counts["infrastructure_error"]:
         say.print("Grader faults are nobody's zero: the same command grades these again.")
-    again = [document["batch"].get("failed_again") for document in documents if regrade]
-    if left := sum(map(bool, again)):
+    failed = filter(None, (document["batch"].get("failed_again") for document in documents))
+    if left := sum(regrade or one["call"] == settings.call for one in failed):
         say.print(
-            f"{left} keep the result that they had, as the grader failed when it graded them again: the same "
-            "command tries these once more."
+            f"{left} keep the result that they had, as they could not be graded again: the same command "
+            "tries these once more."
         )
     if ignored:
         listed = ", ".join(map(printable, ignored))

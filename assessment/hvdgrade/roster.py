@@ -27,16 +27,22 @@ class Submission:
         name: the same, safe as a file name; two ids never share one.
         source: the script's bytes; one more than a script may have says that it is too large.
         problem: why it cannot be graded, one sentence; empty if it can.
+        unreadable: the problem is one of the disk or of rights, and not the student's.
     """
 
     id: str
     name: str
     source: bytes = b""
     problem: str = ""
+    unreadable: bool = False
 
 
 class Problem(Exception):
     """Why something that was handed in cannot be graded."""
+
+
+class Unreadable(Problem):
+    """It may be read the next time: a network's file system, a folder that is closed to us."""
 
 
 def find(folder: Path) -> tuple[list[Submission], list[str]]:
@@ -64,7 +70,7 @@ def find(folder: Path) -> tuple[list[Submission], list[str]]:
                 ignored.append(readable(entry.name))
     submissions = []
     for name, entries in handed_in.items():
-        source, problem = b"", ""
+        source, problem, unreadable = b"", "", False
         try:
             if len(entries) > 1:
                 raise Problem(
@@ -72,8 +78,8 @@ def find(folder: Path) -> tuple[list[Submission], list[str]]:
                 )
             source = read(Path(entries[0].path))
         except Problem as error:
-            problem = str(error)
-        submissions.append(Submission(readable(name), safe_name(name), source, problem))
+            problem, unreadable = str(error), isinstance(error, Unreadable)
+        submissions.append(Submission(readable(name), safe_name(name), source, problem, unreadable))
     for name in notebooks - set(handed_in):
         problem = f"it is a notebook: hand in one file named {SCRIPT}."
         submissions.append(Submission(readable(name), safe_name(name), problem=problem))
@@ -101,7 +107,7 @@ def read(path: Path) -> bytes:
     try:
         directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     except OSError as error:
-        raise Problem(f"its folder cannot be read ({error.strerror}).") from None
+        raise Unreadable(f"its folder cannot be read ({error.strerror}).") from None
     try:
         names = os.listdir(directory)
         scripts = sorted(n for n in names if is_script(n) and not n.startswith("."))
@@ -117,7 +123,7 @@ def read(path: Path) -> bytes:
             )
         return read_file(scripts[0], directory)
     except OSError as error:  # a broken disk, a network's file system
-        raise Problem(f"its folder cannot be read ({error.strerror}).") from None
+        raise Unreadable(f"its folder cannot be read ({error.strerror}).") from None
     finally:
         os.close(directory)
 
@@ -130,17 +136,17 @@ def read_file(name: str, directory: int | Path) -> bytes:
         # NONBLOCK: opening a pipe must not wait for somebody who writes to it.
         file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, **place)
     except OSError as error:
-        why = f"cannot be read ({error.strerror})."
         if error.errno == errno.ELOOP:
             why = "is a symbolic link, which is not followed: hand in the file itself."
-        raise Problem(f"{readable(name)} {why}") from None
+            raise Problem(f"{readable(name)} {why}") from None
+        raise Unreadable(f"{readable(name)} cannot be read ({error.strerror}).") from None
     try:
         if not stat.S_ISREG(os.fstat(file).st_mode):
             raise Problem(f"{readable(name)} is not a plain file: hand in one file named {SCRIPT}.")
         with open(file, "rb", closefd=False) as opened:
             return opened.read(MAX_SCRIPT_BYTES + 1)
     except OSError as error:
-        raise Problem(f"{readable(name)} cannot be read ({error.strerror}).") from None
+        raise Unreadable(f"{readable(name)} cannot be read ({error.strerror}).") from None
     finally:
         os.close(file)
 

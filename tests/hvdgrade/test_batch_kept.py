@@ -2,8 +2,10 @@
 
 import argparse
 import dataclasses
+import errno
 import hashlib
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -137,6 +139,38 @@ def test_a_fault_does_not_take_the_place_of_a_result(school, pretend, capsys):
     (school.folder / "ada" / "assessment.py").write_text(QUICK + "# better\n")
     assert pretend(REAL, REAL, faults=["ada"]) == ["ada"]
     assert school.results()["ada"]["status"] == "infrastructure_error"
+
+
+def test_what_cannot_be_read_now_loses_nothing(school, pretend, capsys, monkeypatch):
+    """A network's file system that is gone for a moment is no fault of the student's."""
+    for student in ("ada", "bob"):
+        school.add(student)
+    pretend(REAL, REAL)
+    before = school.results()
+    school.add("eve")
+    opened = os.open
+
+    def fails(path, *arguments, **more):
+        if path in (school.folder / "ada", school.folder / "eve"):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return opened(path, *arguments, **more)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", fails)
+        assert pretend(REAL, REAL, faults=["ada", "eve"]) == []
+    printed = capsys.readouterr()
+    said = "its folder cannot be read (Input/output error)."
+    assert f"ada: not graded again, its result stays: {said}" in printed.err
+    assert f"eve: grader fault: {said}" in printed.err
+    assert "2 pass, 0 fail, 0 not gradable, 1 grader faults" in printed.out
+    assert "\n1 keep the result that they had" in printed.out
+    after = school.results()
+    assert after["eve"]["status"] == "infrastructure_error"
+    assert after["ada"]["batch"].pop("failed_again")["reason"] == said
+    assert after["ada"] == before["ada"] and after["bob"] == before["bob"]
+    assert (school.out / "submissions" / "ada.py").exists()
+    assert pretend(REAL, REAL) == ["eve"]
+    assert "keep the result" not in capsys.readouterr().out
 
 
 def test_whom_an_interrupted_batch_did_not_reach_is_named(school, pretend):

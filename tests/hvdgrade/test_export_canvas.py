@@ -91,12 +91,13 @@ def test_students_are_matched_by_login_sis_id_or_id():
     after, said = canvas.fill(gradebook(people), COLUMN, [*documents, result("nobody")])
     rows = {row[0]: row[5] for row in csv.reader(io.StringIO(after.decode(), newline=""))}
     assert [rows[name] for name in "ABCDEFGHI"] == ["10", "", "11", "12", "13", "", "", "", ""]
-    assert said[1:4] == [
+    assert said[1:5] == [
+        "by the number in its name alone: mia_LATE_5_77_x is of E",
         "several rows fit twin, none is filled: F; G",
         "several rows fit 7701, none is filled: H; I",
         "no row in the gradebook: nobody",
     ]
-    assert said[4:] == [f"no result: {name}" for name in "BFGHI"]
+    assert said[5:] == [f"no result: {name}" for name in "BFGHI"]
 
 
 @pytest.mark.parametrize("cell", ["5", "", "-"])
@@ -232,6 +233,21 @@ def test_numbers_in_a_name_are_nobodys_id(id, user):
     rows = csv.reader(io.StringIO(after.decode(), newline=""))
     assert [int(row[1]) for row in rows if row[5] == "42"] == [user] * (user is not None)
     assert (f"no row in the gradebook: {id}" in said) == (user is None)
+
+
+def test_a_name_that_ends_in_numbers_is_no_download():
+    people = [("Lovelace, Ada", 12, "", "ada", "", "")]
+    after, said = canvas.fill(gradebook(people), COLUMN, [result("team_12_2", 55)])
+    assert after == gradebook(people) and "no row in the gradebook: team_12_2" in said
+
+
+def test_whose_name_is_not_the_rows_is_told():
+    """A file of a group, or something else that looks like one."""
+    people = [(name, number, "", f"login{number}", "", "") for number, name in PEOPLE.items()]
+    theirs, own = downloaded("The Team", 4005), downloaded("bob_smith", 4002)
+    _, said = canvas.fill(gradebook(people), COLUMN, [result(theirs, 42), result(own, 43)])
+    told = [line for line in said if "by the number" in line]
+    assert told == [f"by the number in its name alone: {theirs} is of {PEOPLE[4005]}"]
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from hvdgrade.export.roll import comparable, settle
 MATCH_BY = ("SIS Login ID", "SIS User ID", "ID")
 # A file of Canvas's "Download Submissions": NAME_[LATE_]USER_ATTACHMENT_FILE. A student chooses NAME and
 # FILE, which may look the same, so this finds every place where a user id may stand.
-USER_ID = re.compile(r"(?=_([0-9]+)_[0-9]+(?:_|\Z))")
+USER_ID = re.compile(r"(?=_([0-9]+)_[0-9]+_)")
 # The same of an anonymous assignment, [LATE_]anon_LETTERS_ATTACHMENT_FILE: no user id, but what is in FILE.
 ANONYMOUS = re.compile(r"(LATE_)?anon_[^_]+_[0-9]+(_|\Z)")
 
@@ -42,7 +42,13 @@ def match(
         id = comparable(document["submission"]["id"])
         fitting = {number for column in MATCH_BY for number in rows.get((column, id), [])}
         if not fitting:
-            fitting = set(rows.get(("ID", downloaded_from(id, names)), []))
+            user = downloaded_from(id, names)
+            fitting = set(rows.get(("ID", user), []))
+            if fitting and not (names[user] and letters(id).startswith(names[user])):
+                people = "; ".join(who[number] for number in sorted(fitting))
+                report.append(
+                    f"by the number in its name alone: {document['submission']['id']} is of {people}"
+                )
         if len(fitting) == 1:
             claims.setdefault(*fitting, []).append(document)
         elif fitting:

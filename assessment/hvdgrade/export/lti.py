@@ -12,18 +12,10 @@ from pathlib import Path
 from hvdgrade.export import CannotExport, printable
 from hvdgrade.export.roll import comparable, settle
 
-# A payload without scoreGiven clears the score, it does not set a zero. What could not be graded stays so
-# ("Failed") until something else is handed in; a fault of the grader's will be run again ("Pending").
-GRADING = {
-    "graded": "FullyGraded",
-    "not_gradable": "Failed",
-    "infrastructure_error": "Pending",
-}
-
 
 def payloads(
     documents: list[dict], users: Path | None, handed_in: set[str]
-) -> tuple[dict[str, dict], list[str]]:
+) -> tuple[dict[str, dict | None], list[str]]:
     """The payloads of a class, and what to tell the instructor.
 
     Args:
@@ -32,7 +24,8 @@ def payloads(
         handed_in: names of the submissions that still are: of two results for one user they decide.
 
     Returns:
-        The submission's name -> payload, one for each user; a line for each result that has none.
+        The submission's name -> payload, one for each user, None without a score; a line for each result
+        that belongs to no user.
 
     Raises:
         CannotExport: this is no such file.
@@ -52,19 +45,22 @@ def payloads(
     return made, said + doubts
 
 
-def payload(document: dict, user: str | None = None) -> dict:
-    """The payload of a result for an LTI user id ("sub"); by default the student's id."""
-    graded = document["status"] == "graded"
-    score = {
+def payload(document: dict, user: str | None = None) -> dict | None:
+    """The payload of a result for an LTI user id ("sub"); by default the student's id.
+
+    None without a score: a payload that gives none would clear the one that the student has.
+    """
+    if document["status"] != "graded":
+        return None
+    return {
         "userId": user or document["submission"]["id"],
         "timestamp": timestamp(document),
-        "activityProgress": "Completed" if graded else "Submitted",
-        "gradingProgress": GRADING[document["status"]],
+        "activityProgress": "Completed",
+        "gradingProgress": "FullyGraded",
         "comment": comment(document),
+        "scoreGiven": document["score"],
+        "scoreMaximum": document["max_score"],
     }
-    if graded:
-        score |= {"scoreGiven": document["score"], "scoreMaximum": document["max_score"]}
-    return score
 
 
 def timestamp(document: dict) -> str:
@@ -78,10 +74,6 @@ def timestamp(document: dict) -> str:
 
 def comment(document: dict) -> str:
     """What the student reads beside the score; plain text."""
-    if document["status"] == "not_gradable":
-        return f"Not gradable, no attempt lost: {document['reason']}"
-    if document["status"] != "graded":
-        return "The grader failed; this is not your fault. It will be run again."
     lost = [c["title"] for c in document["checks"] if c["state"] in ("fail", "partial", "error")]
     return document["verdict"] + (f"; look at: {', '.join(lost)}" if lost else "")
 
