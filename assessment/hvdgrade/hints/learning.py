@@ -14,6 +14,7 @@ SCHEDULES = (
 # `register_hook` gets a function of the gradient.
 GRADIENT = re.compile(r"\A(?!zero_|no_|enable_|set_|requires_|inference)\w*grad|register\w*_hook\Z")
 LOSS = re.compile("loss|grad|entropy|criterion")
+RATES = ("lr", "learning_rate")
 SERIAL_RATE = 0.25  # the default of --lr in the scripts that are handed out
 
 
@@ -64,16 +65,33 @@ def rate(script: Script):
     names |= {getattr(node, "name", None) for node in script.nodes} | set(script.full)
     names |= {text for call in script.named("add_argument") for text in strings(call)}
     rising = any("warm" in str(name).lower() for name in names)
-    by_hand = any(
-        isinstance(node, ast.Subscript) and set(strings(node)) & {"lr", "learning_rate"}
-        for node in script.nodes
-    )
-    if not rising and not by_hand and not script.named(*SCHEDULES):
+    if not rising and not set_by_hand(script) and not script.named(*SCHEDULES):
         text = (
             "The rate is scaled and used in full from the first step. Let it rise over the first "
             "part of an epoch or more: a large batch often diverges without such a warm-up."
         )
         yield scaled, text
+
+
+def set_by_hand(script: Script) -> bool:
+    """Whether the rate is set again and again, as in `group["lr"] = ...`."""
+
+    def again(node: ast.AST) -> bool:
+        return any(
+            isinstance(around, ast.For | ast.While) or getattr(around, "name", "").startswith("on_")
+            for around in script.ancestors(node)
+        )
+
+    for node in script.nodes:
+        if isinstance(node, ast.Subscript) and set(strings(node)) & set(RATES):
+            return True
+        named = isinstance(node, ast.Attribute) and node.attr in RATES
+        stored = named and isinstance(node.ctx, ast.Store)
+        assigned = named and getattr(script.parents[node], "attr", "") == "assign"
+        if (stored or assigned) and again(node):
+            return True
+    calls = script.named("update")
+    return any(word.arg in RATES for call in calls for word in call.keywords)
 
 
 def divided_by_size(script: Script) -> Iterator[ast.expr]:

@@ -77,15 +77,19 @@ def called_before(script: Script, line: int) -> bool:
 
 
 def device(script: Script):
-    places = ("LOCAL_RANK", "SLURM_LOCALID")
+    places = ("LOCAL_RANK", "SLURM_LOCALID", "CUDA_VISIBLE_DEVICES")
     read = any(
         text.endswith(places)
         for node in script.nodes
         if isinstance(node, ast.Subscript | ast.Call)
         for text in strings(node)
     )
-    placed = script.named("set_device", "device", "to", "cuda")
-    chosen = any(script.uses_rank(argument) for call in placed for argument in call.args)
+    placed = script.named("set_device", "device", "to", "cuda", "set_visible_devices")
+    chosen = any(
+        script.uses_rank(argument) or (isinstance(argument, ast.List) and not argument.elts)  # none
+        for call in placed
+        for argument in call.args
+    )
     if script.named("local_rank") or read or chosen or not script.horovod:
         return
     if script.torch:
