@@ -117,6 +117,8 @@ def grade_class(args: argparse.Namespace) -> int:
     """Grade whatever has no result yet; return the exit code."""
     # What we start looks for modules where they are installed, not in the folder we were started in.
     os.environ["PYTHONSAFEPATH"] = "1"
+    if data := os.environ.get("HVDLAB_DATA"):  # and each grader works in a folder of its own
+        os.environ["HVDLAB_DATA"] = os.path.abspath(os.path.expanduser(data))
     rules, settings = checked(args)
     try:
         slots = None if args.slurm else worker_slots(args.np, args.workers, args.oversubscribe)

@@ -27,19 +27,19 @@ def worker_slots(ranks: int, workers: int | None, oversubscribe: bool) -> list[t
     disjoint = len(cores) // each
     # A container may see many more cores than its quota lets it use.
     most = max(1, min(disjoint, usable_cores() // ranks))
-    workers = (
-        workers if workers is not None else max(1, min(most, len(gpus) // ranks if gpus else most))
-    )
+    most_on_gpus = max(1, len(gpus) // ranks) if gpus else most  # with fewer a rank goes to the CPU
+    workers = workers if workers is not None else min(most, most_on_gpus)
     if workers > most and not oversubscribe:
         raise ValueError(
             f"--workers {workers} with {ranks} ranks each need {workers * ranks} cores, and no two may "
             f"share one; usable are {min(len(cores), usable_cores())} cores: at most {most}, or "
             "--oversubscribe (which makes each slower)."
         )
-    if gpus and workers > len(gpus) and not oversubscribe:
+    if workers > most_on_gpus and not oversubscribe:
         raise ValueError(
-            f"--workers {workers} would share {len(gpus)} GPUs: at most {len(gpus)}, or --oversubscribe; "
-            "where PyTorch and TensorFlow use the CPU, set CUDA_VISIBLE_DEVICES to nothing."
+            f"--workers {workers} with {ranks} ranks each need {workers * ranks} GPUs, and there are "
+            f"{len(gpus)}: at most {most_on_gpus}, or --oversubscribe; where PyTorch and TensorFlow use the "
+            "CPU, set CUDA_VISIBLE_DEVICES to nothing."
         )
     if workers <= disjoint:
         parts = [[*chain(*part)] for part in shares(cores, workers, each)]

@@ -248,6 +248,15 @@ def test_a_body_that_is_no_object_is_refused(server):
         assert server.ask("POST", body)[0] == 400
 
 
+def test_of_another_servers_grading_no_state_is_told(server, monkeypatch):
+    """The page would show this server's last one in its place, and next assess that script."""
+    monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(server.temporary.parent / "RUNTIME"))
+    with runner.one_a_user():
+        code, answer, _ = server.assess(STUBBORN)
+    assert code == 409 and "Another JupyterLab of yours is grading" in answer["message"]
+    assert "state" not in answer and server.status()["state"] != "running"
+
+
 @pytest.mark.mpi
 @pytest.mark.slow
 def test_a_grading_from_the_press_to_the_report(server):

@@ -106,6 +106,15 @@ def test_practice_runs_are_graded_again_once_the_data_are_here(school, pretend, 
     assert pretend(TWIN, TWIN, *arguments) == []  # no practice run takes the place of a score
 
 
+def test_graders_find_data_that_are_named_from_here(school, pretend, monkeypatch, tmp_path):
+    """Each of them works in a folder of its own."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HVDLAB_DATA", "data")
+    school.add("ada")
+    assert pretend(REAL, REAL) == ["ada"]
+    assert os.environ["HVDLAB_DATA"] == str(tmp_path / "data")
+
+
 def test_a_cluster_may_have_data_that_this_machine_has_not(school, pretend, capsys):
     school.add("ada")
     assert pretend("", TWIN, "--slurm") == ["ada"]

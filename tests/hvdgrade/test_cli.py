@@ -209,6 +209,13 @@ def test_a_report_needs_no_locale(tmp_path):
     assert (tmp_path / "r").read_text(encoding="utf-8") == "\u25cb"
 
 
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_letters_that_a_terminal_does_not_know_are_no_fault(tmp_path, encoding):
+    answer = hvdgrade("run", tmp_path / "李雷", data=tmp_path, PYTHONIOENCODING=encoding)
+    assert answer.returncode == cli.NOT_GRADABLE
+    assert "\\u674e\\u96f7" in answer.stdout and "Traceback" not in answer.stderr
+
+
 def test_a_name_that_no_system_takes_is_a_mistake_of_the_user(tmp_path):
     answer = hvdgrade("run", tmp_path / ("x" * 300), "--html", tmp_path / "r.html", data=tmp_path)
     assert answer.returncode == cli.NOT_GRADABLE and answer.stderr.count("\n") == 1

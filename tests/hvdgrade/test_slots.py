@@ -19,15 +19,17 @@ def machine(monkeypatch, threads, cores, quota=0.0):
 def test_no_two_workers_share_a_core_or_gpu(monkeypatch):
     machine(monkeypatch, 9, lambda all: [[core] for core in all])
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,6,7")
-    for ranks, workers in ((2, 4), (1, 3), (4, 2), (2, None)):
+    for ranks, workers in ((2, 2), (1, 3), (4, 1), (2, None)):
         parts = slots.worker_slots(ranks, workers, oversubscribe=False)
         assert len(parts) == (workers or 2)  # 4 GPUs for 2 ranks each
         for kind in (0, 1):
             used = [thing for part in parts for thing in part[kind]]
             assert len(used) == len(set(used))
-        assert all(len(cores) >= ranks and gpus for cores, gpus in parts)
-    with pytest.raises(ValueError, match="at most 4"):
+        assert all(len(cores) >= ranks and len(gpus) >= ranks for cores, gpus in parts)
+    with pytest.raises(ValueError, match="need 10 cores.*at most 4"):
         slots.worker_slots(2, 5, oversubscribe=False)
+    with pytest.raises(ValueError, match="need 8 GPUs, and there are 4: at most 2"):
+        slots.worker_slots(2, 4, oversubscribe=False)
     assert len(slots.worker_slots(2, 5, oversubscribe=True)) == 5
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     assert {gpus for _, gpus in slots.worker_slots(1, None, oversubscribe=False)} == {None}

@@ -79,6 +79,10 @@ class AssessHandler(Handler):
         try:
             self.runner.start(path.strip("/"), source, ranks, profile)
         except Busy as busy:
+            if (
+                not self.runner.running
+            ):  # one of another server of the user's: of that nothing is known here
+                raise web.HTTPError(409, str(busy)) from None
             self.reply(409, message=str(busy))
         except OSError as error:  # a full disk, no temporary folder
             raise web.HTTPError(507, f"The grading cannot begin: {error.strerror}.") from None
