@@ -1,6 +1,9 @@
 """The command `hvdlab`: each of its commands is a module, imported when it is asked for."""
 
+from __future__ import annotations  # an old Python, too, hears from the doctor what is wrong
+
 import argparse
+import signal
 import sys
 from importlib import import_module
 
@@ -46,7 +49,18 @@ def _sentence(text):
     return f"{text[0].upper()}{text[1:]}."
 
 
+def end_when_told() -> None:
+    """Told to end, or left by its terminal, a command ends all that it started, as after an error.
+
+    What `nohup` lets it ignore stays ignored.
+    """
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, lambda number, _: sys.exit(128 + number))
+
+
 def main(arguments: list[str] | None = None) -> int:
+    end_when_told()
     arguments = sys.argv[1:] if arguments is None else arguments
     args = parser(arguments[0] if arguments else None).parse_args(arguments)
     try:

@@ -22,7 +22,6 @@ import argparse
 import json
 import os
 import platform
-import signal
 import sys
 import time
 
@@ -99,8 +98,6 @@ def _seconds(text: str) -> float:
 
 
 def main(args: argparse.Namespace) -> int:
-    # What runs when this is told to end is ended as after an error.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     began = time.monotonic()
     if platform.system() == "Linux":
         findings, said = examine(args.timeout)
@@ -220,11 +217,6 @@ def show(findings: list, launch: str | None) -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(
-        prog="hvdlab doctor",
-        description=__doc__.split("\n\n")[0],
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    add_arguments(parser)
-    sys.exit(main(parser.parse_args()))
+    from hvdlab import cli
+
+    sys.exit(cli.main(["doctor", *sys.argv[1:]]))

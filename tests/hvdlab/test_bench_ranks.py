@@ -177,12 +177,25 @@ def test_what_was_measured_is_kept_even_if_it_cannot_be_shown(tmp_path, monkeypa
 
 BENCH = """
 import argparse, os, sys
+from hvdlab import cli
 from hvdlab.bench import command, ranks
+cli.end_when_told()
 measure = lambda args: ranks.start("a.module", 2, dict(os.environ), "a variant")
 sys.exit(command.main(argparse.Namespace(measure=measure)))
 """
 
 
+CHECK = """
+import sys
+from pathlib import Path
+from hvdlab import cli, launch
+Path("train.py").write_text("import horovod.torch as hvd")
+launch.command = lambda *words: ["./mpirun"]
+sys.exit(cli.main(["check", "-np", "2", "train.py"]))
+"""
+
+
+@pytest.mark.parametrize("program", [BENCH, CHECK], ids=["bench", "check"])
 @pytest.mark.parametrize(
     "sent, code, before",
     [
@@ -191,14 +204,14 @@ sys.exit(command.main(argparse.Namespace(measure=measure)))
         ([signal.SIGHUP, signal.SIGTERM], 128 + signal.SIGTERM, "nohup"),
     ],
 )
-def test_a_bench_that_is_told_to_end_leaves_no_rank(sent, code, before, tmp_path):
+def test_a_command_that_is_told_to_end_leaves_no_rank(program, sent, code, before, tmp_path):
     (mpirun := tmp_path / "mpirun").write_text(
         "#!/bin/sh\nsleep 300 & sleep 300 &\ntouch started\nwait\n"
     )
     mpirun.chmod(0o755)
     mark = uuid.uuid4().hex
     bench = subprocess.Popen(
-        [*filter(None, [before]), sys.executable, "-c", BENCH],
+        [*filter(None, [before]), sys.executable, "-c", program],
         cwd=tmp_path,
         env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "MARK": mark},
         stdin=subprocess.DEVNULL,

@@ -129,7 +129,7 @@ GRADER_ALLOWED = {
     "tornado",
 }
 # Modules that judges import, and that do not judge: walls, words, and the way in and out.
-NO_JUDGES = "export jail printed processes profile report sandbox submission"
+NO_JUDGES = "export jail printed processes profile report sandbox visible submission"
 
 
 def modules(package: Path, name: str) -> dict[str, Path]:

@@ -498,7 +498,7 @@ def test_ranks_that_hang_are_ended_and_the_place_is_named(environment, tmp_path,
     assert marked.processes() == []
 
 
-@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_doctor_that_is_told_to_end_leaves_no_process(environment, tmp_path, marked, ending):
     place = environment("tensorflow", "torch")
     started = tmp_path / "started"

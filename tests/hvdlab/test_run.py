@@ -193,6 +193,24 @@ def test_a_signal_leaves_nothing_behind(script, tmp_path, number, times):
 
 
 @pytest.mark.mpi
+def test_under_nohup_a_run_outlives_its_terminal(script, tmp_path):
+    words = command("-np", 2, script(STAY), tmp_path)
+    process = subprocess.Popen(["nohup", *words], stderr=subprocess.PIPE, text=True)
+    try:
+        wait_until_told(tmp_path, process)
+        process.send_signal(signal.SIGHUP)
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(3)
+        process.send_signal(signal.SIGTERM)
+        _, error = process.communicate(timeout=30)
+    finally:
+        process.kill()
+    assert process.returncode == 128 + signal.SIGTERM
+    assert error.splitlines()[-1] == "hvdlab run: train.py on 2 ranks was ended by SIGTERM."
+    assert gone(told(tmp_path))
+
+
+@pytest.mark.mpi
 def test_a_rank_that_is_asked_to_end_may_save_its_work(script, tmp_path):
     process = subprocess.Popen(command("-np", 1, script(SAVE), tmp_path), stderr=subprocess.DEVNULL)
     try:

@@ -1,7 +1,6 @@
 """`hvdlab bench`: measure this machine, side by side with a peer in the same run."""
 
 import argparse
-import signal
 import sys
 from importlib import import_module
 
@@ -71,10 +70,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    # Told to end, this ends its ranks, as after an error. What `nohup` ignores stays ignored.
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) != signal.SIG_IGN:
-            signal.signal(number, lambda number, _: sys.exit(128 + number))
     try:
         return args.measure(args)
     except BenchFailed as error:
