@@ -14,7 +14,9 @@ from tensorflow.python.ops.control_flow_util import GraphOrParentsInXlaContext
 
 
 def to_tensor(value):
-    return tf.convert_to_tensor(value)
+    """What can be sent: of bfloat16, which Horovod has not, float32, which holds all of its numbers."""
+    tensor = tf.convert_to_tensor(value)
+    return tf.cast(tensor, tf.float32) if tensor.dtype == tf.bfloat16 else tensor
 
 
 def message(name, kind):
@@ -47,13 +49,13 @@ def all_reduce_sparse(grad, name, op, device_sparse, process_set, **dense_only):
     """
     options = {"process_set": process_set, "ignore_name_scope": True}
     with tf.device(device_sparse):
-        values = hvd.allgather(grad.values, name=f"{name}_values", **options)
+        values = hvd.allgather(to_tensor(grad.values), name=f"{name}_values", **options)
         indices = hvd.allgather(grad.indices, name=f"{name}_indices", **options)
     rows, position = tf.unique(indices)
     values = tf.math.unsorted_segment_sum(values, position, tf.size(rows))
     if op == hvd.Average:
         values /= tf.cast(hvd.size_op(process_set.process_set_id), values.dtype)
-    return tf.IndexedSlices(values, rows, grad.dense_shape)
+    return tf.IndexedSlices(tf.cast(values, grad.values.dtype), rows, grad.dense_shape)
 
 
 def grouped_all_reduce(grads, name, **options):
@@ -83,14 +85,15 @@ def adasum(deltas, name, compression):
 
 def broadcast_variables(variables, root_rank, process_set, inplace):
     variables = native(variables)
-    if inplace:
+    if inplace and all(variable.dtype != tf.bfloat16 for variable in variables):
         return hvd.broadcast_variables(variables, root_rank, process_set, inplace)
 
     # Horovod names a message by its variable, which a loaded model may name differently: count instead.
     def broadcast():
         for i, variable in enumerate(variables):
             options = {"name": f"variable_{i}", "process_set": process_set}
-            variable.assign(hvd.broadcast(variable, root_rank, **options))
+            sent = hvd.broadcast(to_tensor(variable), root_rank, **options)
+            variable.assign(tf.cast(sent, variable.dtype))
 
     tf.function(broadcast, autograph=False)()
 

@@ -9,7 +9,9 @@ import torch
 
 
 def to_tensor(value):
-    return keras.ops.convert_to_tensor(value).detach().contiguous()
+    """What can be sent: of bfloat16, which Horovod has not, float32, which holds all of its numbers."""
+    tensor = keras.ops.convert_to_tensor(value).detach().contiguous()
+    return tensor.float() if tensor.dtype == torch.bfloat16 else tensor
 
 
 def message(name, kind):
@@ -52,7 +54,7 @@ def adasum(deltas, name, compression):
 def broadcast_variables(variables, root_rank, process_set, inplace):
     options = {"root_rank": root_rank, "process_set": process_set}
     sent = [
-        hvd.broadcast_async(tensor.detach().contiguous(), name=f"variable_{i}", **options)
+        hvd.broadcast_async(to_tensor(tensor), name=f"variable_{i}", **options)
         for i, tensor in enumerate(native(variables))
     ]
     with torch.no_grad():

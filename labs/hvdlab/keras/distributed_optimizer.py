@@ -59,10 +59,11 @@ class _Distributed:
         # an adaptive optimizer decides.
         before = [keras.ops.copy(v) for v in trainable_variables]
         super()._backend_update_step(grads, trainable_variables, learning_rate)
-        steps = [v - start for v, start in zip(trainable_variables, before, strict=True)]
+        moved = zip(trainable_variables, before, strict=True)
+        steps = [backend.to_tensor(variable - start) for variable, start in moved]
         steps = backend.adasum(steps, self._horovod["name"], self._horovod["compression"])
         for variable, start, step in zip(trainable_variables, before, steps, strict=True):
-            variable.assign(start + step)
+            variable.assign(start + keras.ops.cast(step, start.dtype))
 
 
 def DistributedOptimizer(
@@ -165,9 +166,12 @@ def DistributedOptimizer(
     ):  # a schedule or callable, maybe the script's own
         config["learning_rate"] = inner._learning_rate
     wrapped = type(base.__name__, (_Distributed, base), members).from_config(config)
-    for name in EXCLUSIONS:
-        if hasattr(inner, name):
-            setattr(wrapped, name, getattr(inner, name))
+    # A MultiOptimizer has optimizers of its own.
+    parts = [getattr(one, "optimizers", []) for one in (inner, wrapped)]
+    for old, new in [(inner, wrapped), *zip(*parts, strict=False)]:
+        for name in EXCLUSIONS:
+            if hasattr(old, name):
+                setattr(new, name, getattr(old, name))
     if optimizer is not inner:
         config = {k: v for k, v in optimizer.get_config().items() if k != "inner_optimizer"}
         wrapped = type(optimizer)(wrapped, **config)
@@ -240,7 +244,7 @@ def _all_reduce_gradients(grads, groups, sparse_as_dense, name, **options):
                 tensors, f"{name}_{dtype}_{start}{without}", **options
             )
             for i, result in zip(members, results, strict=True):
-                reduced[i] = result
+                reduced[i] = keras.ops.cast(result, dtype)
     return reduced
 
 

@@ -83,6 +83,8 @@ def broadcast_variables(variables, root_rank, process_set=global_process_set, in
 def allreduce(value, name=None, average=None, **options):
     """Reduce a number, array, tensor or Keras variable over ranks; return a tensor of its shape.
 
+    Horovod has no bfloat16: here and in the functions below such a value comes back as float32.
+
     Args:
         value: the same shape on every rank.
         name: name of the operation in Horovod's timeline.

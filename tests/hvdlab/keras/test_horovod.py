@@ -67,6 +67,12 @@ def test_collectives_take_numbers_arrays_tensors_and_variables(run, backend):
 
 
 @pytest.mark.mpi
+@pytest.mark.parametrize("backend", ["tensorflow", "torch"])
+def test_networks_of_bfloat16_are_broadcast_and_averaged(run, backend):
+    run("bfloat16.py", KERAS_BACKEND=backend)
+
+
+@pytest.mark.mpi
 @pytest.mark.slow
 def test_each_process_set_trains_a_model_of_its_own(run):
     run("process_sets.py", np=4, KERAS_BACKEND="torch")

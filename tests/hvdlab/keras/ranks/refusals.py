@@ -88,6 +88,15 @@ for optimizer, exclude, expected in (
     wrap(optimizer).apply([keras.ops.zeros((1, 1))] * 3, variables)
     np.testing.assert_allclose(flat(variables), expected, rtol=1e-6)
 
+# So do the optimizers of a MultiOptimizer, each for itself.
+decays, adapts = keras.optimizers.AdamW(0.1, weight_decay=0.1), LAMB(0.1, weight_decay=0.1)
+decays.exclude_from_weight_decay(var_names=["bias"])
+adapts.exclude_from_adaptation(var_names=["listed"])
+both = keras.optimizers.MultiOptimizer(keras.optimizers.OptimizerMap(decays, {"listed": adapts}))
+variables = [keras.Variable([[1.0]], name=name) for name in ("bias", "listed", "kernel")]
+wrap(both).apply([keras.ops.zeros((1, 1))] * 3, variables)
+np.testing.assert_allclose(flat(variables), [1, 0.99, 0.99], rtol=1e-6)
+
 
 # A rate may be a function, or a schedule that a script defines.
 class Falling(keras.optimizers.schedules.LearningRateSchedule):
