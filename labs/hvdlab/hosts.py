@@ -67,17 +67,6 @@ def _once_each(hosts, where):
     return hosts
 
 
-def allocated() -> list[int]:
-    """The ranks that Slurm lets start on each node of this allocation; empty outside of one."""
-    if "SLURM_JOB_ID" not in os.environ:
-        return []
-    slots = []  # SLURM_TASKS_PER_NODE=2(x3),1 means 2,2,2,1
-    for part in os.environ.get("SLURM_TASKS_PER_NODE", "").split(","):
-        if match := re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", part):
-            slots += [int(match[1])] * int(match[2] or 1)
-    return slots
-
-
 def is_here(name: str) -> bool:
     """Whether a name is one of this machine's."""
     if name in ("localhost", socket.gethostname(), socket.gethostname().partition(".")[0]):

@@ -6,11 +6,12 @@ print(plan(2, "train.py", "--epochs", "3").line())
 import os
 import shlex
 import shutil
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from hvdlab import allocation, launch
 from hvdlab import hosts as hosts_of
-from hvdlab import launch
 from hvdlab.hardware import gpus
 from hvdlab.hosts import Host
 from hvdlab.launch import LaunchError
@@ -73,7 +74,11 @@ def plan(
         raise LaunchError("-H and --hostfile both name the hosts: give one of them.")
     named = hosts_of.parse_list(hosts) if hosts else []
     named = hosts_of.parse_file(hostfile) if hostfile else named
-    slots = [host.slots for host in named] or hosts_of.allocated()
+    slots = [host.slots for host in named] or allocation.tasks_on_nodes()
+    if (
+        launcher == "torchrun" and not named
+    ):  # a task a node, with all of its cores, is usual for it
+        slots = [ranks for _ in slots]
     if slots and ranks > sum(slots):
         who = "the hosts have" if named else "the Slurm allocation has"
         raise LaunchError(
@@ -89,6 +94,8 @@ def plan(
     if gpus():
         wanted["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # nvidia-smi's numbers, the same on every rank
     start = LAUNCHERS[launcher].start
+    if named or len(slots) > 1:  # on one machine the ranks find a name that they share
+        wanted["HVDLAB_RUN_DIR"] = time.strftime("runs/%Y%m%d-%H%M%S")
     command, wanted = start(ranks, str(script), arguments, wanted, named, slots)
     variables = {name: value for name, value in wanted.items() if name not in os.environ}
     if not _is_first(wanted["PATH"], command[0]):

@@ -6,7 +6,7 @@ import subprocess
 from importlib.util import find_spec
 from pathlib import Path
 
-from hvdlab import hosts, open_mpi
+from hvdlab import allocation, hosts, open_mpi
 from hvdlab.hardware import gpus
 from hvdlab.launch import LaunchError
 from hvdlab.launchers import mpi_of
@@ -27,7 +27,7 @@ def gpus_must_suffice(planned: Plan) -> None:
     """Raise LaunchError for more ranks on this machine than it has GPUs, if it has any."""
     here = [host.slots for host in planned.hosts if hosts.is_here(host.name)]
     ranks = min([planned.ranks, *here]) if here or not planned.hosts else 0
-    there = gpus() if len(hosts.allocated()) < 2 else 0
+    there = gpus() if len(allocation.tasks_on_nodes()) < 2 else 0
     if 0 < there < ranks:
         raise LaunchError(
             f"{ranks} ranks, but {there} GPU{'s' * (there > 1)}: each rank needs one of its own. Start at "

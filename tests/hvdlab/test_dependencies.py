@@ -34,6 +34,7 @@ ALLOWED = {
     "hvdlab.landscape": {"numpy"},
     "hvdlab.launch": {"psutil", "hvdlab.hardware", "hvdlab.open_mpi"},
     "hvdlab.calls": {"hvdlab.launch"},
+    "hvdlab.allocation": set(),
     "hvdlab.hosts": {"psutil", "hvdlab.launch"},
     "hvdlab.launchers": {"psutil"},
     "hvdlab.launchers.mpirun": {
@@ -50,6 +51,7 @@ ALLOWED = {
         "hvdlab.launchers.torchrun",
     },
     "hvdlab.plan": {
+        "hvdlab.allocation",
         "hvdlab.hosts",
         "hvdlab.launch",
         "hvdlab.hardware",
@@ -59,6 +61,7 @@ ALLOWED = {
     },
     "hvdlab.rank_output": set(),
     "hvdlab.refusals": {
+        "hvdlab.allocation",
         "hvdlab.hosts",
         "hvdlab.launch",
         "hvdlab.launchers",
@@ -212,6 +215,7 @@ def test_the_doctor_starts_where_nothing_is_installed():
             continue
         top = imports(path, everywhere=False)
         known = (
+            "hvdlab.allocation",
             "hvdlab.doctor_checks",
             "hvdlab.hardware",
             "hvdlab.open_mpi",

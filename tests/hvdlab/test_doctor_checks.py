@@ -344,13 +344,24 @@ def test_what_is_short_is_a_warning(check, place, name, enough, short, seen, mon
         assert answer.state == state and (seen in answer.seen) == (state == "warning")
 
 
+def test_of_several_nodes_this_one_has_its_own_ranks(monkeypatch):
+    monkeypatch.setattr(machine, "ranks", lambda said: 64)
+    monkeypatch.setattr(machine, "available_memory", lambda: 16 << 30)
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    monkeypatch.setenv("SLURM_TASKS_PER_NODE", "4,8(x7)")
+    assert machine.memory({}).state == "ok"
+    monkeypatch.setenv("SLURM_TASKS_PER_NODE", "9,8(x6),7")
+    assert ", and 9 ranks may need 18.0 GiB" in machine.memory({}).seen
+
+
 @pytest.mark.parametrize("limit, free", [(3 << 30, 2), (9 << 30, 4), ("max", 4), (0, 0), (None, 4)])
 def test_the_memory_of_a_container_is_what_its_group_still_allows(
     limit, free, tmp_path, monkeypatch
 ):
     group = tmp_path / "sys/fs/cgroup"
     group.mkdir(parents=True)
-    (group / "memory.current").write_text(f"{1 << 30}\n")
+    (group / "memory.current").write_text(f"{3 << 30}\n")  # of that are files that were read
+    (group / "memory.stat").write_text(f"anon {1 << 30}\nfile {2 << 30}\ninactive_file {2 << 30}\n")
     if limit is not None:
         (group / "memory.max").write_text(f"{limit}\n")
     (tmp_path / "proc").mkdir()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hvdlab import hosts, launch
+from hvdlab import allocation, hosts, launch
 from hvdlab import plan as plan_module
 from hvdlab.hosts import Host
 from hvdlab.launch import LaunchError
@@ -40,6 +40,7 @@ def four_cores(monkeypatch):
     monkeypatch.setattr(launch, "physical_cores", lambda: [[0], [1], [2], [3]])
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     monkeypatch.setattr(plan_module, "gpus", lambda: 0)
+    monkeypatch.setattr(plan_module.time, "strftime", lambda form: "runs/now")
     monkeypatch.setattr(hosts, "_address", lambda name: name if name[0].isdigit() else None)
     for name in os.environ:
         monkeypatch.delenv(name)
@@ -73,9 +74,12 @@ def test_the_line_on_two_hosts(four_cores):
     four_cores.setenv("EDITOR", "vi")
     line = plan(4, "train.py", hosts="host1.invalid:2,host2.invalid:2").line()
     exported = "-x HOROVOD_STALL_CHECK_TIME_SECONDS -x HOROVOD_STALL_SHUTDOWN_TIME_SECONDS "
-    exported += "-x HVDLAB_DATA " + OURS.removeprefix(exported)
+    exported += "-x HVDLAB_DATA -x HVDLAB_RUN_DIR " + OURS.removeprefix(exported)
     assert line == (
-        LOCAL + KEEPALIVE + "mpirun -np 4 -H host1.invalid:2,host2.invalid:2 --map-by ppr:2:node "
+        LOCAL
+        + "HVDLAB_RUN_DIR=runs/now "
+        + KEEPALIVE
+        + "mpirun -np 4 -H host1.invalid:2,host2.invalid:2 --map-by ppr:2:node "
         f"{exported}--output tag {sys.executable} train.py"
     )
 
@@ -126,14 +130,31 @@ def test_gpus_are_numbered_as_nvidia_smi_does(four_cores):
 def test_in_an_allocation_mpirun_takes_its_nodes(four_cores):
     four_cores.setenv("SLURM_JOB_ID", "1")
     four_cores.setenv("SLURM_TASKS_PER_NODE", "2(x2),1")
-    assert hosts.allocated() == [2, 2, 1]
+    assert allocation.tasks_on_nodes() == [2, 2, 1]
     line = plan(5, "train.py").line()
-    assert line == LOCAL + f"mpirun -np 5 {OURS}--output tag python train.py"
+    before, after = OURS.split("-x OMP_")  # ranks of several nodes share no parent to name a folder
+    exported = f"{before}-x HVDLAB_RUN_DIR -x OMP_{after}"
+    assert line == (
+        LOCAL + f"HVDLAB_RUN_DIR=runs/now mpirun -np 5 {exported}--output tag python train.py"
+    )
     with pytest.raises(LaunchError, match="^6 ranks, but the Slurm allocation has room for 5: "):
         plan(6, "train.py")
     four_cores.setenv("SLURM_TASKS_PER_NODE", "8")  # one node: nothing has to travel
     assert "-x" not in plan(8, "train.py").command
     assert "oversubscribe" not in plan(8, "train.py").line()
+
+
+def test_torchrun_takes_no_slots_of_an_allocation(four_cores):
+    """A task for each node, and all of its cores for it, is usual there."""
+    for name, value in {"JOB_ID": "1", "JOB_NODELIST": "localhost", "TASKS_PER_NODE": "1"}.items():
+        four_cores.setenv(f"SLURM_{name}", value)
+    planned = plan(4, "train.py", launcher="torchrun")
+    assert "--nproc-per-node 4" in planned.line() and planned.variables["OMP_NUM_THREADS"] == "1"
+    with pytest.raises(LaunchError, match="^4 ranks, but the Slurm allocation has room for 1: "):
+        plan(4, "train.py")
+    four_cores.setenv("SLURM_TASKS_PER_NODE", "1(x2)")
+    with pytest.raises(LaunchError, match="only on the machine where it runs"):
+        plan(4, "train.py", launcher="torchrun")
 
 
 @pytest.mark.mpi

@@ -7,6 +7,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
+from hvdlab.allocation import tasks_on_nodes
 from hvdlab.doctor_checks import (
     FAILURE,
     OK,
@@ -68,6 +69,11 @@ def ranks(said) -> int:
     return usable_gpus(said) or slurm_tasks() or max(2, min(MOST_RANKS, usable_cores()))
 
 
+def ranks_here(said) -> int:
+    """Those of them on this machine, which may be one of several nodes."""
+    return min(ranks(said), max(tasks_on_nodes(), default=ranks(said)))
+
+
 def cores(said) -> Answer:
     allowed = len(os.sched_getaffinity(0))
     quota = cpu_quota()
@@ -92,10 +98,12 @@ def usable_cores() -> int:
 
 def memory(said) -> Answer:
     free = available_memory()
-    need = ranks(said) * RANK_MEMORY
+    need = ranks_here(said) * RANK_MEMORY
     text = f"{human(free)} available"
     if free < need:
-        text += f", and {counted(ranks(said), 'rank')} may need {human(need)}: one may be killed"
+        text += (
+            f", and {counted(ranks_here(said), 'rank')} may need {human(need)}: one may be killed"
+        )
         return Answer(WARNING, text, "ps -eo rss,pid,args --sort=-rss | head")
     return Answer(OK, text)
 
@@ -104,16 +112,21 @@ def available_memory() -> int:
     """Bytes: what the kernel could give, or what the control group still allows if that is less."""
     lines = Path("/proc/meminfo").read_text().splitlines()
     free = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
+    group = Path("/sys/fs/cgroup")
     try:
-        limit = int(Path("/sys/fs/cgroup/memory.max").read_text())
-        free = min(free, limit - int(Path("/sys/fs/cgroup/memory.current").read_text()))
+        limit, used = (int((group / f"memory.{n}").read_text()) for n in ("max", "current"))
+        # Files that were read are in it too, and the kernel gives them up before it kills anybody.
+        lines = map(str.split, (group / "memory.stat").read_text().splitlines())
+        used -= sum(int(number) for name, number in lines if name == "inactive_file")
+        free = min(free, limit - used)
     except (OSError, ValueError):
         pass  # no such file, or "max"
     return max(0, free)
 
 
 def shared_memory(said) -> Answer:
-    place, need = Path("/dev/shm"), ranks(said) * SHM_A_RANK
+    place, there = Path("/dev/shm"), ranks_here(said)
+    need = there * SHM_A_RANK
     remount = f"{sudo()}mount -o remount,rw,size=1G /dev/shm"
     if container_name() in ("docker", "podman"):
         remount = f"{container_name()} run --shm-size=1g ..."
@@ -123,7 +136,9 @@ def shared_memory(said) -> Answer:
     if not writable(place):
         return Answer(WARNING, "/dev/shm cannot be written: Open MPI must do without it", remount)
     if free < need:
-        text = f"{human(free)} free in /dev/shm, and {counted(ranks(said), 'rank')} ask for {human(need)}: "
+        text = (
+            f"{human(free)} free in /dev/shm, and {counted(there, 'rank')} ask for {human(need)}: "
+        )
         return Answer(WARNING, text + "Open MPI warns that it may be slow or abort", remount)
     return Answer(OK, f"{human(free)} free in /dev/shm")
 

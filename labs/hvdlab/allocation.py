@@ -1,0 +1,18 @@
+"""What Slurm has given to this job, read from its variables (stdlib only)."""
+
+from __future__ import annotations  # the doctor reads this with an old Python, too
+
+import os
+import re
+
+
+def tasks_on_nodes() -> list[int]:
+    """The ranks that Slurm lets start on each node of this allocation; empty outside of one."""
+    if "SLURM_JOB_ID" not in os.environ:
+        return []
+    tasks = []  # SLURM_TASKS_PER_NODE=2(x3),1 means 2,2,2,1
+    for part in os.environ.get("SLURM_TASKS_PER_NODE", "").split(","):
+        found = re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", part)
+        if found:
+            tasks += [int(found[1])] * int(found[2] or 1)
+    return tasks
