@@ -140,6 +140,15 @@ def test_sparse_gradients_are_refused(cls):
 
 
 @ALL
+def test_complex_parameters_are_refused(cls):
+    weight = torch.nn.Parameter(torch.ones(2, 2, dtype=torch.complex64))
+    optimizer = cls([weight])
+    weight.abs().sum().backward()
+    with pytest.raises(RuntimeError, match=r"of shape \(2, 2\) is complex: .*torch.optim.Adam"):
+        optimizer.step()
+
+
+@ALL
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 @pytest.mark.parametrize("fused", [False, None])
 def test_a_gradient_that_is_not_finite_ends_in_nan_as_in_sgd(cls, value, fused):

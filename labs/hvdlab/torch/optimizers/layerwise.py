@@ -27,7 +27,7 @@ class LayerwiseOptimizer(torch.optim.Optimizer):
         as in torch's optimizers: use a `GradScaler` to skip such steps.
 
         Raises:
-            RuntimeError: a gradient is sparse.
+            RuntimeError: a gradient is sparse, or a parameter complex.
         """
         loss = None
         if closure is not None:
@@ -43,6 +43,11 @@ class LayerwiseOptimizer(torch.optim.Optimizer):
                         f"{type(self).__name__} needs dense gradients, and a parameter of shape "
                         f"{tuple(p.shape)} has a sparse one: use sparse=False in nn.Embedding, or "
                         "torch.optim.SparseAdam for it."
+                    )
+                if p.is_complex():
+                    raise RuntimeError(
+                        f"{type(self).__name__} needs real parameters, and one of shape {tuple(p.shape)} is "
+                        "complex: give it to another optimizer, such as torch.optim.Adam."
                     )
                 if not self.state[p]:
                     self._init_state(self.state[p], p)
