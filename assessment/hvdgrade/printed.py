@@ -1,5 +1,6 @@
 """What a submission prints, kept for display only, and the stacks that a hanging one is made to print."""
 
+import contextlib
 import os
 import re
 import signal
@@ -11,6 +12,7 @@ from pathlib import Path
 import psutil
 
 from hvdgrade.jail import Jail
+from hvdgrade.processes import launchers
 
 KEEP_OUTPUT_BYTES = 200_000
 
@@ -47,16 +49,39 @@ class Output:
 def ask_for_stacks(
     jail: Jail, process: subprocess.Popen, output: Output, seconds: float = 3
 ) -> None:
-    """Let every rank print where it is: SIGABRT with Python's fault handler switched on."""
-    for rank in jail.rank_processes().values():
-        try:
-            rank.send_signal(signal.SIGABRT)
-        except psutil.Error:
-            pass
+    """Let every rank print where it is: SIGABRT with Python's fault handler switched on.
+
+    mpirun stands still until all have: it ends the others as soon as it sees that one has ended.
+    """
+    ranks = jail.rank_processes()
+    started_them = launchers(ranks)
+    deadline = time.monotonic() + seconds
+    for one in started_them:
+        signalled(one, signal.SIGSTOP)
+    for rank in ranks.values():
+        signalled(rank, signal.SIGABRT)
+    while any(map(is_there, ranks.values())) and time.monotonic() < deadline:
+        output.read(process.stdout)
+        time.sleep(0.05)
+    for one in started_them:
+        signalled(one, signal.SIGCONT)
     deadline = time.monotonic() + seconds
     while process.poll() is None and not output.closed and time.monotonic() < deadline:
         output.read(process.stdout)
         time.sleep(0.05)
+
+
+def signalled(process: psutil.Process, number: int) -> None:
+    with contextlib.suppress(psutil.Error):
+        process.send_signal(number)
+
+
+def is_there(process: psutil.Process) -> bool:
+    """Whether it has not ended; one that has waits for whoever started it."""
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE
+    except psutil.Error:
+        return False
 
 
 def stacks(output: str) -> dict[int, str]:

@@ -1,5 +1,6 @@
 """What the kernel tells of a submission's processes: whether they work, on which cores, in what memory."""
 
+import contextlib
 import os
 from pathlib import Path
 
@@ -57,22 +58,31 @@ class Activity:
         self.previous, self.at = times, now
 
 
-def memory_of_launcher(ranks: dict[int, psutil.Process]) -> int:
-    """Bytes that what started the ranks has in memory: mpirun, or one on each host.
-
-    On a busy machine mpirun may read what they print and pass nothing on, for minutes: 200 MB/s were seen.
-    """
-    launchers: dict[int, int] = {}
+def launchers(ranks: dict[int, psutil.Process]) -> list[psutil.Process]:
+    """What started the ranks: mpirun, or one on each host."""
+    found: dict[int, psutil.Process] = {}
     for process in ranks.values():
         try:
             # What has worked most for a rank may be a child of it, such as a worker that loads data.
             while process and "OMPI_COMM_WORLD_RANK" in process.environ():
                 process = process.parent()
             if process:
-                launchers[process.pid] = process.memory_info().rss
+                found[process.pid] = process
         except psutil.Error:
             continue
-    return sum(launchers.values())
+    return list(found.values())
+
+
+def memory_of_launcher(ranks: dict[int, psutil.Process]) -> int:
+    """Bytes that what started the ranks has in memory.
+
+    On a busy machine mpirun may read what they print and pass nothing on, for minutes: 200 MB/s were seen.
+    """
+    taken = 0
+    for process in launchers(ranks):
+        with contextlib.suppress(psutil.Error):
+            taken += process.memory_info().rss
+    return taken
 
 
 def has_torch(process: psutil.Process) -> bool:

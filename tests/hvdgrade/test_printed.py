@@ -1,0 +1,50 @@
+"""The stacks of ranks that hang: each prints its own, however late it is."""
+
+import signal
+import time
+
+import psutil
+import pytest
+
+from hvdgrade import sandbox
+from hvdgrade.jail import Jail
+from hvdgrade.observe import observe
+
+pytestmark = pytest.mark.mpi
+WAITS = """\
+import time
+from mpi4py import MPI
+
+def first(): time.sleep(1000)
+def second(): time.sleep(1000)
+[first, second][MPI.COMM_WORLD.rank]()
+"""
+
+
+@pytest.fixture(params=sandbox.TIERS)
+def tier(request) -> str:
+    found = sandbox.tier(request.param)
+    if not found.works:
+        pytest.skip(f"{request.param} does not work here: {found.reason}")
+    return request.param
+
+
+def test_a_rank_that_is_late_is_not_ended_before_it_has_printed(tier, tmp_path, monkeypatch):
+    """As on a busy machine: mpirun ends the others when one has ended."""
+    send, aborted = psutil.Process.send_signal, []
+
+    def late(process, number):
+        if number == signal.SIGABRT and process.pid not in aborted:
+            if aborted:
+                time.sleep(1)
+            aborted.append(process.pid)
+        send(process, number)
+
+    monkeypatch.setattr(psutil.Process, "send_signal", late)
+    (tmp_path / "data").mkdir(mode=0o755)
+    (tmp_path / "evidence").mkdir()
+    with Jail(WAITS.encode(), 2, tmp_path / "data", tier=tier) as jail:
+        seen = observe(jail, tmp_path / "evidence", limit=60, stall=3)
+    assert (seen.stop_cause, len(aborted), seen.survivors) == ("hang", 2, 0)
+    own = [seen.stacks[rank].splitlines()[0] for rank in range(2)]
+    assert own == ["assessment.py, line 4, in first", "assessment.py, line 5, in second"]
