@@ -56,12 +56,14 @@ command -v "$python" >/dev/null || stop "no $python on PATH: install Python 3.11
     stop "$python cannot make virtual environments: install its venv module (Debian, Ubuntu: apt-get install python3-venv)."
 "$python" -c 'import os, sysconfig, sys; sys.exit(not os.path.exists(os.path.join(sysconfig.get_path("include"), "Python.h")))' ||
     stop "the headers of $python are missing (Python.h): install them (Debian, Ubuntu: apt-get install python3-dev)."
+# Where the environment is activated this is its own python3, which may be removed below: what it was made of makes the next.
+python=$("$python" -c 'import sys; print(getattr(sys, "_base_executable", "") or sys.executable)')
 command -v "${CXX:-g++}" >/dev/null || stop "no C++ compiler (${CXX:-g++}) on PATH: install one (Debian, Ubuntu: apt-get install g++)."
 echo 'static_assert(__cplusplus >= 201703L);' | "${CXX:-g++}" -std=c++17 -fsyntax-only -x c++ - 2>/dev/null ||
     stop "${CXX:-g++} cannot compile C++17: g++ 9 or newer is needed, this is $("${CXX:-g++}" -dumpversion)."
 cache=${XDG_CACHE_HOME:-${HOME:-}/.cache}/hvdlab    # for Horovod's wheel
 { mkdir -p "$cache" && [ -w "$cache" ]; } 2>/dev/null ||
-    stop "the cache folder $cache cannot be written: name another one: export XDG_CACHE_HOME=/path/to/folder; make setup"
+    stop "the cache folder $cache cannot be written: name another one, and one for the data: export XDG_CACHE_HOME=/path/to/folder HVDLAB_DATA=/path/to/data; make setup"
 case $here in *[[:space:]]*) stop "the name of $here has a space in it, with which MPI cannot compile Horovod: clone to a folder without one." ;; esac
 case $cache in *[[:space:]]*) stop "the name of the cache folder $cache has a space in it, with which Horovod cannot be compiled: name another one: export XDG_CACHE_HOME=/path/to/folder; make setup" ;; esac
 if [ ! -f $venv/.packages ]; then
@@ -72,7 +74,8 @@ fi
 # --- one set-up at a time ---------------------------------------------------------------------------
 # Children inherit the lock: after a kill -9 of this script it is free only when what it started has ended.
 exec 9> .setup.lock
-flock -n 9 || { echo "Another set-up works in this folder: waiting for it"; beside flock -w 3600 9 || stop "it did not end within an hour: look for it with 'ps', end it and try again."; }
+flock -n 9 || { [ $? = 1 ] || stop "the file system of $here has no locks (flock): clone to another one."
+    echo "Another set-up works in this folder: waiting for it"; beside flock -w 3600 9 || stop "it did not end within an hour: look for it with 'ps', end it and try again."; }
 
 # --- packages ------------------------------------------------------------------------------------
 packages=$(sha256sum < docker/constraints.txt)
@@ -88,11 +91,13 @@ if [ "$(cat $venv/.packages 2>/dev/null)" != "$packages $here" ] || another_torc
     torch_index=${TORCH_INDEX-$torch_index}
     chosen=$torch_index
     [ -z "$nvidia" ] || torch_index=
-    rm -rf $venv
+    mkdir -p $venv
+    rm -f $venv/.complete $venv/.packages
+    echo "$chosen" > $venv/.torch_index    # first, and not removed: whoever ends this does not choose for the next one
+    find $venv/ -mindepth 1 -maxdepth 1 ! -name .torch_index -exec rm -rf {} +
     scratch=$(mktemp -d)
     export TMPDIR=$scratch
     "$python" -m venv ${nvidia:+--system-site-packages} $venv
-    echo "$chosen" > $venv/.torch_index
     pip_log=$venv/pip.log
     pins=docker/constraints.txt
     ours=('.[torch,keras,lab,parallel,build,test,oracle]')

@@ -105,7 +105,11 @@ def test_another_system_is_named_before_anything_is_asked_of_it(checkout, tmp_pa
 def test_a_cache_that_cannot_be_written_is_named_before_the_packages(checkout):
     said = sentence(setup(checkout, XDG_CACHE_HOME=os.devnull))
     assert "the cache folder /dev/null/hvdlab cannot be written" in said
-    assert "export XDG_CACHE_HOME=" in said and not (checkout / ".venv").exists()
+    assert (
+        "export XDG_CACHE_HOME=" in said
+        and "HVDLAB_DATA=" in said
+        and not (checkout / ".venv").exists()
+    )
 
     answer = subprocess.run(
         [checkout / "docker" / "build_horovod.sh", sys.executable],
@@ -299,6 +303,37 @@ def test_no_network_is_named(checkout):
     said = sentence(answer)
     assert "the package index cannot be reached" in said and "run 'make setup' again" in said
     assert not (checkout / ".venv" / ".packages").exists()  # so the next one begins this step anew
+
+
+def test_from_within_the_environment_it_is_made_anew(checkout):
+    """`source .venv/bin/activate; git pull; make setup`: python3 is then what is removed first."""
+    venv = checkout / ".venv"
+    subprocess.run(
+        [sys._base_executable, "-m", "venv", "--without-pip", venv], check=True, timeout=60
+    )
+    (venv / ".torch_index").write_text("\n")  # for GPUs that this machine does not have
+    (venv / "left").mkdir()
+    answer = setup(
+        checkout,
+        PATH=f"{venv / 'bin'}:{os.environ['PATH']}",
+        VIRTUAL_ENV=str(venv),
+        PIP_CONFIG_FILE=os.devnull,
+        PIP_INDEX_URL="http://127.0.0.1:1/simple",
+        PIP_EXTRA_INDEX_URL="",
+        PIP_FIND_LINKS="",
+        PIP_RETRIES="0",
+        PIP_TIMEOUT="2",
+    )
+    assert "the package index cannot be reached" in sentence(answer)
+    assert (venv / "bin" / "pip").exists() and not (venv / "left").exists()
+    assert (venv / ".torch_index").read_text() == "\n"
+
+
+@pytest.mark.parametrize("ends, says", [(1, "did not end within"), (71, "has no locks (flock)")])
+def test_a_file_system_without_locks_is_named(checkout, tmp_path, ends, says):
+    program(tmp_path / "bin", "flock", f"#!/bin/sh\nexit {ends}\n")
+    said = sentence(setup(checkout, PATH=f"{tmp_path / 'bin'}:{os.environ['PATH']}"))
+    assert says in said
 
 
 SOURCE = """\
