@@ -28,6 +28,8 @@
 # %% [markdown]
 # ## How a lab works
 #
+# A *rank* is one of the N processes that train together, and its number, from 0 on.
+#
 # * **Run the cells from top to bottom** with Shift+Enter. A lab stops at its first exercise: `NotImplementedError` there is not a
 #   fault, it is your turn.
 # * **Exercise**: the cell says what your function takes and returns. Replace the line `raise NotImplementedError(...)`.
