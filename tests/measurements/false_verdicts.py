@@ -151,7 +151,7 @@ def summary(names: list[str], results: dict[str, dict], rules: Profile) -> dict:
         "rules_sha256": rules.rules_sha256,
         "day": datetime.date.today().isoformat(),
         "machine": " / ".join(sorted({grader["hardware"] for grader in graders})),
-        "sandbox": " / ".join(sorted({grader["sandbox_tier"] or "none" for grader in graders})),
+        "sandbox": " / ".join(sorted({grader["sandbox_tier"] for grader in graders} - {None})),
         "gradings": len(results),
         "deviations": deviations,
         "margins": margins(results, rules),
