@@ -734,7 +734,7 @@ bitten.groupby("micro_batch")[differences].mean().map("{:.1e}".format)
 # All of it together, on two networks. Which combination needs the least memory, and which is the fastest *on this machine*?
 
 # %%
-prediction = None  # the fastest precision here: "float32", "bf16" or "fp16"
+prediction_precision = None  # the fastest precision here: "float32", "bf16" or "fp16"
 
 # %%
 NETWORKS = {
@@ -757,7 +757,7 @@ for table in (combined, shipped):
 by = ["network", "precision", "checkpointing", "micro_batches"]
 plain = combined[~combined["checkpointing"] & (combined["micro_batches"] == 1)]
 fastest = plain.pivot_table(index="network", columns="precision", values="ms", aggfunc="median").idxmin(axis=1)  # fmt: skip
-print(f"fastest, with nothing else changed: {fastest.to_dict()}; you said {prediction}")
+print(f"fastest, with nothing else changed: {fastest.to_dict()}; you said {prediction_precision}")
 medians(combined, shipped, by=by, columns=["ms", "MB"]).round(1)
 
 # %% [markdown]
@@ -767,7 +767,7 @@ medians(combined, shipped, by=by, columns=["ms", "MB"]).round(1)
 # Xeon of the reference has one for bfloat16 (AVX-512 BF16, without the faster AMX), and a step takes 1.1 (conv) to 1.5 times (mlp) as
 # long as in float32; `hvdlab bench precision` asks your machine about the assessment network. float16 is the extreme: that Xeon
 # multiplies matrices in it (AVX512-FP16), so the mlp is as fast as in float32, and the conv net, for which PyTorch does not use
-# that, fifty times slower; without such instructions both are. (A GPU has tensor cores; not run here.) The order on a new
+# that, nearly sixty times slower; without such instructions both are. (A GPU has tensor cores; not run here.) The order on a new
 # machine: measure bf16 first, then fill the memory with a larger batch, accumulate when the batch that you *want* does not
 # fit, and checkpoint when a single micro-batch does not.
 #

@@ -77,6 +77,8 @@ plt.show()
 #
 # **Why:** what is split takes memory once, what is not takes it on every rank, and must stay equal there.
 #
+# In exercise 3 the function runs on the ranks: import what it needs inside it.
+#
 # <details><summary>Hint 1</summary>A weight of <code>nn.Linear</code> has the shape (outputs, inputs). Up's bias
 # goes with up's outputs. Down's bias belongs to outputs that no rank has to itself.</details>
 #
@@ -516,7 +518,7 @@ plt.show()
 # sends the least?
 
 # %%
-prediction = None, None  # two modes, of 4 ranks: the least memory, the fewest bytes
+prediction_modes = None, None  # two modes, of 4 ranks: the least memory, the fewest bytes
 
 # %%
 SAVED = WORK / "tensor_modes.json"
@@ -562,7 +564,7 @@ def modes_table(modes):
 print(modes_table(modes).to_string())
 of_four = modes[modes["ranks"] == modes["ranks"].max()].groupby("mode")
 least = [of_four[f"{what}_bytes"].median().idxmin() for what in ("memory", "sent")]
-print(f"least memory: {least[0]}, fewest bytes: {least[1]}; you said {prediction}")
+print(f"least memory: {least[0]}, fewest bytes: {least[1]}; you said {prediction_modes}")
 modes_table(reference("tensor_modes"))
 
 # %% [markdown]

@@ -547,7 +547,7 @@ costs.check_compute_time(compute_time)
 # which one slowest?
 
 # %%
-prediction = None, None  # such as "2x2x1", "1x1x4"
+prediction_splits = None, None  # such as "2x2x1", "1x1x4"
 
 
 # %%
@@ -612,7 +612,7 @@ for ranks, table in medians.groupby("ranks"):
         f"{ranks} ranks: the model picks {chosen['split']} ({1000 * chosen['measured']:.0f} ms measured); "
         f"the fastest is {best['split']} ({1000 * best['measured']:.0f} ms), the slowest {worst['split']}"
     )
-print(f"of 4 ranks you said: fastest {prediction[0]}, slowest {prediction[1]}")
+print(f"of 4 ranks you said: fastest {prediction_splits[0]}, slowest {prediction_splits[1]}")
 
 # %% [markdown]
 # **What you should see.** Pipelines win here and tensor parallelism loses, by more than the model says. It sends *often*: over

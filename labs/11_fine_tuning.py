@@ -176,7 +176,7 @@ def fine_tune(gpt, rate, steps, loss=None, collate=lm.padded, seed=1, examples=E
     model = lm.LanguageModel(gpt, rate, loss)
     every = max(1, steps // size(2, 10, 10))
     trainer = Trainer(devices=1, max_steps=steps, val_check_interval=every, **lm.BY_STEPS)
-    trainer.fit(model, loader(training, 16, collate, seed), loader(held_out, 50))
+    lm.fit(trainer, model, loader(training, 16, collate, seed), loader(held_out, 50))
     return model
 
 

@@ -66,7 +66,8 @@ fault.check_diagnosis(1, diagnosis)
 # %% [markdown]
 # ### Exercise 2: Mend it
 #
-# **Edit your copy** `notebooks/work/case_1.py`, and save it.
+# **Edit your copy** `notebooks/work/case_1.py`, and save it. The cell that raises `NotImplementedError` is a reminder, here and in the
+# other cases: make the edit, delete that line, and go on.
 #
 # <details><summary>Hint 1</summary> Rank 0's weights must come to all ranks before the first step. The optimizer has a
 # state too.</details>
@@ -118,8 +119,8 @@ fault.check_diagnosis(2, diagnosis)
 #
 # <details><summary>Hint 1</summary> <code>torch.utils.data.distributed.DistributedSampler</code> deals a data set to the
 # ranks; the loader then must not shuffle by itself.</details>
-# <details><summary>Hint 2</summary> <code>DataLoader(train, BATCH_SIZE, sampler=DistributedSampler(train,
-# num_replicas=hvd.size(), rank=hvd.rank()))</code>, and <code>sampler.set_epoch(epoch)</code> at the beginning of each epoch, or
+# <details><summary>Hint 2</summary> <code>sampler = torch.utils.data.distributed.DistributedSampler(train,
+# num_replicas=hvd.size(), rank=hvd.rank())</code>, then <code>DataLoader(train, BATCH_SIZE, sampler=sampler)</code>, and <code>sampler.set_epoch(epoch)</code> at the beginning of each epoch, or
 # all epochs have the order of the first.</details>
 
 # %%

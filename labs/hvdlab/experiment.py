@@ -56,9 +56,9 @@ def grid(**choices: Iterable) -> list[dict]:
 def sweep(name: str, run: Callable[..., dict | list[dict]], settings: list[dict]) -> pd.DataFrame:
     """Call `run(**setting)` for each setting and return all rows as a table.
 
-    Shows progress. An interrupt ends the sweep and keeps the runs that are done. In a reference run
-    of this experiment the table is written to `labs/results/NAME.csv`; in a reference run of other
-    experiments only, nothing is run and the shipped table is returned.
+    Shows progress. An interrupt ends the sweep and keeps the runs that are done, if there are any. In a
+    reference run of this experiment the table is written to `labs/results/NAME.csv`; in a reference run of
+    other experiments only, nothing is run and the shipped table is returned.
     """
     if REFERENCE and not _is_wanted(name):
         return reference(name)
@@ -78,6 +78,8 @@ def sweep(name: str, run: Callable[..., dict | list[dict]], settings: list[dict]
                 progress.advance(task)
             progress.update(task, description=name)
         except KeyboardInterrupt:
+            if not rows:  # nothing to plot: the cell ends here
+                raise
             print(f"{name}: interrupted, {int(progress.tasks[0].completed)} runs are kept")
             return pd.DataFrame(rows)
     table = pd.DataFrame(rows)

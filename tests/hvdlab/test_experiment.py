@@ -61,6 +61,8 @@ def test_an_interrupt_keeps_the_runs_that_are_done(load, capsys):
     table = load().sweep("mine", interrupted, [{"seed": seed} for seed in (1, 2, 3, 4)])
     assert list(table["seed"]) == [1, 2]
     assert "interrupted, 2 runs are kept" in capsys.readouterr().out
+    with pytest.raises(KeyboardInterrupt):  # a table without columns would only fail further on
+        load().sweep("mine", interrupted, [{"seed": 3}, {"seed": 4}])
 
 
 def test_a_reference_run_writes_what_reference_reads(load, monkeypatch):

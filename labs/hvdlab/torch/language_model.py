@@ -12,6 +12,7 @@ A batch is a dict of "input_ids" and "labels", int64 of shape (batch, tokens), a
 import copy
 import json
 import logging
+import signal
 import time
 import warnings
 from collections.abc import Callable, Iterable
@@ -160,6 +161,20 @@ def quiet() -> None:
     for name in ("lightning.pytorch", "lightning.fabric", "torchao"):
         logging.getLogger(name).setLevel(logging.WARNING)
     warnings.filterwarnings("ignore", module="lightning")
+
+
+def fit(trainer, *arguments) -> None:
+    """`trainer.fit(*arguments)`, which the stop button interrupts as it does everything else.
+
+    Lightning makes an exit of an interrupt, and ignores the next ones.
+    """
+    try:
+        trainer.fit(*arguments)
+    except SystemExit as error:
+        if not isinstance(error.__context__, KeyboardInterrupt):
+            raise
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        raise KeyboardInterrupt from None
 
 
 def small(vocabulary: int, layers: int = 2, width: int = 128, block_size: int = 256) -> Config:

@@ -1,6 +1,7 @@
 """The language model: its checkpoints as LitGPT reads them, its loss, LoRA, its answers."""
 
 import math
+import signal
 
 import pytest
 
@@ -180,6 +181,22 @@ def test_a_batch_whose_answers_were_all_cut_off_changes_nothing(model):
     Trainer(max_steps=3, limit_val_batches=0, **SILENT).fit(trained, loader)
     assert trained.losses[1] == 0 and all(map(math.isfinite, trained.losses))
     assert all(parameter.isfinite().all() for parameter in model.parameters())
+
+
+def test_an_interrupt_of_a_training_is_one(model):
+    """Lightning would end the process, or a notebook's cell with its runs, and let no other through."""
+
+    def stopped(logits, labels):
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        trained, loader = lm.LanguageModel(model, 0.01, stopped), DataLoader(batches(8), None)
+        with pytest.raises(KeyboardInterrupt):
+            lm.fit(Trainer(max_steps=2, limit_val_batches=0, **SILENT), trained, loader)
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_what_lightning_trains_is_what_a_plain_loop_trains(model):
