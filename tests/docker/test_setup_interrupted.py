@@ -23,6 +23,7 @@ words="${0##*/} $*"
 for last; do :; done
 case "$words" in *"$LASTS"*) touch "$TMPDIR/download"; sleep 300 & touch "$STARTED"; wait; exit 1;; esac
 case "$words" in
+    *_base_executable*) echo "$0";;
     *" -m venv "*) mkdir -p .venv/bin; cp "$0" .venv/bin/python; cp "$0" .venv/bin/pip;;
     *'("torch", "tensorflow") if'*) echo tensorflow;;
     *" -m pip download "*) cp "$SOURCE" "$last";;
