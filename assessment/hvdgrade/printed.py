@@ -54,7 +54,8 @@ def ask_for_stacks(
     mpirun stands still until all have: it ends the others as soon as it sees that one has ended.
     """
     ranks = jail.rank_processes()
-    started_them = launchers(ranks)
+    # Of the submission's own: ranks whose mpirun has ended are this grader's children.
+    started_them = [one for one in launchers(ranks) if one in jail.processes()]
     deadline = time.monotonic() + seconds
     for one in started_them:
         signalled(one, signal.SIGSTOP)
