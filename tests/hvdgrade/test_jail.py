@@ -24,14 +24,6 @@ from hvdgrade.submission import NotGradable, read_script
 pytestmark = pytest.mark.mpi
 
 
-@pytest.fixture(params=sandbox.TIERS)
-def tier(request) -> str:
-    found = sandbox.tier(request.param)
-    if not found.works:
-        pytest.skip(f"{request.param} does not work here: {found.reason}")
-    return request.param
-
-
 @pytest.fixture
 def walled(tier) -> str:
     if not tier.startswith("bubblewrap"):

@@ -6,7 +6,6 @@ import time
 import psutil
 import pytest
 
-from hvdgrade import sandbox
 from hvdgrade.jail import Jail
 from hvdgrade.observe import observe
 
@@ -19,14 +18,6 @@ def first(): time.sleep(1000)
 def second(): time.sleep(1000)
 [first, second][MPI.COMM_WORLD.rank]()
 """
-
-
-@pytest.fixture(params=sandbox.TIERS)
-def tier(request) -> str:
-    found = sandbox.tier(request.param)
-    if not found.works:
-        pytest.skip(f"{request.param} does not work here: {found.reason}")
-    return request.param
 
 
 def test_a_rank_that_is_late_is_not_ended_before_it_has_printed(tier, tmp_path, monkeypatch):
