@@ -75,9 +75,8 @@ def plan(
     named = hosts_of.parse_list(hosts) if hosts else []
     named = hosts_of.parse_file(hostfile) if hostfile else named
     slots = [host.slots for host in named] or allocation.tasks_on_nodes()
-    if (
-        launcher == "torchrun" and not named
-    ):  # a task a node, with all of its cores, is usual for it
+    if launcher == "torchrun" and not named:
+        # It takes no slots: one task a node, with all of its cores, is usual for it.
         slots = [ranks for _ in slots]
     if slots and ranks > sum(slots):
         who = "the hosts have" if named else "the Slurm allocation has"

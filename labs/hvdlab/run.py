@@ -106,9 +106,8 @@ def follow(planned: Plan, name: str, limit: float | None) -> tuple[str, int]:
     launcher = LAUNCHERS[planned.launcher]
     output = RankOutput(planned.ranks, launcher.Reader())
     signals = []
-    heard = [
-        one for one in SIGNALS if signal.getsignal(one) != signal.SIG_IGN
-    ]  # nohup's is ignored
+    # What nohup ignores stays ignored.
+    heard = [one for one in SIGNALS if signal.getsignal(one) != signal.SIG_IGN]
     before = {number: signal.signal(number, lambda n, _: signals.append(n)) for number in heard}
     try:
         away = [host.name for host in planned.hosts if not hosts_of.is_here(host.name)]

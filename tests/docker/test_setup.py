@@ -289,17 +289,18 @@ def test_torch_without_cuda_is_asked_for_where_there_is_no_gpu(
     assert list(dict.fromkeys(proxy.asked)) == asked
 
 
+NO_NETWORK = {
+    "PIP_CONFIG_FILE": os.devnull,
+    "PIP_INDEX_URL": "http://127.0.0.1:1/simple",
+    "PIP_EXTRA_INDEX_URL": "",
+    "PIP_FIND_LINKS": "",
+    "PIP_RETRIES": "0",
+    "PIP_TIMEOUT": "2",
+}
+
+
 def test_no_network_is_named(checkout):
-    answer = setup(
-        checkout,
-        PIP_CONFIG_FILE=os.devnull,
-        PIP_INDEX_URL="http://127.0.0.1:1/simple",
-        PIP_EXTRA_INDEX_URL="",
-        PIP_FIND_LINKS="",
-        TORCH_INDEX="",
-        PIP_RETRIES="0",
-        PIP_TIMEOUT="2",
-    )
+    answer = setup(checkout, TORCH_INDEX="", **NO_NETWORK)
     said = sentence(answer)
     assert "the package index cannot be reached" in said and "run 'make setup' again" in said
     assert not (checkout / ".venv" / ".packages").exists()  # so the next one begins this step anew
@@ -313,17 +314,8 @@ def test_from_within_the_environment_it_is_made_anew(checkout):
     )
     (venv / ".torch_index").write_text("\n")  # for GPUs that this machine does not have
     (venv / "left").mkdir()
-    answer = setup(
-        checkout,
-        PATH=f"{venv / 'bin'}:{os.environ['PATH']}",
-        VIRTUAL_ENV=str(venv),
-        PIP_CONFIG_FILE=os.devnull,
-        PIP_INDEX_URL="http://127.0.0.1:1/simple",
-        PIP_EXTRA_INDEX_URL="",
-        PIP_FIND_LINKS="",
-        PIP_RETRIES="0",
-        PIP_TIMEOUT="2",
-    )
+    path = f"{venv / 'bin'}:{os.environ['PATH']}"
+    answer = setup(checkout, PATH=path, VIRTUAL_ENV=str(venv), **NO_NETWORK)
     assert "the package index cannot be reached" in sentence(answer)
     assert (venv / "bin" / "pip").exists() and not (venv / "left").exists()
     assert (venv / ".torch_index").read_text() == "\n"

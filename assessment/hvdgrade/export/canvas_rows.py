@@ -44,7 +44,8 @@ def match(
         if not fitting:
             user = downloaded_from(id, names)
             fitting = set(rows.get(("ID", user), []))
-            if fitting and not (names[user] and letters(id).startswith(names[user])):
+            name = names.get(user)
+            if fitting and not (name and letters(id).startswith(name)):
                 people = "; ".join(who[number] for number in sorted(fitting))
                 report.append(
                     f"by the number in its name alone: {document['submission']['id']} is of {people}"

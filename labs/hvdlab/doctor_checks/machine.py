@@ -98,12 +98,11 @@ def usable_cores() -> int:
 
 def memory(said) -> Answer:
     free = available_memory()
-    need = ranks_here(said) * RANK_MEMORY
+    there = ranks_here(said)
+    need = there * RANK_MEMORY
     text = f"{human(free)} available"
     if free < need:
-        text += (
-            f", and {counted(ranks_here(said), 'rank')} may need {human(need)}: one may be killed"
-        )
+        text += f", and {counted(there, 'rank')} may need {human(need)}: one may be killed"
         return Answer(WARNING, text, "ps -eo rss,pid,args --sort=-rss | head")
     return Answer(OK, text)
 
