@@ -4,7 +4,8 @@
     rate = 0.01 * size ... Adam(rate * math.sqrt(size))      1.5
     SGD(0.01)                                                0
 
-Only products count: `warmup / hvd.size()` is -1, and of a sum the larger part.
+Only products count: `warmup / hvd.size()` is -1, what is divided by that stays what it was, and of a sum
+the larger part.
 """
 
 import ast
@@ -210,7 +211,8 @@ class _Reader:
             if isinstance(node.op, ast.Mult):
                 return left + right
             if isinstance(node.op, ast.Div | ast.FloorDiv):
-                return left - right
+                # Steps an epoch fall with the ranks, and `step / steps` of a warm-up scales no rate.
+                return left - max(0.0, right)
             if isinstance(node.op, ast.Pow):
                 exponent = getattr(node.right, "value", 1)
                 return left * (exponent if isinstance(exponent, int | float) else 1)

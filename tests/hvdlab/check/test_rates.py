@@ -5,6 +5,9 @@ import pytest
 from hvdlab.check.rates import rates
 from hvdlab.script import Script
 
+STEPS = "steps = 3 * (len(x) // (16 * hvd.size()))\n"  # fewer, the more ranks
+RAMP = "def ramp(t): return 0.1 * hvd.size() * min(1, (t + 1) / steps)\n"
+
 
 @pytest.mark.parametrize(
     "rate, more, power",
@@ -22,6 +25,10 @@ from hvdlab.script import Script
         ("rate()", "def rate(): return 0.1 * hvd.size()", 1),
         ("0.1 * hvd.size() / 8", "", 1),
         ("0.1 * size", "rank, size = hvd.rank(), hvd.size()", 1),
+        ("0.1 * hvd.size()", f"{STEPS}LambdaLR(o, lambda t: min(1, (t + 1) / steps))", 1),
+        ("0.1", f"{STEPS}LambdaLR(o, lambda t: min(1, (t + 1) / steps))", 0),
+        ("0.1 * hvd.size()", f"{STEPS}LambdaLR(o, lambda t: 0.5 + 0.5 * cos(pi * t / steps))", 1),
+        ("0.1", f"{STEPS}{RAMP}group['lr'] = ramp(3)", 1),
         ("0.1 * n", "n: int = hvd.size()", 1),
         ("0.1 * (n := hvd.size())", "", 1),
         ("0.1 * size()", "from horovod.torch import size", 1),
