@@ -76,11 +76,26 @@ def read(path: Path) -> Facts:
 
 def _everybody(call, guards) -> bool:
     """Whether all ranks make a call, with the same arguments, at the same time."""
-    if guards.asks(call) or guards.test(call):
+    if guards.asks(call) or guards.test(call) or _in_turns(call, guards):
         return False
     around = [node for node in guards.script.ancestors(call) if isinstance(node, ast.With)]
     locked = (ast.unparse(item.context_expr) for node in around for item in node.items)
     return not any("lock" in text.lower() for text in locked)
+
+
+def _in_turns(call, guards) -> bool:
+    """Whether some ranks wait above a call: `if hvd.local_rank() != 0: hvd.barrier()`."""
+    node = call
+    for above in guards.script.ancestors(call):
+        for name in ("body", "orelse", "finalbody"):
+            block = getattr(above, name, None)
+            if isinstance(block, list) and node in block:
+                for earlier in block[: block.index(node)]:
+                    waits = isinstance(earlier, ast.If) and guards.splits(earlier.test)
+                    if waits and guards.script.named_in(earlier, "barrier"):
+                        return True
+        node = above
+    return False
 
 
 def _counts(loop) -> bool:
@@ -100,6 +115,8 @@ def _first(script, wanted) -> int | None:
 
 def _uses_gpu(call) -> bool:
     text = ast.unparse(call)
+    if last_name(call) == "set_visible_devices" and "[]" in text:  # switches them off
+        return False
     return any(word in text for word in GPUS) and "is_available()" not in ast.unparse(call.func)
 
 

@@ -47,6 +47,7 @@ if first:
         "for epoch in range(9):\n    if hvd.rank() != 0:\n        continue\n    {}",
         "path = f'model-{{hvd.rank()}}.pt'\n{}",
         "path = Path('model-%d.pt' % hvd.rank())\n{}",
+        "if hvd.local_rank() != 0:\n    hvd.barrier()\n{}\nif hvd.local_rank() == 0:\n    hvd.barrier()",
     ],
 )
 def test_a_line_for_one_rank_is_known_as_that(tmp_path, text):
@@ -79,6 +80,12 @@ def test_a_line_for_one_rank_is_known_as_that(tmp_path, text):
 def test_by_what_a_device_is_chosen(tmp_path, text, pin):
     (tmp_path / "script.py").write_text(text)
     assert read(tmp_path / "script.py").pin == pin
+
+
+@pytest.mark.parametrize("which, line", [("[]", None), ("gpus[0]", 1)])
+def test_a_script_that_switches_gpus_off_uses_none(tmp_path, which, line):
+    (tmp_path / "script.py").write_text(f"tf.config.set_visible_devices({which}, 'GPU')")
+    assert read(tmp_path / "script.py").gpu == line
 
 
 @pytest.mark.parametrize(
