@@ -160,7 +160,8 @@ def _parts(test, collectives) -> list[ast.expr]:
     if isinstance(test, ast.Constant):
         return []
     if isinstance(test, ast.Call) and not _calls(test, collectives):
-        return parts(test.args) or [test]  # stopper.step(loss): what goes in, and what comes out
+        values = [value for value in test.args if not isinstance(value, ast.Starred)]
+        return parts(values) or [test]  # stopper.step(loss): what goes in, and what comes out
     return [test]
 
 

@@ -91,6 +91,8 @@ for epoch in range(9):
         ("float(hvd.allreduce(wish))", "hvd.allreduce(wish)"),
         ("hvd.allreduce(wish).item()", "hvd.allreduce(wish).item()"),
         ("agree(wish)", "agree(wish)"),
+        ("stopper(*wishes)", "stopper(*wishes)"),
+        ("stopper(value, *more)", "value"),
     ],
 )
 def test_a_stop_asks_for_what_a_collective_says_not_for_what_it_is_told(test, asked):
