@@ -35,13 +35,13 @@ def main(args: argparse.Namespace) -> int:
     made = args.synthetic
     try:
         try:
-            found = load(_made(twin, args.dir)) if made else _found(load, args)
+            found = _made(load, twin, args.dir) if made else _found(load, args)
         except DataError as error:
             if not args.or_synthetic:
                 raise
             print(f"hvdlab: {error}", file=sys.stderr)
             made = True
-            found = load(_made(twin, args.dir))
+            found = _made(load, twin, args.dir)
     except DataError as error:
         print(f"hvdlab: {error}", file=sys.stderr)
         return 1
@@ -64,25 +64,29 @@ def _found(load, args):
     try:
         return load(args.dir)
     except DataError:
-        download.fetch(args.name, args.dir)
-        return load(args.dir)
+        return load(where_one_may_write(lambda to: download.fetch(args.name, to), args.dir))
 
 
-def _made(twin, folder):
-    """Make a twin where the labs will look, as for a download, and return that folder."""
+def _made(load, twin, folder):
     print("Making a SYNTHETIC twin (about 5 s)", file=sys.stderr)
+    return load(where_one_may_write(twin, folder))
+
+
+def where_one_may_write(make, folder=None):
+    """Make a data set where the labs will look: `folder`, else $HVDLAB_DATA, else the cache.
+
+    Where a named folder is there, and has nothing of this data set, the labs look in the cache too.
+    """
     named = os.environ.get("HVDLAB_DATA")
     try:
-        return twin(folder or named or cache_folder())
+        return make(folder or named or cache_folder())
     except DataError as error:
-        # Where a named folder is there, and has nothing of this data set, the labs look in the cache too.
-        unwritable = isinstance(error.__cause__, OSError)
+        unwritable = getattr(error.__cause__, "errno", None) in download.UNWRITABLE
         if folder or not named or not unwritable or not Path(named).expanduser().is_dir():
             raise
-        why = error.__cause__.strerror or error.__cause__
         print(
-            f"hvdlab: HVDLAB_DATA={named} cannot be written to ({why}): the twin goes to "
-            f"{cache_folder()}, where the labs look next.",
+            f"hvdlab: HVDLAB_DATA={named} cannot be written to ({error.__cause__.strerror}): the data go "
+            f"to {cache_folder()}, where the labs look next.",
             file=sys.stderr,
         )
-        return twin(cache_folder())
+        return make(cache_folder())

@@ -5,6 +5,7 @@
 Sources: https://www.cs.toronto.edu/~kriz/cifar.html, https://github.com/zalandoresearch/fashion-mnist
 """
 
+import errno
 import fcntl
 import hashlib
 import http.client
@@ -64,6 +65,7 @@ SOURCES = {
     ],
 }
 CHUNK = 1 << 18  # bytes
+UNWRITABLE = {errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOENT, errno.ENOSPC, errno.EDQUOT}
 PATIENCE = 2.0  # seconds without a progress line
 
 
@@ -156,6 +158,11 @@ def download(
         _verify(url, part, size, {"sha256": sha256, "md5": md5})
         part.replace(destination)
     except (OSError, http.client.HTTPException) as error:
+        if error.__class__ in (OSError, PermissionError) and error.errno in UNWRITABLE:
+            raise DataError(
+                f"Cannot write {part} ({error.strerror}): make room or name another folder, and run the "
+                "command again (it goes on where it stopped)."
+            ) from error
         http_error = isinstance(error, urllib.error.HTTPError)
         reason = error if http_error else getattr(error, "reason", error)  # unwrap URLError
         reason = getattr(reason, "strerror", None) or reason

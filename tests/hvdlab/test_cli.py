@@ -72,7 +72,7 @@ def test_a_twin_goes_elsewhere_only_if_it_is_found_there(tmp_path, monkeypatch):
     assert answer.returncode == 0 and load_fashion_mnist().folder.is_relative_to(tmp_path)
     said = answer.stderr.splitlines()[-1]
     assert said.startswith("hvdlab: HVDLAB_DATA=/proc cannot be written to (")
-    assert f"the twin goes to {tmp_path}/.cache/hvdlab" in said
+    assert f"the data go to {tmp_path}/.cache/hvdlab" in said
 
     answer = hvdlab("data", "fashion_mnist", "--synthetic", home="/", HVDLAB_DATA="/dev/null/x")
     assert answer.returncode == 1 and answer.stdout == ""

@@ -10,6 +10,7 @@ import threading
 import numpy as np
 import pytest
 
+from hvdlab import data_command
 from hvdlab import download as module
 from hvdlab.data import DataError
 from hvdlab.download import SOURCES, Source, download, fetch, progress_line
@@ -171,6 +172,14 @@ def test_no_network(server, tmp_path):
     )
 
 
+def test_a_full_disk_is_not_taken_for_the_network(server, tmp_path):
+    (tmp_path / "file.part").symlink_to("/dev/full")
+    with pytest.raises(
+        DataError, match="^Cannot write .*file.part .No space left on device.: make"
+    ):
+        download(f"{server.url}/file", tmp_path / "file")
+
+
 def test_a_silent_server_times_out(server, tmp_path):
     server.go_on.clear()
     with pytest.raises(DataError, match="timed out"):
@@ -220,6 +229,27 @@ def test_fetch_default_folders(server, source, tmp_path, monkeypatch):
     assert fetch("cifar10") == tmp_path / "home/.cache/hvdlab"
     monkeypatch.setenv("HVDLAB_DATA", str(tmp_path / "data"))
     assert fetch("cifar10") == tmp_path / "data" and (tmp_path / "data/sub/a.gz").exists()
+
+
+def test_what_a_named_folder_cannot_take_goes_where_the_labs_look_next(
+    server, source, tmp_path, monkeypatch, capsys
+):
+    """/proc is a folder that nobody can write to."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("HVDLAB_DATA", "/proc")
+
+    def get(to):
+        return fetch("cifar10", to)
+
+    assert data_command.where_one_may_write(get) == tmp_path / ".cache/hvdlab"
+    assert "HVDLAB_DATA=/proc cannot be written to (" in capsys.readouterr().err
+    with pytest.raises(DataError, match="^Cannot write cifar10 to /proc"):
+        data_command.where_one_may_write(get, "/proc")  # as --dir
+    (tmp_path / ".cache/hvdlab/sub/a.gz").unlink()
+    monkeypatch.setenv("HVDLAB_DATA", str(tmp_path))
+    server.stop_after = 9
+    with pytest.raises(DataError, match="the connection ended after 9 of 3,000,000 bytes"):
+        data_command.where_one_may_write(get)
 
 
 def test_fetch_refuses_to_mix_with_a_twin(server, source, tmp_path):
