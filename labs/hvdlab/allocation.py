@@ -10,9 +10,18 @@ def tasks_on_nodes() -> list[int]:
     """The ranks that Slurm lets start on each node of this allocation; empty outside of one."""
     if "SLURM_JOB_ID" not in os.environ:
         return []
-    tasks = []  # SLURM_TASKS_PER_NODE=2(x3),1 means 2,2,2,1
-    for part in os.environ.get("SLURM_TASKS_PER_NODE", "").split(","):
+    return _on_nodes("SLURM_TASKS_PER_NODE")
+
+
+def cpus_on_nodes() -> list[int]:
+    """The hardware threads that this job has on each node; empty outside of an allocation."""
+    return _on_nodes("SLURM_JOB_CPUS_PER_NODE") if "SLURM_JOB_ID" in os.environ else []
+
+
+def _on_nodes(variable):
+    counts = []  # 2(x3),1 means 2,2,2,1
+    for part in os.environ.get(variable, "").split(","):
         found = re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", part)
         if found:
-            tasks += [int(found[1])] * int(found[2] or 1)
-    return tasks
+            counts += [int(found[1])] * int(found[2] or 1)
+    return counts

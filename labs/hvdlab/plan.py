@@ -88,6 +88,11 @@ def plan(
         named, slots = [], []  # this machine by another name
 
     wanted = {**launch.environment(together), **ALWAYS}
+    if not named and (
+        cpus := allocation.cpus_on_nodes()
+    ):  # salloc's shell may be on another machine
+        threads = str(max(1, min(cpus) // together))
+        wanted |= {"OMP_NUM_THREADS": threads, "TF_NUM_INTRAOP_THREADS": threads}
     # Too few GPUs are refused here, and other hosts have theirs.
     wanted.pop("CUDA_VISIBLE_DEVICES", None)
     if gpus():

@@ -144,6 +144,20 @@ def test_in_an_allocation_mpirun_takes_its_nodes(four_cores):
     assert "oversubscribe" not in plan(8, "train.py").line()
 
 
+@pytest.mark.parametrize(
+    "cpus, threads", [("4", "2"), ("32(x3)", "16"), ("8(x2),2", "1"), ("", "2")]
+)
+def test_in_an_allocation_the_cores_of_its_nodes_are_dealt_out(cpus, threads, four_cores):
+    """Those of this machine are not the ranks' where the shell of salloc stays behind."""
+    four_cores.setenv("SLURM_JOB_ID", "1")
+    four_cores.setenv("SLURM_TASKS_PER_NODE", "2")
+    four_cores.setenv("SLURM_JOB_CPUS_PER_NODE", cpus)
+    variables = plan(2, "train.py").variables
+    assert variables["OMP_NUM_THREADS"] == variables["TF_NUM_INTRAOP_THREADS"] == threads
+    named = plan(2, "train.py", hosts="away:2").variables
+    assert named["OMP_NUM_THREADS"] == "2"
+
+
 def test_torchrun_takes_no_slots_of_an_allocation(four_cores):
     """A task for each node, and all of its cores for it, is usual there."""
     for name, value in {"JOB_ID": "1", "JOB_NODELIST": "localhost", "TASKS_PER_NODE": "1"}.items():
