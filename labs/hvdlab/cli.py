@@ -54,7 +54,11 @@ def end_when_told() -> None:
 
     What `nohup` lets it ignore stays ignored.
     """
-    for number in (signal.SIGTERM, signal.SIGHUP):
+    ends = [
+        signal.SIGTERM,
+        *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else []),
+    ]  # not on Windows
+    for number in ends:
         if signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, lambda number, _: sys.exit(128 + number))
 

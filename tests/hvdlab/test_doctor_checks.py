@@ -141,10 +141,12 @@ def test_a_limit_must_be_seconds(text, capsys):
 
 
 ON_ANOTHER_SYSTEM = """
-import os, platform, sys
+import os, platform, signal, sys
 platform.system = lambda: sys.argv[1]
 for name in ("memfd_create", "sched_getaffinity"):  # only Linux has them
     delattr(os, name)
+if sys.argv[1] == "Windows":
+    del signal.SIGHUP
 from hvdlab import cli
 sys.exit(cli.main(["doctor", *sys.argv[2:]]))
 """
@@ -376,6 +378,24 @@ def test_gpus_that_a_variable_hides_are_told(count, state, monkeypatch):
     answer = machine.gpus(said_in("torch") | {"nvidia-smi": Said(0, count * GPU, "")})
     assert answer.state == state and ("='0' leaves 1" in answer.seen) == (state == "warning")
     assert answer.mend == ("unset CUDA_VISIBLE_DEVICES" if state == "warning" else "")
+
+
+@pytest.mark.parametrize(
+    "built, sees, seen, mend",
+    [
+        ("12.4", 1, "with NCCL", ""),  # the other GPU is somebody else's
+        ("12.4", 0, "leaves 0, the share of this job", "salloc --ntasks=2 --gpus=2"),
+        ("", 0, "built for the CPU only", "build_horovod.sh"),
+    ],
+)
+def test_what_a_job_was_not_given_is_not_to_be_taken(built, sees, seen, mend, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    torch = {"gpus": sees, "cuda": built, "horovod": {"nccl": True}}
+    said = {"torch": Said(0, json.dumps(torch), ""), "tensorflow": Said(1, "", "")}
+    answer = machine.gpus(said | {"nvidia-smi": Said(0, 2 * GPU, "")})
+    assert seen in answer.seen and mend in answer.mend and "unset" not in answer.mend
+    assert (answer.state == "ok") == (sees == 1)
 
 
 # --- a Python or an MPI that does not fit ---------------------------------------------------------------

@@ -44,9 +44,13 @@ def gpus(said) -> Answer:
     text = f"{len(there)}: {there[0]}"
     hidden = os.environ.get("CUDA_VISIBLE_DEVICES")
     torch = said["torch"].answer()
-    if hidden is not None and torch and torch["gpus"] < len(there):
+    if hidden is not None and torch and torch["cuda"] and torch["gpus"] < len(there):
         text += f"; CUDA_VISIBLE_DEVICES={hidden!r} leaves {torch['gpus']}"
-        return Answer(WARNING, text, "unset CUDA_VISIBLE_DEVICES")
+        if "SLURM_JOB_ID" not in os.environ:
+            return Answer(WARNING, text, "unset CUDA_VISIBLE_DEVICES")
+        text += ", the share of this job"  # the others may be somebody else's
+        if not torch["gpus"]:
+            return Answer(WARNING, text, "salloc --ntasks=2 --gpus=2")
     if torch and not torch["gpus"]:
         what = f"CUDA {torch['cuda']}" if torch["cuda"] else "the CPU only"
         if again := install("--force-reinstall", "torch"):
