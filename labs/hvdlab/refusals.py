@@ -23,6 +23,12 @@ def must_work(planned: Plan, script: str) -> None:
     hosts.must_be_ready(planned.hosts, script)
 
 
+def ranks_come_first(arguments: list[str]) -> None:
+    """Raise LaunchError for an -np behind the script, whose arguments these are."""
+    if "-np" in arguments:
+        raise LaunchError("-np stands behind the script: write it before, as in `-np 4 train.py`.")
+
+
 def gpus_must_suffice(planned: Plan) -> None:
     """Raise LaunchError for more ranks on this machine than it has GPUs, if it has any."""
     here = [host.slots for host in planned.hosts if hosts.is_here(host.name)]

@@ -17,7 +17,7 @@ from hvdlab import launch, lost_host
 from hvdlab.launch import LaunchError
 from hvdlab.plan import LAUNCHERS, Plan, plan
 from hvdlab.rank_output import RankOutput
-from hvdlab.refusals import gpus_must_suffice, must_work
+from hvdlab.refusals import gpus_must_suffice, must_work, ranks_come_first
 
 EPILOG = """\
 examples:
@@ -39,7 +39,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "-np", type=int, required=True, metavar="N", dest="ranks", help="number of ranks"
+        "-np", type=int, metavar="N", dest="ranks", help="number of ranks; must be given"
     )
     parser.add_argument(
         "--launcher", choices=LAUNCHERS, default="mpirun", help="what starts them (default mpirun)"
@@ -74,6 +74,9 @@ def main(args: argparse.Namespace) -> int:
     """0 if all ranks ended well, the exit code of the first that failed, 2 for a refusal, 124 for
     the time limit, 128 + the signal that ended the run."""
     try:
+        ranks_come_first(args.arguments)
+        if args.ranks is None:
+            raise LaunchError(f"give the number of ranks: hvdlab run -np 2 {args.script}.")
         if not Path(args.script).is_file():
             raise LaunchError(f"{args.script} is not a file: name the script for the ranks to run.")
         planned = plan(

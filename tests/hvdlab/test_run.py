@@ -78,6 +78,22 @@ def test_lines_carry_their_rank_and_what_the_user_set_is_kept(script):
     assert alone.stderr == "a word of rank 0\n"
 
 
+@pytest.mark.parametrize(
+    "words, said",
+    [
+        (["run", "train.py"], "hvdlab run: give the number of ranks: hvdlab run -np 2 train.py."),
+        (
+            ["run", "train.py", "-np", "4"],
+            "hvdlab run: -np stands behind the script: write it before",
+        ),
+        (["check", "train.py", "--lr", "1", "-np", "4"], "hvdlab: -np stands behind the script: "),
+    ],
+)
+def test_ranks_are_counted_before_the_script_is_named(words, said, capsys):
+    assert cli.main(words) == 2
+    assert capsys.readouterr().err.startswith(said)
+
+
 @pytest.mark.mpi
 def test_a_dry_run_prints_one_line_and_starts_nothing(script, tmp_path):
     answer = hvdlab_run("-np", 2, "--dry-run", script(STAY), tmp_path)

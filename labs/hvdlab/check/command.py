@@ -15,6 +15,7 @@ from hvdlab.check.deadlock import Deadlock, read_events
 from hvdlab.check.findings import Finding
 from hvdlab.check.judge import judge
 from hvdlab.check.run_facts import Run
+from hvdlab.refusals import ranks_come_first
 from hvdlab.script import Unreadable
 
 EPILOG = """\
@@ -68,6 +69,7 @@ def _count(text: str) -> int:
 
 def main(args: argparse.Namespace) -> int:
     try:
+        ranks_come_first(args.arguments)
         print(
             f"hvdlab: running {args.script} on {args.ranks} ranks for a few steps",
             file=sys.stderr,
@@ -81,7 +83,7 @@ def main(args: argparse.Namespace) -> int:
             timeout=args.timeout,
             show=args.show,
         )
-    except CheckError as error:
+    except (CheckError, launch.LaunchError) as error:
         print(f"hvdlab: {error}", file=sys.stderr)
         return 2
     show(found, args.script, args.ranks)
