@@ -9,8 +9,12 @@ from hvdlab.script import RANK, Script
 
 # A variable or function by whose name one rank is told from others, wherever it comes from.
 ONE_RANK = re.compile(
-    r"(\A|_)(rank\d*|master|chief|(is|on)_(main|root|first))(_|\Z)|main_process|global_zero"
+    r"(\A|(?<!lora)(?<!low)_)(rank\d*|master|chief|(is|on)_(main|root|first)(?!_(batch|step|epoch|iter)))"
+    r"(_|\Z)|main_process|global_zero"
 )
+
+
+DEVICES = ("cpu", "cuda", "gpu", "GPU", "mps")
 
 
 class Guard(NamedTuple):
@@ -144,19 +148,32 @@ class Guards:
 
 
 def _of_presence(test) -> bool:
-    """Whether a test asks only if there is a rank: `environ.get("RANK") is None`, `"RANK" in environ`."""
+    """Whether a test asks only if there is a rank, or for a device.
+
+    `environ.get("RANK") is None`, `"RANK" in environ`, `device != "cpu"`
+    """
     if isinstance(test, ast.UnaryOp):
         return _of_presence(test.operand)
     if isinstance(test, ast.BoolOp):
         return all(map(_of_presence, test.values))
     if isinstance(test, ast.Compare):
         right = test.comparators[0]
+        if any(_is_device(side) for side in (test.left, right)):
+            return True
         if isinstance(test.ops[0], ast.Is | ast.IsNot):
             return isinstance(right, ast.Constant) and right.value is None
         named = isinstance(test.left, ast.Constant) and isinstance(test.left.value, str)
         return isinstance(test.ops[0], ast.In | ast.NotIn) and named
+    if not isinstance(test, ast.Call):
+        return False
     # What the environment has is text, and "0" is true as well.
-    return isinstance(test, ast.Call) and ast.unparse(test.func).endswith(("environ.get", "getenv"))
+    asked = ast.unparse(test.func).endswith(("environ.get", "getenv"))
+    return asked or any(map(_is_device, test.args))
+
+
+def _is_device(node) -> bool:
+    """Whether a device is asked for: f"cuda:{hvd.local_rank()}" is on one on every rank."""
+    return isinstance(node, ast.Constant) and str(node.value).partition(":")[0] in DEVICES
 
 
 def _both_ways(guards: list[Guard | None]) -> bool:

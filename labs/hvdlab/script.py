@@ -12,6 +12,7 @@ import warnings
 from functools import cached_property
 from typing import NamedTuple
 
+from hvdlab.bound import Variable, bound, constants, counters, of_item, tests_around
 from hvdlab.own_functions import FUNCTIONS, OwnFunctions
 from hvdlab.syntax import key, pairs, strings
 
@@ -52,9 +53,6 @@ SIZE = Origin(
     re.compile(r"\A(world_)?size\Z|\An(um)?_(ranks|procs|processes|workers|gpus|replicas)\Z"),
 )
 LOCAL_RANK = Origin(frozenset({"local_rank"}))
-
-
-Variable = tuple[ast.AST, str]  # the function, or the module, and the name in it
 
 
 class Unreadable(Exception):
@@ -228,20 +226,32 @@ class Script:
             scope = self.inside[scope]
         return scope, name
 
+    @cached_property
+    def bound(self) -> list[tuple[Variable, ast.expr]]:
+        """What each variable stands for, but for those that count the rounds of a loop."""
+        counting = counters(self)
+        return [(variable, value) for variable, value in bound(self) if variable not in counting]
+
+    @cached_property
+    def constants(self) -> dict[Variable, list[ast.expr]]:
+        """The variables that are only set to constants -> the tests under which they are."""
+        return {
+            variable: [test for value in values for test in tests_around(self, value)]
+            for variable, values in constants(self).items()
+        }
+
     def made_of(self, origin: Origin) -> set[Variable]:
         """The variables that are made of an origin, and the functions that return it."""
         if origin not in self._made_of:
             made = self._made_of[origin] = set()
-            simple = ast.Name | ast.Attribute
-            bound = [(self.variable(t), v) for t, v in self.bindings() if isinstance(t, simple)]
-            for node in self.nodes:
-                if isinstance(node, ast.AugAssign) and isinstance(node.target, simple):
-                    bound.append((self.variable(node.target), node.value))
-            bound += [((self.tree, name), value) for name, value in self.functions.results()]
-            arguments = self.functions.arguments()
-            bound += [((function, name), value) for function, name, value in arguments]
             for _ in range(3):  # quiet = not main
-                made |= {variable for variable, value in bound if self.holds(value, origin)}
+                made |= {v for v, value in self.bound if self.holds(value, origin)}
+                # if main: verbose = True
+                made |= {
+                    variable
+                    for variable, tests in self.constants.items()
+                    if any(self.depends(test, origin) for test in tests)
+                }
         return self._made_of[origin]
 
     def holds(self, value: ast.AST, origin: Origin) -> bool:
@@ -273,7 +283,10 @@ class Script:
             name = key(node).rpartition(".")[2]
             if name in origin.calls and getattr(self.parents[node], "func", None) is node:
                 return False  # of a call, see below
-            return bool(origin.names and origin.names.search(name))
+            kind = bool(origin.names and origin.names.search(name))
+            return kind and self.variable(node) not in self.constants  # is_main = True: of no rank
+        if isinstance(node, ast.Subscript) and of_item(self, node) in self.made_of(origin):
+            return True
         if isinstance(node, ast.Subscript | ast.Call) and origin.environment:
             if any(origin.environment.search(text) for text in strings(node)):
                 return True

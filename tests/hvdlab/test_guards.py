@@ -47,6 +47,16 @@ SOME = {
     "method": "class A:\n    def save(self):\n        mark()\n"
     "a = A()\ntorch.save(1)\nif hvd.rank() == 0:\n    a.save()",
     "class": "class A:\n    def on_epoch_end(self):\n        mark()\nif hvd.rank() == 0:\n    A()",
+    "a field": "from types import SimpleNamespace\nc = SimpleNamespace(main=hvd.rank() == 0)\n"
+    "if c.main:\n    mark()",
+    "a field by its place": "class C(NamedTuple):\n    size: int\n    main: bool\n"
+    "c = C(hvd.size(), hvd.rank() == 0)\nif c.main:\n    mark()",
+    "an item": "c = {'main': hvd.rank() == 0}\nif c['main']:\n    mark()",
+    "an item later": "c = {}\nc['main'] = hvd.rank() == 0\nif c['main']:\n    mark()",
+    "constants": "if hvd.rank() == 0:\n    loud = True\nelse:\n    loud = False\nif loud:\n    mark()",
+    "a constant": "loud = 0\nif hvd.rank() == 0:\n    loud = 1\nif loud:\n    mark()",
+    "constant results": "def loud():\n    if hvd.rank():\n        return False\n    return True\n"
+    "if loud():\n    mark()",
     "text": "name = f'rank {hvd.rank()}'\nif name == 'rank 0':\n    mark()",
 }  # fmt: skip
 
@@ -72,6 +82,19 @@ ALL = {
     "    sys.exit('use mpirun')\nmark()",
     "started by something": "import os, sys\nif not os.getenv('RANK') and 'PMI_RANK' not in os.environ:\n"
     "    sys.exit('use mpirun')\nmark()",
+    "a device": "device = f'cuda:{hvd.local_rank()}' if torch.cuda.is_available() else 'cpu'\n"
+    "if device != 'cpu':\n    mark()",
+    "a kind of device": "device = torch.device(f'cuda:{hvd.local_rank()}')\n"
+    "if device.type == 'cuda':\n    mark()",
+    "the start of a device's name": "device = f'cuda:{hvd.local_rank()}'\n"
+    "if device.startswith('cuda'):\n    mark()",
+    "a name that counts again": "i = hvd.rank()\nfor i, x in enumerate(loader):\n    if i % 9 == 0:\n"
+    "        mark()",
+    "agreed on": "stop = False\nif hvd.rank() == 0:\n    stop = True\n"
+    "stop = hvd.broadcast_object(stop)\nif stop:\n    mark()",
+    "a constant of all": "is_main = True\nif is_main:\n    mark()",
+    "another rank": "def f(lora_rank):\n    if lora_rank:\n        mark()\nf(8)",
+    "the first batch": "def f(is_first_batch):\n    if is_first_batch:\n        mark()",
     "two functions of a name": "class A:\n    def f(self, r):\n        if r:\n            mark()\n"
     "class B:\n    def f(self, r):\n        pass\nB().f(hvd.rank())",
 }  # fmt: skip

@@ -3,6 +3,7 @@
 import ast
 from pathlib import Path
 
+from hvdlab.bound import fields
 from hvdlab.exercises import NotYet
 from hvdlab.script import LOCAL_RANK, RANK, SIZE, Origin, Script, Unreadable
 from hvdlab.syntax import key
@@ -116,7 +117,8 @@ class MadeOf:
         for name, calls in functions.calls.items():
             made = functions.defined[name][0]
             for call in calls if isinstance(made, ast.ClassDef) else []:
-                yield from zip(_fields(made), call.args, strict=False)
+                names = (f"self.{name}" for name in fields(made))
+                yield from zip(names, call.args, strict=False)
                 yield from ((f"self.{word.arg}", word.value) for word in call.keywords)
 
     def _targets(self):
@@ -145,14 +147,8 @@ def _shows_its_arguments(made: list[ast.AST]) -> bool:
     inits = (part for part in made[0].body if getattr(part, "name", "") == "__init__")
     function = next(inits, None) if isinstance(made[0], ast.ClassDef) else made[0]
     if function is None:
-        return bool(_fields(made[0]))
+        return bool(fields(made[0]))
     return not function.args.vararg and not function.args.kwarg
-
-
-def _fields(made: ast.ClassDef) -> list[str]:
-    """The fields of a dataclass, which has no __init__ to read."""
-    annotated = (part.target for part in made.body if isinstance(part, ast.AnnAssign))
-    return [f"self.{target.id}" for target in annotated if isinstance(target, ast.Name)]
 
 
 def _training(script: Script) -> list[ast.Call]:
