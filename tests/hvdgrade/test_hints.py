@@ -199,6 +199,80 @@ def test_a_rate_may_be_scaled_anywhere():
     assert topics(variable.replace("lr=args.lr", "lr=rate")) == set()
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "print(args.batch_size * hvd.size())",
+        "seen = len(batches) * args.batch_size * hvd.size()",
+        "accuracy = hvd.size() * average(1.0)",
+        "print(hvd.size() * accuracy)",
+    ],
+)
+def test_a_product_with_the_ranks_is_not_always_a_rate(line):
+    """A rate that has been tuned and is not scaled wants no warm-up; that of the serial script is told."""
+    tuned = CONSTANT_RATE.replace("0.25 * hvd.size()", "0.12") + "if hvd.rank() == 0:\n    "
+    assert hints(f"{tuned}{line}\n".encode()) == []
+    found = hints(f"{tuned}{line}\n".replace("0.12", "0.25").encode())
+    assert not any("full from the first step" in hint["text"] for hint in found)
+    if "batch" in line:
+        assert ["does not depend" in hint["text"] for hint in found] == [True]
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        "OneCycleLR(optimizer, max_lr=0.6, pct_start=0.25)",
+        "late = epoch / 3 > 0.25",
+        "x = torch.nn.Dropout(0.25), keras.layers.Dropout(rate=0.25)",
+        "lr = 0.5 if hvd.size() == 2 else 0.25",
+    ],
+)
+def test_a_quarter_is_not_always_a_rate(more):
+    tuned = CONSTANT_RATE.replace("0.25 * hvd.size()", "0.37")
+    assert hints(f"{tuned}{more}\n".encode()) == []
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        "lr = 0.25",
+        "def train(lr=0.25): pass",
+        "add_argument('--lr', default=0.25)",
+        "f(max_lr=0.25)",
+    ],
+)
+def test_the_serial_rate_is_known_wherever_it_is_set(told):
+    plain = CONSTANT_RATE.replace("0.25 * hvd.size()", "lr")
+    assert topics(f"{told}\n{plain}") == {"learning rate"}
+
+
+@pytest.mark.parametrize(
+    "rise",
+    [
+        "class Ramp(torch.optim.lr_scheduler.LRScheduler):\n    pass",
+        "class Ramp(keras.optimizers.schedules.LearningRateSchedule):\n    pass",
+        "torch.optim.lr_scheduler.ConstantLR(optimizer, 0.1, 100)",
+    ],
+)
+def test_a_warm_up_of_ones_own_is_one(rise):
+    assert hints(f"{CONSTANT_RATE}{rise}\n".encode()) == []
+
+
+def test_a_scheduler_of_the_plain_optimizer_matters_only_where_its_state_is_loaded():
+    plan = "optimizer = hvd.DistributedOptimizer(optimizer)\n"
+    early = f"plan = torch.optim.lr_scheduler.LambdaLR(optimizer, f)\n{plan}"
+    script = CONSTANT_RATE.replace(plan, early)
+    assert hints(f"{script}model.load_state_dict(torch.load(path))\n".encode()) == []
+    assert topics(f"{script}optimizer.load_state_dict(torch.load(path))\n") == {"optimizer"}
+
+
+def test_what_is_saved_is_not_taken_for_the_name_of_a_file():
+    script = CONSTANT_RATE + "warmup = 1\ntorch.save({'model': 1}, {})\n"
+    assert topics(script.replace("{})", "buffer)")) == set()
+    assert topics(script.replace("{})", "'a.pt')")) == {"files"}
+    assert topics(script.replace("{})", "f='a.pt')")) == {"files"}
+
+
 def test_a_function_that_rank_0_alone_calls_may_print():
     says = changed(TORCH, LOG, LOG.replace("print(", "say("))[0]
     say = "\n\ndef say(text):\n    print(text)\n"

@@ -4,17 +4,22 @@ import ast
 import re
 from collections.abc import Iterator
 
-from hvdlab.script import BROADCASTS, EXCHANGES, Script, Variable
+from hvdlab.bound import Variable
+from hvdlab.check.rates import Rates, rates
+from hvdlab.own_functions import FUNCTIONS
+from hvdlab.script import BROADCASTS, EXCHANGES, Script
 from hvdlab.syntax import key, keyword, strings
 
 SCHEDULES = (
-    "LambdaLR LinearLR OneCycleLR SequentialLR CyclicLR CosineAnnealingWarmRestarts Schedule "
+    "LambdaLR LinearLR ConstantLR OneCycleLR SequentialLR CyclicLR CosineAnnealingWarmRestarts Schedule "
     "LearningRateScheduler ScheduleCallback LearningRateScheduleCallback"
 ).split()
 # `register_hook` gets a function of the gradient.
 GRADIENT = re.compile(r"\A(?!zero_|no_|enable_|set_|requires_|inference)\w*grad|register\w*_hook\Z")
-LOSS = re.compile("loss|grad|entropy|criterion")
 RATES = ("lr", "learning_rate")
+RATE = re.compile(r"((\A|[\W_])(lr|learning[_-]rate|peak|warmup_target)|(\A|[.])rate)\Z")
+OWN_SCHEDULES = ("LearningRateSchedule", "LRScheduler")  # bases of a script's own
+LAYERS = ("Dropout", "SpatialDropout2D", "GaussianDropout", "AlphaDropout")  # they have a rate too
 SERIAL_RATE = 0.25  # the default of --lr in the scripts that are handed out
 
 
@@ -42,10 +47,12 @@ def rate(script: Script):
     )
     if not made or adasum or divides_batch(script):  # these need no other rate
         return
-    scaled = scaling_line(script)
-    if scaled is None:
-        values = {node.value for node in script.nodes if isinstance(node, ast.Constant)}
-        if SERIAL_RATE in values:  # another rate has been tuned
+    try:
+        scaled = rates(script)
+    except RecursionError:  # nobody's training script is nested so deep
+        scaled = Rates(0.0, None, None, 0.0)
+    if scaled.power <= 0 and not may_be_scaled(script):
+        if has_serial_rate(script, made):  # another rate has been tuned
             text = (
                 "The learning rate does not depend on hvd.size(). N processes take a batch N times "
                 "as large: begin with N times the rate of one and a warm-up."
@@ -53,7 +60,7 @@ def rate(script: Script):
             yield first_line(made), text
         return
     for call in script.hvd("DistributedOptimizer"):
-        if getattr(keyword(call, "op"), "attr", "") == "Sum" and not divides_loss(script):
+        if getattr(keyword(call, "op"), "attr", "") == "Sum" and scaled.power > 1:
             text = (
                 "The gradients are added here and the rate is scaled as well, so a step is N times too "
                 "large: leave `op` out, and they are averaged."
@@ -65,12 +72,32 @@ def rate(script: Script):
     names |= {getattr(node, "name", None) for node in script.nodes} | set(script.full)
     names |= {text for call in script.named("add_argument") for text in strings(call)}
     rising = any("warm" in str(name).lower() for name in names)
-    if not rising and not set_by_hand(script) and not script.named(*SCHEDULES):
+    bases = [base for node in script.nodes if isinstance(node, ast.ClassDef) for base in node.bases]
+    rising = rising or any(ast.unparse(base).endswith(OWN_SCHEDULES) for base in bases)
+    if scaled.power > 0 and not rising and not set_by_hand(script) and not script.named(*SCHEDULES):
         text = (
             "The rate is scaled and used in full from the first step. Let it rise over the first "
             "part of an epoch or more: a large batch often diverges without such a warm-up."
         )
-        yield scaled, text
+        yield scaled.last, text
+
+
+def has_serial_rate(script: Script, made: set[ast.Call]) -> bool:
+    """Whether some rate is that of the scripts that are handed out."""
+    places = [value for target, value in script.assignments() if RATE.search(target)]
+    places += [argument for call in made for argument in call.args]
+    for call in script.calls:
+        if call in script.named("add_argument") and any(map(RATE.search, strings(call))):
+            places += call.keywords
+        elif script.names[call].rpartition(".")[2] not in LAYERS:
+            places += [word for word in call.keywords if word.arg and RATE.search(word.arg)]
+    for function in (node for node in script.nodes if isinstance(node, FUNCTIONS)):
+        arguments = [*function.args.posonlyargs, *function.args.args][::-1]
+        pairs = [*zip(arguments, function.args.defaults[::-1], strict=False)]
+        pairs += zip(function.args.kwonlyargs, function.args.kw_defaults, strict=True)
+        places += [value for argument, value in pairs if value and RATE.search(argument.arg)]
+    parts = (part for place in places for part in ast.walk(place))
+    return any(isinstance(part, ast.Constant) and part.value == SERIAL_RATE for part in parts)
 
 
 def set_by_hand(script: Script) -> bool:
@@ -112,13 +139,8 @@ def divides_batch(script: Script) -> bool:
     )
 
 
-def divides_loss(script: Script) -> bool:
-    """Whether the loss or the gradients do, so that their sum is an average."""
-    return any(LOSS.search(ast.unparse(what).lower()) for what in divided_by_size(script))
-
-
-def scaling_line(script: Script) -> int | None:
-    """Where a learning rate could be made larger with the number of processes."""
+def may_be_scaled(script: Script) -> bool:
+    """Whether something may be made larger with the number of processes."""
     own = {node.name for node in script.nodes if isinstance(node, ast.FunctionDef)}
     batches = set(script.named("Batches"))
     without: set[ast.AST] = set()  # parts of expressions that have been searched as a whole
@@ -130,6 +152,8 @@ def scaling_line(script: Script) -> int | None:
             value = node
         elif isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Mult):
             value = node.value
+        elif isinstance(node, ast.IfExp):
+            value = node.test
         elif isinstance(node, ast.Call):
             name = script.names[node]
             if name in own or "scaling" in name or name.startswith("hvdlab.schedules."):
@@ -141,14 +165,17 @@ def scaling_line(script: Script) -> int | None:
         if value is None:
             continue
         if script.uses_size(value) and batches.isdisjoint(script.ancestors(node)):
-            if not isinstance(node, ast.BinOp) or not is_speed(script, node):
-                return node.lineno
+            if not isinstance(node, ast.BinOp) or not is_of_images(script, node):
+                return True
         without.update(ast.walk(value))
-    return None
+    return False
 
 
-def is_speed(script: Script, product: ast.BinOp) -> bool:
-    """Whether a product is divided, as images by seconds, there or by its name."""
+def is_of_images(script: Script, product: ast.BinOp) -> bool:
+    """Whether a product counts images or batches, or is divided, as images by seconds."""
+    names = {getattr(node, "id", None) or getattr(node, "attr", "") for node in ast.walk(product)}
+    if any(name == "len" or "batch" in name or "steps" in name for name in names):
+        return True
     node = product
     while isinstance(above := script.parents[node], ast.BinOp):
         if is_divided(script, node):
@@ -225,7 +252,9 @@ def uses_of_optimizer(script: Script) -> list[ast.Call]:
     A scheduler does not, as what it is made of and what DistributedOptimizer returns have one rate. That
     ends where a state is loaded, and its velocities are the wrapped one's.
     """
-    loads = script.named("load_state_dict")
+    loads = [
+        call for call in script.named("load_state_dict") if "optim" in script.names[call].lower()
+    ]
     schedulers = [
         call
         for call, name in script.names.items()

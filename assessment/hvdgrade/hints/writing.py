@@ -7,6 +7,7 @@ from hvdlab.script import Script
 from hvdlab.syntax import keyword
 
 WRITES = ("save", "savez", "savez_compressed", "save_weights", "save_model", "ModelCheckpoint")
+PATHS = ("f", "file", "path", "filepath")
 STREAMS = ("sys.stdout", "sys.stderr")
 
 
@@ -31,8 +32,8 @@ def files(script: Script):
         elif not name.startswith(modules) and not name.endswith(("save_weights", ".save")):
             continue
         own = any(guards.asks(part) for part in [*call.args, *call.keywords])
-        parts = [*call.args, *(word.value for word in call.keywords)]
-        parts = [part for part in parts if part is not mode]
+        at = 1 if name == "torch.save" else 0  # of the path; what is saved may have names as well
+        parts = [*call.args[at : at + 1], *(w.value for w in call.keywords if w.arg in PATHS)]
         named = any(has_text(part) or getattr(part, "id", None) in texts for part in parts)
         if named and not own and not guards.test(call):
             text = (

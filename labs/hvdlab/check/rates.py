@@ -46,7 +46,7 @@ def rates(script: Script) -> Rates:
             for value in _rates_given(node, name, optimizers):
                 power = reader.power(value)
                 if power > 0 or name[:1].isupper():  # a function may scale what it gets
-                    given.append((power, node.lineno))
+                    given.append((power, value.lineno))
             if name.endswith("LambdaLR"):
                 factors += [(reader.power(value), node.lineno) for value in node.args[1:2]]
             if name.startswith("Distributed"):
@@ -66,6 +66,7 @@ def rates(script: Script) -> Rates:
                 (factors if again else later).append((power, node.lineno))
             if any(_name(target) in BATCHES for target in targets):
                 batch = min(batch, power)
+    given = [one for one in given if one[0]] or given  # not the weights, which come first in torch
     power, line = max(given + later, key=lambda one: one[0], default=(0.0, None))
     last = line
     for found in factors, [] if _divides_loss(script, reader) else sums:
@@ -176,6 +177,7 @@ class _Reader:
 
     def __init__(self, script):
         self.sizes = _sizes(script)
+        self.known: dict[str, float] = {}  # powers of names and of what functions return
         self.values: dict[str, list[ast.expr]] = {}
         self.factors: dict[str, list[ast.expr]] = {}
         self.returns: dict[str, list[ast.expr]] = {}
@@ -191,51 +193,66 @@ class _Reader:
                     if isinstance(part, ast.Return) and part.value
                 ]
 
-    def power(self, node, seen=frozenset()) -> float:
-        def largest(nodes):
-            return max((self.power(part, seen) for part in nodes), default=0.0)
-
+    def power(self, node) -> float:
         if isinstance(node, ast.Call):
-            name = last_name(node)
-            if name in MPI_SIZES or ast.unparse(node.func) in self.sizes:
-                return 1.0
-            if name == "sqrt":
-                return 0.5 * largest(node.args)
-            given = [*node.args, *(keyword.value for keyword in node.keywords)]
-            if name in self.returns and name not in seen:
-                inside = [self.power(r, seen | {name}) for r in self.returns[name]]
-                return max([*inside, largest(given)], default=0.0)
-            return largest(given)
+            return self._of_call(node)
         if isinstance(node, ast.BinOp):
-            left, right = self.power(node.left, seen), self.power(node.right, seen)
-            if isinstance(node.op, ast.Mult):
-                return left + right
-            if isinstance(node.op, ast.Div | ast.FloorDiv):
-                # Steps an epoch fall with the ranks, and `step / steps` of a warm-up scales no rate.
-                return left - max(0.0, right)
-            if isinstance(node.op, ast.Pow):
-                exponent = getattr(node.right, "value", 1)
-                return left * (exponent if isinstance(exponent, int | float) else 1)
-            return max(left, right)
+            return self._of_two(node.op, node.left, node.right)
         if isinstance(node, ast.Name | ast.Attribute | ast.Subscript):
-            key = ast.unparse(node)
-            if key.lower().endswith("comm_world.size") or key == "comm.size":  # of mpi4py
-                return 1.0
-            if key in seen:
-                return 0.0
-            seen = seen | {key}
-            if key in self.returns:
-                return max((self.power(r, seen) for r in self.returns[key]), default=0.0)
-            of_values = largest(self.values.get(key, []))
-            return of_values + sum(self.power(f, seen) for f in self.factors.get(key, []))
+            return self._of_name(ast.unparse(node))
         if isinstance(node, ast.IfExp):
-            return largest([node.body, node.orelse])
+            return self._largest([node.body, node.orelse])
         if isinstance(node, ast.BoolOp):
-            return largest(node.values)
+            return self._largest(node.values)
         if isinstance(node, ast.UnaryOp):
-            return self.power(node.operand, seen)
+            return self.power(node.operand)
         if isinstance(node, ast.NamedExpr):
-            return self.power(node.value, seen)
+            return self.power(node.value)
         if isinstance(node, ast.Lambda):
-            return self.power(node.body, seen)
+            return self.power(node.body)
         return 0.0
+
+    def _largest(self, nodes) -> float:
+        return max(map(self.power, nodes), default=0.0)
+
+    def _of_call(self, call) -> float:
+        name = last_name(call)
+        if name in MPI_SIZES or ast.unparse(call.func) in self.sizes:
+            return 1.0
+        if name == "len":  # of a rank's part of the data, say
+            return 0.0
+        if name == "sqrt":
+            return 0.5 * self._largest(call.args)
+        named = [word.value for word in call.keywords if word.arg in RATES]  # of a schedule
+        given = [*call.args, *(named or (word.value for word in call.keywords))]
+        return max(self._of_result(name), self._largest(given))
+
+    def _of_two(self, op, left, right) -> float:
+        base, other = self.power(left), self.power(right)
+        if isinstance(op, ast.Mult):
+            return base + other
+        if isinstance(op, ast.Div | ast.FloorDiv):
+            # Steps an epoch fall with the ranks, and `step / steps` of a warm-up scales no rate.
+            return base - max(0.0, other)
+        if isinstance(op, ast.Pow):
+            exponent = getattr(right, "value", 1)
+            return base * (exponent if isinstance(exponent, int | float) else 1)
+        return max(base, other)
+
+    def _of_name(self, key) -> float:
+        if key.lower().endswith("comm_world.size") or key == "comm.size":  # of mpi4py
+            return 1.0
+        if key in self.returns:
+            return self._of_result(key)
+        if key not in self.known:
+            self.known[key] = 0.0  # of what is made of itself
+            of_values = self._largest(self.values.get(key, []))
+            self.known[key] = of_values + sum(map(self.power, self.factors.get(key, [])))
+        return self.known[key]
+
+    def _of_result(self, function) -> float:
+        key = f"{function}()"
+        if key not in self.known:
+            self.known[key] = 0.0
+            self.known[key] = self._largest(self.returns.get(function, []))
+        return self.known[key]

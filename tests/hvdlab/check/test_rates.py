@@ -25,6 +25,10 @@ RAMP = "def ramp(t): return 0.1 * hvd.size() * min(1, (t + 1) / steps)\n"
         ("rate()", "def rate(): return 0.1 * hvd.size()", 1),
         ("0.1 * hvd.size() / 8", "", 1),
         ("0.1 * size", "rank, size = hvd.rank(), hvd.size()", 1),
+        ("0.1 / hvd.size()", "hvd.DistributedOptimizer(o, op=hvd.Sum)", 0),
+        ("Cosine(lr, len(b))", "lr = 0.1 * hvd.size()\nb = Batches(x, size=hvd.size())", 1),
+        ("Cosine(0.1, len(b))", "b = Batches(x, size=hvd.size())", 0),
+        ("Cosine(peak_lr=0.1, ranks=hvd.size())", "", 0),
         ("0.1 * hvd.size()", f"{STEPS}LambdaLR(o, lambda t: min(1, (t + 1) / steps))", 1),
         ("0.1", f"{STEPS}LambdaLR(o, lambda t: min(1, (t + 1) / steps))", 0),
         ("0.1 * hvd.size()", f"{STEPS}LambdaLR(o, lambda t: 0.5 + 0.5 * cos(pi * t / steps))", 1),
@@ -77,6 +81,13 @@ RAMP = "def ramp(t): return 0.1 * hvd.size() * min(1, (t + 1) / steps)\n"
 def test_the_power_of_the_number_of_ranks_in_the_rate(rate, more, power):
     found = rates(Script(f"{more}\noptimizer = torch.optim.SGD(ps, lr={rate})".encode()))
     assert found.power == power
+
+
+def test_the_work_grows_with_the_length_of_a_script():
+    """Each name is made of the next one twice: 2^60 ways, and one answer."""
+    names = "".join(f"a{i} = a{i + 1} * 1 + a{i + 1}\n" for i in range(60))
+    source = f"{names}a60 = hvd.size()\ntorch.optim.SGD(ps, lr=a0)"
+    assert rates(Script(source.encode())).power == 1
 
 
 @pytest.mark.parametrize("of", ["torch.optim", "keras.optimizers", "tensorflow.keras.optimizers"])
