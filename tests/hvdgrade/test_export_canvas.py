@@ -139,7 +139,7 @@ def test_a_gradebook_may_have_two_columns_for_the_name():
 
 
 def test_a_score_that_is_there_is_kept_unless_asked():
-    people = [("A", 1, "", "ada", "", "EX"), ("B", 2, "", "bob", "", "3")]
+    people = [("A", 1, "", "ada", "", "7.5"), ("B", 2, "", "bob", "", "3")]
     documents = [result("ada", 40), result("bob", 41)]
     after, said = canvas.fill(gradebook(people), COLUMN, documents)
     assert after == gradebook(people)
@@ -147,6 +147,15 @@ def test_a_score_that_is_there_is_kept_unless_asked():
     after, _ = canvas.fill(gradebook(people), COLUMN, documents, overwrite=True)
     people = [("A", 1, "", "ada", "", "40"), ("B", 2, "", "bob", "", "41")]
     assert after == gradebook(people)
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_who_is_excused_stays_so(overwrite):
+    people = [("A", 1, "", "ada", "", "EX"), ("B", 2, "", "bob", "", "ex")]
+    documents = [result("ada", 40), result("bob", 41)]
+    after, said = canvas.fill(gradebook(people), COLUMN, documents, overwrite)
+    assert after == gradebook(people)
+    assert said[1:] == ["excused in Canvas: ada", "excused in Canvas: bob"]
 
 
 def test_what_has_no_score_stays_empty_and_is_named():
@@ -261,6 +270,16 @@ def test_without_names_only_a_single_number_is_an_id(name, user, found):
     after, _ = canvas.fill(before, COLUMN, [result(downloaded(name, user), 42)])
     rows = csv.reader(io.StringIO(after.decode(), newline=""))
     assert [int(row[2]) for row in rows if row[6] == "42"] == found
+
+
+def test_a_name_in_two_columns_is_that_of_a_download():
+    people = [("", number, "", f"login{number}", "", "") for number in (4001, 4002)]
+    before = gradebook(people).replace(b"Student,ID", b"LastName,FirstName,ID")
+    before = before.replace(b"Possible,", b"Possible,,").replace(b",4001", b"Lovelace,Ada,4001")
+    before = before.replace(b"\r\n,4002", b"\r\nSmith,Bob,4002")
+    files = [downloaded("Lovelace, Ada", 4001), downloaded("Smith, Bob", 4002, file="2_solution")]
+    after, said = canvas.fill(before, COLUMN, [result(file, 42) for file in files])
+    assert said == ["filled: 2 (of 100 points)"]
 
 
 def test_no_name_leads_to_another_students_row():

@@ -15,7 +15,8 @@ from hvdgrade.export.canvas_rows import MATCH_BY, match, named
 
 NAMES = (["Student"], ["LastName", "FirstName"])  # the first columns, as Canvas's settings have it
 ABOUT_STUDENTS = (*sum(NAMES, []), *MATCH_BY, "Integration ID", "Root Account", "Section")
-NO_SCORE, NOT_ASSIGNED = ("", "-"), "N/A"  # as Canvas writes them into a student's cell
+# As Canvas writes them into a student's cell; a score in the place of EX would end the excuse.
+NO_SCORE, NOT_ASSIGNED, EXCUSED = ("", "-"), "N/A", "EX"
 
 
 def fill(
@@ -113,6 +114,8 @@ def free_cells(
             taken.append(
                 f"not assigned in Canvas, or its anonymous grades are not posted yet: {id}"
             )
+        elif cell.upper() == EXCUSED:
+            taken.append(f"excused in Canvas: {id}")
         elif cell in NO_SCORE or overwrite:
             free[number] = document
         else:

@@ -34,7 +34,10 @@ def match(
             if id := comparable(named(row, head, column)):
                 rows.setdefault((column, id), []).append(number)
     names = {
-        named(row, head, "ID"): letters(named(row, head, "Student")) for row in students.values()
+        named(row, head, "ID"): letters(
+            "".join(named(row, head, part) for part in ("Student", "LastName", "FirstName"))
+        )
+        for row in students.values()
     }
     claims: dict[int, list[dict]] = {}
     report = []
