@@ -160,7 +160,8 @@ def grade_class(args: argparse.Namespace) -> int:
             )
             summarise(settings.out, say)
             return FAULTS
-        if args.regrade and all(is_done(task, settings, calls) for task in tasks):
+        unread = any(one.unreadable for one in submissions)
+        if args.regrade and not unread and all(is_done(task, settings, calls) for task in tasks):
             (settings.out / REGRADE).unlink(missing_ok=True)
         summarise(settings.out, say)
     faults = conclude(set(names), settings, args.regrade, ignored)

@@ -150,6 +150,24 @@ def test_a_fault_does_not_take_the_place_of_a_result(school, pretend, capsys):
     assert school.results()["ada"]["status"] == "infrastructure_error"
 
 
+def test_a_regrade_that_could_not_read_one_grades_no_other_again(school, pretend, monkeypatch):
+    for student in ("ada", "bob"):
+        school.add(student)
+    pretend(REAL, REAL)
+    opened = os.open
+
+    def fails(path, *arguments, **more):
+        if path == school.folder / "ada":
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return opened(path, *arguments, **more)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", fails)
+        assert pretend(REAL, REAL, "--regrade", faults=["ada"]) == ["bob"]
+    assert pretend(REAL, REAL, "--regrade") == ["ada"]
+    assert pretend(REAL, REAL, "--regrade") == ["ada", "bob"]
+
+
 def test_what_cannot_be_read_now_loses_nothing(school, pretend, capsys, monkeypatch):
     """A network's file system that is gone for a moment is no fault of the student's."""
     for student in ("ada", "bob"):
