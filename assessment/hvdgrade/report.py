@@ -80,7 +80,7 @@ def result(
             "sandbox": sandbox.describe(tier) if tier else None,
             "ranks": ranks,
             "hardware": hardware(),
-            "data": "synthetic CIFAR-10 twin" if synthetic else "CIFAR-10",
+            "data": ("synthetic CIFAR-10 twin" if synthetic else "CIFAR-10") if tier else None,
         },
         "status": status,
         "reason": reason,
@@ -145,12 +145,11 @@ def budget(one, profile: Profile) -> dict:
 def show(document: dict, console: Console) -> None:
     """Print the document: verdict first, one line a check, what to do, the course of the run."""
     grader = document["grader"]
-    if "synthetic" in grader["data"]:
+    if "synthetic" in (grader["data"] or ""):
         console.print("[yellow]Graded on SYNTHETIC data, not on CIFAR-10: a practice run.[/]")
-    about = (
-        f"{document['submission']['id']}, {grader['ranks']} ranks, profile {grader['profile']}, "
-        f"{grader['data']}, {grader['hardware']}, sandbox {grader['sandbox_tier']}"
-    )
+    about = f"{document['submission']['id']}, {grader['ranks']} ranks, profile {grader['profile']}"
+    if grader["sandbox_tier"]:  # else nothing was run
+        about += f", {grader['data']}, {grader['hardware']}, sandbox {grader['sandbox_tier']}"
     console.print(f"[dim]{escape(printable(about))}[/]", highlight=False)
     if document["status"] != "graded":
         title = {
