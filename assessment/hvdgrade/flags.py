@@ -20,12 +20,13 @@ MODULES = {
     "sys._getframe atexit faulthandler",
 }
 CALLS = {
-    "computed code": "exec eval compile __import__ globals vars setattr delattr",
+    "computed code": "exec eval compile __import__ globals setattr delattr",
     "other processes": "os.system os.popen os.fork os.forkpty os.kill os.killpg os.setsid os._exit "
     "os.abort os.posix_spawn os.execv os.execve os.execvp os.execvpe os.spawnv os.nice",
     "files": "os.symlink os.link os.mkfifo os.mknod os.walk os.listdir os.chmod",
 }
 GRADER_WORDS = ("hvdgrade", "HVDLAB_RUN_DIR", "HVDLAB_PROBE", "profiles.toml", "record.jsonl")
+PLAIN = ("types.SimpleNamespace", "types.MappingProxyType", "types.MethodType")  # of those modules
 PATCHED = ("time.", "hvdlab.", "horovod.", "builtins.", "sys.modules")
 MOST_FLAGS = 20
 LEAST_WORK = 0.4  # of what the rank that computed most did
@@ -109,7 +110,7 @@ def names(script: Script):
     calls = {name: kind for kind, words in CALLS.items() for name in words.split()}
     for name, line in script.imports.items():
         kind = modules.get(name.split(".")[0]) or modules.get(name)
-        if kind:
+        if kind and name not in PLAIN:
             yield kind, line, f"imports {name}"
     for call, name in script.names.items():
         kind = calls.get(name) or modules.get(name)

@@ -387,6 +387,11 @@ def test_the_broken_submissions_get_hints_that_fit(name, expected):
 # --- for the instructor -----------------------------------------------------------------------------
 
 
+def test_what_honest_scripts_often_have_is_not_flagged():
+    assert flags(b"from types import SimpleNamespace\nprint(vars(args))\n") == []
+    assert [flag["kind"] for flag in flags(b"import types\n")] == ["interpreter"]
+
+
 @pytest.mark.parametrize(
     ("source", "kind", "said"),
     [
