@@ -31,9 +31,9 @@ def worker_slots(ranks: int, workers: int | None, oversubscribe: bool) -> list[t
     workers = workers if workers is not None else min(most, most_on_gpus)
     if workers > most and not oversubscribe:
         raise ValueError(
-            f"--workers {workers} with {ranks} ranks each need {workers * ranks} cores, and no two may "
-            f"share one; usable are {min(len(cores), usable_cores())} cores: at most {most}, or "
-            "--oversubscribe (which makes each slower)."
+            f"--workers {workers} with {ranks} ranks each need {workers * ranks} hardware threads, and no "
+            f"two may share a core; usable are {usable_cores()} on {len(cores)} cores: at most {most}, "
+            "or --oversubscribe (which makes each slower)."
         )
     if workers > most_on_gpus and not oversubscribe:
         raise ValueError(
