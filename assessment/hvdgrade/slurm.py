@@ -42,6 +42,7 @@ def grade_all(
     """Submit a job array and return an iterator over the results. Raises Unavailable."""
     try:
         import submitit
+        from submitit.core.utils import FailedJobError, FailedSubmissionError
     except ImportError:
         raise Unavailable(
             "--slurm needs submitit: install it with 'pip install submitit'."
@@ -66,13 +67,15 @@ def grade_all(
         job_name=job_name(settings.out),
         time=minutes,
         cpus_per_task=settings.ranks,
+        # srun does not take that over from sbatch since Slurm 22.05.
+        srun_args=[f"--cpus-per-task={parameters.get('cpus_per_task', settings.ranks)}"],
         array_parallelism=workers or len(tasks),
         stderr_to_stdout=True,
         additional_parameters=parameters,
     )
     try:
         jobs = executor.map_array(grade, tasks, [settings] * len(tasks))
-    except (subprocess.CalledProcessError, submitit.core.utils.FailedJobError) as error:
+    except (subprocess.CalledProcessError, FailedJobError, FailedSubmissionError) as error:
         cancel(settings.out)
         said = str(error).strip().splitlines()
         raise Unavailable(f"sbatch refused the jobs: {said[-1] if said else error}") from None
