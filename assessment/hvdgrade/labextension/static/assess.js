@@ -118,6 +118,7 @@ export function makePlugin(lab) {
       report.title.icon = lab.ui.checkIcon;
       report.title.closable = true;
       app.shell.add(report, "main");
+      if (!report.isAttached) window.open(frame.url); // Notebook 7 shows one document a page
     }
 
     // --- the ways to it --------------------------------------------------------------------------
