@@ -47,7 +47,7 @@ def call(
     travel as JSON: an array arrives as a list. What the ranks print is printed at the end.
 
     Raises:
-        LaunchError: a rank failed (the message has its error and the line), or the time was up
+        LaunchError: a rank failed (the message has its error and the line), ended, or the time was up
             (`TimeUp`: the message has the line in which each rank was).
         NotImplementedError: a rank raised it.
     """
@@ -61,13 +61,16 @@ def call(
         answers = [Path(folder, f"{rank}.json") for rank in range(ranks)]
         Path(folder, "arguments.json").write_text(json.dumps(arguments, default=_as_list))
         try:
-            output = run(script, ranks=ranks, timeout=timeout, show=False)
+            # SAFEPATH: else the module of a function called `random` would be this script.
+            output = run(script, ranks=ranks, timeout=timeout, show=False, PYTHONSAFEPATH="1")
         except LaunchError as error:
             # On a crowded machine ranks that have answered may take long to end.
             if not isinstance(error, TimeUp) or not all(answer.exists() for answer in answers):
                 raise _explained(error, script, ranks, timeout) from None
             output = ""
         print(output, end="")
+        if left := [rank for rank, answer in enumerate(answers) if not answer.exists()]:
+            raise LaunchError(f"{name} ended rank {left[0]} (sys.exit?) where it should return.")
         return [json.loads(answer.read_text()) for answer in answers]
 
 

@@ -119,6 +119,21 @@ def test_an_error_on_one_rank_ends_all_and_names_rank_and_line():
         call(stub, ranks=2)
 
 
+def numbers(comm):  # as a module that NumPy imports is called
+    return comm.rank
+
+
+def ends(comm):
+    raise SystemExit
+
+
+@pytest.mark.mpi
+def test_a_function_may_be_called_as_a_module_is_and_must_return():
+    assert call(numbers, ranks=2) == [0, 1]
+    with pytest.raises(LaunchError, match="^ends ended rank 0 .sys.exit.. where it should return"):
+        call(ends, ranks=2)
+
+
 @pytest.mark.mpi
 def test_ranks_that_wait_for_each_other_are_ended_and_told_where_they_are():
     with pytest.raises(TimeUp) as caught:
