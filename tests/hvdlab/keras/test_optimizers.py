@@ -242,6 +242,17 @@ def test_gradients_that_are_not_finite_are_not_hidden(optimizer, bad):
 
 @on_tensorflow
 @pytest.mark.parametrize("optimizer", ALL)
+def test_variables_of_tensorflows_own_take_steps(optimizer):
+    """As in a loop without a model."""
+    import tensorflow as tf
+
+    plain = tf.Variable([1.0, 2.0])
+    optimizer(0.1).apply_gradients([(tf.constant([0.5, 0.5]), plain)])
+    assert plain.numpy()[0] < 1
+
+
+@on_tensorflow
+@pytest.mark.parametrize("optimizer", ALL)
 def test_sparse_gradients_are_summed_row_by_row(optimizer):
     import tensorflow as tf
 

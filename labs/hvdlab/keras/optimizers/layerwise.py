@@ -55,7 +55,8 @@ class TrustRatioOptimizer(LayerwiseOptimizer):
 
     def _adapts(self, variable):
         listed = self._var_key(variable) in self._unadapted
-        path = self._of_keras(variable).path
+        of_keras = self._of_keras(variable)
+        path = getattr(of_keras, "path", of_keras.name)  # a tf.Variable has none
         named = any(re.search(name, path) for name in self._unadapted_names)
         return not (listed or named or self._is_spared(variable))
 
