@@ -21,7 +21,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 
-from hvdlab.arguments import above_zero, non_negative, positive, whole_number
+from hvdlab.arguments import above_zero, folder_to_write, non_negative, positive, whole_number
 from hvdlab.data import Batches, DataError, load_fashion_mnist
 from hvdlab.torch.process_group import gpu_for_each_rank, rendezvous
 from hvdlab.torch.recorder import Recorder
@@ -36,7 +36,11 @@ def parse_args():
     parser.add_argument("--images", type=positive, default=10_000, help="to train on (of 60000)")
     parser.add_argument("--heldout", type=positive, default=10_000, help="held-out images")
     parser.add_argument("--seed", type=whole_number(0), default=1)
-    parser.add_argument("--checkpoint", help="folder to keep checkpoints in, and to resume from")
+    parser.add_argument(
+        "--checkpoint",
+        type=folder_to_write,
+        help="folder to keep checkpoints in, and to resume from",
+    )
     return parser.parse_args()
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import keras
 from keras import layers
 
-from hvdlab.arguments import above_zero, positive, whole_number
+from hvdlab.arguments import above_zero, folder_to_write, non_negative, positive, whole_number
 from hvdlab.data import Batches, DataError, load_fashion_mnist
 from hvdlab.keras.data import dataset
 from hvdlab.keras.recorder import Recorder
@@ -25,12 +25,18 @@ def parse_args():
     parser = argparse.ArgumentParser(formatter_class=argparse.ArgumentDefaultsHelpFormatter)
     parser.add_argument("--epochs", type=positive, default=3, help="passes over the training set")
     parser.add_argument("--batch-size", type=positive, default=64, help="images a step, per rank")
-    parser.add_argument("--lr", type=above_zero, default=0.02, help="learning rate, per rank")
-    parser.add_argument("--momentum", type=float, default=0.9)
+    parser.add_argument(
+        "--lr", type=above_zero, default=0.02, help="learning rate, per rank, of a new run"
+    )
+    parser.add_argument("--momentum", type=non_negative, default=0.9)
     parser.add_argument("--images", type=positive, default=10_000, help="to train on (of 60000)")
     parser.add_argument("--heldout", type=positive, default=10_000, help="held-out images")
     parser.add_argument("--seed", type=whole_number(0), default=1)
-    parser.add_argument("--checkpoint", help="folder to keep checkpoints in, and to resume from")
+    parser.add_argument(
+        "--checkpoint",
+        type=folder_to_write,
+        help="folder to keep checkpoints in, and to resume from",
+    )
     return parser.parse_args()
 
 

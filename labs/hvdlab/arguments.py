@@ -53,3 +53,12 @@ def file_to_write(text: str) -> Path:
     if path.parent.is_dir() and not path.is_dir():
         return path
     raise ArgumentTypeError(f"expected a file in a folder that is there, got {text}")
+
+
+def folder_to_write(text: str) -> str:
+    """A folder that is there or can be made, and is made now: before hours are spent."""
+    try:
+        Path(text).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ArgumentTypeError(f"expected a folder, got {text} ({error.strerror})") from None
+    return text

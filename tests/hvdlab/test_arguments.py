@@ -8,7 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from hvdlab.arguments import above_zero, file_to_write, non_negative, positive, whole_number
+from hvdlab.arguments import (
+    above_zero,
+    file_to_write,
+    folder_to_write,
+    non_negative,
+    positive,
+    whole_number,
+)
 
 LABS = Path(__file__).parents[2] / "labs"
 
@@ -49,6 +56,22 @@ def test_a_file_can_be_written_later_or_is_refused_now(tmp_path, monkeypatch):
             argparse.ArgumentTypeError, match=f"a file in a folder that is there, got {bad}$"
         ):
             file_to_write(str(bad))
+
+
+def test_a_folder_is_made_now_or_refused_now(tmp_path):
+    assert folder_to_write(str(tmp_path / "a" / "b")) == str(tmp_path / "a" / "b")
+    assert (tmp_path / "a" / "b").is_dir()
+    (tmp_path / "file").touch()
+    with pytest.raises(argparse.ArgumentTypeError, match="a folder, got .*/file .File exists.$"):
+        folder_to_write(str(tmp_path / "file"))
+
+
+@pytest.mark.parametrize("script", ["fashion_mnist_torch.py", "fashion_mnist_keras.py"])
+def test_checkpoints_that_cannot_be_kept_end_a_script_before_it_trains(script):
+    command = [sys.executable, script, "--checkpoint", "/dev/null/kept"]
+    done = subprocess.run(command, cwd=LABS, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 2 and "Traceback" not in done.stderr
+    assert done.stderr.endswith("expected a folder, got /dev/null/kept (Not a directory)\n")
 
 
 @pytest.mark.parametrize(
