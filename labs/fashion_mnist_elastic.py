@@ -4,13 +4,15 @@
         python labs/fashion_mnist_elastic.py
 
 hosts.sh is a script of yours. Horovod runs it every second, and it prints a line for each host that may
-be used now, such as `host1:2`. On one machine `echo localhost:2` is enough; add `--network-interface lo`,
-or horovodrun waits for a second host for ten minutes and says nothing.
+be used now, such as `host1:2`. On one machine it prints `localhost:1` and `127.0.0.1:1`: two hosts to Horovod,
+of which one may be lost. Add `--network-interface lo`, or horovodrun waits for another for ten minutes and
+says nothing.
 
 What happens when the ranks change:
 
-    a rank dies       its host is not used again (or after a while, with --blacklist-cooldown-range). All
-                      others go back to the last commit, and share the rest of the epoch among them.
+    a rank dies       all ranks of its host are ended, and the host is not used again (or after a while, with
+                      --blacklist-cooldown-range; where no other host is there, all ends). Those of other hosts
+                      go back to the last commit, and share the rest of the epoch among them.
     a host comes      at the next commit all ranks stop, new ones start there, and rank 0 gives them what it
                       has. No step is lost.
     too few are left  fewer than --min-np: the others wait for new ones, ten minutes (--elastic-timeout).
@@ -26,8 +28,9 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from hvdlab.arguments import above_zero, positive, whole_number
+from hvdlab.arguments import above_zero, non_negative, positive, whole_number
 from hvdlab.data import DataError, load_fashion_mnist
+from hvdlab.torch.process_group import gpu_for_each_rank
 
 
 def parse_args():
@@ -37,7 +40,7 @@ def parse_args():
     parser.add_argument("--epochs", type=positive, default=3, help="passes over the training set")
     parser.add_argument("--batch-size", type=positive, default=64, help="images a step, per rank")
     parser.add_argument("--lr", type=above_zero, default=0.02, help="learning rate, per rank")
-    parser.add_argument("--momentum", type=float, default=0.9)
+    parser.add_argument("--momentum", type=non_negative, default=0.9)
     parser.add_argument("--images", type=positive, default=10_000, help="to train on (of 60000)")
     parser.add_argument("--heldout", type=positive, default=10_000, help="held-out images")
     parser.add_argument("--commit", type=positive, default=10, help="steps between two commits")
@@ -61,9 +64,10 @@ def main():
         sys.exit(f"fashion_mnist_elastic.py: {error}")
     hvd.init()
     torch.manual_seed(args.seed)
-    if torch.cuda.is_available():
+    cuda = gpu_for_each_rank(hvd.local_size())  # with too few all use the processor
+    if cuda:
         torch.cuda.set_device(hvd.local_rank())
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = torch.device("cuda" if cuda else "cpu")
     images, labels = data.train_images[: args.images], data.train_labels[: args.images]
 
     model = make_model().to(device)
@@ -133,13 +137,14 @@ def heldout_accuracy(model, data, count, device):
     """Part of the held-out images that the model classifies right; each rank looks at its share."""
     images, labels = data.test_images[:count], data.test_labels[:count]
     images, labels = images[hvd.rank() :: hvd.size()], labels[hvd.rank() :: hvd.size()]
+    right = 0
     with torch.inference_mode():
-        logits = [
-            model(to_input(images[start : start + 500], device))
-            for start in range(0, len(images), 500)
-        ]
-    right = (torch.cat(logits).argmax(1).cpu().numpy() == labels).sum()
-    return average(float(right), "right", hvd.Sum) / count
+        for start in range(0, len(images), 500):
+            part = slice(start, start + 500)
+            answers = model(to_input(images[part], device)).argmax(1).cpu().numpy()
+            right += (answers == labels[part]).sum()
+    # Elastic: sums over the ranks, as their shares may differ by an image
+    return average(float(right), "right", hvd.Sum) / average(float(len(labels)), "count", hvd.Sum)
 
 
 def average(value, name, op=hvd.Average):
