@@ -95,8 +95,9 @@ def main():
     hvd.init()
     keras.utils.set_random_seed(args.seed)
     gpus = tf.config.list_physical_devices("GPU")
-    if gpus:
-        tf.config.set_visible_devices(gpus[hvd.local_rank()], "GPU")
+    if gpus:  # with too few all use the processor
+        mine = gpus[hvd.local_rank()] if len(gpus) >= hvd.local_size() else []
+        tf.config.set_visible_devices(mine, "GPU")
 
     batches = Batches(
         data.train_images[: args.images],

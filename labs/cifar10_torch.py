@@ -20,6 +20,7 @@ from hvdlab.data import Batches, DataError, load_cifar10
 from hvdlab.schedules import cosine_decay, gradual_warmup
 from hvdlab.torch import LAMB, LARS, NovoGrad
 from hvdlab.torch.models import AssessmentNet, autocast
+from hvdlab.torch.process_group import gpu_for_each_rank
 from hvdlab.torch.schedules import Schedule
 
 # name: (learning rate for 192 images a step, function of parameters)
@@ -61,9 +62,10 @@ def main():
         sys.exit(f"cifar10_torch.py: {error}")
     hvd.init()
     torch.manual_seed(args.seed)
-    if torch.cuda.is_available():
+    cuda = gpu_for_each_rank(hvd.local_size())  # with too few all use the processor
+    if cuda:
         torch.cuda.set_device(hvd.local_rank())
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = torch.device("cuda" if cuda else "cpu")
 
     batches = Batches(
         data.train_images[: args.images],
