@@ -92,7 +92,7 @@ for name, load in (("cifar10", load_cifar10), ("fashion_mnist", load_fashion_mni
 #
 # * **Something does not start**: `.venv/bin/hvdlab doctor` in a terminal says what is wrong and the command that mends it.
 # * **Data, no network**: `make lab` has downloaded both data sets, or made a synthetic twin with ten classes that can be learned. With
-#   a twin the labs run, and say that their numbers are not comparable. `.venv/bin/hvdlab data cifar10` in the top folder says what you
+#   a twin the labs run, and labs 2 to 7 say that their numbers are not comparable. `.venv/bin/hvdlab data cifar10` in the top folder says what you
 #   have, and how to get the real data later; the same with `fashion_mnist`. Data of your own lie where `$HVDLAB_DATA` points, or in
 #   `~/.cache/hvdlab`.
 # * **The kernel**: the notebooks name a kernel `hvdlab`, which `make setup` registers for `make lab`. Under JupyterHub, in VS Code

@@ -44,6 +44,8 @@ def tensors(images, labels):
 
 
 data = load_fashion_mnist()
+if data.synthetic:
+    print("This is a SYNTHETIC twin: everything runs, but no number below can be compared.")
 train_set = tensors(data.train_images, data.train_labels)
 held_out = tensors(data.test_images[:4000], data.test_labels[:4000])
 print(f"{len(train_set[0])} images to train on, {len(held_out[0])} held out")

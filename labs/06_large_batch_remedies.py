@@ -39,6 +39,8 @@ from hvdlab.plots import compare, overlay, predicted, summary
 
 # %%
 data = load_fashion_mnist()
+if data.synthetic:
+    print("This is a SYNTHETIC twin: everything runs, but no number below can be compared.")
 N = size(2_000, 10_000, 10_000)
 
 
