@@ -9,6 +9,7 @@ from hvdlab.script import LOCAL_RANK, RANK, SIZE, Origin, Script, Unreadable
 from hvdlab.syntax import key
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
+LOCAL = Origin(frozenset({"local_rank", "local_size"}))
 # Calls that may get rank and size and divide nothing by them.
 TALKS = set("print write format dict fit debug info warning error critical exception log".split())
 
@@ -186,3 +187,20 @@ def refuse_local_rank(script: Script, *names: str) -> None:
                     f"line {above.lineno} asks for hvd.local_rank(), which is 0 once on every machine: on "
                     "two machines two ranks would do this. hvd.rank() is 0 once in all."
                 )
+
+
+def refuse_local_numbers(script: Script) -> None:
+    """NotYet where the data, a slice of them or the rate has hvd.local_rank() or hvd.local_size() in it."""
+    for node in script.nodes:
+        called = _last_name(script, node) if isinstance(node, ast.Call) else ""
+        deals = (
+            isinstance(node, ast.Slice) and "gpu" not in ast.unparse(script.parents[node]).lower()
+        )
+        scales = isinstance(node, ast.keyword) and node.arg in ("lr", "learning_rate")
+        wanted = deals or scales or called in ("Batches", "slice", "shard", "SGD", "Adam", "AdamW")
+        if wanted and script.depends(node, LOCAL):
+            raise NotYet(
+                f"line {node.lineno} has local_rank or local_size in it, which count on one machine: on two, "
+                "ranks would read the same images, or take too small a rate. hvd.rank() and hvd.size() count "
+                "over all."
+            )

@@ -153,8 +153,9 @@ def _why(run: Watched, late: bool, limit: float, error: str) -> str:
         )
         if found:
             errors[rank] = found[-1][:400]
-    # A rank that hears of another's end is not the one to blame.
-    blamed = sorted(errors, key=lambda r: "Horovod" in errors[r] or "shut down" in errors[r])
+    # A rank that hears of another's end is not the one to blame. TensorFlow calls that unknown.
+    heard = re.compile("Horovod|shut down|UnknownError")
+    blamed = sorted(errors, key=lambda rank: bool(heard.search(errors[rank])))
     if blamed:
         return f"rank {blamed[0]} ended with an error{_line(run, blamed[0])}: {errors[blamed[0]]}"
     return f"the run failed: {error[-400:]}"

@@ -5,6 +5,7 @@ Most runs here are written by hand, in the format of real ones. Those marked mpi
 
 import json
 import os
+import shutil
 
 import numpy as np
 import pytest
@@ -135,6 +136,15 @@ def test_init_knows_the_module_that_does_nothing(tmp_path, fake):
         steps.check_init(path)
 
 
+def test_who_leaves_horovod_at_the_end_has_met_too(script, fake):
+    fake.horovod = [None, None]
+    path = script("init")
+    with pytest.raises(NotYet, match="without having come past it"):
+        steps.check_init(path)
+    path.write_text(path.read_text() + "    hvd.shutdown()\n")
+    steps.check_init(path)
+
+
 def test_init_wants_ranks_that_met(script, fake):
     fake.horovod = [{"rank": 0, "size": 1}, {"rank": 0, "size": 1}]
     with pytest.raises(NotYet, match="they did not meet"):
@@ -244,6 +254,18 @@ def test_a_check_that_only_reads_says_nothing_of_models(script, fake, monkeypatc
     steps.check_init(script("init"))
     said = capsys.readouterr().out
     assert said == "Right: (read only, not run) two ranks that know of each other.\n"
+
+
+def test_a_wrapper_whose_result_is_dropped_is_named(script, fake):
+    fake.failure = (
+        "rank 0 ended with an error: AssertionError: ... Increase backward_passes_per_step ..."
+    )
+    with pytest.raises(
+        NotYet, match=r"^the gradients are averaged, and the plain .* go on with what"
+    ):
+        steps.check_optimizer(script("optimizer"))
+    with pytest.raises(NotYet, match="^rank 0 ended"):
+        steps.check_optimizer(script("output"))
 
 
 @pytest.mark.parametrize("op", ["Sum", "Adasum"])
@@ -403,6 +425,43 @@ def test_a_mean_of_means_is_seen_at_chance_too(right, script, fake):
         steps.check_metrics(script("metrics"))
 
 
+def test_a_number_of_images_that_only_one_half_is_added_up_of(script, fake):
+    """Right of all, divided by twice or half of all, or by what shard() deals: 51 to each."""
+    path = script("metrics")
+    for right, of, says in (
+        (61, 202, "is half of what it is"),
+        (60, 202, "is half of what it is"),  # seen by the run of exercise 6 only
+        (60, 50.5, "^120 of 101 held-out images right: add up what is right"),
+        (61, 102, "one of 102 images: one of 101 was dealt to both ranks"),
+    ):
+        shutil.rmtree(steps.runs(path), ignore_errors=True)
+        for accuracy, check in (
+            (60 / 101, steps.check_sharding),
+            (right / of, steps.check_metrics),
+        ):
+            fake.values = [{"loss": 1.0, "accuracy": accuracy}] * 2
+            fake.printed[0] = f"epoch 1 held-out {accuracy:.3f}\n" * 2
+            if check is steps.check_sharding:
+                check(path)
+        with pytest.raises(NotYet, match=says):
+            check(path)
+
+
+def test_a_number_of_one_machine_divides_nothing(script, fake):
+    """Only on two machines does it go wrong, so no run here shows it."""
+    for check, step, count in (
+        (steps.check_sharding, "sharding", "rank=hvd.rank()"),
+        (steps.check_metrics, "metrics", "rank=hvd.rank()"),
+        (steps.check_optimizer, "optimizer", "args.lr * hvd.size()"),
+    ):
+        path = script(step, (count, count.replace("hvd.", "hvd.local_")))
+        with pytest.raises(NotYet, match=r"^line \d+ has local_rank or local_size in it"):
+            check(path)
+    path = script("sharding")
+    path.write_text(path.read_text() + "\nmine = gpus[hvd.local_rank() : hvd.local_rank() + 1]\n")
+    steps.check_sharding(path)
+
+
 def test_more_held_out_images_than_were_asked_for(script, fake):
     fake.values = [{"loss": 1.0, "accuracy": 0.6173}] * 2
     with pytest.raises(NotYet, match="0.617300 is one of all 10000 images.* keep `args.heldout`"):
@@ -439,6 +498,21 @@ def test_resume_wants_all_ranks_to_begin_where_rank_0_does(script, fake):
     fake.begins = [2, 0]
     with pytest.raises(NotYet, match="rank 0 begins with epoch 2 and the last rank with epoch 0"):
         steps.check_resume(script("resume"))
+
+
+@pytest.mark.parametrize("framework", ["keras"], indirect=True)
+def test_a_loaded_optimizer_that_does_not_average_is_named(script, fake, monkeypatch):
+    def run(*arguments, folder, **options):
+        killed = folder.name == "killed"
+        fake.failure, fake.epochs = ("", [0, 1]) if killed else ("each waits in vain", [])
+        return fake(*arguments, folder=folder, **options)
+
+    monkeypatch.setattr(steps, "watch", run)
+    with pytest.raises(NotYet, match="in vain$"):
+        steps.check_resume(script("resume"))
+    kept = script("resume", ("hvd.load_model(", "keras.models.load_model("))
+    with pytest.raises(NotYet, match="in vain; keras.models.load_model returns an optimizer"):
+        steps.check_resume(kept)
 
 
 def test_resume_wants_a_checkpoint(script, fake):
@@ -483,6 +557,18 @@ def test_a_run_that_fails_ends_in_a_sentence(source, limit, says, tmp_path):
     run = watched_run.watch(script, folder=tmp_path / "run", limit=limit)
     with pytest.raises(NotYet, match=says):
         raise NotYet(run.failure)
+
+
+def test_a_rank_that_hears_of_the_end_is_not_blamed(tmp_path):
+    """As TensorFlow words what Horovod says in a graph."""
+    heard = "tensorflow.python.framework.errors_impl.UnknownError: Graph execution error:\n\nHorovod has"
+    said = {0: heard, 1: "FileNotFoundError: [Errno 2] part.keras"}
+    (tmp_path / "mine.py").write_text("")
+    for rank, text in said.items():
+        (tmp_path / f"rank-{rank}").mkdir()
+        (tmp_path / f"rank-{rank}" / "output.txt").write_text(text)
+    run = watched_run.Watched(tmp_path / "mine.py", tmp_path, tmp_path, 2)
+    assert watched_run._why(run, False, 9.0, "").startswith("rank 1 ended with an error: FileNot")
 
 
 # --- real runs ------------------------------------------------------------------------------------------
