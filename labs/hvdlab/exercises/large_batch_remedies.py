@@ -141,10 +141,13 @@ def check_updates_with_growth(updates_with_growth: Callable) -> None:
         30: "The last batch of an epoch is dropped: 10 batches of 10 cover 100 of 105. Round up.",
         32: "You round once for the whole run: every epoch ends with a short batch.",
     }
+    long = {
+        7166: "Your batch grows again in every epoch after a milestone: it grows once at each.",
+    }
     for arguments, wanted, how, wrong in (
         ((100, 10, [2, 3], 4, 6), 26, "its epochs have 10, 10, 3, 1, 1 and 1 updates", by_hand),
         ((105, 10, [], 5, 3), 33, "11 an epoch", short),
-        ((60_000, 256, [30, 60, 80], 5, 90), published, "so says hvdlab.schedules.updates", {}),
+        ((60_000, 256, [30, 60, 80], 5, 90), published, "so says hvdlab.schedules.updates", long),
     ):
         case = f"updates_with_growth{arguments}"
         got = call_unchanged(updates_with_growth, *arguments)

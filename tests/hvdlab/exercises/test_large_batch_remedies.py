@@ -107,6 +107,15 @@ def takes_milestones_away(n, batch, milestones, factor, epochs):
     return total
 
 
+def grows_in_every_epoch(n, batch, milestones, factor, epochs):
+    total = 0
+    for epoch in range(epochs):
+        if any(epoch >= milestone for milestone in milestones):
+            batch *= factor
+        total += -(-n // batch)
+    return total
+
+
 @pytest.mark.parametrize("kind", [int, float, np.int64, np.array])
 def test_updates_pass(capsys, kind):
     exercises.check_updates_with_growth(lambda *a: kind(growth(*a)))
@@ -126,6 +135,7 @@ def test_updates_pass(capsys, kind):
         (lambda n, b, m, f, e: -(-n // (b * f ** len(m))), "add up all epochs"),
         (lambda n, b, m, f, e: -(-n * e // b) if not m else growth(n, b, m, f, e), "round once"),
         (lambda n, *a: growth(n + 1, *a), "one update too many"),
+        (grows_in_every_epoch, "again in every epoch"),
         (takes_milestones_away, "changes what it is given"),
         (lambda *a: growth(*a) + 8, "is 26.*Yours is 34"),
         (lambda *a: growth(*a) + 0.5, "one whole number"),
