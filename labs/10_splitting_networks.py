@@ -543,8 +543,8 @@ costs.check_compute_time(compute_time)
 
 # %% [markdown]
 # `alpha` and `beta` are those of Gloo's all-reduce between as many ranks, here, now; `work` is that of the serial network.
-# The model foretells all splits of 2 and of 4 ranks; then all of them are measured. Which one of 4 ranks is fastest, and
-# which one slowest?
+# The model foretells all splits of 2 and of 4 ranks, and beside that lies what the runs above took (restart the kernel to
+# measure anew). Which one of 4 ranks is fastest, and which one slowest?
 
 # %%
 prediction_splits = None, None  # such as "2x2x1", "1x1x4"
@@ -565,7 +565,7 @@ def step_time(split, work, alpha, beta, cores):
 
 
 def measure_splits(ranks, repeat):
-    """Foretell first, then measure."""
+    """Foretell, and lay beside it what the runs have taken."""
     work = np.median(splits.serial(repeat, MICRO_BATCHES)["seconds"][3:])
     alpha, beta = splits.link(ranks)
     rows = []
