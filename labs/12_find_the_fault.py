@@ -91,7 +91,8 @@ fault.check_mended(1)
 # %% [markdown]
 # ## Case 2: No faster
 #
-# *"Two ranks need as many epochs to 80 % as one does, and each epoch takes as long as on one. All weights are equal."*
+# *"Two ranks need as many epochs to 80 % as one does at the same rate, and each epoch takes as long as on one. All weights are
+# equal."*
 
 # %%
 log = fault.watch(2)

@@ -1,4 +1,4 @@
-"""The curve is that of one rank to the last digit, with twice the work.
+"""The curve is that of one rank with the same rate, with twice the work.
 
 mpirun -np 2 python labs/faults/identical_batches_keras.py
 """

@@ -1,4 +1,4 @@
-"""Two ranks take as many epochs to an accuracy as one, and each epoch takes as long as on one.
+"""Two ranks take as many epochs to an accuracy as one with their rate, and each epoch takes as long.
 
 mpirun -np 2 python labs/faults/identical_batches_torch.py
 """
