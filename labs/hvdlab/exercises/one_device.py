@@ -169,7 +169,8 @@ def check_clipped_step(clipped_step) -> None:
             raise NotYet(
                 f"with {case} two steps move the weights by {length:.3g} and should by {wanted:.3g}: "
                 f"{wanted / max(length, 1e-30):.3g} times too little. clip_grad_norm_ compares max_norm with "
-                "gradients that are still multiplied by the scale, and step() divides by it afterwards."
+                "gradients that are still multiplied by the scale, and step() divides by it afterwards. Or "
+                "you divided by it yourself, and step() does it again: let scaler.unscale_(optimizer) do it."
             )
         says = "divided by the scale twice?"
         if length > wanted:

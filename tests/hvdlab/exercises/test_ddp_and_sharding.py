@@ -682,6 +682,16 @@ def on_copies(gradients, most):
     return norm.sqrt()
 
 
+def into_the_list(gradients, most):
+    import torch.distributed as dist
+
+    norm = sum(g.pow(2).sum() for g in gradients)
+    dist.all_reduce(norm)
+    for i, g in enumerate(gradients):
+        gradients[i] = g * (most / norm.sqrt()).clamp(max=1)
+    return norm.sqrt()
+
+
 def list_of_norms(gradients, most):
     import torch.distributed as dist
 
@@ -711,6 +721,7 @@ def no_norm(gradients, most):
         (no_root, "take the root"),
         (always, "leave them as they are"),
         (on_copies, "nothing was clipped"),
+        (into_the_list, "nothing was clipped"),
         (
             no_norm,
             "return the norm before clipping, 7 .* a number. Received: None: is `return` missing",

@@ -270,6 +270,7 @@ MISTAKES = [
     ("check_scaled_step", but(scaled_step, always=True), "False for both steps"),
     ("check_scaled_step", lambda loss, o, s: scaled_step(loss * 1.01, o, s), "changes no digit"),
     ("check_clipped_step", but(clipped_step, unscale=0), "still multiplied by the scale"),
+    ("check_clipped_step", but(clipped_step, unscale=0, by_hand=True), "divided by it yourself, and step"),
     ("check_clipped_step", but(clipped_step, clip=False), "are the gradients clipped"),
     ("check_clipped_step", but(clipped_step, update=False), "RuntimeError: unscale_.* is being called after"),
     ("check_clipped_step", but(clipped_step, empty=False), "and emptied after each step"),

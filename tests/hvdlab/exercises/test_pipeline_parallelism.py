@@ -133,6 +133,29 @@ def test_both_send_first_is_a_deadlock(changed, impatient):
         exercises.check_swap(both)
 
 
+def together(mine, yours, other):
+    import torch.distributed as dist
+
+    both = dist.P2POp(dist.isend, mine, other), dist.P2POp(dist.irecv, yours, other)
+    for message in dist.batch_isend_irecv([*both]):
+        message.wait()
+
+
+def leaves_its_send(mine, yours, other):
+    import torch.distributed as dist
+
+    sending = dist.isend(mine, dst=other)
+    dist.recv(yours, src=other)
+    return sending
+
+
+def test_a_swap_by_messages_on_their_way(capsys):
+    exercises.check_swap(together)
+    assert "Right: two ranks exchange" in capsys.readouterr().out
+    with pytest.raises(NotYet, match=r"has a wait\(\): call it on each before you return"):
+        exercises.check_swap(leaves_its_send)
+
+
 @pytest.mark.thorough
 def test_a_swap_that_does_not_wait_is_named(changed, impatient):
     hasty = changed(swap, "    dist.recv(yours, src=other)\n", "    dist.irecv(yours, src=other)\n")
