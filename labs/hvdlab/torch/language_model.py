@@ -86,7 +86,9 @@ class LanguageModel(LightningModule):
         return [optimizer], [{"scheduler": schedule, "interval": "step"}]
 
     def training_step(self, batch, _):
-        loss, tokens = self.loss(self.gpt(batch["input_ids"]), batch["labels"]), _counted(batch)
+        logits, tokens = self.gpt(batch["input_ids"]), _counted(batch)
+        # A mean over no label is nan, and 0 x nan too: then a loss of 0 that depends on all weights.
+        loss = self.loss(logits, batch["labels"]) if tokens else 0 * logits.sum()
         # Ranks have answers of different lengths, and strategies average the gradients of ranks. So a
         # rank's loss must weigh as many tokens as it has: else two ranks train another model than one.
         sums = self.all_gather(torch.stack([loss.detach() * tokens, tokens])).reshape(-1, 2).sum(0)
