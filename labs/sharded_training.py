@@ -210,6 +210,14 @@ def horovod(model, args):
     import horovod.torch as hvd
 
     hvd.init()
+    if (
+        hvd.size() != dist.get_world_size()
+    ):  # started by torchrun, or Horovod was built for another MPI
+        refused = (
+            f"horovod: expected ranks that mpirun started, but Horovod knows of {hvd.size()} rank"
+        )
+        dist.destroy_process_group()
+        sys.exit(f"sharded_training.py: {refused}" if os.environ["RANK"] == "0" else 2)
     hvd.broadcast_parameters(model.state_dict(), root_rank=0)
     optimizer = adam(model, args)
     optimizer = hvd.DistributedOptimizer(optimizer, model.named_parameters())

@@ -117,13 +117,24 @@ def test_stage_3_frees_what_stage_2_keeps():
     assert freed < 0.8 * kept
 
 
-@pytest.mark.thorough
-def test_under_torchrun():
+def torchrun(mode):
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    done = subprocess.run(
-        [*command, SCRIPT, "fsdp3", *SMALL], capture_output=True, text=True, timeout=200,
+    return subprocess.run(
+        [*command, SCRIPT, mode, *SMALL], capture_output=True, text=True, timeout=200,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
     )  # fmt: skip
+
+
+@pytest.mark.mpi
+def test_horovod_does_not_train_one_model_a_rank_under_torchrun():
+    done = torchrun("horovod")
+    assert done.returncode != 0 and "losses" not in done.stdout
+    assert "expected ranks that mpirun started, but Horovod knows of 1 rank" in done.stderr
+
+
+@pytest.mark.thorough
+def test_under_torchrun():
+    done = torchrun("fsdp3")
     assert done.returncode == 0, done.stderr
     losses = json.loads(done.stdout.splitlines()[-1])["losses"]
     assert losses == train("fsdp3", 2)["losses"]
