@@ -33,6 +33,9 @@ WATCH = Path(__file__).with_name("watch.py")
 class CheckError(Exception):
     """A script that could not be checked: one sentence."""
 
+    def _render_traceback_(self):  # what IPython shows instead of a traceback
+        return [str(self)]
+
 
 @dataclass
 class Checked:
