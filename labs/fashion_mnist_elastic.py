@@ -4,15 +4,15 @@
         python labs/fashion_mnist_elastic.py
 
 hosts.sh is a script of yours. Horovod runs it every second, and it prints a line for each host that may
-be used now, such as `host1:2`. On one machine it prints `localhost:1` and `127.0.0.1:1`: two hosts to Horovod,
-of which one may be lost. Add `--network-interface lo`, or horovodrun waits for another for ten minutes and
-says nothing.
+be used now, such as `host1:2`. On one machine it prints `localhost:1` and `127.0.0.1:1`: two hosts to
+Horovod, of which one may be lost. Add `--network-interface lo`, or horovodrun waits for another for ten
+minutes and says nothing.
 
 What happens when the ranks change:
 
     a rank dies       all ranks of its host are ended, and the host is not used again (or after a while, with
-                      --blacklist-cooldown-range; where no other host is there, all ends). Those of other hosts
-                      go back to the last commit, and share the rest of the epoch among them.
+                      --blacklist-cooldown-range; where no other host is there, all ends). Those of other
+                      hosts go back to the last commit, and share the rest of the epoch among them.
     a host comes      at the next commit all ranks stop, new ones start there, and rank 0 gives them what it
                       has. No step is lost.
     too few are left  fewer than --min-np: the others wait for new ones, ten minutes (--elastic-timeout).
