@@ -247,11 +247,9 @@ class Script:
             for _ in range(3):  # quiet = not main
                 made |= {v for v, value in self.bound if self.holds(value, origin)}
                 # if main: verbose = True
-                made |= {
-                    variable
-                    for variable, tests in self.constants.items()
-                    if any(self.depends(test, origin) for test in tests)
-                }
+                tests = {test for tests in self.constants.values() for test in tests}
+                tests = {test for test in tests if self.depends(test, origin)}
+                made |= {v for v, around in self.constants.items() if not tests.isdisjoint(around)}
         return self._made_of[origin]
 
     def holds(self, value: ast.AST, origin: Origin) -> bool:
