@@ -5,8 +5,8 @@ import re
 from collections.abc import Iterator
 
 from hvdlab.bound import Variable
-from hvdlab.check.rates import Rates, rates
 from hvdlab.own_functions import FUNCTIONS
+from hvdlab.rates import Rates, rates
 from hvdlab.script import BROADCASTS, EXCHANGES, Script
 from hvdlab.syntax import key, keyword, strings
 

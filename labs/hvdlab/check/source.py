@@ -4,8 +4,8 @@ import ast
 from pathlib import Path
 from typing import NamedTuple
 
-from hvdlab.check.rates import Rates, rates
 from hvdlab.guards import Guards
+from hvdlab.rates import Rates, rates
 from hvdlab.script import Script
 from hvdlab.syntax import keyword, last_name
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from hvdlab.check.rates import rates
+from hvdlab.rates import rates
 from hvdlab.script import Script
 
 STEPS = "steps = 3 * (len(x) // (16 * hvd.size()))\n"  # fewer, the more ranks
