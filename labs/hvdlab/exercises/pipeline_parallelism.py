@@ -199,37 +199,48 @@ def show_swap(swap, seconds: float = 5) -> None:
         print(f"rank {rank}: {says}")
 
 
-def try_swap(comm, name):
-    """On a rank: exchange tensors of two sizes with the other rank."""
-    import torch
+class _Message:
+    """What dist.isend returns, and whether somebody has waited for it."""
+
+    def __init__(self, work):
+        self.work, self.waited = work, False
+
+    def wait(self, *timeout):
+        self.waited = True
+        return self.work.wait(*timeout)
+
+    def is_completed(self):
+        self.waited = self.waited or self.work.is_completed()
+        return self.work.is_completed()
+
+
+def messages_on_their_way() -> list[_Message]:
+    """A list that will hold what dist.isend and dist.irecv return from now on, on this rank."""
     import torch.distributed as dist
     from torch.distributed import distributed_c10d
 
     begun = []
 
-    class Begun:
-        """A message on its way, and whether somebody has waited for it."""
+    def kept(begin):
+        def begin_and_keep(*arguments, **more):
+            begun.append(_Message(begin(*arguments, **more)))
+            return begun[-1]
 
-        def __init__(self, work):
-            self.work, self.waited = work, False
-            begun.append(self)
+        return begin_and_keep
 
-        def wait(self, *timeout):
-            self.waited = True
-            return self.work.wait(*timeout)
-
-        def is_completed(self):
-            self.waited = self.waited or self.work.is_completed()
-            return self.work.is_completed()
-
-    def watched(begin):
-        return lambda *arguments, **more: Begun(begin(*arguments, **more))
-
-    begins = watched(dist.isend), watched(dist.irecv)
-    for module in (dist, distributed_c10d):  # batch_isend_irecv compares theirs
+    begins = kept(dist.isend), kept(dist.irecv)
+    for module in (dist, distributed_c10d):  # batch_isend_irecv compares them
         module.isend, module.irecv = begins
+    return begun
 
-    rows = []
+
+def try_swap(comm, name):
+    """On a rank: exchange tensors of two sizes with the other rank."""
+    import torch
+
+    from hvdlab.exercises.pipeline_parallelism import messages_on_their_way
+
+    begun, rows = messages_on_their_way(), []
     for size in (16, 1_000_000):
         mine, yours = torch.full((size,), comm.rank + 1.0), torch.zeros(size)
         globals()[name](mine, yours, 1 - comm.rank)

@@ -604,7 +604,7 @@ def test_real_mistakes(script, real):
     wrap = "    optimizer = hvd.DistributedOptimizer(optimizer, model.named_parameters())\n"
     with pytest.raises(NotYet, match="drift.*Wrap the optimizer"):
         steps.check_optimizer(script("optimizer", (wrap, "")))
-    with pytest.raises(NotYet, match=r"error in line \d+ \(`loss.backward\(\)`\)"):
+    with pytest.raises(NotYet, match="the plain optimizer steps: go on with what"):
         unused = wrap.replace("    optimizer =", "    unused =")
         steps.check_optimizer(script("optimizer", (wrap, unused)))
     with pytest.raises(NotYet, match="rank 0 begins with epoch .* and the last rank with epoch 0"):
