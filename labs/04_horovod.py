@@ -329,10 +329,9 @@ exercises.check_resume(SCRIPT)
 # %%
 figure, axes = plt.subplots(figsize=(6, 3.2))
 for name, label in (("killed", "2 ranks, killed"), ("2-ranks", "2 ranks"), ("1-ranks", "1 rank")):
-    if (
-        RUNS / "resume" / name / "rank-0" / "record.jsonl"
-    ).exists():  # a quick run leaves this check out
-        lines = curve(RUNS / "resume" / name)
+    run = RUNS / "resume" / name
+    if (run / "rank-0" / "record.jsonl").exists():  # a quick run leaves this check out
+        lines = curve(run)
         axes.plot(lines["epoch"], lines["loss"], marker="o", label=label)
         axes.axvline(lines["epoch"].iloc[-1] + 0.5, color="grey", linewidth=1, linestyle=":")
         axes.legend()
