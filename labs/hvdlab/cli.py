@@ -54,11 +54,8 @@ def end_when_told() -> None:
 
     What `nohup` lets it ignore stays ignored.
     """
-    ends = [
-        signal.SIGTERM,
-        *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else []),
-    ]  # not on Windows
-    for number in ends:
+    for name in {"SIGTERM", "SIGHUP"} & set(dir(signal)):  # Windows has no SIGHUP
+        number = getattr(signal, name)
         if signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, lambda number, _: sys.exit(128 + number))
 

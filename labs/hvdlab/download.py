@@ -158,7 +158,8 @@ def download(
         _verify(url, part, size, {"sha256": sha256, "md5": md5})
         part.replace(destination)
     except (OSError, http.client.HTTPException) as error:
-        if error.__class__ in (OSError, PermissionError) and error.errno in UNWRITABLE:
+        of_network = isinstance(error, urllib.error.URLError)
+        if not of_network and getattr(error, "errno", None) in UNWRITABLE:
             raise DataError(
                 f"Cannot write {part} ({error.strerror}): make room or name another folder, and run the "
                 "command again (it goes on where it stopped)."

@@ -165,9 +165,8 @@ def try_clip(comm, name):
     rank, rows = dist.get_rank(), []
     for length, most in (((2.0, 3.0, 6.0), 3.5), ((0.2, 0.3, 0.6), 1.0)):
         mine = [length[rank] * torch.tensor([0.6]), length[rank] * torch.tensor([[0.8], [0.0]])]
-        norm = globals()[name](
-            [*mine], most
-        )  # who puts others into the list has changed none of these
+        # A list of its own: who puts other tensors into it has changed none of these.
+        norm = globals()[name]([*mine], most)
         after = float(torch.cat([g.ravel() for g in mine]).norm())
         rows.append({"after": after, "norm": number(norm), "kind": kind(norm)})
     return rows

@@ -431,12 +431,13 @@ def test_a_number_of_images_that_only_one_half_is_added_up_of(script, fake):
     for right, of, says in (
         (61, 202, "is half of what it is"),
         (60, 202, "is half of what it is"),  # seen by the run of exercise 6 only
-        (60, 50.5, "^120 of 101 held-out images right: add up what is right"),
+        (60, 50.5, "^120 of 101 held-out images right is too many: add up what is right"),
+        (40, 50.5, "^80 of 101 held-out images right is too many"),
         (61, 102, "one of 102 images: one of 101 was dealt to both ranks"),
     ):
         shutil.rmtree(steps.runs(path), ignore_errors=True)
         for accuracy, check in (
-            (60 / 101, steps.check_sharding),
+            (right / 101, steps.check_sharding),
             (right / of, steps.check_metrics),
         ):
             fake.values = [{"loss": 1.0, "accuracy": accuracy}] * 2
