@@ -1,5 +1,6 @@
 """The grader's own evaluation: what it accepts, and what it computes from weights and indices."""
 
+import contextlib
 import json
 import subprocess
 import sys
@@ -10,7 +11,7 @@ import pytest
 
 from hvdgrade import evaluate
 from hvdgrade.evaluate import difference, distance, flow, read_weights, reading
-from hvdgrade.views import Secrets, for_run, labels_of
+from hvdgrade.views import Secrets, classes_of, for_run, labels_of
 from hvdlab.data import load_cifar10
 from hvdlab.record import WEIGHTS
 
@@ -85,6 +86,17 @@ def test_difference_is_relative_and_leaves_statistics_out(weights):
     assert largest == pytest.approx(0.5 / np.abs(weights["conv3.weight"]).max(), rel=1e-6)
 
 
+def test_the_rank_that_differs_most_is_found_wherever_it_stands(tmp_path, weights):
+    paths = [tmp_path / f"{rank}.npz" for rank in range(4)]
+    for path, by in zip(paths, (0, 0, 0.5, 0.25), strict=True):
+        moved = {**weights, "linear.bias": weights["linear.bias"] + np.float32(by)}
+        np.savez(path, examples_read=np.zeros(1, np.int32), **moved)
+    (epoch,) = evaluate.judge_ranks({"epochs": {"0": paths}, "examples": 8})["epochs"]
+    assert (epoch["differing_rank"], epoch["differs_at"]) == (2, "linear.bias")
+    largest = np.abs(weights["linear.bias"]).max()
+    assert epoch["difference"] == pytest.approx(0.5 / largest, rel=1e-6)
+
+
 @pytest.mark.parametrize(
     "ranks, expected",
     [
@@ -150,8 +162,28 @@ def test_accuracies_are_those_of_the_network(tmp_path, weights, cifar10_folder):
     request = {"data": str(cifar10_folder), "seed": 1, "train_sample": 2000, "probe": {}}
     (accuracies,) = ask({**request, "weights": [epoch["weights"]]})["accuracies"]
     # On the hidden half of the test images, by the class names of this grading.
-    assert accuracies["heldout_accuracy"] == pytest.approx(0.1, abs=0.02)
+    data = load_cifar10(cifar10_folder)
+    secrets = Secrets.draw(1, len(data.train_labels), len(data.test_labels))
+    hidden = secrets.names[data.test_labels[secrets.hidden]]
+    assert accuracies["heldout_accuracy"] == pytest.approx((hidden == 3).mean())
     assert accuracies["train_accuracy"] == pytest.approx(0.1, abs=0.03)  # 4 standard errors of 2000
+
+
+def test_both_frameworks_say_the_same_by_either_statistics(weights, monkeypatch):
+    """The stored statistics count by themselves where it says so, and not at all where it does not."""
+    torch_models = pytest.importorskip("hvdlab.torch.models")
+    pytest.importorskip("hvdlab.keras.models")
+    monkeypatch.setattr(torch_models, "autocast", lambda device: contextlib.nullcontext())
+    arrays = {name: abs(w) + 0.5 if "var" in name else 0.1 * w for name, w in weights.items()}
+    moved = {**arrays, "norm3.running_mean": arrays["norm3.running_mean"] + 1}
+    images = np.random.default_rng(1).integers(0, 256, (16, 32, 32, 3), np.uint8)
+    say = [evaluate.logits_with_torch, evaluate.logits_with_keras]
+    for own_statistics in (False, True):
+        torchs, kerass = (says(arrays, images, own_statistics) for says in say)
+        np.testing.assert_allclose(kerass, torchs, rtol=1e-4, atol=1e-4)
+        for says, before in zip(say, (torchs, kerass), strict=True):
+            change = abs(says(moved, images, own_statistics) - before).max()
+            assert (change < 1e-5) == own_statistics, (own_statistics, change)
 
 
 @pytest.fixture
@@ -215,6 +247,13 @@ def test_the_probe_is_judged_by_its_last_epoch_and_its_worst_rank(
     monkeypatch.setattr(evaluate, "flow", lambda *given: asked.append(given))
     answer = evaluate.judge_probe(runs, 30, sample, secrets)
     assert answer["replicas"] == pytest.approx(0.5 / np.abs(weights["linear.bias"]).max(), rel=1e-5)
+    # The third rank is 0.5 off after the first epoch, and the first goes 1 in the second.
+    assert answer["first_distance"] == answer["distance"] == pytest.approx(0.5, rel=1e-5)
+    # Nobody is off after the first, and the third rank is 2 off after the second.
+    later = {"apart": runs["apart"], "together": [runs["apart"][0], runs["together"][1]]}
+    answer = evaluate.judge_probe(later, 30, sample, secrets)
+    assert (answer["first_distance"], answer["distance"]) == pytest.approx((0, 2), rel=1e-5)
+    del asked[3:]
     biases = [arrays["linear.bias"] - weights["linear.bias"] for arrays, *_ in asked]
     np.testing.assert_allclose(biases, [[1.0] * 10, [2.0] * 10, [3.0] * 10], rtol=1e-5)
     assert [given[3:] for given in asked] == [(0, 3), (1, 3), (2, 3)]
@@ -244,11 +283,11 @@ LABELS = np.arange(200) % 10
 
 @pytest.fixture
 def says(monkeypatch):
-    """A function: what `flow` finds for rank 0 of two, of a network that says these logits."""
+    """A function: what `flow` finds for a rank, the first of two, of a network that says these logits."""
 
-    def found(logits):
+    def found(logits, rank=0, ranks=2):
         monkeypatch.setattr(evaluate, "logits", lambda *_, **__: logits)
-        return flow({}, np.empty(len(LABELS)), LABELS, 0, 2)
+        return flow({}, np.empty(len(LABELS)), LABELS, rank, ranks)
 
     return found
 
@@ -269,6 +308,18 @@ def test_who_learned_the_labels_of_both_ranks_is_told_from_who_learned_nothing(s
     # One class ahead on all images: the accuracy is that of guessing, and yet it has learned.
     ahead = of_labels(0, 1, by=0.3) + 5 * (np.arange(10) == 4)
     assert says(ahead)["learned"] > 0.2
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4, 5, 8, 64])
+def test_a_full_share_is_what_an_even_division_gives_to_others(says, ranks):
+    for rank in range(ranks):
+        assert says(of_labels(), rank, ranks)["others"] == pytest.approx(1)
+        own = np.zeros(10)
+        own[classes_of(rank, ranks)] = np.log(4)  # four times as likely as another's
+        several = np.count_nonzero(own)
+        part = (10 - several) / (10 - several + 4 * several)  # that is left to others, by hand
+        found = says(of_labels() + own, rank, ranks)["others"]
+        assert found == pytest.approx(part / (1 - several / 10))
 
 
 def test_who_learned_its_own_labels_only_knows_nothing_of_others(says):

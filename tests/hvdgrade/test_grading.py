@@ -10,6 +10,7 @@ import pytest
 from hvdgrade import calibrate, grading, judge, observe, profile, sandbox, visible
 from hvdgrade.checks import Check
 from hvdgrade.observe import Observation, Weights
+from hvdlab.data import DataError
 
 RULES = dataclasses.replace(profile.load("dli"), budget=100.0)  # margin: 5 seconds
 
@@ -45,6 +46,10 @@ def a_round(seconds: float | None, replicas="pass", exchange="pass") -> grading.
         ([97, OSError(), 120, None], 3, "fail"),  # each round has a second try
         ([OSError(), 97, OSError(), 98, OSError(), 99], 3, "pass"),
         ([97, OSError(), OSError()], 0, None),
+        ([judge.GraderFault("the evaluation failed"), 97, 98, 99], 3, "pass"),
+        ([calibrate.CalibrationFailed("did not finish")] * 2, 0, None),
+        ([judge.GraderFault("the evaluation failed")] * 2, 0, None),
+        ([DataError("not there")] * 2, 0, None),
         # The one that passes has the time in the middle, and is one of three.
         ([97, (50, "fail"), (98, "fail")], 3, "fail"),
         ([(97, "pass", "skipped"), 98, 120], 3, "pass"),
@@ -58,13 +63,13 @@ def test_the_majority_of_three_decides_near_a_threshold(
 
     def next_round(*args):
         result = next(results)
-        if isinstance(result, OSError):
+        if isinstance(result, Exception):
             raise result
         return a_round(*result) if isinstance(result, tuple) else a_round(result)
 
     found = graded(next_round, monkeypatch, tmp_path)
     if verdict is None:
-        assert found["status"] == "infrastructure_error"
+        assert (found["status"], found["reason"]) == ("infrastructure_error", str(given[-1]))
     else:
         assert len(found["rounds"]) == used
         assert found["decisive"].judgement.verdict == verdict
@@ -109,6 +114,45 @@ def test_a_run_that_aborts_when_all_has_arrived_is_repeated(
     found = graded(next_round, monkeypatch, tmp_path)
     assert len(found["rounds"]) == used
     assert found["decisive"].judgement.verdict == verdict
+
+
+def test_an_evaluation_that_fails_or_takes_too_long_is_a_fault_of_the_grader():
+    """In its own process, as it is: a request that it does not understand, and a limit it cannot keep."""
+    with pytest.raises(judge.GraderFault, match=r"the evaluation failed: (?s:.*)IndexError"):
+        judge.ask({"epochs": {"0": []}}, RULES, 0)
+    with pytest.raises(judge.GraderFault, match="the evaluation took over 0 s"):
+        judge.ask({}, dataclasses.replace(RULES, evaluation_seconds=0.001), 0)
+
+
+RATE = '{"ready": %s, "images_per_second": %s}'
+
+
+@pytest.mark.parametrize(
+    "printed, startup, rates",
+    [
+        ([RATE % (103, 50), RATE % (105, 70)], 5.0, [50, 70]),  # the last one to be ready counts
+        ([RATE % (103, 50)], None, None),  # one rank's rate is not there
+        ([RATE % (103, 50), RATE % (105, 0)], None, None),
+        ([RATE % (103, 50), RATE % (105, '"fast"')], None, None),
+        ([RATE % (103, 50), '{"ready": 105}'], None, None),
+    ],
+)
+def test_a_calibration_that_did_not_finish_is_a_fault_of_the_grader(
+    printed, startup, rates, monkeypatch, tmp_path
+):
+    output = "".join(f"[1,{rank}]<stdout>: {line}\n" for rank, line in enumerate(printed))
+    seen = Observation(2, stop_cause="ended", exit_code=0, started=100.0, output=output)
+    monkeypatch.setattr(calibrate, "Jail", lambda *args, **options: nullcontext())
+    monkeypatch.setattr(calibrate, "observe", lambda *args, **options: seen)
+
+    def measure():
+        return calibrate.calibrate("torch", 2, tmp_path, 4.0, 64, "rlimits")
+
+    if rates is None:
+        with pytest.raises(calibrate.CalibrationFailed, match="torch on 2 ranks did not finish"):
+            measure()
+    else:
+        assert measure() == calibrate.Calibration("torch", startup, rates)
 
 
 def test_a_calibrated_budget_is_the_time_of_one_process():

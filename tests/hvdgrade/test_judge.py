@@ -282,6 +282,17 @@ def test_the_size_of_the_gradients_is_that_of_the_network():
     assert parallel.exchanges(seen(rounds=7.5), evaluation()["epochs"]) == [7.5, 7.5]
 
 
+@pytest.mark.parametrize("ranks", [2, 3, 4, 16])
+def test_an_all_reduce_of_any_number_of_ranks_is_one_round(ranks):
+    """Each of N ranks sends a chunk of 1/N to its neighbour 2 (N - 1) times: ring all-reduce, by its steps."""
+    sent = sum(4 * 392_106 / ranks for _ in range(ranks) for _ in range(2 * (ranks - 1)))
+    weights = [
+        observe.Weights(rank, 0, 1.0, Path("x"), "", round(7 * sent)) for rank in range(ranks)
+    ]
+    run = observe.Observation(ranks, weights=weights)
+    assert parallel.exchanges(run, [{"epoch": 0}]) == pytest.approx([7])
+
+
 @pytest.mark.parametrize(
     "rounds, state",
     [
@@ -374,6 +385,9 @@ def test_a_target_reached_too_late_earns_a_part():
         (30.0, {"heldout_accuracy": 0.704}, True),
         (30.0, {"heldout_accuracy": 0.696}, True),
         (30.0, {"heldout_accuracy": 0.69}, False),
+        (30.0, {"train_accuracy": 0.754}, True),
+        (30.0, {"train_accuracy": 0.746}, True),
+        (30.0, {"train_accuracy": 0.74}, False),
         (21.0, {"difference": 1.0}, False),  # fails for another reason: nothing hangs on the time
     ],
 )
