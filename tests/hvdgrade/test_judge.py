@@ -284,7 +284,7 @@ def test_the_size_of_the_gradients_is_that_of_the_network():
 
 @pytest.mark.parametrize("ranks", [2, 3, 4, 16])
 def test_an_all_reduce_of_any_number_of_ranks_is_one_round(ranks):
-    """Each of N ranks sends a chunk of 1/N to its neighbour 2 (N - 1) times: ring all-reduce, by its steps."""
+    """Each of N ranks sends a chunk of 1/N to its neighbour 2 (N - 1) times: the steps of a ring."""
     sent = sum(4 * 392_106 / ranks for _ in range(ranks) for _ in range(2 * (ranks - 1)))
     weights = [
         observe.Weights(rank, 0, 1.0, Path("x"), "", round(7 * sent)) for rank in range(ranks)

@@ -62,6 +62,26 @@ def test_equals_the_reference(case, fused, trajectory, assert_close):
 
 
 @pytest.mark.parametrize("case", CASES)
+def test_lists_of_tensors_equal_the_reference(case, trajectory, monkeypatch, assert_close):
+    """All tensors at a time, as every device but the CPU takes them; several of each kind."""
+    name, options = CASES[case]
+    layerwise = inspect.getmodule(LARS.__base__)
+    lists = from_source(layerwise, 'device.type == "cpu" and not fused', "False")
+    monkeypatch.setattr(CLASSES[name], "step", lists["LayerwiseOptimizer"].step)
+    several = dataclasses.replace(
+        trajectory,
+        weights=[*trajectory.weights, *(2 * w for w in trajectory.weights)],
+        gradients=[
+            [*gradients, *(-3 * g for g in gradients)] for gradients in trajectory.gradients
+        ],
+    )
+    ours = run(CLASSES[name], several, fused=False, **options)
+    assert_close(
+        ours, several.reference(name, **options), f"hvdlab.torch {name} in lists, reference"
+    )
+
+
+@pytest.mark.parametrize("case", CASES)
 def test_float32_stays_close_to_the_reference(case, trajectory):
     name, options = CASES[case]
     wanted = trajectory.reference(name, **options)
