@@ -128,6 +128,13 @@ def test_points_possible_are_read_as_canvas_reads_them(cell, points):
     assert row[5] == f"{0.8 * (points or 100):g}"
 
 
+@pytest.mark.parametrize("score, cell", [(90, "100"), (0, "0"), (45, "50"), (37, "41.11")])
+def test_a_score_is_of_the_columns_points_where_a_check_does_not_count(score, cell):
+    people = [("Lovelace, Ada", 1, "", "ada", "", "")]
+    after, _ = canvas.fill(gradebook(people), COLUMN, [result("ada", score, 90)])
+    assert after == gradebook([(*people[0][:-1], cell)])
+
+
 def test_a_gradebook_may_have_two_columns_for_the_name():
     people = [("A", 1, "", "ada", "", ""), ("B", 2, "", "bob", "", ""), ("Student", 3, *[""] * 4)]
     before = gradebook(people).replace(b"Student,ID", b"LastName,FirstName,ID")

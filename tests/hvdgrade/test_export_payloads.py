@@ -114,6 +114,8 @@ def test_a_score_is_of_100_where_a_check_does_not_count(tmp_path, score, of_100)
     payload = gradescope.payload(document)
     assert payload["score"] == of_100 and f"{score} of 90 points" in payload["output"]
     points = [(check["points"], check["max_points"]) for check in document["checks"]]
+    sent = lti.payload(document)
+    assert (sent["scoreGiven"], sent["scoreMaximum"]) == (score, 90)
     assert [(test["score"], test["max_score"]) for test in payload["tests"]] == points
     (tmp_path / "ada.json").write_text(json.dumps(document))
     for arguments, factor in (((), 1), ((100,), 1), ((20,), 0.2)):
