@@ -93,7 +93,7 @@ def main():
     except DataError as error:
         sys.exit(f"cifar10_keras.py: {error}")
     hvd.init()
-    keras.utils.set_random_seed(args.seed)
+    keras.utils.set_random_seed(args.seed + hvd.rank())  # the broadcast makes the models equal
     gpus = tf.config.list_physical_devices("GPU")
     if gpus:  # with too few all use the processor
         mine = gpus[hvd.local_rank()] if len(gpus) >= hvd.local_size() else []

@@ -61,7 +61,7 @@ def main():
     except DataError as error:
         sys.exit(f"cifar10_torch.py: {error}")
     hvd.init()
-    torch.manual_seed(args.seed)
+    torch.manual_seed(args.seed + hvd.rank())  # the broadcast makes the models equal, not the seed
     cuda = gpu_for_each_rank(hvd.local_size())  # with too few all use the processor
     if cuda:
         torch.cuda.set_device(hvd.local_rank())

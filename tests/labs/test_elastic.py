@@ -5,6 +5,7 @@ import re
 import secrets
 import subprocess
 import sys
+import textwrap
 import time
 from pathlib import Path
 
@@ -19,12 +20,23 @@ SCRIPT = Path(__file__).parents[2] / "labs" / "fashion_mnist_elastic.py"
 COMMIT = 4
 LINE = re.compile(r"step (\d+)  loss ([0-9.]+)  ranks (\d)  rate ([0-9.]+)")
 SECONDS = 240
+EQUAL = """\
+weights = torch.cat([p.detach().flatten() for p in model.parameters()])
+assert (hvd.allgather(weights[None], name="weights") == weights).all(), "different weights"
+"""
 
 
 class Job:
-    """A job under horovodrun. `hosts` are written into what the discovery script prints."""
+    """A job under horovodrun. `hosts` are written into what the discovery script prints.
+
+    It runs a copy of the script that ends if the ranks have different weights when they commit.
+    """
 
     def __init__(self, folder: Path, *arguments):
+        self.script = folder / SCRIPT.name
+        commit = "                    state.commit()"
+        before, after = SCRIPT.read_text().split(commit)
+        self.script.write_text(before + textwrap.indent(EQUAL, 20 * " ") + commit + after)
         self.hosts, self.log = folder / "hosts", folder / "log"
         self.mark = secrets.token_hex(8)
         discover = folder / "discover.sh"
@@ -37,7 +49,7 @@ class Job:
                 [
                     bin / "horovodrun", "--gloo", "-np", "2", "--min-np", "1",
                     "--network-interface", "lo", "--host-discovery-script", discover,
-                    sys.executable, SCRIPT, *map(str, arguments),
+                    sys.executable, self.script, *map(str, arguments),
                 ],
                 env={
                     **os.environ,
@@ -72,7 +84,7 @@ class Job:
         found = {}
         for process in self.processes():
             try:
-                if process.cmdline()[:2] == [sys.executable, str(SCRIPT)]:
+                if process.cmdline()[:2] == [sys.executable, str(self.script)]:
                     found[int(process.environ()["HOROVOD_RANK"])] = process
             except psutil.Error:
                 continue
