@@ -3,10 +3,10 @@
     horovodrun --gloo -np 2 --min-np 1 --host-discovery-script ./hosts.sh \\
         python labs/fashion_mnist_elastic.py
 
-hosts.sh is a script of yours that may be executed (chmod +x). Horovod runs it every second, and it prints
-a line for each host that may be used now, such as `host1:2`. On one machine it prints `localhost:1` and
-`127.0.0.1:1`: two hosts to Horovod, of which one may be lost. Add `--network-interface lo`, or horovodrun waits for another for ten
-minutes and says nothing.
+hosts.sh is a script of yours that may be executed (chmod +x). Horovod runs it every second, and it prints a
+line for each host that may be used now, such as `host1:2`. On one machine it prints `localhost:1` and
+`127.0.0.1:1`: two hosts to Horovod, of which one may be lost. Add `--network-interface lo`, or horovodrun
+waits for another for ten minutes and says nothing.
 
 What happens when the ranks change:
 
