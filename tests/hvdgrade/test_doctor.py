@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from hvdgrade import attacks, doctor, sandbox
+from hvdgrade import attacks, doctor, landlock, sandbox
 from hvdgrade.walls import Tier
 
 pytestmark = pytest.mark.mpi
@@ -70,14 +70,44 @@ def test_what_is_stopped_is_reported_with_its_cause(name, state, host):
     assert attacks.attempt(name, found, host) == state
 
 
-def test_a_better_tier_promises_more():
-    promised = [
-        attacks.promised(Tier(name, own_user=True, works=True, uid_dropped=True))
-        for name in sandbox.TIERS
-    ]
-    assert promised[0] == set(attacks.ATTACKS)
-    for better, worse in zip(promised, promised[1:], strict=False):
-        assert worse < better
+KEPT_IN = "disk records daemon links processes memory"
+FILES = "read solution write mode trace"
+OWN_WORLD = "connect service shm signal"
+
+
+@pytest.mark.parametrize(
+    "tier, own_user, kernel, promises",
+    [
+        ("bubblewrap+cgroup", True, 7, f"{KEPT_IN} memory_shared {FILES} {OWN_WORLD}"),
+        ("bubblewrap", True, 7, f"{KEPT_IN} {FILES} {OWN_WORLD}"),
+        ("landlock", True, 5, f"{KEPT_IN} {FILES} signal"),
+        ("landlock", False, 6, f"{KEPT_IN} read solution write trace signal"),
+        ("landlock", False, 5, f"{KEPT_IN} read solution write trace"),
+        ("rlimits", True, 7, KEPT_IN),
+    ],
+)
+def test_what_each_tier_promises(tier, own_user, kernel, promises, monkeypatch):
+    """Word for word as the README's table says it. `kernel`: its version of Landlock."""
+    monkeypatch.setattr(landlock, "version", lambda: kernel)
+    monkeypatch.setattr(attacks, "hidden", lambda: "")
+    monkeypatch.setattr(attacks, "gpus", list)
+    found = Tier(tier, own_user=own_user, works=True, uid_dropped=True)
+    assert attacks.promised(found) == set(promises.split())
+
+
+@pytest.mark.parametrize(
+    "kernel, own_user, said",
+    [
+        (2, False, "modes and times of files of whoever runs the grader, and empty them"),
+        (3, False, "modes and times of files of whoever runs the grader"),
+        (2, True, None),
+    ],
+)
+def test_what_landlock_leaves_open_is_said(kernel, own_user, said, monkeypatch):
+    monkeypatch.setattr(landlock, "version", lambda: kernel)
+    tier = Tier("landlock", own_user=own_user, works=True, uid_dropped=True)
+    sentences = [text for text in sandbox.missing(tier) if "modes" in text]
+    assert sentences == ([f"it can change {said}"] if said else [])
 
 
 def run_doctor(*arguments, **variables) -> subprocess.CompletedProcess:

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from hvdgrade.attacks.host import Host
+from hvdgrade.attacks.host import SECRET_MODE, Host
 from hvdgrade.jail import Jail
 from hvdgrade.observe import Observation, observe
 from hvdgrade.visible import gpus, hidden
@@ -72,6 +72,12 @@ ATTACKS = {
         "write.py",
         lambda host: host.targets,
         lambda host, output, evidence: any(path.exists() for path in host.targets),
+    ),
+    "mode": Attack(
+        "change the mode of a file of the grader",
+        "mode.py",
+        lambda host: [host.secret],
+        lambda host, output, evidence: host.secret.stat().st_mode & 0o777 != SECRET_MODE,
     ),
     "connect": Attack(
         "connect to this host",
@@ -163,12 +169,13 @@ def promised(tier: Tier) -> set[str]:
     if tier.name != "rlimits":
         names |= {"read", "write", "trace"}
     if tier.name.startswith("bubblewrap"):
-        names |= {"solution", "connect", "service", "shm", "signal"}
+        names |= {"solution", "mode", "connect", "service", "shm", "signal"}
     if tier.name == "landlock":
         from hvdgrade import landlock
 
         names |= {"solution"} if not hidden() else set()
         own_user = tier.own_user and tier.uid_dropped
+        names |= {"mode"} if own_user else set()  # Landlock closes no way to a mode
         names |= {"signal"} if own_user or landlock.version() >= 6 else set()
     return names
 

@@ -13,6 +13,7 @@ import psutil
 import hvdlab
 
 GRADER = Path(__file__).parents[1]
+SECRET_MODE = 0o644
 
 
 class Host:
@@ -28,7 +29,7 @@ class Host:
         (self.folder / "open").chmod(0o777)
         self.secret = self.folder / "secret.txt"
         self.secret.write_text(self.token)
-        self.secret.chmod(0o644)
+        self.secret.chmod(SECRET_MODE)
         solution = GRADER.parent / "solutions" / "torch" / "assessment.py"
         self.solution = solution if solution.exists() else GRADER / "judge.py"
         self.targets = [self.folder / "open" / "file", Path(hvdlab.__file__).with_name(self.token)]
@@ -45,7 +46,9 @@ class Host:
     def start_victim(self) -> subprocess.Popen:
         """A process that waits, and that ends with us."""
         follow = [sys.executable, "-BEsS", str(GRADER / "enter.py"), '{"follow": true}']
-        return subprocess.Popen([*follow, "sleep", "600"], env={**os.environ, "TOKEN": self.token})
+        return subprocess.Popen(
+            [*follow, "sleep", "infinity"], env={**os.environ, "TOKEN": self.token}
+        )
 
     def addresses(self) -> list[str]:
         """Where the open port can be reached: the loopback, and what other machines use."""
@@ -80,6 +83,7 @@ class Host:
         """Remove what an attack that succeeded left, and replace what it ended."""
         for path in [*self.targets, *Path("/dev/shm").glob(f"{self.token}*")]:
             path.unlink(missing_ok=True)
+        self.secret.chmod(SECRET_MODE)
         for process in self.survivors():
             process.kill()
         if self.victim.poll() is not None:
