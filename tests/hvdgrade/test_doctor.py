@@ -87,7 +87,7 @@ OWN_WORLD = "connect service shm signal"
     ],
 )
 def test_what_each_tier_promises(tier, own_user, kernel, promises, monkeypatch):
-    """Word for word as the README's table says it. `kernel`: its version of Landlock."""
+    """`kernel`: its version of Landlock."""
     monkeypatch.setattr(landlock, "version", lambda: kernel)
     monkeypatch.setattr(attacks, "hidden", lambda: "")
     monkeypatch.setattr(attacks, "gpus", list)

@@ -75,6 +75,26 @@ def test_a_reference_run_writes_what_reference_reads(load, monkeypatch):
     assert all(line.startswith("# ") for line in head)
 
 
+def test_an_interrupted_reference_run_leaves_the_shipped_results(load):
+    def interrupted(seed):
+        if seed == 2:
+            raise KeyboardInterrupt
+        return {"loss": 0.5}
+
+    module = load(reference="mine")
+    module.RESULTS.mkdir()
+    (module.RESULTS / "mine.csv").write_text("seed,loss\n1,2.5\n")
+    assert len(module.sweep("mine", interrupted, [{"seed": 1}, {"seed": 2}])) == 1
+    assert (module.RESULTS / "mine.csv").read_text() == "seed,loss\n1,2.5\n"
+
+
+@pytest.mark.parametrize("wanted", ["1", "mine", "theirs,mine"])
+def test_a_reference_run_is_of_all_or_of_those_that_are_named(load, wanted):
+    module = load(reference=wanted)
+    module.sweep("mine", train, module.grid(batch_size=[8], seed=[1]))
+    assert (module.RESULTS / "mine.csv").exists()
+
+
 def test_a_reference_run_of_others_runs_nothing(load):
     module = load(reference="theirs")
     module.RESULTS.mkdir()

@@ -224,6 +224,28 @@ def test_momentum_correction_makes_the_rate_inside_equal_the_rate_outside(inside
     assert np.abs(end(inside) - expected).max() > 0.001
 
 
+def test_each_group_is_corrected_by_a_rate_of_its_own():
+    """Two groups with schedules of their own go as two optimizers, of torch, apart."""
+    schedules = [lambda step: 0.3 * CHANGING(step), CHANGING]
+    expected = []
+    for schedule in schedules:
+        w = parameter()
+        optimizer = torch_sgd([w])
+        train(w, optimizer, Schedule(optimizer, schedule))
+        expected.append(w.detach().numpy())
+
+    both = [parameter(), parameter()]
+    optimizer = paper_sgd([{"params": [w]} for w in both])
+    scheduler = Schedule(optimizer, schedules, momentum_correction=True)
+    for _ in range(N):
+        optimizer.zero_grad()
+        sum((1 - torch.cos(w)).sum() for w in both).backward()
+        optimizer.step()
+        scheduler.step()
+    for w, theirs in zip(both, expected, strict=True):
+        np.testing.assert_allclose(w.detach().numpy(), theirs, rtol=1e-12)
+
+
 def test_a_rate_of_zero_forgets_the_velocity():
     w = parameter()
     optimizer = paper_sgd([w])
