@@ -90,9 +90,9 @@ for make in (sgd, lambda: Adam(0.1), lambda: RMSprop(0.1)):
     once = embedding_gradients(make, True, union[hvd.rank()], 1, sparse_as_dense=True)
     np.testing.assert_allclose(in_passes, once, rtol=0, atol=1e-6)
     assert as_dense[-1] == 5.0
-np.testing.assert_allclose(
-    embedding_gradients(sgd, True, union[hvd.rank()]),
-    embedding_gradients(sgd, False, union[0] + union[1]),
-    rtol=0,
-    atol=1e-6,
-)
+serial = embedding_gradients(sgd, False, union[0] + union[1])
+averaged = embedding_gradients(sgd, True, union[hvd.rank()])
+np.testing.assert_allclose(averaged, serial, rtol=0, atol=1e-6)
+# The sum of two ranks' means is twice the mean of all.
+summed = embedding_gradients(lambda: SGD(0.025, momentum=0.9), True, union[hvd.rank()], op=hvd.Sum)
+np.testing.assert_allclose(summed, serial, rtol=0, atol=1e-6)

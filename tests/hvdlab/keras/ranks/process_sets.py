@@ -1,4 +1,4 @@
-"""Four ranks in two sets: each set trains a model of its own. On every backend."""
+"""Four ranks in two sets: each set trains a model of its own. On either backend."""
 
 import keras
 import numpy as np
@@ -33,6 +33,19 @@ for policy in (None, keras.optimizers.LossScaleOptimizer):
 ends = hvd.allgather(flat(model.weights)[None]).numpy()
 np.testing.assert_array_equal(ends[0], ends[1])
 assert np.abs(ends[0] - ends[2]).max() > 1e-2
+
+if (
+    keras.backend.backend() == "tensorflow"
+):  # rows of an embedding: rank r and its neighbour of the set
+    import tensorflow as tf
+
+    table = keras.Variable(np.zeros((4, 1), "float32"))
+    optimizer = hvd.DistributedOptimizer(SGD(1.0), process_set=mine)
+    optimizer.build([table])
+    rows = tf.IndexedSlices(tf.constant([[2.0], [4.0]]), tf.constant([hvd.rank(), 3]), [4, 1])
+    optimizer.apply([rows], [table])
+    expected = -np.bincount([*mine.ranks, 3, 3], [1.0, 1.0, 2.0, 2.0], minlength=4)
+    np.testing.assert_array_equal(keras.ops.convert_to_numpy(table)[:, 0], expected)
 
 variable = keras.Variable([float(hvd.rank())])
 hvd.broadcast_variables([variable], root_rank=mine.ranks[1], process_set=mine)
