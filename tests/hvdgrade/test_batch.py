@@ -88,7 +88,7 @@ def test_a_fault_is_nobodys_zero_and_is_graded_again(school):
         return batch.poll() is not None
 
     school.wait_for(ended_without_a_grader)
-    stdout, stderr = batch.communicate()
+    stdout, stderr = batch.communicate(timeout=60)
     assert batch.returncode == 3 and "1 grader faults" in stdout, stderr
     document = school.results()["ada"]
     assert document["status"] == "infrastructure_error" and document["score"] is None

@@ -37,7 +37,7 @@ def test_kill_9_loses_nothing_and_doubles_nothing(school):
                     with contextlib.suppress(psutil.NoSuchProcess):  # it ended by itself
                         process.kill()
         batch.kill()
-        batch.communicate()
+        batch.communicate(timeout=60)
         # Whoever is killed by kill -9 cannot end its children: the kernel has to tell them.
         school.wait_for(lambda: school.processes() == [])
         for name, file in school.files().items():
@@ -62,7 +62,7 @@ def test_graders_end_when_their_batch_is_killed(school):
     batch = school.start()
     school.wait_for(lambda: any("sleep" in p.name() for p in school.processes()))
     batch.kill()
-    batch.communicate()
+    batch.communicate(timeout=60)
     school.wait_for(lambda: school.processes() == [], seconds=12)  # by itself it takes 25 s
 
 
@@ -80,7 +80,7 @@ def test_the_next_batch_ends_what_still_runs(school):
     for process in stopped:
         process.suspend()
     batch.kill()
-    batch.communicate()
+    batch.communicate(timeout=60)
     (school.folder / "ada" / "assessment.py").write_text(QUICK)
     answer = school.grade()
     assert answer.returncode == 0, answer.stderr

@@ -311,9 +311,8 @@ def test_the_disk_that_a_submission_uses_is_counted(tmp_path, monkeypatch):
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "file").write_bytes(os.urandom(1 << 20))
     (tmp_path / "link").symlink_to("/usr")
-    counted = int(
-        subprocess.check_output(["du", "-s", "-B1", tmp_path / "folder" / "file"]).split()[0]
-    )
+    du = ["du", "-s", "-B1", tmp_path / "folder" / "file"]
+    counted = int(subprocess.check_output(du, timeout=60).split()[0])
     assert counted <= bytes_in(tmp_path) <= counted + 20_000
     monkeypatch.setattr(folders, "MAX_ENTRIES", 2)
     assert bytes_in(tmp_path) > 1 << 60

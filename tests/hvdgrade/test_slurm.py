@@ -64,7 +64,7 @@ def test_kill_9_and_an_interrupt_lose_nothing(on_slurm):
     batch = school.start(*arguments, **cluster.environment)
     school.wait_for(lambda: school.files())
     batch.kill()
-    batch.communicate()
+    batch.communicate(timeout=60)
     # The jobs do not need the side that waits: they go on.
     kept = school.files()
     school.wait_for(lambda: len(school.files()) > len(kept))

@@ -247,10 +247,9 @@ def test_run_ends_ranks_whose_launcher_was_killed(tmp_path):
         psutil.Process(told(tmp_path)[0]).parent().kill()
 
     threading.Thread(target=kill, daemon=True).start()
-    start = time.monotonic()
-    with pytest.raises(launch.LaunchError):
+    with pytest.raises(launch.LaunchError) as caught:
         launch.run(write(tmp_path, STAY), tmp_path, ranks=2, timeout=30, show=False)
-    assert time.monotonic() - start < 25
+    assert type(caught.value) is launch.LaunchError  # and no TimeUp
     assert gone(told(tmp_path))
 
 

@@ -108,10 +108,14 @@ def test_nobody_who_reads_on_ends_the_run(script):
     process = subprocess.Popen(
         command("-np", 2, train), stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
-    assert process.stdout.readline() in (b"[0] one\n", b"[1] one\n")
-    process.stdout.close()
-    assert process.stderr.read() == b"" and process.wait(30) == 141
-    process.stderr.close()
+    try:
+        assert process.stdout.readline() in (b"[0] one\n", b"[1] one\n")
+        process.stdout.close()
+        assert process.wait(30) == 141 and process.stderr.read() == b""
+    finally:
+        process.kill()
+        process.wait()
+        process.stderr.close()
 
 
 # --- how they end ----------------------------------------------------------------------------------

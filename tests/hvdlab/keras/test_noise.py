@@ -258,6 +258,10 @@ def test_all_of_this_on_torch():
     pytest.importorskip("torch", reason="needs PyTorch: run `make setup`")
     command = [sys.executable, "-m", "pytest", "-q", "-m", "not mpi", str(Path(__file__))]
     done = subprocess.run(
-        command, env={**os.environ, "KERAS_BACKEND": "torch"}, capture_output=True, text=True
+        command,
+        env={**os.environ, "KERAS_BACKEND": "torch"},
+        capture_output=True,
+        text=True,
+        timeout=500,
     )
     assert done.returncode == 0, done.stdout[-4000:]
