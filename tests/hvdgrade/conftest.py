@@ -8,7 +8,22 @@ from hvdgrade import sandbox
 @pytest.fixture(params=sandbox.TIERS)
 def tier(request) -> str:
     """Each kind of walls that works here."""
-    found = sandbox.tier(request.param)
+    return one_that_works(request.param)
+
+
+STRONGEST, *BETWEEN, WEAKEST = sandbox.TIERS
+
+
+@pytest.fixture(
+    params=[STRONGEST, *(pytest.param(t, marks=pytest.mark.thorough) for t in BETWEEN), WEAKEST]
+)
+def outer_tier(request) -> str:
+    """The same for what processes do: by default with a world of their own, and without."""
+    return one_that_works(request.param)
+
+
+def one_that_works(tier: str) -> str:
+    found = sandbox.tier(tier)
     if not found.works:
-        pytest.skip(f"{request.param} does not work here: {found.reason}")
-    return request.param
+        pytest.skip(f"{tier} does not work here: {found.reason}")
+    return tier

@@ -362,13 +362,13 @@ time.sleep(4)
         ),
     ],
 )
-def test_a_submission_keeps_to_the_cores_of_its_grader(tier, line, cause, tmp_path):
+def test_a_submission_keeps_to_the_cores_of_its_grader(outer_tier, line, cause, tmp_path):
     if os.cpu_count() < 2:
         pytest.skip("one core is all of them")
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {min(before)})
     try:
-        with Jail(WIDEN.format(line).encode(), 2, rank_data(tmp_path), tier=tier) as running:
+        with Jail(WIDEN.format(line).encode(), 2, rank_data(tmp_path), tier=outer_tier) as running:
             seen = observe(running, tmp_path, limit=60, stall=30)
     finally:
         os.sched_setaffinity(0, before)
@@ -385,9 +385,9 @@ time.sleep(2)
 """
 
 
-def test_torch_is_seen_in_a_rank_that_hides_its_number(tier, tmp_path):
+def test_torch_is_seen_in_a_rank_that_hides_its_number(outer_tier, tmp_path):
     for source, expected in ((HIDES, True), (HIDES.replace("import torch", ""), False)):
-        with Jail(source.encode(), 1, rank_data(tmp_path, 1), tier=tier) as running:
+        with Jail(source.encode(), 1, rank_data(tmp_path, 1), tier=outer_tier) as running:
             assert observe(running, tmp_path, limit=60, stall=30).torch_seen == expected
         remove_tree(tmp_path / "view-0")
 
@@ -487,8 +487,8 @@ print("computed", os.environ["OMPI_COMM_WORLD_RANK"], os.times().user)
 """
 
 
-def test_a_rank_that_computes_for_the_others_is_told_to_the_instructor(tier, tmp_path):
-    with Jail(ONE_COMPUTES.encode(), 2, rank_data(tmp_path), tier=tier) as running:
+def test_a_rank_that_computes_for_the_others_is_told_to_the_instructor(outer_tier, tmp_path):
+    with Jail(ONE_COMPUTES.encode(), 2, rank_data(tmp_path), tier=outer_tier) as running:
         seen = observe(running, tmp_path, limit=60, stall=30)
     own = {int(rank): float(user) for rank, user in re.findall(r"computed (\d) (\S+)", seen.output)}
     assert len(own) == 2 and own[0] > 2 > 1 > own[1], seen.output
@@ -511,7 +511,7 @@ os.wait()
 """
 
 
-def test_a_worker_that_loads_data_makes_no_launcher_of_its_rank(tier, tmp_path):
-    with Jail(WITH_A_WORKER.encode(), 2, rank_data(tmp_path), tier=tier) as running:
+def test_a_worker_that_loads_data_makes_no_launcher_of_its_rank(outer_tier, tmp_path):
+    with Jail(WITH_A_WORKER.encode(), 2, rank_data(tmp_path), tier=outer_tier) as running:
         seen = observe(running, tmp_path, limit=60, stall=30)
     assert seen.stop_cause == "ended", seen.output

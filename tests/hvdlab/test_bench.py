@@ -61,6 +61,7 @@ def test_exchange():
 
 @pytest.mark.mpi
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_launch(monkeypatch):
     few = {label: launch.WITHOUT[label] for label in (launch.FULL, "plain mpirun")}
     monkeypatch.setattr(launch, "WITHOUT", few)
@@ -100,6 +101,7 @@ WHICH = [(framework, name) for framework in precision.FRAMEWORKS for name in pre
 
 @pytest.mark.mpi
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_precision():
     found = precision.precision(repeats=1, steps=2, batch_size=8, tell=silent)
     assert all(found[framework][name][0] > 0 for framework, name in WHICH)

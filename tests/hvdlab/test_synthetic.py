@@ -170,6 +170,7 @@ def ridge_accuracy(data, n=5_000, test=2_000) -> float:
 
 
 @pytest.mark.slow
+@pytest.mark.thorough  # the bytes of both twins are held to their checksums above
 @pytest.mark.parametrize("load", [load_cifar10, load_fashion_mnist])
 def test_a_linear_model_stays_low_and_a_small_network_learns(folder, load):
     torch = pytest.importorskip("torch")

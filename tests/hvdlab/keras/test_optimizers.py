@@ -427,7 +427,9 @@ def test_all_of_this_holds_on_torch():
 @on_tensorflow
 @pytest.mark.mpi
 @pytest.mark.slow
-@pytest.mark.parametrize("backend", ["tensorflow", "torch"])
+@pytest.mark.parametrize(
+    "backend", ["tensorflow", pytest.param("torch", marks=pytest.mark.thorough)]
+)
 def test_two_ranks_take_the_steps_of_one_process(run_ranks, backend):
     pytest.importorskip("horovod", reason="needs Horovod: run `make setup`")
     pytest.importorskip(backend, reason="needs PyTorch: run `make setup`")
