@@ -15,7 +15,7 @@ SCRIPTS += ["cifar10_torch.py", "cifar10_keras.py"]
 
 
 def start(script, *arguments, **variables):
-    pytest.importorskip("tensorflow" if "keras" in script else "torch")
+    pytest.importorskip("tensorflow" if "keras" in str(script) else "torch")
     if script not in ("fashion_mnist_torch.py", "fashion_mnist_keras.py", "fashion_mnist_ddp.py"):
         pytest.importorskip("horovod")
     command = [sys.executable, LABS / script, *arguments]
@@ -32,8 +32,23 @@ def test_without_data_there_is_one_sentence(script, tmp_path):
     assert not any("Traceback" in line for line in noise)
 
 
+@pytest.mark.parametrize("script", SCRIPTS[:4])
+def test_a_momentum_that_keras_has_not_is_refused(script):
+    ended = start(script, "--momentum", "1.5")
+    assert ended.returncode == 2
+    assert ended.stderr.endswith("argument --momentum: expected 0 to 1, got 1.5\n")
+
+
 @pytest.mark.parametrize("script", ["cifar10_torch.py", "cifar10_keras.py"])
 def test_a_warmup_that_never_ends_is_refused(script):
     ended = start(script, "--epochs", "2", "--warmup", "2")
     assert ended.returncode == 2
     assert ended.stderr.endswith("argument --warmup: expected less than --epochs 2, got 2\n")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("folder", ["torch", "solutions/torch"])  # they divide by it
+def test_the_assessment_may_be_trained_without_a_warmup(folder, sample_folder):
+    script = LABS.parent / "assessment" / folder / "assessment.py"
+    ended = start(script, "--warmup", "0", "--epochs", "1", HVDLAB_DATA=str(sample_folder))
+    assert ended.returncode == 0, ended.stderr[-2000:]

@@ -67,7 +67,8 @@ def main():
     def learning_rate(step):  # Horovod: warm-up, then down in half a cosine
         epoch = (step + 1) / len(batches)
         falling = min(max(epoch - args.warmup, 0) / args.decay, 1)
-        return min(epoch / args.warmup, max((1 + math.cos(math.pi * falling)) / 2, 0.02))
+        rising = epoch / args.warmup if args.warmup else 1
+        return min(rising, max((1 + math.cos(math.pi * falling)) / 2, 0.02))
 
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, learning_rate)
     recorder = Recorder(model, batches)
