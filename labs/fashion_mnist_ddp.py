@@ -21,7 +21,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 
-from hvdlab.arguments import above_zero, folder_to_write, non_negative, positive, whole_number
+from hvdlab.arguments import above_zero, folder_to_write, from_0_to_1, positive, whole_number
 from hvdlab.data import Batches, DataError, load_fashion_mnist
 from hvdlab.torch.process_group import gpu_for_each_rank, rendezvous
 from hvdlab.torch.recorder import Recorder
@@ -32,7 +32,7 @@ def parse_args():
     parser.add_argument("--epochs", type=positive, default=3, help="passes over the training set")
     parser.add_argument("--batch-size", type=positive, default=64, help="images a step, per rank")
     parser.add_argument("--lr", type=above_zero, default=0.02, help="learning rate, per rank")
-    parser.add_argument("--momentum", type=non_negative, default=0.9)
+    parser.add_argument("--momentum", type=from_0_to_1, default=0.9)
     parser.add_argument("--images", type=positive, default=10_000, help="to train on (of 60000)")
     parser.add_argument("--heldout", type=positive, default=10_000, help="held-out images")
     parser.add_argument("--seed", type=whole_number(0), default=1)

@@ -14,7 +14,7 @@ from pathlib import Path
 import keras
 from keras import layers
 
-from hvdlab.arguments import above_zero, folder_to_write, non_negative, positive, whole_number
+from hvdlab.arguments import above_zero, folder_to_write, from_0_to_1, positive, whole_number
 from hvdlab.data import Batches, DataError, load_fashion_mnist
 from hvdlab.keras.data import dataset
 from hvdlab.keras.recorder import Recorder
@@ -28,7 +28,7 @@ def parse_args():
     parser.add_argument(
         "--lr", type=above_zero, default=0.02, help="learning rate, per rank, of a new run"
     )
-    parser.add_argument("--momentum", type=non_negative, default=0.9)
+    parser.add_argument("--momentum", type=from_0_to_1, default=0.9)
     parser.add_argument("--images", type=positive, default=10_000, help="to train on (of 60000)")
     parser.add_argument("--heldout", type=positive, default=10_000, help="held-out images")
     parser.add_argument("--seed", type=whole_number(0), default=1)

@@ -111,7 +111,7 @@ def _with_config(arguments):
         return arguments
     try:
         settings = yaml.safe_load(path.read_text())
-    except (OSError, yaml.YAMLError) as error:
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         came = getattr(error, "strerror", None) or "no YAML"
         raise SystemExit(f"language_model.py: --config {path}: {came}") from None
     if not isinstance(settings, dict):
@@ -255,6 +255,13 @@ def make_trainer(args):
         sys.exit(
             "language_model.py: --strategy fsdp2: Lightning has no --precision 16-mixed for it; take "
             "bf16-mixed, or --strategy ddp."
+        )
+    if (
+        not cuda and args.precision == "16-mixed"
+    ):  # Lightning would take bf16-mixed, and say so to nobody
+        sys.exit(
+            f"language_model.py: --precision 16-mixed: needs a GPU for each of the {here} ranks here, and "
+            f"there are {torch.cuda.device_count()}; processors have bf16-mixed."
         )
     return Trainer(
         accelerator="cuda" if cuda else "cpu",

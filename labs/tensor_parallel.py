@@ -253,6 +253,8 @@ def main():
 def refusal(args, ranks):
     """Why the network cannot be split or trained that way: a sentence; None if it can."""
     most = 60_000 // args.batch_size
+    if most < 4:
+        return f"--batch-size: expected at most {60_000 // 4}, for 4 steps in a pass, got {args.batch_size}."
     if not 4 <= args.steps <= most:
         return f"--steps: expected 4 to {most}, one pass over the images, got {args.steps}."
     for mode in args.modes:

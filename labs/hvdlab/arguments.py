@@ -38,6 +38,10 @@ def non_negative(text: str) -> float:
     return _finite(text, lambda value: value >= 0, "0 or a number above it")
 
 
+def from_0_to_1(text: str) -> float:
+    return _finite(text, lambda value: 0 <= value <= 1, "0 to 1")
+
+
 def _finite(text, fits, expected):
     try:
         if fits(float(text)) and float(text) < math.inf:

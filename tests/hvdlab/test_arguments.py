@@ -12,6 +12,7 @@ from hvdlab.arguments import (
     above_zero,
     file_to_write,
     folder_to_write,
+    from_0_to_1,
     non_negative,
     positive,
     whole_number,
@@ -23,7 +24,8 @@ LABS = Path(__file__).parents[2] / "labs"
 @pytest.mark.parametrize(
     ("type", "text", "value"),
     [(positive, "1", 1), (whole_number(0), "0", 0), (whole_number(8, 8), "24", 24),
-     (above_zero, "3e-4", 3e-4), (non_negative, "0", 0), (non_negative, "0.9", 0.9)],
+     (above_zero, "3e-4", 3e-4), (non_negative, "0", 0), (non_negative, "0.9", 0.9),
+     (from_0_to_1, "0", 0), (from_0_to_1, "1", 1)],
 )  # fmt: skip
 def test_numbers_that_make_sense(type, text, value):
     assert type(text) == value
@@ -36,7 +38,8 @@ def test_numbers_that_make_sense(type, text, value):
      (whole_number(8, 8), "12", "8, 16, ..."), (above_zero, "0", "a number above 0"),
      (above_zero, "inf", "a number above 0"), (above_zero, "nan", "a number above 0"),
      (above_zero, "fast", "a number above 0"), (non_negative, "-0.1", "0 or a number above it"),
-     (non_negative, "inf", "0 or a number above it"), (non_negative, "nan", "0 or a number above it")],
+     (non_negative, "inf", "0 or a number above it"), (non_negative, "nan", "0 or a number above it"),
+     (from_0_to_1, "1.5", "0 to 1"), (from_0_to_1, "-0.1", "0 to 1"), (from_0_to_1, "nan", "0 to 1")],
 )  # fmt: skip
 def test_others_are_refused_in_a_sentence(type, text, expected):
     with pytest.raises(

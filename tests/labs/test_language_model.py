@@ -208,6 +208,10 @@ def test_the_model_is_asked(script, base, settings, capsys):
             ["--checkpoint", "BASE", "--strategy", "fsdp2", "--precision", "16-mixed"],
             "has no --precision 16-mixed for it; take bf16-mixed",
         ),
+        (
+            ["--checkpoint", "BASE", "--precision", "16-mixed"],
+            "--precision 16-mixed: needs a GPU for each of the 1 ranks here, and there are 0",
+        ),
         (["--checkpoint", "BASE", "--config=nowhere.yaml"], "nowhere.yaml: No such file"),
         (["--checkpoint", "BASE", "--out", "/dev/null/out"], "Not a directory: '/dev/null/out'"),
     ],

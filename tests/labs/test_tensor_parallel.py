@@ -117,6 +117,7 @@ def test_the_script_runs_by_python_alone_and_under_torchrun(tmp_path):
             "a multiple of 2 with sequence, got 31",
             marks=pytest.mark.thorough,
         ),
+        (["--batch-size", 15_001], "--batch-size: expected at most 15000"),
         pytest.param(["--steps", 3], "--steps: expected 4 to 1875", marks=pytest.mark.thorough),
     ],
 )
