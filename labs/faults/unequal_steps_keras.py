@@ -1,4 +1,4 @@
-"""The progress bar stops one batch before the end of the epoch, on one rank only.
+"""It prints "Epoch 1/3", then nothing more, and there is no error.
 
 mpirun -np 2 python labs/faults/unequal_steps_keras.py
 """
