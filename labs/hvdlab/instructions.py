@@ -131,7 +131,8 @@ def _find(source):
 
 
 def _lines(text):
-    return [json.loads(line) for line in text.splitlines() if line.strip()]
+    # Not splitlines(): a text may hold what that ends lines at, such as U+2028.
+    return [json.loads(line) for line in text.split("\n") if line.strip()]
 
 
 def _records(row, number):

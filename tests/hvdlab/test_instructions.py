@@ -32,6 +32,14 @@ def test_both_layouts_are_read(tmp_path):
     ]
 
 
+def test_a_line_ends_where_json_lines_ends_it(tmp_path):
+    """U+2028, U+2029 and U+0085 may stand in a string as they are, and do in text from the web."""
+    record = ALPACA | {"output": "one\u2028two\u2029three\x85four"}
+    lines = json.dumps(record, ensure_ascii=False) + "\r\n"
+    (tmp_path / "a.jsonl").write_bytes((2 * lines).encode())
+    assert load_records(tmp_path / "a.jsonl") == [record, record]
+
+
 def test_without_a_name_the_folder_of_the_data_and_then_the_cache_is_searched(
     tmp_path, monkeypatch
 ):
