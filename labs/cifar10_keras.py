@@ -9,6 +9,7 @@ the same in PyTorch.
 """
 
 import argparse
+import os
 import sys
 import time
 
@@ -98,6 +99,8 @@ def main():
     if gpus:  # with too few all use the processor
         mine = gpus[hvd.local_rank()] if len(gpus) >= hvd.local_size() else []
         tf.config.set_visible_devices(mine, "GPU")
+        if not mine:  # fast_policy looks at this
+            os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
 
     batches = Batches(
         data.train_images[: args.images],
