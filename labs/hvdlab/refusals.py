@@ -44,12 +44,12 @@ def gpus_must_suffice(planned: Plan) -> None:
 def mpirun_must_fit() -> None:
     """Raise LaunchError without an mpirun, or with one of another kind than Horovod was built for."""
     if not (mpirun := _found("mpirun")):
-        raise LaunchError("there is no mpirun here: `make setup` installs Open MPI.")
+        raise LaunchError("there is no mpirun here: `hvdlab doctor` says how to install one.")
     wanted = horovod_mpi()
     if wanted == "none":
         raise LaunchError(
-            "Horovod was built without MPI, so mpirun would start worlds of one rank: `make setup` "
-            "builds it with MPI."
+            "Horovod was built without MPI, so mpirun would start worlds of one rank: `hvdlab doctor` "
+            "says how to build it with MPI."
         )
     found = _kind(mpirun)
     if wanted and wanted != found:
@@ -62,7 +62,9 @@ def mpirun_must_fit() -> None:
 def torchrun_must_fit(script: str) -> None:
     """Raise LaunchError without a torchrun, or for a script whose ranks it would leave alone."""
     if not _found("torchrun"):
-        raise LaunchError("there is no torchrun here: `make setup` installs PyTorch.")
+        raise LaunchError(
+            "there is no torchrun here: it comes with PyTorch, and `hvdlab doctor` says how to install that."
+        )
     if library := mpi_of(script):
         raise LaunchError(
             f"{script} uses {library}, whose ranks find each other only when mpirun has started them: with "

@@ -257,6 +257,6 @@ def test_ranks_are_shown_no_gpu(tmp_path):
 def test_a_machine_without_mpirun_is_told_so(monkeypatch):
     monkeypatch.setattr(ranks.launch, "environment", lambda count: {"PATH": "/nowhere"})
     with pytest.raises(
-        ranks.BenchFailed, match="needs mpirun, which is not there: run `make setup`"
+        ranks.BenchFailed, match="needs mpirun, which is not there: `hvdlab doctor`"
     ):
         ranks.run("timeit", 2, "pass")

@@ -152,7 +152,7 @@ def test_torchrun_is_refused_where_each_rank_would_be_alone(tmp_path, monkeypatc
 def test_a_launcher_that_is_not_there_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     monkeypatch.setenv("PATH", "/nowhere")
-    with pytest.raises(LaunchError, match=r"^there is no torchrun here: `make setup` installs Py"):
+    with pytest.raises(LaunchError, match=r"^there is no torchrun here: it comes with PyTorch"):
         refusals.torchrun_must_fit("train.py")
     with pytest.raises(LaunchError, match=r"^there is no srun here: on a Slurm cluster it is on"):
         refusals.srun_must_fit("train.py")

@@ -93,7 +93,7 @@ def test_another_mpi_than_horovods_is_refused(capsys, script, tmp_path, monkeypa
     assert refused(capsys, "-np", 2, script).startswith("Horovod was built without MPI, so mpirun")
     (tmp_path / "mpirun").unlink()
     monkeypatch.setenv("PATH", "/nowhere")
-    assert refused(capsys, "-np", 2, script).startswith("there is no mpirun here: `make setup`")
+    assert refused(capsys, "-np", 2, script).startswith("there is no mpirun here: `hvdlab doctor`")
 
 
 @pytest.mark.parametrize(

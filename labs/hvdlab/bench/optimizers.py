@@ -56,7 +56,8 @@ def timm_optimizer(name: str) -> type[torch.optim.Optimizer]:
     """
     folder = Path(sys.prefix) / "oracles" / "timm"
     if not folder.is_dir():
-        raise ImportError(f"timm is not in {folder.parent}: run `make setup`")
+        command = f"{sys.executable} -m pip install --no-deps --target {folder.parent} timm==1.0.31"
+        raise ImportError(f"timm is not in {folder.parent}: {command}")
     for package, path in (("timm", folder), ("timm.optim", folder / "optim")):
         if package not in sys.modules:
             sys.modules[package] = types.ModuleType(package)

@@ -28,7 +28,9 @@ def start(module: str, ranks: int, environment: dict[str, str], *arguments) -> l
     mpirun, _, count, python = launch.command(ranks, "")[:4]
     what = f"{arguments[0]} on {ranks} ranks"
     if not shutil.which(mpirun, path=environment["PATH"]):
-        raise BenchFailed(f"{what} needs {mpirun}, which is not there: run `make setup`")
+        raise BenchFailed(
+            f"{what} needs {mpirun}, which is not there: `hvdlab doctor` says what mends it"
+        )
     process = subprocess.Popen(
         [mpirun, "-np", count, python, "-m", module, *map(str, arguments)],
         # All of them measure processors: torch trains there, and TensorFlow would take a GPU.

@@ -59,7 +59,7 @@ try:
         )
 except ImportError as error:
     raise ImportError(
-        f"Horovod with its {_BACKEND} extension is missing: run `make setup`."
+        f"Horovod with its {_BACKEND} extension is missing: `hvdlab doctor` says what mends it."
     ) from error
 # isort: on
 # fmt: on

@@ -96,11 +96,11 @@ HIDE = "import sys; sys.modules['horovod.{}'] = None; "
     [
         ({"KERAS_BACKEND": "numpy"}, "", "needs Keras on TensorFlow or PyTorch, not on numpy"),
         ({"TF_USE_LEGACY_KERAS": "1"}, "", "import horovod.tensorflow.keras as hvd, or unset"),
-        ({}, HIDE.format("tensorflow"), "its tensorflow extension is missing: run `make setup`"),
+        ({}, HIDE.format("tensorflow"), "its tensorflow extension is missing: `hvdlab doctor`"),
         (
             {"KERAS_BACKEND": "torch"},
             HIDE.format("torch"),
-            "its torch extension is missing: run `make setup`",
+            "its torch extension is missing: `hvdlab doctor`",
         ),
     ],
 )
