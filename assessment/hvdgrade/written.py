@@ -54,25 +54,29 @@ def stream(path: Path):
     return None
 
 
-def write(text: str, path: Path) -> None:
+def write(content: str | bytes, path: Path) -> None:
     """Write a file whole or not at all; a device, a pipe, or what our output goes to, is written into.
 
     Raises:
         CannotWrite: where that fails.
     """
+    content = content.encode() if isinstance(content, str) else content
     try:
         if ours := stream(path):
             ours.flush()
-            ours.buffer.write(text.encode())
+            ours.buffer.write(content)
             ours.flush()
             return
         if path.exists() and not path.is_file():
-            with path.open("a", encoding="utf-8") as file:
-                file.write(text)
+            with path.open("ab") as file:
+                file.write(content)
             return
         place = path.resolve()  # a link stays one
         part = place.with_name(f".{place.name}.{os.getpid()}")
-        part.write_text(text, encoding="utf-8")
-        os.replace(part, place)
+        try:
+            part.write_bytes(content)
+            os.replace(part, place)
+        finally:
+            part.unlink(missing_ok=True)
     except OSError as error:
         raise CannotWrite(f"{path} cannot be written: {error.strerror}") from None

@@ -16,12 +16,14 @@ COLUMN = "Assignment 1 (1234)"
 NASTY = [*"=+-@'\",;\t\r\n |!€é日\u202e\x1b\\", "a", "7", "=1+1", "''", '""', "\r\n"]
 
 
-def export(graded: Path, format: str, *arguments) -> subprocess.CompletedProcess:
+def export(
+    graded: Path, format: str, *arguments, most_bytes: int | None = None
+) -> subprocess.CompletedProcess:
+    """`most_bytes`: of a file, as on a disk that is full."""
+    limit = [] if most_bytes is None else ["prlimit", f"--fsize={most_bytes}"]
+    command = [sys.executable, "-m", "hvdgrade.cli", "export", graded, "--format", format]
     return subprocess.run(
-        [sys.executable, "-m", "hvdgrade.cli", "export", graded, "--format", format, *arguments],
-        capture_output=True,
-        text=True,
-        timeout=60,
+        [*limit, *command, *arguments], capture_output=True, text=True, timeout=60
     )
 
 

@@ -161,6 +161,19 @@ def test_a_name_does_not_paint_the_terminal(graded):
     assert "no score, not gradable: ?[2Jmallory??" in answer.stdout.splitlines()
 
 
+@pytest.mark.parametrize("format, file", [("csv", "csv.csv"), ("canvas", "canvas.csv")])
+def test_a_full_disk_leaves_the_earlier_export(graded, format, file):
+    """Half a table would be taken for a whole one."""
+    options = EVERY_FORMAT[format]
+    assert export(graded, format, *options).returncode == 0
+    before = {path: path.read_bytes() for path in graded.iterdir() if path.is_file()}
+    assert graded / file in before
+    answer = export(graded, format, *options, most_bytes=40)
+    assert answer.returncode == 2 and answer.stderr.count("\n") == 1
+    assert f"{file} cannot be written: File too large" in answer.stderr
+    assert {path: path.read_bytes() for path in graded.iterdir() if path.is_file()} == before
+
+
 def test_wrong_usage_is_one_sentence(graded, tmp_path):
     own = ("--gradebook", shutil.copy(FIXTURES / "gradebook.csv", tmp_path), "--column", COLUMN)
     for folder, arguments, words in (
@@ -169,7 +182,7 @@ def test_wrong_usage_is_one_sentence(graded, tmp_path):
         (graded, ("canvas", *own, "--output", own[1]), "names the gradebook itself"),
         (graded, ("canvas", "--gradebook", tmp_path / "none", "--column", "x"), "No such file"),
         (graded, ("csv", "--output", tmp_path / "none" / "x.csv"), "No such file"),
-        (graded, ("csv", "--output", "/dev/full"), "/dev/full: No space left"),
+        (graded, ("csv", "--output", "/dev/full"), "/dev/full cannot be written: No space left"),
         (graded, ("lti", "--output", graded / "results"), "lies where the batch writes"),
         (graded, ("csv", "--output", graded / "logs" / "ada.log"), "lies where the batch writes"),
     ):

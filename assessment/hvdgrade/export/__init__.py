@@ -1,6 +1,7 @@
 """Turn the results of a batch into a table or into what a learning platform reads."""
 
 import argparse
+import io
 import json
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ from hvdgrade.document import mixed, part
 from hvdgrade.export import roll
 from hvdgrade.shown import is_number
 from hvdgrade.terminal import for_lines
+from hvdgrade.written import CannotWrite, write
 
 EPILOG = """\
 example:
@@ -97,7 +99,7 @@ def main(args: argparse.Namespace) -> int:
         say = for_lines()
         for line in [*export(documents, args), *doubts(documents, args.out)]:
             say.print(printable(line))
-    except CannotExport as error:
+    except (CannotExport, CannotWrite) as error:
         print(f"hvdgrade export: {error}", file=sys.stderr)
         return 2
     except OSError as error:
@@ -117,8 +119,9 @@ def export(documents: list[dict], args: argparse.Namespace) -> list[str]:
         if output.resolve().is_relative_to((args.out / name).resolve()):
             raise CannotExport(f"--output lies where the batch writes, in {args.out / name}.")
     if args.format == "csv":
-        with open(output, "w", newline="", encoding="utf-8") as file:
-            table.write(documents, file)
+        text = io.StringIO(newline="")
+        table.write(documents, text)
+        write(text.getvalue(), output)
         return [f"{output}: {len(documents)} submissions"]
     handed_in = set(roll.handed_in(args.out))
     if args.format == "canvas":
@@ -129,16 +132,16 @@ def export(documents: list[dict], args: argparse.Namespace) -> list[str]:
         filled, report = canvas.fill(
             args.gradebook.read_bytes(), args.column, documents, args.overwrite, handed_in
         )
-        output.write_bytes(filled)
+        write(filled, output)
         return [f"{output}: upload this file to Canvas", *report]
     if args.format == "gradescope":
         made = {document["batch"]["name"]: gradescope.payload(document) for document in documents}
-        return write(made, output, "*/results.json", ungraded(documents))
+        return write_each(made, output, "*/results.json", ungraded(documents))
     made, report = lti.payloads(documents, args.users, handed_in)
-    return write(made, output, "*.json", [*ungraded(documents), *report])
+    return write_each(made, output, "*.json", [*ungraded(documents), *report])
 
 
-def write(
+def write_each(
     payloads: dict[str, dict | None], folder: Path, pattern: str, report: list[str]
 ) -> list[str]:
     """Write a file for each submission that has a payload; return what to tell the instructor.
@@ -152,7 +155,7 @@ def write(
     written = {folder / pattern.replace("*", name): made for name, made in payloads.items() if made}
     for path, payload in written.items():
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(payload, indent=2) + "\n")
+        write(json.dumps(payload, indent=2) + "\n", path)
     earlier = sorted(set(folder.glob(pattern)) - set(written))
     return [
         f"{folder}: {len(written)} files",
