@@ -140,19 +140,16 @@ def grade_class(args: argparse.Namespace) -> int:
         tasks, kept = prepare(submissions, settings, rules, calls, say)
         if kept:
             say.print(f"{kept} of {len(submissions)} are graded already and kept")
-        if args.slurm:
-            from hvdgrade import slurm
-
-            try:
-                gradings = slurm.grade_all(tasks, settings, rules, args.workers, args.slurm_option)
-            except slurm.Unavailable as error:
-                raise Refused(str(error)) from None
-        else:
-            gradings = grade_all(tasks, settings, rules, slots)
         try:
+            if args.slurm:
+                gradings = submitted(tasks, settings, rules, args)
+            else:
+                gradings = grade_all(tasks, settings, rules, slots)
             with contextlib.closing(gradings):
                 follow(gradings, len(tasks), len(slots) if slots else args.workers, say)
         except KeyboardInterrupt:
+            if args.slurm:
+                cancel_jobs(settings.out)
             left = sum(not is_done(task, settings, calls) for task in tasks)
             say.print(
                 f"interrupted; all that was started has been ended. {left} of {len(submissions)} "
@@ -270,10 +267,8 @@ def prepare(
     for one in submissions:
         task = Task(one.id, one.name, key(one.source + one.problem.encode(), settings))
         if one.unreadable:
-            before = read_result(settings.out, one.name).get("batch", {})
-            task = dataclasses.replace(task, key=before.get("key", task.key))
             made = ungraded(task, settings, rules, "infrastructure_error", one.problem)
-            say.print(f"{printable(one.id)}: {outcome(keep(*made, task, settings))}")
+            say.print(f"{printable(one.id)}: {outcome(keep(*made, task, settings, unread=True))}")
             continue
         script = settings.out / "submissions" / f"{one.name}.py"
         if one.problem:
@@ -312,13 +307,23 @@ def grade_all(tasks: list[Task], settings: Settings, rules, slots: list[tuple]) 
             grader.end()
 
 
+def submitted(tasks: list[Task], settings: Settings, rules, args) -> Iterator[dict]:
+    """Grade as jobs of Slurm; yields each result when it is in OUT. Raises Refused."""
+    from hvdgrade import slurm
+
+    try:
+        return slurm.grade_all(tasks, settings, rules, args.workers, args.slurm_option)
+    except slurm.Unavailable as error:
+        raise Refused(str(error)) from None
+
+
 def cancel_jobs(out: Path) -> None:
-    """End jobs that a killed batch left in Slurm's queue."""
+    """End the jobs of this batch that are in Slurm's queue, as a killed one leaves them. Raises Refused."""
     if (out / "slurm").exists():
         from hvdgrade import slurm
 
         if not slurm.cancel(out):
             raise Refused(
-                "Slurm does not say that the jobs of an earlier call have ended: see `squeue --name "
+                "Slurm does not say that the jobs of this batch have ended: see `squeue --name "
                 f"{slurm.job_name(out)}`, and start this again when there are none."
             )

@@ -75,6 +75,9 @@ def grade_all(
     )
     try:
         jobs = executor.map_array(grade, tasks, [settings] * len(tasks))
+    except KeyboardInterrupt:  # sbatch may have taken them
+        cancel(settings.out)
+        raise
     except (subprocess.CalledProcessError, FailedJobError, FailedSubmissionError) as error:
         cancel(settings.out)
         said = str(error).strip().splitlines()

@@ -91,6 +91,32 @@ def test_kill_9_and_an_interrupt_lose_nothing(on_slurm):
     assert school.processes() == []
 
 
+INTERRUPTS = {
+    "when sbatch has taken the jobs": """\
+import submitit
+submit = submitit.SlurmExecutor.map_array
+def interrupted(self, *arguments):
+    submit(self, *arguments)
+    raise KeyboardInterrupt
+submitit.SlurmExecutor.map_array = interrupted""",
+    "before it waits for them": """\
+from hvdgrade import batch
+def interrupted(*arguments):
+    raise KeyboardInterrupt
+batch.follow = interrupted""",
+}
+
+
+@pytest.mark.parametrize("moment", INTERRUPTS)
+def test_an_interrupt_leaves_no_job_at_any_moment(on_slurm, moment):
+    school, cluster = on_slurm
+    school.add_sleeper("ada", 300)
+    answer = school.grade("--slurm", before=INTERRUPTS[moment], **cluster.environment)
+    assert answer.returncode == 3 and "1 of 1 are still to be graded" in answer.stderr
+    assert list((school.out / "slurm").iterdir())  # it was submitted
+    assert cluster.run("squeue", "--noheader") == "" and school.processes() == []
+
+
 def test_what_slurm_refuses_is_one_sentence(on_slurm):
     school, cluster = on_slurm
     school.add("ada")
