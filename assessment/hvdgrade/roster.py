@@ -9,7 +9,8 @@ import hashlib
 import os
 import re
 import stat
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hvdgrade.submission import MAX_SCRIPT_BYTES, SCRIPT
@@ -83,6 +84,12 @@ def find(folder: Path) -> tuple[list[Submission], list[str]]:
     for name in notebooks - set(handed_in):
         problem = f"it is a notebook: hand in one file named {SCRIPT}."
         submissions.append(Submission(readable(name), safe_name(name), problem=problem))
+    # Where OUT lies, Ada and ada may be one file.
+    alike = Counter(one.name.lower() for one in submissions)
+    submissions = [
+        replace(one, name=hashed(one.id)) if alike[one.name.lower()] > 1 else one
+        for one in submissions
+    ]
     return sorted(submissions, key=lambda one: one.id), ignored
 
 
@@ -158,7 +165,9 @@ def readable(name: str) -> str:
 
 def safe_name(name: str) -> str:
     """A file name for `name`: itself if it is plain, else its plain part, "~" and a hash of it all."""
-    if PLAIN_NAME.fullmatch(name):
-        return name
+    return name if PLAIN_NAME.fullmatch(name) else hashed(name)
+
+
+def hashed(name: str) -> str:
     plain = re.sub(r"[^A-Za-z0-9._-]+", "_", name)[:60].lstrip(".-")
     return f"{plain}~{hashlib.sha256(os.fsencode(name)).hexdigest()[:16]}"

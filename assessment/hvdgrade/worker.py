@@ -98,14 +98,24 @@ def is_kept(task: Task, settings: Settings) -> bool:
     return document["batch"].get("key") == task.key
 
 
-def keep(document: dict, page: str, task: Task, settings: Settings, attempts: int = 0) -> dict:
+def keep(
+    document: dict,
+    page: str,
+    task: Task,
+    settings: Settings,
+    attempts: int = 0,
+    unread: bool = False,
+) -> dict:
     """Write report and result of a submission, the result last. Returns the document.
 
     A fault of the grader does not replace a result that is still right, as in a regrade on a full disk: that
-    stays, and tells of the fault in `batch.failed_again`.
+    stays, and tells of the fault in `batch.failed_again`. Where the submission itself could not be read
+    (`unread`) any result stays.
     """
-    if document["status"] == "infrastructure_error" and is_kept(task, settings):
-        before = read_result(settings.out, task.name)
+    before = read_result(settings.out, task.name)
+    judged = before.get("status") not in (None, "infrastructure_error")
+    stays = judged if unread else is_kept(task, settings)
+    if document["status"] == "infrastructure_error" and stays:
         failed = {"call": settings.call, "reason": document["reason"]}
         before["batch"]["failed_again"] = failed
         write_result(before, task, settings)
@@ -157,11 +167,15 @@ def plain_page(text: str) -> str:
 def write(path: Path, data: bytes) -> None:
     """Write a file whole or not at all, and so that it survives a power failure."""
     part = path.with_name(f".{path.name}.part")
-    with open(part, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(part, path)
+    try:
+        with open(part, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(part, path)
+    except OSError as error:  # a full disk does not tell the file
+        part.unlink(missing_ok=True)
+        raise OSError(error.errno, error.strerror, str(path)) from None
 
 
 def folder_name(task: Task) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from school import QUICK
 
-from hvdgrade import batch, profile, slurm, worker
+from hvdgrade import batch, profile, roster, sandbox, slurm, worker
 from hvdgrade.export import roll
 from hvdlab.data import DataError
 
@@ -198,6 +198,32 @@ def test_what_cannot_be_read_now_loses_nothing(school, pretend, capsys, monkeypa
     assert (school.out / "submissions" / "ada.py").exists()
     assert pretend(REAL, REAL) == ["eve"]
     assert "keep the result" not in capsys.readouterr().out
+
+
+BEST = sandbox.TIERS[0]  # those that pretend say "bubblewrap"
+
+
+@pytest.mark.parametrize("before, arguments", [(TWIN, ()), (REAL, ("--require-sandbox", BEST))])
+def test_a_result_that_another_batch_would_make_anew_stays_where_nothing_can_be_read(
+    school, pretend, monkeypatch, before, arguments
+):
+    """A practice run, and what was graded behind weaker walls."""
+    if not sandbox.tier(BEST).works:
+        pytest.skip(f"{BEST} does not work here")
+    school.add("ada")
+    pretend(before, before)
+    kept = school.results()["ada"]
+    with monkeypatch.context() as patch:
+        patch.setattr(roster, "read_file", unreadable)
+        assert pretend(REAL, REAL, *arguments, faults=["ada"]) == []
+    left = school.results()["ada"]
+    assert left["batch"].pop("failed_again")["reason"] == "Stale file handle"
+    assert left == kept
+    assert pretend(REAL, REAL, *arguments) == ["ada"]
+
+
+def unreadable(*arguments):
+    raise roster.Unreadable("Stale file handle")
 
 
 def test_whom_an_interrupted_batch_did_not_reach_is_named(school, pretend):

@@ -104,6 +104,19 @@ def test_a_broken_disk_stops_nobody_else(tmp_path, monkeypatch):
     assert submissions["bob"].problem == "assessment.py cannot be read (Input/output error)."
 
 
+def test_no_two_names_differ_only_by_capitals(tmp_path):
+    """Where OUT lies they may be one file, as on the disks of Windows and macOS."""
+    for name in ("Ada", "ada", "bob"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "assessment.py").write_text(f"{name} = 1")
+    submissions = found(tmp_path)
+    assert len({one.name.lower() for one in submissions.values()}) == 3
+    assert {id: one.source for id, one in submissions.items()} == {
+        id: f"{id} = 1".encode() for id in ("Ada", "ada", "bob")
+    }
+    assert submissions["bob"].name == "bob"
+
+
 def test_names_are_data(tmp_path):
     names = ["Zoë K", "=cmd|' C calc'!A0", "-rf", "a\nb", "..", "~", "x" * 250, "ok-1.2_3", "日本"]
     for name in names[:4] + names[5:]:
