@@ -393,6 +393,19 @@ def test_one_grading_a_user_whichever_server_began_it(temporary):
     assert lock.parent.stat().st_mode & 0o077 == 0  # nobody else can take it
 
 
+def test_a_report_of_an_earlier_server_is_none_of_a_later_one(temporary):
+    """A panel that was left open asks for the report by the number that its grading had."""
+    servers = [runner.Runner() for _ in range(2)]
+    try:
+        for server in servers:
+            server.start("assessment.py", b"no Python", 2, "dli")
+            server.process.wait(60)
+        assert servers[0].status()["number"] != servers[1].status()["number"]
+    finally:
+        for server in servers:
+            server.close()
+
+
 def test_what_a_killed_server_left_is_removed_by_the_next(temporary):
     alive, dead = runner.Runner(), runner.Runner()
     dead.held.close()  # as the kernel does it

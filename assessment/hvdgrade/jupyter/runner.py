@@ -5,6 +5,7 @@ import fcntl
 import json
 import math
 import os
+import secrets
 import shutil
 import signal
 import socket
@@ -39,7 +40,9 @@ class Runner:
         self.new_folder()
         self.process: subprocess.Popen | None = None
         self.request: dict = {}
-        self.number = 0  # of gradings so far
+        # Of the last grading. Another server, as after a restart, must not count the same: a panel that still
+        # shows one of this server's would open that one's report.
+        self.number = secrets.randbelow(1 << 40)
         self.started = 0.0
         self.cancelled = False
 
