@@ -4,7 +4,7 @@ import ast
 from collections.abc import Iterator
 
 from hvdlab.own_functions import FUNCTIONS
-from hvdlab.syntax import strings
+from hvdlab.syntax import pairs, strings
 
 SIMPLE = ast.Name | ast.Attribute
 Variable = tuple[ast.AST, str]  # the function, or the module, and the name in it
@@ -85,18 +85,37 @@ def fields(made: ast.ClassDef) -> list[str]:
     return [target.id for target in annotated if isinstance(target, ast.Name)]
 
 
+def own_fields(made: ast.ClassDef) -> Iterator[tuple[str, ast.expr]]:
+    """(name, expression) of what a class sets of itself, and of its properties."""
+    for node in ast.walk(made):
+        if isinstance(node, ast.Assign):
+            found = (pair for target in node.targets for pair in pairs(target, node.value))
+            for target, value in found:
+                if isinstance(target, ast.Attribute) and getattr(target.value, "id", "") == "self":
+                    yield target.attr, value
+        elif isinstance(node, FUNCTIONS) and is_property(node):
+            results = (part for part in ast.walk(node) if isinstance(part, ast.Return))
+            yield from ((node.name, result.value) for result in results if result.value)
+
+
+def is_property(function: ast.AST) -> bool:
+    names = (ast.unparse(decorator) for decorator in function.decorator_list)
+    return any(name.endswith("property") for name in names)
+
+
 def _is_constant(value) -> bool:
     return isinstance(value, ast.Constant)
 
 
 def _fields(script, value) -> Iterator[tuple[str, ast.expr]]:
-    """What an object gets by name, or by position where its class only lists its fields."""
+    """What an object gets by name, by position where its class only lists its fields, or from its class."""
     if not isinstance(value, ast.Call):
         return
     yield from ((word.arg, word.value) for word in value.keywords if word.arg)
     for made in script.functions.defined.get((getattr(value.func, "id", ""), False), []):
         if isinstance(made, ast.ClassDef):
             yield from zip(fields(made), value.args, strict=False)
+            yield from own_fields(made)
 
 
 def _items(value) -> Iterator[tuple[str, ast.expr]]:

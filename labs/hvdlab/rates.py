@@ -116,7 +116,8 @@ def _rates_given(call, name, optimizers) -> list[ast.expr]:
         return given + call.args
     if name.endswith(("Schedule", "Scheduler", "Callback")):
         return given + call.args
-    if name == "assign" and _is_rate_in_use(call.func.value):
+    of = getattr(call.func, "value", None)
+    if name == "assign" and of and _is_rate_in_use(of):
         return given + call.args
     if name == "set_value" and call.args and _is_rate_in_use(call.args[0]):  # legacy Keras
         return given + call.args[1:]

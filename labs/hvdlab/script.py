@@ -25,7 +25,7 @@ EXCHANGES = (
 ).split()
 BROADCASTS = (
     "broadcast_parameters broadcast_variables broadcast_global_variables broadcast_model_weights "
-    "BroadcastGlobalVariablesCallback broadcast broadcast_ broadcast_object broadcast_async_"
+    "BroadcastGlobalVariablesCallback broadcast broadcast_ broadcast_object broadcast_async broadcast_async_"
 ).split()
 # Functions that only pass on what they get.
 TRANSPARENT = {"int", "bool", "str", "float", "min", "max", "Path", "join", "format"}

@@ -6,7 +6,8 @@ One function a topic; each yields (line or None, text). When in doubt they say n
 is right in its own way should not be talked out of it.
 """
 
-from hvdgrade.hints.learning import broadcast, optimizer, rate
+from hvdgrade.hints.learning import broadcast, optimizer
+from hvdgrade.hints.scaling import rate
 from hvdgrade.hints.sharing import data, hang, metrics, recorder
 from hvdgrade.hints.starting import device, horovod, init
 from hvdgrade.hints.writing import files, output

@@ -3,10 +3,13 @@
 import ast
 import re
 
+from hvdgrade.hints.writing import COMMAND_LINES
+from hvdlab.bound import tests_around
 from hvdlab.guards import Guards
 from hvdlab.script import BROADCASTS, EXCHANGES, LOCAL_RANK, Script
 from hvdlab.syntax import keyword
 
+LIMIT = re.compile(r"_(batches|steps|epochs|images|samples|every|interval|freq|frequency)\Z")
 DECISIVE = re.compile(r"(\A|_)(acc|accuracy|loss|metric|best|patience|score|val)(_|\d|\Z)")
 
 
@@ -104,10 +107,30 @@ def metrics(script: Script):
             isinstance(statement, ast.Break | ast.Return) for statement in node.body
         )
         if leaves and any(isinstance(a, ast.For | ast.While) for a in script.ancestors(node)):
-            parts = [getattr(n, "id", None) or getattr(n, "attr", "") for n in ast.walk(node.test)]
-            if any(DECISIVE.search(part) for part in parts):
+            if is_metric(script, node.test):
                 yield node.lineno, f"This stops by a number that each rank computed alone. {again}"
                 return
+
+
+def is_metric(script: Script, test: ast.expr) -> bool:
+    """Whether a test asks for a metric, or for what is counted by one: bad += loss > best."""
+    if any(map(decides, ast.walk(test))):
+        return True
+    asked = {script.variable(node) for node in ast.walk(test) if isinstance(node, ast.Name)}
+    counted = [value for variable, value in script.bound if variable in asked]
+    tests = [
+        part.test for value in counted for part in ast.walk(value) if isinstance(part, ast.IfExp)
+    ]
+    tests += [around for value in counted for around in tests_around(script, value)]
+    return any(decides(part) for made in tests for part in ast.walk(made))
+
+
+def decides(node: ast.AST) -> bool:
+    """Whether it is a metric by its name. `args.val_batches` is a limit, and the same on all ranks."""
+    name = getattr(node, "id", None) or getattr(node, "attr", "")
+    if getattr(getattr(node, "value", None), "id", None) in COMMAND_LINES or LIMIT.search(name):
+        return False
+    return bool(DECISIVE.search(name))
 
 
 def hang(script: Script):

@@ -2,27 +2,48 @@
 
 import ast
 
+from hvdgrade.hints.learning import is_text
 from hvdlab.guards import Guards
+from hvdlab.own_functions import FUNCTIONS
 from hvdlab.script import Script
 from hvdlab.syntax import keyword
 
 WRITES = ("save", "savez", "savez_compressed", "save_weights", "save_model", "ModelCheckpoint")
 PATHS = ("f", "file", "path", "filepath")
+COMMAND_LINES = ("args", "arguments", "opt", "options", "config", "cfg", "hparams", "FLAGS")
 STREAMS = ("sys.stdout", "sys.stderr")
-
-
-def is_text(node: ast.AST | None) -> bool:
-    return isinstance(node, ast.Constant) and isinstance(node.value, str)
 
 
 def has_text(node: ast.AST) -> bool:
     return any(map(is_text, ast.walk(node)))
 
 
+def named_texts(script: Script) -> set[str]:
+    """The variables and parameters that stand for a text, as far as that is written down."""
+    texts = {name for name, value in script.assignments() if has_text(value)}
+    for function in (node for node in script.nodes if isinstance(node, FUNCTIONS)):
+        arguments = [*function.args.posonlyargs, *function.args.args][::-1]
+        defaults = zip(arguments, function.args.defaults[::-1], strict=False)
+        texts |= {argument.arg for argument, value in defaults if is_text(value)}
+    given = [(name, value) for _, name, value in script.functions.arguments()]
+    return texts | {name for name, value in given if is_path(value, texts)}
+
+
+def is_path(node: ast.AST, texts: set[str]) -> bool:
+    """Whether it is made of a text, or of what the command line says."""
+    return has_text(node) or any(
+        isinstance(part, ast.Name)
+        and part.id in texts
+        or isinstance(part, ast.Attribute)
+        and getattr(part.value, "id", None) in COMMAND_LINES
+        for part in ast.walk(node)
+    )
+
+
 def files(script: Script):
     modules = ("torch.", "numpy.", "keras.", "tensorflow.", "tf_keras.")
     guards = Guards(script)
-    texts = {name for name, value in script.assignments() if has_text(value)}
+    texts = named_texts(script)
     for call in [*script.named(*WRITES), *script.named("open")]:
         name, mode = script.names[call], None
         if name == "open":
@@ -34,7 +55,7 @@ def files(script: Script):
         own = any(guards.asks(part) for part in [*call.args, *call.keywords])
         at = 1 if name == "torch.save" else 0  # of the path; what is saved may have names as well
         parts = [*call.args[at : at + 1], *(w.value for w in call.keywords if w.arg in PATHS)]
-        named = any(has_text(part) or getattr(part, "id", None) in texts for part in parts)
+        named = any(is_path(part, texts) for part in parts)
         if named and not own and not guards.test(call):
             text = (
                 "Every rank writes this file, all to one place: write it under "
