@@ -53,7 +53,7 @@ def calibrate(
     jail = Jail(source, ranks, data, arguments=(str(seconds), str(batch_size)), tier=tier)
     with TemporaryDirectory() as evidence, jail:
         seen = observe(jail, Path(evidence), limit=seconds + 120, stall=60, tell=tell)
-    lines = re.findall(r"<stdout>: (\{.*\})$", seen.output, re.MULTILINE)
+    lines = re.findall(r"<stdout>: ?(\{.*\})$", seen.output, re.MULTILINE)
     try:
         results = [json.loads(line) for line in lines]
         rates = [float(result["images_per_second"]) for result in results]

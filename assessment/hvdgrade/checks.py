@@ -185,8 +185,8 @@ def check_steps(
             f"the training set, at least {profile.min_coverage:.0%} are needed"
         )
         help = (
-            "an epoch is one pass of all ranks together, len(batches) steps; record after each pass, not "
-            "more often"
+            "an epoch is one pass of all ranks together, len(batches) steps, and no batch may be left out; "
+            "record after each pass, not more often"
         )
         if short[0]["coverage"] == 0 and short[0] is not epochs[0]:
             help = (

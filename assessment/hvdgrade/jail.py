@@ -144,6 +144,12 @@ class Jail:
                 "OMPI_MCA_pml": "ob1",
                 "OMPI_MCA_btl": "tcp,self",
                 "OMPI_MCA_btl_tcp_if_include": "lo",
+                # Gradients of GPUs, too: not from one's memory to the other's, nor by a faster network.
+                "NCCL_P2P_DISABLE": "1",
+                "NCCL_SHM_DISABLE": "1",
+                "NCCL_NVLS_ENABLE": "0",
+                "NCCL_IB_DISABLE": "1",
+                "NCCL_SOCKET_IFNAME": "lo",
             }
         return {**variables, **self.variables}
 

@@ -30,6 +30,7 @@ MAX_EPOCHS = 100  # each costs the evaluation some seconds
 MAX_OUTPUT_BYTES = 20 << 20
 MAX_LAUNCHER_BYTES = 200 << 20  # of memory; without output mpirun has 20 to 30 MB
 MAX_DISK_BYTES = 1 << 30
+RANK_EPOCH_BYTES = 2 << 20  # of what a right script records: with many ranks that needs more
 
 # Why a run ended. "ended" alone is a run that came to its own end with exit code 0.
 STOP_CAUSES = (
@@ -140,7 +141,7 @@ def observe(
                 seen.stop_cause = "output_flood"
             elif hit := jail.limit_hit():
                 seen.stop_cause = hit
-            elif max(disk_bytes, seen.copied_bytes) > MAX_DISK_BYTES:
+            elif max(disk_bytes, seen.copied_bytes) > most_bytes(jail.ranks):
                 seen.stop_cause = "disk_full"
             elif strayed:
                 seen.stop_cause = "took_more_cores"
@@ -159,7 +160,7 @@ def observe(
         hit = jail.limit_hit()
         seen.survivors = jail.kill()
         process.wait(timeout=10)
-        if seen.stop_cause == "ended" and jail.disk_bytes() > MAX_DISK_BYTES:
+        if seen.stop_cause == "ended" and jail.disk_bytes() > most_bytes(jail.ranks):
             seen.stop_cause = "disk_full"  # between two looks at it, and it is over already
         output.read(process.stdout)
         process.stdout.close()
@@ -173,8 +174,13 @@ def observe(
     if seen.stop_cause in ("timeout", "hang"):
         seen.stacks = stacks(seen.output)
         # The submission's own words end where the stacks that we asked for begin.
-        seen.output = re.split(r"\[\d+,\d+\]<stderr>: Fatal Python error: Aborted", seen.output)[0]
+        seen.output = re.split(r"\[\d+,\d+\]<stderr>: ?Fatal Python error: Aborted", seen.output)[0]
     return seen
+
+
+def most_bytes(ranks: int) -> int:
+    """What the records of a run may take on the disk, and the copies of them once more."""
+    return max(MAX_DISK_BYTES, ranks * MAX_EPOCHS * RANK_EPOCH_BYTES)
 
 
 def free_bytes(jail: Jail) -> float:
@@ -203,7 +209,9 @@ def collect(jail: Jail, evidence: Path, seen: Observation) -> bool:
                 match = re.fullmatch(r"epoch-([0-9]{3})\.npz", name)
                 if not match or (rank, int(match[1])) in known:
                     continue
-                if seen.copied_bytes > MAX_DISK_BYTES:  # sparse files and links cost it nothing
+                if seen.copied_bytes > most_bytes(
+                    jail.ranks
+                ):  # sparse files and links cost it nothing
                     return found
                 if int(match[1]) >= MAX_EPOCHS:
                     note = f"rank {rank}: {name}: the grader looks at epochs 0 to {MAX_EPOCHS - 1}"

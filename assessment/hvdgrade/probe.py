@@ -13,6 +13,7 @@ from pathlib import Path
 from hvdgrade.jail import Jail
 from hvdgrade.observe import Observation, observe
 from hvdgrade.profile import Profile
+from hvdlab.hardware import usable_cores
 
 VARIABLE = "HVDLAB_PROBE"
 # The first ones are compared, what is sent is counted from the first to the last, and the last of those
@@ -66,8 +67,9 @@ def probe(
         copied.mkdir()
         variables = {VARIABLE: f"{dealt}x{ranks}x{in_turns:d}x{bits}"}
         with Jail(source, ranks, data, variables=variables, tier=tier) as jail:
-            limits = rules.probe_seconds, rules.stall_seconds
-            seen = observe(jail, copied, *limits, until=EPOCHS[name])
+            # Where ranks share cores each of them needs as much more.
+            limit = rules.probe_seconds * max(1.0, ranks / usable_cores())
+            seen = observe(jail, copied, limit, rules.stall_seconds, until=EPOCHS[name])
             result.seen[name] = seen
             if name == "apart":
                 result.views_enforced = jail.views_enforced

@@ -13,6 +13,7 @@ Each image is there once for each rank, so that a set with the labels of all ran
 """
 
 from dataclasses import dataclass
+from math import ceil
 from pathlib import Path
 
 import numpy as np
@@ -84,7 +85,8 @@ def labels_of(rank: int, ranks: int, labels: np.ndarray) -> np.ndarray:
 
 def probe_images(secrets: Secrets, ranks: int, batch_size: int) -> np.ndarray:
     """The training images of the probe, each once: on each rank they make STEPS steps of `batch_size`."""
-    most = LARGEST_SET // (STEPS * ranks)
+    # And at least one batch of the run that counts.
+    most = max(LARGEST_SET // (STEPS * ranks), ceil(batch_size / STEPS))
     return np.resize(secrets.probe, STEPS * max(1, min(batch_size, most)))
 
 

@@ -29,7 +29,8 @@ DEALT, COPIES, IN_TURNS, BITS = map(int, os.environ.get("HVDLAB_PROBE", "0x0x0x6
 # Few: rounding, as to float16 gradients, grows from step to step, and averaging too rarely shows at once.
 STEPS = 4
 # Images in a batch, each once: at most, at least, of all ranks.
-LARGEST, LEAST, TOGETHER, MOST_PARTS = 128, 32, 512, 8
+LARGEST, LEAST, TOGETHER, MOST_PARTS = 128, 8, 512, 8
+GROUP = 32  # of images that batch norm is often made over: of many ranks' copies a batch is whole groups
 DTYPE = f"float{BITS}"
 SEED = 1
 PAUSE = 0.2  # seconds after an epoch: the grader looks every 0.05
@@ -41,4 +42,7 @@ def batch_size(asked: int, images: int) -> int:
     largest = min(LARGEST, max(LEAST, TOGETHER // COPIES))
     # An even part, so that whoever divides a batch by a number of their own can do so here as well.
     parts = [asked // n for n in range(1, MOST_PARTS + 1) if asked % n == 0]
-    return max(1, min(next((part for part in parts if part <= largest), largest), images // STEPS))
+    parts = [part for part in parts if part <= largest] or [largest]
+    if largest < LARGEST:
+        parts = [part for part in parts if part % GROUP == 0] or parts
+    return max(1, min(parts[0], images // STEPS))

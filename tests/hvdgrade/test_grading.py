@@ -5,12 +5,15 @@ from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from hvdgrade import calibrate, grading, judge, observe, profile, sandbox, visible
+from hvdgrade import probe as probe_module
 from hvdgrade.checks import Check
 from hvdgrade.observe import Observation, Weights
 from hvdlab.data import DataError
+from hvdlab.record import WEIGHTS
 
 RULES = dataclasses.replace(profile.load("dli"), budget=100.0)  # margin: 5 seconds
 
@@ -125,8 +128,10 @@ def test_an_evaluation_that_fails_or_takes_too_long_is_a_fault_of_the_grader():
 
 
 RATE = '{"ready": %s, "images_per_second": %s}'
+TAGS = ["[1,%d]<stdout>: ", "[1,%d]<stdout>:"]  # of Open MPI 5, and of Open MPI 4
 
 
+@pytest.mark.parametrize("tag", TAGS)
 @pytest.mark.parametrize(
     "printed, startup, rates",
     [
@@ -138,9 +143,9 @@ RATE = '{"ready": %s, "images_per_second": %s}'
     ],
 )
 def test_a_calibration_that_did_not_finish_is_a_fault_of_the_grader(
-    printed, startup, rates, monkeypatch, tmp_path
+    printed, startup, rates, tag, monkeypatch, tmp_path
 ):
-    output = "".join(f"[1,{rank}]<stdout>: {line}\n" for rank, line in enumerate(printed))
+    output = "".join(f"{tag % rank}{line}\n" for rank, line in enumerate(printed))
     seen = Observation(2, stop_cause="ended", exit_code=0, started=100.0, output=output)
     monkeypatch.setattr(calibrate, "Jail", lambda *args, **options: nullcontext())
     monkeypatch.setattr(calibrate, "observe", lambda *args, **options: seen)
@@ -153,6 +158,34 @@ def test_a_calibration_that_did_not_finish_is_a_fault_of_the_grader(
             measure()
     else:
         assert measure() == calibrate.Calibration("torch", startup, rates)
+
+
+@pytest.mark.parametrize("ranks, cores, limit", [(2, 2, 90), (2, 1, 180), (8, 16, 90), (8, 2, 360)])
+def test_ranks_that_share_cores_have_more_time_in_the_probe(
+    ranks, cores, limit, monkeypatch, tmp_path
+):
+    def stopped(jail, folder, seconds, *rest, **options):
+        limits.append(seconds)
+        return Observation(ranks, stop_cause="timeout")
+
+    limits = []
+    monkeypatch.setattr(probe_module, "usable_cores", lambda: cores)
+    monkeypatch.setattr(probe_module, "observe", stopped)
+    jail = SimpleNamespace(views_enforced=True)
+    monkeypatch.setattr(probe_module, "Jail", lambda *args, **options: nullcontext(jail))
+    views = [tmp_path] * ranks, tmp_path
+    assert probe_module.probe(b"", ranks, views, 8, tmp_path, RULES, "rlimits").failed
+    assert limits == [limit]
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 5, 16, 64])
+def test_a_right_script_of_many_ranks_may_record_every_epoch(ranks, tmp_path):
+    """As np.savez writes them: the weights, and the indices of each rank's part of 50,000 images."""
+    part = -(-50_000 // ranks)
+    arrays = {name: np.zeros(shape, np.float32) for name, shape in WEIGHTS.items()}
+    np.savez(tmp_path / "epoch.npz", examples_read=np.zeros(part, np.int32), **arrays)
+    whole = ranks * observe.MAX_EPOCHS * (tmp_path / "epoch.npz").stat().st_size
+    assert whole < observe.most_bytes(ranks) <= max(1 << 30, 1.4 * whole)
 
 
 def test_a_calibrated_budget_is_the_time_of_one_process():

@@ -188,6 +188,17 @@ def test_bytes_between_ranks_are_counted_from_outside(tier, tmp_path):
         assert 50_000_000 <= counts[1] - counts[0] <= 51_000_000 + 65_549 * sent_again
 
 
+def test_gradients_of_gpus_go_where_they_are_counted_too(tier, tmp_path):
+    """Else NCCL would take them from one GPU's memory to the other's. Not tried on GPUs."""
+    with Jail(b"", 2, rank_data(tmp_path), tier=tier) as running:
+        given = running.environment()
+    ways = {f"NCCL_{name}" for name in ("P2P_DISABLE", "SHM_DISABLE", "IB_DISABLE")}
+    if tier == "rlimits":
+        assert not ways & set(given)
+    else:
+        assert {given[name] for name in ways} == {"1"} and given["NCCL_SOCKET_IFNAME"] == "lo"
+
+
 WAIT = """
 import time
 def waits_here():

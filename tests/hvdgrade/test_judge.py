@@ -325,10 +325,23 @@ def test_the_exchange_is_that_of_the_epoch_with_the_least(rounds, state):
     assert parallel.check_exchange(b"", run, epochs, RULES).state == state
 
 
-def test_few_steps_need_few_rounds_but_more_than_averaging_once_an_epoch():
-    few = evaluation(steps=4)
-    assert states(verdict(seen(rounds=4), few))["exchange"] == "pass"
-    assert states(verdict(seen(rounds=1), few))["exchange"] == "fail"
+@pytest.mark.parametrize(
+    "steps, rounds, state",
+    [
+        (24, 2.6, "pass"),
+        (24, 1, "fail"),  # weights averaged once an epoch
+        (13, 2.4, "fail"),
+        (9, 2, "pass"),  # gathered over four steps: 64 ranks with 96 images each
+        (4, 4, "pass"),
+        (4, 2, "pass"),  # in float16
+        (4, 1, "pass"),  # gathered over four steps, or weights averaged: the probe tells which
+        (4, 0.5, "fail"),
+        (2, 2, "pass"),
+        (2, 0, "fail"),
+    ],
+)
+def test_few_steps_need_few_rounds(steps, rounds, state):
+    assert states(verdict(seen(rounds=rounds), evaluation(steps=steps)))["exchange"] == state
 
 
 def test_where_bytes_are_not_known_the_check_does_not_count():

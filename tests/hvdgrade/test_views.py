@@ -6,6 +6,7 @@ import pytest
 from hvdgrade import views
 from hvdlab.batches import steps as steps_of
 from hvdlab.data import load_cifar10
+from hvdlab.probe import STEPS
 
 
 @pytest.fixture(scope="module")
@@ -96,3 +97,12 @@ def test_the_probe_gives_each_rank_the_same_images_by_other_names(
         renamed = secrets.names[whole.train_labels[shown]]
         pairs = set(zip(renamed.tolist(), one.train_labels[::3].tolist(), strict=True))
         assert len(pairs) == len(set(renamed.tolist()))
+
+
+@pytest.mark.parametrize(
+    "ranks, batch", [(2, 64), (2, 5000), (8, 1024), (8, 2048), (16, 1024), (64, 256)]
+)
+def test_whoever_counts_steps_of_large_batches_makes_one_at_least(secrets, ranks, batch):
+    """Steps an epoch as many scripts count them: images // (images in a batch * ranks)."""
+    images = ranks * len(views.probe_images(secrets, ranks, batch))
+    assert 1 <= images // (batch * ranks) <= STEPS

@@ -53,7 +53,8 @@ def test_in_turns_each_part_of_a_batch_has_all_copies_of_its_images(monkeypatch)
 @pytest.mark.parametrize(
     "asked, ranks, expected",
     [(8, 2, 8), (128, 2, 128), (200, 2, 100), (256, 2, 128), (257, 2, 128), (1000, 2, 125)]
-    + [(1024, 2, 128), (2048, 2, 128), (128, 8, 64), (100, 8, 50), (128, 64, 32)],
+    + [(1024, 2, 128), (2048, 2, 128), (128, 8, 64), (100, 8, 50)]
+    + [(96, 2, 96), (96, 8, 32), (160, 2, 80), (128, 16, 32), (128, 32, 16), (128, 64, 8)],
 )
 def test_a_batch_of_the_probe_is_an_even_part_of_what_is_asked_for(
     monkeypatch, asked, ranks, expected
