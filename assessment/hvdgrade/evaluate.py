@@ -171,7 +171,14 @@ def accuracy(arrays: dict, images: np.ndarray, labels: np.ndarray) -> float:
     return float((logits(arrays, images).argmax(1) == labels).mean())
 
 
-def flow(arrays: dict, images: np.ndarray, labels: np.ndarray, rank: int, ranks: int) -> dict:
+def flow(
+    arrays: dict,
+    images: np.ndarray,
+    labels: np.ndarray,
+    rank: int,
+    ranks: int,
+    splits: np.ndarray,
+) -> dict:
     """What `rank`'s weights learned of the labels of the probe, and know of other ranks' classes.
 
     Returns a dict: `learned`, how much likelier the rank's own classes are on images with their label
@@ -185,7 +192,7 @@ def flow(arrays: dict, images: np.ndarray, labels: np.ndarray, rank: int, ranks:
     says = says - says.max(1, keepdims=True)
     likely = says - np.log(np.exp(says).sum(1, keepdims=True))
     own = classes_of(rank, ranks)
-    given = labels_of(rank, ranks, labels)
+    given = labels_of(rank, ranks, labels, splits)
     learned = [
         likely[given == c, c].mean() - likely[given != c, c].mean()
         for c in own
@@ -237,7 +244,8 @@ def judge_probe(request: dict, batch_size: int, data, secrets: Secrets) -> dict:
     chosen = secrets.probe[: max(LEAST_FLOW_IMAGES, len(shown))]  # the first ones are shown
     images, labels = data.train_images[chosen], secrets.names[data.train_labels[chosen]]
     answer["flow"] = [
-        flow(weights, images, labels, rank, len(last)) for rank, weights in enumerate(last)
+        flow(weights, images, labels, rank, len(last), secrets.splits)
+        for rank, weights in enumerate(last)
     ]
     answer["replicas"] = max((difference(first[0], other)[0] for other in first[1:]), default=0.0)
     answer["distance"] = min(distance(runs["apart"], runs["together"]), 1e9)

@@ -17,6 +17,7 @@ from hvdgrade.evaluate import EXACT
 from hvdgrade.observe import Observation
 from hvdgrade.probe import Probe
 from hvdgrade.profile import Profile
+from hvdgrade.views import alike
 from hvdlab.probe import STEPS
 from hvdlab.record import WEIGHTS, is_statistic
 
@@ -170,7 +171,7 @@ def check_flow(source: bytes, probe: Probe, found: dict, ranks: int, rules: Prof
     least = min(range(ranks), key=lambda rank: found["flow"][rank]["others"])
     others = found["flow"][least]["others"]
     learned = fmean(rank["learned"] for rank in found["flow"])
-    if learned < rules.min_learned:
+    if learned < rules.min_learned / alike(ranks):
         said = (
             "in a short run nothing was learned: a class is only "
             f"{exp(learned):.2f} times as likely on images with its label as on others"

@@ -35,6 +35,7 @@ LARGEST_SET = (
     8192  # of the probe, 25 MB for each rank; with larger batches whoever counts steps makes fewer
 )
 GROUPS = 5  # with more ranks than this some share their classes: each has at least two
+MOST_ALIKE = 200  # more than any profile has ranks for
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,9 @@ class Secrets:
     names: np.ndarray
     hidden: np.ndarray
     probe: np.ndarray  # training images of the probe
+    splits: (
+        np.ndarray
+    )  # an order of the classes for each GROUPS ranks, (., CLASSES): see `labels_of`
 
     @classmethod
     def draw(cls, seed: int, train: int = 50_000, test: int = 10_000) -> "Secrets":
@@ -51,7 +55,10 @@ class Secrets:
         rng = np.random.default_rng([seed, 1])
         names = rng.permutation(CLASSES).astype(np.uint8)
         hidden = np.sort(rng.permutation(test)[: test // 2])
-        return cls(names, hidden, rng.permutation(train)[:PROBE_IMAGES])
+        probe = rng.permutation(train)[:PROBE_IMAGES]
+        return cls(
+            names, hidden, probe, rng.permuted(np.tile(np.arange(CLASSES), (MOST_ALIKE, 1)), axis=1)
+        )
 
 
 def is_sample(data: Dataset) -> bool:
@@ -77,10 +84,22 @@ def classes_of(rank: int, ranks: int) -> np.ndarray:
     return np.arange(rank % groups, CLASSES, groups)
 
 
-def labels_of(rank: int, ranks: int, labels: np.ndarray) -> np.ndarray:
-    """The labels that `rank` gets for images of class `labels`: each class falls on one of its own."""
+def labels_of(rank: int, ranks: int, labels: np.ndarray, splits: np.ndarray) -> np.ndarray:
+    """The labels that `rank` gets for images of class `labels`: each class falls on one of its own.
+
+    With more than GROUPS ranks those that have the same classes divide the images between them in ways of
+    their own, after `splits` of the secrets: else one half of the ranks would be told what the other is, and
+    could do without it.
+    """
     own = classes_of(rank, ranks)
+    if ranks > GROUPS:
+        labels = splits[rank // GROUPS][labels]
     return own[labels % len(own)].astype(np.uint8)
+
+
+def alike(ranks: int) -> int:
+    """How many ranks have the same classes, at most: so much less is learned of each."""
+    return ceil(ranks / GROUPS)
 
 
 def probe_images(secrets: Secrets, ranks: int, batch_size: int) -> np.ndarray:
@@ -100,7 +119,7 @@ def for_probe(
     chosen = probe_images(secrets, ranks, batch_size)
     images = np.repeat(data.train_images[chosen], ranks, axis=0)
     labels = secrets.names[data.train_labels[chosen]]
-    per_rank = [labels_of(rank, ranks, labels) for rank in range(ranks)]
+    per_rank = [labels_of(rank, ranks, labels, secrets.splits) for rank in range(ranks)]
     # At least a batch for each rank here, too.
     test = min(len(images), max(PROBE_TEST_IMAGES // ranks, batch_size) * ranks)
 

@@ -256,8 +256,9 @@ def test_the_probe_is_judged_by_its_last_epoch_and_its_worst_rank(
     del asked[3:]
     biases = [arrays["linear.bias"] - weights["linear.bias"] for arrays, *_ in asked]
     np.testing.assert_allclose(biases, [[1.0] * 10, [2.0] * 10, [3.0] * 10], rtol=1e-5)
-    assert [given[3:] for given in asked] == [(0, 3), (1, 3), (2, 3)]
-    for _, images, labels, *_ in asked:
+    assert [given[3:5] for given in asked] == [(0, 3), (1, 3), (2, 3)]
+    for _, images, labels, *_, splits in asked:
+        np.testing.assert_array_equal(splits, secrets.splits)
         shown = secrets.probe[: 4 * 30]  # four steps
         np.testing.assert_array_equal(images, sample.train_images[shown])
         np.testing.assert_array_equal(labels, secrets.names[sample.train_labels[shown]])
@@ -279,6 +280,7 @@ def ask(request: dict) -> dict:
 # --- what a rank learned in the probe ---------------------------------------------------------------
 
 LABELS = np.arange(200) % 10
+SPLITS = Secrets.draw(1).splits
 
 
 @pytest.fixture
@@ -287,7 +289,7 @@ def says(monkeypatch):
 
     def found(logits, rank=0, ranks=2):
         monkeypatch.setattr(evaluate, "logits", lambda *_, **__: logits)
-        return flow({}, np.empty(len(LABELS)), LABELS, rank, ranks)
+        return flow({}, np.empty(len(LABELS)), LABELS, rank, ranks, SPLITS)
 
     return found
 
@@ -296,7 +298,7 @@ def of_labels(*ranks, by=1.0):
     """Logits that are `by` larger for the labels that these ranks gave, and zero else."""
     logits = np.zeros((len(LABELS), 10))
     for rank in ranks:
-        logits[np.arange(len(LABELS)), labels_of(rank, 2, LABELS)] += by
+        logits[np.arange(len(LABELS)), labels_of(rank, 2, LABELS, SPLITS)] += by
     return logits
 
 

@@ -371,6 +371,21 @@ def test_the_probe_has_two_limits(found, failed):
     )
 
 
+@pytest.mark.parametrize(
+    "ranks, learned, state",
+    [
+        (2, 0.039, "fail"),
+        (5, 0.039, "fail"),
+        (6, 0.021, "pass"),
+        (10, 0.019, "fail"),
+        (64, 0.004, "pass"),
+    ],
+)
+def test_of_a_class_that_several_ranks_have_less_is_learned(ranks, learned, state):
+    found = probed() | {"flow": [{"learned": learned, "others": 1.0}] * ranks}
+    assert parallel.check_flow(b"", probe.Probe(), found, ranks, RULES).state == state
+
+
 def test_a_probe_that_does_not_come_through_fails_with_its_error():
     crashed = observe.Observation(
         2,

@@ -70,6 +70,27 @@ def test_classes_are_divided_among_the_ranks(ranks):
             assert not own[i] & own[j]
 
 
+@pytest.mark.parametrize("ranks", [2, 3, 4, 5])
+def test_a_few_ranks_are_told_apart_by_their_classes_alone(secrets, ranks):
+    names = np.arange(10)
+    for rank in range(ranks):
+        own = views.classes_of(rank, ranks)
+        given = views.labels_of(rank, ranks, names, secrets.splits)
+        np.testing.assert_array_equal(given, own[names % len(own)])
+
+
+@pytest.mark.parametrize("ranks", [6, 10, 16, 64])
+def test_of_many_ranks_no_two_are_told_the_same(secrets, ranks):
+    """One half of them must not be told what the other half is."""
+    names = np.arange(10)
+    told = [views.labels_of(rank, ranks, names, secrets.splits) for rank in range(ranks)]
+    for rank, labels in enumerate(told):
+        own = views.classes_of(rank, ranks)
+        assert sorted(labels.tolist()) == sorted(own.tolist() * 5)  # half of the images each
+    assert len({labels.tobytes() for labels in told}) >= 0.9 * ranks  # by chance two may be alike
+    assert views.alike(ranks) == -(-ranks // 5)
+
+
 @pytest.mark.parametrize("batch_size", [1, 100, 700, 5000])
 def test_the_probe_gives_each_rank_the_same_images_by_other_names(
     whole, secrets, tmp_path, batch_size
