@@ -209,9 +209,8 @@ def collect(jail: Jail, evidence: Path, seen: Observation) -> bool:
                 match = re.fullmatch(r"epoch-([0-9]{3})\.npz", name)
                 if not match or (rank, int(match[1])) in known:
                     continue
-                if seen.copied_bytes > most_bytes(
-                    jail.ranks
-                ):  # sparse files and links cost it nothing
+                # Of sparse files and links, which cost it nothing.
+                if seen.copied_bytes > most_bytes(jail.ranks):
                     return found
                 if int(match[1]) >= MAX_EPOCHS:
                     note = f"rank {rank}: {name}: the grader looks at epochs 0 to {MAX_EPOCHS - 1}"

@@ -40,14 +40,15 @@ MOST_ALIKE = 200  # more than any profile has ranks for
 
 @dataclass(frozen=True)
 class Secrets:
-    """What a run must not know. `names[c]`: what class c is called; `hidden`: test images."""
+    """What a run must not know. `names[c]`: what class c is called; `hidden`: test images.
+
+    `splits`: (., CLASSES), for each GROUPS ranks an order of the classes, see `labels_of`.
+    """
 
     names: np.ndarray
     hidden: np.ndarray
     probe: np.ndarray  # training images of the probe
-    splits: (
-        np.ndarray
-    )  # an order of the classes for each GROUPS ranks, (., CLASSES): see `labels_of`
+    splits: np.ndarray
 
     @classmethod
     def draw(cls, seed: int, train: int = 50_000, test: int = 10_000) -> "Secrets":
@@ -56,9 +57,8 @@ class Secrets:
         names = rng.permutation(CLASSES).astype(np.uint8)
         hidden = np.sort(rng.permutation(test)[: test // 2])
         probe = rng.permutation(train)[:PROBE_IMAGES]
-        return cls(
-            names, hidden, probe, rng.permuted(np.tile(np.arange(CLASSES), (MOST_ALIKE, 1)), axis=1)
-        )
+        splits = rng.permuted(np.tile(np.arange(CLASSES), (MOST_ALIKE, 1)), axis=1)
+        return cls(names, hidden, probe, splits)
 
 
 def is_sample(data: Dataset) -> bool:
