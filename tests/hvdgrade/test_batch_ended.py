@@ -224,11 +224,11 @@ def test_jobs_of_which_slurm_says_nothing_may_still_run(tmp_path, monkeypatch):
 
 def test_a_full_disk_is_one_sentence(school):
     (school.folder / "ada").mkdir()
-    # No file may grow: as on a full disk, the error does not tell which.
+    # No file may grow, as on a full disk.
     answer = school.grade(
         before="import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))"
     )
     assert answer.returncode == 3 and answer.stderr.count("\n") == 1
-    assert f"{school.out}: File too large; " in answer.stderr
+    assert f"{school.out / '.handed-in'}: File too large; " in answer.stderr
     assert "the same command goes on" in answer.stderr
     assert school.grade().returncode == 0

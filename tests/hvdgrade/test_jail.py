@@ -415,7 +415,7 @@ time.sleep(3)
 
 
 def test_copies_of_files_without_blocks_come_to_an_end(tier, tmp_path, monkeypatch):
-    monkeypatch.setattr(observe_module, "MAX_DISK_BYTES", 40 << 20)
+    monkeypatch.setattr(observe_module, "most_bytes", lambda ranks: 40 << 20)
     names = [f"{number:03d}" for number in range(30)]
     (tmp_path / "evidence").mkdir()
     with Jail(SPARSE.format(names).encode(), 2, rank_data(tmp_path), tier=tier) as running:
@@ -433,7 +433,7 @@ sys.exit(1)
 
 
 def test_who_takes_the_disk_in_an_instant_and_is_gone(tier, tmp_path, monkeypatch):
-    monkeypatch.setattr(observe_module, "MAX_DISK_BYTES", 40 << 20)
+    monkeypatch.setattr(observe_module, "most_bytes", lambda ranks: 40 << 20)
     with Jail(RESERVES.encode(), 1, rank_data(tmp_path, 1), tier=tier) as running:
         seen = observe(running, tmp_path, limit=60, stall=30)
     assert seen.stop_cause == "disk_full"

@@ -129,8 +129,8 @@ def script(monkeypatch):
 @pytest.mark.parametrize(
     ("typed", "says"),
     [
-        ("--momentum -1", "argument --momentum: expected 0 or a number above it, got -1"),
-        ("--momentum nan", "argument --momentum: expected 0 or a number above it, got nan"),
+        ("--momentum -1", "argument --momentum: expected 0 to 1, got -1"),
+        ("--momentum nan", "argument --momentum: expected 0 to 1, got nan"),
         ("--seed -1", "argument --seed: expected 0 or more, got -1"),
         ("--seed 2.5", "argument --seed: expected 0 or more, got 2.5"),
     ],
