@@ -29,6 +29,7 @@ EQUIVALENCE = "N ranks train as one would"
 OFFICIAL_KERAS_MODULES = ("horovod.tensorflow.keras", "horovod.keras")
 EVERY_BATCH = ", and no batch may be left out for its size"
 FEWEST_ROUNDS = 0.2  # a step: a fourth, less what the start and the end of an epoch may hide
+LARGEST_BATCH = 512  # of a rank: larger ones do not mean that less must be exchanged
 UNMOVED = 1e9  # the distance of runs that go nowhere
 ALONE = "one rank only: nothing to compare, and nothing distributed to give points for"
 # Of all gradients of the network, in float32.
@@ -111,8 +112,9 @@ def check_exchange(source: bytes, seen: Observation, epochs: list[dict], rules: 
     later = range(1, len(epochs)) if len(epochs) > 1 else range(1)
     least = min(later, key=lambda i: rounds[i])
     needed = max(rules.min_exchanges, rules.min_exchange_share * steps[least])
-    # Of few steps, as many ranks have, gathered over four: each rank's weights are then told by the probe.
-    needed = min(needed, FEWEST_ROUNDS * steps[least])
+    # Of few steps, as many ranks have, gathered over four. How many they are a script only claims.
+    fewest = max(steps[least], min(epochs[least]["read"]) / LARGEST_BATCH)
+    needed = min(needed, FEWEST_ROUNDS * fewest)
     evidence = {"rounds": [round(r, 2) for r in rounds], "steps": steps, "needed": needed}
     mega = rounds[least] * 2 * (seen.ranks - 1) * GRADIENT_BYTES / 1e6
     said = (
@@ -121,7 +123,10 @@ def check_exchange(source: bytes, seen: Observation, epochs: list[dict], rules: 
     )
     if rounds[least] >= needed:
         return Check("exchange", EXCHANGE, "pass", points, said, "", evidence, depends)
-    help = "gradients must be averaged in each step. " + likely_mistake(source)
+    if rounds[least] >= FEWEST_ROUNDS * steps[least] > 0:
+        help = f"of so few steps that is no proof: take at most {LARGEST_BATCH} images in a rank's batch"
+    else:
+        help = "gradients must be averaged in each step. " + likely_mistake(source)
     return Check("exchange", EXCHANGE, "fail", points, said, help, evidence, depends)
 
 

@@ -326,22 +326,45 @@ def test_the_exchange_is_that_of_the_epoch_with_the_least(rounds, state):
 
 
 @pytest.mark.parametrize(
-    "steps, rounds, state",
+    "read, steps, rounds, state",
     [
-        (24, 2.6, "pass"),
-        (24, 1, "fail"),  # weights averaged once an epoch
-        (13, 2.4, "fail"),
-        (9, 2, "pass"),  # gathered over four steps: 64 ranks with 96 images each
-        (4, 4, "pass"),
-        (4, 2, "pass"),  # in float16
-        (4, 1, "pass"),  # gathered over four steps, or weights averaged: the probe tells which
-        (4, 0.5, "fail"),
-        (2, 2, "pass"),
-        (2, 0, "fail"),
+        (782, 9, 2, "pass"),  # 64 ranks: gathered over four steps of 96 images each
+        (782, 4, 4, "pass"),
+        (782, 4, 2, "pass"),  # in float16
+        (782, 4, 1, "pass"),  # gathered over four steps, or weights averaged: the probe tells which
+        (782, 4, 0.5, "fail"),
+        (782, 2, 2, "pass"),
+        (782, 1, 0.25, "fail"),  # less than of two steps of 512 images
+        (782, 0, 0.25, "fail"),
+        (782, 0, 0, "fail"),
+        (25_000, 24, 2.6, "pass"),
+        (25_000, 24, 1, "fail"),  # weights averaged once an epoch
+        (25_000, 13, 2.4, "fail"),
+        (25_000, 4, 4, "pass"),
+        (25_000, 4, 1, "fail"),  # which one says is one of few steps
+        (25_000, 1, 1, "fail"),
+        (25_000, 0, 0, "fail"),
+        (1_500, 0, 0, "fail"),
     ],
 )
-def test_few_steps_need_few_rounds(steps, rounds, state):
-    assert states(verdict(seen(rounds=rounds), evaluation(steps=steps)))["exchange"] == state
+def test_few_steps_need_few_rounds(read, steps, rounds, state):
+    found = evaluation(read=[read, read], steps=steps)
+    assert states(verdict(seen(rounds=rounds), found))["exchange"] == state
+
+
+@pytest.mark.parametrize(
+    "rounds, steps, help",
+    [
+        (2, 2, "take at most 512 images in a rank's batch"),
+        (0, 2, "gradients must be averaged in each step"),
+        (0, 0, "gradients must be averaged in each step"),
+        (1, 24, "gradients must be averaged in each step"),
+    ],
+)
+def test_who_has_too_few_steps_to_tell_is_told_so(rounds, steps, help):
+    result = verdict(seen(rounds=rounds), evaluation(steps=steps))
+    (check,) = (check for check in result.checks if check.id == "exchange")
+    assert check.state == "fail" and help in check.help
 
 
 def test_where_bytes_are_not_known_the_check_does_not_count():
