@@ -12,7 +12,7 @@
 # | [4: Horovod](04_horovod.ipynb) | 90 | a serial script becoming a Horovod script, rank by rank; fusion, compression, scaling |
 # | [5: Scaling the batch](05_scaling_the_batch.ipynb) | 75 | how far a larger batch saves steps, and whether the noise in the gradient foretells it |
 # | [6: What can be done about it](06_large_batch_remedies.ipynb) | 60 | rate scaling, warmup, ghost batch norm, noise, longer training, LARS, LAMB, NovoGrad |
-# | [7: CIFAR-10 and the assessment](07_cifar10_assessment.ipynb) | 75 | five optimizers in a race against time; then the grader measures you |
+# | [7: CIFAR-10 and the assessment](07_cifar10_assessment.ipynb) | 75 | two optimizers in a race against time, beside shipped runs of five; then the grader measures you |
 # | [8: One device, used fully](08_one_device.ipynb) | 90 | where memory and time of a step go; mixed precision, activation checkpointing, gradient accumulation |
 # | [9: DDP and sharding](09_ddp_and_sharding.ipynb) | 100 | Horovod, DDP and your own all-reduce beside each other; ZeRO's three stages, in bytes held and bytes sent |
 # | [10, first part: Splitting layers](10_splitting_layers.ipynb) | 60 | the matrices of a layer on several ranks, by hand, with DTensor and AxoNN: one loss curve, less memory, known traffic |
@@ -23,7 +23,7 @@
 #
 # Do 1 to 7 in this order: each uses what the one before has shown. 8 to 11 leave Horovod for the rest of the field, in PyTorch, and
 # build on each other too; 12 and 13 need only 1 to 7. The minutes are yours, for reading, thinking and exercises; the computer works
-# for ten of them at most.
+# for about ten of them at most.
 
 # %% [markdown]
 # ## How a lab works
@@ -41,6 +41,8 @@
 # * **Figures** of experiments lay your run over results that the course ships (`labs/results`, three seeds or more). Small deviations are
 #   the seeds and your machine. A time belongs to a machine, an accuracy does not.
 # * **Solutions** are complete notebooks in `notebooks/solutions/`: [open the one of lab 1](solutions/01_gradient_descent.ipynb) to see one. Try first.
+# * **Commands** in the text (`hvdlab ...`, `make ...`, `torchrun ...`) are for a terminal at the top of the repository, after
+#   `source .venv/bin/activate` there.
 # * **What you write** goes to `notebooks/work/`, which git leaves alone. Nothing overwrites a script that you have edited there; the
 #   solutions write theirs to `notebooks/work/solutions/`.
 

@@ -79,7 +79,7 @@ print(text(rank_report(RUNS / "serial")))
 # `hvd.size()` answer.
 #
 # **Keras:** use `import hvdlab.keras.horovod as hvd`. Horovod's own `horovod.tensorflow.keras` was written
-# for Keras 2. Keras 3 goes another way from the gradients to the weights, where it does not stand: it
+# for Keras 2. Keras 3 applies gradients by another method, `apply`, which that module does not replace: it
 # accepts your optimizer and never averages anything. Our module has the same names and stands in the
 # right place. **PyTorch:** `import horovod.torch as hvd`.
 #

@@ -230,8 +230,9 @@ plt.show()
 #
 # Batch norm in a batch of 64 adds noise: an example is shifted and scaled by the 63 that happen to be with it. In a batch of 1024 this
 # noise is gone: in one process, or in ranks whose batch norm is synchronised. Ranks whose batch norms know nothing of each other, as is
-# usual, keep it, each with a batch of its own. *Ghost batch norm* is the same in one process and brings it back: cut the batch into ghosts G of consecutive examples, and normalise each by
-# its own mean and (biased) variance, feature by feature:
+# usual, keep it, each with a batch of its own. *Ghost batch norm* imitates such
+# separate ranks within one process, and so brings the noise back: cut the batch into ghosts G of consecutive examples, and normalise
+# each by its own mean and (biased) variance, feature by feature:
 #
 # $$ y_i = \frac{x_i - \mu_G}{\sqrt{\sigma_G^2 + \epsilon}}, \qquad i \in G $$
 #
@@ -297,10 +298,10 @@ plt.show()
 # * **SB**: small batch; **LB**: large batch, nothing else changed;
 # * **+LR**: the rate times the square root of k, gradients clipped to norm 5 (so does the paper's repository);
 # * **+GBN**: ghost batch norm with ghosts of the small batch;
-# * **+RA**: *regime adaptation*, k times more epochs: as many updates as the small batch had.
+# * **+RA**: *regime adaptation*, k times as many epochs: as many updates as the small batch had.
 #
-# Theirs is F1 on MNIST, batch 128 against 4096. Ours is F1 on 10,000 images of Fashion-MNIST, 64 against 1024, k = 16. The rate falls
-# by 10 after a half and after five sixths of the run. Guess the accuracy of the last column, if SB has 0.85.
+# Theirs is F1 on MNIST, batch 128 against 4096. Ours is F1 on 10,000 images of Fashion-MNIST, 64 against 1024, k = 16. The rate is
+# divided by 10 after a half and after five sixths of the run. Guess the accuracy of the last column, if SB has 0.85.
 
 # %%
 prediction = None  # for instance 0.84
@@ -464,7 +465,7 @@ exercises.check_updates_with_growth(updates_with_growth)
 # %% [markdown]
 # ## Grow the batch instead of lowering the rate
 #
-# Ten epochs, rate 0.01 and batch 64 at first; at epochs 3 and 6 either the rate falls by 5 or the batch grows by 5. Guess the growing
+# Ten epochs, rate 0.01 and batch 64 at first; at epochs 3 and 6 either the rate is divided by 5 or the batch multiplied by 5. Guess the growing
 # batch's part of the updates before you compute it.
 
 # %%

@@ -617,8 +617,8 @@ print(f"of 4 ranks you said: fastest {prediction_splits[0]}, slowest {prediction
 # %% [markdown]
 # **What you should see.** Pipelines win here and tensor parallelism loses, by more than the model says. It sends *often*: over
 # two ranks it has 64 all-reduces a step, the pipeline 8 messages, and with more ranks than cores each of them waits until all
-# its ranks have had a core. The model has the times only roughly: of that it knows by `alpha` alone, and of what DTensor and
-# FSDP2 do around a message nothing. And four ranks on two cores have no more to compute with than two. Measure on the machine that you will
+# its ranks have had a core. The model gives times only roughly: of such waits it knows nothing but `alpha`, and nothing
+# of what DTensor and FSDP2 do around a message. And four ranks on two cores have no more to compute with than two. Measure on the machine that you will
 # train on.
 #
 # What would the model pick on another machine? A core for each rank, and four GPUs: 100 times as fast as one of these cores,

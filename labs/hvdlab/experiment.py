@@ -7,7 +7,7 @@
 each. A lab runs in one of three sizes, and `size(quick, default, reference)` picks a value for it:
 
     LAB_QUICK=1         the least that goes through every cell: under a minute
-    neither             a learner's run: ten minutes at most
+    neither             a learner's run: about ten minutes at most
     LAB_REFERENCE=1     every setting, three seeds or more; writes labs/results/NAME.csv
     LAB_REFERENCE=a,b   the same for these experiments only
 
