@@ -153,7 +153,7 @@ def source_of(path: Path, document: dict) -> bytes | None:
 
     try:
         source = read_script(path)
-    except NotGradable:
+    except (NotGradable, OSError):
         return None
     graded = document["submission"]["sha256"]
     return source if hashlib.sha256(source).hexdigest() == graded else None

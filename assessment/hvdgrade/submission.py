@@ -3,6 +3,7 @@
 import ast
 import json
 import os
+import signal
 import stat
 import subprocess
 import sys
@@ -15,7 +16,7 @@ COMPILE_SECONDS, COMPILE_BYTES = 10, 1 << 30
 # Compiled in a process of its own, which can be ended: of nested `finally` Python makes any amount of code.
 COMPILE = f"""
 import json, resource, sys, warnings
-resource.setrlimit(resource.RLIMIT_CPU, ({COMPILE_SECONDS}, {COMPILE_SECONDS}))
+resource.setrlimit(resource.RLIMIT_CPU, ({COMPILE_SECONDS}, {COMPILE_SECONDS + 5}))
 resource.setrlimit(resource.RLIMIT_AS, ({COMPILE_BYTES}, {COMPILE_BYTES}))
 warnings.simplefilter("ignore")
 try:
@@ -31,7 +32,12 @@ class NotGradable(Exception):
 
 
 def read_script(path: Path) -> bytes:
-    """The bytes of a submission: `path`, or `assessment.py` in the folder `path`. No links."""
+    """The bytes of a submission: `path`, or `assessment.py` in the folder `path`. No links.
+
+    Raises:
+        NotGradable: there is no such file, or it is no script.
+        OSError: this machine is too busy, or has too little memory, to find that out.
+    """
     if path.is_dir():
         path = path / SCRIPT
     try:
@@ -82,8 +88,12 @@ def mistake_in(source: bytes) -> tuple[int | None, str] | None:
             capture_output=True,
             timeout=6 * COMPILE_SECONDS,  # on a busy machine
         )
-        found = json.loads(answer.stdout)
-    except (subprocess.TimeoutExpired, ValueError):  # ended by a limit: it has said nothing
+    except subprocess.TimeoutExpired:
+        raise OSError("this machine is too busy to compile the script") from None
+    if answer.returncode == -signal.SIGKILL:  # not by its limits
+        raise OSError("this machine has no memory left to compile the script")
+    if answer.returncode:
         gigabytes = COMPILE_BYTES >> 30
         return None, f"to compile it takes more than {COMPILE_SECONDS} s or {gigabytes} GB"
+    found = json.loads(answer.stdout)
     return tuple(found) if found else None

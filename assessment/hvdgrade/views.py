@@ -148,7 +148,7 @@ def write(folder: Path, like: Dataset, train: tuple, test: tuple, *, sample: boo
         records = np.empty((len(labels), 1 + images[0].size), np.uint8)
         records[:, 0] = labels
         records[:, 1:] = images.transpose(0, 3, 1, 2).reshape(len(images), -1)
-        records.tofile(target / name)
+        (target / name).write_bytes(records)  # tofile does not say that a disk is full
     (target / CIFAR10_NAMES).write_text("\n".join(like.class_names) + "\n")
     if like.synthetic:
         (target / SYNTHETIC_MARKER).write_text("A synthetic twin of CIFAR-10.\n")

@@ -4,6 +4,7 @@ import resource
 
 import pytest
 
+from hvdgrade import submission
 from hvdgrade.submission import NotGradable, mistake_in, read_script
 
 
@@ -20,6 +21,18 @@ from hvdgrade.submission import NotGradable, mistake_in, read_script
 def test_what_is_no_python_is_told_as_python_does(source, said):
     line, text = mistake_in(source)
     assert (line or None) == said[0] and text.startswith(said[1])
+
+
+def test_a_machine_that_cannot_compile_is_no_fault_of_the_script(tmp_path, monkeypatch):
+    (tmp_path / "assessment.py").write_text("import torch")
+    killed = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"  # as the kernel does without memory
+    monkeypatch.setattr(submission, "COMPILE", killed)
+    with pytest.raises(OSError, match="no memory left to compile"):
+        read_script(tmp_path)
+    monkeypatch.setattr(submission, "COMPILE", "import time; time.sleep(9)")
+    monkeypatch.setattr(submission, "COMPILE_SECONDS", 0.02)
+    with pytest.raises(OSError, match="too busy to compile"):
+        read_script(tmp_path)
 
 
 def test_a_script_whose_code_has_no_end_is_not_graded(tmp_path):
