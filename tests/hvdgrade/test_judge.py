@@ -206,6 +206,17 @@ def test_who_exchanges_less_from_epoch_to_epoch_may_do_so():
 
 
 @pytest.mark.parametrize(
+    "steps, drop", [(400, 64), (100, 16), (49, 7.84), (12, 7.81), (None, 7.81)]
+)
+def test_who_claims_few_steps_does_not_seem_to_exchange_more_in_each(steps, drop):
+    """In an epoch of 25,000 images a rank weights are averaged 12.5 times; in the probe gradients are."""
+    runs = dict.fromkeys(("apart", "together"), run_of_probe(8, 8, 8))
+    epochs = evaluation(steps=steps)["epochs"]
+    seen_drop = parallel.exchange_drop(seen(rounds=12.5), epochs, probe.Probe(seen=runs))
+    assert seen_drop == pytest.approx(drop, rel=0.01)
+
+
+@pytest.mark.parametrize(
     "stop_cause, found, again",
     [
         ("crashed", {}, True),
