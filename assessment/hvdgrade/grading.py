@@ -6,10 +6,13 @@ the grader's own is tried again once.
 """
 
 import secrets
+import subprocess
 import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
+
+import psutil
 
 from hvdgrade import calibrate, judge, parallel, report, sandbox, views, visible
 from hvdgrade.jail import Jail
@@ -20,7 +23,10 @@ from hvdgrade.submission import NotGradable, read_script
 from hvdlab.data import DataError, Dataset, load_cifar10
 
 LEAST_FREE_BYTES = 64 << 20  # with less, a crash may be the fault of whoever filled the disk
-FAULTS = (DataError, calibrate.CalibrationFailed, judge.GraderFault, OSError)
+FAULTS = (
+    *(DataError, calibrate.CalibrationFailed, judge.GraderFault, OSError),
+    *(psutil.Error, subprocess.TimeoutExpired),
+)
 
 
 @dataclass

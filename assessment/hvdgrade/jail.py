@@ -7,7 +7,9 @@ kernel: processes, bytes on the loopback of its network, limits that were hit.
 import fcntl
 import json
 import os
+import re
 import select
+import shutil
 import subprocess
 import tempfile
 import time
@@ -16,12 +18,13 @@ from pathlib import Path
 import psutil
 
 from hvdgrade import cleanup, sandbox, visible
-from hvdgrade.folders import bytes_in, remove_tree
+from hvdgrade.folders import bytes_in, remove_files_of, remove_tree
 from hvdgrade.submission import SCRIPT
 from hvdgrade.walls import Sandbox
 from hvdlab import launch, open_mpi
 
 START_SECONDS = 30
+SHARED_MEMORY = Path("/dev/shm")
 NS_GET_USERNS = 0xB701
 
 
@@ -74,18 +77,24 @@ class Jail:
         self.bystanders = set(psutil.Process().children(recursive=True))
         self.process = self.first = self.shared_memory = None
         self.network: list[int] = []  # file descriptors of its namespace
+        self.records_folder: int | None = None  # file descriptor
         self.bytes_seen: int | None = None
-        self.box = Sandbox(here, self.ranks, self.data, self.memory_bytes).__enter__()
-        self.records = self.box.records
-        if self.tier == "rlimits":
-            # Open MPI's shared memory: in memory where there is such a place, and removed by us.
-            memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-            self.shared_memory = Path(tempfile.mkdtemp(prefix="hvdgrade-", dir=memory))
-        script = self.box.folder / "work" / SCRIPT
-        script.write_bytes(self.source)
-        script.chmod(0o644)
         # Orphans of the submission become our children instead of init's, so that none gets lost.
         self.adopted_before = cleanup.adopt_orphans()
+        self.box = Sandbox(here, self.ranks, self.data, self.memory_bytes)
+        try:
+            self.box.__enter__()
+            self.records = self.box.records
+            if self.tier == "rlimits":
+                # Open MPI's shared memory: in memory where there is such a place, and removed by us.
+                memory = SHARED_MEMORY if os.access(SHARED_MEMORY, os.W_OK) else None
+                self.shared_memory = Path(tempfile.mkdtemp(prefix="hvdgrade-", dir=memory))
+            script = self.box.folder / "work" / SCRIPT
+            script.write_bytes(self.source)
+            script.chmod(0o644)
+        except BaseException:
+            self.__exit__()
+            raise
         return self
 
     def start(self) -> subprocess.Popen:
@@ -95,6 +104,10 @@ class Jail:
             OSError: the walls do not stand; the submission has not been started.
         """
         mpirun, np, number, *script = launch.command(self.ranks, SCRIPT, *self.arguments)
+        if not shutil.which(mpirun, path=visible.search_path()):
+            raise OSError(
+                f"no mpirun in {visible.search_path()}: `hvdlab doctor` says what is missing"
+            )
         program = [mpirun, *open_mpi.tag_output(), np, number, *self.box.entry(), *script]
         ready, tell_ready = os.pipe()
         info, tell_info = os.pipe()
@@ -109,6 +122,10 @@ class Jail:
                 start_new_session=True,
                 pass_fds=(tell_ready, tell_info),
             )
+        except BaseException:
+            os.close(ready)
+            os.close(info)
+            raise
         finally:
             os.close(tell_ready)
             os.close(tell_info)
@@ -120,6 +137,7 @@ class Jail:
             if self.box.bubblewrap:
                 self.first = psutil.Process(json.load(info)["child-pid"])
                 self.hold_the_network()
+                self.hold_the_records()
         return self.process
 
     def environment(self) -> dict[str, str]:
@@ -180,8 +198,10 @@ class Jail:
                 worked = sum(process.cpu_times()[:2])
             except psutil.Error:
                 continue
+            if not re.fullmatch("[0-9]{1,4}", rank) or int(rank) >= self.ranks:
+                continue
             # Parents come before their children: of two that have done nothing it is the parent.
-            if rank.isdigit() and worked > ranks.get(int(rank), (-1.0,))[0]:
+            if worked > ranks.get(int(rank), (-1.0,))[0]:
                 ranks[int(rank)] = worked, process
         return {rank: process for rank, (_, process) in ranks.items()}
 
@@ -219,6 +239,12 @@ class Jail:
         else:  # whoever is not root joins the namespace in which it has the rights of root first
             self.network.insert(0, owner)
 
+    def hold_the_records(self) -> None:
+        """Keep the place in memory where the submission records, which would end with its processes."""
+        place = f"/proc/{self.first.pid}/root{self.box.root}/records"
+        self.records_folder = os.open(place, os.O_RDONLY | os.O_DIRECTORY)
+        self.records = Path(f"/proc/self/fd/{self.records_folder}")
+
     def let_go_of_the_network(self) -> None:
         while self.network:
             os.close(self.network.pop())
@@ -231,9 +257,9 @@ class Jail:
         return "too_many_processes" if cgroup and cgroup.too_many_processes() else None
 
     def disk_bytes(self) -> int:
-        """What the submission has written to this host's disk; what cannot be counted is far too much."""
-        names = ("records",) if self.box.bubblewrap else ("work", "home", "tmp", "records")
-        return sum(bytes_in(self.box.folder / name) for name in names)
+        """What the submission has written; what cannot be counted is far too much."""
+        names = () if self.box.bubblewrap else ("work", "home", "tmp")
+        return sum(bytes_in(path) for path in (self.records, *map(self.box.folder.joinpath, names)))
 
     def kill(self) -> int:
         """End every process of the submission; return how many could not be ended (0)."""
@@ -254,6 +280,11 @@ class Jail:
             if self.process and self.process.stdout:
                 self.process.stdout.close()
             self.let_go_of_the_network()
+            if self.records_folder is not None:
+                os.close(self.records_folder)
+                self.records_folder = None
+            if self.box.user is not None and not self.box.bubblewrap:
+                remove_files_of(self.box.user, SHARED_MEMORY)
             self.box.__exit__()
             if self.shared_memory:
                 remove_tree(self.shared_memory)

@@ -21,6 +21,7 @@ from shutil import disk_usage
 from hvdgrade.jail import Jail
 from hvdgrade.printed import Output, ask_for_stacks, stacks
 from hvdgrade.processes import Activity, has_torch, left_their_cores, memory_of_launcher
+from hvdgrade.walls import most_records
 
 POLL_SECONDS = 0.05
 SAMPLE_SECONDS = 1.0
@@ -29,8 +30,6 @@ MAX_RECORD_BYTES = 1 << 20
 MAX_EPOCHS = 100  # each costs the evaluation some seconds
 MAX_OUTPUT_BYTES = 20 << 20
 MAX_LAUNCHER_BYTES = 200 << 20  # of memory; without output mpirun has 20 to 30 MB
-MAX_DISK_BYTES = 1 << 30
-RANK_EPOCH_BYTES = 2 << 20  # of what a right script records: with many ranks that needs more
 
 # Why a run ended. "ended" alone is a run that came to its own end with exit code 0.
 STOP_CAUSES = (
@@ -68,7 +67,7 @@ class Observation:
     torch_seen: bool = False  # one of its processes had PyTorch loaded
     bytes_on_wire: int | None = None
     copied_bytes: int = 0  # of weights
-    free_bytes: float = inf  # least seen on the disk that the records lie on
+    free_bytes: float = inf  # least seen on the disk that the run needs
     output: str = ""
     output_bytes: int = 0
     stacks: dict[int, str] = field(default_factory=dict)  # Python stacks of a hanging run
@@ -141,7 +140,7 @@ def observe(
                 seen.stop_cause = "output_flood"
             elif hit := jail.limit_hit():
                 seen.stop_cause = hit
-            elif max(disk_bytes, seen.copied_bytes) > most_bytes(jail.ranks):
+            elif max(disk_bytes, seen.copied_bytes) > most_records(jail.ranks):
                 seen.stop_cause = "disk_full"
             elif strayed:
                 seen.stop_cause = "took_more_cores"
@@ -160,7 +159,7 @@ def observe(
         hit = jail.limit_hit()
         seen.survivors = jail.kill()
         process.wait(timeout=10)
-        if seen.stop_cause == "ended" and jail.disk_bytes() > most_bytes(jail.ranks):
+        if seen.stop_cause == "ended" and jail.disk_bytes() > most_records(jail.ranks):
             seen.stop_cause = "disk_full"  # between two looks at it, and it is over already
         output.read(process.stdout)
         process.stdout.close()
@@ -178,15 +177,10 @@ def observe(
     return seen
 
 
-def most_bytes(ranks: int) -> int:
-    """What the records of a run may take on the disk, and the copies of them once more."""
-    return max(MAX_DISK_BYTES, ranks * MAX_EPOCHS * RANK_EPOCH_BYTES)
-
-
 def free_bytes(jail: Jail) -> float:
-    """On the disk that the records lie on; inf where a submission has taken their folder away."""
+    """On the disk that the run needs; inf where a submission has taken its folder away."""
     try:
-        return disk_usage(jail.records).free
+        return disk_usage(jail.box.folder).free
     except OSError:
         return inf
 
@@ -210,7 +204,7 @@ def collect(jail: Jail, evidence: Path, seen: Observation) -> bool:
                 if not match or (rank, int(match[1])) in known:
                     continue
                 # Of sparse files and links, which cost it nothing.
-                if seen.copied_bytes > most_bytes(jail.ranks):
+                if seen.copied_bytes > most_records(jail.ranks):
                     return found
                 if int(match[1]) >= MAX_EPOCHS:
                     note = f"rank {rank}: {name}: the grader looks at epochs 0 to {MAX_EPOCHS - 1}"

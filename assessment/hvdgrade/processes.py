@@ -66,7 +66,8 @@ def launchers(ranks: dict[int, psutil.Process]) -> list[psutil.Process]:
             # What has worked most for a rank may be a child of it, such as a worker that loads data.
             while process and "OMPI_COMM_WORLD_RANK" in process.environ():
                 process = process.parent()
-            if process:
+            # Without a world of its own a worker that outlives its rank becomes the grader's child.
+            if process and process.pid != os.getpid():
                 found[process.pid] = process
         except psutil.Error:
             continue
@@ -86,9 +87,14 @@ def memory_of_launcher(ranks: dict[int, psutil.Process]) -> int:
 
 
 def has_torch(process: psutil.Process) -> bool:
-    """Whether a library of PyTorch's is mapped into `process`, as the kernel says."""
+    """Whether a library of PyTorch's is mapped into `process`, as the kernel says.
+
+    Or may be: whoever closes its memory to its own user has something to hide.
+    """
     try:
         mapped = Path(f"/proc/{process.pid}/maps").read_text()
+    except PermissionError:
+        return True
     except OSError:
         return False
     return any(name in mapped for name in ("libtorch", "libc10.so"))

@@ -13,7 +13,8 @@ PROFILES = GRADER / "profiles.toml"  # a link to the one beside the README
 JUDGES = tuple(
     folder / f"{name}.py"
     for folder, names in {
-        GRADER: "calibrate grading observe probe views evaluate judge checks parallel",
+        GRADER: "calibrate grading observe probe views evaluate judge checks parallel jail walls enter "
+        "processes submission visible",
         GRADER / "calibration": "keras torch",
         LABS: "probe record batches data",
         LABS / "keras": "models throughput",

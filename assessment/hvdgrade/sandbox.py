@@ -131,20 +131,33 @@ def attempt(candidate: Tier) -> Tier:
 
 def missing(tier: Tier) -> list[str]:
     """What the tier does not give, in sentences for an instructor."""
-    said = []
+    said, own_user = [], tier.own_user and tier.uid_dropped
     if tier.name == "rlimits":
         said.append("files of this host are readable and writable as for whoever runs the grader")
     if tier.name == "landlock" and hidden():
         said.append(f"it can read {hidden()}, which lies among what Python needs")
-    if tier.name == "landlock" and not (tier.own_user and tier.uid_dropped):
+    if tier.name == "landlock" and not own_user:
         emptied = ", and empty them" if landlock.version() < 3 else ""  # Linux 6.2
-        said.append(f"it can change modes and times of files of whoever runs the grader{emptied}")
+        said.append(
+            f"it can change modes, times and attributes of files of whoever runs the grader{emptied}"
+        )
+        if not tier.uid_dropped:
+            said.append(
+                "so it can make programs of root's run as root for every user: let every user read "
+                "Python and the data, and it gets a user of its own"
+            )
+    if tier.name == "rlimits" or (
+        tier.name == "landlock" and not own_user and landlock.version() < 6  # Linux 6.12
+    ):
+        said.append("it can stop or end other processes of its user, those of other gradings too")
     if not tier.network_isolated:
         said.append("the network is not isolated: a submission can reach other machines")
     if tier.name in ("landlock", "rlimits"):
         said += [
             "services of this host that listen on a socket file (Docker, D-Bus) are in reach",
-            "it sees the processes of this host, and shares /dev/shm with them",
+            "it sees the processes of this host, and shares /dev/shm with them"
+            + ("" if own_user else ", where what it leaves stays"),
+            "it can fill the disk of this host with files without a name, which nobody counts",
         ]
     if not tier.uid_dropped:
         said.append("it runs under root's user id, so the number of its processes is not limited")

@@ -31,6 +31,9 @@ MEMORY_SHARE = (
 LEAST_ADDRESS_SPACE = 8 << 30  # of one process: TensorFlow alone reserves 3.2, PyTorch 1.2
 MAX_FILE_BYTES = 1 << 30
 TMPFS_BYTES = {"/tmp": 256 << 20, "/dev/shm": 1 << 30, "home": 256 << 20, "work": 256 << 20}
+RECORDS_BYTES = 1 << 30
+RANK_RECORDS_BYTES = 200 << 20  # of what a right script records in 100 epochs: many ranks need more
+SPARE_BYTES = 128 << 20  # so that whoever records too much is seen to do so
 
 OWN_SETTINGS = {  # in place of the host's: a name for the user, and a host that is itself
     "passwd": "root:x:0:0::/root:/bin/sh\nlearner:x:{user}:{user}::{home}:/bin/sh\n",
@@ -59,6 +62,11 @@ class Tier:
     network_isolated: bool = False
     views_enforced: bool = False  # a rank cannot read what is for another one
     missing: list[str] = field(default_factory=list)  # what it does not give, in sentences
+
+
+def most_records(ranks: int) -> int:
+    """Bytes that the records of a run may take."""
+    return max(RECORDS_BYTES, ranks * RANK_RECORDS_BYTES)
 
 
 def bwrap() -> str:
@@ -161,6 +169,7 @@ class Sandbox:
 
     @property
     def records(self) -> Path:
+        """Where the submission records. With bubblewrap `Jail` finds that in what it has started."""
         return self.folder / "records"
 
     def environment(self) -> dict[str, str]:
@@ -245,9 +254,9 @@ class Sandbox:
             if os.geteuid() == 0:
                 options += ["--uid", str(user), "--gid", str(user)]
         options += ["--proc", "/proc", "--dev", "/dev"]
-        for place in ("/tmp", "/dev/shm", "home", "work"):
-            size = str(TMPFS_BYTES[place])
-            options += ["--perms", "1777", "--size", size, "--tmpfs", str(INSIDE / place)]
+        sizes = {**TMPFS_BYTES, "records": most_records(self.ranks) + SPARE_BYTES}
+        for place, size in sizes.items():
+            options += ["--perms", "1777", "--size", str(size), "--tmpfs", str(INSIDE / place)]
         # Made by bubblewrap itself as it needs them, they would be closed to all but root.
         above = {str(a) for p in (*readable(), *self.data) for a in Path(p).parents[:-1]}
         for folder in sorted(above, key=len):
@@ -269,10 +278,10 @@ class Sandbox:
         options += ["--ro-bind", str(self.folder / "launch"), str(INSIDE / "launch")]
         for script in (self.folder / "work").iterdir():
             options += ["--ro-bind", str(script), str(INSIDE / "work" / script.name)]
-        options += ["--bind", str(self.records), str(INSIDE / "records")]
         for source, place in zip(self.host_data, self.data, strict=True):
             options += ["--ro-bind", str(source), place]
-        for place in ("/", "/dev", *([covered] if covered else [])):
+        # /proc too: who is root outside of a user namespace may set what its kernel does, /proc/sys.
+        for place in ("/", "/dev", "/proc", *([covered] if covered else [])):
             options += ["--remount-ro", place]
         options += ["--chdir", str(INSIDE / "work")]
         return options + (["--info-fd", str(info)] if info is not None else []) + ["--"]

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from hvdgrade import calibrate, grading, judge, observe, profile, sandbox, visible
+from hvdgrade import calibrate, grading, judge, observe, profile, sandbox, visible, walls
 from hvdgrade import probe as probe_module
 from hvdgrade.checks import Check
 from hvdgrade.observe import Observation, Weights
@@ -185,7 +185,7 @@ def test_a_right_script_of_many_ranks_may_record_every_epoch(ranks, tmp_path):
     arrays = {name: np.zeros(shape, np.float32) for name, shape in WEIGHTS.items()}
     np.savez(tmp_path / "epoch.npz", examples_read=np.zeros(part, np.int32), **arrays)
     whole = ranks * observe.MAX_EPOCHS * (tmp_path / "epoch.npz").stat().st_size
-    assert whole < observe.most_bytes(ranks) <= max(1 << 30, 1.4 * whole)
+    assert whole < walls.most_records(ranks) <= max(1 << 30, 1.4 * whole)
 
 
 def test_a_calibrated_budget_is_the_time_of_one_process():

@@ -6,20 +6,23 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import psutil
 import pytest
 
 from hvdgrade import folders, landlock, sandbox
+from hvdgrade import jail as jail_module
 from hvdgrade import observe as observe_module
 from hvdgrade.checks import imported_modules
 from hvdgrade.flags import unequal_work
 from hvdgrade.folders import bytes_in, remove_tree
 from hvdgrade.jail import Jail
 from hvdgrade.observe import observe
-from hvdgrade.processes import Activity
+from hvdgrade.processes import Activity, has_torch, launchers
 from hvdgrade.submission import NotGradable, read_script
+from hvdgrade.walls import Sandbox
 
 pytestmark = pytest.mark.mpi
 
@@ -284,6 +287,73 @@ with Jail({WAIT!r}.encode(), 2, Path(sys.argv[1]), tier={tier!r}) as running:
     assert alive == []
 
 
+NO_NUMBER = """
+import os, subprocess, sys, time
+if os.environ["OMPI_COMM_WORLD_RANK"] == "0":
+    others = [
+        subprocess.Popen(["sleep", "20"], env={**os.environ, "OMPI_COMM_WORLD_RANK": number})
+        for number in ("\u00b2", "9" * 5000, "-1", "2", "")
+    ]
+    print("waiting", flush=True)
+    time.sleep(20)
+else:
+    print("waiting", flush=True)
+    time.sleep(20)
+"""
+
+
+def test_a_process_that_calls_itself_what_is_no_rank_is_none(outer_tier, tmp_path):
+    with Jail(NO_NUMBER.encode(), 2, rank_data(tmp_path), tier=outer_tier) as running:
+        process, output = running.start(), b""
+        while output.count(b"waiting") < 2:
+            output += os.read(process.stdout.fileno(), 1 << 16)
+        assert len(running.processes()) >= 7 and sorted(running.rank_processes()) == [0, 1]
+
+
+def test_a_jail_that_cannot_be_furnished_leaves_nothing(tier, tmp_path, monkeypatch):
+    place = tmp_path / "temporary"
+    place.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(place))
+    groups = []
+    monkeypatch.setattr(
+        jail_module, "Sandbox", lambda *args: groups.append(Sandbox(*args)) or groups[0]
+    )
+    monkeypatch.setattr(jail_module, "SCRIPT", "no/such/folder.py")
+    with pytest.raises(FileNotFoundError):
+        with Jail(b"", 1, rank_data(tmp_path, 1), tier=tier):
+            pass
+    (box,) = groups
+    assert list(place.iterdir()) == []
+    assert not box.cgroup or not any(folder.exists() for folder in box.cgroup.folders.values())
+    assert not box.slot or box.slot.fileno() == -1
+
+
+RECORDS_AND_ENDS = """
+import os
+for name in ("rank-0", "rank-1"):
+    os.makedirs(os.path.join(os.environ["HVDLAB_RUN_DIR"], name), exist_ok=True)
+if os.environ["OMPI_COMM_WORLD_RANK"] == "1":
+    os.rmdir(os.path.join(os.environ["HVDLAB_RUN_DIR"], "rank-1"))
+    os.symlink("rank-0", os.path.join(os.environ["HVDLAB_RUN_DIR"], "rank-1"))
+with open(os.path.join(os.environ["HVDLAB_RUN_DIR"], "rank-0", "epoch-000.npz"), "wb") as file:
+    file.write(b"weights")
+"""
+
+
+def test_what_was_recorded_outlives_the_run_and_a_folder_that_is_a_link_does_not_count(
+    tier, tmp_path
+):
+    (tmp_path / "evidence").mkdir()
+    with Jail(RECORDS_AND_ENDS.encode(), 2, rank_data(tmp_path), tier=tier) as running:
+        process = running.start()
+        process.communicate(timeout=60)
+        seen = observe_module.Observation(2)
+        assert observe_module.collect(running, tmp_path / "evidence", seen)
+        assert running.disk_bytes() > 0
+    assert [(w.rank, w.epoch) for w in seen.weights] == [(0, 0)]
+    assert (tmp_path / "evidence" / "rank-0-epoch-000.npz").read_bytes() == b"weights"
+
+
 def test_parallel_jails_have_different_users(tmp_path):
     if os.geteuid():
         pytest.skip("only root can give a submission a user id of its own")
@@ -415,7 +485,7 @@ time.sleep(3)
 
 
 def test_copies_of_files_without_blocks_come_to_an_end(tier, tmp_path, monkeypatch):
-    monkeypatch.setattr(observe_module, "most_bytes", lambda ranks: 40 << 20)
+    monkeypatch.setattr(observe_module, "most_records", lambda ranks: 40 << 20)
     names = [f"{number:03d}" for number in range(30)]
     (tmp_path / "evidence").mkdir()
     with Jail(SPARSE.format(names).encode(), 2, rank_data(tmp_path), tier=tier) as running:
@@ -433,7 +503,7 @@ sys.exit(1)
 
 
 def test_who_takes_the_disk_in_an_instant_and_is_gone(tier, tmp_path, monkeypatch):
-    monkeypatch.setattr(observe_module, "most_bytes", lambda ranks: 40 << 20)
+    monkeypatch.setattr(observe_module, "most_records", lambda ranks: 40 << 20)
     with Jail(RESERVES.encode(), 1, rank_data(tmp_path, 1), tier=tier) as running:
         seen = observe(running, tmp_path, limit=60, stall=30)
     assert seen.stop_cause == "disk_full"
@@ -470,6 +540,25 @@ def test_what_python_warns_of_in_a_script_is_not_printed(tmp_path, capsys, recwa
     script.write_text("x = 1\nx is 1  # \x1b]0;title\x07\n")
     read_script(script)
     assert not recwarn.list and capsys.readouterr() == ("", "")
+
+
+def test_the_grader_is_no_launcher_of_a_worker_that_it_has_adopted(monkeypatch):
+    with subprocess.Popen(
+        ["sleep", "60"], env={**os.environ, "OMPI_COMM_WORLD_RANK": "0"}
+    ) as worker:
+        try:
+            assert launchers({0: psutil.Process(worker.pid)}) == []
+        finally:
+            worker.kill()
+
+
+def test_a_process_that_hides_its_memory_may_have_torch(monkeypatch):
+    def closed(path):
+        raise PermissionError
+
+    assert not has_torch(psutil.Process())
+    monkeypatch.setattr(Path, "read_text", closed)
+    assert has_torch(psutil.Process())
 
 
 def test_who_sends_gradients_works_and_who_asks_for_the_others_does_not():

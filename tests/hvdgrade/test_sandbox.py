@@ -270,6 +270,60 @@ def test_nothing_is_left_in_a_keyring_for_the_next_one():
     assert tell("look") == "False"
 
 
+SESSION = """
+import ctypes, os, platform, sys
+
+add, keyctl = {"x86_64": (248, 250), "aarch64": (217, 219)}[platform.machine()]
+call, session = ctypes.CDLL(None).syscall, ctypes.c_long(-3)
+if sys.argv[1:]:  # a login, in whose session a grader runs
+    call(keyctl, ctypes.c_long(1), None)
+    if call(add, b"user", b"instructor", b"secret", ctypes.c_size_t(6), session) < 0:
+        sys.exit(77)
+    os.execv(sys.argv[1], sys.argv[1:])
+print(call(keyctl, ctypes.c_long(10), session, b"user", b"instructor", ctypes.c_long(0)) > 0)
+"""
+
+
+@pytest.mark.skipif(platform.machine() not in ("x86_64", "aarch64"), reason="unknown system calls")
+@pytest.mark.parametrize("name", [None, *sandbox.TIERS])
+def test_the_keys_of_the_graders_session_are_not_the_submissions(name, tmp_path):
+    login = [sys.executable, "-BEsSc", SESSION]
+    if name and not sandbox.tier(name).works:
+        pytest.skip(f"{name} does not work here")
+    with tempfile.TemporaryDirectory() as data:
+        Path(data).chmod(0o755)
+        with Sandbox(sandbox.tier(name or "rlimits"), 1, [Path(data)]) as box:
+            look = [sys.executable, "-BEsSc", SESSION]
+            answer = subprocess.run(
+                [*login, *(box.command([*box.entry(), *look]) if name else look)],
+                env={**box.environment(), "OMPI_COMM_WORLD_RANK": "0"},
+                capture_output=True, text=True, timeout=60,
+            )  # fmt: skip
+    if answer.returncode == 77:
+        pytest.skip("this kernel gives nobody keys")
+    assert answer.stdout.strip() == str(name is None), answer.stderr  # without walls it sees them
+
+
+@pytest.mark.parametrize("own_user", [True, False])
+def test_settings_of_the_kernel_cannot_be_opened(own_user):
+    """Root without a user of its own in there is still root to /proc/sys, without any capability."""
+    candidate = walls.Tier("bubblewrap", own_user=own_user, user_namespace=not own_user)
+    if not (found := sandbox.attempt(candidate)).works:
+        pytest.skip(f"not possible here: {found.reason}")
+    setting = "/proc/sys/vm/drop_caches"
+    with tempfile.TemporaryDirectory() as data:
+        Path(data).chmod(0o755)
+        with Sandbox(found, 1, [Path(data)]) as box:
+            opens = [sys.executable, "-BEsSc", f"open({setting!r}, 'w')"]
+            answer = subprocess.run(
+                box.command([*box.entry(), *opens]),
+                env={**box.environment(), "OMPI_COMM_WORLD_RANK": "0"},
+                capture_output=True, text=True, timeout=60,
+            )  # fmt: skip
+    assert answer.returncode == 1 and setting in answer.stderr
+    assert "Read-only file system" in answer.stderr or "Permission denied" in answer.stderr
+
+
 @pytest.fixture(scope="session")
 def environment_for_all() -> Iterator[Path]:
     """A virtual environment that every user may read, with the packages of ours: its bin folder."""

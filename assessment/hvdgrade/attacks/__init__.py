@@ -24,7 +24,6 @@ from hvdgrade.walls import LEAST_ADDRESS_SPACE, Tier
 SCRIPTS = Path(__file__).parent
 GIB = 1 << 30
 LIMIT_SECONDS, STALL_SECONDS = 40, 8
-PROCESSES = 1500  # more than any tier allows for one rank
 MEMORY = GIB  # what the jail of a memory bomb has
 STOPPED = ("out_of_memory", "too_many_processes", "disk_full")
 
@@ -79,6 +78,12 @@ ATTACKS = {
         lambda host: [host.secret],
         lambda host, output, evidence: host.secret.stat().st_mode & 0o777 != SECRET_MODE,
     ),
+    "kernel": Attack(
+        "change a setting of the kernel",
+        "kernel_settings.py",
+        lambda host: [],
+        lambda host, output, evidence: "opened" in output,
+    ),
     "connect": Attack(
         "connect to this host",
         "connect.py",
@@ -92,10 +97,10 @@ ATTACKS = {
         lambda host, output, evidence: host.connected(host.service),
     ),
     "processes": Attack(
-        f"start {PROCESSES} processes",
+        "start very many processes",
         "fork_bomb.py",
-        lambda host: [PROCESSES, host.token],
-        lambda host, output, evidence: f"started {PROCESSES}" in output,
+        lambda host: [host.processes, host.token],
+        lambda host, output, evidence: f"started {host.processes}" in output,
     ),
     "memory": Attack(
         "take all memory",
@@ -127,6 +132,12 @@ ATTACKS = {
         "fill the disk with records",
         "disk_fill.py",
         lambda host: [host.token, 3 * GIB, "HVDLAB_RUN_DIR"],
+        lambda host, output, evidence: "filled" in output,
+    ),
+    "nameless": Attack(
+        "fill the disk with files without a name",
+        "nameless_files.py",
+        lambda host: ["HVDLAB_RUN_DIR", 3 * GIB],
         lambda host, output, evidence: "filled" in output,
     ),
     "daemon": Attack(
@@ -167,9 +178,9 @@ def promised(tier: Tier) -> set[str]:
     if cgroup:
         names.add("memory_shared")
     if tier.name != "rlimits":
-        names |= {"read", "write", "trace"}
+        names |= {"read", "write", "kernel", "trace"}
     if tier.name.startswith("bubblewrap"):
-        names |= {"solution", "mode", "connect", "service", "shm", "signal"}
+        names |= {"solution", "mode", "connect", "service", "shm", "nameless", "signal"}
     if tier.name == "landlock":
         from hvdgrade import landlock
 

@@ -1,0 +1,19 @@
+"""Fills the folder that the variable of its argument names with files that have no name any more."""
+
+import os
+import sys
+import time
+
+PIECE = 512 << 20
+
+folder, wanted, files = os.environ[sys.argv[1]], int(sys.argv[2]), []
+try:
+    while len(files) * PIECE < wanted:
+        path = os.path.join(folder, "nameless")
+        files.append(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
+        os.unlink(path)
+        os.posix_fallocate(files[-1], 0, PIECE)
+    print("filled", flush=True)
+except OSError as error:
+    print(error, flush=True)
+time.sleep(2)
