@@ -1,5 +1,6 @@
 """Gradescope, LTI, nbgrader: what each is given, and no zero for who has no score."""
 
+import hashlib
 import json
 import re
 import shutil
@@ -136,6 +137,26 @@ def test_a_notebook_cell_gets_the_score_and_nothing_on_stderr():
         assert answer.stdout.strip() == expected
         assert ("NotGraded: not_gradable" in answer.stderr) == (name == "carla")
         assert not answer.stderr or name == "carla"
+
+
+def test_what_is_no_score_of_the_last_submission_is_none_for_nbgrader(graded):
+    document = result("ada", 90)
+    keep(graded, document)
+    path = graded / "results" / "ada.json"
+    (graded / "submissions").mkdir(exist_ok=True)
+    script = graded / "submissions" / "ada.py"
+    script.unlink(missing_ok=True)
+    assert nbgrader.nbgrader_score(path) == 90
+    script.write_text("handed in again")
+    with pytest.raises(nbgrader.NotGraded, match="ada.json is of an earlier submission"):
+        nbgrader.nbgrader_score(path)
+    document["submission"]["sha256"] = hashlib.sha256(b"handed in again").hexdigest()
+    keep(graded, document)
+    assert nbgrader.nbgrader_score(path) == 90
+    document["grader"]["data"] = "synthetic CIFAR-10 twin"
+    keep(graded, document)
+    with pytest.raises(nbgrader.NotGraded, match="ada.json is a practice run"):
+        nbgrader.nbgrader_score(path)
 
 
 @pytest.mark.parametrize("text", [None, '{"status"', "[]", '{"status": "graded"}'])

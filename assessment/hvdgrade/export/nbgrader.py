@@ -1,25 +1,29 @@
-"""A score for a notebook that nbgrader grades.
+"""A score for a notebook that nbgrader (0.7 or newer: older ones make full points of a 0) grades.
 
-Grade outside of the notebook, `hvdgrade batch` or `hvdgrade run --json result.json`, and give nbgrader
-the score in an autograded cell ("Autograder tests", 100 points) whose last line is
+Grade the class outside of the notebooks with `hvdgrade batch`, and give nbgrader the scores in an autograded
+cell ("Autograder tests", 100 points) that ends with
 
+    from pathlib import Path
     from hvdgrade.export import nbgrader_score
-    nbgrader_score("result.json")
+    nbgrader_score(f"/path/to/OUT/results/{Path.cwd().parent.name}.json")    # autograded/STUDENT/ASSIGNMENT
 
 What nbgrader does with the cell: a number as its value is partial credit; an error, or *anything* on
 stderr, is 0 points; anything else is full points. So do not grade in the cell: the warnings of MPI and
 TensorFlow go to stderr. This function prints nothing, and raises an error where there is no score.
 nbgrader makes that a 0, so look for `NotGraded` before you release grades.
+
+**nbgrader runs the cells of a student in the same process, so a student can replace this function, or any
+other.** Compare its scores with those of `hvdgrade export OUT --format csv` before you release them.
 """
 
 import json
 from pathlib import Path
 
-from hvdgrade.export import is_result
+from hvdgrade.export import is_result, roll
 
 
 class NotGraded(Exception):
-    """There is no score: not gradable, the grader failed, or there is no result yet."""
+    """There is no score: not gradable, the grader failed, a practice run, or there is no result yet."""
 
 
 def nbgrader_score(path: Path | str, points: float = 100) -> float:
@@ -31,7 +35,8 @@ def nbgrader_score(path: Path | str, points: float = 100) -> float:
             a check that a host cannot make does not count there.
 
     Raises:
-        NotGraded: not gradable, a grader fault, or no result at `path`.
+        NotGraded: not gradable, a grader fault, a practice run on synthetic data, no result at `path`, or
+            one of an earlier submission.
     """
     try:
         document = json.loads(Path(path).read_text())
@@ -41,4 +46,9 @@ def nbgrader_score(path: Path | str, points: float = 100) -> float:
         raise NotGraded(f"{path} is no result of hvdgrade: grade the submission first.")
     if document["status"] != "graded":
         raise NotGraded(f"{document['status']}: {document['reason']}")
+    if roll.is_practice(document):
+        raise NotGraded(f"{path} is a practice run on synthetic data: grade it with CIFAR-10.")
+    last = roll.script_sha256(Path(path).parents[1], Path(path).stem)
+    if last not in (None, document["submission"].get("sha256")):
+        raise NotGraded(f"{path} is of an earlier submission: run 'hvdgrade batch' again.")
     return points * document["score"] / document["max_score"]
