@@ -36,7 +36,7 @@ def test_the_golden_gradebook_differs_only_in_its_cells():
     }
     assert {place for _, place, _ in differing} == {at}
     # ada by her login, bob by the id in the name of the file that Canvas gave the instructor
-    assert {(name, new) for name, _, new in differing} == {("Lovelace, Ada", "50"), ("Bob", "18.5")}
+    assert {(name, new) for name, _, new in differing} == {("Lovelace, Ada", "50"), ("Bob Smith", "18.5")}
 
 
 def test_every_byte_but_the_score_stays():
@@ -111,7 +111,7 @@ def test_a_student_may_have_the_name_of_a_row_of_points(cell):
     "cell, points",
     [
         *(("20", 20), ("20.00", 20), ("20,00", 20), (" 12,5 ", 12.5), ("1.000,50", 1000.5)),
-        *(("1,000.50", 1000.5), ("", None), ("0,00", None)),
+        *(("1,000.50", 1000.5), ("", None), ("0,00", 0)),
         *((wrong, CannotExport) for wrong in ("twenty", "nan", "-5", "20 points", "inf", ".")),
     ],
 )
@@ -123,7 +123,7 @@ def test_points_possible_are_read_as_canvas_reads_them(cell, points):
             canvas.fill(before, COLUMN, [result("ada", 80)])
         return
     after, said = canvas.fill(before, COLUMN, [result("ada", 80)])
-    assert said == ["filled: 1" + (f" (of {points:g} points)" if points else "")]
+    assert said[0] == "filled: 1" + (f" (of {points:g} points)" if points else "")
     (row,) = [row for row in csv.reader(after.decode().splitlines(), delimiter=";") if "ada" in row]
     assert row[5] == f"{0.8 * (points or 100):g}"
 
@@ -195,15 +195,15 @@ def test_of_several_results_for_one_row_the_one_that_is_handed_in_counts(graded)
     for names, score, said in (
         (["ada", again], "30", f"superseded by {again}: {first}"),
         (["ada", first], "18.5", f"superseded by {first}: {again}"),
-        (["ada", first, again], "", f"several results for Bob: {first}, {again}; none is taken"),
-        (["ada"], "", f"several results for Bob: {first}, {again}; none is taken"),
-        ([], "", f"several results for Bob: {first}, {again}; none is taken"),
+        (["ada", first, again], "", f"several results for Bob Smith: {first}, {again}; none is taken"),
+        (["ada"], "", f"several results for Bob Smith: {first}, {again}; none is taken"),
+        ([], "", f"several results for Bob Smith: {first}, {again}; none is taken"),
     ):
         tell_handed_in(graded, *names)
         answer = export(graded, "canvas", *gradebook)
         assert said in answer.stdout.splitlines()
         with open(graded / "canvas.csv", newline="", encoding="utf-8-sig") as file:
-            (bob,) = [row for row in csv.reader(file) if row[0] == "Bob"]
+            (bob,) = [row for row in csv.reader(file) if row[0] == "Bob Smith"]
         assert bob[6] == score
 
 
@@ -264,6 +264,32 @@ def test_whose_name_is_not_the_rows_is_told():
     _, said = canvas.fill(gradebook(people), COLUMN, [result(theirs, 42), result(own, 43)])
     told = [line for line in said if "by the number" in line]
     assert told == [f"by the number in its name alone: {theirs} is of {PEOPLE[4005]}"]
+
+
+def test_a_short_name_does_not_hide_that_a_file_is_of_somebody_else():
+    people = [("L, A", 12, "", "ada", "", "")]
+    _, said = canvas.fill(gradebook(people), COLUMN, [result("lab_12_2_mallory", 100)])
+    assert "by the number in its name alone: lab_12_2_mallory is of L, A" in said
+
+
+def test_logins_are_the_same_in_capitals():
+    people = [("Ada", 12, "", "Ada@Uni.edu", "", ""), ("B", 13, "", "bob", "", "")]
+    people += [("C", 14, "", "BOB", "", "")]
+    documents = [result("ada@uni.edu", 42), result("bob", 43), result("Bob", 44)]
+    after, said = canvas.fill(gradebook(people), COLUMN, documents)
+    rows = {row[0]: row[5] for row in csv.reader(io.StringIO(after.decode(), newline=""))}
+    assert [rows[name] for name in ("Ada", "B", "C")] == ["42", "43", ""]
+    assert "but for capitals: ada@uni.edu is of Ada" in said
+    assert "several rows fit Bob, none is filled: B; C" in said
+
+
+def test_a_column_without_points_is_told():
+    people = [("Ada", 12, "", "ada", "", "")]
+    for points, told in (("100.00", False), ("", False), ("0", True), ("0,00", True)):
+        before = gradebook(people).replace(b"100.00", f'"{points}"'.encode())
+        after, said = canvas.fill(before, COLUMN, [result("ada", 87)])
+        assert b",87," in after
+        assert any("gives 0 points: scores are as the grader gave them" in s for s in said) == told
 
 
 @pytest.mark.parametrize(

@@ -92,6 +92,7 @@ def fill(
     absent = [name for number, name in who.items() if number not in matches]
     said = [
         f"filled: {len(scores)}" + (f" (of {possible:g} points)" if possible else ""),
+        *(["the column gives 0 points: scores are as the grader gave them"] * (possible == 0)),
         *taken,
         *ungraded(documents),
         *broken,
@@ -146,7 +147,7 @@ def points(cell: str, column: str) -> float | None:
         number = math.nan
     if not 0 <= number < math.inf:
         raise CannotExport(f"the column's 'Points Possible' must be a number. Received: {text}")
-    return number or None
+    return number
 
 
 def read(text: str) -> tuple[list[list[str]], list[list[tuple[int, int]]]]:

@@ -29,10 +29,12 @@ def match(
         handed_in: names of the submissions that still are: of two results for one row they decide.
     """
     rows: dict[tuple[str, str], list[int]] = {}
+    folded: dict[str, set[int]] = {}  # Canvas does not tell capitals of a login apart
     for number, row in students.items():
         for column in MATCH_BY:
             if id := comparable(named(row, head, column)):
                 rows.setdefault((column, id), []).append(number)
+                folded.setdefault(id.casefold(), set()).add(number)
     names = {
         named(row, head, "ID"): letters(
             "".join(named(row, head, part) for part in ("Student", "LastName", "FirstName"))
@@ -44,15 +46,17 @@ def match(
     for document in documents:
         id = comparable(document["submission"]["id"])
         fitting = {number for column in MATCH_BY for number in rows.get((column, id), [])}
-        if not fitting:
-            user = downloaded_from(id, names)
+        how = ""
+        if not fitting and (place := downloaded_from(id, names)):
+            before, user = place
             fitting = set(rows.get(("ID", user), []))
-            name = names.get(user)
-            if fitting and not (name and letters(id).startswith(name)):
-                people = "; ".join(who[number] for number in sorted(fitting))
-                report.append(
-                    f"by the number in its name alone: {document['submission']['id']} is of {people}"
-                )
+            if not names.get(user) or written_by(before) != names[user]:
+                how = "by the number in its name alone"
+        if not fitting:
+            fitting, how = folded.get(id.casefold(), set()), "but for capitals"
+        if how and len(fitting) == 1:
+            people = who[next(iter(fitting))]
+            report.append(f"{how}: {document['submission']['id']} is of {people}")
         if len(fitting) == 1:
             claims.setdefault(*fitting, []).append(document)
         elif fitting:
@@ -66,8 +70,8 @@ def match(
     return settled, report + doubts
 
 
-def downloaded_from(file: str, names: dict[str, str]) -> str | None:
-    """The user id in the name of a downloaded file; None where it is not clear.
+def downloaded_from(file: str, names: dict[str, str]) -> tuple[str, str] | None:
+    """The user id in the name of a downloaded file, and what stands before it; None where it is not clear.
 
     A number that stands alone is it, also in a file of a group, whose name is in no row. Where there are
     more, the student's name must stand before the id, and that must be so for one of them only.
@@ -80,13 +84,18 @@ def downloaded_from(file: str, names: dict[str, str]) -> str | None:
         return None
     places = [(file[: place.start()], place[1]) for place in USER_ID.finditer(file)]
     if len(places) == 1:
-        return places[0][1]
+        return places[0]
     fitting = [
-        user
+        (before, user)
         for before, user in places
-        if names.get(user) and letters(before.removesuffix("_LATE")) == names[user]
+        if names.get(user) and written_by(before) == names[user]
     ]
     return fitting[0] if len(fitting) == 1 else None
+
+
+def written_by(before: str) -> str:
+    """Whose name stands before the user id, as `letters` has it."""
+    return letters(before.removesuffix("_LATE"))
 
 
 def letters(name: str) -> str:
