@@ -16,6 +16,7 @@ from exported import COLUMN, FIXTURES, NASTY, export, keep, result, tell_handed_
 
 from hvdgrade.document import warnings_of
 from hvdgrade.export import doubts, load, table
+from hvdgrade.export.roll import HANDED_IN
 
 
 @pytest.mark.parametrize("format, name", [("csv", "csv.csv"), ("gradescope",) * 2, ("lti",) * 2])
@@ -109,6 +110,22 @@ def test_results_of_students_who_are_gone_are_named(graded, format):
     file = graded / "results" / "_dave~b1946ac92492d234.json"
     assert said[-1] == f"no longer in DIR: =dave(); its result stays until you remove {file}"
     assert sum("no longer" in line for line in said) == 1
+
+
+def test_who_gets_another_file_name_is_not_doubled(graded):
+    """Ada was alone, and then ada came: both get files that are two on every disk."""
+    for path in (graded / "results").iterdir():
+        path.unlink()
+    for id, name, score in (("Ada", "Ada", 40), ("Ada", "Ada~1", 90), ("ada", "ada~2", 70)):
+        document = result(id, score)
+        document["batch"]["name"] = name
+        keep(graded, document)
+    (graded / HANDED_IN).write_text(json.dumps({"Ada~1": "Ada", "ada~2": "ada"}))
+    said = export(graded, "csv").stdout
+    with open(graded / "csv.csv", newline="", encoding="utf-8-sig") as file:
+        rows = list(csv.DictReader(file))
+    scores = [tuple(row.values())[:4:3] for row in rows]
+    assert scores == [("Ada", "90"), ("ada", "70")] and "no longer" not in said
 
 
 EVERY_FORMAT = {

@@ -38,8 +38,11 @@ class CannotExport(Exception):
 
 
 def load(out: Path) -> list[dict]:
-    """The results of a batch, sorted by student. Raises CannotExport."""
-    documents = []
+    """The results of a batch, sorted by student. Raises CannotExport.
+
+    Where Ada is in DIR and then ada, too, their files get other names: what Ada had before does not count.
+    """
+    documents, handed_in = [], roll.handed_in(out)
     for path in (out / "results").glob("[!.]*.json"):
         try:
             document = json.loads(path.read_text())
@@ -50,8 +53,9 @@ def load(out: Path) -> list[dict]:
             raise CannotExport(
                 f"{path} is no result of hvdgrade: remove it and run 'hvdgrade batch' again."
             )
-        document.setdefault("batch", {}).setdefault("name", path.stem)
-        documents.append(document)
+        name = document.setdefault("batch", {}).setdefault("name", path.stem)
+        if name in handed_in or document["submission"]["id"] not in handed_in.values():
+            documents.append(document)
     return sorted(documents, key=lambda document: document["submission"]["id"])
 
 
