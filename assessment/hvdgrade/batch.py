@@ -120,8 +120,12 @@ def grade_class(args: argparse.Namespace) -> int:
     if data := os.environ.get("HVDLAB_DATA"):  # and each grader works in a folder of its own
         os.environ["HVDLAB_DATA"] = os.path.abspath(os.path.expanduser(data))
     rules, settings = checked(args)
+    on_gpus = rules.budget != "calibrated"  # see `run` in cli.py
     try:
-        slots = None if args.slurm else worker_slots(args.np, args.workers, args.oversubscribe)
+        if args.slurm:
+            slots = None
+        else:
+            slots = worker_slots(args.np, args.workers, args.oversubscribe, on_gpus)
     except ValueError as error:
         raise Refused(str(error)) from None
     submissions, ignored = roster.find(args.folder)
@@ -142,7 +146,7 @@ def grade_class(args: argparse.Namespace) -> int:
             say.print(f"{kept} of {len(submissions)} are graded already and kept")
         try:
             if args.slurm:
-                gradings = submitted(tasks, settings, rules, args)
+                gradings = submitted(tasks, settings, rules, args, say)
             else:
                 gradings = grade_all(tasks, settings, rules, slots)
             with contextlib.closing(gradings):
@@ -160,9 +164,9 @@ def grade_class(args: argparse.Namespace) -> int:
         unread = any(one.unreadable for one in submissions)
         if args.regrade and not unread and all(is_done(task, settings, calls) for task in tasks):
             (settings.out / REGRADE).unlink(missing_ok=True)
-        summarise(settings.out, say)
+        complete = summarise(settings.out, say)
     faults = conclude(set(names), settings, args.regrade, ignored)
-    return FAULTS if faults else DONE
+    return DONE if complete and not faults else FAULTS
 
 
 def checked(args: argparse.Namespace) -> tuple[profile.Profile, Settings]:
@@ -307,12 +311,12 @@ def grade_all(tasks: list[Task], settings: Settings, rules, slots: list[tuple]) 
             grader.end()
 
 
-def submitted(tasks: list[Task], settings: Settings, rules, args) -> Iterator[dict]:
+def submitted(tasks: list[Task], settings: Settings, rules, args, say: Console) -> Iterator[dict]:
     """Grade as jobs of Slurm; yields each result when it is in OUT. Raises Refused."""
     from hvdgrade import slurm
 
     try:
-        return slurm.grade_all(tasks, settings, rules, args.workers, args.slurm_option)
+        return slurm.grade_all(tasks, settings, rules, args.workers, args.slurm_option, say.print)
     except slurm.Unavailable as error:
         raise Refused(str(error)) from None
 

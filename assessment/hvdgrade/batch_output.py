@@ -87,8 +87,8 @@ def conclude(names: set[str], settings: Settings, regrade: bool, ignored: list[s
     return counts["infrastructure_error"] + left
 
 
-def summarise(out: Path, say: Console) -> None:
-    """Make summary.csv and index.html."""
+def summarise(out: Path, say: Console) -> bool:
+    """Make summary.csv and index.html; return whether that went well."""
     command = [sys.executable, "-m", "hvdgrade.summary", str(out)]
     try:
         made = subprocess.run(command, capture_output=True, text=True, timeout=SUMMARY_SECONDS)
@@ -96,4 +96,7 @@ def summarise(out: Path, say: Console) -> None:
     except subprocess.TimeoutExpired:
         said = [f"it took over {SUMMARY_SECONDS:.0f} s"]
     if said:
-        say.print(f"the class page is incomplete: {printable(said[0])}")
+        say.print(
+            f"the class page is incomplete: {printable(said[0])}; the same command makes it anew"
+        )
+    return not said

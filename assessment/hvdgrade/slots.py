@@ -11,18 +11,21 @@ from math import ceil
 from hvdlab.hardware import physical_cores, usable_cores
 
 
-def worker_slots(ranks: int, workers: int | None, oversubscribe: bool) -> list[tuple]:
+def worker_slots(
+    ranks: int, workers: int | None, oversubscribe: bool, on_gpus: bool = True
+) -> list[tuple]:
     """For each worker its cores and its GPUs (None where there are none).
 
     Args:
         ranks: of each submission.
         workers: how many; the default is as many as have a core (and a GPU, if there are some) a rank.
         oversubscribe: allow more than that; they share then.
+        on_gpus: False: GPUs are not used, and so not divided.
 
     Raises:
         ValueError: more workers than there are cores or GPUs for.
     """
-    cores, gpus = physical_cores(), visible_gpus()
+    cores, gpus = physical_cores(), visible_gpus() if on_gpus else []
     each = ceil(ranks / min(map(len, cores)))  # whole cores a worker
     disjoint = len(cores) // each
     # A container may see many more cores than its quota lets it use.

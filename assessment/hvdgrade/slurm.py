@@ -15,7 +15,7 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from hvdgrade import profile, worker
@@ -25,6 +25,8 @@ POLL_SECONDS = 2.0
 LOST_SECONDS = 120.0  # NFS may show a result this much later than the job ended
 COMMAND_SECONDS = 60.0
 CANCEL_SECONDS = 120.0
+# Why jobs wait that will run: squeue's words, "None" of those that do.
+PASSING = ("None", "Priority", "Resources", "JobArrayTaskLimit", "Prolog", "BeginTime", "Cleaning")
 OURS = ("job_name", "array", "output")  # by these it finds its jobs, and they their task
 
 
@@ -38,8 +40,12 @@ def grade_all(
     rules: profile.Profile,
     workers: int | None,
     options: list[str],
+    tell: Callable[[str], None],
 ) -> Iterator[dict]:
-    """Submit a job array and return an iterator over the results. Raises Unavailable."""
+    """Submit a job array and return an iterator over the results. Raises Unavailable.
+
+    `tell` gets a line where Slurm lets jobs wait for something that may never come.
+    """
     try:
         import submitit
         from submitit.core.utils import FailedJobError, FailedSubmissionError
@@ -59,7 +65,7 @@ def grade_all(
             raise Unavailable(f"--slurm-option {option}: that one the batch itself decides.")
         parameters[name] = value if equals else True
     if not tasks:
-        return results({}, settings, rules)
+        return results({}, settings, rules, tell)
     executor = submitit.SlurmExecutor(folder=settings.out / "slurm")
     # Both attempts and their ends fit into the job's time.
     minutes = round(worker.ATTEMPTS * (settings.limit + 60) / 60) + 1
@@ -83,13 +89,15 @@ def grade_all(
         said = str(error).strip().splitlines()
         raise Unavailable(f"sbatch refused the jobs: {said[-1] if said else error}") from None
     waiting = {job.job_id: task for job, task in zip(jobs, tasks, strict=True)}
-    return results(waiting, settings, rules)
+    return results(waiting, settings, rules, tell)
 
 
 def grade(task: Task, settings: Settings) -> None:
     """Runs in the job: grade one submission and write its result into OUT."""
-    # scancel ends the grading in order; submitit would let SIGTERM pass.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    # scancel ends the grading in order; submitit would let SIGTERM pass. And at the end of the job's time it
+    # would queue it again, for ever where an option gave it less time than two attempts may take.
+    for ending in (signal.SIGTERM, signal.SIGUSR2):
+        signal.signal(ending, signal.default_int_handler)
     grader = worker.Grader(task, settings, profile.load(settings.profile))
     try:
         grader.start()
@@ -99,12 +107,24 @@ def grade(task: Task, settings: Settings) -> None:
         grader.end()
 
 
-def results(waiting: dict[str, Task], settings: Settings, rules: profile.Profile) -> Iterator[dict]:
+def results(
+    waiting: dict[str, Task],
+    settings: Settings,
+    rules: profile.Profile,
+    tell: Callable[[str], None],
+) -> Iterator[dict]:
     """Yield each result when it is there; a fault for a job that ends without one."""
     gone: dict[str, float] = {}  # job -> when it was first missing
+    told = set(PASSING)
     try:
         while waiting:
             queued = jobs_in_queue(settings.out)
+            for reason in sorted(set((queued or {}).values()) - told):
+                told.add(reason)
+                tell(
+                    f"Slurm lets jobs wait: {reason}. `squeue --name {job_name(settings.out)}` shows "
+                    "them; if that does not pass, interrupt, and try --slurm-option time=... or partition=..."
+                )
             for job, task in list(waiting.items()):
                 document = made(task, settings)
                 if not document and queued is not None and job not in queued:
@@ -146,9 +166,9 @@ def job_name(out: Path) -> str:
     return f"hvdgrade-{hashlib.sha256(str(out.resolve()).encode()).hexdigest()[:16]}"
 
 
-def jobs_in_queue(out: Path) -> set[str] | None:
-    """The jobs of this batch that wait, run or end; None if Slurm does not answer."""
-    command = ["squeue", "--noheader", "--array", "--format=%i", "--name", job_name(out)]
+def jobs_in_queue(out: Path) -> dict[str, str] | None:
+    """The jobs of this batch that wait, run or end, and why they wait; None if Slurm does not answer."""
+    command = ["squeue", "--noheader", "--array", "--format=%i %r", "--name", job_name(out)]
     try:
         answer = subprocess.run(
             [*command, "--user", getpass.getuser()],
@@ -159,7 +179,8 @@ def jobs_in_queue(out: Path) -> set[str] | None:
         )
     except (OSError, subprocess.SubprocessError):
         return None
-    return set(answer.stdout.split())
+    jobs = (line.strip().partition(" ") for line in answer.stdout.splitlines())
+    return {job: reason or "None" for job, _, reason in jobs}
 
 
 def cancel(out: Path) -> bool:
@@ -174,7 +195,7 @@ def cancel(out: Path) -> bool:
                 capture_output=True,
                 timeout=COMMAND_SECONDS,
             )
-        if jobs_in_queue(out) == set():
+        if jobs_in_queue(out) == {}:
             return True
         if time.monotonic() > deadline:
             return False

@@ -33,6 +33,8 @@ def test_no_two_workers_share_a_core_or_gpu(monkeypatch):
     with pytest.raises(ValueError, match="need 8 GPUs, and there are 4: at most 2"):
         slots.worker_slots(2, 4, oversubscribe=False)
     assert len(slots.worker_slots(2, 5, oversubscribe=True)) == 5
+    parts = slots.worker_slots(2, None, oversubscribe=False, on_gpus=False)
+    assert len(parts) == 4 and {gpus for _, gpus in parts} == {None}
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     assert {gpus for _, gpus in slots.worker_slots(1, None, oversubscribe=False)} == {None}
 

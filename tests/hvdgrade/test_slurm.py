@@ -144,6 +144,32 @@ def test_a_job_that_vanishes_is_a_fault_not_a_zero(on_slurm):
     assert list((school.out / "running").iterdir()) == []  # the job has cleared up after itself
 
 
+def test_a_job_at_the_end_of_its_time_is_not_queued_again_for_ever(on_slurm):
+    """An option gives it less than two attempts may take, so submitit would take the end for another's turn."""
+    school, cluster = on_slurm
+    school.add_sleeper("ada", 300)
+    soon = "from hvdgrade import slurm; slurm.LOST_SECONDS = 5"
+    options = ("--slurm", "--slurm-option", "time=1")  # its signal comes 90 s before that: at once
+    answer = school.grade(*options, before=soon, **cluster.environment)
+    assert answer.returncode == 3 and "1 grader faults" in answer.stdout, answer.stderr
+    assert "ended without a result" in school.results()["ada"]["reason"]
+
+
+def test_why_jobs_wait_is_told(on_slurm):
+    school, cluster = on_slurm
+    school.add("ada")
+    batch = school.start("--slurm", "--slurm-option", "hold", **cluster.environment)
+    name = slurm.job_name(school.out)
+    said = ""
+    while "JobHeldUser" not in said:
+        line = batch.stderr.readline()
+        assert line, said
+        said += line
+    assert f"Slurm lets jobs wait: JobHeldUser. `squeue --name {name}` shows them" in said
+    cluster.run("scontrol", "release", f"jobname={name}")
+    assert batch.wait(timeout=200) == 0
+
+
 def test_a_result_that_comes_late_is_not_replaced_by_a_fault(tmp_path):
     for folder in worker.FOLDERS:
         (tmp_path / folder).mkdir()
