@@ -36,7 +36,10 @@ def test_the_golden_gradebook_differs_only_in_its_cells():
     }
     assert {place for _, place, _ in differing} == {at}
     # ada by her login, bob by the id in the name of the file that Canvas gave the instructor
-    assert {(name, new) for name, _, new in differing} == {("Lovelace, Ada", "50"), ("Bob Smith", "18.5")}
+    assert {(name, new) for name, _, new in differing} == {
+        ("Lovelace, Ada", "50"),
+        ("Bob Smith", "18.5"),
+    }
 
 
 def test_every_byte_but_the_score_stays():
@@ -195,7 +198,11 @@ def test_of_several_results_for_one_row_the_one_that_is_handed_in_counts(graded)
     for names, score, said in (
         (["ada", again], "30", f"superseded by {again}: {first}"),
         (["ada", first], "18.5", f"superseded by {first}: {again}"),
-        (["ada", first, again], "", f"several results for Bob Smith: {first}, {again}; none is taken"),
+        (
+            ["ada", first, again],
+            "",
+            f"several results for Bob Smith: {first}, {again}; none is taken",
+        ),
         (["ada"], "", f"several results for Bob Smith: {first}, {again}; none is taken"),
         ([], "", f"several results for Bob Smith: {first}, {again}; none is taken"),
     ):
