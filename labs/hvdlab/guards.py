@@ -99,7 +99,10 @@ class Guards:
             for _ in range(3):  # is called by what is called by what stands behind a test
                 for name, places in uses.items():
                     guards = [] if name in found else [self._guard(use, found) for use in places]
-                    if guards and sites(guards) and not (sites is any and _both_ways(guards)):
+                    both_ways = (
+                        len({guard.branch for guard in guards if guard}) > 1
+                    )  # see everywhere()
+                    if guards and sites(guards) and not (sites is any and both_ways):
                         found[name] = next(filter(None, guards))
         return self._called[sites]
 
@@ -174,14 +177,6 @@ def _of_presence(test) -> bool:
 def _is_device(node) -> bool:
     """Whether a device is asked for: f"cuda:{hvd.local_rank()}" is on one on every rank."""
     return isinstance(node, ast.Constant) and str(node.value).partition(":")[0] in DEVICES
-
-
-def _both_ways(guards: list[Guard | None]) -> bool:
-    """Whether some of them are the two answers to one test."""
-    answers: dict[str, set[str]] = {}
-    for guard in filter(None, guards):
-        answers.setdefault(ast.unparse(guard.test), set()).add(guard.branch)
-    return any(len(branches) > 1 for branches in answers.values())
 
 
 def _leaves(statement) -> bool:

@@ -63,6 +63,16 @@ class OwnFunctions:
                 yield from ((function, *pair) for pair in zip(names, call.args, strict=False))
                 yield from ((function, word.arg, word.value) for word in call.keywords if word.arg)
 
+    def returned(self, value: ast.expr) -> list[ast.Tuple]:
+        """The tuples that a function returns, where `value` is a call of one of the script's own."""
+        name = self.called(value) if isinstance(value, ast.Call) else None
+        return [
+            node.value
+            for function in self.defined.get(name, ())
+            for node in ast.walk(function)
+            if isinstance(node, ast.Return) and isinstance(node.value, ast.Tuple)
+        ]
+
     def results(self) -> Iterator[tuple[str, ast.expr]]:
         """(name as it is called inside, expression) of what they return."""
         for node in self.script.nodes:

@@ -13,11 +13,11 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from hvdlab.script import Script
-from hvdlab.syntax import last_name
+from hvdlab.syntax import last_name, strings
 
 RATES = {
     "lr", "learning_rate", "initial_lr", "initial_learning_rate", "base_lr", "max_lr", "peak_lr",
-    "warmup_target", "scaled_lr",
+    "warmup_target", "scaled_lr", "end_learning_rate",
 }  # fmt: skip
 BATCHES = {"batch_size", "local_batch_size", "per_rank_batch_size"}
 PLACES = {"batch": 0, "DataLoader": 1, "fit": 2, "Batches": 2}  # of the batch size in a call
@@ -211,6 +211,8 @@ class _Reader:
             return self.power(node.value)
         if isinstance(node, ast.Lambda):
             return self.power(node.body)
+        if isinstance(node, ast.List | ast.Tuple):  # of a schedule in steps
+            return self._largest(node.elts)
         return 0.0
 
     def _largest(self, nodes) -> float:
@@ -224,9 +226,15 @@ class _Reader:
             return 0.0
         if name == "sqrt":
             return 0.5 * self._largest(call.args)
+        if any("WORLD_SIZE" in text for text in strings(call)):  # of the launcher's environment
+            return 1.0
         named = [word.value for word in call.keywords if word.arg in RATES]  # of a schedule
         given = [*call.args, *(named or (word.value for word in call.keywords))]
-        return max(self._of_result(name), self._largest(given))
+        given = [
+            value for value in given if not isinstance(value, ast.Constant)
+        ]  # max(1, n // size)
+        powers = [self._of_result(name)] if name in self.returns else []
+        return max([*powers, *map(self.power, given)], default=0.0)
 
     def _of_two(self, op, left, right) -> float:
         base, other = self.power(left), self.power(right)
@@ -242,6 +250,8 @@ class _Reader:
 
     def _of_name(self, key) -> float:
         if key.lower().endswith("comm_world.size") or key == "comm.size":  # of mpi4py
+            return 1.0
+        if "WORLD_SIZE" in key:  # environ["OMPI_COMM_WORLD_SIZE"]
             return 1.0
         if key in self.returns:
             return self._of_result(key)

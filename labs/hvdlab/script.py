@@ -185,8 +185,13 @@ class Script:
         """(target, expression) of every assignment."""
         for node in self.nodes:
             if isinstance(node, ast.Assign):
-                for target in node.targets:
-                    yield from pairs(target, node.value)
+                for one, value in (
+                    pair for target in node.targets for pair in pairs(target, node.value)
+                ):
+                    yield one, value
+                    if isinstance(one, ast.Tuple | ast.List):  # rank, size = start()
+                        for result in self.functions.returned(value):
+                            yield from pairs(one, result)
             elif isinstance(node, ast.AnnAssign | ast.NamedExpr) and node.value:
                 yield node.target, node.value
 

@@ -135,8 +135,8 @@ GRADER_ALLOWED = {
     "jupyter_server",
     "tornado",
 }
-# Modules that judges import, and that do not judge: walls, words, and the way in and out.
-NO_JUDGES = "export jail printed processes profile report sandbox visible submission"
+# Modules that judges import, and that do not judge: words, the choice of walls, and what clears up after them.
+NO_JUDGES = "cgroup cleanup export folders printed profile report sandbox"
 
 
 def modules(package: Path, name: str) -> dict[str, Path]:

@@ -76,6 +76,15 @@ RAMP = "def ramp(t): return 0.1 * hvd.size() * min(1, (t + 1) / steps)\n"
             "(loss / hvd.size()).backward()\nhvd.DistributedOptimizer(o, op=hvd.Sum)",
             1,
         ),
+        ("Steps([100], values=[peak / 4, peak])", "peak = 0.1 * hvd.size()", 1),
+        (
+            "Decay(initial_learning_rate=0.0, decay_steps=9, end_learning_rate=0.1 * hvd.size())",
+            "",
+            1,
+        ),
+        ("0.1 * n", "def start(): return hvd.rank(), hvd.size()\nme, n = start()", 1),
+        ("0.1 * int(os.environ['OMPI_COMM_WORLD_SIZE'])", "", 1),
+        ("0.1 * int(os.environ.get('WORLD_SIZE', 1))", "", 1),
     ],
 )
 def test_the_power_of_the_number_of_ranks_in_the_rate(rate, more, power):
@@ -109,6 +118,8 @@ def test_no_rate_is_read_where_a_function_of_another_file_may_scale_it():
         "model.fit(x, y, 64 // hvd.size())",
         "batch_size = 64\nbatch_size //= hvd.size()",
         "args.batch_size //= hvd.size()\nDataLoader(data, args.batch_size)",
+        "Batches(x, y, int(128 / hvd.size()))",
+        "Batches(x, y, max(1, 128 // hvd.size()))",
     ],
 )
 def test_the_batch_of_a_rank_is_its_part_of_a_batch(text):

@@ -21,13 +21,15 @@ OPTIMIZERS = (
 )
 # `register_hook` gets a function of the gradient; who clips gradients averages none.
 GRADIENT = re.compile(
-    r"\A(?!zero_|no_|enable_|set_|requires_|inference|clip_)\w*grad|register\w*_hook\Z"
+    r"\A(?!zero_|no_|enable_|set_|requires_|inference|clip_)(\w*_)?(grads?|gradients?)(_(?!clip|norm)|\Z)"
+    r"|register\w*_hook\Z"
 )
 
 
 def optimizers(script: Script) -> set[ast.Call]:
     """The calls that make an optimizer, compile(optimizer="sgd") among them."""
     made = {call for call in script.named("compile") if is_text(given_optimizer(call))}
+    made -= {call for call in made if script.names[call] in ("compile", "re.compile")}
     for call, name in script.names.items():
         parts = name.split(".")
         if name.startswith(OPTIMIZERS) and parts[-1][:1].isupper():
@@ -110,9 +112,11 @@ def uses_of_optimizer(script: Script) -> Iterator[tuple[ast.AST, ast.AST | None]
     for call in schedulers + steps + script.named("compile"):
         yield call, given_optimizer(call)
     stepped = {call.func.value.attr for call in steps if isinstance(call.func.value, ast.Attribute)}
+    wraps = set(script.hvd("DistributedOptimizer"))
     for function, parameter, given in script.functions.arguments():
         if function.name == "__init__" and stepped & fields_of(function, parameter):
-            yield given, given  # Trainer(model, optimizer), which calls self.optimizer.step()
+            if wraps.isdisjoint(ast.walk(script.parents[function])):  # else it wraps by itself
+                yield given, given  # Trainer(model, optimizer), which calls self.optimizer.step()
 
 
 def fields_of(function: ast.AST, parameter: str) -> set[str]:
@@ -150,7 +154,7 @@ def broadcast(script: Script):
     if not found and not script.other:  # mpi4py sends weights as well
         how = (
             "call `hvd.broadcast_parameters(model.state_dict(), root_rank=0)` before the first epoch"
-            if script.torch
+            if script.torch and not script.keras  # Keras may compute with torch
             else f"put `{callback}` into fit's callbacks"
         )
         seeds = script.named("manual_seed", "set_random_seed")
@@ -174,11 +178,12 @@ def broadcast(script: Script):
     state = script.hvd("broadcast_optimizer_state") or any(
         script.named_in(call, "state_dict") for call in script.hvd("broadcast_object")
     )
-    if found and script.torch and not state:
+    loads = script.named("load_state_dict")  # without, all begin with the same: nothing
+    if found and loads and not state:
         if script.names[found[0]].endswith("broadcast_parameters"):
             text = (
                 "The optimizer's state is not broadcast: "
-                "`hvd.broadcast_optimizer_state(optimizer, root_rank=0)`. It matters when a run "
-                "resumes from a checkpoint."
+                "`hvd.broadcast_optimizer_state(optimizer, root_rank=0)`. A run that goes on from a "
+                "checkpoint needs it."
             )
             yield found[0].lineno, text

@@ -2,7 +2,6 @@
 
 import ast
 import re
-from collections.abc import Iterator
 
 from hvdgrade.hints.learning import first_line, optimizers
 from hvdlab.own_functions import FUNCTIONS
@@ -20,7 +19,8 @@ RATE = re.compile(
 )
 OWN_SCHEDULES = ("LearningRateSchedule", "LRScheduler")  # bases of a script's own
 LAYERS = ("Dropout", "SpatialDropout2D", "GaussianDropout", "AlphaDropout")  # they have a rate too
-SERIAL_RATE = 0.25  # the default of --lr in the scripts that are handed out
+BATCH = re.compile(r"(\A|[\W_])batch([_-]size)?\Z", re.IGNORECASE)
+SERIAL_RATE, SERIAL_BATCH = 0.25, 128  # of the scripts that are handed out
 
 
 def rate(script: Script):
@@ -28,14 +28,20 @@ def rate(script: Script):
     adasum = any("Adasum" in (alias, name) for alias, name in script.full.items()) or any(
         isinstance(node, ast.Attribute) and node.attr == "Adasum" for node in script.nodes
     )
-    if not made or adasum or divides_batch(script):  # these need no other rate
-        return
     try:
         scaled = rates(script)
     except RecursionError:  # nobody's training script is nested so deep
         scaled = Rates(0.0, None, None, 0.0)
+    if not made or adasum or scaled.batch_power < 0:  # these need no other rate
+        return
     if scaled.power <= 0 and not may_be_scaled(script):
-        if has_serial_rate(script, made):  # another rate has been tuned
+        batches = numbers_given(script, set(script.named("Batches")), BATCH)
+        of_one = (
+            min(batches, default=SERIAL_BATCH) <= SERIAL_BATCH / 2
+        )  # all together have that of one
+        if not of_one and SERIAL_RATE in numbers_given(
+            script, made, RATE
+        ):  # another one has been tuned
             text = (
                 "The learning rate does not depend on hvd.size(). N processes take a batch N times "
                 "as large: begin with N times the rate of one and a warm-up."
@@ -64,32 +70,34 @@ def rate(script: Script):
         yield scaled.last, text
 
 
-def has_serial_rate(script: Script, made: set[ast.Call]) -> bool:
-    """Whether some rate is that of the scripts that are handed out."""
-    places = [value for target, value in script.assignments() if RATE.search(target)]
+def numbers_given(script: Script, made: set[ast.Call], names: re.Pattern) -> set[float]:
+    """The numbers that are given to what is called by one of `names`, or to one of the calls `made`."""
+    places = [value for target, value in script.assignments() if names.search(target)]
     places += [argument for call in made for argument in call.args]
     for table in (node for node in script.nodes if isinstance(node, ast.Dict)):
         pairs = zip(table.keys, table.values, strict=True)
-        places += [value for name, value in pairs if RATE.search(str(getattr(name, "value", "")))]
+        places += [value for name, value in pairs if names.search(str(getattr(name, "value", "")))]
     for call in script.calls:
-        if call in script.named("add_argument") and any(map(RATE.search, strings(call))):
+        if call in script.named("add_argument") and any(map(names.search, strings(call))):
             places += call.keywords
         elif script.names[call].rpartition(".")[2] not in LAYERS:
-            places += [word for word in call.keywords if word.arg and RATE.search(word.arg)]
+            places += [word for word in call.keywords if word.arg and names.search(word.arg)]
     for function in (node for node in script.nodes if isinstance(node, FUNCTIONS)):
         arguments = [*function.args.posonlyargs, *function.args.args][::-1]
         pairs = [*zip(arguments, function.args.defaults[::-1], strict=False)]
         pairs += zip(function.args.kwonlyargs, function.args.kw_defaults, strict=True)
-        places += [value for argument, value in pairs if value and RATE.search(argument.arg)]
+        places += [value for argument, value in pairs if value and names.search(argument.arg)]
     parts = (part for place in places for part in ast.walk(place))
-    return any(isinstance(part, ast.Constant) and part.value == SERIAL_RATE for part in parts)
+    values = {part.value for part in parts if isinstance(part, ast.Constant)}
+    return {value for value in values if type(value) in (int, float)}
 
 
 def set_by_hand(script: Script) -> bool:
     """Whether the rate is set again and again, as in `group["lr"] = ...`."""
     for node in script.nodes:
         if isinstance(node, ast.Subscript) and set(strings(node)) & set(RATES):
-            return True
+            if isinstance(node.ctx, ast.Store):
+                return True
         if not isinstance(node, ast.Attribute) or node.attr not in RATES:
             continue
         above = script.parents[node]
@@ -98,8 +106,13 @@ def set_by_hand(script: Script) -> bool:
         )
         if (isinstance(node.ctx, ast.Store) or assigned) and is_repeated(script, node):
             return True
-    calls = script.named("update")
-    return any(word.arg in RATES for call in calls for word in call.keywords)
+    for call in script.named("update"):  # update(lr=...), update({"lr": ...})
+        tables = [part for part in call.args if isinstance(part, ast.Dict)]
+        given = [name for table in tables for name in table.keys]
+        names = {getattr(name, "value", None) for name in given} | {w.arg for w in call.keywords}
+        if names & set(RATES):
+            return True
+    return False
 
 
 def is_repeated(script: Script, node: ast.AST, asked: set[ast.AST] | None = None) -> bool:
@@ -110,10 +123,15 @@ def is_repeated(script: Script, node: ast.AST, asked: set[ast.AST] | None = None
     """
     asked = set() if asked is None else asked
     for around in script.ancestors(node):
-        if isinstance(around, ast.For | ast.While):
+        if isinstance(
+            around, ast.For | ast.While | ast.Lambda
+        ):  # LambdaCallback(lambda batch, logs: ...)
             return True
         if isinstance(around, FUNCTIONS):
-            if around.name.startswith("on_"):
+            if (
+                around.name.startswith("on_")
+                or script.functions.name(around) in script.functions.passed_on
+            ):
                 return True
             if around in asked:
                 return False
@@ -121,24 +139,6 @@ def is_repeated(script: Script, node: ast.AST, asked: set[ast.AST] | None = None
             calls = script.functions.calls.get(script.functions.name(around), [])
             return any(is_repeated(script, call, asked) for call in calls)
     return False
-
-
-def divided_by_size(script: Script) -> Iterator[ast.expr]:
-    """What is divided by the number of processes."""
-    for node in script.nodes:
-        if isinstance(getattr(node, "op", None), ast.Div | ast.FloorDiv):
-            if isinstance(node, ast.BinOp) and script.uses_size(node.right):
-                yield node.left
-            elif isinstance(node, ast.AugAssign) and script.uses_size(node.value):
-                yield node.target
-
-
-def divides_batch(script: Script) -> bool:
-    """Whether the batch of a process becomes smaller with their number."""
-    return any(
-        isinstance(what, ast.Name | ast.Attribute) and "batch" in key(what)
-        for what in divided_by_size(script)
-    )
 
 
 def may_be_scaled(script: Script) -> bool:

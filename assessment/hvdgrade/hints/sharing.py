@@ -7,10 +7,12 @@ from hvdgrade.hints.writing import COMMAND_LINES
 from hvdlab.bound import tests_around
 from hvdlab.guards import Guards
 from hvdlab.script import BROADCASTS, EXCHANGES, LOCAL_RANK, Script
-from hvdlab.syntax import keyword
+from hvdlab.syntax import keyword, strings
 
-LIMIT = re.compile(r"_(batches|steps|epochs|images|samples|every|interval|freq|frequency)\Z")
-DECISIVE = re.compile(r"(\A|_)(acc|accuracy|loss|metric|best|patience|score|val)(_|\d|\Z)")
+LIMIT = re.compile(
+    r"_(batches|steps|epochs|images|samples|every|interval|freq|frequency|size|count)\Z"
+)
+DECISIVE = re.compile(r"(\A|_)(acc|accuracy|loss|metric|best|patience|score)(_|\d|\Z)")
 
 
 def data(script: Script):
@@ -22,8 +24,14 @@ def data(script: Script):
         mine, count = keyword(call, "rank"), keyword(call, "size")
         starred = any(word.arg is None for word in call.keywords)
         cut = any(script.uses_rank(argument) for argument in call.args)  # images[rank::size]
-        if mine is None or count is None:
-            if not starred and not cut and not shared:
+        if cut and not shared:
+            text = (
+                "Give `Batches` the whole set with rank=hvd.rank(), size=hvd.size(): it deals the images "
+                "anew in each epoch. A part that you cut out is always the same."
+            )
+            yield call.lineno, text
+        elif mine is None or count is None:
+            if not starred and not shared:
                 text = (
                     "`Batches` deals the whole set to every rank: give it rank=hvd.rank(), "
                     "size=hvd.size()."
@@ -53,7 +61,9 @@ def data(script: Script):
         for call in script.named("DistributedSampler")
         if getattr(keyword(call, "shuffle"), "value", True) is not False
     ]
-    if samplers and not script.named("set_epoch"):
+    if (
+        samplers and not made and not script.named("set_epoch")
+    ):  # beside Batches it is for evaluation
         yield (
             samplers[0].lineno,
             "Without `sampler.set_epoch(epoch)` each epoch has the same order.",
@@ -82,13 +92,18 @@ def recorder(script: Script):
     records = script.named("Recorder", "epoch_end")
     everywhere = guards.everywhere(records)
     for call in records:
-        if guards.test(call, sites=any) and call not in everywhere:
+        if (test := guards.test(call, sites=any)) and call not in everywhere:
             text = (
                 "This records on some ranks only. Every rank writes its own weights, and the grader "
                 "compares them: take it out of the `if`."
             )
-            yield call.lineno, text
+            yield line_of_mistake(script, call, test), text
             return
+
+
+def line_of_mistake(script: Script, call: ast.Call, test: ast.expr) -> int:
+    """The call's line, or, where its function is called under a test of the rank, that of the test."""
+    return (call if script.inside[call] is script.inside[test] else test).lineno
 
 
 def metrics(script: Script):
@@ -103,13 +118,19 @@ def metrics(script: Script):
         yield call.lineno, f"This decides by a metric that each rank computed alone. {again}"
         return
     for node in script.nodes:
-        leaves = isinstance(node, ast.If) and any(
-            isinstance(statement, ast.Break | ast.Return) for statement in node.body
-        )
-        if leaves and any(isinstance(a, ast.For | ast.While) for a in script.ancestors(node)):
-            if is_metric(script, node.test):
-                yield node.lineno, f"This stops by a number that each rank computed alone. {again}"
-                return
+        if stops(script, node) and is_metric(script, node.test):
+            yield node.lineno, f"This stops by a number that each rank computed alone. {again}"
+            return
+
+
+def stops(script: Script, node: ast.AST) -> bool:
+    """Whether a test decides how long a loop, or Keras, goes on."""
+    if not isinstance(node, ast.If):
+        return isinstance(node, ast.While)
+    if any(isinstance(statement, ast.Break | ast.Return) for statement in node.body):
+        return any(isinstance(above, ast.For | ast.While) for above in script.ancestors(node))
+    targets = [t for part in node.body if isinstance(part, ast.Assign) for t in part.targets]
+    return any(getattr(target, "attr", "") == "stop_training" for target in targets)
 
 
 def is_metric(script: Script, test: ast.expr) -> bool:
@@ -118,9 +139,9 @@ def is_metric(script: Script, test: ast.expr) -> bool:
         return True
     asked = {script.variable(node) for node in ast.walk(test) if isinstance(node, ast.Name)}
     counted = [value for variable, value in script.bound if variable in asked]
-    tests = [
-        part.test for value in counted for part in ast.walk(value) if isinstance(part, ast.IfExp)
-    ]
+    parts = [part for value in counted for part in ast.walk(value)]
+    tests = [part.test for part in parts if isinstance(part, ast.IfExp)]
+    tests += [part for part in parts if isinstance(part, ast.Compare)]  # done = accuracy > 0.8
     tests += [around for value in counted for around in tests_around(script, value)]
     return any(decides(part) for made in tests for part in ast.walk(made))
 
@@ -128,6 +149,8 @@ def is_metric(script: Script, test: ast.expr) -> bool:
 def decides(node: ast.AST) -> bool:
     """Whether it is a metric by its name. `args.val_batches` is a limit, and the same on all ranks."""
     name = getattr(node, "id", None) or getattr(node, "attr", "")
+    if isinstance(node, ast.Subscript):  # logs["accuracy"]
+        name = "".join(strings(node)[:1])
     if getattr(getattr(node, "value", None), "id", None) in COMMAND_LINES or LIMIT.search(name):
         return False
     return bool(DECISIVE.search(name))
@@ -141,12 +164,12 @@ def hang(script: Script):
     steps += script.named("fit") if script.keras else []
     everywhere = guards.everywhere(meets + steps)
     for call in meets + steps:
-        if guards.test(call, sites=any) and call not in everywhere:
+        if (test := guards.test(call, sites=any)) and call not in everywhere:
             text = (
                 "Some ranks only call Horovod here: they wait for the others for ever. All ranks make the "
                 "same calls in the same order."
                 if call in meets
                 else "Some ranks only train here. All ranks make the same steps, each with its own batches."
             )
-            yield call.lineno, text
+            yield line_of_mistake(script, call, test), text
             return

@@ -71,6 +71,7 @@ def output(script: Script):
     guards = Guards(script)
     prints = (call for call in script.named("print") if script.names[call] == "print")
     prints = (call for call in prints if script.name(keyword(call, "file")) in ("?", *STREAMS))
+    prints = (call for call in prints if not any(map(guards.asks, call.args)))  # who says its rank
     loud = [call for call in prints if not guards.test(call)]
     if loud and not muted(script):
         more = f" (and {len(loud) - 1} more)" if len(loud) > 1 else ""
