@@ -25,7 +25,15 @@ class Guard(NamedTuple):
 
     @classmethod
     def behind(cls, test: ast.expr, negated: bool = False) -> "Guard":
-        return cls(test, f"{'not ' * negated}{ast.unparse(test)}")
+        asked = test
+        while True:  # `rank != 0` is the other answer to `rank == 0`, and so is `not rank == 0`
+            if isinstance(asked, ast.UnaryOp) and isinstance(asked.op, ast.Not):
+                asked, negated = asked.operand, not negated
+            elif isinstance(asked, ast.Compare) and [*map(type, asked.ops)] == [ast.NotEq]:
+                asked = ast.Compare(asked.left, [ast.Eq()], asked.comparators)
+                negated = not negated
+            else:
+                return cls(test, f"{'not ' * negated}{ast.unparse(asked)}")
 
 
 class Guards:
@@ -99,10 +107,7 @@ class Guards:
             for _ in range(3):  # is called by what is called by what stands behind a test
                 for name, places in uses.items():
                     guards = [] if name in found else [self._guard(use, found) for use in places]
-                    both_ways = (
-                        len({guard.branch for guard in guards if guard}) > 1
-                    )  # see everywhere()
-                    if guards and sites(guards) and not (sites is any and both_ways):
+                    if guards and sites(guards) and not (sites is any and _both_ways(guards)):
                         found[name] = next(filter(None, guards))
         return self._called[sites]
 
@@ -177,6 +182,12 @@ def _of_presence(test) -> bool:
 def _is_device(node) -> bool:
     """Whether a device is asked for: f"cuda:{hvd.local_rank()}" is on one on every rank."""
     return isinstance(node, ast.Constant) and str(node.value).partition(":")[0] in DEVICES
+
+
+def _both_ways(guards: list[Guard | None]) -> bool:
+    """Whether some of them are the two answers to one test."""
+    answers = {guard.branch for guard in guards if guard}
+    return any(f"not {answer}" in answers for answer in answers)
 
 
 def _leaves(statement) -> bool:

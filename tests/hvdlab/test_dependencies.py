@@ -135,7 +135,7 @@ GRADER_ALLOWED = {
     "jupyter_server",
     "tornado",
 }
-# Modules that judges import, and that do not judge: words, the choice of walls, and what clears up after them.
+# Modules that judges import, and that do not judge: words, the choice of walls, and what clears up.
 NO_JUDGES = "cgroup cleanup export folders printed profile report sandbox"
 
 
