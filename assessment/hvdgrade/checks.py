@@ -119,7 +119,7 @@ def check_ran(source: bytes, seen: Observation, evaluation: dict, profile: Profi
     elif min(recorded) < profile.consecutive_epochs:
         said = f"{epochs}, at least {profile.consecutive_epochs} are needed"
         help = "train for more epochs, or faster ones"
-    elif len(common) < profile.consecutive_epochs:
+    elif len(common) < profile.consecutive_epochs or before_the_last(seen) - common:
         said = f"the ranks recorded different epochs: {len(common)} of them came from every rank"
         help = "give recorder.epoch_end the number of the epoch, which is the same on every rank"
     else:
@@ -127,6 +127,12 @@ def check_ran(source: bytes, seen: Observation, evaluation: dict, profile: Profi
         if seen.stop_cause == "timeout":
             said += "; ended by the grader when the time was over"
     return Check("ran", RAN, state, profile.points["ran"], said, help, evidence)
+
+
+def before_the_last(seen: Observation) -> set[int]:
+    """The epochs that any rank recorded, but for the latest: the end may have come between two ranks."""
+    epochs = {weights.epoch for weights in seen.weights}
+    return epochs - {max(epochs)}
 
 
 def check_shards(seen: Observation, epochs: list[dict], profile: Profile) -> Check:
@@ -151,7 +157,10 @@ def check_shards(seen: Observation, epochs: list[dict], profile: Profile) -> Che
         state = "fail"
     elif not any(max(epoch["read"]) for epoch in epochs):
         said, state = "no rank recorded which examples it read", "fail"
-        help = "train on hvdlab's Batches, and give the same Batches to the Recorder"
+        help = (
+            "train on hvdlab's Batches, and give the same Batches to the Recorder; it does not see what a "
+            "DataLoader's worker processes read (num_workers=0)"
+        )
     else:
         said, state = f"ranks share at most {worst['shared']:.0%} of an epoch's examples", "pass"
         help = ""

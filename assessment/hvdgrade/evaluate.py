@@ -25,6 +25,7 @@ MAX_EXAMPLES = 1_000_000
 MAX_ARRAYS = 100
 LEAST_FLOW_IMAGES = 100
 EXACT = 1e-6  # of the way: smaller differences are not from float32
+LEAST_SCALE = 1e-3  # of a weight: those of a batch norm may all begin with 0
 PLAIN = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 
 
@@ -82,12 +83,16 @@ def plain_array(data: bytes) -> np.ndarray:
 
 
 def difference(one: dict, other: dict) -> tuple[float, str]:
-    """Largest difference of two ranks' trained weights relative to the largest weight, and where."""
+    """Largest difference of two ranks' trained weights, relative to the weight or the median one, and where.
+
+    Not to the largest: that may be one which nothing depends on.
+    """
     largest, where = 0.0, ""
     for name in WEIGHTS:
         if not is_statistic(name):
-            scale = max(float(np.abs(one[name]).max()), 1e-12)
-            part = float(np.abs(one[name].astype(np.float64) - other[name]).max()) / scale
+            mine = one[name].astype(np.float64)
+            scale = np.maximum(np.abs(mine), max(float(np.median(np.abs(mine))), LEAST_SCALE))
+            part = float((np.abs(mine - other[name]) / scale).max())
             if part > largest:
                 largest, where = part, name
     return largest, where
@@ -141,6 +146,7 @@ def logits_with_torch(arrays: dict, images: np.ndarray, own_statistics: bool) ->
 
     from hvdlab.torch import models
 
+    torch.set_flush_denormal(True)  # with such weights a processor is thirty times as slow
     device = "cuda" if torch.cuda.is_available() else "cpu"
     model = models.from_arrays(arrays).to(device).train(own_statistics)
     with torch.inference_mode(), models.autocast(device):
@@ -189,6 +195,7 @@ def flow(
     says = logits(arrays, images, own_statistics=True)  # after so few steps the running ones lag
     if not np.isfinite(says).all():  # of weights near the largest float, which are no training's
         return {"learned": 0.0, "others": 0.0}
+    says = says.astype(np.float64)
     says = says - says.max(1, keepdims=True)
     likely = says - np.log(np.exp(says).sum(1, keepdims=True))
     own = classes_of(rank, ranks)

@@ -107,7 +107,7 @@ def grade(
                 first = rounds[0]
                 if judge.near_a_threshold(first.judgement, rules, first.budget):
                     wanted, why = 1 + rules.repeats, "close to a threshold"
-                elif judge.died_at_its_end(first.seen, rules):
+                elif judge.died_at_its_end(first.seen, rules) and first.ratio <= 1:
                     wanted, why = 1 + rules.repeats, "it died when all was done"
     except NotGradable as error:
         facts |= {"status": "not_gradable", "reason": str(error)}

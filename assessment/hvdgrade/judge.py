@@ -145,7 +145,7 @@ def batch_size(epochs: list[dict]) -> int:
     """Images in a batch of rank 0, as far as its record tells: the last one of an epoch may have fewer."""
     read, steps, said = epochs[0]["read"][0], epochs[0]["steps"], epochs[0]["batch_size"]
     if said and ceil(read / said) == steps:
-        return said
+        return min(said, max(1, read))
     return max(1, ceil(read / steps)) if steps else UNKNOWN_BATCH
 
 

@@ -228,8 +228,10 @@ def check_equivalence(
     )
     close = found["distance"] <= rules.equivalence_tolerance
     # As long as the learning rate is small, ranks that train alone and average their weights every now and
-    # then go nearly where averaged gradients go. Who gathers gradients over steps goes there exactly.
-    if close and found["distance"] > EXACT and drop and drop > rules.max_exchange_drop:
+    # then go nearly where averaged gradients go. Who gathers gradients over steps goes there exactly, and may
+    # begin with that after the steps of the probe.
+    exact = found["distance"] <= EXACT
+    if close and drop and drop > (rules.max_exact_drop if exact else rules.max_exchange_drop):
         said += (
             f"; but they exchange {drop:.0f} times as much a step there as in the run that counts"
         )

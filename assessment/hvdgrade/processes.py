@@ -92,7 +92,7 @@ def has_torch(process: psutil.Process) -> bool:
     Or may be: whoever closes its memory to its own user has something to hide.
     """
     try:
-        mapped = Path(f"/proc/{process.pid}/maps").read_text()
+        mapped = Path(f"/proc/{process.pid}/maps").read_text(errors="replace")
     except PermissionError:
         return True
     except OSError:

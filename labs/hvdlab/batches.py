@@ -94,7 +94,7 @@ class Batches:
         self.images, self.labels = images, labels.astype(np.int64)
         self.batch_size, self.rank, self.size = batch_size, rank, size
         self.seed, self.style, self.augment = seed, style, augment
-        self._steps = steps(len(images), size, batch_size)
+        self._steps, self._taken = steps(len(images), size, batch_size), batch_size
         self._epoch, self._order = 0, self._shard(0)  # also checks rank, seed and style right here
         if probe.COPIES:
             self._deal_for_probe()
@@ -119,7 +119,7 @@ class Batches:
             raise ValueError(f"step must be in 0..{len(self) - 1}. Received: step={step}")
         if epoch != self._epoch:
             self._epoch, self._order = epoch, self._shard(epoch)
-        chosen = self._order[step * self.batch_size : (step + 1) * self.batch_size]
+        chosen = self._order[step * self._taken : (step + 1) * self._taken]
         whole = len(self._read.get(epoch, ())) == len(self)
         if step == 0:
             self._read = {
@@ -147,7 +147,7 @@ class Batches:
         """See `hvdlab.probe`: batches that differ between ranks and runs in nothing but labels."""
         n = max(1, len(self.images) // probe.COPIES)
         batch_size = probe.batch_size(self.batch_size, n)
-        self._steps, self.batch_size = probe.STEPS, batch_size * probe.DEALT
+        self._steps, self._taken = probe.STEPS, batch_size * probe.DEALT
         copies = np.arange(probe.DEALT)[:, None]
 
         def order(epoch):

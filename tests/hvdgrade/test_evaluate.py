@@ -83,7 +83,26 @@ def test_difference_is_relative_and_leaves_statistics_out(weights):
     other["conv3.weight"][3, 2, 1, 0] += 0.5
     largest, where = difference(weights, other)
     assert where == "conv3.weight"
-    assert largest == pytest.approx(0.5 / np.abs(weights["conv3.weight"]).max(), rel=1e-6)
+    own, median = (
+        np.abs(weights["conv3.weight"][3, 2, 1, 0]),
+        np.median(np.abs(weights["conv3.weight"])),
+    )
+    assert largest == pytest.approx(0.5 / max(own, median), rel=1e-5)
+
+
+def test_a_large_weight_that_nothing_depends_on_hides_no_difference(weights):
+    mine = {name: array.copy() for name, array in weights.items()}
+    mine["conv3.weight"][7] = mine["norm3.bias"][7] = 1e6
+    other = {name: array.copy() for name, array in mine.items()}
+    other["conv3.weight"][3, 2, 1, 0] += 0.01
+    other["conv3.weight"][7] += 0.1  # its own size counts, where it is large
+    largest, where = difference(mine, other)
+    sizes = np.abs(mine["conv3.weight"].astype(np.float64))
+    assert where == "conv3.weight"
+    assert largest == pytest.approx(0.01 / max(sizes[3, 2, 1, 0], np.median(sizes)), rel=1e-4)
+    # Those of a batch norm begin with 0.
+    zero, small = ({**mine, "norm3.bias": np.full(128, by, np.float32)} for by in (0, 1e-9))
+    assert difference(zero, small)[0] == pytest.approx(1e-6)
 
 
 def test_the_rank_that_differs_most_is_found_wherever_it_stands(tmp_path, weights):
@@ -93,8 +112,8 @@ def test_the_rank_that_differs_most_is_found_wherever_it_stands(tmp_path, weight
         np.savez(path, examples_read=np.zeros(1, np.int32), **moved)
     (epoch,) = evaluate.judge_ranks({"epochs": {"0": paths}, "examples": 8})["epochs"]
     assert (epoch["differing_rank"], epoch["differs_at"]) == (2, "linear.bias")
-    largest = np.abs(weights["linear.bias"]).max()
-    assert epoch["difference"] == pytest.approx(0.5 / largest, rel=1e-6)
+    sizes = np.abs(weights["linear.bias"])
+    assert epoch["difference"] == pytest.approx(0.5 / np.median(sizes), rel=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -137,6 +156,15 @@ def test_the_distance_is_the_gap_of_the_worst_rank_over_the_way_of_the_first(wei
     assert distance(apart, [exact, later]) == pytest.approx(4 / 8, rel=1e-5)
     assert distance(apart, [exact]) == 0
     assert distance([[moved(1)], [moved(1)]], [[moved(3)]]) == float("inf")
+
+
+def test_logits_near_the_largest_float_say_nothing(monkeypatch):
+    """They are finite, and their differences are not, as float32."""
+    rng = np.random.default_rng(1)
+    says = (3e38 * rng.choice([-1, 1], (100, 10))).astype(np.float32)
+    monkeypatch.setattr(evaluate, "logits", lambda *given, **how: says)
+    found = evaluate.flow({}, np.zeros(100), np.arange(100) % 10, 0, 2, Secrets.draw(1).splits)
+    assert np.isfinite([found["learned"], found["others"]]).all()
 
 
 def test_accuracies_are_those_of_the_network(tmp_path, weights, cifar10_folder):
@@ -246,7 +274,8 @@ def test_the_probe_is_judged_by_its_last_epoch_and_its_worst_rank(
     asked = []
     monkeypatch.setattr(evaluate, "flow", lambda *given: asked.append(given))
     answer = evaluate.judge_probe(runs, 30, sample, secrets)
-    assert answer["replicas"] == pytest.approx(0.5 / np.abs(weights["linear.bias"]).max(), rel=1e-5)
+    median = np.median(np.abs(weights["linear.bias"]))  # of the first rank's
+    assert answer["replicas"] == pytest.approx(0.5 / median, rel=1e-5)
     # The third rank is 0.5 off after the first epoch, and the first goes 1 in the second.
     assert answer["first_distance"] == answer["distance"] == pytest.approx(0.5, rel=1e-5)
     # Nobody is off after the first, and the third rank is 2 off after the second.

@@ -99,6 +99,7 @@ def graded(next_round, monkeypatch, tmp_path) -> dict:
         (["ended"], 1, "pass"),
         (["crashed"], 1, "fail"),  # an exception of its own is no accident
         (["killed early"], 1, "fail"),
+        (["killed too late"], 1, "fail"),  # or who has failed would try again
     ],
 )
 def test_a_run_that_aborts_when_all_has_arrived_is_repeated(
@@ -112,6 +113,8 @@ def test_a_run_that_aborts_when_all_has_arrived_is_repeated(
         weights = [Weights(r, e, 1.0, tmp_path, "") for r in (0, 1) for e in range(epochs)]
         seen = Observation(2, stop_cause=end.split()[0], weights=weights)
         judged = a_round(50 if end == "ended" else None).judgement
+        if end.startswith("killed"):
+            judged.seconds_to_target = 101.0 if end == "killed too late" else 50.0
         return grading.Round(judged, seen, None, 100.0, None)
 
     found = graded(next_round, monkeypatch, tmp_path)

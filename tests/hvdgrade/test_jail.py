@@ -552,13 +552,28 @@ def test_the_grader_is_no_launcher_of_a_worker_that_it_has_adopted(monkeypatch):
             worker.kill()
 
 
-def test_a_process_that_hides_its_memory_may_have_torch(monkeypatch):
-    def closed(path):
+MAPS = """
+import mmap, os, sys
+with open(os.fsencode(sys.argv[1]) + b"/\\xff", "w+b") as file:
+    file.truncate(4096)
+    kept = mmap.mmap(file.fileno(), 4096)
+print("mapped", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_process_that_hides_its_memory_may_have_torch(tmp_path, monkeypatch):
+    """And no name of what it maps is too strange to be read."""
+
+    def closed(path, **options):
         raise PermissionError
 
-    assert not has_torch(psutil.Process())
-    monkeypatch.setattr(Path, "read_text", closed)
-    assert has_torch(psutil.Process())
+    command = [sys.executable, "-c", MAPS, str(tmp_path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout.readline() == b"mapped\n"
+        assert not has_torch(psutil.Process(process.pid))
+        monkeypatch.setattr(Path, "read_text", closed)
+        assert has_torch(psutil.Process(process.pid))
 
 
 def test_who_sends_gradients_works_and_who_asks_for_the_others_does_not():

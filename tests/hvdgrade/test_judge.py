@@ -136,6 +136,11 @@ def test_the_batch_is_the_one_that_the_record_names(read):
         assert judge.batch_size(told) == batch
 
 
+def test_no_batch_has_more_images_than_were_read():
+    told = evaluation(read=[25_000, 25_000], steps=1, batch_size=1_000_000)["epochs"]
+    assert judge.batch_size(told) == 25_000
+
+
 @pytest.mark.parametrize("said", [None, 1, 385, 25_000])
 def test_a_batch_that_does_not_fit_the_steps_is_not_believed(said):
     told = evaluation(read=[25_000, 25_000], steps=66, batch_size=said)["epochs"]
@@ -203,6 +208,48 @@ def test_who_exchanges_less_from_epoch_to_epoch_may_do_so():
     assert parallel.exchange_drop(run, evaluation()["epochs"], probe.Probe(seen=runs)) == 2.0
     less = dataclasses.replace(run, weights=seen(rounds=None).weights)
     assert parallel.exchange_drop(less, evaluation()["epochs"], probe.Probe(seen=runs)) is None
+
+
+@pytest.mark.parametrize(
+    "distance, drop, state",
+    [
+        (0.0, 8, "pass"),  # float64, and after the probe it gathers gradients over four steps
+        (0.0, 9.1, "fail"),  # right in its first steps only
+        (0.05, 3.9, "pass"),
+        (0.05, 4.1, "fail"),
+        (0.05, None, "pass"),
+    ],
+)
+def test_who_is_exact_in_the_probe_must_exchange_in_the_run_too(distance, drop, state):
+    found = {**probed(distance=distance), "replicas": 0.0}
+    check = parallel.check_equivalence(b"", probe.Probe(), found, 2, RULES, drop)
+    assert check.state == state
+    if state == "fail":
+        assert f"exchange {drop:.0f} times as much a step there" in check.rationale
+
+
+@pytest.mark.parametrize(
+    "epochs, state",
+    [
+        (({0, 1, 2}, {0, 1, 2}), "pass"),
+        (({0, 1, 2}, {0, 1}), "pass"),  # the end came between two ranks
+        (({1, 2}, {0, 1, 2}), "fail"),  # or nobody would compare how they began
+        (({0, 2, 3}, {0, 1, 2, 3}), "fail"),
+        (({0, 1, 2, 3}, {0, 1}), "fail"),
+    ],
+)
+def test_ranks_record_the_same_epochs(epochs, state):
+    run = seen()
+    one = run.weights[0]
+    run.weights = [
+        dataclasses.replace(one, rank=rank, epoch=epoch)
+        for rank, recorded in enumerate(epochs)
+        for epoch in recorded
+    ]
+    check = checks.check_ran(b"", run, evaluation(), RULES)
+    assert check.state == state
+    if state == "fail":
+        assert "the ranks recorded different epochs" in check.rationale
 
 
 @pytest.mark.parametrize(

@@ -42,6 +42,12 @@ def test_copies_follow_one_another_in_a_batch(monkeypatch):
         np.testing.assert_array_equal(whole, np.concatenate([images] * 3))
 
 
+def test_who_asks_for_the_batch_size_gets_what_they_asked_for(monkeypatch):
+    """As one whose rate depends on it: it must be the same apart and together."""
+    for dealt in (1, 3):
+        assert deal(monkeypatch, [LABELS] * 3, dealt=dealt, batch_size=8).batch_size == 8
+
+
 def test_in_turns_each_part_of_a_batch_has_all_copies_of_its_images(monkeypatch):
     apart = deal(monkeypatch, [np.zeros(60, int)] * 3)
     together = deal(monkeypatch, [np.full(60, copy) for copy in range(3)], dealt=3, in_turns=1)
