@@ -6,11 +6,20 @@ rarely need, a rank that did little. A flag says nothing about guilt, and costs 
 """
 
 import ast
+import contextlib
+import io
+import tokenize
 
 from hvdlab.script import Script, Unreadable
 
 MOST_LITERAL_BYTES = 2000
-MOST_TEXT_BYTES = 16_000  # all strings together, without docstrings
+MOST_TEXT_BYTES = (
+    16_000  # all strings together, without docstrings; all comments and docstrings together
+)
+LONGEST_WORD, MOST_IN_LONG_WORDS = (
+    40,
+    1000,
+)  # of comments and docstrings: what is longer nobody reads
 MODULES = {
     "packed data": "base64 binascii zlib gzip bz2 lzma zipfile tarfile marshal pickle dill codecs",
     "native code": "ctypes cffi _ctypes mmap",
@@ -65,7 +74,8 @@ def unequal_work(seconds: dict[int, float], ranks: int) -> list[dict]:
 
 def read(script: Script, source: bytes) -> list[tuple[str, int, str]]:
     """(kind, line, what) of everything remarkable."""
-    return [*literals(script, source), *names(script), *words(script), *patches(script)]
+    looks = [literals(script, source), prose(script, source), names(script), words(script)]
+    return [flag for found in [*looks, patches(script)] for flag in found]
 
 
 def literals(script: Script, source: bytes):
@@ -97,6 +107,34 @@ def literals(script: Script, source: bytes):
             yield "literal", node.lineno, f"holds a literal of {size:,} bytes"
     if total > MOST_TEXT_BYTES:
         yield "literal", first, f"is the first of {total:,} bytes of strings"
+
+
+def prose(script: Script, source: bytes):
+    """What is written for a reader, where that looks like something else."""
+    texts = [
+        (n.value.lineno, n.value.value)
+        for n in script.nodes
+        if isinstance(n, ast.Expr) and is_text(n)
+    ]
+    with contextlib.suppress(tokenize.TokenError, SyntaxError):
+        tokens = tokenize.tokenize(io.BytesIO(source).readline)
+        texts += [(t.start[0], t.string) for t in tokens if t.type == tokenize.COMMENT]
+    packed = [
+        (line, len(word))
+        for line, text in texts
+        for word in text.split()
+        if len(word) > LONGEST_WORD
+    ]
+    if (size := sum(length for _, length in packed)) > MOST_IN_LONG_WORDS:
+        yield (
+            "literal",
+            min(packed)[0],
+            f"has the first of {size:,} characters in comments that are no words",
+        )
+
+
+def is_text(statement: ast.Expr) -> bool:
+    return isinstance(statement.value, ast.Constant) and isinstance(statement.value.value, str)
 
 
 def mostly_constant(node: ast.AST) -> bool:
