@@ -29,7 +29,9 @@ EQUIVALENCE = "N ranks train as one would"
 OFFICIAL_KERAS_MODULES = ("horovod.tensorflow.keras", "horovod.keras")
 EVERY_BATCH = ", and no batch may be left out for its size"
 FEWEST_ROUNDS = 0.2  # a step: a fourth, less what the start and the end of an epoch may hide
-LARGEST_BATCH = 512  # of a rank: who claims larger ones must exchange as much as with these
+# A script only claims its steps. Fewer than batches of so many images (of a rank) make are not believed:
+USUAL_BATCH = 512  # where few steps excuse few exchanges
+LARGEST_BATCH = 4096  # where exchanges are divided by them
 UNMOVED = 1e9  # the distance of runs that go nowhere
 ALONE = "one rank only: nothing to compare, and nothing distributed to give points for"
 # Of all gradients of the network, in float32.
@@ -113,7 +115,7 @@ def check_exchange(source: bytes, seen: Observation, epochs: list[dict], rules: 
     least = min(later, key=lambda i: rounds[i])
     needed = max(rules.min_exchanges, rules.min_exchange_share * steps[least])
     # Of few steps, as many ranks have, gathered over four.
-    needed = min(needed, FEWEST_ROUNDS * credible_steps(epochs[least]))
+    needed = min(needed, FEWEST_ROUNDS * credible_steps(epochs[least], USUAL_BATCH))
     evidence = {"rounds": [round(r, 2) for r in rounds], "steps": steps, "needed": needed}
     mega = rounds[least] * 2 * (seen.ranks - 1) * GRADIENT_BYTES / 1e6
     said = (
@@ -123,15 +125,17 @@ def check_exchange(source: bytes, seen: Observation, epochs: list[dict], rules: 
     if rounds[least] >= needed:
         return Check("exchange", EXCHANGE, "pass", points, said, "", evidence, depends)
     if rounds[least] >= FEWEST_ROUNDS * steps[least] > 0:
-        help = f"of so few steps that is no proof: take at most {LARGEST_BATCH} images in a rank's batch"
+        help = (
+            f"of so few steps that is no proof: take at most {USUAL_BATCH} images in a rank's batch"
+        )
     else:
         help = "gradients must be averaged in each step. " + likely_mistake(source)
     return Check("exchange", EXCHANGE, "fail", points, said, help, evidence, depends)
 
 
-def credible_steps(epoch: dict) -> float:
-    """Steps of an epoch: what the script claims, or more where it claims batches that are too large."""
-    return max(epoch["steps"] or 0, min(epoch["read"]) / LARGEST_BATCH)
+def credible_steps(epoch: dict, largest: int) -> float:
+    """Steps of an epoch: what the script claims, or those with the `largest` batch if that is more."""
+    return max(epoch["steps"] or 0, min(epoch["read"]) / largest)
 
 
 def probed_exchanges(probe: Probe, name: str) -> list[float]:
@@ -152,7 +156,7 @@ def exchange_drop(seen: Observation, epochs: list[dict], probe: Probe) -> float 
     2 for one who averages gradients in each, as they are float64 there. None where it is not known.
     """
     probed, counted = probed_exchanges(probe, "apart"), exchanges(seen, epochs)
-    steps = [credible_steps(epoch) for epoch in epochs]
+    steps = [credible_steps(epoch, LARGEST_BATCH) for epoch in epochs]
     if not probed or None in counted or not all(steps):
         return None
     each = [rounds / number for rounds, number in zip(counted, steps, strict=True)]
