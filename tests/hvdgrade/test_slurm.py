@@ -144,6 +144,7 @@ def test_a_job_that_vanishes_is_a_fault_not_a_zero(on_slurm):
     assert list((school.out / "running").iterdir()) == []  # the job has cleared up after itself
 
 
+@pytest.mark.thorough
 def test_a_job_at_the_end_of_its_time_is_not_queued_again_for_ever(on_slurm):
     """An option gives it less than two attempts may take, so submitit takes the end for another's turn."""
     school, cluster = on_slurm
