@@ -1,5 +1,5 @@
 """What an instructor may want to look at in a submission: large literals, names honest training scripts
-rarely need, a rank that did little. A flag says nothing about guilt, and costs no points.
+rarely need, ranks that did little, or too much. A flag says nothing about guilt, and costs no points.
 
     flags(source)              [{"kind": "literal", "line": 3, "text": "Line 3 holds ..."}]
     unequal_work({0: 40, 1: 9}, 2)    [{"kind": "work", "line": None, "text": "Rank 1 computed ..."}]
@@ -39,6 +39,7 @@ PLAIN = ("types.SimpleNamespace", "types.MappingProxyType", "types.MethodType") 
 PATCHED = ("time.", "hvdlab.", "horovod.", "builtins.", "sys.modules")
 MOST_FLAGS = 20
 LEAST_WORK = 0.4  # of what the rank that computed most did
+MOST_WORK = 1.6  # of what all ranks together need
 
 
 def flags(source: bytes) -> list[dict]:
@@ -68,6 +69,24 @@ def unequal_work(seconds: dict[int, float], ranks: int) -> list[dict]:
     text = (
         f"Rank {least} computed for {found[least]:.0f} s and rank {most} for {found[most]:.0f} s: "
         f"see whether rank {most} trains on the images of others."
+    )
+    return [{"kind": "work", "line": None, "text": text}]
+
+
+def too_much_work(seconds: dict[int, float], epochs: int, needed: float) -> list[dict]:
+    """That all ranks computed far more than their epochs need: each may have trained on all images.
+
+    Args:
+        seconds: as in `unequal_work`.
+        epochs: how many were recorded.
+        needed: seconds of one process for as many passes, and the start of each rank.
+    """
+    took = sum(seconds.values())
+    if took <= MOST_WORK * needed:
+        return []
+    text = (
+        f"The ranks computed for {took:.0f} s, and {epochs} passes over the images need {needed:.0f} s: see "
+        "whether each rank trains on all of them, and whether its epochs are one pass each."
     )
     return [{"kind": "work", "line": None, "text": text}]
 
