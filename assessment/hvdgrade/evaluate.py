@@ -25,7 +25,7 @@ MAX_EXAMPLES = 1_000_000
 MAX_ARRAYS = 100
 LEAST_FLOW_IMAGES = 100
 EXACT = 1e-6  # of the way: smaller differences are not from float32
-LEAST_SCALE = 1e-3  # of a weight: those of a batch norm may all begin with 0
+LEAST_SCALE = 1e-3  # of biases, and of a batch norm's weights, which may all begin with 0
 PLAIN = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 
 
@@ -91,7 +91,8 @@ def difference(one: dict, other: dict) -> tuple[float, str]:
     for name in WEIGHTS:
         if not is_statistic(name):
             mine = one[name].astype(np.float64)
-            scale = np.maximum(np.abs(mine), max(float(np.median(np.abs(mine))), LEAST_SCALE))
+            least = LEAST_SCALE if mine.ndim == 1 else 1e-30
+            scale = np.maximum(np.abs(mine), max(float(np.median(np.abs(mine))), least))
             part = float((np.abs(mine - other[name]) / scale).max())
             if part > largest:
                 largest, where = part, name

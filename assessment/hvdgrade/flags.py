@@ -1,5 +1,5 @@
 """What an instructor may want to look at in a submission: large literals, names honest training scripts
-rarely need, ranks that did little, or too much. A flag says nothing about guilt, and costs no points.
+rarely need, a rank that did little. A flag says nothing about guilt, and costs no points.
 
     flags(source)              [{"kind": "literal", "line": 3, "text": "Line 3 holds ..."}]
     unequal_work({0: 40, 1: 9}, 2)    [{"kind": "work", "line": None, "text": "Rank 1 computed ..."}]
@@ -8,18 +8,15 @@ rarely need, ranks that did little, or too much. A flag says nothing about guilt
 import ast
 import contextlib
 import io
+import re
 import tokenize
 
 from hvdlab.script import Script, Unreadable
 
 MOST_LITERAL_BYTES = 2000
-MOST_TEXT_BYTES = (
-    16_000  # all strings together, without docstrings; all comments and docstrings together
-)
-LONGEST_WORD, MOST_IN_LONG_WORDS = (
-    40,
-    1000,
-)  # of comments and docstrings: what is longer nobody reads
+MOST_TEXT_BYTES = 16_000  # all strings together, without docstrings
+MOST_UNREADABLE = 1000  # characters of comments and docstrings, in long words of letters and digits
+UNREADABLE = re.compile(r"(?=\S*[0-9])(?=\S*[A-Za-z])[A-Za-z0-9+/=_.-]{25,}")
 MODULES = {
     "packed data": "base64 binascii zlib gzip bz2 lzma zipfile tarfile marshal pickle dill codecs",
     "native code": "ctypes cffi _ctypes mmap",
@@ -39,7 +36,6 @@ PLAIN = ("types.SimpleNamespace", "types.MappingProxyType", "types.MethodType") 
 PATCHED = ("time.", "hvdlab.", "horovod.", "builtins.", "sys.modules")
 MOST_FLAGS = 20
 LEAST_WORK = 0.4  # of what the rank that computed most did
-MOST_WORK = 1.6  # of what all ranks together need
 
 
 def flags(source: bytes) -> list[dict]:
@@ -69,24 +65,6 @@ def unequal_work(seconds: dict[int, float], ranks: int) -> list[dict]:
     text = (
         f"Rank {least} computed for {found[least]:.0f} s and rank {most} for {found[most]:.0f} s: "
         f"see whether rank {most} trains on the images of others."
-    )
-    return [{"kind": "work", "line": None, "text": text}]
-
-
-def too_much_work(seconds: dict[int, float], epochs: int, needed: float) -> list[dict]:
-    """That all ranks computed far more than their epochs need: each may have trained on all images.
-
-    Args:
-        seconds: as in `unequal_work`.
-        epochs: how many were recorded.
-        needed: seconds of one process for as many passes, and the start of each rank.
-    """
-    took = sum(seconds.values())
-    if took <= MOST_WORK * needed:
-        return []
-    text = (
-        f"The ranks computed for {took:.0f} s, and {epochs} passes over the images need {needed:.0f} s: see "
-        "whether each rank trains on all of them, and whether its epochs are one pass each."
     )
     return [{"kind": "work", "line": None, "text": text}]
 
@@ -138,16 +116,12 @@ def prose(script: Script, source: bytes):
     with contextlib.suppress(tokenize.TokenError, SyntaxError):
         tokens = tokenize.tokenize(io.BytesIO(source).readline)
         texts += [(t.start[0], t.string) for t in tokens if t.type == tokenize.COMMENT]
-    packed = [
-        (line, len(word))
-        for line, text in texts
-        for word in text.split()
-        if len(word) > LONGEST_WORD
-    ]
-    if (size := sum(length for _, length in packed)) > MOST_IN_LONG_WORDS:
+    packed = [(line, len(word)) for line, text in texts for word in UNREADABLE.findall(text)]
+    if (size := sum(length for _, length in packed)) > MOST_UNREADABLE:
+        first = min(packed)[0]
         yield (
             "literal",
-            min(packed)[0],
+            first,
             f"has the first of {size:,} characters in comments that are no words",
         )
 

@@ -49,11 +49,11 @@ def remove_tree(folder: Path) -> None:
 
 
 def remove_files_of(user: int, folder: Path) -> None:
-    """Remove what `user` left in a folder in which everybody may write."""
-    for path in folder.iterdir():
-        with contextlib.suppress(FileNotFoundError):
-            if path.lstat().st_uid == user:
-                remove_tree(path)
+    """Remove what `user` left in a folder for everybody, as far as REMOVE_SECONDS are enough."""
+    find = ["find", str(folder), "-mindepth", "1", "-maxdepth", "1", "-user", str(user)]
+    remove = ["-exec", "rm", "-rf", "--one-file-system", "--", "{}", "+"]
+    with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+        subprocess.run([*find, *remove], stderr=subprocess.DEVNULL, timeout=REMOVE_SECONDS)
 
 
 def not_for_everyone(path: Path, reachable: bool) -> Path | None:

@@ -80,8 +80,8 @@ class Jail:
         self.records_folder: int | None = None  # file descriptor
         self.bytes_seen: int | None = None
         # Orphans of the submission become our children instead of init's, so that none gets lost.
-        self.adopted_before = cleanup.adopt_orphans()
         self.box = Sandbox(here, self.ranks, self.data, self.memory_bytes)
+        self.adopted_before = cleanup.adopt_orphans()
         try:
             self.box.__enter__()
             self.records = self.box.records

@@ -94,7 +94,7 @@ def has_torch(process: psutil.Process) -> bool:
     try:
         mapped = Path(f"/proc/{process.pid}/maps").read_text(errors="replace")
     except PermissionError:
-        return True
+        return process.uids().real == os.geteuid()
     except OSError:
         return False
     return any(name in mapped for name in ("libtorch", "libc10.so"))

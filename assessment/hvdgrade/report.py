@@ -10,7 +10,7 @@ from rich.table import Table
 
 from hvdgrade import __version__, sandbox
 from hvdgrade.export import printable
-from hvdgrade.flags import too_much_work, unequal_work
+from hvdgrade.flags import unequal_work
 from hvdgrade.profile import Profile
 from hvdgrade.remarks import remarks
 from hvdlab.hardware import usable_cores
@@ -114,11 +114,6 @@ def result(
     if one:
         seen = one.seen
         document["flags"] += unequal_work(seen.computed, ranks)
-        if one.calibration and judgement.timeline:
-            alone, count = one.calibration, len(judgement.timeline)
-            a_pass = (one.budget - alone.startup_seconds) / profile.budget_serial_epochs
-            needed = ranks * alone.startup_seconds + count * a_pass
-            document["flags"] += too_much_work(seen.computed, count, needed)
         document["resources"] = {
             "wall": round(seen.seconds, 2),
             "cpu": round(seen.cpu_seconds, 2),

@@ -25,8 +25,17 @@ POLL_SECONDS = 2.0
 LOST_SECONDS = 120.0  # NFS may show a result this much later than the job ended
 COMMAND_SECONDS = 60.0
 CANCEL_SECONDS = 120.0
-# Why jobs wait that will run: squeue's words, "None" of those that do.
-PASSING = ("None", "Priority", "Resources", "JobArrayTaskLimit", "Prolog", "BeginTime", "Cleaning")
+# Why jobs wait that will run: squeue's words; "" of those that do.
+PASSING = (
+    "",
+    "None",
+    "Priority",
+    "Resources",
+    "JobArrayTaskLimit",
+    "Prolog",
+    "BeginTime",
+    "Cleaning",
+)
 OURS = ("job_name", "array", "output")  # by these it finds its jobs, and they their task
 
 
@@ -167,8 +176,8 @@ def job_name(out: Path) -> str:
 
 
 def jobs_in_queue(out: Path) -> dict[str, str] | None:
-    """The jobs of this batch that wait, run or end, and why they wait; None if Slurm does not answer."""
-    command = ["squeue", "--noheader", "--array", "--format=%i %r", "--name", job_name(out)]
+    """The jobs of this batch that wait, run or end; why they wait, or ""; None if Slurm does not answer."""
+    command = ["squeue", "--noheader", "--array", "--format=%i %T %r", "--name", job_name(out)]
     try:
         answer = subprocess.run(
             [*command, "--user", getpass.getuser()],
@@ -179,8 +188,8 @@ def jobs_in_queue(out: Path) -> dict[str, str] | None:
         )
     except (OSError, subprocess.SubprocessError):
         return None
-    jobs = (line.strip().partition(" ") for line in answer.stdout.splitlines())
-    return {job: reason or "None" for job, _, reason in jobs}
+    jobs = (f"{line.strip()}  ".split(" ", 2) for line in answer.stdout.splitlines())
+    return {job: reason.strip() if state == "PENDING" else "" for job, state, reason in jobs}
 
 
 def cancel(out: Path) -> bool:

@@ -293,6 +293,7 @@ class Sandbox:
             remove_tree(self.folder)
         if self.slot:
             self.slot.close()
+            self.slot = self.user = None
 
 
 def threads_of_this_user() -> int:

@@ -100,6 +100,10 @@ def test_a_large_weight_that_nothing_depends_on_hides_no_difference(weights):
     sizes = np.abs(mine["conv3.weight"].astype(np.float64))
     assert where == "conv3.weight"
     assert largest == pytest.approx(0.01 / max(sizes[3, 2, 1, 0], np.median(sizes)), rel=1e-4)
+    # Batch norm makes any scale of the weights before it good, so small ones differ as large ones do.
+    tiny = {name: w * np.float32(1e-9) if w.ndim > 1 else w for name, w in weights.items()}
+    theirs = {**tiny, "conv3.weight": tiny["conv3.weight"][::-1]}
+    assert difference(tiny, theirs)[0] > 0.5
     # Those of a batch norm begin with 0.
     zero, small = ({**mine, "norm3.bias": np.full(128, by, np.float32)} for by in (0, 1e-9))
     assert difference(zero, small)[0] == pytest.approx(1e-6)

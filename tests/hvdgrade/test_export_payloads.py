@@ -139,7 +139,7 @@ def test_a_notebook_cell_gets_the_score_and_nothing_on_stderr():
         assert not answer.stderr or name == "carla"
 
 
-def test_what_is_no_score_of_the_last_submission_is_none_for_nbgrader(graded):
+def test_what_is_no_score_of_the_last_submission_is_none_for_nbgrader(graded, monkeypatch):
     document = result("ada", 90)
     keep(graded, document)
     path = graded / "results" / "ada.json"
@@ -150,6 +150,9 @@ def test_what_is_no_score_of_the_last_submission_is_none_for_nbgrader(graded):
     script.write_text("handed in again")
     with pytest.raises(nbgrader.NotGraded, match="ada.json is of an earlier submission"):
         nbgrader.nbgrader_score(path)
+    monkeypatch.chdir(graded / "results")
+    with pytest.raises(nbgrader.NotGraded, match="ada.json is of an earlier submission"):
+        nbgrader.nbgrader_score("ada.json")
     document["submission"]["sha256"] = hashlib.sha256(b"handed in again").hexdigest()
     keep(graded, document)
     assert nbgrader.nbgrader_score(path) == 90

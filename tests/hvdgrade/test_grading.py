@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from hvdgrade import calibrate, grading, judge, observe, profile, report, sandbox, visible, walls
+from hvdgrade import calibrate, grading, judge, observe, profile, sandbox, visible, walls
 from hvdgrade import probe as probe_module
 from hvdgrade.checks import Check
 from hvdgrade.observe import Observation, Weights
@@ -314,17 +314,3 @@ def test_in_the_repository_data_are_covered_where_it_is(monkeypatch, tmp_path):
     assert visible.exposed(tmp_path / "data", "landlock")
     assert visible.exposed(tmp_path / "venv" / "data", "bubblewrap")
     assert visible.exposed(tmp_path.parent / "data", "bubblewrap+cgroup")
-
-
-@pytest.mark.parametrize("computed, flagged", [(28.5, False), (29.5, True)])
-def test_ranks_that_compute_more_than_their_passes_need_are_told_to_the_instructor(
-    computed, flagged, tmp_path
-):
-    """Two epochs at 3,125 images/s are 32 s of one process, two starts 4 s: 1.6 times that is 57.6 s."""
-    cpu = profile.load("cpu")
-    alone = calibrate.Calibration("torch", 2.0, [3125.0])
-    seen = Observation(2, computed={0: computed, 1: computed})
-    budget = alone.budget(50_000, cpu.budget_serial_epochs)
-    one = grading.Round(a_round(50).judgement, seen, None, budget, alone)
-    document = report.result(tmp_path, b"", cpu, 2, rounds=[one], decisive=one)
-    assert ("work" in {flag["kind"] for flag in document["flags"]}) == flagged

@@ -306,7 +306,8 @@ def test_a_process_that_calls_itself_what_is_no_rank_is_none(outer_tier, tmp_pat
     with Jail(NO_NUMBER.encode(), 2, rank_data(tmp_path), tier=outer_tier) as running:
         process, output = running.start(), b""
         while output.count(b"waiting") < 2:
-            output += os.read(process.stdout.fileno(), 1 << 16)
+            assert (chunk := os.read(process.stdout.fileno(), 1 << 16)), output
+            output += chunk
         assert len(running.processes()) >= 7 and sorted(running.rank_processes()) == [0, 1]
 
 
@@ -330,13 +331,13 @@ def test_a_jail_that_cannot_be_furnished_leaves_nothing(tier, tmp_path, monkeypa
 
 RECORDS_AND_ENDS = """
 import os
-for name in ("rank-0", "rank-1"):
-    os.makedirs(os.path.join(os.environ["HVDLAB_RUN_DIR"], name), exist_ok=True)
-if os.environ["OMPI_COMM_WORLD_RANK"] == "1":
-    os.rmdir(os.path.join(os.environ["HVDLAB_RUN_DIR"], "rank-1"))
-    os.symlink("rank-0", os.path.join(os.environ["HVDLAB_RUN_DIR"], "rank-1"))
-with open(os.path.join(os.environ["HVDLAB_RUN_DIR"], "rank-0", "epoch-000.npz"), "wb") as file:
-    file.write(b"weights")
+os.chdir(os.environ["HVDLAB_RUN_DIR"])
+if os.environ["OMPI_COMM_WORLD_RANK"] == "0":
+    os.mkdir("rank-0")
+    with open("rank-0/epoch-000.npz", "wb") as file:
+        file.write(b"weights")
+else:
+    os.symlink("rank-0", "rank-1")
 """
 
 
@@ -574,6 +575,23 @@ def test_a_process_that_hides_its_memory_may_have_torch(tmp_path, monkeypatch):
         assert not has_torch(psutil.Process(process.pid))
         monkeypatch.setattr(Path, "read_text", closed)
         assert has_torch(psutil.Process(process.pid))
+        monkeypatch.setattr(
+            os, "geteuid", lambda: 61184
+        )  # root without its rights sees no other user's
+        assert not has_torch(psutil.Process(process.pid))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files to somebody else")
+def test_what_a_user_left_in_a_folder_for_all_is_removed(tmp_path):
+    for number in range(2000):
+        (tmp_path / f"file {number}").touch()
+        os.chown(tmp_path / f"file {number}", 61184, 61184)
+    (tmp_path / "folder" / "deeper").mkdir(parents=True)
+    os.chown(tmp_path / "folder", 61184, 61184)
+    (tmp_path / "of another").touch()
+    folders.remove_files_of(61184, tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["of another"]
+    folders.remove_files_of(61184, tmp_path / "no such folder")
 
 
 def test_who_sends_gradients_works_and_who_asks_for_the_others_does_not():

@@ -48,7 +48,7 @@ def nbgrader_score(path: Path | str, points: float = 100) -> float:
         raise NotGraded(f"{document['status']}: {document['reason']}")
     if roll.is_practice(document):
         raise NotGraded(f"{path} is a practice run on synthetic data: grade it with CIFAR-10.")
-    last = roll.script_sha256(Path(path).parents[1], Path(path).stem)
+    last = roll.script_sha256(Path(path).resolve().parents[1], Path(path).stem)
     if last not in (None, document["submission"].get("sha256")):
         raise NotGraded(f"{path} is of an earlier submission: run 'hvdgrade batch' again.")
     return points * document["score"] / document["max_score"]

@@ -178,7 +178,8 @@ def broadcast(script: Script):
     state = script.hvd("broadcast_optimizer_state") or any(
         script.named_in(call, "state_dict") for call in script.hvd("broadcast_object")
     )
-    loads = script.named("load_state_dict")  # without, all begin with the same: nothing
+    # Without, all begin with the same: nothing.
+    loads = [c for c in script.named("load_state_dict") if "optim" in script.names[c].lower()]
     if found and loads and not state:
         if script.names[found[0]].endswith("broadcast_parameters"):
             text = (
