@@ -103,6 +103,9 @@ class Class:
 
     def wait_for(self, condition, seconds: float = 120) -> None:
         deadline = time.monotonic() + seconds
-        while not condition():
+        while True:
+            with contextlib.suppress(psutil.NoSuchProcess):  # it has ended while it was looked at
+                if condition():
+                    return
             assert time.monotonic() < deadline, "it did not happen"
             time.sleep(0.05)
