@@ -11,6 +11,7 @@ import io
 import re
 import tokenize
 
+from hvdgrade.hints.learning import is_text
 from hvdlab.script import Script, Unreadable
 
 MOST_LITERAL_BYTES = 2000
@@ -71,8 +72,8 @@ def unequal_work(seconds: dict[int, float], ranks: int) -> list[dict]:
 
 def read(script: Script, source: bytes) -> list[tuple[str, int, str]]:
     """(kind, line, what) of everything remarkable."""
-    looks = [literals(script, source), prose(script, source), names(script), words(script)]
-    return [flag for found in [*looks, patches(script)] for flag in found]
+    in_source = [*literals(script, source), *prose(script, source)]
+    return [*in_source, *names(script), *words(script), *patches(script)]
 
 
 def literals(script: Script, source: bytes):
@@ -108,26 +109,15 @@ def literals(script: Script, source: bytes):
 
 def prose(script: Script, source: bytes):
     """What is written for a reader, where that looks like something else."""
-    texts = [
-        (n.value.lineno, n.value.value)
-        for n in script.nodes
-        if isinstance(n, ast.Expr) and is_text(n)
-    ]
+    alone = [node.value for node in script.nodes if isinstance(node, ast.Expr)]
+    texts = [(value.lineno, value.value) for value in alone if is_text(value)]
     with contextlib.suppress(tokenize.TokenError, SyntaxError):
         tokens = tokenize.tokenize(io.BytesIO(source).readline)
         texts += [(t.start[0], t.string) for t in tokens if t.type == tokenize.COMMENT]
     packed = [(line, len(word)) for line, text in texts for word in UNREADABLE.findall(text)]
     if (size := sum(length for _, length in packed)) > MOST_UNREADABLE:
-        first = min(packed)[0]
-        yield (
-            "literal",
-            first,
-            f"has the first of {size:,} characters in comments that are no words",
-        )
-
-
-def is_text(statement: ast.Expr) -> bool:
-    return isinstance(statement.value, ast.Constant) and isinstance(statement.value.value, str)
+        what = f"has the first of {size:,} characters in comments that are no words"
+        yield "literal", min(packed)[0], what
 
 
 def mostly_constant(node: ast.AST) -> bool:

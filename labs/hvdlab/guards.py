@@ -21,19 +21,21 @@ class Guard(NamedTuple):
     """What a line stands behind."""
 
     test: ast.expr
-    branch: str  # the test and its answer, as text
+    asked: str  # by the test, as text: `rank != 0` asks what `rank == 0` does
+    branch: str  # that and its answer
 
     @classmethod
     def behind(cls, test: ast.expr, negated: bool = False) -> "Guard":
         asked = test
-        while True:  # `rank != 0` is the other answer to `rank == 0`, and so is `not rank == 0`
+        while True:
             if isinstance(asked, ast.UnaryOp) and isinstance(asked.op, ast.Not):
                 asked, negated = asked.operand, not negated
             elif isinstance(asked, ast.Compare) and [*map(type, asked.ops)] == [ast.NotEq]:
                 asked = ast.Compare(asked.left, [ast.Eq()], asked.comparators)
                 negated = not negated
             else:
-                return cls(test, f"{'not ' * negated}{ast.unparse(asked)}")
+                text = ast.unparse(asked)
+                return cls(test, text, f"{'not ' * negated}{text}")
 
 
 class Guards:
@@ -120,7 +122,8 @@ class Guards:
                     yield from ((part, guard) for part in parts)
             elif isinstance(node, ast.Match) and self.asks(node.subject):
                 for case in node.cases:
-                    guard = Guard(node.subject, ast.unparse(case.pattern))
+                    subject = ast.unparse(node.subject)
+                    guard = Guard(node.subject, subject, ast.unparse(case.pattern))
                     yield from ((part, guard) for part in case.body)
             elif isinstance(node, ast.BoolOp):
                 asked = [value for value in node.values if self.asks(value)]
@@ -186,8 +189,10 @@ def _is_device(node) -> bool:
 
 def _both_ways(guards: list[Guard | None]) -> bool:
     """Whether some of them are the two answers to one test."""
-    answers = {guard.branch for guard in guards if guard}
-    return any(f"not {answer}" in answers for answer in answers)
+    answers: dict[str, set[str]] = {}
+    for guard in filter(None, guards):
+        answers.setdefault(guard.asked, set()).add(guard.branch)
+    return any(len(branches) > 1 for branches in answers.values())
 
 
 def _leaves(statement) -> bool:

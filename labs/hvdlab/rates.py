@@ -230,9 +230,8 @@ class _Reader:
             return 1.0
         named = [word.value for word in call.keywords if word.arg in RATES]  # of a schedule
         given = [*call.args, *(named or (word.value for word in call.keywords))]
-        given = [
-            value for value in given if not isinstance(value, ast.Constant)
-        ]  # max(1, n // size)
+        # But for the 1 of max(1, n // size).
+        given = [value for value in given if not isinstance(value, ast.Constant)]
         powers = [self._of_result(name)] if name in self.returns else []
         return max([*powers, *map(self.power, given)], default=0.0)
 

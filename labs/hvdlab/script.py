@@ -185,9 +185,8 @@ class Script:
         """(target, expression) of every assignment."""
         for node in self.nodes:
             if isinstance(node, ast.Assign):
-                for one, value in (
-                    pair for target in node.targets for pair in pairs(target, node.value)
-                ):
+                found = (pair for target in node.targets for pair in pairs(target, node.value))
+                for one, value in found:
                     yield one, value
                     if isinstance(one, ast.Tuple | ast.List):  # rank, size = start()
                         for result in self.functions.returned(value):

@@ -109,6 +109,8 @@ def test_a_function_that_each_rank_calls_in_its_own_branch_is_called_by_all():
     text = "def f():\n    mark()\nif hvd.rank() == 0:\n    print(f())\nelse:\n    f()"
     assert guarded(text, sites=any) == [False]
     assert guarded(text.replace("else", "if hvd.local_rank() == 0"), sites=any) == [True]
+    cases = "match hvd.rank():\n    case 0:\n        f()\n    case _:\n        f()"
+    assert guarded(f"def f():\n    mark()\n{cases}", sites=any) == [False]
     for other in ("if hvd.rank() != 0", "if not hvd.rank() == 0"):
         assert guarded(text.replace("else", other), sites=any) == [False]
 

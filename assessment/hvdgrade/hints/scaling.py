@@ -36,12 +36,11 @@ def rate(script: Script):
         return
     if scaled.power <= 0 and not may_be_scaled(script):
         batches = numbers_given(script, set(script.named("Batches")), BATCH)
-        of_one = (
+        kept = (
             min(batches, default=SERIAL_BATCH) <= SERIAL_BATCH / 2
         )  # all together have that of one
-        if not of_one and SERIAL_RATE in numbers_given(
-            script, made, RATE
-        ):  # another one has been tuned
+        # Another rate than the serial one has been tuned.
+        if not kept and SERIAL_RATE in numbers_given(script, made, RATE):
             text = (
                 "The learning rate does not depend on hvd.size(). N processes take a batch N times "
                 "as large: begin with N times the rate of one and a warm-up."
@@ -123,15 +122,12 @@ def is_repeated(script: Script, node: ast.AST, asked: set[ast.AST] | None = None
     """
     asked = set() if asked is None else asked
     for around in script.ancestors(node):
-        if isinstance(
-            around, ast.For | ast.While | ast.Lambda
-        ):  # LambdaCallback(lambda batch, logs: ...)
+        # LambdaCallback(lambda batch, logs: ...)
+        if isinstance(around, ast.For | ast.While | ast.Lambda):
             return True
         if isinstance(around, FUNCTIONS):
-            if (
-                around.name.startswith("on_")
-                or script.functions.name(around) in script.functions.passed_on
-            ):
+            passed_on = script.functions.name(around) in script.functions.passed_on
+            if around.name.startswith("on_") or passed_on:
                 return True
             if around in asked:
                 return False

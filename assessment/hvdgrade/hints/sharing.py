@@ -24,7 +24,7 @@ def data(script: Script):
         mine, count = keyword(call, "rank"), keyword(call, "size")
         starred = any(word.arg is None for word in call.keywords)
         cut = any(script.uses_rank(argument) for argument in call.args)  # images[rank::size]
-        if cut and not shared:
+        if cut and (not shared or (mine and count)):
             text = (
                 "Give `Batches` the whole set with rank=hvd.rank(), size=hvd.size(): it deals the images "
                 "anew in each epoch. A part that you cut out is always the same."
@@ -61,9 +61,8 @@ def data(script: Script):
         for call in script.named("DistributedSampler")
         if getattr(keyword(call, "shuffle"), "value", True) is not False
     ]
-    if (
-        samplers and not made and not script.named("set_epoch")
-    ):  # beside Batches it is for evaluation
+    # Beside Batches it is for evaluation.
+    if samplers and not made and not script.named("set_epoch"):
         yield (
             samplers[0].lineno,
             "Without `sampler.set_epoch(epoch)` each epoch has the same order.",
