@@ -212,7 +212,9 @@ def subtitle(documents: list[dict]) -> str:
     profiles = sorted({str(g["profile"]) for g in graders if g.get("profile")})
     ranks = sorted({str(g["ranks"]) for g in graders if g.get("ranks")})
     said = [f"profile {', '.join(profiles)}"] * bool(profiles)
-    return ", ".join(said + [f"{', '.join(ranks)} ranks"] * bool(ranks))
+    return ", ".join(
+        said + [f"{', '.join(ranks)} {'rank' if ranks == ['1'] else 'ranks'}"] * bool(ranks)
+    )
 
 
 def graders_of(documents: list[dict]) -> list[dict]:

@@ -147,7 +147,8 @@ def show(document: dict, console: Console) -> None:
     grader = document["grader"]
     if "synthetic" in (grader["data"] or ""):
         console.print("[yellow]Graded on SYNTHETIC data, not on CIFAR-10: a practice run.[/]")
-    about = f"{document['submission']['id']}, {grader['ranks']} ranks, profile {grader['profile']}"
+    ranks = "1 rank" if grader["ranks"] == 1 else f"{grader['ranks']} ranks"
+    about = f"{document['submission']['id']}, {ranks}, profile {grader['profile']}"
     if grader["sandbox_tier"]:  # else nothing was run
         about += f", {grader['data']}, {grader['hardware']}, sandbox {grader['sandbox_tier']}"
     console.print(f"[dim]{escape(printable(about))}[/]", highlight=False)
