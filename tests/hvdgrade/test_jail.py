@@ -543,14 +543,13 @@ def test_what_python_warns_of_in_a_script_is_not_printed(tmp_path, capsys, recwa
     assert not recwarn.list and capsys.readouterr() == ("", "")
 
 
-def test_the_grader_is_no_launcher_of_a_worker_that_it_has_adopted(monkeypatch):
-    with subprocess.Popen(
-        ["sleep", "60"], env={**os.environ, "OMPI_COMM_WORLD_RANK": "0"}
-    ) as worker:
-        try:
-            assert launchers({0: psutil.Process(worker.pid)}) == []
-        finally:
-            worker.kill()
+def test_the_grader_is_no_launcher_of_a_worker_that_it_has_adopted():
+    environment = {**os.environ, "OMPI_COMM_WORLD_RANK": "0"}
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen(["cat"], bufsize=0, env=environment, **pipes) as worker:
+        worker.stdin.write(b"begun\n")  # the kernel shows no environment before a program has begun
+        assert worker.stdout.readline() == b"begun\n"
+        assert launchers({0: psutil.Process(worker.pid)}) == []
 
 
 MAPS = """
