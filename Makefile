@@ -15,16 +15,18 @@ assess: setup ## grade SUBMISSION=path (default: the reference solution) on NP=2
 	@.venv/bin/hvdlab data cifar10 --or-synthetic
 	@.venv/bin/hvdgrade run "$(SUBMISSION)" -np $(NP)
 
-# Tests run two at a time, as much of each is start-up: those of one process with a thread each, the grader's file by
-# file. Whole gradings, clusters, hosts and browsers have the machine to themselves.
+# Tests run two at a time, as much of each is start-up and waiting: those of one process with a thread each, the
+# grader's, Slurm's and the browser's file by file. Whole gradings and two hosts have the machine to themselves.
 RANKS = mpi or notebook
-ALONE = grading or browser or slurm or multihost
+SERVERS = slurm or browser
+ALONE = grading or multihost
 test: setup ## run the test suite, but for its long tail (CONTRIBUTING.md)
 	@$(DATA)
 	@export LAB_QUICK=1; failed=0; \
-	OMP_NUM_THREADS=1 .venv/bin/pytest tests -n 2 -m "not thorough and not ($(RANKS) or $(ALONE))" || failed=1; \
-	.venv/bin/pytest tests -n 2 --ignore tests/hvdgrade -m "not thorough and ($(RANKS)) and not ($(ALONE))" || failed=1; \
-	.venv/bin/pytest tests/hvdgrade -n 2 --dist loadfile -m "not thorough and ($(RANKS)) and not ($(ALONE))" || failed=1; \
+	OMP_NUM_THREADS=1 .venv/bin/pytest tests -n 2 -m "not thorough and not ($(RANKS) or $(SERVERS) or $(ALONE))" || failed=1; \
+	.venv/bin/pytest tests -n 2 --ignore tests/hvdgrade -m "not thorough and ($(RANKS)) and not ($(SERVERS) or $(ALONE))" || failed=1; \
+	.venv/bin/pytest tests/hvdgrade -n 2 --dist loadfile -m "not thorough and ($(RANKS)) and not ($(SERVERS) or $(ALONE))" || failed=1; \
+	.venv/bin/pytest tests -n 2 --dist loadfile -m "not thorough and ($(SERVERS)) and not ($(ALONE))" || failed=1; \
 	.venv/bin/pytest tests -m "not thorough and ($(ALONE))" || failed=1; \
 	.venv/bin/pytest notebooks/solutions -n 2 || failed=1; \
 	exit $$failed
