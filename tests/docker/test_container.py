@@ -88,12 +88,12 @@ def test_jupyterlab_inside_wants_the_token(image, tmp_path):
             command, env=container_image.ENVIRONMENT,
             stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
         )  # fmt: skip
-    server = jupyter_run.Jupyter(f"http://127.0.0.1:{port}", token, tmp_path, process)
+    address = f"http://127.0.0.1:{port}"
     try:
-        jupyter_run.wait_for(server, tmp_path / "log", seconds=120)
+        jupyter_run.wait_for_answer(address, token, process, tmp_path / "log", seconds=120)
         with pytest.raises(urllib.error.HTTPError, match="403"):
-            urllib.request.urlopen(f"{server.address}/api/status", timeout=10)
-        page = f"{server.address}/api/contents?token={token}"
+            urllib.request.urlopen(f"{address}/api/status", timeout=10)
+        page = f"{address}/api/contents?token={token}"
         served = json.load(urllib.request.urlopen(page, timeout=10))["content"]
         assert "00_start_here.ipynb" in {each["name"] for each in served}
         assert image.run(*check[1:], PORT=str(port)).returncode == 0

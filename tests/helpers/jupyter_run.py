@@ -51,10 +51,10 @@ def running(command: str, state: Path, served: Path, **environment) -> Iterator[
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )  # fmt: skip
-    jupyter = Jupyter(f"http://127.0.0.1:{port}", token, served, process)
+    address = f"http://127.0.0.1:{port}"
     try:
-        wait_for(jupyter, state / "log")
-        yield jupyter
+        wait_for_answer(address, token, process, state / "log")
+        yield Jupyter(address, token, served, process)
     finally:
         end(process)
 
@@ -78,7 +78,7 @@ def end(process: psutil.Popen):
 
 
 def wait_for_token(process: psutil.Popen, log: Path, seconds=60) -> str:
-    """The token in the address that a server prints when it is ready."""
+    """The token in the address that a server prints; it listens only some time after that."""
     deadline = time.monotonic() + seconds
     while not (found := re.search(r"http://\S+[?&]token=(\w+)", log.read_text())):
         assert process.is_running() and time.monotonic() < deadline, (
@@ -88,14 +88,13 @@ def wait_for_token(process: psutil.Popen, log: Path, seconds=60) -> str:
     return found.group(1)
 
 
-def wait_for(jupyter: Jupyter, log: Path, seconds=60):
+def wait_for_answer(address: str, token: str, process: psutil.Popen, log: Path, seconds=60):
     deadline = time.monotonic() + seconds
     while True:
         try:
-            url = f"{jupyter.address}/api/status?token={jupyter.token}"
-            return urllib.request.urlopen(url, timeout=5).close()
+            return urllib.request.urlopen(f"{address}/api/status?token={token}", timeout=5).close()
         except OSError:
-            assert jupyter.process.is_running() and time.monotonic() < deadline, (
+            assert process.is_running() and time.monotonic() < deadline, (
                 f"Jupyter did not start within {seconds} s:\n{log.read_text()[-3000:]}"
             )
             time.sleep(0.2)
