@@ -12,8 +12,9 @@ import signal
 import subprocess
 import tempfile
 import threading
+import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -160,15 +161,26 @@ def end(process: subprocess.Popen, mark: str = "") -> None:
     except subprocess.TimeoutExpired:
         pass
     finally:  # also after a second interrupt
-        for number in psutil.pids():
-            try:
-                if os.getsid(number) == process.pid or mark and _mark(number) == mark:
+        until = time.monotonic() + 5  # one that waits for a dead disk cannot be ended
+        # Again until none is left: one may be born meanwhile, or has no environment as it just begins.
+        while time.monotonic() < until and (
+            left := list(filter(_ours(process, mark), psutil.pids()))
+        ):
+            for number in left:
+                with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.kill(number, signal.SIGKILL)
-            except (ProcessLookupError, PermissionError):
-                pass
+            process.poll()
         process.wait()
 
 
-def _mark(number):
-    with contextlib.suppress(psutil.Error):
-        return psutil.Process(number).environ().get(MARK)
+def _ours(process: subprocess.Popen, mark: str) -> Callable[[int], bool]:
+    """Whether a process is of a launcher's session or has its mark, and has not ended yet."""
+
+    def ours(number: int) -> bool:
+        with contextlib.suppress(ProcessLookupError, PermissionError, psutil.Error):
+            one = psutil.Process(number)
+            known = os.getsid(number) == process.pid or mark and one.environ().get(MARK) == mark
+            return bool(known) and one.status() not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
+        return False
+
+    return ours

@@ -32,7 +32,7 @@ signal N, else that of the rank that failed first
 """
 TIME_UP = 124  # as the command `timeout` does
 REFUSED = 2
-POLITE_SECONDS = 5  # that ranks have for ending by themselves
+POLITE_SECONDS = 5  # that a launcher has for ending its ranks; mpirun gives them 0.25 s of it
 CHANNELS = ("stdout", "stderr")
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -104,7 +104,8 @@ def main(args: argparse.Namespace) -> int:
 def follow(planned: Plan, name: str, limit: float | None) -> tuple[str, int]:
     """Run it, show what the ranks print, and return a sentence if they did not end well, and a code.
 
-    A signal or the time limit asks the ranks to end; a second signal, or five seconds, ends them.
+    A signal or the time limit asks the launcher to end the ranks; a second signal, or five seconds, ends
+    all. mpirun asks the ranks, and ends them 0.25 s later: save while training goes on, not at its end.
     """
     launcher = LAUNCHERS[planned.launcher]
     output = RankOutput(planned.ranks, launcher.Reader())

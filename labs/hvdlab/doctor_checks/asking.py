@@ -72,7 +72,7 @@ def probe(name: str) -> list:
 def _undisturbed():
     """Put an interrupt off: a process that is being started must be known, to be ended."""
     came, before = [], {}
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         before[number] = signal.signal(number, lambda number, frame: came.append(number))
     try:
         yield

@@ -40,8 +40,11 @@ def abort_children(process: subprocess.Popen, variable: str, ranks: set[int] | N
     Args:
         variable: of the environment, that holds a rank's number.
     """
+    children = []
     with contextlib.suppress(psutil.Error):
-        for child in psutil.Process(process.pid).children():
+        children = psutil.Process(process.pid).children()
+    for child in children:
+        with contextlib.suppress(psutil.Error):  # one that has just ended: the others shall print
             rank = int(child.environ().get(variable, "-1"))
             if rank >= 0 and (ranks is None or rank in ranks):
                 child.send_signal(signal.SIGABRT)
