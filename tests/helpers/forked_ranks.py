@@ -7,11 +7,12 @@ The children have what torchrun would have set, so that `rendezvous` finds it; G
 
 import multiprocessing
 import os
-import socket
 import traceback
 
 import torch
 import torch.distributed as dist
+
+from hvdlab.torch.process_group import free_port
 
 
 def on_ranks(function, *arguments, ranks: int = 2, timeout: float = 60) -> list:
@@ -22,9 +23,7 @@ def on_ranks(function, *arguments, ranks: int = 2, timeout: float = 60) -> list:
         TimeoutError: a rank did not answer in time.
     """
     context = multiprocessing.get_context("fork")
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        port = one.getsockname()[1]
+    port = free_port()
     children = []
     try:
         for rank in range(ranks):

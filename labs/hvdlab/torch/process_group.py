@@ -10,8 +10,10 @@ same variables.
 """
 
 import atexit
+import contextlib
 import gc
 import os
+import random
 import socket
 import subprocess
 import warnings
@@ -44,7 +46,7 @@ def rendezvous() -> None:
         found = _of_srun()
     else:
         found = {"RANK": 0, "WORLD_SIZE": 1, "LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 1}
-        found |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": _free_port()}
+        found |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
     for name, value in found.items():
         os.environ.setdefault(name, str(value))
 
@@ -87,7 +89,7 @@ def _of_mpirun():
     comm = MPI.COMM_WORLD
     alone = comm.Split_type(MPI.COMM_TYPE_SHARED).size == comm.size  # all ranks on one host
     address = "127.0.0.1" if alone else socket.gethostname()
-    address, port = comm.bcast((address, _free_port()) if comm.rank == 0 else None)
+    address, port = comm.bcast((address, free_port()) if comm.rank == 0 else None)
     return {
         "RANK": comm.rank,
         "WORLD_SIZE": comm.size,
@@ -129,7 +131,18 @@ def _tasks(text: str) -> list[int]:
     return counts
 
 
-def _free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("", 0))
-        return one.getsockname()[1]
+def free_port() -> int:
+    """A port that nobody uses, below those that the system gives to connections (Linux: from 32,768 on).
+
+    One of those could be taken again before rank 0 listens there.
+
+    Raises:
+        RuntimeError: none of a hundred is free.
+    """
+    for port in random.SystemRandom().sample(range(20_000, 30_000), 100):
+        with socket.socket() as one, contextlib.suppress(OSError):
+            one.bind(("", port))
+            return port
+    raise RuntimeError(
+        "a hundred ports from 20,000 to 29,999 are in use: set MASTER_PORT to a free one."
+    )
