@@ -89,8 +89,8 @@ def main():
         before, began = bytes_sent(), time.perf_counter()
         loss = step()
         seconds.append(time.perf_counter() - began)
+        dist.barrier()  # until then some of what this rank has sent may still wait in the kernel
         sent = bytes_sent() - before
-    dist.barrier()
     with profile(activities=[ProfilerActivity.CPU]) as profiler:
         step()
     events = gather(profiler.profiler.kineto_results.events())

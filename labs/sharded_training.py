@@ -101,7 +101,8 @@ def main():
         refused = f"--steps, --global-batch: {needed} images are needed, and {there} are there"
     if refused:
         dist.destroy_process_group()
-        sys.exit(f"sharded_training.py: {refused}" if rank == 0 else 2)
+        # Launchers end all ranks as soon as one ends with an error: that is to be the one that says why.
+        sys.exit(f"sharded_training.py: {refused}" if rank == 0 else 0)
 
     batches = Batches(
         data.train_images[:needed], data.train_labels[:needed], args.global_batch // size,
@@ -133,6 +134,7 @@ def main():
         if cuda:
             torch.cuda.synchronize()
         seconds.append(time.perf_counter() - began)
+        dist.barrier()  # until then some of what this rank has sent may still wait in the kernel
         sent.append(bytes_sent() - before)
         losses.append(mean(loss, device))
     with peak(device) as most:  # a step of its own: a profile makes it slow
@@ -217,7 +219,7 @@ def horovod(model, args):
             f"horovod: expected ranks that mpirun started, but Horovod knows of {hvd.size()} rank"
         )
         dist.destroy_process_group()
-        sys.exit(f"sharded_training.py: {refused}" if os.environ["RANK"] == "0" else 2)
+        sys.exit(f"sharded_training.py: {refused}" if os.environ["RANK"] == "0" else 0)
     hvd.broadcast_parameters(model.state_dict(), root_rank=0)
     optimizer = adam(model, args)
     optimizer = hvd.DistributedOptimizer(optimizer, model.named_parameters())
