@@ -84,6 +84,7 @@ def attempt(comm, function, arguments, seconds):
     found, before = {}, queued()
     try:
         dist.init_process_group("gloo", timeout=timedelta(seconds=seconds))
+        dist.barrier()  # one that fails at once would leave while another still connects to it
         found["returned"] = globals()[function](comm, *arguments)
     except RuntimeError as error:
         if not re.search("timed? ?out|connection", str(error), re.IGNORECASE):

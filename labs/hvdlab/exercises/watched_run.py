@@ -18,6 +18,7 @@ from hvdlab import launch
 from hvdlab.rank_report import curve, rank_report
 
 PROBE = Path(__file__).with_name("in_own_folder.py")
+START = 30  # seconds that a launch may take on a busy machine, before the ranks' own limit begins
 
 
 @dataclass
@@ -124,7 +125,7 @@ def watch(
             PROBE,
             *arguments,
             ranks=ranks,
-            timeout=limit + 3,
+            timeout=limit + START,
             show=False,
             **{**options, **variables},
         )
