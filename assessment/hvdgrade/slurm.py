@@ -18,6 +18,8 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psutil
+
 from hvdgrade import profile, worker
 from hvdgrade.worker import Settings, Task
 
@@ -90,7 +92,8 @@ def grade_all(
     )
     try:
         jobs = executor.map_array(grade, tasks, [settings] * len(tasks))
-    except KeyboardInterrupt:  # sbatch may have taken them
+    except KeyboardInterrupt:  # sbatch may have taken them, or just be asking Slurm to
+        psutil.wait_procs(psutil.Process().children(), timeout=COMMAND_SECONDS)
         cancel(settings.out)
         raise
     except (subprocess.CalledProcessError, FailedJobError, FailedSubmissionError) as error:

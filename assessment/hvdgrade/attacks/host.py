@@ -1,5 +1,6 @@
 """What there is to attack on a host: things put there for it, that nobody misses."""
 
+import contextlib
 import os
 import secrets
 import socket
@@ -88,7 +89,8 @@ class Host:
             path.unlink(missing_ok=True)
         self.secret.chmod(SECRET_MODE)
         for process in self.survivors():
-            process.kill()
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
         if self.victim.poll() is not None:
             self.victim = self.start_victim()
 
