@@ -15,6 +15,7 @@ from pathlib import Path
 import jupyter_run
 import psutil
 import pytest
+from graded_ranks import wait_for_ranks
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright: run `make setup`")
 expect = sync_api.expect
@@ -43,7 +44,7 @@ for epoch in range(4):
     for _ in batches.epoch(epoch):
         pass
     recorder.epoch_end(epoch, loss=2.0 - 0.25 * epoch, accuracy=0.25 * epoch)
-    time.sleep(3)
+    time.sleep(3 if epoch < 2 else 12)  # the page is loaded anew meanwhile
 """
 SLEEPS = "import time\ntime.sleep(1000)\n"
 
@@ -190,6 +191,7 @@ def test_cancel_and_nothing_is_left(lab, page, tmp_path):
 
     expect(panel.locator(".stage")).to_contain_text("Running the submission")
     expect(panel.locator(".what")).to_contain_text("work/train.py")
+    wait_for_ranks(lab.process)
     started = lab.process.children(recursive=True)
     assert graders(lab)
     panel.get_by_role("button", name="Cancel").click()
@@ -198,7 +200,8 @@ def test_cancel_and_nothing_is_left(lab, page, tmp_path):
     expect(panel.locator(".verdict")).not_to_be_visible()
     page.screenshot(path=tmp_path / "5 cancelled.png")
     assert state(lab)["state"] == "cancelled"
-    assert psutil.wait_procs(started, timeout=10)[1] == []
+    assert psutil.wait_procs(started, timeout=20)[1] == []
+    assert lab.process.children(recursive=True) == []
 
 
 def test_lab_7_has_the_button_and_says_what_is_missing(lab, page, tmp_path):
