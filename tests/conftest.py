@@ -1,11 +1,13 @@
 """What several test files need: data to grade on, and the environment of the labs."""
 
+import contextlib
 import dataclasses
 import shutil
 import signal
 from pathlib import Path
 
 import exported
+import psutil
 import pytest
 import slurm_cluster as slurm
 from school import Class
@@ -16,9 +18,21 @@ from hvdlab.synthetic import synthetic_cifar10
 
 ROOT = Path(__file__).parents[1]
 
-# In the background a shell lets its commands ignore Ctrl-C, and theirs inherit it: here they are interrupted.
+# In the background a shell lets its commands ignore Ctrl-C, and nohup the end of the terminal; theirs inherit
+# it: here they hear both.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
+@pytest.fixture(autouse=True)
+def signals():
+    """A command that a test calls here sets what happens when it is told to end: only for this test."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -96,7 +110,8 @@ def school(tmp_path, sample_folder):
     a_class = Class(tmp_path, sample_folder)
     yield a_class
     for process in a_class.processes():
-        process.kill()
+        with contextlib.suppress(psutil.NoSuchProcess):  # its end may have ended others
+            process.kill()
     cleanup.end_left_over(a_class.out)  # a batch that was killed, and had no successor
 
 

@@ -5,6 +5,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -73,10 +74,14 @@ def test_only_what_goes_on_from_a_checkpoint_is_queued_again(tmp_path, arguments
     """A script that begins anew each time would hold the nodes for ever."""
     (tmp_path / "mine.py").touch()
     stand_in(tmp_path, "scontrol", 'echo "scontrol $*"')
-    stand_in(tmp_path, "mpirun", "sleep 0.5\necho started\nexec sleep 60")
+    stand_in(tmp_path, "mpirun", "echo started\nexec sleep 60")
     process = job(tmp_path, "train", "mine.py", *arguments, **variables)
     try:
         assert process.stdout.readline() == "started\n"
+        deadline = time.monotonic() + 30
+        while not catches(process.pid, signal.SIGUSR1):
+            assert time.monotonic() < deadline and process.poll() is None
+            time.sleep(0.02)
         process.send_signal(signal.SIGUSR1)  # what Slurm does 90 s before the time is up
         out, err = process.communicate(timeout=30)
     finally:
@@ -88,6 +93,12 @@ def test_only_what_goes_on_from_a_checkpoint_is_queued_again(tmp_path, arguments
         assert "job 7 is not queued again" in sentence
     else:
         assert out.endswith("job 7 is queued again\nscontrol requeue 7\n")
+
+
+def catches(pid: int, number: int) -> bool:
+    """Whether a process has a handler for a signal, as the kernel says."""
+    (mask,) = re.findall(r"^SigCgt:\s*(\w+)", Path(f"/proc/{pid}/status").read_text(), re.M)
+    return bool(int(mask, 16) >> (number - 1) & 1)
 
 
 @pytest.mark.parametrize("library", ["horovod.torch as hvd", "mpi4py.MPI"])

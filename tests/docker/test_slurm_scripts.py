@@ -147,7 +147,7 @@ def test_training_goes_on_after_a_requeue_and_scancel_ends_it(account):
     assert len(account.processes(job)) > 2
     account.cluster.run("scancel", job)
     account.wait_for(lambda: account.job(job)["JobState"] == "CANCELLED")
-    account.wait_for(lambda: account.processes(job) == [], 20)
+    account.wait_for(lambda: account.processes(job) == [], 60)
 
 
 def test_a_submission_is_graded(account, sample_folder):

@@ -13,9 +13,9 @@ signal.signal(signal.SIGTERM, signal.SIG_IGN)
 child = subprocess.Popen(["sleep", "100"])
 part = pathlib.Path(sys.argv[1], f"{os.getpid()}.part")
 part.write_text(f"{os.getpid()} {child.pid}")
-part.rename(part.with_suffix(".told"))
-time.sleep(100)
+part.rename(part.with_suffix(".told")); time.sleep(100)  # one line: from then on a rank is in it
 """
+STAYS_IN_LINE = len(STAY.splitlines())
 # Saves when it is asked to end.
 SAVE = """\
 import os, pathlib, signal, sys, time

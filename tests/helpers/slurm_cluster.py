@@ -8,6 +8,7 @@ gone at the end, with every job.
 """
 
 import os
+import random
 import shutil
 import socket
 import subprocess
@@ -45,8 +46,9 @@ SelectType=select/cons_tres
 SelectTypeParameters=CR_Core
 MpiDefault=none
 ReturnToService=2
+FirstJobId={first_job}
 SchedulerParameters=sched_interval=1,batch_sched_delay=0
-KillWait=5
+KillWait=20
 NodeName={host} NodeAddr=127.0.0.1 CPUs={cores} State=UNKNOWN
 PartitionName=test Nodes={host} Default=YES MaxTime=INFINITE State=UP
 """
@@ -93,6 +95,8 @@ def running(folder: Path) -> Iterator[Cluster]:
             host=host,
             controller=controller,
             daemon=daemon,
+            # Of their jobs' numbers the labs make ports: two clusters beside each other have unequal ones.
+            first_job=random.randrange(1000, 60000),
             cores=os.cpu_count(),
         )
     )

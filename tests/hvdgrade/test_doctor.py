@@ -257,6 +257,7 @@ def test_an_ended_doctor_leaves_no_process(ending, tmp_path):
         time.sleep(0.05)
     while len(started := process.children(recursive=True)) < 4:
         assert time.monotonic() < deadline and process.is_running()
+        time.sleep(0.02)
     process.send_signal(ending)
     process.wait(timeout=60)
     _, alive = psutil.wait_procs(started, timeout=20)

@@ -11,11 +11,12 @@ from hvdgrade.observe import observe
 
 pytestmark = pytest.mark.mpi
 WAITS = """\
-import time
+import os, time
 from mpi4py import MPI
 
-def first(): time.sleep(1000)
-def second(): time.sleep(1000)
+def first(): tell(); time.sleep(1000)
+def second(): tell(); time.sleep(1000)
+def tell(): open(f"{os.environ['HVDLAB_RUN_DIR']}/waiting-{MPI.COMM_WORLD.rank}", "w").close()
 [first, second][MPI.COMM_WORLD.rank]()
 """
 
@@ -31,6 +32,17 @@ def test_a_rank_that_is_late_is_not_ended_before_it_has_printed(tier, tmp_path, 
             aborted.append(process.pid)
         send(process, number)
 
+    start = Jail.start
+
+    def started(jail):
+        """The grader may look when both wait: on a busy machine a start may be longer than `stall`."""
+        process, deadline = start(jail), time.monotonic() + 60
+        while not all((jail.records / f"waiting-{rank}").exists() for rank in range(2)):
+            assert process.poll() is None and time.monotonic() < deadline
+            time.sleep(0.1)
+        return process
+
+    monkeypatch.setattr(Jail, "start", started)
     monkeypatch.setattr(psutil.Process, "send_signal", late)
     (tmp_path / "data").mkdir(mode=0o755)
     (tmp_path / "evidence").mkdir()

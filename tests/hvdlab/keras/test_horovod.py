@@ -53,7 +53,7 @@ def test_ranks_that_built_unequal_numbers_of_models_name_messages_alike(run):
 @pytest.mark.mpi
 @pytest.mark.parametrize("backend", ["tensorflow", "torch"])
 def test_ranks_that_called_unequally_often_understand_each_other_and_never_mix(run, backend):
-    stall = {"HOROVOD_STALL_CHECK_TIME_SECONDS": "1", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "3"}
+    stall = {"HOROVOD_STALL_CHECK_TIME_SECONDS": "2", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "10"}
     output = run("unequal_calls.py", KERAS_BACKEND=backend, **stall)
     if backend == "torch":  # Horovod says who waits for which gradients
         for rank in (0, 1):

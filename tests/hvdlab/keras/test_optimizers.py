@@ -159,6 +159,7 @@ def test_who_is_excluded_from_adaptation_is_not(optimizer, trajectory, float64, 
 @pytest.mark.parametrize("name", ["^kernel$", "kernel$", "first/kernel", "first"])
 def test_names_of_layers_and_whole_names_are_found_on_every_backend(name):
     """In a model TensorFlow's own variable of `first/kernel` is called `first/kernel:0`."""
+    keras.utils.set_random_seed(1)
     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(2, name="first")])
     kernel = model.layers[0].kernel
     optimizer = LARS(0.1, momentum=0.0, weight_decay=0.5, trust_coefficient=0.7)
