@@ -4,8 +4,8 @@ Both generations, as a machine has one or the other: v2 (one tree) and v1 (a tre
 new group is made beside or beneath the one in which the grader runs, wherever that is allowed.
 """
 
-import itertools
 import os
+import secrets
 import time
 from pathlib import Path
 
@@ -15,7 +15,6 @@ PREFIX = "hvdgrade"
 # Controller -> what a group that can be used has: of cgroup v1, and of v2.
 ONE = {"memory": ("memory.limit_in_bytes",), "pids": ("pids.max",)}
 TWO = {"": ("memory.max", "pids.max")}
-numbers = itertools.count()
 
 
 def groups() -> dict[str, Path]:
@@ -114,7 +113,8 @@ class Cgroup:
     def __init__(self, memory_bytes: int, processes: int):
         here = groups()
         two = not set(ONE) <= set(here)
-        name = f"{PREFIX}-{os.getpid()}-{next(numbers)}"
+        # Not by the number alone: a grader before this one, or in another container, may have had the same.
+        name = f"{PREFIX}-{os.getpid()}-{secrets.token_hex(4)}"
         self.folders: dict[str, Path] = {}
         try:
             for controller, files in (TWO if two else ONE).items():
