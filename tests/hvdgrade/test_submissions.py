@@ -35,7 +35,7 @@ NAMES = sorted(path.name for path in SUBMISSIONS.iterdir() if path.is_dir())
 # Each check, each stop and each framework once: what every run of the tests grades. The others have the
 # marker "thorough": pytest -m thorough tests/hvdgrade/test_submissions.py
 CORE = """
-    right_torch no_averaging no_broadcast decoy_and_broadcast unequal_steps
+    right_torch no_averaging no_broadcast decoy_and_broadcast own_part_of_the_data
     never_reaches_the_target official_keras_module hostile_weights writes_everywhere looks_for_secrets
     leaves_a_daemon fork_bomb memory_hog prints_forever crashes not_python too_large waits_before_it_begins
 """.split()
@@ -207,7 +207,7 @@ def test_each_submission_gets_its_own_verdict(
 
 def test_every_submission_says_what_it_does_and_what_is_expected():
     assert len(NAMES) >= 50 and set(CORE) <= set(NAMES)
-    right = 0
+    right, failing = 0, set()
     for name in NAMES:
         expected = expectation(name, "")
         if expected.get("status", "graded") == "graded":
@@ -215,7 +215,9 @@ def test_every_submission_says_what_it_does_and_what_is_expected():
             source = (SUBMISSIONS / name / "assessment.py").read_text()
             assert source == "" or source.startswith('"""'), name
             right += expected["verdict"] == "pass"
-    assert right >= 9
+            if name in CORE:
+                failing |= {check for check, state in expected["states"].items() if state == "fail"}
+    assert right >= 9 and failing == set(CHECKS)
 
 
 def test_stored_weights_know_the_classes_by_their_old_names_only(cifar10_folder):

@@ -552,7 +552,8 @@ time.sleep(100)
         ),
     ],
 )
-def test_a_run_that_fails_ends_in_a_sentence(source, limit, says, tmp_path):
+def test_a_run_that_fails_ends_in_a_sentence(source, limit, says, tmp_path, monkeypatch):
+    monkeypatch.setattr(watched_run, "START", 12)
     script = tmp_path / "mine.py"
     script.write_text(source)
     run = watched_run.watch(script, folder=tmp_path / "run", limit=limit)

@@ -74,7 +74,9 @@ def test_networks_of_bfloat16_are_broadcast_and_averaged(run, backend):
 
 @pytest.mark.mpi
 @pytest.mark.slow
-@pytest.mark.parametrize("backend", ["tensorflow", "torch"])
+@pytest.mark.parametrize(
+    "backend", ["tensorflow", pytest.param("torch", marks=pytest.mark.thorough)]
+)
 def test_each_process_set_trains_a_model_of_its_own(run, backend):
     run("process_sets.py", np=4, KERAS_BACKEND=backend)
 
