@@ -11,6 +11,7 @@ import sys
 import threading
 from pathlib import Path
 
+import checkout_copy
 import pytest
 
 ROOT = Path(__file__).parents[2]
@@ -19,23 +20,8 @@ ROOT = Path(__file__).parents[2]
 @pytest.fixture
 def checkout(tmp_path) -> Path:
     """A copy of what the set-up reads, in a folder without an environment."""
-    folder = tmp_path / "course"
-    folder.mkdir()
-    for name in (
-        "pyproject.toml",
-        "Makefile",
-        "README.md",
-        "LICENSE",
-        "docker",
-        "labs",
-        "assessment",
-    ):
-        source = ROOT / name
-        if source.is_dir():  # without what a test beside this one compiles
-            shutil.copytree(source, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
-        else:
-            shutil.copy(source, folder / name)
-    return folder
+    files = ("pyproject.toml", "Makefile", "README.md", "LICENSE")
+    return checkout_copy.copy(tmp_path / "course", *files, "docker", "labs", "assessment")
 
 
 def setup(checkout: Path, timeout=120, **environment) -> subprocess.CompletedProcess:

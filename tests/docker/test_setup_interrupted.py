@@ -5,17 +5,16 @@ The scripts are the real ones. Python, pip and mpirun are played: each command i
 
 import fcntl
 import os
-import shutil
 import signal
 import subprocess
 import tarfile
 import time
 from pathlib import Path
 
+import checkout_copy
 import psutil
 import pytest
 
-ROOT = Path(__file__).parents[2]
 # LASTS names the command that does not end; it has a child, as pip has when it builds a package.
 PLAYED = """\
 #!/bin/sh
@@ -41,12 +40,10 @@ EDITED = {  # the texts of Horovod's source that build_horovod.sh replaces
 @pytest.fixture
 def checkout(tmp_path) -> Path:
     """What the set-up reads, the programs that it finds first, and Horovod's source."""
-    folder = tmp_path / "course"
-    for name in ("docker", "assessment/hvdgrade/labextension", "assessment/hvdgrade/jupyter"):
-        # Without what a test beside this one compiles.
-        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("Makefile", "pyproject.toml"):
-        shutil.copy(ROOT / name, folder)
+    grader = ("assessment/hvdgrade/labextension", "assessment/hvdgrade/jupyter")
+    folder = checkout_copy.copy(
+        tmp_path / "course", "docker", *grader, "Makefile", "pyproject.toml"
+    )
     (tmp_path / "bin").mkdir()
     free = "#!/bin/sh\necho head\necho /dev/x 9 9 99999999 9% /\n"
     for name, text in (("python3", PLAYED), ("mpirun", PLAYED), ("df", free)):

@@ -1,22 +1,18 @@
 """The wheel, for who installs without a checkout: all that the packages read at run time is in it."""
 
-import shutil
 import subprocess
 import sys
 import zipfile
 from pathlib import Path
+
+import checkout_copy
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = {"labs/hvdlab": "hvdlab", "assessment/hvdgrade": "hvdgrade"}
 
 
 def test_it_has_every_file_of_the_packages(tmp_path):
-    for name in ("pyproject.toml", "README.md", "LICENSE", "labs", "assessment"):
-        source = ROOT / name
-        if source.is_dir():  # without what a test beside this one compiles
-            shutil.copytree(source, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
-        else:
-            shutil.copy(source, tmp_path / name)
+    checkout_copy.copy(tmp_path, "pyproject.toml", "README.md", "LICENSE", "labs", "assessment")
     command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
     subprocess.run([*command, "-w", tmp_path, tmp_path], check=True, timeout=120)
     [wheel] = tmp_path.glob("*.whl")
