@@ -1,5 +1,6 @@
 """Ranks that would stay, for tests of how a run is ended: what they do, and whether they are gone."""
 
+import os
 import subprocess
 import time
 from pathlib import Path
@@ -41,6 +42,17 @@ def wait_until_told(folder: Path, process: subprocess.Popen) -> None:
     while len(told(folder)) < 4:
         assert process.poll() is None, process.communicate()
         time.sleep(0.05)
+
+
+def end_when_told(words: list, number: int, folder: Path, **environment) -> int:
+    """Run a command, send it a signal as soon as its ranks have told, and return its exit code."""
+    process = subprocess.Popen(words, env={**os.environ, **environment}, stderr=subprocess.DEVNULL)
+    try:
+        wait_until_told(folder, process)
+        process.send_signal(number)
+        return process.wait(60)
+    finally:
+        process.kill()
 
 
 def gone(numbers: list[int], seconds: float = 10) -> bool:

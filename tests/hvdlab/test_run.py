@@ -9,7 +9,7 @@ import time
 from types import SimpleNamespace
 
 import pytest
-from lasting_ranks import SAVE, STAY, STAYS_IN_LINE, gone, told, wait_until_told
+from lasting_ranks import SAVE, STAY, STAYS_IN_LINE, end_when_told, gone, told, wait_until_told
 
 from hvdlab import cli, hardware, run
 
@@ -236,19 +236,12 @@ def test_a_rank_that_is_asked_to_end_may_save_its_work(script, tmp_path):
     saved = []
     for attempt in "123":
         (folder := tmp_path / attempt).mkdir()
-        process = subprocess.Popen(
-            command("-np", 1, script(SAVE), folder), stderr=subprocess.DEVNULL
-        )
-        try:
-            wait_until_told(folder, process)
-            process.send_signal(signal.SIGINT)
-            assert process.wait(30) == 128 + signal.SIGINT
-        finally:
-            process.kill()
+        words = command("-np", 1, script(SAVE), folder)
+        assert end_when_told(words, signal.SIGINT, folder) == 128 + signal.SIGINT
         saved += [path.read_text() for path in folder.glob("saved")]
         if "all that was learnt" in saved:
-            return
-    raise AssertionError(saved)
+            break
+    assert "all that was learnt" in saved
 
 
 # --- in a Slurm allocation --------------------------------------------------------------------------

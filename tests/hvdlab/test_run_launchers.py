@@ -8,7 +8,7 @@ import time
 from types import SimpleNamespace
 
 import pytest
-from lasting_ranks import SAVE, STAY, STAYS_IN_LINE, gone, told, wait_until_told
+from lasting_ranks import SAVE, STAY, STAYS_IN_LINE, end_when_told, gone, told, wait_until_told
 
 from hvdlab import run
 from hvdlab.plan import plan
@@ -161,13 +161,7 @@ def test_an_interrupt_leaves_nothing_behind(command, launcher, times, tmp_path):
 @pytest.mark.parametrize("launcher", ["torchrun", SRUN])
 def test_a_rank_that_is_asked_to_end_may_save_its_work(command, launcher, tmp_path):
     words, environment = command(launcher, SAVE, tmp_path, ranks=1)
-    process = subprocess.Popen(words, env=environment, stderr=subprocess.DEVNULL)
-    try:
-        wait_until_told(tmp_path, process)
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(60) == 128 + signal.SIGTERM
-    finally:
-        process.kill()
+    assert end_when_told(words, signal.SIGTERM, tmp_path, **environment) == 128 + signal.SIGTERM
     assert (tmp_path / "saved").read_text() == "all that was learnt"
 
 
