@@ -14,7 +14,7 @@ import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -163,9 +163,7 @@ def end(process: subprocess.Popen, mark: str = "") -> None:
     finally:  # also after a second interrupt
         until = time.monotonic() + 5  # one that waits for a dead disk cannot be ended
         # Again until none is left: one may be born meanwhile, or has no environment as it just begins.
-        while time.monotonic() < until and (
-            left := list(filter(_ours(process, mark), psutil.pids()))
-        ):
+        while time.monotonic() < until and (left := _left(process.pid, mark)):
             for number in left:
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.kill(number, signal.SIGKILL)
@@ -173,14 +171,13 @@ def end(process: subprocess.Popen, mark: str = "") -> None:
         process.wait()
 
 
-def _ours(process: subprocess.Popen, mark: str) -> Callable[[int], bool]:
-    """Whether a process is of a launcher's session or has its mark, and has not ended yet."""
-
-    def ours(number: int) -> bool:
+def _left(session: int, mark: str) -> list[int]:
+    """The processes that are of a session, or have a mark, and have not ended."""
+    found = []
+    for number in psutil.pids():
         with contextlib.suppress(ProcessLookupError, PermissionError, psutil.Error):
             one = psutil.Process(number)
-            known = os.getsid(number) == process.pid or mark and one.environ().get(MARK) == mark
-            return bool(known) and one.status() not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
-        return False
-
-    return ours
+            if os.getsid(number) == session or mark and one.environ().get(MARK) == mark:
+                if one.status() not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD):
+                    found.append(number)
+    return found

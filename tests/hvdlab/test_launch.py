@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -251,6 +252,22 @@ def test_run_ends_ranks_whose_launcher_was_killed(tmp_path):
         launch.run(write(tmp_path, STAY), tmp_path, ranks=2, timeout=30, show=False)
     assert type(caught.value) is launch.LaunchError  # and no TimeUp
     assert gone(told(tmp_path))
+
+
+def test_what_is_born_while_a_run_is_ended_ends_too(tmp_path, monkeypatch):
+    """The first list of processes is as old as that: it has the launcher, and not yet its child."""
+    pids, looks = psutil.pids, []
+
+    def processes():
+        looks.append(pids())
+        born = told(tmp_path)[1] if len(looks) == 1 else None
+        return [number for number in looks[-1] if number != born]
+
+    with launch.started([sys.executable, write(tmp_path, STAY), tmp_path], {}):
+        while len(told(tmp_path)) < 2:
+            time.sleep(0.1)
+        monkeypatch.setattr(psutil, "pids", processes)
+    assert gone(told(tmp_path), 2)
 
 
 def test_a_script_that_is_missing_is_one_sentence(tmp_path):
