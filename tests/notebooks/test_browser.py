@@ -9,13 +9,10 @@ import os
 import re
 import secrets
 import shutil
-import socket
-import subprocess
-import sys
 import time
-import urllib.request
 from pathlib import Path
 
+import jupyter_run
 import nbformat
 import numpy as np
 import psutil
@@ -47,73 +44,18 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
-    """JupyterLab on a copy of the notebooks: yields its address, its token and the folder."""
+    """JupyterLab on a copy of the notebooks, as `make lab` starts it."""
     folder = tmp_path_factory.mktemp("server")
     notebooks = folder / "notebooks"
     shutil.copytree(ROOT / "notebooks", notebooks, ignore=shutil.ignore_patterns("work", ".*"))
     for name, values in SETTINGS.items():
-        path = folder / f"settings/@jupyterlab/{name}.jupyterlab-settings"
+        path = folder / f"SETTINGS/@jupyterlab/{name}.jupyterlab-settings"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(values))
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    token = secrets.token_hex(16)
-    places = {
-        "JUPYTER_CONFIG_DIR": "config",
-        "JUPYTER_DATA_DIR": "data",
-        "JUPYTER_RUNTIME_DIR": "runtime",
-        "JUPYTERLAB_SETTINGS_DIR": "settings",
-        "JUPYTERLAB_WORKSPACES_DIR": "workspaces",
-        "IPYTHONDIR": "ipython",
-    }
-    environment = {name: value for name, value in os.environ.items() if name != "MPLBACKEND"}
-    environment |= {name: str(folder / place) for name, place in places.items()}
-    before = set(psutil.Process().children(recursive=True))
-    with (folder / "log").open("w") as log:
-        process = subprocess.Popen(
-            [
-                Path(sys.executable).parent / "jupyter", "lab", "--no-browser", "--allow-root",
-                f"--port={port}", "--ServerApp.port_retries=0", f"--IdentityProvider.token={token}",
-                f"--notebook-dir={notebooks}", notebooks / "00_start_here.ipynb",
-            ],
-            env={**environment, "LAB_QUICK": "1"},
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )  # fmt: skip
-    address = f"http://127.0.0.1:{port}"
-    try:
-        wait_for(address, token, process, folder / "log")
-        yield address, token, notebooks
-    finally:
-        end_all_but(before, process)
-
-
-def wait_for(address, token, process, log, seconds=180):
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline and process.poll() is None:
-        try:
-            urllib.request.urlopen(f"{address}/api/status?token={token}", timeout=5).close()
-            return
-        except OSError:
-            time.sleep(0.2)
-    pytest.fail(f"JupyterLab did not start within {seconds} s:\n{log.read_text()[-3000:]}")
-
-
-def end_all_but(before, server):
-    """End the server, which ends its kernels, and then whatever of all that is still there."""
-    started = set(psutil.Process().children(recursive=True)) - before
-    server.terminate()
-    _, left = psutil.wait_procs(started, timeout=15)
-    for process in left:
-        try:
-            process.kill()
-        except psutil.NoSuchProcess:
-            pass
-    psutil.wait_procs(left, timeout=5)
-    assert not [process for process in started if process.is_running()]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("MPLBACKEND", raising=False)  # a kernel takes the widgets
+        with jupyter_run.running("lab", folder, notebooks, LAB_QUICK="1") as jupyter:
+            yield jupyter
 
 
 @pytest.fixture
@@ -132,9 +74,8 @@ def page():
 
 
 def open_notebook(page, server, path):
-    address, token, _ = server
     workspace = secrets.token_hex(4)  # a new one: nothing that another test opened comes back
-    page.goto(f"{address}/lab/workspaces/{workspace}/tree/{path}?token={token}")
+    page.goto(f"{server.address}/lab/workspaces/{workspace}/tree/{path}?token={server.token}")
     page.locator(".jp-Notebook .jp-Cell").first.wait_for()
 
 
@@ -155,7 +96,7 @@ def test_the_start_page_shows_the_labs_and_leads_to_them(server, page, tmp_path)
 
 @pytest.mark.slow
 def test_lab_1_runs_by_its_menu_and_a_figure_turns(server, page, tmp_path):
-    path = server[2] / LAB
+    path = server.served / LAB
     cells = [c for c in nbformat.read(path, 4).cells if c.cell_type == "code" and c.source.strip()]
     open_notebook(page, server, LAB)
     run_all(page)
@@ -177,12 +118,8 @@ def test_lab_1_runs_by_its_menu_and_a_figure_turns(server, page, tmp_path):
     page.mouse.down()
     page.mouse.move(middle[0] + 120, middle[1] + 40, steps=10)
     page.mouse.up()
-    deadline = time.monotonic() + 60  # the kernel draws it
-    while (
-        part := changed(before, picture(page, canvas, tmp_path / "after.png"))
-    ) <= 0.05 and time.monotonic() < deadline:
-        pass
-    assert part > 0.05
+    after = picture(page, canvas, tmp_path / "after.png", other_than=before)
+    assert changed(before, after) > 0.05
 
 
 def run_all(page, seconds=420):
@@ -212,14 +149,15 @@ def save(page, path, seconds=30):
     pytest.fail(f"the notebook was not saved within {seconds} s")
 
 
-def picture(page, canvas, path, seconds=30):
-    """What the canvas shows once something is on it and it has come to rest: an array of pixels."""
+def picture(page, canvas, path, seconds=60, other_than=None):
+    """What the canvas shows once something (else) is on it and it has come to rest: an array of pixels."""
     last, deadline = None, time.monotonic() + seconds
     while time.monotonic() < deadline:
         page.wait_for_timeout(500)
         canvas.screenshot(path=path)
         now = imread(path)
-        if now.std() > 0.01 and np.array_equal(last, now):
+        new = other_than is None or not np.array_equal(other_than, now)
+        if now.std() > 0.01 and new and np.array_equal(last, now):
             return now
         last = now
     pytest.fail(f"the figure did not come to rest within {seconds} s, see {path}")
