@@ -27,6 +27,7 @@ POLL_SECONDS = 2.0
 LOST_SECONDS = 120.0  # NFS may show a result this much later than the job ended
 COMMAND_SECONDS = 60.0
 CANCEL_SECONDS = 120.0
+END_SECONDS = 60.0
 # Why jobs wait that will run: squeue's words; "" of those that do.
 PASSING = (
     "",
@@ -148,6 +149,9 @@ def results(
                     yield document
             if waiting:
                 time.sleep(POLL_SECONDS)
+        deadline = time.monotonic() + END_SECONDS  # a job has its result a moment before it ends
+        while jobs_in_queue(settings.out) and time.monotonic() < deadline:
+            time.sleep(0.5)
     finally:
         if waiting:
             cancel(settings.out)

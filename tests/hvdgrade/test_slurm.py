@@ -47,8 +47,8 @@ def test_a_class_is_graded_by_jobs(on_slurm):
     jobs = [job for job in jobs if f"JobName={slurm.job_name(school.out)}" in job]
     wanted = {"Comment=course", "OverSubscribe=NO", "CPUs/Task=1"}
     assert len(jobs) == 3 and all(wanted <= set(job.split()) for job in jobs)
-    assert (school.out / "index.html").exists()
-    they_end(school, cluster)
+    assert cluster.run("squeue", "--noheader") == ""
+    assert (school.out / "index.html").exists() and school.processes() == []
 
     before = school.files()
     assert school.grade(*options, "--regrade", **cluster.environment).returncode == 0
@@ -88,12 +88,24 @@ def test_kill_9_and_an_interrupt_lose_nothing(on_slurm):
     assert set(school.results()) == students
     assert {document["status"] for document in school.results().values()} == {"graded"}
     assert {name: school.files()[name] for name in kept} == kept
-    they_end(school, cluster)
+    assert school.processes() == []
 
 
-def they_end(school, cluster):
-    """A batch ends with the last result, and the job that wrote it a moment later."""
-    school.wait_for(lambda: cluster.run("squeue", "--noheader") == "" and school.processes() == [])
+LINGERS = """\
+import atexit, sys, time
+if "submitit.core._submit" in sys.orig_argv:  # what a job runs
+    atexit.register(time.sleep, 4)
+"""
+
+
+def test_a_batch_ends_after_its_jobs(on_slurm, tmp_path):
+    """Which have their results a moment before they end: here a long one."""
+    school, cluster = on_slurm
+    school.add("ada")
+    (tmp_path / "sitecustomize.py").write_text(LINGERS)
+    answer = school.grade("--slurm", PYTHONPATH=str(tmp_path), **cluster.environment)
+    assert answer.returncode == 0, answer.stderr
+    assert cluster.run("squeue", "--noheader") == "" and school.processes() == []
 
 
 INTERRUPTS = {
@@ -104,6 +116,19 @@ def interrupted(self, *arguments):
     submit(self, *arguments)
     raise KeyboardInterrupt
 submitit.SlurmExecutor.map_array = interrupted""",
+    "while sbatch still asks": """\
+import os, pathlib, signal, submitit
+asks = pathlib.Path("bin", "sbatch").absolute()
+asks.parent.mkdir()
+asks.write_text(f"#!/bin/sh\\nsleep 3\\nPATH={os.environ['PATH']} exec sbatch \\"$@\\"\\n")
+asks.chmod(0o755)
+os.environ["PATH"] = f"{asks.parent}:{os.environ['PATH']}"
+submit = submitit.SlurmExecutor.map_array
+def interrupted(self, *arguments):
+    signal.signal(signal.SIGALRM, signal.default_int_handler)
+    signal.alarm(1)
+    submit(self, *arguments)
+submitit.SlurmExecutor.map_array = interrupted""",
     "before it waits for them": """\
 from hvdgrade import batch
 def interrupted(*arguments):
@@ -113,10 +138,10 @@ batch.follow = interrupted""",
 
 
 @pytest.mark.parametrize("moment", INTERRUPTS)
-def test_an_interrupt_leaves_no_job_at_any_moment(on_slurm, moment):
+def test_an_interrupt_leaves_no_job_at_any_moment(on_slurm, moment, tmp_path):
     school, cluster = on_slurm
     school.add_sleeper("ada", 300)
-    answer = school.grade("--slurm", before=INTERRUPTS[moment], **cluster.environment)
+    answer = school.grade("--slurm", before=INTERRUPTS[moment], cwd=tmp_path, **cluster.environment)
     assert answer.returncode == 3 and "1 of 1 are still to be graded" in answer.stderr
     assert list((school.out / "slurm").iterdir())  # it was submitted
     assert cluster.run("squeue", "--noheader") == "" and school.processes() == []
