@@ -98,16 +98,51 @@ def gpu_compute_capability() -> tuple[int, int] | None:
 
 def gpus() -> int:
     """Number of NVIDIA GPUs that a program started here can use ($CUDA_VISIBLE_DEVICES respected)."""
+    return len(visible_gpus())
+
+
+def visible_gpus() -> list[str]:
+    """UUIDs of the NVIDIA GPUs that a program started here can use ($CUDA_VISIBLE_DEVICES respected).
+
+    Where a GPU is divided into slices (MIG), its slices take its place: "MIG-..." in place of "GPU-...".
+    A process uses one slice at most, and CUDA shows it only the first of several: a rank chooses its
+    slice by CUDA_VISIBLE_DEVICES.
+    """
     try:
         answer = subprocess.run(
             ["nvidia-smi", "--list-gpus"], capture_output=True, text=True, timeout=30, check=True
         ).stdout
     except (OSError, subprocess.SubprocessError):
-        return 0
-    present = sum(line.startswith("GPU ") for line in answer.splitlines())
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is None:
-        return present
-    named = [name.strip() for name in visible.split(",")]
-    ends = (i for i, name in enumerate(named) if name in ("", "-1"))  # CUDA reads no further
-    return min(present, next(ends, len(named)))
+        return []
+    present: list[list[str]] = []  # of each GPU its own UUID and those of its slices
+    for line in answer.splitlines():
+        if line.startswith("GPU "):
+            present.append([_uuid(line) or f"GPU-{len(present)}"])
+        elif present and (name := _uuid(line)):
+            present[-1].append(name)
+    usable = [gpu[1:] or gpu for gpu in present]
+    named = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if named is None:
+        return [name for gpu in usable for name in gpu]
+    found: list[str] = []
+    for word in (word.strip() for word in named.split(",")):
+        if word.isdigit() and int(word) < len(usable):
+            found += usable[int(word)]
+        elif word.startswith(("GPU-", "MIG-")):  # a whole UUID, or its first characters
+            found += next(
+                (
+                    usable[i] if name == gpu[0] else [name]
+                    for i, gpu in enumerate(present)
+                    for name in gpu
+                    if name.startswith(word)
+                ),
+                [],
+            )
+        else:
+            break  # CUDA reads no further than a name that it does not know, such as -1
+    return list(dict.fromkeys(found))
+
+
+def _uuid(line: str) -> str:
+    """Of a line such as `GPU 0: NVIDIA H100 (UUID: GPU-5d1c...)`; "" without one."""
+    return line.partition("(UUID: ")[2].rstrip(") ")

@@ -1,7 +1,8 @@
 """Let the ranks of any launcher find each other: what `torch.distributed` wants to know, as variables.
 
     rendezvous()
-    torch.distributed.init_process_group("nccl" if gpu_for_each_rank() else "gloo")
+    mine = group_device()
+    torch.distributed.init_process_group(mine.backend)
 
 `torchrun` sets RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT itself;
 `mpirun` and `srun` say the same in words of their own. A script that calls `rendezvous` first starts
@@ -12,12 +13,16 @@ same variables.
 import atexit
 import contextlib
 import gc
+import json
 import os
 import random
 import socket
 import subprocess
-import warnings
 from types import FunctionType
+
+from hvdlab.torch.device import RankDevice, choose
+
+_stores: list = []  # kept until the process ends
 
 
 def rendezvous() -> None:
@@ -51,21 +56,42 @@ def rendezvous() -> None:
         os.environ.setdefault(name, str(value))
 
 
-def gpu_for_each_rank(here: int | None = None) -> bool:
-    """Whether this machine has a GPU for each of its ranks. If not, all of them use the processor.
+def group_device(share: bool = True) -> RankDevice:
+    """Choose the device of this rank, and make it the current CUDA device. Call it after `rendezvous`.
 
-    NCCL refuses two ranks on one GPU. Call it after `rendezvous`, unless `here`, the number of ranks on
-    this machine, is given. It warns where there are GPUs, but too few.
+    All ranks must call it: they compare the GPUs that they see. `init_process_group` then takes the result's
+    `backend`, and its `device` as `device_id` if the backend is "nccl".
+
+    Args:
+        share: whether ranks may share a GPU, where Gloo copies tensors through host memory. Gloo can
+            broadcast and all-reduce tensors on GPUs and nothing else: a script that needs more passes
+            False, and its ranks use the processor unless each has a GPU of its own.
     """
-    import torch
+    import torch.distributed as dist
 
-    gpus = torch.cuda.device_count()
-    if not gpus:
-        return False
-    here = here or int(os.environ["LOCAL_WORLD_SIZE"])
-    if gpus < here:
-        warnings.warn(f"{gpus} GPUs for {here} ranks: they use the processor", stacklevel=2)
-    return gpus >= here
+    return choose(int(os.environ["RANK"]), _gather, dist.is_nccl_available(), share)
+
+
+def _gather(value: tuple[str, ...]) -> list[tuple[str, ...]]:
+    """The values of all ranks, in order of rank, through the store that `init_process_group` uses as well."""
+    from torch.distributed import TCPStore
+
+    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    if size == 1:
+        return [value]
+    # torchrun runs the store in a process of its own, and each rank is a client of it.
+    server = rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
+    store = TCPStore(
+        os.environ["MASTER_ADDR"],
+        int(os.environ["MASTER_PORT"]),
+        size,
+        server,
+        multi_tenant=True,  # `init_process_group` finds this server in place of starting another
+    )
+    _stores.append(store)  # the server ends with it
+    prefix = f"hvdlab/gpus/{os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}"
+    store.set(f"{prefix}/{rank}", json.dumps(value))
+    return [tuple(json.loads(store.get(f"{prefix}/{other}"))) for other in range(size)]
 
 
 def _free_group() -> None:
