@@ -1,4 +1,4 @@
-"""The assessment network in Keras. `hvdlab.torch.models` is the same network in PyTorch."""
+"""The networks of the assessment in Keras. `hvdlab.torch.models` has the same networks in PyTorch."""
 
 from functools import partial
 
@@ -7,8 +7,15 @@ import numpy as np
 from keras import layers
 
 from hvdlab import probe
+from hvdlab.assessment_networks import (
+    ASSESSMENT_NET,
+    depth_and_width,
+    given_network,
+    network_weights,
+)
 from hvdlab.hardware import cpu_is_fast_at_bfloat16, gpu_compute_capability
-from hvdlab.record import PIXEL_MEAN, PIXEL_STD, WEIGHTS
+from hvdlab.keras.wide_resnet import WideResNet
+from hvdlab.record import PIXEL_MEAN, PIXEL_STD
 
 
 def fast_policy() -> str:
@@ -58,7 +65,24 @@ def AssessmentNet(dtype: str = "float32") -> keras.Model:
     return keras.Model(images, logits, name="assessment_net")
 
 
-# What Keras calls the variables that `hvdlab.record.WEIGHTS` names.
+def assessment_network(dtype: str = "float32", name: str | None = None) -> keras.Model:
+    """The network that the assessment gives: `AssessmentNet`, or WRN-16-10 in profile `gpu`.
+
+    Args:
+        dtype: policy of the layers, see `fast_policy`; the variables are float32.
+        name: "assessment-net" or "wrn-DEPTH-WIDTH". Default: what the grader's profile says, through the
+            environment variable HVDLAB_NETWORK; without one "assessment-net".
+
+    Raises:
+        ValueError: there is no such network.
+    """
+    name = name or given_network()
+    if name == ASSESSMENT_NET:
+        return AssessmentNet(dtype)
+    return WideResNet(*depth_and_width(name), dtype)
+
+
+# What Keras calls the variables that `hvdlab.assessment_networks` names.
 VARIABLES = {
     "weight": "kernel",
     "bias": "bias",
@@ -68,7 +92,7 @@ VARIABLES = {
 
 
 def _variable(model: keras.Model, name: str) -> keras.Variable:
-    layer, kind = name.split(".")
+    layer, _, kind = name.rpartition(".")
     layer = model.get_layer(layer)
     if isinstance(layer, layers.BatchNormalization):
         return getattr(layer, {"weight": "gamma", "bias": "beta"}.get(kind) or VARIABLES[kind])
@@ -82,27 +106,29 @@ def _axes(array_dimensions: int, to_keras: bool) -> tuple[int, ...]:
     return tuple(reversed(range(array_dimensions)))
 
 
-def to_arrays(model: keras.Model) -> dict[str, np.ndarray]:
-    """The weights and batch-norm statistics of an `AssessmentNet` as float32 arrays.
+def to_arrays(model: keras.Model, network: str = ASSESSMENT_NET) -> dict[str, np.ndarray]:
+    """The weights and batch-norm statistics of the network of that name as float32 arrays.
 
-    Names and shapes are those of `hvdlab.record.WEIGHTS`.
+    Names and shapes are those of `hvdlab.assessment_networks`.
     """
     arrays = {}
-    for name in WEIGHTS:
+    for name in network_weights(network):
         array = keras.ops.convert_to_numpy(_variable(model, name).value).astype(np.float32)
         arrays[name] = np.ascontiguousarray(array.transpose(_axes(array.ndim, to_keras=False)))
     return arrays
 
 
-def from_arrays(arrays: dict[str, np.ndarray], dtype: str = "float32") -> keras.Model:
-    """An `AssessmentNet` with the weights that `to_arrays` of either framework gave."""
-    if arrays.keys() != WEIGHTS.keys():
+def from_arrays(
+    arrays: dict[str, np.ndarray], dtype: str = "float32", network: str = ASSESSMENT_NET
+) -> keras.Model:
+    """The network of that name, with the weights that `to_arrays` of either framework gave."""
+    wanted = network_weights(network).keys()
+    if arrays.keys() != wanted:
         raise ValueError(
-            "arrays must hold the weights of the assessment network. "
-            f"Missing: {sorted(WEIGHTS.keys() - arrays.keys())}. "
-            f"Unexpected: {sorted(arrays.keys() - WEIGHTS.keys())}"
+            f"arrays must hold the weights of {network}. "
+            f"Missing: {sorted(wanted - arrays.keys())}. Unexpected: {sorted(arrays.keys() - wanted)}"
         )
-    model = AssessmentNet(dtype)
+    model = assessment_network(dtype, network)
     for name, array in arrays.items():
         _variable(model, name).assign(array.transpose(_axes(array.ndim, to_keras=True)))
     return model

@@ -1,4 +1,4 @@
-"""The assessment network in PyTorch. `hvdlab.keras.models` is the same network in Keras."""
+"""The networks of the assessment in PyTorch. `hvdlab.keras.models` has the same networks in Keras."""
 
 import numpy as np
 import torch
@@ -6,8 +6,10 @@ from torch import nn
 from torch.nn import functional as F
 
 from hvdlab import probe
+from hvdlab.assessment_networks import ASSESSMENT_NET, depth_and_width, given_network
 from hvdlab.hardware import cpu_is_fast_at_bfloat16
 from hvdlab.record import PIXEL_MEAN, PIXEL_STD
+from hvdlab.torch.wide_resnet import WideResNet
 
 
 class AssessmentNet(nn.Module):
@@ -52,6 +54,20 @@ class AssessmentNet(nn.Module):
         return self.linear(x).to(self.mean.dtype) / 4
 
 
+def assessment_network(name: str | None = None) -> nn.Module:
+    """The network that the assessment gives: `AssessmentNet()`, or `WideResNet(16, 10)` in profile `gpu`.
+
+    Args:
+        name: "assessment-net" or "wrn-DEPTH-WIDTH". Default: what the grader's profile says, through the
+            environment variable HVDLAB_NETWORK; without one "assessment-net".
+
+    Raises:
+        ValueError: there is no such network.
+    """
+    name = name or given_network()
+    return AssessmentNet() if name == ASSESSMENT_NET else WideResNet(*depth_and_width(name))
+
+
 def autocast(device: torch.device | str = "cpu"):
     """Context in which convolutions run in bfloat16, where `device` is fast at it; else float32."""
     if probe.COPIES:
@@ -65,9 +81,9 @@ def autocast(device: torch.device | str = "cpu"):
 
 
 def to_arrays(model: nn.Module) -> dict[str, np.ndarray]:
-    """The weights and batch-norm statistics of an `AssessmentNet` as float32 arrays.
+    """The weights and batch-norm statistics of a network as float32 arrays.
 
-    Names and shapes are those of `hvdlab.record.WEIGHTS`. Copies: training goes on without them.
+    Names and shapes are those of `hvdlab.assessment_networks`. Copies: later training does not change them.
     """
     return {
         name: tensor.detach().float().cpu().numpy().copy()
@@ -76,15 +92,14 @@ def to_arrays(model: nn.Module) -> dict[str, np.ndarray]:
     }
 
 
-def from_arrays(arrays: dict[str, np.ndarray]) -> AssessmentNet:
-    """An `AssessmentNet` with the weights that `to_arrays` of either framework gave."""
-    model = AssessmentNet()
+def from_arrays(arrays: dict[str, np.ndarray], network: str = ASSESSMENT_NET) -> nn.Module:
+    """The network of that name, with the weights that `to_arrays` of either framework gave."""
+    model = assessment_network(network)
     state = {name: torch.from_numpy(np.array(array)) for name, array in arrays.items()}
     missing, unexpected = model.load_state_dict(state, strict=False)
     missing = [name for name in missing if not name.endswith("num_batches_tracked")]
     if missing or unexpected:
         raise ValueError(
-            "arrays must hold the weights of the assessment network. "
-            f"Missing: {missing}. Unexpected: {unexpected}"
+            f"arrays must hold the weights of {network}. Missing: {missing}. Unexpected: {unexpected}"
         )
     return model
