@@ -114,8 +114,8 @@ WRAP = "hvd.DistributedOptimizer(optimizer, named_parameters=model.named_paramet
             "averages nothing",
             "import keras as hvd",
         ),
-        (KERAS, "hvd.local_rank()", "0", "device", "set_visible_devices", None),
-        (TORCH, "hvd.local_rank()", "0", "device", "set_device", "torch.device("),
+        (KERAS, "hvd.local_rank()", "0", "device", "`hvdlab.keras.device`", None),
+        (TORCH, "hvd.local_rank()", "0", "device", "`hvdlab.torch.device`", "torch.device("),
         (TORCH, "rank=hvd.rank(),", "", "data", "whole set", "Batches("),
         (KERAS, "size=hvd.size(),", "size=2,", "data", "fixed rank or size", "Batches("),
         (TORCH, "rank=hvd.rank(),", "rank=hvd.size(),", "data", "exchanged", "Batches("),
@@ -684,3 +684,29 @@ def test_the_work_grows_with_the_length_of_a_script(monkeypatch):
         return len(looked)
 
     assert work(8) < 8.5 * work(1) < 8.5 * 50 * 2000
+
+
+DEVICES = {  # (line with the mistake, lines): what a script does after hvd.init()
+    "torch": (4, "torch.cuda.set_device(hvd.local_rank() % torch.cuda.device_count())"),
+    "torch, a variable": (5, "n = torch.cuda.device_count()\nmodel.to(hvd.local_rank() % n)"),
+    "TensorFlow": (
+        5,
+        "gpus = tf.config.list_physical_devices('GPU')\n"
+        "tf.config.set_visible_devices(gpus[hvd.local_rank() % len(gpus)], 'GPU')",
+    ),
+    "rank_device": (None, "from hvdlab.torch.device import rank_device\nmine = rank_device(hvd)"),
+    "by all ranks": (None, "torch.cuda.set_device(hvd.rank() % torch.cuda.device_count())"),
+    "by hosts": (
+        None,
+        "torch.cuda.set_device(hvd.local_rank())\nx = hvd.local_rank() % len(hosts)",
+    ),
+    "local rank": (None, "torch.cuda.set_device(hvd.local_rank())"),
+}
+
+
+@pytest.mark.parametrize(("line", "text"), DEVICES.values(), ids=DEVICES)
+def test_a_remainder_by_the_number_of_gpus_gets_a_hint(line, text):
+    source = f"import torch\nimport horovod.torch as hvd\nhvd.init()\n{text}\nmodel.cuda()\n"
+    found = [hint for hint in hints(source.encode()) if hint["topic"] == "device"]
+    assert [hint["line"] for hint in found] == ([line] if line else [])
+    assert all("Duplicate GPU" in hint["text"] and "rank_device" in hint["text"] for hint in found)

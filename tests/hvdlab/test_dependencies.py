@@ -24,6 +24,7 @@ ALLOWED = {
     "hvdlab.bound": {"hvdlab.own_functions", "hvdlab.syntax"},
     "hvdlab.script": {"hvdlab.bound", "hvdlab.own_functions", "hvdlab.syntax"},
     "hvdlab.rates": {"hvdlab.script", "hvdlab.syntax"},
+    "hvdlab.gpu_choice": {"hvdlab.bound", "hvdlab.script", "hvdlab.syntax"},
     "hvdlab.guards": {"hvdlab.own_functions", "hvdlab.script"},
     "hvdlab.program": set(),
     "hvdlab.hardware": set(),
@@ -99,6 +100,7 @@ ALLOWED = {
     "hvdlab.check.samples": set(),
     "hvdlab.check.run_facts": set(),
     "hvdlab.check.source": {
+        "hvdlab.gpu_choice",
         "hvdlab.rates",
         "hvdlab.guards",
         "hvdlab.script",
@@ -106,6 +108,7 @@ ALLOWED = {
     },
     "hvdlab.check.events": {"hvdlab.check.samples"},
     "hvdlab.check.judge": {
+        "hvdlab.check.rules_devices",
         "hvdlab.check.rules_settings",
         "hvdlab.check.rules_training",
         "hvdlab.check.findings",
@@ -125,6 +128,7 @@ GRADER_ALLOWED = {
     "hvdlab.syntax",
     "hvdlab.guards",
     "hvdlab.rates",
+    "hvdlab.gpu_choice",
     "hvdlab.launch",
     "hvdlab.hardware",
     "hvdlab.open_mpi",

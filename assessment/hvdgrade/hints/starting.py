@@ -2,6 +2,7 @@
 
 import ast
 
+from hvdlab.gpu_choice import chosen_by_helper, remainders
 from hvdlab.script import BROADCASTS, HOROVOD, Script
 from hvdlab.syntax import strings
 
@@ -77,20 +78,16 @@ def called_before(script: Script, line: int) -> bool:
 
 
 def device(script: Script):
-    places = ("LOCAL_RANK", "SLURM_LOCALID", "CUDA_VISIBLE_DEVICES")
-    read = any(
-        text.endswith(places)
-        for node in script.nodes
-        if isinstance(node, ast.Subscript | ast.Call)
-        for text in strings(node)
-    )
-    placed = script.named("set_device", "device", "to", "cuda", "set_visible_devices")
-    chosen = any(
-        script.uses_rank(argument) or (isinstance(argument, ast.List) and not argument.elts)  # none
-        for call in placed
-        for argument in call.args
-    )
-    if script.named("local_rank") or read or chosen or not script.horovod:
+    if not script.horovod:
+        return
+    for line in remainders(script):
+        text = (
+            "With fewer GPUs than processes this remainder gives two processes the same GPU, which NCCL "
+            'refuses ("Duplicate GPU detected") and whose memory two TensorFlow processes both claim. '
+            f"Call `mine = rank_device(hvd)` from `{helper(script)}`."
+        )
+        yield line, text
+    if script.named("local_rank") or chosen_by_helper(script) or chooses(script):
         return
     if script.torch:
         lines = [
@@ -101,13 +98,37 @@ def device(script: Script):
         ]
         if lines:
             text = (
-                "Every process takes the first GPU: call "
-                "`torch.cuda.set_device(hvd.local_rank())` before this, where there is a GPU."
+                "Every process takes the first GPU: let `mine = rank_device(hvd)` from "
+                f"`{helper(script)}` choose one, then use `mine.device`. Where each process has a GPU, "
+                "`torch.cuda.set_device(hvd.local_rank())` before this is enough."
             )
             yield min(lines), text
     elif script.keras:
         text = (
-            "No process chooses a GPU of its own: where there are GPUs, "
-            '`tf.config.set_visible_devices(gpus[hvd.local_rank()], "GPU")`.'
+            "No process chooses a GPU of its own: call `mine = rank_device(hvd)` from "
+            f"`{helper(script)}`. Where each process has a GPU, "
+            '`tf.config.set_visible_devices(gpus[hvd.local_rank()], "GPU")` is enough.'
         )
         yield None, text
+
+
+def helper(script: Script) -> str:
+    """The module whose `rank_device` fits the script."""
+    return "hvdlab.torch.device" if script.torch else "hvdlab.keras.device"
+
+
+def chooses(script: Script) -> bool:
+    """Whether a device is chosen by a variable of the launcher, by the rank, or none at all."""
+    places = ("LOCAL_RANK", "SLURM_LOCALID", "CUDA_VISIBLE_DEVICES")
+    read = any(
+        text.endswith(places)
+        for node in script.nodes
+        if isinstance(node, ast.Subscript | ast.Call)
+        for text in strings(node)
+    )
+    placed = script.named("set_device", "device", "to", "cuda", "set_visible_devices")
+    return read or any(
+        script.uses_rank(argument) or (isinstance(argument, ast.List) and not argument.elts)  # none
+        for call in placed
+        for argument in call.args
+    )

@@ -11,6 +11,7 @@ Events have `kind`, `at` (seconds since the start of the watch), `steps` (optimi
     loop, pass                         that trains: its first round; left, how and after how many
     decision                           a value that a stop depends on, and the loop that is running
     save, lock, download, devices      a path, or that of a lock; a URL; how many GPUs
+    cuda tensor                        was given to a Horovod without CUDA; its device
 
 The rules ask for them by `run_facts.Run`.
 """

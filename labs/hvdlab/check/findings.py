@@ -21,8 +21,27 @@ CATALOGUE = {
     ),
     "device-not-pinned": (
         "No GPU of its own for each rank",
-        "after hvd.init(): torch.cuda.set_device(hvd.local_rank()), or in TensorFlow "
-        "tf.config.set_visible_devices(gpus[hvd.local_rank()], 'GPU').",
+        "after hvd.init(): mine = rank_device(hvd), from hvdlab.torch.device or hvdlab.keras.device, then "
+        "model.to(mine.device). Where each rank has a GPU, torch.cuda.set_device(hvd.local_rank()) or "
+        "tf.config.set_visible_devices(gpus[hvd.local_rank()], 'GPU') is enough.",
+    ),
+    "gpu-by-remainder": (
+        "The GPU's number is a remainder, so ranks may share a GPU",
+        "mine = rank_device(hvd), from hvdlab.torch.device or hvdlab.keras.device. Ranks that share a GPU "
+        "then exchange gradients through host memory: give DistributedOptimizer "
+        "compression=mine.compression, or in Keras device_dense=mine.device_dense.",
+    ),
+    "cuda-without-nccl": (
+        "A GPU tensor is given to a Horovod that was built without CUDA",
+        "mine = rank_device(hvd), from hvdlab.torch.device. Broadcast before model.to(mine.device), give "
+        "DistributedOptimizer compression=mine.compression, and all-reduce metrics as CPU tensors. Or build "
+        "Horovod with NCCL: `hvdlab doctor` names the command.",
+    ),
+    "tensor-not-accepted": (
+        "Horovod does not accept the memory layout or the type of a tensor",
+        "mine = rank_device(hvd), from hvdlab.torch.device, and DistributedOptimizer(..., "
+        "compression=mine.compression): it sends such gradients as contiguous float32. Broadcast the weights "
+        "before model.to(memory_format=torch.channels_last) or model.bfloat16().",
     ),
     "optimizer-not-wrapped": (
         "The optimizer is not wrapped",

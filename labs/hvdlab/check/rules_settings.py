@@ -1,4 +1,4 @@
-"""Mistakes in what a script sets up: device, learning rate, files, batch norm, downloads.
+"""Mistakes in what a script sets up: learning rate, files, batch norm, downloads.
 
 Each rule takes the run and the facts of the source, and yields findings.
 """
@@ -11,34 +11,6 @@ LARGE_SGD = 3.0  # rate / (1 - momentum)
 LARGE_ADAPTIVE = 0.02
 ADAPTIVE = ("Adam", "AdamW", "Adamax", "Nadam", "NAdam", "RAdam", "RMSprop", "Adagrad", "Lion")
 OF_THEIR_OWN = ("LARS", "LAMB", "NovoGrad", "LARC", "Adadelta", "Rprop")  # rates of another kind
-
-
-def device(run, facts):
-    seen = run.all("devices")
-    count = max((event["count"] for event in seen), default=0)
-    if count == 1 and len({event["visible"] for event in seen}) == len(run.ranks):
-        return  # the launcher has given each rank a GPU
-    if facts.gpu and facts.pin == "rank":
-        yield finding(
-            "device-not-pinned",
-            facts.gpu,
-            "the device is chosen by hvd.rank(), which counts over all machines; local_rank() "
-            "counts on one (read from the source).",
-        )
-    elif facts.gpu and facts.pin != "local_rank":
-        here = f"{count} GPUs here" if count else "no GPU here, so read from the source"
-        yield finding(
-            "device-not-pinned",
-            facts.gpu,
-            f"the script uses a GPU and never chooses one by hvd.local_rank(): all ranks of a "
-            f"machine take the first ({here}).",
-        )
-    elif facts.pin != "local_rank" and count > 1 and run.all("fit"):
-        yield finding(
-            "device-not-pinned",
-            run.line("fit"),
-            f"TensorFlow takes all {count} GPUs on each rank, and computes on the first.",
-        )
 
 
 def rate(run, facts):
@@ -140,4 +112,4 @@ def downloads(run, facts):
         return
 
 
-RULES = device, rate, warmup, files, norms, downloads
+RULES = rate, warmup, files, norms, downloads

@@ -4,6 +4,7 @@ import ast
 from pathlib import Path
 from typing import NamedTuple
 
+from hvdlab.gpu_choice import chosen_by_helper, remainders
 from hvdlab.guards import Guards
 from hvdlab.rates import Rates, rates
 from hvdlab.script import Script
@@ -39,7 +40,8 @@ class Facts(NamedTuple):
     other: str | None  # imports another library by which ranks meet
     init: bool  # calls hvd.init
     gpu: int | None  # uses a GPU
-    pin: str  # "local_rank", "rank" or "": what a device is chosen by
+    pin: str  # "local_rank" (or a helper), "rank" or "": what a device is chosen by
+    remainder: int | None  # the number of a GPU is a remainder by the number of GPUs
     rates: Rates
     norm: int | None  # batch norm
     norm_shared: bool  # its statistics are combined over ranks, it seems
@@ -63,6 +65,7 @@ def read(path: Path) -> Facts:
         init=bool(script.named("init")),
         gpu=_first(script, _uses_gpu),
         pin=_pin(script),
+        remainder=next(iter(remainders(script)), None),
         rates=rates(script),
         norm=_first(script, lambda call: "BatchNorm" in ast.unparse(call.func)),
         norm_shared=any(word in source for word in SHARED_NORMS),
@@ -122,6 +125,8 @@ def _uses_gpu(call) -> bool:
 
 def _pin(script) -> str:
     """What chooses a device: "local_rank", "rank" (which counts over machines), "" (neither)."""
+    if chosen_by_helper(script):
+        return "local_rank"
     local, everywhere, found = {"local_rank"}, {"rank"}, ""
     given = ((name, value) for _, name, value in script.functions.arguments())
     for name, value in (*script.assignments(), *given):

@@ -3,9 +3,10 @@
     mpirun -np 2 python labs/hvdlab/check/watch.py SCRIPT ARGUMENTS
 
 Started by `hvdlab check`. What the script does with Horovod and its framework is wrapped the moment
-those are imported: `watch_horovod`, `watch_torch`, `watch_keras`. Nothing is raised and no number is
-changed. One thing differs from a plain run: loops that train are cut short, so that a script of hours
-comes to its own end within seconds. See `Watch.each`.
+those are imported: `watch_horovod`, `watch_torch`, `watch_keras`. No number is changed. Two things differ
+from a plain run. Loops that train are cut short, so that a script of hours comes to its own end within
+seconds: see `Watch.each`. And a script ends where it gives Horovod a tensor for which Horovod would wait
+for ever.
 
 Environment:
     HVDLAB_CHECK        folder for the events, one JSON line each, in rank-R.jsonl

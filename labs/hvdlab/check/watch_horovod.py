@@ -26,6 +26,9 @@ def watch(hvd, watch) -> None:
             if isinstance(value, type) and hasattr(value, "on_epoch_end"):
                 remember_line(value, watch)
     hvd.init = _init(hvd.init, hvd, watch)
+    operations = getattr(hvd, "mpi_ops", None)
+    if hasattr(operations, "_check_function"):  # of horovod.torch: it sees each tensor that is sent
+        operations._check_function = _without_cuda(operations, watch)
 
 
 def remember_line(cls, watch) -> None:
@@ -46,6 +49,23 @@ def _init(init, hvd, watch):
     def call(*arguments, **options):
         init(*arguments, **options)
         watch.note("init", rank=hvd.rank(), size=hvd.size(), local_size=hvd.local_size())
+
+    return call
+
+
+def _without_cuda(operations, watch):
+    """Note a CUDA tensor that a Horovod without CUDA gets, and end the script.
+
+    Horovod 0.28.1 would copy the tensor without waiting for the copy and then wait for ever.
+    """
+    check = operations._check_function
+
+    @functools.wraps(check)
+    def call(function_factory, tensor):
+        if tensor.device.type == "cuda" and not operations.cuda_built():
+            watch.note("cuda tensor", device=str(tensor.device))
+            raise SystemExit  # also in a thread of PyTorch's, which hands it on
+        return check(function_factory, tensor)
 
     return call
 

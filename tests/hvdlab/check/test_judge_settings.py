@@ -1,4 +1,4 @@
-"""What is said of a script's settings - rate, files, devices, batch norm - on events written by hand."""
+"""What is said of a script's settings - rate, files, batch norm - on events written by hand."""
 
 import pytest
 from check_events import named, plus, run
@@ -113,34 +113,6 @@ def test_a_network_that_was_trained_before_has_other_statistics(facts):
 
     assert named(run(statistics=statistics(0.1)), facts()) == []
     assert named(run(statistics=statistics(0.5)), facts()) == [("batch-norm-drift", 4)]
-
-
-def test_a_gpu_is_chosen_by_the_rank_on_the_machine(facts):
-    use = ("hvd.init()\n", "hvd.init()\nmodel.cuda()\n")
-    assert named(run(), facts(use)) == [("device-not-pinned", 3)]
-    pin = ("model.cuda()\n", "model.cuda(); torch.cuda.set_device(hvd.local_rank())\n")
-    assert named(run(), facts(use, pin)) == []
-    by_rank = ("model.cuda()\n", "model.cuda(); torch.cuda.set_device(hvd.rank())\n")
-    assert named(run(), facts(use, by_rank)) == [("device-not-pinned", 3)]
-    # The launcher shows each rank one GPU of its own.
-    events = run()
-    for rank in events:
-        plus(events, rank, kind="devices", line=0, count=1, visible=str(rank))
-    assert named(events, facts(use)) == []
-
-
-def test_of_several_gpus_tensorflow_takes_the_first(facts):
-    pin = ("hvd.init()\n", "hvd.init()\nset_visible_devices(gpus[hvd.local_rank()], 'GPU')\n")
-    for count, changes, wanted in (
-        (4, (), [("device-not-pinned", 6)]),
-        (4, (pin,), []),
-        (1, (), []),
-    ):
-        events = run()
-        for rank in events:
-            plus(events, rank, kind="devices", line=6, count=count, visible="")
-            plus(events, rank, kind="fit", line=6, length=5)
-        assert named(events, facts(*changes)) == wanted
 
 
 @pytest.mark.parametrize(

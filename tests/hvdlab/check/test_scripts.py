@@ -17,16 +17,26 @@ QUICK = {
     "own_stop_torch",
     "wrapped_too_late_torch",  # the script crashes
     "identical_batches_torch",
+    "channels_last_torch",
+    "torch_rank_device",
     "gradients_not_averaged_keras",
     *("legacy_tape_style", "keras_fit_arrays", "torch_by_hand"),
 }
 
 
 def cases(names):
-    return [
-        pytest.param(name, marks=() if name in QUICK else pytest.mark.thorough)
-        for name in sorted(names)
-    ]
+    def marks(name):
+        if "needs" in EXPECTED.get(name, {}):
+            return pytest.mark.gpu
+        return () if name in QUICK else pytest.mark.thorough
+
+    return [pytest.param(name, marks=marks(name)) for name in sorted(names)]
+
+
+def gpu_without_nccl() -> bool:
+    """Whether this machine has a GPU, and a Horovod that was built without CUDA."""
+    torch, hvd = pytest.importorskip("torch"), pytest.importorskip("horovod.torch")
+    return torch.cuda.is_available() and not hvd.cuda_built()
 
 
 @pytest.mark.mpi
@@ -34,6 +44,8 @@ def cases(names):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", cases(EXPECTED))
 def test_a_planted_mistake_is_named_and_no_other(name):
+    if "needs" in EXPECTED[name] and not gpu_without_nccl():
+        pytest.skip(f"needs {EXPECTED[name]['needs']}")
     found = check(FAULTS / f"{name}.py", timeout=200)
     named = [(one.id, one.line) for one in found.findings]
     assert named == [(EXPECTED[name]["finding"], EXPECTED[name]["line"])], found.findings
