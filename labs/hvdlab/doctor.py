@@ -6,7 +6,7 @@ with Horovod, and two ranks all-reduce through mpirun. Frameworks are never impo
 `--json` prints one document:
 
     {"labs_will_run": bool,       # no check failed; the exit code says the same
-     "checks": [{"id": str,       # one of CHECKS, in their order, then "allreduce"; not on Linux: the first
+     "checks": [{"id": str,       # one of CHECKS, in their order, then PROOFS; not on Linux: the first
                  "title": str,
                  "state": "ok" | "warning" | "failure",
                  "seen": str,     # one sentence
@@ -33,12 +33,13 @@ from hvdlab.doctor_checks import (
     Answer,
     counted,
     frameworks,
+    gpus,
     launchers,
     machine,
     software,
     surroundings,
 )
-from hvdlab.doctor_checks.allreduce import allreduce
+from hvdlab.doctor_checks.allreduce import allreduce, allreduce_on_gpus
 from hvdlab.doctor_checks.asking import ask, probe
 
 EPILOG = """\
@@ -60,7 +61,8 @@ CHECKS = (  # id, title, check
     ("keras", "Keras", frameworks.keras),
     ("mpi", "MPI launcher", launchers.mpi),
     ("mpi4py", "mpi4py", launchers.mpi4py),
-    ("gpus", "GPUs", machine.gpus),
+    ("gpus", "GPUs", gpus.gpus),
+    ("gpus_tensorflow", "GPUs, TF", gpus.tensorflow),
     ("cores", "Cores", machine.cores),
     ("threads", "Threads", surroundings.threads),
     ("memory", "Memory", machine.memory),
@@ -74,6 +76,15 @@ CHECKS = (  # id, title, check
     ("data", "Data sets", surroundings.data),
     ("kernel", "Jupyter kernel", software.kernel),
 )
+PROOFS = (  # id, title, what `tell` says before it, check that also takes a limit in seconds
+    ("allreduce", "All-reduce", "Two ranks all-reduce through mpirun (3 to 10 s) ...", allreduce),
+    (
+        "allreduce_gpus",
+        "GPU all-reduce",
+        "Ranks all-reduce on GPUs, if there are any ...",
+        allreduce_on_gpus,
+    ),
+)
 STYLES = {OK: "green", WARNING: "yellow", FAILURE: "bold red"}
 
 
@@ -84,7 +95,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=_seconds,
         default=60.0,
         metavar="SECONDS",
-        help="limit of all imports together, and of the two ranks (default 60)",
+        help="limit of all imports together, and of each start of ranks (default 60)",
     )
 
 
@@ -124,16 +135,17 @@ def main(args: argparse.Namespace) -> int:
 
 
 def examine(limit: float) -> tuple:
-    """Ask, check, and let two ranks all-reduce: the findings, and what was said.
+    """Ask, check, and let ranks all-reduce: the findings, and what was said.
 
     Args:
-        limit: seconds for the questions, and again for the ranks.
+        limit: seconds for the questions, and again for each start of ranks.
     """
     tell("Importing the frameworks and Horovod, each in a process of its own (5 to 15 s) ...")
     said = ask(questions(), limit)
     findings = [finding(*check, said) for check in CHECKS]
-    tell("Two ranks all-reduce through mpirun (3 to 10 s) ...")
-    findings.append(finding("allreduce", "All-reduce", lambda said: allreduce(said, limit), said))
+    for id, title, text, proof in PROOFS:
+        tell(text)
+        findings.append(finding(id, title, lambda said, proof=proof: proof(said, limit), said))
     return findings, said
 
 
@@ -148,11 +160,8 @@ def questions() -> dict:
         "mpirun on PATH": [launchers.typed() or "mpirun", "--version"],
         "c++": [os.environ.get("CXX", "g++"), "-dumpfullversion"],
         "cmake": ["cmake", "--version"],
-        "nvidia-smi": [
-            "nvidia-smi",
-            "--query-gpu=name,memory.total,driver_version,compute_cap",
-            "--format=csv,noheader",
-        ],
+        "nvidia-smi": ["nvidia-smi", *gpus.QUESTION],
+        "nvidia-smi --list-gpus": ["nvidia-smi", "--list-gpus"],
     }
 
 

@@ -154,7 +154,7 @@ def healthy(tmp_path_factory, data_folder):
 
 def test_a_good_set_up_will_run_the_labs(healthy):
     found = states(healthy)
-    assert list(found) == [name for name, *_ in doctor.CHECKS] + ["allreduce"]
+    assert list(found) == [name for name, *_ in doctor.CHECKS + doctor.PROOFS]
     assert healthy.code == 0 and healthy.document["labs_will_run"], healthy.document
     for name in ("python", "packages", "frameworks", "horovod", "mpi4py", "data", "allreduce"):
         assert found[name] == "ok", vars(healthy)[name]

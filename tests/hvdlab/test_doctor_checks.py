@@ -11,12 +11,14 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from doctor_cases import said_in
 
 from hvdlab import doctor, doctor_checks, open_mpi
 from hvdlab.doctor_checks import (
     Said,
     allreduce,
     frameworks,
+    gpus,
     launchers,
     machine,
     software,
@@ -108,29 +110,6 @@ def test_an_allocation_of_one_task_is_a_warning(monkeypatch):
     assert answer.seen.endswith(": 4 tasks")
 
 
-GPU = "NVIDIA A100, 40960 MiB, 550.54, 8.0\n"
-
-
-@pytest.mark.parametrize(
-    "torch, state, seen, ranks",
-    [
-        ({"gpus": 2, "cuda": "12.4", "horovod": {"nccl": True}}, "ok", "with NCCL", 2),
-        ({"gpus": 2, "cuda": "12.4", "horovod": {"nccl": False}}, "warning", "without NCCL", None),
-        ({"gpus": 0, "cuda": "", "horovod": {"nccl": False}}, "warning", "the CPU only", None),
-    ],
-)
-def test_gpus_are_of_use_when_torch_and_horovod_can(torch, state, seen, ranks, monkeypatch):
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    said = {
-        "nvidia-smi": Said(0, 2 * GPU, ""),
-        "torch": Said(0, json.dumps(torch), ""),
-        "tensorflow": Said(1, "", "no such module"),
-    }
-    answer = machine.gpus(said)
-    assert answer.state == state and seen in answer.seen and answer.seen.startswith("2: NVIDIA")
-    assert machine.usable_gpus(said) == (ranks or 0)
-
-
 @pytest.mark.parametrize("text", ["0", "-1", "nan", "inf", "soon"])
 def test_a_limit_must_be_seconds(text, capsys):
     parser = argparse.ArgumentParser()
@@ -193,17 +172,6 @@ def image(monkeypatch, tmp_path):
     return play
 
 
-def said_in(framework, **horovod):
-    """What the other programs say in an image with one framework, whose Horovod may lack something."""
-    here = {"version": "2.7.0", "cuda": "12.8", "gpus": 1}
-    here["horovod"] = {"mpi": True, "gloo": True, "nccl": True, "cuda": True, **horovod}
-    missing = Said(1, "", "ModuleNotFoundError: No module named it")
-    said = dict.fromkeys(("torch", "tensorflow"), missing) | {
-        framework: Said(0, json.dumps(here), "")
-    }
-    return said | {"nvidia-smi": Said(0, GPU, ""), "mpirun": Said(0, "mpirun (Open MPI) 4.1.7", "")}
-
-
 @pytest.mark.parametrize("framework, other", [("torch", "tensorflow"), ("tensorflow", "torch")])
 def test_an_image_of_nvidia_lacks_no_second_framework(framework, other, image, monkeypatch):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
@@ -231,8 +199,8 @@ def test_what_an_image_of_nvidia_ships_is_never_replaced(image, tmp_path, monkey
         frameworks.frameworks(said_in("torch")),  # TensorFlow is broken
         frameworks.horovod(said_in("tensorflow", gloo=False)),
         frameworks.horovod_tensorflow(said_in("tensorflow", error="undefined symbol")),
-        machine.gpus(blind),
-        machine.gpus(said_in("tensorflow", nccl=False)),
+        gpus.gpus(blind),
+        gpus.gpus(said_in("tensorflow", nccl=False)),
     ):
         assert answer.state != "ok" and answer.mend == "", answer
     assert launchers.fitting(said_in("tensorflow")) == ""
@@ -305,18 +273,6 @@ def test_what_mends_the_data_does(state, tmp_path, monkeypatch):
 # --- a machine that is short of something -------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "gpus, tasks, cores, ranks",
-    [(4, 6, 16, 4), (0, 6, 16, 6), (0, 0, 1, 2), (0, 0, 5, 5), (0, 0, 64, 8)],
-)
-def test_so_many_ranks_suit_a_machine(gpus, tasks, cores, ranks, monkeypatch):
-    monkeypatch.setenv("SLURM_JOB_ID", "7")
-    monkeypatch.setenv("SLURM_NTASKS", str(tasks))
-    monkeypatch.setattr(machine, "usable_cores", lambda: cores)
-    found = {"gpus": gpus, "horovod": {"nccl": True}}
-    assert machine.ranks(dict.fromkeys(frameworks.NAMES, Said(0, json.dumps(found), ""))) == ranks
-
-
 def free(size):
     return lambda place: SimpleNamespace(free=size)
 
@@ -370,32 +326,6 @@ def test_the_memory_of_a_container_is_what_its_group_still_allows(
     (tmp_path / "proc/meminfo").write_text(f"MemTotal: 9 kB\nMemAvailable: {4 << 20} kB\n")
     monkeypatch.setattr(machine, "Path", lambda path: tmp_path / path.lstrip("/"))
     assert machine.available_memory() == free << 30
-
-
-@pytest.mark.parametrize("count, state", [(1, "ok"), (2, "warning")])
-def test_gpus_that_a_variable_hides_are_told(count, state, monkeypatch):
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")  # torch sees one
-    answer = machine.gpus(said_in("torch") | {"nvidia-smi": Said(0, count * GPU, "")})
-    assert answer.state == state and ("='0' leaves 1" in answer.seen) == (state == "warning")
-    assert answer.mend == ("unset CUDA_VISIBLE_DEVICES" if state == "warning" else "")
-
-
-@pytest.mark.parametrize(
-    "built, sees, seen, mend",
-    [
-        ("12.4", 1, "with NCCL", ""),  # the other GPU is somebody else's
-        ("12.4", 0, "leaves 0, the share of this job", "salloc --ntasks=2 --gpus=2"),
-        ("", 0, "built for the CPU only", "build_horovod.sh"),
-    ],
-)
-def test_what_a_job_was_not_given_is_not_to_be_taken(built, sees, seen, mend, monkeypatch):
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
-    monkeypatch.setenv("SLURM_JOB_ID", "7")
-    torch = {"gpus": sees, "cuda": built, "horovod": {"nccl": True}}
-    said = {"torch": Said(0, json.dumps(torch), ""), "tensorflow": Said(1, "", "")}
-    answer = machine.gpus(said | {"nvidia-smi": Said(0, 2 * GPU, "")})
-    assert seen in answer.seen and mend in answer.mend and "unset" not in answer.mend
-    assert (answer.state == "ok") == (sees == 1)
 
 
 # --- a Python or an MPI that does not fit ---------------------------------------------------------------

@@ -61,6 +61,7 @@ def json_lines(text: str) -> list:
 
 PYTHON = shlex.quote(sys.executable or "python3")
 BIN = Path(sys.executable).parent  # where this environment has its programs
+PREFIX = Path(sys.prefix)  # this environment
 # The checkout that this file belongs to; None where the package alone is installed.
 CHECKOUT = Path(__file__).resolve().parents[3]
 if not (CHECKOUT / "docker" / "build_horovod.sh").is_file():
@@ -98,6 +99,16 @@ def build_horovod() -> str:
     if CHECKOUT is None:
         return "HOROVOD_WITH_MPI=1 " + install("--no-build-isolation", "horovod==0.28.1")
     return f"{quoted(CHECKOUT / 'docker' / 'build_horovod.sh')} {PYTHON}"
+
+
+def set_up(torch_index: str) -> str:
+    """The command that sets up again, with torch from an index; "" where an image ships its own."""
+    if image():
+        return ""
+    if CHECKOUT is None:
+        again = install("--force-reinstall", f"--index-url={torch_index}", "torch")
+        return f"{again} && {build_horovod()}"
+    return f"make -C {quoted(CHECKOUT)} setup TORCH_INDEX={torch_index}"
 
 
 def system_package(name: str) -> str:

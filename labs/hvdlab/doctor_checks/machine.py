@@ -1,4 +1,4 @@
-"""What the machine has: GPUs, cores and slots, memory, /dev/shm, disk, the temporary folder."""
+"""What the machine has: cores and slots, memory, /dev/shm, disk, the temporary folder."""
 
 from __future__ import annotations
 
@@ -13,18 +13,19 @@ from hvdlab.doctor_checks import (
     OK,
     WARNING,
     Answer,
-    build_horovod,
     counted,
     human,
-    install,
     quoted,
     sudo,
 )
+from hvdlab.doctor_checks.gpus import usable_gpus
 from hvdlab.doctor_checks.surroundings import container_name, slurm_tasks
 from hvdlab.hardware import cpu_quota, physical_cores
 
 # Open MPI 5.0.11 asks for a file of this size there for each rank ("Space Requested: 16777216 B").
 SHM_A_RANK = 16 << 20
+# NCCL keeps its buffers between the GPUs of a machine there as well. How much it takes was not measured.
+SHM_WITH_GPUS = 1 << 30
 RANK_MEMORY = 2 << 30  # bytes
 FREE_DISK = 1 << 30  # bytes
 # Sockets of PyTorch's DataLoader workers lie in TMPDIR, and Linux takes 107 characters: 75 work and
@@ -33,44 +34,17 @@ LONGEST_TMPDIR = 75
 MOST_RANKS = 8  # the labs' global batch grows with the ranks
 
 
-def gpus(said) -> Answer:
-    """GPUs, and whether PyTorch sees them and Horovod can use them."""
-    there = [line.strip() for line in said["nvidia-smi"].out.splitlines() if line.strip()]
-    if said["nvidia-smi"].code != 0 or not there:
-        if Path("/proc/driver/nvidia/gpus").is_dir():
-            text = f"the driver is loaded and nvidia-smi fails: {said['nvidia-smi'].last_words()}"
-            return Answer(WARNING, text, "nvidia-smi")
-        return Answer(OK, "none: the labs run on the cores")
-    text = f"{len(there)}: {there[0]}"
-    hidden = os.environ.get("CUDA_VISIBLE_DEVICES")
-    torch = said["torch"].answer()
-    if hidden is not None and torch and torch["cuda"] and torch["gpus"] < len(there):
-        text += f"; CUDA_VISIBLE_DEVICES={hidden!r} leaves {torch['gpus']}"
-        if "SLURM_JOB_ID" not in os.environ:
-            return Answer(WARNING, text, "unset CUDA_VISIBLE_DEVICES")
-        text += ", the share of this job"  # the others may be somebody else's
-        if not torch["gpus"]:
-            return Answer(WARNING, text, "salloc --ntasks=2 --gpus=2")
-    if torch and not torch["gpus"]:
-        what = f"CUDA {torch['cuda']}" if torch["cuda"] else "the CPU only"
-        if again := install("--force-reinstall", "torch"):
-            again += f" && {build_horovod()}"
-        return Answer(WARNING, f"{text}; torch is built for {what} and sees none", again)
-    if not usable_gpus(said):
-        text += "; Horovod is built without NCCL: gradients would not go from GPU to GPU"
-        return Answer(WARNING, text, build_horovod())
-    return Answer(OK, f"{text}; Horovod uses them with NCCL")
-
-
-def usable_gpus(said) -> int:
-    """How many GPUs a framework sees whose half of Horovod can reduce on them."""
-    found = [said[name].answer() for name in ("torch", "tensorflow")]
-    return max(one.get("gpus", 0) if one.get("horovod", {}).get("nccl") else 0 for one in found)
-
-
 def ranks(said) -> int:
-    """How many ranks suit this machine: a GPU each, else a core each, at least 2 and at most 8."""
-    return usable_gpus(said) or slurm_tasks() or max(2, min(MOST_RANKS, usable_cores()))
+    """How many ranks suit this machine: one per GPU, else one per core, at least 2 and at most 8.
+
+    Two ranks share a single GPU.
+    """
+    gpus = usable_gpus(said)
+    return (gpus if gpus > 1 else 0) or slurm_tasks() or (2 if gpus else _ranks_on_cores())
+
+
+def _ranks_on_cores() -> int:
+    return max(2, min(MOST_RANKS, usable_cores()))
 
 
 def ranks_here(said) -> int:
@@ -129,20 +103,21 @@ def available_memory() -> int:
 
 def shared_memory(said) -> Answer:
     place, there = Path("/dev/shm"), ranks_here(said)
-    need = there * SHM_A_RANK
-    remount = f"{sudo()}mount -o remount,rw,size=1G /dev/shm"
+    need, size, who = there * SHM_A_RANK, "1G", counted(there, "rank")
+    if usable_gpus(said):
+        need, size, who = max(need, SHM_WITH_GPUS), "2G", f"{who} on GPUs"
+    remount = f"{sudo()}mount -o remount,rw,size={size} /dev/shm"
     if container_name() in ("docker", "podman"):
-        remount = f"{container_name()} run --shm-size=1g ..."
+        remount = f"{container_name()} run --shm-size={size.lower()} ..."
     if not place.is_dir():
         return Answer(WARNING, "/dev/shm is not there: Open MPI must do without it", remount)
     free = shutil.disk_usage(place).free
     if not writable(place):
         return Answer(WARNING, "/dev/shm cannot be written: Open MPI must do without it", remount)
     if free < need:
-        text = (
-            f"{human(free)} free in /dev/shm, and {counted(there, 'rank')} ask for {human(need)}: "
-        )
-        return Answer(WARNING, text + "Open MPI warns that it may be slow or abort", remount)
+        text = f"{human(free)} free in /dev/shm, and {who} ask for {human(need)}: "
+        library = "NCCL and Open MPI" if usable_gpus(said) else "Open MPI warns that it"
+        return Answer(WARNING, f"{text}{library} may be slow or abort", remount)
     return Answer(OK, f"{human(free)} free in /dev/shm")
 
 

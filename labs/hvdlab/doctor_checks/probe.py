@@ -7,6 +7,7 @@ import ctypes
 import importlib
 import json
 import sys
+from pathlib import Path
 
 
 def tell(found: dict) -> None:
@@ -19,8 +20,13 @@ def pytorch() -> None:
     found = {
         "version": torch.__version__,
         "cuda": torch.version.cuda or "",
-        "gpus": torch.cuda.device_count(),
+        # device_count() alone would count GPUs for which the driver is too old.
+        "gpus": torch.cuda.device_count() if torch.cuda.is_available() else 0,
+        "lacks_link_to": libcuda_without_link(),
     }
+    gpus = range(found["gpus"])
+    found["capabilities"] = [torch.cuda.get_device_capability(gpu) for gpu in gpus]
+    found["architectures"] = torch.cuda.get_arch_list()
     tell(found)
     tell({**found, "horovod": horovod("torch")})
 
@@ -28,9 +34,10 @@ def pytorch() -> None:
 def tensorflow() -> None:
     import tensorflow as tf
 
+    cuda, built = tf.test.is_built_with_cuda(), tf.sysconfig.get_build_info()
     found = {
         "version": tf.__version__,
-        "cuda": "yes" if tf.test.is_built_with_cuda() else "",
+        "cuda": str(built.get("cuda_version", "of an unknown version")) if cuda else "",
         "gpus": len(tf.config.list_physical_devices("GPU")),
     }
     tell(found)
@@ -50,11 +57,32 @@ def horovod(framework: str) -> dict:
     return {**built, **mpi_library()}
 
 
+def libcuda_without_link() -> str:
+    """The driver's library, where it is found as libcuda.so.1 and not as libcuda.so; "" elsewhere.
+
+    Horovod opens it by the short name (horovod/torch/cuda_util.cc:41), also in the `lib` of the environment.
+    """
+    try:
+        ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return ""  # no driver
+    linked = Path(sys.prefix, "lib/libcuda.so").exists()
+    try:
+        ctypes.CDLL("libcuda.so")
+        return ""
+    except OSError:
+        return "" if linked else loaded("/libcuda.so.1")[0]
+
+
+def loaded(name: str) -> list:
+    """The files of libraries with a name that are loaded into this process."""
+    with open("/proc/self/maps") as maps:
+        return sorted({line.split(maxsplit=5)[-1].strip() for line in maps if name in line})
+
+
 def mpi_library() -> dict:
     """The MPI library that is loaded into this process, and what it says of itself."""
-    with open("/proc/self/maps") as maps:
-        files = {line.split(maxsplit=5)[-1].strip() for line in maps if "/libmpi" in line}
-    for file in sorted(files):
+    for file in loaded("/libmpi"):
         library = ctypes.CDLL(file)
         if hasattr(library, "MPI_Get_library_version"):  # may be called before MPI_Init
             text, length = ctypes.create_string_buffer(8192), ctypes.c_int()

@@ -1,0 +1,242 @@
+"""GPUs: present, allowed, and of use to PyTorch, TensorFlow and Horovod."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+from hvdlab.doctor_checks import (
+    OK,
+    PREFIX,
+    WARNING,
+    Answer,
+    build_horovod,
+    counted,
+    install,
+    quoted,
+    set_up,
+    sudo,
+)
+
+# CUDA of torch -> the oldest driver for it. https://docs.nvidia.com/deploy/cuda-compatibility/
+OLDEST_DRIVERS = {12: 525, 13: 580}
+OLDER_CUDA = "https://download.pytorch.org/whl/cu126"
+WSL = "/usr/lib/wsl/lib"  # where Windows puts the driver's programs and libraries
+FRAMEWORKS = ("torch", "tensorflow")
+QUESTION = ["--query-gpu=name,memory.total,driver_version,compute_mode", "--format=csv,noheader"]
+
+
+class Gpu(NamedTuple):
+    """What nvidia-smi says of a GPU, in the order of QUESTION."""
+
+    name: str
+    memory: str
+    driver: str
+    mode: str = "Default"
+
+    @property
+    def driver_branch(self) -> int:
+        """580 of driver 580.65.06; 0 where it is not a number."""
+        return int((re.findall(r"\d+", self.driver) or ["0"])[0])
+
+
+def found(said) -> list:
+    """The GPUs that nvidia-smi lists."""
+    if said["nvidia-smi"].code != 0:
+        return []
+    lines = [line.split(", ") for line in said["nvidia-smi"].out.splitlines() if line.strip()]
+    return [Gpu(*map(str.strip, fields[:4])) for fields in lines if len(fields) > 2]
+
+
+def gpus(said) -> Answer:
+    """The gravest of what keeps ranks from the GPUs; else how they will use them."""
+    there = found(said)
+    if not there:
+        return _without_nvidia_smi(said)
+    text = f"{len(there)}: {there[0].name}, {there[0].memory}, driver {there[0].driver}"
+    if slices := said["nvidia-smi --list-gpus"].out.count("(UUID: MIG-"):
+        text += f", divided into {counted(slices, 'MIG slice')}"
+    text += ", through WSL 2" if Path("/dev/dxg").exists() else ""
+    for problem in (_closed, _hidden, _old_driver, _unseen, _old_gpu, _exclusive, _horovod):
+        if answer := problem(said, there, text):
+            return answer
+    text += "; Horovod is built with NCCL"
+    if slices:
+        text += ", and exchanges between slices through host memory"
+    return Answer(OK, text)
+
+
+def _without_nvidia_smi(said) -> Answer:
+    if answer := _closed(said, [], "the driver is loaded"):
+        return answer
+    if Path(WSL, "nvidia-smi").exists():
+        text = f"WSL 2 has a GPU (/dev/dxg), and its nvidia-smi in {WSL} is not on PATH"
+        return Answer(WARNING, text, f"export PATH=$PATH:{WSL}")
+    if Path("/proc/driver/nvidia/gpus").is_dir():
+        text = f"the driver is loaded and nvidia-smi fails: {said['nvidia-smi'].last_words()}"
+        return Answer(WARNING, text, "nvidia-smi")
+    return Answer(OK, "none: the labs run on the cores")
+
+
+def _closed(said, there, text) -> Answer | None:
+    """Device files that this user cannot open, as where only the group `video` may."""
+    names = re.compile(r"nvidia(\d+|ctl|-uvm)\Z")
+    files = [file for file in sorted(Path("/dev").glob("nvidia*")) if names.match(file.name)]
+    for file in files:
+        if not os.access(str(file), os.R_OK | os.W_OK):
+            group = _group(file)
+            text += f"; this user may not open {file}, which is for the group {group}"
+            join = f"{sudo()}usermod -aG {group} $(id -un)  # then log in again"
+            return Answer(WARNING, text, "" if group == "root" else join)
+    return None
+
+
+def _group(file: Path) -> str:
+    try:
+        return file.group()
+    except KeyError:  # as in a container, where the group has no name
+        return str(file.stat().st_gid)
+
+
+def _hidden(said, there, text) -> Answer | None:
+    """GPUs that $CUDA_VISIBLE_DEVICES keeps from programs that are started here."""
+    hidden, torch = os.environ.get("CUDA_VISIBLE_DEVICES"), said["torch"].answer()
+    if hidden is None or not torch or not torch["cuda"] or torch["gpus"] >= len(there):
+        return None
+    text += f"; CUDA_VISIBLE_DEVICES={hidden!r} leaves {torch['gpus']}"
+    if "SLURM_JOB_ID" not in os.environ:
+        return Answer(WARNING, text, "unset CUDA_VISIBLE_DEVICES")
+    if torch["gpus"]:
+        return None  # the others may be somebody else's
+    return Answer(WARNING, f"{text}, the share of this job", "salloc --ntasks=2 --gpus=2")
+
+
+def _old_driver(said, there, text) -> Answer | None:
+    torch = said["torch"].answer()
+    if not torch or torch["gpus"] or not torch["cuda"]:
+        return (
+            None  # torch sees GPUs: the driver is new enough, or NVIDIA's package makes up for it
+        )
+    needed = OLDEST_DRIVERS.get(int(torch["cuda"].split(".")[0]), 0)
+    if there[0].driver_branch >= needed:
+        return None
+    text += (
+        f"; torch is built for CUDA {torch['cuda']}, which needs driver {needed} or newer, so it sees no "
+        "GPU. Install a newer driver, or torch for CUDA 12"
+    )
+    return Answer(WARNING, text, set_up(OLDER_CUDA))
+
+
+def _unseen(said, there, text) -> Answer | None:
+    torch = said["torch"].answer()
+    if not torch or torch["gpus"]:
+        return None
+    what = f"CUDA {torch['cuda']}" if torch["cuda"] else "the CPU only"
+    if again := install("--force-reinstall", "torch"):
+        again += f" && {build_horovod()}"
+    return Answer(WARNING, f"{text}; torch is built for {what} and sees none", again)
+
+
+def _old_gpu(said, there, text) -> Answer | None:
+    """A GPU for whose generation torch has no code."""
+    torch = said["torch"].answer()
+    built = torch.get("architectures", [])
+    for capability in torch.get("capabilities", []):
+        if built and not any(runs_on(tuple(capability), name) for name in built):
+            number = ".".join(map(str, capability))
+            text += (
+                f"; compute capability {number}, and torch is built for {', '.join(built)}: its kernels "
+                "cannot run there"
+            )
+            return Answer(WARNING, text, set_up(OLDER_CUDA))
+    return None
+
+
+def runs_on(capability: tuple, architecture: str) -> bool:
+    """Whether code for an architecture, such as "sm_86" or "compute_90", runs on a GPU.
+
+    Machine code (sm) runs on later GPUs of the same generation, PTX (compute) on all later ones.
+    """
+    parts = re.match(r"(sm|compute)_(\d+)(\d)", architecture)
+    if not parts:
+        return False
+    built = int(parts[2]), int(parts[3])
+    return built <= capability and (parts[1] == "compute" or built[0] == capability[0])
+
+
+def _exclusive(said, there, text) -> Answer | None:
+    """A compute mode in which two ranks cannot share the GPU."""
+    for gpu in there:
+        if gpu.mode == "Prohibited" or gpu.mode.startswith("Exclusive") and len(there) == 1:
+            text += (
+                f"; compute mode {gpu.mode}: a second rank, or a rank beside a notebook that uses the GPU, "
+                "ends with an error"
+            )
+            return Answer(WARNING, text, f"{sudo()}nvidia-smi --compute-mode=DEFAULT")
+    return None
+
+
+def _horovod(said, there, text) -> Answer | None:
+    """What Horovod's build does with tensors on the GPUs that a framework sees."""
+    halves = [half for name in FRAMEWORKS if (half := _half(said, name)) and _sees(said, name)]
+    if not halves:
+        return Answer(WARNING, f"{text}; Horovod cannot be imported for them", build_horovod())
+    if not any(half["nccl"] for half in halves):
+        text += (
+            "; Horovod is built without NCCL. Scripts that take their device from rank_device exchange "
+            "gradients through host memory: the result is right, and the copies take time. Other scripts "
+            "that give Horovod a CUDA tensor may read it too early or wait for ever (`hvdlab check` names "
+            "them). The build with NCCL needs no CUDA toolkit: set-up fetches NVIDIA's compiler from PyPI"
+        )
+        return Answer(WARNING, text, build_horovod())
+    if library := said["torch"].answer().get("lacks_link_to"):
+        link = quoted(PREFIX / "lib" / "libcuda.so")
+        text += f"; Horovod opens libcuda.so, and only {library} is here"
+        return Answer(WARNING, text, f"ln -s {quoted(library)} {link}")
+    return None
+
+
+def tensorflow(said) -> Answer:
+    """Whether TensorFlow sees the GPUs that torch sees; it does not say so by itself."""
+    torch, other = said["torch"].answer(), said["tensorflow"].answer()
+    if not other:
+        return Answer(OK, "not tried: TensorFlow cannot be imported")
+    if other["gpus"]:
+        return Answer(OK, f"TensorFlow sees {other['gpus']}")
+    if not torch.get("gpus"):
+        return Answer(OK, "none for TensorFlow, and none for torch")
+    if os.environ.get("KERAS_BACKEND") == "torch":
+        return Answer(OK, "TensorFlow sees none; Keras computes with torch (KERAS_BACKEND=torch)")
+    built = other["cuda"]
+    why = (
+        f"for CUDA {built}, whose libraries it does not find" if built else "for the processor only"
+    )
+    text = (
+        f"torch sees {torch['gpus']}, and TensorFlow none (it is built {why}; it says so only with "
+        "TF_CPP_MIN_LOG_LEVEL=0). Keras on TensorFlow trains on the processor. There are three choices: "
+        "Keras on torch, with the command below; torch and TensorFlow both for CUDA 12; NVIDIA's TensorFlow "
+        "image (see README.md)"
+    )
+    return Answer(WARNING, text, "export KERAS_BACKEND=torch")
+
+
+def _half(said, name) -> dict:
+    """What Horovod's half for a framework was built with; {} where it cannot be imported."""
+    half = said[name].answer().get("horovod", {})
+    return half if "nccl" in half else {}
+
+
+def _sees(said, name) -> int:
+    return said[name].answer().get("gpus", 0)
+
+
+def framework(said) -> str:
+    """The framework that sees GPUs and whose half of Horovod works; "" without one."""
+    return next((name for name in FRAMEWORKS if _sees(said, name) and _half(said, name)), "")
+
+
+def usable_gpus(said) -> int:
+    """How many GPUs ranks can use: with NCCL, or through host memory."""
+    return _sees(said, framework(said)) if framework(said) else 0

@@ -1,0 +1,35 @@
+"""What the programs that the doctor asks say on a machine with a GPU: recorded answers."""
+
+import json
+
+from hvdlab.doctor_checks import Said
+
+GPU = "NVIDIA A100, 40960 MiB, 550.54, Default\n"  # a line of nvidia-smi, see gpus.QUESTION
+MISSING = Said(1, "", "ModuleNotFoundError: No module named it")
+
+
+def said_in(framework, **horovod):
+    """The answers where one framework is installed, whose Horovod may lack something."""
+    return with_gpus(**{framework: {"horovod": horovod}})
+
+
+def with_gpus(count=1, line=GPU, **frameworks):
+    """The answers on a machine with GPUs.
+
+    Args:
+        count: GPUs that nvidia-smi lists.
+        line: of each of them.
+        frameworks: of torch and of TensorFlow what differs from a framework that sees the GPUs and whose
+            Horovod has everything; one that is not named is not installed.
+    """
+    said = {"torch": MISSING, "tensorflow": MISSING}
+    for name, changes in frameworks.items():
+        here = {"version": "2.7.0", "cuda": "12.8", "gpus": count, **changes}
+        built = {"mpi": True, "gloo": True, "nccl": True, "cuda": True}
+        here["horovod"] = {**built, **changes.get("horovod", {})}
+        said[name] = Said(0, json.dumps(here), "")
+    listed = "".join(f"GPU {i}: NVIDIA A100 (UUID: GPU-{i})\n" for i in range(count))
+    said["nvidia-smi"] = Said(0, count * line, "")
+    said["nvidia-smi --list-gpus"] = Said(0, listed, "")
+    said["mpirun"] = Said(0, "mpirun (Open MPI) 4.1.7", "")
+    return said
