@@ -13,10 +13,7 @@ from hvdlab.script import Script, Unreadable
 
 ASSESSMENT = Path(__file__).parents[2] / "assessment"
 FIXTURES = Path(__file__).parents[1] / "fixtures"
-SCRIPTS = {
-    name: (ASSESSMENT / "solutions" / name / "assessment.py").read_text()
-    for name in ("keras", "torch")
-}
+SCRIPTS = {name: (FIXTURES / "hint_base" / f"{name}.py").read_text() for name in ("keras", "torch")}
 KERAS, TORCH = "keras", "torch"
 STYLES = tomllib.loads((FIXTURES / "hint_styles.toml").read_text())
 
@@ -27,7 +24,7 @@ def topics(source: str | bytes) -> set[str]:
 
 
 def changed(framework: str, old: str, new: str) -> tuple[str, int | None]:
-    """A solution with one mistake, and the line where the change begins."""
+    """A right script with one mistake, and the line where the change begins."""
     before = SCRIPTS[framework]
     assert before.count(old) == 1
     return before.replace(old, new), before[: before.index(old)].count("\n") + 1
@@ -35,8 +32,10 @@ def changed(framework: str, old: str, new: str) -> tuple[str, int | None]:
 
 @pytest.mark.parametrize("framework", SCRIPTS)
 def test_the_solutions_get_no_hint_and_no_flag(framework):
-    assert hints(SCRIPTS[framework].encode()) == []
-    assert flags(SCRIPTS[framework].encode()) == []
+    solution = (ASSESSMENT / "solutions" / framework / "assessment.py").read_bytes()
+    for source in (solution, SCRIPTS[framework].encode()):
+        assert hints(source) == []
+        assert flags(source) == []
 
 
 @pytest.mark.parametrize("name", ["original", "independent"])
@@ -45,7 +44,7 @@ def test_other_right_ways_get_no_hint(name):
 
 
 def styled(style: dict) -> Script:
-    """A solution, written in another style."""
+    """A right script, written in another style."""
     source = SCRIPTS[style["framework"]]
     if style.get("untuned"):
         source = source.replace("default=0.175", "default=0.25")

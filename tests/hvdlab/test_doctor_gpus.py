@@ -259,14 +259,14 @@ def test_ranks_on_gpus_want_a_gibibyte_of_shared_memory(free, seen, monkeypatch)
 # --- the proofs ---------------------------------------------------------------------------------------
 
 
-def ranks_said(count, *, direct, sharing, device="cuda:{}", nccl="", code=0):
+def ranks_said(count, *, direct, sharing, device="cuda:0", nccl="", code=0):
     """What `count` ranks of two_ranks.py print."""
     total = [count * (count + 1) / 2 * place for place in PLACES]
     told = [{"stage": "joined", "size": count}]
     told += [{"stage": "placed", "device": device, "direct": direct, "sharing": sharing}]
     told += [{"stage": "summed", "sums": total}]
     lines = [json.dumps({"process": rank, **line}) for rank in range(count) for line in told]
-    return Said(code, "\n".join([nccl, *lines]).replace("{}", "0"), "")
+    return Said(code, "\n".join([nccl, *lines]), "")
 
 
 VERSION = "host:1:1 [0] NCCL INFO NCCL version 2.29.7+cuda13.0"
@@ -355,6 +355,46 @@ def test_the_script_of_the_proof_runs_on_any_device(framework):
     assert answer.state == "warning" and "chose the processor" in answer.seen, answer
 
 
+NVIDIA_SMI = """\
+#!/bin/sh
+case "$*" in
+    "--list-gpus") echo "GPU 0: NVIDIA A100 (UUID: GPU-1)";;
+    "--query-gpu=name,memory.total,driver_version,compute_mode --format=csv,noheader")
+        echo "NVIDIA A100, 40960 MiB, 550.54, Default";;
+    *) exit 2;;
+esac
+"""
+
+
+@pytest.mark.mpi
+def test_the_doctor_asks_the_nvidia_smi_on_path(tmp_path):
+    """The labs run on a machine whose GPU torch cannot use, and the launch line is the usual one."""
+    torch = pytest.importorskip("torch")
+    if torch.version.cuda:
+        pytest.skip("needs a torch for the processor only")
+    (tmp_path / "nvidia-smi").write_text(NVIDIA_SMI)
+    (tmp_path / "nvidia-smi").chmod(0o755)
+    found = examine(PATH=os.pathsep.join([str(tmp_path), os.environ["PATH"]]))
+    assert found["gpus"]["state"] == "warning"
+    assert found["gpus"]["seen"].startswith(
+        "1: NVIDIA A100, 40960 MiB, driver 550.54; torch is built"
+    )
+    assert found["allreduce"]["state"] == found["allreduce_gpus"]["state"] == "ok"
+    assert "not tried" in found["allreduce_gpus"]["seen"]
+
+
+def examine(**variables) -> dict:
+    """What the doctor finds here, by the id of the check."""
+    answer = subprocess.run(
+        [sys.executable, "-m", "hvdlab.doctor", "--json", "--timeout", "200"],
+        env={**os.environ, "PYTHONPATH": str(ROOT / "labs"), **variables},
+        capture_output=True,
+        text=True,
+        timeout=500,
+    )
+    return {check["id"]: check for check in json.loads(answer.stdout)["checks"]}
+
+
 @pytest.mark.gpu
 @pytest.mark.mpi
 def test_the_doctor_proves_gpus_where_there_are_some():
@@ -362,12 +402,7 @@ def test_the_doctor_proves_gpus_where_there_are_some():
     if not torch.cuda.is_available():
         pytest.skip("needs a GPU")
     hvd = pytest.importorskip("horovod.torch")
-    answer = subprocess.run(
-        [sys.executable, "-m", "hvdlab.doctor", "--json", "--timeout", "200"],
-        env={**os.environ, "PYTHONPATH": str(ROOT / "labs")},
-        capture_output=True, text=True, timeout=500,
-    )  # fmt: skip
-    found = {check["id"]: check for check in json.loads(answer.stdout)["checks"]}
+    found = examine()
     assert torch.cuda.get_device_name(0) in found["gpus"]["seen"]
     proof = found["allreduce_gpus"]
     assert proof["state"] == "ok" and "rank on" in proof["seen"].replace("ranks", "rank"), proof
