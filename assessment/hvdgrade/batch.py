@@ -120,12 +120,11 @@ def grade_class(args: argparse.Namespace) -> int:
     if data := os.environ.get("HVDLAB_DATA"):  # and each grader works in a folder of its own
         os.environ["HVDLAB_DATA"] = os.path.abspath(os.path.expanduser(data))
     rules, settings = checked(args)
-    on_gpus = rules.budget != "calibrated"  # see `run` in cli.py
     try:
         if args.slurm:
             slots = None
         else:
-            slots = worker_slots(args.np, args.workers, args.oversubscribe, on_gpus)
+            slots = worker_slots(args.np, args.workers, args.oversubscribe, rules.uses_gpus)
     except ValueError as error:
         raise Refused(str(error)) from None
     submissions, ignored = roster.find(args.folder)

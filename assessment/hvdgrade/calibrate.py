@@ -1,6 +1,6 @@
 """How fast is one process alone, here and now? The budget of a calibrated profile follows from it.
 
-The measurement is a small training run of the assessment network, started through the same jail and
+The measurement is a small training run of the profile's network, started through the same jail and
 the same `mpirun -np N` as a submission, as N processes that share nothing: each does what a serial
 script would do. So whatever else the machine is busy with slows both alike.
 """
@@ -13,6 +13,8 @@ from tempfile import TemporaryDirectory
 
 from hvdgrade.jail import Jail
 from hvdgrade.observe import observe
+from hvdgrade.profile import Profile
+from hvdlab.assessment_networks import VARIABLE
 
 SCRIPTS = Path(__file__).parent / "calibration"  # torch.py and keras.py
 
@@ -43,14 +45,17 @@ def calibrate(
     framework: str,
     ranks: int,
     data: Path,
-    seconds: float,
-    batch_size: int,
+    rules: Profile,
     tier: str,
     tell=lambda text, **facts: None,
 ) -> Calibration:
-    """Measure `framework` ("torch" or "keras") on `ranks` processes for `seconds`."""
-    source = (SCRIPTS / f"{framework}.py").read_bytes()
-    jail = Jail(source, ranks, data, arguments=(str(seconds), str(batch_size)), tier=tier)
+    """Measure `framework` ("torch" or "keras") on `ranks` processes with the network of `rules`."""
+    source, seconds = (SCRIPTS / f"{framework}.py").read_bytes(), rules.calibration_seconds
+    arguments = (str(seconds), str(rules.batch_size))
+    variables = {VARIABLE: rules.network}
+    jail = Jail(
+        source, ranks, data, arguments, variables=variables, tier=tier, gpus=rules.uses_gpus
+    )
     with TemporaryDirectory() as evidence, jail:
         seen = observe(jail, Path(evidence), limit=seconds + 120, stall=60, tell=tell)
     lines = re.findall(r"<stdout>: ?(\{.*\})$", seen.output, re.MULTILINE)

@@ -58,6 +58,9 @@ LIMITS = {
     "too_many_processes": "it started more processes than it may",
     "disk_full": "it wrote more to the disk than it may",
 }
+RECORD_THE_NETWORK = (
+    "let Recorder write the weights of assessment_network(), unchanged, after every epoch"
+)
 FASTER = "the accuracy is there: make it faster. Does each rank do 1/N of an epoch's steps?"
 
 
@@ -103,7 +106,7 @@ def check_ran(source: bytes, seen: Observation, evaluation: dict, profile: Profi
         )
     elif evidence["refused"]:
         said = evidence["refused"][0]
-        help = "let Recorder write the weights of an AssessmentNet, after every epoch"
+        help = RECORD_THE_NETWORK
     elif max(recorded) == 0:
         said = (
             f"it ended by itself after {seen.seconds:.1f} s and recorded nothing"

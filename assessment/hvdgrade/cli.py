@@ -5,7 +5,6 @@ import contextlib
 import hashlib
 import importlib
 import json
-import os
 import signal
 import sys
 import time
@@ -116,9 +115,6 @@ def run(args: argparse.Namespace) -> int:
         return NOT_GRADABLE
     try:
         rules = profile.load(args.profile)
-        if rules.budget == "calibrated":
-            # A GPU is so fast on this network that its start-up decides: `dli` is the profile for GPUs.
-            os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
         with Progress(args.progress) as tell:
             document = grade(args.path, args.np, rules, tell, args.require_sandbox)
             code = exit_code(document)

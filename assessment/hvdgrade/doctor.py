@@ -17,11 +17,12 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from hvdgrade import attacks, landlock, sandbox, written
+from hvdgrade import attacks, gpu_access, landlock, sandbox, written
 from hvdgrade.jail import Jail
 from hvdgrade.observe import observe
 from hvdgrade.terminal import Terminal
-from hvdgrade.walls import Tier
+from hvdgrade.walls import USERS, Tier
+from hvdlab.hardware import visible_gpus
 
 EPILOG = """\
 examples:
@@ -62,6 +63,8 @@ def main(args: argparse.Namespace) -> int:
     for sentence in sandbox.tier(chosen).missing:
         console.print(f"  not given: {sentence}", highlight=False)
 
+    found["gpus"] = gpus(chosen)
+    console.print(escape(found["gpus"]), highlight=False, soft_wrap=True)
     found["hello"] = hello(chosen)
     console.print(f"Two ranks in it: {escape(found['hello']['text'])}", highlight=False)
     code = OK if found["hello"]["works"] else GRADER_FAULT
@@ -88,6 +91,14 @@ def main(args: argparse.Namespace) -> int:
             print(f"hvdgrade: {error}", file=sys.stderr)
             return GRADER_FAULT
     return code
+
+
+def gpus(tier: str) -> str:
+    """What a run that gets GPUs finds, in a sentence."""
+    number = len(visible_gpus())
+    user = USERS[0] if sandbox.tier(tier).own_user else None
+    closed = gpu_access.why_closed(user)
+    return f"GPUs: {number}" + (f", but {closed}" if closed else "")
 
 
 def show_tiers(console: Console, tiers: list[Tier]) -> None:

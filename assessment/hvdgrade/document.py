@@ -6,6 +6,7 @@ A result may lack anything: it may come from another version, or be of a run tha
 from collections import Counter
 from urllib.parse import quote
 
+from hvdgrade.devices import in_words
 from hvdgrade.shown import decimal, in_bytes, is_finite, is_number
 
 STATES = {  # state of a check: shape, word
@@ -164,6 +165,9 @@ def run(resources: dict) -> list[tuple[str, str]]:
     for key, name in seconds:
         if is_number(resources.get(key)):
             found.append((name, f"{decimal(resources[key], 1)} s"))
+    devices = resources.get("devices")
+    if isinstance(devices, list) and devices:
+        found.append(("Devices, as the kernel saw them", in_words(list(map(str, devices)))))
     if stages := of_stages(part(resources, "stages")):
         found.append(("Of these", stages))
     for key, name in (

@@ -3,6 +3,11 @@
 Reads untrusted weight files (plain arrays only, sizes and shapes checked before use), recomputes
 accuracies with the grader's copy of the network, and compares ranks and runs. Standard input and
 output are JSON; the grader's process itself never opens a submission's files.
+
+The device follows from the network, never from what happens to be free: the assessment network is small and
+runs on the processor. A wide residual network takes the first GPU that the grader sees, because a processor
+would need minutes, and there it computes in float32 without TF32. Two machines then differ by rounding, in a
+few of 10,000 images.
 """
 
 import io
@@ -10,42 +15,53 @@ import json
 import math
 import sys
 import zipfile
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
 from numpy.lib import format as npy
 
 from hvdgrade.export import printable
+from hvdgrade.record_limits import weights_bytes
 from hvdgrade.views import CLASSES, Secrets, classes_of, labels_of, probe_images
+from hvdlab.assessment_networks import ASSESSMENT_NET, network_weights
 from hvdlab.data import load_cifar10
-from hvdlab.record import WEIGHTS, is_statistic
+from hvdlab.record import is_statistic
 
-MAX_UNPACKED_BYTES = 32 << 20
+SPARE_BYTES = 30 << 20  # of an unpacked file, beyond the weights
+SPARE_ARRAYS = 80  # in a file, beyond the weights: enough to name one that does not belong there
 MAX_EXAMPLES = 1_000_000
-MAX_ARRAYS = 100
 LEAST_FLOW_IMAGES = 100
 EXACT = 1e-6  # of the way: smaller differences are not from float32
 LEAST_SCALE = 1e-3  # of biases, and of a batch norm's weights, which may all begin with 0
 PLAIN = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 
 
-def read_weights(path: Path) -> tuple[dict[str, np.ndarray], np.ndarray]:
+def max_unpacked_bytes(network: str) -> int:
+    """Bytes that a file of the network's weights may unpack to."""
+    return weights_bytes(network) + SPARE_BYTES
+
+
+def read_weights(
+    path: Path, network: str = ASSESSMENT_NET
+) -> tuple[dict[str, np.ndarray], np.ndarray]:
     """The weights in one file, and the indices of the examples that were read for them.
 
     Raises ValueError with what is wrong, in words, whatever the file holds.
     """
+    shapes, most = network_weights(network), max_unpacked_bytes(network)
     try:
         with zipfile.ZipFile(path) as archive:
             entries = archive.infolist()
-            if sum(entry.file_size for entry in entries) > MAX_UNPACKED_BYTES:
-                raise ValueError(f"it unpacks to more than {MAX_UNPACKED_BYTES} bytes")
+            if sum(entry.file_size for entry in entries) > most:
+                raise ValueError(f"it unpacks to more than {most} bytes")
             # Of the other kinds Python unpacks whole blocks, whatever size we ask for.
             if any(entry.compress_type not in PLAIN for entry in entries):
                 raise ValueError("it is packed in another way than np.savez packs")
             arrays = {}
-            for entry in entries[:MAX_ARRAYS]:
+            for entry in entries[: len(shapes) + SPARE_ARRAYS]:
                 with archive.open(entry) as file:
-                    data = file.read(MAX_UNPACKED_BYTES)
+                    data = file.read(most)
                 arrays[entry.filename.removesuffix(".npy")] = plain_array(data)
     except Exception as error:  # there is no end of ways in which such a file can be broken
         said = printable(str(error))[:200]  # it may quote the file
@@ -53,7 +69,7 @@ def read_weights(path: Path) -> tuple[dict[str, np.ndarray], np.ndarray]:
     examples = arrays.pop("examples_read", np.zeros(0, np.int32))
     if examples.ndim != 1 or examples.dtype.kind not in "iu" or len(examples) > MAX_EXAMPLES:
         raise ValueError("examples_read is not a list of at most a million indices")
-    for name, shape in WEIGHTS.items():
+    for name, shape in shapes.items():
         if name not in arrays:
             raise ValueError(f"the weight {name} is missing")
         if arrays[name].shape != shape or arrays[name].dtype != np.float32:
@@ -61,7 +77,7 @@ def read_weights(path: Path) -> tuple[dict[str, np.ndarray], np.ndarray]:
             raise ValueError(f"{name} is {came[:100]}, and the network has float32 {shape}")
         if not np.isfinite(arrays[name]).all():
             raise ValueError(f"{name} is not finite: the training diverged")
-    if extra := arrays.keys() - WEIGHTS.keys():
+    if extra := arrays.keys() - shapes.keys():
         raise ValueError(
             f"it has arrays that the network has not: {', '.join(map(ascii, sorted(extra)))[:200]}"
         )
@@ -88,9 +104,9 @@ def difference(one: dict, other: dict) -> tuple[float, str]:
     Not to the largest: that may be one which nothing depends on.
     """
     largest, where = 0.0, ""
-    for name in WEIGHTS:
+    for name, weights in one.items():
         if not is_statistic(name):
-            mine = one[name].astype(np.float64)
+            mine = weights.astype(np.float64)
             least = LEAST_SCALE if mine.ndim == 1 else 1e-30
             scale = np.maximum(np.abs(mine), max(float(np.median(np.abs(mine))), least))
             part = float((np.abs(mine - other[name]) / scale).max())
@@ -141,41 +157,53 @@ def recorded(path: Path, epoch: int, name: str) -> int | None:
     return None
 
 
-def logits_with_torch(arrays: dict, images: np.ndarray, own_statistics: bool) -> np.ndarray:
+def logits_with_torch(
+    arrays: dict, images: np.ndarray, own_statistics: bool, network: str
+) -> np.ndarray:
     """What the network with these weights says about `images`: (n, 10)."""
     import torch
 
     from hvdlab.torch import models
 
     torch.set_flush_denormal(True)  # with such weights a processor is thirty times as slow
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    model = models.from_arrays(arrays).to(device).train(own_statistics)
-    with torch.inference_mode(), models.autocast(device):
+    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
+    on_gpu = network != ASSESSMENT_NET and torch.cuda.is_available()
+    device = "cuda:0" if on_gpu else "cpu"
+    model = models.from_arrays(arrays, network).to(device).train(own_statistics)
+    with torch.inference_mode(), nullcontext() if on_gpu else models.autocast("cpu"):
         batches = (torch.from_numpy(images[i : i + 500]) for i in range(0, len(images), 500))
         return torch.cat([model(batch.to(device)).float().cpu() for batch in batches]).numpy()
 
 
-def logits_with_keras(arrays: dict, images: np.ndarray, own_statistics: bool) -> np.ndarray:
+def logits_with_keras(
+    arrays: dict, images: np.ndarray, own_statistics: bool, network: str
+) -> np.ndarray:
     """The same with the Keras network, for a machine without torch."""
     from hvdlab.keras import models
 
-    model = models.from_arrays(arrays)
-    batches = (images[i : i + 500] for i in range(0, len(images), 500))
-    return np.concatenate([np.asarray(model(batch, training=own_statistics)) for batch in batches])
+    with models.keras.device("cpu:0") if network == ASSESSMENT_NET else nullcontext():
+        model = models.from_arrays(arrays, network=network)
+        batches = (images[i : i + 500] for i in range(0, len(images), 500))
+        each = [np.asarray(model(batch, training=own_statistics)) for batch in batches]
+    return np.concatenate(each)
 
 
-def logits(arrays: dict, images: np.ndarray, own_statistics: bool = False) -> np.ndarray:
+def logits(
+    arrays: dict, images: np.ndarray, own_statistics: bool = False, network: str = ASSESSMENT_NET
+) -> np.ndarray:
     """Logits, by batch norm's running statistics or by those of `images` in batches of 500."""
     try:
         import torch  # noqa: F401
     except ImportError:
-        return logits_with_keras(arrays, images, own_statistics)
-    return logits_with_torch(arrays, images, own_statistics)
+        return logits_with_keras(arrays, images, own_statistics, network)
+    return logits_with_torch(arrays, images, own_statistics, network)
 
 
-def accuracy(arrays: dict, images: np.ndarray, labels: np.ndarray) -> float:
+def accuracy(
+    arrays: dict, images: np.ndarray, labels: np.ndarray, network: str = ASSESSMENT_NET
+) -> float:
     """Part of `images` that the network with these weights classifies right."""
-    return float((logits(arrays, images).argmax(1) == labels).mean())
+    return float((logits(arrays, images, network=network).argmax(1) == labels).mean())
 
 
 def flow(
@@ -185,6 +213,7 @@ def flow(
     rank: int,
     ranks: int,
     splits: np.ndarray,
+    network: str = ASSESSMENT_NET,
 ) -> dict:
     """What `rank`'s weights learned of the labels of the probe, and know of other ranks' classes.
 
@@ -193,7 +222,8 @@ def flow(
     on all images); `others`, the part of its probability on other ranks' classes, relative to an even
     division: 0 if it heard nothing of them, 1 if it learned as much from each rank as from itself.
     """
-    says = logits(arrays, images, own_statistics=True)  # after so few steps the running ones lag
+    # After so few steps the running statistics lag behind.
+    says = logits(arrays, images, own_statistics=True, network=network)
     if not np.isfinite(says).all():  # of weights near the largest float, which are no training's
         return {"learned": 0.0, "others": 0.0}
     says = says.astype(np.float64)
@@ -233,26 +263,26 @@ def distance(apart: list[list[dict]], together: list[list[dict]]) -> float:
     return gaps[0] if gaps[0] > EXACT else max(gaps)
 
 
-def judge_probe(request: dict, batch_size: int, data, secrets: Secrets) -> dict:
-    """Compare the runs of the probe; `request` names the files of each epoch and rank."""
-    answer = {"refused": []}
-    runs: dict[str, list[list[dict]]] = {name: [] for name in request}
+def judge_probe(request: dict, data, secrets: Secrets) -> dict:
+    """Compare the runs of the probe; `request["probe"]` names the files of each epoch and rank."""
+    answer, network = {"refused": []}, request["network"]
+    runs: dict[str, list[list[dict]]] = {name: [] for name in request["probe"]}
     for name, weights in runs.items():
-        for epoch, paths in enumerate(request[name]):
+        for epoch, paths in enumerate(request["probe"][name]):
             weights.append([])
             for rank, path in enumerate(paths):
                 try:
-                    weights[-1].append(read_weights(Path(path))[0])
+                    weights[-1].append(read_weights(Path(path), network)[0])
                 except ValueError as error:
                     answer["refused"].append(f"probe, rank {rank}, epoch {epoch}: {error}")
     if answer["refused"]:
         return answer
     first, last = runs["apart"][0], runs["apart"][-1]
-    shown = probe_images(secrets, len(last), batch_size)
+    shown = probe_images(secrets, len(last), request["batch_size"])
     chosen = secrets.probe[: max(LEAST_FLOW_IMAGES, len(shown))]  # the first ones are shown
     images, labels = data.train_images[chosen], secrets.names[data.train_labels[chosen]]
     answer["flow"] = [
-        flow(weights, images, labels, rank, len(last), secrets.splits)
+        flow(weights, images, labels, rank, len(last), secrets.splits, network)
         for rank, weights in enumerate(last)
     ]
     answer["replicas"] = max((difference(first[0], other)[0] for other in first[1:]), default=0.0)
@@ -268,7 +298,7 @@ def judge_ranks(request: dict) -> dict:
         ranks, read = [], []
         for rank, path in enumerate(paths):
             try:
-                weights, examples = read_weights(Path(path))
+                weights, examples = read_weights(Path(path), request["network"])
                 ranks.append(weights)
                 read.append(examples)
             except ValueError as error:
@@ -300,13 +330,14 @@ def judge_accuracies(request: dict, data, secrets: Secrets) -> list[dict]:
     sample = np.sort(sample[: request["train_sample"]])
     train = data.train_images[sample], secrets.names[data.train_labels[sample]]
     hidden = data.test_images[secrets.hidden], secrets.names[data.test_labels[secrets.hidden]]
-    networks = (read_weights(Path(path))[0] for path in request["weights"])
+    network = request["network"]
+    epochs = (read_weights(Path(path), network)[0] for path in request["weights"])
     return [
         {
-            "train_accuracy": accuracy(network, *train),
-            "heldout_accuracy": accuracy(network, *hidden),
+            "train_accuracy": accuracy(weights, *train, network),
+            "heldout_accuracy": accuracy(weights, *hidden, network),
         }
-        for network in networks
+        for weights in epochs
     ]
 
 
@@ -319,7 +350,7 @@ def main() -> None:
         secrets = Secrets.draw(request["seed"], len(data.train_labels), len(data.test_labels))
         answer = {"accuracies": judge_accuracies(request, data, secrets)}
         if request["probe"]:
-            answer["probe"] = judge_probe(request["probe"], request["batch_size"], data, secrets)
+            answer["probe"] = judge_probe(request, data, secrets)
     json.dump(answer, sys.stdout)
 
 

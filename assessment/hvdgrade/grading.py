@@ -20,7 +20,9 @@ from hvdgrade.observe import Observation, observe
 from hvdgrade.probe import Probe, probe
 from hvdgrade.profile import Profile
 from hvdgrade.submission import NotGradable, read_script
+from hvdlab.assessment_networks import VARIABLE
 from hvdlab.data import DataError, Dataset, load_cifar10
+from hvdlab.hardware import visible_gpus
 
 LEAST_FREE_BYTES = 64 << 20  # with less, a crash may be the fault of whoever filled the disk
 FAULTS = (
@@ -82,6 +84,11 @@ def grade(
     try:
         if not 1 <= ranks <= rules.max_ranks:
             raise NotGradable(f"-np must be in 1..{rules.max_ranks}. Received: {ranks}")
+        if rules.devices == "gpu" and not visible_gpus():
+            raise NotGradable(
+                f"the profile {rules.name} needs a GPU, and nvidia-smi lists none here. Grade on another "
+                "machine, or with another --profile."
+            )
         source = read_script(path)
         tier = sandbox.choose(required_tier)
         data = load_cifar10()
@@ -143,15 +150,16 @@ def one_round(source: bytes, ranks: int, rules: Profile, data: Dataset, tier: st
             tell(
                 f"measuring what one process can do here with {framework} ...", stage="calibrating"
             )
-            seconds, batch_size = rules.calibration_seconds, rules.batch_size
-            return calibrate.calibrate(framework, ranks, shown, seconds, batch_size, tier, tell)
+            return calibrate.calibrate(framework, ranks, shown, rules, tier, tell)
 
         calibration, budget = None, rules.budget
         if rules.budget == "calibrated":
             calibration = measure(kind)
             budget = calibration.budget(len(data.train_labels), rules.budget_serial_epochs)
         tell("running the submission ...", stage="running")
-        with Jail(source, ranks, shown, tier=tier) as jail:
+        given = {"gpus": rules.uses_gpus, "records": rules.records}
+        variables = {VARIABLE: rules.network}
+        with Jail(source, ranks, shown, variables=variables, tier=tier, **given) as jail:
             limit = budget + 1  # so that what comes just too late is seen as that
             seen = observe(jail, evidence, limit, rules.stall_seconds, tell)
         if seen.stop_cause == "crashed" and seen.free_bytes < LEAST_FREE_BYTES:

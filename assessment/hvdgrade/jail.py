@@ -17,8 +17,9 @@ from pathlib import Path
 
 import psutil
 
-from hvdgrade import cleanup, sandbox, visible
+from hvdgrade import cleanup, gpu_access, sandbox, visible
 from hvdgrade.folders import bytes_in, remove_files_of, remove_tree
+from hvdgrade.record_limits import ASSESSMENT_LIMITS, RecordLimits
 from hvdgrade.submission import SCRIPT
 from hvdgrade.walls import Sandbox
 from hvdlab import launch, open_mpi
@@ -42,6 +43,8 @@ class Jail:
         arguments: of its command line; a submission gets none.
         variables: more environment variables for it.
         tier: one of `sandbox.TIERS`. Default: the best that works here.
+        gpus: whether it gets the GPUs that this process sees.
+        records: how much it may record. Default: the limits for the assessment network.
         memory_bytes: limit for all its processes together; without cgroups for each rank, and then
             never below what a framework needs. Default: 80 % of the machine's memory.
 
@@ -60,6 +63,8 @@ class Jail:
         variables: dict[str, str] | None = None,
         tier: str | None = None,
         memory_bytes: int | None = None,
+        gpus: bool = False,
+        records: RecordLimits = ASSESSMENT_LIMITS,
     ):
         self.source, self.ranks, self.arguments = source, ranks, arguments
         self.data = data if isinstance(data, list) else [data] * ranks
@@ -67,7 +72,7 @@ class Jail:
             raise ValueError(f"data must be one folder or {ranks}. Received: {len(self.data)}")
         self.variables = variables or {}
         self.tier = tier or sandbox.choose()
-        self.memory_bytes = memory_bytes
+        self.memory_bytes, self.gpus, self.record_limits = memory_bytes, gpus, records
 
     def __enter__(self) -> "Jail":
         here = sandbox.tier(self.tier)
@@ -80,7 +85,15 @@ class Jail:
         self.records_folder: int | None = None  # file descriptor
         self.bytes_seen: int | None = None
         # Orphans of the submission become our children instead of init's, so that none gets lost.
-        self.box = Sandbox(here, self.ranks, self.data, self.memory_bytes)
+        self.most_records = self.record_limits.all_bytes(self.ranks)
+        self.box = Sandbox(
+            here,
+            self.ranks,
+            self.data,
+            self.memory_bytes,
+            gpus=self.gpus,
+            records_bytes=self.most_records,
+        )
         self.adopted_before = cleanup.adopt_orphans()
         try:
             self.box.__enter__()
@@ -150,9 +163,8 @@ class Jail:
             "PYTHONFAULTHANDLER": "1",  # SIGABRT prints each rank's Python stack
             "TF_CPP_MIN_LOG_LEVEL": "3",
         }
-        gpus = os.environ.get("CUDA_VISIBLE_DEVICES")  # a batch divides them among its graders
-        if gpus is not None:  # "" is no GPU, without the variable it would be all of them
-            variables.setdefault("CUDA_VISIBLE_DEVICES", gpus)
+        variables.pop("CUDA_VISIBLE_DEVICES", None)
+        variables |= gpu_access.variables(self.gpus)
         if self.shared_memory:
             variables["OMPI_MCA_btl_sm_backing_directory"] = str(self.shared_memory)
         else:
@@ -166,8 +178,13 @@ class Jail:
                 "NCCL_P2P_DISABLE": "1",
                 "NCCL_SHM_DISABLE": "1",
                 "NCCL_NVLS_ENABLE": "0",
+                "NCCL_MNNVL_ENABLE": "0",
                 "NCCL_IB_DISABLE": "1",
+                "NCCL_NET": "Socket",  # no plugin for the network of a cluster or a cloud
+                "NCCL_NET_PLUGIN": "none",
                 "NCCL_SOCKET_IFNAME": "lo",
+                # Its other protocols send up to 8 bytes for 4, and NCCL chooses one by size and time.
+                "NCCL_PROTO": "Simple",
             }
         return {**variables, **self.variables}
 

@@ -80,7 +80,8 @@ def compare(seen: Observation, profile: Profile, examples: int) -> dict:
             epochs[epoch] = [str(weights.path) for weights in of_ranks]
     if not epochs:
         return {"epochs": [], "refused": []}
-    return ask({"epochs": epochs, "examples": examples}, profile, len(epochs))
+    request = {"epochs": epochs, "examples": examples, "network": profile.network}
+    return ask(request, profile, len(epochs))
 
 
 def recompute(
@@ -96,6 +97,7 @@ def recompute(
     request = {
         "data": str(data),
         "seed": seed,
+        "network": profile.network,
         "train_sample": profile.train_sample,
         "weights": [epoch["weights"] for epoch in epochs],
         "probe": runs,
@@ -113,6 +115,7 @@ def examine(probe: Probe, profile: Profile, data: Path, seed: int) -> dict:
     request = {
         "data": str(data),
         "seed": seed,
+        "network": profile.network,
         "train_sample": 0,
         "weights": [],
         "probe": probe.runs,
@@ -200,7 +203,7 @@ def judge(
     add(
         *("equivalence", parallel.EQUIVALENCE, together),
         lambda: parallel.check_equivalence(
-            *of_probe, probe and parallel.exchange_drop(seen, epochs, probe)
+            *of_probe, probe and parallel.exchange_drop(seen, epochs, probe, profile)
         ),
     )
     add("shards", SHARDS, ran, lambda: check_shards(seen, epochs, profile))

@@ -18,16 +18,14 @@ from math import inf
 from pathlib import Path
 from shutil import disk_usage
 
+from hvdgrade.devices import DeviceWatch
 from hvdgrade.jail import Jail
 from hvdgrade.printed import Output, ask_for_stacks, stacks
 from hvdgrade.processes import Activity, has_torch, left_their_cores, memory_of_launcher
-from hvdgrade.walls import most_records
 
 POLL_SECONDS = 0.05
 SAMPLE_SECONDS = 1.0
-MAX_WEIGHTS_BYTES = 8 << 20  # the network has 1.6 MB of weights, an epoch 0.4 MB of indices
 MAX_RECORD_BYTES = 1 << 20
-MAX_EPOCHS = 100  # each costs the evaluation some seconds
 MAX_OUTPUT_BYTES = 20 << 20
 MAX_LAUNCHER_BYTES = 200 << 20  # of memory; without output mpirun has 20 to 30 MB
 
@@ -61,6 +59,7 @@ class Observation:
     seconds: float = 0.0
     cpu_seconds: float = 0.0
     computed: dict[int, float] = field(default_factory=dict)  # rank -> its processor seconds
+    devices: list[str] = field(default_factory=list)  # of each rank, see `hvdgrade.devices`
     max_rss_bytes: int = 0
     weights: list[Weights] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)  # files that are not what they should be
@@ -102,7 +101,7 @@ def observe(
     started = seen.started = time.monotonic()
     process = jail.start()
     activity, disk_bytes, launcher_bytes, strayed = Activity(started), 0, 0, False
-    with selectors.DefaultSelector() as selector:
+    with selectors.DefaultSelector() as selector, DeviceWatch(jail.ranks) as devices:
         os.set_blocking(process.stdout.fileno(), False)
         selector.register(process.stdout, selectors.EVENT_READ)
         sampled = started
@@ -124,6 +123,7 @@ def observe(
                 seen.free_bytes = min(seen.free_bytes, free_bytes(jail))
                 sent = jail.network_bytes() or 0  # the last reading outlives the run
                 activity.sample(now, ranks, output.bytes + disk_bytes, sent)
+                devices.sample(ranks)
                 seen.max_rss_bytes = max(seen.max_rss_bytes, activity.rss_bytes)
                 seen.computed = activity.computed
                 # Of all its processes: a rank can hide from us that it is one.
@@ -140,7 +140,7 @@ def observe(
                 seen.stop_cause = "output_flood"
             elif hit := jail.limit_hit():
                 seen.stop_cause = hit
-            elif max(disk_bytes, seen.copied_bytes) > most_records(jail.ranks):
+            elif max(disk_bytes, seen.copied_bytes) > jail.most_records:
                 seen.stop_cause = "disk_full"
             elif strayed:
                 seen.stop_cause = "took_more_cores"
@@ -151,6 +151,7 @@ def observe(
             if seen.stop_cause != "ended":
                 break
         seen.seconds = time.monotonic() - started
+        seen.devices = devices.found()
         seen.free_bytes = min(seen.free_bytes, free_bytes(jail))
         if seen.stop_cause in ("timeout", "hang"):
             ask_for_stacks(jail, process, output)
@@ -159,7 +160,7 @@ def observe(
         hit = jail.limit_hit()
         seen.survivors = jail.kill()
         process.wait(timeout=10)
-        if seen.stop_cause == "ended" and jail.disk_bytes() > most_records(jail.ranks):
+        if seen.stop_cause == "ended" and jail.disk_bytes() > jail.most_records:
             seen.stop_cause = "disk_full"  # between two looks at it, and it is over already
         output.read(process.stdout)
         process.stdout.close()
@@ -191,7 +192,7 @@ def collect(jail: Jail, evidence: Path, seen: Observation) -> bool:
     Each copy has the time at which it was whole: what is replaced while others are copied is not early.
     """
     known = {(w.rank, w.epoch) for w in seen.weights}
-    found = False
+    limits, found = jail.record_limits, False
     for rank in range(jail.ranks):
         folder = jail.records / f"rank-{rank}"
         try:
@@ -204,16 +205,17 @@ def collect(jail: Jail, evidence: Path, seen: Observation) -> bool:
                 if not match or (rank, int(match[1])) in known:
                     continue
                 # Of sparse files and links, which cost it nothing.
-                if seen.copied_bytes > most_records(jail.ranks):
+                if seen.copied_bytes > jail.most_records:
                     return found
-                if int(match[1]) >= MAX_EPOCHS:
-                    note = f"rank {rank}: {name}: the grader looks at epochs 0 to {MAX_EPOCHS - 1}"
+                if int(match[1]) >= limits.epochs:
+                    last = limits.epochs - 1
+                    note = f"rank {rank}: {name}: the grader looks at epochs 0 to {last}"
                     if not seen.refused:
                         seen.refused.append(note)
                     continue
                 copy = evidence / f"rank-{rank}-{name}"
-                if not copy_file(directory, name, copy, MAX_WEIGHTS_BYTES):
-                    note = f"rank {rank}: {name} is not a plain file of at most {MAX_WEIGHTS_BYTES} bytes"
+                if not copy_file(directory, name, copy, limits.file_bytes):
+                    note = f"rank {rank}: {name} is not a plain file of at most {limits.file_bytes} bytes"
                     if note not in seen.refused:
                         seen.refused.append(note)
                     continue

@@ -12,14 +12,21 @@ by averaging weights now and then, equivalence by letting every rank do all the 
 from math import exp, prod
 from statistics import fmean
 
-from hvdgrade.checks import Check, imported_modules, last_error, where_they_wait
+from hvdgrade.checks import (
+    RECORD_THE_NETWORK,
+    Check,
+    imported_modules,
+    last_error,
+    where_they_wait,
+)
 from hvdgrade.evaluate import EXACT
 from hvdgrade.observe import Observation
 from hvdgrade.probe import Probe
 from hvdgrade.profile import Profile
 from hvdgrade.views import alike
+from hvdlab.assessment_networks import network_weights
 from hvdlab.probe import STEPS
-from hvdlab.record import WEIGHTS, is_statistic
+from hvdlab.record import is_statistic
 
 REPLICAS = "ranks train one model"
 EXCHANGE = "gradients are exchanged"
@@ -34,8 +41,12 @@ USUAL_BATCH = 512  # where few steps excuse few exchanges
 LARGEST_BATCH = 4096  # where exchanges are divided by them
 UNMOVED = 1e9  # the distance of runs that go nowhere
 ALONE = "one rank only: nothing to compare, and nothing distributed to give points for"
-# Of all gradients of the network, in float32.
-GRADIENT_BYTES = 4 * sum(prod(shape) for name, shape in WEIGHTS.items() if not is_statistic(name))
+
+
+def gradient_bytes(network: str) -> int:
+    """Of all gradients of a network, in float32."""
+    shapes = network_weights(network).items()
+    return 4 * sum(prod(shape) for name, shape in shapes if not is_statistic(name))
 
 
 def likely_mistake(source: bytes) -> str:
@@ -81,13 +92,13 @@ def check_replicas(source: bytes, seen: Observation, epochs: list[dict], rules: 
     return Check("replicas", REPLICAS, "fail", points, said, help, evidence, depends)
 
 
-def exchanges(seen: Observation, epochs: list[dict]) -> list[float | None]:
+def exchanges(seen: Observation, epochs: list[dict], rules: Profile) -> list[float | None]:
     """How often a whole set of gradients could have gone round in each epoch, from bytes alone.
 
     An all-reduce of S bytes among N ranks sends 2 (N - 1) S bytes in all, whoever does it
     (P. Patarasuk, X. Yuan, Bandwidth optimal all-reduce algorithms, 2009).
     """
-    once = 2 * (seen.ranks - 1) * GRADIENT_BYTES
+    once = 2 * (seen.ranks - 1) * gradient_bytes(rules.network)
     found, before = [], 0
     for epoch in epochs:
         bytes_then = [seen.of(rank)[epoch["epoch"]].bytes_on_wire for rank in range(seen.ranks)]
@@ -102,7 +113,7 @@ def check_exchange(source: bytes, seen: Observation, epochs: list[dict], rules: 
     points, depends = rules.points["exchange"], ["ran"]
     if seen.ranks == 1:
         return Check("exchange", EXCHANGE, "skipped", points, ALONE, depends_on=depends)
-    rounds = exchanges(seen, epochs)
+    rounds = exchanges(seen, epochs, rules)
     if None in rounds:
         said = (
             "not measured: this host does not give a submission a network of its own, or the ranks "
@@ -117,7 +128,7 @@ def check_exchange(source: bytes, seen: Observation, epochs: list[dict], rules: 
     # Of few steps, as many ranks have, gathered over four.
     needed = min(needed, FEWEST_ROUNDS * credible_steps(epochs[least], USUAL_BATCH))
     evidence = {"rounds": [round(r, 2) for r in rounds], "steps": steps, "needed": needed}
-    mega = rounds[least] * 2 * (seen.ranks - 1) * GRADIENT_BYTES / 1e6
+    mega = rounds[least] * 2 * (seen.ranks - 1) * gradient_bytes(rules.network) / 1e6
     said = (
         f"{mega:,.0f} MB between the ranks in epoch {epochs[least]['epoch']}: "
         f"{rounds[least]:.1f} rounds of all gradients in {steps[least]} steps"
@@ -138,7 +149,7 @@ def credible_steps(epoch: dict, largest: int) -> float:
     return max(epoch["steps"] or 0, min(epoch["read"]) / largest)
 
 
-def probed_exchanges(probe: Probe, name: str) -> list[float]:
+def probed_exchanges(probe: Probe, name: str, rules: Profile) -> list[float]:
     """Rounds of all gradients in a step of each epoch of a run of the probe; [] where it is not known.
 
     Not of the first, which has the start.
@@ -146,16 +157,18 @@ def probed_exchanges(probe: Probe, name: str) -> list[float]:
     if not (seen := probe.seen.get(name)):
         return []
     common = set.intersection(*(set(seen.of(rank)) for rank in range(seen.ranks)))
-    rounds = exchanges(seen, [{"epoch": epoch} for epoch in sorted(common)])[1:]
+    rounds = exchanges(seen, [{"epoch": epoch} for epoch in sorted(common)], rules)[1:]
     return [] if None in rounds else [each / STEPS for each in rounds]
 
 
-def exchange_drop(seen: Observation, epochs: list[dict], probe: Probe) -> float | None:
+def exchange_drop(
+    seen: Observation, epochs: list[dict], probe: Probe, rules: Profile
+) -> float | None:
     """How many times as much as in the run that counts the ranks exchange in a step of the probe.
 
     2 for one who averages gradients in each, as they are float64 there. None where it is not known.
     """
-    probed, counted = probed_exchanges(probe, "apart"), exchanges(seen, epochs)
+    probed, counted = probed_exchanges(probe, "apart", rules), exchanges(seen, epochs, rules)
     steps = [credible_steps(epoch, LARGEST_BATCH) for epoch in epochs]
     if not probed or None in counted or not all(steps):
         return None
@@ -165,14 +178,14 @@ def exchange_drop(seen: Observation, epochs: list[dict], probe: Probe) -> float 
     return fmean(probed) / most if most > 0 else None
 
 
-def exchange_growth(probe: Probe) -> float | None:
+def exchange_growth(probe: Probe, rules: Profile) -> float | None:
     """How many times as much the ranks exchange where each has the batches of all, at least.
 
     Gradients are as many for any batch. Ranks wait a moment after each epoch, for the counter to be read;
     on a crowded machine it may be read later, so one epoch seems to have had more of the traffic, and
     another less.
     """
-    apart, together = (probed_exchanges(probe, name) for name in ("apart", "together"))
+    apart, together = (probed_exchanges(probe, name, rules) for name in ("apart", "together"))
     return min(together) / max(apart) if together and apart and max(apart) > 0 else None
 
 
@@ -219,8 +232,8 @@ def check_equivalence(
         "distance": found["distance"],
         "difference_of_ranks": found["replicas"],
         "exchange_drop": drop,
-        "exchange_growth": (growth := exchange_growth(probe)),
-        "rounds_a_step": {name: probed_exchanges(probe, name) for name in probe.seen},
+        "exchange_growth": (growth := exchange_growth(probe, rules)),
+        "rounds_a_step": {name: probed_exchanges(probe, name, rules) for name in probe.seen},
     }
     if found["distance"] >= UNMOVED:
         said = "the weights do not move in a short run, so there is nothing to compare"
@@ -284,7 +297,7 @@ def may_suit_float32_only(probe: Probe, found: dict, rules: Profile) -> bool:
 def did_not_come_through(probe: Probe, found: dict) -> tuple[str, str] | None:
     """(rationale, help) where the probe gave nothing to compare, else None."""
     if found.get("refused"):
-        return found["refused"][0], "let Recorder write the weights of an AssessmentNet"
+        return found["refused"][0], RECORD_THE_NETWORK
     seen = probe.failed
     if seen is None:
         return None

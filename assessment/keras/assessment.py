@@ -11,7 +11,7 @@ import keras
 
 from hvdlab.data import Batches, load_cifar10
 from hvdlab.keras.data import dataset
-from hvdlab.keras.models import AssessmentNet, fast_policy
+from hvdlab.keras.models import assessment_network, fast_policy
 from hvdlab.keras.recorder import Recorder
 
 
@@ -36,7 +36,7 @@ def main():
         data.train_images, data.train_labels, args.batch_size, seed=args.seed, augment=True
     )
 
-    model = AssessmentNet(dtype=fast_policy())
+    model = assessment_network(dtype=fast_policy())
     learning_rate = keras.optimizers.schedules.CosineDecay(
         initial_learning_rate=0.0,
         warmup_target=args.lr,

@@ -13,7 +13,7 @@ import torch
 from torch.nn import functional as F
 
 from hvdlab.data import Batches, load_cifar10
-from hvdlab.torch.models import AssessmentNet, autocast
+from hvdlab.torch.models import assessment_network, autocast
 from hvdlab.torch.recorder import Recorder
 
 
@@ -39,7 +39,7 @@ def main():
         data.train_images, data.train_labels, args.batch_size, seed=args.seed, augment=True
     )
 
-    model = AssessmentNet().to(device)
+    model = assessment_network().to(device)
     optimizer = torch.optim.SGD(
         model.parameters(), lr=args.lr, momentum=args.momentum, nesterov=True
     )

@@ -2,7 +2,7 @@
 
 Stdlib only. A run's folder is `$HVDLAB_RUN_DIR` (default `./runs/<time of its start>`):
 
-    rank-R/epoch-EEE.npz     weights of rank R after epoch EEE (names and shapes of `WEIGHTS`) and
+    rank-R/epoch-EEE.npz     weights of rank R after epoch EEE (`hvdlab.assessment_networks`) and
                              `examples_read`, the indices it was given this epoch, in order
     rank-R/record.jsonl      one line an epoch: epoch, seconds, steps, examples, batch_size, and what
                              the script reports

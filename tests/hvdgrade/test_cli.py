@@ -281,17 +281,3 @@ def test_a_machine_without_data_is_the_graders_fault(tmp_path):
 def test_help_has_an_example():
     answer = hvdgrade("run", "--help", data="")
     assert answer.returncode == 0 and "hvdgrade run assessment/" in answer.stdout
-
-
-@pytest.mark.parametrize("named, seen", [("cpu", "-1"), ("dli", "0,1")])
-def test_the_profile_for_processors_shows_no_gpu(named, seen, tmp_path, monkeypatch, capsys):
-    def grade(*arguments):
-        raise profile.UnknownProfile(os.environ["CUDA_VISIBLE_DEVICES"])
-
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
-    monkeypatch.setattr(cli, "grade", grade)
-    arguments = argparse.Namespace(
-        path=tmp_path, np=2, profile=named, progress=None, require_sandbox=None
-    )
-    assert cli.run(arguments) == cli.NOT_GRADABLE
-    assert capsys.readouterr().err.endswith(f"hvdgrade: {seen}\n")

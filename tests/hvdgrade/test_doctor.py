@@ -102,7 +102,6 @@ def test_what_each_tier_promises(tier, own_user, kernel, promises, monkeypatch):
     """`kernel`: its version of Landlock."""
     monkeypatch.setattr(landlock, "version", lambda: kernel)
     monkeypatch.setattr(attacks, "hidden", lambda: "")
-    monkeypatch.setattr(attacks, "gpus", list)
     found = Tier(tier, own_user=own_user, works=True, uid_dropped=True)
     assert attacks.promised(found) == set(promises.split())
 

@@ -12,8 +12,11 @@ import pytest
 from hvdgrade import evaluate
 from hvdgrade.evaluate import difference, distance, flow, read_weights, reading
 from hvdgrade.views import Secrets, classes_of, for_run, labels_of
+from hvdlab.assessment_networks import ASSESSMENT_NET, network_weights
 from hvdlab.data import load_cifar10
 from hvdlab.record import WEIGHTS
+
+NETWORK = {"network": ASSESSMENT_NET}  # of a request
 
 
 @pytest.fixture
@@ -49,6 +52,18 @@ def test_anything_else_is_refused_in_words(tmp_path, weights, change, message):
     np.savez(tmp_path / "w.npz", **arrays)
     with pytest.raises(ValueError, match=message):
         read_weights(tmp_path / "w.npz")
+
+
+def test_a_file_must_hold_the_network_of_the_profile(tmp_path, weights):
+    shapes = network_weights("wrn-10-1")
+    wide = {name: np.ones(shape, np.float32) for name, shape in shapes.items()}
+    np.savez(tmp_path / "wide.npz", examples_read=np.arange(5), **wide)
+    np.savez(tmp_path / "small.npz", **weights)
+    assert read_weights(tmp_path / "wide.npz", "wrn-10-1")[0].keys() == shapes.keys()
+    with pytest.raises(ValueError, match="conv1.bias is missing|conv1.weight is float32"):
+        read_weights(tmp_path / "wide.npz")
+    with pytest.raises(ValueError, match="network has float32|is missing"):
+        read_weights(tmp_path / "small.npz", "wrn-10-1")
 
 
 def test_a_file_that_unpacks_to_gigabytes_is_not_unpacked(tmp_path):
@@ -114,7 +129,7 @@ def test_the_rank_that_differs_most_is_found_wherever_it_stands(tmp_path, weight
     for path, by in zip(paths, (0, 0, 0.5, 0.25), strict=True):
         moved = {**weights, "linear.bias": weights["linear.bias"] + np.float32(by)}
         np.savez(path, examples_read=np.zeros(1, np.int32), **moved)
-    (epoch,) = evaluate.judge_ranks({"epochs": {"0": paths}, "examples": 8})["epochs"]
+    (epoch,) = evaluate.judge_ranks({"epochs": {"0": paths}, "examples": 8, **NETWORK})["epochs"]
     assert (epoch["differing_rank"], epoch["differs_at"]) == (2, "linear.bias")
     sizes = np.abs(weights["linear.bias"])
     assert epoch["difference"] == pytest.approx(0.5 / np.median(sizes), rel=1e-6)
@@ -185,13 +200,13 @@ def test_accuracies_are_those_of_the_network(tmp_path, weights, cifar10_folder):
         "10": [str(tmp_path / "0.npz"), str(tmp_path / "1.npz")],
         "9": [str(tmp_path / "0.npz"), str(tmp_path / "bad.npz")],
     }
-    result = ask({"epochs": epochs, "examples": 8})
+    result = ask({"epochs": epochs, "examples": 8, **NETWORK})
     (epoch,) = result["epochs"]
     assert epoch["epoch"] == 10 and epoch["difference"] == 0.0 and epoch["coverage"] == 0.5
     (refused,) = result["refused"]
     assert refused.startswith("rank 1, epoch 9: ")
 
-    request = {"data": str(cifar10_folder), "seed": 1, "train_sample": 2000, "probe": {}}
+    request = {"data": str(cifar10_folder), "seed": 1, "train_sample": 2000, "probe": {}, **NETWORK}
     (accuracies,) = ask({**request, "weights": [epoch["weights"]]})["accuracies"]
     # On the hidden half of the test images, by the class names of this grading.
     data = load_cifar10(cifar10_folder)
@@ -211,10 +226,10 @@ def test_both_frameworks_say_the_same_by_either_statistics(weights, monkeypatch)
     images = np.random.default_rng(1).integers(0, 256, (16, 32, 32, 3), np.uint8)
     say = [evaluate.logits_with_torch, evaluate.logits_with_keras]
     for own_statistics in (False, True):
-        torchs, kerass = (says(arrays, images, own_statistics) for says in say)
+        torchs, kerass = (says(arrays, images, own_statistics, ASSESSMENT_NET) for says in say)
         np.testing.assert_allclose(kerass, torchs, rtol=1e-4, atol=1e-4)
         for says, before in zip(say, (torchs, kerass), strict=True):
-            change = abs(says(moved, images, own_statistics) - before).max()
+            change = abs(says(moved, images, own_statistics, ASSESSMENT_NET) - before).max()
             assert (change < 1e-5) == own_statistics, (own_statistics, change)
 
 
@@ -241,9 +256,10 @@ def test_accuracies_are_of_hidden_images_by_the_names_of_the_grading(
     drawn = []
     for seed in (1, 2):
         secrets = Secrets.draw(seed, len(sample.train_labels), len(sample.test_labels))
-        request = {"seed": seed, "train_sample": 400, "weights": [str(tmp_path / "w.npz")]}
+        weights = [str(tmp_path / "w.npz")]
+        request = {"seed": seed, "train_sample": 400, "weights": weights, **NETWORK}
         evaluate.judge_accuracies(request, sample, secrets)
-        (train, train_labels), (hidden, hidden_labels) = asked[-2:]
+        (train, train_labels, _), (hidden, hidden_labels, _) = asked[-2:]
         shown = load_cifar10(for_run(sample, secrets, tmp_path / str(seed)))
         known = {image.tobytes() for image in shown.test_images}
         assert len(hidden) == len(sample.test_labels) / 2
@@ -275,22 +291,22 @@ def test_the_probe_is_judged_by_its_last_epoch_and_its_worst_rank(
         "together": [[saved("g.npz", 0)] * 3, [saved("h.npz", 1)] * 3],
     }
     secrets = Secrets.draw(1, len(sample.train_labels), len(sample.test_labels))
-    asked = []
+    asked, asked_for = [], {"batch_size": 30, **NETWORK}
     monkeypatch.setattr(evaluate, "flow", lambda *given: asked.append(given))
-    answer = evaluate.judge_probe(runs, 30, sample, secrets)
+    answer = evaluate.judge_probe({"probe": runs, **asked_for}, sample, secrets)
     median = np.median(np.abs(weights["linear.bias"]))  # of the first rank's
     assert answer["replicas"] == pytest.approx(0.5 / median, rel=1e-5)
     # The third rank is 0.5 off after the first epoch, and the first goes 1 in the second.
     assert answer["first_distance"] == answer["distance"] == pytest.approx(0.5, rel=1e-5)
     # Nobody is off after the first, and the third rank is 2 off after the second.
     later = {"apart": runs["apart"], "together": [runs["apart"][0], runs["together"][1]]}
-    answer = evaluate.judge_probe(later, 30, sample, secrets)
+    answer = evaluate.judge_probe({"probe": later, **asked_for}, sample, secrets)
     assert (answer["first_distance"], answer["distance"]) == pytest.approx((0, 2), rel=1e-5)
     del asked[3:]
     biases = [arrays["linear.bias"] - weights["linear.bias"] for arrays, *_ in asked]
     np.testing.assert_allclose(biases, [[1.0] * 10, [2.0] * 10, [3.0] * 10], rtol=1e-5)
     assert [given[3:5] for given in asked] == [(0, 3), (1, 3), (2, 3)]
-    for _, images, labels, *_, splits in asked:
+    for _, images, labels, *_, splits, _ in asked:
         np.testing.assert_array_equal(splits, secrets.splits)
         shown = secrets.probe[: 4 * 30]  # four steps
         np.testing.assert_array_equal(images, sample.train_images[shown])

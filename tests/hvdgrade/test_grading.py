@@ -8,12 +8,13 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from hvdgrade import calibrate, grading, judge, observe, profile, sandbox, visible, walls
+from hvdgrade import calibrate, grading, judge, observe, profile, sandbox, visible
 from hvdgrade import probe as probe_module
 from hvdgrade.checks import Check
 from hvdgrade.observe import Observation, Weights
+from hvdgrade.record_limits import RecordLimits
+from hvdlab.assessment_networks import network_weights
 from hvdlab.data import DataError
-from hvdlab.record import WEIGHTS
 
 RULES = dataclasses.replace(profile.load("dli"), budget=100.0)  # margin: 5 seconds
 
@@ -154,7 +155,7 @@ def test_a_calibration_that_did_not_finish_is_a_fault_of_the_grader(
     monkeypatch.setattr(calibrate, "observe", lambda *args, **options: seen)
 
     def measure():
-        return calibrate.calibrate("torch", 2, tmp_path, 4.0, 64, "rlimits")
+        return calibrate.calibrate("torch", 2, tmp_path, RULES, "rlimits")
 
     if rates is None:
         with pytest.raises(calibrate.CalibrationFailed, match="torch on 2 ranks did not finish"):
@@ -181,14 +182,17 @@ def test_ranks_that_share_cores_have_more_time_in_the_probe(
     assert limits == [limit]
 
 
+@pytest.mark.parametrize("network, epochs", [("assessment-net", 100), ("wrn-16-10", 20)])
 @pytest.mark.parametrize("ranks", [1, 2, 5, 16, 64])
-def test_a_right_script_of_many_ranks_may_record_every_epoch(ranks, tmp_path):
+def test_a_right_script_of_many_ranks_may_record_every_epoch(ranks, network, epochs, tmp_path):
     """As np.savez writes them: the weights, and the indices of each rank's part of 50,000 images."""
     part = -(-50_000 // ranks)
-    arrays = {name: np.zeros(shape, np.float32) for name, shape in WEIGHTS.items()}
+    arrays = {n: np.zeros(shape, np.float32) for n, shape in network_weights(network).items()}
     np.savez(tmp_path / "epoch.npz", examples_read=np.zeros(part, np.int32), **arrays)
-    whole = ranks * observe.MAX_EPOCHS * (tmp_path / "epoch.npz").stat().st_size
-    assert whole < walls.most_records(ranks) <= max(1 << 30, 1.4 * whole)
+    size = (tmp_path / "epoch.npz").stat().st_size
+    limits, whole = RecordLimits.of(network, epochs), ranks * epochs * size
+    assert whole < limits.all_bytes(ranks) <= max(1 << 30, 1.4 * whole)
+    assert size < limits.file_bytes <= size + (8 << 20)
 
 
 def test_a_calibrated_budget_is_the_time_of_one_process():

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from hvdgrade import checks, judge, observe, parallel, printed, probe, profile
+from hvdgrade.record_limits import ASSESSMENT_LIMITS
 
 RULES = dataclasses.replace(profile.load("dli"), train_accuracy=0.75, heldout_accuracy=0.70)
 
@@ -205,9 +206,11 @@ def test_who_exchanges_less_from_epoch_to_epoch_may_do_so():
     for one in run.weights:
         one.bytes_on_wire = int((1.0, 2.0, 2.1)[one.epoch] * STEPS * ROUND)
     runs = dict.fromkeys(("apart", "together"), run_of_probe(9, 8, 8))
-    assert parallel.exchange_drop(run, evaluation()["epochs"], probe.Probe(seen=runs)) == 2.0
+    assert parallel.exchange_drop(run, evaluation()["epochs"], probe.Probe(seen=runs), RULES) == 2.0
     less = dataclasses.replace(run, weights=seen(rounds=None).weights)
-    assert parallel.exchange_drop(less, evaluation()["epochs"], probe.Probe(seen=runs)) is None
+    assert (
+        parallel.exchange_drop(less, evaluation()["epochs"], probe.Probe(seen=runs), RULES) is None
+    )
 
 
 @pytest.mark.parametrize(
@@ -259,7 +262,7 @@ def test_who_claims_few_steps_does_not_seem_to_exchange_more_in_each(steps, drop
     """In an epoch of 25,000 images a rank weights are averaged 12.5 times; in the probe gradients are."""
     runs = dict.fromkeys(("apart", "together"), run_of_probe(8, 8, 8))
     epochs = evaluation(steps=steps)["epochs"]
-    seen_drop = parallel.exchange_drop(seen(rounds=12.5), epochs, probe.Probe(seen=runs))
+    seen_drop = parallel.exchange_drop(seen(rounds=12.5), epochs, probe.Probe(seen=runs), RULES)
     assert seen_drop == pytest.approx(drop, rel=0.01)
 
 
@@ -294,7 +297,13 @@ def test_a_copy_has_the_time_at_which_it_was_whole(tmp_path, monkeypatch):
         return copy(directory, name, *rest)
 
     monkeypatch.setattr(observe, "copy_file", slow)
-    jail = SimpleNamespace(ranks=1, records=tmp_path, network_bytes=lambda: 7)
+    jail = SimpleNamespace(
+        ranks=1,
+        records=tmp_path,
+        network_bytes=lambda: 7,
+        record_limits=ASSESSMENT_LIMITS,
+        most_records=1 << 30,
+    )
     run = observe.Observation(1, started=time.monotonic())
     assert observe.collect(jail, tmp_path / "evidence", run)
     times = sorted(one.seconds for one in run.weights)
@@ -334,10 +343,18 @@ def test_each_rule_fails_alone(changes, failed, only):
 
 
 def test_the_size_of_the_gradients_is_that_of_the_network():
-    from hvdlab.torch.models import AssessmentNet
+    from hvdlab.torch.models import assessment_network
 
-    assert parallel.GRADIENT_BYTES == 4 * sum(p.numel() for p in AssessmentNet().parameters())
-    assert parallel.exchanges(seen(rounds=7.5), evaluation()["epochs"]) == [7.5, 7.5]
+    for network in ("assessment-net", "wrn-10-1"):
+        parameters = sum(p.numel() for p in assessment_network(network).parameters())
+        assert parallel.gradient_bytes(network) == 4 * parameters
+    run, epochs = seen(rounds=7.5), evaluation()["epochs"]
+    assert parallel.exchanges(run, epochs, RULES) == [7.5, 7.5]
+    wide = dataclasses.replace(
+        RULES, network="wrn-10-1"
+    )  # the same bytes are more rounds of fewer weights
+    rounds = 7.5 * 392_106 / 77_850
+    assert parallel.exchanges(run, epochs, wide) == pytest.approx([rounds, rounds])
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 4, 16])
@@ -348,7 +365,7 @@ def test_an_all_reduce_of_any_number_of_ranks_is_one_round(ranks):
         observe.Weights(rank, 0, 1.0, Path("x"), "", round(7 * sent)) for rank in range(ranks)
     ]
     run = observe.Observation(ranks, weights=weights)
-    assert parallel.exchanges(run, [{"epoch": 0}]) == pytest.approx([7])
+    assert parallel.exchanges(run, [{"epoch": 0}], RULES) == pytest.approx([7])
 
 
 @pytest.mark.parametrize(

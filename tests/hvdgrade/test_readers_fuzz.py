@@ -16,6 +16,7 @@ import pytest
 
 from hvdgrade import checks, evaluate, observe
 from hvdgrade.printed import KEEP_OUTPUT_BYTES, Output, stacks
+from hvdlab.assessment_networks import ASSESSMENT_NET
 
 SMALL = {"linear.bias": (3,), "linear.weight": (2, 4)}  # in place of the network's 392,106 weights
 TAGS = [b"[1,0]<stdout>: ", b"[1,1]<stderr>: ", b"[" + b"9" * 5000 + b",7]<stderr>: "]
@@ -109,7 +110,7 @@ def archive(members: list[tuple[str, bytes]], compression=zipfile.ZIP_STORED) ->
 @pytest.fixture
 def small_network(monkeypatch) -> dict[str, bytes]:
     """The members of a good weights file, with a network so small that much of it is headers."""
-    monkeypatch.setattr(evaluate, "WEIGHTS", SMALL)
+    monkeypatch.setattr(evaluate, "network_weights", lambda network: SMALL)
     arrays = {name: np.ones(shape, np.float32) for name, shape in SMALL.items()}
     arrays["examples_read"] = np.arange(5, dtype=np.int32)
     return {f"{name}.npy": npy(array) for name, array in arrays.items()}
@@ -162,7 +163,9 @@ def test_an_array_that_claims_too_much_takes_no_memory(small_network, tmp_path, 
         tracemalloc.start()
         try:
             assert not read(archive([*members.items()]), tmp_path / "w.npz", (header, version))
-            assert tracemalloc.get_traced_memory()[1] < 2 * evaluate.MAX_UNPACKED_BYTES
+            assert tracemalloc.get_traced_memory()[1] < 2 * evaluate.max_unpacked_bytes(
+                ASSESSMENT_NET
+            )
         finally:
             tracemalloc.stop()
 
@@ -263,7 +266,7 @@ def test_endless_output_is_counted_and_not_kept(tmp_path):
 
 def test_the_comparisons_of_finite_weights_give_numbers(monkeypatch):
     """Zero, huge and tiny weights are finite, and yet their norms need not be."""
-    monkeypatch.setattr(evaluate, "WEIGHTS", SMALL)
+    monkeypatch.setattr(evaluate, "network_weights", lambda network: SMALL)
     values = [0.0, 1e-45, 1e-20, 1.0, -3e38, 3e38]
     networks = [{n: np.full(s, value, np.float32) for n, s in SMALL.items()} for value in values]
     for one in networks:

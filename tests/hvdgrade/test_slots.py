@@ -1,11 +1,21 @@
 """Cores and GPUs for each of several graders, of which no two share one."""
 
 import os
+from pathlib import Path
 
 import pytest
 
 from hvdgrade import slots
 from hvdlab import hardware
+
+
+def nvidia_smi(folder: Path, monkeypatch, text: str) -> None:
+    """A program of that name that lists these GPUs, in place of the driver's."""
+    program = folder / "nvidia-smi"
+    program.write_text(f"#!/bin/sh\ncat <<'END'\n{text}\nEND\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
 
 
 def machine(monkeypatch, threads, cores, quota=0.0):
@@ -16,9 +26,10 @@ def machine(monkeypatch, threads, cores, quota=0.0):
     monkeypatch.setattr(hardware, "cpu_quota", lambda: quota)
 
 
-def test_no_two_workers_share_a_core_or_gpu(monkeypatch):
+def test_no_two_workers_share_a_core_or_gpu(monkeypatch, tmp_path):
     machine(monkeypatch, 9, lambda all: [[core] for core in all])
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,6,7")
+    listed = "\n".join(f"GPU {i}: NVIDIA H100 (UUID: GPU-{i}f)" for i in range(4))
+    nvidia_smi(tmp_path, monkeypatch, listed)
     for ranks, workers in ((2, 2), (1, 3), (4, 1), (2, None)):
         parts = slots.worker_slots(ranks, workers, oversubscribe=False)
         assert len(parts) == (workers or 2)  # 4 GPUs for 2 ranks each
@@ -35,8 +46,22 @@ def test_no_two_workers_share_a_core_or_gpu(monkeypatch):
     assert len(slots.worker_slots(2, 5, oversubscribe=True)) == 5
     parts = slots.worker_slots(2, None, oversubscribe=False, on_gpus=False)
     assert len(parts) == 4 and {gpus for _, gpus in parts} == {None}
+    few = slots.worker_slots(4, None, oversubscribe=False)  # eight ranks would need eight
+    assert [gpus for _, gpus in few] == [["GPU-0f", "GPU-1f", "GPU-2f", "GPU-3f"]]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     assert {gpus for _, gpus in slots.worker_slots(1, None, oversubscribe=False)} == {None}
+
+
+def test_workers_divide_the_slices_of_a_gpu(monkeypatch, tmp_path):
+    """By number each worker would get slice 0, as the numbers count whole GPUs."""
+    machine(monkeypatch, 8, lambda all: [[core] for core in all])
+    listed = """GPU 0: NVIDIA A100 (UUID: GPU-a)
+  MIG 3g.20gb Device 0: (UUID: MIG-b)
+  MIG 3g.20gb Device 1: (UUID: MIG-c)
+GPU 1: NVIDIA A100 (UUID: GPU-d)"""
+    nvidia_smi(tmp_path, monkeypatch, listed)
+    parts = slots.worker_slots(1, None, oversubscribe=False)
+    assert [gpus for _, gpus in parts] == [["MIG-b"], ["MIG-c"], ["GPU-d"]]
 
 
 @pytest.mark.parametrize("threads", (12, 10, 6, 20, 16))

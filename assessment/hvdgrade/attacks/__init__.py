@@ -18,7 +18,7 @@ from pathlib import Path
 from hvdgrade.attacks.host import SECRET_MODE, Host
 from hvdgrade.jail import Jail
 from hvdgrade.observe import Observation, observe
-from hvdgrade.visible import gpus, hidden
+from hvdgrade.visible import hidden
 from hvdgrade.walls import LEAST_ADDRESS_SPACE, Tier
 
 SCRIPTS = Path(__file__).parent
@@ -169,12 +169,10 @@ ATTACKS = {
 
 def promised(tier: Tier) -> set[str]:
     """The attacks that must not succeed in a tier that works here."""
-    names = {"disk", "records", "daemon", "links"}
+    names = {"disk", "records", "daemon", "links", "memory"}
     cgroup = tier.name.endswith("+cgroup")
     if cgroup or tier.uid_dropped:
         names.add("processes")
-    if cgroup or not gpus():
-        names.add("memory")
     if cgroup:
         names.add("memory_shared")
     if tier.name != "rlimits":

@@ -1,18 +1,18 @@
-"""Calibration run of the grader: trains the assessment network alone and prints its rate."""
+"""Calibration run of the grader: trains the given network alone and prints its rate."""
 
 import json
 import sys
 
 import horovod.torch as hvd
-import torch
 
 from hvdlab.data import Batches, load_cifar10
+from hvdlab.torch.device import rank_device
 from hvdlab.torch.throughput import measure
 
 seconds, batch_size = float(sys.argv[1]), int(sys.argv[2])
 
 hvd.init()  # to begin and leave together; no gradients are exchanged
-device = torch.device("cuda", hvd.local_rank()) if torch.cuda.is_available() else "cpu"
+device = rank_device(hvd).device
 data = load_cifar10()
 batches = Batches(data.train_images, data.train_labels, batch_size, augment=True)
 ready, rate = measure(batches, hvd.barrier, seconds=seconds, device=device)

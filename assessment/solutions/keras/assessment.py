@@ -8,12 +8,12 @@ One solution of the assessment: ../../keras/assessment.py, and the lines marked 
 import argparse
 
 import keras
-import tensorflow as tf
 
 import hvdlab.keras.horovod as hvd
 from hvdlab.data import Batches, load_cifar10
 from hvdlab.keras.data import dataset
-from hvdlab.keras.models import AssessmentNet, fast_policy
+from hvdlab.keras.device import rank_device
+from hvdlab.keras.models import assessment_network, fast_policy
 from hvdlab.keras.recorder import Recorder
 
 
@@ -34,10 +34,10 @@ def parse_args():
 def main():
     args = parse_args()
     hvd.init()  # Horovod: find the other processes
+    mine = rank_device(
+        hvd
+    )  # Horovod: a GPU for each process, shared if there are too few, or the processor
     keras.utils.set_random_seed(args.seed)
-    gpus = tf.config.list_physical_devices("GPU")
-    if gpus:  # Horovod: one device a process
-        tf.config.set_visible_devices(gpus[hvd.local_rank()], "GPU")
 
     data = load_cifar10()
     batches = Batches(
@@ -50,9 +50,9 @@ def main():
         augment=True,
     )
     # Horovod: each process evaluates its part of the held-out images.
-    mine = slice(hvd.rank(), None, hvd.size())
+    part = slice(hvd.rank(), None, hvd.size())
 
-    model = AssessmentNet(dtype=fast_policy())
+    model = assessment_network(dtype=fast_policy())
     learning_rate = keras.optimizers.schedules.CosineDecay(
         initial_learning_rate=0.0,
         # Horovod: N times the batch, N times the rate, after a warm-up
@@ -62,7 +62,8 @@ def main():
         alpha=0.02,
     )
     optimizer = keras.optimizers.SGD(learning_rate, momentum=args.momentum, nesterov=True)
-    optimizer = hvd.DistributedOptimizer(optimizer)  # Horovod: average the gradients
+    # Horovod: average the gradients
+    optimizer = hvd.DistributedOptimizer(optimizer, device_dense=mine.device_dense)
     model.compile(
         optimizer=optimizer,
         loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
@@ -72,10 +73,11 @@ def main():
         dataset(batches),
         steps_per_epoch=len(batches),
         epochs=args.epochs,
-        validation_data=(data.test_images[mine], data.test_labels[mine]),
+        validation_data=(data.test_images[part], data.test_labels[part]),
         validation_batch_size=500,
         callbacks=[
-            hvd.callbacks.BroadcastGlobalVariablesCallback(0),  # Horovod: begin with equal weights
+            # Horovod: begin with equal weights
+            hvd.callbacks.BroadcastGlobalVariablesCallback(0, mine.device_dense),
             hvd.callbacks.MetricAverageCallback(),  # Horovod: metrics of all processes
             Recorder(batches),
         ],

@@ -14,7 +14,8 @@ import torch
 from torch.nn import functional as F
 
 from hvdlab.data import Batches, load_cifar10
-from hvdlab.torch.models import AssessmentNet, autocast
+from hvdlab.torch.device import rank_device
+from hvdlab.torch.models import assessment_network, autocast
 from hvdlab.torch.recorder import Recorder
 
 
@@ -35,10 +36,11 @@ def parse_args():
 def main():
     args = parse_args()
     hvd.init()  # Horovod: find the other processes
+    mine = rank_device(
+        hvd
+    )  # Horovod: a GPU for each process, shared if there are too few, or the processor
+    device = mine.device
     torch.manual_seed(args.seed)
-    if torch.cuda.is_available():  # Horovod: one device a process
-        torch.cuda.set_device(hvd.local_rank())
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
     data = load_cifar10()
     batches = Batches(
@@ -51,18 +53,23 @@ def main():
         augment=True,
     )
 
-    model = AssessmentNet().to(device)
+    model = assessment_network()
     optimizer = torch.optim.SGD(
         model.parameters(),
         lr=args.lr * hvd.size(),  # Horovod: N times the batch, N times the rate, after a warm-up
         momentum=args.momentum,
         nesterov=True,
     )
-    # Horovod: average the gradients of all processes before each step, and begin with the same
-    # weights and optimizer state, those of rank 0.
-    optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
+    # Horovod: begin with the optimizer state and the weights of rank 0. They are still in host memory,
+    # which every build of Horovod can send.
     hvd.broadcast_optimizer_state(optimizer, root_rank=0)
     hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+    model.to(device)
+    optimizer.load_state_dict(optimizer.state_dict())  # the state follows the weights
+    # Horovod: average the gradients of all processes before each step.
+    optimizer = hvd.DistributedOptimizer(
+        optimizer, named_parameters=model.named_parameters(), compression=mine.compression
+    )
 
     def learning_rate(step):  # Horovod: warm-up, then down in half a cosine
         epoch = (step + 1) / len(batches)
@@ -76,7 +83,7 @@ def main():
     started = time.monotonic()
     for epoch in range(args.epochs):
         model.train()
-        total_loss = 0.0
+        total_loss = torch.zeros((), device=device)
         for images, labels in batches.epoch(epoch):
             images = torch.from_numpy(images).to(device)
             labels = torch.from_numpy(labels).to(device)
@@ -86,13 +93,14 @@ def main():
             loss.backward()
             optimizer.step()
             scheduler.step()
-            total_loss += loss.item() * len(images)
+            # Added up on the device: reading it in each step would make the processor wait for the GPU.
+            total_loss += loss.detach() * len(images)
 
         # Horovod: each process evaluates its part; the averages are the same on all of them.
-        mine = slice(hvd.rank(), None, hvd.size())
-        loss = average(total_loss / len(batches.examples_read(epoch)), "loss")
+        part = slice(hvd.rank(), None, hvd.size())
+        loss = average(total_loss.item() / len(batches.examples_read(epoch)), "loss")
         accuracy = average(
-            evaluate(model, data.test_images[mine], data.test_labels[mine], device), "accuracy"
+            evaluate(model, data.test_images[part], data.test_labels[part], device), "accuracy"
         )
         recorder.epoch_end(epoch, loss=loss, accuracy=accuracy)
         seconds = time.monotonic() - started

@@ -3,9 +3,10 @@
 import keras
 import numpy as np
 
+from hvdlab.assessment_networks import given_network, network_weights
 from hvdlab.data import Batches
 from hvdlab.keras.models import to_arrays
-from hvdlab.record import WEIGHTS, RunRecord, launched_rank
+from hvdlab.record import RunRecord, launched_rank
 
 
 class Recorder(keras.callbacks.Callback):
@@ -15,8 +16,9 @@ class Recorder(keras.callbacks.Callback):
                   callbacks=[..., Recorder(batches)])
 
     Every rank has one, last in its list of callbacks; the files go to `$HVDLAB_RUN_DIR` (default
-    `./runs/<time>`), see `hvdlab.record`. Weights of a model that is no `AssessmentNet` go under
-    the paths that Keras gives them, such as "sequential/dense/kernel".
+    `./runs/<time>`), see `hvdlab.record`. Weights of a model that is not the given network (see
+    `hvdlab.keras.models.assessment_network`) go under the paths that Keras gives them, such as
+    "sequential/dense/kernel".
 
     Args:
         batches: the `Batches` that this rank trains on.
@@ -51,7 +53,8 @@ class Recorder(keras.callbacks.Callback):
 
 
 def _arrays(model):
-    layers = {name.partition(".")[0] for name in WEIGHTS}
+    network = given_network()
+    layers = {name.rpartition(".")[0] for name in network_weights(network)}
     if layers <= {layer.name for layer in model.layers}:
-        return to_arrays(model)
+        return to_arrays(model, network)
     return {v.path: keras.ops.convert_to_numpy(v.value) for v in model.weights}

@@ -21,7 +21,7 @@ class Recorder:
     `hvdlab.record`.
 
     Args:
-        model: an `AssessmentNet`, or any other module: weights go under their `state_dict` names.
+        model: any module, on any device: weights go under their `state_dict` names.
         batches: the `Batches` that this rank trains on.
         folder: another folder for the run.
     """

@@ -1,0 +1,103 @@
+"""A machine with GPUs that are not there: device files and an `nvidia-smi`, for one command.
+
+In a mount namespace of its own the command sees /dev/nvidia0 and others. They are character devices of the
+kernel that any process may open, so they show who can reach a GPU, and not what CUDA does with it.
+"""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+# name -> minor number of a device of major 1 (mem): 3 is null, 5 zero, 7 full, 8 random
+NODES = {
+    "nvidia0": 7,
+    "nvidia1": 5,
+    "nvidiactl": 3,
+    "nvidia-uvm": 3,
+    "dxg": 8,
+    "nvidia-caps/nvidia-cap1": 3,
+}
+SETUP = """
+set -e
+mount -t tmpfs -o mode=755 none {dev}
+for name in null zero full random urandom tty; do
+    touch {dev}/$name; mount --bind /dev/$name {dev}/$name
+done
+mkdir {dev}/shm {dev}/pts {dev}/nvidia-caps
+mount --rbind /dev/shm {dev}/shm
+mount --rbind /dev/pts {dev}/pts
+ln -s /proc/self/fd {dev}/fd
+ln -s pts/ptmx {dev}/ptmx
+{nodes}
+mount --move {dev} /dev
+exec "$@"
+"""
+# Lists two GPUs; as the query for compute processes it says that rank r computes on GPU r.
+NVIDIA_SMI = """#!/bin/sh
+case "$1" in
+--list-gpus) echo "GPU 0: NVIDIA H100 (UUID: GPU-aa)"; echo "GPU 1: NVIDIA H100 (UUID: GPU-bb)" ;;
+--query-compute-apps*)
+    [ -e {folder}/silent ] && exit 0
+    for process in /proc/[0-9]*; do
+        for rank in 0 1; do
+            if tr '\\0' '\\n' < $process/environ 2>/dev/null | grep -q "^OMPI_COMM_WORLD_RANK=$rank\\$"; then
+                [ $rank = 0 ] && uuid=GPU-aa || uuid=GPU-bb
+                echo "${{process#/proc/}}, $uuid"
+            fi
+        done
+    done ;;
+esac
+"""
+
+
+def why_not() -> str:
+    """Why this machine cannot show GPUs that are not there; "" where it can."""
+    if os.geteuid():
+        return "only root can make device files"
+    try:
+        tried = subprocess.run(
+            ["unshare", "-m", "--propagation", "private", "true"], capture_output=True, timeout=30
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        return f"no mount namespaces here: {error}"
+    return "" if tried.returncode == 0 else "no mount namespaces here"
+
+
+def run(folder: Path, *command, mode: str = "666", **variables: str) -> subprocess.CompletedProcess:
+    """Run a Python command line on a machine with two GPUs.
+
+    Args:
+        folder: empty, for what the machine needs.
+        mode: of the device files.
+        variables: of the environment.
+    """
+    dev = folder / "dev"
+    dev.mkdir(exist_ok=True)
+    nodes = "\n".join(
+        f"mknod {dev}/{n} c 1 {minor}; chmod {mode} {dev}/{n}" for n, minor in NODES.items()
+    )
+    program = folder / "nvidia-smi"
+    program.write_text(NVIDIA_SMI.format(folder=folder))
+    program.chmod(0o755)
+    environment = {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}", **variables}
+    environment.pop("CUDA_VISIBLE_DEVICES", None)
+    setup = SETUP.format(dev=dev, nodes=nodes)
+    return subprocess.run(
+        [
+            "unshare",
+            "-m",
+            "--propagation",
+            "private",
+            "sh",
+            "-c",
+            setup,
+            "sh",
+            sys.executable,
+            *command,
+        ],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
