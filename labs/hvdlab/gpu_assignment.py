@@ -8,7 +8,10 @@ the number 0 to each rank.
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
+
+MANY_RANKS = "NCCL_MULTI_RANK_GPU_ENABLE"  # "1" lets NCCL 2.30 or newer connect ranks that share a GPU
 
 
 @dataclass(frozen=True)
@@ -52,10 +55,31 @@ def assign(visible: list[list[str]]) -> list[Assignment]:
     ]
 
 
-def each_has_its_own(visible: list[list[str]]) -> bool:
-    """Whether NCCL can connect the ranks: every rank has a whole GPU that no other rank uses.
+def obstacle(visible: list[list[str]], nccl: int) -> str:
+    """What keeps the ranks from sending tensors from GPU to GPU by NCCL; "" if nothing does.
 
-    NCCL refuses two ranks on one GPU, and two slices of one GPU (MIG) count as one for it.
+    NCCL needs a whole GPU for every rank. It refuses two ranks on one GPU ("Duplicate GPU detected"),
+    unless NCCL 2.30 or newer is told not to by $NCCL_MULTI_RANK_GPU_ENABLE, and it does not connect slices
+    of GPUs (MIG). A single rank has nobody to connect to.
+
+    Args:
+        visible: as `assign` takes it.
+        nccl: version of NCCL that the library was built with, such as 22907; 0 without NCCL.
+
+    Example:
+        >>> obstacle([["GPU-a"], ["GPU-a"]], nccl=22907)
+        '2 ranks share 1 GPU'
     """
-    slices = any(gpu.startswith("MIG-") for gpus in visible for gpu in gpus)
-    return not slices and all(assignment.ranks == 1 for assignment in assign(visible))
+    assignments = assign(visible)
+    gpus = {gpu for seen in visible for gpu in seen}
+    if without := sum(assignment.index is None for assignment in assignments):
+        return f"{without} of {len(visible)} ranks see no GPU"
+    if not nccl:
+        return "this build has no NCCL"
+    if len(visible) == 1 or nccl >= 23000 and os.environ.get(MANY_RANKS) == "1":
+        return ""
+    if any(assignment.ranks > 1 for assignment in assignments):
+        return f"{len(visible)} ranks share {len(gpus)} GPU{'s' * (len(gpus) > 1)}"
+    if any(gpu.startswith("MIG-") for gpu in gpus):
+        return "NCCL does not connect MIG slices"
+    return ""

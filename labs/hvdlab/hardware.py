@@ -1,4 +1,4 @@
-"""What the processor offers, read from the operating system (stdlib only)."""
+"""What this machine offers: processor cores from the operating system, GPUs from nvidia-smi (stdlib only)."""
 
 from __future__ import annotations  # the doctor reads this with an old Python, too
 
@@ -103,6 +103,9 @@ def gpus() -> int:
 
 def visible_gpus() -> list[str]:
     """UUIDs of the NVIDIA GPUs that a program started here can use ($CUDA_VISIBLE_DEVICES respected).
+
+    The order is that of $CUDA_VISIBLE_DEVICES, else nvidia-smi's, which CUDA shares where
+    CUDA_DEVICE_ORDER=PCI_BUS_ID. [] without nvidia-smi or a driver that answers within 30 s.
 
     Where a GPU is divided into slices (MIG), its slices take its place: "MIG-..." in place of "GPU-...".
     A process uses one slice at most, and CUDA shows it only the first of several: a rank chooses its

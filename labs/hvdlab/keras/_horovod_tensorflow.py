@@ -5,7 +5,12 @@
 Horovod knows a message by its name, which TensorFlow makes of the scopes of Keras' layers and optimizers.
 Those are numbered: a rank that has built or loaded one more model, as who resumes from a file, would wait for
 a message that the others send by another name. So each message is named here, and scopes are left out.
+
+Where the ranks share a GPU, or Horovod has no NCCL, nothing may be sent from a GPU. Gradients are sent from where
+the caller says (`device_dense`). All else is small or is sent once, so it always goes through host memory.
 """
+
+import functools
 
 import horovod.tensorflow as hvd
 import keras
@@ -17,6 +22,24 @@ def to_tensor(value):
     """What can be sent: of bfloat16, which Horovod has not, float32, which holds all of its numbers."""
     tensor = tf.convert_to_tensor(value)
     return tf.cast(tensor, tf.float32) if tensor.dtype == tf.bfloat16 else tensor
+
+
+def through_host(operation, value, *arguments, **options):
+    """Call one of Horovod's operations on a value in host memory."""
+    with tf.device("CPU:0"):
+        return operation(to_tensor(value), *arguments, **options)
+
+
+def _on_host(function):
+    @functools.wraps(function)
+    def call(*arguments, **options):
+        with tf.device("CPU:0"):
+            return function(*arguments, **options)
+
+    return call
+
+
+allgather_object, broadcast_object = map(_on_host, (hvd.allgather_object, hvd.broadcast_object))
 
 
 def message(name, kind):
@@ -64,35 +87,25 @@ def grouped_all_reduce(grads, name, **options):
 
 def all_reduce_min(number, name, process_set):
     options = {"process_set": process_set, "ignore_name_scope": True}
-    return hvd.allreduce(number, op=hvd.Min, name=name, **options)
+    return through_host(hvd.allreduce, number, op=hvd.Min, name=name, **options)
 
 
 def adasum(deltas, name, compression):
-    """Combine dense tensors by Adasum, each by itself, on the CPU: every MPI build can do that."""
-    with tf.device("CPU:0"):
-        return [
-            hvd.allreduce(
-                tf.identity(delta),
-                op=hvd.Adasum,
-                name=f"{name}_{i}",
-                compression=compression,
-                device_dense="CPU:0",
-                ignore_name_scope=True,
-            )
-            for i, delta in enumerate(deltas)
-        ]
+    """Combine dense tensors by Adasum, each by itself, in host memory: every MPI build can do that."""
+    options = {"op": hvd.Adasum, "compression": compression, "ignore_name_scope": True}
+    options["device_dense"] = "CPU:0"  # Horovod asks for it once more
+    return [
+        through_host(hvd.allreduce, tf.identity(delta), name=f"{name}_{i}", **options)
+        for i, delta in enumerate(deltas)
+    ]
 
 
-def broadcast_variables(variables, root_rank, process_set, inplace):
-    variables = native(variables)
-    if inplace and all(variable.dtype != tf.bfloat16 for variable in variables):
-        return hvd.broadcast_variables(variables, root_rank, process_set, inplace)
-
+def broadcast_variables(variables, root_rank, process_set):
     # Horovod names a message by its variable, which a loaded model may name differently: count instead.
     def broadcast():
-        for i, variable in enumerate(variables):
+        for i, variable in enumerate(native(variables)):
             options = {"name": f"variable_{i}", "process_set": process_set}
-            sent = hvd.broadcast(to_tensor(variable), root_rank, **options)
+            sent = through_host(hvd.broadcast, variable, root_rank, **options)
             variable.assign(tf.cast(sent, variable.dtype))
 
     tf.function(broadcast, autograph=False)()

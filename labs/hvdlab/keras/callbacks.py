@@ -39,7 +39,7 @@ class BroadcastGlobalVariablesCallback(_HorovodCallback):
 
     Args:
         root_rank: the rank that sends.
-        device: accepted for compatibility. The backend places the operation.
+        device: accepted for compatibility. Weights are always sent through host memory.
         local_variables: Keras variables, or those of the backend, that keep each rank's own value.
             Default: none.
     """
@@ -81,7 +81,7 @@ class MetricAverageCallback(_HorovodCallback):
     is still this rank's: call `hvd.average_metrics(model)` after it.
 
     Args:
-        device: accepted for compatibility. The backend places the operation.
+        device: accepted for compatibility. Metrics are always sent through host memory.
     """
 
     def __init__(self, device=""):

@@ -98,9 +98,11 @@ def DistributedOptimizer(
         optimizer: a `keras.optimizers.Optimizer` instance of Keras 3.
         name: prefix of the names of messages, also in Horovod's timeline. Two optimizers that update in
             one step need two names if they accumulate gradients. Default: "Distributed<class name>".
-        device_dense, device_sparse: where TensorFlow communicates. Default: it chooses.
+        device_dense: where gradients are sent from: "CPU:0" is host memory, which is needed where ranks
+            share a GPU (`hvdlab.keras.device`). Default: where they are.
+        device_sparse: the same for `IndexedSlices`. Default: `device_dense`.
         compression: `Compression.none`, or `Compression.fp16` to send gradients as float16: 11
-            bits, and nothing below 6e-8.
+            bits, and nothing below 6e-8. On PyTorch also `hvdlab.torch.device.RankDevice.compression`.
         sparse_as_dense: send `IndexedSlices` (embeddings) as full tensors. Default: as slices.
         gradient_predivide_factor: divide by it before the sum, multiply after it. Default 1.
         op: `Average` (default), `Sum`, or `Adasum`: every rank steps by its own gradient, and the
@@ -149,7 +151,7 @@ def DistributedOptimizer(
         "name": name or f"Distributed{type(inner).__name__}",
         "op": op,
         "device_dense": device_dense,
-        "device_sparse": device_sparse,
+        "device_sparse": device_sparse or device_dense,
         "compression": compression,
         "prescale_factor": 1.0 / gradient_predivide_factor,
         "postscale_factor": gradient_predivide_factor,  # and Horovod's 1 / size

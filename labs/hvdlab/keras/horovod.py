@@ -44,7 +44,6 @@ try:
             nccl_built, ccl_built, ddl_built, cuda_built, rocm_built,
             ProcessSet, global_process_set, add_process_set, remove_process_set,
             Average, Sum, Adasum, Min, Max, Product, Compression,
-            allgather_object, broadcast_object,
         )
         from horovod.torch.mpi_ops import is_homogeneous  # noqa: F401
     else:
@@ -55,7 +54,7 @@ try:
             nccl_built, ccl_built, ddl_built, cuda_built, rocm_built,
             ProcessSet, global_process_set, add_process_set, remove_process_set,
             Average, Sum, Adasum, Min, Max, Product, Compression,
-            allgather_object, broadcast_object, broadcast_global_variables,
+            broadcast_global_variables,
         )
 except ImportError as error:
     raise ImportError(
@@ -71,13 +70,22 @@ else:
     )
     from hvdlab.keras.distributed_optimizer import backend as _backend
 
+    allgather_object, broadcast_object = _backend.allgather_object, _backend.broadcast_object
     if _BACKEND == "tensorflow":
         from hvdlab.keras._horovod_tensorflow import DistributedGradientTape  # noqa: F401
 
 
+# What follows sends through host memory, also where the value is on a GPU: each of these is small or is
+# sent once, and host memory is right for every build of Horovod and for ranks that share a GPU.
+
+
 def broadcast_variables(variables, root_rank, process_set=global_process_set, inplace=False):
-    """Overwrite Keras variables, or those of the backend, on every rank with `root_rank`'s."""
-    return _backend.broadcast_variables(variables, root_rank, process_set, inplace)
+    """Overwrite Keras variables, or those of the backend, on every rank with `root_rank`'s.
+
+    Args:
+        inplace: accepted for compatibility.
+    """
+    return _backend.broadcast_variables(variables, root_rank, process_set)
 
 
 def allreduce(value, name=None, average=None, **options):
@@ -92,26 +100,27 @@ def allreduce(value, name=None, average=None, **options):
         options: op (default Average), prescale_factor, postscale_factor, compression and
             process_set, as in `horovod.tensorflow.allreduce`.
     """
-    name = _backend.message(name, "allreduce")
-    return _backend.hvd.allreduce(_backend.to_tensor(value), average=average, name=name, **options)
+    options |= {"average": average, "name": _backend.message(name, "allreduce")}
+    return _backend.through_host(_backend.hvd.allreduce, value, **options)
 
 
 def allgather(value, name=None):
     """Concatenate all ranks' values along axis 0, where shapes may differ; a number is one row."""
     tensor, name = _backend.to_tensor(value), _backend.message(name, "allgather")
-    return _backend.hvd.allgather(tensor if len(tensor.shape) else tensor[None], name=name)
+    rows = tensor if len(tensor.shape) else tensor[None]
+    return _backend.through_host(_backend.hvd.allgather, rows, name=name)
 
 
 def broadcast(value, root_rank, name=None):
     """Return the value of `root_rank` as a tensor; the same shape and dtype on every rank."""
     name = _backend.message(name, "broadcast")
-    return _backend.hvd.broadcast(_backend.to_tensor(value), root_rank, name=name)
+    return _backend.through_host(_backend.hvd.broadcast, value, root_rank, name=name)
 
 
 def reducescatter(value, name=None, op=Average):
     """Reduce over ranks (default: average) and return this rank's share of axis 0."""
     name = _backend.message(name, "reducescatter")
-    return _backend.hvd.reducescatter(_backend.to_tensor(value), name=name, op=op)
+    return _backend.through_host(_backend.hvd.reducescatter, value, name=name, op=op)
 
 
 # How Keras says that the parts of a metric's state belong together.

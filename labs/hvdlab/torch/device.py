@@ -4,8 +4,10 @@
     mine = rank_device(hvd)     # a GPU of its own, a GPU that ranks share, or the processor
     model = Net()
     optimizer = torch.optim.SGD(model.parameters(), lr)
-    hvd.broadcast_parameters(model.state_dict(), root_rank=0)     # while the weights are in host memory
-    model.to(mine.device)
+    hvd.broadcast_optimizer_state(optimizer, root_rank=0)       # while all is in host memory
+    hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+    model.to(mine.device)       # before the optimizer is wrapped: a move discards Horovod's hooks
+    optimizer.load_state_dict(optimizer.state_dict())           # the state follows the weights
     optimizer = hvd.DistributedOptimizer(
         optimizer, model.named_parameters(), compression=mine.compression
     )
@@ -14,6 +16,9 @@ NCCL sends gradients from GPU to GPU, and refuses two ranks on one GPU. A Horovo
 NCCL must not be given a tensor on a GPU at all: version 0.28.1 copies it without waiting for the copy, and
 then waits for ever. In both situations `mine.compression` sends the gradients through host memory, over
 MPI. The result is the same, and the time that the copies take is the price.
+
+Where ranks see slices of GPUs (MIG), `rank_device` must come before all that asks for a GPU, also before
+`torch.cuda.is_available()`: CUDA reads once which slice it may use.
 """
 
 import os
@@ -23,7 +28,7 @@ from dataclasses import dataclass
 
 import torch
 
-from hvdlab.gpu_assignment import assign, each_has_its_own
+from hvdlab.gpu_assignment import assign, obstacle
 from hvdlab.hardware import visible_gpus
 
 
@@ -34,7 +39,7 @@ class RankDevice:
     Attributes:
         device: for tensors; the current CUDA device is set to it.
         ranks: number of ranks that use this GPU, this one included; 0 on the processor.
-        direct: whether the ranks send tensors from GPU to GPU, by NCCL.
+        direct: whether the ranks send tensors from GPU to GPU, by NCCL. It is the same on all ranks.
     """
 
     device: torch.device
@@ -57,25 +62,23 @@ class InHorovodsLayout:
     """Gradients as Horovod accepts them, on the device where they are.
 
     Horovod 0.28.1 refuses tensors that are not contiguous, such as gradients of `channels_last` weights
-    ("Tensor is required to be contiguous"), and has no bfloat16. A channels-last tensor is contiguous when
-    it is looked at as (batch, height, width, channels), without a copy. float32 holds all numbers of
-    bfloat16. Other gradients are sent as they are.
+    ("Tensor is required to be contiguous"), and has no bfloat16. They are sent as contiguous copies, and
+    bfloat16 as float32, which holds all of its numbers. The order of the numbers is then the same on all
+    ranks, also where a rank had no gradient and sends zeros in the default layout. Other gradients are sent
+    as they are.
     """
 
     @staticmethod
     def compress(tensor):
-        dtype, channels_last = tensor.dtype, False
-        if not tensor.is_contiguous():
-            channels_last = tensor.dim() == 4 and tensor.permute(0, 2, 3, 1).is_contiguous()
-            tensor = tensor.permute(0, 2, 3, 1) if channels_last else tensor.contiguous()
-        tensor = tensor.float() if dtype == torch.bfloat16 else tensor
-        return tensor, (dtype, channels_last)
+        channels_last = tensor.dim() == 4 and not tensor.is_contiguous()
+        layout = torch.channels_last if channels_last else torch.contiguous_format
+        sent = tensor.float() if tensor.dtype == torch.bfloat16 else tensor
+        return sent.contiguous(), (tensor.dtype, layout)
 
     @staticmethod
     def decompress(tensor, context):
-        dtype, channels_last = context
-        tensor = tensor.permute(0, 3, 1, 2) if channels_last else tensor
-        return tensor.to(dtype)
+        dtype, layout = context
+        return tensor.to(dtype).contiguous(memory_format=layout)
 
 
 class ThroughHost:
@@ -93,7 +96,7 @@ class ThroughHost:
     @staticmethod
     def decompress(tensor, context):
         context, device = context
-        return InHorovodsLayout.decompress(tensor, context).to(device)
+        return InHorovodsLayout.decompress(tensor.to(device), context)
 
 
 def rank_device(hvd) -> RankDevice:
@@ -102,62 +105,47 @@ def rank_device(hvd) -> RankDevice:
     All ranks must call it, after `hvd.init()` and before anything uses a GPU: they compare what they see.
 
     Args:
-        hvd: `horovod.torch` or `hvdlab.keras.horovod`.
+        hvd: `horovod.torch`, or `hvdlab.keras.horovod` where Keras runs on PyTorch.
     """
-    nccl = bool(hvd.nccl_built())
-    gather = (lambda value: hvd.allgather_object(value)) if hvd.size() > 1 else (lambda one: [one])
-    return choose(hvd.rank(), gather, nccl)
+    gather = hvd.allgather_object if hvd.size() > 1 else lambda value: [value]
+    return choose(hvd.rank(), gather, int(hvd.nccl_built()))
 
 
 def choose(
-    rank: int, gather: Callable[[tuple], list[tuple]], nccl: bool, share: bool = True
+    rank: int, gather: Callable[[list], list[list]], nccl: int, share: bool = True
 ) -> RankDevice:
     """Choose the device of a rank of any library; `rank_device` does so for Horovod's.
 
     Args:
         rank: of this process.
         gather: collective that returns the values of all ranks, in order of rank.
-        nccl: whether the library can send tensors from GPU to GPU.
+        nccl: version of NCCL that the library was built with, such as 22907; 0 without NCCL.
         share: whether ranks may share a GPU and exchange through host memory. If not, all ranks use the
-            processor unless each rank of the run has a GPU of its own.
+            processor unless NCCL connects the GPUs of all of them.
     """
-    everyone = gather(tuple(_gpus_that_torch_uses()))
-    visible = [list(gpus) for gpus in everyone]
-    mine, own = assign(visible)[rank], each_has_its_own(visible)
-    direct = own and nccl
-    if mine.index is None or not (own or share):
-        if rank == 0 and any(visible):
-            seen = len({gpu for gpus in visible for gpu in gpus})
-            why = "ranks of this script cannot share a GPU" if not share else "this rank sees none"
-            _say(f"{seen} GPUs for {len(visible)} ranks: {why}, so they use the processor.")
+    visible = gather(gpus_of_torch())
+    mine, why = assign(visible)[rank], obstacle(visible, nccl)
+    on_gpu = share or not why
+    if rank == 0 and why and len(visible) > 1 and any(visible):
+        how = "exchange gradients through host memory" if share else "use the processor"
+        print(f"{why}, so the ranks {how}.", file=sys.stderr, flush=True)
+    if mine.index is None or not on_gpu:
         return RankDevice(torch.device("cpu"), 0, False)
     name = visible[rank][mine.index]
-    if name.startswith("MIG-"):  # of several slices CUDA shows a process the first only
+    slices = name.startswith("MIG-")
+    if slices:
         os.environ["CUDA_VISIBLE_DEVICES"] = name
-        mine = type(mine)(0, mine.ranks)
-    device = torch.device("cuda", mine.index)
+    device = torch.device("cuda", 0 if slices else mine.index)
     torch.cuda.set_device(device)
-    if rank == 0 and not direct and len(visible) > 1:
-        why = "this build has no NCCL" if own else f"{mine.ranks} ranks share a GPU"
-        why = "MIG slices cannot reach each other" if name.startswith("MIG-") and mine.ranks == 1 else why
-        _say(f"{why}: gradients are exchanged through host memory.")
-    return RankDevice(device, mine.ranks, direct)
+    return RankDevice(device, mine.ranks, not why)
 
 
-def _gpus_that_torch_uses() -> list[str]:
-    """UUIDs of the GPUs that this process sees, in CUDA's order."""
-    if torch.version.cuda is None:
+def gpus_of_torch() -> list[str]:
+    """UUIDs of the GPUs that PyTorch sees in this process, in CUDA's order."""
+    if not torch.backends.cuda.is_built():
         return []
     found = visible_gpus()
     if any(name.startswith("MIG-") for name in found):
         return found  # CUDA must not start before a slice is chosen
-    if not torch.cuda.is_available():
-        return []
-    count = torch.cuda.device_count()
-    if len(found) == count:
-        return found
-    return [str(torch.cuda.get_device_properties(i).uuid) for i in range(count)]  # no nvidia-smi
-
-
-def _say(sentence: str) -> None:
-    print(sentence, file=sys.stderr, flush=True)
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    return [f"GPU-{torch.cuda.get_device_properties(i).uuid}" for i in range(count)]

@@ -20,6 +20,9 @@ import socket
 import subprocess
 from types import FunctionType
 
+import torch
+from torch.distributed import ProcessGroup, TCPStore
+
 from hvdlab.torch.device import RankDevice, choose
 
 _stores: list = []  # kept until the process ends
@@ -63,19 +66,23 @@ def group_device(share: bool = True) -> RankDevice:
     `backend`, and its `device` as `device_id` if the backend is "nccl".
 
     Args:
-        share: whether ranks may share a GPU, where Gloo copies tensors through host memory. Gloo can
-            broadcast and all-reduce tensors on GPUs and nothing else: a script that needs more passes
-            False, and its ranks use the processor unless each has a GPU of its own.
+        share: whether ranks may share a GPU, where Gloo copies tensors through host memory. Of tensors on
+            GPUs Gloo promises to broadcast and to all-reduce them, and nothing else: a script that needs
+            more passes False, and its ranks use the processor unless NCCL connects a GPU of each.
     """
-    import torch.distributed as dist
-
-    return choose(int(os.environ["RANK"]), _gather, dist.is_nccl_available(), share)
+    return choose(int(os.environ["RANK"]), _gather, nccl_version(), share)
 
 
-def _gather(value: tuple[str, ...]) -> list[tuple[str, ...]]:
+def nccl_version() -> int:
+    """Version of the NCCL that PyTorch was built with, such as 22907 for 2.29.7; 0 without NCCL."""
+    if not torch.distributed.is_nccl_available():
+        return 0
+    major, minor, patch = torch.cuda.nccl.version()[:3]
+    return 10_000 * major + 100 * minor + patch
+
+
+def _gather(value: list[str]) -> list[list[str]]:
     """The values of all ranks, in order of rank, through the store that `init_process_group` uses as well."""
-    from torch.distributed import TCPStore
-
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     if size == 1:
         return [value]
@@ -91,7 +98,7 @@ def _gather(value: tuple[str, ...]) -> list[tuple[str, ...]]:
     _stores.append(store)  # the server ends with it
     prefix = f"hvdlab/gpus/{os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}"
     store.set(f"{prefix}/{rank}", json.dumps(value))
-    return [tuple(json.loads(store.get(f"{prefix}/{other}"))) for other in range(size)]
+    return [json.loads(store.get(f"{prefix}/{other}")) for other in range(size)]
 
 
 def _free_group() -> None:
@@ -100,8 +107,6 @@ def _free_group() -> None:
     Modules that are imported while it is there, as the first optimizer does with torch.distributed.optim,
     have it as a default argument. Networks wrapped in cycles hold it, too.
     """
-    from torch.distributed import ProcessGroup
-
     for each in gc.get_objects():
         if type(each) is FunctionType:
             if any(isinstance(value, ProcessGroup) for value in each.__defaults__ or ()):
