@@ -3,7 +3,7 @@ SUBMISSION ?= assessment/solutions/torch/assessment.py
 NP ?= 2
 # Finds, downloads or makes the data; the labs that need none open without them, too.
 DATA = for name in fashion_mnist cifar10; do .venv/bin/hvdlab data $$name --or-synthetic || true; done
-.PHONY: help setup assess test lab notebooks bench check
+.PHONY: help setup assess test lab notebooks bench gpu check
 
 help:
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-10s%s\n", $$1, $$2}' Makefile
@@ -42,6 +42,9 @@ bench: setup ## measure this machine beside peers: throughput, optimizers, ghost
 	@mkdir -p runs/bench
 	@for what in throughput optimizers normalization exchange; do \
 	    .venv/bin/hvdlab bench $$what --json runs/bench/$$what.json || exit 1; done
+
+gpu: setup ## check and measure the GPUs of this machine in at most 9 minutes; one report in runs/gpu
+	@.venv/bin/hvdlab gpu --out runs/gpu
 
 check: setup ## lint, formatting, and whether the notebooks are what their sources give
 	@.venv/bin/ruff check . && .venv/bin/ruff format --check . && .venv/bin/python notebooks/build.py --check

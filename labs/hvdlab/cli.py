@@ -14,6 +14,7 @@ COMMANDS = {
     "check": ("hvdlab.check", "run a script for a few steps and name its distributed mistakes"),
     "data": ("hvdlab.data_command", "find, download or synthesise a data set"),
     "bench": ("hvdlab.bench.command", "measure this machine"),
+    "gpu": ("hvdlab.gpu_report.command", "check and measure the GPUs of this machine, in one report"),
 }
 EPILOG = """\
 examples:
@@ -22,6 +23,7 @@ examples:
   hvdlab run -np 2 labs/cifar10_torch.py --epochs 1
   hvdlab check -np 2 train.py
   hvdlab bench throughput
+  hvdlab gpu --out runs/gpu
 """
 
 

@@ -1,0 +1,89 @@
+"""`hvdlab gpu`: check and measure the GPUs of this machine, and write one report."""
+
+import argparse
+import sys
+from pathlib import Path
+
+from hvdlab.gpu_report import machine, results, runner
+from hvdlab.gpu_report.parts import PARTS
+from hvdlab.gpu_report.results import Report, State
+
+EPILOG = """\
+examples:
+  hvdlab gpu --out runs/gpu
+  hvdlab gpu --only facts operations images
+  hvdlab gpu --against labs/results/gpu/older.json
+
+exit codes: 0 all parts are fine on a GPU, 1 a part failed, was too slow or had no time left, 2 there is no GPU
+(all parts then run on the processor with tiny sizes) or the arguments are wrong
+"""
+BUDGET_SECONDS = 540
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    names = [part.name for part in PARTS]
+    parser.add_argument(
+        "--out", type=Path, default=Path("runs/gpu"), metavar="DIR",
+        help="folder for gpu.json and gpu.md (default runs/gpu)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--budget", type=_seconds, default=BUDGET_SECONDS, metavar="SECONDS",
+        help=f"for all parts together (default {BUDGET_SECONDS}); the most valuable parts run first",
+    )  # fmt: skip
+    parser.add_argument(
+        "--only", nargs="+", choices=names, metavar="PART", help=f"run these parts only: {', '.join(names)}"
+    )
+    parser.add_argument(
+        "--against", type=_older, metavar="OLD.json", help="compare with the gpu.json of an older run"
+    )
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 1 <= seconds <= 86_400:
+        raise argparse.ArgumentTypeError(f"expected seconds from 1 to 86400, got {text!r}")
+    return seconds
+
+
+def _older(text: str) -> Path:
+    try:
+        results.read_parts(Path(text))
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    return Path(text)
+
+
+def main(args: argparse.Namespace) -> int:
+    try:
+        args.out.mkdir(parents=True, exist_ok=True)
+        results.write(args.out / "gpu.md", "")
+    except OSError as error:
+        print(f"hvdlab: --out: {args.out} cannot be written: {error.strerror}", file=sys.stderr)
+        return 2
+    here = machine.look()
+    print(here.headline.strip("*# "), flush=True)
+    parts = [part for part in PARTS if not args.only or part.name in args.only]
+    report = runner.run(
+        parts, here, args.out, args.budget, lambda line: print(line, flush=True), args.against
+    )
+    print(f"\n{summary(report)} Report: {args.out / 'gpu.md'}, {args.out / 'gpu.json'}")
+    return exit_code(report)
+
+
+def summary(report: Report) -> str:
+    """One sentence: how many parts ended how."""
+    states = [part.state for part in report.parts]
+    counts = [f"{states.count(state)} {state}" for state in State if state in states]
+    lost = sum(one.lost for one in report.comparisons)
+    worse = f" {lost} measurements lost against {report.against}." if lost else ""
+    return f"{len(states)} parts in {report.seconds:.0f} s: {', '.join(counts)}.{worse}"
+
+
+def exit_code(report: Report) -> int:
+    """0, 1 or 2: see EPILOG."""
+    if not report.gpu:
+        return 2
+    return int(any(part.state not in (State.OK, State.SKIPPED) for part in report.parts))

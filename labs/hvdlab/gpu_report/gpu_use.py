@@ -1,0 +1,58 @@
+"""How busy the GPU was while a part ran: nvidia-smi, asked twice per second by itself."""
+
+import contextlib
+import shutil
+import statistics
+import subprocess
+import threading
+import time
+from contextlib import contextmanager
+
+from hvdlab import launch
+from hvdlab.gpu_report.results import GpuUse
+
+FIELDS = "utilization.gpu,clocks.sm,power.draw,temperature.gpu,memory.used"
+COMMAND = ["nvidia-smi", f"--query-gpu={FIELDS}", "--format=csv,noheader,nounits", "-lms", "500"]
+
+
+class Sampler:
+    """Collects lines of nvidia-smi; one line per GPU and sample."""
+
+    def __init__(self):
+        self._samples: list[tuple[float, list[float]]] = []
+
+    def _read(self, stream) -> None:
+        with contextlib.suppress(ValueError):  # the stream is closed when the run ends
+            for line in stream:
+                with contextlib.suppress(ValueError):  # "[N/A]", or a message
+                    values = [float(word) for word in line.split(",")]
+                    if len(values) == len(FIELDS.split(",")):
+                        self._samples.append((time.monotonic(), values))
+
+    def since(self, began: float) -> GpuUse | None:
+        """What was seen from `began` (time.monotonic()) until now; None if that is nothing."""
+        seen = [values for when, values in list(self._samples) if when >= began]
+        if not seen:
+            return None
+        utilisation, clock, power, temperature, memory = zip(*seen, strict=True)
+        return GpuUse(
+            samples=len(seen),
+            utilisation_percent=statistics.median(utilisation),
+            clock_mhz=statistics.median(clock),
+            power_watts_max=max(power),
+            temperature_celsius_max=max(temperature),
+            memory_mib_max=max(memory),
+        )
+
+
+@contextmanager
+def sampling():
+    """A Sampler that collects during the block; it stays empty where there is no nvidia-smi."""
+    sampler = Sampler()
+    if not shutil.which("nvidia-smi"):
+        yield sampler
+        return
+    with launch.started(COMMAND, {}, stderr=subprocess.DEVNULL) as process:
+        reader = threading.Thread(target=sampler._read, args=[process.stdout], daemon=True)
+        reader.start()
+        yield sampler

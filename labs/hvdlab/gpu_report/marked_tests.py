@@ -1,0 +1,43 @@
+"""Run the tests marked `gpu`."""
+
+import os
+import re
+import sys
+
+import torch
+
+from hvdlab.cli import end_when_told
+from hvdlab.gpu_report import processes
+from hvdlab.gpu_report.findings import SECONDS, Findings, start
+from hvdlab.gpu_report.machine import CHECKOUT
+
+MARKER = re.compile(r"mark\.gpu\b")
+COUNTS = re.compile(r"(\d+) (passed|failed|error|errors|skipped|deselected)\b")
+
+
+def main(findings: Findings) -> None:
+    end_when_told()
+    tests = CHECKOUT / "tests"
+    files = sorted(path for path in tests.rglob("test_*.py") if MARKER.search(path.read_text()))
+    findings.fact("files with tests marked `gpu`", len(files))
+    if not files:
+        return
+    # The options of pyproject.toml need plugins that a bare machine may lack.
+    options = ["-q", "-m", "gpu", "-o", "addopts=--import-mode=importlib", "-p", "no:cacheprovider"]
+    command = [sys.executable, "-m", "pytest", *options, *map(str, files)]
+    limit = float(os.environ.get(SECONDS, 100)) - 5
+    ended = processes.run(command, limit)
+    counts = {name.rstrip("s"): int(number) for number, name in COUNTS.findall(ended.tail)}
+    told = ", ".join(f"{number} {name}" for name, number in counts.items()) or "no summary"
+    bad = counts.get("failed", 0) + counts.get("error", 0)
+    expected = "none failed" + (", some passed" if torch.cuda.is_available() else "")
+    fine = ended.code in (0, 5) and not bad
+    fine = fine and (counts.get("passed", 0) > 0 or not torch.cuda.is_available())
+    findings.fact("pytest -m gpu", told if ended.code is not None else f"took over {limit:.0f} s", expected, fine)
+    for line in ended.output.splitlines():
+        if line.startswith(("FAILED ", "ERROR ")):
+            findings.fact("failed", line.replace(str(CHECKOUT), "")[:300], "", False)
+
+
+if __name__ == "__main__":
+    start(main)

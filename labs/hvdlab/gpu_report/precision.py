@@ -1,0 +1,96 @@
+"""Logits and accuracy of a trained AssessmentNet: float32, TF32 and bfloat16 here, float32 on the processor.
+
+The grader recomputes accuracies with a margin of 0.005, so the precision must change them by less.
+"""
+
+import copy
+
+import torch
+from torch.nn import functional as F
+
+from hvdlab.gpu_report.data import load
+from hvdlab.gpu_report.findings import Findings, start
+from hvdlab.gpu_report.measuring import device, name, set_precision
+from hvdlab.torch.models import AssessmentNet
+
+ACCURACY_MARGIN = 0.005  # of the grader: assessment/profiles.toml
+# Largest difference of a logit, as a fraction of the largest logit.
+LIMITS = {"float32": 1e-4, "TF32": 2e-2, "bfloat16": 1e-1}
+
+
+def main(findings: Findings) -> None:
+    where = device()
+    gpu = where.type == "cuda"
+    data, kind = load()
+    findings.fact("images", kind)
+    images = torch.from_numpy(data.test_images[: 10_000 if gpu else 200])
+    labels = torch.from_numpy(data.test_labels[: len(images)]).long()
+    model = trained(data, where, steps=400 if gpu else 5, batch=512 if gpu else 16)
+    set_precision("float32")
+    expected = logits(copy.deepcopy(model).cpu(), images, "float32")
+    right = accuracy(expected, labels)
+    findings.fact("accuracy on the processor in float32", f"{right:.4f} of {len(images)} images")
+    for precision, limit in LIMITS.items() if gpu else [("float32", 1e-4), ("bfloat16", 1e-1)]:
+        set_precision(precision)
+        found = logits(model, images, precision)
+        gaps = ((found - expected).abs() / expected.abs().max()).flatten().tolist()
+        findings.check("Logits", "logits", name(where), precision, gaps, limit, "float32 on the processor")
+        off = abs(accuracy(found, labels) - right)
+        findings.check(
+            "Accuracy", f"accuracy on {len(images)} images", name(where), precision, [off],
+            ACCURACY_MARGIN, "float32 on the processor",
+        )  # fmt: skip
+    repeated(findings, data, where)
+
+
+def trained(data, where: torch.device, steps: int, batch: int) -> torch.nn.Module:
+    """A short training in bfloat16, so that the logits are those of a network that has learned something."""
+    torch.manual_seed(1)
+    set_precision("bfloat16")
+    images = torch.from_numpy(data.train_images).to(where)
+    labels = torch.from_numpy(data.train_labels).long().to(where)
+    model = AssessmentNet().to(where)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.3, momentum=0.9, nesterov=True)
+    scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.3, total_steps=steps + 1)
+    for _ in range(steps):
+        chosen = torch.randint(0, len(images), (batch,), device=where)
+        with torch.autocast(where.type, torch.bfloat16):
+            loss = F.cross_entropy(model(images[chosen]), labels[chosen])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        scheduler.step()
+    return model.eval()
+
+
+@torch.inference_mode()
+def logits(model, images: torch.Tensor, precision: str) -> torch.Tensor:
+    where = next(model.parameters()).device
+    with torch.autocast(where.type, torch.bfloat16, enabled=precision == "bfloat16"):
+        parts = [model(part.to(where)).double().cpu() for part in images.split(1000)]
+    return torch.cat(parts)
+
+
+def accuracy(found: torch.Tensor, labels: torch.Tensor) -> float:
+    return (found.argmax(1) == labels).double().mean().item()
+
+
+def repeated(findings: Findings, data, where: torch.device) -> None:
+    """Two trainings with the same seed: how far apart their weights are, with and without determinism."""
+    table = "Two runs with the same seed"
+    for deterministic in (False, True):
+        torch.use_deterministic_algorithms(deterministic, warn_only=True)
+        torch.backends.cudnn.deterministic = deterministic
+        runs = [trained(data, where, 20, 16).state_dict() for _ in range(2)]
+        torch.backends.cudnn.benchmark = False
+        gaps = [
+            (one.double() - two.double()).abs().max().item()
+            for one, two in zip(runs[0].values(), runs[1].values(), strict=True)
+        ]
+        how = "deterministic algorithms" if deterministic else "default algorithms"
+        limit = 0.0 if deterministic else 1.0
+        findings.check(table, f"weights after 20 steps, {how}", name(where), "bfloat16", gaps, limit, "itself")
+
+
+if __name__ == "__main__":
+    start(main)

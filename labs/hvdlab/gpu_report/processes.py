@@ -1,0 +1,43 @@
+"""Run a command with a time limit. Nothing that it started is left afterwards."""
+
+import subprocess
+import sys
+from dataclasses import dataclass
+
+from hvdlab import launch
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a command ended: its exit code (None: the time limit ended it), and all that it printed."""
+
+    code: int | None
+    output: str
+
+    @property
+    def tail(self) -> str:
+        return "\n".join(self.output.rstrip().splitlines()[-30:])[-3000:]
+
+
+def run(command: list[str], seconds: float, variables: dict[str, str] | None = None) -> Ended:
+    """Run `command` for at most `seconds`; `variables` are added to the environment."""
+    with launch.started(command, variables or {}) as process:
+        try:
+            output, _ = process.communicate(timeout=seconds)
+            return Ended(process.returncode, output)
+        except subprocess.TimeoutExpired as late:
+            printed = late.output or ""
+            return Ended(None, printed if isinstance(printed, str) else printed.decode(errors="replace"))
+
+
+def rank_variables(ranks: int) -> dict[str, str]:
+    """The environment of `ranks` processes that may share the GPUs of this machine."""
+    variables = launch.environment(max(ranks, 1))
+    variables.pop("CUDA_VISIBLE_DEVICES", None)  # it hides GPUs from more ranks than there are GPUs
+    return variables
+
+
+def python_command(ranks: int, *arguments: str) -> list[str]:
+    """This Python with `arguments`, on `ranks` ranks of mpirun or as a single process (ranks=1)."""
+    python = [sys.executable, *arguments]
+    return python if ranks == 1 else [*launch.command(ranks, "")[:3], *python]

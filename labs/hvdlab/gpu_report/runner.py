@@ -1,0 +1,150 @@
+"""Run the parts one after another, each with its time limit, and write the report after each."""
+
+import datetime
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from hvdlab.gpu_report import against, findings, machine, markdown, processes, results
+from hvdlab.gpu_report.data import DATA_SECONDS
+from hvdlab.gpu_report.gpu_use import sampling
+from hvdlab.gpu_report.machine import Machine
+from hvdlab.gpu_report.parts import Part
+from hvdlab.gpu_report.results import Check, Fact, PartResult, Report, State
+from hvdlab.hardware import visible_gpus
+
+LEAST_SECONDS = 10.0  # with less left no part is started
+
+
+def run(
+    parts: Sequence[Part],
+    here: Machine,
+    out: Path,
+    budget: float,
+    tell: Callable[[str], None],
+    old: Path | None = None,
+) -> Report:
+    """Run `parts` and write `out`/gpu.json and `out`/gpu.md.
+
+    Both files are replaced before and after each part: what is killed leaves a report that says how far it
+    came, with all findings of the parts that had ended.
+
+    Args:
+        here: decides which parts can run.
+        budget: seconds for all parts together.
+        tell: is given a line of progress per part.
+        old: an older gpu.json to compare with.
+    """
+    report = Report(
+        headline=here.headline,
+        gpu=bool(here.names),
+        created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        commit=_commit(),
+        budget_seconds=budget,
+        parts=[
+            PartResult(p.name, p.title, p.question, ranks=_ranks(p, here), limit_seconds=p.seconds)
+            for p in parts
+        ],
+        against=str(old) if old else "",
+    )
+    before = results.read_parts(old) if old else []
+    began = time.monotonic()
+
+    def save() -> None:
+        report.seconds = round(time.monotonic() - began, 1)
+        report.comparisons = against.compare(report.parts, before)
+        results.write(out / "gpu.json", results.to_json(report))
+        results.write(out / "gpu.md", markdown.text(report))
+
+    with tempfile.TemporaryDirectory(prefix="hvdlab-gpu-") as folder, sampling() as sampler:
+        variables = {"HVDLAB_DATA": str(_data(Path(folder), bool(here.names)))}
+        for part, result in zip(parts, report.parts, strict=True):
+            left = budget - (time.monotonic() - began)
+            result.reason = machine.missing(part.needs, here)
+            if result.reason:
+                result.state = State.SKIPPED
+            elif left < LEAST_SECONDS:
+                result.state, result.reason = State.NO_TIME, f"the budget of {budget:g} s is used up"
+            else:
+                result.state, result.limit_seconds = State.RUNNING, min(part.seconds, left)
+                save()
+                started = time.monotonic()
+                _run_part(part, result, Path(folder), variables)
+                result.seconds = round(time.monotonic() - started, 1)
+                result.gpu_use = sampler.since(started)
+            tell(f"{result.title:64} {result.state:12} {result.seconds:6.1f} s  {result.reason}".rstrip())
+            save()
+    save()
+    return report
+
+
+def _run_part(part: Part, result: PartResult, folder: Path, variables: dict[str, str]) -> None:
+    """Run one part as its own process, or as ranks, and fill in `result`."""
+    found = folder / f"findings-{part.name}"
+    found.mkdir()
+    command = processes.python_command(result.ranks, "-m", part.module, *part.arguments)
+    variables = {
+        **processes.rank_variables(result.ranks),
+        **variables,
+        **_visible(part.gpus),
+        findings.FOLDER: str(found),
+        findings.SECONDS: str(result.limit_seconds),
+        "TF_CPP_MIN_LOG_LEVEL": "3",
+    }
+    ended = processes.run(command, result.limit_seconds, variables)
+    result.findings = findings.read(found)
+    shutil.rmtree(found, ignore_errors=True)
+    wrong = [one for one in result.findings if isinstance(one, Check | Fact) and not one.ok]
+    if ended.code is None:
+        result.state, result.reason = State.TIMED_OUT, f"it took over {result.limit_seconds:.0f} s"
+    elif ended.code:
+        result.state, result.reason = State.FAILED, _last_words(ended)
+    elif not result.findings:
+        result.state, result.reason = State.FAILED, "it ended without a result"
+    elif wrong:
+        result.state, result.reason = State.WRONG, f"{len(wrong)} results are not what they must be"
+    else:
+        result.state = State.OK
+    if result.state != State.OK:
+        result.output = ended.tail
+
+
+def _visible(which: str) -> dict[str, str]:
+    """The variable that shows a part the GPUs it shall use."""
+    if which == "all":
+        return {}
+    return {"CUDA_VISIBLE_DEVICES": "-1" if which == "none" else (visible_gpus() or ["0"])[0]}
+
+
+def _last_words(ended: processes.Ended) -> str:
+    """The exit code, and the line of the output that most likely says why."""
+    lines = [line.strip() for line in ended.output.splitlines() if line.strip()]
+    errors = [line for line in lines if "Error" in line]
+    said = (errors or lines or ["it printed nothing"])[-1]
+    return f"exit code {ended.code}: {said[:300]}"
+
+
+def _ranks(part: Part, here: Machine) -> int:
+    return part.ranks or max(2, len(here.names))
+
+
+def _data(folder: Path, gpu: bool) -> Path:
+    """A folder with CIFAR-10 for all parts: see `hvdlab.gpu_report.data`."""
+    arguments = ["-m", "hvdlab.gpu_report.data", str(folder / "data"), "whole" if gpu else "sample"]
+    processes.run(processes.python_command(1, *arguments), DATA_SECONDS)
+    return folder / "data"
+
+
+def _commit() -> str:
+    """Of the checkout that this runs from; "" without one."""
+    if not (machine.CHECKOUT / ".git").exists():
+        return os.environ.get("HVDLAB_COMMIT", "")
+    try:
+        asked = ["git", "-C", str(machine.CHECKOUT), "describe", "--always", "--dirty"]
+        return subprocess.run(asked, capture_output=True, text=True, timeout=20).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return ""

@@ -1,0 +1,70 @@
+"""The ranks of a part, and how their tensors reach Horovod."""
+
+from dataclasses import dataclass
+
+import horovod.torch as hvd
+import torch
+
+from hvdlab.torch.device import InHorovodsLayout, RankDevice, rank_device
+
+
+@dataclass(frozen=True)
+class World:
+    """This rank among all ranks.
+
+    Attributes:
+        compression: how a tensor on `device` reaches Horovod and comes back (see `hvdlab.torch.device`).
+        label: ranks, device and way of exchange, for the column "device".
+    """
+
+    rank: int
+    size: int
+    device: torch.device
+    compression: type
+    label: str
+
+    def through(self, operation, *tensors):
+        """`operation` on the tensors as Horovod accepts them; the result in their form, on their device."""
+        sent, contexts = zip(*(self.compression.compress(tensor) for tensor in tensors), strict=True)
+        got = operation(*sent)
+        if isinstance(got, torch.Tensor):
+            return self.compression.decompress(got, contexts[0])
+        return [self.compression.decompress(*pair) for pair in zip(got, contexts, strict=True)]
+
+
+def join_world(how: str = "own", process_sets=None) -> World:
+    """Start Horovod and choose the device of this rank.
+
+    Args:
+        how: "own": what `rank_device` chooses. "processor": host memory. "nccl": the GPU, and NCCL even
+            where ranks share it.
+        process_sets: for `hvd.init`.
+    """
+    hvd.init(process_sets=process_sets) if process_sets else hvd.init()
+    if how == "processor":
+        mine = RankDevice(torch.device("cpu"), 0, False)
+    else:
+        mine = rank_device(hvd)
+    compression = InHorovodsLayout if how == "nccl" else mine.compression
+    return World(hvd.rank(), hvd.size(), mine.device, compression, _label(mine, how))
+
+
+def _label(mine: RankDevice, how: str) -> str:
+    ranks = "1 rank" if hvd.size() == 1 else f"{hvd.size()} ranks"
+    if mine.device.type == "cpu":
+        return f"{ranks}, processor, MPI"
+    shared = mine.ranks > 1
+    where = "one shared GPU" if shared else "GPU" if hvd.size() == 1 else "a GPU each"
+    return f"{ranks}, {where}, {'NCCL' if mine.direct or how == 'nccl' else 'host memory and MPI'}"
+
+
+def exchange_with_one_rank_too() -> None:
+    """Let `hvd.DistributedOptimizer` exchange although there is only one rank.
+
+    Horovod 0.28.1 leaves out the exchange for a single rank (horovod/torch/optimizer.py), unless this variable
+    of its elastic mode is set. Without it a run on one GPU would not use NCCL at all. It must be set after
+    `hvd.init()`, which would otherwise wait for an elastic launcher.
+    """
+    import os
+
+    os.environ["HOROVOD_ELASTIC"] = "1"
