@@ -101,14 +101,22 @@ def build_horovod() -> str:
     return f"{quoted(CHECKOUT / 'docker' / 'build_horovod.sh')} {PYTHON}"
 
 
-def set_up(torch_index: str) -> str:
-    """The command that sets up again, with torch from an index; "" where an image ships its own."""
-    if image():
+def set_up(torch_index: str | None = None) -> str:
+    """The command that sets up again, with a Horovod for the GPUs; "" where an image ships its own.
+
+    Args:
+        torch_index: where torch comes from, "" for PyPI. None: torch stays as it is.
+    """
+    if not build_horovod() or image() and torch_index is not None:
         return ""
     if CHECKOUT is None:
-        again = install("--force-reinstall", f"--index-url={torch_index}", "torch")
-        return f"{again} && {build_horovod()}"
-    return f"make -C {quoted(CHECKOUT)} setup TORCH_INDEX={torch_index}"
+        index = [f"--index-url={torch_index}"] if torch_index else []
+        torch = f"{install('--force-reinstall', *index, 'torch')} && "
+        return (
+            "" if torch_index is None else torch
+        ) + f"HOROVOD_GPU_OPERATIONS=NCCL {build_horovod()}"
+    where = "" if torch_index is None else f" TORCH_INDEX={torch_index}"
+    return f"make -C {quoted(CHECKOUT)} setup{where}"
 
 
 def system_package(name: str) -> str:

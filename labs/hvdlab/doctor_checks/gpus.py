@@ -22,6 +22,7 @@ from hvdlab.doctor_checks import (
 
 # CUDA of torch -> the oldest driver for it. https://docs.nvidia.com/deploy/cuda-compatibility/
 OLDEST_DRIVERS = {12: 525, 13: 580}
+PYPI = ""  # whose torch is for the newest CUDA
 OLDER_CUDA = "https://download.pytorch.org/whl/cu126"
 WSL = "/usr/lib/wsl/lib"  # where Windows puts the driver's programs and libraries
 FRAMEWORKS = ("torch", "tensorflow")
@@ -133,10 +134,14 @@ def _unseen(said, there, text) -> Answer | None:
     torch = said["torch"].answer()
     if not torch or torch["gpus"]:
         return None
-    what = f"CUDA {torch['cuda']}" if torch["cuda"] else "the CPU only"
-    if again := install("--force-reinstall", "torch"):
-        again += f" && {build_horovod()}"
-    return Answer(WARNING, f"{text}; torch is built for {what} and sees none", again)
+    if not torch["cuda"]:
+        return Answer(
+            WARNING, f"{text}; torch is built for the CPU only and sees none", set_up(PYPI)
+        )
+    words = [line.strip() for line in said["torch"].err.splitlines() if "CUDA" in line]
+    why = f" ({words[-1][:300]})" if words else ""
+    text += f"; torch is built for CUDA {torch['cuda']} and sees none{why}"
+    return Answer(WARNING, text, install("--force-reinstall", "torch"))
 
 
 def _old_gpu(said, there, text) -> Answer | None:
@@ -190,7 +195,7 @@ def _horovod(said, there, text) -> Answer | None:
             "that give Horovod a CUDA tensor may read it too early or wait for ever (`hvdlab check` names "
             "them). The build with NCCL needs no CUDA toolkit: set-up fetches NVIDIA's compiler from PyPI"
         )
-        return Answer(WARNING, text, build_horovod())
+        return Answer(WARNING, text, set_up())
     if library := said["torch"].answer().get("lacks_link_to"):
         link = quoted(PREFIX / "lib" / "libcuda.so")
         text += f"; Horovod opens libcuda.so, and only {library} is here"
