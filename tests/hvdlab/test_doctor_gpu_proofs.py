@@ -1,4 +1,4 @@
-"""Ranks that all-reduce on GPUs, as the doctor starts them: recorded answers, and real GPUs if there are some."""
+"""Ranks that all-reduce on GPUs, as the doctor starts them: recorded answers, and real GPUs."""
 
 import json
 import os

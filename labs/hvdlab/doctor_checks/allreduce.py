@@ -41,7 +41,7 @@ NCCL_SPEAKS = {
     "NCCL_DEBUG": "INFO",
     "NCCL_DEBUG_SUBSYS": "INIT",
 }  # it prints its version when it starts
-# What a launcher or a library prints when it fails -> the sentence of the cause, and what mends it.
+# What a launcher or a library prints when it fails -> the sentence of the cause, and the fix.
 CAUSES = (
     ("attempt to run as root", "mpirun refuses to run as root",
      "export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1"),

@@ -176,7 +176,7 @@ def _exclusive(said, there, text) -> Answer | None:
     for gpu in there:
         if gpu.mode == "Prohibited" or gpu.mode.startswith("Exclusive") and len(there) == 1:
             text += (
-                f"; compute mode {gpu.mode}: a second rank, or a rank beside a notebook that uses the GPU, "
+                f"; compute mode {gpu.mode}: a second rank, or a rank next to a notebook that uses the GPU, "
                 "ends with an error"
             )
             return Answer(WARNING, text, f"{sudo()}nvidia-smi --compute-mode=DEFAULT")

@@ -20,7 +20,7 @@ def pytorch() -> None:
     found = {
         "version": torch.__version__,
         "cuda": torch.version.cuda or "",
-        # device_count() alone would count GPUs for which the driver is too old.
+        # device_count() also counts GPUs for which the driver is too old.
         "gpus": torch.cuda.device_count() if torch.cuda.is_available() else 0,
         "lacks_link_to": libcuda_without_link(),
     }
