@@ -34,9 +34,8 @@ def parse_args():
 def main():
     args = parse_args()
     hvd.init()  # Horovod: find the other processes
-    mine = rank_device(
-        hvd
-    )  # Horovod: a GPU for each process, shared if there are too few, or the processor
+    # Horovod: a GPU for each process, a GPU that processes share, or the processor
+    mine = rank_device(hvd)
     keras.utils.set_random_seed(args.seed)
 
     data = load_cifar10()
@@ -76,8 +75,7 @@ def main():
         validation_data=(data.test_images[part], data.test_labels[part]),
         validation_batch_size=500,
         callbacks=[
-            # Horovod: begin with equal weights
-            hvd.callbacks.BroadcastGlobalVariablesCallback(0, mine.device_dense),
+            hvd.callbacks.BroadcastGlobalVariablesCallback(0),  # Horovod: begin with equal weights
             hvd.callbacks.MetricAverageCallback(),  # Horovod: metrics of all processes
             Recorder(batches),
         ],

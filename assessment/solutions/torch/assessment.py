@@ -36,9 +36,8 @@ def parse_args():
 def main():
     args = parse_args()
     hvd.init()  # Horovod: find the other processes
-    mine = rank_device(
-        hvd
-    )  # Horovod: a GPU for each process, shared if there are too few, or the processor
+    # Horovod: a GPU for each process, a GPU that processes share, or the processor
+    mine = rank_device(hvd)
     device = mine.device
     torch.manual_seed(args.seed)
 
