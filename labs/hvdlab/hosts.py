@@ -71,21 +71,27 @@ def is_here(name: str) -> bool:
     """Whether a name is one of this machine's."""
     if name in ("localhost", socket.gethostname(), socket.gethostname().partition(".")[0]):
         return True
-    return _address(name) in {address for address, _ in _interfaces()}
+    return _address(name) in {interface.address for interface in _interfaces()}
 
 
-def network(hosts: list[Host]) -> str | None:
-    """The one network of this machine that has all these hosts, such as 10.0.0.0/24; else None.
+class Network(NamedTuple):
+    address: str  # such as 10.0.0.0/24
+    interfaces: list[str]  # of this machine that are in it, such as eth0
+
+
+def network(hosts: list[Host]) -> Network | None:
+    """The one network of this machine that has all these hosts; else None.
 
     Ranks that may choose for themselves also try bridges of containers and other dead ends.
     """
     addresses = [_address(host.name) for host in hosts if not is_here(host.name)]
     if not addresses or None in addresses:
         return None
-    for address, netmask in _interfaces():
-        one = ipaddress.ip_network(f"{address}/{netmask}", strict=False)
+    for here in _interfaces():
+        one = here.network()
         if all(ipaddress.ip_address(other) in one for other in addresses):
-            return str(one)
+            names = [each.name for each in _interfaces() if each.network() == one]
+            return Network(str(one), names)
     return None
 
 
@@ -96,10 +102,19 @@ def _address(name):
         return None
 
 
+class Interface(NamedTuple):
+    name: str
+    address: str
+    netmask: str
+
+    def network(self) -> ipaddress.IPv4Network:
+        return ipaddress.IPv4Network(f"{self.address}/{self.netmask}", strict=False)
+
+
 def _interfaces():
     return [
-        (address.address, address.netmask)
-        for addresses in psutil.net_if_addrs().values()
+        Interface(name, address.address, address.netmask)
+        for name, addresses in psutil.net_if_addrs().items()
         for address in addresses
         if address.family == socket.AF_INET and address.netmask
     ]

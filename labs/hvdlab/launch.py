@@ -21,7 +21,7 @@ from pathlib import Path
 import psutil
 
 from hvdlab import open_mpi
-from hvdlab.hardware import gpus, physical_cores, usable_cores
+from hvdlab.hardware import physical_cores, usable_cores
 
 MARK = "HVDLAB_STARTED_AS"  # in the environment of all that one launch starts
 
@@ -62,8 +62,6 @@ def environment(ranks: int) -> dict[str, str]:
     # By itself mpirun starts no more ranks than there are physical cores, whatever threads they have.
     if ranks > len(physical_cores()):
         variables |= open_mpi.OVERSUBSCRIBE
-    if 0 < gpus() < ranks:
-        variables["CUDA_VISIBLE_DEVICES"] = "-1"  # none would do: a rank needs one of its own
     if os.geteuid() == 0:
         variables["OMPI_ALLOW_RUN_AS_ROOT"] = variables["OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"] = "1"
     return open_mpi.spelled(variables)

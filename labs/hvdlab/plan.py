@@ -93,8 +93,6 @@ def plan(
     ):  # salloc's shell may be on another machine
         threads = str(max(1, min(cpus) // together))
         wanted |= {"OMP_NUM_THREADS": threads, "TF_NUM_INTRAOP_THREADS": threads}
-    # Too few GPUs are refused here, and other hosts have theirs.
-    wanted.pop("CUDA_VISIBLE_DEVICES", None)
     if gpus():
         wanted["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # nvidia-smi's numbers, the same on every rank
     start = LAUNCHERS[launcher].start

@@ -6,8 +6,7 @@ import subprocess
 from importlib.util import find_spec
 from pathlib import Path
 
-from hvdlab import allocation, hosts, open_mpi
-from hvdlab.hardware import gpus
+from hvdlab import hosts, open_mpi
 from hvdlab.launch import LaunchError
 from hvdlab.launchers import mpi_of
 from hvdlab.plan import Plan
@@ -27,18 +26,6 @@ def ranks_come_first(arguments: list[str]) -> None:
     """Raise LaunchError for an -np behind the script, whose arguments these are."""
     if "-np" in arguments:
         raise LaunchError("-np stands behind the script: write it before, as in `-np 4 train.py`.")
-
-
-def gpus_must_suffice(planned: Plan) -> None:
-    """Raise LaunchError for more ranks on this machine than it has GPUs, if it has any."""
-    here = [host.slots for host in planned.hosts if hosts.is_here(host.name)]
-    ranks = min([planned.ranks, *here]) if here or not planned.hosts else 0
-    there = gpus() if len(allocation.tasks_on_nodes()) < 2 else 0
-    if 0 < there < ranks:
-        raise LaunchError(
-            f"{ranks} ranks, but {there} GPU{'s' * (there > 1)}: each rank needs one of its own. Start at "
-            f"most {there}, or set CUDA_VISIBLE_DEVICES=-1 to train on the processor."
-        )
 
 
 def mpirun_must_fit() -> None:

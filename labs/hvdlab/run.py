@@ -17,7 +17,7 @@ from hvdlab import launch, lost_host
 from hvdlab.launch import LaunchError
 from hvdlab.plan import LAUNCHERS, Plan, plan
 from hvdlab.rank_output import RankOutput
-from hvdlab.refusals import gpus_must_suffice, must_work, ranks_come_first
+from hvdlab.refusals import must_work, ranks_come_first
 
 EPILOG = """\
 examples:
@@ -87,7 +87,6 @@ def main(args: argparse.Namespace) -> int:
             hosts=args.hosts,
             hostfile=args.hostfile,
         )
-        gpus_must_suffice(planned)
         if args.dry_run:
             print(planned.line())
             return 0

@@ -59,6 +59,20 @@ def run_ranks(request, tmp_path):
     return run
 
 
+@pytest.fixture
+def fake_nvidia_smi(tmp_path, monkeypatch):
+    """Return a function that puts an nvidia-smi which prints the given lines first in PATH."""
+
+    def make(*lines):
+        program = tmp_path / "nvidia-smi"
+        program.write_text("#!/bin/sh\ncat <<'END'\n" + "\n".join(lines) + "\nEND\n")
+        program.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+
+    return make
+
+
 # --- optimizers ------------------------------------------------------------------------------------
 
 STATE = {

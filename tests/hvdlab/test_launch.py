@@ -150,17 +150,10 @@ def test_a_container_has_the_cores_of_its_quota(files, quota, tmp_path, monkeypa
         assert launch.environment(2)["OMP_NUM_THREADS"] == "1"
 
 
-def test_ranks_without_a_gpu_of_their_own_use_the_processor(tmp_path, monkeypatch):
-    program = tmp_path / "nvidia-smi"
-    program.write_text("#!/bin/sh\necho 'GPU 0: A'; echo 'GPU 1: B'\n")
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+def test_gpus_stay_visible_to_more_ranks_than_there_are(fake_nvidia_smi, monkeypatch):
+    """The ranks share them: see hvdlab.gpu_assignment."""
+    fake_nvidia_smi("GPU 0: A (UUID: GPU-a)")
     assert "CUDA_VISIBLE_DEVICES" not in launch.environment(2)
-    assert launch.environment(3)["CUDA_VISIBLE_DEVICES"] == "-1"
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
-    assert "CUDA_VISIBLE_DEVICES" not in launch.environment(1)
-    assert launch.environment(2)["CUDA_VISIBLE_DEVICES"] == "-1"
 
 
 # --- run -------------------------------------------------------------------------------------------

@@ -98,16 +98,25 @@ def test_hosts_of_different_size_are_filled_in_turn(four_cores):
 
 def test_the_network_of_the_hosts_is_the_one_that_has_them_all(four_cores):
     # Addresses that are set aside for documentation, on a network made up here.
-    interfaces = [("192.0.2.9", "255.255.255.0"), ("198.51.100.1", "255.255.255.0")]
+    interfaces = [
+        hosts.Interface("virbr0", "198.51.100.1", "255.255.255.0"),
+        hosts.Interface("eth0", "192.0.2.9", "255.255.255.0"),
+        hosts.Interface("eth1", "192.0.2.10", "255.255.255.0"),
+    ]
     four_cores.setattr(hosts, "_interfaces", lambda: interfaces)
     line = plan(4, "train.py", hosts="192.0.2.1:2,192.0.2.2:2").line()
     assert " OMPI_MCA_btl_tcp_if_include=192.0.2.0/24 " in line
     assert " PRTE_MCA_prte_if_include=192.0.2.0/24 " in line
-    # Beyond a router Open MPI chooses itself.
-    assert "if_include" not in plan(4, "train.py", hosts="192.0.2.1:2,203.0.113.1:2").line()
+    # NCCL takes names, and a bridge of virtual machines is not among them.
+    assert " NCCL_SOCKET_IFNAME==eth0,eth1 " in line and " -x NCCL_SOCKET_IFNAME " in line
+    # Beyond a router Open MPI and NCCL choose themselves.
+    beyond = plan(4, "train.py", hosts="192.0.2.1:2,203.0.113.1:2").line()
+    assert "if_include" not in beyond and "NCCL" not in beyond
     # Open MPI refuses to start when both are there.
     four_cores.setenv("OMPI_MCA_btl_tcp_if_exclude", "docker0")
     assert "btl_tcp_if_include" not in plan(4, "t.py", hosts="192.0.2.1:2,192.0.2.2:2").line()
+    four_cores.setenv("NCCL_SOCKET_IFNAME", "ib0")
+    assert "eth0" not in plan(4, "t.py", hosts="192.0.2.1:2,192.0.2.2:2").line()
 
 
 def test_this_machine_by_another_name_is_this_machine(four_cores):

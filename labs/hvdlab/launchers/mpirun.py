@@ -69,12 +69,19 @@ def start(
 
 
 def _interfaces(hosts):
-    """The network between the hosts, for the ranks and for mpirun itself."""
+    """The network between the hosts: for the ranks, for mpirun itself, and for NCCL.
+
+    NCCL takes names, which are the same on all nodes of a usual cluster; "=" means these names exactly.
+    """
     if not (one := hosts_of.network(hosts)):
         return {}
-    names = {"OMPI_MCA_btl_tcp_if_include": one, "PRTE_MCA_prte_if_include": one}
-    opposite = {name: name.replace("include", "exclude") for name in names}
-    return {name: one for name in names if opposite[name] not in os.environ}
+    names = ("OMPI_MCA_btl_tcp_if_include", "PRTE_MCA_prte_if_include")
+    found = {
+        name: one.address
+        for name in names
+        if name.replace("include", "exclude") not in os.environ
+    }
+    return found | {"NCCL_SOCKET_IFNAME": f"={','.join(one.interfaces)}"}
 
 
 def _mapping(hosts):
