@@ -116,18 +116,18 @@ def test_precision_is_that_of_the_convolutions(framework, name, monkeypatch):
 
     taken = []
 
-    def torch_network():
+    def torch_network(name):
         network = hvdlab.torch.models.AssessmentNet()
         network.conv2.register_forward_hook(lambda layer, into, out: taken.append(out.dtype))
         return network
 
-    def keras_network(dtype):
+    def keras_network(dtype, name):
         network = hvdlab.keras.models.AssessmentNet(dtype)
         taken.extend(one.compute_dtype for one in network.layers if "conv" in one.name)
         return network
 
-    monkeypatch.setattr(of_torch, "AssessmentNet", torch_network)
-    monkeypatch.setattr(of_keras, "AssessmentNet", keras_network)
+    monkeypatch.setattr(of_torch, "assessment_network", torch_network)
+    monkeypatch.setattr(of_keras, "assessment_network", keras_network)
     monkeypatch.setattr(ranks, "tell", lambda measured: None)
     precision.one_run(framework, name, "1", "8")
     assert {str(dtype).removeprefix("torch.") for dtype in taken} == {name}

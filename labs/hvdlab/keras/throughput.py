@@ -1,4 +1,4 @@
-"""Training speed of the assessment network in Keras, on this process, now."""
+"""Training speed of a network of the assessment in Keras, on this process, now."""
 
 import time
 from collections.abc import Callable
@@ -7,7 +7,7 @@ import keras
 
 from hvdlab.data import Batches
 from hvdlab.keras.data import dataset
-from hvdlab.keras.models import AssessmentNet, fast_policy
+from hvdlab.keras.models import assessment_network, fast_policy
 
 WARM_UP_STEPS = 5
 
@@ -41,14 +41,16 @@ def measure(
     steps: int | None = None,
     distribute: Callable = lambda optimizer: optimizer,
     policy: str | None = None,
+    network: str | None = None,
 ) -> tuple[float, float]:
     """Train for some seconds or steps; as `hvdlab.torch.throughput.measure`.
 
     Args:
         distribute: optimizer -> optimizer that exchanges gradients.
         policy: dtype policy of the network; the default is the one that `fast_policy` takes.
+        network: its name, see `hvdlab.keras.models.assessment_network`. Default: the given one.
     """
-    model = AssessmentNet(dtype=policy or fast_policy())
+    model = assessment_network(policy or fast_policy(), network)
     model.compile(
         optimizer=distribute(keras.optimizers.SGD(0.01, momentum=0.9, nesterov=True)),
         loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),

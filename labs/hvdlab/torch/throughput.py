@@ -1,4 +1,4 @@
-"""Training speed of the assessment network in PyTorch, on this process, now."""
+"""Training speed of a network of the assessment in PyTorch, on this process, now."""
 
 import time
 from collections.abc import Callable
@@ -7,7 +7,7 @@ import torch
 from torch.nn import functional as F
 
 from hvdlab.data import Batches
-from hvdlab.torch.models import AssessmentNet, autocast
+from hvdlab.torch.models import assessment_network, autocast
 
 WARM_UP_STEPS = 5
 
@@ -21,6 +21,7 @@ def measure(
     distribute: Callable = lambda model, optimizer: (model, optimizer),
     device: torch.device | str = "cpu",
     autocast: Callable = autocast,
+    network: str | None = None,
 ) -> tuple[float, float]:
     """Train for some seconds or steps; return when the first steps were done, and images/s after.
 
@@ -33,11 +34,12 @@ def measure(
         distribute: (model, optimizer) -> (model, optimizer) that exchange gradients.
         device: where to train.
         autocast: device -> context of the forward pass.
+        network: its name, see `hvdlab.torch.models.assessment_network`. Default: the given one.
 
     Returns:
         (CLOCK_MONOTONIC seconds, images/s of this process)
     """
-    model = AssessmentNet().to(device)
+    model = assessment_network(network).to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, nesterov=True)
     model, optimizer = distribute(model, optimizer)
 
