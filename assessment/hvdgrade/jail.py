@@ -163,7 +163,6 @@ class Jail:
             "PYTHONFAULTHANDLER": "1",  # SIGABRT prints each rank's Python stack
             "TF_CPP_MIN_LOG_LEVEL": "3",
         }
-        variables.pop("CUDA_VISIBLE_DEVICES", None)
         variables |= gpu_access.variables(self.gpus)
         if self.shared_memory:
             variables["OMPI_MCA_btl_sm_backing_directory"] = str(self.shared_memory)

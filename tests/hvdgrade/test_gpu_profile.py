@@ -66,16 +66,18 @@ def test_the_solution_trains_the_network_of_the_profile(
 def test_the_calibration_trains_the_network_of_the_profile(
     framework, small_rules, sample_folder, tmp_path
 ):
-    """A network with 30 times the parameters makes fewer images a second, by far more than noise."""
+    """One that does not exist ends the calibration with the words of who would have built it."""
     data = load_cifar10(sample_folder)
     tmp_path.chmod(0o755)
     shown = views.for_run(data, views.Secrets.draw(1, 3000, 1000), tmp_path / "data")
 
-    def rate(network):
+    def measure(network):
         rules = dataclasses.replace(small_rules, network=network, batch_size=8)
-        return calibrate.calibrate(framework, 1, shown, rules, sandbox.choose()).serial_rate
+        return calibrate.calibrate(framework, 2, shown, rules, sandbox.choose())
 
-    assert rate(SMALL) > 3 * rate("wrn-10-6")
+    assert measure(SMALL).serial_rate > 0
+    with pytest.raises(calibrate.CalibrationFailed, match=r"expected 6 n \+ 4.*got 11"):
+        measure("wrn-11-1")
 
 
 @pytest.mark.skipif(bool(visible_gpus()), reason="this machine has a GPU")
