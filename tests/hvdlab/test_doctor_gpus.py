@@ -106,6 +106,7 @@ CU130 = ["sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120"]  # of torch 2.1
         ((8, 0), ["sm_86"], False),  # an earlier GPU of the generation
         ((12, 1), ["sm_90", "compute_90"], True),  # PTX is translated on the machine
         ((8, 0), ["compute_90"], False),
+        ((12, 0), ["sm_80", "sm_90"], False),  # of a later generation
     ],
 )
 def test_a_gpu_needs_code_for_its_generation(capability, architectures, runs):
@@ -115,7 +116,9 @@ def test_a_gpu_needs_code_for_its_generation(capability, architectures, runs):
     assert any(gpus.runs_on(capability, name) for name in architectures) == runs
     if not runs:
         assert answer.state == "warning" and f"compute capability {number}" in answer.seen
-        assert "TORCH_INDEX=" in answer.mend
+        assert ("TORCH_INDEX=https" in answer.mend) == (
+            capability < (9, 0)
+        )  # CUDA 12, or the newest
     else:
         assert answer.state == "ok"
 

@@ -60,7 +60,7 @@ def gpus(said) -> Answer:
     if slices := said["nvidia-smi --list-gpus"].out.count("(UUID: MIG-"):
         text += f", divided into {counted(slices, 'MIG slice')}"
     text += ", through WSL 2" if Path("/dev/dxg").exists() else ""
-    for problem in (_closed, _hidden, _old_driver, _unseen, _old_gpu, _exclusive, _horovod):
+    for problem in (_closed, _hidden, _old_driver, _unseen, _no_kernels, _exclusive, _horovod):
         if answer := problem(said, there, text):
             return answer
     text += "; Horovod is built with NCCL"
@@ -144,18 +144,18 @@ def _unseen(said, there, text) -> Answer | None:
     return Answer(WARNING, text, install("--force-reinstall", "torch"))
 
 
-def _old_gpu(said, there, text) -> Answer | None:
-    """A GPU for whose generation torch has no code."""
+def _no_kernels(said, there, text) -> Answer | None:
+    """A GPU that is older or newer than all for which torch has code."""
     torch = said["torch"].answer()
     built = torch.get("architectures", [])
-    for capability in torch.get("capabilities", []):
-        if built and not any(runs_on(tuple(capability), name) for name in built):
-            number = ".".join(map(str, capability))
+    for capability in map(tuple, torch.get("capabilities", [])):
+        if built and not any(runs_on(capability, name) for name in built):
             text += (
-                f"; compute capability {number}, and torch is built for {', '.join(built)}: its kernels "
-                "cannot run there"
+                f"; compute capability {'.'.join(map(str, capability))}, and torch is built for "
+                f"{', '.join(built)}: its kernels cannot run there"
             )
-            return Answer(WARNING, text, set_up(OLDER_CUDA))
+            newer = all(_capability(name) < capability for name in built)
+            return Answer(WARNING, text, set_up(PYPI if newer else OLDER_CUDA))
     return None
 
 
@@ -164,11 +164,14 @@ def runs_on(capability: tuple, architecture: str) -> bool:
 
     Machine code (sm) runs on later GPUs of the same generation, PTX (compute) on all later ones.
     """
-    parts = re.match(r"(sm|compute)_(\d+)(\d)", architecture)
-    if not parts:
-        return False
-    built = int(parts[2]), int(parts[3])
-    return built <= capability and (parts[1] == "compute" or built[0] == capability[0])
+    built = _capability(architecture)
+    return built <= capability and (architecture.startswith("compute") or built[0] == capability[0])
+
+
+def _capability(architecture: str) -> tuple:
+    """(8, 6) of "sm_86", (9, 0) of "sm_90a"."""
+    major, minor = re.findall(r"(\d+)(\d)", architecture)[0]
+    return int(major), int(minor)
 
 
 def _exclusive(said, there, text) -> Answer | None:
