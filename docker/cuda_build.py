@@ -1,0 +1,187 @@
+"""Decide whether Horovod is built for GPUs, and with which CUDA toolkit and which NCCL.
+
+    .venv/bin/python docker/cuda_build.py     # prints shell assignments; build_horovod.sh evaluates them
+
+A build with NCCL needs four things of the same CUDA major version: torch, the compiler nvcc, NCCL's header
+and library, and at run time the driver. What is missing is said in one sentence, and Horovod is built for
+processors: the course's scripts then exchange gradients through host memory. Standard library only.
+"""
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import sysconfig
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+SECONDS = 60  # limit of every program that is asked here
+# The CUDA 13 compiler in packages of PyPI. Those for CUDA 12 hold ptxas and no nvcc.
+COMPILER_PACKAGES = ("nvcc", "crt", "cccl", "runtime", "nvtx")
+SYSTEM_NVCC = "/usr/local/cuda/bin/nvcc"  # where it is not on PATH
+SYSTEM_NCCL = ("/usr", "/usr/local", "/usr/local/cuda")
+FETCH = "HVDLAB_FETCH_NVCC"  # 1: fetch the compiler although this machine has no driver (a login node)
+
+
+@dataclass(frozen=True)
+class Build:
+    """How Horovod is built.
+
+    Attributes:
+        device: "nccl" or "cpu".
+        why: one sentence without a full stop, for the user.
+        cuda_home: folder of the CUDA toolkit; empty where its compiler is fetched first.
+        compiler: the packages to fetch for it, as pip names them.
+        nccl_home: folder with include/nccl.h.
+        nccl_library: the file to link with.
+        search: folders in which the built libraries look for torch, NCCL and CUDA's runtime (RUNPATH).
+    """
+
+    device: str
+    why: str
+    cuda_home: str = ""
+    compiler: tuple[str, ...] = ()
+    nccl_home: str = ""
+    nccl_library: str = ""
+    search: tuple[str, ...] = ()
+
+
+def decide(torch_cuda: str, torch_folder: str) -> Build:
+    """The build for this machine and this Python.
+
+    Args:
+        torch_cuda: `torch.version.cuda`, such as "13.0"; empty for a CPU build, or without torch.
+        torch_folder: the folder of torch's package; empty without torch.
+    """
+    search = (run_path(f"{torch_folder}/lib"),) if torch_folder else ()
+    if not torch_cuda:
+        return Build("cpu", "no CUDA build of torch", search=search)
+    major = torch_cuda.partition(".")[0]
+    found = nccl()
+    if not found:
+        where = "name its folder in NCCL_HOME"
+        return Build("cpu", f"no NCCL with its header nccl.h found; {where}", search=search)
+    nccl_home, library = found
+    home, version = toolkit()
+    compiler: tuple[str, ...] = ()
+    if version.partition(".")[0] != major:
+        have = f"{home} has CUDA {version}" if home else "no CUDA compiler (nvcc) on PATH"
+        if major != "13":
+            need = f"torch needs a CUDA {major} toolkit, and PyPI has no nvcc for it: install one"
+            return Build("cpu", f"{have}; {need}", search=search)
+        if not (shutil.which("nvidia-smi", path=programs()) or os.environ.get(FETCH) == "1"):
+            return Build("cpu", f"{have}, and no NVIDIA driver; {FETCH}=1 builds all the same", search=search)
+        home = ""
+        compiler = tuple(f"nvidia-cuda-{name}=={torch_cuda}.*" for name in COMPILER_PACKAGES)
+        compiler += (f"nvidia-nvvm=={torch_cuda}.*",)
+    else:
+        have = f"CUDA compiler in {home}"
+    runtime = [folder for folder in cuda_runtime(major) if Path(folder).is_dir()]
+    search += tuple(map(run_path, [str(Path(library).parent), *runtime]))
+    why = f"{'CUDA compiler from PyPI' if compiler else have}, NCCL in {nccl_home}, torch for CUDA {torch_cuda}"
+    return Build("nccl", why, home, compiler, nccl_home, library, tuple(dict.fromkeys(search)))
+
+
+def programs() -> str:
+    """Where nvidia-smi may be: PATH, and where WSL 2 and some containers have it."""
+    return f"{os.environ.get('PATH', os.defpath)}:/usr/lib/wsl/lib:/usr/local/nvidia/bin"
+
+
+def toolkit() -> tuple[str, str]:
+    """(folder, version) of the CUDA toolkit; ("", "") without one.
+
+    The nvcc on PATH may be a wrapper or a link: the compiler itself is asked where its toolkit is.
+    """
+    for home in map(os.environ.get, ("HOROVOD_CUDA_HOME", "CUDA_HOME")):
+        if home and (version := _nvcc_version(f"{home}/bin/nvcc")):
+            return home, version
+    for nvcc in filter(None, (shutil.which("nvcc"), SYSTEM_NVCC)):
+        said = _said(nvcc, "--dryrun", "-x", "cu", "-c", "/dev/null")
+        if top := re.search(r"^#\$ TOP=(.+)$", said, re.MULTILINE):
+            home = str(Path(top[1].strip()).resolve())
+            return home, _nvcc_version(f"{home}/bin/nvcc") or _nvcc_version(nvcc)
+    return "", ""
+
+
+def nccl() -> tuple[str, str] | None:
+    """(folder, library) of NCCL: what the user names, then the package that torch loads, then the system's."""
+    named = [os.environ.get(name, "") for name in ("HOROVOD_NCCL_HOME", "NCCL_HOME")]
+    for home in filter(None, [*named, packaged("nvidia.nccl"), *SYSTEM_NCCL]):
+        if not Path(home, "include/nccl.h").is_file():
+            continue
+        for folder in ("lib", "lib64", f"lib/{sysconfig.get_config_var('MULTIARCH')}"):
+            for name in ("libnccl.so", "libnccl.so.2"):  # PyPI's package has the second only
+                if (library := Path(home, folder, name)).exists():
+                    return home, str(library)
+    return None
+
+
+def cuda_runtime(major: str) -> list[str]:
+    """Folders of PyPI's CUDA runtime, with which torch comes; a toolkit's is linked statically."""
+    names = {"13": "nvidia.cu13", "12": "nvidia.cuda_runtime"}
+    folder = packaged(names.get(major, ""))
+    return [f"{folder}/lib"] if folder else []
+
+
+def packaged(name: str) -> str:
+    """The folder of a package of this environment; empty if it is not there."""
+    try:
+        found = find_spec(name) if name else None
+    except ImportError:
+        found = None
+    return next(iter(found.submodule_search_locations or ()), "") if found else ""
+
+
+def run_path(folder: str) -> str:
+    """A folder as RUNPATH names it: from horovod/torch on if it is in the same site-packages, else absolute.
+
+    Only relative ones survive when the environment is copied or the wheel is installed into another.
+    """
+    packages = Path(sysconfig.get_path("platlib")).resolve()
+    place = Path(folder).resolve()
+    return f"$ORIGIN/../../{place.relative_to(packages)}" if place.is_relative_to(packages) else str(place)
+
+
+def _nvcc_version(nvcc: str) -> str:
+    found = re.search(r"release (\d+\.\d+)", _said(nvcc, "--version"))
+    return found[1] if found else ""
+
+
+def _said(*command: str) -> str:
+    try:
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=SECONDS
+        )
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return done.stdout + done.stderr
+
+
+def main() -> None:
+    cuda = folder = ""
+    if find_spec("torch"):
+        import torch
+
+        cuda, folder = torch.version.cuda or "", str(Path(torch.__file__).parent)
+    build = decide(cuda, folder)
+    for name, value in (
+        ("device", build.device),
+        ("why", build.why),
+        ("torch_cuda", cuda),
+        ("cuda_home", build.cuda_home),
+        ("compiler", " ".join(build.compiler)),
+        ("nccl_home", build.nccl_home),
+        ("nccl_library", build.nccl_library),
+        ("search", ";".join(build.search)),
+    ):
+        print(f"{name}={shlex.quote(value)}")
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except Exception as error:  # a torch that cannot be imported: whatever it raises
+        sys.exit(f"cuda_build: torch cannot be imported by {sys.executable} ({error}): run 'make setup' again.")
