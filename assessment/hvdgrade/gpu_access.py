@@ -5,6 +5,7 @@ device files no program can reach them.
 """
 
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from hvdlab.hardware import visible_gpus
 
 DEVICES = Path("/dev")
 PATTERNS = ("nvidia*", "dxg")  # with the folder nvidia-caps of MIG; dxg is the GPU of WSL 2
+NEEDED = re.compile(r".*/(nvidia([0-9]+|ctl|-uvm)|dxg)")  # by every process that computes on a GPU
 MPS = "CUDA_MPS_PIPE_DIRECTORY"  # of CUDA's daemon that lets processes share a GPU
 # Which GPUs, and by which order they are numbered; a batch divides them among its graders.
 CHOICE = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
@@ -43,7 +45,7 @@ def closed(user: int | None) -> list[str]:
     Args:
         user: the user id that it gets, without any group; None: it has those of the grader.
     """
-    files = [path for path in device_files() if not os.path.isdir(path)]
+    files = filter(NEEDED.fullmatch, device_files())
     if user is None:
         return [path for path in files if not os.access(path, os.R_OK | os.W_OK)]
     return [path for path in files if os.stat(path).st_mode & 0o006 != 0o006]

@@ -31,6 +31,10 @@ FAULTS = (
 )
 
 
+class NoGpu(Exception):
+    """The profile needs a GPU, and this machine shows none: never the submission's fault."""
+
+
 @dataclass
 class Round:
     """What one calibration, run and probe gave."""
@@ -85,9 +89,9 @@ def grade(
         if not 1 <= ranks <= rules.max_ranks:
             raise NotGradable(f"-np must be in 1..{rules.max_ranks}. Received: {ranks}")
         if rules.devices == "gpu" and not visible_gpus():
-            raise NotGradable(
+            raise NoGpu(
                 f"the profile {rules.name} needs a GPU, and nvidia-smi lists none here. Grade on another "
-                "machine, or with another --profile."
+                "machine, or with another --profile"
             )
         source = read_script(path)
         tier = sandbox.choose(required_tier)
@@ -118,7 +122,7 @@ def grade(
                     wanted, why = 1 + rules.repeats, "it died when all was done"
     except NotGradable as error:
         facts |= {"status": "not_gradable", "reason": str(error)}
-    except (*FAULTS, sandbox.SandboxUnavailable) as error:
+    except (*FAULTS, sandbox.SandboxUnavailable, NoGpu) as error:
         facts |= {"status": "infrastructure_error", "reason": str(error)}
     finally:
         tell("")

@@ -17,7 +17,7 @@ JUDGES = tuple(
         GRADER: "calibrate grading observe probe views evaluate judge checks parallel jail walls enter "
         "processes submission visible gpu_access devices record_limits",
         GRADER / "calibration": "keras torch",
-        LABS: "probe record assessment_networks batches data gpu_assignment hardware",
+        LABS: "probe record assessment_networks batches data",
         LABS / "keras": "models wide_resnet throughput device",
         LABS / "torch": "models wide_resnet throughput device",
     }.items()

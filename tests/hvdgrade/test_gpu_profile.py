@@ -84,7 +84,8 @@ def test_the_calibration_trains_the_network_of_the_profile(
 def test_without_a_gpu_the_profile_for_gpus_grades_nothing(tmp_path, sample_folder, monkeypatch):
     monkeypatch.setenv("HVDLAB_DATA", str(sample_folder))
     document = grading.grade(SOLUTIONS / "torch", 2, profile.load("gpu"))
-    assert document["status"] == "not_gradable" and document["verdict"] is None
+    # So a batch on a machine with GPUs grades it, in place of keeping this result.
+    assert document["status"] == "infrastructure_error" and document["verdict"] is None
     assert document["reason"].startswith("the profile gpu needs a GPU, and nvidia-smi lists none")
 
 
