@@ -41,8 +41,8 @@ def test_gpus_are_of_use_when_torch_and_horovod_can(torch, state, seen, ranks):
     assert answer.state == state and seen in answer.seen and answer.seen.startswith("2: NVIDIA")
     assert gpus.usable_gpus(said) == ranks
     assert "uses them with NCCL" not in answer.seen  # what only ranks can prove
-    if "wait for ever" in seen:  # set-up fetches a compiler, build_horovod.sh alone may find none
-        assert answer.mend == f"make -C {ROOT} setup"
+    if "wait for ever" in seen:
+        assert answer.mend == f"{ROOT}/docker/build_horovod.sh {sys.executable}"
 
 
 @pytest.mark.parametrize("count, state", [(1, "ok"), (2, "warning")])
@@ -72,6 +72,12 @@ def test_what_a_job_was_not_given_is_not_to_be_taken(built, sees, seen, mend, mo
 OLD = GPU.replace("550.54", "470.256.02")
 
 
+@pytest.mark.parametrize("driver, index", [("550.54", gpus.OLDER_CUDA), ("580.65.06", "")])
+def test_a_torch_for_processors_is_replaced_by_one_that_the_driver_can_run(driver, index):
+    said = with_gpus(line=GPU.replace("550.54", driver), torch={"gpus": 0, "cuda": ""})
+    assert gpus.gpus(said).mend == f"make -C {ROOT} setup TORCH_INDEX={index}"
+
+
 @pytest.mark.parametrize(
     "cuda, line, seen",
     [
@@ -83,7 +89,7 @@ OLD = GPU.replace("550.54", "470.256.02")
 def test_an_old_driver_is_told_by_the_cuda_of_torch(cuda, line, seen):
     answer = gpus.gpus(with_gpus(line=line, torch={"gpus": 0, "cuda": cuda}))
     assert answer.state == "warning" and seen in answer.seen
-    assert ("whl/cu126" in answer.mend) == ("needs driver" in seen)
+    assert ("whl/cu126" in answer.mend) == (cuda == "13.0")  # no torch is for driver 470
     blind = with_gpus(line=GPU, torch={"gpus": 0, "cuda": "12.6"})
     words = "UserWarning: CUDA initialization: Unexpected error"
     blind["torch"] = blind["torch"]._replace(err=f"{words}\n  return x\n")

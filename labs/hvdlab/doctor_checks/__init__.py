@@ -90,33 +90,35 @@ def install(*packages: str) -> str:
     return f"{PYTHON} -m pip install{pinned} {' '.join(packages)}"
 
 
-def build_horovod() -> str:
-    """The command that builds Horovod for what is installed now; "" where an image ships its own."""
+def build_horovod(nccl: bool = False) -> str:
+    """The command that builds Horovod for what is installed now; "" where an image ships its own.
+
+    Args:
+        nccl: whether it is for GPUs. The script of a checkout finds that out by itself.
+    """
     found = importlib.util.find_spec("horovod")
     ours = sys.prefix != sys.base_prefix and str(found and found.origin).startswith(sys.prefix)
     if image() and found and not ours:
         return ""
     if CHECKOUT is None:
-        return "HOROVOD_WITH_MPI=1 " + install("--no-build-isolation", "horovod==0.28.1")
+        with_nccl = "HOROVOD_GPU_OPERATIONS=NCCL " if nccl else ""
+        built = install("--no-build-isolation", "horovod==0.28.1")
+        return f"{with_nccl}HOROVOD_WITH_MPI=1 {built}"
     return f"{quoted(CHECKOUT / 'docker' / 'build_horovod.sh')} {PYTHON}"
 
 
-def set_up(torch_index: str | None = None) -> str:
-    """The command that sets up again, with a Horovod for the GPUs; "" where an image ships its own.
+def set_up(torch_index: str) -> str:
+    """The command that sets up again with another torch; "" where an image ships its own.
 
     Args:
-        torch_index: where torch comes from, "" for PyPI. None: torch stays as it is.
+        torch_index: where torch comes from, "" for PyPI.
     """
-    if not build_horovod() or image() and torch_index is not None:
+    if image():
         return ""
     if CHECKOUT is None:
         index = [f"--index-url={torch_index}"] if torch_index else []
-        torch = f"{install('--force-reinstall', *index, 'torch')} && "
-        return (
-            "" if torch_index is None else torch
-        ) + f"HOROVOD_GPU_OPERATIONS=NCCL {build_horovod()}"
-    where = "" if torch_index is None else f" TORCH_INDEX={torch_index}"
-    return f"make -C {quoted(CHECKOUT)} setup{where}"
+        return f"{install('--force-reinstall', *index, 'torch')} && {build_horovod(nccl=True)}"
+    return f"make -C {quoted(CHECKOUT)} setup TORCH_INDEX={torch_index}"
 
 
 def system_package(name: str) -> str:

@@ -115,19 +115,19 @@ def _hidden(said, there, text) -> Answer | None:
 
 
 def _old_driver(said, there, text) -> Answer | None:
+    """A driver that is older than the CUDA of torch; with NVIDIA's compatibility package torch sees GPUs."""
     torch = said["torch"].answer()
     if not torch or torch["gpus"] or not torch["cuda"]:
-        return (
-            None  # torch sees GPUs: the driver is new enough, or NVIDIA's package makes up for it
-        )
+        return None
     needed = OLDEST_DRIVERS.get(int(torch["cuda"].split(".")[0]), 0)
     if there[0].driver_branch >= needed:
         return None
-    text += (
-        f"; torch is built for CUDA {torch['cuda']}, which needs driver {needed} or newer, so it sees no "
-        "GPU. Install a newer driver, or torch for CUDA 12"
+    text += f"; torch is built for CUDA {torch['cuda']}, which needs driver {needed} or newer, and sees no GPU"
+    if there[0].driver_branch < OLDEST_DRIVERS[12]:
+        return Answer(WARNING, f"{text}. Install a newer driver")
+    return Answer(
+        WARNING, f"{text}. Install a newer driver, or torch for CUDA 12", set_up(OLDER_CUDA)
     )
-    return Answer(WARNING, text, set_up(OLDER_CUDA))
 
 
 def _unseen(said, there, text) -> Answer | None:
@@ -135,8 +135,9 @@ def _unseen(said, there, text) -> Answer | None:
     if not torch or torch["gpus"]:
         return None
     if not torch["cuda"]:
+        index = PYPI if there[0].driver_branch >= OLDEST_DRIVERS[13] else OLDER_CUDA
         return Answer(
-            WARNING, f"{text}; torch is built for the CPU only and sees none", set_up(PYPI)
+            WARNING, f"{text}; torch is built for the CPU only and sees none", set_up(index)
         )
     words = [line.strip() for line in said["torch"].err.splitlines() if "CUDA" in line]
     why = f" ({words[-1][:300]})" if words else ""
@@ -196,9 +197,9 @@ def _horovod(said, there, text) -> Answer | None:
             "; Horovod is built without NCCL. Scripts that take their device from rank_device exchange "
             "gradients through host memory: the result is right, and the copies take time. Other scripts "
             "that give Horovod a CUDA tensor may read it too early or wait for ever (`hvdlab check` names "
-            "them). The build with NCCL needs no CUDA toolkit: set-up fetches NVIDIA's compiler from PyPI"
+            "them). The build with NCCL needs no CUDA toolkit: it fetches NVIDIA's compiler from PyPI"
         )
-        return Answer(WARNING, text, set_up())
+        return Answer(WARNING, text, build_horovod(nccl=True))
     if library := said["torch"].answer().get("lacks_link_to"):
         link = quoted(PREFIX / "lib" / "libcuda.so")
         text += f"; Horovod opens libcuda.so, and only {library} is here"
@@ -224,8 +225,8 @@ def tensorflow(said) -> Answer:
     text = (
         f"torch sees {torch['gpus']}, and TensorFlow none (it is built {why}; it says so only with "
         "TF_CPP_MIN_LOG_LEVEL=0). Keras on TensorFlow trains on the processor. There are three choices: "
-        "Keras on torch, with the command below; torch and TensorFlow both for CUDA 12; NVIDIA's TensorFlow "
-        "image (see README.md)"
+        "Keras on torch, with the command below; torch and TensorFlow both for CUDA 12, with `make setup "
+        "CUDA=12`; NVIDIA's TensorFlow image"
     )
     return Answer(WARNING, text, "export KERAS_BACKEND=torch")
 
