@@ -86,7 +86,9 @@ class FastNet(nn.Module):
         super().__init__()
         self.whitening = nn.Conv2d(3, 24, 2)
         self.whitening.weight.requires_grad = False
-        self.blocks = nn.Sequential(Block(24, width), Block(width, 4 * width), Block(4 * width, 4 * width))
+        self.blocks = nn.Sequential(
+            Block(24, width), Block(width, 4 * width), Block(4 * width, 4 * width)
+        )
         self.linear = nn.Linear(4 * width, 10, bias=False)
 
     def forward(self, images):
@@ -124,14 +126,19 @@ class Augmented:
     def __init__(self, images: torch.Tensor, seed: int):
         self.generator = torch.Generator(images.device).manual_seed(seed)
         self.padded = F.pad(images, (2,) * 4, "reflect")
-        half = torch.rand(len(images), 1, 1, 1, generator=self.generator, device=images.device) < 0.5
+        half = (
+            torch.rand(len(images), 1, 1, 1, generator=self.generator, device=images.device) < 0.5
+        )
         self.padded = torch.where(half, self.padded.flip(3), self.padded)
 
     def epoch(self, number: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Images (n, 3, 32, 32) in order, and a permutation of them."""
         n, device = len(self.padded), self.padded.device
         down, right = torch.randint(0, 5, (2, n, 1), generator=self.generator, device=device)
-        rows, columns = down + torch.arange(32, device=device), right + torch.arange(32, device=device)
+        rows, columns = (
+            down + torch.arange(32, device=device),
+            right + torch.arange(32, device=device),
+        )
         which = torch.arange(n, device=device)[:, None, None]
         pixels = self.padded.permute(0, 2, 3, 1)  # as they lie in memory
         images = pixels[which, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)
@@ -171,7 +178,9 @@ def train(data, args, seed: int, mine) -> tuple[float, float]:
     steps = max(1, round(args.epochs * steps_per_epoch))
 
     model = FastNet(args.width)
-    hvd.broadcast_parameters(model.state_dict(), root_rank=0)  # while the weights are in host memory
+    hvd.broadcast_parameters(
+        model.state_dict(), root_rank=0
+    )  # while the weights are in host memory
     model = model.to(device, memory_format=torch.channels_last)
     set_whitening(model.whitening, images[:5000])
     biases = [m.bias for m in model.modules() if isinstance(m, nn.BatchNorm2d)]
@@ -202,11 +211,15 @@ def train(data, args, seed: int, mine) -> tuple[float, float]:
             shown, order = augmented.epoch(epoch)
         chosen = order[position * batch : (position + 1) * batch][rank::size]
         with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
-            loss = F.cross_entropy(model(shown[chosen]), labels[chosen], label_smoothing=LABEL_SMOOTHING)
+            loss = F.cross_entropy(
+                model(shown[chosen]), labels[chosen], label_smoothing=LABEL_SMOOTHING
+            )
         optimizer.zero_grad()
         loss.backward()
         optimizer.synchronize()  # Horovod's all-reduce, which step() would do
-        if epoch >= WHITENING_EPOCHS:  # frozen: with a gradient of zero its momentum would still move it
+        if (
+            epoch >= WHITENING_EPOCHS
+        ):  # frozen: with a gradient of zero its momentum would still move it
             model.whitening.bias.grad = None
         with optimizer.skip_synchronize():
             optimizer.step()
@@ -215,7 +228,9 @@ def train(data, args, seed: int, mine) -> tuple[float, float]:
             average(model, averaged, AVERAGE_DECAY * (step / steps) ** 3)
     average(model, averaged, 1.0)
     right = correct(model, test_images, torch.from_numpy(data.test_labels).to(device), rank, size)
-    counts = hvd.allreduce(torch.tensor([right, float(len(test_images))]), op=hvd.Sum, name="accuracy")
+    counts = hvd.allreduce(
+        torch.tensor([right, float(len(test_images))]), op=hvd.Sum, name="accuracy"
+    )
     return now(device) - began, (counts[0] * size / counts[1]).item()
 
 
@@ -240,9 +255,12 @@ def correct(model, images, labels, rank: int, size: int) -> float:
         x, y = images[start : start + 1000], labels[start : start + 1000]
         padded = F.pad(x, (1,) * 4, "reflect")
         views = [(x, 0.5), (padded[..., :32, :32], 0.25), (padded[..., 2:, 2:], 0.25)]
-        with torch.autocast(images.device.type, torch.bfloat16, enabled=images.device.type == "cuda"):
+        with torch.autocast(
+            images.device.type, torch.bfloat16, enabled=images.device.type == "cuda"
+        ):
             logits = sum(
-                weight * (model(view).float() + model(view.flip(3)).float()) for view, weight in views
+                weight * (model(view).float() + model(view.flip(3)).float())
+                for view, weight in views
             )
         right += (logits.argmax(1) == y).sum()
     return right.item()

@@ -140,6 +140,10 @@ GRADER_ALLOWED = {
     "jupyter_server",
     "tornado",
 }
+# Of `hvdlab gpu`: what runs outside of the processes of its parts.
+GPU_REPORT_WITHOUT_FRAMEWORK = (
+    "against command data findings gpu_use machine markdown parts processes results runner".split()
+)
 # Modules that judges import, and that do not judge: words, the choice of walls, and what clears up.
 NO_JUDGES = "cgroup cleanup export folders printed profile report sandbox"
 
@@ -208,6 +212,7 @@ def test_the_commands_import_no_framework_at_their_top():
         "hvdlab.doctor",
         "hvdlab.bench.allreduce",
         "hvdlab.bench.scaling",
+        *(f"hvdlab.gpu_report.{name}" for name in GPU_REPORT_WITHOUT_FRAMEWORK),
         *(
             name for name in ALL if name.startswith("hvdlab.check")
         ),  # it must not import for a script
@@ -264,6 +269,12 @@ def test_what_judges_by_itself_is_among_the_rules():
         if wanted in ALL and wanted.startswith("hvdgrade.")
     }
     assert taken - judges == {f"hvdgrade.{name}" for name in NO_JUDGES.split()}
+
+
+def test_the_gpu_report_never_imports_the_grader():
+    for name, path in ALL.items():
+        if name.startswith("hvdlab.gpu_report"):  # it starts the command `hvdgrade`
+            assert not any(wanted.split(".")[0] == "hvdgrade" for wanted in imports(path)), name
 
 
 def test_nobody_unpickles_or_asks_a_shell():

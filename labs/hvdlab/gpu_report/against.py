@@ -15,9 +15,13 @@ def compare(parts: list[PartResult], before: list[PartResult]) -> list[Compariso
         for now in part.measurements:
             then = old.get((part.name, now.key))
             if then is not None and then.median:
-                what = ", ".join(text for text in (now.table, now.what, now.device, now.dtype) if text)
+                what = ", ".join(
+                    text for text in (now.table, now.what, now.device, now.dtype) if text
+                )
                 ratio = now.median / then.median
-                found.append(Comparison(part.name, what, now.unit, now, then, ratio, _lost(now, then)))
+                found.append(
+                    Comparison(part.name, what, now.unit, now, then, ratio, _lost(now, then))
+                )
     return found
 
 

@@ -23,7 +23,9 @@ def main(findings: Findings) -> None:
     for network, size in chosen:  # last, because compiling takes long and may be cut off
         setting = Setting(network, size, "bfloat16", channels_last=gpu)
         if gpu:
-            speed(findings, setting, "torch.compile", compiled(setting, where), where, eager[network])
+            speed(
+                findings, setting, "torch.compile", compiled(setting, where), where, eager[network]
+            )
     if not gpu:
         findings.fact("torch.compile and CUDA graphs", "not measured on the processor")
 
@@ -54,7 +56,9 @@ def compiled(setting: Setting, where):
     """A step of which forward and backward pass are compiled."""
     torch.set_autocast_cache_enabled(True)
     model = assessment_network(setting.network).to(where, memory_format=torch.channels_last)
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9, nesterov=True, fused=True)
+    optimizer = torch.optim.SGD(
+        model.parameters(), lr=1e-3, momentum=0.9, nesterov=True, fused=True
+    )
     images, labels = batch(setting.batch, where)
 
     @torch.compile

@@ -14,8 +14,8 @@ examples:
   hvdlab gpu --only facts operations images
   hvdlab gpu --against labs/results/gpu/older.json
 
-exit codes: 0 all parts are fine on a GPU, 1 a part failed, was too slow or had no time left, 2 there is no GPU
-(all parts then run on the processor with tiny sizes) or the arguments are wrong
+exit codes: 0 all parts are fine on a GPU; 1 a part failed, was too slow or had no time left; 2 there is no
+GPU (all parts then run on the processor with tiny sizes), or the arguments are wrong
 """
 BUDGET_SECONDS = 540
 
@@ -31,10 +31,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"for all parts together (default {BUDGET_SECONDS}); the most valuable parts run first",
     )  # fmt: skip
     parser.add_argument(
-        "--only", nargs="+", choices=names, metavar="PART", help=f"run these parts only: {', '.join(names)}"
+        "--only",
+        nargs="+",
+        choices=names,
+        metavar="PART",
+        help=f"run these parts only: {', '.join(names)}",
     )
     parser.add_argument(
-        "--against", type=_older, metavar="OLD.json", help="compare with the gpu.json of an older run"
+        "--against",
+        type=_older,
+        metavar="OLD.json",
+        help="compare with the gpu.json of an older run",
     )
 
 

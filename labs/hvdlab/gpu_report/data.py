@@ -1,6 +1,6 @@
-"""CIFAR-10 for all parts, in one folder: a link to the real one, a synthetic one, or a sample of it.
+"""The images for all parts: CIFAR-10 if `hvdlab.data` finds it, else synthetic or random ones.
 
-    python -m hvdlab.gpu_report.data FOLDER whole|sample
+`python -m hvdlab.gpu_report.data FOLDER whole|sample` prints the folder to use as $HVDLAB_DATA.
 """
 
 import sys
@@ -15,34 +15,30 @@ from hvdlab.data import (
     RECORD,
     SAMPLE_MARKER,
     SYNTHETIC_MARKER,
+    DataError,
     Dataset,
     load_cifar10,
 )
+from hvdlab.synthetic import synthetic_cifar10
 
-DATA_SECONDS = 60.0  # limit of this process; synthetic images took most of it nowhere
+DATA_SECONDS = 90.0  # limit of this process
 SAMPLE_RECORDS = 80  # of each of the six files
 
 
-def prepare(folder: Path, sample: bool) -> None:
-    """Make `folder`/cifar-10-batches-bin. Real CIFAR-10 is taken if `hvdlab.data` finds it."""
-    from hvdlab.data import DataError
-    from hvdlab.synthetic import synthetic_cifar10
-
-    folder.mkdir(parents=True)
+def prepare(folder: Path, sample: bool) -> Path:
+    """Return a folder with images in CIFAR-10's layout; what has to be written goes to `folder`."""
     if sample:
         _write_sample(folder / CIFAR10_FOLDER)
-        return
+        return folder
     try:
-        found = load_cifar10().folder
-        name = CIFAR10_FOLDER if found.is_dir() else found.name
-        (folder / name).symlink_to(found.resolve())
+        return load_cifar10().folder.resolve()
     except DataError:
-        synthetic_cifar10(folder)
+        return synthetic_cifar10(folder)
 
 
 def _write_sample(folder: Path) -> None:
     """A few hundred random images: enough to run every part, and nothing to learn."""
-    folder.mkdir()
+    folder.mkdir(parents=True)
     rng = np.random.default_rng(0)
     for name in CIFAR10_BINS:
         records = rng.integers(0, 256, (SAMPLE_RECORDS, RECORD), np.uint8)
@@ -59,9 +55,13 @@ def load() -> tuple[Dataset, str]:
     data = load_cifar10()
     if not data.synthetic:
         return data, "CIFAR-10"
-    kind = "random images" if (data.folder / SAMPLE_MARKER).exists() else "synthetic images, not CIFAR-10"
+    kind = (
+        "random images"
+        if (data.folder / SAMPLE_MARKER).exists()
+        else "synthetic images, not CIFAR-10"
+    )
     return data, kind
 
 
 if __name__ == "__main__":
-    prepare(Path(sys.argv[1]), sys.argv[2] == "sample")
+    print(prepare(Path(sys.argv[1]), sys.argv[2] == "sample"))

@@ -60,7 +60,9 @@ def all_reduce(findings: Findings, world: World, nbytes: int, count: int) -> Non
 
     def measure(what, values, peer=None):
         values = [1000 * ms for ms in values]
-        return findings.measure(table, f"{size}, {what}", world.label, "float32", "us", values, peer)
+        return findings.measure(
+            table, f"{size}, {what}", world.label, "float32", "us", values, peer
+        )
 
     peer = measure("clone on the device", clone)
     measure("to host memory and back, no exchange", copy, peer)

@@ -106,7 +106,9 @@ def smi(query: str, uuid: str) -> str:
     uuid = uuid if uuid.startswith(("GPU-", "MIG-")) else f"GPU-{uuid}"
     asked = ["nvidia-smi", f"--id={uuid}", f"--query-gpu={query}", "--format=csv,noheader"]
     try:
-        answer = subprocess.run(asked, capture_output=True, text=True, timeout=20, check=True).stdout
+        answer = subprocess.run(
+            asked, capture_output=True, text=True, timeout=20, check=True
+        ).stdout
     except (OSError, subprocess.SubprocessError):
         return "not reported"
     return answer.strip() or "not reported"
@@ -119,19 +121,33 @@ def cuda(findings: Findings) -> None:
     driver = library_version("libcuda.so.1", "cuDriverGetVersion")
     enough = not (built and driver) or driver // 1000 >= int(built.split(".")[0])
     words = f"{driver // 1000}.{driver % 1000 // 10}" if driver else "no driver"
-    findings.fact("the driver supports CUDA", words, f"at least {built.split('.')[0]}" if built else "", enough, table)
+    findings.fact(
+        "the driver supports CUDA",
+        words,
+        f"at least {built.split('.')[0]}" if built else "",
+        enough,
+        table,
+    )
     findings.fact("nvcc", nvcc(), table=table)
     cudnn = torch.backends.cudnn.version() if torch.backends.cudnn.is_available() else None
     findings.fact("cuDNN", cudnn or "none", table=table)
     if torch.cuda.is_available():
-        findings.fact("NCCL that PyTorch uses", ".".join(map(str, torch.cuda.nccl.version())), table=table)
-        findings.fact("bfloat16 in hardware", torch.cuda.is_bf16_supported(including_emulation=False), table=table)
+        findings.fact(
+            "NCCL that PyTorch uses", ".".join(map(str, torch.cuda.nccl.version())), table=table
+        )
+        findings.fact(
+            "bfloat16 in hardware",
+            torch.cuda.is_bf16_supported(including_emulation=False),
+            table=table,
+        )
 
 
 def nvcc() -> str:
     try:
         asked = ["nvcc", "--version"]
-        answer = subprocess.run(asked, capture_output=True, text=True, timeout=20, check=True).stdout
+        answer = subprocess.run(
+            asked, capture_output=True, text=True, timeout=20, check=True
+        ).stdout
         return re.search(r"release ([\d.]+)", answer)[1]
     except (OSError, subprocess.SubprocessError, TypeError):
         return "not on PATH"

@@ -26,16 +26,26 @@ def main(findings: Findings) -> None:
     data, kind = load()
     findings.fact("images", kind)
     runs = RUNS if gpu else 1
-    arguments = ["--runs", str(runs), "--json"] + ([] if gpu else ["--epochs", "1", "--images", "64", "--width", "8"])
-    variables = processes.rank_variables(1)
+    arguments = ["--runs", str(runs), "--json"] + (
+        [] if gpu else ["--epochs", "1", "--images", "64", "--width", "8"]
+    )
+    variables = processes.rank_variables(1, gpu)
     ended = processes.run([sys.executable, str(SCRIPT), *arguments], SECONDS, variables)
     found = [json.loads(line) for line in ended.output.splitlines() if line.startswith("{")]
     if ended.code != 0 and not found:
-        raise SystemExit(f"{SCRIPT.name}: {ended.tail}")
+        raise SystemExit(f"{ended.tail}\n{SCRIPT.name}: {ended.why}")
     labels = name(device()), "bfloat16" if gpu else "float32"
-    findings.measure("", "copies, training and evaluation, after a warm-up", *labels, "s", [one["seconds"] for one in found])
+    findings.measure(
+        "",
+        "copies, training and evaluation, after a warm-up",
+        *labels,
+        "s",
+        [one["seconds"] for one in found],
+    )
     accuracies = [100 * one["accuracy"] for one in found]
-    findings.measure("", "accuracy on the test images", *labels, "%", accuracies, more_is_better=True)
+    findings.measure(
+        "", "accuracy on the test images", *labels, "%", accuracies, more_is_better=True
+    )
     mean = sum(accuracies) / len(accuracies)
     wanted = gpu and not data.synthetic
     findings.fact("mean accuracy", f"{mean:.2f} %, n = {len(found)}", "at least 93.8 %" if wanted else "",

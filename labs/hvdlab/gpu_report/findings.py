@@ -61,7 +61,9 @@ class Findings:
             median, largest = statistics.median(values), max(values)
         ok = largest is not None and largest <= limit
         count = len(values)
-        self.add(Check(table, what, device, dtype, expected, count, median, largest, limit, ok, note))
+        self.add(
+            Check(table, what, device, dtype, expected, count, median, largest, limit, ok, note)
+        )
 
     def wrong(self, table: str, what: str, device: str, dtype: str, error: Exception) -> None:
         """Report an operation that raised."""
@@ -118,7 +120,9 @@ def read(folder: Path) -> list[Finding]:
     found: list[Finding] = []
     for path in sorted(folder.glob("rank-*.jsonl")):
         for line in path.read_text().splitlines():
-            with contextlib.suppress(ValueError, KeyError, TypeError):  # cut off while it was written
+            with contextlib.suppress(
+                ValueError, KeyError, TypeError
+            ):  # cut off while it was written
                 found.append(results.finding(json.loads(line)))
     by_name = defaultdict(list)
     for one in found:

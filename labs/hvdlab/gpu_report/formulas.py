@@ -1,7 +1,7 @@
 """Optimizers, schedules, ghost batch norm and noise on the device, compared with `hvdlab.reference`.
 
-The reference is NumPy in float64. In float64 the device must agree to 1e-12; float32 and bfloat16 are compared
-with the limits that their rounding allows, bfloat16 for a single step on weights that it can represent.
+The reference is NumPy in float64. In float64 the device must agree to 1e-12. float32 and bfloat16 have the
+limits that their rounding allows; bfloat16 makes a single step, on weights that it can represent.
 """
 
 import math
@@ -101,7 +101,11 @@ def check(findings, where, what, dtype, got, expected, note="") -> None:
     kind = str(dtype).removeprefix("torch.")
     differences: list[float] = []
     for ours, theirs in zip(got, expected, strict=True):
-        ours = ours.detach().double().cpu().numpy() if isinstance(ours, torch.Tensor) else np.array(ours)
+        ours = (
+            ours.detach().double().cpu().numpy()
+            if isinstance(ours, torch.Tensor)
+            else np.array(ours)
+        )
         differences += (np.abs(ours - theirs) / max(1.0, np.abs(theirs).max())).ravel().tolist()
     findings.check("", what, name(where), kind, differences, LIMITS[kind], EXPECTED, note)
 
@@ -139,7 +143,14 @@ def ghost_batch_norm(findings, where, dtype, channels_last: bool) -> None:
     x = torch.from_numpy(rng.normal(1.0, 2.0, (22, 6, 5, 4))).to(dtype)
     layer = GhostBatchNorm2d(6, 8).to(where, dtype)
     expected, mean, variance = reference.ghost_batch_norm(
-        np.moveaxis(x.double().numpy(), 1, -1), np.ones(6), np.zeros(6), np.zeros(6), np.ones(6), 8, 0.1, 1e-5
+        np.moveaxis(x.double().numpy(), 1, -1),
+        np.ones(6),
+        np.zeros(6),
+        np.zeros(6),
+        np.ones(6),
+        8,
+        0.1,
+        1e-5,
     )
     x = x.to(where, memory_format=torch.channels_last if channels_last else torch.contiguous_format)
     got = [layer(x).detach().movedim(1, -1), layer.running_mean, layer.running_var]
@@ -158,16 +169,25 @@ def gradient_noise(findings, where, dtype) -> None:
         drawn.append(p.grad.double().cpu())
     kind = str(dtype)[6:]
     again = (drawn[0] - drawn[1]).abs().tolist()
-    findings.check("", "gradient noise, drawn twice", name(where), kind, again, 0.0, "itself: the seed decides")
+    findings.check(
+        "", "gradient noise, drawn twice", name(where), kind, again, 0.0, "itself: the seed decides"
+    )
     five_sigma = 5 / math.sqrt(n)  # of the mean, relative; sqrt(2) of that of the variance
-    moments = [abs(drawn[0].mean().item()) / math.sqrt(eta), abs(drawn[0].var().item() / eta - 1) / math.sqrt(2)]
-    findings.check("", "gradient noise, mean and variance", name(where), kind, moments, five_sigma, "N(0, eta)")
+    moments = [
+        abs(drawn[0].mean().item()) / math.sqrt(eta),
+        abs(drawn[0].var().item() / eta - 1) / math.sqrt(2),
+    ]
+    findings.check(
+        "", "gradient noise, mean and variance", name(where), kind, moments, five_sigma, "N(0, eta)"
+    )
 
 
 def norms(findings, where, dtype) -> None:
     """squared_norm on the device, and the noise scale that follows from it."""
     gradients = arrays(7, dtype)
-    params = [torch.nn.Parameter(torch.zeros(g.shape, device=where, dtype=dtype)) for g in gradients]
+    params = [
+        torch.nn.Parameter(torch.zeros(g.shape, device=where, dtype=dtype)) for g in gradients
+    ]
     for p, g in zip(params, gradients, strict=True):
         p.grad = torch.tensor(g, dtype=dtype, device=where)
     ours, theirs = float(squared_norm(params)), sum(float(np.square(g).sum()) for g in gradients)
@@ -176,9 +196,20 @@ def norms(findings, where, dtype) -> None:
     check(findings, where, "gradient noise scale", dtype, [scales[0] / scales[1]], [np.array(1.0)])
     losses = torch.zeros(50_000, device=where, dtype=dtype)
     weights = LossWeights(0.5, seed=1)(losses).double()
-    off = [abs(weights.mean().item() - 1) / 0.5, abs(weights.var().item() / 0.25 - 1) / math.sqrt(2)]
+    off = [
+        abs(weights.mean().item() - 1) / 0.5,
+        abs(weights.var().item() / 0.25 - 1) / math.sqrt(2),
+    ]
     limit = max(5 / math.sqrt(len(losses)), LIMITS[str(dtype)[6:]])
-    findings.check("", "loss weights, mean and variance", name(where), str(dtype)[6:], off, limit, "N(1, std^2)")
+    findings.check(
+        "",
+        "loss weights, mean and variance",
+        name(where),
+        str(dtype)[6:],
+        off,
+        limit,
+        "N(1, std^2)",
+    )
 
 
 def rates(findings, where, title: str, schedule) -> None:

@@ -16,7 +16,11 @@ def main(findings: Findings) -> None:
         for dtype in (torch.float32, torch.bfloat16) if gpu else (torch.float32,):
             for channels_last in (False, True):
                 form = torch.channels_last if channels_last else torch.contiguous_format
-                x = torch.randn(shape, device=where, dtype=dtype).to(memory_format=form).requires_grad_()
+                x = (
+                    torch.randn(shape, device=where, dtype=dtype)
+                    .to(memory_format=form)
+                    .requires_grad_()
+                )
                 dy = torch.randn_like(x)
                 what = f"{'x'.join(map(str, shape))}, {'channels-last' if channels_last else 'contiguous'}"
                 peer = None
@@ -33,7 +37,9 @@ def main(findings: Findings) -> None:
 
                     times = milliseconds(step, where, 0.6)
                     kind = str(dtype)[6:]
-                    found = findings.measure("", f"{label}, {what}", name(where), kind, "ms", times, peer)
+                    found = findings.measure(
+                        "", f"{label}, {what}", name(where), kind, "ms", times, peer
+                    )
                     peer = peer or found
 
 

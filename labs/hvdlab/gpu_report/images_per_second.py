@@ -24,7 +24,9 @@ def main(findings: Findings) -> None:
                 )
                 peer = peer or found
                 if memory := peak_mebibytes(one, where):
-                    found = findings.measure("Peak memory of a step", *labels, "MiB", [memory], memory_peer)
+                    found = findings.measure(
+                        "Peak memory of a step", *labels, "MiB", [memory], memory_peer
+                    )
                     memory_peer = memory_peer or found
                 del one
                 if where.type == "cuda":

@@ -62,7 +62,9 @@ def look() -> Machine:
     if not listed:
         return Machine(no_gpu="nvidia-smi lists none that a program started here may use")
     build = f"is built for CUDA {cuda}" if cuda else "is a build without CUDA"
-    return Machine(no_gpu=f"nvidia-smi lists {listed}, but PyTorch {version} {build} and can use none")
+    return Machine(
+        no_gpu=f"nvidia-smi lists {listed}, but PyTorch {version} {build} and can use none"
+    )
 
 
 # --- what a part may need: name -> a function that says what is missing, or "" -----------------------
@@ -74,11 +76,15 @@ def _package(name: str, how: str) -> Callable[[Machine], str]:
 
 def _file(path: str) -> Callable[[Machine], str]:
     place = CHECKOUT / path
-    return lambda _: "" if place.exists() else f"{path} is not there: run it in a checkout of the course"
+    return lambda _: (
+        "" if place.exists() else f"{path} is not there: run it in a checkout of the course"
+    )
 
 
 def _program(name: str, how: str) -> Callable[[Machine], str]:
-    return lambda _: "" if shutil.which(name, path=open_mpi.search_path()) else f"no {name} on PATH: {how}"
+    return lambda _: (
+        "" if shutil.which(name, path=open_mpi.search_path()) else f"no {name} on PATH: {how}"
+    )
 
 
 NEEDS: dict[str, Callable[[Machine], str]] = {

@@ -3,7 +3,15 @@
 import dataclasses
 from collections.abc import Iterable
 
-from hvdlab.gpu_report.results import Check, Comparison, Fact, Measurement, PartResult, Report, State
+from hvdlab.gpu_report.results import (
+    Check,
+    Comparison,
+    Fact,
+    Measurement,
+    PartResult,
+    Report,
+    State,
+)
 
 READING = """\
 How to read the tables. A *check* compares results with an independent calculation: "largest difference" must
@@ -67,7 +75,12 @@ def _section(part: PartResult) -> list[str]:
         lines += [f"**{title}**", ""] * bool(title)
         lines += [*_table(findings), ""]
     if part.output:
-        lines += ["Last lines of its output:", "", *(f"    {line}" for line in part.output.splitlines()), ""]
+        lines += [
+            "Last lines of its output:",
+            "",
+            *(f"    {line}" for line in part.output.splitlines()),
+            "",
+        ]
     return lines
 
 
@@ -90,9 +103,9 @@ def _table(findings: list) -> list[str]:
             *map(_check, _one_row_for_types(findings)),
         ]
     return [
-        "| what | device | dtype | unit | n | median | range | compared with | ratio |",
-        "|---|---|---|---|---:|---:|---:|---|---:|",
-        *map(_measurement, findings),
+        "| row | what | device | dtype | unit | n | median | range | compared with | ratio |",
+        "|---:|---|---|---|---|---:|---:|---:|---|---:|",
+        *(_measurement(number, one, findings) for number, one in enumerate(findings, 1)),
     ]
 
 
@@ -120,8 +133,8 @@ def _one_row_for_types(checks: list[Check]) -> Iterable[Check]:
             alike[0],
             dtype=", ".join(one.dtype for one in alike),
             n=sum(one.n for one in alike),
-            median=max((one.median or 0.0 for one in alike)) if alike[0].ok else alike[0].median,
-            largest=max((one.largest or 0.0 for one in alike)) if alike[0].ok else alike[0].largest,
+            median=max(one.median or 0.0 for one in alike) if alike[0].ok else alike[0].median,
+            largest=max(one.largest or 0.0 for one in alike) if alike[0].ok else alike[0].largest,
         )
 
 
@@ -129,11 +142,15 @@ def _difference(value: float | None) -> str:
     return "none" if value is None else "0" if value == 0 else f"{value:.1e}"
 
 
-def _measurement(one: Measurement) -> str:
+def _measurement(row: int, one: Measurement, table: list[Measurement]) -> str:
     low_to_high = f"{number(one.low)} .. {number(one.high)}"
+    peer = next(
+        (i for i, other in enumerate(table, 1) if f"{other.what}, {other.dtype}" == one.peer), None
+    )
     ratio = "" if one.ratio is None else f"{one.ratio:.2f}"
     return _row(
-        one.what, one.device, one.dtype, one.unit, one.n, number(one.median), low_to_high, one.peer, ratio
+        row, one.what, one.device, one.dtype, one.unit, f"{one.n:,}", number(one.median), low_to_high,
+        f"row {peer}" if peer else one.peer, ratio,
     )  # fmt: skip
 
 
@@ -157,7 +174,9 @@ def _compared(one: Comparison) -> str:
         return f"{of.n}, {number(of.median)}, {number(of.low)} .. {number(of.high)}"
 
     worse = "**lost**" if one.lost else ""
-    return _row(one.part, one.what, one.unit, cell(one.now), cell(one.before), f"{one.ratio:.2f}", worse)
+    return _row(
+        one.part, one.what, one.unit, cell(one.now), cell(one.before), f"{one.ratio:.2f}", worse
+    )
 
 
 def number(value: float) -> str:

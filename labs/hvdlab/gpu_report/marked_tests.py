@@ -33,7 +33,12 @@ def main(findings: Findings) -> None:
     expected = "none failed" + (", some passed" if torch.cuda.is_available() else "")
     fine = ended.code in (0, 5) and not bad
     fine = fine and (counts.get("passed", 0) > 0 or not torch.cuda.is_available())
-    findings.fact("pytest -m gpu", told if ended.code is not None else f"took over {limit:.0f} s", expected, fine)
+    findings.fact(
+        "pytest -m gpu",
+        told if ended.code is not None else f"took over {limit:.0f} s",
+        expected,
+        fine,
+    )
     for line in ended.output.splitlines():
         if line.startswith(("FAILED ", "ERROR ")):
             findings.fact("failed", line.replace(str(CHECKOUT), "")[:300], "", False)

@@ -25,7 +25,9 @@ def name(where: torch.device) -> str:
     return f"processor ({models[0] if models else platform.machine()})"
 
 
-def milliseconds(step: Callable[[], object], where: torch.device, seconds: float = 1.0) -> list[float]:
+def milliseconds(
+    step: Callable[[], object], where: torch.device, seconds: float = 1.0
+) -> list[float]:
     """Milliseconds per call of `step`: seven samples, after a warm-up of a third of `seconds`.
 
     A sample is a block of calls between two CUDA events, so that the processor may run ahead of the GPU as
@@ -60,7 +62,9 @@ def _block(step, calls: int, gpu: bool) -> float:
     return 1000 * (time.perf_counter() - start) / calls
 
 
-def wall_milliseconds(step: Callable[[], object], where: torch.device, seconds: float = 1.0) -> list[float]:
+def wall_milliseconds(
+    step: Callable[[], object], where: torch.device, seconds: float = 1.0
+) -> list[float]:
     """Milliseconds of single calls by the clock of the processor, the GPU's work included."""
     gpu = where.type == "cuda"
     until = time.perf_counter() + (seconds if gpu else 0.05)

@@ -17,7 +17,12 @@ from hvdlab.gpu_report.findings import Findings, start
 
 SECONDS = 40.0  # of the ranks; a refusal may leave them waiting for each other
 SINCE = 23000  # NCCL 2.30, which has the switch
-REFUSALS = ("Duplicate GPU detected", "Multiple Ranks are using the same GPU", "NCCL error", "Error")
+REFUSALS = (
+    "Duplicate GPU detected",
+    "Multiple Ranks are using the same GPU",
+    "NCCL error",
+    "Error",
+)
 SWITCH = "NCCL_MULTI_RANK_GPU_ENABLE"
 
 
@@ -34,7 +39,7 @@ def main(findings: Findings) -> None:
     with tempfile.TemporaryDirectory() as folder:
         command = processes.python_command(2, "-m", "hvdlab.gpu_report.operations", "nccl", "brief")
         variables = {
-            **processes.rank_variables(2),
+            **processes.rank_variables(2, gpu),
             "CUDA_VISIBLE_DEVICES": os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0],
             SWITCH: "1",
             "NCCL_DEBUG": "WARN",

@@ -63,7 +63,9 @@ def asynchronous(world, dtype, size):
     def operation(tensor):
         return hvd.synchronize(hvd.allreduce_async(tensor, op=hvd.Sum))
 
-    return [(world.through(operation, mine(world, dtype, size)), everyone(world, dtype, size).sum(0))]
+    return [
+        (world.through(operation, mine(world, dtype, size)), everyone(world, dtype, size).sum(0))
+    ]
 
 
 def scaled(world, dtype, size):
@@ -72,7 +74,12 @@ def scaled(world, dtype, size):
     def operation(tensor):
         return hvd.allreduce(tensor, op=hvd.Sum, prescale_factor=0.5, postscale_factor=4.0)
 
-    return [(world.through(operation, mine(world, dtype, size)), 2 * everyone(world, dtype, size).sum(0))]
+    return [
+        (
+            world.through(operation, mine(world, dtype, size)),
+            2 * everyone(world, dtype, size).sum(0),
+        )
+    ]
 
 
 def grouped_allreduce(world, dtype, size):
@@ -99,7 +106,9 @@ def alltoall(world, dtype, size):
     """Rank r sends r + s + 1 rows to rank s."""
 
     def rows(source, target):
-        return np.tile(values(source, dtype, size) + target, (source + target + 1, 1)).astype(NUMPY[dtype])
+        return np.tile(values(source, dtype, size) + target, (source + target + 1, 1)).astype(
+            NUMPY[dtype]
+        )
 
     ranks = range(world.size)
     splits = torch.tensor([world.rank + target + 1 for target in ranks], dtype=torch.int32)
@@ -121,7 +130,9 @@ def fp16_compression(world, dtype, size):
     def operation(tensor):
         return hvd.allreduce(tensor, op=hvd.Sum, compression=hvd.Compression.fp16)
 
-    return [(world.through(operation, mine(world, dtype, size)), everyone(world, dtype, size).sum(0))]
+    return [
+        (world.through(operation, mine(world, dtype, size)), everyone(world, dtype, size).sum(0))
+    ]
 
 
 def adasum(world, dtype, size):
@@ -135,7 +146,12 @@ def adasum(world, dtype, size):
         a, b = all_values[:2].astype(np.float64)
         dot, aa, bb = a @ b, a @ a, b @ b
         expected = (1 - dot / (2 * aa)) * a + (1 - dot / (2 * bb)) * b
-    return [(world.through(lambda t: hvd.allreduce(t, op=hvd.Adasum), mine(world, dtype, size)), expected)]
+    return [
+        (
+            world.through(lambda t: hvd.allreduce(t, op=hvd.Adasum), mine(world, dtype, size)),
+            expected,
+        )
+    ]
 
 
 def process_set(world, dtype, size):
@@ -147,7 +163,9 @@ def process_set(world, dtype, size):
     def operation(tensor):
         return hvd.allreduce(tensor, op=hvd.Sum, process_set=chosen)
 
-    members = everyone(world, dtype, size)[:1] if world.rank == 0 else everyone(world, dtype, size)[1:]
+    members = (
+        everyone(world, dtype, size)[:1] if world.rank == 0 else everyone(world, dtype, size)[1:]
+    )
     return [(world.through(operation, mine(world, dtype, size)), members.sum(0))]
 
 
@@ -158,7 +176,9 @@ def join(world, dtype, size):
     pairs = []
     if world.rank == 0:
         sent = mine(world, dtype, size)
-        got = world.through(lambda t: hvd.allreduce(t, op=hvd.Sum, name=f"alone.{dtype}.{size}"), sent)
+        got = world.through(
+            lambda t: hvd.allreduce(t, op=hvd.Sum, name=f"alone.{dtype}.{size}"), sent
+        )
         pairs = [(got, values(0, dtype, size))]
     last = torch.tensor(hvd.join(place))
     return [*pairs, (last, np.array(0))]
@@ -167,7 +187,9 @@ def join(world, dtype, size):
 def objects(world, dtype, size):
     """broadcast_object and allgather_object, which send pickled bytes in host memory."""
     root = world.size - 1
-    got = hvd.broadcast_object({"rank": world.rank, "values": values(world.rank, dtype, size)}, root)
+    got = hvd.broadcast_object(
+        {"rank": world.rank, "values": values(world.rank, dtype, size)}, root
+    )
     gathered = hvd.allgather_object(world.rank)
     return [
         (torch.tensor(got["rank"]), np.array(root)),
@@ -218,7 +240,9 @@ def main(findings: Findings) -> None:
         for dtype in dtypes[: 1 if brief else None]:
             try:
                 compare(findings, world, name, operation, dtype, sizes)
-            except Exception as error:  # Horovod raises several kinds; the other operations still run
+            except (
+                Exception
+            ) as error:  # Horovod raises several kinds; the other operations still run
                 findings.wrong("", name, world.label, dtype, error)
 
 
@@ -235,7 +259,9 @@ def compare(findings, world, name, operation, dtype, sizes) -> None:
             differences += (difference / scale).ravel().tolist()
     differences += [float("inf")] * len(shapes)
     limit = ROUNDING[dtype] if name in ROUNDED else 0.0
-    findings.check("", name, world.label, dtype, differences, limit, "NumPy", "; ".join(shapes)[:200])
+    findings.check(
+        "", name, world.label, dtype, differences, limit, "NumPy", "; ".join(shapes)[:200]
+    )
 
 
 if __name__ == "__main__":

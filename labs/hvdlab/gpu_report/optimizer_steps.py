@@ -1,4 +1,4 @@
-"""Step time of LARS, LAMB and NovoGrad, compared with torch, timm and pytorch-optimizer, on the same weights."""
+"""Step time of LARS, LAMB and NovoGrad, compared with torch, timm and pytorch-optimizer."""
 
 import math
 from importlib.util import find_spec
@@ -16,7 +16,11 @@ SMALL = ((64, 3, 7, 7), (64,), (64, 64), (10, 64), (10,))  # on the processor
 def main(findings: Findings) -> None:
     where = device()
     gpu = where.type == "cuda"
-    chosen = {title: NETWORKS[key]() for key, title in TITLES.items()} if gpu else {"five tensors": list(SMALL)}
+    chosen = (
+        {title: NETWORKS[key]() for key, title in TITLES.items()}
+        if gpu
+        else {"five tensors": list(SMALL)}
+    )
     for title, shapes in chosen.items():
         weights = sum(math.prod(shape) for shape in shapes) / 1e6
         table = f"{title}: {len(shapes)} tensors, {weights:.3g} M weights"
@@ -29,7 +33,9 @@ def main(findings: Findings) -> None:
                 optimizer = make(params)
                 times = milliseconds(optimizer.step, where, 0.6)
             except Exception as error:  # a peer that this device or its memory does not suit
-                findings.fact(label, f"cannot be measured: {type(error).__name__}: {error}"[:200], table=table)
+                findings.fact(
+                    label, f"cannot be measured: {type(error).__name__}: {error}"[:200], table=table
+                )
                 continue
             peer = peers.get("SGD" if algorithm in ("LARS", "SGD") else "AdamW")
             found = findings.measure(table, label, name(where), "float32", "ms", times, peer)
@@ -48,8 +54,12 @@ def entrants(where: torch.device) -> dict:
             "timm Lamb": ("LAMB", lambda ps: Lamb(ps, 1e-6, max_grad_norm=None)),
             "timm NvNovoGrad": ("NovoGrad", lambda ps: NvNovoGrad(ps, 1e-6, weight_decay=1e-4)),
         }
-    if where.type == "cuda":  # there ours are always the lists of tensors: see hvdlab.torch.optimizers
-        doubled = [label for label in found if label.startswith("hvdlab") and label.endswith("foreach")]
+    if (
+        where.type == "cuda"
+    ):  # there ours are always the lists of tensors: see hvdlab.torch.optimizers
+        doubled = [
+            label for label in found if label.startswith("hvdlab") and label.endswith("foreach")
+        ]
         for label in doubled:
             del found[label]
     return dict(sorted(found.items(), key=lambda item: not item[0].endswith("fused")))

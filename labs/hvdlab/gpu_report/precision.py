@@ -34,7 +34,9 @@ def main(findings: Findings) -> None:
         set_precision(precision)
         found = logits(model, images, precision)
         gaps = ((found - expected).abs() / expected.abs().max()).flatten().tolist()
-        findings.check("Logits", "logits", name(where), precision, gaps, limit, "float32 on the processor")
+        findings.check(
+            "Logits", "logits", name(where), precision, gaps, limit, "float32 on the processor"
+        )
         off = abs(accuracy(found, labels) - right)
         findings.check(
             "Accuracy", f"accuracy on {len(images)} images", name(where), precision, [off],
@@ -89,7 +91,9 @@ def repeated(findings: Findings, data, where: torch.device) -> None:
         ]
         how = "deterministic algorithms" if deterministic else "default algorithms"
         limit = 0.0 if deterministic else 1.0
-        findings.check(table, f"weights after 20 steps, {how}", name(where), "bfloat16", gaps, limit, "itself")
+        findings.check(
+            table, f"weights after 20 steps, {how}", name(where), "bfloat16", gaps, limit, "itself"
+        )
 
 
 if __name__ == "__main__":

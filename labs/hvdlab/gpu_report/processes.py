@@ -18,6 +18,13 @@ class Ended:
     def tail(self) -> str:
         return "\n".join(self.output.rstrip().splitlines()[-30:])[-3000:]
 
+    @property
+    def why(self) -> str:
+        """The exit code, and the line of the output that most likely says why."""
+        lines = [line.strip() for line in self.output.splitlines() if line.strip(" -\n")]
+        said = ([line for line in lines if "Error" in line] or lines or ["it printed nothing"])[-1]
+        return f"{'ended by the time limit' if self.code is None else f'exit code {self.code}'}: {said[:300]}"
+
 
 def run(command: list[str], seconds: float, variables: dict[str, str] | None = None) -> Ended:
     """Run `command` for at most `seconds`; `variables` are added to the environment."""
@@ -27,14 +34,21 @@ def run(command: list[str], seconds: float, variables: dict[str, str] | None = N
             return Ended(process.returncode, output)
         except subprocess.TimeoutExpired as late:
             printed = late.output or ""
-            return Ended(None, printed if isinstance(printed, str) else printed.decode(errors="replace"))
+            return Ended(
+                None, printed if isinstance(printed, str) else printed.decode(errors="replace")
+            )
 
 
-def rank_variables(ranks: int) -> dict[str, str]:
-    """The environment of `ranks` processes that may share the GPUs of this machine."""
+def rank_variables(ranks: int, gpu: bool = True) -> dict[str, str]:
+    """The environment of `ranks` processes that may share the GPUs of this machine.
+
+    Args:
+        gpu: without one each process has a single thread, because more of them would only wait for each
+            other with the tiny sizes there.
+    """
     variables = launch.environment(max(ranks, 1))
     variables.pop("CUDA_VISIBLE_DEVICES", None)  # it hides GPUs from more ranks than there are GPUs
-    return variables
+    return variables if gpu else {**variables, "OMP_NUM_THREADS": "1"}
 
 
 def python_command(ranks: int, *arguments: str) -> list[str]:

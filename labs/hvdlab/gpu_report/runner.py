@@ -61,22 +61,28 @@ def run(
         results.write(out / "gpu.md", markdown.text(report))
 
     with tempfile.TemporaryDirectory(prefix="hvdlab-gpu-") as folder, sampling() as sampler:
-        variables = {"HVDLAB_DATA": str(_data(Path(folder), bool(here.names)))}
+        data = {"HVDLAB_DATA": _data(Path(folder), report.gpu)}
         for part, result in zip(parts, report.parts, strict=True):
             left = budget - (time.monotonic() - began)
             result.reason = machine.missing(part.needs, here)
             if result.reason:
                 result.state = State.SKIPPED
             elif left < LEAST_SECONDS:
-                result.state, result.reason = State.NO_TIME, f"the budget of {budget:g} s is used up"
+                result.state, result.reason = (
+                    State.NO_TIME,
+                    f"the budget of {budget:g} s is used up",
+                )
             else:
                 result.state, result.limit_seconds = State.RUNNING, min(part.seconds, left)
                 save()
                 started = time.monotonic()
+                variables = {**processes.rank_variables(result.ranks, report.gpu), **data}
                 _run_part(part, result, Path(folder), variables)
                 result.seconds = round(time.monotonic() - started, 1)
                 result.gpu_use = sampler.since(started)
-            tell(f"{result.title:64} {result.state:12} {result.seconds:6.1f} s  {result.reason}".rstrip())
+            tell(
+                f"{result.title:64} {result.state:12} {result.seconds:6.1f} s  {result.reason}".rstrip()
+            )
             save()
     save()
     return report
@@ -88,7 +94,6 @@ def _run_part(part: Part, result: PartResult, folder: Path, variables: dict[str,
     found.mkdir()
     command = processes.python_command(result.ranks, "-m", part.module, *part.arguments)
     variables = {
-        **processes.rank_variables(result.ranks),
         **variables,
         **_visible(part.gpus),
         findings.FOLDER: str(found),
@@ -102,7 +107,7 @@ def _run_part(part: Part, result: PartResult, folder: Path, variables: dict[str,
     if ended.code is None:
         result.state, result.reason = State.TIMED_OUT, f"it took over {result.limit_seconds:.0f} s"
     elif ended.code:
-        result.state, result.reason = State.FAILED, _last_words(ended)
+        result.state, result.reason = State.FAILED, ended.why
     elif not result.findings:
         result.state, result.reason = State.FAILED, "it ended without a result"
     elif wrong:
@@ -120,23 +125,15 @@ def _visible(which: str) -> dict[str, str]:
     return {"CUDA_VISIBLE_DEVICES": "-1" if which == "none" else (visible_gpus() or ["0"])[0]}
 
 
-def _last_words(ended: processes.Ended) -> str:
-    """The exit code, and the line of the output that most likely says why."""
-    lines = [line.strip() for line in ended.output.splitlines() if line.strip()]
-    errors = [line for line in lines if "Error" in line]
-    said = (errors or lines or ["it printed nothing"])[-1]
-    return f"exit code {ended.code}: {said[:300]}"
-
-
 def _ranks(part: Part, here: Machine) -> int:
     return part.ranks or max(2, len(here.names))
 
 
-def _data(folder: Path, gpu: bool) -> Path:
-    """A folder with CIFAR-10 for all parts: see `hvdlab.gpu_report.data`."""
+def _data(folder: Path, gpu: bool) -> str:
+    """The value of $HVDLAB_DATA for all parts. If no data could be made, the parts that need them fail."""
     arguments = ["-m", "hvdlab.gpu_report.data", str(folder / "data"), "whole" if gpu else "sample"]
-    processes.run(processes.python_command(1, *arguments), DATA_SECONDS)
-    return folder / "data"
+    ended = processes.run(processes.python_command(1, *arguments), DATA_SECONDS)
+    return (ended.output.splitlines() or [""])[-1] if ended.code == 0 else str(folder / "data")
 
 
 def _commit() -> str:

@@ -44,7 +44,9 @@ def compare(findings: Findings, world: World, way: type, label: str, dtype, name
     model = nn.Sequential(
         nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3), nn.Flatten(), nn.Linear(8 * 16, 10)
     ).double()
-    hvd.broadcast_parameters(model.state_dict(), root_rank=0)  # float64 in host memory: any build sends it
+    hvd.broadcast_parameters(
+        model.state_dict(), root_rank=0
+    )  # float64 in host memory: any build sends it
     model.to(world.device, dtype=dtype, memory_format=FORMATS[name])
     serial = copy.deepcopy(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
@@ -56,13 +58,25 @@ def compare(findings: Findings, world: World, way: type, label: str, dtype, name
     differences = ((ours - theirs).abs() / theirs.abs().max()).tolist()
     kind = str(dtype)[6:]
     findings.check(
-        "", f"weights after {STEPS} steps, {name}", label, kind, differences, LIMITS[dtype], "one process"
+        "",
+        f"weights after {STEPS} steps, {name}",
+        label,
+        kind,
+        differences,
+        LIMITS[dtype],
+        "one process",
     )
     if world.size > 1:
         everyone = hvd.allgather(ours[None].contiguous())
         apart = (everyone - everyone[0]).abs().max(1).values.tolist()
         findings.check(
-            "", f"weights of the ranks, {name}", label, kind, apart, 0.0, "each other: they must be equal"
+            "",
+            f"weights of the ranks, {name}",
+            label,
+            kind,
+            apart,
+            0.0,
+            "each other: they must be equal",
         )
 
 

@@ -8,7 +8,14 @@ from torch.nn import functional as F
 
 from hvdlab.gpu_report.data import load
 from hvdlab.gpu_report.findings import Findings, start
-from hvdlab.gpu_report.measuring import device, milliseconds, name, set_precision, spread, wall_milliseconds
+from hvdlab.gpu_report.measuring import (
+    device,
+    milliseconds,
+    name,
+    set_precision,
+    spread,
+    wall_milliseconds,
+)
 from hvdlab.gpu_report.networks import Setting, settings
 from hvdlab.torch.models import assessment_network
 
@@ -33,13 +40,19 @@ def main(findings: Findings) -> None:
 
 
 def phases(findings: Findings, where, setting: Setting, batches) -> None:
-    """The parts of a step one by one, the device waited for after each: their sum is more than a real step."""
+    """The phases of a step, with a wait for the device after each: their sum is more than a real step."""
     gpu = where.type == "cuda"
     wait = torch.cuda.synchronize if gpu else lambda: None
     set_precision(setting.precision)
     model = assessment_network(setting.network).to(where)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
-    names = ("input: Batches, augmented", "copy to the device", "forward pass", "backward pass", "optimizer")
+    names = (
+        "input: Batches, augmented",
+        "copy to the device",
+        "forward pass",
+        "backward pass",
+        "optimizer",
+    )
     times: dict[str, list[float]] = {one: [] for one in names}
     for number in range(5 + (STEPS if gpu else 3)):
         marks = [time.perf_counter()]
@@ -66,9 +79,13 @@ def phases(findings: Findings, where, setting: Setting, batches) -> None:
     whole = [sum(step) for step in zip(*times.values(), strict=True)]
     what = str(setting).rpartition(",")[0]
     table = "Time of each phase, and its fraction of the sum (ratio)"
-    peer = findings.measure(table, f"{what}: sum", name(where), setting.precision, "ms", spread(whole))
+    peer = findings.measure(
+        table, f"{what}: sum", name(where), setting.precision, "ms", spread(whole)
+    )
     for one, values in times.items():
-        findings.measure(table, f"{what}: {one}", name(where), setting.precision, "ms", spread(values), peer)
+        findings.measure(
+            table, f"{what}: {one}", name(where), setting.precision, "ms", spread(values), peer
+        )
 
 
 def copies(findings: Findings, where, images: np.ndarray) -> None:
@@ -77,15 +94,25 @@ def copies(findings: Findings, where, images: np.ndarray) -> None:
     table = "Copy of a batch of images to the device"
     what = f"{len(images)} images, {images.nbytes / 1024:.0f} KiB"
     times = wall_milliseconds(lambda: pageable.to(where, copy=True), where, 0.5)
-    peer = findings.measure(table, f"{what}, pageable memory", name(where), "uint8", "ms", spread(times))
+    peer = findings.measure(
+        table, f"{what}, pageable memory", name(where), "uint8", "ms", spread(times)
+    )
     if where.type != "cuda":
         return
     pinned = pageable.pin_memory()
     times = wall_milliseconds(lambda: pinned.to(where), where, 0.5)
-    findings.measure(table, f"{what}, pinned memory", name(where), "uint8", "ms", spread(times), peer)
+    findings.measure(
+        table, f"{what}, pinned memory", name(where), "uint8", "ms", spread(times), peer
+    )
     times = milliseconds(lambda: pinned.to(where, non_blocking=True), where, 0.5)
     findings.measure(
-        table, f"{what}, pinned memory, non-blocking, back to back", name(where), "uint8", "ms", times, peer
+        table,
+        f"{what}, pinned memory, non-blocking, back to back",
+        name(where),
+        "uint8",
+        "ms",
+        times,
+        peer,
     )
 
 
@@ -159,7 +186,9 @@ def busy(findings: Findings, where, what: str, run) -> None:
     wall = time.perf_counter() - began
     kernels = sum(event.self_device_time_total for event in profiler.key_averages()) / 1e6
     what = f"{what}: pageable copy, loss.item() in each step"
-    findings.measure("Time in which the GPU works", what, name(where), "bfloat16", "%", [100 * kernels / wall])
+    findings.measure(
+        "Time in which the GPU works", what, name(where), "bfloat16", "%", [100 * kernels / wall]
+    )
 
 
 if __name__ == "__main__":

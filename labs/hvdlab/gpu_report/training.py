@@ -32,15 +32,16 @@ def main(findings: Findings) -> None:
         label = f"{ranks} rank{'s' * (ranks > 1)}" + (" on one GPU" if gpu else "")
         began = time.monotonic()
         command = processes.python_command(ranks, str(SCRIPT), *arguments)
-        ended = processes.run(command, SECONDS, {**processes.rank_variables(ranks), **shown})
+        ended = processes.run(command, SECONDS, {**processes.rank_variables(ranks, gpu), **shown})
         seconds = time.monotonic() - began
         epochs = EPOCH.findall(ended.output)
         if ended.code != 0 or not epochs:
-            last = (ended.tail.splitlines() or ["nothing printed"])[-1]
-            findings.fact(label, f"failed (exit code {ended.code}): {last[:200]}", "a whole training", False)
+            findings.fact(label, ended.why, "a whole training", False)
             continue
         _, train, held_out, _ = epochs[-1]
-        findings.fact(f"{label}: accuracy after {len(epochs)} epochs", f"train {train}, held out {held_out}")
+        findings.fact(
+            f"{label}: accuracy after {len(epochs)} epochs", f"train {train}, held out {held_out}"
+        )
         reached = REACHED.search(ended.output)
         wanted = gpu and not data.synthetic
         findings.fact(
@@ -51,10 +52,12 @@ def main(findings: Findings) -> None:
         )
         stamps = [0.0, *(float(epoch[3]) for epoch in epochs)]
         lengths = [after - before for before, after in zip(stamps, stamps[1:], strict=False)]
-        found = findings.measure("", f"{label}: an epoch, evaluation included", name(where), "bfloat16 where fast", "s",
-                                 lengths, peer)  # fmt: skip
+        labels = name(where), "bfloat16 where fast", "s"
+        found = findings.measure(
+            "", f"{label}: an epoch, evaluation included", *labels, lengths, peer
+        )
         peer = peer or found
-        findings.measure("", f"{label}: the whole run, with start-up", name(where), "bfloat16 where fast", "s", [seconds])
+        findings.measure("", f"{label}: the whole run, with start-up", *labels, [seconds])
 
 
 if __name__ == "__main__":

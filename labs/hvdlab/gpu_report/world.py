@@ -1,5 +1,6 @@
 """The ranks of a part, and how their tensors reach Horovod."""
 
+import os
 from dataclasses import dataclass
 
 import horovod.torch as hvd
@@ -25,7 +26,9 @@ class World:
 
     def through(self, operation, *tensors):
         """`operation` on the tensors as Horovod accepts them; the result in their form, on their device."""
-        sent, contexts = zip(*(self.compression.compress(tensor) for tensor in tensors), strict=True)
+        sent, contexts = zip(
+            *(self.compression.compress(tensor) for tensor in tensors), strict=True
+        )
         got = operation(*sent)
         if isinstance(got, torch.Tensor):
             return self.compression.decompress(got, contexts[0])
@@ -61,10 +64,8 @@ def _label(mine: RankDevice, how: str) -> str:
 def exchange_with_one_rank_too() -> None:
     """Let `hvd.DistributedOptimizer` exchange although there is only one rank.
 
-    Horovod 0.28.1 leaves out the exchange for a single rank (horovod/torch/optimizer.py), unless this variable
-    of its elastic mode is set. Without it a run on one GPU would not use NCCL at all. It must be set after
-    `hvd.init()`, which would otherwise wait for an elastic launcher.
+    Horovod 0.28.1 leaves out the exchange for a single rank (horovod/torch/optimizer.py), unless this
+    variable of its elastic mode is set. Without it a run on one GPU would not use NCCL at all. It is set
+    after `hvd.init()`, so that Horovod itself does not start in elastic mode.
     """
-    import os
-
     os.environ["HOROVOD_ELASTIC"] = "1"

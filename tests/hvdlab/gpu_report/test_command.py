@@ -1,0 +1,116 @@
+"""The command `hvdlab gpu` itself, on the processor: all parts, one report, exit code 2."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+
+from hvdlab.gpu_report import results
+from hvdlab.gpu_report.parts import PARTS
+from hvdlab.gpu_report.results import Check, Fact, Measurement, State
+
+pytest.importorskip("horovod", reason="needs Horovod: run `make setup`")
+pytestmark = [pytest.mark.mpi, pytest.mark.slow]
+SEVERAL_GPUS = {"operations-every-gpu", "same-answer-every-gpu"}
+FIRST_LINE = "No GPU: nvidia-smi lists none that a program started here may use. All parts ran on"
+
+
+@pytest.fixture(scope="module")
+def answer(tmp_path_factory):
+    """(folder, how the command ended)."""
+    out = tmp_path_factory.mktemp("gpu")
+    command = [sys.executable, "-m", "hvdlab.cli", "gpu", "--out", str(out), "--budget", "1000"]
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "-1"}
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=590)
+    return out, ended
+
+
+@pytest.fixture(scope="module")
+def parts(answer):
+    return {part.name: part for part in results.read_parts(answer[0] / "gpu.json")}
+
+
+def test_without_a_gpu_it_says_so_first_and_exits_with_2(answer):
+    out, ended = answer
+    assert ended.returncode == 2, ended.stdout + ended.stderr
+    assert ended.stdout.startswith(FIRST_LINE)
+    assert (out / "gpu.md").read_text().startswith(f"**{FIRST_LINE}")
+    assert "Traceback" not in ended.stderr
+
+
+def test_every_part_runs_on_the_processor(parts):
+    assert list(parts) == [part.name for part in PARTS]
+    for name, part in parts.items():
+        wanted = State.SKIPPED if name in SEVERAL_GPUS else State.OK
+        assert part.state == wanted, f"{name}: {part.state}, {part.reason}\n{part.output}"
+
+
+def test_every_row_states_what_it_is(parts):
+    for name, part in parts.items():
+        assert bool(part.findings) == (part.state == State.OK), name
+        for one in part.findings:
+            if isinstance(one, Fact):
+                assert one.name and one.value, name
+            elif isinstance(one, Check):
+                assert one.what and one.device and one.dtype and one.expected and one.n > 0, (
+                    name,
+                    one,
+                )
+                assert 0 <= one.median <= one.largest <= one.limit, (name, one)
+            else:
+                assert isinstance(one, Measurement) and one.device and one.dtype and one.unit, (
+                    name,
+                    one,
+                )
+                assert one.n > 0 and one.low <= one.median <= one.high, (name, one)
+
+
+def test_measurements_have_peers_in_their_table(parts):
+    for part in parts.values():
+        for table in {one.table for one in part.measurements}:
+            rows = [one for one in part.measurements if one.table == table]
+            known = {f"{one.what}, {one.dtype}" for one in rows}
+            assert {one.peer for one in rows} - {""} <= known
+            assert len({one.key for one in rows}) == len(rows), (
+                "a measurement cannot be told from another"
+            )
+
+
+def test_the_markdown_has_a_section_and_a_table_for_each_part(answer, parts):
+    text = (answer[0] / "gpu.md").read_text()
+    for part in PARTS:
+        section = text.partition(f'<a id="{part.name}"></a>')[2].partition('<a id="')[0]
+        assert f"## {part.title}" in section and part.question in section, part.name
+        assert "|---|" in section or part.name in SEVERAL_GPUS, part.name
+    for table in re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE):
+        assert len({line.count("|") for line in table.splitlines()}) == 1, table
+
+
+def test_the_exchange_is_compared_in_both_memory_formats_and_three_types(parts):
+    rows = [one for one in parts["same-answer-shared"].findings if isinstance(one, Check)]
+    for kind in ("float64", "float32", "bfloat16"):
+        for form in ("contiguous", "channels-last"):
+            assert [
+                one for one in rows if one.dtype == kind and one.what.endswith(f"steps, {form}")
+            ]
+
+
+def test_a_second_run_is_compared_with_the_first(answer, tmp_path):
+    old = json.loads((answer[0] / "gpu.json").read_text())
+    for part in old["parts"]:
+        for one in part["findings"]:
+            if one["kind"] == "measurement":  # an older machine that was a thousand times as fast
+                factor = 1000 if one["more_is_better"] else 0.001
+                one.update({name: factor * one[name] for name in ("median", "low", "high")})
+    (tmp_path / "old.json").write_text(json.dumps(old))
+    command = [sys.executable, "-m", "hvdlab.cli", "gpu", "--out", str(tmp_path / "new")]
+    command += ["--only", "ghost-batch-norm", "--against", str(tmp_path / "old.json")]
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "-1"}
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+    new = json.loads((tmp_path / "new" / "gpu.json").read_text())
+    assert [part["name"] for part in new["parts"]] == ["ghost-batch-norm"]
+    assert len(new["comparisons"]) == 4 and all(one["lost"] for one in new["comparisons"])
+    assert "4 measurements lost against" in ended.stdout
