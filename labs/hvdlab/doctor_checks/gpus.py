@@ -122,7 +122,7 @@ def _old_driver(said, there, text) -> Answer | None:
     needed = OLDEST_DRIVERS.get(int(torch["cuda"].split(".")[0]), 0)
     if there[0].driver_branch >= needed:
         return None
-    text += f"; torch is built for CUDA {torch['cuda']}, which needs driver {needed} or newer, and sees no GPU"
+    text += f"; torch is built for CUDA {torch['cuda']}, which needs driver {needed} or newer, and sees none"
     if there[0].driver_branch < OLDEST_DRIVERS[12]:
         return Answer(WARNING, f"{text}. Install a newer driver")
     return Answer(
