@@ -6,7 +6,6 @@ So the findings of a part that crashes or is ended later are in the report too.
 import contextlib
 import faulthandler
 import json
-import math
 import os
 import statistics
 import sys
@@ -14,6 +13,8 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+
+import numpy as np
 
 from hvdlab.gpu_report import results
 from hvdlab.gpu_report.results import Check, Fact, Finding, Measurement
@@ -49,18 +50,18 @@ class Findings:
         what: str,
         device: str,
         dtype: str,
-        differences: Sequence[float],
+        differences: Sequence[float] | np.ndarray,
         limit: float,
         expected: str,
         note: str = "",
     ) -> None:
         """Report absolute differences; one that is not finite, or no difference at all, is wrong."""
-        values = [float(d) for d in differences]
+        values = np.asarray(differences, dtype=np.float64)
         median = largest = None
-        if values and all(math.isfinite(d) for d in values):
-            median, largest = statistics.median(values), max(values)
+        if values.size and np.isfinite(values).all():
+            median, largest = float(np.median(values)), float(values.max())
         ok = largest is not None and largest <= limit
-        count = len(values)
+        count = int(values.size)
         self.add(
             Check(table, what, device, dtype, expected, count, median, largest, limit, ok, note)
         )

@@ -247,8 +247,8 @@ def main(findings: Findings) -> None:
 
 
 def compare(findings, world, name, operation, dtype, sizes) -> None:
-    differences: list[float] = []
-    shapes = []
+    differences: list[np.ndarray] = []
+    shapes: list[str] = []
     for size in sizes:
         for got, expected in operation(world, dtype, size):
             if tuple(got.shape) != expected.shape:
@@ -256,12 +256,11 @@ def compare(findings, world, name, operation, dtype, sizes) -> None:
                 continue
             difference = np.abs(got.cpu().numpy().astype(np.float64) - expected.astype(np.float64))
             scale = np.maximum(1.0, np.abs(expected.astype(np.float64)))
-            differences += (difference / scale).ravel().tolist()
-    differences += [float("inf")] * len(shapes)
+            differences.append((difference / scale).ravel())
+    differences.append(np.full(len(shapes), np.inf))
     limit = ROUNDING[dtype] if name in ROUNDED else 0.0
-    findings.check(
-        "", name, world.label, dtype, differences, limit, "NumPy", "; ".join(shapes)[:200]
-    )
+    note = "; ".join(shapes)[:200]
+    findings.check("", name, world.label, dtype, np.concatenate(differences), limit, "NumPy", note)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,9 @@
 """Run a command with a time limit. Nothing that it started is left afterwards."""
 
+import contextlib
 import subprocess
 import sys
+import time
 from dataclasses import dataclass
 
 from hvdlab import launch
@@ -28,15 +30,33 @@ class Ended:
 
 def run(command: list[str], seconds: float, variables: dict[str, str] | None = None) -> Ended:
     """Run `command` for at most `seconds`; `variables` are added to the environment."""
-    with launch.started(command, variables or {}) as process:
+    return run_together([command], seconds, variables)[0]
+
+
+def run_together(
+    commands: list[list[str]], seconds: float, variables: dict[str, str] | None = None
+) -> list[Ended]:
+    """Run all of `commands` at the same time, for at most `seconds`. What they print must be short."""
+    until = time.monotonic() + seconds
+    with contextlib.ExitStack() as stack:
+        started = [stack.enter_context(launch.started(one, variables or {})) for one in commands]
         try:
-            output, _ = process.communicate(timeout=seconds)
-            return Ended(process.returncode, output)
-        except subprocess.TimeoutExpired as late:
-            printed = late.output or ""
-            return Ended(
-                None, printed if isinstance(printed, str) else printed.decode(errors="replace")
-            )
+            return [_ended(one, max(0.1, until - time.monotonic())) for one in started]
+        except BaseException:
+            for one in started:  # all of them now: `launch.started` ends them one after another
+                one.terminate()
+            raise
+
+
+def _ended(process: subprocess.Popen, seconds: float) -> Ended:
+    try:
+        output, _ = process.communicate(timeout=seconds)
+        return Ended(process.returncode, output)
+    except subprocess.TimeoutExpired as late:
+        printed = late.output or ""
+        return Ended(
+            None, printed if isinstance(printed, str) else printed.decode(errors="replace")
+        )
 
 
 def rank_variables(ranks: int, gpu: bool = True) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""The runner of `hvdlab gpu`: a bad part is reported and the rest goes on, and nothing survives."""
+"""The runner of `hvdlab gpu`: a bad part is reported and the others run, and nothing survives."""
 
 import json
 import os
