@@ -26,15 +26,15 @@ ENVIRONMENT = {
 
 @pytest.fixture
 def run_ranks(request, tmp_path):
-    """Return a function (script, np=2, **environment) -> (exit code, output).
+    """Return a function (script, np=2, arguments=(), **environment) -> (exit code, output).
 
     It starts a script of the folder `ranks` beside the test on `np` ranks, with a wall-clock guard
     on all of them.
     """
     folder = request.path.parent / "ranks"
 
-    def run(script, np=2, **environment):
-        command = [sys.executable, str(folder / script)]
+    def run(script, np=2, arguments=(), **environment):
+        command = [sys.executable, str(folder / script), *arguments]
         if np > 1:
             if not MPIRUN.exists():
                 pytest.skip(f"needs {MPIRUN}: run `make setup`")

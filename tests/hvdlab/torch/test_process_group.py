@@ -93,6 +93,35 @@ def test_under_srun(slurm_cluster):
     assert {int(each["MASTER_PORT"]) for each in lines(done.stdout)} < set(range(20_000, 30_000))
 
 
+SITUATIONS = {  # what ranks 0 and 1 see; device, ranks on it and backend of each: sharing, and not
+    "a GPU each": (("GPU-a,GPU-b",) * 2, [["cuda:0", 1, "nccl"]] * 2, [["cuda:1", 1, "nccl"]] * 2),
+    "one is shown": (("GPU-a", "GPU-b"), [["cuda:0", 1, "nccl"]] * 2, [["cuda:0", 1, "nccl"]] * 2),
+    "one is shared": (("GPU-a",) * 2, *([["cuda:0", 2, "gloo"], ["cpu", 0, "gloo"]],) * 2),
+}
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("situation", SITUATIONS)
+@pytest.mark.parametrize("launcher", ["mpirun", "torchrun"])
+def test_ranks_compare_their_gpus_and_meet_afterwards(launcher, situation, run_ranks):
+    visible, *chosen = SITUATIONS[situation]
+    if launcher == "mpirun":
+        code, output = run_ranks("group_device.py", arguments=visible)
+    else:
+        command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+        done = subprocess.run(
+            [*command, SCRIPT.with_name("group_device.py"), *visible], capture_output=True, text=True,
+            timeout=120, env={**os.environ, "OMP_NUM_THREADS": "1"},
+        )  # fmt: skip
+        code, output = done.returncode, done.stdout + done.stderr
+    assert code == 0, output[-4000:]
+    found = [json.loads(line) for line in output.splitlines() if line.startswith("{")]
+    found.sort(key=lambda each: each["rank"])
+    assert [each["chosen"] for each in found] == chosen
+    assert all(each["total"] == 3 and each["everyone"] == [0, 1] for each in found)
+    assert output.count("2 ranks share 1 GPU, so the ranks") == (2 if "shared" in situation else 0)
+
+
 def scontrol(monkeypatch, tmp_path, *words):
     """Put a `scontrol` first in the PATH that runs these words."""
     program = tmp_path / "scontrol"
