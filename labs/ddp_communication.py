@@ -7,14 +7,15 @@
 4.4 million parameters on random images. Rank 0 prints one line of JSON: seconds of a step (the median
 after three steps), bytes that it sent in the last, loss, number of collectives, and the events of one
 step from a profile: [what, start, milliseconds], where what is "backward" or "all-reduce". Of PowerSGD's
-three all-reduces the profile sees the first: the others start from callbacks, on threads of Gloo's. On
-GPUs the bytes are 0 (NCCL's do not go through TCP) and the events are when the processor asks for them.
+three all-reduces the profile sees the first: the others start from callbacks, on threads of Gloo's. Where
+NCCL connects the ranks' GPUs no bytes are counted, because they do not go through TCP. On a GPU the events are
+when the processor asks for them. Ranks that share a GPU exchange through host memory, by Gloo.
 """
 
 import argparse
 import json
-import os
 import statistics
+import sys
 import time
 from contextlib import nullcontext
 
@@ -27,8 +28,8 @@ from torch.profiler import ProfilerActivity, profile
 
 from hvdlab.arguments import above_zero, positive
 from hvdlab.torch.networks import ResidualMLP
-from hvdlab.torch.process_group import gpu_for_each_rank, rendezvous
-from hvdlab.wire import bytes_sent
+from hvdlab.torch.process_group import group_device, rendezvous
+from hvdlab.wire import NOT_COUNTED, bytes_sent
 
 WARM_UP = 3
 
@@ -52,11 +53,11 @@ def parse_args():
 def main():
     args = parse_args()
     rendezvous()
-    cuda = gpu_for_each_rank()
-    device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if cuda else torch.device("cpu")
-    if cuda:
-        torch.cuda.set_device(device)
-    dist.init_process_group("nccl" if cuda else "gloo", device_id=device if cuda else None)
+    chosen = group_device()
+    device = chosen.device
+    dist.init_process_group(chosen.backend, device_id=device if chosen.direct else None)
+    if chosen.direct and dist.get_rank() == 0:
+        print(NOT_COUNTED, file=sys.stderr)
     torch.manual_seed(dist.get_rank())
     model = DistributedDataParallel(
         ResidualMLP(8, 256, image_size=28).to(device), bucket_cap_mb=args.bucket_mb

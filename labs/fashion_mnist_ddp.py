@@ -23,7 +23,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from hvdlab.arguments import above_zero, folder_to_write, from_0_to_1, positive, whole_number
 from hvdlab.data import Batches, DataError, load_fashion_mnist
-from hvdlab.torch.process_group import gpu_for_each_rank, rendezvous
+from hvdlab.torch.process_group import group_device, rendezvous
 from hvdlab.torch.recorder import Recorder
 
 
@@ -60,12 +60,10 @@ def main():
     except DataError as error:
         sys.exit(f"fashion_mnist_ddp.py: {error}")
     rendezvous()  # DDP: who is where, in the words of this launcher
-    cuda = gpu_for_each_rank()  # DDP: one GPU for each rank of this machine, or none at all
-    device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if cuda else torch.device("cpu")
-    if cuda:
-        torch.cuda.set_device(device)
-    # DDP: find the other ranks
-    dist.init_process_group("nccl" if cuda else "gloo", device_id=device if cuda else None)
+    chosen = group_device()  # DDP: a GPU of its own, a GPU that ranks share, or the processor
+    device = chosen.device
+    # DDP: find the other ranks; NCCL connects GPUs, and Gloo sends through host memory
+    dist.init_process_group(chosen.backend, device_id=device if chosen.direct else None)
     rank, size = dist.get_rank(), dist.get_world_size()
     torch.manual_seed(args.seed + rank)
 

@@ -17,6 +17,9 @@ What happens when the ranks change:
                       has. No step is lost.
     too few are left  fewer than --min-np: the others wait for new ones, ten minutes (--elastic-timeout).
 
+Each slot of a host with GPUs uses the GPU of its number, so a host offers as many slots as it has GPUs. Without
+GPUs, or with a Horovod that was built without NCCL, all ranks train on the processor.
+
 A commit is a copy in each rank's memory. It does not survive the last rank: for that write checkpoints.
 """
 
@@ -30,7 +33,6 @@ from torch.nn import functional as F
 
 from hvdlab.arguments import above_zero, from_0_to_1, positive, whole_number
 from hvdlab.data import DataError, load_fashion_mnist
-from hvdlab.torch.process_group import gpu_for_each_rank
 
 
 def parse_args():
@@ -64,10 +66,7 @@ def main():
         sys.exit(f"fashion_mnist_elastic.py: {error}")
     hvd.init()
     torch.manual_seed(args.seed + hvd.rank())  # `sync` makes the models equal, not the seed
-    cuda = gpu_for_each_rank(hvd.local_size())  # with too few all use the processor
-    if cuda:
-        torch.cuda.set_device(hvd.local_rank())
-    device = torch.device("cuda" if cuda else "cpu")
+    device = own_device()
     images, labels = data.train_images[: args.images], data.train_labels[: args.images]
 
     model = make_model().to(device)
@@ -121,6 +120,24 @@ def main():
             state.commit()
 
     train(state)
+
+
+def own_device():
+    """The GPU with the number of this rank on its host, or the processor.
+
+    Elastic: a collective that compares the GPUs of all ranks, as `hvdlab.torch.device.rank_device` makes,
+    would miss the ranks that come later. NCCL refuses two ranks on one GPU, so a rank without one leaves.
+    """
+    gpus = torch.cuda.device_count() if hvd.nccl_built() else 0
+    if 0 < gpus <= hvd.local_rank():
+        sys.exit(
+            f"fashion_mnist_elastic.py: slot {hvd.local_rank()} of this host (counted from 0) has no GPU of its "
+            f"own, because the host has {gpus}: let the host discovery script print HOST:{gpus}."
+        )
+    if not gpus:
+        return torch.device("cpu")
+    torch.cuda.set_device(hvd.local_rank())
+    return torch.device("cuda", hvd.local_rank())
 
 
 def batches(sampler, size):

@@ -42,9 +42,9 @@ from torch.nn import functional as F
 from hvdlab.arguments import above_zero, file_to_write, positive, whole_number
 from hvdlab.torch import memory
 from hvdlab.torch.networks import Block, ResidualMLP
-from hvdlab.torch.process_group import gpu_for_each_rank, rendezvous
+from hvdlab.torch.process_group import group_device, rendezvous
 from hvdlab.torch.stages import batch, stage
-from hvdlab.wire import bytes_sent
+from hvdlab.wire import NOT_COUNTED, bytes_sent
 
 SCHEDULES = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B, "interleaved": ScheduleInterleaved1F1B}
 AXES = ("data", "tensor", "pipeline")  # of a split
@@ -98,8 +98,6 @@ def main():
     rendezvous()
     # This many ranks share a machine: one thread each, so that none takes another's core.
     torch.set_num_threads(1)
-    cuda = gpu_for_each_rank()
-    device = torch.device(f"cuda:{os.environ['LOCAL_RANK']}" if cuda else "cpu")
     runs = [
         (sizes, schedule, count)
         for sizes, schedule, count in product(args.splits, args.schedules, args.micro_batches)
@@ -111,9 +109,12 @@ def main():
             sys.exit(problem if os.environ["RANK"] == "0" else 0)
     if not runs:
         sys.exit(f"--micro-batches: expected one for each stage, or more, got {args.micro_batches}")
-    if cuda:
-        torch.cuda.set_device(device)
-    dist.init_process_group("nccl" if cuda else "gloo")
+    # Gloo cannot send what is on GPUs from stage to stage: without NCCL the ranks use the processor.
+    chosen = group_device(share=False)
+    device = chosen.device
+    dist.init_process_group(chosen.backend)
+    if chosen.direct and dist.get_rank() == 0:
+        print(NOT_COUNTED, file=sys.stderr)
     results = []
     for run in runs:
         mine = train(args, device, *run)

@@ -38,7 +38,8 @@ from hvdlab.arguments import above_zero, positive, whole_number
 from hvdlab.data import DataError
 from hvdlab.instructions import load_records, split, synthetic_records
 from hvdlab.torch import language_model as lm
-from hvdlab.torch.process_group import gpu_for_each_rank, rendezvous
+from hvdlab.torch.device import choose
+from hvdlab.torch.process_group import group_device, nccl_version, rendezvous
 
 # What --strategy chooses. `world_size` is that of all ranks.
 STRATEGIES = {
@@ -236,39 +237,46 @@ def fit(args, gpt, examples):
         write(args.out / "losses.csv", rows)
 
 
+class OneDeviceEach(TorchElasticEnvironment):
+    """Each rank is a node with one device to Lightning, which then uses the one that the rank has chosen."""
+
+    def local_rank(self):
+        return 0
+
+    def node_rank(self):
+        return self.global_rank()
+
+
 def make_trainer(args):
-    if args.devices:  # Lightning starts this script again, once for each further rank
-        world_size, here, launched = args.devices, args.devices, {}
+    if ranks := args.devices:  # Lightning starts this script again, once for each further rank
+        here = int(os.environ.get("LOCAL_RANK", 0))
+        mine = choose(here, lambda gpus: [gpus] * ranks, nccl_version(), share=False)
+        where = dict(devices=ranks)
     else:  # the ranks are there, and `rendezvous` has told what their launcher said, in torchrun's words
-        names = "RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"
-        rank, world_size, here = (int(os.environ[name]) for name in names)
-        os.environ.setdefault("GROUP_RANK", str(rank // here))  # the number of the node
-        launched = dict(num_nodes=world_size // here, plugins=[TorchElasticEnvironment()])
-    cuda = gpu_for_each_rank(here)
-    if not cuda and args.strategy in ("fsdp", "deepspeed"):
+        ranks, mine = int(os.environ["WORLD_SIZE"]), group_device(share=False)
+        devices = 1 if mine.device.type == "cpu" else [mine.device.index]
+        where = dict(devices=devices, num_nodes=ranks, plugins=[OneDeviceEach()])
+    kind = mine.device.type
+    if kind == "cpu" and args.strategy in ("fsdp", "deepspeed"):
         sys.exit(
-            f"language_model.py: --strategy {args.strategy}: Lightning runs it on GPUs only, one for each of "
-            f"the {here} ranks here, and there are {torch.cuda.device_count()}; auto, ddp and fsdp2 run on "
-            "processors too."
+            f"language_model.py: --strategy {args.strategy}: Lightning runs it on GPUs only, and expects one of "
+            f"its own for each of the {ranks} ranks; auto, ddp and fsdp2 run on processors too."
         )
     if args.strategy == "fsdp2" and args.precision == "16-mixed":
         sys.exit(
             "language_model.py: --strategy fsdp2: Lightning has no --precision 16-mixed for it; take "
             "bf16-mixed, or --strategy ddp."
         )
-    if (
-        not cuda and args.precision == "16-mixed"
-    ):  # Lightning would take bf16-mixed, and say so to nobody
+    if kind == "cpu" and args.precision == "16-mixed":  # Lightning would silently take bf16-mixed
         sys.exit(
-            f"language_model.py: --precision 16-mixed: needs a GPU for each of the {here} ranks here, and "
-            f"there are {torch.cuda.device_count()}; processors have bf16-mixed."
+            f"language_model.py: --precision 16-mixed: needs a GPU of its own for each of the {ranks} ranks; "
+            "processors have bf16-mixed."
         )
     return Trainer(
-        accelerator="cuda" if cuda else "cpu",
-        strategy=STRATEGIES[args.strategy](world_size),
+        accelerator=kind,
+        strategy=STRATEGIES[args.strategy](ranks),
         precision=args.precision,
-        devices=here,
-        **launched,
+        **where,
         max_steps=args.steps,
         val_check_interval=args.every,
         use_distributed_sampler=False,  # Examples makes its own

@@ -19,7 +19,7 @@ All ways take the same steps: the same weights at the start, the same global bat
 
 The report is one line of JSON on rank 0: losses (mean over the global batch, each step), and of the
 ranks the most memory_bytes (weights, gradients and optimizer state between backward and step), the
-mean sent_bytes a step (over TCP: Gloo's, not NCCL's), the largest peak_bytes (most allocated at once
+mean sent_bytes a step (over TCP: Gloo's, not NCCL's, see hvdlab.wire), the largest peak_bytes (most allocated at once
 in a step, beyond what was held before it) and step_seconds (median after three steps).
 """
 
@@ -38,10 +38,11 @@ from torch.nn import functional as F
 
 from hvdlab.arguments import above_zero, positive, whole_number
 from hvdlab.data import Batches, DataError, load_fashion_mnist
+from hvdlab.torch.device import ThroughHost
 from hvdlab.torch.memory import held, peak
 from hvdlab.torch.networks import ResidualMLP
-from hvdlab.torch.process_group import gpu_for_each_rank, rendezvous
-from hvdlab.wire import bytes_sent
+from hvdlab.torch.process_group import group_device, rendezvous
+from hvdlab.wire import NOT_COUNTED, bytes_sent
 
 # Adam divides a gradient by its own size: with the usual 1e-8 a sum in place of the mean, a common
 # mistake, would give nearly the same losses. With this it shows.
@@ -78,11 +79,12 @@ def main():
     except DataError as error:
         sys.exit(f"sharded_training.py: {error}")
     rendezvous()
-    cuda = gpu_for_each_rank()
-    device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if cuda else torch.device("cpu")
-    if cuda:
-        torch.cuda.set_device(device)
-    dist.init_process_group("nccl" if cuda else "gloo")
+    # Gloo cannot gather or scatter what is on GPUs: without NCCL the ranks use the processor.
+    chosen = group_device(share=False)
+    device, cuda = chosen.device, chosen.device.type == "cuda"
+    dist.init_process_group(chosen.backend)
+    if chosen.direct and dist.get_rank() == 0:
+        print(NOT_COUNTED, file=sys.stderr)
     rank, size = dist.get_rank(), dist.get_world_size()
     needed, there = args.global_batch * (args.steps + 1), len(data.train_labels)
     refused = ""
@@ -90,8 +92,7 @@ def main():
         refused = f"serial: expected 1 rank, got {size}"
     elif args.mode == "fsdp3-offload" and not cuda:
         refused = (
-            "fsdp3-offload: expected a GPU for each rank here, whose memory there is to save, got "
-            f"{torch.cuda.device_count()}"
+            "fsdp3-offload: expected a GPU of its own for each rank, whose memory there is to save"
         )
     elif args.global_batch % size:
         refused = (
@@ -220,9 +221,14 @@ def horovod(model, args):
         )
         dist.destroy_process_group()
         sys.exit(f"sharded_training.py: {refused}" if os.environ["RANK"] == "0" else 0)
-    hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+    # Through host memory where Horovod was built without NCCL: PyTorch always brings its own.
+    weights = {name: value.cpu() for name, value in model.state_dict().items()}
+    hvd.broadcast_parameters(weights, root_rank=0)
+    model.load_state_dict(weights)
+    host = next(model.parameters()).is_cuda and not hvd.nccl_built()
+    compression = ThroughHost if host else hvd.Compression.none
     optimizer = adam(model, args)
-    optimizer = hvd.DistributedOptimizer(optimizer, model.named_parameters())
+    optimizer = hvd.DistributedOptimizer(optimizer, model.named_parameters(), compression)
     return model, torch.Tensor.backward, optimizer
 
 

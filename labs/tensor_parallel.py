@@ -11,8 +11,8 @@
     grid       2-D: every matrix split by outputs and by inputs, over rows x columns of ranks
     axonn      the same by AxoNN (Singh et al. 2023); --depth splits the batch and the weights once more
 
-Lab 10 builds it. It runs on CPUs (gloo) and GPUs (nccl, whose bytes are not counted). All ranks read the
-same batch. The ranks get the weights of one whole network, and --compare trains that one too: to compare,
+Lab 10 builds it. It runs on CPUs (gloo) and, where each rank has a GPU of its own, on GPUs (nccl, whose
+bytes are not counted). All ranks read the same batch. The ranks get the weights of one whole network, and --compare trains that one too: to compare,
 and only for that.
 """
 
@@ -46,9 +46,9 @@ from hvdlab.data import DataError, load_fashion_mnist
 from hvdlab.torch.axonn_on_cpu import axonn_on_cpu
 from hvdlab.torch.memory import held
 from hvdlab.torch.networks import ResidualMLP
-from hvdlab.torch.process_group import gpu_for_each_rank, rendezvous
+from hvdlab.torch.process_group import group_device, rendezvous
 from hvdlab.torch.split_layers import part, split_over_grid, whole
-from hvdlab.wire import bytes_sent
+from hvdlab.wire import NOT_COUNTED, bytes_sent
 
 MODES = "serial", "by-hand", "dtensor", "sequence", "grid", "axonn"
 KINDS = "all-reduce", "all-gather", "reduce-scatter", "all-to-all", "broadcast"
@@ -124,11 +124,12 @@ def split(network, mode, args, device):
     if mode == "axonn":
         from axonn import axonn
 
+        here = int(os.environ["LOCAL_WORLD_SIZE"])
         axonn.init(
             G_intra_r=ranks // args.columns // args.depth,
             G_intra_c=args.columns,
             G_intra_d=args.depth,
-            gpus_per_node=int(os.environ["LOCAL_WORLD_SIZE"]),
+            gpus_per_node=min(torch.cuda.device_count(), here) or here,  # a launcher may show one
         )
         made = axonn.comm_handle
         rows, columns = made.outer_intra_layer_parallel_group, made.inner_intra_layer_parallel_group
@@ -202,18 +203,19 @@ def collectives(network, batch, depth):
 def main():
     args = parse_args()
     rendezvous()
-    ranks, local_rank = int(os.environ["WORLD_SIZE"]), int(os.environ["LOCAL_RANK"])
+    ranks = int(os.environ["WORLD_SIZE"])
     if problem := refusal(args, ranks):
         sys.exit(problem if os.environ["RANK"] == "0" else 0)
     try:
         data = load_fashion_mnist()
     except DataError as error:
         sys.exit(f"tensor_parallel.py: {error}")
-    cuda = gpu_for_each_rank()
-    device = torch.device("cuda", local_rank) if cuda else torch.device("cpu")
-    if cuda:
-        torch.cuda.set_device(device)
-    dist.init_process_group("nccl" if cuda else "gloo")
+    # Gloo cannot gather or scatter what is on GPUs: without NCCL the ranks use the processor.
+    chosen = group_device(share=False)
+    device = chosen.device
+    dist.init_process_group(chosen.backend)
+    if chosen.direct and dist.get_rank() == 0:
+        print(NOT_COUNTED, file=sys.stderr)
     first = dist.get_rank() == 0
 
     torch.manual_seed(args.seed + dist.get_rank())  # as processes of any script: not the same

@@ -6,15 +6,17 @@ import os
 import signal
 import subprocess
 import sys
-from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
 from hvdlab import launch
 
+pytest.importorskip("torch", reason="needs PyTorch: run `make setup`")
 pytest.importorskip("litgpt", reason="needs LitGPT: run `make setup`")
 pytest.importorskip("lightning", reason="needs Lightning: run `make setup`")
+
+from hvdlab.torch import device, process_group  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "labs" / "language_model.py"
@@ -210,7 +212,7 @@ def test_the_model_is_asked(script, base, settings, capsys):
         ),
         (
             ["--checkpoint", "BASE", "--precision", "16-mixed"],
-            "--precision 16-mixed: needs a GPU for each of the 1 ranks here, and there are 0",
+            "--precision 16-mixed: needs a GPU of its own for each of the 1 ranks",
         ),
         (["--checkpoint", "BASE", "--config=nowhere.yaml"], "nowhere.yaml: No such file"),
         (["--checkpoint", "BASE", "--out", "/dev/null/out"], "Not a directory: '/dev/null/out'"),
@@ -218,7 +220,7 @@ def test_the_model_is_asked(script, base, settings, capsys):
 )
 def test_what_cannot_run_is_one_sentence(script, base, tmp_path, monkeypatch, arguments, says):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(script.torch.cuda, "device_count", lambda: 0)  # where there is a GPU, too
+    monkeypatch.setattr(device, "gpus_of_torch", list)  # where there is a GPU, too
     arguments = [str(base) if word == "BASE" else word for word in arguments]
     with pytest.raises(SystemExit) as stopped:
         script.main(["finetune", "--out", str(tmp_path / "out"), *arguments])
@@ -279,12 +281,35 @@ def test_what_is_typed_wrongly_is_named(script, typed, says, capsys):
 
 
 @pytest.mark.parametrize(("gpus", "kind"), [(0, "cpu"), (1, "cpu"), (2, "cuda")])
-def test_ranks_without_a_gpu_each_use_the_processor(script, monkeypatch, gpus, kind):
+def test_ranks_that_lightning_starts_use_a_gpu_each_or_the_processor(
+    script, monkeypatch, capsys, gpus, kind
+):
     args = script.parse_args(["pretrain", "--out", "x", "--devices", "2"])
-    monkeypatch.setattr(script.torch.cuda, "device_count", lambda: gpus)
+    monkeypatch.setattr(device, "gpus_of_torch", lambda: [f"GPU-{i}" for i in range(gpus)])
+    monkeypatch.setattr(script, "nccl_version", lambda: 22907)
+    monkeypatch.setattr(script.torch.cuda, "set_device", lambda device: None)
     monkeypatch.setattr(script, "Trainer", lambda **settings: settings["accelerator"])
-    with pytest.warns(UserWarning, match="1 GPUs for 2") if gpus == 1 else nullcontext():
-        assert script.make_trainer(args) == kind
+    assert script.make_trainer(args) == kind
+    says = "2 ranks share 1 GPU, so the ranks use the processor.\n" if gpus == 1 else ""
+    assert capsys.readouterr().err == says
+
+
+@pytest.mark.usefixtures("own_environment")
+def test_a_rank_gives_lightning_the_one_gpu_that_its_launcher_shows_it(script, monkeypatch):
+    """As under `srun --gpus-per-task=1`: rank 1 has another GPU than rank 0, and its number is 0 as well."""
+    for name, value in {"RANK": 1, "WORLD_SIZE": 2, "LOCAL_RANK": 1, "LOCAL_WORLD_SIZE": 2}.items():
+        monkeypatch.setenv(name, str(value))
+    monkeypatch.setattr(device, "gpus_of_torch", lambda: ["GPU-b"])
+    monkeypatch.setattr(process_group, "_gather", lambda mine: [["GPU-a"], mine])
+    monkeypatch.setattr(process_group, "nccl_version", lambda: 22907)
+    taken = []
+    monkeypatch.setattr(script.torch.cuda, "set_device", taken.append)
+    monkeypatch.setattr(script, "Trainer", lambda **settings: settings)
+    settings = script.make_trainer(script.parse_args(["pretrain", "--out", "x"]))
+    (environment,) = settings["plugins"]
+    assert (settings["devices"], settings["num_nodes"], taken) == ([0], 2, [script.torch.device("cuda", 0)])
+    ranks = environment.global_rank(), environment.node_rank(), environment.local_rank()
+    assert ranks == (1, 1, 0) and environment.world_size() == 2
 
 
 @pytest.mark.parametrize("equals", [False, True])
