@@ -12,7 +12,7 @@ import fake_gpus
 import psutil
 import pytest
 
-from hvdgrade import devices, gpu_access, sandbox, visible
+from hvdgrade import devices, document, gpu_access, sandbox, visible
 from hvdgrade.jail import Jail
 from hvdgrade.observe import observe
 
@@ -172,6 +172,12 @@ def test_names_are_those_of_the_drivers_files(tmp_path, monkeypatch):
     monkeypatch.setattr(devices, "DRIVER", tmp_path)
     name = "NVIDIA H100 80GB HBM3 (GPU-aa)"
     assert devices.names() == {"GPU-aa": name, "/dev/nvidia3": name}
+
+
+def test_the_report_names_the_devices():
+    found = document.run({"devices": ["processor", "processor"]})
+    assert ("Devices, as the kernel saw them", "processor (ranks 0, 1)") in found
+    assert document.run({}) == document.run({"devices": "other"}) == []  # of another version
 
 
 def test_devices_in_words():

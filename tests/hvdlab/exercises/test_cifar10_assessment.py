@@ -147,9 +147,9 @@ def test_the_solutions_lack_nothing_and_the_serial_scripts_all(framework, capsys
 @pytest.mark.parametrize(
     ("framework", "old", "new", "said"),
     [
-        ("keras", "hvdlab.keras.horovod as", "horovod.tensorflow.keras as", "line 13: Horovod's own Keras"),
-        ("keras", "hvd.local_rank()", "0", "lacks one thing:\n  * No process chooses a GPU"),
-        ("torch", "size=hvd.size(),", "size=2,", "line 44: `Batches` has a fixed rank or size"),
+        ("keras", "hvdlab.keras.horovod as", "horovod.tensorflow.keras as", "line 12: Horovod's own Keras"),
+        ("keras", "rank_device(hvd)", "None", "lacks one thing:\n  * No process chooses a GPU"),
+        ("torch", "size=hvd.size(),", "size=2,", "line 45: `Batches` has a fixed rank or size"),
         ("torch", "batches = Batches(", "batches = dict(", "`Batches` is gone"),
         ("keras", "Recorder(batches),", "", "The `Recorder` is gone"),
         ("torch", "        recorder.epoch_end(", "        dict(", "epoch_end(epoch)` is gone"),

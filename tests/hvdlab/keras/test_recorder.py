@@ -5,13 +5,14 @@ import json
 import numpy as np
 import pytest
 
+from hvdlab.assessment_networks import network_weights
 from hvdlab.data import Batches
 from hvdlab.record import WEIGHTS
 
 keras = pytest.importorskip("keras")
 
 from hvdlab.keras.data import dataset  # noqa: E402
-from hvdlab.keras.models import AssessmentNet  # noqa: E402
+from hvdlab.keras.models import AssessmentNet, assessment_network  # noqa: E402
 from hvdlab.keras.recorder import Recorder  # noqa: E402
 
 layers = keras.layers
@@ -54,6 +55,13 @@ def test_the_assessment_network_has_the_names_of_the_grader(tmp_path):
     }
     assert (line["examples"], line["steps"], line["batch_size"]) == (10, 3, 4)
     assert 0 <= line["accuracy"] <= 1 and "per_class" not in line
+
+
+def test_the_network_that_the_grader_names_has_its_own(tmp_path, monkeypatch):
+    monkeypatch.setenv("HVDLAB_NETWORK", "wrn-10-1")
+    arrays, _ = record(assessment_network(), (32, 32, 3), tmp_path)
+    del arrays["examples_read"]
+    assert {name: array.shape for name, array in arrays.items()} == network_weights("wrn-10-1")
 
 
 def test_another_model_has_its_own(tmp_path):

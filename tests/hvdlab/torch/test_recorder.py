@@ -4,9 +4,10 @@ import json
 
 import numpy as np
 
+from hvdlab.assessment_networks import network_weights
 from hvdlab.data import Batches
 from hvdlab.record import WEIGHTS
-from hvdlab.torch.models import AssessmentNet
+from hvdlab.torch.models import AssessmentNet, assessment_network
 from hvdlab.torch.recorder import Recorder
 
 
@@ -22,3 +23,11 @@ def test_the_assessment_network_has_the_names_of_the_grader(tmp_path):
     line = json.loads((tmp_path / "rank-0" / "record.jsonl").read_text())
     del line["seconds"]
     assert line == {"epoch": 2, "steps": 3, "examples": 10, "batch_size": 4, "accuracy": 0.5}
+
+
+def test_a_larger_network_has_its_own_names(tmp_path):
+    batches = Batches(np.zeros((10, 32, 32, 3), np.uint8), np.arange(10), 4)
+    Recorder(assessment_network("wrn-10-1"), batches, tmp_path).epoch_end(0)
+    arrays = np.load(tmp_path / "rank-0" / "epoch-000.npz")
+    shapes = {name: array.shape for name, array in arrays.items() if name != "examples_read"}
+    assert shapes == network_weights("wrn-10-1")
