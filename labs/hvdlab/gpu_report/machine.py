@@ -40,8 +40,8 @@ class Machine:
             kinds = sorted(set(self.names))
             return f"# GPU report: {', '.join(f'{self.names.count(k)} x {k}' for k in kinds)}"
         return (
-            f"**No GPU: {self.no_gpu}. All parts ran on the processor with tiny sizes. This proves that the "
-            "command works, and nothing about a GPU: do not quote its figures.**"
+            f"**No GPU: {self.no_gpu}. The parts below ran on the processor with tiny sizes. That tests this "
+            "command and says nothing about a GPU: do not quote its figures.**"
         )
 
 

@@ -15,7 +15,7 @@ from hvdlab.gpu_report.results import Check, Fact, Measurement, State
 pytest.importorskip("horovod", reason="needs Horovod: run `make setup`")
 pytestmark = [pytest.mark.mpi, pytest.mark.slow]
 SEVERAL_GPUS = {"operations-every-gpu", "same-answer-every-gpu"}
-FIRST_LINE = "No GPU: nvidia-smi lists none that a program started here may use. All parts ran on"
+FIRST_LINE = "No GPU: nvidia-smi lists none that a program started here may use. The parts below ran on"
 
 
 @pytest.fixture(scope="module")

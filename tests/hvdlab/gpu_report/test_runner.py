@@ -41,7 +41,7 @@ def part(tmp_path, monkeypatch):
     for name, source in MODULES.items():
         head = "from hvdlab.gpu_report.findings import start\n"
         (folder / f"{name}_part.py").write_text(head + source)
-    monkeypatch.setenv("PYTHONPATH", str(folder))
+    monkeypatch.setenv("PYTHONPATH", str(folder), prepend=os.pathsep)
 
     def make(module, seconds=60.0, **options):
         return Part(
