@@ -1,9 +1,8 @@
-"""A GPU for each rank of a machine, or the processor for all: device and backend follow one decision."""
+"""Which device and which backend the scripts of torch.distributed use, by what the ranks see."""
 
 import importlib.util
 import os
 import sys
-from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -25,14 +24,18 @@ class Meeting(Exception):
     """The ranks would meet now, by this backend."""
 
 
+def load(name):
+    spec = importlib.util.spec_from_file_location(name, LABS / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
 @pytest.fixture
 def script(request, monkeypatch):
     """The script as rank 1 of 2 on a machine, up to where the ranks meet."""
-    path = LABS / f"{request.param}.py"
-    spec = importlib.util.spec_from_file_location(request.param, path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    monkeypatch.setattr(sys, "argv", [str(path), *SCRIPTS[request.param]])
+    module = load(request.param)
+    monkeypatch.setattr(sys, "argv", [module.__file__, *SCRIPTS[request.param]])
     for name in ("RANK", "LOCAL_RANK"):
         monkeypatch.setenv(name, "1")
     for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"):
@@ -45,25 +48,64 @@ def script(request, monkeypatch):
     return module
 
 
-@pytest.mark.parametrize(("gpus", "backend"), [(0, "gloo"), (1, "gloo"), (2, "nccl")])
+A, B = "GPU-a", "GPU-b"
+SHARE = {"ddp_communication", "fashion_mnist_ddp"}  # they broadcast and all-reduce, which Gloo can on GPUs
+SITUATIONS = {  # what the two ranks see; of rank 1 the device and the backend, where ranks may share and not
+    "no GPU": ([[], []], ("cpu", "gloo"), ("cpu", "gloo")),
+    "one GPU, shared": ([[A], [A]], ("cuda:0", "gloo"), ("cpu", "gloo")),
+    "a GPU each": ([[A, B], [A, B]], ("cuda:1", "nccl"), ("cuda:1", "nccl")),
+    "the launcher shows one each": ([[A], [B]], ("cuda:0", "nccl"), ("cuda:0", "nccl")),
+    "slices": ([["MIG-1", "MIG-2"]] * 2, ("cuda:0", "gloo"), ("cpu", "gloo")),
+    "a host without GPUs": ([[A], []], ("cpu", "gloo"), ("cpu", "gloo")),
+}
+
+
+@pytest.mark.parametrize("situation", SITUATIONS)
 @pytest.mark.parametrize("script", SCRIPTS, indirect=True)
-def test_two_ranks_use_two_gpus_or_none(script, gpus, backend, monkeypatch):
+def test_rank_1_uses_the_device_and_the_backend_of_its_situation(script, situation, monkeypatch):
     def meet(backend, **options):
         raise Meeting(backend, options.get("device_id"))
 
+    visible, *found = SITUATIONS[situation]
+    device, backend = found[script.__name__ not in SHARE]
     taken = []
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: gpus > 0)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "all")
+    monkeypatch.setattr("hvdlab.torch.device.gpus_of_torch", lambda: visible[1])
+    monkeypatch.setattr("hvdlab.torch.process_group._gather", lambda mine: visible)
+    monkeypatch.setattr("hvdlab.torch.process_group.nccl_version", lambda: 22907)
     monkeypatch.setattr(torch.cuda, "set_device", taken.append)
     monkeypatch.setattr(torch.distributed, "init_process_group", meet)
-    with (
-        pytest.warns(UserWarning, match="1 GPUs for 2 ranks") if gpus == 1 else nullcontext(),
-        pytest.raises(Meeting) as meeting,
-    ):
+    with pytest.raises(Meeting) as meeting:
         script.main()
-    own = [torch.device("cuda", 1)] if backend == "nccl" else []
-    assert (meeting.value.args[0], taken) == (backend, own)
-    assert meeting.value.args[1] in [None, *own]
+    assert meeting.value.args[0] == backend
+    assert taken == ([torch.device(device)] if device != "cpu" else [])
+    assert meeting.value.args[1] in [None, *(taken if backend == "nccl" else [])]
+
+
+@pytest.mark.parametrize(
+    ("nccl", "gpus", "local_rank", "device"),
+    [(22907, 2, 1, "cuda:1"), (22907, 0, 1, "cpu"), (0, 2, 2, "cpu"), (22907, 2, 2, None)],
+)
+def test_an_elastic_rank_uses_the_gpu_of_its_slot_or_leaves(
+    nccl, gpus, local_rank, device, monkeypatch
+):
+    pytest.importorskip("horovod.torch", reason="needs Horovod: run `make setup`")
+    script = load("fashion_mnist_elastic")
+    taken = []
+    monkeypatch.setattr(script.hvd, "nccl_built", lambda: nccl)
+    monkeypatch.setattr(script.hvd, "local_rank", lambda: local_rank)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    monkeypatch.setattr(torch.cuda, "set_device", taken.append)
+    if device:
+        assert script.own_device() == torch.device(device)
+        assert taken == ([1] if device == "cuda:1" else [])
+        return
+    with pytest.raises(SystemExit) as left:
+        script.own_device()
+    assert left.value.code == (
+        "fashion_mnist_elastic.py: slot 2 of this host (counted from 0) has no GPU of its own, because the host "
+        "has 2: let the host discovery script print HOST:2."
+    )
 
 
 @pytest.mark.parametrize("script", ["sharded_training"], indirect=True)
