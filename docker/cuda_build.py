@@ -56,7 +56,8 @@ def decide(torch_cuda: str, torch_folder: str) -> Build:
         torch_cuda: `torch.version.cuda`, such as "13.0"; empty for a CPU build, or without torch.
         torch_folder: the folder of torch's package; empty without torch.
     """
-    search = (run_path(f"{torch_folder}/lib"),) if torch_folder else ()
+    folders = [f"{torch_folder}/lib" if torch_folder else "", packaged("tensorflow")]
+    search = tuple(run_path(folder) for folder in folders if folder)
     if not torch_cuda:
         return Build("cpu", "no CUDA build of torch", search=search)
     major = torch_cuda.partition(".")[0]

@@ -262,8 +262,7 @@ def test_a_real_build_with_nccl(tmp_path):
             ["ldd", path], env=environment, capture_output=True, text=True, check=True, timeout=60
         ).stdout
         assert "libnccl.so.2 => " in said
-        lost = [line for line in said.splitlines() if "not found" in line]
-        assert [line for line in lost if "tensorflow" not in line] == [], said
+        assert "not found" not in said, said
         script = tmp_path / f"{framework}_ranks.py"
         script.write_text(TWO_RANKS.format(framework))
         mpirun = Path(python).with_name("mpirun")
