@@ -10,7 +10,14 @@ pytest.importorskip("horovod.tensorflow", reason="needs Horovod: run `make setup
 
 from hvdlab import gpu_assignment  # noqa: E402
 from hvdlab.hardware import visible_gpus  # noqa: E402
-from hvdlab.keras import device  # noqa: E402
+from hvdlab.keras import _gpus_tensorflow, device  # noqa: E402
+
+
+KINDS = {
+    "tensorflow": {"KERAS_BACKEND": "tensorflow"},
+    "torch": {"KERAS_BACKEND": "torch"},
+    "torch, by hvdlab.torch.device": {"KERAS_BACKEND": "torch", "TORCH_HELPER": "1"},
+}
 
 
 @pytest.fixture
@@ -26,30 +33,30 @@ def train(run_ranks):
             assert each["gap"] < 2e-6 < 1e-2 < each["moved"] and each["metric_gap"] < 2e-6, each
             assert each["sum"] == 1 and each["rows"] == [[0, 0], [1, 1], [1, 1]]
             assert each["objects"] == [0, 1]
-            assert each.get("gathered") in (None, [["GPU-0"], ["GPU-1"]])
+            assert each["gathered"] == [["GPU-0"], ["GPU-1"]]
         return found, output
 
     return run
 
 
 @pytest.mark.mpi
-@pytest.mark.parametrize("backend", ["tensorflow", "torch"])
-def test_two_ranks_on_processors_equal_one_process(train, backend):
-    found, _ = train(KERAS_BACKEND=backend)
+@pytest.mark.parametrize("kind", KINDS)
+def test_two_ranks_on_processors_equal_one_process(train, kind):
+    found, _ = train(**KINDS[kind])
     assert [(each["device"], each["ranks"], each["direct"]) for each in found] == [("cpu", 0, False)] * 2
 
 
 @pytest.mark.gpu
 @pytest.mark.mpi
 @pytest.mark.parametrize("build", [{}, {"NO_NCCL": "1"}], ids=["as built", "without NCCL"])
-@pytest.mark.parametrize("backend", ["tensorflow", "torch"])
-def test_two_ranks_that_share_a_gpu_equal_one_process(train, backend, build):
+@pytest.mark.parametrize("kind", KINDS)
+def test_two_ranks_that_share_a_gpu_equal_one_process(train, kind, build):
     torch = pytest.importorskip("torch", reason="needs PyTorch: run `make setup`")
     sees = {"tensorflow": tf.config.list_physical_devices("GPU"), "torch": torch.cuda.is_available()}
-    if not sees[backend]:
+    if not sees[KINDS[kind]["KERAS_BACKEND"]]:
         pytest.skip("needs a GPU that the framework can use")
     variables = {"CUDA_VISIBLE_DEVICES": visible_gpus()[0], "NVIDIA_TF32_OVERRIDE": "0"}
-    found, output = train(KERAS_BACKEND=backend, **variables, **build)
+    found, output = train(**KINDS[kind], **variables, **build)
     assert [(each["ranks"], each["direct"]) for each in found] == [(2, False)] * 2
     assert "so the ranks exchange gradients through host memory." in output
 
@@ -61,7 +68,7 @@ class Horovod:
     """Rank `number` of some, of a Horovod that was built with NCCL or not."""
 
     def __init__(self, number, nccl):
-        self.rank, self.nccl_built = lambda: number, lambda: nccl
+        self.rank, self.size, self.nccl_built = lambda: number, lambda: 2, lambda: nccl
 
 
 @pytest.fixture
@@ -74,14 +81,15 @@ def as_rank(monkeypatch):
         tf.config.experimental, "set_memory_growth", lambda *given: set_up.append(given)
     )
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "all")
+    monkeypatch.setattr(device, "backend", _gpus_tensorflow)
 
     def run(number, visible, nccl=22907):
         set_up.clear()
         seen = visible[number]
         count = min(1, len(seen)) if "MIG-" in str(seen) else len(seen)
         gpus = [tf.config.PhysicalDevice(f"GPU:{i}", "GPU") for i in range(count)]
-        monkeypatch.setattr(device, "_gpus_of_tensorflow", lambda: seen)
-        monkeypatch.setattr(device, "_gather", lambda hvd, mine: visible)
+        monkeypatch.setattr(_gpus_tensorflow, "gpus", lambda: seen)
+        monkeypatch.setattr(_gpus_tensorflow, "gather", lambda hvd, mine: visible)
         monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: gpus)
         mine = device.rank_device(Horovod(number, nccl))
         names = [given[0].name for given in set_up]

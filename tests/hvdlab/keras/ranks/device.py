@@ -12,28 +12,28 @@ import numpy as np
 from settings import BATCH_SIZE, data
 
 import hvdlab.keras.horovod as hvd
+from hvdlab.keras import device
 
 hvd.init()
 if "NO_NCCL" in os.environ:
     hvd.nccl_built = lambda: 0
 found = {"rank": hvd.rank()}
-if keras.backend.backend() == "tensorflow":
-    import tensorflow as tf
+found["gathered"] = device.backend.gather(hvd, [f"GPU-{hvd.rank()}"])
+if "TORCH_HELPER" in os.environ:  # hvdlab.torch.device serves Keras on PyTorch as well
+    from hvdlab.torch.device import rank_device
 
-    from hvdlab.keras import device
-
-    found["gathered"] = device._gather(hvd, [f"GPU-{hvd.rank()}"])
+    mine = rank_device(hvd)
+    found["device"], options = str(mine.device), {"compression": mine.compression}
+else:
     mine = device.rank_device(hvd)
     found["device"], options = mine.gpu or "cpu", {"device_dense": mine.device_dense}
-    if mine.gpu is None:  # refused with a RuntimeError once TensorFlow has started
-        halves = [tf.config.LogicalDeviceConfiguration()] * 2
-        tf.config.set_logical_device_configuration(tf.config.list_physical_devices("CPU")[0], halves)
-else:
-    from hvdlab.torch import device
-
-    mine = device.rank_device(hvd)
-    found["device"], options = str(mine.device), {"compression": mine.compression}
 found |= {"ranks": mine.ranks, "direct": mine.direct}
+if keras.backend.backend() == "tensorflow" and mine.gpu is None:
+    import tensorflow as tf
+
+    # This is refused with a RuntimeError once TensorFlow has started.
+    halves = [tf.config.LogicalDeviceConfiguration()] * 2
+    tf.config.set_logical_device_configuration(tf.config.list_physical_devices("CPU")[0], halves)
 
 
 def model():
