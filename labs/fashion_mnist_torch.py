@@ -64,15 +64,18 @@ def main():
     batches = Batches(images, labels, args.batch_size, seed=seed)
     heldout = data.test_images[: args.heldout], data.test_labels[: args.heldout]
 
-    model, first_epoch = make_model().to(device), 0
+    model, first_epoch = make_model(), 0
     optimizer = torch.optim.SGD(model.parameters(), args.lr, args.momentum)
 
     saved = sorted(Path(args.checkpoint).glob("epoch-*.pt")) if args.checkpoint else []
     if saved:
-        state = torch.load(saved[-1], map_location=device, weights_only=True)
+        state = torch.load(saved[-1], map_location="cpu", weights_only=True)
         model.load_state_dict(state["model"])
         optimizer.load_state_dict(state["optimizer"])
         first_epoch = int(saved[-1].stem.removeprefix("epoch-")) + 1
+
+    model.to(device)
+    optimizer.load_state_dict(optimizer.state_dict())  # its momentum follows the weights
 
     recorder = Recorder(model, batches)
     for epoch in range(first_epoch, args.epochs):

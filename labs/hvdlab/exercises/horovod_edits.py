@@ -13,6 +13,7 @@ import tokenize
 from pathlib import Path
 
 from hvdlab.experiment import LABS
+from hvdlab.syntax import keyword
 
 STEPS = (
     "init",
@@ -67,13 +68,14 @@ _KERAS = {
         _INIT,
     ],
     "device": [
-        ("import keras\nfrom keras", "import keras\nimport tensorflow as tf\nfrom keras"),
+        (
+            "from hvdlab.keras.recorder import Recorder\n",
+            "from hvdlab.keras.device import rank_device\nfrom hvdlab.keras.recorder import Recorder\n",
+        ),
         (
             "  # Horovod: find the other ranks\n",
             """  # Horovod: find the other ranks
-    gpus = tf.config.list_physical_devices("GPU")
-    if gpus:  # Horovod: one GPU for each rank of this machine
-        tf.config.set_visible_devices(gpus[hvd.local_rank() % len(gpus)], "GPU")
+    chosen = rank_device(hvd)  # Horovod: a GPU of its own, a GPU that ranks share, or the processor
 """,
         ),
     ],
@@ -99,7 +101,7 @@ _KERAS = {
             "    optimizer = keras.optimizers.SGD(args.lr, args.momentum)\n",
             """    # Horovod: N times the images a step, N times the rate; gradients averaged over all ranks
     optimizer = keras.optimizers.SGD(args.lr * hvd.size(), args.momentum)
-    optimizer = hvd.DistributedOptimizer(optimizer)
+    optimizer = hvd.DistributedOptimizer(optimizer, device_dense=chosen.device_dense)
 """,
         )
     ],
@@ -126,7 +128,9 @@ _KERAS = {
     "resume": [
         (
             "        model = keras.models.load_model(saved[-1])\n",
-            "        model = hvd.load_model(saved[-1])  # Horovod: with its optimizer wrapped again\n",
+            """        # Horovod: with its optimizer wrapped again
+        model = hvd.load_model(saved[-1], device_dense=chosen.device_dense)
+""",
         ),
         (
             "    # Horovod: all ranks begin with the weights",
@@ -151,12 +155,15 @@ _TORCH = {
     ],
     "device": [
         (
-            "  # Horovod: find the other ranks\n",
-            """  # Horovod: find the other ranks
-    if torch.cuda.is_available():  # Horovod: one GPU for each rank of this machine
-        torch.cuda.set_device(hvd.local_rank() % torch.cuda.device_count())
+            "from hvdlab.torch.recorder import Recorder\n",
+            "from hvdlab.torch.device import rank_device\nfrom hvdlab.torch.recorder import Recorder\n",
+        ),
+        (
+            '    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")\n',
+            """    chosen = rank_device(hvd)  # Horovod: a GPU of its own, a GPU that ranks share, or the processor
+    device = chosen.device
 """,
-        )
+        ),
     ],
     "output": [
         (
@@ -176,21 +183,30 @@ _TORCH = {
     "optimizer": [
         (
             "    optimizer = torch.optim.SGD(model.parameters(), args.lr, args.momentum)\n",
-            """    # Horovod: N times the images a step, N times the rate; gradients averaged over all ranks
+            """    # Horovod: N times the images a step, N times the rate
     optimizer = torch.optim.SGD(model.parameters(), args.lr * hvd.size(), args.momentum)
-    optimizer = hvd.DistributedOptimizer(optimizer, model.named_parameters())
 """,
-        )
+        ),
+        (
+            "    recorder = Recorder(model, batches)\n",
+            """    # Horovod: gradients averaged over all ranks; after the move, which would discard its hooks
+    optimizer = hvd.DistributedOptimizer(
+        optimizer, model.named_parameters(), compression=chosen.compression
+    )
+
+    recorder = Recorder(model, batches)
+""",
+        ),
     ],
     "broadcast": [
         (
-            "    recorder = Recorder(model, batches)\n",
+            "    model.to(device)\n",
             """    # Horovod: all ranks begin with the weights and the optimizer state of rank 0. Weights
     # last: an optimizer without a state gets it by a step, in which weight decay moves them.
     hvd.broadcast_optimizer_state(optimizer, root_rank=0)
     hvd.broadcast_parameters(model.state_dict(), root_rank=0)
 
-    recorder = Recorder(model, batches)
+    model.to(device)
 """,
         )
     ],
@@ -277,19 +293,37 @@ def unified(old: str, new: str, name: str) -> str:
 def with_float16(script: str) -> str:
     """A finished script whose gradients travel as float16, however it calls DistributedOptimizer.
 
+    That takes the place of `compression=chosen.compression`, which ranks that share a GPU need: run the result
+    on processors.
+
     Raises:
         ValueError: it does not call it.
     """
     for node in ast.walk(ast.parse(script)):
         if isinstance(node, ast.Call) and ast.unparse(node.func) == "hvd.DistributedOptimizer":
-            if any(keyword.arg == "compression" for keyword in node.keywords):
-                return script
+            if given := keyword(node, "compression"):
+                same = "Compression." in ast.unparse(given)
+                return script if same else _replaced(script, given, "hvd.Compression.fp16")
             lines = script.split("\n")
             row, column = _end_of_arguments(lines, node)
             added = ", " * bool(node.args or node.keywords) + "compression=hvd.Compression.fp16"
             lines[row - 1] = lines[row - 1][:column] + added + lines[row - 1][column:]
             return "\n".join(lines)
     raise ValueError("the script has no hvd.DistributedOptimizer(...) to give a compression to")
+
+
+def _replaced(script: str, node: ast.expr, new: str) -> str:
+    """A script with another text in place of one expression."""
+    text = script.encode()  # columns of the tree are counted in bytes
+    lines = text.splitlines(keepends=True)
+    begin, end = (
+        sum(map(len, lines[: line - 1])) + column
+        for line, column in (
+            (node.lineno, node.col_offset),
+            (node.end_lineno, node.end_col_offset),
+        )
+    )
+    return (text[:begin] + new.encode() + text[end:]).decode()
 
 
 def _end_of_arguments(lines: list[str], call: ast.Call) -> tuple[int, int]:

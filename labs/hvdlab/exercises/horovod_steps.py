@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
+from hvdlab import gpu_choice
 from hvdlab.exercises import NotYet, own_script, right
 from hvdlab.exercises.watched_run import Watched, watch
 from hvdlab.experiment import QUICK, REFERENCE
@@ -63,31 +64,40 @@ def check_init(script) -> None:
 
 
 def check_device(script) -> None:
-    """Chooses the GPU by `hvd.local_rank()`, after `hvd.init()`. On a CPU it changes nothing."""
+    """Chooses the device after `hvd.init()`: by `rank_device(hvd)`, or the GPU of `hvd.local_rank()`."""
     source = own_script.read(script)
     called = own_script.called(source)
-    if "hvd.local_rank" not in called and "hvd.rank" in called:
+    if lines := gpu_choice.remainders(source):
+        raise NotYet(
+            f"line {lines[0]} takes the remainder of the local rank by the number of GPUs. With fewer GPUs than "
+            'ranks two ranks get the same GPU, and NCCL refuses two ranks on one GPU ("Duplicate GPU detected"). '
+            "Call rank_device(hvd) instead: its ranks can share a GPU, because they exchange gradients through "
+            "host memory."
+        )
+    helper = gpu_choice.chosen_by_helper(source)
+    if not helper and "hvd.local_rank" not in called and "hvd.rank" in called:
         raise NotYet(
             "hvd.rank() counts over all machines: on the second machine of four GPUs, rank 4 would look "
             "for a fifth GPU. hvd.local_rank() counts on one machine."
         )
-    if "hvd.local_rank" not in called:
-        raise NotYet("hvd.local_rank(), the number of a rank on its machine, is not called.")
+    if not helper and "hvd.local_rank" not in called:
+        raise NotYet(
+            "no device is chosen: rank_device(hvd) is not called, and neither is hvd.local_rank(), the number "
+            "of a rank on its machine."
+        )
     for init in source.hvd("init"):
-        for call in source.hvd("local_rank"):
+        for call in [*source.hvd("local_rank"), *source.named("rank_device")]:
             if source.inside[call] is source.inside[init] and call.lineno < init.lineno:
                 raise NotYet(
-                    "hvd.local_rank() is called before hvd.init(): nobody has a number yet."
+                    f"{ast.unparse(call)} is called before hvd.init(): nobody has a number yet."
                 )
-    if not own_script.chooses_device_by_local_rank(source):
+    if not helper and not own_script.chooses_device_by_local_rank(source):
         raise NotYet(
             "hvd.local_rank() is asked for, but no device is chosen by it: it belongs into "
             "torch.cuda.set_device(...) or tf.config.set_visible_devices(...)."
         )
-    _right(
-        _run("device", script),
-        "each rank takes the GPU of its local rank. Without a GPU nothing changes.",
-    )
+    chosen = "the device that rank_device chooses for it" if helper else "the GPU of its local rank"
+    _right(_run("device", script), f"each rank takes {chosen}. Without a GPU nothing changes.")
 
 
 def check_output(script) -> None:
@@ -117,6 +127,7 @@ def check_optimizer(script) -> None:
                 f"DistributedOptimizer(..., op={ast.unparse(op)}) does not average. Leave op out: with the "
                 "rate times hvd.size() a sum would scale the step twice."
             )
+    _refuse_unused_choice(source)
     try:
         run = _run("optimizer", script)
     except NotYet as error:
@@ -399,6 +410,19 @@ def _refuse_missing(run, *names) -> None:
     if own_script.read(run.script).imported("hvdlab.torch"):
         way = f"recorder.epoch_end(..., {name}=...) must get it on every rank."
     raise NotYet(f"rank {rank} records no {name}: {way}")
+
+
+def _refuse_unused_choice(source) -> None:
+    """NotYet where `rank_device` chose a device, and the optimizer does not hear how to exchange from there."""
+    name = "compression" if source.torch else "device_dense"
+    for call in source.hvd("DistributedOptimizer") if gpu_choice.chosen_by_helper(source) else []:
+        names = {each.arg for each in call.keywords}
+        if names.isdisjoint({"compression", "device_dense", None}) and len(call.args) < 3:
+            raise NotYet(
+                f"line {call.lineno}: the optimizer is not told how to send gradients from the device that "
+                f"rank_device chose. Ranks that share a GPU need {name}=chosen.{name}, where chosen is what "
+                "rank_device(hvd) returned."
+            )
 
 
 def _check_rate(run) -> None:

@@ -152,50 +152,98 @@ def test_init_wants_ranks_that_met(script, fake):
     fake.horovod = [None, None]
 
 
-def test_device_is_that_of_the_local_rank(script, fake):
+# How the solution chooses, and how it was done before there was a helper.
+HELPER = {
+    "torch": "    chosen = rank_device(hvd)  # Horovod: a GPU of its own, a GPU that ranks share, or the processor\n"
+    "    device = chosen.device\n",
+    "keras": "    chosen = rank_device(hvd)  # Horovod: a GPU of its own, a GPU that ranks share, or the processor\n",
+}
+CLASSIC = {
+    "torch": '    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")\n'
+    "    if torch.cuda.is_available():\n        torch.cuda.set_device(hvd.local_rank())\n",
+    "keras": '    import tensorflow as tf\n\n    gpus = tf.config.list_physical_devices("GPU")\n    if gpus:\n'
+    '        tf.config.set_visible_devices(gpus[hvd.local_rank()], "GPU")\n',
+}
+
+
+@pytest.fixture
+def classic(script, framework):
+    """A function: the script that chooses by the local rank, with changes in these lines."""
+
+    def write(*changes):
+        text = CLASSIC[framework]
+        for old, new in changes:
+            assert old in text
+            text = text.replace(old, new)
+        return script("device", (HELPER[framework], text))
+
+    return write
+
+
+def test_device_is_that_of_the_helper_or_of_the_local_rank(script, classic, fake, capsys):
+    steps.check_device(script("device"))
+    assert "the device that rank_device chooses for it" in capsys.readouterr().out
+    steps.check_device(classic())
+    assert "the GPU of its local rank" in capsys.readouterr().out
     with pytest.raises(NotYet, match="rank 4 would look for a fifth GPU"):
-        steps.check_device(script("device", ("hvd.local_rank()", "hvd.rank()")))
-    with pytest.raises(NotYet, match="is not called"):
+        steps.check_device(classic(("hvd.local_rank()", "hvd.rank()")))
+    with pytest.raises(NotYet, match="rank_device.hvd. is not called, and neither is hvd.local_rank"):
         steps.check_device(script("init"))
-    with pytest.raises(NotYet, match="before hvd.init"):
-        steps.check_device(
-            script(
-                "device", ("args = parse_args()\n", "args = parse_args()\n    hvd.local_rank()\n")
-            )
-        )
+    for early in ("rank_device(hvd)", "hvd.local_rank()"):
+        change = "args = parse_args()\n", f"args = parse_args()\n    {early}\n"
+        with pytest.raises(NotYet, match="before hvd.init"):
+            steps.check_device(script("device", change))
+
+
+def test_two_ranks_on_one_gpu_by_the_remainder_are_refused_with_the_reason(
+    framework, classic, fake
+):
+    count = {"torch": "torch.cuda.device_count()", "keras": "len(gpus)"}[framework]
+    path = classic(("hvd.local_rank()", f"hvd.local_rank() % {count}"))
+    line = next(n for n, text in enumerate(path.read_text().split("\n"), 1) if "%" in text and count in text)
+    with pytest.raises(NotYet, match=f"line {line} .*NCCL refuses two ranks on one GPU.*rank_device"):
+        steps.check_device(path)
+
+
+def test_the_optimizer_is_told_how_to_exchange(script, framework, fake):
+    fake.weights = np.array([[1.0, 4.0], [2.0, 5.0]])
+    steps.check_optimizer(script("optimizer"))
+    name = {"torch": "compression", "keras": "device_dense"}[framework]
+    end = {"torch": ",", "keras": ", "}[framework]
+    old = f"{end.rstrip()} {name}=chosen.{name}"
+    with pytest.raises(NotYet, match=f"Ranks that share a GPU need {name}=chosen.{name}, where"):
+        steps.check_optimizer(script("optimizer", (old, "")))
 
 
 @pytest.mark.parametrize("framework", ["torch"], indirect=True)
 @pytest.mark.parametrize(
     "wrong", ["0", "hvd.rank() % torch.cuda.device_count()"], ids=["the first", "by rank"]
 )
-def test_the_local_rank_must_choose_the_device(wrong, script, fake):
-    old = "torch.cuda.set_device(hvd.local_rank() % torch.cuda.device_count())"
+def test_the_local_rank_must_choose_the_device(wrong, classic, fake):
+    old = "torch.cuda.set_device(hvd.local_rank())"
     new = f"local = hvd.local_rank()\n        torch.cuda.set_device({wrong})"
     with pytest.raises(NotYet, match="no device is chosen by it"):
-        steps.check_device(script("device", (old, new)))
+        steps.check_device(classic((old, new)))
 
 
 @pytest.mark.parametrize("framework", ["torch"], indirect=True)
 @pytest.mark.parametrize(
     "new",
     [
-        "local = hvd.local_rank() % torch.cuda.device_count()\n        torch.cuda.set_device(local)",
+        "local = hvd.local_rank()\n        torch.cuda.set_device(local)",
         'device = torch.device("cuda", hvd.local_rank())',
-        'device = torch.device(f"cuda:{hvd.local_rank() % 4}")',
+        'device = torch.device(f"cuda:{hvd.local_rank()}")',
         'os.environ["CUDA_VISIBLE_DEVICES"] = str(hvd.local_rank())',
         "mine = range(4)[hvd.local_rank()]\n        torch.cuda.set_device(mine)",
     ],
 )
-def test_other_ways_to_choose_the_device(new, script, fake):
-    old = "torch.cuda.set_device(hvd.local_rank() % torch.cuda.device_count())"
-    steps.check_device(script("device", (old, new)))
+def test_other_ways_to_choose_the_device(new, classic, fake):
+    steps.check_device(classic(("torch.cuda.set_device(hvd.local_rank())", new)))
 
 
 @pytest.mark.parametrize("framework", ["torch"], indirect=True)
-def test_a_helper_above_main_chooses_the_device(script, fake):
-    old = "        torch.cuda.set_device(hvd.local_rank() % torch.cuda.device_count())\n"
-    path = script("device", (old, "        choose()\n"))
+def test_a_helper_above_main_chooses_the_device(classic, fake):
+    path = classic(("torch.cuda.set_device(hvd.local_rank())", "choose()"))
     helper = "def choose():\n    torch.cuda.set_device(hvd.local_rank())\n\n\ndef main("
     path.write_text(path.read_text().replace("def main(", helper, 1))
     steps.check_device(path)
@@ -271,10 +319,10 @@ def test_a_wrapper_whose_result_is_dropped_is_named(script, fake):
 @pytest.mark.parametrize("op", ["Sum", "Adasum"])
 def test_gradients_are_averaged_and_not_summed(op, script, fake):
     path = script("optimizer")
-    text = path.read_text().replace(
-        "DistributedOptimizer(optimizer", "DistributedOptimizer(optimizer, op=hvd.X"
-    )
-    path.write_text(text.replace("hvd.X", f"hvd.{op}").replace(", model.named_parameters()", ""))
+    text = path.read_text()
+    for name in ("chosen.compression", "chosen.device_dense"):
+        text = text.replace(f"={name}", f"={name}, op=hvd.{op}")
+    path.write_text(text)
     with pytest.raises(NotYet, match=f"op=hvd.{op}. does not average"):
         steps.check_optimizer(path)
 
@@ -593,7 +641,7 @@ def test_a_real_script(step, script, framework, real, capsys):
     if framework == "torch" and step in ("device", "output", "checkpoint"):
         pytest.skip("seen in Keras")
     # Decay moves weights without a gradient: Horovod's step for an optimizer without a state is seen.
-    decay = ("args.momentum)\n    opt", "args.momentum, weight_decay=0.01)\n    opt")
+    decay = ("args.momentum)\n", "args.momentum, weight_decay=0.01)\n")
     changes = [decay] if (framework, step) == ("torch", "resume") else []
     getattr(steps, f"check_{step}")(script(step, *changes))
     assert "Right: " in capsys.readouterr().out
@@ -603,7 +651,8 @@ def test_a_real_script(step, script, framework, real, capsys):
 @pytest.mark.slow
 @pytest.mark.parametrize("framework", ["torch"], indirect=True)
 def test_real_mistakes(script, real):
-    wrap = "    optimizer = hvd.DistributedOptimizer(optimizer, model.named_parameters())\n"
+    text = edits.after("optimizer", "torch")
+    wrap = text[text.index("    optimizer = hvd.Dist") : text.index("\n    recorder = ")]
     with pytest.raises(NotYet, match="drift.*Wrap the optimizer"):
         steps.check_optimizer(script("optimizer", (wrap, "")))
     with pytest.raises(NotYet, match="the plain optimizer steps: go on with what"):
@@ -647,6 +696,14 @@ FP16 = "compression=hvd.Compression.fp16"
         (
             "hvd.DistributedOptimizer(o, compression=hvd.Compression.none)",
             "hvd.DistributedOptimizer(o, compression=hvd.Compression.none)",
+        ),
+        (
+            'hvd.DistributedOptimizer("\u00e4", compression=chosen.compression)',
+            f'hvd.DistributedOptimizer("\u00e4", {FP16})',
+        ),
+        (
+            "hvd.DistributedOptimizer(\n    o, compression=chosen\n    .compression)",
+            f"hvd.DistributedOptimizer(\n    o, {FP16})",
         ),
     ],
 )
