@@ -15,40 +15,50 @@ from hvdlab.gpu_report.results import Check, Fact, Measurement, State
 pytest.importorskip("horovod", reason="needs Horovod: run `make setup`")
 pytestmark = [pytest.mark.mpi, pytest.mark.slow]
 SEVERAL_GPUS = {"operations-every-gpu", "same-answer-every-gpu"}
-FIRST_LINE = "No GPU: nvidia-smi lists none that a program started here may use. The parts below ran on"
+FIRST_LINE = (
+    "No GPU: nvidia-smi lists none that a program started here may use. The parts below ran on"
+)
 
 
-@pytest.fixture(scope="module")
-def answer(tmp_path_factory):
-    """(folder, how the command ended)."""
-    out = tmp_path_factory.mktemp("gpu")
-    command = [sys.executable, "-m", "hvdlab.cli", "gpu", "--out", str(out), "--budget", "1000"]
-    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "-1"}
-    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=590)
-    return out, ended
+def hvdlab_gpu(out, *arguments) -> subprocess.CompletedProcess:
+    return subprocess.run(
+        [sys.executable, "-m", "hvdlab.cli", "gpu", "--out", str(out), *map(str, arguments)],
+        env={**os.environ, "CUDA_VISIBLE_DEVICES": "-1"},
+        capture_output=True,
+        text=True,
+        timeout=550,
+    )
 
 
-@pytest.fixture(scope="module")
-def parts(answer):
-    return {part.name: part for part in results.read_parts(answer[0] / "gpu.json")}
+def test_the_whole_command_on_the_processor(tmp_path):
+    """One test, because the parts take a minute or more together."""
+    ended = hvdlab_gpu(tmp_path / "first", "--budget", 1000)
+    text = (tmp_path / "first" / "gpu.md").read_text()
+    parts = {part.name: part for part in results.read_parts(tmp_path / "first" / "gpu.json")}
+    says_first_that_there_is_no_gpu_and_exits_with_2(ended, text)
+    every_part_ran(parts)
+    every_row_states_what_it_is(parts)
+    measurements_have_peers_in_their_table(parts)
+    markdown_has_a_section_and_a_table_for_each_part(text)
+    exchange_was_compared_in_both_memory_formats_and_three_types(parts)
+    a_second_run_is_compared_with_the_first(tmp_path)
 
 
-def test_without_a_gpu_it_says_so_first_and_exits_with_2(answer):
-    out, ended = answer
+def says_first_that_there_is_no_gpu_and_exits_with_2(ended, text):
     assert ended.returncode == 2, ended.stdout + ended.stderr
     assert ended.stdout.startswith(FIRST_LINE)
-    assert (out / "gpu.md").read_text().startswith(f"**{FIRST_LINE}")
+    assert text.startswith(f"**{FIRST_LINE}")
     assert "Traceback" not in ended.stderr
 
 
-def test_every_part_runs_on_the_processor(parts):
+def every_part_ran(parts):
     assert list(parts) == [part.name for part in PARTS]
     for name, part in parts.items():
         wanted = State.SKIPPED if name in SEVERAL_GPUS else State.OK
         assert part.state == wanted, f"{name}: {part.state}, {part.reason}\n{part.output}"
 
 
-def test_every_row_states_what_it_is(parts):
+def every_row_states_what_it_is(parts):
     for name, part in parts.items():
         assert bool(part.findings) == (part.state == State.OK), name
         for one in part.findings:
@@ -68,7 +78,7 @@ def test_every_row_states_what_it_is(parts):
                 assert one.n > 0 and one.low <= one.median <= one.high, (name, one)
 
 
-def test_measurements_have_peers_in_their_table(parts):
+def measurements_have_peers_in_their_table(parts):
     for part in parts.values():
         for table in {one.table for one in part.measurements}:
             rows = [one for one in part.measurements if one.table == table]
@@ -79,8 +89,7 @@ def test_measurements_have_peers_in_their_table(parts):
             )
 
 
-def test_the_markdown_has_a_section_and_a_table_for_each_part(answer, parts):
-    text = (answer[0] / "gpu.md").read_text()
+def markdown_has_a_section_and_a_table_for_each_part(text):
     for part in PARTS:
         section = text.partition(f'<a id="{part.name}"></a>')[2].partition('<a id="')[0]
         assert f"## {part.title}" in section and part.question in section, part.name
@@ -89,7 +98,7 @@ def test_the_markdown_has_a_section_and_a_table_for_each_part(answer, parts):
         assert len({line.count("|") for line in table.splitlines()}) == 1, table
 
 
-def test_the_exchange_is_compared_in_both_memory_formats_and_three_types(parts):
+def exchange_was_compared_in_both_memory_formats_and_three_types(parts):
     rows = [one for one in parts["same-answer-shared"].findings if isinstance(one, Check)]
     for kind in ("float64", "float32", "bfloat16"):
         for form in ("contiguous", "channels-last"):
@@ -98,19 +107,17 @@ def test_the_exchange_is_compared_in_both_memory_formats_and_three_types(parts):
             ]
 
 
-def test_a_second_run_is_compared_with_the_first(answer, tmp_path):
-    old = json.loads((answer[0] / "gpu.json").read_text())
+def a_second_run_is_compared_with_the_first(tmp_path):
+    old = json.loads((tmp_path / "first" / "gpu.json").read_text())
     for part in old["parts"]:
         for one in part["findings"]:
             if one["kind"] == "measurement":  # an older machine that was a thousand times as fast
                 factor = 1000 if one["more_is_better"] else 0.001
                 one.update({name: factor * one[name] for name in ("median", "low", "high")})
     (tmp_path / "old.json").write_text(json.dumps(old))
-    command = [sys.executable, "-m", "hvdlab.cli", "gpu", "--out", str(tmp_path / "new")]
-    command += ["--only", "ghost-batch-norm", "--against", str(tmp_path / "old.json")]
-    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "-1"}
-    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
-    new = json.loads((tmp_path / "new" / "gpu.json").read_text())
+    arguments = ["--only", "ghost-batch-norm", "--against", tmp_path / "old.json"]
+    ended = hvdlab_gpu(tmp_path / "second", *arguments)
+    new = json.loads((tmp_path / "second" / "gpu.json").read_text())
     assert [part["name"] for part in new["parts"]] == ["ghost-batch-norm"]
     assert len(new["comparisons"]) == 4 and all(one["lost"] for one in new["comparisons"])
     assert "4 measurements lost against" in ended.stdout
