@@ -20,10 +20,15 @@ from pathlib import Path
 
 SECONDS = 60  # limit of every program that is asked here
 # The CUDA 13 compiler in packages of PyPI. Those for CUDA 12 hold ptxas and no nvcc.
-COMPILER_PACKAGES = ("nvcc", "crt", "cccl", "runtime", "nvtx")
+COMPILER_PACKAGES = (
+    *("nvidia-cuda-nvcc", "nvidia-cuda-crt", "nvidia-nvvm"),
+    *("nvidia-cuda-cccl", "nvidia-cuda-runtime", "nvidia-nvtx"),
+)
 SYSTEM_NVCC = "/usr/local/cuda/bin/nvcc"  # where it is not on PATH
 SYSTEM_NCCL = ("/usr", "/usr/local", "/usr/local/cuda")
-FETCH = "HVDLAB_FETCH_NVCC"  # 1: fetch the compiler although this machine has no driver (a login node)
+FETCH = (
+    "HVDLAB_FETCH_NVCC"  # 1: fetch the compiler although this machine has no driver (a login node)
+)
 
 
 @dataclass(frozen=True)
@@ -74,10 +79,11 @@ def decide(torch_cuda: str, torch_folder: str) -> Build:
             need = f"torch needs a CUDA {major} toolkit, and PyPI has no nvcc for it: install one"
             return Build("cpu", f"{have}; {need}", search=search)
         if not (shutil.which("nvidia-smi", path=programs()) or os.environ.get(FETCH) == "1"):
-            return Build("cpu", f"{have}, and no NVIDIA driver; {FETCH}=1 builds all the same", search=search)
+            return Build(
+                "cpu", f"{have}, and no NVIDIA driver; {FETCH}=1 builds all the same", search=search
+            )
         home = ""
-        compiler = tuple(f"nvidia-cuda-{name}=={torch_cuda}.*" for name in COMPILER_PACKAGES)
-        compiler += (f"nvidia-nvvm=={torch_cuda}.*",)
+        compiler = tuple(f"{name}=={torch_cuda}.*" for name in COMPILER_PACKAGES)
     else:
         have = f"CUDA compiler in {home}"
     runtime = [folder for folder in cuda_runtime(major) if Path(folder).is_dir()]
@@ -143,7 +149,11 @@ def run_path(folder: str) -> str:
     """
     packages = Path(sysconfig.get_path("platlib")).resolve()
     place = Path(folder).resolve()
-    return f"$ORIGIN/../../{place.relative_to(packages)}" if place.is_relative_to(packages) else str(place)
+    return (
+        f"$ORIGIN/../../{place.relative_to(packages)}"
+        if place.is_relative_to(packages)
+        else str(place)
+    )
 
 
 def _nvcc_version(nvcc: str) -> str:
@@ -185,4 +195,6 @@ if __name__ == "__main__":
     try:
         main()
     except Exception as error:  # a torch that cannot be imported: whatever it raises
-        sys.exit(f"cuda_build: torch cannot be imported by {sys.executable} ({error}): run 'make setup' again.")
+        sys.exit(
+            f"cuda_build: torch cannot be imported by {sys.executable} ({error}): run 'make setup' again."
+        )

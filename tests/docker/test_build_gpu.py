@@ -38,7 +38,13 @@ def program(path: Path, text: str) -> Path:
 @pytest.fixture
 def machine(tmp_path, monkeypatch):
     """A machine with nothing: neither compiler nor NCCL nor driver. PATH is tmp_path/bin and the system's."""
-    for name in ("HOROVOD_CUDA_HOME", "CUDA_HOME", "HOROVOD_NCCL_HOME", "NCCL_HOME", cuda_build.FETCH):
+    for name in (
+        "HOROVOD_CUDA_HOME",
+        "CUDA_HOME",
+        "HOROVOD_NCCL_HOME",
+        "NCCL_HOME",
+        cuda_build.FETCH,
+    ):
         monkeypatch.delenv(name, raising=False)
     (tmp_path / "bin").mkdir()
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
@@ -102,7 +108,10 @@ def test_without_a_toolkit_or_nccl_it_is_a_build_for_processors(have, machine, m
     build = cuda_build.decide("13.0", str(machine / "torch"))
     assert build.device == "cpu" and build.cuda_home == "" and build.why
     text = BUILD.read_text()
-    assert '[ $device = nccl ] || edit cmake/Modules/FindPytorch.cmake "(CUDA_HOME is not None)"' in text
+    assert (
+        '[ $device = nccl ] || edit cmake/Modules/FindPytorch.cmake "(CUDA_HOME is not None)"'
+        in text
+    )
 
 
 @pytest.mark.parametrize("kind", ["wrapper", "link"])
@@ -141,7 +150,13 @@ def test_cmake_4_configures_what_asks_for_an_older_one(tmp_path):
     for more in ({}, {name: value}):
         answers.append(
             subprocess.run(
-                [tmp_path / "four" / "bin" / "cmake", "-S", tmp_path, "-B", tmp_path / f"b{len(more)}"],
+                [
+                    tmp_path / "four" / "bin" / "cmake",
+                    "-S",
+                    tmp_path,
+                    "-B",
+                    tmp_path / f"b{len(more)}",
+                ],
                 env={**os.environ, "PYTHONPATH": str(tmp_path / "four"), **more},
                 capture_output=True,
                 text=True,
@@ -183,7 +198,9 @@ def test_a_driver_is_enough(machine, monkeypatch):
     assert build.device == "nccl" and "nvidia-cuda-nvcc==13.0.*" in build.compiler
     twelve = cuda_build.decide("12.6", "")
     assert twelve.device == "cpu" and "CUDA 12 toolkit" in twelve.why
-    monkeypatch.setenv("CUDA_HOME", str(toolkit(machine / "cuda", "12.6")))  # of another version than torch
+    monkeypatch.setenv(
+        "CUDA_HOME", str(toolkit(machine / "cuda", "12.6"))
+    )  # of another version than torch
     assert cuda_build.decide("13.0", "").compiler and cuda_build.decide("12.6", "").device == "nccl"
 
 
@@ -238,7 +255,9 @@ def test_a_real_build_with_nccl(tmp_path):
     """The pinned environment, compiled with NCCL: both frameworks import and all-reduce on two processors."""
     python = os.environ.get("HVDLAB_CUDA_PYTHON")
     if not python:
-        pytest.skip("HVDLAB_CUDA_PYTHON names no Python of an environment with a CUDA build of torch")
+        pytest.skip(
+            "HVDLAB_CUDA_PYTHON names no Python of an environment with a CUDA build of torch"
+        )
     packages = Path(
         subprocess.run(
             [python, "-c", "import sysconfig; print(sysconfig.get_path('platlib'))"],

@@ -244,7 +244,11 @@ def proxy():
         ("535.104.05, 8.0", {}, ["download.pytorch.org", "pip.invalid"]),  # for CUDA 12
         ("580.65.06, 9.0", {"CUDA": "12"}, ["download.pytorch.org", "pip.invalid"]),
         ("", {"TORCH_INDEX": ""}, ["pip.invalid"]),
-        ("535.104.05, 8.0", {"TORCH_INDEX": "https://torch.invalid/whl"}, ["torch.invalid", "pip.invalid"]),
+        (
+            "535.104.05, 8.0",
+            {"TORCH_INDEX": "https://torch.invalid/whl"},
+            ["torch.invalid", "pip.invalid"],
+        ),
         # As it was before, on a login node, for GPUs elsewhere.
         ("", {"before": "\n"}, ["pip.invalid"]),
         ("", {"before": "https://torch.invalid/whl\n"}, ["torch.invalid", "pip.invalid"]),
