@@ -26,9 +26,8 @@ COMPILER_PACKAGES = (
 )
 SYSTEM_NVCC = "/usr/local/cuda/bin/nvcc"  # where it is not on PATH
 SYSTEM_NCCL = ("/usr", "/usr/local", "/usr/local/cuda")
-FETCH = (
-    "HVDLAB_FETCH_NVCC"  # 1: fetch the compiler although this machine has no driver (a login node)
-)
+# 1: fetch the compiler although this machine has no driver (a login node)
+FETCH = "HVDLAB_FETCH_NVCC"
 
 
 @dataclass(frozen=True)
@@ -88,7 +87,8 @@ def decide(torch_cuda: str, torch_folder: str) -> Build:
         have = f"CUDA compiler in {home}"
     runtime = [folder for folder in cuda_runtime(major) if Path(folder).is_dir()]
     search += tuple(map(run_path, [str(Path(library).parent), *runtime]))
-    why = f"{'CUDA compiler from PyPI' if compiler else have}, NCCL in {nccl_home}, torch for CUDA {torch_cuda}"
+    have = "CUDA compiler from PyPI" if compiler else have
+    why = f"{have}, NCCL in {nccl_home}, torch for CUDA {torch_cuda}"
     return Build("nccl", why, home, compiler, nccl_home, library, tuple(dict.fromkeys(search)))
 
 
@@ -114,7 +114,7 @@ def toolkit() -> tuple[str, str]:
 
 
 def nccl() -> tuple[str, str] | None:
-    """(folder, library) of NCCL: what the user names, then the package that torch loads, then the system's."""
+    """(folder, library) of NCCL: what the user names, else the package that torch loads, else the system's."""
     named = [os.environ.get(name, "") for name in ("HOROVOD_NCCL_HOME", "NCCL_HOME")]
     for home in filter(None, [*named, packaged("nvidia.nccl"), *SYSTEM_NCCL]):
         if not Path(home, "include/nccl.h").is_file():
@@ -149,11 +149,9 @@ def run_path(folder: str) -> str:
     """
     packages = Path(sysconfig.get_path("platlib")).resolve()
     place = Path(folder).resolve()
-    return (
-        f"$ORIGIN/../../{place.relative_to(packages)}"
-        if place.is_relative_to(packages)
-        else str(place)
-    )
+    if not place.is_relative_to(packages):
+        return str(place)
+    return f"$ORIGIN/../../{place.relative_to(packages)}"
 
 
 def _nvcc_version(nvcc: str) -> str:
@@ -196,5 +194,6 @@ if __name__ == "__main__":
         main()
     except Exception as error:  # a torch that cannot be imported: whatever it raises
         sys.exit(
-            f"cuda_build: torch cannot be imported by {sys.executable} ({error}): run 'make setup' again."
+            f"cuda_build: torch cannot be imported by {sys.executable} ({error}): "
+            "run 'make setup' again."
         )

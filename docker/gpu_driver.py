@@ -35,7 +35,8 @@ class Choice:
 def choose(gpus: list[tuple[int, tuple[int, int]]]) -> Choice:
     """The build of torch for GPUs given as (driver's major version, compute capability).
 
-    All GPUs of a machine have one driver. Of several GPUs the oldest decides, so that each rank can use its own.
+    All GPUs of a machine have one driver. Of several GPUs the oldest decides, so that each rank can use
+    its own.
     """
     if not gpus:
         return Choice(CPU_INDEX)

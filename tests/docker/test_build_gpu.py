@@ -5,7 +5,6 @@ Each fault of the build for GPUs that was seen has a test here. Only the last te
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -190,7 +189,7 @@ def test_tensorflows_half_defines_what_tensorflow_lacks():
 
 
 def test_a_driver_is_enough(machine, monkeypatch):
-    """Without nvcc its packages are fetched for CUDA 13; for CUDA 12 PyPI has none, and the sentence says so."""
+    """Without nvcc its packages are fetched for CUDA 13. PyPI has none for CUDA 12, and the sentence says so."""
     in_site_packages(monkeypatch, machine / "site-packages")
     assert cuda_build.decide("13.0", "").device == "cpu"  # nothing that could run it
     program(machine / "bin" / "nvidia-smi", "echo")
@@ -198,9 +197,8 @@ def test_a_driver_is_enough(machine, monkeypatch):
     assert build.device == "nccl" and "nvidia-cuda-nvcc==13.0.*" in build.compiler
     twelve = cuda_build.decide("12.6", "")
     assert twelve.device == "cpu" and "CUDA 12 toolkit" in twelve.why
-    monkeypatch.setenv(
-        "CUDA_HOME", str(toolkit(machine / "cuda", "12.6"))
-    )  # of another version than torch
+    # A toolkit of another version than torch's
+    monkeypatch.setenv("CUDA_HOME", str(toolkit(machine / "cuda", "12.6")))
     assert cuda_build.decide("13.0", "").compiler and cuda_build.decide("12.6", "").device == "nccl"
 
 
