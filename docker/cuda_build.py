@@ -114,7 +114,7 @@ def toolkit() -> tuple[str, str]:
 
 
 def nccl() -> tuple[str, str] | None:
-    """(folder, library) of NCCL: what the user names, else the package that torch loads, else the system's."""
+    """(folder, library) of NCCL: what the user names, else what torch loads, else the system's."""
     named = [os.environ.get(name, "") for name in ("HOROVOD_NCCL_HOME", "NCCL_HOME")]
     for home in filter(None, [*named, packaged("nvidia.nccl"), *SYSTEM_NCCL]):
         if not Path(home, "include/nccl.h").is_file():

@@ -189,7 +189,7 @@ def test_tensorflows_half_defines_what_tensorflow_lacks():
 
 
 def test_a_driver_is_enough(machine, monkeypatch):
-    """Without nvcc its packages are fetched for CUDA 13. PyPI has none for CUDA 12, and the sentence says so."""
+    """Without nvcc its packages are fetched for CUDA 13. PyPI has none for CUDA 12."""
     in_site_packages(monkeypatch, machine / "site-packages")
     assert cuda_build.decide("13.0", "").device == "cpu"  # nothing that could run it
     program(machine / "bin" / "nvidia-smi", "echo")
