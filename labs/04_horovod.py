@@ -105,21 +105,39 @@ exercises.check_init(SCRIPT)
 # %% [markdown]
 # ## Exercise 2: Give each rank its own device
 #
-# On a machine with GPUs every process would take the first one, fill its memory, and leave the others
-# idle. `hvd.local_rank()` counts the ranks *of this machine*, so it is the number of the GPU to take.
+# On a machine with GPUs every process takes the first GPU, unless it is told otherwise. The ranks then fill the memory
+# of that GPU, and the other GPUs stay idle. There are three situations:
 #
-# **Edit your copy:** after `hvd.init()`, choose the GPU by `hvd.local_rank()` if there is one. Keras:
-# `tf.config.list_physical_devices("GPU")` and `tf.config.set_visible_devices`, and `import tensorflow as
-# tf`. PyTorch: `torch.cuda.set_device`.
+# * **One GPU per rank**, and each rank sees all GPUs of its machine. Rank number `hvd.local_rank()` *of this machine*
+#   takes the GPU of the same number. For example, on two machines with four GPUs each, rank 5 has local rank 1 and
+#   takes GPU 1 of the second machine. **NCCL**, NVIDIA's library for collectives, then sends gradients from GPU to GPU.
+# * **The launcher shows each rank one GPU**, as Slurm does with `--gpus-per-task=1`. Each rank sees a single GPU, whose
+#   number is 0 on every rank. Local rank 1 must not ask for GPU 1 there, because it does not see one.
+# * **Fewer GPUs than ranks**, for example two ranks on the single GPU of a laptop. NCCL refuses two ranks on one GPU
+#   ("Duplicate GPU detected"). Ranks can share a GPU nevertheless, if their gradients are copied to **host memory** (the
+#   memory of the processor), averaged there over MPI, and copied back. The result is the same. The price is the time
+#   of the copies, and each rank has only a part of the GPU. Sharing a GPU is good for learning and for tests; it does
+#   not make the training faster.
 #
-# <details><summary>Hint 1</summary> Do nothing where there is no GPU: the script must still run on this
-# machine. Where there are fewer GPUs than ranks, take the remainder of a division.</details>
+# `rank_device(hvd)` of this course covers all three. The ranks compare the identifiers (UUIDs) of the GPUs that they see,
+# and each takes the one that the fewest others use. What it returns says where gradients are exchanged: exercise 4
+# passes that on. Without GPUs it chooses the processor.
+#
+# **Edit your copy:** call `chosen = rank_device(hvd)` after `hvd.init()`. Keras: import it from `hvdlab.keras.device`,
+# and call it before Keras computes anything. PyTorch: import it from `hvdlab.torch.device`, and use `chosen.device` as
+# the script's `device`. The classic way also passes the check: `torch.cuda.set_device(hvd.local_rank())`, or
+# `tf.config.set_visible_devices(gpus[hvd.local_rank()], "GPU")`, only if there is a GPU. It is right in the first
+# situation alone.
+#
+# <details><summary>Hint 1</summary> Two or three lines change: an import, the call after <code>hvd.init()</code>, and in
+# PyTorch the line that sets <code>device</code>. A remainder such as <code>hvd.local_rank() %
+# torch.cuda.device_count()</code> is no way out: it gives two ranks the same GPU, and NCCL stops them.</details>
 
 # %%
 # print(edits.diff("device", FRAMEWORK))  # hint 2: uncomment to see the whole answer
 
 # %%
-# BEGIN SOLUTION: edit your copy of the script: choose the device by hvd.local_rank()
+# BEGIN SOLUTION: edit your copy of the script: choose the device of each rank
 edits.apply(SCRIPT, "device", FRAMEWORK)
 # END SOLUTION
 
@@ -157,12 +175,18 @@ exercises.check_output(SCRIPT)
 # learning rate is tolerable: multiply it by `hvd.size()` (lab 5 asks when that is right).
 #
 # **Edit your copy:** multiply the rate, wrap the optimizer, and train with what the wrapper returns.
-# In PyTorch it also takes `model.named_parameters()`, to give each gradient a name that all ranks share.
+# In PyTorch it also takes `model.named_parameters()`, to give each gradient a name that all ranks share. Wrap it after
+# `model.to(device)`, because a move to another device discards the hooks by which Horovod notices gradients.
+#
+# **If you use `rank_device`**, tell the wrapper how to exchange gradients. Keras: `device_dense=chosen.device_dense`.
+# PyTorch: `compression=chosen.compression`. On processors, and with one GPU per rank, this changes nothing. On a shared
+# GPU it sends the gradients through host memory.
 #
 # **Guess first:** how many models will there be?
 #
 # <details><summary>Hint 1</summary> The rate belongs to the optimizer, so multiply it where the optimizer is
-# made; wrap it before the model is compiled (Keras) or before the loop (PyTorch).</details>
+# made; wrap it before the model is compiled (Keras) or between <code>model.to(device)</code> and the loop
+# (PyTorch).</details>
 
 # %%
 # print(edits.diff("optimizer", FRAMEWORK))  # hint 2: uncomment to see the whole answer
@@ -185,8 +209,10 @@ exercises.check_optimizer(SCRIPT)
 #
 # **Edit your copy.** Keras: put `hvd.callbacks.BroadcastGlobalVariablesCallback(0)` first in the list of
 # callbacks. PyTorch: call `hvd.broadcast_optimizer_state(optimizer, root_rank=0)` and then
-# `hvd.broadcast_parameters(model.state_dict(), root_rank=0)` just before the loop. The weights come last: an optimizer that
-# has no state yet gets one by a step with gradients of zero, and weight decay moves the weights in that step, too.
+# `hvd.broadcast_parameters(model.state_dict(), root_rank=0)` just before `model.to(device)`. The weights come last: an optimizer
+# that has no state yet gets one by a step with gradients of zero, and weight decay moves the weights in that step, too. Both
+# calls come before the move, because host memory is right for every build of Horovod: one that was built without NCCL must
+# not be given tensors on a GPU.
 #
 # <details><summary>Hint 1</summary> Every rank makes the call, also rank 0: all take part in a
 # broadcast, those who send and those who receive.</details>
@@ -508,6 +534,10 @@ print(f"You said: {prediction}. Longest in the median step: {longest}.")
 # share a message), and `compression=hvd.Compression.fp16` sends 16 bits for each number instead of 32. The
 # timeline says how many messages and bytes a step then needs.
 #
+# This experiment and the next one run on processors, also where there are GPUs, because the numbers that they are compared
+# with were measured there. (On a shared GPU float16 would not work like this: it would take the place of the `compression`
+# that sends gradients through host memory.)
+#
 # How many images/s do you expect *without* fusion, relative to the default (1 is "the same")?
 
 # %%
@@ -520,6 +550,7 @@ print(edits.unified(SCRIPT.read_text(), FP16.read_text(), "float16"))
 
 # %%
 OPTIONS = ["default", "no fusion", "float16"]
+ON_PROCESSORS = {"CUDA_VISIBLE_DEVICES": "-1"}
 
 
 def speed(folder, ranks):
@@ -533,7 +564,7 @@ def exchange(option, seed):
     variables = {"HOROVOD_FUSION_THRESHOLD": "0"} if option == "no fusion" else {}
     arguments = ["--epochs", size(2, 3, 3), "--images", size(640, 6000, 6000), "--batch-size", 32]
     arguments += [*HELDOUT, "--seed", seed]
-    folder = train(script, *arguments, HOROVOD_TIMELINE=str(path), **variables)
+    folder = train(script, *arguments, HOROVOD_TIMELINE=str(path), **variables, **ON_PROCESSORS)
     sent = timeline.messages(timeline.read(path)).mean()
     return {
         "messages": sent["operations"],
@@ -588,7 +619,8 @@ plt.show()
 # **One thread a rank, in both runs.** A speed-up is a fake unless only the number of ranks differs. A single
 # process takes all cores if nobody stops it, and two ranks of one core each are then compared with the
 # same two cores. So we set `OMP_NUM_THREADS=1` and `TF_NUM_INTRAOP_THREADS=1` for one rank too. The line
-# "unfair" has the other baseline, to see the difference it makes.
+# "unfair" has the other baseline, to see the difference it makes. All runs use processors, because two ranks that share
+# one GPU would share its speed, too.
 #
 # Which speed-up do you expect from the second rank, in strong scaling?
 
@@ -610,7 +642,8 @@ def throughput(setting, seed):
     arguments = ["--epochs", size(2, 3, 3), "--images", size(640, 6000, 6000), "--heldout", 500]
     arguments += ["--batch-size", batch_size, "--seed", seed]
     variables = {"OMP_NUM_THREADS": str(threads), "TF_NUM_INTRAOP_THREADS": str(threads)}
-    return {"images_per_second": speed(train(SCRIPT, *arguments, ranks=ranks, **variables), ranks)}
+    folder = train(SCRIPT, *arguments, ranks=ranks, **variables, **ON_PROCESSORS)
+    return {"images_per_second": speed(folder, ranks)}
 
 
 scalings = sweep("scaling_horovod", throughput, grid(setting=NAMES, seed=seeds(1, 3)))

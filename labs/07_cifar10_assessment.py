@@ -375,20 +375,19 @@ print(f"Edit {script.relative_to(ROOT)}")
 #
 # 1. import Horovod: <code>import hvdlab.keras.horovod as hvd</code> or <code>import horovod.torch as hvd</code>, and call
 #    <code>hvd.init()</code> first in <code>main()</code>
-# 2. one GPU a process, by <code>hvd.local_rank()</code>, where there are GPUs
+# 2. the device of each process, by <code>rank_device(hvd)</code>: a GPU of its own, a GPU that ranks share, or the processor
 # 3. <code>Batches(..., rank=hvd.rank(), size=hvd.size())</code>, and a batch size that you choose
 # 4. the rate of one process times <code>hvd.size()</code>; the warmup is there already
-# 5. <code>optimizer = hvd.DistributedOptimizer(optimizer)</code>, before it is used
-# 6. the weights of rank 0 for all; in PyTorch the optimizer's state too
+# 5. <code>optimizer = hvd.DistributedOptimizer(optimizer, ...)</code>, before it is used; the device says how to exchange
+# 6. the weights of rank 0 for all; in PyTorch the optimizer's state too, and before <code>model.to(device)</code>
 # 7. output on rank 0 only, of numbers averaged over the ranks. The recorder stays on <i>all</i> ranks.
 # </details>
 # <details><summary>Hint 2: the lines, Keras</summary>
 #
 # ```python
-# import tensorflow as tf
-# gpus = tf.config.list_physical_devices("GPU")
-# if gpus:
-#     tf.config.set_visible_devices(gpus[hvd.local_rank()], "GPU")
+# from hvdlab.keras.device import rank_device
+# mine = rank_device(hvd)  # before Keras computes anything
+# optimizer = hvd.DistributedOptimizer(optimizer, device_dense=mine.device_dense)
 # callbacks=[
 #     hvd.callbacks.BroadcastGlobalVariablesCallback(0),
 #     hvd.callbacks.MetricAverageCallback(),
@@ -400,11 +399,17 @@ print(f"Edit {script.relative_to(ROOT)}")
 # <details><summary>Hint 2: the lines, PyTorch</summary>
 #
 # ```python
-# if torch.cuda.is_available():
-#     torch.cuda.set_device(hvd.local_rank())
-# optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
+# from hvdlab.torch.device import rank_device
+# mine = rank_device(hvd)
+# device = mine.device
+# model = assessment_network()  # still in host memory, which every build of Horovod can send
 # hvd.broadcast_optimizer_state(optimizer, root_rank=0)
 # hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+# model.to(device)
+# optimizer.load_state_dict(optimizer.state_dict())  # its momentum follows the weights
+# optimizer = hvd.DistributedOptimizer(
+#     optimizer, named_parameters=model.named_parameters(), compression=mine.compression
+# )
 # loss = total_loss / len(batches.examples_read(epoch))  # this rank read a part of the images
 # loss = hvd.allreduce(torch.tensor(loss), name="loss").item()  # of all ranks, not of rank 0 only
 # accuracy = hvd.allreduce(torch.tensor(accuracy), name="accuracy").item()

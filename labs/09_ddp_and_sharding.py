@@ -28,7 +28,6 @@ from hvdlab.launch import run
 from hvdlab.plots import compare, medians, predicted
 from hvdlab.rank_report import rank_report, text
 
-os.environ["CUDA_VISIBLE_DEVICES"] = "-1"  # the processor for all ranks, also where there are GPUs
 WORK.mkdir(parents=True, exist_ok=True)  # your own files: notebooks/work
 COLOURS = plt.rcParams["axes.prop_cycle"].by_key()["color"]
 
@@ -37,8 +36,9 @@ COLOURS = plt.rcParams["axes.prop_cycle"].by_key()["color"]
 #
 # | | Horovod | DDP | by hand |
 # |---|---|---|---|
-# | meet | `hvd.init()` | `rendezvous()`, `dist.init_process_group("gloo")` (which sends between processors; "nccl" between GPUs) | the same |
-# | take a GPU | `torch.cuda.set_device(hvd.local_rank())` | `torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))` | the same |
+# | meet | `hvd.init()` | `rendezvous()`, `dist.init_process_group(chosen.backend)`: "nccl" between GPUs, else "gloo" | the same |
+# | take a GPU | `chosen = rank_device(hvd)` | `chosen = group_device()` | the same |
+# | on a shared GPU | `compression=chosen.compression`: through host memory | Gloo copies through host memory by itself | the same |
 # | divide the images | `Batches(rank=, size=, seed=)` | the same, or `DistributedSampler` and `set_epoch` | the same |
 # | begin with equal weights | `hvd.broadcast_parameters(...)` | `DistributedDataParallel(model)` does it | `dist.broadcast(p.data, src=0)` for each |
 # | and optimizer state | `hvd.broadcast_optimizer_state(...)` | every rank loads the same checkpoint: DDP sends weights and buffers only | the same |
@@ -67,6 +67,17 @@ RECORD = WORK / "fashion_mnist_ddp"
 shutil.rmtree(RECORD, ignore_errors=True)
 run(DDP, *FEW, ranks=2, HVDLAB_RUN_DIR=str(RECORD))
 print(text(rank_report(RECORD)))
+
+# %% [markdown]
+# These ranks used a GPU each, or shared one, if this machine has GPUs. **From here on the lab uses processors only**, for two
+# reasons. It counts the bytes that a rank sends, and the kernel counts them only in TCP connections: NCCL sends from GPU to GPU over
+# NVLink, PCIe or shared memory, where the count would be 0. It also compares losses to 1e-6, and GPUs round in another way: by
+# default their convolutions multiply TF32 numbers, which have 11 bits.
+
+# %%
+os.environ["CUDA_VISIBLE_DEVICES"] = (
+    "-1"  # hides GPUs from this notebook and from all that it starts
+)
 
 # %% [markdown]
 # ## Average the gradients by hand

@@ -30,6 +30,10 @@ WORK.mkdir(parents=True, exist_ok=True)
 COLOURS = plt.rcParams["axes.prop_cycle"].by_key()["color"]  # one for each rank
 
 # %% [markdown]
+# All ranks of this lab use processors, also where there are GPUs. The lab counts the bytes that a rank sends, and the kernel counts
+# them only in TCP connections: NCCL sends from GPU to GPU over NVLink, PCIe or shared memory, where the count would be 0. It also
+# compares losses to 1e-6, and four ranks that share a GPU could not split a layer: Gloo gathers only what is in host memory.
+#
 # ## Split each layer
 #
 # The network is `ResidualMLP` of lab 8: a stem, blocks, a head. A block computes

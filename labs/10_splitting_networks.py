@@ -25,6 +25,10 @@ os.environ["CUDA_VISIBLE_DEVICES"] = "-1"  # the processor for all ranks, also w
 COLOURS = plt.rcParams["axes.prop_cycle"].by_key()["color"]
 
 # %% [markdown]
+# All ranks of this lab use processors, also where there are GPUs. The lab counts the bytes that a rank sends, and the kernel counts
+# them only in TCP connections: NCCL sends from GPU to GPU over NVLink, PCIe or shared memory, where the count would be 0. Its model of
+# the costs is also fitted to processors, and ranks that share a GPU cannot send activations to each other by Gloo.
+#
 # ## Split the layers among ranks
 #
 # Tensor parallelism sends activations twice in *every* block. Cut the network between its blocks instead, and they are

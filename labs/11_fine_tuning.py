@@ -39,6 +39,10 @@ lm.quiet()
 SCRIPT, FOLDER = LABS / "language_model.py", WORK / "language_model"
 
 # %% [markdown]
+# This lab uses processors, also where there are GPUs. The numbers that yours are compared with were measured there: it compares the
+# losses of two ranks with those of one to several digits, and seconds with seconds. `labs/language_model.py`, started by hand, uses a GPU
+# per rank.
+#
 # ## Look at the records
 #
 # Alpaca (Taori et al. 2023) made a model that follows instructions out of one that goes on with texts, with 52,000 records

@@ -8,8 +8,8 @@
 after three steps), bytes that it sent in the last, loss, number of collectives, and the events of one
 step from a profile: [what, start, milliseconds], where what is "backward" or "all-reduce". Of PowerSGD's
 three all-reduces the profile sees the first: the others start from callbacks, on threads of Gloo's. Where
-NCCL connects the ranks' GPUs no bytes are counted, because they do not go through TCP. On a GPU the events are
-when the processor asks for them. Ranks that share a GPU exchange through host memory, by Gloo.
+NCCL connects the ranks' GPUs no bytes are counted, because they do not go through TCP. On a GPU the events
+are when the processor asks for them. Ranks that share a GPU exchange through host memory, by Gloo.
 """
 
 import argparse

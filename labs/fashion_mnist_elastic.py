@@ -17,8 +17,8 @@ What happens when the ranks change:
                       has. No step is lost.
     too few are left  fewer than --min-np: the others wait for new ones, ten minutes (--elastic-timeout).
 
-Each slot of a host with GPUs uses the GPU of its number, so a host offers as many slots as it has GPUs. Without
-GPUs, or with a Horovod that was built without NCCL, all ranks train on the processor.
+Each slot of a host with GPUs uses the GPU of its number, so a host offers as many slots as it has GPUs.
+Without GPUs, or with a Horovod that was built without NCCL, all ranks train on the processor.
 
 A commit is a copy in each rank's memory. It does not survive the last rank: for that write checkpoints.
 """
@@ -131,8 +131,8 @@ def own_device():
     gpus = torch.cuda.device_count() if hvd.nccl_built() else 0
     if 0 < gpus <= hvd.local_rank():
         sys.exit(
-            f"fashion_mnist_elastic.py: slot {hvd.local_rank()} of this host (counted from 0) has no GPU of its "
-            f"own, because the host has {gpus}: let the host discovery script print HOST:{gpus}."
+            f"fashion_mnist_elastic.py: slot {hvd.local_rank()} of this host (counted from 0) has no GPU of "
+            f"its own, because the host has {gpus}: let the host discovery script print HOST:{gpus}."
         )
     if not gpus:
         return torch.device("cpu")

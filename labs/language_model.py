@@ -259,8 +259,8 @@ def make_trainer(args):
     kind = mine.device.type
     if kind == "cpu" and args.strategy in ("fsdp", "deepspeed"):
         sys.exit(
-            f"language_model.py: --strategy {args.strategy}: Lightning runs it on GPUs only, and expects one of "
-            f"its own for each of the {ranks} ranks; auto, ddp and fsdp2 run on processors too."
+            f"language_model.py: --strategy {args.strategy}: Lightning runs it on GPUs only, and expects one "
+            f"of its own for each of the {ranks} ranks; auto, ddp and fsdp2 run on processors too."
         )
     if args.strategy == "fsdp2" and args.precision == "16-mixed":
         sys.exit(

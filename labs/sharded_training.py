@@ -19,8 +19,8 @@ All ways take the same steps: the same weights at the start, the same global bat
 
 The report is one line of JSON on rank 0: losses (mean over the global batch, each step), and of the
 ranks the most memory_bytes (weights, gradients and optimizer state between backward and step), the
-mean sent_bytes a step (over TCP: Gloo's, not NCCL's, see hvdlab.wire), the largest peak_bytes (most allocated at once
-in a step, beyond what was held before it) and step_seconds (median after three steps).
+mean sent_bytes a step (over TCP: Gloo's, not NCCL's, see hvdlab.wire), the largest peak_bytes (most
+allocated at once in a step, beyond what was held before it) and step_seconds (median after three steps).
 """
 
 import argparse

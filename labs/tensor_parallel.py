@@ -12,8 +12,8 @@
     axonn      the same by AxoNN (Singh et al. 2023); --depth splits the batch and the weights once more
 
 Lab 10 builds it. It runs on CPUs (gloo) and, where each rank has a GPU of its own, on GPUs (nccl, whose
-bytes are not counted). All ranks read the same batch. The ranks get the weights of one whole network, and --compare trains that one too: to compare,
-and only for that.
+bytes are not counted). All ranks read the same batch. The ranks get the weights of one whole network, and
+--compare trains that one too: to compare, and only for that.
 """
 
 import argparse

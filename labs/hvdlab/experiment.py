@@ -36,6 +36,8 @@ QUICK = os.environ.get("LAB_QUICK", "") not in ("", "0")
 _WANTED = os.environ.get("LAB_REFERENCE", "")
 REFERENCE = _WANTED not in ("", "0")
 NOTEBOOK = "ipykernel" in sys.modules
+# TensorFlow in a notebook's kernel would take nearly all memory of a GPU, and ranks that it starts need some.
+os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")
 
 
 def size(quick, default, reference):

@@ -11,7 +11,9 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-MANY_RANKS = "NCCL_MULTI_RANK_GPU_ENABLE"  # "1" lets NCCL 2.30 or newer connect ranks that share a GPU
+MANY_RANKS = (
+    "NCCL_MULTI_RANK_GPU_ENABLE"  # "1" lets NCCL 2.30 or newer connect ranks that share a GPU
+)
 
 
 @dataclass(frozen=True)
@@ -45,7 +47,9 @@ def assign(visible: list[list[str]]) -> list[Assignment]:
     ranks_on: dict[str, int] = {}
     taken: list[str | None] = []
     for gpus in visible:
-        choice = min(gpus, key=lambda gpu: ranks_on.get(gpu, 0), default=None)  # the first of equals
+        choice = min(
+            gpus, key=lambda gpu: ranks_on.get(gpu, 0), default=None
+        )  # the first of equals
         taken.append(choice)
         if choice is not None:
             ranks_on[choice] = ranks_on.get(choice, 0) + 1

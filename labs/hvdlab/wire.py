@@ -15,8 +15,8 @@ import struct
 
 # What a script says before a count of bytes in a run whose ranks NCCL connects.
 NOT_COUNTED = (
-    "NCCL sends over NVLink, PCIe, shared memory or InfiniBand, where no bytes are counted: 0 bytes sent does "
-    "not mean that nothing was sent."
+    "NCCL sends over NVLink, PCIe, shared memory or InfiniBand, where no bytes are counted: 0 bytes sent "
+    "does not mean that nothing was sent."
 )
 # struct tcp_info of linux/tcp.h: tcpi_bytes_sent (data, with what was sent twice) and, of it,
 # tcpi_bytes_retrans (what was sent again), since Linux 4.19.

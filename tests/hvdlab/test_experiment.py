@@ -1,6 +1,7 @@
 """Sweeps, and the results that the course ships."""
 
 import importlib
+import os
 
 import pandas as pd
 import pytest
@@ -119,3 +120,14 @@ def test_shipped_results_say_where_they_come_from(path):
     table = experiment.reference(path.stem)
     repeats = {"seed", "repeat"} & set(table)
     assert repeats and all(table[column].nunique() >= 3 for column in repeats)
+
+
+@pytest.mark.parametrize(("given", "left"), [(None, "true"), ("false", "false")])
+def test_a_notebook_that_uses_tensorflow_leaves_gpu_memory_to_its_ranks(
+    load, monkeypatch, given, left
+):
+    monkeypatch.delenv("TF_FORCE_GPU_ALLOW_GROWTH", raising=False)
+    if given:
+        monkeypatch.setenv("TF_FORCE_GPU_ALLOW_GROWTH", given)
+    load()
+    assert os.environ["TF_FORCE_GPU_ALLOW_GROWTH"] == left

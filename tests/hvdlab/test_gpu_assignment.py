@@ -45,7 +45,9 @@ def test_each_rank_gets_the_least_used_gpu_that_it_sees(situation, monkeypatch):
     monkeypatch.delenv(gpu_assignment.MANY_RANKS, raising=False)
     visible, gpus, ranks, why = SITUATIONS[situation]
     found = assign(visible)
-    assert [None if a.index is None else v[a.index] for a, v in zip(found, visible, strict=True)] == gpus
+    assert [
+        None if a.index is None else v[a.index] for a, v in zip(found, visible, strict=True)
+    ] == gpus
     assert [assignment.ranks for assignment in found] == ranks
     assert obstacle(visible, NCCL) == why
 

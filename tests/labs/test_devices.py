@@ -49,7 +49,10 @@ def script(request, monkeypatch):
 
 
 A, B = "GPU-a", "GPU-b"
-SHARE = {"ddp_communication", "fashion_mnist_ddp"}  # they broadcast and all-reduce, which Gloo can on GPUs
+SHARE = {
+    "ddp_communication",
+    "fashion_mnist_ddp",
+}  # they broadcast and all-reduce, which Gloo can on GPUs
 SITUATIONS = {  # what the two ranks see; of rank 1 the device and the backend, where ranks may share and not
     "no GPU": ([[], []], ("cpu", "gloo"), ("cpu", "gloo")),
     "one GPU, shared": ([[A], [A]], ("cuda:0", "gloo"), ("cpu", "gloo")),
@@ -103,8 +106,8 @@ def test_an_elastic_rank_uses_the_gpu_of_its_slot_or_leaves(
     with pytest.raises(SystemExit) as left:
         script.own_device()
     assert left.value.code == (
-        "fashion_mnist_elastic.py: slot 2 of this host (counted from 0) has no GPU of its own, because the host "
-        "has 2: let the host discovery script print HOST:2."
+        "fashion_mnist_elastic.py: slot 2 of this host (counted from 0) has no GPU of its own, because the "
+        "host has 2: let the host discovery script print HOST:2."
     )
 
 

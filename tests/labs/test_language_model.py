@@ -307,7 +307,11 @@ def test_a_rank_gives_lightning_the_one_gpu_that_its_launcher_shows_it(script, m
     monkeypatch.setattr(script, "Trainer", lambda **settings: settings)
     settings = script.make_trainer(script.parse_args(["pretrain", "--out", "x"]))
     (environment,) = settings["plugins"]
-    assert (settings["devices"], settings["num_nodes"], taken) == ([0], 2, [script.torch.device("cuda", 0)])
+    assert (settings["devices"], settings["num_nodes"], taken) == (
+        [0],
+        2,
+        [script.torch.device("cuda", 0)],
+    )
     ranks = environment.global_rank(), environment.node_rank(), environment.local_rank()
     assert ranks == (1, 1, 0) and environment.world_size() == 2
 

@@ -75,7 +75,7 @@ _KERAS = {
         (
             "  # Horovod: find the other ranks\n",
             """  # Horovod: find the other ranks
-    chosen = rank_device(hvd)  # Horovod: a GPU of its own, a GPU that ranks share, or the processor
+    chosen = rank_device(hvd)  # Horovod: its own GPU, a shared one, or the processor
 """,
         ),
     ],
@@ -160,7 +160,7 @@ _TORCH = {
         ),
         (
             '    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")\n',
-            """    chosen = rank_device(hvd)  # Horovod: a GPU of its own, a GPU that ranks share, or the processor
+            """    chosen = rank_device(hvd)  # Horovod: its own GPU, a shared one, or the processor
     device = chosen.device
 """,
         ),
@@ -293,8 +293,8 @@ def unified(old: str, new: str, name: str) -> str:
 def with_float16(script: str) -> str:
     """A finished script whose gradients travel as float16, however it calls DistributedOptimizer.
 
-    That takes the place of `compression=chosen.compression`, which ranks that share a GPU need: run the result
-    on processors.
+    That takes the place of `compression=chosen.compression`, which ranks that share a GPU need: run the
+    result on processors.
 
     Raises:
         ValueError: it does not call it.

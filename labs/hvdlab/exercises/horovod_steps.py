@@ -69,10 +69,10 @@ def check_device(script) -> None:
     called = own_script.called(source)
     if lines := gpu_choice.remainders(source):
         raise NotYet(
-            f"line {lines[0]} takes the remainder of the local rank by the number of GPUs. With fewer GPUs than "
-            'ranks two ranks get the same GPU, and NCCL refuses two ranks on one GPU ("Duplicate GPU detected"). '
-            "Call rank_device(hvd) instead: its ranks can share a GPU, because they exchange gradients through "
-            "host memory."
+            f"line {lines[0]} takes the remainder of the local rank by the number of GPUs. With fewer GPUs "
+            "than ranks two ranks get the same GPU, and NCCL refuses two ranks on one GPU "
+            '("Duplicate GPU detected"). Call rank_device(hvd) instead: its ranks can share a GPU, because '
+            "they exchange gradients through host memory."
         )
     helper = gpu_choice.chosen_by_helper(source)
     if not helper and "hvd.local_rank" not in called and "hvd.rank" in called:
@@ -82,8 +82,8 @@ def check_device(script) -> None:
         )
     if not helper and "hvd.local_rank" not in called:
         raise NotYet(
-            "no device is chosen: rank_device(hvd) is not called, and neither is hvd.local_rank(), the number "
-            "of a rank on its machine."
+            "no device is chosen: rank_device(hvd) is not called, and neither is hvd.local_rank(), the "
+            "number of a rank on its machine."
         )
     for init in source.hvd("init"):
         for call in [*source.hvd("local_rank"), *source.named("rank_device")]:
@@ -419,9 +419,9 @@ def _refuse_unused_choice(source) -> None:
         names = {each.arg for each in call.keywords}
         if names.isdisjoint({"compression", "device_dense", None}) and len(call.args) < 3:
             raise NotYet(
-                f"line {call.lineno}: the optimizer is not told how to send gradients from the device that "
-                f"rank_device chose. Ranks that share a GPU need {name}=chosen.{name}, where chosen is what "
-                "rank_device(hvd) returned."
+                f"line {call.lineno}: the optimizer is not told how to send gradients from the device "
+                f"that rank_device chose. Ranks that share a GPU need {name}=chosen.{name}, where chosen is "
+                "what rank_device(hvd) returned."
             )
 
 

@@ -1,4 +1,4 @@
-"""What `hvdlab.keras.device` asks where Keras runs on TensorFlow. `_gpus_torch` answers to the same names."""
+"""What `hvdlab.keras.device` asks of TensorFlow. `_gpus_torch` answers to the same names."""
 
 import os
 import socket

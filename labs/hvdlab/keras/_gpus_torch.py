@@ -1,4 +1,4 @@
-"""What `hvdlab.keras.device` asks where Keras runs on PyTorch. `_gpus_tensorflow` answers to the same names."""
+"""What `hvdlab.keras.device` asks of PyTorch. `_gpus_tensorflow` answers to the same names."""
 
 import torch
 

@@ -77,9 +77,7 @@ def _interfaces(hosts):
         return {}
     names = ("OMPI_MCA_btl_tcp_if_include", "PRTE_MCA_prte_if_include")
     found = {
-        name: one.address
-        for name in names
-        if name.replace("include", "exclude") not in os.environ
+        name: one.address for name in names if name.replace("include", "exclude") not in os.environ
     }
     return found | {"NCCL_SOCKET_IFNAME": f"={','.join(one.interfaces)}"}
 

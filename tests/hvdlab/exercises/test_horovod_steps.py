@@ -154,15 +154,15 @@ def test_init_wants_ranks_that_met(script, fake):
 
 # How the solution chooses, and how it was done before there was a helper.
 HELPER = {
-    "torch": "    chosen = rank_device(hvd)  # Horovod: a GPU of its own, a GPU that ranks share, or the processor\n"
+    "torch": "    chosen = rank_device(hvd)  # Horovod: its own GPU, a shared one, or the processor\n"
     "    device = chosen.device\n",
-    "keras": "    chosen = rank_device(hvd)  # Horovod: a GPU of its own, a GPU that ranks share, or the processor\n",
+    "keras": "    chosen = rank_device(hvd)  # Horovod: its own GPU, a shared one, or the processor\n",
 }
 CLASSIC = {
     "torch": '    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")\n'
     "    if torch.cuda.is_available():\n        torch.cuda.set_device(hvd.local_rank())\n",
-    "keras": '    import tensorflow as tf\n\n    gpus = tf.config.list_physical_devices("GPU")\n    if gpus:\n'
-    '        tf.config.set_visible_devices(gpus[hvd.local_rank()], "GPU")\n',
+    "keras": '    import tensorflow as tf\n\n    gpus = tf.config.list_physical_devices("GPU")\n'
+    '    if gpus:\n        tf.config.set_visible_devices(gpus[hvd.local_rank()], "GPU")\n',
 }
 
 
@@ -187,7 +187,9 @@ def test_device_is_that_of_the_helper_or_of_the_local_rank(script, classic, fake
     assert "the GPU of its local rank" in capsys.readouterr().out
     with pytest.raises(NotYet, match="rank 4 would look for a fifth GPU"):
         steps.check_device(classic(("hvd.local_rank()", "hvd.rank()")))
-    with pytest.raises(NotYet, match="rank_device.hvd. is not called, and neither is hvd.local_rank"):
+    with pytest.raises(
+        NotYet, match="rank_device.hvd. is not called, and neither is hvd.local_rank"
+    ):
         steps.check_device(script("init"))
     for early in ("rank_device(hvd)", "hvd.local_rank()"):
         change = "args = parse_args()\n", f"args = parse_args()\n    {early}\n"
@@ -200,8 +202,12 @@ def test_two_ranks_on_one_gpu_by_the_remainder_are_refused_with_the_reason(
 ):
     count = {"torch": "torch.cuda.device_count()", "keras": "len(gpus)"}[framework]
     path = classic(("hvd.local_rank()", f"hvd.local_rank() % {count}"))
-    line = next(n for n, text in enumerate(path.read_text().split("\n"), 1) if "%" in text and count in text)
-    with pytest.raises(NotYet, match=f"line {line} .*NCCL refuses two ranks on one GPU.*rank_device"):
+    line = next(
+        n for n, text in enumerate(path.read_text().split("\n"), 1) if "%" in text and count in text
+    )
+    with pytest.raises(
+        NotYet, match=f"line {line} .*NCCL refuses two ranks on one GPU.*rank_device"
+    ):
         steps.check_device(path)
 
 

@@ -12,7 +12,6 @@ from hvdlab import gpu_assignment  # noqa: E402
 from hvdlab.hardware import visible_gpus  # noqa: E402
 from hvdlab.keras import _gpus_tensorflow, device  # noqa: E402
 
-
 KINDS = {
     "tensorflow": {"KERAS_BACKEND": "tensorflow"},
     "torch": {"KERAS_BACKEND": "torch"},
@@ -43,7 +42,9 @@ def train(run_ranks):
 @pytest.mark.parametrize("kind", KINDS)
 def test_two_ranks_on_processors_equal_one_process(train, kind):
     found, _ = train(**KINDS[kind])
-    assert [(each["device"], each["ranks"], each["direct"]) for each in found] == [("cpu", 0, False)] * 2
+    assert [(each["device"], each["ranks"], each["direct"]) for each in found] == [
+        ("cpu", 0, False)
+    ] * 2
 
 
 @pytest.mark.gpu
@@ -52,7 +53,10 @@ def test_two_ranks_on_processors_equal_one_process(train, kind):
 @pytest.mark.parametrize("kind", KINDS)
 def test_two_ranks_that_share_a_gpu_equal_one_process(train, kind, build):
     torch = pytest.importorskip("torch", reason="needs PyTorch: run `make setup`")
-    sees = {"tensorflow": tf.config.list_physical_devices("GPU"), "torch": torch.cuda.is_available()}
+    sees = {
+        "tensorflow": tf.config.list_physical_devices("GPU"),
+        "torch": torch.cuda.is_available(),
+    }
     if not sees[KINDS[kind]["KERAS_BACKEND"]]:
         pytest.skip("needs a GPU that the framework can use")
     variables = {"CUDA_VISIBLE_DEVICES": visible_gpus()[0], "NVIDIA_TF32_OVERRIDE": "0"}
@@ -107,7 +111,12 @@ def as_rank(monkeypatch):
         ([["GPU-a"]] * 2, 22907, ("GPU:0", 2, False, "CPU:0"), "2 ranks share 1 GPU"),
         ([["GPU-a", "GPU-b"]] * 2, 0, ("GPU:1", 1, False, "CPU:0"), "this build has no NCCL"),
         ([["GPU-a"], []], 22907, (None, 0, False, ""), "1 of 2 ranks see no GPU"),
-        ([["MIG-1", "MIG-2"]] * 2, 22907, ("GPU:0", 1, False, "CPU:0"), "NCCL does not connect MIG"),
+        (
+            [["MIG-1", "MIG-2"]] * 2,
+            22907,
+            ("GPU:0", 1, False, "CPU:0"),
+            "NCCL does not connect MIG",
+        ),
         ([[], []], 22907, (None, 0, False, ""), ""),
     ],
 )

@@ -105,9 +105,13 @@ def check_round_trip(compression, place):
                 sent, context = compression.compress(one)
                 wanted = "cpu" if compression is ThroughHost else place
                 assert sent.is_contiguous() and sent.device.type == wanted
-                assert sent.dtype != torch.bfloat16 and sent.shape == one.shape  # Horovod compares shapes
+                assert (
+                    sent.dtype != torch.bfloat16 and sent.shape == one.shape
+                )  # Horovod compares shapes
                 back = compression.decompress(sent.clone(), context)
-                assert (back.dtype, back.device) == (one.dtype, one.device) and torch.equal(back, one)
+                assert (back.dtype, back.device) == (one.dtype, one.device) and torch.equal(
+                    back, one
+                )
             if gradient.dim() == 4:
                 assert back.stride() == one.stride()  # channels_last stays what it was
 

@@ -108,7 +108,13 @@ def test_ranks_compare_their_gpus_and_meet_afterwards(launcher, situation, run_r
     if launcher == "mpirun":
         code, output = run_ranks("group_device.py", arguments=visible)
     else:
-        command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+        command = [
+            sys.executable,
+            "-m",
+            "torch.distributed.run",
+            "--standalone",
+            "--nproc-per-node=2",
+        ]
         done = subprocess.run(
             [*command, SCRIPT.with_name("group_device.py"), *visible], capture_output=True, text=True,
             timeout=120, env={**os.environ, "OMP_NUM_THREADS": "1"},

@@ -1,7 +1,7 @@
 """Two ranks train as one process does, on the device that `rank_device` gives them; on every backend.
 
-Each rank prints a line of JSON. On TensorFlow the ranks compare GPUs that are made up first, because that must not
-start TensorFlow: its devices could not be chosen any more.
+Each rank prints a line of JSON. At first the ranks compare GPUs that are made up: that must not start
+TensorFlow, because its devices could not be chosen any more.
 """
 
 import json
@@ -54,7 +54,10 @@ def trained(x, y, optimizer, batch_size, weights=None, callbacks=()):
 
 x, y = data()
 optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(0.1, momentum=0.9), **options)
-callbacks = [hvd.callbacks.BroadcastGlobalVariablesCallback(0), hvd.callbacks.MetricAverageCallback()]
+callbacks = [
+    hvd.callbacks.BroadcastGlobalVariablesCallback(0),
+    hvd.callbacks.MetricAverageCallback(),
+]
 share = slice(hvd.rank(), None, 2)
 first = hvd.broadcast_object(model().get_weights(), root_rank=0)
 ours, history = trained(x[share], y[share], optimizer, BATCH_SIZE, callbacks=callbacks)

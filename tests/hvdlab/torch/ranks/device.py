@@ -2,8 +2,8 @@
 
     python device.py float64|bfloat16 contiguous_format|channels_last [ThroughHost]
 
-Each rank prints a line of JSON: its device, and the largest difference of a weight from that of one process which
-computes on the processor, from the images of both ranks.
+Each rank prints a line of JSON: its device, and the largest difference of a weight from that of one process
+which computes on the processor, from the images of both ranks.
 """
 
 import copy
@@ -43,7 +43,9 @@ class Net(nn.Module):
 def loss(model, step, rank, place):
     """Only rank 0 uses all layers, in one step: the other rank has no gradient for one then."""
     generator = torch.Generator().manual_seed(10 * step + rank)
-    images = torch.randn(IMAGES, 3, 6, 6, generator=generator).to(place, dtype, memory_format=layout)
+    images = torch.randn(IMAGES, 3, 6, 6, generator=generator).to(
+        place, dtype, memory_format=layout
+    )
     labels = torch.randint(5, (IMAGES,), generator=generator).to(place)
     return F.cross_entropy(model(images, all_layers=step == 1 and rank == 0), labels)
 
