@@ -413,7 +413,7 @@ def _refuse_missing(run, *names) -> None:
 
 
 def _refuse_unused_choice(source) -> None:
-    """NotYet where `rank_device` chose a device, and the optimizer does not hear how to exchange from there."""
+    """NotYet where `rank_device` chose a device, and the optimizer is not told how to exchange there."""
     name = "compression" if source.torch else "device_dense"
     for call in source.hvd("DistributedOptimizer") if gpu_choice.chosen_by_helper(source) else []:
         names = {each.arg for each in call.keywords}

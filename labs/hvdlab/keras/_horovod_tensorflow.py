@@ -7,7 +7,7 @@ Those are numbered: a rank that has built or loaded one more model, as who resum
 a message that the others send by another name. So each message is named here, and scopes are left out.
 
 Where the ranks share a GPU, or Horovod has no NCCL, nothing may be sent from a GPU. Gradients are sent from
-where the caller says (`device_dense`). All else is small or is sent once, so it always goes through host memory.
+where the caller says (`device_dense`). All else is small or is sent once, so it goes through host memory.
 """
 
 import functools

@@ -3,8 +3,8 @@
 `_horovod_tensorflow` answers to the same names.
 
 A Horovod without NCCL must not be given a tensor on a GPU: version 0.28.1 copies it without waiting for the
-copy, and then waits for ever. Gradients are sent from the GPU only where Horovod has NCCL. All else is small or
-is sent once, so it always goes through host memory.
+copy, and then waits for ever. Gradients are sent from the GPU only where Horovod has NCCL. All else is small
+or is sent once, so it always goes through host memory.
 """
 
 import horovod.torch as hvd

@@ -45,8 +45,8 @@ def rank_device(hvd) -> RankDevice:
     """Choose the device of this rank: a GPU of its own, a GPU that ranks share, or the processor.
 
     All ranks must call it, after `hvd.init()` and before Keras computes: they compare what they see.
-    TensorFlow then takes GPU memory as it needs it, in place of nearly all of it at once, so that another rank
-    or a notebook can use the same GPU.
+    TensorFlow then takes GPU memory as it needs it, in place of nearly all of it at once, so that another
+    rank or a notebook can use the same GPU.
 
     Args:
         hvd: `hvdlab.keras.horovod`, or Horovod's own module for the backend.
