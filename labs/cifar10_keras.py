@@ -9,18 +9,17 @@ the same in PyTorch.
 """
 
 import argparse
-import os
 import sys
 import time
 
 import keras
-import tensorflow as tf
 
 import hvdlab.keras.horovod as hvd
 from hvdlab.arguments import above_zero, non_negative, positive, whole_number
 from hvdlab.data import Batches, DataError, load_cifar10
 from hvdlab.keras import LAMB, LARS, NovoGrad
 from hvdlab.keras.data import dataset
+from hvdlab.keras.device import rank_device
 from hvdlab.keras.models import AssessmentNet, fast_policy
 from hvdlab.keras.schedules import Schedule
 from hvdlab.schedules import cosine_decay, gradual_warmup
@@ -94,13 +93,8 @@ def main():
     except DataError as error:
         sys.exit(f"cifar10_keras.py: {error}")
     hvd.init()
+    mine = rank_device(hvd)  # before TensorFlow computes anything
     keras.utils.set_random_seed(args.seed + hvd.rank())  # the broadcast makes the models equal
-    gpus = tf.config.list_physical_devices("GPU")
-    if gpus:  # with too few all use the processor
-        mine = gpus[hvd.local_rank()] if len(gpus) >= hvd.local_size() else []
-        tf.config.set_visible_devices(mine, "GPU")
-        if not mine:  # fast_policy looks at this
-            os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
 
     batches = Batches(
         data.train_images[: args.images],
@@ -121,7 +115,9 @@ def main():
     model = AssessmentNet(dtype=fast_policy())
     model.compile(
         # The optimizer sees the averaged gradient: the norm of a mean is not the mean of norms.
-        optimizer=hvd.DistributedOptimizer(make_optimizer(Schedule(schedule, steps))),
+        optimizer=hvd.DistributedOptimizer(
+            make_optimizer(Schedule(schedule, steps)), device_dense=mine.device_dense
+        ),
         loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
     )
     target = Target(data)

@@ -19,8 +19,10 @@ from hvdlab.arguments import above_zero, non_negative, positive, whole_number
 from hvdlab.data import Batches, DataError, load_cifar10
 from hvdlab.schedules import cosine_decay, gradual_warmup
 from hvdlab.torch import LAMB, LARS, NovoGrad
+from hvdlab.torch.device import rank_device
+from hvdlab.torch.device_batches import DeviceBatches
 from hvdlab.torch.models import AssessmentNet, autocast
-from hvdlab.torch.process_group import gpu_for_each_rank
+from hvdlab.torch.precision import use_fast_kernels
 from hvdlab.torch.schedules import Schedule
 
 # name: (learning rate for 192 images a step, function of parameters)
@@ -61,11 +63,9 @@ def main():
     except DataError as error:
         sys.exit(f"cifar10_torch.py: {error}")
     hvd.init()
+    mine = rank_device(hvd)  # a GPU, or the processor
+    use_fast_kernels()
     torch.manual_seed(args.seed + hvd.rank())  # the broadcast makes the models equal, not the seed
-    cuda = gpu_for_each_rank(hvd.local_size())  # with too few all use the processor
-    if cuda:
-        torch.cuda.set_device(hvd.local_rank())
-    device = torch.device("cuda" if cuda else "cpu")
 
     batches = Batches(
         data.train_images[: args.images],
@@ -76,15 +76,23 @@ def main():
         seed=args.seed,
         augment=True,
     )
+    batches = DeviceBatches(batches, mine.device)
 
-    model = AssessmentNet().to(device)
+    model = AssessmentNet()
     rate, make_optimizer = OPTIMIZERS[args.optimizer]
     optimizer = make_optimizer(model.parameters())
-    # The optimizer must see the averaged gradient: the norm of a mean is not the mean of norms.
-    optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
-    # The weights last: an optimizer without a state gets it by a step, in which weight decay moves them.
+    # While all is in host memory, where every build of Horovod can send it. The weights last: an optimizer
+    # without a state gets it by a step, in which weight decay moves them.
     hvd.broadcast_optimizer_state(optimizer, root_rank=0)
     hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+    # The images have channels-last order, so the convolutions compute in it. The weights stay contiguous:
+    # Horovod would need contiguous copies of channels-last gradients.
+    model.to(mine.device)
+    optimizer.load_state_dict(optimizer.state_dict())  # the state follows the weights
+    # The optimizer must see the averaged gradient: the norm of a mean is not the mean of norms.
+    optimizer = hvd.DistributedOptimizer(
+        optimizer, named_parameters=model.named_parameters(), compression=mine.compression
+    )
 
     steps = args.epochs * len(batches)
     peak = args.lr or rate * args.batch_size * hvd.size() / 192  # linear scaling
@@ -93,47 +101,49 @@ def main():
     )
     scheduler = Schedule(optimizer, schedule)
 
+    training = own_part(data.train_images[:10_000], data.train_labels[:10_000], mine.device)
+    heldout = own_part(data.test_images, data.test_labels, mine.device)
     started, reached, before = time.monotonic(), None, False
     for epoch in range(args.epochs):
         model.train()
         for images, labels in batches.epoch(epoch):
-            with autocast(device):
-                loss = F.cross_entropy(
-                    model(torch.from_numpy(images).to(device)), torch.from_numpy(labels).to(device)
-                )
+            with autocast(mine.device):
+                loss = F.cross_entropy(model(images), labels)
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
             scheduler.step()
 
-        # Every rank evaluates its part of 10,000 images; sums and counts are added over the ranks.
-        train = accuracy(model, data.train_images[:10_000], data.train_labels[:10_000], device)
-        heldout = accuracy(model, data.test_images, data.test_labels, device)
-        good = train >= 0.75 and heldout >= 0.70
+        on_training, on_heldout = accuracy(model, *training), accuracy(model, *heldout)
+        good = on_training >= 0.75 and on_heldout >= 0.70
         seconds = time.monotonic() - started
         if good and before and reached is None:
             reached = f"target reached after epoch {epoch}, {seconds:.1f} s"
         before = good
         if hvd.rank() == 0:
             print(
-                f"epoch {epoch}  loss {loss.item():.3f}  train {train:.3f}  held-out {heldout:.3f}  "
-                f"{seconds:.1f} s",
+                f"epoch {epoch}  loss {loss.item():.3f}  train {on_training:.3f}  "
+                f"held-out {on_heldout:.3f}  {seconds:.1f} s",
                 flush=True,
             )
     if hvd.rank() == 0:
         print(f"{args.optimizer}, seed {args.seed}: {reached or 'target not reached'}")
 
 
-def accuracy(model, images, labels, device):
-    """Part of the images that the model classifies right, each looked at by one rank."""
+def own_part(images, labels, device):
+    """The images that this rank evaluates, and their labels, on its device."""
+    mine = slice(hvd.rank(), None, hvd.size())
+    return torch.from_numpy(images[mine]).to(device), torch.from_numpy(labels[mine]).to(device)
+
+
+def accuracy(model, images, labels):
+    """Fraction of the images that the model classifies right, those of all ranks together."""
     model.eval()
-    right = 0
-    images, labels = images[hvd.rank() :: hvd.size()], labels[hvd.rank() :: hvd.size()]
-    with torch.inference_mode(), autocast(device):
-        for start in range(0, len(images), 500):
-            logits = model(torch.from_numpy(images[start : start + 500]).to(device))
-            right += (logits.argmax(1).cpu().numpy() == labels[start : start + 500]).sum()
-    counts = hvd.allreduce(torch.tensor([float(right), float(len(images))]), op=hvd.Sum)
+    right = torch.zeros((), device=images.device)  # read once: each read makes the processor wait
+    with torch.inference_mode(), autocast(images.device):
+        for some, wanted in zip(images.split(500), labels.split(500), strict=True):
+            right += (model(some).argmax(1) == wanted).sum()
+    counts = hvd.allreduce(torch.tensor([right.item(), float(len(labels))]), op=hvd.Sum)
     return (counts[0] / counts[1]).item()
 
 

@@ -12,6 +12,7 @@ All that is random follows from (seed, epoch, rank, step), so a run can be repea
 """
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -20,6 +21,36 @@ from hvdlab import probe
 STYLES = ("whole", "own")
 MAX_SHIFT = 2  # pixels
 KEPT_EPOCHS = 8
+
+
+@dataclass(frozen=True)
+class Augmentation:
+    """The random numbers of one batch of b images.
+
+    Attributes:
+        flipped: bool of shape (b,): which images are mirrored left to right.
+        down, right: pixels by which all images then move, each from -2 to 2; reflection fills the rest.
+    """
+
+    flipped: np.ndarray
+    down: int
+    right: int
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What one batch consists of, before any pixel is read.
+
+    Attributes:
+        epoch, step: of the batch.
+        indices: int64 of shape (b,): its examples in the data set.
+        augmentation: None without one.
+    """
+
+    epoch: int
+    step: int
+    indices: np.ndarray
+    augmentation: Augmentation | None
 
 
 def shard(
@@ -95,10 +126,10 @@ class Batches:
         self.batch_size, self.rank, self.size = batch_size, rank, size
         self.seed, self.style, self.augment = seed, style, augment
         self._steps, self._taken = steps(len(images), size, batch_size), batch_size
-        self._epoch, self._order = 0, self._shard(0)  # also checks rank, seed and style right here
+        self._order = 0, self._shard(0)  # of one epoch; also checks rank, seed and style right here
         if probe.COPIES:
             self._deal_for_probe()
-        self._read: dict[int, list[np.ndarray]] = {}  # epoch -> indices of each batch
+        self._read: dict[int, dict[int, np.ndarray]] = {}  # epoch -> step -> indices
 
     def __len__(self) -> int:
         """Return the steps of one epoch."""
@@ -113,13 +144,40 @@ class Batches:
         """Return one batch: images uint8 of shape (b, height, width, channels), labels int64 (b,).
 
         Any step can be asked for and is always the same. `examples_read` of an epoch starts anew with
-        its step 0, unless it has been read to its end: ask in order, from one thread.
+        its step 0, unless it has been read to its end.
         """
+        choice = self.choose(epoch, step)
+        self.mark_as_read(choice)
+        return self.load(choice)
+
+    def choose(self, epoch: int, step: int) -> Choice:
+        """Return what `get` would read, for a caller that reads the images by itself, later or on a GPU."""
         if not 0 <= step < len(self):
             raise ValueError(f"step must be in 0..{len(self) - 1}. Received: step={step}")
-        if epoch != self._epoch:
-            self._epoch, self._order = epoch, self._shard(epoch)
-        chosen = self._order[step * self._taken : (step + 1) * self._taken]
+        kept, order = self._order
+        if kept != epoch:
+            order = self._shard(epoch)
+            self._order = epoch, order
+        indices = order[step * self._taken : (step + 1) * self._taken]
+        drawn = None
+        if self.augment:
+            rng = np.random.default_rng([self.seed, epoch, 1 + self.rank, 1 + step])
+            flipped = rng.random(len(indices)) < 0.5
+            drawn = Augmentation(
+                flipped, *map(int, rng.integers(-MAX_SHIFT, MAX_SHIFT + 1, size=2))
+            )
+        return Choice(epoch, step, indices, drawn)
+
+    def load(self, choice: Choice) -> tuple[np.ndarray, np.ndarray]:
+        """Return the images and labels of a choice, as `get` does."""
+        images = self.images[choice.indices]
+        if choice.augmentation:
+            images = augmented(images, choice.augmentation)
+        return images, self.labels[choice.indices]
+
+    def mark_as_read(self, choice: Choice) -> None:
+        """Count a batch among the `examples_read` of its epoch."""
+        epoch, step = choice.epoch, choice.step
         whole = len(self._read.get(epoch, ())) == len(self)
         if step == 0:
             self._read = {
@@ -128,20 +186,16 @@ class Batches:
                 if epoch - KEPT_EPOCHS < e < epoch or (whole and e == epoch)
             }
         if not whole:  # what is read again, as for the statistics of batch norm, is no training
-            self._read.setdefault(epoch, []).append(chosen)
-        images = self.images[chosen]
-        if self.augment:
-            images = _augment(
-                images, np.random.default_rng([self.seed, epoch, 1 + self.rank, 1 + step])
-            )
-        return images, self.labels[chosen]
+            self._read.setdefault(epoch, {})[step] = choice.indices
 
     def examples_read(self, epoch: int) -> np.ndarray:
-        """The indices handed out in `epoch`, in order: int32 of shape (m,).
+        """The indices handed out in `epoch`, in order of its steps: int32 of shape (m,).
 
         Known for the latest eight epochs, as somebody may read ahead; of others, nothing.
         """
-        return np.concatenate([np.empty(0, np.int32), *self._read.get(epoch, [])]).astype(np.int32)
+        read = self._read.get(epoch, {})
+        in_order = [read[step] for step in sorted(read)]
+        return np.concatenate([np.empty(0, np.int32), *in_order]).astype(np.int32)
 
     def _deal_for_probe(self) -> None:
         """See `hvdlab.probe`: batches that differ between ranks and runs in nothing but labels."""
@@ -157,7 +211,7 @@ class Batches:
             return whole.ravel() % len(self.images)
 
         self.augment, self._shard = False, order
-        self._order = order(0)
+        self._order = 0, order(0)
 
     def _shard(self, epoch):
         return shard(
@@ -165,10 +219,9 @@ class Batches:
         )
 
 
-def _augment(images, rng) -> np.ndarray:
-    flipped = np.flatnonzero(rng.random(len(images)) < 0.5)
-    down, right = rng.integers(-MAX_SHIFT, MAX_SHIFT + 1, size=2)
-
+def augmented(images: np.ndarray, augmentation: Augmentation) -> np.ndarray:
+    """Mirror some images, and move all: uint8 (b, height, width, channels), which are overwritten."""
+    flipped = np.flatnonzero(augmentation.flipped)
     chosen = images[flipped]
     mirrored = np.empty_like(chosen)
     for channel in range(images.shape[3]):  # long strided copies: 3x faster than whole pixels
@@ -176,7 +229,7 @@ def _augment(images, rng) -> np.ndarray:
     images[flipped] = mirrored
 
     # One shift a batch is a few long copies; a shift an image would cost a gather.
-    return _shifted(_shifted(images, down, axis=1), right, axis=2)
+    return _shifted(_shifted(images, augmentation.down, axis=1), augmentation.right, axis=2)
 
 
 def _shifted(images, by, axis) -> np.ndarray:

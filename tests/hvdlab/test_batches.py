@@ -165,6 +165,26 @@ def test_examples_read_is_kept_for_who_reads_ahead():
         assert source.examples_read(epoch).tolist() == shard(10, 0, 1, epoch=epoch, seed=2).tolist()
 
 
+def test_reading_ahead_and_again_counts_each_batch_once():
+    """As a thread does that still reads ahead for an iterator that was given up."""
+    source = Batches(random_images(10), np.arange(10), 4, seed=2)
+    for epoch, step in ((0, 0), (0, 1), (0, 0), (0, 1), (0, 1), (0, 2), (1, 0)):
+        source.get(epoch, step)
+    assert source.examples_read(0).tolist() == shard(10, 0, 1, epoch=0, seed=2).tolist()
+    assert len(source.examples_read(1)) == 4
+
+
+def test_a_choice_is_no_reading():
+    source = Batches(random_images(10), np.arange(10), 4, augment=True)
+    images, labels = source.get(0, 1)
+    choice = source.choose(1, 2)
+    assert len(source.examples_read(1)) == 0 and len(source.examples_read(0)) == 4
+    source.mark_as_read(choice)
+    assert source.examples_read(1).tolist() == choice.indices.tolist()
+    for given, wanted in zip(source.load(source.choose(0, 1)), (images, labels), strict=True):
+        assert np.array_equal(given, wanted)
+
+
 def candidates(image):
     """All 50 augmentations of one image, the slow way: {(flipped, down, right): image}."""
     height, width, _ = image.shape

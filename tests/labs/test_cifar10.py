@@ -46,22 +46,21 @@ def test_an_epoch_teaches_something(script, optimizer, cifar10_folder):
     assert f"{optimizer}, seed 1: target not reached" in answer.stdout  # it takes two epochs
 
 
-@pytest.mark.parametrize("gpus, hidden", [(["GPU:0"], "-1"), (["GPU:0", "GPU:1"], "0,1")])
-def test_with_too_few_gpus_keras_computes_as_the_processor_does(gpus, hidden, monkeypatch):
-    """`fast_policy` must not look at a GPU that TensorFlow does not use."""
+def test_the_keras_script_sends_gradients_from_where_its_device_says(monkeypatch):
+    """Ranks that share a GPU exchange through host memory."""
     pytest.importorskip("tensorflow")
+    from hvdlab.keras.device import RankDevice
+
     monkeypatch.syspath_prepend(LABS)
     script = importlib.import_module("cifar10_keras")
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
     monkeypatch.setattr("sys.argv", ["cifar10_keras.py"])
     monkeypatch.setattr(script, "load_cifar10", lambda: IMAGES)
-    monkeypatch.setattr(script.tf.config, "list_physical_devices", lambda kind: gpus)
-    monkeypatch.setattr(script.tf.config, "set_visible_devices", lambda devices, kind: None)
-    monkeypatch.setattr(script.hvd, "local_size", lambda: 2)
+    shared = RankDevice("/physical_device:GPU:0", ranks=2, direct=False)
+    monkeypatch.setattr(script, "rank_device", lambda hvd: shared)
 
-    def network(dtype):
-        raise InterruptedError(os.environ["CUDA_VISIBLE_DEVICES"])
+    def wrap(optimizer, **options):
+        raise InterruptedError(options)
 
-    monkeypatch.setattr(script, "AssessmentNet", network)
-    with pytest.raises(InterruptedError, match=f"^{hidden}$"):
+    monkeypatch.setattr(script.hvd, "DistributedOptimizer", wrap)
+    with pytest.raises(InterruptedError, match="{'device_dense': 'CPU:0'}"):
         script.main()

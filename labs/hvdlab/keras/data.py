@@ -7,16 +7,21 @@ import tensorflow as tf
 from hvdlab.data import Batches
 
 
-def dataset(batches: Batches, first_epoch: int = 0) -> tf.data.Dataset:
+def dataset(batches: Batches, first_epoch: int = 0, ahead: int | None = None) -> tf.data.Dataset:
     """One rank's batches as an endless TensorFlow data set: epoch 0, 1, 2, ... of `batches`.
 
         model.fit(dataset(batches), steps_per_epoch=len(batches), epochs=epochs)
 
-    Nothing is read ahead. A batch in memory takes a third of a millisecond, and what an epoch of
-    `fit` has read is then exactly what `batches.examples_read(epoch)` says. (Keras reads a
-    `PyDataset` or a plain generator ahead, in another thread, into the next epoch.) A run that
-    resumes begins with another epoch than 0: `first_epoch`, `fit`'s `initial_epoch`.
+    At the end of an epoch of `fit`, `batches.examples_read(epoch)` says exactly what it has read.
+
+    Args:
+        first_epoch: a run that resumes begins with another epoch than 0: `fit`'s `initial_epoch`.
+        ahead: number of batches that another thread prepares while the device computes. Default: 2 where
+            TensorFlow uses a GPU, so that it does not wait for its images. 0 on a processor, because
+            that thread would take its time from the training.
     """
+    if ahead is None:
+        ahead = 2 if tf.config.list_logical_devices("GPU") else 0
 
     def read():
         for epoch in itertools.count(first_epoch):
@@ -27,6 +32,6 @@ def dataset(batches: Batches, first_epoch: int = 0) -> tf.data.Dataset:
     options = tf.data.Options()
     options.autotune.enabled = False
     options.experimental_optimization.inject_prefetch = False
-    return tf.data.Dataset.from_generator(read, output_signature=(images, labels)).with_options(
-        options
-    )
+    found = tf.data.Dataset.from_generator(read, output_signature=(images, labels))
+    found = found.prefetch(ahead) if ahead else found
+    return found.with_options(options)

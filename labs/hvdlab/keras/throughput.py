@@ -22,15 +22,20 @@ class Stopwatch(keras.callbacks.Callback):
 
     def on_train_batch_end(self, batch, logs=None):
         self.done += 1
-        now = time.monotonic()
         if self.done == 0:
-            self.ready = now
+            self.ready = self.now()
             self.meet()
             self.began = time.monotonic()
         elif self.done > 0:
-            self.took = now - self.began
-            enough = self.done >= self.steps if self.steps else self.took >= self.seconds
-            self.model.stop_training = enough
+            took = time.monotonic() - self.began
+            if self.done >= self.steps if self.steps else took >= self.seconds:
+                self.took = self.now() - self.began
+                self.model.stop_training = True
+
+    def now(self) -> float:
+        """Seconds, when the device has made this step: it holds the weights until then."""
+        keras.ops.convert_to_numpy(self.model.trainable_variables[-1])
+        return time.monotonic()
 
 
 def measure(
@@ -54,6 +59,7 @@ def measure(
     model.compile(
         optimizer=distribute(keras.optimizers.SGD(0.01, momentum=0.9, nesterov=True)),
         loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        jit_compile=False,  # XLA, which Keras takes on a GPU, cannot compile Horovod's operations
     )
     watch = Stopwatch(meet, seconds, steps)
     model.fit(dataset(batches), steps_per_epoch=10**6, callbacks=[watch], verbose=0)

@@ -1,5 +1,6 @@
 """Training speed of a network of the assessment in PyTorch, on this process, now."""
 
+import itertools
 import time
 from collections.abc import Callable
 
@@ -7,6 +8,7 @@ import torch
 from torch.nn import functional as F
 
 from hvdlab.data import Batches
+from hvdlab.torch.device_batches import DeviceBatches
 from hvdlab.torch.models import assessment_network, autocast
 
 WARM_UP_STEPS = 5
@@ -31,7 +33,7 @@ def measure(
             same time, and after it, so that nobody leaves its core to those still measuring.
         seconds, steps: length of the measurement, one of the two. Processes that exchange
             gradients need `steps`: the same number on each.
-        distribute: (model, optimizer) -> (model, optimizer) that exchange gradients.
+        distribute: (model on the device, optimizer) -> (model, optimizer) that exchange gradients.
         device: where to train.
         autocast: device -> context of the forward pass.
         network: its name, see `hvdlab.torch.models.assessment_network`. Default: the given one.
@@ -39,28 +41,34 @@ def measure(
     Returns:
         (CLOCK_MONOTONIC seconds, images/s of this process)
     """
-    model = assessment_network(network).to(device)
+    model = assessment_network(network)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, nesterov=True)
-    model, optimizer = distribute(model, optimizer)
+    model, optimizer = distribute(model.to(device), optimizer)
+    on_device = DeviceBatches(batches, device)
+    endless = (batch for epoch in itertools.count() for batch in on_device.epoch(epoch))
 
-    def step(number: int) -> None:
-        images, labels = batches.get(*divmod(number, len(batches)))
-        images, labels = torch.from_numpy(images).to(device), torch.from_numpy(labels).to(device)
+    def step() -> None:
+        images, labels = next(endless)
         with autocast(device):
             loss = F.cross_entropy(model(images), labels)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        loss.item()  # waits for the device
 
-    for number in range(WARM_UP_STEPS):
-        step(number)
-    ready = time.monotonic()
+    def now() -> float:
+        """Seconds, when the device has done all that was asked of it: a step itself does not wait."""
+        if torch.device(device).type == "cuda":
+            torch.cuda.synchronize(device)
+        return time.monotonic()
+
+    for _ in range(WARM_UP_STEPS):
+        step()
+    ready = now()
     meet()
     began, done = time.monotonic(), 0
     while done < steps if steps else time.monotonic() - began < seconds:
-        step(WARM_UP_STEPS + done)
+        step()
         done += 1
-    rate = done * batches.batch_size / (time.monotonic() - began)
+    rate = done * batches.batch_size / (now() - began)
     meet()
     return ready, rate
