@@ -1,12 +1,14 @@
 """Every benchmark runs and tells all its variants. No test asserts a time."""
 
+import argparse
 import io
 import math
+from pathlib import Path
 
 import pytest
 from rich.console import Console
 
-pytest.importorskip("torch", reason="needs PyTorch: run `make setup`")
+torch = pytest.importorskip("torch", reason="needs PyTorch: run `make setup`")
 pytest.importorskip("tensorflow", reason="needs TensorFlow: run `make setup`")
 pytest.importorskip("horovod", reason="needs Horovod: run `make setup`")
 
@@ -15,6 +17,7 @@ import hvdlab.torch.models  # noqa: E402
 from hvdlab import open_mpi  # noqa: E402
 from hvdlab.bench import (  # noqa: E402
     exchange,
+    gradient_exchanges,
     keras_optimizers,
     launch,
     normalization,
@@ -23,6 +26,7 @@ from hvdlab.bench import (  # noqa: E402
     ranks,
     throughput,
 )
+from hvdlab.torch.device import InHorovodsLayout  # noqa: E402
 
 
 def shown(show, *arguments) -> str:
@@ -44,8 +48,11 @@ def test_every_batch_of_a_benchmark_is_as_large_as_it_counts(batch_size, size):
 @pytest.mark.mpi
 @pytest.mark.slow
 def test_throughput(monkeypatch):
-    found = throughput.throughput((2,), repeats=1, steps=2, batch_size=8, tell=silent)
-    assert all(found[variant][2][0] > 0 for variant in throughput.VARIANTS)
+    small = dict(repeats=1, steps=2, batch_size=8, tell=silent, network="wrn-10-1")
+    found = throughput.throughput((2,), **small)
+    assert list(found) == list(throughput.VARIANTS)
+    for measured in found.values():
+        assert measured["rates"][2][0] > 0 and measured["device"] == ranks.processor()
     assert "ddp-torch" in shown(throughput.show, found, 8)
 
 
@@ -54,20 +61,32 @@ def test_throughput(monkeypatch):
 @pytest.mark.thorough
 def test_exchange():
     found = exchange.exchange(repeats=1, steps=2, batch_size=8, tell=silent)
-    for label in exchange.VARIANTS:
-        assert found[label]["alone"][0] > 0 and found[label]["exchanged"][0] > 0
+    for label in exchange.BINDINGS:
+        assert all(found[label][kind][0] > 0 for kind in (*exchange.KINDS, "MPI"))
         assert label in shown(exchange.show, found, 8)
 
 
 @pytest.mark.mpi
 @pytest.mark.slow
 @pytest.mark.thorough
-def test_launch(monkeypatch):
-    few = {label: launch.WITHOUT[label] for label in (launch.FULL, "plain mpirun")}
-    monkeypatch.setattr(launch, "WITHOUT", few)
-    found = launch.launch_settings(repeats=1, steps=2, batch_size=8, tell=silent)
-    assert all(rates[0] > 0 for rates in found.values())
+def test_launch():
+    some = (launch.FULL, "plain mpirun", "cycle 0.1 ms + one buffer, polled")
+    found = launch.launch_settings(repeats=1, steps=2, batch_size=8, tell=silent, settings=some)
+    assert list(found) == [launch.LIMIT, *some] and all(rates[0] > 0 for rates in found.values())
     assert "plain mpirun" in shown(launch.show, found, "torch", 8)
+
+
+@pytest.fixture
+def launches(monkeypatch):
+    """What would be started: the variables, and the arguments of the ranks."""
+    given = []
+
+    def start(module, count, variables, *arguments, device):
+        given.append((variables, arguments))
+        return [{"images_per_second": 1.0}] * count
+
+    monkeypatch.setattr(ranks, "start", start)
+    return given
 
 
 @pytest.mark.parametrize(
@@ -77,26 +96,84 @@ def test_launch(monkeypatch):
         (True, "OMPI_MCA_hwloc_base_binding_policy"),
     ],
 )
-def test_launch_takes_one_setting_away_at_a_time(is_version_4, name, monkeypatch):
+def test_launch_takes_one_setting_away_at_a_time(is_version_4, name, launches, monkeypatch):
     monkeypatch.setattr(open_mpi, "is_version_4", lambda: is_version_4)
     monkeypatch.setenv("OMP_NUM_THREADS", "7")  # of the user: not what is measured
-    given = []
-
-    def start(module, count, variables, *arguments):
-        given.append(variables)
-        return [{"images_per_second": 1.0}] * count
-
-    monkeypatch.setattr(ranks, "start", start)
     assert launch.launch_settings(repeats=1, tell=silent)["plain mpirun"] == [2.0]
+    given = [variables for variables, _ in launches]
     missing = [set(given[0]) - set(variables) for variables in given]
     threads = {"OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS"}
     binding = {name}
     yielding = {"OMPI_MCA_mpi_yield_when_idle"}
-    assert missing == [set(), threads, binding, yielding, threads | binding | yielding]
+    # The limit and the full set come first.
+    assert missing == [set(), set(), threads, binding, yielding, threads | binding | yielding]
     assert given[0]["OMP_NUM_THREADS"] != "7"
+    assert [words[0] for _, words in launches] == ["alone-torch", *["horovod-torch"] * 5]
 
 
-WHICH = [(framework, name) for framework in precision.FRAMEWORKS for name in precision.PRECISIONS]
+def test_launch_adds_a_setting_or_several(launches, monkeypatch):
+    monkeypatch.setenv("HOROVOD_CYCLE_TIME", "7")  # of the user: not what is measured
+    both = "cycle 0.1 ms + no cache + one group"
+    launch.launch_settings(repeats=1, tell=silent, settings=("cycle 5 ms", both))
+    names = ("HOROVOD_CYCLE_TIME", "HOROVOD_CACHE_CAPACITY")
+    found = [[given.get(name) for name in names] + [words[-1]] for given, words in launches]
+    assert found == [
+        [None, None, "one by one"],  # the limit
+        [None, None, "one by one"],  # the full set
+        ["5", None, "one by one"],
+        ["0.1", "0", "one group"],
+    ]
+
+
+def test_launch_refuses_settings_that_there_are_not(launches):
+    with pytest.raises(
+        argparse.ArgumentTypeError, match="'no fusion'.*; got 'no cache \\+ cycle 7 ms'"
+    ):
+        launch.a_setting("no cache + cycle 7 ms")
+    with pytest.raises(ranks.BenchFailed, match="'one buffer' is for --framework torch"):
+        launch.launch_settings("keras", tell=silent, settings=("one buffer",))
+    assert not launches
+
+
+@pytest.mark.parametrize("name", gradient_exchanges.EXCHANGES)
+def test_one_rank_steps_as_without_horovod(name):
+    """However the gradients are sent, the gradient that the optimizer sees is that of the backward pass."""
+    import horovod.torch as hvd
+
+    hvd.init()
+
+    def trained(wrap):
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Tanh(), torch.nn.Linear(4, 2))
+        optimizer = wrap(model, torch.optim.SGD(model.parameters(), 0.1, momentum=0.9))
+        for _ in range(3):
+            optimizer.zero_grad()
+            model(torch.ones(5, 3)).square().sum().backward()
+            optimizer.step()
+        return torch.cat([p.detach().flatten() for p in model.parameters()])
+
+    send = gradient_exchanges.EXCHANGES[name]
+    found = trained(lambda *both: send(hvd, *both, InHorovodsLayout))
+    assert torch.equal(found, trained(lambda model, optimizer: optimizer))
+
+
+@pytest.mark.mpi
+def test_two_ranks_average_however_gradients_are_sent():
+    found = ranks.run(
+        "exchanged_gradients", 2, "all", PYTHONPATH=str(Path(__file__).parent / "bench_ranks")
+    )
+    alike = {
+        name for name in gradient_exchanges.EXCHANGES if name not in ("first numbers", "nothing")
+    }
+    for rank in found:
+        for name, gap in rank["gaps"].items():  # to the gradients of both ranks, averaged
+            assert (gap < 1e-6) == (name in alike), (name, gap)
+    assert found[0]["gaps"].keys() == gradient_exchanges.EXCHANGES.keys()
+
+
+WHICH = [
+    (framework, name) for framework in precision.FRAMEWORKS for name in precision.PRECISIONS["gpu"]
+]
 
 
 @pytest.mark.mpi
@@ -104,7 +181,9 @@ WHICH = [(framework, name) for framework in precision.FRAMEWORKS for name in pre
 @pytest.mark.thorough
 def test_precision():
     found = precision.precision(repeats=1, steps=2, batch_size=8, tell=silent)
-    assert all(found[framework][name][0] > 0 for framework, name in WHICH)
+    for measured in found.values():
+        assert list(measured["rates"]) == ["float32", "bfloat16"]
+        assert all(rates[0] > 0 for rates in measured["rates"].values())
     assert "bfloat16" in shown(precision.show, found, 8)
 
 
@@ -130,7 +209,8 @@ def test_precision_is_that_of_the_convolutions(framework, name, monkeypatch):
     monkeypatch.setattr(of_keras, "assessment_network", keras_network)
     monkeypatch.setattr(ranks, "tell", lambda measured: None)
     precision.one_run(framework, name, "1", "8")
-    assert {str(dtype).removeprefix("torch.") for dtype in taken} == {name}
+    expected = "float32" if name == "TF32" else name  # TF32 is in the kernels of a GPU
+    assert {str(dtype).removeprefix("torch.") for dtype in taken} == {expected}
 
 
 @pytest.mark.mpi

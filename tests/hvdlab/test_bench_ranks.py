@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 import uuid
+from pathlib import Path
 
 import psutil
 import pytest
@@ -18,7 +19,7 @@ from rich.console import Console
 pytest.importorskip("torch", reason="needs PyTorch: run `make setup`")
 pytest.importorskip("horovod", reason="needs Horovod: run `make setup`")
 
-from hvdlab.bench import allreduce, ranks, results, scaling  # noqa: E402
+from hvdlab.bench import allreduce, command, ranks, results, scaling  # noqa: E402
 from hvdlab.scaling import Link, ring  # noqa: E402
 
 
@@ -43,7 +44,8 @@ def arguments(bench, *words):
 def test_allreduce(tmp_path):
     options = dict(list(allreduce.OPTIONS.items())[:2]) | {"fp16 compression": {}}
     found = allreduce.allreduce(2, 1, (1024, 65536), options, silent)
-    assert set(found["ways"]) == set(allreduce.WAYS)
+    assert list(found["ways"]) == ["horovod", "mpi", "gloo", "memcpy"]
+    assert found["device"] == ranks.processor()
     for times in found["ways"].values():
         assert list(times) == ["1024", "65536"] and all(t[0] > 0 for t in times.values())
     assert all(len(times) == 1 and times[0] > 0 for times in found["options"].values())
@@ -98,9 +100,10 @@ def test_bus_bandwidth_is_that_of_the_wire_of_a_perfect_ring():
 @pytest.mark.parametrize("count, factor", [(2, "1"), (4, "1.5")])
 def test_the_table_says_what_its_bandwidths_are(count, factor):
     times = dict.fromkeys(("horovod", "mpi", "gloo", "memcpy"), {"2048": [2.048e-6]})  # 1 GB/s
-    found = {"ranks": count, "ways": times, "options": {"default": [1.0]}}
+    found = {"ranks": count, "device": "a CPU", "ways": times, "options": {"default": [1.0]}}
     table = shown(allreduce.show, found)
     assert f"busbw = {factor} algbw on {count} ranks" in table
+    assert f"All-reduce on {count} ranks, a CPU" in table
     row = next(line.split() for line in table.splitlines() if "2 .. 2" in line)
     assert row[-7:-3] == [f"{float(factor):.3f}"] * 3 + ["1.000"]
 
@@ -248,13 +251,75 @@ def test_a_command_that_is_told_to_end_leaves_no_rank(program, sent, code, befor
             process.kill()
 
 
-def test_ranks_are_shown_no_gpu(tmp_path):
+@pytest.mark.parametrize("device, visible", [("cpu", "-1"), ("gpu", "0")])
+def test_ranks_are_shown_gpus_where_these_are_measured(device, visible, tmp_path):
     (mpirun := tmp_path / "mpirun").write_text(
         '#!/bin/sh\necho "{\\"visible\\": \\"$CUDA_VISIBLE_DEVICES\\"}"\n'
     )
     mpirun.chmod(0o755)
     given = {"PATH": f"{tmp_path}:/usr/bin:/bin", "CUDA_VISIBLE_DEVICES": "0"}
-    assert ranks.start("a.module", 1, given, "a variant") == [{"visible": "-1"}]
+    found = ranks.start("a.module", 1, given, "a variant", device=device)
+    assert found == [{"visible": visible}]
+
+
+@pytest.mark.parametrize(
+    "asked, gpus, count, device",
+    [
+        (None, 0, 1, "cpu"),
+        (None, 1, 1, "gpu"),
+        (None, 1, 2, "cpu"),  # two ranks would share the GPU
+        (None, 2, 2, "gpu"),
+        ("gpu", 1, 2, "gpu"),
+        ("cpu", 2, 1, "cpu"),
+    ],
+)
+def test_the_device_is_a_gpu_if_there_is_one_for_each_rank(asked, gpus, count, device, monkeypatch):
+    monkeypatch.setattr(ranks, "gpus", lambda: gpus)
+    assert ranks.chosen_device(asked, count) == device
+
+
+def test_a_gpu_that_is_not_there_is_refused_in_one_sentence(monkeypatch, capsys):
+    monkeypatch.setattr(ranks, "gpus", lambda: 0)
+    parser = argparse.ArgumentParser()
+    command.add_arguments(parser)
+    for what in (
+        "throughput",
+        "allreduce",
+        "scaling",
+        "precision",
+        "optimizers",
+        "normalization",
+        "launch",
+    ):
+        assert command.main(parser.parse_args([what, "--device", "gpu"])) == 1
+        assert "hvdlab: --device gpu: nvidia-smi shows no GPU" in capsys.readouterr().err
+
+
+def test_there_are_as_many_ranks_as_gpus_or_cores(monkeypatch):
+    monkeypatch.setattr(ranks, "usable_cores", lambda: 6)
+    for gpus, asked, expected in (
+        (4, None, 4),
+        (4, "gpu", 4),
+        (4, "cpu", 6),
+        (1, None, 6),
+        (0, None, 6),
+    ):
+        monkeypatch.setattr(ranks, "gpus", lambda gpus=gpus: gpus)
+        assert ranks.ranks_of_all(asked) == expected
+
+
+@pytest.mark.mpi
+def test_each_rank_is_shown_a_gpu_of_its_own(fake_nvidia_smi):
+    fake_nvidia_smi("GPU 0: A (UUID: GPU-a)", "GPU 1: A (UUID: GPU-b)")
+    folder = str(Path(__file__).parent / "bench_ranks")
+    found = ranks.run("visible_gpu", 2, "a rank", device="gpu", PYTHONPATH=folder)
+    assert sorted(rank["visible"] for rank in found) == ["GPU-a", "GPU-b"]
+
+
+def test_a_network_that_there_is_not_is_refused(capsys):
+    with pytest.raises(SystemExit):
+        arguments(scaling, "--network", "wrn-17-1")
+    assert "argument --network: depth: expected 6 n + 4" in capsys.readouterr().err
 
 
 def test_a_machine_without_mpirun_is_told_so(monkeypatch):

@@ -34,43 +34,68 @@ def row(table: str, label: str) -> str:
 
 
 def test_throughput():
-    rates = {
-        "horovod-torch": {1: [100, 100, 400], 2: [200, 120, 440]},
-        "ddp-torch": {1: [100, 200, 400], 2: [150, 300, 500]},
+    found = {
+        "alone-torch": {"device": "A", "rates": {1: [100, 100, 400], 2: [250, 150, 500]}},
+        "horovod-torch": {"device": "A", "rates": {1: [100, 100, 400], 2: [200, 120, 440]}},
+        "ddp-torch": {"device": "A", "rates": {1: [100, 200, 400], 2: [150, 300, 500]}},
+        "horovod-keras": {"device": "B", "rates": {1: [100, 100, 100], 2: [150, 150, 150]}},
     }
-    table = shown(throughput.show, rates, 64)
-    assert "Medians of 3 rounds, batch 64 a rank" in table
-    # Efficiency: 200/100/2 = 1, 120/100/2 = 0.6, 440/400/2 = 0.55. To DDP: 1.33, 0.4, 0.88.
-    assert row(table, "horovod-torch 2") == "200 120 .. 440 0.60 0.88"
-    assert row(table, "horovod-torch 1") == "100 100 .. 400 1.00 1.00"  # to DDP: 1, 0.5, 1
-    # 0.75, 0.75, 0.625
-    assert row(table, "ddp-torch 2") == "300 150 .. 500 0.75 1.00"
+    table = shown(throughput.show, found, 64)
+    assert "Medians of 3 rounds, assessment-net, batch 64 a rank" in table
+    assert "On A: alone-torch, horovod-torch, ddp-torch\nOn B: horovod-keras" in table
+    # Efficiency: 200/100/2 = 1, 120/100/2 = 0.6, 440/400/2 = 0.55. Of limit: 0.8, 0.8, 0.88. To DDP: 1.33,
+    # 0.4, 0.88.
+    assert row(table, "horovod-torch 2") == "200 120 .. 440 0.60 0.80 0.88"
+    assert row(table, "horovod-torch 1") == "100 100 .. 400 1.00 1.00 1.00"  # to DDP: 1, 0.5, 1
+    # Efficiency: 0.75, 0.75, 0.625. Of limit: 0.6, 2, 1.
+    assert row(table, "ddp-torch 2") == "300 150 .. 500 0.75 1.00 1.00"
+    assert (
+        row(table, "alone-torch 2") == "250 150 .. 500 0.75 1.00"
+    )  # no limit; to DDP: 1.67, 0.5, 1
+    assert (
+        row(table, "horovod-keras 2") == "150 150 .. 150 0.75 0.50"
+    )  # alone-keras was not measured
 
 
 def test_launch():
-    found = {launch.FULL: [100, 200, 300], "plain mpirun": [50, 180, 90]}
+    found = {
+        launch.LIMIT: [200, 200, 400],
+        launch.FULL: [100, 200, 300],
+        "plain mpirun": [50, 180, 90],
+    }
     table = shown(launch.show, found, "torch", 64)
     assert "Medians of 3 rounds, torch, 2 ranks, 64 images a rank; ratio: to all settings" in table
-    assert row(table, "plain mpirun") == "90 50 .. 180 0.50 0.30 .. 0.90"  # 0.5, 0.9, 0.3
-    assert row(table, launch.FULL) == "200 100 .. 300 1.00 1.00 .. 1.00"
+    # To the full set: 0.5, 0.9, 0.3. To the limit: 0.25, 0.9, 0.225.
+    assert row(table, "plain mpirun") == "90 50 .. 180 0.50 0.30 .. 0.90 0.25"
+    assert row(table, launch.FULL) == "200 100 .. 300 1.00 1.00 .. 1.00 0.75"  # 0.5, 1, 0.75
 
 
 def test_exchange():
-    table = shown(exchange.show, {"PyTorch": {"alone": [10, 20, 40], "exchanged": [15, 21, 60]}}, 8)
-    assert "Medians of 3 rounds, 2 ranks, 8 images and one thread a rank" in table
-    # Costs: 5, 1, 20 ms, which are 50 %, 5 % and 50 % of their steps.
-    assert row(table, "PyTorch") == "20.0 ms 21.0 ms 5.0 ms 1.0 .. 20.0 50%"
+    times = {
+        "alone": [10, 20, 40],
+        "idle": [11, 22, 40],
+        "numbers": [14, 20.5, 45],
+        "exchanged": [15, 21, 60],
+        "MPI": [0.5, 2, 1],
+    }
+    table = shown(exchange.show, {"PyTorch": times}, 8)
+    assert "Medians of 3 rounds, 2 ranks on " in table and "8 images and one thread a rank" in table
+    # Added by the thread: 1, 2, 0; by negotiation: 3, -1.5, 5; by the rest: 1, 0.5, 15. Costs: 5, 1, 20 ms,
+    # which are 50 %, 5 % and 50 % of their steps.
+    assert row(table, "PyTorch") == "20.0 21.0 +1.0 +3.0 +1.0 5.0 1.0 .. 20.0 50% 1.0"
 
 
 @pytest.mark.parametrize("fast, taken", [(True, "bfloat16"), (False, "float32")])
 def test_precision(fast, taken, monkeypatch):
     monkeypatch.setattr(precision, "cpu_is_fast_at_bfloat16", lambda: fast)
-    found = {
+    rates = {
         "torch": {"float32": [100, 200, 400], "bfloat16": [150, 180, 100]},
         "keras": {"float32": [100, 100, 100], "bfloat16": [90, 80, 20]},
     }
+    found = {name: {"device": f"a {name} device", "rates": of} for name, of in rates.items()}
     table = shown(precision.show, found, 64)
-    assert "Medians of 3 rounds, one process, one thread, batch 64; ratio: to float32" in table
+    assert "Medians of 3 rounds, assessment-net, one process, one thread, batch 64" in table
+    assert "On a torch device: torch\nOn a keras device: keras" in table
     assert row(table, "torch bfloat16") == "150 100 .. 180 0.90 0.25 .. 1.50"  # 1.5, 0.9, 0.25
     assert row(table, "torch float32") == "200 100 .. 400 1.00 1.00 .. 1.00"
     assert row(table, "keras bfloat16") == "80 20 .. 90 0.80 0.20 .. 0.90"
@@ -78,7 +103,9 @@ def test_precision(fast, taken, monkeypatch):
 
 
 def test_normalization():
-    table = shown(normalization.show, {"torch": {"plain": [20, 10, 40], "ghost": [30, 24, 20]}})
+    times = {"plain": [20, 10, 40], "ghost": [30, 24, 20], "device": "a device"}
+    table = shown(normalization.show, {"torch": times})
+    assert "On a device: torch" in table
     assert "256x64x32x32, ghosts of 32" in table and "medians of 3 rounds" in table
     assert row(table, "torch") == "20.0 ms 24.0 ms 1.50 0.50 .. 2.40"  # 1.5, 2.4, 0.5
 
@@ -106,7 +133,8 @@ def test_optimizers(monkeypatch):
         "Keras Lamb": [10, 40, 20],
     }
     part = {"network": "resnet50", "threads": 2, "milliseconds": times}
-    table = shown(optimizers.show, [part])
+    table = shown(optimizers.show, [part | {"device": "a GPU", "keras_device": "a processor"}])
+    assert "On a GPU: PyTorch\nOn a processor: Keras" in table
     assert "resnet50: 25.6 M weights, 2 threads, medians of 3 rounds" in table
     # To timm: 0.5, 0.25, 0.8. To SGD: 2.5, 0.8, 4.
     assert row(table, "hvdlab LARS") == "20.0 10.0 .. 40.0 0.50 2.50"

@@ -43,6 +43,7 @@ def measure(shapes, repeats: int) -> dict[str, list[float]]:
         for label, step in steps.items():
             started = time.perf_counter()
             step()
+            keras.ops.convert_to_numpy(variables[-1])  # a GPU has made the step then
             if round >= 2:  # after tracing and a first step
                 times[label].append(1000 * (time.perf_counter() - started))
     return times
@@ -52,4 +53,5 @@ if __name__ == "__main__":
     os.environ.setdefault("KERAS_BACKEND", "tensorflow")
     from hvdlab.bench.optimizers import NETWORKS
 
-    ranks.tell(measure(NETWORKS[sys.argv[1]](), int(sys.argv[2])))
+    times = measure(NETWORKS[sys.argv[1]](), int(sys.argv[2]))
+    ranks.tell({"milliseconds": times, "device": ranks.device_of_tensorflow()})

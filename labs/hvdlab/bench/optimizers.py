@@ -1,5 +1,6 @@
 """Step time of optimizers on the weights of known networks, ours beside others', in one run."""
 
+import argparse
 import importlib
 import math
 import statistics
@@ -111,13 +112,21 @@ def optimizers() -> dict[str, tuple[str, Callable]]:
     return found
 
 
-def measure(shapes: list[tuple[int, ...]], repeats: int, threads: int) -> dict[str, list[float]]:
-    """Label -> milliseconds of `repeats` steps, the optimizers in turns, on weights they share."""
+def measure(
+    shapes: list[tuple[int, ...]], repeats: int, threads: int, device: str = "cpu"
+) -> dict[str, list[float]]:
+    """Label -> milliseconds of `repeats` steps, the optimizers in turns, on weights they share.
+
+    Args:
+        threads: of PyTorch on the processor.
+        device: "cpu" or "cuda". A GPU is given a step at a time, and waited for after each.
+    """
     torch.set_num_threads(threads)
     generator = torch.Generator().manual_seed(0)
-    params = [torch.nn.Parameter(0.05 * torch.randn(s, generator=generator)) for s in shapes]
+    random = (torch.randn(s, generator=generator).to(device) for s in [*shapes, *shapes])
+    params = [torch.nn.Parameter(0.05 * next(random)) for _ in shapes]
     for p in params:
-        p.grad = 1e-3 * torch.randn(p.shape, generator=generator)
+        p.grad = 1e-3 * next(random)
     entrants = {label: make(params) for label, (_, make) in optimizers().items()}
     for optimizer in entrants.values():  # makes the state, and what else is made once
         optimizer.step()
@@ -125,24 +134,45 @@ def measure(shapes: list[tuple[int, ...]], repeats: int, threads: int) -> dict[s
     times = {label: [] for label in entrants}
     for _ in range(repeats):
         for label, optimizer in entrants.items():
-            started = time.perf_counter()
-            optimizer.step()
-            times[label].append(1000 * (time.perf_counter() - started))
+            times[label].append(milliseconds(optimizer.step, device))
     return times
 
 
-def optimizer_steps(networks, threads, repeats: int = 20, tell=print) -> list[dict]:
-    """One dict a network and number of threads: network, threads, milliseconds by label."""
+def milliseconds(step: Callable[[], object], device: torch.device | str) -> float:
+    """The time from the call of `step` until the device has done it."""
+    if torch.device(device).type == "cuda":
+        torch.cuda.synchronize(device)
+    started = time.perf_counter()
+    step()
+    if torch.device(device).type == "cuda":
+        torch.cuda.synchronize(device)
+    return 1000 * (time.perf_counter() - started)
+
+
+def optimizer_steps(
+    networks, threads, repeats: int = 20, tell=print, device: str = "cpu"
+) -> list[dict]:
+    """One dict a network and number of threads: network, threads, device, milliseconds by label."""
     found = []
+    where = torch.device("cuda" if device == "gpu" else "cpu")
     for network in networks:
-        for count in threads:
+        for count in threads if device == "cpu" else [1]:
             tell(f"{network}, {count} threads: {repeats} rounds ...")
-            times = measure(NETWORKS[network](), repeats, count)
+            times = measure(NETWORKS[network](), repeats, count, where)
             if count == 1:
                 module = "hvdlab.bench.keras_optimizers"  # TensorFlow in a process of its own
-                (keras_times,) = ranks.run(module, 1, network, repeats)
-                times |= keras_times
-            found.append({"network": network, "threads": count, "milliseconds": times})
+                (told,) = ranks.run(module, 1, network, repeats, device=device)
+                times |= told["milliseconds"]
+                keras_device = told["device"]
+            found.append(
+                {
+                    "network": network,
+                    "threads": count,
+                    "device": ranks.device_of_torch(where),
+                    "keras_device": keras_device if count == 1 else "",
+                    "milliseconds": times,
+                }
+            )
     return found
 
 
@@ -179,8 +209,23 @@ def show(found: list[dict], console: Console) -> None:
             f"{part['network']}: {weights / 1e6:.1f} M weights, {part['threads']} threads, "
             f"medians of {len(values)} rounds"
         )
+        used = {"PyTorch": {"device": part["device"]}}
+        if part["keras_device"]:
+            used["Keras"] = {"device": part["keras_device"]}
+        console.print(results.devices(used))
         console.print(table)
 
 
 def _ratio(values: list[float], peers: list[float]) -> float:
     return statistics.median(a / b for a, b in zip(values, peers, strict=True))
+
+
+# --- command ----------------------------------------------------------------------------------------
+
+
+def main(args: argparse.Namespace) -> int:
+    args.device = ranks.chosen_device(args.device, 1)
+    found = optimizer_steps(args.network, args.threads, args.repeats, results.tell, args.device)
+    results.keep(args, found)
+    show(found, Console())
+    return 0

@@ -7,6 +7,8 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
+from hvdlab.assessment_networks import ASSESSMENT_NET, network_weights
+
 
 def add_rounds(parser: argparse.ArgumentParser, rounds: int) -> None:
     """`--repeats` and `--json`, which every benchmark has."""
@@ -18,6 +20,21 @@ def add_steps(parser: argparse.ArgumentParser) -> None:
     """`--steps` and `--batch-size`, of those that train."""
     parser.add_argument("--steps", type=count, default=60, help="timed steps a run (default 60)")
     parser.add_argument("--batch-size", type=count, default=64, help="per rank (default 64)")
+
+
+def add_device(parser: argparse.ArgumentParser) -> None:
+    """`--device`, of those that can measure GPUs; see `ranks.chosen_device`."""
+    parser.add_argument(
+        "--device", choices=("cpu", "gpu"), help="(default: gpu, if there is one for each rank)"
+    )
+
+
+def add_network(parser: argparse.ArgumentParser) -> None:
+    """`--network`, of those that train a network of the assessment."""
+    parser.add_argument(
+        "--network", type=network, default=ASSESSMENT_NET,
+        help=f"{ASSESSMENT_NET} (default), or wrn-DEPTH-WIDTH such as wrn-16-10",
+    )  # fmt: skip
 
 
 def add_plot(parser: argparse.ArgumentParser) -> None:
@@ -32,6 +49,15 @@ def count(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"expected a whole number of at least 1, got {text!r}")
     return int(text)
+
+
+def network(text: str) -> str:
+    """The type of an argument that names a network of the assessment."""
+    try:
+        network_weights(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    return text
 
 
 def result(text: str) -> Path:
@@ -60,6 +86,14 @@ def tell(text: str) -> None:
 def median_and_range(values, form: str) -> tuple[str, str]:
     """Two cells of a table: the median, and the least and the greatest value."""
     return f"{statistics.median(values):{form}}", f"{min(values):{form}} .. {max(values):{form}}"
+
+
+def devices(found: dict[str, dict]) -> str:
+    """A line for each device: its name, and what was measured on it. `found`: label -> {"device": name}."""
+    by_name: dict[str, list[str]] = {}
+    for label, measured in found.items():
+        by_name.setdefault(measured["device"], []).append(label)
+    return "\n".join(f"On {name}: {', '.join(labels)}" for name, labels in by_name.items())
 
 
 def keep(args: argparse.Namespace, found, plot=None) -> None:

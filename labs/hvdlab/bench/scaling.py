@@ -1,9 +1,9 @@
-"""Strong and weak scaling of the assessment network with Horovod, on 1 to all cores.
+"""Strong and weak scaling of the assessment network with Horovod, on 1 to all cores, or all GPUs.
 
 One thread a rank, also for one rank: two would fake its speed. Each number of ranks also runs without
 an exchange: what that many lonely trainings reach at once is the bound of this machine (its cores
-share memory and clock), and the ratio to it is what the exchange costs. Started anew, in turns
-(`python -m hvdlab.bench.scaling HOW STEPS BATCH_SIZE`).
+share memory and clock), and the ratio to it is what the exchange costs. The ranks are those of
+`hvdlab.bench.throughput`, started anew, in turns.
 
     weak      each rank has the same batch, whatever their number
     strong    all ranks together have the same batch
@@ -19,10 +19,10 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from hvdlab.assessment_networks import ASSESSMENT_NET, network_weights
 from hvdlab.bench import ranks as launched
-from hvdlab.bench import results
-from hvdlab.hardware import usable_cores
-from hvdlab.record import WEIGHTS, is_statistic
+from hvdlab.bench import results, throughput
+from hvdlab.record import is_statistic
 from hvdlab.scaling import Cluster, Forecast, Link, Network, calibrate, forecast
 
 EPILOG = """\
@@ -32,26 +32,8 @@ examples:
   hvdlab bench allreduce --json allreduce.json && hvdlab bench scaling --allreduce allreduce.json
 """
 
-# --- one rank ---------------------------------------------------------------------------------------
-
-
-def rate(how: str, steps: int, batch_size: int) -> dict:
-    """Images/s of this rank, with or without an exchange of gradients."""
-    import horovod.torch as hvd
-
-    from hvdlab.bench.throughput import horovod_torch, random_batches
-    from hvdlab.torch.throughput import measure
-
-    if how == "exchanged":
-        rank, images_per_second = horovod_torch(steps, batch_size)
-    else:
-        hvd.init()
-        rank, batches = hvd.rank(), random_batches(batch_size, hvd.rank(), hvd.size())
-        images_per_second = measure(batches, hvd.barrier, steps=steps)[1]
-    return {"rank": rank, "images_per_second": images_per_second}
-
-
-# --- all ranks --------------------------------------------------------------------------------------
+# How the ranks train -> the variant of `throughput`.
+HOWS = {"exchanged": "horovod-torch", "alone": "alone-torch"}
 
 
 def rank_counts(most: int) -> list[int]:
@@ -60,7 +42,13 @@ def rank_counts(most: int) -> list[int]:
 
 
 def scaling(
-    most: int, repeats: int = 5, steps: int = 60, batch_size: int = 64, tell=print
+    most: int,
+    repeats: int = 5,
+    steps: int = 60,
+    batch_size: int = 64,
+    tell=print,
+    network: str = ASSESSMENT_NET,
+    device: str = "cpu",
 ) -> dict[str, dict[int, dict]]:
     """kind -> ranks -> {"batch_size": of a rank, "exchanged": [images/s], "alone": [images/s]}.
 
@@ -69,13 +57,13 @@ def scaling(
     counts = rank_counts(most)
     batches = {"weak": {n: batch_size for n in counts}}
     batches["strong"] = {n: batch_size * most // n for n in counts}
-    runs = {
-        (n, size): {"exchanged": [], "alone": []} for b in batches.values() for n, size in b.items()
-    }
+    runs = {(n, size): {how: [] for how in HOWS} for b in batches.values() for n, size in b.items()}
     for repeat in range(repeats):
         for (n, size), rates in runs.items():
             for how in rates:
-                told = launched.run(__name__, n, how, steps, size)
+                told = launched.run(
+                    throughput.__name__, n, HOWS[how], steps, size, network, device=device
+                )
                 rates[how].append(sum(rank["images_per_second"] for rank in told))
                 tell(
                     f"round {repeat + 1} of {repeats}: {n} ranks x {size} images, {how}: "
@@ -97,19 +85,22 @@ def link_of(measured: dict) -> Link:
     return calibrate(sizes, [s for of_size in times.values() for s in of_size], measured["ranks"])
 
 
-def foretell(found: dict, link: Link) -> dict[str, dict[int, Forecast]]:
+def foretell(
+    found: dict, link: Link, network: str = ASSESSMENT_NET
+) -> dict[str, dict[int, Forecast]]:
     """What the cost model says, from a link and from lonely ranks.
 
     The same cores compute and exchange here, so nothing overlaps.
     """
-    parameters = sum(math.prod(shape) for name, shape in WEIGHTS.items() if not is_statistic(name))
+    shapes = network_weights(network).items()
+    parameters = sum(math.prod(shape) for name, shape in shapes if not is_statistic(name))
     told: dict = {}
     for kind, by_ranks in found.items():
         for n, rates in by_ranks.items():
             lonely = statistics.median(rates["alone"]) / int(n)
-            network = Network(((parameters, 1),), lonely, rates["batch_size"])
+            layers = Network(((parameters, 1),), lonely, rates["batch_size"])
             told.setdefault(kind, {})[n] = forecast(
-                network, Cluster(link), int(n), overlap=False, cycle=0
+                layers, Cluster(link), int(n), overlap=False, cycle=0
             )
     return told
 
@@ -180,9 +171,10 @@ def plot(found: dict, path: Path) -> None:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    cores = usable_cores()
+    parser.add_argument(
+        "--ranks", type=results.count, help="largest number (default: all GPUs, or all cores)"
+    )
     for name, default, says in (
-        ("--ranks", cores, "largest number of ranks"),
         ("--steps", 60, "timed steps a run"),
         ("--batch-size", 64, "images a rank (strong: of the most ranks)"),
     ):
@@ -192,6 +184,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--allreduce", type=Path, metavar="FILE", help="foretell from what bench allreduce wrote"
     )
+    results.add_network(parser)
+    results.add_device(parser)
     results.add_rounds(parser, 5)
     results.add_plot(parser)
 
@@ -208,16 +202,12 @@ def main(args: argparse.Namespace) -> int:
             file=sys.stderr,
         )
         return 2
-    try:
-        found = scaling(args.ranks, args.repeats, args.steps, args.batch_size, results.tell)
-    except launched.BenchFailed as error:
-        print(f"hvdlab: {error}", file=sys.stderr)
-        return 1
+    args.ranks = args.ranks or launched.ranks_of_all(args.device)
+    args.device = launched.chosen_device(args.device, args.ranks)
+    found = scaling(
+        args.ranks, args.repeats, args.steps, args.batch_size, results.tell, args.network,
+        args.device,
+    )  # fmt: skip
     results.keep(args, found, plot)
-    show(found, Console(), foretell(found, link) if link else None)
+    show(found, Console(), foretell(found, link, args.network) if link else None)
     return 0
-
-
-if __name__ == "__main__":
-    how, steps, batch_size = sys.argv[1:]
-    launched.tell(rate(how, int(steps), int(batch_size)))

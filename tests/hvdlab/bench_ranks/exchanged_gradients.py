@@ -1,0 +1,31 @@
+"""A rank of `hvdlab.bench`: how far the gradients of each way to send them are from the ranks' average."""
+
+from hvdlab.bench import ranks
+
+comm = ranks.communicator()
+import horovod.torch as hvd  # noqa: E402
+import torch  # noqa: E402
+
+from hvdlab.bench.gradient_exchanges import EXCHANGES  # noqa: E402
+from hvdlab.torch.device import InHorovodsLayout  # noqa: E402
+
+
+def gradients_after_a_step(send):
+    """Of a model whose images differ from rank to rank, as one array."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Tanh(), torch.nn.Linear(4, 2))
+    optimizer = send(model, torch.optim.SGD(model.parameters(), 0.1))
+    optimizer.zero_grad()
+    model(torch.ones(5, 3) * (1 + comm.rank)).square().sum().backward()
+    optimizer.step()
+    return torch.cat([p.grad.flatten() for p in model.parameters()])
+
+
+hvd.init()
+own = gradients_after_a_step(lambda model, optimizer: optimizer)
+average = sum(torch.tensor(gradient) for gradient in comm.allgather(own.tolist())) / comm.size
+gaps = {}
+for name, exchange in EXCHANGES.items():
+    found = gradients_after_a_step(lambda *both, way=exchange: way(hvd, *both, InHorovodsLayout))
+    gaps[name] = float((found - average).abs().max() / average.abs().max())
+ranks.tell({"rank": comm.rank, "gaps": gaps})
