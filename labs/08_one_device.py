@@ -1,15 +1,16 @@
 # %% [markdown]
 # # Lab 8: One device, used fully
 #
-# **Time:** 90 minutes, two of them computing. **You measure** where the memory and the time of a training step go, and what
-# three techniques do to both: mixed precision, activation checkpointing, gradient accumulation. **You need** PyTorch (a training
-# loop) and lab 2 (mini-batches).
+# **Time:** 100 minutes, three of them computing. **You measure** where the memory and the time of a training step go, and what
+# three techniques do to both: mixed precision, activation checkpointing, gradient accumulation. Then you learn what keeps
+# a GPU busy. **You need** PyTorch (a training loop) and lab 2 (mini-batches).
 #
 # The first question of "train on more devices" is what one device can do. The lines that decide it are in
-# `labs/one_device.py`, each where it acts; read it now. It runs unchanged on a GPU. The cells here use the processor.
+# `labs/one_device.py`, each where it acts; read it now. The cells here use your GPU if there is one, else the processor. The
+# figures also show results that the course ships. **Those were measured on processors**, so on a GPU expect
+# other times; the bytes are nearly the same.
 
 # %%
-import os
 import statistics
 import sys
 from time import perf_counter
@@ -24,18 +25,30 @@ from torch.nn.utils import parameters_to_vector as flat
 from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
-from hvdlab.data import load_fashion_mnist
+from hvdlab.data import Batches, load_fashion_mnist
 from hvdlab.exercises import less_memory
 from hvdlab.exercises import one_device as exercises
 from hvdlab.experiment import LABS, grid, reference, seeds, size, sweep
 from hvdlab.plots import medians, overlay, predicted
+from hvdlab.torch.device import InHorovodsLayout
+from hvdlab.torch.device_batches import DeviceBatches
 from hvdlab.torch.memory import peak
 from hvdlab.torch.networks import Block, ConvNet, ResidualMLP
-from hvdlab.torch.precision import operation_types, output_gradients
+from hvdlab.torch.precision import operation_types, output_gradients, use_fast_kernels
 
-os.environ["CUDA_VISIBLE_DEVICES"] = "-1"  # the processor, also where there is a GPU
 sys.path.append(str(LABS))
 import one_device  # the script beside this lab
+
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+GPU = DEVICE.type == "cuda"
+print("These cells use", torch.cuda.get_device_name() if GPU else "the processor")
+
+
+def now():
+    """Seconds, when the device has done all that was asked of it."""
+    if GPU:
+        torch.cuda.synchronize()
+    return perf_counter()
 
 
 def train(report=lambda line: None, **options):
@@ -119,14 +132,21 @@ plt.show()
 # there all at once. Most of what does *not* grow with the batch is not the model: it is gradients and Adam. Labs 9 and 10
 # share exactly these among devices; this one attacks the activations.
 #
-# ## Use numbers of two bytes
+# ## Formats of numbers: float32, TF32, bfloat16, float16
 #
-# | | float32 | bfloat16 | float16 |
-# |---|---|---|---|
-# | sign + exponent + fraction, bits | 1 + 8 + 23 | 1 + 8 + 7 | 1 + 5 + 10 |
+# | | float32 | TF32 | bfloat16 | float16 |
+# |---|---|---|---|---|
+# | sign + exponent + fraction, bits | 1 + 8 + 23 | 1 + 8 + 10 | 1 + 8 + 7 | 1 + 5 + 10 |
+# | bytes in memory | 4 | 4 | 2 | 2 |
 #
 # The exponent is the range, the fraction the precision. bfloat16 has the range of float32 and two to three decimal digits;
 # float16 has another digit, and a range that training leaves in both directions.
+#
+# **TF32** is a format of the tensor cores of GPUs since Ampere (2020), and of nothing else. The numbers stay float32 in memory. A
+# tensor core drops 13 bits of the fraction when it reads them, and adds the products in float32. So TF32 saves time and no
+# memory, and no line of the network changes. PyTorch uses it for convolutions unless it is told not to, and for matrix
+# products only if it is told to. `use_fast_kernels()` of `hvdlab.torch.precision` does so; read its docstring. How large is
+# the error of a product of two matrices?
 
 # %%
 pd.DataFrame({
@@ -135,16 +155,32 @@ pd.DataFrame({
     for f in map(torch.finfo, (torch.float32, torch.bfloat16, torch.float16))
 }).map("{:.2g}".format)  # fmt: skip
 
+# %%
+torch.manual_seed(1)
+a, b = torch.randn(2, 512, 512, device=DEVICE)
+exact, errors = a.double() @ b.double(), {}
+for name, fast, dtype in (("float32", False, torch.float32), ("TF32", True, torch.float32), ("bfloat16", True, torch.bfloat16)):  # fmt: skip
+    use_fast_kernels(fast)
+    error = (a.to(dtype) @ b.to(dtype)).double() - exact
+    errors[name] = f"{float(error.norm() / exact.norm()):.1e}"
+use_fast_kernels(False)
+print(errors)
+
 # %% [markdown]
+# **What you should see.** An error of about 1e-7 in float32 and 3e-3 in bfloat16. On a GPU with TF32 the middle one is
+# near 3e-4. A processor has no TF32, so there it equals float32. Networks learn the same with all three. But a comparison of two
+# trainings to 1e-6 needs float32, so the cells of this lab leave TF32 off where they compare.
+#
 # **Mixed precision** uses two bytes where it pays and four where it must be. `torch.autocast` decides by operation: it casts
 # the inputs of each call. Which operations of our networks will run in two bytes? Watch every call that reaches the kernels:
 
 # %%
-x, y = torch.randn(4, 1, 28, 28), torch.arange(4)
+x, y = torch.randn(4, 1, 28, 28, device=DEVICE), torch.arange(4, device=DEVICE)
 rows = []
 for dtype in (torch.bfloat16, torch.float16):
     for network in (ResidualMLP(1, 16, 28), ConvNet(1, 4, 28)):
-        with torch.autocast("cpu", dtype):
+        network.to(DEVICE)
+        with torch.autocast(DEVICE.type, dtype):
             rows += operation_types(lambda network=network: F.cross_entropy(network(x), y))
 pd.DataFrame(rows).drop_duplicates(ignore_index=True)
 
@@ -152,7 +188,7 @@ pd.DataFrame(rows).drop_duplicates(ignore_index=True)
 # **What you should see.** Matrix products and convolutions get two bytes and give two bytes: they are most of the work. The
 # loss (`_log_softmax`, `nll_loss`) is float32. In between each operation takes what comes; the norms have two-byte inputs
 # with float32 weights. On a GPU the list of PyTorch is longer: there `layer_norm`, `group_norm`, `softmax`, `exp`, `pow` and
-# sums give float32 too ([documentation of torch.amp](https://docs.pytorch.org/docs/stable/amp.html); not run here). The
+# sums give float32 too ([documentation of torch.amp](https://docs.pytorch.org/docs/stable/amp.html)). The
 # weights themselves are float32 in all of this: autocast makes a copy for the step.
 #
 # ### Watch gradients vanish
@@ -172,16 +208,17 @@ data = load_fashion_mnist()
 
 def batch(n, start=0):
     images, labels = (a[start : start + n] for a in (data.train_images, data.train_labels))
-    return one_device.enlarged(torch.tensor(images), 28), torch.tensor(labels).long()
+    images, labels = (torch.tensor(a, device=DEVICE) for a in (images, labels))
+    return one_device.enlarged(images, 28), labels.long()
 
 
 def gradients(dtype, scale):
-    with torch.autocast("cpu", dtype, enabled=dtype != torch.float32):
-        return output_gradients(model, lambda: scale * WEIGHT * F.cross_entropy(model(x), y))
+    with torch.autocast(DEVICE.type, dtype, enabled=dtype != torch.float32):
+        return output_gradients(model, lambda: scale * WEIGHT * F.cross_entropy(model(x), y)).cpu()
 
 
 torch.manual_seed(1)
-model = ResidualMLP(2, 64, 28)
+model = ResidualMLP(2, 64, 28).to(DEVICE)
 optimizer = torch.optim.Adam(model.parameters(), 1e-3)
 for step in range(size(5, 50, 50)):  # a network that has learned a little
     x, y = batch(128, 128 * step)
@@ -326,7 +363,7 @@ pd.DataFrame({"|loss - loss of float32|, yours": distance(curves), "reference": 
 
 # %%
 def clipped_step(model, images, labels, optimizer, scaler, max_norm=1.0):
-    with torch.autocast("cpu", torch.bfloat16):
+    with torch.autocast(images.device.type, torch.bfloat16):
         loss = F.cross_entropy(model(images), labels)
     scaler.scale(loss).backward()
     nn.utils.clip_grad_norm_(model.parameters(), max_norm)
@@ -340,9 +377,9 @@ def draw_clipped(step):
     figure, axes = plt.subplots(figsize=(7, 3))
     for scale in (1.0, 64.0, 65536.0):
         torch.manual_seed(1)
-        model = ResidualMLP(2, 32, 28)
+        model = ResidualMLP(2, 32, 28).to(DEVICE)
         optimizer = torch.optim.SGD(model.parameters(), 0.1)
-        scaler = torch.amp.GradScaler("cpu", init_scale=scale)
+        scaler = torch.amp.GradScaler(DEVICE.type, init_scale=scale)
         losses = [
             step(model, *batch(64, 64 * i), optimizer, scaler) for i in range(size(20, 60, 60))
         ]
@@ -368,7 +405,7 @@ draw_clipped(clipped_step)
 # %%
 def clipped_step(model, images, labels, optimizer, scaler, max_norm=1.0):  # noqa: F811
     # BEGIN SOLUTION: the same, with the fault repaired
-    with torch.autocast("cpu", torch.bfloat16):
+    with torch.autocast(images.device.type, torch.bfloat16):
         loss = F.cross_entropy(model(images), labels)
     scaler.scale(loss).backward()
     scaler.unscale_(optimizer)
@@ -399,12 +436,13 @@ prediction = None  # percent, all in bfloat16
 # %%
 def master_weights(way, seed):
     torch.manual_seed(seed)
-    model = ResidualMLP(2, 64, 28).to(torch.bfloat16 if way == "all bfloat16" else torch.float32)
+    dtype = torch.bfloat16 if way == "all bfloat16" else torch.float32
+    model = ResidualMLP(2, 64, 28).to(DEVICE, dtype)
     optimizer = torch.optim.Adam(model.parameters(), 1e-4)
     rows = []
     for step in range(size(10, 80, 80)):
         x, y = batch(128, (seed * 100 + step) * 128 % 50_000)
-        with torch.autocast("cpu", torch.bfloat16):
+        with torch.autocast(DEVICE.type, torch.bfloat16):
             loss = F.cross_entropy(model(x), y)
         loss.backward()
         before = flat(model.parameters()).detach()
@@ -484,8 +522,8 @@ DEPTH, WIDTH, BATCH = size((8, 32, 64), (32, 128, 256), (32, 128, 256))
 def activation_checkpointing(segments, repeat):
     """Peak and multiplications of a forward and backward pass, and its time over that without."""
     torch.manual_seed(repeat)
-    blocks = nn.ModuleList(Block(WIDTH) for _ in range(DEPTH))
-    x = torch.randn(BATCH, WIDTH)
+    blocks = nn.ModuleList(Block(WIDTH) for _ in range(DEPTH)).to(DEVICE)
+    x = torch.randn(BATCH, WIDTH, device=DEVICE)
 
     def plain():
         nn.Sequential(*blocks)(x).square().mean().backward()
@@ -495,16 +533,16 @@ def activation_checkpointing(segments, repeat):
 
     step = again if segments else plain  # 0: everything is kept
     step()  # from here on the gradients are there
-    with peak() as most:
+    with peak(DEVICE) as most:
         step()
     with FlopCounterMode(display=False) as counter:
         step()
     ratios = []
     for _ in range(5):  # one beside the other: what else runs on the machine slows both
-        marks = [perf_counter()]
+        marks = [now()]
         for run in (plain, step):
             run()
-            marks.append(perf_counter())
+            marks.append(now())
         ratios.append((marks[2] - marks[1]) / (marks[1] - marks[0]))
     return {"peak_bytes": most.bytes, "flops": counter.get_total_flops(),
             "times_plain": statistics.median(ratios)}  # fmt: skip
@@ -550,7 +588,8 @@ plt.show()
 # ### Exercise 6: Find the fault (by hand, with dropout)
 #
 # Here is checkpointing as a `torch.autograd.Function`, in a dozen lines. Without dropout its gradients are right to the last
-# digit. With dropout the loss is right too, and the gradients are not.
+# digit. With dropout the loss is right too, and the gradients are not. (Each device has its own generator of random numbers. This
+# exercise uses the processor's.)
 
 
 # %%
@@ -657,8 +696,8 @@ def accumulate(model, images, labels, micro_batch):
     for x, y in zip(images.split(micro_batch), labels.split(micro_batch), strict=True):
         loss = F.cross_entropy(model(x), y) * (len(y) / len(labels))
         loss.backward()
-        total += loss.item()
-    return total
+        total += loss.detach()  # without detach() it would keep every graph
+    return total.item()
     # END SOLUTION
 
 
@@ -685,18 +724,18 @@ def gradient_accumulation(micro_batch, repeat):
     row = {}
     for name, make in NORMS.items():
         torch.manual_seed(repeat)
-        model, grads = make(), []
+        model, grads = make().to(DEVICE), []
         for bite in (len(y), micro_batch):
             model.zero_grad(set_to_none=False)
             accumulate(model, x, y, bite)
             grads.append(flat(p.grad for p in model.parameters()))
         row[f"difference, {name}"] = float((grads[1] - grads[0]).norm() / grads[0].norm())
         if name == "layer norm":
-            with peak() as most:
+            with peak(DEVICE) as most:
                 accumulate(model, x, y, micro_batch)
-            began = perf_counter()
+            began = now()
             accumulate(model, x, y, micro_batch)
-            row |= {"peak_bytes": most.bytes, "seconds": perf_counter() - began}
+            row |= {"peak_bytes": most.bytes, "seconds": now() - began}
     return row
 
 
@@ -729,12 +768,221 @@ bitten.groupby("micro_batch")[differences].mean().map("{:.1e}".format)
 # batch norm it is *another gradient*: accumulation is exact only where no operation looks across the examples. (With ranks it
 # is the same: labs 3 and 6.)
 #
+# ## Feeding the device
+#
+# A GPU and the processor work side by side. A call such as `model(x)` puts work into the queue of the GPU and returns. So the
+# processor can prepare the images of the next step while the GPU computes this one. A step then takes the longer
+# of the two times, and not their sum. Two things spoil this: copies that wait, and a processor that prepares images more
+# slowly than the GPU uses them.
+#
+# **Copies.** The operating system may move ordinary (**pageable**) memory at any moment. A GPU can only fetch data from
+# memory that stays where it is (**pinned**, or page-locked, memory). A copy from pageable memory therefore goes through a
+# pinned buffer of the driver first, and the call waits for that. From pinned memory the GPU fetches by itself, and
+# `x.to("cuda", non_blocking=True)` returns at once. For example, 128 images of CIFAR-10 are 393 kB. PCIe 4.0 with 16 lanes moves
+# at most 31.5 GB/s, so they travel for at least 12 us.
+
+# %%
+random = np.random.default_rng(1)
+images = torch.from_numpy(random.integers(256, size=(128, 32, 32, 3)).astype(np.uint8))
+
+
+def copy_times(source, **options):
+    """Median microseconds until the call returns, and until the copy is done."""
+    times = []
+    for _ in range(size(5, 50, 50)):
+        began = now()
+        source.to(DEVICE, copy=True, **options)
+        returned = perf_counter()
+        times.append((1e6 * (returned - began), 1e6 * (now() - began)))
+    return np.median(times, axis=0).round(1)
+
+
+rows = {"pageable": copy_times(images)}
+if GPU:
+    rows["pinned"] = copy_times(images.pin_memory())
+    rows["pinned, non_blocking"] = copy_times(images.pin_memory(), non_blocking=True)
+pd.DataFrame(rows, index=["us until the call returns", "us until it is done"]).transpose()
+
+# %% [markdown]
+# **What you should see.** On a GPU only the last call returns long before its copy is done. A processor shows one row, a copy
+# within its memory.
+#
+# **Images.** `hvdlab.torch.device_batches` is what our scripts use; read its first lines. A small data set is copied to the GPU
+# once. Each batch is then gathered and augmented there. Of a larger data set each batch is gathered in pinned memory, and
+# copied one step ahead in a second queue of the GPU (a **stream**). The random numbers of the augmentation are the same in all
+# cases, so the images are equal to the byte. What fraction of its speed without augmentation does `Batches` keep with it?
+
+# %%
+prediction = None  # percent
+
+# %%
+COUNT = size(2_000, 60_000, 60_000)
+
+
+def per_second(batches):
+    """Images per second that arrive on the device, without any training."""
+    began, count = now(), 0
+    for x, y in batches.epoch(0):
+        x = torch.as_tensor(x, device=DEVICE)
+        count += len(torch.as_tensor(y, device=DEVICE))
+    return count / (now() - began)
+
+
+plain, augmented = (Batches(data.train_images[:COUNT], data.train_labels[:COUNT], 128, augment=a) for a in (False, True))  # fmt: skip
+rows = {"Batches": per_second(plain), "Batches, augmented": per_second(augmented)}
+if GPU:
+    for name, resident in (("streamed, augmented on the GPU", False), ("resident, augmented on the GPU", True)):  # fmt: skip
+        rows[name] = per_second(DeviceBatches(augmented, DEVICE, resident))
+took = train(network="conv", num_layers=2, hidden_size=16, batch_size=128, steps=size(5, 20, 20))
+rows["training of a small network needs"] = 128 / took["step_seconds"]
+if prediction is not None:
+    print(
+        f"you predicted {prediction} %; it is {100 * rows['Batches, augmented'] / rows['Batches']:.0f} %"
+    )
+pd.Series(rows, name="images/s").map("{:,.0f}".format).to_frame()
+
+# %% [markdown]
+# **What you should see.** `Batches` delivers with augmentation a fraction of what it delivers without. Compare the last row. On a
+# processor the training needs far fewer images than `Batches` delivers, but both take their time from the same cores. A GPU may
+# use more images than one core of the processor can prepare: then the GPU waits, unless it augments by itself.
+#
+# ## Synchronisation: .item()
+#
+# `loss.item()` gives a number of Python. The GPU must have computed it, so the call waits until the queue is empty. So do
+# `float(loss)`, `print(loss)`, `loss.cpu()` and `if loss > 3:`. While the processor waits, it prepares nothing. For example, let
+# the processor need 1 ms for a batch and the GPU 3 ms for a step. Without a read the next batch is ready in time, and a step takes
+# 3 ms. With one read per step the GPU is idle while the next batch is prepared, and a step takes 4 ms. The cure is to add up the losses
+# on the device, and to read their sum once an epoch.
+#
+# ### Exercise 8: Read the loss once
+#
+# **What:** write `train_epoch(model, batches, optimizer)`. `batches` gives pairs `(images, labels)` that are on the device; the
+# last pair may be smaller. Train on each with `F.cross_entropy`. Return the mean loss of all examples, a number. Read
+# from the device once.
+#
+# **Why:** a read per step is the most frequent reason that a GPU is slower than it could be. It changes no result, so no test
+# finds it.
+#
+# <details><summary>Hint 1</summary>The mean over the examples needs the loss of each batch times its number of examples.
+# <code>len(labels)</code> is known to the processor, so it costs no wait.</details>
+#
+# <details><summary>Hint 2</summary><code>total += loss.detach() * len(labels)</code> stays on the device. Without detach() it keeps
+# the graph of every step. Call <code>.item()</code> after the loop.</details>
+
+
+# %%
+def train_epoch(model, batches, optimizer):
+    # BEGIN SOLUTION: train on all batches, and return the mean loss of all examples
+    total, count = 0.0, 0
+    for images, labels in batches:
+        loss = F.cross_entropy(model(images), labels)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        total += loss.detach() * len(labels)
+        count += len(labels)
+    return total.item() / count
+    # END SOLUTION
+
+
+# %%
+exercises.check_train_epoch(train_epoch)
+
+
+# %%
+def with_a_read_per_step(model, batches, optimizer):
+    losses = []
+    for one in batches:
+        losses.append(train_epoch(model, [one], optimizer))  # which reads once
+    return np.mean(losses)
+
+
+some = [batch(128, 128 * i) for i in range(size(4, 40, 40))]
+milliseconds = {}
+for name, run in (
+    ("one read per step", with_a_read_per_step),
+    ("one read per epoch", train_epoch),
+) * 2:
+    model = ConvNet(2, 16, 28).to(DEVICE)
+    optimizer = torch.optim.SGD(model.parameters(), 0.01)
+    began = now()
+    run(model, some, optimizer)
+    milliseconds[name] = (
+        1e3 * (now() - began) / len(some)
+    )  # of the second time: the first one warms up
+pd.Series(milliseconds, name="ms per step").round(2).to_frame()
+
+# %% [markdown]
+# **What you should see.** On a processor both rows are equal except for noise, because every call of PyTorch returns when it is done.
+# On a GPU the read per step costs the more, the smaller the network is. Here the batches are prepared already. Where they are
+# not, their time comes on top.
+#
+# ## Memory layout: channels last
+#
+# A batch of images has four indices: image, channel, row, column. In **contiguous** order (NCHW) memory holds all of channel
+# 0, then all of channel 1. In **channels-last** order (NHWC) the channels of a pixel are neighbours. The shape is the same. What
+# differs are the **strides**: how far apart in memory two neighbours are along each index. A tensor of shape (1, 3, 2, 2) has
+# strides (12, 4, 2, 1) or (12, 1, 6, 3).
+#
+# Tensor cores, and the kernels of processors too, multiply the channels of a pixel. So they want them next to each other, and
+# otherwise convert every layer's input. If the images *or* the weights of a convolution are channels-last, so is its output,
+# and the next layer's input.
+
+# %%
+torch.manual_seed(1)
+x = torch.randn(32, 32, 16, 16, device=DEVICE)
+times = {}
+for name, of_images, of_weights in (("contiguous", False, False), ("channels-last images", True, False), ("channels-last images and weights", True, True)):  # fmt: skip
+    model = nn.Sequential(*(nn.Conv2d(32, 32, 3, padding=1) for _ in range(4))).to(DEVICE)
+    model.to(memory_format=torch.channels_last if of_weights else torch.contiguous_format)
+    image = x.to(memory_format=torch.channels_last if of_images else torch.contiguous_format)
+    found = []
+    for _ in range(size(3, 20, 20)):
+        began = now()
+        with torch.autocast(DEVICE.type, torch.bfloat16, enabled=GPU):
+            y = model(image)
+        y.float().square().mean().backward()
+        found.append(1e3 * (now() - began))
+    times[name] = {
+        "ms, forward and backward": np.median(found),
+        "strides of the output": y.stride(),
+    }
+pd.DataFrame(times).transpose()
+
+# %% [markdown]
+# **What you should see.** The strides say what the convolutions did: the images alone decide. The times depend on the device
+# and on the sizes, so measure with your own network. The weights' own order saves a small conversion per layer at most.
+#
+# **What Horovod refuses.** After `model.to(memory_format=torch.channels_last)` Horovod 0.28.1 stops in `broadcast_parameters` and in
+# `DistributedOptimizer`: "Tensor is required to be contiguous". Weights in bfloat16 give "Tensor type torch.BFloat16Tensor is not
+# supported". There are two solutions:
+#
+# 1. Keep the weights contiguous and in float32. Channels-last images and autocast still give fast convolutions. Our networks do
+#    so: their images are NHWC in memory.
+# 2. Broadcast first and convert afterwards, and let a *compression* send the gradients:
+#    `hvd.DistributedOptimizer(optimizer, ..., compression=mine.compression)` with `mine = rank_device(hvd)`. It sends contiguous
+#    float32 copies, and converts what it receives back.
+
+# %%
+gradient = torch.randn(8, 3, 2, 2).to(torch.bfloat16, memory_format=torch.channels_last)
+sent, context = InHorovodsLayout.compress(gradient)
+received = InHorovodsLayout.decompress(sent, context)
+for name, tensor in (("gradient", gradient), ("sent", sent), ("received", received)):
+    print(
+        f"{name:9} {tensor.dtype}, strides {tensor.stride()}, contiguous: {tensor.is_contiguous()}"
+    )
+
+# %% [markdown]
+# Solution 1 needs no copy for Horovod, and solution 2 needs two per step, so our scripts take solution 1.
+#
 # ## Choose what pays here
 #
 # All of it together, on two networks. Which combination needs the least memory, and which is the fastest *on this machine*?
 
 # %%
-prediction_precision = None  # the fastest precision here: "float32", "bf16" or "fp16"
+prediction_precision = (
+    None  # the fastest precision here: "float32", "bf16", "fp16", on a GPU also "tf32"
+)
 
 # %%
 NETWORKS = {
@@ -749,7 +997,8 @@ def one_of_all(network, precision, checkpointing, micro_batches, repeat):
     return {"step_seconds": took["step_seconds"], "peak_bytes": took["peak_bytes"]}
 
 
-every = grid(network=NETWORKS, precision=size(["float32", "bf16"], one_device.PRECISIONS, one_device.PRECISIONS),
+PRECISIONS = size(["float32", "bf16"], ["float32", "bf16", "fp16"], ["float32", "bf16", "fp16"])
+every = grid(network=NETWORKS, precision=[*PRECISIONS, "tf32"] if GPU else PRECISIONS,
              checkpointing=[False, True], micro_batches=[1, 4], repeat=range(1, 1 + size(1, 1, 3)))  # fmt: skip
 combined, shipped = sweep("one_device", one_of_all, every), reference("one_device")
 for table in (combined, shipped):
@@ -767,7 +1016,8 @@ medians(combined, shipped, by=by, columns=["ms", "MB"]).round(1)
 # Xeon of the reference has one for bfloat16 (AVX-512 BF16, without the faster AMX), and a step takes 1.1 (conv) to 1.5 times (mlp) as
 # long as in float32; `hvdlab bench precision` asks your machine about the assessment network. float16 is the extreme: that Xeon
 # multiplies matrices in it (AVX512-FP16), so the mlp is as fast as in float32, and the conv net, for which PyTorch does not use
-# that, nearly sixty times slower; without such instructions both are. (A GPU has tensor cores; not run here.) The order on a new
+# that, nearly sixty times slower; without such instructions both are. A GPU has tensor cores for TF32, bf16 and fp16. Networks as
+# small as these two do not fill them, so the differences may be small there. The order on a new
 # machine: measure bf16 first, then fill the memory with a larger batch, accumulate when the batch that you *want* does not
 # fit, and checkpoint when a single micro-batch does not.
 #
@@ -778,3 +1028,6 @@ medians(combined, shipped, by=by, columns=["ms", "MB"]).round(1)
 # * The weights that learn stay float32.
 # * Checkpointing gives memory for at most a third more multiplications; accumulation for no more of them, but for time: the
 #   smaller the micro-batch, the more.
+# * A GPU works while the processor continues, as long as nothing waits: keep the images on the GPU or copy them from pinned
+#   memory, augment there, and read the loss once an epoch.
+# * Channels-last images are enough for convolutions; Horovod accepts neither channels-last nor bfloat16 weights.

@@ -1,11 +1,11 @@
-"""Train one network on one device, with the three ways to fit more into it.
+"""Train one network on one device, with three techniques that fit more into it.
 
     python labs/one_device.py --network mlp --num-layers 8 --hidden-size 512
     python labs/one_device.py --network conv --precision bf16
     python labs/one_device.py --network mlp --batch-size 1024 --checkpointing --accumulate 4
 
-It takes a GPU if there is one; nothing else changes. On a processor without float16 instructions fp16
-is slow. Labs 9 and 10 go on with the same networks on more than one device.
+It takes a GPU if there is one; nothing else changes. TF32 exists on GPUs alone. On a processor without float16
+instructions fp16 is slow. Labs 9 and 10 continue with the same networks on more than one device.
 """
 
 import argparse
@@ -22,11 +22,18 @@ from torch.utils.checkpoint import checkpoint
 
 from hvdlab.arguments import above_zero, positive, whole_number
 from hvdlab.data import Batches, DataError, load_fashion_mnist
+from hvdlab.torch.device_batches import DeviceBatches
 from hvdlab.torch.memory import held, peak
 from hvdlab.torch.networks import ConvNet, ResidualMLP
+from hvdlab.torch.precision import use_fast_kernels
 
 NETWORKS = {"mlp": ResidualMLP, "conv": ConvNet}
-PRECISIONS = {"float32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+PRECISIONS = {
+    "float32": torch.float32,
+    "tf32": torch.float32,
+    "bf16": torch.bfloat16,
+    "fp16": torch.float16,
+}
 WARM_UP = 3  # steps that are not timed: they allocate, and one of them is profiled
 
 
@@ -78,6 +85,7 @@ def train(args, report=print):
     """
     torch.manual_seed(args.seed)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    use_fast_kernels(args.precision != "float32")
     data = load_fashion_mnist()
     if args.batch_size > len(data.train_labels):
         raise DataError(
@@ -88,7 +96,7 @@ def train(args, report=print):
 
     model = NETWORKS[args.network](args.num_layers, args.hidden_size, args.image_size).to(device)
     optimizer = torch.optim.Adam(model.parameters(), args.lr)
-    low = args.precision != "float32"
+    low = PRECISIONS[args.precision] != torch.float32
     scaling = args.precision == "fp16" and not args.no_scaling
     # Not enabled, scale(loss) is the loss and step(optimizer) is optimizer.step().
     scaler = torch.amp.GradScaler(device.type, enabled=scaling)
@@ -109,40 +117,59 @@ def train(args, report=print):
         scaler.step(optimizer)  # divides by the scale first; makes no step if one is inf or nan
         scaler.update()
         optimizer.zero_grad()
-        return total.item()  # waits for a GPU
+        return total  # on the device: total.item() would wait until the device has computed it
 
-    losses, scales, seconds = [], [], []
-    for images, labels in islice(forever(batches), args.steps):
-        images = enlarged(torch.tensor(images, device=device), args.image_size)
-        labels = torch.tensor(labels, device=device)
+    losses, scales, marks = [], [], []
+    on_device = DeviceBatches(batches, device)
+    for images, labels in islice(forever(on_device, args.batch_size), args.steps):
+        images = enlarged(images, args.image_size)
         measured = peak(device) if len(losses) == WARM_UP - 1 else nullcontext()
-        began = time.perf_counter()
+        began = mark(device)
         with measured as most:
             losses.append(step(images, labels))
-        seconds.append(time.perf_counter() - began)
+        marks.append((began, mark(device)))
         scales.append(scaler.get_scale())
         if most:
             peak_bytes = most.bytes
         if len(losses) % 10 == 0 or len(losses) == args.steps:
             report(
-                f"step {len(losses):4}  loss {losses[-1]:.4f}  {1e3 * seconds[-1]:7.1f} ms"
+                f"step {len(losses):4}  loss {losses[-1].item():.4f}  "
+                f"{1e3 * seconds(*marks[-1]):7.1f} ms"
                 + (f"  loss scale {scales[-1]:g}" if scaling else "")
             )
+    losses = torch.stack(losses).tolist()  # read from the device once; this waits for it, too
     return {
         "losses": losses,
         "scales": scales,
-        "step_seconds": statistics.median(seconds[WARM_UP:]),
+        "step_seconds": statistics.median(seconds(*pair) for pair in marks[WARM_UP:]),
         "peak_bytes": peak_bytes,
         "held": held(model, optimizer),
     }
 
 
-def forever(batches):
+def forever(batches, batch_size):
     """Whole batches, epoch after epoch."""
     for epoch in count():
         for images, labels in batches.epoch(epoch):
-            if len(labels) == batches.batch_size:
+            if len(labels) == batch_size:
                 yield images, labels
+
+
+def mark(device):
+    """A point in time: on a GPU when it comes to it, and not when the processor asks for it."""
+    if device.type != "cuda":
+        return time.perf_counter()
+    event = torch.cuda.Event(enable_timing=True)
+    event.record()
+    return event
+
+
+def seconds(began, ended):
+    """The time between two marks that the device has passed."""
+    if isinstance(began, float):
+        return ended - began
+    ended.synchronize()
+    return began.elapsed_time(ended) / 1e3
 
 
 def enlarged(images, size):

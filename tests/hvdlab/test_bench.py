@@ -3,6 +3,8 @@
 import argparse
 import io
 import math
+import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -37,6 +39,11 @@ def shown(show, *arguments) -> str:
 
 def silent(text):
     pass
+
+
+def path_of_ranks() -> str:
+    """PYTHONPATH of ranks that are in the folder `bench_ranks` beside this file."""
+    return os.pathsep.join([str(Path(__file__).parent / "bench_ranks"), *sys.path])
 
 
 @pytest.mark.parametrize(("batch_size", "size"), [(64, 1), (64, 2), (64, 48), (4096, 8)])
@@ -159,9 +166,7 @@ def test_one_rank_steps_as_without_horovod(name):
 
 @pytest.mark.mpi
 def test_two_ranks_average_however_gradients_are_sent():
-    found = ranks.run(
-        "exchanged_gradients", 2, "all", PYTHONPATH=str(Path(__file__).parent / "bench_ranks")
-    )
+    found = ranks.run("exchanged_gradients", 2, "all", PYTHONPATH=path_of_ranks())
     alike = {
         name for name in gradient_exchanges.EXCHANGES if name not in ("first numbers", "nothing")
     }

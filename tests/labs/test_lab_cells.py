@@ -1,5 +1,5 @@
-"""Cells of labs 8 to 11, each alone: they use the processor, call a learner's function as the check does, and
-say what the shipped results say."""
+"""Cells of labs 8 to 11, each alone: they use the right device, call a learner's function as the check does,
+and say what the shipped results say."""
 
 import ast
 import json
@@ -53,7 +53,9 @@ def on_a_machine_with_a_gpu(monkeypatch):
     return answers
 
 
-def test_lab_8_trains_on_the_processor(on_a_machine_with_a_gpu, monkeypatch):
+def test_lab_8_trains_on_the_device_of_the_learner(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "path", sys.path.copy())
+    monkeypatch.delitem(sys.modules, "one_device", raising=False)
     random = np.random.default_rng(0)
     images = random.integers(256, size=(130, 28, 28, 1)).astype(np.uint8)
     labels = random.integers(10, size=130).astype(np.uint8)
@@ -62,7 +64,10 @@ def test_lab_8_trains_on_the_processor(on_a_machine_with_a_gpu, monkeypatch):
     names = {}
     run_cell(LAB_8, 1, names)  # it trains twenty steps
     assert len(names["took"]["losses"]) == 20
-    assert on_a_machine_with_a_gpu and not any(on_a_machine_with_a_gpu)
+    gpu = torch.cuda.is_available()
+    assert names["DEVICE"].type == ("cuda" if gpu else "cpu") and names["GPU"] == gpu
+    name = torch.cuda.get_device_name() if gpu else "the processor"
+    assert f"These cells use {name}" in capsys.readouterr().out
 
 
 def test_the_ranks_of_lab_9_use_the_processor(on_a_machine_with_a_gpu, monkeypatch):
@@ -86,7 +91,7 @@ def test_the_ranks_of_lab_9_use_the_processor(on_a_machine_with_a_gpu, monkeypat
 
 
 MEASURE_THE_PROCESSOR = """
-08_one_device 10_splitting_layers 10_splitting_networks 11_fine_tuning
+10_splitting_layers 10_splitting_networks 11_fine_tuning
 """.split()
 
 

@@ -1,4 +1,4 @@
-"""Checks of lab 8: bytes of activations, loss scaling. What needs less memory is in `less_memory`.
+"""Checks of lab 8: bytes of activations, loss scaling, reads from the device. The others: `less_memory`.
 
 Each compares with plain float32 training of a network small enough to be exact about.
 """
@@ -8,6 +8,7 @@ import copy
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from hvdlab.exercises import NotYet, call, right
 
@@ -155,7 +156,8 @@ def check_scaled_step(scaled_step) -> None:
 
 def check_clipped_step(clipped_step) -> None:
     """Demand a step along the gradient clipped in its own units, whatever the loss scale."""
-    model, images, labels = small()
+    device = "cuda" if torch.cuda.is_available() else "cpu"  # as the lab: an answer may name it
+    model, images, labels = (part.to(device) for part in small())
     for max_norm, scale in ((0.01, 1024.0), (100.0, 1024.0), (0.01, 1.0), (100.0, 1.0)):
         expected, gradient = _clipped(model, images, labels, max_norm)
         moved, loss, used = _try_clipped(clipped_step, model, images, labels, max_norm, scale)
@@ -185,7 +187,7 @@ def check_clipped_step(clipped_step) -> None:
             "a step with gradients of nan changes the weights: let scaler.step(optimizer) decide."
         )
     for name, says in (
-        ("autocast", 'the forward pass belongs under torch.autocast("cpu", torch.bfloat16), as before.'),
+        ("autocast", "the forward pass belongs under torch.autocast(..., torch.bfloat16), as before."),
         ("scale", "go backward from scaler.scale(loss), as before."),
         ("step", "let scaler.step(optimizer) make the step, as before."),
     ):  # fmt: skip
@@ -207,19 +209,71 @@ def _clipped(model, images, labels, max_norm):
 
 def _try_clipped(clipped_step, model, images, labels, max_norm, scale):
     """How far two steps move the weights, the loss, and what of "autocast", "scale", "step" they used."""
-    model, used = copy.deepcopy(model), set()
+    model, used, kind = copy.deepcopy(model), set(), images.device.type
     before = flat(model)
     optimizer = torch.optim.SGD(model.parameters(), 0.5)
-    scaler = torch.amp.GradScaler("cpu", init_scale=scale)
+    scaler = torch.amp.GradScaler(images.device.type, init_scale=scale)
     for name in ("scale", "step"):
         real = getattr(scaler, name)
         setattr(scaler, name, lambda *a, name=name, real=real, **k: used.add(name) or real(*a, **k))
     model.register_forward_hook(
-        lambda *_: used.add("autocast") if torch.is_autocast_enabled("cpu") else None
+        lambda *_: used.add("autocast") if torch.is_autocast_enabled(kind) else None
     )
     for _ in range(2):
         loss = call(clipped_step, model, images, labels, optimizer, scaler, max_norm)
     return flat(model) - before, loss, used
+
+
+class _Reads(TorchDispatchMode):
+    """Counts how often a number is read from a tensor: `.item()`, `float()`, `if`."""
+
+    def __init__(self):
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        self.count += function is torch.ops.aten._local_scalar_dense.default
+        return function(*args, **(kwargs or {}))
+
+
+def check_train_epoch(train_epoch) -> None:
+    """Demand the steps of a plain loop, the mean loss over all examples, and one read from the device."""
+    model, images, labels = small()
+    batches = list(zip(images.split(4), labels.split(4), strict=True))  # of 4, 4 and 2
+    wanted = copy.deepcopy(model)
+    optimizer = torch.optim.SGD(wanted.parameters(), 0.5, momentum=0.9)
+    losses = []
+    for x, y in batches:
+        loss = F.cross_entropy(wanted(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    mean = sum(loss * len(y) for loss, (_, y) in zip(losses, batches, strict=True)) / len(labels)
+
+    optimizer = torch.optim.SGD(model.parameters(), 0.5, momentum=0.9)
+    with _Reads() as reads:
+        returned = call(train_epoch, model, batches, optimizer)
+    if not torch.equal(flat(model), flat(wanted)):
+        raise NotYet(
+            "after batches of 4, 4 and 2 the weights are not those of a plain loop: zero_grad(), backward() "
+            "and step() once per batch, in this order."
+        )
+    if returned is None:
+        raise NotYet("train_epoch returns None: return the mean loss.")
+    if torch.is_tensor(returned):
+        raise NotYet("train_epoch returns a tensor: return a number, with .item() after the loop.")
+    if abs(returned - mean) > 1e-5:
+        says = f"the mean loss of the 10 examples is {mean:.4f}. Received: {returned:.4f}"
+        if abs(returned - sum(losses) / 3) < 1e-5:
+            says += ". That is the mean of three means; the last batch has 2 examples and not 4"
+        raise NotYet(f"{says}.")
+    if reads.count != 1:
+        raise NotYet(
+            f"three batches read a number from the device {reads.count} times, expected once. .item(), "
+            "float() and `if` read: add up the losses as tensors, and call .item() once, after the loop."
+        )
+    right("the steps and the mean loss of a plain loop, and one read from the device.")
 
 
 def small():

@@ -7,7 +7,7 @@ import horovod.torch as hvd  # noqa: E402
 import torch  # noqa: E402
 
 from hvdlab.bench.gradient_exchanges import EXCHANGES  # noqa: E402
-from hvdlab.torch.device import InHorovodsLayout  # noqa: E402
+from hvdlab.torch.device import InHorovodsLayout, ThroughHost  # noqa: E402
 
 
 def gradients_after_a_step(send):
@@ -25,7 +25,9 @@ hvd.init()
 own = gradients_after_a_step(lambda model, optimizer: optimizer)
 average = sum(torch.tensor(gradient) for gradient in comm.allgather(own.tolist())) / comm.size
 gaps = {}
-for name, exchange in EXCHANGES.items():
-    found = gradients_after_a_step(lambda *both, way=exchange: way(hvd, *both, InHorovodsLayout))
-    gaps[name] = float((found - average).abs().max() / average.abs().max())
+for compression in (InHorovodsLayout, ThroughHost):  # the second sends copies, as from a GPU
+    for name, exchange in EXCHANGES.items():
+        found = gradients_after_a_step(lambda *both, way=exchange: way(hvd, *both, compression))
+        gap = float((found - average).abs().max() / average.abs().max())
+        gaps[name] = max(gap, gaps.get(name, 0.0))
 ranks.tell({"rank": comm.rank, "gaps": gaps})

@@ -46,7 +46,7 @@ def clipped_step(
     model, images, labels, optimizer, scaler, max_norm, unscale=1, clip=True, by_hand=False,
     update=True, empty=True, autocast=True,
 ):  # fmt: skip
-    with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+    with torch.autocast(images.device.type, torch.bfloat16, enabled=autocast):
         loss = F.cross_entropy(model(images), labels)
     scaler.scale(loss).backward()
     if unscale:
@@ -69,7 +69,7 @@ def clipped_step(
 
 def clipped_scaled_up(model, images, labels, optimizer, scaler, max_norm):
     """Without unscale_: max_norm in units of the scaled gradients."""
-    with torch.autocast("cpu", torch.bfloat16):
+    with torch.autocast(images.device.type, torch.bfloat16):
         loss = F.cross_entropy(model(images), labels)
     scaler.scale(loss).backward()
     nn.utils.clip_grad_norm_(model.parameters(), max_norm * scaler.get_scale())
@@ -81,7 +81,7 @@ def clipped_scaled_up(model, images, labels, optimizer, scaler, max_norm):
 
 def clipped_by_hand(model, images, labels, optimizer, scaler, max_norm, scaled=False):
     """The right steps, with no scaler or with one that only multiplies the loss."""
-    with torch.autocast("cpu", torch.bfloat16):
+    with torch.autocast(images.device.type, torch.bfloat16):
         loss = F.cross_entropy(model(images), labels)
     (scaler.scale(loss) if scaled else loss).backward()
     for p in model.parameters():
@@ -91,6 +91,26 @@ def clipped_by_hand(model, images, labels, optimizer, scaler, max_norm, scaled=F
         optimizer.step()
     optimizer.zero_grad()
     return loss.item()
+
+
+def train_epoch(model, batches, optimizer, read="once", mean="of examples", empty=True):
+    total, count = 0.0, 0
+    for images, labels in batches:
+        loss = F.cross_entropy(model(images), labels)
+        if empty:
+            optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        weight = len(labels) if mean == "of examples" else 1
+        one = loss.item() if read == "per step" else loss.detach()
+        total += one * weight
+        count += weight
+    return float(total) / count if read != "never" else total / count
+
+
+def reads_in_an_if(model, batches, optimizer):
+    mean = train_epoch(model, batches, optimizer)
+    return mean if torch.tensor(mean) > 0 else mean
 
 
 def run_in_segments(blocks, x, segments, split=torch.tensor_split, under=checkpoint):
@@ -200,6 +220,7 @@ RIGHT = {
     exercises.check_next_scale: next_scale,
     exercises.check_scaled_step: scaled_step,
     exercises.check_clipped_step: clipped_step,
+    exercises.check_train_epoch: train_epoch,
     less_memory.check_run_in_segments: run_in_segments,
     less_memory.check_recomputed: recomputed,
     less_memory.check_accumulate: accumulate,
@@ -280,6 +301,13 @@ MISTAKES = [
     ("check_clipped_step", but(clipped_step, autocast=False), "forward pass belongs under torch.autocast"),
     ("check_clipped_step", clipped_by_hand, r"go backward from scaler.scale\(loss\)"),
     ("check_clipped_step", but(clipped_by_hand, scaled=True), r"let scaler.step\(optimizer\) make the step"),
+    ("check_train_epoch", but(train_epoch, read="per step"), "device 3 times, expected once"),
+    ("check_train_epoch", reads_in_an_if, "device 2 times, expected once"),
+    ("check_train_epoch", but(train_epoch, read="never"), "returns a tensor"),
+    ("check_train_epoch", but(train_epoch, mean="of means"), "mean of three means"),
+    ("check_train_epoch", but(train_epoch, empty=False), "not those of a plain loop"),
+    ("check_train_epoch", lambda *a: train_epoch(*a) and None, "return the mean loss"),
+    ("check_train_epoch", lambda *a: 2 * train_epoch(*a), "the mean loss of the 10 examples is"),
     (SEGMENTS, lambda blocks, x, s: nn.Sequential(*blocks)(x), "no block ran again"),
     (SEGMENTS, lambda b, x, s: checkpoint_sequential(b, s, x, use_reentrant=False), "did not run again"),
     (SEGMENTS, with_a_lambda, r"backward pass fails .*a lambda sees the last part"),
