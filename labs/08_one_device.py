@@ -239,7 +239,7 @@ axes.axvspan(-48, -25, color="black", alpha=0.15, label="0 in float16")
 axes.axvspan(-25, -14, color="black", alpha=0.06, label="subnormal: fewer digits")
 axes.axvline(16, color="black", label="float16 ends: inf")
 axes.set(xlabel="log2 |gradient of an activation|, in float32", ylabel="how many", xlim=(-48, 17))
-axes.legend(fontsize=9, title=f"you foretold {prediction} %" if prediction is not None else None)
+axes.legend(fontsize=9, title=f"you predicted {prediction} %" if prediction is not None else None)
 plt.show()
 
 # %% [markdown]

@@ -143,7 +143,7 @@ class Batches:
     def get(self, epoch: int, step: int) -> tuple[np.ndarray, np.ndarray]:
         """Return one batch: images uint8 of shape (b, height, width, channels), labels int64 (b,).
 
-        Any step can be asked for and is always the same. `examples_read` of an epoch starts anew with
+        Any step can be asked for and is always the same. `examples_read` of an epoch begins again with
         its step 0, unless it has been read to its end.
         """
         choice = self.choose(epoch, step)

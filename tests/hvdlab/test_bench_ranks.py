@@ -118,7 +118,7 @@ def made_up():
 
 def test_the_scaling_is_foretold_from_an_all_reduce():
     measured, found = made_up()
-    told = scaling.foretell(found, scaling.link_of(measured))["weak"]
+    told = scaling.predict(found, scaling.link_of(measured))["weak"]
     # 392,170 parameters of 4 bytes: 1 ms and 1.57 ms after a step of 100 ms. Alone: no cost.
     assert told[1].images_per_second == pytest.approx(100)
     assert told[2].images_per_second == pytest.approx(20 / (0.1 + 1e-3 + 1.57e-3), rel=1e-3)
@@ -325,6 +325,6 @@ def test_a_network_that_there_is_not_is_refused(capsys):
 def test_a_machine_without_mpirun_is_told_so(monkeypatch):
     monkeypatch.setattr(ranks.launch, "environment", lambda count: {"PATH": "/nowhere"})
     with pytest.raises(
-        ranks.BenchFailed, match="needs mpirun, which is not there: `hvdlab doctor`"
+        ranks.BenchFailed, match="needs mpirun, which is not there: try `hvdlab doctor`"
     ):
         ranks.run("timeit", 2, "pass")

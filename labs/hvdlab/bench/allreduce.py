@@ -1,11 +1,11 @@
-"""All-reduce by message size: Horovod, MPI and gloo beside what the memory allows, and Horovod's knobs.
+"""All-reduce by message size: Horovod, MPI and gloo, what the memory allows, and Horovod's settings.
 
 All of it on the same ranks in the same run, in turns (`python -m hvdlab.bench.allreduce OPTION SIZES`
 on each rank). The bound is a copy within memory that all ranks make at once: of ranks on one machine
 each must at least receive 2(N-1)/N of the array, so bus bandwidth can at best reach the copy's.
 
-On GPUs the arrays lie there. Horovod sends them by NCCL, beside PyTorch's own NCCL and a copy within the
-memory of the GPU. Where NCCL cannot connect the ranks, such as two on one GPU, Horovod sends them through
+On GPUs the arrays lie there. Horovod sends them by NCCL. Its peers are PyTorch's own NCCL and a copy within
+the memory of the GPU. Where NCCL cannot connect the ranks, such as two on one GPU, Horovod sends them through
 host memory, and there is no such peer.
 
     algbw = bytes / seconds          busbw = algbw 2(N-1)/N          (as nccl-tests defines them)
@@ -29,11 +29,11 @@ EPILOG = """\
 examples:
   hvdlab bench allreduce                        all cores, 1 kB to 64 MB, five rounds
   hvdlab bench allreduce --json allreduce.json --plot allreduce.png
-  hvdlab bench scaling --allreduce allreduce.json    foretell the scaling from it
+  hvdlab bench scaling --allreduce allreduce.json    predict the scaling from it
 """
 SIZES = tuple(4**k for k in range(5, 14))  # bytes: 1 kB ... 64 MB
 NAMES = {"horovod": "Horovod", "mpi": "MPI", "nccl": "NCCL"}  # other ways keep their names
-OPTIONS = {  # beside the defaults of 0.28: 128 MiB and 1 ms
+OPTIONS = {  # the defaults of 0.28 are 128 MiB and 1 ms
     "default": {},
     "no fusion": {"HOROVOD_FUSION_THRESHOLD": "0"},
     "fusion 1 MB": {"HOROVOD_FUSION_THRESHOLD": "1048576"},

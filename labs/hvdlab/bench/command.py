@@ -32,7 +32,7 @@ COMMANDS = {
         "hvdlab.bench.allreduce",
         "seconds and bandwidth of an all-reduce: Horovod, MPI, gloo or NCCL, and its settings",
     ),
-    "scaling": ("hvdlab.bench.scaling", "images/s of 1 to N ranks, strong and weak, and foretold"),
+    "scaling": ("hvdlab.bench.scaling", "images/s of 1 to N ranks, strong and weak, and predicted"),
     "precision": ("hvdlab.bench.precision", "images/s in float32, TF32 (GPUs) and bfloat16"),
 }
 
@@ -41,10 +41,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what = parser.add_subparsers(dest="what", required=True)
     # Their modules import a framework, so their arguments are here.
     optimizers = what.add_parser(
-        "optimizers", help="step time of LARS, LAMB and NovoGrad beside other packages'"
+        "optimizers", help="step time of LARS, LAMB and NovoGrad, and of other packages'"
     )
     normalization = what.add_parser(
-        "normalization", help="ghost batch norm beside the framework's batch norm"
+        "normalization", help="ghost batch norm compared with the framework's batch norm"
     )
     for one in optimizers, normalization:
         add_rounds(one, 20)

@@ -9,7 +9,7 @@ The difference of two of them is the cost of what the second one adds. "MPI" is 
 bytes by MPI alone. The bindings are our Keras 3 binding, legacy Keras with Horovod's own, and horovod.torch;
 the last also with all gradients in one buffer, which Horovod neither copies nor negotiates one by one.
 
-Each is started anew (`python -m hvdlab.bench.exchange BINDING KIND STEPS BATCH_SIZE`) with one thread a rank,
+Each starts by itself (`python -m hvdlab.bench.exchange BINDING KIND STEPS BATCH_SIZE`), one thread a rank,
 in turns.
 """
 

@@ -2,7 +2,7 @@
 
     optimizer = EXCHANGES["one buffer"](hvd, model, optimizer, mine.compression)
 
-Each function returns what takes the place of the optimizer. On a rank alone they all send nothing.
+Each function returns what takes the place of the optimizer. A single rank sends nothing in any of them.
 """
 
 import time

@@ -1,4 +1,4 @@
-"""Step time of the Keras optimizers on TensorFlow, ours beside Keras' own, on the same networks.
+"""Step time of the Keras optimizers on TensorFlow, ours and Keras' own, on the same networks.
 
 A process of its own with one thread: `python -m hvdlab.bench.keras_optimizers NETWORK REPEATS`.
 """

@@ -1,4 +1,4 @@
-"""Forward and backward time of ghost batch norm beside the framework's own batch norm.
+"""Forward and backward time of ghost batch norm and of the framework's own batch norm.
 
 Each variant is a process of its own (`python -m hvdlab.bench.normalization VARIANT REPEATS`) with one
 thread; in it the two layers take turns.

@@ -1,4 +1,4 @@
-"""Step time of optimizers on the weights of known networks, ours beside others', in one run."""
+"""Step time of optimizers on the weights of known networks, ours and others', in one run."""
 
 import argparse
 import importlib

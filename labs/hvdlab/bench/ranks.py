@@ -63,9 +63,7 @@ def start(
     mpirun, _, count, python = launch.command(ranks, "")[:4]
     what = f"{arguments[0]} on {ranks} ranks"
     if not shutil.which(mpirun, path=environment["PATH"]):
-        raise BenchFailed(
-            f"{what} needs {mpirun}, which is not there: `hvdlab doctor` says what mends it"
-        )
+        raise BenchFailed(f"{what} needs {mpirun}, which is not there: try `hvdlab doctor`")
     process = subprocess.Popen(
         [mpirun, "-np", count, python, "-m", module, *map(str, arguments)],
         env={**environment, **VARIABLES[device], "TF_CPP_MIN_LOG_LEVEL": "3"},

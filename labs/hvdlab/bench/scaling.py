@@ -3,7 +3,7 @@
 One thread a rank, also for one rank: two would fake its speed. Each number of ranks also runs without
 an exchange: what that many lonely trainings reach at once is the bound of this machine (its cores
 share memory and clock), and the ratio to it is what the exchange costs. The ranks are those of
-`hvdlab.bench.throughput`, started anew, in turns.
+`hvdlab.bench.throughput`, started for each figure, in turns.
 
     weak      each rank has the same batch, whatever their number
     strong    all ranks together have the same batch
@@ -85,7 +85,7 @@ def link_of(measured: dict) -> Link:
     return calibrate(sizes, [s for of_size in times.values() for s in of_size], measured["ranks"])
 
 
-def foretell(
+def predict(
     found: dict, link: Link, network: str = ASSESSMENT_NET
 ) -> dict[str, dict[int, Forecast]]:
     """What the cost model says, from a link and from lonely ranks.
@@ -110,7 +110,7 @@ def show(found: dict, console: Console, told: dict | None = None) -> None:
     median = statistics.median
     for kind, by_ranks in found.items():
         table = Table(box=None, header_style="dim", padding=(0, 1, 0, 0))  # fits into 80 columns
-        more = ("foretold", "off by") if told else ()
+        more = ("predicted", "off by") if told else ()
         for title in ("ranks", "batch", "images/s", "min .. max", "speed-up", "eff.",
                       "alone", "ratio", *more):  # fmt: skip
             table.add_column(title, justify="right", no_wrap=True)
@@ -129,8 +129,8 @@ def show(found: dict, console: Console, told: dict | None = None) -> None:
                 f"{ratio:.2f}",
             ]
             if told:
-                foretold = told[kind][n].images_per_second
-                row += [f"{foretold:,.0f}", f"{foretold / median(together) - 1:+.1%}"]
+                predicted = told[kind][n].images_per_second
+                row += [f"{predicted:,.0f}", f"{predicted / median(together) - 1:+.1%}"]
             table.add_row(*row)
         console.print(
             f"{kind.capitalize()} scaling, one thread a rank, medians of {len(one)} rounds; "
@@ -182,7 +182,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             name, type=results.count, default=default, help=f"{says} (default {default})"
         )
     parser.add_argument(
-        "--allreduce", type=Path, metavar="FILE", help="foretell from what bench allreduce wrote"
+        "--allreduce", type=Path, metavar="FILE", help="predict from what bench allreduce wrote"
     )
     results.add_network(parser)
     results.add_device(parser)
@@ -209,5 +209,5 @@ def main(args: argparse.Namespace) -> int:
         args.device,
     )  # fmt: skip
     results.keep(args, found, plot)
-    show(found, Console(), foretell(found, link, args.network) if link else None)
+    show(found, Console(), predict(found, link, args.network) if link else None)
     return 0

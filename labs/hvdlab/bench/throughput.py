@@ -1,9 +1,9 @@
-"""Images/s at 1 and 2 ranks: Horovod with torch and Keras beside torch DDP, and the limit of this machine.
+"""Images/s at 1 and 2 ranks: Horovod with torch and Keras, torch DDP, and the limit of this machine.
 
 The limit is what ranks that exchange nothing reach at once: they share the memory and the clock of a
 processor, and its cores with whatever else runs. What is left to it is what the exchange costs.
 
-Each variant is started anew as its own ranks (`python -m hvdlab.bench.throughput VARIANT STEPS BATCH_SIZE
+Each variant is started as ranks of its own (`python -m hvdlab.bench.throughput VARIANT STEPS BATCH_SIZE
 NETWORK EXCHANGE`), one thread each, in turns, so that a machine that becomes slower does so for all.
 """
 
