@@ -14,7 +14,10 @@ COMMANDS = {
     "check": ("hvdlab.check", "run a script for a few steps and name its distributed mistakes"),
     "data": ("hvdlab.data_command", "find, download or synthesise a data set"),
     "bench": ("hvdlab.bench.command", "measure this machine"),
-    "gpu": ("hvdlab.gpu_report.command", "check and measure the GPUs of this machine, in one report"),
+    "gpu": (
+        "hvdlab.gpu_report.command",
+        "check and measure the GPUs of this machine, in one report",
+    ),
 }
 EPILOG = """\
 examples:

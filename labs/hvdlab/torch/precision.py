@@ -15,8 +15,8 @@ def use_fast_kernels(fast: bool = True) -> None:
     They are settings of the process, so a script calls this once, before its first step. On a processor they
     have no effect. `hvdlab.torch.models.autocast` is what makes convolutions compute in bfloat16.
 
-    * TF32 (`allow_tf32`): tensor cores read float32 numbers with 10 bits of fraction instead of 23, and add the
-      products in float32. Convolutions do so by default, matrix products do not. Networks learn the
+    * TF32 (`allow_tf32`): tensor cores read float32 numbers with 10 bits of fraction instead of 23, and add
+      the products in float32. Convolutions do so by default, matrix products do not. Networks learn the
       same, and a relative error of about 1e-3 takes the place of 6e-8. float64 and bfloat16 stay as they are.
     * `cudnn.benchmark`: at the first step with a shape cuDNN times its algorithms for each convolution,
       and keeps the fastest. A run may then round differently from the one before. It takes time again

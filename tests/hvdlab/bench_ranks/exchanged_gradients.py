@@ -1,6 +1,8 @@
 """A rank of `hvdlab.bench`: how far the gradients of each way to send them are from the ranks' average."""
 
-from hvdlab.bench import ranks
+import ranks
+
+from hvdlab.bench import functools
 
 comm = ranks.communicator()
 import horovod.torch as hvd  # noqa: E402
@@ -27,7 +29,8 @@ average = sum(torch.tensor(gradient) for gradient in comm.allgather(own.tolist()
 gaps = {}
 for compression in (InHorovodsLayout, ThroughHost):  # the second sends copies, as from a GPU
     for name, exchange in EXCHANGES.items():
-        found = gradients_after_a_step(lambda *both, way=exchange: way(hvd, *both, compression))
+        send = functools.partial(exchange, hvd, compression=compression)
+        found = gradients_after_a_step(send)
         gap = float((found - average).abs().max() / average.abs().max())
         gaps[name] = max(gap, gaps.get(name, 0.0))
 ranks.tell({"rank": comm.rank, "gaps": gaps})
