@@ -1,8 +1,8 @@
 """A rank of `hvdlab.bench`: how far the gradients of each way to send them are from the ranks' average."""
 
-import ranks
+import functools
 
-from hvdlab.bench import functools
+from hvdlab.bench import ranks
 
 comm = ranks.communicator()
 import horovod.torch as hvd  # noqa: E402
