@@ -18,6 +18,7 @@ import hvdlab.keras.models  # noqa: E402
 import hvdlab.torch.models  # noqa: E402
 from hvdlab import open_mpi  # noqa: E402
 from hvdlab.bench import (  # noqa: E402
+    allreduce,
     exchange,
     gradient_exchanges,
     keras_optimizers,
@@ -246,3 +247,33 @@ def test_the_networks_are_those_of_the_papers():
 def test_a_variant_that_fails_is_named():
     with pytest.raises(ranks.BenchFailed, match="no-such on 1 ranks failed: KeyError"):
         ranks.run("hvdlab.bench.throughput", 1, "no-such", 1, 1)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("variant", ["alone-torch", "horovod-torch", "ddp-torch"])
+def test_a_rank_trains_on_the_gpu_and_names_it(variant, tmp_path):
+    store = str(tmp_path / "store")
+    (told,) = ranks.run(
+        "hvdlab.bench.throughput", 1, variant, 5, 64, "wrn-10-1", device="gpu",
+        HVDLAB_BENCH_STORE=store,
+    )  # fmt: skip
+    assert told["device"] == torch.cuda.get_device_name() and told["images_per_second"] > 0
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_two_ranks_on_gpus_all_reduce():
+    """On one GPU through host memory, on two by NCCL."""
+    found = allreduce.allreduce(2, 1, (1024, 2**20), {"default": {}}, silent, device="gpu")
+    assert found["device"] == torch.cuda.get_device_name()
+    assert {"horovod", "memcpy"} <= found["ways"].keys()
+    for times in found["ways"].values():
+        assert all(seconds[0] > 0 for seconds in times.values()) and len(times) == 2
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_optimizers_step_on_a_gpu():
+    times = optimizers.measure([(64, 64), (64,)], 2, 1, torch.device("cuda"))
+    assert times.keys() == optimizers.optimizers().keys()

@@ -18,6 +18,8 @@ from hvdlab.torch.networks import ConvNet, ResidualMLP  # noqa: E402
 
 SCRIPT = Path(__file__).parents[2] / "labs" / "one_device.py"
 STEPS, BATCH, IMAGE = 20, 30, 16
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"  # as the script
+ROUNDING = 1e-4 if DEVICE == "cuda" else 0  # two runs on a GPU may add in another order
 
 
 @pytest.fixture
@@ -43,15 +45,15 @@ def trained(script, network, *options):
 def plain(script, network):
     """The losses of the shortest training loop there is."""
     torch.manual_seed(1)
-    model = {"mlp": ResidualMLP, "conv": ConvNet}[network](2, 8, IMAGE)
+    model = {"mlp": ResidualMLP, "conv": ConvNet}[network](2, 8, IMAGE).to(DEVICE)
     optimizer = torch.optim.Adam(model.parameters(), 0.01)
     data = script.load_fashion_mnist()
     batches, losses = Batches(data.train_images, data.train_labels, BATCH, seed=1), []
     while len(losses) < STEPS:
         for x, y in list(batches.epoch(len(losses) // 10))[:10]:
-            x = torch.tensor(x).permute(0, 3, 1, 2) / 127.5 - 1
-            x = F.interpolate(x, (IMAGE, IMAGE), mode="bilinear")
-            loss = F.cross_entropy(model(x), torch.tensor(y))
+            x, y = torch.tensor(x, device=DEVICE), torch.tensor(y, device=DEVICE)
+            x = F.interpolate(x.permute(0, 3, 1, 2) / 127.5 - 1, (IMAGE, IMAGE), mode="bilinear")
+            loss = F.cross_entropy(model(x), y)
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
@@ -64,8 +66,9 @@ def test_the_losses_are_those_of_a_plain_loop(script, network):
     serial = np.array(plain(script, network))
     assert serial[-1] < serial[0] - 0.3  # it learns
     for options, largest in (
-        ([], 0),
-        (["--checkpointing"], 0),
+        ([], ROUNDING),
+        (["--checkpointing"], ROUNDING),
+        (["--precision", "tf32"], 0.1 if DEVICE == "cuda" else 0),
         (["--accumulate", 4], 1e-4),  # 8, 8, 7 and 7 images
         (["--accumulate", 3, "--checkpointing"], 1e-4),
         (["--precision", "bf16"], 0.1),
@@ -76,7 +79,8 @@ def test_the_losses_are_those_of_a_plain_loop(script, network):
         losses = np.array(trained(script, network, *options)["losses"])
         assert abs(losses - serial).max() <= largest, options
     exact = trained(script, network, "--precision", "bf16")["losses"]
-    assert exact == trained(script, network, "--precision", "bf16", "--checkpointing")["losses"]
+    again = trained(script, network, "--precision", "bf16", "--checkpointing")["losses"]
+    assert exact == pytest.approx(again, abs=30 * ROUNDING, rel=0)
     assert max(abs(np.array(exact) - serial)) > 0  # it was another precision
 
 

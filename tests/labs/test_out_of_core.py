@@ -8,16 +8,18 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("torch")
+torch = pytest.importorskip("torch")
 
 SCRIPT = Path(__file__).parents[2] / "labs" / "out_of_core.py"
 SMALL = ["--num-layers", "6", "--hidden-size", "64", "--batch-size", "512", "--steps", "3"]
 
 
-def run(*arguments):
+def run(*arguments, hidden=True):
+    """What the script reports, on the processor unless GPUs are not hidden."""
+    own = {"OMP_NUM_THREADS": "1"} | ({"CUDA_VISIBLE_DEVICES": "-1"} if hidden else {})
     done = subprocess.run(
         [sys.executable, SCRIPT, *SMALL, *arguments], capture_output=True, text=True, timeout=200,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        env={**os.environ, **own},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
@@ -67,3 +69,12 @@ def test_bad_input_is_one_sentence():
     )
     assert done.returncode == 2
     assert "--steps: expected 1 or more, got 0" in done.stderr
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("way", ["recompute", "file", "cpu"])
+def test_activations_leave_the_memory_of_a_gpu(way):
+    kept, found = (run("--activations", each, hidden=False) for each in ("memory", way))
+    assert found["losses"] == pytest.approx(kept["losses"], rel=1e-4)
+    assert found["peak_bytes"] < kept["peak_bytes"] - 3 * 10 * 64 * 512 * 4
