@@ -1,7 +1,7 @@
 # %% [markdown]
 # # Lab 8: One device, used fully
 #
-# **Time:** 100 minutes, three of them computing. **You measure** where the memory and the time of a training step go, and what
+# **Time:** 100 minutes, two of them computing. **You measure** where the memory and the time of a training step go, and what
 # three techniques do to both: mixed precision, activation checkpointing, gradient accumulation. Then you learn what keeps
 # a GPU busy. **You need** PyTorch (a training loop) and lab 2 (mini-batches).
 #
