@@ -13,7 +13,7 @@
 # | [5: Scaling the batch](05_scaling_the_batch.ipynb) | 75 | how far a larger batch saves steps, and whether the noise in the gradient foretells it |
 # | [6: What can be done about it](06_large_batch_remedies.ipynb) | 60 | rate scaling, warmup, ghost batch norm, noise, longer training, LARS, LAMB, NovoGrad |
 # | [7: CIFAR-10 and the assessment](07_cifar10_assessment.ipynb) | 75 | two optimizers in a race against time, beside shipped runs of five; then the grader measures you |
-# | [8: One device, used fully](08_one_device.ipynb) | 90 | where memory and time of a step go; mixed precision, activation checkpointing, gradient accumulation |
+# | [8: One device, used fully](08_one_device.ipynb) | 100 | where memory and time of a step go; mixed precision, activation checkpointing, gradient accumulation; what keeps a GPU busy |
 # | [9: DDP and sharding](09_ddp_and_sharding.ipynb) | 100 | Horovod, DDP and your own all-reduce beside each other; ZeRO's three stages, in bytes held and bytes sent |
 # | [10, first part: Splitting layers](10_splitting_layers.ipynb) | 60 | the matrices of a layer on several ranks, by hand, with DTensor and AxoNN: one loss curve, less memory, known traffic |
 # | [10, second part: Splitting networks](10_splitting_networks.ipynb) | 90 | a network cut between its layers, schedules and their bubbles, and a search for the best of all splits |
