@@ -43,7 +43,7 @@ found = u.find_spec("horovod")
 print(found.origin if found and not found.origin.startswith(sys.prefix) else "")')
 
 # --- for CPUs or for GPUs? --------------------------------------------------------------------------
-plan=$("$python" "$here/cuda_build.py") || exit 1
+plan=$(timeout 600 "$python" "$here/cuda_build.py") || { [ $? != 124 ] || stop "$python needs more than 10 minutes to import torch."; exit 1; }
 eval "$plan"    # device, why, torch_cuda, cuda_home, compiler, nccl_home, nccl_library, search
 if [ "$theirs" ]; then echo "Horovod of this environment stays: $theirs"
 else echo "Horovod $VERSION for ${frameworks/ / and }: $([ $device = nccl ] && echo 'GPU build with NCCL' || echo 'CPU build') ($why)"
@@ -130,6 +130,7 @@ inline GpuStreamHandle AsGpuStreamValue(Stream* stream) {
         ln -s lib "$cuda_home/lib64"
         ln -s libcudart.so.13 "$cuda_home/lib/libcudart.so"
     fi
+    unset ${!HOROVOD_GPU*}    # only the plan above decides
     if [ $device = nccl ]; then
         mkdir "$work/nccl"
         ln -s "$nccl_library" "$work/nccl/libnccl.so"
@@ -183,24 +184,36 @@ if hvd.rank() == 0:
     stop "Horovod is built but two ranks cannot all-reduce: $(grep -v '^ *$' "$proof" | tail -n 3)"
 echo "Horovod works: ${frameworks/ / and } all-reduce on two ranks ($(tail -n 1 "$proof"))"
 
+# --- a second proof, where there are GPUs -------------------------------------------------------------
 # As many ranks as there are GPUs, two at most, each with a GPU of its own: NCCL, with tensors on the GPUs.
-gpus=0
-if has torch; then
-    gpus=$("$python" -c '
-import torch, horovod.torch as hvd
-print(torch.cuda.device_count() if hvd.nccl_built() and torch.cuda.is_available() else 0)' 2>/dev/null) || gpus=0
-fi
-if [ "$gpus" -gt 0 ]; then
-    ranks=$(( gpus < 2 ? 1 : 2 ))
+framework=${frameworks%% *}
+gpus=$(timeout 300 "$python" -c '
+import importlib, sys
+name = sys.argv[1]
+framework, hvd = importlib.import_module(name), importlib.import_module("horovod." + name)
+seen = framework.cuda.device_count() if name == "torch" else len(framework.config.list_physical_devices("GPU"))
+print(seen if hvd.nccl_built() else 0)' $framework 2>/dev/null | tail -n 1) || gpus=0
+if [ "${gpus:-0}" -gt 0 ]; then
+    if [ "$gpus" = 1 ]; then ranks=1 named="1 rank"; else ranks=2 named="2 ranks"; fi
     beside timeout 300 mpirun --oversubscribe --bind-to none -np $ranks "$python" -c '
-import torch, horovod.torch as hvd
+import importlib, os, sys
+name, here = sys.argv[1], int(os.environ["OMPI_COMM_WORLD_LOCAL_RANK"])
+shown = os.environ.get("CUDA_VISIBLE_DEVICES")
+os.environ["CUDA_VISIBLE_DEVICES"] = shown.split(",")[here] if shown else str(here)
+framework, hvd = importlib.import_module(name), importlib.import_module("horovod." + name)
 hvd.init()
-torch.cuda.set_device(hvd.local_rank())
-total = hvd.allreduce(torch.full((1000,), hvd.rank() + 1.0, device="cuda"), op=hvd.Sum)
-assert total.is_cuda and total.tolist() == [hvd.size() * (hvd.size() + 1) / 2] * 1000, "wrong sum"
-' > "$proof" 2>&1 ||
-        stop "Horovod is built with NCCL but $ranks ranks cannot all-reduce on GPUs: $(grep -v '^ *$' "$proof" | tail -n 3)"
-    echo "Horovod works on GPUs: $ranks ranks all-reduce through NCCL"
+mine = [hvd.rank() + 1.0] * 1000
+if name == "torch":
+    mine = framework.tensor(mine, device="cuda")
+else:
+    with framework.device("/GPU:0"):
+        mine = framework.constant(mine)
+total = hvd.allreduce(mine, op=hvd.Sum)
+assert str(total.device).lower().endswith(("cuda:0", "gpu:0")), "the sum is not on the GPU"
+assert (total.cpu() if name == "torch" else total).numpy().tolist() == [hvd.size() * (hvd.size() + 1) / 2] * 1000, "wrong sum"
+' $framework > "$proof" 2>&1 ||
+        stop "Horovod is built with NCCL but $named cannot all-reduce on GPUs: $(grep -v '^ *$' "$proof" | tail -n 3)"
+    echo "Horovod works on GPUs: an all-reduce of $framework's tensors through NCCL on $named"
 elif [ $device = nccl ]; then
-    echo "NCCL has not been tried: torch sees no GPU here"
+    echo "NCCL was not tried, because $framework sees no GPU here"
 fi

@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
+from gpu_driver import nvidia_smi
+
 SECONDS = 60  # limit of every program that is asked here
 # The CUDA 13 compiler in packages of PyPI. Those for CUDA 12 hold ptxas and no nvcc.
 COMPILER_PACKAGES = (
@@ -41,7 +43,8 @@ class Build:
         compiler: the packages to fetch for it, as pip names them.
         nccl_home: folder with include/nccl.h.
         nccl_library: the file to link with.
-        search: folders in which the built libraries look for torch, NCCL and CUDA's runtime (RUNPATH).
+        search: folders in which the built libraries look for MPI, torch, TensorFlow, NCCL and CUDA's
+            runtime (RUNPATH).
     """
 
     device: str
@@ -60,7 +63,7 @@ def decide(torch_cuda: str, torch_folder: str) -> Build:
         torch_cuda: `torch.version.cuda`, such as "13.0"; empty for a CPU build, or without torch.
         torch_folder: the folder of torch's package; empty without torch.
     """
-    folders = [f"{torch_folder}/lib" if torch_folder else "", packaged("tensorflow")]
+    folders = [*mpi(), f"{torch_folder}/lib" if torch_folder else "", packaged("tensorflow")]
     search = tuple(run_path(folder) for folder in folders if folder)
     if not torch_cuda:
         return Build("cpu", "no CUDA build of torch", search=search)
@@ -77,7 +80,7 @@ def decide(torch_cuda: str, torch_folder: str) -> Build:
         if major != "13":
             need = f"torch needs a CUDA {major} toolkit, and PyPI has no nvcc for it: install one"
             return Build("cpu", f"{have}; {need}", search=search)
-        if not (shutil.which("nvidia-smi", path=programs()) or os.environ.get(FETCH) == "1"):
+        if not (nvidia_smi() or os.environ.get(FETCH) == "1"):
             return Build(
                 "cpu", f"{have}, and no NVIDIA driver; {FETCH}=1 builds all the same", search=search
             )
@@ -92,11 +95,6 @@ def decide(torch_cuda: str, torch_folder: str) -> Build:
     return Build("nccl", why, home, compiler, nccl_home, library, tuple(dict.fromkeys(search)))
 
 
-def programs() -> str:
-    """Where nvidia-smi may be: PATH, and where WSL 2 and some containers have it."""
-    return f"{os.environ.get('PATH', os.defpath)}:/usr/lib/wsl/lib:/usr/local/nvidia/bin"
-
-
 def toolkit() -> tuple[str, str]:
     """(folder, version) of the CUDA toolkit; ("", "") without one.
 
@@ -107,10 +105,22 @@ def toolkit() -> tuple[str, str]:
             return home, version
     for nvcc in filter(None, (shutil.which("nvcc"), SYSTEM_NVCC)):
         said = _said(nvcc, "--dryrun", "-x", "cu", "-c", "/dev/null")
-        if top := re.search(r"^#\$ TOP=(.+)$", said, re.MULTILINE):
-            home = str(Path(top[1].strip()).resolve())
-            return home, _nvcc_version(f"{home}/bin/nvcc") or _nvcc_version(nvcc)
+        top = re.search(r"^#\$ TOP=(.+)$", said, re.MULTILINE)
+        for folder in (top[1].strip() if top else "", Path(nvcc).resolve().parents[1]):
+            home = str(Path(folder).resolve())
+            if folder and (version := _nvcc_version(f"{home}/bin/nvcc")):
+                return home, version
     return "", ""
+
+
+def mpi() -> list[str]:
+    """Folders of Open MPI's libraries, where it is not in this environment (a module, a base)."""
+    own = Path(sysconfig.get_path("platlib")).resolve().parents[1]  # RUNPATH has it already
+    return [
+        folder
+        for folder in _said("mpicxx", "--showme:libdirs").split()
+        if Path(folder).is_dir() and Path(folder).resolve() != own
+    ]
 
 
 def nccl() -> tuple[str, str] | None:

@@ -15,10 +15,11 @@ from dataclasses import dataclass
 
 CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 CUDA12_INDEX = "https://download.pytorch.org/whl/cu126"
+DRIVER_PROGRAMS = "/usr/lib/wsl/lib:/usr/local/nvidia/bin"  # of WSL 2 and of some containers
 PIP_DEFAULT = ""  # what pip finds by itself: PyPI's build for CUDA 13
 # Minimum driver and compute capability. Sources: CUDA 13.0 release notes, "CUDA Toolkit Major Component
 # Versions" (580) and the architectures of PyPI's torch 2.13 (sm_75 to sm_120); CUDA 12 minor version
-# compatibility (525) and the architectures of PyTorch's cu126 builds (sm_50 to sm_90).
+# compatibility (525) and PyTorch's RELEASE.md, "CUDA Support Matrix" (cu126: 5.0 to 9.0).
 CUDA13 = (580, (7, 5))
 CUDA12 = (525, (5, 0))
 CUDA12_NEWEST = (9, 0)
@@ -35,8 +36,8 @@ class Choice:
 def choose(gpus: list[tuple[int, tuple[int, int]]]) -> Choice:
     """The build of torch for GPUs given as (driver's major version, compute capability).
 
-    All GPUs of a machine have one driver. Of several GPUs the oldest decides, so that each rank can use
-    its own.
+    All GPUs of a machine have one driver. Of several GPUs the lowest capability decides, so that each rank
+    can use its own.
     """
     if not gpus:
         return Choice(CPU_INDEX)
@@ -52,11 +53,24 @@ def choose(gpus: list[tuple[int, tuple[int, int]]]) -> Choice:
         )
     if oldest < CUDA12[1]:
         why = "no build of torch supports this GPU"
+    elif newest > CUDA12_NEWEST and driver >= CUDA13[0]:
+        why = (
+            f"no single build of torch supports these GPUs ({oldest[0]}.{oldest[1]} to "
+            f"{newest[0]}.{newest[1]}): for one kind of them name TORCH_INDEX, and hide the "
+            "others with CUDA_VISIBLE_DEVICES"
+        )
     elif newest > CUDA12_NEWEST:
         why = "these GPUs need torch for CUDA 13, and that needs driver 580: update the driver"
     else:
         why = "torch needs driver 525 for CUDA 12 and 580 for CUDA 13: update the driver"
     return Choice(CPU_INDEX, f"{named}: {why}. torch for processors is installed")
+
+
+def nvidia_smi() -> str | None:
+    """The driver's program; None without a driver."""
+    return shutil.which(
+        "nvidia-smi", path=f"{os.environ.get('PATH', os.defpath)}:{DRIVER_PROGRAMS}"
+    )
 
 
 def ask() -> list[tuple[int, tuple[int, int]]]:
@@ -65,8 +79,7 @@ def ask() -> list[tuple[int, tuple[int, int]]]:
     Raises:
         OSError: nvidia-smi is here and does not answer.
     """
-    places = f"{os.environ.get('PATH', os.defpath)}:/usr/lib/wsl/lib:/usr/local/nvidia/bin"
-    program = shutil.which("nvidia-smi", path=places)
+    program = nvidia_smi()
     if not program:
         return []
     query = [program, "--query-gpu=driver_version,compute_cap", "--format=csv,noheader"]

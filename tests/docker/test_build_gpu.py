@@ -1,14 +1,22 @@
-"""How Horovod's build for GPUs is decided, with fake toolchains, and one real build with NCCL.
+"""How Horovod's build for GPUs is decided and set up, and one real build with NCCL.
 
-Each fault of the build for GPUs that was seen has a test here. Only the last test compiles.
+Each fault of this build that was seen has a test. build_horovod.sh is the real one. torch, the CUDA toolkit
+and Horovod's source are small files in their places, because no GPU and no long compilation is needed to see
+what the script gives to Horovod's build. The last test compiles the real Horovod.
 """
 
+import json
 import os
 import re
+import shutil
 import subprocess
 import sys
+import tarfile
+import venv
+from importlib.util import find_spec
 from pathlib import Path
 
+import checkout_copy
 import pytest
 
 ROOT = Path(__file__).parents[2]
@@ -25,6 +33,7 @@ def module(name: str):
 
 
 cuda_build, gpu_driver = module("cuda_build"), module("gpu_driver")
+NAMED = ("HOROVOD_CUDA_HOME", "CUDA_HOME", "HOROVOD_NCCL_HOME", "NCCL_HOME", cuda_build.FETCH)
 
 
 def program(path: Path, text: str) -> Path:
@@ -34,30 +43,10 @@ def program(path: Path, text: str) -> Path:
     return path
 
 
-@pytest.fixture
-def machine(tmp_path, monkeypatch):
-    """A machine with nothing: neither compiler nor NCCL nor driver. PATH is tmp_path/bin and the system's."""
-    for name in (
-        "HOROVOD_CUDA_HOME",
-        "CUDA_HOME",
-        "HOROVOD_NCCL_HOME",
-        "NCCL_HOME",
-        cuda_build.FETCH,
-    ):
-        monkeypatch.delenv(name, raising=False)
-    (tmp_path / "bin").mkdir()
-    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
-    monkeypatch.setattr(cuda_build, "packaged", lambda name: "")
-    monkeypatch.setattr(cuda_build, "SYSTEM_NCCL", ())
-    monkeypatch.setattr(cuda_build, "SYSTEM_NVCC", str(tmp_path / "none"))
-    return tmp_path
-
-
 def toolkit(folder: Path, version: str) -> Path:
-    """A CUDA toolkit whose compiler says where it is, as nvcc does."""
-    nvcc = folder / "bin" / "nvcc"
+    """A CUDA toolkit whose compiler reports where it is, as nvcc does."""
     program(
-        nvcc,
+        folder / "bin" / "nvcc",
         f'case $1 in --dryrun) echo "#$ TOP={folder}/bin/.." >&2;; '
         f'*) echo "Cuda compilation tools, release {version}, V{version}.48";; esac',
     )
@@ -73,6 +62,307 @@ def nccl(folder: Path, *libraries: str) -> Path:
     return folder
 
 
+# --- the real script, with a small source in Horovod's place -------------------------------------------
+
+# The texts of Horovod's source that build_horovod.sh edits, and what is around them.
+SOURCE = {
+    "CMakeLists.txt": "set(CMAKE_CXX_STANDARD 14)\nproject(horovod CXX)\n",
+    "horovod/torch/CMakeLists.txt": "set(CMAKE_CXX_STANDARD 14)\n",
+    "horovod/tensorflow/CMakeLists.txt": "list(APPEND TF_SOURCES "
+    '"${PROJECT_SOURCE_DIR}/horovod/tensorflow/xla_mpi_ops.cc")\n',
+    "cmake/Modules/FindPytorch.cmake": "import torch; from torch.utils.cpp_extension import CUDA_HOME; "
+    "print(True if ((torch.version.cuda is not None) and (CUDA_HOME is not None)) else False)\n",
+    "horovod/tensorflow/mpi_ops.cc": """\
+#if HAVE_GPU
+namespace stream_executor {
+class Stream;
+}
+using GpuStreamHandle = struct CUstream_st*;
+namespace stream_executor {
+namespace gpu {
+GpuStreamHandle AsGpuStreamValue(Stream* stream);
+} // namespace stream_executor
+} // namespace gpu
+#if TENSORFLOW_VERSION >= 2011000000
+#include "stream.h"
+#else
+#include "tensorflow/stream_executor/stream.h"
+#endif // TENSORFLOW_VERSION >= 2011000000
+#endif // HAVE_GPU
+
+int main() {
+  int handle;
+  stream_executor::Stream stream{&handle};
+  return stream_executor::gpu::AsGpuStreamValue(&stream) != reinterpret_cast<GpuStreamHandle>(&handle);
+}
+""",
+    # What TensorFlow's Stream has of it.
+    "horovod/tensorflow/stream.h": """\
+namespace stream_executor {
+struct PlatformSpecificHandle { void* stream; };
+class Stream {
+ public:
+  explicit Stream(void* handle) : handle_{handle} {}
+  PlatformSpecificHandle platform_specific_handle() const { return {handle_}; }
+ private:
+  void* handle_;
+};
+}  // namespace stream_executor
+""",
+    # It keeps what it is given, and stops before anything would be built.
+    "setup.py": """\
+import json, os, pathlib, setuptools, shutil, sys
+here = pathlib.Path.cwd()
+seen = {name: value for name, value in os.environ.items()}
+links = os.environ.get("HOROVOD_NCCL_LIB")
+if links:
+    seen["links"] = {one.name: os.path.realpath(one) for one in pathlib.Path(links).iterdir()}
+kept = pathlib.Path(os.environ["KEPT"])
+(kept / "seen.json").write_text(json.dumps(seen))
+shutil.copytree(here, kept / "source", dirs_exist_ok=True)
+if "bdist_wheel" in sys.argv:
+    sys.exit("this source builds nothing")
+setuptools.setup(name="horovod", version="0.28.1", packages=[])
+""",
+}
+
+
+class Machine:
+    """A folder with an environment, programs and a source, and what a build there received."""
+
+    def __init__(self, folder: Path, torch_cuda: str):
+        self.folder, self.kept = folder, folder / "kept"
+        self.kept.mkdir()
+        self.docker = checkout_copy.copy(folder / "course", "docker") / "docker"
+        venv.create(folder / "env", with_pip=False)
+        (self.site,) = (folder / "env").glob("lib/python*/site-packages")
+        ours = Path(find_spec("setuptools").origin).parents[1]
+        for pattern in ("pip", "setuptools*", "_distutils_hack", "distutils-precedence.pth"):
+            for place in ours.glob(pattern):
+                (self.site / place.name).symlink_to(place)
+        self.package("torch", f"class version:\n    cuda = {torch_cuda!r}\n")
+        source = folder / "horovod-0.28.1"
+        for name, text in SOURCE.items():
+            (source / name).parent.mkdir(parents=True, exist_ok=True)
+            (source / name).write_text(text)
+        with tarfile.open(folder / "horovod-0.28.1.tar.gz", "w:gz") as archive:
+            archive.add(source, source.name)
+        sha = subprocess.run(
+            ["sha256sum", folder / "horovod-0.28.1.tar.gz"],
+            capture_output=True, text=True, timeout=60, check=True,
+        ).stdout.split()[0]  # fmt: skip
+        script = self.docker / "build_horovod.sh"
+        script.write_text(re.sub("(?m)^SHA256=.*", f"SHA256={sha}", script.read_text()))
+
+    def package(self, name: str, text: str) -> None:
+        (self.site / name).mkdir(parents=True)
+        (self.site / name / "__init__.py").write_text(text)
+
+    def pypi_nccl(self) -> Path:
+        """PyPI's NCCL and CUDA runtime, which torch for CUDA 13 brings."""
+        (self.site / "nvidia" / "cu13" / "lib").mkdir(parents=True)
+        return nccl(self.site / "nvidia" / "nccl", "libnccl.so.2")
+
+    def build(self, source=True, **variables) -> subprocess.CompletedProcess:
+        """build_horovod.sh; without `source` it ends where it would fetch Horovod's."""
+        environment = {k: v for k, v in os.environ.items() if k not in NAMED}
+        environment |= {
+            "PATH": f"{self.folder / 'bin'}:{os.environ['PATH']}",
+            "XDG_CACHE_HOME": str(self.folder / "cache"),
+            "PIP_CONFIG_FILE": os.devnull,
+            "PIP_NO_INDEX": "1",
+            "PIP_FIND_LINKS": str(self.folder) if source else os.devnull,
+            "KEPT": str(self.kept),
+        }
+        return subprocess.run(
+            [self.docker / "build_horovod.sh", self.folder / "env" / "bin" / "python"],
+            env=environment | variables,
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
+
+    def seen(self) -> dict:
+        return json.loads((self.kept / "seen.json").read_text())
+
+    def edited(self, name: str) -> str:
+        return (self.kept / "source" / name).read_text()
+
+
+@pytest.fixture(scope="module")
+def gpu_build(tmp_path_factory) -> Machine:
+    """A build for torch of PyPI, on a machine whose nvcc is a wrapper."""
+    machine = Machine(tmp_path_factory.mktemp("gpu"), "13.0")
+    machine.pypi_nccl()
+    real = toolkit(machine.folder / "opt" / "cuda-13.0", "13.0")
+    program(machine.folder / "bin" / "nvcc", f'exec {real}/bin/nvcc "$@"')
+    machine.answer = machine.build()
+    assert "the compilation failed" in machine.answer.stderr, machine.answer
+    assert "this source builds nothing" in machine.answer.stderr
+    return machine
+
+
+@pytest.fixture(scope="module")
+def cpu_build(tmp_path_factory) -> Machine:
+    """A build for torch with CUDA, on a machine whose toolkit is of another version."""
+    machine = Machine(tmp_path_factory.mktemp("cpu"), "12.6")
+    machine.pypi_nccl()
+    home = toolkit(machine.folder / "opt" / "cuda-13.0", "13.0")
+    machine.answer = machine.build(CUDA_HOME=str(home), HOROVOD_GPU_OPERATIONS="NCCL")
+    assert "this source builds nothing" in machine.answer.stderr, machine.answer
+    return machine
+
+
+def test_nccl_of_the_environment_is_found(gpu_build):
+    """Fault 1: only /usr, /usr/local and /usr/local/cuda were searched."""
+    assert "GPU build with NCCL" in gpu_build.answer.stdout
+    assert gpu_build.seen()["HOROVOD_NCCL_HOME"] == str(gpu_build.site / "nvidia" / "nccl")
+    assert gpu_build.seen()["HOROVOD_GPU_OPERATIONS"] == "NCCL"
+
+
+def test_a_build_for_processors_stays_one_with_a_cuda_build_of_torch(cpu_build):
+    """Fault 2: CMake asked torch, and made half a GPU build or stopped for want of a toolkit."""
+    assert "CPU build" in cpu_build.answer.stdout
+    assert "CUDA 12 toolkit, and PyPI has no nvcc for it" in cpu_build.answer.stdout
+    cpu_build.package("torch/utils", "")
+    (cpu_build.site / "torch" / "utils" / "cpp_extension.py").write_text("CUDA_HOME = '/cuda'\n")
+    name = "cmake/Modules/FindPytorch.cmake"
+    answers = [
+        subprocess.run(
+            [cpu_build.folder / "env" / "bin" / "python", "-c", question],
+            capture_output=True,
+            text=True,
+            timeout=60,
+        ).stdout
+        for question in (SOURCE[name], cpu_build.edited(name))
+    ]
+    assert answers == ["True\n", "False\n"]
+    assert not [name for name in cpu_build.seen() if name.startswith("HOROVOD_GPU")]
+
+
+def test_a_gpu_build_leaves_that_question_alone(gpu_build):
+    name = "cmake/Modules/FindPytorch.cmake"
+    assert gpu_build.edited(name) == SOURCE[name]
+
+
+def test_the_toolkit_is_found_behind_a_wrapper_of_nvcc(gpu_build):
+    """Fault 3: CMake and torch took the folder above the wrapper for the toolkit."""
+    real = str(gpu_build.folder / "opt" / "cuda-13.0")
+    seen = gpu_build.seen()
+    assert (seen["CUDA_HOME"], seen["HOROVOD_CUDA_HOME"]) == (real, real)
+
+
+def test_the_linker_finds_an_nccl_that_has_only_libnccl_so_2(gpu_build):
+    """Fault 4: PyPI's NCCL has libnccl.so.2 and no libnccl.so."""
+    library = gpu_build.site / "nvidia" / "nccl" / "lib" / "libnccl.so.2"
+    assert gpu_build.seen()["links"] == {"libnccl.so": str(library)}
+    assert gpu_build.seen()["HOROVOD_NCCL_LINK"] == "shared"
+
+
+def test_the_build_lets_cmake_4_configure_gloo(gpu_build, cpu_build):
+    """Fault 5: Gloo asks for CMake 2.8.12, which CMake 4 refuses without this variable."""
+    for machine in (gpu_build, cpu_build):
+        assert machine.seen()["CMAKE_POLICY_VERSION_MINIMUM"] == "3.5"
+
+
+@pytest.mark.thorough  # fetches CMake 4
+def test_cmake_4_accepts_the_variable(tmp_path):
+    """The same with the real CMake."""
+    (setting,) = re.findall(r"export (CMAKE_POLICY_VERSION_MINIMUM=\S+)", BUILD.read_text())
+    pip = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", tmp_path / "four"]
+    subprocess.run([*pip, "cmake>=4"], check=True, timeout=300)
+    (tmp_path / "CMakeLists.txt").write_text(
+        "cmake_minimum_required(VERSION 2.8.12)\nproject(gloo NONE)\n"
+    )
+    answers = [
+        subprocess.run(
+            [tmp_path / "four" / "bin" / "cmake", "-S", tmp_path, "-B", tmp_path / f"b{len(more)}"],
+            env={**os.environ, "PYTHONPATH": str(tmp_path / "four"), **more},
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        for more in ({}, dict([setting.split("=")]))
+    ]
+    assert "Compatibility with CMake < 3.5 has been removed" in answers[0].stderr
+    assert answers[1].returncode == 0, answers[1].stderr
+
+
+def test_libraries_are_found_without_ld_library_path(gpu_build, cpu_build):
+    """Fault 6: RUNPATH named MPI and torch only, so that NCCL was found after `import torch` at best."""
+    (folders,) = re.findall('CMAKE_INSTALL_RPATH "(.*)"', gpu_build.edited("CMakeLists.txt"))
+    of_torch = "$ORIGIN/../../torch/lib"
+    packages = ["nvidia/nccl/lib", "nvidia/cu13/lib"]
+    (of_mpi, *named) = [one for one in folders.split(";") if not Path(one).is_absolute()]
+    assert of_mpi == "$ORIGIN/../../../.."
+    assert named == [of_torch, *(f"$ORIGIN/../../{name}" for name in packages)]
+    assert of_torch in cpu_build.edited("CMakeLists.txt")
+    assert "nccl" not in cpu_build.edited("CMakeLists.txt")
+
+
+def test_tensorflows_half_defines_what_tensorflow_lacks(gpu_build, tmp_path):
+    """Fault 7: undefined symbol stream_executor::gpu::AsGpuStreamValue at `import horovod.tensorflow`."""
+    folder = gpu_build.kept / "source" / "horovod" / "tensorflow"
+    flags = ["-std=c++17", "-DHAVE_GPU=1", "-DTENSORFLOW_VERSION=2021000000"]
+    subprocess.run(
+        ["g++", *flags, folder / "mpi_ops.cc", "-o", tmp_path / "program"],
+        check=True,
+        timeout=120,
+    )
+    assert subprocess.run([tmp_path / "program"], timeout=60).returncode == 0
+
+
+def test_the_wheels_key_has_all_that_the_binary_depends_on(tmp_path):
+    machine = Machine(tmp_path, "13.0")
+    header = machine.pypi_nccl() / "include" / "nccl.h"
+    keys = []
+
+    def build(**variables) -> None:
+        machine.build(source=False, **variables)
+        new = {path.name for path in (tmp_path / "cache").rglob("*.log")} - set(keys)
+        keys.extend(sorted(new) or ["no new key"])
+
+    home = toolkit(tmp_path / "opt" / "cuda", "13.0")
+    build(CUDA_HOME=str(home))
+    build(CUDA_HOME=str(home))  # nothing has changed
+    assert keys[1:] == ["no new key"], keys
+    toolkit(home, "13.1")
+    build(CUDA_HOME=str(home))
+    header.write_text("#define NCCL_MAJOR 3\n")
+    build(CUDA_HOME=str(home))
+    elsewhere = nccl(tmp_path / "module", "libnccl.so")
+    shutil.copy(header, elsewhere / "include")
+    build(CUDA_HOME=str(home), NCCL_HOME=str(elsewhere))  # the same NCCL in another folder: RUNPATH
+    toolkit(home, "12.6")
+    build(CUDA_HOME=str(home), NCCL_HOME=str(elsewhere))  # for processors
+    assert "no new key" not in keys[2:] and len(set(keys)) == 6, keys
+
+
+def test_a_torch_that_cannot_be_imported_is_one_sentence(tmp_path):
+    machine = Machine(tmp_path, "13.0")
+    (machine.site / "torch" / "__init__.py").write_text("raise OSError('libc10.so: no such file')")
+    answer = machine.build()
+    assert answer.returncode == 1 and len(answer.stderr.splitlines()) == 1, answer
+    assert "cannot be imported" in answer.stderr and "libc10.so: no such file" in answer.stderr
+
+
+# --- the decision, case by case ----------------------------------------------------------------------
+
+
+@pytest.fixture
+def machine(tmp_path, monkeypatch):
+    """A machine with nothing: neither compiler nor NCCL nor driver. PATH is tmp_path/bin."""
+    for name in NAMED:
+        monkeypatch.delenv(name, raising=False)
+    (tmp_path / "bin").mkdir()
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    monkeypatch.setattr(cuda_build, "packaged", lambda name: "")
+    monkeypatch.setattr(gpu_driver, "DRIVER_PROGRAMS", "")
+    monkeypatch.setattr(cuda_build, "SYSTEM_NCCL", ())
+    monkeypatch.setattr(cuda_build, "SYSTEM_NVCC", str(tmp_path / "none"))
+    return tmp_path
+
+
 def in_site_packages(monkeypatch, folder: Path) -> None:
     """PyPI's NCCL and CUDA runtime, as torch brings them."""
     nccl(folder / "nvidia" / "nccl", "libnccl.so.2")
@@ -84,108 +374,59 @@ def in_site_packages(monkeypatch, folder: Path) -> None:
     monkeypatch.setattr(cuda_build.sysconfig, "get_path", lambda name: str(folder))
 
 
-def test_nccl_of_the_environment_is_found(machine, monkeypatch):
-    """Fault 1: only /usr, /usr/local and /usr/local/cuda were searched."""
-    toolkit(machine / "cuda", "13.0")
-    monkeypatch.setenv("CUDA_HOME", str(machine / "cuda"))
-    site = machine / "site-packages"
-    in_site_packages(monkeypatch, site)
-    build = cuda_build.decide("13.0", str(site / "torch"))
-    assert (build.device, build.nccl_home) == ("nccl", str(site / "nvidia" / "nccl"))
-    own = nccl(machine / "own", "libnccl.so")
-    monkeypatch.setenv("NCCL_HOME", str(own))  # what the user names comes first
-    assert cuda_build.decide("13.0", str(site / "torch")).nccl_home == str(own)
-
-
 @pytest.mark.parametrize("have", ["nothing", "compiler", "nccl"])
-def test_without_a_toolkit_or_nccl_it_is_a_build_for_processors(have, machine, monkeypatch):
-    """Fault 2: CMake made half a GPU build of it, or failed to, as torch is built for CUDA."""
+def test_what_is_missing_makes_a_build_for_processors(have, machine, monkeypatch):
+    """A toolkit without NCCL is none with GPUs: the scripts exchange through host memory themselves."""
     if have == "compiler":
         monkeypatch.setenv("CUDA_HOME", str(toolkit(machine / "cuda", "13.0")))
     if have == "nccl":
         monkeypatch.setenv("NCCL_HOME", str(nccl(machine / "nccl", "libnccl.so")))
     build = cuda_build.decide("13.0", str(machine / "torch"))
-    assert build.device == "cpu" and build.cuda_home == "" and build.why
-    text = BUILD.read_text()
-    assert (
-        '[ $device = nccl ] || edit cmake/Modules/FindPytorch.cmake "(CUDA_HOME is not None)"'
-        in text
-    )
+    assert (build.device, build.cuda_home) == ("cpu", "")
+    assert ("nvcc" if have == "nccl" else "NCCL") in build.why
 
 
-@pytest.mark.parametrize("kind", ["wrapper", "link"])
-def test_the_toolkit_is_found_behind_a_wrapper_of_nvcc(kind, machine, monkeypatch):
-    """Fault 3: CMake and torch took the folder above the wrapper for the toolkit."""
+def test_what_the_user_names_comes_first(machine, monkeypatch):
+    toolkit(machine / "cuda", "13.0")
+    monkeypatch.setenv("CUDA_HOME", str(machine / "cuda"))
+    in_site_packages(monkeypatch, machine / "site-packages")
+    for variable in ("NCCL_HOME", "HOROVOD_NCCL_HOME"):
+        own = nccl(machine / variable, "libnccl.so.2", "libnccl.so")
+        monkeypatch.setenv(variable, str(own))
+        build = cuda_build.decide("13.0", "")
+        assert (build.nccl_home, build.nccl_library) == (str(own), f"{own}/lib/libnccl.so")
+
+
+@pytest.mark.parametrize("kind", ["wrapper", "link", "copy"])
+def test_nvcc_is_asked_where_its_toolkit_is(kind, machine, monkeypatch):
     real = toolkit(machine / "usr" / "local" / "cuda-13.0", "13.0")
     monkeypatch.setenv("PATH", f"{machine / 'bin'}:/usr/bin:/bin")
     if kind == "wrapper":
         program(machine / "bin" / "nvcc", f'exec {real}/bin/nvcc "$@"')
-    else:
+    elif kind == "link":
         (machine / "bin" / "nvcc").symlink_to(real / "bin" / "nvcc")
+    else:  # one that reports no folder that holds it, as conda's
+        real = machine
+        program(machine / "bin" / "nvcc", 'echo "#$ TOP=/nowhere" >&2; echo release 13.0')
     assert cuda_build.toolkit() == (str(real), "13.0")
 
 
-@pytest.mark.parametrize("names", [("libnccl.so.2",), ("libnccl.so.2", "libnccl.so")])
-def test_a_library_without_the_name_that_a_linker_looks_for_is_linked(names, machine, monkeypatch):
-    """Fault 4: PyPI's NCCL has libnccl.so.2 and no libnccl.so. The build links a folder with that name."""
-    monkeypatch.setenv("NCCL_HOME", str(nccl(machine / "nccl", *names)))
-    assert Path(cuda_build.nccl()[1]).name == names[-1]
-    text = BUILD.read_text()
-    assert 'ln -s "$nccl_library" "$work/nccl/libnccl.so"' in text
-    assert "HOROVOD_NCCL_LIB=$work/nccl HOROVOD_NCCL_LINK=shared" in text
-
-
-@pytest.mark.thorough  # fetches CMake 4
-def test_cmake_4_configures_what_asks_for_an_older_one(tmp_path):
-    """Fault 5: Horovod's Gloo asks for CMake 2.8.12, which CMake 4 refuses without a variable."""
-    (setting,) = re.findall(r"export (CMAKE_POLICY_VERSION_MINIMUM=\S+)", BUILD.read_text())
-    name, value = setting.split("=")
-    pip = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", tmp_path / "four"]
-    subprocess.run([*pip, "cmake>=4"], check=True, timeout=300)
-    (tmp_path / "CMakeLists.txt").write_text(
-        "cmake_minimum_required(VERSION 2.8.12)\nproject(gloo NONE)\n"
-    )
-    answers = []
-    for more in ({}, {name: value}):
-        answers.append(
-            subprocess.run(
-                [
-                    tmp_path / "four" / "bin" / "cmake",
-                    "-S",
-                    tmp_path,
-                    "-B",
-                    tmp_path / f"b{len(more)}",
-                ],
-                env={**os.environ, "PYTHONPATH": str(tmp_path / "four"), **more},
-                capture_output=True,
-                text=True,
-                timeout=60,
-            )
-        )
-    assert "Compatibility with CMake < 3.5 has been removed" in answers[0].stderr
-    assert answers[1].returncode == 0, answers[1].stderr
-
-
-def test_libraries_are_searched_from_the_wheel_on_or_by_absolute_folders(machine, monkeypatch):
-    """Fault 6: RUNPATH named MPI and torch only, so that NCCL was found after `import torch` at best."""
+def test_libraries_elsewhere_are_named_by_their_whole_path(machine, monkeypatch):
+    """NCCL of a module, torch and MPI of a base: a batch job has no `module load`."""
     monkeypatch.setenv("CUDA_HOME", str(toolkit(machine / "cuda", "13.0")))
-    site = machine / "site-packages"
+    site = machine / "env" / "lib" / "python3.12" / "site-packages"
     in_site_packages(monkeypatch, site)
-    assert cuda_build.decide("13.0", str(site / "torch")).search == (
-        "$ORIGIN/../../torch/lib",
-        "$ORIGIN/../../nvidia/nccl/lib",
-        "$ORIGIN/../../nvidia/cu13/lib",
-    )
     monkeypatch.setenv("NCCL_HOME", str(nccl(machine / "module", "libnccl.so")))
-    elsewhere = cuda_build.decide("13.0", str(machine / "base" / "torch")).search
-    assert elsewhere[:2] == (f"{machine}/base/torch/lib", f"{machine}/module/lib")
-
-
-def test_tensorflows_half_defines_what_tensorflow_lacks():
-    """Fault 7: undefined symbol stream_executor::gpu::AsGpuStreamValue at `import horovod.tensorflow`."""
-    text = BUILD.read_text()
-    assert "inline GpuStreamHandle AsGpuStreamValue(Stream* stream)" in text
-    assert "stream->platform_specific_handle().stream" in text
+    (machine / "mpi" / "lib").mkdir(parents=True)
+    program(machine / "bin" / "mpicxx", f"echo {machine}/mpi/lib")
+    search = cuda_build.decide("13.0", str(machine / "base" / "torch")).search
+    assert search[:3] == (
+        f"{machine}/mpi/lib",
+        f"{machine}/base/torch/lib",
+        f"{machine}/module/lib",
+    )
+    program(machine / "bin" / "mpicxx", f"echo {machine}/env/lib")  # this environment's own
+    assert cuda_build.decide("13.0", "").search[0] == f"{machine}/module/lib"
 
 
 def test_a_driver_is_enough(machine, monkeypatch):
@@ -202,42 +443,82 @@ def test_a_driver_is_enough(machine, monkeypatch):
     assert cuda_build.decide("13.0", "").compiler and cuda_build.decide("12.6", "").device == "nccl"
 
 
-@pytest.mark.parametrize(
-    ("gpus", "index", "says"),
-    [
-        ([], gpu_driver.CPU_INDEX, ""),
-        ([(580, (9, 0))], gpu_driver.PIP_DEFAULT, "torch for CUDA 13"),
-        ([(580, (7, 5)), (580, (12, 0))], gpu_driver.PIP_DEFAULT, "capability 7.5"),
-        ([(580, (7, 0))], gpu_driver.CUDA12_INDEX, "CUDA 13 needs driver 580"),  # V100
-        ([(575, (9, 0))], gpu_driver.CUDA12_INDEX, "driver 575"),
-        ([(525, (6, 0)), (525, (8, 0))], gpu_driver.CUDA12_INDEX, "6.0"),
-        ([(570, (12, 0))], gpu_driver.CPU_INDEX, "update the driver"),  # Blackwell
-        ([(470, (8, 0))], gpu_driver.CPU_INDEX, "driver 525"),
-        ([(580, (3, 7))], gpu_driver.CPU_INDEX, "no build of torch supports"),
-    ],
-)
-def test_driver_and_gpu_choose_the_build_of_torch(gpus, index, says):
-    choice = gpu_driver.choose(gpus)
-    assert choice.index == index and says in choice.sentence
+def test_a_login_node_may_build_for_gpus(machine, monkeypatch):
+    in_site_packages(monkeypatch, machine / "site-packages")
+    monkeypatch.setenv(cuda_build.FETCH, "1")
+    assert cuda_build.decide("13.0", "").compiler
 
 
-@pytest.mark.parametrize(
-    ("says", "gpus"),
-    [
-        ("echo 580.65.06, 9.0; echo 580.65.06, 8.6", [(580, (9, 0)), (580, (8, 6))]),
-        ("echo NVIDIA-SMI has failed; exit 9", OSError),
-        ("echo '[N/A], [N/A]'", OSError),
-    ],
-)
-def test_nvidia_smi_is_read(says, gpus, tmp_path, monkeypatch):
-    program(tmp_path / "nvidia-smi", says)
-    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    if gpus is OSError:
-        with pytest.raises(OSError, match="does not answer"):
-            gpu_driver.ask()
+# --- the proof on GPUs, with ranks of the real mpirun and frameworks in their places ------------------
+
+TORCH = """
+class version:
+    cuda = None
+class cuda:
+    device_count = staticmethod(lambda: {count})
+class tensor(list):
+    def __init__(self, values, device=None):
+        super().__init__(values)
+        self.device = device and device + ":0"
+    __mul__ = lambda self, n: tensor([one * n for one in self])
+    cpu = numpy = lambda self: self
+    tolist = lambda self: list(self)
+ones = lambda n: tensor([1.0] * n)
+"""
+HOROVOD_TORCH = """
+import os, pathlib, torch
+Sum = "sum"
+init = lambda: None
+rank = lambda: int(os.environ["OMPI_COMM_WORLD_RANK"])
+size = lambda: int(os.environ["OMPI_COMM_WORLD_SIZE"])
+mpi_built = gloo_built = nccl_built = lambda: True
+def allreduce(values, op):
+    if values.device:
+        kept = pathlib.Path(os.environ["KEPT"])
+        (kept / f"rank{rank()}of{size()}").write_text(os.environ["CUDA_VISIBLE_DEVICES"])
+        if (kept / "broken").exists():
+            raise RuntimeError("ncclUnhandledCudaError")
     else:
-        assert gpu_driver.ask() == gpus
+        assert os.environ["CUDA_VISIBLE_DEVICES"] == "-1"
+    total = torch.tensor([one / (rank() + 1) * size() * (size() + 1) / 2 for one in values])
+    total.device = values.device
+    return total
+"""
 
+
+@pytest.mark.mpi
+@pytest.mark.parametrize(
+    ("count", "shown", "devices"),
+    [(0, None, {}), (1, None, {"rank0of1": "0"})]
+    + [(4, None, {"rank0of2": "0", "rank1of2": "1"})]
+    + [(2, "GPU-a,GPU-b", {"rank0of2": "GPU-a", "rank1of2": "GPU-b"})],
+)
+def test_each_rank_of_the_proof_has_a_gpu_of_its_own(count, shown, devices, tmp_path):
+    machine = Machine(tmp_path, "")
+    (machine.site / "torch" / "__init__.py").write_text(TORCH.format(count=count))
+    theirs = tmp_path / "theirs" / "horovod"  # a Horovod of the image: it stays and is proven only
+    theirs.mkdir(parents=True)
+    (theirs / "__init__.py").write_text("")
+    (theirs / "torch.py").write_text(HOROVOD_TORCH)
+    (machine.site / "theirs.pth").write_text(f"{theirs.parent}\n")
+    ours = str(Path(sys.executable).parent)
+    variables = {"PATH": f"{os.environ['PATH']}:{ours}"}
+    variables |= {"CUDA_VISIBLE_DEVICES": shown} if shown else {}
+    answer = machine.build(**variables)
+    assert answer.returncode == 0, answer
+    assert "torch all-reduce on two ranks (MPI, Gloo, nccl)" in answer.stdout
+    ran = {path.name: path.read_text() for path in machine.kept.glob("rank*")}
+    assert ran == devices
+    assert ("through NCCL" in answer.stdout) == bool(devices)
+    if count == 1:
+        (machine.kept / "broken").touch()
+        answer = machine.build(**variables)
+        assert answer.returncode == 1
+        assert "1 rank cannot all-reduce on GPUs" in answer.stderr.splitlines()[0]
+        assert "ncclUnhandledCudaError" in answer.stderr
+
+
+# --- the real build ----------------------------------------------------------------------------------
 
 TWO_RANKS = """
 import horovod.{0} as hvd, {0} as framework
@@ -272,14 +553,20 @@ def test_a_real_build_with_nccl(tmp_path):
     )
     print(built.stdout)
     assert built.returncode == 0, built.stderr
-    assert "GPU build with NCCL" in built.stdout and "nccl" in built.stdout.splitlines()[-2]
+    assert "GPU build with NCCL" in built.stdout
+    assert "two ranks (MPI, Gloo, nccl)" in built.stdout
     for framework, library in ("torch", "mpi_lib_v2"), ("tensorflow", "mpi_lib"):
         (path,) = (packages / "horovod" / framework).glob(f"{library}.*.so")
-        said = subprocess.run(
+        dynamic = subprocess.run(
+            ["readelf", "-d", path], capture_output=True, text=True, check=True, timeout=60
+        ).stdout
+        (folders,) = re.findall(r"\(R(?:UN)?PATH\).*\[(.*)\]", dynamic)
+        assert all(folder.startswith("$ORIGIN/") for folder in folders.split(":")), folders
+        found = subprocess.run(
             ["ldd", path], env=environment, capture_output=True, text=True, check=True, timeout=60
         ).stdout
-        assert "libnccl.so.2 => " in said
-        assert "not found" not in said, said
+        assert f"libnccl.so.2 => {packages}/horovod/{framework}/../../nvidia/nccl/lib" in found
+        assert "not found" not in found, found
         script = tmp_path / f"{framework}_ranks.py"
         script.write_text(TWO_RANKS.format(framework))
         mpirun = Path(python).with_name("mpirun")
