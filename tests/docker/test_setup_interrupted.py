@@ -25,6 +25,7 @@ case "$words" in
     *_base_executable*) echo "$0";;
     *" -m venv "*) mkdir -p .venv/bin; cp "$0" .venv/bin/python; cp "$0" .venv/bin/pip;;
     *'("torch", "tensorflow") if'*) echo tensorflow;;
+    *cuda_build.py*) echo "device=cpu why=played torch_cuda= cuda_home= compiler= nccl_library= search=";;
     *" -m pip download "*) cp "$SOURCE" "$last";;
     *" -m pip wheel "*) mkdir "${last%/*}/wheel"; touch "${last%/*}/wheel/horovod-0.28.1-any.whl";;
 esac
@@ -32,6 +33,8 @@ esac
 EDITED = {  # the texts of Horovod's source that build_horovod.sh replaces
     "CMakeLists.txt": "set(CMAKE_CXX_STANDARD 14) project(horovod CXX)",
     "horovod/torch/CMakeLists.txt": "set(CMAKE_CXX_STANDARD 14)",
+    "horovod/tensorflow/mpi_ops.cc": "#endif // TENSORFLOW_VERSION >= 2011000000\n#endif // HAVE_GPU",
+    "cmake/Modules/FindPytorch.cmake": "(CUDA_HOME is not None)",
     "horovod/tensorflow/CMakeLists.txt": "list(APPEND TF_SOURCES "
     '"${PROJECT_SOURCE_DIR}/horovod/tensorflow/xla_mpi_ops.cc")',
 }
