@@ -157,7 +157,7 @@ inline GpuStreamHandle AsGpuStreamValue(Stream* stream) {
             echo "  ... $((SECONDS - started)) s: $(grep -o '\[ *[0-9]*%\] Building.*' "$log" | tail -n 1 | cut -c1-90)"
         fi
     done
-    wait $build || { tail -n 30 "$log" >&2; stop "the compilation failed; the whole log is $log"; }
+    wait $build || { code=$?; tail -n 30 "$log" >&2; stop "the compilation failed (exit code $code); the whole log is $log"; }
     echo "Compiled in $((SECONDS - started)) s"
     mkdir -p "$cache/$key.part.$$"
     mv "$work"/wheel/*.whl "$cache/$key.part.$$/"
