@@ -118,8 +118,12 @@ inline GpuStreamHandle AsGpuStreamValue(Stream* stream) {
 } // namespace gpu
 } // namespace stream_executor
 #endif // HAVE_GPU'
-    # A CPU build stays one: with a CUDA build of torch Horovod would by itself make half a GPU build.
-    [ $device = nccl ] || edit cmake/Modules/FindPytorch.cmake "(CUDA_HOME is not None)" "False"
+    # A CPU build stays one: with a CUDA build of torch Horovod would by itself make half a GPU build, and an
+    # nvcc that does not work with this C++ compiler would end CMake's configuration.
+    if [ $device = cpu ]; then
+        edit cmake/Modules/FindPytorch.cmake "(CUDA_HOME is not None)" "False"
+        edit CMakeLists.txt $'check_language(CUDA)\nif(NOT CMAKE_CUDA_COMPILER)' 'if(FALSE)'
+    fi
 
     # --- CUDA: the compiler, and a name for NCCL that a linker looks for ------------------------------
     if [ "$compiler" ]; then

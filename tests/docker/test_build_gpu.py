@@ -66,7 +66,24 @@ def nccl(folder: Path, *libraries: str) -> Path:
 
 # The texts of Horovod's source that build_horovod.sh edits, and what is around them.
 SOURCE = {
-    "CMakeLists.txt": "set(CMAKE_CXX_STANDARD 14)\nproject(horovod CXX)\n",
+    "CMakeLists.txt": """\
+cmake_minimum_required(VERSION 3.13)
+set(CMAKE_CXX_STANDARD 14)
+project(horovod CXX)
+include(CheckLanguage)
+check_language(CUDA)
+if(NOT CMAKE_CUDA_COMPILER)
+    find_package(CUDAToolkit)
+    if(CUDAToolkit_BIN_DIR)
+        unset(CMAKE_CUDA_COMPILER CACHE)
+        set(CMAKE_CUDA_COMPILER "${CUDAToolkit_BIN_DIR}/nvcc")
+        check_language(CUDA)
+    endif()
+endif()
+if(CMAKE_CUDA_COMPILER)
+    enable_language(CUDA)
+endif()
+""",
     "horovod/torch/CMakeLists.txt": "set(CMAKE_CXX_STANDARD 14)\n",
     "horovod/tensorflow/CMakeLists.txt": "list(APPEND TF_SOURCES "
     '"${PROJECT_SOURCE_DIR}/horovod/tensorflow/xla_mpi_ops.cc")\n',
@@ -238,6 +255,36 @@ def test_a_build_for_processors_stays_one_with_a_cuda_build_of_torch(cpu_build):
     ]
     assert answers == ["True\n", "False\n"]
     assert not [name for name in cpu_build.seen() if name.startswith("HOROVOD_GPU")]
+
+
+def test_a_build_for_processors_needs_no_nvcc_that_works(cpu_build, tmp_path):
+    """Fault 2, seen later: CMake stopped at an nvcc that cannot compile, as an old one beside a new g++."""
+    broken = tmp_path / "opt" / "cuda" / "bin"
+    program(broken / "nvcc", "exit 1")
+    for name, text in (
+        ("include/cuda_runtime.h", ""),
+        ("include/cuda.h", "#define CUDA_VERSION 11080\n"),
+        ("lib64/libcudart.so", ""),
+    ):
+        (broken.parent / name).parent.mkdir(exist_ok=True)
+        (broken.parent / name).write_text(text)
+    (tmp_path / "before").mkdir()
+    (tmp_path / "before" / "CMakeLists.txt").write_text(SOURCE["CMakeLists.txt"])
+    path = f"{broken}:{Path(sys.executable).parent}:{os.environ['PATH']}"
+    environment = {k: v for k, v in os.environ.items() if k not in NAMED}
+    environment |= {"PATH": path, "CUDAToolkit_ROOT": str(broken.parent)}  # and no other
+    cmake = Path(sys.executable).parent / "cmake"
+    codes = [
+        subprocess.run(
+            [cmake, "-S", source, "-B", tmp_path / f"of-{source.name}"],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=120,
+        ).returncode
+        for source in (tmp_path / "before", cpu_build.kept / "source")
+    ]
+    assert codes == [1, 0]
 
 
 def test_a_gpu_build_leaves_that_question_alone(gpu_build):

@@ -31,7 +31,8 @@ case "$words" in
 esac
 """
 EDITED = {  # the texts of Horovod's source that build_horovod.sh replaces
-    "CMakeLists.txt": "set(CMAKE_CXX_STANDARD 14) project(horovod CXX)",
+    "CMakeLists.txt": "set(CMAKE_CXX_STANDARD 14) project(horovod CXX) "
+    "check_language(CUDA)\nif(NOT CMAKE_CUDA_COMPILER)",
     "horovod/torch/CMakeLists.txt": "set(CMAKE_CXX_STANDARD 14)",
     "horovod/tensorflow/mpi_ops.cc": "#endif // TENSORFLOW_VERSION >= 2011000000\n#endif // HAVE_GPU",
     "cmake/Modules/FindPytorch.cmake": "(CUDA_HOME is not None)",
