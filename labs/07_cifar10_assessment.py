@@ -410,7 +410,7 @@ print(f"Edit {script.relative_to(ROOT)}")
 # optimizer = hvd.DistributedOptimizer(
 #     optimizer, named_parameters=model.named_parameters(), compression=mine.compression
 # )
-# loss = total_loss / len(batches.examples_read(epoch))  # this rank read a part of the images
+# loss = total_loss.item() / len(batches.examples_read(epoch))  # this rank read a part of the images
 # loss = hvd.allreduce(torch.tensor(loss), name="loss").item()  # of all ranks, not of rank 0 only
 # accuracy = hvd.allreduce(torch.tensor(accuracy), name="accuracy").item()
 # ```

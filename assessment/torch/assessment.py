@@ -13,6 +13,7 @@ import torch
 from torch.nn import functional as F
 
 from hvdlab.data import Batches, load_cifar10
+from hvdlab.torch.device_batches import DeviceBatches
 from hvdlab.torch.models import assessment_network, autocast
 from hvdlab.torch.recorder import Recorder
 
@@ -38,6 +39,7 @@ def main():
     batches = Batches(
         data.train_images, data.train_labels, args.batch_size, seed=args.seed, augment=True
     )
+    on_device = DeviceBatches(batches, device)  # a GPU augments the images, and does not wait for them
 
     model = assessment_network().to(device)
     optimizer = torch.optim.SGD(
@@ -56,19 +58,18 @@ def main():
     started = time.monotonic()
     for epoch in range(args.epochs):
         model.train()
-        total_loss = 0.0
-        for images, labels in batches.epoch(epoch):
-            images = torch.from_numpy(images).to(device)
-            labels = torch.from_numpy(labels).to(device)
+        total_loss = torch.zeros((), device=device)
+        for images, labels in on_device.epoch(epoch):
             with autocast(device):
                 loss = F.cross_entropy(model(images), labels)
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
             scheduler.step()
-            total_loss += loss.item() * len(images)
+            # Added up on the device: reading it in each step would make the processor wait for the GPU.
+            total_loss += loss.detach() * len(images)
 
-        loss = total_loss / len(data.train_images)
+        loss = total_loss.item() / len(data.train_images)
         accuracy = evaluate(model, data.test_images, data.test_labels, device)
         recorder.epoch_end(epoch, loss=loss, accuracy=accuracy)
         seconds = time.monotonic() - started

@@ -73,16 +73,16 @@ def test_launch():
 def test_exchange():
     times = {
         "alone": [10, 20, 40],
-        "idle": [11, 22, 40],
-        "numbers": [14, 20.5, 45],
-        "exchanged": [15, 21, 60],
-        "MPI": [0.5, 2, 1],
+        "together": [11, 22, 40],
+        "exchanged": [20, 25, 44],
     }
     table = shown(exchange.show, {"PyTorch": times}, 8)
     assert "Medians of 3 rounds, 2 ranks on " in table and "8 images and one thread a rank" in table
-    # Added by the thread: 1, 2, 0; by negotiation: 3, -1.5, 5; by the rest: 1, 0.5, 15. Costs: 5, 1, 20 ms,
-    # which are 50 %, 5 % and 50 % of their steps.
-    assert row(table, "PyTorch") == "20.0 21.0 +1.0 +3.0 +1.0 5.0 1.0 .. 20.0 50% 1.0"
+    assert row(table, "PyTorch alone") == "20.0 10.0 .. 40.0 +0.0 1.00 1.00 .. 1.00"
+    # Costs: 1, 2, 0 ms; of the limit: 0.909, 0.909, 1.
+    assert row(table, "together") == "22.0 11.0 .. 40.0 +1.0 0.91 0.91 .. 1.00"
+    # Costs: 10, 5, 4 ms; of the limit: 0.5, 0.8, 0.909.
+    assert row(table, "exchanged") == "25.0 20.0 .. 44.0 +5.0 0.80 0.50 .. 0.91"
 
 
 @pytest.mark.parametrize("fast, taken", [(True, "bfloat16"), (False, "float32")])

@@ -15,6 +15,7 @@ from torch.nn import functional as F
 
 from hvdlab.data import Batches, load_cifar10
 from hvdlab.torch.device import rank_device
+from hvdlab.torch.device_batches import DeviceBatches
 from hvdlab.torch.models import assessment_network, autocast
 from hvdlab.torch.recorder import Recorder
 
@@ -51,6 +52,7 @@ def main():
         seed=args.seed,
         augment=True,
     )
+    on_device = DeviceBatches(batches, device)  # a GPU augments the images, and does not wait for them
 
     model = assessment_network()
     optimizer = torch.optim.SGD(
@@ -83,9 +85,7 @@ def main():
     for epoch in range(args.epochs):
         model.train()
         total_loss = torch.zeros((), device=device)
-        for images, labels in batches.epoch(epoch):
-            images = torch.from_numpy(images).to(device)
-            labels = torch.from_numpy(labels).to(device)
+        for images, labels in on_device.epoch(epoch):
             with autocast(device):
                 loss = F.cross_entropy(model(images), labels)
             optimizer.zero_grad()

@@ -1,16 +1,18 @@
-"""What an exchange of gradients costs a step, and where the time goes: two ranks, four kinds of step.
+"""What an exchange of gradients costs a step, and where the time goes: two ranks, six kinds of step.
 
-    alone       no Horovod in the process
-    idle        Horovod's thread runs: it looks for gradients every cycle, and agrees with the other ranks
+    alone       no Horovod in the process: the limit
+    together    no Horovod, and in each step a rank waits for the other one (MPI's barrier)
+    MPI         as together, and MPI alone adds as many bytes as the gradients have
+    thread      Horovod's thread runs: it looks for gradients every cycle, and agrees with the other ranks
     numbers     one number of each gradient is sent: hooks, negotiation, waiting for cycles, and no bytes
     exchanged   the gradients are sent: copies into the fusion buffer and back, and the all-reduce
 
-The difference of two of them is the cost of what the second one adds. "MPI" is the all-reduce of as many
-bytes by MPI alone. The bindings are our Keras 3 binding, legacy Keras with Horovod's own, and horovod.torch;
-the last also with all gradients in one buffer, which Horovod neither copies nor negotiates one by one.
+The two ranks start once for each binding and do blocks of steps of each kind in turns, so that a processor
+that becomes slower does so for all kinds. Horovod starts before a block that needs it and ends after it.
+The bindings are our Keras 3 binding, legacy Keras with Horovod's own, and horovod.torch; the last also with
+all gradients in one buffer, which Horovod neither copies nor negotiates one by one.
 
-Each starts by itself (`python -m hvdlab.bench.exchange BINDING KIND STEPS BATCH_SIZE`), one thread a rank,
-in turns.
+The ranks run `python -m hvdlab.bench.exchange BINDING ROUNDS STEPS BATCH_SIZE`, one thread each.
 """
 
 import argparse
@@ -18,16 +20,17 @@ import os
 import statistics
 import sys
 import time
-from itertools import pairwise
+from collections.abc import Callable
 
 from rich.console import Console
 from rich.table import Table
 
 from hvdlab.bench import ranks, results
+from hvdlab.hardware import cpu_is_fast_at_bfloat16
 
 EPILOG = """\
 examples:
-  hvdlab bench exchange --repeats 5 --json exchange.json
+  hvdlab bench exchange --repeats 20 --json exchange.json
   HOROVOD_CYCLE_TIME=0.1 hvdlab bench exchange --bindings PyTorch
 """
 RANKS = 2
@@ -37,9 +40,10 @@ BINDINGS = {
     "PyTorch": "torch",
     "PyTorch, one buffer": "torch-buffer",
 }
-KINDS = ("alone", "idle", "numbers", "exchanged")
-WARM_UP_STEPS = 10
-MPI_CALLS = 50
+LIMIT = "alone"
+WITHOUT_HOROVOD = (LIMIT, "together", "MPI")
+KINDS = (*WITHOUT_HOROVOD, "thread", "numbers", "exchanged")
+WARM_UP_STEPS = 5
 
 # --- one rank ---------------------------------------------------------------------------------------
 
@@ -51,10 +55,11 @@ def noise(batch_size):
     return rng.normal(size=(batch_size, 32, 32, 3)).astype("f4"), rng.integers(0, 10, batch_size)
 
 
-def keras_steps(keras, hvd, kind, steps, batch_size):
-    """Milliseconds of a step of the network of `labs` in Keras, of whatever version."""
-    if kind != "alone":
-        hvd.init()
+def keras_step(keras, hvd, kind, batch_size):
+    """A step of the network of `labs` in Keras, of whatever version, and its number of weights."""
+    keras.mixed_precision.set_global_policy(
+        "mixed_bfloat16" if cpu_is_fast_at_bfloat16() else "float32"
+    )
     layers = keras.layers
     model = keras.Sequential(
         [
@@ -72,7 +77,7 @@ def keras_steps(keras, hvd, kind, steps, batch_size):
             layers.BatchNormalization(),
             layers.ReLU(),
             layers.GlobalMaxPooling2D(),
-            layers.Dense(10),
+            layers.Dense(10, dtype="float32"),
         ]
     )
     optimizer = keras.optimizers.SGD(1e-3, momentum=0.9)
@@ -83,8 +88,8 @@ def keras_steps(keras, hvd, kind, steps, batch_size):
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(optimizer, loss, jit_compile=False)
     x, y = noise(batch_size)
-    milliseconds = timed(lambda: model.train_on_batch(x, y), steps)
-    return milliseconds, sum(weight.numpy().size for weight in model.trainable_variables)
+    weights = sum(weight.numpy().size for weight in model.trainable_variables)
+    return lambda: model.train_on_batch(x, y), weights
 
 
 def first_number():
@@ -104,128 +109,129 @@ def first_number():
     return FirstNumber
 
 
-def keras_3(*arguments):
+def keras_3(kind, batch_size):
     import keras
 
     import hvdlab.keras.horovod as hvd
 
-    return keras_steps(keras, hvd, *arguments)
+    return keras_step(keras, hvd, kind, batch_size)
 
 
-def legacy_keras(*arguments):
+def legacy_keras(kind, batch_size):
     import horovod.tensorflow.keras as hvd
     import tf_keras
 
-    return keras_steps(tf_keras, hvd, *arguments)
+    return keras_step(tf_keras, hvd, kind, batch_size)
 
 
-def pytorch(kind, steps, batch_size):
-    return torch_steps("one by one", kind, steps, batch_size)
+def pytorch(kind, batch_size):
+    return torch_step("one by one", kind, batch_size)
 
 
-def pytorch_one_buffer(kind, steps, batch_size):
-    return torch_steps("one buffer", kind, steps, batch_size)
+def pytorch_one_buffer(kind, batch_size):
+    return torch_step("one buffer", kind, batch_size)
 
 
-def torch_steps(exchange, kind, steps, batch_size):
-    """Milliseconds of a step of the assessment network, and its number of weights."""
+def torch_step(exchange, kind, batch_size):
+    """A step of the assessment network, and its number of weights."""
     import horovod.torch as hvd
     import torch
 
     from hvdlab.bench.gradient_exchanges import EXCHANGES
     from hvdlab.torch.device import InHorovodsLayout
-    from hvdlab.torch.models import AssessmentNet
+    from hvdlab.torch.models import AssessmentNet, autocast
 
     torch.manual_seed(1)
     model = AssessmentNet()
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
-    if kind != "alone":
-        hvd.init()
-        sent = {"idle": "nothing", "numbers": "first numbers", "exchanged": exchange}[kind]
-        optimizer = EXCHANGES[sent](hvd, model, optimizer, InHorovodsLayout)
+    sent = {"numbers": "first numbers", "exchanged": exchange}.get(kind, "nothing")
+    optimizer = EXCHANGES[sent](hvd, model, optimizer, InHorovodsLayout)
     x, y = map(torch.from_numpy, noise(batch_size))
 
     def step():
         optimizer.zero_grad()
-        torch.nn.functional.cross_entropy(model(x), y).backward()
+        with autocast():
+            loss = torch.nn.functional.cross_entropy(model(x), y)
+        loss.backward()
         optimizer.step()
 
-    return timed(step, steps), sum(p.numel() for p in model.parameters() if p.requires_grad)
+    return step, sum(p.numel() for p in model.parameters() if p.requires_grad)
 
 
-def timed(step, steps):
-    """Median milliseconds of a step, after some that are not counted."""
-    times = []
-    for _ in range(WARM_UP_STEPS + steps):
-        started = time.perf_counter()
-        step()
-        times.append(1000 * (time.perf_counter() - started))
-    return statistics.median(times[WARM_UP_STEPS:])
-
-
-def mpi_milliseconds(comm, weights: int) -> float:
-    """Median milliseconds of MPI's all-reduce of so many float32."""
+def milliseconds_of_each(
+    step_of: Callable, horovod, comm, rounds: int, steps: int, batch_size: int
+) -> dict[str, list[float]]:
+    """Kind -> milliseconds of a step of this rank: the mean of a block, a figure a round."""
     import numpy as np
     from mpi4py import MPI
 
-    array, times = np.zeros(weights, np.float32), []
-    for _ in range(MPI_CALLS):
-        comm.Barrier()
-        started = time.perf_counter()
-        comm.Allreduce(MPI.IN_PLACE, array)
-        times.append(1000 * (time.perf_counter() - started))
-    return statistics.median(times)
+    horovod.init()  # wrapping an optimizer needs the number of ranks
+    made = {kind: step_of(kind, batch_size) for kind in KINDS}
+    horovod.shutdown()
+    gradients = np.zeros(made[LIMIT][1], np.float32)
+    after = {"together": comm.Barrier, "MPI": lambda: comm.Allreduce(MPI.IN_PLACE, gradients)}
+    found: dict[str, list[float]] = {kind: [] for kind in KINDS}
+    for number in range(rounds):
+        for kind in KINDS if number % 2 == 0 else KINDS[::-1]:
+            step, wait = made[kind][0], after.get(kind, lambda: None)
+            if kind not in WITHOUT_HOROVOD:
+                horovod.init()
+            for _ in range(WARM_UP_STEPS):
+                step()
+            comm.Barrier()
+            started = time.perf_counter()
+            for _ in range(steps):
+                step()
+                wait()
+            found[kind].append(1000 * (time.perf_counter() - started) / steps)
+            comm.Barrier()
+            if kind not in WITHOUT_HOROVOD:
+                horovod.shutdown()
+    return found
 
 
 # --- all ranks --------------------------------------------------------------------------------------
 
 
 def exchange(
-    repeats: int = 5, steps: int = 60, batch_size: int = 64, tell=print, bindings=tuple(BINDINGS)
+    repeats: int = 10, steps: int = 20, batch_size: int = 64, tell=print, bindings=tuple(BINDINGS)
 ) -> dict:
-    """Binding -> {kind of step, and "MPI": [ms]}: the slowest rank's, a figure a round."""
-    found: dict = {label: {name: [] for name in (*KINDS, "MPI")} for label in bindings}
-    for repeat in range(repeats):
-        for label, times in found.items():
-            environment = {"TF_USE_LEGACY_KERAS": "1"} if BINDINGS[label] == "legacy" else {}
-            for kind in KINDS:
-                told = ranks.run(
-                    __name__, RANKS, BINDINGS[label], kind, steps, batch_size, **environment
-                )
-                times[kind].append(max(rank["milliseconds"] for rank in told))
-                tell(f"round {repeat + 1} of {repeats}: {label}, {kind}: {times[kind][-1]:.1f} ms")
-            times["MPI"].append(max(rank["mpi_milliseconds"] for rank in told))
+    """Binding -> {kind of step: [ms]}: the mean of the ranks, a figure a round."""
+    found: dict = {}
+    for label in bindings:
+        tell(f"{label}: {repeats} rounds of {len(KINDS)} blocks of {steps} steps")
+        environment = {"TF_USE_LEGACY_KERAS": "1"} if BINDINGS[label] == "legacy" else {}
+        told = ranks.run(
+            __name__, RANKS, BINDINGS[label], repeats, steps, batch_size, **environment
+        )
+        of_ranks = [rank["milliseconds"] for rank in told]
+        found[label] = {
+            kind: [
+                statistics.mean(both) for both in zip(*(of[kind] for of in of_ranks), strict=True)
+            ]
+            for kind in KINDS
+        }
     return found
 
 
 def show(found: dict, batch_size: int, console: Console) -> None:
-    """Medians over the rounds; costs are differences, and ratios, of the same round."""
-    median = statistics.median
+    """Medians over the rounds; costs and ratios are those of the same round."""
     table = Table(box=None, header_style="dim", padding=(0, 1))
-    titles = ("binding", "alone\nms", "exchanged\nms", "Horovod's\nthread", "negotiation",
-              "fusion,\nall-reduce", "cost\nms", "min .. max", "of the\nstep", "MPI\nms")  # fmt: skip
-    for title in titles:
-        table.add_column(title, justify="left" if title == "binding" else "right")
+    for title in ("binding", "step", "ms", "min .. max", "cost, ms", "of limit", "min .. max"):
+        table.add_column(title, justify="left" if title in ("binding", "step") else "right")
     for label, times in found.items():
-        added = [
-            median(more - less for less, more in zip(times[before], times[after], strict=True))
-            for before, after in pairwise(KINDS)
-        ]
-        pairs = list(zip(times["alone"], times["exchanged"], strict=True))
-        costs = [exchanged - alone for alone, exchanged in pairs]
-        table.add_row(
-            label,
-            f"{median(times['alone']):.1f}",
-            f"{median(times['exchanged']):.1f}",
-            *(f"{cost:+.1f}" for cost in added),
-            f"{median(costs):.1f}",
-            f"{min(costs):.1f} .. {max(costs):.1f}",
-            f"{median(e / a - 1 for a, e in pairs):.0%}",
-            f"{median(times['MPI']):.1f}",
-        )
+        for kind, values in times.items():
+            pairs = list(zip(times[LIMIT], values, strict=True))
+            table.add_row(
+                label if kind == LIMIT else "",
+                kind,
+                *results.median_and_range(values, ".1f"),
+                f"{statistics.median(value - limit for limit, value in pairs):+.1f}",
+                *results.median_and_range([limit / value for limit, value in pairs], ".2f"),
+            )
     console.print(
         f"Medians of {len(pairs)} rounds, {RANKS} ranks on {ranks.processor()}, {batch_size} images and "
-        "one thread a rank"
+        f"one thread a rank; limit: steps of the kind {LIMIT}"
     )
     console.print(table)
 
@@ -234,8 +240,8 @@ def show(found: dict, batch_size: int, console: Console) -> None:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    results.add_rounds(parser, 5)
-    results.add_steps(parser)
+    results.add_rounds(parser, 10)
+    results.add_steps(parser, 20)
     parser.add_argument(
         "--bindings", choices=BINDINGS, nargs="+", default=list(BINDINGS), metavar="BINDING",
         help=f"of {', '.join(map(repr, BINDINGS))} (default: all)",
@@ -249,23 +255,21 @@ def main(args: argparse.Namespace) -> int:
     return 0
 
 
-def one_run(binding: str, kind: str, steps: str, batch_size: str) -> None:
+def one_run(binding: str, rounds: str, steps: str, batch_size: str) -> None:
     """One rank: time the steps, and tell it."""
-    measure = {
+    step_of = {
         "keras": keras_3,
         "legacy": legacy_keras,
         "torch": pytorch,
         "torch-buffer": pytorch_one_buffer,
     }[binding]
     comm = ranks.communicator()
-    milliseconds, weights = measure(kind, int(steps), int(batch_size))
-    ranks.tell(
-        {
-            "rank": comm.rank,
-            "milliseconds": milliseconds,
-            "mpi_milliseconds": mpi_milliseconds(comm, weights),
-        }
-    )
+    if binding.startswith("torch"):
+        import horovod.torch as horovod
+    else:
+        import horovod.tensorflow as horovod
+    times = milliseconds_of_each(step_of, horovod, comm, int(rounds), int(steps), int(batch_size))
+    ranks.tell({"rank": comm.rank, "milliseconds": times})
 
 
 if __name__ == "__main__":

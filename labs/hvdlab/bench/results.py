@@ -16,9 +16,11 @@ def add_rounds(parser: argparse.ArgumentParser, rounds: int) -> None:
     parser.add_argument("--json", type=result, metavar="FILE", help="write all figures to FILE")
 
 
-def add_steps(parser: argparse.ArgumentParser) -> None:
+def add_steps(parser: argparse.ArgumentParser, steps: int = 60) -> None:
     """`--steps` and `--batch-size`, of those that train."""
-    parser.add_argument("--steps", type=count, default=60, help="timed steps a run (default 60)")
+    parser.add_argument(
+        "--steps", type=count, default=steps, help=f"timed steps a run (default {steps})"
+    )
     parser.add_argument("--batch-size", type=count, default=64, help="per rank (default 64)")
 
 
