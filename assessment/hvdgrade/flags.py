@@ -11,7 +11,7 @@ import io
 import re
 import tokenize
 
-from hvdgrade.hints.learning import is_text
+from hvdlab.hints.learning import is_text
 from hvdlab.script import Script, Unreadable
 
 MOST_LITERAL_BYTES = 2000

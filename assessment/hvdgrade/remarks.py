@@ -9,7 +9,7 @@ import subprocess
 import sys
 
 from hvdgrade.flags import flags
-from hvdgrade.hints import hints
+from hvdlab.hints import hints
 
 READ_SECONDS, READ_BYTES = 10, 1 << 30
 

@@ -39,7 +39,8 @@ def main():
     batches = Batches(
         data.train_images, data.train_labels, args.batch_size, seed=args.seed, augment=True
     )
-    on_device = DeviceBatches(batches, device)  # a GPU augments the images, and does not wait for them
+    # A GPU augments the images itself, so that it does not wait for the processor.
+    on_device = DeviceBatches(batches, device)
 
     model = assessment_network().to(device)
     optimizer = torch.optim.SGD(

@@ -52,7 +52,8 @@ def main():
         seed=args.seed,
         augment=True,
     )
-    on_device = DeviceBatches(batches, device)  # a GPU augments the images, and does not wait for them
+    # A GPU augments the images itself, so that it does not wait for the processor.
+    on_device = DeviceBatches(batches, device)
 
     model = assessment_network()
     optimizer = torch.optim.SGD(

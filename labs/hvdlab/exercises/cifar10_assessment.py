@@ -10,8 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
-from hvdgrade.hints import hints
 from hvdlab.exercises import NotYet, call, own_script, right
+from hvdlab.hints import hints
 
 KEPT = {  # what a script must not lose on the way
     "Batches": "`Batches` is gone: the recorder needs it to know what a rank has read.",

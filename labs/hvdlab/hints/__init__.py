@@ -6,11 +6,11 @@ One function a topic; each yields (line or None, text). When in doubt they say n
 is right in its own way should not be talked out of it.
 """
 
-from hvdgrade.hints.learning import broadcast, optimizer
-from hvdgrade.hints.scaling import rate
-from hvdgrade.hints.sharing import data, hang, metrics, recorder
-from hvdgrade.hints.starting import device, horovod, init
-from hvdgrade.hints.writing import files, output
+from hvdlab.hints.learning import broadcast, optimizer
+from hvdlab.hints.scaling import rate
+from hvdlab.hints.sharing import data, hang, metrics, recorder
+from hvdlab.hints.starting import device, horovod, init
+from hvdlab.hints.writing import files, output
 from hvdlab.script import Script, Unreadable
 
 MOST_HINTS = 20

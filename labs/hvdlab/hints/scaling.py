@@ -3,7 +3,7 @@
 import ast
 import re
 
-from hvdgrade.hints.learning import first_line, optimizers
+from hvdlab.hints.learning import first_line, optimizers
 from hvdlab.own_functions import FUNCTIONS
 from hvdlab.rates import Rates, rates
 from hvdlab.script import Script

@@ -3,9 +3,9 @@
 import ast
 import re
 
-from hvdgrade.hints.writing import COMMAND_LINES
 from hvdlab.bound import tests_around
 from hvdlab.guards import Guards
+from hvdlab.hints.writing import COMMAND_LINES
 from hvdlab.script import BROADCASTS, EXCHANGES, LOCAL_RANK, Script
 from hvdlab.syntax import keyword, strings
 

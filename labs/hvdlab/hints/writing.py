@@ -2,8 +2,8 @@
 
 import ast
 
-from hvdgrade.hints.learning import is_text
 from hvdlab.guards import Guards
+from hvdlab.hints.learning import is_text
 from hvdlab.own_functions import FUNCTIONS
 from hvdlab.script import Script
 from hvdlab.syntax import keyword

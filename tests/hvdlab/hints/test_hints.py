@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from hvdgrade.flags import flags, unequal_work
-from hvdgrade.hints import hints, read
 from hvdgrade.remarks import remarks
+from hvdlab.hints import hints, read
 from hvdlab.script import Script, Unreadable
 
-ASSESSMENT = Path(__file__).parents[2] / "assessment"
-FIXTURES = Path(__file__).parents[1] / "fixtures"
+ASSESSMENT = Path(__file__).parents[3] / "assessment"
+FIXTURES = Path(__file__).parents[2] / "fixtures"
 SCRIPTS = {name: (FIXTURES / "hint_base" / f"{name}.py").read_text() for name in ("keras", "torch")}
 KERAS, TORCH = "keras", "torch"
 STYLES = tomllib.loads((FIXTURES / "hint_styles.toml").read_text())
@@ -619,7 +619,7 @@ NESTED = [
 def test_no_source_makes_it_fail(source, monkeypatch):
     """With the safety net taken away: every exception but those of the parser would come through."""
     from hvdgrade import flags as of_flags
-    from hvdgrade import hints as of_hints
+    from hvdlab import hints as of_hints
     from hvdlab.script import Script
 
     source = source if isinstance(source, bytes) else source.encode()
@@ -648,7 +648,7 @@ def test_a_source_that_is_slow_to_look_at_gets_what_was_found_and_a_flag():
 
 def test_scripts_with_random_lines_missing_or_doubled_do_not_make_it_fail():
     from hvdgrade import flags as of_flags
-    from hvdgrade import hints as of_hints
+    from hvdlab import hints as of_hints
     from hvdlab.script import Script
 
     chance, readable = random.Random(0), 0
