@@ -61,7 +61,8 @@
 # %%
 import os
 
-from hvdlab import experiment, hardware
+from hvdlab import experiment
+from hvdlab.system import hardware
 
 gpus = hardware.gpu_compute_capability()
 print("cores     ", hardware.usable_cores())
@@ -75,7 +76,7 @@ print("LAB_QUICK ", "on: figures show the machinery only" if experiment.QUICK el
 from importlib import metadata
 
 from hvdlab.data import DataError, load_cifar10, load_fashion_mnist
-from hvdlab.program import hvdlab
+from hvdlab.system.command_name import hvdlab
 
 for package in ("tensorflow", "keras", "torch", "horovod", "mpi4py"):
     try:

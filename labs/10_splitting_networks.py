@@ -16,8 +16,8 @@ from matplotlib.patches import Patch
 from hvdlab.exercises import cost_of_a_split as costs
 from hvdlab.exercises import pipeline_parallelism as pipelines
 from hvdlab.experiment import QUICK, grid, reference, size, sweep
-from hvdlab.hardware import usable_cores
 from hvdlab.plots import overlay, predicted
+from hvdlab.system.hardware import usable_cores
 from hvdlab.torch import splits
 from hvdlab.torch.splits import BATCH, HIDDEN, LAYERS, MICRO_BATCHES, STEPS
 

@@ -27,9 +27,9 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.profiler import ProfilerActivity, profile
 
 from hvdlab.arguments import above_zero, positive
+from hvdlab.system.tcp_bytes import NOT_COUNTED, bytes_sent
 from hvdlab.torch.networks import ResidualMLP
 from hvdlab.torch.process_group import group_device, rendezvous
-from hvdlab.wire import NOT_COUNTED, bytes_sent
 
 WARM_UP = 3
 

@@ -40,11 +40,11 @@ from torch.nn import ModuleList
 from torch.nn import functional as F
 
 from hvdlab.arguments import above_zero, file_to_write, positive, whole_number
+from hvdlab.system.tcp_bytes import NOT_COUNTED, bytes_sent
 from hvdlab.torch import memory
 from hvdlab.torch.networks import Block, ResidualMLP
 from hvdlab.torch.process_group import group_device, rendezvous
 from hvdlab.torch.stages import batch, stage
-from hvdlab.wire import NOT_COUNTED, bytes_sent
 
 SCHEDULES = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B, "interleaved": ScheduleInterleaved1F1B}
 AXES = ("data", "tensor", "pipeline")  # of a split

@@ -19,8 +19,9 @@ All ways take the same steps: the same weights at the start, the same global bat
 
 The report is one line of JSON on rank 0: losses (mean over the global batch, each step), and of the
 ranks the most memory_bytes (weights, gradients and optimizer state between backward and step), the
-mean sent_bytes a step (over TCP: Gloo's, not NCCL's, see hvdlab.wire), the largest peak_bytes (most
-allocated at once in a step, beyond what was held before it) and step_seconds (median after three steps).
+mean sent_bytes a step (over TCP: Gloo's, not NCCL's, see hvdlab.system.tcp_bytes), the largest peak_bytes
+(most allocated at once in a step, beyond what was held before it) and step_seconds (median after three
+steps).
 """
 
 import argparse
@@ -38,11 +39,11 @@ from torch.nn import functional as F
 
 from hvdlab.arguments import above_zero, positive, whole_number
 from hvdlab.data import Batches, DataError, load_fashion_mnist
+from hvdlab.system.tcp_bytes import NOT_COUNTED, bytes_sent
 from hvdlab.torch.device import ThroughHost
 from hvdlab.torch.memory import held, peak
 from hvdlab.torch.networks import ResidualMLP
 from hvdlab.torch.process_group import group_device, rendezvous
-from hvdlab.wire import NOT_COUNTED, bytes_sent
 
 # Adam divides a gradient by its own size: with the usual 1e-8 a sum in place of the mean, a common
 # mistake, would give nearly the same losses. With this it shows.

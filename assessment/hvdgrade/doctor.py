@@ -22,7 +22,7 @@ from hvdgrade.jail import Jail
 from hvdgrade.observe import observe
 from hvdgrade.terminal import Terminal
 from hvdgrade.walls import USERS, Tier
-from hvdlab.hardware import visible_gpus
+from hvdlab.system.hardware import visible_gpus
 
 EPILOG = """\
 examples:

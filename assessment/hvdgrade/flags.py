@@ -12,7 +12,7 @@ import re
 import tokenize
 
 from hvdlab.hints.learning import is_text
-from hvdlab.script import Script, Unreadable
+from hvdlab.script_analysis.script import Script, Unreadable
 
 MOST_LITERAL_BYTES = 2000
 MOST_TEXT_BYTES = 16_000  # all strings together, without docstrings

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from hvdgrade.visible import shareable
-from hvdlab.hardware import visible_gpus
+from hvdlab.system.hardware import visible_gpus
 
 DEVICES = Path("/dev")
 PATTERNS = ("nvidia*", "dxg")  # with the folder nvidia-caps of MIG; dxg is the GPU of WSL 2

@@ -22,7 +22,7 @@ from hvdgrade.profile import Profile
 from hvdgrade.submission import NotGradable, read_script
 from hvdlab.assessment_networks import VARIABLE
 from hvdlab.data import DataError, Dataset, load_cifar10
-from hvdlab.hardware import visible_gpus
+from hvdlab.system.hardware import visible_gpus
 
 LEAST_FREE_BYTES = 64 << 20  # with less, a crash may be the fault of whoever filled the disk
 FAULTS = (

@@ -22,7 +22,8 @@ from hvdgrade.folders import bytes_in, remove_files_of, remove_tree
 from hvdgrade.record_limits import ASSESSMENT_LIMITS, RecordLimits
 from hvdgrade.submission import SCRIPT
 from hvdgrade.walls import Sandbox
-from hvdlab import launch, open_mpi
+from hvdlab import launch
+from hvdlab.system import open_mpi
 
 START_SECONDS = 30
 SHARED_MEMORY = Path("/dev/shm")

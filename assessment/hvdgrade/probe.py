@@ -14,7 +14,7 @@ from hvdgrade.jail import Jail
 from hvdgrade.observe import Observation, observe
 from hvdgrade.profile import Profile
 from hvdlab import assessment_networks
-from hvdlab.hardware import usable_cores
+from hvdlab.system.hardware import usable_cores
 
 VARIABLE = "HVDLAB_PROBE"
 # The first ones are compared, what is sent is counted from the first to the last, and the last of those

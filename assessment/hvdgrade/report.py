@@ -14,7 +14,7 @@ from hvdgrade.export import printable
 from hvdgrade.flags import unequal_work
 from hvdgrade.profile import Profile
 from hvdgrade.remarks import remarks
-from hvdlab.hardware import usable_cores
+from hvdlab.system.hardware import usable_cores
 
 SCHEMA = "hvdgrade/1"
 CHECK_FIELDS = (

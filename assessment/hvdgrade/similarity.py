@@ -14,7 +14,7 @@ import ast
 from itertools import combinations
 from pathlib import Path
 
-from hvdlab.script import Script, Unreadable
+from hvdlab.script_analysis.script import Script, Unreadable
 
 LENGTH = 12  # tokens: one or two short statements
 LEAST_PIECES = 150

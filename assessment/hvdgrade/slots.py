@@ -6,7 +6,7 @@ Gradings measure time. They are comparable only if no two of them use the same c
 from itertools import chain
 from math import ceil
 
-from hvdlab.hardware import physical_cores, usable_cores, visible_gpus
+from hvdlab.system.hardware import physical_cores, usable_cores, visible_gpus
 
 
 def worker_slots(

@@ -14,7 +14,7 @@ import tempfile
 from pathlib import Path
 
 import hvdlab
-from hvdlab import open_mpi
+from hvdlab.system import open_mpi
 
 SYSTEM = (
     *("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/sys"),

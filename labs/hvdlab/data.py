@@ -29,7 +29,7 @@ import numpy as np
 from hvdlab.batches import Batches as Batches  # one import serves a training script
 from hvdlab.batches import shard as shard
 from hvdlab.batches import steps as steps
-from hvdlab.program import hvdlab
+from hvdlab.system.command_name import hvdlab
 
 CIFAR10_FOLDER = "cifar-10-batches-bin"
 CIFAR10_ARCHIVE = "cifar-10-binary.tar.gz"

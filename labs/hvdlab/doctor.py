@@ -25,7 +25,6 @@ import platform
 import sys
 import time
 
-from hvdlab import open_mpi
 from hvdlab.doctor_checks import (
     FAILURE,
     OK,
@@ -41,6 +40,7 @@ from hvdlab.doctor_checks import (
 )
 from hvdlab.doctor_checks.allreduce import allreduce, allreduce_on_gpus
 from hvdlab.doctor_checks.asking import ask, probe
+from hvdlab.system import open_mpi
 
 EPILOG = """\
 examples:

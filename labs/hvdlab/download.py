@@ -27,7 +27,7 @@ from hvdlab.data import (
     DataError,
     cache_folder,
 )
-from hvdlab.program import hvdlab
+from hvdlab.system.command_name import hvdlab
 
 
 class Source(NamedTuple):

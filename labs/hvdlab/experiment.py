@@ -26,7 +26,7 @@ from pathlib import Path
 import pandas as pd
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from hvdlab.hardware import usable_cores
+from hvdlab.system.hardware import usable_cores
 
 LABS = Path(__file__).resolve().parents[1]
 RESULTS = LABS / "results"

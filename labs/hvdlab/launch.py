@@ -20,8 +20,8 @@ from pathlib import Path
 
 import psutil
 
-from hvdlab import open_mpi
-from hvdlab.hardware import physical_cores, usable_cores
+from hvdlab.system import open_mpi
+from hvdlab.system.hardware import physical_cores, usable_cores
 
 MARK = "HVDLAB_STARTED_AS"  # in the environment of all that one launch starts
 

@@ -10,12 +10,13 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from hvdlab import allocation, launch
 from hvdlab import hosts as hosts_of
-from hvdlab.hardware import gpus
+from hvdlab import launch
 from hvdlab.hosts import Host
 from hvdlab.launch import LaunchError
 from hvdlab.launchers import mpirun, srun, torchrun
+from hvdlab.system import slurm_job
+from hvdlab.system.hardware import gpus
 
 LAUNCHERS = {"mpirun": mpirun, "torchrun": torchrun, "srun": srun}
 ALWAYS = {
@@ -74,7 +75,7 @@ def plan(
         raise LaunchError("-H and --hostfile both name the hosts: give one of them.")
     named = hosts_of.parse_list(hosts) if hosts else []
     named = hosts_of.parse_file(hostfile) if hostfile else named
-    slots = [host.slots for host in named] or allocation.tasks_on_nodes()
+    slots = [host.slots for host in named] or slurm_job.tasks_on_nodes()
     if launcher == "torchrun" and not named:
         # It takes no slots: one task a node, with all of its cores, is usual for it.
         slots = [ranks for _ in slots]
@@ -89,7 +90,7 @@ def plan(
 
     wanted = {**launch.environment(together), **ALWAYS}
     if not named and (
-        cpus := allocation.cpus_on_nodes()
+        cpus := slurm_job.cpus_on_nodes()
     ):  # salloc's shell may be on another machine
         threads = str(max(1, min(cpus) // together))
         wanted |= {"OMP_NUM_THREADS": threads, "TF_NUM_INTRAOP_THREADS": threads}

@@ -6,10 +6,11 @@ import subprocess
 from importlib.util import find_spec
 from pathlib import Path
 
-from hvdlab import hosts, open_mpi
+from hvdlab import hosts
 from hvdlab.launch import LaunchError
 from hvdlab.launchers import mpi_of
 from hvdlab.plan import Plan
+from hvdlab.system import open_mpi
 
 
 def must_work(planned: Plan, script: str) -> None:

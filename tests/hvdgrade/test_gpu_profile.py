@@ -15,8 +15,8 @@ from hvdgrade.jail import Jail
 from hvdgrade.observe import observe
 from hvdlab.assessment_networks import network_weights
 from hvdlab.data import load_cifar10
-from hvdlab.hardware import visible_gpus
 from hvdlab.record import is_statistic
+from hvdlab.system.hardware import visible_gpus
 
 torch = pytest.importorskip("torch")
 SOLUTIONS = Path(__file__).parents[2] / "assessment" / "solutions"

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from hvdgrade import slots
-from hvdlab import hardware
+from hvdlab.system import hardware
 
 
 def nvidia_smi(folder: Path, monkeypatch, text: str) -> None:

@@ -16,7 +16,6 @@ pytest.importorskip("horovod", reason="needs Horovod: run `make setup`")
 
 import hvdlab.keras.models  # noqa: E402
 import hvdlab.torch.models  # noqa: E402
-from hvdlab import open_mpi  # noqa: E402
 from hvdlab.bench import (  # noqa: E402
     allreduce,
     exchange,
@@ -29,6 +28,7 @@ from hvdlab.bench import (  # noqa: E402
     ranks,
     throughput,
 )
+from hvdlab.system import open_mpi  # noqa: E402
 from hvdlab.torch.device import InHorovodsLayout  # noqa: E402
 
 

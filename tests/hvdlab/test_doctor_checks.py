@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import pytest
 from doctor_cases import said_in
 
-from hvdlab import doctor, doctor_checks, open_mpi
+from hvdlab import doctor, doctor_checks
 from hvdlab.doctor_checks import (
     Said,
     allreduce,
@@ -26,6 +26,7 @@ from hvdlab.doctor_checks import (
 )
 from hvdlab.doctor_checks.asking import ask, probe
 from hvdlab.doctor_checks.two_ranks import PLACES
+from hvdlab.system import open_mpi
 
 ROOT = Path(__file__).parents[2]
 

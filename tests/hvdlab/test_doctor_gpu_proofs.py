@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from doctor_cases import with_gpus
 
-from hvdlab import open_mpi
 from hvdlab.doctor_checks import Said, allreduce, frameworks
 from hvdlab.doctor_checks.two_ranks import PLACES
+from hvdlab.system import open_mpi
 
 ROOT = Path(__file__).parents[2]
 

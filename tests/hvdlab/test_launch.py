@@ -13,7 +13,8 @@ import psutil
 import pytest
 from lasting_ranks import STAY, gone, told
 
-from hvdlab import hardware, launch
+from hvdlab import launch
+from hvdlab.system import hardware
 
 TELL = """\
 import json, os
@@ -151,7 +152,7 @@ def test_a_container_has_the_cores_of_its_quota(files, quota, tmp_path, monkeypa
 
 
 def test_gpus_stay_visible_to_more_ranks_than_there_are(fake_nvidia_smi, monkeypatch):
-    """The ranks share them: see hvdlab.gpu_assignment."""
+    """The ranks share them: see hvdlab.system.gpu_assignment."""
     fake_nvidia_smi("GPU 0: A (UUID: GPU-a)")
     assert "CUDA_VISIBLE_DEVICES" not in launch.environment(2)
 

@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from hvdlab import allocation, hosts, launch
+from hvdlab import hosts, launch
 from hvdlab import plan as plan_module
 from hvdlab.hosts import Host
 from hvdlab.launch import LaunchError
 from hvdlab.plan import plan
+from hvdlab.system import slurm_job
 
 BIN = str(Path(sys.executable).parent)
 LOCAL = (
@@ -139,7 +140,7 @@ def test_gpus_are_numbered_as_nvidia_smi_does(four_cores):
 def test_in_an_allocation_mpirun_takes_its_nodes(four_cores):
     four_cores.setenv("SLURM_JOB_ID", "1")
     four_cores.setenv("SLURM_TASKS_PER_NODE", "2(x2),1")
-    assert allocation.tasks_on_nodes() == [2, 2, 1]
+    assert slurm_job.tasks_on_nodes() == [2, 2, 1]
     line = plan(5, "train.py").line()
     before, after = OURS.split("-x OMP_")  # ranks of several nodes share no parent to name a folder
     exported = f"{before}-x HVDLAB_RUN_DIR -x OMP_{after}"

@@ -7,7 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from hvdlab import hardware, refusals, run
+from hvdlab import refusals, run
+from hvdlab.system import hardware
 
 
 @pytest.fixture

@@ -11,7 +11,8 @@ from types import SimpleNamespace
 import pytest
 from lasting_ranks import SAVE, STAY, STAYS_IN_LINE, end_when_told, gone, told, wait_until_told
 
-from hvdlab import cli, hardware, run
+from hvdlab import cli, run
+from hvdlab.system import hardware
 
 TELL = """\
 import json, os, sys

@@ -19,7 +19,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from hvdlab import open_mpi
+from hvdlab.system import open_mpi
 
 SOLUTIONS = Path(__file__).parents[2] / "assessment" / "solutions"
 ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}

@@ -22,7 +22,7 @@ from tornado import web
 
 from hvdgrade.jupyter.runner import Busy, Runner, rules
 from hvdgrade.submission import MAX_SCRIPT_BYTES
-from hvdlab.hardware import usable_cores
+from hvdlab.system.hardware import usable_cores
 
 
 class Assess(ExtensionApp):

@@ -26,7 +26,7 @@ from rich.console import Console
 from rich.table import Table
 
 from hvdlab.bench import ranks, results
-from hvdlab.hardware import cpu_is_fast_at_bfloat16
+from hvdlab.system.hardware import cpu_is_fast_at_bfloat16
 
 EPILOG = """\
 examples:

@@ -13,9 +13,10 @@ from dataclasses import dataclass, field
 from rich.console import Console
 from rich.table import Table
 
-from hvdlab import launch, open_mpi
+from hvdlab import launch
 from hvdlab.assessment_networks import ASSESSMENT_NET
 from hvdlab.bench import ranks, results, throughput
+from hvdlab.system import open_mpi
 
 EPILOG = """\
 examples:

@@ -1,7 +1,7 @@
 """Does the assessment network train faster in bfloat16 or in float32 on this machine?
 
-For a processor `hvdlab.hardware.cpu_is_fast_at_bfloat16` decides by its name and flags. Here one core is
-measured. On a GPU float32 is measured with and without TF32. Each run is a process of its own
+For a processor `cpu_is_fast_at_bfloat16` (hvdlab.system.hardware) decides by its name and flags. Here one
+core is measured. On a GPU float32 is measured with and without TF32. Each run is a process of its own
 (`python -m hvdlab.bench.precision FRAMEWORK PRECISION STEPS BATCH_SIZE NETWORK`). The runs take turns, and a
 ratio is to float32 in the same round.
 """
@@ -15,7 +15,7 @@ from rich.table import Table
 from hvdlab.assessment_networks import ASSESSMENT_NET
 from hvdlab.bench import ranks, results
 from hvdlab.bench.throughput import random_batches
-from hvdlab.hardware import cpu_is_fast_at_bfloat16
+from hvdlab.system.hardware import cpu_is_fast_at_bfloat16
 
 EPILOG = """\
 examples:

@@ -7,8 +7,8 @@ import subprocess
 import sys
 
 from hvdlab import launch
-from hvdlab.gpu_assignment import assign
-from hvdlab.hardware import cpu_facts, gpus, usable_cores, visible_gpus
+from hvdlab.system.gpu_assignment import assign
+from hvdlab.system.hardware import cpu_facts, gpus, usable_cores, visible_gpus
 
 LIMIT_SECONDS = 300
 DEVICES = ("cpu", "gpu")

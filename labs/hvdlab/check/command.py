@@ -16,7 +16,7 @@ from hvdlab.check.findings import Finding
 from hvdlab.check.judge import judge
 from hvdlab.check.run_facts import Run
 from hvdlab.refusals import ranks_come_first
-from hvdlab.script import Unreadable
+from hvdlab.script_analysis.script import Unreadable
 
 EPILOG = """\
 examples:

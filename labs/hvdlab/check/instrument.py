@@ -16,10 +16,10 @@ import ast
 from collections.abc import Iterator
 
 from hvdlab.check.source import COLLECTIVES
-from hvdlab.guards import Guards
-from hvdlab.own_functions import FUNCTIONS
-from hvdlab.script import Script
-from hvdlab.syntax import last_name
+from hvdlab.script_analysis.ast_helpers import last_name
+from hvdlab.script_analysis.functions import FUNCTIONS
+from hvdlab.script_analysis.rank_guards import Guards
+from hvdlab.script_analysis.script import Script
 
 WATCH = "__hvdlab__"
 WRAPPERS = {"enumerate", "tqdm"}  # around the iterable that has the length

@@ -4,11 +4,11 @@ import ast
 from pathlib import Path
 from typing import NamedTuple
 
-from hvdlab.gpu_choice import chosen_by_helper, remainders
-from hvdlab.guards import Guards
-from hvdlab.rates import Rates, rates
-from hvdlab.script import Script
-from hvdlab.syntax import keyword, last_name
+from hvdlab.script_analysis.ast_helpers import keyword, last_name
+from hvdlab.script_analysis.gpu_choice import chosen_by_helper, remainders
+from hvdlab.script_analysis.rank_guards import Guards
+from hvdlab.script_analysis.rate_scaling import Rates, rates
+from hvdlab.script_analysis.script import Script
 
 BROADCASTS = (  # of a whole model
     "broadcast_parameters", "broadcast_variables", "broadcast_global_variables",

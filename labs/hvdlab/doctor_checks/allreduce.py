@@ -6,7 +6,6 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
-from hvdlab import open_mpi
 from hvdlab.doctor_checks import (
     FAILURE,
     OK,
@@ -24,6 +23,7 @@ from hvdlab.doctor_checks.gpus import framework, usable_gpus
 from hvdlab.doctor_checks.launchers import fitting, launch_line
 from hvdlab.doctor_checks.surroundings import MORE_TASKS, slurm_tasks
 from hvdlab.doctor_checks.two_ranks import PLACES
+from hvdlab.system import open_mpi
 
 STAGES = {  # what a rank told last -> what it was doing then
     "started": "the import of Horovod",

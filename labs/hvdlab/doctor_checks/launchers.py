@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 
-from hvdlab import open_mpi
 from hvdlab.doctor_checks import (
     BIN,
     FAILURE,
@@ -17,6 +16,7 @@ from hvdlab.doctor_checks import (
     quoted,
     version,
 )
+from hvdlab.system import open_mpi
 
 FLAVOURS = (  # a word in what a launcher or a library says of itself, its flavour, its family
     ("Open MPI", "Open MPI", "Open MPI"),

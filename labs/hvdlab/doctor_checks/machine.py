@@ -7,7 +7,6 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from hvdlab.allocation import tasks_on_nodes
 from hvdlab.doctor_checks import (
     FAILURE,
     OK,
@@ -20,7 +19,8 @@ from hvdlab.doctor_checks import (
 )
 from hvdlab.doctor_checks.gpus import usable_gpus
 from hvdlab.doctor_checks.surroundings import container_name, slurm_tasks
-from hvdlab.hardware import cpu_quota, physical_cores
+from hvdlab.system.hardware import cpu_quota, physical_cores
+from hvdlab.system.slurm_job import tasks_on_nodes
 
 # Open MPI 5.0.11 asks for a file of this size there for each rank ("Space Requested: 16777216 B").
 SHM_A_RANK = 16 << 20

@@ -20,7 +20,7 @@ from hvdlab.check.findings import CATALOGUE
 from hvdlab.check.run_facts import Run
 from hvdlab.exercises import NotYet, right
 from hvdlab.experiment import LABS, QUICK, WORK
-from hvdlab.script import Script
+from hvdlab.script_analysis.script import Script
 
 CASES = {
     1: "no_broadcast_torch",

@@ -13,7 +13,7 @@ import tokenize
 from pathlib import Path
 
 from hvdlab.experiment import LABS
-from hvdlab.syntax import keyword
+from hvdlab.script_analysis.ast_helpers import keyword
 
 STEPS = (
     "init",

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import numpy as np
 
-from hvdlab import gpu_choice
 from hvdlab.exercises import NotYet, own_script, right
 from hvdlab.exercises.watched_run import Watched, watch
 from hvdlab.experiment import QUICK, REFERENCE
 from hvdlab.rank_report import summary, text
-from hvdlab.syntax import keyword
+from hvdlab.script_analysis import gpu_choice
+from hvdlab.script_analysis.ast_helpers import keyword
 
 LIMIT = 120.0  # seconds that a run may take
 RATE = 0.05  # what the checks pass as --lr

@@ -3,10 +3,10 @@
 import ast
 from pathlib import Path
 
-from hvdlab.bound import fields
 from hvdlab.exercises import NotYet
-from hvdlab.script import LOCAL_RANK, RANK, SIZE, Origin, Script, Unreadable
-from hvdlab.syntax import key
+from hvdlab.script_analysis.ast_helpers import key
+from hvdlab.script_analysis.bindings import fields
+from hvdlab.script_analysis.script import LOCAL_RANK, RANK, SIZE, Origin, Script, Unreadable
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 LOCAL = Origin(frozenset({"local_rank", "local_size"}))

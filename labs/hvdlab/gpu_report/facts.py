@@ -13,7 +13,7 @@ import torch
 
 from hvdlab.gpu_report.findings import Findings, start
 from hvdlab.gpu_report.measuring import name
-from hvdlab.hardware import usable_cores
+from hvdlab.system.hardware import usable_cores
 
 # Query of nvidia-smi -> the words of the report.
 SMI = {

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import torch
 
-from hvdlab import open_mpi
 from hvdlab.cli import end_when_told
 from hvdlab.gpu_report import processes
 from hvdlab.gpu_report.data import load
 from hvdlab.gpu_report.findings import SECONDS, Findings, start
 from hvdlab.gpu_report.machine import CHECKOUT
-from hvdlab.hardware import usable_cores
+from hvdlab.system import open_mpi
+from hvdlab.system.hardware import usable_cores
 
 SUBMISSIONS = CHECKOUT / "tests" / "fixtures" / "submissions"
 SOLUTION = CHECKOUT / "assessment" / "solutions" / "torch" / "assessment.py"

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-from hvdlab import open_mpi
-from hvdlab.hardware import gpus
+from hvdlab.system import open_mpi
+from hvdlab.system.hardware import gpus
 
 CHECKOUT = Path(__file__).parents[3]
 ASK_TORCH = """

@@ -15,7 +15,7 @@ from hvdlab.gpu_report.gpu_use import sampling
 from hvdlab.gpu_report.machine import Machine
 from hvdlab.gpu_report.parts import Part
 from hvdlab.gpu_report.results import Check, Fact, PartResult, Report, State
-from hvdlab.hardware import visible_gpus
+from hvdlab.system.hardware import visible_gpus
 
 LEAST_SECONDS = 10.0  # with less left no part is started
 

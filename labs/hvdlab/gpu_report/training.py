@@ -11,7 +11,7 @@ from hvdlab.gpu_report.data import load
 from hvdlab.gpu_report.findings import Findings, start
 from hvdlab.gpu_report.machine import CHECKOUT
 from hvdlab.gpu_report.measuring import device, name
-from hvdlab.hardware import visible_gpus
+from hvdlab.system.hardware import visible_gpus
 
 SCRIPT = CHECKOUT / "labs" / "cifar10_torch.py"
 SECONDS = 60.0  # of a run

@@ -11,7 +11,7 @@ from hvdlab.hints.scaling import rate
 from hvdlab.hints.sharing import data, hang, metrics, recorder
 from hvdlab.hints.starting import device, horovod, init
 from hvdlab.hints.writing import files, output
-from hvdlab.script import Script, Unreadable
+from hvdlab.script_analysis.script import Script, Unreadable
 
 MOST_HINTS = 20
 

@@ -4,9 +4,9 @@ import ast
 import re
 from collections.abc import Iterator
 
-from hvdlab.bound import Variable
-from hvdlab.script import BROADCASTS, EXCHANGES, HOROVOD, Script
-from hvdlab.syntax import keyword, pairs
+from hvdlab.script_analysis.ast_helpers import keyword, pairs
+from hvdlab.script_analysis.bindings import Variable
+from hvdlab.script_analysis.script import BROADCASTS, EXCHANGES, HOROVOD, Script
 
 OPTIMIZERS = (
     "torch.optim.",

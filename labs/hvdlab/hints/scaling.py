@@ -4,10 +4,10 @@ import ast
 import re
 
 from hvdlab.hints.learning import first_line, optimizers
-from hvdlab.own_functions import FUNCTIONS
-from hvdlab.rates import Rates, rates
-from hvdlab.script import Script
-from hvdlab.syntax import key, keyword, strings
+from hvdlab.script_analysis.ast_helpers import key, keyword, strings
+from hvdlab.script_analysis.functions import FUNCTIONS
+from hvdlab.script_analysis.rate_scaling import Rates, rates
+from hvdlab.script_analysis.script import Script
 
 SCHEDULES = (
     "LambdaLR LinearLR ConstantLR OneCycleLR SequentialLR CyclicLR CosineAnnealingWarmRestarts Schedule "

@@ -3,11 +3,11 @@
 import ast
 import re
 
-from hvdlab.bound import tests_around
-from hvdlab.guards import Guards
 from hvdlab.hints.writing import COMMAND_LINES
-from hvdlab.script import BROADCASTS, EXCHANGES, LOCAL_RANK, Script
-from hvdlab.syntax import keyword, strings
+from hvdlab.script_analysis.ast_helpers import keyword, strings
+from hvdlab.script_analysis.bindings import tests_around
+from hvdlab.script_analysis.rank_guards import Guards
+from hvdlab.script_analysis.script import BROADCASTS, EXCHANGES, LOCAL_RANK, Script
 
 LIMIT = re.compile(
     r"_(batches|steps|epochs|images|samples|every|interval|freq|frequency|size|count)\Z"

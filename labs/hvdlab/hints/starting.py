@@ -2,9 +2,9 @@
 
 import ast
 
-from hvdlab.gpu_choice import chosen_by_helper, remainders
-from hvdlab.script import BROADCASTS, HOROVOD, Script
-from hvdlab.syntax import strings
+from hvdlab.script_analysis.ast_helpers import strings
+from hvdlab.script_analysis.gpu_choice import chosen_by_helper, remainders
+from hvdlab.script_analysis.script import BROADCASTS, HOROVOD, Script
 
 PLACES = ("rank", "size", "local_rank", "local_size")
 

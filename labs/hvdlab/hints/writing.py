@@ -2,11 +2,11 @@
 
 import ast
 
-from hvdlab.guards import Guards
 from hvdlab.hints.learning import is_text
-from hvdlab.own_functions import FUNCTIONS
-from hvdlab.script import Script
-from hvdlab.syntax import keyword
+from hvdlab.script_analysis.ast_helpers import keyword
+from hvdlab.script_analysis.functions import FUNCTIONS
+from hvdlab.script_analysis.rank_guards import Guards
+from hvdlab.script_analysis.script import Script
 
 WRITES = ("save", "savez", "savez_compressed", "save_weights", "save_model", "ModelCheckpoint")
 PATHS = ("f", "file", "path", "filepath")

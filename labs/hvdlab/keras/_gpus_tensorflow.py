@@ -5,7 +5,7 @@ import socket
 
 import tensorflow as tf
 
-from hvdlab.hardware import visible_gpus
+from hvdlab.system.hardware import visible_gpus
 
 
 def gpus() -> list[str]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import keras
 
-from hvdlab.gpu_assignment import assign, obstacle
+from hvdlab.system.gpu_assignment import assign, obstacle
 
 if keras.backend.backend() == "torch":
     from hvdlab.keras import _gpus_torch as backend

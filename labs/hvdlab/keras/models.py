@@ -13,9 +13,9 @@ from hvdlab.assessment_networks import (
     given_network,
     network_weights,
 )
-from hvdlab.hardware import cpu_is_fast_at_bfloat16, gpu_compute_capability
 from hvdlab.keras.wide_resnet import WideResNet
 from hvdlab.record import PIXEL_MEAN, PIXEL_STD
+from hvdlab.system.hardware import cpu_is_fast_at_bfloat16, gpu_compute_capability
 
 
 def fast_policy() -> str:

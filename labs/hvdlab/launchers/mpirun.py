@@ -10,9 +10,10 @@ import sys
 from collections.abc import Sequence
 
 from hvdlab import hosts as hosts_of
-from hvdlab import launch, open_mpi
+from hvdlab import launch
 from hvdlab.hosts import Host
 from hvdlab.launchers import End, Line, abort_children
+from hvdlab.system import open_mpi
 
 # A host that is gone is noticed within 10 + 4 x 5 seconds. By itself Open MPI takes 300 + 9 x 20.
 KEEPALIVE = {

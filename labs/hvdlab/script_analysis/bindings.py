@@ -3,8 +3,8 @@
 import ast
 from collections.abc import Iterator
 
-from hvdlab.own_functions import FUNCTIONS
-from hvdlab.syntax import pairs, strings
+from hvdlab.script_analysis.ast_helpers import pairs, strings
+from hvdlab.script_analysis.functions import FUNCTIONS
 
 SIMPLE = ast.Name | ast.Attribute
 Variable = tuple[ast.AST, str]  # the function, or the module, and the name in it
@@ -17,7 +17,7 @@ def bound(script) -> list[tuple[Variable, ast.expr]]:
     world = {"main": hvd.rank() == 0}                       world["main"]
 
     Args:
-        script: a `hvdlab.script.Script`.
+        script: a `hvdlab.script_analysis.script.Script`.
     """
     found = []
     for target, value in script.bindings():

@@ -11,7 +11,7 @@ class OwnFunctions:
     """Functions are told apart by their names alone.
 
     Args:
-        script: a `hvdlab.script.Script`.
+        script: a `hvdlab.script_analysis.script.Script`.
     """
 
     def __init__(self, script):

@@ -3,9 +3,9 @@
 import ast
 import re
 
-from hvdlab.bound import Variable, tests_around
-from hvdlab.script import TRANSPARENT, Origin, Script
-from hvdlab.syntax import keyword, last_name
+from hvdlab.script_analysis.ast_helpers import keyword, last_name
+from hvdlab.script_analysis.bindings import Variable, tests_around
+from hvdlab.script_analysis.script import TRANSPARENT, Origin, Script
 
 # hvdlab.torch.device, hvdlab.keras.device and hvdlab.torch.process_group
 HELPERS = ("rank_device", "group_device")

@@ -4,8 +4,8 @@ import ast
 import re
 from typing import NamedTuple
 
-from hvdlab.own_functions import FUNCTIONS
-from hvdlab.script import RANK, Script
+from hvdlab.script_analysis.functions import FUNCTIONS
+from hvdlab.script_analysis.script import RANK, Script
 
 # A variable or function by whose name one rank is told from others, wherever it comes from.
 ONE_RANK = re.compile(

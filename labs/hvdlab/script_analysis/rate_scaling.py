@@ -12,8 +12,8 @@ import ast
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from hvdlab.script import Script
-from hvdlab.syntax import last_name, strings
+from hvdlab.script_analysis.ast_helpers import last_name, strings
+from hvdlab.script_analysis.script import Script
 
 RATES = {
     "lr", "learning_rate", "initial_lr", "initial_learning_rate", "base_lr", "max_lr", "peak_lr",

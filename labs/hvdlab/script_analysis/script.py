@@ -12,9 +12,16 @@ import warnings
 from functools import cached_property
 from typing import NamedTuple
 
-from hvdlab.bound import Variable, bound, constants, counters, of_item, tests_around
-from hvdlab.own_functions import FUNCTIONS, OwnFunctions
-from hvdlab.syntax import key, pairs, strings
+from hvdlab.script_analysis.ast_helpers import key, pairs, strings
+from hvdlab.script_analysis.bindings import (
+    Variable,
+    bound,
+    constants,
+    counters,
+    of_item,
+    tests_around,
+)
+from hvdlab.script_analysis.functions import FUNCTIONS, OwnFunctions
 
 HOROVOD = ("hvdlab.keras.horovod.", "horovod.")
 OFFICIAL_KERAS = ("horovod.tensorflow.keras", "horovod.keras")

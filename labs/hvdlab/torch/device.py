@@ -28,8 +28,8 @@ from dataclasses import dataclass
 
 import torch
 
-from hvdlab.gpu_assignment import assign, obstacle
-from hvdlab.hardware import visible_gpus
+from hvdlab.system.gpu_assignment import assign, obstacle
+from hvdlab.system.hardware import visible_gpus
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ from torch.nn import functional as F
 
 from hvdlab import probe
 from hvdlab.assessment_networks import ASSESSMENT_NET, depth_and_width, given_network
-from hvdlab.hardware import cpu_is_fast_at_bfloat16
 from hvdlab.record import PIXEL_MEAN, PIXEL_STD
+from hvdlab.system.hardware import cpu_is_fast_at_bfloat16
 from hvdlab.torch.wide_resnet import WideResNet
 
 

@@ -89,10 +89,10 @@ def _on_rank(comm, blocks, path, helpers):
     import torch.distributed as dist
     from torch.nn import functional as F
 
+    from hvdlab.system.tcp_bytes import bytes_sent
     from hvdlab.torch.networks import ResidualMLP
     from hvdlab.torch.process_group import rendezvous
     from hvdlab.torch.split_training import BATCH, HIDDEN, LAYERS, MOST, RATE
-    from hvdlab.wire import bytes_sent
 
     def largest(differences):
         value = max(difference.detach().abs().max() for difference in differences)

@@ -69,11 +69,11 @@ def _train_stage(comm, step, seed, micro_batches, sizes):
     import torch
     import torch.distributed as dist
 
+    from hvdlab.system.tcp_bytes import bytes_sent
     from hvdlab.torch import memory
     from hvdlab.torch.networks import ResidualMLP
     from hvdlab.torch.process_group import rendezvous
     from hvdlab.torch.stages import batch, stage
-    from hvdlab.wire import bytes_sent
 
     rendezvous()
     dist.init_process_group("gloo")

@@ -8,7 +8,7 @@ import pytest
 from hvdlab.check.run_facts import Run
 from hvdlab.exercises import NotYet
 from hvdlab.exercises import find_the_fault as fault
-from hvdlab.script import Script
+from hvdlab.script_analysis.script import Script
 
 LAB = Path(__file__).parents[3] / "labs" / "12_find_the_fault.py"
 

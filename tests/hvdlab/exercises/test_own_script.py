@@ -3,7 +3,7 @@
 import pytest
 
 from hvdlab.exercises import own_script
-from hvdlab.script import Script
+from hvdlab.script_analysis.script import Script
 
 MAIN = """\
 import horovod.torch as hvd

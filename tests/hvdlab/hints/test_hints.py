@@ -9,7 +9,7 @@ import pytest
 from hvdgrade.flags import flags, unequal_work
 from hvdgrade.remarks import remarks
 from hvdlab.hints import hints, read
-from hvdlab.script import Script, Unreadable
+from hvdlab.script_analysis.script import Script, Unreadable
 
 ASSESSMENT = Path(__file__).parents[3] / "assessment"
 FIXTURES = Path(__file__).parents[2] / "fixtures"
@@ -620,7 +620,7 @@ def test_no_source_makes_it_fail(source, monkeypatch):
     """With the safety net taken away: every exception but those of the parser would come through."""
     from hvdgrade import flags as of_flags
     from hvdlab import hints as of_hints
-    from hvdlab.script import Script
+    from hvdlab.script_analysis.script import Script
 
     source = source if isinstance(source, bytes) else source.encode()
     for found in (hints(source), flags(source)):
@@ -649,7 +649,7 @@ def test_a_source_that_is_slow_to_look_at_gets_what_was_found_and_a_flag():
 def test_scripts_with_random_lines_missing_or_doubled_do_not_make_it_fail():
     from hvdgrade import flags as of_flags
     from hvdlab import hints as of_hints
-    from hvdlab.script import Script
+    from hvdlab.script_analysis.script import Script
 
     chance, readable = random.Random(0), 0
     whole = [text.splitlines() for text in SCRIPTS.values()]

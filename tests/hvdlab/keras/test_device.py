@@ -8,9 +8,9 @@ import pytest
 tf = pytest.importorskip("tensorflow", reason="needs TensorFlow: run `make setup`")
 pytest.importorskip("horovod.tensorflow", reason="needs Horovod: run `make setup`")
 
-from hvdlab import gpu_assignment  # noqa: E402
-from hvdlab.hardware import visible_gpus  # noqa: E402
 from hvdlab.keras import _gpus_tensorflow, device  # noqa: E402
+from hvdlab.system import gpu_assignment  # noqa: E402
+from hvdlab.system.hardware import visible_gpus  # noqa: E402
 
 KINDS = {
     "tensorflow": {"KERAS_BACKEND": "tensorflow"},

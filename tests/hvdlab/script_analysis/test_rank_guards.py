@@ -2,8 +2,8 @@
 
 import pytest
 
-from hvdlab.guards import Guards
-from hvdlab.script import Script
+from hvdlab.script_analysis.rank_guards import Guards
+from hvdlab.script_analysis.script import Script
 
 BEGIN = "import torch\nimport horovod.torch as hvd\nhvd.init()\n"
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from hvdlab.rates import rates
-from hvdlab.script import Script
+from hvdlab.script_analysis.rate_scaling import rates
+from hvdlab.script_analysis.script import Script
 
 STEPS = "steps = 3 * (len(x) // (16 * hvd.size()))\n"  # fewer, the more ranks
 RAMP = "def ramp(t): return 0.1 * hvd.size() * min(1, (t + 1) / steps)\n"

@@ -4,8 +4,8 @@ import doctest
 
 import pytest
 
-from hvdlab import gpu_assignment, hardware
-from hvdlab.gpu_assignment import assign, obstacle
+from hvdlab.system import gpu_assignment, hardware
+from hvdlab.system.gpu_assignment import assign, obstacle
 
 NCCL = 22907  # 2.29.7
 A, B, C, D = "GPU-a", "GPU-b", "GPU-c", "GPU-d"

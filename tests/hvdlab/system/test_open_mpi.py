@@ -5,9 +5,10 @@ import sys
 import pytest
 
 from hvdgrade import visible
-from hvdlab import launch, open_mpi
+from hvdlab import launch
 from hvdlab.doctor_checks import Said, allreduce
 from hvdlab.launchers import End, Line, mpirun
+from hvdlab.system import open_mpi
 
 FOUR, FIVE = "mpirun (Open MPI) 4.1.4\n\nReport bugs to ...\n", "mpirun (Open MPI) 5.0.11\n\n..."
 DEBIANS = "mpirun.openmpi (OpenRTE) 4.1.4\n\n..."

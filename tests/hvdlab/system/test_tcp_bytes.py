@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from hvdlab.wire import bytes_sent
+from hvdlab.system.tcp_bytes import bytes_sent
 
 torch = pytest.importorskip("torch")
 import torch.distributed as dist  # noqa: E402

@@ -8,8 +8,8 @@ import pytest
 torch = pytest.importorskip("torch", reason="needs PyTorch: run `make setup`")
 pytest.importorskip("horovod.torch", reason="needs Horovod: run `make setup`")
 
-from hvdlab import gpu_assignment  # noqa: E402
-from hvdlab.hardware import visible_gpus  # noqa: E402
+from hvdlab.system import gpu_assignment  # noqa: E402
+from hvdlab.system.hardware import visible_gpus  # noqa: E402
 from hvdlab.torch import device  # noqa: E402
 from hvdlab.torch.device import InHorovodsLayout, ThroughHost, choose  # noqa: E402
 
