@@ -120,11 +120,11 @@ def run(args: argparse.Namespace) -> int:
             code = exit_code(document)
             try:
                 if args.json:
-                    written.write(json.dumps(document, indent=2) + "\n", args.json)
+                    written.write(args.json, json.dumps(document, indent=2) + "\n")
                 if args.html:
                     from hvdgrade.page import report_page
 
-                    written.write(report_page(document, source_of(args.path, document)), args.html)
+                    written.write(args.html, report_page(document, source_of(args.path, document)))
             finally:  # a full disk does not take the report with it, nor the report the files
                 report.show(document, Terminal())
             tell("", stage="done", code=code)

@@ -86,7 +86,7 @@ def main(args: argparse.Namespace) -> int:
                 code = code or NOT_BLOCKED
     if args.json:
         try:
-            written.write(json.dumps(found, indent=2) + "\n", args.json)
+            written.write(args.json, json.dumps(found, indent=2) + "\n")
         except written.CannotWrite as error:
             print(f"hvdgrade: {error}", file=sys.stderr)
             return GRADER_FAULT

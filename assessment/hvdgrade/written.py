@@ -54,7 +54,7 @@ def stream(path: Path):
     return None
 
 
-def write(content: str | bytes, path: Path) -> None:
+def write(path: Path, content: str | bytes) -> None:
     """Write a file whole or not at all; a device, a pipe, or what our output goes to, is written into.
 
     Raises:

@@ -203,7 +203,7 @@ def test_the_exit_code_does_not_depend_on_who_reads(tmp_path):
 
 
 def test_a_report_needs_no_locale(tmp_path):
-    code = f"import pathlib, hvdgrade.written as w; w.write('\\u25cb', pathlib.Path({str(tmp_path / 'r')!r}))"
+    code = f"import pathlib, hvdgrade.written as w; w.write(pathlib.Path({str(tmp_path / 'r')!r}), '\\u25cb')"
     plain = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
     subprocess.run([sys.executable, "-c", code], env=os.environ | plain, check=True, timeout=60)
     assert (tmp_path / "r").read_text(encoding="utf-8") == "\u25cb"

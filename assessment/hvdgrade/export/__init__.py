@@ -125,7 +125,7 @@ def export(documents: list[dict], args: argparse.Namespace) -> list[str]:
     if args.format == "csv":
         text = io.StringIO(newline="")
         table.write(documents, text)
-        write(text.getvalue(), output)
+        write(output, text.getvalue())
         return [f"{output}: {len(documents)} submissions"]
     handed_in = set(roll.handed_in(args.out))
     if args.format == "canvas":
@@ -136,7 +136,7 @@ def export(documents: list[dict], args: argparse.Namespace) -> list[str]:
         filled, report = canvas.fill(
             args.gradebook.read_bytes(), args.column, documents, args.overwrite, handed_in
         )
-        write(filled, output)
+        write(output, filled)
         return [f"{output}: upload this file to Canvas", *report]
     if args.format == "gradescope":
         made = {document["batch"]["name"]: gradescope.payload(document) for document in documents}
@@ -159,7 +159,7 @@ def write_each(
     written = {folder / pattern.replace("*", name): made for name, made in payloads.items() if made}
     for path, payload in written.items():
         path.parent.mkdir(parents=True, exist_ok=True)
-        write(json.dumps(payload, indent=2) + "\n", path)
+        write(path, json.dumps(payload, indent=2) + "\n")
     earlier = sorted(set(folder.glob(pattern)) - set(written))
     return [
         f"{folder}: {len(written)} files",

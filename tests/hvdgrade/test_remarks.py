@@ -1,0 +1,27 @@
+"""A report names the reason why the source of a script was not analysed as a whole."""
+
+import sys
+
+import pytest
+
+from hvdgrade.remarks import remarks
+
+
+@pytest.mark.parametrize(
+    "ends, text",
+    [
+        ("kill -XCPU $$", "took more than 10 s of processor time"),
+        ("exit 3", "needed more than 1 GB of memory"),
+        ("echo 'OSError: no space' >&2; exit 1", "(OSError: no space). This is a fault"),
+        ("exit 7", "(exit code 7). This is a fault of the grader"),
+    ],
+)  # fmt: skip
+def test_the_reason_is_that_of_the_process_which_analyses(ends, text, tmp_path, monkeypatch):
+    program = tmp_path / "python"
+    program.write_text(f"#!/bin/bash\necho '[\"flags\", []]'\n{ends}\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(program))
+    found = remarks(b"import torch\n")
+    assert found["hints"] == []
+    (flag,) = found["flags"]
+    assert flag["kind"] == "unreadable" and text in flag["text"]
