@@ -15,12 +15,11 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 
-from hvdlab import published
 from hvdlab.calls import call
 from hvdlab.exercises import past_one_machine as exercises
 from hvdlab.experiment import grid, reference, size, sweep
 from hvdlab.plots import overlay, predicted
-from hvdlab.scaling import Link, forecast
+from hvdlab.scaling import Link, forecast, published
 
 # %% [markdown]
 # ## Measure alpha and beta

@@ -7,8 +7,18 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from hvdlab import published, scaling
-from hvdlab.scaling import Cluster, Link, Network, calibrate, exchange, forecast, hierarchical, ring
+from hvdlab import scaling
+from hvdlab.scaling import (
+    Cluster,
+    Link,
+    Network,
+    calibrate,
+    exchange,
+    forecast,
+    hierarchical,
+    published,
+    ring,
+)
 
 LINK = Link(10e-6, 1e9)
 TWO_LAYERS = Network(((1e6, 1.0), (1e6, 1.0)), images_per_second=640.0)  # 0.1 s a step, 8 MB
@@ -324,7 +334,7 @@ def work(layer):
 
 def test_the_table_has_every_number(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "120")
-    published.main()
+    command.main()
     printed = capsys.readouterr().out
     assert (
         len([line for line in printed.splitlines() if "fitted" in line or "foretold" in line]) == 12

@@ -1,6 +1,6 @@
 """What N ranks will do: a cost model of all-reduce and of the training step around it.
 
-    python -m hvdlab.scaling                    # the model beside what was published
+    python -m hvdlab.scaling                    # compares the model with published figures
 
     link = calibrate(sizes, seconds, ranks=2)   # or Link(latency=20e-6, bandwidth=3.1e9)
     cluster = Cluster(network=link, ranks_per_host=4, inside=Link(5e-6, 12e9))
@@ -208,7 +208,7 @@ class Forecast(NamedTuple):
 
 
 def forecast(network: Network, cluster: Cluster, ranks: int, **options) -> Forecast:
-    """Foretell a synchronous data-parallel step of `ranks` ranks; `options` are those of `step`.
+    """Predict a synchronous data-parallel step of `ranks` ranks; `options` are those of `step`.
 
     `limit` is what costs most: the part of the step that would vanish with equally fast ranks, no
     latency, or endless bandwidth; "compute" if none of them takes 5 % of the step.
@@ -238,9 +238,3 @@ def forecast(network: Network, cluster: Cluster, ranks: int, **options) -> Forec
         limit=worst if losses[worst] >= 0.05 * end else "compute",
         overlap_exhausted=bool(sent) and communication > computed - sent[0][0],
     )
-
-
-if __name__ == "__main__":
-    from hvdlab.published import main
-
-    main()

@@ -1,4 +1,4 @@
-"""Published scaling of data-parallel training, and what `hvdlab.scaling` says to it.
+"""Published scaling of data-parallel training, and what the cost model of `hvdlab.scaling` predicts.
 
     python -m hvdlab.scaling
 
@@ -7,7 +7,7 @@ GPUs and one 25 Gbit/s RoCE card, 64 images a GPU, synthetic data. Images/s of o
 Horovod's README of 5 September 2017 (commit d54e3a88), the efficiencies at 128 GPUs in that of 17
 October 2017 (6bb6a2db), those at 512 in that of 10 May 2018 (8318a898), where they still are. Three
 constants of the hardware are fitted to the six numbers at 16 and 128 GPUs, the same for all networks;
-the three at 512 GPUs are foretold, assuming the same GPUs. The form of the model was chosen with all
+the three at 512 GPUs are predicted, assuming the same GPUs. The form of the model was chosen with all
 nine known. **One weird trick** (Krizhevsky 2014, arXiv:1404.5997, table 1), eight K20 in one machine:
 nothing is fitted.
 """
@@ -15,10 +15,7 @@ nothing is fitted.
 from collections.abc import Sequence
 from itertools import product
 
-from rich.console import Console
-from rich.table import Table
-
-from hvdlab.scaling import Cluster, Link, Network, forecast, step
+from hvdlab.scaling.cost_model import Cluster, Link, Network, forecast, step
 
 # --- three networks ---------------------------------------------------------------------------------
 
@@ -158,27 +155,3 @@ def rows() -> list[dict]:
                       "model": K20_HOURS[1] / one_weird_trick(gpus) / gpus,
                       "fitted": False, "limit": "bandwidth"})  # fmt: skip
     return found
-
-
-def main() -> None:
-    table = Table(box=None, header_style="dim", padding=(0, 1))
-    for title in "experiment", "GPUs", "published", "model", "points off", "limited by", "":
-        table.add_column(title, justify="right" if title in ("GPUs", "points off") else "left")
-    for row in rows():
-        table.add_row(
-            row["experiment"],
-            str(row["ranks"]),
-            f"{row['published']:.1%}",
-            f"{row['model']:.1%}",
-            f"{100 * (row['model'] - row['published']):+.1f}",
-            row["limit"],
-            "fitted" if row["fitted"] else "foretold",
-        )
-    latency, share, jitter = FITTED
-    console = Console()
-    console.print("Efficiency: images/s of N GPUs over N times those of one")
-    console.print(table)
-    console.print(
-        f"Fitted, for all networks, to the six numbers so marked: {latency * 1e6:.0f} us a ring step, "
-        f"{share:.0%} of 25 Gbit/s, jitter {jitter:.1%}."
-    )

@@ -1,0 +1,27 @@
+"""What N ranks will do: a cost model of all-reduce and of a training step, and published figures."""
+
+from hvdlab.scaling.cost_model import (
+    Cluster,
+    Forecast,
+    Link,
+    Network,
+    calibrate,
+    exchange,
+    forecast,
+    hierarchical,
+    ring,
+    step,
+)
+
+__all__ = [
+    "Cluster",
+    "Forecast",
+    "Link",
+    "Network",
+    "calibrate",
+    "exchange",
+    "forecast",
+    "hierarchical",
+    "ring",
+    "step",
+]
