@@ -19,6 +19,7 @@ from hvdlab.scaling import (
     published,
     ring,
 )
+from hvdlab.scaling.__main__ import main
 
 LINK = Link(10e-6, 1e9)
 TWO_LAYERS = Network(((1e6, 1.0), (1e6, 1.0)), images_per_second=640.0)  # 0.1 s a step, 8 MB
@@ -334,10 +335,11 @@ def work(layer):
 
 def test_the_table_has_every_number(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "120")
-    command.main()
+    main()
     printed = capsys.readouterr().out
     assert (
-        len([line for line in printed.splitlines() if "fitted" in line or "foretold" in line]) == 12
+        len([line for line in printed.splitlines() if "fitted" in line or "predicted" in line])
+        == 12
     )
     for efficiency in ("68.0%", "90.0%", "79.0%", "78.2%"):
         assert efficiency in printed
