@@ -4,6 +4,10 @@ Where a package means something else by the same name, the case says which of it
 the same. Keras' own LAMB is in tests/hvdlab/keras/test_optimizers.py.
 """
 
+import subprocess
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -68,6 +72,20 @@ def test_timm(name, theirs, options, extra, trajectory, assert_close):
     ours = trajectory.reference(name, exclude_1d=False, **options)
     final = run_torch(lambda ps: optimizer(ps, **same, **extra), trajectory)
     assert_close(ours, final, f"reference, timm {theirs}")
+
+
+def test_timm_is_found_where_pip_installs_packages(tmp_path):
+    """A base image may have timm among its packages, and no folder `oracles`."""
+    oracles = Path(sys.prefix) / "oracles"
+    if not oracles.is_dir():
+        pytest.skip(f"needs timm in {oracles}: run `make setup`")
+    code = (
+        f"import sys; sys.path.append({str(oracles)!r}); sys.prefix = {str(tmp_path)!r}\n"
+        "from hvdlab.bench.optimizers import timm_optimizer\n"
+        "print(timm_optimizer('Lars').__module__, timm_optimizer('Lamb').__module__)"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100)
+    assert run.stdout.split() == ["timm.optim.lars", "timm.optim.lamb"], run.stderr
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,9 @@ print("| script | expected | found | as expected | ended by | steps | s |", flus
 print("|---|---|---|---|---|---|---|", flush=True)
 wrong = 0
 for name in sorted(cases.CORRECT if correct else cases.EXPECTED):
+    if missing := cases.EXPECTED.get(name, {}).get("needs"):
+        print(f"| {name} | not run: it needs {missing} | | | | | |", flush=True)
+        continue
     path = cases.CORRECT[name] if correct else cases.FAULTS / f"{name}.py"
     wanted = cases.EXPECTED.get(name)
     os.chdir(tempfile.mkdtemp(prefix="check-"))

@@ -8,6 +8,7 @@ import sys
 import time
 import types
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 
 import torch
@@ -48,15 +49,17 @@ NETWORKS = {"resnet50": resnet50, "transformer": transformer}
 
 
 def timm_optimizer(name: str) -> type[torch.optim.Optimizer]:
-    """A class of `timm.optim`, without the rest of timm, which imports torchvision.
+    """Return a class of `timm.optim`, without the rest of timm, which imports torchvision.
 
-    `make setup` puts timm into the folder `oracles` of the environment.
+    `make setup` puts timm into the folder `oracles` of the environment. A timm that pip installed works too.
 
     Raises:
-        ImportError: it is not there.
+        ImportError: timm is in neither place.
     """
     folder = Path(sys.prefix) / "oracles" / "timm"
-    if not folder.is_dir():
+    if not folder.is_dir() and "timm" not in sys.modules and (installed := find_spec("timm")):
+        folder = Path(installed.submodule_search_locations[0])
+    if not folder.is_dir() and "timm" not in sys.modules:
         command = f"{sys.executable} -m pip install --no-deps --target {folder.parent} timm==1.0.31"
         raise ImportError(f"timm is not in {folder.parent}: {command}")
     for package, path in (("timm", folder), ("timm.optim", folder / "optim")):

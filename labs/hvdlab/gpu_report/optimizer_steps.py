@@ -1,7 +1,6 @@
 """Step time of LARS, LAMB and NovoGrad, compared with torch, timm and pytorch-optimizer."""
 
 import math
-from importlib.util import find_spec
 
 import torch
 
@@ -46,14 +45,6 @@ def main(findings: Findings) -> None:
 def entrants(where: torch.device) -> dict:
     """Label -> (algorithm, function of parameters); torch's fused ones first, as peers of all others."""
     found = optimizers()
-    if "timm Lars" not in found and find_spec("timm"):
-        from timm.optim import Lamb, Lars, NvNovoGrad
-
-        found |= {
-            "timm Lars": ("LARS", lambda ps: Lars(ps, 1e-6, 0.9, weight_decay=1e-4)),
-            "timm Lamb": ("LAMB", lambda ps: Lamb(ps, 1e-6, max_grad_norm=None)),
-            "timm NvNovoGrad": ("NovoGrad", lambda ps: NvNovoGrad(ps, 1e-6, weight_decay=1e-4)),
-        }
     if (
         where.type == "cuda"
     ):  # there ours are always the lists of tensors: see hvdlab.torch.optimizers
