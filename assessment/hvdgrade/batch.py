@@ -42,7 +42,8 @@ from hvdlab.data import DataError, load_cifar10
 
 DONE, REFUSED, FAULTS = 0, 2, 3
 POLL_SECONDS = 0.1
-REGRADE = ".regrade"  # in OUT while a regrade is not finished: the calls that it took, one a line
+# This file is in OUT while a regrade is unfinished. It lists the calls of the regrade so far, one per line.
+REGRADE = ".regrade"
 EPILOG = """\
 example:
   hvdgrade batch handed-in/ --out graded/ -np 2 --workers 4
@@ -55,7 +56,7 @@ logs/*.log. exit codes: 0 each has a result, which may be "not gradable", 2 refu
 
 
 class Refused(Exception):
-    """Why a batch cannot be started: one sentence."""
+    """The batch cannot be started; the message is one sentence that says why."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -104,7 +105,7 @@ def main(args: argparse.Namespace) -> int:
     except (Refused, CannotExport) as error:
         print(f"hvdgrade batch: {error}", file=sys.stderr)
         return REFUSED
-    except OSError as error:  # a full disk, a folder that is taken away
+    except OSError as error:  # for example a full disk or a removed folder
         print(
             f"hvdgrade batch: {error.filename or args.out}: {error.strerror}; "
             "once that is mended, the same command goes on.",
@@ -114,10 +115,16 @@ def main(args: argparse.Namespace) -> int:
 
 
 def grade_class(args: argparse.Namespace) -> int:
-    """Grade whatever has no result yet; return the exit code."""
-    # What we start looks for modules where they are installed, not in the folder we were started in.
+    """Grade every submission that has no result yet; return the exit code.
+
+    Raises:
+        Refused: the batch cannot be started.
+    """
+    # The processes that this batch starts import modules only from where they are installed, not from the
+    # folder in which the batch was started.
     os.environ["PYTHONSAFEPATH"] = "1"
-    if data := os.environ.get("HVDLAB_DATA"):  # and each grader works in a folder of its own
+    # Each grader has its own working folder, so a relative path would not work there.
+    if data := os.environ.get("HVDLAB_DATA"):
         os.environ["HVDLAB_DATA"] = os.path.abspath(os.path.expanduser(data))
     rules, settings = checked(args)
     try:
@@ -169,10 +176,14 @@ def grade_class(args: argparse.Namespace) -> int:
 
 
 def checked(args: argparse.Namespace) -> tuple[profile.Profile, Settings]:
-    """The rules and settings that the arguments name, or Refused."""
+    """Return the rules and settings that the arguments name.
+
+    Raises:
+        Refused: an argument is not acceptable.
+    """
     try:
         folder, out = args.folder.resolve(), args.out.resolve()
-    except RuntimeError as error:  # Python 3.11 and 3.12 say so of a loop of links
+    except RuntimeError as error:  # Python 3.11 and 3.12 raise it for a symlink loop
         raise Refused(f"{error}: name a folder.") from None
     if not folder.is_dir():
         raise Refused(f"{args.folder} is not a folder: name the one with the submissions.")
@@ -201,7 +212,8 @@ def checked(args: argparse.Namespace) -> tuple[profile.Profile, Settings]:
         raise Refused(f"--require-sandbox must be one of {tiers}. Received: {args.require_sandbox}")
     if args.slurm_option and not args.slurm:
         raise Refused("--slurm-option has no meaning without --slurm.")
-    if args.require_sandbox and not args.slurm:  # on a cluster its nodes decide, each for itself
+    # With Slurm, each node checks its own sandbox instead.
+    if args.require_sandbox and not args.slurm:
         try:
             sandbox.choose(args.require_sandbox)
         except sandbox.SandboxUnavailable as error:
@@ -219,18 +231,28 @@ def checked(args: argparse.Namespace) -> tuple[profile.Profile, Settings]:
 
 
 def real_data(slurm: bool) -> bool:
-    """Whether CIFAR-10 is here, and not its synthetic twin. Raises Refused if neither is."""
+    """Return whether CIFAR-10 itself is installed, instead of the synthetic data set.
+
+    Args:
+        slurm: whether the batch runs on a cluster. A missing data set is then not an error here.
+
+    Raises:
+        Refused: neither data set is installed, and the batch does not run on a cluster.
+    """
     try:
         return not load_cifar10().synthetic
     except DataError as error:
-        if slurm:  # a cluster's nodes look for themselves
+        if slurm:  # each node of the cluster looks for its own data
             return False
         raise Refused(str(error)) from None
 
 
 @contextlib.contextmanager
 def locked(out: Path) -> Iterator[None]:
-    """One batch at a time works in OUT. The kernel frees the lock when its holder ends."""
+    """Hold a lock so that only one batch at a time works in OUT; raise Refused if another batch holds it.
+
+    The kernel releases the lock when the process that holds it ends.
+    """
     with open(out / ".lock", "w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -242,7 +264,7 @@ def locked(out: Path) -> Iterator[None]:
 
 
 def calls_of_regrade(settings: Settings, say: Console) -> set[str]:
-    """The calls whose results a regrade keeps: its own, this one and those that were interrupted."""
+    """Return the calls whose results a regrade keeps: this call and the regrade's interrupted calls."""
     file = settings.out / REGRADE
     calls = file.read_text().split() if file.exists() else []
     if calls:
@@ -252,7 +274,7 @@ def calls_of_regrade(settings: Settings, say: Console) -> set[str]:
 
 
 def is_done(task: Task, settings: Settings, calls: set[str]) -> bool:
-    """Whether OUT has the result; in a regrade only if one of its `calls` made it."""
+    """Return whether OUT has the result; in a regrade, only a result from one of its `calls` counts."""
     made_by = read_result(settings.out, task.name).get("batch", {}).get("call")
     return is_kept(task, settings) and (not calls or made_by in calls)
 
@@ -260,11 +282,11 @@ def is_done(task: Task, settings: Settings, calls: set[str]) -> bool:
 def prepare(
     submissions, settings: Settings, rules, calls: set[str], say: Console
 ) -> tuple[list[Task], int]:
-    """What has to be graded, and how many results are kept.
+    """Return the tasks to grade and the number of results that are kept.
 
-    Each script is written to OUT/submissions: the bytes that are hashed are those that are graded.
-    Results of submissions that cannot even be started are written at once. One that cannot be read now
-    loses nothing: the result that it has stays.
+    The function writes each script to OUT/submissions, so that exactly the bytes that were hashed are graded.
+    For a submission that cannot be started, it writes the result at once. If a submission cannot be read now,
+    the result that it already has stays.
     """
     tasks, kept = [], 0
     for one in submissions:
@@ -289,7 +311,7 @@ def prepare(
 
 
 def grade_all(tasks: list[Task], settings: Settings, rules, slots: list[tuple]) -> Iterator[dict]:
-    """Grade on this machine, one submission a slot; yields each result when it is in OUT."""
+    """Grade on this machine, one submission per slot; yield each result once it is in OUT."""
     waiting, free, running = list(reversed(tasks)), list(slots), []
     try:
         while waiting or running:
@@ -311,7 +333,11 @@ def grade_all(tasks: list[Task], settings: Settings, rules, slots: list[tuple]) 
 
 
 def submitted(tasks: list[Task], settings: Settings, rules, args, say: Console) -> Iterator[dict]:
-    """Grade as jobs of Slurm; yields each result when it is in OUT. Raises Refused."""
+    """Grade the submissions as Slurm jobs; return an iterator that yields each result once it is in OUT.
+
+    Raises:
+        Refused: Slurm is not available.
+    """
     from hvdgrade import slurm
 
     try:
@@ -321,7 +347,11 @@ def submitted(tasks: list[Task], settings: Settings, rules, args, say: Console) 
 
 
 def cancel_jobs(out: Path) -> None:
-    """End the jobs of this batch that are in Slurm's queue, as a killed one leaves them. Raises Refused."""
+    """End the jobs of this batch in Slurm's queue, for example those that a killed batch left there.
+
+    Raises:
+        Refused: Slurm does not confirm that the jobs have ended.
+    """
     if (out / "slurm").exists():
         from hvdgrade import slurm
 

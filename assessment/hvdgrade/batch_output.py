@@ -1,4 +1,4 @@
-"""What a batch says: a line for each result, the time that is left, what came out, the class page."""
+"""The output of a batch: a line for each result, the remaining time, the summary, and the class page."""
 
 import subprocess
 import sys
@@ -19,7 +19,14 @@ SUMMARY_SECONDS = 600.0
 
 
 def follow(gradings: Iterator[dict], total: int, workers: int | None, say: Console) -> None:
-    """Print a line for each result, and in a terminal a bar. `workers`: None if a cluster decides."""
+    """Print a line for each result and, in a terminal, a progress bar.
+
+    Args:
+        gradings: yields the result of each grading when it is finished.
+        total: number of gradings.
+        workers: how many gradings run at the same time; None if a cluster decides.
+        say: the console to print to.
+    """
     began = time.monotonic()
     columns = (TextColumn("graded"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     bar = Progress(
@@ -37,16 +44,24 @@ def follow(gradings: Iterator[dict], total: int, workers: int | None, say: Conso
 
 
 def seconds_left(elapsed: float, count: int, total: int, workers: int | None) -> float:
-    """Of `total` gradings, when `count` are done after `elapsed` seconds."""
+    """Return the estimated seconds for the remaining gradings.
+
+    Args:
+        elapsed: seconds since the start.
+        count: number of finished gradings.
+        total: number of all gradings.
+        workers: how many gradings run at the same time; None if a cluster decides.
+    """
     if workers is None:
         return elapsed / count * (total - count)
-    # Whole rounds of `workers` gradings: the last ones do not end sooner for being few.
+    # Count whole rounds of `workers` gradings, because a last round with few gradings takes as long as
+    # a full one.
     rounds = (total - count + workers - 1) // workers
     return rounds * elapsed / max(1, count / workers)
 
 
 def duration(seconds: float) -> str:
-    """Seconds as a reader wants them: "40 s", "12 min", "2.5 h"."""
+    """Return a duration in a readable unit: "40 s", "12 min", "2.5 h"."""
     if seconds < 90:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
@@ -61,7 +76,10 @@ def outcome(document: dict) -> str:
 
 
 def conclude(names: set[str], settings: Settings, regrade: bool, ignored: list[str]) -> int:
-    """Print what came out; return the number of grader faults, also of those that left a result as it was."""
+    """Print the summary of the batch; return the number of grader faults.
+
+    The number includes faults in gradings that left an earlier result unchanged.
+    """
     say, out = for_lines(), settings.out
     results = load(out)
     documents = [document for document in results if document["batch"]["name"] in names]
@@ -88,7 +106,7 @@ def conclude(names: set[str], settings: Settings, regrade: bool, ignored: list[s
 
 
 def summarise(out: Path, say: Console) -> bool:
-    """Make summary.csv and index.html; return whether that went well."""
+    """Create summary.csv and index.html; return whether that succeeded."""
     command = [sys.executable, "-m", "hvdgrade.summary", str(out)]
     try:
         made = subprocess.run(command, capture_output=True, text=True, timeout=SUMMARY_SECONDS)

@@ -1,8 +1,8 @@
-"""How fast is one process alone, here and now? The budget of a calibrated profile follows from it.
+"""Measure how fast a single process trains on this machine now, for the budget of a calibrated profile.
 
-The measurement is a small training run of the profile's network, started through the same jail and
-the same `mpirun -np N` as a submission, as N processes that share nothing: each does what a serial
-script would do. So whatever else the machine is busy with slows both alike.
+The measurement is a small training run of the profile's network. It starts through the same jail and the same
+`mpirun -np N` as a submission, as N processes that do not communicate. Each of them works like a serial
+script. Therefore any other load on the machine slows the measurement and the submission in the same way.
 """
 
 import json
@@ -20,12 +20,12 @@ SCRIPTS = Path(__file__).parent / "calibration"  # torch.py and keras.py
 
 
 class CalibrationFailed(Exception):
-    """The grader could not measure this machine: its own fault, never the submission's."""
+    """The grader could not measure this machine; the submission is not at fault."""
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """Seconds from launch to the first finished step, and training images/s of each process."""
+    """The seconds from launch to the first finished step, and the training images/s of each process."""
 
     framework: str
     startup_seconds: float
@@ -33,11 +33,14 @@ class Calibration:
 
     @property
     def serial_rate(self) -> float:
-        """Images/s that one of N processes has: their mean, as what slows one may slow the next."""
+        """Return the images/s of one of the N processes.
+
+        It is the mean of all processes, because what slows one of them may slow another one next time.
+        """
         return sum(self.images_per_second) / len(self.images_per_second)
 
     def budget(self, examples: int, epochs: float) -> float:
-        """Seconds that one process alone needs for `epochs` passes over `examples` examples."""
+        """Return the seconds that a single process needs for `epochs` passes over `examples` examples."""
         return self.startup_seconds + epochs * examples / self.serial_rate
 
 
@@ -49,7 +52,19 @@ def calibrate(
     tier: str,
     tell=lambda text, **facts: None,
 ) -> Calibration:
-    """Measure `framework` ("torch" or "keras") on `ranks` processes with the network of `rules`."""
+    """Measure the training speed of `framework` on `ranks` processes with the network of `rules`.
+
+    Args:
+        framework: "torch" or "keras".
+        ranks: number of processes.
+        data: folder with the data sets.
+        rules: the profile, with the network, the batch size and the seconds of the calibration.
+        tier: one of `sandbox.TIERS`.
+        tell: progress callback. Default: does nothing.
+
+    Raises:
+        CalibrationFailed: not every process reported its speed.
+    """
     source, seconds = (SCRIPTS / f"{framework}.py").read_bytes(), rules.calibration_seconds
     arguments = (str(seconds), str(rules.batch_size))
     variables = {VARIABLE: rules.network}

@@ -1,7 +1,8 @@
-"""A control group: the kernel limits the memory and the number of all processes in it, and counts.
+"""Control groups (cgroups), with which the kernel limits and counts the memory and processes of a submission.
 
-Both generations, as a machine has one or the other: v2 (one tree) and v1 (a tree a controller). The
-new group is made beside or beneath the one in which the grader runs, wherever that is allowed.
+The module supports both generations, because a machine has one or the other: v2 has a single tree, and v1 has
+one tree per controller. The new group is created inside the grader's own group or, if that is not allowed, as
+its sibling.
 """
 
 import os
@@ -12,13 +13,13 @@ from pathlib import Path
 import psutil
 
 PREFIX = "hvdgrade"
-# Controller -> what a group that can be used has: of cgroup v1, and of v2.
+# Controller -> the files that a usable group has, for cgroup v1 (ONE) and v2 (TWO).
 ONE = {"memory": ("memory.limit_in_bytes",), "pids": ("pids.max",)}
 TWO = {"": ("memory.max", "pids.max")}
 
 
 def groups() -> dict[str, Path]:
-    """Controller -> folder of the group in which this process is; "" is that of cgroup v2."""
+    """Return controller -> folder of the group that this process belongs to; the key "" means cgroup v2."""
     paths, found = {}, {}
     for line in Path("/proc/self/cgroup").read_text().splitlines():
         _, controllers, path = line.split(":", 2)
@@ -30,14 +31,20 @@ def groups() -> dict[str, Path]:
         controllers = {"cgroup": options.split(","), "cgroup2": [""]}.get(kind, ())
         for controller in controllers:
             if controller in paths:
-                # A container may see only a part of the tree, and then its own group is the root.
+                # A container may see only a subtree of the cgroups. Its own group is then the root of it.
                 inside = Path(point, os.path.relpath(paths[controller], root))
                 found.setdefault(controller, inside if inside.is_dir() else Path(point))
     return found
 
 
 def read(folder: Path, name: str, key: str = "") -> int | None:
-    """The number in a file of a group, or beside `key` in it; None if there is none."""
+    """Return the number in a file of a group, or None if there is none.
+
+    Args:
+        folder: the folder of the group.
+        name: name of the file.
+        key: beginning of the line that holds the number. Default: the first line with a number.
+    """
     try:
         for line in (folder / name).read_text().splitlines():
             if line.startswith(key) and line.split()[-1].isdigit():
@@ -48,19 +55,30 @@ def read(folder: Path, name: str, key: str = "") -> int | None:
 
 
 def machine_memory() -> int:
-    """Bytes of memory that this process and its children can have together."""
+    """Return how many bytes of memory this process and its children can use together."""
     limits = [psutil.virtual_memory().total]
     for controller, name in (("memory", "memory.limit_in_bytes"), ("", "memory.max")):
         if folder := groups().get(controller):
-            # Whatever a group around it may have at most, as that of a job, it may not have more.
+            # The limit of every enclosing group, for example that of a batch job, applies as well.
             limits += [read(group, name) or limits[0] for group in (folder, *folder.parents)]
     return min(limits)
 
 
 def make(parent: Path, name: str, files: tuple[str, ...]) -> Path:
-    """A new group that has `files`, in `parent` or in the group around it.
+    """Create a new group with `files` inside `parent` or, if that fails, inside the parent of `parent`.
 
-    Groups that a dead grader left there are removed.
+    The function also removes groups there that a grader left behind which is no longer running.
+
+    Args:
+        parent: folder of the group in which to create the new one.
+        name: name of the new group.
+        files: the control files that the new group must have.
+
+    Returns:
+        The folder of the new group.
+
+    Raises:
+        OSError: neither place allows a new group with these files.
     """
     refused = OSError(f"a new group in {parent} has no {files[0]}")
     for place in (parent, parent.parent):
@@ -75,7 +93,7 @@ def make(parent: Path, name: str, files: tuple[str, ...]) -> Path:
             continue
         try:
             if not all((place / name / file).exists() for file in files):
-                # v2: what a group can limit is switched on in its parent.
+                # In v2, the controllers of a group are enabled in its parent.
                 (place / "cgroup.subtree_control").write_text("+memory +pids")
             if all((place / name / file).exists() for file in files):
                 return place / name
@@ -86,7 +104,7 @@ def make(parent: Path, name: str, files: tuple[str, ...]) -> Path:
 
 
 def remove(folder: Path, seconds: float = 5) -> None:
-    """Remove a group as soon as its last process is gone; give up after `seconds`."""
+    """Remove a group as soon as its last process has ended; give up after `seconds`."""
     deadline = time.monotonic() + seconds
     while True:
         try:
@@ -100,20 +118,22 @@ def remove(folder: Path, seconds: float = 5) -> None:
 
 
 class Cgroup:
-    """A new group; a context that removes it.
+    """A new control group with limits. `close` removes it.
 
     Args:
-        memory_bytes: of all its processes together, with what they write to tmpfs.
+        memory_bytes: memory limit in bytes for all its processes together, including files that they write
+            to tmpfs.
         processes: largest number of processes and threads.
 
     Raises:
-        OSError: such a group cannot be made here.
+        OSError: such a group cannot be created on this host.
     """
 
     def __init__(self, memory_bytes: int, processes: int):
         here = groups()
         two = not set(ONE) <= set(here)
-        # Not by the number alone: a grader before this one, or in another container, may have had the same.
+        # The process id is not sufficient as a name, because an earlier grader, or one in another container,
+        # may have had the same id.
         name = f"{PREFIX}-{os.getpid()}-{secrets.token_hex(4)}"
         self.folders: dict[str, Path] = {}
         try:
@@ -130,7 +150,7 @@ class Cgroup:
             else:
                 (self.memory / "memory.limit_in_bytes").write_text(str(memory_bytes))
             swap = "memory.swap.max" if two else "memory.memsw.limit_in_bytes"
-            if (self.memory / swap).exists():  # not every kernel counts swap
+            if (self.memory / swap).exists():  # not every kernel accounts for swap
                 (self.memory / swap).write_text("0" if two else str(memory_bytes))
         except BaseException:
             self.close()
@@ -138,16 +158,16 @@ class Cgroup:
 
     @property
     def files(self) -> list[str]:
-        """What a process writes "0" to, to join."""
+        """Return the files to which a process writes "0" in order to join the group."""
         return [str(folder / "cgroup.procs") for folder in self.folders.values()]
 
     def out_of_memory(self) -> bool:
-        """Whether the kernel ended a process because the memory was used up."""
+        """Return whether the kernel killed a process because the group reached its memory limit."""
         names = ("memory.events", "memory.oom_control")
         return any(read(self.memory, name, "oom_kill ") for name in names)
 
     def too_many_processes(self) -> bool:
-        """Whether the kernel refused a process or a thread."""
+        """Return whether the kernel refused to create a process or thread because of the limit."""
         return bool(read(self.pids, "pids.events", "max "))
 
     def close(self) -> None:

@@ -1,7 +1,7 @@
-"""One function a check: what was seen, in numbers, and what to do about it.
+"""The checks of a run, one function per check. Each returns what was measured and what to do about it.
 
-The checks of how ranks work together are in `hvdgrade.parallel`. Every rationale says what the grader
-saw, every help the likely cause and where to look.
+The checks of the communication between ranks are in `hvdgrade.parallel`. Every rationale says what the grader
+measured. Every help text names the likely cause and the place to look at.
 """
 
 import ast
@@ -13,11 +13,11 @@ from hvdgrade.profile import Profile
 
 @dataclass
 class Check:
-    """One line of the report.
+    """One check of the report.
 
-    `state` is pass, partial, fail, skipped or error. A check that does not apply here is skipped with
-    `max_points` 0; one whose base failed is skipped and keeps its points, which are lost.
-    `part` is what a partial one earns.
+    `state` is pass, partial, fail, skipped or error. A check that does not apply is skipped and has
+    `max_points` 0. A check that depends on a failed check is skipped too, but keeps its `max_points`, and
+    these points count as lost. `part` is the fraction of `max_points` that a partial check earns.
     """
 
     id: str
@@ -38,7 +38,10 @@ class Check:
 
 
 def imported_modules(source: bytes) -> set[str]:
-    """Every module that a script imports by name: a hint for explanations, never evidence."""
+    """Return every module that a script imports by name.
+
+    The names serve only as a hint, for example in explanations, and never as evidence.
+    """
     names = set()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
@@ -133,7 +136,10 @@ def check_ran(source: bytes, seen: Observation, evaluation: dict, profile: Profi
 
 
 def before_the_last(seen: Observation) -> set[int]:
-    """The epochs that any rank recorded, but for the latest: the end may have come between two ranks."""
+    """Return the epochs that at least one rank recorded, without the latest one.
+
+    The run may have ended when only some of the ranks had recorded the latest epoch.
+    """
     epochs = {weights.epoch for weights in seen.weights}
     return epochs - {max(epochs)}
 
@@ -173,7 +179,15 @@ def check_shards(seen: Observation, epochs: list[dict], profile: Profile) -> Che
 def check_steps(
     seen: Observation, epochs: list[dict], profile: Profile, pass_seconds: float | None
 ) -> Check:
-    """`pass_seconds`: that all ranks together need for the training set, as far as it was measured."""
+    """Check that all ranks read equally many examples and together the whole training set in each epoch.
+
+    Args:
+        seen: what was observed of the run.
+        epochs: the epochs that every rank recorded, as `hvdgrade.judge.compare` returns them.
+        profile: the thresholds.
+        pass_seconds: the seconds that all ranks together need for one pass over the training set; None if
+            they were not measured.
+    """
     points, depends = profile.points["steps"], ["ran"]
     evidence = {e["epoch"]: {"examples": e["read"], "coverage": e["coverage"]} for e in epochs}
     unequal = [e for e in epochs if max(e["read"]) != min(e["read"])]
@@ -221,12 +235,12 @@ def check_steps(
 
 
 def arrival(seen: Observation, epoch: int) -> float:
-    """Seconds from launch until the last rank's weights after `epoch` were there."""
+    """Return the seconds from launch until the weights after `epoch` had arrived from all ranks."""
     return max(seen.of(rank)[epoch].seconds for rank in range(seen.ranks))
 
 
 def meets(entry: dict, profile: Profile) -> bool:
-    """Whether one epoch's accuracies are both at their targets."""
+    """Return whether both accuracies of one epoch reach their targets."""
     return (
         entry["train_accuracy"] >= profile.train_accuracy
         and entry["heldout_accuracy"] >= profile.heldout_accuracy
@@ -234,7 +248,11 @@ def meets(entry: dict, profile: Profile) -> bool:
 
 
 def seconds_to_target(timeline: list[dict], profile: Profile) -> float | None:
-    """When the last of the first consecutive epochs at both targets arrived; None if never."""
+    """Return the seconds from launch until the targets were reached, or None if they were not.
+
+    The targets are reached with the first `profile.consecutive_epochs` consecutive epochs that meet both of
+    them. The time is the one at which the last of these epochs arrived.
+    """
     good: list[dict] = []
     for entry in timeline:
         follows = good and entry["epoch"] == good[-1]["epoch"] + 1
@@ -280,13 +298,13 @@ def check_targets(
 
 
 def last_error(output: str) -> str:
-    """The last line of the first Python traceback, with its rank: what a reader would look for.
+    """Return the last line of the first complete Python traceback with its rank; "" if there is none.
 
-    The lines of the ranks come mixed; `mpirun` begins each with [job,rank] and the stream.
+    The lines of the ranks are interleaved. `mpirun` begins each line with [job,rank] and the stream.
     """
     in_traceback = set()
     for line in output.splitlines():
-        tag, _, text = line.partition(">:")  # Open MPI 4 puts no blank behind it
+        tag, _, text = line.partition(">:")  # Open MPI 4 puts no space after the tag
         text = text.removeprefix(" ")
         if "Traceback (most recent call last)" in text:
             in_traceback.add(tag)
@@ -297,7 +315,7 @@ def last_error(output: str) -> str:
 
 
 def where_they_wait(seen: Observation) -> str:
-    """For each rank the innermost line of the submission itself, and the call it waits in."""
+    """Return, for each rank, the innermost line of the submission's own code and the call it waits in."""
     places = []
     for rank, stack in seen.stacks.items():
         frames = stack.splitlines()

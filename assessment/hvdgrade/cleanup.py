@@ -1,8 +1,8 @@
-"""Ends what gradings of a batch left behind: processes and temporary files.
+"""End the processes and remove the temporary files that the gradings of a batch left behind.
 
-All that is temporary of one grading lies in a folder of its own. A process belongs to the grading if
-the folder is its working folder or occurs in its environment; there is no other record that a kill -9
-could tear.
+All temporary files of one grading lie in one folder, which no other grading uses. A process belongs to the
+grading if this folder is part of its working folder or of one of its environment variables. No further list
+of processes is kept, because a kill -9 could leave such a list incomplete.
 """
 
 import ctypes
@@ -19,16 +19,16 @@ import psutil
 
 from hvdgrade.folders import remove_tree
 
-GRACE_SECONDS = 15.0  # for a grader that is asked to end: it ends the submission and clears up
+GRACE_SECONDS = 15.0  # how long a grader may take after SIGTERM to end its submission and clean up
 WORK = "hvdgrade-batch-"
 PR_SET_CHILD_SUBREAPER, PR_GET_CHILD_SUBREAPER = 36, 37
 
 
 def work_folder() -> Path:
-    """A new folder for everything temporary of one grading.
+    """Create and return a new folder for all temporary files of one grading.
 
-    A submission may run as another user. That one may pass through it to what the grader shows it,
-    and look at nothing else.
+    A submission may run as another user. The permissions let this user pass through the folder to the files
+    that the grader shows the submission, but not list or read anything else.
     """
     folder = Path(tempfile.mkdtemp(prefix=WORK))
     for name, mode in (("", 0o711), ("tmp", 0o711), ("grader", 0o700)):
@@ -38,8 +38,8 @@ def work_folder() -> Path:
 
 
 def end_left_over(out: Path) -> None:
-    """End what a killed batch left running, as OUT/running tells, and remove its files."""
-    from hvdgrade.worker import FOLDERS  # not above: it imports this module
+    """End the processes that a killed batch left running (see OUT/running), and remove its files."""
+    from hvdgrade.worker import FOLDERS  # not at the top: `worker` imports this module
 
     folders = []
     for record in (out / "running").glob("*.json"):
@@ -47,19 +47,22 @@ def end_left_over(out: Path) -> None:
             left = json.loads(record.read_text())
             folder = Path(left["folder"])
         except (OSError, ValueError, KeyError, TypeError):
-            continue  # killed before it was written whole: nothing had been started
+            continue  # the batch was killed while it wrote the record, so it had started no grader yet
         if left.get("host") == socket.gethostname() and is_work_folder(folder):
             folders.append(folder)
     end_and_clear(folders)
     for record in (out / "running").glob("*.json"):
         record.unlink()
-    for name in FOLDERS:  # another folder in OUT is somebody else's
+    for name in FOLDERS:  # other folders in OUT do not belong to the batch
         for part in (out / name).glob(".*.part"):
             part.unlink()
 
 
 def is_work_folder(folder: Path) -> bool:
-    """Whether `work_folder` made it for us, in whatever place was the one for temporary files then."""
+    """Return whether `work_folder` made this folder for the current user.
+
+    The parent folder is not checked, because the place for temporary files may have been another one then.
+    """
     try:
         ours = folder.lstat()
     except OSError:
@@ -69,9 +72,9 @@ def is_work_folder(folder: Path) -> bool:
 
 
 def end_and_clear(folders: list[Path]) -> None:
-    """End all processes that work in these folders, graders politely first; remove the folders."""
-    # A grader that is asked to end ends its submission and clears up. It has our TMPDIR; what runs
-    # in its jail has others.
+    """End all processes that belong to these folders, graders first and with SIGTERM; remove the folders."""
+    # On SIGTERM a grader ends its submission and cleans up. A grader is recognised by its TMPDIR, the folder
+    # `tmp` that the batch gave it. The processes in its jail have other values of TMPDIR.
     wanted = {str(folder / "tmp") for folder in folders}
     graders = [p for p, places in processes() if places[0] in wanted]
     for grader in graders:
@@ -94,9 +97,15 @@ def end_and_clear(folders: list[Path]) -> None:
 
 
 def adopt_orphans(adopt: bool = True) -> bool:
-    """What those that we start leave behind becomes a child of ours instead of init's, or no longer.
+    """Make this process, instead of init, the parent of orphans among its descendants, or stop doing so.
 
-    Returns whether it did before. Who adopts must also bury: see `end_orphans`.
+    A process that adopts orphans must also reap them, see `end_orphans`.
+
+    Args:
+        adopt: whether to adopt orphans from now on. Default: True.
+
+    Returns:
+        Whether this process adopted orphans before the call.
     """
     prctl = ctypes.CDLL(None, use_errno=True).prctl
     before = ctypes.c_int()
@@ -106,19 +115,28 @@ def adopt_orphans(adopt: bool = True) -> bool:
 
 
 def end_orphans(graders: set[int]) -> None:
-    """End our children that are no graders: what a killed grader left and whatever that started."""
+    """End all children of this process that are not graders.
+
+    These are the processes that a killed grader left behind, and the processes that they started.
+
+    Args:
+        graders: process ids of the graders.
+    """
     deadline = time.monotonic() + GRACE_SECONDS
     while time.monotonic() < deadline:
         orphans = [child for child in psutil.Process().children() if child.pid not in graders]
         if not orphans:
             return
-        for orphan in orphans:  # its own children come to us when it is gone
+        for orphan in orphans:  # when it has ended, its children become children of this process
             signal_safely(orphan, signal.SIGKILL)
         psutil.wait_procs(orphans, timeout=1)
 
 
 def processes():
-    """Every process that we may look at, with its TMPDIR, its folder and its other variables."""
+    """Yield every process that this user may inspect, with a list of strings to search for a folder.
+
+    The list holds the TMPDIR of the process, its working folder, and the values of its environment variables.
+    """
     for process in psutil.process_iter():
         try:
             variables = process.environ()

@@ -84,7 +84,7 @@ class DeviceWatch:
                 self.ask()
 
     def ask(self) -> None:
-        """Start a query; a slow driver must not delay the grader's clock."""
+        """Start a query without waiting for it, because a slow driver must not delay the measurements."""
         self.asked = time.monotonic()
         try:
             self.query = subprocess.Popen(

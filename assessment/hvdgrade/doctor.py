@@ -124,7 +124,7 @@ def show_tiers(console: Console, tiers: list[Tier]) -> None:
 
 
 def mend(tier: Tier) -> str:
-    """What makes a tier work here; "" for one that does."""
+    """Return what to do so that a tier works on this host; "" if it already works."""
     if tier.works or tier.name == "rlimits":
         return ""
     if tier.name == "landlock":
@@ -163,7 +163,7 @@ def mend(tier: Tier) -> str:
 
 
 def in_container() -> bool:
-    """Docker's, Podman's, those of Kubernetes, Apptainer and LXC say so in a file or a variable."""
+    """Return whether a file or variable of Docker, Podman, Kubernetes, Apptainer or LXC shows a container."""
     files = ("/.dockerenv", "/run/.containerenv", "/.singularity.d")
     variables = (
         "KUBERNETES_SERVICE_HOST",
@@ -175,7 +175,7 @@ def in_container() -> bool:
 
 
 def hello(tier: str) -> dict:
-    """Start two ranks that add up their numbers; say what came of it."""
+    """Start two ranks that add up their rank numbers; return whether that worked, and a sentence."""
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="hvdgrade-") as place:
         data, evidence = Path(place, "data"), Path(place, "evidence")
@@ -195,7 +195,7 @@ def hello(tier: str) -> dict:
 
 
 def attack_all(console: Console, tiers: list[Tier]) -> dict[str, dict[str, str]]:
-    """Try every attack in every tier, and show what came of it: tier -> attack -> state."""
+    """Try every attack in every tier and show the results; return tier -> attack -> state."""
     states: dict[str, dict[str, str]] = {tier.name: {} for tier in tiers}
     colours = {"blocked": "green", "reported": "green", "NOT BLOCKED": "bold red"}
     with attacks.Host() as host:

@@ -1,6 +1,6 @@
-"""What a result says, in words and numbers for a page: of one submission, and of a class.
+"""Turn the results of one submission or of a class into words and numbers for a page.
 
-A result may lack anything: it may come from another version, or be of a run that never began.
+Any field of a result may be missing, because it may come from another version or from a run that never began.
 """
 
 from collections import Counter
@@ -91,7 +91,7 @@ def state(name) -> dict:
 
 
 def why(document: dict) -> str:
-    """The verdict in a sentence."""
+    """Return the reason for the verdict in a sentence."""
     if document.get("status") not in (None, "graded"):
         return document.get("reason") or "No reason was given."
     checks = items(document, "checks")
@@ -151,7 +151,7 @@ def sandbox(grader: dict) -> dict:
 
 
 def run(resources: dict) -> list[tuple[str, str]]:
-    """What the run used, named for a reader; nothing for what was not measured."""
+    """Return (name, value) of what the run used; quantities that were not measured are left out."""
     cause, code = resources.get("stop_cause"), resources.get("exit")
     ending = ENDINGS.get(cause, cause)
     if ending and is_number(code):
@@ -222,7 +222,7 @@ def subtitle(documents: list[dict]) -> str:
 
 
 def graders_of(documents: list[dict]) -> list[dict]:
-    """Where and by what the submissions that ran were graded; of others that says nothing."""
+    """Return the grader's data of the submissions that were graded; the others have no such data."""
     return [part(d, "grader") for d in documents if d.get("status") == "graded"]
 
 

@@ -1,4 +1,4 @@
-"""Where the parts of the pages' drawings are, in units of the drawing; the templates draw them."""
+"""Compute the coordinates of the charts on the pages, in units of the drawing; the templates draw them."""
 
 import math
 from collections import Counter

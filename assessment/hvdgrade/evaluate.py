@@ -1,13 +1,13 @@
-"""The grader's own evaluation, in a process of its own: `python -m hvdgrade.evaluate < request`.
+"""Evaluate the weights of a submission in a separate process: `python -m hvdgrade.evaluate < request`.
 
-Reads untrusted weight files (plain arrays only, sizes and shapes checked before use), recomputes
-accuracies with the grader's copy of the network, and compares ranks and runs. Standard input and
-output are JSON; the grader's process itself never opens a submission's files.
+The module reads untrusted weight files. It accepts only plain arrays and checks their sizes and shapes before
+it uses them. It recomputes the accuracies with the grader's copy of the network, and compares ranks and runs.
+Standard input and output are JSON. The grader's main process never opens a submission's weight files.
 
-The device follows from the network, never from what happens to be free: the assessment network is small and
-runs on the processor. A wide residual network takes the first GPU that the grader sees, because a processor
-would need minutes, and there it computes in float32 without TF32. Two machines then differ by rounding, in a
-few of 10,000 images.
+The network decides on which device the evaluation runs; the device does not depend on which GPU is free. The
+assessment network is small and runs on the CPU. A wide residual network uses the first GPU that the grader
+sees, because a CPU would need minutes. On the GPU it computes in float32 without TF32. The results of two
+machines then differ only by rounding, in a few of 10,000 images.
 """
 
 import io
@@ -28,26 +28,38 @@ from hvdlab.assessment_networks import ASSESSMENT_NET, network_weights
 from hvdlab.data import load_cifar10
 from hvdlab.record import is_statistic
 
-SPARE_BYTES = 30 << 20  # of an unpacked file, beyond the weights
-SPARE_ARRAYS = 80  # in a file, beyond the weights: enough to name one that does not belong there
+SPARE_BYTES = 30 << 20  # what an unpacked file may hold in addition to the weights
+# How many arrays of a file are read in addition to the weights: enough to name one that does not belong.
+SPARE_ARRAYS = 80
 MAX_EXAMPLES = 1_000_000
 LEAST_FLOW_IMAGES = 100
-EXACT = 1e-6  # of the way: smaller differences are not from float32
-LEAST_SCALE = 1e-3  # of biases, and of a batch norm's weights, which may all begin with 0
+EXACT = 1e-6  # a relative distance below this is too small to be float32 rounding
+# The smallest scale to which differences of biases and of batch-norm weights are compared. These arrays may
+# start with zeros only, so their median may be 0.
+LEAST_SCALE = 1e-3
 PLAIN = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 
 
 def max_unpacked_bytes(network: str) -> int:
-    """Bytes that a file of the network's weights may unpack to."""
+    """Return how many bytes a file with the weights of `network` may unpack to."""
     return weights_bytes(network) + SPARE_BYTES
 
 
 def read_weights(
     path: Path, network: str = ASSESSMENT_NET
 ) -> tuple[dict[str, np.ndarray], np.ndarray]:
-    """The weights in one file, and the indices of the examples that were read for them.
+    """Read one weight file; return its weights and the indices of the examples that the rank read.
 
-    Raises ValueError with what is wrong, in words, whatever the file holds.
+    Args:
+        path: the .npz file, which may hold anything.
+        network: name of the network. Default: the assessment network.
+
+    Returns:
+        The weights (name -> float32 array with the shape that the network has), and the indices, an int64
+        array of shape (n,).
+
+    Raises:
+        ValueError: the file is not acceptable; the message says what is wrong.
     """
     shapes, most = network_weights(network), max_unpacked_bytes(network)
     try:
@@ -55,7 +67,8 @@ def read_weights(
             entries = archive.infolist()
             if sum(entry.file_size for entry in entries) > most:
                 raise ValueError(f"it unpacks to more than {most} bytes")
-            # Of the other kinds Python unpacks whole blocks, whatever size we ask for.
+            # With other compression methods Python unpacks whole blocks, even if the reader asks for
+            # fewer bytes, so the size limit would not hold.
             if any(entry.compress_type not in PLAIN for entry in entries):
                 raise ValueError("it is packed in another way than np.savez packs")
             arrays = {}
@@ -63,8 +76,8 @@ def read_weights(
                 with archive.open(entry) as file:
                     data = file.read(most)
                 arrays[entry.filename.removesuffix(".npy")] = plain_array(data)
-    except Exception as error:  # there is no end of ways in which such a file can be broken
-        said = printable(str(error))[:200]  # it may quote the file
+    except Exception as error:  # a malformed file can raise almost any exception
+        said = printable(str(error))[:200]  # the message may quote bytes of the file
         raise ValueError(f"it is not a file of plain arrays ({said})") from None
     examples = arrays.pop("examples_read", np.zeros(0, np.int32))
     if examples.ndim != 1 or examples.dtype.kind not in "iu" or len(examples) > MAX_EXAMPLES:
@@ -85,9 +98,16 @@ def read_weights(
 
 
 def plain_array(data: bytes) -> np.ndarray:
-    """The array in the bytes of an .npy file.
+    """Return the array in the bytes of an .npy file.
 
-    NumPy's own reader makes room for whatever size the header claims. Here the bytes decide.
+    NumPy's own reader allocates memory for any size that the header claims. This function instead requires
+    that the size in the header equals the number of bytes that follow it.
+
+    Args:
+        data: the bytes of the file.
+
+    Raises:
+        ValueError: the array holds objects, or its size does not match the number of bytes.
     """
     file = io.BytesIO(data)
     header = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
@@ -99,9 +119,14 @@ def plain_array(data: bytes) -> np.ndarray:
 
 
 def difference(one: dict, other: dict) -> tuple[float, str]:
-    """Largest difference of two ranks' trained weights, relative to the weight or the median one, and where.
+    """Return the largest relative difference between the trained weights of two ranks, and its array's name.
 
-    Not to the largest: that may be one which nothing depends on.
+    The difference is relative to the weight itself or to the median absolute weight of its array, whichever
+    is larger. It is not relative to the largest weight, because nothing may depend on that weight.
+
+    Args:
+        one: weights of the first rank, name -> array.
+        other: weights of the second rank, with the same names and shapes.
     """
     largest, where = 0.0, ""
     for name, weights in one.items():
@@ -116,12 +141,18 @@ def difference(one: dict, other: dict) -> tuple[float, str]:
 
 
 def reading(read: list[np.ndarray], examples: int) -> dict:
-    """What the ranks read in one epoch; `read` has the indices of each rank.
+    """Return statistics of the examples that the ranks read in one epoch.
 
-    Returns a dict: `read`, examples of each rank; `outside`, those of all ranks that are not in the
-    training set, such as test images behind it; `coverage`, all of them / the training set;
-    `shared`, the largest part of a rank's examples that another rank read too; `same_order`, the
-    largest part of positions at which two ranks read the very same example.
+    Args:
+        read: the indices that each rank read, one array of shape (n,) per rank.
+        examples: size of the training set.
+
+    Returns:
+        A dict: `read`, the number of examples of each rank; `outside`, the number of examples of all ranks
+        that are not in the training set, such as test images appended to it; `coverage`, the fraction of the
+        training set that the ranks read together; `shared`, the largest fraction of one rank's examples that
+        another rank also read; `same_order`, the largest fraction of positions at which two ranks read the
+        same example.
     """
     valid = [r[(r >= 0) & (r < examples)] for r in read]
     marks = np.zeros((len(valid), examples), bool)
@@ -145,7 +176,13 @@ def reading(read: list[np.ndarray], examples: int) -> dict:
 
 
 def recorded(path: Path, epoch: int, name: str) -> int | None:
-    """The number, as of "steps", that a rank's record claims for `epoch`; None if it is not sensible."""
+    """Return the number that a rank's record claims for `epoch`, or None if it is missing or not plausible.
+
+    Args:
+        path: the record of the rank, with one JSON object per line.
+        epoch: number of the epoch.
+        name: which number to return, for example "steps".
+    """
     try:
         for line in path.read_text(errors="replace").splitlines():
             entry = json.loads(line)
@@ -160,12 +197,12 @@ def recorded(path: Path, epoch: int, name: str) -> int | None:
 def logits_with_torch(
     arrays: dict, images: np.ndarray, own_statistics: bool, network: str
 ) -> np.ndarray:
-    """What the network with these weights says about `images`: (n, 10)."""
+    """Return the logits of the network with these weights for `images`: shape (n, 10)."""
     import torch
 
     from hvdlab.torch import models
 
-    torch.set_flush_denormal(True)  # with such weights a processor is thirty times as slow
+    torch.set_flush_denormal(True)  # with denormal weights a CPU is thirty times slower
     torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
     on_gpu = network != ASSESSMENT_NET and torch.cuda.is_available()
     device = "cuda:0" if on_gpu else "cpu"
@@ -178,7 +215,7 @@ def logits_with_torch(
 def logits_with_keras(
     arrays: dict, images: np.ndarray, own_statistics: bool, network: str
 ) -> np.ndarray:
-    """The same with the Keras network, for a machine without torch."""
+    """Return the same logits from the Keras network, for a machine without PyTorch."""
     from hvdlab.keras import models
 
     with models.keras.device("cpu:0") if network == ASSESSMENT_NET else nullcontext():
@@ -191,7 +228,18 @@ def logits_with_keras(
 def logits(
     arrays: dict, images: np.ndarray, own_statistics: bool = False, network: str = ASSESSMENT_NET
 ) -> np.ndarray:
-    """Logits, by batch norm's running statistics or by those of `images` in batches of 500."""
+    """Return the logits of the network for `images`; uses PyTorch if it is installed and otherwise Keras.
+
+    Args:
+        arrays: the weights, name -> array.
+        images: array of n images.
+        own_statistics: whether batch norm normalises with the statistics of `images`, in batches of 500,
+            instead of its running statistics. Default: False.
+        network: name of the network. Default: the assessment network.
+
+    Returns:
+        Array of shape (n, 10).
+    """
     try:
         import torch  # noqa: F401
     except ImportError:
@@ -202,7 +250,7 @@ def logits(
 def accuracy(
     arrays: dict, images: np.ndarray, labels: np.ndarray, network: str = ASSESSMENT_NET
 ) -> float:
-    """Part of `images` that the network with these weights classifies right."""
+    """Return the fraction of `images` that the network with these weights classifies correctly."""
     return float((logits(arrays, images, network=network).argmax(1) == labels).mean())
 
 
@@ -215,16 +263,31 @@ def flow(
     splits: np.ndarray,
     network: str = ASSESSMENT_NET,
 ) -> dict:
-    """What `rank`'s weights learned of the labels of the probe, and know of other ranks' classes.
+    """Measure what the weights of `rank` learned in the probe about its own classes and those of other ranks.
 
-    Returns a dict: `learned`, how much likelier the rank's own classes are on images with their label
-    than on others, mean logarithm (an accuracy says less: after a few steps one class is often ahead
-    on all images); `others`, the part of its probability on other ranks' classes, relative to an even
-    division: 0 if it heard nothing of them, 1 if it learned as much from each rank as from itself.
+    In the probe, each rank sees only labels of its own classes.
+
+    Args:
+        arrays: the weights of `rank`, name -> array.
+        images: n images of the probe.
+        labels: their labels, shape (n,).
+        rank: the rank that recorded the weights.
+        ranks: number of ranks.
+        splits: the secret numbers from which `views.labels_of` makes the labels of each rank.
+        network: name of the network. Default: the assessment network.
+
+    Returns:
+        A dict with two numbers. `learned` is the mean log probability of the rank's own classes on images
+        with that label, minus that on images with another label, averaged over the classes. An accuracy is
+        less informative, because after a few steps one class often has the highest probability on all
+        images. `others` is the probability that the weights give to the classes of other ranks, relative to
+        a uniform distribution over all classes. It is 0 if the rank received nothing about them, and 1 if it
+        learned as much from each other rank as from its own data.
     """
-    # After so few steps the running statistics lag behind.
+    # After so few steps, the running statistics of batch norm are still far from those of the data.
     says = logits(arrays, images, own_statistics=True, network=network)
-    if not np.isfinite(says).all():  # of weights near the largest float, which are no training's
+    # Weights near the largest float give infinite logits. No training produces such weights.
+    if not np.isfinite(says).all():
         return {"learned": 0.0, "others": 0.0}
     says = says.astype(np.float64)
     says = says - says.max(1, keepdims=True)
@@ -241,14 +304,25 @@ def flow(
 
 
 def distance(apart: list[list[dict]], together: list[list[dict]]) -> float:
-    """How far the runs of the probe are apart / how far the first of them goes in its second epoch.
+    """Return the distance between the two runs of the probe, relative to the first run's own movement.
 
-    Of the last layer, as its gradient is a smooth function of all weights before it. (A float16
-    gradient can change which of two nearly equal values a max pooling takes: that moves the weights
-    before it by a jump.) Both have the weights of each epoch and rank; the rank that is furthest off
-    counts, after the first epoch. Where that is off by no rounding at all the second counts too: who
-    averages gradients only at the beginning is found there. (Of a network of one's own, in float32,
-    rounding had grown from 0.000002 .. 0.02 after the first to 0.01 .. 0.15 after the second.)
+    The unit is the distance that rank 0 of the first run moves in its second epoch. Only the weights of the
+    last layer count, because their gradient is a smooth function of all weights before it. In contrast, a
+    float16 gradient can change which of two nearly equal values a max pooling takes, and then the weights
+    before the pooling change abruptly.
+
+    The rank with the largest distance counts, after the first epoch. If that distance is too small to be
+    rounding (at most EXACT), the second epoch counts too. It reveals a script that averages gradients only at
+    the beginning. The second epoch does not always count, because rounding errors grow: for a network of the
+    submission's own, in float32, they had grown from 0.000002 .. 0.02 after the first epoch to 0.01 .. 0.15
+    after the second.
+
+    Args:
+        apart: weights of the first run, `apart[epoch][rank]` with name -> array; at least two epochs.
+        together: weights of the second run, in the same form.
+
+    Returns:
+        The relative distance; infinity if the first run did not move in its second epoch.
     """
 
     def norm(one, other):
@@ -264,7 +338,7 @@ def distance(apart: list[list[dict]], together: list[list[dict]]) -> float:
 
 
 def judge_probe(request: dict, data, secrets: Secrets) -> dict:
-    """Compare the runs of the probe; `request["probe"]` names the files of each epoch and rank."""
+    """Compare the two runs of the probe; `request["probe"]` names the files of each run, epoch and rank."""
     answer, network = {"refused": []}, request["network"]
     runs: dict[str, list[list[dict]]] = {name: [] for name in request["probe"]}
     for name, weights in runs.items():
@@ -279,7 +353,8 @@ def judge_probe(request: dict, data, secrets: Secrets) -> dict:
         return answer
     first, last = runs["apart"][0], runs["apart"][-1]
     shown = probe_images(secrets, len(last), request["batch_size"])
-    chosen = secrets.probe[: max(LEAST_FLOW_IMAGES, len(shown))]  # the first ones are shown
+    # The probe showed the first of these images to the ranks.
+    chosen = secrets.probe[: max(LEAST_FLOW_IMAGES, len(shown))]
     images, labels = data.train_images[chosen], secrets.names[data.train_labels[chosen]]
     answer["flow"] = [
         flow(weights, images, labels, rank, len(last), secrets.splits, network)
@@ -292,7 +367,7 @@ def judge_probe(request: dict, data, secrets: Secrets) -> dict:
 
 
 def judge_ranks(request: dict) -> dict:
-    """Compare the ranks of each epoch; `request["epochs"]` has, for each, a file from every rank."""
+    """Compare the ranks in each epoch; `request["epochs"]` lists one file per rank for each epoch."""
     answer = {"epochs": [], "refused": []}
     for epoch, paths in sorted((int(epoch), paths) for epoch, paths in request["epochs"].items()):
         ranks, read = [], []
@@ -324,8 +399,8 @@ def judge_ranks(request: dict) -> dict:
 
 
 def judge_accuracies(request: dict, data, secrets: Secrets) -> list[dict]:
-    """The accuracies of each file of `request["weights"]`, all of which `judge_ranks` has read."""
-    # A fresh sample for each grading, the same for all of its epochs.
+    """Return the accuracies of each file in `request["weights"]`, all of which `judge_ranks` has read."""
+    # Each grading draws a new sample and uses it for all of its epochs.
     sample = np.random.default_rng([request["seed"], 2]).permutation(len(data.train_images))
     sample = np.sort(sample[: request["train_sample"]])
     train = data.train_images[sample], secrets.names[data.train_labels[sample]]

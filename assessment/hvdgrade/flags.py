@@ -1,5 +1,7 @@
-"""What an instructor may want to look at in a submission: large literals, names honest training scripts
-rarely need, a rank that did little. A flag says nothing about guilt, and costs no points.
+"""Find places in a submission that an instructor may want to look at.
+
+Such places are large literals, names that honest training scripts rarely need, and a rank that computed
+little. A flag does not mean that the student cheated, and it costs no points.
 
     flags(source)              [{"kind": "literal", "line": 3, "text": "Line 3 holds ..."}]
     unequal_work({0: 40, 1: 9}, 2)    [{"kind": "work", "line": None, "text": "Rank 1 computed ..."}]
@@ -16,7 +18,8 @@ from hvdlab.script_analysis.script import Script, Unreadable
 
 MOST_LITERAL_BYTES = 2000
 MOST_TEXT_BYTES = 16_000  # all strings together, without docstrings
-MOST_UNREADABLE = 1000  # characters of comments and docstrings, in long words of letters and digits
+# Characters in comments and docstrings that belong to long words of letters and digits.
+MOST_UNREADABLE = 1000
 UNREADABLE = re.compile(r"(?=\S*[0-9])(?=\S*[A-Za-z])[A-Za-z0-9+/=_.-]{25,}")
 MODULES = {
     "packed data": "base64 binascii zlib gzip bz2 lzma zipfile tarfile marshal pickle dill codecs",
@@ -33,19 +36,27 @@ CALLS = {
     "files": "os.symlink os.link os.mkfifo os.mknod os.walk os.listdir os.chmod",
 }
 GRADER_WORDS = ("hvdgrade", "HVDLAB_RUN_DIR", "HVDLAB_PROBE", "profiles.toml", "record.jsonl")
-PLAIN = ("types.SimpleNamespace", "types.MappingProxyType", "types.MethodType")  # of those modules
+# Harmless names in these modules.
+PLAIN = ("types.SimpleNamespace", "types.MappingProxyType", "types.MethodType")
 PATCHED = ("time.", "hvdlab.", "horovod.", "builtins.", "sys.modules")
 MOST_FLAGS = 20
-LEAST_WORK = 0.4  # of what the rank that computed most did
+LEAST_WORK = 0.4  # relative to the CPU time of the rank that computed most
 
 
 def flags(source: bytes) -> list[dict]:
-    """Remarkable places of a script, in the order of its lines, each kind and name once."""
+    """Return the flags of a script in the order of its lines, each kind and name only once.
+
+    Args:
+        source: the bytes of the script.
+
+    Returns:
+        At most MOST_FLAGS dicts with the keys kind, line and text.
+    """
     try:
         found = read(Script(source), source)
     except Unreadable:
         found = []
-    except Exception:  # a flag is never worth a grading
+    except Exception:  # a failure here must not make the grading fail
         return [{"kind": "unreadable", "line": None, "text": "Its source could not be looked at."}]
     once = {}
     for kind, line, what in sorted(found, key=lambda flag: flag[1]):
@@ -54,10 +65,14 @@ def flags(source: bytes) -> list[dict]:
 
 
 def unequal_work(seconds: dict[int, float], ranks: int) -> list[dict]:
-    """That a rank computed far less than another: the other may have trained for it.
+    """Return a flag if one rank computed far less than another, because the other may have trained for it.
 
     Args:
-        seconds: of the processor, outside the kernel: rank -> seconds in the run that counts.
+        seconds: rank -> seconds of user CPU time (outside the kernel) in the graded run.
+        ranks: number of ranks. A rank that is missing in `seconds` counts as 0 seconds.
+
+    Returns:
+        A list with one flag, or an empty list.
     """
     found = {rank: seconds.get(rank, 0.0) for rank in range(ranks)}
     least, most = min(found, key=found.get), max(found, key=found.get)
@@ -71,7 +86,7 @@ def unequal_work(seconds: dict[int, float], ranks: int) -> list[dict]:
 
 
 def read(script: Script, source: bytes) -> list[tuple[str, int, str]]:
-    """(kind, line, what) of everything remarkable."""
+    """Return (kind, line, what) for every place to flag."""
     in_source = [*literals(script, source), *prose(script, source)]
     return [*in_source, *names(script), *words(script), *patches(script)]
 
@@ -83,10 +98,10 @@ def literals(script: Script, source: bytes):
         starts.append(starts[-1] + len(line))
         if len(line) > MOST_LITERAL_BYTES:
             yield "literal", len(starts) - 1, f"is {len(line):,} bytes long"
-    held: set[ast.AST] = set()  # parts of a literal that has been reported
+    held: set[ast.AST] = set()  # inner nodes of a literal that has already been reported
     total, first = 0, 1
     docstrings = {n.value for n in script.nodes if isinstance(n, ast.Expr)}
-    for node in script.nodes:  # outer ones come before their parts
+    for node in script.nodes:  # an outer node comes before its inner nodes
         collection = isinstance(node, ast.List | ast.Tuple | ast.Set | ast.Dict)
         if not collection and not isinstance(node, ast.Constant | ast.JoinedStr):
             continue
@@ -98,7 +113,8 @@ def literals(script: Script, source: bytes):
         text = isinstance(getattr(node, "value", ""), str | bytes)
         if text and not collection and node not in docstrings:
             total, first = total + size, first if total else node.lineno
-        if isinstance(node, ast.JoinedStr):  # Python 3.11 gives its parts the place of the whole
+        # Python 3.11 gives the parts of an f-string the position of the whole f-string.
+        if isinstance(node, ast.JoinedStr):
             held.update(ast.iter_child_nodes(node))
         if size > MOST_LITERAL_BYTES and (not collection or mostly_constant(node)):
             held.update(ast.iter_child_nodes(node))
@@ -108,7 +124,7 @@ def literals(script: Script, source: bytes):
 
 
 def prose(script: Script, source: bytes):
-    """What is written for a reader, where that looks like something else."""
+    """Yield a flag if comments and docstrings contain many characters that look like encoded data."""
     alone = [node.value for node in script.nodes if isinstance(node, ast.Expr)]
     texts = [(value.lineno, value.value) for value in alone if is_text(value)]
     with contextlib.suppress(tokenize.TokenError, SyntaxError):
@@ -143,7 +159,7 @@ def names(script: Script):
 
 
 def words(script: Script):
-    """The grader's own names, in strings and in code."""
+    """Yield a flag for each name of the grader that occurs in a string or in the code."""
     for node in script.nodes:
         text = getattr(node, "value", None) if isinstance(node, ast.Constant) else None
         text = text if isinstance(text, str) else getattr(node, "attr", getattr(node, "id", ""))

@@ -1,4 +1,4 @@
-"""Folders that a hostile process wrote: how large they are, and how they go away."""
+"""Measure and remove folders to which a hostile process may have written."""
 
 import contextlib
 import os
@@ -6,13 +6,16 @@ import stat
 import subprocess
 from pathlib import Path
 
-MAX_ENTRIES = 20_000  # files and folders; who writes more is not recording a training run
+MAX_ENTRIES = 20_000  # files and folders; no training run records more than that
 TOO_MUCH = 1 << 62
 REMOVE_SECONDS = 120.0
 
 
 def bytes_in(folder: Path) -> int:
-    """Disk use of a folder that a hostile process writes to; links are not followed."""
+    """Return the disk usage in bytes of a folder that a hostile process writes to, without following links.
+
+    If the folder cannot be measured or has more than MAX_ENTRIES entries, the result is TOO_MUCH.
+    """
     total, entries, folders = 0, 0, [folder]
     while folders:
         try:
@@ -21,7 +24,7 @@ def bytes_in(folder: Path) -> int:
                     entries += 1
                     try:
                         status = entry.stat(follow_symlinks=False)
-                    except FileNotFoundError:  # it has removed or renamed it since
+                    except FileNotFoundError:  # the process has removed or renamed it since
                         continue
                     total += 512 * status.st_blocks
                     if stat.S_ISDIR(status.st_mode):
@@ -30,15 +33,16 @@ def bytes_in(folder: Path) -> int:
                         return TOO_MUCH
         except FileNotFoundError:
             continue
-        except OSError:  # a path too long, a folder that it closed to us
+        except OSError:  # a path that is too long, or a folder without read permission
             return TOO_MUCH
     return total
 
 
 def remove_tree(folder: Path) -> None:
-    """Remove what a submission wrote, however deep it is and whatever rights it took away.
+    """Remove a folder that a submission wrote, however deep it is and whatever permissions were removed.
 
-    What takes longer than REMOVE_SECONDS stays: it must not end the grading of others.
+    Each command ends after REMOVE_SECONDS, and what is left then stays, because one submission must not stop
+    the grading of others.
     """
     remove = ["rm", "-rf", "--one-file-system", "--", str(folder)]
     open_up = ["chmod", "-R", "u+rwX", "--", str(folder)]
@@ -49,7 +53,7 @@ def remove_tree(folder: Path) -> None:
 
 
 def remove_files_of(user: int, folder: Path) -> None:
-    """Remove what `user` left in a folder for everybody, as far as REMOVE_SECONDS are enough."""
+    """Remove the files that `user` left in a folder shared by all users; give up after REMOVE_SECONDS."""
     find = ["find", str(folder), "-mindepth", "1", "-maxdepth", "1", "-user", str(user)]
     remove = ["-exec", "rm", "-rf", "--one-file-system", "--", "{}", "+"]
     with contextlib.suppress(OSError, subprocess.TimeoutExpired):
@@ -57,9 +61,11 @@ def remove_files_of(user: int, folder: Path) -> None:
 
 
 def not_for_everyone(path: Path, reachable: bool) -> Path | None:
-    """The first file or folder beneath `path` that a stranger cannot read, if there is any.
+    """Return the first file or folder at or below `path` that other users cannot read, or None.
 
-    With `reachable` also the first folder above it through which a stranger cannot pass.
+    Args:
+        path: a file or folder.
+        reachable: whether to look also for a folder above `path` that other users cannot pass through.
     """
     for above in reversed(path.parents) if reachable else ():
         if not above.stat().st_mode & 0o001:

@@ -1,7 +1,7 @@
-"""What a run that gets GPUs may use of this host beyond what every run may: device files, and CUDA's daemon.
+"""The files of this host that only a run with GPUs may use: device files and the pipes of CUDA's daemon.
 
-A run that gets none sees none of these: CUDA_VISIBLE_DEVICES hides GPUs from frameworks, and without the
-device files no program can reach them.
+A run without GPUs sees none of these. CUDA_VISIBLE_DEVICES hides the GPUs from the frameworks, and without
+the device files no program can access them.
 """
 
 import os
@@ -14,36 +14,39 @@ from hvdlab.system.hardware import visible_gpus
 
 DEVICES = Path("/dev")
 PATTERNS = ("nvidia*", "dxg")  # with the folder nvidia-caps of MIG; dxg is the GPU of WSL 2
-NEEDED = re.compile(r".*/(nvidia([0-9]+|ctl|-uvm)|dxg)")  # by every process that computes on a GPU
-MPS = "CUDA_MPS_PIPE_DIRECTORY"  # of CUDA's daemon that lets processes share a GPU
-# Which GPUs, and by which order they are numbered; a batch divides them among its graders.
+# Every process that computes on a GPU needs these device files.
+NEEDED = re.compile(r".*/(nvidia([0-9]+|ctl|-uvm)|dxg)")
+# Names the folder with the pipes of CUDA's MPS daemon, which lets processes share a GPU.
+MPS = "CUDA_MPS_PIPE_DIRECTORY"
+# Which GPUs are visible, and in which order they are numbered. A batch divides the GPUs among its graders.
 CHOICE = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
 
 
 def device_files() -> list[str]:
-    """The device files of this machine's GPUs, and folders of such files."""
+    """Return the device files of this machine's GPUs, and the folders that hold such files."""
     return sorted(str(path) for pattern in PATTERNS for path in DEVICES.glob(pattern))
 
 
 def writable() -> list[str]:
-    """What of the host a run with GPUs may read and write."""
+    """Return the paths of the host that a run with GPUs may read and write."""
     pipes = os.environ.get(MPS, "")
     return [*device_files(), *([pipes] if shareable(pipes) else [])]
 
 
 def variables(gpus: bool, environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Which GPUs a run sees: those that the grader sees, or none."""
+    """Return the environment variables that show a run the GPUs that the grader sees, or none."""
     if not gpus:
         return {"CUDA_VISIBLE_DEVICES": "-1"}
-    # "" is no GPU; without the variable it would be all of them.
+    # An empty value of CUDA_VISIBLE_DEVICES means no GPU, so it must be kept. Without the variable, the run
+    # would see all GPUs.
     return {name: environment[name] for name in (*CHOICE, MPS) if name in environment}
 
 
 def closed(user: int | None) -> list[str]:
-    """The GPUs' device files that a submission cannot open although there are GPUs.
+    """Return the GPU device files that a submission needs but cannot open.
 
     Args:
-        user: the user id that it gets, without any group; None: it has those of the grader.
+        user: the user id of the submission, which then has no groups; None if it runs as the grader's user.
     """
     files = filter(NEEDED.fullmatch, device_files())
     if user is None:
@@ -52,7 +55,7 @@ def closed(user: int | None) -> list[str]:
 
 
 def why_closed(user: int | None) -> str:
-    """One sentence about GPUs that a submission cannot open, and what to do; "" where there are none."""
+    """Return a sentence about GPU files that a submission cannot open and what to do; "" if none."""
     files = closed(user) if visible_gpus() else []
     if not files:
         return ""

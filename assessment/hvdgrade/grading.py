@@ -1,8 +1,8 @@
-"""Grades one submission, from its file to a result document.
+"""Grade one submission, from its file to a result document.
 
-Calibrate, run, compare, probe, recompute, judge. A verdict that hangs on less than the margins of
-the profile, or on a crash when all was done, is made by the majority of three such rounds; a fault of
-the grader's own is tried again once.
+A round consists of six stages: calibrate, run, compare, probe, recompute, judge. If the verdict is closer to
+a threshold than the margins of the profile, or if the script crashed after all epochs were done, the majority
+of three rounds decides. After a fault of the grader itself, the round is repeated once.
 """
 
 import secrets
@@ -24,7 +24,8 @@ from hvdlab.assessment_networks import VARIABLE
 from hvdlab.data import DataError, Dataset, load_cifar10
 from hvdlab.system.hardware import visible_gpus
 
-LEAST_FREE_BYTES = 64 << 20  # with less, a crash may be the fault of whoever filled the disk
+# With less free disk space, a crash may be caused by another process that filled the disk.
+LEAST_FREE_BYTES = 64 << 20
 FAULTS = (
     *(DataError, calibrate.CalibrationFailed, judge.GraderFault, OSError),
     *(psutil.Error, subprocess.TimeoutExpired),
@@ -32,12 +33,12 @@ FAULTS = (
 
 
 class NoGpu(Exception):
-    """The profile needs a GPU, and this machine shows none: never the submission's fault."""
+    """The profile needs a GPU, but this machine shows none; the submission is not at fault."""
 
 
 @dataclass
 class Round:
-    """What one calibration, run and probe gave."""
+    """The results of one calibration, run and probe."""
 
     judgement: judge.Judgement
     seen: Observation
@@ -47,13 +48,13 @@ class Round:
 
     @property
     def ratio(self) -> float:
-        """Seconds to the target / budget; infinite where it was not reached."""
+        """Return the seconds to the target divided by the budget; infinity if it was not reached."""
         reached = self.judgement.seconds_to_target
         return float("inf") if reached is None else reached / self.budget
 
 
 class StageClock:
-    """A `tell` that passes everything on, and adds up the seconds of each stage."""
+    """A progress callback that forwards every call to `tell` and adds up the seconds of each stage."""
 
     def __init__(self, tell):
         self.tell, self.stage, self.since = tell, "preparing", time.monotonic()
@@ -79,8 +80,13 @@ def grade(
         path: the script, or a folder that holds assessment.py.
         ranks: number of processes.
         rules: the thresholds, from `profile.load`.
-        tell: called with a line about what is going on, and facts about it; a stage ends in "...".
-        required_tier: the weakest sandbox that will do; the default takes the best there is.
+        tell: progress callback. It is called with one line of text and with facts as keyword arguments. The
+            line ends in "..." at the start of a stage. Default: does nothing.
+        required_tier: the weakest sandbox tier that is accepted. By default, the strongest tier that works
+            on this host is used, whichever it is.
+
+    Returns:
+        The result document. It also describes a submission that is not gradable and a fault of the grader.
     """
     tell = clock = StageClock(tell)
     source, facts, rounds = b"", {}, []
@@ -96,7 +102,8 @@ def grade(
         source = read_script(path)
         tier = sandbox.choose(required_tier)
         data = load_cifar10()
-        if tier != "rlimits" and visible.exposed(data.folder, tier):  # there all is, and it says so
+        # The tier rlimits exposes all files in any case, and its description says so.
+        if tier != "rlimits" and visible.exposed(data.folder, tier):
             raise DataError(
                 f"a submission could read the hidden test images: {data.folder} lies among the files of the "
                 "system or of Python, which it needs. Move the data, and name their folder in $HVDLAB_DATA."
@@ -114,7 +121,8 @@ def grade(
                 tell("something went wrong on the grader's side: once more ...")
             else:
                 again = False
-                # The first round alone decides whether there are more, so that all of them count.
+                # Only the first round decides whether there are more rounds. Otherwise the result of a
+                # later round could change which rounds count.
                 first = rounds[0]
                 if judge.near_a_threshold(first.judgement, rules, first.budget):
                     wanted, why = 1 + rules.repeats, "close to a threshold"
@@ -139,13 +147,13 @@ def grade(
 
 
 def one_round(source: bytes, ranks: int, rules: Profile, data: Dataset, tier: str, tell) -> Round:
-    """Measure this machine, run the submission and the probe, and judge what was seen."""
+    """Measure this machine, run the submission and the probe, and judge the results."""
     seed = secrets.randbits(64)
     hidden = views.Secrets.draw(seed, len(data.train_labels), len(data.test_labels))
     kind = judge.framework(source)
     with tempfile.TemporaryDirectory(prefix="hvdgrade-evidence-") as folder:
         folder = Path(folder)
-        folder.chmod(0o711)  # a submission that runs as another user reaches the data in it
+        folder.chmod(0o711)  # a submission that runs as another user can reach the data in it
         shown = views.for_run(data, hidden, folder / "data")
         evidence = folder / "evidence"
         evidence.mkdir(mode=0o700)
@@ -164,7 +172,8 @@ def one_round(source: bytes, ranks: int, rules: Profile, data: Dataset, tier: st
         given = {"gpus": rules.uses_gpus, "records": rules.records}
         variables = {VARIABLE: rules.network}
         with Jail(source, ranks, shown, variables=variables, tier=tier, **given) as jail:
-            limit = budget + 1  # so that what comes just too late is seen as that
+            # One second more, so that an epoch just after the budget is observed and reported as late.
+            limit = budget + 1
             seen = observe(jail, evidence, limit, rules.stall_seconds, tell)
         if seen.stop_cause == "crashed" and seen.free_bytes < LEAST_FREE_BYTES:
             raise OSError("the grader's disk was full while the submission ran")
@@ -184,19 +193,22 @@ def one_round(source: bytes, ranks: int, rules: Profile, data: Dataset, tier: st
                 probed, found = again, said
                 break
         if calibration and kind == "keras" and seen.torch_seen:
-            # It imports Keras and also runs PyTorch, which is faster: the smaller budget holds.
+            # The script imports Keras but also runs PyTorch, which is faster. The smaller budget applies.
             calibration = measure("torch")
             budget = min(
                 budget, calibration.budget(len(data.train_labels), rules.budget_serial_epochs)
             )
-    # Each of the ranks at the speed of a lonely process.
+    # The time of one pass if each rank trained at the speed that the calibration measured per process.
     seconds = calibration and len(data.train_labels) / (ranks * calibration.serial_rate)
     judgement = judge.judge(source, seen, evaluation, probed, found, rules, budget, seconds)
     return Round(judgement, seen, probed, budget, calibration)
 
 
 def decisive(rounds: list[Round]) -> Round:
-    """The round that stands for all: of three the one whose time to the target is the median."""
+    """Return the round that decides the verdict: of three rounds, the median one.
+
+    The rounds are ordered by verdict, "pass" first, and then by the time to the target divided by the budget.
+    """
     return sorted(rounds, key=lambda one: (one.judgement.verdict != "pass", one.ratio))[
         len(rounds) // 2
     ]

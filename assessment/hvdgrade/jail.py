@@ -1,7 +1,8 @@
-"""Starts a submission behind walls, looks in from outside, and leaves nothing behind.
+"""Start a submission in a sandbox, observe it from outside, and remove everything it leaves.
 
-`sandbox.py` chooses the walls, `walls.py` builds them. What is told here of a run comes from the
-kernel: processes, bytes on the loopback of its network, limits that were hit.
+`sandbox.py` chooses the sandbox and `walls.py` builds it. All facts about a run that this module reports
+come from the kernel: the processes, the bytes on the loopback interface of the submission's network, and
+the limits that it reached.
 """
 
 import fcntl
@@ -31,27 +32,28 @@ NS_GET_USERNS = 0xB701
 
 
 class Jail:
-    """A context in which one submission runs; on leaving it, processes and files are gone.
+    """A context manager that runs one submission; on exit it ends its processes and removes its files.
 
-    In the tiers without bubblewrap one process can have one jail at a time: what else it starts
-    meanwhile is taken for the submission's.
+    In the tiers without bubblewrap, a process can hold only one jail at a time, because every other process
+    that it starts in the meantime is counted as part of the submission.
 
     Args:
-        source: the submission's bytes, as `read_script` gives them.
+        source: the bytes of the submission, as `read_script` returns them.
         ranks: number of processes to start.
-        data: folder with the data sets, given to the submission as `HVDLAB_DATA`; or a list of
-            folders, of which each rank sees its own.
-        arguments: of its command line; a submission gets none.
-        variables: more environment variables for it.
-        tier: one of `sandbox.TIERS`. Default: the best that works here.
-        gpus: whether it gets the GPUs that this process sees.
-        records: how much it may record. Default: the limits for the assessment network.
-        memory_bytes: limit for all its processes together; without cgroups for each rank, and then
-            never below what a framework needs. Default: 80 % of the machine's memory.
+        data: folder with the data sets, which the submission receives as `HVDLAB_DATA`; or a list with one
+            folder per rank, where each rank sees only its own folder.
+        arguments: command-line arguments for the script. A submission gets none.
+        variables: additional environment variables for the script. Default: none.
+        tier: one of `sandbox.TIERS`. Default: the strongest tier that works on this host.
+        gpus: whether the script gets the GPUs that this process sees. Default: False.
+        records: how much the script may record. Default: the limits for the assessment network.
+        memory_bytes: memory limit in bytes for all processes together. Without cgroups the limit applies
+            to each rank, and it is then never below what a framework needs. Default: 80 % of the
+            machine's memory.
 
     Raises (on entering):
-        SandboxUnavailable: the tier does not work here.
-        OSError: data that a submission may not read, a full disk: the grader's own fault.
+        SandboxUnavailable: the tier does not work on this host.
+        OSError: the submission may not read the data, or the disk is full. Both are faults of the grader.
     """
 
     def __init__(
@@ -82,10 +84,9 @@ class Jail:
         self.views_enforced, self.network_isolated = here.views_enforced, here.network_isolated
         self.bystanders = set(psutil.Process().children(recursive=True))
         self.process = self.first = self.shared_memory = None
-        self.network: list[int] = []  # file descriptors of its namespace
+        self.network: list[int] = []  # file descriptors of the submission's network namespace
         self.records_folder: int | None = None  # file descriptor
         self.bytes_seen: int | None = None
-        # Orphans of the submission become our children instead of init's, so that none gets lost.
         self.most_records = self.record_limits.all_bytes(self.ranks)
         self.box = Sandbox(
             here,
@@ -95,12 +96,15 @@ class Jail:
             gpus=self.gpus,
             records_bytes=self.most_records,
         )
+        # Orphaned processes of the submission become children of this process instead of init, so that
+        # it finds and ends every one of them.
         self.adopted_before = cleanup.adopt_orphans()
         try:
             self.box.__enter__()
             self.records = self.box.records
             if self.tier == "rlimits":
-                # Open MPI's shared memory: in memory where there is such a place, and removed by us.
+                # The folder for Open MPI's shared memory. It lies in memory where /dev/shm is
+                # writable, and this class removes it.
                 memory = SHARED_MEMORY if os.access(SHARED_MEMORY, os.W_OK) else None
                 self.shared_memory = Path(tempfile.mkdtemp(prefix="hvdgrade-", dir=memory))
             script = self.box.folder / "work" / SCRIPT
@@ -112,10 +116,13 @@ class Jail:
         return self
 
     def start(self) -> subprocess.Popen:
-        """`mpirun -np N python assessment.py`, its two output streams joined and tagged by rank.
+        """Start `mpirun -np N python assessment.py` in the sandbox.
+
+        Returns:
+            The process. Its standard output carries stdout and stderr of all ranks, tagged by rank.
 
         Raises:
-            OSError: the walls do not stand; the submission has not been started.
+            OSError: the sandbox could not be set up; the submission has not been started.
         """
         mpirun, np, number, *script = launch.command(self.ranks, SCRIPT, *self.arguments)
         if not shutil.which(mpirun, path=visible.search_path()):
@@ -155,7 +162,10 @@ class Jail:
         return self.process
 
     def environment(self) -> dict[str, str]:
-        """What the submission sees: nothing of the grader's own environment but where Python and MPI are."""
+        """Return the environment variables of the submission.
+
+        From the grader's own environment they keep only where Python and MPI are and which GPUs to use.
+        """
         variables = {
             **launch.environment(self.ranks),
             **visible.libraries(),
@@ -168,13 +178,15 @@ class Jail:
         if self.shared_memory:
             variables["OMPI_MCA_btl_sm_backing_directory"] = str(self.shared_memory)
         else:
-            # Over the loopback, where the kernel counts; and what Landlock keeps apart from each
-            # other could not read each other's memory, as Open MPI's shared memory does.
+            # Send all messages over the loopback interface, because the kernel counts bytes there.
+            # In addition, Landlock forbids the ranks to read each other's memory, and Open MPI's
+            # shared-memory transport does that.
             variables |= {
                 "OMPI_MCA_pml": "ob1",
                 "OMPI_MCA_btl": "tcp,self",
                 "OMPI_MCA_btl_tcp_if_include": "lo",
-                # Gradients of GPUs, too: not from one's memory to the other's, nor by a faster network.
+                # Send gradients on GPUs over the loopback too: neither directly from one GPU's memory
+                # to another's nor over a faster network.
                 "NCCL_P2P_DISABLE": "1",
                 "NCCL_SHM_DISABLE": "1",
                 "NCCL_NVLS_ENABLE": "0",
@@ -183,30 +195,32 @@ class Jail:
                 "NCCL_NET": "Socket",  # no plugin for the network of a cluster or a cloud
                 "NCCL_NET_PLUGIN": "none",
                 "NCCL_SOCKET_IFNAME": "lo",
-                # Its other protocols send up to 8 bytes for 4, and NCCL chooses one by size and time.
+                # NCCL's other protocols send up to 8 bytes for 4 bytes of data, and NCCL would choose
+                # the protocol by message size and time. The byte count would then not be comparable.
                 "NCCL_PROTO": "Simple",
             }
         return {**variables, **self.variables}
 
     def processes(self) -> list[psutil.Process]:
-        """Every process that the submission started and that still runs."""
+        """Return every process that the submission started and that is still running."""
         if not self.box.bubblewrap:
             return [
                 p for p in psutil.Process().children(recursive=True) if p not in self.bystanders
             ]
-        # Nothing leaves a process namespace, and all in it end with its first process.
+        # No process can leave a PID namespace, and all processes in it end with its first process.
         found = [self.first] if self.first and self.first.is_running() else []
         try:
             top = psutil.Process(self.process.pid)
             found += [top, *(p for p in top.children(recursive=True) if p not in found)]
         except (psutil.Error, AttributeError):
-            pass  # it has not started yet, or is gone
+            pass  # the process has not started yet or has already ended
         return found
 
     def rank_processes(self) -> dict[int, psutil.Process]:
-        """The ranks' processes, as far as they run: rank -> process.
+        """Return the process of each rank that is running: rank -> process.
 
-        A daemon that a rank has started has its variables too: the one that has worked most is it.
+        A daemon that a rank has started inherits the rank's environment variables. Therefore, among all
+        processes with the same rank number, the one with the most CPU time counts as the rank.
         """
         ranks: dict[int, tuple[float, psutil.Process]] = {}
         for process in self.processes():
@@ -217,15 +231,16 @@ class Jail:
                 continue
             if not re.fullmatch("[0-9]{1,4}", rank) or int(rank) >= self.ranks:
                 continue
-            # Parents come before their children: of two that have done nothing it is the parent.
+            # A parent is listed before its children, so if both have used no CPU time the parent wins.
             if worked > ranks.get(int(rank), (-1.0,))[0]:
                 ranks[int(rank)] = worked, process
         return {rank: process for rank, (_, process) in ranks.items()}
 
     def network_bytes(self) -> int | None:
-        """Bytes over the loopback of the submission's own network since its start, up to its end.
+        """Return how many bytes the submission has sent over the loopback of its own network so far.
 
-        None where it shares the network with others.
+        After the submission has ended, this is the number at its end. Returns None if the submission shares
+        the network with other processes.
         """
         if not self.network:
             return self.bytes_seen
@@ -234,7 +249,7 @@ class Jail:
             over = not self.first.is_running()
         except OSError:
             over = True
-        if over:  # its network is still there as long as we hold it
+        if over:  # the network namespace exists as long as this process holds its descriptor
             join = self.box.enter(self.box.folder, namespaces=self.network)
             command = [*join, "cat", "/proc/net/dev"]
             text = subprocess.run(
@@ -248,16 +263,19 @@ class Jail:
         return self.bytes_seen
 
     def hold_the_network(self) -> None:
-        """Keep the submission's network, with its counters, until we have read them a last time."""
+        """Keep the submission's network namespace open until its counters have been read a last time."""
         self.network.append(os.open(f"/proc/{self.first.pid}/ns/net", os.O_RDONLY))
         owner = fcntl.ioctl(self.network[0], NS_GET_USERNS)
         if os.path.samestat(os.fstat(owner), os.stat("/proc/self/ns/user")):
             os.close(owner)
-        else:  # whoever is not root joins the namespace in which it has the rights of root first
+        else:  # without root rights, first join the user namespace in which we have them
             self.network.insert(0, owner)
 
     def hold_the_records(self) -> None:
-        """Keep the place in memory where the submission records, which would end with its processes."""
+        """Keep the folder in memory to which the submission records open.
+
+        Without an open descriptor, the kernel would remove it together with the submission's processes.
+        """
         place = f"/proc/{self.first.pid}/root{self.box.root}/records"
         self.records_folder = os.open(place, os.O_RDONLY | os.O_DIRECTORY)
         self.records = Path(f"/proc/self/fd/{self.records_folder}")
@@ -267,19 +285,19 @@ class Jail:
             os.close(self.network.pop())
 
     def limit_hit(self) -> str | None:
-        """ "out_of_memory" or "too_many_processes" if the kernel counted that, else None."""
+        """Return "out_of_memory" or "too_many_processes" if the kernel counted that event, else None."""
         cgroup = self.box.cgroup
         if cgroup and cgroup.out_of_memory():
             return "out_of_memory"
         return "too_many_processes" if cgroup and cgroup.too_many_processes() else None
 
     def disk_bytes(self) -> int:
-        """What the submission has written; what cannot be counted is far too much."""
+        """Return how many bytes the submission has written; a very large number if they cannot be counted."""
         names = () if self.box.bubblewrap else ("work", "home", "tmp")
         return sum(bytes_in(path) for path in (self.records, *map(self.box.folder.joinpath, names)))
 
     def kill(self) -> int:
-        """End every process of the submission; return how many could not be ended (0)."""
+        """End every process of the submission; return how many could not be ended (normally 0)."""
         deadline = time.monotonic() + 10
         while (left := self.processes()) and time.monotonic() < deadline:
             for process in left:

@@ -1,7 +1,7 @@
-"""From what was seen to a verdict: has the weights compared, then states one check after another.
+"""Turn the observation of a run into a verdict: have the weights compared, then evaluate the checks in order.
 
-The verdict is "pass" if every check that applies passes. A check whose base failed is skipped, with
-the reason; nobody loses points twice for one mistake.
+The verdict is "pass" if every check that applies passes. A check that depends on a failed check is skipped,
+and its rationale names the failed check, so that the report states one mistake only once.
 """
 
 import json
@@ -31,16 +31,16 @@ from hvdgrade.probe import Probe
 from hvdgrade.profile import Profile
 
 UNKNOWN_BATCH = 128
-EPOCH_SECONDS = 15.0  # that the evaluation may take for each epoch beyond its own limit
+EPOCH_SECONDS = 15.0  # time limit of the evaluation per epoch, in addition to its fixed limit
 
 
 class GraderFault(Exception):
-    """Something went wrong on the grader's side: never the submission's zero."""
+    """The grader itself failed; the submission must not get zero points for that."""
 
 
 @dataclass
 class Judgement:
-    """The checks, what they say together, and the course of the run."""
+    """The checks of a run, the verdict and score that follow from them, and the timeline of the run."""
 
     checks: list[Check]
     timeline: list[dict]
@@ -61,7 +61,10 @@ class Judgement:
 
 
 def framework(source: bytes) -> str:
-    """ "torch" or "keras": whose speed the budget is calibrated with. In doubt the faster one."""
+    """Return "torch" or "keras": the framework that the time budget is calibrated with.
+
+    If the imports do not decide, the function returns "torch", the faster one.
+    """
     modules = imported_modules(source)
     roots = {name.split(".")[0] for name in modules}
     keras = roots & {"keras", "tensorflow", "tf_keras"} or any("hvdlab.keras" in m for m in modules)
@@ -69,9 +72,18 @@ def framework(source: bytes) -> str:
 
 
 def compare(seen: Observation, profile: Profile, examples: int) -> dict:
-    """Compare the ranks in each recorded epoch: {"epochs": [...], "refused": [...]}.
+    """Compare the weights and data of the ranks in each epoch that every rank recorded.
 
-    `examples`: size of the training set that the run was given.
+    Args:
+        seen: what was observed of the run.
+        profile: the thresholds.
+        examples: size of the training set that the run was given.
+
+    Returns:
+        {"epochs": [...], "refused": [...]}, as `evaluate.judge_ranks` returns it.
+
+    Raises:
+        GraderFault: the evaluation failed or took too long.
     """
     epochs: dict[int, list[str]] = {}
     for epoch in sorted({w.epoch for w in seen.weights}):
@@ -87,9 +99,12 @@ def compare(seen: Observation, profile: Profile, examples: int) -> dict:
 def recompute(
     evaluation: dict, probe: Probe | None, profile: Profile, data: Path, seed: int
 ) -> tuple[dict, dict]:
-    """The evaluation that `compare` gave, with each epoch's accuracies, and what the probe says.
+    """Return the evaluation from `compare` with the accuracies of each epoch, and the results of the probe.
 
-    The latter is empty without a probe, or if one of its runs did not come through.
+    The results of the probe are empty if there is no probe or if one of its runs did not finish.
+
+    Raises:
+        GraderFault: the evaluation failed or took too long.
     """
     epochs, runs = evaluation["epochs"], {} if probe is None or probe.failed else probe.runs
     if not epochs:
@@ -109,7 +124,11 @@ def recompute(
 
 
 def examine(probe: Probe, profile: Profile, data: Path, seed: int) -> dict:
-    """What a probe says by itself; empty if one of its runs did not come through."""
+    """Return the results of a probe without accuracies; empty if one of its runs did not finish.
+
+    Raises:
+        GraderFault: the evaluation failed or took too long.
+    """
     if probe.failed:
         return {}
     request = {
@@ -125,11 +144,21 @@ def examine(probe: Probe, profile: Profile, data: Path, seed: int) -> dict:
 
 
 def ask(request: dict, profile: Profile, epochs: int) -> dict:
-    """The answer of `hvdgrade.evaluate`, in a fresh process. Raises GraderFault."""
+    """Run `hvdgrade.evaluate` in a new process and return its answer.
+
+    Args:
+        request: the request, which is sent as JSON.
+        profile: the thresholds, with the fixed time limit of the evaluation.
+        epochs: number of epochs to evaluate; each of them adds EPOCH_SECONDS to the time limit.
+
+    Raises:
+        GraderFault: the process failed, took too long, or returned no JSON.
+    """
     seconds = profile.evaluation_seconds + EPOCH_SECONDS * epochs
     try:
         process = subprocess.run(
-            [sys.executable, "-P", "-m", "hvdgrade.evaluate"],  # no module from a student's folder
+            # -P: do not import modules from the current folder, which may be a student's.
+            [sys.executable, "-P", "-m", "hvdgrade.evaluate"],
             input=json.dumps(request),
             capture_output=True,
             text=True,
@@ -145,7 +174,12 @@ def ask(request: dict, profile: Profile, epochs: int) -> dict:
 
 
 def batch_size(epochs: list[dict]) -> int:
-    """Images in a batch of rank 0, as far as its record tells: the last one of an epoch may have fewer."""
+    """Return how many images a batch of rank 0 has, as far as its record shows it.
+
+    The last batch of an epoch may have fewer images. Therefore the function uses the recorded batch size if
+    it agrees with the number of steps, and otherwise divides the images read by the steps. If the record has
+    no number of steps, it returns UNKNOWN_BATCH.
+    """
     read, steps, said = epochs[0]["read"][0], epochs[0]["steps"], epochs[0]["batch_size"]
     if said and ceil(read / said) == steps:
         return min(said, max(1, read))
@@ -153,7 +187,11 @@ def batch_size(epochs: list[dict]) -> int:
 
 
 def worth_probing(source: bytes, seen: Observation, evaluation: dict, profile: Profile) -> bool:
-    """Whether the graded run leaves the question open how its ranks work together."""
+    """Return whether a probe is needed to find out how the ranks work together.
+
+    It is not needed with a single rank, or if the graded run has already failed one of the checks on which
+    the probe's checks depend.
+    """
     if seen.ranks == 1 or check_ran(source, seen, evaluation, profile).state != "pass":
         return False
     return all(
@@ -172,13 +210,18 @@ def judge(
     budget: float,
     pass_seconds: float | None = None,
 ) -> Judgement:
-    """State every check.
+    """Evaluate every check and return the judgement.
 
     Args:
-        evaluation, found: what `recompute` returned.
-        probe: None where it was not worth it.
-        budget: seconds.
-        pass_seconds: as `check_steps` takes it.
+        source: the bytes of the submission.
+        seen: what was observed of the run.
+        evaluation: the first value that `recompute` returned.
+        probe: the probe; None if none was needed.
+        found: the second value that `recompute` returned, the results of the probe.
+        profile: the thresholds.
+        budget: the time budget in seconds.
+        pass_seconds: the seconds that all ranks together need for one pass over the training set, as in
+            `check_steps`; None if they were not measured.
     """
     epochs, ranks = evaluation["epochs"], seen.ranks
     timeline = course(seen, epochs)
@@ -187,7 +230,8 @@ def judge(
 
     def add(id: str, title: str, depends_on: list[str], check: Callable[[], Check]) -> None:
         failed = [checks[base] for base in depends_on if checks[base].state in ("fail", "skipped")]
-        failed = [base for base in failed if base.max_points]  # one that does not apply is no base
+        # A check that does not apply (0 points) cannot make another check be skipped.
+        failed = [base for base in failed if base.max_points]
         if not failed:
             checks[id] = check()
         else:
@@ -213,7 +257,7 @@ def judge(
 
 
 def course(seen: Observation, epochs: list[dict]) -> list[dict]:
-    """The timeline of the result: an entry each epoch that every rank recorded."""
+    """Return the timeline of the result, with one entry per epoch that every rank recorded."""
     timeline = []
     for epoch in epochs:
         weights = [seen.of(rank)[epoch["epoch"]] for rank in range(seen.ranks)]
@@ -233,10 +277,10 @@ def course(seen: Observation, epochs: list[dict]) -> list[dict]:
 
 
 def died_at_its_end(seen: Observation, profile: Profile) -> bool:
-    """Whether a run was ended by a signal after its epochs had arrived from every rank.
+    """Return whether a signal ended the run after every rank had recorded its epochs.
 
-    Once in some hundred runs a right script aborts while Python exits, as with threads of PyTorch's Gloo:
-    the run is repeated.
+    About once in some hundred runs, a correct script aborts while Python exits, for example because of the
+    threads of PyTorch's Gloo. Such a run is repeated.
     """
     recorded = {len(seen.of(rank)) for rank in range(seen.ranks)}
     enough = len(recorded) == 1 and min(recorded) >= profile.consecutive_epochs
@@ -244,9 +288,10 @@ def died_at_its_end(seen: Observation, profile: Profile) -> bool:
 
 
 def near_a_threshold(judgement: Judgement, profile: Profile, budget: float) -> bool:
-    """Whether the verdict hangs on less than the margins of the profile: then the run is repeated.
+    """Return whether the verdict is closer to a threshold than the margins of the profile.
 
-    It does where all else passes, and somewhat harder and somewhat easier rules disagree.
+    This is so if all other checks pass, and slightly stricter and slightly looser thresholds lead to
+    different verdicts. The run is then repeated.
     """
     if any(c.state != "pass" for c in judgement.checks if c.max_points and c.id != "targets"):
         return False

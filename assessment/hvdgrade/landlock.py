@@ -1,7 +1,7 @@
-"""Landlock: a process gives up rights to files, for itself and for all that it starts, for good.
+"""Restrict a process's access to files with Landlock, permanently and for all its child processes.
 
-Works without privileges and without namespaces, from Linux 5.13 on; see landlock(7). Standard
-library only, as it runs inside a jail.
+Landlock needs no privileges and no namespaces. It exists since Linux 5.13; see landlock(7). This
+module uses only the standard library because it runs inside a sandbox.
 """
 
 import ctypes
@@ -17,7 +17,7 @@ EXECUTE, WRITE_FILE, READ_FILE, READ_DIR = 1 << 0, 1 << 1, 1 << 2, 1 << 3
 REFER, TRUNCATE, IOCTL_DEV = 1 << 13, 1 << 14, 1 << 15
 READ = EXECUTE | READ_FILE | READ_DIR
 EVERYTHING = (1 << 16) - 1
-ON_A_FILE = EXECUTE | WRITE_FILE | READ_FILE | TRUNCATE | IOCTL_DEV  # the others are about folders
+ON_A_FILE = EXECUTE | WRITE_FILE | READ_FILE | TRUNCATE | IOCTL_DEV  # the others are for folders
 SCOPE_ABSTRACT_SOCKETS, SCOPE_SIGNALS = 1, 2
 
 libc = ctypes.CDLL(None, use_errno=True)
@@ -40,7 +40,7 @@ def syscall(number: int, *arguments) -> int:
 
 
 def version() -> int:
-    """The version of Landlock that this kernel has; 0 without one."""
+    """Return the Landlock version of this kernel, or 0 if the kernel has no Landlock."""
     try:
         return syscall(CREATE_RULESET, None, ctypes.c_size_t(0), ctypes.c_uint(GET_VERSION))
     except OSError:
@@ -48,22 +48,25 @@ def version() -> int:
 
 
 def known(rights: int, here: int) -> int:
-    """Those of `rights` that version `here` can take away."""
+    """Return the subset of `rights` that Landlock version `here` can restrict."""
     return rights & ((1 << (13 if here < 2 else 14 if here < 3 else 15 if here < 5 else 16)) - 1)
 
 
 def restrict(taken: int, allowed: dict[str, int], scoped: bool = False) -> None:
-    """Give up the rights `taken` to all files but those beneath the paths of `allowed`.
+    """Give up the rights `taken` to all files except those beneath the paths of `allowed`.
 
     Args:
-        taken: rights, such as `READ`. To rename between folders is always among them.
-        allowed: path -> those of the rights that are kept for it and, a folder, all beneath it.
-            A path that does not exist, or cannot be reached anyway, is left out.
-        scoped: also give up signals to processes, and abstract sockets of processes, that are not
-            started from here on (version 6, Linux 6.12; an older one leaves them).
+        taken: bit mask of rights, such as `READ`. The right to rename or link between folders
+            (`REFER`) is always added.
+        allowed: path -> bit mask of the rights that stay for this path. For a folder they stay for
+            everything beneath it, too. A path that does not exist, or that this process cannot
+            reach anyway, is skipped.
+        scoped: also give up sending signals and connecting to abstract sockets, except to
+            processes that are started after this call. This needs Landlock version 6 (Linux 6.12);
+            older versions do not restrict signals and sockets.
 
     Raises:
-        OSError: the kernel has no Landlock, or it is switched off.
+        OSError: the kernel has no Landlock, or Landlock is disabled.
     """
     here = version()
     taken = known(taken | REFER, here)

@@ -1,9 +1,10 @@
-"""Becomes a command that runs on given cores and that the kernel ends when its parent is gone.
+"""Replace this process with a command that runs on given cores and ends when its parent ends.
 
     python -m hvdgrade.leash PARENT CORES COMMAND ...
 
-PARENT is the process id of whoever starts it, CORES is "0,1" or "-" for all. When the parent ends, even
-by kill -9, the command gets SIGTERM, as if somebody had asked it to stop.
+PARENT is the id of the process that starts this module. CORES is a list such as "0,1", or "-" for all
+cores. When the parent ends, even by kill -9, the kernel sends the command SIGTERM, so that it can stop
+and clean up like after a normal request to stop.
 """
 
 import ctypes
@@ -20,7 +21,7 @@ def main() -> None:
         os.sched_setaffinity(0, [int(core) for core in cores.split(",")])
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
     if os.getppid() != int(parent):
-        sys.exit(3)  # it ended before we were on its leash
+        sys.exit(3)  # the parent ended before prctl, so no signal will come
     os.execv(command[0], command)
 
 

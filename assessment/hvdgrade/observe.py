@@ -1,8 +1,7 @@
-"""Watches a running submission from outside: the clock, the files that arrive, the output, the end.
+"""Watch a running submission from outside: its time, its recorded files, its output and its end.
 
-Everything noted here comes from the kernel or from the grader's own clock. Weights are copied the
-moment they appear, through file descriptors that follow no link; what a submission prints is kept
-for display only.
+All measurements come from the kernel or from the grader's own clock. Weights are copied as soon as
+they appear, through file descriptors that follow no link. The output of a submission is only displayed.
 """
 
 import hashlib
@@ -29,7 +28,7 @@ MAX_RECORD_BYTES = 1 << 20
 MAX_OUTPUT_BYTES = 20 << 20
 MAX_LAUNCHER_BYTES = 200 << 20  # of memory; without output mpirun has 20 to 30 MB
 
-# Why a run ended. "ended" alone is a run that came to its own end with exit code 0.
+# Why a run ended. "ended" means that the run ended by itself with exit code 0.
 STOP_CAUSES = (
     *("ended", "crashed", "killed", "timeout", "hang", "output_flood"),
     *("out_of_memory", "too_many_processes", "disk_full", "took_more_cores"),

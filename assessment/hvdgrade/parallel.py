@@ -1,12 +1,13 @@
-"""The checks that prove or refute data parallelism; together they leave no way around it.
+"""Check whether a script really trains data-parallel.
 
-    replicas      all ranks have the same weights after every epoch        (of the graded run)
-    exchange      as many bytes went between them as gradients need        (the kernel's counter)
-    flow          each rank knows what only another rank was shown         (probe)
-    equivalence   N ranks train as one process with N times the batch      (probe)
+    replicas      all ranks have the same weights after every epoch               (graded run)
+    exchange      the ranks exchanged as many bytes as gradients need             (kernel's counter)
+    flow          each rank learned what only another rank was shown              (probe)
+    equivalence   N ranks train like a single process with N times the batch      (probe)
 
-Alone each can be got around: replicas by a broadcast at the end, exchange by sending anything, flow
-by averaging weights now and then, equivalence by letting every rank do all the work.
+A script can cheat each check alone, but not all of them together. It could pass replicas by a broadcast
+at the end, exchange by sending arbitrary data, flow by averaging weights now and then, and equivalence
+by letting every rank do all the work.
 """
 
 from math import exp, prod
@@ -35,22 +36,23 @@ EQUIVALENCE = "N ranks train as one would"
 
 OFFICIAL_KERAS_MODULES = ("horovod.tensorflow.keras", "horovod.keras")
 EVERY_BATCH = ", and no batch may be left out for its size"
-FEWEST_ROUNDS = 0.2  # a step: a fourth, less what the start and the end of an epoch may hide
-# A script only claims its steps. Fewer than batches of so many images (of a rank) make are not believed:
-USUAL_BATCH = 512  # where few steps excuse few exchanges
-LARGEST_BATCH = 4096  # where exchanges are divided by them
-UNMOVED = 1e9  # the distance of runs that go nowhere
+FEWEST_ROUNDS = 0.2  # per step: a fourth, less what the start and end of an epoch may hide
+# The number of steps is only a claim of the script. The grader does not believe fewer steps than result
+# from batches of this many images per rank:
+USUAL_BATCH = 512  # when a small number of steps excuses few exchanges
+LARGEST_BATCH = 4096  # when exchanges are divided by the number of steps
+UNMOVED = 1e9  # the distance of runs whose weights do not move
 ALONE = "one rank only: nothing to compare, and nothing distributed to give points for"
 
 
 def gradient_bytes(network: str) -> int:
-    """Of all gradients of a network, in float32."""
+    """Return the number of bytes of all gradients of a network in float32."""
     shapes = network_weights(network).items()
     return 4 * sum(prod(shape) for name, shape in shapes if not is_statistic(name))
 
 
 def likely_mistake(source: bytes) -> str:
-    """What most often keeps ranks apart, as far as the imports tell."""
+    """Return help about the most frequent reason why ranks train separately, judged by the imports."""
     modules = imported_modules(source)
     if any(name.startswith(OFFICIAL_KERAS_MODULES) for name in modules):
         return (
@@ -93,9 +95,9 @@ def check_replicas(source: bytes, seen: Observation, epochs: list[dict], rules: 
 
 
 def exchanges(seen: Observation, epochs: list[dict], rules: Profile) -> list[float | None]:
-    """How often a whole set of gradients could have gone round in each epoch, from bytes alone.
+    """Return how many all-reduces of all gradients the bytes sent in each epoch allow.
 
-    An all-reduce of S bytes among N ranks sends 2 (N - 1) S bytes in all, whoever does it
+    An all-reduce of S bytes among N ranks sends at least 2 (N - 1) S bytes in total, with any algorithm
     (P. Patarasuk, X. Yuan, Bandwidth optimal all-reduce algorithms, 2009).
     """
     once = 2 * (seen.ranks - 1) * gradient_bytes(rules.network)
@@ -121,11 +123,11 @@ def check_exchange(source: bytes, seen: Observation, epochs: list[dict], rules: 
         )
         return Check("exchange", EXCHANGE, "skipped", 0, said, depends_on=depends)
     steps = [epoch["steps"] or 0 for epoch in epochs]
-    # The first epoch also has the start: later ones are cleaner, where there are any.
+    # The first epoch includes the start-up traffic, so later epochs are used if there are any.
     later = range(1, len(epochs)) if len(epochs) > 1 else range(1)
     least = min(later, key=lambda i: rounds[i])
     needed = max(rules.min_exchanges, rules.min_exchange_share * steps[least])
-    # Of few steps, as many ranks have, gathered over four.
+    # With many ranks there are few steps. Gradients accumulated over four steps are accepted.
     needed = min(needed, FEWEST_ROUNDS * credible_steps(epochs[least], USUAL_BATCH))
     evidence = {"rounds": [round(r, 2) for r in rounds], "steps": steps, "needed": needed}
     mega = rounds[least] * 2 * (seen.ranks - 1) * gradient_bytes(rules.network) / 1e6
@@ -145,14 +147,15 @@ def check_exchange(source: bytes, seen: Observation, epochs: list[dict], rules: 
 
 
 def credible_steps(epoch: dict, largest: int) -> float:
-    """Steps of an epoch: what the script claims, or those with the `largest` batch if that is more."""
+    """Return the steps of an epoch: the script's claim, or those with the `largest` batch if more."""
     return max(epoch["steps"] or 0, min(epoch["read"]) / largest)
 
 
 def probed_exchanges(probe: Probe, name: str, rules: Profile) -> list[float]:
-    """Rounds of all gradients in a step of each epoch of a run of the probe; [] where it is not known.
+    """Return the all-reduces of all gradients per step, for each epoch of a run of the probe.
 
-    Not of the first, which has the start.
+    The first epoch is left out because it includes the start-up traffic. The list is empty if the
+    traffic is unknown.
     """
     if not (seen := probe.seen.get(name)):
         return []
@@ -164,26 +167,28 @@ def probed_exchanges(probe: Probe, name: str, rules: Profile) -> list[float]:
 def exchange_drop(
     seen: Observation, epochs: list[dict], probe: Probe, rules: Profile
 ) -> float | None:
-    """How many times as much as in the run that counts the ranks exchange in a step of the probe.
+    """Return the bytes exchanged per step in the probe, divided by those in the graded run.
 
-    2 for one who averages gradients in each, as they are float64 there. None where it is not known.
+    The result is 2 for a script that averages gradients in each step, because the probe uses float64.
+    It is None if the traffic is unknown.
     """
     probed, counted = probed_exchanges(probe, "apart", rules), exchanges(seen, epochs, rules)
     steps = [credible_steps(epoch, LARGEST_BATCH) for epoch in epochs]
     if not probed or None in counted or not all(steps):
         return None
     each = [rounds / number for rounds, number in zip(counted, steps, strict=True)]
-    # Who exchanges less from epoch to epoch may do so.
+    # A script may exchange less from epoch to epoch, so the epoch with most traffic counts.
     most = max(each[1:] or each)
     return fmean(probed) / most if most > 0 else None
 
 
 def exchange_growth(probe: Probe, rules: Profile) -> float | None:
-    """How many times as much the ranks exchange where each has the batches of all, at least.
+    """Return a lower bound of how much traffic per step grows if each rank gets the batches of all ranks.
 
-    Gradients are as many for any batch. Ranks wait a moment after each epoch, for the counter to be read;
-    on a crowded machine it may be read later, so one epoch seems to have had more of the traffic, and
-    another less.
+    The number of gradients does not depend on the batch size, so data-parallel ranks give about 1. Ranks
+    wait a moment after each epoch so that the counter can be read. On a crowded machine it may be read
+    later, so that one epoch seems to have more traffic and another less. The bound therefore divides the
+    minimum by the maximum.
     """
     apart, together = (probed_exchanges(probe, name, rules) for name in ("apart", "together"))
     return min(together) / max(apart) if together and apart and max(apart) > 0 else None
@@ -224,7 +229,7 @@ def check_equivalence(
     rules: Profile,
     drop: float | None = None,
 ) -> Check:
-    """`drop`: what `exchange_drop` says."""
+    """Return the equivalence check. `drop` is the result of `exchange_drop`."""
     points, depends = rules.points["equivalence"], ["ran", "replicas", "exchange"]
     if stopped := did_not_come_through(probe, found):
         return Check("equivalence", EQUIVALENCE, "fail", points, *stopped, {}, depends)
@@ -244,9 +249,9 @@ def check_equivalence(
         f"{found['distance']:.1%} of the way they go"
     )
     close = found["distance"] <= rules.equivalence_tolerance
-    # As long as the learning rate is small, ranks that train alone and average their weights every now and
-    # then go nearly where averaged gradients go. Who gathers gradients over steps goes there exactly, and may
-    # begin with that after the steps of the probe.
+    # While the learning rate is small, ranks that train separately and average their weights now and then
+    # reach nearly the same weights as with averaged gradients. A script that accumulates gradients over
+    # several steps reaches them exactly, and may begin to accumulate after the steps of the probe.
     exact = found["distance"] <= EXACT
     if close and drop and drop > (rules.max_exact_drop if exact else rules.max_exchange_drop):
         said += (
@@ -276,17 +281,18 @@ def check_equivalence(
 
 
 def other_probes(probe: Probe, found: dict, rules: Profile) -> list[dict]:
-    """How the probe is made once more where it went wrong, for those whom it does not suit as it is."""
+    """Return the options for repeating a failed probe, for scripts that do not suit its first form."""
     apart = rules.equivalence_tolerance < found.get("distance", 0.0) < UNMOVED
     ways = [{"in_turns_of": probe}] if apart else []
     return ways + ([{"bits": 32}] if may_suit_float32_only(probe, found, rules) else [])
 
 
 def may_suit_float32_only(probe: Probe, found: dict, rules: Profile) -> bool:
-    """Whether a probe went wrong in a way in which it does where float64 is taken for float32.
+    """Return whether a probe failed as it does if the script treats float64 data as float32.
 
-    Such sums are numbers without sense, so the runs are any distance apart, from the first epoch on. (One
-    that is right in its first epoch goes wrong in another way, and in float32 the second is not compared.)
+    Such sums are meaningless numbers, so the runs have an arbitrary distance from the first epoch on. (A
+    probe that is right in its first epoch failed for another reason, and in float32 the second epoch is
+    not compared.)
     """
     if probe.failed:
         return probe.failed.stop_cause in ("crashed", "killed")
@@ -295,7 +301,7 @@ def may_suit_float32_only(probe: Probe, found: dict, rules: Profile) -> bool:
 
 
 def did_not_come_through(probe: Probe, found: dict) -> tuple[str, str] | None:
-    """(rationale, help) where the probe gave nothing to compare, else None."""
+    """Return (rationale, help) if the probe gave nothing to compare, else None."""
     if found.get("refused"):
         return found["refused"][0], RECORD_THE_NETWORK
     seen = probe.failed

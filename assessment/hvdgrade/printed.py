@@ -1,4 +1,7 @@
-"""What a submission prints, kept for display only, and the stacks that a hanging one is made to print."""
+"""Read the output of a submission, and make a hanging submission print its Python stacks.
+
+The output is only displayed. It never influences the verdict.
+"""
 
 import contextlib
 import os
@@ -18,14 +21,14 @@ KEEP_OUTPUT_BYTES = 200_000
 
 
 class Output:
-    """What the submission prints: counted whole, kept at both ends."""
+    """The output of a submission: all bytes are counted, and the start and the end are kept."""
 
     def __init__(self):
         self.bytes, self.closed = 0, False
         self.head, self.tail = bytearray(), deque(maxlen=KEEP_OUTPUT_BYTES // 2)
 
     def read(self, stream) -> None:
-        for _ in range(64):  # at most 4 MB a turn: a flood must not keep us from the clock
+        for _ in range(64):  # at most 4 MB per call, so that a flood does not delay time limits
             try:
                 chunk = os.read(stream.fileno(), 1 << 16)
             except BlockingIOError:
@@ -39,7 +42,10 @@ class Output:
             self.tail.extend(chunk[room:])
 
     def text(self) -> str:
-        """The output as plain text: no control characters, a mark where something was left out."""
+        """Return the output as plain text, without control characters.
+
+        A marker shows where the middle of a long output was left out.
+        """
         left_out = self.bytes - len(self.head) - len(self.tail)
         middle = f"\n[... {left_out} bytes left out ...]\n".encode() if left_out else b""
         text = (bytes(self.head) + middle + bytes(self.tail)).decode(errors="replace")
@@ -49,12 +55,19 @@ class Output:
 def ask_for_stacks(
     jail: Jail, process: subprocess.Popen, output: Output, seconds: float = 3
 ) -> None:
-    """Let every rank print where it is: SIGABRT with Python's fault handler switched on.
+    """Make every rank print its Python stacks, by SIGABRT with Python's fault handler enabled.
 
-    mpirun stands still until all have: it ends the others as soon as it sees that one has ended.
+    mpirun is stopped (SIGSTOP) until all ranks have printed, because it ends the other ranks as soon
+    as it notices that one rank has ended.
+
+    Args:
+        jail: the jail in which the submission runs.
+        process: the process that the grader started, whose output is read.
+        output: receives the output.
+        seconds: how long to wait for the ranks, and again for the end of the process.
     """
     ranks = jail.rank_processes()
-    # Of the submission's own: ranks whose mpirun has ended are this grader's children.
+    # Only processes of the submission: ranks whose mpirun has ended are children of this grader.
     started_them = [one for one in launchers(ranks) if one in jail.processes()]
     deadline = time.monotonic() + seconds
     for one in started_them:
@@ -78,7 +91,7 @@ def signalled(process: psutil.Process, number: int) -> None:
 
 
 def is_there(process: psutil.Process) -> bool:
-    """Whether it has not ended; one that has waits for whoever started it."""
+    """Return whether the process still runs. A zombie has ended and only waits for its parent."""
     try:
         return process.status() != psutil.STATUS_ZOMBIE
     except psutil.Error:
@@ -86,7 +99,10 @@ def is_there(process: psutil.Process) -> bool:
 
 
 def stacks(output: str) -> dict[int, str]:
-    """The stack of each rank's main thread from the fault handler's text, innermost call first."""
+    """Return the stack of each rank's main thread: rank -> text, with the innermost call first.
+
+    The stacks are parsed from the text that Python's fault handler printed into `output`.
+    """
     found: dict[int, list[str]] = {}
     reading: set[int] = set()
     for line in output.splitlines():
@@ -94,7 +110,7 @@ def stacks(output: str) -> dict[int, str]:
         if not match:
             continue
         rank, text = int(match[1]), match[2]
-        # The fault handler prints all threads; the main thread, where the script is, comes last.
+        # The fault handler prints all threads. The main thread, which runs the script, comes last.
         if re.match(r"(Current thread|Thread) 0x", text):
             found[rank] = []
             reading.add(rank)

@@ -1,10 +1,10 @@
-"""Short runs of a submission that show whether its ranks train as one process would.
+"""Run a submission briefly to find out whether its ranks train like a single process.
 
-`hvdlab.probe` says what they have in common and in which single thing they differ. What their weights
-say is computed by `hvdgrade.evaluate` and judged in `hvdgrade.parallel`:
+`hvdlab.probe` describes what the two runs have in common and how they differ. `hvdgrade.evaluate`
+compares their weights, and `hvdgrade.parallel` judges the comparison:
 
-    apart       each rank with labels of its own: what does it learn of the others'?
-    together    every rank with the batches of all ranks: does it go where the ranks went apart?
+    apart       each rank gets labels of its own: what does it learn of the other ranks' labels?
+    together    every rank gets the batches of all ranks: does it reach the same weights as in "apart"?
 """
 
 from dataclasses import dataclass, field
@@ -17,24 +17,24 @@ from hvdlab import assessment_networks
 from hvdlab.system.hardware import usable_cores
 
 VARIABLE = "HVDLAB_PROBE"
-# The first ones are compared, what is sent is counted from the first to the last, and the last of those
-# apart says what was learned.
+# The first epochs are compared, the bytes sent are counted from the first to the last epoch, and the last
+# epoch of "apart" shows what was learned.
 EPOCHS = {"apart": 6, "together": 3}
-LEAST_EPOCHS = 2  # where a script ends by itself
+LEAST_EPOCHS = 2  # if the script ends by itself
 
 
 @dataclass
 class Probe:
-    """The files to compare: of each run a list of epochs, of each epoch a file from every rank.
+    """The files to compare: for each run a list of epochs, for each epoch one file per rank.
 
-    `batch_size`: of a rank, in the run that counts; the data set is as large as it wants.
+    `batch_size` is the batch size per rank in the graded run. It determines the size of the data set.
     """
 
     batch_size: int = 0
     runs: dict[str, list[list[str]]] = field(default_factory=dict)
     seen: dict[str, Observation] = field(default_factory=dict)
-    failed: Observation | None = None  # the run that did not come through
-    views_enforced: bool = True  # a rank could not read what another was given
+    failed: Observation | None = None  # the run that failed
+    views_enforced: bool = True  # a rank could not read the data of another rank
 
 
 def probe(
@@ -49,15 +49,16 @@ def probe(
     bits: int = 64,
     in_turns_of: Probe | None = None,
 ) -> Probe:
-    """Run `source` on the folders that `views.for_probe` made for `batch_size`; weights go to `evidence`.
+    """Run `source` on the folders that `views.for_probe` made for `batch_size`.
 
-    `bits`: of the numbers that the lab's networks compute with; `in_turns_of`: a probe of which the first run
-    is kept, and the second made anew with the copies of a batch in turns, see `hvdlab.probe`.
+    The weights are copied to `evidence`. `bits` is the precision of the lab's networks (float64 or
+    float32). `in_turns_of` is an earlier probe: its first run is kept, and the second run is repeated
+    with the copies of a batch in turns, see `hvdlab.probe`.
     """
     per_rank, together = views
     result, in_turns = Probe(batch_size), in_turns_of is not None
     for name, data, dealt in (("apart", per_rank, 1), ("together", together, ranks)):
-        if in_turns and name == "apart":  # where a batch has no copies
+        if in_turns and name == "apart":  # a batch has no copies in this run
             result.runs[name], result.seen[name] = in_turns_of.runs[name], in_turns_of.seen[name]
             result.views_enforced = in_turns_of.views_enforced
             continue
@@ -69,11 +70,11 @@ def probe(
         variables = {
             VARIABLE: f"{dealt}x{ranks}x{in_turns:d}x{bits}",
             assessment_networks.VARIABLE: rules.network,
-            "NVIDIA_TF32_OVERRIDE": "0",  # its rounding would be larger than what the probe looks for
+            "NVIDIA_TF32_OVERRIDE": "0",  # its rounding errors are larger than what the probe measures
         }
         given = {"gpus": rules.uses_gpus, "records": rules.records}
         with Jail(source, ranks, data, variables=variables, tier=tier, **given) as jail:
-            # Where ranks share cores each of them needs as much more.
+            # Ranks that share cores need proportionally more time.
             limit = rules.probe_seconds * max(1.0, ranks / usable_cores())
             seen = observe(jail, copied, limit, rules.stall_seconds, until=EPOCHS[name])
             result.seen[name] = seen

@@ -1,4 +1,4 @@
-"""What the kernel tells of a submission's processes: whether they work, on which cores, in what memory."""
+"""Read from the kernel whether a submission's processes work, on which cores and in how much memory."""
 
 import contextlib
 import os
@@ -15,7 +15,7 @@ WORK_BYTES = 1 << 20  # taken, printed or written within a second
 
 
 class Activity:
-    """Whether any rank works, as the kernel's account of its processor time tells."""
+    """Detect whether any rank works, from the processor time that the kernel counts for it."""
 
     def __init__(self, now: float):
         self.last = now  # when work was last seen
@@ -89,7 +89,8 @@ def memory_of_launcher(ranks: dict[int, psutil.Process]) -> int:
 def has_torch(process: psutil.Process) -> bool:
     """Whether a library of PyTorch's is mapped into `process`, as the kernel says.
 
-    Or may be: whoever closes its memory to its own user has something to hide.
+    The result is True, too, if the process hides its memory from its own user, because a submission
+    that does so may have loaded PyTorch.
     """
     try:
         mapped = Path(f"/proc/{process.pid}/maps").read_text(errors="replace")

@@ -1,11 +1,12 @@
-"""Walls around a submission: which kinds this host can give, and the command that builds them.
+"""Find out which isolation levels (tiers) this host can provide for a submission.
 
-    bubblewrap+cgroup   a file system, network and processes of its own; memory and processes limited
-    bubblewrap          the same with limits a process instead of one for all
-    landlock            files of the host cannot be read or written; network and processes are the host's
-    rlimits             limits a process and nothing else: for people who are trusted
+    bubblewrap+cgroup   separate file system, network and processes; limits for all processes together
+    bubblewrap          the same isolation, but the limits hold for each process
+    landlock            the host's files cannot be read or written; network and processes are shared
+    rlimits             only limits for each process: for users whom you trust
 
-Best first. What a tier gives is found by trying it here, never by version numbers: see `tier`.
+The strongest tier comes first. `tier` finds out what a tier provides by running a test process on this
+host. Version numbers are not enough, because containers and settings can disable kernel features.
 """
 
 import functools
@@ -27,13 +28,13 @@ TRIAL_SECONDS = 20
 
 
 def choose(required: str | None = None) -> str:
-    """The best tier that works here.
+    """Return the name of the strongest tier that works on this host.
 
     Args:
-        required: a weaker one will not do.
+        required: the weakest tier that is acceptable. Default: any tier.
 
     Raises:
-        SandboxUnavailable: `required` is no tier, or neither it nor a better one works here.
+        SandboxUnavailable: `required` is not a tier, or neither it nor a stronger tier works here.
     """
     if required is not None and required not in TIERS:
         raise SandboxUnavailable(
@@ -50,7 +51,7 @@ def choose(required: str | None = None) -> str:
 
 
 def describe(name: str) -> dict:
-    """What a result document says of the tier."""
+    """Return what a result document contains about the tier."""
     facts = asdict(tier(name))
     return {
         "tier": name,
@@ -60,11 +61,11 @@ def describe(name: str) -> dict:
 
 @functools.cache
 def tier(name: str) -> Tier:
-    """Try a tier on this host, once in a process."""
+    """Test a tier on this host and return what it provides. The result is cached in this process."""
     root = os.geteuid() == 0
     candidates = {
-        # Root builds the walls as root and steps down inside them; where root has lost the rights
-        # for that, as in most containers, a user namespace may still do.
+        # Root sets up the sandbox with its own rights and drops them inside. In most containers root
+        # lacks the capabilities for that, but a user namespace may still work.
         True: [Tier(name, own_user=True, user_namespace=False), Tier(name)],
         False: [Tier(name)],
     }[root and name != "rlimits"]
@@ -72,7 +73,7 @@ def tier(name: str) -> Tier:
     return next((t for t in tried if t.works), tried[0])
 
 
-# What a process sees from inside, in words of JSON.
+# This program runs inside the sandbox and prints what it sees, as JSON.
 LOOK = """
 import json, os, sys
 def opens(path):
@@ -87,7 +88,7 @@ print(json.dumps({"user": os.getuid(), "network": os.readlink("/proc/self/ns/net
 
 
 def attempt(candidate: Tier) -> Tier:
-    """Start a process behind these walls that tells what it sees."""
+    """Start a test process in this sandbox and return the tier with what the process could see."""
     with tempfile.TemporaryDirectory(prefix="hvdgrade-") as place:
         os.chmod(place, 0o711)
         folders = [Path(place, name) for name in ("0", "1", "outside")]
@@ -131,7 +132,7 @@ def attempt(candidate: Tier) -> Tier:
 
 
 def missing(tier: Tier) -> list[str]:
-    """What the tier does not give, in sentences for an instructor."""
+    """Return the protections that the tier lacks, in sentences for an instructor."""
     said, own_user = [], tier.own_user and tier.uid_dropped
     if tier.name == "rlimits":
         said.append("files of this host are readable and writable as for whoever runs the grader")

@@ -1,6 +1,6 @@
-"""Which cores and GPUs each worker of a batch has for itself.
+"""Assign each worker of a batch its own cores and GPUs.
 
-Gradings measure time. They are comparable only if no two of them use the same core.
+Gradings measure time, so they are comparable only if no two of them use the same core.
 """
 
 from itertools import chain
@@ -12,23 +12,27 @@ from hvdlab.system.hardware import physical_cores, usable_cores, visible_gpus
 def worker_slots(
     ranks: int, workers: int | None, oversubscribe: bool, on_gpus: bool = True
 ) -> list[tuple]:
-    """For each worker its cores and the UUIDs of its GPUs or MIG slices (None where there are none).
+    """Return the cores and GPUs of each worker.
 
     Args:
-        ranks: of each submission.
-        workers: how many; the default is as many as have a core (and a GPU, if there are some) a rank.
-        oversubscribe: allow more than that; they share then.
-        on_gpus: False: GPUs are not used, and so not divided.
+        ranks: number of ranks of each submission.
+        workers: number of workers. Default: as many as can have one core per rank (and one GPU per
+            rank, if there are GPUs).
+        oversubscribe: allow more workers than that, which then share cores or GPUs.
+        on_gpus: whether the submissions use GPUs. If not, GPUs are not divided among the workers.
+
+    Returns:
+        For each worker its cores and the UUIDs of its GPUs or MIG slices (None if there are none).
 
     Raises:
-        ValueError: more workers than there are cores or GPUs for.
+        ValueError: there are more workers than cores or GPUs allow.
     """
     cores, gpus = physical_cores(), visible_gpus() if on_gpus else []
-    each = ceil(ranks / min(map(len, cores)))  # whole cores a worker
+    each = ceil(ranks / min(map(len, cores)))  # whole cores per worker
     disjoint = len(cores) // each
     # A container may see many more cores than its quota lets it use.
     most = max(1, min(disjoint, usable_cores() // ranks))
-    # One worker may have fewer GPUs than ranks; they then share GPUs.
+    # One worker may have fewer GPUs than ranks. Its ranks then share GPUs.
     most_on_gpus = max(1, len(gpus) // ranks) if gpus else most
     workers = workers if workers is not None else min(most, most_on_gpus)
     if workers > most and not oversubscribe:
@@ -54,7 +58,11 @@ def worker_slots(
 
 
 def shares(things: list, workers: int, least: int) -> list[list]:
-    """Equal parts for each worker, disjoint if there is enough for `least` each, else in turns."""
+    """Divide `things` into equal parts, one per worker.
+
+    The parts are disjoint if there are at least `least` things per worker. Otherwise the parts
+    overlap, and the things are assigned in turns.
+    """
     size = max(len(things) // workers, min(least, len(things)))
     return [
         [things[(worker * size + i) % len(things)] for i in range(size)]

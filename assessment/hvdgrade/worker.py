@@ -1,12 +1,14 @@
-"""Grades one submission of a class in a process of its own, and keeps what comes out of it.
+"""Grade one submission of a class in a separate process, and store its result.
 
-The folder OUT of a batch:
+The folder OUT of a batch contains:
 
-    results/NAME.json      the result; the last file that is written, so where it is, all is
-    reports/NAME.html      the same for a reader            logs/NAME.log   what the grader printed
+    results/NAME.json      the result; written last, so if it exists, the other files exist, too
+    reports/NAME.html      the result as a page for readers
+    logs/NAME.log          the output of the grader
     submissions/NAME.py    the script as it was graded
-    running/NAME.json      which process grades it now, so that a later batch can end it
-    .handed-in, .regrade   whom the last batch found in DIR; the calls of a regrade that is not finished
+    running/NAME.json      where the script is being graded now, so that a later batch can end that
+    .handed-in             the submissions that the last batch found in DIR
+    .regrade               the calls of a regrade that is not finished
 """
 
 import datetime
@@ -34,10 +36,11 @@ ATTEMPTS = 2
 
 @dataclass(frozen=True)
 class Settings:
-    """What is the same for all submissions of a batch.
+    """The settings that are the same for all submissions of a batch.
 
-    `limit` is in seconds; `call` names this call of `hvdgrade batch`, and each result that it makes;
-    `real_data` says that CIFAR-10 is known to be here, not its synthetic twin.
+    `limit` is the time limit of one grading in seconds. `call` identifies this call of
+    `hvdgrade batch`, and is stored in each result that the call makes. `real_data` is True if
+    CIFAR-10 itself is known to be available, not only the synthetic data set.
     """
 
     out: Path
@@ -52,7 +55,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class Task:
-    """One submission to grade: whose, under which file name, and the key of its result."""
+    """One submission to grade: the student's id, the name of its files, and the key of its result."""
 
     id: str
     name: str
@@ -60,7 +63,10 @@ class Task:
 
 
 def key(source: bytes, settings: Settings) -> str:
-    """What a result depends on, as one hash: it is kept as long as this does not change."""
+    """Return a hash of everything that a result depends on.
+
+    A batch keeps a result as long as this hash does not change.
+    """
     facts = [
         hashlib.sha256(source).hexdigest(),
         settings.rules_sha256,
@@ -72,7 +78,7 @@ def key(source: bytes, settings: Settings) -> str:
 
 
 def read_result(out: Path, name: str) -> dict:
-    """The result that OUT has of a submission; {} if there is none, or half of one."""
+    """Return the result that OUT has for a submission, or {} if it is missing or incomplete."""
     try:
         document = json.loads((out / "results" / f"{name}.json").read_text())
         return document if "batch" in document else {}
@@ -81,10 +87,10 @@ def read_result(out: Path, name: str) -> dict:
 
 
 def is_kept(task: Task, settings: Settings) -> bool:
-    """Whether OUT has the result of this very task, and not only a fault of the grader.
+    """Return whether OUT has a valid result of exactly this task, other than a fault of the grader.
 
-    A practice run, on synthetic data, is no result once CIFAR-10 is here, and what was graded behind weaker
-    walls than this batch asks for is none at all.
+    A practice run on synthetic data does not count once CIFAR-10 is available. A result that was graded
+    with a weaker isolation level than this batch requires does not count either.
     """
     document = read_result(settings.out, task.name)
     if not document or document.get("status") == "infrastructure_error":
@@ -106,11 +112,18 @@ def keep(
     attempts: int = 0,
     unread: bool = False,
 ) -> dict:
-    """Write report and result of a submission, the result last. Returns the document.
+    """Write the report and the result of a submission, the result last, and return the stored result.
 
-    A fault of the grader does not replace a result that is still right, as in a regrade on a full disk: that
-    stays, and tells of the fault in `batch.failed_again`. Where the submission itself could not be read
-    (`unread`) any result stays.
+    A fault of the grader, for example during a regrade on a full disk, does not replace a result that is
+    still valid. The old result stays, and `batch.failed_again` records the fault.
+
+    Args:
+        document: the new result.
+        page: the report as HTML.
+        task: the submission.
+        settings: the settings of the batch.
+        attempts: number of gradings that were started.
+        unread: True if the submission itself could not be read. Any earlier result then stays.
     """
     before = read_result(settings.out, task.name)
     judged = before.get("status") not in (None, "infrastructure_error")
@@ -121,7 +134,7 @@ def keep(
         write_result(before, task, settings)
         return before
     document["submission"] |= {"id": task.id, "student": task.id}
-    # A result without a judgement does not name the script that it is of.
+    # A result without a judgement does not contain the hash of its script.
     document["submission"]["sha256"] = document["submission"]["sha256"] or script_sha256(
         settings.out, task.name
     )
@@ -146,7 +159,10 @@ def write_result(document: dict, task: Task, settings: Settings) -> None:
 def ungraded(
     task: Task, settings: Settings, rules: Profile, status: str, reason: str
 ) -> tuple[dict, str]:
-    """Result and report of a submission that no grader judged: "not_gradable", or a fault."""
+    """Return result and report of a submission that was not judged.
+
+    `status` is "not_gradable" or "infrastructure_error", and `reason` explains it in one sentence.
+    """
     from hvdgrade.page import report_page
 
     document = report.result(
@@ -197,7 +213,7 @@ class Grader:
         gpus: that it may see, as CUDA_VISIBLE_DEVICES has them; None leaves the variable alone.
     """
 
-    alive: set[int] = set()  # process ids of the graders that this process started
+    alive: set[int] = set()  # process ids of the running graders that this process started
 
     def __init__(self, task: Task, settings: Settings, rules: Profile, cores=(), gpus=None):
         cleanup.adopt_orphans()
@@ -211,7 +227,7 @@ class Grader:
         self.attempts += 1
         self.began = time.monotonic()
         self.folder = cleanup.work_folder()
-        # Written before anything runs: whoever comes after a kill -9 finds folder and processes by it.
+        # Written before anything starts: after a kill -9 a later batch finds folder and processes by it.
         where = {"host": socket.gethostname(), "folder": str(self.folder)}
         write(self.record, json.dumps(where).encode())
         handed_in = self.folder / "grader" / "submission" / folder_name(self.task)
@@ -229,7 +245,7 @@ class Grader:
         ]  # fmt: skip
         if self.settings.require_sandbox:
             command += ["--require-sandbox", self.settings.require_sandbox]
-        # SAFEPATH: no module is imported from the folder in which something is started.
+        # SAFEPATH: Python must not import modules from the folder in which it is started.
         environment = {"PYTHONSAFEPATH": "1", "TMPDIR": str(self.folder / "tmp"), "COLUMNS": "120"}
         log = self.settings.out / "logs" / f"{self.task.name}.log"
         with open(log, "wb" if self.attempts == 1 else "ab") as printed:
@@ -245,7 +261,7 @@ class Grader:
         self.alive.add(self.process.pid)
 
     def poll(self) -> dict | None:
-        """None as long as it is graded, then the result, which is in OUT."""
+        """Return None while the grading runs, then the result, which is also stored in OUT."""
         code = self.process.poll()
         late = code is None and time.monotonic() - self.began > self.settings.limit
         if code is None and not late:
@@ -259,7 +275,10 @@ class Grader:
         return keep(document, page, self.task, self.settings, self.attempts)
 
     def outcome(self, code: int | None) -> tuple[dict, str]:
-        """The result and the report that the grader left; a fault if it was ended or left none."""
+        """Return the grader's result and report, or a fault if it was ended or wrote no result.
+
+        `code` is the exit code of the grader, or None if it exceeded its time limit.
+        """
         if code is None:
             limit = f"{self.settings.limit:.0f} s"
             said = f"took over {limit} and was ended (if it needs them, give --limit more seconds)"
@@ -283,7 +302,7 @@ class Grader:
             return plain_page(f"The report could not be made; what the grader said is in {log}.")
 
     def end(self) -> None:
-        """End the grader if it runs, and all that it started; remove its temporary files."""
+        """End the grader and all processes that it started, and remove its temporary files."""
         if self.folder:
             cleanup.end_and_clear([self.folder])
         if self.process:

@@ -1,4 +1,4 @@
-"""A function of a notebook on every rank: what it returns there, or why and where it failed.
+"""Run a function of a notebook on every rank and return its results, or say why and where it failed.
 
 sums = call(add_up, [1, 2, 3], ranks=4)
 """
@@ -40,15 +40,24 @@ def call(
     timeout: float = 60,
     uses: tuple[Callable, ...] = (),
 ) -> list:
-    """Run `function(comm, *arguments)` on every rank, and return what each returns, by rank.
+    """Run `function(comm, *arguments)` on every rank and return the list of results, in order of rank.
 
-    The ranks get the source of the function, so it can only use what is inside it, `np` (NumPy),
-    `MPI` (mpi4py's), and the functions of `uses`. `comm` is `MPI.COMM_WORLD`. Arguments and results
-    travel as JSON: an array arrives as a list. What the ranks print is printed at the end.
+    The ranks receive the source code of the function. So the function can only use names that it
+    defines itself, `np` (NumPy), `MPI` (of mpi4py) and the functions of `uses`. `comm` is
+    `MPI.COMM_WORLD`. Arguments and results are transferred as JSON, so an array arrives as a list.
+    The output of the ranks is printed at the end.
+
+    Args:
+        function: takes `comm` and the arguments. It must be written with `def`.
+        arguments: what JSON can hold, and NumPy arrays.
+        ranks: number of ranks.
+        timeout: seconds.
+        uses: other functions whose source the ranks need.
 
     Raises:
-        LaunchError: a rank failed (the message has its error and the line), ended, or the time was up
-            (`TimeUp`: the message has the line in which each rank was).
+        LaunchError: a rank failed (the message contains its error and the line), a rank ended without a
+            result, or the time limit was reached (`TimeUp`: the message contains the line that each rank
+            was executing).
         NotImplementedError: a rank raised it.
     """
     name = function.__name__
@@ -61,10 +70,11 @@ def call(
         answers = [Path(folder, f"{rank}.json") for rank in range(ranks)]
         Path(folder, "arguments.json").write_text(json.dumps(arguments, default=_as_list))
         try:
-            # SAFEPATH: else the module of a function called `random` would be this script.
+            # PYTHONSAFEPATH keeps the script's folder out of the import path. Without it, a function named
+            # `random` would make `import random` load this script.
             output = run(script, ranks=ranks, timeout=timeout, show=False, PYTHONSAFEPATH="1")
         except LaunchError as error:
-            # On a crowded machine ranks that have answered may take long to end.
+            # On a busy machine, ranks that have written their result may take long to end.
             if not isinstance(error, TimeUp) or not all(answer.exists() for answer in answers):
                 raise _explained(error, script, ranks, timeout) from None
             output = ""
@@ -88,7 +98,7 @@ def _source(function):
 
 
 def _as_list(value):
-    """What JSON does not know: arrays and numbers of NumPy."""
+    """Convert NumPy arrays and numbers, which JSON does not support."""
     if hasattr(value, "tolist"):
         return value.tolist()
     raise TypeError(
@@ -98,7 +108,7 @@ def _as_list(value):
 
 
 def _watch(comm, until):
-    """On a rank: write down the error that ends it, or, when the time is nearly up, where it is."""
+    """Make this rank write the error that ends it, and its stack shortly before the time limit, to files."""
     script = Path(sys.argv[0])
 
     def report(kind, error, trace):
@@ -113,7 +123,7 @@ def _watch(comm, until):
         part = script.with_name(f"{comm.rank}.part")
         part.write_text(json.dumps(found))
         part.rename(script.with_name(f"{comm.rank}.error"))
-        comm.Abort(1)  # else the others wait for this one
+        comm.Abort(1)  # otherwise the other ranks wait for this one
 
     sys.excepthook = report
     stacks = script.with_name(f"{comm.rank}.stack").open("w")
@@ -125,7 +135,7 @@ def _is(frame, script):
 
 
 def _answer(comm, function):
-    """On a rank: call the function, and write down what it returns."""
+    """Call the function on this rank and write its result to a file."""
     script = Path(sys.argv[0])
     result = function(comm, *json.loads(script.with_name("arguments.json").read_text()))
     part = script.with_name(f"{comm.rank}.answer")
@@ -136,20 +146,20 @@ def _answer(comm, function):
 
 
 def _leave_group():
-    """Leave the group of torch.distributed that the function may have joined, all ranks together.
+    """Destroy the torch.distributed process group that the function may have joined, on all ranks together.
 
-    A thread of Gloo's that still holds a tensor when Python ends would abort the rank.
+    If a thread of Gloo still holds a tensor when Python ends, the thread aborts the rank.
     """
     dist = sys.modules.get("torch.distributed")
     if dist and dist.is_available() and dist.is_initialized():
-        gc.collect()  # what DDP and FSDP wrapped keeps the group alive
-        with contextlib.suppress(RuntimeError):  # a function may have survived a broken connection
+        gc.collect()  # because modules wrapped by DDP and FSDP keep the group alive
+        with contextlib.suppress(RuntimeError):  # the connection may be broken already
             dist.barrier()
         dist.destroy_process_group()
 
 
 def _explained(error, script, ranks, timeout):
-    """The error of `run` in terms of the function: what the ranks themselves wrote down about it."""
+    """Return an error about the function in place of the error of `run`, from what the ranks wrote."""
     name = script.stem
     for rank in range(ranks):
         path = script.with_name(f"{rank}.error")
@@ -173,7 +183,7 @@ def _explained(error, script, ranks, timeout):
 
 
 def _state(script, rank):
-    """What a rank was doing when the time was nearly up, from the stack that it wrote."""
+    """Return what a rank was doing shortly before the time limit, read from the stack that it wrote."""
     if script.with_name(f"{rank}.json").exists():
         return "is done"
     try:

@@ -1,7 +1,7 @@
-"""How N ranks are started on this machine: the command, the environment it needs, and their end.
+"""Start N ranks on this machine with mpirun, give them a suitable environment, and end them reliably.
 
-`mpirun -np N python script.py` typed by hand works too; what the environment below adds is speed on
-a CPU (and permission, for root and for more ranks than physical cores).
+Typing `mpirun -np N python script.py` by hand works too. The environment below makes the ranks faster on
+a CPU. It also allows mpirun to run as root and to start more ranks than there are physical cores.
 
     run("train.py", "--epochs", 3, ranks=2)      # prints what the ranks print
 """
@@ -23,43 +23,44 @@ import psutil
 from hvdlab.system import open_mpi
 from hvdlab.system.hardware import physical_cores, usable_cores
 
-MARK = "HVDLAB_STARTED_AS"  # in the environment of all that one launch starts
+MARK = "HVDLAB_STARTED_AS"  # variable in the environment of all processes that one launch starts
 
 
 class LaunchError(Exception):
-    """Ranks that failed or did not end: one sentence, then what they printed last."""
+    """Ranks failed or did not end. The message is one sentence, then the last lines that they printed."""
 
     def _render_traceback_(self):  # what IPython shows instead of a traceback
         return [str(self)]
 
 
 class TimeUp(LaunchError):
-    """Ranks that did not end in time."""
+    """Ranks did not end within the time limit."""
 
 
 def command(ranks: int, script: str | Path, *arguments: str) -> list[str]:
-    """`mpirun -np RANKS python SCRIPT ARGUMENTS` as a list."""
+    """Return the command `mpirun -np RANKS python SCRIPT ARGUMENTS` as a list."""
     return ["mpirun", "-np", str(ranks), "python", str(script), *arguments]
 
 
 def environment(ranks: int) -> dict[str, str]:
-    """The variables under which `ranks` local processes share this machine well.
+    """Return the environment variables with which `ranks` local processes share this machine well.
 
-    Each is the environment's spelling of an mpirun option, so the command line stays the plain one.
+    They replace options of mpirun, so that the command line stays `mpirun -np N python script.py`.
     """
     threads = max(1, usable_cores() // ranks)
     variables = {
-        "PATH": open_mpi.search_path(),  # the mpirun and the python of this environment
-        # A rank that uses its neighbour's core makes both slower.
+        "PATH": open_mpi.search_path(),  # finds the mpirun and the python of this environment
+        # Limit the threads per rank, because two ranks that use the same core slow each other down.
         "OMP_NUM_THREADS": str(threads),
         "TF_NUM_INTRAOP_THREADS": str(threads),
         "TF_NUM_INTEROP_THREADS": "1",
-        # A rank that waits must not spin: it would steal its neighbour's core.
+        # A waiting rank must not spin, because it would use a core that another rank needs.
         "OMPI_MCA_mpi_yield_when_idle": "1",
-        # --bind-to none: Horovod's own thread may run wherever a core is free.
+        # The same as --bind-to none, so that Horovod's background thread can run on any free core.
         "PRTE_MCA_hwloc_default_binding_policy": "none",
     }
-    # By itself mpirun starts no more ranks than there are physical cores, whatever threads they have.
+    # By default mpirun starts no more ranks than there are physical cores, even if each core has several
+    # hardware threads.
     if ranks > len(physical_cores()):
         variables |= open_mpi.OVERSUBSCRIBE
     if os.geteuid() == 0:
@@ -75,19 +76,21 @@ def run(
     show: bool = True,
     **variables: str,
 ) -> str:
-    """Run `mpirun -np RANKS python SCRIPT ARGUMENTS`, and return what its ranks print.
+    """Run `mpirun -np RANKS python SCRIPT ARGUMENTS` and return what its ranks print.
 
-    Nothing that it starts outlives the call: an interrupt (the stop button of a notebook), an error
+    No process that it starts is left after the call. An interrupt (the stop button of a notebook), an error
     and the time limit all end every rank.
 
     Args:
-        arguments: of the script, turned into text.
-        timeout: seconds.
-        show: print each line as it comes.
-        variables: of the environment, beside those of `environment(ranks)`.
+        script: the Python file.
+        arguments: of the script; they are converted to text.
+        ranks: number of ranks.
+        timeout: time limit in seconds.
+        show: print each line when it arrives.
+        variables: environment variables in addition to those of `environment(ranks)`.
 
     Raises:
-        LaunchError: the script is not there, a rank failed, or the time was up.
+        LaunchError: the script does not exist, a rank failed, or the time limit was reached (`TimeUp`).
     """
     if not Path(script).is_file():
         raise LaunchError(f"{script} is not a file: name the script that the ranks shall run.")
@@ -117,26 +120,32 @@ def run(
 def started(
     command: list[str], variables: dict[str, str], stderr: int = subprocess.STDOUT
 ) -> Iterator[subprocess.Popen]:
-    """A launcher whose output is a pipe. After the block nothing that it started here is left.
+    """Start a launcher whose output is a pipe, and end all processes that it started here with the block.
 
     Args:
-        stderr: STDOUT for one pipe of both channels, PIPE for one each.
+        command: the launcher and its arguments.
+        variables: environment variables in addition to those of this process.
+        stderr: STDOUT for one pipe with both channels, PIPE for one pipe per channel.
+
+    Yields:
+        The launcher.
     """
     mark = uuid.uuid4().hex
     with tempfile.TemporaryDirectory(prefix="hvdlab-mpirun-", ignore_cleanup_errors=True) as folder:
-        # An mpirun that ends removes the folder that all of a user's share, also one that another
-        # has just made to begin in: that one says that its listener thread failed to start.
+        # All mpirun processes of a user share a folder, and an mpirun that ends removes it. If another mpirun
+        # is just starting in that folder, it fails with "listener thread failed to start". So each one
+        # gets a folder of its own.
         own = open_mpi.spelled({"PRTE_MCA_prte_local_tmpdir_base": folder})
         process = subprocess.Popen(
             command,
-            # Lines shall arrive when they are printed, not when the script ends.
+            # PYTHONUNBUFFERED makes lines arrive when they are printed, not when the script ends.
             env={**os.environ, "PYTHONUNBUFFERED": "1", **own, **variables, MARK: mark},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=stderr,
             text=True,
             errors="replace",
-            start_new_session=True,  # by which `end` finds what this starts
+            start_new_session=True,  # `end` finds the started processes by their session
         )
         try:
             yield process
@@ -148,19 +157,21 @@ def started(
 
 
 def end(process: subprocess.Popen, mark: str = "") -> None:
-    """End a launcher and all that it started: politely, and after five seconds for certain.
+    """End a launcher and all processes that it started: with SIGTERM, and after five seconds with SIGKILL.
 
-    That is its session, and what has its mark: torchrun gives each rank a session of its own. Both are
-    there with or without a living launcher above them.
+    These are the processes of its session and those with its mark in their environment. The mark is
+    needed because torchrun gives each rank a session of its own. Both find processes whose launcher has
+    already ended, too.
     """
     try:
-        process.terminate()  # launchers pass it on to their ranks
+        process.terminate()  # launchers forward it to their ranks
         process.wait(5)
     except subprocess.TimeoutExpired:
         pass
     finally:  # also after a second interrupt
-        until = time.monotonic() + 5  # one that waits for a dead disk cannot be ended
-        # Again until none is left: one may be born meanwhile, or has no environment as it just begins.
+        until = time.monotonic() + 5  # a process that waits for a failed disk cannot be ended
+        # Repeat until no process is left. A process may start in the meantime, and a process that is just
+        # starting has no environment yet, so its mark cannot be read.
         while time.monotonic() < until and (left := _left(process.pid, mark)):
             for number in left:
                 with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -170,7 +181,7 @@ def end(process: subprocess.Popen, mark: str = "") -> None:
 
 
 def _left(session: int, mark: str) -> list[int]:
-    """The processes that are of a session, or have a mark, and have not ended."""
+    """Return the ids of the processes that belong to a session or have a mark, and have not ended."""
     found = []
     for number in psutil.pids():
         with contextlib.suppress(ProcessLookupError, PermissionError, psutil.Error):

@@ -1,8 +1,9 @@
-"""Notices that a host of a run is gone. The run itself would wait for it for a long time.
+"""Detect that a host of a run can no longer be reached, which the run itself would notice only very late.
 
-A rank that waits for another on a host whose cable was pulled waits as long as TCP does, a quarter of an
-hour: no packet says that nobody is there. So one ssh session to each host asks it every few seconds, and
-ends when it has been silent for too long.
+If the network cable of a host is pulled, no packet tells the other hosts. A rank that waits for a rank on
+that host waits until TCP gives up, which takes a quarter of an hour. So this module keeps one ssh session
+open to each host. The session sends a question every few seconds and ends when the host has not answered
+for too long.
 
     with watched(["host2"]) as lost:
         while process.poll() is None:
@@ -22,21 +23,27 @@ from pathlib import Path
 
 from hvdlab.hosts import ssh_agent
 
-ASKS = 3  # questions without an answer after which a host is lost
-SSH_FAILED = 255  # ssh's exit code when the connection failed, not the command
+ASKS = 3  # unanswered questions after which a host counts as lost
+SSH_FAILED = 255  # ssh's exit code when the connection failed, in contrast to the remote command
 
 
 @contextmanager
 def watched(hosts: list[str], silence: float = 20.0) -> Iterator[Callable[[], str]]:
-    """Watch hosts over ssh. Gives a function that says which of them is lost, and "" if none is.
+    """Watch hosts over ssh while the block runs.
 
-    Only a host that has answered once can be lost: one that ssh cannot log in to without a password
-    is not watched, and none is when mpirun starts its daemons with something else than ssh
-    ($PRTE_MCA_plm_ssh_agent). The function returns at once. Nothing is left after the block.
+    Only a host that has answered once can count as lost. So a host that ssh cannot log in to without a
+    password is not watched. No host is watched if mpirun starts its daemons with another program than ssh
+    ($PRTE_MCA_plm_ssh_agent). All ssh sessions end with the block.
 
     Args:
-        hosts: names as in `mpirun -H`, without the one where this runs.
-        silence: seconds without an answer, at least 4, after which a host is lost.
+        hosts: names as in `mpirun -H`, without the host where this runs.
+        silence: seconds without an answer after which a host is lost, at least 4. Default 20.
+
+    Yields:
+        A function that returns a sentence about the lost hosts, or "" if no host is lost. It returns at once.
+
+    Raises:
+        ValueError: `silence` is too short.
     """
     every = round(silence / (ASKS + 1))
     if every < 1:
@@ -49,7 +56,7 @@ def watched(hosts: list[str], silence: float = 20.0) -> Iterator[Callable[[], st
         f"ServerAliveInterval={every}",
         f"ServerAliveCountMax={ASKS}",
         "ControlPath=none",  # a connection of its own, with these options
-        "LogLevel=INFO",  # says why it ended
+        "LogLevel=INFO",  # so that ssh prints why the connection ended
     ):
         agent += ["-o", option]
     with contextlib.ExitStack() as stack:
@@ -70,14 +77,14 @@ def watched(hosts: list[str], silence: float = 20.0) -> Iterator[Callable[[], st
 
 @contextmanager
 def _session(ssh):
-    """A session that lasts as long as the block: gives a function that says why it was lost."""
+    """Keep an ssh session open during the block; yield a function that returns why it was lost, or ""."""
     with tempfile.TemporaryFile() as answer, tempfile.TemporaryFile() as errors:
         process = subprocess.Popen(
             [*ssh, "echo here; exec cat"],
-            stdin=subprocess.PIPE,  # closes with this process, however it ends, and ends `cat`
+            stdin=subprocess.PIPE,  # closes when this process ends in any way, which ends `cat`
             stdout=answer,
             stderr=errors,
-            start_new_session=True,  # Ctrl-C is not for it
+            start_new_session=True,  # so that Ctrl-C does not end it
         )
 
         def why() -> str:

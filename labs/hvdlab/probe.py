@@ -1,46 +1,61 @@
-"""The probe of the grader: a short run that shows whether N ranks train as one process would.
+"""Settings of the grader's probe: a short run that tests whether N ranks train like a single process.
 
-A script with the right exchange of gradients does the same whether each of its N ranks reads its own
-batch of B examples, or every rank reads the N batches together. One that trains alone between rare
-averages does not. The grader runs a script both ways and compares the weights. For this to say
-something, the runs must not differ in anything else. So where the variable HVDLAB_PROBE is set,
+A script that exchanges gradients correctly computes the same weights in two cases: each of its N ranks
+reads its own batch of B examples, or every rank reads all N batches together. In contrast, a script whose
+ranks train separately and average their weights only rarely computes different weights. The grader runs a
+script in both cases and compares the weights. The comparison is only meaningful if the two runs differ in
+nothing else. So where the environment variable HVDLAB_PROBE is set,
 
-* `Batches` deals all ranks the same images in the same order, STEPS small batches an epoch, not augmented,
-  whatever its rank, size and seed. (The grader gives each rank other labels: so batch norm sees the same
-  statistics everywhere, and yet each rank has something to tell the others.)
-* HVDLAB_PROBE=DxCxTxB says that the data set has each image C times, one after another, with labels that may
-  differ, and that a batch holds D of these copies of its images: first one copy of all, then the next; or,
-  where T is 1, all copies of one image, then of the next. (Who normalises groups of 16 images does the same
-  with the first order as apart, who halves each batch with the second.)
-* the data set is as large in both runs: whoever counts an epoch's steps himself, images / (batch size *
-  ranks), with the batch size of the run that counts, comes to STEPS.
-* networks begin with the same weights and compute with B bits: in float64. In float32 the largest of nearly
-  equal values, which max pooling passes its gradient to, depends on rounding, and within a few steps the
-  weights depend on it too. (A script that goes wrong there is run again in float32: it may tell MPI that its
-  gradients are MPI.FLOAT.)
-* a rank that has recorded an epoch waits a moment: the grader then reads how much was sent, while nothing is.
+* `Batches` gives all ranks the same images in the same order, in STEPS small batches per epoch, without
+  augmentation. Its rank, size and seed have no effect. The grader gives each rank different labels. So
+  batch norm computes the same statistics on every rank, but the gradients of the ranks differ.
+* HVDLAB_PROBE=DxCxTxB means that the data set contains each image C times in a row, with labels that may
+  differ, and that a batch holds D of these copies of its images. With T = 0 a batch holds the first copy of
+  all its images, then the second copy of all, and so on. With T = 1 it holds all copies of one image, then
+  all copies of the next. With the first order, a script that normalizes groups of 16 images computes the
+  same result as with separate batches. With the second order, this holds for a script that splits each
+  batch in half.
+* the data set has the same size in both runs. So a script that computes the steps per epoch itself, as
+  images / (batch size * ranks) with the batch size of the graded run, gets STEPS.
+* networks start with the same weights and compute with B bits, normally in float64. Max pooling passes its
+  gradient to the largest value. In float32, rounding decides which of several nearly equal values is the
+  largest, and within a few steps the weights depend on it. A script that fails in float64 runs again in
+  float32, because it may declare its gradients to MPI as MPI.FLOAT.
+* a rank that has recorded an epoch waits a moment. The grader then reads how many bytes the rank has sent,
+  while the rank is sending nothing.
 
-Nothing of this happens in a run that counts: there the variable is not set.
+In a graded run the variable is not set, so none of this applies.
 """
 
 import os
 
 DEALT, COPIES, IN_TURNS, BITS = map(int, os.environ.get("HVDLAB_PROBE", "0x0x0x64").split("x"))
-# Few: rounding, as to float16 gradients, grows from step to step, and averaging too rarely shows at once.
+# Few steps are enough, because averaging too rarely changes the weights at once. With more steps, rounding
+# errors (for example from float16 gradients) would grow from step to step.
 STEPS = 4
-# Images in a batch, each once: at most, at least, of all ranks.
+# Distinct images in a batch: at most LARGEST; at least LEAST; on all ranks together TOGETHER.
+# MOST_PARTS is the largest number by which `batch_size` divides the requested batch size.
 LARGEST, LEAST, TOGETHER, MOST_PARTS = 128, 8, 512, 8
-GROUP = 32  # of images that batch norm is often made over: of many ranks' copies a batch is whole groups
+# Images over which batch norm is often computed. If a batch holds the copies of many ranks, it should
+# consist of whole groups.
+GROUP = 32
 DTYPE = f"float{BITS}"
 SEED = 1
-PAUSE = 0.2  # seconds after an epoch: the grader looks every 0.05
+PAUSE = 0.2  # seconds after an epoch; the grader reads the counters every 0.05 s
 
 
 def batch_size(asked: int, images: int) -> int:
-    """Images in a batch of the probe, each counted once; `images` are all that there are."""
-    # Where the copies are dealt each rank has those of all, in float64: of many ranks, smaller ones.
+    """Return the number of distinct images in a batch of the probe.
+
+    Args:
+        asked: batch size that the script requested.
+        images: number of distinct images in the data set.
+    """
+    # In the run with copies, each rank holds the images of all ranks in float64. So with many ranks the
+    # batches must be smaller.
     largest = min(LARGEST, max(LEAST, TOGETHER // COPIES))
-    # An even part, so that whoever divides a batch by a number of their own can do so here as well.
+    # The requested size divided by a whole number, without a remainder. So a script that divides a batch by
+    # a number of its own can often do so here as well.
     parts = [asked // n for n in range(1, MOST_PARTS + 1) if asked % n == 0]
     parts = [part for part in parts if part <= largest] or [largest]
     if largest < LARGEST:

@@ -1,7 +1,7 @@
-"""Who handed in, and what each result in OUT is still worth.
+"""Find out which submissions exist, and whether each result in OUT is still valid.
 
-A batch may have been interrupted, a student may hand in again, also under another name, and CIFAR-10 may
-come after its synthetic twin. No result is dropped for that; the instructor gets a line about each.
+A batch may be interrupted, a student may hand in again, also under another name, and CIFAR-10 may become
+available after runs on the synthetic data set. No result is dropped; the instructor gets a line for each.
 """
 
 import hashlib
@@ -73,7 +73,7 @@ def practice(documents: list[dict]) -> list[str]:
 
 
 def is_practice(document: dict) -> bool:
-    """Whether a score comes from CIFAR-10's synthetic twin."""
+    """Return whether a score comes from the synthetic data set instead of CIFAR-10."""
     on_twin = "synthetic" in str(part(document, "grader").get("data"))
     return document.get("status") == "graded" and on_twin
 

@@ -1,4 +1,4 @@
-"""Runs the grader for as long as somebody holds the other end of our standard input.
+"""Run the grader until it ends or until the pipe at standard input is closed.
 
     python -m hvdgrade.jupyter.lifeline PATH -np 2 --profile cpu --json result.json
 

@@ -1,4 +1,4 @@
-"""One grading at a time: starts it, says how far it is, ends it. All that is known of the last one."""
+"""Run one grading at a time: start it, report its progress, cancel it, and return its result."""
 
 import contextlib
 import fcntl

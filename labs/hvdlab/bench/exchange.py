@@ -1,18 +1,25 @@
-"""What an exchange of gradients costs a step, and where the time goes: two ranks, six kinds of step.
+"""Measure how much time the exchange of gradients adds to a training step, and in which phase.
 
-    alone       no Horovod in the process: the limit
-    together    no Horovod, and in each step a rank waits for the other one (MPI's barrier)
-    MPI         as together, and MPI alone adds as many bytes as the gradients have
-    thread      Horovod's thread runs: it looks for gradients every cycle, and agrees with the other ranks
-    numbers     one number of each gradient is sent: hooks, negotiation, waiting for cycles, and no bytes
-    exchanged   the gradients are sent: copies into the fusion buffer and back, and the all-reduce
+Two ranks train the same network with six kinds of steps. Each kind adds one source of cost:
 
-The two ranks start once for each binding and do blocks of steps of each kind in turns, so that a processor
-that becomes slower does so for all kinds. Horovod starts before a block that needs it and ends after it.
-The bindings are our Keras 3 binding, legacy Keras with Horovod's own, and horovod.torch; the last also with
-all gradients in one buffer, which Horovod neither copies nor negotiates one by one.
+    alone       Horovod does not run and the ranks do not communicate: the upper limit of the speed
+    together    no Horovod; after each step the rank waits for the other rank in an MPI barrier
+    MPI         no Horovod; after each step the rank calls only MPI's Allreduce, on an array as large as
+                all gradients together. It calls no barrier: the all-reduce itself makes the ranks wait.
+    thread      Horovod's background thread runs, but the optimizer is not wrapped. The thread looks for
+                gradients every cycle and coordinates with the other rank.
+    numbers     Horovod sends only one number of each gradient: this is the cost of hooks, negotiation and
+                waiting for cycles, with almost no bytes to transfer
+    exchanged   Horovod sends the gradients: adds the copies into and out of the fusion buffer, and the
+                all-reduce of all bytes
 
-The ranks run `python -m hvdlab.bench.exchange BINDING ROUNDS STEPS BATCH_SIZE`, one thread each.
+The two ranks start once per binding. They run blocks of steps of each kind in turns, because a processor
+that becomes slower during the measurement then slows down all kinds. Horovod starts before a block that
+needs it and stops after the block. The bindings are our Keras 3 binding, Horovod's own binding with legacy
+Keras, and horovod.torch. The benchmark runs horovod.torch a second time with all gradients in one buffer,
+which Horovod does not copy and does not negotiate one by one.
+
+The ranks run `python -m hvdlab.bench.exchange BINDING ROUNDS STEPS BATCH_SIZE`, with one thread each.
 """
 
 import argparse
@@ -56,7 +63,14 @@ def noise(batch_size):
 
 
 def keras_step(keras, hvd, kind, batch_size):
-    """A step of the network of `labs` in Keras, of whatever version, and its number of weights."""
+    """Return a function that trains the network of `labs` for one step, and its number of weights.
+
+    Args:
+        keras: the module Keras 3 or legacy Keras (`tf_keras`).
+        hvd: Horovod's binding for this version of Keras.
+        kind: one of KINDS.
+        batch_size: images per step.
+    """
     keras.mixed_precision.set_global_policy(
         "mixed_bfloat16" if cpu_is_fast_at_bfloat16() else "float32"
     )
@@ -93,7 +107,7 @@ def keras_step(keras, hvd, kind, batch_size):
 
 
 def first_number():
-    """A compression that sends one number of a gradient, and leaves the gradient as it was."""
+    """Return a compression class that sends one number of a gradient and leaves the gradient unchanged."""
     import tensorflow as tf
 
     class FirstNumber:
@@ -103,7 +117,7 @@ def first_number():
 
         @staticmethod
         def decompress(tensor, context):
-            with tf.control_dependencies([tensor]):  # else the graph sends nothing
+            with tf.control_dependencies([tensor]):  # otherwise TensorFlow prunes the exchange
                 return tf.identity(context)
 
     return FirstNumber
@@ -133,7 +147,7 @@ def pytorch_one_buffer(kind, batch_size):
 
 
 def torch_step(exchange, kind, batch_size):
-    """A step of the assessment network, and its number of weights."""
+    """Return a function that trains the assessment network for one step, and its number of weights."""
     import horovod.torch as hvd
     import torch
 
@@ -161,11 +175,15 @@ def torch_step(exchange, kind, batch_size):
 def milliseconds_of_each(
     step_of: Callable, horovod, comm, rounds: int, steps: int, batch_size: int
 ) -> dict[str, list[float]]:
-    """Kind -> milliseconds of a step of this rank: the mean of a block, a figure a round."""
+    """Measure every kind of step on this rank.
+
+    Returns:
+        Kind -> milliseconds per step: one number per round, the mean over the steps of a block.
+    """
     import numpy as np
     from mpi4py import MPI
 
-    horovod.init()  # wrapping an optimizer needs the number of ranks
+    horovod.init()  # because wrapping an optimizer needs the number of ranks
     made = {kind: step_of(kind, batch_size) for kind in KINDS}
     horovod.shutdown()
     gradients = np.zeros(made[LIMIT][1], np.float32)
@@ -196,7 +214,11 @@ def milliseconds_of_each(
 def exchange(
     repeats: int = 10, steps: int = 20, batch_size: int = 64, tell=print, bindings=tuple(BINDINGS)
 ) -> dict:
-    """Binding -> {kind of step: [ms]}: the mean of the ranks, a figure a round."""
+    """Measure all kinds of steps with some bindings.
+
+    Returns:
+        Binding -> {kind of step: [milliseconds per step]}: one number per round, the mean over the ranks.
+    """
     found: dict = {}
     for label in bindings:
         tell(f"{label}: {repeats} rounds of {len(KINDS)} blocks of {steps} steps")
@@ -215,7 +237,7 @@ def exchange(
 
 
 def show(found: dict, batch_size: int, console: Console) -> None:
-    """Medians over the rounds; costs and ratios are those of the same round."""
+    """Print medians over the rounds. Costs and ratios compare steps of the same round."""
     table = Table(box=None, header_style="dim", padding=(0, 1))
     for title in ("binding", "step", "ms", "min .. max", "cost, ms", "of limit", "min .. max"):
         table.add_column(title, justify="left" if title in ("binding", "step") else "right")
@@ -256,7 +278,7 @@ def main(args: argparse.Namespace) -> int:
 
 
 def one_run(binding: str, rounds: str, steps: str, batch_size: str) -> None:
-    """One rank: time the steps, and tell it."""
+    """Measure the steps on one rank and report the result."""
     step_of = {
         "keras": keras_3,
         "legacy": legacy_keras,

@@ -1,9 +1,11 @@
-"""The programs that start ranks. Each has a module here, which says the same four things of it:
+"""Common parts of the modules for the launchers, the programs that start ranks.
 
-start(ranks, script, arguments, variables, hosts, slots)   what is typed, with which variables
-Reader()                what it prints, taken apart: whose line it is, which rank ended first
-send(process, number)   a signal to all ranks
-tell_where(process, ranks)   make them say in which line of the script they are
+Each launcher (mpirun, srun, torchrun) has a module here with the same four functions and classes:
+
+start(ranks, script, arguments, variables, hosts, slots)   returns the command and its variables
+Reader()                     parses the launcher's output: which rank printed a line, which rank ended first
+send(process, number)        sends a signal to all ranks
+tell_where(process, ranks)   makes ranks print which line of the script they are executing
 """
 
 import ast
@@ -17,15 +19,15 @@ import psutil
 
 
 class End(NamedTuple):
-    """How the rank that ended first ended, as its launcher tells it."""
+    """How the rank that ended first ended, as its launcher reports it."""
 
     rank: int
-    code: int  # as a shell says it: 128 + the number of the signal
+    code: int  # exit code as in a shell: 128 + the number of the signal for a rank ended by one
     signal: str = ""  # such as "signal 9 (Killed) on host1"
 
 
 class Line(NamedTuple):
-    """What a rank printed; `rank` is None for what the launcher itself has to say."""
+    """A line that a rank printed; `rank` is None for a message of the launcher itself."""
 
     rank: int | None
     channel: str  # "stdout" or "stderr"
@@ -33,33 +35,38 @@ class Line(NamedTuple):
 
 
 def abort_children(process: subprocess.Popen, variable: str, ranks: set[int] | None) -> None:
-    """End ranks (None: all) that are children of the launcher, so that each prints its stack.
+    """End ranks that are child processes of the launcher, so that each prints its stack.
 
-    PYTHONFAULTHANDLER=1 makes them, see plan.py.
+    They print it because plan.py sets PYTHONFAULTHANDLER=1.
 
     Args:
-        variable: of the environment, that holds a rank's number.
+        process: the launcher.
+        variable: name of the environment variable that holds the number of a rank.
+        ranks: the ranks to end. None: all ranks.
     """
     children = []
     with contextlib.suppress(psutil.Error):
         children = psutil.Process(process.pid).children()
     for child in children:
-        with contextlib.suppress(psutil.Error):  # one that has just ended: the others shall print
+        # A child may have just ended. The others must still print their stacks.
+        with contextlib.suppress(psutil.Error):
             rank = int(child.environ().get(variable, "-1"))
             if rank >= 0 and (ranks is None or rank in ranks):
                 child.send_signal(signal.SIGABRT)
 
 
 def mpi_of(script: str | Path) -> str:
-    """The library by which the ranks of a script find each other through MPI, as its imports tell.
+    """Return the library that connects the ranks of a script through MPI, read from its imports.
 
-    "Horovod", "mpi4py", or "" for none, and for a script that joins a group of torch.distributed itself.
+    Returns:
+        "Horovod" or "mpi4py"; "" for a script that uses neither, and for a script that joins a process
+        group of torch.distributed itself.
     """
     try:
         text = Path(script).read_text()
         tree = ast.parse(text)
     except (OSError, SyntaxError, ValueError):
-        return ""  # Python will say what is wrong
+        return ""  # Python will report what is wrong when the ranks start
     imported = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import | ast.ImportFrom):

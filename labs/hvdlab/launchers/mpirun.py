@@ -1,6 +1,6 @@
-"""Open MPI's mpirun: for every kind of script, on this machine, on several hosts and under Slurm.
+"""Start ranks with Open MPI's mpirun: for every kind of script, on this machine, several hosts or Slurm.
 
-It starts the ranks also inside a Slurm allocation, whose nodes and slots it takes over.
+Inside a Slurm allocation mpirun uses the nodes and slots of the allocation.
 """
 
 import os
@@ -15,25 +15,27 @@ from hvdlab.hosts import Host
 from hvdlab.launchers import End, Line, abort_children
 from hvdlab.system import open_mpi
 
-# A host that is gone is noticed within 10 + 4 x 5 seconds. By itself Open MPI takes 300 + 9 x 20.
+# With these settings mpirun notices a lost host within 10 + 4 x 5 seconds. Open MPI's defaults need
+# 300 + 9 x 20 seconds.
 KEEPALIVE = {
     "PRTE_MCA_oob_tcp_keepalive_time": "10",
     "PRTE_MCA_oob_tcp_keepalive_intvl": "5",
     "PRTE_MCA_oob_tcp_keepalive_probes": "4",
 }
-# What a rank on another host must know too. Open MPI takes its own (OMPI_, PRTE_) there itself.
+# Beginnings of the names of variables that ranks on other hosts need too. Open MPI passes its own variables
+# (OMPI_, PRTE_) to other hosts itself.
 EXPORTED = (
     "PATH", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "PYTHON", "OMP_", "MKL_", "HOROVOD_", "HVDLAB_", "NCCL_",
     "CUDA_", "TF_", "XLA_", "KERAS_", "TORCH", "LAB_",
 )  # fmt: skip
 
 TAG = r"\[1,(\d+)\]<(stdout|stderr)>:"
-RULE = re.compile(r"-{20,}$")  # around a message of mpirun's own
-# Its messages about an end
+RULE = re.compile(r"-{20,}$")  # the line before and after a message of mpirun itself
+# Messages of mpirun about how a rank or a host was lost
 EXITED = re.compile(r"Process name: +\[(?:\S+@\d+|\[\d+,\d+\]),(\d+)\]\s+Exit code: +(\d+)")
 ABORTED = re.compile(
     r"Primary job +terminated normally"
-)  # Open MPI 4, before it says what happened
+)  # Open MPI 4 prints this before the message that gives the reason
 SIGNALLED = re.compile(r"process rank (\d+) .*? on node (\S+) exited on\s+signal (\d+) \(([^)]+)\)")
 LOST = re.compile(r"lost communication with a remote daemon.*Remote daemon: .* on node (\S+)", re.S)
 
@@ -46,14 +48,18 @@ def start(
     hosts: list[Host],
     slots: list[int],
 ) -> tuple[list[str], dict[str, str]]:
-    """The command, and the variables that it needs.
+    """Return the command that starts the ranks, and the environment variables that it needs.
 
     Args:
-        hosts: named by the user; empty for this machine, or the nodes of a Slurm allocation.
-        slots: of each host or node; empty when they are not known.
+        ranks: number of ranks.
+        script: the Python file.
+        arguments: of the script.
+        variables: environment variables that the ranks should have.
+        hosts: hosts that the user named; empty for this machine or the nodes of a Slurm allocation.
+        slots: number of ranks that may start on each host or node; empty if it is not known.
     """
     variables = dict(variables)
-    if slots:  # no host may be crowded
+    if slots:  # no host may get more ranks than it has slots
         for name in open_mpi.spelled(open_mpi.OVERSUBSCRIBE):
             variables.pop(name, None)
     if hosts:
@@ -70,9 +76,10 @@ def start(
 
 
 def _interfaces(hosts):
-    """The network between the hosts: for the ranks, for mpirun itself, and for NCCL.
+    """Return variables that select the network between the hosts: for the ranks, for mpirun and for NCCL.
 
-    NCCL takes names, which are the same on all nodes of a usual cluster; "=" means these names exactly.
+    NCCL needs names of interfaces. They are the same on all nodes of a usual cluster. "=" makes NCCL compare
+    the whole name instead of its beginning.
     """
     if not (one := hosts_of.network(hosts)):
         return {}
@@ -84,22 +91,25 @@ def _interfaces(hosts):
 
 
 def _mapping(hosts):
-    """So many ranks on each host. `--oversubscribe` alone would put all of them on the first."""
+    """Return the options that put the right number of ranks on each host.
+
+    With `--oversubscribe` alone, mpirun would put all ranks on the first host.
+    """
     slots = {host.slots for host in hosts}
     return ["--map-by", f"ppr:{slots.pop()}:node" if len(slots) == 1 else "slot"]
 
 
 class Reader:
-    """Takes apart what mpirun prints. Afterwards `first` and `lost` say how the run ended."""
+    """Parse the output of mpirun. After the run, `first` and `lost` tell how it ended."""
 
     def __init__(self):
         self.first: End | None = None
         self._tag = re.compile(TAG + " ?" * (not open_mpi.is_version_4()))
-        self.lost = ""  # the host that is gone: mpirun's own exit code is 0 then
-        self._message = None  # lines of a message of mpirun's that has not ended
+        self.lost = ""  # name of a lost host; mpirun's own exit code is 0 in this case
+        self._message = None  # lines so far of a message of mpirun itself
 
     def read(self, text: str, channel: str) -> list[Line]:
-        """What there is to show of a line."""
+        """Return the lines to show for one line of mpirun's output."""
         words, *tagged = self._tag.split(text.rstrip("\n"))
         shown = self._own(words) if words or not tagged else []
         for rank, of, said in zip(*[iter(tagged)] * 3, strict=True):
@@ -107,7 +117,7 @@ class Reader:
         return shown
 
     def rest(self) -> list[Line]:
-        """What is left to show when mpirun prints no more."""
+        """Return the remaining lines to show when the output of mpirun has ended."""
         return self._ended() if self._message else []
 
     def _own(self, words):
@@ -136,10 +146,10 @@ class Reader:
 
 
 def send(process: subprocess.Popen, number: int) -> None:
-    """Send a signal to mpirun, which passes on what asks its ranks to end."""
+    """Send a signal to mpirun, which forwards to its ranks the signals that ask a process to end."""
     process.send_signal(number)
 
 
 def tell_where(process: subprocess.Popen, ranks: set[int] | None) -> None:
-    """End ranks on this machine (None: all) so that they print the line of the script they are in."""
+    """End ranks on this machine (None: all) so that they print the line that they are executing."""
     abort_children(process, "OMPI_COMM_WORLD_RANK", ranks)

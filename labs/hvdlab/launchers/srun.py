@@ -1,7 +1,7 @@
-"""Slurm's srun: for scripts of torch.distributed, on the nodes of an allocation.
+"""Start ranks with Slurm's srun: for scripts of torch.distributed, on the nodes of an allocation.
 
-Ranks that find each other by MPI (Horovod, mpi4py) need a PMIx library in Slurm that fits Open MPI's.
-Without one srun starts N worlds of one rank, and says nothing: see refusals.py.
+Ranks that connect through MPI (Horovod, mpi4py) need a PMIx library in Slurm that fits Open MPI's.
+Without it, srun starts N separate MPI worlds of one rank each and prints no error. See refusals.py.
 """
 
 import os
@@ -15,10 +15,10 @@ from hvdlab.launch import LaunchError
 from hvdlab.launchers import End, Line, mpi_of
 from hvdlab.launchers.torchrun import OTHERS
 
-SECONDS = 30  # for an answer of Slurm's
-TAG = re.compile(r"\s*(\d+): ?(.*)")  # of `--label`
+SECONDS = 30  # time limit of a Slurm command
+TAG = re.compile(r"\s*(\d+): ?(.*)")  # the rank that `--label` puts before each line
 ENDED = re.compile(r"srun: error: (\S+): tasks? (\d+)\S*: (?:Exited with exit code (\d+)|(.+))")
-# What else Slurm says of an end
+# Other messages of Slurm about the end of a rank; they add no information
 COMMENT = re.compile(
     r"srun: (Force Terminated|forcing job|Terminating|Job step aborted|launch/slurm: _step_signal)"
     r"|slurmstepd\S*: error: \*\*\* (STEP|JOB) "
@@ -34,10 +34,10 @@ def start(
     hosts: list[Host],
     slots: list[int],
 ) -> tuple[list[str], dict[str, str]]:
-    """The command, and the variables that it needs. See mpirun.py for the arguments.
+    """Return the command and the environment variables that it needs. See mpirun.py for the arguments.
 
     Raises:
-        LaunchError: outside of an allocation, or hosts that Slurm has not chosen.
+        LaunchError: this is not inside a Slurm allocation, or the user named hosts.
     """
     if hosts:
         raise LaunchError("srun starts ranks on the nodes that Slurm gave: leave out the hosts.")
@@ -48,26 +48,27 @@ def start(
         )
     command = ["srun", "-n", str(ranks), "--label", "--kill-on-bad-exit", "--export=ALL"]
     if mpi_of(script):
-        command.append("--mpi=pmix")  # fails where Slurm has none, instead of starting N worlds
+        # Without PMIx in Slurm this option makes srun fail, instead of starting N separate MPI worlds.
+        command.append("--mpi=pmix")
     else:
         variables = {
             name: value for name, value in variables.items() if not name.startswith(OTHERS)
         }
     if cores := os.environ.get("SLURM_CPUS_PER_TASK"):
-        command.append(f"--cpus-per-task={cores}")  # srun does not take it over from sbatch
+        command.append(f"--cpus-per-task={cores}")  # because srun does not inherit it from sbatch
         variables = {**variables, "OMP_NUM_THREADS": cores, "TF_NUM_INTRAOP_THREADS": cores}
     return [*command, "python", script, *arguments], variables
 
 
 class Reader:
-    """Takes apart what srun prints. Afterwards `first` says how the run ended."""
+    """Parse the output of srun. After the run, `first` tells how it ended."""
 
     def __init__(self):
         self.first: End | None = None
         self.lost = ""
 
     def read(self, text: str, channel: str) -> list[Line]:
-        """What there is to show of a line."""
+        """Return the lines to show for one line of srun's output."""
         words = text.rstrip("\n")
         tagged = TAG.fullmatch(words)
         said = tagged[2] if tagged else words
@@ -81,7 +82,7 @@ class Reader:
         return [Line(None, "stderr", words)] if words.strip() else []
 
     def rest(self) -> list[Line]:
-        """What is left to show when srun prints no more."""
+        """Return the remaining lines to show when the output of srun has ended: none."""
         return []
 
 
@@ -89,14 +90,14 @@ def _end(host, rank, code, how):
     if code:
         return End(int(rank), int(code))
     name = how.removesuffix(" (core dumped)")
-    number = NUMBERS.get(name, signal.SIGKILL)  # "Out Of Memory"
+    number = NUMBERS.get(name, signal.SIGKILL)  # "Out Of Memory" is the name of no signal
     return End(int(rank), 128 + number, f"signal {int(number)} ({name}) on {host}")
 
 
 def send(process: subprocess.Popen, number: int) -> None:
-    """Send a signal to all ranks, wherever they are.
+    """Send a signal to all ranks on all nodes.
 
-    srun itself would not pass it on: asked to end it kills them.
+    scancel sends it, because srun would not forward it: when srun is asked to end, it kills the ranks.
     """
     if step := _step(process.pid):
         name = signal.Signals(number).name.removeprefix("SIG")
@@ -106,12 +107,12 @@ def send(process: subprocess.Popen, number: int) -> None:
 
 
 def tell_where(process: subprocess.Popen, ranks: set[int] | None) -> None:
-    """End all ranks so that they print the line of the script they are in."""
+    """End all ranks so that they print the line of the script that they are executing."""
     send(process, signal.SIGABRT)
 
 
 def _step(srun):
-    """The step of the job that this srun has started, such as 12.0."""
+    """Return the id of the job step that this srun process has started, such as 12.0; "" if unknown."""
     job = os.environ["SLURM_JOB_ID"]
     for step in (_slurm("scontrol", "show", "step", job, "--oneliner") or "").splitlines():
         words = dict(word.partition("=")[::2] for word in step.split())
@@ -121,7 +122,7 @@ def _step(srun):
 
 
 def _slurm(*command):
-    """What a command of Slurm's answers; None if it fails."""
+    """Return the output of a Slurm command; None if it fails."""
     try:
         return subprocess.run(
             command, capture_output=True, text=True, timeout=SECONDS, check=True

@@ -1,6 +1,7 @@
-"""PyTorch's torchrun: for scripts of torch.distributed, on one machine.
+"""Start ranks with PyTorch's torchrun: for scripts of torch.distributed, on one machine.
 
-On several hosts it is started once on each: `start` refuses, and says which line.
+On several hosts the user must start torchrun once on each host. For several hosts `start` raises an error
+whose message contains the line to type.
 """
 
 import os
@@ -16,12 +17,12 @@ from hvdlab.hosts import Host
 from hvdlab.launch import LaunchError
 from hvdlab.launchers import End, Line, abort_children
 
-OTHERS = ("OMPI_", "PRTE_", "HOROVOD_")  # variables for which no rank looks
-TAG = re.compile(r"\[default(\d+)\]:")  # of `--tee 3`
-# Its own log, which says of an end what its report says again
+OTHERS = ("OMPI_", "PRTE_", "HOROVOD_")  # variables that ranks of torch.distributed do not read
+TAG = re.compile(r"\[default(\d+)\]:")  # the rank that `--tee 3` puts before each line
+# Lines of torchrun's own log. Its final report repeats what they say about the end of a rank.
 LOG = re.compile(r"[WE]\d{4} .* torch/distributed/elastic/")
 REPORT = re.compile(r"Root Cause .*?host +: (\S+).*?rank +: (\d+).*?exitcode +: (-?\d+)", re.DOTALL)
-ASKED = "SignalException"  # the end of a torchrun that was asked to end
+ASKED = "SignalException"  # in the report of a torchrun that a signal asked to end
 
 
 def start(
@@ -32,10 +33,10 @@ def start(
     hosts: list[Host],
     slots: list[int],
 ) -> tuple[list[str], dict[str, str]]:
-    """The command, and the variables that it needs. See mpirun.py for the arguments.
+    """Return the command and the environment variables that it needs. See mpirun.py for the arguments.
 
     Raises:
-        LaunchError: several hosts, or a node of Slurm's that is not this one.
+        LaunchError: the user named hosts, or the Slurm allocation is not this one machine.
     """
     variables = {name: value for name, value in variables.items() if not name.startswith(OTHERS)}
     if hosts:
@@ -46,20 +47,21 @@ def start(
             f"torchrun starts ranks only on the machine where it runs, and the allocation is {node}: use "
             "--launcher srun."
         )
-    # --standalone: the ranks meet at a port that is free. --tee: each line says whose it is.
+    # --standalone makes the ranks meet at a free port. --tee puts the rank before each line.
     command = ["torchrun", "--standalone", "--nproc-per-node", str(ranks), "--tee", "3", script]
     return [*command, *arguments], variables
 
 
 def _on_each(ranks, script, arguments, variables, hosts):
-    """Where and how to type torchrun on several hosts."""
+    """Return a message that says which torchrun command to type on which hosts."""
     each = hosts[0].slots
     if {host.slots for host in hosts} != {each} or ranks != each * len(hosts):
         return (
             "torchrun starts equally many ranks on every host: give each the same number of slots, which "
             f"together are {ranks}."
         )
-    # Not its default port, 29400: whoever else has it on that host would be taken for one of these.
+    # A random port instead of torchrun's default port 29400. If another program on that host used the same
+    # port, the ranks would take it for one of their own.
     port = random.randrange(20_000, 30_000)
     line = [
         *("torchrun", "--nnodes", str(len(hosts)), "--nproc-per-node", str(each)),
@@ -75,28 +77,28 @@ def _on_each(ranks, script, arguments, variables, hosts):
 
 
 class Reader:
-    """Takes apart what torchrun prints. Afterwards `first` says how the run ended."""
+    """Parse the output of torchrun. After the run, `first` tells how it ended."""
 
     def __init__(self):
         self.first: End | None = None
         self.lost = ""
-        self._begun = {}  # (rank, channel) -> what a rank printed of a line that has not ended
-        self._report = None  # lines of what torchrun says at the end
+        self._begun = {}  # (rank, channel) -> the beginning of a line that is not complete yet
+        self._report = None  # lines of torchrun's final report
 
     def read(self, text: str, channel: str) -> list[Line]:
-        """What there is to show of a line."""
+        """Return the lines to show for one line of torchrun's output."""
         words, *tagged = TAG.split(text.rstrip("\n"))
         if not tagged:
             return self._own(words)
-        # torchrun looks ten times a second what a rank has printed since, and puts a tag before it
-        # also in the midst of a line: only the last part of a line has an end.
+        # Ten times a second, torchrun reads what a rank has printed since the last time and puts a tag before
+        # it, even in the middle of a line. So only the last part of a line is followed by a line end.
         for rank, said in zip(tagged[::2], tagged[1::2], strict=True):
             key = int(rank), channel
             self._begun[key] = self._begun.get(key, "") + said
         return [Line(*key, self._begun.pop(key))]
 
     def rest(self) -> list[Line]:
-        """What is left to show when torchrun prints no more."""
+        """Return the remaining lines to show when the output of torchrun has ended."""
         rest = [Line(*key, said) for key, said in self._begun.items() if said]
         report = "\n".join(self._report or [])
         if found := REPORT.search(report):
@@ -118,10 +120,10 @@ class Reader:
 
 
 def send(process: subprocess.Popen, number: int) -> None:
-    """Send a signal to torchrun, which passes on what asks its ranks to end."""
+    """Send a signal to torchrun, which forwards to its ranks the signals that ask a process to end."""
     process.send_signal(number)
 
 
 def tell_where(process: subprocess.Popen, ranks: set[int] | None) -> None:
-    """End ranks (None: all) so that they print the line of the script they are in."""
+    """End ranks (None: all) so that they print the line of the script that they are executing."""
     abort_children(process, "RANK", ranks)

@@ -65,7 +65,7 @@ def test_two_ranks_that_share_a_gpu_equal_one_process(train, kind, build):
     assert "so the ranks exchange gradients through host memory." in output
 
 
-# --- by situation (which GPU: tests/hvdlab/test_gpu_assignment.py) ------------------------------------
+# --- by situation (which GPU: tests/hvdlab/system/test_gpu_assignment.py) ---
 
 
 class Horovod:

@@ -116,7 +116,7 @@ def check_round_trip(compression, place):
                 assert back.stride() == one.stride()  # channels_last stays what it was
 
 
-# --- what a rank is told, by situation (which GPU: tests/hvdlab/test_gpu_assignment.py) ---------------
+# --- what a rank is told, by situation (which GPU: tests/hvdlab/system/test_gpu_assignment.py) ---
 
 
 @pytest.fixture
