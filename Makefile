@@ -20,7 +20,7 @@ assess: setup ## grade SUBMISSION=path (default: the reference solution) on NP=2
 RANKS = mpi or notebook
 SERVERS = slurm or browser
 ALONE = grading or multihost
-test: setup ## run the test suite, but for its long tail (CONTRIBUTING.md)
+test: setup ## run the test suite without its longest tests (CONTRIBUTING.md)
 	@$(DATA)
 	@export LAB_QUICK=1; failed=0; \
 	OMP_NUM_THREADS=1 .venv/bin/pytest tests -n 2 -m "not thorough and not ($(RANKS) or $(SERVERS) or $(ALONE))" || failed=1; \

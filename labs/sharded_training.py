@@ -1,4 +1,4 @@
-"""Train one network in one of ten ways, and report what a rank held, sent and waited for.
+"""Train one network with one of twelve modes, and report what a rank held, sent and waited for.
 
     python labs/sharded_training.py serial
     mpirun -np 2 python labs/sharded_training.py ddp

@@ -64,7 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("folder", type=Path, metavar="DIR", help="holds one folder or one .py file a student")
     add("--out", type=Path, required=True, metavar="OUT", help="folder for all that is written")
     add("-np", type=int, default=2, metavar="N", help="ranks of each submission (default 2)")
-    add("--profile", default="cpu", help="cpu or dli, a table of profiles.toml (default cpu)")
+    add("--profile", default="cpu", help="cpu, dli or gpu, a table of profiles.toml (default cpu)")
     add(
         "--workers",
         type=int,

@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("path", type=Path, help="the script, or a folder that holds assessment.py")
     parser.add_argument("-np", type=int, default=2, metavar="N", help="ranks (default 2)")
     parser.add_argument(
-        "--profile", default="cpu", help="cpu or dli, a table of profiles.toml (default cpu)"
+        "--profile", default="cpu", help="cpu, dli or gpu, a table of profiles.toml (default cpu)"
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the result to FILE")
     parser.add_argument("--html", type=Path, metavar="FILE", help="write the report to FILE")
