@@ -15,11 +15,10 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.patches import Patch, Rectangle
 
-from hvdlab.calls import call
 from hvdlab.data import load_fashion_mnist
 from hvdlab.exercises import data_parallelism as exercises
 from hvdlab.experiment import WORK, grid, reference, seeds, size, sweep
-from hvdlab.launch import run
+from hvdlab.launch import call, run
 from hvdlab.plots import compare, overlay, predicted
 
 WORK.mkdir(parents=True, exist_ok=True)  # your own files: notebooks/work

@@ -20,11 +20,10 @@ import pandas as pd
 import torch
 from torch.utils.data import DistributedSampler
 
-from hvdlab.calls import call
 from hvdlab.exercises import ddp_and_sharding as exercises
 from hvdlab.exercises import horovod_edits
 from hvdlab.experiment import LABS, WORK, grid, reference, size, sweep
-from hvdlab.launch import run
+from hvdlab.launch import call, run
 from hvdlab.plots import compare, medians, predicted
 from hvdlab.rank_report import rank_report, text
 

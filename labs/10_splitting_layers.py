@@ -17,10 +17,9 @@ import numpy as np
 import pandas as pd
 from matplotlib.patches import Rectangle
 
-from hvdlab.calls import call
 from hvdlab.exercises import tensor_parallelism as tensor_exercises
 from hvdlab.experiment import LABS, WORK, grid, reference, size, sweep
-from hvdlab.launch import run
+from hvdlab.launch import call, run
 from hvdlab.plots import predicted
 from hvdlab.torch.split_costs import split_costs
 from hvdlab.torch.split_training import BATCH, HIDDEN, LAYERS, train

@@ -26,9 +26,9 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader
 
 from hvdlab.data import DataError
+from hvdlab.data.instructions import load_records, split, synthetic_records
 from hvdlab.exercises import fine_tuning as exercises
 from hvdlab.experiment import LABS, WORK, grid, reference, seeds, size, sweep
-from hvdlab.instructions import load_records, split, synthetic_records
 from hvdlab.launch import run
 from hvdlab.plots import compare, overlay, predicted
 from hvdlab.torch import language_model as lm

@@ -15,9 +15,9 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 
-from hvdlab.calls import call
 from hvdlab.exercises import past_one_machine as exercises
 from hvdlab.experiment import grid, reference, size, sweep
+from hvdlab.launch import call
 from hvdlab.plots import overlay, predicted
 from hvdlab.scaling import Link, forecast, published
 

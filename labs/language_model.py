@@ -36,7 +36,7 @@ from torch.utils.data import DataLoader, DistributedSampler
 
 from hvdlab.arguments import above_zero, positive, whole_number
 from hvdlab.data import DataError
-from hvdlab.instructions import load_records, split, synthetic_records
+from hvdlab.data.instructions import load_records, split, synthetic_records
 from hvdlab.torch import language_model as lm
 from hvdlab.torch.device import choose
 from hvdlab.torch.process_group import group_device, nccl_version, rendezvous

@@ -14,7 +14,7 @@ from school import Class
 
 from hvdgrade import cleanup, profile, views
 from hvdlab.data import DataError, Dataset, load_cifar10, load_fashion_mnist
-from hvdlab.synthetic import synthetic_cifar10
+from hvdlab.data.synthetic import synthetic_cifar10
 
 ROOT = Path(__file__).parents[1]
 
@@ -38,7 +38,7 @@ def signals():
 @pytest.fixture(scope="session", autouse=True)
 def mpirun_folder(tmp_path_factory):
     """A place of this worker for what mpirun leaves while it runs: two of them beside each other remove
-    each other's (see `hvdlab.launch.started`)."""
+    each other's (see `hvdlab.launch.local.started`)."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PRTE_MCA_prte_local_tmpdir_base", str(tmp_path_factory.mktemp("mpirun")))
         yield

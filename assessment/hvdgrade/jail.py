@@ -124,7 +124,7 @@ class Jail:
         Raises:
             OSError: the sandbox could not be set up; the submission has not been started.
         """
-        mpirun, np, number, *script = launch.command(self.ranks, SCRIPT, *self.arguments)
+        mpirun, np, number, *script = launch.mpirun_command(self.ranks, SCRIPT, *self.arguments)
         if not shutil.which(mpirun, path=visible.search_path()):
             raise OSError(
                 f"no mpirun in {visible.search_path()}: `hvdlab doctor` says what is missing"

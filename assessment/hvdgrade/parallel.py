@@ -26,7 +26,7 @@ from hvdgrade.probe import Probe
 from hvdgrade.profile import Profile
 from hvdgrade.views import alike
 from hvdlab.assessment_networks import network_weights
-from hvdlab.probe import STEPS
+from hvdlab.probe_mode import STEPS
 from hvdlab.record import is_statistic
 
 REPLICAS = "ranks train one model"

@@ -1,6 +1,6 @@
 """Run a submission briefly to find out whether its ranks train like a single process.
 
-`hvdlab.probe` describes what the two runs have in common and how they differ. `hvdgrade.evaluate`
+`hvdlab.probe_mode` describes what the two runs have in common and how they differ. `hvdgrade.evaluate`
 compares their weights, and `hvdgrade.parallel` judges the comparison:
 
     apart       each rank gets labels of its own: what does it learn of the other ranks' labels?
@@ -53,7 +53,7 @@ def probe(
 
     The weights are copied to `evidence`. `bits` is the precision of the lab's networks (float64 or
     float32). `in_turns_of` is an earlier probe: its first run is kept, and the second run is repeated
-    with the copies of a batch in turns, see `hvdlab.probe`.
+    with the copies of a batch in turns, see `hvdlab.probe_mode`.
     """
     per_rank, together = views
     result, in_turns = Probe(batch_size), in_turns_of is not None

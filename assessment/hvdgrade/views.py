@@ -7,7 +7,7 @@ A secret random seed, drawn again for each grading, determines both:
 * The ten classes are renamed. If a script contains weights that were trained elsewhere, they predict
   the old class numbers, so their predictions are wrong.
 
-The probe (`hvdlab.probe`) needs a further data set: each rank gets the same images, with labels from a
+The probe (`hvdlab.probe_mode`) needs a further data set: each rank gets the same images, with labels from a
 few classes of its own. A network can recognise a class that its rank never saw only if it received
 information from another rank. Each image occurs once per rank, so that a data set with the labels of
 all ranks has the same size.
@@ -19,15 +19,15 @@ from pathlib import Path
 
 import numpy as np
 
-from hvdlab.data import (
+from hvdlab.data import Dataset
+from hvdlab.data.files import (
     CIFAR10_BINS,
     CIFAR10_FOLDER,
     CIFAR10_NAMES,
     SAMPLE_MARKER,
     SYNTHETIC_MARKER,
-    Dataset,
 )
-from hvdlab.probe import STEPS
+from hvdlab.probe_mode import STEPS
 
 CLASSES = 10
 PROBE_IMAGES = 1920

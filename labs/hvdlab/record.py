@@ -15,7 +15,7 @@ import os
 import time
 from pathlib import Path
 
-from hvdlab import probe
+from hvdlab import probe_mode
 
 # Mean and standard deviation of CIFAR-10's training pixels, red green blue, in 0..1.
 PIXEL_MEAN = (0.4914, 0.4822, 0.4465)
@@ -121,8 +121,8 @@ class RunRecord:
         with open(part, "wb") as file:
             save(file)
         os.replace(part, final)
-        if probe.COPIES:
-            time.sleep(probe.PAUSE)
+        if probe_mode.COPIES:
+            time.sleep(probe_mode.PAUSE)
         return final
 
 

@@ -254,7 +254,16 @@ def test_a_job_on_two_nodes(tmp_path):
         two_hosts.wait_for(lambda: set(four) <= set(lines()), tmp_path, 240)
         two_hosts.wait_for(lambda: not left(), tmp_path, 60)
 
-        run = (sys.executable, "-m", "hvdlab.run", "-np", 4, "--launcher", "srun", meeting)
+        run = (
+            sys.executable,
+            "-m",
+            "hvdlab.launch.command",
+            "-np",
+            4,
+            "--launcher",
+            "srun",
+            meeting,
+        )
         answer = network.host1.run(
             *("salloc", "--quiet", "--nodes=2", "--ntasks-per-node=2", *run),
             timeout=240,

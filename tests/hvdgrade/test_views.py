@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from hvdgrade import views
-from hvdlab.batches import steps as steps_of
 from hvdlab.data import load_cifar10
-from hvdlab.probe import STEPS
+from hvdlab.data.batches import steps as steps_of
+from hvdlab.probe_mode import STEPS
 
 
 @pytest.fixture(scope="module")

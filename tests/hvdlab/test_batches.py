@@ -5,8 +5,8 @@ import doctest
 import numpy as np
 import pytest
 
-from hvdlab import batches as module
-from hvdlab.batches import Batches, shard, steps
+from hvdlab.data import batches as module
+from hvdlab.data.batches import Batches, shard, steps
 
 SIZES = [(12, 1), (12, 4), (13, 4), (15, 4), (100, 7), (3, 5), (1, 8)]
 STYLES = ["whole", "own"]

@@ -196,7 +196,7 @@ import sys
 from pathlib import Path
 from hvdlab import cli, launch
 Path("train.py").write_text("import horovod.torch as hvd")
-launch.command = lambda *words: ["./mpirun"]
+launch.local.mpirun_command = lambda *words: ["./mpirun"]
 sys.exit(cli.main(["check", "-np", "2", "train.py"]))
 """
 

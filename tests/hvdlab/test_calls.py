@@ -7,8 +7,7 @@ import sys
 import numpy as np
 import pytest
 
-from hvdlab.calls import call
-from hvdlab.launch import LaunchError, TimeUp
+from hvdlab.launch import LaunchError, TimeUp, call
 
 
 def add_up(comm, numbers, scale):
@@ -168,7 +167,7 @@ def test_a_function_without_a_source_is_one_sentence(function):
 def test_call_takes_a_function_of_a_notebook_cell(tmp_path):
     """IPython keeps the source of a cell; `inspect` finds it there."""
     pytest.importorskip("IPython")
-    cell = "from hvdlab.calls import call\ndef f(comm):\n    return comm.rank\nprint(call(f))"
+    cell = "from hvdlab.launch import call\ndef f(comm):\n    return comm.rank\nprint(call(f))"
     program = (
         f"from IPython.core.interactiveshell import InteractiveShell as S\nS().run_cell({cell!r})"
     )

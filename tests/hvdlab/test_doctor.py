@@ -20,8 +20,8 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from hvdlab import doctor, synthetic
-from hvdlab.data import DataError, load_cifar10, load_fashion_mnist
+from hvdlab import doctor
+from hvdlab.data import DataError, load_cifar10, load_fashion_mnist, synthetic
 from hvdlab.doctor_checks import surroundings
 from hvdlab.doctor_checks.asking import ask
 

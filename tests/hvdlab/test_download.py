@@ -10,10 +10,9 @@ import threading
 import numpy as np
 import pytest
 
-from hvdlab import data_command
-from hvdlab import download as module
-from hvdlab.data import DataError
-from hvdlab.download import SOURCES, Source, download, fetch, progress_line
+from hvdlab.data import DataError, command
+from hvdlab.data import download as module
+from hvdlab.data.download import SOURCES, Source, download, fetch, progress_line
 
 CONTENT = np.random.default_rng(0).bytes(3_000_000)
 SHA256 = hashlib.sha256(CONTENT).hexdigest()
@@ -241,15 +240,15 @@ def test_what_a_named_folder_cannot_take_goes_where_the_labs_look_next(
     def get(to):
         return fetch("cifar10", to)
 
-    assert data_command.where_one_may_write(get) == tmp_path / ".cache/hvdlab"
+    assert command.where_one_may_write(get) == tmp_path / ".cache/hvdlab"
     assert "HVDLAB_DATA=/proc cannot be written to (" in capsys.readouterr().err
     with pytest.raises(DataError, match="^Cannot write cifar10 to /proc"):
-        data_command.where_one_may_write(get, "/proc")  # as --dir
+        command.where_one_may_write(get, "/proc")  # as --dir
     (tmp_path / ".cache/hvdlab/sub/a.gz").unlink()
     monkeypatch.setenv("HVDLAB_DATA", str(tmp_path))
     server.stop_after = 9
     with pytest.raises(DataError, match="the connection ended after 9 of 3,000,000 bytes"):
-        data_command.where_one_may_write(get)
+        command.where_one_may_write(get)
 
 
 def test_fetch_refuses_to_mix_with_a_twin(server, source, tmp_path):

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from hvdlab.data import DataError
-from hvdlab.instructions import load_records, split, synthetic_records
+from hvdlab.data.instructions import load_records, split, synthetic_records
 
 ALPACA = {"instruction": "Add.", "input": "1 2", "output": "3"}
 SEED_TASK = {

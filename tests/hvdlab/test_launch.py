@@ -13,7 +13,7 @@ import psutil
 import pytest
 from lasting_ranks import STAY, gone, told
 
-from hvdlab import launch
+from hvdlab.launch import local
 from hvdlab.system import hardware
 
 TELL = """\
@@ -29,8 +29,8 @@ def test_ranks_start_and_may_run_on_every_core(ranks, tmp_path):
     script = tmp_path / "tell.py"
     script.write_text(TELL)
     answer = subprocess.run(
-        launch.command(ranks, script),
-        env={**os.environ, **launch.environment(ranks)},
+        local.mpirun_command(ranks, script),
+        env={**os.environ, **local.environment(ranks)},
         capture_output=True,
         text=True,
         timeout=60,
@@ -48,11 +48,11 @@ def test_ranks_may_share_a_core_of_two_hardware_threads(tmp_path, monkeypatch):
     script = tmp_path / "tell.py"
     script.write_text(TELL)
     monkeypatch.setenv("HWLOC_SYNTHETIC", "pack:1 core:1 pu:2")
-    monkeypatch.setattr(launch, "physical_cores", lambda: [[0], [1]])
-    with pytest.raises(launch.LaunchError, match="not enough slots"):
-        launch.run(script, ranks=2, show=False, timeout=60)
-    monkeypatch.setattr(launch, "physical_cores", lambda: [[0, 1]])
-    assert len(launch.run(script, ranks=2, show=False, timeout=60).splitlines()) == 2
+    monkeypatch.setattr(local, "physical_cores", lambda: [[0], [1]])
+    with pytest.raises(local.LaunchError, match="not enough slots"):
+        local.run(script, ranks=2, show=False, timeout=60)
+    monkeypatch.setattr(local, "physical_cores", lambda: [[0, 1]])
+    assert len(local.run(script, ranks=2, show=False, timeout=60).splitlines()) == 2
 
 
 @pytest.mark.mpi
@@ -62,7 +62,7 @@ def test_each_mpirun_has_a_folder_of_its_own(tmp_path):
     script.write_text("import os\nprint(os.environ['PMIX_SERVER_TMPDIR'])\n")
     folders = set()
     for _ in range(2):
-        (folder,) = set(launch.run(script, ranks=2, show=False, timeout=60).splitlines())
+        (folder,) = set(local.run(script, ranks=2, show=False, timeout=60).splitlines())
         base = next(part for part in Path(folder).parents if part.name.startswith("hvdlab-mpirun-"))
         assert not base.exists()
         folders.add(base)
@@ -70,7 +70,7 @@ def test_each_mpirun_has_a_folder_of_its_own(tmp_path):
 
 
 def test_arguments_follow_the_script():
-    assert launch.command(4, "train.py", "--lr", "0.1") == [
+    assert local.mpirun_command(4, "train.py", "--lr", "0.1") == [
         "mpirun", "-np", "4", "python", "train.py", "--lr", "0.1",
     ]  # fmt: skip
 
@@ -148,13 +148,13 @@ def test_a_container_has_the_cores_of_its_quota(files, quota, tmp_path, monkeypa
     assert hardware.cpu_quota() == quota
     assert hardware.usable_cores() == (max(1, int(quota)) if quota else 64)
     if quota:
-        assert launch.environment(2)["OMP_NUM_THREADS"] == "1"
+        assert local.environment(2)["OMP_NUM_THREADS"] == "1"
 
 
 def test_gpus_stay_visible_to_more_ranks_than_there_are(fake_nvidia_smi, monkeypatch):
     """The ranks share them: see hvdlab.system.gpu_assignment."""
     fake_nvidia_smi("GPU 0: A (UUID: GPU-a)")
-    assert "CUDA_VISIBLE_DEVICES" not in launch.environment(2)
+    assert "CUDA_VISIBLE_DEVICES" not in local.environment(2)
 
 
 # --- run -------------------------------------------------------------------------------------------
@@ -178,23 +178,23 @@ def write(folder, text):
 
 @pytest.mark.mpi
 def test_run_prints_and_returns_what_every_rank_prints(tmp_path, capfd):
-    output = launch.run(write(tmp_path, PRINT), "--lr", 0.1, ranks=2, timeout=60, COLOUR="blue")
+    output = local.run(write(tmp_path, PRINT), "--lr", 0.1, ranks=2, timeout=60, COLOUR="blue")
     assert sorted(output.splitlines()) == [
         f"rank {rank} got ['--lr', '0.1'] blue" for rank in (0, 1)
     ]
     assert capfd.readouterr().out == output
-    launch.run(write(tmp_path, PRINT), ranks=1, timeout=60, show=False)
+    local.run(write(tmp_path, PRINT), ranks=1, timeout=60, show=False)
     assert capfd.readouterr().out == ""
 
 
 @pytest.mark.mpi
 def test_run_names_the_script_and_shows_the_error_of_a_rank_that_fails(tmp_path, capfd):
     script = write(tmp_path, FAIL)
-    with pytest.raises(launch.LaunchError, match=r"^script\.py on 2 ranks failed:") as caught:
-        launch.run(script, ranks=2, timeout=60, show=False)
+    with pytest.raises(local.LaunchError, match=r"^script\.py on 2 ranks failed:") as caught:
+        local.run(script, ranks=2, timeout=60, show=False)
     assert "ValueError: the learning rate is negative" in str(caught.value)
-    with pytest.raises(launch.LaunchError, match=r"^script\.py on 2 ranks failed, see above\.$"):
-        launch.run(script, ranks=2, timeout=60)
+    with pytest.raises(local.LaunchError, match=r"^script\.py on 2 ranks failed, see above\.$"):
+        local.run(script, ranks=2, timeout=60)
     assert "ValueError: the learning rate is negative" in capfd.readouterr().out
 
 
@@ -207,8 +207,8 @@ def test_run_ends_every_rank_when_the_time_is_up(tmp_path, monkeypatch):
             super().run()
 
     monkeypatch.setattr(threading, "Timer", Timer)
-    with pytest.raises(launch.TimeUp, match="script.py on 2 ranks did not end within 1 s"):
-        launch.run(write(tmp_path, STAY), tmp_path, ranks=2, timeout=1, show=False)
+    with pytest.raises(local.TimeUp, match="script.py on 2 ranks did not end within 1 s"):
+        local.run(write(tmp_path, STAY), tmp_path, ranks=2, timeout=1, show=False)
     started = told(tmp_path)
     assert len(started) == 4
     assert gone(started)
@@ -228,7 +228,7 @@ def test_an_interrupt_leaves_nothing_behind(tmp_path, times):
     thread.start()
     with pytest.raises(KeyboardInterrupt):
         try:
-            launch.run(write(tmp_path, STAY), tmp_path, ranks=2, timeout=60, show=False)
+            local.run(write(tmp_path, STAY), tmp_path, ranks=2, timeout=60, show=False)
         finally:
             thread.join()
     assert gone(told(tmp_path))
@@ -242,9 +242,9 @@ def test_run_ends_ranks_whose_launcher_was_killed(tmp_path):
         psutil.Process(told(tmp_path)[0]).parent().kill()
 
     threading.Thread(target=kill, daemon=True).start()
-    with pytest.raises(launch.LaunchError) as caught:
-        launch.run(write(tmp_path, STAY), tmp_path, ranks=2, timeout=30, show=False)
-    assert type(caught.value) is launch.LaunchError  # and no TimeUp
+    with pytest.raises(local.LaunchError) as caught:
+        local.run(write(tmp_path, STAY), tmp_path, ranks=2, timeout=30, show=False)
+    assert type(caught.value) is local.LaunchError  # and no TimeUp
     assert gone(told(tmp_path))
 
 
@@ -257,7 +257,7 @@ def test_what_is_born_while_a_run_is_ended_ends_too(tmp_path, monkeypatch):
         born = told(tmp_path)[1] if len(looks) == 1 else None
         return [number for number in looks[-1] if number != born]
 
-    with launch.started([sys.executable, write(tmp_path, STAY), tmp_path], {}):
+    with local.started([sys.executable, write(tmp_path, STAY), tmp_path], {}):
         while len(told(tmp_path)) < 2:
             time.sleep(0.1)
         monkeypatch.setattr(psutil, "pids", processes)
@@ -265,5 +265,5 @@ def test_what_is_born_while_a_run_is_ended_ends_too(tmp_path, monkeypatch):
 
 
 def test_a_script_that_is_missing_is_one_sentence(tmp_path):
-    with pytest.raises(launch.LaunchError, match=r"nothing\.py is not a file: name the script"):
-        launch.run(tmp_path / "nothing.py")
+    with pytest.raises(local.LaunchError, match=r"nothing\.py is not a file: name the script"):
+        local.run(tmp_path / "nothing.py")

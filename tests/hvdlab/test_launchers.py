@@ -8,12 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from hvdlab import hosts, launch, refusals
-from hvdlab import plan as plan_module
-from hvdlab.launch import LaunchError
-from hvdlab.launchers import mpi_of, srun, torchrun
-from hvdlab.plan import plan
-from hvdlab.rank_output import RankOutput
+from hvdlab.launch import LaunchError, hosts, local, preflight
+from hvdlab.launch import plan as plan_module
+from hvdlab.launch.launchers.base import mpi_of, srun, torchrun
+from hvdlab.launch.plan import plan
+from hvdlab.launch.rank_output import RankOutput
 
 LOCAL = (
     "OMP_NUM_THREADS=2 TF_NUM_INTRAOP_THREADS=2 TF_NUM_INTEROP_THREADS=1 PYTHONUNBUFFERED=1 "
@@ -25,7 +24,7 @@ SRUN = "srun -n 2 --label --kill-on-bad-exit --export=ALL "
 @pytest.fixture
 def four_cores(monkeypatch):
     """A user on a machine of four cores, without a GPU, in this environment; nothing else is set."""
-    monkeypatch.setattr(launch, "usable_cores", lambda: 4)
+    monkeypatch.setattr(local, "usable_cores", lambda: 4)
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     monkeypatch.setattr(plan_module, "gpus", lambda: 0)
     monkeypatch.setattr(hosts, "_address", lambda name: None)
@@ -142,7 +141,7 @@ def test_torchrun_is_refused_where_each_rank_would_be_alone(tmp_path, monkeypatc
     (tmp_path / "torchrun").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     with pytest.raises(LaunchError) as caught:
-        refusals.torchrun_must_fit(script)
+        preflight.torchrun_must_fit(script)
     assert str(caught.value) == (
         f"{script} uses Horovod, whose ranks find each other only when mpirun has started them: with "
         "torchrun each would be alone. Leave out `--launcher torchrun`."
@@ -153,9 +152,9 @@ def test_a_launcher_that_is_not_there_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(LaunchError, match=r"^there is no torchrun here: it comes with PyTorch"):
-        refusals.torchrun_must_fit("train.py")
+        preflight.torchrun_must_fit("train.py")
     with pytest.raises(LaunchError, match=r"^there is no srun here: on a Slurm cluster it is on"):
-        refusals.srun_must_fit("train.py")
+        preflight.srun_must_fit("train.py")
 
 
 # --- what they print -------------------------------------------------------------------------------

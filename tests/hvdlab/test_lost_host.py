@@ -6,7 +6,7 @@ import time
 import psutil
 import pytest
 
-from hvdlab.lost_host import watched
+from hvdlab.launch.host_watch import watched
 
 
 def sessions():

@@ -9,11 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from hvdlab import hosts, launch
-from hvdlab import plan as plan_module
-from hvdlab.hosts import Host
-from hvdlab.launch import LaunchError
-from hvdlab.plan import plan
+from hvdlab.launch import LaunchError, hosts, local
+from hvdlab.launch import plan as plan_module
+from hvdlab.launch.hosts import Host
+from hvdlab.launch.plan import plan
 from hvdlab.system import slurm_job
 
 BIN = str(Path(sys.executable).parent)
@@ -37,8 +36,8 @@ OURS = (
 @pytest.fixture
 def four_cores(monkeypatch):
     """A user on a machine of four cores, without a GPU, in this environment; nothing else is set."""
-    monkeypatch.setattr(launch, "usable_cores", lambda: 4)
-    monkeypatch.setattr(launch, "physical_cores", lambda: [[0], [1], [2], [3]])
+    monkeypatch.setattr(local, "usable_cores", lambda: 4)
+    monkeypatch.setattr(local, "physical_cores", lambda: [[0], [1], [2], [3]])
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     monkeypatch.setattr(plan_module, "gpus", lambda: 0)
     monkeypatch.setattr(plan_module.time, "strftime", lambda form: "runs/now")
@@ -64,7 +63,7 @@ def test_more_ranks_than_cores_share_them(four_cores):
 
 def test_ranks_that_need_hardware_threads_are_allowed_them(four_cores):
     """mpirun counts cores: see test_launch.py, where it is asked."""
-    four_cores.setattr(launch, "physical_cores", lambda: [[0, 2], [1, 3]])
+    four_cores.setattr(local, "physical_cores", lambda: [[0, 2], [1, 3]])
     assert "oversubscribe" not in plan(2, "train.py").line()
     line = plan(3, "train.py").line()
     assert line.startswith("OMP_NUM_THREADS=1 ") and "=:oversubscribe " in line

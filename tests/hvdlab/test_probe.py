@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from hvdlab import probe
-from hvdlab.batches import Batches
+from hvdlab import probe_mode
+from hvdlab.data.batches import Batches
 
 IMAGES = np.random.default_rng(0).integers(0, 256, (60, 32, 32, 3), np.uint8)
 LABELS = np.arange(60) % 10
@@ -12,10 +12,10 @@ LABELS = np.arange(60) % 10
 
 def deal(monkeypatch, given, dealt=1, batch_size=8, in_turns=0, **how) -> Batches:
     """Batches of a set with each image once for each row of labels; a batch has `dealt` of them."""
-    monkeypatch.setattr(probe, "DEALT", dealt)
-    monkeypatch.setattr(probe, "IN_TURNS", in_turns)
-    monkeypatch.setattr(probe, "COPIES", len(given))
-    monkeypatch.setattr(probe, "STEPS", 5)
+    monkeypatch.setattr(probe_mode, "DEALT", dealt)
+    monkeypatch.setattr(probe_mode, "IN_TURNS", in_turns)
+    monkeypatch.setattr(probe_mode, "COPIES", len(given))
+    monkeypatch.setattr(probe_mode, "STEPS", 5)
     images = np.repeat(IMAGES, len(given), axis=0)
     return Batches(images, np.stack(given, axis=1).ravel(), batch_size, **how)
 
@@ -23,7 +23,7 @@ def deal(monkeypatch, given, dealt=1, batch_size=8, in_turns=0, **how) -> Batche
 def test_all_ranks_and_seeds_read_the_same_images(monkeypatch):
     one = deal(monkeypatch, [LABELS] * 2, rank=0, size=2, seed=3, augment=True)
     other = deal(monkeypatch, [LABELS] * 2, rank=1, size=2, seed=4, style="own")
-    assert len(one) == len(other) == probe.STEPS
+    assert len(one) == len(other) == probe_mode.STEPS
     for epoch in range(3):
         for mine, theirs in zip(one.epoch(epoch), other.epoch(epoch), strict=True):
             np.testing.assert_array_equal(mine[0], theirs[0])
@@ -65,15 +65,15 @@ def test_in_turns_each_part_of_a_batch_has_all_copies_of_its_images(monkeypatch)
 def test_a_batch_of_the_probe_is_an_even_part_of_what_is_asked_for(
     monkeypatch, asked, ranks, expected
 ):
-    monkeypatch.setattr(probe, "COPIES", ranks)
-    assert probe.batch_size(asked, 10_000) == expected
+    monkeypatch.setattr(probe_mode, "COPIES", ranks)
+    assert probe_mode.batch_size(asked, 10_000) == expected
 
 
 @pytest.mark.parametrize("batch_size, expected", [(1, 1), (8, 8), (12, 12), (13, 12), (5000, 12)])
 def test_an_epoch_has_its_steps_whatever_the_batch(monkeypatch, batch_size, expected):
     batches = deal(monkeypatch, [LABELS] * 2, batch_size=batch_size)
     sizes = [len(labels) for _, labels in batches.epoch(0)]
-    assert sizes == [min(expected, 60 // probe.STEPS)] * probe.STEPS
+    assert sizes == [min(expected, 60 // probe_mode.STEPS)] * probe_mode.STEPS
 
 
 @pytest.mark.parametrize("kept", [57, 30, 2, 1])
@@ -89,7 +89,7 @@ def test_whoever_cuts_the_end_off_gets_the_same_images_in_both_runs(monkeypatch,
 
 
 def test_without_it_nothing_changes():
-    assert probe.COPIES == 0  # the variable is not set where tests run
+    assert probe_mode.COPIES == 0  # the variable is not set where tests run
     batches = Batches(IMAGES, LABELS, 8, rank=1, size=2)
     assert len(batches) == 4 and sum(len(labels) for _, labels in batches.epoch(0)) == 30
 
@@ -123,7 +123,7 @@ def test_two_ranks_are_one_process_with_torch(monkeypatch):
         optimizer.step()
         optimizer.zero_grad()
 
-    for t in range(probe.STEPS):
+    for t in range(probe_mode.STEPS):
         step(apart, ranks, t)
         step(together, [both], t)
         for mine, theirs in zip(apart.parameters(), together.parameters(), strict=True):
@@ -154,7 +154,7 @@ def test_two_ranks_are_one_process_with_keras(monkeypatch):
         for variable, gradient in zip(model.trainable_variables, sums, strict=True):
             variable.assign(variable.value - 0.3 * gradient)
 
-    for t in range(probe.STEPS):
+    for t in range(probe_mode.STEPS):
         step(apart, ranks, t)
         step(together, [both], t)
         pairs = zip(apart.trainable_variables, together.trainable_variables, strict=True)

@@ -2,8 +2,8 @@
 
 import pytest
 
-from hvdlab.launchers import mpirun
-from hvdlab.rank_output import RankOutput
+from hvdlab.launch.launchers.base import mpirun
+from hvdlab.launch.rank_output import RankOutput
 
 SHUT_DOWN = """\
 [1,0]<stderr>: Traceback (most recent call last):

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from hvdlab import refusals, run
+from hvdlab.launch import command, preflight
 from hvdlab.system import hardware
 
 
@@ -21,8 +21,8 @@ def script(tmp_path):
 def refused(capsys, *arguments):
     """The one sentence with which a run is refused."""
     parser = argparse.ArgumentParser()
-    run.add_arguments(parser)
-    assert run.main(parser.parse_args([str(word) for word in arguments])) == 2
+    command.add_arguments(parser)
+    assert command.main(parser.parse_args([str(word) for word in arguments])) == 2
     out, error = capsys.readouterr()
     assert out == "" and error.count("\n") == 1
     return error.removeprefix("hvdlab run: ").rstrip("\n")
@@ -50,8 +50,8 @@ def test_what_cannot_be_understood_is_refused(capsys, script, tmp_path):
 def test_more_ranks_than_gpus_are_started_and_see_all_gpus(capsys, script, fake_nvidia_smi):
     fake_nvidia_smi("GPU 0: A (UUID: GPU-a)", "GPU 1: B (UUID: GPU-b)")
     parser = argparse.ArgumentParser()
-    run.add_arguments(parser)
-    assert run.main(parser.parse_args(["-np", "3", "--dry-run", str(script)])) == 0
+    command.add_arguments(parser)
+    assert command.main(parser.parse_args(["-np", "3", "--dry-run", str(script)])) == 0
     line = capsys.readouterr().out
     assert "CUDA_DEVICE_ORDER=PCI_BUS_ID " in line and "CUDA_VISIBLE_DEVICES" not in line
 
@@ -79,11 +79,11 @@ def test_a_machine_without_gpus_has_none(monkeypatch):
 def test_another_mpi_than_horovods_is_refused(capsys, script, tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     programs(tmp_path, mpirun="echo 'HYDRA build details:'")
-    monkeypatch.setattr(refusals, "horovod_mpi", lambda: "Open MPI")
+    monkeypatch.setattr(preflight, "horovod_mpi", lambda: "Open MPI")
     assert refused(capsys, "-np", 2, script).startswith(
         f"Horovod was built for Open MPI, but {tmp_path}/mpirun is of MPICH, so every rank would be"
     )
-    monkeypatch.setattr(refusals, "horovod_mpi", lambda: "none")
+    monkeypatch.setattr(preflight, "horovod_mpi", lambda: "none")
     assert refused(capsys, "-np", 2, script).startswith("Horovod was built without MPI, so mpirun")
     (tmp_path / "mpirun").unlink()
     monkeypatch.setenv("PATH", "/nowhere")
@@ -103,13 +103,13 @@ def test_the_mpi_of_horovod_is_read_from_its_libraries(needs, kind, tmp_path, mo
     (tmp_path / "torch").mkdir()
     (tmp_path / "torch/mpi_lib_v2.so").write_bytes(b"\x7fELF\0" + needs + b"\0libm.so.6\0")
     spec = SimpleNamespace(submodule_search_locations=[str(tmp_path)])
-    monkeypatch.setattr(refusals, "find_spec", lambda name: spec)
-    assert refusals.horovod_mpi() == kind
-    monkeypatch.setattr(refusals, "find_spec", lambda name: None)
-    assert refusals.horovod_mpi() is None
+    monkeypatch.setattr(preflight, "find_spec", lambda name: spec)
+    assert preflight.horovod_mpi() == kind
+    monkeypatch.setattr(preflight, "find_spec", lambda name: None)
+    assert preflight.horovod_mpi() is None
 
 
 def test_this_horovod_fits_this_mpirun():
     pytest.importorskip("horovod")
-    refusals.mpirun_must_fit()
-    assert refusals.horovod_mpi() == "Open MPI"
+    preflight.mpirun_must_fit()
+    assert preflight.horovod_mpi() == "Open MPI"

@@ -11,7 +11,8 @@ from types import SimpleNamespace
 import pytest
 from lasting_ranks import SAVE, STAY, STAYS_IN_LINE, end_when_told, gone, told, wait_until_told
 
-from hvdlab import cli, run
+from hvdlab import cli
+from hvdlab.launch import command as run_command
 from hvdlab.system import hardware
 
 TELL = """\
@@ -181,7 +182,7 @@ def test_the_time_limit_ends_all_ranks_and_says_where_they_were(
 ):
     # The time is up when both ranks have begun, however busy the machine is.
     clock = SimpleNamespace(monotonic=lambda: time.monotonic() + 1000 * (len(told(tmp_path)) == 4))
-    monkeypatch.setattr(run, "time", clock)
+    monkeypatch.setattr(run_command, "time", clock)
     words = ["run", "-np", "2", "--timeout", "500", str(script(STAY)), str(tmp_path)]
     assert cli.main(words) == 124
     assert capsys.readouterr().err.splitlines()[-1] == (

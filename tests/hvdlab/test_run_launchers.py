@@ -10,8 +10,8 @@ from types import SimpleNamespace
 import pytest
 from lasting_ranks import SAVE, STAY, STAYS_IN_LINE, end_when_told, gone, told, wait_until_told
 
-from hvdlab import run
-from hvdlab.plan import plan
+from hvdlab.launch import command as run_command
+from hvdlab.launch.plan import plan
 
 pytest.importorskip("torch")
 pytestmark = pytest.mark.mpi
@@ -128,9 +128,9 @@ def test_the_time_limit_ends_all_ranks_and_says_where_they_were(
         monkeypatch.setenv(name, value)
     # The time is up when both ranks have begun, however busy the machine is.
     clock = SimpleNamespace(monotonic=lambda: time.monotonic() + 1000 * (len(told(tmp_path)) == 4))
-    monkeypatch.setattr(run, "time", clock)
+    monkeypatch.setattr(run_command, "time", clock)
     planned = plan(2, tmp_path / "train.py", str(tmp_path), launcher=launcher)
-    assert run.follow(planned, "train.py", 500) == (
+    assert run_command.follow(planned, "train.py", 500) == (
         "train.py on 2 ranks did not end within 500 s; "
         f"rank 0 was in line {STAYS_IN_LINE}; rank 1 was in line {STAYS_IN_LINE}",
         124,

@@ -6,7 +6,7 @@ import math
 import pytest
 
 from hvdlab import schedules as module
-from hvdlab.batches import steps
+from hvdlab.data.batches import steps
 from hvdlab.schedules import (
     batch_growth,
     constant,

@@ -8,10 +8,10 @@ import sys
 import numpy as np
 import pytest
 
-from hvdlab import synthetic
-from hvdlab.batches import Batches
-from hvdlab.data import SYNTHETIC_CLASSES, DataError, load_cifar10, load_fashion_mnist
-from hvdlab.synthetic import synthetic_cifar10, synthetic_fashion_mnist
+from hvdlab.data import DataError, load_cifar10, load_fashion_mnist, synthetic
+from hvdlab.data.batches import Batches
+from hvdlab.data.files import SYNTHETIC_CLASSES
+from hvdlab.data.synthetic import synthetic_cifar10, synthetic_fashion_mnist
 
 
 @pytest.fixture(scope="module")

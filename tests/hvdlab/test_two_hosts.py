@@ -118,7 +118,7 @@ def test_ranks_sit_two_and_two(network, tmp_path):
 
 def test_a_lost_host_is_named_and_the_run_goes_on_without_it(network, train, tmp_path):
     kept = ("--checkpoint", tmp_path / "checkpoints")
-    run = (sys.executable, "-m", "hvdlab.run", "-np", 4, "-H", "host1:2,host2:2")
+    run = (sys.executable, "-m", "hvdlab.launch.command", "-np", 4, "-H", "host1:2,host2:2")
     process = subprocess.Popen(
         network.host1.enter(
             *map(str, (*run, tmp_path / "train.py", *SMALL, "--epochs", 1000, *kept))
@@ -163,7 +163,7 @@ def test_a_lost_host_is_named_and_the_run_goes_on_without_it(network, train, tmp
 def test_the_line_that_torchrun_needs_on_each_host_works(network, tmp_path):
     script = tmp_path / "sum.py"
     script.write_text(SUM)
-    run = (sys.executable, "-m", "hvdlab.run", "-np", 4, "-H", "host1:2,host2:2")
+    run = (sys.executable, "-m", "hvdlab.launch.command", "-np", 4, "-H", "host1:2,host2:2")
     refused = network.host1.run(*run, "--launcher", "torchrun", script, timeout=120, **VARIABLES)
     assert refused.returncode == 2 and "on each of host1 and host2 type" in refused.stderr
     line = refused.stderr.splitlines()[1].strip()

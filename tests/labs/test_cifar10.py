@@ -32,7 +32,9 @@ IMAGES = SimpleNamespace(
     ],
 )
 def test_an_epoch_teaches_something(script, optimizer, cifar10_folder):
-    mpirun, *rest = launch.command(2, LABS / script, "--optimizer", optimizer, "--epochs", "1")
+    mpirun, *rest = launch.mpirun_command(
+        2, LABS / script, "--optimizer", optimizer, "--epochs", "1"
+    )
     answer = subprocess.run(
         [mpirun, *rest, "--batch-size", "250", "--images", "20000"],
         env={**os.environ, **launch.environment(2), "HVDLAB_DATA": str(cifar10_folder)},

@@ -26,7 +26,7 @@ STEPS = 20
 LAUNCHERS = {
     "python": lambda: [sys.executable],
     "lightning": lambda: [sys.executable],  # with --devices 2
-    "mpirun": lambda: launch.command(2, "")[:-1],
+    "mpirun": lambda: launch.mpirun_command(2, "")[:-1],
     "hvdlab run": lambda: [sys.executable, "-m", "hvdlab.cli", "run", "-np", "2"],
     "torchrun": lambda: [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2",
                          "--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0"],

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from hvdlab.launch import command, environment
+from hvdlab.launch import environment, mpirun_command
 from hvdlab.torch.split_costs import split_costs
 
 SCRIPT = Path(__file__).parents[2] / "labs" / "tensor_parallel.py"
@@ -23,7 +23,7 @@ def start(ranks, *arguments, launcher=None, **variables):
     """(exit code, output) of the script on that many ranks."""
     options = [f"--{name.replace('_', '-')}={value}" for name, value in SMALL.items()]
     done = subprocess.run(
-        [*(launcher or command(ranks, SCRIPT)), *options, *map(str, arguments)],
+        [*(launcher or mpirun_command(ranks, SCRIPT)), *options, *map(str, arguments)],
         env={**os.environ, **environment(ranks), **variables},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

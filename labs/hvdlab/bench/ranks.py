@@ -6,7 +6,7 @@ import shutil
 import subprocess
 import sys
 
-from hvdlab import launch
+from hvdlab.launch import local
 from hvdlab.system.gpu_assignment import assign
 from hvdlab.system.hardware import cpu_facts, gpus, usable_cores, visible_gpus
 
@@ -50,7 +50,7 @@ def ranks_of_all(asked: str | None) -> int:
 
 def run(module: str, ranks: int, *arguments, device: str = "cpu", **environment: str) -> list[dict]:
     """Run `python -m MODULE ARGUMENTS` on one-thread ranks; return what each gave to `tell`."""
-    environment = {**os.environ, **launch.environment(max(ranks, 2)), **environment}
+    environment = {**os.environ, **local.environment(max(ranks, 2)), **environment}
     environment["OMP_NUM_THREADS"] = "1"  # also for one rank: two threads would fake its speed
     environment["TF_NUM_INTRAOP_THREADS"] = "1"
     return start(module, ranks, environment, *arguments, device=device)
@@ -60,7 +60,7 @@ def start(
     module: str, ranks: int, environment: dict[str, str], *arguments, device: str = "cpu"
 ) -> list[dict]:
     """The same in an environment that is given, whole."""
-    mpirun, _, count, python = launch.command(ranks, "")[:4]
+    mpirun, _, count, python = local.mpirun_command(ranks, "")[:4]
     what = f"{arguments[0]} on {ranks} ranks"
     if not shutil.which(mpirun, path=environment["PATH"]):
         raise BenchFailed(f"{what} needs {mpirun}, which is not there: try `hvdlab doctor`")
@@ -78,7 +78,7 @@ def start(
     except subprocess.TimeoutExpired:
         raise BenchFailed(f"{what} took over {LIMIT_SECONDS} s") from None
     finally:
-        launch.end(process)
+        local.end(process)
     lines = [line for line in output.splitlines() if line.startswith("{")]
     if process.returncode or len(lines) != ranks:
         last = (errors.strip() or "nothing printed").splitlines()[-1]

@@ -15,7 +15,7 @@ from hvdlab.check.deadlock import Deadlock, read_events
 from hvdlab.check.findings import Finding
 from hvdlab.check.judge import judge
 from hvdlab.check.run_facts import Run
-from hvdlab.refusals import ranks_come_first
+from hvdlab.launch.preflight import ranks_come_first
 from hvdlab.script_analysis.script import Unreadable
 
 EPILOG = """\

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hvdlab import probe
+from hvdlab import probe_mode
 
 STYLES = ("whole", "own")
 MAX_SHIFT = 2  # pixels
@@ -127,7 +127,7 @@ class Batches:
         self.seed, self.style, self.augment = seed, style, augment
         self._steps, self._taken = steps(len(images), size, batch_size), batch_size
         self._order = 0, self._shard(0)  # of one epoch; also checks rank, seed and style right here
-        if probe.COPIES:
+        if probe_mode.COPIES:
             self._deal_for_probe()
         self._read: dict[int, dict[int, np.ndarray]] = {}  # epoch -> step -> indices
 
@@ -198,16 +198,16 @@ class Batches:
         return np.concatenate([np.empty(0, np.int32), *in_order]).astype(np.int32)
 
     def _deal_for_probe(self) -> None:
-        """See `hvdlab.probe`: batches that differ between ranks and runs in nothing but labels."""
-        n = max(1, len(self.images) // probe.COPIES)
-        batch_size = probe.batch_size(self.batch_size, n)
-        self._steps, self._taken = probe.STEPS, batch_size * probe.DEALT
-        copies = np.arange(probe.DEALT)[:, None]
+        """See `hvdlab.probe_mode`: batches that differ between ranks and runs in nothing but labels."""
+        n = max(1, len(self.images) // probe_mode.COPIES)
+        batch_size = probe_mode.batch_size(self.batch_size, n)
+        self._steps, self._taken = probe_mode.STEPS, batch_size * probe_mode.DEALT
+        copies = np.arange(probe_mode.DEALT)[:, None]
 
         def order(epoch):
-            dealt = np.random.default_rng([probe.SEED, epoch]).permutation(n)
-            whole = np.resize(dealt, (self._steps, 1, batch_size)) * probe.COPIES + copies
-            whole = whole.swapaxes(1, 2) if probe.IN_TURNS else whole
+            dealt = np.random.default_rng([probe_mode.SEED, epoch]).permutation(n)
+            whole = np.resize(dealt, (self._steps, 1, batch_size)) * probe_mode.COPIES + copies
+            whole = whole.swapaxes(1, 2) if probe_mode.IN_TURNS else whole
             return whole.ravel() % len(self.images)
 
         self.augment, self._shard = False, order

@@ -6,8 +6,8 @@ import shlex
 import sys
 from pathlib import Path
 
-from hvdlab import download, synthetic
-from hvdlab.data import DataError, cache_folder, load_cifar10, load_fashion_mnist
+from hvdlab.data import download, synthetic
+from hvdlab.data.files import DataError, cache_folder, load_cifar10, load_fashion_mnist
 
 EPILOG = """\
 examples:

@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from hvdlab.data import (
+from hvdlab.data.files import (
     CIFAR10_ARCHIVE,
     CIFAR10_FOLDER,
     FASHION_FOLDER,

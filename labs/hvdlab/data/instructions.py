@@ -15,7 +15,7 @@ import os
 import random
 from pathlib import Path
 
-from hvdlab.data import DataError, cache_folder
+from hvdlab.data.files import DataError, cache_folder
 
 FILES = ("alpaca.json", "alpaca.jsonl", "alpaca_data.json", "alpaca_seed_tasks.jsonl")
 HUB_PARTS = 3  # OWNER/NAME/FILE

@@ -17,7 +17,8 @@ from pathlib import Path
 
 import numpy as np
 
-from hvdlab.data import (
+from hvdlab.data.download import one_process
+from hvdlab.data.files import (
     CIFAR10_ARCHIVE,
     CIFAR10_BINS,
     CIFAR10_FOLDER,
@@ -30,7 +31,6 @@ from hvdlab.data import (
     SYNTHETIC_MARKER,
     DataError,
 )
-from hvdlab.download import one_process
 
 CHUNK = 500  # images at a time: the arrays of a chunk stay in the processor's cache
 COLOURS, NOISE = 160, 96  # a pixel is a colour in 0..159 plus noise in 0..95: it fits a byte
@@ -84,7 +84,7 @@ def _write(folder, name, subfolder, sizes, write_files) -> Path:
             write_files(made)
             (made / SYNTHETIC_MARKER).write_text(
                 f"This is not {name} but a synthetic twin: ten classes of stripes, checkerboards, "
-                "rings and lattices, made by hvdlab.synthetic.\n"
+                "rings and lattices, made by hvdlab.data.synthetic.\n"
             )
             if target.exists():
                 shutil.rmtree(target)  # an incomplete twin, or an empty folder

@@ -104,7 +104,7 @@ def allreduce_on_gpus(said, limit: float) -> Answer:
 def _start(count: int, arguments: tuple, limit: float, variables: dict) -> Ranks:
     from hvdlab import launch  # needs psutil
 
-    command = launch.command(count, SCRIPT, *arguments)
+    command = launch.mpirun_command(count, SCRIPT, *arguments)
     run = ask({"ranks": command}, limit, **{**launch.environment(count), **variables})["ranks"]
     return Ranks(count, arguments, run, [line for line in json_lines(run.out) if "stage" in line])
 

@@ -30,7 +30,7 @@ FLAVOURS = (  # a word in what a launcher or a library says of itself, its flavo
 
 def launch_line(ranks: int, script, *arguments: str) -> str:
     """The line that starts ranks well on this machine, with what it needs of the environment."""
-    from hvdlab.plan import plan  # needs psutil
+    from hvdlab.launch.plan import plan  # needs psutil
 
     return plan(ranks, script, *arguments).line()
 

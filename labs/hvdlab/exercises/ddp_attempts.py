@@ -1,6 +1,6 @@
 """What the checks of lab 9 run on each rank: `name` is the learner's function, which travels along.
 
-Each function goes to the ranks by its source (see `hvdlab.calls`), so all that it needs is inside it.
+Each function goes to the ranks by its source (see `hvdlab.launch.call`), so all that it needs is inside it.
 `gloo_ranks` has connected them.
 """
 

@@ -12,9 +12,8 @@ import contextlib
 from collections.abc import Callable
 from pathlib import Path
 
-from hvdlab.calls import call
 from hvdlab.exercises import NotYet
-from hvdlab.launch import LaunchError, TimeUp
+from hvdlab.launch import LaunchError, TimeUp, call
 
 SECONDS = 30
 

@@ -8,18 +8,16 @@ from pathlib import Path
 
 import numpy as np
 
-from hvdlab.data import (
+from hvdlab.data import DataError, Dataset, load_cifar10
+from hvdlab.data.files import (
     CIFAR10_BINS,
     CIFAR10_FOLDER,
     CIFAR10_NAMES,
     RECORD,
     SAMPLE_MARKER,
     SYNTHETIC_MARKER,
-    DataError,
-    Dataset,
-    load_cifar10,
 )
-from hvdlab.synthetic import synthetic_cifar10
+from hvdlab.data.synthetic import synthetic_cifar10
 
 DATA_SECONDS = 90.0  # limit of this process
 SAMPLE_RECORDS = 80  # of each of the six files

@@ -8,8 +8,8 @@ import threading
 import time
 from contextlib import contextmanager
 
-from hvdlab import launch
 from hvdlab.gpu_report.results import GpuUse
+from hvdlab.launch import local
 
 FIELDS = "utilization.gpu,clocks.sm,power.draw,temperature.gpu,memory.used"
 COMMAND = ["nvidia-smi", f"--query-gpu={FIELDS}", "--format=csv,noheader,nounits", "-lms", "500"]
@@ -52,7 +52,7 @@ def sampling():
     if not shutil.which("nvidia-smi"):
         yield sampler
         return
-    with launch.started(COMMAND, {}, stderr=subprocess.DEVNULL) as process:
+    with local.started(COMMAND, {}, stderr=subprocess.DEVNULL) as process:
         reader = threading.Thread(target=sampler._read, args=[process.stdout], daemon=True)
         reader.start()
         yield sampler

@@ -6,7 +6,7 @@ import sys
 import time
 from dataclasses import dataclass
 
-from hvdlab import launch
+from hvdlab.launch import local
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ def run_together(
     """Run all of `commands` at the same time, for at most `seconds`. What they print must be short."""
     until = time.monotonic() + seconds
     with contextlib.ExitStack() as stack:
-        started = [stack.enter_context(launch.started(one, variables or {})) for one in commands]
+        started = [stack.enter_context(local.started(one, variables or {})) for one in commands]
         try:
             return [_ended(one, max(0.1, until - time.monotonic())) for one in started]
         except BaseException:
@@ -66,7 +66,7 @@ def rank_variables(ranks: int, gpu: bool = True) -> dict[str, str]:
         gpu: without one each process has a single thread, because more of them would only wait for each
             other with the tiny sizes there.
     """
-    variables = launch.environment(max(ranks, 1))
+    variables = local.environment(max(ranks, 1))
     variables.pop("CUDA_VISIBLE_DEVICES", None)  # it hides GPUs from more ranks than there are GPUs
     return variables if gpu else {**variables, "OMP_NUM_THREADS": "1"}
 
@@ -74,4 +74,4 @@ def rank_variables(ranks: int, gpu: bool = True) -> dict[str, str]:
 def python_command(ranks: int, *arguments: str) -> list[str]:
     """This Python with `arguments`, on `ranks` ranks of mpirun or as a single process (ranks=1)."""
     python = [sys.executable, *arguments]
-    return python if ranks == 1 else [*launch.command(ranks, "")[:3], *python]
+    return python if ranks == 1 else [*local.mpirun_command(ranks, "")[:3], *python]

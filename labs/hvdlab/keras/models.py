@@ -6,7 +6,7 @@ import keras
 import numpy as np
 from keras import layers
 
-from hvdlab import probe
+from hvdlab import probe_mode
 from hvdlab.assessment_networks import (
     ASSESSMENT_NET,
     depth_and_width,
@@ -20,9 +20,9 @@ from hvdlab.system.hardware import cpu_is_fast_at_bfloat16, gpu_compute_capabili
 
 def fast_policy() -> str:
     """The dtype policy to train with: "mixed_bfloat16" where the device is fast at it, else "float32"."""
-    if probe.COPIES:
-        keras.utils.set_random_seed(probe.SEED)  # whoever asks is about to build a network
-        return probe.DTYPE
+    if probe_mode.COPIES:
+        keras.utils.set_random_seed(probe_mode.SEED)  # whoever asks is about to build a network
+        return probe_mode.DTYPE
     gpu = gpu_compute_capability()
     fast = gpu >= (8, 0) if gpu else cpu_is_fast_at_bfloat16()
     return "mixed_bfloat16" if fast else "float32"
@@ -38,9 +38,9 @@ def AssessmentNet(dtype: str = "float32") -> keras.Model:
         dtype: policy of the layers, for instance "mixed_bfloat16"; the variables are float32.
     """
 
-    if probe.COPIES:
-        keras.utils.set_random_seed(probe.SEED)
-        dtype = probe.DTYPE
+    if probe_mode.COPIES:
+        keras.utils.set_random_seed(probe_mode.SEED)
+        dtype = probe_mode.DTYPE
 
     def norm(name):
         return layers.BatchNormalization(momentum=0.9, epsilon=1e-5, dtype=dtype, name=name)
@@ -61,7 +61,7 @@ def AssessmentNet(dtype: str = "float32") -> keras.Model:
     x = layers.GlobalMaxPooling2D(dtype=dtype)(x)
     x = layers.Dense(10, dtype=dtype, name="linear")(x)
     # Small logits at the start let the learning rate be large.
-    logits = layers.Rescaling(1 / 4, dtype=probe.DTYPE if probe.COPIES else "float32")(x)
+    logits = layers.Rescaling(1 / 4, dtype=probe_mode.DTYPE if probe_mode.COPIES else "float32")(x)
     return keras.Model(images, logits, name="assessment_net")
 
 

@@ -4,7 +4,7 @@ import keras
 import numpy as np
 from keras import layers
 
-from hvdlab import probe
+from hvdlab import probe_mode
 from hvdlab.assessment_networks import CLASSES, blocks_per_group
 from hvdlab.record import PIXEL_MEAN, PIXEL_STD
 
@@ -22,9 +22,9 @@ def WideResNet(depth: int = 16, width: int = 10, dtype: str = "float32") -> kera
 
     Source: Zagoruyko and Komodakis, Wide Residual Networks, https://arxiv.org/abs/1605.07146
     """
-    if probe.COPIES:
-        keras.utils.set_random_seed(probe.SEED)
-        dtype = probe.DTYPE
+    if probe_mode.COPIES:
+        keras.utils.set_random_seed(probe_mode.SEED)
+        dtype = probe_mode.DTYPE
 
     def norm(x, name):
         name = {"momentum": 0.9, "epsilon": 1e-5, "dtype": dtype, "name": name}
@@ -57,5 +57,7 @@ def WideResNet(depth: int = 16, width: int = 10, dtype: str = "float32") -> kera
     x = layers.GlobalAveragePooling2D(dtype=dtype)(norm(x, "norm"))
     x = layers.Dense(CLASSES, dtype=dtype, name="linear")(x)
     # float32 also where the layers compute in bfloat16
-    logits = layers.Activation("linear", dtype=probe.DTYPE if probe.COPIES else "float32")(x)
+    logits = layers.Activation(
+        "linear", dtype=probe_mode.DTYPE if probe_mode.COPIES else "float32"
+    )(x)
     return keras.Model(images, logits, name=f"wrn-{depth}-{width}")

@@ -12,12 +12,12 @@ import threading
 import time
 from pathlib import Path
 
-from hvdlab import hosts as hosts_of
-from hvdlab import launch, lost_host
-from hvdlab.launch import LaunchError
-from hvdlab.plan import LAUNCHERS, Plan, plan
-from hvdlab.rank_output import RankOutput
-from hvdlab.refusals import must_work, ranks_come_first
+from hvdlab.launch import host_watch, local
+from hvdlab.launch import hosts as hosts_of
+from hvdlab.launch.local import LaunchError
+from hvdlab.launch.plan import LAUNCHERS, Plan, plan
+from hvdlab.launch.preflight import must_work, ranks_come_first
+from hvdlab.launch.rank_output import RankOutput
 
 EPILOG = """\
 examples:
@@ -116,10 +116,10 @@ def follow(planned: Plan, name: str, limit: float | None) -> tuple[str, int]:
         away = [host.name for host in planned.hosts if not hosts_of.is_here(host.name)]
         with (
             tempfile.TemporaryDirectory(prefix="hvdlab-run-") as folder,
-            launch.started(
+            local.started(
                 planned.command, planned.variables | _logs(folder), subprocess.PIPE
             ) as process,
-            lost_host.watched(away) as lost,
+            host_watch.watched(away) as lost,
         ):
             late = _pass_on(process, launcher, output, signals, limit, lost)
             gone = lost()

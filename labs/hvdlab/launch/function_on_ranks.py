@@ -17,13 +17,13 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
-from hvdlab.launch import LaunchError, TimeUp, run
+from hvdlab.launch.local import LaunchError, TimeUp, run
 
 SCRIPT = """\
 import numpy as np
 from mpi4py import MPI
 
-from hvdlab import calls as _calls
+from hvdlab.launch import function_on_ranks as _calls
 
 _calls._watch(MPI.COMM_WORLD, {until})
 

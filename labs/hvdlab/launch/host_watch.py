@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from hvdlab.hosts import ssh_agent
+from hvdlab.launch.hosts import ssh_agent
 
 ASKS = 3  # unanswered questions after which a host counts as lost
 SSH_FAILED = 255  # ssh's exit code when the connection failed, in contrast to the remote command

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import psutil
 
-from hvdlab.launch import LaunchError
+from hvdlab.launch.local import LaunchError
 
 NAME = r"[A-Za-z0-9][A-Za-z0-9._-]*"
 REACH_SECONDS = 5

@@ -37,7 +37,7 @@ class TimeUp(LaunchError):
     """Ranks did not end within the time limit."""
 
 
-def command(ranks: int, script: str | Path, *arguments: str) -> list[str]:
+def mpirun_command(ranks: int, script: str | Path, *arguments: str) -> list[str]:
     """Return the command `mpirun -np RANKS python SCRIPT ARGUMENTS` as a list."""
     return ["mpirun", "-np", str(ranks), "python", str(script), *arguments]
 
@@ -97,7 +97,7 @@ def run(
     late = threading.Event()
     output = []
     variables = {**environment(ranks), **variables}
-    with started(command(ranks, script, *map(str, arguments)), variables) as process:
+    with started(mpirun_command(ranks, script, *map(str, arguments)), variables) as process:
         alarm = threading.Timer(timeout, lambda: (late.set(), end(process)))
         try:
             alarm.start()

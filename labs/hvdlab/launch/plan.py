@@ -10,11 +10,11 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from hvdlab import hosts as hosts_of
-from hvdlab import launch
-from hvdlab.hosts import Host
-from hvdlab.launch import LaunchError
-from hvdlab.launchers import mpirun, srun, torchrun
+from hvdlab.launch import hosts as hosts_of
+from hvdlab.launch import local
+from hvdlab.launch.hosts import Host
+from hvdlab.launch.launchers.base import mpirun, srun, torchrun
+from hvdlab.launch.local import LaunchError
 from hvdlab.system import slurm_job
 from hvdlab.system.hardware import gpus
 
@@ -88,7 +88,7 @@ def plan(
     if named and all(hosts_of.is_here(host.name) for host in named):
         named, slots = [], []  # this machine by another name
 
-    wanted = {**launch.environment(together), **ALWAYS}
+    wanted = {**local.environment(together), **ALWAYS}
     if not named and (
         cpus := slurm_job.cpus_on_nodes()
     ):  # salloc's shell may be on another machine

@@ -6,10 +6,10 @@ import subprocess
 from importlib.util import find_spec
 from pathlib import Path
 
-from hvdlab import hosts
-from hvdlab.launch import LaunchError
-from hvdlab.launchers import mpi_of
-from hvdlab.plan import Plan
+from hvdlab.launch import hosts
+from hvdlab.launch.launchers.base import mpi_of
+from hvdlab.launch.local import LaunchError
+from hvdlab.launch.plan import Plan
 from hvdlab.system import open_mpi
 
 

@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hvdlab.batches import Augmentation, Batches, Choice
+from hvdlab.data.batches import Augmentation, Batches, Choice
 
 RESIDENT_FRACTION = 0.1  # of a GPU's memory, which a data set that stays there may take
 

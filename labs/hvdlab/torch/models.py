@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from hvdlab import probe
+from hvdlab import probe_mode
 from hvdlab.assessment_networks import ASSESSMENT_NET, depth_and_width, given_network
 from hvdlab.record import PIXEL_MEAN, PIXEL_STD
 from hvdlab.system.hardware import cpu_is_fast_at_bfloat16
@@ -24,8 +24,8 @@ class AssessmentNet(nn.Module):
 
     def __init__(self):
         super().__init__()
-        if probe.COPIES:
-            torch.manual_seed(probe.SEED)
+        if probe_mode.COPIES:
+            torch.manual_seed(probe_mode.SEED)
         self.conv1 = nn.Conv2d(3, 32, 4, stride=2, padding=1)
         self.conv2 = nn.Conv2d(32, 64, 3, padding=1, bias=False)
         self.norm2 = nn.BatchNorm2d(64)
@@ -37,8 +37,8 @@ class AssessmentNet(nn.Module):
         # (pixel / 255 - mean) / std; constants, not state.
         self.register_buffer("mean", torch.tensor(PIXEL_MEAN).view(1, 3, 1, 1), persistent=False)
         self.register_buffer("std", torch.tensor(PIXEL_STD).view(1, 3, 1, 1), persistent=False)
-        if probe.COPIES:
-            self.to(getattr(torch, probe.DTYPE))
+        if probe_mode.COPIES:
+            self.to(getattr(torch, probe_mode.DTYPE))
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         x = images.permute(0, 3, 1, 2).to(
@@ -70,7 +70,7 @@ def assessment_network(name: str | None = None) -> nn.Module:
 
 def autocast(device: torch.device | str = "cpu"):
     """Context in which convolutions run in bfloat16, where `device` is fast at it; else float32."""
-    if probe.COPIES:
+    if probe_mode.COPIES:
         return torch.autocast("cpu", enabled=False)
     kind = torch.device(device).type
     if kind == "cuda":  # before Ampere bfloat16 is emulated, and slow

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from hvdlab import probe
+from hvdlab import probe_mode
 
 
 def use_fast_kernels(fast: bool = True) -> None:
@@ -22,12 +22,12 @@ def use_fast_kernels(fast: bool = True) -> None:
       and keeps the fastest. A run may then round differently from the one before. It takes time again
       for every new shape, so it pays where all batches are equally large.
 
-    In a run of the grader's probe (`hvdlab.probe`) both are off, whatever is passed.
+    In a run of the grader's probe (`hvdlab.probe_mode`) both are off, whatever is passed.
 
     Args:
         fast: True (default), or False where losses are compared to more than three digits.
     """
-    fast = fast and not probe.COPIES
+    fast = fast and not probe_mode.COPIES
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = fast
     torch.backends.cudnn.benchmark = fast
 

@@ -15,8 +15,8 @@ from pathlib import Path
 import torch
 from torch.nn import functional as F
 
-from hvdlab.calls import call
 from hvdlab.data import load_fashion_mnist
+from hvdlab.launch import call
 from hvdlab.torch.networks import ResidualMLP
 
 LAYERS, HIDDEN, BATCH, STEPS, RATE = 2, 64, 64, 20, 0.05
@@ -45,7 +45,7 @@ def train(
         apart", that of what the ranks hold whole.
 
     Raises:
-        LaunchError: as `hvdlab.calls.call`.
+        LaunchError: as `hvdlab.launch.function_on_ranks.call`.
     """
     alone, file = _alone(clip is not None)
     names, uses = [block.__name__ for block in blocks], [*blocks, part_of, f_and_g]

@@ -15,9 +15,8 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
-from hvdlab.calls import call
 from hvdlab.experiment import LABS
-from hvdlab.launch import run
+from hvdlab.launch import call, run
 from hvdlab.torch import memory
 from hvdlab.torch.networks import ResidualMLP
 from hvdlab.torch.stages import batch

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from hvdlab import probe
+from hvdlab import probe_mode
 from hvdlab.assessment_networks import CLASSES, blocks_per_group
 from hvdlab.record import PIXEL_MEAN, PIXEL_STD
 
@@ -49,8 +49,8 @@ class WideResNet(nn.Module):
 
     def __init__(self, depth: int = 16, width: int = 10):
         super().__init__()
-        if probe.COPIES:
-            torch.manual_seed(probe.SEED)
+        if probe_mode.COPIES:
+            torch.manual_seed(probe_mode.SEED)
         self.conv1 = nn.Conv2d(3, 16, 3, padding=1, bias=False)
         before = 16
         for group, channels in enumerate((16 * width, 32 * width, 64 * width), 1):
@@ -69,8 +69,8 @@ class WideResNet(nn.Module):
         # (pixel / 255 - mean) / std; constants, not state.
         self.register_buffer("mean", torch.tensor(PIXEL_MEAN).view(1, 3, 1, 1), persistent=False)
         self.register_buffer("std", torch.tensor(PIXEL_STD).view(1, 3, 1, 1), persistent=False)
-        if probe.COPIES:
-            self.to(getattr(torch, probe.DTYPE))
+        if probe_mode.COPIES:
+            self.to(getattr(torch, probe_mode.DTYPE))
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         # NHWC in memory, NCHW in name: channels-last

@@ -14,11 +14,10 @@ import pytest
 torch = pytest.importorskip("torch")
 from forked_ranks import on_ranks  # noqa: E402
 
-from hvdlab import calls  # noqa: E402
 from hvdlab.exercises import NotYet, gloo_ranks  # noqa: E402
 from hvdlab.exercises import ddp_and_sharding as exercises  # noqa: E402
 from hvdlab.experiment import LABS  # noqa: E402
-from hvdlab.launch import LaunchError  # noqa: E402
+from hvdlab.launch import LaunchError, function_on_ranks  # noqa: E402
 
 
 @pytest.fixture
@@ -29,7 +28,7 @@ def forked(monkeypatch):
         def answer():
             there = {"np": np}
             for part in (*uses, attempt):
-                exec(calls._source(part), there)
+                exec(function_on_ranks._source(part), there)
             comm = SimpleNamespace(Barrier=lambda: None)  # all that is asked of MPI there
             return json.dumps(there[attempt.__name__](comm, *arguments))
 

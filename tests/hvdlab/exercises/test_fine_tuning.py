@@ -12,9 +12,9 @@ from litgpt.prompts import Alpaca  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 
+from hvdlab.data.instructions import synthetic_records  # noqa: E402
 from hvdlab.exercises import NotYet  # noqa: E402
 from hvdlab.exercises import fine_tuning as exercises  # noqa: E402
-from hvdlab.instructions import synthetic_records  # noqa: E402
 from hvdlab.torch import language_model as lm  # noqa: E402
 
 

@@ -6,7 +6,7 @@ import pytest
 keras = pytest.importorskip("keras")
 pytest.importorskip("tensorflow")
 
-from hvdlab.batches import Batches  # noqa: E402
+from hvdlab.data.batches import Batches  # noqa: E402
 from hvdlab.keras.data import dataset  # noqa: E402
 
 

@@ -6,7 +6,7 @@ import pytest
 pytest.importorskip("tensorflow", reason="needs TensorFlow: run `make setup`")
 import keras  # noqa: E402
 
-from hvdlab.batches import Batches  # noqa: E402
+from hvdlab.data.batches import Batches  # noqa: E402
 from hvdlab.keras import LARS  # noqa: E402
 from hvdlab.keras.schedules import Schedule, ScheduleCallback  # noqa: E402
 from hvdlab.schedules import (  # noqa: E402

@@ -5,9 +5,9 @@ import sys
 import pytest
 
 from hvdgrade import visible
-from hvdlab import launch
 from hvdlab.doctor_checks import Said, allreduce
-from hvdlab.launchers import End, Line, mpirun
+from hvdlab.launch import local
+from hvdlab.launch.launchers.base import End, Line, mpirun
 from hvdlab.system import open_mpi
 
 FOUR, FIVE = "mpirun (Open MPI) 4.1.4\n\nReport bugs to ...\n", "mpirun (Open MPI) 5.0.11\n\n..."
@@ -35,10 +35,10 @@ def only(tmp_path, monkeypatch):
 )
 def test_the_version_decides_on_the_words(only, monkeypatch, text, four):
     program = only(text)
-    monkeypatch.setattr(launch, "physical_cores", lambda: [[0], [1]])
+    monkeypatch.setattr(local, "physical_cores", lambda: [[0], [1]])
     assert open_mpi.mpirun() == program and open_mpi.is_version_4() is four
     assert open_mpi.tag_output() == (["--tag-output"] if four else ["--output", "tag"])
-    set_for_three = launch.environment(3)
+    set_for_three = local.environment(3)
     assert {name: value for name, value in set_for_three.items() if "_MCA_" in name} == (
         {
             "OMPI_MCA_mpi_yield_when_idle": "1",

@@ -7,7 +7,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="needs PyTorch: run `make setup`")
 
-from hvdlab.batches import Batches  # noqa: E402
+from hvdlab.data.batches import Batches  # noqa: E402
 from hvdlab.torch.device_batches import DeviceBatches  # noqa: E402
 
 on_gpu = [

@@ -14,7 +14,7 @@ from litgpt.prompts import Alpaca  # noqa: E402
 from torch.utils.data import DataLoader  # noqa: E402
 
 from hvdlab.data import DataError  # noqa: E402
-from hvdlab.instructions import synthetic_records  # noqa: E402
+from hvdlab.data.instructions import synthetic_records  # noqa: E402
 from hvdlab.torch import language_model as lm  # noqa: E402
 from hvdlab.torch.memory import held  # noqa: E402
 

@@ -4,7 +4,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="needs PyTorch: run `make setup`")
 
-from hvdlab import probe  # noqa: E402
+from hvdlab import probe_mode  # noqa: E402
 from hvdlab.torch.precision import (  # noqa: E402
     operation_types,
     output_gradients,
@@ -25,7 +25,7 @@ def test_fast_kernels_can_be_had_or_not_and_the_probe_has_none(settings, monkeyp
     for fast in (True, False, True):
         use_fast_kernels(fast)
         assert settings() == (fast,) * 3
-    monkeypatch.setattr(probe, "COPIES", 2)
+    monkeypatch.setattr(probe_mode, "COPIES", 2)
     use_fast_kernels()
     assert settings() == (False,) * 3
 

@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch")
 from torch.optim import RMSprop  # noqa: E402
 from torch.optim import lr_scheduler as oracle  # noqa: E402
 
-from hvdlab.batches import Batches  # noqa: E402
+from hvdlab.data.batches import Batches  # noqa: E402
 from hvdlab.schedules import (  # noqa: E402
     batch_growth,
     constant,

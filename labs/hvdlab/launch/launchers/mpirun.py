@@ -9,10 +9,10 @@ import subprocess
 import sys
 from collections.abc import Sequence
 
-from hvdlab import hosts as hosts_of
-from hvdlab import launch
-from hvdlab.hosts import Host
-from hvdlab.launchers import End, Line, abort_children
+from hvdlab.launch import hosts as hosts_of
+from hvdlab.launch import local
+from hvdlab.launch.hosts import Host
+from hvdlab.launch.launchers.base import End, Line, abort_children
 from hvdlab.system import open_mpi
 
 # With these settings mpirun notices a lost host within 10 + 4 x 5 seconds. Open MPI's defaults need
@@ -64,7 +64,7 @@ def start(
             variables.pop(name, None)
     if hosts:
         variables |= open_mpi.spelled(KEEPALIVE | _interfaces(hosts))
-    mpirun, np, count, python, *rest = launch.command(ranks, script, *arguments)
+    mpirun, np, count, python, *rest = local.mpirun_command(ranks, script, *arguments)
     where = []
     if hosts:
         python = sys.executable

@@ -10,10 +10,10 @@ import signal
 import subprocess
 from collections.abc import Sequence
 
-from hvdlab.hosts import Host
-from hvdlab.launch import LaunchError
-from hvdlab.launchers import End, Line, mpi_of
-from hvdlab.launchers.torchrun import OTHERS
+from hvdlab.launch.hosts import Host
+from hvdlab.launch.launchers.base import End, Line, mpi_of
+from hvdlab.launch.launchers.torchrun import OTHERS
+from hvdlab.launch.local import LaunchError
 
 SECONDS = 30  # time limit of a Slurm command
 TAG = re.compile(r"\s*(\d+): ?(.*)")  # the rank that `--label` puts before each line

@@ -12,10 +12,10 @@ import signal
 import subprocess
 from collections.abc import Sequence
 
-from hvdlab import hosts as hosts_of
-from hvdlab.hosts import Host
-from hvdlab.launch import LaunchError
-from hvdlab.launchers import End, Line, abort_children
+from hvdlab.launch import hosts as hosts_of
+from hvdlab.launch.hosts import Host
+from hvdlab.launch.launchers.base import End, Line, abort_children
+from hvdlab.launch.local import LaunchError
 
 OTHERS = ("OMPI_", "PRTE_", "HOROVOD_")  # variables that ranks of torch.distributed do not read
 TAG = re.compile(r"\[default(\d+)\]:")  # the rank that `--tee 3` puts before each line

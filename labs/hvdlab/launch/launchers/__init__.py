@@ -1,0 +1,1 @@
+"""One module for each program that starts ranks: mpirun, srun and torchrun."""
