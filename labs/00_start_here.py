@@ -61,7 +61,7 @@
 # %%
 import os
 
-from hvdlab import experiment
+from hvdlab.course import experiment
 from hvdlab.system import hardware
 
 gpus = hardware.gpu_compute_capability()

@@ -13,9 +13,9 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 
-from hvdlab.exercises import gradient_descent as exercises
-from hvdlab.experiment import grid, reference, seeds, sweep
-from hvdlab.plots import compare, interactive, overlay, predicted
+from hvdlab.course.experiment import grid, reference, seeds, sweep
+from hvdlab.course.figures import compare, interactive, overlay, predicted
+from hvdlab.exercises import lab01_gradient_descent as exercises
 
 # %% [markdown]
 # ## Make the data

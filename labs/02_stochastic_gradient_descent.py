@@ -21,11 +21,11 @@ import numpy as np
 import tensorflow as tf
 from keras import layers
 
+from hvdlab.course.experiment import grid, reference, seeds, size, sweep
+from hvdlab.course.figures import compare, overlay, predicted, summary
+from hvdlab.course.loss_landscape import filter_normalize, random_direction, slice_1d, slice_2d
 from hvdlab.data import load_fashion_mnist
-from hvdlab.exercises import stochastic_gradient_descent as exercises
-from hvdlab.experiment import grid, reference, seeds, size, sweep
-from hvdlab.landscape import filter_normalize, random_direction, slice_1d, slice_2d
-from hvdlab.plots import compare, overlay, predicted, summary
+from hvdlab.exercises import lab02_stochastic_gradient_descent as exercises
 
 # %% [markdown]
 # # Part A: one neuron

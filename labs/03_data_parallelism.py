@@ -15,11 +15,11 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.patches import Patch, Rectangle
 
+from hvdlab.course.experiment import WORK, grid, reference, seeds, size, sweep
+from hvdlab.course.figures import compare, overlay, predicted
 from hvdlab.data import load_fashion_mnist
-from hvdlab.exercises import data_parallelism as exercises
-from hvdlab.experiment import WORK, grid, reference, seeds, size, sweep
+from hvdlab.exercises import lab03_data_parallelism as exercises
 from hvdlab.launch import call, run
-from hvdlab.plots import compare, overlay, predicted
 
 WORK.mkdir(parents=True, exist_ok=True)  # your own files: notebooks/work
 COLOURS = plt.rcParams["axes.prop_cycle"].by_key()["color"]  # one for each rank
@@ -484,7 +484,7 @@ exercises.check_ring_all_reduce(ring_all_reduce)
 
 # %%
 def messages_of_the_ring(comm):
-    from hvdlab.exercises.counting import Counting
+    from hvdlab.exercises.harness.counting_communicator import Counting
 
     counting = Counting(comm)
     ring_all_reduce(counting, 2 ** (4 * np.arange(comm.size) + comm.rank))
@@ -520,7 +520,7 @@ prediction = None  # naive, 4 ranks, arrays of 1 MB: MB through rank 0
 # %%
 def count_bytes(comm, length):
     """Bytes through this rank when the first 2, 3 and 4 ranks do it: rank 0 is the busiest."""
-    from hvdlab.exercises.counting import Counting
+    from hvdlab.exercises.harness.counting_communicator import Counting
 
     rows = []
     for ranks in (2, 3, 4):

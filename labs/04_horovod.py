@@ -15,14 +15,15 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 
-from hvdlab import launch, timeline
+from hvdlab import launch
+from hvdlab.course import horovod_timeline
+from hvdlab.course.experiment import LABS, WORK, grid, reference, seeds, size, sweep
+from hvdlab.course.figures import compare, overlay, predicted, summary
+from hvdlab.course.rank_report import curve, rank_report, text
+from hvdlab.course.rank_report import summary as in_short
 from hvdlab.data import load_fashion_mnist, shard
-from hvdlab.exercises import horovod_edits as edits
-from hvdlab.exercises import horovod_steps as exercises
-from hvdlab.experiment import LABS, WORK, grid, reference, seeds, size, sweep
-from hvdlab.plots import compare, overlay, predicted, summary
-from hvdlab.rank_report import curve, rank_report, text
-from hvdlab.rank_report import summary as in_short
+from hvdlab.exercises import lab04_horovod as exercises
+from hvdlab.exercises import lab04_script_edits as edits
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 FRAMEWORK = size("torch", "keras", "keras")  # "keras" or "torch": the steps are the same
@@ -492,7 +493,7 @@ prediction = None  # the name of a phase, before you run the next cell
 path = RUNS / "timeline.json"
 variables = {"HOROVOD_TIMELINE": str(path), "HOROVOD_CACHE_CAPACITY": "0"}
 train(SCRIPT, "--epochs", 2, "--images", 1280, "--heldout", 100, **variables)
-recorded = timeline.read(path)
+recorded = horovod_timeline.read(path)
 recorded = recorded[
     recorded["step"] > recorded["step"].max() // 2
 ]  # the second epoch: all is warmed up
@@ -565,7 +566,7 @@ def exchange(option, seed):
     arguments = ["--epochs", size(2, 3, 3), "--images", size(640, 6000, 6000), "--batch-size", 32]
     arguments += [*HELDOUT, "--seed", seed]
     folder = train(script, *arguments, HOROVOD_TIMELINE=str(path), **variables, **ON_PROCESSORS)
-    sent = timeline.messages(timeline.read(path)).mean()
+    sent = horovod_timeline.messages(horovod_timeline.read(path)).mean()
     return {
         "messages": sent["operations"],
         "kilobytes": sent["bytes"] / 1000,

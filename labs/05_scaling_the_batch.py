@@ -23,12 +23,12 @@ import pandas as pd
 import tensorflow as tf
 from matplotlib.ticker import LogLocator
 
-from hvdlab import landscape
+from hvdlab.course import loss_landscape
+from hvdlab.course.experiment import QUICK, grid, reference, seeds, size, sweep
+from hvdlab.course.figures import compare, overlay, predicted
 from hvdlab.data import load_fashion_mnist
-from hvdlab.exercises import scaling_the_batch as exercises
-from hvdlab.experiment import QUICK, grid, reference, seeds, size, sweep
+from hvdlab.exercises import lab05_scaling_the_batch as exercises
 from hvdlab.noise_scale import steps_to_goal
-from hvdlab.plots import compare, overlay, predicted
 
 # %% [markdown]
 # ## Load the images, build a network
@@ -624,7 +624,7 @@ alphas = np.linspace(-0.5, 1.5, size(9, 41, 41))
 
 def along_the_line(start, end):
     direction = [b - a for a, b in zip(start, end, strict=True)]
-    return landscape.slice_1d(loss_at, start, direction, alphas)
+    return loss_landscape.slice_1d(loss_at, start, direction, alphas)
 
 
 figure, axes = plt.subplots()
@@ -657,11 +657,13 @@ for name, weights in faces:
 # %%
 figure, panels = plt.subplots(1, 3, figsize=(13, 4), sharey=True)
 for (name, weights), look in zip(faces, ("C0-", "C1-", "k--"), strict=True):
-    plain = landscape.random_direction(weights, np.random.default_rng(0))
-    normalised = landscape.filter_normalize(plain, weights)
+    plain = loss_landscape.random_direction(weights, np.random.default_rng(0))
+    normalised = loss_landscape.filter_normalize(plain, weights)
     for axes, direction, reach in ((panels[1], plain, 0.03), (panels[2], normalised, 1)):
         steps = np.linspace(-reach, reach, size(9, 31, 31))
-        axes.plot(steps, landscape.slice_1d(loss_at, weights, direction, steps), look, label=name)
+        axes.plot(
+            steps, loss_landscape.slice_1d(loss_at, weights, direction, steps), look, label=name
+        )
 panels[0].plot(alphas, along_the_line(small, large), "C2-", label="from batch 64")
 panels[0].plot(alphas, along_the_line(disguised, large), "k--", label="from its disguise")
 panels[0].set(xlabel=r"$\alpha$, line to batch 500", ylabel="training loss", yscale="log")
@@ -693,9 +695,9 @@ axis = np.linspace(-1, 1, size(5, 17, 17))
 figure, panels = plt.subplots(1, 2, figsize=(10, 4.4), sharey=True)
 for axes, (name, weights) in zip(panels, faces[:2], strict=True):
     rng = np.random.default_rng(0)
-    plain = [landscape.random_direction(weights, rng) for _ in range(2)]
-    pair = [landscape.filter_normalize(direction, weights) for direction in plain]
-    surface = np.log10(landscape.slice_2d(loss_at, weights, *pair, axis, axis))
+    plain = [loss_landscape.random_direction(weights, rng) for _ in range(2)]
+    pair = [loss_landscape.filter_normalize(direction, weights) for direction in plain]
+    surface = np.log10(loss_landscape.slice_2d(loss_at, weights, *pair, axis, axis))
     levels = np.linspace(-4, 1.5, 12)
     print(f"{name}: the loss is below 0.1 on {np.mean(surface < -1):.0%} of the area")
     drawn = axes.contourf(axis, axis, surface, levels, cmap="viridis", extend="both")

@@ -24,13 +24,13 @@ import tensorflow as tf
 from keras import layers
 
 from hvdlab import schedules
+from hvdlab.course.experiment import grid, reference, seeds, size, sweep
+from hvdlab.course.figures import compare, overlay, predicted, summary
 from hvdlab.data import load_fashion_mnist
-from hvdlab.exercises import large_batch_remedies as exercises
-from hvdlab.experiment import grid, reference, seeds, size, sweep
+from hvdlab.exercises import lab06_large_batch_remedies as exercises
 from hvdlab.keras import LAMB, LARS, GhostBatchNormalization, NovoGrad
 from hvdlab.keras.noise import LossWeights, NoisySGD
 from hvdlab.keras.schedules import Schedule
-from hvdlab.plots import compare, overlay, predicted, summary
 
 # %% [markdown]
 # ## Load ten thousand images

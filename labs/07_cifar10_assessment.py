@@ -19,10 +19,10 @@ import numpy as np
 import pandas as pd
 
 from hvdlab import launch
+from hvdlab.course.experiment import LABS, QUICK, WORK, grid, reference, size, sweep
+from hvdlab.course.figures import compare
 from hvdlab.data import load_cifar10
-from hvdlab.exercises import cifar10_assessment as exercises
-from hvdlab.experiment import LABS, QUICK, WORK, grid, reference, size, sweep
-from hvdlab.plots import compare
+from hvdlab.exercises import lab07_cifar10_assessment as exercises
 
 ROOT = LABS.parent
 FRAMEWORK = "keras"  # or "torch": the script that you will hand in

@@ -25,15 +25,15 @@ from torch.nn.utils import parameters_to_vector as flat
 from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
+from hvdlab.course.experiment import LABS, grid, reference, seeds, size, sweep
+from hvdlab.course.figures import medians, overlay, predicted
 from hvdlab.data import Batches, load_fashion_mnist
-from hvdlab.exercises import less_memory
-from hvdlab.exercises import one_device as exercises
-from hvdlab.experiment import LABS, grid, reference, seeds, size, sweep
-from hvdlab.plots import medians, overlay, predicted
+from hvdlab.exercises import lab08_less_memory
+from hvdlab.exercises import lab08_one_device as exercises
 from hvdlab.torch.device import InHorovodsLayout
 from hvdlab.torch.device_batches import DeviceBatches
+from hvdlab.torch.lab_networks import Block, ConvNet, ResidualMLP
 from hvdlab.torch.memory import peak
-from hvdlab.torch.networks import Block, ConvNet, ResidualMLP
 from hvdlab.torch.precision import operation_types, output_gradients, use_fast_kernels
 
 sys.path.append(str(LABS))
@@ -506,7 +506,7 @@ def run_in_segments(blocks, x, segments):
 
 
 # %%
-less_memory.check_run_in_segments(run_in_segments)
+lab08_less_memory.check_run_in_segments(run_in_segments)
 
 # %% [markdown]
 # Measure with 32 blocks. How many segments need the least memory? And the time: a backward pass costs two forward passes, so
@@ -663,7 +663,7 @@ class Recompute(torch.autograd.Function):  # noqa: F811
 
 
 # %%
-less_memory.check_recomputed(recomputed)
+lab08_less_memory.check_recomputed(recomputed)
 print({f"dropout {p}": gradient_error(p) for p in (0.0, 0.1, 0.5)})
 
 # %% [markdown]
@@ -702,7 +702,7 @@ def accumulate(model, images, labels, micro_batch):
 
 
 # %%
-less_memory.check_accumulate(accumulate)
+lab08_less_memory.check_accumulate(accumulate)
 
 # %% [markdown]
 # One batch of 500, in micro-batches of 500 to 32. What becomes of the memory and the time? And is the gradient always the

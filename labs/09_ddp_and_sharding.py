@@ -20,12 +20,12 @@ import pandas as pd
 import torch
 from torch.utils.data import DistributedSampler
 
-from hvdlab.exercises import ddp_and_sharding as exercises
-from hvdlab.exercises import horovod_edits
-from hvdlab.experiment import LABS, WORK, grid, reference, size, sweep
+from hvdlab.course.experiment import LABS, WORK, grid, reference, size, sweep
+from hvdlab.course.figures import compare, medians, predicted
+from hvdlab.course.rank_report import rank_report, text
+from hvdlab.exercises import lab04_script_edits
+from hvdlab.exercises import lab09_ddp_and_sharding as exercises
 from hvdlab.launch import call, run
-from hvdlab.plots import compare, medians, predicted
-from hvdlab.rank_report import rank_report, text
 
 WORK.mkdir(parents=True, exist_ok=True)  # your own files: notebooks/work
 COLOURS = plt.rcParams["axes.prop_cycle"].by_key()["color"]
@@ -53,7 +53,7 @@ COLOURS = plt.rcParams["axes.prop_cycle"].by_key()["color"]
 
 # %%
 DDP = LABS / "fashion_mnist_ddp.py"
-converted = horovod_edits.after("resume", "torch").split("def main")[1].splitlines()
+converted = lab04_script_edits.after("resume", "torch").split("def main")[1].splitlines()
 ours = DDP.read_text().split("def main")[1].splitlines()
 print("\n".join(difflib.unified_diff(converted, ours, "Horovod", "DDP", lineterm="", n=0)))
 
@@ -450,7 +450,7 @@ def losses_of(comm, name):
     import torch
     import torch.distributed as dist
 
-    from hvdlab.torch.networks import ResidualMLP
+    from hvdlab.torch.lab_networks import ResidualMLP
     from hvdlab.torch.process_group import rendezvous
 
     rendezvous()

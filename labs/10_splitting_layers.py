@@ -17,12 +17,12 @@ import numpy as np
 import pandas as pd
 from matplotlib.patches import Rectangle
 
-from hvdlab.exercises import tensor_parallelism as tensor_exercises
-from hvdlab.experiment import LABS, WORK, grid, reference, size, sweep
+from hvdlab.course.experiment import LABS, WORK, grid, reference, size, sweep
+from hvdlab.course.figures import predicted
+from hvdlab.course.split_training import BATCH, HIDDEN, LAYERS, train
+from hvdlab.exercises import lab10_tensor_parallelism as tensor_exercises
 from hvdlab.launch import call, run
-from hvdlab.plots import predicted
-from hvdlab.torch.split_costs import split_costs
-from hvdlab.torch.split_training import BATCH, HIDDEN, LAYERS, train
+from hvdlab.torch.model_parallel.analytic_costs import split_costs
 
 os.environ["CUDA_VISIBLE_DEVICES"] = "-1"  # the processor for all ranks, also where there are GPUs
 WORK.mkdir(parents=True, exist_ok=True)
@@ -194,7 +194,7 @@ tensor_exercises.check_block(block, part_of, f_and_g)
 # %% [markdown]
 # ## Train as one rank does
 #
-# `train` (in `hvdlab.torch.split_training`) trains `ResidualMLP` for 20 steps on Fashion-MNIST with *your* block, *your* parts and
+# `train` (in `hvdlab.course.split_training`) trains `ResidualMLP` for 20 steps on Fashion-MNIST with *your* block, *your* parts and
 # *your* f and g. The stem, the last norm and the head are whole on every rank; nothing keeps those copies equal but
 # equal gradients. Beside it one process trains the whole network.
 #
@@ -512,12 +512,12 @@ plt.show()
 # ## Measure all of it
 #
 # `tensor_parallel.py` trains a larger network ($h = 256$, 4 blocks) in all these ways. `by-hand` and `grid` are your block for any
-# number of columns (`hvdlab/torch/split_layers.py`); `dtensor` and `sequence` are PyTorch's. **AxoNN** is written for GPUs: it asks for CUDA devices and
+# number of columns (`hvdlab/torch/model_parallel/tensor_parallel_layers.py`); `dtensor` and `sequence` are PyTorch's. **AxoNN** is written for GPUs: it asks for CUDA devices and
 # NCCL. Its code runs here unchanged, with four answers of PyTorch replaced; read
-# `hvdlab/torch/axonn_on_cpu.py`, it is 50 lines. What that cannot stand in for is its overlap of communication with computing, which
+# `hvdlab/torch/model_parallel/axonn_on_cpu.py`, it is 50 lines. What that cannot stand in for is its overlap of communication with computing, which
 # was not run here: take AxoNN's bytes from this table and its speed from the papers. On GPUs the same script uses NCCL, and nothing is replaced.
 #
-# The formulas for memory and bytes are in `hvdlab/torch/split_costs.py`. Which way needs the least memory? Which
+# The formulas for memory and bytes are in `hvdlab/torch/model_parallel/analytic_costs.py`. Which way needs the least memory? Which
 # sends the least?
 
 # %%

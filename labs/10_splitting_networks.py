@@ -13,13 +13,13 @@ import numpy as np
 import pandas as pd
 from matplotlib.patches import Patch
 
-from hvdlab.exercises import cost_of_a_split as costs
-from hvdlab.exercises import pipeline_parallelism as pipelines
-from hvdlab.experiment import QUICK, grid, reference, size, sweep
-from hvdlab.plots import overlay, predicted
+from hvdlab.course import split_measurements
+from hvdlab.course.experiment import QUICK, grid, reference, size, sweep
+from hvdlab.course.figures import overlay, predicted
+from hvdlab.course.split_measurements import BATCH, HIDDEN, LAYERS, MICRO_BATCHES, STEPS
+from hvdlab.exercises import lab11_cost_of_a_split as costs
+from hvdlab.exercises import lab11_pipeline_parallelism as pipelines
 from hvdlab.system.hardware import usable_cores
-from hvdlab.torch import splits
-from hvdlab.torch.splits import BATCH, HIDDEN, LAYERS, MICRO_BATCHES, STEPS
 
 os.environ["CUDA_VISIBLE_DEVICES"] = "-1"  # the processor for all ranks, also where there are GPUs
 COLOURS = plt.rcParams["axes.prop_cycle"].by_key()["color"]
@@ -38,7 +38,7 @@ COLOURS = plt.rcParams["axes.prop_cycle"].by_key()["color"]
 # One after the other: while one stage works, all others wait. So the batch is cut, too, into $m$ **micro-batches** that
 # follow each other like cars in a factory ([Huang et al. 2019](https://arxiv.org/abs/1811.06965), GPipe). The gradients
 # of the micro-batches add up, the optimizer steps once, and nothing has changed but who computes what: the losses must be
-# those of one process. `splits.serial` in `hvdlab/torch/splits.py` is that process: a `ResidualMLP`, 20 steps of SGD.
+# those of one process. `splits.serial` in `hvdlab/course/split_measurements.py` is that process: a `ResidualMLP`, 20 steps of SGD.
 
 # %% [markdown]
 # ### Exercise 1: A pipeline by hand
@@ -192,9 +192,9 @@ def early_step(stage, images, labels, width):
 # %%
 if not QUICK:
     figure, axes = plt.subplots()
-    alone = np.array(splits.serial(1)["losses"])
+    alone = np.array(split_measurements.serial(1)["losses"])
     for count in (1, 4):
-        losses = splits.by_hand(early_step, 1, micro_batches=count)[-1]["losses"]
+        losses = split_measurements.by_hand(early_step, 1, micro_batches=count)[-1]["losses"]
         label = f"{count} micro-batch{'es' if count > 1 else ''}"
         axes.plot(range(1, STEPS + 1), np.abs(losses - alone) + 1e-8, "o-", label=label)
     axes.set(yscale="log", xlabel="step", ylabel="difference from the serial loss + $10^{-8}$")
@@ -260,7 +260,7 @@ def draw_schedule(axes, result):
 STAGES = size(2, 4, 4)
 chosen = [
     found
-    for found in splits.schedules(STAGES, COUNTS, 1)
+    for found in split_measurements.schedules(STAGES, COUNTS, 1)
     if found["micro_batches"] == size(4, 8, 8)
 ]
 figure, rows = plt.subplots(len(chosen), sharex=True, figsize=(10, 4.4))
@@ -307,7 +307,7 @@ costs.check_bubble(bubble)
 # %%
 def measure_bubble(stages, repeat):
     rows = []
-    for found in splits.schedules(stages, COUNTS, repeat):
+    for found in split_measurements.schedules(stages, COUNTS, repeat):
         ranks = found["ranks"]
         rows.append({
             "schedule": found["schedule"], "micro_batches": found["micro_batches"],
@@ -447,14 +447,14 @@ def mode(name, split, ranks, alone):
     """A row of the table, from what each rank measured and from the formulas."""
     last = [rank["losses"] for rank in ranks if rank["losses"][0] is not None]
     curves[name] = np.mean(last, axis=0)
-    sent = sent_bytes(split, 4 * splits.parameters(split), 4 * BATCH * HIDDEN, LAYERS)
+    sent = sent_bytes(split, 4 * split_measurements.parameters(split), 4 * BATCH * HIDDEN, LAYERS)
     seconds = np.max([rank["seconds"] for rank in ranks], axis=0)
     return {
         "mode": name,
         "ranks": len(ranks),
         "loss_difference": np.abs(curves[name] - alone["losses"]).max(),
         "memory_bytes": max(rank["memory"] for rank in ranks),
-        "memory_predicted": 12 * splits.parameters(split) / split[0],
+        "memory_predicted": 12 * split_measurements.parameters(split) / split[0],
         "sent_bytes": max(rank["sent"] for rank in ranks),
         "sent_predicted": sum(sent.values()),
         "step_seconds": np.median(seconds[3:]),
@@ -465,14 +465,14 @@ RUNS = [(2, None), (4, None), (8, "2x2x2")]  # ranks, and which split of them
 
 
 def measure_modes(repeat):
-    alone = splits.serial(repeat)
-    by_hand = splits.by_hand(pipeline_step, repeat)
+    alone = split_measurements.serial(repeat)
+    by_hand = split_measurements.by_hand(pipeline_step, repeat)
     rows = [
         mode("serial", (1, 1, 1), [alone], alone),
         mode("pipeline by hand", (1, 1, 2), by_hand, alone),
     ]
     for ranks, only in size([(2, None)], RUNS, RUNS):
-        for (split, schedule), found in splits.trained(ranks, repeat, only).items():
+        for (split, schedule), found in split_measurements.trained(ranks, repeat, only).items():
             if split[:2] == (1, 1):
                 rows.append(mode(f"{NAMES[schedule]}, {ranks} stages", split, found, alone))
             elif split.count(1) < 2 and schedule == "1f1b":
@@ -563,19 +563,25 @@ def step_time(split, work, alpha, beta, cores):
         + 2 * MICRO_BATCHES * (p > 1)  # sends, or receives that it waits for
     )
     nbytes = sum(
-        sent_bytes(split, 4 * splits.parameters(split), 4 * BATCH * HIDDEN, LAYERS).values()
+        sent_bytes(
+            split, 4 * split_measurements.parameters(split), 4 * BATCH * HIDDEN, LAYERS
+        ).values()
     )
     return compute_time(split, MICRO_BATCHES, work, cores) + messages * alpha + nbytes / beta
 
 
 def measure_splits(ranks, repeat):
     """Foretell, and lay beside it what the runs have taken."""
-    work = np.median(splits.serial(repeat, MICRO_BATCHES)["seconds"][3:])
-    alpha, beta = splits.link(ranks)
+    work = np.median(split_measurements.serial(repeat, MICRO_BATCHES)["seconds"][3:])
+    alpha, beta = split_measurements.link(ranks)
     rows = []
-    for split in splits.decompositions(ranks):
+    for split in split_measurements.decompositions(ranks):
         seconds = np.max(
-            [rank["seconds"] for rank in splits.trained(ranks, repeat, None)[split, "1f1b"]], axis=0
+            [
+                rank["seconds"]
+                for rank in split_measurements.trained(ranks, repeat, None)[split, "1f1b"]
+            ],
+            axis=0,
         )
         rows.append({
             "split": "x".join(map(str, split)), "work": work, "alpha": alpha, "beta": beta,
@@ -641,7 +647,7 @@ MACHINES = {
 foretold = {
     name: {
         "x".join(map(str, split)): 1000 * step_time(split, *machine)
-        for split in splits.decompositions(4)
+        for split in split_measurements.decompositions(4)
     }
     for name, machine in MACHINES.items()
 }

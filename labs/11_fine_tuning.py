@@ -25,12 +25,12 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader
 
+from hvdlab.course.experiment import LABS, WORK, grid, reference, seeds, size, sweep
+from hvdlab.course.figures import compare, overlay, predicted
 from hvdlab.data import DataError
 from hvdlab.data.instructions import load_records, split, synthetic_records
-from hvdlab.exercises import fine_tuning as exercises
-from hvdlab.experiment import LABS, WORK, grid, reference, seeds, size, sweep
+from hvdlab.exercises import lab12_fine_tuning as exercises
 from hvdlab.launch import run
-from hvdlab.plots import compare, overlay, predicted
 from hvdlab.torch import language_model as lm
 from hvdlab.torch.memory import held, peak
 

@@ -12,7 +12,7 @@ import os
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
-from hvdlab.exercises import find_the_fault as fault
+from hvdlab.exercises import lab13_find_the_fault as fault
 
 for name, title in fault.NAMES.items():
     print(f"{name:26}{title}")

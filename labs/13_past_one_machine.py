@@ -15,10 +15,10 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 
-from hvdlab.exercises import past_one_machine as exercises
-from hvdlab.experiment import grid, reference, size, sweep
+from hvdlab.course.experiment import grid, reference, size, sweep
+from hvdlab.course.figures import overlay, predicted
+from hvdlab.exercises import lab14_past_one_machine as exercises
 from hvdlab.launch import call
-from hvdlab.plots import overlay, predicted
 from hvdlab.scaling import Link, forecast, published
 
 # %% [markdown]

@@ -28,7 +28,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from hvdlab.arguments import above_zero, positive
 from hvdlab.system.tcp_bytes import NOT_COUNTED, bytes_sent
-from hvdlab.torch.networks import ResidualMLP
+from hvdlab.torch.lab_networks import ResidualMLP
 from hvdlab.torch.process_group import group_device, rendezvous
 
 WARM_UP = 3

@@ -42,9 +42,9 @@ from torch.nn import functional as F
 from hvdlab.arguments import above_zero, file_to_write, positive, whole_number
 from hvdlab.system.tcp_bytes import NOT_COUNTED, bytes_sent
 from hvdlab.torch import memory
-from hvdlab.torch.networks import Block, ResidualMLP
+from hvdlab.torch.lab_networks import Block, ResidualMLP
+from hvdlab.torch.model_parallel.pipeline_stages import batch, stage
 from hvdlab.torch.process_group import group_device, rendezvous
-from hvdlab.torch.stages import batch, stage
 
 SCHEDULES = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B, "interleaved": ScheduleInterleaved1F1B}
 AXES = ("data", "tensor", "pipeline")  # of a split

@@ -23,8 +23,8 @@ from torch.utils.checkpoint import checkpoint
 from hvdlab.arguments import above_zero, positive, whole_number
 from hvdlab.data import Batches, DataError, load_fashion_mnist
 from hvdlab.torch.device_batches import DeviceBatches
+from hvdlab.torch.lab_networks import ConvNet, ResidualMLP
 from hvdlab.torch.memory import held, peak
-from hvdlab.torch.networks import ConvNet, ResidualMLP
 from hvdlab.torch.precision import use_fast_kernels
 
 NETWORKS = {"mlp": ResidualMLP, "conv": ConvNet}

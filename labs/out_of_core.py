@@ -33,8 +33,8 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from hvdlab.arguments import positive, whole_number
+from hvdlab.torch.lab_networks import ResidualMLP
 from hvdlab.torch.memory import peak
-from hvdlab.torch.networks import ResidualMLP
 
 
 def parse_args():

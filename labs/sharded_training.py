@@ -41,8 +41,8 @@ from hvdlab.arguments import above_zero, positive, whole_number
 from hvdlab.data import Batches, DataError, load_fashion_mnist
 from hvdlab.system.tcp_bytes import NOT_COUNTED, bytes_sent
 from hvdlab.torch.device import ThroughHost
+from hvdlab.torch.lab_networks import ResidualMLP
 from hvdlab.torch.memory import held, peak
-from hvdlab.torch.networks import ResidualMLP
 from hvdlab.torch.process_group import group_device, rendezvous
 
 # Adam divides a gradient by its own size: with the usual 1e-8 a sum in place of the mean, a common

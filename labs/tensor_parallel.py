@@ -44,11 +44,11 @@ from torch.nn import functional as F
 from hvdlab.arguments import above_zero, file_to_write, positive, whole_number
 from hvdlab.data import DataError, load_fashion_mnist
 from hvdlab.system.tcp_bytes import NOT_COUNTED, bytes_sent
-from hvdlab.torch.axonn_on_cpu import axonn_on_cpu
+from hvdlab.torch.lab_networks import ResidualMLP
 from hvdlab.torch.memory import held
-from hvdlab.torch.networks import ResidualMLP
+from hvdlab.torch.model_parallel.axonn_on_cpu import axonn_on_cpu
+from hvdlab.torch.model_parallel.tensor_parallel_layers import part, split_over_grid, whole
 from hvdlab.torch.process_group import group_device, rendezvous
-from hvdlab.torch.split_layers import part, split_over_grid, whole
 
 MODES = "serial", "by-hand", "dtensor", "sequence", "grid", "axonn"
 KINDS = "all-reduce", "all-gather", "reduce-scatter", "all-to-all", "broadcast"

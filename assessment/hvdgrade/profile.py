@@ -17,7 +17,7 @@ JUDGES = tuple(
         GRADER: "calibrate grading observe probe views evaluate judge checks parallel jail walls enter "
         "processes submission visible gpu_access devices record_limits",
         GRADER / "calibration": "keras torch",
-        LABS: "probe record assessment_networks batches data",
+        LABS: "probe_mode record assessment_networks data/batches data/files",
         LABS / "keras": "models wide_resnet throughput device",
         LABS / "torch": "models wide_resnet throughput device",
     }.items()

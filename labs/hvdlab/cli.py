@@ -9,12 +9,15 @@ from importlib import import_module
 
 # Name -> module with add_arguments(parser), main(args) -> exit code and EPILOG; one line of help.
 COMMANDS = {
-    "doctor": ("hvdlab.doctor", "say what is wrong with this set-up, and how to mend it"),
+    "doctor": ("hvdlab.doctor.command", "say what is wrong with this set-up, and how to mend it"),
     "run": (
         "hvdlab.launch.command",
         "start a script on N ranks, here, on several hosts or under Slurm",
     ),
-    "check": ("hvdlab.check", "run a script for a few steps and name its distributed mistakes"),
+    "check": (
+        "hvdlab.check.command",
+        "run a script for a few steps and name its distributed mistakes",
+    ),
     "data": ("hvdlab.data.command", "find, download or synthesise a data set"),
     "bench": ("hvdlab.bench.command", "measure this machine"),
     "gpu": (

@@ -1,6 +1,6 @@
 """Events of a run in which all is well, as `hvdlab check` notes them, and ways to spoil them."""
 
-from hvdlab.check.judge import judge
+from hvdlab.check.diagnosis import judge
 
 
 def run(steps=5, ranks=2, **changes):

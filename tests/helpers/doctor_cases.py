@@ -2,7 +2,7 @@
 
 import json
 
-from hvdlab.doctor_checks import Said
+from hvdlab.doctor.answers import Said
 
 GPU = "NVIDIA A100, 40960 MiB, 550.54, Default\n"  # a line of nvidia-smi, see gpus.QUESTION
 MISSING = Said(1, "", "ModuleNotFoundError: No module named it")

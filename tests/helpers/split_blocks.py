@@ -13,7 +13,7 @@ def part_of(weights, rank, ranks):
 
 
 def f_and_g():
-    from hvdlab.torch.split_layers import Copy, Reduce
+    from hvdlab.torch.model_parallel.tensor_parallel_layers import Copy, Reduce
 
     return lambda x: Copy.apply(x, None), lambda x: Reduce.apply(x, None)
 

@@ -55,7 +55,7 @@ ALLOWED = {
     "hvdlab.scaling.cost_model": {"numpy"},
     "hvdlab.scaling.published": {"hvdlab.scaling.cost_model"},
     "hvdlab.scaling.__main__": {"rich", "hvdlab.scaling.published"},
-    "hvdlab.landscape": {"numpy"},
+    "hvdlab.course.loss_landscape": {"numpy"},
     "hvdlab.launch": {"psutil", "hvdlab.system.hardware", "hvdlab.system.open_mpi"},
     "hvdlab.launch.function_on_ranks": {"hvdlab.launch"},
     "hvdlab.system.slurm_job": set(),
@@ -104,38 +104,38 @@ ALLOWED = {
         "hvdlab.launch.preflight",
     },
     "hvdlab.cli": set(),
-    "hvdlab.experiment": {"pandas", "rich", "hvdlab.system.hardware"},
-    "hvdlab.plots": {"pandas", "matplotlib"},
+    "hvdlab.course.experiment": {"pandas", "rich", "hvdlab.system.hardware"},
+    "hvdlab.course.figures": {"pandas", "matplotlib"},
     "hvdlab.data.batches": {"numpy", "hvdlab.probe_mode"},
     "hvdlab.data": {"numpy", "hvdlab.data.batches", "hvdlab.system.command_name"},
     "hvdlab.data.instructions": {"huggingface_hub", "hvdlab.data"},
     "hvdlab.data.download": {"hvdlab.data", "hvdlab.system.command_name"},
     "hvdlab.data.synthetic": {"numpy", "hvdlab.data", "hvdlab.data.download"},
-    "hvdlab.check.findings": set(),
+    "hvdlab.check.catalogue": set(),
     "hvdlab.check.instrument": {
-        "hvdlab.check.source",
+        "hvdlab.check.source_facts",
         "hvdlab.script_analysis.rank_guards",
         "hvdlab.script_analysis.functions",
         "hvdlab.script_analysis.script",
         "hvdlab.script_analysis.ast_helpers",
     },
-    "hvdlab.check.samples": set(),
-    "hvdlab.check.run_facts": set(),
-    "hvdlab.check.source": {
+    "hvdlab.check.fingerprints": set(),
+    "hvdlab.check.run_events": set(),
+    "hvdlab.check.source_facts": {
         "hvdlab.script_analysis.gpu_choice",
         "hvdlab.script_analysis.rate_scaling",
         "hvdlab.script_analysis.rank_guards",
         "hvdlab.script_analysis.script",
         "hvdlab.script_analysis.ast_helpers",
     },
-    "hvdlab.check.events": {"hvdlab.check.samples"},
-    "hvdlab.check.judge": {
-        "hvdlab.check.rules_devices",
-        "hvdlab.check.rules_settings",
-        "hvdlab.check.rules_training",
-        "hvdlab.check.findings",
-        "hvdlab.check.run_facts",
-        "hvdlab.check.source",
+    "hvdlab.check.event_log": {"hvdlab.check.fingerprints"},
+    "hvdlab.check.diagnosis": {
+        "hvdlab.check.rules.devices",
+        "hvdlab.check.rules.settings",
+        "hvdlab.check.rules.training",
+        "hvdlab.check.catalogue",
+        "hvdlab.check.run_events",
+        "hvdlab.check.source_facts",
     },
 }
 GRADER_ALLOWED = {
@@ -234,7 +234,7 @@ def test_the_commands_import_no_framework_at_their_top():
         "hvdlab.bench.ranks",
         "hvdlab.bench.throughput",
         "hvdlab.bench.exchange",
-        "hvdlab.doctor",
+        "hvdlab.doctor.command",
         "hvdlab.bench.allreduce",
         "hvdlab.bench.scaling",
         *(f"hvdlab.gpu_report.{name}" for name in GPU_REPORT_WITHOUT_FRAMEWORK),
@@ -255,13 +255,13 @@ def test_the_doctor_starts_where_nothing_is_installed():
         top = imports(path, everywhere=False)
         known = (
             "hvdlab.system.slurm_job",
-            "hvdlab.doctor_checks",
+            "hvdlab.doctor.answers",
             "hvdlab.system.hardware",
             "hvdlab.system.open_mpi",
             "hvdlab.system.command_name",
         )  # need nothing, see above
         assert all(wanted.startswith(known) for wanted in top), name
-        if name not in ("hvdlab.doctor_checks.probe", "hvdlab.doctor_checks.two_ranks"):
+        if name not in ("hvdlab.doctor.import_probe", "hvdlab.doctor.two_rank_script"):
             assert not {wanted.split(".")[0] for wanted in imports(path)} & FRAMEWORKS, name
 
 

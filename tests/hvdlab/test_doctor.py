@@ -20,10 +20,10 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from hvdlab import doctor
 from hvdlab.data import DataError, load_cifar10, load_fashion_mnist, synthetic
-from hvdlab.doctor_checks import surroundings
-from hvdlab.doctor_checks.asking import ask
+from hvdlab.doctor import command
+from hvdlab.doctor.checks import environment
+from hvdlab.doctor.run_programs import ask
 
 ROOT = Path(__file__).parents[2]
 MPIRUN_FOLDER = "PRTE_MCA_prte_local_tmpdir_base"  # set by conftest.py
@@ -154,7 +154,7 @@ def healthy(tmp_path_factory, data_folder):
 
 def test_a_good_set_up_will_run_the_labs(healthy):
     found = states(healthy)
-    assert list(found) == [name for name, *_ in doctor.CHECKS + doctor.PROOFS]
+    assert list(found) == [name for name, *_ in command.CHECKS + command.PROOFS]
     assert healthy.code == 0 and healthy.document["labs_will_run"], healthy.document
     for name in ("python", "packages", "frameworks", "horovod", "mpi4py", "data", "allreduce"):
         assert found[name] == "ok", vars(healthy)[name]
@@ -216,7 +216,7 @@ def test_it_can_be_read_in_80_columns_and_its_commands_copied(healthy, monkeypat
         "mend": "export LONG=" + "x" * 120,
     }
     again = {**broken, "id": "disk", "title": "Disk"}
-    doctor.show([*healthy.document["checks"], broken, again], healthy.document["launch"])
+    command.show([*healthy.document["checks"], broken, again], healthy.document["launch"])
     lines = capsys.readouterr().out.splitlines()
     commands = [line.strip() for line in lines if line.startswith("    ")]
     assert commands.count(broken["mend"]) == 1 and "TMPDIR; Disk" in lines
@@ -421,7 +421,7 @@ def test_a_temporary_folder_that_cannot_be_written_is_told(without_tensorflow, t
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("name", surroundings.CONTROLLERS)
+@pytest.mark.parametrize("name", environment.CONTROLLERS)
 def test_ranks_that_mpirun_does_not_serve_fail_indeed(name, without_tensorflow):
     found = examine(python=without_tensorflow.python, **{name: "gloo"})
     assert found.code == 1
@@ -446,14 +446,14 @@ def test_the_tasks_of_a_real_allocation_are_its_ranks(
     assert found.code == code and found.document["ranks"] == tasks
     for check in (found.slurm, found.allreduce):
         assert (check.state == "ok") == (tasks == 2), check
-        assert check.mend == ("" if tasks == 2 else surroundings.MORE_TASKS)
+        assert check.mend == ("" if tasks == 2 else environment.MORE_TASKS)
 
 
 # --- programs that never end -------------------------------------------------------------------------
 
 ALLREDUCE = """\
-from hvdlab.doctor_checks.allreduce import allreduce
-from hvdlab.doctor_checks.asking import ask, probe
+from hvdlab.doctor.checks.allreduce import allreduce
+from hvdlab.doctor.run_programs import ask, probe
 
 print(allreduce(ask({"torch": probe("torch"), "tensorflow": ["false"]}, 100), 5))
 """

@@ -13,19 +13,19 @@ from types import SimpleNamespace
 import pytest
 from doctor_cases import said_in
 
-from hvdlab import doctor, doctor_checks
-from hvdlab.doctor_checks import (
-    Said,
+from hvdlab.doctor import answers, command
+from hvdlab.doctor.answers import Said
+from hvdlab.doctor.checks import (
     allreduce,
+    environment,
     frameworks,
     gpus,
     launchers,
     machine,
     software,
-    surroundings,
 )
-from hvdlab.doctor_checks.asking import ask, probe
-from hvdlab.doctor_checks.two_ranks import PLACES
+from hvdlab.doctor.run_programs import ask, probe
+from hvdlab.doctor.two_rank_script import PLACES
 from hvdlab.system import open_mpi
 
 ROOT = Path(__file__).parents[2]
@@ -54,7 +54,7 @@ def test_a_check_that_raises_is_a_failure_of_its_own():
     def check(said):
         raise KeyError("no such thing")
 
-    row = doctor.finding("x", "X", check, {})
+    row = command.finding("x", "X", check, {})
     assert row["state"] == "failure" and "this check itself failed (KeyError" in row["seen"]
 
 
@@ -95,18 +95,18 @@ def test_what_only_has_the_name_of_a_script_is_passed_over(tmp_path, monkeypatch
 
 @pytest.mark.parametrize("value, state", [("1", "ok"), ("0", "warning"), ("many", "warning")])
 def test_threads_that_are_no_number_or_fit(value, state, monkeypatch):
-    for name in surroundings.THREADS:
+    for name in environment.THREADS:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("MKL_NUM_THREADS", value)
-    assert surroundings.threads({}).state == state
+    assert environment.threads({}).state == state
 
 
 def test_an_allocation_of_one_task_is_a_warning(monkeypatch):
     monkeypatch.setenv("SLURM_JOB_ID", "7")
     monkeypatch.setenv("SLURM_NTASKS", "1")
-    assert surroundings.slurm({}).state == "warning"
+    assert environment.slurm({}).state == "warning"
     monkeypatch.setenv("SLURM_NTASKS", "4")
-    answer = surroundings.slurm({})
+    answer = environment.slurm({})
     assert answer.state == "ok" and answer.seen.startswith("job 7 on 1 node, ")
     assert answer.seen.endswith(": 4 tasks")
 
@@ -114,7 +114,7 @@ def test_an_allocation_of_one_task_is_a_warning(monkeypatch):
 @pytest.mark.parametrize("text", ["0", "-1", "nan", "inf", "soon"])
 def test_a_limit_must_be_seconds(text, capsys):
     parser = argparse.ArgumentParser()
-    doctor.add_arguments(parser)
+    command.add_arguments(parser)
     with pytest.raises(SystemExit):
         parser.parse_args(["--timeout", text])
     assert f"expected seconds, a number above 0, got '{text}'" in capsys.readouterr().err
@@ -167,7 +167,7 @@ def image(monkeypatch, tmp_path):
         (tmp_path / ".venv" / "pins.txt").write_text("numpy==1.26.4\n")
         (tmp_path / "docker").mkdir(exist_ok=True)
         (tmp_path / "docker" / "constraints.txt").write_text("numpy==2.4.0\n")
-        monkeypatch.setattr(doctor_checks, "CHECKOUT", tmp_path)
+        monkeypatch.setattr(answers, "CHECKOUT", tmp_path)
         return tmp_path / ".venv" / "pins.txt"
 
     return play
@@ -191,7 +191,7 @@ def test_an_image_of_nvidia_lacks_no_second_framework(framework, other, image, m
 
 def test_what_an_image_of_nvidia_ships_is_never_replaced(image, tmp_path, monkeypatch):
     pins = image("TENSORFLOW")
-    assert f"-c {pins} " in doctor_checks.install("pandas")
+    assert f"-c {pins} " in answers.install("pandas")
     monkeypatch.setattr(sys, "prefix", str(tmp_path / ".venv"))  # so Horovod is the image's
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     blind = said_in("torch")
@@ -213,23 +213,23 @@ def test_what_an_image_of_nvidia_ships_is_never_replaced(image, tmp_path, monkey
 def test_an_older_python_can_read_the_doctor():
     """It must be able to say that the Python is too old."""
     package = ROOT / "labs/hvdlab"
-    files = [package / "doctor.py"]
-    for folder in ("doctor_checks", "system"):
-        files += (package / folder).glob("*.py")
+    files = [package / "cli.py"]
+    for folder in ("doctor", "system"):
+        files += (package / folder).rglob("*.py")
     assert len(files) > 15
     for file in files:
         ast.parse(file.read_text(), feature_version=(3, 8))
 
 
-@pytest.mark.parametrize("name", surroundings.CONTROLLERS)
+@pytest.mark.parametrize("name", environment.CONTROLLERS)
 def test_a_controller_that_mpirun_does_not_serve_is_told(name, monkeypatch):
-    for other in surroundings.CONTROLLERS:
+    for other in environment.CONTROLLERS:
         monkeypatch.delenv(other, raising=False)
     monkeypatch.setenv("HOROVOD_CYCLE_TIME", "2")
     monkeypatch.setenv(name, "mpi")
-    assert surroundings.variables({}).state == "ok"
+    assert environment.variables({}).state == "ok"
     monkeypatch.setenv(name, "gloo")
-    answer = surroundings.variables({})
+    answer = environment.variables({})
     assert answer.state == "warning" and answer.mend == f"unset {name}"
 
 
@@ -261,13 +261,13 @@ def test_what_mends_the_data_does(state, tmp_path, monkeypatch):
         told = ask({"data": probe("data")}, 100)["data"].answer()
         return {"data": Said(0, json.dumps({"cifar10": told["cifar10"]}), "")}
 
-    answer = surroundings.data(looked_for())
+    answer = environment.data(looked_for())
     assert answer.state == "failure" and str(folder) in answer.seen
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     subprocess.run(
         ["sh", "-c", answer.mend], env={**os.environ, "PATH": path}, timeout=100, check=True
     )
-    assert surroundings.data(looked_for()).state == "ok"
+    assert environment.data(looked_for()).state == "ok"
     kept = folder / "cifar-10-batches-bin.broken" / "test_batch.bin"
     assert not kept.exists() if state == "missing" else kept.read_bytes() == b"half a file"
     shutil.rmtree(folder)  # 180 MB

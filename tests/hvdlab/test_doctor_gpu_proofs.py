@@ -9,15 +9,16 @@ from pathlib import Path
 import pytest
 from doctor_cases import with_gpus
 
-from hvdlab.doctor_checks import Said, allreduce, frameworks
-from hvdlab.doctor_checks.two_ranks import PLACES
+from hvdlab.doctor.answers import Said
+from hvdlab.doctor.checks import allreduce, frameworks
+from hvdlab.doctor.two_rank_script import PLACES
 from hvdlab.system import open_mpi
 
 ROOT = Path(__file__).parents[2]
 
 
 def ranks_said(count, *, direct, sharing, device="cuda:0", nccl="", code=0):
-    """What `count` ranks of two_ranks.py print."""
+    """What `count` ranks of two_rank_script.py print."""
     total = [count * (count + 1) / 2 * place for place in PLACES]
     told = [{"stage": "joined", "size": count}]
     told += [{"stage": "placed", "device": device, "direct": direct, "sharing": sharing}]

@@ -10,7 +10,9 @@ from types import SimpleNamespace
 import pytest
 from doctor_cases import GPU, MISSING, with_gpus
 
-from hvdlab.doctor_checks import Said, gpus, machine, probe
+from hvdlab.doctor import import_probe
+from hvdlab.doctor.answers import Said
+from hvdlab.doctor.checks import gpus, machine
 
 ROOT = Path(__file__).parents[2]
 
@@ -187,9 +189,9 @@ def test_a_missing_link_to_libcuda_is_told_and_made(tmp_path):
 
 LINK = """\
 import sys
-from hvdlab.doctor_checks import probe
+from hvdlab.doctor import import_probe as probe
 sys.prefix = sys.argv[1]
-print(probe.libcuda_without_link())
+print(import_probe.libcuda_without_link())
 """
 
 
@@ -277,5 +279,5 @@ def test_a_probe_counts_no_gpu_that_torch_cannot_use(monkeypatch, capsys):
     torch = pytest.importorskip("torch")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    probe.pytorch()
+    import_probe.pytorch()
     assert json.loads(capsys.readouterr().out.splitlines()[0])["gpus"] == 0

@@ -6,7 +6,7 @@ import os
 import pandas as pd
 import pytest
 
-from hvdlab import experiment
+from hvdlab.course import experiment
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from hvdlab.landscape import filter_normalize, random_direction, slice_1d, slice_2d
+from hvdlab.course.loss_landscape import filter_normalize, random_direction, slice_1d, slice_2d
 
 SHAPES = [(3, 3, 2, 5), (5,), (4, 6), (6,), ()]
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from hvdlab.launch.launchers.base import mpirun
+from hvdlab.launch.launchers import mpirun
 from hvdlab.launch.rank_output import RankOutput
 
 SHUT_DOWN = """\

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from hvdlab.rank_report import curve, digest, rank_report, summary, text
+from hvdlab.course.rank_report import curve, digest, rank_report, summary, text
 from hvdlab.record import RunRecord
 
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from hvdlab import timeline
+from hvdlab.course import horovod_timeline
 
 
 def events(pid, ready, copy, reduce, end, dtype="float32", shape="[2, 3]"):
@@ -40,7 +40,7 @@ def path(tmp_path):
 
 
 def test_phases_of_each_step(path):
-    table = timeline.read(path)
+    table = horovod_timeline.read(path)
     assert set(table["tensor"]) == {"a", "b"}  # the metric is no gradient
     first = table[(table["tensor"] == "a") & (table["step"] == 0)].set_index("phase")
     assert first.loc["negotiate", "milliseconds"] == 0.5
@@ -52,12 +52,12 @@ def test_phases_of_each_step(path):
 
 
 def test_fused_tensors_are_one_message(path):
-    sent = timeline.messages(timeline.read(path))
+    sent = horovod_timeline.messages(horovod_timeline.read(path))
     assert sent["operations"].tolist() == [2, 1]
     assert sent["bytes"].tolist() == [48, 48]
 
 
 def test_a_killed_run_leaves_a_file_that_can_be_read(path):
-    whole = timeline.read(path)
+    whole = horovod_timeline.read(path)
     path.write_text(path.read_text().removesuffix("]") + ",\n")
-    assert timeline.read(path).equals(whole)
+    assert horovod_timeline.read(path).equals(whole)

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 import two_hosts
 
+from hvdlab.course.rank_report import rank_report, summary
 from hvdlab.data import DataError, load_fashion_mnist
-from hvdlab.exercises import horovod_edits as edits
-from hvdlab.rank_report import rank_report, summary
+from hvdlab.exercises import lab04_script_edits as edits
 
 pytest.importorskip("horovod", reason="needs Horovod: run `make setup`")
 pytestmark = [pytest.mark.multihost, pytest.mark.mpi, pytest.mark.slow]

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from hvdlab import launch
+from hvdlab.course.rank_report import curve, rank_report
 from hvdlab.data import DataError
-from hvdlab.exercises import horovod_edits
-from hvdlab.rank_report import curve, rank_report
+from hvdlab.exercises import lab04_script_edits
 
 pytest.importorskip("torch")
 
@@ -74,7 +74,7 @@ def test_the_serial_script_on_the_union_of_the_batches(on_two_ranks, tmp_path):
 def test_the_horovod_script_of_lab_4(on_two_ranks, tmp_path):
     pytest.importorskip("horovod")
     script = tmp_path / "lab_4.py"  # not horovod.py: that would be imported as Horovod
-    script.write_text(horovod_edits.after("resume", "torch"))
+    script.write_text(lab04_script_edits.after("resume", "torch"))
     theirs = train(script, tmp_path / "run", "--batch-size", "32")
     assert np.abs(curve(on_two_ranks)["loss"] - curve(theirs)["loss"]).max() < 1e-4
     assert np.abs(weights(on_two_ranks) - weights(theirs)).max() < 1e-4

@@ -16,8 +16,8 @@ torch = pytest.importorskip("torch")
 from torch.nn import functional as F  # noqa: E402
 
 from hvdlab import launch  # noqa: E402
-from hvdlab.torch.networks import ResidualMLP  # noqa: E402
-from hvdlab.torch.stages import batch  # noqa: E402
+from hvdlab.torch.lab_networks import ResidualMLP  # noqa: E402
+from hvdlab.torch.model_parallel.pipeline_stages import batch  # noqa: E402
 
 SCRIPT = Path(__file__).parents[2] / "labs" / "hybrid_parallel.py"
 LAYERS, HIDDEN, IMAGE, BATCH, STEPS = 4, 32, 8, 32, 20

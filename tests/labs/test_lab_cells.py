@@ -14,7 +14,8 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="needs PyTorch: run `make setup`")
 
-from hvdlab import data, experiment  # noqa: E402
+from hvdlab import data  # noqa: E402
+from hvdlab.course import experiment  # noqa: E402
 
 LABS = Path(__file__).parents[2] / "labs"
 LAB_8, LAB_9 = LABS / "08_one_device.py", LABS / "09_ddp_and_sharding.py"

@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch", reason="needs PyTorch: run `make setup`")
 from torch.nn import functional as F  # noqa: E402
 
 from hvdlab.data import Batches, DataError, Dataset  # noqa: E402
-from hvdlab.torch.networks import ConvNet, ResidualMLP  # noqa: E402
+from hvdlab.torch.lab_networks import ConvNet, ResidualMLP  # noqa: E402
 
 SCRIPT = Path(__file__).parents[2] / "labs" / "one_device.py"
 STEPS, BATCH, IMAGE = 20, 30, 16

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from hvdlab.launch import environment, mpirun_command
-from hvdlab.torch.split_costs import split_costs
+from hvdlab.torch.model_parallel.analytic_costs import split_costs
 
 SCRIPT = Path(__file__).parents[2] / "labs" / "tensor_parallel.py"
 MODES = ["by-hand", "dtensor", "sequence", "grid", "axonn"]

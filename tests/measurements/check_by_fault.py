@@ -9,7 +9,7 @@ import argparse
 import os
 import tempfile
 
-from hvdlab.check import check
+from hvdlab.check.command import check
 from tests.helpers import check_cases as cases
 
 parser = argparse.ArgumentParser(

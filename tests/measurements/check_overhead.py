@@ -16,7 +16,7 @@ from pathlib import Path
 
 from hvdlab import launch
 from hvdlab.check.command import WATCH
-from hvdlab.exercises import horovod_edits as edits
+from hvdlab.exercises import lab04_script_edits as edits
 
 ROOT = Path(__file__).resolve().parents[2]
 LAB4 = ["--epochs", 2, "--images", 3000, "--heldout", 100]

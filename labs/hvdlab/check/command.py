@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hvdlab import launch
-from hvdlab.check import source
+from hvdlab.check import source_facts
+from hvdlab.check.catalogue import Finding
 from hvdlab.check.deadlock import Deadlock, read_events
-from hvdlab.check.findings import Finding
-from hvdlab.check.judge import judge
-from hvdlab.check.run_facts import Run
+from hvdlab.check.diagnosis import judge
+from hvdlab.check.run_events import Run
 from hvdlab.launch.preflight import ranks_come_first
 from hvdlab.script_analysis.script import Unreadable
 
@@ -27,7 +27,7 @@ The script runs in this folder and may write what it always writes; loops that t
 --steps steps, and a loop around them after two rounds, so that the script comes to its own end.
 Exit code: 0 nothing found, 1 mistakes found, 2 the script could not be checked.
 """
-WATCH = Path(__file__).with_name("watch.py")
+WATCHED_RANK = Path(__file__).with_name("watched_rank.py")
 
 
 class CheckError(Exception):
@@ -137,7 +137,7 @@ def check(
             "HVDLAB_RUN_DIR": str(folder / "run"),
             "TF_CPP_MIN_LOG_LEVEL": "3",
             "PYTHONPATH": os.pathsep.join(
-                filter(None, [str(WATCH.parents[2]), os.environ.get("PYTHONPATH")])
+                filter(None, [str(WATCHED_RANK.parents[2]), os.environ.get("PYTHONPATH")])
             ),
             **variables,
         }
@@ -146,7 +146,7 @@ def check(
         try:
             with guard:
                 output = launch.run(
-                    WATCH, *arguments, ranks=ranks, timeout=timeout, show=show, **options
+                    WATCHED_RANK, *arguments, ranks=ranks, timeout=timeout, show=show, **options
                 )
         except FileNotFoundError:
             raise CheckError("there is no mpirun here: run `hvdlab doctor`.") from None
@@ -182,11 +182,11 @@ def check(
     return Checked(findings, error, ended, made, time.monotonic() - began, output, events)
 
 
-def _read(script: Path) -> source.Facts:
+def _read(script: Path) -> source_facts.Facts:
     if not script.is_file():
         raise CheckError(f"{script} is not a file: name the training script to check.")
     try:
-        facts = source.read(script)
+        facts = source_facts.read(script)
     except Unreadable as error:
         raise CheckError(f"Python cannot read {script.name}: {error}.") from None
     except OSError as error:

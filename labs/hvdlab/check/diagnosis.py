@@ -6,10 +6,10 @@ Events are those of `events.Watch`. What a run shows comes first; the source ans
 run of a few steps on this machine cannot show (a GPU that is not there, a file saved in epoch 10).
 """
 
-from hvdlab.check import rules_devices, rules_settings, rules_training
-from hvdlab.check.findings import EXPLAINS, Finding, finding
-from hvdlab.check.run_facts import Run
-from hvdlab.check.source import Facts
+from hvdlab.check.catalogue import EXPLAINS, Finding, finding
+from hvdlab.check.rules import devices, settings, training
+from hvdlab.check.run_events import Run
+from hvdlab.check.source_facts import Facts
 
 
 def judge(events: dict[int, list[dict]], facts: Facts) -> list[Finding]:
@@ -19,7 +19,7 @@ def judge(events: dict[int, list[dict]], facts: Facts) -> list[Finding]:
         if not run.all("end"):
             return []  # they were ended before they came to it: that says nothing of a script
         return [] if _failed_before(run, facts) else [_init_missing(run, facts)]
-    rules = (*rules_training.RULES, *rules_settings.RULES, *rules_devices.RULES)
+    rules = (*training.RULES, *settings.RULES, *devices.RULES)
     found = [one for rule in rules for one in rule(run, facts)]
     explained = set().union(*(EXPLAINS.get(one.id, set()) for one in found))
     kept = {one.id: one for one in reversed(found) if one.id not in explained}

@@ -13,7 +13,7 @@ Events have `kind`, `at` (seconds since the start of the watch), `steps` (optimi
     save, lock, download, devices      a path, or that of a lock; a URL; how many GPUs
     cuda tensor                        was given to a Horovod without CUDA; its device
 
-The rules ask for them by `run_facts.Run`.
+The rules ask for them by `run_events.Run`.
 """
 
 import json
@@ -24,7 +24,7 @@ import time
 from contextlib import contextmanager
 from pathlib import Path
 
-from hvdlab.check.samples import digest, number
+from hvdlab.check.fingerprints import digest, number
 
 EPOCHS = 2  # passes over an inner training loop that an outer loop gets
 CAP = 10  # times the steps of a loop: then the script ends, loop or not

@@ -15,7 +15,7 @@ Line numbers stay as they are.
 import ast
 from collections.abc import Iterator
 
-from hvdlab.check.source import COLLECTIVES
+from hvdlab.check.source_facts import COLLECTIVES
 from hvdlab.script_analysis.ast_helpers import last_name
 from hvdlab.script_analysis.functions import FUNCTIONS
 from hvdlab.script_analysis.rank_guards import Guards

@@ -1,9 +1,9 @@
 """One watched rank: runs a script as `python SCRIPT ARGUMENTS` would, and writes down what it does.
 
-    mpirun -np 2 python labs/hvdlab/check/watch.py SCRIPT ARGUMENTS
+    mpirun -np 2 python labs/hvdlab/check/watched_rank.py SCRIPT ARGUMENTS
 
 Started by `hvdlab check`. What the script does with Horovod and its framework is wrapped the moment
-those are imported: `watch_horovod`, `watch_torch`, `watch_keras`. No number is changed. Two things differ
+those are imported, see `hvdlab.check.hooks`. No number is changed. Two things differ
 from a plain run. Loops that train are cut short, so that a script of hours comes to its own end within
 seconds: see `Watch.each`. And a script ends where it gives Horovod a tensor for which Horovod would wait
 for ever.
@@ -26,19 +26,20 @@ import importlib.machinery
 import traceback
 import types
 
-from hvdlab.check import instrument, watch_horovod, watch_keras, watch_torch
-from hvdlab.check.events import Watch
+from hvdlab.check import instrument
+from hvdlab.check.event_log import Watch
+from hvdlab.check.hooks import horovod, keras, torch
 from hvdlab.record import launched_rank
 
 WATCHED = {
-    "torch": watch_torch.watch,
-    "keras": watch_keras.watch,
-    "tf_keras": watch_keras.watch,
-    "horovod.torch": watch_horovod.watch,
-    "horovod.tensorflow": watch_horovod.watch,
-    "horovod.tensorflow.keras": watch_horovod.watch,
-    "horovod.keras": watch_horovod.watch,
-    "hvdlab.keras.horovod": watch_horovod.watch,
+    "torch": torch.watch,
+    "keras": keras.watch,
+    "tf_keras": keras.watch,
+    "horovod.torch": horovod.watch,
+    "horovod.tensorflow": horovod.watch,
+    "horovod.tensorflow.keras": horovod.watch,
+    "horovod.keras": horovod.watch,
+    "hvdlab.keras.horovod": horovod.watch,
 }
 
 

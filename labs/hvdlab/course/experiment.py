@@ -28,7 +28,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from hvdlab.system.hardware import usable_cores
 
-LABS = Path(__file__).resolve().parents[1]
+LABS = Path(__file__).resolve().parents[2]
 RESULTS = LABS / "results"
 # What a learner writes; git leaves it alone. The versions with the solutions have a folder of their own.
 WORK = LABS.parent / os.environ.get("LAB_WORK", "notebooks/work")

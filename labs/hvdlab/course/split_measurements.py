@@ -15,11 +15,11 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
-from hvdlab.experiment import LABS
+from hvdlab.course.experiment import LABS
 from hvdlab.launch import call, run
 from hvdlab.torch import memory
-from hvdlab.torch.networks import ResidualMLP
-from hvdlab.torch.stages import batch
+from hvdlab.torch.lab_networks import ResidualMLP
+from hvdlab.torch.model_parallel.pipeline_stages import batch
 
 LAYERS, HIDDEN, IMAGE = 8, 256, 16  # of the network
 BATCH, MICRO_BATCHES, STEPS = 64, 4, 20
@@ -70,9 +70,9 @@ def _train_stage(comm, step, seed, micro_batches, sizes):
 
     from hvdlab.system.tcp_bytes import bytes_sent
     from hvdlab.torch import memory
-    from hvdlab.torch.networks import ResidualMLP
+    from hvdlab.torch.lab_networks import ResidualMLP
+    from hvdlab.torch.model_parallel.pipeline_stages import batch, stage
     from hvdlab.torch.process_group import rendezvous
-    from hvdlab.torch.stages import batch, stage
 
     rendezvous()
     dist.init_process_group("gloo")

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 from hvdlab.data import load_fashion_mnist
 from hvdlab.launch import call
-from hvdlab.torch.networks import ResidualMLP
+from hvdlab.torch.lab_networks import ResidualMLP
 
 LAYERS, HIDDEN, BATCH, STEPS, RATE = 2, 64, 64, 20, 0.05
 MOST = 1.0  # the norm of a gradient, where it is clipped
@@ -89,10 +89,10 @@ def _on_rank(comm, blocks, path, helpers):
     import torch.distributed as dist
     from torch.nn import functional as F
 
+    from hvdlab.course.split_training import BATCH, HIDDEN, LAYERS, MOST, RATE
     from hvdlab.system.tcp_bytes import bytes_sent
-    from hvdlab.torch.networks import ResidualMLP
+    from hvdlab.torch.lab_networks import ResidualMLP
     from hvdlab.torch.process_group import rendezvous
-    from hvdlab.torch.split_training import BATCH, HIDDEN, LAYERS, MOST, RATE
 
     def largest(differences):
         value = max(difference.detach().abs().max() for difference in differences)

@@ -1,7 +1,7 @@
 """The checks of `hvdlab doctor`, by topic; doctor.py lists them in their order.
 
 A check is a function `check(said) -> Answer`, where `said` holds what other programs said when they
-were asked (asking.py). Only the standard library is imported at the top of these modules, and no
+were asked (run_programs.py). Only the standard library is imported at the top of these modules, and no
 syntax that is newer than Python 3.8: a doctor must speak in an environment that lacks everything.
 """
 

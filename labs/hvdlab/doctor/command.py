@@ -25,21 +25,10 @@ import platform
 import sys
 import time
 
-from hvdlab.doctor_checks import (
-    FAILURE,
-    OK,
-    WARNING,
-    Answer,
-    counted,
-    frameworks,
-    gpus,
-    launchers,
-    machine,
-    software,
-    surroundings,
-)
-from hvdlab.doctor_checks.allreduce import allreduce, allreduce_on_gpus
-from hvdlab.doctor_checks.asking import ask, probe
+from hvdlab.doctor.answers import FAILURE, OK, WARNING, Answer, counted
+from hvdlab.doctor.checks import environment, frameworks, gpus, launchers, machine, software
+from hvdlab.doctor.checks.allreduce import allreduce, allreduce_on_gpus
+from hvdlab.doctor.run_programs import ask, probe
 from hvdlab.system import open_mpi
 
 EPILOG = """\
@@ -64,16 +53,16 @@ CHECKS = (  # id, title, check
     ("gpus", "GPUs", gpus.gpus),
     ("gpus_tensorflow", "GPUs, TF", gpus.tensorflow),
     ("cores", "Cores", machine.cores),
-    ("threads", "Threads", surroundings.threads),
+    ("threads", "Threads", environment.threads),
     ("memory", "Memory", machine.memory),
     ("shm", "Shared memory", machine.shared_memory),
     ("disk", "Disk", machine.disk),
     ("tmpdir", "TMPDIR", machine.temporary_folder),
-    ("variables", "MPI settings", surroundings.variables),
-    ("root", "User", surroundings.root),
-    ("container", "Container", surroundings.container),
-    ("slurm", "Slurm", surroundings.slurm),
-    ("data", "Data sets", surroundings.data),
+    ("variables", "MPI settings", environment.variables),
+    ("root", "User", environment.root),
+    ("container", "Container", environment.container),
+    ("slurm", "Slurm", environment.slurm),
+    ("data", "Data sets", environment.data),
     ("kernel", "Jupyter kernel", software.kernel),
 )
 PROOFS = (  # id, title, what `tell` says before it, check that also takes a limit in seconds
@@ -223,9 +212,3 @@ def show(findings: list, launch: str | None) -> None:
     else:
         extra = f", with {counted(warnings, 'warning')}" if warnings else ""
         console.print(f"\n[bold green]The labs will run[/]{extra}.")
-
-
-if __name__ == "__main__":
-    from hvdlab import cli
-
-    sys.exit(cli.main(["doctor", *sys.argv[1:]]))

@@ -1,4 +1,4 @@
-"""What only an import can tell, found in a child: `python -m hvdlab.doctor_checks.probe torch`.
+"""What only an import can tell, found in a child: `python -m hvdlab.doctor.import_probe torch`.
 
 Prints lines of JSON, of which the last counts: a crash in the middle leaves what was found before.
 """

@@ -9,7 +9,7 @@ import sys
 import time
 from contextlib import contextmanager
 
-from hvdlab.doctor_checks import Said
+from hvdlab.doctor.answers import Said
 
 PATIENCE = 5.0  # seconds
 
@@ -65,7 +65,7 @@ def ask(commands, limit: float, **variables: str) -> dict:
 
 def probe(name: str) -> list:
     """The command of a probe: a child that imports what the doctor itself must not import."""
-    return [sys.executable, "-m", "hvdlab.doctor_checks.probe", name]
+    return [sys.executable, "-m", "hvdlab.doctor.import_probe", name]
 
 
 @contextmanager

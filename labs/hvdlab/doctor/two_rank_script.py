@@ -1,4 +1,4 @@
-"""What the doctor starts with `mpirun -np 2 python two_ranks.py torch`: one all-reduce.
+"""What the doctor starts with `mpirun -np 2 python two_rank_script.py torch`: one all-reduce.
 
 With `gpu` as a second argument the tensors are on the device that `rank_device` chooses, as in the labs. A
 line of JSON at every step says how far a rank came.

@@ -1,6 +1,6 @@
 """Checks of lab 4: run the learner's script on two ranks for a few steps, and read what came of it.
 
-Each check leaves its run in the folder `runs(script)/STEP`, for `hvdlab.rank_report`. In a quick run
+Each check leaves its run in the folder `runs(script)/STEP`, for `hvdlab.course.rank_report`. In a quick run
 (LAB_QUICK) some checks only read the script.
 """
 
@@ -11,10 +11,11 @@ from pathlib import Path
 
 import numpy as np
 
-from hvdlab.exercises import NotYet, own_script, right
-from hvdlab.exercises.watched_run import Watched, watch
-from hvdlab.experiment import QUICK, REFERENCE
-from hvdlab.rank_report import summary, text
+from hvdlab.course.experiment import QUICK, REFERENCE
+from hvdlab.course.rank_report import summary, text
+from hvdlab.exercises import NotYet, right
+from hvdlab.exercises.harness import script_facts
+from hvdlab.exercises.harness.script_run import Watched, watch
 from hvdlab.script_analysis import gpu_choice
 from hvdlab.script_analysis.ast_helpers import keyword
 
@@ -41,7 +42,7 @@ def runs(script) -> Path:
 
 def check_init(script) -> None:
     """Imports Horovod as `hvd` and calls `hvd.init()`: both ranks learn who they are."""
-    source = own_script.read(script)
+    source = script_facts.read(script)
     if source.silent_keras:
         raise NotYet(
             "Horovod's own Keras module does nothing in Keras 3: it accepts the optimizer and never "
@@ -49,11 +50,13 @@ def check_init(script) -> None:
         )
     if "horovod" not in source.full.get("hvd", ""):
         raise NotYet("no line imports Horovod under the name hvd: `import ... as hvd`.")
-    if "hvd.init" not in own_script.called(source):
+    if "hvd.init" not in script_facts.called(source):
         raise NotYet("Horovod is imported, but hvd.init() is not called: the ranks do not meet.")
     run = _run("init", script)
     said = [run.horovod(rank) for rank in range(2)] if run else [{"rank": 0}, {"rank": 1}]
-    if None in said and "hvd.shutdown" in own_script.called(source):  # has nothing to say any more
+    if None in said and "hvd.shutdown" in script_facts.called(
+        source
+    ):  # has nothing to say any more
         said = [{"rank": 0}, {"rank": 1}]
     if None in said:
         raise NotYet("hvd.init() is in the script, but a rank ends without having come past it.")
@@ -65,8 +68,8 @@ def check_init(script) -> None:
 
 def check_device(script) -> None:
     """Chooses the device after `hvd.init()`: by `rank_device(hvd)`, or the GPU of `hvd.local_rank()`."""
-    source = own_script.read(script)
-    called = own_script.called(source)
+    source = script_facts.read(script)
+    called = script_facts.called(source)
     if lines := gpu_choice.remainders(source):
         raise NotYet(
             f"line {lines[0]} takes the remainder of the local rank by the number of GPUs. With fewer GPUs "
@@ -91,7 +94,7 @@ def check_device(script) -> None:
                 raise NotYet(
                     f"{ast.unparse(call)} is called before hvd.init(): nobody has a number yet."
                 )
-    if not helper and not own_script.chooses_device_by_local_rank(source):
+    if not helper and not script_facts.chooses_device_by_local_rank(source):
         raise NotYet(
             "hvd.local_rank() is asked for, but no device is chosen by it: it belongs into "
             "torch.cuda.set_device(...) or tf.config.set_visible_devices(...)."
@@ -102,7 +105,7 @@ def check_device(script) -> None:
 
 def check_output(script) -> None:
     """One line an epoch, from rank 0."""
-    own_script.refuse_local_rank(own_script.read(script), "print")
+    script_facts.refuse_local_rank(script_facts.read(script), "print")
     run = _run("output", script)
     lines = [len(run.epoch_lines(rank)) for rank in range(2)] if run else [2, 0]
     if lines == [2, 2]:
@@ -119,8 +122,8 @@ def check_output(script) -> None:
 
 def check_optimizer(script) -> None:
     """Gradients are averaged, and the rate is `--lr` times the number of ranks."""
-    source = own_script.read(script)
-    wrapped = "hvd.DistributedOptimizer" in own_script.called(source)
+    source = script_facts.read(script)
+    wrapped = "hvd.DistributedOptimizer" in script_facts.called(source)
     for call in source.hvd("DistributedOptimizer"):
         if (op := keyword(call, "op")) and ast.unparse(op).endswith(("Sum", "Adasum")):
             raise NotYet(
@@ -148,7 +151,7 @@ def check_optimizer(script) -> None:
             f"{'returns' if wrapped else 'averages'}."
         )
     _check_rate(run)
-    own_script.refuse_local_numbers(source)
+    script_facts.refuse_local_numbers(source)
     two = (
         f"Their distance was {before:.4f} after one epoch and is {after:.4f} after two: it does not "
         "shrink, because they began apart."
@@ -158,8 +161,8 @@ def check_optimizer(script) -> None:
 
 def check_broadcast(script) -> None:
     """All ranks begin with rank 0's weights and optimizer state: one model from then on."""
-    source = own_script.read(script)
-    called, torch = own_script.called(source), source.torch
+    source = script_facts.read(script)
+    called, torch = script_facts.called(source), source.torch
     call = "hvd.broadcast_parameters" if torch else "hvd.callbacks.BroadcastGlobalVariablesCallback"
     others = source.named("BroadcastGlobalVariablesCallback")
     others += source.hvd("broadcast_variables", "broadcast_global_variables")
@@ -184,7 +187,7 @@ def check_broadcast(script) -> None:
 
 def check_sharding(script) -> None:
     """Each rank reads its own part of 257 images, in equally many steps, and none is left out."""
-    own_script.refuse_local_numbers(own_script.read(script))
+    script_facts.refuse_local_numbers(script_facts.read(script))
     run = _run("sharding", script, complain=False)
     if run is None:
         return _right(run, "the script can be read.")
@@ -226,9 +229,9 @@ def check_sharding(script) -> None:
 
 def check_metrics(script) -> None:
     """Loss and accuracy are those of all ranks' examples: each of 101 held-out images counts once."""
-    source = own_script.read(script)
-    own_script.refuse_local_numbers(source)
-    if not own_script.divides_beside_batches(source):
+    source = script_facts.read(script)
+    script_facts.refuse_local_numbers(source)
+    if not script_facts.divides_beside_batches(source):
         raise NotYet(
             "each rank evaluates all held-out images: nothing but the training images is divided by "
             "hvd.rank() and hvd.size(). Give each rank every size-th, beginning with its own number."
@@ -297,7 +300,7 @@ def _heldout(run):
 
 def check_checkpoint(script) -> None:
     """Checkpoints are written by rank 0 alone."""
-    own_script.refuse_local_rank(own_script.read(script), "save", "checkpoint")
+    script_facts.refuse_local_rank(script_facts.read(script), "save", "checkpoint")
     run = _run("checkpoint", script, "--checkpoint", "checkpoints")
     wrote = [bool(run.checkpoints(rank)) for rank in range(2)] if run else [True, False]
     if wrote == [True, True]:
@@ -315,7 +318,7 @@ def check_resume(script) -> None:
     Each rank has its own folder, and rank 0 alone finds a checkpoint, as on machines without a
     common disk.
     """
-    source = own_script.read(script)
+    source = script_facts.read(script)
     disk = runs(script) / "resume"
     shutil.rmtree(disk, ignore_errors=True)
     options = {"disk": disk, "complain": False}
@@ -407,7 +410,7 @@ def _refuse_missing(run, *names) -> None:
         way = "EpochLine adds it, on every rank, and stands before the Recorder in the list."
     if name not in ("images_per_second", "learning_rate"):
         way = "fit needs the same metrics and validation_data on every rank."
-    if own_script.read(run.script).imported("hvdlab.torch"):
+    if script_facts.read(run.script).imported("hvdlab.torch"):
         way = f"recorder.epoch_end(..., {name}=...) must get it on every rank."
     raise NotYet(f"rank {rank} records no {name}: {way}")
 

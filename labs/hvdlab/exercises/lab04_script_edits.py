@@ -12,7 +12,7 @@ import difflib
 import tokenize
 from pathlib import Path
 
-from hvdlab.experiment import LABS
+from hvdlab.course.experiment import LABS
 from hvdlab.script_analysis.ast_helpers import keyword
 
 STEPS = (

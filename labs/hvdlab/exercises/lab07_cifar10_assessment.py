@@ -10,7 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
-from hvdlab.exercises import NotYet, call, own_script, right
+from hvdlab.exercises import NotYet, call, right
+from hvdlab.exercises.harness import script_facts
 from hvdlab.hints import hints
 
 KEPT = {  # what a script must not lose on the way
@@ -146,7 +147,7 @@ def check_conversion(path: str | Path) -> None:
     still there.
     """
     path = Path(path)
-    script, found = own_script.read(path), hints(path.read_bytes())
+    script, found = script_facts.read(path), hints(path.read_bytes())
     torch = script.imported("hvdlab.torch")  # Keras on PyTorch imports torch too
     if not script.horovod or script.silent_keras:
         found = [hint for hint in found if hint["topic"] == "Horovod"]

@@ -7,8 +7,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from hvdlab.exercises import NotYet, call, right
-from hvdlab.exercises.one_device import small
-from hvdlab.torch.networks import Block
+from hvdlab.exercises.lab08_one_device import small
+from hvdlab.torch.lab_networks import Block
 
 
 class Counted(Block):

@@ -8,8 +8,8 @@ import numpy as np
 
 from hvdlab import exercises
 from hvdlab.exercises import NotYet, right
-from hvdlab.exercises import ddp_attempts as attempts
-from hvdlab.exercises.gloo_ranks import on_ranks
+from hvdlab.exercises import lab09_rank_functions as attempts
+from hvdlab.exercises.harness.gloo_ranks import on_ranks
 
 
 def _on_ranks(attempt, function, *arguments, ranks=3):

@@ -64,7 +64,7 @@ def try_accuracy(comm, name, sizes):
     """On a rank: what the function returns, and how many images it had classified."""
     import torch
 
-    from hvdlab.exercises.ddp_attempts import kind, number
+    from hvdlab.exercises.lab09_rank_functions import kind, number
 
     rows = []
     for n in sizes:
@@ -86,9 +86,9 @@ def try_zero1(comm, name):
     import torch
     import torch.distributed as dist
 
-    from hvdlab.exercises.ddp_attempts import kind
+    from hvdlab.exercises.lab09_rank_functions import kind
+    from hvdlab.torch.lab_networks import ResidualMLP
     from hvdlab.torch.memory import held
-    from hvdlab.torch.networks import ResidualMLP
 
     torch.manual_seed(1)  # the same weights and the same (averaged) gradients on all ranks
     model = ResidualMLP(6, 16, image_size=4)
@@ -123,9 +123,9 @@ def try_shard(comm, name):
     import torch
     import torch.distributed as dist
 
-    from hvdlab.exercises.ddp_attempts import kind
+    from hvdlab.exercises.lab09_rank_functions import kind
+    from hvdlab.torch.lab_networks import ResidualMLP
     from hvdlab.torch.memory import held
-    from hvdlab.torch.networks import ResidualMLP
 
     rank, size = dist.get_rank(), dist.get_world_size()
     torch.manual_seed(1)
@@ -160,7 +160,7 @@ def try_clip(comm, name):
     import torch
     import torch.distributed as dist
 
-    from hvdlab.exercises.ddp_attempts import kind, number
+    from hvdlab.exercises.lab09_rank_functions import kind, number
 
     rank, rows = dist.get_rank(), []
     for length, most in (((2.0, 3.0, 6.0), 3.5), ((0.2, 0.3, 0.6), 1.0)):

@@ -1,7 +1,7 @@
 """Checks of lab 10, exercises 3 and 4: a split block beside the serial one, and which mistake it has."""
 
 from hvdlab.exercises import NotYet, right
-from hvdlab.exercises.gloo_ranks import on_ranks
+from hvdlab.exercises.harness.gloo_ranks import on_ranks
 
 CLOSE = 1e-9  # the checks compute in double precision
 
@@ -76,7 +76,7 @@ def try_blocks(comm, blocks, part_of, f_and_g):
     import torch
     import torch.distributed as dist
 
-    from hvdlab.torch.networks import Block
+    from hvdlab.torch.lab_networks import Block
 
     part_of, (f, g) = globals()[part_of], globals()[f_and_g]()
     torch.manual_seed(0)

@@ -4,10 +4,10 @@ import torch
 
 from hvdlab import exercises
 from hvdlab.exercises import NotYet, right
-from hvdlab.exercises.cost_of_a_split import number
-from hvdlab.exercises.gloo_ranks import on_ranks
-from hvdlab.exercises.split_block import MISTAKES, check_block, check_diagnosis
-from hvdlab.torch.networks import Block
+from hvdlab.exercises.harness.gloo_ranks import on_ranks
+from hvdlab.exercises.lab10_split_block import MISTAKES, check_block, check_diagnosis
+from hvdlab.exercises.lab11_cost_of_a_split import number
+from hvdlab.torch.lab_networks import Block
 
 __all__ = [
     "MISTAKES",

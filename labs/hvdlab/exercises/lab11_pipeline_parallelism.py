@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from hvdlab.exercises import NotYet, right
-from hvdlab.exercises.gloo_ranks import attempts, on_ranks
+from hvdlab.exercises.harness.gloo_ranks import attempts, on_ranks
 
 # --- exercises 1 and 3: a step of a pipeline --------------------------------------------------------
 
@@ -54,8 +54,8 @@ def try_step(comm, name, counts):
     import torch
     from torch.nn import functional as F
 
-    from hvdlab.torch.networks import ResidualMLP
-    from hvdlab.torch.stages import batch, stage
+    from hvdlab.torch.lab_networks import ResidualMLP
+    from hvdlab.torch.model_parallel.pipeline_stages import batch, stage
 
     rows = []
     for count in counts:
@@ -238,7 +238,7 @@ def try_swap(comm, name):
     """On a rank: exchange tensors of two sizes with the other rank."""
     import torch
 
-    from hvdlab.exercises.pipeline_parallelism import messages_on_their_way
+    from hvdlab.exercises.lab11_pipeline_parallelism import messages_on_their_way
 
     begun, rows = messages_on_their_way(), []
     for size in (16, 1_000_000):

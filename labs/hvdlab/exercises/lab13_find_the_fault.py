@@ -14,12 +14,11 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from hvdlab.check import check
-from hvdlab.check.command import CheckError
-from hvdlab.check.findings import CATALOGUE
-from hvdlab.check.run_facts import Run
+from hvdlab.check.catalogue import CATALOGUE
+from hvdlab.check.command import CheckError, check
+from hvdlab.check.run_events import Run
+from hvdlab.course.experiment import LABS, QUICK, WORK
 from hvdlab.exercises import NotYet, right
-from hvdlab.experiment import LABS, QUICK, WORK
 from hvdlab.script_analysis.script import Script
 
 CASES = {

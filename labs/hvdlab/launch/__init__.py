@@ -1,6 +1,6 @@
 """Start ranks from Python: a script, or a function of a notebook. The command is `hvdlab run`."""
 
-from hvdlab.launch import call
+from hvdlab.launch.function_on_ranks import call
 from hvdlab.launch.local import LaunchError, TimeUp, environment, mpirun_command, run
 
 __all__ = ["LaunchError", "TimeUp", "call", "environment", "mpirun_command", "run"]

@@ -13,7 +13,7 @@ from pathlib import Path
 from hvdlab.launch import hosts as hosts_of
 from hvdlab.launch import local
 from hvdlab.launch.hosts import Host
-from hvdlab.launch.launchers.base import mpirun, srun, torchrun
+from hvdlab.launch.launchers import mpirun, srun, torchrun
 from hvdlab.launch.local import LaunchError
 from hvdlab.system import slurm_job
 from hvdlab.system.hardware import gpus

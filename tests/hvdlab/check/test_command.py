@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from check_cases import FAULTS, ROOT
 
-from hvdlab.check import check, command
-from hvdlab.check.command import CheckError
+from hvdlab.check import command
+from hvdlab.check.command import CheckError, check
 from hvdlab.launch import local
 
 

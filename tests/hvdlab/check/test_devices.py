@@ -6,8 +6,9 @@ from types import SimpleNamespace
 import pytest
 from check_events import named, plus, run
 
-from hvdlab.check import check, watch_horovod
-from hvdlab.check.source import read
+from hvdlab.check.command import check
+from hvdlab.check.hooks import horovod
+from hvdlab.check.source_facts import read
 
 INIT = "hvd.init()\n"
 
@@ -176,5 +177,5 @@ def test_a_horovod_with_cuda_gets_its_cuda_tensors(tmp_path):
     operations = SimpleNamespace(
         _check_function=lambda factory, tensor: "sent", cuda_built=lambda: 1
     )
-    send = watch_horovod._without_cuda(operations, watch=None)
+    send = horovod._without_cuda(operations, watch=None)
     assert send(None, SimpleNamespace(device=SimpleNamespace(type="cuda"))) == "sent"

@@ -2,7 +2,7 @@
 
 from check_events import named, plus, run, without
 
-from hvdlab.check.judge import judge
+from hvdlab.check.diagnosis import judge
 
 
 def test_a_good_run_has_no_finding(facts):

@@ -9,8 +9,8 @@ import psutil
 import pytest
 from check_cases import ARGUMENTS, CORRECT, EXPECTED, FAULTS
 
-from hvdlab.check import check
-from hvdlab.check.findings import CATALOGUE, EXPLAINS
+from hvdlab.check.catalogue import CATALOGUE, EXPLAINS
+from hvdlab.check.command import check
 
 QUICK = {
     "unequal_steps_generator_torch",  # a deadlock, noticed while it lasts

@@ -12,11 +12,11 @@ import pandas as pd
 import pytest
 
 from hvdlab.check import instrument
-from hvdlab.check.events import Watch
-from hvdlab.check.samples import digest
-from hvdlab.check.watch import files_and_locks
-from hvdlab.check.watch_fit import _steps
-from hvdlab.check.watch_torch import _norms
+from hvdlab.check.event_log import Watch
+from hvdlab.check.fingerprints import digest
+from hvdlab.check.hooks.keras_fit import _steps
+from hvdlab.check.hooks.torch import _norms
+from hvdlab.check.watched_rank import files_and_locks
 
 
 def watched(folder, source, **names):
@@ -122,11 +122,11 @@ PLAIN = """\
 import sys
 from pathlib import Path
 import torch
-from hvdlab.check import watch_torch
-from hvdlab.check.events import Watch
+from hvdlab.check.hooks import torch as hooks
+from hvdlab.check.event_log import Watch
 
 torch.cuda.is_available = None  # who asks starts CUDA, and the script cannot choose its GPU any more
-watch_torch.watch(torch, Watch(Path(sys.argv[1]), __file__, rank=0, size=1, limit=8))
+hooks.watch(torch, Watch(Path(sys.argv[1]), __file__, rank=0, size=1, limit=8))
 
 class Plain(torch.optim.Optimizer):
     def __init__(self, parameters):
@@ -170,11 +170,11 @@ from pathlib import Path
 import keras
 import numpy as np
 import tensorflow as tf
-from hvdlab.check import watch_keras
-from hvdlab.check.events import Watch
+from hvdlab.check.hooks import keras as hooks
+from hvdlab.check.event_log import Watch
 
 watch = Watch(Path(sys.argv[1]), __file__, rank=0, size=1, limit=8)
-watch_keras.watch(keras, watch)
+hooks.watch(keras, watch)
 
 one, other = keras.Variable([3.0, 4.0]), keras.Variable([12.0])
 grads = [tf.zeros(2), tf.zeros(1)]

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from hvdlab.exercises import NotYet
-from hvdlab.exercises import cifar10_assessment as exercises
+from hvdlab.exercises import lab07_cifar10_assessment as exercises
 
 ASSESSMENT = Path(__file__).parents[3] / "assessment"
 LINE = r"^epoch (\d+)  loss (\S+)  train (\S+)  held-out (\S+)  (\S+) s$"

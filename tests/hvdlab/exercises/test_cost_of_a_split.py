@@ -3,7 +3,7 @@
 import pytest
 
 from hvdlab.exercises import NotYet
-from hvdlab.exercises import cost_of_a_split as exercises
+from hvdlab.exercises import lab11_cost_of_a_split as exercises
 
 
 def stub(*arguments):

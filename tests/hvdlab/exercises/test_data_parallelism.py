@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from hvdlab.exercises import NotYet
-from hvdlab.exercises import data_parallelism as exercises
+from hvdlab.exercises import lab03_data_parallelism as exercises
 
 # --- exercise 1 ------------------------------------------------------------------------------------
 

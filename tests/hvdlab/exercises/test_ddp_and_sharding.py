@@ -14,9 +14,10 @@ import pytest
 torch = pytest.importorskip("torch")
 from forked_ranks import on_ranks  # noqa: E402
 
-from hvdlab.exercises import NotYet, gloo_ranks  # noqa: E402
-from hvdlab.exercises import ddp_and_sharding as exercises  # noqa: E402
-from hvdlab.experiment import LABS  # noqa: E402
+from hvdlab.course.experiment import LABS  # noqa: E402
+from hvdlab.exercises import NotYet  # noqa: E402
+from hvdlab.exercises import lab09_ddp_and_sharding as exercises  # noqa: E402
+from hvdlab.exercises.harness import gloo_ranks  # noqa: E402
 from hvdlab.launch import LaunchError, function_on_ranks  # noqa: E402
 
 

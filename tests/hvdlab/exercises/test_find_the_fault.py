@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from hvdlab.check.run_facts import Run
+from hvdlab.check.run_events import Run
 from hvdlab.exercises import NotYet
-from hvdlab.exercises import find_the_fault as fault
+from hvdlab.exercises import lab13_find_the_fault as fault
 from hvdlab.script_analysis.script import Script
 
 LAB = Path(__file__).parents[3] / "labs" / "12_find_the_fault.py"

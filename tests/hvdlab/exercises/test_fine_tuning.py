@@ -14,7 +14,7 @@ from torch.nn import functional as F  # noqa: E402
 
 from hvdlab.data.instructions import synthetic_records  # noqa: E402
 from hvdlab.exercises import NotYet  # noqa: E402
-from hvdlab.exercises import fine_tuning as exercises  # noqa: E402
+from hvdlab.exercises import lab12_fine_tuning as exercises  # noqa: E402
 from hvdlab.torch import language_model as lm  # noqa: E402
 
 

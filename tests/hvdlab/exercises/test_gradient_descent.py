@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from hvdlab.exercises import NotYet
-from hvdlab.exercises.gradient_descent import (
+from hvdlab.exercises.lab01_gradient_descent import (
     check_gradient,
     check_has_converged,
     check_largest_step_size,

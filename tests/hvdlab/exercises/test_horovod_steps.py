@@ -10,9 +10,10 @@ import shutil
 import numpy as np
 import pytest
 
-from hvdlab.exercises import NotYet, watched_run
-from hvdlab.exercises import horovod_edits as edits
-from hvdlab.exercises import horovod_steps as steps
+from hvdlab.exercises import NotYet
+from hvdlab.exercises import lab04_horovod as steps
+from hvdlab.exercises import lab04_script_edits as edits
+from hvdlab.exercises.harness import script_run
 from hvdlab.record import RunRecord
 
 FRAMEWORKS = ["keras", "torch"]
@@ -77,7 +78,7 @@ class FakeRun:
                 (own / "horovod.json").write_text(json.dumps(self.horovod[rank]))
             for epoch in range(self.checkpoints[rank]):
                 (own / "checkpoints" / f"epoch-{epoch:03d}.pt").touch()
-        return watched_run.Watched(script, folder, disk, ranks, self.failure)
+        return script_run.Watched(script, folder, disk, ranks, self.failure)
 
 
 @pytest.fixture
@@ -607,10 +608,10 @@ time.sleep(100)
     ],
 )
 def test_a_run_that_fails_ends_in_a_sentence(source, limit, says, tmp_path, monkeypatch):
-    monkeypatch.setattr(watched_run, "START", 12)
+    monkeypatch.setattr(script_run, "START", 12)
     script = tmp_path / "mine.py"
     script.write_text(source)
-    run = watched_run.watch(script, folder=tmp_path / "run", limit=limit)
+    run = script_run.watch(script, folder=tmp_path / "run", limit=limit)
     with pytest.raises(NotYet, match=says):
         raise NotYet(run.failure)
 
@@ -623,8 +624,8 @@ def test_a_rank_that_hears_of_the_end_is_not_blamed(tmp_path):
     for rank, text in said.items():
         (tmp_path / f"rank-{rank}").mkdir()
         (tmp_path / f"rank-{rank}" / "output.txt").write_text(text)
-    run = watched_run.Watched(tmp_path / "mine.py", tmp_path, tmp_path, 2)
-    assert watched_run._why(run, False, 9.0, "").startswith("rank 1 ended with an error: FileNot")
+    run = script_run.Watched(tmp_path / "mine.py", tmp_path, tmp_path, 2)
+    assert script_run._why(run, False, 9.0, "").startswith("rank 1 ended with an error: FileNot")
 
 
 # --- real runs ------------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ import pytest
 
 from hvdlab import reference
 from hvdlab.exercises import NotYet
-from hvdlab.exercises import large_batch_remedies as exercises
+from hvdlab.exercises import lab06_large_batch_remedies as exercises
 
 # --- ghost batch norm ------------------------------------------------------------------------------
 

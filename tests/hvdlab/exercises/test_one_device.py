@@ -8,8 +8,8 @@ from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 from torch.utils.checkpoint import checkpoint, checkpoint_sequential  # noqa: E402
 
-from hvdlab.exercises import NotYet, less_memory  # noqa: E402
-from hvdlab.exercises import one_device as exercises  # noqa: E402
+from hvdlab.exercises import NotYet, lab08_less_memory  # noqa: E402
+from hvdlab.exercises import lab08_one_device as exercises  # noqa: E402
 
 
 def activation_bytes(batch, layers, hidden, number_bytes=4):
@@ -221,9 +221,9 @@ RIGHT = {
     exercises.check_scaled_step: scaled_step,
     exercises.check_clipped_step: clipped_step,
     exercises.check_train_epoch: train_epoch,
-    less_memory.check_run_in_segments: run_in_segments,
-    less_memory.check_recomputed: recomputed,
-    less_memory.check_accumulate: accumulate,
+    lab08_less_memory.check_run_in_segments: run_in_segments,
+    lab08_less_memory.check_recomputed: recomputed,
+    lab08_less_memory.check_accumulate: accumulate,
 }
 
 
@@ -241,8 +241,11 @@ def test_the_right_answer_is_right(check, capsys):
     ("check", "variant"),
     [
         (exercises.check_clipped_step, clipped_scaled_up),
-        (less_memory.check_recomputed, lambda block, x: checkpoint(block, x, use_reentrant=False)),
-        (less_memory.check_accumulate, lambda *a: accumulate(*a, even=True)),  # 4, 3 and 3
+        (
+            lab08_less_memory.check_recomputed,
+            lambda block, x: checkpoint(block, x, use_reentrant=False),
+        ),
+        (lab08_less_memory.check_accumulate, lambda *a: accumulate(*a, even=True)),  # 4, 3 and 3
     ],
 )
 def test_another_right_answer_is_right(check, variant, capsys):
@@ -349,13 +352,13 @@ MISTAKES = [
 
 @pytest.mark.parametrize(("check", "wrong", "says"), MISTAKES)
 def test_a_mistake_is_named(check, wrong, says):
-    module = exercises if hasattr(exercises, check) else less_memory
+    module = exercises if hasattr(exercises, check) else lab08_less_memory
     with pytest.raises(NotYet, match=says):
         getattr(module, check)(wrong)
 
 
 def test_the_checks_leave_no_hooks_and_no_autocast_behind():
-    less_memory.check_accumulate(accumulate)
-    less_memory.check_run_in_segments(run_in_segments)
+    lab08_less_memory.check_accumulate(accumulate)
+    lab08_less_memory.check_run_in_segments(run_in_segments)
     exercises.check_clipped_step(clipped_step)
     assert not torch.is_autocast_enabled("cpu")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from hvdlab.exercises import own_script
+from hvdlab.exercises.harness import script_facts
 from hvdlab.script_analysis.script import Script
 
 MAIN = """\
@@ -58,7 +58,7 @@ def script(body, helper=""):
     ],
 )
 def test_many_ways_divide_the_heldout_images(body, helper):
-    assert own_script.divides_beside_batches(script(body, helper))
+    assert script_facts.divides_beside_batches(script(body, helper))
 
 
 def test_batches_that_a_function_makes_twice_are_also_of_the_heldout_images():
@@ -66,8 +66,8 @@ def test_batches_that_a_function_makes_twice_are_also_of_the_heldout_images():
     text = MAIN.format(body="mine = deal(heldout)", helper=DEAL)
     once = text.replace(f"    {made}\n", "")
     twice = text.replace(made, "batches = deal(images)")
-    assert own_script.divides_beside_batches(Script(twice.encode()))
-    assert not own_script.divides_beside_batches(Script(once.encode()))
+    assert script_facts.divides_beside_batches(Script(twice.encode()))
+    assert not script_facts.divides_beside_batches(Script(once.encode()))
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_batches_that_a_function_makes_twice_are_also_of_the_heldout_images():
     ],
 )
 def test_what_merely_takes_rank_and_size_divides_nothing(body, helper):
-    assert not own_script.divides_beside_batches(script(body, helper))
+    assert not script_facts.divides_beside_batches(script(body, helper))
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ def test_what_merely_takes_rank_and_size_divides_nothing(body, helper):
     ],
 )
 def test_many_ways_choose_a_device(body, helper):
-    assert own_script.chooses_device_by_local_rank(script(body, helper))
+    assert script_facts.chooses_device_by_local_rank(script(body, helper))
 
 
 @pytest.mark.parametrize(
@@ -138,4 +138,4 @@ def test_many_ways_choose_a_device(body, helper):
     ],
 )
 def test_a_local_rank_beside_the_device_chooses_none(body, helper):
-    assert not own_script.chooses_device_by_local_rank(script(body, helper))
+    assert not script_facts.chooses_device_by_local_rank(script(body, helper))

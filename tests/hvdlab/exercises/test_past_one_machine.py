@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from hvdlab.exercises import NotYet
-from hvdlab.exercises import past_one_machine as exercises
+from hvdlab.exercises import lab14_past_one_machine as exercises
 
 
 def line(nbytes, seconds, weights=True):

@@ -8,8 +8,9 @@ pytest.importorskip("torch")
 
 from changed import changed as change  # noqa: E402
 
-from hvdlab.exercises import NotYet, gloo_ranks  # noqa: E402
-from hvdlab.exercises import pipeline_parallelism as exercises  # noqa: E402
+from hvdlab.exercises import NotYet
+from hvdlab.exercises import lab11_pipeline_parallelism as exercises  # noqa: E402
+from hvdlab.exercises.harness import gloo_ranks  # noqa: E402
 
 pytestmark = pytest.mark.mpi
 

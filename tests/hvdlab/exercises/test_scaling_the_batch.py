@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from hvdlab.exercises import NotYet
-from hvdlab.exercises import scaling_the_batch as exercises
+from hvdlab.exercises import lab05_scaling_the_batch as exercises
 from hvdlab.noise_scale import estimate
 
 

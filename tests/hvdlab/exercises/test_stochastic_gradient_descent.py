@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from hvdlab.exercises import NotYet
-from hvdlab.exercises.stochastic_gradient_descent import check_batches, check_reached
+from hvdlab.exercises.lab02_stochastic_gradient_descent import check_batches, check_reached
 
 
 def batches(order, batch_size):

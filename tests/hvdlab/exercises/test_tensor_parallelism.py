@@ -5,8 +5,8 @@ import split_blocks
 import torch
 from split_blocks import block, f_and_g, part_of
 
-from hvdlab.exercises import NotYet, split_block
-from hvdlab.exercises import tensor_parallelism as exercises
+from hvdlab.exercises import NotYet, lab10_split_block
+from hvdlab.exercises import lab10_tensor_parallelism as exercises
 
 
 def stub(*arguments):
@@ -82,19 +82,19 @@ def test_wrong_parts_are_explained(wrong, says):
 
 
 def exchanged():
-    from hvdlab.torch.split_layers import Reduce
+    from hvdlab.torch.model_parallel.tensor_parallel_layers import Reduce
 
     return lambda x: Reduce.apply(x, None), lambda x: Reduce.apply(x, None)
 
 
 def no_backward():
-    from hvdlab.torch.split_layers import Reduce
+    from hvdlab.torch.model_parallel.tensor_parallel_layers import Reduce
 
     return lambda x: x, lambda x: Reduce.apply(x, None)
 
 
 def both_ways():
-    from hvdlab.torch.split_layers import Copy, Reduce
+    from hvdlab.torch.model_parallel.tensor_parallel_layers import Copy, Reduce
 
     return lambda x: Copy.apply(x, None), lambda x: Copy.apply(Reduce.apply(x, None), None)
 
@@ -102,7 +102,7 @@ def both_ways():
 def in_place():
     import torch.distributed as dist
 
-    from hvdlab.torch.split_layers import Copy, Reduce
+    from hvdlab.torch.model_parallel.tensor_parallel_layers import Copy, Reduce
 
     class InPlace(Reduce):
         @staticmethod
@@ -116,7 +116,7 @@ def in_place():
 def gradient_in_place():
     import torch.distributed as dist
 
-    from hvdlab.torch.split_layers import Copy, Reduce
+    from hvdlab.torch.model_parallel.tensor_parallel_layers import Copy, Reduce
 
     class InPlace(Copy):
         @staticmethod
@@ -176,13 +176,13 @@ def rows():
     """What both ranks see of each block, from one start of the ranks."""
     names = [*FOUND, "g_twice", "nothing"]
     blocks = [getattr(split_blocks, name) for name in names]
-    return dict(zip(names, split_block._try_blocks(blocks, part_of, f_and_g), strict=True))
+    return dict(zip(names, lab10_split_block._try_blocks(blocks, part_of, f_and_g), strict=True))
 
 
 @pytest.mark.mpi
 @pytest.mark.parametrize("name", FOUND)
 def test_every_mistake_has_its_name(name, rows):
-    assert split_block._mistake(rows[name])[0] == FOUND[name]
+    assert lab10_split_block._mistake(rows[name])[0] == FOUND[name]
 
 
 @pytest.mark.mpi
@@ -196,7 +196,7 @@ def test_every_mistake_has_its_name(name, rows):
     ],
 )
 def test_wrong_blocks_are_explained(name, says, rows, monkeypatch):
-    monkeypatch.setattr(split_block, "_try_blocks", lambda *_: [rows[name]])
+    monkeypatch.setattr(lab10_split_block, "_try_blocks", lambda *_: [rows[name]])
     with pytest.raises(NotYet, match=says):
         exercises.check_block(block, part_of, f_and_g)
 
@@ -218,7 +218,7 @@ def test_a_diagnosis_is_held_against_what_the_case_does(rows, monkeypatch, capsy
     names = "bias_on_every_rank", "no_f", "all_reduce_both_ways"
     cases = [getattr(split_blocks, name) for name in names]
     monkeypatch.setattr(
-        split_block, "_try_blocks", lambda cases, *_: [rows[case.__name__] for case in cases]
+        lab10_split_block, "_try_blocks", lambda cases, *_: [rows[case.__name__] for case in cases]
     )
 
     def check(**changed):

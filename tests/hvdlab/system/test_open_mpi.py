@@ -5,9 +5,11 @@ import sys
 import pytest
 
 from hvdgrade import visible
-from hvdlab.doctor_checks import Said, allreduce
+from hvdlab.doctor.answers import Said
+from hvdlab.doctor.checks import allreduce
 from hvdlab.launch import local
-from hvdlab.launch.launchers.base import End, Line, mpirun
+from hvdlab.launch.launchers import mpirun
+from hvdlab.launch.launchers.base import End, Line
 from hvdlab.system import open_mpi
 
 FOUR, FIVE = "mpirun (Open MPI) 4.1.4\n\nReport bugs to ...\n", "mpirun (Open MPI) 5.0.11\n\n..."

@@ -9,7 +9,7 @@ from math import erf  # noqa: E402
 
 from torch.nn import functional as F  # noqa: E402
 
-from hvdlab.torch.networks import Block, ConvNet, ResidualMLP  # noqa: E402
+from hvdlab.torch.lab_networks import Block, ConvNet, ResidualMLP  # noqa: E402
 
 
 def parameters(model):

@@ -4,9 +4,9 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from hvdlab.torch.axonn_on_cpu import axonn_on_cpu
-from hvdlab.torch.networks import ResidualMLP
-from hvdlab.torch.split_costs import split_costs
+from hvdlab.torch.lab_networks import ResidualMLP
+from hvdlab.torch.model_parallel.analytic_costs import split_costs
+from hvdlab.torch.model_parallel.axonn_on_cpu import axonn_on_cpu
 
 SMALL = {"num_layers": 3, "hidden_size": 32, "batch_size": 10}
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from split_blocks import all_reduce_both_ways, bias_on_every_rank, block, f_and_g, no_f, part_of
 
-from hvdlab.torch.split_training import BATCH, HIDDEN, LAYERS, STEPS, train
+from hvdlab.course.split_training import BATCH, HIDDEN, LAYERS, STEPS, train
 
 
 def local(split, shared, most):

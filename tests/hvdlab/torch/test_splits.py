@@ -6,16 +6,16 @@ import pytest
 
 pytest.importorskip("torch")
 
-from hvdlab.torch import splits  # noqa: E402
-from hvdlab.torch.networks import Block, ResidualMLP  # noqa: E402
-from hvdlab.torch.stages import stage  # noqa: E402
+from hvdlab.course import split_measurements  # noqa: E402
+from hvdlab.torch.lab_networks import Block, ResidualMLP  # noqa: E402
+from hvdlab.torch.model_parallel.pipeline_stages import stage  # noqa: E402
 
 
 def test_all_splits_of_four_ranks():
-    found = splits.decompositions(4)
+    found = split_measurements.decompositions(4)
     assert sorted(found) == [(1, 1, 4), (1, 2, 2), (1, 4, 1), (2, 1, 2), (2, 2, 1), (4, 1, 1)]
-    assert all(math.prod(split) == 8 for split in splits.decompositions(8))
-    assert (1, 1, 8) not in splits.decompositions(8)  # 1F1B needs as many micro-batches
+    assert all(math.prod(split) == 8 for split in split_measurements.decompositions(8))
+    assert (1, 1, 8) not in split_measurements.decompositions(8)  # 1F1B needs as many micro-batches
 
 
 @pytest.mark.parametrize(
@@ -23,7 +23,9 @@ def test_all_splits_of_four_ranks():
 )
 def test_the_largest_rank_is_counted_right(split):
     _, tensor, stages = split
-    network = ResidualMLP(splits.LAYERS, splits.HIDDEN, splits.IMAGE)
+    network = ResidualMLP(
+        split_measurements.LAYERS, split_measurements.HIDDEN, split_measurements.IMAGE
+    )
 
     def on_a_rank(module):
         """`up` is split by columns, with its bias, and the matrix of `down` by rows."""
@@ -34,11 +36,11 @@ def test_the_largest_rank_is_counted_right(split):
         return count
 
     largest = max(on_a_rank(stage(network, index, stages)) for index in range(stages))
-    assert splits.parameters(split) == largest
+    assert split_measurements.parameters(split) == largest
 
 
 def test_serial_micro_batches_are_the_same_training():
-    whole, parts = splits.serial(1), splits.serial(1, micro_batches=4)
+    whole, parts = split_measurements.serial(1), split_measurements.serial(1, micro_batches=4)
     assert max(abs(a - b) for a, b in zip(whole["losses"], parts["losses"], strict=True)) < 1e-5
     assert whole["losses"][-1] < whole["losses"][0] / 2  # it learns
-    assert whole["memory"] == 12 * splits.parameters((1, 1, 1))
+    assert whole["memory"] == 12 * split_measurements.parameters((1, 1, 1))

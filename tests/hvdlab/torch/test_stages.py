@@ -4,8 +4,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from hvdlab.torch.networks import ResidualMLP  # noqa: E402
-from hvdlab.torch.stages import batch, stage  # noqa: E402
+from hvdlab.torch.lab_networks import ResidualMLP  # noqa: E402
+from hvdlab.torch.model_parallel.pipeline_stages import batch, stage  # noqa: E402
 
 
 @pytest.mark.parametrize("stages", [1, 2, 3, 6])

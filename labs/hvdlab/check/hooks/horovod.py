@@ -3,7 +3,7 @@
 import functools
 import sys
 
-from hvdlab.check.source import BROADCASTS, COLLECTIVES
+from hvdlab.check.source_facts import BROADCASTS, COLLECTIVES
 
 WRAPPERS = ("DistributedOptimizer", "DistributedGradientTape", "DistributedAdasumOptimizer")
 # Calls from here are the averaging of gradients itself.

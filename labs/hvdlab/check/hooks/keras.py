@@ -4,17 +4,17 @@ import functools
 import inspect
 import sys
 
-from hvdlab.check import watch_fit
-from hvdlab.check.keras_facts import facts, norm
-from hvdlab.check.samples import SAMPLE
-from hvdlab.check.watch_horovod import remember_line
+from hvdlab.check.fingerprints import SAMPLE
+from hvdlab.check.hooks import keras_fit
+from hvdlab.check.hooks.horovod import remember_line
+from hvdlab.check.hooks.keras_compat import facts, norm
 
 
 def watch(keras, watch) -> None:
     """Wrap Keras: the module `keras` (3) or `tf_keras`."""
     optimizers(keras, watch)
     compiling(keras, watch)
-    watch_fit.fitting(keras, watch)
+    keras_fit.fitting(keras, watch)
     deciding(keras, watch)
     files(keras, watch)
 

@@ -2,7 +2,7 @@
 
 import sys
 
-from hvdlab.check.samples import CHANNELS, LAYERS, number
+from hvdlab.check.fingerprints import CHANNELS, LAYERS, number
 
 
 def facts(optimizer, watch) -> dict:

@@ -5,8 +5,8 @@ import inspect
 import os
 import sys
 
-from hvdlab.check.events import EPOCHS, Loop
-from hvdlab.check.keras_facts import facts, norm, statistics
+from hvdlab.check.event_log import EPOCHS, Loop
+from hvdlab.check.hooks.keras_compat import facts, norm, statistics
 
 
 def fitting(keras, watch) -> None:

@@ -9,8 +9,8 @@ import importlib
 import os
 import weakref
 
-from hvdlab.check.samples import CHANNELS, LAYERS, number
-from hvdlab.check.watch_horovod import remember_line
+from hvdlab.check.fingerprints import CHANNELS, LAYERS, number
+from hvdlab.check.hooks.horovod import remember_line
 
 
 def watch(torch, watch) -> None:

@@ -5,7 +5,7 @@ Each rule takes the run and the facts of the source, and yields findings.
 
 import re
 
-from hvdlab.check.findings import finding
+from hvdlab.check.catalogue import finding
 
 # Horovod 0.28.1, horovod/torch/mpi_ops.py: `_check_function`
 NOT_ACCEPTED = re.compile(r"Tensor is required to be contiguous|Tensor type \S+ is not supported")

@@ -3,7 +3,7 @@
 Each rule takes the run and the facts of the source, and yields findings.
 """
 
-from hvdlab.check.findings import finding
+from hvdlab.check.catalogue import finding
 
 FEW_STEPS = 3  # rates of fewer steps say nothing about a warmup
 DRIFT = 0.3  # standard deviations between the running means of two ranks

@@ -3,7 +3,7 @@
 Each rule takes the run and the facts of the source, and yields findings.
 """
 
-from hvdlab.check.findings import finding
+from hvdlab.check.catalogue import finding
 
 SAME_STEPS = 3  # equal batches that are no chance
 

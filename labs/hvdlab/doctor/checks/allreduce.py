@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
-from hvdlab.doctor_checks import (
+from hvdlab.doctor.answers import (
     FAILURE,
     OK,
     WARNING,
@@ -18,11 +18,11 @@ from hvdlab.doctor_checks import (
     json_lines,
     sudo,
 )
-from hvdlab.doctor_checks.asking import ask
-from hvdlab.doctor_checks.gpus import framework, usable_gpus
-from hvdlab.doctor_checks.launchers import fitting, launch_line
-from hvdlab.doctor_checks.surroundings import MORE_TASKS, slurm_tasks
-from hvdlab.doctor_checks.two_ranks import PLACES
+from hvdlab.doctor.checks.environment import MORE_TASKS, slurm_tasks
+from hvdlab.doctor.checks.gpus import framework, usable_gpus
+from hvdlab.doctor.checks.launchers import fitting, launch_line
+from hvdlab.doctor.run_programs import ask
+from hvdlab.doctor.two_rank_script import PLACES
 from hvdlab.system import open_mpi
 
 STAGES = {  # what a rank told last -> what it was doing then
@@ -33,7 +33,7 @@ STAGES = {  # what a rank told last -> what it was doing then
     "summed": "hvd.shutdown()",
     "ended": "the end of Python",
 }
-SCRIPT = Path(__file__).with_name("two_ranks.py")
+SCRIPT = Path(__file__).parents[1] / "two_rank_script.py"
 NO_GPU = {
     "CUDA_VISIBLE_DEVICES": "-1"
 }  # TensorFlow would put the tensors of all ranks on the first GPU
@@ -57,7 +57,7 @@ CAUSES = (
 
 
 class Ranks(NamedTuple):
-    """A start of two_ranks.py: how many ranks, what mpirun said, and what the ranks told of each stage."""
+    """One start of two_rank_script.py: the number of ranks, mpirun's output, the ranks' reports."""
 
     count: int
     arguments: tuple

@@ -6,7 +6,7 @@ import os
 import shutil
 from pathlib import Path
 
-from hvdlab.doctor_checks import FAILURE, OK, WARNING, Answer, counted, quoted
+from hvdlab.doctor.answers import FAILURE, OK, WARNING, Answer, counted, quoted
 from hvdlab.system.command_name import hvdlab
 
 ROOT_VARIABLES = ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM")

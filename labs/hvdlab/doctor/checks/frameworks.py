@@ -9,7 +9,7 @@ import re
 from importlib import metadata
 from pathlib import Path
 
-from hvdlab.doctor_checks import (
+from hvdlab.doctor.answers import (
     FAILURE,
     OK,
     WARNING,

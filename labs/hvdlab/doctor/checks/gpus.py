@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
-from hvdlab.doctor_checks import (
+from hvdlab.doctor.answers import (
     OK,
     PREFIX,
     WARNING,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 
-from hvdlab.doctor_checks import (
+from hvdlab.doctor.answers import (
     BIN,
     FAILURE,
     OK,

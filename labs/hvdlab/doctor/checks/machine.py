@@ -7,18 +7,9 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from hvdlab.doctor_checks import (
-    FAILURE,
-    OK,
-    WARNING,
-    Answer,
-    counted,
-    human,
-    quoted,
-    sudo,
-)
-from hvdlab.doctor_checks.gpus import usable_gpus
-from hvdlab.doctor_checks.surroundings import container_name, slurm_tasks
+from hvdlab.doctor.answers import FAILURE, OK, WARNING, Answer, counted, human, quoted, sudo
+from hvdlab.doctor.checks.environment import container_name, slurm_tasks
+from hvdlab.doctor.checks.gpus import usable_gpus
 from hvdlab.system.hardware import cpu_quota, physical_cores
 from hvdlab.system.slurm_job import tasks_on_nodes
 

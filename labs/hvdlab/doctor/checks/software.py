@@ -11,7 +11,7 @@ import site
 import sys
 from pathlib import Path
 
-from hvdlab.doctor_checks import (
+from hvdlab.doctor.answers import (
     BIN,
     CHECKOUT,
     FAILURE,

@@ -75,7 +75,7 @@ def attempt(comm, function, arguments, seconds):
 
     import torch.distributed as dist
 
-    from hvdlab.exercises.gloo_ranks import queued
+    from hvdlab.exercises.harness.gloo_ranks import queued
     from hvdlab.torch.process_group import rendezvous
 
     rendezvous()

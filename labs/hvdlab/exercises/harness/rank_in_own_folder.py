@@ -1,6 +1,6 @@
 """Run a script as a rank of a check: in a folder of its own, where what it prints goes to a file.
 
-    mpirun -np 2 python in_own_folder.py FOLDER SCRIPT ARGUMENTS
+    mpirun -np 2 python rank_in_own_folder.py FOLDER SCRIPT ARGUMENTS
 
 Rank R works in FOLDER/rank-R, as if each had a machine for itself, so that it shows who writes a file
 and who finds one. It leaves there

@@ -15,9 +15,9 @@ import numpy as np
 import pandas as pd
 
 from hvdlab import launch
-from hvdlab.rank_report import curve, rank_report
+from hvdlab.course.rank_report import curve, rank_report
 
-PROBE = Path(__file__).with_name("in_own_folder.py")
+RANK_SCRIPT = Path(__file__).with_name("rank_in_own_folder.py")
 START = 30  # seconds that a launch may take on a busy machine, before the ranks' own limit begins
 
 
@@ -97,7 +97,7 @@ def watch(
     limit: float = 120.0,
     **variables: str,
 ) -> Watched:
-    """Run a script on some ranks, each in a folder of its own: see `in_own_folder`.
+    """Run a script on some ranks, each in a folder of its own: see `rank_in_own_folder`.
 
     Args:
         folder: where the run is recorded; what was there is deleted.
@@ -114,7 +114,9 @@ def watch(
         "HVDLAB_LIMIT": f"{limit:g}",
         "TF_CPP_MIN_LOG_LEVEL": "3",
         # The script imports what is beside hvdlab, wherever it lies.
-        "PYTHONPATH": os.pathsep.join([str(PROBE.parents[2]), os.environ.get("PYTHONPATH", "")]),
+        "PYTHONPATH": os.pathsep.join(
+            [str(RANK_SCRIPT.parents[3]), os.environ.get("PYTHONPATH", "")]
+        ),
         # One rank that waits in vain for another ends the run, and says so.
         "HOROVOD_STALL_CHECK_TIME_SECONDS": f"{limit / 6:.0f}",
         "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": f"{limit / 3:.0f}",
@@ -122,7 +124,7 @@ def watch(
     arguments = (run.disk.absolute(), Path(script).absolute(), *arguments)
     try:
         launch.run(
-            PROBE,
+            RANK_SCRIPT,
             *arguments,
             ranks=ranks,
             timeout=limit + START,

@@ -8,7 +8,7 @@ logits = second(first(images))  # network(images)
 import torch
 from torch import nn
 
-from hvdlab.torch.networks import ResidualMLP
+from hvdlab.torch.lab_networks import ResidualMLP
 
 
 def stage(network: ResidualMLP, index: int, stages: int) -> nn.Sequential:

@@ -1,0 +1,1 @@
+"""What only the notebooks need: experiments, figures, reports of ranks, loss landscapes, timelines."""

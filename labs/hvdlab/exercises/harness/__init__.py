@@ -1,0 +1,1 @@
+"""What the checks of several labs share: ranks, scripts to run, and counters."""
