@@ -310,6 +310,9 @@ class Sandbox:
             options += ["--tmpfs", covered]
             for place in packages():
                 if Path(place).is_relative_to(covered):
+                    inside = [f for f in Path(place).parents if f.is_relative_to(covered)]
+                    for folder in inside[-2::-1]:  # the outermost one is the tmpfs itself
+                        options += ["--dir", str(folder)]
                     options += ["--ro-bind", place, place]
         for name in OWN_SETTINGS:
             options += ["--ro-bind", str(self.folder / "etc" / name), f"/etc/{name}"]

@@ -22,7 +22,7 @@ import pytest
 
 from hvdlab.data import DataError, load_cifar10, load_fashion_mnist, synthetic
 from hvdlab.doctor import command
-from hvdlab.doctor.checks import environment
+from hvdlab.doctor.checks import environment as environment_checks
 from hvdlab.doctor.run_programs import ask
 
 ROOT = Path(__file__).parents[2]
@@ -421,7 +421,7 @@ def test_a_temporary_folder_that_cannot_be_written_is_told(without_tensorflow, t
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("name", environment.CONTROLLERS)
+@pytest.mark.parametrize("name", environment_checks.CONTROLLERS)
 def test_ranks_that_mpirun_does_not_serve_fail_indeed(name, without_tensorflow):
     found = examine(python=without_tensorflow.python, **{name: "gloo"})
     assert found.code == 1
@@ -446,7 +446,7 @@ def test_the_tasks_of_a_real_allocation_are_its_ranks(
     assert found.code == code and found.document["ranks"] == tasks
     for check in (found.slurm, found.allreduce):
         assert (check.state == "ok") == (tasks == 2), check
-        assert check.mend == ("" if tasks == 2 else environment.MORE_TASKS)
+        assert check.mend == ("" if tasks == 2 else environment_checks.MORE_TASKS)
 
 
 # --- programs that never end -------------------------------------------------------------------------

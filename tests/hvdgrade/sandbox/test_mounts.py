@@ -1,0 +1,97 @@
+"""A submission cannot read the grader or the solutions where these lie inside what it may read."""
+
+import json
+import shutil
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+from hvdgrade.sandbox import tier
+
+ROOT = Path(__file__).parents[3]
+# Starts the sandbox with the copies of both packages, and prints the files that a submission can read.
+PROGRAM = """
+import json, subprocess, sys, tempfile
+from pathlib import Path
+import hvdgrade
+from hvdgrade.sandbox import tier
+from hvdgrade.walls import Sandbox
+LOOK = '''
+import os, sys
+for folder, _, names in os.walk(sys.argv[1]):
+    for name in names:
+        path = os.path.join(folder, name)
+        try:
+            open(path, "rb").read(1)
+        except OSError:
+            continue
+        print(path)
+'''
+folder = Path(sys.argv[1])
+assert Path(hvdgrade.__file__).is_relative_to(folder), hvdgrade.__file__
+data = Path(tempfile.mkdtemp())
+data.chmod(0o755)
+with Sandbox(tier("bubblewrap"), 1, [data]) as box:
+    look = [sys.executable, "-BESsc", LOOK, str(folder)]
+    done = subprocess.run(box.command([*box.entry(), *look]), env={**box.environment(),
+        "OMPI_COMM_WORLD_RANK": "0"}, capture_output=True, text=True, timeout=60)
+assert done.returncode == 0, done.stderr
+print(json.dumps([line[len(str(folder)) + 1 :] for line in done.stdout.splitlines()]))
+"""
+
+
+@pytest.fixture
+def environment(tmp_path):
+    """An environment with all packages of this one except hvdlab and hvdgrade."""
+    if not tier("bubblewrap").works:
+        pytest.skip(tier("bubblewrap").reason)
+    for folder in (tmp_path, *tmp_path.parents[:2]):
+        folder.chmod(0o755)
+    place = tmp_path / "env"
+    subprocess.run(
+        [sys.executable, "-m", "venv", "--without-pip", "--copies", place], check=True, timeout=60
+    )
+    site = next(place.glob("lib/python*/site-packages"))
+    (site / "packages.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    return place, site
+
+
+def readable_files(environment: Path, folder: Path, *path: Path) -> list[str]:
+    done = subprocess.run(
+        [environment / "bin/python", "-c", PROGRAM, folder],
+        env={"PYTHONPATH": ":".join(map(str, path)), "PATH": "/usr/bin:/bin"},
+        cwd="/",
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def copy(package: Path, folder: Path) -> None:
+    shutil.copytree(package, folder, ignore=shutil.ignore_patterns("__pycache__"))
+
+
+def test_the_grader_in_site_packages_is_hidden(environment):
+    place, site = environment
+    copy(ROOT / "labs/hvdlab", site / "hvdlab")
+    copy(ROOT / "assessment/hvdgrade", site / "hvdgrade")
+    found = readable_files(place, site)
+    assert "hvdlab/record.py" in found  # a submission imports it
+    assert not [name for name in found if name.startswith("hvdgrade")]
+
+
+def test_the_solutions_of_a_checkout_inside_the_environment_are_hidden(environment):
+    place, _ = environment
+    course = place / "course"
+    copy(ROOT / "labs/hvdlab", course / "labs/hvdlab")
+    for name in ("hvdgrade", "solutions"):
+        copy(ROOT / "assessment" / name, course / "assessment" / name)
+    shutil.copy(ROOT / "pyproject.toml", course)
+    found = readable_files(place, course, course / "labs", course / "assessment")
+    assert "labs/hvdlab/record.py" in found
+    assert not [name for name in found if not name.startswith("labs/hvdlab/")]
