@@ -12,7 +12,7 @@ import pytest
 import slurm_cluster as slurm
 from school import Class
 
-from hvdgrade import cleanup, profile, views
+from hvdgrade import cleanup, profiles, views
 from hvdlab.data import DataError, Dataset, load_cifar10, load_fashion_mnist
 from hvdlab.data.synthetic import synthetic_cifar10
 
@@ -92,10 +92,10 @@ def sample_folder(cifar10_folder, tmp_path_factory) -> Path:
 
 
 @pytest.fixture
-def quick_rules() -> profile.Profile:
+def quick_rules() -> profiles.Profile:
     """The classic profile for a sample of the data: two short epochs can reach it."""
     return dataclasses.replace(
-        profile.load("dli"),
+        profiles.load("dli"),
         train_accuracy=0.17,  # untrained networks have 0.06 to 0.14, trained ones 0.20 to 0.52
         heldout_accuracy=0.15,
         budget=60.0,

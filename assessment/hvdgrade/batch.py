@@ -20,12 +20,13 @@ from pathlib import Path
 
 from rich.console import Console
 
-from hvdgrade import cleanup, profile, roster, sandbox
+from hvdgrade import cleanup, profiles, roster, sandbox
 from hvdgrade.batch_output import conclude, follow, outcome, summarise
-from hvdgrade.export import CannotExport, printable
+from hvdgrade.export import CannotExport
 from hvdgrade.export.roll import HANDED_IN
+from hvdgrade.output.console import for_lines
+from hvdgrade.output.text import printable
 from hvdgrade.slots import worker_slots
-from hvdgrade.terminal import for_lines
 from hvdgrade.worker import (
     FOLDERS,
     Grader,
@@ -175,7 +176,7 @@ def grade_class(args: argparse.Namespace) -> int:
     return DONE if complete and not faults else FAULTS
 
 
-def checked(args: argparse.Namespace) -> tuple[profile.Profile, Settings]:
+def checked(args: argparse.Namespace) -> tuple[profiles.Profile, Settings]:
     """Return the rules and settings that the arguments name.
 
     Raises:
@@ -195,9 +196,9 @@ def checked(args: argparse.Namespace) -> tuple[profile.Profile, Settings]:
                 f"{args.folder} lies where the batch writes, in {args.out / name}: choose another --out."
             )
     try:
-        rules = profile.load(args.profile)
+        rules = profiles.load(args.profile)
         out.mkdir(parents=True, exist_ok=True)
-    except profile.UnknownProfile as error:
+    except profiles.UnknownProfile as error:
         raise Refused(str(error)) from None
     except OSError as error:
         raise Refused(f"{args.out} cannot be made: {error.strerror}.") from None

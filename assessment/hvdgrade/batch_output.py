@@ -11,8 +11,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from hvdgrade.document import mixed
-from hvdgrade.export import UNGRADED, load, printable, roll
-from hvdgrade.terminal import for_lines
+from hvdgrade.export import UNGRADED, load, roll
+from hvdgrade.output.console import for_lines
+from hvdgrade.output.text import printable
 from hvdgrade.worker import Settings
 
 SUMMARY_SECONDS = 600.0

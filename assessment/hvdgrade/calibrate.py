@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 
 from hvdgrade.jail import Jail
 from hvdgrade.observe import observe
-from hvdgrade.profile import Profile
+from hvdgrade.profiles import Profile
 from hvdlab.assessment_networks import VARIABLE
 
 SCRIPTS = Path(__file__).parent / "calibration"  # torch.py and keras.py

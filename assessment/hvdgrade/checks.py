@@ -4,11 +4,10 @@ The checks of the communication between ranks are in `hvdgrade.parallel`. Every 
 measured. Every help text names the likely cause and the place to look at.
 """
 
-import ast
 from dataclasses import dataclass, field
 
 from hvdgrade.observe import Observation
-from hvdgrade.profile import Profile
+from hvdgrade.profiles import Profile
 
 
 @dataclass
@@ -35,21 +34,6 @@ class Check:
         return {"pass": self.max_points, "partial": int(self.part * self.max_points)}.get(
             self.state, 0
         )
-
-
-def imported_modules(source: bytes) -> set[str]:
-    """Return every module that a script imports by name.
-
-    The names serve only as a hint, for example in explanations, and never as evidence.
-    """
-    names = set()
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Import):
-            names.update(alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            names.add(node.module)
-            names.update(f"{node.module}.{alias.name}" for alias in node.names)
-    return names
 
 
 RAN = "every rank runs and records"

@@ -11,9 +11,10 @@ import time
 import traceback
 from pathlib import Path
 
-from hvdgrade import profile, report, sandbox, written
+from hvdgrade import profiles, report, sandbox
 from hvdgrade.grading import grade
-from hvdgrade.terminal import Terminal
+from hvdgrade.output import files
+from hvdgrade.output.console import Terminal
 
 PASS, FAIL, NOT_GRADABLE, GRADER_FAULT = range(4)
 EPILOG = """\
@@ -82,8 +83,8 @@ def main(arguments: list[str] | None = None) -> int:
         command.set_defaults(main=module.main)
     args = parser.parse_args(arguments)
     try:
-        written.ask(args)
-    except written.CannotWrite as error:
+        files.ask(args)
+    except files.CannotWrite as error:
         print(f"hvdgrade: {error}", file=sys.stderr)
         return NOT_GRADABLE
     # End as on Ctrl-C when somebody ends us: what we started must not outlive us.
@@ -114,25 +115,25 @@ def run(args: argparse.Namespace) -> int:
         print(f"hvdgrade: {args.path} cannot be read: {error.strerror}.", file=sys.stderr)
         return NOT_GRADABLE
     try:
-        rules = profile.load(args.profile)
+        rules = profiles.load(args.profile)
         with Progress(args.progress) as tell:
             document = grade(args.path, args.np, rules, tell, args.require_sandbox)
             code = exit_code(document)
             try:
                 if args.json:
-                    written.write(args.json, json.dumps(document, indent=2) + "\n")
+                    files.write(args.json, json.dumps(document, indent=2) + "\n")
                 if args.html:
                     from hvdgrade.page import report_page
 
-                    written.write(args.html, report_page(document, source_of(args.path, document)))
+                    files.write(args.html, report_page(document, source_of(args.path, document)))
             finally:  # a full disk does not take the report with it, nor the report the files
                 report.show(document, Terminal())
             tell("", stage="done", code=code)
         return code
-    except profile.UnknownProfile as error:
+    except profiles.UnknownProfile as error:
         print(f"hvdgrade: {error}", file=sys.stderr)
         return NOT_GRADABLE
-    except written.CannotWrite as error:
+    except files.CannotWrite as error:
         print(f"hvdgrade: {error}", file=sys.stderr)
         return GRADER_FAULT
 
@@ -145,7 +146,7 @@ def exit_code(document: dict) -> int:
 
 def source_of(path: Path, document: dict) -> bytes | None:
     """The script that was graded, to show lines of it; None where it has been edited since."""
-    from hvdgrade.submission import NotGradable, read_script
+    from hvdgrade.submission.script import NotGradable, read_script
 
     try:
         source = read_script(path)
@@ -176,7 +177,7 @@ class Progress:
             try:
                 self.file = open(self.path, "a")
             except OSError as error:
-                raise written.CannotWrite(
+                raise files.CannotWrite(
                     f"{self.path} cannot be written: {error.strerror}"
                 ) from None
         return self

@@ -17,10 +17,11 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from hvdgrade import attacks, gpu_access, landlock, sandbox, written
+from hvdgrade import attacks, gpu_access, landlock, sandbox
 from hvdgrade.jail import Jail
 from hvdgrade.observe import observe
-from hvdgrade.terminal import Terminal
+from hvdgrade.output import files
+from hvdgrade.output.console import Terminal
 from hvdgrade.walls import USERS, Tier
 from hvdlab.system.hardware import visible_gpus
 
@@ -86,8 +87,8 @@ def main(args: argparse.Namespace) -> int:
                 code = code or NOT_BLOCKED
     if args.json:
         try:
-            written.write(args.json, json.dumps(found, indent=2) + "\n")
-        except written.CannotWrite as error:
+            files.write(args.json, json.dumps(found, indent=2) + "\n")
+        except files.CannotWrite as error:
             print(f"hvdgrade: {error}", file=sys.stderr)
             return GRADER_FAULT
     return code

@@ -7,7 +7,7 @@ from collections import Counter
 from urllib.parse import quote
 
 from hvdgrade.devices import in_words
-from hvdgrade.shown import decimal, in_bytes, is_finite, is_number
+from hvdgrade.output.text import decimal, in_bytes, is_finite, is_number
 
 STATES = {  # state of a check: shape, word
     "pass": ("✓", "pass"),

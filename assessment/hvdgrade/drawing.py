@@ -3,7 +3,7 @@
 import math
 from collections import Counter
 
-from hvdgrade.shown import is_finite
+from hvdgrade.output.text import is_finite
 
 
 def accuracy_chart(timeline: list[dict], budget, targets: dict) -> dict | None:

@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 from numpy.lib import format as npy
 
-from hvdgrade.export import printable
+from hvdgrade.output.text import printable
 from hvdgrade.record_limits import weights_bytes
 from hvdgrade.views import CLASSES, Secrets, classes_of, labels_of, probe_images
 from hvdlab.assessment_networks import ASSESSMENT_NET, network_weights

@@ -18,8 +18,8 @@ from hvdgrade import calibrate, judge, parallel, report, sandbox, views, visible
 from hvdgrade.jail import Jail
 from hvdgrade.observe import Observation, observe
 from hvdgrade.probe import Probe, probe
-from hvdgrade.profile import Profile
-from hvdgrade.submission import NotGradable, read_script
+from hvdgrade.profiles import Profile
+from hvdgrade.submission.script import NotGradable, read_script
 from hvdlab.assessment_networks import VARIABLE
 from hvdlab.data import DataError, Dataset, load_cifar10
 from hvdlab.system.hardware import visible_gpus

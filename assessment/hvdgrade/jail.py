@@ -21,7 +21,7 @@ import psutil
 from hvdgrade import cleanup, gpu_access, sandbox, visible
 from hvdgrade.folders import bytes_in, remove_files_of, remove_tree
 from hvdgrade.record_limits import ASSESSMENT_LIMITS, RecordLimits
-from hvdgrade.submission import SCRIPT
+from hvdgrade.submission.script import SCRIPT
 from hvdgrade.walls import Sandbox
 from hvdlab import launch
 from hvdlab.system import open_mpi

@@ -23,12 +23,12 @@ from hvdgrade.checks import (
     check_shards,
     check_steps,
     check_targets,
-    imported_modules,
     seconds_to_target,
 )
 from hvdgrade.observe import Observation
 from hvdgrade.probe import Probe
-from hvdgrade.profile import Profile
+from hvdgrade.profiles import Profile
+from hvdgrade.submission.script import imported_modules
 
 UNKNOWN_BATCH = 128
 EPOCH_SECONDS = 15.0  # time limit of the evaluation per epoch, in addition to its fixed limit

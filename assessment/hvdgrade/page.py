@@ -35,15 +35,7 @@ from hvdgrade.document import (
     with_sent,
 )
 from hvdgrade.drawing import accuracy_chart, bar_chart
-from hvdgrade.shown import (
-    as_text,
-    decimal,
-    end_of,
-    in_bytes,
-    is_number,
-    line_of,
-    plain,
-)
+from hvdgrade.output.text import as_text, decimal, end_of, in_bytes, is_number, line_of, plain
 
 
 def report_page(document: dict, source: bytes | None = None) -> str:

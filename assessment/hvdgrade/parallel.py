@@ -13,17 +13,12 @@ by letting every rank do all the work.
 from math import exp, prod
 from statistics import fmean
 
-from hvdgrade.checks import (
-    RECORD_THE_NETWORK,
-    Check,
-    imported_modules,
-    last_error,
-    where_they_wait,
-)
+from hvdgrade.checks import RECORD_THE_NETWORK, Check, last_error, where_they_wait
 from hvdgrade.evaluate import EXACT
 from hvdgrade.observe import Observation
 from hvdgrade.probe import Probe
-from hvdgrade.profile import Profile
+from hvdgrade.profiles import Profile
+from hvdgrade.submission.script import imported_modules
 from hvdgrade.views import alike
 from hvdlab.assessment_networks import network_weights
 from hvdlab.probe_mode import STEPS

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from hvdgrade.jail import Jail
 from hvdgrade.observe import Observation, observe
-from hvdgrade.profile import Profile
+from hvdgrade.profiles import Profile
 from hvdlab import assessment_networks
 from hvdlab.system.hardware import usable_cores
 

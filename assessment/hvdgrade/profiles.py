@@ -15,7 +15,7 @@ JUDGES = tuple(
     folder / f"{name}.py"
     for folder, names in {
         GRADER: "calibrate grading observe probe views evaluate judge checks parallel jail walls enter "
-        "processes submission visible gpu_access devices record_limits",
+        "processes submission/script visible gpu_access devices record_limits",
         GRADER / "calibration": "keras torch",
         LABS: "probe_mode record assessment_networks data/batches data/files",
         LABS / "keras": "models wide_resnet throughput device",

@@ -10,10 +10,10 @@ from rich.table import Table
 
 from hvdgrade import __version__, sandbox
 from hvdgrade.devices import in_words
-from hvdgrade.export import printable
-from hvdgrade.flags import unequal_work
-from hvdgrade.profile import Profile
-from hvdgrade.remarks import remarks
+from hvdgrade.output.text import printable
+from hvdgrade.profiles import Profile
+from hvdgrade.submission.flags import unequal_work
+from hvdgrade.submission.review import remarks
 from hvdlab.system.hardware import usable_cores
 
 SCHEMA = "hvdgrade/1"

@@ -13,7 +13,7 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from hvdgrade.submission import MAX_SCRIPT_BYTES, SCRIPT
+from hvdgrade.submission.script import MAX_SCRIPT_BYTES, SCRIPT
 
 PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 NO_STUDENTS = ("__MACOSX", "__pycache__")

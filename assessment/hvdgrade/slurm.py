@@ -20,7 +20,7 @@ from pathlib import Path
 
 import psutil
 
-from hvdgrade import profile, worker
+from hvdgrade import profiles, worker
 from hvdgrade.worker import Settings, Task
 
 POLL_SECONDS = 2.0
@@ -49,7 +49,7 @@ class Unavailable(Exception):
 def grade_all(
     tasks: list[Task],
     settings: Settings,
-    rules: profile.Profile,
+    rules: profiles.Profile,
     workers: int | None,
     options: list[str],
     tell: Callable[[str], None],
@@ -111,7 +111,7 @@ def grade(task: Task, settings: Settings) -> None:
     # would queue it again, for ever where an option gave it less time than two attempts may take.
     for ending in (signal.SIGTERM, signal.SIGUSR2):
         signal.signal(ending, signal.default_int_handler)
-    grader = worker.Grader(task, settings, profile.load(settings.profile))
+    grader = worker.Grader(task, settings, profiles.load(settings.profile))
     try:
         grader.start()
         while grader.poll() is None:
@@ -123,7 +123,7 @@ def grade(task: Task, settings: Settings) -> None:
 def results(
     waiting: dict[str, Task],
     settings: Settings,
-    rules: profile.Profile,
+    rules: profiles.Profile,
     tell: Callable[[str], None],
 ) -> Iterator[dict]:
     """Yield each result when it is there; a fault for a job that ends without one."""
@@ -165,7 +165,7 @@ def made(task: Task, settings: Settings) -> dict | None:
     return document if settings.call in calls else None
 
 
-def lost(job: str, task: Task, settings: Settings, rules: profile.Profile) -> dict:
+def lost(job: str, task: Task, settings: Settings, rules: profiles.Profile) -> dict:
     """The fault of a job that ended without a result, or the result that came meanwhile."""
     # To make a file NFS asks its server; to look for one it may ask its memory.
     with contextlib.suppress(FileExistsError):

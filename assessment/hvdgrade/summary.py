@@ -15,8 +15,8 @@ from hvdgrade.worker import write
 
 
 def main() -> None:
-    from hvdgrade import similarity
     from hvdgrade.page import class_page
+    from hvdgrade.submission import similarity
 
     out = Path(sys.argv[1])
     documents = load(out)

@@ -27,8 +27,8 @@ from pathlib import Path
 from hvdgrade import __version__, cleanup, report, sandbox
 from hvdgrade.document import part
 from hvdgrade.export.roll import is_practice, script_sha256
-from hvdgrade.profile import Profile
-from hvdgrade.submission import SCRIPT
+from hvdgrade.profiles import Profile
+from hvdgrade.submission.script import SCRIPT
 
 FOLDERS = ("results", "reports", "logs", "submissions", "running")
 ATTEMPTS = 2

@@ -8,7 +8,7 @@ import psutil
 import pytest
 from school import MOST_WORKERS, QUICK
 
-from hvdgrade import batch_output, page, profile, worker
+from hvdgrade import batch_output, page, profiles, worker
 
 
 def test_a_page_that_fails_does_not_take_the_result_with_it(tmp_path, monkeypatch):
@@ -19,7 +19,7 @@ def test_a_page_that_fails_does_not_take_the_result_with_it(tmp_path, monkeypatc
     settings = worker.Settings(tmp_path, 2, "dli", "", 60.0)
     task = worker.Task("<ada>", "ada", "key")
     document, html = worker.ungraded(
-        task, settings, profile.load("dli"), "not_gradable", "it is a link."
+        task, settings, profiles.load("dli"), "not_gradable", "it is a link."
     )
     assert document["status"] == "not_gradable" and document["submission"]["id"] == "<ada>"
     assert "&lt;ada&gt;: it is a link." in html

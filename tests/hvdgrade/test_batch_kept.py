@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from school import QUICK
 
-from hvdgrade import batch, profile, roster, sandbox, slurm, worker
+from hvdgrade import batch, profiles, roster, sandbox, slurm, worker
 from hvdgrade.export import roll
 from hvdlab.data import DataError
 
@@ -19,10 +19,10 @@ RESULT = Path(__file__).parents[1] / "fixtures" / "results" / "pass.json"
 
 
 def test_a_result_is_kept_for_its_submission_and_its_rules_only(tmp_path, monkeypatch):
-    text = profile.PROFILES.read_text()
+    text = profiles.PROFILES.read_text()
     stricter = tmp_path / "profiles.toml"
     stricter.write_text(text.replace("heldout_accuracy = 0.70", "heldout_accuracy = 0.71"))
-    rules = [profile.load("cpu", path).rules_sha256 for path in (profile.PROFILES, stricter)]
+    rules = [profiles.load("cpu", path).rules_sha256 for path in (profiles.PROFILES, stricter)]
     settings = worker.Settings(tmp_path, 2, "cpu", rules[0], 60.0)
     kept = worker.key(b"x", settings)
     for same in ({"out": Path("elsewhere")}, {"limit": 1.0}, {"call": "b"}, {"real_data": True}):
@@ -35,13 +35,13 @@ def test_a_result_is_kept_for_its_submission_and_its_rules_only(tmp_path, monkey
 
 
 def test_whoever_changes_a_judge_changes_the_rules(tmp_path):
-    judges, text = list(profile.JUDGES), profile.PROFILES.read_bytes()
-    rules = {profile.load("dli").rules_sha256, profile.rules_sha256(text)}
+    judges, text = list(profiles.JUDGES), profiles.PROFILES.read_bytes()
+    rules = {profiles.load("dli").rules_sha256, profiles.rules_sha256(text)}
     assert len(rules) == 1
     for place, path in enumerate(judges):
         changed = tmp_path / path.name
         changed.write_bytes(path.read_bytes() + b"\n")
-        rules.add(profile.rules_sha256(text, (*judges[:place], changed, *judges[place + 1 :])))
+        rules.add(profiles.rules_sha256(text, (*judges[:place], changed, *judges[place + 1 :])))
     assert len(rules) == 1 + len(judges) > 10
 
 
@@ -73,7 +73,7 @@ def pretend(school, monkeypatch):
                 graded.append(task.id)
                 if task.id in faults:
                     fault = "infrastructure_error", "the disk is full."
-                    document, _ = worker.ungraded(task, settings, profile.load("dli"), *fault)
+                    document, _ = worker.ungraded(task, settings, profiles.load("dli"), *fault)
                 yield worker.keep(document, "", task, settings, attempts=1)
 
         monkeypatch.setattr(batch, "load_cifar10", load)
@@ -253,7 +253,7 @@ def test_a_result_without_a_judgement_knows_its_script(tmp_path, status):
         (tmp_path / folder).mkdir()
     settings = worker.Settings(tmp_path, 2, "dli", "", 60.0)
     task = worker.Task("ada", "ada", "key")
-    made = worker.ungraded(task, settings, profile.load("dli"), status, "it is no Python.")
+    made = worker.ungraded(task, settings, profiles.load("dli"), status, "it is no Python.")
     script = tmp_path / "submissions" / "ada.py"
     script.write_text("no Python")
     document = worker.keep(*made, task, settings)

@@ -14,7 +14,8 @@ import psutil
 import pytest
 from graded_ranks import wait_for_ranks
 
-from hvdgrade import cli, profile, written
+from hvdgrade import cli, profiles
+from hvdgrade.output import files
 
 SUBMISSIONS = Path(__file__).parents[1] / "fixtures" / "submissions"
 
@@ -44,7 +45,7 @@ def test_a_failing_submission_exits_with_1_and_leaves_its_json(tmp_path, cifar10
     }  # fmt: skip
     assert (document["status"], document["verdict"]) == ("graded", "fail")
     assert document["grader"]["ranks"] == 2
-    assert document["grader"]["rules_sha256"] == profile.load("dli").rules_sha256
+    assert document["grader"]["rules_sha256"] == profiles.load("dli").rules_sha256
     assert document["resources"]["exit"] not in (0, None)
     for check in document["checks"]:
         assert set(check) == {
@@ -177,9 +178,9 @@ def test_a_file_in_a_folder_that_is_closed_is_refused_before_the_grading():
                 try:
                     if not os.getuid():
                         os.setuid(65534)
-                    written.ask(argparse.Namespace(**{option: file}))
+                    files.ask(argparse.Namespace(**{option: file}))
                     os._exit(7)
-                except written.CannotWrite as error:
+                except files.CannotWrite as error:
                     os._exit(9 if "look at the folder" in str(error) else 8)
                 finally:
                     os._exit(6)  # any other error
@@ -203,9 +204,11 @@ def test_the_exit_code_does_not_depend_on_who_reads(tmp_path):
 
 
 def test_a_report_needs_no_locale(tmp_path):
-    code = f"import pathlib, hvdgrade.written as w; w.write(pathlib.Path({str(tmp_path / 'r')!r}), '\\u25cb')"
+    code = "import sys, pathlib, hvdgrade.output.files as f; f.write(pathlib.Path(sys.argv[1]), '\\u25cb')"
     plain = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
-    subprocess.run([sys.executable, "-c", code], env=os.environ | plain, check=True, timeout=60)
+    subprocess.run(
+        [sys.executable, "-c", code, tmp_path / "r"], env=os.environ | plain, check=True, timeout=60
+    )
     assert (tmp_path / "r").read_text(encoding="utf-8") == "\u25cb"
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hvdgrade import calibrate, evaluate, grading, probe, profile, sandbox, views
+from hvdgrade import calibrate, evaluate, grading, probe, profiles, sandbox, views
 from hvdgrade.jail import Jail
 from hvdgrade.observe import observe
 from hvdlab.assessment_networks import network_weights
@@ -25,10 +25,10 @@ FRAMEWORKS = ["torch", pytest.param("keras", marks=pytest.mark.thorough)]
 
 
 @pytest.fixture
-def small_rules(quick_rules) -> profile.Profile:
+def small_rules(quick_rules) -> profiles.Profile:
     """The profile `gpu` with a small network, for a sample of the data, on any device."""
     return dataclasses.replace(
-        profile.load("gpu"),
+        profiles.load("gpu"),
         train_sample=quick_rules.train_sample,
         stall_seconds=quick_rules.stall_seconds,
         budget=240.0,
@@ -83,14 +83,14 @@ def test_the_calibration_trains_the_network_of_the_profile(
 @pytest.mark.skipif(bool(visible_gpus()), reason="this machine has a GPU")
 def test_without_a_gpu_the_profile_for_gpus_grades_nothing(tmp_path, sample_folder, monkeypatch):
     monkeypatch.setenv("HVDLAB_DATA", str(sample_folder))
-    document = grading.grade(SOLUTIONS / "torch", 2, profile.load("gpu"))
+    document = grading.grade(SOLUTIONS / "torch", 2, profiles.load("gpu"))
     # So a batch on a machine with GPUs grades it, in place of keeping this result.
     assert document["status"] == "infrastructure_error" and document["verdict"] is None
     assert document["reason"].startswith("the profile gpu needs a GPU, and nvidia-smi lists none")
 
 
 def test_a_table_says_what_differs_from_the_common_one():
-    cpu, dli, gpu = map(profile.load, ("cpu", "dli", "gpu"))
+    cpu, dli, gpu = map(profiles.load, ("cpu", "dli", "gpu"))
     assert [one.network for one in (cpu, dli, gpu)] == ["assessment-net"] * 2 + ["wrn-16-10"]
     assert [one.uses_gpus for one in (cpu, dli, gpu)] == [False, True, True]
     weights = 4 * sum(map(math.prod, network_weights("wrn-16-10").values()))
@@ -171,7 +171,7 @@ def test_the_calibration_on_a_gpu(sample_folder, tmp_path):
     data = load_cifar10(sample_folder)
     tmp_path.chmod(0o755)
     shown = views.for_run(data, views.Secrets.draw(1, 3000, 1000), tmp_path / "data")
-    rules = dataclasses.replace(profile.load("gpu"), calibration_seconds=3.0)
+    rules = dataclasses.replace(profiles.load("gpu"), calibration_seconds=3.0)
     found = calibrate.calibrate("torch", 1, shown, rules, sandbox.choose())
     assert found.serial_rate > 500  # a processor makes some ten images a second of this network
 
@@ -193,4 +193,4 @@ def test_accuracies_of_the_gpu_are_those_of_the_processor(sample_folder, monkeyp
     size = np.abs(on_processor).max()
     np.testing.assert_allclose(on_gpu, on_processor, atol=1e-3 * size)
     differing = (on_gpu.argmax(1) != on_processor.argmax(1)).mean()
-    assert differing < profile.load("gpu").accuracy_margin
+    assert differing < profiles.load("gpu").accuracy_margin

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from hvdgrade import calibrate, grading, judge, observe, profile, sandbox, visible
+from hvdgrade import calibrate, grading, judge, observe, profiles, sandbox, visible
 from hvdgrade import probe as probe_module
 from hvdgrade.checks import Check
 from hvdgrade.observe import Observation, Weights
@@ -16,7 +16,7 @@ from hvdgrade.record_limits import RecordLimits
 from hvdlab.assessment_networks import network_weights
 from hvdlab.data import DataError
 
-RULES = dataclasses.replace(profile.load("dli"), budget=100.0)  # margin: 5 seconds
+RULES = dataclasses.replace(profiles.load("dli"), budget=100.0)  # margin: 5 seconds
 
 
 def a_round(seconds: float | None, replicas="pass", exchange="pass") -> grading.Round:
@@ -243,7 +243,7 @@ def test_the_budget_is_of_what_the_ranks_run(
     monkeypatch.setattr(grading.judge, "recompute", lambda *_: ({}, {}))
     monkeypatch.setattr(grading.judge, "judge", remember)
     data = SimpleNamespace(train_labels=[0] * 3000, test_labels=[0] * 10, folder=tmp_path)
-    rules = dataclasses.replace(profile.load("cpu"), budget_serial_epochs=2.6)
+    rules = dataclasses.replace(profiles.load("cpu"), budget_serial_epochs=2.6)
     grading.one_round(source, 2, rules, data, "rlimits", lambda *_, **__: None)
     assert asked == measured
     assert judged["budget"] == pytest.approx(budget)  # such as 1 + 2.6 x 3000 / 400

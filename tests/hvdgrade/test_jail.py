@@ -17,14 +17,13 @@ import pytest
 from hvdgrade import folders, landlock, sandbox
 from hvdgrade import jail as jail_module
 from hvdgrade import observe as observe_module
-from hvdgrade.checks import imported_modules
-from hvdgrade.flags import unequal_work
 from hvdgrade.folders import bytes_in, remove_tree
 from hvdgrade.jail import Jail
 from hvdgrade.observe import observe
 from hvdgrade.printed import is_there
 from hvdgrade.processes import Activity, has_torch, launchers
-from hvdgrade.submission import NotGradable, read_script
+from hvdgrade.submission.flags import unequal_work
+from hvdgrade.submission.script import NotGradable, imported_modules, read_script
 from hvdgrade.walls import Sandbox
 
 pytestmark = pytest.mark.mpi

@@ -7,10 +7,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from hvdgrade import checks, judge, observe, parallel, printed, probe, profile
+from hvdgrade import checks, judge, observe, parallel, printed, probe, profiles
 from hvdgrade.record_limits import ASSESSMENT_LIMITS
 
-RULES = dataclasses.replace(profile.load("dli"), train_accuracy=0.75, heldout_accuracy=0.70)
+RULES = dataclasses.replace(profiles.load("dli"), train_accuracy=0.75, heldout_accuracy=0.70)
 
 
 def entry(epoch, seconds, train, heldout):

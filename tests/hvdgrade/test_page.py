@@ -13,8 +13,8 @@ import pytest
 from hvdgrade.document import ENDINGS
 from hvdgrade.drawing import bar_chart
 from hvdgrade.observe import STOP_CAUSES
+from hvdgrade.output.text import plain
 from hvdgrade.page import class_page, report_page
-from hvdgrade.shown import plain
 
 RESULTS = {
     path.stem: json.loads(path.read_text())

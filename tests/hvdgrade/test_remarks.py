@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from hvdgrade.remarks import remarks
+from hvdgrade.submission.review import remarks
 
 
 @pytest.mark.parametrize(

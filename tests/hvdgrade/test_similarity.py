@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hvdgrade.similarity import normalised, pairs
+from hvdgrade.submission.similarity import normalised, pairs
 
 ASSESSMENT = Path(__file__).parents[2] / "assessment"
 SIMILAR = Path(__file__).parents[1] / "fixtures" / "similar"

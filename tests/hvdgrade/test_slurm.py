@@ -5,7 +5,7 @@ import signal
 
 import pytest
 
-from hvdgrade import profile, slurm, worker
+from hvdgrade import profiles, slurm, worker
 
 pytestmark = [pytest.mark.slurm, pytest.mark.mpi, pytest.mark.slow]
 
@@ -204,7 +204,7 @@ def test_why_jobs_wait_is_told(on_slurm):
 def test_a_result_that_comes_late_is_not_replaced_by_a_fault(tmp_path):
     for folder in worker.FOLDERS:
         (tmp_path / folder).mkdir()
-    rules = profile.load("dli")
+    rules = profiles.load("dli")
     settings = [worker.Settings(tmp_path, 2, "dli", "", 60.0, call=call) for call in ("old", "new")]
     task = worker.Task("ada", "ada", "key")
     result = worker.ungraded(task, settings[1], rules, "not_gradable", "it is no Python.")

@@ -4,8 +4,8 @@ import resource
 
 import pytest
 
-from hvdgrade import submission
-from hvdgrade.submission import NotGradable, mistake_in, read_script
+from hvdgrade.submission import script
+from hvdgrade.submission.script import NotGradable, mistake_in, read_script
 
 
 @pytest.mark.parametrize(
@@ -26,11 +26,11 @@ def test_what_is_no_python_is_told_as_python_does(source, said):
 def test_a_machine_that_cannot_compile_is_no_fault_of_the_script(tmp_path, monkeypatch):
     (tmp_path / "assessment.py").write_text("import torch")
     killed = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"  # as the kernel does without memory
-    monkeypatch.setattr(submission, "COMPILE", killed)
+    monkeypatch.setattr(script, "COMPILE", killed)
     with pytest.raises(OSError, match="no memory left to compile"):
         read_script(tmp_path)
-    monkeypatch.setattr(submission, "COMPILE", "import time; time.sleep(9)")
-    monkeypatch.setattr(submission, "COMPILE_SECONDS", 0.02)
+    monkeypatch.setattr(script, "COMPILE", "import time; time.sleep(9)")
+    monkeypatch.setattr(script, "COMPILE_SECONDS", 0.02)
     with pytest.raises(OSError, match="too busy to compile"):
         read_script(tmp_path)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hvdgrade import profile
+from hvdgrade import profiles
 
 ROOT = Path(__file__).parents[2]
 LABS, GRADER = ROOT / "labs/hvdlab", ROOT / "assessment/hvdgrade"
@@ -285,8 +285,8 @@ def test_the_grader_never_imports_what_learners_train_with():
 
 def test_what_judges_by_itself_is_among_the_rules():
     """A result is kept as long as the rules stay: what they import judges too, or is listed here."""
-    judges = {name for name, path in ALL.items() if path.resolve() in profile.JUDGES}
-    assert len(judges) == len(profile.JUDGES)
+    judges = {name for name, path in ALL.items() if path.resolve() in profiles.JUDGES}
+    assert len(judges) == len(profiles.JUDGES)
     taken = {
         wanted
         for name in judges

@@ -27,7 +27,7 @@ from rich.table import Table
 
 from hvdgrade.evaluate import EXACT
 from hvdgrade.parallel import UNMOVED
-from hvdgrade.profile import Profile, load
+from hvdgrade.profiles import Profile, load
 
 ROOT = Path(__file__).parents[2]
 ROUNDS = Path(__file__).with_suffix(".jsonl")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hvdgrade.profile import load
+from hvdgrade.profiles import load
 from tests.measurements import false_verdicts
 
 PASS = Path(__file__).parents[1] / "fixtures" / "results" / "pass.json"

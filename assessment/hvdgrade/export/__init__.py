@@ -8,9 +8,9 @@ from pathlib import Path
 
 from hvdgrade.document import mixed, part
 from hvdgrade.export import roll
-from hvdgrade.shown import is_number
-from hvdgrade.terminal import for_lines
-from hvdgrade.written import CannotWrite, write
+from hvdgrade.output.console import for_lines
+from hvdgrade.output.files import CannotWrite, write
+from hvdgrade.output.text import is_number, printable
 
 EPILOG = """\
 example:
@@ -185,11 +185,6 @@ def doubts(documents: list[dict], out: Path) -> list[str]:
         *mixed(documents),
         *roll.withdrawn(documents, out),
     ]
-
-
-def printable(text: str) -> str:
-    """Text of strangers for a terminal: no control characters, one line."""
-    return "".join(c if c.isprintable() else "?" for c in text)
 
 
 def nbgrader_score(path: Path | str, points: float = 100) -> float:

@@ -9,8 +9,9 @@ import csv
 import datetime
 from pathlib import Path
 
-from hvdgrade.export import CannotExport, printable
+from hvdgrade.export import CannotExport
 from hvdgrade.export.roll import comparable, settle
+from hvdgrade.output.text import printable
 
 
 def payloads(

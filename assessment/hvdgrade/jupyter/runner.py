@@ -20,7 +20,7 @@ from pathlib import Path
 from jupyter_core.paths import jupyter_runtime_dir
 
 from hvdgrade.jupyter import lifeline
-from hvdgrade.profile import PROFILES
+from hvdgrade.profiles import PROFILES
 
 PREFIX = "hvdgrade-assess-"  # of the folder of a server
 TAIL_BYTES = 1 << 20  # of the progress; its last lines say all

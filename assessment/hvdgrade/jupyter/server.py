@@ -21,7 +21,7 @@ from jupyter_server.utils import ensure_async, to_os_path
 from tornado import web
 
 from hvdgrade.jupyter.runner import Busy, Runner, rules
-from hvdgrade.submission import MAX_SCRIPT_BYTES
+from hvdgrade.submission.script import MAX_SCRIPT_BYTES
 from hvdlab.system.hardware import usable_cores
 
 

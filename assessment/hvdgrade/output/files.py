@@ -5,7 +5,7 @@ import os
 import sys
 from pathlib import Path
 
-from hvdgrade.submission import SCRIPT
+from hvdgrade.submission.script import SCRIPT
 
 OPTIONS = ("json", "html", "progress")  # each file once
 

@@ -77,3 +77,8 @@ def in_bytes(value) -> str:
 
 def is_finite(value) -> bool:
     return is_number(value) and math.isfinite(value)
+
+
+def printable(text: str) -> str:
+    """Text of strangers for a terminal: no control characters, one line."""
+    return "".join(c if c.isprintable() else "?" for c in text)

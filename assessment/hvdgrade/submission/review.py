@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 
-from hvdgrade.flags import flags
+from hvdgrade.submission.flags import flags
 from hvdlab.hints import hints
 
 READ_SECONDS, READ_BYTES = 10, 1 << 30
@@ -26,7 +26,7 @@ def remarks(source: bytes, seconds: int = READ_SECONDS) -> dict[str, list[dict]]
         source: of the script, untrusted.
         seconds: of processor time. Default 10.
     """
-    command = [sys.executable, "-I", "-m", "hvdgrade.remarks", str(seconds)]
+    command = [sys.executable, "-I", "-m", "hvdgrade.submission.review", str(seconds)]
     try:
         # On a busy machine a second of processor time takes several seconds.
         run = subprocess.run(command, input=source, capture_output=True, timeout=6 * seconds)

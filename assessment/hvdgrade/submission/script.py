@@ -97,3 +97,18 @@ def mistake_in(source: bytes) -> tuple[int | None, str] | None:
         return None, f"to compile it takes more than {COMPILE_SECONDS} s or {gigabytes} GB"
     found = json.loads(answer.stdout)
     return tuple(found) if found else None
+
+
+def imported_modules(source: bytes) -> set[str]:
+    """Return every module that a script imports by name.
+
+    The names serve only as a hint, for example in explanations, and never as evidence.
+    """
+    names = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            names.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names.add(node.module)
+            names.update(f"{node.module}.{alias.name}" for alias in node.names)
+    return names

@@ -19,7 +19,7 @@ from hvdlab.script_analysis.script import Script, Unreadable
 LENGTH = 12  # tokens: one or two short statements
 LEAST_PIECES = 150
 THRESHOLD = 0.5
-ASSESSMENT = Path(__file__).parents[1]
+ASSESSMENT = Path(__file__).parents[2]
 GIVEN = [  # they lie in the repository, not in an installed wheel
     path
     for folder in ("keras", "torch", "solutions/keras", "solutions/torch")

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from hvdgrade.flags import flags, unequal_work
-from hvdgrade.remarks import remarks
+from hvdgrade.submission.flags import flags, unequal_work
+from hvdgrade.submission.review import remarks
 from hvdlab.hints import hints, read
 from hvdlab.script_analysis.script import Script, Unreadable
 
@@ -618,7 +618,7 @@ NESTED = [
 @pytest.mark.parametrize("source", NESTED, ids=range(len(NESTED)))
 def test_no_source_makes_it_fail(source, monkeypatch):
     """With the safety net taken away: every exception but those of the parser would come through."""
-    from hvdgrade import flags as of_flags
+    from hvdgrade.submission import flags as of_flags
     from hvdlab import hints as of_hints
     from hvdlab.script_analysis.script import Script
 
@@ -647,7 +647,7 @@ def test_a_source_that_is_slow_to_look_at_gets_what_was_found_and_a_flag():
 
 
 def test_scripts_with_random_lines_missing_or_doubled_do_not_make_it_fail():
-    from hvdgrade import flags as of_flags
+    from hvdgrade.submission import flags as of_flags
     from hvdlab import hints as of_hints
     from hvdlab.script_analysis.script import Script
 

@@ -1,0 +1,1 @@
+"""Write what a submission produced safely: its text, files and a terminal that may go away."""
