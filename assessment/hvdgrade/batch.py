@@ -20,12 +20,13 @@ from pathlib import Path
 
 from rich.console import Console
 
-from hvdgrade import cleanup, profiles, roster, sandbox
+from hvdgrade import cleanup, profiles, roster
 from hvdgrade.batch_output import conclude, follow, outcome, summarise
 from hvdgrade.export import CannotExport
 from hvdgrade.export.roll import HANDED_IN
 from hvdgrade.output.console import for_lines
 from hvdgrade.output.text import printable
+from hvdgrade.sandbox import tiers
 from hvdgrade.slots import worker_slots
 from hvdgrade.worker import (
     FOLDERS,
@@ -83,7 +84,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--require-sandbox",
         metavar="TIER",
-        help=f"refuse to grade in a weaker sandbox: {', '.join(sandbox.TIERS)}",
+        help=f"refuse to grade in a weaker sandbox: {', '.join(tiers.TIERS)}",
     )
     add(
         "--regrade",
@@ -208,16 +209,16 @@ def checked(args: argparse.Namespace) -> tuple[profiles.Profile, Settings]:
         raise Refused(f"--limit must be a number of seconds above 0. Received: {args.limit}")
     if args.workers is not None and args.workers < 1:
         raise Refused(f"--workers must be at least 1. Received: {args.workers}")
-    if args.require_sandbox not in (None, *sandbox.TIERS):
-        tiers = ", ".join(sandbox.TIERS)
-        raise Refused(f"--require-sandbox must be one of {tiers}. Received: {args.require_sandbox}")
+    if args.require_sandbox not in (None, *tiers.TIERS):
+        known = ", ".join(tiers.TIERS)
+        raise Refused(f"--require-sandbox must be one of {known}. Received: {args.require_sandbox}")
     if args.slurm_option and not args.slurm:
         raise Refused("--slurm-option has no meaning without --slurm.")
     # With Slurm, each node checks its own sandbox instead.
     if args.require_sandbox and not args.slurm:
         try:
-            sandbox.choose(args.require_sandbox)
-        except sandbox.SandboxUnavailable as error:
+            tiers.choose(args.require_sandbox)
+        except tiers.SandboxUnavailable as error:
             raise Refused(str(error)) from None
     settings = Settings(
         out,

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import psutil
 
-from hvdgrade.folders import remove_tree
+from hvdgrade.sandbox.untrusted_files import remove_tree
 
 GRACE_SECONDS = 15.0  # how long a grader may take after SIGTERM to end its submission and clean up
 WORK = "hvdgrade-batch-"

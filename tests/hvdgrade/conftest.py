@@ -2,16 +2,16 @@
 
 import pytest
 
-from hvdgrade import sandbox
+from hvdgrade.sandbox import tiers
 
 
-@pytest.fixture(params=sandbox.TIERS)
+@pytest.fixture(params=tiers.TIERS)
 def tier(request) -> str:
     """Each kind of walls that works here."""
     return one_that_works(request.param)
 
 
-STRONGEST, *BETWEEN, WEAKEST = sandbox.TIERS
+STRONGEST, *BETWEEN, WEAKEST = tiers.TIERS
 
 
 @pytest.fixture(
@@ -23,7 +23,7 @@ def outer_tier(request) -> str:
 
 
 def one_that_works(tier: str) -> str:
-    found = sandbox.tier(tier)
+    found = tiers.tier(tier)
     if not found.works:
         pytest.skip(f"{tier} does not work here: {found.reason}")
     return tier

@@ -13,8 +13,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from hvdgrade import attacks, doctor, landlock, sandbox
-from hvdgrade.walls import Tier
+from hvdgrade import attacks, doctor
+from hvdgrade.sandbox import landlock, tiers
+from hvdgrade.sandbox.sandbox import Tier
 
 pytestmark = pytest.mark.mpi
 
@@ -47,10 +48,10 @@ def test_without_walls_each_attack_succeeds(name, host):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("tier", sandbox.TIERS)
+@pytest.mark.parametrize("tier", tiers.TIERS)
 @pytest.mark.parametrize("name", attacks.ATTACKS)
 def test_each_tier_withstands_what_it_promises(name, tier, host, place, monkeypatch):
-    found = sandbox.tier(tier)
+    found = tiers.tier(tier)
     if not found.works:
         pytest.skip(f"{tier} does not work here: {found.reason}")
     monkeypatch.setattr(tempfile, "tempdir", str(place))
@@ -76,7 +77,7 @@ def test_each_tier_withstands_what_it_promises(name, tier, host, place, monkeypa
     [("memory_shared", "reported"), ("processes", "reported"), ("records", "reported")],
 )
 def test_what_is_stopped_is_reported_with_its_cause(name, state, host):
-    found = sandbox.tier("bubblewrap+cgroup")
+    found = tiers.tier("bubblewrap+cgroup")
     if not found.works:
         pytest.skip(f"no cgroups here: {found.reason}")
     assert attacks.attempt(name, found, host) == state
@@ -121,7 +122,7 @@ def test_what_each_tier_promises(tier, own_user, kernel, promises, monkeypatch):
 def test_what_landlock_leaves_open_is_said(kernel, own_user, said, monkeypatch):
     monkeypatch.setattr(landlock, "version", lambda: kernel)
     tier = Tier("landlock", own_user=own_user, works=True, uid_dropped=True)
-    sentences = [text for text in sandbox.missing(tier) if "modes" in text]
+    sentences = [text for text in tiers.missing(tier) if "modes" in text]
     assert sentences == ([f"it can change {said}"] if said else [])
 
 
@@ -141,7 +142,7 @@ def test_what_a_submission_can_do_to_others_of_its_user_is_said(
 ):
     monkeypatch.setattr(landlock, "version", lambda: kernel)
     found = Tier(tier, own_user=own_user, works=True, uid_dropped=uid_dropped)
-    sentences = " ".join(sandbox.missing(found))
+    sentences = " ".join(tiers.missing(found))
     assert {words for words in ("as root", "stop or end") if words in sentences} == said
     assert ("without a name" in sentences) == (tier != "bubblewrap")
 
@@ -160,12 +161,12 @@ def test_the_doctor_says_what_a_grading_uses_and_proves_it(tmp_path):
     answer = run_doctor("--json", str(tmp_path / "found.json"))
     assert answer.returncode == doctor.OK, answer.stdout + answer.stderr
     found = json.loads((tmp_path / "found.json").read_text())
-    assert found["chosen"] == sandbox.choose() and found["hello"]["works"]
-    assert [tier["name"] for tier in found["tiers"]] == list(sandbox.TIERS)
+    assert found["chosen"] == tiers.choose() and found["hello"]["works"]
+    assert [tier["name"] for tier in found["tiers"]] == list(tiers.TIERS)
     for tier in found["tiers"]:
-        assert tier["works"] == sandbox.tier(tier["name"]).works
+        assert tier["works"] == tiers.tier(tier["name"]).works
         assert tier["works"] or (tier["reason"] and tier["mend"])
-    assert f"A grading on this host uses {sandbox.choose()}." in answer.stdout
+    assert f"A grading on this host uses {tiers.choose()}." in answer.stdout
 
 
 def test_a_file_that_cannot_be_written_is_one_sentence():

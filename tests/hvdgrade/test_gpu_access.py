@@ -12,9 +12,10 @@ import fake_gpus
 import psutil
 import pytest
 
-from hvdgrade import devices, document, gpu_access, sandbox, visible
+from hvdgrade import devices, document
 from hvdgrade.jail import Jail
 from hvdgrade.observe import observe
+from hvdgrade.sandbox import gpu_access, mounts, tiers
 
 ROOT = Path(__file__).parents[2]
 
@@ -117,14 +118,14 @@ def test_without_the_drivers_answer_the_open_files_name_the_gpu(tmp_path):
     """As in a container, where nvidia-smi does not know the numbers of its processes."""
     (tmp_path / "machine").mkdir()
     (tmp_path / "machine" / "silent").touch()
-    seen = graded(tmp_path, sandbox.choose(), gpus=True)
+    seen = graded(tmp_path, tiers.choose(), gpus=True)
     assert seen["devices"] == ["/dev/nvidia0", "/dev/nvidia1"]
 
 
 @pytest.mark.mpi
 @pytest.mark.usefixtures("two_gpus")
 def test_gpus_for_a_group_only_are_named_in_place_of_a_silent_run_on_the_processor(tmp_path):
-    tier = sandbox.tier(sandbox.choose())
+    tier = tiers.tier(tiers.choose())
     seen = graded(tmp_path, tier.name, gpus=True, mode="660")
     if not tier.own_user:  # it runs as root
         assert "fault" not in seen
@@ -143,7 +144,7 @@ def test_the_doctor_names_gpus_that_a_submission_cannot_open(tmp_path):
             fake_gpus.run(tmp_path / "machine", *doctor, mode=mode).stdout.split()
         )
     assert "GPUs: 2" in said["660"] and "GPUs: 2" in said["666"]
-    if sandbox.tier(sandbox.choose()).own_user:
+    if tiers.tier(tiers.choose()).own_user:
         assert "cannot open /dev/dxg" in said["660"]
     assert "cannot open" not in said["666"]
 
@@ -241,10 +242,10 @@ def test_folders_around_our_code_a_home_or_temporary_files_are_not_shown(tmp_pat
         str(Path.home()),
         "",
     ):
-        assert not visible.shareable(folder), folder
-    assert not visible.shareable(str(tmp_path / "missing"))
-    assert not visible.shareable(os.path.dirname(os.environ.get("TMPDIR", "/tmp/x")))
-    assert visible.shareable(str(tmp_path))
+        assert not mounts.shareable(folder), folder
+    assert not mounts.shareable(str(tmp_path / "missing"))
+    assert not mounts.shareable(os.path.dirname(os.environ.get("TMPDIR", "/tmp/x")))
+    assert mounts.shareable(str(tmp_path))
 
 
 def test_what_horovod_and_torch_are_linked_to_can_be_read():
@@ -260,7 +261,7 @@ def test_what_horovod_and_torch_are_linked_to_can_be_read():
     assert any("libmpi" in path for path in found)
     for path in found:
         for one in (Path(path), Path(path).resolve()):
-            assert any(one.is_relative_to(Path(place)) for place in visible.readable()), one
+            assert any(one.is_relative_to(Path(place)) for place in mounts.readable()), one
 
 
 def test_the_grader_names_what_it_hands_on():

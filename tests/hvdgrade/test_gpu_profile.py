@@ -10,9 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hvdgrade import calibrate, evaluate, grading, probe, profiles, sandbox, views
+from hvdgrade import calibrate, evaluate, grading, probe, profiles, views
 from hvdgrade.jail import Jail
 from hvdgrade.observe import observe
+from hvdgrade.sandbox import tiers
 from hvdlab.assessment_networks import network_weights
 from hvdlab.data import load_cifar10
 from hvdlab.record import is_statistic
@@ -73,7 +74,7 @@ def test_the_calibration_trains_the_network_of_the_profile(
 
     def measure(network):
         rules = dataclasses.replace(small_rules, network=network, batch_size=8)
-        return calibrate.calibrate(framework, 2, shown, rules, sandbox.choose())
+        return calibrate.calibrate(framework, 2, shown, rules, tiers.choose())
 
     assert measure(SMALL).serial_rate > 0
     with pytest.raises(calibrate.CalibrationFailed, match=r"expected 6 n \+ 4.*got 11"):
@@ -172,7 +173,7 @@ def test_the_calibration_on_a_gpu(sample_folder, tmp_path):
     tmp_path.chmod(0o755)
     shown = views.for_run(data, views.Secrets.draw(1, 3000, 1000), tmp_path / "data")
     rules = dataclasses.replace(profiles.load("gpu"), calibration_seconds=3.0)
-    found = calibrate.calibrate("torch", 1, shown, rules, sandbox.choose())
+    found = calibrate.calibrate("torch", 1, shown, rules, tiers.choose())
     assert found.serial_rate > 500  # a processor makes some ten images a second of this network
 
 

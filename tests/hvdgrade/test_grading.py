@@ -8,11 +8,12 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from hvdgrade import calibrate, grading, judge, observe, profiles, sandbox, visible
+from hvdgrade import calibrate, grading, judge, observe, profiles
 from hvdgrade import probe as probe_module
 from hvdgrade.checks import Check
 from hvdgrade.observe import Observation, Weights
 from hvdgrade.record_limits import RecordLimits
+from hvdgrade.sandbox import mounts, tiers
 from hvdlab.assessment_networks import network_weights
 from hvdlab.data import DataError
 
@@ -86,7 +87,7 @@ def graded(next_round, monkeypatch, tmp_path) -> dict:
     script.write_text("import torch")
     monkeypatch.setattr(grading, "one_round", next_round)
     monkeypatch.setattr(grading, "load_cifar10", lambda: type("Data", (), {"synthetic": False}))
-    monkeypatch.setattr(sandbox, "choose", lambda tier: "rlimits")
+    monkeypatch.setattr(tiers, "choose", lambda tier: "rlimits")
     monkeypatch.setattr(grading.report, "result", lambda *args, **facts: found.update(facts))
     grading.grade(script, 2, RULES)
     return found
@@ -289,7 +290,7 @@ def test_data_that_every_submission_can_read_are_refused(
     tier, monkeypatch, tmp_path, sample_folder
 ):
     """As in /usr/share, or in the home of a Python that was built with --prefix=$HOME."""
-    monkeypatch.setattr(sandbox, "choose", lambda required: tier)
+    monkeypatch.setattr(tiers, "choose", lambda required: tier)
     monkeypatch.setattr(grading, "one_round", lambda *args: a_round(50))
     script = tmp_path / "assessment.py"
     script.write_text("pass")
@@ -298,7 +299,7 @@ def test_data_that_every_submission_can_read_are_refused(
 
     link = tmp_path / "system"
     link.symlink_to(sample_folder.parent)
-    monkeypatch.setattr(visible, "SYSTEM", (*visible.SYSTEM, str(link)))
+    monkeypatch.setattr(mounts, "SYSTEM", (*mounts.SYSTEM, str(link)))
     result = grading.grade(script, 2, RULES)
     if tier == "rlimits":  # which says that it hides nothing
         assert result["verdict"] == "pass"
@@ -311,10 +312,10 @@ def test_in_the_repository_data_are_covered_where_it_is(monkeypatch, tmp_path):
     """By bubblewrap, which puts an empty folder over it, and the environment back into that."""
     for folder in ("data", "venv/data"):
         (tmp_path / folder).mkdir(parents=True)
-    monkeypatch.setattr(visible, "readable", lambda: [str(tmp_path.parent)])
-    monkeypatch.setattr(visible, "hidden", lambda: str(tmp_path))
-    monkeypatch.setattr(visible, "packages", lambda: [str(tmp_path / "venv")])
-    assert not visible.exposed(tmp_path / "data", "bubblewrap")
-    assert visible.exposed(tmp_path / "data", "landlock")
-    assert visible.exposed(tmp_path / "venv" / "data", "bubblewrap")
-    assert visible.exposed(tmp_path.parent / "data", "bubblewrap+cgroup")
+    monkeypatch.setattr(mounts, "readable", lambda: [str(tmp_path.parent)])
+    monkeypatch.setattr(mounts, "hidden", lambda: str(tmp_path))
+    monkeypatch.setattr(mounts, "packages", lambda: [str(tmp_path / "venv")])
+    assert not mounts.exposed(tmp_path / "data", "bubblewrap")
+    assert mounts.exposed(tmp_path / "data", "landlock")
+    assert mounts.exposed(tmp_path / "venv" / "data", "bubblewrap")
+    assert mounts.exposed(tmp_path.parent / "data", "bubblewrap+cgroup")

@@ -14,17 +14,17 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from hvdgrade import folders, landlock, sandbox
 from hvdgrade import jail as jail_module
 from hvdgrade import observe as observe_module
-from hvdgrade.folders import bytes_in, remove_tree
 from hvdgrade.jail import Jail
 from hvdgrade.observe import observe
 from hvdgrade.printed import is_there
 from hvdgrade.processes import Activity, has_torch, launchers
+from hvdgrade.sandbox import landlock, tiers, untrusted_files
+from hvdgrade.sandbox.sandbox import Sandbox
+from hvdgrade.sandbox.untrusted_files import bytes_in, remove_tree
 from hvdgrade.submission.flags import unequal_work
 from hvdgrade.submission.script import NotGradable, imported_modules, read_script
-from hvdgrade.walls import Sandbox
 
 pytestmark = pytest.mark.mpi
 
@@ -149,7 +149,7 @@ def test_a_rank_reads_its_own_data_and_no_others(tier, tmp_path):
     seen = answers(spy, data, tmp_path, tier)
     assert [rank["own"] for rank in seen] == ["0", "1"]
     enforced = tier != "rlimits" and landlock.version() > 0
-    assert sandbox.tier(tier).views_enforced == enforced
+    assert tiers.tier(tier).views_enforced == enforced
     if enforced:
         assert [rank["others"] for rank in seen] == [["0"], ["1"]]
     else:
@@ -185,7 +185,7 @@ def test_bytes_between_ranks_are_counted_from_outside(tier, tmp_path):
             assert seen.stop_cause == "ended", seen.output
             counts.append(running.network_bytes())
         sent_again = int(re.search("'sent again': ([0-9]+)", seen.output).group(1))
-    if not sandbox.tier(tier).network_isolated:
+    if not tiers.tier(tier).network_isolated:
         assert counts == [None, None]
     else:
         # Five times ten million, with less than two per cent of headers. A busy machine delivers
@@ -381,7 +381,7 @@ def test_parallel_jails_have_different_users(tmp_path):
         pytest.skip("only root can give a submission a user id of its own")
     data = rank_data(tmp_path)
     with Jail(b"", 1, data[0]) as one, Jail(b"", 1, data[0]) as other:
-        if not sandbox.tier(one.tier).own_user:
+        if not tiers.tier(one.tier).own_user:
             pytest.skip(f"{one.tier} gives no user id of its own here")
         users = {running.box.records.stat().st_uid for running in (one, other)}
         assert len(users) == 2 and 0 not in users
@@ -417,7 +417,7 @@ def test_the_disk_that_a_submission_uses_is_counted(tmp_path, monkeypatch):
     du = ["du", "-s", "-B1", tmp_path / "folder" / "file"]
     counted = int(subprocess.check_output(du, timeout=60).split()[0])
     assert counted <= bytes_in(tmp_path) <= counted + 20_000
-    monkeypatch.setattr(folders, "MAX_ENTRIES", 2)
+    monkeypatch.setattr(untrusted_files, "MAX_ENTRIES", 2)
     assert bytes_in(tmp_path) > 1 << 60
 
 
@@ -609,9 +609,9 @@ def test_what_a_user_left_in_a_folder_for_all_is_removed(tmp_path):
     (tmp_path / "folder" / "deeper").mkdir(parents=True)
     os.chown(tmp_path / "folder", 61184, 61184)
     (tmp_path / "of another").touch()
-    folders.remove_files_of(61184, tmp_path)
+    untrusted_files.remove_files_of(61184, tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["of another"]
-    folders.remove_files_of(61184, tmp_path / "no such folder")
+    untrusted_files.remove_files_of(61184, tmp_path / "no such folder")
 
 
 def test_who_sends_gradients_works_and_who_asks_for_the_others_does_not():

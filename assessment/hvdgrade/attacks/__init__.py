@@ -18,8 +18,8 @@ from pathlib import Path
 from hvdgrade.attacks.host import SECRET_MODE, Host
 from hvdgrade.jail import Jail
 from hvdgrade.observe import Observation, observe
-from hvdgrade.visible import hidden
-from hvdgrade.walls import LEAST_ADDRESS_SPACE, Tier
+from hvdgrade.sandbox.mounts import hidden
+from hvdgrade.sandbox.sandbox import LEAST_ADDRESS_SPACE, Tier
 
 SCRIPTS = Path(__file__).parent
 GIB = 1 << 30
@@ -180,7 +180,7 @@ def promised(tier: Tier) -> set[str]:
     if tier.name.startswith("bubblewrap"):
         names |= {"solution", "mode", "connect", "service", "shm", "nameless", "signal"}
     if tier.name == "landlock":
-        from hvdgrade import landlock
+        from hvdgrade.sandbox import landlock
 
         names |= {"solution"} if not hidden() else set()
         own_user = tier.own_user and tier.uid_dropped

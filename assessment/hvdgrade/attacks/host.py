@@ -11,10 +11,11 @@ from pathlib import Path
 
 import psutil
 
+import hvdgrade
 import hvdlab
-from hvdgrade.walls import threads_of_this_user
+from hvdgrade.sandbox.sandbox import threads_of_this_user
 
-GRADER = Path(__file__).parents[1]
+GRADER = Path(hvdgrade.__file__).parent
 SECRET_MODE = 0o644
 
 
@@ -49,7 +50,12 @@ class Host:
 
     def start_victim(self) -> subprocess.Popen:
         """A process that waits, and that ends with us."""
-        follow = [sys.executable, "-BEsS", str(GRADER / "enter.py"), '{"follow": true}']
+        follow = [
+            sys.executable,
+            "-BEsS",
+            str(GRADER / "sandbox" / "drop_privileges.py"),
+            '{"follow": true}',
+        ]
         return subprocess.Popen(
             [*follow, "sleep", "infinity"], env={**os.environ, "TOKEN": self.token}
         )

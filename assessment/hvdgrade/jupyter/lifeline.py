@@ -18,7 +18,7 @@ from pathlib import Path
 
 import psutil
 
-from hvdgrade.folders import remove_tree
+from hvdgrade.sandbox.untrusted_files import remove_tree
 
 PATIENCE_SECONDS = 12.0  # what the grader gets to end its submission and to tidy up
 LIMIT_SECONDS = 3 * 3600.0  # no grading of one submission takes so long

@@ -1,6 +1,6 @@
 """The last program of ours before a submission: it gives up rights, and becomes COMMAND.
 
-    python -BEsS enter.py '{"limits": {"CORE": 0}, "user": 61184}' COMMAND ARGUMENTS
+    python -BEsS drop_privileges.py '{"limits": {"CORE": 0}, "user": 61184}' COMMAND ARGUMENTS
 
 A jail runs it outside, to join a cgroup; inside, before mpirun; before each rank; and after a run, to
 read a counter of its network. The keys, each optional, are applied in this order:

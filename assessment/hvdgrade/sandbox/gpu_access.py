@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from hvdgrade.visible import shareable
+from hvdgrade.sandbox.mounts import shareable
 from hvdlab.system.hardware import visible_gpus
 
 DEVICES = Path("/dev")

@@ -86,7 +86,7 @@ def shareable(folder: str) -> bool:
         if not os.path.isabs(folder) or not os.path.isdir(folder):
             return False
         place = Path(folder).resolve()
-        kept = [Path(__file__).parent, Path.home(), Path.cwd(), Path(tempfile.gettempdir())]
+        kept = [Path(__file__).parents[1], Path.home(), Path.cwd(), Path(tempfile.gettempdir())]
         around = any(one.resolve().is_relative_to(place) for one in kept)
         return not around and not place.is_relative_to(own_place().resolve())
     except (OSError, RuntimeError):
@@ -113,7 +113,7 @@ def readable() -> list[str]:
 
 def own_place() -> Path:
     """The repository with the solutions, or our own package where there is none around it."""
-    package = Path(__file__).parent
+    package = Path(__file__).parents[1]
     return package.parents[1] if (package.parents[1] / "pyproject.toml").exists() else package
 
 

@@ -18,11 +18,11 @@ from pathlib import Path
 
 import psutil
 
-from hvdgrade import gpu_access
-from hvdgrade.cgroup import Cgroup, machine_memory
-from hvdgrade.folders import not_for_everyone, remove_tree
 from hvdgrade.record_limits import ASSESSMENT_LIMITS
-from hvdgrade.visible import hidden, packages, readable, search_path
+from hvdgrade.sandbox import gpu_access
+from hvdgrade.sandbox.cgroup import Cgroup, machine_memory
+from hvdgrade.sandbox.mounts import hidden, packages, readable, search_path
+from hvdgrade.sandbox.untrusted_files import not_for_everyone, remove_tree
 
 INSIDE = Path("/run/hvdlab")  # where bubblewrap mounts the submission's own folders
 # systemd, too, takes the users that it creates for one service (DynamicUser) from this range.
@@ -137,7 +137,7 @@ class Sandbox:
             (self.folder / name).mkdir()
             (self.folder / name).chmod(0o755)  # independent of the umask
         # These are copied, so that their path does not reveal the grader.
-        for name in ("enter.py", "landlock.py"):
+        for name in ("drop_privileges.py", "landlock.py"):
             self.write(f"launch/{name}", Path(__file__).with_name(name).read_text())
         if self.user is not None:
             for name in OWN_FOLDERS:
@@ -224,7 +224,12 @@ class Sandbox:
         return self.enter(self.root, view={"read": read, "data": self.data}, follow=True)
 
     def enter(self, root: Path, **spec) -> list[str]:
-        return [sys.executable, "-BEsS", str(root / "launch" / "enter.py"), json.dumps(spec)]
+        return [
+            sys.executable,
+            "-BEsS",
+            str(root / "launch" / "drop_privileges.py"),
+            json.dumps(spec),
+        ]
 
     def command(self, program: list[str], ready: int | None = None, info: int | None = None):
         """Return the command line that runs `program` inside the sandbox.

@@ -18,10 +18,10 @@ import tempfile
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from hvdgrade import landlock
-from hvdgrade.gpu_access import device_files
-from hvdgrade.visible import hidden
-from hvdgrade.walls import Sandbox, SandboxUnavailable, Tier
+from hvdgrade.sandbox import landlock
+from hvdgrade.sandbox.gpu_access import device_files
+from hvdgrade.sandbox.mounts import hidden
+from hvdgrade.sandbox.sandbox import Sandbox, SandboxUnavailable, Tier
 
 TIERS = ("bubblewrap+cgroup", "bubblewrap", "landlock", "rlimits")
 TRIAL_SECONDS = 20

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hvdgrade.sandbox import tier
+from hvdgrade.sandbox.tiers import tier
 
 ROOT = Path(__file__).parents[3]
 # Starts the sandbox with the copies of both packages, and prints the files that a submission can read.
@@ -17,8 +17,8 @@ PROGRAM = """
 import json, subprocess, sys, tempfile
 from pathlib import Path
 import hvdgrade
-from hvdgrade.sandbox import tier
-from hvdgrade.walls import Sandbox
+from hvdgrade.sandbox.tiers import tier
+from hvdgrade.sandbox.sandbox import Sandbox
 LOOK = '''
 import os, sys
 for folder, _, names in os.walk(sys.argv[1]):

@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from hvdgrade import visible
+from hvdgrade.sandbox import mounts
 from hvdlab.doctor.answers import Said
 from hvdlab.doctor.checks import allreduce
 from hvdlab.launch import local
@@ -117,11 +117,11 @@ def test_a_submission_finds_the_mpi_of_an_image_and_nothing_of_a_users(only, mon
     folder = program.removesuffix("/mpirun")
     monkeypatch.setenv("LD_LIBRARY_PATH", ":/opt/hpcx/ompi/lib:relative")
     monkeypatch.setenv("OPAL_PREFIX", "/opt/hpcx/ompi")
-    assert folder not in visible.search_path().split(":")
-    assert not any(program.startswith(f"{place}/") for place in visible.readable())
-    monkeypatch.setattr(visible, "SYSTEM", (*visible.SYSTEM, str(folder)))
-    assert visible.search_path().split(":")[1] == folder
-    assert visible.libraries() == {
+    assert folder not in mounts.search_path().split(":")
+    assert not any(program.startswith(f"{place}/") for place in mounts.readable())
+    monkeypatch.setattr(mounts, "SYSTEM", (*mounts.SYSTEM, str(folder)))
+    assert mounts.search_path().split(":")[1] == folder
+    assert mounts.libraries() == {
         "LD_LIBRARY_PATH": "/opt/hpcx/ompi/lib",
         "OPAL_PREFIX": "/opt/hpcx/ompi",
     }

@@ -1,0 +1,1 @@
+"""The sandbox around one command: isolation levels, mounts, control groups and dropped privileges."""
