@@ -12,7 +12,8 @@ import pytest
 import slurm_cluster as slurm
 from school import Class
 
-from hvdgrade import cleanup, profiles, views
+from hvdgrade import cleanup, profiles
+from hvdgrade.evidence import hidden_data
 from hvdlab.data import DataError, Dataset, load_cifar10, load_fashion_mnist
 from hvdlab.data.synthetic import synthetic_cifar10
 
@@ -88,7 +89,9 @@ def sample_folder(cifar10_folder, tmp_path_factory) -> Path:
         test_labels=data.test_labels[:1000],
     )
     train, test = part[:2], part[2:4]
-    return views.write(tmp_path_factory.mktemp("sample") / "data", part, train, test, sample=True)
+    return hidden_data.write(
+        tmp_path_factory.mktemp("sample") / "data", part, train, test, sample=True
+    )
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ grading if this folder is part of its working folder or of one of its environmen
 of processes is kept, because a kill -9 could leave such a list incomplete.
 """
 
-import ctypes
 import json
 import os
 import signal
@@ -17,11 +16,10 @@ from pathlib import Path
 
 import psutil
 
+from hvdgrade.run.orphans import GRACE_SECONDS, signal_safely
 from hvdgrade.sandbox.untrusted_files import remove_tree
 
-GRACE_SECONDS = 15.0  # how long a grader may take after SIGTERM to end its submission and clean up
 WORK = "hvdgrade-batch-"
-PR_SET_CHILD_SUBREAPER, PR_GET_CHILD_SUBREAPER = 36, 37
 
 
 def work_folder() -> Path:
@@ -96,42 +94,6 @@ def end_and_clear(folders: list[Path]) -> None:
         remove_tree(folder)
 
 
-def adopt_orphans(adopt: bool = True) -> bool:
-    """Make this process, instead of init, the parent of orphans among its descendants, or stop doing so.
-
-    A process that adopts orphans must also reap them, see `end_orphans`.
-
-    Args:
-        adopt: whether to adopt orphans from now on. Default: True.
-
-    Returns:
-        Whether this process adopted orphans before the call.
-    """
-    prctl = ctypes.CDLL(None, use_errno=True).prctl
-    before = ctypes.c_int()
-    prctl(PR_GET_CHILD_SUBREAPER, ctypes.byref(before), 0, 0, 0)
-    prctl(PR_SET_CHILD_SUBREAPER, int(adopt), 0, 0, 0)
-    return bool(before.value)
-
-
-def end_orphans(graders: set[int]) -> None:
-    """End all children of this process that are not graders.
-
-    These are the processes that a killed grader left behind, and the processes that they started.
-
-    Args:
-        graders: process ids of the graders.
-    """
-    deadline = time.monotonic() + GRACE_SECONDS
-    while time.monotonic() < deadline:
-        orphans = [child for child in psutil.Process().children() if child.pid not in graders]
-        if not orphans:
-            return
-        for orphan in orphans:  # when it has ended, its children become children of this process
-            signal_safely(orphan, signal.SIGKILL)
-        psutil.wait_procs(orphans, timeout=1)
-
-
 def processes():
     """Yield every process that this user may inspect, with a list of strings to search for a folder.
 
@@ -143,10 +105,3 @@ def processes():
             yield process, [variables.get("TMPDIR", ""), process.cwd(), *variables.values()]
         except (psutil.Error, OSError):
             continue
-
-
-def signal_safely(process: psutil.Process, number: int) -> None:
-    try:
-        process.send_signal(number)
-    except psutil.Error:
-        pass

@@ -12,7 +12,7 @@ import traceback
 from pathlib import Path
 
 from hvdgrade import profiles, report
-from hvdgrade.grading import grade
+from hvdgrade.grade import grade
 from hvdgrade.output import files
 from hvdgrade.output.console import Terminal
 from hvdgrade.sandbox import tiers

@@ -18,10 +18,10 @@ from rich.markup import escape
 from rich.table import Table
 
 from hvdgrade import attacks
-from hvdgrade.jail import Jail
-from hvdgrade.observe import observe
 from hvdgrade.output import files
 from hvdgrade.output.console import Terminal
+from hvdgrade.run.monitor import observe
+from hvdgrade.run.sandboxed_run import Jail
 from hvdgrade.sandbox import gpu_access, landlock, tiers
 from hvdgrade.sandbox.sandbox import USERS, Tier
 from hvdlab.system.hardware import visible_gpus

@@ -6,8 +6,8 @@ Any field of a result may be missing, because it may come from another version o
 from collections import Counter
 from urllib.parse import quote
 
-from hvdgrade.devices import in_words
 from hvdgrade.output.text import decimal, in_bytes, is_finite, is_number
+from hvdgrade.run.rank_devices import in_words
 
 STATES = {  # state of a check: shape, word
     "pass": ("✓", "pass"),

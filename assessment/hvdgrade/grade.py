@@ -14,11 +14,15 @@ from pathlib import Path
 
 import psutil
 
-from hvdgrade import calibrate, judge, parallel, report, views
-from hvdgrade.jail import Jail
-from hvdgrade.observe import Observation, observe
-from hvdgrade.probe import Probe, probe
+from hvdgrade import report
+from hvdgrade.evidence import evaluator, hidden_data
+from hvdgrade.evidence.observation import Observation, Probe
+from hvdgrade.judge import parallel_checks, verdict
 from hvdgrade.profiles import Profile
+from hvdgrade.run import calibrate
+from hvdgrade.run.monitor import observe
+from hvdgrade.run.probe import probe
+from hvdgrade.run.sandboxed_run import Jail
 from hvdgrade.sandbox import mounts, tiers
 from hvdgrade.submission.script import NotGradable, read_script
 from hvdlab.assessment_networks import VARIABLE
@@ -28,7 +32,7 @@ from hvdlab.system.hardware import visible_gpus
 # With less free disk space, a crash may be caused by another process that filled the disk.
 LEAST_FREE_BYTES = 64 << 20
 FAULTS = (
-    *(DataError, calibrate.CalibrationFailed, judge.GraderFault, OSError),
+    *(DataError, calibrate.CalibrationFailed, evaluator.GraderFault, OSError),
     *(psutil.Error, subprocess.TimeoutExpired),
 )
 
@@ -41,7 +45,7 @@ class NoGpu(Exception):
 class Round:
     """The results of one calibration, run and probe."""
 
-    judgement: judge.Judgement
+    judgement: verdict.Judgement
     seen: Observation
     probe: Probe | None
     budget: float
@@ -125,9 +129,9 @@ def grade(
                 # Only the first round decides whether there are more rounds. Otherwise the result of a
                 # later round could change which rounds count.
                 first = rounds[0]
-                if judge.near_a_threshold(first.judgement, rules, first.budget):
+                if verdict.near_a_threshold(first.judgement, rules, first.budget):
                     wanted, why = 1 + rules.repeats, "close to a threshold"
-                elif judge.died_at_its_end(first.seen, rules) and first.ratio <= 1:
+                elif verdict.died_at_its_end(first.seen, rules) and first.ratio <= 1:
                     wanted, why = 1 + rules.repeats, "it died when all was done"
     except NotGradable as error:
         facts |= {"status": "not_gradable", "reason": str(error)}
@@ -150,12 +154,12 @@ def grade(
 def one_round(source: bytes, ranks: int, rules: Profile, data: Dataset, tier: str, tell) -> Round:
     """Measure this machine, run the submission and the probe, and judge the results."""
     seed = secrets.randbits(64)
-    hidden = views.Secrets.draw(seed, len(data.train_labels), len(data.test_labels))
-    kind = judge.framework(source)
+    hidden = hidden_data.Secrets.draw(seed, len(data.train_labels), len(data.test_labels))
+    kind = verdict.framework(source)
     with tempfile.TemporaryDirectory(prefix="hvdgrade-evidence-") as folder:
         folder = Path(folder)
         folder.chmod(0o711)  # a submission that runs as another user can reach the data in it
-        shown = views.for_run(data, hidden, folder / "data")
+        shown = hidden_data.for_run(data, hidden, folder / "data")
         evidence = folder / "evidence"
         evidence.mkdir(mode=0o700)
 
@@ -179,18 +183,18 @@ def one_round(source: bytes, ranks: int, rules: Profile, data: Dataset, tier: st
         if seen.stop_cause == "crashed" and seen.free_bytes < LEAST_FREE_BYTES:
             raise OSError("the grader's disk was full while the submission ran")
         tell("comparing the ranks ...", stage="comparing")
-        evaluation, probed = judge.compare(seen, rules, len(data.train_labels)), None
-        if judge.worth_probing(source, seen, evaluation, rules):
-            each = judge.batch_size(evaluation["epochs"])
-            given = views.for_probe(data, hidden, ranks, each, folder / "probe")
+        evaluation, probed = evaluator.compare(seen, rules, len(data.train_labels)), None
+        if verdict.worth_probing(source, seen, evaluation, rules):
+            each = verdict.batch_size(evaluation["epochs"])
+            given = hidden_data.for_probe(data, hidden, ranks, each, folder / "probe")
             probed = probe(source, ranks, given, each, evidence, rules, tier, tell)
         tell("recomputing accuracies ...", stage="evaluating")
         source_data = data.folder.resolve()
-        evaluation, found = judge.recompute(evaluation, probed, rules, source_data, seed)
-        for how in parallel.other_probes(probed, found, rules) if probed else ():
+        evaluation, found = evaluator.recompute(evaluation, probed, rules, source_data, seed)
+        for how in parallel_checks.other_probes(probed, found, rules) if probed else ():
             again = probe(source, ranks, given, each, evidence, rules, tier, tell, **how)
-            said = judge.examine(again, rules, source_data, seed)
-            if said.get("distance", parallel.UNMOVED) <= rules.equivalence_tolerance:
+            said = evaluator.examine(again, rules, source_data, seed)
+            if said.get("distance", parallel_checks.UNMOVED) <= rules.equivalence_tolerance:
                 probed, found = again, said
                 break
         if calibration and kind == "keras" and seen.torch_seen:
@@ -201,7 +205,7 @@ def one_round(source: bytes, ranks: int, rules: Profile, data: Dataset, tier: st
             )
     # The time of one pass if each rank trained at the speed that the calibration measured per process.
     seconds = calibration and len(data.train_labels) / (ranks * calibration.serial_rate)
-    judgement = judge.judge(source, seen, evaluation, probed, found, rules, budget, seconds)
+    judgement = verdict.judge(source, seen, evaluation, probed, found, rules, budget, seconds)
     return Round(judgement, seen, probed, budget, calibration)
 
 

@@ -9,9 +9,9 @@ from rich.markup import escape
 from rich.table import Table
 
 from hvdgrade import __version__
-from hvdgrade.devices import in_words
 from hvdgrade.output.text import printable
 from hvdgrade.profiles import Profile
+from hvdgrade.run.rank_devices import in_words
 from hvdgrade.sandbox import tiers
 from hvdgrade.submission.flags import unequal_work
 from hvdgrade.submission.review import remarks
@@ -61,7 +61,7 @@ def result(
 ) -> dict:
     """The JSON document; `status` graded, not_gradable or infrastructure_error.
 
-    `rounds` are those of `hvdgrade.grading`, and `decisive` is the one that stands for all; with a
+    `rounds` are those of `hvdgrade.grade`, and `decisive` is the one that stands for all; with a
     status other than graded they are left out. `stages`: the seconds of each stage, over all rounds.
     """
     rounds, stages = (rounds if rounds and status == "graded" else []), stages or {}

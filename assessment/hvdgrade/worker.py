@@ -28,6 +28,7 @@ from hvdgrade import __version__, cleanup, report
 from hvdgrade.document import part
 from hvdgrade.export.roll import is_practice, script_sha256
 from hvdgrade.profiles import Profile
+from hvdgrade.run import orphans
 from hvdgrade.sandbox import tiers
 from hvdgrade.submission.script import SCRIPT
 
@@ -217,7 +218,7 @@ class Grader:
     alive: set[int] = set()  # process ids of the running graders that this process started
 
     def __init__(self, task: Task, settings: Settings, rules: Profile, cores=(), gpus=None):
-        cleanup.adopt_orphans()
+        orphans.adopt_orphans()
         self.task, self.settings, self.rules = task, settings, rules
         self.cores = ",".join(map(str, sorted(cores))) or "-"
         self.gpus = {} if gpus is None else {"CUDA_VISIBLE_DEVICES": ",".join(gpus)}
@@ -309,5 +310,5 @@ class Grader:
         if self.process:
             self.process.wait()
             self.alive.discard(self.process.pid)
-        cleanup.end_orphans(self.alive)
+        orphans.end_orphans(self.alive)
         self.record.unlink(missing_ok=True)

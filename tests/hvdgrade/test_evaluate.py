@@ -9,9 +9,11 @@ import zipfile
 import numpy as np
 import pytest
 
-from hvdgrade import evaluate
-from hvdgrade.evaluate import difference, distance, flow, read_weights, reading
-from hvdgrade.views import Secrets, classes_of, for_run, labels_of
+from hvdgrade.evidence import accuracy, evaluate
+from hvdgrade.evidence.accuracy import flow
+from hvdgrade.evidence.compare_ranks import difference, distance, reading
+from hvdgrade.evidence.hidden_data import Secrets, classes_of, for_run, labels_of
+from hvdgrade.evidence.weights_file import read_weights
 from hvdlab.assessment_networks import ASSESSMENT_NET, network_weights
 from hvdlab.data import load_cifar10
 from hvdlab.record import WEIGHTS
@@ -182,7 +184,7 @@ def test_logits_near_the_largest_float_say_nothing(monkeypatch):
     rng = np.random.default_rng(1)
     says = (3e38 * rng.choice([-1, 1], (100, 10))).astype(np.float32)
     monkeypatch.setattr(evaluate, "logits", lambda *given, **how: says)
-    found = evaluate.flow({}, np.zeros(100), np.arange(100) % 10, 0, 2, Secrets.draw(1).splits)
+    found = accuracy.flow({}, np.zeros(100), np.arange(100) % 10, 0, 2, Secrets.draw(1).splits)
     assert np.isfinite([found["learned"], found["others"]]).all()
 
 
@@ -224,7 +226,7 @@ def test_both_frameworks_say_the_same_by_either_statistics(weights, monkeypatch)
     arrays = {name: abs(w) + 0.5 if "var" in name else 0.1 * w for name, w in weights.items()}
     moved = {**arrays, "norm3.running_mean": arrays["norm3.running_mean"] + 1}
     images = np.random.default_rng(1).integers(0, 256, (16, 32, 32, 3), np.uint8)
-    say = [evaluate.logits_with_torch, evaluate.logits_with_keras]
+    say = [accuracy.logits_with_torch, accuracy.logits_with_keras]
     for own_statistics in (False, True):
         torchs, kerass = (says(arrays, images, own_statistics, ASSESSMENT_NET) for says in say)
         np.testing.assert_allclose(kerass, torchs, rtol=1e-4, atol=1e-4)
@@ -316,7 +318,7 @@ def test_the_probe_is_judged_by_its_last_epoch_and_its_worst_rank(
 def ask(request: dict) -> dict:
     """What the evaluation answers, in its own process."""
     answer = subprocess.run(
-        [sys.executable, "-m", "hvdgrade.evaluate"],
+        [sys.executable, "-m", "hvdgrade.evidence.evaluate"],
         input=json.dumps(request),
         capture_output=True,
         text=True,

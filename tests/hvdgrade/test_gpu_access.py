@@ -12,9 +12,10 @@ import fake_gpus
 import psutil
 import pytest
 
-from hvdgrade import devices, document
-from hvdgrade.jail import Jail
-from hvdgrade.observe import observe
+from hvdgrade import document
+from hvdgrade.run import rank_devices
+from hvdgrade.run.monitor import observe
+from hvdgrade.run.sandboxed_run import Jail
 from hvdgrade.sandbox import gpu_access, mounts, tiers
 
 ROOT = Path(__file__).parents[2]
@@ -46,9 +47,9 @@ time.sleep(3 if opened else 1.2)
 GRADER = """
 import json, re, sys
 from pathlib import Path
-from hvdgrade.jail import Jail
-from hvdgrade.observe import observe
-from hvdgrade.observe import observe
+from hvdgrade.run.sandboxed_run import Jail
+from hvdgrade.run.monitor import observe
+from hvdgrade.run.monitor import observe
 tier, gpus, data, source, evidence = sys.argv[1:]
 try:
     with Jail(Path(source).read_bytes(), 2, Path(data), tier=tier, gpus=gpus == "True") as jail:
@@ -150,7 +151,7 @@ def test_the_doctor_names_gpus_that_a_submission_cannot_open(tmp_path):
 
 
 def test_a_rank_that_was_never_seen_is_unknown_and_no_processor(monkeypatch):
-    watch = devices.DeviceWatch(3)
+    watch = rank_devices.DeviceWatch(3)
     watch.numbers = {os.stat("/dev/full").st_rdev: "/dev/nvidia0"}
     with open("/dev/full") as gpu:
         holder = subprocess.Popen(["sleep", "30"], stdin=gpu)
@@ -170,9 +171,9 @@ def test_names_are_those_of_the_drivers_files(tmp_path, monkeypatch):
     (tmp_path / "0000:04:00.0" / "information").write_text(
         "Model: \t\t NVIDIA H100 80GB HBM3\nIRQ:   \t\t 200\nGPU UUID: \t GPU-aa\nDevice Minor: \t 3\n"
     )
-    monkeypatch.setattr(devices, "DRIVER", tmp_path)
+    monkeypatch.setattr(rank_devices, "DRIVER", tmp_path)
     name = "NVIDIA H100 80GB HBM3 (GPU-aa)"
-    assert devices.names() == {"GPU-aa": name, "/dev/nvidia3": name}
+    assert rank_devices.names() == {"GPU-aa": name, "/dev/nvidia3": name}
 
 
 def test_the_report_names_the_devices():
@@ -182,8 +183,8 @@ def test_the_report_names_the_devices():
 
 
 def test_devices_in_words():
-    assert devices.in_words(["processor"] * 4) == "processor (ranks 0 to 3)"
-    said = devices.in_words(["H100 (GPU-a)", "processor", "H100 (GPU-a)"])
+    assert rank_devices.in_words(["processor"] * 4) == "processor (ranks 0 to 3)"
+    said = rank_devices.in_words(["H100 (GPU-a)", "processor", "H100 (GPU-a)"])
     assert said == "H100 (GPU-a) (ranks 0, 2); processor (rank 1)"
 
 
@@ -211,7 +212,7 @@ def test_a_library_of_a_module_is_there_and_our_code_is_not(tier, tmp_path, monk
     libraries.symlink_to(real)
     (other / "gradebook.csv").write_text("secret")
     solution = ROOT / "assessment/solutions/torch/assessment.py"
-    judge = ROOT / "assessment/hvdgrade/judge.py"
+    judge = ROOT / "assessment/hvdgrade/judge/verdict.py"
     named = [
         libraries,
         other,

@@ -10,9 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hvdgrade import calibrate, evaluate, grading, probe, profiles, views
-from hvdgrade.jail import Jail
-from hvdgrade.observe import observe
+from hvdgrade import grade, profiles
+from hvdgrade.evidence import accuracy, hidden_data
+from hvdgrade.run import calibrate, probe
+from hvdgrade.run.monitor import observe
+from hvdgrade.run.sandboxed_run import Jail
 from hvdgrade.sandbox import tiers
 from hvdlab.assessment_networks import network_weights
 from hvdlab.data import load_cifar10
@@ -48,7 +50,7 @@ def test_the_solution_trains_the_network_of_the_profile(
     framework, small_rules, sample_folder, monkeypatch
 ):
     monkeypatch.setenv("HVDLAB_DATA", str(sample_folder))
-    document = grading.grade(SOLUTIONS / framework / "assessment.py", 2, small_rules)
+    document = grade.grade(SOLUTIONS / framework / "assessment.py", 2, small_rules)
     checks = {check["id"]: check for check in document["checks"]}
     states = {id: check["state"] for id, check in checks.items()}
     assert (document["verdict"], set(states.values())) == ("pass", {"pass"}), checks
@@ -70,7 +72,7 @@ def test_the_calibration_trains_the_network_of_the_profile(
     """One that does not exist ends the calibration with the words of who would have built it."""
     data = load_cifar10(sample_folder)
     tmp_path.chmod(0o755)
-    shown = views.for_run(data, views.Secrets.draw(1, 3000, 1000), tmp_path / "data")
+    shown = hidden_data.for_run(data, hidden_data.Secrets.draw(1, 3000, 1000), tmp_path / "data")
 
     def measure(network):
         rules = dataclasses.replace(small_rules, network=network, batch_size=8)
@@ -84,7 +86,7 @@ def test_the_calibration_trains_the_network_of_the_profile(
 @pytest.mark.skipif(bool(visible_gpus()), reason="this machine has a GPU")
 def test_without_a_gpu_the_profile_for_gpus_grades_nothing(tmp_path, sample_folder, monkeypatch):
     monkeypatch.setenv("HVDLAB_DATA", str(sample_folder))
-    document = grading.grade(SOLUTIONS / "torch", 2, profiles.load("gpu"))
+    document = grade.grade(SOLUTIONS / "torch", 2, profiles.load("gpu"))
     # So a batch on a machine with GPUs grades it, in place of keeping this result.
     assert document["status"] == "infrastructure_error" and document["verdict"] is None
     assert document["reason"].startswith("the profile gpu needs a GPU, and nvidia-smi lists none")
@@ -156,7 +158,7 @@ def test_torch_computes_on_the_gpu_in_each_sandbox(tier, gpus, tmp_path):
 def test_the_classic_rule_on_a_gpu(ranks, sample_folder, quick_rules, monkeypatch):
     """Two ranks share it where there is one."""
     monkeypatch.setenv("HVDLAB_DATA", str(sample_folder))
-    document = grading.grade(SOLUTIONS / "torch/assessment.py", ranks, quick_rules)
+    document = grade.grade(SOLUTIONS / "torch/assessment.py", ranks, quick_rules)
     states = {check["id"]: check["state"] for check in document["checks"]}
     if ranks == 2:
         assert document["verdict"] == "pass", document["checks"]
@@ -171,7 +173,7 @@ def test_the_classic_rule_on_a_gpu(ranks, sample_folder, quick_rules, monkeypatc
 def test_the_calibration_on_a_gpu(sample_folder, tmp_path):
     data = load_cifar10(sample_folder)
     tmp_path.chmod(0o755)
-    shown = views.for_run(data, views.Secrets.draw(1, 3000, 1000), tmp_path / "data")
+    shown = hidden_data.for_run(data, hidden_data.Secrets.draw(1, 3000, 1000), tmp_path / "data")
     rules = dataclasses.replace(profiles.load("gpu"), calibration_seconds=3.0)
     found = calibrate.calibrate("torch", 1, shown, rules, tiers.choose())
     assert found.serial_rate > 500  # a processor makes some ten images a second of this network
@@ -188,9 +190,9 @@ def test_accuracies_of_the_gpu_are_those_of_the_processor(sample_folder, monkeyp
         if is_statistic(name) and name.endswith("var"):
             arrays[name] = np.abs(arrays[name]) + 0.5
     data = load_cifar10(sample_folder)
-    on_gpu = evaluate.logits(arrays, data.test_images, network="wrn-16-2")
+    on_gpu = accuracy.logits(arrays, data.test_images, network="wrn-16-2")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    on_processor = evaluate.logits(arrays, data.test_images, network="wrn-16-2")
+    on_processor = accuracy.logits(arrays, data.test_images, network="wrn-16-2")
     size = np.abs(on_processor).max()
     np.testing.assert_allclose(on_gpu, on_processor, atol=1e-3 * size)
     differing = (on_gpu.argmax(1) != on_processor.argmax(1)).mean()

@@ -8,11 +8,14 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from hvdgrade import calibrate, grading, judge, observe, profiles
-from hvdgrade import probe as probe_module
-from hvdgrade.checks import Check
-from hvdgrade.observe import Observation, Weights
+from hvdgrade import grade, profiles
+from hvdgrade.evidence import evaluator
+from hvdgrade.evidence.observation import Observation, Weights
+from hvdgrade.judge import verdict
+from hvdgrade.judge.check import Check
 from hvdgrade.record_limits import RecordLimits
+from hvdgrade.run import calibrate, monitor
+from hvdgrade.run import probe as probe_module
 from hvdgrade.sandbox import mounts, tiers
 from hvdlab.assessment_networks import network_weights
 from hvdlab.data import DataError
@@ -20,7 +23,7 @@ from hvdlab.data import DataError
 RULES = dataclasses.replace(profiles.load("dli"), budget=100.0)  # margin: 5 seconds
 
 
-def a_round(seconds: float | None, replicas="pass", exchange="pass") -> grading.Round:
+def a_round(seconds: float | None, replicas="pass", exchange="pass") -> grade.Round:
     """All is well but the time: the target was reached after `seconds`. Or two other checks."""
     good = seconds is not None and seconds <= 100
     # What cannot be measured on a machine is of no points there.
@@ -33,8 +36,8 @@ def a_round(seconds: float | None, replicas="pass", exchange="pass") -> grading.
         {"epoch": epoch, "seconds": seconds, "train_accuracy": 1.0, "heldout_accuracy": 1.0}
         for epoch in range(2)
     ]
-    judgement = judge.Judgement(checks, timeline if seconds else [], seconds)
-    return grading.Round(judgement, Observation(2), None, 100.0, None)
+    judgement = verdict.Judgement(checks, timeline if seconds else [], seconds)
+    return grade.Round(judgement, Observation(2), None, 100.0, None)
 
 
 @pytest.mark.parametrize(
@@ -51,9 +54,9 @@ def a_round(seconds: float | None, replicas="pass", exchange="pass") -> grading.
         ([97, OSError(), 120, None], 3, "fail"),  # each round has a second try
         ([OSError(), 97, OSError(), 98, OSError(), 99], 3, "pass"),
         ([97, OSError(), OSError()], 0, None),
-        ([judge.GraderFault("the evaluation failed"), 97, 98, 99], 3, "pass"),
+        ([evaluator.GraderFault("the evaluation failed"), 97, 98, 99], 3, "pass"),
         ([calibrate.CalibrationFailed("did not finish")] * 2, 0, None),
-        ([judge.GraderFault("the evaluation failed")] * 2, 0, None),
+        ([evaluator.GraderFault("the evaluation failed")] * 2, 0, None),
         ([DataError("not there")] * 2, 0, None),
         # The one that passes has the time in the middle, and is one of three.
         ([97, (50, "fail"), (98, "fail")], 3, "fail"),
@@ -85,11 +88,11 @@ def graded(next_round, monkeypatch, tmp_path) -> dict:
     """What the report is told, with rounds that are given."""
     script, found = tmp_path / "assessment.py", {}
     script.write_text("import torch")
-    monkeypatch.setattr(grading, "one_round", next_round)
-    monkeypatch.setattr(grading, "load_cifar10", lambda: type("Data", (), {"synthetic": False}))
+    monkeypatch.setattr(grade, "one_round", next_round)
+    monkeypatch.setattr(grade, "load_cifar10", lambda: type("Data", (), {"synthetic": False}))
     monkeypatch.setattr(tiers, "choose", lambda tier: "rlimits")
-    monkeypatch.setattr(grading.report, "result", lambda *args, **facts: found.update(facts))
-    grading.grade(script, 2, RULES)
+    monkeypatch.setattr(grade.report, "result", lambda *args, **facts: found.update(facts))
+    grade.grade(script, 2, RULES)
     return found
 
 
@@ -117,7 +120,7 @@ def test_a_run_that_aborts_when_all_has_arrived_is_repeated(
         judged = a_round(50 if end == "ended" else None).judgement
         if end.startswith("killed"):
             judged.seconds_to_target = 101.0 if end == "killed too late" else 50.0
-        return grading.Round(judged, seen, None, 100.0, None)
+        return grade.Round(judged, seen, None, 100.0, None)
 
     found = graded(next_round, monkeypatch, tmp_path)
     assert len(found["rounds"]) == used
@@ -126,10 +129,10 @@ def test_a_run_that_aborts_when_all_has_arrived_is_repeated(
 
 def test_an_evaluation_that_fails_or_takes_too_long_is_a_fault_of_the_grader():
     """In its own process, as it is: a request that it does not understand, and a limit it cannot keep."""
-    with pytest.raises(judge.GraderFault, match=r"the evaluation failed: (?s:.*)IndexError"):
-        judge.ask({"epochs": {"0": []}}, RULES, 0)
-    with pytest.raises(judge.GraderFault, match="the evaluation took over 0 s"):
-        judge.ask({}, dataclasses.replace(RULES, evaluation_seconds=0.001), 0)
+    with pytest.raises(evaluator.GraderFault, match=r"the evaluation failed: (?s:.*)IndexError"):
+        evaluator.ask({"epochs": {"0": []}}, RULES, 0)
+    with pytest.raises(evaluator.GraderFault, match="the evaluation took over 0 s"):
+        evaluator.ask({}, dataclasses.replace(RULES, evaluation_seconds=0.001), 0)
 
 
 RATE = '{"ready": %s, "images_per_second": %s}'
@@ -235,17 +238,17 @@ def test_the_budget_is_of_what_the_ranks_run(
     def remember(source, seen, evaluation, probed, found, rules, budget, seconds):
         judged.update(budget=budget, seconds=seconds)
 
-    monkeypatch.setattr(grading.views, "for_run", lambda *_: tmp_path)
-    monkeypatch.setattr(grading.calibrate, "calibrate", measure)
-    monkeypatch.setattr(grading, "Jail", lambda *_, **__: nullcontext())
-    monkeypatch.setattr(grading, "observe", run)
-    monkeypatch.setattr(grading.judge, "compare", lambda *_: {})
-    monkeypatch.setattr(grading.judge, "worth_probing", lambda *_: False)
-    monkeypatch.setattr(grading.judge, "recompute", lambda *_: ({}, {}))
-    monkeypatch.setattr(grading.judge, "judge", remember)
+    monkeypatch.setattr(grade.views, "for_run", lambda *_: tmp_path)
+    monkeypatch.setattr(grade.calibrate, "calibrate", measure)
+    monkeypatch.setattr(grade, "Jail", lambda *_, **__: nullcontext())
+    monkeypatch.setattr(grade, "observe", run)
+    monkeypatch.setattr(grade.judge, "compare", lambda *_: {})
+    monkeypatch.setattr(grade.judge, "worth_probing", lambda *_: False)
+    monkeypatch.setattr(grade.judge, "recompute", lambda *_: ({}, {}))
+    monkeypatch.setattr(grade.judge, "judge", remember)
     data = SimpleNamespace(train_labels=[0] * 3000, test_labels=[0] * 10, folder=tmp_path)
     rules = dataclasses.replace(profiles.load("cpu"), budget_serial_epochs=2.6)
-    grading.one_round(source, 2, rules, data, "rlimits", lambda *_, **__: None)
+    grade.one_round(source, 2, rules, data, "rlimits", lambda *_, **__: None)
     assert asked == measured
     assert judged["budget"] == pytest.approx(budget)  # such as 1 + 2.6 x 3000 / 400
     assert judged["seconds"] == pytest.approx(seconds)  # 3000 images, two ranks of 400 a second
@@ -255,8 +258,8 @@ def test_the_budget_is_of_what_the_ranks_run(
 
 def test_the_seconds_of_each_stage_are_added_up(monkeypatch):
     now, told = [10.0], []
-    monkeypatch.setattr(grading.time, "monotonic", lambda: now[0])
-    clock = grading.StageClock(lambda text, **facts: told.append((text, facts)))
+    monkeypatch.setattr(grade.time, "monotonic", lambda: now[0])
+    clock = grade.StageClock(lambda text, **facts: told.append((text, facts)))
 
     def after(seconds, text, **facts):
         now[0] += seconds
@@ -277,10 +280,10 @@ def test_who_crashes_on_a_full_disk_has_not_failed(monkeypatch, cifar10_folder):
     """Somebody else may have filled it; who crashes elsewhere has."""
     monkeypatch.setenv("HVDLAB_DATA", str(cifar10_folder))
     crashes = Path(__file__).parents[1] / "fixtures" / "submissions" / "crashes"
-    assert grading.grade(crashes, 2, RULES)["verdict"] == "fail"
+    assert grade.grade(crashes, 2, RULES)["verdict"] == "fail"
     full = type("Usage", (), {"free": 1 << 20})
-    monkeypatch.setattr(observe, "disk_usage", lambda folder: full)
-    document = grading.grade(crashes, 2, RULES)
+    monkeypatch.setattr(monitor, "disk_usage", lambda folder: full)
+    document = grade.grade(crashes, 2, RULES)
     assert document["status"] == "infrastructure_error"
     assert document["reason"] == "the grader's disk was full while the submission ran"
 
@@ -291,16 +294,16 @@ def test_data_that_every_submission_can_read_are_refused(
 ):
     """As in /usr/share, or in the home of a Python that was built with --prefix=$HOME."""
     monkeypatch.setattr(tiers, "choose", lambda required: tier)
-    monkeypatch.setattr(grading, "one_round", lambda *args: a_round(50))
+    monkeypatch.setattr(grade, "one_round", lambda *args: a_round(50))
     script = tmp_path / "assessment.py"
     script.write_text("pass")
     monkeypatch.setenv("HVDLAB_DATA", str(sample_folder))
-    assert grading.grade(script, 2, RULES)["verdict"] == "pass"
+    assert grade.grade(script, 2, RULES)["verdict"] == "pass"
 
     link = tmp_path / "system"
     link.symlink_to(sample_folder.parent)
     monkeypatch.setattr(mounts, "SYSTEM", (*mounts.SYSTEM, str(link)))
-    result = grading.grade(script, 2, RULES)
+    result = grade.grade(script, 2, RULES)
     if tier == "rlimits":  # which says that it hides nothing
         assert result["verdict"] == "pass"
     else:

@@ -14,12 +14,13 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from hvdgrade import jail as jail_module
-from hvdgrade import observe as observe_module
-from hvdgrade.jail import Jail
-from hvdgrade.observe import observe
-from hvdgrade.printed import is_there
-from hvdgrade.processes import Activity, has_torch, launchers
+from hvdgrade.evidence import observation
+from hvdgrade.run import collect
+from hvdgrade.run import sandboxed_run as jail_module
+from hvdgrade.run.captured_output import is_there
+from hvdgrade.run.monitor import observe
+from hvdgrade.run.processes import Activity, has_torch, launchers
+from hvdgrade.run.sandboxed_run import Jail
 from hvdgrade.sandbox import landlock, tiers, untrusted_files
 from hvdgrade.sandbox.sandbox import Sandbox
 from hvdgrade.sandbox.untrusted_files import bytes_in, remove_tree
@@ -278,7 +279,7 @@ def test_whoever_kills_the_grader_ends_the_submission(tier, tmp_path):
     script = f"""
 import os, sys, time
 from pathlib import Path
-from hvdgrade.jail import Jail
+from hvdgrade.run.sandboxed_run import Jail
 with Jail({WAIT!r}.encode(), 2, Path(sys.argv[1]), tier={tier!r}) as running:
     process = running.start()
     output = b""
@@ -369,8 +370,8 @@ def test_what_was_recorded_outlives_the_run_and_a_folder_that_is_a_link_does_not
     with Jail(RECORDS_AND_ENDS.encode(), 2, rank_data(tmp_path), tier=tier) as running:
         process = running.start()
         process.communicate(timeout=60)
-        seen = observe_module.Observation(2)
-        assert observe_module.collect(running, tmp_path / "evidence", seen)
+        seen = observation.Observation(2)
+        assert collect.collect(running, tmp_path / "evidence", seen)
         assert running.disk_bytes() > 0
     assert [(w.rank, w.epoch) for w in seen.weights] == [(0, 0)]
     assert (tmp_path / "evidence" / "rank-0-epoch-000.npz").read_bytes() == b"weights"

@@ -7,8 +7,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from hvdgrade import checks, judge, observe, parallel, printed, probe, profiles
+from hvdgrade import profiles
+from hvdgrade.evidence import observation
+from hvdgrade.judge import check, parallel_checks, run_checks, traffic, verdict
 from hvdgrade.record_limits import ASSESSMENT_LIMITS
+from hvdgrade.run import captured_output, collect, monitor
 
 RULES = dataclasses.replace(profiles.load("dli"), train_accuracy=0.75, heldout_accuracy=0.70)
 
@@ -39,7 +42,7 @@ def entry(epoch, seconds, train, heldout):
     ],
 )
 def test_the_target_is_two_consecutive_epochs(timeline, expected):
-    assert checks.seconds_to_target(timeline, RULES) == expected
+    assert run_checks.seconds_to_target(timeline, RULES) == expected
 
 
 @pytest.mark.parametrize(
@@ -55,20 +58,20 @@ def test_the_target_is_two_consecutive_epochs(timeline, expected):
     ],
 )
 def test_the_framework_is_the_one_imported_in_doubt_the_faster(source, expected):
-    assert judge.framework(source) == expected
+    assert verdict.framework(source) == expected
 
 
 STEPS = 100
 ROUND = 2 * 392_106 * 4  # bytes that two ranks send to average 392,106 gradients once
 
 
-def seen(rounds: float | None = STEPS, **changes) -> observe.Observation:
+def seen(rounds: float | None = STEPS, **changes) -> observation.Observation:
     """Two ranks, two epochs, arriving at 10 and 20 s, rank 1 half a second later.
 
     `rounds` all-reduces of all gradients were sent in each epoch.
     """
     weights = [
-        observe.Weights(
+        observation.Weights(
             *(rank, epoch, 10.0 * (epoch + 1) + 0.5 * rank, Path("x"), f"{rank}{epoch}"),
             None if rounds is None else int((epoch + 1) * rounds * ROUND),
         )
@@ -76,7 +79,7 @@ def seen(rounds: float | None = STEPS, **changes) -> observe.Observation:
         for epoch in range(2)
     ]
     return dataclasses.replace(
-        observe.Observation(2, exit_code=0, seconds=25.0, weights=weights), **changes
+        observation.Observation(2, exit_code=0, seconds=25.0, weights=weights), **changes
     )
 
 
@@ -109,7 +112,7 @@ def probed(others=1.0, learned=0.2, distance=1e-7, replicas=0.0) -> dict:
     return {"refused": [], "flow": ranks, "distance": distance, "replicas": replicas}
 
 
-def states(judgement: judge.Judgement) -> dict[str, str]:
+def states(judgement: verdict.Judgement) -> dict[str, str]:
     return {check.id: check.state for check in judgement.checks}
 
 
@@ -118,7 +121,7 @@ def verdict(
 ):
     run, epochs = seen_ or seen(), evaluation_ or evaluation()
     found = {**probed(), **found}
-    return judge.judge(source, run, epochs, probe_ or probe.Probe(), found, RULES, budget)
+    return verdict.judge(source, run, epochs, probe_ or observation.Probe(), found, RULES, budget)
 
 
 def test_all_is_well():
@@ -134,27 +137,27 @@ def test_the_batch_is_the_one_that_the_record_names(read):
     for batch in range(1, read + 1):
         steps = -(-read // batch)
         told = evaluation(read=[read, read], steps=steps, batch_size=batch)["epochs"]
-        assert judge.batch_size(told) == batch
+        assert verdict.batch_size(told) == batch
 
 
 def test_no_batch_has_more_images_than_were_read():
     told = evaluation(read=[25_000, 25_000], steps=1, batch_size=1_000_000)["epochs"]
-    assert judge.batch_size(told) == 25_000
+    assert verdict.batch_size(told) == 25_000
 
 
 @pytest.mark.parametrize("said", [None, 1, 385, 25_000])
 def test_a_batch_that_does_not_fit_the_steps_is_not_believed(said):
     told = evaluation(read=[25_000, 25_000], steps=66, batch_size=said)["epochs"]
-    assert judge.batch_size(told) == 379
+    assert verdict.batch_size(told) == 379
     silent = evaluation(read=[25_000, 25_000], steps=None, batch_size=said)["epochs"]
-    assert judge.batch_size(silent) == judge.UNKNOWN_BATCH
+    assert verdict.batch_size(silent) == verdict.UNKNOWN_BATCH
 
 
 @pytest.mark.parametrize("pass_seconds, state", [(None, "pass"), (33, "pass"), (34, "fail")])
 def test_an_epoch_takes_time(pass_seconds, state):
     """The second epoch took 10 s: that is 30 % of 33.3."""
-    result = judge.judge(
-        *(b"", seen(), evaluation(), probe.Probe(), probed(), RULES, 30.0, pass_seconds)
+    result = verdict.judge(
+        *(b"", seen(), evaluation(), observation.Probe(), probed(), RULES, 30.0, pass_seconds)
     )
     check = result.checks[6]
     assert (check.id, check.state) == ("steps", state)
@@ -162,14 +165,14 @@ def test_an_epoch_takes_time(pass_seconds, state):
         assert check.rationale.startswith("epoch 1 took 10.0 s, and 2 processes that train on this")
 
 
-def run_of_probe(*rounds: float) -> observe.Observation:
+def run_of_probe(*rounds: float) -> observation.Observation:
     """Two ranks that exchanged so many rounds of all gradients up to the end of each epoch."""
     weights = [
-        observe.Weights(rank, epoch, 1.0, Path("x"), "", int(sum(rounds[: epoch + 1]) * ROUND))
+        observation.Weights(rank, epoch, 1.0, Path("x"), "", int(sum(rounds[: epoch + 1]) * ROUND))
         for rank in range(2)
         for epoch in range(len(rounds))
     ]
-    return observe.Observation(2, weights=weights)
+    return observation.Observation(2, weights=weights)
 
 
 # In the run that counts 1 round a step; in the probe 4 steps an epoch. The first epoch has the start.
@@ -194,7 +197,7 @@ def run_of_probe(*rounds: float) -> observe.Observation:
 )
 def test_what_ranks_exchange_in_the_probe_is_compared(apart, together, distance, words):
     runs = {"apart": run_of_probe(*apart), "together": run_of_probe(*together)}
-    result = verdict(probe_=probe.Probe(seen=runs), distance=distance)
+    result = verdict(probe_=observation.Probe(seen=runs), distance=distance)
     (check,) = [check for check in result.checks if check.id == "equivalence"]
     assert check.state == ("fail" if words else "pass")
     assert words in check.rationale
@@ -206,10 +209,14 @@ def test_who_exchanges_less_from_epoch_to_epoch_may_do_so():
     for one in run.weights:
         one.bytes_on_wire = int((1.0, 2.0, 2.1)[one.epoch] * STEPS * ROUND)
     runs = dict.fromkeys(("apart", "together"), run_of_probe(9, 8, 8))
-    assert parallel.exchange_drop(run, evaluation()["epochs"], probe.Probe(seen=runs), RULES) == 2.0
+    assert (
+        traffic.exchange_drop(run, evaluation()["epochs"], observation.Probe(seen=runs), RULES)
+        == 2.0
+    )
     less = dataclasses.replace(run, weights=seen(rounds=None).weights)
     assert (
-        parallel.exchange_drop(less, evaluation()["epochs"], probe.Probe(seen=runs), RULES) is None
+        traffic.exchange_drop(less, evaluation()["epochs"], observation.Probe(seen=runs), RULES)
+        is None
     )
 
 
@@ -225,7 +232,7 @@ def test_who_exchanges_less_from_epoch_to_epoch_may_do_so():
 )
 def test_who_is_exact_in_the_probe_must_exchange_in_the_run_too(distance, drop, state):
     found = {**probed(distance=distance), "replicas": 0.0}
-    check = parallel.check_equivalence(b"", probe.Probe(), found, 2, RULES, drop)
+    check = parallel_checks.check_equivalence(b"", observation.Probe(), found, 2, RULES, drop)
     assert check.state == state
     if state == "fail":
         assert f"exchange {drop:.0f} times as much a step there" in check.rationale
@@ -249,7 +256,7 @@ def test_ranks_record_the_same_epochs(epochs, state):
         for rank, recorded in enumerate(epochs)
         for epoch in recorded
     ]
-    check = checks.check_ran(b"", run, evaluation(), RULES)
+    check = run_checks.check_ran(b"", run, evaluation(), RULES)
     assert check.state == state
     if state == "fail":
         assert "the ranks recorded different epochs" in check.rationale
@@ -262,7 +269,9 @@ def test_who_claims_few_steps_does_not_seem_to_exchange_more_in_each(steps, drop
     """In an epoch of 25,000 images a rank weights are averaged 12.5 times; in the probe gradients are."""
     runs = dict.fromkeys(("apart", "together"), run_of_probe(8, 8, 8))
     epochs = evaluation(steps=steps)["epochs"]
-    seen_drop = parallel.exchange_drop(seen(rounds=12.5), epochs, probe.Probe(seen=runs), RULES)
+    seen_drop = traffic.exchange_drop(
+        seen(rounds=12.5), epochs, observation.Probe(seen=runs), RULES
+    )
     assert seen_drop == pytest.approx(drop, rel=0.01)
 
 
@@ -276,12 +285,19 @@ def test_who_claims_few_steps_does_not_seem_to_exchange_more_in_each(steps, drop
         ("", {"first_distance": 0.08, "distance": 0.08}, True),
         ("", {"first_distance": 0.06, "distance": 0.06}, False),
         ("", {"first_distance": 1e-9, "distance": 0.6}, False),  # right in its first epoch alone
-        ("", {"first_distance": parallel.UNMOVED, "distance": parallel.UNMOVED}, False),
+        (
+            "",
+            {"first_distance": parallel_checks.UNMOVED, "distance": parallel_checks.UNMOVED},
+            False,
+        ),
     ],
 )
 def test_what_float64_may_have_spoilt_is_run_in_float32(stop_cause, found, again):
     failed = dataclasses.replace(seen(), stop_cause=stop_cause) if stop_cause else None
-    assert parallel.may_suit_float32_only(probe.Probe(failed=failed), found, RULES) is again
+    assert (
+        parallel_checks.may_suit_float32_only(observation.Probe(failed=failed), found, RULES)
+        is again
+    )
 
 
 def test_a_copy_has_the_time_at_which_it_was_whole(tmp_path, monkeypatch):
@@ -290,13 +306,13 @@ def test_a_copy_has_the_time_at_which_it_was_whole(tmp_path, monkeypatch):
     (tmp_path / "evidence").mkdir()
     for epoch in range(3):
         (tmp_path / "rank-0" / f"epoch-{epoch:03d}.npz").write_bytes(b"x")
-    copy = observe.copy_file
+    copy = collect.copy_file
 
     def slow(directory, name, *rest):
         time.sleep(0.2 if name.endswith("npz") else 0)
         return copy(directory, name, *rest)
 
-    monkeypatch.setattr(observe, "copy_file", slow)
+    monkeypatch.setattr(monitor, "copy_file", slow)
     jail = SimpleNamespace(
         ranks=1,
         records=tmp_path,
@@ -304,8 +320,8 @@ def test_a_copy_has_the_time_at_which_it_was_whole(tmp_path, monkeypatch):
         record_limits=ASSESSMENT_LIMITS,
         most_records=1 << 30,
     )
-    run = observe.Observation(1, started=time.monotonic())
-    assert observe.collect(jail, tmp_path / "evidence", run)
+    run = observation.Observation(1, started=time.monotonic())
+    assert collect.collect(jail, tmp_path / "evidence", run)
     times = sorted(one.seconds for one in run.weights)
     assert times[0] >= 0.2 and times[1] >= 0.4 and times[2] >= 0.6
 
@@ -347,14 +363,14 @@ def test_the_size_of_the_gradients_is_that_of_the_network():
 
     for network in ("assessment-net", "wrn-10-1"):
         parameters = sum(p.numel() for p in assessment_network(network).parameters())
-        assert parallel.gradient_bytes(network) == 4 * parameters
+        assert traffic.gradient_bytes(network) == 4 * parameters
     run, epochs = seen(rounds=7.5), evaluation()["epochs"]
-    assert parallel.exchanges(run, epochs, RULES) == [7.5, 7.5]
+    assert traffic.exchanges(run, epochs, RULES) == [7.5, 7.5]
     wide = dataclasses.replace(
         RULES, network="wrn-10-1"
     )  # the same bytes are more rounds of fewer weights
     rounds = 7.5 * 392_106 / 77_850
-    assert parallel.exchanges(run, epochs, wide) == pytest.approx([rounds, rounds])
+    assert traffic.exchanges(run, epochs, wide) == pytest.approx([rounds, rounds])
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 4, 16])
@@ -362,10 +378,10 @@ def test_an_all_reduce_of_any_number_of_ranks_is_one_round(ranks):
     """Each of N ranks sends a chunk of 1/N to its neighbour 2 (N - 1) times: the steps of a ring."""
     sent = sum(4 * 392_106 / ranks for _ in range(ranks) for _ in range(2 * (ranks - 1)))
     weights = [
-        observe.Weights(rank, 0, 1.0, Path("x"), "", round(7 * sent)) for rank in range(ranks)
+        observation.Weights(rank, 0, 1.0, Path("x"), "", round(7 * sent)) for rank in range(ranks)
     ]
-    run = observe.Observation(ranks, weights=weights)
-    assert parallel.exchanges(run, [{"epoch": 0}], RULES) == pytest.approx([7])
+    run = observation.Observation(ranks, weights=weights)
+    assert traffic.exchanges(run, [{"epoch": 0}], RULES) == pytest.approx([7])
 
 
 @pytest.mark.parametrize(
@@ -397,7 +413,7 @@ def test_the_exchange_is_that_of_the_epoch_with_the_least(rounds, state):
     """A script that trains alone for one epoch does not make up for it in another."""
     run = run_of_probe(*rounds)
     epochs = [{**evaluation()["epochs"][0], "epoch": epoch} for epoch in range(3)]
-    assert parallel.check_exchange(b"", run, epochs, RULES).state == state
+    assert parallel_checks.check_exchange(b"", run, epochs, RULES).state == state
 
 
 @pytest.mark.parametrize(
@@ -481,16 +497,16 @@ def test_the_probe_has_two_limits(found, failed):
 )
 def test_of_a_class_that_several_ranks_have_less_is_learned(ranks, learned, state):
     found = probed() | {"flow": [{"learned": learned, "others": 1.0}] * ranks}
-    assert parallel.check_flow(b"", probe.Probe(), found, ranks, RULES).state == state
+    assert parallel_checks.check_flow(b"", observation.Probe(), found, ranks, RULES).state == state
 
 
 def test_a_probe_that_does_not_come_through_fails_with_its_error():
-    crashed = observe.Observation(
+    crashed = observation.Observation(
         2,
         stop_cause="crashed",
         output="[1,1]<stderr>: Traceback (most recent call last):\n[1,1]<stderr>: IndexError: 50000",
     )
-    result = verdict(probe_=probe.Probe(failed=crashed))
+    result = verdict(probe_=observation.Probe(failed=crashed))
     assert states(result)["flow"] == states(result)["equivalence"] == "fail"
     assert "rank 1 says: IndexError: 50000" in result.checks[3].help
 
@@ -519,7 +535,8 @@ def test_a_target_reached_too_late_earns_a_part():
 )
 def test_a_run_near_a_threshold_is_one_that_a_small_change_would_turn(budget, changes, near):
     assert (
-        judge.near_a_threshold(verdict(None, evaluation(**changes), budget), RULES, budget) == near
+        verdict.near_a_threshold(verdict(None, evaluation(**changes), budget), RULES, budget)
+        == near
     )
 
 
@@ -602,7 +619,7 @@ def test_stacks_are_told_apart_by_rank():
             "[1,0]<stderr>: Extension modules: numpy",
         ]
     )
-    assert printed.stacks(output) == {
+    assert captured_output.stacks(output) == {
         0: "mpi_ops.py, line 9, in synchronize\nassessment.py, line 3, in train",
         1: "assessment.py, line 7, in <module>",
     }
@@ -621,12 +638,12 @@ def test_the_first_traceback_is_quoted_with_its_rank(tag):
         ]
     )
     output = output.replace(">: ", tag)
-    assert checks.last_error(output) == "rank 1 says: ValueError: 3 images, 4 labels"
-    assert checks.last_error("nothing of the kind") == ""
+    assert check.last_error(output) == "rank 1 says: ValueError: 3 images, 4 labels"
+    assert check.last_error("nothing of the kind") == ""
 
 
 def test_output_is_capped_counted_and_cleaned(tmp_path):
-    output = printed.Output()
+    output = captured_output.Output()
     with open(tmp_path / "printed", "wb") as file:
         file.write(b"begin \x1b[31mred\x07\n" + b"x" * 1_000_000 + b"\nend\n")
     with open(tmp_path / "printed", "rb") as file:
@@ -634,7 +651,7 @@ def test_output_is_capped_counted_and_cleaned(tmp_path):
             output.read(file)
     text = output.text()
     assert output.bytes == (tmp_path / "printed").stat().st_size
-    assert len(text) < printed.KEEP_OUTPUT_BYTES + 100
+    assert len(text) < captured_output.KEEP_OUTPUT_BYTES + 100
     assert text.startswith("begin [31mred\n") and text.endswith("\nend\n")
     assert "bytes left out" in text and "\x1b" not in text
 

@@ -12,7 +12,7 @@ import pytest
 
 from hvdgrade.document import ENDINGS
 from hvdgrade.drawing import bar_chart
-from hvdgrade.observe import STOP_CAUSES
+from hvdgrade.evidence.observation import STOP_CAUSES
 from hvdgrade.output.text import plain
 from hvdgrade.page import class_page, report_page
 

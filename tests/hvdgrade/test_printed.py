@@ -6,8 +6,8 @@ import time
 import psutil
 import pytest
 
-from hvdgrade.jail import Jail
-from hvdgrade.observe import observe
+from hvdgrade.run.monitor import observe
+from hvdgrade.run.sandboxed_run import Jail
 
 pytestmark = pytest.mark.mpi
 WAITS = """\

@@ -14,8 +14,10 @@ import zipfile
 import numpy as np
 import pytest
 
-from hvdgrade import checks, evaluate, observe
-from hvdgrade.printed import KEEP_OUTPUT_BYTES, Output, stacks
+from hvdgrade.evidence import compare_ranks, evaluate, observation, weights_file
+from hvdgrade.judge import check
+from hvdgrade.run import collect
+from hvdgrade.run.captured_output import KEEP_OUTPUT_BYTES, Output, stacks
 from hvdlab.assessment_networks import ASSESSMENT_NET
 
 SMALL = {"linear.bias": (3,), "linear.weight": (2, 4)}  # in place of the network's 392,106 weights
@@ -120,7 +122,7 @@ def read(content: bytes, path, case) -> bool:
     """Whether a weights file is accepted; anything but a ValueError fails the test."""
     path.write_bytes(content)
     try:
-        arrays, examples = evaluate.read_weights(path)
+        arrays, examples = weights_file.read_weights(path)
     except ValueError as error:
         assert str(error), case
         return False
@@ -163,7 +165,7 @@ def test_an_array_that_claims_too_much_takes_no_memory(small_network, tmp_path, 
         tracemalloc.start()
         try:
             assert not read(archive([*members.items()]), tmp_path / "w.npz", (header, version))
-            assert tracemalloc.get_traced_memory()[1] < 2 * evaluate.max_unpacked_bytes(
+            assert tracemalloc.get_traced_memory()[1] < 2 * weights_file.max_unpacked_bytes(
                 ASSESSMENT_NET
             )
         finally:
@@ -200,22 +202,22 @@ def lines(rng: random.Random) -> bytes:
 
 
 def test_a_damaged_record_tells_sensible_steps_or_nothing(tmp_path):
-    weights = [observe.Weights(0, epoch, 1.0 + epoch, tmp_path, "") for epoch in range(3)]
-    seen = observe.Observation(1, weights=weights)
+    weights = [observation.Weights(0, epoch, 1.0 + epoch, tmp_path, "") for epoch in range(3)]
+    seen = observation.Observation(1, weights=weights)
     path = tmp_path / "rank-0-record.jsonl"
     told = 0
     for case in range(3000):
         path.write_bytes(lines(random.Random(case)))
         for epoch in range(3):
-            steps = evaluate.recorded(path, epoch, "steps")
+            steps = compare_ranks.recorded(path, epoch, "steps")
             assert steps is None or (type(steps) is int and 0 < steps <= 1_000_000), case
             told += steps is not None
-        for entry in observe.reported(tmp_path, seen):
+        for entry in collect.reported(tmp_path, seen):
             assert entry["epoch"] in (0, 1, 2), case
             assert all(type(n) in (int, float) for n in entry["reported"].values()), case
             assert len(json.dumps(entry)) < 20_000, case
     assert told > 300
-    assert evaluate.recorded(tmp_path / "missing", 0, "steps") is None
+    assert compare_ranks.recorded(tmp_path / "missing", 0, "steps") is None
 
 
 def printed(content: bytes, path) -> Output:
@@ -240,9 +242,9 @@ def test_damaged_output_becomes_plain_text_and_stacks_or_nothing(tmp_path):
         assert all(c in "\n\t" or c.isprintable() for c in text), case
         found_in = stacks(text)
         assert all(type(rank) is int and stack for rank, stack in found_in.items()), case
-        error = checks.last_error(text)
+        error = check.last_error(text)
         assert len(error) < 10_000 and "\n" not in error, case
-        waiting = checks.where_they_wait(observe.Observation(2, stacks=found_in))
+        waiting = check.where_they_wait(observation.Observation(2, stacks=found_in))
         assert bool(waiting) == bool(found_in), case
         found += bool(found_in) + bool(error)
     assert found > 100
@@ -271,8 +273,8 @@ def test_the_comparisons_of_finite_weights_give_numbers(monkeypatch):
     networks = [{n: np.full(s, value, np.float32) for n, s in SMALL.items()} for value in values]
     for one in networks:
         for other in networks:
-            largest, where = evaluate.difference(one, other)
+            largest, where = compare_ranks.difference(one, other)
             assert (largest > 0) == bool(where) and not math.isnan(largest)
             for third in networks:
-                apart = evaluate.distance([[one, one], [third, third]], [[other, other]])
+                apart = compare_ranks.distance([[one, one], [third, third]], [[other, other]])
                 assert apart >= 0, "nan"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hvdgrade import grading
+from hvdgrade import grade as grading
 
 ASSESSMENT = Path(__file__).parents[2] / "assessment"
 

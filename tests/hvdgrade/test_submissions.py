@@ -25,7 +25,7 @@ import psutil
 import pytest
 
 from hvdgrade.cleanup import work_folder
-from hvdgrade.grading import grade
+from hvdgrade.grade import grade
 from hvdgrade.sandbox import sandbox, tiers
 from hvdlab.record import WEIGHTS
 
@@ -224,7 +224,7 @@ def test_stored_weights_know_the_classes_by_their_old_names_only(cifar10_folder)
     """Else the submission `pretrained` would prove nothing."""
     import numpy as np
 
-    from hvdgrade.evaluate import accuracy
+    from hvdgrade.evidence.accuracy import accuracy
     from hvdlab.data import load_cifar10
 
     data = load_cifar10(cifar10_folder)

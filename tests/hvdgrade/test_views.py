@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from hvdgrade import views
+from hvdgrade.evidence import hidden_data
 from hvdlab.data import load_cifar10
 from hvdlab.data.batches import steps as steps_of
 from hvdlab.probe_mode import STEPS
@@ -16,7 +16,7 @@ def whole(sample_folder):
 
 @pytest.fixture(scope="module")
 def secrets(whole):
-    return views.Secrets.draw(7, len(whole.train_labels), len(whole.test_labels))
+    return hidden_data.Secrets.draw(7, len(whole.train_labels), len(whole.test_labels))
 
 
 def as_rows(images) -> set[bytes]:
@@ -31,7 +31,7 @@ def test_a_sample_is_read_as_it_was_written(whole, cifar10_folder):
 
 
 def test_hidden_images_are_nowhere_in_what_a_run_sees(whole, secrets, tmp_path):
-    shown = load_cifar10(views.for_run(whole, secrets, tmp_path / "run"))
+    shown = load_cifar10(hidden_data.for_run(whole, secrets, tmp_path / "run"))
     hidden = as_rows(whole.test_images[secrets.hidden])
     assert len(secrets.hidden) == 500
     assert not hidden & as_rows(shown.train_images) - as_rows(whole.train_images)
@@ -41,7 +41,7 @@ def test_hidden_images_are_nowhere_in_what_a_run_sees(whole, secrets, tmp_path):
 
 
 def test_training_images_stay_and_their_classes_change_names(whole, secrets, tmp_path):
-    shown = load_cifar10(views.for_run(whole, secrets, tmp_path / "run"))
+    shown = load_cifar10(hidden_data.for_run(whole, secrets, tmp_path / "run"))
     np.testing.assert_array_equal(shown.train_images, whole.train_images)
     assert sorted(secrets.names) == list(range(10))
     assert (shown.train_labels != whole.train_labels).any()
@@ -53,7 +53,7 @@ def test_training_images_stay_and_their_classes_change_names(whole, secrets, tmp
 
 
 def test_secrets_differ_from_grading_to_grading_and_follow_from_the_seed():
-    one, other, again = (views.Secrets.draw(seed) for seed in (1, 2, 1))
+    one, other, again = (hidden_data.Secrets.draw(seed) for seed in (1, 2, 1))
     assert (one.names != other.names).any() and (one.hidden != other.hidden).any()
     np.testing.assert_array_equal(one.names, again.names)
     np.testing.assert_array_equal(one.hidden, again.hidden)
@@ -62,7 +62,7 @@ def test_secrets_differ_from_grading_to_grading_and_follow_from_the_seed():
 
 @pytest.mark.parametrize("ranks", [2, 3, 4, 5, 8, 13])
 def test_classes_are_divided_among_the_ranks(ranks):
-    own = [set(views.classes_of(rank, ranks).tolist()) for rank in range(ranks)]
+    own = [set(hidden_data.classes_of(rank, ranks).tolist()) for rank in range(ranks)]
     assert set.union(*own) == set(range(10)) and min(map(len, own)) >= 2
     groups = min(ranks, 5)
     for i in range(groups):
@@ -74,8 +74,8 @@ def test_classes_are_divided_among_the_ranks(ranks):
 def test_a_few_ranks_are_told_apart_by_their_classes_alone(secrets, ranks):
     names = np.arange(10)
     for rank in range(ranks):
-        own = views.classes_of(rank, ranks)
-        given = views.labels_of(rank, ranks, names, secrets.splits)
+        own = hidden_data.classes_of(rank, ranks)
+        given = hidden_data.labels_of(rank, ranks, names, secrets.splits)
         np.testing.assert_array_equal(given, own[names % len(own)])
 
 
@@ -83,19 +83,19 @@ def test_a_few_ranks_are_told_apart_by_their_classes_alone(secrets, ranks):
 def test_of_many_ranks_no_two_are_told_the_same(secrets, ranks):
     """One half of them must not be told what the other half is."""
     names = np.arange(10)
-    told = [views.labels_of(rank, ranks, names, secrets.splits) for rank in range(ranks)]
+    told = [hidden_data.labels_of(rank, ranks, names, secrets.splits) for rank in range(ranks)]
     for rank, labels in enumerate(told):
-        own = views.classes_of(rank, ranks)
+        own = hidden_data.classes_of(rank, ranks)
         assert sorted(labels.tolist()) == sorted(own.tolist() * 5)  # half of the images each
     assert len({labels.tobytes() for labels in told}) >= 0.9 * ranks  # by chance two may be alike
-    assert views.alike(ranks) == -(-ranks // 5)
+    assert hidden_data.alike(ranks) == -(-ranks // 5)
 
 
 @pytest.mark.parametrize("batch_size", [1, 100, 700, 5000])
 def test_the_probe_gives_each_rank_the_same_images_by_other_names(
     whole, secrets, tmp_path, batch_size
 ):
-    apart, together = views.for_probe(whole, secrets, 3, batch_size, tmp_path)
+    apart, together = hidden_data.for_probe(whole, secrets, 3, batch_size, tmp_path)
     sets, both = [load_cifar10(folder) for folder in apart], load_cifar10(together)
     # Who counts steps himself counts four, or fewer where that would be too many images.
     steps = steps_of(len(both.train_images), 3, batch_size)
@@ -113,7 +113,7 @@ def test_the_probe_gives_each_rank_the_same_images_by_other_names(
     shown = np.resize(secrets.probe, len(both.train_images) // 3)
     np.testing.assert_array_equal(both.train_images[::3], whole.train_images[shown])
     for rank, one in enumerate(sets):
-        assert set(one.train_labels.tolist()) <= set(views.classes_of(rank, 3).tolist())
+        assert set(one.train_labels.tolist()) <= set(hidden_data.classes_of(rank, 3).tolist())
         # Each class of the images falls on one label: there is something to learn.
         renamed = secrets.names[whole.train_labels[shown]]
         pairs = set(zip(renamed.tolist(), one.train_labels[::3].tolist(), strict=True))
@@ -125,5 +125,5 @@ def test_the_probe_gives_each_rank_the_same_images_by_other_names(
 )
 def test_whoever_counts_steps_of_large_batches_makes_one_at_least(secrets, ranks, batch):
     """Steps an epoch as many scripts count them: images // (images in a batch * ranks)."""
-    images = ranks * len(views.probe_images(secrets, ranks, batch))
+    images = ranks * len(hidden_data.probe_images(secrets, ranks, batch))
     assert 1 <= images // (batch * ranks) <= STEPS

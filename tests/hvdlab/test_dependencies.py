@@ -242,7 +242,7 @@ def test_the_commands_import_no_framework_at_their_top():
             name for name in ALL if name.startswith("hvdlab.check")
         ),  # it must not import for a script
         "hvdgrade.cli",
-        "hvdgrade.evaluate",
+        "hvdgrade.evidence.evaluate",
     ):
         top = {wanted.split(".")[0] for wanted in imports(ALL[name], everywhere=False)}
         assert not top & FRAMEWORKS, name
@@ -273,7 +273,7 @@ def test_the_grader_never_imports_what_learners_train_with():
             ours = wanted.startswith("hvdgrade") or wanted.split(".")[0] in GRADER_ALLOWED - {
                 "hvdlab"
             }
-            evaluator = name == "hvdgrade.evaluate" and wanted in (
+            evaluator = name == "hvdgrade.evidence.evaluate" and wanted in (
                 "torch",
                 "hvdlab.torch.models",
                 "hvdlab.keras.models",

@@ -25,8 +25,8 @@ from statistics import fmean
 from rich.console import Console
 from rich.table import Table
 
-from hvdgrade.evaluate import EXACT
-from hvdgrade.parallel import UNMOVED
+from hvdgrade.evidence.compare_ranks import EXACT
+from hvdgrade.judge.parallel_checks import UNMOVED
 from hvdgrade.profiles import Profile, load
 
 ROOT = Path(__file__).parents[2]

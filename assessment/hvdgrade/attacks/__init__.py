@@ -16,8 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hvdgrade.attacks.host import SECRET_MODE, Host
-from hvdgrade.jail import Jail
-from hvdgrade.observe import Observation, observe
+from hvdgrade.evidence.observation import Observation
+from hvdgrade.run.monitor import observe
+from hvdgrade.run.sandboxed_run import Jail
 from hvdgrade.sandbox.mounts import hidden
 from hvdgrade.sandbox.sandbox import LEAST_ADDRESS_SPACE, Tier
 

@@ -34,7 +34,7 @@ class Host:
         self.secret.write_text(self.token)
         self.secret.chmod(SECRET_MODE)
         solution = GRADER.parent / "solutions" / "torch" / "assessment.py"
-        self.solution = solution if solution.exists() else GRADER / "judge.py"
+        self.solution = solution if solution.exists() else GRADER / "judge" / "verdict.py"
         self.targets = [self.folder / "open" / "file", Path(hvdlab.__file__).with_name(self.token)]
         self.listener = socket.create_server(("", 0))
         self.service = socket.socket(socket.AF_UNIX)

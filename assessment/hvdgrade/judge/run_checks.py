@@ -1,40 +1,12 @@
 """The checks of a run, one function per check. Each returns what was measured and what to do about it.
 
-The checks of the communication between ranks are in `hvdgrade.parallel`. Every rationale says what the grader
-measured. Every help text names the likely cause and the place to look at.
+The checks of the communication between ranks are in `hvdgrade.judge.parallel_checks`. Every rationale
+says what the grader measured. Every help text names the likely cause and the place to look at.
 """
 
-from dataclasses import dataclass, field
-
-from hvdgrade.observe import Observation
+from hvdgrade.evidence.observation import Observation
+from hvdgrade.judge.check import Check, last_error, where_they_wait
 from hvdgrade.profiles import Profile
-
-
-@dataclass
-class Check:
-    """One check of the report.
-
-    `state` is pass, partial, fail, skipped or error. A check that does not apply is skipped and has
-    `max_points` 0. A check that depends on a failed check is skipped too, but keeps its `max_points`, and
-    these points count as lost. `part` is the fraction of `max_points` that a partial check earns.
-    """
-
-    id: str
-    title: str
-    state: str
-    max_points: int
-    rationale: str
-    help: str = ""
-    evidence: dict = field(default_factory=dict)
-    depends_on: list[str] = field(default_factory=list)
-    part: float = 0.0  # of max_points
-
-    @property
-    def points(self) -> int:
-        return {"pass": self.max_points, "partial": int(self.part * self.max_points)}.get(
-            self.state, 0
-        )
-
 
 RAN = "every rank runs and records"
 SHARDS = "ranks read different data"
@@ -167,7 +139,7 @@ def check_steps(
 
     Args:
         seen: what was observed of the run.
-        epochs: the epochs that every rank recorded, as `hvdgrade.judge.compare` returns them.
+        epochs: the epochs that every rank recorded, as `hvdgrade.evidence.evaluator.compare` returns them.
         profile: the thresholds.
         pass_seconds: the seconds that all ranks together need for one pass over the training set; None if
             they were not measured.
@@ -279,30 +251,3 @@ def check_targets(
             )
         )
     return Check("targets", TARGETS, "fail", points, said, help, evidence, depends)
-
-
-def last_error(output: str) -> str:
-    """Return the last line of the first complete Python traceback with its rank; "" if there is none.
-
-    The lines of the ranks are interleaved. `mpirun` begins each line with [job,rank] and the stream.
-    """
-    in_traceback = set()
-    for line in output.splitlines():
-        tag, _, text = line.partition(">:")  # Open MPI 4 puts no space after the tag
-        text = text.removeprefix(" ")
-        if "Traceback (most recent call last)" in text:
-            in_traceback.add(tag)
-        elif tag in in_traceback and text and not text[0].isspace():
-            rank = tag.partition(",")[2].partition("]")[0]
-            return f"rank {rank} says: {text[:300]}"
-    return ""
-
-
-def where_they_wait(seen: Observation) -> str:
-    """Return, for each rank, the innermost line of the submission's own code and the call it waits in."""
-    places = []
-    for rank, stack in seen.stacks.items():
-        frames = stack.splitlines()
-        own = next((frame for frame in frames if frame.startswith("assessment.py")), frames[0])
-        places.append(f"rank {rank}: {own}" + (f" (in {frames[0]})" if own != frames[0] else ""))
-    return "Ranks were at " + "; ".join(places) if places else ""

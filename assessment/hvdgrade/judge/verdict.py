@@ -4,20 +4,17 @@ The verdict is "pass" if every check that applies passes. A check that depends o
 and its rationale names the failed check, so that the report states one mistake only once.
 """
 
-import json
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import ceil
-from pathlib import Path
 
-from hvdgrade import parallel
-from hvdgrade.checks import (
+from hvdgrade.evidence.observation import Observation, Probe
+from hvdgrade.judge import parallel_checks, traffic
+from hvdgrade.judge.check import Check
+from hvdgrade.judge.run_checks import (
     SHARDS,
     STEPS,
     TARGETS,
-    Check,
     arrival,
     check_ran,
     check_shards,
@@ -25,17 +22,10 @@ from hvdgrade.checks import (
     check_targets,
     seconds_to_target,
 )
-from hvdgrade.observe import Observation
-from hvdgrade.probe import Probe
 from hvdgrade.profiles import Profile
 from hvdgrade.submission.script import imported_modules
 
 UNKNOWN_BATCH = 128
-EPOCH_SECONDS = 15.0  # time limit of the evaluation per epoch, in addition to its fixed limit
-
-
-class GraderFault(Exception):
-    """The grader itself failed; the submission must not get zero points for that."""
 
 
 @dataclass
@@ -71,108 +61,6 @@ def framework(source: bytes) -> str:
     return "keras" if keras and "torch" not in roots else "torch"
 
 
-def compare(seen: Observation, profile: Profile, examples: int) -> dict:
-    """Compare the weights and data of the ranks in each epoch that every rank recorded.
-
-    Args:
-        seen: what was observed of the run.
-        profile: the thresholds.
-        examples: size of the training set that the run was given.
-
-    Returns:
-        {"epochs": [...], "refused": [...]}, as `evaluate.judge_ranks` returns it.
-
-    Raises:
-        GraderFault: the evaluation failed or took too long.
-    """
-    epochs: dict[int, list[str]] = {}
-    for epoch in sorted({w.epoch for w in seen.weights}):
-        of_ranks = [seen.of(rank).get(epoch) for rank in range(seen.ranks)]
-        if all(of_ranks):
-            epochs[epoch] = [str(weights.path) for weights in of_ranks]
-    if not epochs:
-        return {"epochs": [], "refused": []}
-    request = {"epochs": epochs, "examples": examples, "network": profile.network}
-    return ask(request, profile, len(epochs))
-
-
-def recompute(
-    evaluation: dict, probe: Probe | None, profile: Profile, data: Path, seed: int
-) -> tuple[dict, dict]:
-    """Return the evaluation from `compare` with the accuracies of each epoch, and the results of the probe.
-
-    The results of the probe are empty if there is no probe or if one of its runs did not finish.
-
-    Raises:
-        GraderFault: the evaluation failed or took too long.
-    """
-    epochs, runs = evaluation["epochs"], {} if probe is None or probe.failed else probe.runs
-    if not epochs:
-        return evaluation, {}
-    request = {
-        "data": str(data),
-        "seed": seed,
-        "network": profile.network,
-        "train_sample": profile.train_sample,
-        "weights": [epoch["weights"] for epoch in epochs],
-        "probe": runs,
-        "batch_size": probe.batch_size if probe else 0,
-    }
-    answer = ask(request, profile, len(epochs))
-    epochs = [one | two for one, two in zip(epochs, answer["accuracies"], strict=True)]
-    return {**evaluation, "epochs": epochs}, answer.get("probe", {})
-
-
-def examine(probe: Probe, profile: Profile, data: Path, seed: int) -> dict:
-    """Return the results of a probe without accuracies; empty if one of its runs did not finish.
-
-    Raises:
-        GraderFault: the evaluation failed or took too long.
-    """
-    if probe.failed:
-        return {}
-    request = {
-        "data": str(data),
-        "seed": seed,
-        "network": profile.network,
-        "train_sample": 0,
-        "weights": [],
-        "probe": probe.runs,
-        "batch_size": probe.batch_size,
-    }
-    return ask(request, profile, 0).get("probe", {})
-
-
-def ask(request: dict, profile: Profile, epochs: int) -> dict:
-    """Run `hvdgrade.evaluate` in a new process and return its answer.
-
-    Args:
-        request: the request, which is sent as JSON.
-        profile: the thresholds, with the fixed time limit of the evaluation.
-        epochs: number of epochs to evaluate; each of them adds EPOCH_SECONDS to the time limit.
-
-    Raises:
-        GraderFault: the process failed, took too long, or returned no JSON.
-    """
-    seconds = profile.evaluation_seconds + EPOCH_SECONDS * epochs
-    try:
-        process = subprocess.run(
-            # -P: do not import modules from the current folder, which may be a student's.
-            [sys.executable, "-P", "-m", "hvdgrade.evaluate"],
-            input=json.dumps(request),
-            capture_output=True,
-            text=True,
-            timeout=seconds,
-        )
-        if process.returncode:
-            raise GraderFault(f"the evaluation failed: {process.stderr.strip()[-500:]}")
-        return json.loads(process.stdout)
-    except subprocess.TimeoutExpired:
-        raise GraderFault(f"the evaluation took over {seconds:.0f} s") from None
-    except json.JSONDecodeError:
-        raise GraderFault("the evaluation gave no answer") from None
-
-
 def batch_size(epochs: list[dict]) -> int:
     """Return how many images a batch of rank 0 has, as far as its record shows it.
 
@@ -196,7 +84,7 @@ def worth_probing(source: bytes, seen: Observation, evaluation: dict, profile: P
         return False
     return all(
         check(source, seen, evaluation["epochs"], profile).state != "fail"
-        for check in (parallel.check_replicas, parallel.check_exchange)
+        for check in (parallel_checks.check_replicas, parallel_checks.check_exchange)
     )
 
 
@@ -241,13 +129,13 @@ def judge(
 
     ran, together = ["ran"], ["ran", "replicas", "exchange"]
     of_run, of_probe = (source, seen, epochs, profile), (source, probe, found, ranks, profile)
-    add("replicas", parallel.REPLICAS, ran, lambda: parallel.check_replicas(*of_run))
-    add("exchange", parallel.EXCHANGE, ran, lambda: parallel.check_exchange(*of_run))
-    add("flow", parallel.FLOW, together, lambda: parallel.check_flow(*of_probe))
+    add("replicas", parallel_checks.REPLICAS, ran, lambda: parallel_checks.check_replicas(*of_run))
+    add("exchange", parallel_checks.EXCHANGE, ran, lambda: parallel_checks.check_exchange(*of_run))
+    add("flow", parallel_checks.FLOW, together, lambda: parallel_checks.check_flow(*of_probe))
     add(
-        *("equivalence", parallel.EQUIVALENCE, together),
-        lambda: parallel.check_equivalence(
-            *of_probe, probe and parallel.exchange_drop(seen, epochs, probe, profile)
+        *("equivalence", parallel_checks.EQUIVALENCE, together),
+        lambda: parallel_checks.check_equivalence(
+            *of_probe, probe and traffic.exchange_drop(seen, epochs, probe, profile)
         ),
     )
     add("shards", SHARDS, ran, lambda: check_shards(seen, epochs, profile))

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from hvdgrade.jail import Jail
-from hvdgrade.observe import observe
 from hvdgrade.profiles import Profile
+from hvdgrade.run.monitor import observe
+from hvdgrade.run.sandboxed_run import Jail
 from hvdlab.assessment_networks import VARIABLE
 
 SCRIPTS = Path(__file__).parent / "calibration"  # torch.py and keras.py

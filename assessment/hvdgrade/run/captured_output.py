@@ -14,8 +14,8 @@ from pathlib import Path
 
 import psutil
 
-from hvdgrade.jail import Jail
-from hvdgrade.processes import launchers
+from hvdgrade.run.processes import launchers
+from hvdgrade.run.sandboxed_run import Jail
 
 KEEP_OUTPUT_BYTES = 200_000
 

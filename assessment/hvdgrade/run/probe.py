@@ -1,18 +1,19 @@
 """Run a submission briefly to find out whether its ranks train like a single process.
 
-`hvdlab.probe_mode` describes what the two runs have in common and how they differ. `hvdgrade.evaluate`
-compares their weights, and `hvdgrade.parallel` judges the comparison:
+`hvdlab.probe_mode` describes what the two runs have in common and how they differ.
+`hvdgrade.evidence.evaluate` compares their weights, and `hvdgrade.judge.parallel_checks` judges the
+comparison:
 
     apart       each rank gets labels of its own: what does it learn of the other ranks' labels?
     together    every rank gets the batches of all ranks: does it reach the same weights as in "apart"?
 """
 
-from dataclasses import dataclass, field
 from pathlib import Path
 
-from hvdgrade.jail import Jail
-from hvdgrade.observe import Observation, observe
+from hvdgrade.evidence.observation import Probe
 from hvdgrade.profiles import Profile
+from hvdgrade.run.monitor import observe
+from hvdgrade.run.sandboxed_run import Jail
 from hvdlab import assessment_networks
 from hvdlab.system.hardware import usable_cores
 
@@ -21,20 +22,6 @@ VARIABLE = "HVDLAB_PROBE"
 # epoch of "apart" shows what was learned.
 EPOCHS = {"apart": 6, "together": 3}
 LEAST_EPOCHS = 2  # if the script ends by itself
-
-
-@dataclass
-class Probe:
-    """The files to compare: for each run a list of epochs, for each epoch one file per rank.
-
-    `batch_size` is the batch size per rank in the graded run. It determines the size of the data set.
-    """
-
-    batch_size: int = 0
-    runs: dict[str, list[list[str]]] = field(default_factory=dict)
-    seen: dict[str, Observation] = field(default_factory=dict)
-    failed: Observation | None = None  # the run that failed
-    views_enforced: bool = True  # a rank could not read the data of another rank
 
 
 def probe(

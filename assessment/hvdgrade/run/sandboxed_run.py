@@ -18,8 +18,8 @@ from pathlib import Path
 
 import psutil
 
-from hvdgrade import cleanup
 from hvdgrade.record_limits import ASSESSMENT_LIMITS, RecordLimits
+from hvdgrade.run import orphans
 from hvdgrade.sandbox import gpu_access, mounts, tiers
 from hvdgrade.sandbox.sandbox import Sandbox
 from hvdgrade.sandbox.untrusted_files import bytes_in, remove_files_of, remove_tree
@@ -99,7 +99,7 @@ class Jail:
         )
         # Orphaned processes of the submission become children of this process instead of init, so that
         # it finds and ends every one of them.
-        self.adopted_before = cleanup.adopt_orphans()
+        self.adopted_before = orphans.adopt_orphans()
         try:
             self.box.__enter__()
             self.records = self.box.records
@@ -327,4 +327,4 @@ class Jail:
             psutil.wait_procs(
                 [p for p in psutil.Process().children() if p not in self.bystanders], timeout=1
             )
-            cleanup.adopt_orphans(self.adopted_before)
+            orphans.adopt_orphans(self.adopted_before)

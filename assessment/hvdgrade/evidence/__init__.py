@@ -1,0 +1,1 @@
+"""What a run left behind, as data types, and the process that reads and recomputes it."""

@@ -1,0 +1,68 @@
+"""What a run left behind, as data types."""
+
+from dataclasses import dataclass, field
+from math import inf
+from pathlib import Path
+
+# Why a run ended. "ended" means that the run ended by itself with exit code 0.
+STOP_CAUSES = (
+    *("ended", "crashed", "killed", "timeout", "hang", "output_flood"),
+    *("out_of_memory", "too_many_processes", "disk_full", "took_more_cores"),
+)
+
+
+@dataclass
+class Weights:
+    """One rank's weights after one epoch: where the copy lies and when the original appeared."""
+
+    rank: int
+    epoch: int
+    seconds: float  # since launch, on the grader's clock
+    path: Path
+    sha256: str
+    bytes_on_wire: int | None = None  # between the ranks, since launch; None where not known
+
+
+@dataclass
+class Observation:
+    """All that was seen of one run."""
+
+    ranks: int
+    started: float = 0.0  # CLOCK_MONOTONIC at launch
+    stop_cause: str = "ended"
+    exit_code: int | None = None
+    seconds: float = 0.0
+    cpu_seconds: float = 0.0
+    computed: dict[int, float] = field(default_factory=dict)  # rank -> its processor seconds
+    devices: list[str] = field(
+        default_factory=list
+    )  # of each rank, see `hvdgrade.run.rank_devices`
+    max_rss_bytes: int = 0
+    weights: list[Weights] = field(default_factory=list)
+    refused: list[str] = field(default_factory=list)  # files that are not what they should be
+    torch_seen: bool = False  # one of its processes had PyTorch loaded
+    bytes_on_wire: int | None = None
+    copied_bytes: int = 0  # of weights
+    free_bytes: float = inf  # least seen on the disk that the run needs
+    output: str = ""
+    output_bytes: int = 0
+    stacks: dict[int, str] = field(default_factory=dict)  # Python stacks of a hanging run
+    survivors: int = 0
+
+    def of(self, rank: int) -> dict[int, Weights]:
+        """The weights of one rank: epoch -> weights."""
+        return {w.epoch: w for w in self.weights if w.rank == rank}
+
+
+@dataclass
+class Probe:
+    """The files to compare: for each run a list of epochs, for each epoch one file per rank.
+
+    `batch_size` is the batch size per rank in the graded run. It determines the size of the data set.
+    """
+
+    batch_size: int = 0
+    runs: dict[str, list[list[str]]] = field(default_factory=dict)
+    seen: dict[str, Observation] = field(default_factory=dict)
+    failed: Observation | None = None  # the run that failed
+    views_enforced: bool = True  # a rank could not read the data of another rank
