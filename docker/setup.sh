@@ -49,7 +49,7 @@ cuda=${CUDA-$(kept cuda)}
 [ -z "$base" ] || export PIP_CONSTRAINT=
 
 # What is installed, as one hash: a warm run compares it and is done.
-button=$(find assessment/hvdgrade/labextension assessment/hvdgrade/jupyter/hvdgrade.json -type f | sort)   # copied below
+button=$(find assessment/hvdgrade/jupyter/labextension assessment/hvdgrade/jupyter/hvdgrade.json -type f | sort)   # copied below
 wanted=$(cat pyproject.toml docker/constraints.txt docker/setup.sh docker/base_pins.py docker/base_programs.py docker/gpu_driver.py docker/cuda_build.py docker/build_horovod.sh $button | sha256sum | cut -d' ' -f1)
 cpu_builds=https://download.pytorch.org/whl/cpu
 cuda12_builds=https://download.pytorch.org/whl/cu126
@@ -208,7 +208,7 @@ fi
 # The Assess button, where JupyterLab looks for it: a wheel brings these files there, an editable install does not.
 mkdir -p $venv/share/jupyter/labextensions $venv/etc/jupyter/jupyter_server_config.d
 rm -rf $venv/share/jupyter/labextensions/hvdgrade-assess
-cp -r assessment/hvdgrade/labextension $venv/share/jupyter/labextensions/hvdgrade-assess
+cp -r assessment/hvdgrade/jupyter/labextension $venv/share/jupyter/labextensions/hvdgrade-assess
 cp assessment/hvdgrade/jupyter/hvdgrade.json $venv/etc/jupyter/jupyter_server_config.d/
 
 # --- Horovod ---------------------------------------------------------------------------------------

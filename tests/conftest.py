@@ -12,7 +12,8 @@ import pytest
 import slurm_cluster as slurm
 from school import Class
 
-from hvdgrade import cleanup, profiles
+from hvdgrade import profiles
+from hvdgrade.batch import cleanup
 from hvdgrade.evidence import hidden_data
 from hvdlab.data import DataError, Dataset, load_cifar10, load_fashion_mnist
 from hvdlab.data.synthetic import synthetic_cifar10

@@ -14,11 +14,11 @@ from pathlib import Path
 
 import psutil
 
-from hvdgrade import report
 from hvdgrade.evidence import evaluator, hidden_data
 from hvdgrade.evidence.observation import Observation, Probe
 from hvdgrade.judge import parallel_checks, verdict
 from hvdgrade.profiles import Profile
+from hvdgrade.report import result
 from hvdgrade.run import calibrate
 from hvdgrade.run.monitor import observe
 from hvdgrade.run.probe import probe
@@ -139,7 +139,7 @@ def grade(
         facts |= {"status": "infrastructure_error", "reason": str(error)}
     finally:
         tell("")
-    return report.result(
+    return result.result(
         path,
         source,
         rules,

@@ -7,9 +7,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from hvdgrade.export import load
-from hvdgrade.export.roll import HANDED_IN
-from hvdgrade.roster import safe_name
+from hvdgrade.batch.handed_in import HANDED_IN
+from hvdgrade.batch.results import load
+from hvdgrade.batch.submissions import safe_name
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "export"
 COLUMN = "Assignment 1 (1234)"

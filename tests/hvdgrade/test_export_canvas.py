@@ -9,7 +9,8 @@ import unicodedata
 import pytest
 from exported import COLUMN, FIXTURES, NASTY, export, gradebook, keep, result, tell_handed_in
 
-from hvdgrade.export import CannotExport, canvas
+from hvdgrade.batch.results import CannotExport
+from hvdgrade.export import canvas
 
 
 def test_golden_gradebook(graded):

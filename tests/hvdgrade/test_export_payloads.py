@@ -11,7 +11,8 @@ import unicodedata
 import pytest
 from exported import COLUMN, FIXTURES, export, gradebook, keep, result, tell_handed_in
 
-from hvdgrade.export import canvas, gradescope, load, lti, nbgrader
+from hvdgrade.batch.results import load
+from hvdgrade.export import canvas, gradescope, lti, nbgrader
 
 
 def test_gradescope_adds_up_and_gives_no_zero_without_a_score(graded):

@@ -12,7 +12,7 @@ import fake_gpus
 import psutil
 import pytest
 
-from hvdgrade import document
+from hvdgrade.report import wording
 from hvdgrade.run import rank_devices
 from hvdgrade.run.monitor import observe
 from hvdgrade.run.sandboxed_run import Jail
@@ -177,14 +177,14 @@ def test_names_are_those_of_the_drivers_files(tmp_path, monkeypatch):
 
 
 def test_the_report_names_the_devices():
-    found = document.run({"devices": ["processor", "processor"]})
+    found = wording.run({"devices": ["processor", "processor"]})
     assert ("Devices, as the kernel saw them", "processor (ranks 0, 1)") in found
-    assert document.run({}) == document.run({"devices": "other"}) == []  # of another version
+    assert wording.run({}) == wording.run({"devices": "other"}) == []  # of another version
 
 
 def test_devices_in_words():
-    assert rank_devices.in_words(["processor"] * 4) == "processor (ranks 0 to 3)"
-    said = rank_devices.in_words(["H100 (GPU-a)", "processor", "H100 (GPU-a)"])
+    assert wording.in_words(["processor"] * 4) == "processor (ranks 0 to 3)"
+    said = wording.in_words(["H100 (GPU-a)", "processor", "H100 (GPU-a)"])
     assert said == "H100 (GPU-a) (ranks 0, 2); processor (rank 1)"
 
 

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from hvdgrade.document import ENDINGS
-from hvdgrade.drawing import bar_chart
 from hvdgrade.evidence.observation import STOP_CAUSES
 from hvdgrade.output.text import plain
-from hvdgrade.page import class_page, report_page
+from hvdgrade.report.charts import bar_chart
+from hvdgrade.report.pages import class_page, report_page
+from hvdgrade.report.wording import ENDINGS
 
 RESULTS = {
     path.stem: json.loads(path.read_text())

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from hvdgrade import roster
+from hvdgrade.batch import submissions as roster
 
 
 def found(folder: Path) -> dict[str, roster.Submission]:

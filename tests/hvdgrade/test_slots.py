@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from hvdgrade import slots
+from hvdgrade.batch import core_allocation
 from hvdlab.system import hardware
 
 
@@ -22,7 +22,7 @@ def machine(monkeypatch, threads, cores, quota=0.0):
     """Let this machine have so many threads and no GPUs, whatever it has."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(threads)))
-    monkeypatch.setattr(slots, "physical_cores", lambda: cores(range(threads)))
+    monkeypatch.setattr(core_allocation, "physical_cores", lambda: cores(range(threads)))
     monkeypatch.setattr(hardware, "cpu_quota", lambda: quota)
 
 
@@ -31,7 +31,7 @@ def test_no_two_workers_share_a_core_or_gpu(monkeypatch, tmp_path):
     listed = "\n".join(f"GPU {i}: NVIDIA H100 (UUID: GPU-{i}f)" for i in range(4))
     nvidia_smi(tmp_path, monkeypatch, listed)
     for ranks, workers in ((2, 2), (1, 3), (4, 1), (2, None)):
-        parts = slots.worker_slots(ranks, workers, oversubscribe=False)
+        parts = core_allocation.worker_slots(ranks, workers, oversubscribe=False)
         assert len(parts) == (workers or 2)  # 4 GPUs for 2 ranks each
         for kind in (0, 1):
             used = [thing for part in parts for thing in part[kind]]
@@ -40,16 +40,18 @@ def test_no_two_workers_share_a_core_or_gpu(monkeypatch, tmp_path):
     with pytest.raises(
         ValueError, match="need 10 hardware threads.*usable are 9 on 9 cores: at most 4"
     ):
-        slots.worker_slots(2, 5, oversubscribe=False)
+        core_allocation.worker_slots(2, 5, oversubscribe=False)
     with pytest.raises(ValueError, match="need 8 GPUs, and there are 4: at most 2"):
-        slots.worker_slots(2, 4, oversubscribe=False)
-    assert len(slots.worker_slots(2, 5, oversubscribe=True)) == 5
-    parts = slots.worker_slots(2, None, oversubscribe=False, on_gpus=False)
+        core_allocation.worker_slots(2, 4, oversubscribe=False)
+    assert len(core_allocation.worker_slots(2, 5, oversubscribe=True)) == 5
+    parts = core_allocation.worker_slots(2, None, oversubscribe=False, on_gpus=False)
     assert len(parts) == 4 and {gpus for _, gpus in parts} == {None}
-    few = slots.worker_slots(4, None, oversubscribe=False)  # eight ranks would need eight
+    few = core_allocation.worker_slots(4, None, oversubscribe=False)  # eight ranks would need eight
     assert [gpus for _, gpus in few] == [["GPU-0f", "GPU-1f", "GPU-2f", "GPU-3f"]]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    assert {gpus for _, gpus in slots.worker_slots(1, None, oversubscribe=False)} == {None}
+    assert {gpus for _, gpus in core_allocation.worker_slots(1, None, oversubscribe=False)} == {
+        None
+    }
 
 
 def test_workers_divide_the_slices_of_a_gpu(monkeypatch, tmp_path):
@@ -60,7 +62,7 @@ def test_workers_divide_the_slices_of_a_gpu(monkeypatch, tmp_path):
   MIG 3g.20gb Device 1: (UUID: MIG-c)
 GPU 1: NVIDIA A100 (UUID: GPU-d)"""
     nvidia_smi(tmp_path, monkeypatch, listed)
-    parts = slots.worker_slots(1, None, oversubscribe=False)
+    parts = core_allocation.worker_slots(1, None, oversubscribe=False)
     assert [gpus for _, gpus in parts] == [["MIG-b"], ["MIG-c"], ["GPU-d"]]
 
 
@@ -69,10 +71,10 @@ def test_workers_of_any_size_share_no_physical_core(monkeypatch, threads):
     half = threads // 2
     machine(monkeypatch, threads, lambda all: [[core, core + half] for core in range(half)])
     for ranks in range(1, threads + 1):
-        most = len(slots.worker_slots(ranks, None, oversubscribe=False))
+        most = len(core_allocation.worker_slots(ranks, None, oversubscribe=False))
         assert most == max(1, threads // 2 // -(-ranks // 2))
         for workers in range(1, most + 1):
-            parts = slots.worker_slots(ranks, workers, oversubscribe=False)
+            parts = core_allocation.worker_slots(ranks, workers, oversubscribe=False)
             used = [
                 core for part, _ in parts for core in {thread % (threads // 2) for thread in part}
             ]
@@ -81,6 +83,6 @@ def test_workers_of_any_size_share_no_physical_core(monkeypatch, threads):
 
 def test_a_quota_of_a_container_counts_as_its_cores_do(monkeypatch):
     machine(monkeypatch, 64, lambda all: [[core] for core in all], quota=4.0)
-    assert len(slots.worker_slots(2, None, oversubscribe=False)) == 2
+    assert len(core_allocation.worker_slots(2, None, oversubscribe=False)) == 2
     with pytest.raises(ValueError, match="usable are 4 on 64 cores: at most 2"):
-        slots.worker_slots(2, 3, oversubscribe=False)
+        core_allocation.worker_slots(2, 3, oversubscribe=False)

@@ -5,7 +5,8 @@ import signal
 
 import pytest
 
-from hvdgrade import profiles, slurm, worker
+from hvdgrade import profiles
+from hvdgrade.batch import layout, slurm, worker
 
 pytestmark = [pytest.mark.slurm, pytest.mark.mpi, pytest.mark.slow]
 
@@ -202,21 +203,21 @@ def test_why_jobs_wait_is_told(on_slurm):
 
 
 def test_a_result_that_comes_late_is_not_replaced_by_a_fault(tmp_path):
-    for folder in worker.FOLDERS:
+    for folder in layout.FOLDERS:
         (tmp_path / folder).mkdir()
     rules = profiles.load("dli")
-    settings = [worker.Settings(tmp_path, 2, "dli", "", 60.0, call=call) for call in ("old", "new")]
-    task = worker.Task("ada", "ada", "key")
+    settings = [layout.Settings(tmp_path, 2, "dli", "", 60.0, call=call) for call in ("old", "new")]
+    task = layout.Task("ada", "ada", "key")
     result = worker.ungraded(task, settings[1], rules, "not_gradable", "it is no Python.")
 
     worker.keep(*result, task, settings[1])
     assert slurm.lost("7", task, settings[1], rules)["reason"] == "it is no Python."
-    assert worker.read_result(tmp_path, "ada")["reason"] == "it is no Python."
+    assert layout.read_result(tmp_path, "ada")["reason"] == "it is no Python."
     # What an earlier call made is not the job's; it stays, as the fault is no better.
     worker.keep(*result, task, settings[0])
     for _ in range(2):
         document = slurm.lost("7", task, settings[1], rules)
-        assert document == worker.read_result(tmp_path, "ada")
+        assert document == layout.read_result(tmp_path, "ada")
         assert document["reason"] == "it is no Python."
         assert "job 7 ended without" in document["batch"]["failed_again"]["reason"]
         assert slurm.made(task, settings[1]) == document
@@ -224,7 +225,7 @@ def test_a_result_that_comes_late_is_not_replaced_by_a_fault(tmp_path):
     (tmp_path / "results" / "ada.json").unlink()
     for _ in range(2):
         assert "job 7 ended without a result" in slurm.lost("7", task, settings[1], rules)["reason"]
-        assert worker.read_result(tmp_path, "ada")["status"] == "infrastructure_error"
+        assert layout.read_result(tmp_path, "ada")["status"] == "infrastructure_error"
 
 
 def test_without_slurm_it_says_so(school, tmp_path):

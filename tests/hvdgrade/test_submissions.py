@@ -24,7 +24,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from hvdgrade.cleanup import work_folder
+from hvdgrade.batch.cleanup import work_folder
 from hvdgrade.grade import grade
 from hvdgrade.sandbox import sandbox, tiers
 from hvdlab.record import WEIGHTS

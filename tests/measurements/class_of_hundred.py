@@ -15,7 +15,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from hvdgrade.slots import worker_slots
+from hvdgrade.batch.core_allocation import worker_slots
 from tests.helpers.school import Class
 
 KINDS = ("quick", "quick", "quick", "sleeper", "no Python", "link", "no file", "strange name")

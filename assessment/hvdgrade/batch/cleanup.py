@@ -37,7 +37,7 @@ def work_folder() -> Path:
 
 def end_left_over(out: Path) -> None:
     """End the processes that a killed batch left running (see OUT/running), and remove its files."""
-    from hvdgrade.worker import FOLDERS  # not at the top: `worker` imports this module
+    from hvdgrade.batch.layout import FOLDERS  # not at the top: `worker` imports this module
 
     folders = []
     for record in (out / "running").glob("*.json"):

@@ -20,26 +20,17 @@ from pathlib import Path
 
 from rich.console import Console
 
-from hvdgrade import cleanup, profiles, roster
-from hvdgrade.batch_output import conclude, follow, outcome, summarise
-from hvdgrade.export import CannotExport
-from hvdgrade.export.roll import HANDED_IN
+from hvdgrade import profiles
+from hvdgrade.batch import cleanup, submissions
+from hvdgrade.batch.core_allocation import worker_slots
+from hvdgrade.batch.handed_in import HANDED_IN
+from hvdgrade.batch.layout import FOLDERS, Settings, Task, key, read_result, write
+from hvdgrade.batch.progress import conclude, follow, outcome, summarise
+from hvdgrade.batch.results import CannotExport
+from hvdgrade.batch.worker import Grader, is_kept, keep, ungraded
 from hvdgrade.output.console import for_lines
 from hvdgrade.output.text import printable
 from hvdgrade.sandbox import tiers
-from hvdgrade.slots import worker_slots
-from hvdgrade.worker import (
-    FOLDERS,
-    Grader,
-    Settings,
-    Task,
-    is_kept,
-    keep,
-    key,
-    read_result,
-    ungraded,
-    write,
-)
 from hvdlab.data import DataError, load_cifar10
 
 DONE, REFUSED, FAULTS = 0, 2, 3
@@ -136,8 +127,8 @@ def grade_class(args: argparse.Namespace) -> int:
             slots = worker_slots(args.np, args.workers, args.oversubscribe, rules.uses_gpus)
     except ValueError as error:
         raise Refused(str(error)) from None
-    submissions, ignored = roster.find(args.folder)
-    if not submissions:
+    found, ignored = submissions.find(args.folder)
+    if not found:
         raise Refused(f"{args.folder} holds no submission: neither a folder nor a .py file.")
     settings = dataclasses.replace(settings, real_data=real_data(args.slurm))
     for name in FOLDERS:
@@ -146,12 +137,12 @@ def grade_class(args: argparse.Namespace) -> int:
         cancel_jobs(settings.out)
         cleanup.end_left_over(settings.out)
         say = for_lines(stderr=True)
-        names = {one.name: one.id for one in submissions}
+        names = {one.name: one.id for one in found}
         write(settings.out / HANDED_IN, json.dumps(names).encode())
         calls = calls_of_regrade(settings, say) if args.regrade else set()
-        tasks, kept = prepare(submissions, settings, rules, calls, say)
+        tasks, kept = prepare(found, settings, rules, calls, say)
         if kept:
-            say.print(f"{kept} of {len(submissions)} are graded already and kept")
+            say.print(f"{kept} of {len(found)} are graded already and kept")
         try:
             if args.slurm:
                 gradings = submitted(tasks, settings, rules, args, say)
@@ -164,12 +155,12 @@ def grade_class(args: argparse.Namespace) -> int:
                 cancel_jobs(settings.out)
             left = sum(not is_done(task, settings, calls) for task in tasks)
             say.print(
-                f"interrupted; all that was started has been ended. {left} of {len(submissions)} "
+                f"interrupted; all that was started has been ended. {left} of {len(found)} "
                 "are still to be graded: the same command goes on."
             )
             summarise(settings.out, say)
             return FAULTS
-        unread = any(one.unreadable for one in submissions)
+        unread = any(one.unreadable for one in found)
         if args.regrade and not unread and all(is_done(task, settings, calls) for task in tasks):
             (settings.out / REGRADE).unlink(missing_ok=True)
         complete = summarise(settings.out, say)
@@ -340,7 +331,7 @@ def submitted(tasks: list[Task], settings: Settings, rules, args, say: Console) 
     Raises:
         Refused: Slurm is not available.
     """
-    from hvdgrade import slurm
+    from hvdgrade.batch import slurm
 
     try:
         return slurm.grade_all(tasks, settings, rules, args.workers, args.slurm_option, say.print)
@@ -355,7 +346,7 @@ def cancel_jobs(out: Path) -> None:
         Refused: Slurm does not confirm that the jobs have ended.
     """
     if (out / "slurm").exists():
-        from hvdgrade import slurm
+        from hvdgrade.batch import slurm
 
         if not slurm.cancel(out):
             raise Refused(

@@ -1,6 +1,6 @@
 """Replace this process with a command that runs on given cores and ends when its parent ends.
 
-    python -m hvdgrade.leash PARENT CORES COMMAND ...
+    python -m hvdgrade.batch.die_with_parent PARENT CORES COMMAND ...
 
 PARENT is the id of the process that starts this module. CORES is a list such as "0,1", or "-" for all
 cores. When the parent ends, even by kill -9, the kernel sends the command SIGTERM, so that it can stop

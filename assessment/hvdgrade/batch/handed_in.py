@@ -10,7 +10,7 @@ import unicodedata
 from collections.abc import Collection, Hashable
 from pathlib import Path
 
-from hvdgrade.document import part
+from hvdgrade.report.wording import part
 
 # In OUT: all submissions that the last batch found, as a JSON object: name of their files -> id.
 HANDED_IN = ".handed-in"

@@ -10,11 +10,12 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from hvdgrade.document import mixed
-from hvdgrade.export import UNGRADED, load, roll
+from hvdgrade.batch import handed_in
+from hvdgrade.batch.layout import Settings
+from hvdgrade.batch.results import UNGRADED, load
 from hvdgrade.output.console import for_lines
 from hvdgrade.output.text import printable
-from hvdgrade.worker import Settings
+from hvdgrade.report.wording import mixed
 
 SUMMARY_SECONDS = 600.0
 
@@ -100,7 +101,11 @@ def conclude(names: set[str], settings: Settings, regrade: bool, ignored: list[s
     if ignored:
         listed = ", ".join(map(printable, ignored))
         say.print(f"In DIR, but neither a folder nor a .py file, and so not graded: {listed}")
-    for line in [*roll.practice(documents), *mixed(documents), *roll.withdrawn(results, out)]:
+    for line in [
+        *handed_in.practice(documents),
+        *mixed(documents),
+        *handed_in.withdrawn(results, out),
+    ]:
         say.print(printable(line))
     say.print(f"The class: {out / 'index.html'}   as a table: {out / 'summary.csv'}")
     return counts["infrastructure_error"] + left
@@ -108,7 +113,7 @@ def conclude(names: set[str], settings: Settings, regrade: bool, ignored: list[s
 
 def summarise(out: Path, say: Console) -> bool:
     """Create summary.csv and index.html; return whether that succeeded."""
-    command = [sys.executable, "-m", "hvdgrade.summary", str(out)]
+    command = [sys.executable, "-m", "hvdgrade.batch.summary", str(out)]
     try:
         made = subprocess.run(command, capture_output=True, text=True, timeout=SUMMARY_SECONDS)
         said = made.stderr.strip().splitlines()[-1:] if made.returncode else []

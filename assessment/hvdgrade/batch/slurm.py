@@ -20,8 +20,9 @@ from pathlib import Path
 
 import psutil
 
-from hvdgrade import profiles, worker
-from hvdgrade.worker import Settings, Task
+from hvdgrade import profiles
+from hvdgrade.batch import layout, worker
+from hvdgrade.batch.layout import Settings, Task
 
 POLL_SECONDS = 2.0
 LOST_SECONDS = 120.0  # NFS may show a result this much later than the job ended
@@ -159,7 +160,7 @@ def results(
 
 def made(task: Task, settings: Settings) -> dict | None:
     """The result that a job of this call has made, if it is there."""
-    document = worker.read_result(settings.out, task.name)
+    document = layout.read_result(settings.out, task.name)
     batch = document.get("batch", {})
     calls = batch.get("call"), batch.get("failed_again", {}).get("call")
     return document if settings.call in calls else None

@@ -1,6 +1,6 @@
 """What a batch came to: OUT/summary.csv of all results, and OUT/index.html of those still handed in.
 
-    python -m hvdgrade.summary OUT
+    python -m hvdgrade.batch.summary OUT
 
 A process of its own, after the gradings: the search for near-identical submissions reads strangers'
 source, and one that brings the parser down must not take anything else with it.
@@ -10,21 +10,22 @@ import io
 import sys
 from pathlib import Path
 
-from hvdgrade.export import load, roll, table
-from hvdgrade.worker import write
+from hvdgrade.batch import csv_table, handed_in
+from hvdgrade.batch.layout import write
+from hvdgrade.batch.results import load
 
 
 def main() -> None:
-    from hvdgrade.page import class_page
+    from hvdgrade.report.pages import class_page
     from hvdgrade.submission import similarity
 
     out = Path(sys.argv[1])
     documents = load(out)
     rows = io.StringIO(newline="")
-    table.write(documents, rows)
+    csv_table.write(documents, rows)
     write(out / "summary.csv", rows.getvalue().encode())
-    warnings = [*roll.not_reached(documents, out), *roll.withdrawn(documents, out)]
-    documents = roll.still_there(documents, out)
+    warnings = [*handed_in.not_reached(documents, out), *handed_in.withdrawn(documents, out)]
+    documents = handed_in.still_there(documents, out)
     unfinished = "The search for near-identical submissions did not come to its end."
     write(out / "index.html", class_page(documents, warnings=[unfinished, *warnings]).encode())
     sources = {}

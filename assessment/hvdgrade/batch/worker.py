@@ -12,7 +12,6 @@ The folder OUT of a batch contains:
 """
 
 import datetime
-import hashlib
 import html
 import json
 import os
@@ -21,71 +20,19 @@ import socket
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
 from pathlib import Path
 
-from hvdgrade import __version__, cleanup, report
-from hvdgrade.document import part
-from hvdgrade.export.roll import is_practice, script_sha256
+from hvdgrade.batch import cleanup
+from hvdgrade.batch.handed_in import is_practice, script_sha256
+from hvdgrade.batch.layout import Settings, Task, folder_name, read_result, write, write_result
 from hvdgrade.profiles import Profile
+from hvdgrade.report import result
+from hvdgrade.report.wording import part
 from hvdgrade.run import orphans
 from hvdgrade.sandbox import tiers
 from hvdgrade.submission.script import SCRIPT
 
-FOLDERS = ("results", "reports", "logs", "submissions", "running")
 ATTEMPTS = 2
-
-
-@dataclass(frozen=True)
-class Settings:
-    """The settings that are the same for all submissions of a batch.
-
-    `limit` is the time limit of one grading in seconds. `call` identifies this call of
-    `hvdgrade batch`, and is stored in each result that the call makes. `real_data` is True if
-    CIFAR-10 itself is known to be available, not only the synthetic data set.
-    """
-
-    out: Path
-    ranks: int
-    profile: str
-    rules_sha256: str
-    limit: float
-    require_sandbox: str | None = None
-    call: str = ""
-    real_data: bool = False
-
-
-@dataclass(frozen=True)
-class Task:
-    """One submission to grade: the student's id, the name of its files, and the key of its result."""
-
-    id: str
-    name: str
-    key: str
-
-
-def key(source: bytes, settings: Settings) -> str:
-    """Return a hash of everything that a result depends on.
-
-    A batch keeps a result as long as this hash does not change.
-    """
-    facts = [
-        hashlib.sha256(source).hexdigest(),
-        settings.rules_sha256,
-        settings.ranks,
-        settings.profile,
-        __version__,
-    ]
-    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
-
-
-def read_result(out: Path, name: str) -> dict:
-    """Return the result that OUT has for a submission, or {} if it is missing or incomplete."""
-    try:
-        document = json.loads((out / "results" / f"{name}.json").read_text())
-        return document if "batch" in document else {}
-    except (OSError, ValueError, TypeError):
-        return {}
 
 
 def is_kept(task: Task, settings: Settings) -> bool:
@@ -153,11 +100,6 @@ def keep(
     return document
 
 
-def write_result(document: dict, task: Task, settings: Settings) -> None:
-    result = json.dumps(document, indent=2) + "\n"
-    write(settings.out / "results" / f"{task.name}.json", result.encode())
-
-
 def ungraded(
     task: Task, settings: Settings, rules: Profile, status: str, reason: str
 ) -> tuple[dict, str]:
@@ -165,9 +107,9 @@ def ungraded(
 
     `status` is "not_gradable" or "infrastructure_error", and `reason` explains it in one sentence.
     """
-    from hvdgrade.page import report_page
+    from hvdgrade.report.pages import report_page
 
-    document = report.result(
+    document = result.result(
         Path(task.name), b"", rules, settings.ranks, status=status, reason=reason
     )
     document["submission"]["id"] = task.id
@@ -180,28 +122,6 @@ def ungraded(
 def plain_page(text: str) -> str:
     """A page for when there is no better one."""
     return f'<!DOCTYPE html><meta charset="utf-8"><title>Report</title><p>{html.escape(text)}\n'
-
-
-def write(path: Path, data: bytes) -> None:
-    """Write a file whole or not at all, and so that it survives a power failure."""
-    part = path.with_name(f".{path.name}.part")
-    try:
-        with open(part, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(part, path)
-    except OSError as error:  # a full disk does not tell the file
-        part.unlink(missing_ok=True)
-        raise OSError(error.errno, error.strerror, str(path)) from None
-
-
-def folder_name(task: Task) -> str:
-    """What the report calls a submission: its id, where a folder can have that name."""
-    try:
-        return task.id if len(os.fsencode(task.id)) < 200 else task.name
-    except UnicodeEncodeError:  # in the encoding of this user's locale it cannot
-        return task.name
 
 
 class Grader:
@@ -238,7 +158,7 @@ class Grader:
         shutil.copyfile(script, handed_in / SCRIPT)
         python = [sys.executable, "-m"]
         command = [
-            *python, "hvdgrade.leash", str(os.getpid()), self.cores,
+            *python, "hvdgrade.batch.die_with_parent", str(os.getpid()), self.cores,
             *python, "hvdgrade.cli", "run", str(handed_in),
             "-np", str(self.settings.ranks),
             "--profile", self.settings.profile,

@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from hvdgrade import attacks
+from hvdgrade.doctor import attacks
 from hvdgrade.output import files
 from hvdgrade.output.console import Terminal
 from hvdgrade.run.monitor import observe

@@ -10,8 +10,8 @@ import io
 import math
 import re
 
-from hvdgrade.export import CannotExport, ungraded
-from hvdgrade.export.canvas_rows import MATCH_BY, match, named
+from hvdgrade.batch.results import CannotExport, ungraded
+from hvdgrade.export.canvas_matching import MATCH_BY, match, named
 
 NAMES = (["Student"], ["LastName", "FirstName"])  # the first columns, as Canvas's settings have it
 ABOUT_STUDENTS = (*sum(NAMES, []), *MATCH_BY, "Integration ID", "Root Account", "Section")

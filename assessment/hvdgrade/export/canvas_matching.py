@@ -2,7 +2,7 @@
 
 import re
 
-from hvdgrade.export.roll import comparable, settle
+from hvdgrade.batch.handed_in import comparable, settle
 
 MATCH_BY = ("SIS Login ID", "SIS User ID", "ID")
 # A file of Canvas's "Download Submissions": NAME_[LATE_]USER_ATTACHMENT_FILE. A student chooses NAME and

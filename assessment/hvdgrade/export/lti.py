@@ -9,8 +9,8 @@ import csv
 import datetime
 from pathlib import Path
 
-from hvdgrade.export import CannotExport
-from hvdgrade.export.roll import comparable, settle
+from hvdgrade.batch.handed_in import comparable, settle
+from hvdgrade.batch.results import CannotExport
 from hvdgrade.output.text import printable
 
 

@@ -19,7 +19,8 @@ other.** Compare its scores with those of `hvdgrade export OUT --format csv` bef
 import json
 from pathlib import Path
 
-from hvdgrade.export import is_result, roll
+from hvdgrade.batch import handed_in
+from hvdgrade.batch.results import is_result
 
 
 class NotGraded(Exception):
@@ -46,9 +47,9 @@ def nbgrader_score(path: Path | str, points: float = 100) -> float:
         raise NotGraded(f"{path} is no result of hvdgrade: grade the submission first.")
     if document["status"] != "graded":
         raise NotGraded(f"{document['status']}: {document['reason']}")
-    if roll.is_practice(document):
+    if handed_in.is_practice(document):
         raise NotGraded(f"{path} is a practice run on synthetic data: grade it with CIFAR-10.")
-    last = roll.script_sha256(Path(path).resolve().parents[1], Path(path).stem)
+    last = handed_in.script_sha256(Path(path).resolve().parents[1], Path(path).stem)
     if last not in (None, document["submission"].get("sha256")):
         raise NotGraded(f"{path} is of an earlier submission: run 'hvdgrade batch' again.")
     return points * document["score"] / document["max_score"]

@@ -4,7 +4,7 @@
     runner.py     one grading at a time, as a process of its own
     lifeline.py   that process: it ends with the server, however the server ends
 
-What the learner sees is in ../labextension: plain files, which JupyterLab loads as they are.
+What the learner sees is in labextension/: plain files, which JupyterLab loads as they are.
 """
 
 
@@ -15,4 +15,4 @@ def _jupyter_server_extension_points():
 
 
 def _jupyter_labextension_paths():
-    return [{"src": "../labextension", "dest": "hvdgrade-assess"}]
+    return [{"src": "labextension", "dest": "hvdgrade-assess"}]

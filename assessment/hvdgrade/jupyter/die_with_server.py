@@ -1,6 +1,6 @@
 """Run the grader until it ends or until the pipe at standard input is closed.
 
-    python -m hvdgrade.jupyter.lifeline PATH -np 2 --profile cpu --json result.json
+    python -m hvdgrade.jupyter.die_with_server PATH -np 2 --profile cpu --json result.json
 
 The Jupyter server starts this with a pipe. When the pipe closes, because the learner cancels, because
 the server stops or because it was killed, the grading ends, and with it everything that it started.

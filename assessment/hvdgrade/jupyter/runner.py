@@ -19,7 +19,7 @@ from pathlib import Path
 
 from jupyter_core.paths import jupyter_runtime_dir
 
-from hvdgrade.jupyter import lifeline
+from hvdgrade.jupyter import die_with_server
 from hvdgrade.profiles import PROFILES
 
 PREFIX = "hvdgrade-assess-"  # of the folder of a server
@@ -67,7 +67,7 @@ class Runner:
         with (place / "log").open("w") as log, one_a_user() as lock:
             self.process = subprocess.Popen(
                 [
-                    sys.executable, "-m", lifeline.__name__, str(script), "-np", str(ranks),
+                    sys.executable, "-m", die_with_server.__name__, str(script), "-np", str(ranks),
                     "--profile", profile, "--json", str(place / "result.json"),
                     "--html", str(place / "report.html"),
                     "--progress", str(place / "progress"),
@@ -110,7 +110,7 @@ class Runner:
         """End the grading, wait until nothing is left of it, and remove the files."""
         self.cancel()
         if self.process:
-            self.process.wait(3 * lifeline.PATIENCE_SECONDS)
+            self.process.wait(3 * die_with_server.PATIENCE_SECONDS)
         shutil.rmtree(self.folder, ignore_errors=True)
         self.held.close()
 

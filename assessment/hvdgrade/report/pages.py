@@ -14,7 +14,9 @@ from statistics import median
 
 from jinja2 import ChainableUndefined, Environment, FileSystemLoader
 
-from hvdgrade.document import (
+from hvdgrade.output.text import as_text, decimal, end_of, in_bytes, is_number, line_of, plain
+from hvdgrade.report.charts import accuracy_chart, bar_chart
+from hvdgrade.report.wording import (
     OUTCOMES,
     budget_rule,
     file_of,
@@ -34,8 +36,6 @@ from hvdgrade.document import (
     why,
     with_sent,
 )
-from hvdgrade.drawing import accuracy_chart, bar_chart
-from hvdgrade.output.text import as_text, decimal, end_of, in_bytes, is_number, line_of, plain
 
 
 def report_page(document: dict, source: bytes | None = None) -> str:

@@ -7,7 +7,6 @@ from collections import Counter
 from urllib.parse import quote
 
 from hvdgrade.output.text import decimal, in_bytes, is_finite, is_number
-from hvdgrade.run.rank_devices import in_words
 
 STATES = {  # state of a check: shape, word
     "pass": ("✓", "pass"),
@@ -276,3 +275,17 @@ def warnings_of(documents: list[dict]) -> list[str]:
     if flagged:
         found.append(f"{flagged} hold something to look at, see the table.")
     return found
+
+
+def in_words(devices: list[str]) -> str:
+    """Such as "processor (ranks 0 to 3)" or "NVIDIA H100 (GPU-5d1c) (rank 0); processor (rank 1)"."""
+    ranks: dict[str, list[int]] = {}
+    for rank, device in enumerate(devices):
+        ranks.setdefault(device, []).append(rank)
+    said = []
+    for device, numbers in ranks.items():
+        listed = ", ".join(map(str, numbers))
+        if len(numbers) > 2 and numbers == list(range(numbers[0], numbers[-1] + 1)):
+            listed = f"{numbers[0]} to {numbers[-1]}"
+        said.append(f"{device} (rank{'s' * (len(numbers) > 1)} {listed})")
+    return "; ".join(said)

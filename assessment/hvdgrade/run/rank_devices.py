@@ -118,17 +118,3 @@ class DeviceWatch:
             self.query.kill()
             self.query.communicate()
             self.query = None
-
-
-def in_words(devices: list[str]) -> str:
-    """Such as "processor (ranks 0 to 3)" or "NVIDIA H100 (GPU-5d1c) (rank 0); processor (rank 1)"."""
-    ranks: dict[str, list[int]] = {}
-    for rank, device in enumerate(devices):
-        ranks.setdefault(device, []).append(rank)
-    said = []
-    for device, numbers in ranks.items():
-        listed = ", ".join(map(str, numbers))
-        if len(numbers) > 2 and numbers == list(range(numbers[0], numbers[-1] + 1)):
-            listed = f"{numbers[0]} to {numbers[-1]}"
-        said.append(f"{device} (rank{'s' * (len(numbers) > 1)} {listed})")
-    return "; ".join(said)

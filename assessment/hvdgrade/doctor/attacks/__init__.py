@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from hvdgrade.attacks.host import SECRET_MODE, Host
+from hvdgrade.doctor.attacks.host import SECRET_MODE, Host
 from hvdgrade.evidence.observation import Observation
 from hvdgrade.run.monitor import observe
 from hvdgrade.run.sandboxed_run import Jail

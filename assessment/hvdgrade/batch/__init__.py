@@ -1,0 +1,1 @@
+"""`hvdgrade batch`: grade a class with several workers or under Slurm."""

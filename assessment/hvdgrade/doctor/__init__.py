@@ -1,0 +1,1 @@
+"""`hvdgrade doctor`: which isolation levels work on this machine, and what they block."""

@@ -1,0 +1,1 @@
+"""A result document, its wording, its pages and its report in the terminal. Starts nothing."""

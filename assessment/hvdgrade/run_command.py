@@ -1,0 +1,136 @@
+"""The command hvdgrade run: grade one submission."""
+
+import argparse
+import contextlib
+import hashlib
+import json
+import sys
+import time
+from pathlib import Path
+
+from hvdgrade import profiles
+from hvdgrade.grade import grade
+from hvdgrade.output import files
+from hvdgrade.output.console import Terminal
+from hvdgrade.report import terminal
+from hvdgrade.sandbox import tiers
+
+PASS, FAIL, NOT_GRADABLE, GRADER_FAULT = range(4)
+SHOWN_EPOCHS, SHOWN_NUMBERS = 200, 20  # the last epochs, and the numbers of each, in the progress
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("path", type=Path, help="the script, or a folder that holds assessment.py")
+    parser.add_argument("-np", type=int, default=2, metavar="N", help="ranks (default 2)")
+    parser.add_argument(
+        "--profile", default="cpu", help="cpu, dli or gpu, a table of profiles.toml (default cpu)"
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the result to FILE")
+    parser.add_argument("--html", type=Path, metavar="FILE", help="write the report to FILE")
+    parser.add_argument(
+        "--progress", type=Path, metavar="FILE", help="append a JSON line for each event to FILE"
+    )
+    parser.add_argument(
+        "--require-sandbox",
+        choices=tiers.TIERS,
+        metavar="TIER",
+        help=f"refuse to grade in a weaker sandbox: {', '.join(tiers.TIERS)}",
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Grade one submission; return the exit code."""
+    try:
+        args.path.stat()
+    except FileNotFoundError:
+        pass  # no attempt is lost: the result says so
+    except OSError as error:  # a folder that is closed to us
+        print(f"hvdgrade: {args.path} cannot be read: {error.strerror}.", file=sys.stderr)
+        return NOT_GRADABLE
+    try:
+        rules = profiles.load(args.profile)
+        with Progress(args.progress) as tell:
+            document = grade(args.path, args.np, rules, tell, args.require_sandbox)
+            code = exit_code(document)
+            try:
+                if args.json:
+                    files.write(args.json, json.dumps(document, indent=2) + "\n")
+                if args.html:
+                    from hvdgrade.report.pages import report_page
+
+                    files.write(args.html, report_page(document, source_of(args.path, document)))
+            finally:  # a full disk does not take the report with it, nor the report the files
+                terminal.show(document, Terminal())
+            tell("", stage="done", code=code)
+        return code
+    except profiles.UnknownProfile as error:
+        print(f"hvdgrade: {error}", file=sys.stderr)
+        return NOT_GRADABLE
+    except files.CannotWrite as error:
+        print(f"hvdgrade: {error}", file=sys.stderr)
+        return GRADER_FAULT
+
+
+def exit_code(document: dict) -> int:
+    if document["status"] == "graded":
+        return PASS if document["verdict"] == "pass" else FAIL
+    return NOT_GRADABLE if document["status"] == "not_gradable" else GRADER_FAULT
+
+
+def source_of(path: Path, document: dict) -> bytes | None:
+    """The script that was graded, to show lines of it; None where it has been edited since."""
+    from hvdgrade.submission.script import NotGradable, read_script
+
+    try:
+        source = read_script(path)
+    except (NotGradable, OSError):
+        return None
+    graded = document["submission"]["sha256"]
+    return source if hashlib.sha256(source).hexdigest() == graded else None
+
+
+def shortened(epoch: dict) -> dict:
+    reported = dict(list(epoch["reported"].items())[:SHOWN_NUMBERS])
+    return {**epoch, "reported": reported}
+
+
+class Progress:
+    """One line on stderr, rewritten in a terminal, elsewhere only at a new stage; JSON in a file.
+
+    Args:
+        path: file to which a JSON line is appended for each event; None for none.
+    """
+
+    def __init__(self, path: Path | None = None):
+        self.terminal, self.path, self.file = sys.stderr.isatty(), path, None
+        self.began, self.stage = time.monotonic(), "calibrating"
+
+    def __enter__(self):
+        if self.path:
+            try:
+                self.file = open(self.path, "a")
+            except OSError as error:
+                raise files.CannotWrite(
+                    f"{self.path} cannot be written: {error.strerror}"
+                ) from None
+        return self
+
+    def __exit__(self, *exception):
+        if self.file:
+            with contextlib.suppress(OSError):  # what could not be written is tried once more here
+                self.file.close()
+
+    def __call__(self, text: str, **facts) -> None:
+        self.stage = facts.get("stage", self.stage)
+        if self.file:
+            if "epochs" in facts:  # a submission may record any number of anything
+                facts["epochs"] = [shortened(epoch) for epoch in facts["epochs"][-SHOWN_EPOCHS:]]
+            event = {"t": round(time.monotonic() - self.began, 1), "text": text, **facts}
+            with contextlib.suppress(OSError):  # a full disk, a reader who went: grading goes on
+                self.file.write(json.dumps({**event, "stage": self.stage}) + "\n")
+                self.file.flush()
+        with contextlib.suppress(OSError):
+            if self.terminal:
+                print(f"\r\x1b[2K{text}", end="", file=sys.stderr, flush=True)
+            elif text.endswith("..."):
+                print(text, file=sys.stderr, flush=True)
