@@ -15,7 +15,7 @@ example:
 
 exit codes: 0 pass, 1 fail, 2 not gradable or wrong usage, 3 grader fault
 """
-# The other commands: each has a folder with command.py, which has add_arguments(parser), main(args) and EPILOG.
+# The other commands: NAME/command.py has add_arguments(parser), main(args) and EPILOG.
 COMMANDS = {
     "batch": "grade a whole class, a folder or file a student",
     "export": "turn a batch's results into CSV, Canvas, Gradescope or LTI files",

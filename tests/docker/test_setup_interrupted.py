@@ -44,7 +44,7 @@ EDITED = {  # the texts of Horovod's source that build_horovod.sh replaces
 @pytest.fixture
 def checkout(tmp_path) -> Path:
     """What the set-up reads, the programs that it finds first, and Horovod's source."""
-    grader = ("assessment/hvdgrade/labextension", "assessment/hvdgrade/jupyter")
+    grader = ("assessment/hvdgrade/jupyter",)
     folder = checkout_copy.copy(
         tmp_path / "course", "docker", *grader, "Makefile", "pyproject.toml"
     )

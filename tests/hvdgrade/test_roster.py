@@ -137,7 +137,7 @@ def test_a_name_may_be_none_in_the_users_locale():
     show = "print(*(worker.folder_name(worker.Task(id, 'x~1', '')) for id in ('ada', '\\u738b')))"
     ascii = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
     answer = subprocess.run(
-        [sys.executable, "-c", f"from hvdgrade import worker; {show}"],
+        [sys.executable, "-c", f"from hvdgrade.batch import worker; {show}"],
         env=os.environ | ascii,
         capture_output=True,
         text=True,

@@ -165,7 +165,7 @@ def test_what_slurm_refuses_is_one_sentence(on_slurm):
 def test_a_job_that_vanishes_is_a_fault_not_a_zero(on_slurm):
     school, cluster = on_slurm
     school.add_sleeper("ada", 300)
-    soon = "from hvdgrade import slurm; slurm.LOST_SECONDS = 5"
+    soon = "from hvdgrade.batch import slurm; slurm.LOST_SECONDS = 5"
     batch = school.start("--slurm", before=soon, **cluster.environment)
     school.wait_for(lambda: any("sleep" in p.name() for p in school.processes()))
     cluster.run("scancel", "--user=root")
@@ -180,7 +180,7 @@ def test_a_job_at_the_end_of_its_time_is_not_queued_again_for_ever(on_slurm):
     """An option gives it less than two attempts may take, so submitit takes the end for another's turn."""
     school, cluster = on_slurm
     school.add_sleeper("ada", 300)
-    soon = "from hvdgrade import slurm; slurm.LOST_SECONDS = 5"
+    soon = "from hvdgrade.batch import slurm; slurm.LOST_SECONDS = 5"
     options = ("--slurm", "--slurm-option", "time=1")  # its signal comes 90 s before that: at once
     answer = school.grade(*options, before=soon, **cluster.environment)
     assert answer.returncode == 3 and "1 grader faults" in answer.stdout, answer.stderr

@@ -323,7 +323,7 @@ def test_a_network_that_there_is_not_is_refused(capsys):
 
 
 def test_a_machine_without_mpirun_is_told_so(monkeypatch):
-    monkeypatch.setattr(ranks.launch, "environment", lambda count: {"PATH": "/nowhere"})
+    monkeypatch.setattr(ranks.local, "environment", lambda count: {"PATH": "/nowhere"})
     with pytest.raises(
         ranks.BenchFailed, match="needs mpirun, which is not there: try `hvdlab doctor`"
     ):

@@ -191,7 +191,7 @@ LINK = """\
 import sys
 from hvdlab.doctor import import_probe as probe
 sys.prefix = sys.argv[1]
-print(import_probe.libcuda_without_link())
+print(probe.libcuda_without_link())
 """
 
 

@@ -279,7 +279,7 @@ def test_fetch_unknown_name():
 def test_two_processes_download_once(server, tmp_path):
     """The server holds the first answer back until the second process says that it waits."""
     code = (
-        "import sys; from hvdlab import download\n"
+        "import sys; from hvdlab.data import download\n"
         f"source = download.Source('{server.url}/file', 'file', '{MD5}', {len(CONTENT)}, 'x/y')\n"
         "download.SOURCES['cifar10'] = [source]\n"
         "download.fetch('cifar10', sys.argv[1])\n"

@@ -140,7 +140,7 @@ def test_a_file_in_place_of_the_folder(tmp_path):
 def test_two_processes_make_one_twin(tmp_path):
     """Whichever comes second finds the twin complete, and does not replace it."""
     code = (
-        "import sys; from pathlib import Path; from hvdlab import synthetic\n"
+        "import sys; from pathlib import Path; from hvdlab.data import synthetic\n"
         "def write(folder):\n"
         "    for name, shape in synthetic.FASHION_SHAPES.items():\n"
         "        size = 4 + 4 * len(shape) + synthetic.np.prod(shape)\n"

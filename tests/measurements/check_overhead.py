@@ -15,7 +15,7 @@ import tempfile
 from pathlib import Path
 
 from hvdlab import launch
-from hvdlab.check.command import WATCH
+from hvdlab.check.command import WATCHED_RANK
 from hvdlab.exercises import lab04_script_edits as edits
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -32,7 +32,7 @@ def measure(script, watched):
             "PYTHONPATH": os.pathsep.join([str(ROOT / "labs"), os.environ.get("PYTHONPATH", "")]),
             "TF_CPP_MIN_LOG_LEVEL": "3",
         }
-        command = [WATCH, script] if watched else [script]
+        command = [WATCHED_RANK, script] if watched else [script]
         output = launch.run(*command, *LAB4, ranks=1, timeout=300, show=False, **options)
     return float(re.findall(SPEED, output)[-1].replace(",", ""))
 

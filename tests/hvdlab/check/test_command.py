@@ -100,7 +100,7 @@ def test_ranks_that_wait_for_ever_are_never_told_as_nothing_found(monkeypatch):
 
 
 def test_without_mpirun_there_is_one_sentence(monkeypatch):
-    monkeypatch.setattr(local, "command", lambda *of: ["mpirun-is-not-here"])
+    monkeypatch.setattr(local, "mpirun_command", lambda *of: ["mpirun-is-not-here"])
     Path("mine.py").write_text("import horovod.torch\n")
     with pytest.raises(CheckError, match="no mpirun here"):
         check("mine.py")
