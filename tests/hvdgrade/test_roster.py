@@ -134,10 +134,10 @@ def test_names_are_data(tmp_path):
 
 def test_a_name_may_be_none_in_the_users_locale():
     """Who is not in UTF-8 there is graded under the name of the files, and nobody else is lost."""
-    show = "print(*(worker.folder_name(worker.Task(id, 'x~1', '')) for id in ('ada', '\\u738b')))"
+    show = "print(*(layout.folder_name(layout.Task(id, 'x~1', '')) for id in ('ada', '\\u738b')))"
     ascii = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
     answer = subprocess.run(
-        [sys.executable, "-c", f"from hvdgrade.batch import worker; {show}"],
+        [sys.executable, "-c", f"from hvdgrade.batch import layout; {show}"],
         env=os.environ | ascii,
         capture_output=True,
         text=True,
