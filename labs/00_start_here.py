@@ -15,11 +15,11 @@
 # | [7: CIFAR-10 and the assessment](07_cifar10_assessment.ipynb) | 75 | two optimizers in a race against time, beside shipped runs of five; then the grader measures you |
 # | [8: One device, used fully](08_one_device.ipynb) | 100 | where memory and time of a step go; mixed precision, activation checkpointing, gradient accumulation; what keeps a GPU busy |
 # | [9: DDP and sharding](09_ddp_and_sharding.ipynb) | 100 | Horovod, DDP and your own all-reduce beside each other; ZeRO's three stages, in bytes held and bytes sent |
-# | [10, first part: Splitting layers](10_splitting_layers.ipynb) | 60 | the matrices of a layer on several ranks, by hand, with DTensor and AxoNN: one loss curve, less memory, known traffic |
-# | [10, second part: Splitting networks](10_splitting_networks.ipynb) | 90 | a network cut between its layers, schedules and their bubbles, and a search for the best of all splits |
-# | [11: Fine-tuning a language model](11_fine_tuning.ipynb) | 90 | a small GPT trained from nothing and fine-tuned on instructions, whole and with LoRA |
-# | [12: Find the fault](12_find_the_fault.ipynb) | 60 | broken scripts: their symptoms, your diagnosis, and what `hvdlab check` says |
-# | [13: Past one machine](13_past_one_machine.ipynb) | 60 | a message's latency and bandwidth here, and what they foretell for 2 to 10,000 GPUs |
+# | [10: Splitting layers](10_splitting_layers.ipynb) | 60 | the matrices of a layer on several ranks, by hand, with DTensor and AxoNN: one loss curve, less memory, known traffic |
+# | [11: Splitting networks](11_splitting_networks.ipynb) | 90 | a network cut between its layers, schedules and their bubbles, and a search for the best of all splits |
+# | [12: Fine-tuning a language model](12_fine_tuning.ipynb) | 90 | a small GPT trained from nothing and fine-tuned on instructions, whole and with LoRA |
+# | [13: Find the fault](13_find_the_fault.ipynb) | 60 | broken scripts: their symptoms, your diagnosis, and what `hvdlab check` says |
+# | [14: Past one machine](14_past_one_machine.ipynb) | 60 | a message's latency and bandwidth here, and what they foretell for 2 to 10,000 GPUs |
 #
 # Do 1 to 7 in this order: each uses what the one before has shown. 8 to 11 leave Horovod for the rest of the field, in PyTorch, and
 # build on each other too; 12 and 13 need only 1 to 7. The minutes are yours, for reading, thinking and exercises; the computer works

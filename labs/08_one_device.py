@@ -129,7 +129,7 @@ plt.show()
 # %% [markdown]
 # **What you should see.** The pencil is right within a few percent where one of the two parts is much larger than the other.
 # In between it is too high: the activations of a block are freed as soon as its gradients are there, so the two are never
-# there all at once. Most of what does *not* grow with the batch is not the model: it is gradients and Adam. Labs 9 and 10
+# there all at once. Most of what does *not* grow with the batch is not the model: it is gradients and Adam. Labs 9 to 11
 # share exactly these among devices; this one attacks the activations.
 #
 # ## Formats of numbers: float32, TF32, bfloat16, float16

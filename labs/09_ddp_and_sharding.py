@@ -82,7 +82,7 @@ os.environ["CUDA_VISIBLE_DEVICES"] = (
 # ## Average the gradients by hand
 #
 # `dist.all_reduce(tensor)` adds a tensor up over all ranks, in place. A network has dozens of gradients, most of them small, and
-# each all-reduce has its latency (lab 13): so all of them go into one flat **bucket**.
+# each all-reduce has its latency (lab 14): so all of them go into one flat **bucket**.
 #
 # ### Exercise 1: One bucket
 #
@@ -329,7 +329,7 @@ medians(sent, reference("ddp_communication"), by=["way"], columns=columns).round
 # as much, unless `no_sync` keeps the first three quiet. float16 halves the bytes, PowerSGD sends next to nothing (and
 # approximates: its loss is *not* the serial one; of its three all-reduces the profile sees the first, the others start from
 # callbacks). What the overlap is worth in ms depends on who does the sending. Here Gloo's threads take the same cores that
-# compute; on GPUs the network card works while the GPU does, and the overlap can hide it (lab 13).
+# compute; on GPUs the network card works while the GPU does, and the overlap can hide it (lab 14).
 #
 # ## Shard what every rank holds
 #

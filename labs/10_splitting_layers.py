@@ -1,9 +1,9 @@
 # %% [markdown]
-# # Lab 10, first part: Splitting layers
+# # Lab 10: Splitting layers
 #
 # **Time:** 60 minutes, two of them computing. **You split** the matrices of a layer among ranks, by hand and with two engines, and
 # measure memory, bytes and seconds of each way beside a formula; each must train exactly as one rank does. **You need**
-# lab 3 (all-reduce) and lab 9 (DDP and sharding). The second part splits the network between its layers.
+# lab 3 (all-reduce) and lab 9 (DDP and sharding). Lab 11 splits the network between its layers.
 #
 # Data parallelism, sharded or not, has one limit that no engine lifts: **every rank must compute every layer**. A layer
 # that is too large or too slow for one device has to be split itself.

@@ -1,9 +1,9 @@
 # %% [markdown]
-# # Lab 10, second part: Splitting networks
+# # Lab 11: Splitting networks
 #
 # **Time:** 90 minutes, four of them computing. **You cut** a network between its layers and send activations along a pipeline, draw its
 # schedules from traces, measure the bubble, put data, tensor and pipeline parallelism together, and let a model of the costs
-# search for the best of all splits. **You need** the first part and lab 9; `mpirun` and PyTorch do the rest.
+# search for the best of all splits. **You need** labs 9 and 10; `mpirun` and PyTorch do the rest.
 
 # %%
 import os

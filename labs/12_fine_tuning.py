@@ -1,5 +1,5 @@
 # %% [markdown]
-# # Lab 11: Fine-tuning a language model
+# # Lab 12: Fine-tuning a language model
 #
 # **Time:** 90 minutes, five of them computing. **You teach** a language model to follow instructions, in full and with LoRA,
 # and measure what each costs in memory, time and loss. You find three mistakes of which none raises an error.

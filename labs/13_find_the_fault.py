@@ -1,5 +1,5 @@
 # %% [markdown]
-# # Lab 12: Find the fault
+# # Lab 13: Find the fault
 #
 # **Time:** 60 minutes. Seven scripts train on two ranks, and each has one mistake. None of them says so. You read the
 # symptoms as you would on a cluster, from curves and from what the ranks did, **name the mistake**, and only then

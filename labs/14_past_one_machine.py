@@ -1,5 +1,5 @@
 # %% [markdown]
-# # Lab 13: Past one machine
+# # Lab 14: Past one machine
 #
 # **Time:** 60 minutes, one of them computing. **You measure** what a message costs on this machine, build from that a
 # model of training on $N$ GPUs, hold it against what was published for up to 512, and ask it *what if* up to 10,000.
@@ -410,7 +410,7 @@ ends.iloc[:: max(1, len(ends) // 10)].round(2)
 # at it saves a third of the steps, the next one a quarter. Beyond it the batch is larger than it is worth: the images
 # come as fast as ever, and teach less. A few thousand GPUs are the fastest, at many times the price, and 10,000 are
 # slower than 4,000. **Statistics end data parallelism before the network does**, and a better network only moves the
-# smaller of the two walls. Past it, split the model too (lab 10).
+# smaller of the two walls. Past it, split the model too (labs 10 and 11).
 #
 # ## Take with you
 #

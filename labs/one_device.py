@@ -5,7 +5,7 @@
     python labs/one_device.py --network mlp --batch-size 1024 --checkpointing --accumulate 4
 
 It takes a GPU if there is one; nothing else changes. TF32 exists on GPUs alone. On a processor without
-float16 instructions fp16 is slow. Labs 9 and 10 continue with the same networks on more than one device.
+float16 instructions fp16 is slow. Labs 9 to 11 continue with the same networks on more than one device.
 """
 
 import argparse

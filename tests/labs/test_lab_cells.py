@@ -1,4 +1,4 @@
-"""Cells of labs 8 to 11, each alone: they use the right device, call a learner's function as the check does,
+"""Cells of labs 8 to 12, each alone: they use the right device, call a learner's function as the check does,
 and say what the shipped results say."""
 
 import ast
@@ -92,7 +92,7 @@ def test_the_ranks_of_lab_9_use_the_processor(on_a_machine_with_a_gpu, monkeypat
 
 
 MEASURE_THE_PROCESSOR = """
-10_splitting_layers 10_splitting_networks 11_fine_tuning
+10_splitting_layers 11_splitting_networks 12_fine_tuning
 """.split()
 
 

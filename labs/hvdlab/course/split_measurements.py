@@ -1,4 +1,4 @@
-"""What lab 10 measures of a network that is split: serial, by hand, and by `hybrid_parallel.py`.
+"""What labs 10 and 11 measure of a network that is split: serial, by hand, and by `hybrid_parallel.py`.
 
 One network, one batch, twenty steps, whatever the split, so that all losses can be laid over those of
 `serial`. A split is (data, tensor, pipeline).

@@ -1,4 +1,4 @@
-"""Checks of lab 10, first part: a block split among ranks, its collectives, and what goes wrong there."""
+"""Checks of lab 10: a block split among ranks, its collectives, and what goes wrong there."""
 
 import torch
 

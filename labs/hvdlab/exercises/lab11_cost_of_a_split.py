@@ -1,4 +1,4 @@
-"""Checks of lab 10: the bubble of a trace, the bytes that a split sends, the time that it computes."""
+"""Checks of lab 11: the bubble of a trace, the bytes that a split sends, the time that it computes."""
 
 import numpy as np
 

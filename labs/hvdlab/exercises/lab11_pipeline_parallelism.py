@@ -1,4 +1,4 @@
-"""Checks of lab 10: a pipeline by hand, and two faults of pipelines; each on real ranks."""
+"""Checks of lab 11: a pipeline by hand, and two faults of pipelines; each on real ranks."""
 
 import importlib.util
 import inspect

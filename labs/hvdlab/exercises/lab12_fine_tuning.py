@@ -1,4 +1,4 @@
-"""Checks of lab 11: labels, the loss, padding, LoRA by hand and from a checkpoint, bytes held."""
+"""Checks of lab 12: labels, the loss, padding, LoRA by hand and from a checkpoint, bytes held."""
 
 from copy import deepcopy
 

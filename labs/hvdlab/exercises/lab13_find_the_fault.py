@@ -1,4 +1,4 @@
-"""Checks of lab 12: seven scripts with one distributed mistake each, to diagnose and to mend.
+"""Checks of lab 13: seven scripts with one distributed mistake each, to diagnose and to mend.
 
 A case is a copy of a script of labs/faults in the learner's folder. `watch` runs it for a few steps
 under `hvdlab check` and shows what the ranks did; only the two checks know the answer. In a quick run

@@ -1,4 +1,4 @@
-"""Checks of lab 13: a link from timings, the time of a ring, where efficiency falls, hours to a goal."""
+"""Checks of lab 14: a link from timings, the time of a ring, where efficiency falls, hours to a goal."""
 
 import numpy as np
 

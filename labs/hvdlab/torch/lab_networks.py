@@ -1,4 +1,4 @@
-"""The networks of labs 8 to 10: images in, ten classes out, and as large as you ask for.
+"""The networks of labs 8 to 11: images in, ten classes out, and as large as you ask for.
 
 `ResidualMLP` is the one that is sharded and split: all its blocks are alike, and nearly all its
 weights are in matrices whose sizes you know, so memory and traffic can be foretold with a pencil.

@@ -1,4 +1,4 @@
-"""The checks of lab 10's formulas: the right answer passes, and each typical mistake is named."""
+"""The checks of lab 11's formulas: the right answer passes, and each typical mistake is named."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from hvdlab.exercises import lab11_cost_of_a_split as exercises
 
 
 def stub(*arguments):
-    raise NotImplementedError("Lab 10, exercise 8: write it")
+    raise NotImplementedError("Lab 11, exercise 8: write it")
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The checks of lab 12 know the mistake of each case, and whether a copy is mended."""
+"""The checks of lab 13 know the mistake of each case, and whether a copy is mended."""
 
 import re
 from pathlib import Path
@@ -10,7 +10,7 @@ from hvdlab.exercises import NotYet
 from hvdlab.exercises import lab13_find_the_fault as fault
 from hvdlab.script_analysis.script import Script
 
-LAB = Path(__file__).parents[3] / "labs" / "12_find_the_fault.py"
+LAB = Path(__file__).parents[3] / "labs" / "13_find_the_fault.py"
 
 
 @pytest.fixture(autouse=True)

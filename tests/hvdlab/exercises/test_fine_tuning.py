@@ -1,4 +1,4 @@
-"""The checks of lab 11: the right answer passes, and each typical mistake is called by its name."""
+"""The checks of lab 12: the right answer passes, and each typical mistake is called by its name."""
 
 from dataclasses import asdict
 from functools import partial
@@ -222,7 +222,7 @@ def bytes_held(parameters, trained):
 
 
 def stub(*arguments):
-    raise NotImplementedError("Lab 11, exercise 1: write it")
+    raise NotImplementedError("Lab 12, exercise 1: write it")
 
 
 @pytest.fixture(scope="module")

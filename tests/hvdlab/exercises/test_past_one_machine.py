@@ -1,4 +1,4 @@
-"""The checks of lab 13: the right answer passes, and each typical mistake is called by its name."""
+"""The checks of lab 14: the right answer passes, and each typical mistake is called by its name."""
 
 import numpy as np
 import pytest
@@ -61,7 +61,7 @@ def never_asks_at_most(efficiency, level, most):
 
 
 def stub(*arguments):
-    raise NotImplementedError("Lab 13, exercise 1: write it")
+    raise NotImplementedError("Lab 14, exercise 1: write it")
 
 
 RIGHT = {

@@ -1,4 +1,4 @@
-"""The checks of lab 10's pipelines, on real ranks: the right answer passes, and mistakes are named."""
+"""The checks of lab 11's pipelines, on real ranks: the right answer passes, and mistakes are named."""
 
 import functools
 
@@ -70,7 +70,7 @@ def impatient(monkeypatch):
 
 
 def stub(*arguments):
-    raise NotImplementedError("Lab 10, exercise 1: write it")
+    raise NotImplementedError("Lab 11, exercise 1: write it")
 
 
 def test_a_stub_stays_a_stub():

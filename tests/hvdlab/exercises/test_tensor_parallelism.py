@@ -1,4 +1,4 @@
-"""The checks of lab 10, first part: right answers pass, and typical mistakes are called by their names."""
+"""The checks of lab 10: right answers pass, and typical mistakes are called by their names."""
 
 import pytest
 import split_blocks

@@ -1,4 +1,4 @@
-"""The networks of labs 8 to 10: parameters counted by hand, the formula of a block, what a block keeps."""
+"""The networks of labs 8 to 11: parameters counted by hand, the formula of a block, what a block keeps."""
 
 import numpy as np
 import pytest
