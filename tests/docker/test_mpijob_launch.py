@@ -29,7 +29,7 @@ shift
 exec env -i HOME="$HOME" PATH=/usr/bin:/bin sh -c "$*"
 """
 # A rank says who it is and what it was given. It does not talk to others: Open MPI takes two workers that
-# are one machine for two, and may call the wrong one. (tests/hvdlab/test_two_hosts.py has real ones.)
+# are one machine for two, and may call the wrong one. (tests/hvdlab/launch/test_two_hosts.py has real ones.)
 RANK = """\
 import os
 rank, size, here = (os.environ["OMPI_COMM_WORLD_" + of] for of in ("RANK", "SIZE", "LOCAL_RANK"))

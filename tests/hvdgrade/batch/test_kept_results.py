@@ -16,7 +16,7 @@ from hvdgrade.batch import command, handed_in, layout, slurm, submissions, worke
 from hvdgrade.sandbox import tiers
 from hvdlab.data import DataError
 
-RESULT = Path(__file__).parents[1] / "fixtures" / "results" / "pass.json"
+RESULT = Path(__file__).parents[2] / "fixtures" / "results" / "pass.json"
 
 
 def test_a_result_is_kept_for_its_submission_and_its_rules_only(tmp_path, monkeypatch):

@@ -25,7 +25,7 @@ from hvdgrade.jupyter import die_with_server, runner
 
 pytest.importorskip("jupyter_server", reason="needs JupyterLab: run `make setup`")
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 SUBMISSIONS = ROOT / "tests/fixtures/submissions"
 EXTENSION = ROOT / "assessment/hvdgrade/jupyter/labextension"
 # Ranks that compute without end, each with a daemon that left its session; none listens to SIGTERM.

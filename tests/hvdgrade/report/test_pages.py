@@ -18,7 +18,7 @@ from hvdgrade.report.wording import ENDINGS
 
 RESULTS = {
     path.stem: json.loads(path.read_text())
-    for path in (Path(__file__).parents[1] / "fixtures" / "results").glob("*.json")
+    for path in (Path(__file__).parents[2] / "fixtures" / "results").glob("*.json")
 }
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 DRAWN = {"svg", "g", "rect", "line", "polyline", "circle", "text"}

@@ -18,7 +18,7 @@ from hvdgrade.run.monitor import observe
 from hvdgrade.run.sandboxed_run import Jail
 from hvdgrade.sandbox import gpu_access, mounts, tiers
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 # What each rank tries: to open its GPU and the other files, and to use the folder of CUDA's daemon.
 SUBMISSION = """

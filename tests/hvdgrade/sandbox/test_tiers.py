@@ -17,7 +17,7 @@ from hvdgrade.sandbox import landlock, sandbox, tiers
 from hvdgrade.sandbox.cgroup import Cgroup
 from hvdgrade.sandbox.sandbox import Sandbox, SandboxUnavailable
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture

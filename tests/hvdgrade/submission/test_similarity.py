@@ -9,8 +9,8 @@ import pytest
 
 from hvdgrade.submission.similarity import normalised, pairs
 
-ASSESSMENT = Path(__file__).parents[2] / "assessment"
-SIMILAR = Path(__file__).parents[1] / "fixtures" / "similar"
+ASSESSMENT = Path(__file__).parents[3] / "assessment"
+SIMILAR = Path(__file__).parents[2] / "fixtures" / "similar"
 ORIGINAL = (SIMILAR / "original.py").read_bytes()
 INDEPENDENT = (SIMILAR / "independent.py").read_bytes()
 

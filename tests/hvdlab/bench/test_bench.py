@@ -43,8 +43,8 @@ def silent(text):
 
 
 def path_of_ranks() -> str:
-    """PYTHONPATH of ranks that are in the folder `bench_ranks` beside this file."""
-    return os.pathsep.join([str(Path(__file__).parent / "bench_ranks"), *sys.path])
+    """PYTHONPATH of ranks that are in the folder `ranks` beside this file."""
+    return os.pathsep.join([str(Path(__file__).parent / "ranks"), *sys.path])
 
 
 @pytest.mark.parametrize(("batch_size", "size"), [(64, 1), (64, 2), (64, 48), (4096, 8)])

@@ -311,7 +311,7 @@ def test_there_are_as_many_ranks_as_gpus_or_cores(monkeypatch):
 @pytest.mark.mpi
 def test_each_rank_is_shown_a_gpu_of_its_own(fake_nvidia_smi):
     fake_nvidia_smi("GPU 0: A (UUID: GPU-a)", "GPU 1: A (UUID: GPU-b)")
-    path = os.pathsep.join([str(Path(__file__).parent / "bench_ranks"), *sys.path])
+    path = os.pathsep.join([str(Path(__file__).parent / "ranks"), *sys.path])
     found = ranks.run("visible_gpu", 2, "a rank", device="gpu", PYTHONPATH=path)
     assert sorted(rank["visible"] for rank in found) == ["GPU-a", "GPU-b"]
 

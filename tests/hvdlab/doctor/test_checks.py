@@ -28,7 +28,7 @@ from hvdlab.doctor.run_programs import ask, probe
 from hvdlab.doctor.two_rank_script import PLACES
 from hvdlab.system import open_mpi
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from hvdlab.doctor import command
 from hvdlab.doctor.checks import environment as environment_checks
 from hvdlab.doctor.run_programs import ask
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 MPIRUN_FOLDER = "PRTE_MCA_prte_local_tmpdir_base"  # set by conftest.py
 pytestmark = pytest.mark.mpi
 

@@ -14,7 +14,7 @@ from hvdlab.doctor.checks import allreduce, frameworks
 from hvdlab.doctor.two_rank_script import PLACES
 from hvdlab.system import open_mpi
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 def ranks_said(count, *, direct, sharing, device="cuda:0", nccl="", code=0):

@@ -14,7 +14,7 @@ from hvdlab.doctor import import_probe
 from hvdlab.doctor.answers import Said
 from hvdlab.doctor.checks import gpus, machine
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture(autouse=True)
