@@ -552,7 +552,7 @@ for check in report.get("checks", []):
 # | every rank runs and records | the output of the practice run; a recorder under `if hvd.rank() == 0` | 4 |
 # | ranks train one model | `DistributedOptimizer`, the broadcast; for Keras the module you import | 4 |
 # | gradients are exchanged | is the optimizer that steps the one that `DistributedOptimizer` returned? | 4 |
-# | ranks learn from each other, N ranks train as one would | gradients averaged in each step; randomness of your own | 3 |
+# | ranks learn from each other, N ranks train like a single process | gradients averaged in each step; randomness of your own | 3 |
 # | ranks read different data | `rank=` and `size=` of `Batches` | 3 |
 # | equal steps, whole epochs | your own slicing of the data | 3 |
 # | accuracy reached in time | batch size, rate, warmup; what else your machine is doing | 5, 6 |

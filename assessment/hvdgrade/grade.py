@@ -9,25 +9,30 @@ import secrets
 import subprocess
 import tempfile
 import time
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
 
 from hvdgrade.evidence import evaluator, hidden_data
-from hvdgrade.evidence.observation import Observation, Probe
+from hvdgrade.evidence.evidence import Evidence, batch_size
+from hvdgrade.evidence.observation import Calibration
 from hvdgrade.judge import parallel_checks, verdict
+from hvdgrade.judge.verdict import Round
 from hvdgrade.profiles import Profile
-from hvdgrade.report import result
+from hvdgrade.report.result import Graded, result
 from hvdgrade.run import calibrate
 from hvdgrade.run.monitor import observe
 from hvdgrade.run.probe import probe
 from hvdgrade.run.sandboxed_run import Jail
 from hvdgrade.sandbox import mounts, tiers
-from hvdgrade.submission.script import NotGradable, read_script
+from hvdgrade.submission.script import NotGradable, imported_modules, read_script
 from hvdlab.assessment_networks import VARIABLE
 from hvdlab.data import DataError, Dataset, load_cifar10
 from hvdlab.system.hardware import visible_gpus
+
+Tell = Callable[..., None]  # called with a line of text, and with facts as keyword arguments
 
 # With less free disk space, a crash may be caused by another process that filled the disk.
 LEAST_FREE_BYTES = 64 << 20
@@ -41,34 +46,17 @@ class NoGpu(Exception):
     """The profile needs a GPU, but this machine shows none; the submission is not at fault."""
 
 
-@dataclass
-class Round:
-    """The results of one calibration, run and probe."""
-
-    judgement: verdict.Judgement
-    seen: Observation
-    probe: Probe | None
-    budget: float
-    calibration: calibrate.Calibration | None
-
-    @property
-    def ratio(self) -> float:
-        """Return the seconds to the target divided by the budget; infinity if it was not reached."""
-        reached = self.judgement.seconds_to_target
-        return float("inf") if reached is None else reached / self.budget
-
-
 class StageClock:
     """A progress callback that forwards every call to `tell` and adds up the seconds of each stage."""
 
-    def __init__(self, tell):
+    def __init__(self, tell: Tell):
         self.tell, self.stage, self.since = tell, "preparing", time.monotonic()
         self.seconds: dict[str, float] = {}
 
-    def __call__(self, text: str, **facts) -> None:
+    def __call__(self, text: str, **facts: object) -> None:
         now = time.monotonic()
         self.seconds[self.stage] = self.seconds.get(self.stage, 0.0) + now - self.since
-        self.stage, self.since = facts.get("stage", self.stage), now
+        self.stage, self.since = str(facts.get("stage", self.stage)), now
         self.tell(text, **facts)
 
 
@@ -76,7 +64,7 @@ def grade(
     path: Path,
     ranks: int,
     rules: Profile,
-    tell=lambda text, **facts: None,
+    tell: Tell = lambda text, **facts: None,
     required_tier: str | None = None,
 ) -> dict:
     """Grade one submission and return the result document.
@@ -84,7 +72,7 @@ def grade(
     Args:
         path: the script, or a folder that holds assessment.py.
         ranks: number of processes.
-        rules: the thresholds, from `profile.load`.
+        rules: the thresholds, from `profiles.load`.
         tell: progress callback. It is called with one line of text and with facts as keyword arguments. The
             line ends in "..." at the start of a stage. Default: does nothing.
         required_tier: the weakest sandbox tier that is accepted. By default, the strongest tier that works
@@ -93,9 +81,8 @@ def grade(
     Returns:
         The result document. It also describes a submission that is not gradable and a fault of the grader.
     """
-    tell = clock = StageClock(tell)
-    source, facts, rounds = b"", {}, []
-    wanted, why, again = 1, "", False
+    clock = StageClock(tell)
+    graded = Graded(path, rules, ranks, stages=clock.seconds)
     try:
         if not 1 <= ranks <= rules.max_ranks:
             raise NotGradable(f"-np must be in 1..{rules.max_ranks}. Received: {ranks}")
@@ -104,7 +91,7 @@ def grade(
                 f"the profile {rules.name} needs a GPU, and nvidia-smi lists none here. Grade on another "
                 "machine, or with another --profile"
             )
-        source = read_script(path)
+        graded = replace(graded, source=read_script(path))
         tier = tiers.choose(required_tier)
         data = load_cifar10()
         # The tier rlimits exposes all files in any case, and its description says so.
@@ -113,57 +100,62 @@ def grade(
                 f"a submission could read the hidden test images: {data.folder} lies among the files of the "
                 "system or of Python, which it needs. Move the data, and name their folder in $HVDLAB_DATA."
             )
-        facts |= {"synthetic": data.synthetic, "tier": tier}
-        while len(rounds) < wanted:
-            if rounds:
-                tell(f"{why}: round {len(rounds) + 1} of {wanted} ...")
-            try:
-                rounds.append(one_round(source, ranks, rules, data, tier, tell))
-            except FAULTS:
-                if again:
-                    raise
-                again = True
-                tell("something went wrong on the grader's side: once more ...")
-            else:
-                again = False
-                # Only the first round decides whether there are more rounds. Otherwise the result of a
-                # later round could change which rounds count.
-                first = rounds[0]
-                if verdict.near_a_threshold(first.judgement, rules, first.budget):
-                    wanted, why = 1 + rules.repeats, "close to a threshold"
-                elif verdict.died_at_its_end(first.seen, rules) and first.ratio <= 1:
-                    wanted, why = 1 + rules.repeats, "it died when all was done"
+        graded = replace(graded, synthetic=data.synthetic, tier=tier)
+        rounds = grade_in_rounds(graded.source, ranks, rules, data, tier, clock)
+        graded = replace(graded, rounds=rounds, decisive=verdict.decisive(rounds))
     except NotGradable as error:
-        facts |= {"status": "not_gradable", "reason": str(error)}
+        graded = replace(graded, status="not_gradable", reason=str(error))
     except (*FAULTS, tiers.SandboxUnavailable, NoGpu) as error:
-        facts |= {"status": "infrastructure_error", "reason": str(error)}
+        graded = replace(graded, status="infrastructure_error", reason=str(error))
     finally:
-        tell("")
-    return result.result(
-        path,
-        source,
-        rules,
-        ranks,
-        rounds=rounds,
-        decisive=decisive(rounds) if rounds else None,
-        stages=clock.seconds,
-        **facts,
-    )
+        clock("")
+    return result(graded)
 
 
-def one_round(source: bytes, ranks: int, rules: Profile, data: Dataset, tier: str, tell) -> Round:
+def grade_in_rounds(
+    source: bytes, ranks: int, rules: Profile, data: Dataset, tier: str, tell: Tell
+) -> list[Round]:
+    """Return one round, or 1 + `rules.repeats` rounds if the first one is too close to a threshold.
+
+    Only the first round decides whether there are more rounds. Otherwise the result of a later round could
+    change which rounds count.
+    """
+    rounds, wanted, why, again = [], 1, "", False
+    while len(rounds) < wanted:
+        if rounds:
+            tell(f"{why}: round {len(rounds) + 1} of {wanted} ...")
+        try:
+            rounds.append(one_round(source, ranks, rules, data, tier, tell))
+        except FAULTS:
+            if again:
+                raise
+            again = True
+            tell("something went wrong on the grader's side: once more ...")
+            continue
+        again, first = False, rounds[0]
+        if verdict.near_a_threshold(first.judgement, rules, first.budget):
+            wanted, why = 1 + rules.repeats, "close to a threshold"
+        elif verdict.died_at_its_end(first.evidence.observation, rules) and first.ratio <= 1:
+            wanted, why = 1 + rules.repeats, "it died when all was done"
+    return rounds
+
+
+def one_round(
+    source: bytes, ranks: int, rules: Profile, data: Dataset, tier: str, tell: Tell
+) -> Round:
     """Measure this machine, run the submission and the probe, and judge the results."""
-    seed = secrets.randbits(64)
-    hidden = hidden_data.Secrets.draw(seed, len(data.train_labels), len(data.test_labels))
-    kind = verdict.framework(source)
-    with tempfile.TemporaryDirectory(prefix="hvdgrade-evidence-") as folder:
-        folder = Path(folder)
+    seed, examples = secrets.randbits(64), len(data.train_labels)
+    hidden = hidden_data.Secrets.draw(seed, examples, len(data.test_labels))
+    imports = imported_modules(source)
+    kind = calibrate.framework(imports)
+    with tempfile.TemporaryDirectory(prefix="hvdgrade-evidence-") as name:
+        folder = Path(name)
         folder.chmod(0o711)  # a submission that runs as another user can reach the data in it
         shown = hidden_data.for_run(data, hidden, folder / "data")
-        evidence = folder / "evidence"
-        evidence.mkdir(mode=0o700)
+        copies = folder / "evidence"
+        copies.mkdir(mode=0o700)
 
-        def measure(framework):
+        def measure(framework: str) -> Calibration:
             tell(
                 f"measuring what one process can do here with {framework} ...", stage="calibrating"
             )
@@ -172,48 +164,37 @@ def one_round(source: bytes, ranks: int, rules: Profile, data: Dataset, tier: st
         calibration, budget = None, rules.budget
         if rules.budget == "calibrated":
             calibration = measure(kind)
-            budget = calibration.budget(len(data.train_labels), rules.budget_serial_epochs)
+            budget = calibration.budget(examples, rules.budget_serial_epochs)
         tell("running the submission ...", stage="running")
         given = {"gpus": rules.uses_gpus, "records": rules.records}
         variables = {VARIABLE: rules.network}
-        with Jail(source, ranks, shown, variables=variables, tier=tier, **given) as jail:
+        with Jail(source, ranks, shown, variables=variables, tier=tier, **given) as run:
             # One second more, so that an epoch just after the budget is observed and reported as late.
-            limit = budget + 1
-            seen = observe(jail, evidence, limit, rules.stall_seconds, tell)
+            seen = observe(run, copies, budget + 1, rules.stall_seconds, tell)
         if seen.stop_cause == "crashed" and seen.free_bytes < LEAST_FREE_BYTES:
             raise OSError("the grader's disk was full while the submission ran")
         tell("comparing the ranks ...", stage="comparing")
-        evaluation, probed = evaluator.compare(seen, rules, len(data.train_labels)), None
-        if verdict.worth_probing(source, seen, evaluation, rules):
-            each = verdict.batch_size(evaluation["epochs"])
-            given = hidden_data.for_probe(data, hidden, ranks, each, folder / "probe")
-            probed = probe(source, ranks, given, each, evidence, rules, tier, tell)
+        epochs, refused = evaluator.compare(seen, rules, examples)
+        evidence = Evidence(seen, epochs, refused, imports, b"Adasum" in source)
+        done, probed = verdict.before_probing(evidence, rules, budget), None
+        if verdict.worth_probing(done):
+            each = batch_size(epochs)
+            views = hidden_data.for_probe(data, hidden, ranks, each, folder / "probe")
+            probed = probe(source, ranks, views, each, copies, rules, tier, tell)
         tell("recomputing accuracies ...", stage="evaluating")
-        source_data = data.folder.resolve()
-        evaluation, found = evaluator.recompute(evaluation, probed, rules, source_data, seed)
-        for how in parallel_checks.other_probes(probed, found, rules) if probed else ():
-            again = probe(source, ranks, given, each, evidence, rules, tier, tell, **how)
-            said = evaluator.examine(again, rules, source_data, seed)
-            if said.get("distance", parallel_checks.UNMOVED) <= rules.equivalence_tolerance:
-                probed, found = again, said
+        whole = data.folder.resolve()
+        evidence = evaluator.recompute(evidence, probed, rules, whole, seed)
+        for options in parallel_checks.other_probes(evidence.probe, rules) if probed else ():
+            again = probe(source, ranks, views, each, copies, rules, tier, tell, **options)
+            found = evaluator.compare_probe(again, rules, whole, seed)
+            if found.compared and found.distance <= rules.equivalence_tolerance:
+                evidence = replace(evidence, probe=found)
                 break
         if calibration and kind == "keras" and seen.torch_seen:
             # The script imports Keras but also runs PyTorch, which is faster. The smaller budget applies.
             calibration = measure("torch")
-            budget = min(
-                budget, calibration.budget(len(data.train_labels), rules.budget_serial_epochs)
-            )
-    # The time of one pass if each rank trained at the speed that the calibration measured per process.
-    seconds = calibration and len(data.train_labels) / (ranks * calibration.serial_rate)
-    judgement = verdict.judge(source, seen, evaluation, probed, found, rules, budget, seconds)
-    return Round(judgement, seen, probed, budget, calibration)
-
-
-def decisive(rounds: list[Round]) -> Round:
-    """Return the round that decides the verdict: of three rounds, the median one.
-
-    The rounds are ordered by verdict, "pass" first, and then by the time to the target divided by the budget.
-    """
-    return sorted(rounds, key=lambda one: (one.judgement.verdict != "pass", one.ratio))[
-        len(rounds) // 2
-    ]
+            budget = min(budget, calibration.budget(examples, rules.budget_serial_epochs))
+    if calibration:
+        evidence = replace(evidence, pass_seconds=examples / (ranks * calibration.serial_rate))
+    judgement = verdict.judge(evidence, rules, budget, done)
+    return Round(judgement, evidence, budget, calibration)

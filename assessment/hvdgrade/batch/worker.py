@@ -26,7 +26,7 @@ from hvdgrade.batch import cleanup
 from hvdgrade.batch.handed_in import is_practice, script_sha256
 from hvdgrade.batch.layout import Settings, Task, folder_name, read_result, write, write_result
 from hvdgrade.profiles import Profile
-from hvdgrade.report import result
+from hvdgrade.report.result import Graded, result
 from hvdgrade.report.wording import part
 from hvdgrade.run import orphans
 from hvdgrade.sandbox import tiers
@@ -109,9 +109,7 @@ def ungraded(
     """
     from hvdgrade.report.pages import report_page
 
-    document = result.result(
-        Path(task.name), b"", rules, settings.ranks, status=status, reason=reason
-    )
+    document = result(Graded(Path(task.name), rules, settings.ranks, status=status, reason=reason))
     document["submission"]["id"] = task.id
     try:
         return document, report_page(document)

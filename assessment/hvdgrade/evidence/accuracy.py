@@ -4,6 +4,7 @@ from contextlib import nullcontext
 
 import numpy as np
 
+from hvdgrade.evidence.evidence import LearnedClasses
 from hvdgrade.evidence.hidden_data import CLASSES, classes_of, labels_of
 from hvdlab.assessment_networks import ASSESSMENT_NET
 
@@ -78,7 +79,7 @@ def flow(
     ranks: int,
     splits: np.ndarray,
     network: str = ASSESSMENT_NET,
-) -> dict:
+) -> LearnedClasses:
     """Measure what the weights of `rank` learned in the probe about its own classes and those of other ranks.
 
     In the probe, each rank sees only labels of its own classes.
@@ -89,11 +90,11 @@ def flow(
         labels: their labels, shape (n,).
         rank: the rank that recorded the weights.
         ranks: number of ranks.
-        splits: the secret numbers from which `views.labels_of` makes the labels of each rank.
+        splits: the secret numbers from which `hidden_data.labels_of` makes the labels of each rank.
         network: name of the network. Default: the assessment network.
 
     Returns:
-        A dict with two numbers. `learned` is the mean log probability of the rank's own classes on images
+        Two numbers. `learned` is the mean log probability of the rank's own classes on images
         with that label, minus that on images with another label, averaged over the classes. An accuracy is
         less informative, because after a few steps one class often has the highest probability on all
         images. `others` is the probability that the weights give to the classes of other ranks, relative to
@@ -104,7 +105,7 @@ def flow(
     says = logits(arrays, images, own_statistics=True, network=network)
     # Weights near the largest float give infinite logits. No training produces such weights.
     if not np.isfinite(says).all():
-        return {"learned": 0.0, "others": 0.0}
+        return LearnedClasses(learned=0.0, others=0.0)
     says = says.astype(np.float64)
     says = says - says.max(1, keepdims=True)
     likely = says - np.log(np.exp(says).sum(1, keepdims=True))
@@ -116,4 +117,6 @@ def flow(
         if 0 < (given == c).sum() < len(given)
     ]
     others = 1 - np.exp(likely[:, own]).sum(1).mean()
-    return {"learned": float(np.mean(learned)), "others": float(others / (1 - len(own) / CLASSES))}
+    return LearnedClasses(
+        learned=float(np.mean(learned)), others=float(others / (1 - len(own) / CLASSES))
+    )

@@ -1,10 +1,12 @@
-"""Start the process that reads the weights of a run."""
+"""Start the process that reads the weights of a run, and turn its answers into evidence."""
 
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
+from hvdgrade.evidence.evidence import EpochEvidence, Evidence, LearnedClasses, ProbeEvidence
 from hvdgrade.evidence.observation import Observation, Probe
 from hvdgrade.profiles import Profile
 
@@ -15,16 +17,18 @@ class GraderFault(Exception):
     """The grader itself failed; the submission must not get zero points for that."""
 
 
-def compare(seen: Observation, profile: Profile, examples: int) -> dict:
+def compare(
+    seen: Observation, rules: Profile, examples: int
+) -> tuple[list[EpochEvidence], list[str]]:
     """Compare the weights and data of the ranks in each epoch that every rank recorded.
 
     Args:
         seen: what was observed of the run.
-        profile: the thresholds.
+        rules: the thresholds.
         examples: size of the training set that the run was given.
 
     Returns:
-        {"epochs": [...], "refused": [...]}, as `evaluate.judge_ranks` returns it.
+        The epochs without accuracies, and a sentence for each weight file that could not be read.
 
     Raises:
         GraderFault: the evaluation failed or took too long.
@@ -35,70 +39,80 @@ def compare(seen: Observation, profile: Profile, examples: int) -> dict:
         if all(of_ranks):
             epochs[epoch] = [str(weights.path) for weights in of_ranks]
     if not epochs:
-        return {"epochs": [], "refused": []}
-    request = {"epochs": epochs, "examples": examples, "network": profile.network}
-    return ask(request, profile, len(epochs))
+        return [], []
+    request = {"epochs": epochs, "examples": examples, "network": rules.network}
+    answer = ask(request, rules, len(epochs))
+    return [EpochEvidence(**epoch) for epoch in answer["epochs"]], answer["refused"]
 
 
 def recompute(
-    evaluation: dict, probe: Probe | None, profile: Profile, data: Path, seed: int
-) -> tuple[dict, dict]:
-    """Return the evaluation from `compare` with the accuracies of each epoch, and the results of the probe.
+    evidence: Evidence, probe: Probe | None, rules: Profile, data: Path, seed: int
+) -> Evidence:
+    """Return `evidence` with the accuracies of each epoch and the comparison of the probe's runs.
 
-    The results of the probe are empty if there is no probe or if one of its runs did not finish.
+    Args:
+        evidence: the evidence with the epochs that `compare` returned.
+        probe: the two runs of the probe; None if there was no probe.
+        rules: the thresholds.
+        data: folder with the whole data set.
+        seed: the secret seed of this grading.
 
     Raises:
         GraderFault: the evaluation failed or took too long.
     """
-    epochs, runs = evaluation["epochs"], {} if probe is None or probe.failed else probe.runs
-    if not epochs:
-        return evaluation, {}
+    if not evidence.epochs:
+        return evidence
+    answer = evaluate([epoch.weights for epoch in evidence.epochs], probe, rules, data, seed)
+    epochs = [
+        replace(epoch, train_accuracy=train, heldout_accuracy=heldout)
+        for epoch, (train, heldout) in zip(evidence.epochs, answer["accuracies"], strict=True)
+    ]
+    found = None if probe is None else probe_evidence(probe, answer)
+    return replace(evidence, epochs=epochs, probe=found)
+
+
+def compare_probe(probe: Probe, rules: Profile, data: Path, seed: int) -> ProbeEvidence:
+    """Return the comparison of a probe's runs, without accuracies. The arguments are those of `recompute`.
+
+    Raises:
+        GraderFault: the evaluation failed or took too long.
+    """
+    return probe_evidence(probe, {} if probe.failed else evaluate([], probe, rules, data, seed))
+
+
+def probe_evidence(probe: Probe, answer: dict) -> ProbeEvidence:
+    found = answer.get("probe", {})
+    learned = [LearnedClasses(**rank) for rank in found.pop("flow", [])]
+    return ProbeEvidence(probe, flow=learned, **found)
+
+
+def evaluate(
+    weights: list[str], probe: Probe | None, rules: Profile, data: Path, seed: int
+) -> dict:
     request = {
         "data": str(data),
         "seed": seed,
-        "network": profile.network,
-        "train_sample": profile.train_sample,
-        "weights": [epoch["weights"] for epoch in epochs],
-        "probe": runs,
+        "network": rules.network,
+        "train_sample": rules.train_sample if weights else 0,
+        "weights": weights,
+        "probe": {} if probe is None or probe.failed else probe.runs,
         "batch_size": probe.batch_size if probe else 0,
     }
-    answer = ask(request, profile, len(epochs))
-    epochs = [one | two for one, two in zip(epochs, answer["accuracies"], strict=True)]
-    return {**evaluation, "epochs": epochs}, answer.get("probe", {})
+    return ask(request, rules, len(weights))
 
 
-def examine(probe: Probe, profile: Profile, data: Path, seed: int) -> dict:
-    """Return the results of a probe without accuracies; empty if one of its runs did not finish.
-
-    Raises:
-        GraderFault: the evaluation failed or took too long.
-    """
-    if probe.failed:
-        return {}
-    request = {
-        "data": str(data),
-        "seed": seed,
-        "network": profile.network,
-        "train_sample": 0,
-        "weights": [],
-        "probe": probe.runs,
-        "batch_size": probe.batch_size,
-    }
-    return ask(request, profile, 0).get("probe", {})
-
-
-def ask(request: dict, profile: Profile, epochs: int) -> dict:
+def ask(request: dict, rules: Profile, epochs: int) -> dict:
     """Run `hvdgrade.evidence.evaluate` in a new process and return its answer.
 
     Args:
         request: the request, which is sent as JSON.
-        profile: the thresholds, with the fixed time limit of the evaluation.
+        rules: the thresholds, with the fixed time limit of the evaluation.
         epochs: number of epochs to evaluate; each of them adds EPOCH_SECONDS to the time limit.
 
     Raises:
         GraderFault: the process failed, took too long, or returned no JSON.
     """
-    seconds = profile.evaluation_seconds + EPOCH_SECONDS * epochs
+    seconds = rules.evaluation_seconds + EPOCH_SECONDS * epochs
     try:
         process = subprocess.run(
             # -P: do not import modules from the current folder, which may be a student's.

@@ -66,3 +66,24 @@ class Probe:
     seen: dict[str, Observation] = field(default_factory=dict)
     failed: Observation | None = None  # the run that failed
     views_enforced: bool = True  # a rank could not read the data of another rank
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """The seconds from launch to the first finished step, and the training images/s of each process."""
+
+    framework: str
+    startup_seconds: float
+    images_per_second: list[float]
+
+    @property
+    def serial_rate(self) -> float:
+        """Return the images/s of one of the N processes.
+
+        It is the mean of all processes, because what slows one of them may slow another one next time.
+        """
+        return sum(self.images_per_second) / len(self.images_per_second)
+
+    def budget(self, examples: int, epochs: float) -> float:
+        """Return the seconds that a single process needs for `epochs` passes over `examples` examples."""
+        return self.startup_seconds + epochs * examples / self.serial_rate

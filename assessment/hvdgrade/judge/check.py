@@ -1,8 +1,19 @@
-"""One check of a judgement."""
+"""The registry of checks: what a check is, and how its result becomes part of the report.
 
+A check is a function with the decorator `check`. Every module of this folder whose name ends in
+`_checks` is imported by `hvdgrade.judge.verdict`, so a new check needs one such module and a line under
+[points] in profiles.toml. The order there is the order in the report, and a check comes after the checks
+on which it depends.
+"""
+
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 
+from hvdgrade.evidence.evidence import Evidence
 from hvdgrade.evidence.observation import Observation
+from hvdgrade.judge import timeline
+from hvdgrade.profiles import Profile
 
 
 @dataclass
@@ -22,13 +33,94 @@ class Check:
     help: str = ""
     evidence: dict = field(default_factory=dict)
     depends_on: list[str] = field(default_factory=list)
-    part: float = 0.0  # of max_points
+    part: float = 0.0
 
     @property
     def points(self) -> int:
         return {"pass": self.max_points, "partial": int(self.part * self.max_points)}.get(
             self.state, 0
         )
+
+
+@dataclass(frozen=True)
+class Finding:
+    """The result of a check function: the state, what was measured, and what to do about it.
+
+    `evidence` holds the numbers for the report. `applies` is False if the check cannot be made on this
+    machine: it then has no points. `part` is the fraction of the points that a partial check earns.
+    """
+
+    state: str
+    rationale: str
+    help: str = ""
+    evidence: dict = field(default_factory=dict)
+    part: float = 0.0
+    applies: bool = True
+
+
+@dataclass(frozen=True)
+class Case:
+    """The argument of a check function: evidence of a run, thresholds, and time budget in seconds."""
+
+    evidence: Evidence
+    rules: Profile
+    budget: float
+
+    @cached_property
+    def timeline(self) -> list[timeline.Entry]:
+        return timeline.of(self.evidence)
+
+    @cached_property
+    def seconds_to_target(self) -> float | None:
+        return timeline.seconds_to_target(self.timeline, self.rules)
+
+
+@dataclass(frozen=True)
+class Definition:
+    """A registered check."""
+
+    title: str
+    depends_on: list[str]
+    function: Callable[[Case], Finding]
+
+
+CHECKS: dict[str, Definition] = {}
+
+
+def check(
+    id: str, *, title: str, depends_on: tuple[str, ...] = ("ran",)
+) -> Callable[[Callable[[Case], Finding]], Callable[[Case], Finding]]:
+    """Register the decorated function as the check `id`.
+
+    Args:
+        id: name of the check under [points] in profiles.toml.
+        title: title in the report.
+        depends_on: ids of the checks that must not fail. If one of them failed, the function is not called.
+    """
+
+    def register(function: Callable[[Case], Finding]) -> Callable[[Case], Finding]:
+        CHECKS[id] = Definition(title, list(depends_on), function)
+        return function
+
+    return register
+
+
+def run_check(id: str, case: Case, done: dict[str, Check]) -> Check:
+    """Return the result of one check; `done` has the results of the checks on which it depends."""
+    definition, points = CHECKS[id], case.rules.points[id]
+    for base in definition.depends_on:
+        # A check that does not apply (0 points) cannot make another check be skipped.
+        if done[base].state in ("fail", "skipped") and done[base].max_points:
+            reason = f"skipped: it builds on '{done[base].title}', see above"
+            return Check(
+                *(id, definition.title, "skipped", points, reason),
+                depends_on=definition.depends_on,
+            )
+    found = definition.function(case)
+    return Check(
+        *(id, definition.title, found.state, points if found.applies else 0),
+        *(found.rationale, found.help, found.evidence, definition.depends_on, found.part),
+    )
 
 
 def last_error(output: str) -> str:

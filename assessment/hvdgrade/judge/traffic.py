@@ -3,6 +3,7 @@
 from math import prod
 from statistics import fmean
 
+from hvdgrade.evidence.evidence import EpochEvidence
 from hvdgrade.evidence.observation import Observation, Probe
 from hvdgrade.profiles import Profile
 from hvdlab.assessment_networks import network_weights
@@ -16,7 +17,7 @@ USUAL_BATCH = 512  # when a small number of steps excuses few exchanges
 LARGEST_BATCH = 4096  # when exchanges are divided by the number of steps
 
 
-def exchanges(seen: Observation, epochs: list[dict], rules: Profile) -> list[float | None]:
+def exchanges(seen: Observation, epochs: list[int], rules: Profile) -> list[float | None]:
     """Return how many all-reduces of all gradients the bytes sent in each epoch allow.
 
     An all-reduce of S bytes among N ranks sends at least 2 (N - 1) S bytes in total, with any algorithm
@@ -25,7 +26,7 @@ def exchanges(seen: Observation, epochs: list[dict], rules: Profile) -> list[flo
     once = 2 * (seen.ranks - 1) * gradient_bytes(rules.network)
     found, before = [], 0
     for epoch in epochs:
-        bytes_then = [seen.of(rank)[epoch["epoch"]].bytes_on_wire for rank in range(seen.ranks)]
+        bytes_then = [seen.of(rank)[epoch].bytes_on_wire for rank in range(seen.ranks)]
         if None in bytes_then:
             return [None] * len(epochs)
         found.append((max(bytes_then) - before) / once)
@@ -33,9 +34,9 @@ def exchanges(seen: Observation, epochs: list[dict], rules: Profile) -> list[flo
     return found
 
 
-def credible_steps(epoch: dict, largest: int) -> float:
+def credible_steps(epoch: EpochEvidence, largest: int) -> float:
     """Return the steps of an epoch: the script's claim, or those with the `largest` batch if more."""
-    return max(epoch["steps"] or 0, min(epoch["read"]) / largest)
+    return max(epoch.steps or 0, min(epoch.read) / largest)
 
 
 def probed_exchanges(probe: Probe, name: str, rules: Profile) -> list[float]:
@@ -47,19 +48,20 @@ def probed_exchanges(probe: Probe, name: str, rules: Profile) -> list[float]:
     if not (seen := probe.seen.get(name)):
         return []
     common = set.intersection(*(set(seen.of(rank)) for rank in range(seen.ranks)))
-    rounds = exchanges(seen, [{"epoch": epoch} for epoch in sorted(common)], rules)[1:]
+    rounds = exchanges(seen, sorted(common), rules)[1:]
     return [] if None in rounds else [each / STEPS for each in rounds]
 
 
 def exchange_drop(
-    seen: Observation, epochs: list[dict], probe: Probe, rules: Profile
+    seen: Observation, epochs: list[EpochEvidence], probe: Probe, rules: Profile
 ) -> float | None:
     """Return the bytes exchanged per step in the probe, divided by those in the graded run.
 
     The result is 2 for a script that averages gradients in each step, because the probe uses float64.
     It is None if the traffic is unknown.
     """
-    probed, counted = probed_exchanges(probe, "apart", rules), exchanges(seen, epochs, rules)
+    probed = probed_exchanges(probe, "apart", rules)
+    counted = exchanges(seen, [epoch.epoch for epoch in epochs], rules)
     steps = [credible_steps(epoch, LARGEST_BATCH) for epoch in epochs]
     if not probed or None in counted or not all(steps):
         return None

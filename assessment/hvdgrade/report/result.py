@@ -2,9 +2,12 @@
 
 import hashlib
 import platform
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from hvdgrade import __version__
+from hvdgrade.evidence.observation import Observation
+from hvdgrade.judge.verdict import Round
 from hvdgrade.profiles import Profile
 from hvdgrade.sandbox import tiers
 from hvdgrade.submission.flags import unequal_work
@@ -31,57 +34,70 @@ def hardware() -> str:
     return f"{model}, {usable_cores()} cores"
 
 
-def result(
-    path: Path,
-    source: bytes,
-    profile: Profile,
-    ranks: int,
-    *,
-    tier: str | None = None,
-    synthetic: bool = False,
-    status: str = "graded",
-    reason: str = "",
-    rounds: list | None = None,
-    decisive=None,
-    stages: dict[str, float] | None = None,
-) -> dict:
-    """The JSON document; `status` graded, not_gradable or infrastructure_error.
+@dataclass(frozen=True)
+class Graded:
+    """A submission after grading: all that the result document is made from.
 
-    `rounds` are those of `hvdgrade.grade`, and `decisive` is the one that stands for all; with a
-    status other than graded they are left out. `stages`: the seconds of each stage, over all rounds.
+    Attributes:
+        path: the script, or the folder that holds it. Its name identifies the submission.
+        rules: the thresholds.
+        ranks: number of processes.
+        source: the bytes of the script; empty if it could not be read.
+        status: "graded", "not_gradable" or "infrastructure_error".
+        reason: why there is no verdict, in one sentence; empty for a graded submission.
+        tier: the isolation level; None if grading ended before one was chosen.
+        synthetic: whether the data set was the synthetic one.
+        rounds: the rounds of a graded submission.
+        decisive: the round that decides the verdict.
+        stages: seconds of each stage, over all rounds.
     """
-    rounds, stages = (rounds if rounds and status == "graded" else []), stages or {}
-    one = decisive if rounds else None
-    judgement = one.judgement if one else None
+
+    path: Path
+    rules: Profile
+    ranks: int
+    source: bytes = b""
+    status: str = "graded"
+    reason: str = ""
+    tier: str | None = None
+    synthetic: bool = False
+    rounds: list[Round] = field(default_factory=list)
+    decisive: Round | None = None
+    stages: dict[str, float] = field(default_factory=dict)
+
+
+def result(graded: Graded) -> dict:
+    """Return the result document, which can be written as JSON."""
+    rules, decisive = graded.rules, graded.decisive if graded.status == "graded" else None
+    judgement = decisive.judgement if decisive else None
     document = {
         "schema": SCHEMA,
         "submission": {
-            "id": path.name,
+            "id": graded.path.name,
             "student": None,
-            "sha256": hashlib.sha256(source).hexdigest() if source else None,
+            "sha256": hashlib.sha256(graded.source).hexdigest() if graded.source else None,
         },
         "grader": {
             "version": __version__,
-            "profile": profile.name,
-            "network": profile.network,
-            "rules_sha256": profile.rules_sha256,
-            "sandbox_tier": tier,
-            "sandbox": tiers.describe(tier) if tier else None,
-            "ranks": ranks,
+            "profile": rules.name,
+            "network": rules.network,
+            "rules_sha256": rules.rules_sha256,
+            "sandbox_tier": graded.tier,
+            "sandbox": tiers.describe(graded.tier) if graded.tier else None,
+            "ranks": graded.ranks,
             "hardware": hardware(),
-            "data": ("synthetic CIFAR-10 twin" if synthetic else "CIFAR-10") if tier else None,
+            "data": data_set(graded) if graded.tier else None,
         },
-        "status": status,
-        "reason": reason,
+        "status": graded.status,
+        "reason": graded.reason,
         "verdict": judgement.verdict if judgement else None,
         "score": judgement.score if judgement else None,
         "max_score": judgement.max_score if judgement else None,
         "seconds_to_target": judgement.seconds_to_target if judgement else None,
-        "budget": budget(one, profile) if one else None,
+        "budget": budget(decisive, rules) if decisive else None,
         "targets": {
-            "train_accuracy": profile.train_accuracy,
-            "heldout_accuracy": profile.heldout_accuracy,
-            "consecutive_epochs": profile.consecutive_epochs,
+            "train_accuracy": rules.train_accuracy,
+            "heldout_accuracy": rules.heldout_accuracy,
+            "consecutive_epochs": rules.consecutive_epochs,
         },
         "runs": [
             {
@@ -89,44 +105,53 @@ def result(
                 "seconds_to_target": each.judgement.seconds_to_target,
                 "budget": round(each.budget, 2),
             }
-            for each in rounds
+            for each in (graded.rounds if decisive else [])
         ],
         "checks": [],
-        "timeline": judgement.timeline if judgement else [],
-        **(remarks(source) if source else {"hints": [], "flags": []}),
+        "timeline": [asdict(entry) for entry in judgement.timeline] if judgement else [],
+        **(remarks(graded.source) if graded.source else {"hints": [], "flags": []}),
         "resources": {},
-        "output": one.seen.output[-20_000:] if one else "",
+        "output": decisive.evidence.observation.output[-20_000:] if decisive else "",
     }
-    for check in judgement.checks if judgement else []:
-        entry = {name: getattr(check, name) for name in CHECK_FIELDS}
-        document["checks"].append(entry)
-    if one:
-        seen = one.seen
-        document["flags"] += unequal_work(seen.computed, ranks)
-        document["resources"] = {
-            "wall": round(seen.seconds, 2),
-            "cpu": round(seen.cpu_seconds, 2),
-            "computed": [round(seen.computed.get(rank, 0.0), 2) for rank in range(ranks)],
-            "max_rss": seen.max_rss_bytes,
-            "devices": seen.devices,
-            "bytes_on_wire": seen.bytes_on_wire,
-            "exit": seen.exit_code,
-            "stop_cause": seen.stop_cause,
-            "survivors": seen.survivors,
-            "grading_wall": round(sum(stages.values()), 2),
-            "stages": {stage: round(seconds, 2) for stage, seconds in stages.items()},
-        }
+    if decisive:
+        seen = decisive.evidence.observation
+        document["checks"] = [
+            {name: getattr(check, name) for name in CHECK_FIELDS} for check in judgement.checks
+        ]
+        document["flags"] += unequal_work(seen.computed, graded.ranks)
+        document["resources"] = resources(seen, graded.stages)
     return document
 
 
-def budget(one, profile: Profile) -> dict:
+def data_set(graded: Graded) -> str:
+    return "synthetic CIFAR-10" if graded.synthetic else "CIFAR-10"
+
+
+def resources(seen: Observation, stages: dict[str, float]) -> dict:
+    """Return what the run used; `stages` has the seconds of each stage of the grading."""
+    return {
+        "wall": round(seen.seconds, 2),
+        "cpu": round(seen.cpu_seconds, 2),
+        "computed": [round(seen.computed.get(rank, 0.0), 2) for rank in range(seen.ranks)],
+        "max_rss": seen.max_rss_bytes,
+        "devices": seen.devices,
+        "bytes_on_wire": seen.bytes_on_wire,
+        "exit": seen.exit_code,
+        "stop_cause": seen.stop_cause,
+        "survivors": seen.survivors,
+        "grading_wall": round(sum(stages.values()), 2),
+        "stages": {stage: round(seconds, 2) for stage, seconds in stages.items()},
+    }
+
+
+def budget(decisive: Round, rules: Profile) -> dict:
     """The seconds that a round had, and what they follow from."""
-    found = {"seconds": round(one.budget, 2)}
-    if calibration := one.calibration:
+    found = {"seconds": round(decisive.budget, 2)}
+    if calibration := decisive.calibration:
         found |= {
             "framework": calibration.framework,
             "startup_seconds": round(calibration.startup_seconds, 2),
             "serial_images_per_second": [round(r, 1) for r in calibration.images_per_second],
-            "serial_epochs": profile.budget_serial_epochs,
+            "serial_epochs": rules.budget_serial_epochs,
         }
     return found

@@ -7,10 +7,10 @@ script. Therefore any other load on the machine slows the measurement and the su
 
 import json
 import re
-from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from hvdgrade.evidence.observation import Calibration
 from hvdgrade.profiles import Profile
 from hvdgrade.run.monitor import observe
 from hvdgrade.run.sandboxed_run import Jail
@@ -23,25 +23,17 @@ class CalibrationFailed(Exception):
     """The grader could not measure this machine; the submission is not at fault."""
 
 
-@dataclass(frozen=True)
-class Calibration:
-    """The seconds from launch to the first finished step, and the training images/s of each process."""
+def framework(imports: frozenset[str]) -> str:
+    """Return "torch" or "keras": the framework that the time budget of a script is calibrated with.
 
-    framework: str
-    startup_seconds: float
-    images_per_second: list[float]
+    If the imports do not decide, the function returns "torch", the faster one.
 
-    @property
-    def serial_rate(self) -> float:
-        """Return the images/s of one of the N processes.
-
-        It is the mean of all processes, because what slows one of them may slow another one next time.
-        """
-        return sum(self.images_per_second) / len(self.images_per_second)
-
-    def budget(self, examples: int, epochs: float) -> float:
-        """Return the seconds that a single process needs for `epochs` passes over `examples` examples."""
-        return self.startup_seconds + epochs * examples / self.serial_rate
+    Args:
+        imports: names of the modules that the script imports.
+    """
+    roots = {name.split(".")[0] for name in imports}
+    keras = roots & {"keras", "tensorflow", "tf_keras"} or any("hvdlab.keras" in m for m in imports)
+    return "keras" if keras and "torch" not in roots else "torch"
 
 
 def calibrate(

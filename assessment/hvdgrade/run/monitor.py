@@ -9,6 +9,8 @@ import re
 import resource
 import selectors
 import time
+from collections.abc import Callable
+from contextlib import ExitStack
 from math import inf
 from pathlib import Path
 from shutil import disk_usage
@@ -22,114 +24,192 @@ from hvdgrade.run.sandboxed_run import Jail
 
 POLL_SECONDS = 0.05
 SAMPLE_SECONDS = 1.0
+END_SECONDS = 10  # for the started process to end after all others have been ended
 MAX_OUTPUT_BYTES = 20 << 20
 MAX_LAUNCHER_BYTES = 200 << 20  # of memory; without output mpirun has 20 to 30 MB
 
+Tell = Callable[..., None]
 
-def observe(
-    jail: Jail,
-    evidence: Path,
-    limit: float,
-    stall: float,
-    tell=lambda text, **facts: None,
-    until: int | None = None,
-) -> Observation:
-    """Run the submission in `jail` and watch it until it ends or must be ended.
+
+class Monitor:
+    """A run that is being watched: a context manager. Call `poll` until `end_cause` returns a cause.
 
     Args:
-        jail: an entered `Jail`.
-        evidence: empty folder that receives the copies of weights and records.
+        run: an entered sandboxed run, which the monitor starts.
+        copies: empty folder that receives the copies of weights and records.
         limit: seconds from launch after which the run is ended ("timeout").
         stall: seconds without any work on any rank after which it is ended ("hang").
-        tell: called with a line about the progress, now and then.
-        until: end the run when every rank has recorded so many epochs ("ended").
+        tell: called with a line about the progress about once per second.
+        until: end the run when every rank has recorded so many epochs ("ended"). Default: no such end.
     """
-    seen = Observation(jail.ranks)
-    output = Output()
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    started = seen.started = time.monotonic()
-    process = jail.start()
-    activity, disk_bytes, launcher_bytes, strayed = Activity(started), 0, 0, False
-    with selectors.DefaultSelector() as selector, DeviceWatch(jail.ranks) as devices:
-        os.set_blocking(process.stdout.fileno(), False)
-        selector.register(process.stdout, selectors.EVENT_READ)
-        sampled = started
-        while process.poll() is None:
-            if selector.select(POLL_SECONDS):
-                output.read(process.stdout)
-                if output.closed:
-                    selector.unregister(process.stdout)
-            now = time.monotonic()
-            if collect(jail, evidence, seen):
-                activity.note(now)
-                if until and min(len(seen.of(rank)) for rank in range(seen.ranks)) >= until:
-                    seen.exit_code = 0
-                    break
-            if now - sampled >= SAMPLE_SECONDS:
-                ranks, disk_bytes = jail.rank_processes(), jail.disk_bytes()
-                launcher_bytes = memory_of_launcher(ranks)
-                strayed = left_their_cores(jail.processes())
-                seen.free_bytes = min(seen.free_bytes, free_bytes(jail))
-                sent = jail.network_bytes() or 0  # the last reading outlives the run
-                activity.sample(now, ranks, output.bytes + disk_bytes, sent)
-                devices.sample(ranks)
-                seen.max_rss_bytes = max(seen.max_rss_bytes, activity.rss_bytes)
-                seen.computed = activity.computed
-                # Of all its processes: a rank can hide from us that it is one.
-                seen.torch_seen = seen.torch_seen or any(map(has_torch, jail.processes()))
-                epochs = max((w.epoch + 1 for w in seen.weights), default=0)
-                tell(
-                    f"{now - started:3.0f} s of {limit:.0f} s, {epochs} epochs recorded",
-                    seconds=round(now - started, 1),
-                    limit=round(limit, 1),
-                    epochs=reported(evidence, seen),
-                )
-                sampled = now
-            if output.bytes > MAX_OUTPUT_BYTES or launcher_bytes > MAX_LAUNCHER_BYTES:
-                seen.stop_cause = "output_flood"
-            elif hit := jail.limit_hit():
-                seen.stop_cause = hit
-            elif max(disk_bytes, seen.copied_bytes) > jail.most_records:
-                seen.stop_cause = "disk_full"
-            elif strayed:
-                seen.stop_cause = "took_more_cores"
-            elif now - started > limit:
-                seen.stop_cause = "timeout"
-            elif now - activity.last > stall:
-                seen.stop_cause = "hang"
-            if seen.stop_cause != "ended":
-                break
-        seen.seconds = time.monotonic() - started
-        seen.devices = devices.found()
-        seen.free_bytes = min(seen.free_bytes, free_bytes(jail))
-        if seen.stop_cause in ("timeout", "hang"):
-            ask_for_stacks(jail, process, output)
-        collect(jail, evidence, seen)
-        seen.bytes_on_wire = jail.network_bytes()
-        hit = jail.limit_hit()
-        seen.survivors = jail.kill()
-        process.wait(timeout=10)
-        if seen.stop_cause == "ended" and jail.disk_bytes() > jail.most_records:
-            seen.stop_cause = "disk_full"  # between two looks at it, and it is over already
-        output.read(process.stdout)
-        process.stdout.close()
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    seen.cpu_seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    if seen.stop_cause == "ended" and seen.exit_code is None:
-        seen.exit_code = process.returncode
-        if process.returncode:
-            seen.stop_cause = hit or ("killed" if process.returncode > 128 else "crashed")
-    seen.output, seen.output_bytes = output.text(), output.bytes
-    if seen.stop_cause in ("timeout", "hang"):
-        seen.stacks = stacks(seen.output)
-        # The submission's own words end where the stacks that we asked for begin.
-        seen.output = re.split(r"\[\d+,\d+\]<stderr>: ?Fatal Python error: Aborted", seen.output)[0]
-    return seen
+
+    def __init__(
+        self,
+        run: Jail,
+        copies: Path,
+        limit: float,
+        stall: float,
+        tell: Tell = lambda text, **facts: None,
+        until: int | None = None,
+    ):
+        self.run, self.copies, self.limit, self.stall = run, copies, limit, stall
+        self.tell, self.until = tell, until
+        self.seen, self.output = Observation(run.ranks), Output()
+        self.disk_bytes = self.launcher_bytes = 0
+        self.strayed = False  # a process gave itself cores that the run was not given
+        self.recorded_enough = False
+
+    def __enter__(self) -> "Monitor":
+        self.children = resource.getrusage(resource.RUSAGE_CHILDREN)
+        self.started = self.sampled = self.now = self.seen.started = time.monotonic()
+        self.process = self.run.start()
+        self.activity = Activity(self.started)
+        with ExitStack() as stack:
+            self.selector = stack.enter_context(selectors.DefaultSelector())
+            self.devices = stack.enter_context(DeviceWatch(self.run.ranks))
+            os.set_blocking(self.process.stdout.fileno(), False)
+            self.selector.register(self.process.stdout, selectors.EVENT_READ)
+            self.resources = stack.pop_all()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.resources.close()
+
+    def poll(self) -> None:
+        """Wait a moment for output, copy new records, and sample the processes once per SAMPLE_SECONDS."""
+        if self.selector.select(POLL_SECONDS):
+            self.output.read(self.process.stdout)
+            if self.output.closed:
+                self.selector.unregister(self.process.stdout)
+        self.now = time.monotonic()
+        if collect(self.run, self.copies, self.seen):
+            self.activity.note(self.now)
+        if self.now - self.sampled >= SAMPLE_SECONDS:
+            self.sample()
+            self.sampled = self.now
+
+    def sample(self) -> None:
+        """Read from the kernel what the processes of the run do and use, and report the progress."""
+        run, seen = self.run, self.seen
+        ranks, processes = run.rank_processes(), run.processes()
+        self.disk_bytes, self.launcher_bytes = run.disk_bytes(), memory_of_launcher(ranks)
+        self.strayed = left_their_cores(processes)
+        seen.free_bytes = min(seen.free_bytes, free_bytes(run))
+        sent = run.network_bytes() or 0  # the last reading outlives the run
+        self.activity.sample(self.now, ranks, self.output.bytes + self.disk_bytes, sent)
+        self.devices.sample(ranks)
+        seen.max_rss_bytes = max(seen.max_rss_bytes, self.activity.rss_bytes)
+        seen.computed = self.activity.computed
+        # Look at all processes, because a rank can hide from the grader that it is a rank.
+        seen.torch_seen = seen.torch_seen or any(map(has_torch, processes))
+        seconds, epochs = self.seconds, max((w.epoch + 1 for w in seen.weights), default=0)
+        self.tell(
+            f"{seconds:3.0f} s of {self.limit:.0f} s, {epochs} epochs recorded",
+            seconds=round(seconds, 1),
+            limit=round(self.limit, 1),
+            epochs=reported(self.copies, seen),
+        )
+
+    @property
+    def seconds(self) -> float:
+        """Return the seconds from launch to the last call of `poll`."""
+        return self.now - self.started
+
+    def end_cause(self) -> str | None:
+        """Return why the run has ended or must be ended, one of STOP_CAUSES; None while it may continue."""
+        seen = self.seen
+        if self.until and min(len(seen.of(rank)) for rank in range(seen.ranks)) >= self.until:
+            self.recorded_enough = True
+            return "ended"
+        if cause := next(filter(None, (limit(self) for limit in LIMITS)), None):
+            return cause
+        return None if self.process.poll() is None else "ended"
+
+    def finish(self, cause: str) -> Observation:
+        """End what is left of the run, and return what was observed.
+
+        Args:
+            cause: the result of `end_cause`.
+        """
+        run, seen = self.run, self.seen
+        seen.seconds = time.monotonic() - self.started
+        seen.devices = self.devices.found()
+        seen.free_bytes = min(seen.free_bytes, free_bytes(run))
+        if cause in ("timeout", "hang"):
+            ask_for_stacks(run, self.process, self.output)
+        collect(run, self.copies, seen)
+        seen.bytes_on_wire, limit_hit = run.network_bytes(), run.limit_hit()
+        seen.survivors = run.kill()
+        self.process.wait(timeout=END_SECONDS)
+        if cause == "ended" and run.disk_bytes() > run.most_records:
+            cause = "disk_full"  # it wrote too much between two samples, and has ended already
+        self.output.read(self.process.stdout)
+        self.process.stdout.close()
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        before = self.children
+        seen.cpu_seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+        if cause == "ended":
+            seen.exit_code = 0 if self.recorded_enough else self.process.returncode
+            if seen.exit_code:
+                cause = limit_hit or ("killed" if seen.exit_code > 128 else "crashed")
+        seen.stop_cause = cause
+        seen.output, seen.output_bytes = self.output.text(), self.output.bytes
+        if cause in ("timeout", "hang"):
+            seen.stacks = stacks(seen.output)
+            # The submission's own output ends where the stacks begin that the grader asked for.
+            asked_for = r"\[\d+,\d+\]<stderr>: ?Fatal Python error: Aborted"
+            seen.output = re.split(asked_for, seen.output)[0]
+        return seen
 
 
-def free_bytes(jail: Jail) -> float:
-    """On the disk that the run needs; inf where a submission has taken its folder away."""
+def output_flood(monitor: Monitor) -> str | None:
+    too_much = monitor.output.bytes > MAX_OUTPUT_BYTES
+    return "output_flood" if too_much or monitor.launcher_bytes > MAX_LAUNCHER_BYTES else None
+
+
+def kernel_limit(monitor: Monitor) -> str | None:
+    return monitor.run.limit_hit()
+
+
+def disk_full(monitor: Monitor) -> str | None:
+    written = max(monitor.disk_bytes, monitor.seen.copied_bytes)
+    return "disk_full" if written > monitor.run.most_records else None
+
+
+def took_more_cores(monitor: Monitor) -> str | None:
+    return "took_more_cores" if monitor.strayed else None
+
+
+def timeout(monitor: Monitor) -> str | None:
+    return "timeout" if monitor.seconds > monitor.limit else None
+
+
+def hang(monitor: Monitor) -> str | None:
+    return "hang" if monitor.now - monitor.activity.last > monitor.stall else None
+
+
+# In this order: the first limit that is exceeded is the cause.
+LIMITS = (output_flood, kernel_limit, disk_full, took_more_cores, timeout, hang)
+
+
+def observe(
+    run: Jail,
+    copies: Path,
+    limit: float,
+    stall: float,
+    tell: Tell = lambda text, **facts: None,
+    until: int | None = None,
+) -> Observation:
+    """Run the submission in `run` and watch it until it ends or must be ended. Arguments: see `Monitor`."""
+    with Monitor(run, copies, limit, stall, tell, until) as monitor:
+        while not (cause := monitor.end_cause()):
+            monitor.poll()
+        return monitor.finish(cause)
+
+
+def free_bytes(run: Jail) -> float:
+    """Return the free bytes of the disk that the run needs; inf if the submission removed its folder."""
     try:
-        return disk_usage(jail.box.folder).free
+        return disk_usage(run.box.folder).free
     except OSError:
         return inf

@@ -99,7 +99,7 @@ def mistake_in(source: bytes) -> tuple[int | None, str] | None:
     return tuple(found) if found else None
 
 
-def imported_modules(source: bytes) -> set[str]:
+def imported_modules(source: bytes) -> frozenset[str]:
     """Return every module that a script imports by name.
 
     The names serve only as a hint, for example in explanations, and never as evidence.
@@ -111,4 +111,4 @@ def imported_modules(source: bytes) -> set[str]:
         elif isinstance(node, ast.ImportFrom) and node.module:
             names.add(node.module)
             names.update(f"{node.module}.{alias.name}" for alias in node.names)
-    return names
+    return frozenset(names)

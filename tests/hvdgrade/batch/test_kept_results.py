@@ -96,7 +96,7 @@ def pretend(school, monkeypatch):
     return grade
 
 
-TWIN, REAL = "synthetic CIFAR-10 twin", "CIFAR-10"
+TWIN, REAL = "synthetic CIFAR-10", "CIFAR-10"
 
 
 @pytest.mark.parametrize("arguments", [(), ("--slurm",)])

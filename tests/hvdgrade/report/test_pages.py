@@ -247,7 +247,7 @@ def test_every_end_of_a_run_has_words_of_its_own(cause):
 def test_synthetic_data_is_said_aloud():
     document = result("pass")
     assert "Synthetic" not in Page(report_page(document)).text
-    document["grader"]["data"] = "synthetic CIFAR-10 twin"
+    document["grader"]["data"] = "synthetic CIFAR-10"
     assert "Synthetic data." in Page(report_page(document)).text
     assert "synthetic" in Page(class_page([document, result("fail")])).text
 
