@@ -10,10 +10,13 @@ import pytest
 
 from hvdgrade import grade, profiles
 from hvdgrade.evidence import evaluator
-from hvdgrade.evidence.observation import Observation, Weights
-from hvdgrade.judge import verdict
+from hvdgrade.evidence.evidence import Evidence
+from hvdgrade.evidence.observation import Calibration, Observation, Weights
+from hvdgrade.judge import timeline
 from hvdgrade.judge.check import Check
+from hvdgrade.judge.verdict import Judgement, Round
 from hvdgrade.record_limits import RecordLimits
+from hvdgrade.report.result import Graded
 from hvdgrade.run import calibrate, monitor
 from hvdgrade.run import probe as probe_module
 from hvdgrade.sandbox import mounts, tiers
@@ -23,7 +26,7 @@ from hvdlab.data import DataError
 RULES = dataclasses.replace(profiles.load("dli"), budget=100.0)  # margin: 5 seconds
 
 
-def a_round(seconds: float | None, replicas="pass", exchange="pass") -> grade.Round:
+def a_round(seconds: float | None, replicas="pass", exchange="pass") -> Round:
     """All is well but the time: the target was reached after `seconds`. Or two other checks."""
     good = seconds is not None and seconds <= 100
     # What cannot be measured on a machine is of no points there.
@@ -32,12 +35,8 @@ def a_round(seconds: float | None, replicas="pass", exchange="pass") -> grade.Ro
         Check("exchange", "", exchange, 0 if exchange == "skipped" else 10, ""),
         Check("targets", "", "pass" if good else "fail", 30, ""),
     ]
-    timeline = [
-        {"epoch": epoch, "seconds": seconds, "train_accuracy": 1.0, "heldout_accuracy": 1.0}
-        for epoch in range(2)
-    ]
-    judgement = verdict.Judgement(checks, timeline if seconds else [], seconds)
-    return grade.Round(judgement, Observation(2), None, 100.0, None)
+    entries = [timeline.Entry(seconds, epoch, 1.0, 1.0) for epoch in range(2)] if seconds else []
+    return Round(Judgement(checks, entries, seconds), Evidence(Observation(2)), 100.0)
 
 
 @pytest.mark.parametrize(
@@ -77,23 +76,23 @@ def test_the_majority_of_three_decides_near_a_threshold(
 
     found = graded(next_round, monkeypatch, tmp_path)
     if verdict is None:
-        assert (found["status"], found["reason"]) == ("infrastructure_error", str(given[-1]))
+        assert (found.status, found.reason) == ("infrastructure_error", str(given[-1]))
     else:
-        assert len(found["rounds"]) == used
-        assert found["decisive"].judgement.verdict == verdict
+        assert len(found.rounds) == used
+        assert found.decisive.judgement.verdict == verdict
     assert next(results, "none left") == "none left"
 
 
-def graded(next_round, monkeypatch, tmp_path) -> dict:
-    """What the report is told, with rounds that are given."""
-    script, found = tmp_path / "assessment.py", {}
+def graded(next_round, monkeypatch, tmp_path) -> Graded:
+    """What the report is made from, with rounds that are given."""
+    script, found = tmp_path / "assessment.py", []
     script.write_text("import torch")
     monkeypatch.setattr(grade, "one_round", next_round)
     monkeypatch.setattr(grade, "load_cifar10", lambda: type("Data", (), {"synthetic": False}))
     monkeypatch.setattr(tiers, "choose", lambda tier: "rlimits")
-    monkeypatch.setattr(grade.report, "result", lambda *args, **facts: found.update(facts))
+    monkeypatch.setattr(grade, "result", found.append)
     grade.grade(script, 2, RULES)
-    return found
+    return found[0]
 
 
 @pytest.mark.parametrize(
@@ -120,11 +119,11 @@ def test_a_run_that_aborts_when_all_has_arrived_is_repeated(
         judged = a_round(50 if end == "ended" else None).judgement
         if end.startswith("killed"):
             judged.seconds_to_target = 101.0 if end == "killed too late" else 50.0
-        return grade.Round(judged, seen, None, 100.0, None)
+        return Round(judged, Evidence(seen), 100.0)
 
     found = graded(next_round, monkeypatch, tmp_path)
-    assert len(found["rounds"]) == used
-    assert found["decisive"].judgement.verdict == verdict
+    assert len(found.rounds) == used
+    assert found.decisive.judgement.verdict == verdict
 
 
 def test_an_evaluation_that_fails_or_takes_too_long_is_a_fault_of_the_grader():
@@ -165,7 +164,7 @@ def test_a_calibration_that_did_not_finish_is_a_fault_of_the_grader(
         with pytest.raises(calibrate.CalibrationFailed, match="torch on 2 ranks did not finish"):
             measure()
     else:
-        assert measure() == calibrate.Calibration("torch", startup, rates)
+        assert measure() == Calibration("torch", startup, rates)
 
 
 @pytest.mark.parametrize("ranks, cores, limit", [(2, 2, 90), (2, 1, 180), (8, 16, 90), (8, 2, 360)])
@@ -201,7 +200,7 @@ def test_a_right_script_of_many_ranks_may_record_every_epoch(ranks, network, epo
 
 def test_a_calibrated_budget_is_the_time_of_one_process():
     """By hand: images/s of 100 and 200, so 150 on average, and 3 s until the first step."""
-    assert calibrate.Calibration("torch", 3.0, [100, 200]).budget(300, 2.5) == 3 + 5
+    assert Calibration("torch", 3.0, [100, 200]).budget(300, 2.5) == 3 + 5
 
 
 @pytest.mark.parametrize(
@@ -222,8 +221,8 @@ def test_the_budget_is_of_what_the_ranks_run(
     source, ran_torch, measured, budget, seconds, monkeypatch, tmp_path
 ):
     found = {
-        "keras": calibrate.Calibration("keras", 3.0, [100, 200]),
-        "torch": calibrate.Calibration("torch", 1.0, [400, 400]),
+        "keras": Calibration("keras", 3.0, [100, 200]),
+        "torch": Calibration("torch", 1.0, [400, 400]),
     }
     asked, judged = [], {}
 
@@ -235,17 +234,15 @@ def test_the_budget_is_of_what_the_ranks_run(
         judged["limit"] = limit
         return Observation(2, torch_seen=ran_torch, free_bytes=1 << 40)
 
-    def remember(source, seen, evaluation, probed, found, rules, budget, seconds):
-        judged.update(budget=budget, seconds=seconds)
+    def remember(evidence, rules, budget, done):
+        judged.update(budget=budget, seconds=evidence.pass_seconds)
 
-    monkeypatch.setattr(grade.views, "for_run", lambda *_: tmp_path)
+    monkeypatch.setattr(grade.hidden_data, "for_run", lambda *_: tmp_path)
     monkeypatch.setattr(grade.calibrate, "calibrate", measure)
     monkeypatch.setattr(grade, "Jail", lambda *_, **__: nullcontext())
     monkeypatch.setattr(grade, "observe", run)
-    monkeypatch.setattr(grade.judge, "compare", lambda *_: {})
-    monkeypatch.setattr(grade.judge, "worth_probing", lambda *_: False)
-    monkeypatch.setattr(grade.judge, "recompute", lambda *_: ({}, {}))
-    monkeypatch.setattr(grade.judge, "judge", remember)
+    monkeypatch.setattr(grade.evaluator, "compare", lambda *_: ([], []))
+    monkeypatch.setattr(grade.verdict, "judge", remember)
     data = SimpleNamespace(train_labels=[0] * 3000, test_labels=[0] * 10, folder=tmp_path)
     rules = dataclasses.replace(profiles.load("cpu"), budget_serial_epochs=2.6)
     grade.one_round(source, 2, rules, data, "rlimits", lambda *_, **__: None)

@@ -9,24 +9,30 @@ import pytest
 
 from hvdgrade import profiles
 from hvdgrade.evidence import observation
-from hvdgrade.judge import check, parallel_checks, run_checks, traffic, verdict
+from hvdgrade.evidence.evidence import (
+    UNKNOWN_BATCH,
+    UNMOVED,
+    EpochEvidence,
+    Evidence,
+    LearnedClasses,
+    ProbeEvidence,
+    batch_size,
+)
+from hvdgrade.judge import check, parallel_checks, timeline, traffic
+from hvdgrade.judge.verdict import Judgement, before_probing, judge, near_a_threshold, worth_probing
 from hvdgrade.record_limits import ASSESSMENT_LIMITS
-from hvdgrade.run import captured_output, collect, monitor
+from hvdgrade.run import calibrate, captured_output, collect
+from hvdgrade.submission.script import imported_modules
 
 RULES = dataclasses.replace(profiles.load("dli"), train_accuracy=0.75, heldout_accuracy=0.70)
 
 
-def entry(epoch, seconds, train, heldout):
-    return {
-        "epoch": epoch,
-        "seconds": seconds,
-        "train_accuracy": train,
-        "heldout_accuracy": heldout,
-    }
+def entry(epoch, seconds, train, heldout) -> timeline.Entry:
+    return timeline.Entry(seconds, epoch, train, heldout)
 
 
 @pytest.mark.parametrize(
-    "timeline, expected",
+    "entries, expected",
     [
         ([], None),
         ([entry(0, 10, 0.8, 0.8)], None),
@@ -41,8 +47,8 @@ def entry(epoch, seconds, train, heldout):
         ([entry(0, 25, 0.8, 0.8), entry(1, 20, 0.8, 0.8)], 25),
     ],
 )
-def test_the_target_is_two_consecutive_epochs(timeline, expected):
-    assert run_checks.seconds_to_target(timeline, RULES) == expected
+def test_the_target_is_two_consecutive_epochs(entries, expected):
+    assert timeline.seconds_to_target(entries, RULES) == expected
 
 
 @pytest.mark.parametrize(
@@ -58,7 +64,7 @@ def test_the_target_is_two_consecutive_epochs(timeline, expected):
     ],
 )
 def test_the_framework_is_the_one_imported_in_doubt_the_faster(source, expected):
-    assert verdict.framework(source) == expected
+    assert calibrate.framework(imported_modules(source)) == expected
 
 
 STEPS = 100
@@ -83,45 +89,60 @@ def seen(rounds: float | None = STEPS, **changes) -> observation.Observation:
     )
 
 
-def evaluation(only=None, **changes) -> dict:
+def epochs(only=None, **changes) -> list[EpochEvidence]:
     """Two epochs in which all is well, but for `changes` in both, or in `only` one of them."""
-    epochs = [
-        {
-            "epoch": epoch,
-            "train_accuracy": 0.8,
-            "heldout_accuracy": 0.75,
-            "difference": 0.0,
-            "differs_at": "",
-            "differing_rank": 1,
-            "read": [25_000, 25_000],
-            "outside": 0,
-            "coverage": 1.0,
-            "shared": 0.0,
-            "same_order": 0.0,
-            "steps": STEPS,
-            "batch_size": 250,
-            **(changes if only in (None, epoch) else {}),
-        }
+    well = EpochEvidence(
+        epoch=0,
+        weights="x",
+        train_accuracy=0.8,
+        heldout_accuracy=0.75,
+        difference=0.0,
+        differs_at="",
+        differing_rank=1,
+        read=[25_000, 25_000],
+        outside=0,
+        coverage=1.0,
+        shared=0.0,
+        same_order=0.0,
+        steps=STEPS,
+        batch_size=250,
+    )
+    return [
+        dataclasses.replace(well, epoch=epoch, **(changes if only in (None, epoch) else {}))
         for epoch in range(2)
     ]
-    return {"epochs": epochs, "refused": []}
 
 
-def probed(others=1.0, learned=0.2, distance=1e-7, replicas=0.0) -> dict:
-    ranks = [{"learned": learned, "others": others} for _ in range(2)]
-    return {"refused": [], "flow": ranks, "distance": distance, "replicas": replicas}
+def learned(*others: float, own: float = 0.2) -> list[LearnedClasses]:
+    return [LearnedClasses(learned=own, others=rank) for rank in others or (1.0, 1.0)]
 
 
-def states(judgement: verdict.Judgement) -> dict[str, str]:
+def probed(run: observation.Probe | None = None, **changes) -> ProbeEvidence:
+    """A probe in which two ranks reach nearly the weights of a single process, but for `changes`."""
+    well = {"flow": learned(), "distance": 1e-7, "first_distance": 1e-7}
+    return ProbeEvidence(run or observation.Probe(), **{**well, **changes})
+
+
+def evidence(run=None, epochs_=None, imports=("horovod.torch",), **more) -> Evidence:
+    given = epochs() if epochs_ is None else epochs_
+    return Evidence(run or seen(), given, imports=frozenset(imports), **more)
+
+
+def states(judgement: Judgement) -> dict[str, str]:
     return {check.id: check.state for check in judgement.checks}
 
 
 def verdict(
-    seen_=None, evaluation_=None, budget=30.0, source=b"import horovod.torch", probe_=None, **found
-):
-    run, epochs = seen_ or seen(), evaluation_ or evaluation()
-    found = {**probed(), **found}
-    return verdict.judge(source, run, epochs, probe_ or observation.Probe(), found, RULES, budget)
+    seen_=None, epochs_=None, budget=30.0, imports=("horovod.torch",), probe_=None, **found
+) -> Judgement:
+    probe = probed(probe_, **found)
+    return judge(evidence(seen_, epochs_, imports, probe=probe), RULES, budget)
+
+
+def run_check(id: str, given: Evidence) -> check.Check:
+    """The result of one check, as if the checks on which it depends had passed."""
+    passed = {base: check.Check(base, "", "pass", 1, "") for base in check.CHECKS[id].depends_on}
+    return check.run_check(id, check.Case(given, RULES, 30.0), passed)
 
 
 def test_all_is_well():
@@ -136,30 +157,26 @@ def test_the_batch_is_the_one_that_the_record_names(read):
     """Its last batch may have fewer images: 66 steps for 25,000 images are made with 379 to 384."""
     for batch in range(1, read + 1):
         steps = -(-read // batch)
-        told = evaluation(read=[read, read], steps=steps, batch_size=batch)["epochs"]
-        assert verdict.batch_size(told) == batch
+        assert batch_size(epochs(read=[read, read], steps=steps, batch_size=batch)) == batch
 
 
 def test_no_batch_has_more_images_than_were_read():
-    told = evaluation(read=[25_000, 25_000], steps=1, batch_size=1_000_000)["epochs"]
-    assert verdict.batch_size(told) == 25_000
+    claimed = epochs(read=[25_000, 25_000], steps=1, batch_size=1_000_000)
+    assert batch_size(claimed) == 25_000
 
 
 @pytest.mark.parametrize("said", [None, 1, 385, 25_000])
 def test_a_batch_that_does_not_fit_the_steps_is_not_believed(said):
-    told = evaluation(read=[25_000, 25_000], steps=66, batch_size=said)["epochs"]
-    assert verdict.batch_size(told) == 379
-    silent = evaluation(read=[25_000, 25_000], steps=None, batch_size=said)["epochs"]
-    assert verdict.batch_size(silent) == verdict.UNKNOWN_BATCH
+    assert batch_size(epochs(read=[25_000, 25_000], steps=66, batch_size=said)) == 379
+    silent = epochs(read=[25_000, 25_000], steps=None, batch_size=said)
+    assert batch_size(silent) == UNKNOWN_BATCH
 
 
 @pytest.mark.parametrize("pass_seconds, state", [(None, "pass"), (33, "pass"), (34, "fail")])
 def test_an_epoch_takes_time(pass_seconds, state):
     """The second epoch took 10 s: that is 30 % of 33.3."""
-    result = verdict.judge(
-        *(b"", seen(), evaluation(), observation.Probe(), probed(), RULES, 30.0, pass_seconds)
-    )
-    check = result.checks[6]
+    given = evidence(probe=probed(), pass_seconds=pass_seconds)
+    check = judge(given, RULES, 30.0).checks[6]
     assert (check.id, check.state) == ("steps", state)
     if state == "fail":
         assert check.rationale.startswith("epoch 1 took 10.0 s, and 2 processes that train on this")
@@ -209,15 +226,10 @@ def test_who_exchanges_less_from_epoch_to_epoch_may_do_so():
     for one in run.weights:
         one.bytes_on_wire = int((1.0, 2.0, 2.1)[one.epoch] * STEPS * ROUND)
     runs = dict.fromkeys(("apart", "together"), run_of_probe(9, 8, 8))
-    assert (
-        traffic.exchange_drop(run, evaluation()["epochs"], observation.Probe(seen=runs), RULES)
-        == 2.0
-    )
+    probe = observation.Probe(seen=runs)
+    assert traffic.exchange_drop(run, epochs(), probe, RULES) == 2.0
     less = dataclasses.replace(run, weights=seen(rounds=None).weights)
-    assert (
-        traffic.exchange_drop(less, evaluation()["epochs"], observation.Probe(seen=runs), RULES)
-        is None
-    )
+    assert traffic.exchange_drop(less, epochs(), probe, RULES) is None
 
 
 @pytest.mark.parametrize(
@@ -230,16 +242,16 @@ def test_who_exchanges_less_from_epoch_to_epoch_may_do_so():
         (0.05, None, "pass"),
     ],
 )
-def test_who_is_exact_in_the_probe_must_exchange_in_the_run_too(distance, drop, state):
-    found = {**probed(distance=distance), "replicas": 0.0}
-    check = parallel_checks.check_equivalence(b"", observation.Probe(), found, 2, RULES, drop)
-    assert check.state == state
+def test_who_is_exact_in_the_probe_must_exchange_in_the_run_too(distance, drop, state, monkeypatch):
+    monkeypatch.setattr(parallel_checks, "exchange_drop", lambda *_: drop)
+    result = run_check("equivalence", evidence(probe=probed(distance=distance)))
+    assert result.state == state
     if state == "fail":
-        assert f"exchange {drop:.0f} times as much a step there" in check.rationale
+        assert f"exchange {drop:.0f} times as much a step there" in result.rationale
 
 
 @pytest.mark.parametrize(
-    "epochs, state",
+    "recorded, state",
     [
         (({0, 1, 2}, {0, 1, 2}), "pass"),
         (({0, 1, 2}, {0, 1}), "pass"),  # the end came between two ranks
@@ -248,18 +260,18 @@ def test_who_is_exact_in_the_probe_must_exchange_in_the_run_too(distance, drop, 
         (({0, 1, 2, 3}, {0, 1}), "fail"),
     ],
 )
-def test_ranks_record_the_same_epochs(epochs, state):
+def test_ranks_record_the_same_epochs(recorded, state):
     run = seen()
     one = run.weights[0]
     run.weights = [
         dataclasses.replace(one, rank=rank, epoch=epoch)
-        for rank, recorded in enumerate(epochs)
-        for epoch in recorded
+        for rank, of_rank in enumerate(recorded)
+        for epoch in of_rank
     ]
-    check = run_checks.check_ran(b"", run, evaluation(), RULES)
-    assert check.state == state
+    result = run_check("ran", evidence(run))
+    assert result.state == state
     if state == "fail":
-        assert "the ranks recorded different epochs" in check.rationale
+        assert "the ranks recorded different epochs" in result.rationale
 
 
 @pytest.mark.parametrize(
@@ -268,11 +280,9 @@ def test_ranks_record_the_same_epochs(epochs, state):
 def test_who_claims_few_steps_does_not_seem_to_exchange_more_in_each(steps, drop):
     """In an epoch of 25,000 images a rank weights are averaged 12.5 times; in the probe gradients are."""
     runs = dict.fromkeys(("apart", "together"), run_of_probe(8, 8, 8))
-    epochs = evaluation(steps=steps)["epochs"]
-    seen_drop = traffic.exchange_drop(
-        seen(rounds=12.5), epochs, observation.Probe(seen=runs), RULES
-    )
-    assert seen_drop == pytest.approx(drop, rel=0.01)
+    probe = observation.Probe(seen=runs)
+    found = traffic.exchange_drop(seen(rounds=12.5), epochs(steps=steps), probe, RULES)
+    assert found == pytest.approx(drop, rel=0.01)
 
 
 @pytest.mark.parametrize(
@@ -287,17 +297,15 @@ def test_who_claims_few_steps_does_not_seem_to_exchange_more_in_each(steps, drop
         ("", {"first_distance": 1e-9, "distance": 0.6}, False),  # right in its first epoch alone
         (
             "",
-            {"first_distance": parallel_checks.UNMOVED, "distance": parallel_checks.UNMOVED},
+            {"first_distance": UNMOVED, "distance": UNMOVED},
             False,
         ),
     ],
 )
 def test_what_float64_may_have_spoilt_is_run_in_float32(stop_cause, found, again):
     failed = dataclasses.replace(seen(), stop_cause=stop_cause) if stop_cause else None
-    assert (
-        parallel_checks.may_suit_float32_only(observation.Probe(failed=failed), found, RULES)
-        is again
-    )
+    probe = ProbeEvidence(observation.Probe(failed=failed), **found)
+    assert parallel_checks.may_suit_float32_only(probe, RULES) is again
 
 
 def test_a_copy_has_the_time_at_which_it_was_whole(tmp_path, monkeypatch):
@@ -312,7 +320,7 @@ def test_a_copy_has_the_time_at_which_it_was_whole(tmp_path, monkeypatch):
         time.sleep(0.2 if name.endswith("npz") else 0)
         return copy(directory, name, *rest)
 
-    monkeypatch.setattr(monitor, "copy_file", slow)
+    monkeypatch.setattr(collect, "copy_file", slow)
     jail = SimpleNamespace(
         ranks=1,
         records=tmp_path,
@@ -349,7 +357,7 @@ def test_one_second_too_late_fails():
 @pytest.mark.parametrize("only", [None, 0, 1], ids=["always", "first epoch", "second epoch"])
 def test_each_rule_fails_alone(changes, failed, only):
     """Also where it was broken in one epoch only: the targets want two in a row."""
-    result = verdict(evaluation_=evaluation(only, **changes))
+    result = verdict(epochs_=epochs(only, **changes))
     lost = [id for id, state in states(result).items() if state != "pass"]
     assert lost == ([failed, "flow", "equivalence"] if failed == "replicas" else [failed])
     assert result.verdict == "fail"
@@ -364,13 +372,13 @@ def test_the_size_of_the_gradients_is_that_of_the_network():
     for network in ("assessment-net", "wrn-10-1"):
         parameters = sum(p.numel() for p in assessment_network(network).parameters())
         assert traffic.gradient_bytes(network) == 4 * parameters
-    run, epochs = seen(rounds=7.5), evaluation()["epochs"]
-    assert traffic.exchanges(run, epochs, RULES) == [7.5, 7.5]
+    run = seen(rounds=7.5)
+    assert traffic.exchanges(run, [0, 1], RULES) == [7.5, 7.5]
     wide = dataclasses.replace(
         RULES, network="wrn-10-1"
     )  # the same bytes are more rounds of fewer weights
     rounds = 7.5 * 392_106 / 77_850
-    assert traffic.exchanges(run, epochs, wide) == pytest.approx([rounds, rounds])
+    assert traffic.exchanges(run, [0, 1], wide) == pytest.approx([rounds, rounds])
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 4, 16])
@@ -381,7 +389,7 @@ def test_an_all_reduce_of_any_number_of_ranks_is_one_round(ranks):
         observation.Weights(rank, 0, 1.0, Path("x"), "", round(7 * sent)) for rank in range(ranks)
     ]
     run = observation.Observation(ranks, weights=weights)
-    assert traffic.exchanges(run, [{"epoch": 0}], RULES) == pytest.approx([7])
+    assert traffic.exchanges(run, [0], RULES) == pytest.approx([7])
 
 
 @pytest.mark.parametrize(
@@ -412,8 +420,8 @@ def test_exchange_asks_for_the_bytes_of_averaged_gradients(rounds, state):
 def test_the_exchange_is_that_of_the_epoch_with_the_least(rounds, state):
     """A script that trains alone for one epoch does not make up for it in another."""
     run = run_of_probe(*rounds)
-    epochs = [{**evaluation()["epochs"][0], "epoch": epoch} for epoch in range(3)]
-    assert parallel_checks.check_exchange(b"", run, epochs, RULES).state == state
+    three = [dataclasses.replace(epochs()[0], epoch=epoch) for epoch in range(3)]
+    assert run_check("exchange", evidence(run, three)).state == state
 
 
 @pytest.mark.parametrize(
@@ -439,7 +447,7 @@ def test_the_exchange_is_that_of_the_epoch_with_the_least(rounds, state):
     ],
 )
 def test_few_steps_need_few_rounds(read, steps, rounds, state):
-    found = evaluation(read=[read, read], steps=steps)
+    found = epochs(read=[read, read], steps=steps)
     assert states(verdict(seen(rounds=rounds), found))["exchange"] == state
 
 
@@ -453,7 +461,7 @@ def test_few_steps_need_few_rounds(read, steps, rounds, state):
     ],
 )
 def test_who_has_too_few_steps_to_tell_is_told_so(rounds, steps, help):
-    result = verdict(seen(rounds=rounds), evaluation(steps=steps))
+    result = verdict(seen(rounds=rounds), epochs(steps=steps))
     (check,) = (check for check in result.checks if check.id == "exchange")
     assert check.state == "fail" and help in check.help
 
@@ -467,13 +475,13 @@ def test_where_bytes_are_not_known_the_check_does_not_count():
 @pytest.mark.parametrize(
     "found, failed",
     [
-        ({"flow": probed(others=0.41)["flow"]}, None),
-        ({"flow": probed(others=0.39)["flow"]}, "flow"),
-        ({"flow": [probed()["flow"][0], probed(others=0.01)["flow"][0]]}, "flow"),  # one rank only
-        ({"flow": [probed(others=0.01)["flow"][0], probed()["flow"][0]]}, "flow"),
-        ({"flow": [{"learned": x, "others": 1.0} for x in (0.001, 0.07)]}, "flow"),  # 0.0355 each
-        ({"flow": probed(learned=0.039)["flow"]}, "flow"),  # nothing was learned: nothing is shown
-        ({"flow": [{"learned": x, "others": 1.0} for x in (0.01, 0.08)]}, None),
+        ({"flow": learned(0.41, 0.41)}, None),
+        ({"flow": learned(0.39, 0.39)}, "flow"),
+        ({"flow": learned(1.0, 0.01)}, "flow"),  # one rank only
+        ({"flow": learned(0.01, 1.0)}, "flow"),
+        ({"flow": [LearnedClasses(x, 1.0) for x in (0.001, 0.07)]}, "flow"),  # 0.0355 each
+        ({"flow": learned(own=0.039)}, "flow"),  # nothing was learned: nothing is shown
+        ({"flow": [LearnedClasses(x, 1.0) for x in (0.01, 0.08)]}, None),
         ({"distance": 0.069}, None),
         ({"distance": 0.071}, "equivalence"),
     ],
@@ -486,7 +494,7 @@ def test_the_probe_has_two_limits(found, failed):
 
 
 @pytest.mark.parametrize(
-    "ranks, learned, state",
+    "ranks, own, state",
     [
         (2, 0.039, "fail"),
         (5, 0.039, "fail"),
@@ -495,9 +503,10 @@ def test_the_probe_has_two_limits(found, failed):
         (64, 0.004, "pass"),
     ],
 )
-def test_of_a_class_that_several_ranks_have_less_is_learned(ranks, learned, state):
-    found = probed() | {"flow": [{"learned": learned, "others": 1.0}] * ranks}
-    assert parallel_checks.check_flow(b"", observation.Probe(), found, ranks, RULES).state == state
+def test_of_a_class_that_several_ranks_have_less_is_learned(ranks, own, state):
+    run = observation.Observation(ranks)
+    found = probed(flow=[LearnedClasses(own, 1.0)] * ranks)
+    assert run_check("flow", evidence(run, probe=found)).state == state
 
 
 def test_a_probe_that_does_not_come_through_fails_with_its_error():
@@ -534,10 +543,7 @@ def test_a_target_reached_too_late_earns_a_part():
     ],
 )
 def test_a_run_near_a_threshold_is_one_that_a_small_change_would_turn(budget, changes, near):
-    assert (
-        verdict.near_a_threshold(verdict(None, evaluation(**changes), budget), RULES, budget)
-        == near
-    )
+    assert near_a_threshold(verdict(None, epochs(**changes), budget), RULES, budget) == near
 
 
 @pytest.mark.parametrize(
@@ -549,14 +555,12 @@ def test_a_run_near_a_threshold_is_one_that_a_small_change_would_turn(budget, ch
     ],
 )
 def test_the_limits_themselves_pass(changes, failed):
-    result = verdict(evaluation_=evaluation(**changes))
+    result = verdict(epochs_=epochs(**changes))
     assert {id for id, state in states(result).items() if state != "pass"} == failed
 
 
 def test_without_weights_the_other_checks_are_skipped_not_failed():
-    result = verdict(
-        seen(weights=[], stop_cause="crashed", exit_code=1), {"epochs": [], "refused": []}
-    )
+    result = verdict(seen(weights=[], stop_cause="crashed", exit_code=1), [])
     assert states(result) == {
         "ran": "fail",
         "replicas": "skipped",
@@ -580,26 +584,25 @@ def test_being_ended_at_the_limit_after_the_target_passes():
 
 
 def test_help_names_the_likely_mistake():
-    different = evaluation(difference=0.2, differs_at="conv1.weight")
-    said = {
-        source: verdict(evaluation_=different, source=source).checks[1].help
-        for source in (b"import torch", b"import horovod.torch", b"import horovod.tensorflow.keras")
-    }
-    assert "never imports Horovod" in said[b"import torch"]
-    assert "broadcast" in said[b"import horovod.torch"]
-    assert "hvdlab.keras.horovod" in said[b"import horovod.tensorflow.keras"]
+    different = epochs(difference=0.2, differs_at="conv1.weight")
+
+    def help(*imports):
+        return verdict(epochs_=different, imports=imports).checks[1].help
+
+    assert "never imports Horovod" in help("torch")
+    assert "broadcast" in help("horovod.torch")
+    assert "hvdlab.keras.horovod" in help("horovod.tensorflow.keras")
 
 
 def test_help_tells_too_slow_from_too_inaccurate():
-    slow = evaluation()
-    slow["epochs"][0]["train_accuracy"] = 0.6  # only the second epoch is good
-    assert "make it faster" in verdict(evaluation_=slow).checks[-1].help
-    assert "learning rate" in verdict(evaluation_=evaluation(train_accuracy=0.6)).checks[-1].help
+    slow = epochs(only=0, train_accuracy=0.6)  # only the second epoch is good
+    assert "make it faster" in verdict(epochs_=slow).checks[-1].help
+    assert "learning rate" in verdict(epochs_=epochs(train_accuracy=0.6)).checks[-1].help
 
 
 def test_one_rank_alone_cannot_pass():
     alone = seen(ranks=1, weights=[w for w in seen().weights if w.rank == 0])
-    result = verdict(alone, evaluation(read=[50_000]))
+    result = verdict(alone, epochs(read=[50_000]))
     assert states(result)["replicas"] == "skipped" and result.verdict == "fail"
 
 
@@ -660,6 +663,47 @@ def test_who_reads_epoch_0_in_each_epoch_is_told_its_number():
     """Nothing is known of what Keras reads in a second `fit` of one data set: it is epoch 0 again."""
     nothing = {"read": [0, 0], "coverage": 0.0}
     for only, told in ((1, True), (0, False), (None, False)):
-        checked = {c.id: c for c in verdict(evaluation_=evaluation(only, **nothing)).checks}
+        checked = {c.id: c for c in verdict(epochs_=epochs(only, **nothing)).checks}
         assert checked["steps"].state == "fail"
         assert ("batches.epoch(epoch)" in checked["steps"].help) == told
+
+
+@pytest.mark.parametrize(
+    "run, changes, worth",
+    [
+        ({}, {}, True),
+        ({"rounds": None}, {}, True),  # the exchange could not be measured
+        ({"rounds": 0}, {}, False),
+        ({}, {"difference": 1.0}, False),
+        ({"stop_cause": "crashed", "exit_code": 1}, {}, False),
+    ],
+)
+def test_probes_only_a_run_that_passed_what_the_probe_builds_on(run, changes, worth):
+    done = before_probing(evidence(seen(**run), epochs(**changes)), RULES, 30.0)
+    assert list(done) == ["ran", "replicas", "exchange"]
+    assert worth_probing(done) is worth
+    alone = seen(ranks=1, weights=[w for w in seen().weights if w.rank == 0])
+    assert not worth_probing(before_probing(evidence(alone), RULES, 30.0))
+
+
+def test_checks_that_were_made_before_the_probe_are_not_made_again():
+    early = evidence(seen(), epochs(difference=1.0))
+    done = before_probing(early, RULES, 30.0)
+    late = judge(evidence(probe=probed()), RULES, 30.0, done)
+    assert states(late)["replicas"] == "fail"
+    assert states(judge(evidence(probe=probed()), RULES, 30.0))["replicas"] == "pass"
+
+
+def test_a_registered_check_needs_only_points(monkeypatch):
+    monkeypatch.setattr(check, "CHECKS", dict(check.CHECKS))
+
+    @check.check("quiet", title="prints little")
+    def quiet(case: check.Case) -> check.Finding:
+        printed = case.evidence.observation.output_bytes
+        return check.Finding("pass" if printed < 100 else "fail", f"{printed} bytes")
+
+    rules = dataclasses.replace(RULES, points={**RULES.points, "quiet": 7})
+    for printed, state in ((0, "pass"), (100, "fail")):
+        result = judge(evidence(seen(output_bytes=printed), probe=probed()), rules, 30.0)
+        assert (result.checks[-1].title, result.checks[-1].state) == ("prints little", state)
+        assert result.score == 100 + 7 * (state == "pass") and result.max_score == 107
