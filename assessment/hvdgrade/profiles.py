@@ -21,6 +21,7 @@ class Profile:
 
     name: str
     title: str
+    rules_version: int
     devices: str
     network: str
     max_epochs: int
@@ -73,7 +74,6 @@ def load(name: str, path: Path = PROFILES) -> Profile:
     """
     tables = tomllib.loads(path.read_text(encoding="utf-8"))
     digest = rules_sha256(tables)
-    del tables["rules_version"]
     common, points = tables.pop("common"), tables.pop("points")
     if name not in tables:
         raise UnknownProfile(f"there is no profile '{name}'; {path.name} has: {', '.join(tables)}.")

@@ -30,7 +30,7 @@ def test_a_result_is_kept_for_its_submission_and_its_rules_only(tmp_path, monkey
         assert layout.key(b"x", dataclasses.replace(settings, **same)) == kept
     others = ({"ranks": 4}, {"profile": "dli"}, {"rules_sha256": rules[1]})
     keys = {layout.key(b"x", dataclasses.replace(settings, **other)) for other in others}
-    monkeypatch.setattr(worker, "__version__", "0")
+    monkeypatch.setattr(layout, "__version__", "0")
     keys |= {kept, layout.key(b"x", settings), layout.key(b"y", settings)}
     assert len(keys) == 6
 

@@ -12,6 +12,7 @@ import pytest
 from hvdgrade.evidence import accuracy, evaluate
 from hvdgrade.evidence.accuracy import flow
 from hvdgrade.evidence.compare_ranks import difference, distance, reading
+from hvdgrade.evidence.evidence import LearnedClasses
 from hvdgrade.evidence.hidden_data import Secrets, classes_of, for_run, labels_of
 from hvdgrade.evidence.weights_file import read_weights
 from hvdlab.assessment_networks import ASSESSMENT_NET, network_weights
@@ -131,10 +132,11 @@ def test_the_rank_that_differs_most_is_found_wherever_it_stands(tmp_path, weight
     for path, by in zip(paths, (0, 0, 0.5, 0.25), strict=True):
         moved = {**weights, "linear.bias": weights["linear.bias"] + np.float32(by)}
         np.savez(path, examples_read=np.zeros(1, np.int32), **moved)
-    (epoch,) = evaluate.judge_ranks({"epochs": {"0": paths}, "examples": 8, **NETWORK})["epochs"]
-    assert (epoch["differing_rank"], epoch["differs_at"]) == (2, "linear.bias")
+    request = {"epochs": {"0": paths}, "examples": 8, **NETWORK}
+    (epoch,), _ = evaluate.compare_ranks(request)
+    assert (epoch.differing_rank, epoch.differs_at) == (2, "linear.bias")
     sizes = np.abs(weights["linear.bias"])
-    assert epoch["difference"] == pytest.approx(0.5 / np.median(sizes), rel=1e-6)
+    assert epoch.difference == pytest.approx(0.5 / np.median(sizes), rel=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -183,9 +185,9 @@ def test_logits_near_the_largest_float_say_nothing(monkeypatch):
     """They are finite, and their differences are not, as float32."""
     rng = np.random.default_rng(1)
     says = (3e38 * rng.choice([-1, 1], (100, 10))).astype(np.float32)
-    monkeypatch.setattr(evaluate, "logits", lambda *given, **how: says)
+    monkeypatch.setattr(accuracy, "logits", lambda *given, **how: says)
     found = accuracy.flow({}, np.zeros(100), np.arange(100) % 10, 0, 2, Secrets.draw(1).splits)
-    assert np.isfinite([found["learned"], found["others"]]).all()
+    assert np.isfinite([found.learned, found.others]).all()
 
 
 def test_accuracies_are_those_of_the_network(tmp_path, weights, cifar10_folder):
@@ -209,13 +211,13 @@ def test_accuracies_are_those_of_the_network(tmp_path, weights, cifar10_folder):
     assert refused.startswith("rank 1, epoch 9: ")
 
     request = {"data": str(cifar10_folder), "seed": 1, "train_sample": 2000, "probe": {}, **NETWORK}
-    (accuracies,) = ask({**request, "weights": [epoch["weights"]]})["accuracies"]
+    ((train, heldout),) = ask({**request, "weights": [epoch["weights"]]})["accuracies"]
     # On the hidden half of the test images, by the class names of this grading.
     data = load_cifar10(cifar10_folder)
     secrets = Secrets.draw(1, len(data.train_labels), len(data.test_labels))
     hidden = secrets.names[data.test_labels[secrets.hidden]]
-    assert accuracies["heldout_accuracy"] == pytest.approx((hidden == 3).mean())
-    assert accuracies["train_accuracy"] == pytest.approx(0.1, abs=0.03)  # 4 standard errors of 2000
+    assert heldout == pytest.approx((hidden == 3).mean())
+    assert train == pytest.approx(0.1, abs=0.03)  # 4 standard errors of 2000
 
 
 def test_both_frameworks_say_the_same_by_either_statistics(weights, monkeypatch):
@@ -260,7 +262,7 @@ def test_accuracies_are_of_hidden_images_by_the_names_of_the_grading(
         secrets = Secrets.draw(seed, len(sample.train_labels), len(sample.test_labels))
         weights = [str(tmp_path / "w.npz")]
         request = {"seed": seed, "train_sample": 400, "weights": weights, **NETWORK}
-        evaluate.judge_accuracies(request, sample, secrets)
+        evaluate.recompute_accuracies(request, sample, secrets)
         (train, train_labels, _), (hidden, hidden_labels, _) = asked[-2:]
         shown = load_cifar10(for_run(sample, secrets, tmp_path / str(seed)))
         known = {image.tobytes() for image in shown.test_images}
@@ -294,15 +296,20 @@ def test_the_probe_is_judged_by_its_last_epoch_and_its_worst_rank(
     }
     secrets = Secrets.draw(1, len(sample.train_labels), len(sample.test_labels))
     asked, asked_for = [], {"batch_size": 30, **NETWORK}
-    monkeypatch.setattr(evaluate, "flow", lambda *given: asked.append(given))
-    answer = evaluate.judge_probe({"probe": runs, **asked_for}, sample, secrets)
+
+    def flow(*given):
+        asked.append(given)
+        return LearnedClasses(0.0, 0.0)
+
+    monkeypatch.setattr(evaluate, "flow", flow)
+    answer = evaluate.compare_probe({"probe": runs, **asked_for}, sample, secrets)
     median = np.median(np.abs(weights["linear.bias"]))  # of the first rank's
     assert answer["replicas"] == pytest.approx(0.5 / median, rel=1e-5)
     # The third rank is 0.5 off after the first epoch, and the first goes 1 in the second.
     assert answer["first_distance"] == answer["distance"] == pytest.approx(0.5, rel=1e-5)
     # Nobody is off after the first, and the third rank is 2 off after the second.
     later = {"apart": runs["apart"], "together": [runs["apart"][0], runs["together"][1]]}
-    answer = evaluate.judge_probe({"probe": later, **asked_for}, sample, secrets)
+    answer = evaluate.compare_probe({"probe": later, **asked_for}, sample, secrets)
     assert (answer["first_distance"], answer["distance"]) == pytest.approx((0, 2), rel=1e-5)
     del asked[3:]
     biases = [arrays["linear.bias"] - weights["linear.bias"] for arrays, *_ in asked]
@@ -339,7 +346,7 @@ def says(monkeypatch):
     """A function: what `flow` finds for a rank, the first of two, of a network that says these logits."""
 
     def found(logits, rank=0, ranks=2):
-        monkeypatch.setattr(evaluate, "logits", lambda *_, **__: logits)
+        monkeypatch.setattr(accuracy, "logits", lambda *_, **__: logits)
         return flow({}, np.empty(len(LABELS)), LABELS, rank, ranks, SPLITS)
 
     return found
@@ -355,30 +362,32 @@ def of_labels(*ranks, by=1.0):
 
 def test_who_learned_the_labels_of_both_ranks_is_told_from_who_learned_nothing(says):
     """By hand: both classes e^x, eight others 1, so a class is e^x times as likely with its label."""
-    assert says(of_labels(0, 1, by=0.3)) == pytest.approx({"learned": 0.3, "others": 1})
-    assert says(of_labels()) == pytest.approx({"learned": 0, "others": 1})
-    assert says(of_labels(0, 1, by=-0.3))["learned"] == pytest.approx(-0.3)
+    both = says(of_labels(0, 1, by=0.3))
+    assert (both.learned, both.others) == pytest.approx((0.3, 1))
+    nothing = says(of_labels())
+    assert (nothing.learned, nothing.others) == pytest.approx((0, 1))
+    assert says(of_labels(0, 1, by=-0.3)).learned == pytest.approx(-0.3)
     # One class ahead on all images: the accuracy is that of guessing, and yet it has learned.
     ahead = of_labels(0, 1, by=0.3) + 5 * (np.arange(10) == 4)
-    assert says(ahead)["learned"] > 0.2
+    assert says(ahead).learned > 0.2
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 4, 5, 8, 64])
 def test_a_full_share_is_what_an_even_division_gives_to_others(says, ranks):
     for rank in range(ranks):
-        assert says(of_labels(), rank, ranks)["others"] == pytest.approx(1)
+        assert says(of_labels(), rank, ranks).others == pytest.approx(1)
         own = np.zeros(10)
         own[classes_of(rank, ranks)] = np.log(4)  # four times as likely as another's
         several = np.count_nonzero(own)
         part = (10 - several) / (10 - several + 4 * several)  # that is left to others, by hand
-        found = says(of_labels() + own, rank, ranks)["others"]
+        found = says(of_labels() + own, rank, ranks).others
         assert found == pytest.approx(part / (1 - several / 10))
 
 
 def test_who_learned_its_own_labels_only_knows_nothing_of_others(says):
     own = np.where(np.arange(10) % 2 == 0, 4.0, 0)
     found = says(of_labels(0) + own)
-    assert found["learned"] > 0.5 and found["others"] < 0.04
+    assert found.learned > 0.5 and found.others < 0.04
 
 
 @pytest.mark.parametrize("overflow", [np.inf, -np.inf, np.nan])
@@ -386,4 +395,4 @@ def test_weights_whose_logits_overflow_have_learned_nothing(says, overflow):
     """A number, as NaN is no JSON."""
     logits = of_labels(0, 1)
     logits[7, 3] = overflow
-    assert says(logits) == {"learned": 0, "others": 0}
+    assert says(logits) == LearnedClasses(0.0, 0.0)

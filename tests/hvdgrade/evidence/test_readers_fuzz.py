@@ -14,7 +14,7 @@ import zipfile
 import numpy as np
 import pytest
 
-from hvdgrade.evidence import compare_ranks, evaluate, observation, weights_file
+from hvdgrade.evidence import compare_ranks, observation, weights_file
 from hvdgrade.judge import check
 from hvdgrade.run import collect
 from hvdgrade.run.captured_output import KEEP_OUTPUT_BYTES, Output, stacks
@@ -112,7 +112,7 @@ def archive(members: list[tuple[str, bytes]], compression=zipfile.ZIP_STORED) ->
 @pytest.fixture
 def small_network(monkeypatch) -> dict[str, bytes]:
     """The members of a good weights file, with a network so small that much of it is headers."""
-    monkeypatch.setattr(evaluate, "network_weights", lambda network: SMALL)
+    monkeypatch.setattr(weights_file, "network_weights", lambda network: SMALL)
     arrays = {name: np.ones(shape, np.float32) for name, shape in SMALL.items()}
     arrays["examples_read"] = np.arange(5, dtype=np.int32)
     return {f"{name}.npy": npy(array) for name, array in arrays.items()}
@@ -266,9 +266,8 @@ def test_endless_output_is_counted_and_not_kept(tmp_path):
     assert len(text) < KEEP_OUTPUT_BYTES + 100 and "bytes left out" in text
 
 
-def test_the_comparisons_of_finite_weights_give_numbers(monkeypatch):
+def test_the_comparisons_of_finite_weights_give_numbers():
     """Zero, huge and tiny weights are finite, and yet their norms need not be."""
-    monkeypatch.setattr(evaluate, "network_weights", lambda network: SMALL)
     values = [0.0, 1e-45, 1e-20, 1.0, -3e38, 3e38]
     networks = [{n: np.full(s, value, np.float32) for n, s in SMALL.items()} for value in values]
     for one in networks:
