@@ -49,7 +49,7 @@ class NoGpu(Exception):
 class StageClock:
     """A progress callback that forwards every call to `tell` and adds up the seconds of each stage."""
 
-    def __init__(self, tell: Tell):
+    def __init__(self, tell: Tell) -> None:
         self.tell, self.stage, self.since = tell, "preparing", time.monotonic()
         self.seconds: dict[str, float] = {}
 

@@ -80,7 +80,7 @@ def recorded(path: Path, epoch: int, name: str) -> int | None:
         name: which number to return, for example "steps".
     """
     try:
-        for line in path.read_text(errors="replace").splitlines():
+        for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
             entry = json.loads(line)
             if isinstance(entry, dict) and entry.get("epoch") == epoch:
                 number = entry.get(name)
@@ -112,7 +112,7 @@ def distance(apart: list[list[dict]], together: list[list[dict]]) -> float:
         The relative distance; infinity if the first run did not move in its second epoch.
     """
 
-    def norm(one, other):
+    def norm(one: dict, other: dict) -> float:
         names = ("linear.weight", "linear.bias")
         return sum(float(((one[n].astype(np.float64) - other[n]) ** 2).sum()) for n in names) ** 0.5
 

@@ -32,9 +32,7 @@ from hvdlab.probe_mode import STEPS
 CLASSES = 10
 PROBE_IMAGES = 1920
 PROBE_TEST_IMAGES = 500
-LARGEST_SET = (
-    8192  # of the probe, 25 MB for each rank; with larger batches whoever counts steps makes fewer
-)
+LARGEST_SET = 8192  # images of the probe, 25 MB per rank
 GROUPS = 5  # with more ranks than this some share their classes: each has at least two
 MOST_ALIKE = 200  # more than any profile has ranks for
 
@@ -125,7 +123,7 @@ def for_probe(
     # The test images, too, must give at least one batch per rank.
     test = min(len(images), max(PROBE_TEST_IMAGES // ranks, batch_size) * ranks)
 
-    def write_labelled(name, given):
+    def write_labelled(name: str, given: np.ndarray) -> Path:
         train, shown = (images, given), (images[:test], given[:test])
         return write(folder / name, renamed(data, secrets), train, shown, sample=True)
 
@@ -153,7 +151,7 @@ def write(folder: Path, like: Dataset, train: tuple, test: tuple, *, sample: boo
         (target / name).write_bytes(records)  # tofile does not report a full disk
     (target / CIFAR10_NAMES).write_text("\n".join(like.class_names) + "\n")
     if like.synthetic:
-        (target / SYNTHETIC_MARKER).write_text("A synthetic twin of CIFAR-10.\n")
+        (target / SYNTHETIC_MARKER).write_text("A synthetic data set in the format of CIFAR-10.\n")
     if sample:
         (target / SAMPLE_MARKER).write_text("A sample of CIFAR-10.\n")
     for path in (folder, target, *target.iterdir()):  # a submission may run as another user

@@ -186,7 +186,7 @@ def unequal_reading(epochs: list[EpochEvidence]) -> tuple[str, str] | None:
             return (
                 f"in epoch {epoch.epoch} the ranks read {epoch.outside:,} examples that the "
                 "training set does not have",
-                "give Batches the training images as they are, with no test images or others beside them",
+                "give Batches the training images as they are, without test images or other images",
             )
     return None
 
@@ -203,7 +203,7 @@ def incomplete_reading(epochs: list[EpochEvidence], needed: float) -> tuple[str,
     if short.coverage == 0 and short is not epochs[0]:
         help = (
             "read each epoch by its number, batches.epoch(epoch): each has an order of its own. A Keras "
-            "dataset begins anew in each fit: call fit once for all epochs, or make "
+            "dataset restarts in each fit: call fit once for all epochs, or make "
             "dataset(batches, first_epoch=epoch)"
         )
     rationale = (

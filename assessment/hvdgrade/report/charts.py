@@ -6,12 +6,12 @@ from collections import Counter
 from hvdgrade.output.text import is_finite
 
 
-def accuracy_chart(timeline: list[dict], budget, targets: dict) -> dict | None:
-    """Coordinates of the plot of accuracy against time, or None where there is nothing to plot.
+def accuracy_chart(timeline: list[dict], budget: object, targets: dict) -> dict | None:
+    """Return the coordinates of the plot of accuracy against time, or None if there is nothing to plot.
 
     Args:
         timeline: the epochs of a result.
-        budget: in seconds; what is no positive number is not drawn.
+        budget: the time budget in seconds. It is not drawn if it is not a positive number.
         targets: train_accuracy and heldout_accuracy, 0..1, as far as they are known.
     """
     seconds = [e["seconds"] for e in timeline if is_finite(e.get("seconds"))]
@@ -21,13 +21,13 @@ def accuracy_chart(timeline: list[dict], budget, targets: dict) -> dict | None:
     end = 1.06 * max(seconds + [budget or 0, 1e-3])
     left, right, top, bottom = 44, 470, 34, 254
 
-    def x(value):
+    def x(value: float) -> float:
         return round(left + (right - left) * min(max(value / end, 0), 1), 1)
 
-    def y(value):
+    def y(value: float) -> float:
         return round(bottom - (bottom - top) * min(max(value, 0), 1), 1)
 
-    def curve(css, key, name, place):
+    def curve(css: str, key: str, name: str, place: int) -> dict:
         entries = [e for e in timeline if is_finite(e.get("seconds")) and is_finite(e.get(key))]
         points = [(x(e["seconds"]), y(e[key])) for e in entries]
         target = targets.get(key) if is_finite(targets.get(key)) else None
@@ -61,13 +61,30 @@ def accuracy_chart(timeline: list[dict], budget, targets: dict) -> dict | None:
 
 
 def nice_step(end: float, most: int = 6) -> float:
-    """The smallest of 1, 2, 5, 10, ... (and their tenths) of which at most `most` fit into `end`."""
+    """Return the smallest of 1, 2, 5, 10, ... (and their tenths) of which at most `most` fit into `end`."""
     power = 10.0 ** math.floor(math.log10(end / most))
     return next(f * power for f in (1, 2, 5, 10) if end / (f * power) <= most)
 
 
-def bar_chart(values, *, width, first, last, unit, limit=None) -> dict:
-    """Coordinates of a histogram with bars from `first` to `last`; what is beyond counts in the last."""
+def bar_chart(
+    values: list[float],
+    *,
+    width: float,
+    first: float,
+    last: float,
+    unit: str,
+    limit: float | None = None,
+) -> dict:
+    """Return the coordinates of a histogram.
+
+    Args:
+        values: the numbers to count, at least one.
+        width: width of a bar in the unit of the values.
+        first: lower edge of the first bar.
+        last: lower edge of the last bar, which also counts all larger values.
+        unit: format of an edge, for example "{:.0f}".
+        limit: value that is marked by a line. Default: none.
+    """
     count = round((last - first) / width) + 1
     counts = Counter(
         min(max(math.floor((value - first) / width + 1e-9), 0), count - 1) for value in values

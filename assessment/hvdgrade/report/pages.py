@@ -3,8 +3,8 @@
     report_page(document, source)     one submission, for its author
     class_page(documents, similar)    all of them, for the instructor
 
-Each is one file that fetches nothing and runs nothing; its policy forbids both. All that comes from
-a submission is data: `plain` takes out what could disguise text, Jinja escapes the rest.
+Each page is one file. Its content security policy forbids it to load or to run anything. Text from a
+submission is only data: `plain` removes characters that could disguise text, and Jinja escapes the rest.
 """
 
 from collections import Counter
@@ -39,11 +39,11 @@ from hvdgrade.report.wording import (
 
 
 def report_page(document: dict, source: bytes | None = None) -> str:
-    """The HTML page of one submission.
+    """Return the HTML page of one submission.
 
     Args:
-        document: the result, as in the JSON file. Whatever it lacks is left out.
-        source: the submitted script; with it, hints are shown beside the lines they speak of.
+        document: the result, as in the JSON file. The page leaves out what the document lacks.
+        source: the submitted script. If it is given, each hint is shown next to its line. Default: None.
     """
     output = end_of(document.get("output"))
     document = plain(document)
@@ -99,14 +99,14 @@ def class_page(
     warnings: list[str] = (),
     reports: str = "reports",
 ) -> str:
-    """The HTML page of all submissions, for the instructor.
+    """Return the HTML page of all submissions, for the instructor.
 
     Args:
-        documents: the results; sorted here by name.
+        documents: the results, in any order; the page sorts them by name.
         similar: pairs of submissions' names (`batch.name`) with their similarity, from `similarity.pairs`.
         title: heading of the page.
-        warnings: sentences that the instructor must see; this page adds its own.
-        reports: folder of the reports, relative to the page; there a batch writes `NAME.html`.
+        warnings: sentences that the instructor must see, in addition to those of the page itself.
+        reports: folder of the reports `NAME.html`, relative to the page.
     """
     links = {file_of(document): link(reports, file_of(document)) for document in documents}
     rows = [

@@ -25,7 +25,9 @@ def hardware() -> str:
     """Processor and cores in words."""
     model = platform.processor() or platform.machine()
     try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
+        for line in (
+            Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+        ):
             if line.startswith("model name"):
                 model = line.partition(":")[2].strip()
                 break

@@ -84,7 +84,7 @@ def outcome(document: dict) -> dict:
     return {"css": css, "sign": sign, "word": word, "title": title}
 
 
-def state(name) -> dict:
+def state(name: object) -> dict:
     sign, word = STATES.get(name, ("?", str(name or "unknown")))
     return {"css": name if name in STATES else "skipped", "sign": sign, "word": word}
 
@@ -132,7 +132,7 @@ def budget_rule(budget: dict) -> str:
     if not is_number(budget.get("serial_epochs")):
         return ""
     return (
-        f"The budget is what one process alone needs here for {budget['serial_epochs']} epochs with "
+        f"The budget is what a single process needs here for {budget['serial_epochs']} epochs with "
         f"{budget.get('framework') or 'this framework'}, measured just before the run, and its "
         f"start-up of {decimal(budget.get('startup_seconds'), 1)} s."
     )

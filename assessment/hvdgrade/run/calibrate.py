@@ -7,6 +7,7 @@ script. Therefore any other load on the machine slows the measurement and the su
 
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -42,7 +43,7 @@ def calibrate(
     data: Path,
     rules: Profile,
     tier: str,
-    tell=lambda text, **facts: None,
+    tell: Callable[..., None] = lambda text, **facts: None,
 ) -> Calibration:
     """Measure the training speed of `framework` on `ranks` processes with the network of `rules`.
 

@@ -11,6 +11,7 @@ import subprocess
 import time
 from collections import deque
 from pathlib import Path
+from typing import IO
 
 import psutil
 
@@ -23,11 +24,12 @@ KEEP_OUTPUT_BYTES = 200_000
 class Output:
     """The output of a submission: all bytes are counted, and the start and the end are kept."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.bytes, self.closed = 0, False
         self.head, self.tail = bytearray(), deque(maxlen=KEEP_OUTPUT_BYTES // 2)
 
-    def read(self, stream) -> None:
+    def read(self, stream: IO[bytes]) -> None:
+        """Read what is there now from a non-blocking pipe; `closed` is True after its end."""
         for _ in range(64):  # at most 4 MB per call, so that a flood does not delay time limits
             try:
                 chunk = os.read(stream.fileno(), 1 << 16)

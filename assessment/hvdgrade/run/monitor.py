@@ -51,7 +51,7 @@ class Monitor:
         stall: float,
         tell: Tell = lambda text, **facts: None,
         until: int | None = None,
-    ):
+    ) -> None:
         self.run, self.copies, self.limit, self.stall = run, copies, limit, stall
         self.tell, self.until = tell, until
         self.seen, self.output = Observation(run.ranks), Output()

@@ -8,6 +8,7 @@ comparison:
     together    every rank gets the batches of all ranks: does it reach the same weights as in "apart"?
 """
 
+from collections.abc import Callable
 from pathlib import Path
 
 from hvdgrade.evidence.observation import Probe
@@ -32,7 +33,7 @@ def probe(
     evidence: Path,
     rules: Profile,
     tier: str | None,
-    tell=lambda text, **facts: None,
+    tell: Callable[..., None] = lambda text, **facts: None,
     bits: int = 64,
     in_turns_of: Probe | None = None,
 ) -> Probe:
@@ -44,7 +45,7 @@ def probe(
     """
     per_rank, together = views
     result, in_turns = Probe(batch_size), in_turns_of is not None
-    for name, data, dealt in (("apart", per_rank, 1), ("together", together, ranks)):
+    for name, data, copies in (("apart", per_rank, 1), ("together", together, ranks)):
         if in_turns and name == "apart":  # a batch has no copies in this run
             result.runs[name], result.seen[name] = in_turns_of.runs[name], in_turns_of.seen[name]
             result.views_enforced = in_turns_of.views_enforced
@@ -55,7 +56,7 @@ def probe(
         copied = evidence / f"{name}-{bits}-{in_turns:d}"
         copied.mkdir()
         variables = {
-            VARIABLE: f"{dealt}x{ranks}x{in_turns:d}x{bits}",
+            VARIABLE: f"{copies}x{ranks}x{in_turns:d}x{bits}",
             assessment_networks.VARIABLE: rules.network,
             "NVIDIA_TF32_OVERRIDE": "0",  # its rounding errors are larger than what the probe measures
         }

@@ -17,7 +17,7 @@ WORK_BYTES = 1 << 20  # taken, printed or written within a second
 class Activity:
     """Detect whether any rank works, from the processor time that the kernel counts for it."""
 
-    def __init__(self, now: float):
+    def __init__(self, now: float) -> None:
         self.last = now  # when work was last seen
         self.previous: dict[int, tuple[float, float]] = {}
         self.at = now
@@ -93,7 +93,7 @@ def has_torch(process: psutil.Process) -> bool:
     that does so may have loaded PyTorch.
     """
     try:
-        mapped = Path(f"/proc/{process.pid}/maps").read_text(errors="replace")
+        mapped = Path(f"/proc/{process.pid}/maps").read_text(encoding="utf-8", errors="replace")
     except PermissionError:
         return process.uids().real == os.geteuid()
     except OSError:

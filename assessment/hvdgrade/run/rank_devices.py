@@ -58,7 +58,7 @@ def names() -> dict[str, str]:
 class DeviceWatch:
     """Collects the device of each rank while a run lasts. A context: it leaves no query behind."""
 
-    def __init__(self, ranks: int):
+    def __init__(self, ranks: int) -> None:
         self.ranks = ranks
         self.opened: dict[int, set[str]] = {}  # rank -> device files
         self.computes: dict[int, set[str]] = {}  # rank -> UUIDs
@@ -113,7 +113,7 @@ class DeviceWatch:
                 devices.append(UNKNOWN if gpus is None else PROCESSOR)
         return devices
 
-    def __exit__(self, *exception) -> None:
+    def __exit__(self, *exception: object) -> None:
         if self.query:
             self.query.kill()
             self.query.communicate()

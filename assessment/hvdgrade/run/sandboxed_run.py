@@ -69,7 +69,7 @@ class Jail:
         memory_bytes: int | None = None,
         gpus: bool = False,
         records: RecordLimits = ASSESSMENT_LIMITS,
-    ):
+    ) -> None:
         self.source, self.ranks, self.arguments = source, ranks, arguments
         self.data = data if isinstance(data, list) else [data] * ranks
         if len(self.data) != ranks:
@@ -246,7 +246,7 @@ class Jail:
         if not self.network:
             return self.bytes_seen
         try:
-            text = Path(f"/proc/{self.first.pid}/net/dev").read_text()
+            text = Path(f"/proc/{self.first.pid}/net/dev").read_text(encoding="ascii")
             over = not self.first.is_running()
         except OSError:
             over = True
@@ -309,7 +309,7 @@ class Jail:
             psutil.wait_procs(left, timeout=1)
         return len(left)
 
-    def __exit__(self, *exception) -> None:
+    def __exit__(self, *exception: object) -> None:
         try:
             self.kill()
         finally:

@@ -21,10 +21,10 @@ TWO = {"": ("memory.max", "pids.max")}
 def groups() -> dict[str, Path]:
     """Return controller -> folder of the group that this process belongs to; the key "" means cgroup v2."""
     paths, found = {}, {}
-    for line in Path("/proc/self/cgroup").read_text().splitlines():
+    for line in Path("/proc/self/cgroup").read_text(encoding="utf-8").splitlines():
         _, controllers, path = line.split(":", 2)
         paths |= dict.fromkeys(controllers.split(","), path)
-    for line in Path("/proc/self/mountinfo").read_text().splitlines():
+    for line in Path("/proc/self/mountinfo").read_text(encoding="utf-8").splitlines():
         mount, _, file_system = line.partition(" - ")
         root, point = mount.split()[3:5]
         kind, _, options = file_system.split()[:3]
@@ -46,7 +46,7 @@ def read(folder: Path, name: str, key: str = "") -> int | None:
         key: beginning of the line that holds the number. Default: the first line with a number.
     """
     try:
-        for line in (folder / name).read_text().splitlines():
+        for line in (folder / name).read_text(encoding="ascii").splitlines():
             if line.startswith(key) and line.split()[-1].isdigit():
                 return int(line.split()[-1])
     except OSError:
@@ -129,7 +129,7 @@ class Cgroup:
         OSError: such a group cannot be created on this host.
     """
 
-    def __init__(self, memory_bytes: int, processes: int):
+    def __init__(self, memory_bytes: int, processes: int) -> None:
         here = groups()
         two = not set(ONE) <= set(here)
         # The process id is not sufficient as a name, because an earlier grader, or one in another container,

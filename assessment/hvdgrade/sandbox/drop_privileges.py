@@ -80,7 +80,7 @@ def keyctl(*arguments: int) -> int:
 
 
 def leave_session_keyring() -> None:
-    """Whoever has logged in has a keyring that all processes of the session share, whatever their user."""
+    """Leave the keyring of the login session, which all processes of the session share, of any user."""
     keyctl(KEYCTL_JOIN_SESSION_KEYRING, 0)
 
 
@@ -101,7 +101,7 @@ def apply(spec: dict) -> None:
     for namespace in spec.get("namespaces", ()):
         join(namespace)
     for group in spec.get("cgroups", ()):
-        with open(group, "w") as file:
+        with open(group, "w", encoding="ascii") as file:
             file.write("0")  # the writer itself
     for name, number in spec.get("limits", {}).items():
         limit(name, number)

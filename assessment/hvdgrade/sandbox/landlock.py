@@ -32,7 +32,7 @@ class Beneath(ctypes.Structure):
     _fields_ = [("allowed", ctypes.c_uint64), ("parent", ctypes.c_int32)]
 
 
-def syscall(number: int, *arguments) -> int:
+def syscall(number: int, *arguments: object) -> int:
     result = libc.syscall(ctypes.c_long(number), *arguments)
     if result < 0:
         raise OSError(ctypes.get_errno(), f"Landlock: {os.strerror(ctypes.get_errno())}")

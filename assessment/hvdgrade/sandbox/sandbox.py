@@ -108,7 +108,7 @@ class Sandbox:
         *,
         gpus: bool = False,
         records_bytes: int | None = None,
-    ):
+    ) -> None:
         self.tier, self.ranks, self.gpus = tier, ranks, gpus
         self.records_bytes = records_bytes or ASSESSMENT_LIMITS.all_bytes(ranks)
         self.host_data = [path.resolve() for path in data]
@@ -223,7 +223,8 @@ class Sandbox:
             read += ["/tmp"] if self.bubblewrap else []
         return self.enter(self.root, view={"read": read, "data": self.data}, follow=True)
 
-    def enter(self, root: Path, **spec) -> list[str]:
+    def enter(self, root: Path, **spec: object) -> list[str]:
+        """Return the command prefix that applies `spec`, see `drop_privileges`, and then runs a command."""
         return [
             sys.executable,
             "-BEsS",
@@ -231,7 +232,9 @@ class Sandbox:
             json.dumps(spec),
         ]
 
-    def command(self, program: list[str], ready: int | None = None, info: int | None = None):
+    def command(
+        self, program: list[str], ready: int | None = None, info: int | None = None
+    ) -> list[str]:
         """Return the command line that runs `program` inside the sandbox.
 
         Args:
@@ -335,7 +338,7 @@ class Sandbox:
         options += ["--chdir", str(INSIDE / "work")]
         return options + (["--info-fd", str(info)] if info is not None else []) + ["--"]
 
-    def __exit__(self, *exception) -> None:
+    def __exit__(self, *exception: object) -> None:
         if self.cgroup:
             self.cgroup.close()
         if self.folder:

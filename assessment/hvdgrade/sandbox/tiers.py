@@ -46,7 +46,7 @@ def choose(required: str | None = None) -> str:
             return name
     raise SandboxUnavailable(
         f"the sandbox {good_enough[-1]} does not work here: {tier(good_enough[-1]).reason}. "
-        "`hvdgrade doctor` says what mends it"
+        "`hvdgrade doctor` says how to fix it"
     )
 
 
@@ -135,13 +135,15 @@ def missing(tier: Tier) -> list[str]:
     """Return the protections that the tier lacks, in sentences for an instructor."""
     said, own_user = [], tier.own_user and tier.uid_dropped
     if tier.name == "rlimits":
-        said.append("files of this host are readable and writable as for whoever runs the grader")
+        said.append(
+            "files of this host can be read and written with the rights of the user who runs the grader"
+        )
     if tier.name == "landlock" and hidden():
         said.append(f"it can read {hidden()}, which lies among what Python needs")
     if tier.name == "landlock" and not own_user:
         emptied = ", and empty them" if landlock.version() < 3 else ""  # Linux 6.2
         said.append(
-            f"it can change modes, times and attributes of files of whoever runs the grader{emptied}"
+            f"it can change modes, times and attributes of files of the user who runs the grader{emptied}"
         )
         if not tier.uid_dropped:
             said.append(

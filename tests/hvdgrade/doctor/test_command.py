@@ -113,9 +113,9 @@ def test_what_each_tier_promises(tier, own_user, kernel, promises, monkeypatch):
         (
             2,
             False,
-            "modes, times and attributes of files of whoever runs the grader, and empty them",
+            "modes, times and attributes of files of the user who runs the grader, and empty them",
         ),
-        (3, False, "modes, times and attributes of files of whoever runs the grader"),
+        (3, False, "modes, times and attributes of files of the user who runs the grader"),
         (2, True, None),
     ],
 )
