@@ -214,4 +214,4 @@ def test_a_foreign_result_is_named(school):
     (school.out / "results" / "package.json").write_text('{"name": "x"}')
     answer = school.grade()
     assert answer.returncode == 2 and "Traceback" not in answer.stderr
-    assert "results/package.json is no result of hvdgrade: remove it" in answer.stderr
+    assert "results/package.json is not a result of hvdgrade: remove it" in answer.stderr

@@ -30,7 +30,7 @@ def test_a_result_is_kept_for_its_submission_and_its_rules_only(tmp_path, monkey
         assert layout.key(b"x", dataclasses.replace(settings, **same)) == kept
     others = ({"ranks": 4}, {"profile": "dli"}, {"rules_sha256": rules[1]})
     keys = {layout.key(b"x", dataclasses.replace(settings, **other)) for other in others}
-    monkeypatch.setattr(worker, "__version__", "0")
+    monkeypatch.setattr(layout, "__version__", "0")
     keys |= {kept, layout.key(b"x", settings), layout.key(b"y", settings)}
     assert len(keys) == 6
 
@@ -141,8 +141,8 @@ def test_a_fault_does_not_take_the_place_of_a_result(school, pretend, capsys):
     printed = capsys.readouterr()
     assert "ada: not graded again, its result stays: the disk is full." in printed.err
     assert "2 pass, 0 fail, 0 not gradable, 1 grader faults" in printed.out
-    assert "\n1 keep the result that they had" in printed.out
-    assert "and so not graded: grades.txt\n" in printed.out
+    assert "\n1 keep their earlier result, because they could not be graded again" in printed.out
+    assert "not graded, because it is neither a folder nor a .py file: grades.txt\n" in printed.out
     after = school.results()
     assert before["ada"]["score"] == after["ada"]["score"] and after["ada"]["verdict"] == "pass"
     assert before["ada"]["batch"]["call"] == after["ada"]["batch"]["call"]
@@ -197,14 +197,14 @@ def test_what_cannot_be_read_now_loses_nothing(school, pretend, capsys, monkeypa
     assert f"ada: not graded again, its result stays: {said}" in printed.err
     assert f"eve: grader fault: {said}" in printed.err
     assert "2 pass, 0 fail, 0 not gradable, 1 grader faults" in printed.out
-    assert "\n1 keep the result that they had" in printed.out
+    assert "\n1 keep their earlier result, because they could not be graded again" in printed.out
     after = school.results()
     assert after["eve"]["status"] == "infrastructure_error"
     assert after["ada"]["batch"].pop("failed_again")["reason"] == said
     assert after["ada"] == before["ada"] and after["bob"] == before["bob"]
     assert (school.out / "submissions" / "ada.py").exists()
     assert pretend(REAL, REAL) == ["eve"]
-    assert "keep the result" not in capsys.readouterr().out
+    assert "keep their earlier result" not in capsys.readouterr().out
 
 
 BEST = tiers.TIERS[0]  # those that pretend say "bubblewrap"

@@ -37,9 +37,7 @@ def test_any_name_comes_back_from_the_table_and_none_is_a_formula():
     dice = random.Random(5)
     ids = {"".join(dice.choices(NASTY, k=dice.randint(1, 8))) for _ in range(2000)}
     ids |= {"x;\"=cmd|' /C calc'!A0", ';""=1+1', ";\"'=1+1", '";"@SUM(1)'}
-    file = io.StringIO(newline="")
-    csv_table.write([result(id) | {"reason": id} for id in ids], file)
-    encoded = file.getvalue().encode()
+    encoded = csv_table.table([result(id) | {"reason": id} for id in ids])
     rows = list(csv.reader(io.StringIO(encoded.decode("utf-8-sig"), newline="")))
     assert rows[0][0] == "student" and len(rows) - 1 == len(ids)
     cells = [row[0] for row in rows[1:]]
@@ -217,5 +215,5 @@ def test_wrong_usage_is_one_sentence(graded, tmp_path):
     ):
         (graded / "results" / "broken.json").write_text(broken)
         answer = export(graded, "csv")
-        assert answer.returncode == 2 and "broken.json is no result" in answer.stderr
+        assert answer.returncode == 2 and "broken.json is not a result" in answer.stderr
         assert answer.stderr.count("\n") == 1
