@@ -213,7 +213,12 @@ def one_grading_per_user() -> Iterator[int]:
 def rules() -> dict:
     """Return the choices of the panel: `profiles` (name -> title) and `max_ranks`."""
     tables = tomllib.loads(PROFILES.read_text(encoding="utf-8"))
-    titles = {name: table["title"] for name, table in tables.items() if "title" in table}
+    # Not every entry is a profile: [common] and [points] have no title, and rules_version is a number.
+    titles = {
+        name: table["title"]
+        for name, table in tables.items()
+        if isinstance(table, dict) and "title" in table
+    }
     return {"profiles": titles, "max_ranks": tables["common"]["max_ranks"]}
 
 
