@@ -162,7 +162,8 @@ class AssessHandler(Handler):
         model = await ensure_async(contents.get(path, content=False, type="file"))
         if (model["size"] or 0) > MAX_SCRIPT_BYTES:
             raise web.HTTPError(
-                400, f"{path} is larger than {MAX_SCRIPT_BYTES} bytes: a script is expected."
+                400,
+                f"{path} is larger than {MAX_SCRIPT_BYTES} bytes: choose a script without data.",
             )
         model = await ensure_async(contents.get(path, type="file", format="base64"))
         return base64.decodebytes(model["content"].encode())

@@ -172,7 +172,7 @@ def test_the_doctor_says_what_a_grading_uses_and_proves_it(tmp_path):
 def test_a_file_that_cannot_be_written_is_one_sentence():
     answer = run_doctor("--json", "/no/such/folder/found.json")
     assert answer.returncode == 2 and not answer.stdout  # before minutes of work
-    assert "found.json cannot be written: look at the folder /no/such/folder." in answer.stderr
+    assert "found.json cannot be written: check the folder /no/such/folder." in answer.stderr
     assert "Traceback" not in answer.stderr
 
 
