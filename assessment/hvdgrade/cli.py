@@ -19,7 +19,7 @@ exit codes: 0 pass, 1 fail, 2 not gradable or wrong usage, 3 grader fault
 # the description in the help text.
 COMMANDS = {
     "batch": "grade a whole class, one folder or file per student",
-    "export": "convert the results of a batch to CSV, Canvas, Gradescope or LTI files",
+    "export": "convert the results of a batch for a spreadsheet or a learning platform",
     "doctor": "show and test how well this host isolates submissions",
 }
 

@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """
     group = parser.add_argument_group(
         "canvas",
-        "a copy of an exported gradebook with the scores in one column, to upload to Canvas",
+        "OUT/canvas.csv: a copy of the gradebook with the scores in one column, to upload to Canvas",
     )
     group.add_argument(
         "--gradebook", type=Path, metavar="CSV", help="gradebook that Canvas exported"

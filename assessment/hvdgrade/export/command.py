@@ -1,8 +1,8 @@
 """Write the results of `hvdgrade batch` in the format of a spreadsheet or of a learning platform.
 
-The command sends nothing over the network. It changes neither the results nor the files that you name: it
-only writes new files, by default into OUT. A submission without a score (it was not gradable, or the grader
-failed) never becomes a zero. The command lists these submissions instead.
+The command sends nothing over the network. It changes neither the results nor a file that you name: it only
+writes new files, by default into OUT. A submission that was not gradable, or on which the grader failed, has
+no score. The command lists such a submission and never exports a zero for it.
 """
 
 import argparse
@@ -25,7 +25,7 @@ example:
 
 nbgrader needs no export: its notebooks call hvdgrade.export.nbgrader_score, see hvdgrade/export/nbgrader.py.
 
-exit codes: 0 the files were written, 2 nothing was written or the usage is wrong
+exit codes: 0 the files were written, 2 wrong usage, or a file could not be read or written
 """
 # Each format is a module with three names: OUTPUT, the default name of its file or folder in OUT;
 # add_arguments(parser), which adds its options; and write(documents, args), which writes the files and
@@ -50,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--output",
         type=Path,
         metavar="PATH",
-        help="file (csv, canvas) or folder (gradescope, lti) to write (default: in OUT)",
+        help="file or folder to write (default: in OUT, see each format below)",
     )
     for chosen_format in FORMATS.values():
         chosen_format.add_arguments(parser)

@@ -14,7 +14,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     Args:
         parser: the parser of `hvdgrade export`.
     """
-    parser.add_argument_group("csv", "a table with a row per submission, for a spreadsheet")
+    parser.add_argument_group(
+        "csv", "OUT/csv.csv: a table with a row per submission, for a spreadsheet"
+    )
 
 
 def write(documents: list[dict], args: argparse.Namespace) -> list[str]:

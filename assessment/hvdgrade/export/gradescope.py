@@ -26,8 +26,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """
     parser.add_argument_group(
         "gradescope",
-        "NAME/results.json per submission. Your run_autograder script must copy the file to\n"
-        "/autograder/results/ of the container in which Gradescope grades that submission.",
+        "OUT/gradescope/NAME/results.json per submission. Your run_autograder script must copy the file\n"
+        "to /autograder/results/ of the container in which Gradescope grades that submission.",
     )
 
 

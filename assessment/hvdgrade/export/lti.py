@@ -28,7 +28,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         parser: the parser of `hvdgrade export`.
     """
     group = parser.add_argument_group(
-        "lti", "NAME.json per submission, a score payload of LTI Assignment and Grade Services 2.0"
+        "lti",
+        "OUT/lti/NAME.json for each submission: a score of LTI Assignment and Grade Services 2.0",
     )
     group.add_argument(
         "--users",

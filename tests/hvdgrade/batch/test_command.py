@@ -3,6 +3,7 @@
 import contextlib
 import csv
 import json
+import sys
 
 import psutil
 import pytest
@@ -10,6 +11,7 @@ from school import MOST_WORKERS, QUICK
 
 from hvdgrade import profiles
 from hvdgrade.batch import layout, progress, worker
+from hvdgrade.output.console import for_lines
 from hvdgrade.report import pages
 
 
@@ -215,3 +217,19 @@ def test_a_foreign_result_is_named(school):
     answer = school.grade()
     assert answer.returncode == 2 and "Traceback" not in answer.stderr
     assert "results/package.json is not a result of hvdgrade: remove it" in answer.stderr
+
+
+@pytest.mark.parametrize(
+    "ends, cause",
+    [("kill -SEGV $$", "exit code -11"), ("echo 'MemoryError' >&2; exit 1", "MemoryError")],
+)
+def test_a_class_page_whose_process_crashed_is_incomplete(
+    ends, cause, tmp_path, monkeypatch, capsys
+):
+    """A submission may crash the parser, and then nothing is on stderr."""
+    program = tmp_path / "python"
+    program.write_text(f"#!/bin/bash\n{ends}\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(program))
+    assert not progress.summarise(tmp_path, for_lines())
+    assert f"the class page is incomplete ({cause})" in capsys.readouterr().out
