@@ -1,4 +1,4 @@
-"""The command `hvdgrade`: exit codes, JSON, and words for a user's mistake."""
+"""The command `hvdgrade`: exit codes, JSON, and messages for wrong usage."""
 
 import argparse
 import hashlib
@@ -58,7 +58,7 @@ def test_a_failing_submission_exits_with_1_and_leaves_its_json(tmp_path, cifar10
 
 @pytest.mark.mpi
 @pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_whoever_ends_the_grader_ends_the_submission(ending, cifar10_folder):
+def test_a_signal_to_the_grader_ends_the_submission(ending, cifar10_folder):
     grader = psutil.Popen(
         [sys.executable, "-m", "hvdgrade.cli", "run", SUBMISSIONS / "too_slow", "--profile", "dli"],
         env={**os.environ, "HVDLAB_DATA": str(cifar10_folder)},
@@ -259,7 +259,7 @@ def test_a_report_that_cannot_be_shown_is_written_all_the_same(tmp_path):
 
 
 def test_lines_are_shown_only_of_the_script_that_was_graded(tmp_path):
-    """Whoever goes on editing while it is graded must not see those of another one."""
+    """If the script is edited during the grading, the report must not show lines of the new version."""
     (tmp_path / "assessment.py").write_text("first = 1")
     document = {"submission": {"sha256": hashlib.sha256(b"first = 1").hexdigest()}}
     assert run_command.source_of(tmp_path, document) == b"first = 1"

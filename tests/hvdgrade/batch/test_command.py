@@ -1,4 +1,4 @@
-"""A class is graded whole, whatever is handed in, and the instructor is told of it."""
+"""Grading a class: every submission gets a result, and the instructor gets a message for each problem."""
 
 import contextlib
 import csv
@@ -37,7 +37,7 @@ def test_each_submission_gets_its_result_and_keeps_it(school):
     school.add("=cmd()", "#!/bin/sh\necho no Python\n")
     (school.folder / "Zoë K.py").write_text(QUICK)
     (school.folder / "linked").symlink_to(school.folder / "ada")
-    # Nobody who grades in the folder of a class imports what lies there.
+    # A grader that starts in the folder of a class does not import modules from it.
     for module in ("rich", "hvdgrade", "submitit"):
         (school.folder / f"{module}.py").write_text(
             f'open({str(school.folder.parent / "imported")!r}, "w").close()\n'
@@ -69,7 +69,7 @@ def test_each_submission_gets_its_result_and_keeps_it(school):
     page = (school.out / "index.html").read_text()
     assert "Zoë K" in page and f"reports/{results['ada']['batch']['name']}.html" in page
 
-    # Again: nothing is graded anew but what has changed.
+    # Again: only the changed submission is graded again.
     before = school.files()
     (school.folder / "Zoë K.py").write_text(QUICK + "# better\n")
     answer = school.grade()

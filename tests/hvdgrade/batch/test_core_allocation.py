@@ -1,4 +1,4 @@
-"""Cores and GPUs for each of several graders, of which no two share one."""
+"""Assigning cores and GPUs to workers, so that no two workers share a core or GPU."""
 
 import os
 from pathlib import Path

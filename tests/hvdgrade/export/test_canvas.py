@@ -1,4 +1,4 @@
-"""Canvas: the column of an exported gradebook is filled, each score in its student's row."""
+"""The format `canvas` writes each score into its student's row of an exported gradebook."""
 
 import csv
 import io
@@ -85,19 +85,19 @@ def test_students_are_matched_by_login_sis_id_or_id():
         ("D", 4, "", "", "", ""),
         ("E", 5, "", "", "", ""),
         ("Student, Test", 6, "", "x", "", ""),
-        ("F", 7, "", "twin", "", ""),  # one login in two rows: it is nobody's
-        ("G", 8, "", "twin", "", ""),
+        ("F", 7, "", "shared", "", ""),  # one login in two rows: it is nobody's
+        ("G", 8, "", "shared", "", ""),
         ("H", 9, "s9", "7701", "", ""),  # an id that is somebody else's login
         ("I", 7701, "s10", "ivy", "", ""),
     ]
     documents = [result(id, 10 + n) for n, id in enumerate(["ada", "s3", "4", "mia_LATE_5_77_x"])]
-    documents += [result("twin", 99), result("7701", 99)]
+    documents += [result("shared", 99), result("7701", 99)]
     after, said = canvas.fill(gradebook(people), COLUMN, [*documents, result("nobody")])
     rows = {row[0]: row[5] for row in csv.reader(io.StringIO(after.decode(), newline=""))}
     assert [rows[name] for name in "ABCDEFGHI"] == ["10", "", "11", "12", "13", "", "", "", ""]
     assert said[1:5] == [
         "matched only by the user id in its name: mia_LATE_5_77_x belongs to E",
-        "several rows match twin, so none is filled: F; G",
+        "several rows match shared, so none is filled: F; G",
         "several rows match 7701, so none is filled: H; I",
         "no row in the gradebook: nobody",
     ]

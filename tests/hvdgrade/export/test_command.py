@@ -167,7 +167,7 @@ def test_practice_runs_are_counted(graded, format):
         keep(graded, document | {"output": "synthetic"})
     assert "synthetic" not in export(graded, format, *EVERY_FORMAT[format]).stdout
     for document in load(graded):  # two of them are graded
-        document["grader"]["data"] = "synthetic CIFAR-10 twin"
+        document["grader"]["data"] = "synthetic CIFAR-10"
         keep(graded, document)
     said = export(graded, format, *EVERY_FORMAT[format]).stdout.splitlines()
     assert said[-1] == "2 were graded on synthetic data: practice runs"

@@ -1,4 +1,4 @@
-"""Gradescope, LTI, nbgrader: what each is given, and no zero for who has no score."""
+"""Scores for Gradescope, LTI and nbgrader: a submission without a score never becomes a zero."""
 
 import hashlib
 import json
@@ -157,7 +157,7 @@ def test_what_is_no_score_of_the_last_submission_is_none_for_nbgrader(graded, mo
     document["submission"]["sha256"] = hashlib.sha256(b"handed in again").hexdigest()
     keep(graded, document)
     assert nbgrader.nbgrader_score(path) == 90
-    document["grader"]["data"] = "synthetic CIFAR-10 twin"
+    document["grader"]["data"] = "synthetic CIFAR-10"
     keep(graded, document)
     with pytest.raises(nbgrader.NotGraded, match="ada.json is a practice run"):
         nbgrader.nbgrader_score(path)

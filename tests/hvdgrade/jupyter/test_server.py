@@ -1,4 +1,4 @@
-"""The Assess button's server side, asked over HTTP: a real Jupyter server, real gradings."""
+"""The HTTP requests of the Assess button, sent to a real Jupyter server that runs real gradings."""
 
 import contextlib
 import http.cookiejar
@@ -475,7 +475,7 @@ def test_the_progress_is_read_as_it_was_meant(tmp_path):
             before = runner.progress(path)
             assert before.get("t") == (
                 seen[-1]["t"] if seen else None
-            )  # half a line counts for nothing
+            )  # an incomplete line is ignored
             file.write(line[7:])
         seen.append(runner.progress(path))
     clocks = [(now["seconds"], now["limit"]) for now in seen]
