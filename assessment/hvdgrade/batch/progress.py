@@ -146,7 +146,7 @@ def summarise(out: Path, console: Console) -> bool:
     Returns:
         Whether that succeeded.
     """
-    command = [sys.executable, "-m", "hvdgrade.batch.summary", str(out)]
+    command = [sys.executable, "-P", "-m", "hvdgrade.batch.summary", str(out)]
     try:
         summary = subprocess.run(command, capture_output=True, text=True, timeout=SUMMARY_SECONDS)
     except subprocess.TimeoutExpired:

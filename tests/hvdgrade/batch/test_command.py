@@ -97,7 +97,7 @@ def test_a_fault_is_nobodys_zero_and_is_graded_again(school):
     document = school.results()["ada"]
     assert document["status"] == "infrastructure_error" and document["score"] is None
     assert document["batch"]["attempts"] == 2
-    assert "the same command grades these again" in stdout
+    assert "the same command grades these submissions again" in stdout
     assert school.grade().returncode == 0
     assert school.results()["ada"]["status"] == "graded"
 
