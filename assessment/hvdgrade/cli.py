@@ -15,28 +15,39 @@ example:
 
 exit codes: 0 pass, 1 fail, 2 not gradable or wrong usage, 3 grader fault
 """
-# The other commands: NAME/command.py has add_arguments(parser), main(args) and EPILOG.
+# The other commands. NAME/command.py has add_arguments(parser), main(args) and EPILOG, and its docstring is
+# the description in the help text.
 COMMANDS = {
-    "batch": "grade a whole class, a folder or file a student",
-    "export": "turn a batch's results into CSV, Canvas, Gradescope or LTI files",
-    "doctor": "say how well this host isolates submissions, and prove it",
+    "batch": "grade a whole class, one folder or file per student",
+    "export": "convert the results of a batch for a spreadsheet or a learning platform",
+    "doctor": "show and test how well this host isolates submissions",
 }
 
 
 def main(arguments: list[str] | None = None) -> int:
-    # A student's text may hold any character, but the terminal's locale may support only a few.
+    """Run the command `hvdgrade`.
+
+    Args:
+        arguments: the command-line arguments. Default: those of this process.
+
+    Returns:
+        The exit code.
+    """
+    # Untrusted text may contain any character, but the terminal's locale may support only a few.
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
     raw = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(
         prog="hvdgrade",
-        description="Judge a distributed CIFAR-10 training script from outside its process.",
+        description="Grade distributed CIFAR-10 training scripts by measuring what they do, in a sandbox.",
         epilog=EPILOG,
         formatter_class=raw,
     )
     commands = parser.add_subparsers(dest="command", required=True)
-    description = "Run `mpirun -np N python assessment.py`, judge it, and print the report."
+    description = (
+        "Run `mpirun -np N python assessment.py` in a sandbox, grade it, and print the report."
+    )
     run_parser = commands.add_parser(
         "run",
         help="grade one submission",
@@ -55,20 +66,20 @@ def main(arguments: list[str] | None = None) -> int:
         command.set_defaults(main=module.main)
     args = parser.parse_args(arguments)
     try:
-        files.ask(args)
+        files.check_options(args)
     except files.CannotWrite as error:
         print(f"hvdgrade: {error}", file=sys.stderr)
         return NOT_GRADABLE
-    # End as on Ctrl-C when somebody ends us: what we started must not outlive us.
-    for ending in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(ending) != signal.SIG_IGN:  # nohup wants it ignored
-            signal.signal(ending, signal.default_int_handler)
+    # On these signals, end as on Ctrl-C, so that no process that the command started continues to run.
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) != signal.SIG_IGN:  # nohup sets SIGHUP to be ignored
+            signal.signal(number, signal.default_int_handler)
     try:
         return args.main(args)
     except KeyboardInterrupt:
         print("hvdgrade: interrupted; everything it started has been ended", file=sys.stderr)
         return GRADER_FAULT
-    except Exception:  # a mistake of ours must not look like exit code 1, a fail
+    except Exception:  # a fault of the grader must not end with exit code 1, which means "fail"
         traceback.print_exc()
         print(
             "hvdgrade: this is a fault of the grader; please report the lines above",

@@ -1,4 +1,4 @@
-"""Reads profiles.toml, the one home of every threshold, and says by which rules a verdict is made."""
+"""Read profiles.toml, which holds every threshold, and identify the rules by which a verdict is made."""
 
 import hashlib
 import json
@@ -8,16 +8,16 @@ from pathlib import Path
 
 from hvdgrade.record_limits import RecordLimits
 
-PROFILES = Path(__file__).with_name("profiles.toml")  # a link to the file beside the README
+PROFILES = Path(__file__).with_name("profiles.toml")  # a link to the file next to the README
 
 
 class UnknownProfile(Exception):
-    """A profile that profiles.toml does not have."""
+    """profiles.toml has no such profile. The message lists the profiles that it has."""
 
 
 @dataclass(frozen=True)
 class Profile:
-    """One table of profiles.toml together with what is common to all; see there for the units."""
+    """One table of profiles.toml together with the values common to all; units are explained there."""
 
     name: str
     title: str
@@ -62,15 +62,19 @@ class Profile:
 
     @property
     def records(self) -> RecordLimits:
-        """What a run may record."""
+        """The limits on what a run may record."""
         return RecordLimits.of(self.network, self.max_epochs)
 
 
 def load(name: str, path: Path = PROFILES) -> Profile:
-    """Return the profile called `name`.
+    """Return a profile.
+
+    Args:
+        name: its name, for example "cpu".
+        path: the file with the profiles. Default: profiles.toml.
 
     Raises:
-        UnknownProfile: the file has no profile of that name. The message lists the names that it has.
+        UnknownProfile: the file has no profile of that name.
     """
     tables = tomllib.loads(path.read_text(encoding="utf-8"))
     digest = rules_sha256(tables)
@@ -83,6 +87,9 @@ def load(name: str, path: Path = PROFILES) -> Profile:
 def rules_sha256(tables: dict) -> str:
     """Return the hash of all thresholds and of the version of the judging code.
 
-    Verdicts with different hashes cannot be compared. A comment in profiles.toml does not change it.
+    Verdicts with different hashes cannot be compared. A comment in profiles.toml does not change the hash.
+
+    Args:
+        tables: the content of profiles.toml.
     """
     return hashlib.sha256(json.dumps(tables, sort_keys=True).encode()).hexdigest()

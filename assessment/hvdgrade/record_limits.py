@@ -1,25 +1,25 @@
-"""How much a run may record: the weights of its network after each epoch, and what was read for them."""
+"""Limits on what a run may record: the weights after each epoch, and the indices of the examples it read."""
 
 from dataclasses import dataclass
 from math import prod
 
 from hvdlab.assessment_networks import ASSESSMENT_NET, network_weights
 
-INDICES_BYTES = (
-    6 << 20
-)  # of a file: what is read for an epoch, and the zip archive around the arrays
-EPOCH_INDICES_BYTES = 512 << 10  # of a right script: each of 50,000 examples in four or eight bytes
-LEAST_BYTES = 1 << 30
+# Size of a file without its weights: the indices of an epoch, and the structure of the zip archive.
+FILE_OVERHEAD_BYTES = 6 << 20
+# Indices of an epoch of a correct script: 50,000 examples with four or eight bytes each.
+EPOCH_INDICES_BYTES = 512 << 10
+MIN_LIMIT_BYTES = 1 << 30  # limit of all records of a run, if its ranks need less
 
 
 @dataclass(frozen=True)
 class RecordLimits:
-    """Limits of one run's records.
+    """The limits on the records of one run.
 
     Attributes:
-        epochs: their numbers are below this one.
-        file_bytes: of the weights of one rank after one epoch.
-        rank_bytes: of what a right script records on one rank in that many epochs.
+        epochs: number of epochs; the numbers of recorded epochs are below it.
+        file_bytes: largest size of a file, which holds the weights of one rank after one epoch.
+        rank_bytes: what a correct script records on one rank in this many epochs.
     """
 
     epochs: int
@@ -28,18 +28,31 @@ class RecordLimits:
 
     @classmethod
     def of(cls, network: str, epochs: int) -> "RecordLimits":
-        """The limits for a network of `hvdlab.assessment_networks`."""
+        """Return the limits for a network.
+
+        Args:
+            network: name of a network in `hvdlab.assessment_networks`.
+            epochs: largest number of epochs.
+        """
         weights = weights_bytes(network)
-        whole = -(-weights // (1 << 20)) << 20  # MiB
-        return cls(epochs, whole + INDICES_BYTES, epochs * (weights + EPOCH_INDICES_BYTES))
+        rounded = -(-weights // (1 << 20)) << 20  # up to a whole MiB
+        return cls(epochs, rounded + FILE_OVERHEAD_BYTES, epochs * (weights + EPOCH_INDICES_BYTES))
 
     def all_bytes(self, ranks: int) -> int:
-        """Bytes that the records of a run may take."""
-        return max(LEAST_BYTES, ranks * self.rank_bytes)
+        """Return how many bytes all records of a run may take.
+
+        Args:
+            ranks: number of ranks.
+        """
+        return max(MIN_LIMIT_BYTES, ranks * self.rank_bytes)
 
 
 def weights_bytes(network: str) -> int:
-    """Bytes of a network's weights and batch-norm statistics in float32."""
+    """Return the size in bytes of a network's weights and batch-norm statistics in float32.
+
+    Args:
+        network: name of a network in `hvdlab.assessment_networks`.
+    """
     return 4 * sum(map(prod, network_weights(network).values()))
 
 

@@ -1,4 +1,4 @@
-"""The command hvdgrade run: grade one submission."""
+"""The command `hvdgrade run`: grade one submission."""
 
 import argparse
 import contextlib
@@ -7,6 +7,7 @@ import json
 import sys
 import time
 from pathlib import Path
+from typing import Any, Self
 
 from hvdgrade import profiles
 from hvdgrade.grade import grade
@@ -16,19 +17,27 @@ from hvdgrade.report import terminal
 from hvdgrade.sandbox import tiers
 
 PASS, FAIL, NOT_GRADABLE, GRADER_FAULT = range(4)
-SHOWN_EPOCHS, SHOWN_NUMBERS = 200, 20  # the last epochs, and the numbers of each, in the progress
+SHOWN_EPOCHS, SHOWN_NUMBERS = (
+    200,
+    20,
+)  # the progress holds this many last epochs and numbers of each
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `hvdgrade run`.
+
+    Args:
+        parser: the parser of the command.
+    """
     parser.add_argument("path", type=Path, help="the script, or a folder that holds assessment.py")
-    parser.add_argument("-np", type=int, default=2, metavar="N", help="ranks (default 2)")
+    parser.add_argument("-np", type=int, default=2, metavar="N", help="number of ranks (default 2)")
     parser.add_argument(
         "--profile", default="cpu", help="cpu, dli or gpu, a table of profiles.toml (default cpu)"
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the result to FILE")
     parser.add_argument("--html", type=Path, metavar="FILE", help="write the report to FILE")
     parser.add_argument(
-        "--progress", type=Path, metavar="FILE", help="append a JSON line for each event to FILE"
+        "--progress", type=Path, metavar="FILE", help="append a JSON line per event to FILE"
     )
     parser.add_argument(
         "--require-sandbox",
@@ -39,12 +48,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Grade one submission; return the exit code."""
+    """Grade one submission, print the report, and write the files that the options name.
+
+    Args:
+        args: the parsed arguments.
+
+    Returns:
+        The exit code: PASS, FAIL, NOT_GRADABLE or GRADER_FAULT.
+    """
     try:
         args.path.stat()
     except FileNotFoundError:
-        pass  # no attempt is lost: the result says so
-    except OSError as error:  # a folder that is closed to us
+        pass  # the result reports it
+    except OSError as error:  # for example missing permissions
         print(f"hvdgrade: {args.path} cannot be read: {error.strerror}.", file=sys.stderr)
         return NOT_GRADABLE
     try:
@@ -59,7 +75,7 @@ def run(args: argparse.Namespace) -> int:
                     from hvdgrade.report.pages import report_page
 
                     files.write(args.html, report_page(document, source_of(args.path, document)))
-            finally:  # a full disk does not take the report with it, nor the report the files
+            finally:  # print the report even if a file cannot be written
                 terminal.show(document, Terminal())
             tell("", stage="done", code=code)
         return code
@@ -72,13 +88,23 @@ def run(args: argparse.Namespace) -> int:
 
 
 def exit_code(document: dict) -> int:
+    """Return the exit code for a result.
+
+    Args:
+        document: the result.
+    """
     if document["status"] == "graded":
         return PASS if document["verdict"] == "pass" else FAIL
     return NOT_GRADABLE if document["status"] == "not_gradable" else GRADER_FAULT
 
 
 def source_of(path: Path, document: dict) -> bytes | None:
-    """The script that was graded, to show lines of it; None where it has been edited since."""
+    """Return the script that was graded, to show lines of it; None if it has been edited since.
+
+    Args:
+        path: the script, or its folder.
+        document: the result.
+    """
     from hvdgrade.submission.script import NotGradable, read_script
 
     try:
@@ -90,43 +116,65 @@ def source_of(path: Path, document: dict) -> bytes | None:
 
 
 def shortened(epoch: dict) -> dict:
+    """Return an epoch with at most SHOWN_NUMBERS of the numbers that the submission reported.
+
+    Args:
+        epoch: an epoch in the progress.
+    """
     reported = dict(list(epoch["reported"].items())[:SHOWN_NUMBERS])
     return {**epoch, "reported": reported}
 
 
 class Progress:
-    """One line on stderr, rewritten in a terminal, elsewhere only at a new stage; JSON in a file.
+    """Show the progress on stderr, and append it to a file.
+
+    In a terminal, each event replaces the line of the last event. Otherwise, a line is printed only when a
+    new stage begins. Use it in a `with` statement, which opens and closes the file.
 
     Args:
-        path: file to which a JSON line is appended for each event; None for none.
+        path: the file. It receives a JSON line per event. Default: None, no file.
     """
 
-    def __init__(self, path: Path | None = None):
+    def __init__(self, path: Path | None = None) -> None:
         self.terminal, self.path, self.file = sys.stderr.isatty(), path, None
         self.began, self.stage = time.monotonic(), "calibrating"
 
-    def __enter__(self):
+    def __enter__(self) -> Self:
+        """Open the file.
+
+        Raises:
+            CannotWrite: the file cannot be opened.
+        """
         if self.path:
             try:
-                self.file = open(self.path, "a")
+                self.file = open(self.path, "a", encoding="utf-8")
             except OSError as error:
                 raise files.CannotWrite(
                     f"{self.path} cannot be written: {error.strerror}"
                 ) from None
         return self
 
-    def __exit__(self, *exception):
+    def __exit__(self, *exception: object) -> None:
+        """Close the file."""
         if self.file:
-            with contextlib.suppress(OSError):  # what could not be written is tried once more here
+            with contextlib.suppress(
+                OSError
+            ):  # closing tries again to write what could not be written
                 self.file.close()
 
-    def __call__(self, text: str, **facts) -> None:
+    def __call__(self, text: str, **facts: Any) -> None:
+        """Show and write an event. A failure to do so does not end the grading.
+
+        Args:
+            text: for readers; it ends with "..." when a new stage begins.
+            **facts: JSON values for programs. `stage` is kept for later events.
+        """
         self.stage = facts.get("stage", self.stage)
         if self.file:
-            if "epochs" in facts:  # a submission may record any number of anything
+            if "epochs" in facts:  # a submission may record any number of epochs and values
                 facts["epochs"] = [shortened(epoch) for epoch in facts["epochs"][-SHOWN_EPOCHS:]]
             event = {"t": round(time.monotonic() - self.began, 1), "text": text, **facts}
-            with contextlib.suppress(OSError):  # a full disk, a reader who went: grading goes on
+            with contextlib.suppress(OSError):  # for example a full disk, or a closed pipe
                 self.file.write(json.dumps({**event, "stage": self.stage}) + "\n")
                 self.file.flush()
         with contextlib.suppress(OSError):

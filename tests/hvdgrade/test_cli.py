@@ -1,4 +1,4 @@
-"""The command `hvdgrade`: exit codes, JSON, and words for a user's mistake."""
+"""The command `hvdgrade`: exit codes, JSON, and messages for wrong usage."""
 
 import argparse
 import hashlib
@@ -58,7 +58,7 @@ def test_a_failing_submission_exits_with_1_and_leaves_its_json(tmp_path, cifar10
 
 @pytest.mark.mpi
 @pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_whoever_ends_the_grader_ends_the_submission(ending, cifar10_folder):
+def test_a_signal_to_the_grader_ends_the_submission(ending, cifar10_folder):
     grader = psutil.Popen(
         [sys.executable, "-m", "hvdgrade.cli", "run", SUBMISSIONS / "too_slow", "--profile", "dli"],
         env={**os.environ, "HVDLAB_DATA": str(cifar10_folder)},
@@ -105,7 +105,7 @@ def test_a_mistake_of_the_user_is_one_sentence_and_exit_code_2(arguments, said, 
 def test_a_file_that_cannot_be_written_is_refused_before_the_grading(tmp_path, option):
     commands = [["run", SUBMISSIONS / "crashes"]] + [["doctor"]] * (option == "--json")
     for command in commands:
-        for path, why in ((tmp_path / "none" / "x", "look at the folder"), (tmp_path, "a folder")):
+        for path, why in ((tmp_path / "none" / "x", "check the folder"), (tmp_path, "a folder")):
             answer = hvdgrade(*command, option, path, data=tmp_path)
             assert answer.returncode == run_command.NOT_GRADABLE and answer.stdout == ""
             assert why in answer.stderr and answer.stderr.count("\n") == 1
@@ -120,7 +120,7 @@ def test_no_file_is_lost_to_a_result(tmp_path):
         for path in (tmp_path, script):
             answer = hvdgrade("run", path, *options, data=tmp_path, cwd=tmp_path)
             assert answer.returncode == run_command.NOT_GRADABLE and answer.stderr.count("\n") == 1
-            assert "as well: choose another file" in answer.stderr
+            assert " is also the " in answer.stderr and ": choose another file" in answer.stderr
     assert script.read_text() == "no Python" and [*tmp_path.iterdir()] == [script]
     os.mkfifo(tmp_path / "pipe")
     reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
@@ -178,10 +178,10 @@ def test_a_file_in_a_folder_that_is_closed_is_refused_before_the_grading():
                 try:
                     if not os.getuid():
                         os.setuid(65534)
-                    files.ask(argparse.Namespace(**{option: file}))
+                    files.check_options(argparse.Namespace(**{option: file}))
                     os._exit(7)
                 except files.CannotWrite as error:
-                    os._exit(9 if "look at the folder" in str(error) else 8)
+                    os._exit(9 if "check the folder" in str(error) else 8)
                 finally:
                     os._exit(6)  # any other error
             refused[option] = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
@@ -259,7 +259,7 @@ def test_a_report_that_cannot_be_shown_is_written_all_the_same(tmp_path):
 
 
 def test_lines_are_shown_only_of_the_script_that_was_graded(tmp_path):
-    """Whoever goes on editing while it is graded must not see those of another one."""
+    """If the script is edited during the grading, the report must not show lines of the new version."""
     (tmp_path / "assessment.py").write_text("first = 1")
     document = {"submission": {"sha256": hashlib.sha256(b"first = 1").hexdigest()}}
     assert run_command.source_of(tmp_path, document) == b"first = 1"

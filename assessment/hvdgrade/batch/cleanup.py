@@ -11,12 +11,13 @@ import signal
 import socket
 import stat
 import tempfile
-import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 
-from hvdgrade.run.orphans import GRACE_SECONDS, signal_safely
+from hvdgrade.batch.layout import FOLDERS
+from hvdgrade.run.orphans import GRACE_SECONDS, kill_until_gone, signal_all
 from hvdgrade.sandbox.untrusted_files import remove_tree
 
 WORK = "hvdgrade-batch-"
@@ -36,65 +37,69 @@ def work_folder() -> Path:
 
 
 def end_left_over(out: Path) -> None:
-    """End the processes that a killed batch left running (see OUT/running), and remove its files."""
-    from hvdgrade.batch.layout import FOLDERS  # not at the top: `worker` imports this module
+    """End the processes that a killed batch left running (see OUT/running), and remove its files.
 
+    Args:
+        out: the folder of the batch.
+    """
     folders = []
     for record in (out / "running").glob("*.json"):
         try:
-            left = json.loads(record.read_text())
-            folder = Path(left["folder"])
+            started = json.loads(record.read_text(encoding="utf-8"))
+            folder = Path(started["folder"])
         except (OSError, ValueError, KeyError, TypeError):
             continue  # the batch was killed while it wrote the record, so it had started no grader yet
-        if left.get("host") == socket.gethostname() and is_work_folder(folder):
+        if started.get("host") == socket.gethostname() and is_work_folder(folder):
             folders.append(folder)
     end_and_clear(folders)
     for record in (out / "running").glob("*.json"):
         record.unlink()
     for name in FOLDERS:  # other folders in OUT do not belong to the batch
-        for part in (out / name).glob(".*.part"):
-            part.unlink()
+        for unfinished in (out / name).glob(".*.part"):
+            unfinished.unlink()
 
 
 def is_work_folder(folder: Path) -> bool:
     """Return whether `work_folder` made this folder for the current user.
 
-    The parent folder is not checked, because the place for temporary files may have been another one then.
+    The parent folder is not checked, because the earlier batch may have used another folder for temporary
+    files.
+
+    Args:
+        folder: the folder that a record names.
     """
     try:
-        ours = folder.lstat()
+        status = folder.lstat()
     except OSError:
         return False
-    made = folder.is_absolute() and folder.name.startswith(WORK) and ours.st_uid == os.getuid()
-    return made and stat.S_ISDIR(ours.st_mode)
+    made = folder.is_absolute() and folder.name.startswith(WORK) and status.st_uid == os.getuid()
+    return made and stat.S_ISDIR(status.st_mode)
 
 
 def end_and_clear(folders: list[Path]) -> None:
-    """End all processes that belong to these folders, graders first and with SIGTERM; remove the folders."""
+    """End all processes that belong to these folders, graders first and with SIGTERM; remove the folders.
+
+    Args:
+        folders: folders that `work_folder` made.
+    """
     # On SIGTERM a grader ends its submission and cleans up. A grader is recognised by its TMPDIR, the folder
-    # `tmp` that the batch gave it. The processes in its jail have other values of TMPDIR.
-    wanted = {str(folder / "tmp") for folder in folders}
-    graders = [p for p, places in processes() if places[0] in wanted]
-    for grader in graders:
-        signal_safely(grader, signal.SIGTERM)
+    # `tmp` that the batch gave it. The processes in its sandbox have other values of TMPDIR.
+    temporary = {str(folder / "tmp") for folder in folders}
+    graders = [process for process, texts in processes() if texts[0] in temporary]
+    signal_all(graders, signal.SIGTERM)
     psutil.wait_procs(graders, timeout=GRACE_SECONDS)
-    deadline = time.monotonic() + GRACE_SECONDS
-    while time.monotonic() < deadline:
-        left = [
+    kill_until_gone(
+        lambda: [
             process
-            for process, places in processes()
-            if any(str(folder) in place for folder in folders for place in places)
+            for process, texts in processes()
+            if any(str(folder) in text for folder in folders for text in texts)
         ]
-        if not left:
-            break
-        for process in left:
-            signal_safely(process, signal.SIGKILL)
-        psutil.wait_procs(left, timeout=1)
+    )
     for folder in folders:
         remove_tree(folder)
 
 
-def processes():
+def processes() -> Iterator[tuple[psutil.Process, list[str]]]:
     """Yield every process that this user may inspect, with a list of strings to search for a folder.
 
     The list holds the TMPDIR of the process, its working folder, and the values of its environment variables.

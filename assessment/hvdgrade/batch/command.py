@@ -1,8 +1,9 @@
-"""Grade a whole class: one folder or one .py file a student, several at once, each in its own process.
+"""Grade a whole class: one folder or one .py file per student, several at once.
 
-It can be stopped in any way and at any moment, also by kill -9 or a power failure: the same command
-goes on. Results are kept as long as submission, ranks, profile and rules stay the same (thresholds, and the
-code that judges by them); those on synthetic data until CIFAR-10 is there.
+You can stop the command at any moment, also by kill -9 or a power failure. Run the same command again to
+continue. It keeps a result as long as the submission, the number of ranks, the profile and the rules (the
+thresholds and the version of the judging code) stay the same. It keeps a result on the synthetic data set
+until CIFAR-10 is available.
 """
 
 import argparse
@@ -24,27 +25,28 @@ from hvdgrade import profiles
 from hvdgrade.batch import cleanup, submissions
 from hvdgrade.batch.core_allocation import worker_slots
 from hvdgrade.batch.handed_in import HANDED_IN
-from hvdgrade.batch.layout import FOLDERS, Settings, Task, key, read_result, write
-from hvdgrade.batch.progress import conclude, follow, outcome, summarise
+from hvdgrade.batch.layout import FOLDERS, Settings, Task, write
+from hvdgrade.batch.progress import conclude, follow, summarise
 from hvdgrade.batch.results import CannotExport
-from hvdgrade.batch.worker import Grader, is_kept, keep, ungraded
+from hvdgrade.batch.tasks import REGRADE, calls_of_regrade, is_done, prepare
+from hvdgrade.batch.worker import Grader
 from hvdgrade.output.console import for_lines
-from hvdgrade.output.text import printable
 from hvdgrade.sandbox import tiers
 from hvdlab.data import DataError, load_cifar10
 
 DONE, REFUSED, FAULTS = 0, 2, 3
 POLL_SECONDS = 0.1
-# This file is in OUT while a regrade is unfinished. It lists the calls of the regrade so far, one per line.
-REGRADE = ".regrade"
 EPILOG = """\
 example:
   hvdgrade batch handed-in/ --out graded/ -np 2 --workers 4
   hvdgrade batch handed-in/ --out graded/ -np 2 --slurm --slurm-option partition=course
 
-OUT receives index.html (the class), summary.csv, and per student results/*.json, reports/*.html and
-logs/*.log. exit codes: 0 each has a result, which may be "not gradable", 2 refused, as for wrong usage,
-3 grader faults, an interrupt or a full disk (the same command goes on)
+OUT receives index.html (the class), summary.csv, and for each student results/*.json, reports/*.html and
+logs/*.log.
+
+exit codes: 0 every submission has a result, which may be "not gradable",
+            2 nothing was graded, for example because of wrong usage,
+            3 grader faults, an interrupt or a full disk: run the same command to continue
 """
 
 
@@ -53,16 +55,21 @@ class Refused(Exception):
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `hvdgrade batch`.
+
+    Args:
+        parser: the parser of the command.
+    """
     add = parser.add_argument
-    add("folder", type=Path, metavar="DIR", help="holds one folder or one .py file a student")
-    add("--out", type=Path, required=True, metavar="OUT", help="folder for all that is written")
+    add("folder", type=Path, metavar="DIR", help="folder with one folder or .py file per student")
+    add("--out", type=Path, required=True, metavar="OUT", help="folder for all output")
     add("-np", type=int, default=2, metavar="N", help="ranks of each submission (default 2)")
     add("--profile", default="cpu", help="cpu, dli or gpu, a table of profiles.toml (default cpu)")
     add(
         "--workers",
         type=int,
         metavar="K",
-        help="how many at once, each on cores of its own (default: cores / ranks; Slurm: its limits)",
+        help="gradings at the same time, each on its own cores (default: cores / ranks; Slurm: no limit)",
     )
     add("--oversubscribe", action="store_true", help="allow more workers than cores / ranks")
     add(
@@ -70,7 +77,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=float,
         default=2400.0,
         metavar="SECONDS",
-        help="end a grader that takes longer: a fault, nobody's zero (default 2400)",
+        help="end a grading that takes longer; it counts as a grader fault, not as zero (default 2400)",
     )
     add(
         "--require-sandbox",
@@ -80,19 +87,31 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--regrade",
         action="store_true",
-        help="grade again what has a result already, or go on with that if it was interrupted",
+        help="grade everything again, or continue with that if it was interrupted",
     )
-    add("--slurm", action="store_true", help="one Slurm job a submission, through submitit")
+    add(
+        "--slurm",
+        action="store_true",
+        help="grade each submission in a Slurm job, through submitit",
+    )
     add(
         "--slurm-option",
         action="append",
         default=[],
         metavar="KEY[=VALUE]",
-        help="an option of sbatch, such as partition=gpu or exclusive; may be repeated",
+        help="option of sbatch, such as partition=gpu or exclusive; may be repeated",
     )
 
 
 def main(args: argparse.Namespace) -> int:
+    """Grade a class and print the summary.
+
+    Args:
+        args: the parsed arguments.
+
+    Returns:
+        The exit code: DONE, REFUSED or FAULTS.
+    """
     try:
         return grade_class(args)
     except (Refused, CannotExport) as error:
@@ -101,17 +120,25 @@ def main(args: argparse.Namespace) -> int:
     except OSError as error:  # for example a full disk or a removed folder
         print(
             f"hvdgrade batch: {error.filename or args.out}: {error.strerror}; "
-            "once that is mended, the same command goes on.",
+            "fix this, and run the same command to continue.",
             file=sys.stderr,
         )
         return FAULTS
 
 
 def grade_class(args: argparse.Namespace) -> int:
-    """Grade every submission that has no result yet; return the exit code.
+    """Grade every submission that has no result yet.
+
+    Args:
+        args: the parsed arguments.
+
+    Returns:
+        The exit code: DONE or FAULTS.
 
     Raises:
         Refused: the batch cannot be started.
+        CannotExport: a file in OUT/results is not a result.
+        OSError: a file in OUT cannot be read or written.
     """
     # The processes that this batch starts import modules only from where they are installed, not from the
     # folder in which the batch was started.
@@ -127,49 +154,53 @@ def grade_class(args: argparse.Namespace) -> int:
             slots = worker_slots(args.np, args.workers, args.oversubscribe, rules.uses_gpus)
     except ValueError as error:
         raise Refused(str(error)) from None
-    found, ignored = submissions.find(args.folder)
-    if not found:
+    handed_in, ignored = submissions.find(args.folder)
+    if not handed_in:
         raise Refused(f"{args.folder} holds no submission: neither a folder nor a .py file.")
     settings = dataclasses.replace(settings, real_data=real_data(args.slurm))
     for name in FOLDERS:
         (settings.out / name).mkdir(parents=True, exist_ok=True)
+    names = {submission.name: submission.id for submission in handed_in}
+    console = for_lines(stderr=True)
     with locked(settings.out):
         cancel_jobs(settings.out)
         cleanup.end_left_over(settings.out)
-        say = for_lines(stderr=True)
-        names = {one.name: one.id for one in found}
         write(settings.out / HANDED_IN, json.dumps(names).encode())
-        calls = calls_of_regrade(settings, say) if args.regrade else set()
-        tasks, kept = prepare(found, settings, rules, calls, say)
+        calls = calls_of_regrade(settings, console) if args.regrade else set()
+        tasks, kept = prepare(handed_in, settings, rules, calls, console)
         if kept:
-            say.print(f"{kept} of {len(found)} are graded already and kept")
+            console.print(f"{kept} of {len(handed_in)} are graded already and kept")
         try:
-            if args.slurm:
-                gradings = submitted(tasks, settings, rules, args, say)
+            if slots is None:
+                gradings = submitted(tasks, settings, rules, args, console)
             else:
                 gradings = grade_all(tasks, settings, rules, slots)
             with contextlib.closing(gradings):
-                follow(gradings, len(tasks), len(slots) if slots else args.workers, say)
+                follow(gradings, len(tasks), len(slots) if slots else args.workers, console)
         except KeyboardInterrupt:
             if args.slurm:
                 cancel_jobs(settings.out)
             left = sum(not is_done(task, settings, calls) for task in tasks)
-            say.print(
-                f"interrupted; all that was started has been ended. {left} of {len(found)} "
-                "are still to be graded: the same command goes on."
+            console.print(
+                f"interrupted; all that was started has been ended. {left} of {len(handed_in)} "
+                "are still to be graded: run the same command to continue."
             )
-            summarise(settings.out, say)
+            summarise(settings.out, console)
             return FAULTS
-        unread = any(one.unreadable for one in found)
-        if args.regrade and not unread and all(is_done(task, settings, calls) for task in tasks):
+        unreadable = any(submission.unreadable for submission in handed_in)
+        done = not unreadable and all(is_done(task, settings, calls) for task in tasks)
+        if args.regrade and done:
             (settings.out / REGRADE).unlink(missing_ok=True)
-        complete = summarise(settings.out, say)
-    faults = conclude(set(names), settings, args.regrade, ignored)
+        complete = summarise(settings.out, console)
+    faults = conclude(names, settings, args.regrade, ignored)
     return DONE if complete and not faults else FAULTS
 
 
 def checked(args: argparse.Namespace) -> tuple[profiles.Profile, Settings]:
     """Return the rules and settings that the arguments name.
+
+    Args:
+        args: the parsed arguments.
 
     Raises:
         Refused: an argument is not acceptable.
@@ -177,9 +208,9 @@ def checked(args: argparse.Namespace) -> tuple[profiles.Profile, Settings]:
     try:
         folder, out = args.folder.resolve(), args.out.resolve()
     except RuntimeError as error:  # Python 3.11 and 3.12 raise it for a symlink loop
-        raise Refused(f"{error}: name a folder.") from None
+        raise Refused(f"{error}: choose another folder.") from None
     if not folder.is_dir():
-        raise Refused(f"{args.folder} is not a folder: name the one with the submissions.")
+        raise Refused(f"{args.folder} is not a folder: name the folder with the submissions.")
     if out == folder or folder in out.parents:
         raise Refused(f"--out {args.out} lies in {args.folder}: choose a folder outside of it.")
     for name in (*FOLDERS, "slurm"):
@@ -193,7 +224,7 @@ def checked(args: argparse.Namespace) -> tuple[profiles.Profile, Settings]:
     except profiles.UnknownProfile as error:
         raise Refused(str(error)) from None
     except OSError as error:
-        raise Refused(f"{args.out} cannot be made: {error.strerror}.") from None
+        raise Refused(f"{args.out} cannot be created: {error.strerror}.") from None
     if not 1 <= args.np <= rules.max_ranks:
         raise Refused(f"-np must be in 1..{rules.max_ranks}. Received: {args.np}")
     if not 0 < args.limit < math.inf:
@@ -204,7 +235,7 @@ def checked(args: argparse.Namespace) -> tuple[profiles.Profile, Settings]:
         known = ", ".join(tiers.TIERS)
         raise Refused(f"--require-sandbox must be one of {known}. Received: {args.require_sandbox}")
     if args.slurm_option and not args.slurm:
-        raise Refused("--slurm-option has no meaning without --slurm.")
+        raise Refused("--slurm-option has no meaning without --slurm: add --slurm or remove it.")
     # With Slurm, each node checks its own sandbox instead.
     if args.require_sandbox and not args.slurm:
         try:
@@ -242,11 +273,17 @@ def real_data(slurm: bool) -> bool:
 
 @contextlib.contextmanager
 def locked(out: Path) -> Iterator[None]:
-    """Hold a lock so that only one batch at a time works in OUT; raise Refused if another batch holds it.
+    """Hold a lock so that only one batch at a time works in OUT.
 
-    The kernel releases the lock when the process that holds it ends.
+    The kernel releases the lock when the process that holds it ends, even by kill -9.
+
+    Args:
+        out: the folder of the batch.
+
+    Raises:
+        Refused: another batch holds the lock.
     """
-    with open(out / ".lock", "w") as file:
+    with open(out / ".lock", "w", encoding="utf-8") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -256,55 +293,20 @@ def locked(out: Path) -> Iterator[None]:
         yield
 
 
-def calls_of_regrade(settings: Settings, say: Console) -> set[str]:
-    """Return the calls whose results a regrade keeps: this call and the regrade's interrupted calls."""
-    file = settings.out / REGRADE
-    calls = file.read_text().split() if file.exists() else []
-    if calls:
-        say.print(f"going on with an interrupted regrade; to begin it anew, remove {file}")
-    write(file, "\n".join([*calls, settings.call]).encode())
-    return {*calls, settings.call}
+def grade_all(
+    tasks: list[Task],
+    settings: Settings,
+    rules: profiles.Profile,
+    slots: list[tuple[list[int], list[str] | None]],
+) -> Iterator[dict]:
+    """Grade on this machine, one submission per slot; yield each result once it is in OUT.
 
-
-def is_done(task: Task, settings: Settings, calls: set[str]) -> bool:
-    """Return whether OUT has the result; in a regrade, only a result from one of its `calls` counts."""
-    made_by = read_result(settings.out, task.name).get("batch", {}).get("call")
-    return is_kept(task, settings) and (not calls or made_by in calls)
-
-
-def prepare(
-    submissions, settings: Settings, rules, calls: set[str], say: Console
-) -> tuple[list[Task], int]:
-    """Return the tasks to grade and the number of results that are kept.
-
-    The function writes each script to OUT/submissions, so that exactly the bytes that were hashed are graded.
-    For a submission that cannot be started, it writes the result at once. If a submission cannot be read now,
-    the result that it already has stays.
+    Args:
+        tasks: the submissions.
+        settings: the settings of the batch.
+        rules: the profile.
+        slots: cores and GPUs of each worker.
     """
-    tasks, kept = [], 0
-    for one in submissions:
-        task = Task(one.id, one.name, key(one.source + one.problem.encode(), settings))
-        if one.unreadable:
-            made = ungraded(task, settings, rules, "infrastructure_error", one.problem)
-            say.print(f"{printable(one.id)}: {outcome(keep(*made, task, settings, unread=True))}")
-            continue
-        script = settings.out / "submissions" / f"{one.name}.py"
-        if one.problem:
-            script.unlink(missing_ok=True)
-        elif not script.exists() or script.read_bytes() != one.source:
-            write(script, one.source)
-        if is_done(task, settings, calls):
-            kept += 1
-        elif one.problem:
-            made = ungraded(task, settings, rules, "not_gradable", one.problem)
-            say.print(f"{printable(one.id)}: {outcome(keep(*made, task, settings))}")
-        else:
-            tasks.append(task)
-    return tasks, kept
-
-
-def grade_all(tasks: list[Task], settings: Settings, rules, slots: list[tuple]) -> Iterator[dict]:
-    """Grade on this machine, one submission per slot; yield each result once it is in OUT."""
     waiting, free, running = list(reversed(tasks)), list(slots), []
     try:
         while waiting or running:
@@ -325,8 +327,21 @@ def grade_all(tasks: list[Task], settings: Settings, rules, slots: list[tuple]) 
             grader.end()
 
 
-def submitted(tasks: list[Task], settings: Settings, rules, args, say: Console) -> Iterator[dict]:
+def submitted(
+    tasks: list[Task],
+    settings: Settings,
+    rules: profiles.Profile,
+    args: argparse.Namespace,
+    console: Console,
+) -> Iterator[dict]:
     """Grade the submissions as Slurm jobs; return an iterator that yields each result once it is in OUT.
+
+    Args:
+        tasks: the submissions.
+        settings: the settings of the batch.
+        rules: the profile.
+        args: the parsed arguments.
+        console: the console to print to.
 
     Raises:
         Refused: Slurm is not available.
@@ -334,13 +349,18 @@ def submitted(tasks: list[Task], settings: Settings, rules, args, say: Console) 
     from hvdgrade.batch import slurm
 
     try:
-        return slurm.grade_all(tasks, settings, rules, args.workers, args.slurm_option, say.print)
+        return slurm.grade_all(
+            tasks, settings, rules, args.workers, args.slurm_option, console.print
+        )
     except slurm.Unavailable as error:
         raise Refused(str(error)) from None
 
 
 def cancel_jobs(out: Path) -> None:
     """End the jobs of this batch in Slurm's queue, for example those that a killed batch left there.
+
+    Args:
+        out: the folder of the batch.
 
     Raises:
         Refused: Slurm does not confirm that the jobs have ended.
@@ -350,6 +370,6 @@ def cancel_jobs(out: Path) -> None:
 
         if not slurm.cancel(out):
             raise Refused(
-                "Slurm does not say that the jobs of this batch have ended: see `squeue --name "
-                f"{slurm.job_name(out)}`, and start this again when there are none."
+                "Slurm does not confirm that the jobs of this batch have ended. Look at `squeue --name "
+                f"{slurm.job_name(out)}`, and run this command again when it lists no job."
             )

@@ -5,21 +5,25 @@ Gradings measure time, so they are comparable only if no two of them use the sam
 
 from itertools import chain
 from math import ceil
+from typing import TypeVar
 
 from hvdlab.system.hardware import physical_cores, usable_cores, visible_gpus
+
+Thing = TypeVar("Thing")
 
 
 def worker_slots(
     ranks: int, workers: int | None, oversubscribe: bool, on_gpus: bool = True
-) -> list[tuple]:
+) -> list[tuple[list[int], list[str] | None]]:
     """Return the cores and GPUs of each worker.
 
     Args:
         ranks: number of ranks of each submission.
-        workers: number of workers. Default: as many as can have one core per rank (and one GPU per
-            rank, if there are GPUs).
+        workers: number of workers. None: as many as can have one core per rank (and one GPU per rank, if
+            there are GPUs).
         oversubscribe: allow more workers than that, which then share cores or GPUs.
         on_gpus: whether the submissions use GPUs. If not, GPUs are not divided among the workers.
+            Default: True.
 
     Returns:
         For each worker its cores and the UUIDs of its GPUs or MIG slices (None if there are none).
@@ -28,8 +32,8 @@ def worker_slots(
         ValueError: there are more workers than cores or GPUs allow.
     """
     cores, gpus = physical_cores(), visible_gpus() if on_gpus else []
-    each = ceil(ranks / min(map(len, cores)))  # whole cores per worker
-    disjoint = len(cores) // each
+    cores_per_worker = ceil(ranks / min(map(len, cores)))  # whole physical cores
+    disjoint = len(cores) // cores_per_worker
     # A container may see many more cores than its quota lets it use.
     most = max(1, min(disjoint, usable_cores() // ranks))
     # One worker may have fewer GPUs than ranks. Its ranks then share GPUs.
@@ -37,31 +41,33 @@ def worker_slots(
     workers = workers if workers is not None else min(most, most_on_gpus)
     if workers > most and not oversubscribe:
         raise ValueError(
-            f"--workers {workers} with {ranks} ranks each need {workers * ranks} hardware threads, and no "
-            f"two may share a core; usable are {usable_cores()} on {len(cores)} cores: at most {most}, "
-            "or --oversubscribe (which makes each slower)."
+            f"--workers {workers} with {ranks} ranks per submission need {workers * ranks} hardware "
+            "threads, and no two submissions may share a core. This machine has "
+            f"{usable_cores()} usable threads on {len(cores)} cores: choose at most {most} workers, or "
+            "pass --oversubscribe, which makes every grading slower."
         )
     if workers > most_on_gpus and not oversubscribe:
         raise ValueError(
-            f"--workers {workers} with {ranks} ranks each need {workers * ranks} GPUs, and there are "
-            f"{len(gpus)}: at most {most_on_gpus}, or --oversubscribe; where PyTorch and TensorFlow use the "
-            "CPU, set CUDA_VISIBLE_DEVICES to nothing."
+            f"--workers {workers} with {ranks} ranks per submission need {workers * ranks} GPUs, but there "
+            f"are {len(gpus)}: choose at most {most_on_gpus} workers, or pass --oversubscribe. If PyTorch "
+            "and TensorFlow use the CPU here, set CUDA_VISIBLE_DEVICES to an empty value."
         )
     if workers <= disjoint:
-        parts = [[*chain(*part)] for part in shares(cores, workers, each)]
+        groups = [[*chain(*group)] for group in partition(cores, workers, cores_per_worker)]
     else:
-        parts = shares([*chain(*cores)], workers, ranks)
-    return [
-        (part, shares(gpus, workers, 1)[worker] if gpus else None)
-        for worker, part in enumerate(parts)
-    ]
+        groups = partition([*chain(*cores)], workers, ranks)
+    gpu_groups = partition(gpus, workers, 1) if gpus else [None] * workers
+    return list(zip(groups, gpu_groups, strict=True))
 
 
-def shares(things: list, workers: int, least: int) -> list[list]:
-    """Divide `things` into equal parts, one per worker.
+def partition(things: list[Thing], workers: int, least: int) -> list[list[Thing]]:
+    """Divide a list into groups of equal size, one per worker.
 
-    The parts are disjoint if there are at least `least` things per worker. Otherwise the parts
-    overlap, and the things are assigned in turns.
+    Args:
+        things: cores or GPUs.
+        workers: number of groups.
+        least: size that each group needs. If there are fewer things than that per worker, the groups
+            overlap, and the things are assigned in turns.
     """
     size = max(len(things) // workers, min(least, len(things)))
     return [

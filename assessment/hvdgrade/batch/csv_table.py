@@ -1,31 +1,40 @@
-"""The results as a table that a spreadsheet can open without running anything.
+"""Write results as a CSV table that a spreadsheet opens without executing any formula.
 
-What begins like a formula gets an apostrophe in front: a cell, and within it what follows a semicolon, a
-tab or the end of a line, where a spreadsheet may begin a new cell, or a quote, which may end there. So does
-what begins with an apostrophe: dropping one apostrophe in each of these places always gives the text back.
+A spreadsheet evaluates a cell that begins like a formula, so this module puts an apostrophe before such text.
+It also does so inside a cell after a semicolon, a tab, or a line break, where a spreadsheet with other
+settings may start a new cell, and after a quote, which may end the cell there. Text that begins with an
+apostrophe gets another one, so removing one apostrophe in each of these places restores the original text.
 """
 
 import csv
+import io
 import re
-from typing import TextIO
 
 FORMULA = re.compile(r"""(?:\A|(?<=[;\t\r\n"]))(?=[=+\-@\t\r\n'])""")
-BOM = "\ufeff"  # by it a spreadsheet knows that the file is UTF-8
+BOM = "\ufeff"  # byte order mark, by which a spreadsheet recognises UTF-8
 
 
 def safe(text: str) -> str:
-    """Text that no spreadsheet takes for a formula."""
+    """Return the text with apostrophes, so that no spreadsheet takes any of it for a formula.
+
+    Args:
+        text: untrusted text.
+    """
     return FORMULA.sub("'", text)
 
 
 def rows(documents: list[dict]) -> list[list]:
-    """A head and a row for each result: budget and times in seconds, a column for each check's state."""
+    """Return the header and a row per result. Budget and times are in seconds; each check has a column.
+
+    Args:
+        documents: the results.
+    """
     checks = list(dict.fromkeys(c["id"] for d in documents for c in d["checks"]))
     head = ["student", "status", "verdict", "score", "max_score", "seconds_to_target", "budget"]
-    table = [[*head, *checks, "reason"]]
+    table_rows = [[*head, *checks, "reason"]]
     for document in documents:
         states = {check["id"]: check["state"] for check in document["checks"]}
-        table.append(
+        table_rows.append(
             [
                 safe(document["submission"]["id"]),
                 document["status"],
@@ -38,10 +47,16 @@ def rows(documents: list[dict]) -> list[list]:
                 safe(document["reason"] or ""),
             ]
         )
-    return table
+    return table_rows
 
 
-def write(documents: list[dict], file: TextIO) -> None:
-    """Write the table to a file that was opened with newline="" and as UTF-8."""
+def table(documents: list[dict]) -> bytes:
+    """Return the CSV file in UTF-8.
+
+    Args:
+        documents: the results.
+    """
+    file = io.StringIO(newline="")
     file.write(BOM)
     csv.writer(file).writerows(rows(documents))
+    return file.getvalue().encode()

@@ -7,21 +7,20 @@ cores. When the parent ends, even by kill -9, the kernel sends the command SIGTE
 and clean up like after a normal request to stop.
 """
 
-import ctypes
 import os
-import signal
 import sys
 
-PR_SET_PDEATHSIG = 1
+from hvdgrade.run.orphans import end_with_parent
 
 
 def main() -> None:
+    """Run the command that the command-line arguments name; exit with code 3 if the parent has ended."""
     parent, cores, *command = sys.argv[1:]
     if cores != "-":
         os.sched_setaffinity(0, [int(core) for core in cores.split(",")])
-    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+    end_with_parent()
     if os.getppid() != int(parent):
-        sys.exit(3)  # the parent ended before prctl, so no signal will come
+        sys.exit(3)  # the parent ended before the call above, so no signal will come
     os.execv(command[0], command)
 
 

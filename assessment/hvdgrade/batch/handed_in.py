@@ -17,19 +17,29 @@ HANDED_IN = ".handed-in"
 
 
 def handed_in(out: Path) -> dict[str, str]:
-    """All submissions that the last batch found, name -> id; empty if OUT does not tell."""
+    """Return all submissions that the last batch found, name -> id; {} if OUT has no such list.
+
+    Args:
+        out: the folder of the batch.
+    """
     try:
-        found = json.loads((out / HANDED_IN).read_text())
+        ids = json.loads((out / HANDED_IN).read_text(encoding="utf-8"))
     except (FileNotFoundError, ValueError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return ids if isinstance(ids, dict) else {}
 
 
 def not_reached(documents: list[dict], out: Path) -> list[str]:
-    """A line about the submissions that an interrupted batch has left without a result, and one about
-    those that it has left with an old one."""
+    """Return a line about submissions without a result, and one about those with an outdated result.
+
+    An interrupted batch leaves such submissions.
+
+    Args:
+        documents: the results.
+        out: the folder of the batch.
+    """
     results = {document["batch"]["name"]: document["submission"] for document in documents}
-    left = {
+    ids_by_problem = {
         "not graded yet": sorted(id for name, id in handed_in(out).items() if name not in results),
         "result of an earlier submission": [
             submission["id"]
@@ -37,11 +47,16 @@ def not_reached(documents: list[dict], out: Path) -> list[str]:
             if script_sha256(out, name) not in (None, submission.get("sha256"))
         ],
     }
-    return [f"{what}: {', '.join(names)}" for what, names in left.items() if names]
+    return [f"{problem}: {', '.join(ids)}" for problem, ids in ids_by_problem.items() if ids]
 
 
 def script_sha256(out: Path, name: str) -> str | None:
-    """Of the script in OUT/submissions: the last one that a batch was to grade; None without one."""
+    """Return the hash of the newest script of a submission, or None if OUT/submissions does not have it.
+
+    Args:
+        out: the folder of the batch.
+        name: name of the submission's files.
+    """
     try:
         script = (out / "submissions" / f"{name}.py").read_bytes()
     except FileNotFoundError:
@@ -50,13 +65,23 @@ def script_sha256(out: Path, name: str) -> str | None:
 
 
 def still_there(documents: list[dict], out: Path) -> list[dict]:
-    """The results of those who were in DIR when the last batch began; all where OUT does not tell."""
+    """Return the results of students who were in DIR when the last batch began.
+
+    Args:
+        documents: the results. All of them are returned if OUT has no list of submissions.
+        out: the folder of the batch.
+    """
     names = handed_in(out)
     return [document for document in documents if not names or document["batch"]["name"] in names]
 
 
 def withdrawn(documents: list[dict], out: Path) -> list[str]:
-    """A line for each result whose student was not in DIR when the last batch began."""
+    """Return a line for each result whose student was not in DIR when the last batch began.
+
+    Args:
+        documents: the results.
+        out: the folder of the batch.
+    """
     there = still_there(documents, out)
     return [
         f"no longer in DIR: {document['submission']['id']}; its result stays until you remove "
@@ -67,46 +92,62 @@ def withdrawn(documents: list[dict], out: Path) -> list[str]:
 
 
 def practice(documents: list[dict]) -> list[str]:
-    """A line if some scores do not come from CIFAR-10."""
+    """Return a line with the number of practice runs, or [] if all scores come from CIFAR-10.
+
+    Args:
+        documents: the results.
+    """
     count = sum(map(is_practice, documents))
     return [f"{count} were graded on synthetic data: practice runs"] if count else []
 
 
 def is_practice(document: dict) -> bool:
-    """Return whether a score comes from the synthetic data set instead of CIFAR-10."""
-    on_twin = "synthetic" in str(part(document, "grader").get("data"))
-    return document.get("status") == "graded" and on_twin
+    """Return whether a score comes from the synthetic data set instead of CIFAR-10.
+
+    Args:
+        document: a result.
+    """
+    on_synthetic_data = "synthetic" in str(part(document, "grader").get("data"))
+    return document.get("status") == "graded" and on_synthetic_data
 
 
 def settle(
-    claims: dict[Hashable, list[dict]], who: dict[Hashable, str], names: Collection[str]
+    claims: dict[Hashable, list[dict]], labels: dict[Hashable, str], names: Collection[str]
 ) -> tuple[dict[Hashable, dict], list[str]]:
-    """Of several results for one student take the one whose submission is still handed in.
+    """Choose one of several results for a student: the one whose submission is still handed in.
 
     Args:
         claims: student -> results.
-        who: student -> what the instructor calls them.
-        names: of the submissions that still are.
+        labels: student -> name that the instructor knows.
+        names: names of the submissions that are still handed in.
 
     Returns:
-        Student -> result, where exactly one is left; a line for each result that is not taken, or for
-        each student of whose results none is.
+        A dict from student to result, for each student with exactly one such result; and a line for each
+        result that is not used, or for each student without a single such result.
     """
-    settled, said = {}, []
+    settled, messages = {}, []
     for student, rivals in claims.items():
-        left = rivals
+        candidates = rivals
         if len(rivals) > 1:
-            left = [document for document in rivals if document["batch"]["name"] in names]
+            candidates = [document for document in rivals if document["batch"]["name"] in names]
         ids = [document["submission"]["id"] for document in rivals]
-        if len(left) == 1:
-            settled[student] = left[0]
-            taken = left[0]["submission"]["id"]
-            said += [f"superseded by {taken}: {id}" for id in ids if id != taken]
+        if len(candidates) == 1:
+            settled[student] = candidates[0]
+            used = candidates[0]["submission"]["id"]
+            messages += [f"superseded by {used}: {id}" for id in ids if id != used]
         else:
-            said.append(f"several results for {who[student]}: {', '.join(ids)}; none is taken")
-    return settled, said
+            messages.append(
+                f"several results for {labels[student]}: {', '.join(ids)}; none is used"
+            )
+    return settled, messages
 
 
 def comparable(name: str) -> str:
-    """A name as it is compared: macOS takes "é" apart, other systems and platforms do not."""
+    """Return a name in the form in which names are compared.
+
+    Unicode has two forms of letters such as "é", and macOS uses another one than most systems.
+
+    Args:
+        name: an id or name.
+    """
     return unicodedata.normalize("NFC", name.strip())

@@ -1,4 +1,19 @@
-"""Where a batch keeps its files."""
+"""The files of a batch, and what identifies a result.
+
+The folder OUT of a batch contains:
+
+    results/NAME.json      the result; written last, so if it exists, the other files exist, too
+    reports/NAME.html      the result as a page for readers
+    logs/NAME.log          the output of the grader
+    submissions/NAME.py    the script as it was graded
+    running/NAME.json      where the script is being graded now, so that a later batch can end that
+    .handed-in             the submissions that the last batch found in DIR
+    .regrade               the calls of a regrade that is not finished
+    .lock                  locked by the batch that works in OUT
+    slurm/                 what submitit and the Slurm jobs write
+    index.html             the class as a page
+    summary.csv            the class as a table
+"""
 
 import hashlib
 import json
@@ -15,9 +30,15 @@ FOLDERS = ("results", "reports", "logs", "submissions", "running")
 class Settings:
     """The settings that are the same for all submissions of a batch.
 
-    `limit` is the time limit of one grading in seconds. `call` identifies this call of
-    `hvdgrade batch`, and is stored in each result that the call makes. `real_data` is True if
-    CIFAR-10 itself is known to be available, not only the synthetic data set.
+    Attributes:
+        out: the folder that receives all files.
+        ranks: number of ranks of each submission.
+        profile: name of the profile.
+        rules_sha256: hash of the thresholds and of the version of the judging code.
+        limit: time limit of one grading in seconds.
+        require_sandbox: isolation level below which nothing is graded; None for no requirement.
+        call: identifies this call of `hvdgrade batch`. Each result that the call makes contains it.
+        real_data: whether CIFAR-10 itself is known to be available, not only the synthetic data set.
     """
 
     out: Path
@@ -32,7 +53,13 @@ class Settings:
 
 @dataclass(frozen=True)
 class Task:
-    """One submission to grade: the student's id, the name of its files, and the key of its result."""
+    """One submission to grade.
+
+    Attributes:
+        id: the student's id.
+        name: name of the submission's files, without suffix.
+        key: `key` of its result.
+    """
 
     id: str
     name: str
@@ -43,6 +70,10 @@ def key(source: bytes, settings: Settings) -> str:
     """Return a hash of everything that a result depends on.
 
     A batch keeps a result as long as this hash does not change.
+
+    Args:
+        source: the bytes of the script.
+        settings: the settings of the batch.
     """
     facts = [
         hashlib.sha256(source).hexdigest(),
@@ -55,36 +86,63 @@ def key(source: bytes, settings: Settings) -> str:
 
 
 def read_result(out: Path, name: str) -> dict:
-    """Return the result that OUT has for a submission, or {} if it is missing or incomplete."""
+    """Return the result that OUT has for a submission, or {} if it is missing or incomplete.
+
+    Args:
+        out: the folder of the batch.
+        name: name of the submission's files.
+    """
     try:
-        document = json.loads((out / "results" / f"{name}.json").read_text())
+        document = json.loads((out / "results" / f"{name}.json").read_text(encoding="utf-8"))
         return document if "batch" in document else {}
     except (OSError, ValueError, TypeError):
         return {}
 
 
 def write_result(document: dict, task: Task, settings: Settings) -> None:
+    """Write a result. It must be the last file of a grading, because its existence means "graded".
+
+    Args:
+        document: the result.
+        task: the submission.
+        settings: the settings of the batch.
+
+    Raises:
+        OSError: it cannot be written.
+    """
     result = json.dumps(document, indent=2) + "\n"
     write(settings.out / "results" / f"{task.name}.json", result.encode())
 
 
 def write(path: Path, data: bytes) -> None:
-    """Write a file whole or not at all, and so that it survives a power failure."""
-    part = path.with_name(f".{path.name}.part")
+    """Write a file completely or not at all, so that it also survives a power failure.
+
+    Args:
+        path: the file.
+        data: its content.
+
+    Raises:
+        OSError: it cannot be written. The error names the file.
+    """
+    unfinished = path.with_name(f".{path.name}.part")
     try:
-        with open(part, "wb") as file:
+        with open(unfinished, "wb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        os.replace(part, path)
-    except OSError as error:  # a full disk does not tell the file
-        part.unlink(missing_ok=True)
+        os.replace(unfinished, path)
+    except OSError as error:  # the error of a full disk names no file
+        unfinished.unlink(missing_ok=True)
         raise OSError(error.errno, error.strerror, str(path)) from None
 
 
 def folder_name(task: Task) -> str:
-    """What the report calls a submission: its id, where a folder can have that name."""
+    """Return the name by which the report calls a submission: its id if a folder can have that name.
+
+    Args:
+        task: the submission.
+    """
     try:
         return task.id if len(os.fsencode(task.id)) < 200 else task.name
-    except UnicodeEncodeError:  # in the encoding of this user's locale it cannot
+    except UnicodeEncodeError:  # the encoding of this user's locale does not have its letters
         return task.name

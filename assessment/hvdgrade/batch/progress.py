@@ -1,10 +1,10 @@
-"""The output of a batch: a line for each result, the remaining time, the summary, and the class page."""
+"""Print the output of a batch: a line per result, the remaining time, and the summary."""
 
 import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from rich.console import Console
@@ -20,19 +20,22 @@ from hvdgrade.report.wording import mixed
 SUMMARY_SECONDS = 600.0
 
 
-def follow(gradings: Iterator[dict], total: int, workers: int | None, say: Console) -> None:
+def follow(gradings: Iterator[dict], total: int, workers: int | None, console: Console) -> None:
     """Print a line for each result and, in a terminal, a progress bar.
 
     Args:
         gradings: yields the result of each grading when it is finished.
         total: number of gradings.
         workers: how many gradings run at the same time; None if a cluster decides.
-        say: the console to print to.
+        console: the console to print to.
     """
     began = time.monotonic()
     columns = (TextColumn("graded"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     bar = Progress(
-        *columns, TextColumn("{task.fields[left]}"), console=say, disable=not say.is_terminal
+        *columns,
+        TextColumn("{task.fields[left]}"),
+        console=console,
+        disable=not console.is_terminal,
     )
     with bar:
         shown = bar.add_task("", total=total, left="")
@@ -42,7 +45,7 @@ def follow(gradings: Iterator[dict], total: int, workers: int | None, say: Conso
             bar.update(shown, completed=count, left=left)
             who = printable(document["submission"]["id"])
             line = f"[{count}/{total}] {who}: {outcome(document)}"
-            say.print(line if say.is_terminal or not left else f"{line}; {left}")
+            console.print(line if console.is_terminal or not left else f"{line}; {left}")
 
 
 def seconds_left(elapsed: float, count: int, total: int, workers: int | None) -> float:
@@ -63,13 +66,22 @@ def seconds_left(elapsed: float, count: int, total: int, workers: int | None) ->
 
 
 def duration(seconds: float) -> str:
-    """Return a duration in a readable unit: "40 s", "12 min", "2.5 h"."""
+    """Return a duration in a readable unit: "40 s", "12 min", "2.5 h".
+
+    Args:
+        seconds: the duration.
+    """
     if seconds < 90:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
 def outcome(document: dict) -> str:
+    """Return a result in a few words, for example "pass, 100 of 100 points".
+
+    Args:
+        document: the result.
+    """
     if failed := document["batch"].get("failed_again"):
         return f"not graded again, its result stays: {printable(failed['reason'])}"
     if document["status"] == "graded":
@@ -77,50 +89,73 @@ def outcome(document: dict) -> str:
     return f"{UNGRADED[document['status']]}: {printable(document['reason'])}"
 
 
-def conclude(names: set[str], settings: Settings, regrade: bool, ignored: list[str]) -> int:
-    """Print the summary of the batch; return the number of grader faults.
+def conclude(
+    names: Collection[str], settings: Settings, regrade: bool, ignored: Collection[str]
+) -> int:
+    """Print the summary of the batch.
 
-    The number includes faults in gradings that left an earlier result unchanged.
+    Args:
+        names: names of the submissions that are handed in.
+        settings: the settings of the batch.
+        regrade: whether the batch is a regrade.
+        ignored: names of entries in DIR that are not submissions.
+
+    Returns:
+        The number of grader faults, including faults in gradings that left an earlier result unchanged.
     """
-    say, out = for_lines(), settings.out
+    console, out = for_lines(), settings.out
     results = load(out)
     documents = [document for document in results if document["batch"]["name"] in names]
     counts = Counter(document["verdict"] or document["status"] for document in documents)
-    say.print(
+    console.print(
         f"{len(documents)} submissions: {counts['pass']} pass, {counts['fail']} fail, "
         f"{counts['not_gradable']} not gradable, {counts['infrastructure_error']} grader faults"
     )
     if counts["infrastructure_error"]:
-        say.print("Grader faults are nobody's zero: the same command grades these again.")
+        console.print(
+            "A grader fault is not a score of zero: the same command grades these submissions again."
+        )
     failed = filter(None, (document["batch"].get("failed_again") for document in documents))
-    if left := sum(regrade or one["call"] == settings.call for one in failed):
-        say.print(
-            f"{left} keep the result that they had, as they could not be graded again: the same command "
+    if left := sum(regrade or failure["call"] == settings.call for failure in failed):
+        console.print(
+            f"{left} keep their earlier result, because they could not be graded again: the same command "
             "tries these once more."
         )
     if ignored:
         listed = ", ".join(map(printable, ignored))
-        say.print(f"In DIR, but neither a folder nor a .py file, and so not graded: {listed}")
+        console.print(
+            f"In DIR, but not graded, because it is neither a folder nor a .py file: {listed}"
+        )
     for line in [
         *handed_in.practice(documents),
         *mixed(documents),
         *handed_in.withdrawn(results, out),
     ]:
-        say.print(printable(line))
-    say.print(f"The class: {out / 'index.html'}   as a table: {out / 'summary.csv'}")
+        console.print(printable(line))
+    console.print(f"The class: {out / 'index.html'}   as a table: {out / 'summary.csv'}")
     return counts["infrastructure_error"] + left
 
 
-def summarise(out: Path, say: Console) -> bool:
-    """Create summary.csv and index.html; return whether that succeeded."""
-    command = [sys.executable, "-m", "hvdgrade.batch.summary", str(out)]
+def summarise(out: Path, console: Console) -> bool:
+    """Create summary.csv and index.html in a separate process (see summary.py).
+
+    Args:
+        out: the folder of the batch.
+        console: the console to print a failure to.
+
+    Returns:
+        Whether that succeeded.
+    """
+    command = [sys.executable, "-P", "-m", "hvdgrade.batch.summary", str(out)]
     try:
-        made = subprocess.run(command, capture_output=True, text=True, timeout=SUMMARY_SECONDS)
-        said = made.stderr.strip().splitlines()[-1:] if made.returncode else []
+        summary = subprocess.run(command, capture_output=True, text=True, timeout=SUMMARY_SECONDS)
     except subprocess.TimeoutExpired:
-        said = [f"it took over {SUMMARY_SECONDS:.0f} s"]
-    if said:
-        say.print(
-            f"the class page is incomplete: {printable(said[0])}; the same command makes it anew"
-        )
-    return not said
+        failure = f"it took over {SUMMARY_SECONDS:.0f} s"
+    else:
+        if not summary.returncode:
+            return True
+        failure = (summary.stderr.strip().splitlines() or [f"exit code {summary.returncode}"])[-1]
+    console.print(
+        f"the class page is incomplete ({printable(failure)}): run the same command to make it again"
+    )
+    return False

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 from hvdgrade.batch import handed_in
 from hvdgrade.output.text import is_number
@@ -12,24 +13,31 @@ UNGRADED = {"not_gradable": "not gradable", "infrastructure_error": "grader faul
 
 
 class CannotExport(Exception):
-    """Why nothing was written: one sentence."""
+    """The results or the files for an export cannot be used. The message says why in one sentence."""
 
 
 def load(out: Path) -> list[dict]:
-    """The results of a batch, sorted by student. Raises CannotExport.
+    """Return the results of a batch, sorted by student.
 
-    Where Ada is in DIR and then ada, too, their files get other names: what Ada had before does not count.
+    If a student "ada" hands in after a student "Ada", both get new file names, because some file systems do
+    not distinguish them. The result that "Ada" had before under the old name is left out.
+
+    Args:
+        out: the folder of the batch.
+
+    Raises:
+        CannotExport: a file in OUT/results is not a result.
     """
     documents, students = [], handed_in.handed_in(out)
     for path in (out / "results").glob("[!.]*.json"):
         try:
-            document = json.loads(path.read_text())
-            ours = is_result(document)
+            document = json.loads(path.read_text(encoding="utf-8"))
+            valid = is_result(document)
         except (OSError, ValueError):
-            ours = False
-        if not ours:
+            valid = False
+        if not valid:
             raise CannotExport(
-                f"{path} is no result of hvdgrade: remove it and run 'hvdgrade batch' again."
+                f"{path} is not a result of hvdgrade: remove it and run 'hvdgrade batch' again."
             )
         name = document.setdefault("batch", {}).setdefault("name", path.stem)
         if name in students or document["submission"]["id"] not in students.values():
@@ -37,8 +45,12 @@ def load(out: Path) -> list[dict]:
     return sorted(documents, key=lambda document: document["submission"]["id"])
 
 
-def is_result(document) -> bool:
-    """Whether it has what an export reads of each result, and of a graded one."""
+def is_result(document: Any) -> bool:
+    """Return whether a JSON value has the fields that an export reads.
+
+    Args:
+        document: any JSON value.
+    """
     if not isinstance(document, dict) or not isinstance(document.get("batch", {}), dict):
         return False
     graded = document.get("status") == "graded"
@@ -51,7 +63,11 @@ def is_result(document) -> bool:
 
 
 def ungraded(documents: list[dict]) -> list[str]:
-    """A line for each submission without a score."""
+    """Return a line for each submission without a score.
+
+    Args:
+        documents: the results.
+    """
     return [
         f"no score, {UNGRADED[document['status']]}: {document['submission']['id']}"
         for document in documents

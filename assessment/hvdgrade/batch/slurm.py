@@ -1,11 +1,12 @@
-"""Grades a class on a Slurm cluster: one job a submission, through submitit.
+"""Grade a class on a Slurm cluster: one job per submission, through submitit.
 
-A job grades as a worker of a local batch does and writes its result into OUT, which must lie on a file
-system that all nodes see. This side only waits for the results to appear, so it may be killed.
+A job grades like a worker of a local batch and writes its result into OUT, which must lie on a file system
+that all nodes share. The process that submitted the jobs only waits for the results to appear, so killing
+it does not affect the jobs.
 
-submitit hands our own function and its arguments (names, paths, settings) to our own process on a node
-as a pickle. Nothing of a submission is ever pickled or unpickled: its script is a file that the job
-copies, its result is JSON, and what submitit pickles as a job's return value is never read.
+submitit sends the function `grade` and its arguments (names, paths, settings) to a node as a pickle. Data of
+a submission is never pickled or unpickled: its script is a file that the job copies, its result is JSON, and
+the pickle that submitit writes for the return value of a job is never read.
 """
 
 import contextlib
@@ -25,11 +26,11 @@ from hvdgrade.batch import layout, worker
 from hvdgrade.batch.layout import Settings, Task
 
 POLL_SECONDS = 2.0
-LOST_SECONDS = 120.0  # NFS may show a result this much later than the job ended
-COMMAND_SECONDS = 60.0
-CANCEL_SECONDS = 120.0
-END_SECONDS = 60.0
-# Why jobs wait that will run: squeue's words; "" of those that do.
+LOST_SECONDS = 120.0  # NFS may show a result this long after the end of the job
+COMMAND_SECONDS = 60.0  # time limit of squeue and scancel
+CANCEL_SECONDS = 120.0  # how long cancelled jobs may take to leave the queue
+END_SECONDS = 60.0  # how long a job may take to end after it has written its result
+# Reasons by squeue for a job to wait that pass without any action; "" for a job that does not wait.
 PASSING = (
     "",
     "None",
@@ -40,11 +41,12 @@ PASSING = (
     "BeginTime",
     "Cleaning",
 )
-OURS = ("job_name", "array", "output")  # by these it finds its jobs, and they their task
+# Options of sbatch that the user must not set: the batch finds its jobs by them, and the jobs their tasks.
+RESERVED = ("job_name", "array", "output")
 
 
 class Unavailable(Exception):
-    """Why nothing can be submitted: one sentence."""
+    """No job can be submitted. The message says why in one sentence."""
 
 
 def grade_all(
@@ -55,9 +57,21 @@ def grade_all(
     options: list[str],
     tell: Callable[[str], None],
 ) -> Iterator[dict]:
-    """Submit a job array and return an iterator over the results. Raises Unavailable.
+    """Submit a job array.
 
-    `tell` gets a line where Slurm lets jobs wait for something that may never come.
+    Args:
+        tasks: the submissions.
+        settings: the settings of the batch.
+        rules: the profile.
+        workers: largest number of jobs at the same time; None for no limit.
+        options: options of sbatch, each "KEY" or "KEY=VALUE".
+        tell: called with a line if jobs wait for a reason that may never pass.
+
+    Returns:
+        An iterator that yields each result once it is in OUT.
+
+    Raises:
+        Unavailable: submitit or Slurm is missing, an option is wrong, or sbatch refused the jobs.
     """
     try:
         import submitit
@@ -67,26 +81,20 @@ def grade_all(
             "--slurm needs submitit: install it with 'pip install submitit'."
         ) from None
     if not shutil.which("sbatch"):
-        raise Unavailable("--slurm needs Slurm's commands, and there is no sbatch on PATH.")
-    parameters = {}
-    for option in options:
-        name, equals, value = option.lstrip("-").partition("=")
-        name = name.replace("-", "_")  # as submitit has it, and so instead of its own value
-        if not name:
-            raise Unavailable(f"--slurm-option must be KEY=VALUE or KEY. Received: {option}")
-        if name in OURS:
-            raise Unavailable(f"--slurm-option {option}: that one the batch itself decides.")
-        parameters[name] = value if equals else True
+        raise Unavailable(
+            "--slurm needs Slurm's commands, but there is no sbatch on PATH: run this on a login node."
+        )
+    parameters = parsed_options(options)
     if not tasks:
         return results({}, settings, rules, tell)
     executor = submitit.SlurmExecutor(folder=settings.out / "slurm")
-    # Both attempts and their ends fit into the job's time.
+    # The time limit of the job leaves room for both attempts and for their cleanup.
     minutes = round(worker.ATTEMPTS * (settings.limit + 60) / 60) + 1
     executor.update_parameters(
         job_name=job_name(settings.out),
         time=minutes,
         cpus_per_task=settings.ranks,
-        # srun does not take that over from sbatch since Slurm 22.05.
+        # Since Slurm 22.05, srun does not inherit this option from sbatch.
         srun_args=[f"--cpus-per-task={parameters.get('cpus_per_task', settings.ranks)}"],
         array_parallelism=workers or len(tasks),
         stderr_to_stdout=True,
@@ -94,24 +102,52 @@ def grade_all(
     )
     try:
         jobs = executor.map_array(grade, tasks, [settings] * len(tasks))
-    except KeyboardInterrupt:  # sbatch may have taken them, or just be asking Slurm to
+    except KeyboardInterrupt:  # sbatch may have submitted the jobs already, or still be at work
         psutil.wait_procs(psutil.Process().children(), timeout=COMMAND_SECONDS)
         cancel(settings.out)
         raise
     except (subprocess.CalledProcessError, FailedJobError, FailedSubmissionError) as error:
         cancel(settings.out)
-        said = str(error).strip().splitlines()
-        raise Unavailable(f"sbatch refused the jobs: {said[-1] if said else error}") from None
+        lines = str(error).strip().splitlines()
+        raise Unavailable(f"sbatch refused the jobs: {lines[-1] if lines else error}") from None
     waiting = {job.job_id: task for job, task in zip(jobs, tasks, strict=True)}
     return results(waiting, settings, rules, tell)
 
 
+def parsed_options(options: list[str]) -> dict[str, str | bool]:
+    """Return the options of sbatch as submitit expects them: with underscores, and True for a flag.
+
+    Args:
+        options: each "KEY" or "KEY=VALUE".
+
+    Raises:
+        Unavailable: an option is wrong, or reserved for the batch.
+    """
+    parameters = {}
+    for option in options:
+        name, equals, value = option.lstrip("-").partition("=")
+        # With underscores an option replaces submitit's own value instead of being added to it.
+        name = name.replace("-", "_")
+        if not name:
+            raise Unavailable(f"--slurm-option must be KEY=VALUE or KEY. Received: {option}")
+        if name in RESERVED:
+            raise Unavailable(f"--slurm-option {option}: the batch sets this option itself.")
+        parameters[name] = value if equals else True
+    return parameters
+
+
 def grade(task: Task, settings: Settings) -> None:
-    """Runs in the job: grade one submission and write its result into OUT."""
-    # scancel ends the grading in order; submitit would let SIGTERM pass. And at the end of the job's time it
-    # would queue it again, for ever where an option gave it less time than two attempts may take.
-    for ending in (signal.SIGTERM, signal.SIGUSR2):
-        signal.signal(ending, signal.default_int_handler)
+    """Grade one submission and write its result into OUT. This function runs in the job.
+
+    Args:
+        task: the submission.
+        settings: the settings of the batch.
+    """
+    # With these handlers, scancel ends the grading in an orderly manner, whereas submitit ignores SIGTERM.
+    # At the end of the job's time, submitit would put the job into the queue again. It would do so forever if
+    # an option gave the job less time than two attempts take.
+    for number in (signal.SIGTERM, signal.SIGUSR2):
+        signal.signal(number, signal.default_int_handler)
     grader = worker.Grader(task, settings, profiles.load(settings.profile))
     try:
         grader.start()
@@ -127,30 +163,40 @@ def results(
     rules: profiles.Profile,
     tell: Callable[[str], None],
 ) -> Iterator[dict]:
-    """Yield each result when it is there; a fault for a job that ends without one."""
-    gone: dict[str, float] = {}  # job -> when it was first missing
-    told = set(PASSING)
+    """Yield each result when it is in OUT, and a grader fault for a job that ended without one.
+
+    If the iteration ends early, all jobs of the batch are cancelled.
+
+    Args:
+        waiting: job -> its submission.
+        settings: the settings of the batch.
+        rules: the profile.
+        tell: called with a line if jobs wait for a reason that may never pass.
+    """
+    missing_since: dict[str, float] = {}  # job -> when squeue did not list it for the first time
+    known_reasons = set(PASSING)
     try:
         while waiting:
             queued = jobs_in_queue(settings.out)
-            for reason in sorted(set((queued or {}).values()) - told):
-                told.add(reason)
+            for reason in sorted(set((queued or {}).values()) - known_reasons):
+                known_reasons.add(reason)
                 tell(
-                    f"Slurm lets jobs wait: {reason}. `squeue --name {job_name(settings.out)}` shows "
-                    "them; if that does not pass, interrupt, and try --slurm-option time=... or partition=..."
+                    f"Jobs wait in Slurm's queue: {reason}. `squeue --name {job_name(settings.out)}` lists "
+                    "them. If they do not start, press Ctrl-C and try again with another --slurm-option, "
+                    "for example time=... or partition=..."
                 )
             for job, task in list(waiting.items()):
                 document = made(task, settings)
                 if not document and queued is not None and job not in queued:
-                    gone.setdefault(job, time.monotonic())
-                    if time.monotonic() - gone[job] > LOST_SECONDS:
+                    missing_since.setdefault(job, time.monotonic())
+                    if time.monotonic() - missing_since[job] > LOST_SECONDS:
                         document = lost(job, task, settings, rules)
                 if document:
                     del waiting[job]
                     yield document
             if waiting:
                 time.sleep(POLL_SECONDS)
-        deadline = time.monotonic() + END_SECONDS  # a job has its result a moment before it ends
+        deadline = time.monotonic() + END_SECONDS  # a job writes its result shortly before it ends
         while jobs_in_queue(settings.out) and time.monotonic() < deadline:
             time.sleep(0.5)
     finally:
@@ -159,7 +205,12 @@ def results(
 
 
 def made(task: Task, settings: Settings) -> dict | None:
-    """The result that a job of this call has made, if it is there."""
+    """Return the result that a job of this call has written, or None.
+
+    Args:
+        task: the submission.
+        settings: the settings of the batch.
+    """
     document = layout.read_result(settings.out, task.name)
     batch = document.get("batch", {})
     calls = batch.get("call"), batch.get("failed_again", {}).get("call")
@@ -167,8 +218,16 @@ def made(task: Task, settings: Settings) -> dict | None:
 
 
 def lost(job: str, task: Task, settings: Settings, rules: profiles.Profile) -> dict:
-    """The fault of a job that ended without a result, or the result that came meanwhile."""
-    # To make a file NFS asks its server; to look for one it may ask its memory.
+    """Return the fault of a job that ended without a result, or the result if it has arrived meanwhile.
+
+    Args:
+        job: id of the job.
+        task: the submission.
+        settings: the settings of the batch.
+        rules: the profile.
+    """
+    # To create a file, an NFS client must contact its server. To open one, it may use its own cache, which
+    # may not show the result yet.
     with contextlib.suppress(FileExistsError):
         (settings.out / "results" / f"{task.name}.json").touch(exist_ok=False)
     if document := made(task, settings):
@@ -179,12 +238,24 @@ def lost(job: str, task: Task, settings: Settings, rules: profiles.Profile) -> d
 
 
 def job_name(out: Path) -> str:
-    """The name of all jobs of a batch, by which a later call finds those of one that was killed."""
+    """Return the name of all jobs of a batch, by which a later call finds the jobs of a killed batch.
+
+    Args:
+        out: the folder of the batch.
+    """
     return f"hvdgrade-{hashlib.sha256(str(out.resolve()).encode()).hexdigest()[:16]}"
 
 
 def jobs_in_queue(out: Path) -> dict[str, str] | None:
-    """The jobs of this batch that wait, run or end; why they wait, or ""; None if Slurm does not answer."""
+    """Return the jobs of this batch that wait, run or end.
+
+    Args:
+        out: the folder of the batch.
+
+    Returns:
+        A dict from job id to the reason why the job waits ("" if it does not wait); None if Slurm does not
+        answer.
+    """
     command = ["squeue", "--noheader", "--array", "--format=%i %T %r", "--name", job_name(out)]
     try:
         answer = subprocess.run(
@@ -201,12 +272,20 @@ def jobs_in_queue(out: Path) -> dict[str, str] | None:
 
 
 def cancel(out: Path) -> bool:
-    """End all jobs of this batch and wait until they are gone. Returns whether Slurm said that they are."""
+    """Cancel all jobs of this batch and wait until they have left the queue.
+
+    Args:
+        out: the folder of the batch.
+
+    Returns:
+        Whether Slurm confirmed that no job is left.
+    """
     if not shutil.which("scancel"):
         return True
     deadline = time.monotonic() + CANCEL_SECONDS
     while True:
-        with contextlib.suppress(OSError, subprocess.SubprocessError):  # it may be starting anew
+        # Slurm's controller may be restarting, so a failure is ignored and tried again.
+        with contextlib.suppress(OSError, subprocess.SubprocessError):
             subprocess.run(
                 ["scancel", "--name", job_name(out), "--user", getpass.getuser()],
                 capture_output=True,

@@ -1,7 +1,7 @@
-"""Finds what a class handed in: one folder or one .py file a student.
+"""Find the submissions of a class: one folder or one .py file per student.
 
-Names and files are strangers' data. No link is followed, nothing is parsed or run here, and what cannot
-be graded gets a sentence instead of an exception.
+File names and contents are untrusted. This module follows no link, and neither parses nor runs anything. A
+submission that cannot be graded is returned with a sentence that says why.
 """
 
 import errno
@@ -21,14 +21,15 @@ NO_STUDENTS = ("__MACOSX", "__pycache__")
 
 @dataclass(frozen=True)
 class Submission:
-    """What one student handed in.
+    """The submission of one student.
 
     Attributes:
-        id: the name of the folder, or of the file without ".py"; bytes that are no UTF-8 as \\xNN.
-        name: the same, safe as a file name; two ids never share one.
-        source: the script's bytes; one more than a script may have says that it is too large.
-        problem: why it cannot be graded, one sentence; empty if it can.
-        unreadable: the problem is one of the disk or of rights, and not the student's.
+        id: name of the folder, or of the file without ".py". Bytes that are not UTF-8 are written as \\xNN.
+        name: the id as a safe file name. No two ids have the same name.
+        source: the bytes of the script, at most MAX_SCRIPT_BYTES + 1. The last byte shows that the script
+            is too large.
+        problem: one sentence that says why it cannot be graded; "" if it can.
+        unreadable: whether the disk or missing permissions cause the problem, and not the student.
     """
 
     id: str
@@ -39,29 +40,38 @@ class Submission:
 
 
 class Problem(Exception):
-    """Why something that was handed in cannot be graded."""
+    """A submission cannot be graded. The message says why in one sentence."""
 
 
 class Unreadable(Problem):
-    """It may be read the next time: a network's file system, a folder that is closed to us."""
+    """A submission cannot be read now, but perhaps later: a network file system, or missing permissions."""
 
 
 def find(folder: Path) -> tuple[list[Submission], list[str]]:
-    """The submissions in `folder`, sorted by id, and the names of entries that are none.
+    """Find the submissions in a folder.
 
-    Hidden entries, folders that macOS and Python make, and files that are neither scripts nor notebooks
-    are no submissions. A notebook is one that cannot be graded, so that its student is not forgotten.
+    Hidden entries, folders that macOS and Python create, and files that are neither scripts nor notebooks
+    are not submissions. A notebook is a submission that cannot be graded, so that its student gets a result.
+
+    Args:
+        folder: folder with one folder or .py file per student.
+
+    Returns:
+        The submissions, sorted by id, and the names of files that are not submissions.
+
+    Raises:
+        OSError: the folder cannot be read.
     """
     handed_in: dict[str, list[os.DirEntry]] = {}
     notebooks, ignored = set(), []
     with os.scandir(folder) as entries:
         for entry in sorted(entries, key=lambda entry: os.fsencode(entry.name)):
-            a_folder = entry.is_dir(follow_symlinks=False) or (
+            is_folder = entry.is_dir(follow_symlinks=False) or (
                 leads_to_folder(entry) and not is_script(entry.name)
             )
             if entry.name.startswith(".") or entry.name in NO_STUDENTS:
                 continue
-            if a_folder:
+            if is_folder:
                 handed_in.setdefault(entry.name, []).append(entry)
             elif is_script(entry.name):
                 handed_in.setdefault(entry.name[: -len(".py")], []).append(entry)
@@ -84,29 +94,48 @@ def find(folder: Path) -> tuple[list[Submission], list[str]]:
     for name in notebooks - set(handed_in):
         problem = f"it is a notebook: hand in one file named {SCRIPT}."
         submissions.append(Submission(readable(name), safe_name(name), problem=problem))
-    # Where OUT lies, Ada and ada may be one file.
-    alike = Counter(one.name.lower() for one in submissions)
+    # The file system of OUT may not distinguish Ada and ada.
+    count = Counter(submission.name.lower() for submission in submissions)
     submissions = [
-        replace(one, name=hashed(one.id)) if alike[one.name.lower()] > 1 else one
-        for one in submissions
+        replace(submission, name=hashed(submission.id))
+        if count[submission.name.lower()] > 1
+        else submission
+        for submission in submissions
     ]
-    return sorted(submissions, key=lambda one: one.id), ignored
+    return sorted(submissions, key=lambda submission: submission.id), ignored
 
 
 def is_script(name: str) -> bool:
+    """Return whether a file name ends like a Python script.
+
+    Args:
+        name: the file name.
+    """
     return name.lower().endswith(".py")
 
 
 def leads_to_folder(entry: os.DirEntry) -> bool:
-    """Whether it is a link to a folder, or one of which nobody can tell: handed in for a folder."""
+    """Return whether an entry is a link to a folder, or a link whose target cannot be determined.
+
+    Args:
+        entry: an entry of the folder with the submissions.
+    """
     try:
         return entry.is_symlink() and entry.is_dir()
-    except OSError:  # a loop of links, a place that is closed to us
+    except OSError:  # a symlink loop, or missing permissions
         return True
 
 
 def read(path: Path) -> bytes:
-    """The bytes of the script `path`, or of the one script in the folder `path`."""
+    """Return the bytes of a script, or of the one script in a folder.
+
+    Args:
+        path: the script or the folder.
+
+    Raises:
+        Problem: it is a link, or the folder does not hold exactly one script.
+        Unreadable: it cannot be read now.
+    """
     if path.is_symlink():
         raise Problem("it is a symbolic link, which is not followed: hand in the file itself.")
     if not path.is_dir():
@@ -129,23 +158,32 @@ def read(path: Path) -> bytes:
                 "hand in one."
             )
         return read_file(scripts[0], directory)
-    except OSError as error:  # a broken disk, a network's file system
+    except OSError as error:  # a broken disk, or a network file system
         raise Unreadable(f"its folder cannot be read ({error.strerror}).") from None
     finally:
         os.close(directory)
 
 
 def read_file(name: str, directory: int | Path) -> bytes:
-    """The bytes of a plain file in a folder, given as an open descriptor or as a path."""
-    place = {"dir_fd": directory} if isinstance(directory, int) else {}
-    path = name if place else directory / name
+    """Return the bytes of a plain file, at most MAX_SCRIPT_BYTES + 1.
+
+    Args:
+        name: name of the file.
+        directory: its folder, as an open file descriptor or as a path.
+
+    Raises:
+        Problem: it is a link, or not a plain file.
+        Unreadable: it cannot be read now.
+    """
+    descriptor = {"dir_fd": directory} if isinstance(directory, int) else {}
+    path = name if descriptor else directory / name
     try:
-        # NONBLOCK: opening a pipe must not wait for somebody who writes to it.
-        file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, **place)
+        # NONBLOCK: opening a named pipe would otherwise wait for a process that writes to it.
+        file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, **descriptor)
     except OSError as error:
         if error.errno == errno.ELOOP:
-            why = "is a symbolic link, which is not followed: hand in the file itself."
-            raise Problem(f"{readable(name)} {why}") from None
+            problem = "is a symbolic link, which is not followed: hand in the file itself."
+            raise Problem(f"{readable(name)} {problem}") from None
         raise Unreadable(f"{readable(name)} cannot be read ({error.strerror}).") from None
     try:
         if not stat.S_ISREG(os.fstat(file).st_mode):
@@ -159,15 +197,28 @@ def read_file(name: str, directory: int | Path) -> bytes:
 
 
 def readable(name: str) -> str:
-    """A file name as text that can be written anywhere: bytes that are no UTF-8 become \\xNN."""
+    """Return a file name as valid text, in which bytes that are not UTF-8 become \\xNN.
+
+    Args:
+        name: the file name, as `os.listdir` returns it.
+    """
     return os.fsencode(name).decode("utf-8", "backslashreplace")
 
 
 def safe_name(name: str) -> str:
-    """A file name for `name`: itself if it is plain, else its plain part, "~" and a hash of it all."""
+    """Return a safe file name: `name` if it is plain, otherwise its plain characters, "~" and a hash.
+
+    Args:
+        name: any file name.
+    """
     return name if PLAIN_NAME.fullmatch(name) else hashed(name)
 
 
 def hashed(name: str) -> str:
+    """Return the plain characters of a file name, "~" and a hash of the whole name.
+
+    Args:
+        name: any file name.
+    """
     plain = re.sub(r"[^A-Za-z0-9._-]+", "_", name)[:60].lstrip(".-")
     return f"{plain}~{hashlib.sha256(os.fsencode(name)).hexdigest()[:16]}"

@@ -1,12 +1,11 @@
-"""What a batch came to: OUT/summary.csv of all results, and OUT/index.html of those still handed in.
+"""Write OUT/summary.csv with all results, and OUT/index.html without withdrawn submissions.
 
     python -m hvdgrade.batch.summary OUT
 
-A process of its own, after the gradings: the search for near-identical submissions reads strangers'
-source, and one that brings the parser down must not take anything else with it.
+This is a separate process that starts after all gradings, because the search for near-identical submissions
+parses untrusted source. If a submission crashes the parser, no grading is lost.
 """
 
-import io
 import sys
 from pathlib import Path
 
@@ -16,17 +15,17 @@ from hvdgrade.batch.results import load
 
 
 def main() -> None:
+    """Write both files to the folder that is the first command-line argument."""
     from hvdgrade.report.pages import class_page
     from hvdgrade.submission import similarity
 
     out = Path(sys.argv[1])
     documents = load(out)
-    rows = io.StringIO(newline="")
-    csv_table.write(documents, rows)
-    write(out / "summary.csv", rows.getvalue().encode())
+    write(out / "summary.csv", csv_table.table(documents))
     warnings = [*handed_in.not_reached(documents, out), *handed_in.withdrawn(documents, out)]
     documents = handed_in.still_there(documents, out)
-    unfinished = "The search for near-identical submissions did not come to its end."
+    # This first page remains if the search crashes this process.
+    unfinished = "The search for near-identical submissions did not finish."
     write(out / "index.html", class_page(documents, warnings=[unfinished, *warnings]).encode())
     sources = {}
     for document in documents:

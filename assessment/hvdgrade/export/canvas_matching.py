@@ -1,14 +1,16 @@
-"""Which row of a gradebook that Canvas exported belongs to which result."""
+"""Find the row of an exported Canvas gradebook to which each result belongs."""
 
 import re
+from collections.abc import Collection
 
 from hvdgrade.batch.handed_in import comparable, settle
 
 MATCH_BY = ("SIS Login ID", "SIS User ID", "ID")
-# A file of Canvas's "Download Submissions": NAME_[LATE_]USER_ATTACHMENT_FILE. A student chooses NAME and
-# FILE, which may look the same, so this finds every place where a user id may stand.
+# Canvas's "Download Submissions" names a file NAME_[LATE_]USER_ATTACHMENT_FILE. The student chooses NAME and
+# FILE, which may contain the same pattern, so this expression finds every possible position of the user id.
 USER_ID = re.compile(r"(?=_([0-9]+)_[0-9]+_)")
-# The same of an anonymous assignment, [LATE_]anon_LETTERS_ATTACHMENT_FILE: no user id, but what is in FILE.
+# For an anonymous assignment the name is [LATE_]anon_LETTERS_ATTACHMENT_FILE. It contains no user id, but
+# FILE may contain text that looks like one.
 ANONYMOUS = re.compile(r"(LATE_)?anon_[^_]+_[0-9]+(_|\Z)")
 
 
@@ -16,69 +18,77 @@ def match(
     documents: list[dict],
     students: dict[int, list[str]],
     head: list[str],
-    who: dict[int, str],
-    handed_in: set[str],
+    people: dict[int, str],
+    names: Collection[str],
 ) -> tuple[dict[int, dict], list[str]]:
-    """Which result belongs to which row, {row number: document}, and what does not fit.
+    """Assign results to rows.
 
     Args:
         documents: the results.
         students: row number -> cells.
-        head: the names of the columns.
-        who: row number -> the student's name, for the instructor.
-        handed_in: names of the submissions that still are: of two results for one row they decide.
+        head: names of the columns.
+        people: row number -> name of the student, for messages.
+        names: names of the submissions that are still handed in. If one row has several results, they
+            decide which result counts.
+
+    Returns:
+        A dict from row number to result, and a line for each result that matches no row, several rows, or
+        a row only by part of its name.
     """
     rows: dict[tuple[str, str], list[int]] = {}
-    folded: dict[str, set[int]] = {}  # Canvas does not tell capitals of a login apart
+    folded: dict[str, set[int]] = {}  # Canvas ignores upper and lower case in a login
     for number, row in students.items():
         for column in MATCH_BY:
-            if id := comparable(named(row, head, column)):
+            if id := comparable(cell_of(row, head, column)):
                 rows.setdefault((column, id), []).append(number)
                 folded.setdefault(id.casefold(), set()).add(number)
-    names = {
-        named(row, head, "ID"): letters(
-            "".join(named(row, head, part) for part in ("Student", "LastName", "FirstName"))
+    user_names = {
+        cell_of(row, head, "ID"): letters(
+            "".join(cell_of(row, head, part) for part in ("Student", "LastName", "FirstName"))
         )
         for row in students.values()
     }
     claims: dict[int, list[dict]] = {}
-    report = []
+    messages = []
     for document in documents:
-        id = comparable(document["submission"]["id"])
+        original_id = document["submission"]["id"]
+        id = comparable(original_id)
         fitting = {number for column in MATCH_BY for number in rows.get((column, id), [])}
-        how = ""
-        if not fitting and (place := downloaded_from(id, names)):
+        weak_match = ""
+        if not fitting and (place := downloaded_from(id, user_names)):
             before, user = place
             fitting = set(rows.get(("ID", user), []))
-            if not names.get(user) or written_by(before) != names[user]:
-                how = "by the number in its name alone"
+            if not user_names.get(user) or written_by(before) != user_names[user]:
+                weak_match = "matched only by the user id in its name"
         if not fitting:
-            fitting, how = folded.get(id.casefold(), set()), "but for capitals"
-        if how and len(fitting) == 1:
-            people = who[next(iter(fitting))]
-            report.append(f"{how}: {document['submission']['id']} is of {people}")
+            fitting = folded.get(id.casefold(), set())
+            weak_match = "matched without regard to upper and lower case"
         if len(fitting) == 1:
             claims.setdefault(*fitting, []).append(document)
+            if weak_match:
+                messages.append(f"{weak_match}: {original_id} belongs to {people[min(fitting)]}")
         elif fitting:
-            people = "; ".join(who[number] for number in sorted(fitting))
-            report.append(
-                f"several rows fit {document['submission']['id']}, none is filled: {people}"
-            )
+            listed = "; ".join(people[number] for number in sorted(fitting))
+            messages.append(f"several rows match {original_id}, so none is filled: {listed}")
         else:
-            report.append(f"no row in the gradebook: {document['submission']['id']}")
-    settled, doubts = settle(claims, who, handed_in)
-    return settled, report + doubts
+            messages.append(f"no row in the gradebook: {original_id}")
+    settled, unclear = settle(claims, people, names)
+    return settled, messages + unclear
 
 
-def downloaded_from(file: str, names: dict[str, str]) -> tuple[str, str] | None:
-    """The user id in the name of a downloaded file, and what stands before it; None where it is not clear.
+def downloaded_from(file: str, user_names: dict[str, str]) -> tuple[str, str] | None:
+    """Find the user id in the name of a downloaded file.
 
-    A number that stands alone is it, also in a file of a group, whose name is in no row. Where there are
-    more, the student's name must stand before the id, and that must be so for one of them only.
+    If only one number can be the user id, it is taken. This also covers the file of a group, whose name is
+    in no row. If several numbers can be the user id, it is the number that has its student's name in front
+    of it, and only if this holds for exactly one of them.
 
     Args:
-        file: its name.
-        names: user id -> what is left of the student's name; "" where the gradebook tells none.
+        file: name of the file.
+        user_names: user id -> `letters` of the student's name; "" where the gradebook has no name.
+
+    Returns:
+        The text before the user id, and the user id; None if the name is ambiguous or has no user id.
     """
     if ANONYMOUS.match(file):
         return None
@@ -88,24 +98,37 @@ def downloaded_from(file: str, names: dict[str, str]) -> tuple[str, str] | None:
     fitting = [
         (before, user)
         for before, user in places
-        if names.get(user) and written_by(before) == names[user]
+        if user_names.get(user) and written_by(before) == user_names[user]
     ]
     return fitting[0] if len(fitting) == 1 else None
 
 
 def written_by(before: str) -> str:
-    """Whose name stands before the user id, as `letters` has it."""
+    """Return the `letters` of the student's name at the start of a file name.
+
+    Args:
+        before: the part of the file name before the user id.
+    """
     return letters(before.removesuffix("_LATE"))
 
 
 def letters(name: str) -> str:
-    """What is left of a name in Canvas's file names, where "Lovelace, Ada" is "lovelaceada".
+    """Return what remains of a name in Canvas's file names: "Lovelace, Ada" becomes "lovelaceada".
 
-    Without "_", which Canvas drops around some numbers.
+    Underscores are removed, too, because Canvas drops them around some numbers.
+
+    Args:
+        name: a name, or part of a file name.
     """
     return re.sub(r"[\W_]", "", comparable(name.casefold()))
 
 
-def named(row: list[str], head: list[str], name: str) -> str:
-    """A cell by the name of its column; empty if there is no such column."""
+def cell_of(row: list[str], head: list[str], name: str) -> str:
+    """Return the cell in the column `name`, or "" if there is no such column.
+
+    Args:
+        row: cells of the row.
+        head: names of the columns.
+        name: name of the column.
+    """
     return row[head.index(name)].strip() if name in head and row != [""] else ""

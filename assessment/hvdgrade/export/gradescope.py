@@ -1,17 +1,53 @@
-"""results.json as Gradescope's harness reads it, one for each submission.
+"""The format `gradescope`: a results.json file for Gradescope's autograder, one per submission.
 
-The file names no maximum: Gradescope compares its score with the points of the assignment there, so set 100.
-A check that a host cannot make does not count, and all points may be 90; the score is of 100 all the same.
-It stands above the sum of the tests, which keep their own points.
+The file gives no maximum, because Gradescope compares the score with the points of the assignment: set the
+assignment to 100 points. The exported score is always out of 100, also if the grader's maximum is lower
+because a check could not run on its host. The score overrides the sum of the tests, which keep their own
+points.
 
-https://gradescope-autograders.readthedocs.io/en/latest/specs/
+Source: https://gradescope-autograders.readthedocs.io/en/latest/specs/
 """
 
+import argparse
+
+from hvdgrade.batch.results import ungraded
+from hvdgrade.export.payload_files import write_payloads
+
+OUTPUT = "gradescope"
+# State of a check -> status of a Gradescope test.
 STATUS = {"pass": "passed", "partial": "failed", "fail": "failed", "error": "failed"}
 
 
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Describe the format in the help text. It has no options.
+
+    Args:
+        parser: the parser of `hvdgrade export`.
+    """
+    parser.add_argument_group(
+        "gradescope",
+        "OUT/gradescope/NAME/results.json per submission. Your run_autograder script must copy the file\n"
+        "to /autograder/results/ of the container in which Gradescope grades that submission.",
+    )
+
+
+def write(documents: list[dict], args: argparse.Namespace) -> list[str]:
+    """Write a file per graded submission to the folder `args.output`; return lines for the instructor.
+
+    Args:
+        documents: the results of the batch.
+        args: the parsed arguments.
+    """
+    payloads = {document["batch"]["name"]: payload(document) for document in documents}
+    return write_payloads(payloads, args.output, "*/results.json", ungraded(documents))
+
+
 def payload(document: dict) -> dict | None:
-    """The document for Gradescope; None without a score, which Gradescope does not accept."""
+    """Return the content of results.json, or None without a score, because Gradescope requires one.
+
+    Args:
+        document: the result of a submission.
+    """
     if document["status"] != "graded":
         return None
     points = f"{document['score']} of {document['max_score']} points"
@@ -33,13 +69,17 @@ def payload(document: dict) -> dict | None:
 
 
 def test(check: dict) -> dict:
-    """One check as a test; one that was skipped has neither passed nor failed."""
-    said = check["rationale"] + (f"\n-> {check['help']}" if check["help"] else "")
+    """Return a check as a Gradescope test. A skipped check gets no status, neither passed nor failed.
+
+    Args:
+        check: an entry of the result's `checks`.
+    """
+    text = check["rationale"] + (f"\n-> {check['help']}" if check["help"] else "")
     entry = {
         "name": check["title"],
         "score": check["points"],
         "max_score": check["max_points"],
-        "output": said,
+        "output": text,
         "tags": [check["id"]],
         "visibility": "visible",
         "extra_data": {"state": check["state"]},
@@ -50,7 +90,13 @@ def test(check: dict) -> dict:
 
 
 def leaderboard(document: dict) -> list[dict]:
-    """Time to the target (less is better) and the best held-out accuracy, as far as there are any."""
+    """Return the leaderboard entries: time to the target accuracy and best held-out accuracy.
+
+    An entry is left out if the run did not reach the target, or was not evaluated.
+
+    Args:
+        document: the result of a submission.
+    """
     board = []
     if document["seconds_to_target"] is not None:
         seconds = round(document["seconds_to_target"], 1)

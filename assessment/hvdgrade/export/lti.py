@@ -1,55 +1,103 @@
-"""Score payloads of LTI's Assignment and Grade Services 2.0, one for each submission.
+"""The format `lti`: a score payload for LTI Assignment and Grade Services 2.0, one per submission.
 
     POST {lineitem}/scores        Content-Type: application/vnd.ims.lis.v1.score+json
 
-Posting needs the platform's keys and is left to whoever has them. https://www.imsglobal.org/spec/lti-ags/v2p0
+Sending a payload requires an access token of the learning platform, so the files are only written here.
+
+Source: https://www.imsglobal.org/spec/lti-ags/v2p0
 """
 
+import argparse
 import csv
 import datetime
+from collections.abc import Collection
 from pathlib import Path
 
-from hvdgrade.batch.handed_in import comparable, settle
-from hvdgrade.batch.results import CannotExport
+from hvdgrade.batch.handed_in import comparable, handed_in, settle
+from hvdgrade.batch.results import CannotExport, ungraded
+from hvdgrade.export.payload_files import write_payloads
 from hvdgrade.output.text import printable
+
+OUTPUT = "lti"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this format.
+
+    Args:
+        parser: the parser of `hvdgrade export`.
+    """
+    group = parser.add_argument_group(
+        "lti",
+        "OUT/lti/NAME.json for each submission: a score of LTI Assignment and Grade Services 2.0",
+    )
+    group.add_argument(
+        "--users",
+        type=Path,
+        metavar="CSV",
+        help="file with two columns: student, LTI user id (sub) (default: the student's id is the user id)",
+    )
+
+
+def write(documents: list[dict], args: argparse.Namespace) -> list[str]:
+    """Write a file per LTI user to the folder `args.output`; return lines for the instructor.
+
+    Args:
+        documents: the results of the batch.
+        args: the parsed arguments.
+
+    Raises:
+        CannotExport: the file of `--users` is not a table of user ids.
+    """
+    by_name, messages = payloads(documents, args.users, handed_in(args.out))
+    messages = [*ungraded(documents), *messages]
+    return write_payloads(by_name, args.output, "*.json", messages)
 
 
 def payloads(
-    documents: list[dict], users: Path | None, handed_in: set[str]
+    documents: list[dict], users: Path | None, names: Collection[str]
 ) -> tuple[dict[str, dict | None], list[str]]:
-    """The payloads of a class, and what to tell the instructor.
+    """Return the payloads of a class, and lines for the instructor.
 
     Args:
         documents: the results.
-        users: a CSV file, student and LTI user id ("sub"); without it the student's id is taken for that.
-        handed_in: names of the submissions that still are: of two results for one user they decide.
+        users: CSV file with the columns student and LTI user id ("sub"). With None, the student's id is
+            the user id.
+        names: names of the submissions that are still handed in. If one user has several results, they
+            decide which result counts.
 
     Returns:
-        The submission's name -> payload, one for each user, None without a score; a line for each result
-        that belongs to no user.
+        A dict from the name of a submission to its payload, with one submission per user and None for a
+        submission without a score; and a line for each result that belongs to no user.
 
     Raises:
-        CannotExport: this is no such file.
+        CannotExport: `users` is not such a file.
     """
     ids = read_users(users) if users else None
     claims: dict[str, list[dict]] = {}
-    said = []
+    messages = []
     for document in documents:
         student = document["submission"]["id"]
         user = student if ids is None else ids.get(comparable(student))
         if user is None:
-            said.append(f"not in {users}: {student}")
+            messages.append(f"not in {users}: {student}")
         else:
             claims.setdefault(user, []).append(document)
-    settled, doubts = settle(claims, {user: user for user in claims}, handed_in)
-    made = {one["batch"]["name"]: payload(one, user) for user, one in settled.items()}
-    return made, said + doubts
+    settled, unclear = settle(claims, {user: user for user in claims}, names)
+    by_name = {
+        document["batch"]["name"]: payload(document, user) for user, document in settled.items()
+    }
+    return by_name, messages + unclear
 
 
 def payload(document: dict, user: str | None = None) -> dict | None:
-    """The payload of a result for an LTI user id ("sub"); by default the student's id.
+    """Return the payload of a result, or None without a score.
 
-    None without a score: a payload that gives none would clear the one that the student has.
+    A payload without `scoreGiven` would make the platform delete the score that the student already has.
+
+    Args:
+        document: the result.
+        user: LTI user id ("sub"). Default: the student's id.
     """
     if document["status"] != "graded":
         return None
@@ -65,7 +113,13 @@ def payload(document: dict, user: str | None = None) -> dict | None:
 
 
 def timestamp(document: dict) -> str:
-    """When the grading ended, RFC 3339 in UTC: a later grading has a later one, as the platform wants."""
+    """Return when the grading ended, as RFC 3339 text in UTC.
+
+    The platform requires that a later score has a later timestamp.
+
+    Args:
+        document: the result.
+    """
     finished = document["batch"].get("finished")
     if finished:
         return finished
@@ -74,13 +128,24 @@ def timestamp(document: dict) -> str:
 
 
 def comment(document: dict) -> str:
-    """What the student reads beside the score; plain text."""
+    """Return the plain text that the platform shows next to the score.
+
+    Args:
+        document: the result.
+    """
     lost = [c["title"] for c in document["checks"] if c["state"] in ("fail", "partial", "error")]
     return document["verdict"] + (f"; look at: {', '.join(lost)}" if lost else "")
 
 
 def read_users(path: Path) -> dict[str, str]:
-    """Student -> LTI user id, from the first two columns of a CSV file. Raises CannotExport."""
+    """Return a dict from student to LTI user id, read from the first two columns of a CSV file.
+
+    Args:
+        path: the file.
+
+    Raises:
+        CannotExport: the file is not UTF-8 CSV with two columns, or gives one student two user ids.
+    """
     try:
         with open(path, newline="", encoding="utf-8-sig") as file:
             rows = [[cell.strip() for cell in row] for row in csv.reader(file)]
@@ -90,7 +155,7 @@ def read_users(path: Path) -> dict[str, str]:
     for student, user in (row[:2] for row in rows if len(row) >= 2 and row[0] and row[1]):
         if users.setdefault(comparable(student), user) != user:
             raise CannotExport(
-                f"{path} has two LTI user ids for {printable(student)}: leave one of them."
+                f"{path} has two LTI user ids for {printable(student)}: keep one of them."
             )
     if not users:
         raise CannotExport(

@@ -1,19 +1,21 @@
-"""A score for a notebook that nbgrader (0.7 or newer: older ones make full points of a 0) grades.
+"""Give nbgrader a score that the grader computed outside the notebook.
 
-Grade the class outside of the notebooks with `hvdgrade batch`, and give nbgrader the scores in an autograded
-cell ("Autograder tests", 100 points) that ends with
+Requires nbgrader 0.7 or newer, because older versions turn a score of 0 into full points. Grade the class
+with `hvdgrade batch` first. Then pass the scores to nbgrader in an autograded cell ("Autograder tests",
+100 points) that ends with
 
     from pathlib import Path
     from hvdgrade.export import nbgrader_score
     nbgrader_score(f"/path/to/OUT/results/{Path.cwd().parent.name}.json")    # autograded/STUDENT/ASSIGNMENT
 
-What nbgrader does with the cell: a number as its value is partial credit; an error, or *anything* on
-stderr, is 0 points; anything else is full points. So do not grade in the cell: the warnings of MPI and
-TensorFlow go to stderr. This function prints nothing, and raises an error where there is no score.
-nbgrader makes that a 0, so look for `NotGraded` before you release grades.
+nbgrader interprets the cell as follows. If its value is a number, the number is partial credit. If it raises
+an error or writes *anything* to stderr, it gives 0 points. In all other cases it gives full points. Do not
+grade inside the cell, because MPI and TensorFlow write warnings to stderr. `nbgrader_score` prints nothing,
+and raises `NotGraded` if there is no score. nbgrader turns that error into 0 points, so search for
+`NotGraded` before you release grades.
 
-**nbgrader runs the cells of a student in the same process, so a student can replace this function, or any
-other.** Compare its scores with those of `hvdgrade export OUT --format csv` before you release them.
+**nbgrader runs a student's cells in the same process, so a student can replace this function or any other
+function.** Compare its scores with those of `hvdgrade export OUT --format csv` before you release them.
 """
 
 import json
@@ -24,32 +26,38 @@ from hvdgrade.batch.results import is_result
 
 
 class NotGraded(Exception):
-    """There is no score: not gradable, the grader failed, a practice run, or there is no result yet."""
+    """There is no valid score. The message says why, for example that the submission is not gradable."""
 
 
 def nbgrader_score(path: Path | str, points: float = 100) -> float:
-    """The score in a result of `hvdgrade run --json`, or of a batch.
+    """Return the score in a result of `hvdgrade run --json` or of `hvdgrade batch`.
 
     Args:
         path: the JSON file.
-        points: of the notebook's cell, to which the score is scaled, whatever the result's own maximum:
-            a check that a host cannot make does not count there.
+        points: maximum points of the notebook's cell. The score is scaled to it, because the maximum of
+            the result is lower if a check could not run on the grader's host. Default: 100.
+
+    Returns:
+        The score between 0 and `points`.
 
     Raises:
-        NotGraded: not gradable, a grader fault, a practice run on synthetic data, no result at `path`, or
-            one of an earlier submission.
+        NotGraded: `path` is not a result, the submission was not graded (not gradable, or a grader
+            fault), it was a practice run on synthetic data, or the result belongs to an earlier
+            submission.
     """
     try:
-        document = json.loads(Path(path).read_text())
+        document = json.loads(Path(path).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         document = None
     if not is_result(document):
-        raise NotGraded(f"{path} is no result of hvdgrade: grade the submission first.")
+        raise NotGraded(f"{path} is not a result of hvdgrade: grade the submission first.")
     if document["status"] != "graded":
         raise NotGraded(f"{document['status']}: {document['reason']}")
     if handed_in.is_practice(document):
-        raise NotGraded(f"{path} is a practice run on synthetic data: grade it with CIFAR-10.")
-    last = handed_in.script_sha256(Path(path).resolve().parents[1], Path(path).stem)
-    if last not in (None, document["submission"].get("sha256")):
-        raise NotGraded(f"{path} is of an earlier submission: run 'hvdgrade batch' again.")
+        raise NotGraded(
+            f"{path} is a practice run on synthetic data: install CIFAR-10 and grade it again."
+        )
+    newest_sha256 = handed_in.script_sha256(Path(path).resolve().parents[1], Path(path).stem)
+    if newest_sha256 not in (None, document["submission"].get("sha256")):
+        raise NotGraded(f"{path} belongs to an earlier submission: run 'hvdgrade batch' again.")
     return points * document["score"] / document["max_score"]

@@ -1,18 +1,18 @@
-"""The Assess button of JupyterLab: the part that runs in the Jupyter server.
+"""The Assess button of JupyterLab.
 
-    server.py     what the button asks over HTTP
-    runner.py     one grading at a time, as a process of its own
-    lifeline.py   that process: it ends with the server, however the server ends
-
-What the learner sees is in labextension/: plain files, which JupyterLab loads as they are.
+server.py            the HTTP requests of the button
+runner.py            starts one grading at a time in a separate process, and reports its progress
+die_with_server.py   that process, which ends when the Jupyter server ends
+labextension/        what runs in the browser: plain files, which JupyterLab loads as they are
 """
 
 
-def _jupyter_server_extension_points():
-    from hvdgrade.jupyter.server import Assess  # not at the top: lifeline.py needs no server
+def _jupyter_server_extension_points() -> list[dict]:
+    # Not imported at the top, because die_with_server.py runs without the packages of the server.
+    from hvdgrade.jupyter.server import Assess
 
     return [{"module": "hvdgrade.jupyter", "app": Assess}]
 
 
-def _jupyter_labextension_paths():
+def _jupyter_labextension_paths() -> list[dict]:
     return [{"src": "labextension", "dest": "hvdgrade-assess"}]

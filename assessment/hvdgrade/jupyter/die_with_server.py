@@ -2,49 +2,53 @@
 
     python -m hvdgrade.jupyter.die_with_server PATH -np 2 --profile cpu --json result.json
 
-The Jupyter server starts this with a pipe. When the pipe closes, because the learner cancels, because
-the server stops or because it was killed, the grading ends, and with it everything that it started.
+The Jupyter server starts this process with a pipe. The pipe closes when the learner cancels, or when the
+server ends in any way, even by kill -9. This process then ends the grader and everything that it started.
 """
 
-import ctypes
 import os
 import select
 import signal
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 import psutil
 
+from hvdgrade.run import orphans
 from hvdgrade.sandbox.untrusted_files import remove_tree
 
-PATIENCE_SECONDS = 12.0  # what the grader gets to end its submission and to tidy up
-LIMIT_SECONDS = 3 * 3600.0  # no grading of one submission takes so long
-PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
+LIMIT_SECONDS = 3 * 3600.0  # no grading of one submission takes this long
+END_SECONDS = 2 * orphans.GRACE_SECONDS + 6  # how long `end` and the removal of the files may take
 
 
 def main(arguments: list[str]) -> int:
-    """Run `hvdgrade run` with these arguments. Returns its exit code, 128 + signal if it has none."""
-    prctl = ctypes.CDLL(None).prctl
-    # Whatever the grading leaves behind becomes our child instead of init's, so none gets lost.
-    prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    for ending in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
-        signal.signal(ending, signal.default_int_handler)
-    # A grader that must be killed leaves its files behind. A submission may run as another user and
-    # passes through here to what it is shown.
+    """Run `hvdgrade run` and end it with the server.
+
+    Args:
+        arguments: arguments of `hvdgrade run`.
+
+    Returns:
+        The exit code of the grader, or 128 plus the number of the signal that ended it.
+    """
+    # Processes that the grader leaves behind become children of this process, so that it can end them.
+    orphans.adopt_orphans()
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+        signal.signal(number, signal.default_int_handler)
+    # A grader that must be killed leaves its files in this folder. A submission may run as another user, who
+    # passes through this folder to the files that the grader shows it.
     temporary = tempfile.mkdtemp(prefix="hvdgrade-work-")
     os.chmod(temporary, 0o711)
     grader = subprocess.Popen(
         [sys.executable, "-m", "hvdgrade.cli", "run", *arguments],
         stdin=subprocess.DEVNULL,
         env={**os.environ, "TMPDIR": temporary},
-        # Should we be killed, the grader is told to end. One thread here: this is safe.
-        preexec_fn=lambda: prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0),
+        # If this process is killed, the grader ends. preexec_fn is safe here: there is only one thread.
+        preexec_fn=orphans.end_with_parent,
     )
     try:
-        # Nobody ever writes to the pipe: it is readable when it has been closed.
+        # The server never writes to the pipe, so the pipe becomes readable only when it is closed.
         select.select([sys.stdin, os.pidfd_open(grader.pid)], [], [], LIMIT_SECONDS)
     except KeyboardInterrupt:
         pass
@@ -54,22 +58,19 @@ def main(arguments: list[str]) -> int:
 
 
 def end(grader: subprocess.Popen) -> None:
-    """Ask the grader to end, as Ctrl-C would; then kill what is left of all that it started."""
+    """Request the grader to end, and after GRACE_SECONDS kill it; then kill all that it started.
+
+    Args:
+        grader: the process of `hvdgrade run`.
+    """
     if grader.poll() is None:
-        grader.terminate()  # not SIGINT: a shell that puts a server into the background blocks it
+        grader.terminate()  # not SIGINT, which a shell blocks for a server in the background
         try:
-            grader.wait(PATIENCE_SECONDS)
+            grader.wait(orphans.GRACE_SECONDS)
         except subprocess.TimeoutExpired:
-            pass
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while (left := psutil.Process().children(recursive=True)) and time.monotonic() < deadline:
-        for process in left:
-            try:
-                process.kill()
-            except psutil.Error:
-                pass
-        psutil.wait_procs(left, timeout=1)
-    grader.wait()
+            grader.kill()
+    grader.wait()  # before the next line, which would take the exit code of a child that has ended
+    orphans.kill_until_gone(lambda: psutil.Process().children(recursive=True))
 
 
 if __name__ == "__main__":

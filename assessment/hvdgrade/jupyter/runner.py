@@ -16,111 +16,137 @@ import time
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from jupyter_core.paths import jupyter_runtime_dir
 
 from hvdgrade.jupyter import die_with_server
 from hvdgrade.profiles import PROFILES
 
-PREFIX = "hvdgrade-assess-"  # of the folder of a server
-TAIL_BYTES = 1 << 20  # of the progress; its last lines say all
+PREFIX = "hvdgrade-assess-"  # of the name of a server's folder
+TAIL_BYTES = (
+    1 << 20
+)  # the end of the progress file that is read; it contains everything that the panel shows
 SHOWN = ("status", "reason", "verdict", "score", "max_score")
 SHOWN_CHECK = ("title", "state", "points", "max_points", "rationale")
 
 
 class Busy(Exception):
-    """Another grading is running: one sentence."""
+    """Another grading is running. The message is one sentence for the learner."""
 
 
 class Runner:
-    """Grades for one server. Its files lie in a folder that ends with `close`."""
+    """Run the gradings of one Jupyter server. All files lie in a folder that `close` removes."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         remove_abandoned()
         self.new_folder()
         self.process: subprocess.Popen | None = None
         self.request: dict = {}
-        # Of the last grading. Another server, as after a restart, must not count the same: a panel that still
-        # shows one of this server's would open that one's report.
+        # Number of the last grading. It starts at a random value, so that two servers, for example before and
+        # after a restart, use different numbers. Otherwise a panel that still shows a grading of the old
+        # server would open a report of the new one.
         self.number = secrets.randbelow(1 << 40)
         self.started = 0.0
         self.cancelled = False
 
     @property
     def running(self) -> bool:
+        """Whether a grading is running."""
         return self.process is not None and self.process.poll() is None
 
     def start(self, path: str, source: bytes, ranks: int, profile: str) -> None:
-        """Grade `source`, which was read from `path`.
+        """Start to grade a script.
 
-        Raises Busy while another grading runs, and OSError if this one cannot begin: the last stays.
+        Args:
+            path: path of the script, to show it.
+            source: the bytes of the script.
+            ranks: number of ranks.
+            profile: name of the profile.
+
+        Raises:
+            Busy: another grading is running.
+            OSError: the grading cannot be started. The result of the last grading stays available.
         """
         if self.running:
             raise Busy("Another grading is running: wait for it, or cancel it first.")
-        if not self.folder.is_dir():  # whoever clears up /tmp has taken it
+        if not self.folder.is_dir():  # a program that cleans up /tmp has removed it
             self.new_folder()
-        last, place = self.place, self.folder / str(self.number + 1)
-        shutil.rmtree(place, ignore_errors=True)  # of one that could not begin
-        script = place / "submission" / Path(path).name
+        previous, folder = self.grading_folder, self.folder / str(self.number + 1)
+        shutil.rmtree(folder, ignore_errors=True)  # left by a grading that could not be started
+        script = folder / "submission" / Path(path).name
         script.parent.mkdir(parents=True)
         script.write_bytes(source)
-        with (place / "log").open("w") as log, one_a_user() as lock:
+        with (folder / "log").open("wb") as log, one_grading_per_user() as lock:
             self.process = subprocess.Popen(
                 [
                     sys.executable, "-m", die_with_server.__name__, str(script), "-np", str(ranks),
-                    "--profile", profile, "--json", str(place / "result.json"),
-                    "--html", str(place / "report.html"),
-                    "--progress", str(place / "progress"),
+                    "--profile", profile, "--json", str(folder / "result.json"),
+                    "--html", str(folder / "report.html"),
+                    "--progress", str(folder / "progress"),
                 ],
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                pass_fds=[lock],  # the lifeline holds it to its end, also without us
-                start_new_session=True,  # Ctrl-C in the server's terminal is for the server
-                # A learner's own random.py beside the notebook is not the grader's.
+                pass_fds=[lock],  # the process holds the lock until it ends, even if the server is killed
+                start_new_session=True,  # so that Ctrl-C in the server's terminal reaches only the server
+                # The grader must not import a learner's random.py from the notebook's folder.
                 env={**os.environ, "PYTHONSAFEPATH": "1"},
             )  # fmt: skip
         self.number += 1
         self.request = {"path": path, "ranks": ranks, "profile": profile}
         self.cancelled, self.started = False, time.monotonic()
-        shutil.rmtree(last, ignore_errors=True)
+        shutil.rmtree(previous, ignore_errors=True)
 
     def new_folder(self) -> None:
-        """A temporary folder that is readable by us alone, and known as ours as long as we live."""
+        """Create a temporary folder that only this user can read, and lock it as long as this process runs.
+
+        Raises:
+            OSError: it cannot be created.
+        """
         self.folder = Path(tempfile.mkdtemp(prefix=PREFIX))
-        self.held = open(self.folder / "held", "w")
+        self.held = open(self.folder / "held", "wb")
         fcntl.flock(self.held, fcntl.LOCK_EX)
 
     @property
-    def place(self) -> Path:
+    def grading_folder(self) -> Path:
         """The folder of the last grading."""
         return self.folder / str(self.number)
 
     @property
     def report(self) -> Path:
-        return self.place / "report.html"
+        """The report of the last grading (HTML). It exists once the grading is done."""
+        return self.grading_folder / "report.html"
 
     def cancel(self) -> None:
-        """Ask the grading to end, if one runs. `status` says when it has."""
+        """Request the grading to end, if one is running. `status` shows when it has ended."""
         if self.running:
             self.cancelled = True
             self.process.stdin.close()
 
     def close(self) -> None:
-        """End the grading, wait until nothing is left of it, and remove the files."""
+        """End the grading, wait until all of its processes have ended, and remove the files.
+
+        Raises:
+            subprocess.TimeoutExpired: the grading did not end in time.
+        """
         self.cancel()
         if self.process:
-            self.process.wait(3 * die_with_server.PATIENCE_SECONDS)
+            self.process.wait(die_with_server.END_SECONDS)
         shutil.rmtree(self.folder, ignore_errors=True)
         self.held.close()
 
     def status(self) -> dict:
-        """What the panel shows; `state` is idle, running, cancelling, cancelled, done or failed."""
+        """Return what the panel shows.
+
+        Returns:
+            A JSON object. Its `state` is idle, running, cancelling, cancelled, done or failed.
+        """
         document = {
             "state": "idle",
             "number": self.number,
             "seconds": 0.0,
-            "progress": progress(self.place / "progress"),
+            "progress": progress(self.grading_folder / "progress"),
             "result": None,
             "report": False,
             "message": "",
@@ -130,7 +156,7 @@ class Runner:
             document["state"] = "cancelling" if self.cancelled else "running"
             document["seconds"] = time.monotonic() - self.started
         elif self.process:
-            document["result"] = result(self.place / "result.json")
+            document["result"] = result(self.grading_folder / "result.json")
             document["report"] = self.report.is_file()
             if document["result"]:
                 document["state"] = "done"
@@ -138,36 +164,40 @@ class Runner:
                 document["state"] = "cancelled"
             else:
                 document["state"] = "failed"
-                document["message"] = last_words(self.place / "log", self.process.returncode)
+                code = self.process.returncode
+                document["message"] = failure_reason(self.grading_folder / "log", code)
         return document
 
 
 def remove_abandoned() -> None:
-    """Remove the folders of servers that were killed: those that nobody holds any more."""
+    """Remove the folders of servers that were killed: the folders that no process has locked."""
     for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
         try:
             if folder.is_symlink() or folder.stat().st_uid != os.getuid():
                 continue
-            with open(folder / "held") as held:
+            with open(folder / "held", "rb") as held:
                 fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 shutil.rmtree(folder, ignore_errors=True)
-        except OSError:  # held, or just made
+        except OSError:  # locked by a server, or created a moment ago and not locked yet
             continue
 
 
 @contextlib.contextmanager
-def one_a_user() -> Iterator[int]:
-    """A descriptor that only one grading of a user has on this machine, whichever server began it.
+def one_grading_per_user() -> Iterator[int]:
+    """Hold a lock that only one grading of a user can hold on this machine, also with several servers.
+
+    Yields:
+        The file descriptor of the lock.
 
     Raises:
-        Busy: another one has it.
+        Busy: another grading holds the lock.
     """
-    place = (
-        jupyter_runtime_dir()
-    )  # in /tmp anybody could take the name; a home may be on many machines
-    os.makedirs(place, mode=0o700, exist_ok=True)
+    # Not in /tmp, where any user could create the file first. The file name contains the name of the machine,
+    # because several machines may share a home folder.
+    folder = jupyter_runtime_dir()
+    os.makedirs(folder, mode=0o700, exist_ok=True)
     flags = os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW
-    lock = os.open(os.path.join(place, f"hvdgrade-{socket.gethostname()}.lock"), flags, 0o600)
+    lock = os.open(os.path.join(folder, f"hvdgrade-{socket.gethostname()}.lock"), flags, 0o600)
     try:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -181,43 +211,57 @@ def one_a_user() -> Iterator[int]:
 
 
 def rules() -> dict:
-    """What can be chosen: the profiles, each with a line about it, and the largest number of ranks."""
+    """Return the choices of the panel: `profiles` (name -> title) and `max_ranks`."""
     tables = tomllib.loads(PROFILES.read_text(encoding="utf-8"))
-    titles = {name: table["title"] for name, table in tables.items() if "title" in table}
+    # Not every entry is a profile: [common] and [points] have no title, and rules_version is a number.
+    titles = {
+        name: table["title"]
+        for name, table in tables.items()
+        if isinstance(table, dict) and "title" in table
+    }
     return {"profiles": titles, "max_ranks": tables["common"]["max_ranks"]}
 
 
 def progress(path: Path) -> dict:
-    """All that the grader has said so far in one object: a later event overrides an earlier one.
+    """Return the grader's progress so far: all of its events in one dict, where later events win.
 
-    `title` is what it is doing, in its own words. Seconds and limit are the stage's, epochs the submission's.
+    Args:
+        path: the file that `hvdgrade run --progress` writes. It may end with half a line.
+
+    Returns:
+        Among others `title` (what the grader is doing), `seconds` and `limit` (of the current stage), and
+        `epochs` (of the submission, not of the grader's own runs). {} if the file does not exist yet.
     """
-    said: dict = {}
+    merged: dict = {}
     try:
         with path.open("rb") as file:
             file.seek(max(0, path.stat().st_size - TAIL_BYTES))
             lines = file.read().splitlines()
     except FileNotFoundError:
-        return said
+        return merged
     for line in lines:
-        event = read_json(line)  # None for a line that is cut off
+        event = read_json(line)  # None for an incomplete line
         if not isinstance(event, dict):
             continue
         running = event.get("stage") == "running"
-        if event.get("stage") != said.get("stage"):
-            said |= {"seconds": None, "limit": None}
+        if event.get("stage") != merged.get("stage"):
+            merged |= {"seconds": None, "limit": None}
             if running:
-                said["epochs"] = []
+                merged["epochs"] = []
         if not running:
-            event.pop("epochs", None)  # of the grader's own measurement or of its probe
-        said |= event
+            event.pop("epochs", None)  # epochs of the grader's own measurement, or of its probe
+        merged |= event
         if (text := str(event.get("text"))).endswith("..."):
-            said["title"] = text.removesuffix("...").strip()
-    return said
+            merged["title"] = text.removesuffix("...").strip()
+    return merged
 
 
 def result(path: Path) -> dict | None:
-    """What the panel shows of the result document."""
+    """Return the part of the result that the panel shows, or None if there is no valid result.
+
+    Args:
+        path: the file that `hvdgrade run --json` writes.
+    """
     try:
         document = read_json(path.read_bytes())
     except FileNotFoundError:
@@ -231,28 +275,40 @@ def result(path: Path) -> dict | None:
     return shown
 
 
-def read_json(text: bytes):
-    """The value, None for what is no JSON. A number that browsers do not know becomes None too."""
+def read_json(text: bytes) -> Any:
+    """Return a JSON value, or None if the text is not JSON.
+
+    Numbers that a browser's JSON parser rejects (NaN and infinity) become None, too.
+
+    Args:
+        text: JSON text.
+    """
 
     def number(digits: str) -> float | None:
         return value if math.isfinite(value := float(digits)) else None
 
     try:
         return json.loads(text, parse_float=number, parse_constant=lambda name: None)
-    except ValueError:  # UnicodeDecodeError is one
+    except ValueError:  # includes UnicodeDecodeError
         return None
 
 
-def last_words(log: Path, code: int) -> str:
-    """Why there is no result, as far as the grader or the code of its end tells."""
-    lines = log.read_text(errors="replace").split("\n") if log.is_file() else []
-    said = [line.strip().removeprefix("hvdgrade: ") for line in lines]
-    # What it was doing is no reason, and neither is that it asks for the lines above.
-    said = [
-        line for line in said if line and not line.endswith("...") and "lines above" not in line
+def failure_reason(log: Path, code: int) -> str:
+    """Return why there is no result, from the output of the grader or from its exit code.
+
+    Args:
+        log: the output of the grader.
+        code: exit code of the grader.
+    """
+    text = log.read_text(encoding="utf-8", errors="replace") if log.is_file() else ""
+    lines = [line.strip().removeprefix("hvdgrade: ") for line in text.split("\n")]
+    # A line about a stage ("running the submission ...") is not a reason, and neither is the request to
+    # report the lines above.
+    reasons = [
+        line for line in lines if line and not line.endswith("...") and "lines above" not in line
     ]
     if code > 128:
-        why = ", perhaps as there was too little memory" * (code == 128 + signal.SIGKILL)
-        said.append(f"it was ended by signal {code - 128}{why}.")
-    words = said[-1][:500] if said else f"it ended with code {code}."
-    return f"{words} All that it printed is in {log}."
+        cause = ", perhaps because there was too little memory" * (code == 128 + signal.SIGKILL)
+        reasons.append(f"the grader was ended by signal {code - 128}{cause}.")
+    reason = reasons[-1][:500] if reasons else f"the grader ended with exit code {code}."
+    return f"{reason} Its whole output is in {log}."

@@ -1,18 +1,20 @@
-"""What the Assess button asks the Jupyter server.
+"""The HTTP requests of the Assess button.
 
-    POST   hvdgrade/assess   {"path", "ranks", "profile"}: begin; 409 while another grading runs
-    GET    hvdgrade/assess   how far it is, and at the end the result
-    DELETE hvdgrade/assess   cancel
-    GET    hvdgrade/report   the report of the last grading, a page
+    POST   hvdgrade/assess   {"path", "ranks", "profile"}: start a grading; 409 while another one is running
+    GET    hvdgrade/assess   the progress, and at the end the result
+    DELETE hvdgrade/assess   cancel the grading
+    GET    hvdgrade/report   the report of the last grading (HTML)
 
-The server's own authentication, authorization and XSRF protection say who may ask. A script is read
-through the server's contents manager: what a user may not open in JupyterLab cannot be graded.
+The authentication, authorization and XSRF protection of the Jupyter server decide who may send them. A
+script is read through the server's contents manager, so a user cannot grade a file that the user may not
+open in JupyterLab.
 """
 
 import asyncio
 import base64
 import json
 from pathlib import Path
+from typing import Any
 
 from jupyter_server.auth.decorator import authorized
 from jupyter_server.base.handlers import APIHandler
@@ -26,11 +28,12 @@ from hvdlab.system.hardware import usable_cores
 
 
 class Assess(ExtensionApp):
-    """The extension: one runner for the server, which ends when the server does."""
+    """The server extension, with one `Runner` that is closed when the server stops."""
 
     name = "hvdgrade"
 
-    def initialize_handlers(self):
+    def initialize_handlers(self) -> None:
+        """Create the runner and register the handlers."""
         self.runner = Runner()
         self.handlers.extend(
             [
@@ -39,34 +42,52 @@ class Assess(ExtensionApp):
             ]
         )
 
-    def current_activity(self):
-        return self.runner.running  # a server that grades is not idle
+    def current_activity(self) -> bool:
+        """Return whether a grading is running, so that the server does not count as idle then."""
+        return self.runner.running
 
-    async def stop_extension(self):
+    async def stop_extension(self) -> None:
+        """End the grading and remove its files."""
         await asyncio.to_thread(self.runner.close)
 
 
 class Handler(APIHandler):
+    """A request handler that has the runner."""
+
     auth_resource = "hvdgrade"
 
-    def initialize(self, runner: Runner):
+    def initialize(self, runner: Runner) -> None:
+        """Store the runner. Tornado calls this before each request.
+
+        Args:
+            runner: the runner of the server.
+        """
         self.runner = runner
 
 
 class AssessHandler(Handler):
+    """Start, report and cancel a grading."""
+
     @web.authenticated
     @authorized
-    async def get(self):
+    async def get(self) -> None:
+        """Reply with the status of the grading."""
         self.reply()
 
     @web.authenticated
     @authorized("read", "contents")
-    @authorized("execute", "kernels")  # whoever may not run code may not have it run
+    @authorized("execute", "kernels")  # a user who may not run code may not let the grader run it
     @authorized
-    async def post(self):
+    async def post(self) -> None:
+        """Start a grading.
+
+        Raises:
+            HTTPError: the request is wrong (400, 404), another server of the user grades (409), or the
+                grading cannot be started (507).
+        """
         request = self.get_json_body()
         if not isinstance(request, dict):
-            raise web.HTTPError(400, "path, ranks and profile are expected as a JSON object.")
+            raise web.HTTPError(400, "expected a JSON object with path, ranks and profile.")
         profiles, most = rules().values()
         profile, ranks = request.get("profile", "cpu"), request.get("ranks", 2)
         if not isinstance(profile, str) or profile not in profiles:
@@ -81,33 +102,47 @@ class AssessHandler(Handler):
         except Busy as busy:
             if (
                 not self.runner.running
-            ):  # one of another server of the user's: of that nothing is known here
+            ):  # another server of this user is grading: no status is known here
                 raise web.HTTPError(409, str(busy)) from None
             self.reply(409, message=str(busy))
-        except OSError as error:  # a full disk, no temporary folder
-            raise web.HTTPError(507, f"The grading cannot begin: {error.strerror}.") from None
+        except OSError as error:  # for example a full disk, or no folder for temporary files
+            raise web.HTTPError(507, f"The grading cannot start: {error.strerror}.") from None
         else:
             self.reply(201)
 
     @web.authenticated
     @authorized
-    async def delete(self):
+    async def delete(self) -> None:
+        """Cancel the grading and reply with its status."""
         self.runner.cancel()
         self.reply()
 
-    def reply(self, code: int = 200, **more):
+    def reply(self, code: int = 200, **more: Any) -> None:
+        """Reply with the status of the grading.
+
+        Args:
+            code: HTTP status code. Default: 200.
+            **more: further values of the JSON object.
+        """
         self.set_status(code)
         status = self.runner.status() | rules() | {"cores": usable_cores()}
         self.finish(json.dumps(status | more))
 
-    async def read(self, path) -> bytes:
-        """The bytes of the script, if it is a plain file that the user may read."""
+    async def read(self, path: Any) -> bytes:
+        """Return the bytes of a script.
+
+        Args:
+            path: the path in the request, which may be any JSON value.
+
+        Raises:
+            HTTPError: it is not a plain file that the user may read (404), not a path, or too large (400).
+        """
         if not isinstance(path, str) or not path.strip("/"):
             raise web.HTTPError(400, f"path must name a script. Received: {path}")
         missing = web.HTTPError(
             404,
             f"There is no file {path[:100]} in the folder that Jupyter serves. "
-            "Write it first; lab 7 puts a script to begin with at work/assessment.py.",
+            "Create it first: lab 7 writes a script to start from to work/assessment.py.",
         )
         contents = self.contents_manager
         try:
@@ -120,37 +155,46 @@ class AssessHandler(Handler):
                 )
             if not await ensure_async(contents.file_exists(path)):
                 raise missing
-        except (OSError, ValueError, RuntimeError):  # a loop of links, a null byte
+        except (OSError, ValueError, RuntimeError):  # for example a symlink loop, or a null byte
             raise missing from None
         if not contents.allow_hidden and await ensure_async(contents.is_hidden(path)):
             raise missing
         model = await ensure_async(contents.get(path, content=False, type="file"))
         if (model["size"] or 0) > MAX_SCRIPT_BYTES:
             raise web.HTTPError(
-                400, f"{path} is larger than {MAX_SCRIPT_BYTES} bytes: a script is expected."
+                400,
+                f"{path} is larger than {MAX_SCRIPT_BYTES} bytes: choose a script without data.",
             )
         model = await ensure_async(contents.get(path, type="file", format="base64"))
         return base64.decodebytes(model["content"].encode())
 
 
 class ReportHandler(Handler):
-    @property
-    def content_security_policy(self):
-        """The report holds what a submission printed: no script, no origin, nothing from elsewhere.
+    """Send the report of the last grading."""
 
-        Of two equal directives the first counts, so these hold whatever the server adds.
+    @property
+    def content_security_policy(self) -> str:
+        """The policy of the page: it runs no script, has no origin, and loads nothing from elsewhere.
+
+        The reason is that the report contains text that a submission printed. If a directive occurs twice,
+        a browser applies the first one, so the directives of the server cannot weaken these.
         """
-        ours = "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:; "
-        return ours + super().content_security_policy
+        policy = "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:; "
+        return policy + super().content_security_policy
 
     @web.authenticated
     @authorized
-    async def get(self):
+    async def get(self) -> None:
+        """Reply with the report. The query may hold the number of the grading, to get no other one's report.
+
+        Raises:
+            HTTPError: there is no report (404).
+        """
         if not self.runner.report.is_file():
             raise web.HTTPError(404, "There is no report yet: press Assess first.")
-        if self.request.query not in (
-            "",
-            str(self.runner.number),
-        ):  # of a panel that knows no later one
-            raise web.HTTPError(404, "Another grading has begun since, and its report is gone.")
+        if self.request.query not in ("", str(self.runner.number)):
+            raise web.HTTPError(
+                404,
+                "This report was removed, because another grading has started since: reload the page.",
+            )
         self.finish(self.runner.report.read_bytes(), set_content_type="text/html; charset=utf-8")

@@ -1,1 +1,1 @@
-"""Write what a submission produced safely: its text, files and a terminal that may go away."""
+"""Print and write results safely: untrusted text, whole files, and pipes that may be closed."""

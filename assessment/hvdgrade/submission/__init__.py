@@ -1,1 +1,1 @@
-"""The script that was handed in: read safely, flagged, reviewed and compared with others."""
+"""The submitted script: read it safely, flag it, review it, and compare it with others."""

@@ -12,14 +12,15 @@ import contextlib
 import io
 import re
 import tokenize
+from collections.abc import Iterator
 
 from hvdlab.hints.learning import is_text
 from hvdlab.script_analysis.script import Script, Unreadable
 
-MOST_LITERAL_BYTES = 2000
-MOST_TEXT_BYTES = 16_000  # all strings together, without docstrings
+MAX_LITERAL_BYTES = 2000
+MAX_TEXT_BYTES = 16_000  # all strings together, without docstrings
 # Characters in comments and docstrings that belong to long words of letters and digits.
-MOST_UNREADABLE = 1000
+MAX_UNREADABLE_CHARACTERS = 1000
 UNREADABLE = re.compile(r"(?=\S*[0-9])(?=\S*[A-Za-z])[A-Za-z0-9+/=_.-]{25,}")
 MODULES = {
     "packed data": "base64 binascii zlib gzip bz2 lzma zipfile tarfile marshal pickle dill codecs",
@@ -37,10 +38,10 @@ CALLS = {
 }
 GRADER_WORDS = ("hvdgrade", "HVDLAB_RUN_DIR", "HVDLAB_PROBE", "profiles.toml", "record.jsonl")
 # Harmless names in these modules.
-PLAIN = ("types.SimpleNamespace", "types.MappingProxyType", "types.MethodType")
+HARMLESS = ("types.SimpleNamespace", "types.MappingProxyType", "types.MethodType")
 PATCHED = ("time.", "hvdlab.", "horovod.", "builtins.", "sys.modules")
-MOST_FLAGS = 20
-LEAST_WORK = 0.4  # relative to the CPU time of the rank that computed most
+MAX_FLAGS = 20
+MIN_WORK_RATIO = 0.4  # relative to the CPU time of the rank that computed most
 
 
 def flags(source: bytes) -> list[dict]:
@@ -50,18 +51,19 @@ def flags(source: bytes) -> list[dict]:
         source: the bytes of the script.
 
     Returns:
-        At most MOST_FLAGS dicts with the keys kind, line and text.
+        At most MAX_FLAGS dicts with the keys kind, line and text.
     """
     try:
-        found = read(Script(source), source)
+        places = read(Script(source), source)
     except Unreadable:
-        found = []
+        places = []
     except Exception:  # a failure here must not make the grading fail
-        return [{"kind": "unreadable", "line": None, "text": "Its source could not be looked at."}]
-    once = {}
-    for kind, line, what in sorted(found, key=lambda flag: flag[1]):
-        once.setdefault((kind, what), {"kind": kind, "line": line, "text": f"Line {line} {what}."})
-    return list(once.values())[:MOST_FLAGS]
+        return [{"kind": "unreadable", "line": None, "text": "Its source could not be analysed."}]
+    unique = {}
+    for kind, line, text in sorted(places, key=lambda place: place[1]):
+        flag = {"kind": kind, "line": line, "text": f"Line {line} {text}."}
+        unique.setdefault((kind, text), flag)
+    return list(unique.values())[:MAX_FLAGS]
 
 
 def unequal_work(seconds: dict[int, float], ranks: int) -> list[dict]:
@@ -74,29 +76,40 @@ def unequal_work(seconds: dict[int, float], ranks: int) -> list[dict]:
     Returns:
         A list with one flag, or an empty list.
     """
-    found = {rank: seconds.get(rank, 0.0) for rank in range(ranks)}
-    least, most = min(found, key=found.get), max(found, key=found.get)
-    if found[least] >= LEAST_WORK * found[most]:
+    work = {rank: seconds.get(rank, 0.0) for rank in range(ranks)}
+    least, most = min(work, key=work.get), max(work, key=work.get)
+    if work[least] >= MIN_WORK_RATIO * work[most]:
         return []
     text = (
-        f"Rank {least} computed for {found[least]:.0f} s and rank {most} for {found[most]:.0f} s: "
-        f"see whether rank {most} trains on the images of others."
+        f"Rank {least} computed for {work[least]:.0f} s and rank {most} for {work[most]:.0f} s: "
+        f"check whether rank {most} trains on the images of other ranks."
     )
     return [{"kind": "work", "line": None, "text": text}]
 
 
 def read(script: Script, source: bytes) -> list[tuple[str, int, str]]:
-    """Return (kind, line, what) for every place to flag."""
+    """Return the kind, the line and the text of every place to flag.
+
+    Args:
+        script: the parsed script.
+        source: its bytes.
+    """
     in_source = [*literals(script, source), *prose(script, source)]
     return [*in_source, *names(script), *words(script), *patches(script)]
 
 
-def literals(script: Script, source: bytes):
+def literals(script: Script, source: bytes) -> Iterator[tuple[str, int, str]]:
+    """Yield a flag for each large literal or long line, and one if all strings together are large.
+
+    Args:
+        script: the parsed script.
+        source: its bytes.
+    """
     lines = source.splitlines(keepends=True)
     starts = [0]
     for line in lines:
         starts.append(starts[-1] + len(line))
-        if len(line) > MOST_LITERAL_BYTES:
+        if len(line) > MAX_LITERAL_BYTES:
             yield "literal", len(starts) - 1, f"is {len(line):,} bytes long"
     held: set[ast.AST] = set()  # inner nodes of a literal that has already been reported
     total, first = 0, 1
@@ -116,38 +129,53 @@ def literals(script: Script, source: bytes):
         # Python 3.11 gives the parts of an f-string the position of the whole f-string.
         if isinstance(node, ast.JoinedStr):
             held.update(ast.iter_child_nodes(node))
-        if size > MOST_LITERAL_BYTES and (not collection or mostly_constant(node)):
+        if size > MAX_LITERAL_BYTES and (not collection or mostly_constant(node)):
             held.update(ast.iter_child_nodes(node))
             yield "literal", node.lineno, f"holds a literal of {size:,} bytes"
-    if total > MOST_TEXT_BYTES:
+    if total > MAX_TEXT_BYTES:
         yield "literal", first, f"is the first of {total:,} bytes of strings"
 
 
-def prose(script: Script, source: bytes):
-    """Yield a flag if comments and docstrings contain many characters that look like encoded data."""
-    alone = [node.value for node in script.nodes if isinstance(node, ast.Expr)]
-    texts = [(value.lineno, value.value) for value in alone if is_text(value)]
+def prose(script: Script, source: bytes) -> Iterator[tuple[str, int, str]]:
+    """Yield a flag if comments and docstrings contain many characters that look like encoded data.
+
+    Args:
+        script: the parsed script.
+        source: its bytes.
+    """
+    expressions = [node.value for node in script.nodes if isinstance(node, ast.Expr)]
+    texts = [(value.lineno, value.value) for value in expressions if is_text(value)]
     with contextlib.suppress(tokenize.TokenError, SyntaxError):
         tokens = tokenize.tokenize(io.BytesIO(source).readline)
         texts += [(t.start[0], t.string) for t in tokens if t.type == tokenize.COMMENT]
     packed = [(line, len(word)) for line, text in texts for word in UNREADABLE.findall(text)]
-    if (size := sum(length for _, length in packed)) > MOST_UNREADABLE:
-        what = f"has the first of {size:,} characters in comments that are no words"
-        yield "literal", min(packed)[0], what
+    if (size := sum(length for _, length in packed)) > MAX_UNREADABLE_CHARACTERS:
+        text = f"has the first of {size:,} characters in comments that are not words"
+        yield "literal", min(packed)[0], text
 
 
 def mostly_constant(node: ast.AST) -> bool:
+    """Return whether more than 90 % of the nodes of a collection are constants or collections.
+
+    Args:
+        node: a list, tuple, set or dict.
+    """
     parts = list(ast.walk(node))
     plain = ast.Constant | ast.List | ast.Tuple | ast.Set | ast.Dict | ast.UnaryOp | ast.unaryop
     return sum(isinstance(p, plain | ast.expr_context) for p in parts) > 0.9 * len(parts)
 
 
-def names(script: Script):
+def names(script: Script) -> Iterator[tuple[str, int, str]]:
+    """Yield a flag for each import and call that honest training scripts rarely need.
+
+    Args:
+        script: the parsed script.
+    """
     modules = {name: kind for kind, words in MODULES.items() for name in words.split()}
     calls = {name: kind for kind, words in CALLS.items() for name in words.split()}
     for name, line in script.imports.items():
         kind = modules.get(name.split(".")[0]) or modules.get(name)
-        if kind and name not in PLAIN:
+        if kind and name not in HARMLESS:
             yield kind, line, f"imports {name}"
     for call, name in script.names.items():
         kind = calls.get(name) or modules.get(name)
@@ -158,8 +186,12 @@ def names(script: Script):
             yield "interpreter", node.lineno, f"uses {node.id}"
 
 
-def words(script: Script):
-    """Yield a flag for each name of the grader that occurs in a string or in the code."""
+def words(script: Script) -> Iterator[tuple[str, int, str]]:
+    """Yield a flag for each name of the grader that occurs in a string or in the code.
+
+    Args:
+        script: the parsed script.
+    """
     for node in script.nodes:
         text = getattr(node, "value", None) if isinstance(node, ast.Constant) else None
         text = text if isinstance(text, str) else getattr(node, "attr", getattr(node, "id", ""))
@@ -170,7 +202,12 @@ def words(script: Script):
         yield "grader", line, "imports hvdgrade"
 
 
-def patches(script: Script):
+def patches(script: Script) -> Iterator[tuple[str, int, str]]:
+    """Yield a flag for each assignment to an attribute or item of a library.
+
+    Args:
+        script: the parsed script.
+    """
     for node in script.nodes:
         targets = node.targets if isinstance(node, ast.Assign | ast.Delete) else []
         for target in targets:

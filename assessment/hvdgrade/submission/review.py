@@ -1,6 +1,8 @@
-"""Hints and flags of a script whose source may be slow to analyse, found by a process with limits.
+"""Find the hints and flags of a script in a separate process with limits on time and memory.
 
-remarks(source)      {"hints": [...], "flags": [...]}
+The source is untrusted, and some sources take very long to analyse.
+
+    remarks(source)      {"hints": [...], "flags": [...]}
 """
 
 import json
@@ -12,19 +14,22 @@ import sys
 from hvdgrade.submission.flags import flags
 from hvdlab.hints import hints
 
-READ_SECONDS, READ_BYTES = 10, 1 << 30
+READ_SECONDS, READ_BYTES = 10, 1 << 30  # processor time and address space of the process
 OUT_OF_MEMORY = 3  # exit code of the process
 
 
 def remarks(source: bytes, seconds: int = READ_SECONDS) -> dict[str, list[dict]]:
     """Return what `hints` and `flags` find in a script.
 
-    Where the process that analyses it ends early, what it found until then is kept, and a flag of the kind
-    "unreadable" gives the reason: the time limit, the memory limit, or a fault of the grader.
+    If the process ends early, the results until then are kept, and a flag of the kind "unreadable" gives the
+    reason: the time limit, the memory limit, or a fault of the grader.
 
     Args:
-        source: of the script, untrusted.
-        seconds: of processor time. Default 10.
+        source: the bytes of the script, untrusted.
+        seconds: limit on processor time. Default: 10.
+
+    Returns:
+        A dict with the lists `hints` and `flags`.
     """
     command = [sys.executable, "-I", "-m", "hvdgrade.submission.review", str(seconds)]
     try:
@@ -33,22 +38,22 @@ def remarks(source: bytes, seconds: int = READ_SECONDS) -> dict[str, list[dict]]
         output, code, errors = run.stdout, run.returncode, run.stderr
     except subprocess.TimeoutExpired as error:
         output, code, errors = error.stdout or b"", -signal.SIGXCPU, b""
-    # An unfinished line is no result.
+    # An incomplete line is not a result.
     lines = [line for line in output.splitlines(keepends=True) if line.endswith(b"\n")]
-    found = {"hints": [], "flags": []} | dict(json.loads(line) for line in lines)
-    if len(lines) < len(found):
+    results = {"hints": [], "flags": []} | dict(json.loads(line) for line in lines)
+    if len(lines) < len(results):
         text = cause(code, errors, seconds)
-        found["flags"].append({"kind": "unreadable", "line": None, "text": text})
-    return found
+        results["flags"].append({"kind": "unreadable", "line": None, "text": text})
+    return results
 
 
 def cause(code: int, errors: bytes, seconds: int) -> str:
-    """Return one sentence: why the process ended before it had analysed the whole source.
+    """Return one sentence that says why the process ended before it had analysed the whole source.
 
     Args:
         code: exit code, or minus the number of a signal.
         errors: what the process wrote to stderr.
-        seconds: its limit of processor time.
+        seconds: its limit on processor time.
     """
     if code in (-signal.SIGXCPU, -signal.SIGKILL):
         return f"The analysis of its source took more than {seconds} s of processor time."
@@ -62,6 +67,7 @@ def cause(code: int, errors: bytes, seconds: int) -> str:
 
 
 def main() -> None:
+    """Analyse the script on stdin, with the limit in the first argument, and print a JSON line per result."""
     limit = int(sys.argv[1])
     resource.setrlimit(resource.RLIMIT_CPU, (limit, limit))
     resource.setrlimit(resource.RLIMIT_AS, (READ_BYTES, READ_BYTES))

@@ -1,4 +1,4 @@
-"""The script that is handed in: read without following links, and compiled to see that it is Python."""
+"""Read a submitted script without following links, and compile it to check that it is valid Python."""
 
 import ast
 import json
@@ -13,7 +13,8 @@ from pathlib import Path
 SCRIPT = "assessment.py"
 MAX_SCRIPT_BYTES = 64_000
 COMPILE_SECONDS, COMPILE_BYTES = 10, 1 << 30
-# Compiled in a process of its own, which can be ended: of nested `finally` Python makes any amount of code.
+# The compile step is a separate process with limits, because nested `finally` clauses can make Python
+# generate an unlimited amount of code.
 COMPILE = f"""
 import json, resource, sys, warnings
 resource.setrlimit(resource.RLIMIT_CPU, ({COMPILE_SECONDS}, {COMPILE_SECONDS + 5}))
@@ -28,15 +29,18 @@ except (SyntaxError, ValueError, RecursionError) as error:
 
 
 class NotGradable(Exception):
-    """The submission cannot even be started: one sentence says why. No attempt is lost."""
+    """The submission cannot be started, and no attempt is lost. The message says why in one sentence."""
 
 
 def read_script(path: Path) -> bytes:
-    """The bytes of a submission: `path`, or `assessment.py` in the folder `path`. No links.
+    """Return the bytes of a submission. Links are not followed.
+
+    Args:
+        path: the script, or the folder that holds `assessment.py`.
 
     Raises:
-        NotGradable: there is no such file, or it is no script.
-        OSError: this machine is too busy, or has too little memory, to find that out.
+        NotGradable: there is no such file, or it is not a valid script.
+        OSError: this machine is too busy, or has too little memory, to check that.
     """
     if path.is_dir():
         path = path / SCRIPT
@@ -57,25 +61,38 @@ def read_script(path: Path) -> bytes:
         os.close(file)
     if len(source) > MAX_SCRIPT_BYTES:
         raise NotGradable(
-            f"{path.name} is larger than {MAX_SCRIPT_BYTES} bytes: a script is expected, no data."
+            f"{path.name} is larger than {MAX_SCRIPT_BYTES} bytes: hand in a script without data."
         )
     if mistake := mistake_in(source):
-        line, said = mistake
+        line, message = mistake
         where = f", line {line}" if line else ""
         raise NotGradable(
-            f"{path.name} is not valid Python{where}: {said}. Run 'python {path.name}' and mend what it says."
+            f"{path.name} is not valid Python{where}: {message}. Run 'python {path.name}' and fix the error."
         )
     return source
 
 
 def mistake_in(source: bytes) -> tuple[int | None, str] | None:
-    """(line, what Python says) of a script that Python cannot compile, or not within our limits."""
+    """Return the line and Python's message for a script that cannot be compiled within the limits.
+
+    Args:
+        source: the bytes of the script.
+
+    Returns:
+        The line (None if it is unknown) and the message; None if the script can be compiled.
+
+    Raises:
+        OSError: this machine is too busy, or has too little memory, to compile it.
+    """
     deepest = sys.getrecursionlimit()
     try:
-        # What is read again later, further down in calls, must not be nested too deeply for that.
+        # The script is parsed again later, from deeper calls. With half of the recursion limit here, a script
+        # that is nested too deeply for that is refused now.
         sys.setrecursionlimit(deepest // 2)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # they quote the source, control characters and all
+            warnings.simplefilter(
+                "ignore"
+            )  # warnings quote the source, including control characters
             ast.parse(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         return getattr(error, "lineno", None), str(getattr(error, "msg", error))
@@ -86,23 +103,28 @@ def mistake_in(source: bytes) -> tuple[int | None, str] | None:
             [sys.executable, "-I", "-S", "-c", COMPILE],
             input=source,
             capture_output=True,
-            timeout=6 * COMPILE_SECONDS,  # on a busy machine
+            timeout=6 * COMPILE_SECONDS,  # on a busy machine, processor time passes more slowly
         )
     except subprocess.TimeoutExpired:
         raise OSError("this machine is too busy to compile the script") from None
-    if answer.returncode == -signal.SIGKILL:  # not by its limits
+    if (
+        answer.returncode == -signal.SIGKILL
+    ):  # the kernel's response to a lack of memory, not to the limits
         raise OSError("this machine has no memory left to compile the script")
     if answer.returncode:
         gigabytes = COMPILE_BYTES >> 30
         return None, f"to compile it takes more than {COMPILE_SECONDS} s or {gigabytes} GB"
-    found = json.loads(answer.stdout)
-    return tuple(found) if found else None
+    mistake = json.loads(answer.stdout)
+    return tuple(mistake) if mistake else None
 
 
 def imported_modules(source: bytes) -> frozenset[str]:
     """Return every module that a script imports by name.
 
     The names serve only as a hint, for example in explanations, and never as evidence.
+
+    Args:
+        source: the bytes of a valid script.
     """
     names = set()
     for node in ast.walk(ast.parse(source)):

@@ -1,13 +1,14 @@
-"""Finds submissions that are nearly the same, whatever their names, constants and comments.
+"""Find near-identical submissions, even if names, constants or comments were changed.
 
     pairs({"ada": source, "bob": other})      [("ada", "bob", 0.93)]
 
-Each syntax tree becomes a row of tokens without names, values and docstrings, the row a set of
-overlapping pieces of LENGTH tokens. What the scripts handed out and their solutions contain is
-everybody's and left out: two honest conversions share it. The similarity of two submissions is the
-share of pieces that they have in common (Jaccard's index). A flag for a human to look at, no more:
-with few pieces of its own a submission is like many others, so below LEAST_PIECES only identical
-files are named.
+Each syntax tree is converted to a sequence of tokens without names, values and docstrings, and the sequence
+to the set of its overlapping pieces of LENGTH tokens. Pieces that also occur in the scripts that students
+receive or in their solutions are removed, because two honest submissions share them. The similarity of two
+submissions is the Jaccard index of their sets: the number of common pieces divided by that of all pieces.
+
+The result is only a reason for an instructor to look at two submissions. A submission with few pieces of its
+own resembles many others, so with fewer than MIN_PIECES pieces only identical files are reported.
 """
 
 import ast
@@ -17,10 +18,10 @@ from pathlib import Path
 from hvdlab.script_analysis.script import Script, Unreadable
 
 LENGTH = 12  # tokens: one or two short statements
-LEAST_PIECES = 150
+MIN_PIECES = 150
 THRESHOLD = 0.5
 ASSESSMENT = Path(__file__).parents[2]
-GIVEN = [  # they lie in the repository, not in an installed wheel
+GIVEN = [  # these files exist in the repository, but not in an installed wheel
     path
     for folder in ("keras", "torch", "solutions/keras", "solutions/torch")
     if (path := ASSESSMENT / folder / "assessment.py").is_file()
@@ -32,43 +33,54 @@ def pairs(
     threshold: float = THRESHOLD,
     given: dict[str, bytes] | None = None,
 ) -> list[tuple[str, str, float]]:
-    """Pairs of submissions with a similarity of at least `threshold`, the most similar first.
+    """Return pairs of similar submissions, the most similar pair first.
 
     Args:
-        sources: submission -> its script. What is not valid Python is compared byte by byte only.
-        threshold: 0..1.
-        given: the scripts whose pieces do not count; default: those handed out and their solutions.
-            Without any, what everybody shares is not known, and only identical files are named.
+        sources: name of a submission -> its script. A script that is not valid Python is only compared byte
+            by byte.
+        threshold: smallest similarity to report, from 0 to 1. Default: 0.5.
+        given: name -> script whose pieces do not count. Default: the scripts that students receive, and their
+            solutions. If it is empty, the common pieces are unknown, and only identical files are reported.
+
+    Returns:
+        A tuple per pair: both names and the similarity.
     """
     if given is None:
         given = {str(path): path.read_bytes() for path in GIVEN}
     common = set().union(*(pieces(source) for source in given.values()))
     handed_out = set(given.values())
     own = {name: pieces(source) - common if common else set() for name, source in sources.items()}
-    found = []
-    for one, other in combinations(sorted(sources), 2):
-        if sources[one] == sources[other]:
-            if sources[one] not in handed_out:
-                found.append((one, other, 1.0))
-        elif min(len(own[one]), len(own[other])) >= LEAST_PIECES:
-            shared = len(own[one] & own[other])
-            similarity = shared / (len(own[one]) + len(own[other]) - shared)
+    similar = []
+    for first, second in combinations(sorted(sources), 2):
+        if sources[first] == sources[second]:
+            if sources[first] not in handed_out:
+                similar.append((first, second, 1.0))
+        elif min(len(own[first]), len(own[second])) >= MIN_PIECES:
+            shared = len(own[first] & own[second])
+            similarity = shared / (len(own[first]) + len(own[second]) - shared)
             if similarity >= threshold:
-                found.append((one, other, similarity))
-    return sorted(found, key=lambda pair: (-pair[2], pair[:2]))
+                similar.append((first, second, similarity))
+    return sorted(similar, key=lambda pair: (-pair[2], pair[:2]))
 
 
 def pieces(source: bytes) -> set[int]:
-    """The hashes of all runs of LENGTH tokens; empty where the source cannot be read."""
+    """Return the hashes of all overlapping pieces of LENGTH tokens; empty if the source is not valid Python.
+
+    Args:
+        source: the bytes of a script.
+    """
     tokens = normalised(source)
     return {hash(tuple(tokens[i : i + LENGTH])) for i in range(len(tokens) - LENGTH + 1)}
 
 
 def normalised(source: bytes) -> list[str]:
-    """The syntax tree as tokens, in the order of the source; [] where it cannot be read.
+    """Return the syntax tree as tokens, in the order of the source; [] if it is not valid Python.
 
-    A variable is "name", a constant its type. Imported things, attributes and keywords keep their
-    names: a copy cannot rename what a library calls so.
+    A variable becomes "name", and a constant becomes its type. Imported names, attributes and keyword
+    arguments keep their names, because a copy cannot rename what a library defines.
+
+    Args:
+        source: the bytes of a script.
     """
     try:
         script = Script(source)
@@ -77,7 +89,7 @@ def normalised(source: bytes) -> list[str]:
     own = {n.name for n in script.nodes if isinstance(n, ast.FunctionDef | ast.ClassDef)}
     own |= {n.attr for n in script.nodes if isinstance(n, ast.Attribute) and stored(n)}
     tokens, todo = [], [script.tree]
-    while todo:  # a stack, not recursion: submissions may be nested deeply
+    while todo:  # a stack instead of recursion, because a submission may be nested deeply
         node = todo.pop()
         if isinstance(node, ast.Import | ast.ImportFrom | ast.expr_context):
             continue
@@ -97,9 +109,18 @@ def normalised(source: bytes) -> list[str]:
 
 
 def stored(node: ast.Attribute) -> bool:
+    """Return whether the script assigns to an attribute.
+
+    Args:
+        node: the attribute.
+    """
     return isinstance(node.ctx, ast.Store)
 
 
 def is_text(node: ast.AST) -> bool:
-    """A docstring, or another expression that is only a constant."""
+    """Return whether a statement is a docstring, or another expression that is only a constant.
+
+    Args:
+        node: any node.
+    """
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)

@@ -1,8 +1,9 @@
-"""A class is graded whole, whatever is handed in, and the instructor is told of it."""
+"""Grading a class: every submission gets a result, and the instructor gets a message for each problem."""
 
 import contextlib
 import csv
 import json
+import sys
 
 import psutil
 import pytest
@@ -10,6 +11,7 @@ from school import MOST_WORKERS, QUICK
 
 from hvdgrade import profiles
 from hvdgrade.batch import layout, progress, worker
+from hvdgrade.output.console import for_lines
 from hvdgrade.report import pages
 
 
@@ -35,7 +37,7 @@ def test_each_submission_gets_its_result_and_keeps_it(school):
     school.add("=cmd()", "#!/bin/sh\necho no Python\n")
     (school.folder / "Zoë K.py").write_text(QUICK)
     (school.folder / "linked").symlink_to(school.folder / "ada")
-    # Nobody who grades in the folder of a class imports what lies there.
+    # A grader that starts in the folder of a class does not import modules from it.
     for module in ("rich", "hvdgrade", "submitit"):
         (school.folder / f"{module}.py").write_text(
             f'open({str(school.folder.parent / "imported")!r}, "w").close()\n'
@@ -67,7 +69,7 @@ def test_each_submission_gets_its_result_and_keeps_it(school):
     page = (school.out / "index.html").read_text()
     assert "Zoë K" in page and f"reports/{results['ada']['batch']['name']}.html" in page
 
-    # Again: nothing is graded anew but what has changed.
+    # Again: only the changed submission is graded again.
     before = school.files()
     (school.folder / "Zoë K.py").write_text(QUICK + "# better\n")
     answer = school.grade()
@@ -95,7 +97,7 @@ def test_a_fault_is_nobodys_zero_and_is_graded_again(school):
     document = school.results()["ada"]
     assert document["status"] == "infrastructure_error" and document["score"] is None
     assert document["batch"]["attempts"] == 2
-    assert "the same command grades these again" in stdout
+    assert "the same command grades these submissions again" in stdout
     assert school.grade().returncode == 0
     assert school.results()["ada"]["status"] == "graded"
 
@@ -214,4 +216,20 @@ def test_a_foreign_result_is_named(school):
     (school.out / "results" / "package.json").write_text('{"name": "x"}')
     answer = school.grade()
     assert answer.returncode == 2 and "Traceback" not in answer.stderr
-    assert "results/package.json is no result of hvdgrade: remove it" in answer.stderr
+    assert "results/package.json is not a result of hvdgrade: remove it" in answer.stderr
+
+
+@pytest.mark.parametrize(
+    "ends, cause",
+    [("kill -SEGV $$", "exit code -11"), ("echo 'MemoryError' >&2; exit 1", "MemoryError")],
+)
+def test_a_class_page_whose_process_crashed_is_incomplete(
+    ends, cause, tmp_path, monkeypatch, capsys
+):
+    """A submission may crash the parser, and then nothing is on stderr."""
+    program = tmp_path / "python"
+    program.write_text(f"#!/bin/bash\n{ends}\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(program))
+    assert not progress.summarise(tmp_path, for_lines())
+    assert f"the class page is incomplete ({cause})" in capsys.readouterr().out

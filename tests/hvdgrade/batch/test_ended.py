@@ -1,4 +1,4 @@
-"""However a batch is ended, nothing is lost, doubled, or left running."""
+"""Ending a batch in any way loses no result, duplicates no result, and leaves no process running."""
 
 import contextlib
 import csv
@@ -38,7 +38,7 @@ def test_kill_9_loses_nothing_and_doubles_nothing(school):
                         process.kill()
         batch.kill()
         batch.communicate(timeout=60)
-        # Whoever is killed by kill -9 cannot end its children: the kernel has to tell them.
+        # A process that is killed by kill -9 cannot end its children, so the kernel must signal them.
         school.wait_for(lambda: school.processes() == [])
         for name, file in school.files().items():
             assert finished.setdefault(name, file) == file
@@ -130,7 +130,7 @@ def test_an_interrupt_ends_everything_and_says_how_to_go_on(school, ending):
     batch.send_signal(ending)
     _, stderr = batch.communicate(timeout=60)
     assert batch.returncode == 3
-    assert "2 of 3 are still to be graded: the same command goes on" in stderr
+    assert "2 of 3 are still to be graded: run the same command to continue" in stderr
     assert "none: not gradable: its folder holds no .py file" in stderr
     assert "Traceback" not in stderr
     assert "1 submission" in (school.out / "index.html").read_text()
@@ -139,7 +139,7 @@ def test_an_interrupt_ends_everything_and_says_how_to_go_on(school, ending):
 
 
 def changed(before: dict, after: dict) -> set[str]:
-    """The names of the results that were written anew."""
+    """Return the names of the results that were written again."""
     return {name for name, file in after.items() if before.get(name) != file}
 
 
@@ -160,11 +160,11 @@ def test_an_interrupted_regrade_goes_on_and_keeps_what_it_has(school):
         assert not changed(first, kept) & changed(kept, school.files())
         kept = school.files()
     assert "1 of 3 are graded already and kept" in stderr
-    assert "1 of 3 are still to be graded: the same command goes on" in stderr
+    assert "1 of 3 are still to be graded: run the same command to continue" in stderr
     answer = school.grade("--regrade")
     assert answer.returncode == 0 and "2 of 3 are graded already and kept" in answer.stderr
     assert len(changed(first, school.files())) == 3 and len(changed(kept, school.files())) == 1
-    # It is finished: the next one begins anew.
+    # It is finished, so the next regrade starts from the beginning.
     before = school.files()
     assert school.grade("--regrade").returncode == 0
     assert len(changed(before, school.files())) == 3
@@ -208,7 +208,7 @@ def test_what_a_killed_grader_left_is_removed_wherever_and_however_deep_it_is(tm
 
 
 def test_jobs_of_which_slurm_says_nothing_may_still_run(tmp_path, monkeypatch):
-    """Slurm's server starts anew: an old job must not grade the script that a new call puts in place."""
+    """While Slurm's controller restarts, an old job must not grade the script that a new call writes."""
     (tmp_path / "slurm").mkdir()
     commands = tmp_path / "bin"
     commands.mkdir()
@@ -218,7 +218,7 @@ def test_jobs_of_which_slurm_says_nothing_may_still_run(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", f"{commands}:/usr/bin:/bin")
     monkeypatch.setattr(slurm, "COMMAND_SECONDS", 2)
     monkeypatch.setattr(slurm, "CANCEL_SECONDS", 5)
-    with pytest.raises(command.Refused, match="Slurm does not say that the jobs"):
+    with pytest.raises(command.Refused, match="Slurm does not confirm that the jobs"):
         command.cancel_jobs(tmp_path)
     (commands / "squeue").write_text("#!/bin/sh\n")
     command.cancel_jobs(tmp_path)
@@ -232,5 +232,5 @@ def test_a_full_disk_is_one_sentence(school):
     )
     assert answer.returncode == 3 and answer.stderr.count("\n") == 1
     assert f"{school.out / '.handed-in'}: File too large; " in answer.stderr
-    assert "the same command goes on" in answer.stderr
+    assert "run the same command to continue" in answer.stderr
     assert school.grade().returncode == 0

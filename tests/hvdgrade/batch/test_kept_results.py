@@ -1,4 +1,4 @@
-"""Which results are kept, and what is graded again."""
+"""Which results a batch keeps, and which submissions it grades again."""
 
 import argparse
 import dataclasses
@@ -96,7 +96,7 @@ def pretend(school, monkeypatch):
     return grade
 
 
-TWIN, REAL = "synthetic CIFAR-10", "CIFAR-10"
+SYNTHETIC, REAL = "synthetic CIFAR-10", "CIFAR-10"
 
 
 @pytest.mark.parametrize("arguments", [(), ("--slurm",)])
@@ -104,13 +104,18 @@ def test_practice_runs_are_graded_again_once_the_data_are_here(school, pretend, 
     for student in ("ada", "bob"):
         school.add(student)
     said = "2 were graded on synthetic data: practice runs\n"
-    assert pretend(TWIN, TWIN, *arguments) == ["ada", "bob"] and said in capsys.readouterr().out
-    assert pretend(TWIN, TWIN, *arguments) == [] and said in capsys.readouterr().out
+    assert (
+        pretend(SYNTHETIC, SYNTHETIC, *arguments) == ["ada", "bob"]
+        and said in capsys.readouterr().out
+    )
+    assert pretend(SYNTHETIC, SYNTHETIC, *arguments) == [] and said in capsys.readouterr().out
     assert pretend(REAL, REAL, *arguments, most=1) == ["ada"]
     assert "1 of 2 are still to be graded" in " ".join(capsys.readouterr().err.split())
     assert pretend(REAL, REAL, *arguments) == ["bob"] and "graded on" not in capsys.readouterr().out
     assert pretend(REAL, REAL, *arguments) == []
-    assert pretend(TWIN, TWIN, *arguments) == []  # no practice run takes the place of a score
+    assert (
+        pretend(SYNTHETIC, SYNTHETIC, *arguments) == []
+    )  # no practice run takes the place of a score
 
 
 def test_graders_find_data_that_are_named_from_here(school, pretend, monkeypatch, tmp_path):
@@ -124,7 +129,7 @@ def test_graders_find_data_that_are_named_from_here(school, pretend, monkeypatch
 
 def test_a_cluster_may_have_data_that_this_machine_has_not(school, pretend, capsys):
     school.add("ada")
-    assert pretend("", TWIN, "--slurm") == ["ada"]
+    assert pretend("", SYNTHETIC, "--slurm") == ["ada"]
     assert pretend("", REAL, "--slurm") == []
     assert "1 were graded on synthetic data: practice runs\n" in capsys.readouterr().out
     assert pretend("", REAL, "--slurm", "--regrade") == ["ada"]
@@ -141,12 +146,12 @@ def test_a_fault_does_not_take_the_place_of_a_result(school, pretend, capsys):
     printed = capsys.readouterr()
     assert "ada: not graded again, its result stays: the disk is full." in printed.err
     assert "2 pass, 0 fail, 0 not gradable, 1 grader faults" in printed.out
-    assert "\n1 keep the result that they had" in printed.out
-    assert "and so not graded: grades.txt\n" in printed.out
+    assert "\n1 keep their earlier result, because they could not be graded again" in printed.out
+    assert "not graded, because it is neither a folder nor a .py file: grades.txt\n" in printed.out
     after = school.results()
     assert before["ada"]["score"] == after["ada"]["score"] and after["ada"]["verdict"] == "pass"
     assert before["ada"]["batch"]["call"] == after["ada"]["batch"]["call"]
-    # Without --regrade the fault alone is graded, with it both, and bob has been.
+    # Without --regrade only the fault is graded again; with it ada, too, and bob has been graded already.
     assert pretend(REAL, REAL, faults=["carla"]) == ["carla"]
     assert pretend(REAL, REAL, "--regrade") == ["ada", "carla"]
     assert "failed_again" not in school.results()["ada"]["batch"]
@@ -197,24 +202,26 @@ def test_what_cannot_be_read_now_loses_nothing(school, pretend, capsys, monkeypa
     assert f"ada: not graded again, its result stays: {said}" in printed.err
     assert f"eve: grader fault: {said}" in printed.err
     assert "2 pass, 0 fail, 0 not gradable, 1 grader faults" in printed.out
-    assert "\n1 keep the result that they had" in printed.out
+    assert "\n1 keep their earlier result, because they could not be graded again" in printed.out
     after = school.results()
     assert after["eve"]["status"] == "infrastructure_error"
     assert after["ada"]["batch"].pop("failed_again")["reason"] == said
     assert after["ada"] == before["ada"] and after["bob"] == before["bob"]
     assert (school.out / "submissions" / "ada.py").exists()
     assert pretend(REAL, REAL) == ["eve"]
-    assert "keep the result" not in capsys.readouterr().out
+    assert "keep their earlier result" not in capsys.readouterr().out
 
 
 BEST = tiers.TIERS[0]  # those that pretend say "bubblewrap"
 
 
-@pytest.mark.parametrize("before, arguments", [(TWIN, ()), (REAL, ("--require-sandbox", BEST))])
-def test_a_result_that_another_batch_would_make_anew_stays_where_nothing_can_be_read(
+@pytest.mark.parametrize(
+    "before, arguments", [(SYNTHETIC, ()), (REAL, ("--require-sandbox", BEST))]
+)
+def test_an_outdated_result_stays_if_its_submission_cannot_be_read_now(
     school, pretend, monkeypatch, before, arguments
 ):
-    """A practice run, and what was graded behind weaker walls."""
+    """A practice run, and a result that was graded with a weaker isolation level."""
     if not tiers.tier(BEST).works:
         pytest.skip(f"{BEST} does not work here")
     school.add("ada")
@@ -271,7 +278,7 @@ def test_a_result_without_a_judgement_knows_its_script(tmp_path, status):
 
 
 @pytest.mark.parametrize("tier, again", [("landlock", []), ("bubblewrap", ["bob"])])
-def test_what_was_graded_behind_weaker_walls_is_graded_again(school, pretend, tier, again):
+def test_a_result_of_a_weaker_isolation_level_is_graded_again(school, pretend, tier, again):
     for student in ("ada", "bob"):
         school.add(student)
     pretend(REAL, REAL)

@@ -1,4 +1,4 @@
-"""A class through a real Slurm: one job a submission, also when the side that waits is killed."""
+"""Grading a class on a real Slurm cluster, with one job per submission, also if the batch is killed."""
 
 import os
 import signal
@@ -66,7 +66,7 @@ def test_kill_9_and_an_interrupt_lose_nothing(on_slurm):
     school.wait_for(lambda: school.files())
     batch.kill()
     batch.communicate(timeout=60)
-    # The jobs do not need the side that waits: they go on.
+    # The jobs do not depend on the process that waits for them, so they continue.
     kept = school.files()
     school.wait_for(lambda: len(school.files()) > len(kept))
     kept = school.files()
@@ -79,7 +79,7 @@ def test_kill_9_and_an_interrupt_lose_nothing(on_slurm):
     assert not set(cluster.run(*jobs).split()) & old
     batch.send_signal(signal.SIGINT)
     _, stderr = batch.communicate(timeout=200)
-    assert batch.returncode == 3 and "the same command goes on" in stderr
+    assert batch.returncode == 3 and "run the same command to continue" in stderr
     assert cluster.run("squeue", "--noheader") == ""
     assert school.processes() == []
 
@@ -131,10 +131,10 @@ def interrupted(self, *arguments):
     submit(self, *arguments)
 submitit.SlurmExecutor.map_array = interrupted""",
     "before it waits for them": """\
-from hvdgrade import batch
+from hvdgrade.batch import command
 def interrupted(*arguments):
     raise KeyboardInterrupt
-batch.follow = interrupted""",
+command.follow = interrupted""",
 }
 
 
@@ -156,7 +156,7 @@ def test_what_slurm_refuses_is_one_sentence(on_slurm):
     assert "Traceback" not in answer.stderr
     for option, words in (
         ("=none", "must be KEY=VALUE"),
-        ("job-name=x", "the batch itself decides"),
+        ("job-name=x", "the batch sets this option itself"),
     ):
         answer = school.grade("--slurm", "--slurm-option", option, **cluster.environment)
         assert answer.returncode == 2 and words in answer.stderr
@@ -197,7 +197,7 @@ def test_why_jobs_wait_is_told(on_slurm):
         line = batch.stderr.readline()
         assert line, said
         said += line
-    assert f"Slurm lets jobs wait: JobHeldUser. `squeue --name {name}` shows them" in said
+    assert f"Jobs wait in Slurm's queue: JobHeldUser. `squeue --name {name}` lists them" in said
     cluster.run("scontrol", "release", f"jobname={name}")
     assert batch.wait(timeout=200) == 0
 

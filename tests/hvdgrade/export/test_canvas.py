@@ -1,4 +1,4 @@
-"""Canvas: the column of an exported gradebook is filled, each score in its student's row."""
+"""The format `canvas` writes each score into its student's row of an exported gradebook."""
 
 import csv
 import io
@@ -85,20 +85,20 @@ def test_students_are_matched_by_login_sis_id_or_id():
         ("D", 4, "", "", "", ""),
         ("E", 5, "", "", "", ""),
         ("Student, Test", 6, "", "x", "", ""),
-        ("F", 7, "", "twin", "", ""),  # one login in two rows: it is nobody's
-        ("G", 8, "", "twin", "", ""),
+        ("F", 7, "", "shared", "", ""),  # one login in two rows: it is nobody's
+        ("G", 8, "", "shared", "", ""),
         ("H", 9, "s9", "7701", "", ""),  # an id that is somebody else's login
         ("I", 7701, "s10", "ivy", "", ""),
     ]
     documents = [result(id, 10 + n) for n, id in enumerate(["ada", "s3", "4", "mia_LATE_5_77_x"])]
-    documents += [result("twin", 99), result("7701", 99)]
+    documents += [result("shared", 99), result("7701", 99)]
     after, said = canvas.fill(gradebook(people), COLUMN, [*documents, result("nobody")])
     rows = {row[0]: row[5] for row in csv.reader(io.StringIO(after.decode(), newline=""))}
     assert [rows[name] for name in "ABCDEFGHI"] == ["10", "", "11", "12", "13", "", "", "", ""]
     assert said[1:5] == [
-        "by the number in its name alone: mia_LATE_5_77_x is of E",
-        "several rows fit twin, none is filled: F; G",
-        "several rows fit 7701, none is filled: H; I",
+        "matched only by the user id in its name: mia_LATE_5_77_x belongs to E",
+        "several rows match shared, so none is filled: F; G",
+        "several rows match 7701, so none is filled: H; I",
         "no row in the gradebook: nobody",
     ]
     assert said[5:] == [f"no result: {name}" for name in "BFGHI"]
@@ -183,13 +183,13 @@ def test_what_has_no_score_stays_empty_and_is_named():
 def test_a_broken_row_is_left_as_it_is_and_named():
     before = gradebook([("A", 1, "", "ada", "", "")]).replace(b",A\r\n", b",A,\r\n")
     after, said = canvas.fill(before, COLUMN, [result("ada")])
-    assert after == before and "row 3 has 8 cells instead of 7: left as it is" in said
+    assert after == before and "row 3 has 8 cells instead of 7: left unchanged" in said
 
 
 def test_two_results_for_one_row_fill_neither():
     people = [("A", 1, "", "ada", "", "")]
     after, said = canvas.fill(gradebook(people), COLUMN, [result("ada", 1), result("1", 2)])
-    assert after == gradebook(people) and said[1] == "several results for A: ada, 1; none is taken"
+    assert after == gradebook(people) and said[1] == "several results for A: ada, 1; none is used"
 
 
 def test_of_several_results_for_one_row_the_one_that_is_handed_in_counts(graded):
@@ -202,10 +202,10 @@ def test_of_several_results_for_one_row_the_one_that_is_handed_in_counts(graded)
         (
             ["ada", first, again],
             "",
-            f"several results for Bob Smith: {first}, {again}; none is taken",
+            f"several results for Bob Smith: {first}, {again}; none is used",
         ),
-        (["ada"], "", f"several results for Bob Smith: {first}, {again}; none is taken"),
-        ([], "", f"several results for Bob Smith: {first}, {again}; none is taken"),
+        (["ada"], "", f"several results for Bob Smith: {first}, {again}; none is used"),
+        ([], "", f"several results for Bob Smith: {first}, {again}; none is used"),
     ):
         tell_handed_in(graded, *names)
         answer = export(graded, "canvas", *gradebook)
@@ -270,14 +270,14 @@ def test_whose_name_is_not_the_rows_is_told():
     people = [(name, number, "", f"login{number}", "", "") for number, name in PEOPLE.items()]
     theirs, own = downloaded("The Team", 4005), downloaded("bob_smith", 4002)
     _, said = canvas.fill(gradebook(people), COLUMN, [result(theirs, 42), result(own, 43)])
-    told = [line for line in said if "by the number" in line]
-    assert told == [f"by the number in its name alone: {theirs} is of {PEOPLE[4005]}"]
+    told = [line for line in said if "by the user id" in line]
+    assert told == [f"matched only by the user id in its name: {theirs} belongs to {PEOPLE[4005]}"]
 
 
 def test_a_short_name_does_not_hide_that_a_file_is_of_somebody_else():
     people = [("L, A", 12, "", "ada", "", "")]
     _, said = canvas.fill(gradebook(people), COLUMN, [result("lab_12_2_mallory", 100)])
-    assert "by the number in its name alone: lab_12_2_mallory is of L, A" in said
+    assert "matched only by the user id in its name: lab_12_2_mallory belongs to L, A" in said
 
 
 def test_logins_are_the_same_in_capitals():
@@ -287,8 +287,8 @@ def test_logins_are_the_same_in_capitals():
     after, said = canvas.fill(gradebook(people), COLUMN, documents)
     rows = {row[0]: row[5] for row in csv.reader(io.StringIO(after.decode(), newline=""))}
     assert [rows[name] for name in ("Ada", "B", "C")] == ["42", "43", ""]
-    assert "but for capitals: ada@uni.edu is of Ada" in said
-    assert "several rows fit Bob, none is filled: B; C" in said
+    assert "matched without regard to upper and lower case: ada@uni.edu belongs to Ada" in said
+    assert "several rows match Bob, so none is filled: B; C" in said
 
 
 def test_a_column_without_points_is_told():
@@ -297,7 +297,7 @@ def test_a_column_without_points_is_told():
         before = gradebook(people).replace(b"100.00", f'"{points}"'.encode())
         after, said = canvas.fill(before, COLUMN, [result("ada", 87)])
         assert b",87," in after
-        assert any("gives 0 points: scores are as the grader gave them" in s for s in said) == told
+        assert any("gives 0 points: scores are not scaled" in s for s in said) == told
 
 
 @pytest.mark.parametrize(
@@ -386,7 +386,7 @@ def test_who_has_no_score_is_filled_and_who_is_not_assigned_never(overwrite):
 @pytest.mark.parametrize(
     "before, words",
     [
-        (b"", "no CSV"),
+        (b"", "not a CSV"),
         (b"Name,Points\r\nAda,3\r\n", "no columns 'Student' and 'ID'"),
         (b"Student,ID,Assignment 2 (99)\r\n", "its assignments are: Assignment 2 (99)"),
         (b'Student,ID,Assignment 1 (1234)\r\n"Ada"x,3,\r\n', "row 2"),

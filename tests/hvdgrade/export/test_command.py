@@ -1,5 +1,6 @@
 """Exports in all formats: golden files, round trips through an independent reader, and hostile names."""
 
+import argparse
 import csv
 import hashlib
 import io
@@ -10,6 +11,7 @@ import re
 import shutil
 import subprocess
 import sys
+import types
 
 import pytest
 from exported import COLUMN, FIXTURES, NASTY, export, keep, result, tell_handed_in
@@ -17,6 +19,7 @@ from exported import COLUMN, FIXTURES, NASTY, export, keep, result, tell_handed_
 from hvdgrade.batch import csv_table
 from hvdgrade.batch.handed_in import HANDED_IN
 from hvdgrade.batch.results import load
+from hvdgrade.export import command as export_command
 from hvdgrade.export.command import doubts
 from hvdgrade.report.wording import warnings_of
 
@@ -37,9 +40,7 @@ def test_any_name_comes_back_from_the_table_and_none_is_a_formula():
     dice = random.Random(5)
     ids = {"".join(dice.choices(NASTY, k=dice.randint(1, 8))) for _ in range(2000)}
     ids |= {"x;\"=cmd|' /C calc'!A0", ';""=1+1', ";\"'=1+1", '";"@SUM(1)'}
-    file = io.StringIO(newline="")
-    csv_table.write([result(id) | {"reason": id} for id in ids], file)
-    encoded = file.getvalue().encode()
+    encoded = csv_table.table([result(id) | {"reason": id} for id in ids])
     rows = list(csv.reader(io.StringIO(encoded.decode("utf-8-sig"), newline="")))
     assert rows[0][0] == "student" and len(rows) - 1 == len(ids)
     cells = [row[0] for row in rows[1:]]
@@ -217,5 +218,19 @@ def test_wrong_usage_is_one_sentence(graded, tmp_path):
     ):
         (graded / "results" / "broken.json").write_text(broken)
         answer = export(graded, "csv")
-        assert answer.returncode == 2 and "broken.json is no result" in answer.stderr
+        assert answer.returncode == 2 and "broken.json is not a result" in answer.stderr
         assert answer.stderr.count("\n") == 1
+
+
+def test_a_new_format_needs_one_module_and_one_entry(graded, monkeypatch, capsys):
+    new_format = types.SimpleNamespace(
+        OUTPUT="new.txt",
+        add_arguments=lambda parser: parser.add_argument("--digits", type=int),
+        write=lambda documents, args: [f"{args.output}: {len(documents)}, {args.digits} digits"],
+    )
+    monkeypatch.setitem(export_command.FORMATS, "new", new_format)
+    parser = argparse.ArgumentParser()
+    export_command.add_arguments(parser)
+    args = parser.parse_args([str(graded), "--format", "new", "--digits", "3"])
+    assert export_command.main(args) == 0
+    assert capsys.readouterr().out.splitlines()[0] == f"{graded / 'new.txt'}: 4, 3 digits"

@@ -1,4 +1,4 @@
-"""Gradescope, LTI, nbgrader: what each is given, and no zero for who has no score."""
+"""Scores for Gradescope, LTI and nbgrader: a submission without a score never becomes a zero."""
 
 import hashlib
 import json
@@ -67,8 +67,8 @@ def test_two_results_for_one_lti_user_are_none(graded, tmp_path):
     for names, files, said in (
         (["ada-again"], ["ada-again"], "superseded by ada-again: ada"),
         (["ada"], ["ada"], "superseded by ada: ada-again"),
-        (["x"], [], "several results for sub-1: ada, ada-again; none is taken"),
-        (["ada", "ada-again"], [], "several results for sub-1: ada, ada-again; none is taken"),
+        (["x"], [], "several results for sub-1: ada, ada-again; none is used"),
+        (["ada", "ada-again"], [], "several results for sub-1: ada, ada-again; none is used"),
     ):
         tell_handed_in(graded, *names)
         shutil.rmtree(graded / "lti", ignore_errors=True)
@@ -83,7 +83,7 @@ def test_a_user_with_two_ids_is_refused(graded, tmp_path):
     users.write_text("ada,sub-1\ncarla,sub-3\nada,sub-2\n")
     answer = export(graded, "lti", "--users", users)
     assert answer.returncode == 2 and answer.stderr == (
-        f"hvdgrade export: {users} has two LTI user ids for ada: leave one of them.\n"
+        f"hvdgrade export: {users} has two LTI user ids for ada: keep one of them.\n"
     )
 
 
@@ -149,10 +149,10 @@ def test_what_is_no_score_of_the_last_submission_is_none_for_nbgrader(graded, mo
     script.unlink(missing_ok=True)
     assert nbgrader.nbgrader_score(path) == 90
     script.write_text("handed in again")
-    with pytest.raises(nbgrader.NotGraded, match="ada.json is of an earlier submission"):
+    with pytest.raises(nbgrader.NotGraded, match="ada.json belongs to an earlier submission"):
         nbgrader.nbgrader_score(path)
     monkeypatch.chdir(graded / "results")
-    with pytest.raises(nbgrader.NotGraded, match="ada.json is of an earlier submission"):
+    with pytest.raises(nbgrader.NotGraded, match="ada.json belongs to an earlier submission"):
         nbgrader.nbgrader_score("ada.json")
     document["submission"]["sha256"] = hashlib.sha256(b"handed in again").hexdigest()
     keep(graded, document)
@@ -168,5 +168,5 @@ def test_what_is_not_graded_yet_is_no_zero_either(tmp_path, text):
     """nbgrader makes a zero of every error; by its name an instructor finds this one."""
     if text is not None:
         (tmp_path / "ada.json").write_text(text)
-    with pytest.raises(nbgrader.NotGraded, match="ada.json is no result of hvdgrade"):
+    with pytest.raises(nbgrader.NotGraded, match="ada.json is not a result of hvdgrade"):
         nbgrader.nbgrader_score(tmp_path / "ada.json")

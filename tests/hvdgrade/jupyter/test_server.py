@@ -1,4 +1,4 @@
-"""The Assess button's server side, asked over HTTP: a real Jupyter server, real gradings."""
+"""The HTTP requests of the Assess button, sent to a real Jupyter server that runs real gradings."""
 
 import contextlib
 import http.cookiejar
@@ -21,7 +21,8 @@ import psutil
 import pytest
 
 from hvdgrade import run_command
-from hvdgrade.jupyter import die_with_server, runner
+from hvdgrade.jupyter import runner
+from hvdgrade.run import orphans
 
 pytest.importorskip("jupyter_server", reason="needs JupyterLab: run `make setup`")
 
@@ -253,7 +254,7 @@ def test_a_body_that_is_no_object_is_refused(server):
 def test_of_another_servers_grading_no_state_is_told(server, monkeypatch):
     """The page would show this server's last one in its place, and next assess that script."""
     monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(server.temporary.parent / "RUNTIME"))
-    with runner.one_a_user():
+    with runner.one_grading_per_user():
         code, answer, _ = server.assess(STUBBORN)
     assert code == 409 and "Another JupyterLab of yours is grading" in answer["message"]
     assert "state" not in answer and server.status()["state"] != "running"
@@ -304,7 +305,7 @@ def test_temporary_files_that_were_cleared_away_are_made_anew(server):
     server.temporary.mkdir()
     assert (code, answer["message"]) == (
         507,
-        "The grading cannot begin: No such file or directory.",
+        "The grading cannot start: No such file or directory.",
     )
     assert server.status()["number"] == before["number"]
     assert server.assess(STUBBORN)[0] == 201
@@ -335,7 +336,7 @@ def test_a_grader_that_does_not_answer_is_killed(server):
     (grader,) = (p for p in processes if "hvdgrade.cli" in words(p))
     grader.suspend()
     server.ask("DELETE")
-    server.until("cancelled", seconds=4 * die_with_server.PATIENCE_SECONDS)
+    server.until("cancelled", seconds=4 * orphans.GRACE_SECONDS)
     assert gone(processes, 5) == []
     left = [file.name for file in server.temporary.glob("hvdgrade-*") if file.is_dir()]
     assert len(left) == 1 and left[0].startswith("hvdgrade-assess-")
@@ -434,15 +435,15 @@ def test_what_a_killed_server_left_is_removed_by_the_next(temporary):
         (
             "running the submission ...\n",
             137,
-            "it was ended by signal 9, perhaps as there was too little memory.",
+            "the grader was ended by signal 9, perhaps because there was too little memory.",
         ),
-        ("", 3, "it ended with code 3."),
+        ("", 3, "the grader ended with exit code 3."),
     ],
 )
 def test_why_there_is_no_result(tmp_path, printed, code, said):
     log = tmp_path / "log"
     log.write_text(printed)
-    assert runner.last_words(log, code) == f"{said} All that it printed is in {log}."
+    assert runner.failure_reason(log, code) == f"{said} Its whole output is in {log}."
 
 
 def test_the_progress_of_a_talkative_script_stays_short(tmp_path):
@@ -474,7 +475,7 @@ def test_the_progress_is_read_as_it_was_meant(tmp_path):
             before = runner.progress(path)
             assert before.get("t") == (
                 seen[-1]["t"] if seen else None
-            )  # half a line counts for nothing
+            )  # an incomplete line is ignored
             file.write(line[7:])
         seen.append(runner.progress(path))
     clocks = [(now["seconds"], now["limit"]) for now in seen]

@@ -1,4 +1,4 @@
-"""A report names the reason why the source of a script was not analysed as a whole."""
+"""A report gives the reason why the source of a script was not analysed completely."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Copies are found under any make-up; honest scripts that solve the same task are not called copies."""
+"""Copies are found in spite of superficial changes, and honest solutions of one task are not reported."""
 
 import ast
 import random

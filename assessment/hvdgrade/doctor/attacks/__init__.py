@@ -1,7 +1,7 @@
 """Attacks of a submission on the host that grades it, and whether they succeed.
 
-The scripts of this folder run as submissions do. Whether one succeeded is seen from outside wherever
-that is possible: a file that appeared, a connection that came, a process that is still there.
+The scripts in this folder run like submissions. Wherever possible, success is measured from outside the
+sandbox: by a file that appeared, a connection that was accepted, or a process that still runs.
 """
 
 import hashlib
@@ -25,33 +25,59 @@ from hvdgrade.sandbox.sandbox import LEAST_ADDRESS_SPACE, Tier
 SCRIPTS = Path(__file__).parent
 GIB = 1 << 30
 LIMIT_SECONDS, STALL_SECONDS = 40, 8
-MEMORY = GIB  # what the jail of a memory bomb has
+MEMORY_BYTES = GIB  # memory limit of the sandbox of a memory bomb
 STOPPED = ("out_of_memory", "too_many_processes", "disk_full")
 
 
 @dataclass(frozen=True)
 class Attack:
-    """One script with its arguments, and what shows that it succeeded."""
+    """One script with its arguments, and the test whether it succeeded.
+
+    Attributes:
+        text: what the attack tries, for readers.
+        script: name of the script in this folder.
+        arguments: returns the arguments of the script.
+        succeeded: from the host, the output of the script and the folder with its records, returns whether
+            the attack succeeded.
+        memory: memory limit of the sandbox in bytes. Default: that of a submission.
+    """
 
     text: str
     script: str
     arguments: Callable[[Host], list]
-    succeeded: Callable[[Host, str, Path], bool]  # of the host, the output, the copied records
+    succeeded: Callable[[Host, str, Path], bool]
     memory: int | None = None
 
 
 def has_read(path: Path, output: str) -> bool:
+    """Return whether the output contains the SHA-256 of a file.
+
+    Args:
+        path: the file.
+        output: the output of the script.
+    """
     return hashlib.sha256(path.read_bytes()).hexdigest() in output
 
 
 def killed(host: Host) -> bool:
-    time.sleep(0.2)  # a signal needs a moment
+    """Return whether the process to attack has ended.
+
+    Args:
+        host: the targets of the attacks.
+    """
+    time.sleep(0.2)  # the process needs some time to end after a signal
     return host.victim.poll() is not None
 
 
 def in_evidence(host: Host, evidence: Path) -> bool:
+    """Return whether the secret was copied along with the records of the submission.
+
+    Args:
+        host: the targets of the attacks.
+        evidence: folder with the copied records.
+    """
     files = (path for path in evidence.rglob("*") if path.is_file())
-    return any(host.token in path.read_text(errors="replace") for path in files)
+    return any(host.token in path.read_text(encoding="utf-8", errors="replace") for path in files)
 
 
 ATTACKS = {
@@ -106,16 +132,16 @@ ATTACKS = {
     "memory": Attack(
         "take all memory",
         "memory_bomb.py",
-        lambda host: [1, MEMORY * 3 // 2, LEAST_ADDRESS_SPACE + GIB],
+        lambda host: [1, MEMORY_BYTES * 3 // 2, LEAST_ADDRESS_SPACE + GIB],
         lambda host, output, evidence: "took" in output,
-        MEMORY,
+        MEMORY_BYTES,
     ),
     "memory_shared": Attack(
         "take all memory, in 3 processes",
         "memory_bomb.py",
-        lambda host: [3, MEMORY * 2 // 3, MEMORY * 2 // 3],
+        lambda host: [3, MEMORY_BYTES * 2 // 3, MEMORY_BYTES * 2 // 3],
         lambda host, output, evidence: output.count("took") == 3,
-        MEMORY,
+        MEMORY_BYTES,
     ),
     "disk": Attack(
         "fill the disk",
@@ -169,7 +195,11 @@ ATTACKS = {
 
 
 def promised(tier: Tier) -> set[str]:
-    """The attacks that must not succeed in a tier that works here."""
+    """Return the names of the attacks that must not succeed.
+
+    Args:
+        tier: an isolation level that works here.
+    """
     names = {"disk", "records", "daemon", "links", "memory"}
     cgroup = tier.name.endswith("+cgroup")
     if cgroup or tier.uid_dropped:
@@ -185,13 +215,22 @@ def promised(tier: Tier) -> set[str]:
 
         names |= {"solution"} if not hidden() else set()
         own_user = tier.own_user and tier.uid_dropped
-        names |= {"mode"} if own_user else set()  # Landlock closes no way to a mode
+        names |= {"mode"} if own_user else set()  # Landlock does not restrict chmod
         names |= {"signal"} if own_user or landlock.version() >= 6 else set()
     return names
 
 
 def attempt(name: str, tier: Tier, host: Host) -> str:
-    """Run one attack in a jail: "blocked", "reported" (stopped, and the result says why) or "NOT BLOCKED"."""
+    """Run one attack in a sandbox.
+
+    Args:
+        name: name of the attack.
+        tier: the isolation level.
+        host: the targets of the attacks.
+
+    Returns:
+        "blocked", "reported" (the grader stopped the submission, and its result says why) or "NOT BLOCKED".
+    """
     attack = ATTACKS[name]
     source = (SCRIPTS / attack.script).read_bytes()
     arguments = tuple(map(str, attack.arguments(host)))
@@ -200,39 +239,55 @@ def attempt(name: str, tier: Tier, host: Host) -> str:
     )
     with tempfile.TemporaryDirectory(prefix="hvdgrade-") as evidence:
         with jail:
-            seen = observe(jail, Path(evidence), LIMIT_SECONDS, STALL_SECONDS)
-        return verdict(attack, host, seen, Path(evidence))
+            observation = observe(jail, Path(evidence), LIMIT_SECONDS, STALL_SECONDS)
+        return verdict(attack, host, observation, Path(evidence))
 
 
-def verdict(attack: Attack, host: Host, seen: Observation, evidence: Path) -> str:
+def verdict(attack: Attack, host: Host, observation: Observation, evidence: Path) -> str:
+    """Return the result of an attack, and remove what it left on the host.
+
+    Args:
+        attack: the attack.
+        host: the targets of the attacks.
+        observation: what the grader observed of the run.
+        evidence: folder with the copied records.
+
+    Returns:
+        "blocked", "reported" or "NOT BLOCKED", see `attempt`.
+    """
     try:
-        if attack.succeeded(host, seen.output, evidence) or seen.survivors:
+        if attack.succeeded(host, observation.output, evidence) or observation.survivors:
             return "NOT BLOCKED"
-        return "reported" if seen.stop_cause in STOPPED else "blocked"
+        return "reported" if observation.stop_cause in STOPPED else "blocked"
     finally:
         host.clean()
 
 
 def unprotected(name: str, host: Host) -> bool:
-    """Whether the attack succeeds where nothing holds it back: else it would prove nothing."""
+    """Return whether an attack succeeds without a sandbox. If it does not, it is no test of a sandbox.
+
+    Args:
+        name: name of the attack.
+        host: the targets of the attacks.
+    """
     attack = ATTACKS[name]
     home = host.folder / "home"
     home.mkdir()
     command = [sys.executable, SCRIPTS / attack.script, *map(str, attack.arguments(host))]
     variables = dict.fromkeys(("HOME", "TMPDIR", "HVDLAB_RUN_DIR"), str(home))
-    with open(host.folder / "output", "w+") as output:
+    with open(host.folder / "output", "w+", encoding="utf-8", errors="replace") as file:
         subprocess.run(
             command,
             cwd=home,
             env={**os.environ, **variables},
-            stdout=output,
-            stderr=output,
+            stdout=file,
+            stderr=file,
             timeout=LIMIT_SECONDS,
         )
-        output.seek(0)
-        said = output.read()
+        file.seek(0)
+        output = file.read()
     try:
-        return attack.succeeded(host, said, home)
+        return attack.succeeded(host, output, home)
     finally:
         shutil.rmtree(home)
         host.clean()

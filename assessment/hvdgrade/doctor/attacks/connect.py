@@ -1,4 +1,4 @@
-"""Connects to each HOST:PORT or socket file of its arguments."""
+"""Connect to each argument: HOST:PORT, or the path of a socket file."""
 
 import socket
 import sys

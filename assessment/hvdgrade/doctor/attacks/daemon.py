@@ -1,4 +1,4 @@
-"""Leaves a process behind that belongs to nobody: a double fork, and a session of its own."""
+"""Leave a daemon behind: a process that init adopts after a double fork, in its own session."""
 
 import os
 import signal

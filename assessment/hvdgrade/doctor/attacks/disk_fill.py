@@ -1,4 +1,8 @@
-"""Fills the folders that the variables or paths NAMES mean: BYTES in each, in files named TOKEN."""
+"""Fill folders with files: TOKEN BYTES NAME ...
+
+Each NAME is a folder, or an environment variable that holds a folder. Each folder receives BYTES bytes, in
+files whose names begin with TOKEN.
+"""
 
 import os
 import sys
@@ -16,7 +20,7 @@ for name in names:
             os.posix_fallocate(file, 0, PIECE)
             os.close(file)
             filled += PIECE
-            time.sleep(0.1)  # who watches must have the time to see it
+            time.sleep(0.1)  # gives the grader time to notice the files
         print("filled", name, flush=True)
     except OSError as error:
         print(name, filled, error, flush=True)

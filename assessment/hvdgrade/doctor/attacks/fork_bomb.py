@@ -1,4 +1,4 @@
-"""Starts as many processes as it is allowed to, up to the number of its argument."""
+"""Start as many processes as the sandbox allows, up to the number in the first argument."""
 
 import os
 import sys
@@ -13,4 +13,4 @@ try:
         started += 1
 finally:
     print("started", started, flush=True)
-time.sleep(2)  # so that they are there together
+time.sleep(2)  # keeps all processes alive at the same time

@@ -1,4 +1,4 @@
-"""What there is to attack on a host: things put there for it, that nobody misses."""
+"""The targets of the attacks: files, processes and ports that are created only for this purpose."""
 
 import contextlib
 import os
@@ -20,18 +20,22 @@ SECRET_MODE = 0o644
 
 
 class Host:
-    """What there is to attack: a secret, a folder, a process, an open port. A context."""
+    """The targets of the attacks: a secret file, writable folders, a process, and an open port.
+
+    Use it in a `with` statement, which creates the targets and removes them.
+    """
 
     def __enter__(self) -> "Host":
+        """Create the targets."""
         self.token = f"hvdgrade-{secrets.token_hex(8)}"
-        self.place = tempfile.TemporaryDirectory(prefix="hvdgrade-")
-        self.folder = Path(self.place.name)
+        self.temporary = tempfile.TemporaryDirectory(prefix="hvdgrade-")
+        self.folder = Path(self.temporary.name)
         self.folder.chmod(0o755)
         for name in ("data", "open"):
             (self.folder / name).mkdir()
         (self.folder / "open").chmod(0o777)
         self.secret = self.folder / "secret.txt"
-        self.secret.write_text(self.token)
+        self.secret.write_text(self.token, encoding="utf-8")
         self.secret.chmod(SECRET_MODE)
         solution = GRADER.parent / "solutions" / "torch" / "assessment.py"
         self.solution = solution if solution.exists() else GRADER / "judge" / "verdict.py"
@@ -44,24 +48,25 @@ class Host:
         for listener in (self.listener, self.service):
             listener.setblocking(False)
         self.victim = self.start_victim()
-        # More than any tier allows one rank; without cgroups what the user runs already is allowed on top.
+        # More processes than any isolation level allows one rank. Without cgroups, the limit also counts the
+        # processes that the user already runs.
         self.processes = 1500 + threads_of_this_user()
         return self
 
     def start_victim(self) -> subprocess.Popen:
-        """A process that waits, and that ends with us."""
-        follow = [
+        """Start a process that waits, and that ends when this process ends."""
+        follow_parent = [
             sys.executable,
             "-BEsS",
             str(GRADER / "sandbox" / "drop_privileges.py"),
             '{"follow": true}',
         ]
         return subprocess.Popen(
-            [*follow, "sleep", "infinity"], env={**os.environ, "TOKEN": self.token}
+            [*follow_parent, "sleep", "infinity"], env={**os.environ, "TOKEN": self.token}
         )
 
     def addresses(self) -> list[str]:
-        """Where the open port can be reached: the loopback, and what other machines use."""
+        """Return the open port as HOST:PORT, for the loopback and all other addresses of this host."""
         port = self.listener.getsockname()[1]
         hosts = ["127.0.0.1"]
         for addresses in psutil.net_if_addrs().values():
@@ -69,28 +74,32 @@ class Host:
         return [f"{host}:{port}" for host in dict.fromkeys(hosts)]
 
     def connected(self, listener: socket.socket) -> bool:
-        """Whether anybody has connected since the last call."""
-        came = 0
+        """Return whether a process has connected since the last call.
+
+        Args:
+            listener: a listening socket that does not block.
+        """
+        connections = 0
         while True:
             try:
                 listener.accept()[0].close()
-                came += 1
+                connections += 1
             except BlockingIOError:
-                return came > 0
+                return connections > 0
 
     def survivors(self) -> list[psutil.Process]:
-        """Processes that have our token in their command line: what a submission left behind."""
-        found = []
+        """Return the processes with the token in their command line, which a submission left behind."""
+        left = []
         for process in psutil.process_iter():
             try:
                 if self.token in process.cmdline():
-                    found.append(process)
+                    left.append(process)
             except psutil.Error:
                 pass
-        return found
+        return left
 
     def clean(self) -> None:
-        """Remove what an attack that succeeded left, and replace what it ended."""
+        """Undo a successful attack: remove its files and processes, and restart the process that it ended."""
         for path in [*self.targets, *Path("/dev/shm").glob(f"{self.token}*")]:
             path.unlink(missing_ok=True)
         self.secret.chmod(SECRET_MODE)
@@ -100,10 +109,11 @@ class Host:
         if self.victim.poll() is not None:
             self.victim = self.start_victim()
 
-    def __exit__(self, *exception) -> None:
+    def __exit__(self, *exception: object) -> None:
+        """Remove the targets."""
         self.clean()
         self.victim.kill()
         self.victim.wait()
         self.listener.close()
         self.service.close()
-        self.place.cleanup()
+        self.temporary.cleanup()

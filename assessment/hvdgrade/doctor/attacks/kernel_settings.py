@@ -1,4 +1,4 @@
-"""Opens settings of the kernel for writing, and writes nothing."""
+"""Open settings of the kernel for writing, without writing anything."""
 
 import os
 

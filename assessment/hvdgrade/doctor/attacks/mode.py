@@ -1,4 +1,4 @@
-"""Takes the file of its argument from everybody, by its mode."""
+"""Remove all permissions of the file in the first argument."""
 
 import os
 import sys

@@ -1,4 +1,7 @@
-"""Fills the folder that the variable of its argument names with files that have no name any more."""
+"""Fill a folder with open files that are already deleted: VARIABLE BYTES.
+
+The environment variable VARIABLE holds the folder. Such files take disk space, but no listing shows them.
+"""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""Reads files that are none of its business, and prints their SHA-256."""
+"""Read the files in the arguments, which a submission must not read, and print their SHA-256."""
 
 import hashlib
 import sys

@@ -1,4 +1,4 @@
-"""Ends the process of its argument, and counts what else it could signal."""
+"""End the process whose id is the first argument, and count the processes that accept a signal."""
 
 import os
 import signal
@@ -11,7 +11,7 @@ except OSError as error:
 reached = 0
 for name in filter(str.isdigit, os.listdir("/proc")):
     try:
-        os.kill(int(name), 0)  # asks whether it may, and does nothing
+        os.kill(int(name), 0)  # signal 0 only checks whether a signal is allowed
         reached += 1
     except OSError:
         pass

@@ -1,4 +1,4 @@
-"""Looks into the process of its argument as a debugger does: its variables, then its execution."""
+"""Read the environment variables of the process in the first argument, then attach to it like a debugger."""
 
 import ctypes
 import os
