@@ -1,4 +1,4 @@
-"""Every benchmark runs and tells all its variants. No test asserts a time."""
+"""Every benchmark runs and reports all its variants. No test asserts a time."""
 
 import argparse
 import io
@@ -27,6 +27,7 @@ from hvdlab.bench import (  # noqa: E402
     precision,
     ranks,
     throughput,
+    weight_shapes,
 )
 from hvdlab.system import open_mpi  # noqa: E402
 from hvdlab.torch.device import InHorovodsLayout  # noqa: E402
@@ -43,7 +44,7 @@ def silent(text):
 
 
 def path_of_ranks() -> str:
-    """PYTHONPATH of ranks that are in the folder `ranks` beside this file."""
+    """Return a PYTHONPATH with the folder `ranks`, which is next to this file."""
     return os.pathsep.join([str(Path(__file__).parent / "ranks"), *sys.path])
 
 
@@ -88,7 +89,7 @@ def test_launch():
 
 @pytest.fixture
 def launches(monkeypatch):
-    """What would be started: the variables, and the arguments of the ranks."""
+    """Return the list of launches that would be started: their variables and the arguments of the ranks."""
     given = []
 
     def start(module, count, variables, *arguments, device):
@@ -108,7 +109,7 @@ def launches(monkeypatch):
 )
 def test_launch_takes_one_setting_away_at_a_time(is_version_4, name, launches, monkeypatch):
     monkeypatch.setattr(open_mpi, "is_version_4", lambda: is_version_4)
-    monkeypatch.setenv("OMP_NUM_THREADS", "7")  # of the user: not what is measured
+    monkeypatch.setenv("OMP_NUM_THREADS", "7")  # the user's own value, which is left out
     assert launch.launch_settings(repeats=1, tell=silent)["plain mpirun"] == [2.0]
     given = [variables for variables, _ in launches]
     missing = [set(given[0]) - set(variables) for variables in given]
@@ -122,7 +123,7 @@ def test_launch_takes_one_setting_away_at_a_time(is_version_4, name, launches, m
 
 
 def test_launch_adds_a_setting_or_several(launches, monkeypatch):
-    monkeypatch.setenv("HOROVOD_CYCLE_TIME", "7")  # of the user: not what is measured
+    monkeypatch.setenv("HOROVOD_CYCLE_TIME", "7")  # the user's own value, which is left out
     both = "cycle 0.1 ms + no cache + one group"
     launch.launch_settings(repeats=1, tell=silent, settings=("cycle 5 ms", both))
     names = ("HOROVOD_CYCLE_TIME", "HOROVOD_CACHE_CAPACITY")
@@ -139,7 +140,7 @@ def test_launch_refuses_settings_that_there_are_not(launches):
     with pytest.raises(
         argparse.ArgumentTypeError, match="'no fusion'.*; got 'no cache \\+ cycle 7 ms'"
     ):
-        launch.a_setting("no cache + cycle 7 ms")
+        launch.setting_name("no cache + cycle 7 ms")
     with pytest.raises(ranks.BenchFailed, match="'one buffer' is for --framework torch"):
         launch.launch_settings("keras", tell=silent, settings=("one buffer",))
     assert not launches
@@ -147,7 +148,7 @@ def test_launch_refuses_settings_that_there_are_not(launches):
 
 @pytest.mark.parametrize("name", gradient_exchanges.EXCHANGES)
 def test_one_rank_steps_as_without_horovod(name):
-    """However the gradients are sent, the gradient that the optimizer sees is that of the backward pass."""
+    """The optimizer receives the gradient of the backward pass with every method of sending."""
     import horovod.torch as hvd
 
     hvd.init()
@@ -174,7 +175,7 @@ def test_two_ranks_average_however_gradients_are_sent():
         name for name in gradient_exchanges.EXCHANGES if name not in ("first numbers", "nothing")
     }
     for rank in found:
-        for name, gap in rank["gaps"].items():  # to the gradients of both ranks, averaged
+        for name, gap in rank["gaps"].items():  # difference to the average of the gradients of both ranks
             assert (gap < 1e-6) == (name in alike), (name, gap)
     assert found[0]["gaps"].keys() == gradient_exchanges.EXCHANGES.keys()
 
@@ -240,10 +241,10 @@ def test_optimizers():
 
 
 def test_the_networks_are_those_of_the_papers():
-    """Weights as torchvision's resnet50 and BERT-base (without its pooler) have them."""
-    assert len(optimizers.resnet50()) == 161
-    assert sum(map(math.prod, optimizers.resnet50())) == 25_557_032
-    assert sum(map(math.prod, optimizers.transformer())) == 108_891_648
+    """The numbers of weights are those of torchvision's resnet50 and of BERT-base without its pooler."""
+    assert len(weight_shapes.resnet50()) == 161
+    assert sum(map(math.prod, weight_shapes.resnet50())) == 25_557_032
+    assert sum(map(math.prod, weight_shapes.transformer())) == 108_891_648
 
 
 def test_a_variant_that_fails_is_named():
@@ -266,7 +267,7 @@ def test_a_rank_trains_on_the_gpu_and_names_it(variant, tmp_path):
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_two_ranks_on_gpus_all_reduce():
-    """On one GPU through host memory, on two by NCCL."""
+    """Two ranks exchange through host memory on one GPU, and through NCCL on two GPUs."""
     found = allreduce.allreduce(2, 1, (1024, 2**20), {"default": {}}, silent, device="gpu")
     assert found["device"] == torch.cuda.get_device_name()
     assert {"horovod", "memcpy"} <= found["ways"].keys()

@@ -1,4 +1,4 @@
-"""The benches that start ranks run, and tell what they say they tell. No test asserts a time."""
+"""The benchmarks that start ranks run, and report what they measured. No test asserts a time."""
 
 import argparse
 import contextlib
@@ -81,7 +81,7 @@ def test_ranks_that_take_too_long_are_ended(monkeypatch):
     while any(
         "no end to this" in " ".join(process.info["cmdline"] or ())
         for process in psutil.process_iter(["cmdline"])
-    ):  # what is killed needs a moment
+    ):  # a killed process needs a moment to disappear
         assert time.monotonic() < deadline
         time.sleep(0.05)
 
@@ -109,20 +109,20 @@ def test_the_table_says_what_its_bandwidths_are(count, factor):
 
 
 def made_up():
-    """Two rounds of numbers that are easy to check: 1 ms + 1 ns a byte, 100 images/s a rank alone."""
+    """Return two rounds of simple figures: 1 ms + 1 ns per byte; without an exchange 100 images/s per rank."""
     times = {str(n): [1e-3 + n * 1e-9] * 2 for n in (10**4, 10**6)}
     rates = {1: {"batch_size": 10, "exchanged": [100.0, 100.0], "alone": [100.0, 100.0]},
              2: {"batch_size": 10, "exchanged": [150.0, 170.0], "alone": [200.0, 200.0]}}  # fmt: skip
     return {"ranks": 2, "ways": {"horovod": times}}, {"weak": rates}
 
 
-def test_the_scaling_is_foretold_from_an_all_reduce():
+def test_the_scaling_is_predicted_from_an_all_reduce():
     measured, found = made_up()
-    told = scaling.predict(found, scaling.link_of(measured))["weak"]
-    # 392,170 parameters of 4 bytes: 1 ms and 1.57 ms after a step of 100 ms. Alone: no cost.
-    assert told[1].images_per_second == pytest.approx(100)
-    assert told[2].images_per_second == pytest.approx(20 / (0.1 + 1e-3 + 1.57e-3), rel=1e-3)
-    table = shown(lambda console: scaling.show(found, console, {"weak": told}))
+    predicted = scaling.predict(found, scaling.link_of(measured))["weak"]
+    # 392,170 parameters of 4 bytes: 1 ms and 1.57 ms after a step of 100 ms. One rank has no cost.
+    assert predicted[1].images_per_second == pytest.approx(100)
+    assert predicted[2].images_per_second == pytest.approx(20 / (0.1 + 1e-3 + 1.57e-3), rel=1e-3)
+    table = shown(lambda console: scaling.show(found, console, {"weak": predicted}))
     assert "1.60" in table and "0.80" in table and "195" in table
 
 
@@ -135,7 +135,7 @@ def test_what_is_kept_can_be_read_again(tmp_path, capsys):
 
 
 def one_size() -> str:
-    """What `hvdlab bench allreduce --largest 1024 --json FILE` writes, in short."""
+    """Return a shortened version of what `hvdlab bench allreduce --largest 1024 --json FILE` writes."""
     return json.dumps({"measured": {"ranks": 2, "ways": {"horovod": {"1024": [1e-4, 2e-4]}}}})
 
 
@@ -206,11 +206,11 @@ sys.exit(cli.main(["check", "-np", "2", "train.py"]))
     "sent, code, before",
     [
         ([signal.SIGTERM], 128 + signal.SIGTERM, None),
-        ([signal.SIGHUP], 128 + signal.SIGHUP, None),  # its terminal was closed
+        ([signal.SIGHUP], 128 + signal.SIGHUP, None),  # its terminal closed
         ([signal.SIGHUP, signal.SIGTERM], 128 + signal.SIGTERM, "nohup"),
     ],
 )
-def test_a_command_that_is_told_to_end_leaves_no_rank(program, sent, code, before, tmp_path):
+def test_a_command_that_gets_a_signal_leaves_no_rank(program, sent, code, before, tmp_path):
     (mpirun := tmp_path / "mpirun").write_text(
         "#!/bin/sh\nsleep 300 & sleep 300 &\n: > started\nwait\n"
     )
@@ -235,7 +235,7 @@ def test_a_command_that_is_told_to_end_leaves_no_rank(program, sent, code, befor
 
     try:
         deadline = time.monotonic() + 60
-        # The benchmark, mpirun and two ranks. One that has just been started shows no environment yet.
+        # The benchmark, mpirun and two ranks. A process that has just started shows no environment yet.
         while not (tmp_path / "started").exists() or len(left()) != 4:
             assert time.monotonic() < deadline and bench.poll() is None, left()
             time.sleep(0.05)
@@ -243,7 +243,7 @@ def test_a_command_that_is_told_to_end_leaves_no_rank(program, sent, code, befor
             bench.send_signal(number)
         assert bench.wait(30) == code
         deadline = time.monotonic() + 20
-        while left():  # what is killed needs a moment
+        while left():  # a killed process needs a moment to disappear
             assert time.monotonic() < deadline
             time.sleep(0.05)
     finally:
@@ -322,9 +322,9 @@ def test_a_network_that_there_is_not_is_refused(capsys):
     assert "argument --network: depth: expected 6 n + 4" in capsys.readouterr().err
 
 
-def test_a_machine_without_mpirun_is_told_so(monkeypatch):
+def test_a_machine_without_mpirun_gets_a_message(monkeypatch):
     monkeypatch.setattr(ranks.local, "environment", lambda count: {"PATH": "/nowhere"})
     with pytest.raises(
-        ranks.BenchFailed, match="needs mpirun, which is not there: try `hvdlab doctor`"
+        ranks.BenchFailed, match="needs mpirun, which is not installed: try `hvdlab doctor`"
     ):
         ranks.run("timeit", 2, "pass")
