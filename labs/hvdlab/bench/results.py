@@ -142,9 +142,9 @@ def table(left: Sequence[str], right: Sequence[str], narrow: bool = False) -> Ta
     """
     empty = Table(box=None, header_style="dim", padding=(0, 1, 0, 0) if narrow else (0, 1))
     for title in left:
-        empty.add_column(title, no_wrap=True)
+        empty.add_column(title)
     for title in right:
-        empty.add_column(title, justify="right", no_wrap=narrow)
+        empty.add_column(title, justify="right", no_wrap=True)
     return empty
 
 

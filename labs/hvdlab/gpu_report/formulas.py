@@ -1,7 +1,8 @@
 """Compare optimizers, schedules, ghost batch norm and noise on the device with `hvdlab.reference`.
 
-The reference is NumPy in float64. In float64 the device must agree to 1e-12. The limits of float32 and bfloat16
-follow from their rounding. In bfloat16 the optimizers make a single step, on weights that it can represent.
+The reference is NumPy in float64. In float64 the device must agree to 1e-12. The limits of float32 and
+bfloat16 follow from their rounding. In bfloat16 the optimizers make a single step, on weights that it can
+represent.
 """
 
 import math

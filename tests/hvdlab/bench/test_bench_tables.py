@@ -5,6 +5,7 @@ another figure.
 """
 
 import io
+from collections.abc import Callable
 
 import pytest
 from rich.console import Console
@@ -21,7 +22,7 @@ from hvdlab.bench import (  # noqa: E402
 )
 
 
-def shown(show, *arguments) -> str:
+def shown(show: Callable, *arguments: object) -> str:
     console = Console(file=io.StringIO(), width=150)
     show(*arguments, console)
     return console.file.getvalue()
@@ -34,7 +35,7 @@ def row(table: str, label: str) -> str:
     return line.removeprefix(f"{label} ")
 
 
-def test_throughput():
+def test_throughput() -> None:
     found = {
         "alone-torch": {"device": "A", "rates": {1: [100, 100, 400], 2: [250, 150, 500]}},
         "horovod-torch": {"device": "A", "rates": {1: [100, 100, 400], 2: [200, 120, 440]}},
@@ -58,27 +59,31 @@ def test_throughput():
     )  # alone-keras was not measured
 
 
-def test_launch():
+def test_launch() -> None:
     found = {
         launch.LIMIT: [200, 200, 400],
         launch.FULL: [100, 200, 300],
         "plain mpirun": [50, 180, 90],
     }
     table = shown(launch.show, found, "torch", 64)
-    assert "Medians of 3 rounds, torch, 2 ranks, 64 images per rank; ratio: to all settings" in table
+    assert (
+        "Medians of 3 rounds, torch, 2 ranks, 64 images per rank; ratio: to all settings" in table
+    )
     # To the full set: 0.5, 0.9, 0.3. To the limit: 0.25, 0.9, 0.225.
     assert row(table, "plain mpirun") == "90 50 .. 180 0.50 0.30 .. 0.90 0.25"
     assert row(table, launch.FULL) == "200 100 .. 300 1.00 1.00 .. 1.00 0.75"  # 0.5, 1, 0.75
 
 
-def test_exchange():
+def test_exchange() -> None:
     times = {
         "alone": [10, 20, 40],
         "together": [11, 22, 40],
         "exchanged": [20, 25, 44],
     }
     table = shown(exchange.show, {"PyTorch": times}, 8)
-    assert "Medians of 3 rounds, 2 ranks on " in table and "8 images and one thread per rank" in table
+    assert (
+        "Medians of 3 rounds, 2 ranks on " in table and "8 images and one thread per rank" in table
+    )
     assert row(table, "PyTorch alone") == "20.0 10.0 .. 40.0 +0.0 1.00 1.00 .. 1.00"
     # Costs: 1, 2, 0 ms; of the limit: 0.909, 0.909, 1.
     assert row(table, "together") == "22.0 11.0 .. 40.0 +1.0 0.91 0.91 .. 1.00"
@@ -87,7 +92,7 @@ def test_exchange():
 
 
 @pytest.mark.parametrize("fast, taken", [(True, "bfloat16"), (False, "float32")])
-def test_precision(fast, taken, monkeypatch):
+def test_precision(fast: bool, taken: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(precision, "cpu_is_fast_at_bfloat16", lambda: fast)
     rates = {
         "torch": {"float32": [100, 200, 400], "bfloat16": [150, 180, 100]},
@@ -103,7 +108,7 @@ def test_precision(fast, taken, monkeypatch):
     assert f"On this processor the labs train in {taken}." in table
 
 
-def test_normalization():
+def test_normalization() -> None:
     times = {"plain": [20, 10, 40], "ghost": [30, 24, 20], "device": "a device"}
     table = shown(normalization.show, {"torch": times})
     assert "On a device: torch" in table
@@ -111,7 +116,7 @@ def test_normalization():
     assert row(table, "torch") == "20.0 ms 24.0 ms 1.50 0.50 .. 2.40"  # 1.5, 2.4, 0.5
 
 
-def test_optimizers(monkeypatch):
+def test_optimizers(monkeypatch: pytest.MonkeyPatch) -> None:
     names = {
         "hvdlab LARS": "LARS",
         "timm Lars": "LARS",

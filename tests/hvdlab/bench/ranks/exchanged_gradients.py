@@ -1,6 +1,7 @@
 """A rank of `hvdlab.bench`: how far the gradients of each way to send them are from the ranks' average."""
 
 import functools
+from collections.abc import Callable
 
 from hvdlab.bench import ranks
 
@@ -12,7 +13,7 @@ from hvdlab.bench.gradient_exchanges import EXCHANGES  # noqa: E402
 from hvdlab.torch.device import InHorovodsLayout, ThroughHost  # noqa: E402
 
 
-def gradients_after_a_step(send):
+def gradients_after_a_step(send: Callable) -> torch.Tensor:
     """Of a model whose images differ from rank to rank, as one array."""
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Tanh(), torch.nn.Linear(4, 2))
