@@ -9,13 +9,12 @@ without an exchange, in the same round.
 
 import argparse
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from rich.console import Console
 
 from hvdlab import launch
-from hvdlab.assessment_networks import ASSESSMENT_NET
 from hvdlab.bench import ranks, results, throughput
 from hvdlab.system import open_mpi
 
@@ -117,10 +116,7 @@ def setting_name(text: str) -> str:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `hvdlab bench launch`."""
-    results.add_rounds(parser, 5)
-    results.add_steps(parser)
-    results.add_network(parser)
-    results.add_device(parser)
+    results.add_training(parser)
     parser.add_argument("--framework", choices=("torch", "keras"), default="torch")
     parser.add_argument(
         "--settings", type=lambda text: text if text == "all" else setting_name(text), nargs="+",
@@ -134,36 +130,23 @@ def main(args: argparse.Namespace) -> int:
     args.device = ranks.chosen_device(args.device, RANKS)
     if "all" in args.settings:
         args.settings = list(SETTINGS if args.framework == "torch" else LAUNCHER | HOROVOD)
-    found = launch_settings(
-        args.framework, args.repeats, args.steps, args.batch_size, results.tell, args.settings,
-        args.network, args.device,
-    )  # fmt: skip
+    found = launch_settings(ranks.Training.of(args), args.framework, args.settings)
     results.keep(args, found)
     show(found, args.framework, args.batch_size, Console())
     return 0
 
 
 def launch_settings(
+    training: ranks.Training,
     framework: str = "torch",
-    repeats: int = 5,
-    steps: int = 60,
-    batch_size: int = 64,
-    tell: Callable[[str], object] = print,
     settings: Sequence[str] = tuple(LAUNCHER),
-    network: str = ASSESSMENT_NET,
-    device: str = "cpu",
 ) -> dict[str, list[float]]:
     """Measure images/s of both ranks together with each setting, in turns.
 
     Args:
+        training: how the ranks train.
         framework: "torch" or "keras".
-        repeats: number of rounds.
-        steps: timed steps per run.
-        batch_size: images per rank.
-        tell: is called with one line of progress per run.
         settings: names as `setting` reads them.
-        network: a network of the assessment.
-        device: "cpu" or "gpu".
 
     Returns:
         Setting -> images/s, one number per round. LIMIT and FULL come first.
@@ -181,12 +164,12 @@ def launch_settings(
         change = Setting() if label == LIMIT else setting(label)
         variant = f"{'alone' if label == LIMIT else 'horovod'}-{framework}"
         return ranks.start(
-            throughput.__name__, RANKS, variables_of(change), variant, steps, batch_size, network,
-            change.exchange, device=device,
+            throughput.__name__, RANKS, variables_of(change), variant, training.steps,
+            training.batch_size, training.network, change.exchange, device=training.device,
         )  # fmt: skip
 
     labels = {label: label for label in (LIMIT, FULL, *settings)}
-    measured = ranks.rates_in_turns(labels, start, repeats, tell)
+    measured = ranks.rates_in_turns(labels, start, training)
     return {label: each["rates"] for label, each in measured.items()}
 
 

@@ -8,7 +8,6 @@ take turns, and a ratio compares a run with float32 in the same round.
 
 import argparse
 import sys
-from collections.abc import Callable
 from contextlib import AbstractContextManager
 
 from rich.console import Console
@@ -29,40 +28,23 @@ PRECISIONS = {"cpu": ("float32", "bfloat16"), "gpu": ("float32", "TF32", "bfloat
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `hvdlab bench precision`."""
-    results.add_rounds(parser, 5)
-    results.add_steps(parser)
-    results.add_network(parser)
-    results.add_device(parser)
+    results.add_training(parser)
 
 
 def main(args: argparse.Namespace) -> int:
     """Run `hvdlab bench precision` and return its exit code."""
     args.device = ranks.chosen_device(args.device, 1)
-    found = precision(
-        args.repeats, args.steps, args.batch_size, results.tell, args.network, args.device
-    )
+    found = precision(ranks.Training.of(args))
     results.keep(args, found)
     show(found, args.batch_size, Console(), args.network)
     return 0
 
 
-def precision(
-    repeats: int = 5,
-    steps: int = 60,
-    batch_size: int = 64,
-    tell: Callable[[str], object] = print,
-    network: str = ASSESSMENT_NET,
-    device: str = "cpu",
-) -> dict:
+def precision(training: ranks.Training) -> dict:
     """Measure images/s of one process in each precision, in turns.
 
     Args:
-        repeats: number of rounds.
-        steps: timed steps per run.
-        batch_size: images per step.
-        tell: is called with one line of progress per run.
-        network: a network of the assessment.
-        device: "cpu" or "gpu".
+        training: how the processes train.
 
     Returns:
         Framework -> {"device": its name, "rates": {precision: [images/s], one number per round}}.
@@ -70,12 +52,12 @@ def precision(
     Raises:
         ranks.BenchFailed: a run failed.
     """
-    names = PRECISIONS[device]
+    names = PRECISIONS[training.device]
+    how = training.steps, training.batch_size, training.network
     measured = ranks.rates_in_turns(
         {(framework, name): f"{framework}, {name}" for framework in FRAMEWORKS for name in names},
-        lambda run: ranks.run(__name__, 1, *run, steps, batch_size, network, device=device),
-        repeats,
-        tell,
+        lambda run: ranks.run(__name__, 1, *run, *how, device=training.device),
+        training,
     )
     return {
         framework: {

@@ -1,5 +1,6 @@
 """Start the ranks of a benchmark, and read what each of them measured."""
 
+import argparse
 import json
 import os
 import shutil
@@ -7,8 +8,11 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
+from hvdlab.assessment_networks import ASSESSMENT_NET
+from hvdlab.bench import results
 from hvdlab.launch import local
 from hvdlab.system.gpu_assignment import assign
 from hvdlab.system.hardware import cpu_facts, gpus, usable_cores, visible_gpus
@@ -28,6 +32,34 @@ VARIABLES = {
 
 class BenchFailed(Exception):
     """A variant did not run. The message is one sentence with its name and the cause."""
+
+
+@dataclass(frozen=True)
+class Training:
+    """How the ranks of a benchmark train.
+
+    Attributes:
+        repeats: number of rounds.
+        steps: timed steps per run.
+        batch_size: images per rank.
+        network: a network of the assessment.
+        device: "cpu" or "gpu".
+        tell: is called with one line of progress per run.
+    """
+
+    repeats: int = 5
+    steps: int = 60
+    batch_size: int = 64
+    network: str = ASSESSMENT_NET
+    device: str = "cpu"
+    tell: Callable[[str], object] = print
+
+    @classmethod
+    def of(cls, args: argparse.Namespace) -> "Training":
+        """Return the training that a user chose with the arguments of `results.add_training`."""
+        return cls(
+            args.repeats, args.steps, args.batch_size, args.network, args.device, results.tell
+        )
 
 
 def chosen_device(asked: str | None, ranks: int) -> str:
@@ -93,8 +125,7 @@ def run(
 def rates_in_turns(
     runs: Mapping[Run, str],
     start_run: Callable[[Run], list[dict]],
-    repeats: int,
-    tell: Callable[[str], object],
+    training: Training,
 ) -> dict[Run, dict]:
     """Measure images/s of several runs, each of them once per round.
 
@@ -104,20 +135,19 @@ def rates_in_turns(
     Args:
         runs: identifies each run -> its name for the lines of progress.
         start_run: starts the ranks of a run and returns their reports: dicts with "images_per_second".
-        repeats: number of rounds.
-        tell: is called with one line of progress per run.
+        training: decides the number of rounds, and prints the progress.
 
     Returns:
         Run -> {"device": name of the device, "rates": [images/s], one number per round}.
     """
     measured: dict[Run, dict] = {each: {"device": "", "rates": []} for each in runs}
-    for repeat in range(repeats):
+    for repeat in range(training.repeats):
         for each, name in runs.items():
             reports = start_run(each)
             rate = sum(report["images_per_second"] for report in reports)
             measured[each]["rates"].append(rate)
             measured[each]["device"] = reports[0].get("device", "")
-            tell(f"round {repeat + 1} of {repeats}: {name}: {rate:,.0f} images/s")
+            training.tell(f"round {repeat + 1} of {training.repeats}: {name}: {rate:,.0f} images/s")
     return measured
 
 

@@ -44,6 +44,14 @@ def add_steps(
     parser.add_argument("--batch-size", type=count, default=64, help=f"{batch_help} (default 64)")
 
 
+def add_training(parser: argparse.ArgumentParser, batch_help: str = "images per rank") -> None:
+    """Add the arguments of benchmarks that measure images/s; see `ranks.Training`."""
+    add_rounds(parser, 5)
+    add_steps(parser, batch_help=batch_help)
+    add_network(parser)
+    add_device(parser)
+
+
 def add_device(parser: argparse.ArgumentParser) -> None:
     """Add `--device`, for benchmarks that can measure GPUs; see `ranks.chosen_device`."""
     parser.add_argument(

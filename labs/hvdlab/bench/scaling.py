@@ -14,7 +14,6 @@ import json
 import math
 import statistics
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 from rich.console import Console
@@ -41,25 +40,13 @@ def rank_counts(most: int) -> list[int]:
     return sorted({2**k for k in range(most.bit_length()) if 2**k <= most} | {most})
 
 
-def scaling(
-    most: int,
-    repeats: int = 5,
-    steps: int = 60,
-    batch_size: int = 64,
-    tell: Callable[[str], object] = print,
-    network: str = ASSESSMENT_NET,
-    device: str = "cpu",
-) -> dict[str, dict[int, dict]]:
+def scaling(most: int, training: launched.Training) -> dict[str, dict[int, dict]]:
     """Measure images/s of 1 to `most` ranks, with and without an exchange, in turns.
 
     Args:
         most: largest number of ranks.
-        repeats: number of rounds.
-        steps: timed steps per run.
-        batch_size: images per rank in weak scaling; in strong scaling images per rank of `most` ranks.
-        tell: is called with one line of progress per run.
-        network: a network of the assessment.
-        device: "cpu" or "gpu".
+        training: how the ranks train. Its batch size is that of every rank in weak scaling, and in strong
+            scaling that of a rank among `most` ranks.
 
     Returns:
         "weak" and "strong" -> {ranks: {"batch_size": images per rank, "exchanged": [images/s], "alone":
@@ -69,18 +56,18 @@ def scaling(
         ranks.BenchFailed: a run failed.
     """
     counts = rank_counts(most)
-    batches = {"weak": {n: batch_size for n in counts}}
-    batches["strong"] = {n: batch_size * most // n for n in counts}
+    batches = {"weak": {n: training.batch_size for n in counts}}
+    batches["strong"] = {n: training.batch_size * most // n for n in counts}
     measured = launched.rates_in_turns(
         {
             (n, size, how): f"{n} ranks x {size} images, {how}"
             for by_ranks in batches.values() for n, size in by_ranks.items() for how in HOWS
         },
         lambda run: launched.run(
-            throughput.__name__, run[0], HOWS[run[2]], steps, run[1], network, device=device
+            throughput.__name__, run[0], HOWS[run[2]], training.steps, run[1], training.network,
+            device=training.device,
         ),
-        repeats,
-        tell,
+        training,
     )  # fmt: skip
     return {
         kind: {
@@ -199,14 +186,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--ranks", type=results.count, help="largest number (default: all GPUs, or all cores)"
     )
-    results.add_steps(parser, batch_help="images per rank; strong: of the largest run")
     parser.add_argument(
         "--allreduce", type=Path, metavar="FILE",
         help="predict the speed from the file that `hvdlab bench allreduce --json` wrote",
     )  # fmt: skip
-    results.add_network(parser)
-    results.add_device(parser)
-    results.add_rounds(parser, 5)
+    results.add_training(parser, "images per rank; strong: of the largest run")
     results.add_plot(parser)
 
 
@@ -226,10 +210,7 @@ def main(args: argparse.Namespace) -> int:
         return 2
     args.ranks = args.ranks or launched.ranks_of_all(args.device)
     args.device = launched.chosen_device(args.device, args.ranks)
-    found = scaling(
-        args.ranks, args.repeats, args.steps, args.batch_size, results.tell, args.network,
-        args.device,
-    )  # fmt: skip
+    found = scaling(args.ranks, launched.Training.of(args))
     results.keep(args, found, plot)
     show(found, Console(), predict(found, link, args.network) if link else None)
     return 0

@@ -43,15 +43,15 @@ Measured = tuple[float, str]  # images/s of this rank, and the name of its devic
 # --- one rank: train for some steps and return the speed --------------------------------------------
 
 
-def alone_torch(comm: "MPI.Comm", batches: "Batches", training: dict, exchange: str) -> Measured:
+def alone_torch(comm: "MPI.Comm", batches: "Batches", options: dict, exchange: str) -> Measured:
     """Train with PyTorch, without Horovod in the process."""
     from hvdlab.torch.device import choose
 
     mine = choose(comm.rank, comm.allgather, nccl=0)
-    return trained_by_torch(comm, batches, training, mine.device, lambda *both: both)
+    return trained_by_torch(comm, batches, options, mine.device, lambda *both: both)
 
 
-def horovod_torch(comm: "MPI.Comm", batches: "Batches", training: dict, exchange: str) -> Measured:
+def horovod_torch(comm: "MPI.Comm", batches: "Batches", options: dict, exchange: str) -> Measured:
     """Train with PyTorch; Horovod sends the gradients by the method `exchange`."""
     import horovod.torch as hvd
 
@@ -65,10 +65,10 @@ def horovod_torch(comm: "MPI.Comm", batches: "Batches", training: dict, exchange
     def distribute(model: "torch.nn.Module", optimizer: "torch.optim.Optimizer") -> tuple:
         return model, EXCHANGES[exchange](hvd, model, optimizer, mine.compression)
 
-    return trained_by_torch(comm, batches, training, mine.device, distribute)
+    return trained_by_torch(comm, batches, options, mine.device, distribute)
 
 
-def ddp_torch(comm: "MPI.Comm", batches: "Batches", training: dict, exchange: str) -> Measured:
+def ddp_torch(comm: "MPI.Comm", batches: "Batches", options: dict, exchange: str) -> Measured:
     """Train with PyTorch's DistributedDataParallel."""
     import torch.distributed as dist
     from torch.nn.parallel import DistributedDataParallel
@@ -80,7 +80,7 @@ def ddp_torch(comm: "MPI.Comm", batches: "Batches", training: dict, exchange: st
     store = dist.FileStore(os.environ["HVDLAB_BENCH_STORE"], comm.size)
     dist.init_process_group(mine.backend, store=store, rank=comm.rank, world_size=comm.size)
     measured = trained_by_torch(
-        comm, batches, training, mine.device,
+        comm, batches, options, mine.device,
         lambda model, optimizer: (DistributedDataParallel(model), optimizer),
     )  # fmt: skip
     dist.destroy_process_group()
@@ -90,7 +90,7 @@ def ddp_torch(comm: "MPI.Comm", batches: "Batches", training: dict, exchange: st
 def trained_by_torch(
     comm: "MPI.Comm",
     batches: "Batches",
-    training: dict,
+    options: dict,
     device: "torch.device",
     distribute: Callable,
 ) -> Measured:
@@ -99,7 +99,7 @@ def trained_by_torch(
     Args:
         comm: all ranks.
         batches: the images of this rank.
-        training: "steps" and "network", for `hvdlab.torch.throughput.measure`.
+        options: "steps" and "network", for `hvdlab.torch.throughput.measure`.
         device: where to train.
         distribute: (model, optimizer) -> (model, optimizer) that exchange gradients.
     """
@@ -110,18 +110,18 @@ def trained_by_torch(
 
     torch.manual_seed(1)
     use_fast_kernels()
-    rate = measure(batches, comm.Barrier, distribute=distribute, device=device, **training)[1]
+    rate = measure(batches, comm.Barrier, distribute=distribute, device=device, **options)[1]
     return rate, ranks.device_of_torch(device)
 
 
-def alone_keras(comm: "MPI.Comm", batches: "Batches", training: dict, exchange: str) -> Measured:
+def alone_keras(comm: "MPI.Comm", batches: "Batches", options: dict, exchange: str) -> Measured:
     """Train with Keras, without Horovod in the process."""
     from hvdlab.keras.throughput import measure
 
-    return measure(batches, comm.Barrier, **training)[1], ranks.device_of_tensorflow()
+    return measure(batches, comm.Barrier, **options)[1], ranks.device_of_tensorflow()
 
 
-def horovod_keras(comm: "MPI.Comm", batches: "Batches", training: dict, exchange: str) -> Measured:
+def horovod_keras(comm: "MPI.Comm", batches: "Batches", options: dict, exchange: str) -> Measured:
     """Train with Keras; our binding of Horovod sends the gradients."""
     import hvdlab.keras.horovod as hvd
     from hvdlab.keras.device import rank_device
@@ -130,7 +130,7 @@ def horovod_keras(comm: "MPI.Comm", batches: "Batches", training: dict, exchange
     hvd.init()
     place = {"device_dense": rank_device(hvd).device_dense}
     distribute = lambda optimizer: hvd.DistributedOptimizer(optimizer, **place)  # noqa: E731
-    rate = measure(batches, comm.Barrier, distribute=distribute, **training)[1]
+    rate = measure(batches, comm.Barrier, distribute=distribute, **options)[1]
     return rate, ranks.device_of_tensorflow()
 
 
@@ -157,25 +157,15 @@ def random_batches(batch_size: int, rank: int, size: int) -> "Batches":
 
 
 def throughput(
+    training: ranks.Training,
     rank_counts: Sequence[int] = RANK_COUNTS,
-    repeats: int = 5,
-    steps: int = 60,
-    batch_size: int = 64,
-    tell: Callable[[str], object] = print,
-    network: str = ASSESSMENT_NET,
-    device: str = "cpu",
     variants: Sequence[str] = VARIANTS,
 ) -> dict:
     """Measure images/s of every variant at every number of ranks, in turns.
 
     Args:
+        training: how the ranks train.
         rank_counts: numbers of ranks.
-        repeats: number of rounds.
-        steps: timed steps per run.
-        batch_size: images per rank.
-        tell: is called with one line of progress per run.
-        network: a network of the assessment.
-        device: "cpu" or "gpu".
         variants: names of VARIANTS.
 
     Returns:
@@ -184,11 +174,11 @@ def throughput(
     Raises:
         ranks.BenchFailed: a variant did not run.
     """
+    how = training.steps, training.batch_size, training.network
     measured = ranks.rates_in_turns(
         {(variant, n): f"{variant}, {n} ranks" for variant in variants for n in rank_counts},
-        lambda run: ranks.run(__name__, run[1], run[0], steps, batch_size, network, device=device),
-        repeats,
-        tell,
+        lambda run: ranks.run(__name__, run[1], run[0], *how, device=training.device),
+        training,
     )
     return {
         variant: {
@@ -239,10 +229,7 @@ def show(found: dict, batch_size: int, console: Console, network: str = ASSESSME
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `hvdlab bench throughput`."""
-    results.add_rounds(parser, 5)
-    results.add_steps(parser)
-    results.add_network(parser)
-    results.add_device(parser)
+    results.add_training(parser)
     parser.add_argument(
         "--variants", choices=VARIANTS, nargs="+", default=VARIANTS, metavar="VARIANT",
         help=f"of {', '.join(VARIANTS)} (default: all)",
@@ -252,10 +239,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     """Run `hvdlab bench throughput` and return its exit code."""
     args.device = ranks.chosen_device(args.device, max(RANK_COUNTS))
-    found = throughput(
-        RANK_COUNTS, args.repeats, args.steps, args.batch_size, results.tell, args.network,
-        args.device, tuple(dict.fromkeys(args.variants)),
-    )  # fmt: skip
+    variants = tuple(dict.fromkeys(args.variants))
+    found = throughput(ranks.Training.of(args), variants=variants)
     results.keep(args, found)
     show(found, args.batch_size, Console(), args.network)
     return 0
@@ -286,8 +271,8 @@ def one_run(
     }[variant]
     comm = ranks.communicator()
     batches = random_batches(int(batch_size), comm.rank, comm.size)
-    training = {"steps": int(steps), "network": network}
-    rate, device = measure_variant(comm, batches, training, exchange)
+    options = {"steps": int(steps), "network": network}
+    rate, device = measure_variant(comm, batches, options, exchange)
     ranks.tell({"rank": comm.rank, "images_per_second": rate, "device": device})
 
 

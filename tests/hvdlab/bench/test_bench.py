@@ -44,6 +44,9 @@ def silent(text: str) -> None:
     pass
 
 
+SMALL = ranks.Training(repeats=1, steps=2, batch_size=8, tell=silent)
+
+
 def path_of_ranks() -> str:
     """Return a PYTHONPATH with the folder `ranks`, which is next to this file."""
     return os.pathsep.join([str(Path(__file__).parent / "ranks"), *sys.path])
@@ -58,8 +61,8 @@ def test_every_batch_of_a_benchmark_is_as_large_as_it_counts(batch_size: int, si
 @pytest.mark.mpi
 @pytest.mark.slow
 def test_throughput(monkeypatch: pytest.MonkeyPatch) -> None:
-    small = dict(repeats=1, steps=2, batch_size=8, tell=silent, network="wrn-10-1")
-    found = throughput.throughput((2,), **small)
+    small = ranks.Training(repeats=1, steps=2, batch_size=8, tell=silent, network="wrn-10-1")
+    found = throughput.throughput(small, (2,))
     assert list(found) == list(throughput.VARIANTS)
     for measured in found.values():
         assert measured["rates"][2][0] > 0 and measured["device"] == ranks.processor()
@@ -83,7 +86,7 @@ def test_exchange() -> None:
 @pytest.mark.thorough
 def test_launch() -> None:
     some = (launch.FULL, "plain mpirun", "cycle 0.1 ms + one buffer, polled")
-    found = launch.launch_settings(repeats=1, steps=2, batch_size=8, tell=silent, settings=some)
+    found = launch.launch_settings(SMALL, settings=some)
     assert list(found) == [launch.LIMIT, *some] and all(rates[0] > 0 for rates in found.values())
     assert "plain mpirun" in shown(launch.show, found, "torch", 8)
 
@@ -118,7 +121,7 @@ def test_launch_takes_one_setting_away_at_a_time(
 ) -> None:
     monkeypatch.setattr(open_mpi, "is_version_4", lambda: is_version_4)
     monkeypatch.setenv("OMP_NUM_THREADS", "7")  # the user's own value, which is left out
-    assert launch.launch_settings(repeats=1, tell=silent)["plain mpirun"] == [2.0]
+    assert launch.launch_settings(SMALL)["plain mpirun"] == [2.0]
     given = [variables for variables, _ in launches]
     missing = [set(given[0]) - set(variables) for variables in given]
     threads = {"OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS"}
@@ -135,7 +138,7 @@ def test_launch_adds_a_setting_or_several(
 ) -> None:
     monkeypatch.setenv("HOROVOD_CYCLE_TIME", "7")  # the user's own value, which is left out
     both = "cycle 0.1 ms + no cache + one group"
-    launch.launch_settings(repeats=1, tell=silent, settings=("cycle 5 ms", both))
+    launch.launch_settings(SMALL, settings=("cycle 5 ms", both))
     names = ("HOROVOD_CYCLE_TIME", "HOROVOD_CACHE_CAPACITY")
     found = [[given.get(name) for name in names] + [words[-1]] for given, words in launches]
     assert found == [
@@ -154,7 +157,7 @@ def test_launch_refuses_settings_that_there_are_not(
     ):
         launch.setting_name("no cache + cycle 7 ms")
     with pytest.raises(ranks.BenchFailed, match="'one buffer' is for --framework torch"):
-        launch.launch_settings("keras", tell=silent, settings=("one buffer",))
+        launch.launch_settings(SMALL, "keras", settings=("one buffer",))
     assert not launches
 
 
@@ -203,7 +206,7 @@ WHICH = [
 @pytest.mark.slow
 @pytest.mark.thorough
 def test_precision() -> None:
-    found = precision.precision(repeats=1, steps=2, batch_size=8, tell=silent)
+    found = precision.precision(SMALL)
     for measured in found.values():
         assert list(measured["rates"]) == ["float32", "bfloat16"]
         assert all(rates[0] > 0 for rates in measured["rates"].values())
