@@ -19,11 +19,15 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 
 from hvdlab.bench import ranks as launched
 from hvdlab.bench import results
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
 
 EPILOG = """\
 examples:
@@ -45,9 +49,44 @@ OPTIONS = {  # Horovod 0.28 has a fusion buffer of 128 MiB and a cycle of 1 ms b
     },  # by default it shortens the negotiation of 1024 tensors
     "hierarchical": {"HOROVOD_HIERARCHICAL_ALLREDUCE": "1"},  # has an effect only with NCCL
 }
+WARM_UP_ROUNDS = 2
 TENSORS, TENSOR_BYTES = 64, 65_536  # the options are measured with as many gradients at once
 
 # --- one rank ---------------------------------------------------------------------------------------
+
+
+def timed(
+    comm: "MPI.Comm",
+    calls: Mapping[str, Callable[[], object]],
+    rounds: int,
+    wait: Callable[[], object],
+) -> dict[str, float]:
+    """Time calls, which take turns; all ranks make a call at the same time.
+
+    Args:
+        comm: all ranks.
+        calls: name -> the call.
+        rounds: number of timed calls of each name.
+        wait: waits until the device has completed a call.
+
+    Returns:
+        Name -> seconds: the median over the rounds of the time of the slowest rank.
+    """
+    import numpy as np
+    from mpi4py import MPI
+
+    times = np.empty((WARM_UP_ROUNDS + rounds, len(calls)))
+    for row in times:
+        for place, call in enumerate(calls.values()):
+            comm.Barrier()
+            started = time.perf_counter()
+            call()
+            wait()
+            row[place] = time.perf_counter() - started
+    slowest = np.empty_like(times)
+    comm.Allreduce(times, slowest, MPI.MAX)
+    medians = np.median(slowest[WARM_UP_ROUNDS:], axis=0).tolist()
+    return dict(zip(calls, medians, strict=True))
 
 
 def measure(option: str, sizes: Sequence[int]) -> dict:
@@ -63,7 +102,6 @@ def measure(option: str, sizes: Sequence[int]) -> dict:
     """
     comm = launched.communicator()
     import horovod.torch as hvd
-    import numpy as np
     import torch
     import torch.distributed as dist
     from mpi4py import MPI
@@ -73,24 +111,10 @@ def measure(option: str, sizes: Sequence[int]) -> dict:
     hvd.init()
     mine = rank_device(hvd)
     on_gpu = mine.device.type == "cuda"
+    wait = torch.cuda.synchronize if on_gpu else lambda: None
     store = dist.FileStore(os.environ["HVDLAB_BENCH_STORE"], comm.size)
     dist.init_process_group(mine.backend, store=store, rank=comm.rank, world_size=comm.size)
     torch.set_num_threads(1)
-
-    def timed(calls: dict[str, Callable[[], object]], rounds: int) -> dict[str, float]:
-        """Return seconds by name; the calls take turns, and all ranks make a call at the same time."""
-        times = np.empty((rounds + 2, len(calls)))  # the first two rows warm up
-        for row in times:
-            for place, call in enumerate(calls.values()):
-                comm.Barrier()
-                started = time.perf_counter()
-                call()
-                if on_gpu:
-                    torch.cuda.synchronize()
-                row[place] = time.perf_counter() - started
-        slowest = np.empty_like(times)
-        comm.Allreduce(times, slowest, MPI.MAX)
-        return dict(zip(calls, np.median(slowest[2:], axis=0).tolist(), strict=True))
 
     def all_reduce(tensor: torch.Tensor, name: str) -> torch.Tensor:
         """Send a tensor as `hvd.DistributedOptimizer` does: in place, or through host memory."""
@@ -111,7 +135,8 @@ def measure(option: str, sizes: Sequence[int]) -> dict:
 
     ways: dict = {}
     for nbytes in sizes:
-        for way, seconds in timed(calls_of(nbytes), max(5, min(100, 2**26 // nbytes))).items():
+        rounds = max(5, min(100, 2**26 // nbytes))
+        for way, seconds in timed(comm, calls_of(nbytes), rounds, wait).items():
             ways.setdefault(way, {})[nbytes] = seconds
 
     gradients = [torch.zeros(TENSOR_BYTES // 4, device=mine.device) for _ in range(TENSORS)]
@@ -125,7 +150,7 @@ def measure(option: str, sizes: Sequence[int]) -> dict:
 
     found = {
         "ways": ways,
-        "gradients": timed({"": exchange}, 30)[""],
+        "gradients": timed(comm, {"": exchange}, 30, wait)[""],
         "rank": comm.rank,
         "device": launched.device_of_torch(mine.device),
     }
