@@ -116,7 +116,7 @@ def a_second_run_is_compared_with_the_first(tmp_path: Path) -> None:
     old = json.loads((tmp_path / "first" / "gpu.json").read_text())
     for part in old["parts"]:
         for one in part["findings"]:
-            if one["kind"] == "measurement":  # an older machine that was a thousand times as fast
+            if one["kind"] == "measurement":  # the older machine was a thousand times as fast
                 factor = 1000 if one["more_is_better"] else 0.001
                 one.update({name: factor * one[name] for name in ("median", "low", "high")})
     (tmp_path / "old.json").write_text(json.dumps(old))

@@ -1,4 +1,4 @@
-"""labs/cifar10_fast.py: its pieces against NumPy, and that it learns, on one rank and on two."""
+"""labs/cifar10_fast.py: its functions compared with NumPy, and a training on one rank and on two."""
 
 import importlib.util
 import json
@@ -31,13 +31,15 @@ def pictures(n: int, seed: int = 0) -> np.ndarray:
 
 def test_whitened_patches_have_variance_1_and_no_correlation(fast: ModuleType) -> None:
     images = fast.normalised(pictures(40), torch.device("cpu"))
-    images[:, :, 1:] += 3 * images[:, :, :-1]  # neighbours that are alike, as in photographs
+    images[:, :, 1:] += 3 * images[:, :, :-1]  # neighbours are correlated, as in photographs
     layer = torch.nn.Conv2d(3, 24, 2)
     fast.set_whitening(layer, images)
     with torch.no_grad():
         out = layer(images).double().movedim(1, -1).reshape(-1, 24)
     moments = (out.T @ out / len(out)).numpy()
-    np.testing.assert_allclose(moments[:12, :12], np.eye(12), atol=0.01)  # eps takes a little
+    np.testing.assert_allclose(
+        moments[:12, :12], np.eye(12), atol=0.01
+    )  # eps lowers the variance a little
     np.testing.assert_allclose(moments[:12, 12:], -moments[:12, :12])
 
 
@@ -80,7 +82,7 @@ def test_blocks_start_as_the_identity(fast: ModuleType) -> None:
 @pytest.mark.mpi
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_it_learns(ranks: int, tmp_path: Path) -> None:
-    """The label of a sample is its red channel: guessing has 10 %."""
+    """The label of an image is its red channel. Guessing would reach an accuracy of 10 %."""
     data.prepare(tmp_path / "data", sample=True)
     arguments = ["--images", "256", "--epochs", "24", "--width", "8", "--json"]
     command = processes.python_command(ranks, str(SCRIPT), *arguments)

@@ -1,4 +1,4 @@
-"""What the GPU did while a part ran, and what the machine has, with programs that play nvidia-smi."""
+"""Samples of the GPU and facts of the machine, with scripts in place of nvidia-smi."""
 
 import time
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from hvdlab.gpu_report.processes import Ended
 
 @pytest.fixture
 def nvidia_smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
-    """A function (shell script) that puts it on PATH as nvidia-smi."""
+    """Return a function that puts a shell script on PATH as nvidia-smi."""
 
     def make(script: str) -> None:
         path = tmp_path / "bin" / "nvidia-smi"
@@ -34,7 +34,7 @@ def test_samples_become_medians_and_maxima(nvidia_smi: Callable[[str], None]) ->
         until = time.monotonic() + 30
         while time.monotonic() < until and (use := sampler.since(began)) is None or use.samples < 3:
             time.sleep(0.02)
-        assert use.samples == 3  # the line with [N/A] is none
+        assert use.samples == 3  # the line with [N/A] is no sample
         assert (use.utilisation_percent, use.clock_mhz) == (50, 1980)
         assert (use.power_watts_max, use.temperature_celsius_max, use.memory_mib_max) == (
             300.5,

@@ -1,4 +1,4 @@
-"""The comparison of Horovod's operations with NumPy notices what is wrong."""
+"""The comparison of Horovod's operations with NumPy finds wrong results."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -34,7 +34,7 @@ def test_a_wrong_result_is_found(got: torch.Tensor, ok: bool, tmp_path: Path) ->
 
 
 def test_ranks_contribute_different_values() -> None:
-    """Otherwise a missing exchange would go unnoticed."""
+    """If all ranks had the same values, the comparison could not find a missing exchange."""
     world = SimpleNamespace(rank=0, size=3)
     columns = operations.everyone(world, "int64", 100)
     assert all(len(set(column)) == 3 for column in columns.T)

@@ -1,4 +1,4 @@
-"""The report of `hvdlab gpu`: JSON and back, tables, and the comparison with an older report."""
+"""The report of `hvdlab gpu`: JSON written and read, tables, and the comparison with an older report."""
 
 import dataclasses
 import json

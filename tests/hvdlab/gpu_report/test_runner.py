@@ -1,4 +1,4 @@
-"""The runner of `hvdlab gpu`: a bad part is reported and the others run, and nothing survives."""
+"""The runner of `hvdlab gpu`: it reports a bad part, runs the other parts, and leaves no process."""
 
 import json
 import os
@@ -37,7 +37,7 @@ start(main)
 
 @pytest.fixture
 def part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MakePart:
-    """A function (module, ...) -> Part, for modules of a folder that only this test has."""
+    """Return a function (module, ...) -> Part, for modules in a temporary folder."""
     folder = tmp_path / "modules"
     folder.mkdir()
     for name, source in MODULES.items():
@@ -83,7 +83,7 @@ def test_a_part_that_crashes_or_reports_nothing_is_reported_and_the_rest_goes_on
     assert "ZeroDivisionError" in found["crashes"].reason and "ZeroDivisionError" in text
     assert [one.name for one in found["crashes"].findings] == [
         "before"
-    ]  # what it had found by then
+    ]  # the finding before the crash
     assert found["silent"].reason == "it ended without a result"
     assert "| sum | here | float64 | NumPy | 2 | 2.5e-01 | 5.0e-01 | 1e-12 | **wrong** |" in text
     assert "| answer | 42 |" in text
@@ -151,7 +151,7 @@ runner.run(parts, Machine(no_gpu="test"), Path({str(tmp_path)!r}), 300.0, tell)
     assert states == {"fine": State.OK, "hangs": State.RUNNING, "wrong": State.WAITING}
     text = (tmp_path / "gpu.md").read_text()
     assert "| answer | 42 |" in text and "Result: running." in text and "Result: not run." in text
-    for one in started:  # nothing can end them for a process that was killed, but this test can
+    for one in started:  # a killed process cannot end its children, so the test ends them
         for child in [*one.children(recursive=True), one]:
             child.kill()
 
@@ -213,7 +213,7 @@ def test_no_value_and_values_that_are_not_finite_are_wrong(
     findings.Findings(tmp_path).check("", "sum", "here", "float32", values, 1.0, "NumPy")
     (found,) = findings.read(tmp_path)
     assert not found.ok and found.largest is None
-    assert "NaN" not in (tmp_path / "rank-0.jsonl").read_text()  # it would be no JSON
+    assert "NaN" not in (tmp_path / "rank-0.jsonl").read_text()  # NaN is not valid JSON
 
 
 def test_the_report_is_replaced_whole(tmp_path: Path) -> None:
