@@ -14,7 +14,7 @@ examples:
   hvdlab bench launch --repeats 5
 """
 
-# Name -> module with add_arguments(parser), EPILOG and main(args) -> exit code; one line of help.
+# Name -> (module with EPILOG, add_arguments(parser) and main(args) -> exit code, one line of help).
 COMMANDS = {
     "throughput": (
         "hvdlab.bench.throughput",
@@ -38,8 +38,13 @@ COMMANDS = {
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add one subcommand per benchmark, with its arguments.
+
+    Args:
+        parser: the parser of `hvdlab bench`.
+    """
     what = parser.add_subparsers(dest="what", required=True)
-    # Their modules import a framework, so their arguments are here.
+    # These two have their arguments here, because the module of the optimizers imports a framework.
     optimizers = what.add_parser(
         "optimizers", help="step time of LARS, LAMB and NovoGrad, and of other packages'"
     )
@@ -70,6 +75,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
+    """Run the benchmark that the user chose, and return its exit code; 1 if a variant failed."""
     try:
         return args.measure(args)
     except BenchFailed as error:

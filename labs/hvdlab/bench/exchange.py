@@ -27,13 +27,20 @@ import os
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
+from importlib import import_module
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 from rich.console import Console
-from rich.table import Table
 
 from hvdlab.bench import ranks, results
 from hvdlab.system.hardware import cpu_is_fast_at_bfloat16
+
+if TYPE_CHECKING:
+    import numpy as np
+    from mpi4py import MPI
 
 EPILOG = """\
 examples:
@@ -51,19 +58,23 @@ LIMIT = "alone"
 WITHOUT_HOROVOD = (LIMIT, "together", "MPI")
 KINDS = (*WITHOUT_HOROVOD, "thread", "numbers", "exchanged")
 WARM_UP_STEPS = 5
+Step = tuple[
+    Callable[[], object], int
+]  # a function that trains for one step, and the number of weights
 
 # --- one rank ---------------------------------------------------------------------------------------
 
 
-def noise(batch_size):
+def noise(batch_size: int) -> "tuple[np.ndarray, np.ndarray]":
+    """Return random images (batch_size, 32, 32, 3) in float32 and labels (batch_size,)."""
     import numpy as np
 
     rng = np.random.default_rng(0)
     return rng.normal(size=(batch_size, 32, 32, 3)).astype("f4"), rng.integers(0, 10, batch_size)
 
 
-def keras_step(keras, hvd, kind, batch_size):
-    """Return a function that trains the network of `labs` for one step, and its number of weights.
+def keras_step(keras: ModuleType, hvd: ModuleType, kind: str, batch_size: int) -> Step:
+    """Return a step of the network of `labs`, and its number of weights.
 
     Args:
         keras: the module Keras 3 or legacy Keras (`tf_keras`).
@@ -106,48 +117,31 @@ def keras_step(keras, hvd, kind, batch_size):
     return lambda: model.train_on_batch(x, y), weights
 
 
-def first_number():
+def first_number() -> type:
     """Return a compression class that sends one number of a gradient and leaves the gradient unchanged."""
     import tensorflow as tf
 
     class FirstNumber:
         @staticmethod
-        def compress(tensor):
+        def compress(tensor: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
             return tf.reshape(tensor, [-1])[:1], tensor
 
         @staticmethod
-        def decompress(tensor, context):
+        def decompress(tensor: tf.Tensor, context: tf.Tensor) -> tf.Tensor:
             with tf.control_dependencies([tensor]):  # otherwise TensorFlow prunes the exchange
                 return tf.identity(context)
 
     return FirstNumber
 
 
-def keras_3(kind, batch_size):
-    import keras
+def torch_step(exchange: str, kind: str, batch_size: int) -> Step:
+    """Return a step of the assessment network, and its number of weights.
 
-    import hvdlab.keras.horovod as hvd
-
-    return keras_step(keras, hvd, kind, batch_size)
-
-
-def legacy_keras(kind, batch_size):
-    import horovod.tensorflow.keras as hvd
-    import tf_keras
-
-    return keras_step(tf_keras, hvd, kind, batch_size)
-
-
-def pytorch(kind, batch_size):
-    return torch_step("one by one", kind, batch_size)
-
-
-def pytorch_one_buffer(kind, batch_size):
-    return torch_step("one buffer", kind, batch_size)
-
-
-def torch_step(exchange, kind, batch_size):
-    """Return a function that trains the assessment network for one step, and its number of weights."""
+    Args:
+        exchange: how the gradients are sent, a name of `gradient_exchanges.EXCHANGES`.
+        kind: one of KINDS.
+        batch_size: images per step.
+    """
     import horovod.torch as hvd
     import torch
 
@@ -162,7 +156,7 @@ def torch_step(exchange, kind, batch_size):
     optimizer = EXCHANGES[sent](hvd, model, optimizer, InHorovodsLayout)
     x, y = map(torch.from_numpy, noise(batch_size))
 
-    def step():
+    def step() -> None:
         optimizer.zero_grad()
         with autocast():
             loss = torch.nn.functional.cross_entropy(model(x), y)
@@ -173,9 +167,22 @@ def torch_step(exchange, kind, batch_size):
 
 
 def milliseconds_of_each(
-    step_of: Callable, horovod, comm, rounds: int, steps: int, batch_size: int
+    step_of: Callable[[str, int], Step],
+    horovod: ModuleType,
+    comm: "MPI.Comm",
+    rounds: int,
+    steps: int,
+    batch_size: int,
 ) -> dict[str, list[float]]:
     """Measure every kind of step on this rank.
+
+    Args:
+        step_of: kind of step and batch size -> the step.
+        horovod: the binding that starts and stops Horovod.
+        comm: all ranks.
+        rounds: number of rounds; in each of them every kind has one block of steps.
+        steps: timed steps per block.
+        batch_size: images per rank.
 
     Returns:
         Kind -> milliseconds per step: one number per round, the mean over the steps of a block.
@@ -212,24 +219,37 @@ def milliseconds_of_each(
 
 
 def exchange(
-    repeats: int = 10, steps: int = 20, batch_size: int = 64, tell=print, bindings=tuple(BINDINGS)
-) -> dict:
+    repeats: int = 10,
+    steps: int = 20,
+    batch_size: int = 64,
+    tell: Callable[[str], object] = print,
+    bindings: Sequence[str] = tuple(BINDINGS),
+) -> dict[str, dict[str, list[float]]]:
     """Measure all kinds of steps with some bindings.
+
+    Args:
+        repeats: number of rounds.
+        steps: timed steps per block.
+        batch_size: images per rank.
+        tell: is called with one line of progress per binding.
+        bindings: names of BINDINGS.
 
     Returns:
         Binding -> {kind of step: [milliseconds per step]}: one number per round, the mean over the ranks.
+
+    Raises:
+        ranks.BenchFailed: the ranks of a binding failed.
     """
     found: dict = {}
     for label in bindings:
         tell(f"{label}: {repeats} rounds of {len(KINDS)} blocks of {steps} steps")
-        environment = {"TF_USE_LEGACY_KERAS": "1"} if BINDINGS[label] == "legacy" else {}
-        told = ranks.run(
-            __name__, RANKS, BINDINGS[label], repeats, steps, batch_size, **environment
-        )
-        of_ranks = [rank["milliseconds"] for rank in told]
+        binding = BINDINGS[label]
+        environment = {"TF_USE_LEGACY_KERAS": "1"} if binding == "legacy" else {}
+        reports = ranks.run(__name__, RANKS, binding, repeats, steps, batch_size, **environment)
         found[label] = {
             kind: [
-                statistics.mean(both) for both in zip(*(of[kind] for of in of_ranks), strict=True)
+                statistics.mean(of_ranks)
+                for of_ranks in zip(*(one["milliseconds"][kind] for one in reports), strict=True)
             ]
             for kind in KINDS
         }
@@ -237,23 +257,30 @@ def exchange(
 
 
 def show(found: dict, batch_size: int, console: Console) -> None:
-    """Print medians over the rounds. Costs and ratios compare steps of the same round."""
-    table = Table(box=None, header_style="dim", padding=(0, 1))
-    for title in ("binding", "step", "ms", "min .. max", "cost, ms", "of limit", "min .. max"):
-        table.add_column(title, justify="left" if title in ("binding", "step") else "right")
+    """Print medians over the rounds. Costs and ratios compare steps of the same round.
+
+    Args:
+        found: what `exchange` returned.
+        batch_size: images per rank.
+        console: where to print.
+    """
+    table = results.table(
+        ["binding", "step"], ["ms", "min .. max", "cost, ms", "of limit", "min .. max"]
+    )
     for label, times in found.items():
+        limit = times[LIMIT]
         for kind, values in times.items():
-            pairs = list(zip(times[LIMIT], values, strict=True))
+            costs = [value - least for least, value in zip(limit, values, strict=True)]
             table.add_row(
                 label if kind == LIMIT else "",
                 kind,
                 *results.median_and_range(values, ".1f"),
-                f"{statistics.median(value - limit for limit, value in pairs):+.1f}",
-                *results.median_and_range([limit / value for limit, value in pairs], ".2f"),
+                f"{statistics.median(costs):+.1f}",
+                *results.median_and_range(results.ratios(limit, values), ".2f"),
             )
     console.print(
-        f"Medians of {len(pairs)} rounds, {RANKS} ranks on {ranks.processor()}, {batch_size} images and "
-        f"one thread a rank; limit: steps of the kind {LIMIT}"
+        f"Medians of {len(limit)} rounds, {RANKS} ranks on {ranks.processor()}, {batch_size} images and "
+        f"one thread per rank; limit: steps of the kind {LIMIT}"
     )
     console.print(table)
 
@@ -262,6 +289,7 @@ def show(found: dict, batch_size: int, console: Console) -> None:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `hvdlab bench exchange`."""
     results.add_rounds(parser, 10)
     results.add_steps(parser, 20)
     parser.add_argument(
@@ -271,6 +299,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
+    """Run `hvdlab bench exchange` and return its exit code."""
     found = exchange(args.repeats, args.steps, args.batch_size, results.tell, args.bindings)
     results.keep(args, found)
     show(found, args.batch_size, Console())
@@ -278,18 +307,25 @@ def main(args: argparse.Namespace) -> int:
 
 
 def one_run(binding: str, rounds: str, steps: str, batch_size: str) -> None:
-    """Measure the steps on one rank and report the result."""
-    step_of = {
-        "keras": keras_3,
-        "legacy": legacy_keras,
-        "torch": pytorch,
-        "torch-buffer": pytorch_one_buffer,
-    }[binding]
+    """Measure the steps on one rank and report them; the arguments are those of the command line.
+
+    Args:
+        binding: a value of BINDINGS.
+        rounds: number of rounds.
+        steps: timed steps per block.
+        batch_size: images per rank.
+    """
     comm = ranks.communicator()
     if binding.startswith("torch"):
-        import horovod.torch as horovod
+        step_of = partial(torch_step, "one buffer" if binding == "torch-buffer" else "one by one")
+        horovod = import_module("horovod.torch")
     else:
-        import horovod.tensorflow as horovod
+        horovod = import_module("horovod.tensorflow")
+        modules = {
+            "keras": ("keras", "hvdlab.keras.horovod"),
+            "legacy": ("tf_keras", "horovod.tensorflow.keras"),
+        }[binding]
+        step_of = partial(keras_step, *map(import_module, modules))
     times = milliseconds_of_each(step_of, horovod, comm, int(rounds), int(steps), int(batch_size))
     ranks.tell({"rank": comm.rank, "milliseconds": times})
 

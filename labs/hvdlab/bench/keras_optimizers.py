@@ -1,15 +1,17 @@
-"""Step time of the Keras optimizers on TensorFlow, ours and Keras' own, on the same networks.
+"""Measure the step time of the Keras optimizers on TensorFlow, ours and Keras' own, on the same weights.
 
-A process of its own with one thread: `python -m hvdlab.bench.keras_optimizers NETWORK REPEATS`.
+It runs in its own process with one thread: `python -m hvdlab.bench.keras_optimizers NETWORK REPEATS`.
 """
 
 import os
 import sys
 import time
+from collections.abc import Callable, Sequence
 
 from hvdlab.bench import ranks
+from hvdlab.bench.weight_shapes import NETWORKS, Shape
 
-# label: (algorithm, function that makes it)
+# Label -> (algorithm, function of the modules `keras` and `hvdlab.keras` that returns the optimizer).
 KERAS_OPTIMIZERS = {
     "hvdlab Keras LARS": ("LARS", lambda k, ours: ours.LARS(1e-6, weight_decay=1e-4)),
     "hvdlab Keras LAMB": ("LAMB", lambda k, ours: ours.LAMB(1e-6)),
@@ -18,10 +20,19 @@ KERAS_OPTIMIZERS = {
     "Keras SGD": ("SGD", lambda k, ours: k.optimizers.SGD(1e-6, momentum=0.9)),
     "Keras AdamW": ("AdamW", lambda k, ours: k.optimizers.AdamW(1e-6)),
 }
+WARM_UP_STEPS = 2  # the first one also traces the graph
 
 
-def measure(shapes, repeats: int) -> dict[str, list[float]]:
-    """Label -> milliseconds of `repeats` steps in a graph, in turns, on weights they share."""
+def measure(shapes: Sequence[Shape], repeats: int) -> dict[str, list[float]]:
+    """Measure steps in a TensorFlow graph; the optimizers take turns on the same weights.
+
+    Args:
+        shapes: of the weights.
+        repeats: number of timed steps.
+
+    Returns:
+        Label -> [milliseconds per step].
+    """
     import keras
     import numpy as np
     import tensorflow as tf
@@ -32,26 +43,26 @@ def measure(shapes, repeats: int) -> dict[str, list[float]]:
     variables = [keras.Variable(0.05 * rng.standard_normal(s).astype("f4")) for s in shapes]
     gradients = [tf.constant(1e-3 * rng.standard_normal(s).astype("f4")) for s in shapes]
 
-    def step_of(make):
+    def step_of(make: Callable) -> Callable[[], object]:
         optimizer = make(keras, ours)
         optimizer.build(variables)
         return tf.function(lambda: optimizer.apply(gradients, variables))
 
     steps = {label: step_of(make) for label, (_, make) in KERAS_OPTIMIZERS.items()}
-    times = {label: [] for label in steps}
-    for round in range(repeats + 2):
+    times: dict[str, list[float]] = {label: [] for label in steps}
+    for number in range(WARM_UP_STEPS + repeats):
         for label, step in steps.items():
             started = time.perf_counter()
             step()
-            keras.ops.convert_to_numpy(variables[-1])  # a GPU has made the step then
-            if round >= 2:  # after tracing and a first step
+            keras.ops.convert_to_numpy(
+                variables[-1]
+            )  # the copy waits until a GPU has made the step
+            if number >= WARM_UP_STEPS:
                 times[label].append(1000 * (time.perf_counter() - started))
     return times
 
 
 if __name__ == "__main__":
     os.environ.setdefault("KERAS_BACKEND", "tensorflow")
-    from hvdlab.bench.optimizers import NETWORKS
-
     times = measure(NETWORKS[sys.argv[1]](), int(sys.argv[2]))
     ranks.tell({"milliseconds": times, "device": ranks.device_of_tensorflow()})

@@ -1,20 +1,20 @@
-"""What a setting of the launcher, of Open MPI or of Horovod does for a training step on two ranks.
+"""Measure what one setting of the launcher, of Open MPI or of Horovod changes in a training step.
 
-The assessment network trains under Horovod with the full set of settings of `hvdlab run`. Each other row
-changes one thing: it takes settings away, as a plain `mpirun -np 2 python` does, or adds a setting of Horovod
-or Open MPI, or sends the gradients in another way (`gradient_exchanges`). The launches take turns, and a
-ratio is to the full set of its round. The limit is two ranks that exchange nothing, in the same round.
+Two ranks train the assessment network under Horovod with all settings of `hvdlab run`. Each other launch
+changes one thing: it removes settings, as a plain `mpirun -np 2 python` does, or adds a setting of Horovod or
+Open MPI, or sends the gradients by another method (`gradient_exchanges`). The launches take turns. A ratio
+compares a launch with the launch that has all settings in the same round. The limit is two ranks that train
+without an exchange, in the same round.
 """
 
 import argparse
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from rich.console import Console
-from rich.table import Table
 
 from hvdlab import launch
-from hvdlab.assessment_networks import ASSESSMENT_NET
 from hvdlab.bench import ranks, results, throughput
 from hvdlab.system import open_mpi
 
@@ -34,11 +34,11 @@ YIELDING = ("OMPI_MCA_mpi_yield_when_idle",)
 
 @dataclass(frozen=True)
 class Setting:
-    """What differs from the full set of settings.
+    """What a launch changes in the full set of settings.
 
     Attributes:
-        without: variables of `launch.environment` that are not set.
-        variables: variables that are set as well.
+        without: environment variables of `launch.environment` that are not set.
+        variables: environment variables that are set in addition.
         exchange: how PyTorch's gradients are sent, a name of `gradient_exchanges.EXCHANGES`.
     """
 
@@ -47,12 +47,13 @@ class Setting:
     exchange: str = "one by one"
 
     def __add__(self, other: "Setting") -> "Setting":
+        """Return a setting that makes both changes."""
         exchange = self.exchange if other.exchange == "one by one" else other.exchange
         return Setting(self.without + other.without, self.variables | other.variables, exchange)
 
 
 def horovods_threads_on_own_cores() -> str:
-    """The value of HOROVOD_THREAD_AFFINITY: the core of the background thread of each rank of a machine."""
+    """Return the value of HOROVOD_THREAD_AFFINITY: one core per rank, for its background thread."""
     cores = sorted(os.sched_getaffinity(0))
     return ",".join(str(cores[rank % len(cores)]) for rank in range(RANKS))
 
@@ -73,7 +74,7 @@ HOROVOD = {
     "thread on own core": Setting(
         variables={"HOROVOD_THREAD_AFFINITY": horovods_threads_on_own_cores()}
     ),
-    # Open MPI copies long messages at once from one process to the other, where the system allows it.
+    # Where the system allows it, Open MPI copies long messages directly from one process to the other.
     "no single copy": Setting(variables={"OMPI_MCA_smsc": "^cma"}),
     "eager to 4 MB": Setting(
         variables={
@@ -90,15 +91,19 @@ SETTINGS = LAUNCHER | HOROVOD | PYTORCH
 
 
 def setting(name: str) -> Setting:
-    """The setting of a name, or of several with " + " between them. Raises KeyError."""
-    together = Setting()
-    for part in name.split(" + "):
-        together += SETTINGS[part]
-    return together
+    """Return a setting of SETTINGS, or the sum of several.
+
+    Args:
+        name: a name, or names with " + " between them.
+
+    Raises:
+        KeyError: there is no such setting.
+    """
+    return sum((SETTINGS[part] for part in name.split(" + ")), Setting())
 
 
-def a_setting(text: str) -> str:
-    """The type of an argument that names settings."""
+def setting_name(text: str) -> str:
+    """Return `text` if it names settings; an argparse type."""
     try:
         setting(text)
     except KeyError:
@@ -110,66 +115,69 @@ def a_setting(text: str) -> str:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    results.add_rounds(parser, 5)
-    results.add_steps(parser)
-    results.add_network(parser)
-    results.add_device(parser)
+    """Add the arguments of `hvdlab bench launch`."""
+    results.add_training(parser)
     parser.add_argument("--framework", choices=("torch", "keras"), default="torch")
     parser.add_argument(
-        "--settings", type=lambda text: text if text == "all" else a_setting(text), nargs="+",
+        "--settings", type=lambda text: text if text == "all" else setting_name(text), nargs="+",
         default=list(LAUNCHER), metavar="SETTING",
-        help=f"'all', or of {', '.join(SETTINGS)}; A + B for both (default: those of the launcher)",
+        help=f"'all', or of {', '.join(SETTINGS)}; 'A + B' changes both (default: the launcher's)",
     )  # fmt: skip
 
 
 def main(args: argparse.Namespace) -> int:
+    """Run `hvdlab bench launch` and return its exit code."""
     args.device = ranks.chosen_device(args.device, RANKS)
     if "all" in args.settings:
         args.settings = list(SETTINGS if args.framework == "torch" else LAUNCHER | HOROVOD)
-    found = launch_settings(
-        args.framework, args.repeats, args.steps, args.batch_size, results.tell, args.settings,
-        args.network, args.device,
-    )  # fmt: skip
+    found = launch_settings(ranks.Training.of(args), args.framework, args.settings)
     results.keep(args, found)
     show(found, args.framework, args.batch_size, Console())
     return 0
 
 
 def launch_settings(
+    training: ranks.Training,
     framework: str = "torch",
-    repeats: int = 5,
-    steps: int = 60,
-    batch_size: int = 64,
-    tell=print,
-    settings=tuple(LAUNCHER),
-    network: str = ASSESSMENT_NET,
-    device: str = "cpu",
-) -> dict:
-    """Label -> images/s of both ranks together, a figure a round. The limit and the full set come first.
+    settings: Sequence[str] = tuple(LAUNCHER),
+) -> dict[str, list[float]]:
+    """Measure images/s of both ranks together with each setting, in turns.
+
+    Args:
+        training: how the ranks train.
+        framework: "torch" or "keras".
+        settings: names as `setting` reads them.
+
+    Returns:
+        Setting -> images/s, one number per round. LIMIT and FULL come first.
 
     Raises:
-        ranks.BenchFailed: a launch failed, or Keras is to send gradients in a way of PyTorch's.
+        ranks.BenchFailed: a launch failed, or Keras would have to send gradients by a method of PyTorch.
     """
     exchanges = [name for name in settings if setting(name).exchange != "one by one"]
     if framework == "keras" and exchanges:
-        raise ranks.BenchFailed(f"{exchanges[0]!r} is for --framework torch: Keras sends one group")
-    labels = dict.fromkeys([LIMIT, FULL, *settings])
-    found: dict = {label: [] for label in labels}
-    for repeat in range(repeats):
-        for label in labels:
-            change = Setting() if label == LIMIT else setting(label)
-            variant = f"alone-{framework}" if label == LIMIT else f"horovod-{framework}"
-            told = ranks.start(
-                throughput.__name__, RANKS, variables_of(change), variant, steps, batch_size,
-                network, change.exchange, device=device,
-            )  # fmt: skip
-            found[label].append(sum(rank["images_per_second"] for rank in told))
-            tell(f"round {repeat + 1} of {repeats}: {label}: {found[label][-1]:,.0f} images/s")
-    return found
+        raise ranks.BenchFailed(
+            f"{exchanges[0]!r} is for --framework torch, because Keras sends all gradients as one group"
+        )
+
+    def start(label: str) -> list[dict]:
+        change = Setting() if label == LIMIT else setting(label)
+        variant = f"{'alone' if label == LIMIT else 'horovod'}-{framework}"
+        return ranks.start(
+            throughput.__name__, RANKS, variables_of(change), variant, training.steps,
+            training.batch_size, training.network, change.exchange, device=training.device,
+        )  # fmt: skip
+
+    labels = {label: label for label in (LIMIT, FULL, *settings)}
+    measured = ranks.rates_in_turns(labels, start, training)
+    return {label: each["rates"] for label, each in measured.items()}
 
 
 def variables_of(change: Setting) -> dict[str, str]:
-    """The environment of a launch. What the user has set of these variables is not measured here."""
+    """Return all environment variables of a launch.
+
+    The user's own values of the measured variables are left out, because they would change the result.
+    """
     full = launch.environment(RANKS)
     without = open_mpi.spelled(dict.fromkeys(change.without, ""))
     measured = {name for each in SETTINGS.values() for name in each.variables}
@@ -181,23 +189,24 @@ def variables_of(change: Setting) -> dict[str, str]:
 
 
 def show(found: dict, framework: str, batch_size: int, console: Console) -> None:
-    """Medians with their range, and the ratios to the full set and to the limit of the same round."""
-    table = Table(box=None, header_style="dim", padding=(0, 1))
-    for title in ("launch", "images/s", "min .. max", "ratio", "min .. max", "of limit"):
-        table.add_column(title, justify="left" if title == "launch" else "right")
+    """Print medians with their range, and ratios to FULL and to LIMIT of the same round.
+
+    Args:
+        found: what `launch_settings` returned.
+        framework: "torch" or "keras".
+        batch_size: images per rank.
+        console: where to print.
+    """
+    table = results.table(["launch"], ["images/s", "min .. max", "ratio", "min .. max", "of limit"])
     for label, rates in found.items():
-        ratios, of_limit = (
-            [rate / peer for rate, peer in zip(rates, found[name], strict=True)]
-            for name in (FULL, LIMIT)
-        )
         table.add_row(
             label,
             *results.median_and_range(rates, ",.0f"),
-            *results.median_and_range(ratios, ".2f"),
-            results.median_and_range(of_limit, ".2f")[0],
+            *results.median_and_range(results.ratios(rates, found[FULL]), ".2f"),
+            results.median_ratio(rates, found[LIMIT]),
         )
     console.print(
-        f"Medians of {len(found[FULL])} rounds, {framework}, {RANKS} ranks, {batch_size} images a rank; "
+        f"Medians of {len(found[FULL])} rounds, {framework}, {RANKS} ranks, {batch_size} images per rank; "
         f"ratio: to {FULL}; of limit: to {LIMIT}"
     )
     console.print(table)

@@ -1,7 +1,7 @@
-"""Forward and backward time of ghost batch norm and of the framework's own batch norm.
+"""Measure forward and backward pass of ghost batch norm, compared with the framework's own batch norm.
 
-Each variant is a process of its own (`python -m hvdlab.bench.normalization VARIANT REPEATS`) with one
-thread; in it the two layers take turns.
+Each variant is its own process (`python -m hvdlab.bench.normalization VARIANT REPEATS`) with one thread. In
+the process the two layers take turns.
 """
 
 import argparse
@@ -9,22 +9,34 @@ import os
 import statistics
 import sys
 import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from rich.console import Console
-from rich.table import Table
 
 from hvdlab.bench import ranks, results
+
+if TYPE_CHECKING:
+    import keras
+    import torch
 
 VARIANTS = {
     "torch, contiguous": "contiguous_format",
     "torch, channels last": "channels_last",
     "Keras on TensorFlow": "keras",
 }
-SHAPE, GHOST_SIZE = (256, 64, 32, 32), 32  # batch, channels, height, width
+SHAPE = (256, 64, 32, 32)  # batch, channels, height, width
+GHOST_SIZE = 32  # images
+WARM_UP_STEPS = 3
+Steps = dict[str, Callable[[], object]]  # "plain" and "ghost" -> forward and backward pass
 
 
-def torch_steps(memory_format: str) -> tuple[dict, str]:
-    """Name -> a function that runs the layer forward and backward; and the name of the device."""
+def torch_steps(memory_format: str) -> tuple[Steps, str]:
+    """Return the steps of PyTorch's layers, and the name of the device.
+
+    Args:
+        memory_format: of the images, such as "channels_last".
+    """
     import torch
 
     from hvdlab.torch.normalization import GhostBatchNorm2d
@@ -33,7 +45,7 @@ def torch_steps(memory_format: str) -> tuple[dict, str]:
     x = torch.randn(SHAPE).to(device, memory_format=getattr(torch, memory_format)).requires_grad_()
     dy = torch.randn_like(x)
 
-    def step(layer):
+    def step(layer: "torch.nn.Module") -> None:
         layer(x).backward(dy)
         x.grad = None
         if device.type == "cuda":
@@ -45,7 +57,8 @@ def torch_steps(memory_format: str) -> tuple[dict, str]:
     return steps, ranks.device_of_torch(device)
 
 
-def keras_steps() -> tuple[dict, str]:
+def keras_steps() -> tuple[Steps, str]:
+    """Return the steps of Keras' layers, and the name of the device."""
     import keras
     import tensorflow as tf
 
@@ -55,36 +68,58 @@ def keras_steps() -> tuple[dict, str]:
     x = tf.Variable(tf.random.normal((batch, height, width, channels)))
     dy = tf.random.normal(x.shape)
 
-    def steps(layer):
+    def step_of(layer: "keras.Layer") -> Callable[[], object]:
         layer.build(x.shape)
 
         @tf.function
-        def step():
+        def step() -> list[tf.Tensor]:
             with tf.GradientTape() as tape:
                 y = layer(x, training=True)
             return tape.gradient(y, [x, *(v.value for v in layer.trainable_variables)], dy)
 
-        return lambda: step()[-1].numpy()  # a GPU has computed it then
+        return lambda: step()[-1].numpy()  # the copy waits until a GPU has computed the gradients
 
-    plain, ghost = steps(keras.layers.BatchNormalization()), steps(GhostBatchNorm(GHOST_SIZE))
+    plain, ghost = step_of(keras.layers.BatchNormalization()), step_of(GhostBatchNorm(GHOST_SIZE))
     return {"plain": plain, "ghost": ghost}, ranks.device_of_tensorflow()
 
 
 def measure(variant: str, repeats: int) -> dict:
-    """Milliseconds of `repeats` steps of "plain" and "ghost", and the name of the "device"."""
+    """Measure both layers of a variant in this process.
+
+    Args:
+        variant: a value of VARIANTS.
+        repeats: number of timed steps.
+
+    Returns:
+        "plain" and "ghost" -> [milliseconds per step], and "device" -> its name.
+    """
     steps, device = keras_steps() if variant == "keras" else torch_steps(variant)
-    times = {name: [] for name in steps}
-    for round in range(repeats + 3):
+    times: dict[str, list[float]] = {name: [] for name in steps}
+    for number in range(WARM_UP_STEPS + repeats):
         for name, step in steps.items():
             started = time.perf_counter()
             step()
-            if round >= 3:  # after those that warm up
+            if number >= WARM_UP_STEPS:
                 times[name].append(1000 * (time.perf_counter() - started))
     return times | {"device": device}
 
 
-def normalization(repeats: int = 20, tell=print, device: str = "cpu") -> dict:
-    """Label -> {"plain": [ms], "ghost": [ms], "device": its name}."""
+def normalization(
+    repeats: int = 20, tell: Callable[[str], object] = print, device: str = "cpu"
+) -> dict[str, dict]:
+    """Measure all variants.
+
+    Args:
+        repeats: number of timed steps.
+        tell: is called with one line of progress per variant.
+        device: "cpu" or "gpu".
+
+    Returns:
+        Label -> {"plain": [milliseconds], "ghost": [milliseconds], "device": its name}.
+
+    Raises:
+        ranks.BenchFailed: a variant did not run.
+    """
     found = {}
     for label, variant in VARIANTS.items():
         tell(f"{label}: {repeats} rounds ...")
@@ -93,26 +128,29 @@ def normalization(repeats: int = 20, tell=print, device: str = "cpu") -> dict:
 
 
 def show(found: dict, console: Console) -> None:
-    table = Table(box=None, header_style="dim", padding=(0, 2))
-    for title in ("layer", "plain", "ghost", "ratio", "min .. max"):
-        table.add_column(title, justify="left" if title == "layer" else "right")
+    """Print medians, and ratios of ghost batch norm to plain batch norm in the same round.
+
+    Args:
+        found: what `normalization` returned.
+        console: where to print.
+    """
+    table = results.table(["layer"], ["plain", "ghost", "ratio", "min .. max"])
     for label, times in found.items():
-        ratios = [g / p for p, g in zip(times["plain"], times["ghost"], strict=True)]
         table.add_row(
             label,
-            f"{statistics.median(times['plain']):.1f} ms",
-            f"{statistics.median(times['ghost']):.1f} ms",
-            *results.median_and_range(ratios, ".2f"),
+            *(f"{statistics.median(times[name]):.1f} ms" for name in ("plain", "ghost")),
+            *results.median_and_range(results.ratios(times["ghost"], times["plain"]), ".2f"),
         )
-    console.print(results.devices(found))
+    console.print(results.devices({label: found[label]["device"] for label in found}))
     console.print(
-        f"{'x'.join(map(str, SHAPE))}, ghosts of {GHOST_SIZE}, forward and backward, "
-        f"one thread, medians of {len(ratios)} rounds"
+        f"{'x'.join(map(str, SHAPE))}, ghosts of {GHOST_SIZE} images, forward and backward pass, "
+        f"one thread, medians of {len(times['plain'])} rounds"
     )
     console.print(table)
 
 
 def main(args: argparse.Namespace) -> int:
+    """Run `hvdlab bench normalization` and return its exit code."""
     args.device = ranks.chosen_device(args.device, 1)
     found = normalization(args.repeats, results.tell, args.device)
     results.keep(args, found)

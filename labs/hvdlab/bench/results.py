@@ -1,38 +1,66 @@
-"""What the benchmarks have in common: rounds, steps, progress, and the files that hold the figures."""
+"""What the benchmarks share: arguments, ratios of rounds, tables, figures and result files."""
 
 import argparse
 import json
 import statistics
 import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.table import Table
 
 from hvdlab.assessment_networks import ASSESSMENT_NET, network_weights
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+# --- arguments of several benchmarks ----------------------------------------------------------------
+
 
 def add_rounds(parser: argparse.ArgumentParser, rounds: int) -> None:
-    """`--repeats` and `--json`, which every benchmark has."""
-    parser.add_argument("--repeats", type=count, default=rounds, help=f"rounds (default {rounds})")
+    """Add `--repeats` (default: `rounds`) and `--json`, which every benchmark has."""
+    parser.add_argument(
+        "--repeats", type=count, default=rounds, help=f"number of rounds (default {rounds})"
+    )
     parser.add_argument("--json", type=result, metavar="FILE", help="write all figures to FILE")
 
 
-def add_steps(parser: argparse.ArgumentParser, steps: int = 60) -> None:
-    """`--steps` and `--batch-size`, of those that train."""
+def add_steps(
+    parser: argparse.ArgumentParser, steps: int = 60, batch_help: str = "images per rank"
+) -> None:
+    """Add `--steps` and `--batch-size`, for benchmarks that train.
+
+    Args:
+        parser: the parser of the benchmark.
+        steps: default of `--steps`.
+        batch_help: what the batch size counts.
+    """
     parser.add_argument(
-        "--steps", type=count, default=steps, help=f"timed steps a run (default {steps})"
+        "--steps", type=count, default=steps, help=f"timed steps per run (default {steps})"
     )
-    parser.add_argument("--batch-size", type=count, default=64, help="per rank (default 64)")
+    parser.add_argument("--batch-size", type=count, default=64, help=f"{batch_help} (default 64)")
+
+
+def add_training(parser: argparse.ArgumentParser, batch_help: str = "images per rank") -> None:
+    """Add the arguments of benchmarks that measure images/s; see `ranks.Training`."""
+    add_rounds(parser, 5)
+    add_steps(parser, batch_help=batch_help)
+    add_network(parser)
+    add_device(parser)
 
 
 def add_device(parser: argparse.ArgumentParser) -> None:
-    """`--device`, of those that can measure GPUs; see `ranks.chosen_device`."""
+    """Add `--device`, for benchmarks that can measure GPUs; see `ranks.chosen_device`."""
     parser.add_argument(
         "--device", choices=("cpu", "gpu"), help="(default: gpu, if there is one for each rank)"
     )
 
 
 def add_network(parser: argparse.ArgumentParser) -> None:
-    """`--network`, of those that train a network of the assessment."""
+    """Add `--network`, for benchmarks that train a network of the assessment."""
     parser.add_argument(
         "--network", type=network, default=ASSESSMENT_NET,
         help=f"{ASSESSMENT_NET} (default), or wrn-DEPTH-WIDTH such as wrn-16-10",
@@ -40,21 +68,21 @@ def add_network(parser: argparse.ArgumentParser) -> None:
 
 
 def add_plot(parser: argparse.ArgumentParser) -> None:
-    """`--plot`, of those that draw."""
+    """Add `--plot`, for benchmarks that draw a figure."""
     parser.add_argument(
-        "--plot", type=figure, metavar="FILE", help="draw them into FILE (.png, .svg, .pdf)"
+        "--plot", type=figure, metavar="FILE", help="draw the figures into FILE (.png, .svg, .pdf)"
     )
 
 
 def count(text: str) -> int:
-    """The type of an argument that is a whole number of at least 1."""
+    """Return the whole number of at least 1 that `text` holds; an argparse type."""
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"expected a whole number of at least 1, got {text!r}")
     return int(text)
 
 
 def network(text: str) -> str:
-    """The type of an argument that names a network of the assessment."""
+    """Return `text` if it names a network of the assessment; an argparse type."""
     try:
         network_weights(text)
     except ValueError as error:
@@ -63,7 +91,10 @@ def network(text: str) -> str:
 
 
 def result(text: str) -> Path:
-    """The type of an argument that names a file to write: better to know before an hour of measuring."""
+    """Return the path of a file that can be written; an argparse type.
+
+    The folder is checked now, because a benchmark may run for an hour before it writes the file.
+    """
     path = Path(text)
     if path.is_dir() or not path.parent.is_dir():
         raise argparse.ArgumentTypeError(f"expected a file in a folder that exists, got {text!r}")
@@ -71,7 +102,7 @@ def result(text: str) -> Path:
 
 
 def figure(text: str) -> Path:
-    """The type of an argument that names a figure to draw."""
+    """Return the path of a figure that can be drawn; an argparse type."""
     path = result(text)
     if path.suffix not in (".png", ".svg", ".pdf"):
         raise argparse.ArgumentTypeError(f"expected a .png, .svg or .pdf, got {text!r}")
@@ -80,29 +111,95 @@ def figure(text: str) -> Path:
     return path
 
 
+# --- figures of the rounds --------------------------------------------------------------------------
+
+
 def tell(text: str) -> None:
-    """The progress of a benchmark, a line a run."""
+    """Print one line of progress to stderr, so that stdout holds only the results."""
     print(text, file=sys.stderr, flush=True)
 
 
-def median_and_range(values, form: str) -> tuple[str, str]:
-    """Two cells of a table: the median, and the least and the greatest value."""
+def ratios(values: Iterable[float], peers: Iterable[float]) -> list[float]:
+    """Return `values` divided by `peers`, round by round: both were measured in the same rounds."""
+    return [value / peer for value, peer in zip(values, peers, strict=True)]
+
+
+def median_ratio(values: Iterable[float], peers: Iterable[float]) -> str:
+    """Return one cell of a table: the median of the ratios of the rounds."""
+    return f"{statistics.median(ratios(values, peers)):.2f}"
+
+
+def median_and_range(values: Sequence[float], form: str) -> tuple[str, str]:
+    """Return two cells of a table: the median, and the smallest and the largest value.
+
+    Args:
+        values: one number per round.
+        form: format of each number, such as ".1f".
+    """
     return f"{statistics.median(values):{form}}", f"{min(values):{form}} .. {max(values):{form}}"
 
 
-def devices(found: dict[str, dict]) -> str:
-    """A line for each device: its name, and what was measured on it. `found`: label -> {"device": name}."""
-    by_name: dict[str, list[str]] = {}
-    for label, measured in found.items():
-        by_name.setdefault(measured["device"], []).append(label)
-    return "\n".join(f"On {name}: {', '.join(labels)}" for name, labels in by_name.items())
+def table(left: Sequence[str], right: Sequence[str], narrow: bool = False) -> Table:
+    """Return an empty table.
+
+    Args:
+        left: titles of the first columns, which hold text.
+        right: titles of the other columns, which hold numbers.
+        narrow: put one space between columns in place of two, so that many columns fit into 80
+            characters.
+    """
+    empty = Table(box=None, header_style="dim", padding=(0, 1, 0, 0) if narrow else (0, 1))
+    for title in left:
+        empty.add_column(title)
+    for title in right:
+        empty.add_column(title, justify="right", no_wrap=True)
+    return empty
 
 
-def keep(args: argparse.Namespace, found, plot=None) -> None:
-    """Write what was measured, with the arguments, to `args.json`, and draw it into `args.plot`."""
+def devices(names: dict[str, str]) -> str:
+    """Return one line per device: its name, and what was measured on it.
+
+    Args:
+        names: label of a measurement -> name of its device.
+    """
+    labels: dict[str, list[str]] = {}
+    for label, name in names.items():
+        labels.setdefault(name, []).append(label)
+    return "\n".join(f"On {name}: {', '.join(measured)}" for name, measured in labels.items())
+
+
+@contextmanager
+def drawing(path: Path) -> "Iterator[Axes]":
+    """Yield the axes of a figure in the style of the course; write the figure to `path` at the end."""
+    import matplotlib
+
+    matplotlib.use("agg")
+    import matplotlib.pyplot as plt
+
+    plt.style.use("hvdlab.lab")
+    drawn, axes = plt.subplots()
+    yield axes
+    axes.legend()
+    drawn.savefig(path)
+    plt.close(drawn)
+
+
+def keep(
+    args: argparse.Namespace,
+    measured: dict | list,
+    plot: Callable[[dict, Path], None] | None = None,
+) -> None:
+    """Write the figures and the arguments to `args.json`, and draw the figures into `args.plot`.
+
+    Args:
+        args: arguments of the benchmark.
+        measured: the figures of all rounds.
+        plot: draws `measured` into a file. Default: there is no figure.
+    """
     if args.json:
         plain = (int, float, str, bool, list, tuple)
         settings = {name: value for name, value in vars(args).items() if isinstance(value, plain)}
-        args.json.write_text(json.dumps({**settings, "measured": found}, indent=2))
+        text = json.dumps({**settings, "measured": measured}, indent=2)
+        args.json.write_text(text, encoding="utf-8")
     if plot and args.plot:
-        plot(found, args.plot)
+        plot(measured, args.plot)

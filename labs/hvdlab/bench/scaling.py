@@ -1,11 +1,11 @@
-"""Strong and weak scaling of the assessment network with Horovod, on 1 to all cores, or all GPUs.
+"""Measure strong and weak scaling of the assessment network with Horovod, from 1 rank to all cores or GPUs.
 
-One thread a rank, also for one rank: two would fake its speed. Each number of ranks also runs without
-an exchange: what that many lonely trainings reach at once is the bound of this machine (its cores
-share memory and clock), and the ratio to it is what the exchange costs. The ranks are those of
-`hvdlab.bench.throughput`, started for each figure, in turns.
+Each rank has one thread, and so has a single rank: with two threads it would look faster than it is. For each
+number of ranks the benchmark also trains as many ranks without an exchange. Their speed is the limit of this
+machine, because its cores share memory and clock. The ratio to the limit shows the cost of the exchange. The
+ranks are those of `hvdlab.bench.throughput`. The runs take turns.
 
-    weak      each rank has the same batch, whatever their number
+    weak      each rank has the same batch, so the batch of all ranks grows with their number
     strong    all ranks together have the same batch
 """
 
@@ -17,7 +17,6 @@ import sys
 from pathlib import Path
 
 from rich.console import Console
-from rich.table import Table
 
 from hvdlab.assessment_networks import ASSESSMENT_NET, network_weights
 from hvdlab.bench import ranks as launched
@@ -37,48 +36,55 @@ HOWS = {"exchanged": "horovod-torch", "alone": "alone-torch"}
 
 
 def rank_counts(most: int) -> list[int]:
-    """1, 2, 4, ... and the largest."""
+    """Return 1, 2, 4, ... and `most`."""
     return sorted({2**k for k in range(most.bit_length()) if 2**k <= most} | {most})
 
 
-def scaling(
-    most: int,
-    repeats: int = 5,
-    steps: int = 60,
-    batch_size: int = 64,
-    tell=print,
-    network: str = ASSESSMENT_NET,
-    device: str = "cpu",
-) -> dict[str, dict[int, dict]]:
-    """kind -> ranks -> {"batch_size": of a rank, "exchanged": [images/s], "alone": [images/s]}.
+def scaling(most: int, training: launched.Training) -> dict[str, dict[int, dict]]:
+    """Measure images/s of 1 to `most` ranks, with and without an exchange, in turns.
 
-    `batch_size` is that of a rank in weak scaling, and in strong scaling that of a rank of `most`.
+    Args:
+        most: largest number of ranks.
+        training: how the ranks train. Its batch size is that of every rank in weak scaling, and in strong
+            scaling that of a rank among `most` ranks.
+
+    Returns:
+        "weak" and "strong" -> {ranks: {"batch_size": images per rank, "exchanged": [images/s], "alone":
+        [images/s]}}, one number per round.
+
+    Raises:
+        ranks.BenchFailed: a run failed.
     """
     counts = rank_counts(most)
-    batches = {"weak": {n: batch_size for n in counts}}
-    batches["strong"] = {n: batch_size * most // n for n in counts}
-    runs = {(n, size): {how: [] for how in HOWS} for b in batches.values() for n, size in b.items()}
-    for repeat in range(repeats):
-        for (n, size), rates in runs.items():
-            for how in rates:
-                told = launched.run(
-                    throughput.__name__, n, HOWS[how], steps, size, network, device=device
-                )
-                rates[how].append(sum(rank["images_per_second"] for rank in told))
-                tell(
-                    f"round {repeat + 1} of {repeats}: {n} ranks x {size} images, {how}: "
-                    f"{rates[how][-1]:,.0f} images/s"
-                )
+    batches = {"weak": {n: training.batch_size for n in counts}}
+    batches["strong"] = {n: training.batch_size * most // n for n in counts}
+    measured = launched.rates_in_turns(
+        {
+            (n, size, how): f"{n} ranks x {size} images, {how}"
+            for by_ranks in batches.values() for n, size in by_ranks.items() for how in HOWS
+        },
+        lambda run: launched.run(
+            throughput.__name__, run[0], HOWS[run[2]], training.steps, run[1], training.network,
+            device=training.device,
+        ),
+        training,
+    )  # fmt: skip
     return {
-        kind: {n: {"batch_size": size, **runs[n, size]} for n, size in of_kind.items()}
-        for kind, of_kind in batches.items()
+        kind: {
+            n: {"batch_size": size, **{how: measured[n, size, how]["rates"] for how in HOWS}}
+            for n, size in by_ranks.items()
+        }
+        for kind, by_ranks in batches.items()
     }
 
 
 def link_of(measured: dict) -> Link:
-    """The link between ranks as `hvdlab bench allreduce` measured it.
+    """Return the link between ranks as `hvdlab bench allreduce` measured it.
 
-    Horovod's cycle is inside the latency, for it was Horovod's all-reduce that was timed.
+    Its latency includes Horovod's cycle, because the benchmark measured Horovod's all-reduce.
+
+    Args:
+        measured: what `hvdlab.bench.allreduce.allreduce` returned.
     """
     times = measured["ways"]["horovod"]
     sizes = [int(nbytes) for nbytes in times for _ in times[nbytes]]
@@ -88,113 +94,113 @@ def link_of(measured: dict) -> Link:
 def predict(
     found: dict, link: Link, network: str = ASSESSMENT_NET
 ) -> dict[str, dict[int, Forecast]]:
-    """What the cost model says, from a link and from lonely ranks.
+    """Return what the cost model predicts from a link and from ranks without an exchange.
 
-    The same cores compute and exchange here, so nothing overlaps.
+    The model assumes that computation and exchange do not overlap, because the same cores do both here.
+
+    Args:
+        found: what `scaling` returned.
+        link: between the ranks.
+        network: the network that was trained.
+
+    Returns:
+        "weak" and "strong" -> {ranks: prediction}.
     """
     shapes = network_weights(network).items()
     parameters = sum(math.prod(shape) for name, shape in shapes if not is_statistic(name))
-    told: dict = {}
+    predicted: dict = {}
     for kind, by_ranks in found.items():
         for n, rates in by_ranks.items():
-            lonely = statistics.median(rates["alone"]) / int(n)
-            layers = Network(((parameters, 1),), lonely, rates["batch_size"])
-            told.setdefault(kind, {})[n] = forecast(
+            without_exchange = statistics.median(rates["alone"]) / int(n)
+            layers = Network(((parameters, 1),), without_exchange, rates["batch_size"])
+            predicted.setdefault(kind, {})[n] = forecast(
                 layers, Cluster(link), int(n), overlap=False, cycle=0
             )
-    return told
+    return predicted
 
 
-def show(found: dict, console: Console, told: dict | None = None) -> None:
-    """Medians of the rounds; speed-up, efficiency and ratios are medians of those of the rounds."""
+def show(found: dict, console: Console, predicted: dict | None = None) -> None:
+    """Print medians of the rounds. Speed-up, efficiency and ratio are medians of those of the rounds.
+
+    Args:
+        found: what `scaling` returned.
+        console: where to print.
+        predicted: what `predict` returned, for two more columns.
+    """
     median = statistics.median
+    more = ["predicted", "off by"] if predicted else []
+    titles = ["ranks", "batch", "images/s", "min .. max", "speed-up", "eff.", "alone", "ratio"]
     for kind, by_ranks in found.items():
-        table = Table(box=None, header_style="dim", padding=(0, 1, 0, 0))  # fits into 80 columns
-        more = ("predicted", "off by") if told else ()
-        for title in ("ranks", "batch", "images/s", "min .. max", "speed-up", "eff.",
-                      "alone", "ratio", *more):  # fmt: skip
-            table.add_column(title, justify="right", no_wrap=True)
+        table = results.table([], [*titles, *more], narrow=True)
         one = by_ranks[min(by_ranks)]["exchanged"]
         for n, rates in by_ranks.items():
             together = rates["exchanged"]
-            faster = median(t / o for t, o in zip(together, one, strict=True))
-            ratio = median(t / a for t, a in zip(together, rates["alone"], strict=True))
+            speed_up = median(results.ratios(together, one))
             row = [
                 str(n),
                 str(rates["batch_size"]),
                 *results.median_and_range(together, ",.0f"),
-                f"{faster:.2f}",
-                f"{faster / int(n):.2f}",
+                f"{speed_up:.2f}",
+                f"{speed_up / int(n):.2f}",
                 f"{median(rates['alone']):,.0f}",
-                f"{ratio:.2f}",
+                results.median_ratio(together, rates["alone"]),
             ]
-            if told:
-                predicted = told[kind][n].images_per_second
-                row += [f"{predicted:,.0f}", f"{predicted / median(together) - 1:+.1%}"]
+            if predicted:
+                speed = predicted[kind][n].images_per_second
+                row += [f"{speed:,.0f}", f"{speed / median(together) - 1:+.1%}"]
             table.add_row(*row)
         console.print(
-            f"{kind.capitalize()} scaling, one thread a rank, medians of {len(one)} rounds; "
+            f"{kind.capitalize()} scaling, one thread per rank, medians of {len(one)} rounds; "
             "eff.: speed-up / ranks; alone: images/s without an exchange"
         )
         console.print(table)
 
 
 def plot(found: dict, path: Path) -> None:
-    """Speed-up over one rank, with and without an exchange."""
-    import matplotlib
+    """Draw the speed-up over one rank, with and without an exchange, into a file.
 
-    matplotlib.use("agg")
-    import matplotlib.pyplot as plt
-
-    plt.style.use("hvdlab.lab")
-    figure, axes = plt.subplots()
-    for kind, by_ranks in found.items():
-        counts = [int(n) for n in by_ranks]
-        one = by_ranks[min(by_ranks)]["exchanged"]
-        for how, style in ("exchanged", "o-"), ("alone", ":"):
-            ups = [
-                [rate / first for rate, first in zip(rates[how], one, strict=True)]
-                for rates in by_ranks.values()
-            ]
-            middle = [statistics.median(up) for up in ups]
-            low = [m - min(up) for m, up in zip(middle, ups, strict=True)]
-            high = [max(up) - m for m, up in zip(middle, ups, strict=True)]
-            axes.errorbar(counts, middle, [low, high], fmt=style, capsize=3, label=f"{kind}, {how}")
-    axes.plot(counts, counts, "k--", linewidth=1, label="perfect")
-    axes.set(xlabel="ranks", ylabel="speed-up", xticks=counts)
-    axes.legend()
-    figure.savefig(path)
-    plt.close(figure)
+    Args:
+        found: what `scaling` returned.
+        path: the file; its suffix is the format.
+    """
+    with results.drawing(path) as axes:
+        for kind, by_ranks in found.items():
+            counts = [int(n) for n in by_ranks]
+            one = by_ranks[min(by_ranks)]["exchanged"]
+            for how, style in ("exchanged", "o-"), ("alone", ":"):
+                ups = [results.ratios(rates[how], one) for rates in by_ranks.values()]
+                middle = [statistics.median(up) for up in ups]
+                low = [m - min(up) for m, up in zip(middle, ups, strict=True)]
+                high = [max(up) - m for m, up in zip(middle, ups, strict=True)]
+                label = f"{kind}, {how}"
+                axes.errorbar(counts, middle, [low, high], fmt=style, capsize=3, label=label)
+        axes.plot(counts, counts, "k--", linewidth=1, label="perfect")
+        axes.set(xlabel="ranks", ylabel="speed-up", xticks=counts)
 
 
 # --- command ----------------------------------------------------------------------------------------
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `hvdlab bench scaling`."""
     parser.add_argument(
         "--ranks", type=results.count, help="largest number (default: all GPUs, or all cores)"
     )
-    for name, default, says in (
-        ("--steps", 60, "timed steps a run"),
-        ("--batch-size", 64, "images a rank (strong: of the most ranks)"),
-    ):
-        parser.add_argument(
-            name, type=results.count, default=default, help=f"{says} (default {default})"
-        )
     parser.add_argument(
-        "--allreduce", type=Path, metavar="FILE", help="predict from what bench allreduce wrote"
-    )
-    results.add_network(parser)
-    results.add_device(parser)
-    results.add_rounds(parser, 5)
+        "--allreduce", type=Path, metavar="FILE",
+        help="predict the speed from the file that `hvdlab bench allreduce --json` wrote",
+    )  # fmt: skip
+    results.add_training(parser, "images per rank; strong: of the largest run")
     results.add_plot(parser)
 
 
 def main(args: argparse.Namespace) -> int:
+    """Run `hvdlab bench scaling` and return its exit code."""
     try:
         link = None
-        if args.allreduce:  # now, and not after minutes of measuring
-            link = link_of(json.loads(args.allreduce.read_text())["measured"])
+        if args.allreduce:  # read now, because the measurement takes minutes
+            text = args.allreduce.read_text(encoding="utf-8")
+            link = link_of(json.loads(text)["measured"])
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         print(
             f"hvdlab: --allreduce: expected a file that `hvdlab bench allreduce --json` wrote, got "
@@ -204,10 +210,7 @@ def main(args: argparse.Namespace) -> int:
         return 2
     args.ranks = args.ranks or launched.ranks_of_all(args.device)
     args.device = launched.chosen_device(args.device, args.ranks)
-    found = scaling(
-        args.ranks, args.repeats, args.steps, args.batch_size, results.tell, args.network,
-        args.device,
-    )  # fmt: skip
+    found = scaling(args.ranks, launched.Training.of(args))
     results.keep(args, found, plot)
     show(found, Console(), predict(found, link, args.network) if link else None)
     return 0

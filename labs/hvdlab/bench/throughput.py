@@ -1,24 +1,30 @@
-"""Images/s at 1 and 2 ranks: Horovod with torch and Keras, torch DDP, and the limit of this machine.
+"""Measure images/s of 1 and 2 ranks: Horovod with PyTorch and Keras, PyTorch's DDP, and the limit.
 
-The limit is what ranks that exchange nothing reach at once: they share the memory and the clock of a
-processor, and its cores with whatever else runs. What is left to it is what the exchange costs.
+The limit is the speed of ranks that train at the same time without an exchange: they share the memory and
+the clock of a processor, and its cores with all other programs. The difference to the limit is the cost of
+the exchange.
 
-Each variant is started as ranks of its own (`python -m hvdlab.bench.throughput VARIANT STEPS BATCH_SIZE
-NETWORK EXCHANGE`), one thread each, in turns, so that a machine that becomes slower does so for all.
+Each variant is started as its own ranks (`python -m hvdlab.bench.throughput VARIANT STEPS BATCH_SIZE NETWORK
+EXCHANGE`) with one thread each. The variants take turns, so that a machine that becomes slower slows down
+all of them.
 """
 
 import argparse
 import os
-import statistics
 import sys
-import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from rich.console import Console
-from rich.table import Table
 
 from hvdlab.assessment_networks import ASSESSMENT_NET
 from hvdlab.bench import ranks, results
+
+if TYPE_CHECKING:
+    import torch
+    from mpi4py import MPI
+
+    from hvdlab.data import Batches
 
 EPILOG = """\
 examples:
@@ -32,19 +38,21 @@ LIMITS = {  # variant -> the same training without an exchange
 }
 VARIANTS = ("alone-torch", "horovod-torch", "ddp-torch", "alone-keras", "horovod-keras")
 RANK_COUNTS = (1, 2)
+Measured = tuple[float, str]  # images/s of this rank, and the name of its device
 
-# --- one rank ---------------------------------------------------------------------------------------
+# --- one rank: train for some steps and return the speed --------------------------------------------
 
 
-def alone_torch(comm, batches, steps: int, network: str, exchange: str):
-    """No Horovod at all."""
+def alone_torch(comm: "MPI.Comm", batches: "Batches", options: dict, exchange: str) -> Measured:
+    """Train with PyTorch, without Horovod in the process."""
     from hvdlab.torch.device import choose
 
     mine = choose(comm.rank, comm.allgather, nccl=0)
-    return trained_by_torch(comm, batches, steps, network, mine.device, lambda *both: both)
+    return trained_by_torch(comm, batches, options, mine.device, lambda *both: both)
 
 
-def horovod_torch(comm, batches, steps: int, network: str, exchange: str):
+def horovod_torch(comm: "MPI.Comm", batches: "Batches", options: dict, exchange: str) -> Measured:
+    """Train with PyTorch; Horovod sends the gradients by the method `exchange`."""
     import horovod.torch as hvd
 
     from hvdlab.bench.gradient_exchanges import EXCHANGES
@@ -53,13 +61,15 @@ def horovod_torch(comm, batches, steps: int, network: str, exchange: str):
     hvd.init()
     mine = rank_device(hvd)
 
-    def distribute(model, optimizer):  # the weights are equal already, by the seed
+    # The weights are not broadcast, because the seed makes them equal.
+    def distribute(model: "torch.nn.Module", optimizer: "torch.optim.Optimizer") -> tuple:
         return model, EXCHANGES[exchange](hvd, model, optimizer, mine.compression)
 
-    return trained_by_torch(comm, batches, steps, network, mine.device, distribute)
+    return trained_by_torch(comm, batches, options, mine.device, distribute)
 
 
-def ddp_torch(comm, batches, steps: int, network: str, exchange: str):
+def ddp_torch(comm: "MPI.Comm", batches: "Batches", options: dict, exchange: str) -> Measured:
+    """Train with PyTorch's DistributedDataParallel."""
     import torch.distributed as dist
     from torch.nn.parallel import DistributedDataParallel
 
@@ -69,16 +79,30 @@ def ddp_torch(comm, batches, steps: int, network: str, exchange: str):
     mine = choose(comm.rank, comm.allgather, nccl_version())
     store = dist.FileStore(os.environ["HVDLAB_BENCH_STORE"], comm.size)
     dist.init_process_group(mine.backend, store=store, rank=comm.rank, world_size=comm.size)
-
-    def distribute(model, optimizer):
-        return DistributedDataParallel(model), optimizer
-
-    measured = trained_by_torch(comm, batches, steps, network, mine.device, distribute)
+    measured = trained_by_torch(
+        comm, batches, options, mine.device,
+        lambda model, optimizer: (DistributedDataParallel(model), optimizer),
+    )  # fmt: skip
     dist.destroy_process_group()
     return measured
 
 
-def trained_by_torch(comm, batches, steps, network, device, distribute) -> tuple[float, str]:
+def trained_by_torch(
+    comm: "MPI.Comm",
+    batches: "Batches",
+    options: dict,
+    device: "torch.device",
+    distribute: Callable,
+) -> Measured:
+    """Train with PyTorch on this rank.
+
+    Args:
+        comm: all ranks.
+        batches: the images of this rank.
+        options: "steps" and "network", for `hvdlab.torch.throughput.measure`.
+        device: where to train.
+        distribute: (model, optimizer) -> (model, optimizer) that exchange gradients.
+    """
     import torch
 
     from hvdlab.torch.precision import use_fast_kernels
@@ -86,36 +110,38 @@ def trained_by_torch(comm, batches, steps, network, device, distribute) -> tuple
 
     torch.manual_seed(1)
     use_fast_kernels()
-    rate = measure(
-        batches, comm.Barrier, steps=steps, distribute=distribute, device=device, network=network
-    )[1]
+    rate = measure(batches, comm.Barrier, distribute=distribute, device=device, **options)[1]
     return rate, ranks.device_of_torch(device)
 
 
-def alone_keras(comm, batches, steps: int, network: str, exchange: str):
+def alone_keras(comm: "MPI.Comm", batches: "Batches", options: dict, exchange: str) -> Measured:
+    """Train with Keras, without Horovod in the process."""
     from hvdlab.keras.throughput import measure
 
-    rate = measure(batches, comm.Barrier, steps=steps, network=network)[1]
-    return rate, ranks.device_of_tensorflow()
+    return measure(batches, comm.Barrier, **options)[1], ranks.device_of_tensorflow()
 
 
-def horovod_keras(comm, batches, steps: int, network: str, exchange: str):
+def horovod_keras(comm: "MPI.Comm", batches: "Batches", options: dict, exchange: str) -> Measured:
+    """Train with Keras; our binding of Horovod sends the gradients."""
     import hvdlab.keras.horovod as hvd
     from hvdlab.keras.device import rank_device
     from hvdlab.keras.throughput import measure
 
     hvd.init()
-    mine = rank_device(hvd)
-
-    def distribute(optimizer):
-        return hvd.DistributedOptimizer(optimizer, device_dense=mine.device_dense)
-
-    rate = measure(batches, comm.Barrier, steps=steps, distribute=distribute, network=network)[1]
+    place = {"device_dense": rank_device(hvd).device_dense}
+    distribute = lambda optimizer: hvd.DistributedOptimizer(optimizer, **place)  # noqa: E731
+    rate = measure(batches, comm.Barrier, distribute=distribute, **options)[1]
     return rate, ranks.device_of_tensorflow()
 
 
-def random_batches(batch_size: int, rank: int, size: int):
-    """CIFAR-10-shaped noise: speed does not depend on what the images show. All batches are full."""
+def random_batches(batch_size: int, rank: int, size: int) -> "Batches":
+    """Return full batches of noise in the shape of CIFAR-10: speed does not depend on the content.
+
+    Args:
+        batch_size: images per rank.
+        rank: of this process.
+        size: number of ranks.
+    """
     import numpy as np
 
     from hvdlab.data import Batches
@@ -131,82 +157,79 @@ def random_batches(batch_size: int, rank: int, size: int):
 
 
 def throughput(
-    rank_counts=RANK_COUNTS,
-    repeats: int = 5,
-    steps: int = 60,
-    batch_size: int = 64,
-    tell=print,
-    network: str = ASSESSMENT_NET,
-    device: str = "cpu",
-    variants=VARIANTS,
+    training: ranks.Training,
+    rank_counts: Sequence[int] = RANK_COUNTS,
+    variants: Sequence[str] = VARIANTS,
 ) -> dict:
-    """Images/s of every variant at every number of ranks, `repeats` times in turns.
+    """Measure images/s of every variant at every number of ranks, in turns.
 
-    Returns a dict variant -> {"device": its name, "rates": ranks -> list of images/s}.
+    Args:
+        training: how the ranks train.
+        rank_counts: numbers of ranks.
+        variants: names of VARIANTS.
+
+    Returns:
+        Variant -> {"device": its name, "rates": {ranks: [images/s], one number per round}}.
+
+    Raises:
+        ranks.BenchFailed: a variant did not run.
     """
-    found: dict = {
-        variant: {"device": "", "rates": {n: [] for n in rank_counts}} for variant in variants
+    how = training.steps, training.batch_size, training.network
+    measured = ranks.rates_in_turns(
+        {(variant, n): f"{variant}, {n} ranks" for variant in variants for n in rank_counts},
+        lambda run: ranks.run(__name__, run[1], run[0], *how, device=training.device),
+        training,
+    )
+    return {
+        variant: {
+            "device": measured[variant, rank_counts[-1]]["device"],
+            "rates": {n: measured[variant, n]["rates"] for n in rank_counts},
+        }
+        for variant in variants
     }
-    with tempfile.TemporaryDirectory() as folder:
-        for repeat in range(repeats):
-            for variant in variants:
-                for n in rank_counts:
-                    store = f"{folder}/{variant}-{n}-{repeat}"
-                    told = ranks.run(
-                        __name__, n, variant, steps, batch_size, network,
-                        device=device, HVDLAB_BENCH_STORE=store,
-                    )  # fmt: skip
-                    rate = sum(rank["images_per_second"] for rank in told)
-                    found[variant]["rates"][n].append(rate)
-                    found[variant]["device"] = told[0]["device"]
-                    tell(
-                        f"round {repeat + 1} of {repeats}: {variant}, {n} ranks: {rate:,.0f} images/s"
-                    )
-    return found
 
 
 def show(found: dict, batch_size: int, console: Console, network: str = ASSESSMENT_NET) -> None:
-    """Medians with their range; ratios are medians of the ratios of one round."""
-    table = Table(box=None, header_style="dim", padding=(0, 1))
-    titles = "variant", "ranks", "images/s", "min .. max", "efficiency", "of limit", "to ddp-torch"
-    for title in titles:
-        table.add_column(title, justify="left" if title == "variant" else "right")
+    """Print medians with their range. A ratio is the median of the ratios of the rounds.
+
+    Args:
+        found: what `throughput` returned.
+        batch_size: images per rank.
+        console: where to print.
+        network: the network that was trained.
+    """
+    table = results.table(
+        ["variant"], ["ranks", "images/s", "min .. max", "efficiency", "of limit", "to ddp-torch"]
+    )
     for variant, measured in found.items():
+        one = measured["rates"][min(measured["rates"])]
+        peers = [found.get(LIMITS.get(variant)), found.get("ddp-torch")]
         for n, values in measured["rates"].items():
-            one = measured["rates"][min(measured["rates"])]
-            efficiency = statistics.median(v / o / n for v, o in zip(values, one, strict=True))
             table.add_row(
                 variant,
                 str(n),
                 *results.median_and_range(values, ",.0f"),
-                f"{efficiency:.2f}",
-                ratio(values, found.get(LIMITS.get(variant)), n),
-                ratio(values, found.get("ddp-torch"), n),
+                results.median_ratio(values, [n * value for value in one]),
+                *(results.median_ratio(values, peer["rates"][n]) if peer else "" for peer in peers),
             )
-    rounds = len(next(iter(next(iter(found.values()))["rates"].values())))
+    rounds = len(values)
     console.print(
-        f"Medians of {rounds} rounds, {network}, batch {batch_size} a rank, one thread a rank"
+        f"Medians of {rounds} rounds, {network}, batch {batch_size} per rank, one thread per rank"
     )
-    console.print(results.devices(found))
-    console.print("of limit: images/s over those of as many ranks that exchange nothing")
+    console.print(results.devices({label: found[label]["device"] for label in found}))
+    console.print(
+        "efficiency: images/s, divided by the ranks times images/s of one rank; of limit: images/s, "
+        "divided by images/s of as many ranks without an exchange"
+    )
     console.print(table)
-
-
-def ratio(values: list[float], peer: dict | None, n: int) -> str:
-    """The median of the ratios of one round to a peer's at as many ranks; "" without a peer."""
-    if peer is None:
-        return ""
-    return f"{statistics.median(v / p for v, p in zip(values, peer['rates'][n], strict=True)):.2f}"
 
 
 # --- command ----------------------------------------------------------------------------------------
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    results.add_rounds(parser, 5)
-    results.add_steps(parser)
-    results.add_network(parser)
-    results.add_device(parser)
+    """Add the arguments of `hvdlab bench throughput`."""
+    results.add_training(parser)
     parser.add_argument(
         "--variants", choices=VARIANTS, nargs="+", default=VARIANTS, metavar="VARIANT",
         help=f"of {', '.join(VARIANTS)} (default: all)",
@@ -214,11 +237,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
+    """Run `hvdlab bench throughput` and return its exit code."""
     args.device = ranks.chosen_device(args.device, max(RANK_COUNTS))
-    found = throughput(
-        RANK_COUNTS, args.repeats, args.steps, args.batch_size, results.tell, args.network,
-        args.device, tuple(dict.fromkeys(args.variants)),
-    )  # fmt: skip
+    variants = tuple(dict.fromkeys(args.variants))
+    found = throughput(ranks.Training.of(args), variants=variants)
     results.keep(args, found)
     show(found, args.batch_size, Console(), args.network)
     return 0
@@ -231,18 +253,26 @@ def one_run(
     network: str = ASSESSMENT_NET,
     exchange: str = "one by one",
 ) -> None:
-    """One rank: train for some steps, and tell the speed."""
-    measure: dict[str, Callable] = {
+    """Train on one rank and report the speed; the arguments are those of the command line.
+
+    Args:
+        variant: one of VARIANTS.
+        steps: timed steps.
+        batch_size: images per rank.
+        network: a network of the assessment.
+        exchange: how PyTorch's gradients are sent, a name of `gradient_exchanges.EXCHANGES`.
+    """
+    measure_variant = {
         "alone-torch": alone_torch,
         "horovod-torch": horovod_torch,
         "ddp-torch": ddp_torch,
         "alone-keras": alone_keras,
         "horovod-keras": horovod_keras,
-    }
-    measure_variant = measure[variant]
+    }[variant]
     comm = ranks.communicator()
     batches = random_batches(int(batch_size), comm.rank, comm.size)
-    rate, device = measure_variant(comm, batches, int(steps), network, exchange)
+    options = {"steps": int(steps), "network": network}
+    rate, device = measure_variant(comm, batches, options, exchange)
     ranks.tell({"rank": comm.rank, "images_per_second": rate, "device": device})
 
 

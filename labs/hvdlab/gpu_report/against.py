@@ -1,13 +1,19 @@
 """Compare the measurements of this report with those of an older one."""
 
+from collections.abc import Sequence
+
 from hvdlab.gpu_report.results import Comparison, Measurement, PartResult
 
 
-def compare(parts: list[PartResult], before: list[PartResult]) -> list[Comparison]:
-    """Each measurement that both reports have, in the order of `parts`.
+def compare(parts: Sequence[PartResult], before: Sequence[PartResult]) -> list[Comparison]:
+    """Return a comparison for each measurement that both reports have, in the order of `parts`.
 
-    It has lost if it is worse than before and the ranges (smallest to largest sample) of the two do not
-    overlap. Two single samples are ranges, too: look at n.
+    A measurement has lost if it is worse than before and the ranges (smallest to largest sample) of the two
+    do not overlap. A single sample is also a range, so a reader must look at n.
+
+    Args:
+        parts: of this report.
+        before: parts of the older report.
     """
     old = {(part.name, one.key): one for part in before for one in part.measurements}
     found = []
@@ -15,13 +21,10 @@ def compare(parts: list[PartResult], before: list[PartResult]) -> list[Compariso
         for now in part.measurements:
             then = old.get((part.name, now.key))
             if then is not None and then.median:
-                what = ", ".join(
-                    text for text in (now.table, now.what, now.device, now.dtype) if text
-                )
-                ratio = now.median / then.median
-                found.append(
-                    Comparison(part.name, what, now.unit, now, then, ratio, _lost(now, then))
-                )
+                words = now.table, now.what, now.device, now.dtype
+                what = ", ".join(word for word in words if word)
+                ratio, lost = now.median / then.median, _lost(now, then)
+                found.append(Comparison(part.name, what, now.unit, now, then, ratio, lost))
     return found
 
 

@@ -1,4 +1,4 @@
-"""`hvdlab gpu`: check and measure the GPUs of this machine, and write one report."""
+"""The command `hvdlab gpu`: check and measure the GPUs of this machine, and write one report."""
 
 import argparse
 import sys
@@ -14,13 +14,16 @@ examples:
   hvdlab gpu --only facts operations images
   hvdlab gpu --against labs/results/gpu/older.json
 
-exit codes: 0 all parts are fine on a GPU; 1 a part failed, was too slow or had no time left; 2 there is no
-GPU (all parts then run on the processor with tiny sizes), or the arguments are wrong
+exit codes:
+  0  all parts are fine on a GPU
+  1  a part failed, was too slow or had no time left
+  2  there is no GPU (all parts then run on the processor with tiny sizes), or the arguments are wrong
 """
 BUDGET_SECONDS = 540
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `hvdlab gpu`."""
     names = [part.name for part in PARTS]
     parser.add_argument(
         "--out", type=Path, default=Path("runs/gpu"), metavar="DIR",
@@ -28,21 +31,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--budget", type=_seconds, default=BUDGET_SECONDS, metavar="SECONDS",
-        help=f"for all parts together (default {BUDGET_SECONDS}); the most valuable parts run first",
+        help=f"limit of all parts together (default {BUDGET_SECONDS}); the most valuable parts run first",
     )  # fmt: skip
     parser.add_argument(
-        "--only",
-        nargs="+",
-        choices=names,
-        metavar="PART",
-        help=f"run these parts only: {', '.join(names)}",
-    )
+        "--only", nargs="+", choices=names, metavar="PART",
+        help=f"run only these parts: {', '.join(names)}",
+    )  # fmt: skip
     parser.add_argument(
-        "--against",
-        type=_older,
-        metavar="OLD.json",
+        "--against", type=_older, metavar="OLD.json",
         help="compare with the gpu.json of an older run",
-    )
+    )  # fmt: skip
 
 
 def _seconds(text: str) -> float:
@@ -64,6 +62,7 @@ def _older(text: str) -> Path:
 
 
 def main(args: argparse.Namespace) -> int:
+    """Run `hvdlab gpu` and return its exit code: see EPILOG."""
     try:
         args.out.mkdir(parents=True, exist_ok=True)
         results.write(args.out / "gpu.md", "")
@@ -81,7 +80,7 @@ def main(args: argparse.Namespace) -> int:
 
 
 def summary(report: Report) -> str:
-    """One sentence: how many parts ended how."""
+    """Return one sentence with the number of parts in each state."""
     states = [part.state for part in report.parts]
     counts = [f"{states.count(state)} {state}" for state in State if state in states]
     lost = sum(one.lost for one in report.comparisons)
@@ -90,7 +89,7 @@ def summary(report: Report) -> str:
 
 
 def exit_code(report: Report) -> int:
-    """0, 1 or 2: see EPILOG."""
+    """Return 0, 1 or 2: see EPILOG."""
     if not report.gpu:
         return 2
     return int(any(part.state not in (State.OK, State.SKIPPED) for part in report.parts))

@@ -1,4 +1,4 @@
-"""The images for all parts: CIFAR-10 if `hvdlab.data` finds it, else synthetic or random ones.
+"""The images for all parts: CIFAR-10 if `hvdlab.data` finds it, else synthetic or random images.
 
 `python -m hvdlab.gpu_report.data FOLDER whole|sample` prints the folder to use as $HVDLAB_DATA.
 """
@@ -19,12 +19,17 @@ from hvdlab.data.files import (
 )
 from hvdlab.data.synthetic import synthetic_cifar10
 
-DATA_SECONDS = 90.0  # limit of this process
-SAMPLE_RECORDS = 80  # of each of the six files
+DATA_SECONDS = 90.0  # time limit of this process
+SAMPLE_RECORDS = 80  # images in each of the six files
 
 
 def prepare(folder: Path, sample: bool) -> Path:
-    """Return a folder with images in CIFAR-10's layout; what has to be written goes to `folder`."""
+    """Return a folder with images in the format of CIFAR-10.
+
+    Args:
+        folder: new images are written here.
+        sample: write a few hundred random images instead of looking for CIFAR-10.
+    """
     if sample:
         _write_sample(folder / CIFAR10_FOLDER)
         return folder
@@ -35,7 +40,7 @@ def prepare(folder: Path, sample: bool) -> Path:
 
 
 def _write_sample(folder: Path) -> None:
-    """A few hundred random images: enough to run every part, and nothing to learn."""
+    """Write enough random images to run every part. A network can learn only the color of their label."""
     folder.mkdir(parents=True)
     rng = np.random.default_rng(0)
     for name in CIFAR10_BINS:
@@ -43,22 +48,20 @@ def _write_sample(folder: Path) -> None:
         records[:, 0] = np.arange(SAMPLE_RECORDS) % 10
         records[:, 1:1025] = 25 * records[:, :1]  # the red channel is the label
         records.tofile(folder / name)
-    (folder / CIFAR10_NAMES).write_text("\n".join(f"class {i}" for i in range(10)) + "\n")
+    names = "".join(f"class {i}\n" for i in range(10))
+    (folder / CIFAR10_NAMES).write_text(names, encoding="utf-8")
     for marker in (SAMPLE_MARKER, SYNTHETIC_MARKER):
-        (folder / marker).write_text("Made by `hvdlab gpu` for a test of itself without a GPU.\n")
+        text = "Made by `hvdlab gpu` for a test of itself without a GPU.\n"
+        (folder / marker).write_text(text, encoding="utf-8")
 
 
 def load() -> tuple[Dataset, str]:
-    """The data, and a phrase for the report that says which they are."""
+    """Return the data, and a phrase for the report that says which data they are."""
     data = load_cifar10()
     if not data.synthetic:
         return data, "CIFAR-10"
-    kind = (
-        "random images"
-        if (data.folder / SAMPLE_MARKER).exists()
-        else "synthetic images, not CIFAR-10"
-    )
-    return data, kind
+    sample = (data.folder / SAMPLE_MARKER).exists()
+    return data, "random images" if sample else "synthetic images, not CIFAR-10"
 
 
 if __name__ == "__main__":

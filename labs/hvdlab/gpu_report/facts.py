@@ -1,4 +1,4 @@
-"""Which GPU, driver, libraries and Horovod are here, and whether they fit together."""
+"""Report GPU, driver, libraries and Horovod of this machine, and whether they fit together."""
 
 import ctypes
 import os
@@ -6,6 +6,7 @@ import platform
 import re
 import shutil
 import subprocess
+import sys
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from hvdlab.gpu_report.findings import Findings, start
 from hvdlab.gpu_report.measuring import name
 from hvdlab.system.hardware import usable_cores
 
-# Query of nvidia-smi -> the words of the report.
+# Query of nvidia-smi -> its name in the report.
 SMI = {
     "uuid": "UUID",
     "driver_version": "driver",
@@ -38,6 +39,7 @@ PACKAGES = (
 
 
 def main(findings: Findings) -> None:
+    """Report all facts."""
     machine(findings)
     for index in range(torch.cuda.device_count() if torch.cuda.is_available() else 0):
         gpu(findings, index)
@@ -52,6 +54,7 @@ def main(findings: Findings) -> None:
 
 
 def machine(findings: Findings) -> None:
+    """Report processor, memory, Python and Linux."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     table = "Machine"
     findings.fact("processor", name(torch.device("cpu")), table=table)
@@ -64,6 +67,7 @@ def machine(findings: Findings) -> None:
 
 
 def gpu(findings: Findings, index: int) -> None:
+    """Report properties of a GPU, and whether a first kernel works on it."""
     table = f"GPU {index}"
     properties = torch.cuda.get_device_properties(index)
     ours = properties.major, properties.minor
@@ -84,7 +88,14 @@ def gpu(findings: Findings, index: int) -> None:
 
 
 def supported(capability: tuple[int, int], built: list[str]) -> bool:
-    """Machine code runs on the same major version; PTX ("compute_") on every newer GPU."""
+    """Return whether PyTorch has code for a GPU.
+
+    Machine code ("sm_") runs on GPUs of the same major version, PTX ("compute_") on every newer GPU.
+
+    Args:
+        capability: compute capability of the GPU.
+        built: architectures that PyTorch is built for, such as "sm_90".
+    """
     for arch in built:
         kind, _, digits = arch.partition("_")
         digits = re.sub(r"\D", "", digits)
@@ -95,66 +106,67 @@ def supported(capability: tuple[int, int], built: list[str]) -> bool:
 
 
 def product(index: int) -> tuple[str, str, bool]:
-    """A first kernel: (value, expected, whether it is right)."""
+    """Run a first kernel on a GPU, and return (value, expected value, whether it is right)."""
     a = torch.arange(64 * 64, dtype=torch.float64).view(64, 64) % 7
     gap = (a.cuda(index) @ a.cuda(index)).cpu() - a @ a
     return f"differs by {gap.abs().max().item():g}", "0", gap.abs().max().item() == 0
 
 
 def smi(query: str, uuid: str) -> str:
-    """One value of nvidia-smi; "not reported" if it does not know it."""
+    """Return one value of nvidia-smi; "not reported" if it does not know the value.
+
+    Args:
+        query: name of the value, a key of SMI.
+        uuid: of the GPU, with or without "GPU-".
+    """
     uuid = uuid if uuid.startswith(("GPU-", "MIG-")) else f"GPU-{uuid}"
     asked = ["nvidia-smi", f"--id={uuid}", f"--query-gpu={query}", "--format=csv,noheader"]
+    return _output(asked).strip() or "not reported"
+
+
+def _output(command: list[str]) -> str:
+    """Return what a command prints; "" if it does not exist or fails."""
     try:
-        answer = subprocess.run(
-            asked, capture_output=True, text=True, timeout=20, check=True
+        return subprocess.run(
+            command, capture_output=True, text=True, timeout=20, check=True
         ).stdout
     except (OSError, subprocess.SubprocessError):
-        return "not reported"
-    return answer.strip() or "not reported"
+        return ""
 
 
 def cuda(findings: Findings) -> None:
+    """Report the versions of CUDA, its driver, cuDNN and NCCL."""
     table = "CUDA"
     built = torch.version.cuda
     findings.fact("PyTorch is built for CUDA", built or "none", table=table)
     driver = library_version("libcuda.so.1", "cuDriverGetVersion")
     enough = not (built and driver) or driver // 1000 >= int(built.split(".")[0])
-    words = f"{driver // 1000}.{driver % 1000 // 10}" if driver else "no driver"
-    findings.fact(
-        "the driver supports CUDA",
-        words,
-        f"at least {built.split('.')[0]}" if built else "",
-        enough,
-        table,
-    )
+    newest = f"{driver // 1000}.{driver % 1000 // 10}" if driver else "no driver"
+    least = f"at least {built.split('.')[0]}" if built else ""
+    findings.fact("the driver supports CUDA", newest, least, enough, table)
     findings.fact("nvcc", nvcc(), table=table)
     cudnn = torch.backends.cudnn.version() if torch.backends.cudnn.is_available() else None
     findings.fact("cuDNN", cudnn or "none", table=table)
     if torch.cuda.is_available():
-        findings.fact(
-            "NCCL that PyTorch uses", ".".join(map(str, torch.cuda.nccl.version())), table=table
-        )
-        findings.fact(
-            "bfloat16 in hardware",
-            torch.cuda.is_bf16_supported(including_emulation=False),
-            table=table,
-        )
+        nccl = ".".join(map(str, torch.cuda.nccl.version()))
+        findings.fact("NCCL that PyTorch uses", nccl, table=table)
+        in_hardware = torch.cuda.is_bf16_supported(including_emulation=False)
+        findings.fact("bfloat16 in hardware", in_hardware, table=table)
 
 
 def nvcc() -> str:
-    try:
-        asked = ["nvcc", "--version"]
-        answer = subprocess.run(
-            asked, capture_output=True, text=True, timeout=20, check=True
-        ).stdout
-        return re.search(r"release ([\d.]+)", answer)[1]
-    except (OSError, subprocess.SubprocessError, TypeError):
-        return "not on PATH"
+    """Return the version of the compiler nvcc, or "not on PATH"."""
+    version = re.search(r"release ([\d.]+)", _output(["nvcc", "--version"]))
+    return version[1] if version else "not on PATH"
 
 
 def library_version(library: str, function: str) -> int:
-    """What `int function(int *version)` of a shared library says; 0 without it."""
+    """Return the version that `int function(int *version)` of a shared library reports; 0 without it.
+
+    Args:
+        library: name of the file, such as "libnccl.so.2".
+        function: its name.
+    """
     number = ctypes.c_int(0)
     try:
         getattr(ctypes.CDLL(library), function)(ctypes.byref(number))
@@ -164,6 +176,7 @@ def library_version(library: str, function: str) -> int:
 
 
 def horovod(findings: Findings) -> None:
+    """Report what Horovod is built with, and the libraries that it loaded."""
     table = "Horovod"
     try:
         import horovod.torch as hvd
@@ -173,8 +186,8 @@ def horovod(findings: Findings) -> None:
     for part in ("mpi", "gloo", "nccl", "cuda", "ddl", "ccl"):
         built = int(getattr(hvd, f"{part}_built")())
         wanted = part in ("mpi", "gloo") or (part in ("nccl", "cuda") and torch.cuda.is_available())
-        words = nccl_words(built) if part == "nccl" and built else "yes" if built else "no"
-        findings.fact(f"built with {part.upper()}", words, "yes" if wanted else "", table=table)
+        value = nccl_words(built) if part == "nccl" and built else "yes" if built else "no"
+        findings.fact(f"built with {part.upper()}", value, "yes" if wanted else "", table=table)
     loaded = library_version("libnccl.so.2", "ncclGetVersion") if hvd.nccl_built() else 0
     findings.fact("NCCL that is loaded", nccl_words(loaded) if loaded else "none", table=table)
     for path in loaded_libraries():
@@ -182,16 +195,17 @@ def horovod(findings: Findings) -> None:
 
 
 def nccl_words(number: int) -> str:
-    """22907 -> 2.29.7"""
+    """Return a version of NCCL as text, for example "2.29.7" for 22907."""
     return f"{number // 10_000}.{number % 10_000 // 100}.{number % 100}"
 
 
 def loaded_libraries() -> list[str]:
-    """Paths of the CUDA, NCCL and MPI libraries in this process, without the folder of the environment."""
-    import sys
+    """Return the paths of the CUDA, NCCL and MPI libraries that this process has loaded.
 
+    The folder of the Python environment is replaced by "ENVIRONMENT".
+    """
     try:
-        maps = Path("/proc/self/maps").read_text()
+        maps = Path("/proc/self/maps").read_text(encoding="utf-8")
     except OSError:
         return []
     paths = sorted({line.split(maxsplit=5)[-1] for line in maps.splitlines() if "/" in line})

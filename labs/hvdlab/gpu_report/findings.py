@@ -1,6 +1,6 @@
-"""What a part's process does to report: each finding is a line of a file, written at once.
+"""Report what a part finds: its process writes each finding as one line of a file, at once.
 
-So the findings of a part that crashes or is ended later are in the report too.
+So the report also has the findings of a part that crashes or reaches its time limit.
 """
 
 import contextlib
@@ -13,6 +13,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 
@@ -20,28 +21,45 @@ from hvdlab.gpu_report import results
 from hvdlab.gpu_report.results import Check, Fact, Finding, Measurement
 from hvdlab.record import launched_rank
 
-FOLDER = "HVDLAB_GPU_FINDINGS"  # where the ranks of a part write
-SECONDS = "HVDLAB_GPU_SECONDS"  # the part's time limit
+FOLDER = "HVDLAB_GPU_FINDINGS"  # environment variable: where the ranks of a part write
+SECONDS = "HVDLAB_GPU_SECONDS"  # environment variable: the time limit of the part
+
+
+class Measure(Protocol):
+    """A function that reports one row of a table of measurements."""
+
+    def __call__(self, what: str, values: Sequence[float], dtype: str = "") -> Measurement:
+        """Report samples; `dtype` replaces the type that the table has by default."""
 
 
 class Findings:
-    """Writes what this rank finds to `folder`/rank-R.jsonl."""
+    """Writes the findings of this rank to `folder`/rank-R.jsonl."""
 
-    def __init__(self, folder: Path | None = None):
+    def __init__(self, folder: Path | None = None) -> None:
+        """Choose the file.
+
+        Args:
+            folder: default: $HVDLAB_GPU_FINDINGS. Without it the findings are printed, so that a user can
+                run a part by hand.
+        """
         self.rank = launched_rank()[0]
         folder = folder or (Path(os.environ[FOLDER]) if FOLDER in os.environ else None)
         self._path = folder / f"rank-{self.rank}.jsonl" if folder else None
 
     def add(self, one: Finding) -> Finding:
-        line = json.dumps(results._plain(one))
-        if self._path is None:  # started by hand
+        """Write a finding, and return it."""
+        line = results.encode(one)
+        if self._path is None:
             print(line, flush=True)
         else:
-            with open(self._path, "a") as file:
+            with open(self._path, "a", encoding="utf-8") as file:
                 file.write(line + "\n")
         return one
 
-    def fact(self, name: str, value, expected="", ok: bool = True, table: str = "") -> None:
+    def fact(
+        self, name: str, value: object, expected: object = "", ok: bool = True, table: str = ""
+    ) -> None:
+        """Report a property; the arguments are the attributes of a `Fact`."""
         self.add(Fact(name, str(value), str(expected), bool(ok), table))
 
     def check(
@@ -55,7 +73,18 @@ class Findings:
         expected: str,
         note: str = "",
     ) -> None:
-        """Report absolute differences; one that is not finite, or no difference at all, is wrong."""
+        """Report a comparison. It is wrong if a difference is not finite, or if there is no difference.
+
+        Args:
+            table: title of the table.
+            what: the result that was compared.
+            device: where it was computed.
+            dtype: its type.
+            differences: absolute differences.
+            limit: largest difference that is accepted.
+            expected: where the expected values come from, such as "NumPy".
+            note: for the reader of the report.
+        """
         values = np.asarray(differences, dtype=np.float64)
         median = largest = None
         if values.size and np.isfinite(values).all():
@@ -67,7 +96,7 @@ class Findings:
         )
 
     def wrong(self, table: str, what: str, device: str, dtype: str, error: Exception) -> None:
-        """Report an operation that raised."""
+        """Report an operation that raised `error`; the other arguments are those of `check`."""
         lines = [line for line in str(error).splitlines() if line.strip()]
         note = f"{type(error).__name__}: {lines[0] if lines else ''}"[:300]
         self.add(Check(table, what, device, dtype, "no error", 0, None, None, 0.0, False, note))
@@ -83,32 +112,55 @@ class Findings:
         peer: Measurement | None = None,
         more_is_better: bool = False,
     ) -> Measurement:
-        """Report samples, and the ratio of their median to that of `peer`."""
+        """Report samples, and the ratio of their median to the median of a peer.
+
+        Args:
+            table: title of the table.
+            what: what was measured.
+            device: on which device.
+            dtype: with which type or precision.
+            unit: of the samples.
+            values: the samples.
+            peer: a measurement of the same table. Default: there is no ratio.
+            more_is_better: whether a larger number is the better one.
+        """
         median = statistics.median(values)
         other = f"{peer.what}, {peer.dtype}" if peer else ""
         ratio = median / peer.median if peer and peer.median else None
         return self.add(
             Measurement(
-                table,
-                what,
-                device,
-                dtype,
-                unit,
-                len(values),
-                median,
-                min(values),
-                max(values),
-                more_is_better,
-                other,
-                ratio,
+                table, what, device, dtype, unit, len(values), median, min(values), max(values),
+                more_is_better, other, ratio,
             )
-        )
+        )  # fmt: skip
+
+    def rows(
+        self, table: str, device: str, dtype: str, unit: str, more_is_better: bool = False
+    ) -> Measure:
+        """Return a function that reports rows of one table; the first row is the peer of all others.
+
+        Args:
+            table: title of the table.
+            device: on which device.
+            dtype: with which type or precision.
+            unit: of the samples.
+            more_is_better: whether a larger number is the better one.
+        """
+        peer = None
+
+        def measure(what: str, values: Sequence[float], dtype: str = dtype) -> Measurement:
+            nonlocal peer
+            row = self.measure(table, what, device, dtype, unit, values, peer, more_is_better)
+            peer = peer or row
+            return row
+
+        return measure
 
 
-def start(part: Callable[[Findings], None]) -> None:
+def start(part: Callable[[Findings], object]) -> None:
     """Run a part in this process: `if __name__ == "__main__": start(main)`.
 
-    Shortly before the time limit all threads print where they are, which shows what a part waits for.
+    Shortly before the time limit all threads print their stacks, which show what a part waits for.
     """
     if limit := float(os.environ.get(SECONDS, 0)):
         faulthandler.dump_traceback_later(max(1.0, limit - 3), file=sys.stderr)
@@ -117,26 +169,23 @@ def start(part: Callable[[Findings], None]) -> None:
 
 
 def read(folder: Path) -> list[Finding]:
-    """All that the ranks have written, in their order; checks that all ranks made are merged into one."""
+    """Return all findings that the ranks wrote to `folder`, in their order.
+
+    A check that several ranks made becomes one check.
+    """
     found: list[Finding] = []
     for path in sorted(folder.glob("rank-*.jsonl")):
-        for line in path.read_text().splitlines():
-            with contextlib.suppress(
-                ValueError, KeyError, TypeError
-            ):  # cut off while it was written
+        for line in path.read_text(encoding="utf-8").splitlines():
+            with contextlib.suppress(ValueError, KeyError, TypeError):  # a line that was cut off
                 found.append(results.finding(json.loads(line)))
-    by_name = defaultdict(list)
+    # Each check of all ranks is at the place of its first rank, because a dict keeps its order.
+    merged: dict[object, list[Finding]] = defaultdict(list)
     for one in found:
-        if isinstance(one, Check):
-            by_name[one.table, one.what, one.device, one.dtype].append(one)
-    merged, done = [], set()
-    for one in found:
-        if not isinstance(one, Check):
-            merged.append(one)
-        elif (key := (one.table, one.what, one.device, one.dtype)) not in done:
-            done.add(key)
-            merged.append(_of_all_ranks(by_name[key]))
-    return merged
+        is_check = isinstance(one, Check)
+        key = (one.table, one.what, one.device, one.dtype) if is_check else len(merged)
+        merged[key].append(one)
+    return [_of_all_ranks(same) if isinstance(same[0], Check) else same[0]
+            for same in merged.values()]  # fmt: skip
 
 
 def _of_all_ranks(checks: list[Check]) -> Check:

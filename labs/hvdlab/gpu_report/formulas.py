@@ -1,19 +1,19 @@
-"""Optimizers, schedules, ghost batch norm and noise on the device, compared with `hvdlab.reference`.
+"""Compare optimizers, schedules, ghost batch norm and noise on the device with `hvdlab.reference`.
 
-The reference is NumPy in float64. In float64 the device must agree to 1e-12. float32 and bfloat16 have the
-limits that their rounding allows; bfloat16 makes a single step, on weights that it can represent.
+The reference is NumPy in float64. In float64 the device must agree to 1e-12. The limits of float32 and
+bfloat16 follow from their rounding. In bfloat16 the optimizers make a single step, on weights that it can
+represent.
 """
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
 
 from hvdlab import reference
 from hvdlab.gpu_report.findings import Findings, start
-from hvdlab.gpu_report.measuring import device, name, set_precision
+from hvdlab.gpu_report.measuring import device, dtype_name, name, set_precision
 from hvdlab.noise_scale import NoiseScale
 from hvdlab.schedules import cosine_decay, gradual_warmup, one_cycle, polynomial_decay, step_decay
 from hvdlab.torch import LAMB, LARS, NovoGrad
@@ -33,61 +33,32 @@ SCHEDULES = {
 }
 
 
-@dataclass(frozen=True)
-class Case:
-    """An optimizer, the function that is its formula, and how that one keeps its state."""
-
-    make: Callable
-    update: Callable  # (w, g, state, t, rate, adapt) -> w; changes `state`
-
-
-def _lars(**options) -> Case:
-    def update(w, g, state, t, rate, adapt):
-        velocity = state.setdefault("velocity", np.zeros_like(w))
-        w, state["velocity"] = reference.lars(w, g, velocity, rate, adapt=adapt, **options)
-        return w
-
-    return Case(lambda ps: LARS(ps, **options), update)
-
-
-def _lamb(**options) -> Case:
-    def update(w, g, state, t, rate, adapt):
-        m, v = state.setdefault("mv", (np.zeros_like(w), np.zeros_like(w)))
-        w, *moments = reference.lamb(w, g, m, v, t, rate, adapt=adapt, **options)
-        state["mv"] = tuple(moments)
-        return w
-
-    return Case(lambda ps: LAMB(ps, **options), update)
-
-
-def _novograd(**options) -> Case:
-    def update(w, g, state, t, rate, adapt):
-        m, v = state.setdefault("mv", (np.zeros_like(w), 0.0))
-        w, *moments = reference.novograd(w, g, m, v, rate, adapt=adapt, **options)
-        state["mv"] = tuple(moments)
-        return w
-
-    return Case(lambda ps: NovoGrad(ps, **options), update)
-
-
-OPTIMIZERS = {
-    "LARS": _lars(weight_decay=0.03, trust_coefficient=0.1),
-    "LARS, paper's form": _lars(weight_decay=0.03, trust_coefficient=0.1, momentum_form="paper"),
-    "LARS, Nesterov": _lars(weight_decay=0.03, trust_coefficient=0.1, nesterov=True),
-    "LARC": _lars(weight_decay=0.03, trust_coefficient=0.02, clip=True),
-    "LAMB": _lamb(weight_decay=0.03),
-    "LAMB, clipped norms": _lamb(weight_decay=0.03, clip=(0.5, 3.0)),
-    "NovoGrad": _novograd(weight_decay=0.03),
-    "NovoGrad, averaged gradients": _novograd(weight_decay=0.03, grad_averaging=True, eps=0.1),
+# Optimizer -> its formula, and the state with which it starts (from an array of zeros).
+FORMULAS: dict[type, tuple[Callable, Callable[[np.ndarray], list]]] = {
+    LARS: (reference.lars, lambda zeros: [zeros]),
+    LAMB: (reference.lamb, lambda zeros: [zeros, zeros]),
+    NovoGrad: (reference.novograd, lambda zeros: [zeros, 0.0]),
 }
+OPTIMIZERS: dict[str, tuple[type, dict]] = {  # title -> (optimizer, options)
+    "LARS": (LARS, {"trust_coefficient": 0.1}),
+    "LARS, paper's form": (LARS, {"trust_coefficient": 0.1, "momentum_form": "paper"}),
+    "LARS, Nesterov": (LARS, {"trust_coefficient": 0.1, "nesterov": True}),
+    "LARC": (LARS, {"trust_coefficient": 0.02, "clip": True}),
+    "LAMB": (LAMB, {}),
+    "LAMB, clipped norms": (LAMB, {"clip": (0.5, 3.0)}),
+    "NovoGrad": (NovoGrad, {}),
+    "NovoGrad, averaged gradients": (NovoGrad, {"grad_averaging": True, "eps": 0.1}),
+}
+WEIGHT_DECAY = 0.03
 
 
 def main(findings: Findings) -> None:
+    """Compare everything in each type."""
     where = device()
     set_precision("float32")
     for dtype in (torch.float64, torch.float32, torch.bfloat16):
-        for title, case in OPTIMIZERS.items():
-            optimizer(findings, where, title, case, dtype)
+        for title in OPTIMIZERS:
+            optimizer(findings, where, title, dtype)
         for channels_last in (False, True):
             ghost_batch_norm(findings, where, dtype, channels_last)
         gradient_noise(findings, where, dtype)
@@ -96,63 +67,85 @@ def main(findings: Findings) -> None:
         rates(findings, where, title, schedule)
 
 
-def check(findings, where, what, dtype, got, expected, note="") -> None:
-    """Compare arrays; differences count relative to the largest expected value."""
-    kind = str(dtype).removeprefix("torch.")
+def check(
+    findings: Findings,
+    where: torch.device,
+    what: str,
+    dtype: torch.dtype,
+    got: Sequence,
+    expected: Sequence[np.ndarray],
+) -> None:
+    """Report differences of arrays, as fractions of the largest expected value (or of 1 if it is less).
+
+    Args:
+        findings: the report.
+        where: the device.
+        what: the result that is compared.
+        dtype: its type, which decides the limit.
+        got: tensors or numbers.
+        expected: arrays of the same shapes.
+    """
     differences = []
     for ours, theirs in zip(got, expected, strict=True):
-        ours = (
-            ours.detach().double().cpu().numpy()
-            if isinstance(ours, torch.Tensor)
-            else np.array(ours)
-        )
+        if isinstance(ours, torch.Tensor):
+            ours = ours.detach().double().cpu().numpy()
         differences.append((np.abs(ours - theirs) / max(1.0, np.abs(theirs).max())).ravel())
-    findings.check(
-        "", what, name(where), kind, np.concatenate(differences), LIMITS[kind], EXPECTED, note
-    )
+    kind = dtype_name(dtype)
+    together = np.concatenate(differences)
+    findings.check("", what, name(where), kind, together, LIMITS[kind], EXPECTED)
 
 
-def arrays(seed: int, dtype) -> list[np.ndarray]:
-    """Normal numbers of the given shapes, rounded to `dtype`, in float64."""
+def arrays(seed: int, dtype: torch.dtype) -> list[np.ndarray]:
+    """Return normal numbers of the shapes SHAPES, rounded to `dtype`, in float64."""
     rng = np.random.default_rng(seed)
     return [torch.from_numpy(rng.normal(size=s)).to(dtype).double().numpy() for s in SHAPES]
 
 
-def optimizer(findings, where, title: str, case: Case, dtype) -> None:
-    """A trajectory under a schedule; in bfloat16 one step."""
+def parameters(
+    numbers: Sequence[np.ndarray], dtype: torch.dtype, where: torch.device
+) -> list[torch.nn.Parameter]:
+    """Return parameters on the device."""
+    return [torch.nn.Parameter(torch.tensor(w, dtype=dtype, device=where)) for w in numbers]
+
+
+def optimizer(findings: Findings, where: torch.device, title: str, dtype: torch.dtype) -> None:
+    """Compare the weights after some steps under a schedule; in bfloat16 after one step."""
+    kind, options = OPTIMIZERS[title]
+    options = {"weight_decay": WEIGHT_DECAY, **options}
+    formula, first_state = FORMULAS[kind]
     steps = 1 if dtype == torch.bfloat16 else STEPS
     schedule = SCHEDULES["warmup and cosine decay"]
     weights = arrays(0, dtype)
-    params = [torch.nn.Parameter(torch.tensor(w, dtype=dtype, device=where)) for w in weights]
-    ours = case.make(params)
+    states = [first_state(np.zeros_like(w)) for w in weights]
+    params = parameters(weights, dtype, where)
+    ours = kind(params, **options)
     scheduler = Schedule(ours, schedule)
-    states: list[dict] = [{} for _ in weights]
     for step in range(steps):
         gradients = arrays(1 + step, dtype)
         for p, g in zip(params, gradients, strict=True):
             p.grad = torch.tensor(g, dtype=dtype, device=where)
         ours.step()
         scheduler.step()
-        weights = [
-            case.update(w, g, state, step + 1, schedule(step), w.ndim > 1)
-            for w, g, state in zip(weights, gradients, states, strict=True)
-        ]
+        number = (
+            [step + 1] if kind is LAMB else []
+        )  # its bias correction needs the number of the step
+        for i, (w, g) in enumerate(zip(weights, gradients, strict=True)):
+            weights[i], *states[i] = formula(
+                w, g, *states[i], *number, schedule(step), adapt=w.ndim > 1, **options
+            )
     check(findings, where, f"{title}, {steps} steps", dtype, params, weights)
 
 
-def ghost_batch_norm(findings, where, dtype, channels_last: bool) -> None:
+def ghost_batch_norm(
+    findings: Findings, where: torch.device, dtype: torch.dtype, channels_last: bool
+) -> None:
+    """Compare the output and the running statistics of ghost batch norm."""
     rng = np.random.default_rng(3)
     x = torch.from_numpy(rng.normal(1.0, 2.0, (22, 6, 5, 4))).to(dtype)
     layer = GhostBatchNorm2d(6, 8).to(where, dtype)
+    ones, zeros = np.ones(6), np.zeros(6)
     expected, mean, variance = reference.ghost_batch_norm(
-        np.moveaxis(x.double().numpy(), 1, -1),
-        np.ones(6),
-        np.zeros(6),
-        np.zeros(6),
-        np.ones(6),
-        8,
-        0.1,
-        1e-5,
+        np.moveaxis(x.double().numpy(), 1, -1), ones, zeros, zeros, ones, 8, 0.1, 1e-5
     )
     x = x.to(where, memory_format=torch.channels_last if channels_last else torch.contiguous_format)
     got = [layer(x).detach().movedim(1, -1), layer.running_mean, layer.running_var]
@@ -160,8 +153,8 @@ def ghost_batch_norm(findings, where, dtype, channels_last: bool) -> None:
     check(findings, where, f"ghost batch norm, {form}", dtype, got, [expected, mean, variance])
 
 
-def gradient_noise(findings, where, dtype) -> None:
-    """The same key gives the same noise; its mean and variance are those of N(0, eta)."""
+def gradient_noise(findings: Findings, where: torch.device, dtype: torch.dtype) -> None:
+    """Check that a seed gives the same noise twice, with the mean and the variance of N(0, eta)."""
     n, eta = 200_000, 0.25
     drawn = []
     for _ in range(2):
@@ -169,27 +162,24 @@ def gradient_noise(findings, where, dtype) -> None:
         p.grad = torch.zeros_like(p)
         GradientNoise([p], eta=eta, seed=5).add_()
         drawn.append(p.grad.double().cpu())
-    kind = str(dtype)[6:]
+    labels = name(where), dtype_name(dtype)
     again = (drawn[0] - drawn[1]).abs().numpy()
-    findings.check(
-        "", "gradient noise, drawn twice", name(where), kind, again, 0.0, "itself: the seed decides"
-    )
-    five_sigma = 5 / math.sqrt(n)  # of the mean, relative; sqrt(2) of that of the variance
+    expected = "itself, because the seed is the same"
+    findings.check("", "gradient noise, drawn twice", *labels, again, 0.0, expected)
+    # Five standard deviations of the relative mean; those of the relative variance are sqrt(2) as large.
+    five_sigma = 5 / math.sqrt(n)
     moments = [
         abs(drawn[0].mean().item()) / math.sqrt(eta),
         abs(drawn[0].var().item() / eta - 1) / math.sqrt(2),
     ]
-    findings.check(
-        "", "gradient noise, mean and variance", name(where), kind, moments, five_sigma, "N(0, eta)"
-    )
+    what = "gradient noise, mean and variance"
+    findings.check("", what, *labels, moments, five_sigma, "N(0, eta)")
 
 
-def norms(findings, where, dtype) -> None:
-    """squared_norm on the device, and the noise scale that follows from it."""
+def norms(findings: Findings, where: torch.device, dtype: torch.dtype) -> None:
+    """Compare squared_norm, the noise scale that follows from it, and the weights of losses."""
     gradients = arrays(7, dtype)
-    params = [
-        torch.nn.Parameter(torch.zeros(g.shape, device=where, dtype=dtype)) for g in gradients
-    ]
+    params = parameters([np.zeros_like(g) for g in gradients], dtype, where)
     for p, g in zip(params, gradients, strict=True):
         p.grad = torch.tensor(g, dtype=dtype, device=where)
     ours, theirs = float(squared_norm(params)), sum(float(np.square(g).sum()) for g in gradients)
@@ -202,20 +192,15 @@ def norms(findings, where, dtype) -> None:
         abs(weights.mean().item() - 1) / 0.5,
         abs(weights.var().item() / 0.25 - 1) / math.sqrt(2),
     ]
-    limit = max(5 / math.sqrt(len(losses)), LIMITS[str(dtype)[6:]])
-    findings.check(
-        "",
-        "loss weights, mean and variance",
-        name(where),
-        str(dtype)[6:],
-        off,
-        limit,
-        "N(1, std^2)",
-    )
+    kind, what = dtype_name(dtype), "loss weights, mean and variance"
+    limit = max(5 / math.sqrt(len(losses)), LIMITS[kind])
+    findings.check("", what, name(where), kind, off, limit, "N(1, std^2)")
 
 
-def rates(findings, where, title: str, schedule) -> None:
-    """The learning rate that an optimizer on the device really has in each step."""
+def rates(
+    findings: Findings, where: torch.device, title: str, schedule: Callable[[int], float]
+) -> None:
+    """Compare the learning rate with which an optimizer on the device makes each step."""
     p = torch.nn.Parameter(torch.zeros(1, device=where, dtype=torch.float64))
     optimizer = torch.optim.SGD([p], lr=1.0)
     scheduler = Schedule(optimizer, schedule)

@@ -1,4 +1,4 @@
-"""How busy the GPU was while a part ran: nvidia-smi, asked twice per second by itself."""
+"""Sample the use of the GPU while a part runs: nvidia-smi reports it twice per second."""
 
 import contextlib
 import shutil
@@ -6,6 +6,7 @@ import statistics
 import subprocess
 import threading
 import time
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 from hvdlab.gpu_report.results import GpuUse
@@ -16,12 +17,13 @@ COMMAND = ["nvidia-smi", f"--query-gpu={FIELDS}", "--format=csv,noheader,nounits
 
 
 class Sampler:
-    """Collects lines of nvidia-smi; one line per GPU and sample."""
+    """Collects lines of nvidia-smi: one line per GPU and sample."""
 
-    def __init__(self):
+    def __init__(self) -> None:
+        """Start without samples."""
         self._samples: list[tuple[float, list[float]]] = []
 
-    def _read(self, stream) -> None:
+    def _read(self, stream: Iterable[str]) -> None:
         with contextlib.suppress(ValueError):  # the stream is closed when the run ends
             for line in stream:
                 with contextlib.suppress(ValueError):  # "[N/A]", or a message
@@ -30,7 +32,11 @@ class Sampler:
                         self._samples.append((time.monotonic(), values))
 
     def since(self, began: float) -> GpuUse | None:
-        """What was seen from `began` (time.monotonic()) until now; None if that is nothing."""
+        """Return the use of the GPU from `began` until now; None if there is no sample.
+
+        Args:
+            began: a reading of time.monotonic(), in seconds.
+        """
         seen = [values for when, values in list(self._samples) if when >= began]
         if not seen:
             return None
@@ -46,8 +52,8 @@ class Sampler:
 
 
 @contextmanager
-def sampling():
-    """A Sampler that collects during the block; it stays empty where there is no nvidia-smi."""
+def sampling() -> Iterator[Sampler]:
+    """Yield a Sampler that collects during the block; it stays empty where there is no nvidia-smi."""
     sampler = Sampler()
     if not shutil.which("nvidia-smi"):
         yield sampler

@@ -1,4 +1,4 @@
-"""Grade correct and wrong submissions with `hvdgrade run`, and compare their verdicts with those expected."""
+"""Grade correct and wrong submissions with `hvdgrade run`, and compare the verdicts with the expected."""
 
 import json
 import os
@@ -22,16 +22,20 @@ from hvdlab.system.hardware import usable_cores
 SUBMISSIONS = CHECKOUT / "tests" / "fixtures" / "submissions"
 SOLUTION = CHECKOUT / "assessment" / "solutions" / "torch" / "assessment.py"
 PROFILES = CHECKOUT / "assessment" / "profiles.toml"
-CORES = 5  # of the machine for one grading, two ranks and what evaluates them
+CORES = 5  # cores for one grading: two ranks and the processes that evaluate them
 
 
 @dataclass(frozen=True)
 class Case:
-    """A submission.
+    """A submission and its expected verdict.
 
     Attributes:
-        verdict: what the grader must say; "" if either may come.
-        check: names of checks, of which one must fail; "" for a right submission.
+        title: for the reader of the report.
+        path: the script, or its folder.
+        verdict: the verdict that the grader must give; "" if every verdict is accepted.
+        check: names of checks with "|" between them, of which one must fail; "" for a correct submission.
+        ranks: number of ranks.
+        profile: of the grader.
     """
 
     title: str
@@ -43,7 +47,13 @@ class Case:
 
 
 def cases(gpu: bool) -> list[Case]:
-    """On the processor only submissions that end at once are graded: a training takes minutes there."""
+    """Return the submissions to grade.
+
+    On the processor these are only submissions that end at once, because a training takes minutes there.
+
+    Args:
+        gpu: whether there is a GPU.
+    """
     if not gpu:
         return [
             Case("is no Python", SUBMISSIONS / "not_python", "not gradable"),
@@ -52,24 +62,28 @@ def cases(gpu: bool) -> list[Case]:
     found = [
         Case("solution", SOLUTION, "pass"),
         Case("does not broadcast the weights", SUBMISSIONS / "no_broadcast", "fail", "replicas"),
-        Case(
-            "does not average gradients", SUBMISSIONS / "no_averaging", "fail", "exchange|replicas"
-        ),
-        Case(
-            "gives all ranks the same batches", SUBMISSIONS / "identical_batches", "fail", "shards"
-        ),
+        Case("does not average gradients", SUBMISSIONS / "no_averaging", "fail",
+             "exchange|replicas"),
+        Case("gives all ranks the same batches", SUBMISSIONS / "identical_batches", "fail",
+             "shards"),
         Case("crashes", SUBMISSIONS / "crashes", "fail", "ran"),
         Case("solution", SOLUTION, "pass", ranks=1),
-    ]
-    if "gpu" in tomllib.loads(PROFILES.read_text()):
-        # Two ranks that share a GPU need not be faster than one: no verdict is expected of them.
+    ]  # fmt: skip
+    if "gpu" in tomllib.loads(PROFILES.read_text(encoding="utf-8")):
+        # No verdict is expected of two ranks that share a GPU, because they need not be faster than one.
         expected = "pass" if torch.cuda.device_count() > 1 else ""
         found.append(Case("solution", SOLUTION, expected, profile="gpu"))
     return found
 
 
 def batches(chosen: list[Case]) -> list[list[Case]]:
-    """What is graded at the same time; profile `gpu` measures speed, so it has the machine for itself."""
+    """Return groups of submissions to grade at the same time.
+
+    A submission with the profile `gpu` is alone in its group, because this profile measures speed.
+
+    Args:
+        chosen: all submissions.
+    """
     at_once = max(1, usable_cores() // CORES)
     together = [case for case in chosen if case.profile != "gpu"]
     alone = [[case] for case in chosen if case.profile == "gpu"]
@@ -77,6 +91,7 @@ def batches(chosen: list[Case]) -> list[list[Case]]:
 
 
 def main(findings: Findings) -> None:
+    """Grade all submissions, and report their verdicts."""
     end_when_told()
     gpu = torch.cuda.is_available()
     data, kind = load()
@@ -85,7 +100,7 @@ def main(findings: Findings) -> None:
     if gpu and data.synthetic:
         chosen = [case for case in chosen if case.title != "solution"]
         findings.fact("solution", "not graded: the targets hold for CIFAR-10 only")
-    limit = float(os.environ.get(SECONDS, 150)) - 8  # to end what is late, and report
+    limit = float(os.environ.get(SECONDS, 150)) - 8  # time to end late gradings, and to report
     until = time.monotonic() + limit
     for together in batches(chosen):
         with tempfile.TemporaryDirectory() as folder:
@@ -97,17 +112,25 @@ def main(findings: Findings) -> None:
 
 
 def command(case: Case, result: Path) -> list[str]:
+    """Return the command that grades a submission and writes its result document to `result`."""
     program = shutil.which("hvdgrade", path=open_mpi.search_path()) or "hvdgrade"
     options = ["-np", str(case.ranks), "--profile", case.profile, "--json", str(result)]
     return [program, "run", str(case.path), *options]
 
 
 def report(findings: Findings, case: Case, ended: processes.Ended, result: Path) -> None:
-    """Compare the result document of one grading with what the case expects."""
+    """Compare the result document of one grading with the expected verdict, and report it.
+
+    Args:
+        findings: the report.
+        case: the submission.
+        ended: how the grader ended.
+        result: its result document.
+    """
     ranks = "1 rank" if case.ranks == 1 else f"{case.ranks} ranks"
     what = f"{case.title}, profile {case.profile}, {ranks}"
     try:
-        document = json.loads(result.read_text())
+        document = json.loads(result.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         findings.fact(what, f"no result: {ended.why}", case.verdict or "a verdict", False)
         return
@@ -118,15 +141,11 @@ def report(findings: Findings, case: Case, ended: processes.Ended, result: Path)
     if case.check:
         right = right and bool(set(case.check.split("|")) & set(failed))
     tier = (document["grader"].get("sandbox") or {}).get("tier")
-    value = [
-        verdict,
-        f"failed: {', '.join(failed)}" if failed else "",
-        f"sandbox {tier}" if tier else "",
-    ]
-    value = "; ".join(text for text in value if text)
+    value = verdict + (f"; failed: {', '.join(failed)}" if failed else "")
+    value += f"; sandbox {tier}" if tier else ""
     expected = case.verdict or "a verdict"
     if case.check:
-        expected += f", with {case.check.replace('|', ' or ')} among the failed"
+        expected += f", with {case.check.replace('|', ' or ')} among the failed checks"
     findings.fact(what, value, expected, right)
 
 

@@ -1,4 +1,6 @@
-"""Training speed in each precision and memory format, and the memory that a step needs."""
+"""Measure training speed in each precision and memory format, and the memory that a step needs."""
+
+import itertools
 
 import torch
 
@@ -10,27 +12,23 @@ PRECISIONS = ("float32", "TF32", "bfloat16")
 
 
 def main(findings: Findings) -> None:
+    """Measure every network in each precision and memory format."""
     where = device()
-    for network, batch in settings(where.type == "cuda"):
-        peer = memory_peer = None
-        for precision in PRECISIONS if where.type == "cuda" else ("float32", "bfloat16"):
-            for channels_last in (False, True):
-                setting = Setting(network, batch, precision, channels_last)
-                one = step(setting, where)
-                rates = [1000 * batch / ms for ms in milliseconds(one, where, 1.2)]
-                labels = str(setting), name(where), precision
-                found = findings.measure(
-                    "Training speed", *labels, "images/s", rates, peer, more_is_better=True
-                )
-                peer = peer or found
-                if memory := peak_mebibytes(one, where):
-                    found = findings.measure(
-                        "Peak memory of a step", *labels, "MiB", [memory], memory_peer
-                    )
-                    memory_peer = memory_peer or found
-                del one
-                if where.type == "cuda":
-                    torch.cuda.empty_cache()
+    gpu = where.type == "cuda"
+    precisions = PRECISIONS if gpu else ("float32", "bfloat16")
+    for network, batch in settings(gpu):
+        speed = findings.rows("Training speed", name(where), "", "images/s", more_is_better=True)
+        peak = findings.rows("Peak memory of a step", name(where), "", "MiB")
+        for precision, channels_last in itertools.product(precisions, (False, True)):
+            setting = Setting(network, batch, precision, channels_last)
+            one = step(setting, where)
+            rates = [1000 * batch / ms for ms in milliseconds(one, where, 1.2)]
+            speed(str(setting), rates, precision)
+            if memory := peak_mebibytes(one, where):
+                peak(str(setting), [memory], precision)
+            del one
+            if gpu:
+                torch.cuda.empty_cache()
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What this machine has, before any part runs: GPUs that PyTorch can use, and what a part may lack."""
+"""Look for GPUs that PyTorch can use, and for what the parts need, before any part runs."""
 
 import json
 import shutil
@@ -23,11 +23,11 @@ print(json.dumps([torch.__version__, torch.version.cuda or "", names]))
 
 @dataclass(frozen=True)
 class Machine:
-    """The GPUs here.
+    """The GPUs of this machine.
 
     Attributes:
         names: of the GPUs that PyTorch can use.
-        no_gpu: why there is none; "" if there is one.
+        no_gpu: why PyTorch can use no GPU; "" if it can use one.
     """
 
     names: tuple[str, ...] = ()
@@ -46,7 +46,7 @@ class Machine:
 
 
 def look() -> Machine:
-    """Ask PyTorch, in a process of its own, which GPUs it can use."""
+    """Return the GPUs that PyTorch can use; a new process imports PyTorch and reports them."""
     if not find_spec("torch"):
         return Machine(no_gpu="PyTorch is not installed")
     try:
@@ -54,8 +54,8 @@ def look() -> Machine:
         answer = subprocess.run(asked, capture_output=True, text=True, timeout=120, check=True)
         version, cuda, names = json.loads(answer.stdout.splitlines()[-1])
     except (OSError, subprocess.SubprocessError, ValueError, IndexError) as error:
-        said = (getattr(error, "stderr", None) or str(error)).strip().splitlines()
-        return Machine(no_gpu=f"PyTorch cannot be imported ({said[-1] if said else error})")
+        lines = (getattr(error, "stderr", None) or str(error)).strip().splitlines()
+        return Machine(no_gpu=f"PyTorch cannot be imported ({lines[-1] if lines else error})")
     if names:
         return Machine(tuple(names))
     listed = gpus()
@@ -67,7 +67,7 @@ def look() -> Machine:
     )
 
 
-# --- what a part may need: name -> a function that says what is missing, or "" -----------------------
+# --- needs of the parts: name -> a function that returns what is missing, or "" ----------------------
 
 
 def _package(name: str, how: str) -> Callable[[Machine], str]:
@@ -75,10 +75,8 @@ def _package(name: str, how: str) -> Callable[[Machine], str]:
 
 
 def _file(path: str) -> Callable[[Machine], str]:
-    place = CHECKOUT / path
-    return lambda _: (
-        "" if place.exists() else f"{path} is not there: run it in a checkout of the course"
-    )
+    missing = f"{path} does not exist: run the command in a checkout of the course"
+    return lambda _: "" if (CHECKOUT / path).exists() else missing
 
 
 def _program(name: str, how: str) -> Callable[[Machine], str]:
@@ -101,5 +99,10 @@ NEEDS: dict[str, Callable[[Machine], str]] = {
 
 
 def missing(needs: tuple[str, ...], machine: Machine) -> str:
-    """The first of `needs` that is not met, as a sentence; "" if all are."""
+    """Return why the first need that is not met is missing, one sentence; "" if all needs are met.
+
+    Args:
+        needs: names in NEEDS.
+        machine: the GPUs.
+    """
     return next((why for need in needs if (why := NEEDS[need](machine))), "")

@@ -1,4 +1,4 @@
-"""The report as Markdown: a summary, then a section with tables for each part."""
+"""Write the report as Markdown: a summary, then a section with tables for each part."""
 
 import dataclasses
 from collections.abc import Iterable
@@ -20,7 +20,7 @@ largest one; "compared with" names another row of the same table, and "ratio" di
 
 
 def text(report: Report) -> str:
-    """The whole file."""
+    """Return the text of gpu.md."""
     lines = [report.headline, ""]
     if not report.gpu:
         lines += ["# GPU report, without a GPU", ""]
@@ -29,7 +29,7 @@ def text(report: Report) -> str:
         + (f", commit {report.commit}" if report.commit else "")
         + f", in {report.seconds:.0f} s of at most {report.budget_seconds:g} s.",
         "",
-        "| part | result | seconds | limit | ranks | why |",
+        "| part | result | seconds | limit | ranks | reason |",
         "|---|---|---:|---:|---:|---|",
         *(_summary(part) for part in report.parts),
         "",
@@ -85,7 +85,7 @@ def _section(part: PartResult) -> list[str]:
 
 
 def _tables(part: PartResult) -> Iterable[tuple[str, list]]:
-    """The findings by kind and table, in the order in which they were first reported."""
+    """Return (title, findings) of each table, in the order in which they were first reported."""
     tables: dict[tuple, list] = {}
     for one in part.findings:
         tables.setdefault((type(one), one.table), []).append(one)
@@ -110,7 +110,7 @@ def _table(findings: list) -> list[str]:
 
 
 def _fact(one: Fact) -> str:
-    wrong = "" if one.ok else " **(not so)**"
+    wrong = "" if one.ok else " **(different)**"
     return _row(one.name, one.value, one.expected + wrong)
 
 
@@ -123,11 +123,11 @@ def _check(one: Check) -> str:
 
 
 def _one_row_for_types(checks: list[Check]) -> Iterable[Check]:
-    """Checks that are fine and differ in their type only, as one row."""
+    """Yield the rows: checks that are fine and differ only in their type share one row."""
     rows: dict[tuple, list[Check]] = {}
     for one in checks:
-        same = (one.what, one.device, one.expected, one.limit, one.note)
-        rows.setdefault(same if one.ok else (id(one),), []).append(one)
+        attributes = (one.what, one.device, one.expected, one.limit, one.note)
+        rows.setdefault(attributes if one.ok else (id(one),), []).append(one)
     for alike in rows.values():
         yield dataclasses.replace(
             alike[0],
@@ -159,13 +159,13 @@ def _comparison(report: Report) -> list[str]:
     lines = [
         "## Compared with the older report",
         "",
-        f"Older report: {report.against}. Of {len(report.comparisons)} measurements that both have, {lost} "
-        "lost more than both ranges explain. A ratio divides the new median by the old one.",
+        f"Older report: {report.against}. Of {len(report.comparisons)} measurements that both reports have, "
+        f"{lost} lost more than both ranges explain. A ratio divides the new median by the old one.",
         "",
         "| part | measurement | unit | now: n, median, range | before: n, median, range | ratio | |",
         "|---|---|---|---:|---:|---:|---|",
     ]
-    ordered = sorted(report.comparisons, key=lambda one: not one.lost)  # what has lost comes first
+    ordered = sorted(report.comparisons, key=lambda one: not one.lost)  # losses come first
     return [*lines, *map(_compared, ordered), ""]
 
 
@@ -180,12 +180,12 @@ def _compared(one: Comparison) -> str:
 
 
 def number(value: float) -> str:
-    """At least three digits, and no more after the point than they need."""
+    """Return a number with about three digits; a whole number of three or more digits keeps all of them."""
     size = abs(value)
     places = 0 if size >= 100 or size == 0 else 1 if size >= 10 else 2 if size >= 1 else 3
     return f"{value:,.{places}f}" if size >= 0.01 or size == 0 else f"{value:.1e}"
 
 
-def _row(*cells) -> str:
+def _row(*cells: object) -> str:
     texts = (str(cell).replace("|", "/").replace("\n", " ") for cell in cells)
     return f"| {' | '.join(texts)} |"

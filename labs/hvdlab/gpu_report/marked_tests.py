@@ -1,4 +1,4 @@
-"""Run the tests marked `gpu`."""
+"""Run the tests marked `gpu`, and report their numbers and the tests that failed."""
 
 import os
 import re
@@ -16,9 +16,12 @@ COUNTS = re.compile(r"(\d+) (passed|failed|error|errors|skipped|deselected)\b")
 
 
 def main(findings: Findings) -> None:
+    """Run pytest on all files that have such tests."""
     end_when_told()
     tests = CHECKOUT / "tests"
-    files = sorted(path for path in tests.rglob("test_*.py") if MARKER.search(path.read_text()))
+    files = sorted(
+        path for path in tests.rglob("test_*.py") if MARKER.search(path.read_text(encoding="utf-8"))
+    )
     findings.fact("files with tests marked `gpu`", len(files))
     if not files:
         return
@@ -28,17 +31,13 @@ def main(findings: Findings) -> None:
     limit = float(os.environ.get(SECONDS, 100)) - 5
     ended = processes.run(command, limit)
     counts = {name.rstrip("s"): int(number) for number, name in COUNTS.findall(ended.tail)}
-    told = ", ".join(f"{number} {name}" for name, number in counts.items()) or "no summary"
+    summary = ", ".join(f"{number} {name}" for name, number in counts.items()) or "no summary"
     bad = counts.get("failed", 0) + counts.get("error", 0)
     expected = "none failed" + (", some passed" if torch.cuda.is_available() else "")
     fine = ended.code in (0, 5) and not bad
     fine = fine and (counts.get("passed", 0) > 0 or not torch.cuda.is_available())
-    findings.fact(
-        "pytest -m gpu",
-        told if ended.code is not None else f"took over {limit:.0f} s",
-        expected,
-        fine,
-    )
+    outcome = summary if ended.code is not None else f"took over {limit:.0f} s"
+    findings.fact("pytest -m gpu", outcome, expected, fine)
     for line in ended.output.splitlines():
         if line.startswith(("FAILED ", "ERROR ")):
             findings.fact("failed", line.replace(str(CHECKOUT), "")[:300], "", False)

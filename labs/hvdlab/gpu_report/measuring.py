@@ -1,38 +1,53 @@
-"""How the parts measure on a device: which one, how long a step takes, and how much memory it needs."""
+"""Measure on a device: which device, the time of a step, and the memory that it needs."""
 
 import platform
 import statistics
 import time
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Sequence
 
 import torch
+
+from hvdlab.system.hardware import cpu_facts
 
 SAMPLES = 7
 
 
 def device() -> torch.device:
-    """The GPU, or the processor where PyTorch can use none."""
+    """Return the GPU, or the processor where PyTorch can use no GPU."""
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def name(where: torch.device) -> str:
-    """For the column "device"."""
+    """Return the name of a device, for the column "device"."""
     if where.type == "cuda":
         return torch.cuda.get_device_name(where)
-    lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
-    models = [line.partition(": ")[2] for line in lines if line.startswith("model name")]
-    return f"processor ({models[0] if models else platform.machine()})"
+    return f"processor ({cpu_facts().get('model name', platform.machine())})"
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """Return the name of a type without "torch.", such as "float32"."""
+    return str(dtype).removeprefix("torch.")
+
+
+def wait_for(where: torch.device) -> None:
+    """Wait until a GPU has completed all work; on the processor there is nothing to wait for."""
+    if where.type == "cuda":
+        torch.cuda.synchronize()
 
 
 def milliseconds(
     step: Callable[[], object], where: torch.device, seconds: float = 1.0
 ) -> list[float]:
-    """Milliseconds per call of `step`: seven samples, after a warm-up of a third of `seconds`.
+    """Return milliseconds per call of `step`: seven samples, after a warm-up of a third of `seconds`.
 
     A sample is a block of calls between two CUDA events, so that the processor may run ahead of the GPU as
-    it does in training; on the processor it is a block between two readings of the clock. Without a GPU only
+    it does in training. On the processor a sample is a block between two readings of the clock, and only
     three short samples are taken.
+
+    Args:
+        step: what is measured.
+        where: the device on which `step` works.
+        seconds: time of all samples together.
     """
     gpu = where.type == "cuda"
     seconds, samples = (seconds, SAMPLES) if gpu else (min(seconds, 0.06), 3)
@@ -45,8 +60,8 @@ def milliseconds(
     return [_block(step, calls, gpu) for _ in range(samples)]
 
 
-def _block(step, calls: int, gpu: bool) -> float:
-    """Milliseconds per call."""
+def _block(step: Callable[[], object], calls: int, gpu: bool) -> float:
+    """Return milliseconds per call of a block of calls."""
     if gpu:
         began, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         torch.cuda.synchronize()
@@ -65,28 +80,30 @@ def _block(step, calls: int, gpu: bool) -> float:
 def wall_milliseconds(
     step: Callable[[], object], where: torch.device, seconds: float = 1.0
 ) -> list[float]:
-    """Milliseconds of single calls by the clock of the processor, the GPU's work included."""
-    gpu = where.type == "cuda"
-    until = time.perf_counter() + (seconds if gpu else 0.05)
+    """Return milliseconds of single calls, measured with the clock of the processor.
+
+    A time includes the work of the GPU. There are at least three calls.
+
+    Args:
+        step: what is measured.
+        where: the device on which `step` works.
+        seconds: time of all calls together.
+    """
+    until = time.perf_counter() + (seconds if where.type == "cuda" else 0.05)
     times: list[float] = []
     for _ in range(3):
         step()
     while time.perf_counter() < until or len(times) < 3:
-        _wait(gpu)
+        wait_for(where)
         start = time.perf_counter()
         step()
-        _wait(gpu)
+        wait_for(where)
         times.append(1000 * (time.perf_counter() - start))
     return times
 
 
-def _wait(gpu: bool) -> None:
-    if gpu:
-        torch.cuda.synchronize()
-
-
 def peak_mebibytes(step: Callable[[], object], where: torch.device) -> float | None:
-    """The most memory that tensors hold during a step; None on the processor."""
+    """Return the largest memory of all tensors during a step in MiB; None on the processor."""
     if where.type != "cuda":
         return None
     torch.cuda.reset_peak_memory_stats(where)
@@ -96,14 +113,21 @@ def peak_mebibytes(step: Callable[[], object], where: torch.device) -> float | N
 
 
 def set_precision(precision: str) -> None:
-    """Allow TF32 in matrix products and convolutions, or not: "float32", "TF32" or "bfloat16"."""
+    """Allow TF32 in matrix products and convolutions, except for "float32".
+
+    Args:
+        precision: "float32", "TF32" or "bfloat16".
+    """
     tf32 = precision != "float32"
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = tf32
     torch.backends.cudnn.benchmark = True
 
 
-def spread(values: list[float]) -> list[float]:
-    """Without the slowest and fastest twentieth: single calls are disturbed by what else runs."""
+def spread(values: Sequence[float]) -> list[float]:
+    """Return the sorted values without the smallest and the largest twentieth.
+
+    Other programs disturb single calls.
+    """
     ordered = sorted(values)
     cut = len(ordered) // 20
     return ordered[cut : len(ordered) - cut] or [statistics.median(ordered)]

@@ -1,6 +1,6 @@
-"""Two ranks on one GPU through NCCL: it works from NCCL 2.30 on, and is refused before.
+"""Try two ranks on one GPU through NCCL: it works from NCCL 2.30 on, and older versions refuse it.
 
-The ranks are started from here, because their failure is an answer and not a fault.
+This part starts the ranks itself, because a refusal is a result of the part and not its failure.
 """
 
 import os
@@ -15,8 +15,8 @@ from hvdlab.gpu_report import processes
 from hvdlab.gpu_report.facts import library_version, nccl_words
 from hvdlab.gpu_report.findings import Findings, start
 
-SECONDS = 40.0  # of the ranks; a refusal may leave them waiting for each other
-SINCE = 23000  # NCCL 2.30, which has the switch
+SECONDS = 40.0  # time limit of the ranks, because after a refusal they may wait for each other
+SINCE = 23000  # NCCL 2.30, the first version with SWITCH
 REFUSALS = (
     "Duplicate GPU detected",
     "Multiple Ranks are using the same GPU",
@@ -27,6 +27,7 @@ SWITCH = "NCCL_MULTI_RANK_GPU_ENABLE"
 
 
 def main(findings: Findings) -> None:
+    """Start the ranks, and report whether NCCL connected them or refused."""
     end_when_told()
     import horovod.torch as hvd
 
@@ -62,11 +63,11 @@ def main(findings: Findings) -> None:
 
 
 def refusal(ended: processes.Ended) -> str:
-    """The line that says why, in NCCL's own words."""
+    """Return the line of the output with which NCCL reports the error, or how the ranks ended."""
     lines = [line.strip() for line in ended.output.splitlines()]
-    for words in REFUSALS:
+    for message in REFUSALS:
         for line in lines:
-            if words in line:
+            if message in line:
                 return line[:300]
     return f"no answer within {SECONDS:.0f} s" if ended.code is None else f"exit code {ended.code}"
 

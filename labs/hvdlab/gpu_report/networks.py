@@ -1,4 +1,4 @@
-"""A training step of the networks that the parts measure."""
+"""Training steps of the networks that the parts measure."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ class Setting:
     """A network and how it is trained.
 
     Attributes:
-        network: for `hvdlab.torch.models.assessment_network`.
+        network: its name, for `hvdlab.torch.models.assessment_network`.
         batch: images per step.
         precision: "float32", "TF32" or "bfloat16" (autocast).
         channels_last: memory format of the weights; the images are in channels-last order in any case.
@@ -28,6 +28,7 @@ class Setting:
 
     def __str__(self) -> str:
         weights = "channels-last" if self.channels_last else "contiguous"
+        """Return the setting in words."""
         return f"{TITLES[self.network]}, batch {self.batch}, {weights} weights"
 
 
@@ -35,7 +36,7 @@ TITLES = {"assessment-net": "AssessmentNet", "wrn-16-10": "WRN-16-10", "wrn-10-1
 
 
 def settings(gpu: bool) -> list[tuple[str, int]]:
-    """Networks and batch sizes to measure; small ones on the processor."""
+    """Return the networks and batch sizes to measure; they are small on the processor."""
     if gpu:
         return [("assessment-net", 128), ("assessment-net", 1024), ("wrn-16-10", 128)]
     return [("assessment-net", 8), ("wrn-10-1", 4)]
@@ -44,10 +45,12 @@ def settings(gpu: bool) -> list[tuple[str, int]]:
 def step(
     setting: Setting, where: torch.device, distribute: Callable | None = None
 ) -> Callable[[], torch.Tensor]:
-    """A function that makes one training step on random images that lie on the device.
+    """Return a function that makes one training step on random images, and returns the loss.
 
     Args:
-        distribute: (model, optimizer) -> optimizer that exchanges gradients.
+        setting: the network and how it is trained.
+        where: the device of model and images.
+        distribute: (model, optimizer) -> optimizer that exchanges gradients. Default: no exchange.
     """
     set_precision(setting.precision)
     torch.manual_seed(0)
@@ -71,6 +74,6 @@ def step(
 
 
 def batch(size: int, where: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    """Random images (size, 32, 32, 3) and labels (size,): speed does not depend on what they show."""
+    """Return random images (size, 32, 32, 3) and labels (size,): speed does not depend on the content."""
     images = torch.randint(0, 256, (size, 32, 32, 3), dtype=torch.uint8, device=where)
     return images, torch.randint(0, 10, (size,), device=where)

@@ -1,11 +1,11 @@
-"""Every operation of Horovod, compared with NumPy: `operations own|processor|nccl [brief]`.
+"""Compare every operation of Horovod with NumPy: `operations own|processor|nccl [brief]`.
 
-Each rank knows what all ranks contribute, so it calculates the expected result by itself. The numbers are
-small integers: their sums and products are exact in every type, whatever the order.
+Each rank knows the numbers of all ranks, so it computes the expected result itself. The numbers are small
+integers, because their sums and products are exact in every type and in every order.
 """
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import horovod.torch as hvd
 import numpy as np
@@ -21,94 +21,92 @@ NUMPY = {
 }  # fmt: skip
 FLOATS = ("float32", "float64", "float16")
 ALL = tuple(NUMPY)
-REDUCED = ("float32", "float64", "float16", "int64", "int32")  # Horovod adds no others
-EXACT_PRODUCTS = ("float32", "float64", "int64", "int32")  # 3 to the power of 8 ranks
-ROUNDED = ("allreduce, average", "allreduce, Adasum")  # all others are exact
+REDUCED = ("float32", "float64", "float16", "int64", "int32")  # Horovod reduces no other types
+EXACT_PRODUCTS = ("float32", "float64", "int64", "int32")  # up to 3 to the power of 8 ranks
+ROUNDED = ("allreduce, average", "allreduce, Adasum")  # all other operations are exact
 ROUNDING = {"float64": 1e-12, "float32": 1e-6, "float16": 2e-3}
 
-Pair = tuple[torch.Tensor, np.ndarray]  # what came, and what was expected
+Pairs = list[tuple[torch.Tensor, np.ndarray]]  # (result, expected result)
+Operation = Callable[[World, str, int], Pairs]  # of a type and a number of values
 
 
 def values(rank: int, dtype: str, size: int) -> np.ndarray:
-    """What `rank` contributes: 1, 2 or 3."""
+    """Return the `size` numbers of a rank: 1, 2 or 3."""
     return ((np.arange(size) * 7 + rank) % 3 + 1).astype(NUMPY[dtype])
 
 
 def everyone(world: World, dtype: str, size: int) -> np.ndarray:
-    """Of shape (ranks, size)."""
+    """Return the numbers of all ranks, of shape (ranks, size)."""
     return np.stack([values(rank, dtype, size) for rank in range(world.size)])
 
 
 def mine(world: World, dtype: str, size: int) -> torch.Tensor:
+    """Return the numbers of this rank, on its device."""
     return torch.from_numpy(values(world.rank, dtype, size)).to(world.device)
 
 
-# --- one function per operation: (world, dtype, size) -> pairs ----------------------------------------
+def total(numbers: np.ndarray) -> np.ndarray:
+    """Return the sum over the ranks of numbers of shape (ranks, size)."""
+    return numbers.sum(0)
 
 
-def reduce_by(op, numpy_function) -> Callable:
-    def allreduce(world, dtype, size):
-        got = world.through(lambda t: hvd.allreduce(t, op=op), mine(world, dtype, size))
-        return [(got, numpy_function(everyone(world, dtype, size)))]
-
-    return allreduce
+# --- the operations -----------------------------------------------------------------------------------
 
 
-def in_place(world, dtype, size):
-    got = world.through(lambda t: hvd.allreduce_(t, op=hvd.Sum), mine(world, dtype, size))
-    return [(got, everyone(world, dtype, size).sum(0))]
+def one_tensor(
+    operation: Callable[[torch.Tensor], torch.Tensor],
+    expected: Callable[[np.ndarray], np.ndarray] = total,
+) -> Operation:
+    """Return an operation on one tensor per rank.
+
+    Args:
+        operation: calls Horovod.
+        expected: numbers of all ranks (ranks, size) -> the result on every rank. Default: their sum.
+    """
+
+    def compared(world: World, dtype: str, size: int) -> Pairs:
+        got = world.through(operation, mine(world, dtype, size))
+        return [(got, expected(everyone(world, dtype, size)))]
+
+    return compared
 
 
-def asynchronous(world, dtype, size):
-    def operation(tensor):
-        return hvd.synchronize(hvd.allreduce_async(tensor, op=hvd.Sum))
-
-    return [
-        (world.through(operation, mine(world, dtype, size)), everyone(world, dtype, size).sum(0))
-    ]
-
-
-def scaled(world, dtype, size):
-    """prescale_factor and postscale_factor."""
-
-    def operation(tensor):
-        return hvd.allreduce(tensor, op=hvd.Sum, prescale_factor=0.5, postscale_factor=4.0)
-
-    return [
-        (
-            world.through(operation, mine(world, dtype, size)),
-            2 * everyone(world, dtype, size).sum(0),
-        )
-    ]
+def all_reduce(
+    expected: Callable[[np.ndarray], np.ndarray] = total, **options: object
+) -> Operation:
+    """Return `hvd.allreduce` with options, by default with op=hvd.Sum."""
+    options = {"op": hvd.Sum, **options}
+    return one_tensor(lambda tensor: hvd.allreduce(tensor, **options), expected)
 
 
-def grouped_allreduce(world, dtype, size):
+def grouped_allreduce(world: World, dtype: str, size: int) -> Pairs:
+    """Sum three tensors of different sizes at once."""
     sizes = (size, 1, size + 3)
     sent = [mine(world, dtype, s) for s in sizes]
     got = world.through(lambda *ts: hvd.grouped_allreduce(list(ts), op=hvd.Sum), *sent)
-    return [(g, everyone(world, dtype, s).sum(0)) for g, s in zip(got, sizes, strict=True)]
+    return [(g, total(everyone(world, dtype, s))) for g, s in zip(got, sizes, strict=True)]
 
 
-def allgather(world, dtype, size):
-    """Rank r has r + 1 rows."""
+def allgather(world: World, dtype: str, size: int) -> Pairs:
+    """Gather r + 1 rows of rank r."""
     rows = [np.tile(values(rank, dtype, size), (rank + 1, 1)) for rank in range(world.size)]
     sent = torch.from_numpy(rows[world.rank]).to(world.device)
     return [(world.through(hvd.allgather, sent), np.concatenate(rows))]
 
 
-def broadcast(world, dtype, size):
+def broadcast(world: World, dtype: str, size: int) -> Pairs:
+    """Broadcast the numbers of the last rank."""
     root = world.size - 1
     got = world.through(lambda t: hvd.broadcast(t, root_rank=root), mine(world, dtype, size))
     return [(got, values(root, dtype, size))]
 
 
-def alltoall(world, dtype, size):
-    """Rank r sends r + s + 1 rows to rank s."""
+def alltoall(world: World, dtype: str, size: int) -> Pairs:
+    """Send r + s + 1 rows from rank r to rank s."""
 
-    def rows(source, target):
-        return np.tile(values(source, dtype, size) + target, (source + target + 1, 1)).astype(
-            NUMPY[dtype]
-        )
+    def rows(source: int, target: int) -> np.ndarray:
+        numbers = values(source, dtype, size) + target
+        return np.tile(numbers, (source + target + 1, 1)).astype(NUMPY[dtype])
 
     ranks = range(world.size)
     splits = torch.tensor([world.rank + target + 1 for target in ranks], dtype=torch.int32)
@@ -117,79 +115,65 @@ def alltoall(world, dtype, size):
     return [(got, np.concatenate([rows(source, world.rank) for source in ranks]))]
 
 
-def reducescatter(world, dtype, size):
-    """Rows are divided among the ranks; the first ranks get one more if there is a remainder."""
+def reducescatter(world: World, dtype: str, size: int) -> Pairs:
+    """Sum rows and partition them: the first ranks get one more row if there is a remainder."""
     rows = world.size + 1
     sent = torch.from_numpy(np.tile(values(world.rank, dtype, size), (rows, 1))).to(world.device)
     got = world.through(lambda t: hvd.reducescatter(t, op=hvd.Sum), sent)
     own = len(np.array_split(np.arange(rows), world.size)[world.rank])
-    return [(got, np.tile(everyone(world, dtype, size).sum(0), (own, 1)))]
+    return [(got, np.tile(total(everyone(world, dtype, size)), (own, 1)))]
 
 
-def fp16_compression(world, dtype, size):
-    def operation(tensor):
-        return hvd.allreduce(tensor, op=hvd.Sum, compression=hvd.Compression.fp16)
+def adasum(world: World, dtype: str, size: int) -> Pairs:
+    """Compare Adasum of two ranks over MPI with its formula, and over NCCL with the average.
 
-    return [
-        (world.through(operation, mine(world, dtype, size)), everyone(world, dtype, size).sum(0))
-    ]
+    Horovod computes the average if NCCL connects the ranks of one machine.
+    """
 
-
-def adasum(world, dtype, size):
-    """Two ranks over MPI: the formula. Over NCCL within one machine Horovod takes the average."""
-    all_values = everyone(world, dtype, size)
-    if world.size == 1:
-        expected = all_values[0]
-    elif world.device.type == "cuda" and "NCCL" in world.label:
-        expected = all_values.mean(0)
-    else:
-        a, b = all_values[:2].astype(np.float64)
+    def expected(numbers: np.ndarray) -> np.ndarray:
+        if world.size == 1:
+            return numbers[0]
+        if _through_nccl(world):
+            return numbers.mean(0)
+        a, b = numbers[:2].astype(np.float64)
         dot, aa, bb = a @ b, a @ a, b @ b
-        expected = (1 - dot / (2 * aa)) * a + (1 - dot / (2 * bb)) * b
-    return [
-        (
-            world.through(lambda t: hvd.allreduce(t, op=hvd.Adasum), mine(world, dtype, size)),
-            expected,
-        )
-    ]
+        return (1 - dot / (2 * aa)) * a + (1 - dot / (2 * bb)) * b
+
+    return all_reduce(expected, op=hvd.Adasum)(world, dtype, size)
 
 
-def process_set(world, dtype, size):
-    """Rank 0 reduces alone, the others among themselves."""
+def _through_nccl(world: World) -> bool:
+    return world.device.type == "cuda" and "NCCL" in world.label
+
+
+def process_set(world: World, dtype: str, size: int) -> Pairs:
+    """Sum in two process sets: rank 0, and all other ranks."""
     if world.size == 1:
-        return reduce_by(hvd.Sum, lambda x: x.sum(0))(world, dtype, size)
+        return all_reduce()(world, dtype, size)
+    members = slice(0, 1) if world.rank == 0 else slice(1, None)
     chosen = PROCESS_SETS[min(world.rank, 1)]
-
-    def operation(tensor):
-        return hvd.allreduce(tensor, op=hvd.Sum, process_set=chosen)
-
-    members = (
-        everyone(world, dtype, size)[:1] if world.rank == 0 else everyone(world, dtype, size)[1:]
-    )
-    return [(world.through(operation, mine(world, dtype, size)), members.sum(0))]
+    operation = all_reduce(lambda numbers: total(numbers[members]), process_set=chosen)
+    return operation(world, dtype, size)
 
 
-def join(world, dtype, size):
-    """Rank 0 has one tensor more than the others, which have joined: it gets its own values."""
-    on_gpu = world.device.type == "cuda" and "NCCL" in world.label
-    place = world.device.index if on_gpu else -1
+def join(world: World, dtype: str, size: int) -> Pairs:
+    """Let rank 0 reduce one more tensor while the other ranks have joined: it gets its own numbers."""
     pairs = []
     if world.rank == 0:
-        sent = mine(world, dtype, size)
+        name = f"alone.{dtype}.{size}"
         got = world.through(
-            lambda t: hvd.allreduce(t, op=hvd.Sum, name=f"alone.{dtype}.{size}"), sent
+            lambda t: hvd.allreduce(t, op=hvd.Sum, name=name), mine(world, dtype, size)
         )
         pairs = [(got, values(0, dtype, size))]
-    last = torch.tensor(hvd.join(place))
+    last = torch.tensor(hvd.join(world.device.index if _through_nccl(world) else -1))
     return [*pairs, (last, np.array(0))]
 
 
-def objects(world, dtype, size):
-    """broadcast_object and allgather_object, which send pickled bytes in host memory."""
+def objects(world: World, dtype: str, size: int) -> Pairs:
+    """Call broadcast_object and allgather_object, which send pickled bytes in host memory."""
     root = world.size - 1
-    got = hvd.broadcast_object(
-        {"rank": world.rank, "values": values(world.rank, dtype, size)}, root
-    )
+    sent = {"rank": world.rank, "values": values(world.rank, dtype, size)}
+    got = hvd.broadcast_object(sent, root)
     gathered = hvd.allgather_object(world.rank)
     return [
         (torch.tensor(got["rank"]), np.array(root)),
@@ -198,36 +182,47 @@ def objects(world, dtype, size):
     ]
 
 
-def barrier(world, dtype, size):
+def barrier(world: World, dtype: str, size: int) -> Pairs:
+    """Call the barrier, which has no result."""
     hvd.barrier()
     return [(torch.zeros(1), np.zeros(1))]
 
 
-OPERATIONS = {
-    "allreduce, sum": (reduce_by(hvd.Sum, lambda x: x.sum(0)), REDUCED),
-    "allreduce, average": (reduce_by(hvd.Average, lambda x: x.mean(0)), FLOATS),
-    "allreduce, minimum": (reduce_by(hvd.Min, lambda x: x.min(0)), REDUCED),
-    "allreduce, maximum": (reduce_by(hvd.Max, lambda x: x.max(0)), REDUCED),
-    "allreduce, product": (reduce_by(hvd.Product, lambda x: x.prod(0)), EXACT_PRODUCTS),
-    "allreduce in place": (in_place, FLOATS),
-    "allreduce, asynchronous": (asynchronous, FLOATS),
-    "allreduce, scaled before and after": (scaled, FLOATS),
+OPERATIONS: dict[str, tuple[Operation, Sequence[str]]] = {
+    "allreduce, sum": (all_reduce(), REDUCED),
+    "allreduce, average": (all_reduce(lambda x: x.mean(0), op=hvd.Average), FLOATS),
+    "allreduce, minimum": (all_reduce(lambda x: x.min(0), op=hvd.Min), REDUCED),
+    "allreduce, maximum": (all_reduce(lambda x: x.max(0), op=hvd.Max), REDUCED),
+    "allreduce, product": (all_reduce(lambda x: x.prod(0), op=hvd.Product), EXACT_PRODUCTS),
+    "allreduce in place": (one_tensor(lambda t: hvd.allreduce_(t, op=hvd.Sum)), FLOATS),
+    "allreduce, asynchronous": (
+        one_tensor(lambda t: hvd.synchronize(hvd.allreduce_async(t, op=hvd.Sum))),
+        FLOATS,
+    ),
+    "allreduce, scaled before and after": (
+        all_reduce(lambda x: 2 * x.sum(0), prescale_factor=0.5, postscale_factor=4.0),
+        FLOATS,
+    ),
     "grouped allreduce": (grouped_allreduce, REDUCED),
     "allgather of unequal sizes": (allgather, ALL),
     "broadcast": (broadcast, ALL),
     "alltoall with unequal splits": (alltoall, ALL),
     "reducescatter, sum": (reducescatter, REDUCED),
-    "allreduce with fp16 compression": (fp16_compression, ("float32", "float64")),
+    "allreduce with fp16 compression": (
+        all_reduce(compression=hvd.Compression.fp16),
+        ("float32", "float64"),
+    ),
     "allreduce, Adasum": (adasum, ("float32", "float64")),
     "allreduce in process sets": (process_set, REDUCED),
     "join": (join, ("float32",)),
     "broadcast and allgather of objects": (objects, ("float32",)),
     "barrier": (barrier, ("float32",)),
 }
-PROCESS_SETS: list = []
+PROCESS_SETS: list[hvd.ProcessSet] = []
 
 
 def main(findings: Findings) -> None:
+    """Compare all operations for their types and some sizes; "brief" is one sum of one type."""
     how, brief = sys.argv[1], sys.argv[2:] == ["brief"]
     size = launched_rank()[1]
     if size > 1:
@@ -240,13 +235,28 @@ def main(findings: Findings) -> None:
         for dtype in dtypes[: 1 if brief else None]:
             try:
                 compare(findings, world, name, operation, dtype, sizes)
-            except (
-                Exception
-            ) as error:  # Horovod raises several kinds; the other operations still run
+            except Exception as error:  # of several types; the other operations still run
                 findings.wrong("", name, world.label, dtype, error)
 
 
-def compare(findings, world, name, operation, dtype, sizes) -> None:
+def compare(
+    findings: Findings,
+    world: World,
+    name: str,
+    operation: Operation,
+    dtype: str,
+    sizes: Sequence[int],
+) -> None:
+    """Report the differences of an operation to NumPy; a wrong shape counts as an infinite difference.
+
+    Args:
+        findings: the report.
+        world: this rank.
+        name: of the operation.
+        operation: a function of OPERATIONS.
+        dtype: of the numbers.
+        sizes: numbers of values.
+    """
     differences: list[np.ndarray] = []
     shapes: list[str] = []
     for size in sizes:

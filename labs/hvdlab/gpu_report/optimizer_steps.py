@@ -1,25 +1,25 @@
-"""Step time of LARS, LAMB and NovoGrad, compared with torch, timm and pytorch-optimizer."""
+"""Measure step times of LARS, LAMB and NovoGrad, compared with torch, timm and pytorch-optimizer."""
 
 import math
+from collections.abc import Callable
 
 import torch
 
-from hvdlab.bench.optimizers import NETWORKS, optimizers
+from hvdlab.bench.optimizers import optimizers
+from hvdlab.bench.weight_shapes import NETWORKS
 from hvdlab.gpu_report.findings import Findings, start
 from hvdlab.gpu_report.measuring import device, milliseconds, name
 
 TITLES = {"resnet50": "ResNet-50", "transformer": "transformer of BERT-base's size"}
-SMALL = ((64, 3, 7, 7), (64,), (64, 64), (10, 64), (10,))  # on the processor
+SMALL = ((64, 3, 7, 7), (64,), (64, 64), (10, 64), (10,))  # shapes on the processor
 
 
 def main(findings: Findings) -> None:
+    """Measure all optimizers on each network; the peer is torch's fused SGD or AdamW."""
     where = device()
-    gpu = where.type == "cuda"
-    chosen = (
-        {title: NETWORKS[key]() for key, title in TITLES.items()}
-        if gpu
-        else {"five tensors": list(SMALL)}
-    )
+    chosen = {"five tensors": list(SMALL)}
+    if where.type == "cuda":
+        chosen = {title: NETWORKS[key]() for key, title in TITLES.items()}
     for title, shapes in chosen.items():
         weights = sum(math.prod(shape) for shape in shapes) / 1e6
         table = f"{title}: {len(shapes)} tensors, {weights:.3g} M weights"
@@ -31,10 +31,11 @@ def main(findings: Findings) -> None:
             try:
                 optimizer = make(params)
                 times = milliseconds(optimizer.step, where, 0.6)
-            except Exception as error:  # a peer that this device or its memory does not suit
-                findings.fact(
-                    label, f"cannot be measured: {type(error).__name__}: {error}"[:200], table=table
-                )
+            except (
+                Exception
+            ) as error:  # a peer that does not support the device, or needs more memory
+                reason = f"cannot be measured: {type(error).__name__}: {error}"
+                findings.fact(label, reason[:200], table=table)
                 continue
             peer = peers.get("SGD" if algorithm in ("LARS", "SGD") else "AdamW")
             found = findings.measure(table, label, name(where), "float32", "ms", times, peer)
@@ -42,17 +43,21 @@ def main(findings: Findings) -> None:
             del optimizer
 
 
-def entrants(where: torch.device) -> dict:
-    """Label -> (algorithm, function of parameters); torch's fused ones first, as peers of all others."""
-    found = optimizers()
-    if (
-        where.type == "cuda"
-    ):  # there ours are always the lists of tensors: see hvdlab.torch.optimizers
-        doubled = [
-            label for label in found if label.startswith("hvdlab") and label.endswith("foreach")
-        ]
-        for label in doubled:
-            del found[label]
+def entrants(where: torch.device) -> dict[str, tuple[str, Callable]]:
+    """Return the optimizers to measure: label -> (algorithm, function of the parameters).
+
+    Torch's fused optimizers come first, because they are the peers of all others.
+
+    Args:
+        where: on a GPU our optimizers always use lists of tensors (see hvdlab.torch.optimizers), so they
+            are measured once.
+    """
+    gpu = where.type == "cuda"
+    found = {
+        label: entrant
+        for label, entrant in optimizers().items()
+        if not (gpu and label.startswith("hvdlab") and label.endswith("foreach"))
+    }
     return dict(sorted(found.items(), key=lambda item: not item[0].endswith("fused")))
 
 

@@ -1,19 +1,22 @@
-"""The parts of `hvdlab gpu`, the most valuable ones first, as data."""
+"""The list of the parts of `hvdlab gpu`, the most valuable ones first."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class Part:
-    """One part: a module that runs as a process of its own, or as ranks of mpirun.
+    """One part: a module that runs as its own process, or as ranks of mpirun.
 
     Attributes:
-        name: for --only. title, question: for the reader of the report.
-        module: `python -m MODULE ARGUMENTS`; it reports through `findings.start`.
+        name: for `--only`.
+        title: for the reader of the report.
+        question: that the part answers, for the reader of the report.
+        module: `python -m MODULE ARGUMENTS` runs it; it reports through `findings.start`.
         seconds: time limit.
-        ranks: number of processes; 0: one for each GPU.
-        needs: names in `machine.NEEDS`; the part is skipped if one is missing.
-        gpus: which GPUs its processes see: "all", "one" for all ranks together, or "none".
+        arguments: of the module.
+        ranks: number of processes; 0 means one per GPU.
+        needs: names in `machine.NEEDS`; the part is skipped if one of them is missing.
+        gpus: which GPUs its processes see: "all", "one" (the same GPU for all ranks), or "none".
     """
 
     name: str
@@ -31,7 +34,15 @@ HVD = ("torch", "horovod")
 RANKS = ("torch", "horovod", "mpirun")
 
 
-def _part(name, module, seconds, title, question, *arguments, **options) -> Part:
+def _part(
+    name: str,
+    module: str,
+    seconds: float,
+    title: str,
+    question: str,
+    *arguments: str,
+    **options: object,
+) -> Part:
     module = f"hvdlab.gpu_report.{module}"
     return Part(name, title, question, module, seconds, arguments, **options)
 
@@ -40,7 +51,7 @@ PARTS = (
     _part("facts", "facts", 45, "Facts",
         "Which GPU, driver, libraries and Horovod are these, and do they fit together?"),
     _part("operations", "operations", 60, "Horovod operations, one rank",
-        "Does every operation of Horovod give what NumPy gives, with tensors on the GPU, through NCCL?",
+        "Does every operation of Horovod give the result of NumPy, with tensors on the GPU, through NCCL?",
         "own", needs=HVD),
     _part("operations-processor", "operations", 60, "Horovod operations, two ranks on the processor",
         "Does this build exchange correctly over MPI, without a GPU?",
@@ -60,12 +71,12 @@ PARTS = (
         "Do ranks that exchange through NCCL end with the weights of a single process?",
         ranks=0, needs=(*RANKS, "several GPUs")),
     _part("formulas", "formulas", 60, "Optimizers, schedules, ghost batch norm and noise on the device",
-        "Do they give what the NumPy formulas of hvdlab.reference give?"),
+        "Do they give the results of the NumPy formulas of hvdlab.reference?"),
     _part("training", "training", 90, "Training to the target of the assessment",
         "How many seconds and epochs does labs/cifar10_torch.py need, on one rank and on two?",
         needs=(*RANKS, "labs")),
     _part("images", "images_per_second", 80, "Images per second",
-        "What do TF32, bfloat16, channels-last weights and larger batches change?"),
+        "How do TF32, bfloat16, channels-last weights and larger batches change the speed?"),
     _part("fast-training", "fast_training", 60, "Seconds to 94 %",
         "How long does labs/cifar10_fast.py need to reach 94 % on CIFAR-10's test images?",
         needs=(*HVD, "labs")),
@@ -77,14 +88,15 @@ PARTS = (
     _part("optimizers", "optimizer_steps", 70, "Step time of optimizers",
         "How long does a step of LARS, LAMB and NovoGrad take, compared with other implementations?"),
     _part("exchange", "exchange_times", 45, "Time of an exchange, one rank",
-        "What does a call of Horovod cost, and what does the way through host memory add?", needs=HVD),
+        "How long does a call of Horovod take, and how much longer is the path through host memory?",
+        needs=HVD),
     _part("exchange-two-ranks", "exchange_times", 45, "Time of an exchange, two ranks",
-        "How long does an all-reduce of two ranks take that share this machine?", ranks=2, needs=RANKS,
+        "How long does an all-reduce take if two ranks share this machine?", ranks=2, needs=RANKS,
         gpus="one"),
     _part("nccl-shared", "nccl_shared", 60, "NCCL with two ranks on one GPU",
-        "Does this NCCL let two ranks share a GPU (NCCL 2.30 and newer), or what does it answer?",
+        "Can two ranks share a GPU through this NCCL (2.30 and newer), or which error does it report?",
         needs=RANKS),
-    _part("step", "step_times", 45, "Where a training step spends its time",
+    _part("step", "step_times", 45, "Phases of a training step",
         "Which fraction is input, copy, forward pass, backward pass and optimizer?"),
     _part("ghost-batch-norm", "ghost_batch_norm", 30, "Time of ghost batch norm",
         "How long does it take, compared with torch.nn.BatchNorm2d?"),

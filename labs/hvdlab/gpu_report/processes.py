@@ -1,4 +1,4 @@
-"""Run a command with a time limit. Nothing that it started is left afterwards."""
+"""Run a command with a time limit, and end all processes that it started here."""
 
 import contextlib
 import subprocess
@@ -11,32 +11,49 @@ from hvdlab.launch import local
 
 @dataclass(frozen=True)
 class Ended:
-    """How a command ended: its exit code (None: the time limit ended it), and all that it printed."""
+    """How a command ended.
+
+    Attributes:
+        code: its exit code; None if the time limit ended it.
+        output: all that it printed.
+    """
 
     code: int | None
     output: str
 
     @property
     def tail(self) -> str:
+        """The last lines of the output."""
         return "\n".join(self.output.rstrip().splitlines()[-30:])[-3000:]
 
     @property
     def why(self) -> str:
-        """The exit code, and the line of the output that most likely says why."""
+        """The exit code, and the line of the output that most likely gives the reason."""
         lines = [line.strip() for line in self.output.splitlines() if line.strip(" -\n")]
-        said = ([line for line in lines if "Error" in line] or lines or ["it printed nothing"])[-1]
-        return f"{'ended by the time limit' if self.code is None else f'exit code {self.code}'}: {said[:300]}"
+        reason = ([line for line in lines if "Error" in line] or lines or ["it printed nothing"])[
+            -1
+        ]
+        end = "ended by the time limit" if self.code is None else f"exit code {self.code}"
+        return f"{end}: {reason[:300]}"
 
 
 def run(command: list[str], seconds: float, variables: dict[str, str] | None = None) -> Ended:
-    """Run `command` for at most `seconds`; `variables` are added to the environment."""
+    """Run one command; the other arguments are those of `run_together`."""
     return run_together([command], seconds, variables)[0]
 
 
 def run_together(
     commands: list[list[str]], seconds: float, variables: dict[str, str] | None = None
 ) -> list[Ended]:
-    """Run all of `commands` at the same time, for at most `seconds`. What they print must be short."""
+    """Run commands at the same time, and return how each of them ended.
+
+    Their output must be short, because this process does not read it until it waits for a command.
+
+    Args:
+        commands: programs with their arguments.
+        seconds: time limit of all commands together.
+        variables: environment variables in addition to those of this process.
+    """
     until = time.monotonic() + seconds
     with contextlib.ExitStack() as stack:
         started = [stack.enter_context(local.started(one, variables or {})) for one in commands]
@@ -60,11 +77,12 @@ def _ended(process: subprocess.Popen, seconds: float) -> Ended:
 
 
 def rank_variables(ranks: int, gpu: bool = True) -> dict[str, str]:
-    """The environment of `ranks` processes that may share the GPUs of this machine.
+    """Return the environment variables of processes that may share the GPUs of this machine.
 
     Args:
-        gpu: without one each process has a single thread, because more of them would only wait for each
-            other with the tiny sizes there.
+        ranks: number of processes.
+        gpu: whether there is a GPU. Without a GPU each process has one thread, because the sizes are so
+            small there that several threads would mostly wait for each other.
     """
     variables = local.environment(max(ranks, 1))
     variables.pop("CUDA_VISIBLE_DEVICES", None)  # it hides GPUs from more ranks than there are GPUs
@@ -72,6 +90,11 @@ def rank_variables(ranks: int, gpu: bool = True) -> dict[str, str]:
 
 
 def python_command(ranks: int, *arguments: str) -> list[str]:
-    """This Python with `arguments`, on `ranks` ranks of mpirun or as a single process (ranks=1)."""
+    """Return the command that runs this Python on ranks of mpirun, or as a single process.
+
+    Args:
+        ranks: number of processes; 1 leaves mpirun out.
+        arguments: of Python.
+    """
     python = [sys.executable, *arguments]
     return python if ranks == 1 else [*local.mpirun_command(ranks, "")[:3], *python]

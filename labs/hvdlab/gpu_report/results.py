@@ -1,6 +1,5 @@
-"""What the parts find, as data types, and how it is written to and read from JSON."""
+"""The data types of the report, written to JSON and read from it."""
 
-import dataclasses
 import json
 import os
 import tempfile
@@ -12,12 +11,12 @@ VERSION = 1  # of the JSON file
 
 
 class State(StrEnum):
-    """How a part ended."""
+    """The state of a part; after the run, how it ended."""
 
     WAITING = "not run"
     RUNNING = "running"
     OK = "ok"
-    WRONG = "wrong"  # it ran, and one of its results is not what it must be
+    WRONG = "wrong"  # it ran, and one of its results is not the expected one
     FAILED = "failed"  # it ended with an error, or reported nothing
     TIMED_OUT = "timed out"
     NO_TIME = "no time left"
@@ -29,7 +28,11 @@ class Fact:
     """A property of the machine or of its software.
 
     Attributes:
-        expected: what it should be; "" where nothing is expected.
+        name: the property.
+        value: as text.
+        expected: the value that it should have; "" where no value is expected.
+        ok: whether `value` is as expected.
+        table: title of its table.
     """
 
     name: str
@@ -44,11 +47,17 @@ class Check:
     """A comparison of results with an independent calculation.
 
     Attributes:
+        table: title of its table.
+        what: the result that was compared.
+        device: where it was computed.
+        dtype: its type.
         expected: where the expected values come from, such as "NumPy".
-        n: number of values compared, over all ranks.
-        median, largest: of the absolute differences; None if one of them is not finite, or if the operation
-            raised.
+        n: number of compared values, over all ranks.
+        median: of the absolute differences; None if a difference is not finite, or if the operation raised.
+        largest: the largest absolute difference, or None as `median`.
         limit: largest difference that is accepted.
+        ok: whether `largest` is within the limit.
+        note: for the reader.
     """
 
     table: str
@@ -69,10 +78,18 @@ class Measurement:
     """A time, a speed or a size.
 
     Attributes:
-        n: number of samples; median, low and high are of them.
-        peer: the measurement of the same table that it is compared with; "" for a peer itself.
-        ratio: median / median of the peer.
+        table: title of its table.
+        what: what was measured.
+        device: on which device.
+        dtype: with which type or precision.
+        unit: of `median`, `low` and `high`.
+        n: number of samples.
+        median: of the samples.
+        low: the smallest sample.
+        high: the largest sample.
         more_is_better: whether a larger number is the better one.
+        peer: the measurement of the same table with which it is compared; "" for a peer itself.
+        ratio: median / median of the peer.
     """
 
     table: str
@@ -90,7 +107,7 @@ class Measurement:
 
     @property
     def key(self) -> tuple[str, ...]:
-        """Identifies the same measurement in another report."""
+        """The attributes that identify the same measurement in another report."""
         return self.table, self.what, self.device, self.dtype, self.unit
 
 
@@ -100,7 +117,7 @@ KINDS = {kind.__name__.lower(): kind for kind in (Fact, Check, Measurement)}
 
 @dataclass(frozen=True)
 class GpuUse:
-    """What nvidia-smi reported while a part ran, twice per second: medians, and the two maxima."""
+    """What nvidia-smi reported while a part ran, twice per second: medians, and three maxima."""
 
     samples: int
     utilisation_percent: float
@@ -115,9 +132,16 @@ class PartResult:
     """One part of the report.
 
     Attributes:
-        question: what the part answers, one sentence.
+        name: for `--only`.
+        title: for the reader.
+        question: the question that the part answers, one sentence.
+        state: how it ended.
         reason: why it failed or did not run.
-        seconds: it took; limit_seconds: it was given.
+        ranks: number of processes.
+        seconds: time that it needed.
+        limit_seconds: its time limit.
+        gpu_use: use of the GPU; None without a GPU.
+        findings: in the order in which they were reported.
         output: the last lines that it printed, if it failed.
     """
 
@@ -135,6 +159,7 @@ class PartResult:
 
     @property
     def measurements(self) -> list[Measurement]:
+        """The findings that are measurements."""
         return [one for one in self.findings if isinstance(one, Measurement)]
 
 
@@ -143,8 +168,13 @@ class Comparison:
     """One measurement in this report and in an older one.
 
     Attributes:
+        part: name of the part.
+        what: what was measured, on which device and with which type.
+        unit: of the measurements.
+        now: the measurement in this report.
+        before: the measurement in the older report.
         ratio: this median / the older one.
-        lost: it is worse, and the two ranges do not overlap.
+        lost: whether it is worse and the two ranges do not overlap.
     """
 
     part: str
@@ -158,13 +188,19 @@ class Comparison:
 
 @dataclass
 class Report:
-    """All of it.
+    """The whole report.
 
     Attributes:
         headline: the first line that a reader sees.
         gpu: whether PyTorch can use a GPU here.
         created: UTC, ISO 8601.
+        commit: of the course; "" if it is not known.
+        budget_seconds: time limit of all parts together.
+        parts: in the order in which they run.
+        seconds: time of all parts together.
         against: name of the older report; "" without one.
+        comparisons: with the older report.
+        version: of the JSON file.
     """
 
     headline: str
@@ -183,34 +219,38 @@ class Report:
 
 
 def to_json(report: Report) -> str:
-    return json.dumps(_plain(report), indent=1) + "\n"
+    """Return the text of gpu.json."""
+    return encode(report, indent=1) + "\n"
 
 
-def _plain(value):
-    if isinstance(value, tuple(KINDS.values())):
-        return {"kind": type(value).__name__.lower(), **_fields(value)}
-    if dataclasses.is_dataclass(value):
-        return _fields(value)
-    return [_plain(one) for one in value] if isinstance(value, list) else value
+def encode(value: Report | Finding, indent: int | None = None) -> str:
+    """Return a report or a finding as JSON; a finding has its "kind" in addition to its attributes."""
+    return json.dumps(value, default=_attributes, indent=indent)
 
 
-def _fields(value) -> dict:
-    return {one.name: _plain(getattr(value, one.name)) for one in dataclasses.fields(value)}
+def _attributes(value: object) -> dict:
+    kind = {"kind": type(value).__name__.lower()} if isinstance(value, Finding) else {}
+    return {**kind, **vars(value)}
 
 
 def finding(document: dict) -> Finding:
-    """A finding from its JSON object. Raises KeyError or TypeError if it is none."""
+    """Return the finding that a JSON object holds.
+
+    Raises:
+        KeyError: `document` is no finding.
+        TypeError: `document` has other attributes than its kind of finding.
+    """
     return KINDS[document["kind"]](**{k: v for k, v in document.items() if k != "kind"})
 
 
 def read_parts(path: Path) -> list[PartResult]:
-    """The parts of a report that `to_json` wrote.
+    """Return the parts of a report that `to_json` wrote.
 
     Raises:
-        ValueError: the file is no such report: one sentence.
+        ValueError: the file is no such report; the message is one sentence.
     """
     try:
-        document = json.loads(path.read_text())
+        document = json.loads(path.read_text(encoding="utf-8"))
         if document["version"] != VERSION:
             raise ValueError(f"it has version {document['version']}, not {VERSION}")
         parts = []
@@ -225,9 +265,14 @@ def read_parts(path: Path) -> list[PartResult]:
 
 
 def write(path: Path, text: str) -> None:
-    """Replace a file by another text, so that a reader finds the old or the new one, whole."""
+    """Replace a file so that a reader finds the complete old text or the complete new text.
+
+    Args:
+        path: of the file.
+        text: the new text.
+    """
     with tempfile.NamedTemporaryFile(
-        "w", dir=path.parent, prefix=f".{path.name}.", delete=False
+        "w", dir=path.parent, prefix=f".{path.name}.", delete=False, encoding="utf-8"
     ) as file:
         file.write(text)
     os.chmod(file.name, 0o644)

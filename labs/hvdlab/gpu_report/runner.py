@@ -1,4 +1,4 @@
-"""Run the parts one after another, each with its time limit, and write the report after each."""
+"""Run the parts one after another, each with its time limit, and write the report after each part."""
 
 import datetime
 import os
@@ -17,7 +17,7 @@ from hvdlab.gpu_report.parts import Part
 from hvdlab.gpu_report.results import Check, Fact, PartResult, Report, State
 from hvdlab.system.hardware import visible_gpus
 
-LEAST_SECONDS = 10.0  # with less left no part is started
+LEAST_SECONDS = 10.0  # no part starts if less of the budget is left
 
 
 def run(
@@ -28,15 +28,17 @@ def run(
     tell: Callable[[str], None],
     old: Path | None = None,
 ) -> Report:
-    """Run `parts` and write `out`/gpu.json and `out`/gpu.md.
+    """Run parts, write `out`/gpu.json and `out`/gpu.md, and return the report.
 
-    Both files are replaced before and after each part: what is killed leaves a report that says how far it
-    came, with all findings of the parts that had ended.
+    Both files are replaced before and after each part. So a run that is killed leaves a report with all
+    findings of the parts that had ended, and with the part that was running.
 
     Args:
+        parts: in the order in which they run.
         here: decides which parts can run.
+        out: folder of the two files.
         budget: seconds for all parts together.
-        tell: is given a line of progress per part.
+        tell: is called with one line of progress per part.
         old: an older gpu.json to compare with.
     """
     report = Report(
@@ -68,10 +70,8 @@ def run(
             if result.reason:
                 result.state = State.SKIPPED
             elif left < LEAST_SECONDS:
-                result.state, result.reason = (
-                    State.NO_TIME,
-                    f"the budget of {budget:g} s is used up",
-                )
+                result.state = State.NO_TIME
+                result.reason = f"the budget of {budget:g} s is used up"
             else:
                 result.state, result.limit_seconds = State.RUNNING, min(part.seconds, left)
                 save()
@@ -89,7 +89,14 @@ def run(
 
 
 def _run_part(part: Part, result: PartResult, folder: Path, variables: dict[str, str]) -> None:
-    """Run one part as its own process, or as ranks, and fill in `result`."""
+    """Run one part as its own process, or as ranks, and write the outcome into `result`.
+
+    Args:
+        part: what to run.
+        result: of the part, with its number of ranks and its time limit.
+        folder: for temporary files.
+        variables: environment variables of all parts.
+    """
     found = folder / f"findings-{part.name}"
     found.mkdir()
     command = processes.python_command(result.ranks, "-m", part.module, *part.arguments)
@@ -111,7 +118,7 @@ def _run_part(part: Part, result: PartResult, folder: Path, variables: dict[str,
     elif not result.findings:
         result.state, result.reason = State.FAILED, "it ended without a result"
     elif wrong:
-        result.state, result.reason = State.WRONG, f"{len(wrong)} results are not what they must be"
+        result.state, result.reason = State.WRONG, f"{len(wrong)} results are not as expected"
     else:
         result.state = State.OK
     if result.state != State.OK:
@@ -119,7 +126,7 @@ def _run_part(part: Part, result: PartResult, folder: Path, variables: dict[str,
 
 
 def _visible(which: str) -> dict[str, str]:
-    """The variable that shows a part the GPUs it shall use."""
+    """Return the environment variable that shows a part its GPUs: "all", "one" or "none"."""
     if which == "all":
         return {}
     return {"CUDA_VISIBLE_DEVICES": "-1" if which == "none" else (visible_gpus() or ["0"])[0]}
@@ -130,18 +137,21 @@ def _ranks(part: Part, here: Machine) -> int:
 
 
 def _data(folder: Path, gpu: bool) -> str:
-    """The value of $HVDLAB_DATA for all parts. If no data could be made, the parts that need them fail."""
+    """Return the value of $HVDLAB_DATA for all parts.
+
+    If the data could not be written, the parts that need them fail.
+    """
     arguments = ["-m", "hvdlab.gpu_report.data", str(folder / "data"), "whole" if gpu else "sample"]
     ended = processes.run(processes.python_command(1, *arguments), DATA_SECONDS)
     return (ended.output.splitlines() or [""])[-1] if ended.code == 0 else str(folder / "data")
 
 
 def _commit() -> str:
-    """Of the checkout that this runs from; "" without one."""
+    """Return the commit of the checkout in which this file is; "" without a checkout."""
     if not (machine.CHECKOUT / ".git").exists():
         return os.environ.get("HVDLAB_COMMIT", "")
     try:
-        asked = ["git", "-C", str(machine.CHECKOUT), "describe", "--always", "--dirty"]
-        return subprocess.run(asked, capture_output=True, text=True, timeout=20).stdout.strip()
+        command = ["git", "-C", str(machine.CHECKOUT), "describe", "--always", "--dirty"]
+        return subprocess.run(command, capture_output=True, text=True, timeout=20).stdout.strip()
     except (OSError, subprocess.SubprocessError):
         return ""

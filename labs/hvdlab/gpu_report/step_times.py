@@ -1,11 +1,13 @@
-"""Which fraction of a training step is input, copy, forward pass, backward pass and optimizer."""
+"""Measure the phases of a training step: input, copy, forward pass, backward pass and optimizer."""
 
 import time
+from collections.abc import Callable, Iterable
 
 import numpy as np
 import torch
 from torch.nn import functional as F
 
+from hvdlab.data import Batches, Dataset
 from hvdlab.gpu_report.data import load
 from hvdlab.gpu_report.findings import Findings, start
 from hvdlab.gpu_report.measuring import (
@@ -14,19 +16,27 @@ from hvdlab.gpu_report.measuring import (
     name,
     set_precision,
     spread,
+    wait_for,
     wall_milliseconds,
 )
 from hvdlab.gpu_report.networks import Setting, settings
 from hvdlab.torch.models import assessment_network
 
 STEPS = 60
+WARM_UP_STEPS = 5
+PHASES = (
+    "input: Batches, augmented",
+    "copy to the device",
+    "forward pass",
+    "backward pass",
+    "optimizer",
+)
 
 
 def main(findings: Findings) -> None:
+    """Measure phases, copies and whole loops for each network or batch size."""
     where = device()
     gpu = where.type == "cuda"
-    from hvdlab.data import Batches
-
     data, kind = load()
     findings.fact("images", kind)
     for network, size in settings(gpu):
@@ -39,26 +49,26 @@ def main(findings: Findings) -> None:
         loops(findings, where, Setting("assessment-net", size, "bfloat16"), data)
 
 
-def phases(findings: Findings, where, setting: Setting, batches) -> None:
-    """The phases of a step, with a wait for the device after each: their sum is more than a real step."""
-    gpu = where.type == "cuda"
-    wait = torch.cuda.synchronize if gpu else lambda: None
+def phases(findings: Findings, where: torch.device, setting: Setting, batches: Batches) -> None:
+    """Measure the phases of a step.
+
+    After each phase the processor waits for the device, so their sum is longer than a real step.
+
+    Args:
+        findings: the report.
+        where: the device.
+        setting: the network.
+        batches: the images.
+    """
     set_precision(setting.precision)
     model = assessment_network(setting.network).to(where)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
-    names = (
-        "input: Batches, augmented",
-        "copy to the device",
-        "forward pass",
-        "backward pass",
-        "optimizer",
-    )
-    times: dict[str, list[float]] = {one: [] for one in names}
-    for number in range(5 + (STEPS if gpu else 3)):
+    times: dict[str, list[float]] = {phase: [] for phase in PHASES}
+    for number in range(WARM_UP_STEPS + (STEPS if where.type == "cuda" else 3)):
         marks = [time.perf_counter()]
 
-        def mark(marks=marks):
-            wait()
+        def mark(marks: list[float] = marks) -> None:
+            wait_for(where)
             marks.append(time.perf_counter())
 
         images, labels = batches.get(0, number % len(batches))
@@ -73,53 +83,42 @@ def phases(findings: Findings, where, setting: Setting, batches) -> None:
         mark()
         optimizer.step()
         mark()
-        if number >= 5:
-            for one, began, ended in zip(names, marks, marks[1:], strict=False):
-                times[one].append(1000 * (ended - began))
+        if number >= WARM_UP_STEPS:
+            for phase, began, ended in zip(PHASES, marks, marks[1:], strict=False):
+                times[phase].append(1000 * (ended - began))
     whole = [sum(step) for step in zip(*times.values(), strict=True)]
     what = str(setting).rpartition(",")[0]
     table = "Time of each phase, and its fraction of the sum (ratio)"
-    peer = findings.measure(
-        table, f"{what}: sum", name(where), setting.precision, "ms", spread(whole)
-    )
-    for one, values in times.items():
-        findings.measure(
-            table, f"{what}: {one}", name(where), setting.precision, "ms", spread(values), peer
-        )
+    measure = findings.rows(table, name(where), setting.precision, "ms")
+    for phase, values in ("sum", whole), *times.items():
+        measure(f"{what}: {phase}", spread(values))
 
 
-def copies(findings: Findings, where, images: np.ndarray) -> None:
-    """A batch of images onto the device."""
+def copies(findings: Findings, where: torch.device, images: np.ndarray) -> None:
+    """Measure the copy of a batch of images to the device, from pageable and from pinned memory."""
     pageable = torch.from_numpy(images)
-    table = "Copy of a batch of images to the device"
+    measure = findings.rows("Copy of a batch of images to the device", name(where), "uint8", "ms")
     what = f"{len(images)} images, {images.nbytes / 1024:.0f} KiB"
     times = wall_milliseconds(lambda: pageable.to(where, copy=True), where, 0.5)
-    peer = findings.measure(
-        table, f"{what}, pageable memory", name(where), "uint8", "ms", spread(times)
-    )
+    measure(f"{what}, pageable memory", spread(times))
     if where.type != "cuda":
         return
     pinned = pageable.pin_memory()
     times = wall_milliseconds(lambda: pinned.to(where), where, 0.5)
-    findings.measure(
-        table, f"{what}, pinned memory", name(where), "uint8", "ms", spread(times), peer
-    )
+    measure(f"{what}, pinned memory", spread(times))
     times = milliseconds(lambda: pinned.to(where, non_blocking=True), where, 0.5)
-    findings.measure(
-        table,
-        f"{what}, pinned memory, non-blocking, back to back",
-        name(where),
-        "uint8",
-        "ms",
-        times,
-        peer,
-    )
+    measure(f"{what}, pinned memory, non-blocking, back to back", times)
 
 
-def loops(findings: Findings, where, setting: Setting, data) -> None:
-    """Images/s of whole loops: one that waits in each step, one that does not, and one without input."""
-    from hvdlab.data import Batches
+def loops(findings: Findings, where: torch.device, setting: Setting, data: Dataset) -> None:
+    """Measure images/s of whole loops: with a wait in each step, without waits, and without input.
 
+    Args:
+        findings: the report.
+        where: the device.
+        setting: the network.
+        data: the images.
+    """
     gpu = where.type == "cuda"
     set_precision(setting.precision)
     model = assessment_network(setting.network).to(where)
@@ -129,7 +128,9 @@ def loops(findings: Findings, where, setting: Setting, data) -> None:
     fixed = batches.get(0, 0)
     steps = 100 if gpu else 2
 
-    def loop(images_of, send, wait_each_step: bool) -> list[float]:
+    def loop(
+        images_of: Callable[[int], Iterable], send: Callable, wait_each_step: bool
+    ) -> list[float]:
         rates = []
         for sample in range(6 if gpu else 4):
             began = time.perf_counter()
@@ -143,40 +144,41 @@ def loops(findings: Findings, where, setting: Setting, data) -> None:
                 if wait_each_step:
                     loss.item()
             loss.item()
-            if sample:  # the first one warms up
+            if sample:  # the first loop warms up
                 rates.append(steps * size / (time.perf_counter() - began))
         return rates
 
-    def pageable(array):
+    def pageable(array: np.ndarray) -> torch.Tensor:
         return torch.from_numpy(array).to(where)
 
-    def pinned(array):
+    def pinned(array: np.ndarray) -> torch.Tensor:
         return torch.from_numpy(array).pin_memory().to(where, non_blocking=True)
 
     on_device = [pageable(array) for array in fixed]
     batch_of = lambda number: batches.get(0, number % len(batches))  # noqa: E731
     table = "Speed of whole training loops"
     what = str(setting).rpartition(",")[0]
-    labels = name(where), setting.precision, "images/s"
-    peer = findings.measure(
-        table, f"{what}: pageable copy, loss.item() in each step", *labels,
-        loop(batch_of, pageable, True), more_is_better=True,
-    )  # fmt: skip
+    measure = findings.rows(table, name(where), setting.precision, "images/s", more_is_better=True)
+    waiting = f"{what}: pageable copy, loss.item() in each step"
+    measure(waiting, loop(batch_of, pageable, True))
     if gpu:
-        findings.measure(
-            table, f"{what}: pinned, non-blocking copy, no loss.item()", *labels,
-            loop(batch_of, pinned, False), peer, True,
-        )  # fmt: skip
-    findings.measure(
-        table, f"{what}: the same images, already on the device", *labels,
-        loop(lambda number: on_device, lambda tensor: tensor, False), peer, True,
-    )  # fmt: skip
+        rates = loop(batch_of, pinned, False)
+        measure(f"{what}: pinned, non-blocking copy, no loss.item()", rates)
+    rates = loop(lambda number: on_device, lambda tensor: tensor, False)
+    measure(f"{what}: the same images, already on the device", rates)
     if gpu:
-        busy(findings, where, what, lambda: loop(batch_of, pageable, True))
+        busy(findings, where, waiting, lambda: loop(batch_of, pageable, True))
 
 
-def busy(findings: Findings, where, what: str, run) -> None:
-    """The fraction of the time in which kernels run, by the profiler."""
+def busy(findings: Findings, where: torch.device, what: str, run: Callable[[], object]) -> None:
+    """Measure the fraction of the time in which kernels run, with the profiler.
+
+    Args:
+        findings: the report.
+        where: the GPU.
+        what: the loop, for the report.
+        run: runs the loop.
+    """
     from torch.profiler import ProfilerActivity, profile
 
     began = time.perf_counter()
@@ -185,10 +187,8 @@ def busy(findings: Findings, where, what: str, run) -> None:
         torch.cuda.synchronize()
     wall = time.perf_counter() - began
     kernels = sum(event.self_device_time_total for event in profiler.key_averages()) / 1e6
-    what = f"{what}: pageable copy, loss.item() in each step"
-    findings.measure(
-        "Time in which the GPU works", what, name(where), "bfloat16", "%", [100 * kernels / wall]
-    )
+    percent = [100 * kernels / wall]
+    findings.measure("Time in which the GPU works", what, name(where), "bfloat16", "%", percent)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Seconds and epochs that labs/cifar10_torch.py needs to the target of the assessment."""
+"""Measure seconds and epochs that labs/cifar10_torch.py needs to reach the target of the assessment."""
 
 import re
 import time
@@ -14,21 +14,22 @@ from hvdlab.gpu_report.measuring import device, name
 from hvdlab.system.hardware import visible_gpus
 
 SCRIPT = CHECKOUT / "labs" / "cifar10_torch.py"
-SECONDS = 60.0  # of a run
+SECONDS = 60.0  # time limit of a run
 EPOCH = re.compile(r"epoch (\d+) .*train ([\d.]+)  held-out ([\d.]+)  ([\d.]+) s")
 REACHED = re.compile(r"target reached after epoch (\d+), ([\d.]+) s")
 
 
 def main(findings: Findings) -> None:
+    """Train on one rank and on two ranks, which share a GPU, and report both trainings."""
     end_when_told()
     where = device()
     gpu = torch.cuda.is_available()
     data, kind = load()
     findings.fact("images", kind)
     arguments = ["--epochs", "6"] if gpu else ["--epochs", "1", "--batch-size", "16"]
-    peer = None
+    shown = {"CUDA_VISIBLE_DEVICES": (visible_gpus() or ["0"])[0]} if gpu else {}
+    measure = findings.rows("", name(where), "bfloat16 where fast", "s")
     for ranks in (1, 2):
-        shown = {"CUDA_VISIBLE_DEVICES": (visible_gpus() or ["0"])[0]} if gpu else {}
         label = f"{ranks} rank{'s' * (ranks > 1)}" + (" on one GPU" if gpu else "")
         began = time.monotonic()
         command = processes.python_command(ranks, str(SCRIPT), *arguments)
@@ -52,12 +53,9 @@ def main(findings: Findings) -> None:
         )
         stamps = [0.0, *(float(epoch[3]) for epoch in epochs)]
         lengths = [after - before for before, after in zip(stamps, stamps[1:], strict=False)]
-        labels = name(where), "bfloat16 where fast", "s"
-        found = findings.measure(
-            "", f"{label}: an epoch, evaluation included", *labels, lengths, peer
-        )
-        peer = peer or found
-        findings.measure("", f"{label}: the whole run, with start-up", *labels, [seconds])
+        measure(f"{label}: an epoch, evaluation included", lengths)
+        what = f"{label}: the whole run, with start-up"
+        findings.measure("", what, name(where), "bfloat16 where fast", "s", [seconds])
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """The ranks of a part, and how their tensors reach Horovod."""
 
 import os
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import horovod.torch as hvd
@@ -14,8 +15,11 @@ class World:
     """This rank among all ranks.
 
     Attributes:
-        compression: how a tensor on `device` reaches Horovod and comes back (see `hvdlab.torch.device`).
-        label: ranks, device and way of exchange, for the column "device".
+        rank: of this process.
+        size: number of ranks.
+        device: of the tensors of this rank.
+        compression: how a tensor on `device` reaches Horovod and returns (see `hvdlab.torch.device`).
+        label: ranks, device and path of the exchange, for the column "device".
     """
 
     rank: int
@@ -24,8 +28,16 @@ class World:
     compression: type
     label: str
 
-    def through(self, operation, *tensors):
-        """`operation` on the tensors as Horovod accepts them; the result in their form, on their device."""
+    def through(
+        self, operation: Callable, *tensors: torch.Tensor
+    ) -> torch.Tensor | list[torch.Tensor]:
+        """Call an operation of Horovod, and return its result on the device of this rank.
+
+        Args:
+            operation: receives the tensors in the form that Horovod accepts; returns a tensor, or one
+                tensor per argument.
+            tensors: on the device of this rank.
+        """
         sent, contexts = zip(
             *(self.compression.compress(tensor) for tensor in tensors), strict=True
         )
@@ -35,12 +47,12 @@ class World:
         return [self.compression.decompress(*pair) for pair in zip(got, contexts, strict=True)]
 
 
-def join_world(how: str = "own", process_sets=None) -> World:
-    """Start Horovod and choose the device of this rank.
+def join_world(how: str = "own", process_sets: Sequence[hvd.ProcessSet] | None = None) -> World:
+    """Start Horovod, choose the device of this rank, and return this rank.
 
     Args:
-        how: "own": what `rank_device` chooses. "processor": host memory. "nccl": the GPU, and NCCL even
-            where ranks share it.
+        how: "own" uses the device that `rank_device` chooses, "processor" uses host memory, and "nccl" uses
+            the GPU, and NCCL even where ranks share the GPU.
         process_sets: for `hvd.init`.
     """
     hvd.init(process_sets=process_sets) if process_sets else hvd.init()
@@ -64,8 +76,8 @@ def _label(mine: RankDevice, how: str) -> str:
 def exchange_with_one_rank_too() -> None:
     """Let `hvd.DistributedOptimizer` exchange although there is only one rank.
 
-    Horovod 0.28.1 leaves out the exchange for a single rank (horovod/torch/optimizer.py), unless this
-    variable of its elastic mode is set. Without it a run on one GPU would not use NCCL at all. It is set
-    after `hvd.init()`, so that Horovod itself does not start in elastic mode.
+    Horovod 0.28.1 skips the exchange of a single rank (horovod/torch/optimizer.py), unless HOROVOD_ELASTIC,
+    the environment variable of its elastic mode, is set. Without it a run on one GPU would not use NCCL at
+    all. It is set after `hvd.init()`, so that Horovod itself does not start in elastic mode.
     """
     os.environ["HOROVOD_ELASTIC"] = "1"

@@ -1,10 +1,11 @@
-"""Every benchmark runs and tells all its variants. No test asserts a time."""
+"""Every benchmark runs and reports all its variants. No test asserts a time."""
 
 import argparse
 import io
 import math
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -27,37 +28,41 @@ from hvdlab.bench import (  # noqa: E402
     precision,
     ranks,
     throughput,
+    weight_shapes,
 )
 from hvdlab.system import open_mpi  # noqa: E402
 from hvdlab.torch.device import InHorovodsLayout  # noqa: E402
 
 
-def shown(show, *arguments) -> str:
+def shown(show: Callable, *arguments: object) -> str:
     console = Console(file=io.StringIO(), width=150)
     show(*arguments, console)
     return console.file.getvalue()
 
 
-def silent(text):
+def silent(text: str) -> None:
     pass
 
 
+SMALL = ranks.Training(repeats=1, steps=2, batch_size=8, tell=silent)
+
+
 def path_of_ranks() -> str:
-    """PYTHONPATH of ranks that are in the folder `ranks` beside this file."""
+    """Return a PYTHONPATH with the folder `ranks`, which is next to this file."""
     return os.pathsep.join([str(Path(__file__).parent / "ranks"), *sys.path])
 
 
 @pytest.mark.parametrize(("batch_size", "size"), [(64, 1), (64, 2), (64, 48), (4096, 8)])
-def test_every_batch_of_a_benchmark_is_as_large_as_it_counts(batch_size, size):
+def test_every_batch_of_a_benchmark_is_as_large_as_it_counts(batch_size: int, size: int) -> None:
     batches = throughput.random_batches(batch_size, size - 1, size)
     assert {len(batches.get(0, step)[1]) for step in range(len(batches))} == {batch_size}
 
 
 @pytest.mark.mpi
 @pytest.mark.slow
-def test_throughput(monkeypatch):
-    small = dict(repeats=1, steps=2, batch_size=8, tell=silent, network="wrn-10-1")
-    found = throughput.throughput((2,), **small)
+def test_throughput(monkeypatch: pytest.MonkeyPatch) -> None:
+    small = ranks.Training(repeats=1, steps=2, batch_size=8, tell=silent, network="wrn-10-1")
+    found = throughput.throughput(small, (2,))
     assert list(found) == list(throughput.VARIANTS)
     for measured in found.values():
         assert measured["rates"][2][0] > 0 and measured["device"] == ranks.processor()
@@ -67,7 +72,7 @@ def test_throughput(monkeypatch):
 @pytest.mark.mpi
 @pytest.mark.slow
 @pytest.mark.thorough
-def test_exchange():
+def test_exchange() -> None:
     found = exchange.exchange(repeats=2, steps=2, batch_size=8, tell=silent)
     for label in exchange.BINDINGS:
         assert found[label].keys() == set(exchange.KINDS)
@@ -79,19 +84,21 @@ def test_exchange():
 @pytest.mark.mpi
 @pytest.mark.slow
 @pytest.mark.thorough
-def test_launch():
+def test_launch() -> None:
     some = (launch.FULL, "plain mpirun", "cycle 0.1 ms + one buffer, polled")
-    found = launch.launch_settings(repeats=1, steps=2, batch_size=8, tell=silent, settings=some)
+    found = launch.launch_settings(SMALL, settings=some)
     assert list(found) == [launch.LIMIT, *some] and all(rates[0] > 0 for rates in found.values())
     assert "plain mpirun" in shown(launch.show, found, "torch", 8)
 
 
 @pytest.fixture
-def launches(monkeypatch):
-    """What would be started: the variables, and the arguments of the ranks."""
+def launches(monkeypatch: pytest.MonkeyPatch) -> list[tuple[dict[str, str], tuple]]:
+    """Return the list of launches that would be started: their variables and the arguments of the ranks."""
     given = []
 
-    def start(module, count, variables, *arguments, device):
+    def start(
+        module: str, count: int, variables: dict[str, str], *arguments: object, device: str
+    ) -> list[dict]:
         given.append((variables, arguments))
         return [{"images_per_second": 1.0}] * count
 
@@ -106,10 +113,15 @@ def launches(monkeypatch):
         (True, "OMPI_MCA_hwloc_base_binding_policy"),
     ],
 )
-def test_launch_takes_one_setting_away_at_a_time(is_version_4, name, launches, monkeypatch):
+def test_launch_takes_one_setting_away_at_a_time(
+    is_version_4: bool,
+    name: str,
+    launches: list[tuple[dict[str, str], tuple]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(open_mpi, "is_version_4", lambda: is_version_4)
-    monkeypatch.setenv("OMP_NUM_THREADS", "7")  # of the user: not what is measured
-    assert launch.launch_settings(repeats=1, tell=silent)["plain mpirun"] == [2.0]
+    monkeypatch.setenv("OMP_NUM_THREADS", "7")  # the user's own value, which is left out
+    assert launch.launch_settings(SMALL)["plain mpirun"] == [2.0]
     given = [variables for variables, _ in launches]
     missing = [set(given[0]) - set(variables) for variables in given]
     threads = {"OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS"}
@@ -121,10 +133,12 @@ def test_launch_takes_one_setting_away_at_a_time(is_version_4, name, launches, m
     assert [words[0] for _, words in launches] == ["alone-torch", *["horovod-torch"] * 5]
 
 
-def test_launch_adds_a_setting_or_several(launches, monkeypatch):
-    monkeypatch.setenv("HOROVOD_CYCLE_TIME", "7")  # of the user: not what is measured
+def test_launch_adds_a_setting_or_several(
+    launches: list[tuple[dict[str, str], tuple]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOROVOD_CYCLE_TIME", "7")  # the user's own value, which is left out
     both = "cycle 0.1 ms + no cache + one group"
-    launch.launch_settings(repeats=1, tell=silent, settings=("cycle 5 ms", both))
+    launch.launch_settings(SMALL, settings=("cycle 5 ms", both))
     names = ("HOROVOD_CYCLE_TIME", "HOROVOD_CACHE_CAPACITY")
     found = [[given.get(name) for name in names] + [words[-1]] for given, words in launches]
     assert found == [
@@ -135,24 +149,26 @@ def test_launch_adds_a_setting_or_several(launches, monkeypatch):
     ]
 
 
-def test_launch_refuses_settings_that_there_are_not(launches):
+def test_launch_refuses_settings_that_there_are_not(
+    launches: list[tuple[dict[str, str], tuple]],
+) -> None:
     with pytest.raises(
         argparse.ArgumentTypeError, match="'no fusion'.*; got 'no cache \\+ cycle 7 ms'"
     ):
-        launch.a_setting("no cache + cycle 7 ms")
+        launch.setting_name("no cache + cycle 7 ms")
     with pytest.raises(ranks.BenchFailed, match="'one buffer' is for --framework torch"):
-        launch.launch_settings("keras", tell=silent, settings=("one buffer",))
+        launch.launch_settings(SMALL, "keras", settings=("one buffer",))
     assert not launches
 
 
 @pytest.mark.parametrize("name", gradient_exchanges.EXCHANGES)
-def test_one_rank_steps_as_without_horovod(name):
-    """However the gradients are sent, the gradient that the optimizer sees is that of the backward pass."""
+def test_one_rank_steps_as_without_horovod(name: str) -> None:
+    """The optimizer receives the gradient of the backward pass with every method of sending."""
     import horovod.torch as hvd
 
     hvd.init()
 
-    def trained(wrap):
+    def trained(wrap: Callable) -> torch.Tensor:
         torch.manual_seed(0)
         model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Tanh(), torch.nn.Linear(4, 2))
         optimizer = wrap(model, torch.optim.SGD(model.parameters(), 0.1, momentum=0.9))
@@ -168,13 +184,15 @@ def test_one_rank_steps_as_without_horovod(name):
 
 
 @pytest.mark.mpi
-def test_two_ranks_average_however_gradients_are_sent():
+def test_two_ranks_average_however_gradients_are_sent() -> None:
     found = ranks.run("exchanged_gradients", 2, "all", PYTHONPATH=path_of_ranks())
     alike = {
         name for name in gradient_exchanges.EXCHANGES if name not in ("first numbers", "nothing")
     }
     for rank in found:
-        for name, gap in rank["gaps"].items():  # to the gradients of both ranks, averaged
+        for name, gap in rank[
+            "gaps"
+        ].items():  # difference to the average of the gradients of both ranks
             assert (gap < 1e-6) == (name in alike), (name, gap)
     assert found[0]["gaps"].keys() == gradient_exchanges.EXCHANGES.keys()
 
@@ -187,8 +205,8 @@ WHICH = [
 @pytest.mark.mpi
 @pytest.mark.slow
 @pytest.mark.thorough
-def test_precision():
-    found = precision.precision(repeats=1, steps=2, batch_size=8, tell=silent)
+def test_precision() -> None:
+    found = precision.precision(SMALL)
     for measured in found.values():
         assert list(measured["rates"]) == ["float32", "bfloat16"]
         assert all(rates[0] > 0 for rates in measured["rates"].values())
@@ -197,18 +215,20 @@ def test_precision():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("framework, name", WHICH)
-def test_precision_is_that_of_the_convolutions(framework, name, monkeypatch):
+def test_precision_is_that_of_the_convolutions(
+    framework: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     import hvdlab.keras.throughput as of_keras
     import hvdlab.torch.throughput as of_torch
 
     taken = []
 
-    def torch_network(name):
+    def torch_network(name: str) -> torch.nn.Module:
         network = hvdlab.torch.models.AssessmentNet()
         network.conv2.register_forward_hook(lambda layer, into, out: taken.append(out.dtype))
         return network
 
-    def keras_network(dtype, name):
+    def keras_network(dtype: str, name: str) -> hvdlab.keras.models.keras.Model:
         network = hvdlab.keras.models.AssessmentNet(dtype)
         taken.extend(one.compute_dtype for one in network.layers if "conv" in one.name)
         return network
@@ -223,7 +243,7 @@ def test_precision_is_that_of_the_convolutions(framework, name, monkeypatch):
 
 @pytest.mark.mpi
 @pytest.mark.slow
-def test_normalization():
+def test_normalization() -> None:
     found = normalization.normalization(repeats=1, tell=silent)
     assert len(found) == 3
     assert "Keras on TensorFlow" in shown(normalization.show, found)
@@ -232,21 +252,21 @@ def test_normalization():
 @pytest.mark.mpi
 @pytest.mark.slow
 @pytest.mark.thorough
-def test_optimizers():
+def test_optimizers() -> None:
     found = optimizers.optimizer_steps(["resnet50"], [1], repeats=1, tell=silent)
     table = shown(optimizers.show, found)
     for label in optimizers.optimizers() | keras_optimizers.KERAS_OPTIMIZERS:
         assert label in table
 
 
-def test_the_networks_are_those_of_the_papers():
-    """Weights as torchvision's resnet50 and BERT-base (without its pooler) have them."""
-    assert len(optimizers.resnet50()) == 161
-    assert sum(map(math.prod, optimizers.resnet50())) == 25_557_032
-    assert sum(map(math.prod, optimizers.transformer())) == 108_891_648
+def test_the_networks_are_those_of_the_papers() -> None:
+    """The numbers of weights are those of torchvision's resnet50 and of BERT-base without its pooler."""
+    assert len(weight_shapes.resnet50()) == 161
+    assert sum(map(math.prod, weight_shapes.resnet50())) == 25_557_032
+    assert sum(map(math.prod, weight_shapes.transformer())) == 108_891_648
 
 
-def test_a_variant_that_fails_is_named():
+def test_a_variant_that_fails_is_named() -> None:
     with pytest.raises(ranks.BenchFailed, match="no-such on 1 ranks failed: KeyError"):
         ranks.run("hvdlab.bench.throughput", 1, "no-such", 1, 1)
 
@@ -254,7 +274,7 @@ def test_a_variant_that_fails_is_named():
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize("variant", ["alone-torch", "horovod-torch", "ddp-torch"])
-def test_a_rank_trains_on_the_gpu_and_names_it(variant, tmp_path):
+def test_a_rank_trains_on_the_gpu_and_names_it(variant: str, tmp_path: Path) -> None:
     store = str(tmp_path / "store")
     (told,) = ranks.run(
         "hvdlab.bench.throughput", 1, variant, 5, 64, "wrn-10-1", device="gpu",
@@ -265,8 +285,8 @@ def test_a_rank_trains_on_the_gpu_and_names_it(variant, tmp_path):
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_two_ranks_on_gpus_all_reduce():
-    """On one GPU through host memory, on two by NCCL."""
+def test_two_ranks_on_gpus_all_reduce() -> None:
+    """Two ranks exchange through host memory on one GPU, and through NCCL on two GPUs."""
     found = allreduce.allreduce(2, 1, (1024, 2**20), {"default": {}}, silent, device="gpu")
     assert found["device"] == torch.cuda.get_device_name()
     assert {"horovod", "memcpy"} <= found["ways"].keys()
@@ -276,6 +296,6 @@ def test_two_ranks_on_gpus_all_reduce():
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_optimizers_step_on_a_gpu():
+def test_optimizers_step_on_a_gpu() -> None:
     times = optimizers.measure([(64, 64), (64,)], 2, 1, torch.device("cuda"))
     assert times.keys() == optimizers.optimizers().keys()

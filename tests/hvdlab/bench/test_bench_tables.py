@@ -1,9 +1,11 @@
-"""What the benchmarks print of given rounds, against figures computed by hand. No rank is started.
+"""The tables that the benchmarks print for given rounds, compared with figures computed by hand.
 
-The rounds are such that a ratio of medians, a mean, and a ratio the other way round all give another figure.
+No rank is started. The rounds are chosen so that a ratio of medians, a mean, and an inverted ratio all give
+another figure.
 """
 
 import io
+from collections.abc import Callable
 
 import pytest
 from rich.console import Console
@@ -20,20 +22,20 @@ from hvdlab.bench import (  # noqa: E402
 )
 
 
-def shown(show, *arguments) -> str:
+def shown(show: Callable, *arguments: object) -> str:
     console = Console(file=io.StringIO(), width=150)
     show(*arguments, console)
     return console.file.getvalue()
 
 
 def row(table: str, label: str) -> str:
-    """The figures of the line that begins so, one space between them."""
+    """Return the figures of the line that starts with `label`, with one space between them."""
     lines = [" ".join(line.split()) for line in table.splitlines()]
     (line,) = [line for line in lines if line.startswith(f"{label} ")]
     return line.removeprefix(f"{label} ")
 
 
-def test_throughput():
+def test_throughput() -> None:
     found = {
         "alone-torch": {"device": "A", "rates": {1: [100, 100, 400], 2: [250, 150, 500]}},
         "horovod-torch": {"device": "A", "rates": {1: [100, 100, 400], 2: [200, 120, 440]}},
@@ -41,7 +43,7 @@ def test_throughput():
         "horovod-keras": {"device": "B", "rates": {1: [100, 100, 100], 2: [150, 150, 150]}},
     }
     table = shown(throughput.show, found, 64)
-    assert "Medians of 3 rounds, assessment-net, batch 64 a rank" in table
+    assert "Medians of 3 rounds, assessment-net, batch 64 per rank" in table
     assert "On A: alone-torch, horovod-torch, ddp-torch\nOn B: horovod-keras" in table
     # Efficiency: 200/100/2 = 1, 120/100/2 = 0.6, 440/400/2 = 0.55. Of limit: 0.8, 0.8, 0.88. To DDP: 1.33,
     # 0.4, 0.88.
@@ -57,27 +59,31 @@ def test_throughput():
     )  # alone-keras was not measured
 
 
-def test_launch():
+def test_launch() -> None:
     found = {
         launch.LIMIT: [200, 200, 400],
         launch.FULL: [100, 200, 300],
         "plain mpirun": [50, 180, 90],
     }
     table = shown(launch.show, found, "torch", 64)
-    assert "Medians of 3 rounds, torch, 2 ranks, 64 images a rank; ratio: to all settings" in table
+    assert (
+        "Medians of 3 rounds, torch, 2 ranks, 64 images per rank; ratio: to all settings" in table
+    )
     # To the full set: 0.5, 0.9, 0.3. To the limit: 0.25, 0.9, 0.225.
     assert row(table, "plain mpirun") == "90 50 .. 180 0.50 0.30 .. 0.90 0.25"
     assert row(table, launch.FULL) == "200 100 .. 300 1.00 1.00 .. 1.00 0.75"  # 0.5, 1, 0.75
 
 
-def test_exchange():
+def test_exchange() -> None:
     times = {
         "alone": [10, 20, 40],
         "together": [11, 22, 40],
         "exchanged": [20, 25, 44],
     }
     table = shown(exchange.show, {"PyTorch": times}, 8)
-    assert "Medians of 3 rounds, 2 ranks on " in table and "8 images and one thread a rank" in table
+    assert (
+        "Medians of 3 rounds, 2 ranks on " in table and "8 images and one thread per rank" in table
+    )
     assert row(table, "PyTorch alone") == "20.0 10.0 .. 40.0 +0.0 1.00 1.00 .. 1.00"
     # Costs: 1, 2, 0 ms; of the limit: 0.909, 0.909, 1.
     assert row(table, "together") == "22.0 11.0 .. 40.0 +1.0 0.91 0.91 .. 1.00"
@@ -86,7 +92,7 @@ def test_exchange():
 
 
 @pytest.mark.parametrize("fast, taken", [(True, "bfloat16"), (False, "float32")])
-def test_precision(fast, taken, monkeypatch):
+def test_precision(fast: bool, taken: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(precision, "cpu_is_fast_at_bfloat16", lambda: fast)
     rates = {
         "torch": {"float32": [100, 200, 400], "bfloat16": [150, 180, 100]},
@@ -99,18 +105,18 @@ def test_precision(fast, taken, monkeypatch):
     assert row(table, "torch bfloat16") == "150 100 .. 180 0.90 0.25 .. 1.50"  # 1.5, 0.9, 0.25
     assert row(table, "torch float32") == "200 100 .. 400 1.00 1.00 .. 1.00"
     assert row(table, "keras bfloat16") == "80 20 .. 90 0.80 0.20 .. 0.90"
-    assert f"On this processor the labs take {taken}." in table
+    assert f"On this processor the labs train in {taken}." in table
 
 
-def test_normalization():
+def test_normalization() -> None:
     times = {"plain": [20, 10, 40], "ghost": [30, 24, 20], "device": "a device"}
     table = shown(normalization.show, {"torch": times})
     assert "On a device: torch" in table
-    assert "256x64x32x32, ghosts of 32" in table and "medians of 3 rounds" in table
+    assert "256x64x32x32, ghosts of 32 images" in table and "medians of 3 rounds" in table
     assert row(table, "torch") == "20.0 ms 24.0 ms 1.50 0.50 .. 2.40"  # 1.5, 2.4, 0.5
 
 
-def test_optimizers(monkeypatch):
+def test_optimizers(monkeypatch: pytest.MonkeyPatch) -> None:
     names = {
         "hvdlab LARS": "LARS",
         "timm Lars": "LARS",
@@ -119,12 +125,12 @@ def test_optimizers(monkeypatch):
         "torch SGD, fused": "SGD",
         "torch AdamW, fused": "AdamW",
     }
-    # Peers that are installed here or not: the table is told of these.
+    # The table gets these peers, whether or not they are installed here.
     known = {label: (algorithm, None) for label, algorithm in names.items()}
     monkeypatch.setattr(optimizers, "optimizers", lambda: known)
     times = {
         "hvdlab LARS": [10, 20, 40],
-        "timm Lars": [20, 80, 50],  # the best peer by its median, 50 ms
+        "timm Lars": [20, 80, 50],  # the best peer, with a median of 50 ms
         "other LARS": [60, 60, 10],
         "hvdlab LAMB": [30, 20, 10],
         "torch SGD, fused": [4, 25, 10],
@@ -138,7 +144,7 @@ def test_optimizers(monkeypatch):
     assert "resnet50: 25.6 M weights, 2 threads, medians of 3 rounds" in table
     # To timm: 0.5, 0.25, 0.8. To SGD: 2.5, 0.8, 4.
     assert row(table, "hvdlab LARS") == "20.0 10.0 .. 40.0 0.50 2.50"
-    # To AdamW: 3, 0.5, 2.5. The Keras optimizers are no peers of torch's, nor torch's of theirs.
+    # To AdamW: 3, 0.5, 2.5. Keras optimizers are compared only with Keras optimizers.
     assert row(table, "hvdlab LAMB") == "20.0 10.0 .. 30.0 2.50"
     assert row(table, "hvdlab Keras LAMB") == "30.0 20.0 .. 50.0 2.50"  # 3, 0.5, 2.5
     assert row(table, "timm Lars") == "50.0 20.0 .. 80.0 5.00"  # a peer has no best peer: 5, 3.2, 5

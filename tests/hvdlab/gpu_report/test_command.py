@@ -5,12 +5,13 @@ import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from hvdlab.gpu_report import results
 from hvdlab.gpu_report.parts import PARTS
-from hvdlab.gpu_report.results import Check, Fact, Measurement, State
+from hvdlab.gpu_report.results import Check, Fact, Measurement, PartResult, State
 
 pytest.importorskip("horovod", reason="needs Horovod: run `make setup`")
 pytestmark = [pytest.mark.mpi, pytest.mark.slow]
@@ -20,7 +21,7 @@ FIRST_LINE = (
 )
 
 
-def hvdlab_gpu(out, *arguments) -> subprocess.CompletedProcess:
+def hvdlab_gpu(out: Path, *arguments: object) -> subprocess.CompletedProcess:
     return subprocess.run(
         [sys.executable, "-m", "hvdlab.cli", "gpu", "--out", str(out), *map(str, arguments)],
         env={**os.environ, "CUDA_VISIBLE_DEVICES": "-1"},
@@ -30,7 +31,7 @@ def hvdlab_gpu(out, *arguments) -> subprocess.CompletedProcess:
     )
 
 
-def test_the_whole_command_on_the_processor(tmp_path):
+def test_the_whole_command_on_the_processor(tmp_path: Path) -> None:
     """One test, because the parts take a minute or more together."""
     ended = hvdlab_gpu(tmp_path / "first", "--budget", 1000)
     text = (tmp_path / "first" / "gpu.md").read_text()
@@ -44,21 +45,23 @@ def test_the_whole_command_on_the_processor(tmp_path):
     a_second_run_is_compared_with_the_first(tmp_path)
 
 
-def says_first_that_there_is_no_gpu_and_exits_with_2(ended, text):
+def says_first_that_there_is_no_gpu_and_exits_with_2(
+    ended: subprocess.CompletedProcess, text: str
+) -> None:
     assert ended.returncode == 2, ended.stdout + ended.stderr
     assert ended.stdout.startswith(FIRST_LINE)
     assert text.startswith(f"**{FIRST_LINE}")
     assert "Traceback" not in ended.stderr
 
 
-def every_part_ran(parts):
+def every_part_ran(parts: dict[str, PartResult]) -> None:
     assert list(parts) == [part.name for part in PARTS]
     for name, part in parts.items():
         wanted = State.SKIPPED if name in SEVERAL_GPUS else State.OK
         assert part.state == wanted, f"{name}: {part.state}, {part.reason}\n{part.output}"
 
 
-def every_row_states_what_it_is(parts):
+def every_row_states_what_it_is(parts: dict[str, PartResult]) -> None:
     for name, part in parts.items():
         assert bool(part.findings) == (part.state == State.OK), name
         for one in part.findings:
@@ -78,7 +81,7 @@ def every_row_states_what_it_is(parts):
                 assert one.n > 0 and one.low <= one.median <= one.high, (name, one)
 
 
-def measurements_have_peers_in_their_table(parts):
+def measurements_have_peers_in_their_table(parts: dict[str, PartResult]) -> None:
     for part in parts.values():
         for table in {one.table for one in part.measurements}:
             rows = [one for one in part.measurements if one.table == table]
@@ -89,7 +92,7 @@ def measurements_have_peers_in_their_table(parts):
             )
 
 
-def markdown_has_a_section_and_a_table_for_each_part(text):
+def markdown_has_a_section_and_a_table_for_each_part(text: str) -> None:
     for part in PARTS:
         section = text.partition(f'<a id="{part.name}"></a>')[2].partition('<a id="')[0]
         assert f"## {part.title}" in section and part.question in section, part.name
@@ -98,7 +101,9 @@ def markdown_has_a_section_and_a_table_for_each_part(text):
         assert len({line.count("|") for line in table.splitlines()}) == 1, table
 
 
-def exchange_was_compared_in_both_memory_formats_and_three_types(parts):
+def exchange_was_compared_in_both_memory_formats_and_three_types(
+    parts: dict[str, PartResult],
+) -> None:
     rows = [one for one in parts["same-answer-shared"].findings if isinstance(one, Check)]
     for kind in ("float64", "float32", "bfloat16"):
         for form in ("contiguous", "channels-last"):
@@ -107,11 +112,11 @@ def exchange_was_compared_in_both_memory_formats_and_three_types(parts):
             ]
 
 
-def a_second_run_is_compared_with_the_first(tmp_path):
+def a_second_run_is_compared_with_the_first(tmp_path: Path) -> None:
     old = json.loads((tmp_path / "first" / "gpu.json").read_text())
     for part in old["parts"]:
         for one in part["findings"]:
-            if one["kind"] == "measurement":  # an older machine that was a thousand times as fast
+            if one["kind"] == "measurement":  # the older machine was a thousand times as fast
                 factor = 1000 if one["more_is_better"] else 0.001
                 one.update({name: factor * one[name] for name in ("median", "low", "high")})
     (tmp_path / "old.json").write_text(json.dumps(old))

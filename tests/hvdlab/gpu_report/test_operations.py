@@ -1,5 +1,6 @@
-"""The comparison of Horovod's operations with NumPy notices what is wrong."""
+"""The comparison of Horovod's operations with NumPy finds wrong results."""
 
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -22,8 +23,8 @@ WORLD = SimpleNamespace(rank=0, size=1, label="here")
         (torch.ones(3, 1), False),
     ],
 )
-def test_a_wrong_result_is_found(got, ok, tmp_path):
-    def operation(world, dtype, size):
+def test_a_wrong_result_is_found(got: torch.Tensor, ok: bool, tmp_path: Path) -> None:
+    def operation(world: SimpleNamespace, dtype: str, size: int) -> operations.Pairs:
         return [(torch.ones(size), np.ones(size)), (got, np.ones(3))]
 
     found = findings.Findings(tmp_path)
@@ -32,8 +33,8 @@ def test_a_wrong_result_is_found(got, ok, tmp_path):
     assert check.ok == ok
 
 
-def test_ranks_contribute_different_values():
-    """Otherwise a missing exchange would go unnoticed."""
+def test_ranks_contribute_different_values() -> None:
+    """If all ranks had the same values, the comparison could not find a missing exchange."""
     world = SimpleNamespace(rank=0, size=3)
     columns = operations.everyone(world, "int64", 100)
     assert all(len(set(column)) == 3 for column in columns.T)

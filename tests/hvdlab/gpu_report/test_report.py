@@ -1,13 +1,23 @@
-"""The report of `hvdlab gpu`: JSON and back, tables, and the comparison with an older report."""
+"""The report of `hvdlab gpu`: JSON written and read, tables, and the comparison with an older report."""
 
 import dataclasses
 import json
+from pathlib import Path
 
 import pytest
 
 from hvdlab.gpu_report import against, command, markdown, results
 from hvdlab.gpu_report.parts import PARTS
-from hvdlab.gpu_report.results import Check, Fact, GpuUse, Measurement, PartResult, Report, State
+from hvdlab.gpu_report.results import (
+    Check,
+    Fact,
+    Finding,
+    GpuUse,
+    Measurement,
+    PartResult,
+    Report,
+    State,
+)
 
 SPEED = Measurement(
     "Speed", "net, batch 8", "GPU", "float32", "images/s", 7, 100.0, 95.0, 105.0, True
@@ -16,16 +26,16 @@ TIME = Measurement("Time", "step", "GPU", "float32", "ms", 7, 10.0, 9.5, 10.5, F
 CHECK = Check("", "sum", "GPU", "float32", "NumPy", 10, 0.0, 0.0, 0.0, True)
 
 
-def part(*findings, state=State.OK, **options) -> PartResult:
+def part(*findings: Finding, state: State = State.OK, **options: object) -> PartResult:
     return PartResult("speed", "Speed", "How fast?", state, findings=list(findings), **options)
 
 
-def report(*parts, gpu=True, **options) -> Report:
+def report(*parts: PartResult, gpu: bool = True, **options: object) -> Report:
     headline = "# GPU report: 1 x Test" if gpu else "**No GPU: a test.**"
     return Report(headline, gpu, "2026-01-01T00:00:00+00:00", "abc", 540.0, list(parts), **options)
 
 
-def test_json_comes_back_as_it_was_written(tmp_path):
+def test_json_comes_back_as_it_was_written(tmp_path: Path) -> None:
     use = GpuUse(3, 90.0, 1980.0, 300.0, 60.0, 1000.0)
     parts = [part(SPEED, CHECK, Fact("a", "1"), gpu_use=use, output="x"), part(state=State.NO_TIME)]
     (tmp_path / "gpu.json").write_text(results.to_json(report(*parts)))
@@ -49,13 +59,15 @@ def changed(one: Measurement, factor: float) -> Measurement:
         (TIME, 0.5, False),
     ],
 )
-def test_a_measurement_has_lost_if_it_is_worse_by_more_than_both_ranges(before, factor, lost):
+def test_a_measurement_has_lost_if_it_is_worse_by_more_than_both_ranges(
+    before: Measurement, factor: float, lost: bool
+) -> None:
     (found,) = against.compare([part(changed(before, factor))], [part(before)])
     assert found.lost == lost
     assert found.ratio == pytest.approx(factor)
 
 
-def test_a_loss_is_marked_and_comes_first():
+def test_a_loss_is_marked_and_comes_first() -> None:
     now = [part(changed(TIME, 1.02), changed(SPEED, 0.5))]
     text = markdown.text(
         report(*now, against="old.json", comparisons=against.compare(now, [part(TIME, SPEED)]))
@@ -66,18 +78,18 @@ def test_a_loss_is_marked_and_comes_first():
     assert "1 lost more than both ranges explain" in text
 
 
-def test_only_the_same_measurement_is_compared():
+def test_only_the_same_measurement_is_compared() -> None:
     other = dataclasses.replace(SPEED, dtype="bfloat16")
     assert against.compare([part(SPEED)], [part(other)]) == []
 
 
-def test_tables_name_the_row_that_a_ratio_refers_to():
+def test_tables_name_the_row_that_a_ratio_refers_to() -> None:
     slower = dataclasses.replace(SPEED, what="other", peer="net, batch 8, float32", ratio=0.5)
     text = markdown.text(report(part(SPEED, slower)))
     assert "| 2 | other | GPU | float32 | images/s | 7 | 100 | 95.0 .. 105 | row 1 | 0.50 |" in text
 
 
-def test_checks_that_are_fine_share_a_row_and_wrong_ones_have_their_own():
+def test_checks_that_are_fine_share_a_row_and_wrong_ones_have_their_own() -> None:
     twice = dataclasses.replace(CHECK, dtype="float64")
     wrong = dataclasses.replace(CHECK, dtype="int32", largest=1.0, ok=False)
     text = markdown.text(report(part(CHECK, twice, wrong)))
@@ -85,7 +97,7 @@ def test_checks_that_are_fine_share_a_row_and_wrong_ones_have_their_own():
     assert "| sum | GPU | int32 | NumPy | 10 | 0 | 1.0e+00 | 0 | **wrong** |" in text
 
 
-def test_a_cell_cannot_break_its_table():
+def test_a_cell_cannot_break_its_table() -> None:
     text = markdown.text(report(part(Fact("name", "a | b\nc"))))
     assert "| name | a / b c |  |" in text
 
@@ -101,14 +113,16 @@ def test_a_cell_cannot_break_its_table():
         (False, [State.FAILED], 2),
     ],
 )
-def test_the_exit_code(gpu, states, code):
+def test_the_exit_code(gpu: bool, states: list[State], code: int) -> None:
     assert command.exit_code(report(*(part(state=state) for state in states), gpu=gpu)) == code
 
 
 @pytest.mark.parametrize(
     "content", ["", "[]", '{"version": 1}', '{"version": 99, "parts": []}', None]
 )
-def test_a_file_that_is_no_report_is_refused_in_one_sentence(content, tmp_path, capsys):
+def test_a_file_that_is_no_report_is_refused_in_one_sentence(
+    content: str | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     from hvdlab import cli
 
     path = tmp_path / "old.json"
@@ -123,7 +137,9 @@ def test_a_file_that_is_no_report_is_refused_in_one_sentence(content, tmp_path, 
 @pytest.mark.parametrize(
     "arguments", [["--budget", "0"], ["--budget", "soon"], ["--only", "nothing"], ["--only"]]
 )
-def test_wrong_arguments_are_refused(arguments, capsys):
+def test_wrong_arguments_are_refused(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
     from hvdlab import cli
 
     with pytest.raises(SystemExit) as ended:
@@ -131,7 +147,9 @@ def test_wrong_arguments_are_refused(arguments, capsys):
     assert ended.value.code == 2
 
 
-def test_a_folder_that_cannot_be_written_is_named(tmp_path, capsys):
+def test_a_folder_that_cannot_be_written_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     from hvdlab import cli
 
     (tmp_path / "file").write_text("")
@@ -139,7 +157,7 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path, capsys):
     assert "cannot be written" in capsys.readouterr().err
 
 
-def test_every_part_names_a_module_and_needs_that_exist():
+def test_every_part_names_a_module_and_needs_that_exist() -> None:
     from importlib.util import find_spec
 
     from hvdlab.gpu_report.machine import NEEDS
@@ -155,11 +173,11 @@ def test_every_part_names_a_module_and_needs_that_exist():
     [(0, "0"), (12345.6, "12,346"), (123.4, "123"), (12.34, "12.3"), (1.234, "1.23"), (0.1234, "0.123"),
      (0.001234, "1.2e-03")],
 )  # fmt: skip
-def test_numbers_have_about_three_digits(value, text):
+def test_numbers_have_about_three_digits(value: float, text: str) -> None:
     assert markdown.number(value) == text
 
 
-def test_json_is_strict():
+def test_json_is_strict() -> None:
     assert "NaN" not in results.to_json(
         report(part(dataclasses.replace(CHECK, largest=None, ok=False)))
     )

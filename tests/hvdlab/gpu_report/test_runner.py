@@ -1,4 +1,4 @@
-"""The runner of `hvdlab gpu`: a bad part is reported and the others run, and nothing survives."""
+"""The runner of `hvdlab gpu`: it reports a bad part, runs the other parts, and leaves no process."""
 
 import json
 import os
@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -16,6 +17,7 @@ from hvdlab.gpu_report.machine import Machine
 from hvdlab.gpu_report.parts import Part
 from hvdlab.gpu_report.results import State
 
+MakePart = Callable[..., Part]
 NO_GPU = Machine(no_gpu="this is a test")
 MODULES = {
     "fine": "start(lambda f: f.fact('answer', 42))",
@@ -34,8 +36,8 @@ start(main)
 
 
 @pytest.fixture
-def part(tmp_path, monkeypatch):
-    """A function (module, ...) -> Part, for modules of a folder that only this test has."""
+def part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MakePart:
+    """Return a function (module, ...) -> Part, for modules in a temporary folder."""
     folder = tmp_path / "modules"
     folder.mkdir()
     for name, source in MODULES.items():
@@ -43,7 +45,7 @@ def part(tmp_path, monkeypatch):
         (folder / f"{name}_part.py").write_text(head + source)
     monkeypatch.setenv("PYTHONPATH", str(folder), prepend=os.pathsep)
 
-    def make(module, seconds=60.0, **options):
+    def make(module: str, seconds: float = 60.0, **options: object) -> Part:
         return Part(
             module, f"Title of {module}", "Why?", f"{module}_part", seconds, needs=(), **options
         )
@@ -58,14 +60,18 @@ def alive(pid: int) -> bool:
         return False
 
 
-def run(parts, tmp_path, budget=300.0, here=NO_GPU):
+def run(
+    parts: list[Part], tmp_path: Path, budget: float = 300.0, here: Machine = NO_GPU
+) -> tuple[results.Report, dict[str, results.PartResult], str]:
     lines = []
     report = runner.run(parts, here, tmp_path, budget, lines.append)
     assert len(lines) == len(parts)
     return report, {one.name: one for one in report.parts}, (tmp_path / "gpu.md").read_text()
 
 
-def test_a_part_that_crashes_or_reports_nothing_is_reported_and_the_rest_goes_on(part, tmp_path):
+def test_a_part_that_crashes_or_reports_nothing_is_reported_and_the_rest_goes_on(
+    part: MakePart, tmp_path: Path
+) -> None:
     parts = [part(name) for name in ("crashes", "silent", "wrong", "fine")]
     _, found, text = run(parts, tmp_path)
     assert [found[p.name].state for p in parts] == [
@@ -77,13 +83,15 @@ def test_a_part_that_crashes_or_reports_nothing_is_reported_and_the_rest_goes_on
     assert "ZeroDivisionError" in found["crashes"].reason and "ZeroDivisionError" in text
     assert [one.name for one in found["crashes"].findings] == [
         "before"
-    ]  # what it had found by then
+    ]  # the finding before the crash
     assert found["silent"].reason == "it ended without a result"
     assert "| sum | here | float64 | NumPy | 2 | 2.5e-01 | 5.0e-01 | 1e-12 | **wrong** |" in text
     assert "| answer | 42 |" in text
 
 
-def test_a_part_that_hangs_is_ended_with_its_children_and_says_where_it_was(part, tmp_path):
+def test_a_part_that_hangs_is_ended_with_its_children_and_says_where_it_was(
+    part: MakePart, tmp_path: Path
+) -> None:
     _, found, text = run([part("hangs", seconds=6.0), part("fine")], tmp_path)
     assert (found["hangs"].state, found["fine"].state) == (State.TIMED_OUT, State.OK)
     (child,) = found["hangs"].findings
@@ -92,7 +100,9 @@ def test_a_part_that_hangs_is_ended_with_its_children_and_says_where_it_was(part
     assert "**timed out**" in text
 
 
-def test_what_has_no_time_left_or_lacks_something_does_not_run(part, tmp_path):
+def test_what_has_no_time_left_or_lacks_something_does_not_run(
+    part: MakePart, tmp_path: Path
+) -> None:
     missing = Part("two", "Two GPUs", "Why?", "fine_part", 60.0, needs=("several GPUs",))
     _, found, text = run([missing, part("fine")], tmp_path, budget=5.0)
     assert (found["two"].state, found["fine"].state) == (State.SKIPPED, State.NO_TIME)
@@ -100,14 +110,18 @@ def test_what_has_no_time_left_or_lacks_something_does_not_run(part, tmp_path):
 
 
 @pytest.mark.parametrize(("gpus", "shown"), [("none", "-1"), ("one", "0"), ("all", "0,1")])
-def test_a_part_sees_the_gpus_that_it_shall_use(gpus, shown, part, tmp_path, monkeypatch):
+def test_a_part_sees_the_gpus_that_it_shall_use(
+    gpus: str, shown: str, part: MakePart, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
     monkeypatch.setattr(runner, "visible_gpus", list)
     _, found, _ = run([part("shows_gpus", gpus=gpus)], tmp_path)
     assert found["shows_gpus"].findings[0].value == shown
 
 
-def test_a_killed_run_leaves_a_readable_report_of_what_had_ended(part, tmp_path):
+def test_a_killed_run_leaves_a_readable_report_of_what_had_ended(
+    part: MakePart, tmp_path: Path
+) -> None:
     script = f"""
 from pathlib import Path
 from hvdlab.gpu_report import runner
@@ -137,12 +151,12 @@ runner.run(parts, Machine(no_gpu="test"), Path({str(tmp_path)!r}), 300.0, tell)
     assert states == {"fine": State.OK, "hangs": State.RUNNING, "wrong": State.WAITING}
     text = (tmp_path / "gpu.md").read_text()
     assert "| answer | 42 |" in text and "Result: running." in text and "Result: not run." in text
-    for one in started:  # nothing can end them for a process that was killed, but this test can
+    for one in started:  # a killed process cannot end its children, so the test ends them
         for child in [*one.children(recursive=True), one]:
             child.kill()
 
 
-def test_the_end_of_the_command_ends_the_part(part, tmp_path):
+def test_the_end_of_the_command_ends_the_part(part: MakePart, tmp_path: Path) -> None:
     script = f"""
 from pathlib import Path
 from hvdlab.cli import end_when_told
@@ -173,13 +187,13 @@ runner.run(parts, Machine(no_gpu="test"), Path({str(tmp_path)!r}), 300.0, print)
     assert not any(alive(one.pid) for one in below)
 
 
-def test_ranks_are_merged_and_a_line_that_was_cut_off_is_left_out(tmp_path):
+def test_ranks_are_merged_and_a_line_that_was_cut_off_is_left_out(tmp_path: Path) -> None:
     from hvdlab.gpu_report import findings
 
     one = findings.Findings(tmp_path)
     one.check("", "sum", "2 ranks", "int32", [0.0, 0.0], 0.0, "NumPy")
     (tmp_path / "rank-1.jsonl").write_text((tmp_path / "rank-0.jsonl").read_text())
-    with open(tmp_path / "rank-1.jsonl", "a") as file:
+    with open(tmp_path / "rank-1.jsonl", "a", encoding="utf-8") as file:
         file.write('{"kind": "fact", "na')
     (merged,) = findings.read(tmp_path)
     assert (merged.n, merged.ok) == (4, True)
@@ -191,19 +205,21 @@ def test_ranks_are_merged_and_a_line_that_was_cut_off_is_left_out(tmp_path):
 
 
 @pytest.mark.parametrize("values", [[], [float("nan")], [0.0, float("inf")]])
-def test_no_value_and_values_that_are_not_finite_are_wrong(values, tmp_path):
+def test_no_value_and_values_that_are_not_finite_are_wrong(
+    values: list[float], tmp_path: Path
+) -> None:
     from hvdlab.gpu_report import findings
 
     findings.Findings(tmp_path).check("", "sum", "here", "float32", values, 1.0, "NumPy")
     (found,) = findings.read(tmp_path)
     assert not found.ok and found.largest is None
-    assert "NaN" not in (tmp_path / "rank-0.jsonl").read_text()  # it would be no JSON
+    assert "NaN" not in (tmp_path / "rank-0.jsonl").read_text()  # NaN is not valid JSON
 
 
-def test_the_report_is_replaced_whole(tmp_path):
+def test_the_report_is_replaced_whole(tmp_path: Path) -> None:
     path = Path(tmp_path, "gpu.md")
     results.write(path, "old")
     inode = path.stat().st_ino
     results.write(path, "new")
-    assert path.read_text() == "new" and path.stat().st_ino != inode
+    assert path.read_text(encoding="utf-8") == "new" and path.stat().st_ino != inode
     assert os.listdir(tmp_path) == ["gpu.md"]

@@ -1,6 +1,7 @@
-"""A rank of `hvdlab.bench`: how far the gradients of each way to send them are from the ranks' average."""
+"""A rank of `hvdlab.bench`: report how much the gradients of each exchange differ from the average."""
 
 import functools
+from collections.abc import Callable
 
 from hvdlab.bench import ranks
 
@@ -12,8 +13,8 @@ from hvdlab.bench.gradient_exchanges import EXCHANGES  # noqa: E402
 from hvdlab.torch.device import InHorovodsLayout, ThroughHost  # noqa: E402
 
 
-def gradients_after_a_step(send):
-    """Of a model whose images differ from rank to rank, as one array."""
+def gradients_after_a_step(send: Callable) -> torch.Tensor:
+    """Return the gradients as one array; the images differ from rank to rank."""
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Tanh(), torch.nn.Linear(4, 2))
     optimizer = send(model, torch.optim.SGD(model.parameters(), 0.1))

@@ -1,4 +1,4 @@
-"""A rank of `hvdlab.bench`: the GPU that it is shown."""
+"""A rank of `hvdlab.bench`: report the GPU that it can see."""
 
 import os
 
