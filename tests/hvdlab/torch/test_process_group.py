@@ -195,7 +195,7 @@ def test_what_is_set_by_hand_is_completed_or_refused(bare):
     assert {name: os.environ[name] for name in NAMES} == {**by_hand, **here}
     bare.setenv("WORLD_SIZE", "2")
     bare.delenv("LOCAL_WORLD_SIZE")
-    with pytest.raises(RuntimeError, match="are set, and LOCAL_WORLD_SIZE not: set LOCAL_RANK to"):
+    with pytest.raises(RuntimeError, match="are set, but not LOCAL_WORLD_SIZE: set LOCAL_RANK to"):
         rendezvous()
 
 
