@@ -118,10 +118,10 @@ def _on_rank(
     for name in blocks:
         network = ResidualMLP(LAYERS, HIDDEN, image_size=28)
         network.load_state_dict(file["start"])
-        parts = []
-        for number in range(LAYERS):
-            mine = part_of(network.blocks[number].state_dict(), comm.rank, comm.size)
-            parts.append({key: value.clone().requires_grad_() for key, value in mine.items()})
+        held = [part_of(block.state_dict(), comm.rank, comm.size) for block in network.blocks]
+        parts = [
+            {key: value.clone().requires_grad_() for key, value in part.items()} for part in held
+        ]
         network.blocks = None  # from here on the rank has only its parts
         is_split = ("up.weight", "up.bias", "down.weight").__contains__
         split = [part[key] for part in parts for key in part if is_split(key)]
@@ -141,7 +141,7 @@ def _on_rank(
                 clip(split, shared, MAX_NORM)
             optimizer.step()
             losses.append(loss.item())
-        sent = (bytes_sent() - before) / len(losses)
+        row = {"losses": losses, "sent": (bytes_sent() - before) / len(losses)}
 
         first = [parameter.detach().clone() for parameter in shared]
         for parameter in first:
@@ -149,9 +149,8 @@ def _on_rank(
         off = [value - file["end"][key] for key, value in network.state_dict().items()]
         for number, part in enumerate(parts):
             end = {key: file["end"][f"blocks.{number}.{key}"] for key in part}
-            end = part_of(end, comm.rank, comm.size)
-            off += [part[key] - end[key] for key in part]
-        row = {"losses": losses, "sent": sent, "weights off": largest(off)}
+            off += [part[key] - value for key, value in part_of(end, comm.rank, comm.size).items()]
+        row["weights off"] = largest(off)
         row["copies apart"] = largest([a - b for a, b in zip(shared, first, strict=True)])
         rows.append(row)
     dist.destroy_process_group()

@@ -1,4 +1,4 @@
-"""The rank report on runs made by hand: hash, overlap, spread, and what is missing."""
+"""The rank report on recorded runs written by the test: hash, overlap, spread, and missing epochs."""
 
 import numpy as np
 import pytest

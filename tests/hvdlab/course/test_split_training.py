@@ -1,4 +1,4 @@
-"""Training with split blocks on real ranks: the symptoms of right and wrong ones, as lab 10 shows them."""
+"""Training with split blocks on real ranks: the results of right and of wrong blocks, as lab 10 shows them."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Ranks find each other under mpirun, torchrun and srun, and one alone finds itself."""
+"""Ranks find each other under mpirun, torchrun and srun, and a single process forms a group of one."""
 
 import json
 import os
@@ -32,7 +32,7 @@ def bare(monkeypatch):
     for name in list(os.environ):
         if name in NAMES or name.startswith(("SLURM_", "OMPI_COMM_")):
             monkeypatch.delenv(name)
-    for name in NAMES:  # deleted again at the end, whoever has set it
+    for name in NAMES:  # deleted again at the end, whichever function set it
         monkeypatch.setenv(name, "")
         monkeypatch.delenv(name)
     return monkeypatch
