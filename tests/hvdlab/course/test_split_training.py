@@ -1,4 +1,4 @@
-"""Training with split blocks on real ranks: the results of right and of wrong blocks, as lab 10 shows them."""
+"""Training with split blocks on real ranks: right and wrong blocks, as in lab 10."""
 
 import numpy as np
 import pytest

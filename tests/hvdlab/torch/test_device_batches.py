@@ -1,4 +1,4 @@
-"""Batches on a device: the same images as from `Batches`, and the same record of the examples that were read."""
+"""Batches on a device: the same images as from `Batches`, and the same record of examples."""
 
 import itertools
 
