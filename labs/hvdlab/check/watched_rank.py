@@ -39,6 +39,7 @@ WATCHED = {
     "horovod.tensorflow": horovod.watch,
     "horovod.tensorflow.keras": horovod.watch,
     "horovod.keras": horovod.watch,
+    "hvdlab.keras.collectives": horovod.watch,  # where hvdlab.keras.callbacks finds broadcasts
     "hvdlab.keras.horovod": horovod.watch,
 }
 

@@ -1,1 +1,1 @@
-"""What only the notebooks need: experiments, figures, reports of ranks, loss landscapes, timelines."""
+"""Modules for the notebooks: experiments, figures, reports of ranks, loss landscapes, timelines."""

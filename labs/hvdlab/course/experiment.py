@@ -1,17 +1,19 @@
-"""Run an experiment once for each setting, and lay its results beside those the course ships.
+"""Run an experiment once for each setting, and compare its results with those that the course ships.
 
     runs = sweep("steps_to_goal", train, grid(batch_size=[32, 256], seed=seeds(1, 3)))
     shipped = reference("steps_to_goal")
 
-`train(batch_size=..., seed=...)` returns a row (a dict) or a list of rows; the settings are added to
-each. A lab runs in one of three sizes, and `size(quick, default, reference)` picks a value for it:
+`train(batch_size=..., seed=...)` returns a row (a dict) or a list of rows, and `sweep` adds the settings to
+each row. Environment variables choose one of three lengths of a lab, and `size(quick, default, reference)`
+returns the value for that length:
 
-    LAB_QUICK=1         the least that goes through every cell: under a minute
-    neither             a learner's run: about ten minutes at most
-    LAB_REFERENCE=1     every setting, three seeds or more; writes labs/results/NAME.csv
-    LAB_REFERENCE=a,b   the same for these experiments only
+    LAB_QUICK=1         a quick run, which executes every cell in under a minute
+    neither             a learner's run, which takes about ten minutes at most
+    LAB_REFERENCE=1     a reference run with every setting and three seeds or more, which writes
+                        labs/results/NAME.csv
+    LAB_REFERENCE=a,b   a reference run of the experiments a and b only
 
-The first lines of a results file say which command made it, where and when.
+The first lines of a results file name the command that made it, the machine and the date.
 """
 
 import os
@@ -22,65 +24,96 @@ from collections.abc import Callable, Iterable
 from importlib.metadata import PackageNotFoundError, version
 from itertools import product
 from pathlib import Path
+from typing import TypeVar
 
 import pandas as pd
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from hvdlab.system.hardware import usable_cores
 
+Value = TypeVar("Value")
 LABS = Path(__file__).resolve().parents[2]
 RESULTS = LABS / "results"
-# What a learner writes; git leaves it alone. The versions with the solutions have a folder of their own.
+# For files that a learner's run writes; git ignores it. The notebooks with solutions use another folder.
 WORK = LABS.parent / os.environ.get("LAB_WORK", "notebooks/work")
 QUICK = os.environ.get("LAB_QUICK", "") not in ("", "0")
 _WANTED = os.environ.get("LAB_REFERENCE", "")
 REFERENCE = _WANTED not in ("", "0")
 NOTEBOOK = "ipykernel" in sys.modules
-# TensorFlow in a notebook's kernel would take nearly all memory of a GPU, and ranks that it starts need some.
+# Otherwise TensorFlow in a notebook's kernel would take nearly all memory of a GPU, and the ranks that the
+# notebook starts would have too little.
 os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")
 
 
-def size(quick, default, reference):
-    """The value for the size of this run."""
+def size(quick: Value, default: Value, reference: Value) -> Value:
+    """Return the value for the length of this run.
+
+    Args:
+        quick: value in a quick run.
+        default: value in a learner's run.
+        reference: value in a reference run.
+    """
     return quick if QUICK else reference if REFERENCE else default
 
 
 def seeds(default: int, reference: int = 3) -> list[int]:
-    """1, 2, ...: one seed in a quick run, `default` in a learner's, `reference` in a reference run."""
+    """Return the seeds 1, 2, ... of this run. A quick run has one seed.
+
+    Args:
+        default: number of seeds in a learner's run.
+        reference: number of seeds in a reference run. Default 3.
+    """
     return list(range(1, 1 + size(1, default, reference)))
 
 
 def grid(**choices: Iterable) -> list[dict]:
-    """Every combination: `grid(a=[1, 2], b=[3])` is `[{"a": 1, "b": 3}, {"a": 2, "b": 3}]`."""
+    """Return every combination of values.
+
+    Args:
+        **choices: the values of each setting.
+
+    Example:
+        >>> grid(a=[1, 2], b=[3])
+        [{'a': 1, 'b': 3}, {'a': 2, 'b': 3}]
+    """
     return [dict(zip(choices, values, strict=True)) for values in product(*choices.values())]
 
 
 def sweep(name: str, run: Callable[..., dict | list[dict]], settings: list[dict]) -> pd.DataFrame:
     """Call `run(**setting)` for each setting and return all rows as a table.
 
-    Shows progress. An interrupt ends the sweep and keeps the runs that are done, if there are any. In a
-    reference run of this experiment the table is written to `labs/results/NAME.csv`; in a reference run of
-    other experiments only, nothing is run and the shipped table is returned.
+    It shows a progress bar. An interrupt ends the sweep and keeps the runs that are done. A reference run
+    of this experiment writes the table to `labs/results/NAME.csv`. A reference run of other experiments
+    runs nothing here and returns the shipped table.
+
+    Args:
+        name: name of the experiment.
+        run: function that trains with one setting and returns a row, or a list of rows.
+        settings: the arguments of each call of `run`.
+
+    Raises:
+        KeyboardInterrupt: the user interrupted the first run, so there is nothing to keep.
+        FileNotFoundError: a reference run of other experiments, but there is no shipped table.
     """
     if REFERENCE and not _is_wanted(name):
         return reference(name)
     rows = []
     columns = TextColumn("{task.description}"), BarColumn(16), MofNCompleteColumn()
-    # In a notebook what a run prints shall stay plain text, below the bar.
+    # In a notebook the output of a run stays plain text, below the bar.
     own = {"redirect_stdout": not NOTEBOOK, "redirect_stderr": not NOTEBOOK}
     with Progress(*columns, TimeElapsedColumn(), disable=not sys.stdout, **own) as progress:
         task = progress.add_task(name, total=len(settings))
         try:
             for setting in settings:
-                says = " ".join(f"{key}={value}" for key, value in setting.items())
-                progress.update(task, description=f"{name}: {says}")
+                described = " ".join(f"{key}={value}" for key, value in setting.items())
+                progress.update(task, description=f"{name}: {described}")
                 result = run(**setting)
                 for row in [result] if isinstance(result, dict) else result:
                     rows.append({**setting, **row})
                 progress.advance(task)
             progress.update(task, description=name)
         except KeyboardInterrupt:
-            if not rows:  # nothing to plot: the cell ends here
+            if not rows:  # there is nothing to plot, so the cell ends here
                 raise
             print(f"{name}: interrupted, {int(progress.tasks[0].completed)} runs are kept")
             return pd.DataFrame(rows)
@@ -91,10 +124,13 @@ def sweep(name: str, run: Callable[..., dict | list[dict]], settings: list[dict]
 
 
 def reference(name: str) -> pd.DataFrame:
-    """The results that the course ships: `labs/results/NAME.csv`.
+    """Return the results that the course ships, `labs/results/NAME.csv`.
+
+    Args:
+        name: name of the experiment.
 
     Raises:
-        FileNotFoundError: there are none; the message says how they are made.
+        FileNotFoundError: the file does not exist; the message explains how to make it.
     """
     path = RESULTS / f"{name}.csv"
     if not path.exists():
@@ -105,7 +141,12 @@ def reference(name: str) -> pd.DataFrame:
 
 
 def save(name: str, table: pd.DataFrame) -> None:
-    """Write a table as the shipped results of an experiment, with where they come from."""
+    """Write a table as the shipped results of an experiment, with a header about its origin.
+
+    Args:
+        name: name of the experiment.
+        table: its rows.
+    """
     RESULTS.mkdir(exist_ok=True)
     lines = [
         f"# experiment: {name}",
@@ -116,17 +157,17 @@ def save(name: str, table: pd.DataFrame) -> None:
     ]
     text = "\n".join(lines) + "\n" + table.to_csv(index=False, float_format="%.6g")
     part = RESULTS / f"{name}.csv.part"
-    part.write_text(text)
+    part.write_text(text, encoding="utf-8")
     os.replace(part, RESULTS / f"{name}.csv")
 
 
-def _is_wanted(name):
+def _is_wanted(name: str) -> bool:
     return _WANTED == "1" or name in _WANTED.split(",")
 
 
 def _processor() -> str:
     try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
             if line.startswith("model name"):
                 return line.partition(":")[2].strip()
     except OSError:
@@ -135,11 +176,11 @@ def _processor() -> str:
 
 
 def _versions() -> list[str]:
-    """Python, and what is installed of what a lab or its ranks may have used."""
-    found = [f"Python {platform.python_version()}"]
+    """Return the versions of Python and of the installed packages that a lab or its ranks may have used."""
+    versions = [f"Python {platform.python_version()}"]
     for package in ("numpy", "torch", "tensorflow", "keras", "horovod", "mpi4py"):
         try:
-            found.append(f"{package} {version(package)}")
+            versions.append(f"{package} {version(package)}")
         except PackageNotFoundError:
             pass
-    return found
+    return versions

@@ -1,4 +1,4 @@
-"""The figures of the labs: what you measured, over what the course measured, beside what you foretold.
+"""Draw the figures of the labs: your results, the results of the course, and your predictions.
 
     figure, axes = plt.subplots()
     overlay(axes, runs, reference("throughput"), x="batch_size", y="images_per_second")
@@ -12,14 +12,15 @@ import sys
 import matplotlib
 import matplotlib.pyplot as plt
 import pandas as pd
+from matplotlib.axes import Axes
 
 plt.style.use("hvdlab.lab")
 
 
 def interactive() -> bool:
-    """Make the figures that follow rotatable in a notebook; return whether they are.
+    """Make the following figures of a notebook rotatable; return whether this is a notebook.
 
-    In a plain Python run nothing changes.
+    Outside a notebook nothing changes.
     """
     if "ipykernel" not in sys.modules:
         return False
@@ -28,12 +29,21 @@ def interactive() -> bool:
 
 
 def summary(table: pd.DataFrame, by: list[str], value: str) -> pd.DataFrame:
-    """Mean, standard deviation (nan of a single run) and number of runs of a column, for each group."""
+    """Return mean, standard deviation and number of runs of a column, for each group.
+
+    Args:
+        table: rows as `sweep` returns them.
+        by: the columns that form the groups.
+        value: the column to summarise.
+
+    Returns:
+        a table with the columns `by`, mean, std (nan for a single run) and count.
+    """
     return table.groupby(by, sort=True, as_index=False)[value].agg(["mean", "std", "count"])
 
 
 def overlay(
-    axes,
+    axes: Axes,
     yours: pd.DataFrame | None,
     shipped: pd.DataFrame | None,
     *,
@@ -43,18 +53,22 @@ def overlay(
     labels: dict | None = None,
     times: bool = False,
 ) -> None:
-    """Draw column `y` over column `x`: the shipped results as a line, yours as points on it.
+    """Draw column `y` over column `x`: the shipped results as a line, yours as points.
 
-    The shipped line is the mean over its seeds with a band of one standard deviation; your points
-    are means, with error bars where there are several runs. One colour for each value of the column
-    `by`, the same in both.
+    The shipped line is the mean over its seeds, with a band of one standard deviation. Your points are
+    means, with error bars if there are several runs. Each value of the column `by` has one colour, the
+    same in both tables.
 
     Args:
         axes: matplotlib axes.
-        yours, shipped: tables as `sweep` and `reference` return them; None or empty draws nothing.
-        labels: names for the values of `by`, in the order of the legend. Default: as they come.
-        times: median and range instead of mean and deviation, for times and rates, of which one may
-            be far off because something else ran on the machine.
+        yours: a table as `sweep` returns it. None or an empty table draws nothing.
+        shipped: a table as `reference` returns it. None or an empty table draws nothing.
+        x: name of the column on the horizontal axis.
+        y: name of the column on the vertical axis.
+        by: name of a column with one line per value. Default: a single line.
+        labels: names for the values of `by`, in the order of the legend. Default: in order of appearance.
+        times: whether to draw median and range instead of mean and deviation. Use it for times and
+            speeds, because one run may be far off if another program ran on the machine. Default False.
     """
     tables = [t for t in (shipped, yours) if t is not None and len(t)]
     if labels is None:
@@ -90,8 +104,17 @@ def overlay(
     axes.legend()
 
 
-def predicted(axes, value: float | None, label: str = "your prediction", *, x: float | None = None):
-    """Mark what the learner foretold: a star at (x, value), or a dashed line; None draws nothing."""
+def predicted(
+    axes: Axes, value: float | None, label: str = "your prediction", *, x: float | None = None
+) -> None:
+    """Draw a learner's prediction, as a star or as a dashed line.
+
+    Args:
+        axes: matplotlib axes.
+        value: the predicted value. None draws nothing.
+        label: its name in the legend. Default "your prediction".
+        x: position of the star. Default None: a dashed line at `value`.
+    """
     if value is None:
         return
     if x is None:
@@ -104,28 +127,42 @@ def predicted(axes, value: float | None, label: str = "your prediction", *, x: f
 def medians(
     yours: pd.DataFrame | None, shipped: pd.DataFrame | None, *, by: list[str], columns: list[str]
 ) -> pd.DataFrame:
-    """A table: for each group the median of some columns, yours and the reference."""
+    """Return the median of some columns for each group, yours and the reference.
+
+    Args:
+        yours: a table as `sweep` returns it, or None.
+        shipped: a table as `reference` returns it, or None.
+        by: the columns that form the groups.
+        columns: the columns whose medians are computed.
+    """
     tables = {"yours": yours, "reference": shipped}
-    found = {
+    computed = {
         name: table.groupby(by, sort=False)[columns].median()
         for name, table in tables.items()
         if table is not None and len(table)
     }
-    return pd.concat(found, axis=1)
+    return pd.concat(computed, axis=1)
 
 
 def compare(
     yours: pd.DataFrame | None, shipped: pd.DataFrame | None, *, by: list[str], value: str
 ) -> pd.DataFrame:
-    """A table: for each group "mean +- standard deviation (n)" of `value`, yours and the reference."""
+    """Return "mean +- standard deviation (n)" of a column for each group, yours and the reference.
 
-    def cells(table):
-        found = summary(table, by, value)
+    Args:
+        yours: a table as `sweep` returns it, or None.
+        shipped: a table as `reference` returns it, or None.
+        by: the columns that form the groups.
+        value: the column to summarise.
+    """
+
+    def cells(table: pd.DataFrame) -> pd.Series:
+        groups = summary(table, by, value)
         texts = [
             f"{mean:.4g}{f' +- {std:.2g}' if count > 1 else ''} (n={count})"
-            for mean, std, count in zip(found["mean"], found["std"], found["count"], strict=True)
+            for mean, std, count in zip(groups["mean"], groups["std"], groups["count"], strict=True)
         ]
-        return pd.Series(texts, index=found.set_index(by).index)
+        return pd.Series(texts, index=groups.set_index(by).index)
 
     columns = {"yours": yours, "reference": shipped}
     return pd.DataFrame({k: cells(t) for k, t in columns.items() if t is not None and len(t)})

@@ -1,11 +1,13 @@
-"""Horovod's timeline as a table: which phase of which exchange took how long.
+"""Read Horovod's timeline as a table: how long each phase of each all-reduce took.
 
     HOROVOD_TIMELINE=timeline.json mpirun -np 2 python train.py
     table = timeline.read("timeline.json")
     timeline.messages(table)        # all-reduce operations and bytes in each training step
 
-Horovod writes events in the format of chrome://tracing, on rank 0. What it calls a process is one
-tensor here. Source: horovod/common/timeline.cc of Horovod 0.28.1.
+Horovod writes events in the format of chrome://tracing, on rank 0. A "process" of that format is a tensor
+here.
+
+Source: horovod/common/timeline.cc of Horovod 0.28.1.
 """
 
 import json
@@ -14,7 +16,7 @@ from pathlib import Path
 
 import pandas as pd
 
-PHASES = {  # Horovod's name: ours, in the order of time
+PHASES = {  # our name of a phase by Horovod's name, in the order of time
     "NEGOTIATE_ALLREDUCE": "negotiate",
     "MEMCPY_IN_FUSION_BUFFER": "copy in",
     "MPI_ALLREDUCE": "all-reduce",
@@ -22,19 +24,30 @@ PHASES = {  # Horovod's name: ours, in the order of time
     "NCCL_ALLREDUCE": "all-reduce",
     "MEMCPY_OUT_FUSION_BUFFER": "copy out",
 }
-_WIDTHS = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8, "int32": 4, "int64": 8}
+_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8, "int32": 4, "int64": 8}
 
 
 def read(path: str | Path) -> pd.DataFrame:
-    """The gradients' all-reduces, one row for each phase of each tensor in each step.
+    """Return the all-reduces of the gradients, with a row for each phase of each tensor in each step.
 
-    Columns: tensor; step, counted from 0; phase, a value of `PHASES`, or "ready 0" for the moment at
-    which rank 0 had the tensor ready (Horovod writes it in the first step only, unless
-    HOROVOD_CACHE_CAPACITY=0); start, in milliseconds since the first row; milliseconds; shape and
-    bytes of the tensor.
+    Args:
+        path: file that HOROVOD_TIMELINE named.
+
+    Returns:
+        a table with the columns
+
+            tensor          name of the tensor
+            step            number of the step, from 0
+            phase           a value of `PHASES`, or "ready 0" for the moment at which the tensor was ready
+                            on rank 0 (Horovod writes it only in the first step, unless
+                            HOROVOD_CACHE_CAPACITY=0)
+            start           milliseconds since the first row
+            milliseconds    duration
+            shape           shape of the tensor, such as "3 x 3 x 64"
+            bytes           bytes of the tensor
     """
-    text = Path(path).read_text().rstrip().rstrip(",")
-    # A killed run leaves the list open.
+    text = Path(path).read_text(encoding="utf-8").rstrip().rstrip(",")
+    # If the run was killed, the list has no end.
     events = json.loads(text if text.endswith("]") else text + "]")
     tensors, steps, shapes, sizes, open_events, rows = {}, {}, {}, {}, {}, []
     for event in events:
@@ -42,7 +55,7 @@ def read(path: str | Path) -> pd.DataFrame:
         if event["ph"] == "M":
             tensors[tensor] = event["args"].get("name", tensors.get(tensor))
         elif event["ph"] == "B":
-            if event["name"].startswith("NEGOTIATE"):  # the first phase: a new step begins
+            if event["name"].startswith("NEGOTIATE"):  # the first phase of a step
                 steps[tensor] = steps.get(tensor, -1) + 1
             open_events.setdefault(tensor, []).append((event["name"], event["ts"]))
         elif event["ph"] == "X" and event["name"].isdigit():
@@ -55,10 +68,10 @@ def read(path: str | Path) -> pd.DataFrame:
             if name == "ALLREDUCE":
                 shape, dtype = json.loads(event["args"]["shape"]), event["args"]["dtype"]
                 shapes[tensor] = " x ".join(map(str, shape))
-                sizes[tensor] = math.prod(shape) * _WIDTHS[dtype]
+                sizes[tensor] = math.prod(shape) * _BYTES[dtype]
     table = pd.DataFrame(rows, columns=["tensor", "step", "phase", "start", "milliseconds"])
 
-    # Gradients are what is reduced most often.
+    # The gradients are the tensors that are reduced most often.
     counts = table[table["phase"] == "all-reduce"]["tensor"].value_counts()
     table = table[table["tensor"].isin(counts.index[counts == counts.max()])]
     return table.assign(
@@ -71,10 +84,19 @@ def read(path: str | Path) -> pd.DataFrame:
 
 
 def messages(table: pd.DataFrame) -> pd.DataFrame:
-    """All-reduces of each step: the columns operations and bytes; tensors fused into one count once."""
+    """Return the number of all-reduce operations and their bytes, for each step.
+
+    Tensors that Horovod fused into one operation count as one.
+
+    Args:
+        table: a table from `read`.
+
+    Returns:
+        a table with the index step and the columns operations and bytes.
+    """
     reduces = table[table["phase"] == "all-reduce"].sort_values(["step", "start"])
     end = reduces["start"] + reduces["milliseconds"]
-    # What begins before all earlier ones have ended travels with them.
+    # A tensor that begins before all earlier ones have ended is in the same operation.
     before = end.groupby(reduces["step"]).transform(lambda e: e.cummax().shift())
     steps = reduces.assign(begins=~(reduces["start"] < before)).groupby("step")
     return pd.DataFrame({"operations": steps["begins"].sum(), "bytes": steps["bytes"].sum()})

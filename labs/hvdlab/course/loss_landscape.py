@@ -5,16 +5,17 @@
     direction = filter_normalize(random_direction(weights, rng), weights)
     losses = slice_1d(loss, weights, direction, np.linspace(-1, 1, 21))
 
-`weights` is a list of arrays and `loss(weights)` returns a number: no framework is needed. With
-Keras, `loss` calls `model.set_weights(weights)` and then `model.evaluate`.
+`weights` is a list of arrays and `loss(weights)` returns a number, so no framework is needed. With Keras,
+`loss` calls `model.set_weights(weights)` and then `model.evaluate`.
 
-Two networks may be the same function at other scales of their weights (with ReLU or batch norm one
-layer times ten and the next divided by ten changes nothing), and then the smaller weights look
-sharper. A direction whose filters are as long as the filters of the network takes that away: one
-unit along it changes each filter by 100 %.
+Two networks can be the same function with weights of different scale. For example, with ReLU or batch norm
+nothing changes if one layer is multiplied by ten and the next divided by ten. The network with the smaller
+weights then looks sharper. Filter normalisation removes this effect: each filter of the direction gets the
+length of the network's filter, so one unit along the direction changes each filter by 100 %.
 
-NOTE: weights that are not trained (the moving averages of a batch norm) belong into the list, or the
-network would be evaluated with the averages of other weights; as 1-D tensors they stay unchanged.
+NOTE: the list must also contain weights that are not trained (the moving averages of a batch norm).
+Otherwise the network would be evaluated with the averages of other weights. These 1-D arrays do not change
+along a slice.
 
 Source: Li, Xu, Taylor, Studer, Goldstein, Visualizing the Loss Landscape of Neural Nets, NeurIPS
 2018, arXiv:1712.09913, section 4.
@@ -26,11 +27,11 @@ import numpy as np
 
 
 def random_direction(weights: Sequence[np.ndarray], rng: np.random.Generator) -> list[np.ndarray]:
-    """Return standard normal numbers: a list of arrays with the shapes and dtypes of `weights`.
+    """Return arrays of standard normal numbers with the shapes and dtypes of `weights`.
 
     Args:
         weights: list of arrays.
-        rng: what `np.random.default_rng(seed)` returns; one seed, one direction.
+        rng: a generator, such as `np.random.default_rng(seed)`. The same seed gives the same direction.
     """
     weights = [np.asarray(w) for w in weights]
     return [rng.standard_normal(w.shape).astype(np.result_type(w, np.float32)) for w in weights]
@@ -39,21 +40,22 @@ def random_direction(weights: Sequence[np.ndarray], rng: np.random.Generator) ->
 def filter_normalize(
     direction: Sequence[np.ndarray], weights: Sequence[np.ndarray], filter_axis: int = -1
 ) -> list[np.ndarray]:
-    """Return the direction with each filter as long as the same filter of the weights.
+    """Return a direction in which each filter has the length of the same filter of the weights.
 
         d_ij <- d_ij / ||d_ij|| ||w_ij||        filter j of layer i; the Frobenius norm
 
-    A filter is what makes one output: one index of `filter_axis`. A filter of zeros stays zeros.
-    Tensors of at most one dimension (biases, scales and averages of norms) become zeros: the slice
-    leaves them as they are.
+    A filter is the set of weights that computes one output, at one index of `filter_axis`. A filter of
+    zeros stays zeros. Arrays of at most one dimension (biases, scales and averages of norms) become zeros,
+    so they do not change along the slice.
 
     Args:
-        direction, weights: lists of arrays with the same shapes.
-        filter_axis: -1 for kernels of Keras (height, width, in, out), 0 for those of PyTorch (out,
-            in, height, width).
+        direction: list of arrays, which does not change.
+        weights: list of arrays with the same shapes.
+        filter_axis: -1 (default) for kernels of Keras (height, width, in, out), 0 for those of PyTorch
+            (out, in, height, width).
 
     Returns:
-        A list of arrays with the shapes of `direction`, which is not changed.
+        a list of arrays with the same shapes.
 
     Raises:
         ValueError: the shapes differ, or filter_axis is neither 0 nor -1.
@@ -77,9 +79,10 @@ def slice_1d(
     """Return loss(weights + alpha direction) for each alpha: float64 of shape (len(alphas),).
 
     Args:
-        loss: takes a list of arrays, returns a number.
-        weights, direction: lists of arrays with the same shapes; neither is changed.
-        alphas: numbers, shape (m,).
+        loss: function that takes a list of arrays and returns a number.
+        weights: list of arrays, which does not change.
+        direction: list of arrays with the same shapes, which does not change.
+        alphas: distances along the direction, shape (m,).
 
     Raises:
         ValueError: the shapes differ, or alphas is not a 1-D list of finite numbers.
@@ -98,12 +101,15 @@ def slice_2d(
 ) -> np.ndarray:
     """Return loss(weights + alpha first + beta second): float64 of shape (len(betas), len(alphas)).
 
-    Row by beta and column by alpha is what `axes.contour(alphas, betas, losses)` takes.
+    The rows belong to betas and the columns to alphas, as in `axes.contour(alphas, betas, losses)`.
 
     Args:
-        loss: takes a list of arrays, returns a number.
-        weights, first, second: lists of arrays with the same shapes; none is changed.
-        alphas, betas: numbers, shapes (m,) and (n,).
+        loss: function that takes a list of arrays and returns a number.
+        weights: list of arrays, which does not change.
+        first: direction of alpha, a list of arrays with the same shapes.
+        second: direction of beta, a list of arrays with the same shapes.
+        alphas: distances along `first`, shape (m,).
+        betas: distances along `second`, shape (n,).
 
     Raises:
         ValueError: the shapes differ, or alphas or betas is not a 1-D list of finite numbers.
@@ -115,7 +121,7 @@ def slice_2d(
     return np.array(losses)
 
 
-def _normalize(d, w, filter_axis):
+def _normalize(d: np.ndarray, w: np.ndarray, filter_axis: int) -> np.ndarray:
     d, w = np.asarray(d), np.asarray(w)
     if d.ndim < 2:
         return np.zeros_like(d)
@@ -126,8 +132,10 @@ def _normalize(d, w, filter_axis):
     return (d * scale).astype(d.dtype)
 
 
-def _add(weights, *moves):
-    """weights + number * direction for each (number, direction), in the dtype of the weights."""
+def _add(
+    weights: Sequence[np.ndarray], *moves: tuple[float, Sequence[np.ndarray]]
+) -> list[np.ndarray]:
+    """Return weights + number * direction over all (number, direction), in the dtype of the weights."""
     moved = [np.array(w, dtype=np.result_type(np.asarray(w), np.float32)) for w in weights]
     for number, direction in moves:
         for w, d in zip(moved, direction, strict=True):
@@ -135,7 +143,9 @@ def _add(weights, *moves):
     return moved
 
 
-def _check_shapes(name, direction, weights):
+def _check_shapes(
+    name: str, direction: Sequence[np.ndarray], weights: Sequence[np.ndarray]
+) -> None:
     shapes = [np.shape(d) for d in direction], [np.shape(w) for w in weights]
     if shapes[0] != shapes[1]:
         raise ValueError(
@@ -143,7 +153,7 @@ def _check_shapes(name, direction, weights):
         )
 
 
-def _line(name, numbers):
+def _line(name: str, numbers: Sequence[float]) -> np.ndarray:
     line = np.asarray(numbers, dtype=np.float64)
     if line.ndim != 1 or not np.isfinite(line).all():
         raise ValueError(f"{name} must be a list of finite numbers. Received: {name}={numbers!r}")

@@ -1,10 +1,10 @@
-"""Is it one model or many? What the ranks of a run have in common, read from what they recorded.
+"""Report whether the ranks of a run hold identical weights, from the files that they recorded.
 
-    report = rank_report("runs/20260101-120000")    # a table, one row a rank
+    report = rank_report("runs/20260101-120000")    # a table with a row per rank
     summary(report)                                 # {"ranks": 2, "models": 1, "overlap": 0.0, ...}
 
-In data-parallel training all ranks hold the same weights, each reads other examples, all make
-equally many steps, and they agree on every metric.
+In data-parallel training all ranks hold the same weights, each rank reads other examples, all ranks make
+the same number of steps, and they agree on every metric.
 """
 
 import hashlib
@@ -20,31 +20,34 @@ METRICS = ["loss", "accuracy"]
 
 
 def rank_report(run_folder: str | Path, epoch: int | None = None) -> pd.DataFrame:
-    """One row a rank: what it had at the end of an epoch.
+    """Return a table with a row per rank: its weights, examples and metrics at the end of an epoch.
 
     Args:
-        run_folder: what was $HVDLAB_RUN_DIR.
-        epoch: default: the latest that all ranks have recorded.
+        run_folder: folder of the run, the value of $HVDLAB_RUN_DIR.
+        epoch: number of the epoch, from 0. Default: the last epoch that all ranks recorded.
 
     Returns:
-        A table with the index `rank` and the columns
+        a table with the index `rank` and the columns
 
             weights     8 hexadecimal digits of the SHA-256 of all trained weights
-            examples    how many it read in the epoch
-            overlap     the part of its examples that rank 0 read too
-            steps       how many it made in the epoch
-            loss        over the epoch, as the script reports it
-            accuracy    held-out, or where there is none that of training
+            examples    number of examples that the rank read in the epoch
+            overlap     fraction of these examples that rank 0 also read
+            steps       number of steps that the rank made in the epoch
+            loss        loss over the epoch, as the script reported it
+            accuracy    accuracy on held-out data, or if there is none, on training data
 
     Raises:
-        FileNotFoundError: no rank has recorded anything there, or not this epoch.
+        FileNotFoundError: not all ranks have recorded an epoch, or the given epoch, in the folder.
     """
     folders = sorted(Path(run_folder).glob("rank-*"), key=lambda f: int(f.name.split("-")[1]))
     recorded = [{int(f.stem.split("-")[1]) for f in rank.glob("epoch-*.npz")} for rank in folders]
     common = set.intersection(*recorded) if recorded else set()
     if epoch is None and not common or epoch is not None and epoch not in common:
-        what = "no epoch" if epoch is None else f"not epoch {epoch}"
-        raise FileNotFoundError(f"{run_folder}: {what} of all ranks ({len(folders)} ranks in all)")
+        missing = "no epoch was" if epoch is None else f"epoch {epoch} was not"
+        raise FileNotFoundError(
+            f"{run_folder}: {missing} recorded by all of its {len(folders)} ranks. Every rank needs a "
+            "Recorder that writes at the end of each epoch."
+        )
     epoch = max(common) if epoch is None else epoch
 
     rows, first = [], None
@@ -53,26 +56,31 @@ def rank_report(run_folder: str | Path, epoch: int | None = None) -> pd.DataFram
             arrays = {name: file[name] for name in file.files}
         read = arrays.pop("examples_read")
         first = read if first is None else first
-        said = _said(folder, epoch)
+        metrics = _recorded_metrics(folder, epoch)
         rows.append(
             {
                 "rank": int(folder.name.split("-")[1]),
                 "weights": digest(arrays),
                 "examples": len(read),
                 "overlap": float(np.isin(read, first).mean()) if len(read) else np.nan,
-                "steps": said.get("steps", -1),
-                "loss": said.get("loss", np.nan),
-                "accuracy": said.get("val_accuracy", said.get("accuracy", np.nan)),
+                "steps": metrics.get("steps", -1),
+                "loss": metrics.get("loss", np.nan),
+                "accuracy": metrics.get("val_accuracy", metrics.get("accuracy", np.nan)),
             }
         )
     return pd.DataFrame(rows).set_index("rank")
 
 
 def summary(report: pd.DataFrame) -> dict:
-    """The report in four numbers.
+    """Return four numbers that summarise a report.
 
-    `ranks`; `models`, how many of them are distinct; `overlap`, the largest with rank 0; `spread`,
-    the largest difference between two ranks in a metric. Of one rank, overlap and spread are 0.
+    Args:
+        report: a table from `rank_report`.
+
+    Returns:
+        "ranks": number of ranks; "models": number of different weights; "overlap": largest overlap of a
+        rank with rank 0; "spread": largest difference of a metric between two ranks. For a single rank
+        overlap and spread are 0.
     """
     metrics, others = report[METRICS].dropna(axis=1), report["overlap"].iloc[1:]
     spread = (metrics.max() - metrics.min()).max() if len(metrics.columns) else np.nan
@@ -85,7 +93,11 @@ def summary(report: pd.DataFrame) -> dict:
 
 
 def text(report: pd.DataFrame) -> str:
-    """The report to print."""
+    """Return a report as text to print.
+
+    Args:
+        report: a table from `rank_report`.
+    """
     return report.to_string(
         formatters={
             "overlap": "{:.0%}".format,
@@ -96,24 +108,37 @@ def text(report: pd.DataFrame) -> str:
 
 
 def curve(run_folder: str | Path, rank: int = 0) -> pd.DataFrame:
-    """The lines that a rank recorded, one row an epoch: epoch, seconds, steps, loss and so on."""
+    """Return the metrics that a rank recorded, with a row per epoch.
+
+    Args:
+        run_folder: folder of the run, the value of $HVDLAB_RUN_DIR.
+        rank: number of the rank. Default 0.
+
+    Returns:
+        a table with the columns epoch, seconds, steps, loss and so on.
+    """
     path = Path(run_folder) / f"rank-{rank}" / "record.jsonl"
-    return pd.DataFrame([json.loads(line) for line in path.read_text().splitlines()])
+    return pd.DataFrame(
+        [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    )
 
 
 def digest(arrays: dict[str, np.ndarray]) -> str:
-    """8 hexadecimal digits that change with any trained weight, and with nothing else.
+    """Return 8 hexadecimal digits that change if and only if a trained weight changes.
 
-    The names do not count: Keras gives other ones to the variables of a loaded model.
+    The names do not count, because Keras gives other names to the variables of a loaded model.
+
+    Args:
+        arrays: weights and batch-norm statistics by name.
     """
     sha = hashlib.sha256()
     for name, array in arrays.items():
-        # Each rank keeps its own batch-norm statistics, also where all is well.
+        # Each rank has its own batch-norm statistics, even if training is correct.
         if not (is_statistic(name) or name.endswith(("moving_mean", "moving_variance"))):
             sha.update(str(array.shape).encode() + np.ascontiguousarray(array).tobytes())
     return sha.hexdigest()[:8]
 
 
-def _said(folder, epoch) -> dict:
-    lines = (folder / "record.jsonl").read_text().splitlines()
+def _recorded_metrics(folder: Path, epoch: int) -> dict:
+    lines = (folder / "record.jsonl").read_text(encoding="utf-8").splitlines()
     return next((line for line in map(json.loads, reversed(lines)) if line["epoch"] == epoch), {})

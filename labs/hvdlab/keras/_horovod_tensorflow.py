@@ -1,16 +1,20 @@
-"""What `hvdlab.keras.horovod` asks of Horovod where Keras runs on TensorFlow.
+"""The functions of Horovod that `hvdlab.keras.collectives` needs if Keras runs on TensorFlow.
 
-`_horovod_torch` answers to the same names.
+`_horovod_torch` has the same functions for PyTorch.
 
-Horovod knows a message by its name, which TensorFlow makes of the scopes of Keras' layers and optimizers.
-Those are numbered: a rank that has built or loaded one more model, as who resumes from a file, would wait for
-a message that the others send by another name. So each message is named here, and scopes are left out.
+Horovod matches messages by name, and TensorFlow makes that name from the scopes of Keras' layers and
+optimizers. These scopes are numbered. A rank that has built or loaded one more model, for example because
+it resumes from a file, would wait for a message that the other ranks send under another name. So this
+module names each message itself and leaves the scopes out.
 
-Where the ranks share a GPU, or Horovod has no NCCL, nothing may be sent from a GPU. Gradients are sent from
-where the caller says (`device_dense`). All else is small or is sent once, so it goes through host memory.
+If the ranks share a GPU, or if Horovod has no NCCL, no tensor may be sent from a GPU. Gradients are sent
+from the device that the caller names (`device_dense`). All other tensors are small or are sent only once,
+so they go through host memory.
 """
 
 import functools
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import horovod.tensorflow as hvd
 import keras
@@ -18,21 +22,24 @@ import tensorflow as tf
 from tensorflow.python.ops.control_flow_util import GraphOrParentsInXlaContext
 
 
-def to_tensor(value):
-    """What can be sent: of bfloat16, which Horovod has not, float32, which holds all of its numbers."""
+def to_tensor(value: Any) -> tf.Tensor:
+    """Return a value as a tensor that Horovod can send.
+
+    Horovod does not support bfloat16. Such a value becomes float32, which represents all of its numbers.
+    """
     tensor = tf.convert_to_tensor(value)
     return tf.cast(tensor, tf.float32) if tensor.dtype == tf.bfloat16 else tensor
 
 
-def through_host(operation, value, *arguments, **options):
-    """Call one of Horovod's operations on a value in host memory."""
+def through_host(operation: Callable, value: Any, *arguments: Any, **options: Any) -> tf.Tensor:
+    """Return the result of one of Horovod's operations on a value in host memory."""
     with tf.device("CPU:0"):
         return operation(to_tensor(value), *arguments, **options)
 
 
-def _on_host(function):
+def _on_host(function: Callable) -> Callable:
     @functools.wraps(function)
-    def call(*arguments, **options):
+    def call(*arguments: Any, **options: Any) -> Any:
         with tf.device("CPU:0"):
             return function(*arguments, **options)
 
@@ -42,18 +49,26 @@ def _on_host(function):
 allgather_object, broadcast_object = map(_on_host, (hvd.allgather_object, hvd.broadcast_object))
 
 
-def message(name, kind):
-    """The name of a message: TensorFlow makes one of its tensor, of which a graph may have several."""
+def message(name: str | None, kind: str) -> str | None:
+    """Return the name of a message, or None.
+
+    Without a name TensorFlow names the message after its tensor, because a graph may have several messages
+    of a kind.
+    """
     return name
 
 
-def native(variables):
-    """Return TensorFlow's variables inside Keras variables; others unchanged."""
+def native(variables: Sequence[Any]) -> list[Any]:
+    """Return TensorFlow's variables inside Keras variables; other variables unchanged."""
     return [v.value if isinstance(v, keras.Variable) else v for v in variables]
 
 
-def refuse_compilation():
-    """Raise a RuntimeError where XLA compiles: it has no kernels for Horovod's operations."""
+def refuse_compilation() -> None:
+    """Raise an error if XLA is compiling the calling function.
+
+    Raises:
+        RuntimeError: XLA compiles, but it has no kernels for Horovod's operations.
+    """
     if GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()):
         raise RuntimeError(
             "XLA cannot compile Horovod's operations: pass jit_compile=False to model.compile, or "
@@ -61,14 +76,22 @@ def refuse_compilation():
         )
 
 
-def is_sparse(grad):
+def is_sparse(grad: Any) -> bool:
+    """Return whether a gradient is given as slices, as those of embeddings are."""
     return isinstance(grad, tf.IndexedSlices)
 
 
-def all_reduce_sparse(grad, name, op, device_sparse, process_set, **dense_only):
-    """Gather the slices of all ranks; every row occurs once in the result.
+def all_reduce_sparse(
+    grad: tf.IndexedSlices,
+    name: str,
+    op: Any,
+    device_sparse: str,
+    process_set: hvd.ProcessSet,
+    **dense_only: Any,
+) -> tf.IndexedSlices:
+    """Return the sum or average of the slices of all ranks, with every row once.
 
-    Adam squares slice by slice, before repeated rows would meet.
+    Rows must not repeat, because Adam squares each slice before it would add repeated rows.
     """
     options = {"process_set": process_set, "ignore_name_scope": True}
     with tf.device(device_sparse):
@@ -81,28 +104,40 @@ def all_reduce_sparse(grad, name, op, device_sparse, process_set, **dense_only):
     return tf.IndexedSlices(tf.cast(values, grad.values.dtype), rows, grad.dense_shape)
 
 
-def grouped_all_reduce(grads, name, **options):
+def grouped_all_reduce(grads: Sequence[tf.Tensor], name: str, **options: Any) -> list[tf.Tensor]:
+    """Return the reductions of several tensors of one dtype, sent in one fused operation."""
     return hvd.grouped_allreduce(grads, name=name, ignore_name_scope=True, **options)
 
 
-def all_reduce_min(number, name, process_set):
+def all_reduce_min(number: tf.Tensor, name: str, process_set: hvd.ProcessSet) -> tf.Tensor:
+    """Return the smallest of the numbers of all ranks."""
     options = {"process_set": process_set, "ignore_name_scope": True}
     return through_host(hvd.allreduce, number, op=hvd.Min, name=name, **options)
 
 
-def adasum(deltas, name, compression):
-    """Combine dense tensors by Adasum, each by itself, in host memory: every MPI build can do that."""
+def adasum(deltas: Sequence[tf.Tensor], name: str, compression: type) -> list[tf.Tensor]:
+    """Return dense tensors combined by Adasum, one by one.
+
+    They are sent through host memory, because every build of Horovod with MPI can do that.
+    """
     options = {"op": hvd.Adasum, "compression": compression, "ignore_name_scope": True}
-    options["device_dense"] = "CPU:0"  # Horovod asks for it once more
+    options["device_dense"] = "CPU:0"  # Horovod needs the device also as an argument
     return [
         through_host(hvd.allreduce, tf.identity(delta), name=f"{name}_{i}", **options)
         for i, delta in enumerate(deltas)
     ]
 
 
-def broadcast_variables(variables, root_rank, process_set):
-    # Horovod names a message by its variable, which a loaded model may name differently: count instead.
-    def broadcast():
+def broadcast_variables(
+    variables: Sequence[Any], root_rank: int, process_set: hvd.ProcessSet
+) -> None:
+    """Overwrite variables on every rank with the values that they have on one rank.
+
+    Horovod would name each message after its variable, which may have another name in a loaded model. So
+    the messages are numbered.
+    """
+
+    def broadcast() -> None:
         for i, variable in enumerate(native(variables)):
             options = {"name": f"variable_{i}", "process_set": process_set}
             sent = through_host(hvd.broadcast, variable, root_rank, **options)
@@ -111,15 +146,23 @@ def broadcast_variables(variables, root_rank, process_set):
     tf.function(broadcast, autograph=False)()
 
 
-def DistributedGradientTape(gradtape, *args, **kwargs):
-    """Wrap a `tf.GradientTape` so that `gradient` returns gradients averaged over ranks.
+def DistributedGradientTape(
+    gradtape: tf.GradientTape, *args: Any, **kwargs: Any
+) -> tf.GradientTape:
+    """Return a `tf.GradientTape` whose `gradient` averages the gradients over ranks.
 
-    Arguments as in `horovod.tensorflow`, but the sources may be Keras 3 variables, or a single one.
+    Args:
+        gradtape: the tape to wrap.
+        *args: as in `horovod.tensorflow.DistributedGradientTape`.
+        **kwargs: as there.
+
+    Returns:
+        a tape whose `gradient(target, sources)` also accepts Keras 3 variables, in a list or alone.
     """
     tape = hvd.DistributedGradientTape(gradtape, *args, **kwargs)
     reduced = tape.gradient
 
-    def gradient(target, sources, *args, **kwargs):
+    def gradient(target: Any, sources: Any, *args: Any, **kwargs: Any) -> Any:
         if isinstance(sources, list | tuple):
             return reduced(target, native(sources), *args, **kwargs)
         return reduced(target, native([sources]), *args, **kwargs)[0]

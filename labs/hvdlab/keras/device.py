@@ -4,12 +4,13 @@
     mine = rank_device(hvd)     # before Keras computes anything
     optimizer = hvd.DistributedOptimizer(optimizer, device_dense=mine.device_dense)
 
-Only gradients need `device_dense`: `hvdlab.keras.horovod` sends all else, such as the weights at the start
-and metrics, through host memory.
+Only gradients need `device_dense`. `hvdlab.keras.horovod` sends all other values, such as the weights at
+the start and the metrics, through host memory.
 """
 
 import sys
 from dataclasses import dataclass
+from types import ModuleType
 
 import keras
 
@@ -37,29 +38,32 @@ class RankDevice:
 
     @property
     def device_dense(self) -> str:
-        """Where Horovod exchanges gradients: "" is where they are, "CPU:0" is host memory."""
+        """Device from which Horovod sends gradients: "" for their own device, "CPU:0" for host memory."""
         return "" if self.direct or self.gpu is None else "CPU:0"
 
 
-def rank_device(hvd) -> RankDevice:
+def rank_device(hvd: ModuleType) -> RankDevice:
     """Choose the device of this rank: a GPU of its own, a GPU that ranks share, or the processor.
 
-    All ranks must call it, after `hvd.init()` and before Keras computes: they compare what they see.
-    TensorFlow then takes GPU memory as it needs it, in place of nearly all of it at once, so that another
-    rank or a notebook can use the same GPU.
+    All ranks must call it after `hvd.init()` and before Keras computes, because the ranks compare the
+    GPUs that they see. TensorFlow then allocates GPU memory as it needs it, instead of nearly all memory
+    at once, so that another rank or a notebook can use the same GPU.
 
     Args:
         hvd: `hvdlab.keras.horovod`, or Horovod's own module for the backend.
 
+    Returns:
+        the device, which Keras uses from now on.
+
     Raises:
-        RuntimeError: TensorFlow has computed already, so that its GPUs are fixed.
+        RuntimeError: TensorFlow has computed already, so its GPUs can no longer be chosen.
     """
     own = backend.gpus()
     visible = backend.gather(hvd, own) if hvd.size() > 1 else [own]
     mine, why = assign(visible)[hvd.rank()], obstacle(visible, int(hvd.nccl_built()))
     if hvd.rank() == 0 and why and len(visible) > 1 and any(visible):
-        how = "so the ranks exchange gradients through host memory"
-        print(f"{why}, {how}.", file=sys.stderr, flush=True)
+        consequence = "so the ranks exchange gradients through host memory"
+        print(f"{why}, {consequence}.", file=sys.stderr, flush=True)
     if mine.index is None:
         backend.use_none()
         return RankDevice(None, 0, False)

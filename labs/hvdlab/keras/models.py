@@ -19,9 +19,14 @@ from hvdlab.system.hardware import cpu_is_fast_at_bfloat16, gpu_compute_capabili
 
 
 def fast_policy() -> str:
-    """The dtype policy to train with: "mixed_bfloat16" where the device is fast at it, else "float32"."""
+    """Return the dtype policy to train with.
+
+    Returns:
+        "mixed_bfloat16" if the GPU (from compute capability 8.0 on), or else the processor, computes fast
+        in bfloat16; otherwise "float32".
+    """
     if probe_mode.COPIES:
-        keras.utils.set_random_seed(probe_mode.SEED)  # whoever asks is about to build a network
+        keras.utils.set_random_seed(probe_mode.SEED)  # the caller is about to build a network
         return probe_mode.DTYPE
     gpu = gpu_compute_capability()
     fast = gpu >= (8, 0) if gpu else cpu_is_fast_at_bfloat16()
@@ -29,23 +34,23 @@ def fast_policy() -> str:
 
 
 def AssessmentNet(dtype: str = "float32") -> keras.Model:
-    """Convolutional network for 32 x 32 colour images, 392,106 trainable parameters.
+    """Return a convolutional network for 32 x 32 colour images with 392,106 trainable parameters.
 
-    Input: uint8 images (batch, 32, 32, 3) as `hvdlab.data` gives them; normalisation is part of the
-    network, so whoever evaluates it needs nothing but the pixels. Output: float32 logits (batch, 10).
+    Input: uint8 images (batch, 32, 32, 3) as `hvdlab.data` returns them. Normalisation is part of the
+    network, so an evaluation needs nothing but the pixels. Output: float32 logits (batch, 10).
 
     Args:
-        dtype: policy of the layers, for instance "mixed_bfloat16"; the variables are float32.
+        dtype: dtype policy of the layers, such as "mixed_bfloat16" (see `fast_policy`). The variables are
+            float32 in any case. Default "float32".
     """
-
     if probe_mode.COPIES:
         keras.utils.set_random_seed(probe_mode.SEED)
         dtype = probe_mode.DTYPE
 
-    def norm(name):
+    def norm(name: str) -> layers.Layer:
         return layers.BatchNormalization(momentum=0.9, epsilon=1e-5, dtype=dtype, name=name)
 
-    def conv(filters, name):
+    def conv(filters: int, name: str) -> layers.Layer:
         return layers.Conv2D(filters, 3, padding="same", use_bias=False, dtype=dtype, name=name)
 
     relu, halve = partial(layers.ReLU, dtype=dtype), partial(layers.MaxPooling2D, dtype=dtype)
@@ -60,21 +65,22 @@ def AssessmentNet(dtype: str = "float32") -> keras.Model:
     x = relu()(norm("norm4")(conv(256, "conv4")(x)))
     x = layers.GlobalMaxPooling2D(dtype=dtype)(x)
     x = layers.Dense(10, dtype=dtype, name="linear")(x)
-    # Small logits at the start let the learning rate be large.
+    # Small logits at the start allow a large learning rate.
     logits = layers.Rescaling(1 / 4, dtype=probe_mode.DTYPE if probe_mode.COPIES else "float32")(x)
     return keras.Model(images, logits, name="assessment_net")
 
 
 def assessment_network(dtype: str = "float32", name: str | None = None) -> keras.Model:
-    """The network that the assessment gives: `AssessmentNet`, or WRN-16-10 in profile `gpu`.
+    """Return the network of the assessment: `AssessmentNet`, or WRN-16-10 in the grader's profile `gpu`.
 
     Args:
-        dtype: policy of the layers, see `fast_policy`; the variables are float32.
-        name: "assessment-net" or "wrn-DEPTH-WIDTH". Default: what the grader's profile says, through the
-            environment variable HVDLAB_NETWORK; without one "assessment-net".
+        dtype: dtype policy of the layers, see `fast_policy`. The variables are float32 in any case.
+            Default "float32".
+        name: "assessment-net" or "wrn-DEPTH-WIDTH". Default: the environment variable HVDLAB_NETWORK,
+            which the grader sets from its profile; "assessment-net" if it is not set.
 
     Raises:
-        ValueError: there is no such network.
+        ValueError: there is no network of that name.
     """
     name = name or given_network()
     if name == ASSESSMENT_NET:
@@ -82,7 +88,7 @@ def assessment_network(dtype: str = "float32", name: str | None = None) -> keras
     return WideResNet(*depth_and_width(name), dtype)
 
 
-# What Keras calls the variables that `hvdlab.assessment_networks` names.
+# Keras' names of the variables, by the names in `hvdlab.assessment_networks`.
 VARIABLES = {
     "weight": "kernel",
     "bias": "bias",
@@ -100,16 +106,21 @@ def _variable(model: keras.Model, name: str) -> keras.Variable:
 
 
 def _axes(array_dimensions: int, to_keras: bool) -> tuple[int, ...]:
-    """The order of axes from (out, in, height, width) to (height, width, in, out), or back."""
+    """Return the order of axes from (out, in, height, width) to (height, width, in, out), or back."""
     if array_dimensions == 4:
         return (2, 3, 1, 0) if to_keras else (3, 2, 0, 1)
     return tuple(reversed(range(array_dimensions)))
 
 
 def to_arrays(model: keras.Model, network: str = ASSESSMENT_NET) -> dict[str, np.ndarray]:
-    """The weights and batch-norm statistics of the network of that name as float32 arrays.
+    """Return the weights and batch-norm statistics of a network as float32 arrays, by name.
 
-    Names and shapes are those of `hvdlab.assessment_networks`.
+    Args:
+        model: a network from `assessment_network`.
+        network: its name. Default "assessment-net".
+
+    Returns:
+        arrays with the names and shapes of `hvdlab.assessment_networks`, which are those of PyTorch.
     """
     arrays = {}
     for name in network_weights(network):
@@ -121,7 +132,16 @@ def to_arrays(model: keras.Model, network: str = ASSESSMENT_NET) -> dict[str, np
 def from_arrays(
     arrays: dict[str, np.ndarray], dtype: str = "float32", network: str = ASSESSMENT_NET
 ) -> keras.Model:
-    """The network of that name, with the weights that `to_arrays` of either framework gave."""
+    """Return a network with the weights that `to_arrays` returned, here or in `hvdlab.torch.models`.
+
+    Args:
+        arrays: weights and batch-norm statistics by name.
+        dtype: dtype policy of the layers, see `fast_policy`. Default "float32".
+        network: name of the network. Default "assessment-net".
+
+    Raises:
+        ValueError: arrays are missing or unexpected; the message names them.
+    """
     wanted = network_weights(network).keys()
     if arrays.keys() != wanted:
         raise ValueError(

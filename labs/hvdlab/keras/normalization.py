@@ -1,13 +1,15 @@
 """Ghost batch normalisation in Keras: the statistics of small batches inside a large one.
 
-`hvdlab.torch.normalization` says what for, and is the same layer in PyTorch. The conventions here are
-those of `keras.layers.BatchNormalization`: momentum is the weight of the *old* value, and the moving
-variance averages the biased variance, where torch and `hvdlab.reference.ghost_batch_norm` take the
-unbiased one.
+`hvdlab.torch.normalization` is the same layer in PyTorch and explains its purpose. The conventions here
+are those of `keras.layers.BatchNormalization`: momentum is the weight of the *old* value, and the moving
+variance averages the biased variance. In contrast, torch and `hvdlab.reference.ghost_batch_norm` average
+the unbiased variance.
 
 Source: Hoffer, Hubara, Soudry, Train longer, generalize better, 2017, algorithm 1,
 arXiv:1705.08741.
 """
+
+from typing import Any
 
 import keras
 from keras import ops
@@ -17,26 +19,31 @@ from keras import ops
 class GhostBatchNormalization(keras.layers.BatchNormalization):
     """Batch normalisation that normalises each ghost of a batch by its own mean and variance.
 
-    In training, ghosts are `ghost_size` consecutive examples; the last one takes the remainder. The
-    moving statistics take the ghosts one after the other. Inference is the plain layer's, and so is
-    training on a batch of at most `ghost_size` examples. The batch size may differ from step to step,
-    also in a graph.
+    In training a ghost is a group of `ghost_size` consecutive examples; the last ghost takes the
+    remainder. The moving statistics are updated with one ghost after the other. Inference works as in
+    `keras.layers.BatchNormalization`, and so does training on a batch of at most `ghost_size` examples.
+    The batch size may differ from step to step, also in a graph.
 
-    Weights are named and ordered as in the plain layer: `set_weights(plain.get_weights())` works both
-    ways. (A .weights.h5 file calls layers by their class: it fits models of the same classes only.)
+    Weights have the names and the order of the plain layer, so `set_weights(plain.get_weights())` works
+    in both directions. (A .weights.h5 file names layers by their class, so it fits only models with the
+    same classes.)
 
-    As in the plain layer, one value per channel has the variance 0: its output is beta.
+    As in the plain layer, a ghost with one value per channel has the variance 0, and its output is beta.
 
     Args:
-        ghost_size: examples of a ghost.
-        axis: the channels: -1 or 1. Default -1.
-        **kwargs: those of `keras.layers.BatchNormalization`, but for `renorm` and `synchronized`.
+        ghost_size: number of examples of a ghost, at least 1.
+        axis: axis of the channels, -1 (default) or 1.
+        **kwargs: other arguments of `keras.layers.BatchNormalization`, except `renorm` and
+            `synchronized`.
 
     Raises:
-        ValueError: at once for arguments that are none of these; when called with a mask.
+        ValueError: an argument is out of its range; when called: with a mask.
+
+    Source: Hoffer, Hubara, Soudry, Train longer, generalize better, 2017, algorithm 1,
+    arXiv:1705.08741.
     """
 
-    def __init__(self, ghost_size, axis=-1, **kwargs):
+    def __init__(self, ghost_size: int, axis: int = -1, **kwargs: Any) -> None:
         if not isinstance(ghost_size, int) or isinstance(ghost_size, bool) or ghost_size < 1:
             raise ValueError(
                 f"ghost_size must be an integer of at least 1. Received: ghost_size={ghost_size!r}"
@@ -52,9 +59,19 @@ class GhostBatchNormalization(keras.layers.BatchNormalization):
         super().__init__(axis=axis, **kwargs)
         self.ghost_size = ghost_size
 
-    def call(self, inputs, training=None, mask=None):
+    def call(self, inputs: Any, training: bool | None = None, mask: Any = None) -> Any:
+        """Return the normalised inputs, in their shape.
+
+        Args:
+            inputs: tensor (batch, ..., channels), or (batch, channels, ...) with axis=1.
+            training: whether to normalise by the statistics of the ghosts. Default None: no.
+            mask: must be None.
+
+        Raises:
+            ValueError: there is a mask.
+        """
         if mask is not None:
-            raise ValueError("mask must be None: ghost batch norm knows no masked positions.")
+            raise ValueError("mask must be None: ghost batch norm does not support masks.")
         one_ghost = inputs.shape[0] is not None and inputs.shape[0] <= self.ghost_size
         if one_ghost or not (training and self.trainable):
             return super().call(inputs, training=training)
@@ -64,33 +81,33 @@ class GhostBatchNormalization(keras.layers.BatchNormalization):
         positions = self._reduction_axes[1:]
         ghosts = (batch + self.ghost_size - 1) // self.ghost_size
         index = ops.arange(ghosts)
-        # how many examples each ghost has
+        # The number of examples of each ghost.
         examples = ops.minimum(self.ghost_size, batch - index * self.ghost_size)
         examples = ops.cast(examples, x.dtype)[:, None]
 
-        # Only tables of (batch, channels) are filled up to whole ghosts, never x itself: so a
-        # remainder, or none, needs neither a branch nor a copy.
-        def average(x):
-            """(batch, ...) -> (ghosts, channels)."""
+        # Only tables of (batch, channels) are padded to whole ghosts, and never x itself. So a remainder
+        # needs neither a branch nor a copy.
+        def average(x: Any) -> Any:
+            """Return the averages (ghosts, channels) of (batch, ...)."""
             table = ops.mean(x, positions) if positions else x
             missing = ops.zeros((ghosts * self.ghost_size - batch, channels), x.dtype)
             table = ops.concatenate([table, missing])
             table = ops.reshape(table, (-1, self.ghost_size, channels))
             return ops.sum(table, axis=1) / examples
 
-        def align(table):
-            """(batch, channels) -> (batch, channels, 1, 1) or (batch, 1, 1, channels)."""
+        def align(table: Any) -> Any:
+            """Return (batch, channels) as (batch, channels, 1, 1) or (batch, 1, 1, channels)."""
             return ops.expand_dims(table, positions) if positions else table
 
-        def spread(table):
-            """(ghosts, channels) -> one row for each example, aligned with x."""
+        def spread(table: Any) -> Any:
+            """Return a row of (ghosts, channels) for each example, aligned with x."""
             return align(ops.repeat(table, self.ghost_size, axis=0)[:batch])
 
         mean = average(x)
         x = x - spread(mean)
         variance = average(ops.square(x))
 
-        # moving <- momentum moving + (1 - momentum) statistic, ghost after ghost, written out
+        # moving <- momentum moving + (1 - momentum) statistic for each ghost in turn, as one sum
         age = ops.cast(ghosts - 1 - index, x.dtype)
         weights = (1 - self.momentum) * self.momentum ** age[:, None]
         for moving, new in (self.moving_mean, mean), (self.moving_variance, variance):
@@ -105,7 +122,8 @@ class GhostBatchNormalization(keras.layers.BatchNormalization):
             y = y + align(ops.cast(self.beta, x.dtype)[None])
         return ops.cast(y, self.compute_dtype)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
+        """Return the arguments, from which `from_config` makes an equal layer."""
         return {**super().get_config(), "ghost_size": self.ghost_size}
 
 

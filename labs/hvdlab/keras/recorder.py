@@ -1,4 +1,7 @@
-"""Leaves what the grader and the plots read: each rank's weights after every epoch."""
+"""Record each rank's weights after every epoch, for the grader and the plots."""
+
+from pathlib import Path
+from typing import Any
 
 import keras
 import numpy as np
@@ -10,49 +13,54 @@ from hvdlab.record import RunRecord, launched_rank
 
 
 class Recorder(keras.callbacks.Callback):
-    """A callback that writes this rank's weights, and which examples it read, once an epoch.
+    """Callback that writes this rank's weights, and which examples it read, once per epoch.
 
         model.fit(dataset(batches), steps_per_epoch=len(batches),
                   callbacks=[..., Recorder(batches)])
 
-    Every rank has one, last in its list of callbacks; the files go to `$HVDLAB_RUN_DIR` (default
-    `./runs/<time>`), see `hvdlab.record`. Weights of a model that is not the given network (see
-    `hvdlab.keras.models.assessment_network`) go under the paths that Keras gives them, such as
-    "sequential/dense/kernel".
+    Every rank needs one, as the last of its callbacks. The files go to `$HVDLAB_RUN_DIR` (default
+    `./runs/<time>`), see `hvdlab.record`. If the model is not the network of the assessment (see
+    `hvdlab.keras.models.assessment_network`), its weights are recorded under the paths that Keras gives
+    them, such as "sequential/dense/kernel".
 
     Args:
         batches: the `Batches` that this rank trains on.
-        folder: another folder for the run.
+        folder: another folder for the run. Default None: see above.
+
+    Raises:
+        RuntimeError: when training on several ranks begins: the optimizer would not average gradients.
     """
 
-    def __init__(self, batches: Batches, folder=None):
+    def __init__(self, batches: Batches, folder: str | Path | None = None) -> None:
         super().__init__()
         self.batches = batches
         self.record = RunRecord(folder)
 
-    def on_train_begin(self, logs=None) -> None:
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        """Check that the optimizer averages gradients if there are several ranks."""
         if launched_rank()[1] > 1:
-            # Imported here: a script on one process needs no Horovod.
-            from hvdlab.keras.horovod import warn_if_not_averaging
+            # Imported here, because a script on a single process needs no Horovod.
+            from hvdlab.keras.distributed_optimizer import warn_if_not_averaging
 
             warn_if_not_averaging(self.model.optimizer)
 
-    def on_epoch_end(self, epoch: int, logs=None) -> None:
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Record the weights, the metrics and the examples of an epoch, counted from 0."""
         read = self.batches.examples_read(epoch)
         arrays = _arrays(self.model)
-        # A metric may be an array, as F1Score with one number a class: a record's values are numbers.
-        said = {n: float(value) for n, value in (logs or {}).items() if np.ndim(value) == 0}
+        # A record holds numbers only. A metric may be an array, such as F1Score with a number per class.
+        metrics = {n: float(value) for n, value in (logs or {}).items() if np.ndim(value) == 0}
         own = {
             "steps": -(-len(read) // self.batches.batch_size),
             "examples": len(read),
             "batch_size": self.batches.batch_size,
         }
         self.record.write(
-            epoch, lambda file: np.savez(file, examples_read=read, **arrays), **said | own
+            epoch, lambda file: np.savez(file, examples_read=read, **arrays), **metrics | own
         )
 
 
-def _arrays(model):
+def _arrays(model: keras.Model) -> dict[str, np.ndarray]:
     network = given_network()
     layers = {name.rpartition(".")[0] for name in network_weights(network)}
     if layers <= {layer.name for layer in model.layers}:

@@ -10,15 +10,20 @@ from hvdlab.record import PIXEL_MEAN, PIXEL_STD
 
 
 def WideResNet(depth: int = 16, width: int = 10, dtype: str = "float32") -> keras.Model:
-    """WRN-`depth`-`width` for 32 x 32 colour images, without dropout (Zagoruyko and Komodakis 2016).
+    """Return WRN-`depth`-`width` for 32 x 32 colour images, without dropout.
 
-    Input: uint8 images (batch, 32, 32, 3) as `hvdlab.data` gives them; normalisation is part of the
+    Input: uint8 images (batch, 32, 32, 3) as `hvdlab.data` returns them. Normalisation is part of the
     network. Output: float32 logits (batch, 10).
 
     Args:
-        depth: number of convolutions, 6 n + 4. Default: 16.
-        width: factor of the number of channels. Default: 10, with depth 16 17.1 million parameters.
-        dtype: policy of the layers, for instance "mixed_bfloat16"; the variables are float32.
+        depth: number of convolutions, 6 n + 4. Default 16.
+        width: factor of the number of channels. Default 10. With depth 16 the network has 17.1 million
+            parameters.
+        dtype: dtype policy of the layers, such as "mixed_bfloat16". The variables are float32 in any
+            case. Default "float32".
+
+    Raises:
+        ValueError: `depth` is not 6 n + 4.
 
     Source: Zagoruyko and Komodakis, Wide Residual Networks, https://arxiv.org/abs/1605.07146
     """
@@ -26,16 +31,17 @@ def WideResNet(depth: int = 16, width: int = 10, dtype: str = "float32") -> kera
         keras.utils.set_random_seed(probe_mode.SEED)
         dtype = probe_mode.DTYPE
 
-    def norm(x, name):
-        name = {"momentum": 0.9, "epsilon": 1e-5, "dtype": dtype, "name": name}
-        return layers.ReLU(dtype=dtype)(layers.BatchNormalization(**name)(x))
+    def norm(x: keras.KerasTensor, name: str) -> keras.KerasTensor:
+        layer = layers.BatchNormalization(momentum=0.9, epsilon=1e-5, dtype=dtype, name=name)
+        return layers.ReLU(dtype=dtype)(layer(x))
 
-    def conv(x, channels, size, stride, name):
-        if size == 3:  # one pixel on each side; "same" would put none above where the stride is 2
+    def conv(
+        x: keras.KerasTensor, channels: int, size: int, stride: int, name: str
+    ) -> keras.KerasTensor:
+        if size == 3:  # one pixel on each side; "same" would add none above if the stride is 2
             x = layers.ZeroPadding2D(1, dtype=dtype)(x)
-        he = keras.initializers.VarianceScaling(
-            2.0, "fan_out", "untruncated_normal"
-        )  # as the authors do
+        # The initialisation of the authors.
+        he = keras.initializers.VarianceScaling(2.0, "fan_out", "untruncated_normal")
         return layers.Conv2D(
             channels, size, stride, use_bias=False, kernel_initializer=he, dtype=dtype, name=name
         )(x)
@@ -56,7 +62,7 @@ def WideResNet(depth: int = 16, width: int = 10, dtype: str = "float32") -> kera
             x = layers.Add(dtype=dtype)([y, x])
     x = layers.GlobalAveragePooling2D(dtype=dtype)(norm(x, "norm"))
     x = layers.Dense(CLASSES, dtype=dtype, name="linear")(x)
-    # float32 also where the layers compute in bfloat16
+    # The logits are float32 even if the layers compute in bfloat16.
     logits = layers.Activation(
         "linear", dtype=probe_mode.DTYPE if probe_mode.COPIES else "float32"
     )(x)

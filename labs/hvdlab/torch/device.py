@@ -1,10 +1,10 @@
-"""Which device a rank trains on, and how its gradients reach the other ranks.
+"""Which device a rank trains on, and how its gradients are sent to the other ranks.
 
     hvd.init()
     mine = rank_device(hvd)     # a GPU of its own, a GPU that ranks share, or the processor
     model = Net()
     optimizer = torch.optim.SGD(model.parameters(), lr)
-    hvd.broadcast_optimizer_state(optimizer, root_rank=0)       # while all is in host memory
+    hvd.broadcast_optimizer_state(optimizer, root_rank=0)       # while the weights are in host memory
     hvd.broadcast_parameters(model.state_dict(), root_rank=0)
     model.to(mine.device)       # before the optimizer is wrapped: a move discards Horovod's hooks
     optimizer.load_state_dict(optimizer.state_dict())           # the state follows the weights
@@ -12,21 +12,24 @@
         optimizer, model.named_parameters(), compression=mine.compression
     )
 
-NCCL sends gradients from GPU to GPU, and refuses two ranks on one GPU. A Horovod that was built without
-NCCL must not be given a tensor on a GPU at all: version 0.28.1 copies it without waiting for the copy, and
-then waits for ever. In both situations `mine.compression` sends the gradients through host memory, over
-MPI. The result is the same, and the time that the copies take is the price.
+NCCL sends gradients from GPU to GPU, but refuses two ranks on one GPU. A Horovod that was built without
+NCCL must not get a tensor on a GPU at all: version 0.28.1 copies it without waiting for the copy, and
+then waits for ever. In both cases `mine.compression` sends the gradients through host memory, over MPI.
+The result is the same, but the copies take time.
 
-Where ranks see slices of GPUs (MIG), `rank_device` must come before all that asks for a GPU, also before
-`torch.cuda.is_available()`: CUDA reads once which slice it may use.
+If ranks see slices of GPUs (MIG), call `rank_device` before any function that looks for a GPU, also before
+`torch.cuda.is_available()`, because CUDA reads only once which slice it may use.
 """
 
 import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from hvdlab.system.gpu_assignment import assign, obstacle
 from hvdlab.system.hardware import visible_gpus
@@ -37,7 +40,7 @@ class RankDevice:
     """The device of this rank.
 
     Attributes:
-        device: for tensors; the current CUDA device is set to it.
+        device: device for tensors; it is also the current CUDA device.
         ranks: number of ranks that use this GPU, this one included; 0 on the processor.
         direct: whether the ranks send tensors from GPU to GPU, by NCCL. It is the same on all ranks.
     """
@@ -48,64 +51,87 @@ class RankDevice:
 
     @property
     def compression(self) -> type:
-        """What `hvd.DistributedOptimizer(compression=...)` needs on this device."""
+        """Class to pass as `compression` to `hvd.DistributedOptimizer` on this device."""
         on_processor = self.device.type == "cpu"
         return InHorovodsLayout if self.direct or on_processor else ThroughHost
 
     @property
     def backend(self) -> str:
-        """What `torch.distributed.init_process_group` needs on this device."""
+        """Name to pass as `backend` to `torch.distributed.init_process_group` on this device."""
         return "nccl" if self.direct else "gloo"
 
 
 class InHorovodsLayout:
-    """Gradients as Horovod accepts them, on the device where they are.
+    """Compression that sends gradients in a form that Horovod accepts, from the device where they are.
 
     Horovod 0.28.1 refuses tensors that are not contiguous, such as gradients of `channels_last` weights
-    ("Tensor is required to be contiguous"), and has no bfloat16. They are sent as contiguous copies, and
-    bfloat16 as float32, which holds all of its numbers. The order of the numbers is then the same on all
-    ranks, also where a rank had no gradient and sends zeros in the default layout. Other gradients are sent
-    as they are.
+    ("Tensor is required to be contiguous"), and does not support bfloat16. Such gradients are sent as
+    contiguous copies, and bfloat16 as float32, which represents all of its numbers. The order of the
+    numbers is then the same on all ranks, even if a rank had no gradient and sends zeros in the default
+    layout. Other gradients are sent unchanged.
     """
 
     @staticmethod
-    def compress(tensor):
+    def compress(tensor: Tensor) -> tuple[Tensor, tuple[torch.dtype, torch.memory_format]]:
+        """Return the tensor to send, and what `decompress` needs: the original dtype and layout.
+
+        Args:
+            tensor: a gradient.
+        """
         channels_last = tensor.dim() == 4 and not tensor.is_contiguous()
         layout = torch.channels_last if channels_last else torch.contiguous_format
         sent = tensor.float() if tensor.dtype == torch.bfloat16 else tensor
         return sent.contiguous(), (tensor.dtype, layout)
 
     @staticmethod
-    def decompress(tensor, context):
+    def decompress(tensor: Tensor, context: tuple[torch.dtype, torch.memory_format]) -> Tensor:
+        """Return a received tensor in its original dtype and layout.
+
+        Args:
+            tensor: the average.
+            context: the second result of `compress`.
+        """
         dtype, layout = context
         return tensor.to(dtype).contiguous(memory_format=layout)
 
 
 class ThroughHost:
-    """Gradients copied to host memory, averaged there, and copied back to the GPU.
+    """Compression that copies gradients to host memory and the averages back to the GPU.
 
-    For ranks that share a GPU, and for a Horovod without NCCL. The copy is complete before Horovod sees
-    the tensor. The average is the same as over NCCL except for the order of additions.
+    It is for ranks that share a GPU, and for a Horovod without NCCL. The copy is complete before Horovod
+    gets the tensor. The average is the same as with NCCL except for the order of additions.
     """
 
     @staticmethod
-    def compress(tensor):
+    def compress(tensor: Tensor) -> tuple[Tensor, tuple[Any, torch.device]]:
+        """Return a copy of the tensor in host memory, and what `decompress` needs.
+
+        Args:
+            tensor: a gradient.
+        """
         sent, context = InHorovodsLayout.compress(tensor)
         return sent.to("cpu", copy=True), (context, tensor.device)
 
     @staticmethod
-    def decompress(tensor, context):
+    def decompress(tensor: Tensor, context: tuple[Any, torch.device]) -> Tensor:
+        """Return a received tensor on its original device, in its original dtype and layout.
+
+        Args:
+            tensor: the average, in host memory.
+            context: the second result of `compress`.
+        """
         context, device = context
         return InHorovodsLayout.decompress(tensor.to(device), context)
 
 
-def rank_device(hvd) -> RankDevice:
+def rank_device(hvd: ModuleType) -> RankDevice:
     """Choose the device of this rank, and make it the current CUDA device.
 
-    All ranks must call it, after `hvd.init()` and before anything uses a GPU: they compare what they see.
+    All ranks must call it after `hvd.init()` and before any function uses a GPU, because the ranks compare
+    the GPUs that they see.
 
     Args:
-        hvd: `horovod.torch`, or `hvdlab.keras.horovod` where Keras runs on PyTorch.
+        hvd: `horovod.torch`, or `hvdlab.keras.horovod` if Keras runs on PyTorch.
     """
     gather = hvd.allgather_object if hvd.size() > 1 else lambda value: [value]
     return choose(hvd.rank(), gather, int(hvd.nccl_built()))
@@ -114,21 +140,21 @@ def rank_device(hvd) -> RankDevice:
 def choose(
     rank: int, gather: Callable[[list], list[list]], nccl: int, share: bool = True
 ) -> RankDevice:
-    """Choose the device of a rank of any library; `rank_device` does so for Horovod's.
+    """Choose the device of a rank of any communication library; `rank_device` does so for Horovod.
 
     Args:
-        rank: of this process.
-        gather: collective that returns the values of all ranks, in order of rank.
+        rank: rank of this process.
+        gather: collective operation that returns the values of all ranks, in order of rank.
         nccl: version of NCCL that the library was built with, such as 22907; 0 without NCCL.
-        share: whether ranks may share a GPU and exchange through host memory. If not, all ranks use the
-            processor unless NCCL connects the GPUs of all of them.
+        share: whether ranks may share a GPU and exchange through host memory (default). If not, all ranks
+            use the processor unless NCCL connects the GPUs of all ranks.
     """
     visible = gather(gpus_of_torch())
     mine, why = assign(visible)[rank], obstacle(visible, nccl)
     on_gpu = share or not why
     if rank == 0 and why and len(visible) > 1 and any(visible):
-        how = "exchange gradients through host memory" if share else "use the processor"
-        print(f"{why}, so the ranks {how}.", file=sys.stderr, flush=True)
+        consequence = "exchange gradients through host memory" if share else "use the processor"
+        print(f"{why}, so the ranks {consequence}.", file=sys.stderr, flush=True)
     if mine.index is None or not on_gpu:
         return RankDevice(torch.device("cpu"), 0, False)
     name = visible[rank][mine.index]
@@ -141,11 +167,11 @@ def choose(
 
 
 def gpus_of_torch() -> list[str]:
-    """UUIDs of the GPUs that PyTorch sees in this process, in CUDA's order."""
+    """Return the UUIDs of the GPUs that PyTorch sees in this process, in CUDA's order."""
     if not torch.backends.cuda.is_built():
         return []
-    found = visible_gpus()
-    if any(name.startswith("MIG-") for name in found):
-        return found  # CUDA must not start before a slice is chosen
+    uuids = visible_gpus()
+    if any(name.startswith("MIG-") for name in uuids):
+        return uuids  # CUDA must not start before a slice is chosen
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     return [f"GPU-{torch.cuda.get_device_properties(i).uuid}" for i in range(count)]

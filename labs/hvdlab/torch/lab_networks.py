@@ -1,7 +1,7 @@
-"""The networks of labs 8 to 11: images in, ten classes out, and as large as you ask for.
+"""The networks of labs 8 to 11, of any size: they classify images into ten classes.
 
-`ResidualMLP` is the one that is sharded and split: all its blocks are alike, and nearly all its
-weights are in matrices whose sizes you know, so memory and traffic can be foretold with a pencil.
+`ResidualMLP` is the network that the labs shard and split. All its blocks are alike, and nearly all its
+weights are in matrices of known sizes, so memory and traffic can be predicted by hand.
 """
 
 import torch
@@ -10,19 +10,23 @@ from torch.nn import functional as F
 
 
 class Block(nn.Module):
-    """x + down(gelu(up(norm(x)))): the feed-forward half of a transformer's block.
+    """Feed-forward half of a transformer block: x + down(gelu(up(norm(x)))).
 
-    Shapes: x (batch, hidden); up (4 hidden, hidden), down (hidden, 4 hidden). 8 hidden^2 + 7 hidden
-    parameters.
+    The weight of `up` has the shape (4 hidden, hidden), that of `down` (hidden, 4 hidden). The block has
+    8 hidden^2 + 7 hidden parameters.
+
+    Args:
+        hidden_size: width of the input and the output, (batch, hidden).
     """
 
-    def __init__(self, hidden_size: int):
+    def __init__(self, hidden_size: int) -> None:
         super().__init__()
         self.norm = nn.LayerNorm(hidden_size)
         self.up = nn.Linear(hidden_size, 4 * hidden_size)
         self.down = nn.Linear(4 * hidden_size, hidden_size)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the output (batch, hidden) for an input of the same shape."""
         return x + self.down(F.gelu(self.up(self.norm(x))))
 
 
@@ -30,15 +34,15 @@ class ResidualMLP(nn.Module):
     """Fully connected network: a stem, `num_layers` blocks, and a head.
 
     Args:
-        num_layers: blocks.
-        hidden_size: width between the blocks.
-        image_size: images are (batch, 1, image_size, image_size), float.
-        classes: of the output, logits (batch, classes).
+        num_layers: number of blocks. Default 4.
+        hidden_size: width between the blocks. Default 256.
+        image_size: height and width of the images. Default 64.
+        classes: number of classes. Default 10.
     """
 
     def __init__(
         self, num_layers: int = 4, hidden_size: int = 256, image_size: int = 64, classes: int = 10
-    ):
+    ) -> None:
         super().__init__()
         self.stem = nn.Linear(image_size**2, hidden_size)
         self.blocks = nn.ModuleList(Block(hidden_size) for _ in range(num_layers))
@@ -46,6 +50,7 @@ class ResidualMLP(nn.Module):
         self.head = nn.Linear(hidden_size, classes)
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
+        """Return logits (batch, classes) for float images (batch, 1, image_size, image_size)."""
         x = self.stem(images.flatten(1))
         for block in self.blocks:
             x = block(x)
@@ -56,20 +61,24 @@ class ConvNet(nn.Module):
     """Small convolutional network: `num_layers` times convolution, group norm, ReLU and pooling.
 
     Args:
-        num_layers: each halves height and width, and from the second on doubles the channels.
-        hidden_size: channels after the first.
-        image_size: images are (batch, 1, image_size, image_size), float; at least 2 ** num_layers.
-        classes: of the output, logits (batch, classes).
+        num_layers: number of layers. Each layer halves height and width; each layer after the first
+            doubles the number of channels. Default 4.
+        hidden_size: number of channels after the first layer. Default 16.
+        image_size: height and width of the images, at least 2 ** num_layers. Default 64.
+        classes: number of classes. Default 10.
+
+    Raises:
+        ValueError: the images are too small for that many layers.
     """
 
     def __init__(
         self, num_layers: int = 4, hidden_size: int = 16, image_size: int = 64, classes: int = 10
-    ):
+    ) -> None:
         super().__init__()
         if image_size < 2**num_layers:
             raise ValueError(
-                f"image_size: expected at least {2**num_layers}, because {num_layers} layers halve "
-                f"it each, got {image_size}"
+                f"image_size: expected at least {2**num_layers}, because each of the {num_layers} "
+                f"layers halves it, got {image_size}"
             )
         channels = [1, *(hidden_size * 2**layer for layer in range(num_layers))]
         self.layers = nn.ModuleList(
@@ -84,6 +93,7 @@ class ConvNet(nn.Module):
         self.head = nn.Linear(channels[-1], classes)
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
+        """Return logits (batch, classes) for float images (batch, 1, image_size, image_size)."""
         x = images
         for layer in self.layers:
             x = layer(x)

@@ -1,32 +1,41 @@
-"""Memory of a training step, measured: what a rank holds all the time, and the most it needs at once.
+"""Measure the memory of training: what a rank holds between steps, and the peak of a step.
 
-held(model, optimizer)              # {"parameters": ..., "gradients": ..., "optimizer": ...}
-with peak("cpu") as most:
-    train_step()
-print(most.bytes)
+For example:
+
+    held(model, optimizer)              # {"parameters": ..., "gradients": ..., "optimizer": ...}
+    with peak("cpu") as most:
+        train_step()
+    print(most.bytes)
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import accumulate
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.profiler import ProfilerActivity, profile
 
-os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the profiler says when it starts and stops
+os.environ.setdefault(
+    "KINETO_LOG_LEVEL", "99"
+)  # else the profiler reports when it starts and stops
 
 
 def held(model: nn.Module, optimizer: torch.optim.Optimizer | None = None) -> dict[str, int]:
-    """Bytes that this rank holds between two steps. A tensor that is sharded counts its own part.
+    """Return the bytes that this rank holds between two steps.
+
+    Of a sharded tensor only this rank's shard counts. Memory that several tensors share counts once.
+
+    Args:
+        model: the model, sharded or not.
+        optimizer: its optimizer. Default: none.
 
     Returns:
-        "parameters", "gradients" (0 before the first backward pass and after `zero_grad`) and
-        "optimizer" (its state; 0 before the first step). Memory that several tensors share is
-        counted once.
+        bytes of "parameters", of "gradients" (0 before the first backward pass and after `zero_grad`) and
+        of "optimizer" (its state; 0 before the first step).
     """
     parameters = list(model.parameters())
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
@@ -39,7 +48,7 @@ def held(model: nn.Module, optimizer: torch.optim.Optimizer | None = None) -> di
     }
 
 
-def _bytes(tensors):
+def _bytes(tensors: Iterable[Tensor]) -> int:
     storages = {}
     for tensor in tensors:
         own = tensor.to_local() if isinstance(tensor, DTensor) else tensor
@@ -50,7 +59,11 @@ def _bytes(tensors):
 
 @dataclass
 class Peak:
-    """`bytes`: the most that was allocated at once beyond what there was at the start."""
+    """Result of `peak`.
+
+    Attributes:
+        bytes: the most that was allocated at once, in addition to what was allocated at the start.
+    """
 
     bytes: int = 0
 
@@ -59,18 +72,24 @@ class Peak:
 def peak(device: torch.device | str = "cpu") -> Iterator[Peak]:
     """Measure the most memory that PyTorch allocates at once within the block.
 
-    On a CPU the profiler records each allocation, which makes the block slower: do not time it. On
-    CUDA it is `torch.cuda.max_memory_allocated`.
+    On a CPU the profiler records each allocation, which makes the block slower, so do not time it. On
+    CUDA the measurement is `torch.cuda.max_memory_allocated`.
+
+    Args:
+        device: the device whose memory is measured. Default "cpu".
+
+    Yields:
+        a `Peak`, whose `bytes` are known after the block.
     """
-    found = Peak()
+    most = Peak()
     if torch.device(device).type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
         before = torch.cuda.memory_allocated(device)
-        yield found
-        found.bytes = torch.cuda.max_memory_allocated(device) - before
+        yield most
+        most.bytes = torch.cuda.max_memory_allocated(device) - before
         return
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
-        yield found
+        yield most
     events = profiler.profiler.kineto_results.events()
     changes = [(event.start_ns(), event.nbytes()) for event in events if event.name() == "[memory]"]
-    found.bytes = max(accumulate((size for _, size in sorted(changes)), initial=0))
+    most.bytes = max(accumulate((size for _, size in sorted(changes)), initial=0))

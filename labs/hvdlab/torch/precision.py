@@ -1,31 +1,33 @@
-"""How exactly a network computes: settings of a GPU, types of operations, and the size of gradients."""
+"""Numerical precision of a network: settings of a GPU, dtypes of operations, and the size of gradients."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from hvdlab import probe_mode
 
 
 def use_fast_kernels(fast: bool = True) -> None:
-    """Let GPUs compute float32 in TF32, and let cuDNN try which kernels are the fastest.
+    """Let GPUs compute float32 in TF32, and let cuDNN measure which kernels are the fastest.
 
-    They are settings of the process, so a script calls this once, before its first step. On a processor they
-    have no effect. `hvdlab.torch.models.autocast` is what makes convolutions compute in bfloat16.
+    These are settings of the process, so a script calls this function once, before its first step. On a
+    processor they have no effect. To compute convolutions in bfloat16 use `hvdlab.torch.models.autocast`.
 
     * TF32 (`allow_tf32`): tensor cores read float32 numbers with 10 bits of fraction instead of 23, and add
-      the products in float32. Convolutions do so by default, matrix products do not. Networks learn the
-      same, and a relative error of about 1e-3 takes the place of 6e-8. float64 and bfloat16 stay as they are.
-    * `cudnn.benchmark`: at the first step with a shape cuDNN times its algorithms for each convolution,
-      and keeps the fastest. A run may then round differently from the one before. It takes time again
-      for every new shape, so it pays where all batches are equally large.
+      the products in float32. Convolutions do so by default, matrix products do not. Networks learn
+      equally well, but the relative error is about 1e-3 instead of 6e-8. float64 and bfloat16 do not
+      change.
+    * `cudnn.benchmark`: at the first step with a new shape cuDNN times its algorithms for each convolution
+      and keeps the fastest. Therefore two runs may round differently. Every new shape takes this time
+      again, so the setting is useful if all batches have the same size.
 
-    In a run of the grader's probe (`hvdlab.probe_mode`) both are off, whatever is passed.
+    In a run of the grader's probe (`hvdlab.probe_mode`) both settings are off, whatever `fast` is.
 
     Args:
-        fast: True (default), or False where losses are compared to more than three digits.
+        fast: True (default), or False if losses are compared to more than three digits.
     """
     fast = fast and not probe_mode.COPIES
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = fast
@@ -33,11 +35,17 @@ def use_fast_kernels(fast: bool = True) -> None:
 
 
 class _Types(TorchDispatchMode):
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__()
-        self.rows = {}
+        self.rows: dict[tuple[str, tuple[str, ...]], str] = {}
 
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+    def __torch_dispatch__(
+        self,
+        function: Callable,
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
         out = function(*args, **(kwargs or {}))
         first = out[0] if isinstance(out, tuple) else out
         name = str(function).removeprefix("aten.").partition(".")[0]
@@ -47,16 +55,19 @@ class _Types(TorchDispatchMode):
         return out
 
 
-def _name(tensor):
+def _name(tensor: Tensor) -> str:
     return str(tensor.dtype).removeprefix("torch.")
 
 
 def operation_types(function: Callable[[], object]) -> list[dict[str, str]]:
-    """Run `function` and return the types of every operation that reaches a kernel, each once.
+    """Run a function and return the dtypes of every operation that reaches a kernel.
+
+    Args:
+        function: a function without arguments, for example a training step.
 
     Returns:
-        Rows {"operation", "gets", "gives"} in the order of their first call. Casts and views are
-        left out.
+        rows {"operation": name, "gets": dtypes of the inputs, "gives": dtype of the output}, each row
+        once, in the order of their first call. Casts and views are left out.
     """
     with _Types() as seen:
         function()
@@ -67,15 +78,20 @@ def operation_types(function: Callable[[], object]) -> list[dict[str, str]]:
 
 
 def output_gradients(model: nn.Module, loss: Callable[[], torch.Tensor]) -> torch.Tensor:
-    """Gradients of `loss()` with respect to the outputs of all linear layers of `model`.
+    """Return the gradients of a loss with respect to the outputs of all linear layers of a model.
+
+    The gradients of the parameters are deleted afterwards.
+
+    Args:
+        model: the model.
+        loss: a function without arguments that computes the loss of the model.
 
     Returns:
-        One array of all of them, as float32 of whatever type they were computed in. The gradients of
-        the parameters are emptied.
+        all of these gradients in one tensor (n,), converted to float32.
     """
-    found = []
+    gradients: list[Tensor] = []
     hooks = [
-        layer.register_forward_hook(lambda _, __, out: out.register_hook(found.append) and None)
+        layer.register_forward_hook(lambda _, __, out: out.register_hook(gradients.append) and None)
         for layer in model.modules()
         if isinstance(layer, nn.Linear)
     ]
@@ -85,4 +101,4 @@ def output_gradients(model: nn.Module, loss: Callable[[], torch.Tensor]) -> torc
         for hook in hooks:
             hook.remove()
         model.zero_grad()
-    return torch.cat([gradient.flatten().float() for gradient in found])
+    return torch.cat([gradient.flatten().float() for gradient in gradients])

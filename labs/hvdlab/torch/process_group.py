@@ -1,13 +1,12 @@
-"""Let the ranks of any launcher find each other: what `torch.distributed` wants to know, as variables.
+"""Let the ranks of any launcher find each other, by the variables that `torch.distributed` reads.
 
     rendezvous()
     mine = group_device()
     torch.distributed.init_process_group(mine.backend)
 
-`torchrun` sets RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT itself;
-`mpirun` and `srun` say the same in words of their own. A script that calls `rendezvous` first starts
-under each of the three, and by `python` alone as one rank. DeepSpeed, Lightning and AxoNN read the
-same variables.
+`torchrun` sets RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT itself.
+`mpirun` and `srun` set other variables. A script that first calls `rendezvous` can be started by each of
+the three, and by plain `python` as a single rank. DeepSpeed, Lightning and AxoNN read the same variables.
 """
 
 import atexit
@@ -19,62 +18,64 @@ import random
 import socket
 import subprocess
 from types import FunctionType
+from typing import Any
 
 import torch
 from torch.distributed import ProcessGroup, TCPStore
 
 from hvdlab.torch.device import RankDevice, choose
 
-_stores: list = []  # kept until the process ends
+_stores: list[TCPStore] = []  # kept until the process ends, because a store ends with its object
 
 
 def rendezvous() -> None:
     """Set the variables that PyTorch's `env://` rendezvous reads, from those of the launcher.
 
-    Variables that are set already (by torchrun, or by hand) are left as they are.
+    Variables that are set already (by torchrun, or by the user) do not change.
 
     Raises:
-        RuntimeError: srun's ranks whose host list cannot be read; variables set by hand for several ranks,
-            without LOCAL_RANK or LOCAL_WORLD_SIZE.
+        RuntimeError: srun's host list cannot be read; or the user set the variables for several ranks,
+            but LOCAL_RANK or LOCAL_WORLD_SIZE is missing.
     """
     atexit.register(_free_group)
     if {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"} <= os.environ.keys():
         missing = [name for name in ("LOCAL_RANK", "LOCAL_WORLD_SIZE") if name not in os.environ]
         if missing and os.environ["WORLD_SIZE"] != "1":
             raise RuntimeError(
-                f"RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT are set, and {' and '.join(missing)} not: "
+                f"RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT are set, but not {' and '.join(missing)}: "
                 "set LOCAL_RANK to this rank's number on its machine and LOCAL_WORLD_SIZE to the number of "
-                "ranks there, or start by torchrun, which sets all six."
+                "ranks there, or start with torchrun, which sets all six."
             )
         os.environ.update({"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"} if missing else {})
         return
     if "OMPI_COMM_WORLD_RANK" in os.environ:
-        found = _of_mpirun()
+        variables = _variables_from_mpirun()
     elif int(os.environ.get("SLURM_STEP_NUM_TASKS", 1)) > 1:
-        found = _of_srun()
+        variables = _variables_from_srun()
     else:
-        found = {"RANK": 0, "WORLD_SIZE": 1, "LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 1}
-        found |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
-    for name, value in found.items():
+        variables = {"RANK": 0, "WORLD_SIZE": 1, "LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 1}
+        variables |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
+    for name, value in variables.items():
         os.environ.setdefault(name, str(value))
 
 
 def group_device(share: bool = True) -> RankDevice:
     """Choose the device of this rank, and make it the current CUDA device. Call it after `rendezvous`.
 
-    All ranks must call it: they compare the GPUs that they see. `init_process_group` then takes the result's
-    `backend`, and its `device` as `device_id` if the backend is "nccl".
+    All ranks must call it, because the ranks compare the GPUs that they see. Then pass the result's
+    `backend` to `init_process_group`, and its `device` as `device_id` if the backend is "nccl".
 
     Args:
-        share: whether ranks may share a GPU, where Gloo copies tensors through host memory. Of tensors on
-            GPUs Gloo promises to broadcast and to all-reduce them, and nothing else: a script that needs
-            more passes False, and its ranks use the processor unless NCCL connects a GPU of each.
+        share: whether ranks may share a GPU (default), so that Gloo copies tensors through host memory.
+            Gloo supports only broadcast and all-reduce for tensors on GPUs. A script that needs other
+            operations passes False; its ranks then use the processor unless NCCL connects a GPU of each
+            rank.
     """
     return choose(int(os.environ["RANK"]), _gather, nccl_version(), share)
 
 
 def nccl_version() -> int:
-    """Version of the NCCL that PyTorch was built with, such as 22907 for 2.29.7; 0 without NCCL."""
+    """Return the version of NCCL that PyTorch was built with, such as 22907 for 2.29.7; 0 without NCCL."""
     if not torch.distributed.is_nccl_available():
         return 0
     major, minor, patch = torch.cuda.nccl.version()[:3]
@@ -82,30 +83,32 @@ def nccl_version() -> int:
 
 
 def _gather(value: list[str]) -> list[list[str]]:
-    """The values of all ranks, in order of rank, through the store that `init_process_group` uses as well."""
+    """Return the values of all ranks, in order of rank, through the store of `init_process_group`."""
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     if size == 1:
         return [value]
-    # torchrun runs the store in a process of its own, and each rank is a client of it.
+    # torchrun runs the store in a separate process, and each rank is a client of that store.
     server = rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
     store = TCPStore(
         os.environ["MASTER_ADDR"],
         int(os.environ["MASTER_PORT"]),
         size,
         server,
-        multi_tenant=True,  # `init_process_group` finds this server in place of starting another
+        multi_tenant=True,  # so that `init_process_group` uses this server instead of starting another
     )
-    _stores.append(store)  # the server ends with it
+    _stores.append(store)
     prefix = f"hvdlab/gpus/{os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}"
     store.set(f"{prefix}/{rank}", json.dumps(value))
     return [json.loads(store.get(f"{prefix}/{other}")) for other in range(size)]
 
 
 def _free_group() -> None:
-    """Let go of a group that was destroyed: a thread of Gloo's that meets the end of Python aborts the rank.
+    """Free the memory of a process group that was destroyed, before Python ends.
 
-    Modules that are imported while it is there, as the first optimizer does with torch.distributed.optim,
-    have it as a default argument. Networks wrapped in cycles hold it, too.
+    Otherwise a thread of Gloo that still runs when Python ends aborts the rank. Two kinds of references
+    keep a group: functions of modules that were imported while the group existed have it as a default
+    argument (the first optimizer imports torch.distributed.optim), and wrapped networks in reference
+    cycles hold it.
     """
     for each in gc.get_objects():
         if type(each) is FunctionType:
@@ -114,12 +117,12 @@ def _free_group() -> None:
     gc.collect()
 
 
-def _of_mpirun():
+def _variables_from_mpirun() -> dict[str, Any]:
     from mpi4py import MPI
 
     comm = MPI.COMM_WORLD
-    alone = comm.Split_type(MPI.COMM_TYPE_SHARED).size == comm.size  # all ranks on one host
-    address = "127.0.0.1" if alone else socket.gethostname()
+    one_host = comm.Split_type(MPI.COMM_TYPE_SHARED).size == comm.size
+    address = "127.0.0.1" if one_host else socket.gethostname()
     address, port = comm.bcast((address, free_port()) if comm.rank == 0 else None)
     return {
         "RANK": comm.rank,
@@ -131,8 +134,11 @@ def _of_mpirun():
     }
 
 
-def _of_srun():
-    """srun tells no rank what another one found out: the port must follow from the job's number."""
+def _variables_from_srun() -> dict[str, Any]:
+    """Return the variables of a rank that srun started.
+
+    The ranks cannot send each other a port yet, so the port must follow from the number of the job.
+    """
     nodes, node = os.environ["SLURM_STEP_NODELIST"], int(os.environ["SLURM_NODEID"])
     try:
         command = ["scontrol", "show", "hostnames", nodes]
@@ -149,12 +155,13 @@ def _of_srun():
         "LOCAL_RANK": os.environ["SLURM_LOCALID"],
         "LOCAL_WORLD_SIZE": _tasks(os.environ["SLURM_STEP_TASKS_PER_NODE"])[node],
         "MASTER_ADDR": names.stdout.split()[0],
-        "MASTER_PORT": 20_000 + step % 10_000,  # below the ports that a system gives away
+        "MASTER_PORT": 20_000
+        + step % 10_000,  # below the ports that the system assigns to connections
     }
 
 
 def _tasks(text: str) -> list[int]:
-    """The tasks of each node, from Slurm's "2(x3),1"."""
+    """Return the number of tasks of each node: [2, 2, 2, 1] for Slurm's "2(x3),1"."""
     counts = []
     for part in text.split(","):
         count, _, nodes = part.rstrip(")").partition("(x")
@@ -163,17 +170,18 @@ def _tasks(text: str) -> list[int]:
 
 
 def free_port() -> int:
-    """A port that nobody uses, below those that the system gives to connections (Linux: from 32,768 on).
+    """Return a port from 20,000 to 29,999 that no process uses.
 
-    One of those could be taken again before rank 0 listens there.
+    The system assigns higher ports to connections (Linux: from 32,768 on), so another process could take
+    one of those before rank 0 listens on it.
 
     Raises:
-        RuntimeError: none of a hundred is free.
+        RuntimeError: a hundred ports were tried, and none is free.
     """
     for port in random.SystemRandom().sample(range(20_000, 30_000), 100):
-        with socket.socket() as one, contextlib.suppress(OSError):
-            one.bind(("", port))
+        with socket.socket() as listener, contextlib.suppress(OSError):
+            listener.bind(("", port))
             return port
     raise RuntimeError(
-        "a hundred ports from 20,000 to 29,999 are in use: set MASTER_PORT to a free one."
+        "all of a hundred ports from 20,000 to 29,999 are in use: set MASTER_PORT to a free port."
     )

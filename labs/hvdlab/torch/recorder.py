@@ -1,4 +1,6 @@
-"""Leaves what the grader and the plots read: each rank's weights after every epoch."""
+"""Record each rank's weights after every epoch, for the grader and the plots."""
+
+from pathlib import Path
 
 import numpy as np
 from torch import nn
@@ -9,7 +11,7 @@ from hvdlab.torch.models import to_arrays
 
 
 class Recorder:
-    """Writes this rank's weights, and which examples it read, once an epoch.
+    """Writer of this rank's weights, and of which examples it read, once per epoch.
 
         recorder = Recorder(model, batches)
         for epoch in range(epochs):
@@ -17,29 +19,36 @@ class Recorder:
                 ...
             recorder.epoch_end(epoch, accuracy=accuracy)
 
-    Every rank makes one; the files go to `$HVDLAB_RUN_DIR` (default `./runs/<time>`), see
+    Every rank needs one. The files go to `$HVDLAB_RUN_DIR` (default `./runs/<time>`), see
     `hvdlab.record`.
 
     Args:
-        model: any module, on any device: weights go under their `state_dict` names.
+        model: any module, on any device. Its weights are recorded under their `state_dict` names.
         batches: the `Batches` that this rank trains on.
-        folder: another folder for the run.
+        folder: another folder for the run. Default None: see above.
     """
 
-    def __init__(self, model: nn.Module, batches: Batches, folder=None):
+    def __init__(
+        self, model: nn.Module, batches: Batches, folder: str | Path | None = None
+    ) -> None:
         self.model, self.batches = model, batches
         self.record = RunRecord(folder)
 
     def epoch_end(self, epoch: int, **metrics: float) -> None:
-        """Record epoch `epoch` (0, 1, 2, ...); `metrics` are numbers to keep beside it."""
+        """Record the weights, the metrics and the examples of an epoch.
+
+        Args:
+            epoch: number of the epoch, from 0.
+            **metrics: numbers to record with it, such as accuracy=0.7.
+        """
         read = self.batches.examples_read(epoch)
         arrays = to_arrays(self.model)
-        said = {name: float(value) for name, value in metrics.items()}
+        numbers = {name: float(value) for name, value in metrics.items()}
         own = {
             "steps": -(-len(read) // self.batches.batch_size),
             "examples": len(read),
             "batch_size": self.batches.batch_size,
         }
         self.record.write(
-            epoch, lambda file: np.savez(file, examples_read=read, **arrays), **said | own
+            epoch, lambda file: np.savez(file, examples_read=read, **arrays), **numbers | own
         )

@@ -1,6 +1,6 @@
 """Schedules of `hvdlab.schedules` for torch optimizers.
 
-A batch that grows needs no class: make new `Batches` each epoch.
+A growing batch needs no class. Make new `Batches` in every epoch:
 
     plan = batch_growth(epochs, [60, 120, 160], 5, batch_size=128, max_batch_size=5120, ...)
     for epoch, (batch_size, rate) in enumerate(plan):
@@ -11,6 +11,9 @@ A batch that grows needs no class: make new `Batches` each epoch.
             ...
 """
 
+from collections.abc import Callable, Sequence
+from typing import Any
+
 import torch
 from torch.optim.lr_scheduler import LRScheduler
 
@@ -18,7 +21,7 @@ from hvdlab.torch.optimizers.layerwise import LayerwiseOptimizer
 
 
 class Schedule(LRScheduler):
-    """Give every update the learning rate that a function of the step returns.
+    """Scheduler that sets the learning rate of every update to the value of a function of the step.
 
         scheduler = Schedule(optimizer, gradual_warmup(constant(0.8), 500, start=0.1))
         for x, y in batches:
@@ -26,28 +29,36 @@ class Schedule(LRScheduler):
             optimizer.step()
             scheduler.step()  # once per update, not per epoch
 
-    Unlike LambdaLR the function returns the rate itself: the `lr` of the optimizer is not used.
+    In contrast to LambdaLR the function returns the learning rate itself, and the `lr` of the optimizer
+    is not used.
+
+    To resume, make the scheduler first, then load both state dicts. The state dict of the scheduler
+    contains no functions.
 
     Args:
-        optimizer: any torch optimizer, or Horovod's around one.
-        schedule: function step -> learning rate, for all parameter groups; or a list of one
-            function per group.
-        momentum_correction: when the rate changes, scale velocities by new / old rate. For
-            optimizers whose velocity contains the rate, as LARS with momentum_form="paper" or one
-            of your own, and none of torch's: what they keep as "momentum_buffer" (Goyal et al.,
-            Accurate, Large Minibatch SGD, 2017, section 3, arXiv:1706.02677). A rate of 0 forgets
-            the velocity. Default False.
-        last_epoch: updates already made, less one, as in all torch schedulers. Default -1.
-
-    To resume, make the scheduler first, then load both state dicts. That of the scheduler holds no
-    functions.
+        optimizer: any torch optimizer, also one that Horovod wrapped.
+        schedule: function step -> learning rate, for all parameter groups; or a list of functions, one
+            per group.
+        momentum_correction: whether the velocity is scaled by new / old learning rate when the learning
+            rate changes (Goyal et al., Accurate, Large Minibatch SGD, 2017, section 3,
+            arXiv:1706.02677). Use it for optimizers whose velocity contains the learning rate, which are
+            LARS with momentum_form="paper" and perhaps your own, but none of torch's. The velocity is
+            the state "momentum_buffer". A learning rate of 0 sets it to 0. Default False.
+        last_epoch: number of updates already made, minus one, as in all torch schedulers. Default -1.
 
     Raises:
-        ValueError: not a function, or not one per group; one function for groups of unequal rates;
-            or momentum correction for a velocity that does not contain the rate.
+        ValueError: `schedule` is not a function or a list of one per group; it is one function, but the
+            groups have unequal learning rates; or momentum correction was requested for a velocity that
+            does not contain the learning rate.
     """
 
-    def __init__(self, optimizer, schedule, momentum_correction=False, last_epoch=-1):
+    def __init__(
+        self,
+        optimizer: torch.optim.Optimizer,
+        schedule: Callable[[int], float] | Sequence[Callable[[int], float]],
+        momentum_correction: bool = False,
+        last_epoch: int = -1,
+    ) -> None:
         groups = optimizer.param_groups
         schedules = (
             list(schedule) if isinstance(schedule, list | tuple) else [schedule] * len(groups)
@@ -63,7 +74,7 @@ class Schedule(LRScheduler):
                 "schedule must be a list of one function per parameter group, because one function "
                 f"would make their rates equal. Received: groups with lr={sorted(rates)}"
             )
-        if momentum_correction and _rate_is_outside(optimizer):
+        if momentum_correction and _multiplies_velocity(optimizer):
             raise ValueError(
                 "momentum_correction must be False, because this optimizer multiplies its velocity "
                 f"by the current rate. Received: momentum_correction={momentum_correction!r}, "
@@ -73,10 +84,16 @@ class Schedule(LRScheduler):
         self.momentum_correction = momentum_correction
         super().__init__(optimizer, last_epoch)
 
-    def get_lr(self):
+    def get_lr(self) -> list[float]:
+        """Return the learning rate of each parameter group at the current step."""
         return [float(schedule(self.last_epoch)) for schedule in self.schedules]
 
-    def step(self, epoch=None):
+    def step(self, epoch: int | None = None) -> None:
+        """Set the learning rate of the next update. Call it after each `optimizer.step()`.
+
+        Args:
+            epoch: number of updates made, to jump to. Default None: one more than before.
+        """
         groups = self.optimizer.param_groups
         old = [float(group["lr"]) for group in groups]
         super().step(epoch)
@@ -84,7 +101,7 @@ class Schedule(LRScheduler):
             for group, old_rate in zip(groups, old, strict=True):
                 self._correct(group, old_rate)
 
-    def _correct(self, group, old_rate):
+    def _correct(self, group: dict[str, Any], old_rate: float) -> None:
         new_rate = float(group["lr"])
         if old_rate == 0 or new_rate == old_rate:
             return
@@ -93,12 +110,16 @@ class Schedule(LRScheduler):
             if velocity is not None:
                 velocity.mul_(new_rate / old_rate)
 
-    def state_dict(self):
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state of the scheduler, without its functions."""
         return {name: value for name, value in super().state_dict().items() if name != "schedules"}
 
 
-def _rate_is_outside(optimizer) -> bool:
-    """Whether it is one of torch's own, or of ours but for LARS in the paper's form."""
+def _multiplies_velocity(optimizer: torch.optim.Optimizer) -> bool:
+    """Return whether the learning rate multiplies the velocity in each step.
+
+    That is so for torch's own optimizers and for those of this package, except LARS in its paper form.
+    """
     if isinstance(optimizer, LayerwiseOptimizer):
         return any(group.get("momentum_form") != "paper" for group in optimizer.param_groups)
     return any(

@@ -1,4 +1,4 @@
-"""Training speed of a network of the assessment in PyTorch, on this process, now."""
+"""Measure the training speed of a network of the assessment in PyTorch on this process."""
 
 import itertools
 import time
@@ -25,21 +25,25 @@ def measure(
     autocast: Callable = autocast,
     network: str | None = None,
 ) -> tuple[float, float]:
-    """Train for some seconds or steps; return when the first steps were done, and images/s after.
+    """Train for some seconds or steps; return when the first steps were done, and images/s after them.
 
     Args:
         batches: what to train on, augmentation included.
-        meet: waits for the other processes: before the measurement, so that all measure at the
-            same time, and after it, so that nobody leaves its core to those still measuring.
-        seconds, steps: length of the measurement, one of the two. Processes that exchange
-            gradients need `steps`: the same number on each.
-        distribute: (model on the device, optimizer) -> (model, optimizer) that exchange gradients.
-        device: where to train.
-        autocast: device -> context of the forward pass.
-        network: its name, see `hvdlab.torch.models.assessment_network`. Default: the given one.
+        meet: function that waits for the other processes: before the measurement, so that all processes
+            measure at the same time, and after it, so that no process leaves its core to those that
+            still measure.
+        seconds: length of the measurement in seconds. Give this or `steps`.
+        steps: length of the measurement in steps. Processes that exchange gradients need it, because all
+            of them must make the same number of steps.
+        distribute: function (model on the device, optimizer) -> (model, optimizer) that exchange
+            gradients. Default: no exchange.
+        device: where to train. Default "cpu".
+        autocast: function device -> context of the forward pass. Default:
+            `hvdlab.torch.models.autocast`.
+        network: its name, see `hvdlab.torch.models.assessment_network`, which also has the default.
 
     Returns:
-        (CLOCK_MONOTONIC seconds, images/s of this process)
+        (time.monotonic() seconds, images/s of this process).
     """
     model = assessment_network(network)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, nesterov=True)
@@ -56,7 +60,7 @@ def measure(
         optimizer.step()
 
     def now() -> float:
-        """Seconds, when the device has done all that was asked of it: a step itself does not wait."""
+        """Return time.monotonic() seconds after waiting for the device, because a step does not wait."""
         if torch.device(device).type == "cuda":
             torch.cuda.synchronize(device)
         return time.monotonic()

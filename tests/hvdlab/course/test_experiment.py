@@ -11,7 +11,7 @@ from hvdlab.course import experiment
 
 @pytest.fixture
 def load(monkeypatch, tmp_path):
-    """Return a function that loads the module anew in an environment of one of three sizes."""
+    """Return a function that loads the module again in the environment of one of three lengths of a run."""
 
     def loaded(quick="", reference=""):
         monkeypatch.setenv("LAB_QUICK", quick)

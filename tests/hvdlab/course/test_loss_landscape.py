@@ -1,4 +1,4 @@
-"""Slices of losses whose slices are known in closed form, and filters as long as they shall be."""
+"""Slices of losses with known closed forms, and the lengths of normalised filters."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""The rank report on runs made by hand: hash, overlap, spread, and what is missing."""
+"""The rank report on recorded runs written by the test: hash, overlap, spread, and missing epochs."""
 
 import numpy as np
 import pytest
@@ -48,7 +48,7 @@ def test_the_latest_epoch_that_all_ranks_have(tmp_path, weights):
     write(tmp_path, 1, weights, [0], 0, loss=1.0)
     assert summary(rank_report(tmp_path))["spread"] == 0
     assert curve(tmp_path)["loss"].tolist() == pytest.approx([1, 1 / 2, 1 / 3])
-    with pytest.raises(FileNotFoundError, match="not epoch 2 of all ranks"):
+    with pytest.raises(FileNotFoundError, match="epoch 2 was not recorded by all of its 2 ranks"):
         rank_report(tmp_path, epoch=2)
 
 
@@ -59,7 +59,7 @@ def test_the_line_is_that_of_the_epoch_also_after_a_restart(tmp_path, weights):
 
 
 def test_nothing_recorded_is_said(tmp_path):
-    with pytest.raises(FileNotFoundError, match="no epoch of all ranks"):
+    with pytest.raises(FileNotFoundError, match="no epoch was recorded by all of its 0 ranks"):
         rank_report(tmp_path)
 
 

@@ -1,4 +1,4 @@
-"""The splits of lab 11: which there are, and how many parameters the largest rank of each has."""
+"""The splits of lab 11, and the number of parameters of the rank that has the most."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Training with split blocks on real ranks: the symptoms of right and wrong ones, as lab 10 shows them."""
+"""Training with split blocks on real ranks: right and wrong blocks, as in lab 10."""
 
 import numpy as np
 import pytest

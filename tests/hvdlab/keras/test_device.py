@@ -1,4 +1,4 @@
-"""Keras on ranks that share a GPU, or have none of their own."""
+"""Keras on ranks that share a GPU, or have none."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""The recorder: the assessment network under the names of the grader, other models under their own."""
+"""The recorder: the assessment network under the grader's names, other models under Keras' paths."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Ranks that share a GPU, or have none of their own, train what one process trains."""
+"""Ranks that share a GPU, or have none, train what a single process trains."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Batches on a device: the same images as `Batches` gives, and the same record of what was read."""
+"""Batches on a device: the same images as from `Batches`, and the same record of examples."""
 
 import itertools
 

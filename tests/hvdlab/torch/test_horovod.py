@@ -1,4 +1,4 @@
-"""What is said of two ranks and one process holds under Horovod, step by step."""
+"""Under Horovod two ranks equal a single process, step by step."""
 
 import pytest
 

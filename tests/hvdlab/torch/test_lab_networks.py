@@ -1,4 +1,4 @@
-"""The networks of labs 8 to 11: parameters counted by hand, the formula of a block, what a block keeps."""
+"""The networks of labs 8 to 11: parameter counts, the formula of a block, its stored activations."""
 
 import numpy as np
 import pytest

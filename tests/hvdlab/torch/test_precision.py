@@ -1,4 +1,4 @@
-"""Types and gradients inside a network, against what its operations must have."""
+"""Dtypes and gradients inside a network, compared with those that its operations must have."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Ranks find each other under mpirun, torchrun and srun, and one alone finds itself."""
+"""Ranks find each other under mpirun, torchrun and srun, and a single process forms a group of one."""
 
 import json
 import os
@@ -32,7 +32,7 @@ def bare(monkeypatch):
     for name in list(os.environ):
         if name in NAMES or name.startswith(("SLURM_", "OMPI_COMM_")):
             monkeypatch.delenv(name)
-    for name in NAMES:  # deleted again at the end, whoever has set it
+    for name in NAMES:  # deleted again at the end, whichever function set it
         monkeypatch.setenv(name, "")
         monkeypatch.delenv(name)
     return monkeypatch
@@ -195,7 +195,7 @@ def test_what_is_set_by_hand_is_completed_or_refused(bare):
     assert {name: os.environ[name] for name in NAMES} == {**by_hand, **here}
     bare.setenv("WORLD_SIZE", "2")
     bare.delenv("LOCAL_WORLD_SIZE")
-    with pytest.raises(RuntimeError, match="are set, and LOCAL_WORLD_SIZE not: set LOCAL_RANK to"):
+    with pytest.raises(RuntimeError, match="are set, but not LOCAL_WORLD_SIZE: set LOCAL_RANK to"):
         rendezvous()
 
 

@@ -1,4 +1,4 @@
-"""What the PyTorch recorder leaves of an epoch, as the grader reads it."""
+"""The files that the PyTorch recorder writes for an epoch, as the grader reads them."""
 
 import json
 

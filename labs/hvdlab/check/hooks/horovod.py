@@ -25,7 +25,8 @@ def watch(hvd, watch) -> None:
         for value in vars(hvd.callbacks).values():
             if isinstance(value, type) and hasattr(value, "on_epoch_end"):
                 remember_line(value, watch)
-    hvd.init = _init(hvd.init, hvd, watch)
+    if hasattr(hvd, "init"):  # hvdlab.keras.collectives has none
+        hvd.init = _init(hvd.init, hvd, watch)
     operations = getattr(hvd, "mpi_ops", None)
     if hasattr(operations, "_check_function"):  # of horovod.torch: it sees each tensor that is sent
         operations._check_function = _without_cuda(operations, watch)

@@ -1,9 +1,12 @@
-"""LAMB: Adam with a rate of its own for each layer."""
+"""LAMB: Adam with a separate learning rate for each layer."""
+
+from typing import Any
 
 import keras
 from keras import ops
 
 from hvdlab.keras.optimizers.layerwise import (
+    LearningRate,
     TrustRatioOptimizer,
     check_choice,
     check_numbers,
@@ -15,19 +18,27 @@ from hvdlab.keras.optimizers.layerwise import (
 
 @keras.saving.register_keras_serializable(package="hvdlab")
 class LAMB(TrustRatioOptimizer):
-    """Adam whose step of a variable is as long as the rate times its norm; `hvdlab.reference.lamb`.
+    """Adam whose step of a variable has the length learning_rate * ||w||. See `hvdlab.reference.lamb`.
 
-    Unlike `keras.optimizers.Lamb`, the decay is inside the adapted step, as in the paper.
+    In contrast to `keras.optimizers.Lamb`, the weight decay is inside the adapted step, as in the paper.
 
     Args:
-        learning_rate: global rate: a float, schedule or callable. Default 0.001.
-        beta_1, beta_2: decay of the averages of the gradient and its square. Default 0.9, 0.999.
-        epsilon: added to the root, outside of it. Default 1e-6.
-        weight_decay: inside the adapted step. Default 0.01.
-        bias_correction: Default True.
-        clip: (low, high) for the norm of the weights, or None (default) to take it as it is.
-        exclude_1d: True (default): variables of at most one dimension get Adam at
-            `learning_rate`, without decay.
+        learning_rate: global learning rate: a float, a schedule or a function. Default 0.001.
+        beta_1: decay of the average of the gradient, from 0 to below 1. Default 0.9.
+        beta_2: decay of the average of the squared gradient, from 0 to below 1. Default 0.999.
+        epsilon: added to the square root, outside of it. Default 1e-6.
+        weight_decay: factor of the weights that are added to Adam's update, inside the adapted step.
+            Default 0.01.
+        bias_correction: whether the averages are divided by 1 - beta ** step. Default True.
+        clip: (low, high), the range to which the norm of the weights is clipped. Default None: no
+            clipping.
+        exclude_1d: whether variables of at most one dimension (biases, scales of norms) get Adam at
+            `learning_rate`, without decay. Default True.
+        name: name of the optimizer, which prefixes the names of its variables. Default "lamb".
+        **kwargs: other arguments of Keras' optimizers; see `hvdlab.keras.optimizers`.
+
+    Raises:
+        ValueError: an argument is out of its range.
 
     Source: You et al., Large Batch Optimization for Deep Learning: Training BERT in 76 minutes,
     2020, algorithm 2, arXiv:1904.00962.
@@ -37,17 +48,17 @@ class LAMB(TrustRatioOptimizer):
 
     def __init__(
         self,
-        learning_rate=0.001,
-        beta_1=0.9,
-        beta_2=0.999,
-        epsilon=1e-6,
-        weight_decay=0.01,
-        bias_correction=True,
-        clip=None,
-        exclude_1d=True,
-        name="lamb",
-        **kwargs,
-    ):
+        learning_rate: LearningRate = 0.001,
+        beta_1: float = 0.9,
+        beta_2: float = 0.999,
+        epsilon: float = 1e-6,
+        weight_decay: float = 0.01,
+        bias_correction: bool = True,
+        clip: tuple[float, float] | None = None,
+        exclude_1d: bool = True,
+        name: str = "lamb",
+        **kwargs: Any,
+    ) -> None:
         check_numbers(beta_1=beta_1, beta_2=beta_2, below=1)
         check_numbers(epsilon=epsilon)
         check_choice("bias_correction", bias_correction, True, False)
@@ -59,13 +70,15 @@ class LAMB(TrustRatioOptimizer):
         self.beta_1, self.beta_2, self.epsilon = beta_1, beta_2, epsilon
         self.bias_correction, self.clip = bias_correction, clip
 
-    def build(self, variables):
+    def build(self, variables: list[keras.Variable]) -> None:
+        """Create the state of each variable; Keras calls this before the first update."""
         if not self.built:
             super().build(variables)
             names = ["momentum", "velocity"]
             self._momentums, self._velocities = self.add_optimizer_variables(variables, names)
 
-    def update_step(self, gradient, variable, learning_rate):
+    def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
+        """Update one variable and its state; Keras calls this in each update."""
         i = self._get_variable_index(variable)
         state = self._momentums[i], self._velocities[i]
         t = self.iterations + 1
@@ -80,16 +93,18 @@ class LAMB(TrustRatioOptimizer):
         self.assign(state[1], v)
         self.assign(variable, w - rate * ratio * r)
 
-    def _ratio(self, w, r):
+    def _ratio(self, w: Any, r: Any) -> Any:
+        """Return ||w|| / ||r||, or 1 where one of them is 0, for weights w and their update r."""
         w_norm, r_norm = norm(w), norm(r)
         phi = ops.clip(w_norm, *self.clip) if self.clip else w_norm
         return ops.where(ops.logical_and(w_norm > 0, r_norm > 0), phi / r_norm, 1.0)
 
-    def get_config(self):
-        # A list: Keras writes a tuple in a form that from_config does not read back.
+    def get_config(self) -> dict[str, Any]:
+        """Return the arguments, from which `from_config` makes an equal optimizer."""
+        # A list, because Keras writes a tuple in a form that from_config cannot read.
         return {**super().get_config(), "clip": self.clip and list(self.clip)}
 
 
-def _is_range(value):
+def _is_range(value: Any) -> bool:
     is_pair = isinstance(value, tuple | list) and len(value) == 2 and all(map(is_number, value))
     return is_pair and 0 <= value[0] <= value[1]

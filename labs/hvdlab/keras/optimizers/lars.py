@@ -1,9 +1,12 @@
-"""LARS and LARC: the rate of a layer follows the ratio of its weights' norm to its gradient's."""
+"""LARS and LARC: the learning rate of a layer follows the norm of its weights over that of its gradient."""
+
+from typing import Any
 
 import keras
 from keras import ops
 
 from hvdlab.keras.optimizers.layerwise import (
+    LearningRate,
     TrustRatioOptimizer,
     check_choice,
     check_numbers,
@@ -14,23 +17,32 @@ from hvdlab.keras.optimizers.layerwise import (
 
 @keras.saving.register_keras_serializable(package="hvdlab")
 class LARS(TrustRatioOptimizer):
-    """Layer-wise adaptive rate scaling; with `clip=True` LARC. See `hvdlab.reference.lars`.
+    """Layer-wise adaptive rate scaling (LARS); with `clip=True` LARC. See `hvdlab.reference.lars`.
 
-    The step of a variable w with gradient g is its momentum times learning_rate and
-    trust_coefficient ||w|| / (||g|| + weight_decay ||w|| + epsilon).
+    The learning rate of a variable w with gradient g is
+
+        learning_rate * trust_coefficient * ||w|| / (||g|| + weight_decay * ||w|| + epsilon)
 
     Args:
-        learning_rate: global rate: a float, schedule or callable. Default 1.0.
+        learning_rate: global learning rate: a float, a schedule or a function. Default 1.0.
         momentum: from 0 to below 1. Default 0.9.
-        weight_decay: inside the adapted step. Default 0.
-        trust_coefficient: Default None: 0.001, or 0.02 with `clip`.
-        epsilon: added to the denominator. Default 0: a norm of zero is guarded without it.
-        clip: LARC: the local rate never exceeds `learning_rate`. Default False.
-        nesterov: Nesterov momentum. Default False.
-        momentum_form: "torch" (default): the velocity holds gradients and the rate multiplies it;
-            "paper": the velocity holds steps that keep the rate of their time, as in Keras' SGD.
-        exclude_1d: True (default): variables of at most one dimension get plain momentum SGD at
-            `learning_rate`, without decay.
+        weight_decay: factor of the weights that are added to the gradient, inside the adapted step.
+            Default 0.
+        trust_coefficient: see the formula. Default None: 0.001, or 0.02 with `clip`.
+        epsilon: added to the denominator. Default 0. A norm of zero needs no epsilon: the learning rate
+            is then `learning_rate`.
+        clip: whether the learning rate of a variable is at most `learning_rate` (LARC). Default False.
+        nesterov: whether to use Nesterov momentum. Default False.
+        momentum_form: "torch" (default): the velocity is a sum of gradients, which the current learning
+            rate multiplies. "paper": the velocity is a sum of steps, each with the learning rate of its
+            time, as in Keras' SGD.
+        exclude_1d: whether variables of at most one dimension (biases, scales of norms) get plain
+            momentum SGD at `learning_rate`, without decay. Default True.
+        name: name of the optimizer, which prefixes the names of its variables. Default "lars".
+        **kwargs: other arguments of Keras' optimizers; see `hvdlab.keras.optimizers`.
+
+    Raises:
+        ValueError: an argument is out of its range.
 
     Source: You, Gitman, Ginsburg, Large Batch Training of Convolutional Networks, 2017,
     arXiv:1708.03888. LARC: NVIDIA apex.
@@ -40,18 +52,18 @@ class LARS(TrustRatioOptimizer):
 
     def __init__(
         self,
-        learning_rate=1.0,
-        momentum=0.9,
-        weight_decay=0.0,
-        trust_coefficient=None,
-        epsilon=0.0,
-        clip=False,
-        nesterov=False,
-        momentum_form="torch",
-        exclude_1d=True,
-        name="lars",
-        **kwargs,
-    ):
+        learning_rate: LearningRate = 1.0,
+        momentum: float = 0.9,
+        weight_decay: float = 0.0,
+        trust_coefficient: float | None = None,
+        epsilon: float = 0.0,
+        clip: bool = False,
+        nesterov: bool = False,
+        momentum_form: str = "torch",
+        exclude_1d: bool = True,
+        name: str = "lars",
+        **kwargs: Any,
+    ) -> None:
         check_numbers(momentum=momentum, below=1)
         check_numbers(epsilon=epsilon)
         if trust_coefficient is not None:
@@ -63,12 +75,14 @@ class LARS(TrustRatioOptimizer):
         self.momentum, self.trust_coefficient, self.epsilon = momentum, trust_coefficient, epsilon
         self.clip, self.nesterov, self.momentum_form = clip, nesterov, momentum_form
 
-    def build(self, variables):
+    def build(self, variables: list[keras.Variable]) -> None:
+        """Create the state of each variable; Keras calls this before the first update."""
         if not self.built:
             super().build(variables)
             self._velocities = self.add_optimizer_variables(variables, "velocity")
 
-    def update_step(self, gradient, variable, learning_rate):
+    def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
+        """Update one variable and its state; Keras calls this in each update."""
         velocity = self._velocities[self._get_variable_index(variable)]
         w, g, v, rate = tensors(variable, gradient, velocity, learning_rate)
         decay = self._decay(variable)
@@ -84,8 +98,8 @@ class LARS(TrustRatioOptimizer):
         self.assign(velocity, v)
         self.assign(variable, w - step)
 
-    def _local_rate(self, w, g, decay, rate):
-        """Return the factor of the update, without the global rate."""
+    def _local_rate(self, w: Any, g: Any, decay: float, rate: Any) -> Any:
+        """Return the factor of a variable's update, without the global learning rate."""
         trust = self.trust_coefficient
         if trust is None:
             trust = 0.02 if self.clip else 0.001

@@ -1,1 +1,1 @@
-"""Tensor and pipeline parallelism in PyTorch, written by hand, and their costs by formula."""
+"""Tensor and pipeline parallelism in PyTorch, written by hand, and formulas for their costs."""

@@ -1,19 +1,20 @@
-"""AxoNN without a GPU: what it asks of CUDA and NCCL is answered by the CPU and Gloo.
+"""Run AxoNN without a GPU: its calls of CUDA and NCCL are replaced by calls of the CPU and Gloo.
 
-AxoNN 0.2.0 is written for GPUs: it sets the CUDA device, makes its process groups with NCCL, and
-allocates on "cuda". Its code itself runs anywhere, and stays as it is; four answers of PyTorch change:
+AxoNN 0.2.0 is written for GPUs: it sets the CUDA device, makes its process groups with NCCL, and allocates
+on "cuda". Its own code runs on any device and does not change. Four functions of PyTorch change:
 
     torch.cuda.set_device      does nothing
-    torch.cuda.current_device  is "cpu"
+    torch.cuda.current_device  returns "cpu"
     torch.distributed.new_group(ranks, backend="nccl")   makes a Gloo group
-    torch.empty(..., device="cuda"), and its like        allocate on the CPU
+    torch.empty(..., device="cuda") and the like         allocate on the CPU
 
 That is enough for its layers in expert mode. The other mode gathers a tensor without dimensions, which Gloo
-refuses ("invalid tensor size at index 0 (expected (), got (1))"). Where the ranks use GPUs nothing changes.
+refuses ("invalid tensor size at index 0 (expected (), got (1))"). If the ranks use GPUs nothing changes.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Any
 from unittest import mock
 
 import torch.distributed as dist
@@ -21,9 +22,15 @@ from torch.overrides import TorchFunctionMode
 
 
 class _OnCPU(TorchFunctionMode):
-    """Every function of PyTorch that is called with device="cuda" gets device="cpu"."""
+    """Mode in which every function of PyTorch that is called with device="cuda" gets device="cpu"."""
 
-    def __torch_function__(self, function, types, args=(), kwargs=None):
+    def __torch_function__(
+        self,
+        function: Callable,
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
         kwargs = dict(kwargs or {})
         if str(kwargs.get("device")) == "cuda":
             kwargs["device"] = "cpu"
@@ -32,9 +39,9 @@ class _OnCPU(TorchFunctionMode):
 
 @contextmanager
 def axonn_on_cpu() -> Iterator[None]:
-    """Within the block AxoNN can be initialised and used on CPUs; does nothing where NCCL connects the ranks.
+    """Make AxoNN work on CPUs within the block. If NCCL connects the ranks, change nothing.
 
-    `torch.distributed` must be initialised before, and `axonn.init` be told `gpus_per_node`.
+    Initialise `torch.distributed` before, and pass `gpus_per_node` to `axonn.init`.
     """
     if dist.get_backend() == "nccl":
         yield

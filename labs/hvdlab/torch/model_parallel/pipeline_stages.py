@@ -1,8 +1,10 @@
-"""Stages of `ResidualMLP` for a pipeline, and batches that every rank can make for itself.
+"""Stages of `ResidualMLP` for a pipeline, and batches that every rank can generate.
 
-network = ResidualMLP(num_layers=8)
-first, second = stage(network, 0, 2), stage(network, 1, 2)
-logits = second(first(images))  # network(images)
+For example:
+
+    network = ResidualMLP(num_layers=8)
+    first, second = stage(network, 0, 2), stage(network, 1, 2)
+    logits = second(first(images))  # equal to network(images)
 """
 
 import torch
@@ -12,11 +14,19 @@ from hvdlab.torch.lab_networks import ResidualMLP
 
 
 def stage(network: ResidualMLP, index: int, stages: int) -> nn.Sequential:
-    """Part `index` of `stages` of a network: as many blocks as each other part, in order.
+    """Return one stage of a network. All stages have the same number of blocks, in order.
 
-    The first has the stem, too, and the last the norm and the head. The parameters are those of the
-    network. Images (batch, 1, size, size) go into the first; (batch, hidden_size) goes from one to
-    the next; logits (batch, classes) come out of the last.
+    The first stage also has the stem, and the last stage the norm and the head. The stage shares its
+    parameters with the network.
+
+    Args:
+        network: the whole network.
+        index: number of the stage, from 0.
+        stages: number of stages, a divisor of the number of blocks.
+
+    Returns:
+        a module. The first stage takes images (batch, 1, size, size). The stages in between take and
+        return (batch, hidden_size). The last stage returns logits (batch, classes).
 
     Raises:
         ValueError: the blocks do not divide evenly.
@@ -33,10 +43,18 @@ def stage(network: ResidualMLP, index: int, stages: int) -> nn.Sequential:
 
 
 def batch(step: int, batch_size: int, image_size: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Images (batch_size, 1, image_size, image_size) and labels of a step; equal on every rank.
+    """Return the batch of a step, which is equal on every rank.
 
-    Each of the ten classes is a pattern of its own, under noise three times as strong: there is
-    something to learn, and nothing to download.
+    Each of the ten classes has its own pattern, under noise that is three times as strong. So a network
+    can learn something without a download.
+
+    Args:
+        step: number of the step, from 0, which seeds the random numbers.
+        batch_size: number of examples.
+        image_size: height and width of an image.
+
+    Returns:
+        images float32 (batch_size, 1, image_size, image_size) and labels int64 (batch_size,).
     """
     shape = (1, image_size, image_size)
     patterns = torch.randn(10, *shape, generator=torch.Generator().manual_seed(0))

@@ -1,62 +1,87 @@
-"""Layers that are split over a grid of ranks, by hand: Megatron-LM's (one column), and AxoNN's (several).
+"""Layers that are split over a grid of ranks: Megatron-LM's with one column, AxoNN's with several.
 
     network = split_over_grid(ResidualMLP(), rows, columns)     # process groups
     weights = whole(network)                                    # gathered again
 
-Up's outputs are split over the rows and its inputs over the columns, down's the other way round. With
-one column nothing but the blocks is split: Shoeybi et al., Megatron-LM, 2019, arXiv:1909.08053. With more,
-every product is a partial sum: Singh et al., A 4D Hybrid Algorithm to Scale Parallel Training to Thousands
-of GPUs, 2023, arXiv:2305.13525.
+The outputs of `up` are split over the rows and its inputs over the columns; for `down` rows and columns are
+exchanged. With one column only the blocks are split (Megatron-LM). With several columns every product is a
+partial sum (AxoNN).
+
+Source: Shoeybi et al., Megatron-LM, 2019, arXiv:1909.08053; Singh et al., A 4D Hybrid Algorithm to Scale
+Parallel Training to Thousands of GPUs, 2023, arXiv:2305.13525.
 """
 
 import copy
+from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
+from torch.distributed import ProcessGroup
 from torch.distributed.tensor import DTensor
 from torch.nn import functional as F
 
 
 class Copy(torch.autograd.Function):
-    """Megatron's f. All ranks have the same x and use it for a part of the work."""
+    """Megatron's f: forward the identity, backward an all-reduce.
+
+    All ranks of the group have the same x, and each rank uses it for a part of the work. So the gradient
+    of x is the sum of the gradients of all ranks.
+    """
 
     @staticmethod
-    def forward(ctx, x, group):
+    def forward(ctx: Any, x: Tensor, group: ProcessGroup) -> Tensor:
         ctx.group = group
         return x.view_as(x)
 
     @staticmethod
-    def backward(ctx, gradient):  # each part of the work has its share of the gradient
-        gradient = gradient.clone(memory_format=torch.contiguous_format)  # `+` shares it
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        # A copy, because the backward pass of `+` gives the same tensor to both summands.
+        gradient = gradient.clone(memory_format=torch.contiguous_format)
         dist.all_reduce(gradient, group=ctx.group)
         return gradient, None
 
 
 class Reduce(torch.autograd.Function):
-    """Megatron's g. Each rank has a part of a sum, and all go on with the whole."""
+    """Megatron's g: forward an all-reduce, backward the identity.
+
+    Each rank of the group has one summand, and all ranks continue with the sum.
+    """
 
     @staticmethod
-    def forward(ctx, x, group):
+    def forward(ctx: Any, x: Tensor, group: ProcessGroup) -> Tensor:
         x = x.clone(memory_format=torch.contiguous_format)
         dist.all_reduce(x, group=group)
         return x
 
     @staticmethod
-    def backward(ctx, gradient):  # of a sum: the same for each summand
-        return gradient, None
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        return gradient, None  # the gradient of a sum is the same for each summand
 
 
-def part(tensor, dim, group):
-    """This rank's part; None as a group: nobody to share with."""
+def part(tensor: Tensor, dim: int, group: ProcessGroup | None) -> Tensor:
+    """Return a copy of this rank's part of a tensor.
+
+    Args:
+        tensor: the whole tensor.
+        dim: the dimension that is split.
+        group: the ranks that share the tensor; None: this rank keeps the whole tensor.
+    """
     if group is None:
         return tensor.detach().clone()
     chunks = tensor.detach().chunk(dist.get_world_size(group), dim)
     return chunks[dist.get_rank(group)].clone(memory_format=torch.contiguous_format)
 
 
-def gather(tensor, dim, group):
-    """The whole, from the parts of all ranks of a group."""
+def gather(tensor: Tensor, dim: int, group: ProcessGroup | None) -> Tensor:
+    """Return the whole tensor, gathered from the parts of all ranks of a group.
+
+    Args:
+        tensor: this rank's part.
+        dim: the dimension that is split.
+        group: the ranks that share the tensor; None: the part is the whole tensor.
+    """
     if group is None:
         return tensor
     parts = [torch.empty_like(tensor) for _ in range(dist.get_world_size(group))]
@@ -65,49 +90,86 @@ def gather(tensor, dim, group):
 
 
 class SplitLinear(nn.Module):
-    """y = x W^T + b: the inputs are split over one group of ranks, the outputs over another."""
+    """Linear layer y = x W^T + b whose inputs and outputs are split over two groups of ranks.
 
-    def __init__(self, linear, inner_group, outer_group):
+    Args:
+        linear: the whole layer, equal on all ranks.
+        inner_group: the ranks that share the inputs; None: the inputs are not split.
+        outer_group: the ranks that share the outputs; None: the outputs are not split.
+    """
+
+    def __init__(
+        self,
+        linear: nn.Linear,
+        inner_group: ProcessGroup | None,
+        outer_group: ProcessGroup | None,
+    ) -> None:
         super().__init__()
         self.inner_group, self.outer_group = inner_group, outer_group
         self.weight = nn.Parameter(part(part(linear.weight, 0, outer_group), 1, inner_group))
         self.bias = nn.Parameter(part(linear.bias, 0, outer_group))
 
-    def forward(self, x):
+    def forward(self, x: Tensor) -> Tensor:
+        """Return this rank's outputs (batch, outputs of the rank), from its inputs."""
         if self.outer_group:
             x = Copy.apply(x, self.outer_group)
         y = F.linear(x, self.weight)
         if self.inner_group:
             y = Reduce.apply(y, self.inner_group)
-        return y + self.bias  # after the sum: it must be added once
+        return y + self.bias  # after the sum, because it must be added only once
 
 
 class SplitNorm(nn.Module):
-    """Layer normalisation of features that are split: only the two sums travel."""
+    """Layer normalisation of features that are split over ranks. Only two sums per example are sent.
 
-    def __init__(self, norm, group):
+    Args:
+        norm: the whole layer, equal on all ranks.
+        group: the ranks that share the features.
+    """
+
+    def __init__(self, norm: nn.LayerNorm, group: ProcessGroup) -> None:
         super().__init__()
         self.outer_group, self.width, self.eps = group, len(norm.weight), norm.eps
         self.weight = nn.Parameter(part(norm.weight, 0, group))
         self.bias = nn.Parameter(part(norm.bias, 0, group))
 
-    def mean(self, x):
-        """Over all features. Every rank needs the sum, and the gradient comes from every rank."""
+    def mean(self, x: Tensor) -> Tensor:
+        """Return the mean over the features of all ranks.
+
+        The sum is reduced forward, and its gradient backward, because every rank uses the sum.
+
+        Args:
+            x: this rank's features (batch, features of the rank).
+        """
         total = Copy.apply(
             Reduce.apply(x.sum(-1, keepdim=True), self.outer_group), self.outer_group
         )
         return total / self.width
 
-    def forward(self, x):
+    def forward(self, x: Tensor) -> Tensor:
+        """Return this rank's normalised features, in the shape of x."""
         x = x - self.mean(x)
         return x * torch.rsqrt(self.mean(x**2) + self.eps) * self.weight + self.bias
 
 
-def split_over_grid(network, rows, columns, linear=SplitLinear):
-    """Split each block's up (outputs over the rows, inputs over the columns) and down (the reverse).
+def split_over_grid(
+    network: nn.Module,
+    rows: ProcessGroup,
+    columns: ProcessGroup,
+    linear: Callable[..., nn.Module] = SplitLinear,
+) -> nn.Module:
+    """Return a copy of a network whose layers are split over a grid of ranks.
 
-    Between the blocks the features are split over the columns. In a grid of one column they are whole, as
-    are the norms, the stem and the head.
+    In each block the outputs of `up` are split over the rows and its inputs over the columns; for `down`
+    rows and columns are exchanged. Between the blocks the features are split over the columns. In a grid
+    of one column the features, the norms, the stem and the head are not split.
+
+    Args:
+        network: a `ResidualMLP`, equal on all ranks.
+        rows: the ranks of this rank's column, which differ in their row.
+        columns: the ranks of this rank's row, which differ in their column.
+        linear: function (linear layer, inner_group=, outer_group=) -> split layer, for the blocks.
+            Default: `SplitLinear`.
     """
     network, columns = copy.deepcopy(network), columns if dist.get_world_size(columns) > 1 else None
     for block in network.blocks:
@@ -121,18 +183,25 @@ def split_over_grid(network, rows, columns, linear=SplitLinear):
     return network
 
 
-def whole(network):
-    """The weights of the whole network, from the parts: a dict as `state_dict`'s, on every rank."""
-    found = {}
+def whole(network: nn.Module) -> dict[str, Tensor]:
+    """Return the parameters of the whole network, gathered from the parts, on every rank.
+
+    Args:
+        network: a network from `split_over_grid`, or one with DTensor parameters.
+
+    Returns:
+        tensors by the names of the whole network's `state_dict`.
+    """
+    weights = {}
     for name, parameter in network.named_parameters():
         owner, tensor = network.get_submodule(name.rpartition(".")[0]), parameter.detach()
         groups = getattr(owner, "outer_group", None), getattr(owner, "inner_group", None)
         if isinstance(tensor, DTensor):
             tensor, groups = tensor.full_tensor(), ()
-        elif name.endswith("weight") and hasattr(owner, "depth_group"):  # AxoNN keeps it flat
+        elif name.endswith("weight") and hasattr(owner, "depth_group"):  # AxoNN's is flat
             tensor = gather(tensor, 0, owner.depth_group)
             tensor = tensor.view(owner.local_out_features, owner.local_in_features)
         for dim, group in enumerate(groups[: tensor.ndim]):
             tensor = gather(tensor, dim, group)
-        found[name] = tensor
-    return found
+        weights[name] = tensor
+    return weights

@@ -1,17 +1,34 @@
-"""What LARS, LAMB and NovoGrad share: sorting tensors, norms, and checks of arguments."""
+"""Base class of LARS, LAMB and NovoGrad: groups of tensors, norms and checks of arguments."""
 
 from collections import defaultdict
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
 
+Group = dict[str, Any]  # a parameter group: its parameters and its arguments
+Tensors = list[Tensor]
+
 
 class LayerwiseOptimizer(torch.optim.Optimizer):
-    """Sort parameters by device, dtype and treatment, and hand each sort to one of two kernels."""
+    """Base class that groups parameters by device, dtype and treatment, and updates group by group.
 
-    state_names: tuple[str, ...]  # in the order in which _foreach and _fused receive them
+    A subclass implements `_foreach` and `_fused` (see `hvdlab.torch.optimizers`), `_check` for the
+    arguments of a parameter group, and `_init_state`.
+    """
 
-    def add_param_group(self, param_group):
+    state_names: tuple[str, ...]  # in the order in which _foreach and _fused receive the states
+
+    def add_param_group(self, param_group: Group) -> None:
+        """Add a parameter group as `torch.optim.Optimizer` does, and check its arguments.
+
+        Args:
+            param_group: {"params": parameters, ...}; other keys override arguments of the optimizer.
+
+        Raises:
+            ValueError: an argument is out of its range. The group is not added then.
+        """
         super().add_param_group(param_group)
         try:
             self._check(self.param_groups[-1])
@@ -20,21 +37,28 @@ class LayerwiseOptimizer(torch.optim.Optimizer):
             raise
 
     @torch.no_grad()
-    def step(self, closure=None):
-        """Update the parameters; return what `closure`, which recomputes the loss, returns.
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Update the parameters.
 
-        Parameters without a gradient are left alone. NaN and infinite gradients end in NaN weights,
-        as in torch's optimizers: use a `GradScaler` to skip such steps.
+        Parameters without a gradient do not change. NaN and infinite gradients lead to NaN weights, as in
+        torch's optimizers. Use a `GradScaler` to skip such steps.
+
+        Args:
+            closure: function that recomputes the loss and its gradients. Default: none.
+
+        Returns:
+            the result of `closure`, or None.
 
         Raises:
-            RuntimeError: a gradient is sparse, or a parameter complex.
+            RuntimeError: a gradient is sparse, a parameter is complex, or the fused kernels of
+                `fused=True` do not work for a parameter.
         """
         loss = None
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
         for group in self.param_groups:
-            sorts = defaultdict(list)
+            alike = defaultdict(list)  # parameters by what they have in common
             for p in group["params"]:
                 if p.grad is None:
                     continue
@@ -52,22 +76,23 @@ class LayerwiseOptimizer(torch.optim.Optimizer):
                 if not self.state[p]:
                     self._init_state(self.state[p], p)
                 adapt = p.ndim > 1 or not group["exclude_1d"]
-                sorts[p.device, p.dtype, adapt, self._can_fuse(group, p)].append(p)
-            for (device, _, adapt, fused), params in sorts.items():
+                alike[p.device, p.dtype, adapt, self._can_fuse(group, p)].append(p)
+            for (device, _, adapt, fused), params in alike.items():
                 update = self._fused if fused else self._foreach
-                # A CPU gains nothing from lists, and takes its temporaries from the cache without.
+                # On a CPU lists save nothing, and temporaries of a single tensor fit into the cache.
                 one_by_one = device.type == "cpu" and not fused
-                for some in [[p] for p in params] if one_by_one else [params]:
-                    update(group, adapt, some, [p.grad for p in some], self._states(some))
+                for batch in [[p] for p in params] if one_by_one else [params]:
+                    update(group, adapt, batch, [p.grad for p in batch], self._states(batch))
         return loss
 
-    def _states(self, params) -> list[list[Tensor]]:
+    def _states(self, params: Tensors) -> list[Tensors]:
         return [[self.state[p][name] for p in params] for name in self.state_names]
 
-    def _can_fuse(self, group, p: Tensor) -> bool:
-        # The kernels walk over memory, so weight, gradient and state must lie there in the same order;
-        # a model may have changed its format since, or the state come from another one. For half
-        # floats, torch 2.13's fused SGD with momentum leaves most weights as they are.
+    def _can_fuse(self, group: Group, p: Tensor) -> bool:
+        # The kernels run through memory, so weight, gradient and state must have the same order there.
+        # They may differ if the model changed its memory format, or if the state is that of another
+        # model. For float16 and bfloat16, torch 2.13's fused SGD with momentum leaves most weights
+        # unchanged.
         dense = p.is_contiguous() or p.is_contiguous(memory_format=torch.channels_last)
         states = [self.state[p][name] for name in self.state_names]
         strides = {t.stride() for t in (p.grad, *states) if t.shape == p.shape}
@@ -79,23 +104,32 @@ class LayerwiseOptimizer(torch.optim.Optimizer):
                 f"of the same memory format. Received: shape {tuple(p.shape)}, {p.dtype}, {p.device}, "
                 f"strides {sorted({p.stride(), *strides})}. fused=None uses it where it works."
             )
-        if group["fused"] is None:  # 1 - (1 - rate) costs digits that only float64 has
+        if group["fused"] is None:  # 1 - (1 - rate) loses digits that only float64 has
             return possible and p.dtype != torch.float64
         return group["fused"]
 
 
 def norm_dtype(p: Tensor) -> torch.dtype | None:
-    """float32 for shorter floats, whose squares overflow or lose their digits."""
+    """Return float32 for float16 and bfloat16, whose squares overflow or lose digits; otherwise None."""
     return torch.float32 if p.dtype in (torch.float16, torch.bfloat16) else None
 
 
 def norms(tensors: list[Tensor]) -> Tensor:
-    """The L2 norms of tensors of one dtype and device, as one vector."""
+    """Return the L2 norms of tensors of one dtype and device, as one vector."""
     return torch.stack(torch._foreach_norm(tensors, 2, dtype=norm_dtype(tensors[0])))
 
 
-def check_numbers(group, *names, below=float("inf")):
-    """Numbers from 0 to below `below`."""
+def check_numbers(group: Group, *names: str, below: float = float("inf")) -> None:
+    """Check that arguments are numbers of at least 0 and below a limit.
+
+    Args:
+        group: the parameter group.
+        *names: names of the arguments.
+        below: the limit. Default: none.
+
+    Raises:
+        ValueError: an argument is out of its range.
+    """
     for name in names:
         value = group[name]
         if not (isinstance(value, int | float) and 0 <= value < below):
@@ -105,7 +139,15 @@ def check_numbers(group, *names, below=float("inf")):
             )
 
 
-def check_betas(group):
+def check_betas(group: Group) -> None:
+    """Check that the argument `betas` is a pair of numbers from 0 to below 1.
+
+    Args:
+        group: the parameter group.
+
+    Raises:
+        ValueError: it is something else.
+    """
     betas = group["betas"]
     if not (
         isinstance(betas, tuple | list)
@@ -117,7 +159,17 @@ def check_betas(group):
         )
 
 
-def check_choice(group, name, *choices):
+def check_choice(group: Group, name: str, *choices: Any) -> None:
+    """Check that an argument has one of the allowed values.
+
+    Args:
+        group: the parameter group.
+        name: name of the argument.
+        *choices: the allowed values.
+
+    Raises:
+        ValueError: the value is another one.
+    """
     if not any(group[name] is choice or group[name] == choice for choice in choices):
         expected = " or ".join(repr(choice) for choice in choices)
         raise ValueError(f"{name} must be {expected}. Received: {name}={group[name]!r}")

@@ -1,10 +1,15 @@
-"""NovoGrad."""
+"""NovoGrad: momentum over gradients that are divided by the running norm of their layer."""
+
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.optim.optimizer import ParamsT
 
 from hvdlab.torch.optimizers.layerwise import (
+    Group,
     LayerwiseOptimizer,
+    Tensors,
     check_betas,
     check_choice,
     check_numbers,
@@ -14,18 +19,20 @@ from hvdlab.torch.optimizers.layerwise import (
 
 
 class NovoGrad(LayerwiseOptimizer):
-    """Momentum over gradients that are divided by their layer's norm; `hvdlab.reference.novograd`.
+    """Momentum over gradients divided by the norm of their layer. See `hvdlab.reference.novograd`.
 
     Args:
-        params: parameters, or groups that may override any argument below.
+        params: parameters, or parameter groups, which may override any argument below.
         lr: learning rate. Default 0.001.
-        betas: decay of the momentum and of the squared norm. Default (0.95, 0.98).
+        betas: decay of the momentum and of the squared norm, from 0 to below 1. Default (0.95, 0.98).
         eps: added to the norm, above 0. Default 1e-8.
-        weight_decay: added to the normalised gradient. Default 0.
-        grad_averaging: multiply what enters the momentum by 1 - betas[0]. Default False.
-        exclude_1d: True (default): tensors of at most one dimension are not decayed. They are
-            normalised: that is the method.
-        fused: None (default): the CPU kernels where they work, but not for float64.
+        weight_decay: factor of the weights that are added to the normalised gradient. Default 0.
+        grad_averaging: whether the normalised gradient is multiplied by 1 - betas[0] before it is added
+            to the momentum. Default False.
+        exclude_1d: whether tensors of at most one dimension (biases, scales of norms) get no weight
+            decay. Their gradients are normalised in any case, as the algorithm says. Default True.
+        fused: whether to use torch's fused CPU kernels. Default None: where they work, except for
+            float64. True raises a RuntimeError in `step` where they do not work.
 
     Raises:
         ValueError: an argument is out of its range.
@@ -38,15 +45,15 @@ class NovoGrad(LayerwiseOptimizer):
 
     def __init__(
         self,
-        params,
-        lr=0.001,
-        betas=(0.95, 0.98),
-        eps=1e-8,
-        weight_decay=0.0,
-        grad_averaging=False,
-        exclude_1d=True,
-        fused=None,
-    ):
+        params: ParamsT,
+        lr: float = 0.001,
+        betas: tuple[float, float] = (0.95, 0.98),
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+        grad_averaging: bool = False,
+        exclude_1d: bool = True,
+        fused: bool | None = None,
+    ) -> None:
         defaults = dict(
             lr=lr,
             betas=betas,
@@ -58,7 +65,7 @@ class NovoGrad(LayerwiseOptimizer):
         )
         super().__init__(params, defaults)
 
-    def _check(self, group):
+    def _check(self, group: Group) -> None:
         check_numbers(group, "lr", "weight_decay", "eps")
         if group["eps"] == 0:
             raise ValueError(
@@ -71,15 +78,18 @@ class NovoGrad(LayerwiseOptimizer):
             check_choice(group, name, True, False)
         check_choice(group, "fused", None, True, False)
 
-    def _init_state(self, state, p):
+    def _init_state(self, state: dict[str, Tensor], p: Tensor) -> None:
         state["exp_avg"] = torch.zeros_like(p)
         state["exp_avg_sq"] = torch.zeros((), dtype=norm_dtype(p) or p.dtype, device=p.device)
 
-    def load_state_dict(self, state_dict):
-        """Restore a state as `torch.optim.Optimizer` does, and each norm as it was.
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Restore a state as `torch.optim.Optimizer` does, but keep the dtype of the squared norms.
 
-        PyTorch gives a state the dtype of its parameter: a squared norm above 65504 would be infinite
-        in float16, and no step would change its tensor any more.
+        PyTorch gives a state the dtype of its parameter. A squared norm above 65504 would become infinite
+        in float16, and no later step would change its tensor.
+
+        Args:
+            state_dict: what `state_dict()` returned.
         """
         super().load_state_dict(state_dict)
         saved = [i for group in state_dict["param_groups"] for i in group["params"]]
@@ -89,31 +99,33 @@ class NovoGrad(LayerwiseOptimizer):
                 norm = state_dict["state"][index]["exp_avg_sq"]
                 self.state[p]["exp_avg_sq"] = norm.to(p.device, norm_dtype(p) or p.dtype, copy=True)
 
-    def _can_fuse(self, group, p):
-        # Fused SGD keeps a buffer, and its dampening, only with momentum.
+    def _can_fuse(self, group: Group, p: Tensor) -> bool:
+        # Fused SGD uses its buffer and its dampening only with momentum.
         return group["betas"][0] > 0 and super()._can_fuse(group, p)
 
-    def _denominators(self, group, grads, squares) -> Tensor:
-        """Take the gradients' squared norms into `squares`; return what divides each gradient."""
+    def _denominators(self, group: Group, grads: Tensors, squares: Tensors) -> Tensor:
+        """Update the running squared norms `squares`; return the divisor of each gradient as one vector."""
         beta2 = group["betas"][1]
         new, old = norms(grads).square(), torch.stack(squares)
         new = torch.where(old == 0, new, beta2 * old + (1 - beta2) * new)
         torch._foreach_copy_(squares, list(new.unbind()))
         return new.sqrt() + group["eps"]
 
-    def _fused(self, group, adapt, params, grads, states):
+    def _fused(
+        self, group: Group, adapt: bool, params: Tensors, grads: Tensors, states: list[Tensors]
+    ) -> None:
         averages, squares = states
         beta1 = group["betas"][0]
-        share = 1 - beta1 if group["grad_averaging"] else 1.0
+        factor = 1 - beta1 if group["grad_averaging"] else 1.0
         for p, g, m, v in zip(params, grads, averages, squares, strict=True):
-            # m <- beta1 m + share / denominator (g + weight_decay denominator w)
+            # m <- beta1 m + factor / denominator (g + weight_decay denominator w)
             denominator = self._denominators(group, [g], [v]).item()
             torch._fused_sgd_(
                 [p],
                 [g],
                 [m],
                 weight_decay=group["weight_decay"] * denominator if adapt else 0.0,
-                dampening=1 - share / denominator,
+                dampening=1 - factor / denominator,
                 momentum=beta1,
                 lr=group["lr"],
                 nesterov=False,
@@ -121,7 +133,9 @@ class NovoGrad(LayerwiseOptimizer):
                 is_first_step=False,
             )
 
-    def _foreach(self, group, adapt, params, grads, states):
+    def _foreach(
+        self, group: Group, adapt: bool, params: Tensors, grads: Tensors, states: list[Tensors]
+    ) -> None:
         averages, squares = states
         beta1 = group["betas"][0]
         updates = torch._foreach_div(

@@ -1,4 +1,4 @@
-"""Horovod has no bfloat16, and networks may: what is sent is float32. On every backend.
+"""Horovod does not support bfloat16, so such values are sent as float32, on every backend.
 
 The numbers here are small whole ones and halves, which bfloat16 holds.
 """

@@ -1,4 +1,4 @@
-"""What the rank scripts share: tiny data, a model seeded differently on every rank, and invariants.
+"""Helpers of the rank scripts: tiny data, a model seeded differently on every rank, and invariants.
 
 A test starts a rank script through mpirun on two ranks. It exits with 0 when its assertions held on
 all ranks; mpirun ends the other rank when one fails.

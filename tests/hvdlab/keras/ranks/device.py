@@ -1,4 +1,4 @@
-"""Two ranks train as one process does, on the device that `rank_device` gives them; on every backend.
+"""Two ranks train like a single process, on the device that `rank_device` gives them; on every backend.
 
 Each rank prints a line of JSON. At first the ranks compare GPUs that are made up: that must not start
 TensorFlow, because its devices could not be chosen any more.

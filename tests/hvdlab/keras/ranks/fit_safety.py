@@ -1,4 +1,4 @@
-"""What a learner may run into: float16, XLA, late weights, saving and loading, process sets."""
+"""Frequent problems of learners: float16, XLA, late weights, saving and loading, process sets."""
 
 import keras
 import numpy as np

@@ -1,4 +1,4 @@
-"""Legacy Keras (TF_USE_LEGACY_KERAS=1) with Horovod's own module: right there, and written down.
+"""Legacy Keras (TF_USE_LEGACY_KERAS=1) with Horovod's own module, which is correct there.
 
 Leaves `official.npz`: for every setting the weights after two epochs.
 """

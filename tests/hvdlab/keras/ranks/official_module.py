@@ -1,4 +1,4 @@
-"""Horovod's own module on Keras 3: two models, no error. We recognise it, our callbacks refuse."""
+"""Horovod's own module on Keras 3: two models, no error. Our callbacks recognise and refuse it."""
 
 import horovod.tensorflow.keras as official
 import keras

@@ -1,4 +1,4 @@
-"""Four ranks in two sets: each set trains a model of its own. On either backend."""
+"""Four ranks in two sets: each set trains a separate model. On either backend."""
 
 import keras
 import numpy as np

@@ -1,4 +1,4 @@
-"""What Keras 3 and legacy Keras train, for a comparison weight by weight. No framework in here."""
+"""The network and data that Keras 3 and legacy Keras train, for a comparison. It imports no framework."""
 
 import numpy as np
 

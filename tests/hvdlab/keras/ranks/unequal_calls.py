@@ -1,4 +1,4 @@
-"""A rank that did more by itself understands the others; ranks of unequal gradients do not mix."""
+"""Messages match if one rank has sent more; gradients of different variables are not mixed."""
 
 import keras
 import numpy as np

@@ -1,4 +1,4 @@
-"""Ranks that have built different numbers of models train together: they name their messages alike."""
+"""Ranks that have built different numbers of models train together, because message names are equal."""
 
 import keras
 import numpy as np

@@ -40,4 +40,10 @@ if keras.backend.backend() == "tensorflow":
     raises(RuntimeError, "hvd.broadcast_variables", hvd.broadcast_global_variables, 0)
 else:
     for name in ("broadcast_global_variables", "DistributedGradientTape"):
-        raises(AttributeError, "TensorFlow's, and Keras runs on torch", getattr, hvd, name)
+        raises(
+            AttributeError,
+            "exists only for TensorFlow, but Keras runs on torch",
+            getattr,
+            hvd,
+            name,
+        )

@@ -1,4 +1,4 @@
-"""Two ranks train as one process does, on the device that `rank_device` gives them.
+"""Two ranks train like a single process, on the device that `rank_device` gives them.
 
     python device.py float64|bfloat16 contiguous_format|channels_last [ThroughHost]
 

@@ -1,4 +1,4 @@
-"""Two ranks whose batch norms know nothing of each other are one process with ghosts of half its batch.
+"""Two ranks with separate batch norms equal a single process with ghosts of half its batch.
 
 Run by tests/hvdlab/torch/test_horovod.py. Ranks start with different weights.
 """

@@ -1,4 +1,4 @@
-"""Compare GPUs that are made up, and meet by the same address afterwards; one line of JSON per rank.
+"""Compare invented GPUs, then form a group at the same address; print one line of JSON per rank.
 
 python group_device.py LIST_OF_RANK_0 LIST_OF_RANK_1     each as "GPU-a,GPU-b"
 """

@@ -1,4 +1,4 @@
-"""Two ranks with B examples each are one process with 2 B, for every optimizer, at every step.
+"""Two ranks with B examples each equal a single process with 2 B, for every optimizer, at every step.
 
 Ranks start with different weights. Run by tests/hvdlab/torch/test_horovod.py.
 """

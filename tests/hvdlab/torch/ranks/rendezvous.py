@@ -1,4 +1,4 @@
-"""Meet by `rendezvous`, add up the ranks, and print what was found as one line of JSON a rank."""
+"""Call `rendezvous`, add up the ranks, and print the variables as one line of JSON per rank."""
 
 import json
 import os
