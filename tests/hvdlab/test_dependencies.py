@@ -111,7 +111,7 @@ ALLOWED = {
     "hvdlab.data.instructions": {"huggingface_hub", "hvdlab.data"},
     "hvdlab.data.download": {"hvdlab.data", "hvdlab.system.command_name"},
     "hvdlab.data.synthetic": {"numpy", "hvdlab.data", "hvdlab.data.download"},
-    "hvdlab.check.catalogue": set(),
+    "hvdlab.hints.catalogue": set(),
     "hvdlab.check.instrument": {
         "hvdlab.check.source_facts",
         "hvdlab.script_analysis.rank_guards",
@@ -133,7 +133,7 @@ ALLOWED = {
         "hvdlab.check.rules.devices",
         "hvdlab.check.rules.settings",
         "hvdlab.check.rules.training",
-        "hvdlab.check.catalogue",
+        "hvdlab.hints.catalogue",
         "hvdlab.check.run_events",
         "hvdlab.check.source_facts",
     },

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from hvdlab import launch
 from hvdlab.check import source_facts
-from hvdlab.check.catalogue import Finding
+from hvdlab.hints.catalogue import Finding
 from hvdlab.check.deadlock import Deadlock, read_events
 from hvdlab.check.diagnosis import judge
 from hvdlab.check.run_events import Run
