@@ -11,10 +11,10 @@ from pathlib import Path
 
 from hvdlab import launch
 from hvdlab.check import source_facts
-from hvdlab.hints.catalogue import Finding
 from hvdlab.check.deadlock import Deadlock, read_events
 from hvdlab.check.diagnosis import judge
 from hvdlab.check.run_events import Run
+from hvdlab.hints.catalogue import Finding
 from hvdlab.launch.preflight import ranks_come_first
 from hvdlab.script_analysis.script import Unreadable
 

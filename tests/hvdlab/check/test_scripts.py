@@ -9,8 +9,8 @@ import psutil
 import pytest
 from check_cases import ARGUMENTS, CORRECT, EXPECTED, FAULTS
 
-from hvdlab.hints.catalogue import CATALOGUE, CHECKED
 from hvdlab.check.command import check
+from hvdlab.hints.catalogue import CATALOGUE, CHECKED
 
 QUICK = {
     "unequal_steps_generator_torch",  # a deadlock, noticed while it lasts
