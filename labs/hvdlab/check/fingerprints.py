@@ -4,7 +4,10 @@ import zlib
 from collections.abc import Iterator
 from typing import Any
 
-LAYERS, CHANNELS = 4, 64  # batch norm layers whose statistics are written down, and channels of each
+LAYERS, CHANNELS = (
+    4,
+    64,
+)  # batch norm layers whose statistics are written down, and channels of each
 SAMPLE = 2048  # elements of an array that its hash reads
 
 
