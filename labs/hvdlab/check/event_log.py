@@ -8,7 +8,7 @@ Events have `kind`, `at` (seconds since the start of the watch), `steps` (optimi
     collective; waiting, continues     a call; the call lasts long; the long call has returned
     optimizer, compile, fit            created; passed to a model of Keras; batches of an epoch
     step                               of an optimizer: loss, batch, rate, weights, statistics
-    loop, pass                         of a training loop: its first round; its end, how and after how many rounds
+    loop, pass                         of a training loop: its first round; its end, with `left` and rounds
     decision                           a value that a stop depends on, and the loop that is running
     save, lock, download, devices      path of a file, path of a lock, URL, number of GPUs
     cuda tensor                        passed to a Horovod without CUDA; its device
