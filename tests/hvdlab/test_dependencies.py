@@ -21,11 +21,13 @@ ALLOWED = {
     "hvdlab.probe_mode": set(),
     "hvdlab.script_analysis.functions": set(),
     "hvdlab.script_analysis.ast_helpers": set(),
+    "hvdlab.script_analysis.origins": set(),
     "hvdlab.script_analysis.bindings": {
         "hvdlab.script_analysis.functions",
         "hvdlab.script_analysis.ast_helpers",
     },
     "hvdlab.script_analysis.script": {
+        "hvdlab.script_analysis.origins",
         "hvdlab.script_analysis.bindings",
         "hvdlab.script_analysis.functions",
         "hvdlab.script_analysis.ast_helpers",
@@ -35,11 +37,13 @@ ALLOWED = {
         "hvdlab.script_analysis.ast_helpers",
     },
     "hvdlab.script_analysis.gpu_choice": {
+        "hvdlab.script_analysis.origins",
         "hvdlab.script_analysis.bindings",
         "hvdlab.script_analysis.script",
         "hvdlab.script_analysis.ast_helpers",
     },
     "hvdlab.script_analysis.rank_guards": {
+        "hvdlab.script_analysis.origins",
         "hvdlab.script_analysis.functions",
         "hvdlab.script_analysis.script",
     },

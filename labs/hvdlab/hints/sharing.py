@@ -8,8 +8,9 @@ from hvdlab.hints.catalogue import Finding, finding
 from hvdlab.hints.writing import COMMAND_LINES
 from hvdlab.script_analysis.ast_helpers import identifier, keyword, strings
 from hvdlab.script_analysis.bindings import tests_around
+from hvdlab.script_analysis.origins import LOCAL_RANK
 from hvdlab.script_analysis.rank_guards import Guards
-from hvdlab.script_analysis.script import BROADCASTS, EXCHANGES, LOCAL_RANK, Script
+from hvdlab.script_analysis.script import BROADCASTS, EXCHANGES, Script
 
 LIMIT = re.compile(
     r"_(batches|steps|epochs|images|samples|every|interval|freq|frequency|size|count)\Z"

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 from hvdlab.script_analysis.ast_helpers import identifier, keyword, last_name
 from hvdlab.script_analysis.bindings import Variable, tests_around
-from hvdlab.script_analysis.script import TRANSPARENT, Origin, Script
+from hvdlab.script_analysis.origins import Origin
+from hvdlab.script_analysis.script import TRANSPARENT, Script
 
 # hvdlab.torch.device, hvdlab.keras.device and hvdlab.torch.process_group
 HELPERS = ("rank_device", "group_device")

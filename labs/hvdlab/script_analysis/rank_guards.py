@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 from hvdlab.script_analysis.functions import FUNCTIONS, Name
-from hvdlab.script_analysis.script import RANK, Script
+from hvdlab.script_analysis.origins import RANK
+from hvdlab.script_analysis.script import Script
 
 # Names of variables or functions that distinguish one rank from others, whatever their values are.
 ONE_RANK = re.compile(

@@ -7,11 +7,9 @@ Therefore the result of such an analysis is a hint, never evidence.
 
 import ast
 import builtins
-import re
 import warnings
 from collections.abc import Iterator
 from functools import cached_property
-from typing import NamedTuple
 
 from hvdlab.script_analysis.ast_helpers import key, pairs, strings
 from hvdlab.script_analysis.bindings import (
@@ -23,6 +21,7 @@ from hvdlab.script_analysis.bindings import (
     tests_around,
 )
 from hvdlab.script_analysis.functions import FUNCTIONS, OwnFunctions
+from hvdlab.script_analysis.origins import RANK, SIZE, Origin
 
 HOROVOD = ("hvdlab.keras.horovod.", "horovod.")
 OFFICIAL_KERAS = ("horovod.tensorflow.keras", "horovod.keras")
@@ -40,33 +39,6 @@ TRANSPARENT = {"int", "bool", "str", "float", "min", "max", "Path", "join", "for
 PARTS = (
     ast.BinOp | ast.BoolOp | ast.UnaryOp | ast.Compare | ast.IfExp | ast.Tuple | ast.JoinedStr
 )  # expressions that are made of their parts
-
-
-class Origin(NamedTuple):
-    """A source of values such as the rank.
-
-    Attributes:
-        calls: last names of the functions that return it.
-        environment: names of the environment variables that hold it. Default None: no variable.
-        names: names that hold it, where the script does not define them. Default None: no name.
-    """
-
-    calls: frozenset[str]
-    environment: re.Pattern | None = None
-    names: re.Pattern | None = None
-
-
-# A process gets its rank from Horovod, mpi4py, torch.distributed, or a variable of the launcher.
-RANK = Origin(
-    frozenset({"rank", "local_rank", "cross_rank", "Get_rank", "get_rank", "launched_rank"}),
-    re.compile(r"\A\w*(RANK|PROCID)\Z"),
-)
-SIZE = Origin(
-    frozenset({"size", "local_size", "Get_size", "get_world_size"}),
-    re.compile(r"(WORLD|LOCAL)_SIZE\Z|NTASKS\Z"),
-    re.compile(r"\A(world_)?size\Z|\An(um)?_(ranks|procs|processes|workers|gpus|replicas)\Z"),
-)
-LOCAL_RANK = Origin(frozenset({"local_rank"}))
 
 
 class Unreadable(Exception):
@@ -153,10 +125,7 @@ class Script:
         The module accepts an optimizer of Keras 3, averages nothing, and raises no error. So does
         horovod.tensorflow.
         """
-        legacy = any(
-            isinstance(node, ast.Constant) and node.value == "TF_USE_LEGACY_KERAS"
-            for node in self.nodes
-        )
+        legacy = any(getattr(node, "value", None) == "TF_USE_LEGACY_KERAS" for node in self.nodes)
         if legacy or self.imported("tf_keras"):
             return None
         wraps = (self.names[call] for call in self.named("DistributedOptimizer"))
@@ -276,12 +245,10 @@ class Script:
         """The variables that functions bind, their parameters included."""
         found = set()
         for node in self.nodes:
-            if (
-                isinstance(node, ast.arg)
-                or isinstance(node, ast.Name)
-                and isinstance(node.ctx, ast.Store)
-            ):
-                found.add((self.inside[node], getattr(node, "arg", None) or node.id))
+            if isinstance(node, ast.arg):
+                found.add((self.inside[node], node.arg))
+            elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                found.add((self.inside[node], node.id))
         for node in self.nodes:
             if isinstance(node, ast.Global | ast.Nonlocal):
                 found -= {(self.inside[node], name) for name in node.names}

@@ -44,7 +44,7 @@ def wrapping(run: Run, facts: Facts) -> Iterator[Finding]:
             yield finding("wrapped-too-late", late[0]["line"], seen)
         else:
             line = created[number]["line"] if number in created else run.line("step")
-            seen = f"On each rank {name} steps by the gradient of that rank alone.{apart}"
+            seen = f"On each rank {name} steps by the gradient of that rank only.{apart}"
             yield finding("optimizer-not-wrapped", line, seen)
 
 
