@@ -36,9 +36,8 @@ BROADCASTS = (
 ).split()
 # Functions whose result depends on all of their arguments and on nothing else.
 TRANSPARENT = {"int", "bool", "str", "float", "min", "max", "Path", "join", "format"}
-PARTS = (
-    ast.BinOp | ast.BoolOp | ast.UnaryOp | ast.Compare | ast.IfExp | ast.Tuple | ast.JoinedStr
-)  # expressions that are made of their parts
+# Expressions whose value is computed from their parts.
+PARTS = ast.BinOp | ast.BoolOp | ast.UnaryOp | ast.Compare | ast.IfExp | ast.Tuple | ast.JoinedStr
 
 
 class Unreadable(Exception):
@@ -337,9 +336,8 @@ class Script:
             if name in origin.calls and getattr(self.parents[node], "func", None) is node:
                 return False  # the call itself is tested below
             kind = bool(origin.names and origin.names.search(name))
-            return (
-                kind and self.variable(node) not in self.constants
-            )  # is_main = True: the same on all ranks
+            # is_main = True is the same on all ranks.
+            return kind and self.variable(node) not in self.constants
         if isinstance(node, ast.Subscript) and of_item(self, node) in self.made_of(origin):
             return True
         if isinstance(node, ast.Subscript | ast.Call) and origin.environment:
@@ -347,10 +345,9 @@ class Script:
                 return True
         if isinstance(node, ast.Subscript):  # world["size"]
             return any(origin.names and origin.names.search(text) for text in strings(node))
-        if (
-            not isinstance(node, ast.Call)
-            or self.names[node].rpartition(".")[2] not in origin.calls
-        ):
+        if not isinstance(node, ast.Call):
+            return False
+        if self.names[node].rpartition(".")[2] not in origin.calls:
             return False
         around = self.parents[node]
         indexed = isinstance(around, ast.Subscript) and around.value is node
