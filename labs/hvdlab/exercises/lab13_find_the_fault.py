@@ -14,11 +14,11 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from hvdlab.hints.catalogue import CHECKED
 from hvdlab.check.command import CheckError, check
 from hvdlab.check.run_events import Run
 from hvdlab.course.experiment import LABS, QUICK, WORK
 from hvdlab.exercises import NotYet, right
+from hvdlab.hints.catalogue import CHECKED
 from hvdlab.script_analysis.script import Script
 
 CASES = {
