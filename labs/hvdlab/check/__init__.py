@@ -1,1 +1,1 @@
-"""`hvdlab check`: run a Horovod script for a few steps and name its distributed mistakes."""
+"""The command `hvdlab check`: run a Horovod script for a few steps and report its distributed mistakes."""

@@ -1,4 +1,4 @@
-"""The command `hvdlab check`: start the ranks, watch for a deadlock, and show what was found."""
+"""The command `hvdlab check`: start the ranks, watch for a deadlock, and print the mistakes."""
 
 import argparse
 import json
@@ -8,69 +8,101 @@ import tempfile
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hvdlab import launch
 from hvdlab.check import source_facts
-from hvdlab.check.catalogue import Finding
 from hvdlab.check.deadlock import Deadlock, read_events
 from hvdlab.check.diagnosis import judge
 from hvdlab.check.run_events import Run
+from hvdlab.hints.catalogue import Finding
 from hvdlab.launch.preflight import ranks_come_first
 from hvdlab.script_analysis.script import Unreadable
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 EPILOG = """\
 examples:
   hvdlab check -np 2 train.py --epochs 5     the arguments of the script come after it
   hvdlab check -np 2 --json found.json train.py
 
-The script runs in this folder and may write what it always writes; loops that train are cut after
---steps steps, and a loop around them after two rounds, so that the script comes to its own end.
+The script runs in this folder and may write its usual files. Training loops end after --steps steps, and
+a loop around them ends after two rounds, so that the script reaches its own end.
 Exit code: 0 nothing found, 1 mistakes found, 2 the script could not be checked.
 """
 WATCHED_RANK = Path(__file__).with_name("watched_rank.py")
 
 
 class CheckError(Exception):
-    """A script that could not be checked: one sentence."""
+    """A script could not be checked. The message is one sentence."""
 
-    def _render_traceback_(self):  # what IPython shows instead of a traceback
+    def _render_traceback_(self) -> list[str]:  # what IPython shows instead of a traceback
         return [str(self)]
 
 
 @dataclass
 class Checked:
-    """What came of a check."""
+    """The result of a check.
+
+    Attributes:
+        findings: the mistakes.
+        error: one sentence if the script failed by itself, so that findings may be missing; else None.
+        ended: what ended the run: "itself", "deadlock" or "time".
+        steps: training steps of rank 0.
+        seconds: duration of the check.
+        output: what the ranks printed.
+        events: events by rank, see `event_log`.
+    """
 
     findings: list[Finding]
-    error: str | None  # the script failed of its own: one sentence; findings may be missing
-    ended: str  # "itself", "deadlock" or "time": who ended it
-    steps: int  # that rank 0 made
+    error: str | None
+    ended: str
+    steps: int
     seconds: float
-    output: str = field(repr=False)  # what the ranks printed
-    events: dict[int, list[dict]] = field(repr=False)  # what they did, by rank: see `events`
+    output: str = field(repr=False)
+    events: dict[int, list[dict]] = field(repr=False)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("-np", dest="ranks", type=_count, default=2, help="ranks (default 2)")
+    """Add the arguments of `hvdlab check` to a parser.
+
+    Args:
+        parser: of the command.
+    """
     parser.add_argument(
-        "--steps", type=_count, default=8, help="training steps before a loop is cut (default 8)"
+        "-np", dest="ranks", type=_count, default=2, help="number of ranks (default 2)"
     )
     parser.add_argument(
-        "--timeout", type=_count, default=300, help="seconds that it may take (default 300)"
+        "--steps", type=_count, default=8, help="training steps after which a loop ends (default 8)"
+    )
+    parser.add_argument(
+        "--timeout", type=_count, default=300, help="time limit in seconds (default 300)"
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the findings to FILE")
     parser.add_argument("--show", action="store_true", help="show what the script prints")
-    parser.add_argument("script", type=Path, metavar="SCRIPT")
-    parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="ARGS", help="its arguments")
+    parser.add_argument("script", type=Path, metavar="SCRIPT", help="training script to check")
+    parser.add_argument(
+        "arguments", nargs=argparse.REMAINDER, metavar="ARGS", help="arguments of the script"
+    )
 
 
 def _count(text: str) -> int:
+    """Return a text as a whole number of at least 1, for argparse."""
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"expected a whole number of at least 1, got {text!r}")
     return int(text)
 
 
 def main(args: argparse.Namespace) -> int:
+    """Run `hvdlab check`.
+
+    Args:
+        args: as `add_arguments` defines them.
+
+    Returns:
+        The exit code: 0 nothing found, 1 mistakes found, 2 the script could not be checked.
+    """
     try:
         ranks_come_first(args.arguments)
         print(
@@ -78,7 +110,7 @@ def main(args: argparse.Namespace) -> int:
             file=sys.stderr,
             flush=True,
         )
-        found = check(
+        checked = check(
             args.script,
             *args.arguments,
             ranks=args.ranks,
@@ -89,46 +121,49 @@ def main(args: argparse.Namespace) -> int:
     except (CheckError, launch.LaunchError) as error:
         print(f"hvdlab: {error}", file=sys.stderr)
         return 2
-    show(found, args.script, args.ranks)
+    show(checked, args.script, args.ranks)
     if args.json:
+        text = json.dumps(as_dict(checked, args.script, args.ranks), indent=2) + "\n"
         try:
-            args.json.write_text(
-                json.dumps(as_dict(found, args.script, args.ranks), indent=2) + "\n"
-            )
+            args.json.write_text(text, encoding="utf-8")
         except OSError as error:
-            print(
-                f"hvdlab: --json {args.json} cannot be written: {error.strerror}.", file=sys.stderr
-            )
+            message = f"hvdlab: --json {args.json} cannot be written: {error.strerror}."
+            print(message, file=sys.stderr)
             return 2
-    if found.findings:
+    if checked.findings:
         return 1
-    return 2 if found.error else 0
+    return 2 if checked.error else 0
 
 
 def check(
     script: str | Path,
-    *arguments,
+    *arguments: object,
     ranks: int = 2,
     steps: int = 8,
     timeout: float = 300,
     show: bool = False,
     **variables: str,
 ) -> Checked:
-    """Run a script on some ranks for a few steps, and name its distributed mistakes.
+    """Run a script on some ranks for a few steps, and return its distributed mistakes.
 
     Args:
-        arguments: of the script.
-        steps: training steps after which a loop is cut.
-        timeout: seconds.
-        show: print what the ranks print.
-        variables: of the environment.
+        script: path of the training script.
+        *arguments: of the script.
+        ranks: number of ranks. Default 2.
+        steps: training steps after which a loop ends. Default 8.
+        timeout: time limit of the run, in seconds. Default 300.
+        show: whether to print what the ranks print. Default False.
+        **variables: of the environment.
+
+    Returns:
+        The findings, and how the run ended.
 
     Raises:
-        CheckError: the script cannot be read, or did not come to one step of training.
+        CheckError: the script cannot be read, or did not reach a training step.
     """
     script = Path(script)
     facts = _read(script)
-    began = time.monotonic()
+    started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="hvdlab-check-") as name:
         folder = Path(name)
         options = {
@@ -143,6 +178,7 @@ def check(
         }
         guard = Deadlock(folder, ranks)
         arguments = [script.absolute(), *map(str, arguments)]
+        late = False
         try:
             with guard:
                 output = launch.run(
@@ -150,39 +186,54 @@ def check(
                 )
         except FileNotFoundError:
             raise CheckError("there is no mpirun here: run `hvdlab doctor`.") from None
-        except launch.LaunchError as error:  # the ranks' own words are in the events
-            output = str(error)
-            late = isinstance(error, launch.TimeUp)
-        else:
-            late = False
+        except launch.LaunchError as error:  # the errors of the ranks are in the events
+            output, late = str(error), isinstance(error, launch.TimeUp)
         events = read_events(folder, ranks)
     run = Run(events)
-    ended = "deadlock" if guard.found else "time" if late else "itself"
-    crash = run.crash()
     findings = judge(events, facts)
-    error = None
-    if crash:
-        where = f", line {crash[2]}" if crash[2] else ""
-        error = f"rank {crash[0]} ended with {crash[1]}{where}"
-    elif late:
-        error = f"the script did not come to its end within {timeout:g} s"
-    elif guard.found and not findings:
-        error = f"the ranks wait for each other for ever.{run.waiting()}"
-    elif not run.rank0("end") and not guard.found:
-        error = f"the ranks ended early: {_last_line(output)}"
+    error = _error(run, output, guard.found, timeout if late else None, bool(findings))
     for event in run.rank0("init"):
         if event["size"] != ranks:
             raise CheckError(
-                f"mpirun started {ranks} ranks, and Horovod knows of {event['size']}: it was built "
+                f"mpirun started {ranks} ranks, but Horovod reports {event['size']}, because it was built "
                 "for another MPI. Run `hvdlab doctor`."
             )
     made = len(run.rank0("step"))
     if not made and not findings:
         raise CheckError(f"{script.name} made no step of training: {error or _last_line(output)}")
-    return Checked(findings, error, ended, made, time.monotonic() - began, output, events)
+    ended = "deadlock" if guard.found else "time" if late else "itself"
+    return Checked(findings, error, ended, made, time.monotonic() - started, output, events)
+
+
+def _error(
+    run: Run, output: str, deadlock: bool, timeout: float | None, explained: bool
+) -> str | None:
+    """Return in one sentence why a run failed by itself.
+
+    Args:
+        run: its events.
+        output: what the ranks printed.
+        deadlock: whether the run was ended because of a deadlock.
+        timeout: the time limit in seconds that ended the run, or None.
+        explained: whether there are findings, which explain a deadlock.
+
+    Returns:
+        The sentence, or None if the run did not fail.
+    """
+    if crash := run.crash():
+        where = f", line {crash[2]}" if crash[2] else ""
+        return f"rank {crash[0]} ended with {crash[1]}{where}"
+    if timeout is not None:
+        return f"the script did not reach its end within {timeout:g} s"
+    if deadlock and not explained:
+        return f"the ranks wait for each other for ever.{run.waiting()}"
+    if not run.rank0("end") and not deadlock:
+        return f"the ranks ended early: {_last_line(output)}"
+    return None
 
 
 def _read(script: Path) -> source_facts.Facts:
+    """Return the facts of a script. Raises CheckError if it cannot be checked."""
     if not script.is_file():
         raise CheckError(f"{script} is not a file: name the training script to check.")
     try:
@@ -193,51 +244,69 @@ def _read(script: Path) -> source_facts.Facts:
         raise CheckError(f"{script} cannot be read: {error}") from None
     if facts.other and not facts.horovod:
         raise CheckError(
-            f"{script.name} trains by {facts.other}, and the mistakes that are known here are those of "
-            "Horovod scripts: it cannot be checked."
+            f"{script.name} trains with {facts.other}, and `hvdlab check` knows the mistakes of Horovod "
+            "scripts only: it cannot be checked."
         )
     return facts
 
 
 def _last_line(output: str) -> str:
-    """What was printed last, without the rules around a message of mpirun's."""
+    """Return the last line of an output, without the horizontal rules around a message of mpirun's."""
     lines = [" ".join(line.split()) for line in output.splitlines() if line.strip(" -")]
     return lines[-1][:300] if lines else "it printed nothing"
 
 
-def as_dict(found: Checked, script: Path, ranks: int) -> dict:
-    """What `--json` writes."""
+def as_dict(checked: Checked, script: Path, ranks: int) -> dict:
+    """Return what `--json` writes.
+
+    Args:
+        checked: the result of the check.
+        script: path of the script.
+        ranks: number of ranks.
+
+    Returns:
+        A dictionary for json.dumps.
+    """
     return {
         "script": str(script),
         "ranks": ranks,
-        "steps": found.steps,
-        "ended": found.ended,
-        "error": found.error,
-        "seconds": round(found.seconds, 1),
-        "findings": [one._asdict() for one in found.findings],
+        "steps": checked.steps,
+        "ended": checked.ended,
+        "error": checked.error,
+        "seconds": round(checked.seconds, 1),
+        "findings": [finding._asdict() for finding in checked.findings],
     }
 
 
-def show(found: Checked, script: Path, ranks: int, console=None) -> None:
-    """Print the findings as a table."""
+def show(checked: Checked, script: Path, ranks: int, console: "Console | None" = None) -> None:
+    """Print the findings as a table.
+
+    Args:
+        checked: the result of the check.
+        script: path of the script.
+        ranks: number of ranks.
+        console: where to print. Default None: the standard output.
+    """
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
     console = console or Console()
-    ran = f"{ranks} ranks, {found.steps} steps, {found.seconds:.0f} s"
-    if found.error:
-        console.print(f"{script.name}: {found.error}", markup=False, highlight=False)
-    if not found.findings:
-        if not found.error:
+    ran = f"{ranks} ranks, {checked.steps} steps, {checked.seconds:.0f} s"
+    if checked.error:
+        console.print(f"{script.name}: {checked.error}", markup=False, highlight=False)
+    if not checked.findings:
+        if not checked.error:
             console.print(f"{script.name}: nothing found ({ran})", markup=False, highlight=False)
         return
     table = Table(title=f"{script.name}: {ran}", show_lines=True, title_justify="left")
     table.add_column("where", no_wrap=True)
-    table.add_column("mistake, what was seen of it, how to mend it")
-    for one in found.findings:
-        told = Text.assemble(
-            (one.title, "bold"), f"  [{one.id}]\n{one.seen}\n", (one.mend, "green")
+    table.add_column("mistake, what was observed, how to fix it")
+    for finding in checked.findings:
+        text = Text.assemble(
+            (finding.title, "bold"),
+            f"  [{finding.id}]\n{finding.seen}\n",
+            (finding.fix, "green"),
         )
-        table.add_row(f"{script.name}:{one.line}" if one.line else script.name, told)
+        table.add_row(f"{script.name}:{finding.line}" if finding.line else script.name, text)
     console.print(table)

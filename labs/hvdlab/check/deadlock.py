@@ -1,70 +1,89 @@
-"""Notices, from the events of a run, that its ranks wait for each other for ever, and ends them."""
+"""Detect from the events of a run that its ranks wait for each other for ever, and end the run."""
 
 import json
 import threading
 import time
 from pathlib import Path
 
-PATIENCE = 5.0  # seconds that a deadlock must last, and as many times the longest step
+PATIENCE_SECONDS = 5.0  # that a deadlock must last; and as many times the longest step
+POLL_SECONDS = 0.5
 
 
 def read_events(folder: Path, ranks: int) -> dict[int, list[dict]]:
-    """The events that the ranks have written so far."""
+    """Return the events that the ranks have written so far.
+
+    Args:
+        folder: with a file rank-R.jsonl per rank.
+        ranks: number of ranks.
+
+    Returns:
+        Rank -> its events, in the order in which they happened; empty for a rank without a file.
+    """
     events = {}
     for rank in range(ranks):
         path = folder / f"rank-{rank}.jsonl"
-        text = path.read_text() if path.exists() else ""
-        lines = text[: text.rfind("\n") + 1].splitlines()  # the last one may be half written
+        text = path.read_text(encoding="utf-8") if path.exists() else ""
+        lines = text[: text.rfind("\n") + 1].splitlines()  # the last line may be half written
         events[rank] = [json.loads(line) for line in lines]
     return events
 
 
 class Deadlock:
-    """Looks at the events while the ranks run, and ends them when they wait for each other for ever.
+    """A context that ends the ranks of a run when they wait for each other for ever.
 
-    That is so when every rank has ended, or waits in a collective, and not all in the same one, and
-    it lasts: PATIENCE seconds, and PATIENCE times as long as the longest step of the run.
+    The ranks are in a deadlock if every rank has ended or waits in a collective, the ranks do not all wait
+    in the same collective, and this lasts for PATIENCE_SECONDS and for PATIENCE_SECONDS times the longest
+    step of the run (in seconds).
+
+    Args:
+        folder: where the ranks write their events. A file `stop` in it ends them.
+        ranks: number of ranks.
+
+    Attributes:
+        found: whether there was a deadlock.
     """
 
-    def __init__(self, folder: Path, ranks: int):
+    def __init__(self, folder: Path, ranks: int) -> None:
         self.folder, self.ranks = folder, ranks
         self.found = False
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
 
-    def __enter__(self):
+    def __enter__(self) -> "Deadlock":
         self._thread.start()
         return self
 
-    def __exit__(self, *error):
+    def __exit__(self, *error: object) -> None:
         self._done.set()
         self._thread.join()
 
-    def _watch(self):
+    def _watch(self) -> None:
         since, before = None, None
-        while not self._done.wait(0.5):
+        while not self._done.wait(POLL_SECONDS):
             events = read_events(self.folder, self.ranks)
-            state = [self._state(events[rank]) for rank in range(self.ranks)]
-            stuck = None not in state and any(what != "end" for what, _ in state)
-            # Two ranks in the same call are slow, not stuck.
-            if not stuck or len(set(state)) == 1:
+            states = [self._state(events[rank]) for rank in range(self.ranks)]
+            stuck = None not in states and any(operation != "end" for operation, _ in states)
+            # Two ranks in the same call are slow, and no deadlock.
+            if not stuck or len(set(states)) == 1:
                 since = before = None
-            elif state != before:
-                since, before = time.monotonic(), state
-            elif time.monotonic() - since > PATIENCE * max(1.0, _longest_step(events)):
+            elif states != before:
+                since, before = time.monotonic(), states
+            elif time.monotonic() - since > PATIENCE_SECONDS * max(1.0, _longest_step(events)):
                 self.found = True
                 (self.folder / "stop").touch()
                 return
 
     @staticmethod
-    def _state(events):
-        states = [e for e in events if e["kind"] in ("waiting", "goes on", "end")]
-        if not states or states[-1]["kind"] == "goes on":
+    def _state(events: list[dict]) -> tuple[str, int | None] | None:
+        """Return the collective in which a rank waits, with its steps so far; None if it runs."""
+        states = [e for e in events if e["kind"] in ("waiting", "continues", "end")]
+        if not states or states[-1]["kind"] == "continues":
             return None
         last = states[-1]
         return ("end", None) if last["kind"] == "end" else (last["op"], last["steps"])
 
 
-def _longest_step(events) -> float:
+def _longest_step(events: dict[int, list[dict]]) -> float:
+    """Return the longest time between two steps of rank 0, in seconds."""
     at = [event["at"] for event in events[0] if event["kind"] == "step"]
     return max((b - a for a, b in zip(at, at[1:], strict=False)), default=0.0)

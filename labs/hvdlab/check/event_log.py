@@ -1,19 +1,19 @@
-"""What one rank does, as JSON lines: the notebook of `watch`, and the clock of its loops.
+"""The events of one rank, as JSON lines, and the loops of its script, which end after a few steps.
 
 Events have `kind`, `at` (seconds since the start of the watch), `steps` (optimizer steps so far) and
-`line` (of the script, where the call came from), and more by kind:
+`line` (of the script, where the call came from), and more fields by kind:
 
-    start, end                         of the script; end with the error, if there was one
+    start, end                         of the script; `end` with the error, if there was one
     init, wrap, broadcast, join        calls of Horovod
-    collective; waiting, goes on       one was called; lasts for long, is over after all
-    optimizer, compile, fit            one is made; given to a model of Keras; an epoch's batches
+    collective; waiting, continues     a call; the call lasts long; the long call has returned
+    optimizer, compile, fit            created; passed to a model of Keras; batches of an epoch
     step                               of an optimizer: loss, batch, rate, weights, statistics
-    loop, pass                         that trains: its first round; left, how and after how many
+    loop, pass                         of a training loop: its first round; its end, with `left` and rounds
     decision                           a value that a stop depends on, and the loop that is running
-    save, lock, download, devices      a path, or that of a lock; a URL; how many GPUs
-    cuda tensor                        was given to a Horovod without CUDA; its device
+    save, lock, download, devices      path of a file, path of a lock, URL, number of GPUs
+    cuda tensor                        passed to a Horovod without CUDA; its device
 
-The rules ask for them by `run_events.Run`.
+The rules read them through `run_events.Run`.
 """
 
 import json
@@ -21,49 +21,62 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from hvdlab.check.fingerprints import digest, number
 
-EPOCHS = 2  # passes over an inner training loop that an outer loop gets
-CAP = 10  # times the steps of a loop: then the script ends, loop or not
-LONG = 2.0  # seconds in one collective after which it is noted
-DECISIONS = 64  # noted at most for each place
+EPOCHS = 2  # rounds after which a loop around a training loop ends
+CAP = 10  # times the step limit of a loop: then the script ends, in a loop or not
+LONG_SECONDS = 2.0  # in one collective, after which it is written down as waiting
+MAX_DECISIONS = 64  # written down for each place
+POLL_SECONDS = 0.25
 
 
 class Watch:
-    """The events of one rank, and how far it is.
+    """The events of one rank, and its progress.
 
     Args:
-        folder: gets rank-R.jsonl; when a file `stop` appears in it, this process ends.
+        folder: gets rank-R.jsonl. When a file `stop` appears in it, this process ends.
         script: absolute path; lines are lines of it.
-        limit: training steps after which a loop is cut.
+        rank: of this process.
+        size: number of ranks.
+        limit: training steps after which a loop ends.
     """
 
-    def __init__(self, folder: Path, script: str, rank: int, size: int, limit: int):
+    def __init__(self, folder: Path, script: str, rank: int, size: int, limit: int) -> None:
         self.script, self.rank, self.limit = script, rank, limit
         self.steps = 0  # of all optimizers
-        self.passes = 0  # training loops that were left
-        self.running = []  # the loops that are running, a `Loop` each, the innermost last
-        self.waits = []  # (what, line, since) of the collectives that are running
-        self.locks = set()  # files that are locked, by their descriptors
-        self.wrapping = False  # inside DistributedOptimizer, which makes an optimizer of its own
+        self.passes = 0  # training loops that have ended
+        self.running: list[Loop] = []  # the loops that are running, the innermost last
+        # (operation, line, start) of the collectives that are running
+        self.waits: list[tuple[str, int | None, float]] = []
+        self.locks: set[int] = set()  # descriptors of files that are locked
+        self.wrapping = False  # inside DistributedOptimizer, which creates another optimizer
         self.fitting = False  # inside model.fit, which counts its own steps
         self.tape = False  # gradients come from a DistributedGradientTape
         self.batch = None  # what the model was called with since the last step
-        self.kept = {}  # variables of TensorFlow in which a graph keeps a sample of its batch
-        self.called = False  # the model was called since then
+        self.kept: dict = {}  # TensorFlow variables in which a graph keeps a sample of its batch
+        self.called = False  # whether the model was called since then
         self.loss = None
-        self._decisions = {}
+        self._decisions: dict[tuple[int, str], int] = {}
         self._lock = threading.RLock()
         self._started = time.monotonic()
         self._folder = folder
-        self._file = open(folder / f"rank-{rank}.jsonl", "w", buffering=1)
+        self._file = open(folder / f"rank-{rank}.jsonl", "w", buffering=1, encoding="utf-8")
         self.note("start", rank=rank, size=size)
-        threading.Thread(target=self._look_around, daemon=True).start()
+        threading.Thread(target=self._poll, daemon=True).start()
 
-    def note(self, kind: str, line: int | None = None, **facts) -> None:
+    def note(self, kind: str, line: int | None = None, **facts: Any) -> None:
+        """Write an event.
+
+        Args:
+            kind: of the event.
+            line: of the script. Default None: the line that is running.
+            **facts: more fields, as JSON can hold them.
+        """
         if line is None:
             line = self.line()
         at = round(time.monotonic() - self._started, 4)
@@ -73,18 +86,28 @@ class Watch:
                 self._file.write(text + "\n")
 
     def clock(self) -> float:
+        """Return the time that `waits` uses, in seconds."""
         return time.monotonic()
 
     def looks_at_statistics(self) -> bool:
-        """Statistics of batch norm are large: noted rarely, after 4, 8, 16, ... steps."""
+        """Return whether the next step writes down the statistics of batch norm.
+
+        They are large, so only steps 4, 8, 16, ... write them down.
+        """
         steps = self.steps + 1
         return steps >= 4 and steps & (steps - 1) == 0
 
     def end(self, error: str | None = None, line: int | None = None) -> None:
+        """Write down that the script has ended.
+
+        Args:
+            error: in one line. Default None: there was none.
+            line: where the error was raised.
+        """
         self.note("end", line, error=error)
 
     def line(self) -> int | None:
-        """The line of the script that is running, in the innermost of its functions."""
+        """Return the line of the script that is running, in the innermost of its functions."""
         frame = sys._getframe(1)
         while frame:
             if frame.f_code.co_filename == self.script:
@@ -93,7 +116,7 @@ class Watch:
         return None
 
     def importing(self) -> bool:
-        """Whether the script is in an import."""
+        """Return whether the script is in an import."""
         frame = sys._getframe(1)
         while frame and frame.f_code.co_filename != self.script:
             if frame.f_code.co_filename.startswith("<frozen importlib"):
@@ -101,8 +124,12 @@ class Watch:
             frame = frame.f_back
         return frame is None
 
-    def save(self, path) -> None:
-        """Note that a file is written, unless it is one of ours or no file at all."""
+    def save(self, path: Any) -> None:
+        """Write down that the script writes a file, unless it is a file of ours or no file at all.
+
+        Args:
+            path: of the file; an open file is ignored.
+        """
         try:
             path = os.path.abspath(os.fspath(path))
         except TypeError:  # an open file
@@ -112,76 +139,100 @@ class Watch:
             self.note("save", made_at(self.script) or self.line(), path=os.path.realpath(path))
 
     @contextmanager
-    def inside(self, what: str):
-        """A collective call: noted, and where this rank is while it lasts."""
-        if self.waits:  # one collective made of others, or one inside a training step
-            nested = self.waits[-1][0] != "a training step"
-        else:
-            nested = False
+    def inside(self, operation: str) -> Iterator[None]:
+        """A context for a collective: it writes down the call, and where the rank is meanwhile.
+
+        Args:
+            operation: name of the collective.
+        """
+        # A collective may be made of others, or run inside a training step of Keras.
+        nested = bool(self.waits) and self.waits[-1][0] != "a training step"
         line = made_at(self.script) or self.line()
         if not nested:
-            self.note("collective", line, op=what)
-        self.waits.append((what, line, time.monotonic()))
+            self.note("collective", line, op=operation)
+        self.waits.append((operation, line, time.monotonic()))
         try:
             yield
         finally:
             self.waits.pop()
 
-    def step(self, may_end: bool = True, **facts) -> None:
-        """An optimizer has stepped."""
+    def step(self, may_end: bool = True, **facts: Any) -> None:
+        """Write down a step of an optimizer.
+
+        Args:
+            may_end: whether the script may end here, after CAP times the step limit. Default True.
+            **facts: more fields of the event.
+
+        Raises:
+            SystemExit: the script has made enough steps. It still runs the code at its end.
+        """
         self.steps += 1
         loss, self.loss = self.loss, None
         batch, self.batch, self.called = self.batch, None, False
-        found = digest(batch) if batch is not None else self._given()
-        self.note("step", loss=number(loss), batch=found, loops=self.loops, **facts)  # fmt: skip
+        hashed = digest(batch) if batch is not None else self._loop_items()
+        self.note("step", loss=number(loss), batch=hashed, loops=self.loops, **facts)
         if may_end and self.steps >= CAP * self.limit:
-            raise SystemExit  # politely: what the script does at its end, it does
+            raise SystemExit
 
     @property
     def loops(self) -> list[list[int]]:
-        """[line, iteration] of the loops that are running."""
+        """[line, iteration] of the loops that are running, the innermost last."""
         return [[loop.line, loop.iteration] for loop in self.running]
 
-    def _given(self):
-        """The hash of what the innermost loop with arrays has given."""
+    def _loop_items(self) -> str | None:
+        """Return the hash of the item of the innermost loop whose item has arrays."""
         return next(filter(None, (digest(loop.item) for loop in reversed(self.running))), None)
 
-    # --- what the instrumented script calls: see `instrument` -----------------------------------
+    # --- methods that the instrumented script calls: see `instrument` ---------------------------
 
-    def each(self, line: int, iterable):
-        """The items of a loop, cut short when the loop trains.
+    def each(self, line: int, iterable: Iterable) -> "Pass":
+        """Return the items of a loop, which ends early when it trains.
 
-        A loop whose iterations train ends after `limit` of them; one around such a loop after
-        EPOCHS. The script sees loops that are exhausted, and goes on. Loops that do not train are
-        left alone.
+        A loop whose rounds train ends after `limit` of them. A loop around such a loop ends after EPOCHS
+        rounds. The script sees iterables that are exhausted, and continues. Loops that do not train
+        are left unchanged.
+
+        Args:
+            line: of the loop.
+            iterable: what the script loops over.
         """
         return Pass(self, line, iterable)
 
-    def rounds(self, line: int):
-        """A context around a while loop, whose test asks it: as `each`, for loops without items."""
+    def rounds(self, line: int) -> "Loop":
+        """Return the context of a while loop, whose test calls its `again`: see `each`.
+
+        Args:
+            line: of the loop.
+        """
         return Loop(self, line)
 
-    def decide(self, line: int, text: str, value):
-        """A value that a decision to stop depends on."""
+    def decide(self, line: int, text: str, value: Any) -> Any:
+        """Write down a value that a decision to stop depends on, and return the value.
+
+        Args:
+            line: of the decision.
+            text: source of the expression.
+            value: its value.
+        """
         seen = self._decisions.get((line, text), 0)
-        if seen < DECISIONS and (found := number(value)) is not None:
+        if seen < MAX_DECISIONS and (noted := number(value)) is not None:
             self._decisions[line, text] = seen + 1
             loop = self.running[-1].line if self.running else None
-            self.note("decision", line, text=text, value=found, loop=loop)
+            self.note("decision", line, text=text, value=noted, loop=loop)
         return value
 
-    # --- beside the script ------------------------------------------------------------------------
+    # --- in a thread of its own -------------------------------------------------------------------
 
-    def _look_around(self):
-        """Note a long wait, and end when we are told to."""
+    def _poll(self) -> None:
+        """Write down a long wait, and end the process when the file `stop` is there."""
         noted = None
         while True:
-            time.sleep(0.25)
-            wait = next(reversed(self.waits), None)  # the script's thread goes on meanwhile
+            time.sleep(POLL_SECONDS)
+            wait = next(reversed(self.waits), None)  # the script's thread changes it meanwhile
             if noted and wait != noted:
-                self.note("goes on", 0)
+                self.note("continues", 0)
                 noted = None
-            if wait and not noted and time.monotonic() - wait[2] > LONG:
+            if wait and not noted and time.monotonic() - wait[2] > LONG_SECONDS:
                 noted = wait
                 self.note("waiting", wait[1], op=wait[0], loops=self.loops)
             if (self._folder / "stop").exists():
@@ -189,25 +240,27 @@ class Watch:
 
 
 class Loop:
-    """A loop of the script that is running, and when it is cut: see `Watch.each`.
+    """A loop of the script that is running, and when it ends: see `Watch.each`.
 
     Args:
-        iterable: what it goes over, for its length.
+        watch: of this rank.
+        line: of the loop.
+        iterable: what it loops over, for its length. Default None.
     """
 
-    def __init__(self, watch: Watch, line: int, iterable=None):
+    def __init__(self, watch: Watch, line: int, iterable: Any = None) -> None:
         self.watch, self.line, self.iterable = watch, line, iterable
         self.item = None
-        self.iteration, self.trained = 0, 0  # rounds that were begun, and those that trained
+        self.iteration, self.trained = 0, 0  # rounds that have started, and rounds that trained
         self.steps, self.passes = watch.steps, watch.passes  # when the last round ended
         self.left = "early"  # by `break`, `return` or an error
 
-    def __enter__(self):
+    def __enter__(self) -> "Loop":
         self.watch.running = [*self.watch.running, self]
         return self
 
     def ended(self) -> bool:
-        """After a round: whether it was the last that this loop gets."""
+        """Return, after a round, whether it was the last round of the loop."""
         if self.watch.steps == self.steps:
             return False
         self.trained += 1
@@ -222,8 +275,12 @@ class Loop:
         self.left = "cut"
         return True
 
-    def again(self, test) -> bool:
-        """The test of a while loop, false when the loop is cut."""
+    def again(self, test: Any) -> bool:
+        """Return the truth of the test of a while loop, or False when the loop must end.
+
+        Args:
+            test: value of the test.
+        """
         if self.ended():
             return False
         if test:
@@ -232,7 +289,7 @@ class Loop:
         self.left = "at its end"
         return False
 
-    def __exit__(self, *error):
+    def __exit__(self, *error: object) -> None:
         if self.trained or self.watch.steps > self.steps:
             self.watch.passes += 1
             self.watch.note("pass", self.line, iterations=self.iteration, left=self.left)
@@ -240,18 +297,24 @@ class Loop:
 
 
 class Pass:
-    """The iterable of a `for` loop, cut short: see `Watch.each`."""
+    """The iterable of a `for` loop, which ends early: see `Watch.each`.
 
-    def __init__(self, watch, line, iterable):
+    Args:
+        watch: of this rank.
+        line: of the loop.
+        iterable: what the script loops over.
+    """
+
+    def __init__(self, watch: Watch, line: int, iterable: Iterable) -> None:
         self.watch, self.line, self.iterable = watch, line, iterable
 
-    def __len__(self):
+    def __len__(self) -> int:
         return len(self.iterable)
 
-    def __getattr__(self, name):
+    def __getattr__(self, name: str) -> Any:
         return getattr(self.iterable, name)
 
-    def __iter__(self):
+    def __iter__(self) -> Iterator:
         with Loop(self.watch, self.line, self.iterable) as loop:
             for loop.item in self.iterable:
                 loop.iteration += 1
@@ -261,7 +324,8 @@ class Pass:
             loop.left = "at its end"
 
 
-def _length(iterable):
+def _length(iterable: Any) -> int | None:
+    """Return the length of an iterable, or None if it has none."""
     try:
         return len(iterable)
     except (TypeError, NotImplementedError):
@@ -269,7 +333,11 @@ def _length(iterable):
 
 
 def made_at(script: str) -> int | None:
-    """The line where the object was made that is at work now: a callback, say, inside `fit`."""
+    """Return the line that created the object whose method is running, such as a callback inside `fit`.
+
+    Args:
+        script: absolute path of the script.
+    """
     frame = sys._getframe(1)
     while frame and frame.f_code.co_filename != script:
         line = getattr(frame.f_locals.get("self"), "_hvdlab_line", None)

@@ -1,4 +1,4 @@
-"""Puts the watch into a script's loops and into its decisions to stop, in its syntax tree.
+"""Insert calls of the watch into a script's loops and into its decisions to stop, in its syntax tree.
 
     for batch in loader:                  for batch in __hvdlab__.each(12, loader):
         ...                                   ...
@@ -8,12 +8,13 @@
         ...                                   while __loop16__.again(step < 100):
 
 A decision to stop is the test of an `if` that leaves a loop, or sets `stop_training`, and the tests
-on which its variables depend. A loop that yields is left alone: what trains is the loop that asks it.
-Line numbers stay as they are.
+on which its variables depend. A loop that yields is left unchanged, because the loop that reads its
+items is the one that trains. Line numbers stay the same.
 """
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
+from itertools import takewhile
 
 from hvdlab.check.source_facts import COLLECTIVES
 from hvdlab.script_analysis.ast_helpers import last_name
@@ -23,20 +24,41 @@ from hvdlab.script_analysis.script import Script
 
 WATCH = "__hvdlab__"
 WRAPPERS = {"enumerate", "tqdm"}  # around the iterable that has the length
-STOPS = {"exit", "_exit", "quit"}
+EXITS = {"exit", "_exit", "quit"}
+Loop = ast.For | ast.While
+Assignment = ast.Assign | ast.AugAssign | ast.AnnAssign
 
 
 def instrument(source: str | bytes, path: str) -> ast.Module:
-    """The syntax tree of a script, instrumented. Raises SyntaxError."""
+    """Return the syntax tree of a script with the calls of the watch.
+
+    Args:
+        source: of the script.
+        path: of the script, for error messages.
+
+    Raises:
+        SyntaxError: the source is not valid Python.
+    """
     tree = ast.parse(source, path)
     return ast.fix_missing_locations(_Instrument(dict(operands(tree))).visit(tree))
 
 
 class _Instrument(ast.NodeTransformer):
-    def __init__(self, decisions: dict[ast.expr, int]):
+    """Wraps loops, and the operands of decisions.
+
+    Args:
+        decisions: operand -> line of the decision.
+    """
+
+    def __init__(self, decisions: dict[ast.expr, int]) -> None:
         self.decisions = decisions
 
-    def visit(self, node):
+    def visit(self, node: ast.AST) -> ast.AST:
+        """Return the node, or the node that replaces it.
+
+        Args:
+            node: any node; its children are visited first.
+        """
         new = self.generic_visit(node)
         if node in self.decisions:
             text = ast.Constant(ast.unparse(node))
@@ -45,45 +67,61 @@ class _Instrument(ast.NodeTransformer):
             node.iter = _each(node.iter, node.lineno)
         elif isinstance(node, ast.While) and not _yields(node):
             name, rounds = f"__loop{node.lineno}__", _call("rounds", ast.Constant(node.lineno))
-            node.test = _call("again", node.test, of=name)
+            node.test = _call("again", node.test, owner=name)
             new = ast.With([ast.withitem(rounds, ast.Name(name, ast.Store()))], [node])
         return ast.copy_location(new, node)
 
 
 def operands(tree: ast.Module) -> list[tuple[ast.expr, int]]:
-    """(expression, line of the stop) of all values that a decision to stop is made of."""
+    """Return the values on which the decisions to stop depend.
+
+    Args:
+        tree: of the script.
+
+    Returns:
+        (expression, line of the decision); no expression is inside another one.
+    """
     script = Script(tree)
-    guards, collectives = Guards(script), {*COLLECTIVES, *_sharing(script)}
+    guards, collectives = Guards(script), {*COLLECTIVES, *_functions_with_collectives(script)}
     found: dict[ast.expr, int] = {}
     for stop in stops(script):
         for test in _tests(stop, script, collectives):
             for operand in _parts(test, collectives):
-                if not guards.asks(operand):  # the rank is everybody's own by right
+                if not guards.asks(operand):  # the rank differs on every rank, and should
                     found.setdefault(operand, stop.lineno)
     # An expression inside another one is copied with it.
     inside = {n for operand in found for n in ast.walk(operand) if n is not operand}
     return [(operand, line) for operand, line in found.items() if operand not in inside]
 
 
-def _tests(stop, script, collectives) -> list[ast.expr]:
-    """The test of a stop, and those on which its variables depend, up to what all ranks share."""
+def _tests(stop: ast.If | ast.While, script: Script, collectives: set[str]) -> list[ast.expr]:
+    """Return the test of a stop, and the tests on which its variables depend.
 
-    def own(test):
-        return _names(test, beyond=collectives)
+    A variable that comes from a collective is equal on all ranks, so it is not followed.
+    """
+
+    def own(test: ast.expr) -> set[str]:
+        return _names(test, excluded=collectives)
 
     loop = _loop(stop, script)
     assigns = [
         (node, set().union(*map(_names, _targets(node))))
         for node in ast.walk(script.inside[stop])
-        if isinstance(node, ast.Assign | ast.AugAssign | ast.AnnAssign) and node.value
+        if isinstance(node, Assignment) and node.value
     ]
-    shared = {name for node, names in assigns if _shares(node.value, collectives) for name in names}
+    shared = {
+        name
+        for node, names in assigns
+        if any(_calls(part, collectives) for part in ast.walk(node.value))
+        for name in names
+    }
     names, tests = own(stop.test) - shared, [stop.test]
     while True:  # until no test is added
         added = []
         for node, targets in assigns:
             if names & targets:
-                added += _tests_around(node, loop, script)
+                inner = takewhile(lambda above: above is not loop, script.ancestors(node))
+                added += [above.test for above in inner if isinstance(above, ast.If)]
                 added += [part.test for part in ast.walk(node.value) if isinstance(part, ast.IfExp)]
         added = [test for test in dict.fromkeys(added) if test not in tests]
         if not added:
@@ -92,26 +130,27 @@ def _tests(stop, script, collectives) -> list[ast.expr]:
         names = names.union(*map(own, added)) - shared
 
 
-def _shares(value, collectives) -> bool:
-    """Whether an expression comes from a collective: the same on all ranks, or made of it."""
-    return any(_calls(node, collectives) for node in ast.walk(value))
-
-
-def _calls(node, functions) -> bool:
+def _calls(node: ast.AST, functions: Collection[str]) -> bool:
+    """Return whether a node is a call of one of some functions."""
     return isinstance(node, ast.Call) and last_name(node) in functions
 
 
-def _sharing(script) -> set[str]:
-    """The script's own functions that call a collective."""
+def _functions_with_collectives(script: Script) -> set[str]:
+    """Return the names of the script's own functions that call a collective."""
     return {getattr(script.inside[call], "name", "") for call in script.named(*COLLECTIVES)}
 
 
-def _targets(node):
+def _targets(node: Assignment) -> list[ast.expr]:
+    """Return the left sides of an assignment."""
     return node.targets if isinstance(node, ast.Assign) else [node.target]
 
 
 def stops(script: Script) -> Iterator[ast.If | ast.While]:
-    """The `if`s that leave a loop, and `while` loops with a condition."""
+    """Yield the `if` statements that leave a loop, and the `while` loops with a condition.
+
+    Args:
+        script: the script.
+    """
     for node in script.nodes:
         if isinstance(node, ast.While) and not isinstance(node.test, ast.Constant):
             if not _yields(node):
@@ -125,7 +164,8 @@ def stops(script: Script) -> Iterator[ast.If | ast.While]:
                     yield node
 
 
-def _leaves(node, in_loop) -> bool:
+def _leaves(node: ast.stmt, in_loop: bool) -> bool:
+    """Return whether a statement leaves a loop, or sets `stop_training`."""
     if isinstance(node, ast.Break | ast.Return):
         return in_loop
     if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
@@ -135,20 +175,21 @@ def _leaves(node, in_loop) -> bool:
     return False
 
 
-def _exits_well(call) -> bool:
-    """Another exit code than 0 is no stop: mpirun ends all ranks then."""
+def _exits_well(call: ast.Call) -> bool:
+    """Return whether a call ends the process with exit code 0. After another code mpirun ends all ranks."""
     codes = [getattr(code, "value", None) for code in call.args[:1]]
-    return last_name(call) in STOPS and not any(codes)
+    return last_name(call) in EXITS and not any(codes)
 
 
-def _yields(loop) -> bool:
+def _yields(loop: Loop) -> bool:
+    """Return whether a loop contains a `yield`."""
     return any(isinstance(node, ast.Yield | ast.YieldFrom) for node in ast.walk(loop))
 
 
-def _parts(test, collectives) -> list[ast.expr]:
-    """The values that a test compares. Of a collective it is what comes out, not what goes in."""
+def _parts(test: ast.expr, collectives: set[str]) -> list[ast.expr]:
+    """Return the values that a test compares. Of a collective that is the result, not the arguments."""
 
-    def parts(values):
+    def parts(values: Iterable[ast.expr]) -> list[ast.expr]:
         return [part for value in values for part in _parts(value, collectives)]
 
     if isinstance(test, ast.BoolOp):
@@ -161,45 +202,38 @@ def _parts(test, collectives) -> list[ast.expr]:
         return []
     if isinstance(test, ast.Call) and not _calls(test, collectives):
         values = [value for value in test.args if not isinstance(value, ast.Starred)]
-        return parts(values) or [test]  # stopper.step(loss): what goes in, and what comes out
+        return parts(values) or [test]  # the arguments of stopper.step(loss), or the result
     return [test]
 
 
-def _each(iterable, line):
+def _each(iterable: ast.expr, line: int) -> ast.expr:
+    """Return the iterable of a loop inside a call of `each`, which is put inside WRAPPERS."""
     if isinstance(iterable, ast.Call) and iterable.args and last_name(iterable) in WRAPPERS:
         iterable.args[0] = _each(iterable.args[0], line)
         return iterable
     return ast.copy_location(_call("each", ast.Constant(line), iterable), iterable)
 
 
-def _call(name, *arguments, of=WATCH):
-    return ast.Call(ast.Attribute(ast.Name(of, ast.Load()), name, ast.Load()), list(arguments), [])
+def _call(name: str, *arguments: ast.expr, owner: str = WATCH) -> ast.Call:
+    """Return the call of a method of the watch, or of another object."""
+    method = ast.Attribute(ast.Name(owner, ast.Load()), name, ast.Load())
+    return ast.Call(method, list(arguments), [])
 
 
-def _names(node, beyond=()) -> set[str]:
-    """The names in an expression, but for those in calls of the functions `beyond`."""
+def _names(node: ast.AST, excluded: Collection[str] = ()) -> set[str]:
+    """Return the names in an expression, except for names in calls of excluded functions."""
     if isinstance(node, ast.Name):
         return {node.id}
-    if _calls(node, beyond):
+    if _calls(node, excluded):
         return set()
-    return {name for part in ast.iter_child_nodes(node) for name in _names(part, beyond)}
+    return {name for part in ast.iter_child_nodes(node) for name in _names(part, excluded)}
 
 
-def _loop(node, script):
-    """The loop around a node, in the same function."""
+def _loop(node: ast.AST, script: Script) -> Loop | None:
+    """Return the loop around a node, in the same function."""
     for above in script.ancestors(node):
         if isinstance(above, FUNCTIONS | ast.Lambda):
             return None
-        if isinstance(above, ast.For | ast.While):
+        if isinstance(above, Loop):
             return above
     return None
-
-
-def _tests_around(node, loop, script) -> list[ast.expr]:
-    tests = []
-    for above in script.ancestors(node):
-        if above is loop:
-            break
-        if isinstance(above, ast.If):
-            tests.append(above.test)
-    return tests

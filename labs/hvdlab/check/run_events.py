@@ -1,36 +1,75 @@
-"""Questions to the events of a run that `judge` asks."""
+"""The events of a run, with the questions that the rules ask about them: see `Run`."""
 
 import itertools
 import math
+from collections.abc import Iterator
+from typing import Any
 
-EQUAL = 1e-7  # relative; replicas agree to the last digit
-HOROVODS = ("HorovodInternalError", "Horovod has been shut down", "UnknownError")
+EQUAL = (
+    1e-7  # relative difference of two numbers that count as equal; replicas agree to the last digit
+)
+# In the errors that Horovod raises on a rank when another rank has ended.
+HOROVOD_ERRORS = ("HorovodInternalError", "Horovod has been shut down", "UnknownError")
 
 
 class Run:
-    """The events of all ranks of a run: {rank: [event, ...]}."""
+    """The events of all ranks of a run.
 
-    def __init__(self, events: dict[int, list[dict]]):
+    An optimizer is given by the number in its events: an int, or None if it was created before the watch.
+
+    Args:
+        events: rank -> its events, see `event_log`.
+    """
+
+    def __init__(self, events: dict[int, list[dict]]) -> None:
         self.events = events
         self.ranks = sorted(events)
 
     def of(self, rank: int, kind: str) -> list[dict]:
+        """Return the events of one kind on one rank.
+
+        Args:
+            rank: the rank.
+            kind: of the events.
+        """
         return [event for event in self.events[rank] if event["kind"] == kind]
 
     def all(self, kind: str) -> list[dict]:
+        """Return the events of one kind on all ranks, rank by rank.
+
+        Args:
+            kind: of the events.
+        """
         return [event for rank in self.ranks for event in self.of(rank, kind)]
 
     def rank0(self, kind: str) -> list[dict]:
+        """Return the events of one kind on the first rank.
+
+        Args:
+            kind: of the events.
+        """
         return self.of(self.ranks[0], kind)
 
     def line(self, kind: str) -> int | None:
+        """Return the line of the first event of one kind that has a line.
+
+        Args:
+            kind: of the event.
+        """
         return next((event["line"] for event in self.all(kind) if event["line"]), None)
 
-    def pairs(self):
-        return itertools.combinations(self.ranks, 2)
+    def pairs(self) -> Iterator[tuple[int, int]]:
+        """Yield all pairs of ranks, the smaller rank first."""
+        yield from itertools.combinations(self.ranks, 2)
 
     @staticmethod
     def apart(one: float, other: float) -> bool:
+        """Return whether two numbers differ by more than EQUAL; two NaNs are equal.
+
+        Args:
+            one: a number.
+            other: a number.
+        """
         if math.isnan(one) or math.isnan(other):
             return math.isnan(one) != math.isnan(other)
         return abs(one - other) > EQUAL * max(abs(one), abs(other))
@@ -38,7 +77,7 @@ class Run:
     # --- ends -----------------------------------------------------------------------------------
 
     def errors(self) -> list[tuple[int, str, int | None]]:
-        """(rank, error, line) of the ranks that ended with one."""
+        """Return (rank, error, line) of the ranks that ended with an error."""
         return [
             (rank, event["error"], event["line"])
             for rank in self.ranks
@@ -47,49 +86,80 @@ class Run:
         ]
 
     def crash(self) -> tuple[int, str, int | None] | None:
-        """The first error that is not Horovod's word for the end of another rank."""
-        own = [e for e in self.errors() if not any(word in e[1] for word in HOROVODS)]
+        """Return (rank, error, line) of the first error that is not caused by the end of another rank."""
+        own = [e for e in self.errors() if not any(text in e[1] for text in HOROVOD_ERRORS)]
         return own[0] if own else None
 
     def complete(self) -> bool:
-        """Whether each rank came to its end, or is known to wait for ever."""
+        """Return whether each rank has reached its end, or waits for ever."""
         return all(self.of(rank, "end") or self._last(rank, "waiting") for rank in self.ranks)
 
-    def _last(self, rank, kind) -> dict | None:
-        states = [e for e in self.events[rank] if e["kind"] in ("waiting", "goes on", "end")]
+    def _last(self, rank: int, kind: str) -> dict | None:
+        """Return the last event about the state of a rank if it is of one kind."""
+        states = [e for e in self.events[rank] if e["kind"] in ("waiting", "continues", "end")]
         return states[-1] if states and states[-1]["kind"] == kind else None
 
     def waiting(self) -> str:
-        """A sentence about the ranks that waited to the end."""
-        said = [
+        """Return one sentence per rank that waited until the run ended, each after a space."""
+        sentences = [
             f" Rank {rank} waited in {event['op']}, line {event['line']}."
             for rank in self.ranks
             if (event := self._last(rank, "waiting"))
         ]
-        return "".join(said)
+        return "".join(sentences)
 
     # --- steps of optimizers ------------------------------------------------------------------------
 
-    def optimizers(self) -> list:
+    def optimizers(self) -> list[int | None]:
+        """Return the optimizers that stepped on the first rank, in ascending order."""
         numbers = {event["optimizer"] for event in self.rank0("step")}
         return sorted(numbers, key=lambda n: -1 if n is None else n)
 
-    def steps(self, number) -> list[list[dict]]:
-        """The steps that all ranks made with an optimizer: one list of events, by rank, a step."""
-        each = [
+    def steps(self, number: int | None) -> list[tuple[dict, ...]]:
+        """Return the steps that all ranks made with an optimizer.
+
+        Args:
+            number: of the optimizer.
+
+        Returns:
+            Per step the events of all ranks, by rank.
+        """
+        by_rank = [
             [event for event in self.of(rank, "step") if event["optimizer"] == number]
             for rank in self.ranks
         ]
-        return list(zip(*each, strict=False))
+        return list(zip(*by_rank, strict=False))
 
-    def step(self, rank: int, number, step: int) -> dict:
+    def step(self, rank: int, number: int | None, step: int) -> dict:
+        """Return the event of one step of an optimizer on one rank.
+
+        Args:
+            rank: the rank.
+            number: of the optimizer.
+            step: from 1.
+        """
         return self.steps(number)[step - 1][self.ranks.index(rank)]
 
-    def values(self, number, step: int, name: str) -> list:
+    def values(self, number: int | None, step: int, name: str) -> list:
+        """Return a field of the events of one step, by rank.
+
+        Args:
+            number: of the optimizer.
+            step: from 1.
+            name: of the field.
+        """
         return [event[name] for event in self.steps(number)[step - 1]]
 
-    def first_difference(self, number=..., after: int = 0) -> int | None:
-        """The first step, from 1, after which the weights of two ranks differ."""
+    def first_difference(self, number: Any = ..., after: int = 0) -> int | None:
+        """Return the first step after which the weights of two ranks differ.
+
+        Args:
+            number: of the optimizer. Default: all optimizers.
+            after: number of steps at the start to leave out. Default 0.
+
+        Returns:
+            The step, from 1, or None if the weights never differ.
+        """
         numbers = self.optimizers() if number is ... else [number]
         found = []
         for number in numbers:
@@ -100,19 +170,29 @@ class Run:
                     break
         return min(found, default=None)
 
-    def _differ(self, one, other) -> bool:
+    def _differ(self, one: list[float], other: list[float]) -> bool:
         return len(one) != len(other) or any(map(self.apart, one, other))
 
-    def pair(self, number, step: int) -> str:
-        """The first two ranks whose weights differ, to print."""
+    def pair(self, number: int | None, step: int) -> str:
+        """Return the first two ranks whose weights differ after a step, as text: "0 and 1".
+
+        Args:
+            number: of the optimizer.
+            step: from 1.
+        """
         weights = self.values(number, step, "weights")
         for i, j in itertools.combinations(range(len(weights)), 2):
             if self._differ(weights[i], weights[j]):
                 return f"{self.ranks[i]} and {self.ranks[j]}"
         return "0 and 1"
 
-    def difference(self, number, step: int) -> float:
-        """The largest relative difference of a norm between two ranks."""
+    def difference(self, number: int | None, step: int) -> float:
+        """Return the largest relative difference between the norms of a weight on two ranks.
+
+        Args:
+            number: of the optimizer.
+            step: from 1.
+        """
         first, *others = self.values(number, step, "weights")
         return max(
             abs(a - b) / max(abs(a), abs(b), 1e-12)
@@ -120,11 +200,16 @@ class Run:
             for a, b in zip(first, other, strict=False)
         )
 
-    def batches(self, rank: int) -> list:
+    def batches(self, rank: int) -> list[str | None]:
+        """Return the hash of the batch of each step on one rank.
+
+        Args:
+            rank: the rank.
+        """
         return [event["batch"] for event in self.of(rank, "step")]
 
     def rates(self) -> list[float]:
-        """The learning rate of rank 0 at each step of its first optimizer."""
+        """Return the learning rate of the first rank in each step of its first optimizer."""
         steps = self.rank0("step")
         return [
             e["rate"]
@@ -133,9 +218,12 @@ class Run:
         ]
 
     def drift(self) -> tuple[int, int, float]:
-        """(step, layer from 1, standard deviations) of the largest distance of running means.
+        """Return the largest distance between the running means of two ranks.
 
-        The last ones that were noted: those of a few batches may be apart by chance.
+        Only the last statistics of each optimizer count, because those of a few batches may differ by chance.
+
+        Returns:
+            (step, layer from 1, distance in standard deviations); (0, 0, 0.0) without statistics.
         """
         worst = 0, 0, 0.0
         for number in self.optimizers():
@@ -153,7 +241,11 @@ class Run:
     # --- loops, collectives, decisions, files ---------------------------------------------------------
 
     def lengths(self) -> dict[int, dict[int, int]]:
-        """{line of a loop that trains: {rank: batches in an epoch}}, where a rank knows them."""
+        """Return the batches per epoch of the training loops, on the ranks that know them.
+
+        Returns:
+            Line of the loop -> rank -> batches.
+        """
         found: dict[int, dict[int, int]] = {}
         for rank in self.ranks:
             for event in reversed(self.of(rank, "loop") + self.of(rank, "fit")):
@@ -162,8 +254,12 @@ class Run:
         return found
 
     def left_early(self) -> dict[int, tuple[int, int, int, int]]:
-        """{line: (rank, its rounds, other rank, its rounds)} of loops that ended on one rank only."""
-        rounds: dict[int, dict[int, list]] = {}  # line -> rank -> [(rounds, how it was left)]
+        """Return the training loops that reached their end on one rank while another rank continued.
+
+        Returns:
+            Line of the loop -> (rank, its rounds, other rank, its rounds).
+        """
+        rounds: dict[int, dict[int, list]] = {}  # line -> rank -> [(rounds, how the loop ended)]
         for rank in self.ranks:
             for event in self.of(rank, "pass"):
                 of_line = rounds.setdefault(event["line"], {}).setdefault(rank, [])
@@ -172,14 +268,18 @@ class Run:
                 rounds.setdefault(line, {}).setdefault(rank, []).append((iteration, "inside"))
         found = {}
         for line, of_rank in rounds.items():
-            for one, other in itertools.permutations(of_rank, 2):
-                for (mine, left), (its, _) in zip(of_rank[one], of_rank[other], strict=False):
-                    if left == "at its end" and its > mine:
-                        found.setdefault(line, (one, mine, other, its))
+            for rank, other in itertools.permutations(of_rank, 2):
+                for (own, left), (others, _) in zip(of_rank[rank], of_rank[other], strict=False):
+                    if left == "at its end" and others > own:
+                        found.setdefault(line, (rank, own, other, others))
         return found
 
     def calls(self) -> dict[str, dict[int, int]]:
-        """{collective: {rank: how often}}, in the order of their first calls."""
+        """Return how often each rank called each collective, in the order of their first calls.
+
+        Returns:
+            Collective -> rank -> number of calls.
+        """
         events = sorted(self.all("collective"), key=lambda event: event["at"])
         return {
             op: {
@@ -189,18 +289,28 @@ class Run:
         }
 
     def call_line(self, op: str, rank: int, counts: dict[int, int]) -> int | None:
-        """The line of the first call that a rank makes more often than another."""
+        """Return the line of the first call that a rank makes more often than another.
+
+        Args:
+            op: the collective.
+            rank: the rank with the most calls.
+            counts: rank -> number of calls.
+        """
         fewest = min(counts, key=counts.get)
-        theirs = [e["line"] for e in self.of(fewest, "collective") if e["op"] == op]
+        others = [e["line"] for e in self.of(fewest, "collective") if e["op"] == op]
         for event in self.of(rank, "collective"):
             if event["op"] == op:
-                if event["line"] not in theirs:
+                if event["line"] not in others:
                     return event["line"]
-                theirs.remove(event["line"])
+                others.remove(event["line"])
         return self.line("collective")
 
     def decisions(self) -> dict[tuple[int, str], list[list[float]]]:
-        """{(line, expression): its values by rank}, where all ranks have some, in loops that train."""
+        """Return the values on which the decisions in training loops depended, where all ranks have some.
+
+        Returns:
+            (line, expression) -> values by rank.
+        """
         train = {event["line"] for event in self.all("loop") + self.all("pass")}
         found: dict[tuple[int, str], dict[int, list[float]]] = {}
         for rank in self.ranks:
@@ -216,7 +326,11 @@ class Run:
         }
 
     def saves(self) -> dict[str, dict[int, int]]:
-        """{path: {rank that wrote it: line}}; a file that is locked is there to be opened by all."""
+        """Return the files that ranks wrote, without lock files, because all ranks open those.
+
+        Returns:
+            Path -> rank that wrote it -> line.
+        """
         locks = {event["path"] for event in self.all("lock")}
         found: dict[str, dict[int, int]] = {}
         for rank in self.ranks:
@@ -227,13 +341,21 @@ class Run:
 
 
 def _distance(one: dict, other: dict) -> float:
-    """Root mean square over channels of the distance of two running means, in deviations."""
+    """Return the root mean square over channels of the distance of two running means.
+
+    Args:
+        one: statistics of a batch norm layer on one rank: "mean", "variance", "filled".
+        other: of the same layer on another rank.
+
+    Returns:
+        The distance in standard deviations.
+    """
     squares = []
     for a, b, v, w in zip(
         one["mean"], other["mean"], one["variance"], other["variance"], strict=False
     ):
-        # They began as mean 0 and variance 1; `filled` is the part that is not that beginning. A network
-        # that was trained before began with others, of which its variance tells as well.
+        # They started as mean 0 and variance 1. `filled` is the fraction that no longer comes from that
+        # start. A network that was trained before started with other values, which its variance shows.
         first, second = a / one["filled"], b / other["filled"]
         variances = [
             own if (own := (x - 1 + part) / part) > 1e-6 else max(1e-6, x)

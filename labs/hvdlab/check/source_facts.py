@@ -1,10 +1,11 @@
-"""What a script's source says that a run of a few steps may not show: see `Facts`."""
+"""Facts from a script's source that a run of a few steps may not show: see `Facts`."""
 
 import ast
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from hvdlab.script_analysis.ast_helpers import keyword, last_name
+from hvdlab.script_analysis.ast_helpers import identifiers, keyword, last_name
 from hvdlab.script_analysis.gpu_choice import chosen_by_helper, remainders
 from hvdlab.script_analysis.rank_guards import Guards
 from hvdlab.script_analysis.rate_scaling import Rates, rates
@@ -20,6 +21,7 @@ COLLECTIVES = (
     "broadcast", "broadcast_", "broadcast_async", "broadcast_async_", "broadcast_object",
     "alltoall", "reducescatter", "grouped_reducescatter", "barrier", "average_metrics", *BROADCASTS,
 )  # fmt: skip
+# Texts in lower case. A statement with one of DEVICES concerns a device; with one of PINS it chooses it.
 DEVICES = ("cuda", "device", "gpu", ".to(")
 PINS = (
     "set_device",
@@ -34,26 +36,51 @@ GPUS = (".cuda(", "cuda:", '"cuda"', "'cuda'", '"GPU"', "'GPU'")
 
 
 class Facts(NamedTuple):
-    """Lines of a script, by what is there; None or empty where nothing is."""
+    """Facts of a script: lines, from 1, or answers; None or empty where the script has no such line.
 
-    horovod: int | None  # imports Horovod
-    other: str | None  # imports another library by which ranks meet
-    init: bool  # calls hvd.init
-    gpu: int | None  # uses a GPU
-    pin: str  # "local_rank" (or a helper), "rank" or "": what a device is chosen by
-    remainder: int | None  # the number of a GPU is a remainder by the number of GPUs
+    Attributes:
+        horovod: imports Horovod.
+        other: name of another library that it imports and by which ranks communicate.
+        init: whether it calls hvd.init.
+        gpu: uses a GPU.
+        pin: what chooses the device: "local_rank" (or a helper), "rank", or "" for neither.
+        remainder: the number of a GPU is a remainder by the number of GPUs.
+        rates: how the learning rate grows with the number of ranks.
+        norm: creates a batch norm layer.
+        norm_shared: whether the statistics of batch norm seem to be combined over the ranks.
+        join: whether it calls hvd.join.
+        counted: loops that end after a counted number of rounds.
+        saves: writes a checkpoint, on all ranks.
+        downloads: downloads, on all ranks at the same time.
+        guarded: line of a collective -> line of the test of the rank that decides who calls it.
+    """
+
+    horovod: int | None
+    other: str | None
+    init: bool
+    gpu: int | None
+    pin: str
+    remainder: int | None
     rates: Rates
-    norm: int | None  # batch norm
-    norm_shared: bool  # its statistics are combined over ranks, it seems
-    join: bool  # calls hvd.join
-    counted: set[int]  # loops that end when they have counted enough
-    saves: list[int]  # writes a checkpoint, on all ranks
-    downloads: list[int]  # downloads, on all ranks at once
-    guarded: dict[int, int]  # a collective: the test of the rank under which it is
+    norm: int | None
+    norm_shared: bool
+    join: bool
+    counted: set[int]
+    saves: list[int]
+    downloads: list[int]
+    guarded: dict[int, int]
 
 
 def read(path: Path) -> Facts:
-    """Read a script. Raises Unreadable, OSError."""
+    """Return the facts of a script.
+
+    Args:
+        path: of the script.
+
+    Raises:
+        Unreadable: Python cannot parse it.
+        OSError: the file cannot be read.
+    """
     source = path.read_bytes()
     script = Script(source)
     guards = Guards(script)
@@ -71,23 +98,23 @@ def read(path: Path) -> Facts:
         norm_shared=any(word in source for word in SHARED_NORMS),
         join=any("hvd" in name or "horovod" in name for name in joins),
         counted={n.lineno for n in script.nodes if isinstance(n, ast.For) and _counts(n)},
-        saves=[call.lineno for call in _saves(script) if _everybody(call, guards)],
-        downloads=[call.lineno for call in _loads(script) if _everybody(call, guards)],
+        saves=[call.lineno for call in _saves(script) if _on_all_ranks(call, guards)],
+        downloads=[call.lineno for call in _downloads(script) if _on_all_ranks(call, guards)],
         guarded={call.lineno: test.lineno for call in collectives if (test := guards.test(call))},
     )
 
 
-def _everybody(call, guards) -> bool:
-    """Whether all ranks make a call, with the same arguments, at the same time."""
+def _on_all_ranks(call: ast.Call, guards: Guards) -> bool:
+    """Return whether all ranks make a call, with the same arguments, at the same time."""
     if guards.asks(call) or guards.test(call) or _in_turns(call, guards):
         return False
     around = [node for node in guards.script.ancestors(call) if isinstance(node, ast.With)]
-    locked = (ast.unparse(item.context_expr) for node in around for item in node.items)
-    return not any("lock" in text.lower() for text in locked)
+    contexts = (ast.unparse(item.context_expr) for node in around for item in node.items)
+    return not any("lock" in text.lower() for text in contexts)
 
 
-def _in_turns(call, guards) -> bool:
-    """Whether some ranks wait above a call: `if hvd.local_rank() != 0: hvd.barrier()`."""
+def _in_turns(call: ast.Call, guards: Guards) -> bool:
+    """Return whether some ranks wait above a call: `if hvd.local_rank() != 0: hvd.barrier()`."""
     node = call
     for above in guards.script.ancestors(call):
         for name in ("body", "orelse", "finalbody"):
@@ -101,8 +128,8 @@ def _in_turns(call, guards) -> bool:
     return False
 
 
-def _counts(loop) -> bool:
-    """Whether a loop leaves by what it gets: `for i, x in enumerate(...): if i == steps: break`."""
+def _counts(loop: ast.For) -> bool:
+    """Return whether its own variable ends a loop: `for i, x in enumerate(...): if i == n: break`."""
     names = {node.id for node in ast.walk(loop.target) if isinstance(node, ast.Name)}
     return any(
         isinstance(part, ast.Break)
@@ -112,22 +139,24 @@ def _counts(loop) -> bool:
     )
 
 
-def _first(script, wanted) -> int | None:
+def _first(script: Script, wanted: Callable[[ast.Call], bool]) -> int | None:
+    """Return the line of the first call for which a function returns True."""
     return next((call.lineno for call in script.calls if wanted(call)), None)
 
 
-def _uses_gpu(call) -> bool:
+def _uses_gpu(call: ast.Call) -> bool:
+    """Return whether a call names a GPU, other than to switch all GPUs off."""
     text = ast.unparse(call)
     if last_name(call) == "set_visible_devices" and "[]" in text:  # switches them off
         return False
     return any(word in text for word in GPUS) and "is_available()" not in ast.unparse(call.func)
 
 
-def _pin(script) -> str:
-    """What chooses a device: "local_rank", "rank" (which counts over machines), "" (neither)."""
+def _pin(script: Script) -> str:
+    """Return what chooses a device: "local_rank", "rank" (counts over all machines), or ""."""
     if chosen_by_helper(script):
         return "local_rank"
-    local, everywhere, found = {"local_rank"}, {"rank"}, ""
+    local, everywhere, pin = {"local_rank"}, {"rank"}, ""
     given = ((name, value) for _, name, value in script.functions.arguments())
     for name, value in (*script.assignments(), *given):
         if "local_rank" in ast.unparse(value).lower():
@@ -136,19 +165,18 @@ def _pin(script) -> str:
             everywhere.add(name)
     for node in script.nodes:
         if isinstance(node, ast.Call | ast.Assign):
-            text = ast.unparse(node).lower()
-            words = {getattr(n, "id", None) or getattr(n, "attr", "") for n in ast.walk(node)}
-            by_rank = bool(words & everywhere)
+            text, names = ast.unparse(node).lower(), identifiers(node)
+            by_rank = bool(names & everywhere)
             if any(word in text for word in DEVICES):
-                if words & local or "local_rank" in text or by_rank and "device_count" in text:
+                if names & local or "local_rank" in text or by_rank and "device_count" in text:
                     return "local_rank"
                 if by_rank and any(word in text for word in PINS):
-                    found = "rank"
-    return found
+                    pin = "rank"
+    return pin
 
 
-def _saves(script):
-    """The calls that write a checkpoint."""
+def _saves(script: Script) -> Iterator[ast.Call]:
+    """Yield the calls that write a checkpoint."""
     for call, name in script.names.items():
         last = name.rpartition(".")[2]
         if name == "torch.save" or last in ("ModelCheckpoint", "save_weights", "save_model"):
@@ -157,12 +185,12 @@ def _saves(script):
             yield call
 
 
-def _loads(script):
-    """The calls that download."""
+def _downloads(script: Script) -> Iterator[ast.Call]:
+    """Yield the calls that download a file."""
     for call, name in script.names.items():
         last = name.rpartition(".")[2]
-        asked = keyword(call, "download")
-        if isinstance(asked, ast.Constant) and asked.value is True:
+        download = keyword(call, "download")
+        if isinstance(download, ast.Constant) and download.value is True:
             yield call
         elif last in ("urlretrieve", "get_file") or (last == "load_data" and "datasets" in name):
             yield call

@@ -1,16 +1,15 @@
-"""One watched rank: runs a script as `python SCRIPT ARGUMENTS` would, and writes down what it does.
+"""One watched rank: run a script like `python SCRIPT ARGUMENTS`, and write down what it does.
 
     mpirun -np 2 python labs/hvdlab/check/watched_rank.py SCRIPT ARGUMENTS
 
-Started by `hvdlab check`. What the script does with Horovod and its framework is wrapped the moment
-those are imported, see `hvdlab.check.hooks`. No number is changed. Two things differ
-from a plain run. Loops that train are cut short, so that a script of hours comes to its own end within
-seconds: see `Watch.each`. And a script ends where it gives Horovod a tensor for which Horovod would wait
-for ever.
+`hvdlab check` starts it. The functions of Horovod and of the script's framework are wrapped right after
+their import, see `hvdlab.check.hooks`. No number is changed. A run differs from a plain run in two ways.
+Training loops end early, so that a script of hours reaches its own end within seconds: see `Watch.each`.
+And a script ends where it passes a tensor to Horovod for which Horovod would wait for ever.
 
 Environment:
     HVDLAB_CHECK        folder for the events, one JSON line each, in rank-R.jsonl
-    HVDLAB_CHECK_STEPS  training steps after which a loop is cut
+    HVDLAB_CHECK_STEPS  training steps after which a loop ends
 """
 
 import os
@@ -25,6 +24,7 @@ import importlib.abc
 import importlib.machinery
 import traceback
 import types
+from collections.abc import Callable, Sequence
 
 from hvdlab.check import instrument
 from hvdlab.check.event_log import Watch
@@ -45,12 +45,28 @@ WATCHED = {
 
 
 class AfterImport(importlib.abc.MetaPathFinder):
-    """Wraps the functions of a module right after its import, before anybody has copied them."""
+    """Wraps the functions of a module right after its import, before any other module copies them.
 
-    def __init__(self, watch):
+    Args:
+        watch: of this rank.
+    """
+
+    def __init__(self, watch: Watch) -> None:
         self.watch = watch
 
-    def find_spec(self, name, path, target=None):
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: types.ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        """Return the spec of a module of WATCHED, whose loader wraps its functions.
+
+        Args:
+            name: of the module.
+            path: where to look for it.
+            target: ignored.
+
+        Returns:
+            The spec; None for any other module.
+        """
         if name not in WATCHED:
             return None
         spec = importlib.machinery.PathFinder.find_spec(name, path, target)
@@ -58,7 +74,7 @@ class AfterImport(importlib.abc.MetaPathFinder):
             return None
         run = spec.loader.exec_module
 
-        def exec_module(module):
+        def exec_module(module: types.ModuleType) -> None:
             run(module)
             WATCHED[name](module, self.watch)
 
@@ -67,19 +83,35 @@ class AfterImport(importlib.abc.MetaPathFinder):
 
 
 class Script(importlib.machinery.SourceFileLoader):
-    """Loads the script with its loops and stop decisions instrumented."""
+    """Loads the script with its loops and decisions to stop instrumented."""
 
-    def source_to_code(self, data, path, *, _optimize=-1):
+    def source_to_code(self, data: bytes, path: str, *, _optimize: int = -1) -> types.CodeType:
+        """Return the code of the instrumented script.
+
+        Args:
+            data: source of the script.
+            path: of the script.
+            _optimize: ignored.
+        """
         return compile(instrument.instrument(data, path), path, "exec", dont_inherit=True)
 
-    def get_code(self, fullname):  # nothing from a cache, nothing into it
+    def get_code(self, fullname: str) -> types.CodeType:
+        """Return the code of the instrumented script, without a cache.
+
+        Args:
+            fullname: ignored.
+        """
         return self.source_to_code(self.get_data(self.path), self.path)
 
 
-def files_and_locks(watch: Watch):
-    """An audit hook that notes files opened for writing, requests to the network, and file locks."""
+def files_and_locks(watch: Watch) -> Callable[[str, tuple], None]:
+    """Return an audit hook that writes down files that are written, network requests, and file locks.
 
-    def hook(event, arguments):
+    Args:
+        watch: of this rank.
+    """
+
+    def hook(event: str, arguments: tuple) -> None:
         if event == "open":
             path, mode, flags = arguments
             writes = isinstance(flags, int) and flags & (os.O_WRONLY | os.O_RDWR)
@@ -92,7 +124,7 @@ def files_and_locks(watch: Watch):
             file, operation = arguments[:2]
             if operation & fcntl.LOCK_UN:
                 watch.locks.discard(file)
-            elif file not in watch.locks:  # else it asks again and again
+            elif file not in watch.locks:  # a program that waits for a lock calls repeatedly
                 watch.locks.add(file)
                 watch.note("lock", path=os.path.realpath(f"/proc/self/fd/{file}"))
 
@@ -100,6 +132,7 @@ def files_and_locks(watch: Watch):
 
 
 def main() -> None:
+    """Run the script of the command line as __main__, and write down how it ended."""
     script = str(Path(sys.argv[1]).resolve())
     rank, size = launched_rank()
     folder = Path(os.environ["HVDLAB_CHECK"])
@@ -119,13 +152,13 @@ def main() -> None:
         lines = [
             f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == script
         ]
-        watch.end(error=_said(error), line=lines[-1] if lines else None)
+        watch.end(error=_one_line(error), line=lines[-1] if lines else None)
         raise
     watch.end()
 
 
-def _said(error: BaseException) -> str | None:
-    """An error in one line; None for the exit code 0, with which also the watch ends a script."""
+def _one_line(error: BaseException) -> str | None:
+    """Return an error in one line; None for exit code 0, with which the watch ends a script too."""
     if not isinstance(error, SystemExit):
         return f"{type(error).__name__}: {error}"[:600]
     if isinstance(error.code, str):

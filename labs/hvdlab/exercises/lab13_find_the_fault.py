@@ -14,11 +14,11 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from hvdlab.check.catalogue import CATALOGUE
 from hvdlab.check.command import CheckError, check
 from hvdlab.check.run_events import Run
 from hvdlab.course.experiment import LABS, QUICK, WORK
 from hvdlab.exercises import NotYet, right
+from hvdlab.hints.catalogue import CHECKED
 from hvdlab.script_analysis.script import Script
 
 CASES = {
@@ -33,7 +33,7 @@ CASES = {
 RUN_IN_QUICK = {1, 5}
 BATCHES_OF_ALL = 64  # of an epoch that reads all images of case 2, or all but one of case 4
 EXPECTED = tomllib.loads((LABS / "faults" / "faults.toml").read_text())
-NAMES = {id: title for id, (title, _) in CATALOGUE.items()}
+NAMES = {id: mistake.title for id, mistake in CHECKED.items()}
 
 # What each case shows that another diagnosis would not.
 TELLING = {

@@ -1,9 +1,10 @@
-"""Points at likely mistakes, with line numbers: read from the syntax tree, never evidence, no points.
+"""Hints at likely mistakes in a training script, found in its syntax tree without running it.
 
     hints(source)      [{"line": 12, "topic": "data", "text": "..."}]
 
-One function a topic; each yields (line or None, text). When in doubt they say nothing: a script that
-is right in its own way should not be talked out of it.
+A hint is no evidence, and it costs no points. There is one rule per topic: a function that takes the
+script and yields findings of `hvdlab.hints.catalogue`. A rule that is in doubt yields nothing, because a
+correct script in an unusual style must not be criticised.
 """
 
 from hvdlab.hints.learning import broadcast, optimizer
@@ -13,26 +14,42 @@ from hvdlab.hints.starting import device, horovod, init
 from hvdlab.hints.writing import files, output
 from hvdlab.script_analysis.script import Script, Unreadable
 
-MOST_HINTS = 20
+MAX_HINTS = 20
 
 
 def hints(source: bytes) -> list[dict]:
-    """Likely mistakes in a script, in the order of its lines; those about the whole script first."""
+    """Return hints at likely mistakes in a script.
+
+    Args:
+        source: of the script, untrusted.
+
+    Returns:
+        At most MAX_HINTS hints as {"line": int or None, "topic": str, "text": str}, in the order of their
+        lines; hints about the whole script (line None) come first. Empty for a source that Python cannot
+        read, because the run reports what is wrong with it.
+    """
     try:
         found = read(Script(source))
-    except Unreadable:  # the run itself will say what is wrong with it
+    except Unreadable:
         return []
-    except Exception:  # a hint is worth no grader fault
+    except Exception:  # a hint is not worth a fault of the grader
         return []
-    return sorted(found, key=lambda hint: hint["line"] or 0)[:MOST_HINTS]
+    return sorted(found, key=lambda hint: hint["line"] or 0)[:MAX_HINTS]
 
 
 def read(script: Script) -> list[dict]:
-    """What each topic has to say."""
+    """Return the hints of all topics, in the order of TOPICS.
+
+    Args:
+        script: the script.
+
+    Returns:
+        Hints as `hints` returns them, without a limit of their number.
+    """
     return [
-        {"line": line, "topic": topic, "text": text}
-        for topic, look in TOPICS.items()
-        for line, text in look(script)
+        {"line": found.line, "topic": topic, "text": f"{found.seen} {found.fix}"}
+        for topic, rule in TOPICS.items()
+        for found in rule(script)
     ]
 
 

@@ -1,11 +1,13 @@
-"""Hints about learning together: the optimizer's wrapping, and weights that are equal at the start."""
+"""Hints about the optimizer's wrapper, and about equal weights at the start."""
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
-from hvdlab.script_analysis.ast_helpers import keyword, pairs
+from hvdlab.hints.catalogue import Finding, finding
+from hvdlab.script_analysis.ast_helpers import identifier, is_text, keyword, pairs
 from hvdlab.script_analysis.bindings import Variable
+from hvdlab.script_analysis.functions import FUNCTIONS
 from hvdlab.script_analysis.script import BROADCASTS, EXCHANGES, HOROVOD, Script
 
 OPTIMIZERS = (
@@ -19,7 +21,9 @@ OPTIMIZERS = (
     "hvdlab.torch.optimizers.",
     "hvdlab.keras.optimizers.",
 )
-# `register_hook` gets a function of the gradient; who clips gradients averages none.
+NOT_OPTIMIZERS = {"lr_scheduler", "schedules", "swa_utils"}  # modules below those
+# Names of gradients. `register_hook` gets a function of the gradient. A script that clips gradients does
+# not average them.
 GRADIENT = re.compile(
     r"\A(?!zero_|no_|enable_|set_|requires_|inference|clip_)(\w*_)?(grads?|gradients?)(_(?!clip|norm)|\Z)"
     r"|register\w*_hook\Z"
@@ -27,81 +31,94 @@ GRADIENT = re.compile(
 
 
 def optimizers(script: Script) -> set[ast.Call]:
-    """The calls that make an optimizer, compile(optimizer="sgd") among them."""
-    made = {call for call in script.named("compile") if is_text(given_optimizer(call))}
-    made -= {call for call in made if script.names[call] in ("compile", "re.compile")}
+    """Return the calls that create an optimizer, compile(optimizer="sgd") among them.
+
+    Args:
+        script: the script.
+    """
+    created = {call for call in script.named("compile") if is_text(given_optimizer(call))}
+    created -= {call for call in created if script.names[call] in ("compile", "re.compile")}
     for call, name in script.names.items():
         parts = name.split(".")
         if name.startswith(OPTIMIZERS) and parts[-1][:1].isupper():
-            if not {"lr_scheduler", "schedules", "swa_utils"} & set(parts):
-                made.add(call)
-    return made
+            if not NOT_OPTIMIZERS & set(parts):
+                created.add(call)
+    return created
 
 
-def is_text(node: ast.AST | None) -> bool:
-    return isinstance(node, ast.Constant) and isinstance(node.value, str)
+def first_line(calls: Iterable[ast.AST]) -> int:
+    """Return the smallest line of some nodes.
 
-
-def first_line(calls) -> int:
+    Args:
+        calls: at least one node.
+    """
     return min(call.lineno for call in calls)
 
 
-def optimizer(script: Script):
-    made = optimizers(script)
+def optimizer(script: Script) -> Iterator[Finding]:
+    """Yield findings about an optimizer that is not wrapped, or wrapped too late.
+
+    Args:
+        script: the script.
+    """
+    created = optimizers(script)
     wraps = script.hvd("DistributedOptimizer")
     wraps = {call for call in wraps if call.args or call.keywords}
     if not wraps:
-        words = {getattr(node, "id", None) or getattr(node, "attr", "") for node in script.nodes}
-        by_hand = script.hvd(*EXCHANGES) and any(GRADIENT.match(word) for word in words)
-        passed_on = "DistributedOptimizer" in words | set(script.full)  # functools.partial(...)
-        exchanged = by_hand or passed_on or script.hvd("DistributedGradientTape")
-        if made and not exchanged and not script.other:
-            text = (
-                "This optimizer is never wrapped: `optimizer = hvd.DistributedOptimizer(optimizer)` "
-                "averages the gradients of all processes before each step."
-            )
-            yield first_line(made), text
+        if created and not script.other and not _exchanges_gradients(script):
+            seen = "This optimizer is never wrapped."
+            yield finding("optimizer-not-wrapped", first_line(created), seen)
         return
     for call in wraps:
         if isinstance(script.parents[call], ast.Expr):
-            text = (
-                "This wraps the optimizer and drops the result: write "
-                "`optimizer = hvd.DistributedOptimizer(optimizer, ...)`."
-            )
-            yield call.lineno, text
+            seen = "This wraps the optimizer and drops the result."
+            yield finding("optimizer-not-wrapped", call.lineno, seen)
             return
-    bound: dict[Variable, list[ast.AST]] = {}  # a variable -> all that it stands for
+    bound: dict[Variable, list[ast.AST]] = {}  # a variable -> all values that it gets
     for target, value in script.bindings():
         if isinstance(target, ast.Name | ast.Attribute):
             bound.setdefault(script.variable(target), []).append(value)
     for call, used in sorted(uses_of_optimizer(script), key=lambda use: use[0].lineno):
         if not isinstance(used, ast.Name | ast.Attribute):
             continue
-        values = bound.get(script.variable(used), [])  # none of a parameter
+        values = bound.get(script.variable(used), [])  # empty for a parameter
         wrapped = [value for value in values if wraps & set(ast.walk(value))]
-        if not all(value in made or value in wrapped for value in values):
+        if not all(value in created or value in wrapped for value in values):
             continue
         later = [
             v for v in wrapped if v.lineno > call.lineno and script.inside[v] is script.inside[call]
         ]
         if values and later == wrapped:
-            text = (
-                f"This gets the plain optimizer, not what line {first_line(later or wraps)} wraps. Wrap it "
-                "first, and use only what DistributedOptimizer returned."
+            seen = (
+                "This gets the plain optimizer and not the optimizer that line "
+                f"{first_line(later or wraps)} wraps."
             )
-            yield call.lineno, text
+            yield finding("wrapped-too-late", call.lineno, seen)
             return
 
 
-def uses_of_optimizer(script: Script) -> Iterator[tuple[ast.AST, ast.AST | None]]:
-    """(call, optimizer) of the calls that train with an optimizer, or hold on to its state.
+def _exchanges_gradients(script: Script) -> bool:
+    """Return whether a script without a wrapped optimizer averages its gradients in another way."""
+    names = {identifier(node) for node in script.nodes}
+    by_hand = script.hvd(*EXCHANGES) and any(GRADIENT.match(name) for name in names)
+    passed_on = "DistributedOptimizer" in names | set(script.full)  # functools.partial(...)
+    return bool(by_hand or passed_on or script.hvd("DistributedGradientTape"))
 
-    A scheduler does not, as what it is made of and what DistributedOptimizer returns have one rate. That
-    ends where a state is loaded, and its velocities are the wrapped one's.
+
+def uses_of_optimizer(script: Script) -> Iterator[tuple[ast.AST, ast.AST | None]]:
+    """Yield the calls that train with an optimizer, or that keep its state, each with the optimizer.
+
+    A scheduler is left out, because the plain optimizer and the one that DistributedOptimizer returns
+    share their learning rate. It is included where a state is loaded, because the momentum then belongs
+    to the wrapped optimizer.
+
+    Args:
+        script: the script.
+
+    Yields:
+        (call, optimizer); None where the call does not name its optimizer.
     """
-    loads = [
-        call for call in script.named("load_state_dict") if "optim" in script.names[call].lower()
-    ]
+    loads = loads_of_optimizer(script)
     schedulers = [
         call
         for call, name in script.names.items()
@@ -115,12 +132,27 @@ def uses_of_optimizer(script: Script) -> Iterator[tuple[ast.AST, ast.AST | None]
     wraps = set(script.hvd("DistributedOptimizer"))
     for function, parameter, given in script.functions.arguments():
         if function.name == "__init__" and stepped & fields_of(function, parameter):
-            if wraps.isdisjoint(ast.walk(script.parents[function])):  # else it wraps by itself
+            if wraps.isdisjoint(ast.walk(script.parents[function])):  # the class does not wrap it
                 yield given, given  # Trainer(model, optimizer), which calls self.optimizer.step()
 
 
-def fields_of(function: ast.AST, parameter: str) -> set[str]:
-    """The attributes in which an __init__ keeps what it is given as `parameter`."""
+def loads_of_optimizer(script: Script) -> list[ast.Call]:
+    """Return the calls that load the state of an optimizer.
+
+    Args:
+        script: the script.
+    """
+    loads = script.named("load_state_dict")
+    return [call for call in loads if "optim" in script.names[call].lower()]
+
+
+def fields_of(function: FUNCTIONS, parameter: str) -> set[str]:
+    """Return the attributes in which an __init__ keeps a parameter.
+
+    Args:
+        function: the definition of __init__.
+        parameter: its name.
+    """
     assigns = (node for node in ast.walk(function) if isinstance(node, ast.Assign))
     kept = (
         pair for node in assigns for target in node.targets for pair in pairs(target, node.value)
@@ -132,59 +164,67 @@ def fields_of(function: ast.AST, parameter: str) -> set[str]:
     }
 
 
-def given_optimizer(call: ast.Call) -> ast.AST | None:
+def given_optimizer(call: ast.Call) -> ast.expr | None:
+    """Return the optimizer of `optimizer.step()`, or the optimizer that a call gets.
+
+    Args:
+        call: of step, of compile, or of a scheduler.
+
+    Returns:
+        The expression, or None.
+    """
     if getattr(call.func, "attr", None) == "step":
         return call.func.value
     return keyword(call, "optimizer") or (call.args[0] if call.args else None)
 
 
 def elastic(script: Script) -> list[ast.Call]:
-    """What makes the ranks' weights equal in elastic Horovod, at the start and whenever they change."""
+    """Return the calls of elastic Horovod, which broadcasts the weights at the start and after a change.
+
+    Args:
+        script: the script.
+    """
     names = script.names.items()
     return [call for call, name in names if name.startswith(HOROVOD) and ".elastic." in name]
 
 
-def broadcast(script: Script):
-    made = optimizers(script)
-    if not script.horovod or not made:
+def broadcast(script: Script) -> Iterator[Finding]:
+    """Yield findings about weights and optimizer states that no call broadcasts.
+
+    Args:
+        script: the script.
+    """
+    if not script.horovod or not optimizers(script):
         return
     found = script.hvd(*BROADCASTS) or script.named("BroadcastGlobalVariablesCallback")
     found = found or elastic(script)
-    callback = "hvd.callbacks.BroadcastGlobalVariablesCallback(0)"
     if not found and not script.other:  # mpi4py sends weights as well
-        how = (
-            "call `hvd.broadcast_parameters(model.state_dict(), root_rank=0)` before the first epoch"
-            if script.torch and not script.keras  # Keras may compute with torch
-            else f"put `{callback}` into fit's callbacks"
-        )
         seeds = script.named("manual_seed", "set_random_seed")
-        alike = not any(script.uses_rank(argument) for call in seeds for argument in call.args)
-        what = "Only the seed makes" if seeds and alike else "Nothing makes"
-        yield None, f"{what} all ranks begin with the same weights: {how}."
-    read = {
-        script.variable(n)
-        for n in script.nodes
-        if isinstance(getattr(n, "ctx", 0), ast.Load) and isinstance(n, ast.Name)
-    }
+        equal = not any(script.uses_rank(argument) for call in seeds for argument in call.args)
+        cause = "Only the seed gives" if seeds and equal else "Nothing gives"
+        callback = script.keras or not script.torch  # Keras may compute with torch
+        yield finding("no-broadcast", None, f"{cause} all ranks the same weights.", callback)
+    loaded_names = (
+        node
+        for node in script.nodes
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)
+    )
+    loaded = set(map(script.variable, loaded_names))
     for call in found:
         around = script.parents[call]
         dropped = isinstance(around, ast.Expr) or (
             isinstance(around, ast.Assign)
             and isinstance(around.targets[0], ast.Name)
-            and script.variable(around.targets[0]) not in read
+            and script.variable(around.targets[0]) not in loaded
         )
         if script.names[call].endswith("Callback") and dropped:
-            yield call.lineno, "This makes the broadcast callback and drops it: fit must get it."
+            seen = "This creates the broadcast callback and drops it."
+            yield finding("no-broadcast", call.lineno, seen, keras=True)
     state = script.hvd("broadcast_optimizer_state") or any(
         script.named_in(call, "state_dict") for call in script.hvd("broadcast_object")
     )
-    # Without, all begin with the same: nothing.
-    loads = [c for c in script.named("load_state_dict") if "optim" in script.names[c].lower()]
-    if found and loads and not state:
+    # An optimizer whose state is not loaded starts without one, on every rank.
+    if found and loads_of_optimizer(script) and not state:
         if script.names[found[0]].endswith("broadcast_parameters"):
-            text = (
-                "The optimizer's state is not broadcast: "
-                "`hvd.broadcast_optimizer_state(optimizer, root_rank=0)`. A run that goes on from a "
-                "checkpoint needs it."
-            )
-            yield found[0].lineno, text
+            seen = "The optimizer's state is not broadcast."
+            yield finding("state-not-broadcast", found[0].lineno, seen)

@@ -1,129 +1,174 @@
-"""Hints about what ranks share: the data, the records, what they decide by, and where they meet."""
+"""Hints about what the ranks share: the data, the records, the metrics, and the collectives."""
 
 import ast
 import re
+from collections.abc import Iterator
 
+from hvdlab.hints.catalogue import Finding, finding
 from hvdlab.hints.writing import COMMAND_LINES
-from hvdlab.script_analysis.ast_helpers import keyword, strings
+from hvdlab.script_analysis.ast_helpers import identifier, keyword, strings
 from hvdlab.script_analysis.bindings import tests_around
+from hvdlab.script_analysis.origins import LOCAL_RANK
 from hvdlab.script_analysis.rank_guards import Guards
-from hvdlab.script_analysis.script import BROADCASTS, EXCHANGES, LOCAL_RANK, Script
+from hvdlab.script_analysis.script import BROADCASTS, EXCHANGES, Script
 
 LIMIT = re.compile(
     r"_(batches|steps|epochs|images|samples|every|interval|freq|frequency|size|count)\Z"
 )
-DECISIVE = re.compile(r"(\A|_)(acc|accuracy|loss|metric|best|patience|score)(_|\d|\Z)")
+DIFFERENT = "so the ranks may decide differently and one of them waits for ever."
+METRIC = re.compile(r"(\A|_)(acc|accuracy|loss|metric|best|patience|score)(_|\d|\Z)")
 
 
-def data(script: Script):
-    made = script.named("Batches")
-    shares = [(keyword(call, "rank"), keyword(call, "size")) for call in made]
-    # Beside one that is divided, others may be for evaluation.
-    shared = any(all(share) and not any(map(is_fixed, share)) for share in shares)
-    for call in made:
-        mine, count = keyword(call, "rank"), keyword(call, "size")
-        starred = any(word.arg is None for word in call.keywords)
-        cut = any(script.uses_rank(argument) for argument in call.args)  # images[rank::size]
-        if cut and (not shared or (mine and count)):
-            text = (
-                "Give `Batches` the whole set with rank=hvd.rank(), size=hvd.size(): it deals the images "
-                "anew in each epoch. A part that you cut out is always the same."
-            )
-            yield call.lineno, text
-        elif mine is None or count is None:
-            if not starred and not shared:
-                text = (
-                    "`Batches` deals the whole set to every rank: give it rank=hvd.rank(), "
-                    "size=hvd.size()."
-                )
-                yield call.lineno, text
-        elif is_fixed(mine) or is_fixed(count):
-            if not shared:
-                text = "`Batches` has a fixed rank or size: ask hvd.rank() and hvd.size()."
-                yield call.lineno, text
-        elif script.depends(mine, LOCAL_RANK) or script.named_in(count, "local_size"):
-            text = (
-                "`Batches` gets local_rank or local_size: two computers would read the same part. Take "
-                "hvd.rank() and hvd.size()."
-            )
-            yield call.lineno, text
-        elif exchanged(script, mine, count):
-            yield call.lineno, "`Batches` has rank and size exchanged."
+def data(script: Script) -> Iterator[Finding]:
+    """Yield findings about data that are sharded incorrectly or not at all.
+
+    Args:
+        script: the script.
+    """
+    batches = script.named("Batches")
+    shards = [(keyword(call, "rank"), keyword(call, "size")) for call in batches]
+    # If one of them is sharded, the others may be for evaluation.
+    sharded = any(all(shard) and not any(map(is_fixed, shard)) for shard in shards)
+    for call in batches:
+        if found := _wrong_shard(script, call, sharded):
+            yield finding(found[0], call.lineno, found[1])
         seed = keyword(call, "seed")
         if seed is not None and script.uses_rank(seed):
-            text = (
-                "The seed of `Batches` differs between ranks, so their parts overlap: it must be the "
-                "same on all, rank= and size= do the dividing."
-            )
-            yield call.lineno, text
+            seen = "The seed of `Batches` differs between the ranks, so their shards overlap."
+            yield finding("wrong-shard", call.lineno, seen)
     samplers = [
         call
         for call in script.named("DistributedSampler")
         if getattr(keyword(call, "shuffle"), "value", True) is not False
     ]
-    # Beside Batches it is for evaluation.
-    if samplers and not made and not script.named("set_epoch"):
-        yield (
-            samplers[0].lineno,
-            "Without `sampler.set_epoch(epoch)` each epoch has the same order.",
-        )
+    # In a script with Batches a sampler is for evaluation.
+    if samplers and not batches and not script.named("set_epoch"):
+        seen = "This sampler gets no epoch, so each epoch has the same order."
+        yield finding("same-order", samplers[0].lineno, seen)
     if not script.hvd(*BROADCASTS) and script.horovod:
         for call in script.named("manual_seed", "set_random_seed"):
             if any(script.uses_rank(argument) for argument in call.args):
-                text = (
-                    "Ranks begin with different seeds, so with different weights, and nothing here "
-                    "makes them equal."
+                seen = (
+                    "The ranks use different seeds, so they start with different weights, and no call "
+                    "broadcasts the weights of one rank."
                 )
-                yield call.lineno, text
+                yield finding("no-broadcast", call.lineno, seen, script.keras or not script.torch)
+
+
+def _wrong_shard(script: Script, call: ast.Call, sharded: bool) -> tuple[str, str] | None:
+    """Return what is wrong with the rank and the size that a call of `Batches` gets.
+
+    Args:
+        script: the script.
+        call: of `Batches`.
+        sharded: whether another call of `Batches` gets a rank and a size.
+
+    Returns:
+        (id of the mistake, what was seen), or None.
+    """
+    rank, size = keyword(call, "rank"), keyword(call, "size")
+    if any(script.uses_rank(argument) for argument in call.args):  # images[rank::size]
+        if not sharded or (rank and size):
+            return "wrong-shard", (
+                "`Batches` gets images that the script has cut out for this rank, which are the same in "
+                "each epoch."
+            )
+    if rank is None or size is None:
+        starred = any(word.arg is None for word in call.keywords)
+        whole = "`Batches` returns the whole data set on every rank."
+        return None if starred or sharded else ("identical-batches", whole)
+    if is_fixed(rank) or is_fixed(size):
+        return None if sharded else ("wrong-shard", "`Batches` gets a fixed rank or size.")
+    if script.depends(rank, LOCAL_RANK) or script.named_in(size, "local_size"):
+        return "wrong-shard", (
+            "`Batches` gets local_rank or local_size, so two machines would read the same shard."
+        )
+    if exchanged(script, rank, size):
+        return "wrong-shard", "In this call of `Batches` rank and size are exchanged."
+    return None
 
 
 def is_fixed(argument: ast.AST) -> bool:
+    """Return whether an argument is a literal.
+
+    Args:
+        argument: the expression.
+    """
     return isinstance(argument, ast.Constant)
 
 
 def exchanged(script: Script, rank: ast.AST, size: ast.AST) -> bool:
+    """Return whether one of two arguments is the other number.
+
+    Args:
+        script: the script.
+        rank: what is passed as rank.
+        size: what is passed as number of ranks.
+    """
     rank_is_size = script.uses_size(rank) and not script.uses_rank(rank)
     return rank_is_size or script.uses_rank(size) and not script.uses_size(size)
 
 
-def recorder(script: Script):
+def recorder(script: Script) -> Iterator[Finding]:
+    """Yield a finding about a recorder that only some ranks call.
+
+    Args:
+        script: the script.
+    """
+    for call, test in _on_some_ranks(script, script.named("Recorder", "epoch_end")):
+        line = line_of_mistake(script, call, test)
+        yield finding("recorder-on-some-ranks", line, "This call records on some ranks only.")
+        return
+
+
+def _on_some_ranks(script: Script, calls: list[ast.Call]) -> Iterator[tuple[ast.Call, ast.expr]]:
+    """Yield the calls that only some ranks make, each with its test of the rank."""
     guards = Guards(script, by_name=False)
-    records = script.named("Recorder", "epoch_end")
-    everywhere = guards.everywhere(records)
-    for call in records:
+    everywhere = guards.everywhere(calls)
+    for call in calls:
         if (test := guards.test(call, sites=any)) and call not in everywhere:
-            text = (
-                "This records on some ranks only. Every rank writes its own weights, and the grader "
-                "compares them: take it out of the `if`."
-            )
-            yield line_of_mistake(script, call, test), text
-            return
+            yield call, test
 
 
 def line_of_mistake(script: Script, call: ast.Call, test: ast.expr) -> int:
-    """The call's line, or, where its function is called under a test of the rank, that of the test."""
+    """Return the line of a call, or of the test of the rank under which its function is called.
+
+    Args:
+        script: the script.
+        call: a call that only some ranks make.
+        test: the test.
+    """
     return (call if script.inside[call] is script.inside[test] else test).lineno
 
 
-def metrics(script: Script):
+def metrics(script: Script) -> Iterator[Finding]:
+    """Yield a finding about a decision by a metric that is not averaged over the ranks.
+
+    Args:
+        script: the script.
+    """
     if not script.horovod or script.other:  # mpi4py averages numbers as well
         return
-    averaged = script.hvd(*EXCHANGES, "MetricAverageCallback")
-    averaged += script.named("MetricAverageCallback")
-    if averaged:
+    if script.hvd(*EXCHANGES) or script.named("MetricAverageCallback"):
         return
-    again = "Average it over the ranks first, or they decide differently and one waits for ever."
     for call in script.named("EarlyStopping", "ReduceLROnPlateau"):
-        yield call.lineno, f"This decides by a metric that each rank computed alone. {again}"
+        seen = f"This decides by a metric that each rank computed alone, {DIFFERENT}"
+        yield finding("own-stop", call.lineno, seen, "keras" in script.names[call])
         return
     for node in script.nodes:
         if stops(script, node) and is_metric(script, node.test):
-            yield node.lineno, f"This stops by a number that each rank computed alone. {again}"
+            seen = f"This stops by a value that each rank computed alone, {DIFFERENT}"
+            yield finding("own-stop", node.lineno, seen, keras=False)
             return
 
 
 def stops(script: Script, node: ast.AST) -> bool:
-    """Whether a test decides how long a loop, or Keras, goes on."""
+    """Return whether a node has a test that decides how long a loop, or `fit`, continues.
+
+    Args:
+        script: the script.
+        node: any node of it.
+    """
     if not isinstance(node, ast.If):
         return isinstance(node, ast.While)
     if any(isinstance(statement, ast.Break | ast.Return) for statement in node.body):
@@ -133,42 +178,54 @@ def stops(script: Script, node: ast.AST) -> bool:
 
 
 def is_metric(script: Script, test: ast.expr) -> bool:
-    """Whether a test asks for a metric, or for what is counted by one: bad += loss > best."""
-    if any(map(decides, ast.walk(test))):
+    """Return whether a test depends on a metric, or on a count of metrics: bad += loss > best.
+
+    Args:
+        script: the script.
+        test: the expression.
+    """
+    if any(map(names_metric, ast.walk(test))):
         return True
-    asked = {script.variable(node) for node in ast.walk(test) if isinstance(node, ast.Name)}
-    counted = [value for variable, value in script.bound if variable in asked]
-    parts = [part for value in counted for part in ast.walk(value)]
+    tested = {script.variable(node) for node in ast.walk(test) if isinstance(node, ast.Name)}
+    values = [value for variable, value in script.bound if variable in tested]
+    parts = [part for value in values for part in ast.walk(value)]
     tests = [part.test for part in parts if isinstance(part, ast.IfExp)]
     tests += [part for part in parts if isinstance(part, ast.Compare)]  # done = accuracy > 0.8
-    tests += [around for value in counted for around in tests_around(script, value)]
-    return any(decides(part) for made in tests for part in ast.walk(made))
+    tests += [around for value in values for around in tests_around(script, value)]
+    return any(names_metric(part) for each in tests for part in ast.walk(each))
 
 
-def decides(node: ast.AST) -> bool:
-    """Whether it is a metric by its name. `args.val_batches` is a limit, and the same on all ranks."""
-    name = getattr(node, "id", None) or getattr(node, "attr", "")
+def names_metric(node: ast.AST) -> bool:
+    """Return whether the name of a node is that of a metric.
+
+    `args.val_batches` is no metric but a limit, which is the same on all ranks.
+
+    Args:
+        node: any node.
+    """
+    name = identifier(node)
     if isinstance(node, ast.Subscript):  # logs["accuracy"]
         name = "".join(strings(node)[:1])
     if getattr(getattr(node, "value", None), "id", None) in COMMAND_LINES or LIMIT.search(name):
         return False
-    return bool(DECISIVE.search(name))
+    return bool(METRIC.search(name))
 
 
-def hang(script: Script):
-    guards = Guards(script, by_name=False)
-    meets = script.hvd(*EXCHANGES, *BROADCASTS, "broadcast_optimizer_state", "barrier")
-    meets = [call for call in meets if not script.names[call].endswith("Callback")]
+def hang(script: Script) -> Iterator[Finding]:
+    """Yield a finding about a collective or a training step that only some ranks reach.
+
+    Args:
+        script: the script.
+    """
+    collectives = script.hvd(*EXCHANGES, *BROADCASTS, "broadcast_optimizer_state", "barrier")
+    collectives = [call for call in collectives if not script.names[call].endswith("Callback")]
     steps = [call for call in script.named("step") if "optim" in script.names[call]]
     steps += script.named("fit") if script.keras else []
-    everywhere = guards.everywhere(meets + steps)
-    for call in meets + steps:
-        if (test := guards.test(call, sites=any)) and call not in everywhere:
-            text = (
-                "Some ranks only call Horovod here: they wait for the others for ever. All ranks make the "
-                "same calls in the same order."
-                if call in meets
-                else "Some ranks only train here. All ranks make the same steps, each with its own batches."
-            )
-            yield line_of_mistake(script, call, test), text
-            return
+    for call, test in _on_some_ranks(script, collectives + steps):
+        seen = (
+            "Only some ranks call Horovod here, and they wait for the other ranks for ever."
+            if call in collectives
+            else "Only some ranks train here."
+        )
+        yield finding("collective-on-some-ranks", line_of_mistake(script, call, test), seen)
+        return

@@ -1,1 +1,1 @@
-"""What the source of a training script says. It needs the standard library only."""
+"""Analysis of the source of a training script. It needs the standard library only."""

@@ -1,23 +1,28 @@
-"""What the variables of a script stand for: everything that is assigned to them."""
+"""The variables of a script, and the expressions that are assigned to them."""
 
 import ast
 from collections.abc import Iterator
 
-from hvdlab.script_analysis.ast_helpers import pairs, strings
-from hvdlab.script_analysis.functions import FUNCTIONS
+from hvdlab.script_analysis.ast_helpers import is_text, pairs, strings
+from hvdlab.script_analysis.functions import FUNCTIONS, ScriptTree
 
 SIMPLE = ast.Name | ast.Attribute
 Variable = tuple[ast.AST, str]  # the function, or the module, and the name in it
 
 
-def bound(script) -> list[tuple[Variable, ast.expr]]:
-    """(variable, expression) of assignments, arguments and results, those of its parts too:
+def bound(script: ScriptTree) -> list[tuple[Variable, ast.expr]]:
+    """Return the expressions of all assignments, arguments and results.
 
-    world = World(hvd.rank(), main=hvd.rank() == 0)         world.main
-    world = {"main": hvd.rank() == 0}                       world["main"]
+    The parts of an object are variables too:
+
+        world = World(hvd.rank(), main=hvd.rank() == 0)         world.main
+        world = {"main": hvd.rank() == 0}                       world["main"]
 
     Args:
-        script: a `hvdlab.script_analysis.script.Script`.
+        script: the script.
+
+    Returns:
+        (variable, expression).
     """
     found = []
     for target, value in script.bindings():
@@ -39,15 +44,26 @@ def bound(script) -> list[tuple[Variable, ast.expr]]:
     return found
 
 
-def counters(script) -> set[Variable]:
-    """The variables of `for` loops: what else they may have been, they count something there."""
+def counters(script: ScriptTree) -> set[Variable]:
+    """Return the variables of `for` loops, which count something, whatever else is assigned to them.
+
+    Args:
+        script: the script.
+    """
     loops = [node.target for node in script.nodes if isinstance(node, ast.For)]
     names = [part for target in loops for part in ast.walk(target) if isinstance(part, ast.Name)]
     return {script.variable(name) for name in names}
 
 
-def constants(script) -> dict[Variable, list[ast.Constant]]:
-    """Of each variable, and each function's result, that is never anything else: its values."""
+def constants(script: ScriptTree) -> dict[Variable, list[ast.Constant]]:
+    """Return the variables, and the results of functions, that are only ever constants.
+
+    Args:
+        script: the script.
+
+    Returns:
+        Variable -> its values.
+    """
     given = {t: v for t, v in script.bindings() if isinstance(t, SIMPLE) and _is_constant(v)}
     results = [((script.tree, name), value) for name, value in script.functions.results()]
     stored = (n for n in script.nodes if isinstance(n, SIMPLE) and isinstance(n.ctx, ast.Store))
@@ -61,8 +77,13 @@ def constants(script) -> dict[Variable, list[ast.Constant]]:
     return found
 
 
-def tests_around(script, node: ast.AST) -> Iterator[ast.expr]:
-    """The tests in its function under which a node stands."""
+def tests_around(script: ScriptTree, node: ast.AST) -> Iterator[ast.expr]:
+    """Yield the tests of the `if` statements around a node, in its function.
+
+    Args:
+        script: the script.
+        node: of the script.
+    """
     for above in script.ancestors(node):
         if isinstance(above, FUNCTIONS):
             return
@@ -70,8 +91,16 @@ def tests_around(script, node: ast.AST) -> Iterator[ast.expr]:
             yield above.test
 
 
-def of_item(script, node: ast.Subscript) -> Variable | None:
-    """What `world["main"]` stands for: a variable as well."""
+def of_item(script: ScriptTree, node: ast.Subscript) -> Variable | None:
+    """Return the variable of an item such as `world["main"]`.
+
+    Args:
+        script: the script.
+        node: the subscript.
+
+    Returns:
+        The variable, or None unless a name is indexed with a string.
+    """
     if isinstance(node.value, ast.Name):
         scope, name = script.variable(node.value)
         for text in strings(node):
@@ -79,15 +108,26 @@ def of_item(script, node: ast.Subscript) -> Variable | None:
     return None
 
 
-def fields(made: ast.ClassDef) -> list[str]:
-    """The fields of a dataclass or named tuple, which has no __init__ to read."""
-    annotated = (part.target for part in made.body if isinstance(part, ast.AnnAssign))
+def fields(cls: ast.ClassDef) -> list[str]:
+    """Return the fields of a dataclass or named tuple, which has no __init__ in the source.
+
+    Args:
+        cls: its definition.
+    """
+    annotated = (part.target for part in cls.body if isinstance(part, ast.AnnAssign))
     return [target.id for target in annotated if isinstance(target, ast.Name)]
 
 
-def own_fields(made: ast.ClassDef) -> Iterator[tuple[str, ast.expr]]:
-    """(name, expression) of what a class sets of itself, and of its properties."""
-    for node in ast.walk(made):
+def own_fields(cls: ast.ClassDef) -> Iterator[tuple[str, ast.expr]]:
+    """Yield the attributes that a class sets on `self`, and its properties.
+
+    Args:
+        cls: its definition.
+
+    Yields:
+        (name, expression).
+    """
+    for node in ast.walk(cls):
         if isinstance(node, ast.Assign):
             found = (pair for target in node.targets for pair in pairs(target, node.value))
             for target, value in found:
@@ -98,30 +138,40 @@ def own_fields(made: ast.ClassDef) -> Iterator[tuple[str, ast.expr]]:
             yield from ((node.name, result.value) for result in results if result.value)
 
 
-def is_property(function: ast.AST) -> bool:
+def is_property(function: FUNCTIONS) -> bool:
+    """Return whether a method is a property.
+
+    Args:
+        function: its definition.
+    """
     names = (ast.unparse(decorator) for decorator in function.decorator_list)
     return any(name.endswith("property") for name in names)
 
 
-def _is_constant(value) -> bool:
+def _is_constant(value: ast.AST) -> bool:
     return isinstance(value, ast.Constant)
 
 
-def _fields(script, value) -> Iterator[tuple[str, ast.expr]]:
-    """What an object gets by name, by position where its class only lists its fields, or from its class."""
+def _fields(script: ScriptTree, value: ast.expr) -> Iterator[tuple[str, ast.expr]]:
+    """Yield (name, expression) of the attributes of an object that a call creates.
+
+    They are its keyword arguments, the attributes that its class sets, and its positional arguments if
+    the class lists its fields.
+    """
     if not isinstance(value, ast.Call):
         return
     yield from ((word.arg, word.value) for word in value.keywords if word.arg)
-    for made in script.functions.defined.get((getattr(value.func, "id", ""), False), []):
-        if isinstance(made, ast.ClassDef):
-            yield from zip(fields(made), value.args, strict=False)
-            yield from own_fields(made)
+    for cls in script.functions.defined.get((getattr(value.func, "id", ""), False), []):
+        if isinstance(cls, ast.ClassDef):
+            yield from zip(fields(cls), value.args, strict=False)
+            yield from own_fields(cls)
 
 
-def _items(value) -> Iterator[tuple[str, ast.expr]]:
+def _items(value: ast.expr) -> Iterator[tuple[str, ast.expr]]:
+    """Yield (key, expression) of the items of a dictionary whose keys are strings."""
     if isinstance(value, ast.Dict):
         for key, part in zip(value.keys, value.values, strict=True):
-            if isinstance(key, ast.Constant) and isinstance(key.value, str):
+            if is_text(key):
                 yield key.value, part
     elif isinstance(value, ast.Call) and getattr(value.func, "id", "") == "dict":
         yield from ((word.arg, word.value) for word in value.keywords if word.arg)

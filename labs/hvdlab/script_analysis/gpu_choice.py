@@ -1,11 +1,13 @@
-"""How a script's source chooses the GPU of a rank: see `chosen_by_helper` and `remainders`."""
+"""The choice of a rank's GPU in a script's source: see `chosen_by_helper` and `remainders`."""
 
 import ast
 import re
+from collections.abc import Iterator
 
-from hvdlab.script_analysis.ast_helpers import keyword, last_name
+from hvdlab.script_analysis.ast_helpers import identifier, keyword, last_name
 from hvdlab.script_analysis.bindings import Variable, tests_around
-from hvdlab.script_analysis.script import TRANSPARENT, Origin, Script
+from hvdlab.script_analysis.origins import Origin
+from hvdlab.script_analysis.script import TRANSPARENT, Script
 
 # hvdlab.torch.device, hvdlab.keras.device and hvdlab.torch.process_group
 HELPERS = ("rank_device", "group_device")
@@ -20,17 +22,27 @@ LIST_NAME = re.compile(r"(\A|_)gpus\Z")
 
 
 def chosen_by_helper(script: Script) -> bool:
-    """Whether it lets `rank_device` or `group_device` choose."""
+    """Return whether a script calls `rank_device` or `group_device` to choose its device.
+
+    Args:
+        script: the script.
+    """
     return bool(script.named(*HELPERS))
 
 
 def remainders(script: Script) -> list[int]:
-    """Lines where the number of a GPU is the remainder of the local rank by the number of GPUs.
+    """Return the lines where the number of a GPU is the local rank modulo the number of GPUs.
 
-    With fewer GPUs than ranks `local_rank() % device_count()` gives two ranks the same GPU. That is right
+    With fewer GPUs than ranks `local_rank() % device_count()` gives two ranks the same GPU. That is correct
     in a script that exchanges gradients through host memory (a compression of its own, `device_dense`), or
-    that has compared the number of GPUs with the number of ranks above: such lines are left out. So is
+    under a test that compares the number of GPUs with the number of ranks: such lines are left out. So is
     `rank() % device_count()`, which turns a rank into its number on its machine.
+
+    Args:
+        script: the script.
+
+    Returns:
+        The lines in ascending order.
     """
     if _through_host(script):
         return []
@@ -45,8 +57,8 @@ def remainders(script: Script) -> list[int]:
     )
 
 
-def _divisions(script: Script):
-    """(node, dividend, divisor) where a remainder is taken."""
+def _divisions(script: Script) -> Iterator[tuple[ast.AST, ast.expr, ast.expr]]:
+    """Yield (node, dividend, divisor) of each modulo operation."""
     for node in script.nodes:
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod):
             yield node, node.left, node.right
@@ -55,7 +67,7 @@ def _divisions(script: Script):
 
 
 def _through_host(script: Script) -> bool:
-    """Whether gradients are exchanged in a place or by a compression that Horovod does not choose."""
+    """Return whether the script sets the device, or a compression of its own, for the exchange."""
     for call in script.calls:
         if keyword(call, "device_dense") is not None:
             return True
@@ -70,7 +82,7 @@ def _through_host(script: Script) -> bool:
 
 
 def _enough(script: Script, node: ast.AST, counts: set[Variable]) -> bool:
-    """Whether a test around it compares the number of GPUs with the number of ranks."""
+    """Return whether a test around a node compares the number of GPUs with the number of ranks."""
     tests = [*tests_around(script, node)]
     tests += [above.test for above in script.ancestors(node) if isinstance(above, ast.IfExp)]
     return any(
@@ -80,7 +92,7 @@ def _enough(script: Script, node: ast.AST, counts: set[Variable]) -> bool:
 
 
 def _counts(script: Script) -> set[Variable]:
-    """The variables that are the number of GPUs, and the functions that return it."""
+    """Return the variables that hold the number of GPUs, and the functions that return it."""
     found: set[Variable] = set()
     for _ in range(3):  # count = torch.cuda.device_count(); gpus = count or 1
         found |= {variable for variable, value in script.bound if _is_count(script, value, found)}
@@ -88,9 +100,9 @@ def _counts(script: Script) -> set[Variable]:
 
 
 def _is_count(script: Script, node: ast.AST, counts: set[Variable]) -> bool:
-    """Whether an expression is the number of GPUs; `local_size() // device_count()` is another number."""
+    """Return whether an expression is the number of GPUs; `local_size() // device_count()` is not."""
 
-    def is_count(part):
+    def is_count(part: ast.AST) -> bool:
         return _is_count(script, part, counts)
 
     if isinstance(node, ast.Call):
@@ -99,7 +111,7 @@ def _is_count(script: Script, node: ast.AST, counts: set[Variable]) -> bool:
             return True
         if name in TRANSPARENT and any(map(is_count, node.args)):  # max(1, device_count())
             return True
-        return is_count(node.func)  # of its own function
+        return is_count(node.func)  # a function of the script
     if isinstance(node, ast.BoolOp):
         return any(map(is_count, node.values))
     if isinstance(node, ast.IfExp):
@@ -108,12 +120,12 @@ def _is_count(script: Script, node: ast.AST, counts: set[Variable]) -> bool:
 
 
 def _is_list(script: Script, node: ast.AST) -> bool:
-    """Whether an expression is the list of GPUs, by its call or by its name."""
+    """Return whether an expression is the list of GPUs, by its call or by its name."""
     if isinstance(node, ast.Call):
         return last_name(node) in LISTS
     if not isinstance(node, ast.Name | ast.Attribute):
         return False
-    if LIST_NAME.search(getattr(node, "id", "") or getattr(node, "attr", "")):
+    if LIST_NAME.search(identifier(node)):
         return True
     values = [value for variable, value in script.bound if variable == script.variable(node)]
     return any(isinstance(value, ast.Call) and last_name(value) in LISTS for value in values)

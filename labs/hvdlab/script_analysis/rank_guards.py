@@ -1,83 +1,110 @@
-"""Which parts of a training script only some ranks run: those under a test of the rank."""
+"""The parts of a training script that only some ranks run, because they are under a test of the rank."""
 
 import ast
 import re
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
-from hvdlab.script_analysis.functions import FUNCTIONS
-from hvdlab.script_analysis.script import RANK, Script
+from hvdlab.script_analysis.functions import FUNCTIONS, Name
+from hvdlab.script_analysis.origins import RANK
+from hvdlab.script_analysis.script import Script
 
-# A variable or function by whose name one rank is told from others, wherever it comes from.
+# Names of variables or functions that distinguish one rank from others, whatever their values are.
 ONE_RANK = re.compile(
     r"(\A|(?<!lora)(?<!low)_)(rank\d*|master|chief|(is|on)_(main|root|first)(?!_(batch|step|epoch|iter)))"
     r"(_|\Z)|main_process|global_zero"
 )
-
-
+Sites = Callable[[Iterable], bool]  # `all` or `any`
 DEVICES = ("cpu", "cuda", "gpu", "GPU", "mps")
 
 
 class Guard(NamedTuple):
-    """What a line stands behind."""
+    """A test of the rank, and the branch of it that a statement is in.
+
+    Attributes:
+        test: the test.
+        condition: the test as text without a negation: `rank != 0` has the condition `rank == 0`.
+        branch: the condition, after "not " where it must be false.
+    """
 
     test: ast.expr
-    asked: str  # by the test, as text: `rank != 0` asks what `rank == 0` does
-    branch: str  # that and its answer
+    condition: str
+    branch: str
 
     @classmethod
     def behind(cls, test: ast.expr, negated: bool = False) -> "Guard":
-        asked = test
+        """Return the guard of a statement under a test.
+
+        Args:
+            test: the test.
+            negated: whether the statement is in the branch where the test is false. Default False.
+        """
+        condition = test
         while True:
-            if isinstance(asked, ast.UnaryOp) and isinstance(asked.op, ast.Not):
-                asked, negated = asked.operand, not negated
-            elif isinstance(asked, ast.Compare) and [*map(type, asked.ops)] == [ast.NotEq]:
-                asked = ast.Compare(asked.left, [ast.Eq()], asked.comparators)
+            if isinstance(condition, ast.UnaryOp) and isinstance(condition.op, ast.Not):
+                condition, negated = condition.operand, not negated
+            elif isinstance(condition, ast.Compare) and [*map(type, condition.ops)] == [ast.NotEq]:
+                condition = ast.Compare(condition.left, [ast.Eq()], condition.comparators)
                 negated = not negated
             else:
-                text = ast.unparse(asked)
+                text = ast.unparse(condition)
                 return cls(test, text, f"{'not ' * negated}{text}")
 
 
 class Guards:
-    """The tests of the rank in a script, and what stands behind them.
+    """The tests of the rank in a script, and the statements and expressions under them.
 
     Args:
-        script: as it was read.
-        by_name: whether a name such as `is_main` is taken for a test of the rank, where the script
-            does not say what it is.
+        script: the script.
+        by_name: whether a name such as `is_main` counts as a test of the rank if the script does not
+            define it. Default True.
     """
 
-    def __init__(self, script: Script, by_name: bool = True):
+    def __init__(self, script: Script, by_name: bool = True) -> None:
         self.script = script
         self.origin = RANK._replace(names=ONE_RANK) if by_name else RANK
-        self.first: dict[ast.AST, Guard] = dict(self._guards())  # for what stands right behind one
-        self._called: dict = {}
+        self.first: dict[ast.AST, Guard] = dict(self._guards())  # of nodes directly under a test
+        self._called: dict[Callable, dict[Name, Guard]] = {}
 
     def asks(self, node: ast.AST) -> bool:
-        """Whether an expression depends on the rank."""
+        """Return whether an expression depends on the rank.
+
+        Args:
+            node: the expression.
+        """
         return self.script.depends(node, self.origin)
 
     def splits(self, test: ast.expr) -> bool:
-        """Whether a test parts the ranks. That there is a rank at all, as mpirun gives one, does not."""
+        """Return whether a test has different results on the ranks.
+
+        A test that mpirun has set a rank at all has the same result on all ranks.
+
+        Args:
+            test: the expression.
+        """
         return self.asks(test) and not _of_presence(test)
 
-    def test(self, node: ast.AST, sites=all) -> ast.expr | None:
-        """The test of the rank under which a node runs, or None.
+    def test(self, node: ast.AST, sites: Sites = all) -> ast.expr | None:
+        """Return the test of the rank under which a node runs, or None.
 
         Args:
             node: of the script's tree.
-            sites: how many uses of the function around it must stand under one. `all`: each call, and
-                each place where it is passed on. `any`: a single call, of what is no method (for
-                methods are known by their names only), and has no second call where the other ranks go.
+            sites: how many uses of the function around the node must be under such a test. `all` (default):
+                each call, and each place where the function is passed on. `any`: one call of a function
+                that is no method (methods are known by their names only), unless another call is in the
+                branch of the other ranks.
         """
         guard = self._guard(node, self._of_functions(sites))
         return guard and guard.test
 
     def everywhere(self, calls: list[ast.Call]) -> set[ast.Call]:
-        """Those of some calls that stand behind different tests in their function, such as
+        """Return the calls that a function makes in several branches, so that all ranks may make them:
 
         if hvd.rank() == 0: broadcast(0)          if hvd.local_rank() != 0: barrier()
         else: broadcast(None)                     if hvd.local_rank() == 0: barrier()
+
+        Args:
+            calls: the calls to compare.
         """
         branches: dict[tuple, set[str]] = {}
         places = {call: (self.script.inside[call], self.script.names[call]) for call in calls}
@@ -86,7 +113,8 @@ class Guards:
                 branches.setdefault(place, set()).add(guard.branch)
         return {call for call, place in places.items() if len(branches.get(place, ())) > 1}
 
-    def _guard(self, node, of_functions) -> Guard | None:
+    def _guard(self, node: ast.AST, of_functions: dict[Name, Guard]) -> Guard | None:
+        """Return the innermost guard of a node."""
         while node is not self.script.tree:
             if found := self.first.get(node):
                 return found
@@ -96,8 +124,8 @@ class Guards:
             node = self.script.parents[node]
         return None
 
-    def _of_functions(self, sites) -> dict:
-        """The script's own functions that only some ranks call -> what stands before a call."""
+    def _of_functions(self, sites: Sites) -> dict[Name, Guard]:
+        """Return the script's own functions that only some ranks call, each with the guard of a call."""
         if sites not in self._called:
             functions, found = self.script.functions, self._called.setdefault(sites, {})
             uses = {name: [*calls] for name, calls in functions.calls.items()}
@@ -106,14 +134,15 @@ class Guards:
                     uses.setdefault(name, []).extend(passed)
             else:
                 uses = {name: calls for name, calls in uses.items() if not name[1]}
-            for _ in range(3):  # is called by what is called by what stands behind a test
+            for _ in range(3):  # a guarded function calls a function, which calls a function
                 for name, places in uses.items():
                     guards = [] if name in found else [self._guard(use, found) for use in places]
                     if guards and sites(guards) and not (sites is any and _both_ways(guards)):
                         found[name] = next(filter(None, guards))
         return self._called[sites]
 
-    def _guards(self):
+    def _guards(self) -> Iterator[tuple[ast.AST, Guard]]:
+        """Yield (node, guard) of the nodes directly under a test of the rank."""
         for node in self.script.nodes:
             if isinstance(node, ast.If | ast.IfExp | ast.While) and self.splits(node.test):
                 for branch in (node.body, node.orelse):
@@ -126,10 +155,10 @@ class Guards:
                     guard = Guard(node.subject, subject, ast.unparse(case.pattern))
                     yield from ((part, guard) for part in case.body)
             elif isinstance(node, ast.BoolOp):
-                asked = [value for value in node.values if self.asks(value)]
-                if asked:
-                    behind = node.values[node.values.index(asked[0]) + 1 :]
-                    yield from ((value, Guard.behind(asked[0])) for value in behind)
+                tests = [value for value in node.values if self.asks(value)]
+                if tests:
+                    behind = node.values[node.values.index(tests[0]) + 1 :]
+                    yield from ((value, Guard.behind(tests[0])) for value in behind)
             elif isinstance(node, FUNCTIONS):
                 for mark in node.decorator_list:
                     if self.asks(mark) or self._decides(mark):
@@ -139,27 +168,27 @@ class Guards:
                 if isinstance(block, list):
                     yield from self._after_leaving(block)
 
-    def _decides(self, mark) -> bool:
-        """Whether a decorator is a function of the script's own that asks for the rank."""
+    def _decides(self, mark: ast.expr) -> bool:
+        """Return whether a decorator is a function of the script that tests the rank."""
         own = self.script.functions.defined.get((getattr(mark, "id", ""), False), [])
         tests = (n.test for f in own for n in ast.walk(f) if isinstance(n, ast.If | ast.IfExp))
         return any(map(self.asks, tests))
 
-    def _after_leaving(self, block):
-        """What stands below `if hvd.rank() != 0: return`."""
+    def _after_leaving(self, block: list[ast.stmt]) -> Iterator[tuple[ast.stmt, Guard]]:
+        """Yield the statements below `if hvd.rank() != 0: return`, with their guard."""
         guard = None
         for statement in block:
             if guard:
                 yield statement, guard
             elif isinstance(statement, ast.If) and _leaves(statement.body[-1]):
-                # `and` adds something else, which may hold nowhere
+                # `and` adds another condition, which may be false on all ranks
                 more = isinstance(getattr(statement.test, "op", None), ast.And)
                 if not more and self.splits(statement.test):
                     guard = Guard.behind(statement.test, negated=True)
 
 
-def _of_presence(test) -> bool:
-    """Whether a test asks only if there is a rank, or for a device.
+def _of_presence(test: ast.expr) -> bool:
+    """Return whether a test only asks whether there is a rank, or asks for a device.
 
     `environ.get("RANK") is None`, `"RANK" in environ`, `device != "cpu"`
     """
@@ -177,26 +206,26 @@ def _of_presence(test) -> bool:
         return isinstance(test.ops[0], ast.In | ast.NotIn) and named
     if not isinstance(test, ast.Call):
         return False
-    # What the environment has is text, and "0" is true as well.
-    asked = ast.unparse(test.func).endswith(("environ.get", "getenv"))
-    return asked or any(map(_is_device, test.args))
+    # Variables of the environment are texts, and "0" is true as well.
+    environment = ast.unparse(test.func).endswith(("environ.get", "getenv"))
+    return environment or any(map(_is_device, test.args))
 
 
-def _is_device(node) -> bool:
-    """Whether a device is asked for: f"cuda:{hvd.local_rank()}" is on one on every rank."""
+def _is_device(node: ast.AST) -> bool:
+    """Return whether a node names a kind of device, which is the same on all ranks."""
     return isinstance(node, ast.Constant) and str(node.value).partition(":")[0] in DEVICES
 
 
 def _both_ways(guards: list[Guard | None]) -> bool:
-    """Whether some of them are the two answers to one test."""
-    answers: dict[str, set[str]] = {}
+    """Return whether two of the guards are different branches of one condition."""
+    branches_of: dict[str, set[str]] = {}
     for guard in filter(None, guards):
-        answers.setdefault(guard.asked, set()).add(guard.branch)
-    return any(len(branches) > 1 for branches in answers.values())
+        branches_of.setdefault(guard.condition, set()).add(guard.branch)
+    return any(len(branches) > 1 for branches in branches_of.values())
 
 
-def _leaves(statement) -> bool:
-    """Whether a statement ends the function, the round of the loop, the loop, or the process."""
+def _leaves(statement: ast.stmt) -> bool:
+    """Return whether a statement ends the function, the round of the loop, the loop, or the process."""
     if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
         return ast.unparse(statement.value.func) in ("sys.exit", "exit", "quit", "os._exit")
     if isinstance(statement, ast.Raise) and statement.exc:

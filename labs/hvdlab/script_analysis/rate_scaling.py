@@ -1,18 +1,18 @@
-"""With which power of the number of ranks a script scales its learning rate, read from its source.
+"""The power of the number of ranks with which a script scales its learning rate: see `rates`.
 
     SGD(0.01 * hvd.size())                                   1
     rate = 0.01 * size ... Adam(rate * math.sqrt(size))      1.5
     SGD(0.01)                                                0
 
-Only products count: `warmup / hvd.size()` is -1, what is divided by that stays what it was, and of a sum
-the larger part.
+Only products count. `warmup / hvd.size()` has the power -1. A division by an expression of negative power
+changes nothing, and a sum has the power of its larger term.
 """
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from hvdlab.script_analysis.ast_helpers import last_name, strings
+from hvdlab.script_analysis.ast_helpers import identifier, last_name, strings
 from hvdlab.script_analysis.script import Script
 
 RATES = {
@@ -26,18 +26,33 @@ MPI_SIZES = ("Get_size", "get_world_size")
 
 
 class Rates(NamedTuple):
-    """What the source says of learning rates; powers of the number of ranks."""
+    """How a learning rate depends on the number of ranks.
 
-    power: float  # of the rate, all factors together
-    line: int | None  # where the rate is given to an optimizer; None: not in this file
-    last: int | None  # where its last factor comes from
-    batch_power: float  # of the batch size of one rank: -1 where the global batch stays
+    Attributes:
+        power: of the number of ranks in the learning rate, all factors together.
+        line: where an optimizer gets the learning rate; None: not in this file.
+        last: line of the last factor.
+        batch_power: of the number of ranks in the batch size of one rank; -1 keeps the global batch size.
+    """
+
+    power: float
+    line: int | None
+    last: int | None
+    batch_power: float
 
 
 def rates(script: Script) -> Rates:
+    """Return how the learning rate of a script depends on the number of ranks.
+
+    Args:
+        script: the script.
+
+    Raises:
+        RecursionError: an expression is nested too deep.
+    """
     reader = _Reader(script)
-    # (power, line) of what an optimizer is made with, of a rate that it gets later, of what multiplies
-    # the rate that it has, and of gradients that are summed, not averaged.
+    # (power, line) of the rates with which optimizers are created, of rates that they get later, of
+    # factors that multiply their rates, and of gradients that are summed instead of averaged.
     given, later, factors, sums = [], [], [], []
     batch, optimizers = 0.0, _optimizers(script)
     for node in script.nodes:
@@ -57,17 +72,17 @@ def rates(script: Script) -> Rates:
         elif isinstance(node, ast.Dict):  # a group of weights with a rate of its own
             pairs = zip(node.keys, node.values, strict=True)
             own = [(reader.power(v), v.lineno) for k, v in pairs if getattr(k, "value", 0) in RATES]
-            later += [one for one in own if one[0] > 0]
+            later += [rate for rate in own if rate[0] > 0]
         elif isinstance(node, ast.Assign | ast.AugAssign):
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
             power = reader.power(_assigned(node))
             if power > 0 and any(map(_is_rate_in_use, targets)):
                 again = _multiplies_itself(node) and not any(map(_is_of_arguments, targets))
                 (factors if again else later).append((power, node.lineno))
-            if any(_name(target) in BATCHES for target in targets):
+            if any(identifier(target) in BATCHES for target in targets):
                 batch = min(batch, power)
-    given = [one for one in given if one[0]] or given  # not the weights, which come first in torch
-    power, line = max(given + later, key=lambda one: one[0], default=(0.0, None))
+    given = [rate for rate in given if rate[0]] or given  # not the weights, argument 0 in torch
+    power, line = max(given + later, key=lambda rate: rate[0], default=(0.0, None))
     last = line
     for found in factors, [] if _divides_loss(script, reader) else sums:
         more, where = max(found, default=(0.0, None))  # one of several optimizers, or branches
@@ -76,14 +91,14 @@ def rates(script: Script) -> Rates:
     return Rates(power, line, last, batch)
 
 
-def _bindings(script) -> Iterator[tuple[str, ast.expr]]:
-    """(name as it is written, value) of all assignments and arguments: a name stands for one thing."""
+def _bindings(script: Script) -> Iterator[tuple[str, ast.expr]]:
+    """Yield (name as text, value) of all assignments and arguments, without regard to scopes."""
     yield from ((ast.unparse(target), value) for target, value in script.bindings())
     yield from ((name, value) for _, name, value in script.functions.arguments())
 
 
-def _optimizers(script) -> set[str]:
-    """Names imported from torch.optim, keras.optimizers and the like."""
+def _optimizers(script: Script) -> set[str]:
+    """Return the names imported from torch.optim, keras.optimizers and the like."""
     return {
         alias.asname or alias.name
         for node in script.nodes
@@ -92,9 +107,9 @@ def _optimizers(script) -> set[str]:
     }
 
 
-def _divides_loss(script, reader) -> bool:
-    """Whether a loss is divided by the number of ranks, as it should be where gradients are summed."""
-    divisions = list(_bindings(script))  # (what gets it, its value)
+def _divides_loss(script: Script, reader: "_Reader") -> bool:
+    """Return whether a loss is divided by the number of ranks, which is correct for summed gradients."""
+    divisions = list(_bindings(script))  # (name, value)
     for node in script.nodes:
         if isinstance(node, ast.BinOp):
             divisions.append((ast.unparse(node.left), node))
@@ -107,7 +122,14 @@ def _divides_loss(script, reader) -> bool:
     )  # fmt: skip
 
 
-def _rates_given(call, name, optimizers) -> list[ast.expr]:
+def _rates_given(call: ast.Call, name: str, optimizers: set[str]) -> list[ast.expr]:
+    """Return the arguments of a call that may be learning rates.
+
+    Args:
+        call: the call.
+        name: last part of its name.
+        optimizers: names imported from a module of optimizers.
+    """
     given = [keyword.value for keyword in call.keywords if keyword.arg in RATES]
     parts = ast.unparse(call.func).split(".")
     if name.endswith("LR"):  # a scheduler of torch
@@ -116,53 +138,49 @@ def _rates_given(call, name, optimizers) -> list[ast.expr]:
         return given + call.args
     if name.endswith(("Schedule", "Scheduler", "Callback")):
         return given + call.args
-    of = getattr(call.func, "value", None)
-    if name == "assign" and of and _is_rate_in_use(of):
+    owner = getattr(call.func, "value", None)
+    if name == "assign" and owner and _is_rate_in_use(owner):
         return given + call.args
     if name == "set_value" and call.args and _is_rate_in_use(call.args[0]):  # legacy Keras
         return given + call.args[1:]
     return given
 
 
-def _is_sum(keyword) -> bool:
-    return keyword.arg == "op" and _name(keyword.value) == "Sum"
+def _is_sum(keyword: ast.keyword) -> bool:
+    """Return whether an argument is op=hvd.Sum."""
+    return keyword.arg == "op" and identifier(keyword.value) == "Sum"
 
 
-def _is_rate_in_use(target) -> bool:
-    """`group["lr"]`, `optimizer.learning_rate`: the rate of an optimizer that is there."""
+def _is_rate_in_use(target: ast.AST) -> bool:
+    """Return whether a target is the rate of an optimizer: `group["lr"]`, `optimizer.learning_rate`."""
     if isinstance(target, ast.Subscript):
         return isinstance(target.slice, ast.Constant) and target.slice.value in RATES
     return isinstance(target, ast.Attribute) and target.attr in RATES
 
 
-def _is_of_arguments(target) -> bool:
-    """`args.lr`: on its way to an optimizer, where it is read."""
-    of = _name(getattr(target, "value", None))
-    return of in ("args", "arguments", "options", "opt", "config", "self", "FLAGS")
+def _is_of_arguments(target: ast.AST) -> bool:
+    """Return whether a target is an argument such as `args.lr`, which an optimizer gets later."""
+    owner = identifier(getattr(target, "value", None))
+    return owner in ("args", "arguments", "options", "opt", "config", "self", "FLAGS")
 
 
-def _assigned(assign) -> ast.expr:
-    """The value, or the factor: 1 // size of `x //= size`."""
+def _assigned(assign: ast.Assign | ast.AugAssign) -> ast.expr:
+    """Return the value of an assignment, or its factor: 1 // size of `x //= size`."""
     if isinstance(assign, ast.AugAssign):
         return ast.BinOp(ast.Constant(1), assign.op, assign.value)
     return assign.value
 
 
-def _multiplies_itself(assign) -> bool:
+def _multiplies_itself(assign: ast.Assign | ast.AugAssign) -> bool:
+    """Return whether an assignment changes the old value of its target."""
     if isinstance(assign, ast.AugAssign):
         return isinstance(assign.op, ast.Mult)
     target = ast.unparse(assign.targets[0])
     return any(ast.unparse(node) == target for node in ast.walk(assign.value))
 
 
-def _name(node) -> str:
-    if isinstance(node, ast.Attribute):
-        return node.attr
-    return node.id if isinstance(node, ast.Name) else ""
-
-
-def _sizes(script) -> set[str]:
-    """What Horovod's number of ranks is called by, as it is written: hvd.size."""
+def _sizes(script: Script) -> set[str]:
+    """Return the names of the functions that return Horovod's number of ranks, as text: hvd.size."""
     modules, names = {"hvd", "self.hvd"}, set()
     for node in script.nodes:
         if isinstance(node, ast.Import | ast.ImportFrom):
@@ -174,11 +192,17 @@ def _sizes(script) -> set[str]:
 
 
 class _Reader:
-    """Powers of expressions; names stand for what is assigned to them, wherever."""
+    """The powers of the number of ranks in expressions.
 
-    def __init__(self, script):
+    A name has the power of the values that are assigned to it anywhere in the script.
+
+    Args:
+        script: the script.
+    """
+
+    def __init__(self, script: Script) -> None:
         self.sizes = _sizes(script)
-        self.known: dict[str, float] = {}  # powers of names and of what functions return
+        self.known: dict[str, float] = {}  # powers of names and of results of functions
         self.values: dict[str, list[ast.expr]] = {}
         self.factors: dict[str, list[ast.expr]] = {}
         self.returns: dict[str, list[ast.expr]] = {}
@@ -194,7 +218,12 @@ class _Reader:
                     if isinstance(part, ast.Return) and part.value
                 ]
 
-    def power(self, node) -> float:
+    def power(self, node: ast.expr) -> float:
+        """Return the power of the number of ranks in an expression.
+
+        Args:
+            node: the expression.
+        """
         if isinstance(node, ast.Call):
             return self._of_call(node)
         if isinstance(node, ast.BinOp):
@@ -211,43 +240,43 @@ class _Reader:
             return self.power(node.value)
         if isinstance(node, ast.Lambda):
             return self.power(node.body)
-        if isinstance(node, ast.List | ast.Tuple):  # of a schedule in steps
+        if isinstance(node, ast.List | ast.Tuple):  # the values of a piecewise schedule
             return self._largest(node.elts)
         return 0.0
 
-    def _largest(self, nodes) -> float:
+    def _largest(self, nodes: Iterable[ast.expr]) -> float:
         return max(map(self.power, nodes), default=0.0)
 
-    def _of_call(self, call) -> float:
+    def _of_call(self, call: ast.Call) -> float:
         name = last_name(call)
         if name in MPI_SIZES or ast.unparse(call.func) in self.sizes:
             return 1.0
-        if name == "len":  # of a rank's part of the data, say
+        if name == "len":  # for example of a rank's shard of the data
             return 0.0
         if name == "sqrt":
             return 0.5 * self._largest(call.args)
-        if any("WORLD_SIZE" in text for text in strings(call)):  # of the launcher's environment
+        if any("WORLD_SIZE" in text for text in strings(call)):  # a variable of the launcher
             return 1.0
         named = [word.value for word in call.keywords if word.arg in RATES]  # of a schedule
         given = [*call.args, *(named or (word.value for word in call.keywords))]
-        # But for the 1 of max(1, n // size).
+        # Without the 1 of max(1, n // size).
         given = [value for value in given if not isinstance(value, ast.Constant)]
         powers = [self._of_result(name)] if name in self.returns else []
         return max([*powers, *map(self.power, given)], default=0.0)
 
-    def _of_two(self, op, left, right) -> float:
+    def _of_two(self, op: ast.operator, left: ast.expr, right: ast.expr) -> float:
         base, other = self.power(left), self.power(right)
         if isinstance(op, ast.Mult):
             return base + other
         if isinstance(op, ast.Div | ast.FloorDiv):
-            # Steps an epoch fall with the ranks, and `step / steps` of a warm-up scales no rate.
+            # The steps per epoch decrease with the ranks, and `step / steps` of a warmup scales no rate.
             return base - max(0.0, other)
         if isinstance(op, ast.Pow):
             exponent = getattr(right, "value", 1)
             return base * (exponent if isinstance(exponent, int | float) else 1)
         return max(base, other)
 
-    def _of_name(self, key) -> float:
+    def _of_name(self, key: str) -> float:
         if key.lower().endswith("comm_world.size") or key == "comm.size":  # of mpi4py
             return 1.0
         if "WORLD_SIZE" in key:  # environ["OMPI_COMM_WORLD_SIZE"]
@@ -255,12 +284,12 @@ class _Reader:
         if key in self.returns:
             return self._of_result(key)
         if key not in self.known:
-            self.known[key] = 0.0  # of what is made of itself
+            self.known[key] = 0.0  # for names whose values contain them
             of_values = self._largest(self.values.get(key, []))
             self.known[key] = of_values + sum(map(self.power, self.factors.get(key, [])))
         return self.known[key]
 
-    def _of_result(self, function) -> float:
+    def _of_result(self, function: str) -> float:
         key = f"{function}()"
         if key not in self.known:
             self.known[key] = 0.0

@@ -1,16 +1,15 @@
-"""Reads a training script's syntax tree without running it: for hints, checks and labs.
+"""The syntax tree of a training script, analysed without running it, for hints, checks and labs.
 
 Names are followed through imports, simple assignments, arguments and results of the script's own
-functions (`import horovod.torch as h`, `rank = h.rank()`, `main(h.rank())`), not through values. So what
-is read here is a hint, never evidence.
+functions (`import horovod.torch as h`, `rank = h.rank()`, `main(h.rank())`), not through values.
+Therefore the result of such an analysis is a hint, never evidence.
 """
 
 import ast
 import builtins
-import re
 import warnings
+from collections.abc import Iterator
 from functools import cached_property
-from typing import NamedTuple
 
 from hvdlab.script_analysis.ast_helpers import key, pairs, strings
 from hvdlab.script_analysis.bindings import (
@@ -22,6 +21,7 @@ from hvdlab.script_analysis.bindings import (
     tests_around,
 )
 from hvdlab.script_analysis.functions import FUNCTIONS, OwnFunctions
+from hvdlab.script_analysis.origins import RANK, SIZE, Origin
 
 HOROVOD = ("hvdlab.keras.horovod.", "horovod.")
 OFFICIAL_KERAS = ("horovod.tensorflow.keras", "horovod.keras")
@@ -34,63 +34,55 @@ BROADCASTS = (
     "broadcast_parameters broadcast_variables broadcast_global_variables broadcast_model_weights "
     "BroadcastGlobalVariablesCallback broadcast broadcast_ broadcast_object broadcast_async broadcast_async_"
 ).split()
-# Functions that only pass on what they get.
+# Functions whose result depends on all of their arguments and on nothing else.
 TRANSPARENT = {"int", "bool", "str", "float", "min", "max", "Path", "join", "format"}
-PARTS = (
-    ast.BinOp | ast.BoolOp | ast.UnaryOp | ast.Compare | ast.IfExp | ast.Tuple | ast.JoinedStr
-)  # expressions that are made of their parts
-
-
-class Origin(NamedTuple):
-    """What an expression may be made of: a call, a variable of the environment, a name of a kind."""
-
-    calls: frozenset[str]
-    environment: re.Pattern | None = None
-    names: re.Pattern | None = None
-
-
-# Where else than from Horovod a process learns its place: mpi4py, torch.distributed, the launcher.
-RANK = Origin(
-    frozenset({"rank", "local_rank", "cross_rank", "Get_rank", "get_rank", "launched_rank"}),
-    re.compile(r"\A\w*(RANK|PROCID)\Z"),
-)
-SIZE = Origin(
-    frozenset({"size", "local_size", "Get_size", "get_world_size"}),
-    re.compile(r"(WORLD|LOCAL)_SIZE\Z|NTASKS\Z"),
-    re.compile(r"\A(world_)?size\Z|\An(um)?_(ranks|procs|processes|workers|gpus|replicas)\Z"),
-)
-LOCAL_RANK = Origin(frozenset({"local_rank"}))
+# Expressions whose value is computed from their parts.
+PARTS = ast.BinOp | ast.BoolOp | ast.UnaryOp | ast.Compare | ast.IfExp | ast.Tuple | ast.JoinedStr
 
 
 class Unreadable(Exception):
-    """The source is not valid Python, or nested deeper than Python itself can read."""
+    """The source is not valid Python, or nested deeper than Python can parse."""
 
 
 class Script:
-    """A syntax tree with conveniences: full names, parents, calls in the order of their lines.
+    """A syntax tree with full names, parents, and calls in the order of their lines.
 
     Args:
-        source: bytes of a Python file (raises Unreadable), or its tree.
+        source: bytes of a Python file, or its tree.
+
+    Raises:
+        Unreadable: Python cannot parse the bytes.
+
+    Attributes:
+        tree: the module.
+        nodes: all nodes, outer nodes first.
+        parents: node -> the node that contains it.
+        inside: node -> the function that contains it, or the module.
+        imports: full name of an imported module or object -> line of its first import.
+        full: local name -> full name, of imports.
+        calls: all calls, in the order of their lines.
+        names: call -> full name of the called function.
+        by_name: last part of a name -> calls.
+        starred: whether the script has `from horovod.torch import *`.
     """
 
-    def __init__(self, source: bytes | ast.Module):
+    def __init__(self, source: bytes | ast.Module) -> None:
         self.tree = source if isinstance(source, ast.Module) else parse(source)
         self.nodes = list(ast.walk(self.tree))
         self.parents: dict[ast.AST, ast.AST] = {}
-        # Of each node the function that holds it, or the module.
         self.inside: dict[ast.AST, ast.AST] = {}
         for node in self.nodes:  # outer ones first
             own = isinstance(node, FUNCTIONS) or node is self.tree
             for child in ast.iter_child_nodes(node):
                 self.parents[child] = node
                 self.inside[child] = node if own else self.inside[node]
-        self.imports: dict[str, int] = {}  # full name -> line
-        self.full: dict[str, str] = {}  # local name -> full name
+        self.imports: dict[str, int] = {}
+        self.full: dict[str, str] = {}
         self._follow_imports()
         calls = (node for node in self.nodes if isinstance(node, ast.Call))
         self.calls = sorted(calls, key=lambda call: (call.lineno, call.col_offset))
         self.names = {call: self.name(call) for call in self.calls}
-        self.by_name: dict[str, list[ast.Call]] = {}  # last part of the name -> calls
+        self.by_name: dict[str, list[ast.Call]] = {}
         for call, name in self.names.items():
             self.by_name.setdefault(name.rpartition(".")[2], []).append(call)
         self._made_of: dict[Origin, set] = {}
@@ -117,20 +109,22 @@ class Script:
 
     @property
     def torch(self) -> bool:
+        """Whether the script imports PyTorch."""
         return bool(self.imported("torch", "horovod.torch", "hvdlab.torch"))
 
     @property
     def keras(self) -> bool:
+        """Whether the script imports Keras or TensorFlow."""
         return bool(self.imported("keras", "tf_keras", "tensorflow", "hvdlab.keras"))
 
     @property
     def silent_keras(self) -> int | None:
-        """The line that imports Horovod's own Keras module, in a script that has no legacy Keras:
-        it accepts an optimizer of Keras 3 and averages nothing. So does horovod.tensorflow."""
-        legacy = any(
-            isinstance(node, ast.Constant) and node.value == "TF_USE_LEGACY_KERAS"
-            for node in self.nodes
-        )
+        """The line that imports Horovod's own Keras module without legacy Keras, or None.
+
+        The module accepts an optimizer of Keras 3, averages nothing, and raises no error. So does
+        horovod.tensorflow.
+        """
+        legacy = any(getattr(node, "value", None) == "TF_USE_LEGACY_KERAS" for node in self.nodes)
         if legacy or self.imported("tf_keras"):
             return None
         wraps = (self.names[call] for call in self.named("DistributedOptimizer"))
@@ -140,21 +134,36 @@ class Script:
 
     @property
     def horovod(self) -> bool:
+        """Whether the script imports Horovod."""
         return bool(self.imported("horovod", "hvdlab.keras.horovod"))
 
     @property
     def other(self) -> bool:
-        """Whether it may exchange gradients without Horovod."""
+        """Whether the script imports another library that can exchange gradients."""
         return bool(self.imported("mpi4py", "torch.distributed", "tensorflow.distribute"))
 
     def imported(self, *prefixes: str) -> int | None:
-        """The line of the first import of one of these modules or of something in them."""
+        """Return the line of the first import of some modules or of an object in them.
+
+        Args:
+            *prefixes: full names of the modules.
+
+        Returns:
+            The line, or None.
+        """
         wanted = tuple(f"{prefix}." for prefix in prefixes)
         lines = [line for name, line in self.imports.items() if f"{name}.".startswith(wanted)]
         return min(lines, default=None)
 
     def name(self, node: ast.AST) -> str:
-        """The full name of what is read or called: `hvd.init` is "horovod.torch.init"."""
+        """Return the full name of an expression: `hvd.init` has the name "horovod.torch.init".
+
+        Args:
+            node: a name, an attribute, or a call.
+
+        Returns:
+            The name; it starts with "?" where the expression does not start with a name.
+        """
         parts = []
         while isinstance(node, ast.Attribute | ast.Call):
             if isinstance(node, ast.Attribute):
@@ -164,7 +173,7 @@ class Script:
                 node = node.func
         if isinstance(node, ast.Name):
             name = self.full.get(node.id, node.id)
-            # from horovod.torch import *: what is nobody else's may be from there
+            # from horovod.torch import *: a name without another definition may come from there
             if name == node.id and self.starred and not hasattr(builtins, name):
                 name = f"horovod.torch.{name}"
             parts.append(name)
@@ -173,23 +182,41 @@ class Script:
         return ".".join(reversed(parts))
 
     def hvd(self, *names: str) -> list[ast.Call]:
-        """The calls of Horovod functions with these last names."""
+        """Return the calls of Horovod functions.
+
+        Args:
+            *names: last parts of their names.
+        """
         return [call for call in self.named(*names) if self.names[call].startswith(HOROVOD)]
 
     def named(self, *last: str) -> list[ast.Call]:
-        """The calls whose name ends so: `named("Batches")`."""
+        """Return the calls of functions with some names: `named("Batches")`.
+
+        Args:
+            *last: last parts of the names.
+        """
         return [call for name in last for call in self.by_name.get(name, [])]
 
     def named_in(self, node: ast.AST, last: str) -> bool:
-        """Whether a call whose name ends so stands in an expression."""
+        """Return whether an expression contains a call of a function with a given name.
+
+        Args:
+            node: the expression.
+            last: last part of the name.
+        """
         return any(call in self.named(last) for call in ast.walk(node))
 
-    def ancestors(self, node: ast.AST):
+    def ancestors(self, node: ast.AST) -> Iterator[ast.AST]:
+        """Yield the nodes around a node, the innermost first.
+
+        Args:
+            node: of the tree.
+        """
         while node := self.parents.get(node):
             yield node
 
-    def bindings(self):
-        """(target, expression) of every assignment."""
+    def bindings(self) -> Iterator[tuple[ast.expr, ast.expr]]:
+        """Yield (target, expression) of every assignment."""
         for node in self.nodes:
             if isinstance(node, ast.Assign):
                 found = (pair for target in node.targets for pair in pairs(target, node.value))
@@ -201,35 +228,37 @@ class Script:
             elif isinstance(node, ast.AnnAssign | ast.NamedExpr) and node.value:
                 yield node.target, node.value
 
-    def assignments(self):
-        """(variable, expression) of every assignment to a name or an attribute."""
+    def assignments(self) -> Iterator[tuple[str, ast.expr]]:
+        """Yield (variable as text, expression) of every assignment to a name or an attribute."""
         for target, value in self.bindings():
             if isinstance(target, ast.Name | ast.Attribute):
                 yield key(target), value
 
     @cached_property
     def functions(self) -> OwnFunctions:
-        """The functions and classes that it defines."""
+        """The functions and classes that the script defines."""
         return OwnFunctions(self)
 
     @cached_property
     def local(self) -> set[Variable]:
-        """The names that a function binds, its parameters too."""
+        """The variables that functions bind, their parameters included."""
         found = set()
         for node in self.nodes:
-            if (
-                isinstance(node, ast.arg)
-                or isinstance(node, ast.Name)
-                and isinstance(node.ctx, ast.Store)
-            ):
-                found.add((self.inside[node], getattr(node, "arg", None) or node.id))
+            if isinstance(node, ast.arg):
+                found.add((self.inside[node], node.arg))
+            elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                found.add((self.inside[node], node.id))
         for node in self.nodes:
             if isinstance(node, ast.Global | ast.Nonlocal):
                 found -= {(self.inside[node], name) for name in node.names}
         return found
 
     def variable(self, node: ast.Name | ast.Attribute) -> Variable:
-        """What a name stands for: (function that binds it, or the module; name)."""
+        """Return the variable of a name: (function that binds it, or the module; name).
+
+        Args:
+            node: the name, or an attribute, which counts as a variable of the module.
+        """
         name, scope = key(node), self.inside[node]
         if isinstance(node, ast.Attribute):
             return self.tree, name
@@ -239,20 +268,24 @@ class Script:
 
     @cached_property
     def bound(self) -> list[tuple[Variable, ast.expr]]:
-        """What each variable stands for, but for those that count the rounds of a loop."""
+        """(variable, expression) of all assignments, except for variables that count the rounds of a loop."""
         counting = counters(self)
         return [(variable, value) for variable, value in bound(self) if variable not in counting]
 
     @cached_property
     def constants(self) -> dict[Variable, list[ast.expr]]:
-        """The variables that are only set to constants -> the tests under which they are."""
+        """Variable that only ever gets constants -> the tests under which it gets them."""
         return {
             variable: [test for value in values for test in tests_around(self, value)]
             for variable, values in constants(self).items()
         }
 
     def made_of(self, origin: Origin) -> set[Variable]:
-        """The variables that are made of an origin, and the functions that return it."""
+        """Return the variables that hold an origin, and the functions that return it.
+
+        Args:
+            origin: such as RANK.
+        """
         if origin not in self._made_of:
             made = self._made_of[origin] = set()
             for _ in range(3):  # quiet = not main
@@ -264,9 +297,13 @@ class Script:
         return self._made_of[origin]
 
     def holds(self, value: ast.AST, origin: Origin) -> bool:
-        """Whether an expression is made of an origin, and of little else.
+        """Return whether the value of an expression is an origin, or is computed from it.
 
-        `2 * hvd.size()` and `rank == 0` are; `Batches(rank=hvd.rank())` is not.
+        True for `2 * hvd.size()` and `rank == 0`, False for `Batches(rank=hvd.rank())`.
+
+        Args:
+            value: the expression.
+            origin: such as RANK.
         """
         todo = [value]
         while todo:
@@ -285,15 +322,22 @@ class Script:
         return False
 
     def is_one(self, node: ast.AST, origin: Origin, also: set[str] = frozenset()) -> bool:
-        """Whether a single node is an origin, or the name of what is made of it (or in `also`)."""
+        """Return whether a single node is an origin, or a variable that holds it.
+
+        Args:
+            node: the node.
+            origin: such as RANK.
+            also: more variables that hold it. Default: none.
+        """
         if isinstance(node, ast.Name | ast.Attribute):
             if self.variable(node) in self.made_of(origin) or key(node) in also:
                 return True
             name = key(node).rpartition(".")[2]
             if name in origin.calls and getattr(self.parents[node], "func", None) is node:
-                return False  # of a call, see below
+                return False  # the call itself is tested below
             kind = bool(origin.names and origin.names.search(name))
-            return kind and self.variable(node) not in self.constants  # is_main = True: of no rank
+            # is_main = True is the same on all ranks.
+            return kind and self.variable(node) not in self.constants
         if isinstance(node, ast.Subscript) and of_item(self, node) in self.made_of(origin):
             return True
         if isinstance(node, ast.Subscript | ast.Call) and origin.environment:
@@ -301,31 +345,53 @@ class Script:
                 return True
         if isinstance(node, ast.Subscript):  # world["size"]
             return any(origin.names and origin.names.search(text) for text in strings(node))
-        if (
-            not isinstance(node, ast.Call)
-            or self.names[node].rpartition(".")[2] not in origin.calls
-        ):
+        if not isinstance(node, ast.Call):
+            return False
+        if self.names[node].rpartition(".")[2] not in origin.calls:
             return False
         around = self.parents[node]
         indexed = isinstance(around, ast.Subscript) and around.value is node
         return not node.args and not indexed  # tensor.size(0), tensor.size()[0]
 
     def depends(self, node: ast.AST, origin: Origin, also: set[str] = frozenset()) -> bool:
-        """Whether an origin, or what is made of it (or a name in `also`), occurs in `node`."""
+        """Return whether an expression contains an origin, or a variable that holds it.
+
+        Args:
+            node: the expression.
+            origin: such as RANK.
+            also: more variables that hold it. Default: none.
+        """
         return any(self.is_one(n, origin, also) for n in ast.walk(node))
 
     def uses_rank(self, node: ast.AST) -> bool:
+        """Return whether an expression contains the rank.
+
+        Args:
+            node: the expression.
+        """
         return self.depends(node, RANK)
 
     def uses_size(self, node: ast.AST) -> bool:
+        """Return whether an expression contains the number of ranks.
+
+        Args:
+            node: the expression.
+        """
         return self.depends(node, SIZE)
 
 
 def parse(source: bytes) -> ast.Module:
-    """The tree of a Python file. Raises Unreadable."""
+    """Return the syntax tree of a Python file.
+
+    Args:
+        source: of the file.
+
+    Raises:
+        Unreadable: Python cannot parse it.
+    """
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the script's own, about escapes in its strings
+            warnings.simplefilter("ignore")  # about escapes in the script's strings
             return ast.parse(source)
     except SyntaxError as error:
         where = f"line {error.lineno}: " if error.lineno else ""

@@ -60,7 +60,8 @@ def test_a_script_that_cannot_be_read_gets_one_sentence(text, sentence):
 )
 def test_a_script_whose_ranks_meet_without_horovod_is_not_said_to_be_alone(text, library):
     Path("mine.py").write_text(text)
-    with pytest.raises(CheckError, match=f"mine.py trains by {library}, and the mistakes that are"):
+    reason = f"mine.py trains with {library}, and `hvdlab check` knows the mistakes of Horovod"
+    with pytest.raises(CheckError, match=reason):
         check("mine.py", timeout=60)
 
 

@@ -166,7 +166,7 @@ def test_a_cuda_tensor_is_named_before_a_horovod_without_cuda_waits_for_ever():
     Path("mine.py").write_text(CUDA_TENSORS)
     found = check("mine.py", timeout=60)
     assert [(one.id, one.line) for one in found.findings] == [("cuda-without-nccl", 16)]
-    assert "compression=mine.compression" in found.findings[0].mend
+    assert "compression=mine.compression" in found.findings[0].fix
     assert (found.error, found.ended) == (None, "itself")
     for rank in (0, 1):  # each operation was stopped, and the tensor in host memory was not
         kinds = [event["kind"] for event in found.events[rank]]

@@ -41,7 +41,7 @@ def test_equal_batches_are_a_mistake_only_if_all_are(facts):
     assert named(run(batch=lambda r, s: f"{s}" if s else f"{r}"), facts()) == []
     assert named(run(steps=2, batch=lambda r, s: f"{s}"), facts()) == []
     four = run(ranks=4, batch=lambda r, s: f"{min(r, 2)}{s}")
-    assert "ranks 2 and 3" in judge(four, facts())[0].seen
+    assert "Ranks 2 and 3" in judge(four, facts())[0].seen
 
 
 def test_unequal_lengths_are_named_unless_the_script_joins(facts):

@@ -96,7 +96,14 @@ WRAP = "hvd.DistributedOptimizer(optimizer, named_parameters=model.named_paramet
     [
         (KERAS, "    hvd.init()", "    # hvd.init()", "init", "never called", None),
         (TORCH, "    hvd.init()", "    'hvd.init()'", "init", "never called", None),
-        (TORCH, INIT, f"    r = hvd.rank()\n{INIT}", "init", "before", "r = hvd.rank()"),
+        (
+            TORCH,
+            INIT,
+            f"    r = hvd.rank()\n{INIT}",
+            "init",
+            "before `hvd.init()` in line",
+            "r = hvd.rank()",
+        ),
         (
             KERAS,
             "hvdlab.keras.horovod as",
@@ -115,11 +122,18 @@ WRAP = "hvd.DistributedOptimizer(optimizer, named_parameters=model.named_paramet
         ),
         (KERAS, "hvd.local_rank()", "0", "device", "`hvdlab.keras.device`", None),
         (TORCH, "hvd.local_rank()", "0", "device", "`hvdlab.torch.device`", "torch.device("),
-        (TORCH, "rank=hvd.rank(),", "", "data", "whole set", "Batches("),
+        (TORCH, "rank=hvd.rank(),", "", "data", "whole data set on every rank", "Batches("),
         (KERAS, "size=hvd.size(),", "size=2,", "data", "fixed rank or size", "Batches("),
         (TORCH, "rank=hvd.rank(),", "rank=hvd.size(),", "data", "exchanged", "Batches("),
-        (TORCH, "rank=hvd.rank(),", "rank=hvd.local_rank(),", "data", "two computers", "Batches("),
-        (TORCH, "seed=args.seed,", "seed=args.seed + hvd.rank(),", "data", "seed", "Batches("),
+        (TORCH, "rank=hvd.rank(),", "rank=hvd.local_rank(),", "data", "two machines", "Batches("),
+        (
+            TORCH,
+            "seed=args.seed,",
+            "seed=args.seed + hvd.rank(),",
+            "data",
+            "seed of `Batches` differs",
+            "Batches(",
+        ),
         (TORCH, "lr=args.lr * hvd.size()", "lr=0.25", "learning rate", "does not depend", "SGD("),
         (KERAS, "args.lr * hvd.size()", "0.25", "learning rate", "does not depend", "SGD("),
         (TORCH, f"optimizer = {WRAP}", WRAP, "optimizer", "drops the result", "Distr"),
@@ -140,8 +154,15 @@ WRAP = "hvd.DistributedOptimizer(optimizer, named_parameters=model.named_paramet
             "plain optimizer",
             "model.compile(",
         ),
-        (TORCH, "hvd.broadcast_parameters(", "dict(", "broadcast", "same weights", None),
-        (KERAS, BROADCAST, "", "broadcast", "Only the seed makes", None),
+        (
+            TORCH,
+            "hvd.broadcast_parameters(",
+            "dict(",
+            "broadcast",
+            "all ranks the same weights",
+            None,
+        ),
+        (KERAS, BROADCAST, "", "broadcast", "Only the seed gives", None),
         (
             TORCH,
             RECORDS,
@@ -304,7 +325,7 @@ hvd.broadcast_optimizer_state(optimizer, root_rank=0)
 def test_a_scaled_rate_wants_a_warm_up():
     (hint,) = hints(CONSTANT_RATE.encode())
     assert (hint["topic"], hint["line"]) == ("learning rate", 8)
-    assert "warm-up" in hint["text"]
+    assert "full value from the first step" in hint["text"] and "warmup" in hint["text"]
     for rising in (
         "scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, f)",
         "optimizer.param_groups[0]['lr'] = 0.01",
@@ -342,7 +363,7 @@ def test_a_product_with_the_ranks_is_not_always_a_rate(line):
     tuned = CONSTANT_RATE.replace("0.25 * hvd.size()", "0.12") + "if hvd.rank() == 0:\n    "
     assert hints(f"{tuned}{line}\n".encode()) == []
     found = hints(f"{tuned}{line}\n".replace("0.12", "0.25").encode())
-    assert not any("full from the first step" in hint["text"] for hint in found)
+    assert not any("full value from the first step" in hint["text"] for hint in found)
     if "batch" in line:
         assert ["does not depend" in hint["text"] for hint in found] == [True]
 

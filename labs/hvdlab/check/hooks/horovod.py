@@ -1,17 +1,27 @@
-"""What a script asks of Horovod: init, the wrapped optimizer, broadcasts and collectives."""
+"""Calls of Horovod: init, the wrapped optimizer, broadcasts and collectives."""
 
 import functools
 import sys
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
 
+from hvdlab.check.event_log import Watch
 from hvdlab.check.source_facts import BROADCASTS, COLLECTIVES
 
 WRAPPERS = ("DistributedOptimizer", "DistributedGradientTape", "DistributedAdasumOptimizer")
-# Calls from here are the averaging of gradients itself.
+# Functions of Horovod that average gradients: their collectives are no calls of the script.
 GRADIENTS = {"allreduce_grads", "_all_reduce_gradients", "_all_reduce", "_allreduce"}
+MAX_FRAMES = 12  # of the call stack that are searched for one of GRADIENTS
 
 
-def watch(hvd, watch) -> None:
-    """Wrap the functions of a Horovod module: horovod.torch, horovod.tensorflow, ..."""
+def watch(hvd: ModuleType, watch: Watch) -> None:
+    """Wrap the functions of a Horovod module.
+
+    Args:
+        hvd: horovod.torch, horovod.tensorflow, ...
+        watch: gets the events.
+    """
     for name in COLLECTIVES:
         if hasattr(hvd, name):
             wrap = _broadcast if name in BROADCASTS else _collective
@@ -21,69 +31,80 @@ def watch(hvd, watch) -> None:
             setattr(hvd, name, _wrapper(getattr(hvd, name), name, hvd, watch))
     if hasattr(hvd, "join"):
         hvd.join = _noted(hvd.join, "join", watch)
-    if hasattr(hvd, "callbacks"):  # horovod.tensorflow.keras: remember where each is made
+    if hasattr(hvd, "callbacks"):  # horovod.tensorflow.keras: remember which line creates each
         for value in vars(hvd.callbacks).values():
             if isinstance(value, type) and hasattr(value, "on_epoch_end"):
                 remember_line(value, watch)
     if hasattr(hvd, "init"):  # hvdlab.keras.collectives has none
         hvd.init = _init(hvd.init, hvd, watch)
     operations = getattr(hvd, "mpi_ops", None)
-    if hasattr(operations, "_check_function"):  # of horovod.torch: it sees each tensor that is sent
+    if hasattr(operations, "_check_function"):  # of horovod.torch: called for each tensor it sends
         operations._check_function = _without_cuda(operations, watch)
 
 
-def remember_line(cls, watch) -> None:
-    """Let the objects of a class know the line of the script that made them."""
-    make = cls.__init__
+def remember_line(cls: type, watch: Watch) -> None:
+    """Make the objects of a class keep the line of the script that created them.
 
-    @functools.wraps(make)
-    def __init__(self, *arguments, **options):
+    Args:
+        cls: the class.
+        watch: knows the line.
+    """
+    initialize = cls.__init__
+
+    @functools.wraps(initialize)
+    def __init__(self: Any, *arguments: Any, **options: Any) -> None:
         if not hasattr(self, "_hvdlab_line"):
             object.__setattr__(self, "_hvdlab_line", watch.line())
-        make(self, *arguments, **options)
+        initialize(self, *arguments, **options)
 
     cls.__init__ = __init__
 
 
-def _init(init, hvd, watch):
+def _init(init: Callable, hvd: ModuleType, watch: Watch) -> Callable:
+    """Return hvd.init that writes down its call."""
+
     @functools.wraps(init)
-    def call(*arguments, **options):
+    def call(*arguments: Any, **options: Any) -> None:
         init(*arguments, **options)
         watch.note("init", rank=hvd.rank(), size=hvd.size(), local_size=hvd.local_size())
 
     return call
 
 
-def _without_cuda(operations, watch):
-    """Note a CUDA tensor that a Horovod without CUDA gets, and end the script.
+def _without_cuda(operations: ModuleType, watch: Watch) -> Callable:
+    """Return a check that ends the script when a Horovod without CUDA gets a CUDA tensor.
 
     Horovod 0.28.1 would copy the tensor without waiting for the copy and then wait for ever.
     """
     check = operations._check_function
 
     @functools.wraps(check)
-    def call(function_factory, tensor):
+    def call(function_factory: Callable, tensor: Any) -> Any:
         if tensor.device.type == "cuda" and not operations.cuda_built():
             watch.note("cuda tensor", device=str(tensor.device))
-            raise SystemExit  # also in a thread of PyTorch's, which hands it on
+            raise SystemExit  # also in a thread of PyTorch's, which passes it on
         return check(function_factory, tensor)
 
     return call
 
 
-def _noted(function, kind, watch):
+def _noted(function: Callable, kind: str, watch: Watch) -> Callable:
+    """Return a function that writes down its calls as events of one kind."""
+
     @functools.wraps(function)
-    def call(*arguments, **options):
+    def call(*arguments: Any, **options: Any) -> Any:
         watch.note(kind)
         return function(*arguments, **options)
 
     return call
 
 
-def _collective(function, name, watch):
+def _collective(function: Callable, name: str, watch: Watch) -> Callable:
+    """Return a collective that writes down its calls."""
+
     @functools.wraps(function)
-    def call(*arguments, **options):
-        # Part of a graph runs with the graph, not now; and a process set is not for all ranks.
+    def call(*arguments: Any, **options: Any) -> Any:
+        # Inside a graph it runs with the graph and not now. A process set has only some of the ranks.
         if _traced() or _of_gradients() or "process_set" in options:
             return function(*arguments, **options)
         with watch.inside(f"hvd.{name}"):
@@ -92,10 +113,13 @@ def _collective(function, name, watch):
     return call
 
 
-def _broadcast(function, name, watch):
+def _broadcast(function: Callable, name: str, watch: Watch) -> Callable:
+    """Return a broadcast of a model or optimizer that writes down its calls."""
+
     @functools.wraps(function)
-    def call(*arguments, **options):
-        wrapping, watch.wrapping = watch.wrapping, True  # it steps the optimizer to make its state
+    def call(*arguments: Any, **options: Any) -> Any:
+        # The broadcast of a state steps the optimizer, to create that state.
+        wrapping, watch.wrapping = watch.wrapping, True
         try:
             if not wrapping:
                 watch.note("broadcast", what=f"hvd.{name}")
@@ -109,16 +133,18 @@ def _broadcast(function, name, watch):
     return call
 
 
-def _wrapper(function, name, hvd, watch):
+def _wrapper(function: Callable, name: str, hvd: ModuleType, watch: Watch) -> Callable:
+    """Return DistributedOptimizer, or another of WRAPPERS, that writes down what it wraps."""
+
     @functools.wraps(function)
-    def call(*arguments, **options):
+    def call(*arguments: Any, **options: Any) -> Any:
         wrapped = arguments[0] if arguments else options.get("optimizer")
         nested, watch.wrapping = watch.wrapping, True
         try:
             result = function(*arguments, **options)
         finally:
             watch.wrapping = nested
-        if not nested and not (watch.tape and "Tape" in name):  # a tape is made at each step
+        if not nested and not (watch.tape and "Tape" in name):  # there is a new tape in each step
             number = getattr(wrapped, "_hvdlab_number", None)
             if number is not None:
                 object.__setattr__(result, "_hvdlab_number", number)
@@ -131,17 +157,21 @@ def _wrapper(function, name, hvd, watch):
     return call
 
 
-def averages(optimizer) -> bool:
-    """False for what Horovod's own Keras module makes of an optimizer of Keras 3.
+def averages(optimizer: Any) -> bool:
+    """Return whether a wrapped optimizer averages gradients.
 
-    It overrides `apply_gradients`; the trainer of Keras 3 calls `apply`.
+    Horovod's own Keras module overrides `apply_gradients`, but the trainer of Keras 3 calls `apply`.
+
+    Args:
+        optimizer: that DistributedOptimizer returned.
     """
     classes = {cls.__module__ for cls in type(optimizer).__mro__}
     keras3 = any(module.startswith("keras.src") for module in classes)
     return not (keras3 and hasattr(type(optimizer), "_allreduce"))
 
 
-def _reduction(hvd, options) -> str:
+def _reduction(hvd: ModuleType, options: dict[str, Any]) -> str:
+    """Return the name of the operation that combines gradients: "Average", "Sum" or "Adasum"."""
     op = options.get("op")
     for name in ("Sum", "Adasum"):
         if op is not None and op == getattr(hvd, name, None):
@@ -150,14 +180,16 @@ def _reduction(hvd, options) -> str:
 
 
 def _traced() -> bool:
+    """Return whether TensorFlow is building a graph."""
     tf = sys.modules.get("tensorflow")
     eager = getattr(tf, "executing_eagerly", None)  # absent while TensorFlow is being imported
     return eager is not None and not eager()
 
 
 def _of_gradients() -> bool:
+    """Return whether Horovod itself makes the call, to average gradients."""
     frame, depth = sys._getframe(2), 0
-    while frame and depth < 12:
+    while frame and depth < MAX_FRAMES:
         if frame.f_code.co_name in GRADIENTS:
             return True
         frame, depth = frame.f_back, depth + 1

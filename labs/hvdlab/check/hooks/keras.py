@@ -1,17 +1,26 @@
-"""What a script does with Keras 3 or legacy Keras: compile, fit and its batches, custom loops, files."""
+"""Hooks in Keras 3 or legacy Keras: compile, fit and its batches, custom training loops, files."""
 
 import functools
 import inspect
 import sys
+from collections.abc import Iterable
+from types import ModuleType
+from typing import Any
 
+from hvdlab.check.event_log import Watch
 from hvdlab.check.fingerprints import SAMPLE
 from hvdlab.check.hooks import keras_fit
 from hvdlab.check.hooks.horovod import remember_line
 from hvdlab.check.hooks.keras_compat import facts, norm
 
 
-def watch(keras, watch) -> None:
-    """Wrap Keras: the module `keras` (3) or `tf_keras`."""
+def watch(keras: ModuleType, watch: Watch) -> None:
+    """Wrap the functions of Keras.
+
+    Args:
+        keras: the module `keras` (3) or `tf_keras`.
+        watch: gets the events.
+    """
     optimizers(keras, watch)
     compiling(keras, watch)
     keras_fit.fitting(keras, watch)
@@ -19,19 +28,24 @@ def watch(keras, watch) -> None:
     files(keras, watch)
 
 
-def optimizers(keras, watch) -> None:
-    """Note each optimizer, and the steps that it takes outside `fit`."""
-    base = keras.optimizers.Optimizer
-    make, made = base.__init__, 0
+def optimizers(keras: ModuleType, watch: Watch) -> None:
+    """Write down each optimizer, and the steps that it makes outside `fit`.
 
-    @functools.wraps(make)
-    def __init__(self, *arguments, **options):
-        nonlocal made
-        make(self, *arguments, **options)
+    Args:
+        keras: the module `keras` (3) or `tf_keras`.
+        watch: gets the events.
+    """
+    base = keras.optimizers.Optimizer
+    initialize, created = base.__init__, 0
+
+    @functools.wraps(initialize)
+    def __init__(self: Any, *arguments: Any, **options: Any) -> None:
+        nonlocal created
+        initialize(self, *arguments, **options)
         if not watch.wrapping and watch.line():
-            object.__setattr__(self, "_hvdlab_number", made)
-            watch.note("optimizer", optimizer=made, name=type(self).__name__)
-            made += 1
+            object.__setattr__(self, "_hvdlab_number", created)
+            watch.note("optimizer", optimizer=created, name=type(self).__name__)
+            created += 1
 
     base.__init__ = __init__
 
@@ -42,25 +56,25 @@ def optimizers(keras, watch) -> None:
     first = list(signature.parameters)[1]
 
     @functools.wraps(apply)
-    def noting_apply(self, *arguments, **options):
+    def noting_apply(self: Any, *arguments: Any, **options: Any) -> Any:
         given = signature.bind(self, *arguments, **options)
         given.arguments[first] = grads = list(given.arguments[first])  # it may be a zip
         result = apply(*given.args, **given.kwargs)
         if not watch.fitting and not watch.wrapping:
             variables = [v for _, v in grads] if legacy else self._trainable_variables
-            _step_in_a_loop_of_ones_own(self, variables, watch)
+            _step_outside_fit(self, variables, watch)
         return result
 
     setattr(base, name, noting_apply)
 
 
-def _step_in_a_loop_of_ones_own(optimizer, variables, watch):
-    """Note a step now, or put the note into the graph that is being made of it."""
+def _step_outside_fit(optimizer: Any, variables: Iterable[Any], watch: Watch) -> None:
+    """Write down a step now, or insert that into the graph that TensorFlow is building of the step."""
     tf = sys.modules.get("tensorflow")
 
     eager = tf is None or tf.executing_eagerly()
 
-    def note(*norms):
+    def note(*norms: Any) -> None:
         watch.step(may_end=eager, **facts(optimizer, watch), weights=list(map(float, norms)))
 
     if eager:
@@ -71,11 +85,17 @@ def _step_in_a_loop_of_ones_own(optimizer, variables, watch):
     tf.py_function(note, [tf.sqrt(square) for square in squares], [])
 
 
-def compiling(keras, watch) -> None:
+def compiling(keras: ModuleType, watch: Watch) -> None:
+    """Write down the optimizer that `compile` gets, and keep the batches that `fit` trains with.
+
+    Args:
+        keras: the module `keras` (3) or `tf_keras`.
+        watch: gets the events.
+    """
     compile_model = keras.Model.compile
 
     @functools.wraps(compile_model)
-    def noting_compile(self, *arguments, **options):
+    def noting_compile(self: Any, *arguments: Any, **options: Any) -> None:
         compile_model(self, *arguments, **options)
         if optimizer := getattr(self, "optimizer", None):
             watch.note("compile", **facts(optimizer, watch))
@@ -85,27 +105,34 @@ def compiling(keras, watch) -> None:
     train_step = keras.Model.train_step
 
     @functools.wraps(train_step)
-    def noting_train_step(self, data):
+    def noting_train_step(self: Any, data: Any) -> Any:
         if watch.fitting:
-            _note_batch(data, watch)
+            _keep_batch(data, watch)
         return train_step(self, data)
 
     keras.Model.train_step = noting_train_step
 
 
-def _note_batch(data, watch):
-    """Keep the batch that a step gets, for its hash."""
+def _keep_batch(data: Any, watch: Watch) -> None:
+    """Keep the batch of a training step, for its hash."""
     tf = sys.modules.get("tensorflow")
     tensors = [part for part in tf.nest.flatten(data) if isinstance(part, tf.Tensor)] if tf else []
     if not tensors or tf.executing_eagerly():
         watch.batch = tensors or data
     elif not _compiled(tf):
         for place, tensor in enumerate(tensors):
-            _keep(tf, tensor, place, watch.kept)
+            _keep_sample(tf, tensor, place, watch.kept)
 
 
-def _keep(tf, tensor, place, kept):
-    """Let a graph put a sample of a tensor into a variable: to call Python from it costs more."""
+def _keep_sample(tf: ModuleType, tensor: Any, place: int, kept: dict) -> None:
+    """Make a graph put a sample of a tensor into a variable, because a call of Python costs more time.
+
+    Args:
+        tf: TensorFlow.
+        tensor: a part of the batch.
+        place: its index in the batch.
+        kept: (index, dtype) -> variable.
+    """
     key = place, tensor.dtype
     if key not in kept:
         with tf.init_scope(), tf.device("CPU"):
@@ -114,21 +141,28 @@ def _keep(tf, tensor, place, kept):
     kept[key].assign(flat[:: tf.maximum(1, -(-tf.size(flat) // SAMPLE))])
 
 
-def _compiled(tf) -> bool:
-    """Whether XLA makes the graph: it knows no variable whose shape changes, and no call of Python."""
+def _compiled(tf: ModuleType) -> bool:
+    """Return whether XLA compiles the graph: XLA has no variables of changing shape, and calls no Python."""
     from tensorflow.python.ops.control_flow_util import GraphOrParentsInXlaContext
 
     return GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph())
 
 
-def deciding(keras, watch) -> None:
-    """Note the metric by which a callback decides to stop, or to lower the rate."""
+def deciding(keras: ModuleType, watch: Watch) -> None:
+    """Write down the metric by which a callback decides to stop, or to lower the learning rate.
+
+    Args:
+        keras: the module `keras` (3) or `tf_keras`.
+        watch: gets the events.
+    """
     for name in "EarlyStopping", "ReduceLROnPlateau":
         cls = getattr(keras.callbacks, name)
         remember_line(cls, watch)
         decide = cls.on_epoch_end
 
-        def on_epoch_end(self, epoch, logs=None, decide=decide):
+        def on_epoch_end(
+            self: Any, epoch: int, logs: dict | None = None, decide: Any = decide
+        ) -> None:
             line = getattr(self, "_hvdlab_line", None)
             watch.decide(line, f'logs["{self.monitor}"]', (logs or {}).get(self.monitor))
             return decide(self, epoch, logs)
@@ -136,14 +170,21 @@ def deciding(keras, watch) -> None:
         cls.on_epoch_end = functools.wraps(decide)(on_epoch_end)
 
 
-def files(keras, watch) -> None:
-    """Note saved models: HDF5 writes them without Python's `open`."""
+def files(keras: ModuleType, watch: Watch) -> None:
+    """Write down saved models, because HDF5 writes them without Python's `open`.
+
+    Args:
+        keras: the module `keras` (3) or `tf_keras`.
+        watch: gets the events.
+    """
     remember_line(keras.callbacks.ModelCheckpoint, watch)
     for name in "save", "save_weights":
         save = getattr(keras.Model, name)
 
         @functools.wraps(save)
-        def noting_save(self, filepath, *arguments, save=save, **options):
+        def noting_save(
+            self: Any, filepath: Any, *arguments: Any, save: Any = save, **options: Any
+        ) -> Any:
             watch.save(filepath)
             return save(self, filepath, *arguments, **options)
 

@@ -1,53 +1,29 @@
-"""What `model.fit` does: cut short, and each of its steps noted."""
+"""`model.fit`, which ends early and writes down each of its steps."""
 
 import functools
 import inspect
 import os
 import sys
+from types import ModuleType
+from typing import Any
 
-from hvdlab.check.event_log import EPOCHS, Loop
+from hvdlab.check.event_log import EPOCHS, Loop, Watch
 from hvdlab.check.hooks.keras_compat import facts, norm, statistics
 
 
-def fitting(keras, watch) -> None:
-    """Cut `fit` short, and add a callback that notes its steps."""
+def fitting(keras: ModuleType, watch: Watch) -> None:
+    """Make `fit` end early, and add a callback to it that writes down its steps.
+
+    Args:
+        keras: the module `keras` (3) or `tf_keras`.
+        watch: gets the events.
+    """
     fit = keras.Model.fit
     signature = inspect.signature(fit)
-
-    class Steps(keras.callbacks.Callback):
-        def __init__(self, line, length):
-            super().__init__()
-            self.line, self.length = line, length
-
-        def on_epoch_begin(self, epoch, logs=None):
-            batches = None if self.length is None else range(self.length)
-            self.loop = Loop(watch, self.line, batches).__enter__()
-            self.loop.left = "at its end"
-
-        def on_train_batch_begin(self, batch, logs=None):
-            self.loop.iteration += 1
-            watch.waits.append(("a training step", self.line, watch.clock()))
-
-        def on_train_batch_end(self, batch, logs=None):
-            watch.waits.pop()
-            model = self.model
-            watch.batch = list(watch.kept.values()) or watch.batch
-            watch.loss = (logs or {}).get("loss") if batch == 0 else None  # later: a running mean
-            watch.step(
-                may_end=False,
-                **facts(model.optimizer, watch),
-                weights=[norm(v) for v in model.trainable_variables],
-                statistics=statistics(model) if watch.looks_at_statistics() else None,
-            )
-            self.loop.ended()
-
-        def on_epoch_end(self, epoch, logs=None):
-            watch.waits.clear()  # a step that began when the data had run out has no end
-            self.loop.iteration = self.loop.trained
-            self.loop.__exit__()
+    steps_callback = _steps_callback(keras, watch)
 
     @functools.wraps(fit)
-    def noting_fit(self, *arguments, **options):
+    def noting_fit(self: Any, *arguments: Any, **options: Any) -> Any:
         if watch.fitting:
             return fit(self, *arguments, **options)
         bound = signature.bind(self, *arguments, **options)
@@ -61,7 +37,7 @@ def fitting(keras, watch) -> None:
         if isinstance(callbacks, keras.callbacks.Callback):
             callbacks = [callbacks]
         if isinstance(callbacks, list | tuple):
-            given["callbacks"] = [*callbacks, Steps(line, length)]
+            given["callbacks"] = [*callbacks, steps_callback(line, length)]
         watch.note("fit", line, length=length)
         _note_devices(watch)
         watch.fitting = True
@@ -73,7 +49,53 @@ def fitting(keras, watch) -> None:
     keras.Model.fit = noting_fit
 
 
-def _note_devices(watch):
+def _steps_callback(keras: ModuleType, watch: Watch) -> type:
+    """Return the class of the callback that writes down the steps of `fit`."""
+
+    class Steps(keras.callbacks.Callback):
+        """Writes down the steps of one call of `fit`.
+
+        Args:
+            line: of the call.
+            length: batches per epoch, or None.
+        """
+
+        def __init__(self, line: int | None, length: int | None) -> None:
+            super().__init__()
+            self.line, self.length = line, length
+
+        def on_epoch_begin(self, epoch: int, logs: dict | None = None) -> None:
+            batches = None if self.length is None else range(self.length)
+            self.loop = Loop(watch, self.line, batches).__enter__()
+            self.loop.left = "at its end"
+
+        def on_train_batch_begin(self, batch: int, logs: dict | None = None) -> None:
+            self.loop.iteration += 1
+            watch.waits.append(("a training step", self.line, watch.clock()))
+
+        def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
+            watch.waits.pop()
+            model = self.model
+            watch.batch = list(watch.kept.values()) or watch.batch
+            watch.loss = (logs or {}).get("loss") if batch == 0 else None  # later: a running mean
+            watch.step(
+                may_end=False,
+                **facts(model.optimizer, watch),
+                weights=[norm(v) for v in model.trainable_variables],
+                statistics=statistics(model) if watch.looks_at_statistics() else None,
+            )
+            self.loop.ended()
+
+        def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
+            watch.waits.clear()  # a step that started after the last batch never ends
+            self.loop.iteration = self.loop.trained
+            self.loop.__exit__()
+
+    return Steps
+
+
+def _note_devices(watch: Watch) -> None:
+    """Write down how many GPUs TensorFlow sees, if it sees one."""
     if tf := sys.modules.get("tensorflow"):
         gpus = tf.config.get_visible_devices("GPU")
         if gpus:
@@ -81,8 +103,12 @@ def _note_devices(watch):
             watch.note("devices", count=len(gpus), visible=visible)
 
 
-def _steps(given) -> int | None:
-    """Batches of an epoch, as `fit` would count them; None where only the data knows."""
+def _steps(given: dict[str, Any]) -> int | None:
+    """Return the batches per epoch, as `fit` counts them; None where only the data determine them.
+
+    Args:
+        given: the arguments of `fit`.
+    """
     if given["steps_per_epoch"] is not None:
         return int(given["steps_per_epoch"])
     data = given["x"]

@@ -1,48 +1,66 @@
-"""What a script does with PyTorch: optimizers and their steps, batches, losses, saved files.
+"""Hooks in PyTorch: optimizers and their steps, batches, losses, saved files.
 
-Hooks that torch offers are used where it has them: around every optimizer's step, and around every
-module's forward.
+Where torch offers a hook, that hook is used: around the step of every optimizer, and around the forward
+pass of every module.
 """
 
 import functools
 import importlib
 import os
 import weakref
+from collections.abc import Iterable
+from types import ModuleType
+from typing import Any
 
+from hvdlab.check.event_log import Watch
 from hvdlab.check.fingerprints import CHANNELS, LAYERS, number
 from hvdlab.check.hooks.horovod import remember_line
 
 
-def watch(torch, watch) -> None:
+def watch(torch: ModuleType, watch: Watch) -> None:
+    """Wrap the functions of PyTorch.
+
+    Args:
+        torch: the module.
+        watch: gets the events.
+    """
     optimizers(torch, watch)
     batches(torch, watch)
     files(torch, watch)
 
 
-def optimizers(torch, watch) -> None:
-    """Note each optimizer, and after each of its steps its rate, the weights and the statistics."""
-    make = torch.optim.Optimizer.__init__
-    made, depth, norms = 0, 0, []
+def optimizers(torch: ModuleType, watch: Watch) -> None:
+    """Write down each optimizer, and after each step its learning rate, the weights and the statistics.
 
-    @functools.wraps(make)
-    def __init__(self, params, defaults):
-        nonlocal made
-        make(self, params, defaults)
+    Args:
+        torch: the module.
+        watch: gets the events.
+    """
+    initialize = torch.optim.Optimizer.__init__
+    created, depth = 0, 0
+    norm_layers = _norm_layers(torch)
+
+    @functools.wraps(initialize)
+    def __init__(self: Any, params: Any, defaults: dict) -> None:
+        nonlocal created
+        initialize(self, params, defaults)
         if watch.wrapping:
             return
-        self._hvdlab_number = made
-        made += 1
+        self._hvdlab_number = created
+        created += 1
         watch.note("optimizer", optimizer=self._hvdlab_number, name=type(self).__name__)
 
     torch.optim.Optimizer.__init__ = __init__
 
-    def before(optimizer, arguments, options):
+    def before(optimizer: Any, arguments: tuple, options: dict) -> None:
         nonlocal depth
-        depth += 1  # a wrapped optimizer's step contains the step of what it wraps
+        depth += (
+            1  # the step of a wrapped optimizer contains the step of the optimizer that it wraps
+        )
         if depth == 1:
             watch.waits.append(("optimizer.step", watch.line(), watch.clock()))
 
-    def after(optimizer, arguments, options):
+    def after(optimizer: Any, arguments: tuple, options: dict) -> None:
         nonlocal depth
         depth -= 1
         if depth:
@@ -60,38 +78,45 @@ def optimizers(torch, watch) -> None:
             rate=number(group.get("lr")),  # Adafactor's may be None
             momentum=number(group.get("momentum")) or 0.0,
             weights=_norms(torch, weights),
-            statistics=_statistics(norms) if watch.looks_at_statistics() else None,
+            statistics=_statistics(norm_layers) if watch.looks_at_statistics() else None,
         )
 
     hooks = importlib.import_module("torch.optim.optimizer")
     hooks.register_optimizer_step_pre_hook(before)
     hooks.register_optimizer_step_post_hook(after)
 
-    make_norm = torch.nn.modules.batchnorm._NormBase.__init__
 
-    @functools.wraps(make_norm)
-    def make_and_keep(self, *arguments, **options):
-        make_norm(self, *arguments, **options)
-        if self.track_running_stats and len(norms) < LAYERS:
-            norms.append(weakref.ref(self))
+def _norm_layers(torch: ModuleType) -> list[weakref.ref]:
+    """Return a list that gets a reference to each of the first LAYERS batch norm layers of the script."""
+    layers = []
+    initialize = torch.nn.modules.batchnorm._NormBase.__init__
 
-    torch.nn.modules.batchnorm._NormBase.__init__ = make_and_keep
+    @functools.wraps(initialize)
+    def __init__(self: Any, *arguments: Any, **options: Any) -> None:
+        initialize(self, *arguments, **options)
+        if self.track_running_stats and len(layers) < LAYERS:
+            layers.append(weakref.ref(self))
+
+    torch.nn.modules.batchnorm._NormBase.__init__ = __init__
+    return layers
 
 
-def _norms(torch, weights) -> list[float]:
-    """The norm of each weight: replicas agree in all of them to the last digit."""
+def _norms(torch: ModuleType, weights: list[Any]) -> list[float]:
+    """Return the norm of each weight, which is equal on all replicas to the last digit."""
     norms = torch._foreach_norm([w for w in weights if w.is_floating_point()])
     one = norms[0].device  # a network may lie on several GPUs
     return torch.stack([n.to(one, torch.float64) for n in norms]).tolist()
 
 
-def _statistics(norms) -> list[dict]:
+def _statistics(layers: Iterable[weakref.ref]) -> list[dict]:
+    """Return the running statistics of batch norm layers, as `keras_compat.statistics` does."""
     found = []
-    for norm in filter(None, (reference() for reference in norms)):
+    for norm in filter(None, (reference() for reference in layers)):
         batches = int(norm.num_batches_tracked)
         if not batches or norm.running_mean is None:
             continue
-        # What is not the initial value of a running mean; a cumulative one (momentum=None) has none.
+        # The fraction of a running mean that does not come from its initial value. A cumulative mean
+        # (momentum=None) keeps nothing of it.
         filled = 1.0 if norm.momentum is None else 1 - (1 - norm.momentum) ** batches
         found.append({
             "mean": norm.running_mean[:CHANNELS].tolist(),
@@ -101,18 +126,23 @@ def _statistics(norms) -> list[dict]:
     return found
 
 
-def batches(torch, watch) -> None:
-    """Note the input of the outermost module of each step, its loss, and where loaders are made."""
+def batches(torch: ModuleType, watch: Watch) -> None:
+    """Keep the input of the outermost module and the loss of each step, and where loaders are created.
+
+    Args:
+        torch: the module.
+        watch: gets them.
+    """
     depth = 0
 
-    def enter(module, inputs):
+    def enter(module: Any, inputs: tuple) -> None:
         nonlocal depth
         depth += 1
         if depth == 1 and module.training and torch.is_grad_enabled() and not watch.called:
             if any(isinstance(value, torch.Tensor) for value in inputs):
                 watch.batch, watch.called = inputs, True
 
-    def leave(module, inputs, output):
+    def leave(module: Any, inputs: tuple, output: Any) -> None:
         nonlocal depth
         depth -= 1
 
@@ -123,7 +153,7 @@ def batches(torch, watch) -> None:
     backward = torch.Tensor.backward
 
     @functools.wraps(backward)
-    def noting_backward(self, *arguments, **options):
+    def noting_backward(self: Any, *arguments: Any, **options: Any) -> Any:
         watch.loss = self.detach()
         return backward(self, *arguments, **options)
 
@@ -131,20 +161,32 @@ def batches(torch, watch) -> None:
     remember_line(torch.utils.data.DataLoader, watch)
 
 
-def files(torch, watch) -> None:
-    """Note saved files: torch writes them without Python's `open`."""
+def files(torch: ModuleType, watch: Watch) -> None:
+    """Write down saved files, because torch writes them without Python's `open`.
+
+    Args:
+        torch: the module.
+        watch: gets the events.
+    """
     save = torch.save
 
     @functools.wraps(save)
-    def noting_save(obj, f, *arguments, **options):
+    def noting_save(obj: Any, f: Any, *arguments: Any, **options: Any) -> Any:
         watch.save(f)
         return save(obj, f, *arguments, **options)
 
     torch.save = noting_save
 
 
-def devices(torch, watch) -> None:
-    """Note how many GPUs this rank sees: not before it uses one, or its choice would come too late."""
+def devices(torch: ModuleType, watch: Watch) -> None:
+    """Write down how many GPUs this rank sees, if it uses one.
+
+    To ask earlier would initialise CUDA, and the script could no longer choose a GPU.
+
+    Args:
+        torch: the module.
+        watch: gets the event.
+    """
     if torch.cuda.is_initialized():
         visible = os.environ.get("CUDA_VISIBLE_DEVICES")
         watch.note("devices", 0, count=torch.cuda.device_count(), visible=visible)

@@ -1,68 +1,87 @@
-"""Mistakes on GPUs: which one a rank takes, and the tensors that are given to Horovod.
-
-Each rule takes the run and the facts of the source, and yields findings.
-"""
+"""Mistakes on GPUs: which GPU a rank uses, and which tensors Horovod gets."""
 
 import re
+from collections.abc import Iterator
 
-from hvdlab.check.catalogue import finding
+from hvdlab.check.run_events import Run
+from hvdlab.check.source_facts import Facts
+from hvdlab.hints.catalogue import Finding, finding
 
 # Horovod 0.28.1, horovod/torch/mpi_ops.py: `_check_function`
 NOT_ACCEPTED = re.compile(r"Tensor is required to be contiguous|Tensor type \S+ is not supported")
 
 
-def device(run, facts):
+def device(run: Run, facts: Facts) -> Iterator[Finding]:
+    """Yield findings about ranks that share a GPU.
+
+    Args:
+        run: the events of the run.
+        facts: the facts of the source.
+    """
     seen = run.all("devices")
     count = max((event["count"] for event in seen), default=0)
     if count == 1 and len({event["visible"] for event in seen}) == len(run.ranks):
         return  # the launcher has given each rank a GPU
-    here = f"{count} GPUs here" if count else "no GPU here, so read from the source"
+    here = (
+        f"{count} GPUs here" if count else "read from the source, because this machine has no GPU"
+    )
     if facts.remainder:
         yield finding(
             "gpu-by-remainder",
             facts.remainder,
-            "with fewer GPUs than ranks the remainder gives two ranks the same GPU. NCCL refuses that "
+            "With fewer GPUs than ranks the remainder gives two ranks the same GPU. NCCL refuses that "
             f'("Duplicate GPU detected"), and with TensorFlow both ranks claim all of its memory ({here}).',
         )
     if facts.gpu and facts.pin == "rank":
         yield finding(
             "device-not-pinned",
             facts.gpu,
-            "the device is chosen by hvd.rank(), which counts over all machines; local_rank() "
-            "counts on one (read from the source).",
+            "The device is chosen by hvd.rank(), which counts the ranks of all machines. local_rank() "
+            "counts the ranks of one machine (read from the source).",
         )
     elif facts.gpu and facts.pin != "local_rank":
         yield finding(
             "device-not-pinned",
             facts.gpu,
-            "the script uses a GPU and chooses none by rank_device(hvd) or hvd.local_rank(): all ranks "
-            f"of a machine take the first ({here}).",
+            "The script uses a GPU and calls neither rank_device(hvd) nor hvd.local_rank() to choose it, so "
+            f"all ranks of a machine use the first GPU ({here}).",
         )
     elif facts.pin != "local_rank" and count > 1 and run.all("fit"):
         yield finding(
             "device-not-pinned",
             run.line("fit"),
-            f"TensorFlow takes all {count} GPUs on each rank, and computes on the first.",
+            f"On each rank TensorFlow claims all {count} GPUs and computes on the first one.",
         )
 
 
-def cuda_tensors(run, facts):
+def cuda_tensors(run: Run, facts: Facts) -> Iterator[Finding]:
+    """Yield a finding about a CUDA tensor that a Horovod without CUDA got.
+
+    Args:
+        run: the events of the run.
+        facts: the facts of the source.
+    """
     for event in run.all("cuda tensor"):
         yield finding(
             "cuda-without-nccl",
-            event["line"] or run.line("wrap"),  # gradients come from a thread of PyTorch's
-            f"Horovod was given a tensor on {event['device']}, which it may read before it is computed, "
-            "and for which it then waits for ever. The check ended the script before that.",
+            event["line"] or run.line("wrap"),  # a thread of PyTorch's sends the gradients
+            f"Horovod got a tensor on {event['device']}. It may read the tensor before it is computed, and "
+            "then it waits for ever. The check ended the script before that.",
         )
         return
 
 
-def layouts(run, facts):
+def layouts(run: Run, facts: Facts) -> Iterator[Finding]:
+    """Yield a finding about Horovod's error that it does not accept a tensor.
+
+    Args:
+        run: the events of the run.
+        facts: the facts of the source.
+    """
     crash = run.crash()
-    if crash and (said := NOT_ACCEPTED.search(crash[1])):
-        yield finding(
-            "tensor-not-accepted", crash[2], f'rank {crash[0]} ended with Horovod\'s "{said[0]}".'
-        )
+    if crash and (error := NOT_ACCEPTED.search(crash[1])):
+        seen = f'Rank {crash[0]} ended with Horovod\'s error "{error[0]}".'
+        yield finding("tensor-not-accepted", crash[2], seen)
 
 
 RULES = device, cuda_tensors, layouts

@@ -1,46 +1,60 @@
-"""Mistakes in what a script sets up: learning rate, files, batch norm, downloads.
+"""Mistakes in what a script sets up: learning rate, files, batch norm, downloads."""
 
-Each rule takes the run and the facts of the source, and yields findings.
-"""
+from collections.abc import Iterator
 
-from hvdlab.check.catalogue import finding
+from hvdlab.check.run_events import Run
+from hvdlab.check.source_facts import Facts
+from hvdlab.hints.catalogue import Finding, finding
 
-FEW_STEPS = 3  # rates of fewer steps say nothing about a warmup
+FEW_STEPS = 3  # the learning rates of fewer steps show no warmup
 DRIFT = 0.3  # standard deviations between the running means of two ranks
-LARGE_SGD = 3.0  # rate / (1 - momentum)
+LARGE_SGD = 3.0  # learning rate / (1 - momentum)
 LARGE_ADAPTIVE = 0.02
 ADAPTIVE = ("Adam", "AdamW", "Adamax", "Nadam", "NAdam", "RAdam", "RMSprop", "Adagrad", "Lion")
-OF_THEIR_OWN = ("LARS", "LAMB", "NovoGrad", "LARC", "Adadelta", "Rprop")  # rates of another kind
+# Their learning rates cannot be compared with those of SGD or Adam.
+OTHER_SCALE = ("LARS", "LAMB", "NovoGrad", "LARC", "Adadelta", "Rprop")
 
 
-def rate(run, facts):
+def rate(run: Run, facts: Facts) -> Iterator[Finding]:
+    """Yield findings about a learning rate that is unscaled or scaled twice.
+
+    Args:
+        run: the events of the run.
+        facts: the facts of the source.
+    """
     wraps = run.rank0("wrap")
     if not wraps:
         return
-    size, said = len(run.ranks), facts.rates
-    seen = run.rates()
-    now = f" It is {seen[0]:g} in step 1." if seen else ""
-    if said.power >= 1.75:
+    size, scaled = len(run.ranks), facts.rates
+    rates = run.rates()
+    now = f" It is {rates[0]:g} in step 1." if rates else ""
+    if scaled.power >= 1.75:
         yield finding(
             "rate-scaled-twice",
-            said.last,
-            f"the rate grows like the number of ranks to the power {said.power:g}: "
-            f"{size**said.power:g} times the one-process rate on {size} ranks.{now}",
+            scaled.last,
+            f"The learning rate grows like the number of ranks to the power {scaled.power:g}: on {size} "
+            f"ranks it is {size**scaled.power:g} times the learning rate of a single process.{now}",
         )
     adasum = any(event["reduces"] == "Adasum" for event in wraps)
-    if said.line and said.power <= 0 and said.batch_power >= 0 and not adasum:
+    if scaled.line and scaled.power <= 0 and scaled.batch_power >= 0 and not adasum:
         yield finding(
             "rate-unscaled",
-            said.line,
-            f"no factor of hvd.size() comes to the rate, and each of {size} ranks reads a whole "
-            f"batch.{now}",
+            scaled.line,
+            "The learning rate is not multiplied by hvd.size(), although each of the "
+            f"{size} ranks reads a whole batch.{now}",
         )
 
 
-def warmup(run, facts):
+def warmup(run: Run, facts: Facts) -> Iterator[Finding]:
+    """Yield a finding about a large learning rate without a warmup.
+
+    Args:
+        run: the events of the run.
+        facts: the facts of the source.
+    """
     rates = run.rates()
     name = next((event["name"] for event in run.rank0("optimizer")), "")
-    if len(rates) < FEW_STEPS or name in OF_THEIR_OWN or len(run.ranks) < 2:
+    if len(rates) < FEW_STEPS or name in OTHER_SCALE or len(run.ranks) < 2:
         return
     momentum = run.rank0("step")[0]["momentum"]
     if name in ADAPTIVE:
@@ -49,34 +63,48 @@ def warmup(run, facts):
         large = rates[0] / max(1e-6, 1 - momentum) > LARGE_SGD
     if large and max(rates) <= rates[0] * 1.001:
         losses = [event["loss"] for event in run.rank0("step") if event["loss"] is not None]
-        told = (
-            f" The loss of rank 0: {losses[0]:.3g}, then up to {max(losses):.3g}." if losses else ""
+        loss = (
+            f" The loss of rank 0 is {losses[0]:.3g} in step 1 and {max(losses):.3g} at most."
+            if losses
+            else ""
         )
-        what = f"{rates[0]:g}" + (f" with momentum {momentum:g}" if momentum else "")
+        value = f"{rates[0]:g}" + (f" with momentum {momentum:g}" if momentum else "")
         yield finding(
             "no-warmup",
             facts.rates.line or run.line("optimizer"),
-            f"{name} begins with its full rate of {what}.{told}",
+            f"{name} starts with its full learning rate of {value}.{loss}",
         )
 
 
-def files(run, facts):
+def files(run: Run, facts: Facts) -> Iterator[Finding]:
+    """Yield a finding about a file that several ranks write.
+
+    Args:
+        run: the events of the run.
+        facts: the facts of the source.
+    """
     for path, ranks in run.saves().items():
         if len(ranks) > 1:
             line = next(iter(ranks.values()))
-            who = " and ".join(map(str, sorted(ranks)))
-            yield finding("all-write-one-file", line, f"ranks {who} wrote {path}.")
+            writers = " and ".join(map(str, sorted(ranks)))
+            yield finding("all-write-one-file", line, f"Ranks {writers} wrote {path}.")
             return
     if facts.saves and not run.all("save"):
         yield finding(
             "all-write-one-file",
             facts.saves[0],
-            "every rank will come to this line, and nothing in the path tells the ranks apart "
-            "(read from the source: the run of a few steps did not come to it).",
+            "Every rank reaches this line, and the path is the same on all ranks (read from the source, "
+            "because the run of a few steps did not reach the line).",
         )
 
 
-def norms(run, facts):
+def norms(run: Run, facts: Facts) -> Iterator[Finding]:
+    """Yield a finding about running statistics of batch norm that drift apart.
+
+    Args:
+        run: the events of the run.
+        facts: the facts of the source.
+    """
     if facts.norm_shared:
         return
     step, layer, score = run.drift()
@@ -84,21 +112,28 @@ def norms(run, facts):
         yield finding(
             "batch-norm-drift",
             facts.norm or run.line("wrap"),
-            f"after step {step} the running means of batch norm layer {layer} are {score:.2f} "
-            "standard deviations apart: the ranks see different data, and evaluate different "
+            f"After step {step} the running means of batch norm layer {layer} differ by {score:.2f} "
+            "standard deviations, because the ranks read different data. The ranks evaluate different "
             "networks.",
         )
 
 
-def downloads(run, facts):
-    asked: dict[str, dict[int, dict]] = {}
+def downloads(run: Run, facts: Facts) -> Iterator[Finding]:
+    """Yield a finding about a file that all ranks download at the same time.
+
+    Args:
+        run: the events of the run.
+        facts: the facts of the source.
+    """
+    requests: dict[str, dict[int, dict]] = {}
     for rank in run.ranks:
         for event in run.of(rank, "download"):
-            asked.setdefault(event["url"], {})[rank] = event
-    for url, ranks in asked.items():
+            requests.setdefault(event["url"], {})[rank] = event
+    for url, ranks in requests.items():
         if len(ranks) > 1 and not any(event["locked"] for event in ranks.values()):
             line = next(iter(ranks.values()))["line"]
-            yield finding("download-race", line, f"{len(ranks)} ranks asked for {url} at once.")
+            seen = f"{len(ranks)} ranks requested {url} at the same time."
+            yield finding("download-race", line, seen)
             return
     for line in facts.downloads:
         if any(event["locked"] for event in run.all("download") if event["line"] == line):
@@ -106,7 +141,7 @@ def downloads(run, facts):
         yield finding(
             "download-race",
             line,
-            "every rank comes to this line, and fetches the file if it is not there (read from the "
+            "Every rank reaches this line, and downloads the file if it is not there yet (read from the "
             "source: no lock, no test of the rank).",
         )
         return

@@ -1,56 +1,68 @@
-"""Mistakes in how the ranks train together: gradients, weights, batches, steps, collectives.
+"""Mistakes in how the ranks train together: gradients, weights, batches, steps, collectives."""
 
-Each rule takes the run and the facts of the source, and yields findings.
-"""
+from collections.abc import Iterator
 
-from hvdlab.check.catalogue import finding
+from hvdlab.check.run_events import Run
+from hvdlab.check.source_facts import Facts
+from hvdlab.hints.catalogue import Finding, finding
 
-SAME_STEPS = 3  # equal batches that are no chance
+SAME_STEPS = 3  # fewer equal batches may be a coincidence
 
 
-def wrapping(run, facts):
-    """Optimizers that step, and were not wrapped, or wrapped when it was too late, or in vain."""
+def wrapping(run: Run, facts: Facts) -> Iterator[Finding]:
+    """Yield findings about optimizers that step without an average of the gradients.
+
+    Such an optimizer is not wrapped, or wrapped too late, or its wrapper never averages.
+
+    Args:
+        run: the events of the run.
+        facts: the facts of the source.
+    """
     wraps = run.rank0("wrap")
     for event in wraps:
         if not event["averages"]:
             step = run.first_difference()
-            seen = f" and after step {step} the weights of the ranks differ" if step else ""
+            seen = f" After step {step} the weights of the ranks differ." if step else ""
             yield finding(
                 "gradients-not-averaged",
                 event["line"],
-                f"Horovod's own Keras module wrapped an optimizer of Keras 3, whose trainer goes "
-                f"past it{seen}.",
+                "Horovod's own Keras module wrapped an optimizer of Keras 3, whose trainer never calls "
+                f"the wrapper.{seen}",
             )
     if any(not event["averages"] for event in wraps):
         return
-    made = {event["optimizer"]: event for event in run.rank0("optimizer")}
-    plain = {
-        event["optimizer"]
-        for event in run.rank0("step") + run.rank0("compile")
-        if not event["wrapped"]
-    }
-    plain -= {event["optimizer"] for event in run.rank0("step") if event["wrapped"]}
-    for number in sorted(plain, key=lambda n: -1 if n is None else n):
+    created = {event["optimizer"]: event for event in run.rank0("optimizer")}
+    for number in _plain_optimizers(run):
         step = run.first_difference(number)
         if step is None and run.all("collective") and run.steps(number):
             continue  # equal without a wrapper: the script averages by itself
-        apart = f"; after step {step} the weights of the ranks differ" if step else ""
+        apart = f" After step {step} the weights of the ranks differ." if step else ""
         late = [event for event in wraps if event["optimizer"] == number]
-        name = made.get(number, {}).get("name", "the optimizer")
+        name = created.get(number, {}).get("name", "the optimizer")
         if late:
-            yield finding(
-                "wrapped-too-late",
-                late[0]["line"],
-                f"{name} was wrapped here, and it is the plain one that trains{apart}.",
-            )
+            seen = f"{name} was wrapped here, but the plain optimizer trains.{apart}"
+            yield finding("wrapped-too-late", late[0]["line"], seen)
         else:
-            line = made[number]["line"] if number in made else run.line("step")
-            yield finding(
-                "optimizer-not-wrapped", line, f"{name} steps by each rank's own gradient{apart}."
-            )
+            line = created[number]["line"] if number in created else run.line("step")
+            seen = f"On each rank {name} steps by the gradient of that rank only.{apart}"
+            yield finding("optimizer-not-wrapped", line, seen)
 
 
-def replicas(run, facts):
+def _plain_optimizers(run: Run) -> list[int | None]:
+    """Return the numbers of the optimizers that train without a wrapper, in ascending order."""
+    steps = run.rank0("step")
+    plain = {event["optimizer"] for event in steps + run.rank0("compile") if not event["wrapped"]}
+    plain -= {event["optimizer"] for event in steps if event["wrapped"]}
+    return sorted(plain, key=lambda number: -1 if number is None else number)
+
+
+def replicas(run: Run, facts: Facts) -> Iterator[Finding]:
+    """Yield findings about weights that differ between the ranks.
+
+    Args:
+        run: the events of the run.
+        facts: the facts of the source.
+    """
     for number in run.optimizers():
         step = run.first_difference(number)
         if step is None:
@@ -60,8 +72,8 @@ def replicas(run, facts):
             yield finding(
                 "no-broadcast",
                 run.line("fit") or wrap["line"] or run.line("step"),
-                f"nothing is broadcast, and after step 1 the weights of ranks {run.pair(number, 1)} "
-                f"differ: the norm of one by {run.difference(number, 1):.1%}.",
+                f"No weights are broadcast, and after step 1 the weights of ranks {run.pair(number, 1)} "
+                f"differ. The norm of one tensor differs by {run.difference(number, 1):.1%}.",
             )
             continue
         if step == 1:  # TensorFlow's examples broadcast after the first step
@@ -69,85 +81,103 @@ def replicas(run, facts):
             if later is None and len(run.steps(number)) > 1:
                 continue
         rates = run.values(number, step, "rate")
-        why = ""
+        cause = ""
         if len(set(rates)) > 1:
-            why = f" The rates are {' and '.join(f'{rate:g}' for rate in rates)}."
+            cause = f" The learning rates are {' and '.join(f'{rate:g}' for rate in rates)}."
+        equal = f"are equal until step {step - 1} and " if step > 1 else ""
         yield finding(
             "replicas-diverged",
             run.step(0, number, step)["line"],
-            f"the weights of ranks {run.pair(number, step)} "
-            f"{f'are the same until step {step - 1} and ' if step > 1 else ''}differ after step {step}, "
-            f"the norm of one by {run.difference(number, step):.2g} of it.{why}",
+            f"The weights of ranks {run.pair(number, step)} {equal}differ after step {step}. The norm of "
+            f"one tensor differs by {run.difference(number, step):.2g} (relative).{cause}",
         )
 
 
-def batches(run, facts):
+def batches(run: Run, facts: Facts) -> Iterator[Finding]:
+    """Yield a finding about two ranks that read the same batches.
+
+    Args:
+        run: the events of the run.
+        facts: the facts of the source.
+    """
     for first, second in run.pairs():
         both = list(zip(run.batches(first), run.batches(second), strict=False))
         if len(both) >= SAME_STEPS and all(one and one == other for one, other in both):
             loop = [event for event in run.all("loop") if not event["nested"]]
             line = next((event["made"] or event["line"] for event in loop), run.line("step"))
-            yield finding(
-                "identical-batches",
-                line,
-                f"ranks {first} and {second} got the same batch in each of {len(both)} steps.",
-            )
+            seen = f"Ranks {first} and {second} read the same batch in each of {len(both)} steps."
+            yield finding("identical-batches", line, seen)
             return
 
 
-def stopping(run, facts):
+def stopping(run: Run, facts: Facts) -> Iterator[Finding]:
+    """Yield a finding about a decision to stop that depends on different values on the ranks.
+
+    Args:
+        run: the events of the run.
+        facts: the facts of the source.
+    """
     for (line, text), values in run.decisions().items():
-        for number, each in enumerate(zip(*values, strict=False), 1):
-            if any(run.apart(each[0], other) for other in each[1:]):
-                said = ", ".join(
-                    f"rank {r} saw {v:.6g}" for r, v in zip(run.ranks, each, strict=True)
+        for number, by_rank in enumerate(zip(*values, strict=False), 1):
+            if any(run.apart(by_rank[0], other) for other in by_rank[1:]):
+                measured = ", ".join(
+                    f"{value:.6g} on rank {rank}"
+                    for rank, value in zip(run.ranks, by_rank, strict=True)
                 )
-                yield finding(
-                    "own-stop",
-                    line,
-                    f"the decision depends on `{text}`: in round {number} {said}.",
-                )
+                seen = f"The decision depends on `{text}`, which in round {number} is {measured}."
+                yield finding("own-stop", line, seen)
                 return
 
 
-def unequal(run, facts):
+def unequal(run: Run, facts: Facts) -> Iterator[Finding]:
+    """Yield a finding about ranks with different numbers of batches.
+
+    Args:
+        run: the events of the run.
+        facts: the facts of the source.
+    """
     if facts.join or run.all("join"):
         return
     for line, lengths in run.lengths().items():
         if len(set(lengths.values())) > 1 and line not in facts.counted:
-            said = ", ".join(f"rank {rank} has {n}" for rank, n in sorted(lengths.items()))
+            counts = ", ".join(f"{n} on rank {rank}" for rank, n in sorted(lengths.items()))
             yield finding(
                 "unequal-steps",
                 line,
-                f"batches of this loop in an epoch: {said}. The rank that has more will wait for "
-                "ever in its next all-reduce.",
+                f"The numbers of batches per epoch in this loop differ: {counts}. The rank with more "
+                "batches will wait for ever in its next all-reduce.",
             )
             return
     if run.crash():
         return
-    for line, (rank, mine, other, its) in run.left_early().items():
+    for line, (rank, rounds, other, other_rounds) in run.left_early().items():
         yield finding(
             "unequal-steps",
             line,
-            f"rank {rank} came to the end of this loop after {mine} rounds, rank {other} began "
-            f"round {its} and waits.",
+            f"Rank {rank} reached the end of this loop after {rounds} rounds. Rank {other} started round "
+            f"{other_rounds} and waits.",
         )
         return
 
 
-def collectives(run, facts):
+def collectives(run: Run, facts: Facts) -> Iterator[Finding]:
+    """Yield a finding about a collective that some ranks call more often than others.
+
+    Args:
+        run: the events of the run.
+        facts: the facts of the source.
+    """
     if run.crash() or not run.complete():
         return
-    for op, counts in run.calls().items():
+    for operation, counts in run.calls().items():
         if len(set(counts.values())) == 1:
             continue
-        line = run.call_line(op, max(counts, key=counts.get), counts)
-        said = ", ".join(f"rank {rank} {n} times" for rank, n in sorted(counts.items()))
+        line = run.call_line(operation, max(counts, key=counts.get), counts)
+        by_rank = ", ".join(f"{n} times by rank {rank}" for rank, n in sorted(counts.items()))
         guard = facts.guarded.get(line)
-        under = f" It is under the test of line {guard}." if guard else ""
-        yield finding(
-            "collective-on-some-ranks", line, f"{op} was called by {said}.{under}{run.waiting()}"
-        )
+        under = f" The test of line {guard} decides which ranks call it." if guard else ""
+        seen = f"{operation} was called {by_rank}.{under}{run.waiting()}"
+        yield finding("collective-on-some-ranks", line, seen)
         return
 
 

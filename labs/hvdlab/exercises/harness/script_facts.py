@@ -6,7 +6,8 @@ from pathlib import Path
 from hvdlab.exercises import NotYet
 from hvdlab.script_analysis.ast_helpers import key
 from hvdlab.script_analysis.bindings import fields
-from hvdlab.script_analysis.script import LOCAL_RANK, RANK, SIZE, Origin, Script, Unreadable
+from hvdlab.script_analysis.origins import LOCAL_RANK, RANK, SIZE, Origin
+from hvdlab.script_analysis.script import Script, Unreadable
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 LOCAL = Origin(frozenset({"local_rank", "local_size"}))

@@ -1,0 +1,268 @@
+"""The catalogue of distributed mistakes: the name of each mistake, and how to fix it.
+
+`hvdlab check` finds mistakes in a run, and `hvdlab.hints` finds them in the source without a run. Both
+create their findings with `finding`, so that a learner reads the same advice in both places.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+
+@dataclass(frozen=True)
+class Mistake:
+    """A distributed mistake.
+
+    Attributes:
+        id: its name in reports, in the file of `--json`, and in labs/faults/faults.toml.
+        title: what is wrong, in a few words.
+        fix: what to do about it: whole sentences, about PyTorch where `fix_in_keras` is set.
+        fix_in_keras: what to do about it in Keras. Default "": `fix` is right for both frameworks.
+        explains: ids of the mistakes that this mistake causes, so that a report leaves them out.
+        found_by_check: whether `hvdlab check` can find it. Default True; hints alone find the others.
+    """
+
+    id: str
+    title: str
+    fix: str
+    fix_in_keras: str = ""
+    explains: frozenset[str] = frozenset()
+    found_by_check: bool = True
+
+    def advice(self, keras: bool | None = None) -> str:
+        """Return how to fix the mistake.
+
+        Args:
+            keras: whether the script uses Keras. Default None: the advice names both frameworks.
+
+        Returns:
+            One or more sentences.
+        """
+        if keras is None and self.fix_in_keras:
+            return f"{self.fix} In Keras: {self.fix_in_keras[0].lower()}{self.fix_in_keras[1:]}"
+        return self.fix_in_keras if keras and self.fix_in_keras else self.fix
+
+
+class Finding(NamedTuple):
+    """A mistake that was found in a script.
+
+    Attributes:
+        id: id of the `Mistake`.
+        title: its title.
+        line: line of the script, from 1; None where the mistake has no line.
+        seen: what was observed: whole sentences.
+        fix: what to do about it: whole sentences.
+    """
+
+    id: str
+    title: str
+    line: int | None
+    seen: str
+    fix: str
+
+
+def finding(id: str, line: int | None, seen: str, keras: bool | None = None) -> Finding:
+    """Return the finding of a mistake of the catalogue.
+
+    Args:
+        id: id of the mistake.
+        line: line of the script, from 1, or None.
+        seen: what was observed: whole sentences.
+        keras: whether the script uses Keras. Default None: the advice names both frameworks.
+
+    Returns:
+        The finding, with the title and the advice of the catalogue.
+
+    Raises:
+        KeyError: the catalogue has no mistake with this id.
+    """
+    mistake = CATALOGUE[id]
+    return Finding(id, mistake.title, line, seen, mistake.advice(keras))
+
+
+def _ids(text: str) -> frozenset[str]:
+    """Return the ids in a text, which are separated by spaces."""
+    return frozenset(text.split())
+
+
+MISTAKES = (
+    Mistake(
+        "init-missing",
+        "Horovod is never initialised",
+        "Call `hvd.init()` right after `import horovod.torch as hvd` (in Keras: `import "
+        "hvdlab.keras.horovod as hvd`), before the script calls hvd.rank() or hvd.size().",
+    ),
+    Mistake(
+        "device-not-pinned",
+        "The ranks do not choose different GPUs",
+        "Call `mine = rank_device(hvd)` from `hvdlab.torch.device` after hvd.init(), then "
+        "`model.to(mine.device)`. If each rank has a GPU, `torch.cuda.set_device(hvd.local_rank())` is "
+        "enough.",
+        "Call `mine = rank_device(hvd)` from `hvdlab.keras.device` after hvd.init(). If each rank has a "
+        'GPU, `tf.config.set_visible_devices(gpus[hvd.local_rank()], "GPU")` is enough.',
+    ),
+    Mistake(
+        "gpu-by-remainder",
+        "The GPU's number is a remainder, so ranks may share a GPU",
+        "Call `mine = rank_device(hvd)` from `hvdlab.torch.device`. Ranks that share a GPU then exchange "
+        "gradients through host memory: pass compression=mine.compression to DistributedOptimizer.",
+        "Call `mine = rank_device(hvd)` from `hvdlab.keras.device`. Ranks that share a GPU then exchange "
+        "gradients through host memory: pass device_dense=mine.device_dense to DistributedOptimizer.",
+    ),
+    Mistake(
+        "cuda-without-nccl",
+        "Horovod was built without CUDA and gets a GPU tensor",
+        "Call `mine = rank_device(hvd)` from `hvdlab.torch.device`. Broadcast the weights before "
+        "model.to(mine.device), pass compression=mine.compression to DistributedOptimizer, and all-reduce "
+        "metrics as CPU tensors. Or build Horovod with NCCL: `hvdlab doctor` prints the command.",
+    ),
+    Mistake(
+        "tensor-not-accepted",
+        "Horovod does not accept the memory layout or the type of a tensor",
+        "Call `mine = rank_device(hvd)` from `hvdlab.torch.device` and pass compression=mine.compression to "
+        "DistributedOptimizer: it sends such gradients as contiguous float32. Broadcast the weights "
+        "before model.to(memory_format=torch.channels_last) or model.bfloat16().",
+    ),
+    Mistake(
+        "optimizer-not-wrapped",
+        "The optimizer is not wrapped",
+        "Write `optimizer = hvd.DistributedOptimizer(optimizer, ...)`, which averages the gradients of all "
+        "ranks before each step, and train with the optimizer that it returns.",
+        explains=_ids("replicas-diverged rate-unscaled rate-scaled-twice no-warmup"),
+    ),
+    Mistake(
+        "wrapped-too-late",
+        "The optimizer is wrapped after other code got the plain optimizer",
+        "Wrap the optimizer right after it is created, before compile, a trainer or a scheduler gets it, "
+        "and use only the optimizer that DistributedOptimizer returned.",
+        explains=_ids("replicas-diverged rate-unscaled rate-scaled-twice no-warmup"),
+    ),
+    Mistake(
+        "gradients-not-averaged",
+        "The wrapped optimizer never averages gradients",
+        "With Keras 3 write `import hvdlab.keras.horovod as hvd`. Horovod's own module works with "
+        "legacy Keras only (TF_USE_LEGACY_KERAS=1).",
+        explains=_ids("replicas-diverged"),
+    ),
+    Mistake(
+        "no-broadcast",
+        "The ranks start with different weights",
+        "Call `hvd.broadcast_parameters(model.state_dict(), root_rank=0)` on all ranks before the first "
+        "step.",
+        "Put `hvd.callbacks.BroadcastGlobalVariablesCallback(0)` into the callbacks of fit, on all ranks.",
+        explains=_ids("replicas-diverged"),
+    ),
+    Mistake(
+        "replicas-diverged",
+        "The replicas diverge during training",
+        "Look for code between backward and step that changes the weights or the learning rate on one rank "
+        "only: noise of its own, a learning rate of its own, weights that the optimizer does not hold.",
+    ),
+    Mistake(
+        "identical-batches",
+        "Several ranks read the same batches",
+        "Give each rank its own shard of the data: Batches(..., rank=hvd.rank(), size=hvd.size()), "
+        "DistributedSampler(data, num_replicas=hvd.size(), rank=hvd.rank()), or in tf.data "
+        "dataset.shard(hvd.size(), hvd.rank()).",
+    ),
+    Mistake(
+        "unequal-steps",
+        "The ranks make unequal numbers of steps",
+        "Give every rank the same number of batches, for example with DistributedSampler(drop_last=True) "
+        "or with the smallest number of all ranks, or call hvd.join() on each rank after its last batch.",
+        explains=_ids("collective-on-some-ranks replicas-diverged"),
+    ),
+    Mistake(
+        "collective-on-some-ranks",
+        "Only some ranks call a collective",
+        "Let every rank make the same calls in the same order, and test the rank afterwards: "
+        "result = hvd.allreduce(...); if hvd.rank() == 0: print(result).",
+        explains=_ids("replicas-diverged no-broadcast"),
+    ),
+    Mistake(
+        "own-stop",
+        "Each rank decides to stop by its own value",
+        "Average the value over the ranks before the decision: loss = hvd.allreduce(loss).",
+        "Put hvd.callbacks.MetricAverageCallback() before the callback that decides.",
+        explains=_ids("unequal-steps collective-on-some-ranks replicas-diverged"),
+    ),
+    Mistake(
+        "rate-unscaled",
+        "The learning rate does not grow with the number of ranks",
+        "N ranks read N batches per step: multiply the learning rate of a single process by hvd.size(), and "
+        "add a warmup.",
+    ),
+    Mistake(
+        "rate-scaled-twice",
+        "The learning rate is scaled twice",
+        "Multiply by hvd.size() once. op=hvd.Sum is a factor of hvd.size() too: without `op` the gradients "
+        "are averaged.",
+        explains=_ids("no-warmup"),
+    ),
+    Mistake(
+        "no-warmup",
+        "The learning rate is large from the first step on",
+        "Increase the learning rate over the first epochs, because training with a large batch often "
+        "diverges without such a warmup: with a LambdaLR that grows from 1 / hvd.size() to 1, or in Keras "
+        "with hvd.callbacks.LearningRateWarmupCallback.",
+    ),
+    Mistake(
+        "all-write-one-file",
+        "All ranks write the same file",
+        "Save on one rank: if hvd.rank() == 0: torch.save(...). Or put the rank into the file name.",
+        "Add ModelCheckpoint to the callbacks on rank 0 only, or put the rank into the file name.",
+    ),
+    Mistake(
+        "batch-norm-drift",
+        "The batch norm statistics of the ranks drift apart",
+        "Shuffle the data before it is sharded. Or use hvd.SyncBatchNorm, or average the running "
+        "statistics over the ranks before you evaluate or save.",
+    ),
+    Mistake(
+        "download-race",
+        "All ranks download the same file at the same time",
+        "Let one rank per machine download the file while the others wait: hold a file lock during the "
+        "download, or download under `if hvd.local_rank() == 0:` and call hvd.barrier() afterwards.",
+    ),
+    Mistake(
+        "function-not-called",
+        "A Horovod function is used without a call",
+        "Add the parentheses: `hvd.rank()`.",
+        found_by_check=False,
+    ),
+    Mistake(
+        "wrong-shard",
+        "The data are sharded incorrectly",
+        "Give `Batches` all images, the same seed on all ranks, rank=hvd.rank() and size=hvd.size(). It "
+        "then assigns the images to the ranks again in each epoch.",
+        found_by_check=False,
+    ),
+    Mistake(
+        "same-order",
+        "Every epoch has the same order",
+        "Call `sampler.set_epoch(epoch)` at the start of each epoch.",
+        found_by_check=False,
+    ),
+    Mistake(
+        "state-not-broadcast",
+        "The optimizer's state is not broadcast",
+        "Call `hvd.broadcast_optimizer_state(optimizer, root_rank=0)`: a run that continues from a "
+        "checkpoint needs it.",
+        found_by_check=False,
+    ),
+    Mistake(
+        "recorder-on-some-ranks",
+        "Only some ranks record",
+        "Move this call out of the `if`, because every rank writes its own weights and the grader compares "
+        "them.",
+        found_by_check=False,
+    ),
+    Mistake(
+        "all-ranks-print",
+        "All ranks print",
+        "Print under `if hvd.rank() == 0:`.",
+        "Pass `verbose=2 if hvd.rank() == 0 else 0` to fit.",
+        found_by_check=False,
+    ),
+)
+CATALOGUE = {mistake.id: mistake for mistake in MISTAKES}
+CHECKED = {id: mistake for id, mistake in CATALOGUE.items() if mistake.found_by_check}
