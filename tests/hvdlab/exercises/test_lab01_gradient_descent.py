@@ -91,7 +91,7 @@ def error(w, b, x, y):
     [
         (
             lambda w, b, x, y: (-gradient(w, b, x, y)[0], -gradient(w, b, x, y)[1]),
-            "signs are turned",
+            "signs are reversed",
         ),
         (
             lambda w, b, x, y: (2 * sum(error(w, b, x, y) * x), 2 * sum(error(w, b, x, y))),
@@ -176,12 +176,12 @@ def test_wrong_convergence_tests(wrong, says):
         (lambda x: 2 / np.trace(hessian(x)), "sum of the eigenvalues"),
         (lambda x: np.linalg.eigvalsh(hessian(x))[-1] / 2, "upside down"),
         (lambda x: np.linalg.eigvalsh(hessian(x))[-1], "divided by it"),
-        (lambda x: 2 / max(2 * np.mean(x * x), 2), "mean of x beside the diagonal"),
+        (lambda x: 2 / max(2 * np.mean(x * x), 2), "mean of x outside the diagonal"),
         (lambda x: 2 / np.linalg.eigvalsh(hessian(x) * len(x))[-1], "Sum instead of mean"),
         (lambda x: 2 / np.linalg.eigvals(hessian(x))[0], "eigenvalue that is not"),
         (lambda x: 0.3, "eigenvalues are 18 and 2"),
         (lambda x: np.ones(2), "one number"),
-        (lambda x: math.nan, "yours is nan"),
+        (lambda x: math.nan, "is nan, expected 0.1111"),
     ],
 )
 def test_wrong_step_sizes(wrong, says):
