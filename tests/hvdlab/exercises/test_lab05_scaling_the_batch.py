@@ -127,7 +127,7 @@ def test_wrong_fits(wrong, named):
         (lambda w, g, m, eps: w + eps * (np.abs(m) + 1) / 2 * np.sign(g), "clip"),
         (lambda w, g, m, eps: box(w, g, w, eps), "centre and width belong to the minimum"),
         (lambda w, g, m, eps: np.clip(box(w, g, w, eps), *_edges(m, eps)), "weights reached: its"),
-        (lambda w, g, m, eps: box(m, g, m, eps), "start anew"),
+        (lambda w, g, m, eps: box(m, g, m, eps), "from the minimum again"),
         (lambda w, g, m, eps: np.clip(w + g, *_edges(m, eps)), "the gradient itself"),
         (lambda w, g, m, eps: w + eps * np.abs(m) / 2 * np.sign(g), "weights of zero"),
         (lambda w, g, m, eps: w + eps / 2 * np.sign(g), "moved alike"),
@@ -137,7 +137,7 @@ def test_wrong_fits(wrong, named):
             lambda w, g, m, eps: np.minimum(
                 w + eps * (np.abs(m) + 1) / 2 * np.sign(g), _edges(m, eps)[1]
             ),
-            "a lower wall too",
+            "the lower edge of the box too",
         ),
         (box_by_loop, r"shape \(1, 3\)|raises ValueError"),
         (lambda *a: [box(*a)[0], 0] if np.ndim(a[0]) > 1 else box(*a), r"shape \(1, 3\)"),
