@@ -131,7 +131,7 @@ def gradient_in_place():
 @pytest.mark.mpi
 def test_the_right_pair_is_right(capsys):
     exercises.check_f_and_g(f_and_g)
-    assert "f sums on the way back" in capsys.readouterr().out
+    assert "f sums in the backward pass" in capsys.readouterr().out
 
 
 @pytest.mark.mpi
@@ -139,7 +139,7 @@ def test_the_right_pair_is_right(capsys):
     ("wrong", "says"),
     [
         (exchanged, "f's forward pass all-reduces"),
-        (no_backward, "f's backward pass hands the gradient on"),
+        (no_backward, "f's backward pass returns the gradient unchanged"),
         pytest.param(both_ways, "g's backward pass all-reduces", marks=pytest.mark.thorough),
         pytest.param(
             gradient_in_place,
@@ -323,7 +323,7 @@ def test_the_right_clipping_is_right(capsys):
     [
         (local, "The norm over what this rank holds"),
         pytest.param(
-            norms_of_tensors_added, "is 13.6,.* Norms of tensors", marks=pytest.mark.thorough
+            norms_of_tensors_added, "is 13.6, expected 13. Norms of tensors", marks=pytest.mark.thorough
         ),
         pytest.param(
             first_ones_only, "Only the first tensor of each list", marks=pytest.mark.thorough
@@ -370,19 +370,19 @@ def test_the_right_bytes_are_right(capsys):
         (lambda b, h, r, c: grid_bytes(b, h, r, c) / 4, "a quarter of it"),
         (
             lambda b, h, r, c: 2 * (ring(r, 16 * b * h / r) + ring(c, 4 * b * h / c)),
-            "the two groups are confused",
+            "The two groups are confused",
         ),
-        (lambda b, h, r, c: 2 * (ring(c, 16 * b * h) + ring(r, 4 * b * h)), "whole arrays"),
+        (lambda b, h, r, c: 2 * (ring(c, 16 * b * h) + ring(r, 4 * b * h)), "These are whole arrays"),
         (
             lambda b, h, r, c: 2 * (ring(c, 4 * b * h / r) + ring(r, 4 * b * h / c)),
             "4 x hidden outputs",
         ),
         (
             lambda b, h, r, c: 2 * (ring(c, 4 * b * h) + ring(r, 4 * b * h / c)),
-            r"rows=2, columns=4\) is 1120: up has 4 x hidden outputs, of which a rank has 1/rows",
+            r"rows=2, columns=4\) is 1120, expected 2080. up has 4 x hidden outputs, of which a rank has 1",
         ),
         (lambda b, h, r, c: 1120.0, "rows=2, columns=4.* is 1120"),
-        (lambda b, h, r, c: 1.0, "by hand: up's outputs"),
+        (lambda b, h, r, c: 1.0, "By hand: up's outputs"),
         (lambda b, h, r, c: None, "is `return` missing"),
         (lambda b, h, r, c: grid_bytes(b, h, r, c) or 1, "nobody to send to"),
     ],
