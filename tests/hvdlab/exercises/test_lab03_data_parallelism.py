@@ -40,17 +40,11 @@ def test_the_mean_over_all_examples_is_right(capsys):
 @pytest.mark.parametrize(
     ("wrong", "says"),
     [
-        (
-            lambda g, m: np.mean(g, axis=0),
-            r"give \[4\., +8\.\].*plain mean: every rank has the weight",
-        ),
+        (lambda g, m: np.mean(g, axis=0), r"give \[4\., +8\.\].*plain mean: every rank has the weight"),
         (lambda g, m: sum(g), "sum of the local means"),
         (lambda g, m: sum(a * b for a, b in zip(m, g, strict=True)), "not normalised: they add up"),
         (lambda g, m: mean_over_examples(g, m) / len(g), "and then by the number of ranks too"),
-        (
-            lambda g, m: mean_over_examples(g, m) * sum(m) / len(g),
-            "divide by the number of examples",
-        ),
+        (lambda g, m: mean_over_examples(g, m) * sum(m) / len(g), "divide by the number of examples"),
         (lambda g, m: g[0], r"the mean over the 8 examples is \[2, 12\]\.$"),
         (lambda g, m: None, "returns None"),
         (lambda g, m: 3.0, r"returns the shape \(\)"),
@@ -61,7 +55,7 @@ def test_the_mean_over_all_examples_is_right(capsys):
         (lambda g, m: (mean_over_examples(g, m), sum(m)), "one array, the combined gradient"),
         (lambda g, m: ["a", "b"], "one array, the combined gradient"),
     ],
-)
+)  # fmt: skip
 def test_a_wrong_combination_is_named(wrong, says):
     with pytest.raises(NotYet, match=says):
         exercises.check_combine(wrong)
@@ -224,27 +218,18 @@ def test_the_naive_way_is_right(capsys):
     ("wrong", "says"),
     [
         (naive_for_the_root, "only rank 0 has the sum, and rank 1 does not: send it back"),
-        (
-            naive_without_its_own,
-            "12 values on 3 ranks: on rank 0, the values of rank 0 are missing",
-        ),
+        (naive_without_its_own, "12 values on 3 ranks: on rank 0, the values of rank 0 are missing"),
         (everyone_to_everyone, "rank 1 of 3 sends 192 bytes.*: rank 1 sends 96"),
-        (
-            naive_along_a_chain,
-            "rank 2 of 3 sends to rank 1. In the naive way all others talk to rank 0",
-        ),
+        (naive_along_a_chain, "rank 2 of 3 sends to rank 1. In the naive way all others talk to rank 0"),
         (by_the_library, "comm.Allreduce is not for this exercise"),
         (naive_mean, "12 values on 3 ranks: that is the mean over the ranks; return the sum"),
         (naive_in_float64, "rank 0 returns float64 where float32 went in"),
         (naive_twice, "rank 0's values 2 times at index 0. Rank 0 begins with its own"),
         (naive_from_itself, "rank 0 of 1 receives from itself"),
         (naive_returns_on_the_root_only, "it returns NoneType on rank 1"),
-        (
-            with_a_name_from_outside,
-            "no 'mean_over_examples' there. A function that runs on the ranks",
-        ),
+        (with_a_name_from_outside, "no 'mean_over_examples' there. A function that runs on the ranks"),
     ],
-)
+)  # fmt: skip
 def test_a_wrong_naive_way_is_named(wrong, says):
     with pytest.raises(NotYet, match=says):
         exercises.check_naive_all_reduce(wrong)

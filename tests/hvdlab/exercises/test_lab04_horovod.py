@@ -595,18 +595,10 @@ time.sleep(100)
 @pytest.mark.parametrize(
     ("source", "limit", "says"),
     [
-        (
-            CRASH,
-            60,
-            r"rank 1 ended with an error in line 3 \(`print\(1 / 0\)`\): ZeroDivisionError",
-        ),
-        (
-            HANG,
-            4,
-            r"do not end within 4 s: rank 0 is in line 2 \(`time.sleep\(100\)`\); rank 1 is in",
-        ),
+        (CRASH, 60, r"rank 1 ended with an error in line 3 \(`print\(1 / 0\)`\): ZeroDivisionError"),
+        (HANG, 4, r"do not end within 4 s: rank 0 is in line 2 \(`time.sleep\(100\)`\); rank 1 is in"),
     ],
-)
+)  # fmt: skip
 def test_a_run_that_fails_ends_in_a_sentence(source, limit, says, tmp_path, monkeypatch):
     monkeypatch.setattr(script_run, "START", 12)
     script = tmp_path / "mine.py"
@@ -690,30 +682,22 @@ FP16 = "compression=hvd.Compression.fp16"
             "hvd.DistributedOptimizer(\n    optimizer, named_parameters=model.named_parameters(), "
             f"{FP16},\n)",
         ),
-        (
-            'hvd.DistributedOptimizer(SGD("\u00e4\u00f6", lr=0.1))',
-            f'hvd.DistributedOptimizer(SGD("\u00e4\u00f6", lr=0.1), {FP16})',
-        ),
+        ('hvd.DistributedOptimizer(SGD("\u00e4\u00f6", lr=0.1))',
+         f'hvd.DistributedOptimizer(SGD("\u00e4\u00f6", lr=0.1), {FP16})'),
         ("hvd.DistributedOptimizer((SGD(0.1)))", f"hvd.DistributedOptimizer((SGD(0.1)), {FP16})"),
         (
             'hvd.DistributedOptimizer(("\u00e4", SGD(0.1)),  # (mine), yours\n)',
             f'hvd.DistributedOptimizer(("\u00e4", SGD(0.1)), {FP16},  # (mine), yours\n)',
         ),
         ("hvd.DistributedOptimizer()", f"hvd.DistributedOptimizer({FP16})"),
-        (
-            "hvd.DistributedOptimizer(o, compression=hvd.Compression.none)",
-            "hvd.DistributedOptimizer(o, compression=hvd.Compression.none)",
-        ),
-        (
-            'hvd.DistributedOptimizer("\u00e4", compression=chosen.compression)',
-            f'hvd.DistributedOptimizer("\u00e4", {FP16})',
-        ),
-        (
-            "hvd.DistributedOptimizer(\n    o, compression=chosen\n    .compression)",
-            f"hvd.DistributedOptimizer(\n    o, {FP16})",
-        ),
+        ("hvd.DistributedOptimizer(o, compression=hvd.Compression.none)",
+         "hvd.DistributedOptimizer(o, compression=hvd.Compression.none)"),
+        ('hvd.DistributedOptimizer("\u00e4", compression=chosen.compression)',
+         f'hvd.DistributedOptimizer("\u00e4", {FP16})'),
+        ("hvd.DistributedOptimizer(\n    o, compression=chosen\n    .compression)",
+         f"hvd.DistributedOptimizer(\n    o, {FP16})"),
     ],
-)
+)  # fmt: skip
 def test_gradients_as_float16_however_the_optimizer_is_wrapped(call, compressed):
     assert (
         edits.with_float16(f"a = 1\nb = {call}  # Horovod\n")

@@ -67,10 +67,7 @@ def test_ghost_batch_norm_passes(capsys):
         (lambda x, size, eps: ghost(x, size, eps, eps_outside=True), "under the root"),
         (lambda x, size, eps: ghost(x, size, 0), "eps is not used"),
         (lambda x, size, eps: ghost(x, size, eps, stop=whole_ghosts), "becomes zeros"),
-        (
-            lambda x, size, eps: ghost(x, size, eps)[: whole_ghosts(x, size)],
-            "of 2 rows, is dropped",
-        ),
+        (lambda x, size, eps: ghost(x, size, eps)[: whole_ghosts(x, size)], "of 2 rows, is dropped"),
         (untouched, "left as it came"),
         (merged, "smaller ghost of its own"),
         (equal_parts, "nearly equal parts"),
@@ -79,7 +76,7 @@ def test_ghost_batch_norm_passes(capsys):
         (lambda x, size, eps: ghost(x, size, eps)[0], "must return an array of numbers of shape"),
         (lambda x, size, eps: "text", "must return an array of numbers"),
     ],
-)
+)  # fmt: skip
 def test_ghost_batch_norm_names_the_mistake(wrong, match):
     with pytest.raises(NotYet, match=match):
         exercises.check_ghost_batch_norm(wrong)

@@ -87,10 +87,8 @@ def test_a_wrong_efficiency_is_named(answer, said):
         (lambda output: [{"epoch": row["epoch"]} for row in rows(output)], "Missing: .*'seconds'"),
         (lambda output: rows(output) or None, r"no rows, \[\]"),
         (lambda output: [{**r, "loss": r["seconds"]} for r in rows(output)], "loss of epoch 0 is 1.3"),
-        (
-            lambda output: [r | ({"loss": None} if r["epoch"] == 12 else {}) for r in rows(output)],
-            r"loss of epoch 12 is nan, you return None.*float\('nan'\)",
-        ),
+        (lambda output: [r | ({"loss": None} if r["epoch"] == 12 else {}) for r in rows(output)],
+         r"loss of epoch 12 is nan, you return None.*float\('nan'\)"),
         (lambda output: None, "a list of dicts is expected"),
         (lambda output: re.match(LINE, output)[1], "raises TypeError"),
     ],

@@ -241,13 +241,10 @@ def test_the_right_answer_is_right(check, capsys):
     ("check", "variant"),
     [
         (exercises.check_clipped_step, clipped_scaled_up),
-        (
-            lab08_less_memory.check_recomputed,
-            lambda block, x: checkpoint(block, x, use_reentrant=False),
-        ),
+        (lab08_less_memory.check_recomputed, lambda block, x: checkpoint(block, x, use_reentrant=False)),
         (lab08_less_memory.check_accumulate, lambda *a: accumulate(*a, even=True)),  # 4, 3 and 3
     ],
-)
+)  # fmt: skip
 def test_another_right_answer_is_right(check, variant, capsys):
     check(variant)
     assert capsys.readouterr().out.startswith("Right: ")

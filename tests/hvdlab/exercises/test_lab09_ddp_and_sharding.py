@@ -414,18 +414,14 @@ def test_mistakes_with_the_accuracy(wrong, says, forked):
     [
         (lambda p, n, s, w=4, g=4, k=8: (w + g + k) * p, r"3?.*stage 1 shards the optimizer's"),
         (lambda p, n, s, w=4, g=4, k=8: (w + g + k) * p / n, "stage 0 shards nothing"),
-        (
-            lambda p, n, s, w=4, g=4, k=8: rank_bytes(p, n, min(s, 1), w, g, k),
-            "stage 2 shards the gradients too",
-        ),
-        (
-            lambda p, n, s, w=4, g=4, k=8: rank_bytes(p, n, s, w, g, k) * (n if s == 3 else 1),
-            "what all ranks hold",
-        ),
+        (lambda p, n, s, w=4, g=4, k=8: rank_bytes(p, n, min(s, 1), w, g, k),
+         "stage 2 shards the gradients too"),
+        (lambda p, n, s, w=4, g=4, k=8: rank_bytes(p, n, s, w, g, k) * (n if s == 3 else 1),
+         "what all ranks hold"),
         (lambda p, n, s, w=4, g=4, k=8: rank_bytes(p, n, s), "Use the arguments weights"),
         (lambda p, n, s, w=4, g=4, k=8: None, "shall return a number. Received: None"),
     ],
-)
+)  # fmt: skip
 def test_mistakes_with_the_memory(wrong, says):
     with pytest.raises(NotYet, match=says):
         exercises.check_rank_bytes(wrong)
@@ -722,13 +718,10 @@ def no_norm(gradients, most):
         (always, "leave them as they are"),
         (on_copies, "nothing was clipped"),
         (into_the_list, "nothing was clipped"),
-        (
-            no_norm,
-            "return the norm before clipping, 7 .* a number. Received: None: is `return` missing",
-        ),
+        (no_norm, "return the norm before clipping, 7 .* a number. Received: None: is `return` missing"),
         (list_of_norms, r"return the norm before clipping, 7 .* a number. Received: \(Tensor\)$"),
     ],
-)
+)  # fmt: skip
 def test_mistakes_with_clipping(wrong, says, forked):
     with pytest.raises(NotYet, match=says):
         exercises.check_clip(wrong)
