@@ -170,7 +170,7 @@ def compare(
         if any(_equal(answer, each, rtol, atol) for each in answers):
             named = sentence
             break
-    if np.size(answer) > MAX_SHOWN_NUMBERS:
+    if np.asarray(answer).size > MAX_SHOWN_NUMBERS:
         raise NotYet(f"{case} is wrong. {named}".strip())
     raise NotYet(f"{case} is {shown(answer)}, expected {shown(expected)}. {named}".strip())
 
