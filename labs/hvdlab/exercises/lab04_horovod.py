@@ -359,8 +359,8 @@ def check_resume(script: str | Path) -> None:
         if summary(run.report())["models"] > 1:
             raise NotYet(
                 f"{where}, the weights of the ranks differ: broadcast optimizer state and weights after "
-                "loading, in this order (a rank without a state gets it by a step, which can change its weights), "
-                "and make sure that the loaded optimizer averages (Keras: hvd.load_model)."
+                "loading, in this order (a rank without a state gets it by a step, which can change its "
+                "weights), and make sure that the loaded optimizer averages (Keras: hvd.load_model)."
             )
         read = [run.examples(rank, done) for rank in range(ranks)]
         if (covered := len(np.unique(np.concatenate(read)))) < IMAGES:

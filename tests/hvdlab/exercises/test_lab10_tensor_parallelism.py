@@ -184,7 +184,7 @@ def test_every_mistake_has_its_name(name, rows):
     [
         ("no_f", "no f: the output is right, but the gradients of x and of norm.weight"),
         ("bias_on_every_rank", "off by exactly the bias of down: .* summed 2 times"),
-        ("g_twice", "g 2 times: once each is enough"),
+        ("g_twice", "g 2 times: call each once"),
         ("nothing", "on rank 0 it returns NoneType"),
     ],
 )
@@ -201,7 +201,7 @@ def unfinished(x, part, f, g):
 @pytest.mark.mpi
 def test_the_right_block_is_right_and_a_stub_is_no_error(capsys):
     exercises.check_block(block, part_of, f_and_g)
-    assert "with one all-reduce forth and one back" in capsys.readouterr().out
+    assert "with one all-reduce forward and one backward" in capsys.readouterr().out
     with pytest.raises(NotImplementedError, match="exercise 3"):
         exercises.check_block(unfinished, part_of, f_and_g)
 
@@ -220,7 +220,7 @@ def test_a_diagnosis_is_held_against_what_the_case_does(rows, monkeypatch, capsy
 
     check()
     assert "each case was run on 2 ranks" in capsys.readouterr().out
-    with pytest.raises(NotYet, match="no_f: with 'partial sums'.* each rank's share"):
+    with pytest.raises(NotYet, match="no_f: with 'partial sums'.* each rank's part"):
         check(no_f="partial sums")
     with pytest.raises(NotYet, match="'no idea' is none of the mistakes"):
         check(no_f="no idea")
