@@ -1,4 +1,4 @@
-"""The checks of lab 13 know the mistake of each case, and whether a copy is mended."""
+"""The checks of lab 13 know the mistake of each case, and whether a copy is fixed."""
 
 import re
 from pathlib import Path

@@ -157,7 +157,7 @@ class MadeOf:
                 yield node.target, node.value
 
     def _unpacked(self, target: ast.AST, value: ast.AST) -> Iterable[tuple[ast.AST, ast.AST]]:
-        """Return (target, expression) pairs, one by one in `rank, size = f()` with a function f of the script."""
+        """Return (target, expression) pairs, one by one in `rank, size = f()` with f in the script."""
         if isinstance(target, ast.Tuple) and value in self.opaque:
             called = _last_name(self.script, value)
             for name, result in self.script.functions.results():
