@@ -1,61 +1,220 @@
-"""The checks behind the exercises: one module a lab, one function an exercise.
+"""Checks for the exercises of the labs: one module per lab, one function `check_...` per exercise.
 
-A check takes what the learner wrote, tries it on cases small enough to do by hand, and says either
-`right(...)` or raises `NotYet` with what is wrong in words of the exercise. Nothing is graded here.
+A check calls the learner's function on cases that are small enough to compute by hand. It prints
+`Right: ...` when every answer is right. Otherwise it raises `NotYet`, whose message says what is wrong and
+names the mistake where the answer shows which one it is. An exercise that is still a stub raises its own
+NotImplementedError. A check does not grade.
 """
 
 import copy
+import math
 import traceback
+from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
 
+MAX_SHOWN_NUMBERS = 8  # a message shows smaller arrays, and not larger ones
+
 
 class NotYet(AssertionError):
-    """An answer that is not right yet: one or two sentences that say what is wrong, and a way on.
+    """An answer that is not right yet; the message says what is wrong and what to do.
 
-    A notebook shows the sentence alone, without a traceback.
+    A notebook shows the message without a traceback.
     """
 
-    def _render_traceback_(self):  # IPython asks for this
+    def _render_traceback_(self) -> list[str]:  # IPython calls this
         return [f"Not yet: {self}"]
 
 
 def right(text: str) -> None:
-    """Tell the learner that the answer holds, and what it was checked on."""
+    """Print that the answer is right.
+
+    Args:
+        text: What the answer was checked on.
+    """
     print(f"Right: {text}")
 
 
-def call(function, *arguments, name: str | None = None):
-    """Return `function(*arguments)`; an error in it becomes a sentence with the line it is in.
+def call(function: Callable, *arguments: object, name: str | None = None) -> object:
+    """Return `function(*arguments)`; turn an error in the function into a sentence.
 
-    `NotImplementedError` goes through: the exercise has not been begun. `name` is what the sentence
-    calls the function, by default its own name.
+    Args:
+        function: The learner's function.
+        *arguments: Its arguments.
+        name: What the sentence calls the function. Default: its own name.
+
+    Returns:
+        What the function returns.
+
+    Raises:
+        NotYet: `function` is not callable, or it raises an error; the message quotes the failing line.
+        NotImplementedError: The exercise is still a stub.
     """
     name = name or getattr(function, "__name__", "your function")
     if not callable(function):
         raise NotYet(
-            f"The check needs a function and got {function!r}: run the cell that defines it again, and give "
-            "its results another name."
+            f"The check needs a function and got {function!r}. Run the cell that defines the function again, "
+            "and store its result under another name."
         )
     try:
         return function(*arguments)
     except (NotImplementedError, NotYet):
         raise
     except Exception as error:
-        own = [frame for frame in traceback.extract_tb(error.__traceback__)[1:] if frame.line]
-        where = f", in `{own[0].line}`" if own else ""
+        frames = [frame for frame in traceback.extract_tb(error.__traceback__)[1:] if frame.line]
+        where = f", in `{frames[0].line}`" if frames else ""
         raise NotYet(f"{name} raises {type(error).__name__}: {error}{where}.") from error
 
 
-def call_unchanged(function, *arguments, name: str | None = None):
-    """`call`, and NotYet if the function changes a list or an array that it is given."""
+def call_unchanged(function: Callable, *arguments: object, name: str | None = None) -> object:
+    """Return `call(function, *arguments)` if the function leaves its arguments unchanged.
+
+    Args:
+        function: The learner's function.
+        *arguments: Its arguments: numbers, lists or arrays.
+        name: What the message calls the function. Default: its own name.
+
+    Returns:
+        What the function returns.
+
+    Raises:
+        NotYet: The function raises an error, or changes a list or an array that it was given.
+        NotImplementedError: The exercise is still a stub.
+    """
     name = name or getattr(function, "__name__", "your function")
     before = copy.deepcopy(arguments)
     answer = call(function, *arguments, name=name)
-    for was, now in zip(before, arguments, strict=True):
-        if not np.array_equal(was, now, equal_nan=True):
+    for old, new in zip(before, arguments, strict=True):
+        if not np.array_equal(old, new, equal_nan=True):
             raise NotYet(
-                f"{name} changes what it is given: {was} is {now} afterwards. "
-                "Others still need it, so work on a copy."
+                f"{name} changes what it is given: {old} is {new} afterwards. The caller still needs it, so "
+                "work on a copy."
             )
     return answer
+
+
+def numbers(
+    answer: object, case: str, shape: int | tuple[int, ...] | None, meaning: str = ""
+) -> np.ndarray:
+    """Return an answer as an array of floats of the required shape.
+
+    Args:
+        answer: What the learner's function returned.
+        case: The call, for the message, for example "ring_time(8000, 4)".
+        shape: The exact shape; or how many numbers, in any shape; None accepts every shape.
+        meaning: What the numbers are, for the message, for example "(alpha, beta)".
+
+    Raises:
+        NotYet: The answer is None, is not numeric, or has another shape.
+    """
+    if answer is None:
+        raise NotYet(f"{case} returned None: is `return` missing?")
+    try:
+        array = np.asarray(answer, float)
+    except (TypeError, ValueError, RuntimeError):  # RuntimeError: a tensor that requires a gradient
+        array = None
+    if isinstance(shape, int):
+        expected = {1: "one number", 2: "two numbers"}.get(shape, f"{shape} numbers")
+        if array is not None and array.size == shape:
+            return array.reshape(shape)
+    else:
+        expected = "an array of numbers" + (f" of shape {shape}" if shape is not None else "")
+        if array is not None and shape in (None, array.shape):
+            return array
+    raise NotYet(f"{case} must return {f'{expected} {meaning}'.strip()}. Received: {answer!r}")
+
+
+def number(answer: object, case: str, meaning: str = "") -> float:
+    """Return an answer as one float.
+
+    Args:
+        answer: What the learner's function returned.
+        case: The call, for the message.
+        meaning: What the number is, for the message, for example "of seconds".
+
+    Raises:
+        NotYet: The answer is not one number.
+    """
+    return float(numbers(answer, case, 1, meaning)[0])
+
+
+def compare(
+    case: str,
+    answer: object,
+    expected: object,
+    mistakes: Mapping[str, object] | None = None,
+    otherwise: str = "",
+    rtol: float = 1e-6,
+    atol: float = 1e-9,
+) -> None:
+    """Raise NotYet unless an answer is the expected one, and name the mistake that gives this answer.
+
+    Args:
+        case: What was computed, for example "ring_time(8000, 4)".
+        answer: The learner's number or numbers.
+        expected: The right answer, in the same shape.
+        mistakes: From a sentence about a mistake to the answer that it gives, or to a list of such answers.
+            The first match is named. None in a tuple stands for any number.
+        otherwise: The sentence for an answer that matches no mistake.
+        rtol: Relative tolerance of all comparisons.
+        atol: Absolute tolerance of all comparisons.
+
+    Raises:
+        NotYet: The answer is not the expected one.
+    """
+    if _equal(answer, expected, rtol, atol):
+        return
+    named = otherwise
+    for sentence, wrong in (mistakes or {}).items():
+        answers = wrong if isinstance(wrong, list) else [wrong]
+        if any(_equal(answer, each, rtol, atol) for each in answers):
+            named = sentence
+            break
+    if np.asarray(answer).size > MAX_SHOWN_NUMBERS:
+        raise NotYet(f"{case} is wrong. {named}".strip())
+    raise NotYet(f"{case} is {shown(answer)}, expected {shown(expected)}. {named}".strip())
+
+
+def _equal(answer: object, other: object, rtol: float, atol: float) -> bool:
+    if isinstance(other, tuple) and None in other:
+        pairs = zip(np.ravel(answer), other, strict=True)
+        return all(b is None or math.isclose(a, b, rel_tol=rtol, abs_tol=atol) for a, b in pairs)
+    return np.shape(answer) == np.shape(other) and np.allclose(
+        answer, other, rtol=rtol, atol=atol, equal_nan=True
+    )
+
+
+def shown(values: object) -> str:
+    """Return numbers as text for a message: four significant digits, or more for large whole numbers.
+
+    Args:
+        values: A number, an array or a tuple of numbers, or None.
+    """
+    if values is None or isinstance(values, bool):
+        return str(values)
+    if isinstance(values, tuple):
+        return f"({', '.join(map(shown, values))})"
+    if np.ndim(values):
+        return f"[{', '.join(map(shown, values))}]"
+    value = float(values)
+    return str(int(value)) if value.is_integer() and abs(value) < 1e15 else f"{value:.4g}"
+
+
+def check_yes_or_no(function: Callable, cases: Iterable[tuple[tuple, bool, str]]) -> None:
+    """Demand True or False from a learner's function in each case.
+
+    Args:
+        function: The learner's function.
+        cases: Of each case the arguments, the right answer, and the reason for it.
+
+    Raises:
+        NotYet: An answer is wrong, or is neither True nor False.
+    """
+    for arguments, expected, reason in cases:
+        called = f"{function.__name__}({', '.join(map(repr, arguments))})"
+        with np.errstate(all="ignore"):
+            answer = call_unchanged(function, *arguments)
+        if not isinstance(answer, bool | np.bool_):
+            raise NotYet(f"{called} must return True or False. Received: {answer!r}")
+        if answer != expected:
+            raise NotYet(f"{called} must be {expected}, yours is {bool(answer)}: {reason}.")

@@ -1,26 +1,51 @@
 """Checks of lab 2: the batcher, and the rule that ends a training run."""
 
+from collections.abc import Callable
 from copy import copy
 from itertools import islice
 
 import numpy as np
 
-from hvdlab.exercises import NotYet, call, call_unchanged, right
+from hvdlab.exercises import NotYet, call, check_yes_or_no, right
+
+MAX_LISTED_SIZES = 6
+# fmt: off
+STOP_RULE = [  # accuracies, goal and patience; whether the goal is reached; and the reason
+    (([], 0.8, 2), False, "nothing is measured yet"),
+    (([0.9], 0.8, 2), False, "one epoch is above the goal, and the patience is 2"),
+    (([0.85, 0.82], 0.8, 2), True, "two epochs are enough for a patience of 2"),
+    (([0.9, 0.9], 0.8, 3), False, "two epochs are measured, and the patience is 3"),
+    (([0.7, 0.9], 0.8, 1), True, "with a patience of 1 only the last epoch decides"),
+    (([0.7, 0.9], 0.8, 2), False, "only the last of two epochs is above the goal"),
+    (([0.7, 0.85, 0.82], 0.8, 2), True, "the last two are above the goal"),
+    (([0.85, 0.7, 0.85], 0.8, 2), False,
+     "two epochs in total are above the goal, but they are not consecutive"),
+    (([0.85, 0.86, 0.7], 0.8, 2), False, "the last epoch is below the goal again"),
+    (([0.85, 0.7, 0.9, 0.7, 0.9], 0.8, 3), False, "three in total, never two in a row"),
+    (([0.5, 0.75, 0.75], 0.75, 2), True, "exactly the goal counts: at least, not more than"),
+    (([0.7, 0.81, 0.82, 0.83], 0.8, 3), True, "the last three are above the goal"),
+    (([0.9, 0.9, 0.9], 0.8, 2), True, "more than two in a row count, too"),
+    (([0.9, 0.7, 0.9], 0.8, 3), False, "their mean is above the goal, but each must be"),
+]
+# fmt: on
 
 
-def check_batches(batches) -> None:
-    """Each index exactly once, in the order given, batch_size at a time; the tail may be shorter.
+def check_batches(batches: Callable) -> None:
+    """Demand each index exactly once, in the given order, batch_size at a time.
 
-    Tried on 100 indices in a shuffled order with batches of 32 (a tail of 4), 1, 100 and 25 (no
-    tail), then on one index alone.
+    The last batch may be shorter. The cases are 100 indices in a shuffled order with batches of 32 (the last
+    has 4), 1, 100 and 25 (all are full), and a single index.
+
+    Args:
+        batches: The learner's `batches(order, batch_size)`, a generator of arrays of indices.
     """
     rng = np.random.default_rng(1)
     for n, batch_size in ((100, 32), (100, 1), (100, 100), (100, 25), (1, 1)):
         order = rng.permutation(n)
-        got = _batches(batches, order, batch_size)
+        found = _batches(batches, order, batch_size)
         case = f"{n} indices, batch_size={batch_size}"
-        sizes = [len(batch) for batch in got]
-        read = np.concatenate([np.empty(0, int), *got])
+        sizes = [len(batch) for batch in found]
+        read = np.concatenate([np.empty(0, int), *found])
         if 0 in sizes:
             raise NotYet(
                 f"One of your batches is empty ({case} gives the sizes {_list(sizes)}): where batch_size "
@@ -38,48 +63,33 @@ def check_batches(batches) -> None:
     right("each of 100 indices once and in order, in batches of 1, 25, 32 (a tail of 4) and 100.")
 
 
-def check_reached(reached) -> None:
-    """True if each of the last `patience` accuracies is at least the goal.
+def check_reached(reached: Callable) -> None:
+    """Demand True where each of the last `patience` accuracies is at least the goal, else False.
 
-    Looks for those who count all epochs above the goal, want more than the goal, look at one epoch
-    only, or say yes before there are `patience` accuracies.
+    Known mistakes: to count all epochs above the goal, to require more than the goal, to look at one epoch
+    only, and to return True before there are `patience` accuracies.
+
+    Args:
+        reached: The learner's `reached(accuracies, goal, patience)`.
     """
-    cases = [
-        ([], 0.8, 2, False, "nothing is measured yet"),
-        ([0.9], 0.8, 2, False, "one epoch is above the goal, and the patience is 2"),
-        ([0.85, 0.82], 0.8, 2, True, "two epochs are enough for a patience of 2"),
-        ([0.9, 0.9], 0.8, 3, False, "two epochs are measured, and the patience is 3"),
-        ([0.7, 0.9], 0.8, 1, True, "with a patience of 1 the last epoch alone decides"),
-        ([0.7, 0.9], 0.8, 2, False, "only the last of two epochs is above the goal"),
-        ([0.7, 0.85, 0.82], 0.8, 2, True, "the last two are above the goal"),
-        (
-            [0.85, 0.7, 0.85],
-            0.8,
-            2,
-            False,
-            "two epochs in total are above the goal, but they are not consecutive",
-        ),
-        ([0.85, 0.86, 0.7], 0.8, 2, False, "the last epoch is below the goal again"),
-        ([0.85, 0.7, 0.9, 0.7, 0.9], 0.8, 3, False, "three in total, never two in a row"),
-        ([0.5, 0.75, 0.75], 0.75, 2, True, "exactly the goal counts: at least, not more than"),
-        ([0.7, 0.81, 0.82, 0.83], 0.8, 3, True, "the last three are above the goal"),
-        ([0.9, 0.9, 0.9], 0.8, 2, True, "more than two in a row count, too"),
-        ([0.9, 0.7, 0.9], 0.8, 3, False, "their mean is above the goal, but each must be"),
-    ]
-    for accuracies, goal, patience, expected, why in cases:
-        says = f"reached({accuracies}, goal={goal}, patience={patience})"
-        got = call_unchanged(reached, list(accuracies), goal, patience)
-        if not isinstance(got, bool | np.bool_):
-            raise NotYet(f"{says} must return True or False; yours returns {got!r}.")
-        if got != expected:
-            raise NotYet(f"{says} must be {expected}, yours is {bool(got)}: {why}.")
+    check_yes_or_no(reached, (((list(a), *rest), *case) for (a, *rest), *case in STOP_RULE))
     right(
-        f"{len(cases)} histories: consecutive, not total; each, not their mean; at least the goal."
+        f"{len(STOP_RULE)} histories: consecutive, not total; each, not their mean; at least the goal."
     )
 
 
-def _check_coverage(read, order, sizes, case, whole):
-    """Every index exactly once and in order, or NotYet with the mistake that is likely."""
+def _check_coverage(
+    read: np.ndarray, order: np.ndarray, sizes: list[int], case: str, whole: int
+) -> None:
+    """Raise NotYet with the likely mistake unless every index comes exactly once and in order.
+
+    Args:
+        read: The indices of all batches.
+        order: The indices that were passed.
+        sizes: The size of each batch.
+        case: The case, for the message.
+        whole: How many indices are in full batches.
+    """
     n = len(order)
     missing, distinct = np.setdiff1d(order, read), len(np.unique(read))
     if np.setdiff1d(read, order).size:
@@ -109,14 +119,16 @@ def _check_coverage(read, order, sizes, case, whole):
     raise NotYet(f"{len(missing)} of {n} indices are missing ({case} covers {distinct}).")
 
 
-def _batches(batches, order, batch_size) -> list[np.ndarray]:
-    got = call(batches, order.copy(), batch_size)
-    if got is None:
+def _batches(batches: Callable, order: np.ndarray, batch_size: int) -> list[np.ndarray]:
+    answer = call(batches, order.copy(), batch_size)
+    if answer is None:
         raise NotYet("batches returns nothing: use `yield`, once for each batch.")
-    if not hasattr(got, "__iter__"):
-        raise NotYet(f"batches must give batches to loop over: `yield` each. Yours gives {got!r}.")
-    # Copied as they come, as a loop would use them: the same list may come again with other indices.
-    found = call(list, map(copy, islice(got, len(order) + 2)), name="batches")
+    if not hasattr(answer, "__iter__"):
+        raise NotYet(
+            f"batches must give batches to loop over: `yield` each. Yours gives {answer!r}."
+        )
+    # Copied one by one, as a loop uses them: a generator may yield the same list with other indices.
+    found = call(list, map(copy, islice(answer, len(order) + 2)), name="batches")
     if len(found) > len(order) + 1:
         raise NotYet(
             f"More batches than indices ({len(order)} indices, batch_size={batch_size}): where does "
@@ -140,7 +152,7 @@ def _batches(batches, order, batch_size) -> list[np.ndarray]:
     return [np.asarray(batch) for batch in found]
 
 
-def _is_batch(batch) -> bool:
+def _is_batch(batch: object) -> bool:
     try:
         array = np.asarray(batch)
     except ValueError:  # a list of arrays that differ in length
@@ -148,6 +160,8 @@ def _is_batch(batch) -> bool:
     return array.ndim == 1 and (not len(array) or np.issubdtype(array.dtype, np.integer))
 
 
-def _list(sizes) -> str:
-    """At most six numbers, then dots."""
-    return ", ".join(map(str, sizes[:6])) + (", ..." if len(sizes) > 6 else "")
+def _list(sizes: list[int]) -> str:
+    """Return the first sizes as text, with dots for the others."""
+    return ", ".join(map(str, sizes[:MAX_LISTED_SIZES])) + (
+        ", ..." if len(sizes) > MAX_LISTED_SIZES else ""
+    )

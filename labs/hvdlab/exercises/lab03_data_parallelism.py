@@ -1,99 +1,111 @@
 """Checks of lab 3: gradients of unequal shards, and an all-reduce written with send and receive."""
 
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
 import numpy as np
 
-from hvdlab import exercises
-from hvdlab.exercises import NotYet, right
+from hvdlab.exercises import NotYet, call_unchanged, compare, right
 from hvdlab.launch import LaunchError, TimeUp, call
 
-SECONDS = 20  # after which ranks that wait for each other are ended
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+LIMIT_SECONDS = 20  # after which ranks that wait for each other are ended
 
 
 # --- exercise 1 ------------------------------------------------------------------------------------
 
 
-def check_combine(combine) -> None:
-    """Demand the mean gradient over all examples: the sum of m_k / n times the local mean, any shape."""
+def check_combine(combine: Callable) -> None:
+    """Demand the mean gradient over all examples: the sum of m_k / n times the local mean, any shape.
+
+    Args:
+        combine: The learner's `combine(gradients, counts)`.
+    """
     gradients = [np.array([8.0, 0.0]), np.array([4.0, 8.0]), np.array([0.0, 16.0])]
     counts = [1, 2, 5]
     weighted = sum(m * g for m, g in zip(counts, gradients, strict=True))
     mistakes = {
-        "the plain mean: every rank has the weight 1/K, however few examples it has": sum(gradients) / 3,
-        "the sum of the local means: divide the weights by the number of all examples": sum(gradients),
-        "weights m_k that are not normalised: they add up to n = 8, not to 1": weighted,
-        "weights m_k divided by the number of ranks: divide by the number of examples": weighted / 3,
-        "weights m_k divided by n, and then by the number of ranks too": weighted / 24,
+        "This is the plain mean: every rank has the weight 1/K, no matter how many examples it has.":
+            sum(gradients) / 3,
+        "This is the sum of the local means: divide the weights by the number of all examples.":
+            sum(gradients),
+        "These are weights m_k that are not normalised: they add up to n = 8, not to 1.": weighted,
+        "These are weights m_k divided by the number of ranks: divide by the number of examples.":
+            weighted / 3,
+        "These are weights m_k divided by n, and then by the number of ranks too.": weighted / 24,
     }  # fmt: skip
+    case = "combine of the gradients [8, 0], [4, 8], [0, 16] of 1, 2 and 5 examples"
     answer = _gradient(combine, gradients, counts)
-    if not np.allclose(answer, weighted / 8):
-        named = [says for says, value in mistakes.items() if np.allclose(answer, value)]
-        raise NotYet(
-            f"gradients [8, 0], [4, 8], [0, 16] of 1, 2 and 5 examples give {_short(answer)}; the mean "
-            f"over the 8 examples is [2, 12]. {f'This is {named[0]}.' if named else ''}".rstrip()
-        )
+    compare(case, answer, weighted / 8, mistakes, "That is the mean over the 8 examples.")
     matrices = [np.arange(6.0).reshape(2, 3), np.ones((2, 3))]
-    wanted = (3 * matrices[0] + matrices[1]) / 4
-    answer = _gradient(combine, matrices, [3, 1])
-    if not np.allclose(answer, wanted):
+    if not np.allclose(_gradient(combine, matrices, [3, 1]), (3 * matrices[0] + matrices[1]) / 4):
         raise NotYet(
-            "it holds for vectors of three ranks, but not for 2 x 3 matrices of two ranks."
+            "it is right for vectors of three ranks, but not for 2 x 3 matrices of two ranks."
         )
     right("the mean over all examples, for 1, 2 and 5 examples on three ranks, and for matrices.")
 
 
-def _gradient(combine, gradients, counts):
-    given = [gradient.copy() for gradient in gradients]
-    answer = exercises.call_unchanged(combine, given, list(counts), name="combine")
+def _gradient(combine: Callable, gradients: list[np.ndarray], counts: list[int]) -> np.ndarray:
+    copies = [gradient.copy() for gradient in gradients]
+    answer = call_unchanged(combine, copies, list(counts), name="combine")
     if answer is None:
         raise NotYet("combine returns None: `return` the combined gradient.")
     try:
         answer = np.asarray(answer, dtype=float)
     except (TypeError, ValueError):
         raise NotYet(
-            f"combine must return one array, the combined gradient. Yours returns {answer!r}."
+            f"combine must return one array, the combined gradient. Received: {answer!r}"
         ) from None
     if answer.shape != gradients[0].shape:
         raise NotYet(
-            f"combine returns the shape {answer.shape}; it should be the shape of one gradient, "
-            f"{gradients[0].shape}."
+            f"combine returns the shape {answer.shape}, expected that of one gradient, {gradients[0].shape}."
         )
     return answer
-
-
-def _short(values):
-    return np.array2string(np.asarray(values), precision=4, separator=", ", max_line_width=1000)
 
 
 # --- exercises 2 and 3 -----------------------------------------------------------------------------
 
 
-def check_naive_all_reduce(naive_all_reduce, seconds: float = SECONDS) -> None:
-    """Demand the sum on every one of 3 ranks, and that all others only talk to rank 0."""
+def check_naive_all_reduce(naive_all_reduce: Callable, seconds: float = LIMIT_SECONDS) -> None:
+    """Demand the sum on each of 3 ranks, and that all other ranks exchange messages only with rank 0.
+
+    Args:
+        naive_all_reduce: The learner's `naive_all_reduce(comm, values)`.
+        seconds: How long the ranks may take.
+    """
     rows = _try(
         naive_all_reduce, 3, seconds, "rank 0 receives from each, then sends to each",
-        "Rank 0 begins with its own values and adds those of each other rank once",
+        "Rank 0 begins with its own values and adds the values of each other rank once",
     )  # fmt: skip
     for rank, (row, *_) in enumerate(rows):
         wanted = (2 if rank == 0 else 1) * row["bytes"]
         if row["sent"] != wanted:
             raise NotYet(
-                f"the sums are right, but rank {rank} of 3 sends {row['sent']} bytes. The naive way has "
-                f"vectors of {row['bytes']} bytes go to rank 0 and back: rank {rank} sends {wanted}."
+                f"the sums are right, but rank {rank} of 3 sends {row['sent']} bytes. In the "
+                f"naive algorithm vectors of {row['bytes']} bytes go to rank 0 and back: rank {rank} "
+                f"sends {wanted}."
             )
         if rank and row["receivers"] != [0]:
             raise NotYet(
                 f"the sums are right, but rank {rank} of 3 sends to rank {max(row['receivers'])}. In the "
-                "naive way all others talk to rank 0 alone, which adds up what each of them sends."
+                "naive algorithm all others send to rank 0 only, which adds up what it receives."
             )
     right("the sum on each of 3 ranks; rank 0 sends and receives two whole vectors.")
 
 
-def check_ring_all_reduce(ring_all_reduce, seconds: float = SECONDS) -> None:
-    """Demand the sum on 1, 2, 3 and 4 ranks for any length, and at most 2(N-1)/N of the bytes sent."""
+def check_ring_all_reduce(ring_all_reduce: Callable, seconds: float = LIMIT_SECONDS) -> None:
+    """Demand the sum on 1, 2, 3 and 4 ranks for any length, and at most 2(N-1)/N of the bytes sent.
+
+    Args:
+        ring_all_reduce: The learner's `ring_all_reduce(comm, values)`.
+        seconds: How long the ranks may take.
+    """
     for ranks in (2, 3, 4):
         rows = _try(
             ring_all_reduce, ranks, seconds,
-            "If all ranks send before anyone receives, all wait: use comm.Sendrecv, or Isend",
+            "If all ranks send before any rank receives, all wait: use comm.Sendrecv, or Isend",
             "In the last phase a finished sum must replace what is there, not be added",
         )  # fmt: skip
         for rank, of_rank in enumerate(rows):
@@ -105,7 +117,7 @@ def check_ring_all_reduce(ring_all_reduce, seconds: float = SECONDS) -> None:
                         f"the sums are right on {ranks} ranks, but rank {rank} sends {row['sent']} bytes "
                         f"for a vector of {row['length']} values, {row['bytes']} bytes: "
                         f"{row['sent'] / bound:.1f} times the ring's 2 (N-1) chunks of {chunk}. Send one "
-                        "chunk a step, not the whole vector."
+                        "chunk per step, not the whole vector."
                     )
         for rank, of_rank in enumerate(rows):
             receivers = of_rank[0]["receivers"]
@@ -118,10 +130,15 @@ def check_ring_all_reduce(ring_all_reduce, seconds: float = SECONDS) -> None:
     right("the sum on 1, 2, 3 and 4 ranks for any length, within 2 (N-1)/N of the bytes.")
 
 
-def try_all_reduce(comm, name, lengths):
-    """On a rank: the all-reduce of that name beside MPI's own; ends at the first wrong sum of any rank.
+def try_all_reduce(comm: "MPI.Comm", name: str, lengths: list[int]) -> list[dict]:
+    """Return, on a rank, how the learner's all-reduce compares with MPI's, until the first wrong sum.
 
-    `who` holds 100^rank: its sum says how often each rank was added. `where` differs at each index.
+    `who` holds 100^rank: its sum shows how often each rank was added. `where` differs at each index.
+
+    Args:
+        comm: The communicator of all ranks.
+        name: The name of the learner's function.
+        lengths: The lengths of the vectors.
     """
     from mpi4py import MPI
 
@@ -144,7 +161,7 @@ def try_all_reduce(comm, name, lengths):
                         f"with {length} {values.dtype} values{rest or ''} on {world.size} ranks"
                     )
                     if "MPI_ERR_TRUNCATE" in str(error):
-                        error.add_note("what comes is longer than the array for it: np.empty_like")
+                        error.add_note("the message is longer than the array for it: np.empty_like")
                     raise
                 array = isinstance(result, np.ndarray)
                 good = array and result.dtype == values.dtype and np.array_equal(result, expected)
@@ -163,10 +180,12 @@ def try_all_reduce(comm, name, lengths):
     return rows
 
 
-def _try(function, ranks, seconds, way_on, once):
-    """Run the function on real ranks; return the rows of each rank, or say what is wrong.
+def _try(
+    function: Callable, ranks: int, seconds: float, advice: str, once: str
+) -> list[list[dict]]:
+    """Return the rows of each rank after a run on real ranks, or raise NotYet with what is wrong.
 
-    `way_on` is advice for ranks that wait for each other, `once` for values that are added twice.
+    `advice` is for ranks that wait for each other, `once` for values that are added twice.
     """
     name = function.__name__
     lengths = [12, 13, ranks - 1]
@@ -183,37 +202,37 @@ def _try(function, ranks, seconds, way_on, once):
             ) from None
         raise NotYet(
             f"deadlock: on {ranks} ranks nothing moved for {seconds:g} s. {where[:1].upper()}{where[1:]} "
-            f"{way_on}."
+            f"{advice}."
         ) from None
     except LaunchError as error:
         raise NotYet(str(error).replace("try_all_reduce", name, 1)) from None
-    last = [of_rank[-1] for of_rank in rows]
-    if not all(row["good"] for row in last):
-        raise NotYet(_mistake(last, once))
+    last_rows = [of_rank[-1] for of_rank in rows]
+    if not all(row["good"] for row in last_rows):
+        raise NotYet(_mistake(last_rows, once))
     for rank, of_rank in enumerate(rows):
         if any(row["open"] for row in of_rank):
             raise NotYet(
                 f"the sums are right, but rank {rank} does not wait for what it began with Isend: call "
-                "`.Wait()` on what it returns before you use the array again."
+                "`.Wait()` on its result before you use the array again."
             )
     return [[row for row in of_rank if row["ranks"] == ranks] for of_rank in rows]
 
 
-def _mistake(rows, once):
-    """What is wrong with the sums of one case: a sentence, from the row of each rank."""
+def _mistake(rows: list[dict], once: str) -> str:
+    """Return a sentence about what is wrong with the sums of one case, from the row of each rank."""
     size, length = rows[0]["ranks"], rows[0]["length"]
     case = f"{length} values on {size} rank{'s' if size > 1 else ''}"
     for rank, row in enumerate(rows):
-        given, came = row["dtypes"]
+        expected_type, returned_type = row["dtypes"]
         if isinstance(row["shape"], str):
             return (
                 f"{case}: it returns {row['shape']} on rank {rank}; return the array with the sums."
             )
         if row["shape"] != [length]:
             return f"{case}: rank {rank} returns the shape {row['shape']}, not [{length}]."
-        if came != given:
+        if returned_type != expected_type:
             return (
-                f"{case}: rank {rank} returns {came} where {given} went in; values.copy() and "
+                f"{case}: rank {rank} returns {returned_type}, expected {expected_type}; values.copy() and "
                 "np.empty_like(values) keep the type."
             )
     rank, row = next((rank, row) for rank, row in enumerate(rows) if not row["good"])
@@ -232,14 +251,14 @@ def _mistake(rows, once):
             f"{case}: every rank is added once, but at the wrong index: rank {rank} has {differs} at "
             f"index {index}. What you receive belongs to the chunk that your neighbour sent."
         )
-    says = (
+    mistake = (
         _miscount(results, size, rank, index, once) or f"rank {rank} has {differs} at index {index}"
     )
-    return f"{case}: {says}."
+    return f"{case}: {mistake}."
 
 
-def _miscount(results, size, rank, index, once):
-    """What the sums of 100^rank say; None where they are no such sums."""
+def _miscount(results: np.ndarray, size: int, rank: int, index: int, once: str) -> str | None:
+    """Return what sums of 100^rank show about the mistake, or None where they are no such sums."""
     whole = np.isfinite(results) & (results >= 0) & (results < 100.0**size)
     if not whole.all() or np.any(results % 1):
         return None
@@ -256,14 +275,14 @@ def _miscount(results, size, rank, index, once):
     if full.any(axis=0).all():
         return (
             "each rank has the finished sum of one chunk, and the rest is not there: that is the "
-            "reduce-scatter phase; the all-gather phase, which hands the finished chunks round, is missing"
+            "reduce-scatter phase; the all-gather phase, which passes the finished chunks on, is missing"
         )
     nowhere = np.flatnonzero(~full.any(axis=0))
     if results.shape[1] % size and nowhere[-1] == results.shape[1] - 1:
         return (
             f"the last {len(nowhere)} of the values are summed on no rank: {size} does not divide "
-            f"{results.shape[1]}, and chunks of {results.shape[1] // size} leave a rest. np.array_split "
-            "deals with it"
+            f"{results.shape[1]}, and chunks of {results.shape[1] // size} leave a rest. Use "
+            "np.array_split"
         )
     whose = int(np.flatnonzero(counts[rank, index] == 0)[0])
     return f"on rank {rank}, the values of rank {whose} are missing at index {index}"

@@ -39,9 +39,9 @@ _SHARDING = (
         images,
         labels,
         args.batch_size,
-        rank=hvd.rank(),  # Horovod: each rank reads its own part, in equally many steps
+        rank=hvd.rank(),  # Horovod: each rank reads its own shard, in equally many steps
         size=hvd.size(),
-        seed=args.seed,  # Horovod: the same on all ranks, or their parts would overlap
+        seed=args.seed,  # Horovod: the same on all ranks, or their shards would overlap
         style="whole",
     )""",
 )
@@ -87,7 +87,7 @@ _KERAS = {
             flush=True,
         )
 """,
-            """        if hvd.rank() == 0:  # Horovod: one rank speaks
+            """        if hvd.rank() == 0:  # Horovod: one rank prints
             print(
                 f"epoch {epoch}  loss {logs['loss']:.3f}  held-out {logs['val_accuracy']:.3f}  "
                 f"{logs['images_per_second']:,.0f} images/s",
@@ -99,7 +99,7 @@ _KERAS = {
     "optimizer": [
         (
             "    optimizer = keras.optimizers.SGD(args.lr, args.momentum)\n",
-            """    # Horovod: N times the images a step, N times the rate; gradients averaged over all ranks
+            """    # Horovod: N times the images per step, N times the learning rate; averaged gradients
     optimizer = keras.optimizers.SGD(args.lr * hvd.size(), args.momentum)
     optimizer = hvd.DistributedOptimizer(optimizer, device_dense=chosen.device_dense)
 """,
@@ -118,7 +118,7 @@ _KERAS = {
         _MINE,
         (
             "    callbacks.append(EpochLine(batches))\n",
-            """    # Horovod: sums and counts of all ranks, before anybody reads the metrics
+            """    # Horovod: sums and counts of all ranks, before any callback reads the metrics
     callbacks.append(hvd.callbacks.MetricAverageCallback())
     callbacks.append(EpochLine(batches))
 """,
@@ -134,7 +134,7 @@ _KERAS = {
         ),
         (
             "    # Horovod: all ranks begin with the weights",
-            """    # Horovod: rank 0 knows where to go on; the rate is that of this number of ranks
+            """    # Horovod: only rank 0 knows the first epoch; --lr times this number of ranks
     first_epoch = hvd.broadcast_object(first_epoch, root_rank=0)
     model.optimizer.learning_rate = args.lr * hvd.size()
 
@@ -172,7 +172,7 @@ _TORCH = {
             flush=True,
         )
 """,
-            """        if hvd.rank() == 0:  # Horovod: one rank speaks
+            """        if hvd.rank() == 0:  # Horovod: one rank prints
             print(
                 f"epoch {epoch}  loss {loss:.3f}  held-out {accuracy:.3f}  {speed:,.0f} images/s",
                 flush=True,
@@ -183,7 +183,7 @@ _TORCH = {
     "optimizer": [
         (
             "    optimizer = torch.optim.SGD(model.parameters(), args.lr, args.momentum)\n",
-            """    # Horovod: N times the images a step, N times the rate
+            """    # Horovod: N times the images per step, N times the learning rate
     optimizer = torch.optim.SGD(model.parameters(), args.lr * hvd.size(), args.momentum)
 """,
         ),
@@ -225,7 +225,7 @@ _TORCH = {
     "resume": [
         (
             "    # Horovod: all ranks begin with the weights",
-            """    # Horovod: rank 0 knows where to go on; the rate is that of this number of ranks
+            """    # Horovod: only rank 0 knows the first epoch; --lr times this number of ranks
     first_epoch = hvd.broadcast_object(first_epoch, root_rank=0)
     optimizer.param_groups[0]["lr"] = args.lr * hvd.size()
 
@@ -238,18 +238,27 @@ EDITS = {"keras": _KERAS, "torch": _TORCH}
 
 
 def serial_script(framework: str) -> Path:
-    """The script that the lab begins with."""
+    """Return the path of the script that the lab begins with.
+
+    Args:
+        framework: "keras" or "torch".
+    """
     if framework not in EDITS:
         raise ValueError(f"framework must be keras or torch. Received: framework={framework!r}")
     return LABS / f"fashion_mnist_{framework}.py"
 
 
 def edited(text: str, step: str, framework: str) -> str:
-    """The text of a script after the edits of one step.
+    """Return the text of a script after the edits of one step.
+
+    Args:
+        text: The text before.
+        step: One of STEPS.
+        framework: "keras" or "torch".
 
     Raises:
-        ValueError: an old text is not there once: the step is done already, another comes first,
-            or the script was changed by hand in that place.
+        ValueError: The script does not have an old text exactly once: the step is done already, another
+            step comes first, or the script was changed by hand in that place.
     """
     for old, new in EDITS[framework][step]:
         if text.count(old) != 1:
@@ -262,28 +271,51 @@ def edited(text: str, step: str, framework: str) -> str:
 
 
 def apply(path: str | Path, step: str, framework: str) -> None:
-    """Make the edits of one step in a file."""
+    """Make the edits of one step in a file.
+
+    Args:
+        path: The path of the script.
+        step: One of STEPS.
+        framework: "keras" or "torch".
+    """
     path = Path(path)
-    path.write_text(edited(path.read_text(), step, framework))
+    text = path.read_text(encoding="utf-8")
+    path.write_text(edited(text, step, framework), encoding="utf-8")
 
 
 def after(step: str | None, framework: str) -> str:
-    """The script as it is when all steps up to this one are done; None: the serial one."""
-    text = serial_script(framework).read_text()
+    """Return the script after all steps up to this one.
+
+    Args:
+        step: One of STEPS, or None for the serial script.
+        framework: "keras" or "torch".
+    """
+    text = serial_script(framework).read_text(encoding="utf-8")
     for done in STEPS[: STEPS.index(step) + 1] if step else ():
         text = edited(text, done, framework)
     return text
 
 
 def diff(step: str, framework: str) -> str:
-    """The edits of a step, as `unified` shows them."""
+    """Return the edits of a step as a unified diff.
+
+    Args:
+        step: One of STEPS.
+        framework: "keras" or "torch".
+    """
     number = STEPS.index(step)
     old = after(STEPS[number - 1] if number else None, framework)
     return unified(old, edited(old, step, framework), step)
 
 
 def unified(old: str, new: str, name: str) -> str:
-    """A unified diff: lines that go begin with -, lines that come with +."""
+    """Return a unified diff: removed lines begin with -, added lines with +.
+
+    Args:
+        old: The text before.
+        new: The text after.
+        name: What the diff calls the new text.
+    """
     lines = difflib.unified_diff(
         old.splitlines(), new.splitlines(), "before", name, lineterm="", n=1
     )
@@ -291,13 +323,16 @@ def unified(old: str, new: str, name: str) -> str:
 
 
 def with_float16(script: str) -> str:
-    """A finished script whose gradients travel as float16, however it calls DistributedOptimizer.
+    """Return a finished script that sends its gradients as float16.
 
-    That takes the place of `compression=chosen.compression`, which ranks that share a GPU need: run the
-    result on processors.
+    The new argument replaces `compression=chosen.compression`, which ranks that share a GPU need. So run
+    the result on CPUs.
+
+    Args:
+        script: The text of a script, with any call of DistributedOptimizer.
 
     Raises:
-        ValueError: it does not call it.
+        ValueError: The script does not call hvd.DistributedOptimizer.
     """
     for node in ast.walk(ast.parse(script)):
         if isinstance(node, ast.Call) and ast.unparse(node.func) == "hvd.DistributedOptimizer":
@@ -313,7 +348,7 @@ def with_float16(script: str) -> str:
 
 
 def _replaced(script: str, node: ast.expr, new: str) -> str:
-    """A script with another text in place of one expression."""
+    """Return a script with another text in place of one expression."""
     text = script.encode()  # columns of the tree are counted in bytes
     lines = text.splitlines(keepends=True)
     begin, end = (
@@ -327,14 +362,14 @@ def _replaced(script: str, node: ast.expr, new: str) -> str:
 
 
 def _end_of_arguments(lines: list[str], call: ast.Call) -> tuple[int, int]:
-    """Line and column behind a call's last argument and the brackets around it, before a comma."""
+    """Return line and column after a call's last argument and the brackets around it, before a comma."""
     # Columns of the tree are counted in bytes, those of tokens in characters.
     last_line = lines[call.end_lineno - 1].encode()
     closing = call.end_lineno, len(last_line[: call.end_col_offset - 1].decode())
-    silent = tokenize.NL, tokenize.COMMENT
-    found = None
+    ignored = tokenize.NL, tokenize.COMMENT
+    end = None
     for token in tokenize.generate_tokens(iter(f"{line}\n" for line in lines).__next__):
         if token.start >= closing:
-            return found
-        if token.type not in silent and token.string != ",":
-            found = token.end
+            return end
+        if token.type not in ignored and token.string != ",":
+            end = token.end

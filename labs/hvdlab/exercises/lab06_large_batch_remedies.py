@@ -1,8 +1,8 @@
 """Checks of lab 6: ghost batch norm, the updates of a growing batch, and LARS.
 
-Cases are small enough to do by hand; the last ones compare with `hvdlab.reference` and
-`hvdlab.schedules`. What goes wrong often is written down here as a wrong formula: an answer that
-equals what it gives is told so.
+The cases are small enough to compute by hand; the last ones compare with `hvdlab.reference` and
+`hvdlab.schedules`. Each known mistake stands here as the wrong formula that a learner would write: an
+answer that equals its result gets the sentence about this mistake.
 """
 
 from collections.abc import Callable
@@ -12,16 +12,19 @@ from types import SimpleNamespace
 import numpy as np
 
 from hvdlab import reference
-from hvdlab.exercises import NotYet, call_unchanged, right
+from hvdlab.exercises import NotYet, call_unchanged, compare, numbers, right
 from hvdlab.schedules import batch_growth, updates
 
 # --- ghost batch norm ------------------------------------------------------------------------------
 
 
 def check_ghost_batch_norm(ghost_batch_norm: Callable) -> None:
-    """Each ghost of consecutive rows, also a short last one, is normalised by itself.
+    """Demand that each ghost of consecutive rows is normalised by itself, also a short last one.
 
-    Mean and biased variance are those of its rows, for each column; eps is under the root.
+    Mean and biased variance are those of the rows of the ghost, for each column; eps is under the root.
+
+    Args:
+        ghost_batch_norm: The learner's `ghost_batch_norm(x, ghost_size, eps)`.
     """
     for x, size, eps in (
         ([[0], [2], [4], [8]], 2, 0.0),
@@ -31,56 +34,57 @@ def check_ghost_batch_norm(ghost_batch_norm: Callable) -> None:
         ([[1], [5]], 1, 0.001),
     ):
         x = np.array(x, float)
-        case = f"x = {_text(x)} in ghosts of {size} with eps = {eps:g}"
-        got = _array(
-            call_unchanged(ghost_batch_norm, x, size, eps),
-            None,
-            "ghost_batch_norm",
-        )
-        if len(x) == 5 and len(got) == 3:
-            raise NotYet(f"{case}: 3 rows of 5 come back: your last ghost, of 2 rows, is dropped.")
+        case = f"ghost_batch_norm of {x.tolist()} in ghosts of {size} with eps = {eps:g}"
+        answer = numbers(call_unchanged(ghost_batch_norm, x, size, eps), case, None)
+        if len(x) == 5 and len(np.atleast_1d(answer)) == 3:
+            raise NotYet(f"{case} has 3 rows, expected 5: your last ghost, of 2 rows, is dropped.")
         with np.errstate(all="ignore"):
-            wrong = {text: f(x, size, eps) for text, f in WRONG_GHOSTS.items()}
-            wrong |= {text: _ghosts(x, size, eps, f) for text, f in WRONG_NORMS.items()}
-        _compare(case, _array(got, x.shape, case), _ghosts(x, size, eps, _normal), wrong)
+            mistakes = {text: f(x, size, eps) for text, f in WRONG_GHOSTS.items()}
+            mistakes |= {text: _ghosts(x, size, eps, f) for text, f in WRONG_NORMS.items()}
+        compare(case, numbers(answer, case, x.shape), _ghosts(x, size, eps, _normal), mistakes)
     x, one, zero = np.random.default_rng(6).normal(3, 2, (22, 4)), np.ones(4), np.zeros(4)
     for size in (8, 22, 100):
-        case = f"22 x 4 random numbers in ghosts of {size}"
-        wanted, *_ = reference.ghost_batch_norm(x, one, zero, zero, one, size, 0.1, 1e-5)
-        got = call_unchanged(ghost_batch_norm, x, size, 1e-5)
-        wrong = {text: f(x, size, 1e-5) for text, f in WRONG_GHOSTS.items()}
-        _compare(case, _array(got, x.shape, case), wanted, wrong)
+        case = f"ghost_batch_norm of 22 x 4 random numbers in ghosts of {size}"
+        expected, *_ = reference.ghost_batch_norm(x, one, zero, zero, one, size, 0.1, 1e-5)
+        answer = numbers(call_unchanged(ghost_batch_norm, x, size, 1e-5), case, x.shape)
+        compare(
+            case, answer, expected, {text: f(x, size, 1e-5) for text, f in WRONG_GHOSTS.items()}
+        )
     right(
         "by hand, where ghosts of 1 give zeros and one ghost of all rows is batch norm; and "
         "22 x 4 numbers as in hvdlab.reference."
     )
 
 
-def _normal(x, eps, axis=0, ddof=0):
+def _normal(
+    x: np.ndarray, eps: float, axis: int | tuple[int, ...] = 0, ddof: int = 0
+) -> np.ndarray:
     variance = np.square(x - x.mean(axis, keepdims=True)).mean(axis, keepdims=True)
     variance = variance * len(x) / (len(x) - ddof)
     return (x - x.mean(axis, keepdims=True)) / np.sqrt(variance + eps)
 
 
-def _ghosts(x, size, eps, norm, last=None):
-    """Apply `norm` to each ghost, but `last` to one with fewer than `size` rows."""
+def _ghosts(
+    x: np.ndarray, size: int, eps: float, norm: Callable, last: Callable | None = None
+) -> np.ndarray:
+    """Return x with `norm` applied to each ghost, but `last` to one with fewer than `size` rows."""
     ghosts = [x[start : start + size] for start in range(0, len(x), size)]
     norms = [last if last and len(ghost) < size else norm for ghost in ghosts]
     return np.concatenate([norm(ghost, eps) for norm, ghost in zip(norms, ghosts, strict=True)])
 
 
-def _every_second(x, size, eps):
+def _every_second(x: np.ndarray, size: int, eps: float) -> np.ndarray:
     y, ghosts = np.empty_like(x), -(-len(x) // size)
     for first in range(ghosts):
         y[first::ghosts] = _normal(x[first::ghosts], eps)
     return y
 
 
-def _equal_parts(x, size, eps):
+def _equal_parts(x: np.ndarray, size: int, eps: float) -> np.ndarray:
     return np.concatenate([_normal(part, eps) for part in np.array_split(x, -(-len(x) // size))])
 
 
-def _joined(x, size, eps):
+def _joined(x: np.ndarray, size: int, eps: float) -> np.ndarray:
     edges = range(size, len(x) // size * size, size)
     return np.concatenate([_normal(part, eps) for part in np.split(x, edges)])
 
@@ -100,7 +104,7 @@ WRONG_NORMS = {
         lambda x, eps: (x - x.mean(0)) / (x.std(0) + eps),
 }  # fmt: skip
 WRONG_GHOSTS = {
-    "Your ghosts are nearly equal parts: each has ghost_size rows, and the last what remains.":
+    "Your ghosts are nearly equal parts: each has ghost_size rows, and the last has the remainder.":
         _equal_parts,
     "The remainder went into the ghost before it: it is a smaller ghost of its own.": _joined,
     "These are statistics of the whole batch: take those of the rows of one ghost.":
@@ -109,7 +113,7 @@ WRONG_GHOSTS = {
         _every_second,
     "The last ghost, the remainder, is left as it came: normalise it like the others.":
         lambda x, size, eps: _ghosts(x, size, eps, _normal, last=lambda x, eps: x),
-    "The last ghost, the remainder, comes out as zeros: normalise it like the others.":
+    "The last ghost, the remainder, becomes zeros: normalise it like the others.":
         lambda x, size, eps: _ghosts(x, size, eps, _normal, last=lambda x, eps: 0 * x),
 }  # fmt: skip
 
@@ -118,9 +122,12 @@ WRONG_GHOSTS = {
 
 
 def check_updates_with_growth(updates_with_growth: Callable) -> None:
-    """All updates of a run whose batch is `factor` times larger from each milestone on.
+    """Demand all updates of a run whose batch is `factor` times larger from each milestone on.
 
-    An epoch's last batch may be short, and counts.
+    The last batch of an epoch may be short, and counts.
+
+    Args:
+        updates_with_growth: The learner's `updates_with_growth(n, batch, milestones, factor, epochs)`.
     """
     plan = batch_growth(90, [30, 60, 80], 5, 256, 256 * 5**3, learning_rate=1.0)
     published = updates(60_000, [batch for batch, _ in plan])
@@ -144,30 +151,34 @@ def check_updates_with_growth(updates_with_growth: Callable) -> None:
     long = {
         7166: "Your batch grows again in every epoch after a milestone: it grows once at each.",
     }
-    for arguments, wanted, how, wrong in (
+    for arguments, expected, how, wrong in (
         ((100, 10, [2, 3], 4, 6), 26, "its epochs have 10, 10, 3, 1, 1 and 1 updates", by_hand),
-        ((105, 10, [], 5, 3), 33, "11 an epoch", short),
-        ((60_000, 256, [30, 60, 80], 5, 90), published, "so says hvdlab.schedules.updates", long),
+        ((105, 10, [], 5, 3), 33, "11 per epoch", short),
+        ((60_000, 256, [30, 60, 80], 5, 90), published, "as in hvdlab.schedules.updates", long),
     ):
         case = f"updates_with_growth{arguments}"
-        got = call_unchanged(updates_with_growth, *arguments)
-        got = got.item() if isinstance(got, np.ndarray) and got.ndim == 0 else got
-        is_whole = isinstance(got, float | np.floating) and float(got).is_integer()
-        if not (isinstance(got, Integral) or is_whole):
-            raise NotYet(f"{case} must return one whole number. Yours is {got!r}.")
-        if got != wanted:
-            why = wrong.get(int(got), "")
-            raise NotYet(f"{case} is {wanted:,}: {how}. Yours is {int(got):,}. {why}".strip())
-    right(f"by hand with short last batches, and {case} = {wanted:,} as in hvdlab.schedules.")
+        answer = call_unchanged(updates_with_growth, *arguments)
+        if isinstance(answer, np.ndarray) and answer.ndim == 0:
+            answer = answer.item()
+        is_whole = isinstance(answer, float | np.floating) and float(answer).is_integer()
+        if not (isinstance(answer, Integral) or is_whole):
+            raise NotYet(f"{case} must return one whole number. Received: {answer!r}")
+        mistakes = {sentence: updates for updates, sentence in wrong.items()}
+        compare(f"{case} ({how})", answer, expected, mistakes)
+    right(f"by hand with short last batches, and {case} = {expected:,} as in hvdlab.schedules.")
 
 
 # --- LARS ------------------------------------------------------------------------------------------
 
 
 def check_lars_update(lars_update: Callable) -> None:
-    """One update of two weights by hand, without and with a velocity; norms of 0; then many.
+    """Demand one update of two weights by hand, without and with a velocity; norms of 0; then many.
 
-    The rate stands outside of the velocity, as in torch and in `hvdlab.reference.lars`.
+    The learning rate is outside of the velocity, as in torch and in `hvdlab.reference.lars`.
+
+    Args:
+        lars_update: The learner's `lars_update(w, gradient, velocity, learning_rate, momentum,
+            weight_decay, trust_coefficient)`, which returns (w, velocity).
     """
     w, g, zero = np.array([3.0, 4]), np.array([8.0, -6]), np.zeros(2)
     how = "where ||w|| = 5, ||g|| = 10 and the local rate is 0.25 * 5 / (10 + 0.5 * 5) = 0.1"
@@ -183,36 +194,49 @@ def check_lars_update(lars_update: Callable) -> None:
     right("two weights by hand, norms of zero, and 5 x 7 weights as in hvdlab.reference.")
 
 
-def _lars(lars_update, how, w, g, v, rate=2.0, momentum=0.9, decay=0.5, trust=0.25):
+def _lars(
+    lars_update: Callable,
+    how: str,
+    w: np.ndarray,
+    g: np.ndarray,
+    v: np.ndarray,
+    rate: float = 2.0,
+    momentum: float = 0.9,
+    decay: float = 0.5,
+    trust: float = 0.25,
+) -> None:
     case = f"learning_rate = {rate:g}, momentum = {momentum:g}, weight_decay = {decay:g}, "
     case += f"trust_coefficient = {trust:g}, {how}"
     if w.size == 2:
-        case = f"w = {_text(w)}, gradient = {_text(g)}, velocity = {_text(v)}, {case}"
+        case = f"w = {w.tolist()}, gradient = {g.tolist()}, velocity = {v.tolist()}, {case}"
+    case = f"(w, velocity) after one update with {case},"
     with np.errstate(all="ignore"):
-        got = call_unchanged(lars_update, w, g, v, rate, momentum, decay, trust)
-    if isinstance(got, np.ndarray) and got.shape == (2, *w.shape):
-        got = tuple(got)
-    if not (isinstance(got, tuple | list) and len(got) == 2):
-        raise NotYet(f"lars_update must return (w, velocity). Yours is {got!r}.")
-    got = np.array([_array(part, w.shape, case) for part in got])
-    wanted = reference.lars(
+        answer = call_unchanged(lars_update, w, g, v, rate, momentum, decay, trust)
+    pair = isinstance(answer, tuple | list) or np.shape(answer) == (2, *w.shape)
+    if not (pair and len(answer) == 2):
+        raise NotYet(f"lars_update must return (w, velocity). Received: {answer!r}")
+    answer = np.array([numbers(part, case, w.shape) for part in answer])
+    expected = reference.lars(
         w, g, v, rate, momentum=momentum, weight_decay=decay, trust_coefficient=trust
     )
-    if np.isnan(got).any():
-        raise NotYet(f"{case}: your result is nan, from 0 / 0. Guard it.")
-    if not w.any() and g.any() and not got.any():
-        raise NotYet(f"{case}: your tensor of zeros never leaves zero, as its local rate is 0.")
+    if np.isnan(answer).any():
+        raise NotYet(f"{case} is nan, from 0 / 0. Use a local rate of 1 where a norm is 0.")
+    if not w.any() and g.any() and not answer.any():
+        raise NotYet(f"{case} is zero: weights of zero never leave zero, as their local rate is 0.")
     s = SimpleNamespace(w=w, g=g, u=g + decay * w, v=v, rate=rate, momentum=momentum, decay=decay)
     s.w_norm, s.g_norm, s.trust = reference.norm(w), reference.norm(g), trust
     with np.errstate(all="ignore"):
         s.local = trust * s.w_norm / (s.g_norm + decay * s.w_norm)
         s.new = momentum * v + s.local * s.u
-        wrong = {text: _step(s, momentum * v + f(s) * s.u) for text, f in WRONG_RATES.items()}
-        wrong |= {text: f(s) for text, f in WRONG_STEPS.items()}
-    _compare(case, got, np.array(wanted), wrong)
+        mistakes = {text: _step(s, momentum * v + f(s) * s.u) for text, f in WRONG_RATES.items()}
+        mistakes |= {text: f(s) for text, f in WRONG_STEPS.items()}
+    mistakes = {text: np.array(wrong) for text, wrong in mistakes.items()}
+    compare(case, answer, np.array(expected), mistakes)
 
 
-def _step(s, velocity, rate=None):
+def _step(
+    s: SimpleNamespace, velocity: np.ndarray, rate: float | None = None
+) -> tuple[np.ndarray, np.ndarray]:
     return s.w - (s.rate if rate is None else rate) * velocity, velocity
 
 
@@ -233,11 +257,11 @@ WRONG_RATES = {
 }  # fmt: skip
 WRONG_STEPS = {
     "The learning rate is left out.": lambda s: _step(s, s.new, 1),
-    "The rate is inside of the velocity, as in the paper: put it outside, w - rate * velocity.":
+    "The learning rate is inside of the velocity, as in the paper: put it outside, w - rate * velocity.":
         lambda s: _step(s, s.momentum * s.v + s.rate * s.local * s.u, 1),
-    "The decay stands outside: it belongs into u = g + decay w, which the local rate multiplies.":
+    "The decay is outside: it belongs into u = g + decay w, which the local rate multiplies.":
         lambda s: _step(s, s.momentum * s.v + s.local * s.g + s.decay * s.w),
-    "The decay stands outside of the step: it belongs into u = g + decay w.":
+    "The decay is outside of the step: it belongs into u = g + decay w.":
         lambda s: (_step(s, s.v * s.momentum + s.local * s.g)[0] - s.rate * s.decay * s.w,
                    s.v * s.momentum + s.local * s.g),
     "The decay is left out of the step: u = g + decay w.":
@@ -251,35 +275,3 @@ WRONG_STEPS = {
     "The step is added: go downhill, w - learning_rate * velocity.":
         lambda s: _step(s, s.new, -s.rate),
 }  # fmt: skip
-
-
-# --- common ----------------------------------------------------------------------------------------
-
-
-def _array(value, shape, what):
-    """The learner's array; of any shape if `shape` is None."""
-    if value is None:
-        raise NotYet(f"{what}: nothing comes back. Is a return missing?")
-    try:
-        array = np.asarray(value, float)
-    except (TypeError, ValueError):
-        raise NotYet(f"{what}: this is no array of numbers: {value!r}.") from None
-    if shape is not None and array.shape != shape:
-        raise NotYet(f"{what}: the shape must be {shape}. Yours is {array.shape}.")
-    return array
-
-
-def _text(x):
-    return str(np.round(x, 4).tolist())
-
-
-def _compare(case, got, wanted, wrong):
-    """Raise NotYet unless `got` is `wanted`; name the mistake that gives the same."""
-
-    def same(other):
-        return np.allclose(got, other, rtol=1e-6, atol=1e-9, equal_nan=True)
-
-    if not same(wanted):
-        numbers = f": {_text(wanted)} is right, yours is {_text(got)}." if got.size < 9 else ": no."
-        why = next((text for text, other in wrong.items() if same(other)), "")
-        raise NotYet(f"{case}{numbers} {why}".strip())

@@ -1,58 +1,69 @@
-"""Checks of lab 8: bytes of activations, loss scaling, reads from the device. The others: `less_memory`.
+"""Checks of lab 8: bytes of activations, loss scaling, reads from the device.
 
-Each compares with plain float32 training of a network small enough to be exact about.
+Each check compares with plain float32 training of a network that is small enough for an exact comparison.
+The checks of activation checkpointing and gradient accumulation are in `lab08_less_memory`.
 """
 
 import copy
+from collections.abc import Callable
 
 import torch
 from torch import nn
 from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from hvdlab.exercises import NotYet, call, right
+from hvdlab.exercises import NotYet, call, compare, number, right
 
 
-def check_activation_bytes(activation_bytes) -> None:
-    """Demand 10 hidden numbers an example and block: what autograd keeps for the backward pass."""
+def check_activation_bytes(activation_bytes: Callable) -> None:
+    """Demand 10 hidden numbers per example and block: what autograd keeps for the backward pass.
+
+    Args:
+        activation_bytes: The learner's
+            `activation_bytes(batch_size, num_layers, hidden_size, number_bytes=4)`.
+    """
     case = "activation_bytes(batch_size=7, num_layers=3, hidden_size=8)"
-    found = call(activation_bytes, 7, 3, 8)
     by_hand = 7 * 3 * 10 * 8 * 4
-    for wrong, says in (
-        (by_hand / 4, "that is how many numbers; float32 has 4 bytes each."),
-        (by_hand / 3, "one block: there are num_layers of them."),
-        (by_hand / 7, "one example: each of the batch has its own activations."),
-        (by_hand * 6 / 10, "6 hidden: the output of `up` counts twice, before and after the gelu."),
-        (by_hand * 5 / 10, "5 hidden: `up` needs its input, and gelu its own, of 4 hidden."),
-        (by_hand * 9 / 10, "9 hidden: norm and `up` each keep their own input of hidden numbers."),
-        (by_hand * 11 / 10, "11 hidden: nobody needs the output of `down` to go backward through +, "
-                            "and as the input of the next block it is counted there."),
-        (by_hand * 14 / 10, "14 hidden: nobody needs three arrays of 4 hidden, nor the output of `down`."),
-    ):  # fmt: skip
-        if found == wrong:
-            raise NotYet(f"{case} is {found:g}: {says}")
-    _expect(found, by_hand, case, "3 blocks of 10 * 8 numbers for each of 7 examples")
-    half = call(activation_bytes, 7, 3, 8, 2)
-    if half != by_hand / 2:
-        raise NotYet(
-            f"{case} is right; with number_bytes=2 it is {half}, not {by_hand / 2:g}: use the argument "
-            "in place of 4."
-        )
-    right("6720 bytes for 3 blocks of width 8 and 7 examples, half of that with 2 bytes a number.")
+    mistakes = {
+        "That is how many numbers; float32 has 4 bytes each.": by_hand / 4,
+        "One block: there are num_layers of them.": by_hand / 3,
+        "One example: each of the batch has its own activations.": by_hand / 7,
+        "6 hidden: the output of `up` counts twice, before and after the gelu.": by_hand * 6 / 10,
+        "5 hidden: `up` needs its input, and gelu its own, of 4 hidden.": by_hand * 5 / 10,
+        "9 hidden: norm and `up` each keep their own input of hidden numbers.": by_hand * 9 / 10,
+        "11 hidden: the backward pass through + does not need the output of `down`, and as the input of the "
+        "next block it is counted there.": by_hand * 11 / 10,
+        "14 hidden: the backward pass needs neither three arrays of 4 hidden nor the output of `down`.":
+            by_hand * 14 / 10,
+    }  # fmt: skip
+    for options, factor in (((), 1), ((2,), 0.5)):
+        if options:
+            case = f"With 4 bytes per number it is right. {case[:-1]}, number_bytes=2)"
+            mistakes = {"Use the argument number_bytes in place of 4.": by_hand}
+        answer = number(call(activation_bytes, 7, 3, 8, *options), case, "of bytes")
+        how = "By hand: 3 blocks of 10 * 8 numbers for each of 7 examples."
+        compare(case, answer, by_hand * factor, mistakes, how)
+    right(
+        "6720 bytes for 3 blocks of width 8 and 7 examples, half of that with 2 bytes per number."
+    )
 
 
 OVERFLOWS = (0, 0, 1, 0, 0, 0, 0, 1, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 1)
 INTERVAL = 3  # good steps after which the scale doubles
 
 
-def check_next_scale(next_scale) -> None:
-    """Demand the sequence of scales of torch.amp.GradScaler over 20 steps, five with an overflow."""
+def check_next_scale(next_scale: Callable) -> None:
+    """Demand the sequence of scales of torch.amp.GradScaler over 20 steps, five with an overflow.
+
+    Args:
+        next_scale: The learner's `next_scale(scale, good_steps, overflow, interval)`.
+    """
     wanted = _scales_of_torch()
     scale, good_steps, found = 1024.0, 0, []
     for overflow in OVERFLOWS:
         answer = call(next_scale, scale, good_steps, bool(overflow), INTERVAL)
         if not (isinstance(answer, tuple) and len(answer) == 2 and None not in answer):
-            raise NotYet(f"next_scale shall return (scale, good_steps). Received: {answer!r}")
+            raise NotYet(f"next_scale must return (scale, good_steps). Received: {answer!r}")
         scale, good_steps = answer
         found.append(float(scale))
     if found == wanted:
@@ -64,7 +75,7 @@ def check_next_scale(next_scale) -> None:
     while good < step and not OVERFLOWS[step - 1 - good]:
         good += 1
     happened = "overflowed" if OVERFLOWS[step] else f"was good, as were the {good} before it"
-    why = "It halves at an overflow, doubles after `interval` good steps in a row, and else stays."
+    why = "It halves at an overflow, doubles after `interval` good steps in a row, and otherwise stays."
     if not OVERFLOWS[step] and found[step] > wanted[step]:
         why = "Is good_steps back to 0 after an overflow, and after the scale has doubled?"
     raise NotYet(
@@ -73,7 +84,7 @@ def check_next_scale(next_scale) -> None:
     )
 
 
-def _scales_of_torch():
+def _scales_of_torch() -> list[float]:
     weight = nn.Parameter(torch.ones(1))
     optimizer = torch.optim.SGD([weight], 0.1)
     scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=INTERVAL)
@@ -88,29 +99,34 @@ def _scales_of_torch():
     return scales
 
 
-def check_scaled_step(scaled_step) -> None:
-    """Demand the step of unscaled training to the last digit, none on inf or nan, and what was asked."""
+def check_scaled_step(scaled_step: Callable) -> None:
+    """Demand the step of unscaled training to the last digit, no step on inf or nan, and the answer.
+
+    Args:
+        scaled_step: The learner's `scaled_step(loss, optimizer, scale)`, which returns whether the step
+            overflowed.
+    """
     start, slope = torch.tensor([1.0, -2.0, 3.0]), torch.tensor([4.0, 8.0, 2.0])
 
-    def after(scale, factor):
-        """Two steps of momentum by the learner; the second has one gradient `factor` times as large.
+    def after(scale: float, factor: float) -> tuple:
+        """Return weights, answers, remaining gradients and momentum after two steps by the learner.
 
-        The weights are two parameters in two groups. The loss is 0 whatever its gradients are: only
-        they can tell an overflow.
+        In the second step one gradient is `factor` times as large. The weights are two parameters in two
+        groups. The loss is always 0, so that only the gradients show an overflow.
         """
         weights = [nn.Parameter(part.clone()) for part in start.split([2, 1])]
         optimizer = torch.optim.SGD([{"params": [w]} for w in weights], 0.125, momentum=0.5)
-        says = []
+        answers = []
         for times in (1.0, factor):
             flat = torch.cat(weights)
             loss = ((flat - flat.detach()) * slope * torch.tensor([times, 1.0, 1.0])).sum()
-            says.append(call(scaled_step, loss, optimizer, scale))
+            answers.append(call(scaled_step, loss, optimizer, scale))
         left = [w.grad for w in weights if w.grad is not None and w.grad.abs().sum() != 0]
         velocity = [optimizer.state[w].get("momentum_buffer", 0 * w.detach()) for w in weights]
-        return torch.cat(weights).detach(), says, left, torch.cat(velocity)
+        return torch.cat(weights).detach(), answers, left, torch.cat(velocity)
 
-    moved, says, left, _ = after(1024.0, 1.0)
-    if any(answer is None for answer in says):
+    moved, answers, left, _ = after(1024.0, 1.0)
+    if any(answer is None for answer in answers):
         raise NotYet("scaled_step returns None: return whether the step overflowed, True or False.")
     once = start - 0.125 * slope
     twice = once - 0.125 * 1.5 * slope
@@ -131,21 +147,21 @@ def check_scaled_step(scaled_step) -> None:
         )
     if not torch.equal(moved, twice):
         raise NotYet(f"{lead}. A scale that is a power of two changes no digit.")
-    if any(says):
+    if any(answers):
         raise NotYet(
-            f"no gradient was infinite, but scaled_step says {says}: False for both steps."
+            f"no gradient was infinite, but scaled_step returns {answers}: return False for both steps."
         )
     for scale, factor, what in ((2.0**120, 1e3, "inf"), (1024.0, float("nan"), "nan")):
-        moved, says, left, velocity = after(scale, factor)
+        moved, answers, left, velocity = after(scale, factor)
         if not torch.equal(moved, once) or not torch.equal(velocity, slope):
             raise NotYet(
-                f"a step with one gradient of {what} shall change neither weights nor momentum; they are "
+                f"a step with one gradient of {what} must change neither weights nor momentum; they are "
                 f"{moved.tolist()} and {velocity.tolist()}. Step only if torch.isfinite(p.grad).all() of "
                 "every p is true."
             )
-        if says != [False, True]:
+        if answers != [False, True]:
             raise NotYet(
-                f"the second of two steps has a gradient of {what}: return False, then True, not {says}."
+                f"the second of two steps has a gradient of {what}: return False, then True, not {answers}."
             )
         if left:
             raise NotYet(
@@ -154,9 +170,14 @@ def check_scaled_step(scaled_step) -> None:
     right("two steps equal to the unscaled ones to the last digit, and none with inf or nan.")
 
 
-def check_clipped_step(clipped_step) -> None:
-    """Demand a step along the gradient clipped in its own units, whatever the loss scale."""
-    device = "cuda" if torch.cuda.is_available() else "cpu"  # as the lab: an answer may name it
+def check_clipped_step(clipped_step: Callable) -> None:
+    """Demand a step along the gradient that is clipped in its own units, at every loss scale.
+
+    Args:
+        clipped_step: The learner's
+            `clipped_step(model, images, labels, optimizer, scaler, max_norm)`, which returns the loss.
+    """
+    device = "cuda" if torch.cuda.is_available() else "cpu"  # like the lab: an answer may name it
     model, images, labels = (part.to(device) for part in small())
     for max_norm, scale in ((0.01, 1024.0), (100.0, 1024.0), (0.01, 1.0), (100.0, 1.0)):
         expected, gradient = _clipped(model, images, labels, max_norm)
@@ -196,7 +217,10 @@ def check_clipped_step(clipped_step) -> None:
     right("the clipped step of float32 training, at scales of 1 and 1024, and no step with nan.")
 
 
-def _clipped(model, images, labels, max_norm):
+def _clipped(
+    model: nn.Module, images: torch.Tensor, labels: torch.Tensor, max_norm: float
+) -> tuple[torch.Tensor, float]:
+    """Return how far two clipped float32 steps move the weights, and the gradient's norm."""
     model = copy.deepcopy(model)
     before = flat(model)
     for _ in range(2):
@@ -207,8 +231,11 @@ def _clipped(model, images, labels, max_norm):
     return flat(model) - before, float(norm)
 
 
-def _try_clipped(clipped_step, model, images, labels, max_norm, scale):
-    """How far two steps move the weights, the loss, and what of "autocast", "scale", "step" they used."""
+def _try_clipped(
+    clipped_step: Callable, model: nn.Module, images: torch.Tensor, labels: torch.Tensor,
+    max_norm: float, scale: float,
+) -> tuple[torch.Tensor, object, set[str]]:  # fmt: skip
+    """Return how far two steps move the weights, the loss, and which of autocast, scale, step they used."""
     model, used, kind = copy.deepcopy(model), set(), images.device.type
     before = flat(model)
     optimizer = torch.optim.SGD(model.parameters(), 0.5)
@@ -225,19 +252,25 @@ def _try_clipped(clipped_step, model, images, labels, max_norm, scale):
 
 
 class _Reads(TorchDispatchMode):
-    """Counts how often a number is read from a tensor: `.item()`, `float()`, `if`."""
+    """Count how often a number is read from a tensor: `.item()`, `float()`, `if`."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__()
         self.count = 0
 
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+    def __torch_dispatch__(
+        self, function: Callable, types: object, args: tuple = (), kwargs: dict | None = None
+    ) -> object:
         self.count += function is torch.ops.aten._local_scalar_dense.default
         return function(*args, **(kwargs or {}))
 
 
-def check_train_epoch(train_epoch) -> None:
-    """Demand the steps of a plain loop, the mean loss over all examples, and one read from the device."""
+def check_train_epoch(train_epoch: Callable) -> None:
+    """Demand the steps of a plain loop, the mean loss over all examples, and one read from the device.
+
+    Args:
+        train_epoch: The learner's `train_epoch(model, batches, optimizer)`, which returns the mean loss.
+    """
     model, images, labels = small()
     batches = list(zip(images.split(4), labels.split(4), strict=True))  # of 4, 4 and 2
     wanted = copy.deepcopy(model)
@@ -263,11 +296,10 @@ def check_train_epoch(train_epoch) -> None:
         raise NotYet("train_epoch returns None: return the mean loss.")
     if torch.is_tensor(returned):
         raise NotYet("train_epoch returns a tensor: return a number, with .item() after the loop.")
-    if abs(returned - mean) > 1e-5:
-        says = f"the mean loss of the 10 examples is {mean:.4f}. Received: {returned:.4f}"
-        if abs(returned - sum(losses) / 3) < 1e-5:
-            says += ". That is the mean of three means; the last batch has 2 examples and not 4"
-        raise NotYet(f"{says}.")
+    mistakes = {
+        "That is the mean of three means; the last batch has 2 examples and not 4.": sum(losses) / 3
+    }
+    compare("the mean loss of the 10 examples", returned, mean, mistakes, atol=1e-5)
     if reads.count != 1:
         raise NotYet(
             f"three batches read a number from the device {reads.count} times, expected once. .item(), "
@@ -276,26 +308,21 @@ def check_train_epoch(train_epoch) -> None:
     right("the steps and the mean loss of a plain loop, and one read from the device.")
 
 
-def small():
-    """A network, 10 examples and their labels: the same ones at each call."""
+def small() -> tuple[nn.Module, torch.Tensor, torch.Tensor]:
+    """Return a network, 10 examples and their labels: the same ones at each call."""
     generator = torch.Generator().manual_seed(0)
     model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3))
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.copy_(torch.randn(parameter.shape, generator=generator) / 2)
-    return (
-        model,
-        torch.randn(10, 6, generator=generator),
-        torch.randint(3, (10,), generator=generator),
-    )
+    images = torch.randn(10, 6, generator=generator)
+    return model, images, torch.randint(3, (10,), generator=generator)
 
 
-def flat(model):
+def flat(model: nn.Module) -> torch.Tensor:
+    """Return a copy of all weights of a model as one vector.
+
+    Args:
+        model: The model.
+    """
     return torch.cat([p.detach().flatten().clone() for p in model.parameters()])
-
-
-def _expect(found, wanted, case, how):
-    if found is None:
-        raise NotYet(f"{case} returned None: is `return` missing?")
-    if found != wanted:
-        raise NotYet(f"{case} is {found}; by hand: {how}, {wanted} bytes.")

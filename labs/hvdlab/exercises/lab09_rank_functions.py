@@ -1,12 +1,22 @@
-"""What the checks of lab 9 run on each rank: `name` is the learner's function, which travels along.
+"""The functions that the checks of lab 9 run on each rank.
 
-Each function goes to the ranks by its source (see `hvdlab.launch.call`), so all that it needs is inside it.
-`gloo_ranks` has connected them.
+`name` is the name of the learner's function, which is among the globals of the rank. Each function travels to
+the ranks as source text (see `hvdlab.launch.call`), so it imports inside whatever it needs.
+`harness.gloo_ranks` has connected the ranks. `comm` is an mpi4py communicator.
 """
 
+from typing import TYPE_CHECKING
 
-def kind(answer) -> str:
-    """What a function returned, in words for a sentence."""
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+
+def kind(answer: object) -> str:
+    """Return the type of a function's result, in words for a message.
+
+    Args:
+        answer: What the function returned.
+    """
     if answer is None:
         return "None: is `return` missing?"
     if isinstance(answer, tuple | list):
@@ -14,16 +24,25 @@ def kind(answer) -> str:
     return type(answer).__name__
 
 
-def number(answer) -> float | None:
-    """A number, also as a tensor; None for all else."""
+def number(answer: object) -> float | None:
+    """Return a number or a tensor of one number as a float, and None for all else.
+
+    Args:
+        answer: What the function returned.
+    """
     try:
         return float(answer)
-    except (TypeError, ValueError, RuntimeError):  # the last: a tensor of many
+    except (TypeError, ValueError, RuntimeError):  # RuntimeError: a tensor of many numbers
         return None
 
 
-def try_average(comm, name):
-    """On a rank: gradients before and after, and how many collectives were called."""
+def try_average(comm: "MPI.Comm", name: str) -> dict[str, object]:
+    """Return how far the gradients are from known results, and which collectives were called.
+
+    Args:
+        comm: The communicator of all ranks.
+        name: The name of the learner's function.
+    """
     import torch
     import torch.distributed as dist
 
@@ -39,13 +58,17 @@ def try_average(comm, name):
     for gradient in total.values():
         dist.all_reduce(gradient)
     calls = []
-    for one in ("all_reduce", "all_gather", "broadcast", "reduce", "all_gather_into_tensor",
+    for collective in ("all_reduce", "all_gather", "broadcast", "reduce", "all_gather_into_tensor",
                 "reduce_scatter_tensor", "all_reduce_coalesced"):  # fmt: skip
-        real = getattr(dist, one)
-        setattr(dist, one, lambda *a, one=one, real=real, **k: calls.append(one) or real(*a, **k))
+        real = getattr(dist, collective)
+        setattr(
+            dist,
+            collective,
+            lambda *a, name=collective, real=real, **k: calls.append(name) or real(*a, **k),
+        )
     globals()[name](model)
 
-    def distance(factor, source=total):
+    def distance(factor: float, source: dict = total) -> tuple[float, str]:
         apart = {n: float((p.grad - factor * source[n]).abs().max()) for n, p in named.items()}
         return max(apart.values()), max(apart, key=apart.get)
 
@@ -60,27 +83,38 @@ def try_average(comm, name):
     }  # fmt: skip
 
 
-def try_accuracy(comm, name, sizes):
-    """On a rank: what the function returns, and how many images it had classified."""
+def try_accuracy(comm: "MPI.Comm", name: str, sizes: list[int]) -> list[dict[str, object]]:
+    """Return, for each number of images, the accuracy and how many images were classified.
+
+    Args:
+        comm: The communicator of all ranks.
+        name: The name of the learner's function.
+        sizes: The numbers of images.
+    """
     import torch
 
     from hvdlab.exercises.lab09_rank_functions import kind, number
 
     rows = []
     for n in sizes:
-        images, labels, asked = torch.arange(n), torch.ones(n, dtype=torch.long), []
+        images, labels, classified = torch.arange(n), torch.ones(n, dtype=torch.long), []
 
-        def predict(part, asked=asked):
-            asked.append(len(part))
+        def predict(part: torch.Tensor, classified: list[int] = classified) -> torch.Tensor:
+            classified.append(len(part))
             return torch.tensor([int(i) % 3 != 0 for i in part], dtype=torch.long)
 
         value = globals()[name](predict, images, labels)
-        rows.append({"value": number(value), "kind": kind(value), "asked": sum(asked)})
+        rows.append({"value": number(value), "kind": kind(value), "classified": sum(classified)})
     return rows
 
 
-def try_zero1(comm, name):
-    """On a rank: five steps beside plain Adam, with gradients that all ranks share."""
+def try_zero1(comm: "MPI.Comm", name: str) -> dict[str, object]:
+    """Return how five steps compare with plain Adam, with equal gradients on all ranks.
+
+    Args:
+        comm: The communicator of all ranks.
+        name: The name of the learner's function.
+    """
     import copy
 
     import torch
@@ -116,8 +150,13 @@ def try_zero1(comm, name):
             "error": float((flat - wanted).abs().max()), "share": share}  # fmt: skip
 
 
-def try_shard(comm, name):
-    """On a rank: three steps on its half of the images, beside three of a plain model on all of them."""
+def try_shard(comm: "MPI.Comm", name: str) -> dict[str, object]:
+    """Return how three steps on each rank's images compare with a plain model on all images.
+
+    Args:
+        comm: The communicator of all ranks.
+        name: The name of the learner's function.
+    """
     import copy
 
     import torch
@@ -155,8 +194,13 @@ def try_shard(comm, name):
     }  # fmt: skip
 
 
-def try_clip(comm, name):
-    """On a rank: the norm of its gradients, and what is returned, for long and for short gradients."""
+def try_clip(comm: "MPI.Comm", name: str) -> list[dict[str, object]]:
+    """Return the norm of this rank's gradients and the returned norm, for long and short gradients.
+
+    Args:
+        comm: The communicator of all ranks.
+        name: The name of the learner's function.
+    """
     import torch
     import torch.distributed as dist
 
@@ -165,7 +209,7 @@ def try_clip(comm, name):
     rank, rows = dist.get_rank(), []
     for length, most in (((2.0, 3.0, 6.0), 3.5), ((0.2, 0.3, 0.6), 1.0)):
         mine = [length[rank] * torch.tensor([0.6]), length[rank] * torch.tensor([[0.8], [0.0]])]
-        # A list of its own: who puts other tensors into it has changed none of these.
+        # A new list: a function that replaces its entries does not change these tensors.
         norm = globals()[name]([*mine], most)
         after = float(torch.cat([g.ravel() for g in mine]).norm())
         rows.append({"after": after, "norm": number(norm), "kind": kind(norm)})

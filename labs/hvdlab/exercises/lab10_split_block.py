@@ -1,41 +1,63 @@
-"""Checks of lab 10, exercises 3 and 4: a split block beside the serial one, and which mistake it has."""
+"""Checks of lab 10, exercises 3 and 4: compare a split block with the serial one, and name its mistake."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from hvdlab.exercises import NotYet, right
 from hvdlab.exercises.harness.gloo_ranks import on_ranks
 
+if TYPE_CHECKING:
+    import torch
+    from mpi4py import MPI
+
 CLOSE = 1e-9  # the checks compute in double precision
 
-# What a split block can do wrong, and how one sees it.
+# From the name of a mistake to what a comparison with the serial block shows.
 MISTAKES = {
     "bias on every rank": "the output is off by the bias of down, once for each further rank",
-    "partial sums": "every rank goes on with its own part of the sum: their outputs differ",
-    "no f": "outputs are right, but each rank has only its share of the gradient of what comes before",
-    "f before the norm": "outputs are right, but the norm's own gradients are the shares",
+    "partial sums": "every rank continues with its own part of the sum: their outputs differ",
+    "no f": "outputs are right, but each rank has only its part of the gradient of what comes before",
+    "f before the norm": "outputs are right, but the norm's own gradients are only parts",
     "all-reduce in g's backward pass": "outputs are right and all ranks agree, but gradients are N times "
     "too large",
 }
 
 
-def check_block(block, part_of, f_and_g) -> None:
-    """Demand the serial block's output and gradients on 2 ranks, with one f and one g."""
+def check_block(block: Callable, part_of: Callable, f_and_g: Callable) -> None:
+    """Demand the serial block's output and gradients on 2 ranks, with one f and one g.
+
+    Args:
+        block: The learner's `block(x, part, f, g)`.
+        part_of: The learner's function of exercise 1.
+        f_and_g: The learner's function of exercise 2.
+    """
     rows = _try_blocks([block], part_of, f_and_g)[0]
-    if said := _unusable(rows):
-        raise NotYet(said)
-    mistake, says = _mistake(rows)
+    if problem := _unusable(rows):
+        raise NotYet(problem)
+    mistake, symptom = _mistake(rows)
     if mistake:
-        raise NotYet(f"{mistake}: {says}.")
+        raise NotYet(f"{mistake}: {symptom}.")
     if [rows[0]["f"], rows[0]["g"]] != [1, 1]:
         raise NotYet(
             f"outputs and gradients are right, but f is called {rows[0]['f']} times and g {rows[0]['g']} "
-            "times: once each is enough, one all-reduce forth and one back."
+            "times: call each once, for one all-reduce forward and one backward."
         )
     right(
-        "output and all gradients as in the serial block, with one all-reduce forth and one back."
+        "output and all gradients as in the serial block, with one all-reduce forward and one backward."
     )
 
 
-def check_diagnosis(diagnosis, cases, part_of, f_and_g) -> None:
-    """Run each case on 2 ranks, find its mistake, and compare with the learner's name for it."""
+def check_diagnosis(
+    diagnosis: dict[str, str], cases: list[Callable], part_of: Callable, f_and_g: Callable
+) -> None:
+    """Demand the right name of the mistake of each case, which runs on 2 ranks.
+
+    Args:
+        diagnosis: From the name of a case to one of MISTAKES.
+        cases: Wrong blocks.
+        part_of: The learner's function of exercise 1.
+        f_and_g: The learner's function of exercise 2.
+    """
     names = [case.__name__ for case in cases]
     if not isinstance(diagnosis, dict) or set(diagnosis) != set(names):
         raise NotYet(f"set diagnosis to a dict with the keys {', '.join(names)}: {diagnosis!r}")
@@ -45,16 +67,16 @@ def check_diagnosis(diagnosis, cases, part_of, f_and_g) -> None:
                 f"{name}: {diagnosis[name]!r} is none of the mistakes: {', '.join(MISTAKES)}."
             )
     for name, rows in zip(names, _try_blocks(cases, part_of, f_and_g), strict=True):
-        mistake, says = _mistake(rows)
+        mistake, symptom = _mistake(rows)
         if diagnosis[name] != mistake:
             raise NotYet(
-                f"{name}: with {diagnosis[name]!r}, {MISTAKES[diagnosis[name]]}. Run beside the serial "
-                f"block on 2 ranks, this one shows something else: {says}."
+                f"{name}: with {diagnosis[name]!r}, {MISTAKES[diagnosis[name]]}. Compared with the "
+                f"serial block on 2 ranks, this one shows something else: {symptom}."
             )
     right("each case was run on 2 ranks, and shows the mistake that you name.")
 
 
-def _try_blocks(blocks, part_of, f_and_g):
+def _try_blocks(blocks: list[Callable], part_of: Callable, f_and_g: Callable) -> list[tuple]:
     names = [block.__name__ for block in blocks]
     helpers = part_of, f_and_g
     rows = on_ranks(
@@ -67,11 +89,19 @@ def _try_blocks(blocks, part_of, f_and_g):
     return list(zip(*rows, strict=True))  # for each block, a row of each rank
 
 
-def try_blocks(comm, blocks, part_of, f_and_g):
-    """On a rank: each split block beside the serial one, and in what they differ.
+def try_blocks(
+    comm: "MPI.Comm", blocks: list[str], part_of: str, f_and_g: str
+) -> list[dict[str, object]]:
+    """Return, on a rank, how each split block differs from the serial one.
 
     `output` and the gradients are relative: the largest difference over the largest value. `share` is
-    the same after the gradients of all ranks were added up, `ratio` the typical one of ours to serial.
+    the same after the gradients of all ranks were added up, `ratio` the median of ours over serial.
+
+    Args:
+        comm: The communicator of all ranks.
+        blocks: The names of the blocks.
+        part_of: The name of the learner's function of exercise 1.
+        f_and_g: The name of the learner's function of exercise 2.
     """
     import torch
     import torch.distributed as dist
@@ -91,15 +121,15 @@ def try_blocks(comm, blocks, part_of, f_and_g):
         (expected * direction).sum(), [x, *whole.values()]), strict=True))  # fmt: skip
     wanted = {"x": gradients.pop("x"), **part_of(gradients, comm.rank, comm.size)}
 
-    def off(ours, theirs):
+    def off(ours: "torch.Tensor", theirs: "torch.Tensor") -> float:
         return ((ours - theirs).abs().max() / theirs.abs().max()).item()
 
     rows = []
     for name in blocks:
         calls = {"f": 0, "g": 0}
 
-        def counting(key, function, calls=calls):
-            def counted(x):
+        def counting(key: str, function: object, calls: dict[str, int] = calls) -> object:
+            def counted(x: "torch.Tensor") -> "torch.Tensor":
                 calls[key] += 1
                 return function(x)
 
@@ -138,7 +168,8 @@ def try_blocks(comm, blocks, part_of, f_and_g):
     return rows
 
 
-def _unusable(rows):
+def _unusable(rows: tuple[dict, ...]) -> str | None:
+    """Return a sentence about an output that is no tensor of the right shape, or None."""
     for rank, row in enumerate(rows):
         if row["kind"] != "Tensor":
             return f"on rank {rank} it returns {row['kind']}: return the output, a tensor like x."
@@ -146,8 +177,8 @@ def _unusable(rows):
             return f"on rank {rank} the output has the shape {row['shape']}, and x has [5, 6]."
 
 
-def _mistake(rows):
-    """(name of the mistake, what was seen); (None, ...) if there is none."""
+def _mistake(rows: tuple[dict, ...]) -> tuple[str | None, str]:
+    """Return the name of the mistake and what shows it; (None, ...) if there is none."""
     row, ranks = rows[0], len(rows)
     if row["output"] > CLOSE:
         if row["extra bias"] < CLOSE:
@@ -164,7 +195,7 @@ def _mistake(rows):
             return "no residual", "the output is that of the serial block without `x +`"
         return "another output", f"the output is off by {row['output']:.0%} of its largest value"
     gradients = row["gradients"]
-    wrong = [name for name, found in gradients.items() if found["off"] > CLOSE]
+    wrong = [name for name, gradient in gradients.items() if gradient["off"] > CLOSE]
     if not wrong:
         return None, "output and gradients are those of the serial block"
     if all(abs(gradients[name]["ratio"] - ranks) < 1e-6 for name in ("up.weight", "down.weight")):
@@ -175,7 +206,7 @@ def _mistake(rows):
         )
     norm = [name for name in wrong if name.startswith("norm")]
     if norm and all(gradients[name]["share"] < CLOSE for name in norm):
-        shares = f"each rank's share: summed over the ranks, that of {norm[0]} is the serial one"
+        shares = f"each rank's part: summed over the ranks, that of {norm[0]} is the serial one"
         if "x" in wrong and not row["f"]:
             return (
                 "no f",
@@ -184,12 +215,12 @@ def _mistake(rows):
         if "x" in wrong:
             return (
                 "f before the residual",
-                "the output is right, but in x's gradient that of `x +` is summed as well, and every rank "
-                "has it whole: f belongs after the norm",
+                "the output is right, but in x's gradient that of `x +` is summed as well, although every "
+                "rank has all of it: f belongs after the norm",
             )
         return (
             "f before the norm",
-            f"the output and x's gradient are right, but that of {norm[0]} is {shares}: f belongs right "
-            "before what is split, after the norm",
+            f"the output and x's gradient are right, but that of {norm[0]} is {shares}: f belongs "
+            "directly before the split layers, after the norm",
         )
     return "another gradient", f"the output is right, but not the gradient of {', '.join(wrong)}"

@@ -1,45 +1,51 @@
 """Checks of lab 12: labels, the loss, padding, LoRA by hand and from a checkpoint, bytes held."""
 
+from collections.abc import Callable
 from copy import deepcopy
 
+import numpy as np
 import torch
 from litgpt import GPT, lora
 from litgpt.data import SFTDataset
 from torch import nn
 from torch.nn import functional as F
 
-from hvdlab.exercises import NotYet, call, call_unchanged, right
+from hvdlab.exercises import NotYet, call, call_unchanged, compare, number, right
 from hvdlab.torch.language_model import IGNORED, LanguageModel, small
 
 RECORD = {"instruction": "Count the letters.", "input": "e-b-k", "output": "3"}
 
 
-def check_example(example, tokenizer) -> None:
-    """Demand ids of prompt, answer and end, labels of the last two; then LitGPT's, token by token."""
+def check_example(example: Callable, tokenizer: object) -> None:
+    """Demand ids of prompt, answer and end, labels of the last two; then LitGPT's, token by token.
+
+    Args:
+        example: The learner's `example(prompt, answer, end)`, which returns (ids, labels).
+        tokenizer: A LitGPT tokenizer.
+    """
     case = "example([5, 6, 7], [8, 9], 1)"
     ids, labels = _two_lists(call_unchanged(example, [5, 6, 7], [8, 9], 1), case)
-    if ids == [5, 6, 7, 8, 9]:
-        raise NotYet(
-            f"the ids of {case} are {ids}: the end, 1, is missing. A model that never saw an answer end "
-            "writes on until it is stopped."
-        )
-    if ids != [5, 6, 7, 8, 9, 1]:
-        raise NotYet(f"the ids of {case} are {ids}, expected prompt, answer, end.")
+    missing_end = {
+        "The end, 1, is missing. A model that never saw an answer end writes until it is stopped.":
+            np.array([5, 6, 7, 8, 9])
+    }  # fmt: skip
+    ids_expected = np.array([5, 6, 7, 8, 9, 1])
+    otherwise = "The ids are those of prompt, answer, end."
+    compare(f"the list of ids of {case}", np.array(ids), ids_expected, missing_end, otherwise)
     if len(labels) != len(ids):
         raise NotYet(f"{case} has 6 ids and {len(labels)} labels: each token has one label.")
-    for wrong, says in (
-        (ids, "the prompt counts too: the model learns to write questions. Its labels are -100."),
-        ([-100, -100, -100, 8, 9, -100], "the end does not count, so it is never learnt."),
-        ([-100, -100, 8, 9, 1, -100], "they are shifted already: leave that to the loss."),
-        ([-100, -100, 7, 8, 9, 1], "the last token of the prompt counts too."),
-        ([-100, -100, -100, -100, 9, 1], "the first token of the answer does not count."),
-        ([0, 0, 0, 8, 9, 1], "0 is a token like others. The label that does not count is -100."),
-        ([-1, -1, -1, 8, 9, 1], "PyTorch's cross entropy leaves out -100, not -1."),
-    ):
-        if labels == wrong:
-            raise NotYet(f"the labels of {case} are {labels}: {says}")
-    if labels != [-100, -100, -100, 8, 9, 1]:
-        raise NotYet(f"the labels of {case} are {labels}, expected [-100, -100, -100, 8, 9, 1].")
+    mistakes = {
+        "The prompt counts too: the model learns to write questions. Its labels are -100.": ids,
+        "The end does not count, so it is never learnt.": [-100, -100, -100, 8, 9, -100],
+        "They are shifted already: leave that to the loss.": [-100, -100, 8, 9, 1, -100],
+        "The last token of the prompt counts too.": [-100, -100, 7, 8, 9, 1],
+        "The first token of the answer does not count.": [-100, -100, -100, -100, 9, 1],
+        "0 is a token like others. The label that does not count is -100.": [0, 0, 0, 8, 9, 1],
+        "PyTorch's cross entropy leaves out -100, not -1.": [-1, -1, -1, 8, 9, 1],
+    }
+    mistakes = {mistake: np.array(wrong) for mistake, wrong in mistakes.items()}
+    expected = np.array([-100, -100, -100, 8, 9, 1])
+    compare(f"the list of labels of {case}", np.array(labels), expected, mistakes)
 
     theirs = SFTDataset([RECORD], tokenizer, "alpaca", mask_prompt=True)[0]
     wanted = theirs["input_ids"].tolist(), theirs["labels"].tolist()
@@ -48,7 +54,8 @@ def check_example(example, tokenizer) -> None:
     found = _two_lists(call(example, prompt, answer, wanted[0][-1]), "example of a record")
     if found != wanted:
         raise NotYet(
-            f"by hand it is right, but of a record ids and labels are {found}, LitGPT has {wanted}."
+            f"the example by hand is right, but of a record ids and labels are {found}, expected LitGPT's "
+            f"{wanted}."
         )
     right(
         f"six tokens by hand, and a record of {len(wanted[0])} tokens as LitGPT's SFTDataset has it: "
@@ -56,77 +63,72 @@ def check_example(example, tokenizer) -> None:
     )
 
 
-def check_language_loss(language_loss) -> None:
-    """Demand the mean cross entropy of position t and label t + 1, over labels other than -100."""
+def check_language_loss(language_loss: Callable) -> None:
+    """Demand the mean cross entropy of position t and label t + 1, over labels other than -100.
+
+    Args:
+        language_loss: The learner's `language_loss(logits, labels)`.
+    """
     labels = torch.tensor([[-100, -100, 2, 0], [2, 1, -100, -100]])
     logits = torch.randn(2, 4, 3, generator=torch.Generator().manual_seed(1))
     logits[0, 1, 2] += 3.0
     first, second = [(0, 1, 2), (0, 2, 0)], [(1, 0, 1)]
-    wanted = _mean(first + second, logits)
-    found = call(language_loss, logits.clone().requires_grad_(), labels.clone())
-    if not (torch.is_tensor(found) and found.ndim == 0):
+    expected = _mean(first + second, logits)
+    answer = call(language_loss, logits.clone().requires_grad_(), labels.clone())
+    if not (torch.is_tensor(answer) and answer.ndim == 0):
         raise NotYet(
-            f"language_loss shall return one number, a tensor of no dimension. Received: {found!r}"
+            f"language_loss must return one number, a tensor of no dimension. Received: {answer!r}"
         )
-    value, compares = float(found.detach()), "position t is compared with label"
     filled = F.cross_entropy(logits[:, :-1].flatten(0, 1), labels[:, 1:].clamp(min=0).flatten())
-    for wrong, says in (
-        (
+    mistakes = {
+        "Position t is compared with label t, which the model has just read: it learns to repeat it.":
             _mean([(0, 2, 2), (0, 3, 0), (1, 0, 2), (1, 1, 1)], logits),
-            f"{compares} t, which the model has just read: it learns to repeat it.",
-        ),
-        (_mean([(0, 0, 2), (0, 1, 0)], logits), f"{compares} t + 2: that is shifted twice."),
-        (
+        "Position t is compared with label t + 2: that is shifted twice.":
+            _mean([(0, 0, 2), (0, 1, 0)], logits),
+        "Position t is compared with label t - 1: shifted the wrong way.":
             _mean([(0, 3, 2), (1, 1, 2), (1, 2, 1)], logits),
-            f"{compares} t - 1: shifted the wrong way.",
-        ),
-        (
+        "An example's last position is compared with its first label: that one has none before it.":
             _mean([*first, *second, (1, 3, 2)], logits),
-            "an example's last position is compared with its first label: that one has none before it.",
-        ),
-        (
+        "An example's last position is compared with the first label of the next: shift each by itself.":
             _mean([*first, (0, 3, 2), *second], logits),
-            "an example's last position is compared with the first label of the next: shift each by itself.",
-        ),
-        (
+        "That is a mean of the examples' means: a token of a short answer has a larger weight.":
             (_mean(first, logits) + _mean(second, logits)) / 2,
-            "that is a mean of the examples' means: a token of a short answer weighs more.",
-        ),
-        (wanted / 2, "the sum is divided by all 6 positions, also those that do not count."),
-        (wanted * 3, "that is the sum, not the mean over the labels that count."),
-        (float(filled), "labels of -100 are counted as if they were token 0."),
-    ):
-        if abs(value - wrong) < 1e-5:
-            raise NotYet(f"language_loss of two examples is {value:.4f}: {says}")
-    if not abs(value - wanted) < 1e-5:
-        raise NotYet(f"language_loss of two examples is {value:.4f}, by hand {wanted:.4f}.")
-    if not found.requires_grad:
+        "The sum is divided by all 6 positions, also those that do not count.": expected / 2,
+        "That is the sum, not the mean over the labels that count.": expected * 3,
+        "Labels of -100 are counted as if they were token 0.": float(filled),
+    }  # fmt: skip
+    compare("language_loss of two examples", float(answer.detach()), expected, mistakes, atol=1e-5)
+    if not answer.requires_grad:
         raise NotYet("language_loss has no gradient: return the tensor, not a number made of it.")
     right(
-        f"{wanted:.4f} by hand: 3 of 8 labels count, each against the position before it, and a first label "
-        "has none."
+        f"{expected:.4f} by hand: 3 of 8 labels count, each compared with the position before it. A "
+        "first label has none."
     )
 
 
-def check_collate(collate) -> None:
-    """Demand padded ids, labels with -100 for padding only, and the end of each answer among them."""
+def check_collate(collate: Callable) -> None:
+    """Demand padded ids, labels with -100 for padding only, and the end of each answer among them.
+
+    Args:
+        collate: The learner's `collate(examples, end)`, which returns a dict of tensors.
+    """
     examples = [([5, 6, 8, 1], [-100, -100, 8, 1]), ([5, 9, 1], [-100, 9, 1])]
     case = "collate of ids [5, 6, 8, 1] and [5, 9, 1], where 1 is the end"
     given = deepcopy(examples)
     batch = call(collate, given, 1)
     if not (isinstance(batch, dict) and {"input_ids", "labels"} <= batch.keys()):
-        raise NotYet(f"{case} shall return a dict of input_ids and labels. Received: {batch!r}")
+        raise NotYet(f"{case} must return a dict of input_ids and labels. Received: {batch!r}")
     for name in ("input_ids", "labels"):
         value = batch[name]
         if not (torch.is_tensor(value) and value.shape == (2, 4) and value.dtype == torch.int64):
-            raise NotYet(f"{name} shall be an int64 tensor of shape (2, 4). Received: {value!r}")
+            raise NotYet(f"{name} must be an int64 tensor of shape (2, 4). Received: {value!r}")
     ids, labels = batch["input_ids"].tolist(), batch["labels"].tolist()
     if ids != [[5, 6, 8, 1], [5, 9, 1, 1]]:
         raise NotYet(f"input_ids of {case} are {ids}: pad on the right, with the end.")
     if not any(1 in row for row in labels):
         raise NotYet(
-            f"labels of {case} are {labels}: no end is left, so no answer ever learns to stop. Only "
-            "padding shall not count, not every token that looks like it."
+            f"labels of {case} are {labels}: no end is left, so the model never learns to stop. Only "
+            "padding must not count, not every token that equals it."
         )
     if labels != [[-100, -100, 8, 1], [-100, 9, 1, -100]]:
         raise NotYet(
@@ -142,8 +144,12 @@ def check_collate(collate) -> None:
     right("both ends count, the padding does not, and the longest example may stand anywhere.")
 
 
-def check_lora_linear(LoRALinear) -> None:
-    """Demand W x + alpha/r B A x, at first W x, only A and B trained, and the same when merged."""
+def check_lora_linear(LoRALinear: type[nn.Module]) -> None:
+    """Demand W x + alpha/r B A x, at first W x, only A and B trained, and the same when merged.
+
+    Args:
+        LoRALinear: The learner's class, made by `LoRALinear(linear, rank, alpha)`.
+    """
     torch.manual_seed(1)
     linear = nn.Linear(5, 4, bias=False)
     weight, x = linear.weight.detach().clone(), torch.randn(3, 5)
@@ -152,7 +158,7 @@ def check_lora_linear(LoRALinear) -> None:
     for name, shape in (("A", (2, 5)), ("B", (4, 2))):
         value = getattr(layer, name, None)
         if not isinstance(value, nn.Parameter):
-            raise NotYet(f"layer.{name} shall be an nn.Parameter, so that an optimizer finds it.")
+            raise NotYet(f"layer.{name} must be an nn.Parameter, so that an optimizer finds it.")
         if value.shape != shape:
             raise NotYet(
                 f"for 5 inputs, 4 outputs and rank 2 layer.{name} has the shape {tuple(value.shape)}, "
@@ -178,23 +184,26 @@ def check_lora_linear(LoRALinear) -> None:
         layer.A.copy_(torch.randn(2, 5))
         layer.B.copy_(torch.randn(4, 2))
     output, change = _output(layer, x), x @ layer.A.T @ layer.B.T
-    for wrong, says in (
-        (base + change, "the scale alpha / rank, here 3, is missing."),
-        (base + 6 * change, "the change is scaled by alpha; divide it by the rank, 2."),
-        (base + 12 * change, "the change is scaled by alpha x rank: divide by the rank."),
-        (3 * change, "the output is the change alone: add that of the frozen layer."),
-    ):
-        if _same(output, wrong):
-            raise NotYet(f"rank 2, alpha 6: {says}")
-    if not _same(output, base + 3 * change):
-        raise NotYet("with rank 2, alpha 6, and A and B random it is not W x + 3 B A x.")
+    mistakes = {
+        "The scale alpha / rank, here 3, is missing.": base + change,
+        "The change is scaled by alpha; divide it by the rank, 2.": base + 6 * change,
+        "The change is scaled by alpha x rank: divide by the rank.": base + 12 * change,
+        "The output is the change alone: add that of the frozen layer.": 3 * change,
+    }
+    compare(
+        "the output W x + 3 B A x for rank 2, alpha 6, and random A and B",
+        *(value.detach().numpy() for value in (output, base + 3 * change)),
+        {mistake: wrong.detach().numpy() for mistake, wrong in mistakes.items()},
+        rtol=1e-5,
+        atol=1e-4,
+    )
     _check_gradients(layer, weight, x)
 
     if not hasattr(layer, "merged"):
         raise NotYet("LoRALinear has no method merged().")
     whole = call(layer.merged, name="LoRALinear.merged")
     if not (torch.is_tensor(whole) and whole.shape == weight.shape):
-        raise NotYet(f"merged() shall return one weight of shape (4, 5). Received: {whole!r}")
+        raise NotYet(f"merged() must return one weight of shape (4, 5). Received: {whole!r}")
     if not _same(F.linear(x, whole), output):
         raise NotYet("the merged weight gives other outputs: it is W + alpha/r B A.")
     if not torch.equal(linear.weight, weight):
@@ -205,15 +214,15 @@ def check_lora_linear(LoRALinear) -> None:
     )
 
 
-def _check_gradients(layer, weight, x):
+def _check_gradients(layer: nn.Module, weight: torch.Tensor, x: torch.Tensor) -> None:
     """Demand the gradients of W x + 3 B A x: of A and B, and of x, for the layers before."""
-    x, back = x.clone().requires_grad_(), torch.randn(3, 4)  # back: the gradient that comes in
+    x, back = x.clone().requires_grad_(), torch.randn(3, 4)  # back: the gradient of the output
     A, B = layer.A, layer.B
     output = _output(layer, x)
     if not output.requires_grad:
         raise NotYet(
             "its output has no gradient at all: `no_grad` and `detach` stop A and B too. Freezing is "
-            "`requires_grad_(False)` of the frozen layer, and the forward pass is as ever."
+            "`requires_grad_(False)` of the frozen layer, and does not change the forward pass."
         )
     of_x, *of_both = torch.autograd.grad((output * back).sum(), [x, A, B], allow_unused=True)
     with torch.no_grad():
@@ -236,31 +245,35 @@ def _check_gradients(layer, weight, x):
         raise NotYet("the output is right, but not the gradient of x, that of W x + 3 B A x.")
 
 
-def check_lora_from(lora_from) -> None:
-    """Demand a LoRA model that computes what the base does, trains A and B only, and misses nothing."""
+def check_lora_from(lora_from: Callable) -> None:
+    """Demand a LoRA model that equals its base, trains A and B only, and has loaded every weight.
+
+    Args:
+        lora_from: The learner's `lora_from(state, config, rank, alpha)`.
+    """
     torch.manual_seed(1)
     base = GPT(small(vocabulary=64, layers=2, width=32))
     ids = torch.arange(12).reshape(1, 12)
     state = LanguageModel(base, learning_rate=0.0).state_dict()
     model = call(lora_from, dict(state), base.config, 4, 8.0)
     if not isinstance(model, lora.GPT):
-        raise NotYet(f"lora_from shall return a litgpt.lora.GPT. Received: {type(model).__name__}")
-    if (found := (model.config.lora_r, model.config.lora_alpha)) != (4, 8.0):
+        raise NotYet(f"lora_from must return a litgpt.lora.GPT. Received: {type(model).__name__}")
+    if (settings := (model.config.lora_r, model.config.lora_alpha)) != (4, 8.0):
         raise NotYet(
-            f"lora_r and lora_alpha are {found}, expected the given rank and alpha: 4, 8.0."
+            f"lora_r and lora_alpha are {settings}, expected the given rank and alpha: 4, 8.0."
         )
     difference = float((model(ids) - base(ids)).detach().abs().max())
     if not difference < 1e-5:
         raise NotYet(
             f"at the start its logits differ from the base's by up to {difference:.3g}: not all weights "
-            "were loaded. `strict=False` passes over every name that it does not know: look at what "
+            "were loaded. `strict=False` skips every name that it does not know: look at what "
             "load_state_dict returns."
         )
     trained = [name for name, value in model.named_parameters() if value.requires_grad]
-    strangers = [name for name in trained if "lora_" not in name]
-    if strangers:
+    others = [name for name in trained if "lora_" not in name]
+    if others:
         raise NotYet(
-            f"{len(strangers)} tensors beside LoRA's are trained, such as {strangers[0]}: freeze the base."
+            f"{len(others)} tensors other than LoRA's are trained, such as {others[0]}: freeze the base."
         )
     if not trained:
         raise NotYet("nothing is trained: LoRA's A and B must stay trainable.")
@@ -278,52 +291,57 @@ def check_lora_from(lora_from) -> None:
         ) from error
     else:
         raise NotYet(
-            "a state without the weights of the last layer is loaded, and nothing is said: raise a "
+            "a state without the weights of the last layer is loaded without an error: raise a "
             "ValueError when a name without `lora_` is missing."
         )
 
 
-def check_bytes_held(bytes_held) -> None:
-    """Demand 4 bytes for each parameter and 12 more for each that is trained."""
+def check_bytes_held(bytes_held: Callable) -> None:
+    """Demand 4 bytes for each parameter and 12 more for each that is trained.
+
+    Args:
+        bytes_held: The learner's `bytes_held(parameters, trained)`.
+    """
     for parameters, trained in ((100, 10), (100, 100)):
         case = f"bytes_held(parameters={parameters}, trained={trained})"
-        found = call(bytes_held, parameters, trained)
-        if isinstance(found, bool) or not isinstance(found, int | float):
-            raise NotYet(f"{case} shall return one number of bytes. Received: {found!r}")
-        wanted = 4 * parameters + 12 * trained
-        for wrong, says in (
-            (1600, "that is 16 for all: a frozen one has no gradient and no optimizer state."),
-            (160, "that is without the 90 that are frozen; they are held too, 4 bytes each."),
-            (480, "a trained one has a gradient and Adam's two numbers, a mean and a mean square."),
-            (440, "that is weights and gradients; Adam's two numbers are missing."),
-            (130, "that counts numbers; each has 4 bytes."),
-            (found, f"by hand {parameters} x 4 + {trained} x (4 + 8) = {wanted} bytes."),
-        ):
-            if found == wrong != wanted:
-                raise NotYet(f"{case} is {found:g}: {says}")
+        answer = call(bytes_held, parameters, trained)
+        if isinstance(answer, bool | str):
+            raise NotYet(f"{case} must return one number of bytes. Received: {answer!r}")
+        mistakes = {
+            "That is 16 for all: a frozen one has no gradient and no optimizer state.": 1600,
+            "That is without the 90 that are frozen; they are held too, 4 bytes each.": 160,
+            "A trained one has a gradient and Adam's two numbers, a mean and a mean square.": 480,
+            "That is weights and gradients; Adam's two numbers are missing.": 440,
+            "That counts numbers; each has 4 bytes.": 130,
+        }
+        by_hand = f"By hand it is {parameters} x 4 + {trained} x (4 + 8) bytes."
+        answer = number(answer, case, "of bytes")
+        compare(case, answer, 4 * parameters + 12 * trained, mistakes, by_hand, rtol=0)
     right("520 bytes by hand with 10 of 100 trained, 1600 with all.")
 
 
-def _mean(places, logits):
-    """The mean of -log p(token) over (example, position, token)."""
-    chances = logits.log_softmax(-1)
-    return float(-sum(chances[place] for place in places) / len(places))
+def _mean(places: list[tuple[int, int, int]], logits: torch.Tensor) -> float:
+    """Return the mean of -log p(token) over (example, position, token)."""
+    log_probabilities = logits.log_softmax(-1)
+    return float(-sum(log_probabilities[place] for place in places) / len(places))
 
 
-def _same(one, other):
+def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
     return torch.allclose(one, other, atol=1e-4)
 
 
-def _output(layer, x):
+def _output(layer: nn.Module, x: torch.Tensor) -> torch.Tensor:
     output = call(layer, x, name="LoRALinear.forward")
     if not (torch.is_tensor(output) and output.shape == (3, 4)):
-        raise NotYet(f"forward of (3, 5) inputs shall return (3, 4) outputs. Received: {output!r}")
+        raise NotYet(f"forward of (3, 5) inputs must return (3, 4) outputs. Received: {output!r}")
     return output
 
 
-def _two_lists(got, case):
+def _two_lists(answer: object, case: str) -> tuple[list[int], list[int]]:
     try:
-        ids, labels = got
+        ids, labels = answer
         return [int(value) for value in ids], [int(value) for value in labels]
     except (TypeError, ValueError):
-        raise NotYet(f"{case} shall return two lists, ids and labels. Received: {got!r}") from None
+        raise NotYet(
+            f"{case} must return two lists, ids and labels. Received: {answer!r}"
+        ) from None

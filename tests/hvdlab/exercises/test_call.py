@@ -30,7 +30,7 @@ def test_another_name_can_be_given():
 def test_what_is_no_function_any_more_is_said_to_be_that():
     """`gradient = gradient(w, b, x, y)` is soon written."""
     with pytest.raises(
-        NotYet, match=r"needs a function and got \(1, 2\): run the cell that defines it"
+        NotYet, match=r"needs a function and got \(1, 2\)\. Run the cell that defines the function"
     ):
         call((1, 2), 3)
     with pytest.raises(NotYet, match="needs a function and got None"):

@@ -179,33 +179,22 @@ def turns_them_round(accuracies, goal, patience):
         (lambda a, goal, patience: sum(x >= goal for x in a) >= patience, "not consecutive"),
         (lambda a, goal, patience: bool(a) and a[-1] >= goal, "the patience is 2"),
         (lambda a, goal, patience: all(x >= goal for x in a[-patience:]), "nothing is measured"),
-        (
-            lambda a, goal, patience: len(a) >= patience and all(x > goal for x in a[-patience:]),
-            "exactly the goal",
-        ),
-        (
-            lambda a, goal, patience: len(a) >= patience and np.mean(a[-patience:]) >= goal,
-            "only the last of two|each must be",
-        ),
-        (
-            lambda a, goal, patience: len(a) >= patience and min(a[-2:]) >= goal,
-            "with a patience of 1",
-        ),
-        (
-            lambda a, goal, patience: len(a) > patience and all(x >= goal for x in a[-patience:]),
-            "two epochs are enough",
-        ),
-        (
-            lambda a, goal, patience: len(a) >= 2 and all(x >= goal for x in a[-patience:]),
-            "with a patience of 1|the patience is 3",
-        ),
+        (lambda a, goal, patience: len(a) >= patience and all(x > goal for x in a[-patience:]),
+         "exactly the goal"),
+        (lambda a, goal, patience: len(a) >= patience and np.mean(a[-patience:]) >= goal,
+         "only the last of two|each must be"),
+        (lambda a, goal, patience: len(a) >= patience and min(a[-2:]) >= goal, "with a patience of 1"),
+        (lambda a, goal, patience: len(a) > patience and all(x >= goal for x in a[-patience:]),
+         "two epochs are enough"),
+        (lambda a, goal, patience: len(a) >= 2 and all(x >= goal for x in a[-patience:]),
+         "with a patience of 1|the patience is 3"),
         (counts_in_a_row, "more than two in a row"),
         (takes_them_away, "takes_them_away changes what it is given"),
         (turns_them_round, "turns_them_round changes what it is given"),
         (lambda a, goal, patience: None, "True or False"),
         (lambda a, goal, patience: a[-1] >= goal, "raises IndexError"),
     ],
-)
+)  # fmt: skip
 def test_wrong_stop_rules(wrong, says):
     with pytest.raises(NotYet, match=says):
         check_reached(wrong)

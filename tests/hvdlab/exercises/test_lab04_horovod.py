@@ -10,7 +10,7 @@ import shutil
 import numpy as np
 import pytest
 
-from hvdlab.exercises import NotYet
+from hvdlab.exercises import NotYet, lab04_runs
 from hvdlab.exercises import lab04_horovod as steps
 from hvdlab.exercises import lab04_script_edits as edits
 from hvdlab.exercises.harness import script_run
@@ -51,7 +51,7 @@ class FakeRun:
         self.begins = [0, 0]
         self.values = [{"loss": 1.0, "accuracy": 50 / 101}, {"loss": 1.0, "accuracy": 50 / 101}]
         self.left_out = [set(), set()]  # what a rank does not record
-        self.rate = 2 * steps.RATE
+        self.rate = 2 * lab04_runs.LEARNING_RATE
         self.printed = ["epoch 0 held-out 0.495\nepoch 1 held-out 0.495\n", ""]
         self.horovod = [{"rank": 0, "size": 2}, {"rank": 1, "size": 2}]
         self.checkpoints = [2, 0]
@@ -84,9 +84,9 @@ class FakeRun:
 @pytest.fixture
 def fake(monkeypatch):
     run = FakeRun()
-    monkeypatch.setattr(steps, "watch", run)
-    monkeypatch.setattr(steps, "QUICK", False)
-    monkeypatch.setattr(steps, "REFERENCE", False)
+    monkeypatch.setattr(lab04_runs, "watch", run)
+    monkeypatch.setattr(lab04_runs, "QUICK", False)
+    monkeypatch.setattr(lab04_runs, "REFERENCE", False)
     return run
 
 
@@ -140,7 +140,7 @@ def test_init_knows_the_module_that_does_nothing(tmp_path, fake):
 def test_who_leaves_horovod_at_the_end_has_met_too(script, fake):
     fake.horovod = [None, None]
     path = script("init")
-    with pytest.raises(NotYet, match="without having come past it"):
+    with pytest.raises(NotYet, match="ends before it has called it"):
         steps.check_init(path)
     path.write_text(path.read_text() + "    hvd.shutdown()\n")
     steps.check_init(path)
@@ -148,7 +148,7 @@ def test_who_leaves_horovod_at_the_end_has_met_too(script, fake):
 
 def test_init_wants_ranks_that_met(script, fake):
     fake.horovod = [{"rank": 0, "size": 1}, {"rank": 0, "size": 1}]
-    with pytest.raises(NotYet, match="they did not meet"):
+    with pytest.raises(NotYet, match="they did not connect"):
         steps.check_init(script("init"))
     fake.horovod = [None, None]
 
@@ -288,7 +288,7 @@ def test_one_rank_of_all_machines_speaks_and_writes(script, fake):
 @pytest.mark.parametrize(
     ("step", "of_two"),
     [
-        ("init", "still two models"),
+        ("init", "their weights still differ"),
         ("output", "its own model only"),
         ("optimizer", "was 3.0000 after one epoch and is 3.0000 after two: it does not shrink"),
     ],
@@ -297,18 +297,18 @@ def test_what_is_said_of_two_models_is_not_said_of_one(step, of_two, script, fak
     check, path = getattr(steps, f"check_{step}"), script(step)
     check(path)
     said = capsys.readouterr().out
-    assert of_two[-8:] not in said and "They hold one model" in said
+    assert of_two[-8:] not in said and "They hold identical weights" in said
     fake.weights = np.array([[1.0, 4.0], [2.0, 5.0]])
     check(path)
     said = capsys.readouterr().out
-    assert of_two in said and "one model" not in said
+    assert of_two in said and "identical weights" not in said
 
 
 def test_a_check_that_only_reads_says_nothing_of_models(script, fake, monkeypatch, capsys):
-    monkeypatch.setattr(steps, "QUICK", True)
+    monkeypatch.setattr(lab04_runs, "QUICK", True)
     steps.check_init(script("init"))
     said = capsys.readouterr().out
-    assert said == "Right: (read only, not run) two ranks that know of each other.\n"
+    assert said == "Right: (read only, not run) two ranks that are connected.\n"
 
 
 def test_a_wrapper_whose_result_is_dropped_is_named(script, fake):
@@ -316,7 +316,7 @@ def test_a_wrapper_whose_result_is_dropped_is_named(script, fake):
         "rank 0 ended with an error: AssertionError: ... Increase backward_passes_per_step ..."
     )
     with pytest.raises(
-        NotYet, match=r"^the gradients are averaged, and the plain .* go on with what"
+        NotYet, match=r"^the gradients are averaged, but the plain .* continue with the object that"
     ):
         steps.check_optimizer(script("optimizer"))
     with pytest.raises(NotYet, match="^rank 0 ended"):
@@ -371,7 +371,7 @@ def test_a_restarted_rank_that_records_less(script, fake, monkeypatch):
             fake.begins, fake.left_out[1] = [2, 2], {"learning_rate"}
         return fake(*arguments, folder=folder, **options)
 
-    monkeypatch.setattr(steps, "watch", run)
+    monkeypatch.setattr(lab04_runs, "watch", run)
     with pytest.raises(NotYet, match="rank 1 records no learning_rate"):
         steps.check_resume(script("resume"))
 
@@ -398,7 +398,7 @@ def test_models_that_keep_their_distance_share_their_gradients(script, fake, cap
 
 def test_models_that_drift_do_not(script, fake):
     fake.weights = np.array([[1.0, 4.0], [2.0, 5.5]])
-    with pytest.raises(NotYet, match=r"drift.*3.0000 .* 3.5000 .*Train with what"):
+    with pytest.raises(NotYet, match=r"drift.*3.0000 .* 3.5000 .*Train with the object"):
         steps.check_optimizer(script("optimizer"))
     with pytest.raises(NotYet, match="Wrap the optimizer: hvd.DistributedOptimizer"):
         steps.check_optimizer(script("output"))
@@ -406,7 +406,7 @@ def test_models_that_drift_do_not(script, fake):
 
 @pytest.mark.parametrize("factor", [1, 4])
 def test_the_rate_is_scaled_once(factor, script, fake):
-    fake.rate = factor * steps.RATE
+    fake.rate = factor * lab04_runs.LEARNING_RATE
     with pytest.raises(NotYet, match=f"rate is {fake.rate:g} on rank 0, and should be 0.1"):
         steps.check_optimizer(script("optimizer"))
 
@@ -416,7 +416,7 @@ def test_broadcast_makes_one_model(script, framework, fake):
     call = {"keras": "BroadcastGlobalVariablesCallback", "torch": "broadcast_parameters"}[framework]
     with pytest.raises(NotYet, match=f"{call} is not called"):
         steps.check_broadcast(script("optimizer"))
-    with pytest.raises(NotYet, match=f"two models, though hvd.*{call} is called"):
+    with pytest.raises(NotYet, match=f"weights of the ranks differ, though hvd.*{call} is called"):
         steps.check_broadcast(script("broadcast"))
     fake.weights = np.array([[1.0, 4.0], [2.0, 5.5]])
     with pytest.raises(NotYet, match="gradients are not averaged any more"):
@@ -426,7 +426,7 @@ def test_broadcast_makes_one_model(script, framework, fake):
 @pytest.mark.parametrize("framework", ["torch"], indirect=True)
 def test_broadcast_takes_the_optimizer_too(script, fake):
     change = "    hvd.broadcast_optimizer_state(optimizer, root_rank=0)\n", ""
-    with pytest.raises(NotYet, match="optimizer's state stays where it is"):
+    with pytest.raises(NotYet, match="optimizer's state is not broadcast"):
         steps.check_broadcast(script("broadcast", change))
 
 
@@ -440,10 +440,13 @@ RANDOM = np.random.default_rng(0)
     ("read", "says"),
     [
         ([ALL, ALL[::-1]], "both ranks read all 257 images"),
-        ([ALL[::2], ALL[::2]], "the same 129 images, and nobody the others"),
-        ([RANDOM.permutation(257)[:129], RANDOM.permutation(257)[:129]], "permutation of its own"),
+        ([ALL[::2], ALL[::2]], "the same 129 images, and no rank reads the others"),
+        (
+            [RANDOM.permutation(257)[:129], RANDOM.permutation(257)[:129]],
+            "from another permutation",
+        ),
         ([ALL[::2], ALL[1::2]], "rank 0 makes 5 steps an epoch and rank 1 makes 4"),
-        ([ALL[:100], ALL[100:200]], "57 of 257 images are read by nobody"),
+        ([ALL[:100], ALL[100:200]], "57 of 257 images are read by no rank"),
     ],
 )
 def test_parts_are_equal_and_whole(read, says, script, fake):
@@ -469,7 +472,9 @@ def test_a_mean_of_means_is_not_a_mean(script, fake):
 def test_an_image_that_nobody_has_is_found(right, script, fake):
     """images[rank * n:][:n] with n = 101 // 2, and sums and counts added up: 100 images in all."""
     fake.values = [{"loss": 1.0, "accuracy": right / 100}] * 2
-    with pytest.raises(NotYet, match="nobody has the last one. Give each rank every size-th"):
+    with pytest.raises(
+        NotYet, match="no rank evaluates the last one. Give each rank every size-th"
+    ):
         steps.check_metrics(script("metrics"))
 
 
@@ -484,11 +489,11 @@ def test_a_number_of_images_that_only_one_half_is_added_up_of(script, fake):
     """Right of all, divided by twice or half of all, or by what shard() deals: 51 to each."""
     path = script("metrics")
     for right, of, says in (
-        (61, 202, "is half of what it is"),
-        (60, 202, "is half of what it is"),  # seen by the run of exercise 6 only
-        (60, 50.5, "^120 of 101 held-out images right is too many: add up what is right"),
+        (61, 202, "is half of the true one"),
+        (60, 202, "is half of the true one"),  # seen by the run of exercise 6 only
+        (60, 50.5, "^120 of 101 held-out images right is too many: add up the right answers"),
         (40, 50.5, "^80 of 101 held-out images right is too many"),
-        (61, 102, "one of 102 images: one of 101 was dealt to both ranks"),
+        (61, 102, "one of 102 images: both ranks evaluate one of 101"),
     ):
         shutil.rmtree(steps.runs(path), ignore_errors=True)
         for accuracy, check in (
@@ -542,7 +547,7 @@ def test_a_line_that_is_printed_too_early(script, fake):
 
 @pytest.mark.parametrize(
     ("written", "says"),
-    [([2, 2], "both ranks write"), ([0, 2], "rank 1 writes"), ([0, 0], "nobody writes")],
+    [([2, 2], "both ranks write"), ([0, 2], "rank 1 writes"), ([0, 0], "no rank writes")],
 )
 def test_rank_0_writes(written, says, script, fake):
     fake.checkpoints = written
@@ -563,7 +568,7 @@ def test_a_loaded_optimizer_that_does_not_average_is_named(script, fake, monkeyp
         fake.failure, fake.epochs = ("", [0, 1]) if killed else ("each waits in vain", [])
         return fake(*arguments, folder=folder, **options)
 
-    monkeypatch.setattr(steps, "watch", run)
+    monkeypatch.setattr(lab04_runs, "watch", run)
     with pytest.raises(NotYet, match="in vain$"):
         steps.check_resume(script("resume"))
     kept = script("resume", ("hvd.load_model(", "keras.models.load_model("))
@@ -595,18 +600,10 @@ time.sleep(100)
 @pytest.mark.parametrize(
     ("source", "limit", "says"),
     [
-        (
-            CRASH,
-            60,
-            r"rank 1 ended with an error in line 3 \(`print\(1 / 0\)`\): ZeroDivisionError",
-        ),
-        (
-            HANG,
-            4,
-            r"do not end within 4 s: rank 0 is in line 2 \(`time.sleep\(100\)`\); rank 1 is in",
-        ),
+        (CRASH, 60, r"rank 1 ended with an error in line 3 \(`print\(1 / 0\)`\): ZeroDivisionError"),
+        (HANG, 4, r"do not end within 4 s: rank 0 is in line 2 \(`time.sleep\(100\)`\); rank 1 is in"),
     ],
-)
+)  # fmt: skip
 def test_a_run_that_fails_ends_in_a_sentence(source, limit, says, tmp_path, monkeypatch):
     monkeypatch.setattr(script_run, "START", 12)
     script = tmp_path / "mine.py"
@@ -634,8 +631,10 @@ def test_a_rank_that_hears_of_the_end_is_not_blamed(tmp_path):
 @pytest.fixture
 def real(monkeypatch):
     pytest.importorskip("horovod", reason="needs Horovod: run `make setup`")
-    monkeypatch.setattr(steps, "QUICK", False)
-    monkeypatch.setattr(steps, "LIMIT", float(os.environ.get("HVDLAB_TEST_LIMIT", 300)))
+    monkeypatch.setattr(lab04_runs, "QUICK", False)
+    monkeypatch.setattr(
+        lab04_runs, "LIMIT_SECONDS", float(os.environ.get("HVDLAB_TEST_LIMIT", 300))
+    )
 
 
 @pytest.mark.mpi
@@ -662,7 +661,9 @@ def test_real_mistakes(script, real):
     wrap = text[text.index("    optimizer = hvd.Dist") : text.index("\n    recorder = ")]
     with pytest.raises(NotYet, match="drift.*Wrap the optimizer"):
         steps.check_optimizer(script("optimizer", (wrap, "")))
-    with pytest.raises(NotYet, match="the plain optimizer steps: go on with what"):
+    with pytest.raises(
+        NotYet, match="the plain optimizer makes the steps: continue with the object that"
+    ):
         unused = wrap.replace("    optimizer =", "    unused =")
         steps.check_optimizer(script("optimizer", (wrap, unused)))
     with pytest.raises(NotYet, match="rank 0 begins with epoch .* and the last rank with epoch 0"):
@@ -690,30 +691,22 @@ FP16 = "compression=hvd.Compression.fp16"
             "hvd.DistributedOptimizer(\n    optimizer, named_parameters=model.named_parameters(), "
             f"{FP16},\n)",
         ),
-        (
-            'hvd.DistributedOptimizer(SGD("\u00e4\u00f6", lr=0.1))',
-            f'hvd.DistributedOptimizer(SGD("\u00e4\u00f6", lr=0.1), {FP16})',
-        ),
+        ('hvd.DistributedOptimizer(SGD("\u00e4\u00f6", lr=0.1))',
+         f'hvd.DistributedOptimizer(SGD("\u00e4\u00f6", lr=0.1), {FP16})'),
         ("hvd.DistributedOptimizer((SGD(0.1)))", f"hvd.DistributedOptimizer((SGD(0.1)), {FP16})"),
         (
             'hvd.DistributedOptimizer(("\u00e4", SGD(0.1)),  # (mine), yours\n)',
             f'hvd.DistributedOptimizer(("\u00e4", SGD(0.1)), {FP16},  # (mine), yours\n)',
         ),
         ("hvd.DistributedOptimizer()", f"hvd.DistributedOptimizer({FP16})"),
-        (
-            "hvd.DistributedOptimizer(o, compression=hvd.Compression.none)",
-            "hvd.DistributedOptimizer(o, compression=hvd.Compression.none)",
-        ),
-        (
-            'hvd.DistributedOptimizer("\u00e4", compression=chosen.compression)',
-            f'hvd.DistributedOptimizer("\u00e4", {FP16})',
-        ),
-        (
-            "hvd.DistributedOptimizer(\n    o, compression=chosen\n    .compression)",
-            f"hvd.DistributedOptimizer(\n    o, {FP16})",
-        ),
+        ("hvd.DistributedOptimizer(o, compression=hvd.Compression.none)",
+         "hvd.DistributedOptimizer(o, compression=hvd.Compression.none)"),
+        ('hvd.DistributedOptimizer("\u00e4", compression=chosen.compression)',
+         f'hvd.DistributedOptimizer("\u00e4", {FP16})'),
+        ("hvd.DistributedOptimizer(\n    o, compression=chosen\n    .compression)",
+         f"hvd.DistributedOptimizer(\n    o, {FP16})"),
     ],
-)
+)  # fmt: skip
 def test_gradients_as_float16_however_the_optimizer_is_wrapped(call, compressed):
     assert (
         edits.with_float16(f"a = 1\nb = {call}  # Horovod\n")

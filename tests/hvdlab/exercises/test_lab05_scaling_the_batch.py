@@ -127,25 +127,21 @@ def test_wrong_fits(wrong, named):
         (lambda w, g, m, eps: w + eps * (np.abs(m) + 1) / 2 * np.sign(g), "clip"),
         (lambda w, g, m, eps: box(w, g, w, eps), "centre and width belong to the minimum"),
         (lambda w, g, m, eps: np.clip(box(w, g, w, eps), *_edges(m, eps)), "weights reached: its"),
-        (lambda w, g, m, eps: box(m, g, m, eps), "start anew"),
+        (lambda w, g, m, eps: box(m, g, m, eps), "from the minimum again"),
         (lambda w, g, m, eps: np.clip(w + g, *_edges(m, eps)), "the gradient itself"),
         (lambda w, g, m, eps: w + eps * np.abs(m) / 2 * np.sign(g), "weights of zero"),
         (lambda w, g, m, eps: w + eps / 2 * np.sign(g), "moved alike"),
         (lambda w, g, m, eps: np.clip(w + np.sign(g), *_edges(m, eps)), "whole half-width"),
         (box_in_place, "box_in_place changes what it is given"),
-        (
-            lambda w, g, m, eps: np.minimum(
-                w + eps * (np.abs(m) + 1) / 2 * np.sign(g), _edges(m, eps)[1]
-            ),
-            "a lower wall too",
-        ),
+        (lambda w, g, m, eps: np.minimum(w + eps * (np.abs(m) + 1) / 2 * np.sign(g), _edges(m, eps)[1]),
+         "the lower edge of the box too"),
         (box_by_loop, r"shape \(1, 3\)|raises ValueError"),
         (lambda *a: [box(*a)[0], 0] if np.ndim(a[0]) > 1 else box(*a), r"shape \(1, 3\)"),
         (lambda w, g, m, eps: w, "did not move"),
         (lambda w, g, m, eps: None, "`return` missing"),
         (lambda w, g, m, eps: 1.0, "shape"),
     ],
-)
+)  # fmt: skip
 def test_wrong_box_steps(wrong, named):
     with pytest.raises(NotYet, match=named):
         exercises.check_box_step(wrong)

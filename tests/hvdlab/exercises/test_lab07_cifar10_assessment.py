@@ -60,12 +60,12 @@ def test_right_answers_pass(capsys):
 @pytest.mark.parametrize(
     ("answer", "said"),
     [
-        (lambda ranks, epochs, budget: epochs / budget, "that is for one process"),
+        (lambda ranks, epochs, budget: epochs / budget, "That is for one process"),
         (lambda ranks, epochs, budget: ranks * budget / epochs, "upside down"),
         (lambda ranks, epochs, budget: ranks * epochs / budget, "divide by them"),
-        (lambda ranks, epochs, budget: min(1, epochs / ranks / budget), "do not cut it off"),
-        (lambda ranks, epochs, budget: round(epochs / ranks / budget, 2), "do not round"),
-        (lambda ranks, epochs, budget: None, "returns None"),
+        (lambda ranks, epochs, budget: min(1, epochs / ranks / budget), "Do not cap it"),
+        (lambda ranks, epochs, budget: round(epochs / ranks / budget, 2), "Do not round"),
+        (lambda ranks, epochs, budget: None, "returned None"),
         (lambda ranks, epochs, budget: epochs / nothing, "raises NameError"),  # noqa: F821
     ],
 )
@@ -83,14 +83,12 @@ def test_a_wrong_efficiency_is_named(answer, said):
         (lambda output: rows(output, LINE.replace(r"loss (\S+)", r"loss ([\d.]+)")), "may be `nan`"),
         (lambda output: rows(output, LINE.replace("held-out", "held out")), "the - of held-out"),
         (lambda output: rows(output, LINE.replace("  ", " ")), "two spaces"),
-        (lambda output: [{"epoch": 0}] * 5, "lines that do not begin with `epoch`"),
+        (lambda output: [{"epoch": 0}] * 5, "ignore the lines that do not begin with `epoch`"),
         (lambda output: [{"epoch": row["epoch"]} for row in rows(output)], "Missing: .*'seconds'"),
         (lambda output: rows(output) or None, r"no rows, \[\]"),
         (lambda output: [{**r, "loss": r["seconds"]} for r in rows(output)], "loss of epoch 0 is 1.3"),
-        (
-            lambda output: [r | ({"loss": None} if r["epoch"] == 12 else {}) for r in rows(output)],
-            r"loss of epoch 12 is nan, you return None.*float\('nan'\)",
-        ),
+        (lambda output: [r | ({"loss": None} if r["epoch"] == 12 else {}) for r in rows(output)],
+         r"loss of epoch 12 is nan, you return None.*float\('nan'\)"),
         (lambda output: None, "a list of dicts is expected"),
         (lambda output: re.match(LINE, output)[1], "raises TypeError"),
     ],
@@ -114,8 +112,8 @@ def test_wrong_rows_are_named(answer, said):
         (lambda rows: pair(rows, lambda a, b: good(b) and a["heldout_accuracy"] >= 0.7), "in the first of"),
         (lambda rows: pair(rows, lambda a, b: good(a) and b["train_accuracy"] >= 0.75), "in the second of"),
         (lambda rows: pair(rows, lambda a, b: good(a) and b["heldout_accuracy"] >= 0.7), "in the second of"),
-        (lambda rows: rows[-1]["seconds"], "expected 30.0, you return 40.0"),
-        (lambda rows: "30 s" if rows else None, "a number is expected"),
+        (lambda rows: rows[-1]["seconds"], "is 40, expected 30"),
+        (lambda rows: "30 s" if rows else None, "must return one number of seconds"),
         (lambda rows: seconds_to_target(rows) if rows else rows[0], "raises IndexError"),
     ],
 )  # fmt: skip

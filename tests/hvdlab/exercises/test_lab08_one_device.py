@@ -241,13 +241,10 @@ def test_the_right_answer_is_right(check, capsys):
     ("check", "variant"),
     [
         (exercises.check_clipped_step, clipped_scaled_up),
-        (
-            lab08_less_memory.check_recomputed,
-            lambda block, x: checkpoint(block, x, use_reentrant=False),
-        ),
+        (lab08_less_memory.check_recomputed, lambda block, x: checkpoint(block, x, use_reentrant=False)),
         (lab08_less_memory.check_accumulate, lambda *a: accumulate(*a, even=True)),  # 4, 3 and 3
     ],
-)
+)  # fmt: skip
 def test_another_right_answer_is_right(check, variant, capsys):
     check(variant)
     assert capsys.readouterr().out.startswith("Right: ")
@@ -264,18 +261,18 @@ def but(function, **options):
 SEGMENTS = "check_run_in_segments"
 MISTAKES = [
     ("check_activation_bytes", arrays(10 / 4), "how many numbers"),
-    ("check_activation_bytes", lambda b, n, h, bytes=4: 10 * b * h * bytes, "one block"),
-    ("check_activation_bytes", lambda b, n, h, bytes=4: 10 * n * h * bytes, "one example"),
+    ("check_activation_bytes", lambda b, n, h, bytes=4: 10 * b * h * bytes, "One block"),
+    ("check_activation_bytes", lambda b, n, h, bytes=4: 10 * n * h * bytes, "One example"),
     ("check_activation_bytes", arrays(6), "before and after the gelu"),
     ("check_activation_bytes", arrays(5), "gelu its own"),
     ("check_activation_bytes", arrays(9), "keep their own input"),
     ("check_activation_bytes", arrays(11), "output of `down`"),
     ("check_activation_bytes", arrays(14), "three arrays of 4 hidden"),
-    ("check_activation_bytes", arrays(7), "by hand: 3 blocks"),
-    ("check_activation_bytes", lambda b, n, h, bytes=4: 40 * b * n * h, "use the argument"),
+    ("check_activation_bytes", arrays(7), "By hand: 3 blocks"),
+    ("check_activation_bytes", lambda b, n, h, bytes=4: 40 * b * n * h, "Use the argument"),
     ("check_activation_bytes", lambda *arguments: None, "is `return` missing"),
-    ("check_next_scale", lambda s, g, o, i: s, r"shall return \(scale, good_steps\)"),
-    ("check_next_scale", lambda s, g, o, i: (None, 0), r"shall return \(scale, good_steps\)"),
+    ("check_next_scale", lambda s, g, o, i: s, r"must return \(scale, good_steps\)"),
+    ("check_next_scale", lambda s, g, o, i: (None, 0), r"must return \(scale, good_steps\)"),
     ("check_next_scale", lambda s, g, o, i: (s / 2, g) if o else next_scale(s, g, o, i), "back to 0"),
     ("check_next_scale", lambda s, g, o, i: next_scale(s, min(g, i - 1), o, i)[:1] + (g + 1,), "back to 0"),
     ("check_next_scale", lambda s, g, o, i: next_scale(s, g, o, i + 1), "yours to 512"),
@@ -288,8 +285,8 @@ MISTAKES = [
     ("check_scaled_step", lambda *a: False, "do not move"),
     ("check_scaled_step", but(scaled_step, empty=False), "gradients are still there"),
     ("check_scaled_step", but(scaled_step, empty="good"), "leaves its inf in the gradients"),
-    ("check_scaled_step", but(scaled_step, skip=False), "gradient of inf shall change neither"),
-    ("check_scaled_step", but(scaled_step, look=lambda g: ~torch.isinf(g)), "of nan shall change neither"),
+    ("check_scaled_step", but(scaled_step, skip=False), "gradient of inf must change neither"),
+    ("check_scaled_step", but(scaled_step, look=lambda g: ~torch.isinf(g)), "of nan must change neither"),
     ("check_scaled_step", but(scaled_step, always=False), "False, then True"),
     ("check_scaled_step", but(scaled_step, always=True), "False for both steps"),
     ("check_scaled_step", lambda loss, o, s: scaled_step(loss * 1.01, o, s), "changes no digit"),
@@ -331,13 +328,13 @@ MISTAKES = [
     ("check_recomputed", lambda block, x: Disturbs.apply(block, x), "fork_rng"),
     ("check_recomputed", lambda block, x: block(x), "two blocks ran 2 times"),
     ("check_recomputed", lambda block, x: block.eval()(x), "output differs|ran 2 times"),
-    ("check_recomputed", lambda block, x: None, r"^recomputed\(block, x\) shall return the block's output"),
+    ("check_recomputed", lambda block, x: None, r"^recomputed\(block, x\) must return the block's output"),
     ("check_accumulate", but(accumulate, share=lambda m, n, k: 1), "sum of three means"),
     ("check_accumulate", but(accumulate, share=lambda m, n, k: 1 / k), "2 examples .* is 2/10, not 1/3"),
     ("check_accumulate", but(accumulate, share=lambda m, n, k: 1 / k, even=True), "3 examples .* 3/10, not"),
     ("check_accumulate", but(accumulate, share=lambda m, n, k: m), "sum over the examples"),
-    ("check_accumulate", but(accumulate, between=True), "only the last micro-batch"),
-    ("check_accumulate", but(accumulate, between=True, share=lambda m, n, k: 1), "only the last micro-batch"),
+    ("check_accumulate", but(accumulate, between=True), "has only the last micro"),
+    ("check_accumulate", but(accumulate, between=True, share=lambda m, n, k: 1), "has only the last micro"),
     ("check_accumulate", but(accumulate, whole=True), "before the next one goes forward"),
     ("check_accumulate", lambda m, x, y, k: accumulate(m, x, y, 10), r"the model saw \[10\]"),
     ("check_accumulate", lambda m, x, y, k: accumulate(m, x[:8], y[:8], k), r"the model saw \[4, 4\]"),

@@ -287,7 +287,7 @@ def zeros_for_the_frozen(model):
         (as_if_two, "half of the sum, and there are 3 ranks"),
         (one_by_one, "the means are right, with 4 collectives for 4 gradients"),
         (gathered, "the means are right, by all_gather in place of one all_reduce"),
-        (not_copied_back, "copy what the bucket holds back"),
+        (not_copied_back, "copy the content of the bucket back"),
         (reversed_pieces, "the same order, numel"),
         (frozen_too, "average_gradients' is not defined"),
         (zeros_for_the_frozen, r"no gradient \(None\) before, and a tensor after"),
@@ -324,9 +324,9 @@ def own_part_only(images, epochs, rank, size):
     ("wrong", "says"),
     [
         (same_order, "the same in all three epochs"),
-        (own_seeds, "all ranks must mix by the same seed"),
-        (own_part_only, "never sees the rest of the images"),
-        (lambda n, e, r, s: orders(n, e, s - 1 - r, s), "others than those of DistributedSampler"),
+        (own_seeds, "all ranks must shuffle by the same seed"),
+        (own_part_only, "never reads the other images"),
+        (lambda n, e, r, s: orders(n, e, s - 1 - r, s), "differ from those of DistributedSampler"),
         (lambda n, e, r, s: orders(n, 1, r, s), "3 lists of 6 numbers"),
         (lambda n, e, r, s: None, "3 lists of 6 numbers"),
     ],
@@ -414,18 +414,14 @@ def test_mistakes_with_the_accuracy(wrong, says, forked):
     [
         (lambda p, n, s, w=4, g=4, k=8: (w + g + k) * p, r"3?.*stage 1 shards the optimizer's"),
         (lambda p, n, s, w=4, g=4, k=8: (w + g + k) * p / n, "stage 0 shards nothing"),
-        (
-            lambda p, n, s, w=4, g=4, k=8: rank_bytes(p, n, min(s, 1), w, g, k),
-            "stage 2 shards the gradients too",
-        ),
-        (
-            lambda p, n, s, w=4, g=4, k=8: rank_bytes(p, n, s, w, g, k) * (n if s == 3 else 1),
-            "what all ranks hold",
-        ),
+        (lambda p, n, s, w=4, g=4, k=8: rank_bytes(p, n, min(s, 1), w, g, k),
+         "stage 2 shards the gradients too"),
+        (lambda p, n, s, w=4, g=4, k=8: rank_bytes(p, n, s, w, g, k) * (n if s == 3 else 1),
+         "what all ranks hold"),
         (lambda p, n, s, w=4, g=4, k=8: rank_bytes(p, n, s), "Use the arguments weights"),
-        (lambda p, n, s, w=4, g=4, k=8: None, "shall return a number. Received: None"),
+        (lambda p, n, s, w=4, g=4, k=8: None, "rank_bytes.*returned None"),
     ],
-)
+)  # fmt: skip
 def test_mistakes_with_the_memory(wrong, says):
     with pytest.raises(NotYet, match=says):
         exercises.check_rank_bytes(wrong)
@@ -524,10 +520,10 @@ def all_on_rank_0(model, lr):
     [
         (not_broadcast, "the ranks' weights differ by"),
         (plain_adam, "a rank holds 100% of its state: give the optimizer only"),
-        (by_turns, "a rank holds 4.% of its state: the shares are unequal"),
-        (only_the_step, r"shall return \(optimizer, step\)\. Received: method$"),
-        (step_first, r"shall return \(optimizer, step\)\. Received: \(method, AdamW\)$"),
-        (step_done, r"shall return \(optimizer, step\)\. Received: \(Adam, NoneType\)$"),
+        (by_turns, "a rank holds 4.% of its state: the shards are unequal"),
+        (only_the_step, r"must return \(optimizer, step\)\. Received: method$"),
+        (step_first, r"must return \(optimizer, step\)\. Received: \(method, AdamW\)$"),
+        (step_done, r"must return \(optimizer, step\)\. Received: \(Adam, NoneType\)$"),
         (nothing_returned, r"Received: None: is `return` missing\?$"),
         (sgd, "differ from plain Adam by"),
         (all_on_rank_0, "on one rank the optimizer has no state"),
@@ -582,10 +578,10 @@ def other_rate(model, lr):
 @pytest.mark.parametrize(
     ("wrong", "says"),
     [
-        (nothing_returned, r"shall return the optimizer\. Received: None: is `return` missing\?$"),
-        (only_the_step, r"shall return the optimizer\. Received: method$"),
+        (nothing_returned, r"must return the optimizer\. Received: None: is `return` missing\?$"),
+        (only_the_step, r"must return the optimizer\. Received: method$"),
         (blocks_alone, "is every parameter below a fully_shard"),
-        (too_early, "the weights do not move: .* Make it after"),
+        (too_early, "the weights do not move: .* Create the optimizer after"),
         (not_sharded, "each rank still holds all weights"),
         (other_rate, "after 3 steps the weights differ by .* from those of plain Adam"),
     ],
@@ -608,7 +604,7 @@ def test_shards_on_the_processor_where_pytorch_is_built_for_gpus(
     spec.loader.exec_module(shards)
     cuda = torch.device("cuda")
     monkeypatch.setattr(torch._C, "_get_accelerator", lambda check=False: cuda)
-    with pytest.raises(NotYet, match="the weights do not move: .* Make it after"):
+    with pytest.raises(NotYet, match="the weights do not move: .* Create the optimizer after"):
         exercises.check_shard(shards.faulty_shard)
     exercises.check_shard(shards.shard)
     assert capsys.readouterr().out.startswith("Right: ")
@@ -714,21 +710,18 @@ def no_norm(gradients, most):
 @pytest.mark.parametrize(
     ("wrong", "says"),
     [
-        (own_norm, "clips by the norm of its own shard"),
+        (own_norm, "Each rank clips by the norm of its own shard"),
         (sum_of_norms, "2 \\+ 3 \\+ 6 = 11 as a norm"),
         (each_tensor, "one norm over all tensors"),
         (to_one, "a norm of 1: the largest that is allowed is `most`"),
         (no_root, "take the root"),
         (always, "leave them as they are"),
-        (on_copies, "nothing was clipped"),
-        (into_the_list, "nothing was clipped"),
-        (
-            no_norm,
-            "return the norm before clipping, 7 .* a number. Received: None: is `return` missing",
-        ),
+        (on_copies, "Nothing was clipped"),
+        (into_the_list, "Nothing was clipped"),
+        (no_norm, "return the norm before clipping, 7 .* a number. Received: None: is `return` missing"),
         (list_of_norms, r"return the norm before clipping, 7 .* a number. Received: \(Tensor\)$"),
     ],
-)
+)  # fmt: skip
 def test_mistakes_with_clipping(wrong, says, forked):
     with pytest.raises(NotYet, match=says):
         exercises.check_clip(wrong)

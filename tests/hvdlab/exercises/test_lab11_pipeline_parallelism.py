@@ -179,8 +179,8 @@ def test_the_mended_line_is_right(faulty, capsys):
     ("line", "instead", "says"),
     [
         ("out = kept.pop(7)", "out = kept.pop()", "is 0 times in pipeline_step"),
-        ("x, out = kept.pop(-rank)", "x, out = (", "is no line of Python"),
-        (None, "x", "`line` shall be a line of Python"),
+        ("x, out = kept.pop(-rank)", "x, out = (", "is not valid Python"),
+        (None, "x", "`line` must be a line of Python"),
         pytest.param(
             "x, out = kept.pop(-rank)",
             "x, out = kept.pop(rank - 1)",

@@ -273,22 +273,19 @@ def test_an_answer_of_another_kind_is_as_right(check, answer, capsys):
 @pytest.mark.parametrize(
     ("wrong", "says"),
     [
-        (lambda p, a, e: (p + a, [-100] * len(p) + a), "the end, 1, is missing"),
+        (lambda p, a, e: (p + a, [-100] * len(p) + a), "The end, 1, is missing"),
         (lambda p, a, e: (p + a + [e], p + a + [e]), "learns to write questions"),
-        (lambda p, a, e: (p + a + [e], [-100] * len(p) + a + [-100]), "the end does not count"),
+        (lambda p, a, e: (p + a + [e], [-100] * len(p) + a + [-100]), "The end does not count"),
         (lambda p, a, e: (p + a + [e], [-100] * (len(p) - 1) + a + [e, -100]), "shifted already"),
         (lambda p, a, e: (p + a + [e], [-100] * (len(p) - 1) + p[-1:] + a + [e]), "last token of"),
         (lambda p, a, e: (p + a + [e], [0] * len(p) + a + [e]), "0 is a token like others"),
         (lambda p, a, e: (p + a + [e], [-1] * len(p) + a + [e]), "leaves out -100, not -1"),
         (lambda p, a, e: (p + a + [e], a + [e]), "6 ids and 3 labels"),
-        (lambda p, a, e: ([e] + p + a, [-100] * len(p) + a + [e]), "expected prompt, answer, end"),
+        (lambda p, a, e: ([e] + p + a, [-100] * len(p) + a + [e]), "those of prompt, answer, end"),
         (lambda p, a, e: p + a + [e], "two lists, ids and labels"),
-        (
-            lambda p, a, e: example(p[-9:], a, e),
-            "right, but of a record ids and labels are",
-        ),
+        (lambda p, a, e: example(p[-9:], a, e), "right, but of a record ids and labels are"),
     ],
-)
+)  # fmt: skip
 def test_a_mistake_in_the_labels_is_named(wrong, says, check_example):
     with pytest.raises(NotYet, match=says):
         check_example(wrong)
@@ -308,74 +305,39 @@ def test_a_list_that_is_changed_is_noticed(which, check_example):
 @pytest.mark.parametrize(
     ("check", "wrong", "says"),
     [
-        (
-            exercises.check_language_loss,
-            partial(language_loss, here=slice(None), there=slice(None)),
-            "learns to repeat it",
-        ),
-        (
-            exercises.check_language_loss,
-            partial(language_loss, here=slice(None, -2), there=slice(2, None)),
-            "shifted twice",
-        ),
-        (
-            exercises.check_language_loss,
-            partial(language_loss, here=slice(1, None), there=slice(None, -1)),
-            "the wrong way",
-        ),
-        (
-            exercises.check_language_loss,
-            lambda logits, labels: F.cross_entropy(
-                logits.flatten(0, 1), labels.roll(-1, 1).flatten()
-            ),
-            "compared with its first label",
-        ),
-        (
-            exercises.check_language_loss,
-            lambda logits, labels: F.cross_entropy(logits.flatten(0, 1)[:-1], labels.flatten()[1:]),
-            "the first label of the next",
-        ),
-        (
-            exercises.check_language_loss,
-            lambda logits, labels: language_loss(logits, labels, reduction="sum") / 6,
-            "divided by all 6",
-        ),
-        (
-            exercises.check_language_loss,
-            partial(language_loss, reduction="sum"),
-            "the sum, not the mean",
-        ),
-        (
-            exercises.check_language_loss,
-            lambda logits, labels: language_loss(logits, labels.clamp(min=0)),
-            "counted as if they were token 0",
-        ),
+        (exercises.check_language_loss, partial(language_loss, here=slice(None), there=slice(None)),
+         "learns to repeat it"),
+        (exercises.check_language_loss, partial(language_loss, here=slice(None, -2), there=slice(2, None)),
+         "shifted twice"),
+        (exercises.check_language_loss, partial(language_loss, here=slice(1, None), there=slice(None, -1)),
+         "the wrong way"),
+        (exercises.check_language_loss,
+         lambda logits, labels: F.cross_entropy(logits.flatten(0, 1), labels.roll(-1, 1).flatten()),
+         "compared with its first label"),
+        (exercises.check_language_loss,
+         lambda logits, labels: F.cross_entropy(logits.flatten(0, 1)[:-1], labels.flatten()[1:]),
+         "the first label of the next"),
+        (exercises.check_language_loss,
+         lambda logits, labels: language_loss(logits, labels, reduction="sum") / 6, "divided by all 6"),
+        (exercises.check_language_loss, partial(language_loss, reduction="sum"), "the sum, not the mean"),
+        (exercises.check_language_loss, lambda logits, labels: language_loss(logits, labels.clamp(min=0)),
+         "counted as if they were token 0"),
         (exercises.check_language_loss, mean_of_means, "a mean of the examples' means"),
-        (
-            exercises.check_language_loss,
-            lambda x, y: language_loss(x, y) / 0 * 0,
-            "is nan, by hand",
-        ),
+        (exercises.check_language_loss, lambda x, y: language_loss(x, y) / 0 * 0, "is nan, expected"),
         (exercises.check_language_loss, lambda x, y: 1.0, "a tensor of no dimension"),
         (exercises.check_language_loss, lambda x, y: language_loss(x, y).detach(), "no gradient"),
-        (exercises.check_language_loss, lambda x, y: 2 * language_loss(x, y), "by hand"),
-        (exercises.check_collate, partial(collate, keep=False), "no answer ever learns to stop"),
+        (exercises.check_language_loss, lambda x, y: 2 * language_loss(x, y), "expected"),
+        (exercises.check_collate, partial(collate, keep=False), "the model never learns to stop"),
         (exercises.check_collate, partial(collate, fill=1), "and -100 for the padding"),
         (exercises.check_collate, lambda x, end: collate(x, -100), "on the right, with the end"),
         (exercises.check_collate, collate_in_place, "make new lists"),
         (exercises.check_collate, as_wide_as_the_first, "the longest of all decides"),
         (exercises.check_collate, lambda examples, end: examples, "a dict of input_ids and labels"),
-        (
-            exercises.check_collate,
-            lambda x, end: {k: v.float() for k, v in collate(x, end).items()},
-            "int64 tensor of shape",
-        ),
-        (
-            exercises.check_collate,
-            lambda x, end: {k: v.flip(1) for k, v in collate(x, end).items()},
-            "pad on the right",
-        ),
-        (exercises.check_lora_linear, NoAnswer, "shall return .3, 4. outputs. Received: None"),
+        (exercises.check_collate, lambda x, end: {k: v.float() for k, v in collate(x, end).items()},
+         "int64 tensor of shape"),
+        (exercises.check_collate, lambda x, end: {k: v.flip(1) for k, v in collate(x, end).items()},
+         "pad on the right"),
+        (exercises.check_lora_linear, NoAnswer, "must return .3, 4. outputs. Received: None"),
         (exercises.check_lora_linear, NotMerged, "has no method merged"),
         (exercises.check_lora_linear, BothRandom, "it is the base"),
         (exercises.check_lora_linear, BothZero, "both zero"),
@@ -391,35 +353,23 @@ def test_a_list_that_is_changed_is_noticed(which, check_example):
         (exercises.check_lora_linear, MergedUnscaled, "the merged weight gives"),
         (exercises.check_lora_linear, MergedInPlace, "leave W as it is"),
         (exercises.check_lora_linear, Transposed, r"has the shape \(5, 2\), expected \(2, 5\)"),
-        (exercises.check_lora_linear, NoParameter, "layer.B shall be an nn.Parameter"),
-        (
-            exercises.check_lora_from,
-            partial(lora_from, prefix="", silent=True),
-            "passes over every name",
-        ),
+        (exercises.check_lora_linear, NoParameter, "layer.B must be an nn.Parameter"),
+        (exercises.check_lora_from, partial(lora_from, prefix="", silent=True), "skips every name"),
         (exercises.check_lora_from, partial(lora_from, freeze=False), "freeze the base"),
-        (exercises.check_lora_from, partial(lora_from, silent=True), "nothing is said"),
-        (
-            exercises.check_lora_from,
-            partial(lora_from, error=KeyError),
-            "raises KeyError, expected a V",
-        ),
+        (exercises.check_lora_from, partial(lora_from, silent=True), "loaded without an error"),
+        (exercises.check_lora_from, partial(lora_from, error=KeyError), "raises KeyError, expected a V"),
         (exercises.check_lora_from, lambda s, c, r, a: lora_from(s, c, r, 1), "the given rank and"),
         (exercises.check_lora_from, nothing_trained, "A and B must stay trainable"),
-        (exercises.check_lora_from, lambda *a: nn.Linear(1, 1), "shall return a litgpt.lora.GPT"),
+        (exercises.check_lora_from, lambda *a: nn.Linear(1, 1), "must return a litgpt.lora.GPT"),
         (exercises.check_bytes_held, lambda p, t: 16 * p, "16 for all"),
         (exercises.check_bytes_held, lambda p, t: 16 * t, "without the 90 that are frozen"),
         (exercises.check_bytes_held, lambda p, t: 4 * p + 4 * t, "two numbers are missing"),
-        (
-            exercises.check_bytes_held,
-            lambda p, t: 4 * p + 8 * t,
-            "a gradient and Adam's two numbers",
-        ),
+        (exercises.check_bytes_held, lambda p, t: 4 * p + 8 * t, "has a gradient and Adam's two numbers"),
         (exercises.check_bytes_held, lambda p, t: p + 3 * t, "each has 4 bytes"),
         (exercises.check_bytes_held, lambda p, t: "520", "one number of bytes"),
-        (exercises.check_bytes_held, lambda p, t: 521, "by hand"),
+        (exercises.check_bytes_held, lambda p, t: 521, "By hand"),
     ],
-)
+)  # fmt: skip
 def test_a_mistake_is_named(check, wrong, says):
     with pytest.raises(NotYet, match=says):
         check(wrong)

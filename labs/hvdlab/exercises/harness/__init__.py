@@ -1,1 +1,1 @@
-"""What the checks of several labs share: ranks, scripts to run, and counters."""
+"""Tools that the checks of several labs share: start ranks, run and read scripts, count messages."""

@@ -1,12 +1,12 @@
-"""Run a script as a rank of a check: in a folder of its own, where what it prints goes to a file.
+"""Run a script as a rank of a check: in a folder of its own, with its output in a file.
 
     mpirun -np 2 python rank_in_own_folder.py FOLDER SCRIPT ARGUMENTS
 
-Rank R works in FOLDER/rank-R, as if each had a machine for itself, so that it shows who writes a file
-and who finds one. It leaves there
+Rank R works in FOLDER/rank-R, as if each rank were on another machine, so that a check sees which rank writes
+a file and which rank finds one. The rank leaves there
 
-    output.txt      what it printed, and after HVDLAB_LIMIT seconds where it hangs
-    horovod.json    what Horovod told it: rank and size; no file if it was not initialised
+    output.txt      what it printed, and after HVDLAB_LIMIT seconds the line in which it is
+    horovod.json    rank and size that Horovod reports; no file if Horovod was not initialised
 
 With HVDLAB_KILL_AFTER=E the last rank is killed as soon as it has recorded epoch E.
 """
@@ -25,20 +25,30 @@ from hvdlab.record import launched_rank
 
 
 def kill_after(epoch: int, rank: int) -> None:
+    """Kill this process when it has recorded an epoch.
+
+    Args:
+        epoch: The number of the epoch.
+        rank: The number of this rank.
+    """
     last = Path(os.environ["HVDLAB_RUN_DIR"], f"rank-{rank}", f"epoch-{epoch:03d}.npz")
     while not last.exists():
         time.sleep(0.01)
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def write_what_horovod_says() -> None:
+def write_horovod_rank() -> None:
+    """Write rank and size to horovod.json if Horovod is initialised."""
     for name in ("horovod.torch", "horovod.tensorflow"):
         hvd = sys.modules.get(name)
         if hvd and hvd.is_initialized():
-            Path("horovod.json").write_text(json.dumps({"rank": hvd.rank(), "size": hvd.size()}))
+            Path("horovod.json").write_text(
+                json.dumps({"rank": hvd.rank(), "size": hvd.size()}), encoding="utf-8"
+            )
 
 
 def main() -> None:
+    """Run the script that the command line names."""
     folder, script, *arguments = sys.argv[1:]
     rank, size = launched_rank()
     own = Path(folder).resolve() / f"rank-{rank}"
@@ -57,7 +67,7 @@ def main() -> None:
     try:
         runpy.run_path(script, run_name="__main__")
     finally:
-        write_what_horovod_says()
+        write_horovod_rank()
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
-"""Reads the script that a learner edits in labs 4 and 7: what its source says before it runs."""
+"""Read the source of the script that a learner edits in labs 4 and 7, without running it."""
 
 import ast
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from hvdlab.exercises import NotYet
@@ -11,12 +12,21 @@ from hvdlab.script_analysis.script import Script, Unreadable
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 LOCAL = Origin(frozenset({"local_rank", "local_size"}))
-# Calls that may get rank and size and divide nothing by them.
-TALKS = set("print write format dict fit debug info warning error critical exception log".split())
+# Calls that may get rank and size without sharding anything by them.
+OUTPUT_CALLS = set(
+    "print write format dict fit debug info warning error critical exception log".split()
+)
 
 
 def read(path: str | Path) -> Script:
-    """The learner's script; NotYet where it is not there or cannot be read."""
+    """Return the learner's script.
+
+    Args:
+        path: The path of the script.
+
+    Raises:
+        NotYet: The script is not there, or Python cannot read it.
+    """
     path = Path(path)
     try:
         return Script(path.read_bytes())
@@ -27,19 +37,27 @@ def read(path: str | Path) -> Script:
 
 
 def called(script: Script) -> set[str]:
-    """What a script calls, as it is written there: "hvd.init"."""
+    """Return the names of all calls of a script, as they are written there: "hvd.init".
+
+    Args:
+        script: The script.
+    """
     return {ast.unparse(call.func) for call in script.calls}
 
 
 def chooses_device_by_local_rank(script: Script) -> bool:
-    """Whether a place that may choose a device depends on hvd.local_rank()."""
+    """Return whether an expression that may choose a device depends on hvd.local_rank().
+
+    Args:
+        script: The script.
+    """
     local = MadeOf(script, LOCAL_RANK)
     parts = ([place, *_tests(script, place)] for place in _devices(script))
     return any(local.occurs(part) for some in parts for part in some)
 
 
-def _devices(script: Script):
-    """Where a script may choose its device."""
+def _devices(script: Script) -> Iterator[ast.AST]:
+    """Yield the expressions that may choose the device of a script."""
     yield from script.named("set_device", "set_visible_devices", "device", "cuda", "to")
     for call in script.named("setdefault", "putenv"):
         if VISIBLE in ast.unparse(call):
@@ -54,8 +72,8 @@ def _devices(script: Script):
             yield from (value for name, value in pairs if getattr(name, "value", None) == VISIBLE)
 
 
-def _tests(script: Script, place: ast.AST):
-    """What decides whether a place is reached: `if` above it, `if ...: continue` in a loop around it."""
+def _tests(script: Script, place: ast.AST) -> Iterator[ast.AST]:
+    """Yield the conditions on which a node runs: `if` above it, `if ...: continue` in a loop around it."""
     for above in script.ancestors(place):
         if isinstance(above, ast.If | ast.IfExp):
             yield above.test
@@ -66,27 +84,31 @@ def _tests(script: Script, place: ast.AST):
 
 
 def divides_beside_batches(script: Script) -> bool:
-    """Whether something beside the training's Batches is divided by rank and size."""
+    """Return whether rank and size shard something in addition to the Batches of the training.
+
+    Args:
+        script: The script.
+    """
     rank, size = MadeOf(script, RANK), MadeOf(script, SIZE)
     for node in script.nodes:
         if isinstance(node, ast.Call):
-            deals = node not in rank.opaque and _last_name(script, node) not in TALKS
+            shards = node not in rank.opaque and _last_name(script, node) not in OUTPUT_CALLS
         else:
-            deals = isinstance(node, ast.Slice | ast.Subscript | ast.Compare)
-        if deals and rank.occurs(node) and size.occurs(node):
+            shards = isinstance(node, ast.Slice | ast.Subscript | ast.Compare)
+        if shards and rank.occurs(node) and size.occurs(node):
             return True
     return False
 
 
 class MadeOf:
-    """What is made of an origin, through any expression: after `images = np.array_split(x,
+    """The values that are computed from an origin, through any expression: after `images = np.array_split(x,
     hvd.size())` the images are made of the size.
 
     Calls of the script's own functions are made of what these return, and objects of its classes of
     nothing, but for their attributes. Nothing is followed through the Batches of the training.
     """
 
-    def __init__(self, script: Script, origin: Origin):
+    def __init__(self, script: Script, origin: Origin) -> None:
         self.script, self.origin = script, origin
         defined = script.functions.defined
         own = ((defined[name], calls) for name, calls in script.functions.calls.items())
@@ -101,18 +123,22 @@ class MadeOf:
             self.names |= {name for a in known for name in _names(a)}  # env.rank
 
     def occurs(self, node: ast.AST) -> bool:
-        """Whether the origin, or what is made of it, occurs in an expression."""
+        """Return whether the origin, or a value computed from it, occurs in an expression.
+
+        Args:
+            node: The expression.
+        """
         if node in self.opaque:
             return self.occurs(node.func)
         if self.opaque.isdisjoint(ast.walk(node)):
             return self.script.depends(node, self.origin, self.names)
         return any(map(self.occurs, ast.iter_child_nodes(node)))
 
-    def _bound(self):
-        """(name, expression) of all that gets a value."""
+    def _bound(self) -> Iterator[tuple[str, ast.AST]]:
+        """Yield (name, expression) of everything that gets a value."""
         for target, value in self._targets():
-            for one, each in self._unpacked(target, value):
-                yield from ((name, each) for name in _names(one))
+            for part, expression in self._unpacked(target, value):
+                yield from ((name, expression) for name in _names(part))
         functions = self.script.functions
         yield from functions.results()
         yield from ((name, value) for _, name, value in functions.arguments())
@@ -123,7 +149,7 @@ class MadeOf:
                 yield from zip(names, call.args, strict=False)
                 yield from ((f"self.{word.arg}", word.value) for word in call.keywords)
 
-    def _targets(self):
+    def _targets(self) -> Iterator[tuple[ast.AST, ast.AST]]:
         yield from self.script.bindings()
         for node in self.script.nodes:
             if isinstance(node, ast.For | ast.AsyncFor | ast.comprehension):
@@ -131,8 +157,8 @@ class MadeOf:
             elif isinstance(node, ast.AugAssign):
                 yield node.target, node.value
 
-    def _unpacked(self, target, value):
-        """(target, expression), one by one in `rank, size = where()` with a function of its own."""
+    def _unpacked(self, target: ast.AST, value: ast.AST) -> Iterable[tuple[ast.AST, ast.AST]]:
+        """Return (target, expression) pairs, one by one in `rank, size = f()` with f in the script."""
         if isinstance(target, ast.Tuple) and value in self.opaque:
             called = _last_name(self.script, value)
             for name, result in self.script.functions.results():
@@ -143,7 +169,7 @@ class MadeOf:
 
 
 def _shows_its_arguments(made: list[ast.AST]) -> bool:
-    """Whether all that a function or class of this name does with its arguments can be followed."""
+    """Return whether all that a function or class of this name does with its arguments can be followed."""
     if len(made) > 1 or getattr(made[0], "name", "") == "__init__":  # super().__init__
         return False
     inits = (part for part in made[0].body if getattr(part, "name", "") == "__init__")
@@ -154,18 +180,18 @@ def _shows_its_arguments(made: list[ast.AST]) -> bool:
 
 
 def _training(script: Script) -> list[ast.Call]:
-    """The Batches of the training; none where a function makes them, and others too."""
+    """Return the Batches of the training; none where a function makes these and others."""
     first = script.named("Batches")[:1]
     makers = {getattr(script.inside[call], "name", None) for call in first}
     calls = [call for call in script.calls if _last_name(script, call) in makers]
     return first if len(calls) < 2 else []
 
 
-def _names(target: ast.AST):
-    """The variables that an assignment sets."""
+def _names(target: ast.AST) -> Iterator[str]:
+    """Yield the variables that an assignment sets."""
     if isinstance(target, ast.Tuple | ast.List):
-        for one in target.elts:
-            yield from _names(one)
+        for element in target.elts:
+            yield from _names(element)
     elif isinstance(target, ast.Starred | ast.Subscript):
         yield from _names(target.value)
     elif isinstance(target, ast.Name | ast.Attribute):
@@ -177,7 +203,12 @@ def _last_name(script: Script, call: ast.Call) -> str:
 
 
 def refuse_local_rank(script: Script, *names: str) -> None:
-    """NotYet where an `if` with hvd.local_rank() lets a rank call something with such a name."""
+    """Raise NotYet where an `if` with hvd.local_rank() decides on a call with such a name.
+
+    Args:
+        script: The script.
+        *names: Parts of the names of calls, in lower case.
+    """
     for call, full in script.names.items():
         if not any(name in full.lower() for name in names):
             continue
@@ -185,23 +216,27 @@ def refuse_local_rank(script: Script, *names: str) -> None:
             test = isinstance(above, ast.If | ast.IfExp) and above.test
             if test and script.depends(test, LOCAL_RANK):
                 raise NotYet(
-                    f"line {above.lineno} asks for hvd.local_rank(), which is 0 once on every machine: on "
-                    "two machines two ranks would do this. hvd.rank() is 0 once in all."
+                    f"line {above.lineno} uses hvd.local_rank(), which is 0 once on every machine: on two "
+                    "machines two ranks would do this. hvd.rank() is 0 on a single rank of the run."
                 )
 
 
 def refuse_local_numbers(script: Script) -> None:
-    """NotYet where the data, a slice of them or the rate has hvd.local_rank() or hvd.local_size() in it."""
+    """Raise NotYet where the data, a slice or the learning rate uses hvd.local_rank() or hvd.local_size().
+
+    Args:
+        script: The script.
+    """
     for node in script.nodes:
         called = _last_name(script, node) if isinstance(node, ast.Call) else ""
-        deals = (
+        slices = (
             isinstance(node, ast.Slice) and "gpu" not in ast.unparse(script.parents[node]).lower()
         )
         scales = isinstance(node, ast.keyword) and node.arg in ("lr", "learning_rate")
-        wanted = deals or scales or called in ("Batches", "slice", "shard", "SGD", "Adam", "AdamW")
+        wanted = slices or scales or called in ("Batches", "slice", "shard", "SGD", "Adam", "AdamW")
         if wanted and script.depends(node, LOCAL):
             raise NotYet(
                 f"line {node.lineno} has local_rank or local_size in it, which count on one machine: on two, "
-                "ranks would read the same images, or take too small a rate. hvd.rank() and hvd.size() count "
-                "over all."
+                "ranks would read the same images, or use too small a learning rate. hvd.rank() and "
+                "hvd.size() count over all machines."
             )

@@ -1,4 +1,4 @@
-"""A run of a learner's script that ends in a sentence, whatever it does: it crashes, hangs, or is fine.
+"""Run a learner's script, and put a crash or a hang into a sentence.
 
 run = watch("fashion_mnist.py", "--epochs", 2, folder="steps/init")
 run.failure or run.report()
@@ -18,79 +18,126 @@ from hvdlab import launch
 from hvdlab.course.rank_report import curve, rank_report
 
 RANK_SCRIPT = Path(__file__).with_name("rank_in_own_folder.py")
-START = 30  # seconds that a launch may take on a busy machine, before the ranks' own limit begins
+START = (
+    30  # seconds that a launch may take on a busy machine, in addition to the limit of the ranks
+)
+MAX_ERROR_CHARACTERS = 400
 
 
 @dataclass
 class Watched:
-    """What is left of a run: records in `folder`, and what rank R did in `disk/rank-R`."""
+    """A run that has ended.
+
+    Attributes:
+        script: The path of the script.
+        folder: Where the ranks' records are.
+        disk: Rank R's own folder is `disk/rank-R`.
+        ranks: The number of ranks.
+        failure: Why the run failed, in a sentence; empty when it did not.
+    """
 
     script: Path
     folder: Path
     disk: Path
     ranks: int
-    failure: str = ""  # why it failed, in a sentence; empty when it did not
+    failure: str = ""
 
     def report(self) -> pd.DataFrame:
+        """Return the rank report, one row per rank."""
         return rank_report(self.folder)
 
     def lines(self, rank: int) -> pd.DataFrame:
-        """What a rank recorded, one row an epoch; no rows where it recorded nothing."""
+        """Return what a rank recorded, one row per epoch; no rows where it recorded nothing.
+
+        Args:
+            rank: The number of the rank.
+        """
         try:
             return curve(self.folder, rank)
         except FileNotFoundError:
             return pd.DataFrame()
 
     def missing(self, *names: str) -> tuple[int, str] | None:
-        """The first rank that does not record one of these numbers, and which; None if all do."""
+        """Return the first rank that does not record one of these numbers, and its name; None if all do.
+
+        Args:
+            *names: The names of the numbers.
+        """
         lines = enumerate(map(self.lines, range(self.ranks)))
         return next(((rank, n) for rank, line in lines for n in names if n not in line), None)
 
     def distance(self, epoch: int) -> float:
-        """Between the weights of ranks 0 and 1 after an epoch."""
+        """Return the distance between the weights of ranks 0 and 1 after an epoch.
+
+        Args:
+            epoch: The number of the epoch.
+        """
         return float(np.linalg.norm(self._difference(epoch)))
 
     def drifts(self) -> bool:
-        """True if the models of ranks 0 and 1 do not make the same steps in the second epoch.
+        """Return whether the models of ranks 0 and 1 make different steps in the second epoch.
 
-        Same steps leave their difference as it is, but for rounding.
+        Equal steps do not change the difference of the weights, except for rounding.
         """
         step = self._weights(0, 1) - self._weights(0, 0)
         drift = self._difference(1) - self._difference(0)
         return bool(np.linalg.norm(drift) > 1e-3 * np.linalg.norm(step))
 
     def examples(self, rank: int, epoch: int = 0) -> np.ndarray:
-        """The indices that a rank read in an epoch."""
+        """Return the indices that a rank read in an epoch.
+
+        Args:
+            rank: The number of the rank.
+            epoch: The number of the epoch.
+        """
         path = self.folder / f"rank-{rank}" / f"epoch-{epoch:03d}.npz"
         return np.load(path)["examples_read"] if path.exists() else np.empty(0, int)
 
     def printed(self, rank: int) -> str:
+        """Return what a rank printed.
+
+        Args:
+            rank: The number of the rank.
+        """
         path = self.disk / f"rank-{rank}" / "output.txt"
-        return path.read_text(errors="replace") if path.exists() else ""
+        return path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
 
     def epoch_lines(self, rank: int) -> list[str]:
+        """Return the lines that a rank printed about epochs.
+
+        Args:
+            rank: The number of the rank.
+        """
         return re.findall(r"^epoch \d.*", self.printed(rank), re.MULTILINE)
 
     def horovod(self, rank: int) -> dict | None:
-        """Rank and size that Horovod told a rank, or None if it was not initialised."""
+        """Return rank and size that Horovod reports on a rank, or None if it was not initialised.
+
+        Args:
+            rank: The number of the rank.
+        """
         path = self.disk / f"rank-{rank}" / "horovod.json"
-        return json.loads(path.read_text()) if path.exists() else None
+        return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
 
     def checkpoints(self, rank: int) -> list[str]:
-        """The names of a rank's checkpoints, the latest last."""
+        """Return the names of a rank's checkpoints, the latest last.
+
+        Args:
+            rank: The number of the rank.
+        """
         return sorted(f.name for f in self.disk.glob(f"rank-{rank}/checkpoints/epoch-*"))
 
-    def _difference(self, epoch):
+    def _difference(self, epoch: int) -> np.ndarray:
         return self._weights(1, epoch) - self._weights(0, epoch)
 
-    def _weights(self, rank, epoch):
+    def _weights(self, rank: int, epoch: int) -> np.ndarray:
         with np.load(self.folder / f"rank-{rank}" / f"epoch-{epoch:03d}.npz") as file:
             return np.concatenate([file[n].ravel() for n in file.files if n != "examples_read"])
 
 
 def watch(
     script: str | Path,
-    *arguments,
+    *arguments: object,
     folder: Path,
     disk: Path | None = None,
     ranks: int = 2,
@@ -100,10 +147,16 @@ def watch(
     """Run a script on some ranks, each in a folder of its own: see `rank_in_own_folder`.
 
     Args:
-        folder: where the run is recorded; what was there is deleted.
-        disk: the ranks' own folders lie in it. Default: `folder`.
-        limit: seconds that the run may take.
-        variables: of the environment.
+        script: The path of the script.
+        *arguments: Arguments of the script.
+        folder: Where the run is recorded; it is deleted first.
+        disk: Where the ranks' own folders are. Default: `folder`.
+        ranks: The number of ranks.
+        limit: How long the run may take, in seconds.
+        **variables: Environment variables.
+
+    Returns:
+        The run. Its `failure` says why it failed.
     """
     shutil.rmtree(folder, ignore_errors=True)
     run = Watched(Path(script), folder, disk or folder, ranks)
@@ -113,11 +166,11 @@ def watch(
         "HVDLAB_RUN_DIR": str(folder.absolute()),
         "HVDLAB_LIMIT": f"{limit:g}",
         "TF_CPP_MIN_LOG_LEVEL": "3",
-        # The script imports what is beside hvdlab, wherever it lies.
+        # So that the script imports the modules next to hvdlab from every folder.
         "PYTHONPATH": os.pathsep.join(
             [str(RANK_SCRIPT.parents[3]), os.environ.get("PYTHONPATH", "")]
         ),
-        # One rank that waits in vain for another ends the run, and says so.
+        # Horovod then reports a rank that waits for another without end, and ends the run.
         "HOROVOD_STALL_CHECK_TIME_SECONDS": f"{limit / 6:.0f}",
         "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": f"{limit / 3:.0f}",
     }
@@ -137,7 +190,7 @@ def watch(
 
 
 def _why(run: Watched, late: bool, limit: float, error: str) -> str:
-    """The sentence that says where ranks hang, or which error ended one of them."""
+    """Return the sentence that says where ranks hang, or which error ended one of them."""
     if late:
         places = [f"rank {rank} {_stuck(run, rank)}" for rank in range(run.ranks)]
         return (
@@ -147,34 +200,34 @@ def _why(run: Watched, late: bool, limit: float, error: str) -> str:
     if stalled := re.findall(r"^(\d+)!: \[([^,\]]+)", run.printed(0), re.M):  # Horovod's report
         missing = " and ".join(f"rank {rank} takes no part in {tensor}" for rank, tensor in stalled)
         return (
-            f"ranks wait for each other in vain: {missing}. All must make the same calls, in order."
+            f"ranks wait for each other: {missing}. All must make the same calls in the same order."
         )
     errors = {}
     for rank in range(run.ranks):
-        found = re.findall(
+        messages = re.findall(
             r"^(?:\w+\.)*\w*(?:Error|Exception|Interrupt)\b.*", run.printed(rank), re.M
         )
-        if found:
-            errors[rank] = found[-1][:400]
-    # A rank that hears of another's end is not the one to blame. TensorFlow calls that unknown.
-    heard = re.compile("Horovod|shut down|UnknownError")
-    blamed = sorted(errors, key=lambda rank: bool(heard.search(errors[rank])))
-    if blamed:
-        return f"rank {blamed[0]} ended with an error{_line(run, blamed[0])}: {errors[blamed[0]]}"
-    return f"the run failed: {error[-400:]}"
+        if messages:
+            errors[rank] = messages[-1][:MAX_ERROR_CHARACTERS]
+    # A rank that only reports that another rank has ended has no mistake. TensorFlow calls that unknown.
+    follow_up = re.compile("Horovod|shut down|UnknownError")
+    if errors:
+        first = min(errors, key=lambda rank: bool(follow_up.search(errors[rank])))
+        return f"rank {first} ended with an error{_line(run, first)}: {errors[first]}"
+    return f"the run failed: {error[-MAX_ERROR_CHARACTERS:]}"
 
 
-def _stuck(run, rank) -> str:
+def _stuck(run: Watched, rank: int) -> str:
     stack = run.printed(rank).rpartition("Timeout (")[2]
     number = re.search(rf'"[^"]*{re.escape(run.script.name)}", line (\d+)', stack)
     return f"is in {_quote(run, number[1])}" if number else "is somewhere outside the script"
 
 
-def _line(run, rank) -> str:
+def _line(run: Watched, rank: int) -> str:
     numbers = re.findall(rf'"[^"]*{re.escape(run.script.name)}", line (\d+)', run.printed(rank))
     return f" in {_quote(run, numbers[-1])}" if numbers else ""
 
 
-def _quote(run, number) -> str:
-    source = run.script.read_text().splitlines()[int(number) - 1].strip()
+def _quote(run: Watched, number: str) -> str:
+    source = run.script.read_text(encoding="utf-8").splitlines()[int(number) - 1].strip()
     return f"line {number} (`{source}`)"
