@@ -15,7 +15,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.patches import Patch, Rectangle
 
-from hvdlab.course.experiment import WORK, grid, reference, seeds, size, sweep
+from hvdlab.course.experiment import WORK, by_run_length, grid, reference, seeds, sweep
 from hvdlab.course.figures import compare, overlay, predicted
 from hvdlab.data import load_fashion_mnist
 from hvdlab.exercises import lab03_data_parallelism as exercises
@@ -278,7 +278,8 @@ def train(comm, file, seed, global_batch, steps, broadcast, average):
 prediction = None  # your guess of that difference, before you run the next cell
 
 # %%
-FILE, STEPS, BATCH = str(WORK / "fashion_7x7.npz"), size(10, 60, 120), 64
+FILE, BATCH = str(WORK / "fashion_7x7.npz"), 64
+STEPS = by_run_length(quick=10, learner=60, reference=120)
 
 
 @cache
@@ -598,7 +599,11 @@ print(f"{np.median(spans):.1f} ms")
 prediction = None  # milliseconds
 
 # %%
-SIZES = size([2**10, 2**17, 2**20], [4**k for k in range(5, 13)], [4**k for k in range(5, 13)])
+SIZES = by_run_length(
+    quick=[2**10, 2**17, 2**20],
+    learner=[4**k for k in range(5, 13)],
+    reference=[4**k for k in range(5, 13)],
+)
 
 
 def all_reduce_time(ranks, repeat):
@@ -610,7 +615,7 @@ def all_reduce_time(ranks, repeat):
     return rows
 
 
-settings = grid(ranks=[2, 4], repeat=range(1, 1 + size(1, 3, 5)))
+settings = grid(ranks=[2, 4], repeat=seeds(3, 5))
 times = sweep("allreduce_time", all_reduce_time, settings)
 
 # %%

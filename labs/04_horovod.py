@@ -17,7 +17,7 @@ import pandas as pd
 
 from hvdlab import launch
 from hvdlab.course import horovod_timeline
-from hvdlab.course.experiment import LABS, WORK, grid, reference, seeds, size, sweep
+from hvdlab.course.experiment import LABS, WORK, by_run_length, grid, reference, seeds, sweep
 from hvdlab.course.figures import compare, overlay, predicted, summary
 from hvdlab.course.rank_report import curve, rank_report, text
 from hvdlab.course.rank_report import summary as in_short
@@ -26,7 +26,8 @@ from hvdlab.exercises import lab04_horovod as exercises
 from hvdlab.exercises import lab04_script_edits as edits
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-FRAMEWORK = size("torch", "keras", "keras")  # "keras" or "torch": the steps are the same
+# "keras" or "torch": the steps are the same
+FRAMEWORK = by_run_length(quick="torch", learner="keras", reference="keras")
 SERIAL = edits.serial_script(FRAMEWORK)
 SCRIPT = WORK / f"fashion_mnist_{FRAMEWORK}.py"
 RUNS = exercises.runs(SCRIPT)  # where the runs of your script are recorded
@@ -406,8 +407,10 @@ plt.show()
 prediction = None  # your guess, before you run the next cell
 
 # %%
-HELDOUT = ["--heldout", size(500, 10_000, 10_000)]
-TRAINING = ["--epochs", size(1, 3, 3), "--images", size(1000, 5000, 5000), *HELDOUT]
+HELDOUT = ["--heldout", by_run_length(quick=500, learner=10_000, reference=10_000)]
+EPOCHS = by_run_length(quick=1, learner=3, reference=3)
+IMAGES = by_run_length(quick=1000, learner=5000, reference=5000)
+TRAINING = ["--epochs", EPOCHS, "--images", IMAGES, *HELDOUT]
 
 
 def train(script, *arguments, ranks=2, **variables):
@@ -563,7 +566,9 @@ def speed(folder, ranks):
 def exchange(option, seed):
     script = FP16 if option == "float16" else SCRIPT
     variables = {"HOROVOD_FUSION_THRESHOLD": "0"} if option == "no fusion" else {}
-    arguments = ["--epochs", size(2, 3, 3), "--images", size(640, 6000, 6000), "--batch-size", 32]
+    epochs = by_run_length(quick=2, learner=3, reference=3)
+    images = by_run_length(quick=640, learner=6000, reference=6000)
+    arguments = ["--epochs", epochs, "--images", images, "--batch-size", 32]
     arguments += [*HELDOUT, "--seed", seed]
     folder = train(script, *arguments, HOROVOD_TIMELINE=str(path), **variables, **ON_PROCESSORS)
     sent = horovod_timeline.messages(horovod_timeline.read(path)).mean()
@@ -576,7 +581,12 @@ def exchange(option, seed):
 
 
 exchanges = sweep(
-    "exchange_options", exchange, grid(option=size(OPTIONS[2:], OPTIONS, OPTIONS), seed=seeds(1, 3))
+    "exchange_options",
+    exchange,
+    grid(
+        option=by_run_length(quick=OPTIONS[2:], learner=OPTIONS, reference=OPTIONS),
+        seed=seeds(1, 3),
+    ),
 )
 
 # %%
@@ -635,12 +645,14 @@ SETTINGS = {  # ranks, images a step and rank, threads of a rank
     "1 x 64": (1, 64, 1),
     "1 x 128, two threads": (1, 128, 2),
 }
-NAMES = size(list(SETTINGS)[:2], list(SETTINGS), list(SETTINGS))
+NAMES = by_run_length(quick=list(SETTINGS)[:2], learner=list(SETTINGS), reference=list(SETTINGS))
 
 
 def throughput(setting, seed):
     ranks, batch_size, threads = SETTINGS[setting]
-    arguments = ["--epochs", size(2, 3, 3), "--images", size(640, 6000, 6000), "--heldout", 500]
+    epochs = by_run_length(quick=2, learner=3, reference=3)
+    images = by_run_length(quick=640, learner=6000, reference=6000)
+    arguments = ["--epochs", epochs, "--images", images, "--heldout", 500]
     arguments += ["--batch-size", batch_size, "--seed", seed]
     variables = {"OMP_NUM_THREADS": str(threads), "TF_NUM_INTRAOP_THREADS": str(threads)}
     folder = train(SCRIPT, *arguments, ranks=ranks, **variables, **ON_PROCESSORS)

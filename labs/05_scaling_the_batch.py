@@ -24,7 +24,7 @@ import tensorflow as tf
 from matplotlib.ticker import LogLocator
 
 from hvdlab.course import loss_landscape
-from hvdlab.course.experiment import QUICK, grid, reference, seeds, size, sweep
+from hvdlab.course.experiment import QUICK, by_run_length, grid, reference, seeds, sweep
 from hvdlab.course.figures import compare, overlay, predicted
 from hvdlab.data import load_fashion_mnist
 from hvdlab.exercises import lab05_scaling_the_batch as exercises
@@ -201,7 +201,7 @@ GOAL = 0.85  # held-out accuracy
 
 def watch_noise(seed):
     restart(model, sgd, seed, learning_rate=0.15)
-    steps, averages, rows = size(120, 600, 600), np.zeros(2), []
+    steps, averages, rows = by_run_length(quick=120, learner=600, reference=600), np.zeros(2), []
     batches = shuffled(seed, 60_000, steps * RANKS * SMALL).reshape(steps, RANKS, SMALL)
     for step, order in enumerate(batches, 1):
         small, big = (float(norm2) for norm2 in noisy_step(tf.constant(order)))
@@ -278,7 +278,7 @@ prediction = None  # a batch size: your guess, before you run the next cells
 
 # %%
 BATCHES = [16, 128, 1024] if QUICK else [16, 32, 64, 128, 256, 512, 1024, 2048]
-FACTORS = size([1.0], [0.7, 1.0, 1.4], [0.5, 0.7, 1.0, 1.4])
+FACTORS = by_run_length(quick=[1.0], learner=[0.7, 1.0, 1.4], reference=[0.5, 0.7, 1.0, 1.4])
 
 
 def count_steps(batch_size, factor, seed):
@@ -509,7 +509,7 @@ exercises.check_box_step(box_step)
 # Adam. Only the number of images a step differs.
 
 # %%
-EPOCHS = size(8, 60, 60)
+EPOCHS = by_run_length(quick=8, learner=60, reference=60)
 few = tensors(data.train_images[:5000], data.train_labels[:5000])
 test_set = tensors(data.test_images, data.test_labels)
 classifier, adam = build(256, 256), keras.optimizers.Adam()
@@ -619,7 +619,7 @@ for key in ((64, 1), (500, 1)):
     if key not in minima:
         find_minimum(*key)
 small, large = minima[64, 1], minima[500, 1]
-alphas = np.linspace(-0.5, 1.5, size(9, 41, 41))
+alphas = np.linspace(-0.5, 1.5, by_run_length(quick=9, learner=41, reference=41))
 
 
 def along_the_line(start, end):
@@ -660,7 +660,7 @@ for (name, weights), look in zip(faces, ("C0-", "C1-", "k--"), strict=True):
     plain = loss_landscape.random_direction(weights, np.random.default_rng(0))
     normalised = loss_landscape.filter_normalize(plain, weights)
     for axes, direction, reach in ((panels[1], plain, 0.03), (panels[2], normalised, 1)):
-        steps = np.linspace(-reach, reach, size(9, 31, 31))
+        steps = np.linspace(-reach, reach, by_run_length(quick=9, learner=31, reference=31))
         axes.plot(
             steps, loss_landscape.slice_1d(loss_at, weights, direction, steps), look, label=name
         )
@@ -691,7 +691,7 @@ plt.show()
 # how much farther from the cross does the small batch reach it? Compare that with the ratio of the sharpnesses.
 
 # %%
-axis = np.linspace(-1, 1, size(5, 17, 17))
+axis = np.linspace(-1, 1, by_run_length(quick=5, learner=17, reference=17))
 figure, panels = plt.subplots(1, 2, figsize=(10, 4.4), sharey=True)
 for axes, (name, weights) in zip(panels, faces[:2], strict=True):
     rng = np.random.default_rng(0)

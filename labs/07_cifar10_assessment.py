@@ -19,7 +19,7 @@ import numpy as np
 import pandas as pd
 
 from hvdlab import launch
-from hvdlab.course.experiment import LABS, QUICK, WORK, grid, reference, size, sweep
+from hvdlab.course.experiment import LABS, QUICK, WORK, by_run_length, grid, reference, sweep
 from hvdlab.course.figures import compare
 from hvdlab.data import load_cifar10
 from hvdlab.exercises import lab07_cifar10_assessment as exercises
@@ -198,10 +198,10 @@ def train(framework, optimizer, seed):
 runs = sweep(
     "cifar10_optimizers",
     train,
-    size(
-        grid(framework=["torch"], optimizer=["sgd"], seed=[1]),
-        grid(framework=[FRAMEWORK], optimizer=["sgd", "novograd"], seed=[1]),
-        grid(framework=["keras", "torch"], optimizer=OPTIMIZERS, seed=[1, 2, 3]),
+    by_run_length(
+        quick=grid(framework=["torch"], optimizer=["sgd"], seed=[1]),
+        learner=grid(framework=[FRAMEWORK], optimizer=["sgd", "novograd"], seed=[1]),
+        reference=grid(framework=["keras", "torch"], optimizer=OPTIMIZERS, seed=[1, 2, 3]),
     ),
 )
 shipped = reference("cifar10_optimizers")
@@ -314,10 +314,10 @@ def train_recipe(recipe, seed):
 ablation = sweep(
     "cifar10_ablation",
     train_recipe,
-    size(
-        grid(recipe=["scaled"], seed=[1]),
-        grid(recipe=["scaled"], seed=[1]),
-        grid(recipe=RECIPES, seed=[1, 2, 3]),
+    by_run_length(
+        quick=grid(recipe=["scaled"], seed=[1]),
+        learner=grid(recipe=["scaled"], seed=[1]),
+        reference=grid(recipe=RECIPES, seed=[1, 2, 3]),
     ),
 )
 shipped_ablation = reference("cifar10_ablation")

@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.patches import Rectangle
 
-from hvdlab.course.experiment import LABS, WORK, grid, reference, size, sweep
+from hvdlab.course.experiment import LABS, WORK, by_run_length, grid, reference, seeds, sweep
 from hvdlab.course.figures import predicted
 from hvdlab.course.split_training import BATCH, HIDDEN, LAYERS, train
 from hvdlab.exercises import lab10_tensor_parallelism as tensor_exercises
@@ -207,7 +207,8 @@ prediction_bytes = None  # percent
 
 # %%
 runs = {
-    ranks: train([block], part_of, f_and_g, ranks=ranks)[0] for ranks in size([2], [2, 4], [2, 4])
+    ranks: train([block], part_of, f_and_g, ranks=ranks)[0]
+    for ranks in by_run_length(quick=[2], learner=[2, 4], reference=[2, 4])
 }
 figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4))
 for found, colour, marker in zip(runs.values(), COLOURS, "ov", strict=False):
@@ -438,7 +439,7 @@ def on_a_grid(comm, rows, columns):
             "my output": list(z.shape), "off": f"{off:.0e}"}  # fmt: skip
 
 
-ROWS, COLUMNS = size((1, 2), (2, 2), (2, 2))
+ROWS, COLUMNS = by_run_length(quick=(1, 2), learner=(2, 2), reference=(2, 2))
 pd.DataFrame(call(on_a_grid, ROWS, COLUMNS, ranks=ROWS * COLUMNS))
 
 # %% [markdown]
@@ -526,11 +527,12 @@ prediction_modes = None, None  # two modes, of 4 ranks: the least memory, the fe
 # %%
 SAVED = WORK / "tensor_modes.json"
 ALL = ["by-hand", "dtensor", "sequence", "grid", "axonn"]
-RUNS = {1: ["serial"], 2: size(ALL, ALL[:2], ALL[:2]), 4: ALL}
+RUNS = {1: ["serial"], 2: by_run_length(quick=ALL, learner=ALL[:2], reference=ALL[:2]), 4: ALL}
 
 
 def train_in_modes(ranks, repeat):
-    options = ["--compare", "--save", SAVED, "--steps", size(6, 20, 20)]
+    steps = by_run_length(quick=6, learner=20, reference=20)
+    options = ["--compare", "--save", SAVED, "--steps", steps]
     run(LABS / "tensor_parallel.py", *options, "--modes", *RUNS[ranks], ranks=ranks, show=False)
     rows = []
     for found in json.loads(SAVED.read_text()):
@@ -545,7 +547,9 @@ def train_in_modes(ranks, repeat):
     return rows
 
 
-everything = grid(ranks=size([2], [1, 2, 4], [1, 2, 4]), repeat=range(1, 1 + size(1, 1, 3)))
+everything = grid(
+    ranks=by_run_length(quick=[2], learner=[1, 2, 4], reference=[1, 2, 4]), repeat=seeds(1)
+)
 modes = sweep("tensor_modes", train_in_modes, everything)
 
 

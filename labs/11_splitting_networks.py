@@ -14,7 +14,7 @@ import pandas as pd
 from matplotlib.patches import Patch
 
 from hvdlab.course import split_measurements
-from hvdlab.course.experiment import QUICK, grid, reference, size, sweep
+from hvdlab.course.experiment import QUICK, by_run_length, grid, reference, seeds, sweep
 from hvdlab.course.figures import overlay, predicted
 from hvdlab.course.split_measurements import BATCH, HIDDEN, LAYERS, MICRO_BATCHES, STEPS
 from hvdlab.exercises import lab11_cost_of_a_split as costs
@@ -241,7 +241,7 @@ prediction = None  # the idle part with 1F1B, between 0 and 1
 
 # %%
 NAMES = {"gpipe": "GPipe", "1f1b": "1F1B"}
-COUNTS = size((1, 4), (1, 2, 4, 8, 16), (1, 2, 4, 8, 16))
+COUNTS = by_run_length(quick=(1, 4), learner=(1, 2, 4, 8, 16), reference=(1, 2, 4, 8, 16))
 
 
 def draw_schedule(axes, result):
@@ -257,11 +257,11 @@ def draw_schedule(axes, result):
     axes.grid(False)
 
 
-STAGES = size(2, 4, 4)
+STAGES = by_run_length(quick=2, learner=4, reference=4)
 chosen = [
     found
     for found in split_measurements.schedules(STAGES, COUNTS, 1)
-    if found["micro_batches"] == size(4, 8, 8)
+    if found["micro_batches"] == by_run_length(quick=4, learner=8, reference=8)
 ]
 figure, rows = plt.subplots(len(chosen), sharex=True, figsize=(10, 4.4))
 for axes, found in zip(rows, chosen, strict=True):
@@ -317,7 +317,7 @@ def measure_bubble(stages, repeat):
     return rows
 
 
-settings = grid(stages=size([2], [2, 4], [2, 4]), repeat=range(1, 1 + size(1, 1, 3)))
+settings = grid(stages=by_run_length(quick=[2], learner=[2, 4], reference=[2, 4]), repeat=seeds(1))
 measured, shipped_bubbles = (
     sweep("pipeline_bubble", measure_bubble, settings),
     reference("pipeline_bubble"),
@@ -471,7 +471,7 @@ def measure_modes(repeat):
         mode("serial", (1, 1, 1), [alone], alone),
         mode("pipeline by hand", (1, 1, 2), by_hand, alone),
     ]
-    for ranks, only in size([(2, None)], RUNS, RUNS):
+    for ranks, only in by_run_length(quick=[(2, None)], learner=RUNS, reference=RUNS):
         for (split, schedule), found in split_measurements.trained(ranks, repeat, only).items():
             if split[:2] == (1, 1):
                 rows.append(mode(f"{NAMES[schedule]}, {ranks} stages", split, found, alone))
@@ -481,7 +481,7 @@ def measure_modes(repeat):
     return rows
 
 
-modes = sweep("pipeline_modes", measure_modes, grid(repeat=range(1, 1 + size(1, 1, 3))))
+modes = sweep("pipeline_modes", measure_modes, grid(repeat=seeds(1)))
 
 # %%
 shipped_modes = reference("pipeline_modes").groupby(["mode", "ranks"], sort=False).median()
@@ -591,7 +591,7 @@ def measure_splits(ranks, repeat):
     return rows
 
 
-settings = grid(ranks=size([2], [2, 4], [2, 4]), repeat=range(1, 1 + size(1, 1, 3)))
+settings = grid(ranks=by_run_length(quick=[2], learner=[2, 4], reference=[2, 4]), repeat=seeds(1))
 searched = sweep("decomposition_search", measure_splits, settings)
 
 # %%

@@ -15,7 +15,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 
-from hvdlab.course.experiment import grid, reference, size, sweep
+from hvdlab.course.experiment import by_run_length, grid, reference, seeds, sweep
 from hvdlab.course.figures import overlay, predicted
 from hvdlab.exercises import lab14_past_one_machine as exercises
 from hvdlab.launch import call
@@ -75,14 +75,18 @@ def messages(comm, sizes):
     return rows
 
 
-SIZES = size([4**5, 4**8, 4**10], [4**k for k in range(5, 13)], [4**k for k in range(5, 13)])
+SIZES = by_run_length(
+    quick=[4**5, 4**8, 4**10],
+    learner=[4**k for k in range(5, 13)],
+    reference=[4**k for k in range(5, 13)],
+)
 
 
 def message_time(repeat):
     return call(messages, SIZES, ranks=2, timeout=120)[0]
 
 
-times = sweep("message_time", message_time, grid(repeat=range(1, 1 + size(1, 3, 5))))
+times = sweep("message_time", message_time, grid(repeat=seeds(3, 5)))
 shipped = reference("message_time")
 for table in (times, shipped):
     table["KB"], table["microseconds"] = table["bytes"] / 1024, 1e6 * table["seconds"]
@@ -196,7 +200,9 @@ prediction = None  # GPUs
 
 # %%
 CLUSTER = published.pascal_cluster(*published.FITTED)
-COUNTS = np.unique(np.geomspace(1, 10_000, size(15, 60, 60)).astype(int))
+COUNTS = np.unique(
+    np.geomspace(1, 10_000, by_run_length(quick=15, learner=60, reference=60)).astype(int)
+)
 
 
 def curve(network, cluster=CLUSTER, **options):

@@ -4,7 +4,8 @@
     shipped = reference("steps_to_goal")
 
 `train(batch_size=..., seed=...)` returns a row (a dict) or a list of rows; the settings are added to
-each. A lab runs in one of three sizes, and `size(quick, default, reference)` picks a value for it:
+each. A run of a lab has one of three lengths, and
+`by_run_length(quick=..., learner=..., reference=...)` returns the value for it:
 
     LAB_QUICK=1         the least that goes through every cell: under a minute
     neither             a learner's run: about ten minutes at most
@@ -22,12 +23,14 @@ from collections.abc import Callable, Iterable
 from importlib.metadata import PackageNotFoundError, version
 from itertools import product
 from pathlib import Path
+from typing import TypeVar
 
 import pandas as pd
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from hvdlab.system.hardware import usable_cores
 
+Value = TypeVar("Value")
 LABS = Path(__file__).resolve().parents[2]
 RESULTS = LABS / "results"
 # What a learner writes; git leaves it alone. The versions with the solutions have a folder of their own.
@@ -40,14 +43,20 @@ NOTEBOOK = "ipykernel" in sys.modules
 os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")
 
 
-def size(quick, default, reference):
-    """The value for the size of this run."""
-    return quick if QUICK else reference if REFERENCE else default
+def by_run_length(*, quick: Value, learner: Value, reference: Value) -> Value:
+    """Return the value for the length of this run.
+
+    Args:
+        quick: for a quick run (LAB_QUICK=1).
+        learner: for a learner's run.
+        reference: for a reference run (LAB_REFERENCE is set).
+    """
+    return quick if QUICK else reference if REFERENCE else learner
 
 
 def seeds(default: int, reference: int = 3) -> list[int]:
     """1, 2, ...: one seed in a quick run, `default` in a learner's, `reference` in a reference run."""
-    return list(range(1, 1 + size(1, default, reference)))
+    return list(range(1, 1 + by_run_length(quick=1, learner=default, reference=reference)))
 
 
 def grid(**choices: Iterable) -> list[dict]:
