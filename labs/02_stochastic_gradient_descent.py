@@ -159,7 +159,7 @@ def noise_ball(batch_size, sampling, seed):
     return {"variance": np.mean((late - w_best) ** 2), "theory": theory}
 
 
-print(f"batches of 1: variance {noise_ball(1, 'drawn anew', seed=1)['variance']:.2f}")
+print(f"batches of 1: variance {noise_ball(1, 'with replacement', seed=1)['variance']:.2f}")
 
 # %%
 prediction = None  # your guess, before you run the next cells: the variance of w for batches of 10
@@ -178,11 +178,11 @@ prediction = None  # your guess, before you run the next cells: the variance of 
 # examples, so that $\operatorname{Var} w$ is about $\eta / B$ times the least loss. **Twice the batch, half
 # the variance**; and half the step size does the same.
 #
-# The experiment draws the examples in two ways: *drawn anew* for each batch, as the derivation assumes, and
-# *each once an epoch*, which is what your batcher does.
+# The experiment draws the examples by two methods: *with replacement*, where each example is drawn from the whole set,
+# as the derivation assumes, and *each once an epoch*, which is what your batcher does.
 
 # %%
-samplings = ["drawn anew", "each once an epoch"]
+samplings = ["with replacement", "each once an epoch"]
 settings = grid(sampling=samplings, batch_size=[1, 2, 5, 10, 20, 50], seed=seeds(3, 5))
 balls = sweep("noise_ball", noise_ball, settings)
 shipped_balls = reference("noise_ball")
@@ -203,7 +203,7 @@ plt.show()
 compare(balls, shipped_balls, by=["sampling", "batch_size"], value="variance")
 
 # %% [markdown]
-# **What you should see:** drawn anew, the variance falls along the line of the theory, in proportion to
+# **What you should see:** with replacement, the variance falls along the line of the theory, in proportion to
 # $1/B$. (With batches of one it lies a little above: the noise grows with the distance from the minimum,
 # and the derivation takes it as constant.) Your batcher does better, the more so the larger the batch: the
 # errors of an epoch's batches add up to almost nothing, because all examples come. The descent remembers
@@ -219,7 +219,7 @@ compare(balls, shipped_balls, by=["sampling", "batch_size"], value="variance")
 # %%
 data = load_fashion_mnist()
 if data.synthetic:
-    print("This is a SYNTHETIC twin: everything runs, but no number below can be compared.")
+    print("These data are SYNTHETIC: every cell runs, but no number below can be compared.")
 TRAIN = by_run_length(quick=1000, learner=10_000, reference=10_000)
 HELD_OUT = by_run_length(quick=500, learner=2000, reference=2000)
 train_images = data.train_images[:TRAIN].astype("float32") / 255
@@ -581,7 +581,7 @@ plt.show()
 #   between the extremes.
 # * What gradient descent can do depends on the surface; architecture shapes it.
 #
-# **Go on, if you like:** halve `LEARNING_RATE` or double it, and predict first how the right panel of the
+# **To continue, if you like:** halve `LEARNING_RATE` or double it, and predict first how the right panel of the
 # time to accuracy changes. Or remove the batch norm in `deep_network` (and lower its learning rate): what
 # do skips need it for?
 #

@@ -236,7 +236,7 @@ call(square_of_rank, ranks=4)
 # %%
 fashion = load_fashion_mnist()
 if fashion.synthetic:
-    print("This is a SYNTHETIC twin: everything runs, but no number below can be compared.")
+    print("These data are SYNTHETIC: every cell runs, but no number below can be compared.")
 images = fashion.train_images[:, ::4, ::4, 0].reshape(-1, 49).astype(np.float32) / 255
 np.savez(WORK / "fashion_7x7.npz", images=images[:8192], labels=fashion.train_labels[:8192])
 
@@ -549,7 +549,7 @@ axes.legend()
 plt.show()
 
 # %% [markdown]
-# Now the time, beside MPI's own `comm.Allreduce`, for arrays of 1 KB to 16 MB. Two measures are common (nccl-tests and
+# Now the time, compared with MPI's own `comm.Allreduce`, for arrays of 1 KB to 16 MB. Two measures are common (nccl-tests and
 # others use them): the *algorithm bandwidth* is the size of the array over the time, and the *bus bandwidth* corrects it
 # for what has to be sent anyway, so that it can be compared across numbers of ranks:
 #

@@ -36,17 +36,17 @@ if not SCRIPT.exists():
     shutil.copy(SERIAL, SCRIPT)
 print(f"Your copy: {SCRIPT.relative_to(LABS.parent)}")
 if load_fashion_mnist().synthetic:
-    print("This is a SYNTHETIC twin: everything runs, but no number below can be compared.")
+    print("These data are SYNTHETIC: every cell runs, but no number below can be compared.")
 
 # %% [markdown]
 # ## Read the script
 #
-# Open your copy in JupyterLab's editor (file browser, `work/`), beside this notebook. It trains a small
+# Open your copy in JupyterLab's editor (file browser, `work/`), next to this notebook. It trains a small
 # convolutional network on Fashion-MNIST, on one process. Find the lines that load the data, make the
 # model, make the optimizer, train, print, and write a checkpoint. `Recorder` keeps this process's weights
 # and the numbers of the images that it read: the rank report is made from them.
 #
-# To begin anew, delete the copy and run the cell above again.
+# To start again, delete the copy and run the cell above again.
 #
 # ## Start the serial script twice
 #
@@ -87,7 +87,7 @@ print(text(rank_report(RUNS / "serial")))
 #
 # **Edit your copy:** import Horovod as `hvd`, and call `hvd.init()` right after the arguments are parsed.
 #
-# The cell that raises `NotImplementedError` is a reminder: make the edit, delete that line, and go on.
+# The cell that raises `NotImplementedError` is a reminder: make the edit, delete that line, and continue.
 #
 # <details><summary>Hint 1</summary> Two lines: one among the imports, one at the beginning of
 # <code>main</code>. Nothing may ask Horovod for anything before <code>hvd.init()</code>.</details>
@@ -151,7 +151,7 @@ exercises.check_device(SCRIPT)
 #
 # With a hundred ranks nobody wants to read a hundred lines an epoch. Rank 0 prints, the others are silent.
 #
-# **Edit your copy:** print the line of an epoch on rank 0 only. Every rank goes on recording.
+# **Edit your copy:** print the line of an epoch on rank 0 only. Every rank continues to record.
 #
 # <details><summary>Hint 1</summary> One <code>if</code> around one <code>print</code>.</details>
 
@@ -239,10 +239,10 @@ exercises.check_broadcast(SCRIPT)
 # steps. If one rank made a step more than another, it would wait for ever for a gradient that nobody
 # sends. All ranks must use the same `seed`, because each works out the same permutation for itself.
 #
-# There are two ways to deal:
+# There are two methods to partition the images:
 #
 # * `style="whole"`: a new permutation of the whole set each epoch. A rank needs all images at hand.
-# * `style="own"`: dealt once; a rank keeps its part and reshuffles it. It needs `1/size` of the images.
+# * `style="own"`: the set is partitioned once; a rank keeps its shard and reshuffles it. It needs `1/size` of the images.
 #
 # The figure shows what rank 0 of two has seen after some epochs, straight from `shard`, which `Batches` uses.
 
@@ -259,8 +259,8 @@ plt.show()
 # %% [markdown]
 # **Edit your copy:** give `Batches` the rank, the size, the common seed (`args.seed`) and a style.
 #
-# <details><summary>Hint 1</summary> The variable <code>seed</code> of the script differs between ranks: good
-# for nothing here.</details>
+# <details><summary>Hint 1</summary> The variable <code>seed</code> of the script differs between ranks: with
+# it, the shards of the ranks would overlap.</details>
 
 # %%
 # print(edits.diff("sharding", FRAMEWORK))  # hint 2: uncomment to see the whole answer
@@ -334,8 +334,8 @@ exercises.check_checkpoint(SCRIPT)
 # * the checkpoint holds the learning rate of the *old* number of ranks;
 # * Keras' `load_model` returns an optimizer that is not wrapped: it averages nothing.
 #
-# **Edit your copy:** after loading, send rank 0's `first_epoch` to all (`hvd.broadcast_object`), and set the rate
-# anew: `model.optimizer.learning_rate`, or `optimizer.param_groups[0]["lr"]`. In Keras load by
+# **Edit your copy:** after loading, send rank 0's `first_epoch` to all (`hvd.broadcast_object`), and set the learning rate
+# again: `model.optimizer.learning_rate`, or `optimizer.param_groups[0]["lr"]`. In Keras load by
 # `hvd.load_model`. Weights and momentum come with the broadcast of exercise 5, if it stands after loading.
 #
 # The check kills one of two ranks in mid-run, restarts on two ranks, and then on one.
@@ -367,7 +367,7 @@ axes.set(xlabel="epoch", ylabel="training loss")
 plt.show()
 
 # %% [markdown]
-# Each dotted line is an end of all processes. The curve goes on behind it.
+# Each dotted line is an end of all processes. The curve continues behind it.
 #
 # ## See what each step changed
 #
@@ -394,7 +394,7 @@ plt.show()
 
 # %% [markdown]
 # The number of models falls to one with the broadcast, the images that both ranks read to almost none with the
-# sharding (257 is odd: one image is dealt twice), and the difference in the metrics to zero with the metrics.
+# sharding (257 is odd: one image goes to both ranks), and the difference in the metrics to zero with the metrics.
 # A script that is short of one of these steps still runs and still prints a falling loss.
 #
 # ## Compare uncoordinated ranks with a finished script
@@ -701,15 +701,15 @@ compare(scalings, shipped_scalings, by=["setting"], value="images_per_second")
 
 # %% [markdown]
 # Read both tables with their deviations. An efficiency below 1 has three causes. Two are the exchange, and waiting
-# for the slower rank: the timeline above shows both. The third is the smaller batch. One rank alone, with nobody to
-# exchange with, makes fewer images/s with 64 images a step than with 128: in the reference a fifth fewer. Strong
+# for the slower rank: the timeline above shows both. The third is the smaller batch. A single rank, which exchanges
+# nothing, processes fewer images/s with 64 images a step than with 128: in the reference a fifth fewer. Strong
 # scaling pays for that; weak scaling does not, because its baseline has the small batch too. So its efficiency
 # is the better one.
 #
 # The unfair baseline gives another number for the same two ranks, although nothing about Horovod has changed. It is
 # an uncertain one: in the reference two threads are faster than one at two seeds and slower at the third. So the
-# unfair speed-up is a little smaller on average, and its deviation several times as large. Whoever tells you a
-# speed-up must tell you the baseline, and how often it was measured.
+# unfair speed-up is a little smaller on average, and its deviation several times as large. A speed-up is
+# meaningful only together with its baseline and the number of measurements.
 #
 # ## What you can do now
 #

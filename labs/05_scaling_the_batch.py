@@ -45,7 +45,7 @@ def tensors(images, labels):
 
 data = load_fashion_mnist()
 if data.synthetic:
-    print("This is a SYNTHETIC twin: everything runs, but no number below can be compared.")
+    print("These data are SYNTHETIC: every cell runs, but no number below can be compared.")
 train_set = tensors(data.train_images, data.train_labels)
 held_out = tensors(data.test_images[:4000], data.test_labels[:4000])
 print(f"{len(train_set[0])} images to train on, {len(held_out[0])} held out")
@@ -135,7 +135,7 @@ train = make_train(model, sgd, train_set)
 # **What:** one equation has two unknowns, $|G|^2$ and $S = \operatorname{tr} \Sigma$; squared norms at two
 # batch sizes make two equations. Solve them.
 #
-# **Why:** in data-parallel training both norms are there for nothing: the gradient of a rank *before* the
+# **Why:** in data-parallel training both norms are available without extra work: the gradient of a rank *before* the
 # all-reduce is one of the small batch, *after* it one of the large batch.
 #
 # **Signature:** `two_batch_estimate(small_norm2, big_norm2, small_batch, big_batch)` returns `(G2, S)`. The
@@ -368,7 +368,7 @@ exercises.check_fit_steps(fit_steps)
 
 # %%
 def fit_table(best, mean_noise):
-    """One fit for each seed, beside its noise scale."""
+    """Return one fit per seed, together with the noise scale of that seed."""
     rows = []
     for seed, of_seed in best.dropna(subset="steps").groupby("seed"):
         s_min, b_crit = fit_steps(of_seed["batch_size"].values, of_seed["steps"].values)
@@ -389,8 +389,8 @@ axes.plot(sizes, s_min * b_crit / sizes, "k:", linewidth=1, label="perfect scali
 axes.axhline(s_min, color="black", linestyle="-.", linewidth=1, label="maximal parallelism")
 axes.axvline(b_crit, color="black", linestyle="--", linewidth=1, label=f"fitted knee, {b_crit:.0f}")
 axes.axvline(noise_scale, color="C1", linewidth=3, label=f"your noise scale, {noise_scale:.0f}")
-foretold = None if prediction is None else float(steps_to_goal(prediction, s_min, b_crit))
-predicted(axes, foretold, x=prediction)
+expected = None if prediction is None else float(steps_to_goal(prediction, s_min, b_crit))
+predicted(axes, expected, x=prediction)
 axes.set(xlabel="batch size (images)", ylabel="steps to the goal")
 logarithmic(axes.xaxis, 4, [1])
 logarithmic(axes.yaxis)
@@ -441,7 +441,7 @@ plt.show()
 # %% [markdown]
 # *One machine* (left, middle): up to a batch of 128 the images per second grow faster than the images that are
 # needed, so the time falls, if not at every point. From 256 on throughput still grows, but the images grow faster, and more images only
-# take longer: **time to the goal has a bottom**. Throughput alone would have told you to go on. *Many ranks*: the
+# take longer: **time to the goal has a bottom**. The throughput by itself would suggest a larger batch. *Many ranks*: the
 # time follows the steps. Beyond the knee twice the ranks hardly save any, and a real all-reduce costs on top.
 #
 # Right, the same law as a price list: time (steps) against the bill (images read). Every batch is a point.
@@ -716,11 +716,11 @@ plt.show()
 # ## Take with you
 #
 # * Tune the learning rate at every batch before you compare batches, and count steps to a goal, not epochs.
-# * Below the knee, more ranks are time for money at par. Beyond it they are nearly for nothing. The noise
-#   scale tells its order of magnitude from one run, and grows through training.
+# * Below the knee, doubling the ranks nearly halves the time. Beyond it, more ranks hardly save any time. The noise
+#   scale predicts the order of magnitude of the knee from one run, and grows through training.
 # * At the same epochs a large batch may generalise worse; measure with several seeds, for the gap is small.
 #   Lab 6 works on it.
 # * A picture of a minimum needs directions that know the scale of the weights.
 #
-# **Go on:** put momentum 0.9 into `keras.optimizers.SGD` and a tenth of the learning rate. Where is the knee
+# **To continue:** put momentum 0.9 into `keras.optimizers.SGD` and a tenth of the learning rate. Where is the knee
 # now? Or watch the noise with a goal of 0.83.

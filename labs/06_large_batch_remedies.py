@@ -40,7 +40,7 @@ from hvdlab.keras.schedules import Schedule
 # %%
 data = load_fashion_mnist()
 if data.synthetic:
-    print("This is a SYNTHETIC twin: everything runs, but no number below can be compared.")
+    print("These data are SYNTHETIC: every cell runs, but no number below can be compared.")
 N = by_run_length(quick=2_000, learner=10_000, reference=10_000)
 
 

@@ -37,7 +37,7 @@ from hvdlab.torch.memory import peak
 from hvdlab.torch.precision import operation_types, output_gradients, use_fast_kernels
 
 sys.path.append(str(LABS))
-import one_device  # the script beside this lab
+import one_device  # the script next to this lab
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 GPU = DEVICE.type == "cuda"
@@ -127,7 +127,7 @@ axes.legend(fontsize=9)
 plt.show()
 
 # %% [markdown]
-# **What you should see.** The pencil is right within a few percent where one of the two parts is much larger than the other.
+# **What you should see.** Your count is right within a few percent where one of the two parts is much larger than the other.
 # In between it is too high: the activations of a block are freed as soon as its gradients are there, so the two are never
 # there all at once. Most of what does *not* grow with the batch is not the model: it is gradients and Adam. Labs 9 to 11
 # share exactly these among devices; this one attacks the activations.
@@ -542,7 +542,7 @@ def activation_checkpointing(segments, repeat):
     with FlopCounterMode(display=False) as counter:
         step()
     ratios = []
-    for _ in range(5):  # one beside the other: what else runs on the machine slows both
+    for _ in range(5):  # in turns, so that other programs on the machine slow both
         marks = [now()]
         for run in (plain, step):
             run()
@@ -671,7 +671,7 @@ lab08_less_memory.check_recomputed(recomputed)
 print({f"dropout {p}": gradient_error(p) for p in (0.0, 0.1, 0.5)})
 
 # %% [markdown]
-# ## Take a large batch in small bites
+# ## Gradient accumulation: a large batch in micro-batches
 #
 # A batch that does not fit can go through in **micro-batches**, whose gradients PyTorch adds up in `.grad` by itself. It is
 # lab 3 with the ranks one after another, and has the same formula: with $m_k$ of the $n$ examples in micro-batch $k$
@@ -681,7 +681,7 @@ print({f"dropout {p}": gradient_error(p) for p in (0.0, 0.1, 0.5)})
 # ### Exercise 7: Accumulate
 #
 # **What:** write `accumulate(model, images, labels, micro_batch)`: leave the gradient of the mean cross-entropy of all
-# examples in `.grad` (empty before), with at most `micro_batch` examples in memory at once, in as few bites as that takes.
+# examples in `.grad` (empty before), with at most `micro_batch` examples in memory at once, in as few micro-batches as that takes.
 # The last one may be smaller. Return the mean loss, a number.
 #
 # **Why:** the batch that you want (lab 5) and the batch that fits are two numbers.
@@ -730,9 +730,9 @@ def gradient_accumulation(micro_batch, repeat):
     for name, make in NORMS.items():
         torch.manual_seed(repeat)
         model, grads = make().to(DEVICE), []
-        for bite in (len(y), micro_batch):
+        for size in (len(y), micro_batch):
             model.zero_grad(set_to_none=False)
-            accumulate(model, x, y, bite)
+            accumulate(model, x, y, size)
             grads.append(flat(p.grad for p in model.parameters()))
         row[f"difference, {name}"] = float((grads[1] - grads[0]).norm() / grads[0].norm())
         if name == "layer norm":
@@ -744,8 +744,8 @@ def gradient_accumulation(micro_batch, repeat):
     return row
 
 
-bites = [500, 250, 128, 64, 32]
-settings = grid(micro_batch=bites, repeat=seeds(3, 5))
+micro_batches = [500, 250, 128, 64, 32]
+settings = grid(micro_batch=micro_batches, repeat=seeds(3, 5))
 bitten = sweep("gradient_accumulation", gradient_accumulation, settings)
 shipped = reference("gradient_accumulation")
 for table in (bitten, shipped):
@@ -753,8 +753,8 @@ for table in (bitten, shipped):
 
 figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4))
 overlay(left, bitten, shipped, x="micro_batch", y="MB")
-counted = [activation_bytes(bite, LAYERS, HIDDEN) / 1e6 for bite in bites]
-left.plot(bites, counted, "k:", label="activations, counted by you")
+counted = [activation_bytes(size, LAYERS, HIDDEN) / 1e6 for size in micro_batches]
+left.plot(micro_batches, counted, "k:", label="activations, counted by you")
 if prediction:
     predicted(left, prediction * shipped["MB"].max(), x=32)
 overlay(right, bitten, shipped, x="micro_batch", y="ms", times=True)
@@ -767,7 +767,7 @@ bitten.groupby("micro_batch")[differences].mean().map("{:.1e}".format)
 
 # %% [markdown]
 # **What you should see.** The memory falls nearly in proportion to the micro-batch. (Only activations are in the figure: the gradients, and the
-# parameters and the optimizer's averages of a training, stay whatever the bite.) Small bites waste time,
+# parameters and the optimizer's averages of a training, do not depend on the micro-batch.) Small micro-batches waste time,
 # as small batches do (lab 2): those of 250, 64 and 32 take 1.2, 2.0 and 2.8 times as long as one of 500 (medians of 5 on the Xeon
 # of the reference). With layer norm the gradient differs by rounding alone, though 500 does not divide by 128; with
 # batch norm it is *another gradient*: accumulation is exact only where no operation looks across the examples. (With ranks it
@@ -1041,7 +1041,7 @@ medians(combined, shipped, by=by, columns=["ms", "MB"]).round(1)
 #
 # ## Take with you
 #
-# * 16 bytes a parameter with Adam, and the activations with a pencil: you know what fits before you try.
+# * Count 16 bytes per parameter with Adam, and add the activations: you know what fits before you try.
 # * bf16 needs an autocast and nothing else. fp16 needs a scale, and unscaling before you look at gradients.
 # * The weights that learn stay float32.
 # * Checkpointing gives memory for at most a third more multiplications; accumulation for no more of them, but for time: the

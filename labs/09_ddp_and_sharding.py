@@ -122,7 +122,7 @@ exercises.check_average_gradients(average_gradients)
 # %% [markdown]
 # ## Take the same steps
 #
-# `labs/sharded_training.py` (read it) trains one network in ten ways: the same weights, the same global batch, Adam in
+# `labs/sharded_training.py` (read it) trains one network in twelve modes: the same weights, the same global batch, Adam in
 # float32. Its ranks start with different seeds, so that a forgotten broadcast would show. `hand` is an all-reduce for each
 # gradient, `horovod` runs on MPI, which we send over TCP like Gloo, so that the kernel counts its bytes too.
 #
@@ -271,7 +271,7 @@ exercises.check_accuracy(accuracy)
 # when nothing is left to hide behind.
 #
 # `labs/ddp_communication.py` (read its `step`) trains 4.4 million parameters (18 MB of gradients) and takes a profile of one
-# step. Ways beside the bucket size: four backward passes a step, with and without `no_sync()`, and two **communication hooks**,
+# step. In addition to the bucket size it varies this: four backward passes a step, with and without `no_sync()`, and two **communication hooks**,
 # which send something smaller: float16, or the two thin factors of PowerSGD (Vogels et al. 2019,
 # [arXiv:1905.13727](https://arxiv.org/abs/1905.13727)).
 
@@ -322,7 +322,7 @@ if drawn:  # nothing was measured while another experiment made its reference re
 
 # %%
 if prediction is not None:
-    print(f"you foretold {prediction} MB for 4 passes")
+    print(f"you predicted {prediction} MB for 4 passes")
 columns = ["collectives", "sent_MB", "milliseconds"]
 medians(sent, reference("ddp_communication"), by=["way"], columns=columns).round(1)
 
@@ -347,7 +347,7 @@ medians(sent, reference("ddp_communication"), by=["way"], columns=columns).round
 # bytes for $\Psi$ parameters. Where weights and gradients are held in two bytes it is 2, 2 and $K = 12$, 16 again: the state has
 # the float32 weights that learn. (Lab 8's autocast holds 4, 4 and 8.)
 #
-# ### Exercise 4: Foretell the memory
+# ### Exercise 4: Predict the memory
 #
 # **What:** write `rank_bytes(parameters, ranks, stage, weights=4, gradients=4, state=8)`: the bytes on one rank; stage 0 is
 # DDP.
@@ -659,7 +659,7 @@ medians(tops, reference("sharding_peaks"), by=["mode"], columns=["held_MB", "on_
 # %% [markdown]
 # ## Move it out of the core
 #
-# When even a shard is too large, the next larger memory must help: CPU memory beside a GPU, a disk beside a CPU. **Activations**: what the
+# When even a shard is too large, the next larger memory must help: CPU memory for a GPU, a disk for a CPU. **Activations**: what the
 # forward pass saves for the backward pass can go out and come back (`saved_tensors_hooks`), or be computed again
 # (activation checkpointing, lab 8). **Optimizer state**: it is touched once a step, so it may live far away.
 #

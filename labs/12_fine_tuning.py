@@ -45,7 +45,7 @@ SCRIPT, FOLDER = LABS / "language_model.py", WORK / "language_model"
 #
 # ## Look at the records
 #
-# Alpaca (Taori et al. 2023) made a model that follows instructions out of one that goes on with texts, with 52,000 records
+# Alpaca (Taori et al. 2023) turned a model that continues texts into one that follows instructions, with 52,000 records
 # of *instruction*, *input* and *output*. The layout stayed. The records below are **synthetic**: small questions,
 # made by a program, so that a tiny model can learn to answer them and being right can be counted. With a file of your own
 # (`alpaca.json` or `alpaca.jsonl` in the folder `HVDLAB_DATA`) the last part of this lab uses that, too.
@@ -99,7 +99,7 @@ print(lm.prompt(RECORDS[0]))
 answers(gpt, RECORDS[:3])
 
 # %% [markdown]
-# It goes on with a text. That an instruction wants an answer, and that an answer ends, it cannot know.
+# It continues the text. It cannot know that an instruction wants an answer, and that an answer ends.
 #
 # ## Say which tokens count
 #
@@ -249,7 +249,7 @@ answers(model.gpt, RECORDS[:4])
 #
 # **Why:** look at the column `ended`. The training loss cannot show it, as it leaves out the very thing that goes wrong.
 #
-# <details><summary>Hint 1</summary>How many tokens of each example did the line with the comment take out of the loss, beside the
+# <details><summary>Hint 1</summary>How many tokens of each example did the line with the comment take out of the loss, in addition to the
 # padding?</details>
 #
 # <details><summary>Hint 2</summary>You know where the padding is: pad the labels with -100, and compare nothing.</details>
@@ -272,7 +272,7 @@ exercises.check_collate(collate)
 # ## Change less: LoRA
 #
 # Fine-tuning in full changes every weight, and Adam keeps two numbers more for each. LoRA
-# ([Hu et al. 2021](https://arxiv.org/abs/2106.09685)) leaves a weight $W$ as it is and learns a change of low rank $r$ beside it:
+# ([Hu et al. 2021](https://arxiv.org/abs/2106.09685)) leaves a weight $W$ as it is and learns a change of low rank $r$ in addition to it:
 #
 # $$y = W x + \frac{\alpha}{r} B A x, \qquad A: r \times \text{inputs}, \quad B: \text{outputs} \times r$$
 #
@@ -347,7 +347,7 @@ print(list(saved)[:3])
 # weights of the base do not arrive: `load_state_dict` returns what was missing and what nobody wanted.
 #
 # **Why:** `strict=False` is in every LoRA script, as A and B are not in the checkpoint. It hides that nothing else was there either, and
-# training goes on from random weights: the loss falls all the same.
+# training continues from random weights: the loss falls all the same.
 #
 # <details><summary>Hint 1</summary>Lightning's names begin with the name of the attribute that holds the network, <code>gpt.</code>
 # </details>
@@ -446,7 +446,7 @@ for method in ("full", "lora"):
     held_now, in_step = memory(model)
     rows[method] = {
         "trained, thousands": trained / 1e3,
-        "foretold, MB": bytes_held(every, trained) / 1e6,
+        "predicted, MB": bytes_held(every, trained) / 1e6,
         "held, MB": held_now / 1e6,
         "in a step, MB": in_step / 1e6,
     }

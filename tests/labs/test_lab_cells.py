@@ -116,7 +116,7 @@ def test_lab_8_counts_activations_with_numbers_alone():
     sizes = [32, 64]
     memory = pd.DataFrame({"parameters": [1, 1], "optimizer": [2, 2]}, index=sizes)
     names = {
-        "pd": pd, "np": np, "memory": memory, "bites": sizes, "LAYERS": 3, "HIDDEN": 8,
+        "pd": pd, "np": np, "memory": memory, "micro_batches": sizes, "LAYERS": 3, "HIDDEN": 8,
         "activation_bytes": lambda batch, layers, hidden: int(batch * layers * 10 * hidden * 4),
     }  # fmt: skip
     bars, line = [dict(names)["counted"] for names in run_what_makes(LAB_8, {"counted"}, names)]
