@@ -113,7 +113,7 @@ plt.show()
 
 # %% [markdown]
 # Convolutions are cheaper data parallel, fully connected layers model parallel. Today's image networks have few
-# large fully connected layers, and this course stays data parallel up to lab 10, which splits networks. Krizhevsky mixed both: 98.05 hours on
+# large fully connected layers, and this course stays data parallel up to lab 10, which splits layers. Krizhevsky mixed both: 98.05 hours on
 # one GPU became 15.68 on eight, 6.25 times as fast.
 #
 # ## Combine the gradients of unequal shards
