@@ -94,7 +94,9 @@ def main():
     if args.mode == "serial" and size > 1:
         refused = f"serial: expected 1 rank, got {size}"
     elif args.mode == "fsdp3-offload" and not cuda:
-        refused = "fsdp3-offload: expected a GPU for each rank, because it moves data out of GPU memory"
+        refused = (
+            "fsdp3-offload: expected a GPU for each rank, because it moves data out of GPU memory"
+        )
     elif args.global_batch % size:
         refused = (
             f"--global-batch: expected a multiple of the {size} ranks, got {args.global_batch}"
