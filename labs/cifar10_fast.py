@@ -217,9 +217,8 @@ def train(data, args, seed: int, mine) -> tuple[float, float]:
         optimizer.zero_grad()
         loss.backward()
         optimizer.synchronize()  # Horovod's all-reduce, which step() would do
-        if (
-            epoch >= WHITENING_EPOCHS
-        ):  # no gradient, because with a gradient of zero momentum would still change it
+        # No gradient, because with a gradient of zero momentum would still change it.
+        if epoch >= WHITENING_EPOCHS:
             model.whitening.bias.grad = None
         with optimizer.skip_synchronize():
             optimizer.step()
@@ -285,9 +284,8 @@ def main():
     torch.backends.cudnn.benchmark = True
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
     if mine.device.type == "cuda":
-        train(
-            data, argparse.Namespace(**{**vars(args), "epochs": 1.0}), 0, mine
-        )  # cuDNN chooses its kernels
+        # A first training, not timed, in which cuDNN chooses its kernels.
+        train(data, argparse.Namespace(**{**vars(args), "epochs": 1.0}), 0, mine)
     for seed in range(args.seed, args.seed + args.runs):
         seconds, accuracy = train(data, args, seed, mine)
         if hvd.rank() == 0 and args.json:

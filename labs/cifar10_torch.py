@@ -142,9 +142,8 @@ def own_part(images, labels, device):
 def accuracy(model, images, labels):
     """Return the fraction of the images of all ranks that the model classifies right."""
     model.eval()
-    right = torch.zeros(
-        (), device=images.device
-    )  # read once, because a read makes the processor wait
+    # Read once, because a read makes the processor wait.
+    right = torch.zeros((), device=images.device)
     with torch.inference_mode(), autocast(images.device):
         for some, wanted in zip(images.split(500), labels.split(500), strict=True):
             right += (model(some).argmax(1) == wanted).sum()

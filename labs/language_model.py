@@ -226,9 +226,8 @@ def fit(args, gpt, examples):
     trainer, model = make_trainer(args), lm.LanguageModel(gpt, args.lr)
     kind = type(gpt)  # FSDP2 changes the class of the network
     trainer.fit(model, datamodule=examples)
-    weights = (
-        trainer.strategy.lightning_module_state_dict()
-    )  # gathered from all ranks if they were split
+    # Gathered from all ranks if they were split.
+    weights = trainer.strategy.lightning_module_state_dict()
     if trainer.is_global_zero:
         whole = kind(gpt.config)
         whole.load_state_dict({name.removeprefix("gpt."): value for name, value in weights.items()})
@@ -269,9 +268,8 @@ def make_trainer(args):
             "language_model.py: --strategy fsdp2: Lightning has no --precision 16-mixed for it; take "
             "bf16-mixed, or --strategy ddp."
         )
-    if (
-        kind == "cpu" and args.precision == "16-mixed"
-    ):  # Lightning would use bf16-mixed without a message
+    # Lightning would use bf16-mixed without a message.
+    if kind == "cpu" and args.precision == "16-mixed":
         sys.exit(
             f"language_model.py: --precision 16-mixed: needs a GPU of its own for each of the {ranks} ranks; "
             "processors have bf16-mixed."

@@ -116,14 +116,12 @@ def train(args, report=print):
             # Only the forward pass: backward, each operation runs in the type that it had forward.
             with torch.autocast(device.type, PRECISIONS[args.precision], enabled=low):
                 mean = args.loss_weight * F.cross_entropy(model(x), y)
-            loss = mean * (
-                len(y) / len(labels)
-            )  # weighted, so that the sum is the mean over the batch
+            # Weighted, so that the sum is the mean over the batch.
+            loss = mean * (len(y) / len(labels))
             scaler.scale(loss).backward()  # adds to the gradients of the micro-batches before
             total += loss.detach()
-        scaler.step(
-            optimizer
-        )  # divides by the scale first; makes no step if a gradient is inf or nan
+        # Divides by the scale first; makes no step if a gradient is inf or nan.
+        scaler.step(optimizer)
         scaler.update()
         optimizer.zero_grad()
         return total  # on the device: total.item() would wait until the device has computed it

@@ -264,9 +264,8 @@ def fsdp(model, args, *, stage, offload=False):
 
 
 def deepspeed(model, args, *, stage, offload=False):
-    if (
-        next(model.parameters()).device.type == "cpu"
-    ):  # by default DeepSpeed uses any GPU that it sees
+    # By default DeepSpeed uses any GPU that it sees.
+    if next(model.parameters()).device.type == "cpu":
         os.environ["DS_ACCELERATOR"] = "cpu"
     import deepspeed
 

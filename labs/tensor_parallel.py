@@ -87,9 +87,8 @@ def parse_args():
 def split_with_dtensor(network, mesh, sequence):
     """Split with PyTorch's DTensor: a plan says how each module is split."""
     network, plan = copy.deepcopy(network), {}
-    between = (
-        Shard(0) if sequence else Replicate()
-    )  # x between the blocks: split by examples, or whole
+    # x between the blocks: split by examples, or whole.
+    between = Shard(0) if sequence else Replicate()
     for number in range(len(network.blocks)):
         plan[f"blocks.{number}.up"] = ColwiseParallel(input_layouts=between)
         plan[f"blocks.{number}.down"] = RowwiseParallel(output_layouts=between)
@@ -221,9 +220,8 @@ def main():
         print(NOT_COUNTED, file=sys.stderr)
     first = dist.get_rank() == 0
 
-    torch.manual_seed(
-        args.seed + dist.get_rank()
-    )  # different on each rank, as without a common seed
+    # Different on each rank, as without a common seed.
+    torch.manual_seed(args.seed + dist.get_rank())
     serial = ResidualMLP(args.num_layers, args.hidden_size, image_size=28).to(device)
     for parameter in serial.parameters():
         dist.broadcast(parameter.data, src=0)
