@@ -1,4 +1,4 @@
-"""Who may import whom, read from the source with `ast`."""
+"""Which module may import which other module, read from the source with `ast`."""
 
 import ast
 import sys
@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 LABS, GRADER = ROOT / "labs/hvdlab", ROOT / "assessment/hvdgrade"
 FRAMEWORKS = {"torch", "tensorflow", "keras", "tf_keras", "horovod", "mpi4py"}
 
-# Module -> what it may import beside the standard library. Names of ours are exact.
+# Module -> what it may import in addition to the standard library. Names of our modules are exact.
 ALLOWED = {
     "hvdlab": set(),
     "hvdlab.arguments": set(),
@@ -165,11 +165,11 @@ GRADER_ALLOWED = {
     "jupyter_server",
     "tornado",
 }
-# Of `hvdlab gpu`: what runs outside of the processes of its parts.
+# Modules of `hvdlab gpu` that run outside the processes of its parts.
 GPU_REPORT_WITHOUT_FRAMEWORK = (
     "against command data findings gpu_use machine markdown parts processes results runner".split()
 )
-# Modules that judges import, and that do not judge: words, the choice of walls, and what clears up.
+# Modules that the judging modules import, and that do not judge: wording, the choice of the sandbox, cleanup.
 NO_JUDGES = "cgroup cleanup export folders printed profile report sandbox"
 
 
@@ -182,7 +182,7 @@ def modules(package: Path, name: str) -> dict[str, Path]:
 
 
 def imports(path: Path, everywhere: bool = True) -> set[str]:
-    """Modules that a file imports; with everywhere=False only those of its top level."""
+    """Return the modules that a file imports; with everywhere=False only at its top level."""
     tree = ast.parse(path.read_text())
     nodes = ast.walk(tree) if everywhere else tree.body
     found = set()
@@ -201,7 +201,7 @@ ALL = {**modules(LABS, "hvdlab"), **modules(GRADER, "hvdgrade")}
 
 
 @pytest.mark.parametrize("name", ALLOWED)
-def test_the_base_imports_only_what_it_may(name):
+def test_base_modules_import_only_allowed_modules(name):
     roots = {
         wanted if wanted.startswith("hvdlab") else wanted.split(".")[0]
         for wanted in imports(ALL[name])
@@ -209,7 +209,7 @@ def test_the_base_imports_only_what_it_may(name):
     assert roots <= ALLOWED[name]
 
 
-def test_torch_and_keras_halves_stay_apart():
+def test_torch_and_keras_packages_do_not_import_each_other():
     for name, path in ALL.items():
         roots = {wanted.split(".")[0] for wanted in imports(path)}
         ours = imports(path)
@@ -224,7 +224,7 @@ def test_torch_and_keras_halves_stay_apart():
                 assert "tensorflow" not in roots, name
 
 
-def test_the_commands_import_no_framework_at_their_top():
+def test_commands_import_no_framework_at_top_level():
     for name in (
         "hvdlab.cli",
         "hvdlab.data.command",
@@ -240,7 +240,7 @@ def test_the_commands_import_no_framework_at_their_top():
         *(f"hvdlab.gpu_report.{name}" for name in GPU_REPORT_WITHOUT_FRAMEWORK),
         *(
             name for name in ALL if name.startswith("hvdlab.check")
-        ),  # it must not import for a script
+        ),  # modules that it must not import in a script's process
         "hvdgrade.cli",
         "hvdgrade.evidence.evaluate",
     ):
@@ -248,7 +248,7 @@ def test_the_commands_import_no_framework_at_their_top():
         assert not top & FRAMEWORKS, name
 
 
-def test_the_doctor_starts_where_nothing_is_installed():
+def test_the_doctor_starts_without_any_package():
     for name, path in ALL.items():
         if not name.startswith("hvdlab.doctor"):
             continue
@@ -259,16 +259,16 @@ def test_the_doctor_starts_where_nothing_is_installed():
             "hvdlab.system.hardware",
             "hvdlab.system.open_mpi",
             "hvdlab.system.command_name",
-        )  # need nothing, see above
+        )  # these modules need nothing, see above
         assert all(wanted.startswith(known) for wanted in top), name
         if name not in ("hvdlab.doctor.import_probe", "hvdlab.doctor.two_rank_script"):
             assert not {wanted.split(".")[0] for wanted in imports(path)} & FRAMEWORKS, name
 
 
-def test_the_grader_never_imports_what_learners_train_with():
+def test_the_grader_does_not_import_the_training_packages():
     for name, path in ALL.items():
         if not name.startswith("hvdgrade") or ".calibration." in name:
-            continue  # calibration runs are submissions of the grader's own
+            continue  # calibration scripts run like submissions
         for wanted in imports(path):
             ours = wanted.startswith("hvdgrade") or wanted.split(".")[0] in GRADER_ALLOWED - {
                 "hvdlab"
@@ -280,13 +280,16 @@ def test_the_grader_never_imports_what_learners_train_with():
             )
             inside = (
                 name == "hvdgrade.sandbox.drop_privileges" and wanted == "landlock"
-            )  # hvdgrade is hidden there
+            )  # hvdgrade is hidden in the sandbox
             allowed = ours or wanted in GRADER_ALLOWED or evaluator or inside
             assert allowed, f"{name} imports {wanted}"
 
 
-def test_what_judges_by_itself_is_among_the_rules():
-    """A result is kept as long as the rules stay: what they import judges too, or is listed here."""
+def test_every_module_that_judges_belongs_to_the_rules():
+    """A result is kept while the rules are unchanged.
+
+    Modules that the rules import are rules too, or are listed here.
+    """
     judges = {name for name, path in ALL.items() if path.resolve() in profiles.JUDGES}
     assert len(judges) == len(profiles.JUDGES)
     taken = {
@@ -298,13 +301,13 @@ def test_what_judges_by_itself_is_among_the_rules():
     assert taken - judges == {f"hvdgrade.{name}" for name in NO_JUDGES.split()}
 
 
-def test_hvdlab_never_imports_the_grader():
+def test_hvdlab_does_not_import_hvdgrade():
     for name, path in ALL.items():
-        if name.startswith("hvdlab"):  # what grades starts the command `hvdgrade`
+        if name.startswith("hvdlab"):  # modules that grade start the command `hvdgrade`
             assert not any(wanted.split(".")[0] == "hvdgrade" for wanted in imports(path)), name
 
 
-def test_nobody_unpickles_or_asks_a_shell():
+def test_no_module_unpickles_or_starts_a_shell():
     scripts = {path.name: path for path in (ROOT / "labs").glob("*.py")}
     scripts |= {str(path.parent): path for path in (ROOT / "assessment").rglob("assessment.py")}
     for name, path in {**ALL, **scripts}.items():
