@@ -2,8 +2,9 @@
 
     python3 docker/base_pins.py docker/constraints.txt > pins.txt
 
-What the image ships stays at the image's versions (its frameworks were built for them); everything else
-gets ours. Run it with the Python of the image. Standard library only: nothing is installed yet.
+Packages of the image keep their versions, because the image's frameworks were built for them. All other
+packages get our pinned versions. Run this with the Python of the image. It uses the standard library only,
+because nothing is installed yet.
 """
 
 import importlib.metadata
@@ -13,12 +14,15 @@ from pathlib import Path
 
 
 def normal(name: str) -> str:
-    """A package's name as pip compares it (PEP 503)."""
+    """Return a package name in the form in which pip compares names (PEP 503)."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def shipped() -> dict[str, str]:
-    """name: version of what this Python can import; of two versions the one that it imports."""
+    """Return {name: version} of the packages that this Python can import.
+
+    If there are two versions of a package, the version that Python imports counts.
+    """
     found = {}
     for package in importlib.metadata.distributions():  # in the order of sys.path
         found.setdefault(normal(package.metadata["Name"]), package.version)
@@ -26,7 +30,12 @@ def shipped() -> dict[str, str]:
 
 
 def pins(ours: str, base: dict[str, str]) -> list[str]:
-    """The lines of constraints: `base` (name: version) first, then those of `ours` that it leaves open."""
+    """Return the lines of a constraints file.
+
+    Args:
+        ours: the text of our constraints file.
+        base: {name: version} of the packages of the image. They come first, and replace ours.
+    """
     rest = [
         line
         for line in ours.splitlines()
@@ -37,5 +46,5 @@ def pins(ours: str, base: dict[str, str]) -> list[str]:
 
 if __name__ == "__main__":
     if len(sys.argv) != 2:
-        sys.exit("base_pins: name one file with our constraints, as docker/constraints.txt.")
+        sys.exit("base_pins: name one file with our constraints, such as docker/constraints.txt.")
     print("\n".join(pins(Path(sys.argv[1]).read_text(), shipped())))

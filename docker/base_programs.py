@@ -1,11 +1,11 @@
-"""Give an environment on top of other packages the programs of those packages: jupyter, pytest, mpirun.
+"""Add programs of the base's packages to an environment on top of the base: jupyter, pytest, mpirun.
 
     .venv/bin/python docker/base_programs.py /path/to/the/base's/python
 
-pip writes no program for a package that is there already, and the base's own `jupyter` would run with the
-base's Python, which does not see the course. So each entry point gets a program here that runs with this
-environment's Python. Compiled programs get a link, if PATH has none of that name. What this environment
-has is not touched. Standard library only.
+pip writes no program for a package that the base already has, and the base's own `jupyter` would run with the
+base's Python, which cannot import the course. Therefore this script writes a program for each entry point,
+which runs with this environment's Python. Compiled programs get a link if PATH has no program of that name.
+Existing programs of this environment are not changed. Standard library only.
 """
 
 import shutil
@@ -34,5 +34,5 @@ def main(base_python: str) -> None:
 
 if __name__ == "__main__":
     if len(sys.argv) != 2:
-        sys.exit("base_programs: name the base's Python, as /path/to/bin/python3.")
+        sys.exit("base_programs: name the base's Python, such as /path/to/bin/python3.")
     main(sys.argv[1])

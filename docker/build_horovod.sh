@@ -1,14 +1,13 @@
 #!/usr/bin/env bash
-# Build Horovod 0.28.1 from its PyPI source for the environment of one Python, install it, and prove it.
-# Where Horovod was there before, built by others (NVIDIA's TensorFlow image), it stays and is proven only.
+# Build Horovod 0.28.1 from its PyPI source for the environment of one Python, install it, and check that it works.
+# A Horovod that came with the base (NVIDIA's TensorFlow image) is kept and only checked.
 #
 #   docker/build_horovod.sh [PYTHON]          default: .venv/bin/python
 #
 # PYTHON's environment already holds torch, tensorflow or both, an MPI, cmake and the other build
 # requirements (the `build` extra). The wheel is cached in ${XDG_CACHE_HOME:-~/.cache}/hvdlab/wheels
-# under a key of everything its binary depends on. An install that is not followed by an import and
-# an all-reduce proves nothing (Horovod skips a framework it cannot build in silence): both are done
-# here, every time.
+# under a key of all inputs of the build. Horovod silently skips a framework that it cannot build, so a
+# successful installation is not enough: the script always imports Horovod and runs an all-reduce.
 set -euo pipefail
 
 VERSION=0.28.1
@@ -17,8 +16,8 @@ SHA256=92a43f5a94c43907a56805bad15f19700c62ffc83b7ca483f9e104e229f67ef0
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 python=${1:-$here/../.venv/bin/python}
 stop() { printf 'build_horovod: %s\n' "$*" >&2; exit 1; }
-# As in setup.sh: what takes long runs beside this shell and ends with it, compilers and ranks too.
-beside() { "$@" & wait $!; }
+# As in setup.sh: run a long command so that signals end it, with its compilers and ranks.
+interruptible() { "$@" & wait $!; }
 work= proof=
 end() {
     trap "" HUP INT TERM
@@ -29,9 +28,9 @@ end() {
 trap end EXIT
 for signal in HUP:129 INT:130 TERM:143; do trap "end; exit ${signal#*:}" ${signal%:*}; done
 [ -x "$python" ] || stop "no Python at $python: run 'make setup', or name one as the first argument."
-export PATH="$(cd "$(dirname "$python")" && pwd):$PATH"    # mpicxx, cmake and ninja of that environment first
+export PATH="$(cd "$(dirname "$python")" && pwd):$PATH"    # use mpicxx, cmake and ninja of that environment
 
-# --- for which frameworks? ------------------------------------------------------------------------
+# --- frameworks ----------------------------------------------------------------------------------
 frameworks=$("$python" -c '
 import importlib.util as u
 print(*(name for name in ("torch", "tensorflow") if u.find_spec(name)))')
@@ -42,14 +41,14 @@ import importlib.util as u, sys
 found = u.find_spec("horovod")
 print(found.origin if found and not found.origin.startswith(sys.prefix) else "")')
 
-# --- for CPUs or for GPUs? --------------------------------------------------------------------------
+# --- CPU or GPU build -------------------------------------------------------------------------------
 plan=$(timeout 600 "$python" "$here/cuda_build.py") || { [ $? != 124 ] || stop "$python needs more than 10 minutes to import torch."; exit 1; }
 eval "$plan"    # device, why, torch_cuda, cuda_home, compiler, nccl_home, nccl_library, search
 if [ "$theirs" ]; then echo "Horovod of this environment stays: $theirs"
 else echo "Horovod $VERSION for ${frameworks/ / and }: $([ $device = nccl ] && echo 'GPU build with NCCL' || echo 'CPU build') ($why)"
 fi
 
-# --- the wheel's key: whatever its binary depends on ----------------------------------------------
+# --- the key of the wheel: all inputs of the build ------------------------------------------------
 cache=${XDG_CACHE_HOME:-${HOME:-}/.cache}/hvdlab/wheels
 key=$( { sha256sum < "${BASH_SOURCE[0]}"
          "$python" -c '
@@ -67,20 +66,20 @@ wheels=$cache/$key
 
 built() { [ "$theirs" ] || ls "$wheels"/horovod-"$VERSION"-*.whl >/dev/null 2>&1; }
 
-if ! built; then    # one build at a time, also from several checkouts
+if ! built; then    # only one build at a time, also from several checkouts
     { mkdir -p "$cache" && [ -w "$cache" ]; } 2>/dev/null ||
         stop "the cache folder $cache cannot be written: name another one: export XDG_CACHE_HOME=/path/to/folder"
     exec 8> "$cache/.lock"
-    flock -n 8 || { echo "Another build of Horovod is under way: waiting for it"; beside flock -w 3600 8 || stop "it did not end within an hour."; }
+    flock -n 8 || { echo "Another build of Horovod is under way: waiting for it"; interruptible flock -w 3600 8 || stop "it did not end within an hour."; }
 fi
 if ! built; then
-    rm -rf "$cache"/build.* "$cache"/*.part.*    # what builds that were killed have left
+    rm -rf "$cache"/build.* "$cache"/*.part.*    # left by builds that were killed
     work=$(mktemp -d "$cache/build.XXXXXX")
     log=$cache/$key.log
 
     # --- source: the hash is checked before any of its code runs -------------------------------------
     echo "horovod==$VERSION --hash=sha256:$SHA256" > "$work/requirements.txt"
-    beside timeout 600 "$python" -m pip download --quiet --no-deps --no-binary horovod --no-build-isolation \
+    interruptible timeout 600 "$python" -m pip download --quiet --no-deps --no-binary horovod --no-build-isolation \
         --require-hashes -r "$work/requirements.txt" -d "$work" > "$log" 2>&1 ||
         stop "could not get horovod $VERSION with SHA-256 $SHA256 from the package index: $(grep -v '^ *$' "$log" | tail -n 1)"
     tar -xzf "$work/horovod-$VERSION.tar.gz" -C "$work"
@@ -102,12 +101,12 @@ PY
     edit horovod/tensorflow/CMakeLists.txt \
         'list(APPEND TF_SOURCES "${PROJECT_SOURCE_DIR}/horovod/tensorflow/xla_mpi_ops.cc")' ''
 
-    # RUNPATH: MPI, torch, NCCL and CUDA's runtime are found without LD_LIBRARY_PATH and without torch imported
-    # first. CMake would write the absolute folder of the environment that built the wheel.
+    # Set RUNPATH, so that MPI, torch, NCCL and CUDA's runtime are found without LD_LIBRARY_PATH and without an
+    # import of torch before. CMake would write the absolute folder of the environment that built the wheel.
     edit CMakeLists.txt "project(horovod CXX)" 'project(horovod CXX)
 set(CMAKE_BUILD_WITH_INSTALL_RPATH ON)
 set(CMAKE_INSTALL_RPATH "$ORIGIN/../../../..;'"$search"'")'
-    # Horovod declares a function of TensorFlow that TensorFlow 2.21 no longer has. Its stream gives the same.
+    # Horovod uses a function that TensorFlow 2.21 no longer has. TensorFlow's Stream provides the same value.
     edit horovod/tensorflow/mpi_ops.cc '#endif // TENSORFLOW_VERSION >= 2011000000
 #endif // HAVE_GPU' '#endif // TENSORFLOW_VERSION >= 2011000000
 namespace stream_executor {
@@ -118,23 +117,23 @@ inline GpuStreamHandle AsGpuStreamValue(Stream* stream) {
 } // namespace gpu
 } // namespace stream_executor
 #endif // HAVE_GPU'
-    # A CPU build stays one: with a CUDA build of torch Horovod would by itself make half a GPU build, and an
-    # nvcc that does not work with this C++ compiler would end CMake's configuration.
+    # Keep a CPU build free of CUDA. With a CUDA build of torch, Horovod would make half a GPU build by itself, and
+    # an nvcc that does not work with this C++ compiler would stop CMake's configuration.
     if [ $device = cpu ]; then
         edit cmake/Modules/FindPytorch.cmake "(CUDA_HOME is not None)" "False"
         edit CMakeLists.txt $'check_language(CUDA)\nif(NOT CMAKE_CUDA_COMPILER)' 'if(FALSE)'
     fi
 
-    # --- CUDA: the compiler, and a name for NCCL that a linker looks for ------------------------------
+    # --- CUDA: the compiler, and the file name by which the linker finds NCCL ----------------------------
     if [ "$compiler" ]; then
         echo "Fetching the CUDA compiler from the package index, for this build only"
-        beside timeout 1800 "$python" -m pip install --quiet --no-deps --target "$work/cuda" $compiler > "$log" 2>&1 ||
+        interruptible timeout 1800 "$python" -m pip install --quiet --no-deps --target "$work/cuda" $compiler > "$log" 2>&1 ||
             stop "could not get the CUDA compiler ($compiler): $(grep -v '^ *$' "$log" | tail -n 1)"
         cuda_home=$work/cuda/nvidia/cu13
         ln -s lib "$cuda_home/lib64"
         ln -s libcudart.so.13 "$cuda_home/lib/libcudart.so"
     fi
-    unset ${!HOROVOD_GPU*}    # only the plan above decides
+    unset ${!HOROVOD_GPU*}    # only the plan above decides about GPUs
     if [ $device = nccl ]; then
         mkdir "$work/nccl"
         ln -s "$nccl_library" "$work/nccl/libnccl.so"
@@ -147,9 +146,9 @@ inline GpuStreamHandle AsGpuStreamValue(Stream* stream) {
     for framework in torch:PYTORCH tensorflow:TENSORFLOW; do
         if has "${framework%:*}"; then export "HOROVOD_WITH_${framework#*:}=1"; else export "HOROVOD_WITHOUT_${framework#*:}=1"; fi
     done
-    # Horovod's Gloo names uint8_t without its header, which came with others until g++ 15.
+    # Horovod's Gloo uses uint8_t without its header, which other headers included until g++ 15.
     export CXXFLAGS="-include cstdint ${CXXFLAGS:-}"
-    export CMAKE_POLICY_VERSION_MINIMUM=3.5    # of Horovod's Gloo, which CMake 4 refuses otherwise
+    export CMAKE_POLICY_VERSION_MINIMUM=3.5    # otherwise CMake 4 refuses Horovod's Gloo
     export HOROVOD_WITH_MPI=1 HOROVOD_WITH_GLOO=1 HOROVOD_WITHOUT_MXNET=1 MAKEFLAGS="${MAKEFLAGS_HOROVOD:--j$(nproc)}"
     started=$SECONDS
     timeout 3600 "$python" -m pip wheel --no-deps --no-build-isolation --no-cache-dir --verbose \
@@ -165,15 +164,15 @@ inline GpuStreamHandle AsGpuStreamValue(Stream* stream) {
     echo "Compiled in $((SECONDS - started)) s"
     mkdir -p "$cache/$key.part.$$"
     mv "$work"/wheel/*.whl "$cache/$key.part.$$/"
-    mv -T "$cache/$key.part.$$" "$wheels"      # atomic: the folder is there whole or not at all
+    mv -T "$cache/$key.part.$$" "$wheels"      # atomic: the folder is complete, or does not exist
 fi
 
-# --- install and prove ------------------------------------------------------------------------------
+# --- install and check ------------------------------------------------------------------------------
 [ "$theirs" ] || "$python" -m pip install --quiet --no-deps --force-reinstall "$wheels"/horovod-"$VERSION"-*.whl
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 TF_CPP_MIN_LOG_LEVEL=3
 proof=$(mktemp)
-# Two ranks on processors: GPUs are hidden, because TensorFlow would put the tensors of both on the first one.
-beside timeout 300 env CUDA_VISIBLE_DEVICES=-1 mpirun --oversubscribe --bind-to none -np 2 "$python" -c '
+# Two ranks on CPUs. GPUs are hidden, because TensorFlow would put the tensors of both ranks on the first GPU.
+interruptible timeout 300 env CUDA_VISIBLE_DEVICES=-1 mpirun --oversubscribe --bind-to none -np 2 "$python" -c '
 import importlib, sys
 _, theirs, *frameworks = sys.argv
 for name in frameworks:
@@ -188,8 +187,8 @@ if hvd.rank() == 0:
     stop "Horovod is built but two ranks cannot all-reduce: $(grep -v '^ *$' "$proof" | tail -n 3)"
 echo "Horovod works: ${frameworks/ / and } all-reduce on two ranks ($(tail -n 1 "$proof"))"
 
-# --- a second proof, where there are GPUs -------------------------------------------------------------
-# As many ranks as there are GPUs, two at most, each with a GPU of its own: NCCL, with tensors on the GPUs.
+# --- a second check, if there are GPUs ----------------------------------------------------------------
+# As many ranks as GPUs, at most two, each with its own GPU. They all-reduce tensors on the GPUs through NCCL.
 framework=${frameworks%% *}
 gpus=$(timeout 300 "$python" -c '
 import importlib, sys
@@ -199,7 +198,7 @@ seen = framework.cuda.device_count() if name == "torch" else len(framework.confi
 print(seen if hvd.nccl_built() else 0)' $framework 2>/dev/null | tail -n 1) || gpus=0
 if [ "${gpus:-0}" -gt 0 ]; then
     if [ "$gpus" = 1 ]; then ranks=1 named="1 rank"; else ranks=2 named="2 ranks"; fi
-    beside timeout 300 mpirun --oversubscribe --bind-to none -np $ranks "$python" -c '
+    interruptible timeout 300 mpirun --oversubscribe --bind-to none -np $ranks "$python" -c '
 import importlib, os, sys
 name, here = sys.argv[1], int(os.environ["OMPI_COMM_WORLD_LOCAL_RANK"])
 shown = os.environ.get("CUDA_VISIBLE_DEVICES")

@@ -3,8 +3,8 @@
     .venv/bin/python docker/cuda_build.py     # prints shell assignments; build_horovod.sh evaluates them
 
 A build with NCCL needs four things of the same CUDA major version: torch, the compiler nvcc, NCCL's header
-and library, and at run time the driver. What is missing is said in one sentence, and Horovod is built for
-processors: the course's scripts then exchange gradients through host memory. Standard library only.
+and library, and at run time the driver. If one is missing, one sentence says so, and Horovod is built for
+CPUs. The course's scripts then exchange gradients through host memory. Standard library only.
 """
 
 import os
@@ -20,13 +20,13 @@ from pathlib import Path
 
 from gpu_driver import nvidia_smi
 
-SECONDS = 60  # limit of every program that is asked here
+LIMIT_SECONDS = 60  # for every program that is run here
 # The CUDA 13 compiler in packages of PyPI. Those for CUDA 12 hold ptxas and no nvcc.
 COMPILER_PACKAGES = (
     *("nvidia-cuda-nvcc", "nvidia-cuda-crt", "nvidia-nvvm"),
     *("nvidia-cuda-cccl", "nvidia-cuda-runtime", "nvidia-nvtx"),
 )
-SYSTEM_NVCC = "/usr/local/cuda/bin/nvcc"  # where it is not on PATH
+SYSTEM_NVCC = "/usr/local/cuda/bin/nvcc"  # if it is not on PATH
 SYSTEM_NCCL = ("/usr", "/usr/local", "/usr/local/cuda")
 # 1: fetch the compiler although this machine has no driver (a login node)
 FETCH = "HVDLAB_FETCH_NVCC"
@@ -34,15 +34,15 @@ FETCH = "HVDLAB_FETCH_NVCC"
 
 @dataclass(frozen=True)
 class Build:
-    """How Horovod is built.
+    """The settings of a Horovod build.
 
     Attributes:
         device: "nccl" or "cpu".
-        why: one sentence without a full stop, for the user.
-        cuda_home: folder of the CUDA toolkit; empty where its compiler is fetched first.
-        compiler: the packages to fetch for it, as pip names them.
+        why: the reason for the user, one sentence without a full stop.
+        cuda_home: folder of the CUDA toolkit; empty if its compiler must be fetched.
+        compiler: packages of the compiler to fetch, as pip requirements.
         nccl_home: folder with include/nccl.h.
-        nccl_library: the file to link with.
+        nccl_library: file to link with.
         search: folders in which the built libraries look for MPI, torch, TensorFlow, NCCL and CUDA's
             runtime (RUNPATH).
     """
@@ -57,7 +57,7 @@ class Build:
 
 
 def decide(torch_cuda: str, torch_folder: str) -> Build:
-    """The build for this machine and this Python.
+    """Return the build for this machine and this Python.
 
     Args:
         torch_cuda: `torch.version.cuda`, such as "13.0"; empty for a CPU build, or without torch.
@@ -96,16 +96,16 @@ def decide(torch_cuda: str, torch_folder: str) -> Build:
 
 
 def toolkit() -> tuple[str, str]:
-    """(folder, version) of the CUDA toolkit; ("", "") without one.
+    """Return (folder, version) of the CUDA toolkit; ("", "") without a toolkit.
 
-    The nvcc on PATH may be a wrapper or a link: the compiler itself is asked where its toolkit is.
+    The nvcc on PATH may be a wrapper or a link, so the folder comes from the output of the compiler itself.
     """
     for home in map(os.environ.get, ("HOROVOD_CUDA_HOME", "CUDA_HOME")):
         if home and (version := _nvcc_version(f"{home}/bin/nvcc")):
             return home, version
     for nvcc in filter(None, (shutil.which("nvcc"), SYSTEM_NVCC)):
-        said = _said(nvcc, "--dryrun", "-x", "cu", "-c", "/dev/null")
-        top = re.search(r"^#\$ TOP=(.+)$", said, re.MULTILINE)
+        text = _output(nvcc, "--dryrun", "-x", "cu", "-c", "/dev/null")
+        top = re.search(r"^#\$ TOP=(.+)$", text, re.MULTILINE)
         for folder in (top[1].strip() if top else "", Path(nvcc).resolve().parents[1]):
             home = str(Path(folder).resolve())
             if folder and (version := _nvcc_version(f"{home}/bin/nvcc")):
@@ -114,37 +114,40 @@ def toolkit() -> tuple[str, str]:
 
 
 def mpi() -> list[str]:
-    """Folders of Open MPI's libraries, where it is not in this environment (a module, a base)."""
-    own = Path(sysconfig.get_path("platlib")).resolve().parents[1]  # RUNPATH has it already
+    """Return the folders of Open MPI's libraries if it is outside this environment (a module, a base)."""
+    own = Path(sysconfig.get_path("platlib")).resolve().parents[1]  # already in RUNPATH
     return [
         folder
-        for folder in _said("mpicxx", "--showme:libdirs").split()
+        for folder in _output("mpicxx", "--showme:libdirs").split()
         if Path(folder).is_dir() and Path(folder).resolve() != own
     ]
 
 
 def nccl() -> tuple[str, str] | None:
-    """(folder, library) of NCCL: what the user names, else what torch loads, else the system's."""
+    """Return (folder, library) of NCCL: named by the user, else loaded by torch, else of the system."""
     named = [os.environ.get(name, "") for name in ("HOROVOD_NCCL_HOME", "NCCL_HOME")]
     for home in filter(None, [*named, packaged("nvidia.nccl"), *SYSTEM_NCCL]):
         if not Path(home, "include/nccl.h").is_file():
             continue
         for folder in ("lib", "lib64", f"lib/{sysconfig.get_config_var('MULTIARCH')}"):
-            for name in ("libnccl.so", "libnccl.so.2"):  # PyPI's package has the second only
+            for name in ("libnccl.so", "libnccl.so.2"):  # PyPI's package has only the second
                 if (library := Path(home, folder, name)).exists():
                     return home, str(library)
     return None
 
 
 def cuda_runtime(major: str) -> list[str]:
-    """Folders of PyPI's CUDA runtime, with which torch comes; a toolkit's is linked statically."""
+    """Return the folders of PyPI's CUDA runtime, which comes with torch.
+
+    A toolkit's runtime is linked statically.
+    """
     names = {"13": "nvidia.cu13", "12": "nvidia.cuda_runtime"}
     folder = packaged(names.get(major, ""))
     return [f"{folder}/lib"] if folder else []
 
 
 def packaged(name: str) -> str:
-    """The folder of a package of this environment; empty if it is not there."""
+    """Return the folder of a package of this environment; empty if it is not installed."""
     try:
         found = find_spec(name) if name else None
     except ImportError:
@@ -153,9 +156,10 @@ def packaged(name: str) -> str:
 
 
 def run_path(folder: str) -> str:
-    """A folder as RUNPATH names it: from horovod/torch on if it is in the same site-packages, else absolute.
+    """Return a folder as an entry of RUNPATH.
 
-    Only relative ones survive when the environment is copied or the wheel is installed into another.
+    In the same site-packages it is relative to horovod/torch, so that it stays valid when the environment
+    is copied or the wheel is installed into another one. Other folders are absolute.
     """
     packages = Path(sysconfig.get_path("platlib")).resolve()
     place = Path(folder).resolve()
@@ -165,14 +169,14 @@ def run_path(folder: str) -> str:
 
 
 def _nvcc_version(nvcc: str) -> str:
-    found = re.search(r"release (\d+\.\d+)", _said(nvcc, "--version"))
+    found = re.search(r"release (\d+\.\d+)", _output(nvcc, "--version"))
     return found[1] if found else ""
 
 
-def _said(*command: str) -> str:
+def _output(*command: str) -> str:
     try:
         done = subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=SECONDS
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=LIMIT_SECONDS
         )
     except (OSError, subprocess.SubprocessError):
         return ""
@@ -202,7 +206,7 @@ def main() -> None:
 if __name__ == "__main__":
     try:
         main()
-    except Exception as error:  # a torch that cannot be imported: whatever it raises
+    except Exception as error:  # importing torch may raise any exception
         sys.exit(
             f"cuda_build: torch cannot be imported by {sys.executable} ({error}): "
             "run 'make setup' again."

@@ -3,8 +3,8 @@
     python3 docker/gpu_driver.py     # prints shell assignments; setup.sh evaluates them
 
 PyPI's torch is built for CUDA 13, which needs driver 580 and compute capability 7.5 (Turing). Older drivers
-and GPUs, such as V100 and P100, need a build for CUDA 12. With a build that does not fit torch sees no GPU
-and trains on the processor. Standard library only: nothing is installed yet.
+and GPUs, such as V100 and P100, need a build for CUDA 12. With a build that does not fit, torch sees no GPU
+and trains on the CPU. Standard library only, because nothing is installed yet.
 """
 
 import os
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 CUDA12_INDEX = "https://download.pytorch.org/whl/cu126"
 DRIVER_PROGRAMS = "/usr/lib/wsl/lib:/usr/local/nvidia/bin"  # of WSL 2 and of some containers
-PIP_DEFAULT = ""  # what pip finds by itself: PyPI's build for CUDA 13
+PIP_DEFAULT = ""  # pip's default index: PyPI's build for CUDA 13
 # Minimum driver and compute capability. Sources: CUDA 13.0 release notes, "CUDA Toolkit Major Component
 # Versions" (580) and the architectures of PyPI's torch 2.13 (sm_75 to sm_120); CUDA 12 minor version
 # compatibility (525) and PyTorch's RELEASE.md, "CUDA Support Matrix" (cu126: 5.0 to 9.0).
@@ -27,17 +27,23 @@ CUDA12_NEWEST = (9, 0)
 
 @dataclass(frozen=True)
 class Choice:
-    """`index` is where torch comes from; `sentence` says why, for the user (empty: nothing to say)."""
+    """A build of torch.
+
+    Attributes:
+        index: package index of torch.
+        sentence: the reason for the user; may be empty.
+    """
 
     index: str
     sentence: str = ""
 
 
 def choose(gpus: list[tuple[int, tuple[int, int]]]) -> Choice:
-    """The build of torch for GPUs given as (driver's major version, compute capability).
+    """Return the build of torch for GPUs.
 
-    All GPUs of a machine have one driver. Of several GPUs the lowest capability decides, so that each rank
-    can use its own.
+    Args:
+        gpus: (major version of the driver, compute capability) of each GPU. All GPUs of a machine have the
+            same driver. The lowest capability decides, so that each rank can use its GPU.
     """
     if not gpus:
         return Choice(CPU_INDEX)
@@ -67,17 +73,17 @@ def choose(gpus: list[tuple[int, tuple[int, int]]]) -> Choice:
 
 
 def nvidia_smi() -> str | None:
-    """The driver's program; None without a driver."""
+    """Return the path of nvidia-smi; None without a driver."""
     return shutil.which(
         "nvidia-smi", path=f"{os.environ.get('PATH', os.defpath)}:{DRIVER_PROGRAMS}"
     )
 
 
 def ask() -> list[tuple[int, tuple[int, int]]]:
-    """What nvidia-smi says of this machine: (driver, compute capability) of each GPU; [] without a driver.
+    """Return (driver, compute capability) of each GPU, as nvidia-smi reports them; [] without a driver.
 
     Raises:
-        OSError: nvidia-smi is here and does not answer.
+        OSError: nvidia-smi is installed but does not answer.
     """
     program = nvidia_smi()
     if not program:

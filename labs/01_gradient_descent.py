@@ -400,6 +400,6 @@ compare(at_100, shipped_at_100, by=["inputs", "ratio"], value="log10_left").loc[
 # * The condition number decides how many steps it takes. Normalised inputs make it small.
 # * A loss that has stopped changing does not mean that the parameters have arrived.
 #
-# **Go on, if you like:** run `descend(x, y, learning_rate=1e-6, stop=has_converged)`. After how many steps
+# **To continue, if you like:** run `descend(x, y, learning_rate=1e-6, stop=has_converged)`. After how many steps
 # does your test say yes, and why? What would you compare the change with instead? Lab 2 takes only a few
 # examples for each step, and asks what that costs.

@@ -21,7 +21,7 @@ import numpy as np
 import tensorflow as tf
 from keras import layers
 
-from hvdlab.course.experiment import grid, reference, seeds, size, sweep
+from hvdlab.course.experiment import by_run_length, grid, reference, seeds, sweep
 from hvdlab.course.figures import compare, overlay, predicted, summary
 from hvdlab.course.loss_landscape import filter_normalize, random_direction, slice_1d, slice_2d
 from hvdlab.data import load_fashion_mnist
@@ -135,7 +135,7 @@ plt.show()
 # %%
 RATE = 0.005
 CHAINS = 20  # descents side by side, as columns of arrays
-STEPS = size(300, 1500, 2500)
+STEPS = by_run_length(quick=300, learner=1500, reference=2500)
 
 
 def noise_ball(batch_size, sampling, seed):
@@ -159,7 +159,7 @@ def noise_ball(batch_size, sampling, seed):
     return {"variance": np.mean((late - w_best) ** 2), "theory": theory}
 
 
-print(f"batches of 1: variance {noise_ball(1, 'drawn anew', seed=1)['variance']:.2f}")
+print(f"batches of 1: variance {noise_ball(1, 'with replacement', seed=1)['variance']:.2f}")
 
 # %%
 prediction = None  # your guess, before you run the next cells: the variance of w for batches of 10
@@ -178,11 +178,11 @@ prediction = None  # your guess, before you run the next cells: the variance of 
 # examples, so that $\operatorname{Var} w$ is about $\eta / B$ times the least loss. **Twice the batch, half
 # the variance**; and half the step size does the same.
 #
-# The experiment draws the examples in two ways: *drawn anew* for each batch, as the derivation assumes, and
-# *each once an epoch*, which is what your batcher does.
+# The experiment draws the examples by two methods: *with replacement*, where each example is drawn from the whole set,
+# as the derivation assumes, and *each once an epoch*, which is what your batcher does.
 
 # %%
-samplings = ["drawn anew", "each once an epoch"]
+samplings = ["with replacement", "each once an epoch"]
 settings = grid(sampling=samplings, batch_size=[1, 2, 5, 10, 20, 50], seed=seeds(3, 5))
 balls = sweep("noise_ball", noise_ball, settings)
 shipped_balls = reference("noise_ball")
@@ -203,7 +203,7 @@ plt.show()
 compare(balls, shipped_balls, by=["sampling", "batch_size"], value="variance")
 
 # %% [markdown]
-# **What you should see:** drawn anew, the variance falls along the line of the theory, in proportion to
+# **What you should see:** with replacement, the variance falls along the line of the theory, in proportion to
 # $1/B$. (With batches of one it lies a little above: the noise grows with the distance from the minimum,
 # and the derivation takes it as constant.) Your batcher does better, the more so the larger the batch: the
 # errors of an epoch's batches add up to almost nothing, because all examples come. The descent remembers
@@ -219,8 +219,9 @@ compare(balls, shipped_balls, by=["sampling", "batch_size"], value="variance")
 # %%
 data = load_fashion_mnist()
 if data.synthetic:
-    print("This is a SYNTHETIC twin: everything runs, but no number below can be compared.")
-TRAIN, HELD_OUT = size(1000, 10_000, 10_000), size(500, 2000, 2000)
+    print("These data are SYNTHETIC: every cell runs, but no number below can be compared.")
+TRAIN = by_run_length(quick=1000, learner=10_000, reference=10_000)
+HELD_OUT = by_run_length(quick=500, learner=2000, reference=2000)
 train_images = data.train_images[:TRAIN].astype("float32") / 255
 train_labels = data.train_labels[:TRAIN].astype("int32")
 held_out_images = data.test_images[:HELD_OUT].astype("float32") / 255
@@ -271,7 +272,7 @@ def compiled(model, learning_rate, momentum=0.0):
 
 def throughput(batch_size, seed):
     model, stopwatch = compiled(small_cnn(seed), learning_rate=0.1), Stopwatch()
-    length = {"batch_size": batch_size, "epochs": size(2, 3, 4)}
+    length = {"batch_size": batch_size, "epochs": by_run_length(quick=2, learner=3, reference=4)}
     model.fit(train_images, train_labels, **length, verbose=0, callbacks=[stopwatch])
     return {"images_per_second": TRAIN / np.median(stopwatch.seconds[1:])}
 
@@ -282,7 +283,9 @@ print(f"batches of 16: {throughput(16, seed=1)['images_per_second']:.0f} images 
 prediction = None  # your guess, before you run the next cell: images a second with batches of 256
 
 # %%
-sizes = size([16, 256], [8, 32, 128, 256, 1024], [8, 16, 32, 64, 128, 256, 512, 1024])
+sizes = by_run_length(
+    quick=[16, 256], learner=[8, 32, 128, 256, 1024], reference=[8, 16, 32, 64, 128, 256, 512, 1024]
+)
 speeds = sweep("throughput_batch_size", throughput, grid(batch_size=sizes, seed=seeds(1, 3)))
 shipped_speeds = reference("throughput_batch_size")
 
@@ -348,7 +351,7 @@ exercises.check_reached(reached)
 # ones, are ten minutes; the runs before it are kept when you interrupt it.
 
 # %%
-GOAL, PATIENCE, LEARNING_RATE = size(0.3, 0.8, 0.8), 2, 0.1
+GOAL, PATIENCE, LEARNING_RATE = by_run_length(quick=0.3, learner=0.8, reference=0.8), 2, 0.1
 
 
 class StopAtGoal(keras.callbacks.Callback):
@@ -381,7 +384,9 @@ def time_to_accuracy(batch_size, seed):
 prediction = None  # your guess, before you run the next cell: the fastest batch size
 
 # %%
-sizes = size([16, 128], [16, 64, 256, 1024, 4], [16, 64, 256, 1024, 4])
+sizes = by_run_length(
+    quick=[16, 128], learner=[16, 64, 256, 1024, 4], reference=[16, 64, 256, 1024, 4]
+)
 times = sweep("time_to_accuracy", time_to_accuracy, grid(batch_size=sizes, seed=seeds(1, 3)))
 shipped_times = reference("time_to_accuracy")
 
@@ -434,7 +439,7 @@ compare(times, shipped_times, by=["batch_size"], value="seconds")
 shape = (TRAIN, 14, 2, 14, 2)
 small_images = data.train_images[:TRAIN].reshape(shape).mean((2, 4), dtype="float32")[..., None]
 small_images = (small_images - small_images.mean()) / small_images.std()
-BLOCKS = size([1], [2, 6, 12], [2, 6, 12])
+BLOCKS = by_run_length(quick=[1], learner=[2, 6, 12], reference=[2, 6, 12])
 
 
 def deep_network(blocks, skips, seed, width=32):
@@ -462,7 +467,8 @@ def deep_network(blocks, skips, seed, width=32):
 def train_deep(blocks, skips, seed):
     """The trained weights, their loss as a function, and the training loss of the last epoch."""
     model = compiled(deep_network(blocks, skips, seed), learning_rate=0.05, momentum=0.9)
-    history = model.fit(small_images, train_labels, 128, epochs=size(1, 8, 8), verbose=0)
+    epochs = by_run_length(quick=1, learner=8, reference=8)
+    history = model.fit(small_images, train_labels, 128, epochs=epochs, verbose=0)
     images, labels = tf.constant(small_images[:1000]), tf.constant(train_labels[:1000])
 
     @tf.function(autograph=False)
@@ -489,13 +495,13 @@ prediction = None  # your guess, before you run the next cell: the same loss wit
 # 0; pure noise would have one half.
 
 # %%
-ALPHAS = np.linspace(-1, 1, size(5, 21, 21))
+ALPHAS = np.linspace(-1, 1, by_run_length(quick=5, learner=21, reference=21))
 
 
 def skip_slices(blocks, skips, seed):
     weights, loss, training_loss = train_deep(blocks, skips, seed)
     rng, rows = np.random.default_rng(seed), []
-    for number in range(size(1, 3, 3)):
+    for number in range(by_run_length(quick=1, learner=3, reference=3)):
         direction = filter_normalize(random_direction(weights, rng), weights)
         losses = slice_1d(loss, weights, direction, ALPHAS)
         bends_down = np.mean(np.diff(losses, 2) < 0)
@@ -539,7 +545,7 @@ compare(*once, by=["layers", "skips"], value="bends_down")
 # ## Draw the two surfaces
 
 # %%
-across = np.linspace(-1, 1, size(5, 21, 21))
+across = np.linspace(-1, 1, by_run_length(quick=5, learner=21, reference=21))
 levels = np.arange(0, 4.6, 0.25)
 figure, panels = plt.subplots(1, 2, figsize=(10, 4.4), sharey=True)
 for axes, skips in zip(panels, (True, False), strict=True):
@@ -575,7 +581,7 @@ plt.show()
 #   between the extremes.
 # * What gradient descent can do depends on the surface; architecture shapes it.
 #
-# **Go on, if you like:** halve `LEARNING_RATE` or double it, and predict first how the right panel of the
+# **To continue, if you like:** halve `LEARNING_RATE` or double it, and predict first how the right panel of the
 # time to accuracy changes. Or remove the batch norm in `deep_network` (and lower its learning rate): what
 # do skips need it for?
 #

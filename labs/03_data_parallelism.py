@@ -15,7 +15,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.patches import Patch, Rectangle
 
-from hvdlab.course.experiment import WORK, grid, reference, seeds, size, sweep
+from hvdlab.course.experiment import WORK, by_run_length, grid, reference, seeds, sweep
 from hvdlab.course.figures import compare, overlay, predicted
 from hvdlab.data import load_fashion_mnist
 from hvdlab.exercises import lab03_data_parallelism as exercises
@@ -113,7 +113,7 @@ plt.show()
 
 # %% [markdown]
 # Convolutions are cheaper data parallel, fully connected layers model parallel. Today's image networks have few
-# large fully connected layers, and this course stays data parallel up to lab 10, which splits networks. Krizhevsky mixed both: 98.05 hours on
+# large fully connected layers, and this course stays data parallel up to lab 10, which splits layers. Krizhevsky mixed both: 98.05 hours on
 # one GPU became 15.68 on eight, 6.25 times as fast.
 #
 # ## Combine the gradients of unequal shards
@@ -236,7 +236,7 @@ call(square_of_rank, ranks=4)
 # %%
 fashion = load_fashion_mnist()
 if fashion.synthetic:
-    print("This is a SYNTHETIC twin: everything runs, but no number below can be compared.")
+    print("These data are SYNTHETIC: every cell runs, but no number below can be compared.")
 images = fashion.train_images[:, ::4, ::4, 0].reshape(-1, 49).astype(np.float32) / 255
 np.savez(WORK / "fashion_7x7.npz", images=images[:8192], labels=fashion.train_labels[:8192])
 
@@ -278,7 +278,8 @@ def train(comm, file, seed, global_batch, steps, broadcast, average):
 prediction = None  # your guess of that difference, before you run the next cell
 
 # %%
-FILE, STEPS, BATCH = str(WORK / "fashion_7x7.npz"), size(10, 60, 120), 64
+FILE, BATCH = str(WORK / "fashion_7x7.npz"), 64
+STEPS = by_run_length(quick=10, learner=60, reference=120)
 
 
 @cache
@@ -548,7 +549,7 @@ axes.legend()
 plt.show()
 
 # %% [markdown]
-# Now the time, beside MPI's own `comm.Allreduce`, for arrays of 1 KB to 16 MB. Two measures are common (nccl-tests and
+# Now the time, compared with MPI's own `comm.Allreduce`, for arrays of 1 KB to 16 MB. Two measures are common (nccl-tests and
 # others use them): the *algorithm bandwidth* is the size of the array over the time, and the *bus bandwidth* corrects it
 # for what has to be sent anyway, so that it can be compared across numbers of ranks:
 #
@@ -598,7 +599,11 @@ print(f"{np.median(spans):.1f} ms")
 prediction = None  # milliseconds
 
 # %%
-SIZES = size([2**10, 2**17, 2**20], [4**k for k in range(5, 13)], [4**k for k in range(5, 13)])
+SIZES = by_run_length(
+    quick=[2**10, 2**17, 2**20],
+    learner=[4**k for k in range(5, 13)],
+    reference=[4**k for k in range(5, 13)],
+)
 
 
 def all_reduce_time(ranks, repeat):
@@ -610,7 +615,7 @@ def all_reduce_time(ranks, repeat):
     return rows
 
 
-settings = grid(ranks=[2, 4], repeat=range(1, 1 + size(1, 3, 5)))
+settings = grid(ranks=[2, 4], repeat=seeds(3, 5))
 times = sweep("allreduce_time", all_reduce_time, settings)
 
 # %%

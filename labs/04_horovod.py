@@ -17,7 +17,7 @@ import pandas as pd
 
 from hvdlab import launch
 from hvdlab.course import horovod_timeline
-from hvdlab.course.experiment import LABS, WORK, grid, reference, seeds, size, sweep
+from hvdlab.course.experiment import LABS, WORK, by_run_length, grid, reference, seeds, sweep
 from hvdlab.course.figures import compare, overlay, predicted, summary
 from hvdlab.course.rank_report import curve, rank_report, text
 from hvdlab.course.rank_report import summary as in_short
@@ -26,7 +26,8 @@ from hvdlab.exercises import lab04_horovod as exercises
 from hvdlab.exercises import lab04_script_edits as edits
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-FRAMEWORK = size("torch", "keras", "keras")  # "keras" or "torch": the steps are the same
+# "keras" or "torch": the steps are the same
+FRAMEWORK = by_run_length(quick="torch", learner="keras", reference="keras")
 SERIAL = edits.serial_script(FRAMEWORK)
 SCRIPT = WORK / f"fashion_mnist_{FRAMEWORK}.py"
 RUNS = exercises.runs(SCRIPT)  # where the runs of your script are recorded
@@ -35,17 +36,17 @@ if not SCRIPT.exists():
     shutil.copy(SERIAL, SCRIPT)
 print(f"Your copy: {SCRIPT.relative_to(LABS.parent)}")
 if load_fashion_mnist().synthetic:
-    print("This is a SYNTHETIC twin: everything runs, but no number below can be compared.")
+    print("These data are SYNTHETIC: every cell runs, but no number below can be compared.")
 
 # %% [markdown]
 # ## Read the script
 #
-# Open your copy in JupyterLab's editor (file browser, `work/`), beside this notebook. It trains a small
+# Open your copy in JupyterLab's editor (file browser, `work/`), next to this notebook. It trains a small
 # convolutional network on Fashion-MNIST, on one process. Find the lines that load the data, make the
 # model, make the optimizer, train, print, and write a checkpoint. `Recorder` keeps this process's weights
 # and the numbers of the images that it read: the rank report is made from them.
 #
-# To begin anew, delete the copy and run the cell above again.
+# To start again, delete the copy and run the cell above again.
 #
 # ## Start the serial script twice
 #
@@ -86,7 +87,7 @@ print(text(rank_report(RUNS / "serial")))
 #
 # **Edit your copy:** import Horovod as `hvd`, and call `hvd.init()` right after the arguments are parsed.
 #
-# The cell that raises `NotImplementedError` is a reminder: make the edit, delete that line, and go on.
+# The cell that raises `NotImplementedError` is a reminder: make the edit, delete that line, and continue.
 #
 # <details><summary>Hint 1</summary> Two lines: one among the imports, one at the beginning of
 # <code>main</code>. Nothing may ask Horovod for anything before <code>hvd.init()</code>.</details>
@@ -150,7 +151,7 @@ exercises.check_device(SCRIPT)
 #
 # With a hundred ranks nobody wants to read a hundred lines an epoch. Rank 0 prints, the others are silent.
 #
-# **Edit your copy:** print the line of an epoch on rank 0 only. Every rank goes on recording.
+# **Edit your copy:** print the line of an epoch on rank 0 only. Every rank continues to record.
 #
 # <details><summary>Hint 1</summary> One <code>if</code> around one <code>print</code>.</details>
 
@@ -238,10 +239,10 @@ exercises.check_broadcast(SCRIPT)
 # steps. If one rank made a step more than another, it would wait for ever for a gradient that nobody
 # sends. All ranks must use the same `seed`, because each works out the same permutation for itself.
 #
-# There are two ways to deal:
+# There are two methods to partition the images:
 #
 # * `style="whole"`: a new permutation of the whole set each epoch. A rank needs all images at hand.
-# * `style="own"`: dealt once; a rank keeps its part and reshuffles it. It needs `1/size` of the images.
+# * `style="own"`: the set is partitioned once; a rank keeps its shard and reshuffles it. It needs `1/size` of the images.
 #
 # The figure shows what rank 0 of two has seen after some epochs, straight from `shard`, which `Batches` uses.
 
@@ -258,8 +259,8 @@ plt.show()
 # %% [markdown]
 # **Edit your copy:** give `Batches` the rank, the size, the common seed (`args.seed`) and a style.
 #
-# <details><summary>Hint 1</summary> The variable <code>seed</code> of the script differs between ranks: good
-# for nothing here.</details>
+# <details><summary>Hint 1</summary> The variable <code>seed</code> of the script differs between ranks: with
+# it, the shards of the ranks would overlap.</details>
 
 # %%
 # print(edits.diff("sharding", FRAMEWORK))  # hint 2: uncomment to see the whole answer
@@ -333,8 +334,8 @@ exercises.check_checkpoint(SCRIPT)
 # * the checkpoint holds the learning rate of the *old* number of ranks;
 # * Keras' `load_model` returns an optimizer that is not wrapped: it averages nothing.
 #
-# **Edit your copy:** after loading, send rank 0's `first_epoch` to all (`hvd.broadcast_object`), and set the rate
-# anew: `model.optimizer.learning_rate`, or `optimizer.param_groups[0]["lr"]`. In Keras load by
+# **Edit your copy:** after loading, send rank 0's `first_epoch` to all (`hvd.broadcast_object`), and set the learning rate
+# again: `model.optimizer.learning_rate`, or `optimizer.param_groups[0]["lr"]`. In Keras load by
 # `hvd.load_model`. Weights and momentum come with the broadcast of exercise 5, if it stands after loading.
 #
 # The check kills one of two ranks in mid-run, restarts on two ranks, and then on one.
@@ -366,7 +367,7 @@ axes.set(xlabel="epoch", ylabel="training loss")
 plt.show()
 
 # %% [markdown]
-# Each dotted line is an end of all processes. The curve goes on behind it.
+# Each dotted line is an end of all processes. The curve continues behind it.
 #
 # ## See what each step changed
 #
@@ -393,7 +394,7 @@ plt.show()
 
 # %% [markdown]
 # The number of models falls to one with the broadcast, the images that both ranks read to almost none with the
-# sharding (257 is odd: one image is dealt twice), and the difference in the metrics to zero with the metrics.
+# sharding (257 is odd: one image goes to both ranks), and the difference in the metrics to zero with the metrics.
 # A script that is short of one of these steps still runs and still prints a falling loss.
 #
 # ## Compare uncoordinated ranks with a finished script
@@ -406,8 +407,10 @@ plt.show()
 prediction = None  # your guess, before you run the next cell
 
 # %%
-HELDOUT = ["--heldout", size(500, 10_000, 10_000)]
-TRAINING = ["--epochs", size(1, 3, 3), "--images", size(1000, 5000, 5000), *HELDOUT]
+HELDOUT = ["--heldout", by_run_length(quick=500, learner=10_000, reference=10_000)]
+EPOCHS = by_run_length(quick=1, learner=3, reference=3)
+IMAGES = by_run_length(quick=1000, learner=5000, reference=5000)
+TRAINING = ["--epochs", EPOCHS, "--images", IMAGES, *HELDOUT]
 
 
 def train(script, *arguments, ranks=2, **variables):
@@ -563,7 +566,9 @@ def speed(folder, ranks):
 def exchange(option, seed):
     script = FP16 if option == "float16" else SCRIPT
     variables = {"HOROVOD_FUSION_THRESHOLD": "0"} if option == "no fusion" else {}
-    arguments = ["--epochs", size(2, 3, 3), "--images", size(640, 6000, 6000), "--batch-size", 32]
+    epochs = by_run_length(quick=2, learner=3, reference=3)
+    images = by_run_length(quick=640, learner=6000, reference=6000)
+    arguments = ["--epochs", epochs, "--images", images, "--batch-size", 32]
     arguments += [*HELDOUT, "--seed", seed]
     folder = train(script, *arguments, HOROVOD_TIMELINE=str(path), **variables, **ON_PROCESSORS)
     sent = horovod_timeline.messages(horovod_timeline.read(path)).mean()
@@ -576,7 +581,12 @@ def exchange(option, seed):
 
 
 exchanges = sweep(
-    "exchange_options", exchange, grid(option=size(OPTIONS[2:], OPTIONS, OPTIONS), seed=seeds(1, 3))
+    "exchange_options",
+    exchange,
+    grid(
+        option=by_run_length(quick=OPTIONS[2:], learner=OPTIONS, reference=OPTIONS),
+        seed=seeds(1, 3),
+    ),
 )
 
 # %%
@@ -635,12 +645,14 @@ SETTINGS = {  # ranks, images a step and rank, threads of a rank
     "1 x 64": (1, 64, 1),
     "1 x 128, two threads": (1, 128, 2),
 }
-NAMES = size(list(SETTINGS)[:2], list(SETTINGS), list(SETTINGS))
+NAMES = by_run_length(quick=list(SETTINGS)[:2], learner=list(SETTINGS), reference=list(SETTINGS))
 
 
 def throughput(setting, seed):
     ranks, batch_size, threads = SETTINGS[setting]
-    arguments = ["--epochs", size(2, 3, 3), "--images", size(640, 6000, 6000), "--heldout", 500]
+    epochs = by_run_length(quick=2, learner=3, reference=3)
+    images = by_run_length(quick=640, learner=6000, reference=6000)
+    arguments = ["--epochs", epochs, "--images", images, "--heldout", 500]
     arguments += ["--batch-size", batch_size, "--seed", seed]
     variables = {"OMP_NUM_THREADS": str(threads), "TF_NUM_INTRAOP_THREADS": str(threads)}
     folder = train(SCRIPT, *arguments, ranks=ranks, **variables, **ON_PROCESSORS)
@@ -689,15 +701,15 @@ compare(scalings, shipped_scalings, by=["setting"], value="images_per_second")
 
 # %% [markdown]
 # Read both tables with their deviations. An efficiency below 1 has three causes. Two are the exchange, and waiting
-# for the slower rank: the timeline above shows both. The third is the smaller batch. One rank alone, with nobody to
-# exchange with, makes fewer images/s with 64 images a step than with 128: in the reference a fifth fewer. Strong
+# for the slower rank: the timeline above shows both. The third is the smaller batch. A single rank, which exchanges
+# nothing, processes fewer images/s with 64 images a step than with 128: in the reference a fifth fewer. Strong
 # scaling pays for that; weak scaling does not, because its baseline has the small batch too. So its efficiency
 # is the better one.
 #
 # The unfair baseline gives another number for the same two ranks, although nothing about Horovod has changed. It is
 # an uncertain one: in the reference two threads are faster than one at two seeds and slower at the third. So the
-# unfair speed-up is a little smaller on average, and its deviation several times as large. Whoever tells you a
-# speed-up must tell you the baseline, and how often it was measured.
+# unfair speed-up is a little smaller on average, and its deviation several times as large. A speed-up is
+# meaningful only together with its baseline and the number of measurements.
 #
 # ## What you can do now
 #

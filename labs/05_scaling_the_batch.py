@@ -24,7 +24,7 @@ import tensorflow as tf
 from matplotlib.ticker import LogLocator
 
 from hvdlab.course import loss_landscape
-from hvdlab.course.experiment import QUICK, grid, reference, seeds, size, sweep
+from hvdlab.course.experiment import QUICK, by_run_length, grid, reference, seeds, sweep
 from hvdlab.course.figures import compare, overlay, predicted
 from hvdlab.data import load_fashion_mnist
 from hvdlab.exercises import lab05_scaling_the_batch as exercises
@@ -45,7 +45,7 @@ def tensors(images, labels):
 
 data = load_fashion_mnist()
 if data.synthetic:
-    print("This is a SYNTHETIC twin: everything runs, but no number below can be compared.")
+    print("These data are SYNTHETIC: every cell runs, but no number below can be compared.")
 train_set = tensors(data.train_images, data.train_labels)
 held_out = tensors(data.test_images[:4000], data.test_labels[:4000])
 print(f"{len(train_set[0])} images to train on, {len(held_out[0])} held out")
@@ -135,7 +135,7 @@ train = make_train(model, sgd, train_set)
 # **What:** one equation has two unknowns, $|G|^2$ and $S = \operatorname{tr} \Sigma$; squared norms at two
 # batch sizes make two equations. Solve them.
 #
-# **Why:** in data-parallel training both norms are there for nothing: the gradient of a rank *before* the
+# **Why:** in data-parallel training both norms are available without extra work: the gradient of a rank *before* the
 # all-reduce is one of the small batch, *after* it one of the large batch.
 #
 # **Signature:** `two_batch_estimate(small_norm2, big_norm2, small_batch, big_batch)` returns `(G2, S)`. The
@@ -201,7 +201,7 @@ GOAL = 0.85  # held-out accuracy
 
 def watch_noise(seed):
     restart(model, sgd, seed, learning_rate=0.15)
-    steps, averages, rows = size(120, 600, 600), np.zeros(2), []
+    steps, averages, rows = by_run_length(quick=120, learner=600, reference=600), np.zeros(2), []
     batches = shuffled(seed, 60_000, steps * RANKS * SMALL).reshape(steps, RANKS, SMALL)
     for step, order in enumerate(batches, 1):
         small, big = (float(norm2) for norm2 in noisy_step(tf.constant(order)))
@@ -278,7 +278,7 @@ prediction = None  # a batch size: your guess, before you run the next cells
 
 # %%
 BATCHES = [16, 128, 1024] if QUICK else [16, 32, 64, 128, 256, 512, 1024, 2048]
-FACTORS = size([1.0], [0.7, 1.0, 1.4], [0.5, 0.7, 1.0, 1.4])
+FACTORS = by_run_length(quick=[1.0], learner=[0.7, 1.0, 1.4], reference=[0.5, 0.7, 1.0, 1.4])
 
 
 def count_steps(batch_size, factor, seed):
@@ -368,7 +368,7 @@ exercises.check_fit_steps(fit_steps)
 
 # %%
 def fit_table(best, mean_noise):
-    """One fit for each seed, beside its noise scale."""
+    """Return one fit per seed, together with the noise scale of that seed."""
     rows = []
     for seed, of_seed in best.dropna(subset="steps").groupby("seed"):
         s_min, b_crit = fit_steps(of_seed["batch_size"].values, of_seed["steps"].values)
@@ -389,8 +389,8 @@ axes.plot(sizes, s_min * b_crit / sizes, "k:", linewidth=1, label="perfect scali
 axes.axhline(s_min, color="black", linestyle="-.", linewidth=1, label="maximal parallelism")
 axes.axvline(b_crit, color="black", linestyle="--", linewidth=1, label=f"fitted knee, {b_crit:.0f}")
 axes.axvline(noise_scale, color="C1", linewidth=3, label=f"your noise scale, {noise_scale:.0f}")
-foretold = None if prediction is None else float(steps_to_goal(prediction, s_min, b_crit))
-predicted(axes, foretold, x=prediction)
+expected = None if prediction is None else float(steps_to_goal(prediction, s_min, b_crit))
+predicted(axes, expected, x=prediction)
 axes.set(xlabel="batch size (images)", ylabel="steps to the goal")
 logarithmic(axes.xaxis, 4, [1])
 logarithmic(axes.yaxis)
@@ -441,7 +441,7 @@ plt.show()
 # %% [markdown]
 # *One machine* (left, middle): up to a batch of 128 the images per second grow faster than the images that are
 # needed, so the time falls, if not at every point. From 256 on throughput still grows, but the images grow faster, and more images only
-# take longer: **time to the goal has a bottom**. Throughput alone would have told you to go on. *Many ranks*: the
+# take longer: **time to the goal has a bottom**. The throughput by itself would suggest a larger batch. *Many ranks*: the
 # time follows the steps. Beyond the knee twice the ranks hardly save any, and a real all-reduce costs on top.
 #
 # Right, the same law as a price list: time (steps) against the bill (images read). Every batch is a point.
@@ -509,7 +509,7 @@ exercises.check_box_step(box_step)
 # Adam. Only the number of images a step differs.
 
 # %%
-EPOCHS = size(8, 60, 60)
+EPOCHS = by_run_length(quick=8, learner=60, reference=60)
 few = tensors(data.train_images[:5000], data.train_labels[:5000])
 test_set = tensors(data.test_images, data.test_labels)
 classifier, adam = build(256, 256), keras.optimizers.Adam()
@@ -619,7 +619,7 @@ for key in ((64, 1), (500, 1)):
     if key not in minima:
         find_minimum(*key)
 small, large = minima[64, 1], minima[500, 1]
-alphas = np.linspace(-0.5, 1.5, size(9, 41, 41))
+alphas = np.linspace(-0.5, 1.5, by_run_length(quick=9, learner=41, reference=41))
 
 
 def along_the_line(start, end):
@@ -660,7 +660,7 @@ for (name, weights), look in zip(faces, ("C0-", "C1-", "k--"), strict=True):
     plain = loss_landscape.random_direction(weights, np.random.default_rng(0))
     normalised = loss_landscape.filter_normalize(plain, weights)
     for axes, direction, reach in ((panels[1], plain, 0.03), (panels[2], normalised, 1)):
-        steps = np.linspace(-reach, reach, size(9, 31, 31))
+        steps = np.linspace(-reach, reach, by_run_length(quick=9, learner=31, reference=31))
         axes.plot(
             steps, loss_landscape.slice_1d(loss_at, weights, direction, steps), look, label=name
         )
@@ -691,7 +691,7 @@ plt.show()
 # how much farther from the cross does the small batch reach it? Compare that with the ratio of the sharpnesses.
 
 # %%
-axis = np.linspace(-1, 1, size(5, 17, 17))
+axis = np.linspace(-1, 1, by_run_length(quick=5, learner=17, reference=17))
 figure, panels = plt.subplots(1, 2, figsize=(10, 4.4), sharey=True)
 for axes, (name, weights) in zip(panels, faces[:2], strict=True):
     rng = np.random.default_rng(0)
@@ -716,11 +716,11 @@ plt.show()
 # ## Take with you
 #
 # * Tune the learning rate at every batch before you compare batches, and count steps to a goal, not epochs.
-# * Below the knee, more ranks are time for money at par. Beyond it they are nearly for nothing. The noise
-#   scale tells its order of magnitude from one run, and grows through training.
+# * Below the knee, doubling the ranks nearly halves the time. Beyond it, more ranks hardly save any time. The noise
+#   scale predicts the order of magnitude of the knee from one run, and grows through training.
 # * At the same epochs a large batch may generalise worse; measure with several seeds, for the gap is small.
 #   Lab 6 works on it.
 # * A picture of a minimum needs directions that know the scale of the weights.
 #
-# **Go on:** put momentum 0.9 into `keras.optimizers.SGD` and a tenth of the learning rate. Where is the knee
+# **To continue:** put momentum 0.9 into `keras.optimizers.SGD` and a tenth of the learning rate. Where is the knee
 # now? Or watch the noise with a goal of 0.83.

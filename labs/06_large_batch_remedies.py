@@ -24,7 +24,7 @@ import tensorflow as tf
 from keras import layers
 
 from hvdlab import schedules
-from hvdlab.course.experiment import grid, reference, seeds, size, sweep
+from hvdlab.course.experiment import by_run_length, grid, reference, seeds, sweep
 from hvdlab.course.figures import compare, overlay, predicted, summary
 from hvdlab.data import load_fashion_mnist
 from hvdlab.exercises import lab06_large_batch_remedies as exercises
@@ -40,8 +40,8 @@ from hvdlab.keras.schedules import Schedule
 # %%
 data = load_fashion_mnist()
 if data.synthetic:
-    print("This is a SYNTHETIC twin: everything runs, but no number below can be compared.")
-N = size(2_000, 10_000, 10_000)
+    print("These data are SYNTHETIC: every cell runs, but no number below can be compared.")
+N = by_run_length(quick=2_000, learner=10_000, reference=10_000)
 
 
 def pixels(images):
@@ -65,7 +65,7 @@ def f1(norm=lambda: layers.BatchNormalization(momentum=0.9), decay=1e-4):
     """Five hidden layers of 512, each normalised by `norm()`, or by nothing where norm is None."""
     l2 = keras.regularizers.L2(decay / 2) if decay else None
     net = keras.Sequential([layers.Input((784,))])
-    for _ in range(size(2, 5, 5)):
+    for _ in range(by_run_length(quick=2, learner=5, reference=5)):
         net.add(layers.Dense(512, kernel_regularizer=l2))
         if norm:
             net.add(norm())
@@ -127,7 +127,7 @@ RULES = {
 
 def scaled_run(batch_size, rule, seed):
     keras.utils.set_random_seed(seed)
-    epochs = size(1, 6, 6)
+    epochs = by_run_length(quick=1, learner=6, reference=6)
     steps = schedules.updates(N, [batch_size] * epochs)
     rate = RULES[rule](BASE_RATE, batch_size / SMALL)
     schedule = Schedule(schedules.polynomial_decay(rate, steps, power=1), steps)
@@ -135,7 +135,7 @@ def scaled_run(batch_size, rule, seed):
     return fit(net, batch_size, epochs, every=epochs)
 
 
-batch_sizes = size([512], [256, 2048], [256, 1024, 2048])
+batch_sizes = by_run_length(quick=[512], learner=[256, 2048], reference=[256, 1024, 2048])
 settings = grid(batch_size=[SMALL], rule=["constant"], seed=seeds(1))
 settings += grid(batch_size=batch_sizes, rule=RULES, seed=seeds(1))
 rate_scaling = sweep("rate_scaling", scaled_run, settings)
@@ -194,7 +194,8 @@ WARMUPS = {
 
 def warmup_run(warmup, seed):
     keras.utils.set_random_seed(seed)
-    batch_size, epochs, small, large = 512, size(2, 8, 8), 0.02, 0.25
+    batch_size, small, large = 512, 0.02, 0.25
+    epochs = by_run_length(quick=2, learner=8, reference=8)
     steps = schedules.updates(N, [batch_size] * epochs)
     warmup_steps = steps // 4
     fall = schedules.polynomial_decay(large, steps - warmup_steps, power=1)
@@ -310,7 +311,7 @@ prediction = None  # for instance 0.84
 LARGE = 1024
 COLUMNS = ["SB", "LB", "+LR", "+GBN", "+RA"]
 PUBLISHED = [98.27, 97.05, 97.55, 97.60, 98.53]  # MNIST, percent
-EPOCHS, DROPS = size((1, []), (6, [3, 5]), (6, [3, 5]))
+EPOCHS, DROPS = by_run_length(quick=(1, []), learner=(6, [3, 5]), reference=(6, [3, 5]))
 
 
 def ghosts():
@@ -336,7 +337,7 @@ def repaired_run(column, seed):
     return [{"number": level, "updates": epochs * per_epoch, **row} for row in rows]
 
 
-columns = size(COLUMNS[:4], COLUMNS[:4], COLUMNS)
+columns = by_run_length(quick=COLUMNS[:4], learner=COLUMNS[:4], reference=COLUMNS)
 hoffer = sweep("hoffer", repaired_run, grid(column=columns, seed=seeds(1)))
 
 # %% [markdown]
@@ -472,7 +473,9 @@ exercises.check_updates_with_growth(updates_with_growth)
 prediction = None  # for instance 0.5
 
 # %%
-GROWTH_EPOCHS, MILESTONES = size((3, [1, 2]), (10, [3, 6]), (10, [3, 6]))
+GROWTH_EPOCHS, MILESTONES = by_run_length(
+    quick=(3, [1, 2]), learner=(10, [3, 6]), reference=(10, [3, 6])
+)
 decaying = updates_with_growth(N, SMALL, [], 5, GROWTH_EPOCHS)
 growing = updates_with_growth(N, SMALL, MILESTONES, 5, GROWTH_EPOCHS)
 print(f"{growing} of {decaying} updates: {growing / decaying:.0%}; your guess: {prediction}")
@@ -611,7 +614,7 @@ BATCH_NORM = {"SGD": [0.1, 0.3, 1.0], "LARS": [0.15, 0.5, 1.5]}  # reference run
 
 def optimizer_run(network, optimizer, rate, seed):
     keras.utils.set_random_seed(seed)
-    epochs = size(2, 6, 6)
+    epochs = by_run_length(quick=2, learner=6, reference=6)
     steps = schedules.updates(N, [LARGEST] * epochs)
     fall = schedules.polynomial_decay(rate, steps, power=1)
     schedule = Schedule(schedules.gradual_warmup(fall, steps // 4, start=0), steps)
@@ -624,11 +627,11 @@ settings = [
     {"network": network, "optimizer": optimizer, "rate": rate, "seed": seed}
     for network, table in (
         ("plain", {name: rates for name, (_, _, rates) in OPTIMIZERS.items()}),
-        ("batch norm", size({}, {}, BATCH_NORM)),
+        ("batch norm", by_run_length(quick={}, learner={}, reference=BATCH_NORM)),
     )
     for optimizer, rates in table.items()
-    for rate in rates[: size(1, 3, 3)]
-    for seed in range(size(1, 1, 3) + 1)
+    for rate in rates[: by_run_length(quick=1, learner=3, reference=3)]
+    for seed in range(by_run_length(quick=1, learner=1, reference=3) + 1)
 ]
 tried = sweep("large_batch_optimizers", optimizer_run, settings)
 

@@ -1,7 +1,7 @@
 # %% [markdown]
 # # Lab 7: CIFAR-10 with Horovod, and the assessment
 #
-# **Time:** 75 minutes, six of them computing. **You measure** accuracy against time of two optimizers on two ranks, beside
+# **Time:** 75 minutes, six of them computing. **You measure** accuracy against time of two optimizers on two ranks, compared with
 # shipped runs of five in Keras and in PyTorch, and what rate and warmup do to it. Then the grader measures you. **You need** lab 4 (what
 # makes a script a Horovod script) and lab 6 (the optimizers).
 
@@ -19,7 +19,7 @@ import numpy as np
 import pandas as pd
 
 from hvdlab import launch
-from hvdlab.course.experiment import LABS, QUICK, WORK, grid, reference, size, sweep
+from hvdlab.course.experiment import LABS, QUICK, WORK, by_run_length, grid, reference, sweep
 from hvdlab.course.figures import compare
 from hvdlab.data import load_cifar10
 from hvdlab.exercises import lab07_cifar10_assessment as exercises
@@ -47,7 +47,7 @@ axes.grid(False)
 axes.spines[:].set_visible(False)
 plt.show()
 if data.synthetic:
-    print("This is a SYNTHETIC twin: everything runs, but no number below can be compared.")
+    print("These data are SYNTHETIC: every cell runs, but no number below can be compared.")
 
 # %% [markdown]
 # ## Read the script that you start from
@@ -62,7 +62,7 @@ print(serial.read_text())
 # ## Read what the assessment asks
 #
 # Make that script use N processes with Horovod so that `mpirun -np N python assessment.py` reaches both
-# accuracies, in two consecutive epochs, **within a time in which one process alone cannot do it**. The grader
+# accuracies, in two consecutive epochs, **within a time in which a single process cannot do it**. The grader
 # measures one process on *your* machine just before your run. So a slow computer is no drawback: what counts is that
 # the ranks share the work. It recomputes the accuracies from the weights that your ranks leave; it
 # does not believe what a script prints. The rules in full: `assessment/README.md`.
@@ -198,10 +198,10 @@ def train(framework, optimizer, seed):
 runs = sweep(
     "cifar10_optimizers",
     train,
-    size(
-        grid(framework=["torch"], optimizer=["sgd"], seed=[1]),
-        grid(framework=[FRAMEWORK], optimizer=["sgd", "novograd"], seed=[1]),
-        grid(framework=["keras", "torch"], optimizer=OPTIMIZERS, seed=[1, 2, 3]),
+    by_run_length(
+        quick=grid(framework=["torch"], optimizer=["sgd"], seed=[1]),
+        learner=grid(framework=[FRAMEWORK], optimizer=["sgd", "novograd"], seed=[1]),
+        reference=grid(framework=["keras", "torch"], optimizer=OPTIMIZERS, seed=[1, 2, 3]),
     ),
 )
 shipped = reference("cifar10_optimizers")
@@ -274,11 +274,11 @@ compare(judged(runs), judged(shipped), by=["framework", "optimizer"], value="sec
 # Look at three things:
 #
 # * **A pass less is a quarter of the time.** A pass costs nearly the same with each optimizer, so who is good a pass earlier wins.
-# * **What is the gap between two optimizers beside the spread of their seeds?** Where thin lines cross nothing is decided.
+# * **How large is the gap between two optimizers compared with the spread of their seeds?** Where thin lines cross, the runs do not decide which optimizer is better.
 # * **The best accuracy at the end and the shortest time to the target need not be the same optimizer's.** The assessment pays for time.
 #
-# The remedies of lab 6 were made for batches of thousands. Here 192 images make a step, where plain SGD is at home: that it
-# keeps up is what one should expect, and no failure of LARS or LAMB.
+# The remedies of lab 6 were made for batches of thousands. Here a step uses 192 images, and plain SGD works well with batches of that
+# size. So SGD should keep up with LARS and LAMB, and that is no failure of theirs.
 #
 # ## Predict which part of the recipe pays
 #
@@ -314,10 +314,10 @@ def train_recipe(recipe, seed):
 ablation = sweep(
     "cifar10_ablation",
     train_recipe,
-    size(
-        grid(recipe=["scaled"], seed=[1]),
-        grid(recipe=["scaled"], seed=[1]),
-        grid(recipe=RECIPES, seed=[1, 2, 3]),
+    by_run_length(
+        quick=grid(recipe=["scaled"], seed=[1]),
+        learner=grid(recipe=["scaled"], seed=[1]),
+        reference=grid(recipe=RECIPES, seed=[1, 2, 3]),
     ),
 )
 shipped_ablation = reference("cifar10_ablation")
@@ -344,7 +344,7 @@ print(mean.sort_values().round(3).to_string())
 # %% [markdown]
 # Error bars are one standard deviation of the seeds. Two things to look at:
 #
-# * **The full rate from the first step on.** Where does it end beside chance? The first steps throw the network to a place
+# * **The full rate from the first step on.** How far above chance is its accuracy at the end? The first steps throw the network to a place
 #   from which two epochs do not bring it back. The same rate, reached slowly, trains.
 # * **Is the scaled rate better than the small one?** Two epochs of 1024 images are 98 steps, and 22 of them are warmup. Goyal et
 #   al. trained for 90 epochs. Linear scaling is a starting point to be measured, not a law, and least of all in so short a run.
@@ -355,7 +355,7 @@ print(mean.sort_values().round(3).to_string())
 # ## Convert your script
 #
 # This cell puts the serial script at `notebooks/work/assessment.py`, once: it never overwrites what you
-# wrote. (To begin anew, or with the other framework, delete the file and run the cell again.)
+# wrote. (To start again, or with the other framework, delete the file and run the cell again.)
 
 # %%
 WORK.mkdir(parents=True, exist_ok=True)
@@ -417,7 +417,7 @@ print(f"Edit {script.relative_to(ROOT)}")
 # </details>
 
 # %% tags=["solution"]
-# The reference solution, beside your script: that one stays as it is.
+# The reference solution goes next to your script, which stays as it is.
 script = WORK / "assessment_solution.py"
 shutil.copy(ROOT / "assessment" / "solutions" / FRAMEWORK / "assessment.py", script)
 

@@ -25,7 +25,7 @@ from torch.nn.utils import parameters_to_vector as flat
 from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
-from hvdlab.course.experiment import LABS, grid, reference, seeds, size, sweep
+from hvdlab.course.experiment import LABS, by_run_length, grid, reference, seeds, sweep
 from hvdlab.course.figures import medians, overlay, predicted
 from hvdlab.data import Batches, load_fashion_mnist
 from hvdlab.exercises import lab08_less_memory
@@ -37,7 +37,7 @@ from hvdlab.torch.memory import peak
 from hvdlab.torch.precision import operation_types, output_gradients, use_fast_kernels
 
 sys.path.append(str(LABS))
-import one_device  # the script beside this lab
+import one_device  # the script next to this lab
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 GPU = DEVICE.type == "cuda"
@@ -101,14 +101,14 @@ exercises.check_activation_bytes(activation_bytes)
 # At which batch size do the activations of 8 blocks of width 128 need as much as all that does not depend on the batch?
 
 # %%
-LAYERS, HIDDEN = size((4, 32), (8, 128), (8, 128))
+LAYERS, HIDDEN = by_run_length(quick=(4, 32), learner=(8, 128), reference=(8, 128))
 parameters = sum(p.numel() for p in ResidualMLP(LAYERS, HIDDEN, 28).parameters())
 print(f"{parameters:,} parameters: 4 + 4 + 8 bytes each are {16 * parameters / 1e6:.1f} MB")
 prediction = None  # images
 
 # %%
 rows, powers = [], [32, 64, 128, 256, 512, 1024]
-for batch_size in size(powers[1::3], powers, powers):
+for batch_size in by_run_length(quick=powers[1::3], learner=powers, reference=powers):
     took = train(num_layers=LAYERS, hidden_size=HIDDEN, batch_size=batch_size, steps=4)
     rows.append({"batch size": batch_size, "peak": took["peak_bytes"]} | took["held"])
 memory = pd.DataFrame(rows).set_index("batch size")
@@ -127,7 +127,7 @@ axes.legend(fontsize=9)
 plt.show()
 
 # %% [markdown]
-# **What you should see.** The pencil is right within a few percent where one of the two parts is much larger than the other.
+# **What you should see.** Your count is right within a few percent where one of the two parts is much larger than the other.
 # In between it is too high: the activations of a block are freed as soon as its gradients are there, so the two are never
 # there all at once. Most of what does *not* grow with the batch is not the model: it is gradients and Adam. Labs 9 to 11
 # share exactly these among devices; this one attacks the activations.
@@ -220,7 +220,8 @@ def gradients(dtype, scale):
 torch.manual_seed(1)
 model = ResidualMLP(2, 64, 28).to(DEVICE)
 optimizer = torch.optim.Adam(model.parameters(), 1e-3)
-for step in range(size(5, 50, 50)):  # a network that has learned a little
+# Train the network for some steps, because the gradients of an untrained one look different.
+for step in range(by_run_length(quick=5, learner=50, reference=50)):
     x, y = batch(128, 128 * step)
     F.cross_entropy(model(x), y).backward()
     optimizer.step()
@@ -317,8 +318,8 @@ exercises.check_scaled_step(scaled_step)
 prediction = None  # the loss of float16 without scaling at the end, if float32 comes to 0.6
 
 # %%
-SMALL = dict(num_layers=2, hidden_size=size(16, 64, 64))
-STEPS, EVERY = size(20, 100, 200), 10
+SMALL = dict(num_layers=2, hidden_size=by_run_length(quick=16, learner=64, reference=64))
+STEPS, EVERY = by_run_length(quick=20, learner=100, reference=200), 10
 WAYS = {"float32": {}, "bf16": {"precision": "bf16"}, "fp16, scaled": {"precision": "fp16"},
         "fp16, not scaled": {"precision": "fp16", "no_scaling": True}}  # fmt: skip
 
@@ -381,7 +382,8 @@ def draw_clipped(step):
         optimizer = torch.optim.SGD(model.parameters(), 0.1)
         scaler = torch.amp.GradScaler(DEVICE.type, init_scale=scale)
         losses = [
-            step(model, *batch(64, 64 * i), optimizer, scaler) for i in range(size(20, 60, 60))
+            step(model, *batch(64, 64 * i), optimizer, scaler)
+            for i in range(by_run_length(quick=20, learner=60, reference=60))
         ]
         axes.plot(losses, label=f"loss scale {scale:g}")
     axes.set(xlabel="step", ylabel="training loss")
@@ -440,7 +442,7 @@ def master_weights(way, seed):
     model = ResidualMLP(2, 64, 28).to(DEVICE, dtype)
     optimizer = torch.optim.Adam(model.parameters(), 1e-4)
     rows = []
-    for step in range(size(10, 80, 80)):
+    for step in range(by_run_length(quick=10, learner=80, reference=80)):
         x, y = batch(128, (seed * 100 + step) * 128 % 50_000)
         with torch.autocast(DEVICE.type, torch.bfloat16):
             loss = F.cross_entropy(model(x), y)
@@ -516,7 +518,9 @@ lab08_less_memory.check_run_in_segments(run_in_segments)
 prediction = None  # segments
 
 # %%
-DEPTH, WIDTH, BATCH = size((8, 32, 64), (32, 128, 256), (32, 128, 256))
+DEPTH, WIDTH, BATCH = by_run_length(
+    quick=(8, 32, 64), learner=(32, 128, 256), reference=(32, 128, 256)
+)
 
 
 def activation_checkpointing(segments, repeat):
@@ -538,7 +542,7 @@ def activation_checkpointing(segments, repeat):
     with FlopCounterMode(display=False) as counter:
         step()
     ratios = []
-    for _ in range(5):  # one beside the other: what else runs on the machine slows both
+    for _ in range(5):  # in turns, so that other programs on the machine slow both
         marks = [now()]
         for run in (plain, step):
             run()
@@ -549,7 +553,7 @@ def activation_checkpointing(segments, repeat):
 
 
 cuts = [0, *(2**k for k in range(10) if 2**k <= DEPTH)]
-settings = grid(segments=cuts, repeat=range(1, 1 + size(1, 2, 5)))
+settings = grid(segments=cuts, repeat=seeds(2, 5))
 kept = sweep("activation_checkpointing", activation_checkpointing, settings)
 shipped = reference("activation_checkpointing")
 for table in (kept, shipped):
@@ -667,7 +671,7 @@ lab08_less_memory.check_recomputed(recomputed)
 print({f"dropout {p}": gradient_error(p) for p in (0.0, 0.1, 0.5)})
 
 # %% [markdown]
-# ## Take a large batch in small bites
+# ## Gradient accumulation: a large batch in micro-batches
 #
 # A batch that does not fit can go through in **micro-batches**, whose gradients PyTorch adds up in `.grad` by itself. It is
 # lab 3 with the ranks one after another, and has the same formula: with $m_k$ of the $n$ examples in micro-batch $k$
@@ -677,7 +681,7 @@ print({f"dropout {p}": gradient_error(p) for p in (0.0, 0.1, 0.5)})
 # ### Exercise 7: Accumulate
 #
 # **What:** write `accumulate(model, images, labels, micro_batch)`: leave the gradient of the mean cross-entropy of all
-# examples in `.grad` (empty before), with at most `micro_batch` examples in memory at once, in as few bites as that takes.
+# examples in `.grad` (empty before), with at most `micro_batch` examples in memory at once, in as few micro-batches as that takes.
 # The last one may be smaller. Return the mean loss, a number.
 #
 # **Why:** the batch that you want (lab 5) and the batch that fits are two numbers.
@@ -726,9 +730,9 @@ def gradient_accumulation(micro_batch, repeat):
     for name, make in NORMS.items():
         torch.manual_seed(repeat)
         model, grads = make().to(DEVICE), []
-        for bite in (len(y), micro_batch):
+        for size in (len(y), micro_batch):
             model.zero_grad(set_to_none=False)
-            accumulate(model, x, y, bite)
+            accumulate(model, x, y, size)
             grads.append(flat(p.grad for p in model.parameters()))
         row[f"difference, {name}"] = float((grads[1] - grads[0]).norm() / grads[0].norm())
         if name == "layer norm":
@@ -740,8 +744,8 @@ def gradient_accumulation(micro_batch, repeat):
     return row
 
 
-bites = [500, 250, 128, 64, 32]
-settings = grid(micro_batch=bites, repeat=range(1, 1 + size(1, 3, 5)))
+micro_batches = [500, 250, 128, 64, 32]
+settings = grid(micro_batch=micro_batches, repeat=seeds(3, 5))
 bitten = sweep("gradient_accumulation", gradient_accumulation, settings)
 shipped = reference("gradient_accumulation")
 for table in (bitten, shipped):
@@ -749,8 +753,8 @@ for table in (bitten, shipped):
 
 figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4))
 overlay(left, bitten, shipped, x="micro_batch", y="MB")
-counted = [activation_bytes(bite, LAYERS, HIDDEN) / 1e6 for bite in bites]
-left.plot(bites, counted, "k:", label="activations, counted by you")
+counted = [activation_bytes(size, LAYERS, HIDDEN) / 1e6 for size in micro_batches]
+left.plot(micro_batches, counted, "k:", label="activations, counted by you")
 if prediction:
     predicted(left, prediction * shipped["MB"].max(), x=32)
 overlay(right, bitten, shipped, x="micro_batch", y="ms", times=True)
@@ -763,7 +767,7 @@ bitten.groupby("micro_batch")[differences].mean().map("{:.1e}".format)
 
 # %% [markdown]
 # **What you should see.** The memory falls nearly in proportion to the micro-batch. (Only activations are in the figure: the gradients, and the
-# parameters and the optimizer's averages of a training, stay whatever the bite.) Small bites waste time,
+# parameters and the optimizer's averages of a training, do not depend on the micro-batch.) Small micro-batches waste time,
 # as small batches do (lab 2): those of 250, 64 and 32 take 1.2, 2.0 and 2.8 times as long as one of 500 (medians of 5 on the Xeon
 # of the reference). With layer norm the gradient differs by rounding alone, though 500 does not divide by 128; with
 # batch norm it is *another gradient*: accumulation is exact only where no operation looks across the examples. (With ranks it
@@ -790,7 +794,7 @@ images = torch.from_numpy(random.integers(256, size=(128, 32, 32, 3)).astype(np.
 def copy_times(source, **options):
     """Median microseconds until the call returns, and until the copy is done."""
     times = []
-    for _ in range(size(5, 50, 50)):
+    for _ in range(by_run_length(quick=5, learner=50, reference=50)):
         began = now()
         source.to(DEVICE, copy=True, **options)
         returned = perf_counter()
@@ -817,7 +821,7 @@ pd.DataFrame(rows, index=["us until the call returns", "us until it is done"]).t
 prediction = None  # percent
 
 # %%
-COUNT = size(2_000, 60_000, 60_000)
+COUNT = by_run_length(quick=2_000, learner=60_000, reference=60_000)
 
 
 def per_second(batches):
@@ -834,7 +838,8 @@ rows = {"Batches": per_second(plain), "Batches, augmented": per_second(augmented
 if GPU:
     for name, resident in (("streamed, augmented on the GPU", False), ("resident, augmented on the GPU", True)):  # fmt: skip
         rows[name] = per_second(DeviceBatches(augmented, DEVICE, resident))
-took = train(network="conv", num_layers=2, hidden_size=16, batch_size=128, steps=size(5, 20, 20))
+steps = by_run_length(quick=5, learner=20, reference=20)
+took = train(network="conv", num_layers=2, hidden_size=16, batch_size=128, steps=steps)
 rows["training of a small network needs"] = 128 / took["step_seconds"]
 if prediction is not None:
     print(
@@ -898,7 +903,7 @@ def with_a_read_per_step(model, batches, optimizer):
     return np.mean(losses)
 
 
-some = [batch(128, 128 * i) for i in range(size(4, 40, 40))]
+some = [batch(128, 128 * i) for i in range(by_run_length(quick=4, learner=40, reference=40))]
 milliseconds = {}
 for name, run in (
     ("one read per step", with_a_read_per_step),
@@ -938,7 +943,7 @@ for name, of_images, of_weights in (("contiguous", False, False), ("channels-las
     model.to(memory_format=torch.channels_last if of_weights else torch.contiguous_format)
     image = x.to(memory_format=torch.channels_last if of_images else torch.contiguous_format)
     found = []
-    for _ in range(size(3, 20, 20)):
+    for _ in range(by_run_length(quick=3, learner=20, reference=20)):
         began = now()
         with torch.autocast(DEVICE.type, torch.bfloat16, enabled=GPU):
             y = model(image)
@@ -987,20 +992,32 @@ prediction_precision = (
 
 # %%
 NETWORKS = {
-    "mlp": dict(num_layers=size(2, 8, 8), hidden_size=128, batch_size=size(64, 512, 512)),
-    "conv": dict(num_layers=size(2, 4, 4), hidden_size=16, batch_size=size(16, 64, 64)),
+    "mlp": dict(
+        num_layers=by_run_length(quick=2, learner=8, reference=8),
+        hidden_size=128,
+        batch_size=by_run_length(quick=64, learner=512, reference=512),
+    ),
+    "conv": dict(
+        num_layers=by_run_length(quick=2, learner=4, reference=4),
+        hidden_size=16,
+        batch_size=by_run_length(quick=16, learner=64, reference=64),
+    ),
 }
 
 
 def one_of_all(network, precision, checkpointing, micro_batches, repeat):
     took = train(network=network, precision=precision, checkpointing=checkpointing, accumulate=micro_batches,
-                 steps=size(4, 6, 8), seed=repeat, **NETWORKS[network])  # fmt: skip
+                 steps=by_run_length(quick=4, learner=6, reference=8), seed=repeat, **NETWORKS[network])  # fmt: skip
     return {"step_seconds": took["step_seconds"], "peak_bytes": took["peak_bytes"]}
 
 
-PRECISIONS = size(["float32", "bf16"], ["float32", "bf16", "fp16"], ["float32", "bf16", "fp16"])
+PRECISIONS = by_run_length(
+    quick=["float32", "bf16"],
+    learner=["float32", "bf16", "fp16"],
+    reference=["float32", "bf16", "fp16"],
+)
 every = grid(network=NETWORKS, precision=[*PRECISIONS, "tf32"] if GPU else PRECISIONS,
-             checkpointing=[False, True], micro_batches=[1, 4], repeat=range(1, 1 + size(1, 1, 3)))  # fmt: skip
+             checkpointing=[False, True], micro_batches=[1, 4], repeat=seeds(1))  # fmt: skip
 combined, shipped = sweep("one_device", one_of_all, every), reference("one_device")
 for table in (combined, shipped):
     table["ms"], table["MB"] = 1e3 * table["step_seconds"], table["peak_bytes"] / 1e6
@@ -1024,7 +1041,7 @@ medians(combined, shipped, by=by, columns=["ms", "MB"]).round(1)
 #
 # ## Take with you
 #
-# * 16 bytes a parameter with Adam, and the activations with a pencil: you know what fits before you try.
+# * Count 16 bytes per parameter with Adam, and add the activations: you know what fits before you try.
 # * bf16 needs an autocast and nothing else. fp16 needs a scale, and unscaling before you look at gradients.
 # * The weights that learn stay float32.
 # * Checkpointing gives memory for at most a third more multiplications; accumulation for no more of them, but for time: the

@@ -20,7 +20,7 @@ import pandas as pd
 import torch
 from torch.utils.data import DistributedSampler
 
-from hvdlab.course.experiment import LABS, WORK, grid, reference, size, sweep
+from hvdlab.course.experiment import LABS, WORK, by_run_length, grid, reference, seeds, sweep
 from hvdlab.course.figures import compare, medians, predicted
 from hvdlab.course.rank_report import rank_report, text
 from hvdlab.exercises import lab04_script_edits
@@ -61,7 +61,8 @@ print("\n".join(difflib.unified_diff(converted, ours, "Horovod", "DDP", lineterm
 # It runs on two ranks, and ends with one model (equal hashes), different images on each rank, and metrics on which both agree:
 
 # %%
-FEW = ["--epochs", size(1, 2, 2), "--images", 2001, "--heldout", 501]
+EPOCHS = by_run_length(quick=1, learner=2, reference=2)
+FEW = ["--epochs", EPOCHS, "--images", 2001, "--heldout", 501]
 RECORD = WORK / "fashion_mnist_ddp"
 shutil.rmtree(RECORD, ignore_errors=True)
 run(DDP, *FEW, ranks=2, HVDLAB_RUN_DIR=str(RECORD))
@@ -121,7 +122,7 @@ exercises.check_average_gradients(average_gradients)
 # %% [markdown]
 # ## Take the same steps
 #
-# `labs/sharded_training.py` (read it) trains one network in ten ways: the same weights, the same global batch, Adam in
+# `labs/sharded_training.py` (read it) trains one network in twelve modes: the same weights, the same global batch, Adam in
 # float32. Its ranks start with different seeds, so that a forgotten broadcast would show. `hand` is an all-reduce for each
 # gradient, `horovod` runs on MPI, which we send over TCP like Gloo, so that the kernel counts its bytes too.
 #
@@ -131,7 +132,7 @@ exercises.check_average_gradients(average_gradients)
 prediction = None  # the difference of the two losses
 
 # %%
-SCRIPT, STEPS = LABS / "sharded_training.py", size(6, 20, 20)
+SCRIPT, STEPS = LABS / "sharded_training.py", by_run_length(quick=6, learner=20, reference=20)
 SAME = {"OMP_NUM_THREADS": "1", "OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": "tcp,self"}
 
 
@@ -146,11 +147,13 @@ def train(mode, ranks, repeat, *arguments):
 alone, steps = np.array(train("serial", 1, 1)["losses"]), range(1, STEPS + 1)
 figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4))
 left.plot(steps, alone, color="black", label="serial, the whole batch")
-for mode, marker in list(zip(("hand", "ddp", "horovod"), "ox^", strict=True))[: size(1, 3, 3)]:
+markers = {"hand": "o", "ddp": "x", "horovod": "^"}
+compared = by_run_length(quick=["hand"], learner=list(markers), reference=list(markers))
+for mode in compared:
     losses = np.array(train(mode, 2, 1)["losses"])
     off = np.abs(losses - alone)
-    left.plot(steps, losses, marker, fillstyle="none", label=f"{mode}, 2 ranks")
-    right.plot(steps, off + 1e-9, marker, fillstyle="none", label=mode)
+    left.plot(steps, losses, markers[mode], fillstyle="none", label=f"{mode}, 2 ranks")
+    right.plot(steps, off + 1e-9, markers[mode], fillstyle="none", label=mode)
     print(f"{mode}: at most {off.max():.1e} from the serial run in {STEPS} steps")
 predicted(right, prediction, x=STEPS)
 left.set(xlabel="step", ylabel="loss of the global batch")
@@ -268,7 +271,7 @@ exercises.check_accuracy(accuracy)
 # when nothing is left to hide behind.
 #
 # `labs/ddp_communication.py` (read its `step`) trains 4.4 million parameters (18 MB of gradients) and takes a profile of one
-# step. Ways beside the bucket size: four backward passes a step, with and without `no_sync()`, and two **communication hooks**,
+# step. In addition to the bucket size it varies this: four backward passes a step, with and without `no_sync()`, and two **communication hooks**,
 # which send something smaller: float16, or the two thin factors of PowerSGD (Vogels et al. 2019,
 # [arXiv:1905.13727](https://arxiv.org/abs/1905.13727)).
 
@@ -282,7 +285,7 @@ timelines = {}
 
 
 def communicate(way, repeat):
-    arguments = [*WAYS[way], "--steps", size(5, 10, 20)]
+    arguments = [*WAYS[way], "--steps", by_run_length(quick=5, learner=10, reference=20)]
     printed = run(LABS / "ddp_communication.py", *arguments, ranks=2, show=False, timeout=120)
     report = json.loads(next(line for line in printed.splitlines() if line.startswith("{")))
     timelines[way] = report["events"]
@@ -297,8 +300,8 @@ def communicate(way, repeat):
 prediction = None  # MB
 
 # %%
-names = size(["1 MB"], list(WAYS), list(WAYS))
-sent = sweep("ddp_communication", communicate, grid(way=names, repeat=range(1, 1 + size(1, 1, 3))))
+names = by_run_length(quick=["1 MB"], learner=list(WAYS), reference=list(WAYS))
+sent = sweep("ddp_communication", communicate, grid(way=names, repeat=seeds(1)))
 
 # %%
 drawn = [way for way in ("1 MB", "4 MB", "25 MB") if way in timelines]
@@ -319,7 +322,7 @@ if drawn:  # nothing was measured while another experiment made its reference re
 
 # %%
 if prediction is not None:
-    print(f"you foretold {prediction} MB for 4 passes")
+    print(f"you predicted {prediction} MB for 4 passes")
 columns = ["collectives", "sent_MB", "milliseconds"]
 medians(sent, reference("ddp_communication"), by=["way"], columns=columns).round(1)
 
@@ -344,7 +347,7 @@ medians(sent, reference("ddp_communication"), by=["way"], columns=columns).round
 # bytes for $\Psi$ parameters. Where weights and gradients are held in two bytes it is 2, 2 and $K = 12$, 16 again: the state has
 # the float32 weights that learn. (Lab 8's autocast holds 4, 4 and 8.)
 #
-# ### Exercise 4: Foretell the memory
+# ### Exercise 4: Predict the memory
 #
 # **What:** write `rank_bytes(parameters, ranks, stage, weights=4, gradients=4, state=8)`: the bytes on one rank; stage 0 is
 # DDP.
@@ -589,11 +592,11 @@ def measure(mode, ranks, repeat):
     }  # fmt: skip
 
 
-two = size(["serial", "hand"], list(MODES), list(MODES))
-four = size([], ["fsdp3"], ["ddp", "zero1", "fsdp3", "deepspeed3"])
+two = by_run_length(quick=["serial", "hand"], learner=list(MODES), reference=list(MODES))
+four = by_run_length(quick=[], learner=["fsdp3"], reference=["ddp", "zero1", "fsdp3", "deepspeed3"])
 settings = [
     {"mode": mode, "ranks": 1 if mode == "serial" else ranks, "repeat": repeat}
-    for repeat in range(1, 1 + size(1, 1, 3))
+    for repeat in seeds(1)
     for ranks, modes in ((2, two), (4, four))
     for mode in modes
 ]
@@ -647,14 +650,16 @@ def peaks(mode, repeat):
     return {"held_MB": held_before / 1e6, "on_top_MB": report["peak_bytes"] / 1e6}
 
 
-kinds = size([], ["serial", "fsdp2", "fsdp3"], ["serial", "fsdp2", "fsdp3"])
-tops = sweep("sharding_peaks", peaks, grid(mode=kinds, repeat=range(1, 1 + size(1, 1, 3))))
+kinds = by_run_length(
+    quick=[], learner=["serial", "fsdp2", "fsdp3"], reference=["serial", "fsdp2", "fsdp3"]
+)
+tops = sweep("sharding_peaks", peaks, grid(mode=kinds, repeat=seeds(1)))
 medians(tops, reference("sharding_peaks"), by=["mode"], columns=["held_MB", "on_top_MB"]).round(1)
 
 # %% [markdown]
 # ## Move it out of the core
 #
-# When even a shard is too large, the next larger memory must help: CPU memory beside a GPU, a disk beside a CPU. **Activations**: what the
+# When even a shard is too large, the next larger memory must help: CPU memory for a GPU, a disk for a CPU. **Activations**: what the
 # forward pass saves for the backward pass can go out and come back (`saved_tensors_hooks`), or be computed again
 # (activation checkpointing, lab 8). **Optimizer state**: it is touched once a step, so it may live far away.
 #
@@ -668,7 +673,7 @@ prediction = None  # "file" or "recompute"
 # %%
 def out_of_core(repeat, **where):
     options = [part for name, place in where.items() for part in (f"--{name}", place)]
-    options += ["--seed", repeat, "--steps", size(1, 5, 10)]
+    options += ["--seed", repeat, "--steps", by_run_length(quick=1, learner=5, reference=10)]
     printed = run(LABS / "out_of_core.py", *options, ranks=1, show=False, timeout=300)
     report = json.loads(next(line for line in printed.splitlines() if line.startswith("{")))
     return {"peak_MB": report["peak_bytes"] / 1e6, "milliseconds": 1000 * report["seconds"],
@@ -676,8 +681,12 @@ def out_of_core(repeat, **where):
             "last_loss": report["losses"][-1]}  # fmt: skip
 
 
-places = size(["file"], ["memory", "recompute", "file"], ["memory", "recompute", "file"])
-ways = grid(activations=places, repeat=range(1, 1 + size(1, 1, 3)))
+places = by_run_length(
+    quick=["file"],
+    learner=["memory", "recompute", "file"],
+    reference=["memory", "recompute", "file"],
+)
+ways = grid(activations=places, repeat=seeds(1))
 core = sweep("out_of_core", out_of_core, ways)
 print(core.groupby("activations")["last_loss"].max())
 milliseconds = core.groupby("activations")["milliseconds"].median().round(1)
@@ -697,8 +706,12 @@ medians(core, reference("out_of_core"), by=["activations"], columns=columns).rou
 
 
 # %%
-large = {"repeat": 1, "hidden-size": size(128, 512, 512), "batch-size": 64}
-places = size(["file"], ["memory", "file"], ["memory", "file"])
+large = {
+    "repeat": 1,
+    "hidden-size": by_run_length(quick=128, learner=512, reference=512),
+    "batch-size": 64,
+}
+places = by_run_length(quick=["file"], learner=["memory", "file"], reference=["memory", "file"])
 table = pd.DataFrame({f"state in {place}": out_of_core(state=place, **large) for place in places})
 table.drop("peak_MB").round(3)
 

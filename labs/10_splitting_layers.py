@@ -2,7 +2,7 @@
 # # Lab 10: Splitting layers
 #
 # **Time:** 60 minutes, two of them computing. **You split** the matrices of a layer among ranks, by hand and with two engines, and
-# measure memory, bytes and seconds of each way beside a formula; each must train exactly as one rank does. **You need**
+# measure memory, bytes and seconds of each method, compared with a formula; each must train exactly as one rank does. **You need**
 # lab 3 (all-reduce) and lab 9 (DDP and sharding). Lab 11 splits the network between its layers.
 #
 # Data parallelism, sharded or not, has one limit that no engine lifts: **every rank must compute every layer**. A layer
@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.patches import Rectangle
 
-from hvdlab.course.experiment import LABS, WORK, grid, reference, size, sweep
+from hvdlab.course.experiment import LABS, WORK, by_run_length, grid, reference, seeds, sweep
 from hvdlab.course.figures import predicted
 from hvdlab.course.split_training import BATCH, HIDDEN, LAYERS, train
 from hvdlab.exercises import lab10_tensor_parallelism as tensor_exercises
@@ -43,7 +43,7 @@ COLOURS = plt.rcParams["axes.prop_cycle"].by_key()["color"]  # one for each rank
 # Megatron-LM ([Shoeybi et al. 2019](https://arxiv.org/abs/1909.08053)) splits it so that the ranks talk **once** on the
 # way forward. $\mathrm{up}$ is split by its *outputs*, so each rank has some of the $4h$ features whole, and gelu can be
 # applied to each alone. $\mathrm{down}$ is split by its *inputs*: each rank multiplies the features that it has, and the
-# products only need to be added up. Other than in lab 3, **all ranks read the same batch**.
+# products only need to be added up. Unlike in lab 3, **all ranks read the same batch**.
 
 
 # %%
@@ -196,7 +196,7 @@ tensor_exercises.check_block(block, part_of, f_and_g)
 #
 # `train` (in `hvdlab.course.split_training`) trains `ResidualMLP` for 20 steps on Fashion-MNIST with *your* block, *your* parts and
 # *your* f and g. The stem, the last norm and the head are whole on every rank; nothing keeps those copies equal but
-# equal gradients. Beside it one process trains the whole network.
+# equal gradients. For comparison, one process trains the whole network.
 #
 # How far will the losses of the ranks be from those of the one process? And what does a rank of **four** send in a step,
 # in percent of what a rank of **two** sends?
@@ -207,7 +207,8 @@ prediction_bytes = None  # percent
 
 # %%
 runs = {
-    ranks: train([block], part_of, f_and_g, ranks=ranks)[0] for ranks in size([2], [2, 4], [2, 4])
+    ranks: train([block], part_of, f_and_g, ranks=ranks)[0]
+    for ranks in by_run_length(quick=[2], learner=[2, 4], reference=[2, 4])
 }
 figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4))
 for found, colour, marker in zip(runs.values(), COLOURS, "ov", strict=False):
@@ -225,9 +226,9 @@ predicted(right, prediction)
 plt.show()
 for ranks, found in runs.items():
     off = np.abs(np.subtract(found["losses"], found["alone"])).max()
-    foretold = 2 * LAYERS * 2 * (ranks - 1) / ranks * 4 * BATCH * HIDDEN
+    expected = 2 * LAYERS * 2 * (ranks - 1) / ranks * 4 * BATCH * HIDDEN
     print(f"{ranks} ranks: losses off by {off:.0e}, weights by {found['weights off']:.0e}, copies apart by "
-          f"{found['copies apart']:.0e}; sent {found['sent'] / 1e3:.0f} kB a step, foretold {foretold / 1e3:.0f}")  # fmt: skip
+          f"{found['copies apart']:.0e}; sent {found['sent'] / 1e3:.0f} kB a step, predicted {expected / 1e3:.0f}")  # fmt: skip
 
 if prediction_bytes:
     print(f"your prediction: {prediction_bytes} % of what a rank of two sends")
@@ -312,7 +313,7 @@ diagnosis = {
 tensor_exercises.check_diagnosis(diagnosis, [case_a, case_b, case_c], part_of, f_and_g)
 
 # %% [markdown]
-# ### Exercise 5: Mend the clipping
+# ### Exercise 5: Fix the gradient clipping
 #
 # Large networks limit the norm of the gradient of *all* weights together. The function below does it as on one rank.
 # Look at what it does on two.
@@ -370,7 +371,7 @@ symptoms(block, clip=clip)
 # ## Let an engine split it
 #
 # PyTorch has the same as a **plan**: which module is split how. A parameter becomes a `DTensor`, which knows its placement on a mesh of
-# ranks, and the collectives follow from the placements. From `tensor_parallel.py`, beside this lab:
+# ranks, and the collectives follow from the placements. From `tensor_parallel.py`, next to this lab:
 #
 # ```python
 # plan["blocks.0.up"] = ColwiseParallel()
@@ -438,7 +439,7 @@ def on_a_grid(comm, rows, columns):
             "my output": list(z.shape), "off": f"{off:.0e}"}  # fmt: skip
 
 
-ROWS, COLUMNS = size((1, 2), (2, 2), (2, 2))
+ROWS, COLUMNS = by_run_length(quick=(1, 2), learner=(2, 2), reference=(2, 2))
 pd.DataFrame(call(on_a_grid, ROWS, COLUMNS, ranks=ROWS * COLUMNS))
 
 # %% [markdown]
@@ -526,11 +527,12 @@ prediction_modes = None, None  # two modes, of 4 ranks: the least memory, the fe
 # %%
 SAVED = WORK / "tensor_modes.json"
 ALL = ["by-hand", "dtensor", "sequence", "grid", "axonn"]
-RUNS = {1: ["serial"], 2: size(ALL, ALL[:2], ALL[:2]), 4: ALL}
+RUNS = {1: ["serial"], 2: by_run_length(quick=ALL, learner=ALL[:2], reference=ALL[:2]), 4: ALL}
 
 
 def train_in_modes(ranks, repeat):
-    options = ["--compare", "--save", SAVED, "--steps", size(6, 20, 20)]
+    steps = by_run_length(quick=6, learner=20, reference=20)
+    options = ["--compare", "--save", SAVED, "--steps", steps]
     run(LABS / "tensor_parallel.py", *options, "--modes", *RUNS[ranks], ranks=ranks, show=False)
     rows = []
     for found in json.loads(SAVED.read_text()):
@@ -545,7 +547,9 @@ def train_in_modes(ranks, repeat):
     return rows
 
 
-everything = grid(ranks=size([2], [1, 2, 4], [1, 2, 4]), repeat=range(1, 1 + size(1, 1, 3)))
+everything = grid(
+    ranks=by_run_length(quick=[2], learner=[1, 2, 4], reference=[1, 2, 4]), repeat=seeds(1)
+)
 modes = sweep("tensor_modes", train_in_modes, everything)
 
 
@@ -556,9 +560,9 @@ def modes_table(modes):
     return pd.DataFrame({
         "loss off": middle["loss_difference"].map("{:.0e}".format),
         "MB held": (middle["memory_bytes"] / 1e6).round(2),
-        "foretold": (middle["memory_predicted"] / 1e6).round(2),
+        "predicted": (middle["memory_predicted"] / 1e6).round(2),
         "kB sent": (middle["sent_bytes"] / 1e3).round(0),
-        "foretold ": (middle["sent_predicted"] / 1e3).round(0),
+        "predicted ": (middle["sent_predicted"] / 1e3).round(0),
         "ms a step": (1e3 * middle["step_seconds"]).round(1),
         "calls, forth and back": groups["collectives"].first(),
     })  # fmt: skip
@@ -571,9 +575,9 @@ print(f"least memory: {least[0]}, fewest bytes: {least[1]}; you said {prediction
 modes_table(reference("tensor_modes"))
 
 # %% [markdown]
-# **What you should see.** All losses are those of one rank, up to rounding. The memory is what the pencil says to the byte: the
+# **What you should see.** All losses are those of one rank, up to rounding. The memory agrees with the formula to the byte: the
 # stem is whole by hand and with DTensor, split over two columns on the grid, and over all four ranks with `sequence`. By hand and with DTensor
-# the same collectives are called, and the same bytes sent. On four ranks the grid sends more, as foretold. `sequence`
+# the same collectives are called, and the same bytes sent. On four ranks the grid sends more, as predicted. `sequence`
 # sends more because Gloo's reduce-scatter all-reduces the whole array and keeps a part; with NCCL it would send in each block as much
-# as `by-hand`. One rank alone is the fastest: the network is small, and two cores are under all the ranks. The seconds say
+# as `by-hand`. A single rank is the fastest: the network is small, and two cores are under all the ranks. The seconds say
 # nothing about GPUs.

@@ -14,7 +14,7 @@ import pandas as pd
 from matplotlib.patches import Patch
 
 from hvdlab.course import split_measurements
-from hvdlab.course.experiment import QUICK, grid, reference, size, sweep
+from hvdlab.course.experiment import QUICK, by_run_length, grid, reference, seeds, sweep
 from hvdlab.course.figures import overlay, predicted
 from hvdlab.course.split_measurements import BATCH, HIDDEN, LAYERS, MICRO_BATCHES, STEPS
 from hvdlab.exercises import lab11_cost_of_a_split as costs
@@ -124,7 +124,7 @@ if not QUICK:
 # **rendezvous**). Both ranks stand in line one. (MPI sends small messages **eagerly**, at once: there the same program
 # works, until the model grows.)
 #
-# **What:** mend it: write `swap` so that no rank waits for ever, whatever the size.
+# **What:** fix the deadlock: write `swap` so that no rank waits for ever, whatever the size.
 #
 # <details><summary>Hint 1</summary>Two ways: one of the two receives first (who? both run the same function), or
 # neither waits for its send before it receives.</details>
@@ -214,7 +214,7 @@ if not QUICK:
 # <details><summary>Hint 2</summary>A list can be a stack, last in first out, or a queue.</details>
 
 # %%
-# BEGIN SOLUTION: set line and instead to the faulty line and the mended one
+# BEGIN SOLUTION: set line and instead to the faulty line and the fixed one
 line = "out = outputs.pop()"
 instead = "out = outputs.pop(0)"
 # END SOLUTION
@@ -241,7 +241,7 @@ prediction = None  # the idle part with 1F1B, between 0 and 1
 
 # %%
 NAMES = {"gpipe": "GPipe", "1f1b": "1F1B"}
-COUNTS = size((1, 4), (1, 2, 4, 8, 16), (1, 2, 4, 8, 16))
+COUNTS = by_run_length(quick=(1, 4), learner=(1, 2, 4, 8, 16), reference=(1, 2, 4, 8, 16))
 
 
 def draw_schedule(axes, result):
@@ -257,11 +257,11 @@ def draw_schedule(axes, result):
     axes.grid(False)
 
 
-STAGES = size(2, 4, 4)
+STAGES = by_run_length(quick=2, learner=4, reference=4)
 chosen = [
     found
     for found in split_measurements.schedules(STAGES, COUNTS, 1)
-    if found["micro_batches"] == size(4, 8, 8)
+    if found["micro_batches"] == by_run_length(quick=4, learner=8, reference=8)
 ]
 figure, rows = plt.subplots(len(chosen), sharex=True, figsize=(10, 4.4))
 for axes, found in zip(rows, chosen, strict=True):
@@ -317,7 +317,7 @@ def measure_bubble(stages, repeat):
     return rows
 
 
-settings = grid(stages=size([2], [2, 4], [2, 4]), repeat=range(1, 1 + size(1, 1, 3)))
+settings = grid(stages=by_run_length(quick=[2], learner=[2, 4], reference=[2, 4]), repeat=seeds(1))
 measured, shipped_bubbles = (
     sweep("pipeline_bubble", measure_bubble, settings),
     reference("pipeline_bubble"),
@@ -361,9 +361,9 @@ for axes, column, stage in zip(both, ("peak_first", "peak_last"), (0, 3), strict
         for table in (measured, shipped_bubbles)
     ]
     overlay(axes, *tables, x="micro_batches", y="MB", by="schedule", labels=NAMES)
-    axes.plot(TURNS, TURNS * KEPT / 1e6, "k--", label="foretold: $m$ of them")
-    foretold = np.minimum(TURNS, 4 - stage) * KEPT / 1e6
-    axes.plot(TURNS, foretold, "k:", label="foretold: at most $p - s$")
+    axes.plot(TURNS, TURNS * KEPT / 1e6, "k--", label="predicted: $m$ of them")
+    expected = np.minimum(TURNS, 4 - stage) * KEPT / 1e6
+    axes.plot(TURNS, expected, "k:", label="predicted: at most $p - s$")
     axes.set(title=f"Stage {stage} of 4", xlabel="micro-batches $m$")
     axes.set_ylabel("MB allocated at once in a step" if stage == 0 else "")
     axes.legend(fontsize=8)
@@ -404,7 +404,7 @@ plt.show()
 # * **pipeline**: the rank's activations to the next stage, and as large gradients to the one before. Count the
 #   rank that sends most: it has one neighbour if $p = 2$, two if $p > 2$.
 #
-# **Why:** whoever knows these three numbers knows why tensor parallelism stays within a server (the last axis), and why
+# **Why:** these three numbers explain why tensor parallelism stays within a server (the last axis), and why
 # pipelines cross the network (the first).
 #
 # <details><summary>Hint 1</summary>A rank has 1/d of the batch, and 1/p of the blocks. Micro-batches do not change the
@@ -471,7 +471,7 @@ def measure_modes(repeat):
         mode("serial", (1, 1, 1), [alone], alone),
         mode("pipeline by hand", (1, 1, 2), by_hand, alone),
     ]
-    for ranks, only in size([(2, None)], RUNS, RUNS):
+    for ranks, only in by_run_length(quick=[(2, None)], learner=RUNS, reference=RUNS):
         for (split, schedule), found in split_measurements.trained(ranks, repeat, only).items():
             if split[:2] == (1, 1):
                 rows.append(mode(f"{NAMES[schedule]}, {ranks} stages", split, found, alone))
@@ -481,7 +481,7 @@ def measure_modes(repeat):
     return rows
 
 
-modes = sweep("pipeline_modes", measure_modes, grid(repeat=range(1, 1 + size(1, 1, 3))))
+modes = sweep("pipeline_modes", measure_modes, grid(repeat=seeds(1)))
 
 # %%
 shipped_modes = reference("pipeline_modes").groupby(["mode", "ranks"], sort=False).median()
@@ -547,8 +547,8 @@ costs.check_compute_time(compute_time)
 
 # %% [markdown]
 # `alpha` and `beta` are those of Gloo's all-reduce between as many ranks, here, now; `work` is that of the serial network.
-# The model foretells all splits of 2 and of 4 ranks, and beside that lies what the runs above took (restart the kernel to
-# measure anew). Which one of 4 ranks is fastest, and which one slowest?
+# The model predicts the time of all splits of 2 and of 4 ranks. The figure compares it with the times of the runs above (restart
+# the kernel to measure them again). Which one of 4 ranks is fastest, and which one slowest?
 
 # %%
 prediction_splits = None, None  # such as "2x2x1", "1x1x4"
@@ -571,7 +571,7 @@ def step_time(split, work, alpha, beta, cores):
 
 
 def measure_splits(ranks, repeat):
-    """Foretell, and lay beside it what the runs have taken."""
+    """Return the predicted time of each split, and the time that its runs took."""
     work = np.median(split_measurements.serial(repeat, MICRO_BATCHES)["seconds"][3:])
     alpha, beta = split_measurements.link(ranks)
     rows = []
@@ -591,7 +591,7 @@ def measure_splits(ranks, repeat):
     return rows
 
 
-settings = grid(ranks=size([2], [2, 4], [2, 4]), repeat=range(1, 1 + size(1, 1, 3)))
+settings = grid(ranks=by_run_length(quick=[2], learner=[2, 4], reference=[2, 4]), repeat=seeds(1))
 searched = sweep("decomposition_search", measure_splits, settings)
 
 # %%
@@ -608,8 +608,8 @@ for table, style in ((shipped_searches, "s"), (searched, "o")):
         for name, row in part.iterrows():
             axes.annotate(name, row, xytext=(5, 3), textcoords="offset points", fontsize=8)
 limits = np.array(axes.get_xlim())
-axes.plot(limits, limits, "k:", label="as foretold")
-axes.set(xscale="log", yscale="log", xlabel="ms a step, foretold", ylabel="ms a step, measured")
+axes.plot(limits, limits, "k:", label="as predicted")
+axes.set(xscale="log", yscale="log", xlabel="ms a step, predicted", ylabel="ms a step, measured")
 axes.legend(fontsize=8)
 plt.show()
 
@@ -632,7 +632,7 @@ print(f"of 4 ranks you said: fastest {prediction_splits[0]}, slowest {prediction
 # train on.
 #
 # What would the model pick on another machine? A core for each rank, and four GPUs: 100 times as fast as one of these cores,
-# 20 microseconds for any message, 100 GB/s. (Foretold, milliseconds a step; nobody measured it.)
+# 20 microseconds for any message, 100 GB/s. (Predicted milliseconds per step; they were not measured.)
 
 # %%
 last = searched[["work", "alpha", "beta"]].iloc[-1]
@@ -644,11 +644,11 @@ MACHINES = {
     "a core for each rank": (last["work"], 3 * two["alpha"], two["beta"], 4),
     "four GPUs": (last["work"] / 100, 2e-5, 1e11, 4),
 }
-foretold = {
+expected = {
     name: {
         "x".join(map(str, split)): 1000 * step_time(split, *machine)
         for split in split_measurements.decompositions(4)
     }
     for name, machine in MACHINES.items()
 }
-pd.DataFrame(foretold).style.format("{:.3g}").highlight_min(props="font-weight: bold")
+pd.DataFrame(expected).style.format("{:.3g}").highlight_min(props="font-weight: bold")

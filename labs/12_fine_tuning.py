@@ -25,7 +25,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader
 
-from hvdlab.course.experiment import LABS, WORK, grid, reference, seeds, size, sweep
+from hvdlab.course.experiment import LABS, WORK, by_run_length, grid, reference, seeds, sweep
 from hvdlab.course.figures import compare, overlay, predicted
 from hvdlab.data import DataError
 from hvdlab.data.instructions import load_records, split, synthetic_records
@@ -45,7 +45,7 @@ SCRIPT, FOLDER = LABS / "language_model.py", WORK / "language_model"
 #
 # ## Look at the records
 #
-# Alpaca (Taori et al. 2023) made a model that follows instructions out of one that goes on with texts, with 52,000 records
+# Alpaca (Taori et al. 2023) turned a model that continues texts into one that follows instructions, with 52,000 records
 # of *instruction*, *input* and *output*. The layout stayed. The records below are **synthetic**: small questions,
 # made by a program, so that a tiny model can learn to answer them and being right can be counted. With a file of your own
 # (`alpaca.json` or `alpaca.jsonl` in the folder `HVDLAB_DATA`) the last part of this lab uses that, too.
@@ -74,7 +74,7 @@ pd.DataFrame(RECORDS[:6])
 prediction = None  # the loss before the first step
 
 # %%
-steps = size(9, 200, 200)
+steps = by_run_length(quick=9, learner=200, reference=200)
 settings = "--strategy", "ddp", "--steps", steps, "--every", steps // 3, "--batch-size", 8
 run(SCRIPT, "pretrain", "--out", FOLDER / "base", *settings, ranks=2, timeout=600)
 gpt, tokenizer = lm.load(FOLDER / "base")
@@ -99,7 +99,7 @@ print(lm.prompt(RECORDS[0]))
 answers(gpt, RECORDS[:3])
 
 # %% [markdown]
-# It goes on with a text. That an instruction wants an answer, and that an answer ends, it cannot know.
+# It continues the text. It cannot know that an instruction wants an answer, and that an answer ends.
 #
 # ## Say which tokens count
 #
@@ -178,7 +178,7 @@ def fine_tune(gpt, rate, steps, loss=None, collate=lm.padded, seed=1, examples=E
     """Train with Lightning on one device; the held-out loss is always computed the right way."""
     training, held_out = split(examples, left, seed)
     model = lm.LanguageModel(gpt, rate, loss)
-    every = max(1, steps // size(2, 10, 10))
+    every = max(1, steps // by_run_length(quick=2, learner=10, reference=10))
     trainer = Trainer(devices=1, max_steps=steps, val_check_interval=every, **lm.BY_STEPS)
     lm.fit(trainer, model, loader(training, 16, collate, seed), loader(held_out, 50))
     return model
@@ -188,7 +188,7 @@ def base():
     return lm.load(FOLDER / "base")[0]
 
 
-model = fine_tune(base(), 3e-3, size(4, 60, 60), loss=found_loss)
+model = fine_tune(base(), 3e-3, by_run_length(quick=4, learner=60, reference=60), loss=found_loss)
 print(f"training loss {model.losses[0]:.2f} at first, {model.losses[-1]:.2f} at last")
 print("held-out loss", [round(row["heldout_loss"], 2) for row in model.curve])
 answers(model.gpt, RECORDS[:3])
@@ -234,7 +234,9 @@ def found_collate(examples, end):
     return {"input_ids": ids, "labels": labels}
 
 
-model = fine_tune(base(), 3e-3, size(4, 100, 100), language_loss, found_collate)
+model = fine_tune(
+    base(), 3e-3, by_run_length(quick=4, learner=100, reference=100), language_loss, found_collate
+)
 print("training loss", [round(loss, 2) for loss in model.losses[:: max(1, len(model.losses) // 6)]])
 print("held-out loss", [round(row["heldout_loss"], 2) for row in model.curve])
 answers(model.gpt, RECORDS[:4])
@@ -247,7 +249,7 @@ answers(model.gpt, RECORDS[:4])
 #
 # **Why:** look at the column `ended`. The training loss cannot show it, as it leaves out the very thing that goes wrong.
 #
-# <details><summary>Hint 1</summary>How many tokens of each example did the line with the comment take out of the loss, beside the
+# <details><summary>Hint 1</summary>How many tokens of each example did the line with the comment take out of the loss, in addition to the
 # padding?</details>
 #
 # <details><summary>Hint 2</summary>You know where the padding is: pad the labels with -100, and compare nothing.</details>
@@ -270,7 +272,7 @@ exercises.check_collate(collate)
 # ## Change less: LoRA
 #
 # Fine-tuning in full changes every weight, and Adam keeps two numbers more for each. LoRA
-# ([Hu et al. 2021](https://arxiv.org/abs/2106.09685)) leaves a weight $W$ as it is and learns a change of low rank $r$ beside it:
+# ([Hu et al. 2021](https://arxiv.org/abs/2106.09685)) leaves a weight $W$ as it is and learns a change of low rank $r$ in addition to it:
 #
 # $$y = W x + \frac{\alpha}{r} B A x, \qquad A: r \times \text{inputs}, \quad B: \text{outputs} \times r$$
 #
@@ -345,7 +347,7 @@ print(list(saved)[:3])
 # weights of the base do not arrive: `load_state_dict` returns what was missing and what nobody wanted.
 #
 # **Why:** `strict=False` is in every LoRA script, as A and B are not in the checkpoint. It hides that nothing else was there either, and
-# training goes on from random weights: the loss falls all the same.
+# training continues from random weights: the loss falls all the same.
 #
 # <details><summary>Hint 1</summary>Lightning's names begin with the name of the attribute that holds the network, <code>gpt.</code>
 # </details>
@@ -444,7 +446,7 @@ for method in ("full", "lora"):
     held_now, in_step = memory(model)
     rows[method] = {
         "trained, thousands": trained / 1e3,
-        "foretold, MB": bytes_held(every, trained) / 1e6,
+        "predicted, MB": bytes_held(every, trained) / 1e6,
         "held, MB": held_now / 1e6,
         "in a step, MB": in_step / 1e6,
     }
@@ -470,7 +472,7 @@ RATES = {"full": 3e-3, "lora": 1e-2}
 
 def fine_tuning(method, seed):
     torch.manual_seed(seed)
-    steps = size(4, 200, 200)
+    steps = by_run_length(quick=4, learner=200, reference=200)
     model = fine_tune(start(method), RATES[method], steps, language_loss, collate, seed)
     if seed == 1:
         TUNED[method] = model.gpt
@@ -520,7 +522,8 @@ def row(gpt):
     """Bytes as stored, held-out loss, and passes over one token, as generation makes them."""
     torch.save(gpt.state_dict(), FOLDER / "weights.pth")
     megabytes = (FOLDER / "weights.pth").stat().st_size / 1e6
-    passes, token = size(5, 100, 100), torch.zeros(1, 1, dtype=torch.int64)
+    passes = by_run_length(quick=5, learner=100, reference=100)
+    token = torch.zeros(1, 1, dtype=torch.int64)
     with torch.inference_mode():
         gpt(token)  # the first is slower
         rate = passes / timeit(lambda: gpt(token), number=passes)
@@ -589,7 +592,7 @@ prediction = None  # the largest difference of the loss in 20 steps, two ranks w
 def losses(strategy, ranks, precision, repeat):
     out = FOLDER / f"{strategy}-{ranks}-{precision}"
     settings = "--strategy", strategy, "--precision", precision, "--batch-size", 16 // ranks
-    steps = size(4, 20, 20)
+    steps = by_run_length(quick=4, learner=20, reference=20)
     run(
         SCRIPT, "finetune", "--checkpoint", FOLDER / "base", "--out", out, *settings, "--seed", repeat,
         "--steps", steps, "--every", steps, "--held-out", 50, ranks=ranks, timeout=300, show=False,
@@ -607,7 +610,10 @@ def fine_tuning_strategies(strategy, ranks, precision, repeat):
 
 by = ["strategy", "ranks", "precision"]
 MODES = [("ddp", 2, "32-true"), ("fsdp2", 2, "32-true"), ("ddp", 2, "bf16-mixed")]
-chosen = [dict(zip(by, mode, strict=True)) for mode in size(MODES[:1], MODES, MODES)]
+chosen = [
+    dict(zip(by, mode, strict=True))
+    for mode in by_run_length(quick=MODES[:1], learner=MODES, reference=MODES)
+]
 settings = [mode | {"repeat": repeat} for repeat in seeds(1) for mode in chosen]
 modes = sweep("fine_tuning_strategies", fine_tuning_strategies, settings)
 print(f"you said {prediction}")
@@ -644,7 +650,8 @@ prediction = None  # the held-out loss after 60 steps
 # %%
 def fine_tuning_own(seed):
     own = dict(examples=[encode(record) for record in OWN], left=len(OWN) // 5)
-    return fine_tune(base(), 1e-3, size(2, 60, 60), language_loss, collate, seed, **own).curve
+    steps = by_run_length(quick=2, learner=60, reference=60)
+    return fine_tune(base(), 1e-3, steps, language_loss, collate, seed, **own).curve
 
 
 own = sweep("fine_tuning_own", fine_tuning_own, grid(seed=seeds(1))) if OWN else None

@@ -3,7 +3,7 @@
 #
 # **Time:** 60 minutes. Seven scripts train on two ranks, and each has one mistake. None of them says so. You read the
 # symptoms as you would on a cluster, from curves and from what the ranks did, **name the mistake**, and only then
-# mend it and let `hvdlab check` look at your script.
+# fix it and let `hvdlab check` look at your script.
 #
 # **You need** the edits that make a script a Horovod script (lab 4), and why the rate grows with the ranks (lab 5).
 
@@ -25,11 +25,11 @@ for name, title in fault.NAMES.items():
 # | | what it has |
 # |---|---|
 # | `log.ends` | of each rank: batches in an epoch (`length`), steps made, how it ended |
-# | `log.side_by_side(column)` | `"loss"`, `"rate"`, `"batch"` (a hash of what was read) or `"weights"` (the sum of the norms of all weights), step by step, the ranks beside each other |
+# | `log.side_by_side(column)` | `"loss"`, `"rate"`, `"batch"` (a hash of what was read) or `"weights"` (the sum of the norms of all weights), step by step, one column per rank |
 # | `log.distance()` | how far the norms of the two ranks are apart, tensor by tensor, summed, after each step: zero where their weights are equal |
 #
 # Loops that train are cut after eight steps, so a log has two short epochs. It also puts your copy of
-# the script, `case_1.py` and so on, into `notebooks/work/`, and leaves one that is there as it is. To begin one anew, delete it.
+# the script, `case_1.py` and so on, into `notebooks/work/`, and leaves one that is there as it is. To start again, delete the copy.
 
 # %% [markdown]
 # ## Case 1: Lower than one rank
@@ -64,10 +64,10 @@ diagnosis = "no-broadcast"
 fault.check_diagnosis(1, diagnosis)
 
 # %% [markdown]
-# ### Exercise 2: Mend it
+# ### Exercise 2: Fix your copy
 #
 # **Edit your copy** `notebooks/work/case_1.py`, and save it. The cell that raises `NotImplementedError` is a reminder, here and in the
-# other cases: make the edit, delete that line, and go on.
+# other cases: make the edit, delete that line, and continue.
 #
 # <details><summary>Hint 1</summary> Rank 0's weights must come to all ranks before the first step. The optimizer has a
 # state too.</details>
@@ -75,7 +75,7 @@ fault.check_diagnosis(1, diagnosis)
 # <code>hvd.broadcast_parameters(model.state_dict(), root_rank=0)</code>, before the loop.</details>
 
 # %%
-# BEGIN SOLUTION: mend your copy, case_1.py
+# BEGIN SOLUTION: fix your copy, case_1.py
 fault.replace(
     1,
     "    for epoch in range(EPOCHS):\n",
@@ -103,8 +103,8 @@ if log:
 # %% [markdown]
 # ### Exercise 3: Name the mistake of case 2
 #
-# <details><summary>Hint 1</summary> The distance is zero: gradients are averaged, and nobody began elsewhere. What is an
-# average of two equal things?</details>
+# <details><summary>Hint 1</summary> The distance is zero: gradients are averaged, and both ranks started with the same weights. What is
+# the average of two equal gradients?</details>
 # <details><summary>Hint 2</summary> Compare the two columns of hashes.</details>
 
 # %%
@@ -116,16 +116,16 @@ diagnosis = "identical-batches"
 fault.check_diagnosis(2, diagnosis)
 
 # %% [markdown]
-# ### Exercise 4: Mend it
+# ### Exercise 4: Fix your copy
 #
-# <details><summary>Hint 1</summary> <code>torch.utils.data.distributed.DistributedSampler</code> deals a data set to the
-# ranks; the loader then must not shuffle by itself.</details>
+# <details><summary>Hint 1</summary> <code>torch.utils.data.distributed.DistributedSampler</code> partitions a data set among
+# the ranks; the loader then must not shuffle by itself.</details>
 # <details><summary>Hint 2</summary> <code>sampler = torch.utils.data.distributed.DistributedSampler(train,
 # num_replicas=hvd.size(), rank=hvd.rank())</code>, then <code>DataLoader(train, BATCH_SIZE, sampler=sampler)</code>, and <code>sampler.set_epoch(epoch)</code> at the beginning of each epoch, or
 # all epochs have the order of the first.</details>
 
 # %%
-# BEGIN SOLUTION: mend your copy, case_2.py
+# BEGIN SOLUTION: fix your copy, case_2.py
 fault.replace(
     2,
     "DataLoader(train, BATCH_SIZE, shuffle=True, generator=order)",
@@ -171,14 +171,14 @@ diagnosis = "optimizer-not-wrapped"
 fault.check_diagnosis(3, diagnosis)
 
 # %% [markdown]
-# ### Exercise 6: Mend it
+# ### Exercise 6: Fix your copy
 #
 # <details><summary>Hint 1</summary> One line, right after the optimizer is made.</details>
 # <details><summary>Hint 2</summary> <code>optimizer = hvd.DistributedOptimizer(optimizer,
 # named_parameters=model.named_parameters())</code></details>
 
 # %%
-# BEGIN SOLUTION: mend your copy, case_3.py
+# BEGIN SOLUTION: fix your copy, case_3.py
 fault.replace(
     3,
     "    hvd.broadcast_parameters(",
@@ -208,7 +208,7 @@ if log:
 # %% [markdown]
 # ### Exercise 7: Name the mistake of case 4
 #
-# <details><summary>Hint 1</summary> A rank that has no batch left goes on to the next line. What does the other one
+# <details><summary>Hint 1</summary> A rank that has no batch left continues with the next line. What does the other one
 # do?</details>
 # <details><summary>Hint 2</summary> 4097 images, two ranks, batches of 64: how many batches has each?</details>
 
@@ -221,17 +221,17 @@ diagnosis = "unequal-steps"
 fault.check_diagnosis(4, diagnosis)
 
 # %% [markdown]
-# ### Exercise 8: Mend it
+# ### Exercise 8: Fix your copy
 #
-# There is more than one way: leave out the short batch, give every rank the same number of images, or let
-# `DistributedSampler` deal (and tell it the epoch: `sampler.set_epoch(epoch)`).
+# There is more than one solution: leave out the short batch, give every rank the same number of images, or let
+# `DistributedSampler` partition them (and pass it the epoch: `sampler.set_epoch(epoch)`).
 #
 # <details><summary>Hint 1</summary> The rank with 2049 images has a batch of one image at its end.</details>
 # <details><summary>Hint 2</summary> <code>drop_last=True</code> in the loader. (With 4095 images it would not help: 2048 and
 # 2047 are 32 whole batches and 31.)</details>
 
 # %%
-# BEGIN SOLUTION: mend your copy, case_4.py
+# BEGIN SOLUTION: fix your copy, case_4.py
 fault.replace(4, "shuffle=True)", "shuffle=True, drop_last=True)")
 # END SOLUTION
 
@@ -264,13 +264,13 @@ diagnosis = "collective-on-some-ranks"
 fault.check_diagnosis(5, diagnosis)
 
 # %% [markdown]
-# ### Exercise 10: Mend it
+# ### Exercise 10: Fix your copy
 #
-# <details><summary>Hint 1</summary> Everybody averages, one prints.</details>
+# <details><summary>Hint 1</summary> All ranks average, one rank prints.</details>
 # <details><summary>Hint 2</summary> Move the line with <code>hvd.allreduce</code> up, before the <code>if</code>.</details>
 
 # %%
-# BEGIN SOLUTION: mend your copy, case_5.py
+# BEGIN SOLUTION: fix your copy, case_5.py
 fault.replace(
     5,
     "        if hvd.rank() == 0:\n            mean =",
@@ -312,13 +312,13 @@ diagnosis = "rate-scaled-twice"
 fault.check_diagnosis(6, diagnosis)
 
 # %% [markdown]
-# ### Exercise 12: Mend it
+# ### Exercise 12: Fix your copy
 #
 # <details><summary>Hint 1</summary> Search for <code>hvd.size()</code>.</details>
 # <details><summary>Hint 2</summary> Take one of the two factors away.</details>
 
 # %%
-# BEGIN SOLUTION: mend your copy, case_6.py
+# BEGIN SOLUTION: fix your copy, case_6.py
 fault.replace(6, "lr=RATE * hvd.size()", "lr=RATE")
 # END SOLUTION
 
@@ -354,13 +354,13 @@ diagnosis = "own-stop"
 fault.check_diagnosis(7, diagnosis)
 
 # %% [markdown]
-# ### Exercise 14: Mend it
+# ### Exercise 14: Fix your copy
 #
 # <details><summary>Hint 1</summary> All ranks must decide by the same number.</details>
 # <details><summary>Hint 2</summary> <code>mean = hvd.allreduce(torch.tensor(total / len(loader)), name="loss").item()</code></details>
 
 # %%
-# BEGIN SOLUTION: mend your copy, case_7.py
+# BEGIN SOLUTION: fix your copy, case_7.py
 fault.replace(
     7,
     "        mean = total / len(loader)\n",
@@ -378,7 +378,7 @@ fault.check_mended(7)
 # hvdlab check -np 2 train.py --its --arguments
 # ```
 #
-# runs any Horovod script for a few steps and prints a table: line, mistake, what was seen of it, how to mend it. What it
+# runs any Horovod script for a few steps and prints a table: line, mistake, evidence, how to fix it. What it
 # cannot see: a mistake that needs more steps than it runs, one that needs more ranks or machines than you give it, and
 # whether your network learns the right thing. Nothing found means that none of these mistakes was found.
 #

@@ -15,7 +15,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 
-from hvdlab.course.experiment import grid, reference, size, sweep
+from hvdlab.course.experiment import by_run_length, grid, reference, seeds, sweep
 from hvdlab.course.figures import overlay, predicted
 from hvdlab.exercises import lab14_past_one_machine as exercises
 from hvdlab.launch import call
@@ -75,14 +75,18 @@ def messages(comm, sizes):
     return rows
 
 
-SIZES = size([4**5, 4**8, 4**10], [4**k for k in range(5, 13)], [4**k for k in range(5, 13)])
+SIZES = by_run_length(
+    quick=[4**5, 4**8, 4**10],
+    learner=[4**k for k in range(5, 13)],
+    reference=[4**k for k in range(5, 13)],
+)
 
 
 def message_time(repeat):
     return call(messages, SIZES, ranks=2, timeout=120)[0]
 
 
-times = sweep("message_time", message_time, grid(repeat=range(1, 1 + size(1, 3, 5))))
+times = sweep("message_time", message_time, grid(repeat=seeds(3, 5)))
 shipped = reference("message_time")
 for table in (times, shipped):
     table["KB"], table["microseconds"] = table["bytes"] / 1024, 1e6 * table["seconds"]
@@ -148,7 +152,7 @@ def ring_time(nbytes, ranks, alpha, beta):
 exercises.check_ring_time(ring_time)
 
 # %% [markdown]
-# Hold it against the ring that ran beside the messages. The line is computed from the *messages* alone.
+# Compare it with the ring that ran in the same measurement as the messages. The line is computed from the *messages* alone.
 
 # %%
 sizes = np.geomspace(SIZES[0], SIZES[-1], 50)
@@ -158,8 +162,8 @@ overlay(axes, times, shipped, x="KB", y="microseconds", by="what", labels=labels
 axes.plot(
     sizes / 1024, 1e6 * (alpha + sizes / beta), "k:", label="the line, fitted to your messages"
 )
-foretold = [1e6 * ring_time(nbytes, 2, alpha, beta) for nbytes in sizes]
-axes.plot(sizes / 1024, foretold, "k--", label="ring, foretold from it")
+expected = [1e6 * ring_time(nbytes, 2, alpha, beta) for nbytes in sizes]
+axes.plot(sizes / 1024, expected, "k--", label="ring, predicted from it")
 if prediction:
     axes.axvline(prediction, color="black", label="your prediction")
 axes.set(xscale="log", yscale="log", xlabel="KB of the array")
@@ -168,7 +172,7 @@ plt.show()
 
 # %% [markdown]
 # **What you should see.** Small messages cost $\alpha$ whatever their size, larger ones are proportional to it, and the
-# ring foretold from messages is right within a factor of four (shipped run: worst at 256 KB). Two constants are a
+# ring predicted from messages is right within a factor of four (shipped run: worst at 256 KB). Two constants are a
 # caricature: MPI switches its way of sending, $\beta$ falls where the arrays no longer fit into a cache (after 4 MB on one
 # of the two machines that we tried, not up to 16 MB on the other), and the ring also adds, which the model leaves out.
 #
@@ -196,7 +200,9 @@ prediction = None  # GPUs
 
 # %%
 CLUSTER = published.pascal_cluster(*published.FITTED)
-COUNTS = np.unique(np.geomspace(1, 10_000, size(15, 60, 60)).astype(int))
+COUNTS = np.unique(
+    np.geomspace(1, 10_000, by_run_length(quick=15, learner=60, reference=60)).astype(int)
+)
 
 
 def curve(network, cluster=CLUSTER, **options):
@@ -216,7 +222,7 @@ axes.axhline(0.5, color="grey", linestyle=":")
 if prediction:
     axes.plot(prediction, 0.5, "*", color="black", markersize=15, label="your prediction")
 axes.set(xscale="log", xlabel="GPUs", ylabel="efficiency", ylim=(0, 1.02))
-axes.set_title("Circles: published, fitted. Squares: published, foretold")
+axes.set_title("Circles: published, fitted. Squares: published, predicted")
 axes.legend(loc="lower left")
 plt.show()
 
@@ -251,7 +257,7 @@ rows.round(3)
 # <code>below</code>, where it is. Ask in the middle and move one of them.</details>
 #
 # <details><summary>Hint 2</summary>Start with <code>above, below = 0, most</code>, after a look whether it is below at
-# <code>most</code>; go on <code>while below - above &gt; 1</code>; the answer is <code>below</code>.</details>
+# <code>most</code>; continue <code>while below - above &gt; 1</code>; the answer is <code>below</code>.</details>
 
 
 # %%
@@ -414,6 +420,6 @@ ends.iloc[:: max(1, len(ends) // 10)].round(2)
 #
 # ## Take with you
 #
-# * Two constants of a link, one of the stragglers, a count of bytes and the images/s of one GPU foretell 512 GPUs within a few points.
+# * Two constants of a link, one of the stragglers, a count of bytes and the images/s of one GPU predict the efficiency of 512 GPUs within a few points.
 # * Name the limit before you spend money: bandwidth, latency, stragglers and batch size have different remedies.
 # * Fit on some numbers, test on others, and say which were which.

@@ -2,10 +2,10 @@
 
     python labs/cifar10_fast.py --runs 3
     mpirun -np 2 python labs/cifar10_fast.py
-    python labs/cifar10_fast.py --images 500 --epochs 1 --width 8      # a try on the processor
+    python labs/cifar10_fast.py --images 500 --epochs 1 --width 8      # a trial run on the processor
 
-Nearly all of the time of labs/cifar10_torch.py on a GPU is waiting: for images from the processor, and for
-kernels that are too small. Here the images stay on the GPU and are augmented there, convolutions run in
+On a GPU, labs/cifar10_torch.py mostly waits: for images from the processor, and for the launch of many small
+kernels. Here the images stay on the GPU and are augmented there, convolutions run in
 channels-last order and bfloat16, and no step waits for the device. The recipe is that of airbench94 (Jordan,
 94% on CIFAR-10 in 3.29 Seconds on a Single GPU, 2024, arXiv:2404.00498): a frozen whitening layer, identity
 initialisation, batch norm without scales, label smoothing, a learning rate that rises and falls, alternating
@@ -33,7 +33,7 @@ MOMENTUM = 0.85
 # SGD with Nesterov momentum moves 1 + 1 / (1 - MOMENTUM) times as far as its gradient.
 STEP_LENGTH = 1 + 1 / (1 - MOMENTUM)
 LEARNING_RATE = 11.5 / STEP_LENGTH  # for the mean loss of a batch of 1024 images
-BIAS_FACTOR = 64.0  # the biases of batch norm learn so much faster
+BIAS_FACTOR = 64.0  # times the learning rate, for the biases of batch norm
 WEIGHT_DECAY = 0.0153 / STEP_LENGTH  # of a weight per step, independent of the learning rate
 LABEL_SMOOTHING = 0.2
 WHITENING_EPOCHS = 3  # in which the bias of the first layer is trained
@@ -57,7 +57,7 @@ def parse_args():
 
 
 class Convolution(nn.Conv2d):
-    """3 x 3, without bias. It starts as the identity for as many channels as there are."""
+    """3 x 3 convolution without bias. Its first `channels_in` filters start as the identity."""
 
     def __init__(self, channels_in: int, channels_out: int):
         super().__init__(channels_in, channels_out, 3, padding=1, bias=False)
@@ -65,7 +65,7 @@ class Convolution(nn.Conv2d):
 
 
 def batch_norm(channels: int) -> nn.BatchNorm2d:
-    """With a bias and no scale; its statistics are renewed quickly, because the run is short."""
+    """Return a batch norm with a bias and no scale. A large momentum fits its statistics to a short run."""
     layer = nn.BatchNorm2d(channels, eps=1e-12, momentum=0.4)
     layer.weight.requires_grad = False
     return layer
@@ -98,7 +98,7 @@ class FastNet(nn.Module):
 
 @torch.no_grad()
 def set_whitening(layer: nn.Conv2d, images: torch.Tensor) -> None:
-    """The 12 principal components of all 2 x 2 patches, scaled to variance 1, with both signs."""
+    """Set the filters to the 12 principal components of all 2 x 2 patches, with variance 1 and both signs."""
     patches = F.unfold(images, 2).transpose(1, 2).reshape(-1, 12).double()
     variances, components = torch.linalg.eigh(patches.T @ patches / len(patches))
     filters = (components / (variances + 5e-4).sqrt()).T.flip(0).reshape(12, 3, 2, 2)
@@ -110,17 +110,17 @@ def set_whitening(layer: nn.Conv2d, images: torch.Tensor) -> None:
 
 
 def normalised(images, device) -> torch.Tensor:
-    """uint8 (n, 32, 32, 3) -> float (n, 3, 32, 32), channels-last in memory."""
+    """Convert uint8 (n, 32, 32, 3) to float (n, 3, 32, 32), channels-last in memory."""
     x = torch.from_numpy(images).to(device).permute(0, 3, 1, 2).float() / 255
     mean, std = (torch.tensor(c, device=device).view(1, 3, 1, 1) for c in (PIXEL_MEAN, PIXEL_STD))
     return ((x - mean) / std).contiguous(memory_format=torch.channels_last)
 
 
 class Augmented:
-    """Each epoch all images, shifted by -2..2 pixels each way, and mirrored in every other epoch.
+    """All images, shifted by -2 to 2 pixels in both directions, and mirrored in every other epoch.
 
-    Which half starts mirrored is drawn once. All ranks draw the same numbers, so that they see the same
-    permutation and can take every size-th image of a batch.
+    A random half of the images, drawn once, starts mirrored. All ranks draw the same numbers, so that they
+    see the same permutation and can take every size-th image of a batch.
     """
 
     def __init__(self, images: torch.Tensor, seed: int):
@@ -132,7 +132,7 @@ class Augmented:
         self.padded = torch.where(half, self.padded.flip(3), self.padded)
 
     def epoch(self, number: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Images (n, 3, 32, 32) in order, and a permutation of them."""
+        """Return images (n, 3, 32, 32) in their order, and a permutation of their indices."""
         n, device = len(self.padded), self.padded.device
         down, right = torch.randint(0, 5, (2, n, 1), generator=self.generator, device=device)
         rows, columns = (
@@ -140,7 +140,7 @@ class Augmented:
             right + torch.arange(32, device=device),
         )
         which = torch.arange(n, device=device)[:, None, None]
-        pixels = self.padded.permute(0, 2, 3, 1)  # as they lie in memory
+        pixels = self.padded.permute(0, 2, 3, 1)  # a view in the order of the memory
         images = pixels[which, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)
         images = images.flip(3) if number % 2 else images
         return images, torch.randperm(n, generator=self.generator, device=device)
@@ -150,7 +150,7 @@ class Augmented:
 
 
 def learning_rate(peak: float, steps: int):
-    """From 0.2 peak up to the peak at 23 % of the steps, then down to 0.07 peak."""
+    """Return a schedule: from 0.2 peak up to the peak at 23 % of the steps, then down to 0.07 peak."""
     top = max(1, int(0.23 * steps))
 
     def rate(step: int) -> float:
@@ -162,10 +162,10 @@ def learning_rate(peak: float, steps: int):
 
 
 def train(data, args, seed: int, mine) -> tuple[float, float]:
-    """One training. Returns (seconds, accuracy on the test images).
+    """Train once. Return (seconds, accuracy on the test images).
 
-    The seconds are those of everything after the file is read: copies to the device, augmentation, training
-    and the evaluation of the test images.
+    The seconds include everything after the file is read: copies to the device, augmentation, training and
+    the evaluation of the test images.
     """
     device, rank, size = mine.device, hvd.rank(), hvd.size()
     began = now(device)
@@ -195,7 +195,7 @@ def train(data, args, seed: int, mine) -> tuple[float, float]:
         momentum=MOMENTUM,
         nesterov=True,
     )
-    # Gradients of channels-last weights do not reach Horovod as they are: `compression` sends them.
+    # Horovod does not accept gradients of channels-last weights. `compression` converts them.
     optimizer = hvd.DistributedOptimizer(
         optimizer,
         named_parameters=[(n, p) for n, p in model.named_parameters() if p.requires_grad],
@@ -217,9 +217,8 @@ def train(data, args, seed: int, mine) -> tuple[float, float]:
         optimizer.zero_grad()
         loss.backward()
         optimizer.synchronize()  # Horovod's all-reduce, which step() would do
-        if (
-            epoch >= WHITENING_EPOCHS
-        ):  # frozen: with a gradient of zero its momentum would still move it
+        # No gradient, because with a gradient of zero momentum would still change it.
+        if epoch >= WHITENING_EPOCHS:
             model.whitening.bias.grad = None
         with optimizer.skip_synchronize():
             optimizer.step()
@@ -245,9 +244,10 @@ def average(model, averaged: dict, decay: float) -> None:
 
 @torch.no_grad()
 def correct(model, images, labels, rank: int, size: int) -> float:
-    """How many of this rank's test images are classified right: mean logits of six views.
+    """Return how many of this rank's test images are classified right, by the mean logits of six views.
 
-    Half of the weight is on the whole image, half on two shifts of a pixel; each also mirrored.
+    The whole image has half of the weight, two shifts by one pixel have the other half. Each view is also
+    mirrored.
     """
     model.eval()
     right = torch.zeros((), device=images.device)
@@ -267,7 +267,7 @@ def correct(model, images, labels, rank: int, size: int) -> float:
 
 
 def now(device) -> float:
-    """Seconds, when the device has done all that was asked of it."""
+    """Return the time in seconds, after the device has finished its work."""
     if device.type == "cuda":
         torch.cuda.synchronize()
     return time.perf_counter()
@@ -284,7 +284,8 @@ def main():
     torch.backends.cudnn.benchmark = True
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
     if mine.device.type == "cuda":
-        train(data, argparse.Namespace(**{**vars(args), "epochs": 1.0}), 0, mine)  # chooses kernels
+        # A first training, not timed, in which cuDNN chooses its kernels.
+        train(data, argparse.Namespace(**{**vars(args), "epochs": 1.0}), 0, mine)
     for seed in range(args.seed, args.seed + args.runs):
         seconds, accuracy = train(data, args, seed, mine)
         if hvd.rank() == 0 and args.json:

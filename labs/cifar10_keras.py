@@ -3,9 +3,9 @@
     mpirun -np 2 python labs/cifar10_keras.py --optimizer lamb
     python labs/cifar10_keras.py --optimizer lars --batch-size 1024 --epochs 8
 
-Each epoch rank 0 prints what the assessment measures, and at the end when its target was reached:
-0.75 on training images and 0.70 on held-out ones, in two consecutive epochs. cifar10_torch.py is
-the same in PyTorch.
+After each epoch rank 0 prints the accuracies that the assessment measures. At the end it prints when their
+target was reached: 0.75 on training images and 0.70 on held-out ones, in two consecutive epochs.
+cifar10_torch.py is the same in PyTorch.
 """
 
 import argparse
@@ -24,7 +24,7 @@ from hvdlab.keras.models import AssessmentNet, fast_policy
 from hvdlab.keras.schedules import Schedule
 from hvdlab.schedules import cosine_decay, gradual_warmup
 
-# name: (learning rate for 192 images a step, function of the rate)
+# name: (learning rate for 192 images per step, function of the rate)
 OPTIMIZERS = {
     "sgd": (0.35, lambda rate: keras.optimizers.SGD(rate, momentum=0.9, nesterov=True)),
     "lars": (0.5, lambda rate: LARS(rate, trust_coefficient=0.02, nesterov=True)),
@@ -40,15 +40,17 @@ def parse_args():
     )
     parser.add_argument("--optimizer", choices=OPTIMIZERS, default="sgd")
     parser.add_argument("--epochs", type=positive, default=4, help="passes over the training set")
-    parser.add_argument("--batch-size", type=positive, default=96, help="images a step, per rank")
-    parser.add_argument("--lr", type=above_zero, help="largest rate, of all ranks together")
+    parser.add_argument("--batch-size", type=positive, default=96, help="images per step and rank")
     parser.add_argument(
-        "--warmup", type=non_negative, default=0.45, help="epochs in which it rises"
+        "--lr", type=above_zero, help="largest learning rate, for the batch of all ranks"
     )
-    parser.add_argument("--images", type=positive, help="train on the first so many only")
+    parser.add_argument(
+        "--warmup", type=non_negative, default=0.45, help="epochs in which the learning rate rises"
+    )
+    parser.add_argument("--images", type=positive, help="train on only the first so many images")
     parser.add_argument("--seed", type=whole_number(0), default=1)
     args = parser.parse_args()
-    if args.warmup >= args.epochs:  # the rate that it rises to would be the last one, 0
+    if args.warmup >= args.epochs:  # it would rise to the learning rate of the last step, 0
         parser.error(
             f"argument --warmup: expected less than --epochs {args.epochs}, got {args.warmup:g}"
         )
@@ -56,7 +58,7 @@ def parse_args():
 
 
 class Target(keras.callbacks.Callback):
-    """Measures both accuracies at the end of each epoch, over all ranks, and says when both suffice."""
+    """Measure both accuracies over all ranks after each epoch, and note when the target is reached."""
 
     def __init__(self, data):
         super().__init__()
@@ -79,7 +81,7 @@ class Target(keras.callbacks.Callback):
             )
 
     def accuracy(self, images, labels):
-        """Part of the images of all ranks that the model classifies right."""
+        """Return the fraction of the images of all ranks that the model classifies right."""
         logits = self.model.predict(images, batch_size=500, verbose=0)
         right = (logits.argmax(1) == labels).sum()
         right, count = hvd.allreduce([float(right), float(len(labels))], op=hvd.Sum)
@@ -114,7 +116,7 @@ def main():
     )
     model = AssessmentNet(dtype=fast_policy())
     model.compile(
-        # The optimizer sees the averaged gradient: the norm of a mean is not the mean of norms.
+        # The optimizer must see the averaged gradient, because the norm of a mean is not the mean of norms.
         optimizer=hvd.DistributedOptimizer(
             make_optimizer(Schedule(schedule, steps)), device_dense=mine.device_dense
         ),

@@ -3,8 +3,8 @@
     mpirun -np 2 python labs/cifar10_torch.py --optimizer lamb
     python labs/cifar10_torch.py --optimizer lars --batch-size 1024 --epochs 8
 
-Each epoch rank 0 prints what the assessment measures, and at the end when its target was reached:
-0.75 on training images and 0.70 on held-out ones, in two consecutive epochs.
+After each epoch rank 0 prints the accuracies that the assessment measures. At the end it prints when their
+target was reached: 0.75 on training images and 0.70 on held-out ones, in two consecutive epochs.
 """
 
 import argparse
@@ -25,7 +25,7 @@ from hvdlab.torch.models import AssessmentNet, autocast
 from hvdlab.torch.precision import use_fast_kernels
 from hvdlab.torch.schedules import Schedule
 
-# name: (learning rate for 192 images a step, function of parameters)
+# name: (learning rate for 192 images per step, function of parameters)
 OPTIMIZERS = {
     "sgd": (0.35, lambda ps: torch.optim.SGD(ps, lr=1.0, momentum=0.9, nesterov=True)),
     "lars": (0.5, lambda ps: LARS(ps, trust_coefficient=0.02, nesterov=True)),
@@ -41,15 +41,17 @@ def parse_args():
     )
     parser.add_argument("--optimizer", choices=OPTIMIZERS, default="sgd")
     parser.add_argument("--epochs", type=positive, default=4, help="passes over the training set")
-    parser.add_argument("--batch-size", type=positive, default=96, help="images a step, per rank")
-    parser.add_argument("--lr", type=above_zero, help="largest rate, of all ranks together")
+    parser.add_argument("--batch-size", type=positive, default=96, help="images per step and rank")
     parser.add_argument(
-        "--warmup", type=non_negative, default=0.45, help="epochs in which it rises"
+        "--lr", type=above_zero, help="largest learning rate, for the batch of all ranks"
     )
-    parser.add_argument("--images", type=positive, help="train on the first so many only")
+    parser.add_argument(
+        "--warmup", type=non_negative, default=0.45, help="epochs in which the learning rate rises"
+    )
+    parser.add_argument("--images", type=positive, help="train on only the first so many images")
     parser.add_argument("--seed", type=whole_number(0), default=1)
     args = parser.parse_args()
-    if args.warmup >= args.epochs:  # the rate that it rises to would be the last one, 0
+    if args.warmup >= args.epochs:  # it would rise to the learning rate of the last step, 0
         parser.error(
             f"argument --warmup: expected less than --epochs {args.epochs}, got {args.warmup:g}"
         )
@@ -81,15 +83,16 @@ def main():
     model = AssessmentNet()
     rate, make_optimizer = OPTIMIZERS[args.optimizer]
     optimizer = make_optimizer(model.parameters())
-    # While all is in host memory, where every build of Horovod can send it. The weights last: an optimizer
-    # without a state gets it by a step, in which weight decay moves them.
+    # Broadcast while everything is in host memory, because every build of Horovod can send from there. The
+    # weights come last: Horovod gives an optimizer without a state one by a step, whose weight decay changes
+    # the weights.
     hvd.broadcast_optimizer_state(optimizer, root_rank=0)
     hvd.broadcast_parameters(model.state_dict(), root_rank=0)
     # The images have channels-last order, so the convolutions compute in it. The weights stay contiguous:
     # Horovod would need contiguous copies of channels-last gradients.
     model.to(mine.device)
     optimizer.load_state_dict(optimizer.state_dict())  # the state follows the weights
-    # The optimizer must see the averaged gradient: the norm of a mean is not the mean of norms.
+    # The optimizer must see the averaged gradient, because the norm of a mean is not the mean of norms.
     optimizer = hvd.DistributedOptimizer(
         optimizer, named_parameters=model.named_parameters(), compression=mine.compression
     )
@@ -131,15 +134,16 @@ def main():
 
 
 def own_part(images, labels, device):
-    """The images that this rank evaluates, and their labels, on its device."""
+    """Return the images that this rank evaluates, and their labels, on its device."""
     mine = slice(hvd.rank(), None, hvd.size())
     return torch.from_numpy(images[mine]).to(device), torch.from_numpy(labels[mine]).to(device)
 
 
 def accuracy(model, images, labels):
-    """Fraction of the images that the model classifies right, those of all ranks together."""
+    """Return the fraction of the images of all ranks that the model classifies right."""
     model.eval()
-    right = torch.zeros((), device=images.device)  # read once: each read makes the processor wait
+    # Read once, because a read makes the processor wait.
+    right = torch.zeros((), device=images.device)
     with torch.inference_mode(), autocast(images.device):
         for some, wanted in zip(images.split(500), labels.split(500), strict=True):
             right += (model(some).argmax(1) == wanted).sum()

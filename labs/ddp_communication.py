@@ -1,15 +1,21 @@
-"""What DistributedDataParallel sends in a step, and when: bucket size, no_sync, communication hooks.
+"""Measure what DistributedDataParallel sends in a step, and when: bucket size, no_sync, communication hooks.
 
     mpirun -np 2 python labs/ddp_communication.py --bucket-mb 1
     torchrun --nproc-per-node 2 labs/ddp_communication.py --passes 4 --no-sync
     srun -n 8 python labs/ddp_communication.py --hook powersgd
 
-4.4 million parameters on random images. Rank 0 prints one line of JSON: seconds of a step (the median
-after three steps), bytes that it sent in the last, loss, number of collectives, and the events of one
-step from a profile: [what, start, milliseconds], where what is "backward" or "all-reduce". Of PowerSGD's
-three all-reduces the profile sees the first: the others start from callbacks, on threads of Gloo's. Where
-NCCL connects the ranks' GPUs no bytes are counted, because they do not go through TCP. On a GPU the events
-are when the processor asks for them. Ranks that share a GPU exchange through host memory, by Gloo.
+The network has 4.4 million parameters, and the images are random. Rank 0 prints one line of JSON:
+
+    seconds       of a step, median after three steps
+    bytes         that rank 0 sent in the last step
+    loss          of the last step
+    collectives   number of all-reduces in one step
+    events        of one step, from a profile: [what, start, milliseconds], what is "backward" or "all-reduce"
+
+The profile sees only the first of PowerSGD's three all-reduces, because callbacks start the others on Gloo's
+threads. If NCCL connects the GPUs of the ranks, no bytes are counted, because NCCL does not use TCP. On a GPU
+the events show when the processor starts an operation. Ranks that share a GPU exchange through host memory,
+by Gloo.
 """
 
 import argparse
@@ -31,22 +37,24 @@ from hvdlab.system.tcp_bytes import NOT_COUNTED, bytes_sent
 from hvdlab.torch.lab_networks import ResidualMLP
 from hvdlab.torch.process_group import group_device, rendezvous
 
-WARM_UP = 3
+WARM_UP = 3  # steps that are not timed
 
 
 def parse_args():
     parser = argparse.ArgumentParser(formatter_class=argparse.ArgumentDefaultsHelpFormatter)
     parser.add_argument("--bucket-mb", type=above_zero, default=25.0, help="bucket_cap_mb of DDP")
     parser.add_argument("--hook", choices=("none", "fp16", "powersgd"), default="none")
-    parser.add_argument("--passes", type=positive, default=1, help="backward passes a step")
+    parser.add_argument("--passes", type=positive, default=1, help="backward passes per step")
     parser.add_argument("--no-sync", action="store_true", help="exchange after the last pass only")
+    parser.add_argument("--batch-size", type=positive, default=128, help="images per pass and rank")
     parser.add_argument(
-        "--batch-size", type=positive, default=128, help="images in a pass, per process"
+        "--steps", type=int, default=10, help="at least 4: the first 3 are not timed"
     )
-    parser.add_argument("--steps", type=int, default=10, help="more than 3, which warm up")
     args = parser.parse_args()
     if args.steps <= WARM_UP:
-        parser.error(f"--steps: expected more than the {WARM_UP} that warm up, got {args.steps}")
+        parser.error(
+            f"--steps: expected more than {WARM_UP}, got {args.steps}: the first {WARM_UP} are not timed"
+        )
     return args
 
 
@@ -76,7 +84,7 @@ def main():
     def step():
         for number in range(args.passes):
             quiet = args.no_sync and number < args.passes - 1
-            # no_sync: gradients add up where they are. The forward pass belongs inside too.
+            # no_sync: gradients add up on each rank. The forward pass must be inside too.
             with model.no_sync() if quiet else nullcontext():
                 loss = F.cross_entropy(model(images[number]), labels[number])
                 (loss / args.passes).backward()
@@ -90,7 +98,7 @@ def main():
         before, began = bytes_sent(), time.perf_counter()
         loss = step()
         seconds.append(time.perf_counter() - began)
-        dist.barrier()  # until then some of what this rank has sent may still wait in the kernel
+        dist.barrier()  # before the barrier, bytes of this rank may still wait in the kernel
         sent = bytes_sent() - before
     with profile(activities=[ProfilerActivity.CPU]) as profiler:
         step()
@@ -108,7 +116,7 @@ def main():
 
 
 def gather(events):
-    """The backward passes' operations and the collectives, in milliseconds since the first event."""
+    """Return the backward operations and the collectives: [(what, start, duration)] in milliseconds."""
     zero = min(event.start_ns() for event in events)
     found = []
     for event in events:

@@ -5,8 +5,8 @@
     torchrun --nproc-per-node 2 labs/fashion_mnist_ddp.py --epochs 3
     srun -n 8 python labs/fashion_mnist_ddp.py --epochs 3
 
-The twin of fashion_mnist_torch.py after its conversion in lab 4: what is marked `# DDP:` is what came to
-the serial script. Lab 9 lays the two conversions side by side.
+Lab 4 converts the serial script fashion_mnist_torch.py to Horovod. This is the same script, converted to DDP:
+the comment `# DDP:` marks each change to the serial script. Lab 9 compares the two conversions.
 """
 
 import argparse
@@ -54,15 +54,15 @@ def make_model():
 
 def main():
     args = parse_args()
-    # DDP: before the ranks meet, or one that finds no data would leave the others waiting
+    # DDP: load before the ranks connect, because a rank without data would leave the others waiting
     try:
         data = load_fashion_mnist()
     except DataError as error:
         sys.exit(f"fashion_mnist_ddp.py: {error}")
-    rendezvous()  # DDP: who is where, in the words of this launcher
-    chosen = group_device()  # DDP: a GPU of its own, a GPU that ranks share, or the processor
+    rendezvous()  # DDP: read the number of this rank and the address of rank 0 from the launcher
+    chosen = group_device()  # DDP: its own GPU, a GPU that ranks share, or the processor
     device = chosen.device
-    # DDP: find the other ranks; NCCL connects GPUs, and Gloo sends through host memory
+    # DDP: connect to the other ranks; NCCL connects GPUs, and Gloo sends through host memory
     dist.init_process_group(chosen.backend, device_id=device if chosen.direct else None)
     rank, size = dist.get_rank(), dist.get_world_size()
     torch.manual_seed(args.seed + rank)
@@ -72,20 +72,20 @@ def main():
         images,
         labels,
         args.batch_size,
-        rank=rank,  # DDP: each rank reads its own part, in equally many steps
+        rank=rank,  # DDP: each rank reads its own shard, in equally many steps
         size=size,
-        seed=args.seed,  # DDP: the same on all ranks, or their parts would overlap
-        style="whole",  # what DistributedSampler does, if set_epoch is not forgotten
+        seed=args.seed,  # DDP: the same on all ranks, or their shards would overlap
+        style="whole",  # like DistributedSampler with set_epoch in every epoch
     )
     # DDP: each rank evaluates every size-th held-out image, beginning with its own number.
     mine = slice(rank, args.heldout, size)
     heldout = data.test_images[mine], data.test_labels[mine]
 
     model, first_epoch = make_model().to(device), 0
-    # DDP: N times the images a step, N times the rate
+    # DDP: N times the images per step, so N times the learning rate
     optimizer = torch.optim.SGD(model.parameters(), args.lr * size, args.momentum)
 
-    # DDP: every rank loads, the optimizer's state too; the rate is that of this number of ranks
+    # DDP: every rank loads the weights and the optimizer's state; the learning rate fits this number of ranks
     saved = sorted(Path(args.checkpoint).glob("epoch-*.pt")) if args.checkpoint else []
     if saved:
         state = torch.load(saved[-1], map_location=device, weights_only=True)
@@ -98,10 +98,10 @@ def main():
     if ends[0] != -ends[1]:  # DDP: each machine may have its own disk
         sys.exit(
             f"--checkpoint {args.checkpoint}: expected a folder that all ranks share, but one rank would "
-            f"go on with epoch {ends[0]} and another with epoch {-ends[1]}: copy it to each machine."
+            f"continue with epoch {ends[0]} and another with epoch {-ends[1]}: copy it to each machine."
         )
 
-    # DDP: rank 0's weights to all, now; and gradients averaged in every backward pass
+    # DDP: broadcasts rank 0's weights now, and averages the gradients in every backward pass
     parallel = DistributedDataParallel(model)
 
     recorder = Recorder(model, batches)
@@ -119,7 +119,7 @@ def main():
 
         loss = mean(total, read, device)
         accuracy = mean(count_right(model, *heldout, device), len(heldout[1]), device)
-        if rank == 0:  # DDP: one rank speaks
+        if rank == 0:  # DDP: one rank prints
             print(
                 f"epoch {epoch}  loss {loss:.3f}  held-out {accuracy:.3f}  {speed:,.0f} images/s",
                 flush=True,
@@ -130,16 +130,16 @@ def main():
         recorder.epoch_end(
             epoch, loss=loss, accuracy=accuracy, images_per_second=speed, learning_rate=rate
         )
-    dist.destroy_process_group()  # DDP: nobody leaves while another still talks
+    dist.destroy_process_group()  # DDP: no rank ends while another still sends
 
 
 def to_input(images, device):
-    # DDP: reshape, where permute would make gradients in another memory layout than the buckets'
+    # DDP: reshape, because permute would give gradients another memory layout than the buckets'
     return torch.tensor(images, device=device).reshape(-1, 1, 28, 28) / 255
 
 
 def count_right(model, images, labels, device):
-    """How many of the images the model classifies right."""
+    """Return the number of images that the model classifies right."""
     right = 0
     with torch.inference_mode():
         for start in range(0, len(images), 500):
@@ -150,7 +150,7 @@ def count_right(model, images, labels, device):
 
 
 def mean(total, count, device):
-    # DDP: sums and counts of all ranks, so that each example counts once
+    # DDP: sum totals and counts over all ranks, so that each example counts once
     both = torch.tensor([total, count], dtype=torch.float64, device=device)
     dist.all_reduce(both)
     total, count = both.tolist()
@@ -160,7 +160,7 @@ def mean(total, count, device):
 def save(folder, epoch, model, optimizer):
     """Save the model and its optimizer: the file appears whole or not at all."""
     folder.mkdir(parents=True, exist_ok=True)
-    # DDP: of the model itself, not of its wrapper, which puts "module." before each name
+    # DDP: save the model itself, because its wrapper puts "module." before each name
     state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
     torch.save(state, folder / "part.pt")
     os.replace(folder / "part.pt", folder / f"epoch-{epoch:03d}.pt")

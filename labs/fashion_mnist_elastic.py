@@ -1,26 +1,29 @@
-"""Train on Fashion-MNIST with ranks that come and go: elastic Horovod.
+"""Train on Fashion-MNIST with elastic Horovod: ranks can be lost and added during the run.
 
     horovodrun --gloo -np 2 --min-np 1 --host-discovery-script ./hosts.sh \\
         python labs/fashion_mnist_elastic.py
 
-hosts.sh is a script of yours that may be executed (chmod +x). Horovod runs it every second, and it prints a
-line for each host that may be used now, such as `host1:2`. On one machine it prints `localhost:1` and
-`127.0.0.1:1`: two hosts to Horovod, of which one may be lost. Add `--network-interface lo`, or horovodrun
-waits for another for ten minutes and says nothing.
+You write hosts.sh, and make it executable (chmod +x). Horovod runs it every second. It must print one line
+for each host that Horovod may use now, such as `host1:2`. To try this on one machine, let it print
+`localhost:1` and `127.0.0.1:1`: Horovod treats them as two hosts, and one of them may be lost. In this case
+add `--network-interface lo`, because without it horovodrun waits ten minutes for another network interface
+and prints nothing.
 
 What happens when the ranks change:
 
-    a rank dies       all ranks of its host are ended, and the host is not used again (or after a while, with
-                      --blacklist-cooldown-range; where no other host is there, all ends). Those of other
-                      hosts go back to the last commit, and share the rest of the epoch among them.
-    a host comes      at the next commit all ranks stop, new ones start there, and rank 0 gives them what it
-                      has. No step is lost.
-    too few are left  fewer than --min-np: the others wait for new ones, ten minutes (--elastic-timeout).
+    a rank dies       Horovod ends all ranks of its host, and does not use the host again (or only after a
+                      while, with --blacklist-cooldown-range). The ranks of other hosts return to the last
+                      commit, and divide the rest of the epoch among them. Without another host the run ends.
+    a host is added   At the next commit all ranks stop, new ranks start on the host, and rank 0 sends them
+                      its state. No step is lost.
+    too few are left  If fewer than --min-np ranks are left, they wait ten minutes (--elastic-timeout) for
+                      new ones.
 
-Each slot of a host with GPUs uses the GPU of its number, so a host offers as many slots as it has GPUs.
+A slot of a host with GPUs uses the GPU with its number, so a host offers as many slots as it has GPUs.
 Without GPUs, or with a Horovod that was built without NCCL, all ranks train on the processor.
 
-A commit is a copy in each rank's memory. It does not survive the last rank: for that write checkpoints.
+A commit is a copy in the memory of each rank. It is lost when the last rank ends. To keep the state, write
+checkpoints.
 """
 
 import argparse
@@ -73,26 +76,26 @@ def main():
     optimizer = torch.optim.SGD(model.parameters(), args.lr * hvd.size(), args.momentum)
     optimizer = hvd.DistributedOptimizer(optimizer, model.named_parameters())
 
-    # Elastic: all that a rank must know to go on. It takes the place of broadcasting weights and
-    # optimizer at the start: `sync`, which Horovod calls whenever the ranks have changed, does that.
+    # Elastic: the state that a rank needs to continue. Horovod calls its `sync` at the start and whenever
+    # the ranks have changed. `sync` broadcasts weights and optimizer, so no other broadcast is needed.
     state = hvd.elastic.TorchState(
         model=model,
         optimizer=optimizer,
-        # Elastic: deals what is left of the epoch to the ranks that are there.
+        # Elastic: partitions the rest of the epoch among the current ranks.
         sampler=hvd.elastic.ElasticSampler(labels, seed=args.seed),
         epoch=0,
         step=0,
     )
 
     def ranks_changed():
-        # Elastic: N times the batch, N times the rate, also when N is another than before.
+        # Elastic: N times the batch, N times the learning rate, also after N has changed.
         for group in optimizer.param_groups:
             group["lr"] = args.lr * hvd.size()
         state.sampler.reset()
 
     state.register_reset_callbacks([ranks_changed])
 
-    @hvd.elastic.run  # Elastic: calls it anew, from the last commit, whenever the ranks have changed
+    @hvd.elastic.run  # Elastic: calls `train` again, from the last commit, when the ranks have changed
     def train(state):
         losses = []
         while state.epoch < args.epochs:
@@ -111,7 +114,7 @@ def main():
                     rate = optimizer.param_groups[0]["lr"]
                     say(f"step {state.step}  loss {mean:.3f}  ranks {hvd.size()}  rate {rate:g}")
                     losses = []
-                    state.commit()  # Elastic: and if a new host is there, `train` is left here
+                    state.commit()  # Elastic: if a host was added, `train` is left here
 
             accuracy = heldout_accuracy(model, data, args.heldout, device)
             say(f"epoch {state.epoch}  held-out {accuracy:.3f}  ranks {hvd.size()}")
@@ -123,10 +126,10 @@ def main():
 
 
 def own_device():
-    """The GPU with the number of this rank on its host, or the processor.
+    """Return the GPU with the number of this rank on its host, or the processor.
 
-    Elastic: a collective that compares the GPUs of all ranks, as `hvdlab.torch.device.rank_device` makes,
-    would miss the ranks that come later. NCCL refuses two ranks on one GPU, so a rank without one leaves.
+    Elastic: `hvdlab.torch.device.rank_device` compares the GPUs of all ranks by a collective, which would
+    miss the ranks that are added later. NCCL refuses two ranks on one GPU, so a rank without a GPU ends.
     """
     gpus = torch.cuda.device_count() if hvd.nccl_built() else 0
     if 0 < gpus <= hvd.local_rank():
@@ -141,7 +144,7 @@ def own_device():
 
 
 def batches(sampler, size):
-    """The indices of this rank in batches, equally many on each rank."""
+    """Return the indices of this rank's images in batches, equally many on each rank."""
     mine = list(sampler)
     return [mine[start : start + size] for start in range(0, len(mine), size)]
 
@@ -151,7 +154,7 @@ def to_input(images, device):
 
 
 def heldout_accuracy(model, data, count, device):
-    """Part of the held-out images that the model classifies right; each rank looks at its share."""
+    """Return the fraction of held-out images that the model classifies right; each rank evaluates a shard."""
     images, labels = data.test_images[:count], data.test_labels[:count]
     images, labels = images[hvd.rank() :: hvd.size()], labels[hvd.rank() :: hvd.size()]
     right = 0
@@ -160,7 +163,7 @@ def heldout_accuracy(model, data, count, device):
             part = slice(start, start + 500)
             answers = model(to_input(images[part], device)).argmax(1).cpu().numpy()
             right += (answers == labels[part]).sum()
-    # Elastic: sums over the ranks, as their shares may differ by an image
+    # Elastic: sum over the ranks, because their shards may differ by one image
     return average(float(right), "right", hvd.Sum) / average(float(len(labels)), "count", hvd.Sum)
 
 

@@ -1,17 +1,18 @@
-"""Train a residual MLP that is split in three ways at once: data x tensor x pipeline, on a device mesh.
+"""Train a residual MLP with data x tensor x pipeline parallelism on a device mesh.
 
     mpirun -np 4 python labs/hybrid_parallel.py 2x1x2
     mpirun -np 4 python labs/hybrid_parallel.py 4x1x1 1x4x1 1x1x4 --schedules gpipe 1f1b
     torchrun --nproc-per-node 8 labs/hybrid_parallel.py 2x2x2
     python labs/hybrid_parallel.py 1x1x1
 
-The product of a split is the number of ranks. Along `data` the batch is split and FSDP2 shards what
-each rank has of the weights. Along `tensor` DTensor splits the two matrices of every block, the first
-by columns, the second by rows. Along `pipeline` each rank has a stage, a part of the blocks, and a
-schedule of torch.distributed.pipelining takes the micro-batches through the stages.
+A split such as 2x1x2 gives the number of ranks along each axis, and their product is the number of ranks.
+Along `data` the batch is split, and FSDP2 shards the weights of each rank. Along `tensor` DTensor splits the
+two matrices of every block, the first by columns, the second by rows. Along `pipeline` each rank has a stage,
+that is, some of the blocks, and a schedule of torch.distributed.pipelining passes the micro-batches through
+the stages.
 
 Every combination of splits, schedules and micro-batches is trained from the same weights on the same
-batches. Rank 0 prints a line for each, and writes what all ranks measured to --output.
+batches. Rank 0 prints a line for each, and writes the measurements of all ranks to --output.
 """
 
 import argparse
@@ -51,10 +52,10 @@ AXES = ("data", "tensor", "pipeline")  # of a split
 
 
 def split(text):
-    """(data, tensor, pipeline) of "2x1x2"."""
+    """Return (data, tensor, pipeline) of a text such as "2x1x2"."""
     numbers = [int(part) for part in text.split("x")]
     if len(numbers) != 3 or min(numbers) < 1:
-        raise ValueError(text)  # argparse says it
+        raise ValueError(text)  # argparse reports it
     return tuple(numbers)
 
 
@@ -69,14 +70,14 @@ def parse_args():
         nargs="+",
         type=positive,
         default=[4],
-        help="in a step; with fewer than stages only gpipe runs",
+        help="in a step; if there are fewer than stages, only gpipe runs",
     )
     parser.add_argument("--num-layers", type=positive, default=8, help="blocks")
     parser.add_argument("--hidden-size", type=positive, default=128)
     parser.add_argument("--image-size", type=positive, default=16)
     parser.add_argument("--batch-size", type=positive, default=64, help="of all ranks together")
     parser.add_argument(
-        "--micro-batch-size", type=positive, help="fixes it, instead of the batch size"
+        "--micro-batch-size", type=positive, help="examples of a micro-batch; replaces --batch-size"
     )
     parser.add_argument("--lr", type=above_zero, default=0.05)
     parser.add_argument("--steps", type=positive, default=20)
@@ -85,10 +86,10 @@ def parse_args():
         "--device-ms",
         type=float,
         default=0,
-        help="play a device that needs so long to take a micro-batch forward through a rank's blocks",
+        help="simulate a device: ms for the forward pass of a micro-batch through a rank's blocks",
     )
     parser.add_argument(
-        "--output", type=file_to_write, help="a file for what the ranks measured, JSON"
+        "--output", type=file_to_write, help="JSON file for the measurements of all ranks"
     )
     return parser.parse_args()
 
@@ -96,12 +97,12 @@ def parse_args():
 def main():
     args = parse_args()
     rendezvous()
-    # This many ranks share a machine: one thread each, so that none takes another's core.
+    # Many ranks share a machine, so each has one thread, and none takes the core of another.
     torch.set_num_threads(1)
     runs = [
         (sizes, schedule, count)
         for sizes, schedule, count in product(args.splits, args.schedules, args.micro_batches)
-        if schedule == "gpipe" or count >= sizes[2]  # 1F1B: a micro-batch for each stage, or more
+        if schedule == "gpipe" or count >= sizes[2]  # 1F1B needs at least one micro-batch per stage
         if schedule == args.schedules[0] or sizes[2] > 1  # one stage: nothing to schedule
     ]
     for run in runs:
@@ -109,7 +110,7 @@ def main():
             sys.exit(problem if os.environ["RANK"] == "0" else 0)
     if not runs:
         sys.exit(f"--micro-batches: expected one for each stage, or more, got {args.micro_batches}")
-    # Gloo cannot send what is on GPUs from stage to stage: without NCCL the ranks use the processor.
+    # Gloo cannot send GPU tensors from stage to stage, so without NCCL the ranks use the processor.
     chosen = group_device(share=False)
     device = chosen.device
     dist.init_process_group(chosen.backend)
@@ -130,7 +131,7 @@ def main():
 
 
 def refusal(args, world_size, sizes, schedule, micro_batches):
-    """Why these sizes cannot be: a sentence; None if they can."""
+    """Return a sentence that says why these sizes are impossible; None if they are possible."""
     data, tensor, pipeline = sizes
     name, parts = "x".join(map(str, sizes)), pipeline * (2 if schedule == "interleaved" else 1)
     if math.prod(sizes) != world_size:
@@ -152,17 +153,17 @@ def refusal(args, world_size, sizes, schedule, micro_batches):
 
 
 def finish(device):
-    """Wait until a GPU has done what it was told; a CPU has."""
+    """Wait until a GPU has finished its work. On a CPU there is nothing to wait for."""
     if device.type == "cuda":
         torch.cuda.synchronize()
 
 
 class TracedStage(PipelineStage):
-    """A stage that writes down when it computed: (stage, kind, micro-batch, start, end), in seconds.
+    """A stage that records when it computed: (stage, kind, micro-batch, start, end), in seconds.
 
-    With `device_seconds` it plays a device that takes so long for each forward pass, and twice as
-    long for each backward pass: it computes, and sleeps for the rest. Ranks that sleep need no core,
-    so that more of them than there are cores still keep the time of a device each.
+    With `device_seconds` it simulates a device that takes so long for each forward pass, and twice as long
+    for each backward pass: it computes, and sleeps for the rest of the time. Ranks that sleep need no core,
+    so the simulation also works with more ranks than cores.
     """
 
     events: list
@@ -186,11 +187,11 @@ class TracedStage(PipelineStage):
 
 
 def build(args, device, mesh, schedule, micro_batches):
-    """This rank's parts of the network, and the schedule that runs them."""
+    """Return this rank's modules, its stages, and the schedule that runs them."""
     torch.manual_seed(args.seed)
     network = ResidualMLP(args.num_layers, args.hidden_size, args.image_size).to(device)
     first, ranks = mesh.get_local_rank("pipeline"), mesh["pipeline"].size()
-    # Interleaved: two stages a rank, the second one `ranks` stages further on.
+    # Interleaved: two stages per rank, and the second is `ranks` stages after the first.
     count = 2 * ranks if schedule == "interleaved" else ranks
     modules = ModuleList(stage(network, index, count) for index in range(first, count, ranks))
     for module in modules:
@@ -211,9 +212,9 @@ def build(args, device, mesh, schedule, micro_batches):
 
 
 def train(args, device, sizes, schedule, micro_batches):
-    """Train as one rank of many; return what it measured, see `results` below."""
-    # Along the last axis are ranks with consecutive numbers, of one server as a rule: `tensor`, which sends
-    # most often. What may cross servers is `pipeline`.
+    """Train as one of the ranks; return its measurements, see the end of this function."""
+    # Ranks along the last axis have consecutive numbers, so they are usually on one server. The last axis is
+    # `tensor`, because it sends most often. `pipeline` may cross servers.
     data, tensor, stage_count = sizes
     mesh = init_device_mesh(
         device.type, (stage_count, data, tensor), mesh_dim_names=("pipeline", "data", "tensor")
@@ -227,14 +228,14 @@ def train(args, device, sizes, schedule, micro_batches):
     losses, seconds, sent = [], [], []
 
     def mine(number):
-        """What this rank's stages take of a step's batch: its part along `data`."""
+        """Return the inputs and labels of a step for this rank's stages: its shard along `data`."""
         images, labels = batch(number, global_batch, args.image_size)
         part = slice(shard * global_batch // shards, (shard + 1) * global_batch // shards)
         inputs = [images[part].to(device)] if stages[0].is_first else []
         return inputs, labels[part].to(device) if stages[-1].is_last else None
 
     def step(inputs, target):
-        """All micro-batches forward and backward; the loss, where the last stage is, else None."""
+        """Run all micro-batches forward and backward; return the loss on the last stage, else None."""
         found = []
         pipeline.step(*inputs, target=target, losses=found)
         return torch.stack(found).mean().item() if found else None
@@ -243,7 +244,7 @@ def train(args, device, sizes, schedule, micro_batches):
         inputs, target = mine(number)
         for each in stages:
             each.events = []
-            # The first step is also the one that finds out what shapes to expect.
+            # The first step has no simulated time, because the stages also exchange their shapes in it.
             each.device_seconds = args.device_ms / 1000 / len(stages) if number else 0.0
         dist.barrier()
         before, start = bytes_sent(), time.perf_counter()
@@ -257,22 +258,24 @@ def train(args, device, sizes, schedule, micro_batches):
     events = sorted((event for each in stages for event in each.events), key=itemgetter(3))
     held = memory.held(modules, optimizer)
     inputs, target = mine(args.steps)
-    with memory.peak(device) as most:  # a step more: its gradients go where those of the last are
+    with memory.peak(
+        device
+    ) as most:  # an additional step, which reuses the memory of the last gradients
         step(inputs, target)
     return {
         "at": [mesh.get_local_rank(axis) for axis in AXES],
-        "losses": losses,  # of this rank's part of the batch; None but on the last stage
+        "losses": losses,  # of this rank's shard of the batch; None unless it has the last stage
         "memory": sum(held.values()),
-        "peak": most.bytes,  # beyond that, in a step
+        "peak": most.bytes,  # in a step, in addition to `memory`
         "sent": statistics.median(sent),
         "seconds": seconds,
-        # Of the last step, from the barrier before it, at which all clocks are set to zero.
+        # Of the last step, in seconds since the barrier before it.
         "events": [(*what, begin - start, end - start) for *what, begin, end in events],
     }
 
 
 def line(result):
-    """What rank 0 prints of a run: the most of any rank, and the loss of the whole batch."""
+    """Return the line that rank 0 prints: the largest value of any rank, and the loss of the whole batch."""
     ranks, name = result["ranks"], "x".join(map(str, result["split"]))
     slowest = [max(times) for times in zip(*(rank["seconds"] for rank in ranks), strict=True)]
     last = [rank["losses"][-1] for rank in ranks if rank["losses"][-1] is not None]

@@ -1,12 +1,12 @@
-"""Pretrain, fine-tune and ask a language model: LitGPT's GPT under Lightning, on any number of ranks.
+"""Pretrain, fine-tune and prompt a language model: LitGPT's GPT under Lightning, on any number of ranks.
 
     python labs/language_model.py pretrain --out runs/base
     mpirun -np 2 python labs/language_model.py finetune --checkpoint runs/base --out runs/tuned --strategy ddp
     python labs/language_model.py generate --checkpoint runs/tuned "Count the letters." --input "a-b-c"
 
 `hvdlab run -np 2`, `torchrun --nproc-per-node 2` and `srun --ntasks-per-node 2 python` start it as well,
-and `--devices 2` lets Lightning itself start the ranks. A file of settings saves typing, and what is
-typed overrides it:
+and `--devices 2` lets Lightning itself start the ranks. --config reads settings from a file. An option on
+the command line takes precedence over the file:
 
     torchrun --nproc-per-node 2 labs/language_model.py finetune --config labs/configs/lora.yaml --steps 50
 
@@ -41,12 +41,12 @@ from hvdlab.torch import language_model as lm
 from hvdlab.torch.device import choose
 from hvdlab.torch.process_group import group_device, nccl_version, rendezvous
 
-# What --strategy chooses. `world_size` is that of all ranks.
+# What --strategy chooses. `world_size` is the number of all ranks.
 STRATEGIES = {
     "auto": lambda world_size: "auto",  # one device, or DDP where there are several
     "ddp": lambda world_size: "ddp",
     "fsdp": lambda world_size: FSDPStrategy(auto_wrap_policy={Block}, state_dict_type="full"),
-    # FSDP2; LanguageModel.configure_model says what is split.
+    # FSDP2; LanguageModel.configure_model splits the layers.
     "fsdp2": lambda world_size: ModelParallelStrategy(
         data_parallel_size=world_size, tensor_parallel_size=1, save_distributed_checkpoint=False
     ),
@@ -105,7 +105,7 @@ def parse_args(arguments: list[str] | None = None) -> argparse.Namespace:
 
 
 def _with_config(arguments):
-    """The settings of --config, as if they were typed right after the command."""
+    """Return the arguments with the settings of --config inserted right after the command."""
     config = argparse.ArgumentParser(prog="language_model.py", add_help=False, allow_abbrev=False)
     config.add_argument("--config", type=Path)
     if not (path := config.parse_known_args(arguments)[0].config):
@@ -133,14 +133,14 @@ def main(arguments: list[str] | None = None):
         {"pretrain": pretrain, "finetune": finetune, "generate": generate}[args.command](args)
     except (DataError, OSError) as error:
         sys.exit(f"language_model.py: {error}")
-    except SIGTERMException:  # for Lightning a good end
+    except SIGTERMException:  # Lightning would end with exit code 0
         sys.exit(128 + signal.SIGTERM)
 
 
 def pretrain(args):
     files = [path.read_text(encoding="utf-8", errors="replace") for path in args.text or ()]
     text = "\n\n".join(files) or lm.documentation()
-    prompts = map(lm.prompt, synthetic_records())  # whose words it shall know, too
+    prompts = map(lm.prompt, synthetic_records())  # the tokenizer learns their words too
 
     def examples():
         ids = lm.Tokenizer(args.out).encode(text).long()
@@ -153,7 +153,7 @@ def pretrain(args):
         lm.train_tokenizer([text, *prompts], args.out, args.vocabulary)
 
     torch.manual_seed(args.seed)
-    positions = max(256, args.length + 1)  # of a part, whose last token is a label only
+    positions = max(256, args.length + 1)  # + 1: the last token of a part is only a label
     gpt = GPT(lm.small(args.vocabulary, args.layers, args.width, positions))
     gpt.apply(gpt._init_weights)  # LitGPT's own: normal, with a deviation of 0.02
     fit(args, gpt, Examples(args, examples, prepare=tokenizer))
@@ -166,7 +166,7 @@ def finetune(args):
     length = min(args.length, gpt.max_seq_length)
 
     def examples():
-        # mask_prompt: the model shall learn to answer, not to ask.
+        # mask_prompt: the model learns to write the answer, not the prompt.
         return [
             SFTDataset(part, tokenizer, "alpaca", length, mask_prompt=True)
             for part in split(records, args.held_out, args.seed)
@@ -196,11 +196,11 @@ def generate(args):
 
 
 class Examples(LightningDataModule):
-    """Training and held-out examples. `prepare` is called by one rank; the others wait for it."""
+    """Training and held-out examples. One rank calls `prepare`, and the others wait for it."""
 
     def __init__(self, args, examples, collate=None, *, prepare):
         super().__init__()
-        self.prepare_data_per_node = False  # the folder is one that all nodes see
+        self.prepare_data_per_node = False  # all nodes see the same folder
         self.args, self.examples, self.collate, self.prepare_data = args, examples, collate, prepare
 
     def setup(self, stage):
@@ -211,7 +211,7 @@ class Examples(LightningDataModule):
             raise DataError(f"{counts} are too few for a step of {step}.")
 
     def train_dataloader(self):
-        # One permutation for all ranks, of which each takes its share: N ranks see the batches of one.
+        # All ranks shard the same permutation, so N ranks together see the batches of a single process.
         ranks, rank, seed = self.trainer.world_size, self.trainer.global_rank, self.args.seed
         sampler = DistributedSampler(self.training, ranks, rank, seed=seed, drop_last=True)
         how = dict(sampler=sampler, drop_last=True, collate_fn=self.collate)
@@ -222,11 +222,12 @@ class Examples(LightningDataModule):
 
 
 def fit(args, gpt, examples):
-    """Train, evaluate at first and every few steps, and let rank 0 write what came of it."""
+    """Train, evaluate at the start and every few steps, and let rank 0 write the results."""
     trainer, model = make_trainer(args), lm.LanguageModel(gpt, args.lr)
-    kind = type(gpt)  # FSDP2 makes it another
+    kind = type(gpt)  # FSDP2 changes the class of the network
     trainer.fit(model, datamodule=examples)
-    weights = trainer.strategy.lightning_module_state_dict()  # gathered, where it was split
+    # Gathered from all ranks if they were split.
+    weights = trainer.strategy.lightning_module_state_dict()
     if trainer.is_global_zero:
         whole = kind(gpt.config)
         whole.load_state_dict({name.removeprefix("gpt."): value for name, value in weights.items()})
@@ -238,7 +239,7 @@ def fit(args, gpt, examples):
 
 
 class OneDeviceEach(TorchElasticEnvironment):
-    """Each rank is a node with one device to Lightning, which then uses the one that the rank has chosen."""
+    """Tell Lightning that each rank is a node with one device, so that it uses the device of our choice."""
 
     def local_rank(self):
         return 0
@@ -248,11 +249,11 @@ class OneDeviceEach(TorchElasticEnvironment):
 
 
 def make_trainer(args):
-    if ranks := args.devices:  # Lightning starts this script again, once for each further rank
+    if ranks := args.devices:  # Lightning starts this script again for each further rank
         here = int(os.environ.get("LOCAL_RANK", 0))
         mine = choose(here, lambda gpus: [gpus] * ranks, nccl_version(), share=False)
         where = dict(devices=ranks)
-    else:  # the ranks are there, and `rendezvous` has told what their launcher said, in torchrun's words
+    else:  # a launcher has started the ranks, and `rendezvous` has set torchrun's variables
         ranks, mine = int(os.environ["WORLD_SIZE"]), group_device(share=False)
         devices = 1 if mine.device.type == "cpu" else [mine.device.index]
         where = dict(devices=devices, num_nodes=ranks, plugins=[OneDeviceEach()])
@@ -267,7 +268,8 @@ def make_trainer(args):
             "language_model.py: --strategy fsdp2: Lightning has no --precision 16-mixed for it; take "
             "bf16-mixed, or --strategy ddp."
         )
-    if kind == "cpu" and args.precision == "16-mixed":  # Lightning would silently take bf16-mixed
+    # Lightning would use bf16-mixed without a message.
+    if kind == "cpu" and args.precision == "16-mixed":
         sys.exit(
             f"language_model.py: --precision 16-mixed: needs a GPU of its own for each of the {ranks} ranks; "
             "processors have bf16-mixed."
@@ -279,7 +281,7 @@ def make_trainer(args):
         **where,
         max_steps=args.steps,
         val_check_interval=args.every,
-        use_distributed_sampler=False,  # Examples makes its own
+        use_distributed_sampler=False,  # Examples makes its own sampler
         callbacks=[Report()],
         **lm.BY_STEPS,
     )
@@ -293,7 +295,7 @@ class Report(Callback):
 
 
 def checkpoint_folder(name):
-    """The folder of a checkpoint. A name of the hub is downloaded into checkpoints/, by one rank alone."""
+    """Return the folder of a checkpoint. A single process downloads a name of the hub into checkpoints/."""
     for folder in (Path(name), Path("checkpoints", name)):
         if folder.is_dir():
             return folder
@@ -307,7 +309,7 @@ def checkpoint_folder(name):
 
     try:
         download_from_hub(name)
-    except Exception as error:  # of the network, of the hub, of the name: each is a kind of its own
+    except Exception as error:  # the network, the hub and the name each raise other exceptions
         why = str(error).strip().splitlines()[0]
         says = f"--checkpoint {name} is no folder, and was not downloaded from the Hugging Face hub: {why}"
         raise FileNotFoundError(says) from None

@@ -1,11 +1,11 @@
-"""Train one network on one device, with three techniques that fit more into it.
+"""Train one network on one device, with three techniques that save memory or time.
 
     python labs/one_device.py --network mlp --num-layers 8 --hidden-size 512
     python labs/one_device.py --network conv --precision bf16
     python labs/one_device.py --network mlp --batch-size 1024 --checkpointing --accumulate 4
 
-It takes a GPU if there is one; nothing else changes. TF32 exists on GPUs alone. On a processor without
-float16 instructions fp16 is slow. Labs 9 to 11 continue with the same networks on more than one device.
+The script uses a GPU if there is one. TF32 exists only on GPUs. On a processor without float16 instructions
+fp16 is slow. Labs 9 to 11 train the same networks on several devices.
 """
 
 import argparse
@@ -34,7 +34,7 @@ PRECISIONS = {
     "bf16": torch.bfloat16,
     "fp16": torch.float16,
 }
-WARM_UP = 3  # steps that are not timed: they allocate, and one of them is profiled
+WARM_UP = 3  # steps that are not timed, because they allocate memory, and one of them is profiled
 
 
 def parse_args(arguments=None):
@@ -44,7 +44,12 @@ def parse_args(arguments=None):
     parser.add_argument("--network", choices=NETWORKS, default="mlp")
     parser.add_argument("--num-layers", type=positive, default=4, help="blocks, or convolutions")
     parser.add_argument("--hidden-size", type=positive, default=256, help="width, or channels")
-    parser.add_argument("--image-size", type=positive, default=64, help="pixels, of 28 enlarged")
+    parser.add_argument(
+        "--image-size",
+        type=positive,
+        default=64,
+        help="pixels of a side, enlarged from 28",
+    )
     parser.add_argument("--batch-size", type=positive, default=128, help="images in a step")
     parser.add_argument("--lr", type=above_zero, default=1e-3, help="of Adam")
     parser.add_argument(
@@ -75,7 +80,7 @@ def parse_args(arguments=None):
 
 
 def train(args, report=print):
-    """Train, and return what it took; `report` gets a line now and then.
+    """Train, and return time, memory and losses; `report` gets a line every ten steps.
 
     Returns:
         A dict: "losses" and "scales" (lists, one number a step), "step_seconds" (median of the steps
@@ -98,9 +103,9 @@ def train(args, report=print):
     optimizer = torch.optim.Adam(model.parameters(), args.lr)
     low = PRECISIONS[args.precision] != torch.float32
     scaling = args.precision == "fp16" and not args.no_scaling
-    # Not enabled, scale(loss) is the loss and step(optimizer) is optimizer.step().
+    # If it is not enabled, scale(loss) is the loss and step(optimizer) is optimizer.step().
     scaler = torch.amp.GradScaler(device.type, enabled=scaling)
-    if args.checkpointing:  # a block keeps its input alone, and runs again in the backward pass
+    if args.checkpointing:  # a block keeps only its input, and runs again in the backward pass
         for block in model.blocks if args.network == "mlp" else model.layers:
             block.forward = partial(checkpoint, block.forward, use_reentrant=False)
 
@@ -108,13 +113,15 @@ def train(args, report=print):
         total = 0.0
         parts = images.tensor_split(args.accumulate), labels.tensor_split(args.accumulate)
         for x, y in zip(*parts, strict=True):
-            # The forward pass alone: backward, each operation runs in the type it had forward.
+            # Only the forward pass: backward, each operation runs in the type that it had forward.
             with torch.autocast(device.type, PRECISIONS[args.precision], enabled=low):
                 mean = args.loss_weight * F.cross_entropy(model(x), y)
-            loss = mean * (len(y) / len(labels))  # its share of the mean over the batch
+            # Weighted, so that the sum is the mean over the batch.
+            loss = mean * (len(y) / len(labels))
             scaler.scale(loss).backward()  # adds to the gradients of the micro-batches before
             total += loss.detach()
-        scaler.step(optimizer)  # divides by the scale first; makes no step if one is inf or nan
+        # Divides by the scale first; makes no step if a gradient is inf or nan.
+        scaler.step(optimizer)
         scaler.update()
         optimizer.zero_grad()
         return total  # on the device: total.item() would wait until the device has computed it
@@ -148,7 +155,7 @@ def train(args, report=print):
 
 
 def forever(batches, batch_size):
-    """Whole batches, epoch after epoch."""
+    """Yield whole batches, epoch after epoch."""
     for epoch in count():
         for images, labels in batches.epoch(epoch):
             if len(labels) == batch_size:
@@ -156,7 +163,7 @@ def forever(batches, batch_size):
 
 
 def mark(device):
-    """A point in time: on a GPU when it comes to it, and not when the processor asks for it."""
+    """Return a time stamp, which a GPU takes when it has reached this point of its work."""
     if device.type != "cuda":
         return time.perf_counter()
     event = torch.cuda.Event(enable_timing=True)
@@ -165,7 +172,7 @@ def mark(device):
 
 
 def seconds(began, ended):
-    """The time between two marks that the device has passed."""
+    """Return the seconds between two time stamps, after the device has reached both."""
     if isinstance(began, float):
         return ended - began
     ended.synchronize()
@@ -173,7 +180,7 @@ def seconds(began, ended):
 
 
 def enlarged(images, size):
-    """uint8 (batch, 28, 28, 1) to float (batch, 1, size, size), from -1 to 1."""
+    """Convert uint8 (batch, 28, 28, 1) to float (batch, 1, size, size), from -1 to 1."""
     return F.interpolate(images.permute(0, 3, 1, 2) / 127.5 - 1, (size, size), mode="bilinear")
 
 

@@ -1,21 +1,25 @@
-"""Train with activations or optimizer state outside the memory that computes: what it saves and costs.
+"""Measure training with activations or optimizer state outside the memory of the device.
 
     python labs/out_of_core.py --activations file
     python labs/out_of_core.py --activations recompute
     python labs/out_of_core.py --state file
 
-One process, random images. Activations, which the forward pass saves for the backward pass:
+A single process trains on random images. The activations, which the forward pass saves for the backward pass:
 
     memory      stay where they are
     recompute   are computed again, block by block (activation checkpointing)
     file        are written to files and read back, by autograd's hooks for saved tensors
-    cpu         go to CPU memory and back, by PyTorch's own hooks: for a GPU (on a CPU a mere copy)
+    cpu         are copied to CPU memory and back, by PyTorch's own hooks (useful only with a GPU)
 
-The state of Adam lies in memory, or in files that are mapped into it (on CPUs only).
+The state of Adam is in memory, or in files that are mapped into memory (on CPUs only).
 
-One line of JSON: losses; peak_bytes, the most that a step allocates at once beyond what was there before;
-seconds, the median of a step; file_bytes that the state has in files; anonymous_bytes, by which the memory
-of this process that no file stands behind has grown since the weights were there (Linux's RssAnon).
+The report is one line of JSON:
+
+    losses            of each step
+    peak_bytes        the most that a step allocates at once, beyond the bytes held before it
+    seconds           of a step, median
+    file_bytes        size of the state's files
+    anonymous_bytes   growth of the process's memory without files (Linux: RssAnon) since the weights exist
 """
 
 import argparse
@@ -50,7 +54,9 @@ def parse_args():
     parser.add_argument("--seed", type=whole_number(0), default=1)
     args = parser.parse_args()
     if args.state == "file" and torch.cuda.is_available():
-        parser.error("--state file: a file is mapped into CPU memory; run it with no GPU in sight")
+        parser.error(
+            "--state file: a file is mapped into CPU memory; hide the GPUs: CUDA_VISIBLE_DEVICES=-1"
+        )
     return args
 
 
@@ -66,7 +72,9 @@ def main():
         for block in model.blocks:
             block.forward = partial(checkpoint, block.forward, use_reentrant=False)
 
-    for parameter in model.parameters():  # gradients are there from the start: they do not count
+    for (
+        parameter
+    ) in model.parameters():  # made before the measurement, so that gradients do not count
         parameter.grad = torch.zeros_like(parameter)
     before = anonymous()
     with tempfile.TemporaryDirectory() as folder:
@@ -100,7 +108,7 @@ def main():
 
 
 def saved(activations, folder, model):
-    """A context of a forward pass: where autograd keeps what it saves."""
+    """Return a context for a forward pass, which decides where autograd keeps the saved tensors."""
     if activations == "file":
         return to_file(folder, model)
     if activations == "cpu":
@@ -109,7 +117,7 @@ def saved(activations, folder, model):
 
 
 def to_file(folder, model):
-    """Hooks that write each saved activation to a file, and read it when the backward pass asks."""
+    """Return hooks that write each saved activation to a file, and read it for the backward pass."""
     weights = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
     numbers = itertools.count()
 
@@ -134,14 +142,14 @@ def to_file(folder, model):
 
 
 def make_state(optimizer, folder):
-    """Adam's two moments before the first step, all zero: in memory, or each in a file of `folder`."""
+    """Set Adam's two moments to zero before the first step: in memory, or each in a file of `folder`."""
     parameters = optimizer.param_groups[0]["params"]
     for number, parameter in enumerate(parameters):
         state = {"step": torch.tensor(0.0)}
         for name in ("exp_avg", "exp_avg_sq"):
             if folder is None:
                 state[name] = torch.zeros_like(parameter)
-            else:  # a new file is all zeros, and shared=True makes the tensor's memory the file
+            else:  # a new file is all zeros, and shared=True maps the file into memory
                 path = str(folder / f"{name}-{number}")
                 flat = torch.from_file(path, shared=True, size=parameter.numel())
                 state[name] = flat.view_as(parameter)
@@ -149,7 +157,7 @@ def make_state(optimizer, folder):
 
 
 def anonymous():
-    """Bytes of this process's memory that no file stands behind; 0 where Linux does not tell."""
+    """Return the bytes of this process's anonymous memory (RssAnon); 0 if the kernel does not report it."""
     try:
         lines = Path("/proc/self/status").read_text().splitlines()
     except OSError:

@@ -1,11 +1,11 @@
-"""Train one network with one of twelve modes, and report what a rank held, sent and waited for.
+"""Train one network with one of twelve modes, and report the memory, the bytes sent and the time of a rank.
 
     python labs/sharded_training.py serial
     mpirun -np 2 python labs/sharded_training.py ddp
     torchrun --nproc-per-node 2 labs/sharded_training.py fsdp3
     srun -n 8 python labs/sharded_training.py deepspeed3     (GPUs: nothing else to change)
 
-All ways take the same steps: the same weights at the start, the same global batch, Adam in float32.
+All modes take the same steps: the same weights at the start, the same global batch, Adam in float32.
 
     serial                  one process, the whole batch
     hand                    all_reduce of each gradient, written out
@@ -14,14 +14,16 @@ All ways take the same steps: the same weights at the start, the same global bat
     zero1                   DDP and ZeroRedundancyOptimizer: optimizer state sharded
     fsdp2, fsdp3            fully_shard: whole weights kept from forward to backward, or not
     deepspeed1, 2, 3        DeepSpeed's ZeRO stages
-    fsdp3-offload, deepspeed2-offload   shards in CPU memory beside a GPU. Neither has run on a GPU yet;
-                            without one the first is refused, and DeepSpeed takes the same steps
+    fsdp3-offload, deepspeed2-offload   shards of a GPU's tensors in CPU memory. Neither has run on a GPU
+                            yet. Without a GPU, fsdp3-offload is refused; deepspeed2-offload uses the CPU
 
-The report is one line of JSON on rank 0: losses (mean over the global batch, each step), and of the
-ranks the most memory_bytes (weights, gradients and optimizer state between backward and step), the
-mean sent_bytes a step (over TCP: Gloo's, not NCCL's, see hvdlab.system.tcp_bytes), the largest peak_bytes
-(most allocated at once in a step, beyond what was held before it) and step_seconds (median after three
-steps).
+The report is one line of JSON on rank 0:
+
+    losses         mean over the global batch, per step
+    memory_bytes   weights, gradients and optimizer state between backward and step; the largest of the ranks
+    sent_bytes     per step over TCP: Gloo's, not NCCL's (see hvdlab.system.tcp_bytes); mean of the ranks
+    peak_bytes     most bytes allocated at once in a step, beyond those held before; the largest of the ranks
+    step_seconds   median after three steps; the largest of the ranks
 """
 
 import argparse
@@ -45,8 +47,8 @@ from hvdlab.torch.lab_networks import ResidualMLP
 from hvdlab.torch.memory import held, peak
 from hvdlab.torch.process_group import group_device, rendezvous
 
-# Adam divides a gradient by its own size: with the usual 1e-8 a sum in place of the mean, a common
-# mistake, would give nearly the same losses. With this it shows.
+# Adam divides a gradient by its own size. With the usual 1e-8, a sum in place of the mean, a common mistake,
+# would give nearly the same losses. With this value the losses differ.
 EPSILON = 1e-4
 WARM_UP = 3  # steps that are not timed: connections are made, optimizer state appears
 
@@ -58,7 +60,7 @@ def parse_args():
     parser.add_argument("mode", choices=MODES)
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument(
-        "--global-batch", type=positive, default=64, help="images a step, of all ranks"
+        "--global-batch", type=positive, default=64, help="images per step, of all ranks together"
     )
     parser.add_argument("--num-layers", type=positive, default=4)
     parser.add_argument("--hidden-size", type=positive, default=256)
@@ -80,7 +82,7 @@ def main():
     except DataError as error:
         sys.exit(f"sharded_training.py: {error}")
     rendezvous()
-    # Gloo cannot gather or scatter what is on GPUs: without NCCL the ranks use the processor.
+    # Gloo cannot gather or scatter GPU tensors, so without NCCL the ranks use the processor.
     chosen = group_device(share=False)
     device, cuda = chosen.device, chosen.device.type == "cuda"
     dist.init_process_group(chosen.backend)
@@ -93,7 +95,7 @@ def main():
         refused = f"serial: expected 1 rank, got {size}"
     elif args.mode == "fsdp3-offload" and not cuda:
         refused = (
-            "fsdp3-offload: expected a GPU of its own for each rank, whose memory there is to save"
+            "fsdp3-offload: expected a GPU for each rank, because it moves data out of GPU memory"
         )
     elif args.global_batch % size:
         refused = (
@@ -103,21 +105,21 @@ def main():
         refused = f"--steps, --global-batch: {needed} images are needed, and {there} are there"
     if refused:
         dist.destroy_process_group()
-        # Launchers end all ranks as soon as one ends with an error: that is to be the one that says why.
+        # Launchers end all ranks as soon as one rank ends with an error, so only rank 0 does.
         sys.exit(f"sharded_training.py: {refused}" if rank == 0 else 0)
 
     batches = Batches(
         data.train_images[:needed], data.train_labels[:needed], args.global_batch // size,
         rank=rank, size=size, seed=args.seed,
     )  # fmt: skip
-    # Each rank starts elsewhere: a missing broadcast would show.
+    # Each rank starts with different weights, so a missing broadcast would show in the losses.
     torch.manual_seed(args.seed + rank)
     model = ResidualMLP(args.num_layers, args.hidden_size, image_size=28).to(device)
     parameters = sum(parameter.numel() for parameter in model.parameters())
     network, backward, optimizer = MODES[args.mode](model, args)
 
     def compute(step):
-        """Forward and backward; the mean loss of this rank's images."""
+        """Do the forward and the backward pass; return the mean loss of this rank's images."""
         images, labels = batches.get(0, step)
         images = torch.tensor(images, device=device).permute(0, 3, 1, 2) / 255
         loss = F.cross_entropy(network(images), torch.from_numpy(labels).to(device))
@@ -129,17 +131,17 @@ def main():
         wait(device)
         before, began = bytes_sent(), time.perf_counter()
         loss = compute(step)
-        if step == args.steps - 1:  # which takes time: this step is not timed
+        if step == args.steps - 1:  # the count takes time, so the median leaves this step out
             memory = held_by(args.mode, model, optimizer)
         optimizer.step()
         optimizer.zero_grad()
         if cuda:
             torch.cuda.synchronize()
         seconds.append(time.perf_counter() - began)
-        dist.barrier()  # until then some of what this rank has sent may still wait in the kernel
+        dist.barrier()  # before the barrier, bytes of this rank may still wait in the kernel
         sent.append(bytes_sent() - before)
         losses.append(mean(loss, device))
-    with peak(device) as most:  # a step of its own: a profile makes it slow
+    with peak(device) as most:  # an additional step, because the profiler slows it down
         compute(args.steps)
         optimizer.step()
         optimizer.zero_grad()
@@ -164,7 +166,7 @@ def wait(device):
 
 
 def mean(value, device):
-    """Of the ranks' values, which all speak for equally many images."""
+    """Return the mean of the ranks' values. Every rank has equally many images."""
     total = torch.as_tensor(value, dtype=torch.float64, device=device).clone()
     dist.all_reduce(total)
     return total.item() / dist.get_world_size()
@@ -176,7 +178,7 @@ def largest(value, device):
     return most.item()
 
 
-# --- the ways: (model, args) -> what is called, how a backward pass is made, and what steps ---------
+# --- the modes: (model, args) -> (network to call, backward function, optimizer) --------------------
 
 
 def adam(model, args):
@@ -205,7 +207,7 @@ def by_hand(model, args):
 
 
 def ddp(model, args):
-    # The gradients live in the buckets: without the view both exist, and gradients count twice.
+    # Gradients are views of the buckets. Otherwise gradients would need twice the memory.
     network = torch.nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True)
     return network, torch.Tensor.backward, adam(model, args)
 
@@ -222,7 +224,7 @@ def horovod(model, args):
         )
         dist.destroy_process_group()
         sys.exit(f"sharded_training.py: {refused}" if os.environ["RANK"] == "0" else 0)
-    # Through host memory where Horovod was built without NCCL: PyTorch always brings its own.
+    # A Horovod without NCCL sends through host memory, although PyTorch always has its own NCCL.
     weights = {name: value.cpu() for name, value in model.state_dict().items()}
     hvd.broadcast_parameters(weights, root_rank=0)
     model.load_state_dict(weights)
@@ -247,30 +249,31 @@ def fsdp(model, args, *, stage, offload=False):
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import CPUOffloadPolicy, OffloadPolicy, fully_shard
 
-    broadcast(model)  # fully_shard cuts what is there, and nobody compares the pieces
+    broadcast(model)  # fully_shard splits each rank's own weights and does not compare them
     device = next(model.parameters()).device.type
     how = {
         "mesh": init_device_mesh(device, (dist.get_world_size(),)),
         "reshard_after_forward": stage == 3,
         "offload_policy": CPUOffloadPolicy() if offload else OffloadPolicy(),
     }
-    for block in model.blocks:  # a block is gathered, used and freed at once
+    for block in model.blocks:  # each block is gathered, used and freed on its own
         fully_shard(block, **how)
     fully_shard(model, **how)  # the rest: stem, last norm, head
-    # After the cut: an optimizer that was made before it would update weights that nobody uses.
+    # After fully_shard, because an optimizer made before it would update weights that are no longer used.
     return model, torch.Tensor.backward, adam(model, args)
 
 
 def deepspeed(model, args, *, stage, offload=False):
-    if next(model.parameters()).device.type == "cpu":  # by default it takes any GPU that it sees
+    # By default DeepSpeed uses any GPU that it sees.
+    if next(model.parameters()).device.type == "cpu":
         os.environ["DS_ACCELERATOR"] = "cpu"
     import deepspeed
 
-    # An all-reduce through shared memory, for inference alone, that would ask for a C++ compiler.
+    # DeepSpeed's all-reduce through shared memory is for inference only, and needs a C++ compiler.
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
     zero = {
         "stage": stage,
-        "reduce_bucket_size": 2**18,  # numbers: a buffer of 1 MB; by default of 2 GB
+        "reduce_bucket_size": 2**18,  # elements, so a buffer of 1 MB; the default is 2 GB
         "stage3_param_persistence_threshold": 0,  # by default small tensors are not sharded
         "stage3_max_live_parameters": 0,  # by default a small network is gathered once a step,
         "stage3_max_reuse_distance": 0,  # and kept from forward to backward
@@ -305,15 +308,15 @@ MODES = {
 
 
 def held_by(mode, model, optimizer):
-    """Bytes of weights, gradients and optimizer state on this rank."""
+    """Return the bytes of weights, gradients and optimizer state on this rank."""
     if not mode.startswith("deepspeed"):
         optimizer = getattr(optimizer, "optim", optimizer)  # ZeroRedundancyOptimizer's own Adam
         return sum(held(model, optimizer).values())
-    # DeepSpeed keeps them in buffers of its own: count every tensor that is alive.
+    # DeepSpeed keeps them in its own buffers, so count every tensor in memory.
     gc.collect()
-    tensors = [one for one in gc.get_objects() if isinstance(one, torch.Tensor)]
-    tensors += [one.grad for one in tensors if one.is_leaf and one.grad is not None]
-    storages = {one.untyped_storage().data_ptr(): one.untyped_storage() for one in tensors}
+    tensors = [found for found in gc.get_objects() if isinstance(found, torch.Tensor)]
+    tensors += [tensor.grad for tensor in tensors if tensor.is_leaf and tensor.grad is not None]
+    storages = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage() for tensor in tensors}
     return sum(storage.nbytes() for storage in storages.values())
 
 

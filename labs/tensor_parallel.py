@@ -7,13 +7,13 @@
 
     by-hand    Megatron-LM: up split by its outputs, down by its inputs (Shoeybi et al. 2019)
     dtensor    the same, by torch.distributed.tensor.parallel
-    sequence   and what is between the blocks is split by examples (Korthikanti et al. 2022)
+    sequence   like dtensor, and activations between the blocks split by examples (Korthikanti et al. 2022)
     grid       2-D: every matrix split by outputs and by inputs, over rows x columns of ranks
     axonn      the same by AxoNN (Singh et al. 2023); --depth splits the batch and the weights once more
 
-Lab 10 builds it. It runs on CPUs (gloo) and, where each rank has a GPU of its own, on GPUs (nccl, whose
-bytes are not counted). All ranks read the same batch. The ranks get the weights of one whole network, and
---compare trains that one too: to compare, and only for that.
+Lab 10 builds these modes step by step. The script runs on CPUs (gloo) and, if each rank has a GPU of its own,
+on GPUs (nccl, whose bytes are not counted). All ranks read the same batch. The ranks split the weights of one
+whole network. With --compare, each rank also trains the whole network, for comparison.
 """
 
 import argparse
@@ -53,7 +53,7 @@ from hvdlab.torch.process_group import group_device, rendezvous
 MODES = "serial", "by-hand", "dtensor", "sequence", "grid", "axonn"
 KINDS = "all-reduce", "all-gather", "reduce-scatter", "all-to-all", "broadcast"
 
-# Of AxoNN's reduce-scatter, whose name is old, and of a hook of CommDebugMode.
+# The first comes from AxoNN, which calls an old name, the second from a hook of CommDebugMode.
 warnings.filterwarnings("ignore", message=".*reduce_scatter_tensor. is deprecated")
 warnings.filterwarnings("ignore", message="Full backward hook is firing")
 
@@ -63,31 +63,32 @@ def parse_args():
     parser.add_argument("--modes", nargs="+", choices=MODES, default=["by-hand"], metavar="MODE",
                         help=", ".join(MODES))  # fmt: skip
     parser.add_argument(
-        "--columns", type=positive, default=2, help="of the grid; grid and axonn only"
+        "--columns", type=positive, default=2, help="columns of the grid; grid and axonn only"
     )
-    parser.add_argument("--depth", type=positive, default=1, help="axonn only: third way to split")
+    parser.add_argument("--depth", type=positive, default=1, help="axonn only: the third dimension")
     parser.add_argument("--num-layers", type=positive, default=4, help="blocks")
     parser.add_argument("--hidden-size", type=positive, default=256)
     parser.add_argument(
-        "--batch-size", type=positive, default=64, help="examples in a step, of all ranks"
+        "--batch-size", type=positive, default=64, help="examples per step, of all ranks together"
     )
     parser.add_argument("--steps", type=positive, default=20)
     parser.add_argument("--lr", type=above_zero, default=0.05)
     parser.add_argument("--seed", type=whole_number(0), default=1)
-    parser.add_argument("--compare", action="store_true", help="with the same training on one rank")
+    parser.add_argument("--compare", action="store_true", help="with training of the whole network")
     parser.add_argument(
-        "--save", type=file_to_write, help="JSON file for what was measured, a dict a mode"
+        "--save", type=file_to_write, help="JSON file for the measurements, one dict per mode"
     )
     return parser.parse_args()
 
 
-# --- the same by engines ------------------------------------------------------------------------------
+# --- engines ------------------------------------------------------------------------------------------
 
 
 def split_with_dtensor(network, mesh, sequence):
-    """PyTorch's: a plan says which module is split how."""
+    """Split with PyTorch's DTensor: a plan says how each module is split."""
     network, plan = copy.deepcopy(network), {}
-    between = Shard(0) if sequence else Replicate()  # x between the blocks: its examples, or whole
+    # x between the blocks: split by examples, or whole.
+    between = Shard(0) if sequence else Replicate()
     for number in range(len(network.blocks)):
         plan[f"blocks.{number}.up"] = ColwiseParallel(input_layouts=between)
         plan[f"blocks.{number}.down"] = RowwiseParallel(output_layouts=between)
@@ -101,20 +102,20 @@ def split_with_dtensor(network, mesh, sequence):
 
 
 def axonn_linear(linear, inner_group, outer_group):
-    """AxoNN's layer with the weights of a plain one. `transpose`: rows and columns change their roles."""
+    """Return AxoNN's layer with the weights of a plain one. `transpose` exchanges rows and columns."""
     from axonn import axonn
     from axonn.intra_layer import Linear
 
     turned = outer_group is not axonn.comm_handle.outer_intra_layer_parallel_group
     split = Linear(linear.in_features, linear.out_features, transpose=turned, expert_mode=True)
     split.load_state_dict(linear.state_dict())
-    # AxoNN makes its weights in the host's memory; without a GPU as a view of what all of depth hold.
+    # AxoNN makes its weights in host memory; without a GPU they are a view of the weights of all of depth.
     split.weight.data = split.weight.data.clone()
     return split.to(linear.weight.device)
 
 
 def split(network, mode, args, device):
-    """The network as this rank holds it, and the group that shares a batch; None: each takes it whole."""
+    """Return this rank's part of the network, and the group that splits a batch (None: no split)."""
     ranks = dist.get_world_size()
     if mode == "serial":
         return copy.deepcopy(network), None
@@ -129,7 +130,7 @@ def split(network, mode, args, device):
             G_intra_r=ranks // args.columns // args.depth,
             G_intra_c=args.columns,
             G_intra_d=args.depth,
-            gpus_per_node=min(torch.cuda.device_count(), here) or here,  # a launcher may show one
+            gpus_per_node=min(torch.cuda.device_count(), here) or here,  # a rank may see one GPU
         )
         made = axonn.comm_handle
         rows, columns = made.outer_intra_layer_parallel_group, made.inner_intra_layer_parallel_group
@@ -143,10 +144,11 @@ def split(network, mode, args, device):
 
 
 def sum_over_depth(network, depth):
-    """The gradients of what AxoNN's third dimension does not split: each has a part of the examples.
+    """Average the gradients of the weights that AxoNN's third dimension does not split.
 
-    AxoNN has `sync_gradients` for it. In 0.2.0 and expert mode that one leaves out the biases of its
-    layers (it asks for `needs_gradient_sync`, and they have `needs_depth_parallel_gradient_sync`).
+    Each rank of that dimension has a shard of the examples. AxoNN's `sync_gradients` would do this, but in
+    0.2.0 and expert mode it leaves out the biases of its layers (it looks for `needs_gradient_sync`, and they
+    have `needs_depth_parallel_gradient_sync`).
     """
     for parameter in network.parameters():
         if getattr(parameter, "needs_depth_parallel_gradient_sync", True):
@@ -156,7 +158,7 @@ def sum_over_depth(network, depth):
 
 def train(network, batches, args, depth=None):
     """Train on the batches; return the loss, the bytes sent and the seconds of each step."""
-    # foreach=False: one list of plain tensors and DTensors is refused.
+    # foreach=False, because PyTorch refuses a list of plain tensors and DTensors.
     optimizer = torch.optim.SGD(network.parameters(), args.lr, momentum=0.9, foreach=False)
     losses, sent, seconds = [], [], []
     for images, labels in batches:
@@ -171,7 +173,7 @@ def train(network, batches, args, depth=None):
         losses.append(loss.item())
         sent.append(bytes_sent() - before)
         seconds.append(time.perf_counter() - began)
-    if depth is not None:  # the mean over the parts of the batch
+    if depth is not None:  # the mean over the shards of the batch
         losses = torch.tensor(losses, device=images.device)
         dist.all_reduce(losses, group=depth)
         losses = (losses / dist.get_world_size(depth)).tolist()
@@ -188,7 +190,7 @@ def largest_difference(one, other):
 
 
 def collectives(network, batch, depth):
-    """Which collectives a forward and a backward pass call, as text: "8 all-reduce"."""
+    """Return the collectives of a forward and a backward pass as text, such as "8 all-reduce"."""
     images, labels = (part(tensor, 0, depth) for tensor in batch)
     with CommDebugMode() as counted:
         F.cross_entropy(network(images), labels).backward()
@@ -210,7 +212,7 @@ def main():
         data = load_fashion_mnist()
     except DataError as error:
         sys.exit(f"tensor_parallel.py: {error}")
-    # Gloo cannot gather or scatter what is on GPUs: without NCCL the ranks use the processor.
+    # Gloo cannot gather or scatter GPU tensors, so without NCCL the ranks use the processor.
     chosen = group_device(share=False)
     device = chosen.device
     dist.init_process_group(chosen.backend)
@@ -218,7 +220,8 @@ def main():
         print(NOT_COUNTED, file=sys.stderr)
     first = dist.get_rank() == 0
 
-    torch.manual_seed(args.seed + dist.get_rank())  # as processes of any script: not the same
+    # Different on each rank, as without a common seed.
+    torch.manual_seed(args.seed + dist.get_rank())
     serial = ResidualMLP(args.num_layers, args.hidden_size, image_size=28).to(device)
     for parameter in serial.parameters():
         dist.broadcast(parameter.data, src=0)
@@ -253,7 +256,7 @@ def main():
 
 
 def refusal(args, ranks):
-    """Why the network cannot be split or trained that way: a sentence; None if it can."""
+    """Return a sentence that says why this split or training is impossible; None if it is possible."""
     most = 60_000 // args.batch_size
     if most < 4:
         return f"--batch-size: expected at most {60_000 // 4}, for 4 steps in a pass, got {args.batch_size}."
@@ -279,7 +282,7 @@ def refusal(args, ranks):
 
 
 def read_batches(data, args, device):
-    """The first batches of Fashion-MNIST, the same on all ranks: unlike in data parallel training."""
+    """Yield the first batches of Fashion-MNIST. Unlike in data-parallel training, all ranks read the same."""
     order = np.random.default_rng(args.seed).permutation(len(data.train_labels))
     for chosen in np.split(order[: args.steps * args.batch_size], args.steps):
         images = torch.from_numpy(data.train_images[chosen]).to(device) / 255

@@ -1,4 +1,4 @@
-"""What several test files need: data to grade on, and the environment of the labs."""
+"""Fixtures that several test files share: data sets, a class of submissions, a Slurm cluster."""
 
 import contextlib
 import dataclasses
@@ -20,8 +20,8 @@ from hvdlab.data.synthetic import synthetic_cifar10
 
 ROOT = Path(__file__).parents[1]
 
-# In the background a shell lets its commands ignore Ctrl-C, and nohup the end of the terminal; theirs inherit
-# it: here they hear both.
+# A shell makes its background commands ignore SIGINT, and nohup makes them ignore SIGHUP. Child processes
+# inherit this, so the tests set both signals back to their default.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
@@ -30,7 +30,7 @@ if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
 
 @pytest.fixture(autouse=True)
 def signals():
-    """A command that a test calls here sets what happens when it is told to end: only for this test."""
+    """Restore the signal handlers after each test, because a command that a test calls may set them."""
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
     yield
     for number, handler in before.items():
@@ -39,8 +39,10 @@ def signals():
 
 @pytest.fixture(scope="session", autouse=True)
 def mpirun_folder(tmp_path_factory):
-    """A place of this worker for what mpirun leaves while it runs: two of them beside each other remove
-    each other's (see `hvdlab.launch.local.started`)."""
+    """Give each pytest worker its own folder for mpirun's session files.
+
+    Two mpirun that share a folder remove each other's files (see `hvdlab.launch.local.started`).
+    """
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PRTE_MCA_prte_local_tmpdir_base", str(tmp_path_factory.mktemp("mpirun")))
         yield
@@ -48,7 +50,7 @@ def mpirun_folder(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def cifar10_folder(tmp_path_factory) -> Path:
-    """A folder with CIFAR-10: the real one if this machine has it, else a synthetic twin."""
+    """Return a folder with CIFAR-10: the real data if this machine has them, else synthetic data."""
     try:
         return load_cifar10().folder.resolve()
     except DataError:
@@ -57,31 +59,31 @@ def cifar10_folder(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="session")
 def real_cifar10_folder() -> Path:
-    """The folder of the real CIFAR-10, or the test is skipped."""
+    """Return the folder of the real CIFAR-10, or skip the test."""
     try:
         data = load_cifar10()
     except DataError as error:
         pytest.skip(f"needs the real CIFAR-10: {error}")
     if data.synthetic:
-        pytest.skip(f"needs the real CIFAR-10, and {data.folder} holds its synthetic twin")
+        pytest.skip(f"needs the real CIFAR-10, and {data.folder} holds synthetic data")
     return data.folder.resolve()
 
 
 @pytest.fixture(scope="session")
 def real_fashion_mnist() -> Dataset:
-    """The real Fashion-MNIST, or the test is skipped: its twin is not learned as fast."""
+    """Return the real Fashion-MNIST, or skip the test: the synthetic data are not learned as fast."""
     try:
         data = load_fashion_mnist()
     except DataError as error:
         pytest.skip(f"needs the real Fashion-MNIST: {error}")
     if data.synthetic:
-        pytest.skip(f"needs the real Fashion-MNIST, and {data.folder} holds its synthetic twin")
+        pytest.skip(f"needs the real Fashion-MNIST, and {data.folder} holds synthetic data")
     return data
 
 
 @pytest.fixture(scope="session")
 def sample_folder(cifar10_folder, tmp_path_factory) -> Path:
-    """A folder with a sample of CIFAR-10, 3,000 training and 1,000 test images, as $HVDLAB_DATA."""
+    """Return a folder for $HVDLAB_DATA with a sample of CIFAR-10: 3,000 training and 1,000 test images."""
     data = load_cifar10(cifar10_folder)
     part = data._replace(
         train_images=data.train_images[:3000],
@@ -97,7 +99,7 @@ def sample_folder(cifar10_folder, tmp_path_factory) -> Path:
 
 @pytest.fixture
 def quick_rules() -> profiles.Profile:
-    """The classic profile for a sample of the data: two short epochs can reach it."""
+    """Return the rules of a profile for the sample, whose accuracies two short epochs reach."""
     return dataclasses.replace(
         profiles.load("dli"),
         train_accuracy=0.17,  # untrained networks have 0.06 to 0.14, trained ones 0.20 to 0.52
@@ -110,18 +112,18 @@ def quick_rules() -> profiles.Profile:
 
 @pytest.fixture
 def school(tmp_path, sample_folder):
-    """A class of students to hand in and to grade; nothing of it runs on after the test."""
+    """Return a class of students to grade; end all its processes after the test."""
     a_class = Class(tmp_path, sample_folder)
     yield a_class
     for process in a_class.processes():
-        with contextlib.suppress(psutil.NoSuchProcess):  # its end may have ended others
+        with contextlib.suppress(psutil.NoSuchProcess):  # the end of one process may end others
             process.kill()
-    cleanup.end_left_over(a_class.out)  # a batch that was killed, and had no successor
+    cleanup.end_left_over(a_class.out)  # a batch was killed, and no later batch has cleaned up
 
 
 @pytest.fixture(scope="session")
 def slurm_cluster(tmp_path_factory):
-    """A running Slurm cluster of one node, this machine; without one the test is skipped."""
+    """Return a running Slurm cluster with this machine as its only node, or skip the test."""
     if reason := slurm.why_not():
         pytest.skip(reason)
     with slurm.running(tmp_path_factory.mktemp("slurm")) as cluster:
@@ -130,6 +132,6 @@ def slurm_cluster(tmp_path_factory):
 
 @pytest.fixture
 def graded(tmp_path) -> Path:
-    """The folder of a batch with four results."""
+    """Return the output folder of a batch with four results."""
     shutil.copytree(exported.FIXTURES / "results", tmp_path / "graded" / "results")
     return tmp_path / "graded"

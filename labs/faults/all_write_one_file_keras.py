@@ -1,4 +1,4 @@
-"""Now and then a run dies while it saves, or its model.keras is no valid zip file.
+"""Some runs crash while they save the model, or their model.keras is not a valid zip file.
 
 mpirun -np 2 python labs/faults/all_write_one_file_keras.py
 """

@@ -1,4 +1,4 @@
-"""Sometimes the checkpoint of a long run cannot be read: the file is broken.
+"""Sometimes the checkpoint of a long run cannot be read: the file is damaged.
 
 mpirun -np 2 python labs/faults/all_write_one_file_torch.py
 """

@@ -1,4 +1,4 @@
-"""In training the accuracy is fine. The saved model, tested on held-out images, is far below it.
+"""The accuracy during training is good, but the saved model is much worse on held-out images.
 
 mpirun -np 2 python labs/faults/batch_norm_drift_torch.py
 """

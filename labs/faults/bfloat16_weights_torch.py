@@ -1,5 +1,5 @@
-"""The weights begin equal on all ranks, and the first backward pass ends with an error from inside
-Horovod.
+"""The weights are equal on all ranks at the start. The first backward pass ends with an error from
+inside Horovod.
 
     mpirun -np 2 python labs/faults/bfloat16_weights_torch.py
 """

@@ -1,5 +1,5 @@
-"""A single rank without Horovod trains with this layout of the weights, and faster on a GPU. With Horovod
-the script ends before its first step, with an error from inside Horovod.
+"""A single rank without Horovod trains with this memory layout of the weights, and is faster on a GPU. With
+Horovod the script ends before its first step, with an error from inside Horovod.
 
     mpirun -np 2 python labs/faults/channels_last_torch.py
 """

@@ -1,4 +1,4 @@
-"""Rank 0 never prints the line of the first epoch; the others have begun the second one, and wait.
+"""Rank 0 never prints the line of the first epoch; the other ranks wait in the second epoch.
 
 mpirun -np 2 python labs/faults/collective_on_some_ranks_keras.py
 """

@@ -1,4 +1,4 @@
-"""It works on the second try. The first run on a new machine ends with a file that is too short.
+"""The first run on a new machine fails because a file is too short. The second run works.
 
 mpirun -np 2 python labs/faults/download_race_keras.py
 """
@@ -17,7 +17,7 @@ EPOCHS, BATCH_SIZE, RATE = 3, 64, 0.02
 
 def main():
     hvd.init()
-    # A file of this machine plays the file of a server.
+    # A local file takes the place of a file on a server.
     source = load_fashion_mnist().folder
     source = next(source.glob("train-labels-idx1-ubyte*")).resolve().as_uri()
     path = keras.utils.get_file("labels.idx", source, cache_dir=".", cache_subdir="downloads")

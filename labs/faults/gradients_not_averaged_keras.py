@@ -1,5 +1,5 @@
-"""No error and no warning. Each rank reports another accuracy, and the difference grows from epoch to
-epoch, though everything of the Horovod manual is there.
+"""There is no error and no warning. Each rank reports a different accuracy, and the difference grows
+from epoch to epoch, although the script has every line that Horovod's manual asks for.
 
     mpirun -np 2 python labs/faults/gradients_not_averaged_keras.py
 """

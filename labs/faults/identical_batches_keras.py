@@ -1,4 +1,4 @@
-"""The curve is that of one rank with the same rate, with twice the work.
+"""Two ranks have the loss curve of a single rank with the same learning rate, and do twice the work.
 
 mpirun -np 2 python labs/faults/identical_batches_keras.py
 """

@@ -1,4 +1,4 @@
-"""Two ranks take as many epochs to an accuracy as one with their rate, and each epoch takes as long.
+"""Two ranks need as many epochs as a single rank with the same learning rate, and an epoch takes as long.
 
 mpirun -np 2 python labs/faults/identical_batches_torch.py
 """

@@ -1,4 +1,4 @@
-"""It ends at once, and the message speaks of a call that the script does not have.
+"""The script ends at once, with an error about a call that is missing in the script.
 
 mpirun -np 2 python labs/faults/init_missing_torch.py
 """

@@ -1,5 +1,5 @@
-"""The reported accuracy is lower than that of one rank, and each rank evaluates to another number from
-the first epoch on.
+"""The reported accuracy is lower than that of a single rank, and each rank evaluates to a different
+accuracy from the first epoch on.
 
     mpirun -np 2 python labs/faults/no_broadcast_keras.py
 """

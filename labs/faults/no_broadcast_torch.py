@@ -1,5 +1,5 @@
-"""The loss falls. The ranks make the same steps, and yet each has another model: their distance stays
-what it was at the start.
+"""The loss falls. The ranks make the same steps, but each has a different model: the distance between
+their weights stays as large as it was at the start.
 
     mpirun -np 2 python labs/faults/no_broadcast_torch.py
 """

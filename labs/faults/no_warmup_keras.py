@@ -1,4 +1,4 @@
-"""One rank learns. With two, the accuracy stays at 0.1 from the first epoch on.
+"""A single rank learns. With two ranks the accuracy stays at 0.1 from the first epoch on.
 
 mpirun -np 2 python labs/faults/no_warmup_keras.py
 """

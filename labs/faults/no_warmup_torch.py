@@ -1,4 +1,4 @@
-"""The loss jumps in the first steps and stays near 2.3, that of guessing, for ever.
+"""The loss jumps in the first steps and then stays near 2.3, the loss of guessing.
 
 mpirun -np 2 python labs/faults/no_warmup_torch.py
 """

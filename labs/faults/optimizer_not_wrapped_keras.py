@@ -1,4 +1,4 @@
-"""Two ranks are twice as fast, and the accuracy is that of half of the data.
+"""Two ranks are twice as fast, but reach only the accuracy of training on half of the data.
 
 mpirun -np 2 python labs/faults/optimizer_not_wrapped_keras.py
 """

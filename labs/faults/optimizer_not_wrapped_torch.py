@@ -1,5 +1,5 @@
 """The loss falls on both ranks, but the two saved models differ, and two ranks reach no better
-accuracy than one.
+accuracy than a single rank.
 
     mpirun -np 2 python labs/faults/optimizer_not_wrapped_torch.py
 """

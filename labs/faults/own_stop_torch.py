@@ -1,4 +1,4 @@
-"""It hangs after some epochs, at another one in each run, when the loss hardly falls any more.
+"""The run hangs when the loss hardly falls any more, in a different epoch of each run.
 
 mpirun -np 2 python labs/faults/own_stop_torch.py
 """

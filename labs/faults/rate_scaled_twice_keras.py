@@ -1,4 +1,4 @@
-"""The more ranks, the worse the loss, though the rate is scaled as the paper says.
+"""The loss gets worse with more ranks, although the learning rate is scaled as in the paper.
 
 mpirun -np 2 python labs/faults/rate_scaled_twice_keras.py
 """

@@ -1,4 +1,4 @@
-"""All is well on one rank and on two. On four it learns more slowly, on eight nothing at all.
+"""The network learns on one rank and on two. On four ranks it learns more slowly, on eight it does not.
 
 mpirun -np 2 python labs/faults/rate_scaled_twice_torch.py
 """

@@ -1,4 +1,4 @@
-"""Two ranks halve the time of an epoch, and take twice the epochs to the same loss.
+"""Two ranks halve the time of an epoch, but need twice as many epochs to reach the same loss.
 
 mpirun -np 2 python labs/faults/rate_unscaled_torch.py
 """

@@ -1,4 +1,4 @@
-"""For some steps all is well. Then the weights of the ranks part, and never meet again.
+"""For some steps the weights of the ranks are equal. Then they differ, and stay different.
 
 mpirun -np 2 python labs/faults/replicas_diverged_torch.py
 """
@@ -39,7 +39,7 @@ def main():
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-            if loss.item() > last:  # a smaller step after a bad one
+            if loss.item() > last:  # a smaller learning rate after the loss has grown
                 for group in optimizer.param_groups:
                     group["lr"] *= 0.7
             last = loss.item()

@@ -1,5 +1,5 @@
-"""It hangs in the first epoch, on some machines only: where the number of ranks does not divide the
-number of files.
+"""The run hangs in the first epoch on some machines only: those where the number of files is not a
+multiple of the number of ranks.
 
     mpirun -np 2 python labs/faults/unequal_steps_generator_torch.py
 """

@@ -1,4 +1,4 @@
-"""It prints "Epoch 1/3", then nothing more, and there is no error.
+"""The script prints "Epoch 1/3", then nothing more, and there is no error.
 
 mpirun -np 2 python labs/faults/unequal_steps_keras.py
 """

@@ -1,5 +1,5 @@
-"""The first epoch nearly ends. Then nothing happens any more, and after a minute Horovod writes of
-stalled ranks.
+"""The first epoch nearly ends. Then nothing happens any more, and after a minute Horovod warns
+of stalled ranks.
 
     mpirun -np 2 python labs/faults/unequal_steps_torch.py
 """

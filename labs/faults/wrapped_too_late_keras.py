@@ -1,5 +1,5 @@
-"""No error, and the line with DistributedOptimizer is there. Still the ranks end with different
-weights.
+"""There is no error, and the script has the line with DistributedOptimizer. But the ranks end with
+different weights.
 
     mpirun -np 2 python labs/faults/wrapped_too_late_keras.py
 """

@@ -1,4 +1,4 @@
-"""The first step goes well. The second one ends with an AssertionError about gradients that were
+"""The first step works. The second one ends with an AssertionError about gradients that were
 computed more than backward_passes_per_step times.
 
     mpirun -np 2 python labs/faults/wrapped_too_late_torch.py

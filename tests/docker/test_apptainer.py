@@ -1,4 +1,4 @@
-"""docker/apptainer.def, as far as it can be read without Apptainer: its sections, scripts and paths."""
+"""Check docker/apptainer.def without Apptainer: its sections, scripts and paths."""
 
 import os
 import re
@@ -11,12 +11,13 @@ from dockerfile_parse import DockerfileParser
 
 ROOT = Path(__file__).parents[2]
 DOCKER = ROOT / "docker"
-SECTIONS = set("arguments environment post runscript test labels help".split())  # that we use
+# The sections in use.
+SECTIONS = set("arguments environment post runscript test labels help".split())
 
 
 @pytest.fixture(scope="module")
 def definition() -> dict[str, str]:
-    """The sections of apptainer.def; "" is its head."""
+    """Return the sections of apptainer.def; "" is its header."""
     parts = re.split(r"^%(\w+)\n", (DOCKER / "apptainer.def").read_text(), flags=re.M)
     return {"": parts[0], **dict(zip(parts[1::2], parts[2::2], strict=True))}
 
@@ -30,7 +31,7 @@ def test_the_definition_has_known_sections_and_no_unknown_argument(definition):
 
 
 @pytest.mark.parametrize("section", ["environment", "post", "runscript", "test"])
-def test_its_scripts_are_shell(definition, section):
+def test_its_scripts_are_valid_shell(definition, section):
     answer = subprocess.run(
         ["sh", "-n"], input=definition[section], capture_output=True, text=True, timeout=60
     )
@@ -39,8 +40,8 @@ def test_its_scripts_are_shell(definition, section):
 
 @pytest.mark.mpi
 @pytest.mark.skipif(os.getuid() != 0, reason="needs root, as a build of the image does")
-def test_its_test_passes_for_root(definition):
-    """In this environment; tests/docker/test_container.py has the image's."""
+def test_its_test_section_passes_as_root(definition):
+    """Run %test in this environment; tests/docker/test_container.py runs it in the image."""
     pytest.importorskip("horovod", reason="needs Horovod: run `make setup`")
     variables = {name: text for name, text in os.environ.items() if not name.startswith("OMPI_")}
     answer = subprocess.run(
@@ -54,8 +55,8 @@ def test_its_test_passes_for_root(definition):
 
 
 @pytest.mark.parametrize("asked, heard", [({}, "127.0.0.1"), ({"IP": "0.0.0.0"}, "0.0.0.0")])
-def test_jupyterlab_listens_on_this_machine_only(definition, asked, heard, tmp_path):
-    """Apptainer gives a container the network of its machine, which other users are on."""
+def test_jupyterlab_listens_on_localhost_only(definition, asked, heard, tmp_path):
+    """Apptainer gives a container the network of its machine, which other users can reach."""
     (tmp_path / "notebooks").mkdir()
     (tmp_path / "docker").mkdir()
     (tmp_path / "docker" / "start_lab.sh").write_text('#!/bin/sh\necho "$IP"\n')
@@ -68,8 +69,8 @@ def test_jupyterlab_listens_on_this_machine_only(definition, asked, heard, tmp_p
     assert answer.stdout == f"{heard}\n", answer.stderr
 
 
-def test_it_says_the_same_as_the_dockerfile(definition):
-    """Apptainer keeps ENV and drops nothing else of ours; what it names must be in the image."""
+def test_the_definition_agrees_with_the_dockerfile(definition):
+    """The definition repeats what Apptainer does not keep of the image, and names only files in the image."""
     exported = dict(re.findall(r"export (\w+)=(\S+)", definition["environment"]))
     steps = DockerfileParser(fileobj=(DOCKER / "Dockerfile").open("rb")).structure
     of_image = {step["instruction"]: step["value"] for step in steps}

@@ -1,8 +1,8 @@
-"""How Horovod's build for GPUs is decided and set up, and one real build with NCCL.
+"""The choice and the settings of Horovod's build for GPUs, and one real build with NCCL.
 
-Each fault of this build that was seen has a test. build_horovod.sh is the real one. torch, the CUDA toolkit
-and Horovod's source are small files in their places, because no GPU and no long compilation is needed to see
-what the script gives to Horovod's build. The last test compiles the real Horovod.
+Each fault of this build that was observed has a test. build_horovod.sh is the real script. Small files stand
+for torch, the CUDA toolkit and Horovod's source, because neither a GPU nor a long compilation is needed to
+see what the script passes to Horovod's build. The last test compiles the real Horovod.
 """
 
 import json
@@ -24,7 +24,7 @@ BUILD = ROOT / "docker" / "build_horovod.sh"
 
 
 def module(name: str):
-    """A module of docker/, which is no package."""
+    """Import a module of docker/, which is not a package."""
     sys.path.insert(0, str(ROOT / "docker"))
     try:
         return __import__(name)
@@ -44,7 +44,7 @@ def program(path: Path, text: str) -> Path:
 
 
 def toolkit(folder: Path, version: str) -> Path:
-    """A CUDA toolkit whose compiler reports where it is, as nvcc does."""
+    """Make a CUDA toolkit whose compiler reports its folder, as nvcc does."""
     program(
         folder / "bin" / "nvcc",
         f'case $1 in --dryrun) echo "#$ TOP={folder}/bin/.." >&2;; '
@@ -62,9 +62,9 @@ def nccl(folder: Path, *libraries: str) -> Path:
     return folder
 
 
-# --- the real script, with a small source in Horovod's place -------------------------------------------
+# --- the real script, with a small source in place of Horovod's ----------------------------------------
 
-# The texts of Horovod's source that build_horovod.sh edits, and what is around them.
+# The texts of Horovod's source that build_horovod.sh edits, with their surroundings.
 SOURCE = {
     "CMakeLists.txt": """\
 cmake_minimum_required(VERSION 3.13)
@@ -113,7 +113,7 @@ int main() {
   return stream_executor::gpu::AsGpuStreamValue(&stream) != reinterpret_cast<GpuStreamHandle>(&handle);
 }
 """,
-    # What TensorFlow's Stream has of it.
+    # The part of TensorFlow's Stream that the edit uses.
     "horovod/tensorflow/stream.h": """\
 namespace stream_executor {
 struct PlatformSpecificHandle { void* stream; };
@@ -126,7 +126,7 @@ class Stream {
 };
 }  // namespace stream_executor
 """,
-    # It keeps what it is given, and stops before anything would be built.
+    # It saves its environment and source, and stops before it builds anything.
     "setup.py": """\
 import json, os, pathlib, setuptools, shutil, sys
 here = pathlib.Path.cwd()
@@ -145,7 +145,7 @@ setuptools.setup(name="horovod", version="0.28.1", packages=[])
 
 
 class Machine:
-    """A folder with an environment, programs and a source, and what a build there received."""
+    """A folder with an environment, programs and a source, and the settings that a build there received."""
 
     def __init__(self, folder: Path, torch_cuda: str):
         self.folder, self.kept = folder, folder / "kept"
@@ -176,12 +176,12 @@ class Machine:
         (self.site / name / "__init__.py").write_text(text)
 
     def pypi_nccl(self) -> Path:
-        """PyPI's NCCL and CUDA runtime, which torch for CUDA 13 brings."""
+        """Add PyPI's NCCL and CUDA runtime, which come with torch for CUDA 13."""
         (self.site / "nvidia" / "cu13" / "lib").mkdir(parents=True)
         return nccl(self.site / "nvidia" / "nccl", "libnccl.so.2")
 
     def build(self, source=True, **variables) -> subprocess.CompletedProcess:
-        """build_horovod.sh; without `source` it ends where it would fetch Horovod's."""
+        """Run build_horovod.sh; without `source` it ends where it would fetch Horovod's source."""
         environment = {k: v for k, v in os.environ.items() if k not in NAMED}
         environment |= {
             "PATH": f"{self.folder / 'bin'}:{os.environ['PATH']}",
@@ -208,7 +208,7 @@ class Machine:
 
 @pytest.fixture(scope="module")
 def gpu_build(tmp_path_factory) -> Machine:
-    """A build for torch of PyPI, on a machine whose nvcc is a wrapper."""
+    """Build for PyPI's torch, on a machine whose nvcc is a wrapper."""
     machine = Machine(tmp_path_factory.mktemp("gpu"), "13.0")
     machine.pypi_nccl()
     real = toolkit(machine.folder / "opt" / "cuda-13.0", "13.0")
@@ -221,7 +221,7 @@ def gpu_build(tmp_path_factory) -> Machine:
 
 @pytest.fixture(scope="module")
 def cpu_build(tmp_path_factory) -> Machine:
-    """A build for torch with CUDA, on a machine whose toolkit is of another version."""
+    """Build for torch with CUDA, on a machine whose toolkit has another version."""
     machine = Machine(tmp_path_factory.mktemp("cpu"), "12.6")
     machine.pypi_nccl()
     home = toolkit(machine.folder / "opt" / "cuda-13.0", "13.0")
@@ -237,8 +237,8 @@ def test_nccl_of_the_environment_is_found(gpu_build):
     assert gpu_build.seen()["HOROVOD_GPU_OPERATIONS"] == "NCCL"
 
 
-def test_a_build_for_processors_stays_one_with_a_cuda_build_of_torch(cpu_build):
-    """Fault 2: CMake asked torch, and made half a GPU build or stopped for want of a toolkit."""
+def test_a_cpu_build_ignores_a_cuda_build_of_torch(cpu_build):
+    """Fault 2: CMake queried torch, and made half a GPU build or stopped because a toolkit was missing."""
     assert "CPU build" in cpu_build.answer.stdout
     assert "CUDA 12 toolkit, and PyPI has no nvcc for it" in cpu_build.answer.stdout
     cpu_build.package("torch/utils", "")
@@ -257,8 +257,8 @@ def test_a_build_for_processors_stays_one_with_a_cuda_build_of_torch(cpu_build):
     assert not [name for name in cpu_build.seen() if name.startswith("HOROVOD_GPU")]
 
 
-def test_a_build_for_processors_needs_no_nvcc_that_works(cpu_build, tmp_path):
-    """Fault 2, seen later: CMake stopped at an nvcc that cannot compile, as an old one beside a new g++."""
+def test_a_cpu_build_does_not_need_a_working_nvcc(cpu_build, tmp_path):
+    """Fault 2, observed later: CMake stopped at an nvcc that cannot compile, for example with a new g++."""
     broken = tmp_path / "opt" / "cuda" / "bin"
     program(broken / "nvcc", "exit 1")
     for name, text in (
@@ -272,7 +272,7 @@ def test_a_build_for_processors_needs_no_nvcc_that_works(cpu_build, tmp_path):
     (tmp_path / "before" / "CMakeLists.txt").write_text(SOURCE["CMakeLists.txt"])
     path = f"{broken}:{Path(sys.executable).parent}:{os.environ['PATH']}"
     environment = {k: v for k, v in os.environ.items() if k not in NAMED}
-    environment |= {"PATH": path, "CUDAToolkit_ROOT": str(broken.parent)}  # and no other
+    environment |= {"PATH": path, "CUDAToolkit_ROOT": str(broken.parent)}  # and no other toolkit
     cmake = Path(sys.executable).parent / "cmake"
     codes = [
         subprocess.run(
@@ -287,7 +287,7 @@ def test_a_build_for_processors_needs_no_nvcc_that_works(cpu_build, tmp_path):
     assert codes == [1, 0]
 
 
-def test_a_gpu_build_leaves_that_question_alone(gpu_build):
+def test_a_gpu_build_keeps_the_query_for_nvcc(gpu_build):
     name = "cmake/Modules/FindPytorch.cmake"
     assert gpu_build.edited(name) == SOURCE[name]
 
@@ -307,14 +307,14 @@ def test_the_linker_finds_an_nccl_that_has_only_libnccl_so_2(gpu_build):
 
 
 def test_the_build_lets_cmake_4_configure_gloo(gpu_build, cpu_build):
-    """Fault 5: Gloo asks for CMake 2.8.12, which CMake 4 refuses without this variable."""
+    """Fault 5: Gloo requires CMake 2.8.12, and CMake 4 refuses that without this variable."""
     for machine in (gpu_build, cpu_build):
         assert machine.seen()["CMAKE_POLICY_VERSION_MINIMUM"] == "3.5"
 
 
 @pytest.mark.thorough  # fetches CMake 4
 def test_cmake_4_accepts_the_variable(tmp_path):
-    """The same with the real CMake."""
+    """The real CMake 4 accepts the variable."""
     (setting,) = re.findall(r"export (CMAKE_POLICY_VERSION_MINIMUM=\S+)", BUILD.read_text())
     pip = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", tmp_path / "four"]
     subprocess.run([*pip, "cmake>=4"], check=True, timeout=300)
@@ -336,7 +336,7 @@ def test_cmake_4_accepts_the_variable(tmp_path):
 
 
 def test_libraries_are_found_without_ld_library_path(gpu_build, cpu_build):
-    """Fault 6: RUNPATH named MPI and torch only, so that NCCL was found after `import torch` at best."""
+    """Fault 6: RUNPATH named only MPI and torch, so NCCL was found only after `import torch`, if at all."""
     (folders,) = re.findall('CMAKE_INSTALL_RPATH "(.*)"', gpu_build.edited("CMakeLists.txt"))
     of_torch = "$ORIGIN/../../torch/lib"
     packages = ["nvidia/nccl/lib", "nvidia/cu13/lib"]
@@ -347,7 +347,7 @@ def test_libraries_are_found_without_ld_library_path(gpu_build, cpu_build):
     assert "nccl" not in cpu_build.edited("CMakeLists.txt")
 
 
-def test_tensorflows_half_defines_what_tensorflow_lacks(gpu_build, tmp_path):
+def test_defines_the_function_that_tensorflow_lacks(gpu_build, tmp_path):
     """Fault 7: undefined symbol stream_executor::gpu::AsGpuStreamValue at `import horovod.tensorflow`."""
     folder = gpu_build.kept / "source" / "horovod" / "tensorflow"
     flags = ["-std=c++17", "-DHAVE_GPU=1", "-DTENSORFLOW_VERSION=2021000000"]
@@ -359,7 +359,7 @@ def test_tensorflows_half_defines_what_tensorflow_lacks(gpu_build, tmp_path):
     assert subprocess.run([tmp_path / "program"], timeout=60).returncode == 0
 
 
-def test_the_wheels_key_has_all_that_the_binary_depends_on(tmp_path):
+def test_the_key_of_the_wheel_covers_all_inputs_of_the_build(tmp_path):
     machine = Machine(tmp_path, "13.0")
     header = machine.pypi_nccl() / "include" / "nccl.h"
     keys = []
@@ -379,13 +379,14 @@ def test_the_wheels_key_has_all_that_the_binary_depends_on(tmp_path):
     build(CUDA_HOME=str(home))
     elsewhere = nccl(tmp_path / "module", "libnccl.so")
     shutil.copy(header, elsewhere / "include")
-    build(CUDA_HOME=str(home), NCCL_HOME=str(elsewhere))  # the same NCCL in another folder: RUNPATH
+    # The same NCCL in another folder changes RUNPATH.
+    build(CUDA_HOME=str(home), NCCL_HOME=str(elsewhere))
     toolkit(home, "12.6")
-    build(CUDA_HOME=str(home), NCCL_HOME=str(elsewhere))  # for processors
+    build(CUDA_HOME=str(home), NCCL_HOME=str(elsewhere))  # a CPU build
     assert "no new key" not in keys[2:] and len(set(keys)) == 6, keys
 
 
-def test_a_torch_that_cannot_be_imported_is_one_sentence(tmp_path):
+def test_reports_a_torch_that_cannot_be_imported_in_one_sentence(tmp_path):
     machine = Machine(tmp_path, "13.0")
     (machine.site / "torch" / "__init__.py").write_text("raise OSError('libc10.so: no such file')")
     answer = machine.build()
@@ -398,7 +399,7 @@ def test_a_torch_that_cannot_be_imported_is_one_sentence(tmp_path):
 
 @pytest.fixture
 def machine(tmp_path, monkeypatch):
-    """A machine with nothing: neither compiler nor NCCL nor driver. PATH is tmp_path/bin."""
+    """Simulate a machine without compiler, NCCL and driver. PATH is tmp_path/bin."""
     for name in NAMED:
         monkeypatch.delenv(name, raising=False)
     (tmp_path / "bin").mkdir()
@@ -411,7 +412,7 @@ def machine(tmp_path, monkeypatch):
 
 
 def in_site_packages(monkeypatch, folder: Path) -> None:
-    """PyPI's NCCL and CUDA runtime, as torch brings them."""
+    """Add PyPI's NCCL and CUDA runtime, as they come with torch."""
     nccl(folder / "nvidia" / "nccl", "libnccl.so.2")
     (folder / "nvidia" / "cu13" / "lib").mkdir(parents=True)
     places = {"nvidia.nccl": "nvidia/nccl", "nvidia.cu13": "nvidia/cu13"}
@@ -422,8 +423,8 @@ def in_site_packages(monkeypatch, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("have", ["nothing", "compiler", "nccl"])
-def test_what_is_missing_makes_a_build_for_processors(have, machine, monkeypatch):
-    """A toolkit without NCCL is none with GPUs: the scripts exchange through host memory themselves."""
+def test_a_missing_part_gives_a_cpu_build(have, machine, monkeypatch):
+    """Without NCCL even a toolkit gives a CPU build, as scripts can exchange through host memory."""
     if have == "compiler":
         monkeypatch.setenv("CUDA_HOME", str(toolkit(machine / "cuda", "13.0")))
     if have == "nccl":
@@ -433,7 +434,7 @@ def test_what_is_missing_makes_a_build_for_processors(have, machine, monkeypatch
     assert ("nvcc" if have == "nccl" else "NCCL") in build.why
 
 
-def test_what_the_user_names_comes_first(machine, monkeypatch):
+def test_folders_named_by_the_user_come_first(machine, monkeypatch):
     toolkit(machine / "cuda", "13.0")
     monkeypatch.setenv("CUDA_HOME", str(machine / "cuda"))
     in_site_packages(monkeypatch, machine / "site-packages")
@@ -445,21 +446,21 @@ def test_what_the_user_names_comes_first(machine, monkeypatch):
 
 
 @pytest.mark.parametrize("kind", ["wrapper", "link", "copy"])
-def test_nvcc_is_asked_where_its_toolkit_is(kind, machine, monkeypatch):
+def test_nvcc_reports_the_folder_of_its_toolkit(kind, machine, monkeypatch):
     real = toolkit(machine / "usr" / "local" / "cuda-13.0", "13.0")
     monkeypatch.setenv("PATH", f"{machine / 'bin'}:/usr/bin:/bin")
     if kind == "wrapper":
         program(machine / "bin" / "nvcc", f'exec {real}/bin/nvcc "$@"')
     elif kind == "link":
         (machine / "bin" / "nvcc").symlink_to(real / "bin" / "nvcc")
-    else:  # one that reports no folder that holds it, as conda's
+    else:  # an nvcc that reports no folder that contains it, such as conda's
         real = machine
         program(machine / "bin" / "nvcc", 'echo "#$ TOP=/nowhere" >&2; echo release 13.0')
     assert cuda_build.toolkit() == (str(real), "13.0")
 
 
-def test_libraries_elsewhere_are_named_by_their_whole_path(machine, monkeypatch):
-    """NCCL of a module, torch and MPI of a base: a batch job has no `module load`."""
+def test_runpath_is_absolute_for_libraries_outside_the_environment(machine, monkeypatch):
+    """NCCL may come from a module, torch and MPI from a base. A batch job has no `module load`."""
     monkeypatch.setenv("CUDA_HOME", str(toolkit(machine / "cuda", "13.0")))
     site = machine / "env" / "lib" / "python3.12" / "site-packages"
     in_site_packages(monkeypatch, site)
@@ -472,31 +473,31 @@ def test_libraries_elsewhere_are_named_by_their_whole_path(machine, monkeypatch)
         f"{machine}/base/torch/lib",
         f"{machine}/module/lib",
     )
-    program(machine / "bin" / "mpicxx", f"echo {machine}/env/lib")  # this environment's own
+    program(machine / "bin" / "mpicxx", f"echo {machine}/env/lib")  # MPI of this environment
     assert cuda_build.decide("13.0", "").search[0] == f"{machine}/module/lib"
 
 
-def test_a_driver_is_enough(machine, monkeypatch):
-    """Without nvcc its packages are fetched for CUDA 13. PyPI has none for CUDA 12."""
+def test_a_driver_without_nvcc_is_enough_for_cuda_13(machine, monkeypatch):
+    """Without nvcc, PyPI's packages are fetched for CUDA 13. PyPI has no nvcc for CUDA 12."""
     in_site_packages(monkeypatch, machine / "site-packages")
-    assert cuda_build.decide("13.0", "").device == "cpu"  # nothing that could run it
+    assert cuda_build.decide("13.0", "").device == "cpu"  # no driver that could run a GPU build
     program(machine / "bin" / "nvidia-smi", "echo")
     build = cuda_build.decide("13.0", "")
     assert build.device == "nccl" and "nvidia-cuda-nvcc==13.0.*" in build.compiler
     twelve = cuda_build.decide("12.6", "")
     assert twelve.device == "cpu" and "CUDA 12 toolkit" in twelve.why
-    # A toolkit of another version than torch's
+    # A toolkit whose version differs from torch's
     monkeypatch.setenv("CUDA_HOME", str(toolkit(machine / "cuda", "12.6")))
     assert cuda_build.decide("13.0", "").compiler and cuda_build.decide("12.6", "").device == "nccl"
 
 
-def test_a_login_node_may_build_for_gpus(machine, monkeypatch):
+def test_a_login_node_can_build_for_gpus(machine, monkeypatch):
     in_site_packages(monkeypatch, machine / "site-packages")
     monkeypatch.setenv(cuda_build.FETCH, "1")
     assert cuda_build.decide("13.0", "").compiler
 
 
-# --- the proof on GPUs, with ranks of the real mpirun and frameworks in their places ------------------
+# --- the check on GPUs, with the real mpirun and simulated frameworks ---------------------------------
 
 TORCH = """
 class version:
@@ -540,10 +541,11 @@ def allreduce(values, op):
     + [(4, None, {"rank0of2": "0", "rank1of2": "1"})]
     + [(2, "GPU-a,GPU-b", {"rank0of2": "GPU-a", "rank1of2": "GPU-b"})],
 )
-def test_each_rank_of_the_proof_has_a_gpu_of_its_own(count, shown, devices, tmp_path):
+def test_each_rank_of_the_gpu_check_has_its_own_gpu(count, shown, devices, tmp_path):
     machine = Machine(tmp_path, "")
     (machine.site / "torch" / "__init__.py").write_text(TORCH.format(count=count))
-    theirs = tmp_path / "theirs" / "horovod"  # a Horovod of the image: it stays and is proven only
+    # A Horovod of the image, which is kept and only checked.
+    theirs = tmp_path / "theirs" / "horovod"
     theirs.mkdir(parents=True)
     (theirs / "__init__.py").write_text("")
     (theirs / "torch.py").write_text(HOROVOD_TORCH)
@@ -578,7 +580,7 @@ print("sum", total, "nccl", bool(hvd.nccl_built()), flush=True)
 @pytest.mark.thorough
 @pytest.mark.timeout(5400)
 def test_a_real_build_with_nccl(tmp_path):
-    """The pinned environment, compiled with NCCL: both frameworks import and all-reduce on two processors."""
+    """Compile with NCCL for the pinned environment: both frameworks all-reduce on two CPU ranks."""
     python = os.environ.get("HVDLAB_CUDA_PYTHON")
     if not python:
         pytest.skip(

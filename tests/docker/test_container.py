@@ -1,4 +1,4 @@
-"""The image with the plain base, built and run for real: the grader and JupyterLab inside it.
+"""Build the image with the plain base, and run the grader and JupyterLab in it.
 
 Needs root, buildah, debootstrap, 25 GB of disk and a quarter of an hour or more, so it is `thorough`:
 
@@ -19,7 +19,8 @@ import psutil
 import pytest
 
 ROOT = Path(__file__).parents[2]
-SECRETS = (".env", "id_rsa", "labs/.ipynb_checkpoints/token", ".git/config")  # must stay outside
+# Must not be in the image.
+SECRETS = (".env", "id_rsa", "labs/.ipynb_checkpoints/token", ".git/config")
 pytestmark = [pytest.mark.container, pytest.mark.thorough, pytest.mark.timeout(7200)]
 
 
@@ -38,19 +39,19 @@ def image(tmp_path_factory):
     for name in SECRETS:
         (context / name).parent.mkdir(parents=True, exist_ok=True)
         (context / name).write_text("a secret")
-    # torch as this machine's pip finds it: PyTorch's index may be out of reach where the tests run.
+    # torch comes from pip's index of this machine, because PyTorch's index may be out of reach.
     with container_image.built(folder, context, TORCH_INDEX="") as image:
         print(f"\nbuilt in {image.seconds:.0f} s, {image.size}")
         yield image
 
 
-def test_horovod_was_built_and_proven_inside(image):
+def test_horovod_was_built_and_checked_in_the_image(image):
     assert "Horovod works: torch and tensorflow all-reduce on two ranks (MPI, Gloo" in image.log
-    again = image.run("make", "setup")  # nothing is left to do
+    again = image.run("make", "setup")  # everything is already done
     assert (again.returncode, again.stdout) == (0, ""), again.stderr
 
 
-def test_it_runs_as_a_user_and_holds_no_secret(image):
+def test_runs_as_a_user_and_contains_no_secret(image):
     assert image.config["User"] == "1000"
     assert image.run("id", "-u").stdout == "1000\n"
     listing = image.run("ls", "-A", "/opt/hvdlab", "/opt/hvdlab/labs", "/etc/ssh").stdout.split()
@@ -58,7 +59,7 @@ def test_it_runs_as_a_user_and_holds_no_secret(image):
     for name in SECRETS:
         assert name.split("/")[-2 if "/" in name else -1] not in listing
     assert not [name for name in listing if name.startswith("ssh_host_")]
-    terminal = image.run("bash", "-lc", "command -v hvdlab")  # as JupyterLab opens it
+    terminal = image.run("bash", "-lc", "command -v hvdlab")  # like a terminal of JupyterLab
     assert terminal.stdout == "/opt/hvdlab/.venv/bin/hvdlab\n"
     kept = json.dumps(image.config) + image.history
     config, needed = container_image.pip_configuration()
@@ -68,7 +69,7 @@ def test_it_runs_as_a_user_and_holds_no_secret(image):
     assert image.run("sh", "-c", "cat /etc/pip.conf || true").stdout == ""
 
 
-def test_make_assess_passes_inside(image, cifar10_folder):
+def test_make_assess_passes_in_the_container(image, cifar10_folder):
     answer = image.run(
         "make", "assess", timeout=1800, mounts={cifar10_folder: "/data"}, HVDLAB_DATA="/data"
     )
@@ -77,12 +78,12 @@ def test_make_assess_passes_inside(image, cifar10_folder):
     assert re.search(r"^PASS  \d+ of \d+ points", answer.stdout, re.M)
 
 
-def test_jupyterlab_inside_wants_the_token(image, tmp_path):
+def test_jupyterlab_in_the_container_requires_the_token(image, tmp_path):
     port, token = jupyter_run.free_port(), "0123456789abcdef" * 2
     command = image.command(PORT=str(port), JUPYTER_TOKEN=token)
     check = image.config["Healthcheck"]["Test"]
     assert check[0] == "CMD"
-    assert image.run(*check[1:], PORT=str(port)).returncode != 0  # nothing is there yet
+    assert image.run(*check[1:], PORT=str(port)).returncode != 0  # the server does not run yet
     with (tmp_path / "log").open("w") as log:
         process = psutil.Popen(
             command, env=container_image.ENVIRONMENT,
@@ -97,7 +98,7 @@ def test_jupyterlab_inside_wants_the_token(image, tmp_path):
         served = json.load(urllib.request.urlopen(page, timeout=10))["content"]
         assert "00_start_here.ipynb" in {each["name"] for each in served}
         assert image.run(*check[1:], PORT=str(port)).returncode == 0
-        # What `docker stop` does: process 1 is asked to end, and takes all others with it.
+        # Like `docker stop`: process 1 gets SIGTERM, and all other processes end with it.
         (tini,) = [each for each in process.children(recursive=True) if each.name() == "tini"]
         jupyter_run.end(tini)
         process.wait(30)
@@ -109,8 +110,8 @@ def test_jupyterlab_inside_wants_the_token(image, tmp_path):
     assert refused.returncode == 2 and "JUPYTER_TOKEN is empty" in refused.stderr
 
 
-def test_the_test_of_the_apptainer_image_passes_inside(image):
-    """Apptainer itself is in no Debian release: its %test is run in the same files."""
+def test_the_test_section_of_apptainer_passes_in_the_image(image):
+    """No Debian release has Apptainer, so its %test section runs in the container of buildah."""
     definition = (ROOT / "docker" / "apptainer.def").read_text()
     script = definition.split("%test\n")[1].split("\n%")[0]
     answer = image.run("sh", "-ec", script)

@@ -1,4 +1,7 @@
-"""The container files: linted, complete, without secrets and without root. Building: test_container.py."""
+"""Check the container files without a build: lint, completeness, secrets, user.
+
+See also test_container.py.
+"""
 
 import json
 import os
@@ -22,7 +25,7 @@ DOCKER = ROOT / "docker"
 
 @pytest.fixture(scope="module")
 def steps() -> list[dict]:
-    """The instructions of the Dockerfile in order: `instruction` and `value`."""
+    """Return the instructions of the Dockerfile in order: `instruction` and `value`."""
     parser = DockerfileParser(fileobj=(DOCKER / "Dockerfile").open("rb"))
     return [step for step in parser.structure if step["instruction"] != "COMMENT"]
 
@@ -32,14 +35,14 @@ def values(steps, instruction: str) -> list[str]:
 
 
 def copied(step: dict) -> list[str]:
-    """The files that a COPY names."""
+    """Return the files that a COPY names."""
     return [word for word in step["value"].split() if not word.startswith("--")][:-1]
 
 
 # --- the Dockerfile --------------------------------------------------------------------------------
 
 
-def test_hadolint_finds_nothing():
+def test_hadolint_reports_nothing():
     hadolint = shutil.which("hadolint", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
     if not hadolint:
         pytest.skip("hadolint is not installed: make setup brings it")
@@ -49,7 +52,7 @@ def test_hadolint_finds_nothing():
     assert (answer.returncode, answer.stdout) == (0, "")
 
 
-def test_every_file_that_it_copies_exists_and_reaches_the_builder(steps):
+def test_every_copied_file_exists_and_is_in_the_build_context(steps):
     named = [name for step in steps if step["instruction"] == "COPY" for name in copied(step)]
     assert len(named) > 5
     allowed = re.findall(r"^!(.+)$", (ROOT / ".dockerignore").read_text(), re.M)
@@ -58,8 +61,8 @@ def test_every_file_that_it_copies_exists_and_reaches_the_builder(steps):
         assert name == "." or name.split("/")[0] in allowed, f"{name} is kept out by .dockerignore"
 
 
-def test_the_environment_is_built_from_all_the_files_that_decide_it(steps):
-    """setup.sh hashes them: one that is not copied before its first run would end the build."""
+def test_the_environment_layer_copies_all_files_that_setup_hashes(steps):
+    """setup.sh hashes these files, so the build would fail if one is copied only after its first run."""
     line = re.search(r"^wanted=\$\(cat (.*?) \$button", (DOCKER / "setup.sh").read_text(), re.M)
     button = {"assessment/hvdgrade/jupyter"}
     decide = set(line.group(1).split()) | button
@@ -70,11 +73,12 @@ def test_the_environment_is_built_from_all_the_files_that_decide_it(steps):
             before |= set(copied(step))
         elif step["instruction"] == "RUN" and "docker/setup.sh" in step["value"]:
             break
-    assert before == decide  # and nothing else, or a changed lab would build the environment again
+    # And no other file, because a changed lab must not rebuild the environment.
+    assert before == decide
 
 
-def test_the_context_is_a_list_of_what_may_go_in():
-    """Nothing that lies beside the sources (keys, data, .venv) can reach a layer; all sources do."""
+def test_the_build_context_contains_only_the_sources():
+    """The build context contains all sources, and no other files (keys, data, .venv)."""
     lines = (ROOT / ".dockerignore").read_text().splitlines()
     patterns = [line for line in lines if not line.startswith("#")]
     assert patterns[0] == "*"
@@ -88,7 +92,7 @@ def test_the_context_is_a_list_of_what_may_go_in():
 
 def test_the_image_does_not_run_as_root(steps):
     users = values(steps, "USER")
-    assert users[-1].isdigit() and int(users[-1]) == 1000  # by number, as runAsNonRoot asks
+    assert users[-1].isdigit() and int(users[-1]) == 1000  # by number, as runAsNonRoot requires
     root_runs = []
     user = None
     for step in steps:
@@ -107,7 +111,7 @@ def test_versions_are_pinned_once(steps):
     text = (DOCKER / "Dockerfile").read_text()
     assert (
         "==" not in text and "pip install" not in text
-    )  # all else: constraints.txt, build_horovod.sh
+    )  # all other versions are in constraints.txt and build_horovod.sh
     tags = set(re.findall(r"nvcr\.io/nvidia/\w+:\S+", text))
     assert {"nvcr.io/nvidia/tensorflow:25.02-tf2-py3", "nvcr.io/nvidia/pytorch:25.02-py3"} == tags
     assert tags <= set(
@@ -115,16 +119,16 @@ def test_versions_are_pinned_once(steps):
     )
 
 
-def test_no_key_is_left_in_a_layer(steps):
-    """openssh-server makes host keys when it is installed: the same RUN has to remove them."""
+def test_no_host_key_stays_in_a_layer(steps):
+    """openssh-server makes host keys when it is installed, so the same RUN must remove them."""
     (install,) = [line for line in values(steps, "RUN") if "openssh-server" in line]
     assert "rm -rf /var/lib/apt/lists/* /etc/ssh/ssh_host_*" in install
     secret = [line for line in values(steps, "RUN") if "--mount" in line]
     assert secret and all("type=secret" in line for line in secret)
 
 
-def test_a_script_in_a_container_finds_its_data():
-    """It downloads none, and a container with --rm begins with none: a volume must have got them before."""
+def test_documented_commands_keep_the_data_in_a_volume():
+    """A script downloads no data, and `docker run --rm` starts without data, so a volume must have them."""
     text = (DOCKER / "README.md").read_text().replace("\\\n", " ")
     runs = [line.split() for line in text.splitlines() if line.startswith("    docker run ")]
     filled = set()
@@ -138,7 +142,7 @@ def test_a_script_in_a_container_finds_its_data():
     (home,) = re.findall(
         r"useradd --create-home .* (\w+) \\$", (DOCKER / "Dockerfile").read_text(), re.M
     )
-    assert filled == {f"hvdlab-data:/home/{home}/.cache/hvdlab"}  # where hvdlab looks by itself
+    assert filled == {f"hvdlab-data:/home/{home}/.cache/hvdlab"}  # where hvdlab looks by default
 
 
 # --- JupyterLab, as the container starts it ----------------------------------------------------------
@@ -154,7 +158,7 @@ def start_lab(**environment) -> subprocess.CompletedProcess:
     )
 
 
-def test_an_empty_token_is_refused():
+def test_refuses_an_empty_token():
     answer = start_lab(JUPYTER_TOKEN="")
     assert answer.returncode == 2 and answer.stdout == ""
     assert answer.stderr.startswith("start_lab: JUPYTER_TOKEN is empty: give it a value")
@@ -162,11 +166,11 @@ def test_an_empty_token_is_refused():
 
 
 def test_start_health_check_and_token(steps, tmp_path):
-    """The CMD and the HEALTHCHECK of the image, with the Python of these tests."""
+    """Run the CMD and the HEALTHCHECK of the image with the Python of these tests."""
     (command,) = json.loads(values(steps, "CMD")[0])
     check = json.loads(values(steps, "HEALTHCHECK")[0].split("CMD", 1)[1])
     port = jupyter_run.free_port()
-    # The data are looked for before, and labs that need none open without them.
+    # start_lab.sh looks for the data first, and starts without data too, for labs that need none.
     asked = tmp_path / "asked"
     (tmp_path / "hvdlab").write_text(f'#!/bin/sh\necho "$*" >> {asked}\nexit 1\n')
     (tmp_path / "hvdlab").chmod(0o755)
@@ -181,7 +185,7 @@ def test_start_health_check_and_token(steps, tmp_path):
     address = f"http://127.0.0.1:{port}"
     with (tmp_path / "log").open("w") as log:
         process = psutil.Popen(
-            [ROOT / command, "--allow-root"],  # where these tests run as root
+            [ROOT / command, "--allow-root"],  # if these tests run as root
             env=environment,
             stdin=subprocess.DEVNULL,
             stdout=log,
@@ -209,11 +213,11 @@ def test_start_health_check_and_token(steps, tmp_path):
     assert subprocess.run(check, env=environment, capture_output=True, timeout=30).returncode != 0
 
 
-# --- images that bring packages of their own ---------------------------------------------------------
+# --- images that ship packages ------------------------------------------------------------------------
 
 
-def test_what_an_image_ships_keeps_its_version_and_the_rest_gets_ours(tmp_path):
-    """Run in a fresh environment with two packages, one written differently from our list."""
+def test_packages_of_an_image_keep_their_versions_and_others_get_our_pins(tmp_path):
+    """Run in a fresh environment with two packages, one of them spelled differently from our list."""
     environment = tmp_path / "base"
     subprocess.run(
         [sys.executable, "-m", "venv", "--without-pip", environment], check=True, timeout=120
@@ -232,7 +236,7 @@ def test_what_an_image_ships_keeps_its_version_and_the_rest_gets_ours(tmp_path):
     )  # fmt: skip
     pins = [line.split("==") for line in answer.stdout.splitlines()]
     found = {canonicalize_name(name): version for name, version in pins}
-    assert len(found) == len(pins)  # one pin a package, or pip would stop
+    assert len(found) == len(pins)  # one pin per package, because pip refuses two
     for name, version in shipped.items():
         assert found.pop(canonicalize_name(name)) == version
     lines = (DOCKER / "constraints.txt").read_text().splitlines()

@@ -1,4 +1,4 @@
-"""Which build of torch gpu_driver.py chooses for a driver and its GPUs, with a script as nvidia-smi."""
+"""The build of torch that gpu_driver.py chooses for a driver and its GPUs. A script stands for nvidia-smi."""
 
 import os
 import subprocess
@@ -16,7 +16,10 @@ CPU, CUDA12, PYPI = (
 
 
 def chosen(folder: Path, rows: str | None, **variables) -> tuple[str, str]:
-    """(index, sentence) as setup.sh reads them. `rows` is what nvidia-smi runs; None: there is none."""
+    """Return (index, sentence) as setup.sh reads them.
+
+    `rows` is the script of nvidia-smi; None: no nvidia-smi.
+    """
     if rows is not None:
         (folder / "nvidia-smi").write_text(f"#!/bin/sh\n{rows}\n")
         (folder / "nvidia-smi").chmod(0o755)
@@ -52,21 +55,21 @@ def chosen(folder: Path, rows: str | None, **variables) -> tuple[str, str]:
         ("true", CPU, "''"),  # a driver without a GPU
     ],
 )
-def test_driver_and_gpu_choose_the_build_of_torch(rows, index, says, tmp_path):
+def test_build_of_torch_by_driver_and_gpu(rows, index, says, tmp_path):
     index_, sentence = chosen(tmp_path, rows)
     assert index_ == index and says in sentence
     assert index != CPU or says == "''" or "torch for processors is installed" in sentence
 
 
-def test_nvidia_smi_is_asked_for_driver_and_capability(tmp_path):
-    """The real program answers nothing useful to another question."""
+def test_queries_driver_version_and_compute_capability(tmp_path):
+    """The real nvidia-smi supports only certain queries."""
     script = f'echo "$@" > {tmp_path}/asked; echo 580.65.06, 9.0'
     chosen(tmp_path, script)
     asked = (tmp_path / "asked").read_text().split()
     assert asked == ["--query-gpu=driver_version,compute_cap", "--format=csv,noheader"]
 
 
-def test_the_folders_of_wsl_and_of_containers_are_searched(tmp_path):
+def test_finds_nvidia_smi_of_wsl_and_of_containers(tmp_path):
     code = (
         "import sys; sys.path.insert(0, sys.argv[1]); import gpu_driver as g; "
         "print('/usr/lib/wsl/lib' in g.DRIVER_PROGRAMS.split(':')); "

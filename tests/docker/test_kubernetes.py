@@ -1,7 +1,7 @@
-"""docker/k8s against the schemas of Kubernetes and of the MPI operator, and against the image.
+"""Check docker/k8s with the schemas of Kubernetes and of the MPI operator, and against the image.
 
-Not run on a cluster: what a schema cannot see (ports, paths, numbers of ranks that must agree) is
-compared here, and the ssh server of a worker is asked whether it accepts its options.
+No cluster is used. The tests compare what a schema cannot check (ports, paths, numbers of ranks), and run the
+ssh server of a worker to see whether it accepts its options.
 """
 
 import copy
@@ -24,8 +24,8 @@ DOCKERFILE = (ROOT / "docker" / "Dockerfile").read_text()
 VERSIONS = [
     "1.29",
     "1.37",
-]  # the oldest still served by the clouds when this was written, the newest
-PLAIN = ["grade.yaml", "jupyterlab.yaml", "data.yaml"]  # what Kubernetes itself knows
+]  # the oldest version that clouds still offered in 2026, and the newest
+PLAIN = ["grade.yaml", "jupyterlab.yaml", "data.yaml"]  # kinds of Kubernetes itself
 SCHEMA = json.loads((K8S / "mpijob.schema.json").read_text())
 
 
@@ -39,7 +39,7 @@ def mpijob() -> dict:
 
 
 def pods() -> dict[str, dict]:
-    """The specification of every pod that the manifests make."""
+    """Yield the specification of every pod in the manifests."""
     found = {
         f"mpijob {name}": replica["template"]["spec"]
         for name, replica in mpijob()["spec"]["mpiReplicaSpecs"].items()
@@ -52,7 +52,7 @@ def pods() -> dict[str, dict]:
 
 
 def validate_mpijob(job: dict, version: str):
-    """The operator's own fields by its schema, its pods' templates by that of Kubernetes."""
+    """Validate the operator's fields with its schema, and the pod templates with that of Kubernetes."""
     jsonschema.Draft202012Validator(SCHEMA).validate(job)
     for replica in job["spec"]["mpiReplicaSpecs"].values():
         pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "x"}, **replica["template"]}
@@ -80,9 +80,9 @@ def test_the_mpijob_is_valid(version):
 @pytest.mark.parametrize(
     "place, value",
     [
-        ("spec.slotsPerWorkers", 2),  # a name that the API server drops in silence
+        ("spec.slotsPerWorkers", 2),  # a wrong name, which the API server drops without a message
         ("spec.slotsPerWorker", "2"),
-        ("spec.cleanPodPolicy", "Running"),  # where older versions had it
+        ("spec.cleanPodPolicy", "Running"),  # the place of this field in older versions
         ("spec.runPolicy.cleanPodPolicy", "Never"),
         ("spec.mpiReplicaSpecs.Launcher.replicas", 2),
         ("spec.mpiReplicaSpecs.Worker.restartPolicy", "Always"),
@@ -92,7 +92,7 @@ def test_the_mpijob_is_valid(version):
         ("apiVersion", "kubeflow.org/v1"),
     ],
 )
-def test_a_mistake_in_the_mpijob_is_found(place, value):
+def test_the_schema_finds_mistakes_in_the_mpijob(place, value):
     job = copy.deepcopy(mpijob())
     *path, last = place.split(".")
     inner = job
@@ -103,7 +103,7 @@ def test_a_mistake_in_the_mpijob_is_found(place, value):
         validate_mpijob(job, VERSIONS[-1])
 
 
-# --- what must agree -------------------------------------------------------------------------------
+# --- settings that must agree -------------------------------------------------------------------------------
 
 
 def test_ranks_hosts_and_slots_of_the_mpijob_agree():
@@ -113,7 +113,7 @@ def test_ranks_hosts_and_slots_of_the_mpijob_agree():
     options = dict(zip(command[1::2], command[2::2], strict=True))
     assert options["-np"] == str(workers * slots)
     assert options["--map-by"] == f"ppr:{slots}:node"
-    assert options["--hostfile"] == "/etc/mpi/hostfile"  # where the operator mounts it
+    assert options["--hostfile"] == "/etc/mpi/hostfile"  # the path at which the operator mounts it
     passed_on = {
         value for option, value in zip(command, command[1:], strict=False) if option == "-x"
     }
@@ -131,7 +131,7 @@ def test_launcher_and_workers_agree_on_ssh(tmp_path):
     port = re.search(r"-p (\d+)", client).group(1)
     assert worker["args"][:2] == ["-p", port]
     assert worker["ports"] == [{"name": "ssh", "containerPort": int(port)}]
-    assert int(port) > 1023  # no root, no capability
+    assert int(port) > 1023  # a port that needs neither root nor a capability
     assert "HostKey=" + spec["sshAuthMountPath"] + "/id_rsa" in worker["args"]
     assert (
         spec["sshAuthMountPath"] == "/home/learner/.ssh" and "useradd --create-home" in DOCKERFILE
@@ -142,20 +142,19 @@ def test_launcher_and_workers_agree_on_ssh(tmp_path):
         pytest.skip("the rest needs the package openssh-server")
     key = tmp_path / "id_rsa"
     subprocess.run(["ssh-keygen", "-q", "-t", "ecdsa", "-N", "", "-f", key], check=True, timeout=60)
-    if os.getuid() == 0:  # of root, sshd wants a folder that its service makes
+    if os.getuid() == 0:  # as root, sshd needs a folder that its service makes
         Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)
     start = worker["command"].index(sshd)
     line = [*worker["command"][start:], *worker["args"]]
     line = [word.replace(f"{spec['sshAuthMountPath']}/id_rsa", str(key)) for word in line]
-    answer = subprocess.run(
-        [*line, "-t"], capture_output=True, text=True, timeout=60
-    )  # only checks
+    # Only checks its options.
+    answer = subprocess.run([*line, "-t"], capture_output=True, text=True, timeout=60)
     assert (answer.returncode, answer.stderr) == (0, "")
     wrong = subprocess.run([*line, "-o", "UsePan=no", "-t"], capture_output=True, timeout=60)
     assert wrong.returncode != 0
 
 
-def test_jupyterlab_is_reached_on_the_port_and_path_of_the_image():
+def test_jupyterlab_uses_the_port_and_path_of_the_image():
     claim, deployment, service = documents("jupyterlab.yaml")
     (container,) = pods()["jupyterlab.yaml"]["containers"]
     exposed = int(re.search(r"^EXPOSE (\d+)$", DOCKERFILE, re.M).group(1))
@@ -165,7 +164,7 @@ def test_jupyterlab_is_reached_on_the_port_and_path_of_the_image():
     assert service["spec"]["selector"] == labels == deployment["spec"]["selector"]["matchLabels"]
     for probe in ("readinessProbe", "livenessProbe"):
         assert container[probe]["httpGet"] == {"path": "/api", "port": "http"}
-        assert "/api\\" in DOCKERFILE  # the health check of the image asks the same
+        assert "/api\\" in DOCKERFILE  # the health check of the image uses the same path
     volumes = {each["name"]: each for each in pods()["jupyterlab.yaml"]["volumes"]}
     used = volumes["notebooks"]["persistentVolumeClaim"]["claimName"]
     assert used == claim["metadata"]["name"]
@@ -175,8 +174,8 @@ def mounts(container: dict) -> dict[str, dict]:
     return {each["name"]: each for each in container["volumeMounts"]}
 
 
-def test_the_grader_is_given_a_plain_file():
-    """The files of a whole ConfigMap are links, and the grader follows none."""
+def test_the_submission_is_mounted_as_a_plain_file():
+    """The files of a mounted ConfigMap are links, and the grader follows no links."""
     (container,) = pods()["grade.yaml"]["containers"]
     mount = mounts(container)["submission"]
     assert mount["subPath"] == "assessment.py" and mount["readOnly"] is True
@@ -187,13 +186,13 @@ def test_the_grader_is_given_a_plain_file():
 
 
 def commands(name: str) -> list[str]:
-    """The kubectl commands at the top of a manifest, in their order."""
+    """Return the kubectl commands at the top of a manifest, in their order."""
     lines = [line.lstrip("# ") for line in (K8S / name).read_text().splitlines() if line[:1] == "#"]
     return [line.partition(" #")[0].strip() for line in lines if line.startswith("kubectl ")]
 
 
-def test_the_grader_takes_what_the_last_submission_has_left_away():
-    """`apply` of the same job does nothing, and `logs` would show the report of the last one."""
+def test_the_previous_grading_job_is_deleted_first():
+    """`apply` of an existing job does nothing, so `logs` would show the report of the previous one."""
     said = commands("grade.yaml")
     (job,), pod = documents("grade.yaml"), pods()["grade.yaml"]
     (given,) = [v["configMap"]["name"] for v in pod["volumes"] if "configMap" in v]
@@ -204,9 +203,11 @@ def test_the_grader_takes_what_the_last_submission_has_left_away():
     assert rest[0][2:4] == ["configmap", given]
 
 
-def test_the_grader_has_its_cores_to_itself():
-    """Kubernetes gives whole cores to pods of the class Guaranteed, to which each container must agree:
-    https://kubernetes.io/docs/tasks/configure-pod-container/quality-service-pod/"""
+def test_the_grading_pod_has_whole_cores():
+    """Kubernetes gives whole cores to a pod only if limits and requests of all its containers are equal.
+
+    Source: https://kubernetes.io/docs/tasks/configure-pod-container/quality-service-pod/
+    """
     pod = pods()["grade.yaml"]
     for container in [*pod["containers"], *pod["initContainers"]]:
         asked = container["resources"]
@@ -216,19 +217,19 @@ def test_the_grader_has_its_cores_to_itself():
     assert pod["containers"][0]["resources"]["limits"]["cpu"] == ranks
 
 
-def test_jupyterlab_finds_the_data_that_its_pod_has_got():
+def test_jupyterlab_finds_the_data_that_its_pod_downloaded():
     pod = pods()["jupyterlab.yaml"]
     (container,) = pod["containers"]
     (get,) = [each for each in pod["initContainers"] if each["name"] == "data"]
     home = re.search(r"useradd --create-home .* (\w+) \\$", DOCKERFILE, re.M).group(1)
-    place = f"/home/{home}/.cache/hvdlab"  # where hvdlab looks by itself
+    place = f"/home/{home}/.cache/hvdlab"  # where hvdlab looks by default
     assert mounts(container)["data"]["mountPath"] == mounts(get)["data"]["mountPath"] == place
     assert "--dir" not in get["command"][-1]
     for name in ("cifar10", "fashion_mnist"):
         assert f"hvdlab data {name} --or-synthetic" in get["command"][-1]
 
 
-def test_a_class_reads_the_data_that_one_job_has_got():
+def test_the_hub_reads_the_data_that_one_job_downloaded():
     (values,) = documents("hub-values.yaml")
     claim, job = documents("data.yaml")
     single = values["singleuser"]
@@ -237,9 +238,8 @@ def test_a_class_reads_the_data_that_one_job_has_got():
     assert read == {"claimName": claim["metadata"]["name"], "readOnly": True}
     (mount,) = [each for each in single["storage"]["extraVolumeMounts"] if each["name"] == "data"]
     assert mount["readOnly"] is True and single["extraEnv"]["HVDLAB_DATA"] == mount["mountPath"]
-    assert claim["spec"]["accessModes"] == [
-        "ReadWriteMany"
-    ]  # the pods of a class are on many nodes
+    # Because the pods of a class are on many nodes.
+    assert claim["spec"]["accessModes"] == ["ReadWriteMany"]
 
     pod = job["spec"]["template"]["spec"]
     (container,) = pod["containers"]
@@ -252,8 +252,8 @@ def test_a_class_reads_the_data_that_one_job_has_got():
     assert "-f docker/k8s/data.yaml" in (K8S / "hub-values.yaml").read_text()
 
 
-def test_logs_are_asked_for_when_there_are_some():
-    """A pod that still downloads its data has none, and `kubectl logs -f` fails."""
+def test_documented_commands_wait_before_they_read_logs():
+    """A pod that still downloads its data has no log, and `kubectl logs -f` fails."""
     for name, waited in (
         ("grade.yaml", f"pod -l job-name={documents('grade.yaml')[0]['metadata']['name']} "),
         ("mpijob.yaml", f"mpijob/{mpijob()['metadata']['name']} "),
@@ -263,7 +263,7 @@ def test_logs_are_asked_for_when_there_are_some():
         assert "kubectl wait --for=condition=" in lines[logs - 1] and waited in lines[logs - 1]
 
 
-def test_the_token_is_a_secret_and_stands_in_no_file():
+def test_the_token_is_a_secret_and_is_in_no_file():
     (container,) = pods()["jupyterlab.yaml"]["containers"]
     (token,) = container["env"]
     assert token["name"] == "JUPYTER_TOKEN" and "value" not in token
@@ -286,7 +286,7 @@ def test_no_pod_runs_as_root_or_without_limits(name):
         assert "memory" in container["resources"]["limits"]
 
 
-def test_every_volume_that_is_mounted_is_there_and_every_image_is_of_this_version():
+def test_mounted_volumes_exist_and_images_have_this_version():
     version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     for name, pod in pods().items():
         there = {volume["name"] for volume in pod.get("volumes", [])}
@@ -306,7 +306,7 @@ def test_paths_in_the_image_exist(name):
         assert path.startswith(".venv/bin/") or (ROOT / path).exists(), path
 
 
-def test_the_hub_mounts_a_learners_disk_where_it_fills_it():
+def test_the_hub_mounts_the_disk_that_it_fills():
     (values,) = documents("hub-values.yaml")
     single = values["singleuser"]
     (fill,) = single["initContainers"]

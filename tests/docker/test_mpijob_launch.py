@@ -1,7 +1,7 @@
-"""The launcher of docker/k8s/mpijob.yaml really starts its ranks, on workers that this machine plays.
+"""The launcher of docker/k8s/mpijob.yaml starts its ranks, on workers that this machine simulates.
 
-Command, arguments and environment are the manifest's. The operator's hostfile has the workers' names, and
-a program named ssh notes how it is called and runs the rest here, with as little environment as ssh gives.
+Command, arguments and environment come from the manifest. The operator's hostfile has the workers' names. A
+program named ssh records its arguments and runs the command here, with the small environment that ssh gives.
 """
 
 import os
@@ -28,8 +28,9 @@ done
 shift
 exec env -i HOME="$HOME" PATH=/usr/bin:/bin sh -c "$*"
 """
-# A rank says who it is and what it was given. It does not talk to others: Open MPI takes two workers that
-# are one machine for two, and may call the wrong one. (tests/hvdlab/launch/test_two_hosts.py has real ones.)
+# A rank reports its number and its environment. It does not communicate, because Open MPI treats the two
+# workers as two machines and may connect to the wrong one. (For two hosts:
+# tests/hvdlab/launch/test_two_hosts.py.)
 RANK = """\
 import os
 rank, size, here = (os.environ["OMPI_COMM_WORLD_" + of] for of in ("RANK", "SIZE", "LOCAL_RANK"))

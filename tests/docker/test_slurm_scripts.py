@@ -1,4 +1,4 @@
-"""The job scripts of docker/slurm on a real Slurm: they train, go on after a requeue, grade, and end."""
+"""The job scripts of docker/slurm on a real Slurm: they train, continue after a requeue, grade, and end."""
 
 import json
 import os
@@ -58,7 +58,7 @@ WHO = "import horovod.torch as hvd\nhvd.init()\nprint('one of', hvd.size())\n"
 
 
 class Account:
-    """Submits jobs from a folder, as a learner does."""
+    """Submits jobs from a folder, like a learner."""
 
     def __init__(self, cluster, folder: Path):
         self.cluster, self.folder = cluster, folder
@@ -115,7 +115,7 @@ def account(slurm_cluster, tmp_path):
     slurm_cluster.run("scancel", "--user=root")
 
 
-def test_training_goes_on_after_a_requeue_and_scancel_ends_it(account):
+def test_training_continues_after_a_requeue_and_ends_with_scancel(account):
     try:
         load_fashion_mnist()
     except DataError as error:
@@ -131,14 +131,13 @@ def test_training_goes_on_after_a_requeue_and_scancel_ends_it(account):
     shared = summary(rank_report(account.folder / "record", 0))
     assert (shared["ranks"], shared["models"]) == (2, 1)
 
-    # What Slurm does 90 s before the time is up.
+    # Like Slurm 90 s before the time limit.
     account.cluster.run("scancel", "--batch", "--signal=USR1", job)
     account.wait_for(lambda: account.job(job)["Restarts"] == "1" and not account.processes(job))
     done = len(list(kept.glob("epoch-*.pt")))
     before = EPOCH.findall(account.log())
-    account.cluster.run(
-        "scontrol", "update", f"JobId={job}", "StartTime=now"
-    )  # else in two minutes
+    # Otherwise Slurm waits two minutes.
+    account.cluster.run("scontrol", "update", f"JobId={job}", "StartTime=now")
     account.wait_for(lambda: len(EPOCH.findall(account.log())) > len(before))
     epoch, loss = EPOCH.findall(account.log())[len(before)]
     assert int(epoch) == done
@@ -150,17 +149,17 @@ def test_training_goes_on_after_a_requeue_and_scancel_ends_it(account):
     account.wait_for(lambda: account.processes(job) == [], 60)
 
 
-def test_a_submission_is_graded(account, sample_folder):
+def test_grades_a_submission(account, sample_folder):
     account.folder.joinpath("mine.py").write_text(QUICK.read_text())
     submit = ("sbatch", "--wait", SCRIPTS / "assess.sbatch", "mine.py", "--profile", "dli")
     answer = account.run(*submit, HVDLAB_DATA=sample_folder)
-    assert answer.returncode == 1, account.log()  # graded, and failed
+    assert answer.returncode == 1, account.log()  # the submission was graded and failed
     (report,) = account.folder.glob("hvdlab-assess-*.json")
     assert json.loads(report.read_text())["status"] == "graded"
     assert report.with_suffix(".html").exists()
 
 
-def test_ranks_of_torch_distributed_meet_and_one_that_fails_ends_the_job(account):
+def test_ranks_of_torch_distributed_connect_and_a_failed_rank_ends_the_job(account):
     host = socket.gethostname()
     account.folder.joinpath("sum.py").write_text(SUM)
     submit = ("sbatch", "--wait", "--ntasks-per-node=2", SCRIPTS / "torch.sbatch", "sum.py")
@@ -186,14 +185,14 @@ def test_srun_starts_the_ranks_of_a_language_model(account):
     settings = ("--text", "text", "--out", "model", "--strategy", "ddp", *small.split())
     answer = account.run(*submit, "pretrain", *settings)
     assert answer.returncode == 0, account.log()
-    # One world of two: rank 0 alone reports, and the model is one file.
+    # Both ranks are in one process group: only rank 0 reports, and there is one model file.
     assert re.findall(r"^\d: step +(\d+) ", account.log(), re.MULTILINE) == ["0", "2", "4"]
     assert (account.folder / "model" / "lit_model.pth").exists()
 
 
 @pytest.mark.thorough
-def test_srun_alone_would_start_ranks_that_do_not_meet(account):
-    """Why train.sbatch calls mpirun: this Slurm has no PMIx, and nothing says that they are alone."""
+def test_srun_without_mpirun_starts_separate_ranks(account):
+    """train.sbatch calls mpirun, because Slurm without PMIx silently starts separate runs."""
     account.folder.joinpath("who.py").write_text(WHO)
     answer = account.run("srun", "--ntasks=2", "python", "who.py")
     assert answer.stdout.splitlines() == ["one of 1"] * 2, answer.stderr
@@ -250,7 +249,7 @@ def test_a_job_on_two_nodes(tmp_path):
         log.unlink()
         submit(torch, meeting)
         four = ["0: 0 0 10.0 host1", "1: 1 1 10.0 host1", "2: 2 0 10.0 host2", "3: 3 1 10.0 host2"]
-        # Its store warns that these hosts have no name in the DNS.
+        # torch's store warns that these hosts have no DNS name.
         two_hosts.wait_for(lambda: set(four) <= set(lines()), tmp_path, 240)
         two_hosts.wait_for(lambda: not left(), tmp_path, 60)
 

@@ -1,4 +1,4 @@
-"""The wheel, for who installs without a checkout: all that the packages read at run time is in it."""
+"""The wheel, for users without a checkout, contains all files that the packages read at run time."""
 
 import subprocess
 import sys
@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[2]
 PACKAGES = {"labs/hvdlab": "hvdlab", "assessment/hvdgrade": "hvdgrade"}
 
 
-def test_it_has_every_file_of_the_packages(tmp_path):
+def test_the_wheel_has_every_file_of_the_packages(tmp_path):
     checkout_copy.copy(tmp_path, "pyproject.toml", "README.md", "LICENSE", "labs", "assessment")
     command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
     subprocess.run([*command, "-w", tmp_path, tmp_path], check=True, timeout=120)
@@ -24,7 +24,7 @@ def test_it_has_every_file_of_the_packages(tmp_path):
             if path.is_dir() or path.suffix == ".md" or path.parent.name == "__pycache__":
                 continue
             inner = path.relative_to(ROOT / folder)
-            # The Assess button goes to where JupyterLab looks.
+            # The Assess button is installed where JupyterLab looks for extensions.
             elsewhere = any(name.endswith(f"/{path.name}") for name in installed - there)
             if f"{package}/{inner}" not in there and not elsewhere:
                 missing.append(f"{package}/{inner}")

@@ -1,4 +1,4 @@
-"""A function with one piece of its text replaced, in a file of its own: its source can travel to ranks."""
+"""Make a changed copy of a function in its own file, so that its source can be sent to ranks."""
 
 import importlib.util
 import inspect

@@ -1,4 +1,4 @@
-"""The scripts on which `hvdlab check` is tried: one with each mistake, and correct ones."""
+"""The scripts on which `hvdlab check` is tested: one script per mistake, and correct scripts."""
 
 import tomllib
 from pathlib import Path

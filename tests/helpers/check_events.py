@@ -1,10 +1,10 @@
-"""Events of a run in which all is well, as `hvdlab check` notes them, and ways to spoil them."""
+"""Events that `hvdlab check` records in a correct run, and functions that introduce mistakes."""
 
 from hvdlab.check.diagnosis import judge
 
 
 def run(steps=5, ranks=2, **changes):
-    """{rank: its events}. A change is a function (rank, step) -> value of what a step notes."""
+    """Return {rank: its events}. A change is a function (rank, step) -> value that a step records."""
     events = {}
     for rank in range(ranks):
         kinds = [

@@ -1,4 +1,4 @@
-"""A part of this checkout elsewhere, for tests that change it or build from it."""
+"""Copy parts of this checkout, for tests that change them or build from them."""
 
 import shutil
 from pathlib import Path
@@ -7,7 +7,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def copy(folder: Path, *names: str) -> Path:
-    """Copy files and folders, but for what Python compiles: a test beside this one may just do that."""
+    """Copy files and folders without __pycache__, because a parallel test may be writing there."""
     for name in names:
         source, target = ROOT / name, folder / name
         if source.is_dir():

@@ -1,11 +1,11 @@
-"""The container image built by buildah, which needs no engine, on a base made by debootstrap.
+"""Build the container image with buildah, which needs no Docker engine, on a base made by debootstrap.
 
     with built(folder, context) as image:
         image.run("make", "assess", mounts={data: "/data"}, HVDLAB_DATA="/data")
 
-What pip needs to reach its index on this machine (its configuration, folders of wheels, a certificate)
-goes into the build as a secret and as mounts, so that no layer keeps it. All that is made lies in `folder`
-and is removed at the end: about 12 GB, and twice that where the kernel has no overlay file system.
+pip's configuration on this machine (index, folders of wheels, a certificate) goes into the build as a secret
+and as mounts, so that no layer keeps it. All files are in `folder` and are removed at the end: about 12 GB,
+and twice as much if the kernel has no overlay file system.
 """
 
 import ast
@@ -35,7 +35,7 @@ ENVIRONMENT = {
 
 
 def why_not(folder: Path) -> str:
-    """Why no image can be built here; empty if it can."""
+    """Return why no image can be built on this machine; empty if one can."""
     if os.geteuid() != 0:
         return "a container image is built as root here"
     missing = [name for name in PROGRAMS if not shutil.which(name, path=ENVIRONMENT["PATH"])]
@@ -49,22 +49,22 @@ def why_not(folder: Path) -> str:
 class Image:
     folder: Path
     log: str  # of the build
-    seconds: float  # that it took, the base not counted
+    seconds: float  # for the build, without the base
     size: str  # such as 4.9 GB
     config: dict  # User, Env, Entrypoint, Cmd, Healthcheck, ... as Docker writes them
     history: str
 
     def command(self, *words: str, mounts: dict | None = None, **variables: str) -> list[str]:
-        """What runs `words` as `docker run` would: with its entrypoint, and its CMD if there are none."""
+        """Return the command of `docker run IMAGE words`: the entrypoint and `words`, by default the CMD."""
         options = [f"--volume={source}:{target}:ro" for source, target in (mounts or {}).items()]
-        # Here processes are numbered as on the machine: tini is not number 1 and has to say so.
+        # There is no PID namespace here, so tini is not process 1, and must be told to be the subreaper.
         variables |= {"TINI_SUBREAPER": "1"}
         options += [f"--env={name}={value}" for name, value in variables.items()]
         line = [*self.config["Entrypoint"], *(words or self.config["Cmd"])]
         return [*buildah(self.folder), "run", *options, "hvdlab", "--", *line]
 
     def run(self, *words: str, timeout=600, **options) -> subprocess.CompletedProcess:
-        """Run a command in the container; nothing of it outlives the call."""
+        """Run a command in the container, and end all its processes."""
         process = psutil.Popen(
             self.command(*words, **options),
             env=ENVIRONMENT,
@@ -89,7 +89,7 @@ def buildah(folder: Path) -> list[str]:
 
 @contextmanager
 def built(folder: Path, context: Path, **arguments: str) -> Iterator[Image]:
-    """Build `context`/docker/Dockerfile and make a container named hvdlab of it."""
+    """Build `context`/docker/Dockerfile, and make a container named hvdlab from the image."""
 
     def call(*command: str, timeout=600) -> str:
         answer = subprocess.run(
@@ -130,19 +130,21 @@ def built(folder: Path, context: Path, **arguments: str) -> Iterator[Image]:
     finally:
         mounted = [line.split()[1] for line in Path("/proc/mounts").read_text().splitlines()]
         inside = [path for path in mounted if path.startswith(str(folder))]
-        for path in reversed(inside):  # or what lies on the machine would be removed through them
+        # First, because otherwise files of the machine would be removed through the mounts.
+        for path in reversed(inside):
             subprocess.run(["umount", "--lazy", path], timeout=60, check=True)
         shutil.rmtree(folder)
 
 
 def pip_configuration() -> tuple[str, list[str]]:
-    """A pip.conf with this machine's settings, and the paths on this machine that they name."""
+    """Return a pip.conf with this machine's settings, and the paths on this machine that they name."""
     answer = subprocess.run(
         [sys.executable, "-m", "pip", "config", "list"],
         capture_output=True, text=True, timeout=60, check=True,
     )  # fmt: skip
     settings = {}
-    for line in answer.stdout.splitlines():  # global.timeout='60'; the environment first, as :env:.
+    # Such as global.timeout='60'; settings of the environment come first, as :env:.
+    for line in answer.stdout.splitlines():
         key, value = line.split("=", 1)
         if key.startswith((":env:.", "global.")):
             settings.setdefault(key.split(".", 1)[1], ast.literal_eval(value))

@@ -1,4 +1,4 @@
-"""What the programs that the doctor asks say on a machine with a GPU: recorded answers."""
+"""Recorded output, from a machine with a GPU, of the programs that the doctor runs."""
 
 import json
 
@@ -9,18 +9,18 @@ MISSING = Said(1, "", "ModuleNotFoundError: No module named it")
 
 
 def said_in(framework, **horovod):
-    """The answers where one framework is installed, whose Horovod may lack something."""
+    """Return the answers of a machine with one framework, whose Horovod may lack a feature."""
     return with_gpus(**{framework: {"horovod": horovod}})
 
 
 def with_gpus(count=1, line=GPU, **frameworks):
-    """The answers on a machine with GPUs.
+    """Return the answers of a machine with GPUs.
 
     Args:
         count: GPUs that nvidia-smi lists.
-        line: of each of them.
-        frameworks: of torch and of TensorFlow what differs from a framework that sees the GPUs and whose
-            Horovod has everything; one that is not named is not installed.
+        line: what nvidia-smi prints for each of them.
+        frameworks: for torch and TensorFlow, the differences from a framework that sees the GPUs and has a
+            complete Horovod. A framework that is not named is not installed.
     """
     said = {"torch": MISSING, "tensorflow": MISSING}
     for name, changes in frameworks.items():

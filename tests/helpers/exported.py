@@ -1,4 +1,4 @@
-"""Results to export, a gradebook to fill, and `hvdgrade export` at work on them."""
+"""Results to export, a gradebook to fill, and a function that runs `hvdgrade export`."""
 
 import csv
 import io
@@ -19,7 +19,7 @@ NASTY = [*"=+-@'\",;\t\r\n |!€é日\u202e\x1b\\", "a", "7", "=1+1", "''", '""'
 def export(
     graded: Path, format: str, *arguments, most_bytes: int | None = None
 ) -> subprocess.CompletedProcess:
-    """`most_bytes`: of a file, as on a disk that is full."""
+    """Run `hvdgrade export`. `most_bytes` limits the size of a file, like a full disk."""
     limit = [] if most_bytes is None else ["prlimit", f"--fsize={most_bytes}"]
     command = [sys.executable, "-m", "hvdgrade.cli", "export", graded, "--format", format]
     return subprocess.run(
@@ -28,7 +28,7 @@ def export(
 
 
 def keep(graded: Path, document: dict) -> None:
-    """Put a result into the folder of a batch."""
+    """Write a result into the output folder of a batch."""
     path = graded / "results" / f"{document['batch']['name']}.json"
     path.write_text(json.dumps(document))
 
@@ -40,7 +40,7 @@ def result(id: str, score: int = 87, maximum: int = 100, status: str = "graded")
 
 
 def tell_handed_in(out: Path, *ids: str) -> None:
-    """As a batch does that found these."""
+    """Record these submissions as a batch does that has found them."""
     named = {one["submission"]["id"]: one["batch"]["name"] for one in load(out)}
     (out / HANDED_IN).write_text(json.dumps({named.get(id, safe_name(id)): id for id in ids}))
 

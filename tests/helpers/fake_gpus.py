@@ -1,7 +1,7 @@
-"""A machine with GPUs that are not there: device files and an `nvidia-smi`, for one command.
+"""Simulate a machine with two GPUs for one command: device files and an `nvidia-smi`.
 
-In a mount namespace of its own the command sees /dev/nvidia0 and others. They are character devices of the
-kernel that any process may open, so they show who can reach a GPU, and not what CUDA does with it.
+In its own mount namespace the command sees /dev/nvidia0 and other files. They are character devices of the
+kernel that any process may open, so they show which process can reach a GPU, but not what CUDA does with it.
 """
 
 import os
@@ -33,7 +33,7 @@ ln -s pts/ptmx {dev}/ptmx
 mount --move {dev} /dev
 exec "$@"
 """
-# Lists two GPUs; as the query for compute processes it says that rank r computes on GPU r.
+# Lists two GPUs. The query for compute processes reports that rank r computes on GPU r.
 NVIDIA_SMI = """#!/bin/sh
 case "$1" in
 --list-gpus) echo "GPU 0: NVIDIA H100 (UUID: GPU-aa)"; echo "GPU 1: NVIDIA H100 (UUID: GPU-bb)" ;;
@@ -52,7 +52,7 @@ esac
 
 
 def why_not() -> str:
-    """Why this machine cannot show GPUs that are not there; "" where it can."""
+    """Return why this machine cannot simulate GPUs; "" if it can."""
     if os.geteuid():
         return "only root can make device files"
     try:
@@ -68,9 +68,9 @@ def run(folder: Path, *command, mode: str = "666", **variables: str) -> subproce
     """Run a Python command line on a machine with two GPUs.
 
     Args:
-        folder: empty, for what the machine needs.
-        mode: of the device files.
-        variables: of the environment.
+        folder: empty folder for the files of the simulation.
+        mode: permissions of the device files.
+        variables: environment variables to set.
     """
     dev = folder / "dev"
     dev.mkdir(exist_ok=True)

@@ -1,8 +1,8 @@
-"""A function on two real ranks in a second: forked from this process, which has imported torch already.
+"""Run a function on two real ranks within a second: they are forked after this process has imported torch.
 
     assert on_ranks(add_up, 3) == [...]
 
-The children have what torchrun would have set, so that `rendezvous` finds it; Gloo connects them.
+The children have the variables that torchrun would set, for `rendezvous`. Gloo connects them.
 """
 
 import multiprocessing
@@ -16,7 +16,7 @@ from hvdlab.torch.process_group import free_port
 
 
 def on_ranks(function, *arguments, ranks: int = 2, timeout: float = 60) -> list:
-    """What `function(*arguments)` returns on each rank.
+    """Return the results of `function(*arguments)` on each rank.
 
     Raises:
         AssertionError: a rank failed, with its traceback.
@@ -55,14 +55,14 @@ def on_ranks(function, *arguments, ranks: int = 2, timeout: float = 60) -> list:
 
 def _answer(pipe, variables, function, arguments):
     os.environ.update({name: str(value) for name, value in variables.items()})
-    torch.set_num_threads(1)  # OpenMP's other threads, if the parent had used them, are not here
+    torch.set_num_threads(1)  # fork copies no other thread, so OpenMP must not wait for its own
     try:
         answer = True, function(*arguments)
         if dist.is_initialized():
-            dist.barrier()  # nobody leaves while another still talks
+            dist.barrier()  # no rank ends while another still sends
     except NotImplementedError as error:
         answer = False, error
     except BaseException:
         answer = False, traceback.format_exc()
     pipe.send(answer)
-    os._exit(0)  # without the parent's own tidying up
+    os._exit(0)  # without the exit handlers of the parent

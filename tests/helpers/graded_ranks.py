@@ -1,4 +1,4 @@
-"""The ranks of a submission that is being graded, found below the process that grades it."""
+"""Find the ranks of a submission that is being graded, among the children of its grader."""
 
 import contextlib
 import time
@@ -7,7 +7,7 @@ import psutil
 
 
 def ranks(grader: psutil.Process) -> list[psutil.Process]:
-    """Those that run now: a jail calls every script by the same name."""
+    """Return the ranks that run now. In the sandbox every script has the same name."""
     found = []
     for process in grader.children(recursive=True):
         with contextlib.suppress(psutil.Error):  # it has just ended
@@ -17,7 +17,7 @@ def ranks(grader: psutil.Process) -> list[psutil.Process]:
 
 
 def wait_for_ranks(grader: psutil.Process, count: int = 2, seconds: float = 120) -> None:
-    """Before them a grader tries the walls, with processes that are no submission's."""
+    """Wait until the ranks run. Before, the grader tests the sandbox with other processes."""
     deadline = time.monotonic() + seconds
     while len(ranks(grader)) < count:
         assert time.monotonic() < deadline and grader.status() != psutil.STATUS_ZOMBIE

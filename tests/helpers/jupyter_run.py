@@ -1,4 +1,4 @@
-"""Jupyter on a free port, with all that it keeps in one folder.
+"""Run Jupyter on a free port, with all its files in one folder.
 
 with running("lab", state, served, HVDLAB_DATA=data) as jupyter:
     urllib.request.urlopen(f"{jupyter.address}/api/status?token={jupyter.token}")
@@ -25,13 +25,13 @@ import psutil
 class Jupyter:
     address: str
     token: str
-    served: Path  # the folder that it serves and works in
+    served: Path  # the folder that Jupyter serves, and its working directory
     process: psutil.Popen
 
 
 @contextmanager
 def running(command: str, state: Path, served: Path, **environment) -> Iterator[Jupyter]:
-    """Run `jupyter COMMAND` on the folder `served`; at the end nothing that it started is left."""
+    """Run `jupyter COMMAND` on the folder `served`; at the end, end all processes that it started."""
     port = free_port()
     token = secrets.token_hex(16)
     places = {f"JUPYTER_{name}_DIR": state / name for name in ("CONFIG", "DATA", "RUNTIME")}
@@ -66,7 +66,7 @@ def free_port() -> int:
 
 
 def end(process: psutil.Popen):
-    """End a server politely; all that it started has to end with it, and is ended in any case."""
+    """Interrupt a server, and assert that its processes end with it. Kill any that are left."""
     started = process.children(recursive=True) if process.is_running() else []
     with contextlib.suppress(psutil.NoSuchProcess):
         process.terminate()
@@ -78,7 +78,7 @@ def end(process: psutil.Popen):
 
 
 def wait_for_token(process: psutil.Popen, log: Path, seconds=180) -> str:
-    """The token in the address that a server prints; it listens only some time after that."""
+    """Return the token from the address that a server prints. The server listens only some time later."""
     deadline = time.monotonic() + seconds
     while not (found := re.search(r"http://\S+[?&]token=(\w+)", log.read_text())):
         assert process.poll() is None and time.monotonic() < deadline, (

@@ -1,4 +1,4 @@
-"""Ranks that would stay, for tests of how a run is ended: what they do, and whether they are gone."""
+"""Ranks that do not end by themselves, for tests that end a run."""
 
 import os
 import subprocess
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import psutil
 
-# Each rank starts a process of its own, ignores being asked to end, and tells the numbers of both.
+# Each rank starts a child, ignores SIGTERM, and writes the process numbers of both to a file.
 STAY = """\
 import os, pathlib, signal, subprocess, sys, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -17,7 +17,7 @@ part.write_text(f"{os.getpid()} {child.pid}")
 part.rename(part.with_suffix(".told")); time.sleep(100)  # one line: from then on a rank is in it
 """
 STAYS_IN_LINE = len(STAY.splitlines())
-# Saves when it is asked to end.
+# Saves on SIGTERM.
 SAVE = """\
 import os, pathlib, signal, sys, time
 
@@ -33,19 +33,19 @@ time.sleep(100)
 
 
 def told(folder: Path) -> list[int]:
-    """The processes that told their numbers into a folder."""
+    """Return the processes whose numbers are in a folder."""
     return [int(n) for path in folder.glob("*.told") for n in path.read_text().split()]
 
 
 def wait_until_told(folder: Path, process: subprocess.Popen) -> None:
-    """Wait until two ranks and their children are there."""
+    """Wait until two ranks and their children run."""
     while len(told(folder)) < 4:
         assert process.poll() is None, process.communicate()
         time.sleep(0.05)
 
 
 def end_when_told(words: list, number: int, folder: Path, **environment) -> int:
-    """Run a command, send it a signal as soon as its ranks have told, and return its exit code."""
+    """Run a command, signal it when its ranks have written their numbers, return its exit code."""
     process = subprocess.Popen(words, env={**os.environ, **environment}, stderr=subprocess.DEVNULL)
     try:
         wait_until_told(folder, process)
@@ -56,7 +56,7 @@ def end_when_told(words: list, number: int, folder: Path, **environment) -> int:
 
 
 def gone(numbers: list[int], seconds: float = 10) -> bool:
-    """Whether these processes are gone, or will be in a moment."""
+    """Return whether these processes have ended, or end within a short time."""
 
     def alive(n):
         try:

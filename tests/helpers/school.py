@@ -1,4 +1,4 @@
-"""A class of students, and `hvdgrade batch` at work on it: for tests that end it in unkind ways."""
+"""A class of students, and functions that run `hvdgrade batch` on it, for tests that kill the batch."""
 
 import contextlib
 import json
@@ -19,12 +19,12 @@ QUICK = (SUBMISSIONS / "exits_at_once" / "assessment.py").read_text()
 
 
 class Class:
-    """A folder of submissions, and the batch that grades it."""
+    """A folder of submissions, and the batch that grades them."""
 
     def __init__(self, folder: Path, data: Path | None = None):
         self.folder, self.out, self.data = folder / "class", folder / "out", data
         self.folder.mkdir()
-        # A number that stands in the command line of what a submission starts, and nowhere else.
+        # A number in the command line of the processes of a submission, by which they are found.
         self.mark = str(random.randrange(10**9, 10**10))
 
     def add(self, id: str, source: str = QUICK) -> None:
@@ -35,11 +35,11 @@ class Class:
         self.add(id, f'import os\nos.execvp("sleep", ["sleep", "{seconds}.{self.mark}"])\n')
 
     def start(self, *arguments, cwd=None, before="", **environment) -> subprocess.Popen:
-        """Start a batch; the batch's process runs the Python statements `before` first."""
+        """Start a batch, whose process first runs the Python statements `before`."""
         hvdgrade = ["-m", "hvdgrade.cli"]
         if before:
             hvdgrade = ["-c", f"{before}\nfrom hvdgrade.cli import main\nraise SystemExit(main())"]
-        # -P: modules are looked for as the installed command `hvdgrade` does.
+        # -P: import modules like the installed command `hvdgrade`.
         command = [sys.executable, "-P", *hvdgrade, "batch", self.folder, "--out", self.out]
         return subprocess.Popen(
             [*map(str, command), "--profile", "dli", "-np", "1", *map(str, arguments)],
@@ -64,7 +64,7 @@ class Class:
         return subprocess.CompletedProcess(process.args, process.returncode, stdout, stderr)
 
     def results(self) -> dict[str, dict]:
-        """Student -> result. Twice the same student is an error."""
+        """Return {student: result}. Two results of the same student are an error."""
         results = {}
         for path in (self.out / "results").iterdir():
             document = json.loads(path.read_text())
@@ -73,7 +73,7 @@ class Class:
         return results
 
     def files(self) -> dict[str, tuple]:
-        """What identifies the very files of the results: a result that is written anew differs."""
+        """Return what identifies the files of the results. It differs for a result that was written again."""
         folder = self.out / "results"
         if not folder.exists():
             return {}
@@ -81,7 +81,7 @@ class Class:
         return {path.name: (path.stat().st_ino, path.stat().st_mtime_ns) for path in whole}
 
     def processes(self) -> list[psutil.Process]:
-        """All that the batch started and that still runs."""
+        """Return all processes that the batch has started and that still run."""
         found = []
         for process in psutil.process_iter():
             try:
@@ -93,10 +93,10 @@ class Class:
         return found
 
     def graders(self) -> list[psutil.Process]:
-        """Those of its processes that grade one submission each: `hvdgrade run`."""
+        """Return the processes `hvdgrade run` of the batch, each of which grades one submission."""
         found = []
         for process in self.processes():
-            with contextlib.suppress(psutil.Error):  # it has ended since
+            with contextlib.suppress(psutil.Error):  # it has ended
                 if "run" in process.cmdline():
                     found.append(process)
         return found
@@ -104,7 +104,7 @@ class Class:
     def wait_for(self, condition, seconds: float = 120) -> None:
         deadline = time.monotonic() + seconds
         while True:
-            with contextlib.suppress(psutil.NoSuchProcess):  # it has ended while it was looked at
+            with contextlib.suppress(psutil.NoSuchProcess):  # it ended meanwhile
                 if condition():
                     return
             assert time.monotonic() < deadline, "it did not happen"

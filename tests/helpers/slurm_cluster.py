@@ -1,10 +1,10 @@
-"""A Slurm cluster of one node on this machine: munged, slurmctld and slurmd, all state in one folder.
+"""Run a Slurm cluster with this machine as its only node: munged, slurmctld, slurmd, all state in one folder.
 
     with running(folder) as cluster:
         subprocess.run(["sbatch", ...], env={**os.environ, **cluster.environment})
 
-Needs root and the packages `slurm-wlm` and `munge`. The daemons listen on free ports of 127.0.0.1 and are
-gone at the end, with every job.
+Needs root and the packages `slurm-wlm` and `munge`. The daemons listen on free ports of 127.0.0.1. They and
+all jobs are ended at the end.
 """
 
 import os
@@ -56,13 +56,13 @@ PartitionName=test Nodes={host} Default=YES MaxTime=INFINITE State=UP
 
 @dataclass(frozen=True)
 class Cluster:
-    """A running cluster. `environment` makes Slurm's commands talk to it."""
+    """A running cluster. Slurm's commands use it with the variables in `environment`."""
 
     folder: Path
     environment: dict[str, str]
 
     def run(self, *command: str) -> str:
-        """The output of one of Slurm's commands."""
+        """Run one of Slurm's commands, and return its output."""
         return subprocess.run(
             command,
             env={**os.environ, **self.environment},
@@ -74,7 +74,7 @@ class Cluster:
 
 
 def why_not() -> str:
-    """Why there can be no cluster here; empty if there can."""
+    """Return why no cluster can run on this machine; empty if one can."""
     if os.geteuid() != 0:
         return "Slurm's daemons need root"
     missing = [name for name in PROGRAMS if not shutil.which(name, path=SEARCH)]
@@ -83,7 +83,7 @@ def why_not() -> str:
 
 @contextmanager
 def running(folder: Path) -> Iterator[Cluster]:
-    """Start the daemons, wait until the node is idle, and end everything on leaving."""
+    """Start the daemons, wait until the node is idle, and end daemons and jobs on exit."""
     for name in ("state", "spool", "munge"):
         (folder / name).mkdir(mode=0o700)
     host = socket.gethostname().split(".")[0]
@@ -95,7 +95,8 @@ def running(folder: Path) -> Iterator[Cluster]:
             host=host,
             controller=controller,
             daemon=daemon,
-            # Of their jobs' numbers the labs make ports: two clusters beside each other have unequal ones.
+            # The labs compute ports from job numbers, so two clusters on one machine need different job
+            # numbers.
             first_job=random.randrange(1000, 60000),
             cores=os.cpu_count(),
         )
@@ -108,7 +109,7 @@ def running(folder: Path) -> Iterator[Cluster]:
     daemons = []
 
     def start(*command: str) -> None:
-        # What it prints goes to a file, so that a failure can be read.
+        # The output goes to a file, so that a failure can be read.
         with open(folder / f"{command[0]}.out", "wb") as log:
             daemons.append(
                 psutil.Popen(
@@ -168,21 +169,22 @@ def wait_for(condition, daemons: list[psutil.Popen], folder: Path) -> None:
 
 
 def end(cluster: Cluster, daemons: list[psutil.Popen]) -> None:
-    """End all jobs, then the daemons, then whatever of theirs is left."""
+    """End all jobs, then the daemons, then their remaining processes."""
     try:
         cluster.run("scancel", f"--user={os.geteuid()}")
         deadline = time.monotonic() + END_SECONDS
         while cluster.run("squeue", "--noheader") and time.monotonic() < deadline:
             time.sleep(0.2)
     except subprocess.SubprocessError:
-        pass  # it did not start, or hangs
+        pass  # the cluster did not start, or hangs
     for daemon in reversed(daemons):
         if daemon.poll() is None:
             daemon.terminate()
     psutil.wait_procs(daemons, timeout=10)
     for process in psutil.process_iter():
         try:
-            # A job step's daemon overwrites its environment, but writes into the log of the cluster.
+            # The daemon of a job step overwrites its environment, so it is found by the cluster's log,
+            # which it has open.
             ours = process.environ().get("SLURM_CONF") == cluster.environment["SLURM_CONF"]
             ours = ours or any(Path(f.path).parent == cluster.folder for f in process.open_files())
             if ours and process.pid != os.getpid():

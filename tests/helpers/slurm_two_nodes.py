@@ -1,9 +1,9 @@
-"""A Slurm cluster of two nodes, the hosts of two_hosts.py, two tasks on each.
+"""Run a Slurm cluster of two nodes, the hosts of two_hosts.py, with two tasks on each.
 
     with two_hosts.running(...) as network, slurm_two_nodes.running(network, folder) as environment:
         network.host1.run("sbatch", ..., **environment)
 
-The daemons are processes of the hosts, and end with them.
+The daemons run on the hosts, and end with them.
 """
 
 import os
@@ -22,7 +22,7 @@ PARTITION = "PartitionName=test Nodes=ALL Default=YES MaxTime=INFINITE State=UP\
 
 @contextmanager
 def running(network: Network, folder: Path) -> Iterator[dict[str, str]]:
-    """Start the daemons and wait until both nodes are idle. Gives the variables for Slurm's commands."""
+    """Start the daemons, wait until both nodes are idle, and yield the variables for Slurm's commands."""
     for name in ("state", "munge", "spool-host1", "spool-host2"):
         (folder / name).mkdir(mode=0o700)
     (folder / "slurm.conf").write_text(_config(folder))
@@ -46,7 +46,7 @@ def running(network: Network, folder: Path) -> Iterator[dict[str, str]]:
 
     daemons = []
     try:
-        # One munged is enough: the hosts share their files, so also its socket.
+        # One munged is enough, because the hosts share their files and thus its socket.
         start(
             network.host1, "munged", "--foreground", "--force", "--num-threads=2",
             f"--socket={folder}/munge.socket", f"--key-file={key}",
@@ -63,14 +63,15 @@ def running(network: Network, folder: Path) -> Iterator[dict[str, str]]:
     finally:
         for host in (network.host1, network.host2):
             for process in host.processes():
-                with suppress(psutil.NoSuchProcess):  # it ended with one that was killed before
+                # It ended together with a process that was killed before.
+                with suppress(psutil.NoSuchProcess):
                     process.kill()
         for daemon in daemons:
             daemon.wait(10)
 
 
 def _config(folder):
-    """The configuration of one node, with two nodes in it."""
+    """Return the configuration file of one node, which names both nodes."""
     text = CONFIG.format(folder=folder, host="host1", controller=6817, daemon=6818, cores=2)
     text = text[: text.index("NodeName=")].replace("127.0.0.1", ADDRESSES["host1"])
     for own in ("/spool", "/slurmd.pid", "/slurmd.log"):

@@ -1,6 +1,6 @@
-"""A block split among ranks, for tests of lab 10: the right one, and what is usually wrong, by name.
+"""A block split among ranks, for tests of lab 10: the correct one, and common mistakes by name.
 
-The functions travel to the ranks by their source, the wrong blocks together with `block`.
+The functions are sent to the ranks as source, the wrong blocks together with `block`.
 """
 
 

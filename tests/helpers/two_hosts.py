@@ -1,13 +1,13 @@
-"""Two hosts on this machine, host1 and host2, and a switch between them, for tests of several hosts.
+"""Simulate two hosts on this machine, host1 and host2, and a switch, for tests of runs on several hosts.
 
     with running(folder) as network:
         network.host1.run("mpirun", "-np", "4", "-H", "host1:2,host2:2", ...)
         network.cut("host2")
 
-A host is a set of Linux namespaces: a name, an address, processes, /run, /dev/shm and an sshd of its own;
-all other files, and the cores, are those of the machine. The switch is a namespace with a bridge. Each of
-the three is held by one process and ends with it, and that one ends with the process that started it: no
-interface, mount, name or process is left on the machine, also after `kill -9`.
+A host is a set of Linux namespaces: it has its own name, address, processes, /run, /dev/shm and sshd. It
+shares all other files and the cores with the machine. The switch is a namespace with a bridge. One process
+holds each of the three namespaces, which end with it. This process dies with its parent, so no interface,
+mount, name or process is left on the machine, also after `kill -9`.
 
 Needs root and the packages `openssh-server` and `iproute2`.
 """
@@ -28,10 +28,10 @@ ADDRESSES = {"host1": "10.99.0.1", "host2": "10.99.0.2"}
 PROGRAMS = ("setpriv", "unshare", "nsenter", "ip", "sshd", "ssh", "ssh-keygen")
 SEARCH = f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin"
 START_SECONDS = 30
-LEASH = ("setpriv", "--pdeathsig", "KILL")  # ends with the process that started it
+DIE_WITH_PARENT = ("setpriv", "--pdeathsig", "KILL")  # ends with the process that started it
 HOST = ("--uts", "--ipc", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc")
-# What a host does first. /run is for what Open MPI keeps in a folder named by a process number, and
-# two hosts have the same numbers.
+# The first commands of a host. It needs its own /run, because Open MPI names folders there by process
+# numbers, and two hosts have the same process numbers.
 INIT = """\
 set -e
 mount -t tmpfs tmpfs /dev/shm
@@ -62,18 +62,18 @@ Host *
 
 @dataclass(frozen=True)
 class Host:
-    """A host. `number` is that of its first process, seen from the machine."""
+    """A host. `number` is the number of its first process on the machine."""
 
     name: str
     number: int
 
     def enter(self, *command: str) -> list[str]:
-        """The command that runs `command` on this host, in the folder of the caller."""
+        """Return the command that runs `command` on this host, in the folder of the caller."""
         here = ["nsenter", f"--target={self.number}", "--all", f"--wd={os.getcwd()}"]
         return [*here, "env", "TMPDIR=/run", *map(str, command)]
 
     def run(self, *command: str, timeout: float = 60, **variables) -> subprocess.CompletedProcess:
-        """Run a command there to its end. Past `timeout` seconds all that runs there is ended."""
+        """Run a command on the host to its end. After `timeout` seconds, end all processes of the host."""
         try:
             return subprocess.run(
                 self.enter(*command),
@@ -89,7 +89,7 @@ class Host:
             raise
 
     def processes(self) -> list[psutil.Process]:
-        """What runs there beside its sshd."""
+        """Return the processes of the host except its sshd."""
         return [
             process
             for process in psutil.process_iter()
@@ -104,15 +104,12 @@ class Network:
     switch: int
 
     def cut(self, name: str) -> None:
-        """Pull the cable of a host out of the switch. The other host's stays in: it sees nothing."""
+        """Disconnect a host from the switch. The other host stays connected and gets no message."""
         _ip(self.switch, "link", "set", "dev", name, "down")
-
-    def mend(self, name: str) -> None:
-        _ip(self.switch, "link", "set", "dev", name, "up")
 
 
 def why_not() -> str:
-    """Why there can be no two hosts here; empty if there can."""
+    """Return why this machine cannot simulate two hosts; empty if it can."""
     if os.geteuid() != 0:
         return "two hosts need root, for their namespaces"
     missing = [name for name in PROGRAMS if not shutil.which(name, path=SEARCH)]
@@ -125,7 +122,7 @@ def why_not() -> str:
 
 @contextmanager
 def running(folder: Path) -> Iterator[Network]:
-    """Start both hosts, wait until each answers the other over ssh, and end all on leaving."""
+    """Start both hosts, wait until each reaches the other over ssh, and end all on exit."""
     _write_files(folder)
     holders = []
     try:
@@ -152,7 +149,8 @@ def running(folder: Path) -> Iterator[Network]:
     finally:
         for holder in holders:
             with contextlib.suppress(psutil.NoSuchProcess):
-                # A host's first process takes all others with it, and its holder ends after it.
+                # With the first process of a host all its other processes end, then the process that holds
+                # the host.
                 for process in holder.children() or [holder]:
                     process.kill()
         for holder in psutil.wait_procs(holders, timeout=10)[1]:
@@ -175,7 +173,7 @@ def _hold(log: Path, holders: list, *command) -> psutil.Popen:
     with log.open("wb") as file:
         holders.append(
             psutil.Popen(
-                [*LEASH, *command],
+                [*DIE_WITH_PARENT, *command],
                 env={**os.environ, "PATH": SEARCH},
                 stdin=subprocess.DEVNULL,
                 stdout=file,
@@ -197,7 +195,7 @@ def _namespace(number: int, kind: str = "pid") -> str:
     try:
         return os.readlink(f"/proc/{number}/ns/{kind}")
     except OSError:
-        return ""  # it has ended
+        return ""  # the process has ended
 
 
 def wait_for(condition, folder: Path, seconds: float = START_SECONDS) -> None:

@@ -1,4 +1,4 @@
-"""`run_ranks`, and what the tests of the optimizers share: a trajectory that tells variants apart."""
+"""The fixture `run_ranks`, and a trajectory that distinguishes variants of optimizers."""
 
 import os
 import signal
@@ -28,8 +28,7 @@ ENVIRONMENT = {
 def run_ranks(request, tmp_path):
     """Return a function (script, np=2, arguments=(), **environment) -> (exit code, output).
 
-    It starts a script of the folder `ranks` beside the test on `np` ranks, with a wall-clock guard
-    on all of them.
+    The function starts a script of the folder `ranks` next to the test on `np` ranks, with a time limit.
     """
     folder = request.path.parent / "ranks"
 
@@ -61,7 +60,7 @@ def run_ranks(request, tmp_path):
 
 @pytest.fixture
 def fake_nvidia_smi(tmp_path, monkeypatch):
-    """Return a function that puts an nvidia-smi which prints the given lines first in PATH."""
+    """Return a function that puts an nvidia-smi first in PATH, which prints the given lines."""
 
     def make(*lines):
         program = tmp_path / "nvidia-smi"
@@ -86,9 +85,8 @@ STATE = {
 class Trajectory:
     """Fourteen steps with given gradients of a matrix, a vector and a matrix of zeros; float64.
 
-    The rate changes at every step, because forms of momentum differ only then, and step 5 has
-    gradients of zero. The gradients are no function of the weights, so that an error stays what
-    it is instead of growing.
+    The learning rate changes at every step, because the forms of momentum differ only then. Step 5 has
+    gradients of zero. The gradients do not depend on the weights, so that an error does not grow.
     """
 
     weights: list[np.ndarray]
@@ -102,7 +100,7 @@ class Trajectory:
         )
 
     def reference(self, name, exclude_1d=True, **options) -> list[np.ndarray]:
-        """The final weights by `hvdlab.reference`."""
+        """Return the final weights according to `hvdlab.reference`."""
         final = []
         for i, w in enumerate(self.weights):
             state = STATE[name](w)
@@ -125,7 +123,7 @@ def trajectory() -> Trajectory:
     return Trajectory(weights, gradients, list(rng.uniform(0.01, 0.05, size=14)))
 
 
-# --- the largest error of every comparison, as a table below the tests ------------------------------
+# --- a table of the largest error of every comparison, after the tests ------------------------------
 
 ERRORS: list[tuple[str, str, float]] = []
 

@@ -1,4 +1,4 @@
-"""Numbers and files on the command lines of the labs: what is taken, and the sentence for the rest."""
+"""Numbers and files on the command lines of the labs: which values are accepted, and the error messages."""
 
 import argparse
 import re
@@ -27,7 +27,7 @@ LABS = Path(__file__).parents[2] / "labs"
      (above_zero, "3e-4", 3e-4), (non_negative, "0", 0), (non_negative, "0.9", 0.9),
      (from_0_to_1, "0", 0), (from_0_to_1, "1", 1)],
 )  # fmt: skip
-def test_numbers_that_make_sense(type, text, value):
+def test_accepts_valid_numbers(type, text, value):
     assert type(text) == value
 
 
@@ -41,14 +41,14 @@ def test_numbers_that_make_sense(type, text, value):
      (non_negative, "inf", "0 or a number above it"), (non_negative, "nan", "0 or a number above it"),
      (from_0_to_1, "1.5", "0 to 1"), (from_0_to_1, "-0.1", "0 to 1"), (from_0_to_1, "nan", "0 to 1")],
 )  # fmt: skip
-def test_others_are_refused_in_a_sentence(type, text, expected):
+def test_refuses_invalid_numbers_in_one_sentence(type, text, expected):
     with pytest.raises(
         argparse.ArgumentTypeError, match=re.escape(f"expected {expected}, got {text}")
     ):
         type(text)
 
 
-def test_a_file_can_be_written_later_or_is_refused_now(tmp_path, monkeypatch):
+def test_refuses_a_file_that_cannot_be_written(tmp_path, monkeypatch):
     (tmp_path / "old.json").write_text("[]")
     for name in ("new.json", "old.json"):
         assert file_to_write(str(tmp_path / name)) == tmp_path / name
@@ -61,7 +61,7 @@ def test_a_file_can_be_written_later_or_is_refused_now(tmp_path, monkeypatch):
             file_to_write(str(bad))
 
 
-def test_a_folder_is_made_now_or_refused_now(tmp_path):
+def test_makes_a_folder_or_refuses_it(tmp_path):
     assert folder_to_write(str(tmp_path / "a" / "b")) == str(tmp_path / "a" / "b")
     assert (tmp_path / "a" / "b").is_dir()
     (tmp_path / "file").touch()
@@ -70,7 +70,7 @@ def test_a_folder_is_made_now_or_refused_now(tmp_path):
 
 
 @pytest.mark.parametrize("script", ["fashion_mnist_torch.py", "fashion_mnist_keras.py"])
-def test_checkpoints_that_cannot_be_kept_end_a_script_before_it_trains(script):
+def test_a_script_with_an_unwritable_checkpoint_folder_ends_before_it_trains(script):
     command = [sys.executable, script, "--checkpoint", "/dev/null/kept"]
     done = subprocess.run(command, cwd=LABS, capture_output=True, text=True, timeout=120)
     assert done.returncode == 2 and "Traceback" not in done.stderr
@@ -80,7 +80,7 @@ def test_checkpoints_that_cannot_be_kept_end_a_script_before_it_trains(script):
 @pytest.mark.parametrize(
     "arguments", ["tensor_parallel.py --save", "hybrid_parallel.py 1x1x1 --output"]
 )
-def test_a_script_that_cannot_save_ends_before_it_trains(arguments):
+def test_a_script_with_an_unwritable_output_file_ends_before_it_trains(arguments):
     command = [sys.executable, *arguments.split(), "/nowhere/found.json"]
     done = subprocess.run(command, cwd=LABS, capture_output=True, text=True, timeout=120)
     assert done.returncode == 2
@@ -92,7 +92,7 @@ def test_a_script_that_cannot_save_ends_before_it_trains(arguments):
 @pytest.mark.parametrize(
     "script", ["fashion_mnist_torch.py", "tensor_parallel.py", "hybrid_parallel.py 1x1x1"]
 )
-def test_a_script_that_gets_none_ends_at_once(script):
+def test_a_script_with_an_invalid_number_ends_at_once(script):
     command = [sys.executable, *script.split(), "--batch-size", "0"]
     done = subprocess.run(command, cwd=LABS, capture_output=True, text=True, timeout=120)
     assert done.returncode == 2

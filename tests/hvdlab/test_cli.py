@@ -1,4 +1,4 @@
-"""The command `hvdlab`: data found, made, or asked for in words."""
+"""The command `hvdlab`: it finds or generates data, or says how to get them."""
 
 import os
 import subprocess
@@ -12,7 +12,7 @@ from hvdlab.data import load_cifar10, load_fashion_mnist
 
 
 def hvdlab(*arguments, home, **environment) -> subprocess.CompletedProcess:
-    """Run it without a network: whatever it wants to download goes to a closed port."""
+    """Run `hvdlab` without a network: downloads go to a closed port."""
     base = {k: v for k, v in os.environ.items() if k != "HVDLAB_DATA"}
     proxy = dict.fromkeys(("http_proxy", "https_proxy"), "http://127.0.0.1:1")
     return subprocess.run(
@@ -24,13 +24,13 @@ def hvdlab(*arguments, home, **environment) -> subprocess.CompletedProcess:
     )
 
 
-def test_without_network_it_says_what_to_do(tmp_path):
+def test_says_what_to_do_without_a_network(tmp_path):
     answer = hvdlab("data", "cifar10", home=tmp_path)
     assert answer.returncode == 1 and answer.stdout == ""
     assert "--synthetic" in answer.stderr and "Traceback" not in answer.stderr
 
 
-def test_or_synthetic_makes_a_twin_and_says_so_each_time(tmp_path):
+def test_or_synthetic_generates_data_and_says_so_each_time(tmp_path):
     for again in (False, True):
         answer = hvdlab("data", "cifar10", "--or-synthetic", home=tmp_path)
         assert answer.returncode == 0
@@ -38,7 +38,8 @@ def test_or_synthetic_makes_a_twin_and_says_so_each_time(tmp_path):
             "SYNTHETIC twin of cifar10: 50,000 training and 10,000 test"
         )
         said = answer.stderr.splitlines()[-1]
-        assert ("rm -r" in said) == again  # a twin that was found is easily taken for the data
+        # Existing synthetic data are easily mistaken for the real data.
+        assert ("rm -r" in said) == again
     twin = load_cifar10(tmp_path / ".cache" / "hvdlab")
     assert twin.synthetic
     assert said == (
@@ -47,7 +48,7 @@ def test_or_synthetic_makes_a_twin_and_says_so_each_time(tmp_path):
     )
 
 
-def test_where_nothing_can_be_written_it_says_so(tmp_path):
+def test_reports_an_unwritable_folder(tmp_path):
     answer = hvdlab("data", "cifar10", "--or-synthetic", home=os.devnull)
     assert answer.returncode == 1 and answer.stdout == ""
     assert "Cannot write the synthetic cifar10 to /dev/null/" in answer.stderr.splitlines()[-1]
@@ -55,7 +56,7 @@ def test_where_nothing_can_be_written_it_says_so(tmp_path):
 
 
 @pytest.mark.parametrize("how", ["--synthetic", "--or-synthetic"])
-def test_a_twin_is_made_in_the_folder_that_the_labs_are_told_to_read(how, tmp_path, monkeypatch):
+def test_writes_synthetic_data_to_the_folder_that_the_labs_read(how, tmp_path, monkeypatch):
     place = tmp_path / "no folder yet"
     answer = hvdlab("data", "fashion_mnist", how, home=tmp_path, HVDLAB_DATA=str(place))
     assert answer.returncode == 0 and str(place) in answer.stdout, answer.stderr
@@ -64,8 +65,8 @@ def test_a_twin_is_made_in_the_folder_that_the_labs_are_told_to_read(how, tmp_pa
     assert load_fashion_mnist().synthetic
 
 
-def test_a_twin_goes_elsewhere_only_if_it_is_found_there(tmp_path, monkeypatch):
-    """/proc is a folder that nobody can write to, and /dev/null/x cannot be made."""
+def test_writes_synthetic_data_elsewhere_only_if_the_labs_find_them(tmp_path, monkeypatch):
+    """No user can write to /proc, and /dev/null/x cannot be created."""
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("HVDLAB_DATA", "/proc")
     answer = hvdlab("data", "fashion_mnist", "--synthetic", home=tmp_path, HVDLAB_DATA="/proc")
@@ -79,7 +80,7 @@ def test_a_twin_goes_elsewhere_only_if_it_is_found_there(tmp_path, monkeypatch):
     assert "Cannot write the synthetic fashion_mnist to /dev/null/x/" in answer.stderr
 
 
-def test_no_twin_is_made_where_broken_data_would_be_read_before_it(tmp_path):
+def test_generates_no_synthetic_data_if_damaged_data_would_be_read_first(tmp_path):
     (broken := tmp_path / "data" / "fashion-mnist").mkdir(parents=True)
     (broken / "train-labels-idx1-ubyte").write_bytes(b"half a file")
     where = {"home": tmp_path, "HVDLAB_DATA": str(tmp_path / "data")}
@@ -89,10 +90,10 @@ def test_no_twin_is_made_where_broken_data_would_be_read_before_it(tmp_path):
     assert not (tmp_path / ".cache").exists()
 
 
-def test_data_that_is_there_is_only_named(cifar10_folder, tmp_path):
+def test_only_names_existing_data(cifar10_folder, tmp_path):
     answer = hvdlab("data", "cifar10", home=tmp_path, HVDLAB_DATA=str(cifar10_folder))
     assert answer.returncode == 0 and str(cifar10_folder) in answer.stdout
-    twin = load_cifar10(cifar10_folder).synthetic  # where these tests have no real data
+    twin = load_cifar10(cifar10_folder).synthetic  # if these tests have no real data
     assert ("made earlier" in answer.stderr) if twin else (answer.stderr == "")
 
 
@@ -105,7 +106,7 @@ def test_each_command_has_help_with_an_example(words):
     assert " ".join(["\n  hvdlab", *words]) in answer.stdout.partition("example")[2]
 
 
-def test_the_list_of_commands_waits_for_no_library():
+def test_lists_the_commands_without_importing_a_library():
     program = "import sys; from hvdlab import cli; cli.parser(); print(*sys.modules)"
     modules = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
@@ -114,7 +115,7 @@ def test_the_list_of_commands_waits_for_no_library():
     assert not {"numpy", "rich", "psutil", "matplotlib"} & set(modules)
 
 
-def test_a_bench_of_nothing_is_refused(capsys):
+def test_refuses_a_bench_without_a_name(capsys):
     with pytest.raises(SystemExit) as stop:
         cli.main(["bench", "throughput", "--repeats", "0"])
     assert stop.value.code == 2

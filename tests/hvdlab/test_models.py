@@ -1,4 +1,4 @@
-"""The assessment network: two frameworks, one function of the weights."""
+"""The assessment network computes the same function of its weights in both frameworks."""
 
 import types
 
@@ -14,7 +14,7 @@ from hvdlab.torch import models as torch_models  # noqa: E402
 
 @pytest.fixture(scope="module")
 def arrays() -> dict[str, np.ndarray]:
-    """Random weights; statistics that are neither 0 nor 1, variances above 0."""
+    """Return random weights, with batch-norm statistics that are neither 0 nor 1."""
     rng = np.random.default_rng(0)
     arrays = {name: rng.normal(0, 0.1, shape).astype(np.float32) for name, shape in WEIGHTS.items()}
     for name in arrays:
@@ -29,7 +29,7 @@ def images() -> np.ndarray:
 
 
 def convolution(x, kernel, stride, padding):
-    """Plain cross-correlation of (n, h, w, in) with (out, in, kh, kw), by its definition."""
+    """Return the cross-correlation of (n, h, w, in) with (out, in, kh, kw), by its definition."""
     x = np.pad(x, ((0, 0), (padding, padding), (padding, padding), (0, 0)))
     out, _, kh, kw = kernel.shape
     height = (x.shape[1] - kh) // stride + 1
@@ -43,7 +43,7 @@ def convolution(x, kernel, stride, padding):
 
 
 def logits_by_definition(arrays, images):
-    """The network in NumPy, float64, with stored statistics."""
+    """Return the logits of the network, computed by NumPy in float64, with stored statistics."""
     w = {name: array.astype(np.float64) for name, array in arrays.items()}
 
     def norm(x, name):
@@ -74,7 +74,7 @@ def test_keras_computes_the_network(arrays, images):
     np.testing.assert_allclose(logits, logits_by_definition(arrays, images), rtol=1e-4, atol=1e-4)
 
 
-def test_both_have_the_parameters_that_the_docstring_says():
+def test_number_of_parameters_agrees_with_the_docstring():
     trainable = sum(p.numel() for p in torch_models.AssessmentNet().parameters())
     assert trainable == 392_106
     assert sum(int(np.prod(v.shape)) for v in keras_models.AssessmentNet().trainable_variables) == (
@@ -86,7 +86,7 @@ def test_both_have_the_parameters_that_the_docstring_says():
 
 
 @pytest.mark.parametrize("models", [torch_models, keras_models], ids=["torch", "keras"])
-def test_weights_come_back_as_they_went_in(models, arrays):
+def test_reads_back_the_weights_that_were_set(models, arrays):
     back = models.to_arrays(models.from_arrays(arrays))
     assert back.keys() == WEIGHTS.keys()
     for name, shape in WEIGHTS.items():
@@ -94,7 +94,7 @@ def test_weights_come_back_as_they_went_in(models, arrays):
         np.testing.assert_array_equal(back[name], arrays[name])
 
 
-def test_training_goes_on_without_the_arrays():
+def test_training_does_not_change_the_arrays():
     model = torch_models.AssessmentNet()
     before = torch_models.to_arrays(model)["linear.bias"]
     wanted = before.copy()
@@ -103,14 +103,14 @@ def test_training_goes_on_without_the_arrays():
 
 
 @pytest.mark.parametrize("models", [torch_models, keras_models], ids=["torch", "keras"])
-def test_a_missing_weight_is_named(models, arrays):
+def test_names_a_missing_weight(models, arrays):
     short = {name: array for name, array in arrays.items() if name != "norm3.bias"}
     with pytest.raises(ValueError, match=r"Missing: \['norm3.bias'\]"):
         models.from_arrays(short)
 
 
-def test_both_train_with_the_statistics_of_the_batch(arrays, images):
-    """In training mode too the two agree, and move the statistics by the same tenth."""
+def test_both_frameworks_train_with_batch_statistics(arrays, images):
+    """In training mode both frameworks agree, and update the statistics with the same momentum of 0.1."""
     torch_model = torch_models.from_arrays(arrays).train()
     keras_model = keras_models.from_arrays(arrays)
     logits = torch_model(torch.from_numpy(images)).detach().numpy()
@@ -124,7 +124,7 @@ def test_both_train_with_the_statistics_of_the_batch(arrays, images):
 
 
 @pytest.mark.parametrize("generation, fast", [(7, False), (8, True)])  # Turing, Ampere
-def test_a_gpu_that_emulates_bfloat16_computes_in_float32(generation, fast, monkeypatch):
+def test_uses_float32_on_a_gpu_that_emulates_bfloat16(generation, fast, monkeypatch):
     properties = types.SimpleNamespace(major=generation)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)

@@ -1,4 +1,4 @@
-"""The noise scale recovers what synthetic gradients were made of, and its predictions follow."""
+"""The noise scale recovers the parameters of synthetic gradients, and its predictions follow from them."""
 
 import doctest
 import math
@@ -15,7 +15,7 @@ VARIANCES = np.linspace(0.6, 2.6, 10)  # the diagonal of Sigma: trace 16
 
 
 def norms():
-    """Squared norms of `DRAWS` steps as ranks see them: their mean before, one after averaging."""
+    """Return squared norms of `DRAWS` steps: the mean over ranks before averaging, and the norm after it."""
     rng = np.random.default_rng(0)
     noise = rng.normal(0, np.sqrt(VARIANCES / SMALL), (DRAWS, RANKS, len(G)))
     gradients = G + noise
@@ -23,17 +23,17 @@ def norms():
     return small, np.square(gradients.mean(1)).sum(1)
 
 
-def test_estimates_are_unbiased_and_their_ratio_recovers_the_noise_scale():
+def test_estimates_are_unbiased_and_their_ratio_is_the_noise_scale():
     g2, s = estimate(*norms(), SMALL, SMALL * RANKS)
     for estimates, truth in ((g2, 1.0), (s, 16.0)):
         standard_error = estimates.std() / math.sqrt(DRAWS)
-        assert 4 * standard_error < 0.03 * truth  # or the next line would say little
+        assert 4 * standard_error < 0.03 * truth  # otherwise the next assertion would be weak
         assert abs(estimates.mean() - truth) < 4 * standard_error
     assert s.mean() / g2.mean() == pytest.approx(16, rel=0.03)
 
 
 @pytest.mark.parametrize("small, big", [(1, 2), (1, 60_000), (32, 256), (7, 9)])
-def test_expected_norms_give_back_both_unknowns(small, big):
+def test_expected_norms_give_both_unknowns(small, big):
     # E|gradient|^2 = |G|^2 + tr(Sigma) / B
     g2, s = estimate(0.25 + 50 / small, 0.25 + 50 / big, small, big)
     assert (g2, s) == (pytest.approx(0.25), pytest.approx(50))
@@ -44,7 +44,7 @@ def test_estimates_may_be_negative():
     assert estimate(1.0, 2.0, 1, 2) == (3.0, -2.0)
 
 
-def test_smoothing_is_of_numerator_and_denominator_apart():
+def test_smooths_numerator_and_denominator_separately():
     small, big = (values[:50] for values in norms())
     scale = NoiseScale(SMALL, SMALL * RANKS, decay=0.9)
     returned = [scale.update(a, b) for a, b in zip(small, big, strict=True)]
@@ -55,24 +55,24 @@ def test_smoothing_is_of_numerator_and_denominator_apart():
     assert scale.noise_scale == returned[-1] == pytest.approx((weights @ s) / (weights @ g2))
 
 
-def test_averages_are_means_from_the_first_step_on():
+def test_averages_are_means_from_the_first_step():
     scale = NoiseScale(1, 2)
     assert all(map(math.isnan, (scale.noise_scale, scale.trace, scale.squared_gradient)))
     assert scale.update(4.0, 3.0) == 1.0  # estimates of 2 and 2
     assert (scale.squared_gradient, scale.trace) == (pytest.approx(2), pytest.approx(2))
 
 
-def test_a_gradient_lost_in_noise_gives_an_infinite_scale():
+def test_a_negative_gradient_estimate_gives_an_infinite_scale():
     assert NoiseScale(1, 2).update(1.0, 0.25) == math.inf
 
 
-def test_predictions_at_round_numbers():
+def test_predictions_by_hand():
     np.testing.assert_allclose(steps_to_goal([100, 400, 4000], 1000, 400), [5000, 2000, 1100])
     np.testing.assert_allclose(optimal_learning_rate([100, 400, 3600], 0.5, 400), [0.1, 0.25, 0.45])
     assert steps_to_goal(32, 1000, 0) == 1000
 
 
-def test_steps_and_examples_lie_on_one_hyperbola():
+def test_steps_and_examples_are_on_one_hyperbola():
     batch = 2.0 ** np.arange(12)
     steps = steps_to_goal(batch, 300, 70)
     np.testing.assert_allclose((steps / 300 - 1) * (batch * steps / (300 * 70) - 1), 1)
@@ -114,7 +114,7 @@ def test_predictions_are_optimal_on_a_quadratic(batch):
         (lambda: optimal_learning_rate(1, 1, -1), "noise_scale=-1"),
     ],
 )
-def test_bad_arguments_are_named(call, named):
+def test_names_bad_arguments(call, named):
     with pytest.raises(ValueError, match="Received: ") as error:
         call()
     assert named in str(error.value) and "\n" not in str(error.value)

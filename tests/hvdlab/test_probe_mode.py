@@ -1,4 +1,4 @@
-"""The grader's probe: what it takes away must be all that differs, so that the rest can be compared."""
+"""The grader's probe: its two runs differ only in the data of the ranks, so their weights can be compared."""
 
 import numpy as np
 import pytest
@@ -10,8 +10,8 @@ IMAGES = np.random.default_rng(0).integers(0, 256, (60, 32, 32, 3), np.uint8)
 LABELS = np.arange(60) % 10
 
 
-def deal(monkeypatch, given, dealt=1, batch_size=8, in_turns=0, **how) -> Batches:
-    """Batches of a set with each image once for each row of labels; a batch has `dealt` of them."""
+def probe_batches(monkeypatch, given, dealt=1, batch_size=8, in_turns=0, **how) -> Batches:
+    """Return batches, in probe mode, of a set that has each image once per row of `given`."""
     monkeypatch.setattr(probe_mode, "DEALT", dealt)
     monkeypatch.setattr(probe_mode, "IN_TURNS", in_turns)
     monkeypatch.setattr(probe_mode, "COPIES", len(given))
@@ -21,8 +21,8 @@ def deal(monkeypatch, given, dealt=1, batch_size=8, in_turns=0, **how) -> Batche
 
 
 def test_all_ranks_and_seeds_read_the_same_images(monkeypatch):
-    one = deal(monkeypatch, [LABELS] * 2, rank=0, size=2, seed=3, augment=True)
-    other = deal(monkeypatch, [LABELS] * 2, rank=1, size=2, seed=4, style="own")
+    one = probe_batches(monkeypatch, [LABELS] * 2, rank=0, size=2, seed=3, augment=True)
+    other = probe_batches(monkeypatch, [LABELS] * 2, rank=1, size=2, seed=4, style="own")
     assert len(one) == len(other) == probe_mode.STEPS
     for epoch in range(3):
         for mine, theirs in zip(one.epoch(epoch), other.epoch(epoch), strict=True):
@@ -30,27 +30,29 @@ def test_all_ranks_and_seeds_read_the_same_images(monkeypatch):
         assert one.examples_read(epoch).tolist() == other.examples_read(epoch).tolist()
 
 
-def test_copies_follow_one_another_in_a_batch(monkeypatch):
-    """Three copies whose labels say which copy they are of."""
-    apart = deal(monkeypatch, [np.zeros(60, int)] * 3)
-    together = deal(monkeypatch, [np.full(60, copy) for copy in range(3)], dealt=3)
+def test_copies_of_an_image_follow_each_other_in_a_batch(monkeypatch):
+    """There are three copies of each image, and the label is the number of the copy."""
+    apart = probe_batches(monkeypatch, [np.zeros(60, int)] * 3)
+    together = probe_batches(monkeypatch, [np.full(60, copy) for copy in range(3)], dealt=3)
     assert len(apart.images) == len(
         together.images
-    )  # whoever counts steps himself counts equally many
+    )  # a script that counts its steps gets the same number
     for (images, _), (whole, labels) in zip(apart.epoch(1), together.epoch(1), strict=True):
         assert labels.tolist() == [0] * 8 + [1] * 8 + [2] * 8
         np.testing.assert_array_equal(whole, np.concatenate([images] * 3))
 
 
-def test_who_asks_for_the_batch_size_gets_what_they_asked_for(monkeypatch):
-    """As one whose rate depends on it: it must be the same apart and together."""
+def test_reports_the_requested_batch_size(monkeypatch):
+    """The learning rate of a script may depend on the batch size, so it must be the same in both runs."""
     for dealt in (1, 3):
-        assert deal(monkeypatch, [LABELS] * 3, dealt=dealt, batch_size=8).batch_size == 8
+        assert probe_batches(monkeypatch, [LABELS] * 3, dealt=dealt, batch_size=8).batch_size == 8
 
 
-def test_in_turns_each_part_of_a_batch_has_all_copies_of_its_images(monkeypatch):
-    apart = deal(monkeypatch, [np.zeros(60, int)] * 3)
-    together = deal(monkeypatch, [np.full(60, copy) for copy in range(3)], dealt=3, in_turns=1)
+def test_each_micro_batch_has_all_copies_of_its_images(monkeypatch):
+    apart = probe_batches(monkeypatch, [np.zeros(60, int)] * 3)
+    together = probe_batches(
+        monkeypatch, [np.full(60, copy) for copy in range(3)], dealt=3, in_turns=1
+    )
     for (images, _), (whole, labels) in zip(apart.epoch(1), together.epoch(1), strict=True):
         assert labels.tolist() == [0, 1, 2] * 8
         np.testing.assert_array_equal(whole, np.repeat(images, 3, axis=0))
@@ -62,7 +64,7 @@ def test_in_turns_each_part_of_a_batch_has_all_copies_of_its_images(monkeypatch)
     + [(1024, 2, 128), (2048, 2, 128), (128, 8, 64), (100, 8, 50)]
     + [(96, 2, 96), (96, 8, 32), (160, 2, 80), (128, 16, 32), (128, 32, 16), (128, 64, 8)],
 )
-def test_a_batch_of_the_probe_is_an_even_part_of_what_is_asked_for(
+def test_a_batch_of_the_probe_is_an_even_part_of_the_requested_batch(
     monkeypatch, asked, ranks, expected
 ):
     monkeypatch.setattr(probe_mode, "COPIES", ranks)
@@ -70,45 +72,45 @@ def test_a_batch_of_the_probe_is_an_even_part_of_what_is_asked_for(
 
 
 @pytest.mark.parametrize("batch_size, expected", [(1, 1), (8, 8), (12, 12), (13, 12), (5000, 12)])
-def test_an_epoch_has_its_steps_whatever_the_batch(monkeypatch, batch_size, expected):
-    batches = deal(monkeypatch, [LABELS] * 2, batch_size=batch_size)
+def test_the_number_of_steps_does_not_depend_on_the_batch_size(monkeypatch, batch_size, expected):
+    batches = probe_batches(monkeypatch, [LABELS] * 2, batch_size=batch_size)
     sizes = [len(labels) for _, labels in batches.epoch(0)]
     assert sizes == [min(expected, 60 // probe_mode.STEPS)] * probe_mode.STEPS
 
 
 @pytest.mark.parametrize("kept", [57, 30, 2, 1])
-def test_whoever_cuts_the_end_off_gets_the_same_images_in_both_runs(monkeypatch, kept):
-    """As for a validation set: images and copies still belong together."""
+def test_both_runs_have_the_same_images_without_the_end_of_the_set(monkeypatch, kept):
+    """A script may use the end as a validation set. Images and copies must still belong together."""
     runs = []
     for dealt, other in ((1, 0), (2, 1)):
-        whole = deal(monkeypatch, [np.zeros(60, int), np.full(60, other)], dealt)
+        whole = probe_batches(monkeypatch, [np.zeros(60, int), np.full(60, other)], dealt)
         runs.append(Batches(whole.images[: 2 * kept], whole.labels[: 2 * kept], 8).epoch(0))
     for (images, _), (whole, labels) in zip(*runs, strict=True):
         np.testing.assert_array_equal(whole, np.concatenate([images] * 2))
         assert labels.tolist() == [0] * len(images) + [1] * len(images)
 
 
-def test_without_it_nothing_changes():
-    assert probe_mode.COPIES == 0  # the variable is not set where tests run
+def test_nothing_changes_without_probe_mode():
+    assert probe_mode.COPIES == 0  # the environment of the tests does not have the variable
     batches = Batches(IMAGES, LABELS, 8, rank=1, size=2)
     assert len(batches) == 4 and sum(len(labels) for _, labels in batches.epoch(0)) == 30
 
 
 def labels_by_rank():
-    """Each rank calls the images by other names, from classes of its own."""
+    """Return labels in which each rank has its own classes for the same images."""
     return [LABELS % 5 * 2, LABELS % 5 * 2 + 1]
 
 
-def test_two_ranks_are_one_process_with_torch(monkeypatch):
-    """Averaged gradients of two ranks' batches, against the gradient of both batches together."""
+def test_two_ranks_equal_a_single_process_with_torch(monkeypatch):
+    """Compare averaged gradients of two ranks' batches with the gradient of both batches together."""
     torch = pytest.importorskip("torch")
     from torch.nn import functional as F
 
     from hvdlab.torch.models import AssessmentNet, autocast
 
     one, other = labels_by_rank()
-    both = deal(monkeypatch, [one, other], dealt=2)
-    ranks = [deal(monkeypatch, [labels] * 2) for labels in (one, other)]
+    both = probe_batches(monkeypatch, [one, other], dealt=2)
+    ranks = [probe_batches(monkeypatch, [labels] * 2) for labels in (one, other)]
     apart, together = AssessmentNet(), AssessmentNet()
     for mine, theirs in zip(apart.parameters(), together.parameters(), strict=True):
         assert torch.equal(mine, theirs) and mine.dtype == torch.float64
@@ -130,14 +132,14 @@ def test_two_ranks_are_one_process_with_torch(monkeypatch):
             torch.testing.assert_close(mine, theirs, rtol=1e-9, atol=1e-12)
 
 
-def test_two_ranks_are_one_process_with_keras(monkeypatch):
+def test_two_ranks_equal_a_single_process_with_keras(monkeypatch):
     keras = pytest.importorskip("keras")
     tf = pytest.importorskip("tensorflow")
     from hvdlab.keras.models import AssessmentNet, fast_policy
 
     one, other = labels_by_rank()
-    both = deal(monkeypatch, [one, other], dealt=2)
-    ranks = [deal(monkeypatch, [labels] * 2) for labels in (one, other)]
+    both = probe_batches(monkeypatch, [one, other], dealt=2)
+    ranks = [probe_batches(monkeypatch, [labels] * 2) for labels in (one, other)]
     assert fast_policy() == "float64"
     apart, together = AssessmentNet(fast_policy()), AssessmentNet()
 

@@ -1,4 +1,4 @@
-"""The record of a run: folder, names, and that readers never see half a file."""
+"""The record of a run: its folder and file names. Readers never see an incomplete file."""
 
 import json
 import time
@@ -30,7 +30,7 @@ def no_launcher(monkeypatch):
         ({"HOROVOD_RANK": "4", "HOROVOD_SIZE": "6"}, (4, 6)),
         ({"SLURM_PROCID": "3", "SLURM_NTASKS": "4"}, (3, 4)),
         ({"RANK": "2", "WORLD_SIZE": "8"}, (2, 8)),
-        # mpirun inside a Slurm job: mpirun started this process, not srun.
+        # In a Slurm job with mpirun, mpirun has started this process, not srun.
         (
             {
                 "SLURM_PROCID": "0",
@@ -58,7 +58,7 @@ print(RunRecord().folder)
 
 
 @pytest.mark.mpi
-def test_ranks_that_come_in_different_seconds_have_one_folder(tmp_path, monkeypatch):
+def test_ranks_that_start_in_different_seconds_share_a_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("HVDLAB_RUN_DIR", raising=False)
     (tmp_path / "late.py").write_text(LATE_RANK)
@@ -67,11 +67,11 @@ def test_ranks_that_come_in_different_seconds_have_one_folder(tmp_path, monkeypa
     [run] = (tmp_path / "runs").iterdir()
     assert {rank.name for rank in run.iterdir()} == {"rank-0", "rank-1", "rank-2"}
     named = time.mktime(time.strptime(run.name, "%Y%m%d-%H%M%S"))
-    assert began - 1 <= named <= time.time()  # the kernel's time of its boot is cut to seconds
+    assert began - 1 <= named <= time.time()  # the kernel reports its boot time in whole seconds
 
 
-def test_what_one_parent_starts_later_is_a_run_of_its_own(tmp_path, monkeypatch):
-    """As a job's script may, where Slurm's variables name the ranks that the job has."""
+def test_a_later_run_of_the_same_parent_has_its_own_folder(tmp_path, monkeypatch):
+    """A job script may start several runs, and Slurm's variables name the ranks of the job in each."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("HVDLAB_RUN_DIR", raising=False)
     monkeypatch.setenv("SLURM_PROCID", "0")
@@ -84,7 +84,7 @@ def test_what_one_parent_starts_later_is_a_run_of_its_own(tmp_path, monkeypatch)
     assert RunRecord().folder != first
 
 
-def test_a_run_gains_a_file_and_a_line_each_epoch(tmp_path, monkeypatch):
+def test_an_epoch_adds_a_file_and_a_line(tmp_path, monkeypatch):
     monkeypatch.setenv("HVDLAB_RUN_DIR", str(tmp_path))
     record = RunRecord(rank=3)
     for epoch in range(2):
@@ -102,7 +102,7 @@ def test_a_run_gains_a_file_and_a_line_each_epoch(tmp_path, monkeypatch):
     assert lines[0]["loss"] == 0.5 and lines[0]["seconds"] <= lines[1]["seconds"]
 
 
-def test_weights_have_their_name_only_when_they_are_whole(tmp_path):
+def test_a_weights_file_gets_its_name_when_it_is_complete(tmp_path):
     record = RunRecord(tmp_path)
 
     def interrupted(file):

@@ -1,7 +1,7 @@
-"""The formulas of `hvdlab.reference` against packages that others wrote, in float64.
+"""The formulas of `hvdlab.reference` compared with independent packages, in float64.
 
-Where a package means something else by the same name, the case says which of its options makes it
-the same. Keras' own LAMB is in tests/hvdlab/keras/test_optimizers.py.
+If a package has another variant under the same name, the case names the options that make it equal. Keras'
+own LAMB is in tests/hvdlab/keras/test_optimizers.py.
 """
 
 import subprocess
@@ -18,8 +18,8 @@ torch = pytest.importorskip("torch", reason="needs PyTorch: run `make setup`")
 
 
 def run_torch(optimizer, trajectory):
-    """The final weights of an optimizer of another package."""
-    torch.set_default_dtype(torch.float64)  # some keep norms in the default dtype
+    """Return the final weights of an optimizer of another package."""
+    torch.set_default_dtype(torch.float64)  # some packages keep norms in the default dtype
     try:
         params = [torch.nn.Parameter(torch.tensor(w)) for w in trajectory.weights]
         optimizer = optimizer(params)
@@ -74,8 +74,8 @@ def test_timm(name, theirs, options, extra, trajectory, assert_close):
     assert_close(ours, final, f"reference, timm {theirs}")
 
 
-def test_timm_is_found_where_pip_installs_packages(tmp_path):
-    """A base image may have timm among its packages, and no folder `oracles`."""
+def test_finds_timm_among_the_installed_packages(tmp_path):
+    """A base image may have timm among its packages, without the folder `oracles`."""
     oracles = Path(sys.prefix) / "oracles"
     if not oracles.is_dir():
         pytest.skip(f"needs timm in {oracles}: run `make setup`")
@@ -91,13 +91,13 @@ def test_timm_is_found_where_pip_installs_packages(tmp_path):
 @pytest.mark.parametrize(
     ("name", "theirs", "exclude_1d", "options"),
     [
-        ("lars", "LARS", True, dict(weight_decay=0.03)),  # excludes vectors as ours does
+        ("lars", "LARS", True, dict(weight_decay=0.03)),  # excludes vectors like ours
         ("novograd", "NovoGrad", False, dict(weight_decay=0.03)),
     ],
 )
 def test_pytorch_optimizer(name, theirs, exclude_1d, options, trajectory, assert_close):
     package = pytest.importorskip("pytorch_optimizer", reason="run `make setup`")
-    if name == "lars":  # where ||g|| = 0 its rate is trust_coefficient / weight_decay, not 1
+    if name == "lars":  # for ||g|| = 0 its learning rate is trust_coefficient / weight_decay, not 1
         trajectory = trajectory.without_zero_gradients()
     ours = trajectory.reference(name, exclude_1d=exclude_1d, **options)
     final = run_torch(lambda params: getattr(package, theirs)(params, **options), trajectory)
@@ -107,7 +107,7 @@ def test_pytorch_optimizer(name, theirs, exclude_1d, options, trajectory, assert
 @pytest.mark.parametrize(
     ("name", "options", "theirs"),
     [
-        # its norm is that of g + weight_decay w, so the two agree without decay
+        # it uses the norm of g + weight_decay w, so both agree without weight decay
         ("lars", dict(momentum_form="paper"), dict()),
         ("lars", dict(momentum_form="paper", nesterov=True), dict(nesterov=True)),
         ("lamb", dict(weight_decay=0.03), dict(weight_decay=0.03)),
@@ -136,14 +136,14 @@ def test_optax(name, options, theirs, trajectory, assert_close):
     assert_close(ours, final, f"reference, optax {name}")
 
 
-def test_the_trajectory_tells_the_forms_of_momentum_apart(trajectory):
+def test_the_trajectory_distinguishes_the_forms_of_momentum(trajectory):
     outside = trajectory.reference("lars", momentum_form="torch")
     inside = trajectory.reference("lars", momentum_form="paper")
     assert np.abs(outside[0] - inside[0]).max() > 1e-5
 
 
-def test_larc_never_steps_further_than_plain_sgd():
-    """LARC's promise: the rate of a tensor is min(local rate, learning rate)."""
+def test_larc_steps_at_most_as_far_as_sgd():
+    """In LARC the learning rate of a tensor is min(local learning rate, global learning rate)."""
     rng = np.random.default_rng(0)
     w, velocity = rng.normal(size=(4, 4)), np.zeros((4, 4))
     for gradient_size, follows_sgd in ((1e-4, True), (1e4, False)):
@@ -155,5 +155,5 @@ def test_larc_never_steps_further_than_plain_sgd():
 
 
 @pytest.mark.parametrize("name", ["lars", "lamb", "novograd"])
-def test_a_tensor_of_zeros_can_leave_zero(name, trajectory):
+def test_a_tensor_of_zeros_can_change(name, trajectory):
     assert np.abs(trajectory.reference(name)[2]).min() > 0

@@ -1,4 +1,4 @@
-"""Learning rates and update counts against values worked out by hand and in the papers."""
+"""Learning rates and update counts compared with values computed by hand and in the papers."""
 
 import doctest
 import math
@@ -35,21 +35,21 @@ def approx(values):
     return pytest.approx(values, rel=1e-12, abs=1e-15)
 
 
-def test_the_examples():
+def test_docstring_examples():
     assert doctest.testmod(module).failed == 0
 
 
-def test_scaling():
+def test_learning_rate_scaling():
     assert linear_scaling(0.1, 8192 / 256) == approx(3.2)  # Goyal et al., table 1
     assert square_root_scaling(0.1, 2048 / 128) == approx(0.4)
     assert type(linear_scaling(1, 8)) is type(square_root_scaling(1, 4)) is float
 
 
-# --- the rate over a run --------------------------------------------------------------------------
+# --- the learning rate over a run -----------------------------------------------------------------
 
 S = math.sqrt(0.5)  # cos(pi / 4)
 
-# All in steps 0, 1, 2, ...; each goes beyond the end of its schedule.
+# Values at steps 0, 1, 2, ...; each list goes beyond the end of its schedule.
 EXPECTED = {
     "constant": (constant(3), [3.0] * 4),
     "steps": (step_decay(1.0, [2, 5], 0.1), [1, 1, 0.1, 0.1, 0.1, 0.01, 0.01]),
@@ -73,7 +73,7 @@ EXPECTED = {
         constant_warmup(step_decay(0.8, [4], 0.5), 3, 0.1),
         [0.1, 0.1, 0.1, 0.8, 0.4, 0.4],
     ),
-    # The decay's steps count the warmup's; the line ends on what the decay says at its last step.
+    # The decay counts the warmup's steps too. The linear warmup ends at the decay's value of its last step.
     "warmup, decay": (
         gradual_warmup(polynomial_decay(1.0, 5, power=1), 2, start=0.0),
         [0.4, 0.8, 0.6, 0.4, 0.2, 0],
@@ -82,7 +82,7 @@ EXPECTED = {
 
 
 @pytest.mark.parametrize("schedule, expected", EXPECTED.values(), ids=EXPECTED)
-def test_values_by_hand(schedule, expected):
+def test_schedules_by_hand(schedule, expected):
     found = rates(schedule, len(expected))
     assert found == approx(expected)
     assert {type(rate) for rate in found} == {float}
@@ -98,7 +98,7 @@ def test_decays_accept_epochs_with_a_fraction():
 
 
 @pytest.mark.parametrize("size", [2, 8, 256])
-def test_gradual_warmup_is_that_of_horovods_callback(size):
+def test_gradual_warmup_equals_horovods_callback(size):
     full_rate, warmup_epochs, steps_per_epoch = 3.2, 5, 7
     warmup_steps = warmup_epochs * steps_per_epoch
 
@@ -108,10 +108,10 @@ def test_gradual_warmup_is_that_of_horovods_callback(size):
 
     schedule = gradual_warmup(constant(full_rate), warmup_steps, start=full_rate / size)
     assert rates(schedule, warmup_steps) == approx([horovod(step) for step in range(warmup_steps)])
-    assert schedule(warmup_steps - 1) == full_rate  # not nearly: the last batch of the warmup
+    assert schedule(warmup_steps - 1) == full_rate  # exactly, at the last batch of the warmup
 
 
-def test_momentum_correction_makes_the_rate_inside_the_velocity_equal_the_rate_outside():
+def test_momentum_correction_equals_momentum_without_the_learning_rate():
     schedule = gradual_warmup(step_decay(0.2, [25, 35], 0.1), 10, start=0.02)
     gradient = math.sin  # of 1 - cos(w)
     ends = {}
@@ -131,7 +131,7 @@ def test_momentum_correction_makes_the_rate_inside_the_velocity_equal_the_rate_o
     assert abs(ends["inside"] - ends["outside"]) > 0.01
 
 
-# --- the batch over a run -------------------------------------------------------------------------
+# --- the batch size over a run --------------------------------------------------------------------
 
 
 def batch_sizes(batch_size, max_batch_size, epochs=200):
@@ -139,7 +139,7 @@ def batch_sizes(batch_size, max_batch_size, epochs=200):
     return [batch_size for batch_size, _ in plan]
 
 
-def test_the_batch_grows_and_then_the_rate_falls():
+def test_the_batch_size_grows_before_the_learning_rate_falls():
     plan = batch_growth(200, MILESTONES, 5, 128, max_batch_size=640, learning_rate=0.5)
     expected = [(128, 0.5)] * 60 + [(640, 0.5)] * 60 + [(640, 0.1)] * 40 + [(640, 0.02)] * 40
     assert [size for size, _ in plan] == [size for size, _ in expected]
@@ -147,15 +147,15 @@ def test_the_batch_grows_and_then_the_rate_falls():
 
 
 @pytest.mark.parametrize("largest", [128, 129, 640, 1000, 3200, 5120, 16000, 50000])
-def test_the_noise_of_a_growing_batch_is_that_of_the_falling_rate(largest):
-    """Smith et al., equation 3: the noise is proportional to rate / batch size."""
+def test_a_growing_batch_has_the_noise_of_a_falling_learning_rate(largest):
+    """Smith et al., equation 3: the noise is proportional to learning rate / batch size."""
     decay = step_decay(0.1, MILESTONES, 1 / 5)
     plan = batch_growth(200, MILESTONES, 5, 128, largest, learning_rate=0.1)
     assert [rate / size for size, rate in plan] == approx([decay(e) / 128 for e in range(200)])
     assert max(size for size, _ in plan) == min(largest, 16000)
 
 
-# Smith et al., sections 5.1 and 5.2, WRN-16-4: their rounded counts, and ours by hand.
+# Smith et al., sections 5.1 and 5.2, WRN-16-4: their rounded counts, and exact counts by hand.
 PAPER = {
     "decaying learning rate": (
         [128] * 200,
@@ -192,26 +192,26 @@ def test_update_counts_of_the_paper(sizes, by_hand, total, as_in_paper):
     assert counts[1] <= sum(CIFAR10 / size for size in sizes) <= counts[0]
 
 
-def test_decay_at_128_has_78125_updates_where_batches_run_on_over_epochs():
+def test_decay_at_128_has_78125_updates_if_batches_cross_epochs():
     assert updates(CIFAR10 * 200, [128]) == 78125 == CIFAR10 * 200 / 128
 
 
 @pytest.mark.parametrize("size", [1, 4, 7])
-def test_updates_are_the_steps_of_the_ranks(size):
+def test_update_counts_equal_the_steps_of_the_ranks(size):
     sizes = [size * local for local in (3, 32, 1000)]
     by_rank = sum(steps(CIFAR10, size, local) for local in (3, 32, 1000))
     assert updates(CIFAR10, sizes) == by_rank
 
 
 def test_regime_adaptation_keeps_the_number_of_updates():
-    # F1 of Hoffer et al.: 50 epochs, a tenth at 10, 20, 30; 128 -> 4096.
+    # Network F1 of Hoffer et al.: 50 epochs, learning rate / 10 at 10, 20, 30; batch 128 -> 4096.
     epochs, milestones = regime_adaptation(50, [10, 20, 30], 128, 4096)
     assert (epochs, milestones) == (1600, [320, 640, 960])
     examples = 4096 * 12
     assert updates(examples, [4096] * epochs) == updates(examples, [128] * 50) == 19200
     for milestone, old in zip(milestones, (10, 20, 30), strict=True):
         assert updates(examples, [4096] * milestone) == updates(examples, [128] * old)
-    assert regime_adaptation(10, [4], 128, 200) == (20, [8])  # rounded up, as theirs
+    assert regime_adaptation(10, [4], 128, 200) == (20, [8])  # rounded up, like in the paper
 
 
 # --- bad arguments --------------------------------------------------------------------------------
@@ -295,6 +295,6 @@ BAD = [
 
 
 @pytest.mark.parametrize("function, arguments, text", BAD)
-def test_bad_arguments(function, arguments, text):
+def test_names_bad_arguments(function, arguments, text):
     with pytest.raises(ValueError, match=text):
         function(**arguments)

@@ -1,4 +1,4 @@
-"""Wide residual networks: two frameworks, one function of the weights, the sizes of the paper."""
+"""Wide residual networks: the same function in both frameworks, and the sizes of the paper."""
 
 import numpy as np
 import pytest
@@ -20,7 +20,7 @@ SMALL = "wrn-16-2"  # has blocks with and without a convolution in the shortcut
 
 
 def random_arrays(network: str) -> dict[str, np.ndarray]:
-    """Weights of the size that He et al. begin with; statistics that are neither 0 nor 1."""
+    """Return weights with the scale of He et al., and batch-norm statistics that are neither 0 nor 1."""
     rng = np.random.default_rng(0)
     arrays = {}
     for name, shape in network_weights(network).items():
@@ -37,7 +37,7 @@ def images() -> np.ndarray:
 
 
 def convolution(x, kernel, stride):
-    """Cross-correlation of (n, h, w, in) with (out, in, k, k) by its definition, (k - 1) / 2 zeros around."""
+    """Return the cross-correlation of (n, h, w, in) with (out, in, k, k), with zero padding (k - 1) / 2."""
     out, _, size, _ = kernel.shape
     edge = size // 2
     x = np.pad(x, ((0, 0), (edge, edge), (edge, edge), (0, 0)))
@@ -51,7 +51,7 @@ def convolution(x, kernel, stride):
 
 
 def logits_by_definition(arrays, images):
-    """The network in NumPy, float64, with stored statistics."""
+    """Return the logits of the network, computed by NumPy in float64, with stored statistics."""
     w = {name: array.astype(np.float64) for name, array in arrays.items()}
 
     def activate(x, name):
@@ -113,13 +113,13 @@ def test_number_of_parameters(depth, width, parameters):
     assert sum(p.numel() for p in model.parameters()) == by_formula
 
 
-def test_the_default_has_17_million_parameters():
+def test_the_default_network_has_17_million_parameters():
     with torch.device("meta"):
         assert 17.0e6 < sum(p.numel() for p in WideResNet().parameters()) < 17.2e6
 
 
 @pytest.mark.parametrize("models", [torch_models, keras_models], ids=["torch", "keras"])
-def test_weights_come_back_as_they_went_in(models):
+def test_reads_back_the_weights_that_were_set(models):
     arrays, network = random_arrays("wrn-10-1"), {"network": "wrn-10-1"}
     model = models.from_arrays(arrays, **network)
     back = models.to_arrays(model, **network) if models is keras_models else models.to_arrays(model)
@@ -131,8 +131,8 @@ def test_weights_come_back_as_they_went_in(models):
         models.from_arrays(arrays, **network)
 
 
-def test_both_train_with_the_statistics_of_the_batch(images):
-    """In training mode the two agree, too, and move the statistics by the same tenth."""
+def test_both_frameworks_train_with_batch_statistics(images):
+    """In training mode both frameworks agree, and update the statistics with the same momentum of 0.1."""
     arrays = random_arrays("wrn-10-1")
     torch_model = torch_models.from_arrays(arrays, "wrn-10-1").train()
     keras_model = keras_models.from_arrays(arrays, network="wrn-10-1")
@@ -146,7 +146,7 @@ def test_both_train_with_the_statistics_of_the_batch(images):
             np.testing.assert_allclose(after_keras[name], after_torch[name], rtol=1e-3, atol=1e-4)
 
 
-def test_the_environment_names_the_network(monkeypatch):
+def test_an_environment_variable_names_the_network(monkeypatch):
     monkeypatch.delenv("HVDLAB_NETWORK", raising=False)
     assert given_network() == ASSESSMENT_NET and network_weights(ASSESSMENT_NET) == WEIGHTS
     assert type(torch_models.assessment_network()) is torch_models.AssessmentNet
@@ -159,6 +159,6 @@ def test_the_environment_names_the_network(monkeypatch):
 @pytest.mark.parametrize(
     "name", ["resnet", "wrn-16", "wrn-15-1", "wrn-4-1", "wrn-10-0", "wrn-10-1x"]
 )
-def test_a_name_without_a_network_is_refused(name):
+def test_refuses_an_unknown_network_name(name):
     with pytest.raises(ValueError, match="^(network|depth|width): expected "):
         network_weights(name)

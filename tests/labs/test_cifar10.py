@@ -1,4 +1,4 @@
-"""The CIFAR-10 scripts train on two ranks, with each optimizer that they offer in one of the two."""
+"""The CIFAR-10 scripts train on two ranks; each optimizer is tested in PyTorch or in Keras."""
 
 import importlib
 import os
@@ -31,7 +31,7 @@ IMAGES = SimpleNamespace(
         ("cifar10_keras.py", "novograd"),
     ],
 )
-def test_an_epoch_teaches_something(script, optimizer, cifar10_folder):
+def test_one_epoch_is_better_than_chance(script, optimizer, cifar10_folder):
     mpirun, *rest = launch.mpirun_command(
         2, LABS / script, "--optimizer", optimizer, "--epochs", "1"
     )
@@ -45,10 +45,11 @@ def test_an_epoch_teaches_something(script, optimizer, cifar10_folder):
     assert answer.returncode == 0, answer.stderr[-3000:]
     (heldout,) = re.findall(r"^epoch 0 .*held-out ([0-9.]+) ", answer.stdout, re.MULTILINE)
     assert float(heldout) > 0.3  # 0.1 is chance
-    assert f"{optimizer}, seed 1: target not reached" in answer.stdout  # it takes two epochs
+    # The target needs two epochs.
+    assert f"{optimizer}, seed 1: target not reached" in answer.stdout
 
 
-def test_the_keras_script_sends_gradients_from_where_its_device_says(monkeypatch):
+def test_the_keras_script_exchanges_gradients_through_the_device_of_rank_device(monkeypatch):
     """Ranks that share a GPU exchange through host memory."""
     pytest.importorskip("tensorflow")
     from hvdlab.keras.device import RankDevice

@@ -23,10 +23,12 @@ def run(*arguments, script=SCRIPT):
     return json.loads(next(line for line in output.splitlines() if line.startswith("{")))
 
 
-def test_small_buckets_are_many_and_start_early():
+def test_smaller_buckets_make_more_all_reduces_that_start_earlier():
     found = run("--bucket-mb", "1")
-    assert found["bytes"] == pytest.approx(GRADIENTS, rel=0.01)  # 2 (N-1)/N of it, on 2 ranks
-    # A gradient that does not fit into a bucket of 2^20 bytes closes it: 16 matrices of 2^20 at least.
+    # An all-reduce sends 2 (N-1)/N of it per rank, and N is 2.
+    assert found["bytes"] == pytest.approx(GRADIENTS, rel=0.01)
+    # A gradient of 2^20 bytes or more fills a bucket of 2^20 bytes, so the 16 matrices make 16 buckets or
+    # more.
     assert 16 <= found["collectives"] <= 30
     starts = [start for what, start, _ in found["events"] if what == "all-reduce"]
     last = max(start for what, start, _ in found["events"] if what == "backward")
@@ -43,7 +45,7 @@ def test_small_buckets_are_many_and_start_early():
         (("--hook", "fp16"), {1, 2}, 0.5),
     ],
 )
-def test_what_is_sent(arguments, collectives, part):
+def test_bytes_and_collectives_by_setting(arguments, collectives, part):
     found = run(*arguments)
     assert found["collectives"] in collectives
     assert found["bytes"] == pytest.approx(part * GRADIENTS, rel=0.01)
@@ -53,7 +55,8 @@ def test_what_is_sent(arguments, collectives, part):
 def test_no_sync_takes_the_same_steps(tmp_path):
     loss = run("--passes", "3")["loss"]
     assert run("--passes", "3", "--no-sync")["loss"] == pytest.approx(loss, abs=1e-5)
-    # Where the gradients of the quiet passes are lost, the loss shows it: each pass has its own images.
+    # If the gradients of the passes without exchange were lost, the loss would differ, as each pass has its
+    # own images.
     backward = " " * 16 + "(loss / args.passes).backward()\n"
     lost = tmp_path / "lost.py"
     lost.write_text(
@@ -69,6 +72,6 @@ def test_powersgd_sends_little():
     assert run("--hook", "powersgd")["bytes"] < 0.05 * GRADIENTS
 
 
-def test_bad_input_is_one_sentence():
+def test_reports_a_bad_argument_in_one_sentence():
     with pytest.raises(launch.LaunchError, match="--passes: expected 1 or more, got 0"):
         launch.run(SCRIPT, "--passes", 0, ranks=1, show=False, timeout=100)

@@ -1,4 +1,4 @@
-"""Which device and which backend the scripts of torch.distributed use, by what the ranks see."""
+"""The device and the backend of the torch.distributed scripts, by the GPUs that the ranks see."""
 
 import importlib.util
 import os
@@ -21,7 +21,7 @@ SCRIPTS = {
 
 
 class Meeting(Exception):
-    """The ranks would meet now, by this backend."""
+    """Raised where the process group would be initialised, with the backend."""
 
 
 def load(name):
@@ -33,7 +33,7 @@ def load(name):
 
 @pytest.fixture
 def script(request, monkeypatch):
-    """The script as rank 1 of 2 on a machine, up to where the ranks meet."""
+    """Run the script as rank 1 of 2 up to the point where the process group is initialised."""
     module = load(request.param)
     monkeypatch.setattr(sys, "argv", [module.__file__, *SCRIPTS[request.param]])
     for name in ("RANK", "LOCAL_RANK"):
@@ -52,8 +52,9 @@ A, B = "GPU-a", "GPU-b"
 SHARE = {
     "ddp_communication",
     "fashion_mnist_ddp",
-}  # they broadcast and all-reduce, which Gloo can on GPUs
-SITUATIONS = {  # what the two ranks see; of rank 1 the device and the backend, where ranks may share and not
+}  # they only broadcast and all-reduce, which Gloo supports on GPUs
+# GPUs of the two ranks; rank 1's device and backend if ranks may share a GPU, and if not.
+SITUATIONS = {
     "no GPU": ([[], []], ("cpu", "gloo"), ("cpu", "gloo")),
     "one GPU, shared": ([[A], [A]], ("cuda:0", "gloo"), ("cpu", "gloo")),
     "a GPU each": ([[A, B], [A, B]], ("cuda:1", "nccl"), ("cuda:1", "nccl")),
@@ -65,7 +66,7 @@ SITUATIONS = {  # what the two ranks see; of rank 1 the device and the backend, 
 
 @pytest.mark.parametrize("situation", SITUATIONS)
 @pytest.mark.parametrize("script", SCRIPTS, indirect=True)
-def test_rank_1_uses_the_device_and_the_backend_of_its_situation(script, situation, monkeypatch):
+def test_device_and_backend_follow_from_the_visible_gpus(script, situation, monkeypatch):
     def meet(backend, **options):
         raise Meeting(backend, options.get("device_id"))
 
@@ -89,7 +90,7 @@ def test_rank_1_uses_the_device_and_the_backend_of_its_situation(script, situati
     ("nccl", "gpus", "local_rank", "device"),
     [(22907, 2, 1, "cuda:1"), (22907, 0, 1, "cpu"), (0, 2, 2, "cpu"), (22907, 2, 2, None)],
 )
-def test_an_elastic_rank_uses_the_gpu_of_its_slot_or_leaves(
+def test_an_elastic_rank_uses_the_gpu_of_its_slot_or_ends(
     nccl, gpus, local_rank, device, monkeypatch
 ):
     pytest.importorskip("horovod.torch", reason="needs Horovod: run `make setup`")
@@ -113,7 +114,7 @@ def test_an_elastic_rank_uses_the_gpu_of_its_slot_or_leaves(
 
 @pytest.mark.parametrize("script", ["sharded_training"], indirect=True)
 def test_deepspeed_uses_the_processor_with_the_model(script, monkeypatch):
-    """DeepSpeed itself takes a GPU wherever there is one, also where there are too few for all ranks."""
+    """DeepSpeed by default uses any GPU, also if there are fewer GPUs than ranks."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 2)
     monkeypatch.setenv("DS_ACCELERATOR", "")

@@ -1,4 +1,4 @@
-"""Elastic Horovod: a rank is killed and the others go on; a host comes and takes part."""
+"""Elastic Horovod: training continues after a rank is killed, and includes a host that is added."""
 
 import os
 import re
@@ -27,14 +27,15 @@ assert (hvd.allgather(weights[None], name="weights") == weights).all(), "differe
 
 
 class Job:
-    """A job under horovodrun. `hosts` are written into what the discovery script prints.
+    """A job under horovodrun. The host discovery script prints `hosts`.
 
-    It runs a copy of the script that ends if the ranks have different weights when they commit.
+    It runs a copy of the script that fails if the ranks have different weights at a commit.
     """
 
     def __init__(self, folder: Path, *arguments):
         self.script = folder / SCRIPT.name
-        # Before the message whose answer is printed: a rank that dies in this one leaves no line behind.
+        # Before the all-reduce whose result is printed, so that no line is printed if a rank dies in this
+        # one.
         report = "                    mean = average("
         before, after = SCRIPT.read_text().split(report)
         self.script.write_text(before + textwrap.indent(EQUAL, 20 * " ") + report + after)
@@ -50,7 +51,8 @@ class Job:
                 [
                     bin / "horovodrun", "--gloo", "-np", "2", "--min-np", "1",
                     "--network-interface", "lo", "--host-discovery-script", discover,
-                    "--gloo-timeout-seconds", "120",  # a newcomer imports torch and Horovod first
+                    # A new rank must first import torch and Horovod.
+                    "--gloo-timeout-seconds", "120",
                     sys.executable, self.script, *map(str, arguments),
                 ],
                 env={
@@ -71,7 +73,7 @@ class Job:
         part.replace(self.hosts)
 
     def said(self) -> list[tuple[int, float, int, float]]:
-        """(step, loss, ranks, learning rate) of each commit."""
+        """Return (step, loss, ranks, learning rate) of each commit."""
         found = LINE.findall(self.log.read_text())
         return [(int(step), float(loss), int(n), float(rate)) for step, loss, n, rate in found]
 
@@ -82,7 +84,7 @@ class Job:
             time.sleep(0.1)
 
     def ranks(self) -> dict[int, psutil.Process]:
-        """The ranks that run, by the number that they began with."""
+        """Return the running ranks by the rank number that they started with."""
         found = {}
         for process in self.processes():
             try:
@@ -125,26 +127,28 @@ def start(tmp_path):
 @pytest.mark.slow
 @pytest.mark.data
 @pytest.mark.usefixtures("real_fashion_mnist")
-def test_a_rank_is_lost_and_another_comes(start):
+def test_continues_after_a_lost_rank_and_includes_a_new_one(start):
     job = start("--commit", COMMIT, "--epochs", 1000, "--images", 6000, "--heldout", 500)
     job.wait_for(lambda: len(job.said()) >= 5)
     ranks = job.ranks()
-    stays = ranks[0].environ()["HOROVOD_HOSTNAME"]  # Horovod takes the hosts in any order
+    stays = ranks[0].environ()["HOROVOD_HOSTNAME"]  # Horovod orders the hosts arbitrarily
     ranks[1].kill()
     job.wait_for(lambda: job.said()[-1][2] == 1)
-    # Another spelling of the same address, as a host on which a rank died is not taken again.
+    # Another name of the same address, because Horovod does not use a host again on which a rank has died.
     job.offer(f"{stays}:1", "127.1:1")
     job.wait_for(lambda: job.said()[-1][2] == 2)
     job.process.terminate()
-    job.process.wait(SECONDS)  # horovodrun ends with 0 or not, as its workers were seen to end
+    # The exit code of horovodrun depends on the order in which its workers end.
+    job.process.wait(SECONDS)
     assert psutil.wait_procs(job.processes(), timeout=10)[1] == []
 
     steps, losses, ranks, rates = zip(*job.said(), strict=True)
     assert rates == tuple(0.02 * n for n in ranks)
     assert [n for i, n in enumerate(ranks) if i == 0 or n != ranks[i - 1]] == [2, 1, 2]
-    # Each commit once: nothing that was committed is lost or done again.
+    # Each commit appears once, so no committed step is lost or repeated.
     assert list(steps) == [COMMIT * (i + 1) for i in range(len(steps))]
-    # The curve goes on. Untrained weights, of a new rank or of all, would bring the first loss back.
+    # The loss continues to fall. With untrained weights, of a new rank or of all, it would be the first
+    # loss again.
     for before in (ranks.index(1) - 1, len(ranks) - ranks[::-1].index(1) - 1):
         assert losses[before + 1] < (losses[0] + losses[before]) / 2
 
@@ -152,8 +156,8 @@ def test_a_rank_is_lost_and_another_comes(start):
 @pytest.mark.slow
 @pytest.mark.data
 @pytest.mark.usefixtures("real_fashion_mnist")
-def test_without_horovodrun_it_trains_alone(start, tmp_path):
-    """To its end, and to the curve that the ranks that come and go are on too."""
+def test_trains_on_a_single_rank_without_horovodrun(start, tmp_path):
+    """It ends, with the loss curve that the elastic run must reach too."""
     small = ("--commit", COMMIT, "--epochs", "2", "--images", "2000", "--heldout", "50000")  # all
     answer = subprocess.run(
         [sys.executable, str(SCRIPT), *map(str, small)],

@@ -1,4 +1,4 @@
-"""The DDP script is the serial script on the union of the batches, and the Horovod script of lab 4."""
+"""The DDP script equals the serial script on the union of the batches, and lab 4's Horovod script."""
 
 import importlib.util
 import subprocess
@@ -27,7 +27,7 @@ pytestmark = [
 
 
 def train(script, folder, *arguments, ranks=2):
-    """Run a script, and return where it was recorded."""
+    """Run a script, and return the folder of its record."""
     launch.run(
         script, *FEW, *arguments, ranks=ranks, show=False, timeout=200,
         HVDLAB_RUN_DIR=str(folder), OMP_NUM_THREADS="1",
@@ -45,7 +45,7 @@ def on_two_ranks(tmp_path_factory):
     return train(DDP, tmp_path_factory.mktemp("ddp"), "--batch-size", "32")
 
 
-def test_one_rank_with_the_whole_batch(on_two_ranks, tmp_path):
+def test_one_rank_trains_on_the_whole_batch(on_two_ranks, tmp_path):
     alone = train(DDP, tmp_path, "--batch-size", "64", "--lr", "0.04", ranks=1)
     lines, theirs = curve(on_two_ranks), curve(alone)
     assert np.abs(lines["loss"] - theirs["loss"]).max() < 1e-4
@@ -54,7 +54,7 @@ def test_one_rank_with_the_whole_batch(on_two_ranks, tmp_path):
     assert lines["accuracy"].iloc[-1] > 0.3  # chance is 0.1
 
 
-def test_the_ranks_agree(on_two_ranks):
+def test_all_ranks_have_the_same_weights(on_two_ranks):
     report = rank_report(on_two_ranks)
     assert report["weights"].nunique() == 1
     assert report["loss"].nunique() == report["accuracy"].nunique() == 1
@@ -63,7 +63,7 @@ def test_the_ranks_agree(on_two_ranks):
 
 
 @pytest.mark.thorough
-def test_the_serial_script_on_the_union_of_the_batches(on_two_ranks, tmp_path):
+def test_equals_the_serial_script_on_the_union_of_the_batches(on_two_ranks, tmp_path):
     serial = LABS / "fashion_mnist_torch.py"
     alone = train(serial, tmp_path, "--batch-size", "64", "--lr", "0.04", ranks=1)
     assert np.abs(curve(on_two_ranks)["loss"] - curve(alone)["loss"]).max() < 1e-4
@@ -71,9 +71,9 @@ def test_the_serial_script_on_the_union_of_the_batches(on_two_ranks, tmp_path):
 
 
 @pytest.mark.thorough
-def test_the_horovod_script_of_lab_4(on_two_ranks, tmp_path):
+def test_equals_the_horovod_script_of_lab_4(on_two_ranks, tmp_path):
     pytest.importorskip("horovod")
-    script = tmp_path / "lab_4.py"  # not horovod.py: that would be imported as Horovod
+    script = tmp_path / "lab_4.py"  # not horovod.py, which the script would import as Horovod
     script.write_text(lab04_script_edits.after("resume", "torch"))
     theirs = train(script, tmp_path / "run", "--batch-size", "32")
     assert np.abs(curve(on_two_ranks)["loss"] - curve(theirs)["loss"]).max() < 1e-4
@@ -81,7 +81,7 @@ def test_the_horovod_script_of_lab_4(on_two_ranks, tmp_path):
 
 
 @pytest.mark.thorough
-def test_a_run_goes_on_where_its_checkpoint_ends(on_two_ranks, tmp_path):
+def test_resumes_from_a_checkpoint(on_two_ranks, tmp_path):
     kept = ["--batch-size", "32", "--checkpoint", str(tmp_path / "kept")]
     train(DDP, tmp_path / "first", *kept, "--epochs", "1")
     assert [path.name for path in (tmp_path / "kept").iterdir()] == ["epoch-000.pt"]
@@ -90,10 +90,10 @@ def test_a_run_goes_on_where_its_checkpoint_ends(on_two_ranks, tmp_path):
 
 
 @pytest.mark.thorough
-def test_checkpoints_that_only_one_rank_sees(tmp_path):
+def test_refuses_checkpoints_that_only_one_rank_sees(tmp_path):
     kept = ["--batch-size", "32", "--epochs", "1"]
     train(DDP, tmp_path / "run", *kept, "--checkpoint", str(tmp_path / "0"))
-    script = tmp_path / "own_disks.py"  # each rank has a folder of its own
+    script = tmp_path / "own_disks.py"  # each rank has its own checkpoint folder
     script.write_text(
         "import os, runpy, sys\n"
         f"sys.argv = [{str(DDP)!r}, *{FEW!r}, '--checkpoint', "
@@ -105,7 +105,7 @@ def test_checkpoints_that_only_one_rank_sees(tmp_path):
 
 
 @pytest.mark.thorough
-def test_under_torchrun_and_alone(tmp_path):
+def test_runs_under_torchrun_and_as_a_single_process(tmp_path):
     # One held-out image: rank 1 has none.
     for words in (["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"], []):
         done = subprocess.run(
@@ -118,7 +118,7 @@ def test_under_torchrun_and_alone(tmp_path):
 
 @pytest.fixture
 def script(monkeypatch):
-    """The script as a module, called by its name alone."""
+    """Return the script as a module whose argv[0] is its file name."""
     spec = importlib.util.spec_from_file_location("fashion_mnist_ddp", DDP)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -135,7 +135,7 @@ def script(monkeypatch):
         ("--seed 2.5", "argument --seed: expected 0 or more, got 2.5"),
     ],
 )
-def test_a_bad_argument_is_one_sentence(script, typed, says, monkeypatch, capsys):
+def test_reports_a_bad_argument_in_one_sentence(script, typed, says, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["fashion_mnist_ddp.py", *typed.split()])
     with pytest.raises(SystemExit) as stopped:
         script.main()
@@ -143,7 +143,7 @@ def test_a_bad_argument_is_one_sentence(script, typed, says, monkeypatch, capsys
     assert capsys.readouterr().err.endswith(f"{says}\n")
 
 
-def test_without_data_it_says_so_before_the_ranks_meet(script, monkeypatch):
+def test_reports_missing_data_before_the_ranks_connect(script, monkeypatch):
     def missing():
         raise DataError("No fashion_mnist data in /nowhere")
 

@@ -1,4 +1,4 @@
-"""hybrid_parallel.py: whatever the split, the losses of serial training; and the bytes by the formulas."""
+"""hybrid_parallel.py: every split has the losses of serial training, and sends the bytes of the formulas."""
 
 import argparse
 import importlib.util
@@ -25,7 +25,7 @@ SMALL = f"--num-layers {LAYERS} --hidden-size {HIDDEN} --image-size {IMAGE} --ba
 
 
 def serial():
-    """A loop of its own, on the whole batch."""
+    """Train serially on the whole batch, in an independent loop."""
     torch.manual_seed(1)
     network = ResidualMLP(LAYERS, HIDDEN, IMAGE)
     optimizer = torch.optim.SGD(network.parameters(), lr=0.05, momentum=0.9)
@@ -47,7 +47,7 @@ def measured(tmp_path, ranks, *arguments):
 
 
 def assert_serial(found):
-    """All losses of a result are within 1e-5 of the serial ones: rounding, in another order."""
+    """Assert that all losses are within 1e-5 of the serial losses, as sums are rounded in another order."""
     last = [rank["losses"] for rank in found["ranks"] if rank["losses"][0] is not None]
     difference = np.abs(np.mean(last, axis=0) - serial()).max()
     assert difference < 1e-5, f"{found['split']} {found['schedule']}: {difference:.1e}"
@@ -62,29 +62,29 @@ def assert_serial(found):
         pytest.param("2x2x1 1x1x4 4x1x1 1x4x1", "1f1b gpipe", marks=pytest.mark.thorough),
     ],
 )
-def test_four_ranks_train_as_one_however_they_are_split(tmp_path, names, schedules):
+def test_every_split_of_four_ranks_equals_serial_training(tmp_path, names, schedules):
     for found in measured(tmp_path, 4, *names.split(), "--schedules", *schedules.split()):
         assert_serial(found)
         d, t, p = found["split"]
         ranks = found["ranks"]
-        # Neighbours in number are neighbours along tensor, else along data.
+        # Ranks with consecutive numbers are neighbours along tensor, or along data if tensor is 1.
         assert ranks[1]["at"] == ([0, 1, 0] if t > 1 else [1, 0, 0] if d > 1 else [0, 0, 1])
-        # A block that is split along `tensor` keeps its norm and the bias of `down` on each rank.
+        # In a block that is split along `tensor`, each rank keeps the whole norm and the bias of `down`.
         block, rest = 8 * HIDDEN**2 + 4 * HIDDEN, 3 * HIDDEN
         ends = (IMAGE**2 + 1) * HIDDEN + (12 * HIDDEN + 10 if p == 1 else 0)
         largest = LAYERS // p * (block / t + rest) + ends
-        # FSDP2 may fill up the last rank's part.
+        # FSDP2 may pad the last rank's shard.
         assert max(rank["memory"] for rank in ranks) == pytest.approx(12 * largest / d, rel=0.01)
         foretold = 3 * (d - 1) / d * 4 * largest
         foretold += 4 * BATCH * HIDDEN / d * (4 * LAYERS / p * (t - 1) / t + min(p - 1, 2))
-        # Above it: at most 300 bytes of Gloo's for each message. An all-reduce of n ranks is 2 (n-1) of them.
+        # Gloo adds at most 300 bytes per message. An all-reduce of n ranks has 2 (n-1) messages per rank.
         in_blocks = 2 * LAYERS / p * 2 * (t - 1)
         messages = found["micro_batches"] * (in_blocks + 2 * (p > 1)) + 4 * (d - 1)
         assert 0 <= max(rank["sent"] for rank in ranks) - foretold < 300 * messages
 
 
 @pytest.mark.mpi
-def test_two_stages_interleaved_and_their_trace(tmp_path):
+def test_interleaved_stages_equal_serial_training_and_record_their_passes(tmp_path):
     options = ["1x1x2", "--schedules", "1f1b", "interleaved", "--steps", STEPS]
     plain, interleaved = measured(tmp_path, 2, *options)
     for found in (plain, interleaved):
@@ -92,27 +92,27 @@ def test_two_stages_interleaved_and_their_trace(tmp_path):
         for rank in found["ranks"]:
             starts = [start for *_, start, _ in rank["events"]]
             ends = [end for *_, end in rank["events"]]
-            # One pass after the other; each micro-batch forward and backward, once a stage.
+            # Passes do not overlap, and each micro-batch goes forward and backward once per stage.
             assert all(end <= start for end, start in zip(ends, starts[1:], strict=False))
             passes = [tuple(event[:3]) for event in rank["events"]]
             assert len(set(passes)) == len(passes)
     assert [len(rank["events"]) for rank in plain["ranks"]] == [8, 8]
     assert [len(rank["events"]) for rank in interleaved["ranks"]] == [16, 16]
-    # 1F1B on stage 0 of two: two forward passes, then in turns.
+    # 1F1B on stage 0 of two: two forward passes, then backward and forward in turns.
     kinds = [event[1][0] for event in plain["ranks"][0]["events"]]
     assert "".join(kinds) == "ffbfbfbb"
 
 
 @pytest.mark.mpi
 @pytest.mark.thorough
-def test_eight_ranks_train_as_one(tmp_path):
+def test_a_2x2x2_split_equals_serial_training(tmp_path):
     (found,) = measured(tmp_path, 8, "2x2x2")
     assert len(found["ranks"]) == 8
     assert_serial(found)
 
 
 @pytest.mark.thorough
-def test_torchrun_and_python_alone_start_it(tmp_path):
+def test_starts_under_torchrun_and_as_a_single_process(tmp_path):
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     torchrun = [
         sys.executable,
@@ -129,7 +129,7 @@ def test_torchrun_and_python_alone_start_it(tmp_path):
         assert_serial(json.loads(output.read_text())[0])
 
 
-def test_a_split_that_cannot_be_is_one_sentence():
+def test_refuses_an_impossible_split_in_one_sentence():
     done = subprocess.run(
         [sys.executable, str(SCRIPT), "2x1x1"], capture_output=True, text=True, timeout=120
     )
@@ -159,7 +159,7 @@ def test_a_split_that_cannot_be_is_one_sentence():
         ),
     ],
 )
-def test_sizes_that_cannot_be_are_refused(options, says):
+def test_refuses_impossible_sizes(options, says):
     spec = importlib.util.spec_from_file_location("hybrid_parallel", SCRIPT)
     script = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(script)

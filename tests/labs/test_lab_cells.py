@@ -1,5 +1,5 @@
-"""Cells of labs 8 to 12, each alone: they use the right device, call a learner's function as the check does,
-and say what the shipped results say."""
+"""Single cells of labs 8 to 12: they use the right device, call a learner's function like the check, and
+quote the shipped results correctly."""
 
 import ast
 import json
@@ -28,7 +28,7 @@ def run_cell(path, number, names):
 
 
 def run_what_makes(path, wanted, names):
-    """Run the statements of a lab that give these names a value, and nothing else."""
+    """Run only the statements of a lab that assign these names."""
     for node in ast.parse(path.read_text()).body:
         made = {getattr(node, "name", "")}
         for target in getattr(node, "targets", []):
@@ -40,7 +40,7 @@ def run_what_makes(path, wanted, names):
 
 @pytest.fixture
 def on_a_machine_with_a_gpu(monkeypatch):
-    """PyTorch sees a GPU unless it is hidden; the answers that it gave."""
+    """Make PyTorch report a GPU unless it is hidden; return its answers."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     monkeypatch.setattr(sys, "path", sys.path.copy())
     monkeypatch.delitem(sys.modules, "one_device", raising=False)
@@ -54,7 +54,7 @@ def on_a_machine_with_a_gpu(monkeypatch):
     return answers
 
 
-def test_lab_8_trains_on_the_device_of_the_learner(monkeypatch, capsys):
+def test_lab_8_trains_on_a_gpu_if_there_is_one(monkeypatch, capsys):
     monkeypatch.setattr(sys, "path", sys.path.copy())
     monkeypatch.delitem(sys.modules, "one_device", raising=False)
     random = np.random.default_rng(0)
@@ -71,18 +71,18 @@ def test_lab_8_trains_on_the_device_of_the_learner(monkeypatch, capsys):
     assert f"These cells use {name}" in capsys.readouterr().out
 
 
-def test_the_ranks_of_lab_9_use_the_processor(on_a_machine_with_a_gpu, monkeypatch):
+def test_lab_9_hides_gpus_from_its_ranks(on_a_machine_with_a_gpu, monkeypatch):
     names, environments = {}, []
 
     def run(script, *arguments, **variables):
-        """What a rank would find in its environment."""
+        """Record the environment that a rank would have."""
         environments.append({**os.environ, **variables})
         report = dict.fromkeys(
             ["mode", "peak_bytes", "seconds", "file_bytes", "anonymous_bytes"], 0
         )
         return json.dumps(report | {"losses": [1]})
 
-    for number in (1, 4):  # the imports, and where it says that it uses processors from then on
+    for number in (1, 4):  # the imports, and the cell that hides the GPUs
         run_cell(LAB_9, number, names)
     names["run"] = run
     list(run_what_makes(LAB_9, {"SCRIPT", "SAME", "train", "out_of_core"}, names))
@@ -97,12 +97,12 @@ MEASURE_THE_PROCESSOR = """
 
 
 @pytest.mark.parametrize("name", MEASURE_THE_PROCESSOR)
-def test_a_lab_that_measures_the_processor_hides_the_gpus_first(name, monkeypatch):
-    """Its formulas are of gloo, of processor memory, and of ranks on one kind of device."""
+def test_labs_that_measure_cpus_hide_the_gpus_first(name, monkeypatch):
+    """Its formulas are for Gloo, for CPU memory, and for ranks on the same kind of device."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     names = {}
     for node in ast.parse((LABS / f"{name}.py").read_text()).body:
-        # the imports and what stands right after them; whatever measures is a `def` or comes later
+        # the imports and the statement after them; all measurements come later
         if not isinstance(node, ast.Import | ast.ImportFrom):
             exec(compile(ast.Module([node], []), name, "exec"), names)
             break
@@ -111,25 +111,25 @@ def test_a_lab_that_measures_the_processor_hides_the_gpus_first(name, monkeypatc
     assert os.environ["CUDA_VISIBLE_DEVICES"] == "-1"
 
 
-def test_lab_8_counts_activations_with_numbers_alone():
-    """`check_activation_bytes` asks for numbers: int(...) in the answer is right, and takes no array."""
+def test_lab_8_passes_numbers_to_activation_bytes():
+    """`check_activation_bytes` passes numbers, so a correct answer may use int(...), which takes no array."""
     sizes = [32, 64]
     memory = pd.DataFrame({"parameters": [1, 1], "optimizer": [2, 2]}, index=sizes)
     names = {
-        "pd": pd, "np": np, "memory": memory, "bites": sizes, "LAYERS": 3, "HIDDEN": 8,
+        "pd": pd, "np": np, "memory": memory, "micro_batches": sizes, "LAYERS": 3, "HIDDEN": 8,
         "activation_bytes": lambda batch, layers, hidden: int(batch * layers * 10 * hidden * 4),
     }  # fmt: skip
     bars, line = [dict(names)["counted"] for names in run_what_makes(LAB_8, {"counted"}, names)]
     assert bars["activations (counted by you)"].tolist() == list(line) == [0.03072, 0.06144]
 
 
-def test_lab_8_says_how_much_time_small_bites_take():
+def test_lab_8_quotes_the_measured_times_of_micro_batches():
     found = experiment.reference("gradient_accumulation")
     seconds = found.groupby("micro_batch")["seconds"].median()
     said = re.search(
         r"those of ([^a-z]+ and \d+) take ([^a-z]+ and \S+) times as long as one of 500 \(medians of (\d)",
         LAB_8.read_text(),
     )
-    bites, times = ([float(n) for n in re.split(", | and ", said[part])] for part in (1, 2))
-    assert times == [round(seconds[bite] / seconds[500], 1) for bite in bites]
+    sizes, times = ([float(n) for n in re.split(", | and ", said[part])] for part in (1, 2))
+    assert times == [round(seconds[size] / seconds[500], 1) for size in sizes]
     assert (found["micro_batch"].value_counts() == int(said[3])).all()

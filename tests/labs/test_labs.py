@@ -1,4 +1,4 @@
-"""Every lab goes through, quick: as a plain script, and for the learner up to the first exercise."""
+"""Every lab runs in a quick run: as a plain script, and for the learner up to the first exercise."""
 
 import ast
 import os
@@ -14,8 +14,8 @@ from nbclient.exceptions import CellExecutionError
 ROOT = Path(__file__).parents[2]
 SOURCES = sorted((ROOT / "labs").glob("[0-9][0-9]_*.py"))
 LABS = [path for path in SOURCES if not path.name.startswith("00_")]
-# The same cells run as solution notebooks anyway: as plain scripts and up to the first exercise, most are
-# the long tail.
+# The same cells run as solution notebooks anyway. Therefore most labs are tested as plain scripts and up to
+# the first exercise only in a thorough run.
 SCRIPTS = [
     pytest.param(path, marks=[pytest.mark.thorough] if path.name >= "02" else [])
     for path in SOURCES
@@ -31,9 +31,9 @@ def name(path):
 
 
 @pytest.mark.parametrize("source", LABS, ids=name)
-def test_every_prediction_is_told_beside_the_result(source):
+def test_every_prediction_is_shown_with_its_result(source):
     names = [node for node in ast.walk(ast.parse(source.read_text())) if isinstance(node, ast.Name)]
-    uses = {}  # prediction -> its places, in the order of the lines: made or read
+    uses = {}  # prediction -> its lines in order, each of them an assignment or a use
     for node in sorted(names, key=lambda node: (node.lineno, isinstance(node.ctx, ast.Store))):
         if "prediction" in node.id:
             uses.setdefault(node.id, []).append(node)
@@ -45,7 +45,7 @@ def test_every_prediction_is_told_beside_the_result(source):
 
 @pytest.fixture
 def quick(monkeypatch):
-    """Quick runs without a screen."""
+    """Set the environment of a quick run without a display."""
     monkeypatch.setenv("LAB_QUICK", "1")
     monkeypatch.setenv("TF_CPP_MIN_LOG_LEVEL", "3")
 
@@ -53,7 +53,7 @@ def quick(monkeypatch):
 @pytest.mark.notebook
 @pytest.mark.data
 @pytest.mark.parametrize("source", SCRIPTS, ids=name)
-def test_the_source_runs_as_a_script(source, quick, tmp_path):
+def test_each_lab_runs_as_a_script(source, quick, tmp_path):
     done = subprocess.run(
         [sys.executable, source],
         env={**os.environ, "MPLBACKEND": "agg"},
@@ -69,7 +69,7 @@ def test_the_source_runs_as_a_script(source, quick, tmp_path):
 @pytest.mark.notebook
 @pytest.mark.data
 @pytest.mark.parametrize("source", LEARNERS, ids=name)
-def test_the_learner_stops_at_the_first_exercise(source, quick):
+def test_an_unsolved_notebook_stops_at_the_first_exercise(source, quick):
     notebook = nbformat.read(ROOT / "notebooks" / f"{source.stem}.ipynb", 4)
     client = NotebookClient(
         notebook, timeout=300, resources={"metadata": {"path": ROOT / "notebooks"}}

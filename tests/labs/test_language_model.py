@@ -1,4 +1,4 @@
-"""labs/language_model.py: every launcher and strategy trains what one rank trains."""
+"""labs/language_model.py: every launcher and strategy trains like a single rank."""
 
 import csv
 import importlib.util
@@ -46,7 +46,7 @@ def start(launcher, *arguments, **variables) -> subprocess.CompletedProcess:
 
 @pytest.fixture(scope="module")
 def base(tmp_path_factory):
-    """A small model, hardly trained, from texts of its own."""
+    """Return the folder of a small model after a few steps on its own texts."""
     folder = tmp_path_factory.mktemp("base")
     (folder / "text").write_text("The quick brown fox jumps over the lazy dog. " * 200)
     arguments = (
@@ -65,7 +65,7 @@ def base(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def train(base, tmp_path_factory):
-    """Fine-tune on two ranks, or on one, with the same 16 records a step; once for each way."""
+    """Return a function that fine-tunes on 1 or 2 ranks with 16 records per step, once per setting."""
     done = {}
 
     def fine_tune(launcher, *settings, ranks=2):
@@ -95,7 +95,7 @@ def difference(one, other):
 @pytest.mark.mpi
 @pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp2"])
-def test_two_ranks_train_what_one_trains(train, strategy):
+def test_two_ranks_equal_a_single_rank(train, strategy):
     alone = train("python", ranks=1)
     found = difference(alone, train("mpirun", "--strategy", strategy))
     print(f"{strategy} on 2 ranks, largest loss difference in {STEPS} steps: {found:.2g}")
@@ -106,14 +106,14 @@ def test_two_ranks_train_what_one_trains(train, strategy):
 @pytest.mark.mpi
 @pytest.mark.thorough
 @pytest.mark.parametrize("launcher", ["hvdlab run", "torchrun", "lightning"])
-def test_every_launcher_starts_the_same(train, launcher):
+def test_every_launcher_gives_the_same_training(train, launcher):
     own = ("--devices", "2") if launcher == "lightning" else ()
     assert difference(train("python", ranks=1), train(launcher, "--strategy", "ddp", *own)) < 2e-5
 
 
 @pytest.mark.mpi
 @pytest.mark.thorough
-def test_lora_split_over_ranks_is_lora_on_one(train):
+def test_lora_on_two_ranks_equals_lora_on_one(train):
     import torch
 
     settings = "--method", "lora", "--rank", "4"
@@ -130,7 +130,7 @@ def test_lora_split_over_ranks_is_lora_on_one(train):
 
 @pytest.mark.slurm
 @pytest.mark.thorough
-def test_srun_starts_ranks_that_meet(train, base, slurm_cluster, tmp_path):
+def test_ranks_of_srun_connect(train, base, slurm_cluster, tmp_path):
     command = [
         "srun", "--ntasks-per-node=2", "--nodes=1", sys.executable, SCRIPT, "finetune", "--checkpoint", base,
         "--out", tmp_path, "--batch-size=8", f"--steps={STEPS}", f"--every={STEPS}", "--held-out=40",
@@ -147,7 +147,7 @@ def test_srun_starts_ranks_that_meet(train, base, slurm_cluster, tmp_path):
     assert difference(train("python", ranks=1), tmp_path) < 2e-5
 
 
-def test_a_run_that_is_asked_to_end_did_not_end_well(base, tmp_path):
+def test_a_run_ended_by_sigterm_has_a_nonzero_exit_code(base, tmp_path):
     arguments = "--checkpoint", base, "--out", tmp_path, "--steps", 10**6, "--every", 10**6
     process = subprocess.Popen(
         [sys.executable, SCRIPT, "finetune", *map(str, arguments)],
@@ -168,7 +168,7 @@ def test_a_run_that_is_asked_to_end_did_not_end_well(base, tmp_path):
 
 @pytest.fixture(scope="module")
 def script():
-    """The script as a module: its command line without a process for each case."""
+    """Return the script as a module, to test its command line without a process per case."""
     spec = importlib.util.spec_from_file_location("language_model_script", SCRIPT)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -180,13 +180,14 @@ def own_environment(monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     names = "RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT GROUP_RANK"
     for name in names.split():
-        monkeypatch.setenv(name, "")  # so that what `rendezvous` sets is taken back
+        # So that monkeypatch removes the values that `rendezvous` sets.
+        monkeypatch.setenv(name, "")
         monkeypatch.delenv(name)
 
 
 @pytest.mark.usefixtures("own_environment")
 @pytest.mark.parametrize("settings", [[], ["--int8"]])
-def test_the_model_is_asked(script, base, settings, capsys):
+def test_generate_prints_the_answer(script, base, settings, capsys):
     if settings:
         pytest.importorskip("torchao", reason="needs torchao: run `make setup`")
     script.main(["generate", "--checkpoint", str(base), "Count.", "--limit", "3", *settings])
@@ -218,9 +219,11 @@ def test_the_model_is_asked(script, base, settings, capsys):
         (["--checkpoint", "BASE", "--out", "/dev/null/out"], "Not a directory: '/dev/null/out'"),
     ],
 )
-def test_what_cannot_run_is_one_sentence(script, base, tmp_path, monkeypatch, arguments, says):
+def test_refuses_impossible_settings_in_one_sentence(
+    script, base, tmp_path, monkeypatch, arguments, says
+):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(device, "gpus_of_torch", list)  # where there is a GPU, too
+    monkeypatch.setattr(device, "gpus_of_torch", list)  # also on a machine with a GPU
     arguments = [str(base) if word == "BASE" else word for word in arguments]
     with pytest.raises(SystemExit) as stopped:
         script.main(["finetune", "--out", str(tmp_path / "out"), *arguments])
@@ -233,7 +236,7 @@ def test_what_cannot_run_is_one_sentence(script, base, tmp_path, monkeypatch, ar
 def test_the_model_has_a_position_for_every_token_of_an_example(
     script, tmp_path, monkeypatch, length
 ):
-    """An example has a token more than --length, and the model takes it as a whole."""
+    """An example has one token more than --length, and the model must accept all of it."""
     ids = []
 
     def fit(args, gpt, examples):
@@ -274,14 +277,14 @@ def test_an_answer_longer_than_the_model_is_refused(script, base):
         ),
     ],
 )
-def test_what_is_typed_wrongly_is_named(script, typed, says, capsys):
+def test_names_a_bad_argument(script, typed, says, capsys):
     with pytest.raises(SystemExit):
         script.parse_args(typed.split())
     assert says in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("gpus", "kind"), [(0, "cpu"), (1, "cpu"), (2, "cuda")])
-def test_ranks_that_lightning_starts_use_a_gpu_each_or_the_processor(
+def test_ranks_started_by_lightning_use_their_own_gpu_or_the_cpu(
     script, monkeypatch, capsys, gpus, kind
 ):
     args = script.parse_args(["pretrain", "--out", "x", "--devices", "2"])
@@ -295,8 +298,8 @@ def test_ranks_that_lightning_starts_use_a_gpu_each_or_the_processor(
 
 
 @pytest.mark.usefixtures("own_environment")
-def test_a_rank_gives_lightning_the_one_gpu_that_its_launcher_shows_it(script, monkeypatch):
-    """As under `srun --gpus-per-task=1`: rank 1 has another GPU than rank 0, and its number is 0 as well."""
+def test_passes_lightning_the_single_visible_gpu_of_a_rank(script, monkeypatch):
+    """As under `srun --gpus-per-task=1`: each rank sees only its own GPU, as number 0."""
     for name, value in {"RANK": 1, "WORLD_SIZE": 2, "LOCAL_RANK": 1, "LOCAL_WORLD_SIZE": 2}.items():
         monkeypatch.setenv(name, str(value))
     monkeypatch.setattr(device, "gpus_of_torch", lambda: ["GPU-b"])
@@ -317,7 +320,7 @@ def test_a_rank_gives_lightning_the_one_gpu_that_its_launcher_shows_it(script, m
 
 
 @pytest.mark.parametrize("equals", [False, True])
-def test_a_setting_in_a_file_holds_until_it_is_typed(script, tmp_path, equals):
+def test_command_line_overrides_settings_of_a_file(script, tmp_path, equals):
     (tmp_path / "a.yaml").write_text("steps: 7\nbatch-size: 3\nmethod: lora\n")
     file = [f"--config={tmp_path / 'a.yaml'}"] if equals else ["--config", str(tmp_path / "a.yaml")]
     typed = ["finetune", "--checkpoint", "x", "--out", "y", "--steps", "9", *file]
@@ -328,7 +331,7 @@ def test_a_setting_in_a_file_holds_until_it_is_typed(script, tmp_path, equals):
         script.parse_args(typed)
 
 
-def test_a_setting_of_a_file_may_be_a_list(script, tmp_path):
+def test_settings_of_a_file_may_be_lists(script, tmp_path):
     (tmp_path / "a.yaml").write_text("text: [one.txt, two.txt]\nsteps: 5\n")
     args = script.parse_args(["pretrain", "--out", "x", "--config", str(tmp_path / "a.yaml")])
     assert (args.text, args.steps) == ([Path("one.txt"), Path("two.txt")], 5)
@@ -337,13 +340,13 @@ def test_a_setting_of_a_file_may_be_a_list(script, tmp_path):
 @pytest.mark.parametrize(
     "config", sorted((ROOT / "labs" / "configs").glob("*.yaml")), ids=lambda p: p.name
 )
-def test_the_shipped_settings_build(script, config):
+def test_the_shipped_settings_are_accepted(script, config):
     args = script.parse_args(["finetune", "--out", "x", "--config", str(config)])
     assert args.strategy in script.STRATEGIES and args.precision in ("32-true", "bf16-mixed")
 
 
-def test_the_strategies_of_gpus_are_set_up(script):
-    """What can be tested of FSDP and DeepSpeed without a GPU: the settings that Lightning would hand on."""
+def test_settings_of_fsdp_and_deepspeed(script):
+    """Without a GPU, only the settings that Lightning passes to FSDP and DeepSpeed can be tested."""
     from litgpt import GPT
 
     from hvdlab.torch.language_model import small, with_lora

@@ -1,4 +1,4 @@
-"""labs/one_device.py against a plain loop: each technique gives the losses that it should."""
+"""labs/one_device.py compared with a plain loop: each technique gives the expected losses."""
 
 import importlib.util
 import re
@@ -19,12 +19,12 @@ from hvdlab.torch.lab_networks import ConvNet, ResidualMLP  # noqa: E402
 SCRIPT = Path(__file__).parents[2] / "labs" / "one_device.py"
 STEPS, BATCH, IMAGE = 20, 30, 16
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"  # as the script
-ROUNDING = 1e-4 if DEVICE == "cuda" else 0  # two runs on a GPU may add in another order
+ROUNDING = 1e-4 if DEVICE == "cuda" else 0  # a GPU may add in another order in each run
 
 
 @pytest.fixture
 def script(monkeypatch):
-    """The script as a module, on 300 random images whose brightness tells their class."""
+    """Return the script as a module, on 310 random images whose brightness depends on their class."""
     spec = importlib.util.spec_from_file_location("one_device", SCRIPT)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -43,7 +43,7 @@ def trained(script, network, *options):
 
 
 def plain(script, network):
-    """The losses of the shortest training loop there is."""
+    """Return the losses of a minimal training loop."""
     torch.manual_seed(1)
     model = {"mlp": ResidualMLP, "conv": ConvNet}[network](2, 8, IMAGE).to(DEVICE)
     optimizer = torch.optim.Adam(model.parameters(), 0.01)
@@ -62,7 +62,7 @@ def plain(script, network):
 
 
 @pytest.mark.parametrize("network", ["mlp", "conv"])
-def test_the_losses_are_those_of_a_plain_loop(script, network):
+def test_losses_equal_those_of_a_plain_loop(script, network):
     serial = np.array(plain(script, network))
     assert serial[-1] < serial[0] - 0.3  # it learns
     for options, largest in (
@@ -81,24 +81,24 @@ def test_the_losses_are_those_of_a_plain_loop(script, network):
     exact = trained(script, network, "--precision", "bf16")["losses"]
     again = trained(script, network, "--precision", "bf16", "--checkpointing")["losses"]
     assert exact == pytest.approx(again, abs=30 * ROUNDING, rel=0)
-    assert max(abs(np.array(exact) - serial)) > 0  # it was another precision
+    assert max(abs(np.array(exact) - serial)) > 0  # the precision had an effect
 
 
-def test_checkpointing_and_small_bites_need_less_memory(script):
+def test_checkpointing_and_micro_batches_need_less_memory(script):
     large = ["--num-layers", 8, "--batch-size", 256, "--hidden-size", 16]
     took = {
         name: trained(script, "mlp", *large, *options)
         for name, options in {
             "plain": [],
             "again": ["--checkpointing"],
-            "bites": ["--accumulate", 4],
+            "micro-batches": ["--accumulate", 4],
             "bf16": ["--precision", "bf16"],
         }.items()
     }
     activations = 10 * 8 * 16 * 256 * 4
     assert took["plain"]["peak_bytes"] > activations
     assert took["again"]["peak_bytes"] < took["plain"]["peak_bytes"] - activations / 2
-    assert took["bites"]["peak_bytes"] < took["plain"]["peak_bytes"] - activations / 2
+    assert took["micro-batches"]["peak_bytes"] < took["plain"]["peak_bytes"] - activations / 2
     assert took["bf16"]["peak_bytes"] < took["plain"]["peak_bytes"] - activations / 4
     count = sum(p.numel() for p in ResidualMLP(8, 16, IMAGE).parameters())
     tensors = len(list(ResidualMLP(8, 16, IMAGE).parameters()))
@@ -110,11 +110,12 @@ def test_checkpointing_and_small_bites_need_less_memory(script):
         }
 
 
-def test_the_loss_scale_adapts_in_fp16_alone(script):
+def test_the_loss_scale_adapts_only_in_fp16(script):
     assert set(trained(script, "mlp")["scales"]) == {1.0}
     assert set(trained(script, "mlp", "--precision", "fp16", "--no-scaling")["scales"]) == {1.0}
     scales = trained(script, "mlp", "--precision", "fp16", "--loss-weight", "1e6")["scales"]
-    assert scales[0] == 32768 and scales == sorted(scales, reverse=True)  # half, at each overflow
+    # The scale is halved at each overflow.
+    assert scales[0] == 32768 and scales == sorted(scales, reverse=True)
 
 
 @pytest.mark.parametrize(
@@ -130,7 +131,7 @@ def test_the_loss_scale_adapts_in_fp16_alone(script):
         (["--batch-size", "some"], "--batch-size: expected 1 or more, got some"),
     ],
 )
-def test_a_bad_argument_is_one_sentence(script, arguments, says, capsys):
+def test_reports_a_bad_argument_in_one_sentence(script, arguments, says, capsys):
     with pytest.raises(SystemExit) as stopped:
         script.parse_args(arguments)
     assert stopped.value.code == 2
@@ -138,13 +139,13 @@ def test_a_bad_argument_is_one_sentence(script, arguments, says, capsys):
     assert re.search(says, last)
 
 
-def test_a_batch_larger_than_the_data_is_refused(script):
+def test_refuses_a_batch_larger_than_the_data(script):
     with pytest.raises(DataError, match="--batch-size: expected at most 310.* got 311"):
         trained(script, "mlp", "--batch-size", 311)
 
 
 @pytest.mark.data
-def test_it_runs_as_a_script(tmp_path):
+def test_runs_as_a_script(tmp_path):
     small = ["--image-size", "16", "--hidden-size", "4", "--num-layers", "2", "--steps", "10"]
     done = subprocess.run(
         [sys.executable, SCRIPT, "--network", "conv", "--checkpointing", *small],
@@ -154,7 +155,7 @@ def test_it_runs_as_a_script(tmp_path):
     assert "step   10  loss" in done.stdout and "a step needs" in done.stdout
 
 
-def test_without_data_it_says_so(script, monkeypatch):
+def test_reports_missing_data(script, monkeypatch):
     def missing():
         raise DataError("No fashion_mnist data in /nowhere")
 

@@ -1,4 +1,4 @@
-"""Every mode takes the steps of the serial run, holds what ZeRO's formula says, and sends what is counted."""
+"""Every mode has the losses of the serial run, and the memory and the traffic of ZeRO's formulas."""
 
 import json
 import os
@@ -15,9 +15,9 @@ from hvdlab import launch
 torch = pytest.importorskip("torch")
 
 SCRIPT = Path(__file__).parents[2] / "labs" / "sharded_training.py"
-# More blocks than ranks: what is not sharded evenly (whole tensors, of ZeRO-1 in PyTorch) stays small.
+# More blocks than ranks, so that PyTorch's ZeRO-1, which assigns whole tensors, shards almost evenly.
 SMALL = ["--num-layers", "6", "--hidden-size", "96", "--steps", "20"]
-TCP = {"OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": "tcp,self"}  # MPI's bytes are counted on TCP alone
+TCP = {"OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": "tcp,self"}  # only MPI's bytes over TCP are counted
 
 pytestmark = [
     pytest.mark.data,
@@ -36,20 +36,21 @@ def train(mode, ranks, *more):
 
 
 def check(mode, ranks, bytes_a_parameter, units, tolerance=0.03, buffer=0):
-    """Losses against the serial run's, memory in bytes a parameter, traffic in halves of an all-reduce."""
+    """Check losses, memory (bytes per parameter) and traffic (in halves of an all-reduce)."""
     report, serial = train(mode, ranks), train("serial", 1)
     psi = report["parameters"]
     assert report["ranks"] == ranks
     assert len(report["losses"]) == 20
     assert np.abs(np.subtract(report["losses"], serial["losses"])).max() < 2e-6
-    assert report["losses"][-1] < 0.7 * report["losses"][0]  # it learns: equal is not enough
+    # The network learns, so that equal losses mean something.
+    assert report["losses"][-1] < 0.7 * report["losses"][0]
     expected = bytes_a_parameter * psi + buffer
     assert report["memory_bytes"] == pytest.approx(expected, rel=tolerance)
     assert report["sent_bytes"] == pytest.approx(units * (ranks - 1) / ranks * 4 * psi, rel=0.03)
     assert report["step_seconds"] > 0
 
 
-def test_the_parameters_are_those_of_the_formula():
+def test_number_of_parameters():
     # stem 784 x 96 + 96; six blocks of 8 x 96^2 + 7 x 96; norm; head 96 x 10 + 10
     parameters = 785 * 96 + 6 * (8 * 96**2 + 7 * 96) + 2 * 96 + 97 * 10
     assert train("serial", 1)["parameters"] == parameters
@@ -63,7 +64,8 @@ def test_ddp():
 
 @pytest.mark.thorough
 def test_zero1():
-    check("zero1", 2, 4 + 4 + 8 / 2, 3, tolerance=0.1)  # whole tensors: not quite half
+    # ZeRO-1 assigns whole tensors, so it is not exactly half.
+    check("zero1", 2, 4 + 4 + 8 / 2, 3, tolerance=0.1)
 
 
 def test_fsdp3():
@@ -76,8 +78,8 @@ def test_fsdp3():
     [
         ("hand", 2, 16, 2),
         ("horovod", 2, 16, 2),
-        ("fsdp2", 2, 16 / 2, 3),  # whole weights are gone again after the backward pass
-        # DeepSpeed has one more float32 copy of the weights that a rank updates.
+        ("fsdp2", 2, 16 / 2, 3),  # the whole weights are freed after the backward pass
+        # DeepSpeed has an additional float32 copy of the weights that a rank updates.
         ("deepspeed1", 2, 4 + (4 + 4 + 8) / 2, 3),
         ("deepspeed2", 2, 4 + (4 + 4 + 8) / 2, 3),
         ("deepspeed3", 2, (4 + 4 + 4 + 8) / 2, 4),
@@ -86,7 +88,7 @@ def test_fsdp3():
         ("deepspeed2", 4, 4 + (4 + 4 + 8) / 4, 3),
     ],
 )
-def test_the_other_modes(mode, ranks, bytes_a_parameter, units):
+def test_losses_memory_and_traffic_of_the_other_modes(mode, ranks, bytes_a_parameter, units):
     if mode == "horovod":
         pytest.importorskip("horovod")
     if mode.startswith("deepspeed"):
@@ -96,7 +98,7 @@ def test_the_other_modes(mode, ranks, bytes_a_parameter, units):
 
 
 @pytest.mark.thorough
-def test_offloading_takes_the_same_steps_here():
+def test_offloading_has_the_losses_of_the_serial_run():
     pytest.importorskip("deepspeed")
     report, serial = train("deepspeed2-offload", 2), train("serial", 1)
     assert np.abs(np.subtract(report["losses"], serial["losses"])).max() < 2e-6
@@ -104,13 +106,13 @@ def test_offloading_takes_the_same_steps_here():
 
 @pytest.mark.thorough
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU is here")
-def test_offloading_with_nothing_to_offload_from():
+def test_refuses_offloading_without_a_gpu():
     with pytest.raises(launch.LaunchError, match="fsdp3-offload: expected a GPU"):
         launch.run(SCRIPT, "fsdp3-offload", ranks=1, show=False, timeout=100)
 
 
 @pytest.mark.thorough
-def test_stage_3_frees_what_stage_2_keeps():
+def test_stage_3_frees_the_weights_that_stage_2_keeps():
     many = ("--num-layers", "16")
     kept = train("fsdp2", 2, *many)["peak_bytes"]
     freed = train("fsdp3", 2, *many)["peak_bytes"]
@@ -126,14 +128,14 @@ def torchrun(mode):
 
 
 @pytest.mark.mpi
-def test_horovod_does_not_train_one_model_a_rank_under_torchrun():
+def test_refuses_horovod_under_torchrun():
     done = torchrun("horovod")
     assert done.returncode != 0 and "losses" not in done.stdout
     assert "expected ranks that mpirun started, but Horovod knows of 1 rank" in done.stderr
 
 
 @pytest.mark.thorough
-def test_under_torchrun():
+def test_runs_under_torchrun():
     done = torchrun("fsdp3")
     assert done.returncode == 0, done.stderr
     losses = json.loads(done.stdout.splitlines()[-1])["losses"]
@@ -149,7 +151,7 @@ def test_under_torchrun():
         (["--steps", "2000"], "--steps, --global-batch: 128064 images are needed, and 60000"),
     ],
 )
-def test_bad_input_is_one_sentence(arguments, says):
+def test_reports_a_bad_argument_in_one_sentence(arguments, says):
     done = subprocess.run(
         [sys.executable, SCRIPT, "ddp", *arguments], capture_output=True, text=True, timeout=100
     )
@@ -159,7 +161,7 @@ def test_bad_input_is_one_sentence(arguments, says):
 
 
 @pytest.mark.thorough
-def test_a_batch_that_ranks_cannot_share(tmp_path):
+def test_refuses_a_batch_that_the_ranks_do_not_divide(tmp_path):
     with pytest.raises(launch.LaunchError, match="serial: expected 1 rank, got 2"):
         launch.run(SCRIPT, "serial", *SMALL, ranks=2, show=False, timeout=100)
     with pytest.raises(launch.LaunchError, match="a multiple of the 2 ranks, got 63"):

@@ -1,4 +1,4 @@
-"""`tensor_parallel.py` against the same training on one rank, and against what a pencil says of it."""
+"""`tensor_parallel.py` compared with training on one rank, and with formulas for memory and bytes."""
 
 import importlib.util
 import json
@@ -20,7 +20,7 @@ SMALL = {"num_layers": 2, "hidden_size": 64, "batch_size": 32}
 
 
 def start(ranks, *arguments, launcher=None, **variables):
-    """(exit code, output) of the script on that many ranks."""
+    """Return (exit code, output) of the script on so many ranks."""
     options = [f"--{name.replace('_', '-')}={value}" for name, value in SMALL.items()]
     done = subprocess.run(
         [*(launcher or mpirun_command(ranks, SCRIPT)), *options, *map(str, arguments)],
@@ -34,7 +34,7 @@ def start(ranks, *arguments, launcher=None, **variables):
 
 
 def trained(ranks, folder, *arguments, launcher=None):
-    """What was measured in each mode, by mode."""
+    """Return the measurements of each mode: {mode: measurements}."""
     file = folder / "found.json"
     code, output = start(ranks, *arguments, "--compare", "--save", file, launcher=launcher)
     assert code == 0, output[-3000:]
@@ -50,7 +50,7 @@ def on_four(tmp_path_factory):
 @pytest.mark.data
 @pytest.mark.usefixtures("real_fashion_mnist")
 @pytest.mark.parametrize("mode", MODES)
-def test_every_mode_trains_as_one_rank_does(mode, on_four):
+def test_every_mode_equals_training_on_one_rank(mode, on_four):
     found = on_four[mode]
     assert len(found["losses"]) == 20
     assert found["losses"][-1] < found["losses"][0]
@@ -61,28 +61,28 @@ def test_every_mode_trains_as_one_rank_does(mode, on_four):
 @pytest.mark.mpi
 @pytest.mark.data
 @pytest.mark.parametrize("mode", MODES)
-def test_memory_and_bytes_are_those_of_the_pencil(mode, on_four):
+def test_memory_and_bytes_follow_the_formulas(mode, on_four):
     found, costs = on_four[mode], split_costs(mode, 4, **SMALL)
     assert found["memory_bytes"] == costs.memory
-    # Gloo adds a head to each message, up to 2 kB a collective on 4 ranks.
+    # Gloo adds a header to each message, up to 2 kB per collective on 4 ranks.
     calls = sum(int(part.split()[0]) for part in found["collectives"].split(", "))
     assert costs.sent <= found["sent_bytes"] <= 1.01 * costs.sent + 2500 * calls
 
 
 @pytest.mark.mpi
 @pytest.mark.data
-def test_the_collectives_are_counted(on_four):
+def test_counts_the_collectives(on_four):
     blocks = SMALL["num_layers"]
     assert on_four["by-hand"]["collectives"] == f"{2 * blocks} all-reduce"
     assert on_four["dtensor"]["collectives"] == f"{2 * blocks} all-reduce"
     assert "reduce-scatter" in on_four["sequence"]["collectives"]
-    # on a grid two a block each way, four a norm, and the head
+    # on a grid: two per block in each direction, four per norm, and the head
     assert on_four["grid"]["collectives"] == f"{4 * blocks + 4 * (blocks + 1) + 1} all-reduce"
 
 
 @pytest.mark.mpi
 @pytest.mark.data
-def test_axonn_trains_as_one_rank_does_with_depth(tmp_path):
+def test_axonn_with_depth_equals_training_on_one_rank(tmp_path):
     found = trained(4, tmp_path, "--modes", "axonn", "--columns", 1, "--depth", 2)["axonn"]
     assert found["loss_difference"] < 1e-5
     assert found["weight_difference"] < 1e-5
@@ -90,7 +90,7 @@ def test_axonn_trains_as_one_rank_does_with_depth(tmp_path):
 
 
 @pytest.mark.data
-def test_the_script_runs_by_python_alone_and_under_torchrun(tmp_path):
+def test_runs_as_a_single_process_and_under_torchrun(tmp_path):
     alone = trained(1, tmp_path, "--modes", "serial", launcher=[sys.executable, SCRIPT])["serial"]
     assert alone["loss_difference"] == 0
     assert alone["memory_bytes"] == split_costs("serial", 1, **SMALL).memory
@@ -121,18 +121,18 @@ def test_the_script_runs_by_python_alone_and_under_torchrun(tmp_path):
         pytest.param(["--steps", 3], "--steps: expected 4 to 1875", marks=pytest.mark.thorough),
     ],
 )
-def test_what_cannot_be_split_is_refused_in_a_sentence(arguments, says):
+def test_refuses_an_impossible_split_in_one_sentence(arguments, says):
     rank = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2"}
     rank |= {
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": "0",
-    }  # it ends before it asks for the others
+    }  # it ends before it reads the other variables
     code, output = start(1, *arguments, launcher=[sys.executable, SCRIPT], **rank)
     assert code == 1
     assert output.count("\n") == 1 and says in output
 
 
-def test_missing_data_is_one_sentence(tmp_path):
+def test_reports_missing_data_in_one_sentence(tmp_path):
     missing = {"HVDLAB_DATA": tmp_path / "nowhere"}
     code, output = start(1, launcher=[sys.executable, SCRIPT], **missing)
     assert code == 1
@@ -141,10 +141,10 @@ def test_missing_data_is_one_sentence(tmp_path):
 
 
 class Summed(Exception):
-    """A collective would sum up a tensor now, on this device."""
+    """Raised where a collective would sum up a tensor, with its device."""
 
 
-def test_the_losses_of_axonns_depth_are_summed_where_the_images_are(monkeypatch):
+def test_losses_of_axonns_depth_are_summed_on_the_device_of_the_images(monkeypatch):
     spec = importlib.util.spec_from_file_location("tensor_parallel", SCRIPT)
     script = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(script)
@@ -155,7 +155,7 @@ def test_the_losses_of_axonns_depth_are_summed_where_the_images_are(monkeypatch)
     monkeypatch.setattr(script.dist, "all_reduce", all_reduce)
     monkeypatch.setattr(script, "part", lambda tensor, dim, group: tensor)
     monkeypatch.setattr(script, "sum_over_depth", lambda network, depth: None)
-    # As on GPUs, whose NCCL takes no tensor of the processor's: meta is a device that every machine has.
+    # NCCL accepts no CPU tensor. Every machine has the device `meta`, which stands for a GPU here.
     monkeypatch.setattr(torch.Tensor, "item", lambda tensor: 1.0)
     network = torch.nn.Linear(5, 10, device="meta")
     images, labels = torch.ones(3, 5, device="meta"), torch.zeros(3, device="meta").long()

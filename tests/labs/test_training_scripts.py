@@ -1,4 +1,4 @@
-"""What the training scripts of labs 4, 7 and 9 say to who has no data, or asks for what makes no sense."""
+"""Error messages of the training scripts of labs 4, 7 and 9 for missing data and bad arguments."""
 
 import os
 import subprocess
@@ -24,31 +24,31 @@ def start(script, *arguments, **variables):
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
-def test_without_data_there_is_one_sentence(script, tmp_path):
+def test_reports_missing_data_in_one_sentence(script, tmp_path):
     ended = start(script, HVDLAB_DATA=str(tmp_path / "none"))
     assert ended.returncode == 1 and not ended.stdout
-    *noise, said = ended.stderr.splitlines()  # TensorFlow greets on stderr
+    *noise, said = ended.stderr.splitlines()  # TensorFlow writes to stderr
     assert said.startswith(f"{script}: No {script.rpartition('_')[0]} data in {tmp_path}")
     assert not any("Traceback" in line for line in noise)
 
 
 @pytest.mark.parametrize("script", SCRIPTS[:4])
-def test_a_momentum_that_keras_has_not_is_refused(script):
+def test_refuses_a_momentum_that_keras_does_not_accept(script):
     ended = start(script, "--momentum", "1.5")
     assert ended.returncode == 2
     assert ended.stderr.endswith("argument --momentum: expected 0 to 1, got 1.5\n")
 
 
 @pytest.mark.parametrize("script", ["cifar10_torch.py", "cifar10_keras.py"])
-def test_a_warmup_that_never_ends_is_refused(script):
+def test_refuses_a_warmup_as_long_as_the_run(script):
     ended = start(script, "--epochs", "2", "--warmup", "2")
     assert ended.returncode == 2
     assert ended.stderr.endswith("argument --warmup: expected less than --epochs 2, got 2\n")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("folder", ["torch", "solutions/torch"])  # they divide by it
-def test_the_assessment_may_be_trained_without_a_warmup(folder, sample_folder):
+@pytest.mark.parametrize("folder", ["torch", "solutions/torch"])  # the scripts divide by it
+def test_the_assessment_trains_without_warmup(folder, sample_folder):
     script = LABS.parent / "assessment" / folder / "assessment.py"
     ended = start(script, "--warmup", "0", "--epochs", "1", HVDLAB_DATA=str(sample_folder))
     assert ended.returncode == 0, ended.stderr[-2000:]

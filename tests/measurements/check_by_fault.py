@@ -1,8 +1,8 @@
-"""Print what `hvdlab check` says of each script in labs/faults, and of correct scripts: a table.
+"""Print a table of the findings of `hvdlab check` for each script in labs/faults, and for correct scripts.
 
     python -m tests.measurements.check_by_fault [--correct]
 
-Runs each script on two ranks, one after another; several minutes on two cores.
+The program checks the scripts one after another, on two ranks. It takes several minutes on two cores.
 """
 
 import argparse

@@ -1,10 +1,10 @@
-"""Measure what the watch of `hvdlab check` costs a script: with it and without, in turns.
+"""Measure how much `hvdlab check` slows a script down: runs with and without it, in turns.
 
     python -m tests.measurements.check_overhead [--runs 6] [NAME ...]
 
-The script of lab 4, finished: images per second of processor time in the second epoch. One rank,
-which waits for nobody, so that other work on the machine and the exchange itself do not count; the
-watch is whole, but cuts no loop.
+The script is the finished script of lab 4. The measurement is images per second of processor time in the
+second epoch, on a single rank, so that neither other work on the machine nor the exchange counts. The check
+records all events, but does not cut loops.
 """
 
 import argparse

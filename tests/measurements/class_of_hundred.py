@@ -1,11 +1,12 @@
-"""A hundred submissions in one batch, killed three times by kill -9. Prints what came out.
+"""Grade a hundred submissions in one batch, which is killed three times by kill -9. Print the result.
 
     python -m tests.measurements.class_of_hundred FOLDER [--students 100] [--workers K]
 
-Half of them end at once, the others sleep, are no Python, are links, or are missing. After each kill the
-batch is started again; the third time the graders and all they started are killed with it. At the end every
-student must have exactly one result, no result that was there before a kill may have been written anew, and
-nothing may run any more. About 3 minutes on two cores. Not a test: pytest does not run it.
+Half of the submissions end at once. The others sleep, are not Python, are links, or are missing. After each
+kill the batch is started again. The third kill also ends the graders and all their processes. At the end
+every student must have exactly one result, no result from before a kill may have been written again, and no
+process may still run. This takes about 3 minutes on two cores. It is not a test, and pytest does not run
+it.
 """
 
 import argparse
@@ -22,7 +23,7 @@ KINDS = ("quick", "quick", "quick", "sleeper", "no Python", "link", "no file", "
 
 
 def hand_in(school: Class, number: int) -> str:
-    """Make the submission of one student; returns the student's id."""
+    """Make the submission of one student; return the student's id."""
     student, kind = f"student{number:03}", KINDS[number % len(KINDS)]
     if kind == "strange name":
         student = random.choice(["=1+{}", "-{}", "Zoë {}", "a,b;\"{}'"]).format(number)
@@ -86,7 +87,7 @@ def main() -> None:
     faults = {
         "students without a result": len(students - set(results)),
         "results without a student": len(set(results) - students),
-        "results written anew": rewritten,
+        "results written again": rewritten,
         "processes left": len(school.processes()),
         "grader faults": sum(d["status"] == "infrastructure_error" for d in results.values()),
         "exit code": answer.returncode,

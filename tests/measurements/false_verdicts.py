@@ -1,13 +1,13 @@
-"""Does any submission ever get a verdict that it should not? Grades all fixtures again and again.
+"""Grade all fixtures repeatedly, and count verdicts that differ from the expected ones.
 
     python -m tests.measurements.false_verdicts OUT --runs 20 [--only NAME ...]
 
-Each round is tests/hvdgrade/test_submissions.py as it stands; what it saw is kept as OUT/ROUND/NAME.json,
-and a whole round becomes a line of false_verdicts.jsonl beside this file. Twenty take hours: a second call
-goes on where the first one stopped, and on another machine after the rounds that the file has by the rules of
-this grader. At the end come the separation table (submission x check, over the rounds in OUT), how near what
-was measured came to each limit from either side, and every deviation from what was expected, over all rounds.
-Not a test: pytest does not run it.
+Each round runs tests/hvdgrade/test_submissions.py. Its results are kept as OUT/ROUND/NAME.json, and a
+complete round is added as a line to false_verdicts.jsonl next to this file. Twenty rounds take hours. A
+second call continues where the first one stopped. On another machine it continues after the rounds in the
+file that were graded by the same rules. At the end the program prints the separation table (submission x
+check, over the rounds in OUT), how close the measured values came to each limit from both sides, and every
+deviation from the expected verdicts, over all rounds. It is not a test, and pytest does not run it.
 """
 
 import argparse
@@ -44,7 +44,7 @@ FACES = {
 
 
 def results_in(folder: Path, names: list[str], rules: Profile) -> dict[str, dict]:
-    """What was graded by these rules of a round."""
+    """Return the results of a round that were graded by these rules."""
     paths = {name: folder / f"{name}.json" for name in names}
     found = {name: json.loads(path.read_text()) for name, path in paths.items() if path.exists()}
     by = {name: one["document"]["grader"]["rules_sha256"] for name, one in found.items()}
@@ -52,7 +52,7 @@ def results_in(folder: Path, names: list[str], rules: Profile) -> dict[str, dict
 
 
 def grade(names: list[str], folder: Path) -> None:
-    """Grade `names`; the results go to `folder`."""
+    """Grade `names`, and write the results to `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
     tests = [f"{TEST}[{name}]" for name in names]
     subprocess.run(
@@ -65,7 +65,7 @@ def grade(names: list[str], folder: Path) -> None:
 
 
 def separation(results: dict[str, list[dict]]) -> Table:
-    """How each submission fared in each check; several signs where rounds differed."""
+    """Return the outcome of each submission in each check; several signs if rounds differ."""
     table = Table(box=None, header_style="dim", padding=(0, 1))
     table.add_column("submission")
     for check in [*CHECKS, "stop cause", "verdict", "rounds", "as expected"]:
@@ -86,7 +86,7 @@ def separation(results: dict[str, list[dict]]) -> Table:
 
 
 def measured(document: dict, rules: Profile) -> Iterator[tuple[str, float, float]]:
-    """(quantity, its limit, what was seen) of all that a check holds against a limit."""
+    """Yield (quantity, its limit, measured value) for every value that a check compares with a limit."""
     seen = {check["id"]: check["evidence"] for check in document["checks"] if check["evidence"]}
     if "replicas" in seen:
         worst = max(seen["replicas"]["differences"].values())
@@ -125,7 +125,7 @@ def measured(document: dict, rules: Profile) -> Iterator[tuple[str, float, float
 
 
 def margins(results: dict[str, dict], rules: Profile) -> list[dict]:
-    """The nearest that the gradings of a round came to each limit, from below and from above."""
+    """Return the values of a round that are closest to each limit, from below and from above."""
     found: dict[tuple[str, float], list[list]] = {}
     for name, one in results.items():
         for quantity, limit, value in measured(one["document"], rules):
@@ -142,7 +142,7 @@ def margins(results: dict[str, dict], rules: Profile) -> list[dict]:
 
 
 def summary(names: list[str], results: dict[str, dict], rules: Profile) -> dict:
-    """What stays of a round of `names`."""
+    """Return the line of the file for a round of `names`."""
     graders = [one["document"]["grader"] for one in results.values()]
     deviations = [[name, what] for name, one in results.items() for what in one["deviations"]]
     no_result = "no result: skipped here, or not graded"
@@ -159,14 +159,14 @@ def summary(names: list[str], results: dict[str, dict], rules: Profile) -> dict:
 
 
 def rounds_by(rules: Profile) -> list[dict]:
-    """The rounds in the file that were judged by these rules, of any day and machine."""
+    """Return the rounds in the file that were judged by these rules, from any day and machine."""
     lines = ROUNDS.read_text().splitlines() if ROUNDS.exists() else []
     rounds = [json.loads(line) for line in lines]
     return [one for one in rounds if one["rules_sha256"] == rules.rules_sha256]
 
 
 def nearest(rounds: list[dict]) -> Table:
-    """The margins of all rounds together."""
+    """Return the smallest margins over all rounds."""
     table = Table(box=None, header_style="dim", padding=(0, 1))
     for title in ("measured", "limit", "nearest below", "in", "nearest above", "in"):
         table.add_column(title)

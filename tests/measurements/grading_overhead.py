@@ -1,9 +1,10 @@
-"""What a grading costs beside its run: plain mpirun, `hvdlab run` and `hvdgrade run`, in turns.
+"""Measure how long a grading takes in addition to its run: mpirun, `hvdlab run`, `hvdgrade run`, in turns.
 
     python -m tests.measurements.grading_overhead [--runs 3] [--framework keras]
 
-The solution on two ranks and real CIFAR-10, about five minutes a round on a quiet machine. "Plain" is
-mpirun without any setting but root's permission. Not a test: pytest does not run it.
+The solution runs on two ranks and real CIFAR-10. A round takes about five minutes on a machine without other
+work. "Plain" is mpirun with no setting except the permission to run as root. It is not a test, and pytest
+does not run it.
 """
 
 import argparse
@@ -26,7 +27,7 @@ ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 
 
 def seconds(*command) -> float:
-    """The wall time of a command, which must end well."""
+    """Return the wall time of a command in seconds; the command must succeed."""
     began = time.monotonic()
     environment = {**os.environ, **ROOT, "PATH": open_mpi.search_path()}
     ended = subprocess.run(

@@ -1,4 +1,4 @@
-"""Rounds of one machine and of the next are counted together, and those by other rules are not."""
+"""Rounds from several machines are counted together; rounds by other rules are not counted."""
 
 import json
 import sys
@@ -15,7 +15,7 @@ NAMES = ("right_torch", "sleeps")
 
 @pytest.fixture
 def count(tmp_path, monkeypatch, capsys):
-    """Counts `runs` rounds whose results `graded` has, and returns what is printed."""
+    """Count `runs` rounds whose results are in `graded`; return the printed text."""
     submissions = tmp_path / "submissions"
     for name in NAMES:
         (submissions / name).mkdir(parents=True)
@@ -46,7 +46,7 @@ def line(printed: str, beginning: str) -> list[str]:
     return found.strip().removeprefix(beginning).split()
 
 
-def test_rounds_of_two_machines_add_up(count, tmp_path):
+def test_counts_the_rounds_of_two_machines_together(count, tmp_path):
     for number, (near, far) in enumerate([(0.06, 0.2), (0.01, 0.09)], 1):
         graded(tmp_path / "one" / str(number), "right_torch", near)
         graded(tmp_path / "one" / str(number), "sleeps", far)
@@ -54,17 +54,17 @@ def test_rounds_of_two_machines_add_up(count, tmp_path):
     assert "2 rounds, 4 gradings, 0 deviations" in printed
     wanted = ["0.07", "0.06", "right_torch", "0.09", "sleeps"]
     assert line(printed, "equivalence: distance") == wanted
-    assert count("one", 2) == printed  # all is there: nothing is counted twice
+    assert count("one", 2) == printed  # nothing is missing, so nothing is counted twice
 
     graded(tmp_path / "another" / "3", "right_torch", 0.065)
     graded(tmp_path / "another" / "3", "sleeps", 0.3)
     printed = count("another", 3)
     assert "3 rounds, 6 gradings, 0 deviations" in printed
     assert line(printed, "equivalence: distance")[1:4] == ["0.065", "right_torch", "0.09"]
-    assert line(printed, "sleeps")[-2:] == ["1", "1"]  # the table is of the results that are here
+    assert line(printed, "sleeps")[-2:] == ["1", "1"]  # the table shows the results on this machine
 
 
-def test_a_deviation_stays_in_the_count(count, tmp_path):
+def test_deviations_of_earlier_rounds_stay_in_the_count(count, tmp_path):
     graded(tmp_path / "one" / "1", "right_torch", deviations=["verdict: fail, not pass"])
     graded(tmp_path / "one" / "1", "sleeps")
     for out in ("one", "another"):
@@ -73,13 +73,13 @@ def test_a_deviation_stays_in_the_count(count, tmp_path):
         assert "round 1, right_torch: verdict: fail, not pass" in printed
 
 
-def test_what_is_missing_or_of_other_rules_is_graded(count, tmp_path, monkeypatch):
+def test_grades_submissions_that_are_missing_or_graded_by_other_rules(count, tmp_path, monkeypatch):
     graded(tmp_path / "one" / "1", "right_torch", rules="others")
     asked = []
 
     def grade(names, folder):
         asked.append(list(names))
-        graded(folder, "right_torch")  # and the grader leaves no result of the other
+        graded(folder, "right_torch")  # the grader has written no result for the other submission
 
     monkeypatch.setattr(false_verdicts, "grade", grade)
     other = {"rules_sha256": "others", "gradings": 2, "deviations": [["sleeps", "?"]]}

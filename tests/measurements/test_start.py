@@ -1,4 +1,4 @@
-"""The measurements take too long for a test run; that their commands start is tested."""
+"""The measurement programs start. (They take too long for a complete run in a test.)"""
 
 import re
 import subprocess
@@ -12,7 +12,7 @@ MEASUREMENTS = sorted(set(FOLDER.glob("*.py")) - set(FOLDER.glob("test_*.py")))
 
 
 @pytest.mark.parametrize("path", MEASUREMENTS, ids=lambda path: path.stem)
-def test_the_command_in_the_first_lines_starts(path):
+def test_the_command_in_each_docstring_starts(path):
     module = re.search(r"^    \S*python -m (\S+)", path.read_text(), re.M)[1]
     done = subprocess.run(
         [sys.executable, "-m", module, "--help"],

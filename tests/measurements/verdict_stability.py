@@ -1,10 +1,11 @@
-"""How stable is the verdict? Grades the solution and its serial starting script again and again.
+"""Grade the solution and its serial starting script repeatedly, to see how stable the verdict is.
 
     python -m tests.measurements.verdict_stability OUT --runs 10 [--framework keras] [--condition busy]
 
-In turns, on a quiet machine and (condition "busy") with one core kept busy by another process. Each
-result is kept as OUT/SCRIPT-CONDITION-N.json; a second call goes on where the first one stopped. Ten
-runs of each in both conditions take about 80 minutes on two cores. Not a test: pytest does not run it.
+The scripts are graded in turns, on a machine without other work and (condition "busy") while another process
+keeps one core busy. Each result is kept as OUT/SCRIPT-CONDITION-N.json. A second call continues where the
+first one stopped. Ten runs of each script in both conditions take about 80 minutes on two cores. It is not
+a test, and pytest does not run it.
 """
 
 import argparse
@@ -23,7 +24,7 @@ ASSESSMENT = Path(__file__).parents[2] / "assessment"
 
 @contextmanager
 def condition(name: str):
-    """Nothing, or a process that uses all of one core it can get."""
+    """Do nothing, or run a process that keeps one core busy."""
     busy = subprocess.Popen([sys.executable, "-c", "while True: pass"]) if name == "busy" else None
     try:
         yield

@@ -1,7 +1,7 @@
-"""The Assess button in a real browser: press, watch, load the page anew, read the verdict; cancel.
+"""The Assess button in a real browser: press it, watch, reload the page, read the verdict; cancel.
 
-The server is started as `make lab` starts it, on a copy of the notebooks. Screenshots of what a learner
-sees lie in the test's folder (pytest --basetemp=DIR keeps them).
+The tests start the server like `make lab`, on a copy of the notebooks. Their screenshots are in the test's
+folder (pytest --basetemp=DIR keeps it).
 """
 
 import json
@@ -26,7 +26,7 @@ ARGUMENTS = (
     "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run "
     "--disable-background-networking --disable-component-update --disable-sync"
 ).split()
-# It trains nothing, but records as a training script does: two ranks, an epoch every three seconds.
+# It does not train, but writes the record of a training script: two ranks, one epoch every three seconds.
 SLOW = """\
 import time
 
@@ -60,7 +60,7 @@ pytestmark = [
 
 @pytest.fixture
 def lab(tmp_path, cifar10_folder):
-    """JupyterLab on a copy of the notebooks, as `make lab` starts it."""
+    """Start JupyterLab on a copy of the notebooks, like `make lab`."""
     notebooks = tmp_path / "notebooks"
     shutil.copytree(ROOT / "notebooks", notebooks, ignore=shutil.ignore_patterns("work", ".*"))
     (notebooks / "work").mkdir()
@@ -73,7 +73,7 @@ def lab(tmp_path, cifar10_folder):
 
 @pytest.fixture
 def page():
-    """A page of a Chromium without a window, which ends with the test."""
+    """Open a page in a headless Chromium, which ends with the test."""
     with sync_api.sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
         page = browser.new_page(viewport={"width": 1400, "height": 900})
@@ -94,7 +94,7 @@ def open_document(page, lab, path, source=None):
 
 
 def button(page):
-    """The button in the toolbar of the document."""
+    """Return the button in the toolbar of the document."""
     return page.locator(".jp-Toolbar [data-jp-item-name=assess]")
 
 
@@ -105,18 +105,18 @@ def state(lab) -> dict:
 
 
 def graders(lab) -> set[psutil.Process]:
-    """The graders that run, found by their command."""
+    """Return the running graders, found by their command lines."""
     found = set()
     for process in lab.process.children(recursive=True):
         try:
             if "hvdgrade.cli" in process.cmdline():
                 found.add(process)
-        except psutil.Error:  # it has just ended
+        except psutil.Error:  # it has ended
             continue
     return found
 
 
-def test_press_watch_reload_and_read_the_verdict(lab, page, tmp_path):
+def test_grades_shows_progress_and_survives_a_reload(lab, page, tmp_path):
     open_document(page, lab, "work/assessment.py", SLOW)
     editor = page.locator(".jp-FileEditor .cm-content")
     editor.click()
@@ -132,7 +132,8 @@ def test_press_watch_reload_and_read_the_verdict(lab, page, tmp_path):
     expect(panel).to_be_visible()
     expect(panel.locator(".what")).to_contain_text("work/assessment.py")
     expect(panel.locator(".stage")).to_contain_text("Running the submission")
-    expect(panel.locator(".message")).not_to_be_visible()  # the second click is no second grading
+    # The second click starts no second grading.
+    expect(panel.locator(".message")).not_to_be_visible()
     first = panel.locator("tbody tr").first
     expect(first).to_contain_text("0.000")
     expect(first).to_contain_text("2.000")
@@ -140,14 +141,14 @@ def test_press_watch_reload_and_read_the_verdict(lab, page, tmp_path):
     page.screenshot(path=tmp_path / "2 running.png")
     assert (lab.served / "work/assessment.py").read_text().startswith("# written in the browser")
 
-    button(page).click()  # once more: one at a time
+    button(page).click()  # only one grading at a time
     expect(panel.locator(".message")).to_contain_text("Another grading is running")
 
     before = state(lab)
     assert before["state"] == "running" and before["profile"] == "dli"
     before_reload = graders(lab)
     page.reload()
-    expect(panel).to_be_visible()  # by itself: a grading is running
+    expect(panel).to_be_visible()  # opened by itself, because a grading is running
     expect(panel.locator("tbody tr").nth(2)).to_contain_text("0.500")
     after = state(lab)
     assert (after["state"], after["number"]) == ("running", before["number"])
@@ -157,7 +158,7 @@ def test_press_watch_reload_and_read_the_verdict(lab, page, tmp_path):
     result = state(lab)["result"]
     expect(panel.locator(".points")).to_contain_text(f"{result['score']} of {result['max_score']}")
     expect(panel.locator(".checks li")).to_have_count(len(result["checks"]))
-    # What a screen reader tells: the verdict by itself, and each check's state as a word.
+    # A screen reader announces the verdict by itself, and each check's state as a word.
     expect(panel.get_by_role("status").filter(has_text="Not passed yet")).to_have_count(1)
     for line, check in zip(panel.locator(".checks li").all(), result["checks"], strict=True):
         expect(line).to_contain_text(f"{check['state']}: {check['title']}")
@@ -174,9 +175,10 @@ def test_press_watch_reload_and_read_the_verdict(lab, page, tmp_path):
     page.screenshot(path=tmp_path / "4 report.png")
 
 
-def test_cancel_and_nothing_is_left(lab, page, tmp_path):
+def test_cancel_ends_all_processes(lab, page, tmp_path):
     open_document(page, lab, "work/train.py", SLEEPS)
-    expect(button(page)).not_to_be_visible()  # no hand-in by its name; the palette grades it anyhow
+    # Not a hand-in by its file name, but the command palette still grades it.
+    expect(button(page)).not_to_be_visible()
     file = page.locator(".jp-DirListing-item", has_text="train.py")
     file.click(button="right")
     expect(page.locator(".lm-Menu-item", has_text="Assess this script")).to_be_visible()
@@ -204,7 +206,7 @@ def test_cancel_and_nothing_is_left(lab, page, tmp_path):
     assert lab.process.children(recursive=True) == []
 
 
-def test_lab_7_has_the_button_and_says_what_is_missing(lab, page, tmp_path):
+def test_lab_7_shows_the_button_and_names_the_missing_script(lab, page, tmp_path):
     open_document(page, lab, "01_gradient_descent.ipynb")
     page.locator(".jp-Notebook .jp-Cell").first.wait_for()
     expect(button(page)).not_to_be_visible()

@@ -1,7 +1,7 @@
-"""JupyterLab in a real browser: the start page, lab 1 run by its menu, a figure turned by the mouse.
+"""JupyterLab in a real browser: open the start page, run lab 1 from the menu, turn a figure by the mouse.
 
-The server is started as `make lab` starts it, on a copy of the notebooks (JupyterLab saves what it
-runs). Chromium is Debian's: `apt-get install chromium`.
+The tests start the server like `make lab`, on a copy of the notebooks, because JupyterLab saves the notebooks
+that it runs. Chromium is Debian's: `apt-get install chromium`.
 """
 
 import json
@@ -27,7 +27,7 @@ ARGUMENTS = (
     "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run "
     "--disable-background-networking --disable-component-update --disable-sync"
 ).split()
-SETTINGS = {  # nothing is fetched; every cell is on the page, seen or not
+SETTINGS = {  # fetch nothing from the network; render every cell, visible or not
     "apputils-extension/notification": {"fetchNews": "false", "checkForUpdates": False},
     "notebook-extension/tracker": {"windowingMode": "none"},
 }
@@ -44,7 +44,7 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
-    """JupyterLab on a copy of the notebooks, as `make lab` starts it."""
+    """Start JupyterLab on a copy of the notebooks, like `make lab`."""
     folder = tmp_path_factory.mktemp("server")
     notebooks = folder / "notebooks"
     shutil.copytree(ROOT / "notebooks", notebooks, ignore=shutil.ignore_patterns("work", ".*"))
@@ -53,14 +53,14 @@ def server(tmp_path_factory):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(values))
     with pytest.MonkeyPatch.context() as patch:
-        patch.delenv("MPLBACKEND", raising=False)  # a kernel takes the widgets
+        patch.delenv("MPLBACKEND", raising=False)  # so that a kernel uses the widget backend
         with jupyter_run.running("lab", folder, notebooks, LAB_QUICK="1") as jupyter:
             yield jupyter
 
 
 @pytest.fixture
 def page():
-    """A page of a Chromium without a window, which ends with the test."""
+    """Open a page in a headless Chromium, which ends with the test."""
     before = set(psutil.Process().children())
     with sync_api.sync_playwright() as playwright:
         (driver,) = set(psutil.Process().children()) - before
@@ -74,12 +74,13 @@ def page():
 
 
 def open_notebook(page, server, path):
-    workspace = secrets.token_hex(4)  # a new one: nothing that another test opened comes back
+    # A new workspace, so that nothing is restored that another test has opened.
+    workspace = secrets.token_hex(4)
     page.goto(f"{server.address}/lab/workspaces/{workspace}/tree/{path}?token={server.token}")
     page.locator(".jp-Notebook .jp-Cell").first.wait_for()
 
 
-def test_the_start_page_shows_the_labs_and_leads_to_them(server, page, tmp_path):
+def test_the_start_page_links_to_the_labs(server, page, tmp_path):
     open_notebook(page, server, "00_start_here.ipynb")
     notebook = page.locator(".jp-Notebook")
     notebook.get_by_role("heading", name="Start here").first.wait_for()
@@ -95,7 +96,7 @@ def test_the_start_page_shows_the_labs_and_leads_to_them(server, page, tmp_path)
 
 
 @pytest.mark.slow
-def test_lab_1_runs_by_its_menu_and_a_figure_turns(server, page, tmp_path):
+def test_lab_1_runs_from_the_menu_and_its_figure_can_be_turned(server, page, tmp_path):
     path = server.served / LAB
     cells = [c for c in nbformat.read(path, 4).cells if c.cell_type == "code" and c.source.strip()]
     open_notebook(page, server, LAB)
@@ -123,7 +124,7 @@ def test_lab_1_runs_by_its_menu_and_a_figure_turns(server, page, tmp_path):
 
 
 def run_all(page, seconds=420):
-    """Run > Run All Cells, and wait until no cell is left to run: at the end, or after an error."""
+    """Click Run > Run All Cells, and wait until no cell runs any more, at the end or after an error."""
     page.locator(".jp-NotebookPanel-toolbar").get_by_text("Course lab (hvdlab)").first.wait_for()
     page.get_by_role("menuitem", name="Run", exact=True).click()
     page.get_by_role("menuitem", name="Run All Cells", exact=True).click()
@@ -138,7 +139,7 @@ def run_all(page, seconds=420):
 
 
 def save(page, path, seconds=30):
-    """Save the notebook in the browser, and read what it wrote."""
+    """Save the notebook in the browser, and return its content."""
     before = path.stat().st_mtime_ns
     page.keyboard.press("Control+s")
     deadline = time.monotonic() + seconds
@@ -150,7 +151,7 @@ def save(page, path, seconds=30):
 
 
 def picture(page, canvas, path, seconds=60, other_than=None):
-    """What the canvas shows once something (else) is on it and it has come to rest: an array of pixels."""
+    """Return the pixels of the canvas, once it shows a new picture that no longer changes."""
     last, deadline = None, time.monotonic() + seconds
     while time.monotonic() < deadline:
         page.wait_for_timeout(500)
@@ -164,5 +165,5 @@ def picture(page, canvas, path, seconds=60, other_than=None):
 
 
 def changed(one, other) -> float:
-    """The part of the pixels that differ."""
+    """Return the fraction of pixels that differ."""
     return (np.abs(one - other).max(axis=-1) > 0.02).mean()

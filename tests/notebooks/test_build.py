@@ -1,4 +1,4 @@
-"""The notebooks are what their sources give, and the builder refuses what it cannot build."""
+"""The notebooks match their sources, and the builder refuses a source that it cannot build."""
 
 import importlib.util
 import subprocess
@@ -30,7 +30,7 @@ print("seen in the solution only")
 
 @pytest.fixture
 def builder(tmp_path, monkeypatch):
-    """The module notebooks/build.py, at work on folders of its own."""
+    """Return the module notebooks/build.py, with its own folders."""
     spec = importlib.util.spec_from_file_location("build", BUILDER)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -53,7 +53,7 @@ def test_the_committed_notebooks_are_up_to_date():
     assert done.returncode == 0, done.stderr
 
 
-def test_learners_get_a_stub_and_solutions_the_whole(builder, monkeypatch):
+def test_learners_get_a_stub_and_solutions_are_complete(builder, monkeypatch):
     (builder.LABS / "07_title.py").write_text(SOURCE)
     assert run(builder, monkeypatch) == 0
     learner = nbformat.read(builder.NOTEBOOKS / "07_title.ipynb", 4)
@@ -64,7 +64,7 @@ def test_learners_get_a_stub_and_solutions_the_whole(builder, monkeypatch):
         "def double(x):\n"
         "    raise NotImplementedError(\"Lab 7, exercise 1: return twice 'x'\")\n\n\nafter = 1"
     )
-    # What a learner has written is never touched by the solutions.
+    # The solutions must not overwrite files of a learner.
     assert 'os.environ["LAB_WORK"] = "notebooks/work/solutions"' in solution.cells[1].source
     assert solution.cells[2].source == "def double(x):\n    return 2 * x\n\n\nafter = 1"
     assert [len(learner.cells), len(solution.cells)] == [2, 4]
@@ -74,7 +74,7 @@ def test_learners_get_a_stub_and_solutions_the_whole(builder, monkeypatch):
         assert not any(cell.get("outputs") for cell in notebook.cells)
 
 
-def test_building_twice_gives_the_same_bytes(builder, monkeypatch):
+def test_the_build_is_deterministic(builder, monkeypatch):
     (builder.LABS / "07_title.py").write_text(SOURCE)
     run(builder, monkeypatch)
     first = (builder.NOTEBOOKS / "07_title.ipynb").read_bytes()
@@ -82,7 +82,7 @@ def test_building_twice_gives_the_same_bytes(builder, monkeypatch):
     assert (builder.NOTEBOOKS / "07_title.ipynb").read_bytes() == first
 
 
-def test_check_finds_edited_missing_and_stale_notebooks(builder, monkeypatch, capsys):
+def test_check_finds_edited_missing_and_outdated_notebooks(builder, monkeypatch, capsys):
     source = builder.LABS / "07_title.py"
     source.write_text(SOURCE)
     run(builder, monkeypatch)
@@ -108,7 +108,7 @@ def test_check_finds_edited_missing_and_stale_notebooks(builder, monkeypatch, ca
         ("# BEGIN SOLUTION: return", "# BEGIN SOLUTION return", "must come in pairs"),
     ],
 )
-def test_unpaired_marks_stop_the_build(builder, monkeypatch, capsys, old, new, said):
+def test_refuses_unpaired_solution_marks(builder, monkeypatch, capsys, old, new, said):
     (builder.LABS / "07_title.py").write_text(SOURCE.replace(old, new))
     assert run(builder, monkeypatch) == 1
     message = capsys.readouterr().err

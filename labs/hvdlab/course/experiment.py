@@ -4,8 +4,8 @@
     shipped = reference("steps_to_goal")
 
 `train(batch_size=..., seed=...)` returns a row (a dict) or a list of rows, and `sweep` adds the settings to
-each row. Environment variables choose one of three lengths of a lab, and `size(quick, default, reference)`
-returns the value for that length:
+each row. Environment variables choose one of three lengths of a lab, and
+`by_run_length(quick=..., learner=..., reference=...)` returns the value for that length:
 
     LAB_QUICK=1         a quick run, which executes every cell in under a minute
     neither             a learner's run, which takes about ten minutes at most
@@ -45,15 +45,15 @@ NOTEBOOK = "ipykernel" in sys.modules
 os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")
 
 
-def size(quick: Value, default: Value, reference: Value) -> Value:
+def by_run_length(*, quick: Value, learner: Value, reference: Value) -> Value:
     """Return the value for the length of this run.
 
     Args:
-        quick: value in a quick run.
-        default: value in a learner's run.
-        reference: value in a reference run.
+        quick: value in a quick run (LAB_QUICK=1).
+        learner: value in a learner's run.
+        reference: value in a reference run (LAB_REFERENCE is set).
     """
-    return quick if QUICK else reference if REFERENCE else default
+    return quick if QUICK else reference if REFERENCE else learner
 
 
 def seeds(default: int, reference: int = 3) -> list[int]:
@@ -63,7 +63,7 @@ def seeds(default: int, reference: int = 3) -> list[int]:
         default: number of seeds in a learner's run.
         reference: number of seeds in a reference run. Default 3.
     """
-    return list(range(1, 1 + size(1, default, reference)))
+    return list(range(1, 1 + by_run_length(quick=1, learner=default, reference=reference)))
 
 
 def grid(**choices: Iterable) -> list[dict]:

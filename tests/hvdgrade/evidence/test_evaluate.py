@@ -1,4 +1,4 @@
-"""The grader's own evaluation: what it accepts, and what it computes from weights and indices."""
+"""The evaluation process: which weights files it accepts, and what it computes from weights and indices."""
 
 import contextlib
 import json
@@ -28,7 +28,7 @@ def weights() -> dict[str, np.ndarray]:
     return {name: rng.normal(size=shape).astype(np.float32) for name, shape in WEIGHTS.items()}
 
 
-def test_a_good_file_is_read_whole(tmp_path, weights):
+def test_reads_all_arrays_of_a_correct_file(tmp_path, weights):
     np.savez(tmp_path / "w.npz", examples_read=np.arange(5, dtype=np.int32), **weights)
     arrays, examples = read_weights(tmp_path / "w.npz")
     assert examples.tolist() == [0, 1, 2, 3, 4]
@@ -50,7 +50,7 @@ def test_a_good_file_is_read_whole(tmp_path, weights):
         ({"examples_read": np.zeros(3, np.float32)}, "not a list of at most a million"),
     ],
 )
-def test_anything_else_is_refused_in_words(tmp_path, weights, change, message):
+def test_refuses_other_files_with_a_reason(tmp_path, weights, change, message):
     arrays = {name: array for name, array in {**weights, **change}.items() if array is not None}
     np.savez(tmp_path / "w.npz", **arrays)
     with pytest.raises(ValueError, match=message):
@@ -69,7 +69,7 @@ def test_a_file_must_hold_the_network_of_the_profile(tmp_path, weights):
         read_weights(tmp_path / "small.npz", "wrn-10-1")
 
 
-def test_a_file_that_unpacks_to_gigabytes_is_not_unpacked(tmp_path):
+def test_does_not_unpack_a_file_that_expands_to_gigabytes(tmp_path):
     with zipfile.ZipFile(tmp_path / "bomb.npz", "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("linear.bias.npy", bytes(64 << 20))
     with pytest.raises(ValueError, match="unpacks to more than"):
@@ -77,7 +77,7 @@ def test_a_file_that_unpacks_to_gigabytes_is_not_unpacked(tmp_path):
 
 
 @pytest.mark.parametrize("kind", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
-def test_what_python_unpacks_without_a_limit_is_refused(tmp_path, weights, kind):
+def test_refuses_compression_without_a_size_limit(tmp_path, weights, kind):
     with zipfile.ZipFile(tmp_path / "bomb.npz", "w", kind) as archive:
         archive.writestr("linear.bias.npy", bytes(1 << 20))
     with pytest.raises(ValueError, match="packed in another way than np.savez packs"):
@@ -87,7 +87,7 @@ def test_what_python_unpacks_without_a_limit_is_refused(tmp_path, weights, kind)
 
 
 @pytest.mark.parametrize("content", [b"", b"PK\x03\x04 broken", b"\x93NUMPY\x01\x00"])
-def test_rubbish_is_refused(tmp_path, content):
+def test_refuses_random_bytes(tmp_path, content):
     (tmp_path / "w.npz").write_bytes(content)
     with pytest.raises(ValueError, match="not a file of plain arrays"):
         read_weights(tmp_path / "w.npz")
@@ -108,26 +108,28 @@ def test_difference_is_relative_and_leaves_statistics_out(weights):
     assert largest == pytest.approx(0.5 / max(own, median), rel=1e-5)
 
 
-def test_a_large_weight_that_nothing_depends_on_hides_no_difference(weights):
+def test_an_unused_large_weight_does_not_hide_a_difference(weights):
     mine = {name: array.copy() for name, array in weights.items()}
     mine["conv3.weight"][7] = mine["norm3.bias"][7] = 1e6
     other = {name: array.copy() for name, array in mine.items()}
     other["conv3.weight"][3, 2, 1, 0] += 0.01
-    other["conv3.weight"][7] += 0.1  # its own size counts, where it is large
+    # The difference is relative to the weight, if the weight is large.
+    other["conv3.weight"][7] += 0.1
     largest, where = difference(mine, other)
     sizes = np.abs(mine["conv3.weight"].astype(np.float64))
     assert where == "conv3.weight"
     assert largest == pytest.approx(0.01 / max(sizes[3, 2, 1, 0], np.median(sizes)), rel=1e-4)
-    # Batch norm makes any scale of the weights before it good, so small ones differ as large ones do.
+    # Weights before a batch norm may have any scale, so a difference of small weights counts like one of
+    # large weights.
     tiny = {name: w * np.float32(1e-9) if w.ndim > 1 else w for name, w in weights.items()}
     theirs = {**tiny, "conv3.weight": tiny["conv3.weight"][::-1]}
     assert difference(tiny, theirs)[0] > 0.5
-    # Those of a batch norm begin with 0.
+    # The biases of a batch norm start with 0.
     zero, small = ({**mine, "norm3.bias": np.full(128, by, np.float32)} for by in (0, 1e-9))
     assert difference(zero, small)[0] == pytest.approx(1e-6)
 
 
-def test_the_rank_that_differs_most_is_found_wherever_it_stands(tmp_path, weights):
+def test_finds_the_rank_that_differs_most(tmp_path, weights):
     paths = [tmp_path / f"{rank}.npz" for rank in range(4)]
     for path, by in zip(paths, (0, 0, 0.5, 0.25), strict=True):
         moved = {**weights, "linear.bias": weights["linear.bias"] + np.float32(by)}
@@ -153,15 +155,15 @@ def test_the_rank_that_differs_most_is_found_wherever_it_stands(tmp_path, weight
         ([[], []], (0.0, 0.0, 0.0)),
     ],
 )
-def test_what_ranks_read_is_counted(ranks, expected):
+def test_counts_the_examples_that_ranks_read(ranks, expected):
     seen = reading([np.array(rank, np.int64) for rank in ranks], 8)
     assert (seen["coverage"], seen["shared"], seen["same_order"]) == pytest.approx(expected)
     assert seen["read"] == [len(rank) for rank in ranks]
     assert seen["outside"] == sum(not 0 <= each < 8 for rank in ranks for each in rank)
 
 
-def test_the_distance_is_the_gap_of_the_worst_rank_over_the_way_of_the_first(weights):
-    """In the last layer alone: 2 apart on rank 1, after which rank 0 goes on by 8."""
+def test_the_distance_is_the_largest_gap_over_the_movement_of_the_first_rank(weights):
+    """Only the last layer differs: by 2 on rank 1, and then rank 0 moves on by 8."""
 
     def moved(by: float) -> dict:
         bias = weights["linear.bias"].copy()
@@ -174,15 +176,16 @@ def test_the_distance_is_the_gap_of_the_worst_rank_over_the_way_of_the_first(wei
     later, same = [moved(13), moved(50)], [moved(9), moved(50)]
     assert distance(apart, [off]) == pytest.approx(2 / 8, rel=1e-5)
     assert distance(apart, [off, same]) == pytest.approx(2 / 8, rel=1e-5)
-    assert distance(apart, [off, later]) == pytest.approx(2 / 8, rel=1e-5)  # what was off grows
+    # The rank that differed moves further away.
+    assert distance(apart, [off, later]) == pytest.approx(2 / 8, rel=1e-5)
     assert distance(apart, [exact, same]) == 0
     assert distance(apart, [exact, later]) == pytest.approx(4 / 8, rel=1e-5)
     assert distance(apart, [exact]) == 0
     assert distance([[moved(1)], [moved(1)]], [[moved(3)]]) == float("inf")
 
 
-def test_logits_near_the_largest_float_say_nothing(monkeypatch):
-    """They are finite, and their differences are not, as float32."""
+def test_flow_is_finite_for_logits_near_the_largest_float(monkeypatch):
+    """The logits are finite in float32, but their differences are not."""
     rng = np.random.default_rng(1)
     says = (3e38 * rng.choice([-1, 1], (100, 10))).astype(np.float32)
     monkeypatch.setattr(accuracy, "logits", lambda *given, **how: says)
@@ -190,8 +193,8 @@ def test_logits_near_the_largest_float_say_nothing(monkeypatch):
     assert np.isfinite([found.learned, found.others]).all()
 
 
-def test_accuracies_are_those_of_the_network(tmp_path, weights, cifar10_folder):
-    """A network that always says class 3 is right on the tenth of the images that is class 3."""
+def test_accuracies_of_a_constant_network(tmp_path, weights, cifar10_folder):
+    """A network that always predicts class 3 is right on the tenth of the images that have class 3."""
     constant = {name: np.zeros(shape, np.float32) for name, shape in WEIGHTS.items()}
     constant["linear.bias"][3] = 1
     for name in WEIGHTS:
@@ -220,8 +223,8 @@ def test_accuracies_are_those_of_the_network(tmp_path, weights, cifar10_folder):
     assert train == pytest.approx(0.1, abs=0.03)  # 4 standard errors of 2000
 
 
-def test_both_frameworks_say_the_same_by_either_statistics(weights, monkeypatch):
-    """The stored statistics count by themselves where it says so, and not at all where it does not."""
+def test_both_frameworks_agree_with_stored_and_batch_statistics(weights, monkeypatch):
+    """The stored batch-norm statistics are used if the request says so, and otherwise have no effect."""
     torch_models = pytest.importorskip("hvdlab.torch.models")
     pytest.importorskip("hvdlab.keras.models")
     monkeypatch.setattr(torch_models, "autocast", lambda device: contextlib.nullcontext())
@@ -242,10 +245,8 @@ def sample(sample_folder):
     return load_cifar10(sample_folder)
 
 
-def test_accuracies_are_of_hidden_images_by_the_names_of_the_grading(
-    sample, weights, tmp_path, monkeypatch
-):
-    """What the run was shown as test images counts nowhere, and training images are drawn anew."""
+def test_accuracies_use_hidden_images_and_renamed_classes(sample, weights, tmp_path, monkeypatch):
+    """The visible test images of the run do not count, and the training images are drawn again."""
     asked = []
     monkeypatch.setattr(evaluate, "accuracy", lambda arrays, *given: asked.append(given))
     np.savez(tmp_path / "w.npz", **weights)
@@ -277,10 +278,8 @@ def test_accuracies_are_of_hidden_images_by_the_names_of_the_grading(
     assert len(drawn[0] & drawn[1]) < 200
 
 
-def test_the_probe_is_judged_by_its_last_epoch_and_its_worst_rank(
-    sample, weights, tmp_path, monkeypatch
-):
-    """Three ranks, of which the last is off after the first epoch, and all have moved after the second."""
+def test_the_probe_uses_the_last_epoch_and_the_worst_rank(sample, weights, tmp_path, monkeypatch):
+    """The last of three ranks differs after the first epoch, and all ranks have moved after the second."""
 
     def saved(name, by):
         moved = {**weights, "linear.bias": weights["linear.bias"] + np.float32(by)}
@@ -305,9 +304,9 @@ def test_the_probe_is_judged_by_its_last_epoch_and_its_worst_rank(
     answer = evaluate.compare_probe({"probe": runs, **asked_for}, sample, secrets)
     median = np.median(np.abs(weights["linear.bias"]))  # of the first rank's
     assert answer["replicas"] == pytest.approx(0.5 / median, rel=1e-5)
-    # The third rank is 0.5 off after the first epoch, and the first goes 1 in the second.
+    # After the first epoch the third rank differs by 0.5, and in the second epoch the first rank moves by 1.
     assert answer["first_distance"] == answer["distance"] == pytest.approx(0.5, rel=1e-5)
-    # Nobody is off after the first, and the third rank is 2 off after the second.
+    # After the first epoch no rank differs, and after the second the third rank differs by 2.
     later = {"apart": runs["apart"], "together": [runs["apart"][0], runs["together"][1]]}
     answer = evaluate.compare_probe({"probe": later, **asked_for}, sample, secrets)
     assert (answer["first_distance"], answer["distance"]) == pytest.approx((0, 2), rel=1e-5)
@@ -323,7 +322,7 @@ def test_the_probe_is_judged_by_its_last_epoch_and_its_worst_rank(
 
 
 def ask(request: dict) -> dict:
-    """What the evaluation answers, in its own process."""
+    """Run the evaluation in its own process, and return its answer."""
     answer = subprocess.run(
         [sys.executable, "-m", "hvdgrade.evidence.evaluate"],
         input=json.dumps(request),
@@ -343,7 +342,7 @@ SPLITS = Secrets.draw(1).splits
 
 @pytest.fixture
 def says(monkeypatch):
-    """A function: what `flow` finds for a rank, the first of two, of a network that says these logits."""
+    """Return a function that computes `flow` for a rank, by default the first of two, from given logits."""
 
     def found(logits, rank=0, ranks=2):
         monkeypatch.setattr(accuracy, "logits", lambda *_, **__: logits)
@@ -353,15 +352,15 @@ def says(monkeypatch):
 
 
 def of_labels(*ranks, by=1.0):
-    """Logits that are `by` larger for the labels that these ranks gave, and zero else."""
+    """Return logits that are `by` for the labels of these ranks, and zero otherwise."""
     logits = np.zeros((len(LABELS), 10))
     for rank in ranks:
         logits[np.arange(len(LABELS)), labels_of(rank, 2, LABELS, SPLITS)] += by
     return logits
 
 
-def test_who_learned_the_labels_of_both_ranks_is_told_from_who_learned_nothing(says):
-    """By hand: both classes e^x, eight others 1, so a class is e^x times as likely with its label."""
+def test_flow_distinguishes_learning_from_both_ranks_from_no_learning(says):
+    """By hand: two classes have e^x and eight have 1, so a class is e^x times as likely with its label."""
     both = says(of_labels(0, 1, by=0.3))
     assert (both.learned, both.others) == pytest.approx((0.3, 1))
     nothing = says(of_labels())
@@ -373,18 +372,18 @@ def test_who_learned_the_labels_of_both_ranks_is_told_from_who_learned_nothing(s
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 4, 5, 8, 64])
-def test_a_full_share_is_what_an_even_division_gives_to_others(says, ranks):
+def test_flow_of_an_even_division_is_the_full_value(says, ranks):
     for rank in range(ranks):
         assert says(of_labels(), rank, ranks).others == pytest.approx(1)
         own = np.zeros(10)
-        own[classes_of(rank, ranks)] = np.log(4)  # four times as likely as another's
+        own[classes_of(rank, ranks)] = np.log(4)  # four times as likely as another class
         several = np.count_nonzero(own)
         part = (10 - several) / (10 - several + 4 * several)  # that is left to others, by hand
         found = says(of_labels() + own, rank, ranks).others
         assert found == pytest.approx(part / (1 - several / 10))
 
 
-def test_who_learned_its_own_labels_only_knows_nothing_of_others(says):
+def test_flow_is_zero_if_a_rank_learned_only_its_own_labels(says):
     own = np.where(np.arange(10) % 2 == 0, 4.0, 0)
     found = says(of_labels(0) + own)
     assert found.learned > 0.5 and found.others < 0.04
@@ -392,7 +391,7 @@ def test_who_learned_its_own_labels_only_knows_nothing_of_others(says):
 
 @pytest.mark.parametrize("overflow", [np.inf, -np.inf, np.nan])
 def test_weights_whose_logits_overflow_have_learned_nothing(says, overflow):
-    """A number, as NaN is no JSON."""
+    """The result must be a number, because JSON has no NaN."""
     logits = of_labels(0, 1)
     logits[7, 3] = overflow
     assert says(logits) == LearnedClasses(0.0, 0.0)

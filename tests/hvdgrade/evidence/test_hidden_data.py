@@ -1,4 +1,4 @@
-"""What a graded run sees: nothing of the hidden images, and no class by its old name."""
+"""A graded run sees no hidden image, and the classes have new numbers."""
 
 import numpy as np
 import pytest
@@ -23,36 +23,36 @@ def as_rows(images) -> set[bytes]:
     return {image.tobytes() for image in images}
 
 
-def test_a_sample_is_read_as_it_was_written(whole, cifar10_folder):
+def test_reads_back_a_written_sample(whole, cifar10_folder):
     real = load_cifar10(cifar10_folder)
     np.testing.assert_array_equal(whole.train_images, real.train_images[:3000])
     np.testing.assert_array_equal(whole.test_labels, real.test_labels[:1000])
     assert whole.class_names == real.class_names
 
 
-def test_hidden_images_are_nowhere_in_what_a_run_sees(whole, secrets, tmp_path):
+def test_a_run_sees_no_hidden_image(whole, secrets, tmp_path):
     shown = load_cifar10(hidden_data.for_run(whole, secrets, tmp_path / "run"))
     hidden = as_rows(whole.test_images[secrets.hidden])
     assert len(secrets.hidden) == 500
     assert not hidden & as_rows(shown.train_images) - as_rows(whole.train_images)
     assert not hidden & as_rows(shown.test_images)
     for path in (tmp_path / "run").rglob("*"):
-        assert path.stat().st_mode & 0o004  # readable for a submission that runs as somebody else
+        assert path.stat().st_mode & 0o004  # readable for a submission that runs as another user
 
 
-def test_training_images_stay_and_their_classes_change_names(whole, secrets, tmp_path):
+def test_keeps_training_images_and_renumbers_their_classes(whole, secrets, tmp_path):
     shown = load_cifar10(hidden_data.for_run(whole, secrets, tmp_path / "run"))
     np.testing.assert_array_equal(shown.train_images, whole.train_images)
     assert sorted(secrets.names) == list(range(10))
     assert (shown.train_labels != whole.train_labels).any()
-    # The name in words stays with the picture.
+    # The name of the class as text stays with the image.
     before = [whole.class_names[label] for label in whole.train_labels]
     assert [shown.class_names[label] for label in shown.train_labels] == before
     pairs = set(zip(whole.train_labels.tolist(), shown.train_labels.tolist(), strict=True))
     assert len(pairs) == 10
 
 
-def test_secrets_differ_from_grading_to_grading_and_follow_from_the_seed():
+def test_the_hidden_data_depend_only_on_the_seed():
     one, other, again = (hidden_data.Secrets.draw(seed) for seed in (1, 2, 1))
     assert (one.names != other.names).any() and (one.hidden != other.hidden).any()
     np.testing.assert_array_equal(one.names, again.names)
@@ -71,7 +71,7 @@ def test_classes_are_divided_among_the_ranks(ranks):
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 4, 5])
-def test_a_few_ranks_are_told_apart_by_their_classes_alone(secrets, ranks):
+def test_a_few_ranks_have_different_classes(secrets, ranks):
     names = np.arange(10)
     for rank in range(ranks):
         own = hidden_data.classes_of(rank, ranks)
@@ -80,31 +80,31 @@ def test_a_few_ranks_are_told_apart_by_their_classes_alone(secrets, ranks):
 
 
 @pytest.mark.parametrize("ranks", [6, 10, 16, 64])
-def test_of_many_ranks_no_two_are_told_the_same(secrets, ranks):
-    """One half of them must not be told what the other half is."""
+def test_many_ranks_have_different_labels(secrets, ranks):
+    """One half of the ranks must not have the labels of the other half."""
     names = np.arange(10)
     told = [hidden_data.labels_of(rank, ranks, names, secrets.splits) for rank in range(ranks)]
     for rank, labels in enumerate(told):
         own = hidden_data.classes_of(rank, ranks)
         assert sorted(labels.tolist()) == sorted(own.tolist() * 5)  # half of the images each
-    assert len({labels.tobytes() for labels in told}) >= 0.9 * ranks  # by chance two may be alike
+    assert len({labels.tobytes() for labels in told}) >= 0.9 * ranks  # two may be equal by chance
     assert hidden_data.alike(ranks) == -(-ranks // 5)
 
 
 @pytest.mark.parametrize("batch_size", [1, 100, 700, 5000])
-def test_the_probe_gives_each_rank_the_same_images_by_other_names(
+def test_the_probe_gives_all_ranks_the_same_images_with_different_labels(
     whole, secrets, tmp_path, batch_size
 ):
     apart, together = hidden_data.for_probe(whole, secrets, 3, batch_size, tmp_path)
     sets, both = [load_cifar10(folder) for folder in apart], load_cifar10(together)
-    # Who counts steps himself counts four, or fewer where that would be too many images.
+    # A script that counts its steps counts four, or fewer if four would need too many images.
     steps = steps_of(len(both.train_images), 3, batch_size)
     assert steps == 4 if batch_size < 682 else 1 <= steps <= 4
     for part in ("train", "test"):
         images, labels = f"{part}_images", f"{part}_labels"
         for one in sets:
             np.testing.assert_array_equal(getattr(one, images), getattr(both, images))
-            # The copies of an image come one after another, apart with one label.
+            # The copies of an image follow each other; in the rank's own data each has one label.
             np.testing.assert_array_equal(*(getattr(one, images)[at::3] for at in (0, 2)))
             np.testing.assert_array_equal(*(getattr(one, labels)[at::3] for at in (0, 2)))
         for rank, one in enumerate(sets):
@@ -114,7 +114,7 @@ def test_the_probe_gives_each_rank_the_same_images_by_other_names(
     np.testing.assert_array_equal(both.train_images[::3], whole.train_images[shown])
     for rank, one in enumerate(sets):
         assert set(one.train_labels.tolist()) <= set(hidden_data.classes_of(rank, 3).tolist())
-        # Each class of the images falls on one label: there is something to learn.
+        # Each class of images has one label, so that a network can learn it.
         renamed = secrets.names[whole.train_labels[shown]]
         pairs = set(zip(renamed.tolist(), one.train_labels[::3].tolist(), strict=True))
         assert len(pairs) == len(set(renamed.tolist()))
@@ -123,7 +123,7 @@ def test_the_probe_gives_each_rank_the_same_images_by_other_names(
 @pytest.mark.parametrize(
     "ranks, batch", [(2, 64), (2, 5000), (8, 1024), (8, 2048), (16, 1024), (64, 256)]
 )
-def test_whoever_counts_steps_of_large_batches_makes_one_at_least(secrets, ranks, batch):
-    """Steps an epoch as many scripts count them: images // (images in a batch * ranks)."""
+def test_a_probe_has_at_least_one_step_for_large_batches(secrets, ranks, batch):
+    """Many scripts compute the steps of an epoch as images // (images in a batch * ranks)."""
     images = ranks * len(hidden_data.probe_images(secrets, ranks, batch))
     assert 1 <= images // (batch * ranks) <= STEPS

@@ -1,7 +1,7 @@
-"""The readers of what a submission leaves, fed with thousands of damaged and hostile inputs.
+"""The readers of a submission's files, on thousands of damaged and hostile inputs.
 
-Nothing may come out but what is documented: arrays or a ValueError, a number or None, plain text. What
-is tried follows from fixed seeds, so a failure can be repeated: its message has the number of the case.
+A reader may only return what it documents: arrays or a ValueError, a number or None, plain text. The inputs
+follow from fixed seeds, so a failure can be repeated. Its message has the number of the case.
 """
 
 import io
@@ -22,7 +22,7 @@ from hvdlab.assessment_networks import ASSESSMENT_NET
 
 SMALL = {"linear.bias": (3,), "linear.weight": (2, 4)}  # in place of the network's 392,106 weights
 TAGS = [b"[1,0]<stdout>: ", b"[1,1]<stderr>: ", b"[" + b"9" * 5000 + b",7]<stderr>: "]
-WORDS = [  # what means something to one of the readers
+WORDS = [  # words that one of the readers interprets
     *(b"Traceback (most recent call last):", b"Fatal Python error: Aborted", b"\n", b"\r\n", b" "),
     *(b"Current thread 0x1 (most recent call first):", b"Thread 0x2 (most recent call first):"),
     *(
@@ -66,7 +66,7 @@ HEADERS = [  # of an array: (descr, fortran_order, shape) as text
 
 
 def mutated(content: bytes, rng: random.Random) -> bytes:
-    """`content` after a few damages: flipped, lost, doubled, exchanged, foreign bytes."""
+    """Return `content` with a few errors: flipped, lost, doubled, exchanged or foreign bytes."""
     content = bytearray(content)
     for _ in range(rng.randint(1, 4)):
         start = rng.randrange(len(content) + 1)
@@ -119,7 +119,7 @@ def small_network(monkeypatch) -> dict[str, bytes]:
 
 
 def read(content: bytes, path, case) -> bool:
-    """Whether a weights file is accepted; anything but a ValueError fails the test."""
+    """Return whether a weights file is accepted. Any exception except ValueError fails the test."""
     path.write_bytes(content)
     try:
         arrays, examples = weights_file.read_weights(path)
@@ -141,7 +141,7 @@ def test_a_damaged_archive_is_refused_or_read(small_network, tmp_path):
     for case in range(3000):
         rng = random.Random(case)
         refused += not read(mutated(rng.choice([*good.values()]), rng), tmp_path / "w.npz", case)
-    assert 1000 < refused < 3000  # some damages do not matter, most do
+    assert 1000 < refused < 3000  # most errors make a file invalid, but not all
 
 
 def test_a_damaged_array_in_a_sound_archive_is_refused_or_read(small_network, tmp_path):
@@ -159,7 +159,7 @@ def test_a_damaged_array_in_a_sound_archive_is_refused_or_read(small_network, tm
 
 @pytest.mark.parametrize("header", HEADERS, ids=range(len(HEADERS)))
 @pytest.mark.parametrize("name", ["linear.bias.npy", "examples_read.npy", "other.npy"])
-def test_an_array_that_claims_too_much_takes_no_memory(small_network, tmp_path, header, name):
+def test_an_array_with_a_false_size_uses_no_memory(small_network, tmp_path, header, name):
     for version in (1, 2, 3):
         members = {**small_network, name: npy_with(*header, version)}
         tracemalloc.start()
@@ -172,14 +172,14 @@ def test_an_array_that_claims_too_much_takes_no_memory(small_network, tmp_path, 
             tracemalloc.stop()
 
 
-def test_an_archive_that_is_also_something_else_is_refused_or_read(small_network, tmp_path):
+def test_an_archive_with_another_format_is_refused_or_read(small_network, tmp_path):
     good = archive([*small_network.items()])
     for before in (npy(np.zeros(3)), b"\x93NUMPY", b"\x80\x04.", b"#!/bin/sh\n", b"PK\x05\x06"):
         read(before + good, tmp_path / "w.npz", before)
         read(good + before, tmp_path / "w.npz", before)
 
 
-def test_an_archive_with_doubled_and_countless_members_is_refused_or_read(small_network, tmp_path):
+def test_an_archive_with_duplicate_and_many_members_is_refused_or_read(small_network, tmp_path):
     members = [*small_network.items()]
     with pytest.warns(UserWarning, match="Duplicate name"):
         doubled = archive(
@@ -191,7 +191,7 @@ def test_an_archive_with_doubled_and_countless_members_is_refused_or_read(small_
 
 
 def lines(rng: random.Random) -> bytes:
-    """Something like a record, or like the tagged output of two ranks; mostly damaged."""
+    """Return lines like those of a record or of the tagged output of two ranks; most are damaged."""
     good = [json.dumps({"epoch": n, "seconds": 1.5, "steps": 24}).encode() for n in range(3)]
     if rng.random() < 0.5:
         parts = rng.sample([*good, *rng.sample(WORDS, 5)], rng.randint(1, 8))
@@ -201,7 +201,7 @@ def lines(rng: random.Random) -> bytes:
     return mutated(content, rng) if rng.random() < 0.7 else content
 
 
-def test_a_damaged_record_tells_sensible_steps_or_nothing(tmp_path):
+def test_a_damaged_record_gives_plausible_steps_or_none(tmp_path):
     weights = [observation.Weights(0, epoch, 1.0 + epoch, tmp_path, "") for epoch in range(3)]
     seen = observation.Observation(1, weights=weights)
     path = tmp_path / "rank-0-record.jsonl"
@@ -229,12 +229,12 @@ def printed(content: bytes, path) -> Output:
     return output
 
 
-def test_damaged_output_becomes_plain_text_and_stacks_or_nothing(tmp_path):
+def test_damaged_output_gives_plain_text_and_stacks_or_none(tmp_path):
     found = 0
     for case in range(3000):
         rng = random.Random(case)
         content = lines(rng) if rng.random() < 0.9 else rng.randbytes(3000)
-        if rng.random() < 0.1:  # written past mpirun, which would have put a tag before each line
+        if rng.random() < 0.1:  # not written through mpirun, which would tag each line
             content += b"\n" + rng.choice([b"", *TAGS]) + rng.choice(WORDS) + b"\n"
         output = printed(content, tmp_path / "printed")
         assert output.bytes == len(content), case
@@ -250,7 +250,7 @@ def test_damaged_output_becomes_plain_text_and_stacks_or_nothing(tmp_path):
     assert found > 100
 
 
-def test_endless_output_is_counted_and_not_kept(tmp_path):
+def test_counts_endless_output_without_keeping_it(tmp_path):
     (tmp_path / "printed").write_bytes(b"[1,0]<stdout>: \xf0\x9f\x98\x80 \x1b[2J" * 1_000_000)
     output = Output()
     tracemalloc.start()
@@ -266,8 +266,8 @@ def test_endless_output_is_counted_and_not_kept(tmp_path):
     assert len(text) < KEEP_OUTPUT_BYTES + 100 and "bytes left out" in text
 
 
-def test_the_comparisons_of_finite_weights_give_numbers():
-    """Zero, huge and tiny weights are finite, and yet their norms need not be."""
+def test_comparisons_of_finite_weights_are_numbers():
+    """Zero, huge and tiny weights are finite, but their norms may not be."""
     values = [0.0, 1e-45, 1e-20, 1.0, -3e38, 3e38]
     networks = [{n: np.full(s, value, np.float32) for n, s in SMALL.items()} for value in values]
     for one in networks:

@@ -1,4 +1,4 @@
-"""From observations to checks: each rule on a case small enough to do by hand."""
+"""From observations to checks: each rule on a case that is small enough to compute by hand."""
 
 import dataclasses
 import time
@@ -43,11 +43,11 @@ def entry(epoch, seconds, train, heldout) -> timeline.Entry:
         # epochs 0 and 2 are not consecutive
         ([entry(0, 10, 0.8, 0.8), entry(2, 30, 0.8, 0.8)], None),
         ([entry(0, 10, 0.8, 0.8), entry(2, 30, 0.8, 0.8), entry(3, 40, 0.8, 0.8)], 40),
-        # epoch 1's files came before epoch 0's: the later arrival counts
+        # epoch 1's files arrived before epoch 0's, so the later arrival counts
         ([entry(0, 25, 0.8, 0.8), entry(1, 20, 0.8, 0.8)], 25),
     ],
 )
-def test_the_target_is_two_consecutive_epochs(entries, expected):
+def test_the_target_needs_two_consecutive_epochs(entries, expected):
     assert timeline.seconds_to_target(entries, RULES) == expected
 
 
@@ -63,7 +63,7 @@ def test_the_target_is_two_consecutive_epochs(entries, expected):
         (b"def f():\n    import torch\nimport keras", "torch"),
     ],
 )
-def test_the_framework_is_the_one_imported_in_doubt_the_faster(source, expected):
+def test_uses_the_imported_framework_or_the_faster_of_two(source, expected):
     assert calibrate.framework(imported_modules(source)) == expected
 
 
@@ -72,9 +72,10 @@ ROUND = 2 * 392_106 * 4  # bytes that two ranks send to average 392,106 gradient
 
 
 def seen(rounds: float | None = STEPS, **changes) -> observation.Observation:
-    """Two ranks, two epochs, arriving at 10 and 20 s, rank 1 half a second later.
+    """Return an observation of two ranks and two epochs.
 
-    `rounds` all-reduces of all gradients were sent in each epoch.
+    The weights of rank 0 arrive at 10 and 20 s, and those of rank 1 half a second later. In each epoch
+    `rounds` all-reduces of all gradients were sent.
     """
     weights = [
         observation.Weights(
@@ -145,7 +146,7 @@ def run_check(id: str, given: Evidence) -> check.Check:
     return check.run_check(id, check.Case(given, RULES, 30.0), passed)
 
 
-def test_all_is_well():
+def test_a_correct_run_passes_every_check():
     result = verdict()
     assert set(states(result).values()) == {"pass"}
     assert (result.verdict, result.score, result.max_score) == ("pass", 100, 100)
@@ -153,8 +154,8 @@ def test_all_is_well():
 
 
 @pytest.mark.parametrize("read", [750, 1500, 25_000])
-def test_the_batch_is_the_one_that_the_record_names(read):
-    """Its last batch may have fewer images: 66 steps for 25,000 images are made with 379 to 384."""
+def test_takes_the_batch_size_from_the_record(read):
+    """The last batch may have fewer images: batches of 379 to 384 make 66 steps of 25,000 images."""
     for batch in range(1, read + 1):
         steps = -(-read // batch)
         assert batch_size(epochs(read=[read, read], steps=steps, batch_size=batch)) == batch
@@ -166,15 +167,15 @@ def test_no_batch_has_more_images_than_were_read():
 
 
 @pytest.mark.parametrize("said", [None, 1, 385, 25_000])
-def test_a_batch_that_does_not_fit_the_steps_is_not_believed(said):
+def test_ignores_a_batch_size_that_does_not_fit_the_steps(said):
     assert batch_size(epochs(read=[25_000, 25_000], steps=66, batch_size=said)) == 379
     silent = epochs(read=[25_000, 25_000], steps=None, batch_size=said)
     assert batch_size(silent) == UNKNOWN_BATCH
 
 
 @pytest.mark.parametrize("pass_seconds, state", [(None, "pass"), (33, "pass"), (34, "fail")])
-def test_an_epoch_takes_time(pass_seconds, state):
-    """The second epoch took 10 s: that is 30 % of 33.3."""
+def test_an_epoch_must_take_a_minimum_time(pass_seconds, state):
+    """The second epoch took 10 s, which is 30 % of 33.3 s."""
     given = evidence(probe=probed(), pass_seconds=pass_seconds)
     check = judge(given, RULES, 30.0).checks[6]
     assert (check.id, check.state) == ("steps", state)
@@ -183,7 +184,7 @@ def test_an_epoch_takes_time(pass_seconds, state):
 
 
 def run_of_probe(*rounds: float) -> observation.Observation:
-    """Two ranks that exchanged so many rounds of all gradients up to the end of each epoch."""
+    """Return a run in which two ranks have exchanged so many rounds of gradients by the end of each epoch."""
     weights = [
         observation.Weights(rank, epoch, 1.0, Path("x"), "", int(sum(rounds[: epoch + 1]) * ROUND))
         for rank in range(2)
@@ -192,27 +193,28 @@ def run_of_probe(*rounds: float) -> observation.Observation:
     return observation.Observation(2, weights=weights)
 
 
-# In the run that counts 1 round a step; in the probe 4 steps an epoch. The first epoch has the start.
+# The graded run has 1 round per step, the probe 4 steps per epoch. The first epoch includes the start.
 @pytest.mark.parametrize(
     "apart, together, distance, words",
     [
-        ((9, 8, 8), (9, 8, 8), 1e-7, ""),  # float64: twice as much
-        ((9, 4, 4), (9, 4, 4), 0.06, ""),  # float16, or a network of one's own
+        ((9, 8, 8), (9, 8, 8), 1e-7, ""),  # float64: twice as many bytes
+        ((9, 4, 4), (9, 4, 4), 0.06, ""),  # float16, or another network
         ((9, 15.9, 15.9), (9, 15.9, 15.9), 0.002, ""),
         ((9, 16.1, 16.1), (9, 16.1, 16.1), 0.002, "they exchange 4 times as much a step there"),
-        ((9, 16.1, 16.1), (9, 16.1, 16.1), 1e-7, ""),  # gathers over 8 steps, and does so exactly
+        ((9, 16.1, 16.1), (9, 16.1, 16.1), 1e-7, ""),  # accumulates gradients over 8 steps, exactly
         (
             (9, 1, 1),
             (9, 1.21, 1.21),
             1e-7,
             "with batches 2 times as large the ranks exchange 1.2 times",
         ),
-        ((9, 1, 1.2), (9, 1.0, 1.4), 1e-7, ""),  # an epoch got what was another's
-        ((9, 3.63, 3.63), (9, 4.01, 4.01), 0.004, ""),  # read late, as a right script was once
+        ((9, 1, 1.2), (9, 1.0, 1.4), 1e-7, ""),  # bytes of one epoch were counted in another
+        # The counter was read late, as observed once with a correct script.
+        ((9, 3.63, 3.63), (9, 4.01, 4.01), 0.004, ""),
         ((9,), (9,), 0.002, ""),  # nothing to count
     ],
 )
-def test_what_ranks_exchange_in_the_probe_is_compared(apart, together, distance, words):
+def test_compares_the_exchange_of_run_and_probe(apart, together, distance, words):
     runs = {"apart": run_of_probe(*apart), "together": run_of_probe(*together)}
     result = verdict(probe_=observation.Probe(seen=runs), distance=distance)
     (check,) = [check for check in result.checks if check.id == "equivalence"]
@@ -220,8 +222,8 @@ def test_what_ranks_exchange_in_the_probe_is_compared(apart, together, distance,
     assert words in check.rationale
 
 
-def test_who_exchanges_less_from_epoch_to_epoch_may_do_so():
-    """A batch that grows by gathering gradients: in its first epochs it is as in the probe."""
+def test_the_exchange_may_decrease_from_epoch_to_epoch():
+    """A batch may grow by accumulation of gradients. Its first epochs are as in the probe."""
     run = seen()
     for one in run.weights:
         one.bytes_on_wire = int((1.0, 2.0, 2.1)[one.epoch] * STEPS * ROUND)
@@ -235,14 +237,16 @@ def test_who_exchanges_less_from_epoch_to_epoch_may_do_so():
 @pytest.mark.parametrize(
     "distance, drop, state",
     [
-        (0.0, 8, "pass"),  # float64, and after the probe it gathers gradients over four steps
-        (0.0, 9.1, "fail"),  # right in its first steps only
+        (0.0, 8, "pass"),  # float64, and after the probe it accumulates gradients over four steps
+        (0.0, 9.1, "fail"),  # correct only in its first steps
         (0.05, 3.9, "pass"),
         (0.05, 4.1, "fail"),
         (0.05, None, "pass"),
     ],
 )
-def test_who_is_exact_in_the_probe_must_exchange_in_the_run_too(distance, drop, state, monkeypatch):
+def test_a_script_exact_in_the_probe_must_also_exchange_in_the_run(
+    distance, drop, state, monkeypatch
+):
     monkeypatch.setattr(parallel_checks, "exchange_drop", lambda *_: drop)
     result = run_check("equivalence", evidence(probe=probed(distance=distance)))
     assert result.state == state
@@ -254,13 +258,13 @@ def test_who_is_exact_in_the_probe_must_exchange_in_the_run_too(distance, drop, 
     "recorded, state",
     [
         (({0, 1, 2}, {0, 1, 2}), "pass"),
-        (({0, 1, 2}, {0, 1}), "pass"),  # the end came between two ranks
-        (({1, 2}, {0, 1, 2}), "fail"),  # or nobody would compare how they began
+        (({0, 1, 2}, {0, 1}), "pass"),  # the run ended between the records of two ranks
+        (({1, 2}, {0, 1, 2}), "fail"),  # otherwise the start of the ranks would not be compared
         (({0, 2, 3}, {0, 1, 2, 3}), "fail"),
         (({0, 1, 2, 3}, {0, 1}), "fail"),
     ],
 )
-def test_ranks_record_the_same_epochs(recorded, state):
+def test_ranks_must_record_the_same_epochs(recorded, state):
     run = seen()
     one = run.weights[0]
     run.weights = [
@@ -277,8 +281,8 @@ def test_ranks_record_the_same_epochs(recorded, state):
 @pytest.mark.parametrize(
     "steps, drop", [(400, 64), (100, 16), (7, 1.12), (6, 0.977), (None, 0.977)]
 )
-def test_who_claims_few_steps_does_not_seem_to_exchange_more_in_each(steps, drop):
-    """In an epoch of 25,000 images a rank weights are averaged 12.5 times; in the probe gradients are."""
+def test_a_claim_of_few_steps_does_not_raise_the_exchange_per_step(steps, drop):
+    """The run averages weights 12.5 times in an epoch of 25,000 images; the probe averages gradients."""
     runs = dict.fromkeys(("apart", "together"), run_of_probe(8, 8, 8))
     probe = observation.Probe(seen=runs)
     found = traffic.exchange_drop(seen(rounds=12.5), epochs(steps=steps), probe, RULES)
@@ -294,7 +298,7 @@ def test_who_claims_few_steps_does_not_seem_to_exchange_more_in_each(steps, drop
         ("", {"first_distance": 5.7, "distance": 5.7}, True),
         ("", {"first_distance": 0.08, "distance": 0.08}, True),
         ("", {"first_distance": 0.06, "distance": 0.06}, False),
-        ("", {"first_distance": 1e-9, "distance": 0.6}, False),  # right in its first epoch alone
+        ("", {"first_distance": 1e-9, "distance": 0.6}, False),  # correct only in its first epoch
         (
             "",
             {"first_distance": UNMOVED, "distance": UNMOVED},
@@ -302,14 +306,14 @@ def test_who_claims_few_steps_does_not_seem_to_exchange_more_in_each(steps, drop
         ),
     ],
 )
-def test_what_float64_may_have_spoilt_is_run_in_float32(stop_cause, found, again):
+def test_repeats_the_probe_in_float32_if_float64_may_have_failed(stop_cause, found, again):
     failed = dataclasses.replace(seen(), stop_cause=stop_cause) if stop_cause else None
     probe = ProbeEvidence(observation.Probe(failed=failed), **found)
     assert parallel_checks.may_suit_float32_only(probe, RULES) is again
 
 
-def test_a_copy_has_the_time_at_which_it_was_whole(tmp_path, monkeypatch):
-    """What is put there while others are copied is not early."""
+def test_a_copy_has_the_time_at_which_it_was_complete(tmp_path, monkeypatch):
+    """A file that appears while others are copied has no earlier time."""
     (tmp_path / "rank-0").mkdir()
     (tmp_path / "evidence").mkdir()
     for epoch in range(3):
@@ -355,8 +359,8 @@ def test_one_second_too_late_fails():
     ],
 )
 @pytest.mark.parametrize("only", [None, 0, 1], ids=["always", "first epoch", "second epoch"])
-def test_each_rule_fails_alone(changes, failed, only):
-    """Also where it was broken in one epoch only: the targets want two in a row."""
+def test_each_broken_rule_fails_only_its_check(changes, failed, only):
+    """A rule also fails if only one epoch breaks it, because the target needs two consecutive epochs."""
     result = verdict(epochs_=epochs(only, **changes))
     lost = [id for id, state in states(result).items() if state != "pass"]
     assert lost == ([failed, "flow", "equivalence"] if failed == "replicas" else [failed])
@@ -366,7 +370,7 @@ def test_each_rule_fails_alone(changes, failed, only):
     assert check.rationale and check.help
 
 
-def test_the_size_of_the_gradients_is_that_of_the_network():
+def test_the_size_of_a_round_follows_from_the_network():
     from hvdlab.torch.models import assessment_network
 
     for network in ("assessment-net", "wrn-10-1"):
@@ -382,8 +386,8 @@ def test_the_size_of_the_gradients_is_that_of_the_network():
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 4, 16])
-def test_an_all_reduce_of_any_number_of_ranks_is_one_round(ranks):
-    """Each of N ranks sends a chunk of 1/N to its neighbour 2 (N - 1) times: the steps of a ring."""
+def test_an_all_reduce_is_one_round_for_any_number_of_ranks(ranks):
+    """In a ring all-reduce each of N ranks sends a chunk of 1/N to its neighbour 2 (N - 1) times."""
     sent = sum(4 * 392_106 / ranks for _ in range(ranks) for _ in range(2 * (ranks - 1)))
     weights = [
         observation.Weights(rank, 0, 1.0, Path("x"), "", round(7 * sent)) for rank in range(ranks)
@@ -396,14 +400,14 @@ def test_an_all_reduce_of_any_number_of_ranks_is_one_round(ranks):
     "rounds, state",
     [
         (100, "pass"),
-        (50, "pass"),  # half: gradients in float16
-        (6, "pass"),  # gradients are gathered over 16 steps
+        (50, "pass"),  # half the bytes: gradients in float16
+        (6, "pass"),  # gradients are accumulated over 16 steps
         (2.9, "fail"),  # 3 % of 100 steps
         (1, "fail"),  # weights averaged once an epoch
         (0, "fail"),
     ],
 )
-def test_exchange_asks_for_the_bytes_of_averaged_gradients(rounds, state):
+def test_the_exchange_check_requires_the_bytes_of_averaged_gradients(rounds, state):
     result = verdict(seen(rounds=rounds))
     assert states(result)["exchange"] == state
     assert result.verdict == ("pass" if state == "pass" else "fail")
@@ -412,13 +416,13 @@ def test_exchange_asks_for_the_bytes_of_averaged_gradients(rounds, state):
 @pytest.mark.parametrize(
     "rounds, state",
     [
-        ((0, 100, 100), "pass"),  # the first has the start, which may lie before it or in it
+        ((0, 100, 100), "pass"),  # the first epoch includes the start, before or in it
         ((900, 100, 0), "fail"),
         ((900, 0, 100), "fail"),
     ],
 )
-def test_the_exchange_is_that_of_the_epoch_with_the_least(rounds, state):
-    """A script that trains alone for one epoch does not make up for it in another."""
+def test_the_exchange_check_uses_the_epoch_with_the_least_bytes(rounds, state):
+    """A script whose ranks train separately for one epoch cannot compensate for it in another."""
     run = run_of_probe(*rounds)
     three = [dataclasses.replace(epochs()[0], epoch=epoch) for epoch in range(3)]
     assert run_check("exchange", evidence(run, three)).state == state
@@ -427,20 +431,21 @@ def test_the_exchange_is_that_of_the_epoch_with_the_least(rounds, state):
 @pytest.mark.parametrize(
     "read, steps, rounds, state",
     [
-        (782, 9, 2, "pass"),  # 64 ranks: gathered over four steps of 96 images each
+        (782, 9, 2, "pass"),  # 64 ranks: accumulated over four steps of 96 images each
         (782, 4, 4, "pass"),
         (782, 4, 2, "pass"),  # in float16
-        (782, 4, 1, "pass"),  # gathered over four steps, or weights averaged: the probe tells which
+        # Accumulated over four steps, or weights averaged: the probe distinguishes them.
+        (782, 4, 1, "pass"),
         (782, 4, 0.5, "fail"),
         (782, 2, 2, "pass"),
-        (782, 1, 0.25, "fail"),  # less than of two steps of 512 images
+        (782, 1, 0.25, "fail"),  # less than two steps of 512 images
         (782, 0, 0.25, "fail"),
         (782, 0, 0, "fail"),
         (25_000, 24, 2.6, "pass"),
         (25_000, 24, 1, "fail"),  # weights averaged once an epoch
         (25_000, 13, 2.4, "fail"),
         (25_000, 4, 4, "pass"),
-        (25_000, 4, 1, "fail"),  # which one says is one of few steps
+        (25_000, 4, 1, "fail"),  # although it claims few steps
         (25_000, 1, 1, "fail"),
         (25_000, 0, 0, "fail"),
         (1_500, 0, 0, "fail"),
@@ -460,13 +465,13 @@ def test_few_steps_need_few_rounds(read, steps, rounds, state):
         (1, 24, "gradients must be averaged in each step"),
     ],
 )
-def test_who_has_too_few_steps_to_tell_is_told_so(rounds, steps, help):
+def test_reports_too_few_steps_for_the_exchange_check(rounds, steps, help):
     result = verdict(seen(rounds=rounds), epochs(steps=steps))
     (check,) = (check for check in result.checks if check.id == "exchange")
     assert check.state == "fail" and help in check.help
 
 
-def test_where_bytes_are_not_known_the_check_does_not_count():
+def test_skips_the_exchange_check_without_byte_counts():
     result = verdict(seen(rounds=None))
     assert states(result)["exchange"] == "skipped"
     assert (result.verdict, result.score, result.max_score) == ("pass", 90, 90)
@@ -503,13 +508,13 @@ def test_the_probe_has_two_limits(found, failed):
         (64, 0.004, "pass"),
     ],
 )
-def test_of_a_class_that_several_ranks_have_less_is_learned(ranks, own, state):
+def test_the_flow_limit_allows_for_classes_that_several_ranks_have(ranks, own, state):
     run = observation.Observation(ranks)
     found = probed(flow=[LearnedClasses(own, 1.0)] * ranks)
     assert run_check("flow", evidence(run, probe=found)).state == state
 
 
-def test_a_probe_that_does_not_come_through_fails_with_its_error():
+def test_a_failed_probe_fails_with_its_error():
     crashed = observation.Observation(
         2,
         stop_cause="crashed",
@@ -520,7 +525,7 @@ def test_a_probe_that_does_not_come_through_fails_with_its_error():
     assert "rank 1 says: IndexError: 50000" in result.checks[3].help
 
 
-def test_a_target_reached_too_late_earns_a_part():
+def test_a_late_target_earns_partial_points():
     late = verdict(budget=20.4)
     assert states(late)["targets"] == "partial" and late.verdict == "fail"
     assert late.checks[-1].points == RULES.points["targets"] // 4
@@ -530,8 +535,8 @@ def test_a_target_reached_too_late_earns_a_part():
     "budget, changes, near",
     [
         (30.0, {}, False),
-        (21.0, {}, True),  # 20.5 s: passes, but not with 5 % less
-        (20.0, {}, True),  # fails, but not with 5 % more
+        (21.0, {}, True),  # 20.5 s: passes, but would not with a 5 % smaller budget
+        (20.0, {}, True),  # fails, but would not with a 5 % larger budget
         (19.0, {}, False),
         (30.0, {"heldout_accuracy": 0.704}, True),
         (30.0, {"heldout_accuracy": 0.696}, True),
@@ -539,10 +544,10 @@ def test_a_target_reached_too_late_earns_a_part():
         (30.0, {"train_accuracy": 0.754}, True),
         (30.0, {"train_accuracy": 0.746}, True),
         (30.0, {"train_accuracy": 0.74}, False),
-        (21.0, {"difference": 1.0}, False),  # fails for another reason: nothing hangs on the time
+        (21.0, {"difference": 1.0}, False),  # fails for another reason, so the time does not matter
     ],
 )
-def test_a_run_near_a_threshold_is_one_that_a_small_change_would_turn(budget, changes, near):
+def test_a_run_is_near_a_threshold_if_a_small_change_would_turn_it(budget, changes, near):
     assert near_a_threshold(verdict(None, epochs(**changes), budget), RULES, budget) == near
 
 
@@ -554,12 +559,12 @@ def test_a_run_near_a_threshold_is_one_that_a_small_change_would_turn(budget, ch
         ({"coverage": 0.95}, set()),
     ],
 )
-def test_the_limits_themselves_pass(changes, failed):
+def test_values_at_the_limits_pass(changes, failed):
     result = verdict(epochs_=epochs(**changes))
     assert {id for id, state in states(result).items() if state != "pass"} == failed
 
 
-def test_without_weights_the_other_checks_are_skipped_not_failed():
+def test_skips_the_other_checks_without_weights():
     result = verdict(seen(weights=[], stop_cause="crashed", exit_code=1), [])
     assert states(result) == {
         "ran": "fail",
@@ -583,7 +588,7 @@ def test_being_ended_at_the_limit_after_the_target_passes():
     assert verdict(seen(stop_cause="timeout", exit_code=None)).verdict == "pass"
 
 
-def test_help_names_the_likely_mistake():
+def test_advice_names_the_likely_mistake():
     different = epochs(difference=0.2, differs_at="conv1.weight")
 
     def help(*imports):
@@ -594,19 +599,19 @@ def test_help_names_the_likely_mistake():
     assert "hvdlab.keras.horovod" in help("horovod.tensorflow.keras")
 
 
-def test_help_tells_too_slow_from_too_inaccurate():
+def test_advice_distinguishes_too_slow_from_too_inaccurate():
     slow = epochs(only=0, train_accuracy=0.6)  # only the second epoch is good
     assert "make it faster" in verdict(epochs_=slow).checks[-1].help
     assert "learning rate" in verdict(epochs_=epochs(train_accuracy=0.6)).checks[-1].help
 
 
-def test_one_rank_alone_cannot_pass():
+def test_a_single_rank_cannot_pass():
     alone = seen(ranks=1, weights=[w for w in seen().weights if w.rank == 0])
     result = verdict(alone, epochs(read=[50_000]))
     assert states(result)["replicas"] == "skipped" and result.verdict == "fail"
 
 
-def test_stacks_are_told_apart_by_rank():
+def test_separates_stacks_by_rank():
     output = "\n".join(
         [
             "[1,0]<stderr>: Fatal Python error: Aborted",
@@ -629,7 +634,7 @@ def test_stacks_are_told_apart_by_rank():
 
 
 @pytest.mark.parametrize("tag", [">: ", ">:"], ids=["Open MPI 5", "Open MPI 4"])
-def test_the_first_traceback_is_quoted_with_its_rank(tag):
+def test_quotes_the_first_traceback_with_its_rank(tag):
     output = "\n".join(
         [
             "[1,1]<stderr>: Traceback (most recent call last):",
@@ -645,7 +650,7 @@ def test_the_first_traceback_is_quoted_with_its_rank(tag):
     assert check.last_error("nothing of the kind") == ""
 
 
-def test_output_is_capped_counted_and_cleaned(tmp_path):
+def test_output_is_limited_counted_and_sanitised(tmp_path):
     output = captured_output.Output()
     with open(tmp_path / "printed", "wb") as file:
         file.write(b"begin \x1b[31mred\x07\n" + b"x" * 1_000_000 + b"\nend\n")
@@ -659,8 +664,8 @@ def test_output_is_capped_counted_and_cleaned(tmp_path):
     assert "bytes left out" in text and "\x1b" not in text
 
 
-def test_who_reads_epoch_0_in_each_epoch_is_told_its_number():
-    """Nothing is known of what Keras reads in a second `fit` of one data set: it is epoch 0 again."""
+def test_advises_batches_epoch_if_every_epoch_reads_epoch_0():
+    """In a second `fit` of the same data set, Keras reads epoch 0 again."""
     nothing = {"read": [0, 0], "coverage": 0.0}
     for only, told in ((1, True), (0, False), (None, False)):
         checked = {c.id: c for c in verdict(epochs_=epochs(only, **nothing)).checks}

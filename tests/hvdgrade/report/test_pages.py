@@ -1,5 +1,4 @@
-"""The two pages: they say what the result says, fetch and run nothing, and whatever a submission put into
-its names, output and messages stays text."""
+"""The two HTML pages agree with the results, fetch and run nothing, and escape a submission's strings."""
 
 import copy
 import json
@@ -31,7 +30,7 @@ VOID = {"meta"}
 
 
 class Page(HTMLParser):
-    """A page taken apart: its elements in order, its text, and whether its tags are balanced."""
+    """Parse a page: its elements in order, its text, and whether its tags are balanced."""
 
     def __init__(self, text: str):
         super().__init__()
@@ -69,7 +68,7 @@ class Page(HTMLParser):
         return [a for t, a in self.elements if t == tag and wanted.items() <= a.items()]
 
     def shape(self) -> list:
-        """The elements without what may differ between harmless and hostile text."""
+        """Return the elements without the parts that may differ between harmless and hostile text."""
         return [(tag, sorted(attributes)) for tag, attributes in self.elements]
 
 
@@ -101,13 +100,13 @@ def everything(name: str) -> tuple[Page, Page]:
 
 
 @pytest.mark.parametrize("name", RESULTS)
-def test_pages_are_whole_and_harmless(name):
+def test_pages_are_valid_and_harmless(name):
     for page in everything(name):
         check_harmless(page)
         assert page.text.count("None") == 0
 
 
-# --- what they say ----------------------------------------------------------------------------------
+# --- content ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -120,10 +119,10 @@ def test_pages_are_whole_and_harmless(name):
         ("grader_fault", "A fault of the grader, not yours", "the evaluation took over 300 s"),
     ],
 )
-def test_the_verdict_comes_first_and_says_why(name, title, reason):
+def test_the_verdict_comes_first_with_its_reason(name, title, reason):
     page = Page(report_page(result(name)))
     first = page.text.index(title)
-    assert page.inside[0][0].startswith(title)  # of the browser's tab
+    assert page.inside[0][0].startswith(title)  # the title of the browser's tab
     body = page.text[first + len(title) :]
     document = RESULTS[name]
     assert title in body and reason in body
@@ -134,13 +133,13 @@ def test_the_verdict_comes_first_and_says_why(name, title, reason):
         assert "points" not in body and "0 of" not in body
 
 
-def test_a_fault_or_an_ungradable_script_is_no_zero():
+def test_a_grader_fault_or_an_ungradable_script_has_no_points():
     for name in ("not_gradable", "grader_fault"):
         text = Page(report_page(result(name))).text
         assert "points" not in text and "fail" not in text.lower()
 
 
-def test_every_check_says_what_was_seen_and_what_to_do():
+def test_every_check_shows_its_evidence_and_advice():
     for name in ("pass", "fail", "hang"):
         page = Page(report_page(result(name)))
         for check in RESULTS[name]["checks"]:
@@ -151,7 +150,7 @@ def test_every_check_says_what_was_seen_and_what_to_do():
         assert page.text.count("Depends on: every rank runs and records") == skipped
 
 
-def test_a_fast_copy_of_everything_hears_that_the_speed_was_reached():
+def test_a_fast_run_with_unshared_work_shows_that_the_speed_was_reached():
     document = result("fail", verdict="fail")
     for check in document["checks"]:
         if check["id"] == "targets":
@@ -159,10 +158,10 @@ def test_a_fast_copy_of_everything_hears_that_the_speed_was_reached():
     assert "The accuracy was reached in time, but" in Page(report_page(document)).text
 
 
-def test_the_plot_shows_the_numbers_where_they_belong():
+def test_the_plot_shows_each_number_at_its_position():
     document = RESULTS["fail"]
     page = Page(report_page(document))
-    # Read the scales from their labels, then read the marks back: nothing of the drawing's own sums.
+    # Read the scales from their labels, then the marks, without the computations of the drawing code.
     shown = {piece: float(tick(page, piece)["y"]) - 4 for piece in ("0.00", "1.00")}
     seconds = {piece: float(tick(page, piece)["x"]) for piece in ("0", "100")}
     for mark, entry in zip(page.all("circle")[:-1], document["timeline"], strict=True):
@@ -181,7 +180,7 @@ def test_the_plot_shows_the_numbers_where_they_belong():
 
 
 def tick(page: Page, label: str) -> dict:
-    """The attributes of the text element of a drawing that says `label`."""
+    """Return the attributes of the text element of a drawing whose text is `label`."""
     return next(a for a, text in texts(page) if text == label)
 
 
@@ -190,7 +189,7 @@ def texts(page: Page) -> list[tuple[dict, str]]:
     return list(zip(page.all("text"), pieces, strict=True))
 
 
-def test_hints_stand_beside_their_lines():
+def test_hints_are_next_to_their_lines():
     source = "\n".join(f"line_{i} = '<b>{i}</b>'" for i in range(1, 90)).encode()
     page = Page(report_page(result("fail"), source))
     for hint in RESULTS["fail"]["hints"]:
@@ -208,16 +207,16 @@ def squeezed(text: str) -> str:
     return "".join(text.replace("`", "").split())
 
 
-def test_flags_are_for_the_instructor_only():
+def test_only_the_instructor_sees_flags():
     document = result("fail", flags=[{"kind": "native code", "text": "Line 3 imports ctypes."}])
     assert "ctypes" not in report_page(document)
     assert "Line 3 imports ctypes." in Page(class_page([document])).text
 
 
-def test_bytes_and_steps_are_shown_where_they_are_known():
+def test_shows_bytes_and_steps_if_they_are_known():
     page = Page(report_page(result("pass")))
     assert "steps" in page.text and "261" in page.text
-    assert page.text.count("354.6 MB") == 3  # of each epoch; the counter runs through all of them
+    assert page.text.count("354.6 MB") == 3  # in each epoch; the counter runs through all epochs
     document = result("pass")
     for entry in document["timeline"]:
         entry |= {"steps": None, "bytes_on_wire": None}
@@ -226,7 +225,7 @@ def test_bytes_and_steps_are_shown_where_they_are_known():
     assert " steps " not in above and " sent " not in above
 
 
-def test_the_stages_of_the_grading_are_shown_where_they_are_known():
+def test_shows_the_stages_of_the_grading_if_they_are_known():
     stages = {"preparing": 0.4, "calibrating": 15.3, "running": 77.9, "probing": "<b>", "new": 5}
     document = result("pass")
     assert "Of these" not in report_page(document)
@@ -237,14 +236,14 @@ def test_the_stages_of_the_grading_are_shown_where_they_are_known():
 
 
 @pytest.mark.parametrize("cause", STOP_CAUSES)
-def test_every_end_of_a_run_has_words_of_its_own(cause):
+def test_every_end_of_a_run_has_its_own_sentence(cause):
     document = result("pass")
     document["resources"]["stop_cause"] = cause
     assert [end for end, said in ENDINGS.items() if said == ENDINGS[cause]] == [cause]
     assert ENDINGS[cause] in Page(report_page(document)).text
 
 
-def test_synthetic_data_is_said_aloud():
+def test_says_that_data_are_synthetic():
     document = result("pass")
     assert "Synthetic" not in Page(report_page(document)).text
     document["grader"]["data"] = "synthetic CIFAR-10"
@@ -252,7 +251,7 @@ def test_synthetic_data_is_said_aloud():
     assert "synthetic" in Page(class_page([document, result("fail")])).text
 
 
-def test_repetitions_near_the_threshold_are_shown():
+def test_shows_repetitions_near_the_threshold():
     runs = [
         {"seconds_to_target": 50.7, "budget": 51.0, "verdict": "pass"},
         {"seconds_to_target": None, "budget": 50.1, "verdict": "fail"},
@@ -267,7 +266,7 @@ def test_repetitions_near_the_threshold_are_shown():
 
 
 def a_class() -> list[dict]:
-    """Seven submissions with known results."""
+    """Return the results of seven submissions."""
     made = []
     for i, (name, score) in enumerate(
         [("pass", 100), ("pass", 100), ("fail", 42), ("fail", 55), ("hang", 0)]
@@ -279,7 +278,7 @@ def a_class() -> list[dict]:
     return made
 
 
-def test_the_class_page_counts_right():
+def test_the_class_page_counts_the_results():
     page = Page(class_page(a_class()))
     tiles = [piece.strip() for piece, inside in page.inside if inside == "b"]
     assert tiles == ["2", "3", "1", "1"]  # pass, fail, not gradable, grader fault
@@ -291,7 +290,7 @@ def test_the_class_page_counts_right():
     assert "Median 55" in page.text
 
 
-def test_bars_count_what_lies_between_their_edges():
+def test_bars_count_the_values_between_their_edges():
     chart = bar_chart([0, 9.9, 10, 42, 100, 100], width=10, first=0, last=100, unit="{:.0f}")
     assert [bar["count"] for bar in chart["bars"]] == [2, 1, 0, 0, 1, 0, 0, 0, 0, 0, 2]
     tenths = bar_chart([0.3, 0.7, 1.0, 9], width=0.1, first=0, last=1.4, unit="{:.1f}", limit=1)
@@ -308,7 +307,7 @@ def test_students_are_sorted_by_name_and_linked():
     assert [a["href"] for a in page.all("a")] == [f"reports/s{i}.html" for i in range(6, -1, -1)]
 
 
-def test_links_lead_to_the_files_that_a_batch_writes():
+def test_links_point_to_the_files_of_a_batch():
     document = result("pass", batch={"name": "Zo_~0123", "key": "k"})
     document["submission"]["id"] = "Zoë/../x"
     page = Page(class_page([document], [("Zo_~0123", "gone/?#x", 0.91)]))
@@ -320,22 +319,22 @@ def test_links_lead_to_the_files_that_a_batch_writes():
     assert "91%" in page.text and "gone/?#x" in page.text
 
 
-def test_of_very_many_pairs_only_the_first_are_listed():
+def test_lists_only_the_first_of_many_pairs():
     page = Page(class_page([], [(f"s{i}", "t", 1.0) for i in range(250)]))
     assert len(page.all("a")) == 400 and "And 50 more pairs." in page.text
 
 
-def test_where_points_were_lost():
+def test_shows_where_points_were_lost():
     page = Page(class_page(a_class()))
     cells = [piece.strip() for piece, inside in page.inside if inside == "td"]
     ran = cells.index("every rank runs and records")
-    assert cells[ran + 1 : ran + 3] == ["4", "1"]  # empty cells hold no text: passes, then fails
+    assert cells[ran + 1 : ran + 3] == ["4", "1"]  # passes, then fails; empty cells have no text
     meters = [a["aria-label"] for a in page.all("span") if "aria-label" in a]
-    assert meters[0] == "20 %"  # of five that were graded
-    assert meters[4] == "50 %"  # partial in two of four: the fifth was skipped
+    assert meters[0] == "20 %"  # one of the five that were graded
+    assert meters[4] == "50 %"  # partial points in two of four; the fifth was skipped
 
 
-def test_the_instructor_is_warned():
+def test_warns_the_instructor():
     documents = a_class()
     documents[0]["grader"]["rules_sha256"] = "other"
     documents[1]["grader"]["sandbox"]["network_isolated"] = False
@@ -353,7 +352,7 @@ def test_the_instructor_is_warned():
     assert "1 ended in a fault of the grader" in text
 
 
-def test_what_did_not_run_gives_no_warning():
+def test_gives_no_warning_for_what_did_not_run():
     documents = a_class()
     for document in documents[5:]:
         document["grader"] |= {
@@ -364,10 +363,11 @@ def test_what_did_not_run_gives_no_warning():
     text = Page(class_page(documents)).text
     for said in ("same way", "different machines", "network was open", "synthetic"):
         assert said not in text
-    assert "login node" not in text and "not run" not in text  # of how they were graded
+    # Words about how the submissions were graded.
+    assert "login node" not in text and "not run" not in text
 
 
-def test_an_empty_class_has_a_page():
+def test_makes_a_page_for_an_empty_class():
     assert "0 submissions" in Page(class_page([])).text
 
 
@@ -389,7 +389,7 @@ KEPT = {"status", "verdict", "state", "schema", "sha256"}
 
 
 def filled(value, text: str, key: str = ""):
-    """A result in which every string but the words that steer the page is `text`."""
+    """Return a result in which every string is `text`, except the words that control the page."""
     if isinstance(value, dict):
         return {name: filled(part, text, name) for name, part in value.items()}
     if isinstance(value, list):
@@ -399,7 +399,7 @@ def filled(value, text: str, key: str = ""):
 
 @pytest.mark.parametrize("hostile", HOSTILE, ids=range(len(HOSTILE)))
 @pytest.mark.parametrize("name", RESULTS)
-def test_hostile_text_stays_text(name, hostile):
+def test_hostile_text_is_escaped(name, hostile):
     source = "\n".join([hostile] * 100).encode("utf-8", "surrogatepass")
     shown = plain(hostile)
     expected = " ".join(shown.split())
@@ -414,24 +414,24 @@ def test_hostile_text_stays_text(name, hostile):
         assert page.shape() == calm.shape()
         assert page.text.count(expected) >= min(calm.text.count("calm"), 3) > 0
         assert "\u202e" not in page.text and "\x1b" not in page.text
-        "".join(page.pieces).encode()  # no half of a character is left
+        "".join(page.pieces).encode()  # no incomplete character is left
 
 
-def test_much_output_is_cut_at_its_beginning():
+def test_cuts_long_output_at_its_beginning():
     output = "first\n" + ("a long line " * 1000 + "\n") * 100 + "x\n" * 100 + "<b>last</b>\n"
     text = report_page(result("fail", output=output))
     page = Page(text)
     assert len(text) < len(report_page(result("fail", output=""))) + 20_000
     assert "<b>last</b>" in page.text and "first" not in page.text.replace("the first", "")
     assert "Only the last part is kept" in page.text
-    document = ("line of text " * 9 + "\n") * 9999  # of which a result keeps 20,000 characters
+    document = ("line of text " * 9 + "\n") * 9999  # a result keeps 20,000 characters of it
     assert "Only the last part" in Page(report_page(result("fail", output=document[-20_000:]))).text
     short = Page(report_page(result("fail", output="one line\n")))
     assert "Only the last part" not in short.text and "1 line " in short.text
 
 
 def places(value, path=()):
-    """The path to every part of a document."""
+    """Yield the path to every part of a document."""
     yield from [path] if path else []
     parts = value.items() if isinstance(value, dict) else enumerate(value)
     for key, part in parts if isinstance(value, dict | list) else ():
@@ -442,7 +442,7 @@ def places(value, path=()):
 
 
 @pytest.mark.parametrize("name", ["fail", "not_gradable"])
-def test_whatever_is_missing_is_left_out(name):
+def test_leaves_out_missing_parts(name):
     for path in places(RESULTS[name]):
         for lost in ("none", "gone"):
             document = result(name)
@@ -468,7 +468,7 @@ CHROMIUM = shutil.which("chromium") or "/usr/bin/chromium"
 
 @pytest.mark.browser
 @pytest.mark.skipif(not os.access(CHROMIUM, os.X_OK), reason=f"needs {CHROMIUM}")
-def test_a_browser_fetches_and_runs_nothing_and_nothing_sticks_out(tmp_path):
+def test_a_browser_fetches_and_runs_nothing_and_text_fits_the_page(tmp_path):
     sync_api = pytest.importorskip(
         "playwright.sync_api", reason="needs playwright: run `make setup`"
     )
@@ -494,7 +494,7 @@ def test_a_browser_fetches_and_runs_nothing_and_nothing_sticks_out(tmp_path):
         browser.close()
 
 
-def test_two_who_are_called_the_same_have_pages_of_their_own():
+def test_students_with_the_same_name_have_separate_pages():
     twins = []
     for name in ("caf_xe9~1", "caf_xe9~2"):
         document = copy.deepcopy(RESULTS["pass"])
@@ -503,4 +503,4 @@ def test_two_who_are_called_the_same_have_pages_of_their_own():
         twins.append(document)
     page = class_page(twins, [("caf_xe9~1", "caf_xe9~2", 1.0)])
     for name in ("caf_xe9~1", "caf_xe9~2"):
-        assert page.count(f'href="reports/{name}.html"') == 2  # of the table, and of the pair
+        assert page.count(f'href="reports/{name}.html"') == 2  # in the table, and in the pair

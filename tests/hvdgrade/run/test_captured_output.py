@@ -1,4 +1,4 @@
-"""The stacks of ranks that hang: each prints its own, however late it is."""
+"""Each rank that hangs prints its stack, even if it is late."""
 
 import signal
 import time
@@ -21,8 +21,8 @@ def tell(): open(f"{os.environ['HVDLAB_RUN_DIR']}/waiting-{MPI.COMM_WORLD.rank}"
 """
 
 
-def test_a_rank_that_is_late_is_not_ended_before_it_has_printed(tier, tmp_path, monkeypatch):
-    """As on a busy machine: mpirun ends the others when one has ended."""
+def test_a_late_rank_prints_its_stack_before_it_is_ended(tier, tmp_path, monkeypatch):
+    """On a busy machine mpirun may end a late rank as soon as another rank has ended."""
     send, aborted = psutil.Process.send_signal, []
 
     def late(process, number):
@@ -35,7 +35,7 @@ def test_a_rank_that_is_late_is_not_ended_before_it_has_printed(tier, tmp_path, 
     start = Jail.start
 
     def started(jail):
-        """The grader may look when both wait: on a busy machine a start may be longer than `stall`."""
+        """Wait until both ranks wait, because a start may take longer than `stall` on a busy machine."""
         process, deadline = start(jail), time.monotonic() + 60
         while not all((jail.records / f"waiting-{rank}").exists() for rank in range(2)):
             assert process.poll() is None and time.monotonic() < deadline

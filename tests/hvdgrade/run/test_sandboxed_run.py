@@ -1,4 +1,4 @@
-"""What a submission sees of the world, and what the grader sees of a submission, in every tier."""
+"""What a submission can see and do, and what the grader measures of it, at every isolation level."""
 
 import ast
 import os
@@ -38,19 +38,18 @@ def walled(tier) -> str:
 
 
 def rank_data(folder: Path, ranks: int = 2) -> list[Path]:
-    """A folder for each rank, with a file that has the rank's number in it."""
+    """Make a folder for each rank, with a file that contains the rank's number."""
     folder.chmod(0o755)
     for rank in range(ranks):
         (folder / f"view-{rank}").mkdir()
         (folder / f"view-{rank}" / "number").write_text(str(rank))
-        (folder / f"view-{rank}").chmod(
-            0o777
-        )  # only the walls keep a submission from writing there
+        # Only the sandbox prevents a submission from writing there.
+        (folder / f"view-{rank}").chmod(0o777)
     return [folder / f"view-{rank}" for rank in range(ranks)]
 
 
 def answers(source: str, data, tmp_path, tier: str, ranks: int = 2, **options) -> list[dict]:
-    """Run `source`, whose ranks each print one dictionary; return these by rank."""
+    """Run `source`, whose ranks each print one dictionary; return {rank: dictionary}."""
     evidence = tmp_path / "evidence"
     evidence.mkdir(exist_ok=True)
     with Jail(source.encode(), ranks, data, tier=tier, **options) as running:
@@ -102,20 +101,21 @@ print({
 """
 
 
-def test_a_submission_is_alone_in_its_world(walled, tmp_path):
+def test_a_submission_sees_no_other_processes_and_files(walled, tmp_path):
     data = rank_data(tmp_path)
     for rank, seen in enumerate(answers(LOOK, data, tmp_path, walled)):
         assert seen["argv"] == ["assessment.py"] and seen["work"] == ["assessment.py"]
         assert seen["own"] == str(rank)
         assert seen["links"] == ["lo"]
-        assert seen["processes"] < 15  # bubblewrap, mpirun, two ranks: none of the host's
+        # Bubblewrap, mpirun and two ranks, but no process of the host.
+        assert seen["processes"] < 15
         assert seen["hvdlab"] and not seen["grader"]
         assert seen["writable"] == [] and seen["own_places"] == [True] * 5
         assert (seen["can_do"], seen["locked"]) == (0, "1") and seen["user"] != 0
         assert "grade" not in str(seen["variables"]).lower() + seen["caller"].lower()
 
 
-def test_a_submission_cannot_tell_a_view_of_its_own_from_data_for_all(walled, tmp_path):
+def test_a_submission_cannot_distinguish_its_own_view_from_shared_data(walled, tmp_path):
     data = rank_data(tmp_path)
     alone = answers(LOOK, data, tmp_path, walled)
     together = answers(LOOK, data[0], tmp_path, walled)
@@ -143,7 +143,7 @@ print({"own": open(mine + "/number").read(), "others": sorted(set(found.values()
 """
 
 
-def test_a_rank_reads_its_own_data_and_no_others(tier, tmp_path):
+def test_a_rank_can_read_only_its_own_data(tier, tmp_path):
     data = rank_data(tmp_path)
     inside = [f"/run/hvdlab/data/{rank}/number" for rank in range(2)]
     spy = SPY.replace("PATHS", repr([*(f"{folder}/number" for folder in data), *inside]))
@@ -154,7 +154,8 @@ def test_a_rank_reads_its_own_data_and_no_others(tier, tmp_path):
     if enforced:
         assert [rank["others"] for rank in seen] == [["0"], ["1"]]
     else:
-        assert seen[0]["others"] == ["0", "1"]  # and so the spy can see, where it is let
+        # A check of the test: without a sandbox the ranks can read these files.
+        assert seen[0]["others"] == ["0", "1"]
 
 
 EXCHANGE = """
@@ -174,7 +175,7 @@ if world.rank == 0:
 """
 
 
-def test_bytes_between_ranks_are_counted_from_outside(tier, tmp_path):
+def test_counts_the_bytes_between_ranks(tier, tmp_path):
     (tmp_path / "evidence").mkdir()
     counts, sent_again = [], 0
     for size in (0, 10_000_000):
@@ -189,13 +190,13 @@ def test_bytes_between_ranks_are_counted_from_outside(tier, tmp_path):
     if not tiers.tier(tier).network_isolated:
         assert counts == [None, None]
     else:
-        # Five times ten million, with less than two per cent of headers. A busy machine delivers
-        # out of order, and TCP sends those segments (65,549 bytes at most) again: they count, too.
+        # Five times ten million bytes, with less than two per cent of headers. A busy machine delivers out of
+        # order, and TCP then sends segments (at most 65,549 bytes) again. They count too.
         assert 50_000_000 <= counts[1] - counts[0] <= 51_000_000 + 65_549 * sent_again
 
 
-def test_gradients_of_gpus_go_where_they_are_counted_too(tier, tmp_path):
-    """Else NCCL would take them from one GPU's memory to the other's. Not tried on GPUs."""
+def test_gpu_gradients_pass_through_the_counted_network(tier, tmp_path):
+    """Otherwise NCCL would copy them from GPU to GPU. Not tried on GPUs."""
     with Jail(b"", 2, rank_data(tmp_path), tier=tier) as running:
         given = running.environment()
     ways = {f"NCCL_{name}" for name in ("P2P_DISABLE", "SHM_DISABLE", "IB_DISABLE")}
@@ -203,7 +204,7 @@ def test_gradients_of_gpus_go_where_they_are_counted_too(tier, tmp_path):
         assert not [name for name in given if name.startswith("NCCL_")]
     else:
         assert {given[name] for name in ways} == {"1"} and given["NCCL_SOCKET_IFNAME"] == "lo"
-        # Four bytes for four, by a socket, whatever plugins there are.
+        # NCCL sends four bytes for four, through a socket, with any plugin.
         assert (given["NCCL_PROTO"], given["NCCL_NET"]) == ("Simple", "Socket")
         assert (given["NCCL_NET_PLUGIN"], given["NCCL_MNNVL_ENABLE"]) == ("none", "0")
 
@@ -225,7 +226,7 @@ def read_until_both_wait(process) -> bytes:
     return output
 
 
-def test_ranks_are_found_from_outside_and_show_their_stacks(tier, tmp_path):
+def test_finds_the_ranks_and_prints_their_stacks(tier, tmp_path):
     with Jail(WAIT.encode(), 2, rank_data(tmp_path), tier=tier) as running:
         process = running.start()
         output = read_until_both_wait(process)
@@ -233,7 +234,7 @@ def test_ranks_are_found_from_outside_and_show_their_stacks(tier, tmp_path):
         assert sorted(ranks) == [0, 1]
         assert all("assessment.py" in process.cmdline() for process in ranks.values())
         mpirun = launchers(ranks)
-        for one in mpirun:  # it would end the other rank as soon as it sees that one has ended
+        for one in mpirun:  # stop mpirun, because it would end the other rank when one has ended
             one.suspend()
         for rank in ranks.values():
             rank.send_signal(signal.SIGABRT)
@@ -251,7 +252,7 @@ def test_ranks_are_found_from_outside_and_show_their_stacks(tier, tmp_path):
     assert not any(process.is_running() for process in everything)
 
 
-def test_a_jail_that_is_left_early_leaves_nothing(tier, tmp_path):
+def test_a_sandbox_that_is_left_early_leaves_nothing(tier, tmp_path):
     before = set(psutil.Process().children(recursive=True))
     with Jail(WAIT.encode(), 2, rank_data(tmp_path), tier=tier) as running:
         running.start()
@@ -260,7 +261,7 @@ def test_a_jail_that_is_left_early_leaves_nothing(tier, tmp_path):
         assert folder.exists() and all(group.exists() for group in groups)
     assert not folder.exists() and not any(group.exists() for group in groups)
     assert set(psutil.Process().children(recursive=True)) <= before
-    # Afterwards whoever held it no longer adopts, nor has to bury, what others leave behind.
+    # Afterwards the grader is no longer a subreaper, so it neither adopts nor reaps orphans.
     orphan = subprocess.run(
         ["sh", "-c", "sleep 60 >/dev/null 2>&1 & echo $!"],
         capture_output=True,
@@ -274,8 +275,8 @@ def test_a_jail_that_is_left_early_leaves_nothing(tier, tmp_path):
         orphan.kill()
 
 
-def test_whoever_kills_the_grader_ends_the_submission(tier, tmp_path):
-    """kill -9: no code of ours can run any more."""
+def test_the_submission_dies_with_the_grader(tier, tmp_path):
+    """After kill -9 no code of the grader can run any more."""
     script = f"""
 import os, sys, time
 from pathlib import Path
@@ -325,13 +326,13 @@ else:
 """
 
 
-def test_a_process_that_calls_itself_what_is_no_rank_is_none(outer_tier, tmp_path):
+def test_ignores_processes_with_an_impossible_rank_number(outer_tier, tmp_path):
     with Jail(NO_NUMBER.encode(), 2, rank_data(tmp_path), tier=outer_tier) as running:
         read_until_both_wait(running.start())
         assert len(running.processes()) >= 7 and sorted(running.rank_processes()) == [0, 1]
 
 
-def test_a_jail_that_cannot_be_furnished_leaves_nothing(tier, tmp_path, monkeypatch):
+def test_a_sandbox_that_cannot_be_prepared_leaves_nothing(tier, tmp_path, monkeypatch):
     place = tmp_path / "temporary"
     place.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(place))
@@ -363,9 +364,7 @@ else:
 """
 
 
-def test_what_was_recorded_outlives_the_run_and_a_folder_that_is_a_link_does_not_count(
-    tier, tmp_path
-):
+def test_keeps_the_record_and_ignores_a_folder_that_is_a_link(tier, tmp_path):
     (tmp_path / "evidence").mkdir()
     with Jail(RECORDS_AND_ENDS.encode(), 2, rank_data(tmp_path), tier=tier) as running:
         process = running.start()
@@ -377,7 +376,7 @@ def test_what_was_recorded_outlives_the_run_and_a_folder_that_is_a_link_does_not
     assert (tmp_path / "evidence" / "rank-0-epoch-000.npz").read_bytes() == b"weights"
 
 
-def test_parallel_jails_have_different_users(tmp_path):
+def test_parallel_sandboxes_have_different_users(tmp_path):
     if os.geteuid():
         pytest.skip("only root can give a submission a user id of its own")
     data = rank_data(tmp_path)
@@ -388,7 +387,7 @@ def test_parallel_jails_have_different_users(tmp_path):
         assert len(users) == 2 and 0 not in users
 
 
-def test_data_that_a_submission_cannot_read_are_the_graders_fault(tmp_path):
+def test_unreadable_data_are_a_grader_fault(tmp_path):
     if os.geteuid():
         pytest.skip("only root's submissions run as somebody else")
     data = rank_data(tmp_path)[0]
@@ -398,10 +397,10 @@ def test_data_that_a_submission_cannot_read_are_the_graders_fault(tmp_path):
             pass
 
 
-def test_walls_that_do_not_stand_are_the_graders_fault(walled, tmp_path):
+def test_a_sandbox_that_does_not_start_is_a_grader_fault(walled, tmp_path):
     data = rank_data(tmp_path)[0]
     with Jail(b"print('started')", 1, data, tier=walled) as running:
-        remove_tree(data)  # so bubblewrap cannot show it
+        remove_tree(data)  # so bubblewrap cannot mount it
         with pytest.raises(OSError, match="did not start: .*view-0"):
             running.start()
 
@@ -411,7 +410,7 @@ def test_a_list_of_data_needs_a_folder_for_each_rank(tmp_path):
         Jail(b"", 2, [tmp_path], tier="rlimits")
 
 
-def test_the_disk_that_a_submission_uses_is_counted(tmp_path, monkeypatch):
+def test_counts_the_disk_use_of_a_submission(tmp_path, monkeypatch):
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "file").write_bytes(os.urandom(1 << 20))
     (tmp_path / "link").symlink_to("/usr")
@@ -422,8 +421,8 @@ def test_the_disk_that_a_submission_uses_is_counted(tmp_path, monkeypatch):
     assert bytes_in(tmp_path) > 1 << 60
 
 
-def test_what_vanishes_while_it_is_counted_hides_nothing(tmp_path):
-    """A process that makes and removes files all the time, beside a megabyte in a folder of the same."""
+def test_counts_files_while_others_vanish(tmp_path):
+    """A process makes and removes files all the time, in the folder that also has a file of one megabyte."""
     (tmp_path / "large").write_bytes(os.urandom(1 << 20))
     churn = "import os\nwhile True:\n for n in map(str, range(50)):\n  open(n, 'w').close(); os.remove(n)"
     with subprocess.Popen([sys.executable, "-c", churn], cwd=tmp_path) as process:
@@ -433,7 +432,7 @@ def test_what_vanishes_while_it_is_counted_hides_nothing(tmp_path):
             process.kill()
 
 
-def test_a_tree_too_deep_to_walk_is_removed_and_counts_as_too_much(tmp_path):
+def test_removes_a_very_deep_folder_tree_and_counts_it_as_too_much(tmp_path):
     home = os.getcwd()
     try:
         os.chdir(tmp_path)
@@ -466,7 +465,7 @@ time.sleep(4)
         ),
     ],
 )
-def test_a_submission_keeps_to_the_cores_of_its_grader(outer_tier, line, cause, tmp_path):
+def test_a_submission_uses_only_the_cores_of_its_grader(outer_tier, line, cause, tmp_path):
     if os.cpu_count() < 2:
         pytest.skip("one core is all of them")
     before = os.sched_getaffinity(0)
@@ -489,7 +488,7 @@ time.sleep(2)
 """
 
 
-def test_torch_is_seen_in_a_rank_that_hides_its_number(outer_tier, tmp_path):
+def test_finds_torch_in_a_rank_that_hides_its_number(outer_tier, tmp_path):
     for source, expected in ((HIDES, True), (HIDES.replace("import torch", ""), False)):
         with Jail(source.encode(), 1, rank_data(tmp_path, 1), tier=outer_tier) as running:
             assert observe(running, tmp_path, limit=60, stall=30).torch_seen == expected
@@ -507,7 +506,7 @@ time.sleep(3)
 """
 
 
-def test_copies_of_files_without_blocks_come_to_an_end(tier, tmp_path):
+def test_the_copy_of_a_sparse_file_ends(tier, tmp_path):
     names = [f"{number:03d}" for number in range(30)]
     (tmp_path / "evidence").mkdir()
     with Jail(SPARSE.format(names).encode(), 2, rank_data(tmp_path), tier=tier) as running:
@@ -525,14 +524,14 @@ sys.exit(1)
 """
 
 
-def test_who_takes_the_disk_in_an_instant_and_is_gone(tier, tmp_path):
+def test_stops_a_submission_that_reserves_the_disk_at_once(tier, tmp_path):
     with Jail(RESERVES.encode(), 1, rank_data(tmp_path, 1), tier=tier) as running:
         running.most_records = 40 << 20
         seen = observe(running, tmp_path, limit=60, stall=30)
     assert seen.stop_cause == "disk_full"
 
 
-def test_an_epoch_has_a_plain_number(tier, tmp_path):
+def test_accepts_only_plain_epoch_numbers(tier, tmp_path):
     (tmp_path / "evidence").mkdir()
     names = ["001", "\u0660\u0660\u0661", "01", "0001", "-01"]
     with Jail(
@@ -542,7 +541,7 @@ def test_an_epoch_has_a_plain_number(tier, tmp_path):
     assert [(w.rank, w.epoch) for w in seen.weights] == [(0, 1)]
 
 
-def test_what_can_be_read_can_be_read_again_further_down(tmp_path):
+def test_a_script_that_can_be_read_can_be_parsed_deeper_in_the_stack(tmp_path):
     def deeper(calls, source):
         return deeper(calls - 1, source) if calls else imported_modules(source)
 
@@ -558,18 +557,19 @@ def test_what_can_be_read_can_be_read_again_further_down(tmp_path):
         assert deeper(50, source) == {"torch"}
 
 
-def test_what_python_warns_of_in_a_script_is_not_printed(tmp_path, capsys, recwarn):
+def test_does_not_print_pythons_warnings_about_a_script(tmp_path, capsys, recwarn):
     script = tmp_path / "assessment.py"
     script.write_text("x = 1\nx is 1  # \x1b]0;title\x07\n")
     read_script(script)
     assert not recwarn.list and capsys.readouterr() == ("", "")
 
 
-def test_the_grader_is_no_launcher_of_a_worker_that_it_has_adopted():
+def test_the_grader_is_not_the_launcher_of_an_adopted_worker():
     environment = {**os.environ, "OMPI_COMM_WORLD_RANK": "0"}
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     with subprocess.Popen(["cat"], bufsize=0, env=environment, **pipes) as worker:
-        worker.stdin.write(b"begun\n")  # the kernel shows no environment before a program has begun
+        # The kernel shows the environment only after the program has started.
+        worker.stdin.write(b"begun\n")
         assert worker.stdout.readline() == b"begun\n"
         assert launchers({0: psutil.Process(worker.pid)}) == []
 
@@ -584,8 +584,8 @@ sys.stdin.read()
 """
 
 
-def test_a_process_that_hides_its_memory_may_have_torch(tmp_path, monkeypatch):
-    """And no name of what it maps is too strange to be read."""
+def test_a_process_with_unreadable_memory_maps_may_have_torch(tmp_path, monkeypatch):
+    """In addition, unusual names of mapped files do not stop the reader."""
 
     def closed(path, **options):
         raise PermissionError
@@ -596,14 +596,13 @@ def test_a_process_that_hides_its_memory_may_have_torch(tmp_path, monkeypatch):
         assert not has_torch(psutil.Process(process.pid))
         monkeypatch.setattr(Path, "read_text", closed)
         assert has_torch(psutil.Process(process.pid))
-        monkeypatch.setattr(
-            os, "geteuid", lambda: 61184
-        )  # root without its rights sees no other user's
+        # Root without its capabilities cannot read the memory maps of other users.
+        monkeypatch.setattr(os, "geteuid", lambda: 61184)
         assert not has_torch(psutil.Process(process.pid))
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files to somebody else")
-def test_what_a_user_left_in_a_folder_for_all_is_removed(tmp_path):
+def test_removes_files_of_a_user_in_a_shared_folder(tmp_path):
     for number in range(2000):
         (tmp_path / f"file {number}").touch()
         os.chown(tmp_path / f"file {number}", 61184, 61184)
@@ -615,7 +614,7 @@ def test_what_a_user_left_in_a_folder_for_all_is_removed(tmp_path):
     untrusted_files.remove_files_of(61184, tmp_path / "no such folder")
 
 
-def test_who_sends_gradients_works_and_who_asks_for_the_others_does_not():
+def test_sending_gradients_counts_as_work_and_polling_does_not():
     idle = SimpleNamespace(
         pid=1,
         cpu_times=lambda: SimpleNamespace(user=0.0, system=0.0),
@@ -623,19 +622,19 @@ def test_who_sends_gradients_works_and_who_asks_for_the_others_does_not():
     )
     ranks = dict.fromkeys(range(2), idle)
     activity = Activity(0.0)
-    activity.sample(1, ranks, written=0, sent=100_000)  # its memory is new, which counts as work
+    activity.sample(1, ranks, written=0, sent=100_000)  # new memory counts as work
     activity.last = 0
     for second, written, sent, last in (
         (2, 0, 100_000, 0),
-        (3, 0, 3_200_000, 3),  # a step of both
-        (4, 0, 3_600_000, 3),  # a second of negotiating
+        (3, 0, 3_200_000, 3),  # a step on both ranks
+        (4, 0, 3_600_000, 3),  # one second of Horovod's negotiation
         (5, 1_500_000, 3_600_000, 5),
     ):
         activity.sample(second, ranks, written, sent)
         assert activity.last == last
 
 
-# Rank 0 computes for all; the other waits, and wakes up often.
+# Rank 0 computes for all. The other rank waits and often wakes up.
 ONE_COMPUTES = """
 import os, time
 until = time.monotonic() + 4
@@ -647,7 +646,7 @@ time.sleep(4)  # the grader looks about once a second, and sees all of it
 """
 
 
-def test_a_rank_that_computes_for_the_others_is_told_to_the_instructor(outer_tier, tmp_path):
+def test_reports_a_rank_that_computes_for_the_others(outer_tier, tmp_path):
     with Jail(ONE_COMPUTES.encode(), 2, rank_data(tmp_path), tier=outer_tier) as running:
         seen = observe(running, tmp_path, limit=60, stall=30)
     own = {int(rank): float(user) for rank, user in re.findall(r"computed (\d) (\S+)", seen.output)}
@@ -658,7 +657,7 @@ def test_a_rank_that_computes_for_the_others_is_told_to_the_instructor(outer_tie
     assert flag["kind"] == "work" and flag["text"].startswith("Rank 1 computed for 0 s and rank 0")
 
 
-# A rank with much memory, and a worker of it that computes more than it does itself.
+# A rank with much memory, and its worker, which computes more than the rank.
 WITH_A_WORKER = """
 import os, time
 kept = bytearray(400 << 20)
@@ -671,7 +670,7 @@ os.wait()
 """
 
 
-def test_a_worker_that_loads_data_makes_no_launcher_of_its_rank(outer_tier, tmp_path):
+def test_a_data_loader_does_not_make_its_rank_a_launcher(outer_tier, tmp_path):
     with Jail(WITH_A_WORKER.encode(), 2, rank_data(tmp_path), tier=outer_tier) as running:
         seen = observe(running, tmp_path, limit=60, stall=30)
     assert seen.stop_cause == "ended", seen.output

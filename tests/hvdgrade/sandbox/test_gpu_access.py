@@ -1,5 +1,7 @@
-"""What of GPUs a run reaches in each sandbox, and that the grader sees who uses which: devices that any
-process may open stand for them."""
+"""The GPU files that a run can open in each sandbox, and the devices that the grader reports.
+
+Device files that any process may open stand for GPUs.
+"""
 
 import importlib.util
 import json
@@ -20,7 +22,7 @@ from hvdgrade.sandbox import gpu_access, mounts, tiers
 
 ROOT = Path(__file__).parents[3]
 
-# What each rank tries: to open its GPU and the other files, and to use the folder of CUDA's daemon.
+# Each rank tries to open its GPU and the other files, and to use the folder of CUDA's daemon.
 SUBMISSION = """
 import json, os, resource, time
 rank = int(os.environ["OMPI_COMM_WORLD_RANK"])
@@ -70,7 +72,7 @@ def two_gpus():
 
 
 def graded(tmp_path, tier: str, gpus: bool, mode="666", **variables) -> dict:
-    """What a run of SUBMISSION reaches, and what the grader sees, on a machine with two GPUs."""
+    """Run SUBMISSION on a machine with two GPUs; return what it could open, and what the grader reports."""
     tmp_path.chmod(0o755)
     for name in ("data", "evidence", "machine"):
         (tmp_path / name).mkdir(exist_ok=True)
@@ -84,7 +86,7 @@ def graded(tmp_path, tier: str, gpus: bool, mode="666", **variables) -> dict:
 
 @pytest.mark.mpi
 @pytest.mark.usefixtures("two_gpus")
-def test_a_run_that_gets_gpus_reaches_them(tier, tmp_path):
+def test_a_run_with_gpus_can_open_them(tier, tmp_path):
     pipes = tmp_path / "mps"
     pipes.mkdir()
     pipes.chmod(0o777)
@@ -94,18 +96,19 @@ def test_a_run_that_gets_gpus_reaches_them(tier, tmp_path):
         others = ["nvidiactl", "nvidia-uvm", "dxg", "nvidia-caps/nvidia-cap1"]
         assert one["opened"] == [f"nvidia{rank}", *others]
         assert one["writes"] and one["visible"] is None and one["order"] == "PCI_BUS_ID"
-        assert one["addresses"] == -1  # CUDA reserves more than there is memory
-    assert seen["devices"] == ["GPU-aa", "GPU-bb"]  # as the driver says
+        # No address limit, because CUDA reserves more addresses than there is memory.
+        assert one["addresses"] == -1
+    assert seen["devices"] == ["GPU-aa", "GPU-bb"]  # as reported by the driver
 
 
 @pytest.mark.mpi
 @pytest.mark.usefixtures("two_gpus")
-def test_a_run_without_gpus_reaches_none(tier, tmp_path):
+def test_a_run_without_gpus_can_open_none(tier, tmp_path):
     seen = graded(tmp_path, tier, gpus=False)
     assert len(seen["ranks"]) == 2, seen
     for one in seen["ranks"]:
         assert one["visible"] == "-1"
-        if tier != "rlimits":  # which hides no file
+        if tier != "rlimits":  # the tier rlimits hides no file
             assert one["opened"] == []
         if not seen["cgroup"]:
             assert one["addresses"] >= 8 << 30  # memory is limited, although the machine has GPUs
@@ -115,8 +118,8 @@ def test_a_run_without_gpus_reaches_none(tier, tmp_path):
 
 @pytest.mark.mpi
 @pytest.mark.usefixtures("two_gpus")
-def test_without_the_drivers_answer_the_open_files_name_the_gpu(tmp_path):
-    """As in a container, where nvidia-smi does not know the numbers of its processes."""
+def test_open_device_files_identify_the_gpu_if_the_driver_does_not(tmp_path):
+    """This happens in a container, where nvidia-smi does not know the process numbers of the container."""
     (tmp_path / "machine").mkdir()
     (tmp_path / "machine" / "silent").touch()
     seen = graded(tmp_path, tiers.choose(), gpus=True)
@@ -125,10 +128,10 @@ def test_without_the_drivers_answer_the_open_files_name_the_gpu(tmp_path):
 
 @pytest.mark.mpi
 @pytest.mark.usefixtures("two_gpus")
-def test_gpus_for_a_group_only_are_named_in_place_of_a_silent_run_on_the_processor(tmp_path):
+def test_reports_gpus_that_only_a_group_may_open(tmp_path):
     tier = tiers.tier(tiers.choose())
     seen = graded(tmp_path, tier.name, gpus=True, mode="660")
-    if not tier.own_user:  # it runs as root
+    if not tier.own_user:  # the submission runs as root
         assert "fault" not in seen
     else:
         assert "cannot open /dev/dxg, /dev/nvidia-uvm, /dev/nvidia0" in seen["fault"]
@@ -136,7 +139,7 @@ def test_gpus_for_a_group_only_are_named_in_place_of_a_silent_run_on_the_process
 
 
 @pytest.mark.usefixtures("two_gpus")
-def test_the_doctor_names_gpus_that_a_submission_cannot_open(tmp_path):
+def test_the_doctor_reports_gpus_that_a_submission_cannot_open(tmp_path):
     (tmp_path / "machine").mkdir()
     doctor = ["-m", "hvdgrade.cli", "doctor"]
     said = {}
@@ -150,7 +153,7 @@ def test_the_doctor_names_gpus_that_a_submission_cannot_open(tmp_path):
     assert "cannot open" not in said["666"]
 
 
-def test_a_rank_that_was_never_seen_is_unknown_and_no_processor(monkeypatch):
+def test_the_device_of_a_rank_that_was_never_observed_is_unknown(monkeypatch):
     watch = rank_devices.DeviceWatch(3)
     watch.numbers = {os.stat("/dev/full").st_rdev: "/dev/nvidia0"}
     with open("/dev/full") as gpu:
@@ -165,8 +168,8 @@ def test_a_rank_that_was_never_seen_is_unknown_and_no_processor(monkeypatch):
     assert watch.found() == ["/dev/nvidia0", "processor", "unknown"]
 
 
-def test_names_are_those_of_the_drivers_files(tmp_path, monkeypatch):
-    """As the driver's README has them (chapter "PROC interface")."""
+def test_gpu_names_come_from_the_drivers_files(tmp_path, monkeypatch):
+    """Source: the driver's README, chapter "PROC interface"."""
     (tmp_path / "0000:04:00.0").mkdir()
     (tmp_path / "0000:04:00.0" / "information").write_text(
         "Model: \t\t NVIDIA H100 80GB HBM3\nIRQ:   \t\t 200\nGPU UUID: \t GPU-aa\nDevice Minor: \t 3\n"
@@ -179,10 +182,10 @@ def test_names_are_those_of_the_drivers_files(tmp_path, monkeypatch):
 def test_the_report_names_the_devices():
     found = wording.run({"devices": ["processor", "processor"]})
     assert ("Devices, as the kernel saw them", "processor (ranks 0, 1)") in found
-    assert wording.run({}) == wording.run({"devices": "other"}) == []  # of another version
+    assert wording.run({}) == wording.run({"devices": "other"}) == []  # a result of another version
 
 
-def test_devices_in_words():
+def test_wording_of_devices():
     assert wording.in_words(["processor"] * 4) == "processor (ranks 0 to 3)"
     said = wording.in_words(["H100 (GPU-a)", "processor", "H100 (GPU-a)"])
     assert said == "H100 (GPU-a) (ranks 0, 2); processor (rank 1)"
@@ -202,8 +205,8 @@ print(json.dumps([reads(path) for path in PATHS]), flush=True)
 
 
 @pytest.mark.mpi
-def test_a_library_of_a_module_is_there_and_our_code_is_not(tier, tmp_path, monkeypatch):
-    """LD_LIBRARY_PATH names folders of a cluster's modules; it must not open what is the grader's."""
+def test_shows_libraries_of_modules_and_hides_our_code(tier, tmp_path, monkeypatch):
+    """LD_LIBRARY_PATH names folders of a cluster's modules. It must not make files of the grader readable."""
     tmp_path.chmod(0o755)
     libraries, real, other = (tmp_path / name for name in ("nccl", "nccl-2.27", "other"))
     for folder in (real, other, tmp_path / "data", tmp_path / "evidence"):
@@ -230,11 +233,11 @@ def test_a_library_of_a_module_is_there_and_our_code_is_not(tier, tmp_path, monk
         seen = observe(jail, tmp_path / "evidence", limit=60, stall=30)
     library, *rest = json.loads(re.search(r"<stdout>: ?(\[.*\])", seen.output)[1])
     assert library == "a library"
-    if tier != "rlimits":  # which hides nothing
+    if tier != "rlimits":  # the tier rlimits hides nothing
         assert rest == [None] * 3
 
 
-def test_folders_around_our_code_a_home_or_temporary_files_are_not_shown(tmp_path):
+def test_hides_library_folders_that_contain_our_code_a_home_or_temporary_files(tmp_path):
     for folder in (
         "/",
         str(ROOT),
@@ -249,8 +252,8 @@ def test_folders_around_our_code_a_home_or_temporary_files_are_not_shown(tmp_pat
     assert mounts.shareable(str(tmp_path))
 
 
-def test_what_horovod_and_torch_are_linked_to_can_be_read():
-    """By the loader's own list, here without any of our code."""
+def test_libraries_of_horovod_and_torch_are_readable():
+    """The list comes from the dynamic loader, without any of our code."""
     found = []
     for package, pattern in (("horovod", "*/mpi_lib*.so"), ("torch", "lib/libtorch_*.so")):
         spec = importlib.util.find_spec(package)
@@ -265,7 +268,7 @@ def test_what_horovod_and_torch_are_linked_to_can_be_read():
             assert any(one.is_relative_to(Path(place)) for place in mounts.readable()), one
 
 
-def test_the_grader_names_what_it_hands_on():
+def test_passes_gpu_variables_to_the_submission():
     given = {"CUDA_VISIBLE_DEVICES": "GPU-aa", "CUDA_DEVICE_ORDER": "PCI_BUS_ID", "HOME": "/root"}
     assert gpu_access.variables(True, given) == {
         "CUDA_VISIBLE_DEVICES": "GPU-aa",

@@ -1,4 +1,4 @@
-"""A submission cannot read the grader or the solutions where these lie inside what it may read."""
+"""A submission cannot read the grader or the solutions, even if they are inside a folder that it may read."""
 
 import json
 import shutil
@@ -12,7 +12,7 @@ import pytest
 from hvdgrade.sandbox.tiers import tier
 
 ROOT = Path(__file__).parents[3]
-# Starts the sandbox with the copies of both packages, and prints the files that a submission can read.
+# Starts the sandbox with copies of both packages, and prints the files that a submission can read.
 PROGRAM = """
 import json, subprocess, sys, tempfile
 from pathlib import Path
@@ -45,7 +45,7 @@ print(json.dumps([line[len(str(folder)) + 1 :] for line in done.stdout.splitline
 
 @pytest.fixture
 def environment(tmp_path):
-    """An environment with all packages of this one except hvdlab and hvdgrade."""
+    """Return an environment with all packages of this one except hvdlab and hvdgrade."""
     if not tier("bubblewrap").works:
         pytest.skip(tier("bubblewrap").reason)
     for folder in (tmp_path, *tmp_path.parents[:2]):
@@ -76,16 +76,16 @@ def copy(package: Path, folder: Path) -> None:
     shutil.copytree(package, folder, ignore=shutil.ignore_patterns("__pycache__"))
 
 
-def test_the_grader_in_site_packages_is_hidden(environment):
+def test_hides_the_grader_in_site_packages(environment):
     place, site = environment
     copy(ROOT / "labs/hvdlab", site / "hvdlab")
     copy(ROOT / "assessment/hvdgrade", site / "hvdgrade")
     found = readable_files(place, site)
-    assert "hvdlab/record.py" in found  # a submission imports it
+    assert "hvdlab/record.py" in found  # submissions import it
     assert not [name for name in found if name.startswith("hvdgrade")]
 
 
-def test_the_solutions_of_a_checkout_inside_the_environment_are_hidden(environment):
+def test_hides_the_solutions_of_a_checkout_inside_the_environment(environment):
     place, _ = environment
     course = place / "course"
     copy(ROOT / "labs/hvdlab", course / "labs/hvdlab")

@@ -1,4 +1,4 @@
-"""Which walls a host gives: found by trying, refused when they are not good enough."""
+"""The isolation levels of a host: the grader tests which work, and refuses a run below the required level."""
 
 import json
 import os
@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[3]
 
 @pytest.fixture
 def untried():
-    """Tiers that nobody has tried yet, before and after."""
+    """Forget the tested isolation levels, before and after the test."""
     tiers.tier.cache_clear()
     yield
     tiers.tier.cache_clear()
@@ -36,36 +36,36 @@ def without_bubblewrap(untried, monkeypatch):
     monkeypatch.setattr(sandbox, "bwrap", missing)
 
 
-def test_the_best_tier_that_works_is_chosen():
+def test_chooses_the_best_isolation_level_that_works():
     works = [name for name in tiers.TIERS if tiers.tier(name).works]
     assert tiers.choose() == works[0] and works[-1] == "rlimits"
 
 
-def test_a_host_without_bubblewrap_gets_less_and_says_so(without_bubblewrap):
+def test_reports_a_lower_isolation_level_without_bubblewrap(without_bubblewrap):
     assert tiers.choose() in ("landlock", "rlimits")
     said = tiers.describe(tiers.choose())
     assert said["network_isolated"] is False
     assert any("network is not isolated" in sentence for sentence in said["missing"])
 
 
-def test_a_required_sandbox_fails_closed(without_bubblewrap):
+def test_refuses_a_run_below_the_required_isolation_level(without_bubblewrap):
     with pytest.raises(SandboxUnavailable, match="bubblewrap does not work here: .*pip install"):
         tiers.choose("bubblewrap")
     assert tiers.choose("rlimits") == tiers.choose()
 
 
-def test_a_better_tier_than_the_required_one_will_do():
+def test_accepts_a_better_isolation_level_than_required():
     assert tiers.choose("rlimits") == tiers.choose()
 
 
-def test_an_unknown_tier_is_named():
+def test_names_an_unknown_isolation_level():
     with pytest.raises(
         SandboxUnavailable, match="'chroot' is no sandbox tier: choose one of bubble"
     ):
         tiers.choose("chroot")
 
 
-def test_walls_that_cannot_be_built_give_their_reason(untried, monkeypatch, tmp_path):
+def test_gives_the_reason_if_a_sandbox_cannot_be_made(untried, monkeypatch, tmp_path):
     broken = tmp_path / "bwrap"
     broken.write_text(
         "#!/bin/sh\necho 'bwrap: No permissions to create new namespace' >&2\nexit 1\n"
@@ -76,8 +76,8 @@ def test_walls_that_cannot_be_built_give_their_reason(untried, monkeypatch, tmp_
     assert not found.works and "No permissions to create new namespace" in found.reason
 
 
-def test_walls_with_a_hole_do_not_count(untried, monkeypatch, tmp_path):
-    """A bubblewrap that starts the program and isolates nothing: believed by its name, it would pass."""
+def test_rejects_a_sandbox_that_isolates_nothing(untried, monkeypatch, tmp_path):
+    """A program named bubblewrap that isolates nothing must not count as a sandbox."""
     nothing = tmp_path / "bwrap"
     nothing.write_text('#!/bin/sh\nwhile [ "$1" != "--" ]; do shift; done\nshift; exec "$@"\n')
     nothing.chmod(0o755)
@@ -110,7 +110,7 @@ def needs_landlock():
         pytest.skip("this kernel has no Landlock")
 
 
-def test_landlock_leaves_what_is_allowed_and_nothing_else(tmp_path):
+def test_landlock_allows_only_the_listed_files(tmp_path):
     needs_landlock()
     (tmp_path / "open").mkdir()
     (tmp_path / "shut").mkdir()
@@ -139,13 +139,13 @@ for act in (lambda: open("{tmp_path}/shut/file"), lambda: os.listdir("{tmp_path}
     assert (tmp_path / "shut" / "file").read_text() == "secret"
 
 
-def test_a_limit_that_cannot_be_set_starts_nothing(tmp_path):
+def test_starts_nothing_if_a_limit_cannot_be_set(tmp_path):
     answer = run_in(tmp_path, "print('started')", cgroups=["/no/such/group"])
     assert answer.returncode == 1 and answer.stdout == ""
     assert answer.stderr.startswith("the sandbox cannot be entered: ")
 
 
-def test_limits_and_user_are_given_up_for_good(tmp_path):
+def test_limits_and_user_cannot_be_changed_back(tmp_path):
     if os.geteuid():
         pytest.skip("only root can become somebody else")
     python = shutil.which("python3", path="/usr/bin")
@@ -161,7 +161,7 @@ def test_limits_and_user_are_given_up_for_good(tmp_path):
 
 
 def a_group_can_be_made() -> bool:
-    """Of cgroup v1, by hand: so that a mistake of ours is not taken for a machine without groups."""
+    """Return whether cgroup v1 works here, tested without the grader's code."""
     try:
         for limit in ("memory/{}/memory.limit_in_bytes", "pids/{}/pids.max"):
             file = Path("/sys/fs/cgroup", limit.format(f"by-hand-{os.getpid()}"))
@@ -175,7 +175,7 @@ def a_group_can_be_made() -> bool:
     return True
 
 
-def test_a_group_limits_and_counts(tmp_path):
+def test_a_cgroup_limits_and_counts(tmp_path):
     try:
         group = Cgroup(256 << 20, 20)
     except OSError as error:
@@ -193,7 +193,7 @@ def test_a_group_limits_and_counts(tmp_path):
     assert not any(folder.exists() for folder in group.folders.values())
 
 
-def test_a_group_that_a_killed_grader_left_is_removed():
+def test_removes_the_cgroup_of_a_killed_grader():
     code = (
         "import time; from hvdgrade.sandbox.cgroup import Cgroup\n"
         "print(*Cgroup(1 << 30, 99).folders.values(), flush=True); time.sleep(60)"
@@ -213,20 +213,20 @@ def test_a_group_that_a_killed_grader_left_is_removed():
     assert not any(folder.exists() for folder in left)
 
 
-def test_memory_for_nobody_else_is_refused_by_the_kernel(tmp_path):
-    """A limit on addresses is a limit on memory: what the tiers without cgroups have."""
+def test_the_kernel_refuses_memory_above_the_address_limit(tmp_path):
+    """A limit on addresses is a limit on memory. Levels without cgroups use it."""
     answer = run_in(tmp_path, "x = bytearray(600 << 20)", limits={"AS": 500 << 20})
     assert "MemoryError" in answer.stderr
 
 
 @pytest.fixture
 def users_of_our_own(monkeypatch):
-    """Which no grading beside this test takes, or gives back, between two takings of the first one."""
+    """Use other user numbers, so that no parallel grading takes or returns one during the test."""
     monkeypatch.setattr(sandbox, "USERS", range(62300, 62310))
 
 
 @pytest.mark.usefixtures("users_of_our_own")
-def test_user_ids_are_given_back(tmp_path):
+def test_returns_user_ids(tmp_path):
     tier = tiers.tier(tiers.choose())
     if not tier.own_user:
         pytest.skip("submissions have no user ids of their own here")
@@ -238,7 +238,7 @@ def test_user_ids_are_given_back(tmp_path):
     assert users == [62300, 62300]
 
 
-# --- as somebody who is not root --------------------------------------------------------------------
+# --- as a user who is not root ----------------------------------------------------------------------
 
 
 KEYS = """
@@ -258,8 +258,11 @@ else:
 @pytest.mark.skipif(os.geteuid() != 0, reason="others have a keyring for each user namespace")
 @pytest.mark.skipif(platform.machine() not in ("x86_64", "aarch64"), reason="unknown system calls")
 @pytest.mark.usefixtures("users_of_our_own")
-def test_nothing_is_left_in_a_keyring_for_the_next_one():
-    """Root's jails take the first free user, so the next has the same one; its keys outlive processes."""
+def test_leaves_nothing_in_a_keyring_for_the_next_submission():
+    """As root, each sandbox takes the first free user, so the next sandbox has the same user.
+
+    Keys outlive processes.
+    """
     tier = tiers.tier(tiers.choose())
 
     def tell(what: str) -> str:
@@ -297,7 +300,7 @@ print(call(keyctl, ctypes.c_long(10), session, b"user", b"instructor", ctypes.c_
 
 @pytest.mark.skipif(platform.machine() not in ("x86_64", "aarch64"), reason="unknown system calls")
 @pytest.mark.parametrize("name", [None, *tiers.TIERS])
-def test_the_keys_of_the_graders_session_are_not_the_submissions(name, tmp_path):
+def test_hides_the_keys_of_the_graders_session(name, tmp_path):
     login = [sys.executable, "-BEsSc", SESSION]
     if name and not tiers.tier(name).works:
         pytest.skip(f"{name} does not work here")
@@ -312,12 +315,13 @@ def test_the_keys_of_the_graders_session_are_not_the_submissions(name, tmp_path)
             )  # fmt: skip
     if answer.returncode == 77:
         pytest.skip("this kernel gives nobody keys")
-    assert answer.stdout.strip() == str(name is None), answer.stderr  # without walls it sees them
+    # Without a sandbox the keys are visible.
+    assert answer.stdout.strip() == str(name is None), answer.stderr
 
 
 @pytest.mark.parametrize("own_user", [True, False])
-def test_settings_of_the_kernel_cannot_be_opened(own_user):
-    """Root without a user of its own in there is still root to /proc/sys, without any capability."""
+def test_kernel_settings_cannot_be_written(own_user):
+    """If the sandbox has no user of its own, root can write to /proc/sys even without any capability."""
     candidate = sandbox.Tier("bubblewrap", own_user=own_user, user_namespace=not own_user)
     if not (found := tiers.attempt(candidate)).works:
         pytest.skip(f"not possible here: {found.reason}")
@@ -337,13 +341,13 @@ def test_settings_of_the_kernel_cannot_be_opened(own_user):
 
 @pytest.fixture(scope="session")
 def environment_for_all() -> Iterator[Path]:
-    """A virtual environment that every user may read, with the packages of ours: its bin folder."""
+    """Return the bin folder of a virtual environment that every user may read, with our packages."""
     if os.geteuid():
         pytest.skip("only root can become somebody else; run the other tests as a user instead")
     python = f"/usr/bin/python3.{sys.version_info.minor}"
     if not Path(python).exists():
         pytest.skip(f"{python} is not installed")
-    # Not in pytest's folder for temporary files, which it closes to others.
+    # Not in pytest's temporary folder, because other users cannot read it.
     place = tempfile.TemporaryDirectory(prefix="hvdlab-tests-")
     folder = Path(place.name)
     folder.chmod(0o755)
@@ -368,8 +372,8 @@ def environment_for_all() -> Iterator[Path]:
 
 @pytest.mark.mpi
 @pytest.mark.slow
-def test_somebody_who_is_not_root_gets_walls_that_hold(environment_for_all):
-    """The doctor's own attacks, by a user without any rights."""
+def test_the_sandbox_of_an_unprivileged_user_withstands_the_attacks(environment_for_all):
+    """Run the doctor's attacks as a user without any privileges."""
     place = environment_for_all.parents[1] / "place"
     place.mkdir()
     place.chmod(0o777)
@@ -387,6 +391,6 @@ def test_somebody_who_is_not_root_gets_walls_that_hold(environment_for_all):
     if "bubblewrap" not in works:
         pytest.skip(f"a user gets no namespaces here: {found['tiers'][1]['reason']}")
     assert works["bubblewrap"]["network_isolated"] and works["bubblewrap"]["views_enforced"]
-    # Several processes may have all memory together; nothing else is open.
+    # The only hole is that several processes together may use all memory.
     states = found["attacks"]["bubblewrap"]
     assert [name for name in states if states[name] == "open"] == ["memory_shared"]

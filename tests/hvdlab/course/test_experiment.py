@@ -35,7 +35,7 @@ def train(batch_size, seed):
 )
 def test_three_sizes(load, quick, reference, size, seeds):
     module = load(quick, reference)
-    assert module.size("small", "middle", "large") == size
+    assert module.by_run_length(quick="small", learner="middle", reference="large") == size
     assert module.seeds(2) == seeds
 
 
