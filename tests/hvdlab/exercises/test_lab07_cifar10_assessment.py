@@ -147,7 +147,7 @@ def test_the_solutions_lack_nothing_and_the_serial_scripts_all(framework, capsys
     [
         ("keras", "hvdlab.keras.horovod as", "horovod.tensorflow.keras as", "line 12: Horovod's own Keras"),
         ("keras", "rank_device(hvd)", "None", "lacks one thing:\n  * No process chooses a GPU"),
-        ("torch", "size=hvd.size(),", "size=2,", "line 46: `Batches` has a fixed rank or size"),
+        ("torch", "size=hvd.size(),", "size=2,", "line 46: `Batches` gets a fixed rank or size"),
         ("torch", "batches = Batches(", "batches = dict(", "`Batches` is gone"),
         ("keras", "Recorder(batches),", "", "The `Recorder` is gone"),
         ("torch", "        recorder.epoch_end(", "        dict(", "epoch_end(epoch)` is gone"),
