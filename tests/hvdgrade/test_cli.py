@@ -259,7 +259,7 @@ def test_a_report_that_cannot_be_shown_is_written_all_the_same(tmp_path):
 
 
 def test_lines_are_shown_only_of_the_script_that_was_graded(tmp_path):
-    """Whoever goes on editing while it is graded must not see those of another one."""
+    """A learner who edits the script during the grading must not see lines of the new version."""
     (tmp_path / "assessment.py").write_text("first = 1")
     document = {"submission": {"sha256": hashlib.sha256(b"first = 1").hexdigest()}}
     assert run_command.source_of(tmp_path, document) == b"first = 1"

@@ -67,7 +67,7 @@ def test_each_submission_gets_its_result_and_keeps_it(school):
     page = (school.out / "index.html").read_text()
     assert "Zoë K" in page and f"reports/{results['ada']['batch']['name']}.html" in page
 
-    # Again: nothing is graded anew but what has changed.
+    # In a second call, only submissions that have changed are graded again.
     before = school.files()
     (school.folder / "Zoë K.py").write_text(QUICK + "# better\n")
     answer = school.grade()

@@ -38,7 +38,7 @@ def test_kill_9_loses_nothing_and_doubles_nothing(school):
                         process.kill()
         batch.kill()
         batch.communicate(timeout=60)
-        # Whoever is killed by kill -9 cannot end its children: the kernel has to tell them.
+        # A process killed by kill -9 cannot end its children, so the kernel must signal them.
         school.wait_for(lambda: school.processes() == [])
         for name, file in school.files().items():
             assert finished.setdefault(name, file) == file
@@ -139,7 +139,7 @@ def test_an_interrupt_ends_everything_and_says_how_to_go_on(school, ending):
 
 
 def changed(before: dict, after: dict) -> set[str]:
-    """The names of the results that were written anew."""
+    """Return the names of the results that were written again."""
     return {name for name, file in after.items() if before.get(name) != file}
 
 
@@ -164,7 +164,7 @@ def test_an_interrupted_regrade_goes_on_and_keeps_what_it_has(school):
     answer = school.grade("--regrade")
     assert answer.returncode == 0 and "2 of 3 are graded already and kept" in answer.stderr
     assert len(changed(first, school.files())) == 3 and len(changed(kept, school.files())) == 1
-    # It is finished: the next one begins anew.
+    # The regrading is finished, so the next one starts from the beginning.
     before = school.files()
     assert school.grade("--regrade").returncode == 0
     assert len(changed(before, school.files())) == 3
@@ -208,7 +208,7 @@ def test_what_a_killed_grader_left_is_removed_wherever_and_however_deep_it_is(tm
 
 
 def test_jobs_of_which_slurm_says_nothing_may_still_run(tmp_path, monkeypatch):
-    """Slurm's server starts anew: an old job must not grade the script that a new call puts in place."""
+    """After a restart of Slurm's server, an old job must not grade the script of a new call."""
     (tmp_path / "slurm").mkdir()
     commands = tmp_path / "bin"
     commands.mkdir()

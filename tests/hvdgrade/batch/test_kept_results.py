@@ -146,7 +146,7 @@ def test_a_fault_does_not_take_the_place_of_a_result(school, pretend, capsys):
     after = school.results()
     assert before["ada"]["score"] == after["ada"]["score"] and after["ada"]["verdict"] == "pass"
     assert before["ada"]["batch"]["call"] == after["ada"]["batch"]["call"]
-    # Without --regrade the fault alone is graded, with it both, and bob has been.
+    # Without --regrade only the grader fault is graded again; with --regrade both, and bob is already graded.
     assert pretend(REAL, REAL, faults=["carla"]) == ["carla"]
     assert pretend(REAL, REAL, "--regrade") == ["ada", "carla"]
     assert "failed_again" not in school.results()["ada"]["batch"]

@@ -66,7 +66,7 @@ def test_kill_9_and_an_interrupt_lose_nothing(on_slurm):
     school.wait_for(lambda: school.files())
     batch.kill()
     batch.communicate(timeout=60)
-    # The jobs do not need the side that waits: they go on.
+    # The jobs do not need the waiting batch, so they continue.
     kept = school.files()
     school.wait_for(lambda: len(school.files()) > len(kept))
     kept = school.files()

@@ -85,19 +85,19 @@ def test_students_are_matched_by_login_sis_id_or_id():
         ("D", 4, "", "", "", ""),
         ("E", 5, "", "", "", ""),
         ("Student, Test", 6, "", "x", "", ""),
-        ("F", 7, "", "twin", "", ""),  # one login in two rows: it is nobody's
-        ("G", 8, "", "twin", "", ""),
-        ("H", 9, "s9", "7701", "", ""),  # an id that is somebody else's login
+        ("F", 7, "", "doubled", "", ""),  # one login in two rows, so neither row is filled
+        ("G", 8, "", "doubled", "", ""),
+        ("H", 9, "s9", "7701", "", ""),  # an id that is another student's login
         ("I", 7701, "s10", "ivy", "", ""),
     ]
     documents = [result(id, 10 + n) for n, id in enumerate(["ada", "s3", "4", "mia_LATE_5_77_x"])]
-    documents += [result("twin", 99), result("7701", 99)]
+    documents += [result("doubled", 99), result("7701", 99)]
     after, said = canvas.fill(gradebook(people), COLUMN, [*documents, result("nobody")])
     rows = {row[0]: row[5] for row in csv.reader(io.StringIO(after.decode(), newline=""))}
     assert [rows[name] for name in "ABCDEFGHI"] == ["10", "", "11", "12", "13", "", "", "", ""]
     assert said[1:5] == [
         "by the number in its name alone: mia_LATE_5_77_x is of E",
-        "several rows fit twin, none is filled: F; G",
+        "several rows fit doubled, none is filled: F; G",
         "several rows fit 7701, none is filled: H; I",
         "no row in the gradebook: nobody",
     ]

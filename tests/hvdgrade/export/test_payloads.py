@@ -1,4 +1,4 @@
-"""Gradescope, LTI, nbgrader: what each is given, and no zero for who has no score."""
+"""Payloads for Gradescope, LTI and nbgrader. A student without a score gets no zero."""
 
 import hashlib
 import json

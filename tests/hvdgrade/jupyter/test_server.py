@@ -474,7 +474,7 @@ def test_the_progress_is_read_as_it_was_meant(tmp_path):
             before = runner.progress(path)
             assert before.get("t") == (
                 seen[-1]["t"] if seen else None
-            )  # half a line counts for nothing
+            )  # an incomplete line does not count
             file.write(line[7:])
         seen.append(runner.progress(path))
     clocks = [(now["seconds"], now["limit"]) for now in seen]

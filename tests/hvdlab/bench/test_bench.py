@@ -43,7 +43,7 @@ def silent(text):
 
 
 def path_of_ranks() -> str:
-    """PYTHONPATH of ranks that are in the folder `ranks` beside this file."""
+    """Return a PYTHONPATH with the folder `ranks` next to this file."""
     return os.pathsep.join([str(Path(__file__).parent / "ranks"), *sys.path])
 
 

@@ -109,7 +109,7 @@ def test_the_table_says_what_its_bandwidths_are(count, factor):
 
 
 def made_up():
-    """Two rounds of numbers that are easy to check: 1 ms + 1 ns a byte, 100 images/s a rank alone."""
+    """Return two rounds of simple numbers: 1 ms + 1 ns per byte, 100 images/s on a single rank."""
     times = {str(n): [1e-3 + n * 1e-9] * 2 for n in (10**4, 10**6)}
     rates = {1: {"batch_size": 10, "exchanged": [100.0, 100.0], "alone": [100.0, 100.0]},
              2: {"batch_size": 10, "exchanged": [150.0, 170.0], "alone": [200.0, 200.0]}}  # fmt: skip

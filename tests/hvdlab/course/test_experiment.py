@@ -11,7 +11,7 @@ from hvdlab.course import experiment
 
 @pytest.fixture
 def load(monkeypatch, tmp_path):
-    """Return a function that loads the module anew in an environment of one of three sizes."""
+    """Return a function that reloads the module in an environment for one of the three run lengths."""
 
     def loaded(quick="", reference=""):
         monkeypatch.setenv("LAB_QUICK", quick)
@@ -33,7 +33,7 @@ def train(batch_size, seed):
     ("quick", "reference", "size", "seeds"),
     [("1", "", "small", [1]), ("", "", "middle", [1, 2]), ("", "1", "large", [1, 2, 3])],
 )
-def test_three_sizes(load, quick, reference, size, seeds):
+def test_three_run_lengths(load, quick, reference, size, seeds):
     module = load(quick, reference)
     assert module.by_run_length(quick="small", learner="middle", reference="large") == size
     assert module.seeds(2) == seeds

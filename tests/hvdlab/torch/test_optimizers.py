@@ -175,7 +175,7 @@ MUTANTS = {
 
 
 def from_source(module, old, new):
-    """The names of a module, made anew from its source with one text replaced."""
+    """Return the names of a module that is made from its source with one text replaced."""
     source = inspect.getsource(module)
     assert old in source, f"{module.__name__} no longer contains {old!r}: renew this mutant"
     namespace = {"__name__": module.__name__}

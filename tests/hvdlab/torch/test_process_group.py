@@ -32,7 +32,8 @@ def bare(monkeypatch):
     for name in list(os.environ):
         if name in NAMES or name.startswith(("SLURM_", "OMPI_COMM_")):
             monkeypatch.delenv(name)
-    for name in NAMES:  # deleted again at the end, whoever has set it
+    # Monkeypatch deletes them at the end, also if the code under test has set them.
+    for name in NAMES:
         monkeypatch.setenv(name, "")
         monkeypatch.delenv(name)
     return monkeypatch

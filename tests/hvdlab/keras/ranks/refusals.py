@@ -1,4 +1,4 @@
-"""One process, no MPI: what hvd refuses, and that one rank alone sends nothing."""
+"""In a single process without MPI: what hvd refuses, and that a single rank sends nothing."""
 
 import keras
 import numpy as np

@@ -1,4 +1,4 @@
-"""One process goes on from what fit_safety.py saved on two ranks, as if nothing had happened."""
+"""A single process continues from the checkpoint that fit_safety.py has saved on two ranks."""
 
 import keras
 import numpy as np
