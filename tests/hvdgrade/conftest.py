@@ -7,7 +7,7 @@ from hvdgrade.sandbox import tiers
 
 @pytest.fixture(params=tiers.TIERS)
 def tier(request) -> str:
-    """Each kind of walls that works here."""
+    """Return each isolation level that works on this machine."""
     return one_that_works(request.param)
 
 

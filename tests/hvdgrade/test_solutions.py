@@ -21,7 +21,7 @@ def grade(script: Path, result: Path) -> tuple[int, dict]:
         text=True,
         timeout=540,
     )
-    print(answer.stdout)  # the report, for whoever reads a failure
+    print(answer.stdout)  # the report, for a reader of the failure
     return answer.returncode, json.loads(result.read_text())
 
 

@@ -25,7 +25,8 @@ def test_what_is_no_python_is_told_as_python_does(source, said):
 
 def test_a_machine_that_cannot_compile_is_no_fault_of_the_script(tmp_path, monkeypatch):
     (tmp_path / "assessment.py").write_text("import torch")
-    killed = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"  # as the kernel does without memory
+    # As the kernel does without memory.
+    killed = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
     monkeypatch.setattr(script, "COMPILE", killed)
     with pytest.raises(OSError, match="no memory left to compile"):
         read_script(tmp_path)

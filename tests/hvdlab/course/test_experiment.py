@@ -33,7 +33,7 @@ def train(batch_size, seed):
     ("quick", "reference", "size", "seeds"),
     [("1", "", "small", [1]), ("", "", "middle", [1, 2]), ("", "1", "large", [1, 2, 3])],
 )
-def test_three_sizes(load, quick, reference, size, seeds):
+def test_three_run_lengths(load, quick, reference, size, seeds):
     module = load(quick, reference)
     assert module.by_run_length(quick="small", learner="middle", reference="large") == size
     assert module.seeds(2) == seeds

@@ -487,7 +487,7 @@ DEBIAN = Path("/usr/share/datasets/fashion-mnist")
 def test_real_cifar10():
     data = load_cifar10(REAL)
     if data.synthetic:
-        pytest.skip("HVDLAB_DATA holds the synthetic twin, not the real CIFAR-10")
+        pytest.skip("HVDLAB_DATA holds synthetic data, not the real CIFAR-10")
     assert np.bincount(data.train_labels).tolist() == [5000] * 10
     assert np.bincount(data.test_labels).tolist() == [1000] * 10
     assert data.class_names[0] == "airplane" and data.class_names[9] == "truck"

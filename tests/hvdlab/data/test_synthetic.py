@@ -1,4 +1,4 @@
-"""The synthetic twins: official layout, the same bytes everywhere, and worth training on."""
+"""The synthetic data sets: official layout, the same bytes everywhere, and classes that can be learned."""
 
 import hashlib
 import shutil
@@ -16,8 +16,8 @@ from hvdlab.data.synthetic import synthetic_cifar10, synthetic_fashion_mnist
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """One folder with both twins."""
-    folder = tmp_path_factory.mktemp("twins")
+    """Return a folder with both synthetic data sets."""
+    folder = tmp_path_factory.mktemp("synthetic")
     assert synthetic_cifar10(folder) == folder
     assert synthetic_fashion_mnist(folder) == folder
     yield folder
@@ -138,7 +138,7 @@ def test_a_file_in_place_of_the_folder(tmp_path):
 
 
 def test_two_processes_make_one_twin(tmp_path):
-    """Whichever comes second finds the twin complete, and does not replace it."""
+    """The second process finds a complete data set, and does not replace it."""
     code = (
         "import sys; from pathlib import Path; from hvdlab.data import synthetic\n"
         "def write(folder):\n"
@@ -170,7 +170,7 @@ def ridge_accuracy(data, n=5_000, test=2_000) -> float:
 
 
 @pytest.mark.slow
-@pytest.mark.thorough  # the bytes of both twins are held to their checksums above
+@pytest.mark.thorough  # the checksums of both data sets are tested above
 @pytest.mark.parametrize("load", [load_cifar10, load_fashion_mnist])
 def test_a_linear_model_stays_low_and_a_small_network_learns(folder, load):
     torch = pytest.importorskip("torch")

@@ -74,7 +74,7 @@ def environment(tmp_path_factory):
         for path in ours.iterdir():
             if not {path.name, path.name.split("-")[0]} & {*without, "__pycache__"}:
                 (packages / path.name).symlink_to(path)
-        for path in Path(sys.prefix, "lib").iterdir():  # the MPI library, beside Horovod
+        for path in Path(sys.prefix, "lib").iterdir():  # Horovod needs the MPI library, too
             if not path.name.startswith("python"):
                 (folder / "lib" / path.name).symlink_to(path)
         if "mpirun" not in without:
@@ -135,7 +135,7 @@ def states(found) -> dict:
 
 @pytest.fixture(scope="module")
 def data_folder(tmp_path_factory):
-    """$HVDLAB_DATA for a doctor that finds both data sets: real ones or, without, their twins."""
+    """Return a folder for $HVDLAB_DATA with both data sets, real or synthetic."""
     try:
         load_cifar10(), load_fashion_mnist()
         return os.environ.get("HVDLAB_DATA", "")

@@ -121,7 +121,7 @@ def test_each_case_shows_its_symptoms_and_is_mended_by_the_labs_solution(case, c
     found = SYMPTOMS[case](fault.watch(case))
     assert all(found), found
     solution = re.search(
-        rf"^# BEGIN SOLUTION: mend your copy, case_{case}.py\n(.*?)^# END SOLUTION",
+        rf"^# BEGIN SOLUTION: fix your copy, case_{case}.py\n(.*?)^# END SOLUTION",
         LAB.read_text(), re.MULTILINE | re.DOTALL,
     )  # fmt: skip
     exec(solution[1], {"fault": fault})
@@ -157,7 +157,7 @@ LOST = {
 def test_a_sampler_that_is_not_told_the_epoch_is_named():
     text = LAB.read_text()
     solution = re.search(
-        r"^# BEGIN SOLUTION: mend your copy, case_2.py\n(.*?)^# END SOLUTION",
+        r"^# BEGIN SOLUTION: fix your copy, case_2.py\n(.*?)^# END SOLUTION",
         text, re.MULTILINE | re.DOTALL,
     )[1]  # fmt: skip
     without = "\n".join(line for line in solution.splitlines() if "set_epoch" not in line)

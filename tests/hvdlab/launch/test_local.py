@@ -57,7 +57,7 @@ def test_ranks_may_share_a_core_of_two_hardware_threads(tmp_path, monkeypatch):
 
 @pytest.mark.mpi
 def test_each_mpirun_has_a_folder_of_its_own(tmp_path):
-    """A shared one is removed under the other: 2 of 450 starts failed beside two others."""
+    """Two mpirun remove files of a shared folder: 2 of 450 starts failed while two others ran."""
     script = tmp_path / "tell.py"
     script.write_text("import os\nprint(os.environ['PMIX_SERVER_TMPDIR'])\n")
     folders = set()

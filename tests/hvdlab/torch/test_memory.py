@@ -26,7 +26,8 @@ def trained(make_optimizer, dtype=torch.float32):
     [
         (lambda ps: torch.optim.SGD(ps, 0.1), 0),
         (lambda ps: torch.optim.SGD(ps, 0.1, momentum=0.9), 20 * 4),
-        (lambda ps: torch.optim.Adam(ps, 0.1), 2 * 20 * 4 + 2 * 4),  # and a step count for each of two
+        # And a step count for each of two.
+        (lambda ps: torch.optim.Adam(ps, 0.1), 2 * 20 * 4 + 2 * 4),
     ],
 )  # fmt: skip
 def test_held_counts_parameters_gradients_and_state(make_optimizer, state):
