@@ -6,7 +6,7 @@ import shutil
 import subprocess
 import sys
 
-from hvdlab.launch import local
+from hvdlab.launch import local, process_tree
 from hvdlab.system.gpu_assignment import assign
 from hvdlab.system.hardware import cpu_facts, gpus, usable_cores, visible_gpus
 
@@ -71,14 +71,14 @@ def start(
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        start_new_session=True,  # by which `launch.end` finds the ranks, also after Ctrl-C
+        start_new_session=True,  # so that `process_tree.end` finds the ranks, also after Ctrl-C
     )
     try:
         output, errors = process.communicate(timeout=LIMIT_SECONDS)
     except subprocess.TimeoutExpired:
         raise BenchFailed(f"{what} took over {LIMIT_SECONDS} s") from None
     finally:
-        local.end(process)
+        process_tree.end(process)
     lines = [line for line in output.splitlines() if line.startswith("{")]
     if process.returncode or len(lines) != ranks:
         last = (errors.strip() or "nothing printed").splitlines()[-1]

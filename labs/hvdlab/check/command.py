@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hvdlab import launch
+from hvdlab.arguments import positive
 from hvdlab.check import source_facts
 from hvdlab.check.catalogue import Finding
 from hvdlab.check.deadlock import Deadlock, read_events
@@ -51,23 +52,17 @@ class Checked:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("-np", dest="ranks", type=_count, default=2, help="ranks (default 2)")
+    parser.add_argument("-np", dest="ranks", type=positive, default=2, help="ranks (default 2)")
     parser.add_argument(
-        "--steps", type=_count, default=8, help="training steps before a loop is cut (default 8)"
+        "--steps", type=positive, default=8, help="training steps before a loop is cut (default 8)"
     )
     parser.add_argument(
-        "--timeout", type=_count, default=300, help="seconds that it may take (default 300)"
+        "--timeout", type=positive, default=300, help="seconds that it may take (default 300)"
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the findings to FILE")
     parser.add_argument("--show", action="store_true", help="show what the script prints")
     parser.add_argument("script", type=Path, metavar="SCRIPT")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="ARGS", help="its arguments")
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"expected a whole number of at least 1, got {text!r}")
-    return int(text)
 
 
 def main(args: argparse.Namespace) -> int:

@@ -25,6 +25,7 @@ import platform
 import sys
 import time
 
+from hvdlab.arguments import above_zero
 from hvdlab.doctor.answers import FAILURE, OK, WARNING, Answer, counted
 from hvdlab.doctor.checks import environment, frameworks, gpus, launchers, machine, software
 from hvdlab.doctor.checks.allreduce import allreduce, allreduce_on_gpus
@@ -81,20 +82,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON document instead")
     parser.add_argument(
         "--timeout",
-        type=_seconds,
+        type=above_zero,
         default=60.0,
         metavar="SECONDS",
         help="limit of all imports together, and of each start of ranks (default 60)",
     )
-
-
-def _seconds(text: str) -> float:
-    try:
-        if 0 < float(text) < float("inf"):
-            return float(text)
-    except ValueError:
-        pass
-    raise argparse.ArgumentTypeError(f"expected seconds, a number above 0, got {text!r}")
 
 
 def main(args: argparse.Namespace) -> int:

@@ -17,7 +17,8 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
-from hvdlab.launch.local import LaunchError, TimeUp, run
+from hvdlab.launch.local import LaunchError, TimeUp
+from hvdlab.launch.script_on_ranks import run
 
 SCRIPT = """\
 import numpy as np
