@@ -5,6 +5,7 @@ run("train.py", "--epochs", 3, ranks=2)      # prints what the ranks print
 If a rank fails, the error says which one and why, in the same words as the command `hvdlab run`.
 """
 
+import contextlib
 import os
 import subprocess
 import time
@@ -94,20 +95,18 @@ def _pass_on(process: subprocess.Popen, output: RankOutput, until: float) -> boo
         output: takes the lines.
         until: the time limit, as a value of `time.monotonic()`.
     """
-    late = False
+    asked = None  # when mpirun got SIGTERM
     for printed in local.printed_lines(process):
         if printed:
             output.line(*printed)
         output.settle()
         now = time.monotonic()
-        if now > until + GRACE_SECONDS:
-            process.kill()
-            break
-        if now > until and not late:
-            late = True
+        if asked is None and now > until:
+            asked = now
             process.terminate()
-    try:
-        process.wait(max(0.0, until - time.monotonic()) + GRACE_SECONDS)
-    except subprocess.TimeoutExpired:
-        late = True
-    return late
+        elif asked is not None and now - asked >= GRACE_SECONDS:
+            process.kill()  # otherwise `started` would wait once more
+            return True
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(GRACE_SECONDS)
+    return asked is not None
