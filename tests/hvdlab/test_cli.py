@@ -30,20 +30,20 @@ def test_without_network_it_says_what_to_do(tmp_path):
     assert "--synthetic" in answer.stderr and "Traceback" not in answer.stderr
 
 
-def test_or_synthetic_makes_a_twin_and_says_so_each_time(tmp_path):
+def test_or_synthetic_makes_a_data_set_and_says_so_each_time(tmp_path):
     for again in (False, True):
         answer = hvdlab("data", "cifar10", "--or-synthetic", home=tmp_path)
         assert answer.returncode == 0
         assert answer.stdout.startswith(
-            "SYNTHETIC twin of cifar10: 50,000 training and 10,000 test"
+            "SYNTHETIC data in place of cifar10: 50,000 training and 10,000 test"
         )
         said = answer.stderr.splitlines()[-1]
-        assert ("rm -r" in said) == again  # a twin that was found is easily taken for the data
-    twin = load_cifar10(tmp_path / ".cache" / "hvdlab")
-    assert twin.synthetic
+        assert ("rm -r" in said) == again  # otherwise taken for the real data
+    synthetic = load_cifar10(tmp_path / ".cache" / "hvdlab")
+    assert synthetic.synthetic
     assert said == (
-        "hvdlab: this is a synthetic twin, made earlier; for the real data: "
-        f"rm -r {twin.folder} and run this again."
+        "hvdlab: this is a synthetic data set, made earlier; for the real data: "
+        f"rm -r {synthetic.folder} and run this again."
     )
 
 
@@ -55,7 +55,9 @@ def test_where_nothing_can_be_written_it_says_so(tmp_path):
 
 
 @pytest.mark.parametrize("how", ["--synthetic", "--or-synthetic"])
-def test_a_twin_is_made_in_the_folder_that_the_labs_are_told_to_read(how, tmp_path, monkeypatch):
+def test_synthetic_data_is_made_in_the_folder_that_the_labs_are_told_to_read(
+    how, tmp_path, monkeypatch
+):
     place = tmp_path / "no folder yet"
     answer = hvdlab("data", "fashion_mnist", how, home=tmp_path, HVDLAB_DATA=str(place))
     assert answer.returncode == 0 and str(place) in answer.stdout, answer.stderr
@@ -64,7 +66,7 @@ def test_a_twin_is_made_in_the_folder_that_the_labs_are_told_to_read(how, tmp_pa
     assert load_fashion_mnist().synthetic
 
 
-def test_a_twin_goes_elsewhere_only_if_it_is_found_there(tmp_path, monkeypatch):
+def test_synthetic_data_goes_elsewhere_only_if_it_is_found_there(tmp_path, monkeypatch):
     """/proc is a folder that nobody can write to, and /dev/null/x cannot be made."""
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("HVDLAB_DATA", "/proc")
@@ -72,14 +74,14 @@ def test_a_twin_goes_elsewhere_only_if_it_is_found_there(tmp_path, monkeypatch):
     assert answer.returncode == 0 and load_fashion_mnist().folder.is_relative_to(tmp_path)
     said = answer.stderr.splitlines()[-1]
     assert said.startswith("hvdlab: HVDLAB_DATA=/proc cannot be written to (")
-    assert f"the data go to {tmp_path}/.cache/hvdlab" in said
+    assert f"the data are written to {tmp_path}/.cache/hvdlab" in said
 
     answer = hvdlab("data", "fashion_mnist", "--synthetic", home="/", HVDLAB_DATA="/dev/null/x")
     assert answer.returncode == 1 and answer.stdout == ""
     assert "Cannot write the synthetic fashion_mnist to /dev/null/x/" in answer.stderr
 
 
-def test_no_twin_is_made_where_broken_data_would_be_read_before_it(tmp_path):
+def test_no_synthetic_data_is_made_where_broken_data_would_be_read_before_it(tmp_path):
     (broken := tmp_path / "data" / "fashion-mnist").mkdir(parents=True)
     (broken / "train-labels-idx1-ubyte").write_bytes(b"half a file")
     where = {"home": tmp_path, "HVDLAB_DATA": str(tmp_path / "data")}
@@ -92,8 +94,8 @@ def test_no_twin_is_made_where_broken_data_would_be_read_before_it(tmp_path):
 def test_data_that_is_there_is_only_named(cifar10_folder, tmp_path):
     answer = hvdlab("data", "cifar10", home=tmp_path, HVDLAB_DATA=str(cifar10_folder))
     assert answer.returncode == 0 and str(cifar10_folder) in answer.stdout
-    twin = load_cifar10(cifar10_folder).synthetic  # where these tests have no real data
-    assert ("made earlier" in answer.stderr) if twin else (answer.stderr == "")
+    synthetic = load_cifar10(cifar10_folder).synthetic  # where these tests have no real data
+    assert ("made earlier" in answer.stderr) if synthetic else (answer.stderr == "")
 
 
 @pytest.mark.parametrize(

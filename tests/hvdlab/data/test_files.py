@@ -136,7 +136,7 @@ def test_search_order(cifar, tmp_path, monkeypatch):
         load_cifar10()
     assert str(error.value) == (
         f"No cifar10 data in {tmp_path}/nowhere (no such file or directory): run `hvdlab data "
-        "cifar10` to download it or `hvdlab data cifar10 --synthetic` to make a synthetic twin."
+        "cifar10` to download it or `hvdlab data cifar10 --synthetic` to make a synthetic data set."
     )
     assert load_cifar10(cifar).folder == cifar  # a named folder goes first
 
@@ -487,7 +487,7 @@ DEBIAN = Path("/usr/share/datasets/fashion-mnist")
 def test_real_cifar10():
     data = load_cifar10(REAL)
     if data.synthetic:
-        pytest.skip("HVDLAB_DATA holds the synthetic twin, not the real CIFAR-10")
+        pytest.skip("HVDLAB_DATA holds a synthetic data set, not the real CIFAR-10")
     assert np.bincount(data.train_labels).tolist() == [5000] * 10
     assert np.bincount(data.test_labels).tolist() == [1000] * 10
     assert data.class_names[0] == "airplane" and data.class_names[9] == "truck"

@@ -1,4 +1,4 @@
-"""The synthetic twins: official layout, the same bytes everywhere, and worth training on."""
+"""The synthetic data sets: official layout, the same bytes everywhere, and worth training on."""
 
 import hashlib
 import shutil
@@ -16,8 +16,8 @@ from hvdlab.data.synthetic import synthetic_cifar10, synthetic_fashion_mnist
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """One folder with both twins."""
-    folder = tmp_path_factory.mktemp("twins")
+    """One folder with both data sets."""
+    folder = tmp_path_factory.mktemp("synthetic")
     assert synthetic_cifar10(folder) == folder
     assert synthetic_fashion_mnist(folder) == folder
     yield folder
@@ -37,9 +37,9 @@ def test_files_and_nothing_else(folder):
         "t10k-images-idx3-ubyte": 7_840_016,
         "t10k-labels-idx1-ubyte": 10_008,
     }
-    assert not [path for path in folder.iterdir() if path.name.startswith(".twin")]
+    assert not [path for path in folder.iterdir() if path.name.startswith(".synthetic")]
     marker = (folder / "cifar-10-batches-bin/SYNTHETIC.txt").read_text()
-    assert marker.startswith("This is not cifar10 but a synthetic twin") and marker.count("\n") == 1
+    assert marker.startswith("This is not cifar10 but a synthetic data set") and marker.count("\n") == 1
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def tiny(monkeypatch):
     monkeypatch.setattr(synthetic, "_write_fashion_mnist", write)
 
 
-def test_an_incomplete_twin_is_made_anew(tmp_path, tiny):
+def test_an_incomplete_data_set_is_made_again(tmp_path, tiny):
     (tmp_path / "fashion-mnist").mkdir()
     (tmp_path / "fashion-mnist/SYNTHETIC.txt").touch()
     (tmp_path / "fashion-mnist/train-labels-idx1-ubyte").write_bytes(b"cut")
@@ -137,8 +137,8 @@ def test_a_file_in_place_of_the_folder(tmp_path):
         synthetic_cifar10(tmp_path / "file")
 
 
-def test_two_processes_make_one_twin(tmp_path):
-    """Whichever comes second finds the twin complete, and does not replace it."""
+def test_two_processes_make_one_data_set(tmp_path):
+    """The second process finds the data set complete, and does not replace it."""
     code = (
         "import sys; from pathlib import Path; from hvdlab.data import synthetic\n"
         "def write(folder):\n"
@@ -170,7 +170,7 @@ def ridge_accuracy(data, n=5_000, test=2_000) -> float:
 
 
 @pytest.mark.slow
-@pytest.mark.thorough  # the bytes of both twins are held to their checksums above
+@pytest.mark.thorough  # the bytes of both data sets are compared with their checksums above
 @pytest.mark.parametrize("load", [load_cifar10, load_fashion_mnist])
 def test_a_linear_model_stays_low_and_a_small_network_learns(folder, load):
     torch = pytest.importorskip("torch")
