@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 def cpu_facts() -> dict[str, str]:
-    """Return the facts of /proc/cpuinfo about the first processor, such as "vendor_id" and "flags"; else {}."""
+    """Return the facts of /proc/cpuinfo about the first processor, such as "flags"; {} without it."""
     try:
         first = Path("/proc/cpuinfo").read_text("utf-8").partition("\n\n")[0]
     except OSError:
@@ -106,8 +106,8 @@ def visible_gpus() -> list[str]:
     """Return the UUIDs of the NVIDIA GPUs that a program started here can use.
 
     The order is that of $CUDA_VISIBLE_DEVICES if it is set, else that of nvidia-smi. CUDA uses the same order
-    if CUDA_DEVICE_ORDER=PCI_BUS_ID. The result is [] if there is no nvidia-smi, or no driver that answers within
-    30 s.
+    if CUDA_DEVICE_ORDER=PCI_BUS_ID. The result is [] if there is no nvidia-smi, or no driver that answers
+    within 30 s.
 
     If a GPU is divided into slices (MIG), the list contains its slices ("MIG-...") instead of the GPU
     ("GPU-..."). A process can use only one slice, and CUDA shows it only the first of several. So each rank

@@ -28,7 +28,7 @@ def search_path() -> str:
 
 
 def mpirun() -> str | None:
-    """Return the mpirun that the labs start: of this environment, else the first on PATH; None without one."""
+    """Return the mpirun that the labs start: of this environment, else the first on PATH, else None."""
     return shutil.which("mpirun", path=search_path())
 
 

@@ -117,7 +117,7 @@ def test_a_limit_must_be_seconds(text, capsys):
     command.add_arguments(parser)
     with pytest.raises(SystemExit):
         parser.parse_args(["--timeout", text])
-    assert f"expected seconds, a number above 0, got '{text}'" in capsys.readouterr().err
+    assert f"expected a number above 0, got {text}" in capsys.readouterr().err
 
 
 ON_ANOTHER_SYSTEM = """
@@ -285,13 +285,20 @@ def free(size):
     [
         (
             *(machine.memory, machine, "available_memory", lambda: 8 << 30, lambda: (8 << 30) - 1),
-            ", and 4 ranks may need 8.0 GiB: one may be killed",
+            ", and 4 ranks may need 8.0 GiB: the system may kill a rank",
         ),
         (
             *(machine.disk, shutil, "disk_usage", free(1 << 30), free((1 << 30) - 1)),
             "records and checkpoints may not fit",
         ),
-        (machine.cores, machine, "cpu_quota", lambda: 2.0, lambda: 1.5, ", and a quota of 1.5: "),
+        (
+            machine.cores,
+            machine,
+            "cpu_quota",
+            lambda: 2.0,
+            lambda: 1.5,
+            ", and a quota of 1.5 cores, so ranks ",
+        ),
         (machine.cores, os, "sched_getaffinity", lambda _: {0, 1}, lambda _: {0}, "take turns"),
     ],
 )
@@ -360,7 +367,7 @@ def test_a_python_of_another_version_or_place_is_told(
     [
         (sys.executable, "ok", "hvdlab, in "),
         ("/bin/sh", "warning", "runs another Python, /bin/sh"),
-        ("/no/python", "warning", "names /no/python, which is not there"),
+        ("/no/python", "warning", "names /no/python, which does not exist"),
     ],
 )
 def test_a_kernel_runs_this_python(program, state, seen, tmp_path, monkeypatch):
@@ -383,10 +390,10 @@ def with_mpi(monkeypatch):
         ("mpirun (Open MPI) 5.0.3", sys.executable, "ok", "Open MPI 5.0.3, "),
         (
             *("mpirun (Open MPI) 4.1.7", sys.executable, "warning"),
-            ", of another generation than Horovod's Open MPI 5.0.11",
+            ", of another major version than Horovod's Open MPI 5.0.11",
         ),
         ("mpirun (Open MPI) 5.0.3", None, "warning", "the environment is not activated"),
-        ("HYDRA 5.0.2", sys.executable, "failure", "rank would believe that it is alone"),
+        ("HYDRA 5.0.2", sys.executable, "failure", "rank would train separately"),
     ],
 )
 def test_the_mpirun_is_of_horovods_generation_and_on_the_path(
@@ -408,7 +415,7 @@ OWN = [1.0 * place for place in PLACES]  # of rank 0, not summed
         ([RIGHT, RIGHT], 2, 0, "ok", "the sums are right on both"),
         ([OWN, OWN], 2, 0, "failure", "the sums are wrong: [[0.0, 1.0, 99999.0], "),
         ([RIGHT, OWN], 2, 0, "failure", "the sums are wrong: "),
-        ([OWN, OWN], 1, 0, "failure", "each rank believes that it is alone"),
+        ([OWN, OWN], 1, 0, "failure", "each rank runs separately"),
         ([RIGHT], 2, 0, "failure", "with 2 of 2 ranks started, in the all-reduce"),
         ([RIGHT, RIGHT], 2, 1, "failure", "ended with exit code 1, "),
     ],

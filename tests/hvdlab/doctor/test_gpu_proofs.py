@@ -67,11 +67,12 @@ def test_ranks_prove_how_gpus_all_reduce(count, nccl, runs, seen, monkeypatch):
 @pytest.mark.parametrize(
     "run, state, seen",
     [
-        (ranks_said(2, direct=True, sharing=1), "warning", "that it was used is not proven"),
+        (ranks_said(2, direct=True, sharing=1), "warning", "so it may not have been used"),
         (ranks_said(2, direct=False, sharing=0, device="cpu"), "warning", "the processor"),
         (ranks_said(2, direct=True, sharing=1, code=1), "failure", "exit code 1"),
         (
-            *(ProgramOutput(1, "", "RuntimeError: CUDA-capable device(s) is/are busy or unavailable"), "failure"),
+            ProgramOutput(1, "", "RuntimeError: CUDA-capable device(s) is/are busy or unavailable"),
+            "failure",
             "compute mode Exclusive_Process",
         ),
         (ProgramOutput(None, '{"process": 1, "stage": "placed"}', "", "did not end within 30 s"), "failure",

@@ -61,7 +61,7 @@ def test_gpus_that_a_variable_hides_are_told(count, state, monkeypatch):
     "built, sees, seen, fix",
     [
         ("12.4", 1, "with NCCL", ""),  # the other GPU is somebody else's
-        ("12.4", 0, "leaves 0, the share of this job", "salloc --ntasks=2 --gpus=2"),
+        ("12.4", 0, "leaves 0, all that this job has", "salloc --ntasks=2 --gpus=2"),
         ("", 0, "built for the CPU only", " setup TORCH_INDEX="),
     ],
 )

@@ -62,7 +62,7 @@ def _find(text: str) -> tuple[str, str, str] | None:
 
 
 def horovods_library(outputs: dict[str, ProgramOutput]) -> dict:
-    """Return file and version text of the MPI library that Horovod loads; {} if Horovod cannot be imported."""
+    """Return file and version text of the MPI library that Horovod loads; {} without Horovod."""
     for name in ("torch", "tensorflow"):
         half = outputs[name].answer().get("horovod", {})
         if half.get("library"):

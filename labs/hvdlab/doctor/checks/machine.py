@@ -91,7 +91,7 @@ def memory(outputs: dict[str, ProgramOutput]) -> Answer:
 
 
 def available_memory() -> int:
-    """Return the bytes of memory that are available, or that the control group still allows if they are fewer."""
+    """Return the available memory in bytes: of the system, or of the cgroup if that is less."""
     lines = Path("/proc/meminfo").read_text("utf-8").splitlines()
     free = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
     group = Path("/sys/fs/cgroup")
