@@ -1,10 +1,15 @@
-"""Numbers and files on a command line, as types for argparse: what makes no sense is refused in one sentence.
+"""Types for argparse: numbers and files on a command line. Each refuses a wrong value with one sentence.
 
 parser.add_argument("--steps", type=positive)
 parser.add_argument("--width", type=whole_number(8, step=8))
 parser.add_argument("--lr", type=above_zero)
 parser.add_argument("--save", type=file_to_write)
+
+argparse prints the sentence of an ArgumentTypeError after the name of the argument, and ends the program with
+exit code 2.
 """
+
+from __future__ import annotations  # because `hvdlab doctor` also starts with Python 3.8
 
 import math
 import sys
@@ -14,7 +19,15 @@ from pathlib import Path
 
 
 def whole_number(least: int, step: int = 1) -> Callable[[str], int]:
-    """The type of `least` and of what follows in steps of `step`."""
+    """Return the type of the whole numbers `least`, `least + step`, `least + 2 * step` and so on.
+
+    Args:
+        least: the smallest number that is allowed, 0 or more.
+        step: distance between allowed numbers. Default 1.
+
+    Returns:
+        A function that converts text to such a number, or raises ArgumentTypeError.
+    """
     expected = f"{least} or more" if step == 1 else f"{least}, {least + step}, ..."
 
     def number(text: str) -> int:
@@ -29,38 +42,78 @@ positive = whole_number(1)
 
 
 def above_zero(text: str) -> float:
-    """A finite number above 0."""
+    """Return a finite number above 0.
+
+    Args:
+        text: from the command line.
+
+    Raises:
+        ArgumentTypeError: it is another number, or no number.
+    """
     return _finite(text, lambda value: value > 0, "a number above 0")
 
 
 def non_negative(text: str) -> float:
-    """A finite number, 0 or above."""
+    """Return a finite number that is 0 or above.
+
+    Args:
+        text: from the command line.
+
+    Raises:
+        ArgumentTypeError: it is another number, or no number.
+    """
     return _finite(text, lambda value: value >= 0, "0 or a number above it")
 
 
 def from_0_to_1(text: str) -> float:
+    """Return a number from 0 to 1, both included.
+
+    Args:
+        text: from the command line.
+
+    Raises:
+        ArgumentTypeError: it is another number, or no number.
+    """
     return _finite(text, lambda value: 0 <= value <= 1, "0 to 1")
 
 
-def _finite(text, fits, expected):
+def _finite(text: str, is_allowed: Callable[[float], bool], expected: str) -> float:
     try:
-        if fits(float(text)) and float(text) < math.inf:
+        if is_allowed(float(text)) and float(text) < math.inf:
             return float(text)
     except ValueError:
-        pass  # no number at all
+        pass  # the text is no number
     raise ArgumentTypeError(f"expected {expected}, got {text}")
 
 
 def file_to_write(text: str) -> Path:
-    """A file that can be made at the end: its folder is looked for before hours are spent."""
+    """Return the path of a file that a script will write at its end.
+
+    The folder is checked now, so that a typing error does not cost hours of training.
+
+    Args:
+        text: from the command line.
+
+    Raises:
+        ArgumentTypeError: the folder of the file does not exist, or the path is itself a folder.
+    """
     path = Path(text)
     if path.parent.is_dir() and not path.is_dir():
         return path
-    raise ArgumentTypeError(f"expected a file in a folder that is there, got {text}")
+    raise ArgumentTypeError(f"expected a file in a folder that exists, got {text}")
 
 
 def folder_to_write(text: str) -> str:
-    """A folder that is there or can be made, and is made now: before hours are spent."""
+    """Return the path of a folder, which is made now if it does not exist.
+
+    It is made now, so that a typing error does not cost hours of training.
+
+    Args:
+        text: from the command line.
+
+    Raises:
+        ArgumentTypeError: the folder cannot be made.
+    """
     try:
         Path(text).mkdir(parents=True, exist_ok=True)
     except OSError as error:

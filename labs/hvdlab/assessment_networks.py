@@ -1,4 +1,4 @@
-"""The networks of the assessment: which one is given, and the names and shapes of its weights.
+"""Names of the networks of the assessment, and names and shapes of their weights.
 
 Standard library only, so that the grader can check an untrusted file of weights without a framework. The
 networks themselves are in `hvdlab.torch.models` and `hvdlab.keras.models`.
@@ -10,17 +10,17 @@ import re
 from hvdlab.record import WEIGHTS
 
 ASSESSMENT_NET = "assessment-net"
-VARIABLE = "HVDLAB_NETWORK"  # the grader sets it where its profile has another network
+VARIABLE = "HVDLAB_NETWORK"  # the grader sets it if its profile requires another network
 CLASSES = 10
 
 
 def given_network() -> str:
-    """The name of the network to train: `$HVDLAB_NETWORK`, by default "assessment-net"."""
+    """Return the name of the network to train: `$HVDLAB_NETWORK`, by default "assessment-net"."""
     return os.environ.get(VARIABLE) or ASSESSMENT_NET
 
 
 def network_weights(network: str) -> dict[str, tuple[int, ...]]:
-    """Names and shapes of the weights and batch-norm statistics of a network.
+    """Return names and shapes of the weights and batch-norm statistics of a network.
 
     Args:
         network: "assessment-net", or "wrn-DEPTH-WIDTH" such as "wrn-16-10".
@@ -34,7 +34,14 @@ def network_weights(network: str) -> dict[str, tuple[int, ...]]:
 
 
 def depth_and_width(network: str) -> tuple[int, int]:
-    """(16, 10) of "wrn-16-10". Raises ValueError for another name."""
+    """Return depth and width of a wide residual network, such as (16, 10) for "wrn-16-10".
+
+    Args:
+        network: its name.
+
+    Raises:
+        ValueError: the name does not have this form.
+    """
     found = re.fullmatch(r"wrn-(\d{1,4})-(\d{1,3})", network)
     if not found:
         raise ValueError(
@@ -45,9 +52,13 @@ def depth_and_width(network: str) -> tuple[int, int]:
 
 
 def blocks_per_group(depth: int) -> int:
-    """Residual blocks in each of a wide residual network's three groups: (depth - 4) / 6.
+    """Return the number of residual blocks per group of a wide residual network: (depth - 4) / 6.
 
-    Raises ValueError where `depth` is not 10, 16, 22, 28 and so on.
+    Args:
+        depth: number of layers: 10, 16, 22, 28 and so on.
+
+    Raises:
+        ValueError: `depth` is another number.
     """
     blocks, rest = divmod(depth - 4, 6)
     if rest or blocks < 1:
@@ -56,10 +67,14 @@ def blocks_per_group(depth: int) -> int:
 
 
 def wide_resnet_weights(depth: int, width: int) -> dict[str, tuple[int, ...]]:
-    """Names and shapes of the weights of WRN-`depth`-`width`, in the order of the forward pass.
+    """Return names and shapes of the weights of WRN-`depth`-`width`, in the order of the forward pass.
 
     Convolutions are (out, in, height, width), the linear layer is (out, in). A block's first convolution
-    is `group1.block1.conv1`; `group1.block1.shortcut` is there where a block changes the number of channels.
+    is `group1.block1.conv1`. It has `group1.block1.shortcut` only if it changes the number of channels.
+
+    Args:
+        depth: number of layers, as in `blocks_per_group`.
+        width: factor of the number of channels, at least 1.
 
     Raises:
         ValueError: `depth` is not 6 n + 4, or `width` is less than 1.

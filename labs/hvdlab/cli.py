@@ -1,6 +1,6 @@
-"""The command `hvdlab`: each of its commands is a module, imported when it is asked for."""
+"""The command `hvdlab`. Each of its commands is a module that is imported only when it is used."""
 
-from __future__ import annotations  # an old Python, too, hears from the doctor what is wrong
+from __future__ import annotations  # so that `hvdlab doctor` also starts with Python 3.8
 
 import argparse
 import signal
@@ -9,7 +9,7 @@ from importlib import import_module
 
 # Name -> module with add_arguments(parser), main(args) -> exit code and EPILOG; one line of help.
 COMMANDS = {
-    "doctor": ("hvdlab.doctor.command", "say what is wrong with this set-up, and how to mend it"),
+    "doctor": ("hvdlab.doctor.command", "say what is wrong with this set-up, and how to fix it"),
     "run": (
         "hvdlab.launch.command",
         "start a script on N ranks, here, on several hosts or under Slurm",
@@ -37,7 +37,11 @@ examples:
 
 
 def parser(chosen: str | None = None) -> argparse.ArgumentParser:
-    """All commands by name, and the arguments of the chosen one."""
+    """Return a parser that knows all commands, and the arguments of one of them.
+
+    Args:
+        chosen: the command whose module is imported. None: no command.
+    """
     raw = argparse.RawDescriptionHelpFormatter
     top = argparse.ArgumentParser(
         prog="hvdlab",
@@ -56,14 +60,14 @@ def parser(chosen: str | None = None) -> argparse.ArgumentParser:
     return top
 
 
-def _sentence(text):
+def _sentence(text: str) -> str:
     return f"{text[0].upper()}{text[1:]}."
 
 
 def end_when_told() -> None:
-    """Told to end, or left by its terminal, a command ends all that it started, as after an error.
+    """Make SIGTERM and SIGHUP raise SystemExit, so that a command ends all processes that it started.
 
-    What `nohup` lets it ignore stays ignored.
+    A signal that `nohup` ignores stays ignored.
     """
     for name in {"SIGTERM", "SIGHUP"} & set(dir(signal)):  # Windows has no SIGHUP
         number = getattr(signal, name)
@@ -72,6 +76,11 @@ def end_when_told() -> None:
 
 
 def main(arguments: list[str] | None = None) -> int:
+    """Run a command and return its exit code.
+
+    Args:
+        arguments: the words after `hvdlab`. Default: those of this process.
+    """
     end_when_told()
     arguments = sys.argv[1:] if arguments is None else arguments
     args = parser(arguments[0] if arguments else None).parse_args(arguments)

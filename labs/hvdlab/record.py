@@ -1,19 +1,21 @@
-"""What a training run leaves behind: the one format that labs, benches and the grader share.
+"""Write the record of a training run, in the format that labs, benchmarks and the grader share.
 
-Stdlib only. A run's folder is `$HVDLAB_RUN_DIR` (default `./runs/<time of its start>`):
+Standard library only. The folder of a run is `$HVDLAB_RUN_DIR` (default `./runs/<time of its start>`):
 
     rank-R/epoch-EEE.npz     weights of rank R after epoch EEE (`hvdlab.assessment_networks`) and
-                             `examples_read`, the indices it was given this epoch, in order
-    rank-R/record.jsonl      one line an epoch: epoch, seconds, steps, examples, batch_size, and what
+                             `examples_read`, the indices that the rank read in this epoch, in order
+    rank-R/record.jsonl      one line per epoch: epoch, seconds, steps, examples, batch_size, and what
                              the script reports
 
-The recorders of `hvdlab.torch` and `hvdlab.keras` write it; files appear whole or not at all.
+The recorders of `hvdlab.torch` and `hvdlab.keras` write the record. A file appears only when it is complete.
 """
 
 import json
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import IO
 
 from hvdlab import probe_mode
 
@@ -46,15 +48,22 @@ WEIGHTS = {
 
 
 def is_statistic(name: str) -> bool:
-    """True for batch-norm statistics, which each rank keeps for itself; False for trained weights."""
+    """Return whether a weight is a batch-norm statistic, which may differ between ranks.
+
+    Args:
+        name: a key of WEIGHTS.
+
+    Returns:
+        True for a batch-norm statistic, False for a trained weight.
+    """
     return name.endswith((".running_mean", ".running_var"))
 
 
 def launched_rank() -> tuple[int, int]:
-    """(rank, world size) that the launcher gave this process; (0, 1) without a launcher.
+    """Return (rank, world size) that the launcher gave this process; (0, 1) without a launcher.
 
-    Read from the environment of Open MPI, Hydra (MPICH, Intel MPI), Slurm or torchrun, so that a
-    serial script started twice by mpirun is seen as what it is: two processes.
+    It reads the environment variables of Open MPI, Hydra (MPICH, Intel MPI), Slurm or torchrun. So a serial
+    script that mpirun started twice is recognised as two processes.
     """
     for rank, size in (
         ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
@@ -69,16 +78,19 @@ def launched_rank() -> tuple[int, int]:
 
 
 def launch_time() -> float:
-    """When this run was started, in seconds since 1970: the same on all ranks of a machine.
+    """Return when this run was started, in seconds since 1970. It is the same on all ranks of a machine.
 
-    It is when their parent began: a rank's own clock would do only as long as all look at it within the
-    same second. Ranks of several hosts have a parent each: `hvdlab run` names them a folder.
+    It is the start time of the parent process of the ranks. The current time would be the same only if all
+    ranks read it within the same second. Ranks on several hosts have different parents, so `hvdlab run` gives
+    them the name of the folder.
     """
     if launched_rank()[1] > 1:
         try:
-            # Ticks since the machine was booted. The name before them may hold anything, even brackets.
-            fields = Path(f"/proc/{os.getppid()}/stat").read_text().rpartition(")")[2].split()
-            lines = Path("/proc/stat").read_text().splitlines()
+            # Ticks since the machine was booted. The process name before them may contain brackets.
+            fields = (
+                Path(f"/proc/{os.getppid()}/stat").read_text("utf-8").rpartition(")")[2].split()
+            )
+            lines = Path("/proc/stat").read_text("utf-8").splitlines()
             booted = next(int(line.split()[1]) for line in lines if line.startswith("btime "))
             return booted + int(fields[19]) / os.sysconf("SC_CLK_TCK")
         except (OSError, ValueError, IndexError, StopIteration):
@@ -87,34 +99,46 @@ def launch_time() -> float:
 
 
 class RunRecord:
-    """One rank's part of a run: a folder that gains a weights file and a line each epoch.
+    """Write the record of one rank: a weights file and a line per epoch.
+
+    Attributes:
+        rank: of this process.
+        folder: where the files of this rank are written.
+        started: value of `time.monotonic()` when this object was made.
 
     Args:
-        folder: the run's folder. Default: `$HVDLAB_RUN_DIR`, else `./runs/<date-time>` of its start.
-        rank: this process's rank. Default: what the launcher said.
+        folder: of the run. Default: `$HVDLAB_RUN_DIR`, else `./runs/<date-time>` of its start.
+        rank: of this process. Default: as the launcher reports it.
     """
 
-    def __init__(self, folder: str | Path | None = None, rank: int | None = None):
+    def __init__(self, folder: str | Path | None = None, rank: int | None = None) -> None:
         self.rank = launched_rank()[0] if rank is None else rank
         name = f"rank-{self.rank}"
         if not (folder := folder or os.environ.get("HVDLAB_RUN_DIR")):
             folder = _default_folder(launch_time())
-            if (
-                folder / name
-            ).exists():  # a second record of this run, or a second run of a job's script
+            # There may be an older record: of this run, or of an earlier run in the same job.
+            if (folder / name).exists():
                 folder = _default_folder(time.time())
         self.folder = Path(folder) / name
         self.folder.mkdir(parents=True, exist_ok=True)
         self.started = time.monotonic()
 
-    def write(self, epoch: int, save, **values) -> Path:
-        """Add one epoch: `save(file)` writes the npz into a file object; `values` go to the line.
+    def write(self, epoch: int, save: Callable[[IO[bytes]], object], **values: object) -> Path:
+        """Write the files of one epoch.
 
-        The weights file is renamed into place when it is whole, after its line is written: who
-        sees the file can read both.
+        The line is written first. The weights file gets its name when it is complete. So a program that sees
+        the file can read both.
+
+        Args:
+            epoch: number of the epoch, from 0.
+            save: writes the weights in npz format to a file object.
+            values: what to write to the line of the epoch, as JSON.
+
+        Returns:
+            The path of the weights file.
         """
         line = {"epoch": epoch, "seconds": round(time.monotonic() - self.started, 3), **values}
-        with open(self.folder / "record.jsonl", "a") as record:
+        with open(self.folder / "record.jsonl", "a", encoding="utf-8") as record:
             record.write(json.dumps(line) + "\n")
         final = self.folder / f"epoch-{epoch:03d}.npz"
         part = final.with_suffix(".part")

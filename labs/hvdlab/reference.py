@@ -1,20 +1,17 @@
-"""Every formula of this package, stated once in NumPy: what the torch and Keras classes must equal.
+"""Reference formulas of this package in NumPy. Tests compare the torch and Keras classes with them.
 
-One function is one update of *one* parameter tensor. Nothing is changed in place; arrays keep their
-dtype, so float64 in gives float64 out. The norm ||.|| is the L2 norm of the whole tensor.
+Each function computes one update of *one* parameter tensor. It changes no array in place. Arrays keep their
+dtype, so float64 inputs give float64 results. The norm ||.|| is the L2 norm of the whole tensor.
 
-    w, g           weights and gradient, arrays of one shape
-    learning_rate  the global rate of this step
-    adapt          False: the plain update without decay or layer-wise rate, as for 1-D tensors
-
-Ratios of norms are 1 where a norm is 0, so that a tensor of zeros can leave zero. NaN and infinite
-gradients end in NaN weights, as in the optimizers of both frameworks.
+If a norm is 0, the ratio of norms counts as 1, so that a tensor of zeros can change. NaN and infinite
+gradients lead to NaN weights, as in the optimizers of both frameworks.
 """
 
 import numpy as np
 
 
 def norm(x: np.ndarray) -> np.ndarray:
+    """Return the L2 norm of all elements of an array."""
     return np.sqrt(np.sum(np.square(x)))
 
 
@@ -22,30 +19,44 @@ def norm(x: np.ndarray) -> np.ndarray:
 
 
 def lars(
-    w,
-    g,
-    velocity,
-    learning_rate,
+    w: np.ndarray,
+    g: np.ndarray,
+    velocity: np.ndarray,
+    learning_rate: float,
     *,
-    momentum=0.9,
-    weight_decay=0.0,
-    trust_coefficient=0.001,
-    eps=0.0,
-    clip=False,
-    nesterov=False,
-    momentum_form="torch",
-    adapt=True,
-):
-    """LARS; with `clip=True` LARC. Return (w, velocity).
+    momentum: float = 0.9,
+    weight_decay: float = 0.0,
+    trust_coefficient: float = 0.001,
+    eps: float = 0.0,
+    clip: bool = False,
+    nesterov: bool = False,
+    momentum_form: str = "torch",
+    adapt: bool = True,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return (w, velocity) after an update of LARS, or of LARC with `clip=True`.
 
         local = trust_coefficient ||w|| / (||g|| + weight_decay ||w|| + eps)     LARC: at most learning_rate
         "torch":  v <- momentum v + local u,                 w <- w - learning_rate v
         "paper":  v <- momentum v + learning_rate local u,   w <- w - v
         with u = g + weight_decay w
 
-    LARC divides by the rate first, min(local / learning_rate, 1), so that the step is min(local,
-    learning_rate) u. The two forms differ only while the rate changes: "torch" scales old
-    gradients with the new rate.
+    LARC divides by the learning rate first, min(local / learning_rate, 1), so that the step is min(local,
+    learning_rate) u. The two forms differ only while the learning rate changes: "torch" multiplies old
+    gradients by the new learning rate.
+
+    Args:
+        w: weights.
+        g: gradient, of the same shape.
+        velocity: of the update before, of the same shape; zeros at first.
+        learning_rate: the global learning rate of this step.
+        momentum: default 0.9.
+        weight_decay: default 0.
+        trust_coefficient: default 0.001.
+        eps: default 0.
+        clip: compute LARC. Default False.
+        nesterov: use Nesterov momentum. Default False.
+        momentum_form: "torch" (default) or "paper".
+        adapt: False: the plain update without decay or layer-wise learning rate, as for 1-D tensors.
 
     Source: You, Gitman, Ginsburg, Large Batch Training of Convolutional Networks, 2017, algorithm
     1, arXiv:1708.03888; LARC: the same authors' implementation in NVIDIA apex.
@@ -68,27 +79,41 @@ def lars(
 
 
 def lamb(
-    w,
-    g,
-    m,
-    v,
-    t,
-    learning_rate,
+    w: np.ndarray,
+    g: np.ndarray,
+    m: np.ndarray,
+    v: np.ndarray,
+    t: int,
+    learning_rate: float,
     *,
-    betas=(0.9, 0.999),
-    eps=1e-6,
-    weight_decay=0.01,
-    bias_correction=True,
-    clip=None,
-    adapt=True,
-):
-    """LAMB at step t = 1, 2, ... Return (w, m, v).
+    betas: tuple[float, float] = (0.9, 0.999),
+    eps: float = 1e-6,
+    weight_decay: float = 0.01,
+    bias_correction: bool = True,
+    clip: tuple[float, float] | None = None,
+    adapt: bool = True,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return (w, m, v) after update number t of LAMB.
 
         m <- beta1 m + (1 - beta1) g,    v <- beta2 v + (1 - beta2) g^2
         r = m / (1 - beta1^t) / (sqrt(v / (1 - beta2^t)) + eps) + weight_decay w
         w <- w - learning_rate phi(||w||) / ||r|| r,    phi(z) = min(max(z, clip[0]), clip[1])
 
-    Without adapt: Adam, w <- w - learning_rate r with r without its decay.
+    Without `adapt` it is Adam: w <- w - learning_rate r, where r is computed without the weight decay.
+
+    Args:
+        w: weights.
+        g: gradient, of the same shape.
+        m: first moment of the update before; zeros at first.
+        v: second moment of the update before; zeros at first.
+        t: number of this update, 1 for the first.
+        learning_rate: the global learning rate of this step.
+        betas: (beta1, beta2). Default (0.9, 0.999).
+        eps: default 1e-6.
+        weight_decay: default 0.01.
+        bias_correction: divide by 1 - beta^t, as above. Default True.
+        clip: (smallest, largest) value of phi. None: phi(z) = z.
+        adapt: False: the update without decay or layer-wise learning rate, as for 1-D tensors.
 
     Source: You et al., Large Batch Optimization for Deep Learning: Training BERT in 76 minutes,
     2020, algorithm 2, arXiv:1904.00962.
@@ -107,26 +132,37 @@ def lamb(
 
 
 def novograd(
-    w,
-    g,
-    m,
-    v,
-    learning_rate,
+    w: np.ndarray,
+    g: np.ndarray,
+    m: np.ndarray,
+    v: np.ndarray | float,
+    learning_rate: float,
     *,
-    betas=(0.95, 0.98),
-    eps=1e-8,
-    weight_decay=0.0,
-    grad_averaging=False,
-    adapt=True,
-):
-    """NovoGrad; v is one number a tensor. Return (w, m, v).
+    betas: tuple[float, float] = (0.95, 0.98),
+    eps: float = 1e-8,
+    weight_decay: float = 0.0,
+    grad_averaging: bool = False,
+    adapt: bool = True,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray | float]:
+    """Return (w, m, v) after an update of NovoGrad.
 
         v <- beta2 v + (1 - beta2) ||g||^2,    at first v <- ||g||^2
         m <- beta1 m + (g / (sqrt(v) + eps) + weight_decay w),    w <- w - learning_rate m
 
-    "At first" means while v is 0: a first gradient of zero does not count. `grad_averaging`
-    multiplies the bracket by 1 - beta1. The normalisation is the method itself: without `adapt`
-    only the decay is left out.
+    "At first" means as long as v is 0, so a first gradient of zero does not count. Without `adapt` only the
+    weight decay is left out, because the division by sqrt(v) is part of the algorithm itself.
+
+    Args:
+        w: weights.
+        g: gradient, of the same shape.
+        m: first moment of the update before; zeros at first.
+        v: second moment of the update before, a single number for the tensor; 0 at first.
+        learning_rate: the global learning rate of this step.
+        betas: (beta1, beta2). Default (0.95, 0.98).
+        eps: default 1e-8.
+        weight_decay: default 0.
+        grad_averaging: multiply the bracket by 1 - beta1. Default False.
+        adapt: False: without weight decay, as for 1-D tensors.
 
     Source: Ginsburg et al., Stochastic Gradient Methods with Layer-wise Adaptive Moments, 2019,
     algorithm 1, arXiv:1905.11286, with v of this step, as all implementations have it.
@@ -143,23 +179,37 @@ def novograd(
 # --- normalisation ---------------------------------------------------------------------------------
 
 
-def ghost_batch_norm(x, scale, shift, running_mean, running_var, ghost_size, momentum, eps):
-    """Ghost batch norm in training. Return (y, running_mean, running_var).
+def ghost_batch_norm(
+    x: np.ndarray,
+    scale: np.ndarray,
+    shift: np.ndarray,
+    running_mean: np.ndarray,
+    running_var: np.ndarray,
+    ghost_size: int,
+    momentum: float,
+    eps: float,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return (y, running_mean, running_var) of ghost batch norm in training.
 
-    Each ghost of `ghost_size` consecutive examples is normalised by its own mean and (biased)
-    variance; the last ghost holds the remainder, fewer examples, if there is one. The running
-    statistics take the ghosts one after the other, with the unbiased variance:
+    Each ghost (group of `ghost_size` consecutive examples) is normalised by its own mean and (biased)
+    variance. If `ghost_size` does not divide the batch, the last ghost has fewer examples. The running
+    statistics are updated with one ghost after the other, with the unbiased variance:
 
         running <- (1 - momentum) running + momentum statistic(ghost)
 
     Args:
-        x: (batch, ..., channels): statistics are taken over all axes but the last.
-        scale, shift, running_mean, running_var: (channels,).
+        x: (batch, ..., channels). Statistics are computed over all axes except the last.
+        scale: (channels,).
+        shift: (channels,).
+        running_mean: (channels,).
+        running_var: (channels,).
+        ghost_size: examples per ghost.
         momentum: weight of the new value, as in torch (Keras: 1 - momentum).
+        eps: added to the variance.
 
     Source: Hoffer, Hubara, Soudry, Train longer, generalize better, 2017, algorithm 1,
-    arXiv:1705.08741. Its weighted sum over ghosts is this recursion written out. The unbiased
-    variance is torch's; Keras averages the biased one.
+    arXiv:1705.08741. Its weighted sum over ghosts equals this recursion. torch uses the
+    unbiased variance; Keras averages the biased variance.
     """
     y = np.empty_like(x)
     for start in range(0, len(x), ghost_size):

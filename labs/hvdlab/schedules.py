@@ -1,18 +1,19 @@
 """Learning rates and batch sizes for large-batch training, as pure functions of the step.
 
-A schedule is a function: step -> learning rate of that update. The first update is step 0. Each
-function below that returns a `Schedule` makes one, and a warmup goes around another:
+A schedule is a function that takes the number of an update (a step) and returns the learning rate of that
+update. The first update is step 0. Each function below that returns a `Schedule` makes a schedule. A warmup
+takes another schedule and returns a new one:
 
     >>> schedule = gradual_warmup(step_decay(0.8, [300, 600], 0.1), warmup_steps=50, start=0.1)
     >>> [round(schedule(step), 3) for step in (0, 24, 49, 50, 299, 300)]
     [0.114, 0.45, 0.8, 0.8, 0.8, 0.08]
 
-Milestones and lengths count from the start of training, warmup included. `step_decay`,
-`polynomial_decay` and `cosine_decay` may count epochs instead, whole or with a fraction; the others
+Milestones and lengths count from the start of training, and the warmup is part of it. `step_decay`,
+`polynomial_decay` and `cosine_decay` may count epochs instead, also with a fraction. The other schedules
 count updates. After its end a schedule keeps its last value.
 
-All arguments are checked when a schedule is made, with a ValueError. `hvdlab.torch.schedules` and
-`hvdlab.keras.schedules` put a schedule into an optimizer.
+Every function checks its arguments when it is called, and raises a ValueError for a value out of range.
+`hvdlab.torch.schedules` and `hvdlab.keras.schedules` put a schedule into an optimizer.
 """
 
 import math
@@ -20,6 +21,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from numbers import Integral, Real
+from typing import Any
 
 Schedule = Callable[[float], float]
 
@@ -28,7 +30,14 @@ Schedule = Callable[[float], float]
 
 
 def linear_scaling(learning_rate: float, factor: float) -> float:
-    """Return learning_rate * factor, with factor = global batch size / the batch size of the rate.
+    """Return the learning rate for a larger batch by the linear scaling rule: learning_rate * factor.
+
+    Args:
+        learning_rate: for the small batch, above 0.
+        factor: global batch size divided by the small batch size, above 0.
+
+    Raises:
+        ValueError: an argument is out of range.
 
     Source: Goyal et al., Accurate, Large Minibatch SGD, 2017, section 2.1, arXiv:1706.02677.
     """
@@ -37,7 +46,14 @@ def linear_scaling(learning_rate: float, factor: float) -> float:
 
 
 def square_root_scaling(learning_rate: float, factor: float) -> float:
-    """Return learning_rate * sqrt(factor), which keeps the variance of an update.
+    """Return learning_rate * sqrt(factor), with which the variance of an update stays the same.
+
+    Args:
+        learning_rate: for the small batch, above 0.
+        factor: global batch size divided by the small batch size, above 0.
+
+    Raises:
+        ValueError: an argument is out of range.
 
     Source: Krizhevsky, One weird trick, 2014, arXiv:1404.5997; Hoffer et al., 2017, arXiv:1705.08741.
     """
@@ -46,10 +62,19 @@ def square_root_scaling(learning_rate: float, factor: float) -> float:
 
 
 def momentum_correction(momentum: float, new_rate: float, old_rate: float) -> float:
-    """Return the momentum of the first update at a new rate: momentum * new_rate / old_rate.
+    """Return the momentum of the first update at a new learning rate: momentum * new_rate / old_rate.
 
-    For a velocity that contains the rate, v <- momentum v + rate g: it turns the sum of old steps
-    into old gradients at the new rate, as if the rate stood outside (as in torch.optim.SGD).
+    It is for optimizers whose velocity contains the learning rate, v <- momentum v + rate g. There the
+    velocity is a sum of old updates. The correction rescales it as if the old gradients had been multiplied
+    by the new learning rate, as in torch.optim.SGD, where the velocity does not contain the learning rate.
+
+    Args:
+        momentum: from 0 to below 1.
+        new_rate: learning rate of this update, at least 0.
+        old_rate: learning rate of the update before, above 0.
+
+    Raises:
+        ValueError: an argument is out of range.
 
     Source: Goyal et al., 2017, section 3, equation 10.
     """
@@ -62,10 +87,22 @@ def momentum_correction(momentum: float, new_rate: float, old_rate: float) -> fl
 def regime_adaptation(
     epochs: int, milestones: Sequence[float], small_batch: int, large_batch: int
 ) -> tuple[int, list[float]]:
-    """Return (epochs, milestones) for the large batch, with as many updates as for the small one.
+    """Return epochs and milestones with which a large batch gets as many updates as a small one.
 
-    Both are multiplied by ceil(large_batch / small_batch). The updates are equal where this
-    divides, and the batches divide the examples.
+    Both are multiplied by ceil(large_batch / small_batch). The numbers of updates are equal if the large
+    batch is a multiple of the small one and both divide the number of examples.
+
+    Args:
+        epochs: for the small batch, at least 1.
+        milestones: epochs at which the learning rate falls, increasing.
+        small_batch: global batch size, at least 1.
+        large_batch: global batch size, at least `small_batch`.
+
+    Returns:
+        (epochs, milestones) for the large batch.
+
+    Raises:
+        ValueError: an argument is out of range.
 
     Source: Hoffer et al., Train longer, generalize better, 2017, section 5, arXiv:1705.08741.
     """
@@ -76,23 +113,26 @@ def regime_adaptation(
     return epochs * stretch, [milestone * stretch for milestone in milestones]
 
 
-# --- the rate over a run --------------------------------------------------------------------------
+# --- the learning rate over a run --------------------------------------------------------------------------
 
 
 def gradual_warmup(schedule: Schedule, warmup_steps: int, start: float) -> Schedule:
-    """Rise on a straight line from `start`, one part of `warmup_steps` more with every update.
+    """Return a schedule that rises from `start` on a straight line, with every update of the warmup.
 
         rate(step) = start + (target - start) * (step + 1) / warmup_steps
 
-    The last update of the warmup, step warmup_steps - 1, has the full rate: target is what
-    `schedule` says there. The first is already one part above `start`. Horovod's
-    LearningRateWarmupCallback does just this with start = target / number of ranks; torch's
-    LinearLR and Keras' CosineDecay have the same line one step later.
+    The target is the value of `schedule` at the last update of the warmup, step warmup_steps - 1, which has
+    the full learning rate. The first update is already one step above `start`. Horovod's
+    LearningRateWarmupCallback does the same with start = target / number of ranks. torch's LinearLR and
+    Keras' CosineDecay follow the same line one step later.
 
     Args:
-        schedule: what holds after the warmup. Its steps count the warmup too.
-        warmup_steps: updates. 0 means no warmup.
-        start: usually the rate of the small batch.
+        schedule: the learning rate after the warmup. Its steps count the warmup too.
+        warmup_steps: number of updates. 0 means no warmup.
+        start: usually the learning rate of the small batch, at least 0.
+
+    Raises:
+        ValueError: an argument is out of range.
 
     Source: Goyal et al., 2017, section 2.2: 5 epochs, per update.
     """
@@ -100,7 +140,7 @@ def gradual_warmup(schedule: Schedule, warmup_steps: int, start: float) -> Sched
     _check_count(0, warmup_steps=warmup_steps)
     _check_not_negative(start=start)
 
-    def warmed(step):
+    def warmed(step: float) -> float:
         if step >= warmup_steps:
             return schedule(step)
         return _between(start, schedule(warmup_steps - 1), (step + 1) / warmup_steps)
@@ -109,11 +149,20 @@ def gradual_warmup(schedule: Schedule, warmup_steps: int, start: float) -> Sched
 
 
 def constant_warmup(schedule: Schedule, warmup_steps: int, warmup_rate: float) -> Schedule:
-    """Train with `warmup_rate` for `warmup_steps` updates, then jump to `schedule`.
+    """Return a schedule with `warmup_rate` for `warmup_steps` updates, and `schedule` from then on.
 
     The last update of the warmup, step warmup_steps - 1, still has `warmup_rate`.
 
-    Source: He et al., Deep Residual Learning, 2015, section 4.2; no help in Goyal et al., 2017.
+    Args:
+        schedule: the learning rate after the warmup. Its steps count the warmup too.
+        warmup_steps: number of updates. 0 means no warmup.
+        warmup_rate: learning rate of the warmup, above 0.
+
+    Raises:
+        ValueError: an argument is out of range.
+
+    Source: He et al., Deep Residual Learning, 2015, section 4.2. In the experiments of Goyal et al., 2017, it
+    did not help.
     """
     _check("a function: step -> learning rate", callable, schedule=schedule)
     _check_count(0, warmup_steps=warmup_steps)
@@ -122,13 +171,29 @@ def constant_warmup(schedule: Schedule, warmup_steps: int, warmup_rate: float) -
 
 
 def constant(rate: float) -> Schedule:
-    """Always `rate`."""
+    """Return a schedule whose learning rate is always `rate`, which is above 0.
+
+    Args:
+        rate: the learning rate.
+
+    Raises:
+        ValueError: `rate` is out of range.
+    """
     _check_positive(rate=rate)
     return lambda step: float(rate)
 
 
 def step_decay(rate: float, milestones: Sequence[float], factor: float) -> Schedule:
-    """Multiply the rate by `factor` (0.1, say) at every milestone; the step there has the new rate."""
+    """Return a schedule that multiplies the learning rate by `factor` at every milestone.
+
+    Args:
+        rate: learning rate at first, above 0.
+        milestones: steps that are the first with a new learning rate, increasing.
+        factor: above 0, at most 1, for example 0.1.
+
+    Raises:
+        ValueError: an argument is out of range.
+    """
     _check_positive(rate=rate)
     _check_milestones(milestones)
     _check("a number above 0 to 1", lambda f: _is_number(f) and 0 < f <= 1, factor=factor)
@@ -136,9 +201,20 @@ def step_decay(rate: float, milestones: Sequence[float], factor: float) -> Sched
 
 
 def polynomial_decay(rate: float, total_steps: float, power: float = 2, end: float = 0) -> Schedule:
-    """Fall from `rate` at step 0 to `end` at step total_steps, the first one after the run.
+    """Return a schedule that falls from `rate` at step 0 to `end` at step total_steps.
 
-    end + (rate - end) * (1 - step / total_steps) ** power. Power 1 is a line; LARS is used with 2.
+        end + (rate - end) * (1 - step / total_steps) ** power
+
+    Step total_steps is the first step after the run.
+
+    Args:
+        rate: learning rate at first, above 0.
+        total_steps: length of the run in steps, above 0.
+        power: above 0. 1 gives a straight line. LARS is used with 2, the default.
+        end: learning rate after the run, at least 0. Default 0.
+
+    Raises:
+        ValueError: an argument is out of range.
     """
     _check_positive(rate=rate, total_steps=total_steps, power=power)
     _check_not_negative(end=end)
@@ -146,9 +222,19 @@ def polynomial_decay(rate: float, total_steps: float, power: float = 2, end: flo
 
 
 def cosine_decay(rate: float, total_steps: float, end: float = 0) -> Schedule:
-    """Fall from `rate` at step 0 to `end` at step total_steps, the first one after the run.
+    """Return a schedule that falls from `rate` at step 0 to `end` at step total_steps on a cosine wave.
 
-    end + (rate - end) * (1 + cos(pi * step / total_steps)) / 2
+        end + (rate - end) * (1 + cos(pi * step / total_steps)) / 2
+
+    Step total_steps is the first step after the run.
+
+    Args:
+        rate: learning rate at first, above 0.
+        total_steps: length of the run in steps, above 0.
+        end: learning rate after the run, at least 0. Default 0.
+
+    Raises:
+        ValueError: an argument is out of range.
 
     Source: Loshchilov, Hutter, SGDR, 2016, equation 5, without restarts, arXiv:1608.03983.
     """
@@ -158,17 +244,29 @@ def cosine_decay(rate: float, total_steps: float, end: float = 0) -> Schedule:
 
 
 def one_cycle(
-    peak: float, total_steps: int, rise_fraction: float, start: float, end: float, shape="linear"
+    peak: float,
+    total_steps: int,
+    rise_fraction: float,
+    start: float,
+    end: float,
+    shape: str = "linear",
 ) -> Schedule:
-    """Rise from `start` to `peak`, then fall to `end` at the run's last update, total_steps - 1.
+    """Return a schedule that rises from `start` to `peak` and falls to `end` at the run's last update.
 
-    The peak is at step rise_fraction * total_steps - 1, between two updates if that is no whole
-    number, as in torch's OneCycleLR. A start or end of 0 wastes the update that gets it.
+    The peak is at step rise_fraction * total_steps - 1. If that is not a whole number, the peak is between
+    two updates, as in torch's OneCycleLR. If `start` or `end` is 0, the update with that learning rate is
+    wasted.
 
     Args:
-        rise_fraction: part of the run until the peak, between 0 and 1. torch's default is 0.3.
-        start, end: torch's defaults are peak / 25 and peak / 250,000.
-        shape: both ways "linear" (default) or by half a "cosine" wave.
+        peak: highest learning rate, above 0.
+        total_steps: number of updates of the run. The last update is step total_steps - 1.
+        rise_fraction: fraction of the run until the peak, between 0 and 1. torch's default is 0.3.
+        start: learning rate of the first update, at least 0. torch's default is peak / 25.
+        end: learning rate of the last update, at least 0. torch's default is peak / 250,000.
+        shape: how it rises and falls: "linear" (default), or half a "cosine" wave each.
+
+    Raises:
+        ValueError: an argument is out of range.
 
     Source: Smith, Topin, Super-Convergence, 2017, arXiv:1708.07120.
     """
@@ -181,7 +279,7 @@ def one_cycle(
     top, last = rise_fraction * total_steps - 1, total_steps - 1
     bend = _half_wave if shape == "cosine" else float
 
-    def cycle(step):
+    def cycle(step: float) -> float:
         if step <= top:
             return _between(start, peak, bend(step / top))
         return _between(peak, end, bend((min(step, last) - top) / (last - top)))
@@ -189,7 +287,7 @@ def one_cycle(
     return cycle
 
 
-# --- the batch over a run -------------------------------------------------------------------------
+# --- the batch size over a run -------------------------------------------------------------------------
 
 
 def batch_growth(
@@ -200,16 +298,25 @@ def batch_growth(
     max_batch_size: int,
     learning_rate: float,
 ) -> list[tuple[int, float]]:
-    """Return (batch size, learning rate) of each epoch: the batch grows where the rate would fall.
+    """Return batch size and learning rate of each epoch: the batch grows where the learning rate would fall.
 
-    At a milestone the batch grows by `factor`, but not beyond `max_batch_size`; the rate falls by the
-    rest. Either way rate / batch size, and with it the gradient's noise, falls by `factor`.
+    At a milestone the batch grows by `factor`, but not beyond `max_batch_size`. If it cannot grow by the
+    whole factor, the learning rate falls by the rest of it. Both reduce the quotient learning rate / batch
+    size, and with it the noise of the gradient, by `factor`.
 
     Args:
-        milestones: epochs that are the first of a new phase.
-        factor: whole number above 1: 5 where the rate would be multiplied by 0.2.
-        batch_size, learning_rate: global batch size and rate at first.
-        max_batch_size: about a tenth of the examples in the paper.
+        epochs: number of epochs.
+        milestones: epochs that are the first of a new phase, increasing.
+        factor: whole number above 1, for example 5 where the learning rate would be multiplied by 0.2.
+        batch_size: global batch size at first.
+        max_batch_size: largest global batch size. In the paper it is about a tenth of the examples.
+        learning_rate: at first, above 0.
+
+    Returns:
+        (batch size, learning rate) for each epoch.
+
+    Raises:
+        ValueError: an argument is out of range.
 
     Example:
         >>> batch_growth(4, [1, 2, 3], 5, batch_size=128, max_batch_size=1280, learning_rate=0.1)
@@ -223,7 +330,7 @@ def batch_growth(
     _check_positive(learning_rate=learning_rate)
     _check_count(batch_size, max_batch_size=max_batch_size)
 
-    def phase(epoch):
+    def phase(epoch: int) -> tuple[int, float]:
         wanted = batch_size * factor ** bisect_right(milestones, epoch)
         granted = min(wanted, max_batch_size)
         return granted, learning_rate / (wanted / granted)
@@ -237,7 +344,10 @@ def updates(examples: int, batch_sizes: Sequence[int], drop_last: bool = False) 
     Args:
         examples: size of the training set.
         batch_sizes: the global batch size of each epoch.
-        drop_last: leave out an epoch's last batch if it is short. Default False.
+        drop_last: leave out an epoch's last batch if it is smaller than the others. Default False.
+
+    Raises:
+        ValueError: an argument is out of range.
 
     Example, WRN-16-4 on CIFAR-10 of Smith et al., 2018:
         >>> plan = batch_growth(200, [60, 120, 160], 5, 128, 16000, learning_rate=0.1)
@@ -256,43 +366,43 @@ def updates(examples: int, batch_sizes: Sequence[int], drop_last: bool = False) 
 # --- arithmetic and checks ------------------------------------------------------------------------
 
 
-def _between(a, b, fraction) -> float:
-    """The point at `fraction` on the way from a to b; exactly a at 0 and b at 1."""
+def _between(a: float, b: float, fraction: float) -> float:
+    """Return the number at `fraction` of the distance from a to b; exactly a at 0 and b at 1."""
     return float((1 - fraction) * a + fraction * b)
 
 
-def _half_wave(fraction) -> float:
+def _half_wave(fraction: float) -> float:
     return (1 - math.cos(math.pi * fraction)) / 2
 
 
-def _is_number(value) -> bool:
+def _is_number(value: object) -> bool:
     return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def _is_count(value, least=1) -> bool:
+def _is_count(value: object, least: int = 1) -> bool:
     return isinstance(value, Integral) and _is_number(value) and value >= least
 
 
-def _check(expected, holds, **arguments) -> None:
+def _check(expected: str, holds: Callable[[Any], bool], **arguments: object) -> None:
     for name, value in arguments.items():
         if not holds(value):
             raise ValueError(f"{name} must be {expected}. Received: {name}={value!r}")
 
 
-def _check_positive(**arguments) -> None:
+def _check_positive(**arguments: object) -> None:
     _check("a number above 0", lambda x: _is_number(x) and x > 0, **arguments)
 
 
-def _check_not_negative(**arguments) -> None:
+def _check_not_negative(**arguments: object) -> None:
     _check("a number of at least 0", lambda x: _is_number(x) and x >= 0, **arguments)
 
 
-def _check_count(least=1, /, **arguments) -> None:
+def _check_count(least: int = 1, /, **arguments: object) -> None:
     _check(f"a whole number of at least {least}", lambda x: _is_count(x, least), **arguments)
 
 
-def _check_milestones(milestones) -> None:
-    def are_increasing(items):
+def _check_milestones(milestones: object) -> None:
+    def are_increasing(items: object) -> bool:
         if not (isinstance(items, Sequence) and all(_is_number(item) for item in items)):
             return False
         return min(items, default=0) >= 0 and all(a < b for a, b in pairwise(items))

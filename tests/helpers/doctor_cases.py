@@ -2,10 +2,10 @@
 
 import json
 
-from hvdlab.doctor.answers import Said
+from hvdlab.doctor.answers import ProgramOutput
 
 GPU = "NVIDIA A100, 40960 MiB, 550.54, Default\n"  # a line of nvidia-smi, see gpus.QUESTION
-MISSING = Said(1, "", "ModuleNotFoundError: No module named it")
+MISSING = ProgramOutput(1, "", "ModuleNotFoundError: No module named it")
 
 
 def said_in(framework, **horovod):
@@ -27,9 +27,9 @@ def with_gpus(count=1, line=GPU, **frameworks):
         here = {"version": "2.7.0", "cuda": "12.8", "gpus": count, **changes}
         built = {"mpi": True, "gloo": True, "nccl": True, "cuda": True}
         here["horovod"] = {**built, **changes.get("horovod", {})}
-        said[name] = Said(0, json.dumps(here), "")
+        said[name] = ProgramOutput(0, json.dumps(here), "")
     listed = "".join(f"GPU {i}: NVIDIA A100 (UUID: GPU-{i})\n" for i in range(count))
-    said["nvidia-smi"] = Said(0, count * line, "")
-    said["nvidia-smi --list-gpus"] = Said(0, listed, "")
-    said["mpirun"] = Said(0, "mpirun (Open MPI) 4.1.7", "")
+    said["nvidia-smi"] = ProgramOutput(0, count * line, "")
+    said["nvidia-smi --list-gpus"] = ProgramOutput(0, listed, "")
+    said["mpirun"] = ProgramOutput(0, "mpirun (Open MPI) 4.1.7", "")
     return said

@@ -56,7 +56,7 @@ def test_refuses_a_file_that_cannot_be_written(tmp_path, monkeypatch):
     assert file_to_write("new.json") == Path("new.json")
     for bad in (tmp_path, tmp_path / "nowhere" / "new.json", tmp_path / "old.json" / "new.json"):
         with pytest.raises(
-            argparse.ArgumentTypeError, match=f"a file in a folder that is there, got {bad}$"
+            argparse.ArgumentTypeError, match=f"a file in a folder that exists, got {bad}$"
         ):
             file_to_write(str(bad))
 
@@ -85,7 +85,7 @@ def test_a_script_with_an_unwritable_output_file_ends_before_it_trains(arguments
     done = subprocess.run(command, cwd=LABS, capture_output=True, text=True, timeout=120)
     assert done.returncode == 2
     assert done.stderr.endswith(
-        "expected a file in a folder that is there, got /nowhere/found.json\n"
+        "expected a file in a folder that exists, got /nowhere/found.json\n"
     )
 
 

@@ -35,16 +35,16 @@ def test_or_synthetic_generates_data_and_says_so_each_time(tmp_path):
         answer = hvdlab("data", "cifar10", "--or-synthetic", home=tmp_path)
         assert answer.returncode == 0
         assert answer.stdout.startswith(
-            "SYNTHETIC twin of cifar10: 50,000 training and 10,000 test"
+            "SYNTHETIC data in place of cifar10: 50,000 training and 10,000 test"
         )
         said = answer.stderr.splitlines()[-1]
         # Existing synthetic data are easily mistaken for the real data.
         assert ("rm -r" in said) == again
-    twin = load_cifar10(tmp_path / ".cache" / "hvdlab")
-    assert twin.synthetic
+    synthetic = load_cifar10(tmp_path / ".cache" / "hvdlab")
+    assert synthetic.synthetic
     assert said == (
-        "hvdlab: this is a synthetic twin, made earlier; for the real data: "
-        f"rm -r {twin.folder} and run this again."
+        "hvdlab: this is a synthetic data set, made earlier; for the real data: "
+        f"rm -r {synthetic.folder} and run this again."
     )
 
 
@@ -73,7 +73,7 @@ def test_writes_synthetic_data_elsewhere_only_if_the_labs_find_them(tmp_path, mo
     assert answer.returncode == 0 and load_fashion_mnist().folder.is_relative_to(tmp_path)
     said = answer.stderr.splitlines()[-1]
     assert said.startswith("hvdlab: HVDLAB_DATA=/proc cannot be written to (")
-    assert f"the data go to {tmp_path}/.cache/hvdlab" in said
+    assert f"the data are written to {tmp_path}/.cache/hvdlab" in said
 
     answer = hvdlab("data", "fashion_mnist", "--synthetic", home="/", HVDLAB_DATA="/dev/null/x")
     assert answer.returncode == 1 and answer.stdout == ""
@@ -93,8 +93,8 @@ def test_generates_no_synthetic_data_if_damaged_data_would_be_read_first(tmp_pat
 def test_only_names_existing_data(cifar10_folder, tmp_path):
     answer = hvdlab("data", "cifar10", home=tmp_path, HVDLAB_DATA=str(cifar10_folder))
     assert answer.returncode == 0 and str(cifar10_folder) in answer.stdout
-    twin = load_cifar10(cifar10_folder).synthetic  # if these tests have no real data
-    assert ("made earlier" in answer.stderr) if twin else (answer.stderr == "")
+    synthetic = load_cifar10(cifar10_folder).synthetic  # if these tests have no real data
+    assert ("made earlier" in answer.stderr) if synthetic else (answer.stderr == "")
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,9 @@ import argparse
 import sys
 from importlib import import_module
 
+from hvdlab.arguments import positive
 from hvdlab.bench.ranks import BenchFailed
-from hvdlab.bench.results import add_device, add_rounds, count
+from hvdlab.bench.results import add_device, add_rounds
 
 EPILOG = """\
 examples:
@@ -60,7 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--network", choices=networks, nargs="+", default=networks, help="(default: both)"
     )
     optimizers.add_argument(
-        "--threads", type=count, nargs="+", default=[1, 2], help="on a processor (default: 1 2)"
+        "--threads", type=positive, nargs="+", default=[1, 2], help="on a processor (default: 1 2)"
     )
     for name, (module, text) in COMMANDS.items():
         module = import_module(module)

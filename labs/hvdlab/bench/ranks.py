@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from hvdlab.assessment_networks import ASSESSMENT_NET
 from hvdlab.bench import results
-from hvdlab.launch import local
+from hvdlab.launch import local, process_tree
 from hvdlab.system.gpu_assignment import assign
 from hvdlab.system.hardware import cpu_facts, gpus, usable_cores, visible_gpus
 
@@ -180,14 +180,14 @@ def start(
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        start_new_session=True,  # by which `local.end` finds the ranks, also after Ctrl-C
+        start_new_session=True,  # so that `process_tree.end` finds the ranks, also after Ctrl-C
     )
     try:
         output, errors = process.communicate(timeout=LIMIT_SECONDS)
     except subprocess.TimeoutExpired:
         raise BenchFailed(f"{variant} took over {LIMIT_SECONDS} s") from None
     finally:
-        local.end(process)
+        process_tree.end(process)
     lines = [line for line in output.splitlines() if line.startswith("{")]
     if process.returncode or len(lines) != ranks:
         last = (errors.strip() or "it printed no error").splitlines()[-1]

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hvdlab import launch
+from hvdlab.arguments import positive
 from hvdlab.check import source_facts
 from hvdlab.check.deadlock import Deadlock, read_events
 from hvdlab.check.diagnosis import judge
@@ -71,13 +72,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         parser: of the command.
     """
     parser.add_argument(
-        "-np", dest="ranks", type=_count, default=2, help="number of ranks (default 2)"
+        "-np", dest="ranks", type=positive, default=2, help="number of ranks (default 2)"
     )
     parser.add_argument(
-        "--steps", type=_count, default=8, help="training steps after which a loop ends (default 8)"
+        "--steps",
+        type=positive,
+        default=8,
+        help="training steps after which a loop ends (default 8)",
     )
     parser.add_argument(
-        "--timeout", type=_count, default=300, help="time limit in seconds (default 300)"
+        "--timeout", type=positive, default=300, help="time limit in seconds (default 300)"
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the findings to FILE")
     parser.add_argument("--show", action="store_true", help="show what the script prints")
@@ -85,13 +89,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "arguments", nargs=argparse.REMAINDER, metavar="ARGS", help="arguments of the script"
     )
-
-
-def _count(text: str) -> int:
-    """Return a text as a whole number of at least 1, for argparse."""
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"expected a whole number of at least 1, got {text!r}")
-    return int(text)
 
 
 def main(args: argparse.Namespace) -> int:

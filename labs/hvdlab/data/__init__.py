@@ -1,4 +1,4 @@
-"""The data sets of the course: find them on this machine, and read them in batches, a share per rank."""
+"""The data sets of the course: find them on this machine, and read them in batches, one shard per rank."""
 
 from hvdlab.data.batches import Batches, shard, steps
 from hvdlab.data.files import (

@@ -1,14 +1,14 @@
-"""Deal a data set to the ranks of a run: which examples, in which order, in batches.
+"""Shard a data set: choose which examples each rank of a run reads, in which order and in which batches.
 
-Every rank takes the same number of steps: in synchronous training a rank that runs out of data
-early would leave the others waiting in the next all-reduce for ever. Two ways of dealing:
+Every rank takes the same number of steps. In synchronous training, if one rank had no data left, the other
+ranks would wait for it in the next all-reduce for ever. There are two styles:
 
-    whole   each epoch one new permutation of the whole set, dealt like cards: in the course of a
-            run every rank reads all of the set (what torch's DistributedSampler does)
-    own     one permutation for the run: a rank keeps its hand and only reshuffles it each epoch,
-            so it needs no more than 1/size of the set on its disk (what tf.data's shard() does)
+    whole   a new permutation of the whole data set in each epoch, and every size-th example of it for each
+            rank. In the course of a run every rank reads all examples (as with torch's DistributedSampler).
+    own     one permutation for the whole run. A rank keeps its shard and only reshuffles it in each epoch.
+            So it needs only 1/size of the data set on its disk (as with tf.data's shard()).
 
-All that is random follows from (seed, epoch, rank, step), so a run can be repeated and checked.
+All random numbers depend only on (seed, epoch, rank, step), so a run can be repeated and checked.
 """
 
 from collections.abc import Iterator
@@ -25,11 +25,12 @@ KEPT_EPOCHS = 8
 
 @dataclass(frozen=True)
 class Augmentation:
-    """The random numbers of one batch of b images.
+    """The random augmentation of one batch of b images.
 
     Attributes:
         flipped: bool of shape (b,): which images are mirrored left to right.
-        down, right: pixels by which all images then move, each from -2 to 2; reflection fills the rest.
+        down: pixels by which all images are then moved down, from -2 to 2. Reflection fills the gap.
+        right: pixels by which all images are then moved right, from -2 to 2.
     """
 
     flipped: np.ndarray
@@ -39,12 +40,13 @@ class Augmentation:
 
 @dataclass(frozen=True)
 class Choice:
-    """What one batch consists of, before any pixel is read.
+    """The choice of examples for one batch, before any pixel is read.
 
     Attributes:
-        epoch, step: of the batch.
-        indices: int64 of shape (b,): its examples in the data set.
-        augmentation: None without one.
+        epoch: number of the epoch.
+        step: number of the batch in the epoch.
+        indices: int64 of shape (b,): the examples, as indices into the data set.
+        augmentation: None: the images are not changed.
     """
 
     epoch: int
@@ -58,8 +60,19 @@ def shard(
 ) -> np.ndarray:
     """Return the indices that `rank` reads in `epoch`: int64 of shape (ceil(n / size),).
 
-    The shards of all ranks together hold every one of the n examples. Where n is not a multiple of
-    size, the first few are dealt twice so that all shards are equal in length. Raises ValueError.
+    The shards of all ranks together contain each of the n examples. If n is not a multiple of `size`, the
+    first few examples are in two shards, so that all shards have the same length.
+
+    Args:
+        n: number of examples in the data set.
+        rank: from 0 to size - 1.
+        size: number of ranks.
+        epoch: number of the epoch. Default 0.
+        seed: the same on all ranks. Default 0.
+        style: "whole" (default) or "own", as explained at the top of this module.
+
+    Raises:
+        ValueError: an argument is out of range.
     """
     _check_at_least("n", n, 1)
     _check_at_least("size", size, 1)
@@ -70,18 +83,29 @@ def shard(
     if style not in STYLES:
         raise ValueError(f"style must be one of {', '.join(STYLES)}. Received: style={style!r}")
 
-    # One generator on all ranks: the same permutation everywhere, without a message sent.
-    dealt = np.random.default_rng([seed, epoch if style == "whole" else 0]).permutation(n)
+    # The same generator on all ranks gives the same permutation, without communication.
+    order = np.random.default_rng([seed, epoch if style == "whole" else 0]).permutation(n)
     positions = rank + size * np.arange(_ceil_div(n, size))
-    mine = dealt[positions % n]
+    mine = order[positions % n]
     if style == "own":
-        # 1 + rank, because numpy pads a seed with zeros: [seed, epoch, 0] would be [seed, epoch].
+        # 1 + rank, because NumPy pads a seed with zeros, so [seed, epoch, 0] equals [seed, epoch].
         mine = np.random.default_rng([seed, epoch, 1 + rank]).permutation(mine)
     return mine
 
 
 def steps(n: int, size: int, batch_size: int) -> int:
-    """Return the steps of one epoch, the same on each rank: ceil(ceil(n / size) / batch_size)."""
+    """Return the number of steps of one epoch, which is the same on each rank.
+
+        ceil(ceil(n / size) / batch_size)
+
+    Args:
+        n: number of examples in the data set.
+        size: number of ranks.
+        batch_size: examples per step and rank.
+
+    Raises:
+        ValueError: an argument is less than 1.
+    """
     _check_at_least("n", n, 1)
     _check_at_least("size", size, 1)
     _check_at_least("batch_size", batch_size, 1)
@@ -89,15 +113,21 @@ def steps(n: int, size: int, batch_size: int) -> int:
 
 
 class Batches:
-    """One rank's batches of a data set in memory, for either framework.
+    """The batches of one rank, from a data set in memory. They are NumPy arrays, for any framework.
 
     Args:
         images: uint8, shape (n, height, width, channels).
         labels: integers, shape (n,).
-        batch_size: examples a step on this rank; the last batch of an epoch may be shorter.
-        rank, size, seed, style: as in `shard`.
+        batch_size: examples per step on this rank. The last batch of an epoch may be smaller.
+        rank: as in `shard`. Default 0.
+        size: as in `shard`. Default 1.
+        seed: as in `shard`. Default 0.
+        style: as in `shard`. Default "whole".
         augment: flip each image left to right with probability 1/2, and move all images of a batch
-            by one random shift of -2..2 pixels each way, filled by reflection.
+            by one random shift of -2..2 pixels in each direction, filled by reflection. Default False.
+
+    Raises:
+        ValueError: an argument is out of range, or the numbers of images and labels differ.
 
     Example:
         >>> batches = Batches(np.zeros((10, 8, 8, 3), np.uint8), np.arange(10), 4, rank=0, size=2)
@@ -116,42 +146,64 @@ class Batches:
         seed: int = 0,
         style: str = "whole",
         augment: bool = False,
-    ):
+    ) -> None:
         if len(images) != len(labels):
             raise ValueError(
-                "images and labels must be equally many. "
+                "there must be as many labels as images. "
                 f"Received: {len(images)} images, {len(labels)} labels"
             )
         self.images, self.labels = images, labels.astype(np.int64)
         self.batch_size, self.rank, self.size = batch_size, rank, size
         self.seed, self.style, self.augment = seed, style, augment
         self._steps, self._taken = steps(len(images), size, batch_size), batch_size
-        self._order = 0, self._shard(0)  # of one epoch; also checks rank, seed and style right here
+        self._order = 0, self._shard(0)  # (epoch, its order); this also checks rank, seed and style
         if probe_mode.COPIES:
-            self._deal_for_probe()
+            self._choose_for_probe()
         self._read: dict[int, dict[int, np.ndarray]] = {}  # epoch -> step -> indices
 
     def __len__(self) -> int:
-        """Return the steps of one epoch."""
+        """Return the number of steps of one epoch."""
         return self._steps
 
     def epoch(self, epoch: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Yield the batches of one epoch, as `get` returns them."""
+        """Yield the batches of one epoch, as `get` returns them.
+
+        Args:
+            epoch: number of the epoch, from 0.
+        """
         for step in range(len(self)):
             yield self.get(epoch, step)
 
     def get(self, epoch: int, step: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return one batch: images uint8 of shape (b, height, width, channels), labels int64 (b,).
+        """Return one batch, and count it among the `examples_read` of its epoch.
 
-        Any step can be asked for and is always the same. `examples_read` of an epoch begins again with
-        its step 0, unless it has been read to its end.
+        The steps can be read in any order; the same step always gives the same batch. Reading step 0 of an
+        epoch resets `examples_read` of this epoch, unless all of its steps have been read.
+
+        Args:
+            epoch: number of the epoch, from 0.
+            step: number of the batch in the epoch, from 0.
+
+        Returns:
+            Images, uint8 of shape (b, height, width, channels), and labels, int64 of shape (b,).
+
+        Raises:
+            ValueError: the epoch has no such step.
         """
         choice = self.choose(epoch, step)
         self.mark_as_read(choice)
         return self.load(choice)
 
     def choose(self, epoch: int, step: int) -> Choice:
-        """Return what `get` would read, for a caller that reads the images by itself, later or on a GPU."""
+        """Return the choice of examples for a batch, for a caller that loads the images itself.
+
+        Args:
+            epoch: number of the epoch, from 0.
+            step: number of the batch in the epoch, from 0.
+
+        Raises:
+            ValueError: the epoch has no such step.
+        """
         if not 0 <= step < len(self):
             raise ValueError(f"step must be in 0..{len(self) - 1}. Received: step={step}")
         kept, order = self._order
@@ -169,14 +221,22 @@ class Batches:
         return Choice(epoch, step, indices, drawn)
 
     def load(self, choice: Choice) -> tuple[np.ndarray, np.ndarray]:
-        """Return the images and labels of a choice, as `get` does."""
+        """Return the images and labels of a choice, as `get` does.
+
+        Args:
+            choice: of `choose`.
+        """
         images = self.images[choice.indices]
         if choice.augmentation:
             images = augmented(images, choice.augmentation)
         return images, self.labels[choice.indices]
 
     def mark_as_read(self, choice: Choice) -> None:
-        """Count a batch among the `examples_read` of its epoch."""
+        """Count a batch among the `examples_read` of its epoch.
+
+        Args:
+            choice: of `choose`.
+        """
         epoch, step = choice.epoch, choice.step
         whole = len(self._read.get(epoch, ())) == len(self)
         if step == 0:
@@ -185,55 +245,65 @@ class Batches:
                 for e, read in self._read.items()
                 if epoch - KEPT_EPOCHS < e < epoch or (whole and e == epoch)
             }
-        if not whole:  # what is read again, as for the statistics of batch norm, is no training
+        if not whole:  # batches that are read again, as for batch-norm statistics, are not training
             self._read.setdefault(epoch, {})[step] = choice.indices
 
     def examples_read(self, epoch: int) -> np.ndarray:
-        """The indices handed out in `epoch`, in order of its steps: int32 of shape (m,).
+        """Return the indices read in `epoch`, in order of its steps: int32 of shape (m,).
 
-        Known for the latest eight epochs, as somebody may read ahead; of others, nothing.
+        They are kept for the latest eight epochs, because a caller may read batches in advance.
+
+        Args:
+            epoch: number of the epoch, from 0. The result is empty for an epoch that is not kept.
         """
         read = self._read.get(epoch, {})
         in_order = [read[step] for step in sorted(read)]
         return np.concatenate([np.empty(0, np.int32), *in_order]).astype(np.int32)
 
-    def _deal_for_probe(self) -> None:
-        """See `hvdlab.probe_mode`: batches that differ between ranks and runs in nothing but labels."""
+    def _choose_for_probe(self) -> None:
+        """Make batches that differ between ranks and runs only in their labels (`hvdlab.probe_mode`)."""
         n = max(1, len(self.images) // probe_mode.COPIES)
         batch_size = probe_mode.batch_size(self.batch_size, n)
         self._steps, self._taken = probe_mode.STEPS, batch_size * probe_mode.DEALT
         copies = np.arange(probe_mode.DEALT)[:, None]
 
-        def order(epoch):
-            dealt = np.random.default_rng([probe_mode.SEED, epoch]).permutation(n)
-            whole = np.resize(dealt, (self._steps, 1, batch_size)) * probe_mode.COPIES + copies
+        def order(epoch: int) -> np.ndarray:
+            images = np.random.default_rng([probe_mode.SEED, epoch]).permutation(n)
+            whole = np.resize(images, (self._steps, 1, batch_size)) * probe_mode.COPIES + copies
             whole = whole.swapaxes(1, 2) if probe_mode.IN_TURNS else whole
             return whole.ravel() % len(self.images)
 
         self.augment, self._shard = False, order
         self._order = 0, order(0)
 
-    def _shard(self, epoch):
+    def _shard(self, epoch: int) -> np.ndarray:
         return shard(
             len(self.images), self.rank, self.size, epoch=epoch, seed=self.seed, style=self.style
         )
 
 
 def augmented(images: np.ndarray, augmentation: Augmentation) -> np.ndarray:
-    """Mirror some images, and move all: uint8 (b, height, width, channels), which are overwritten."""
+    """Return images of which some are mirrored and all are moved.
+
+    Args:
+        images: uint8 of shape (b, height, width, channels). They are overwritten.
+        augmentation: which images to mirror, and how far to move all of them.
+    """
     flipped = np.flatnonzero(augmentation.flipped)
     chosen = images[flipped]
     mirrored = np.empty_like(chosen)
-    for channel in range(images.shape[3]):  # long strided copies: 3x faster than whole pixels
+    for channel in range(
+        images.shape[3]
+    ):  # long strided copies are 3x faster than copies of pixels
         mirrored[..., channel] = chosen[:, :, ::-1, channel]
     images[flipped] = mirrored
 
-    # One shift a batch is a few long copies; a shift an image would cost a gather.
+    # One shift per batch needs only a few long copies. One shift per image would need a gather.
     return _shifted(_shifted(images, augmentation.down, axis=1), augmentation.right, axis=2)
 
 
-def _shifted(images, by, axis) -> np.ndarray:
-    """Move all images by `by` pixels along an axis; np.pad's "reflect" fills what comes free."""
+def _shifted(images: np.ndarray, by: int, axis: int) -> np.ndarray:
+    """Return images moved by `by` pixels along an axis, with the gap filled as np.pad's "reflect" does."""
     shifted = np.empty_like(images)
     old, new = images.swapaxes(axis, 0), shifted.swapaxes(axis, 0)  # views with the axis in front
     if by >= 0:
@@ -245,10 +315,10 @@ def _shifted(images, by, axis) -> np.ndarray:
     return shifted
 
 
-def _ceil_div(a, b) -> int:
+def _ceil_div(a: int, b: int) -> int:
     return -(-a // b)
 
 
-def _check_at_least(name, value, least) -> None:
+def _check_at_least(name: str, value: int, least: int) -> None:
     if value < least:
         raise ValueError(f"{name} must be at least {least}. Received: {name}={value}")

@@ -1,4 +1,4 @@
-"""Download CIFAR-10 and Fashion-MNIST: checked, resumable, and once for all processes of a machine.
+"""Download CIFAR-10 and Fashion-MNIST once per machine. Downloads are resumed and checksums are verified.
 
     fetch("cifar10")            # into ~/.cache/hvdlab, where load_cifar10() looks
 
@@ -31,18 +31,20 @@ from hvdlab.system.command_name import hvdlab
 
 
 class Source(NamedTuple):
+    """A file of a data set, and where to download it."""
+
     url: str
     file: str  # below the folder
     md5: str
     size: int  # bytes
-    unpacked: str  # this file below the folder serves as well
+    unpacked: str  # if this file exists below the folder, no download is needed
 
 
 TORONTO = "https://www.cs.toronto.edu/~kriz/"
 ZALANDO = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/"
 
 
-def _zalando(name, md5, size) -> Source:
+def _zalando(name: str, md5: str, size: int) -> Source:
     file = f"{FASHION_FOLDER}/{name}"
     return Source(f"{ZALANDO}{name}.gz", f"{file}.gz", md5, size, file)
 
@@ -66,29 +68,35 @@ SOURCES = {
 }
 CHUNK = 1 << 18  # bytes
 UNWRITABLE = {errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOENT, errno.ENOSPC, errno.EDQUOT}
-PATIENCE = 2.0  # seconds without a progress line
+PROGRESS_AFTER_SECONDS = 2.0  # a shorter download prints no progress line
 
 
 def fetch(name: str, folder: str | os.PathLike | None = None) -> Path:
-    """Download what is missing of a data set and return the folder for `load_cifar10` and friends.
+    """Download the missing files of a data set and return the folder for `load_cifar10` and the like.
 
-    Safe to call on all ranks at once: the first takes a lock and downloads, the others wait for it
-    and find the files.
+    All ranks may call it at the same time. The first process takes a lock and downloads. The others wait for
+    it and then find the files.
 
     Args:
         name: "cifar10" (170 MB) or "fashion_mnist" (31 MB).
-        folder: where to; default $HVDLAB_DATA where that is set, else ~/.cache/hvdlab.
+        folder: where to write the files. Default: $HVDLAB_DATA if it is set, else ~/.cache/hvdlab.
 
-    Raises DataError: no network, no permission, a wrong checksum, a synthetic twin in the way.
+    Returns:
+        The folder.
+
+    Raises:
+        DataError: there is no network or no permission, a checksum is wrong, or the folder holds a synthetic
+            data set.
+        ValueError: there is no such data set.
     """
     if name not in SOURCES:
         raise ValueError(f"name must be one of {', '.join(SOURCES)}. Received: name={name!r}")
     folder = Path(folder or os.environ.get("HVDLAB_DATA") or cache_folder()).expanduser()
-    twin = (folder / SOURCES[name][0].unpacked).parent
+    target = (folder / SOURCES[name][0].unpacked).parent
     try:
-        if (twin / SYNTHETIC_MARKER).exists():
+        if (target / SYNTHETIC_MARKER).exists():
             raise DataError(
-                f"{twin} holds a synthetic twin of {name}: delete it and run this again."
+                f"{target} holds a synthetic data set in place of {name}: delete it and run this again."
             )
         if not _missing(name, folder):
             return folder  # without the lock, as a shared folder may be read-only
@@ -104,7 +112,7 @@ def fetch(name: str, folder: str | os.PathLike | None = None) -> Path:
     return folder
 
 
-def _missing(name, folder) -> list[Source]:
+def _missing(name: str, folder: Path) -> list[Source]:
     # A file under its final name was checked before it got that name.
     return [
         source
@@ -115,16 +123,21 @@ def _missing(name, folder) -> list[Source]:
 
 @contextmanager
 def one_process(folder: Path, name: str) -> Iterator[None]:
-    """Let one process at a time make the data set `name` in `folder`."""
+    """Make sure that only one process at a time writes a data set, while the block runs.
+
+    Args:
+        folder: where the data set is written.
+        name: of the data set.
+    """
     with (folder / f".{name}.lock").open("a") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             print(
-                f"Another process is getting {name}: waiting for it.", file=sys.stderr, flush=True
+                f"Another process is writing {name}: waiting for it.", file=sys.stderr, flush=True
             )
             fcntl.flock(lock, fcntl.LOCK_EX)
-        yield  # the kernel releases the lock when the file is closed, or its holder dies
+        yield  # the kernel releases the lock when the file is closed or the process ends
 
 
 def download(
@@ -139,16 +152,21 @@ def download(
 ) -> Path:
     """Download `url` to the file `destination` and return its path.
 
-    What has come is kept in DESTINATION.part, and the next call goes on from there. The file gets
-    its name only when it is whole and its checksum right.
+    The received bytes are kept in DESTINATION.part, and the next call continues from there. The file gets its
+    name only when it is complete and its checksum is right.
 
     Args:
-        sha256, md5: hexadecimal checksums; size: bytes. None is not checked.
-        progress: called with (bytes so far, bytes in all or None); default a line on stderr.
-        timeout: seconds without a sign of the server.
+        url: of the file.
+        destination: path of the file on this machine.
+        sha256: hexadecimal checksum. Default: not checked.
+        md5: hexadecimal checksum. Default: not checked.
+        size: in bytes. Default: not checked.
+        progress: called with (bytes so far, total bytes or None). Default: print a line to stderr.
+        timeout: seconds without an answer of the server. Default 30.
 
-    Raises DataError: no network, a connection that ends early (keeps the part), a wrong size or
-    checksum (deletes the part).
+    Raises:
+        DataError: there is no network, the connection ended early (DESTINATION.part is kept), or the size or
+            a checksum is wrong (DESTINATION.part is deleted).
     """
     destination = Path(destination)
     part = destination.with_name(destination.name + ".part")
@@ -162,23 +180,29 @@ def download(
         if not of_network and getattr(error, "errno", None) in UNWRITABLE:
             raise DataError(
                 f"Cannot write {part} ({error.strerror}): make room or name another folder, and run the "
-                "command again (it goes on where it stopped)."
+                "command again (it continues where it stopped)."
             ) from error
         http_error = isinstance(error, urllib.error.HTTPError)
         reason = error if http_error else getattr(error, "reason", error)  # unwrap URLError
         reason = getattr(reason, "strerror", None) or reason
         raise DataError(
             f"Could not download {url} ({reason}): check the network and run the command again (it "
-            f"goes on where it stopped), copy the file to {destination} yourself, or make a "
-            "synthetic twin with --synthetic."
+            f"continues where it stopped), copy the file to {destination} yourself, or make a "
+            "synthetic data set with --synthetic."
         ) from error
     return destination
 
 
-def _receive(url, part, size, progress, timeout) -> None:
+def _receive(
+    url: str,
+    part: Path,
+    size: int | None,
+    progress: Callable[[int, int | None], None],
+    timeout: float,
+) -> None:
     have = part.stat().st_size if part.exists() else 0
     if size is not None and have >= size:
-        return  # stopped between the last byte and the check
+        return  # an earlier call stopped between the last byte and the check
     headers = {"User-Agent": "hvdlab"} | ({"Range": f"bytes={have}-"} if have else {})
     try:
         response = urllib.request.urlopen(
@@ -188,12 +212,12 @@ def _receive(url, part, size, progress, timeout) -> None:
         error.close()  # it is an open connection too
         if error.code != 416 or not have:
             raise
-        part.unlink()  # the server has nothing after the part: start anew
+        part.unlink()  # the server has nothing after this part: start again from the first byte
         return _receive(url, part, size, progress, timeout)
     with response:
         continues = response.headers.get("Content-Range", "").startswith(f"bytes {have}-")
         resumed = have > 0 and response.status == 206 and continues
-        have = have if resumed else 0  # a server that ignores Range sends all of it again
+        have = have if resumed else 0  # a server that ignores Range sends the whole file again
         length = response.headers.get("Content-Length")
         total = size if size is not None else (have + int(length) if length else None)
         with part.open("ab" if resumed else "wb") as file:
@@ -202,12 +226,12 @@ def _receive(url, part, size, progress, timeout) -> None:
                 have += len(chunk)
                 progress(have, total)
                 if total is not None and have > total:
-                    return  # too long: _verify says so
+                    return  # too long: _verify raises an error
     if total is not None and have < total:
         raise ConnectionError(f"the connection ended after {have:,} of {total:,} bytes")
 
 
-def _verify(url, part, size, checksums) -> None:
+def _verify(url: str, part: Path, size: int | None, checksums: dict[str, str | None]) -> None:
     found = {"size": f"{part.stat().st_size:,} bytes"}
     expected = {"size": f"{size:,} bytes"} if size is not None else {}
     for kind, checksum in checksums.items():
@@ -219,7 +243,7 @@ def _verify(url, part, size, checksums) -> None:
         if found[kind] != value:
             part.unlink()
             raise DataError(
-                f"{url}: expected {kind} {value}, found {found[kind]}; what came was deleted: run "
+                f"{url}: expected {kind} {value}, found {found[kind]}; the file was deleted: run "
                 "the command again, and if this repeats, get the file from another source."
             )
 
@@ -227,13 +251,18 @@ def _verify(url, part, size, checksums) -> None:
 def progress_line(
     label: str, *, clock: Callable[[], float] = time.monotonic
 ) -> Callable[[int, int | None], None]:
-    """Return a progress(done, total) that keeps one line on stderr, from the third second on."""
+    """Return a function progress(done, total) that updates one line on stderr, after two seconds.
+
+    Args:
+        label: the first word of the line.
+        clock: returns the time in seconds. Default `time.monotonic`.
+    """
     started = shown = clock()
 
-    def progress(done, total):
+    def progress(done: int, total: int | None) -> None:
         nonlocal shown
         now, finished = clock(), done == total
-        if now - started < PATIENCE or (now - shown < 0.5 and not finished):
+        if now - started < PROGRESS_AFTER_SECONDS or (now - shown < 0.5 and not finished):
             return
         shown = now
         text = f"\r{label}: {done / 1e6:.1f} MB" + (f" of {total / 1e6:.1f} MB" if total else "")

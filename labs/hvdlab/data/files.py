@@ -1,13 +1,13 @@
-"""CIFAR-10 and Fashion-MNIST as NumPy arrays, dealt in equal steps to any number of ranks.
+"""Read CIFAR-10 and Fashion-MNIST as NumPy arrays.
 
     data = load_cifar10()   # $HVDLAB_DATA, then ~/.cache/hvdlab
     batches = Batches(data.train_images, data.train_labels, 128, rank=rank, size=size, augment=True)
     for images, labels in batches.epoch(0):
         ...
 
-Only the official binary layouts are read (CIFAR-10 "binary version", IDX), never a pickle. Nothing
-here downloads: download.py does, synthetic.py makes a stand-in for a machine without a network, and
-batches.py deals the examples to the ranks.
+Only the official binary formats are read (CIFAR-10 "binary version", IDX), never a pickle. This module
+downloads nothing. download.py does that, synthetic.py makes a synthetic data set for a machine without a
+network, and batches.py shards the examples across the ranks.
 
 Reference: A. Krizhevsky, Learning Multiple Layers of Features from Tiny Images, 2009,
 https://www.cs.toronto.edu/~kriz/cifar.html; H. Xiao, K. Rasul, R. Vollgraf, Fashion-MNIST, 2017,
@@ -19,6 +19,7 @@ import os
 import struct
 import tarfile
 import zlib
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from math import prod
 from pathlib import Path, PurePosixPath
@@ -50,7 +51,7 @@ FASHION_CLASSES = (
 )  # fmt: skip
 
 SYNTHETIC_MARKER = "SYNTHETIC.txt"
-SAMPLE_MARKER = "SAMPLE.txt"  # beside CIFAR-10's files: they hold a part of it, fewer records each
+SAMPLE_MARKER = "SAMPLE.txt"  # next to CIFAR-10's files: each of them holds fewer records
 SYNTHETIC_CLASSES = tuple(
     f"{scale} {pattern}"
     for pattern in ("horizontal stripes", "vertical stripes", "checkerboard", "rings", "lattice")
@@ -59,16 +60,16 @@ SYNTHETIC_CLASSES = tuple(
 
 
 class DataError(Exception):
-    """Data that is missing, broken or out of reach: one sentence with the way out."""
+    """Data is missing, broken or not accessible. The message is one sentence that says what to do."""
 
-    broken: Path | None = None  # the folder or archive that was found, and cannot be read
+    broken: Path | None = None  # the folder or archive that was found but cannot be read
 
-    def _render_traceback_(self):  # what IPython shows instead of a traceback
+    def _render_traceback_(self) -> list[str]:  # what IPython shows instead of a traceback
         return [str(self)]
 
 
 class Dataset(NamedTuple):
-    """Images are uint8 of shape (n, height, width, channels), labels uint8 of shape (n,)."""
+    """A data set. Images are uint8 of shape (n, height, width, channels), labels uint8 of shape (n,)."""
 
     train_images: np.ndarray
     train_labels: np.ndarray
@@ -80,6 +81,7 @@ class Dataset(NamedTuple):
 
 
 def cache_folder() -> Path:
+    """Return the folder where data sets are kept by default: ~/.cache/hvdlab."""
     return Path.home() / ".cache" / "hvdlab"
 
 
@@ -88,8 +90,12 @@ def load_cifar10(folder: str | os.PathLike | None = None) -> Dataset:
 
     A folder with a file SAMPLE.txt holds a sample: the same files with fewer records each.
 
-    `folder` holds cifar-10-batches-bin/ or cifar-10-binary.tar.gz, or is one of these two. The
-    default is $HVDLAB_DATA, then ~/.cache/hvdlab. Raises DataError.
+    Args:
+        folder: contains cifar-10-batches-bin/ or cifar-10-binary.tar.gz, or is one of these two. Default:
+            $HVDLAB_DATA, then ~/.cache/hvdlab.
+
+    Raises:
+        DataError: the data set is missing or cannot be read.
     """
     names = (*CIFAR10_BINS, CIFAR10_NAMES)
     found = _find("cifar10", folder, CIFAR10_FOLDER, names, CIFAR10_ARCHIVE)
@@ -105,7 +111,7 @@ def load_cifar10(folder: str | os.PathLike | None = None) -> Dataset:
         with _reading("cifar10", found, name, "labels 0..9"):
             _check_labels(labels[part])
         planes = records[:, 1:].reshape(-1, 3, 32, 32)
-        for channel in range(3):  # three long strided copies: 3x faster than one transpose
+        for channel in range(3):  # three long strided copies are 3x faster than one transpose
             images[part, :, :, channel] = planes[:, channel]
 
     with _reading("cifar10", found, CIFAR10_NAMES, "ten class names, one a line"):
@@ -121,9 +127,14 @@ def load_cifar10(folder: str | os.PathLike | None = None) -> Dataset:
 def load_fashion_mnist(folder: str | os.PathLike | None = None) -> Dataset:
     """Read Fashion-MNIST: 60,000 training and 10,000 test images of 28x28x1.
 
-    `folder` holds the four IDX files, plain or .gz, itself or in fashion-mnist/. The default is
-    $HVDLAB_DATA, then ~/.cache/hvdlab, then Debian's /usr/share/datasets/fashion-mnist. Plain files
-    stay on disk, as read-only maps. Raises DataError.
+    Files that are not compressed stay on disk and are mapped read-only.
+
+    Args:
+        folder: contains the four IDX files, plain or .gz, or a folder fashion-mnist with them. Default:
+            $HVDLAB_DATA, then ~/.cache/hvdlab, then Debian's /usr/share/datasets/fashion-mnist.
+
+    Raises:
+        DataError: the data set is missing or cannot be read.
     """
     names = [name + suffix for name in FASHION_SHAPES for suffix in ("", ".gz")]
     found = _find("fashion_mnist", folder, FASHION_FOLDER, names)
@@ -133,7 +144,13 @@ def load_fashion_mnist(folder: str | os.PathLike | None = None) -> Dataset:
     return Dataset(*arrays, SYNTHETIC_CLASSES if synthetic else FASHION_CLASSES, found, synthetic)
 
 
-def _find(name, folder, subfolder, file_names, archive=None) -> Path:
+def _find(
+    name: str,
+    folder: str | os.PathLike | None,
+    subfolder: str,
+    file_names: Iterable[str],
+    archive: str | None = None,
+) -> Path:
     """Return the first folder, or archive, in the search order that holds any of the files."""
     if folder is not None:
         places = [Path(folder).expanduser()]
@@ -143,7 +160,7 @@ def _find(name, folder, subfolder, file_names, archive=None) -> Path:
             places.append(Path("/usr/share/datasets/fashion-mnist"))
         if named := os.environ.get("HVDLAB_DATA"):
             named = Path(named).expanduser()
-            # A named place that is not there is a mistake, which another place would hide.
+            # If the named place does not exist, it is a mistake. Another place would hide it.
             places = [named, *places] if named.exists() else [named]
 
     looked_at = []
@@ -156,47 +173,47 @@ def _find(name, folder, subfolder, file_names, archive=None) -> Path:
             except OSError as error:
                 state = error.strerror.lower()
                 if isinstance(error, PermissionError):
-                    break  # a later candidate's "nothing there" would hide the reason
+                    break  # otherwise the state of a later candidate would hide the reason
         if archive and (place.is_file() or os.path.lexists(place / archive)):
             return place if place.is_file() else place / archive
         looked_at.append(f"{candidate} ({state})")
     raise DataError(
         f"No {name} data in {', '.join(looked_at)}: run `{hvdlab()} data {name}` to download it or "
-        f"`{hvdlab()} data {name} --synthetic` to make a synthetic twin."
+        f"`{hvdlab()} data {name} --synthetic` to make a synthetic data set."
     )
 
 
 @contextmanager
-def _reading(name, found, file_name, expected):
-    """Turn every way in which reading a file can fail into one sentence about that file."""
+def _reading(name: str, found: Path, file_name: str, expected: str) -> Iterator[None]:
+    """Turn every error of reading a file into a DataError with one sentence about that file."""
     try:
         yield
     except (OSError, EOFError, ValueError, zlib.error, tarfile.TarError) as error:
-        came = getattr(error, "strerror", None) or error  # "Permission denied", or our own words
-        told = DataError(
-            f"{found / file_name}: expected {expected}, found {came}; repair it, or move {found} "
+        reason = getattr(error, "strerror", None) or error  # "Permission denied", or our own text
+        data_error = DataError(
+            f"{found / file_name}: expected {expected}, found {reason}; repair it, or move {found} "
             f"away and run `{hvdlab()} data {name}` for a fresh copy."
         )
-        told.broken = found
-        raise told from error
+        data_error.broken = found
+        raise data_error from error
 
 
-def _check_labels(labels) -> None:
+def _check_labels(labels: np.ndarray) -> None:
     wrong = np.flatnonzero(labels > 9)
     if len(wrong):
         raise ValueError(f"label {labels[wrong[0]]} in record {wrong[0]}")
 
 
-def _map(path, size) -> np.ndarray:
-    """Map a file of exactly `size` bytes, read-only: ranks on one machine share the pages."""
+def _map(path: Path, size: int) -> np.ndarray:
+    """Map a file of exactly `size` bytes read-only, so that ranks on one machine share its pages."""
     with path.open("rb") as file:
-        came = os.fstat(file.fileno()).st_size
-        if came != size:
-            raise ValueError(f"{came:,} bytes")
+        actual = os.fstat(file.fileno()).st_size
+        if actual != size:
+            raise ValueError(f"{actual:,} bytes")
         return np.memmap(file, np.uint8, "r").view(np.ndarray)
 
 
-def _folder_files(folder) -> dict[str, np.ndarray]:
+def _folder_files(folder: Path) -> dict[str, np.ndarray]:
     sample = (folder / SAMPLE_MARKER).is_file()
     files = {}
     for name in CIFAR10_BINS:
@@ -211,8 +228,8 @@ def _folder_files(folder) -> dict[str, np.ndarray]:
     return files
 
 
-def _archive_files(archive) -> dict[str, np.ndarray]:
-    """Read the seven files straight from the archive: nothing that it names touches the disk."""
+def _archive_files(archive: Path) -> dict[str, np.ndarray]:
+    """Read the seven files directly from the archive. No file of the archive is written to the disk."""
     sizes = {name: RECORDS * RECORD for name in CIFAR10_BINS} | {CIFAR10_NAMES: None}
     files = {}
     with (
@@ -242,7 +259,7 @@ def _archive_files(archive) -> dict[str, np.ndarray]:
     return files
 
 
-def _read_idx(folder, name, shape) -> np.ndarray:
+def _read_idx(folder: Path, name: str, shape: tuple[int, ...]) -> np.ndarray:
     """Return the array of an IDX file: 0, 0, type 8 (unsigned byte), ndim, sizes, then the data."""
     path = folder / name
     if not path.exists():

@@ -1,10 +1,10 @@
-"""Instruction records in the alpaca layout: read from a file, or made up on the spot.
+"""Read instruction records in the Alpaca format from a file, or make synthetic ones.
 
     records = load_records("alpaca_data.json")      # without a name: $HVDLAB_DATA, then ~/.cache/hvdlab
     training, held_out = split(synthetic_records(), 100, seed=1)
 
 A record is a dict of three texts: "instruction", "input" (often empty) and "output". A seed task of
-Self-Instruct, which has a list of "instances" with inputs and outputs, becomes one record for each.
+Self-Instruct has a list of "instances" with inputs and outputs. It becomes one record per instance.
 
 Reference: R. Taori et al., Stanford Alpaca, 2023, https://github.com/tatsu-lab/stanford_alpaca;
 Y. Wang et al., Self-Instruct, 2023, https://arxiv.org/abs/2212.10560.
@@ -22,7 +22,7 @@ HUB_PARTS = 3  # OWNER/NAME/FILE
 
 
 def load_records(source: str | os.PathLike | None = None) -> list[dict[str, str]]:
-    """Read records from a .json file (a list) or a .jsonl file (one a line).
+    """Read records from a .json file (a list) or a .jsonl file (one record per line).
 
     Args:
         source: a file, or OWNER/NAME/FILE of a data set on the Hugging Face hub, such as
@@ -30,7 +30,7 @@ def load_records(source: str | os.PathLike | None = None) -> list[dict[str, str]
             $HVDLAB_DATA or ~/.cache/hvdlab.
 
     Raises:
-        DataError: no such file, or one that holds no such records.
+        DataError: there is no such file, or it holds no such records.
     """
     path = _find(source)
     try:
@@ -49,20 +49,36 @@ def load_records(source: str | os.PathLike | None = None) -> list[dict[str, str]
 
 
 def split(records: list[dict], held_out: int, seed: int) -> tuple[list[dict], list[dict]]:
-    """Shuffle with a seed of its own and take the last `held_out` records away from the rest."""
+    """Return the records in two lists, for training and held out for testing.
+
+    Args:
+        records: all records.
+        held_out: number of records in the second list, from 1 to len(records) - 1.
+        seed: of the random numbers that choose the records.
+
+    Raises:
+        DataError: `held_out` is out of range.
+    """
     if not 0 < held_out < len(records):
         raise DataError(
-            f"held_out must leave records on both sides: expected 1 to {len(records) - 1}, got {held_out}"
+            f"held_out must leave records for training: expected 1 to {len(records) - 1}, got {held_out}"
         )
     shuffled = random.Random(seed).sample(records, len(records))
     return shuffled[:-held_out], shuffled[-held_out:]
 
 
 def synthetic_records(count: int = 1000, seed: int = 0) -> list[dict[str, str]]:
-    """Small questions that a tiny model can learn to answer; no two records are the same.
+    """Return small questions with answers that a tiny model can learn. No two records are the same.
 
-    They are synthetic. No person wrote them, and a model that was trained on them can do nothing else.
-    Each thing is asked for in several wordings: what is held out was perhaps asked in other words.
+    They are synthetic: no person wrote them, and a model that was trained on them can do nothing else. Each
+    question exists in several wordings, so a held-out question may be in the training set in other words.
+
+    Args:
+        count: number of records. Default 1000.
+        seed: of the random choice. Default 0.
+
+    Raises:
+        ValueError: there are not so many records.
     """
     rng = random.Random(seed)
     lists = ["-".join(rng.choices("abcdefgh", k=rng.randint(2, 7))) for _ in range(200)]
@@ -105,7 +121,7 @@ OPPOSITES = {
 DIGITS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 
 
-def _find(source):
+def _find(source: str | os.PathLike | None) -> Path:
     if source is None:
         folders = [Path(named).expanduser()] if (named := os.environ.get("HVDLAB_DATA")) else []
         folders.append(cache_folder())
@@ -122,21 +138,23 @@ def _find(source):
 
     try:
         return Path(hf_hub_download("/".join(parts[:2]), parts[2], repo_type="dataset"))
-    except Exception as error:  # of the network, of the hub, of the name: each is a kind of its own
+    except (
+        Exception
+    ) as error:  # the network, the hub and the name raise errors of different classes
         why = str(error).strip().splitlines()[0]
         raise DataError(
-            f"{source} is neither a file nor, as OWNER/NAME/FILE, to be had from the Hugging Face hub (is "
+            f"{source} is neither a file nor, as OWNER/NAME/FILE, available from the Hugging Face hub (is "
             f"there a network?): {why}"
         ) from None
 
 
-def _lines(text):
-    # Not splitlines(): a text may hold what that ends lines at, such as U+2028.
+def _lines(text: str) -> list:
+    # Not splitlines(), because a text may contain characters such as U+2028, at which it ends a line.
     return [json.loads(line) for line in text.split("\n") if line.strip()]
 
 
-def _records(row, number):
-    """The records of one row: itself, or one for each of its instances."""
+def _records(row: object, number: int) -> list[dict[str, str]]:
+    """Return the records of one row: the row itself, or one record per instance."""
     found = []
     for part in row.get("instances", [row]) if isinstance(row, dict) else [row]:
         try:

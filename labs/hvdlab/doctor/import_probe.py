@@ -1,6 +1,6 @@
-"""What only an import can tell, found in a child: `python -m hvdlab.doctor.import_probe torch`.
+"""Import a package in a child process and print facts about it: `python -m hvdlab.doctor.import_probe torch`.
 
-Prints lines of JSON, of which the last counts: a crash in the middle leaves what was found before.
+It prints lines of JSON. The last line counts, so after a crash the facts printed before it are still known.
 """
 
 import ctypes
@@ -11,10 +11,12 @@ from pathlib import Path
 
 
 def tell(found: dict) -> None:
+    """Print facts as a line of JSON."""
     print(json.dumps(found), flush=True)
 
 
 def pytorch() -> None:
+    """Print version, CUDA and GPUs of PyTorch, and how Horovod was built for it."""
     import torch
 
     found = {
@@ -32,6 +34,7 @@ def pytorch() -> None:
 
 
 def tensorflow() -> None:
+    """Print version, CUDA and GPUs of TensorFlow, and how Horovod was built for it."""
     import tensorflow as tf
 
     cuda, built = tf.test.is_built_with_cuda(), tf.sysconfig.get_build_info()
@@ -45,20 +48,20 @@ def tensorflow() -> None:
 
 
 def horovod(framework: str) -> dict:
-    """What Horovod's half for a framework was built with, and the MPI library that it loads."""
+    """Return with what Horovod was built for a framework, and the MPI library that it loads."""
     flags = ("mpi", "gloo", "nccl", "cuda")
     try:
         hvd = importlib.import_module(f"horovod.{framework}")
         if not hasattr(hvd, "init"):  # horovod.torch without its extension only prints a warning
             return {"error": f"Horovod's build has skipped {framework}, its extension is not there"}
         built = {flag: bool(getattr(hvd, f"{flag}_built")()) for flag in flags}
-    except Exception as error:  # whatever a broken build raises
+    except Exception as error:  # a broken build may raise any error
         return {"error": f"{type(error).__name__}: {error}"}
     return {**built, **mpi_library()}
 
 
 def libcuda_without_link() -> str:
-    """The driver's library, where it is found as libcuda.so.1 and not as libcuda.so; "" elsewhere.
+    """Return the driver's library if it is found as libcuda.so.1 but not as libcuda.so; else "".
 
     Horovod opens it by the short name (horovod/torch/cuda_util.cc:41), also in the `lib` of the environment.
     """
@@ -75,13 +78,13 @@ def libcuda_without_link() -> str:
 
 
 def loaded(name: str) -> list:
-    """The files of libraries with a name that are loaded into this process."""
-    with open("/proc/self/maps") as maps:
+    """Return the files of the loaded libraries whose path contains a name."""
+    with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
         return sorted({line.split(maxsplit=5)[-1].strip() for line in maps if name in line})
 
 
 def mpi_library() -> dict:
-    """The MPI library that is loaded into this process, and what it says of itself."""
+    """Return the file of the MPI library that is loaded into this process, and its version text."""
     for file in loaded("/libmpi"):
         library = ctypes.CDLL(file)
         if hasattr(library, "MPI_Get_library_version"):  # may be called before MPI_Init
@@ -92,6 +95,7 @@ def mpi_library() -> dict:
 
 
 def mpi4py() -> None:
+    """Print the version of mpi4py and the MPI library that it uses."""
     import mpi4py
 
     mpi4py.rc.initialize = False
@@ -103,6 +107,7 @@ def mpi4py() -> None:
 
 
 def data() -> None:
+    """Print where each data set is, or why it cannot be read."""
     from hvdlab.data import DataError, load_cifar10, load_fashion_mnist
 
     found = {}

@@ -1,4 +1,4 @@
-"""Ask other programs, all at once: each in a session of its own, with one time limit, and then gone."""
+"""Run other programs at the same time, with one time limit, and leave none of their processes behind."""
 
 from __future__ import annotations
 
@@ -7,30 +7,34 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from contextlib import contextmanager
 
-from hvdlab.doctor.answers import Said
+from hvdlab.doctor.answers import ProgramOutput
 
-PATIENCE = 5.0  # seconds
+GRACE_SECONDS = 5.0  # between SIGTERM and SIGKILL, and again until SIGKILL is given up
 
 
-def ask(commands, limit: float, **variables: str) -> dict:
-    """Run commands at the same time and return what each said, by name.
+def ask(commands: dict[str, list[str]], limit: float, **variables: str) -> dict[str, ProgramOutput]:
+    """Run commands at the same time and return the output of each, by name.
 
-    Nothing that they start outlives the call, whatever ends it.
+    No process that they start is left after the call, also after an error or an interrupt.
 
     Args:
-        commands: name -> list of words.
-        limit: seconds for all of them together.
-        variables: of the environment, beside the user's.
+        commands: name -> the words of a command.
+        limit: time limit in seconds for all of them together.
+        variables: environment variables in addition to the user's.
+
+    Returns:
+        name -> output of the command.
     """
-    running, said = {}, {}
+    running, outputs = {}, {}
     environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONUNBUFFERED": "1", **variables}
     until = time.monotonic() + limit
     try:
         with _undisturbed():
             for name, command in commands.items():
-                # Files without a file system: there may be no folder that can be written to.
+                # Files in memory, because there may be no folder that can be written to.
                 out, err = os.memfd_create("out"), os.memfd_create("err")
                 try:
                     process = subprocess.Popen(
@@ -44,7 +48,7 @@ def ask(commands, limit: float, **variables: str) -> dict:
                     running[name] = process, out, err
                 except OSError as error:
                     why = f"{command[0]}: {(error.strerror or '').lower()}"
-                    said[name] = Said(None, "", "", why)
+                    outputs[name] = ProgramOutput(None, "", "", why)
         for name, (process, out, err) in running.items():
             why = ""
             try:
@@ -53,46 +57,58 @@ def ask(commands, limit: float, **variables: str) -> dict:
                 why = f"did not end within {limit:g} s"
                 end([process])
             code = None if why else process.returncode
-            said[name] = Said(code, _read(out), _read(err), why, late=bool(why))
+            outputs[name] = ProgramOutput(code, _read(out), _read(err), why, late=bool(why))
     finally:
         with _undisturbed():  # by a second interrupt
             end([process for process, _, _ in running.values()])
         for _, out, err in running.values():
             os.close(out)
             os.close(err)
-    return said
+    return outputs
 
 
 def probe(name: str) -> list:
-    """The command of a probe: a child that imports what the doctor itself must not import."""
+    """Return the command of a probe, a child process that imports what the doctor itself must not import.
+
+    Args:
+        name: a key of the table in import_probe.py.
+    """
     return [sys.executable, "-m", "hvdlab.doctor.import_probe", name]
 
 
 @contextmanager
-def _undisturbed():
-    """Put an interrupt off: a process that is being started must be known, to be ended."""
-    came, before = [], {}
+def _undisturbed() -> Iterator[None]:
+    """Delay signals until the end of the block, so that a process that is being started will be ended."""
+    received, before = [], {}
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        before[number] = signal.signal(number, lambda number, frame: came.append(number))
+        before[number] = signal.signal(number, lambda number, frame: received.append(number))
     try:
         yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-    for number in came:
+    for number in received:
         os.kill(os.getpid(), number)
 
 
 def end(processes: list) -> None:
-    """End processes and all of their sessions: politely, and after PATIENCE for certain."""
+    """End processes and all other processes of their sessions: with SIGTERM, then with SIGKILL.
+
+    Args:
+        processes: of `subprocess.Popen(..., start_new_session=True)`.
+    """
+    # launch/process_tree.py does the same with psutil. The doctor cannot use it, because the doctor must also
+    # start in an environment that has no packages.
     for process in processes:
         if process.poll() is None:
-            process.terminate()  # mpirun passes it on to its ranks
-    until = time.monotonic() + PATIENCE
+            process.terminate()  # mpirun forwards it to its ranks
+    until = time.monotonic() + GRACE_SECONDS
     while time.monotonic() < until and any(process.poll() is None for process in processes):
         time.sleep(0.01)
-    until = time.monotonic() + PATIENCE  # one that waits for a dead disk cannot be ended
-    # Again until the last has died: one may be born meanwhile.
+    until = (
+        time.monotonic() + GRACE_SECONDS
+    )  # a process that waits for a failed disk cannot be ended
+    # Repeat until no process is left, because a process may start in the meantime.
     while time.monotonic() < until and (members := _alive({p.pid for p in processes})):
         for member in members:
             try:
@@ -105,15 +121,15 @@ def end(processes: list) -> None:
 
 
 def _alive(sessions: set) -> list:
-    """The processes of some sessions; those that have ended and wait for a parent do not count."""
+    """Return the processes of some sessions, without those that have ended (zombies)."""
     found = []
     for number in filter(str.isdecimal, os.listdir("/proc")):
         try:
-            with open(f"/proc/{number}/stat") as file:
+            with open(f"/proc/{number}/stat", encoding="utf-8", errors="replace") as file:
                 fields = file.read().rpartition(")")[2].split()
             if int(fields[3]) in sessions and fields[0] not in "ZX":
                 found.append(int(number))
-        except OSError:  # ended by itself
+        except OSError:  # it has ended
             pass
     return found
 

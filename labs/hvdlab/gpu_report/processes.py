@@ -6,7 +6,7 @@ import sys
 import time
 from dataclasses import dataclass
 
-from hvdlab.launch import local
+from hvdlab.launch import local, process_tree
 
 
 @dataclass(frozen=True)
@@ -60,8 +60,7 @@ def run_together(
         try:
             return [_ended(one, max(0.1, until - time.monotonic())) for one in started]
         except BaseException:
-            for one in started:  # all of them now: `launch.started` ends them one after another
-                one.terminate()
+            process_tree.end(*started)  # all at once: the stack would end them one after another
             raise
 
 

@@ -16,8 +16,14 @@ import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING
 
-from hvdlab.launch.local import LaunchError, TimeUp, run
+from hvdlab.launch.local import LaunchError, TimeUp
+from hvdlab.launch.script_on_ranks import run
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
 
 SCRIPT = """\
 import numpy as np
@@ -35,7 +41,7 @@ _calls._answer(MPI.COMM_WORLD, {name})
 
 def call(
     function: Callable,
-    *arguments,
+    *arguments: object,
     ranks: int = 2,
     timeout: float = 60,
     uses: tuple[Callable, ...] = (),
@@ -49,9 +55,9 @@ def call(
 
     Args:
         function: takes `comm` and the arguments. It must be written with `def`.
-        arguments: what JSON can hold, and NumPy arrays.
-        ranks: number of ranks.
-        timeout: seconds.
+        arguments: values that JSON supports, and NumPy arrays.
+        ranks: number of ranks. Default 2.
+        timeout: time limit in seconds. Default 60.
         uses: other functions whose source the ranks need.
 
     Raises:
@@ -65,10 +71,13 @@ def call(
         script = Path(folder, f"{name}.py")
         sources = "\n\n".join(_source(part) for part in (*uses, function))
         script.write_text(
-            SCRIPT.format(until=time.time() + 0.8 * timeout, sources=sources, name=name)
+            SCRIPT.format(until=time.time() + 0.8 * timeout, sources=sources, name=name),
+            encoding="utf-8",
         )
         answers = [Path(folder, f"{rank}.json") for rank in range(ranks)]
-        Path(folder, "arguments.json").write_text(json.dumps(arguments, default=_as_list))
+        Path(folder, "arguments.json").write_text(
+            json.dumps(arguments, default=_as_list), encoding="utf-8"
+        )
         try:
             # PYTHONSAFEPATH keeps the script's folder out of the import path. Without it, a function named
             # `random` would make `import random` load this script.
@@ -80,38 +89,38 @@ def call(
             output = ""
         print(output, end="")
         if left := [rank for rank, answer in enumerate(answers) if not answer.exists()]:
-            raise LaunchError(f"{name} ended rank {left[0]} (sys.exit?) where it should return.")
+            raise LaunchError(f"{name} ended rank {left[0]} instead of returning (sys.exit?).")
         return [json.loads(answer.read_text()) for answer in answers]
 
 
-def _source(function):
+def _source(function: Callable) -> str:
     try:
         source = textwrap.dedent(inspect.getsource(function))
     except (OSError, TypeError):
         source = ""
     if not source or function.__name__ == "<lambda>":
         raise LaunchError(
-            f"{function!r} has no source that could go to the ranks: write it with `def` in a cell "
-            "or a file."
+            f"{function!r} has no source code that could be sent to the ranks: write it with `def` in a "
+            "cell or a file."
         )
     return source
 
 
-def _as_list(value):
+def _as_list(value: object) -> object:
     """Convert NumPy arrays and numbers, which JSON does not support."""
     if hasattr(value, "tolist"):
         return value.tolist()
     raise TypeError(
-        f"a {type(value).__name__} cannot travel between the notebook and the ranks: numbers, "
-        "texts, lists, dicts and arrays can"
+        f"a {type(value).__name__} cannot be sent between the notebook and the ranks. Use numbers, "
+        "texts, lists, dicts or arrays"
     )
 
 
-def _watch(comm, until):
+def _watch(comm: "MPI.Comm", until: float) -> None:
     """Make this rank write the error that ends it, and its stack shortly before the time limit, to files."""
     script = Path(sys.argv[0])
 
-    def report(kind, error, trace):
+    def report(kind: type, error: BaseException, trace: TracebackType | None) -> None:
         lines = [frame.line for frame in traceback.extract_tb(trace) if _is(frame, script)]
         found = {
             "kind": kind.__name__,
@@ -130,14 +139,16 @@ def _watch(comm, until):
     faulthandler.dump_traceback_later(max(0.1, until - time.time()), file=stacks)
 
 
-def _is(frame, script):
+def _is(frame: traceback.FrameSummary, script: Path) -> bool:
     return Path(frame.filename).name == script.name
 
 
-def _answer(comm, function):
+def _answer(comm: "MPI.Comm", function: Callable) -> None:
     """Call the function on this rank and write its result to a file."""
     script = Path(sys.argv[0])
-    result = function(comm, *json.loads(script.with_name("arguments.json").read_text()))
+    result = function(
+        comm, *json.loads(script.with_name("arguments.json").read_text(encoding="utf-8"))
+    )
     part = script.with_name(f"{comm.rank}.answer")
     part.write_text(json.dumps(result, default=_as_list))
     part.rename(script.with_name(f"{comm.rank}.json"))
@@ -145,7 +156,7 @@ def _answer(comm, function):
     faulthandler.cancel_dump_traceback_later()
 
 
-def _leave_group():
+def _leave_group() -> None:
     """Destroy the torch.distributed process group that the function may have joined, on all ranks together.
 
     If a thread of Gloo still holds a tensor when Python ends, the thread aborts the rank.
@@ -158,7 +169,7 @@ def _leave_group():
         dist.destroy_process_group()
 
 
-def _explained(error, script, ranks, timeout):
+def _explained(error: LaunchError, script: Path, ranks: int, timeout: float) -> Exception:
     """Return an error about the function in place of the error of `run`, from what the ranks wrote."""
     name = script.stem
     for rank in range(ranks):
@@ -170,8 +181,9 @@ def _explained(error, script, ranks, timeout):
             return NotImplementedError(found["text"])
         if found["unknown"]:
             return LaunchError(
-                f"{name} on rank {rank}: there is no {found['unknown']!r} there. A function that "
-                "runs on the ranks can only use what is inside it, np, MPI, and the functions named in uses=."
+                f"{name} on rank {rank}: the name {found['unknown']!r} is not defined. A function that "
+                "runs on the ranks can only use names that it defines itself, np, MPI, and the functions of "
+                "uses=."
             )
         says = "; ".join([f"{found['kind']}: {found['text']}", *found["notes"]])
         where = f", in `{found['line']}`" if found["line"] else ""
@@ -182,13 +194,16 @@ def _explained(error, script, ranks, timeout):
     return error
 
 
-def _state(script, rank):
+def _state(script: Path, rank: int) -> str:
     """Return what a rank was doing shortly before the time limit, read from the stack that it wrote."""
     if script.with_name(f"{rank}.json").exists():
         return "is done"
     try:
-        stack = script.with_name(f"{rank}.stack").read_text()
+        stack = script.with_name(f"{rank}.stack").read_text(encoding="utf-8")
     except OSError:
         return "did not start"
     at = re.search(rf'{re.escape(script.name)}", line (\d+)', stack)
-    return f"is in `{script.read_text().splitlines()[int(at[1]) - 1].strip()}`" if at else "runs"
+    if not at:
+        return "runs"
+    line = script.read_text(encoding="utf-8").splitlines()[int(at[1]) - 1]
+    return f"is in `{line.strip()}`"

@@ -66,17 +66,19 @@ def watched(hosts: list[str], silence: float = 20.0) -> Iterator[Callable[[], st
             gone = {host: why for host, ask in sessions.items() if (why := ask())}
             if not gone:
                 return ""
-            said = " and ".join(f"{host} cannot be reached ({why})" for host, why in gone.items())
+            problem = " and ".join(
+                f"{host} cannot be reached ({why})" for host, why in gone.items()
+            )
             return (
-                f"{said}: its ranks are lost, and all others were ended. Start again on the hosts that "
-                "are left: a script that keeps checkpoints goes on from the last one"
+                f"{problem}: its ranks are lost, and all others were ended. Start again on the hosts that "
+                "are left: a script that writes checkpoints continues from the last one"
             )
 
         yield lost
 
 
 @contextmanager
-def _session(ssh):
+def _session(ssh: list[str]) -> Iterator[Callable[[], str]]:
     """Keep an ssh session open during the block; yield a function that returns why it was lost, or ""."""
     with tempfile.TemporaryFile() as answer, tempfile.TemporaryFile() as errors:
         process = subprocess.Popen(

@@ -1,4 +1,4 @@
-"""The hosts of a run: read from `-H` or a hostfile, given by Slurm, reached over ssh."""
+"""Hosts of a run: parse `-H` and hostfiles, find their network, and check that ssh reaches them."""
 
 import ipaddress
 import os
@@ -8,6 +8,7 @@ import shutil
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,12 +21,21 @@ REACH_SECONDS = 5
 
 
 class Host(NamedTuple):
+    """A host, and how many ranks may start on it."""
+
     name: str
-    slots: int  # ranks that may start there
+    slots: int  # number of ranks that may start there
 
 
 def parse_list(text: str) -> list[Host]:
-    """The hosts of `-H`, such as "host1:2,host2:2"; a host without a number has one slot."""
+    """Return the hosts of the argument `-H`.
+
+    Args:
+        text: such as "host1:2,host2:2". A host without a number has one slot.
+
+    Raises:
+        LaunchError: the text has another form, or names a host twice.
+    """
     found = []
     for part in text.split(","):
         if not (match := re.fullmatch(rf"({NAME})(?::([1-9]\d*))?", part.strip())):
@@ -37,9 +47,16 @@ def parse_list(text: str) -> list[Host]:
 
 
 def parse_file(path: str | Path) -> list[Host]:
-    """The hosts of a file with lines such as `host1 slots=2`; # begins a comment."""
+    """Return the hosts of a hostfile.
+
+    Args:
+        path: a file with lines such as `host1 slots=2`. # begins a comment.
+
+    Raises:
+        LaunchError: the file cannot be read, has another form, names no host, or names a host twice.
+    """
     try:
-        lines = Path(path).read_text().splitlines()
+        lines = Path(path).read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise LaunchError(
             f"--hostfile {path} cannot be read: {getattr(error, 'strerror', None) or 'no text file'}."
@@ -53,11 +70,14 @@ def parse_file(path: str | Path) -> list[Host]:
         found.append(Host(match[1], int(match[2])))
         numbers.append(number)
     if not found:
-        raise LaunchError(f"{path} names no host: write a line such as `host1 slots=2` for each.")
+        raise LaunchError(
+            f"{path} names no host: write a line such as `host1 slots=2` for each host."
+        )
     return _once_each(found, lambda i: f"{path}, line {numbers[i]}")
 
 
-def _once_each(hosts, where):
+def _once_each(hosts: list[Host], where: Callable[[int], str]) -> list[Host]:
+    """Return the hosts, or raise LaunchError if a host is named twice. `where(i)` says where host i is."""
     names = [host.name for host in hosts]
     for i, name in enumerate(names):
         if name in names[:i]:
@@ -68,34 +88,44 @@ def _once_each(hosts, where):
 
 
 def is_here(name: str) -> bool:
-    """Whether a name is one of this machine's."""
+    """Return whether a host name or address belongs to this machine.
+
+    Args:
+        name: of a host.
+    """
     if name in ("localhost", socket.gethostname(), socket.gethostname().partition(".")[0]):
         return True
     return _address(name) in {interface.address for interface in _interfaces()}
 
 
 class Network(NamedTuple):
+    """A network of this machine."""
+
     address: str  # such as 10.0.0.0/24
-    interfaces: list[str]  # of this machine that are in it, such as eth0
+    interfaces: list[str]  # names of this machine's interfaces in it, such as eth0
 
 
 def network(hosts: list[Host]) -> Network | None:
-    """The one network of this machine that has all these hosts; else None.
+    """Return a network of this machine that contains all these hosts; None if there is none.
 
-    Ranks that may choose for themselves also try bridges of containers and other dead ends.
+    If the ranks chose the network themselves, they would also try networks that lead to no other host, such
+    as the bridges of containers.
+
+    Args:
+        hosts: of a run. This machine itself does not count.
     """
     addresses = [_address(host.name) for host in hosts if not is_here(host.name)]
     if not addresses or None in addresses:
         return None
     for here in _interfaces():
-        one = here.network()
-        if all(ipaddress.ip_address(other) in one for other in addresses):
-            names = [each.name for each in _interfaces() if each.network() == one]
-            return Network(str(one), names)
+        candidate = here.network()
+        if all(ipaddress.ip_address(address) in candidate for address in addresses):
+            names = [each.name for each in _interfaces() if each.network() == candidate]
+            return Network(str(candidate), names)
     return None
 
 
-def _address(name):
+def _address(name: str) -> str | None:
     try:
         return socket.gethostbyname(name)
     except OSError:
@@ -103,15 +133,18 @@ def _address(name):
 
 
 class Interface(NamedTuple):
+    """A network interface of this machine with its IPv4 address."""
+
     name: str
     address: str
     netmask: str
 
     def network(self) -> ipaddress.IPv4Network:
+        """Return the network in which the interface is."""
         return ipaddress.IPv4Network(f"{self.address}/{self.netmask}", strict=False)
 
 
-def _interfaces():
+def _interfaces() -> list[Interface]:
     return [
         Interface(name, address.address, address.netmask)
         for name, addresses in psutil.net_if_addrs().items()
@@ -121,29 +154,33 @@ def _interfaces():
 
 
 def ssh_agent() -> list[str]:
-    """The program by which mpirun reaches other hosts: ssh, or what $PRTE_MCA_plm_ssh_agent names."""
+    """Return the command with which mpirun reaches other hosts: ssh, or that of $PRTE_MCA_plm_ssh_agent."""
     return shlex.split(os.environ.get("PRTE_MCA_plm_ssh_agent", "")) or ["ssh"]
 
 
 def must_be_ready(hosts: list[Host], script: str) -> None:
-    """Ask every other host, all at once, whether it has this Python and this script.
+    """Check that every other host has this Python and this script. All hosts are asked at the same time.
+
+    Args:
+        hosts: of the run.
+        script: the Python file, as named by the user.
 
     Raises:
-        LaunchError: one cannot be reached within five seconds, or lacks something.
+        LaunchError: a host cannot be reached within five seconds, or has no such Python or script.
     """
     away = [host.name for host in hosts if not is_here(host.name)]
     agent = ssh_agent()
     if away and not shutil.which(agent[0]):
         ssh = agent[0] == "ssh"
-        mend = "install openssh-client" if ssh else "correct or unset PRTE_MCA_plm_ssh_agent"
+        remedy = "install openssh-client" if ssh else "correct or unset PRTE_MCA_plm_ssh_agent"
         raise LaunchError(
-            f"other hosts are reached with {agent[0]}, and there is none here: {mend}."
+            f"other hosts are reached with {agent[0]}, and there is none here: {remedy}."
         )
-    if Path(agent[0]).name == "ssh":  # mpirun cannot type a password either
+    if Path(agent[0]).name == "ssh":  # because mpirun cannot type a password either
         agent += ["-o", "BatchMode=yes", "-o", f"ConnectTimeout={REACH_SECONDS}"]
     python, folder, name = map(shlex.quote, (sys.executable, os.getcwd(), script))
     question = f"test -x {python} || exit 3; cd {folder} && test -f {name} || exit 4"
-    asked = {
+    processes = {
         host: subprocess.Popen(
             [*agent, host, question],
             stdin=subprocess.DEVNULL,
@@ -154,15 +191,16 @@ def must_be_ready(hosts: list[Host], script: str) -> None:
         for host in away
     }
     try:
-        for name, process in asked.items():
+        for name, process in processes.items():
             _must_answer(name, process, f"{' '.join(agent)} {name} true", script)
     finally:
-        for process in asked.values():
+        for process in processes.values():
             process.kill()
             process.communicate()
 
 
-def _must_answer(host, process, command, script):
+def _must_answer(host: str, process: subprocess.Popen, command: str, script: str) -> None:
+    """Raise LaunchError unless the process that asks a host ends with exit code 0."""
     try:
         _, error = process.communicate(timeout=2 * REACH_SECONDS)
     except subprocess.TimeoutExpired:
@@ -178,5 +216,5 @@ def _must_answer(host, process, command, script):
     if process.returncode != 0:
         says = (error.strip().splitlines() or ["no answer"])[-1]
         raise LaunchError(
-            f"{host} cannot be reached ({says}): mend it until `{command}` works without a password."
+            f"{host} cannot be reached ({says}): fix it until `{command}` works without a password."
         )

@@ -1,4 +1,4 @@
-"""What will be started, before anything is: the command and the variables that it needs.
+"""Plan a launch before anything is started: the command, and the environment variables that it needs.
 
 print(plan(2, "train.py", "--epochs", "3").line())
 """
@@ -22,7 +22,7 @@ LAUNCHERS = {"mpirun": mpirun, "torchrun": torchrun, "srun": srun}
 ALWAYS = {
     "PYTHONUNBUFFERED": "1",  # lines arrive when they are printed
     "PYTHONFAULTHANDLER": "1",  # a crash shows the line of the script
-    # A rank that waits says for whom, and gives up: by itself Horovod waits for ever.
+    # A waiting rank prints which ranks are missing, and stops waiting. By default Horovod waits for ever.
     "HOROVOD_STALL_CHECK_TIME_SECONDS": "30",
     "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "120",
 }
@@ -30,18 +30,26 @@ ALWAYS = {
 
 @dataclass(frozen=True)
 class Plan:
-    """A launch: `variables` are only those that differ from the environment of the user."""
+    """How ranks will be started.
+
+    Attributes:
+        launcher: a key of LAUNCHERS.
+        ranks: number of ranks.
+        command: the launcher and its arguments.
+        variables: environment variables, only those that the environment of the user does not have.
+        hosts: that the user named. It is empty if all ranks start on this machine or Slurm chooses the nodes.
+    """
 
     launcher: str
     ranks: int
     command: list[str]
     variables: dict[str, str]
-    hosts: list[Host]  # empty when all ranks start on this machine
+    hosts: list[Host]
 
     def line(self) -> str:
-        """The one line that does the same when it is pasted into a shell."""
+        """Return one line for a shell that starts the same ranks."""
         variables = dict(self.variables)
-        # The old PATH is in the shell already.
+        # The shell already has the old PATH.
         old = os.environ.get("PATH", "")
         path = variables.pop("PATH", None)
         words = [f"{name}={shlex.quote(value)}" for name, value in variables.items()]
@@ -58,16 +66,19 @@ def plan(
     hosts: str | None = None,
     hostfile: str | Path | None = None,
 ) -> Plan:
-    """How `ranks` ranks of a script are started from here.
+    """Return how to start a script on N ranks.
 
     Args:
-        launcher: one of LAUNCHERS.
-        hosts: such as "host1:2,host2:2"; default: this machine, or the nodes that Slurm gave.
+        ranks: number of ranks.
+        script: the Python file.
+        arguments: of the script.
+        launcher: a key of LAUNCHERS. Default "mpirun".
+        hosts: such as "host1:2,host2:2". Default: this machine, or the nodes of the Slurm allocation.
         hostfile: a file with lines such as `host1 slots=2`, instead of `hosts`.
 
     Raises:
-        LaunchError: hosts that cannot be understood, too many ranks for them, or what this launcher
-            cannot start.
+        LaunchError: the hosts cannot be parsed or have too few slots, or this launcher cannot start the ranks
+            there.
     """
     if ranks < 1:
         raise LaunchError(f"-np: expected at least 1 rank, got {ranks}.")
@@ -77,27 +88,28 @@ def plan(
     named = hosts_of.parse_file(hostfile) if hostfile else named
     slots = [host.slots for host in named] or slurm_job.tasks_on_nodes()
     if launcher == "torchrun" and not named:
-        # It takes no slots: one task a node, with all of its cores, is usual for it.
+        # Slots do not limit torchrun: usually it is one task per node, which has all cores of the node.
         slots = [ranks for _ in slots]
     if slots and ranks > sum(slots):
-        who = "the hosts have" if named else "the Slurm allocation has"
+        places = "the hosts have" if named else "the Slurm allocation has"
         raise LaunchError(
-            f"{ranks} ranks, but {who} room for {sum(slots)}: start no more, or ask for more room."
+            f"{ranks} ranks, but {places} room for {sum(slots)}: start no more, or ask for more room."
         )
     together = min(ranks, max(slots, default=ranks))  # on one host
     if named and all(hosts_of.is_here(host.name) for host in named):
-        named, slots = [], []  # this machine by another name
+        named, slots = [], []  # all of them are names of this machine
 
     wanted = {**local.environment(together), **ALWAYS}
-    if not named and (
-        cpus := slurm_job.cpus_on_nodes()
-    ):  # salloc's shell may be on another machine
+    # The shell of salloc may run on another machine than the ranks, so its number of cores does not count.
+    if not named and (cpus := slurm_job.cpus_on_nodes()):
         threads = str(max(1, min(cpus) // together))
         wanted |= {"OMP_NUM_THREADS": threads, "TF_NUM_INTRAOP_THREADS": threads}
     if gpus():
-        wanted["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # nvidia-smi's numbers, the same on every rank
+        wanted["CUDA_DEVICE_ORDER"] = (
+            "PCI_BUS_ID"  # number the GPUs as nvidia-smi does, on every rank
+        )
     start = LAUNCHERS[launcher].start
-    if named or len(slots) > 1:  # on one machine the ranks find a name that they share
+    if named or len(slots) > 1:  # ranks on one machine find the same name themselves
         wanted["HVDLAB_RUN_DIR"] = time.strftime("runs/%Y%m%d-%H%M%S")
     command, wanted = start(ranks, str(script), arguments, wanted, named, slots)
     variables = {name: value for name, value in wanted.items() if name not in os.environ}
@@ -106,6 +118,6 @@ def plan(
     return Plan(launcher, ranks, command, variables, named)
 
 
-def _is_first(path, program):
-    """Whether the user's PATH finds the same programs already."""
+def _is_first(path: str, program: str) -> bool:
+    """Return whether the user's PATH already leads to the same launcher and the same Python."""
     return all(shutil.which(name) == shutil.which(name, path=path) for name in (program, "python"))

@@ -1,4 +1,4 @@
-"""What cannot work, said in one sentence before anything is started."""
+"""Checks before a launch. Each raises a LaunchError with one sentence about what cannot work."""
 
 import re
 import shutil
@@ -14,7 +14,15 @@ from hvdlab.system import open_mpi
 
 
 def must_work(planned: Plan, script: str) -> None:
-    """Raise LaunchError for what cannot work on this machine or cannot reach the other hosts."""
+    """Check that the launcher fits this machine and the script, and that the other hosts can be reached.
+
+    Args:
+        planned: the launch.
+        script: the Python file.
+
+    Raises:
+        LaunchError: something cannot work.
+    """
     {
         "mpirun": lambda _: mpirun_must_fit(),
         "torchrun": torchrun_must_fit,
@@ -24,44 +32,71 @@ def must_work(planned: Plan, script: str) -> None:
 
 
 def ranks_come_first(arguments: list[str]) -> None:
-    """Raise LaunchError for an -np behind the script, whose arguments these are."""
+    """Check that -np is not among the arguments of the script.
+
+    Args:
+        arguments: of the script.
+
+    Raises:
+        LaunchError: -np comes after the script.
+    """
     if "-np" in arguments:
-        raise LaunchError("-np stands behind the script: write it before, as in `-np 4 train.py`.")
+        raise LaunchError(
+            "-np comes after the script: write it before the script, as in `-np 4 train.py`."
+        )
 
 
 def mpirun_must_fit() -> None:
-    """Raise LaunchError without an mpirun, or with one of another kind than Horovod was built for."""
+    """Check that there is an mpirun, of the MPI for which Horovod was built.
+
+    Raises:
+        LaunchError: there is none, or it belongs to another MPI.
+    """
     if not (mpirun := _found("mpirun")):
         raise LaunchError("there is no mpirun here: `hvdlab doctor` says how to install one.")
     wanted = horovod_mpi()
     if wanted == "none":
         raise LaunchError(
-            "Horovod was built without MPI, so mpirun would start worlds of one rank: `hvdlab doctor` "
-            "says how to build it with MPI."
+            "Horovod was built without MPI, so mpirun would start separate runs of one rank each: `hvdlab "
+            "doctor` says how to build it with MPI."
         )
     found = _kind(mpirun)
     if wanted and wanted != found:
         raise LaunchError(
-            f"Horovod was built for {wanted}, but {mpirun} is of {found}, so every rank would be alone: put "
-            f"the mpirun of {wanted} first in PATH."
+            f"Horovod was built for {wanted}, but {mpirun} belongs to {found}, so every rank would train "
+            f"separately: put the mpirun of {wanted} first in PATH."
         )
 
 
 def torchrun_must_fit(script: str) -> None:
-    """Raise LaunchError without a torchrun, or for a script whose ranks it would leave alone."""
+    """Check that there is a torchrun, and that the script does not need mpirun.
+
+    Args:
+        script: the Python file.
+
+    Raises:
+        LaunchError: there is none, or the ranks of the script would not find each other.
+    """
     if not _found("torchrun"):
         raise LaunchError(
             "there is no torchrun here: it comes with PyTorch, and `hvdlab doctor` says how to install that."
         )
     if library := mpi_of(script):
         raise LaunchError(
-            f"{script} uses {library}, whose ranks find each other only when mpirun has started them: with "
-            "torchrun each would be alone. Leave out `--launcher torchrun`."
+            f"{script} uses {library}, whose ranks find each other only if mpirun starts them: with "
+            "torchrun each rank would train separately. Leave out `--launcher torchrun`."
         )
 
 
 def srun_must_fit(script: str) -> None:
-    """Raise LaunchError without an srun, or for a script whose ranks it would leave alone."""
+    """Check that there is an srun, and that Slurm has PMIx if the script needs it.
+
+    Args:
+        script: the Python file.
+
+    Raises:
+        LaunchError: there is none, or the ranks of the script would not find each other.
+    """
     if not _found("srun"):
         raise LaunchError("there is no srun here: on a Slurm cluster it is on every node.")
     if not (library := mpi_of(script)):
@@ -71,23 +106,23 @@ def srun_must_fit(script: str) -> None:
         answer = subprocess.run(
             trial, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60
         )
-        works, said = answer.returncode == 0, answer.stderr
+        works, error = answer.returncode == 0, answer.stderr
     except subprocess.TimeoutExpired:
-        works, said = False, ""
+        works, error = False, ""
     if not works:
-        why = re.search(r"pmi/pmix: (.+)|(Invalid MPI type .+?),", said)
+        why = re.search(r"pmi/pmix: (.+)|(Invalid MPI type .+?),", error)
         raise LaunchError(
-            f"{script} uses {library}, whose ranks srun can only start where Slurm has PMIx, and here "
+            f"{script} uses {library}, whose ranks srun can only start if Slurm has PMIx, but here "
             f"`{' '.join(trial)}` fails{f' ({why[1] or why[2]})' if why else ''}. Leave out `--launcher "
-            "srun`: mpirun takes the same nodes."
+            "srun`: mpirun uses the same nodes."
         )
 
 
-def _found(program):
+def _found(program: str) -> str | None:
     return shutil.which(program, path=open_mpi.search_path())
 
 
-def _kind(mpirun):
+def _kind(mpirun: str) -> str:
     says = open_mpi.says(mpirun)
     if "Open MPI" in says or "OpenRTE" in says:
         return "Open MPI"
@@ -95,9 +130,9 @@ def _kind(mpirun):
 
 
 def horovod_mpi() -> str | None:
-    """The MPI that Horovod's libraries need: "Open MPI", "MPICH", or "none"; None without Horovod.
+    """Return the MPI that Horovod's libraries need: "Open MPI", "MPICH", or "none"; None without Horovod.
 
-    Read from the files: importing a framework would take seconds.
+    It is read from the library files, because importing a framework would take seconds.
     """
     spec = find_spec("horovod")
     libraries = [
@@ -112,7 +147,7 @@ def horovod_mpi() -> str | None:
     }
     if not names:
         return "none"
-    # MPICH and what is made of it (Intel MPI, MVAPICH) share the ABI version 12.
+    # MPICH and the libraries derived from it (Intel MPI, MVAPICH) share the ABI version 12.
     return (
         "MPICH" if any(b"mpich" in name or name.endswith(b".12") for name in names) else "Open MPI"
     )

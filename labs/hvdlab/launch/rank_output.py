@@ -1,56 +1,76 @@
-"""What the ranks of a run print, as their launcher passes it on, and who of them failed first.
+"""Show what the ranks of a run print, and find out which rank failed first.
 
-When one rank fails, the others fail a moment later, with "Horovod has been shut down" or "Connection closed
-by peer": what they print about that is a consequence, and would hide the cause.
+When one rank fails, the other ranks fail a moment later, with "Horovod has been shut down" or "Connection
+closed by peer". What they print about that is a consequence. It is not shown, because it would hide the
+cause.
 """
 
 import re
 import sys
 import time
+from collections.abc import Callable
 
-BEGINNINGS = ("Traceback (most recent call last):", "Fatal Python error:")
+from hvdlab.launch.launchers.base import End, Line, OutputReader
+
+ERROR_STARTS = ("Traceback (most recent call last):", "Fatal Python error:")
 CONSEQUENCE = re.compile(
     "Horovod has been shut down"
     "|gloo/transport/.*(by peer|Broken pipe)"
     "|remote process exit"  # NCCL
     "|Did the remote server shutdown or crash"  # torch.distributed's store, which rank 0 keeps
 )
-ABORTED, KILLED = 128 + 6, 128 + 9
-QUIET_SECONDS = 1.0  # after which a rank has said all about an error
+ABORTED, KILLED = 128 + 6, 128 + 9  # exit codes
+QUIET_SECONDS = 1.0  # if a rank prints nothing for so long, its error is complete
 # Horovod's stall inspector
 MISSING = re.compile(r"(\d+)!?: \[(.*)\]")
 GIVES_UP = "Will shutdown."
 
 
 class RankOutput:
-    """Prints the lines of `ranks` ranks, each with its rank, and finds out which one failed.
+    """Take the output of a launcher, show the lines of its ranks, and find out which rank failed first.
+
+    Attributes:
+        ranks: number of ranks.
+        stalled: ranks for which Horovod stopped waiting, because they did not take part in a collective.
 
     Args:
-        reader: of the launcher, takes apart what it prints.
+        ranks: number of ranks.
+        reader: a `Reader` of the module of the launcher.
+        show: is called with each line to show. Default: print it, after the number of its rank.
     """
 
-    def __init__(self, ranks: int, reader):
+    def __init__(
+        self, ranks: int, reader: OutputReader, show: Callable[[Line], None] | None = None
+    ) -> None:
         self.ranks = ranks
+        self.stalled: set[int] = set()
         self._reader = reader
-        self._errors = {}  # rank -> the lines of its last error, in the order in which they began
-        self._open = {}  # rank -> when it last added to an error that is not shown yet
-        self._missing = {}  # rank -> tensors that the others wait for
-        self.stalled = set()  # ranks for which Horovod will wait no more
+        self._show = show or self._print
+        # rank -> the lines of its last error, in the order in which the errors began
+        self._errors: dict[int, list[str]] = {}
+        # rank -> when it last printed a line of an error that is not shown yet
+        self._open: dict[int, float] = {}
+        self._missing: dict[int, str] = {}  # rank -> tensors that the other ranks wait for
 
     def line(self, text: str, channel: str) -> None:
-        """Take a line that the launcher printed."""
+        """Take a line that the launcher printed.
+
+        Args:
+            text: the line. It may end with a newline.
+            channel: on which the launcher printed it, "stdout" or "stderr".
+        """
         self._take(self._reader.read(text, channel))
 
     def settle(self, everything: bool = False) -> None:
-        """Show the errors that are complete, and are no consequence of another.
+        """Show the errors that are complete and are not the consequence of another error.
 
         Args:
-            everything: the launcher prints no more.
+            everything: the launcher has ended, so every error is complete.
         """
         if everything:
             self._take(self._reader.rest())
             if len(self._open) == self.ranks and all(map(_is_consequence, self._errors.values())):
-                # Nobody has a cause to show, such as when the network failed: better one than none.
+                # No rank printed a cause, for example because the network failed. Show one of the errors.
                 self._show_error(next(iter(self._open)))
         for rank, last in list(self._open.items()):
             lines = self._errors[rank]
@@ -59,10 +79,15 @@ class RankOutput:
                     self._show_error(rank)
 
     def why(self, code: int, launcher: str, stall_seconds: str) -> tuple[str, int]:
-        """Why the ranks ended: one sentence, empty if all is well, and the exit code for it.
+        """Return why the ranks ended, and the exit code for it.
 
         Args:
-            code: the launcher's exit code.
+            code: exit code of the launcher.
+            launcher: its name, such as "mpirun".
+            stall_seconds: seconds that Horovod waited for a rank, as a text.
+
+        Returns:
+            One sentence without its full stop, "" if all ranks ended well; and the exit code.
         """
         first, lost = self._reader.first, self._reader.lost
         if self.stalled:
@@ -72,15 +97,16 @@ class RankOutput:
         if not code:
             return "", 0
         consequences = {rank for rank, lines in self._errors.items() if _is_consequence(lines)}
-        own = [rank for rank in self._errors if rank not in consequences]
+        causes = [rank for rank in self._errors if rank not in consequences]
         if first and first.signal and not self._threw_before_abort(first):
             sentence = f"rank {first.rank} of {self.ranks} was ended by {first.signal}"
             return sentence + (" (no memory left?)" if first.code == KILLED else ""), first.code
-        if own and (first is None or first.rank in {*own, *consequences}):
-            rank = first.rank if first and first.rank in own else own[0]
+        if causes and (first is None or first.rank in {*causes, *consequences}):
+            rank = first.rank if first and first.rank in causes else causes[0]
             exited = first and first.rank == rank and not first.signal
-            code = first.code if exited else 1  # Python's, after an error
-            return f"rank {rank} of {self.ranks} failed first: {_says(self._errors[rank])}", code
+            code = first.code if exited else 1  # Python's exit code after an error
+            message = _message(self._errors[rank])
+            return f"rank {rank} of {self.ranks} failed first: {message}", code
         if first and first.rank not in consequences:
             return (
                 f"rank {first.rank} of {self.ranks} ended first, with exit code {first.code}",
@@ -91,12 +117,12 @@ class RankOutput:
             return f"{_named(early)} of {self.ranks} ended while the others still exchanged", code
         return f"{launcher} ended with exit code {code}", code
 
-    def _threw_before_abort(self, first):
-        """Whether an error of Python's ended a rank: with threads of gloo's left it aborts after it."""
+    def _threw_before_abort(self, first: End) -> bool:
+        """Return whether a Python error ended a rank: if threads of Gloo are left, it aborts afterwards."""
         lines = self._errors.get(first.rank, [])
         return first.code == ABORTED and bool(lines) and _last(lines)[0].startswith("Traceback")
 
-    def _stall(self, seconds):
+    def _stall(self, seconds: str) -> str:
         tensors = ", ".join(dict.fromkeys(", ".join(self._missing.values()).split(", ")))
         verb = "is" if len(self._missing) == 1 else "are"
         return (
@@ -105,73 +131,79 @@ class RankOutput:
         )
 
     def where(self, script: str) -> str:
-        """In which line of the script the ranks were that a signal made tell it."""
+        """Return which line of the script each rank was executing when a signal made it print its stack.
+
+        Args:
+            script: file name of the script.
+
+        Returns:
+            Such as "; rank 0 was in line 12; rank 1 was in line 14"; "" if no rank printed its stack.
+        """
         at = re.compile(rf'File ".*\b{re.escape(script)}", line (\d+)')
-        told = ""
+        places = ""
         for rank, lines in sorted(self._errors.items()):
             stack = "\n".join(lines).partition("Current thread")[2]
             if match := at.search(stack):
-                told += f"; rank {rank} was in line {match[1]}"
-        return told
+                places += f"; rank {rank} was in line {match[1]}"
+        return places
 
-    # --- what comes in ------------------------------------------------------------------------------
+    # --- lines that arrive --------------------------------------------------------------------------
 
-    def _take(self, lines):
-        for rank, channel, said in lines:
-            if rank is None:
-                print(said, file=sys.stderr, flush=True)
-            elif channel == "stdout":
-                self._show(rank, said, sys.stdout)
+    def _take(self, lines: list[Line]) -> None:
+        for line in lines:
+            if line.rank is None or line.channel == "stdout":
+                self._show(line)
             else:
-                self._error_line(rank, said)
+                self._error_line(line)
 
-    def _show_error(self, rank):
-        for said in self._errors[rank]:
-            self._show(rank, said, sys.stderr)
+    def _show_error(self, rank: int) -> None:
+        for text in self._errors[rank]:
+            self._show(Line(rank, "stderr", text))
         del self._open[rank]
 
-    def _show(self, rank, said, channel):
-        tag = f"[{rank}] " if self.ranks > 1 else ""
-        print(f"{tag}{said}", file=channel, flush=True)
+    def _print(self, line: Line) -> None:
+        tag = "" if line.rank is None or self.ranks == 1 else f"[{line.rank}] "
+        channel = sys.stdout if line.channel == "stdout" else sys.stderr
+        print(f"{tag}{line.text}", file=channel, flush=True)
 
-    def _error_line(self, rank, said):
+    def _error_line(self, line: Line) -> None:
         # torch.distributed puts a tag of its own before each line of an error.
-        said = said.removeprefix(f"[rank{rank}]: ")
-        begins = said.startswith(BEGINNINGS) or CONSEQUENCE.search(said)
-        if begins and rank not in self._open:
-            self._errors.pop(rank, None)  # an older one, which did not end the rank
+        rank, text = line.rank, line.text.removeprefix(f"[rank{line.rank}]: ")
+        starts = text.startswith(ERROR_STARTS) or CONSEQUENCE.search(text)
+        if starts and rank not in self._open:
+            self._errors.pop(rank, None)  # an older error, which did not end the rank
             self._errors[rank] = []
-        if begins or rank in self._open:
-            self._errors[rank].append(said)
+        if starts or rank in self._open:
+            self._errors[rank].append(text)
             self._open[rank] = time.monotonic()
             return
-        self._show(rank, said, sys.stderr)
-        if said.startswith("Missing ranks:"):
+        self._show(Line(rank, "stderr", text))
+        if text.startswith("Missing ranks:"):
             self._missing = {}
-        elif found := MISSING.match(said):
+        elif found := MISSING.match(text):
             self._missing[int(found[1])] = found[2]
-        elif GIVES_UP in said:
+        elif GIVES_UP in text:
             self.stalled = set(self._missing)
 
 
-def _is_consequence(lines):
-    return any(CONSEQUENCE.search(said) for said in lines)
+def _is_consequence(lines: list[str]) -> bool:
+    return any(CONSEQUENCE.search(text) for text in lines)
 
 
-def _says(lines):
-    """The last line of a traceback, without what a library prints after it."""
-    after = _last(lines)
-    if not after[0].startswith("Traceback"):
-        return after[0]
-    return next((said for said in after[1:] if said and not said[0].isspace()), "no more is known")
+def _message(lines: list[str]) -> str:
+    """Return the last line of a traceback, without what a library prints after it."""
+    error = _last(lines)
+    if not error[0].startswith("Traceback"):
+        return error[0]
+    return next((text for text in error[1:] if text and not text[0].isspace()), "no more is known")
 
 
-def _last(lines):
-    """An error without the one that led to it."""
-    starts = [i for i, said in enumerate(lines) if said.startswith(BEGINNINGS)]
+def _last(lines: list[str]) -> list[str]:
+    """Return the lines of an error without those of the error during which it happened."""
+    starts = [i for i, text in enumerate(lines) if text.startswith(ERROR_STARTS)]
     return lines[starts[-1] :] if starts else lines
 
 
-def _named(ranks):
+def _named(ranks: list[int]) -> str:
     names = ", ".join(map(str, ranks))
     return f"rank {names}" if len(ranks) == 1 else f"ranks {names}"

@@ -1,4 +1,4 @@
-"""What N ranks will do: a cost model of all-reduce and of a training step, and published figures."""
+"""Predict the speed of N ranks with a cost model of all-reduce and of a training step."""
 
 from hvdlab.scaling.cost_model import (
     Cluster,

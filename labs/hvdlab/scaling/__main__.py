@@ -7,6 +7,7 @@ from hvdlab.scaling.published import FITTED, rows
 
 
 def main() -> None:
+    """Print the table."""
     table = Table(box=None, header_style="dim", padding=(0, 1))
     for title in "experiment", "GPUs", "published", "model", "points off", "limited by", "":
         table.add_column(title, justify="right" if title in ("GPUs", "points off") else "left")
@@ -22,10 +23,10 @@ def main() -> None:
         )
     latency, share, jitter = FITTED
     console = Console()
-    console.print("Efficiency: images/s of N GPUs over N times those of one")
+    console.print("Efficiency: images/s of N GPUs divided by N times the images/s of one GPU")
     console.print(table)
     console.print(
-        f"Fitted, for all networks, to the six numbers so marked: {latency * 1e6:.0f} us a ring step, "
+        f"Fitted, for all networks, to the six numbers marked so: {latency * 1e6:.0f} us per ring step, "
         f"{share:.0%} of 25 Gbit/s, jitter {jitter:.1%}."
     )
 

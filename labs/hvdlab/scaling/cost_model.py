@@ -1,4 +1,4 @@
-"""What N ranks will do: a cost model of all-reduce and of the training step around it.
+"""Predict the speed of N ranks with a cost model of all-reduce and of a training step.
 
     python -m hvdlab.scaling                    # compares the model with published figures
 
@@ -6,17 +6,18 @@
     cluster = Cluster(network=link, ranks_per_host=4, inside=Link(5e-6, 12e9))
     forecast(resnet, cluster, ranks=512).efficiency
 
-A message of S bytes takes alpha + S / beta seconds (Hockney 1994). A step is played through as Horovod
-does it: gradients become ready during the backward pass, the last layer's first; every cycle those
-that are ready are fused into buffers, and one buffer after another is all-reduced. The step ends
-with the last of them. Of N ranks that do equal work all wait for the slowest. Seconds and bytes.
+A message of S bytes takes alpha + S / beta seconds (Hockney 1994). The model simulates a step of Horovod.
+Gradients become ready during the backward pass, beginning with those of the last layer. In every cycle the
+gradients that are ready are fused into buffers, and one buffer after another is all-reduced. The step ends
+with the last all-reduce. All ranks do the same work and wait for the slowest rank. All times are in seconds
+and all sizes in bytes.
 """
 
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from statistics import NormalDist
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -24,60 +25,103 @@ import numpy as np
 
 
 class Link(NamedTuple):
-    """One connection, in one direction: seconds to start a message, bytes per second after that."""
+    """A connection in one direction.
+
+    Attributes:
+        latency: seconds until a message starts.
+        bandwidth: bytes per second after that.
+    """
 
     latency: float
     bandwidth: float
 
 
 def ring(nbytes: float, ranks: int, link: Link) -> float:
-    """Seconds of a ring all-reduce: 2(N-1) steps, each with a chunk of S/N bytes.
+    """Return the seconds of a ring all-reduce: 2(N-1) steps, each with a chunk of S/N bytes.
 
-    No algorithm sends less than 2(N-1)/N S bytes a rank (Patarasuk and Yuan 2009).
+    No algorithm sends less than 2(N-1)/N S bytes per rank (Patarasuk and Yuan 2009).
+
+    Args:
+        nbytes: size S of the tensor in bytes.
+        ranks: number of ranks N.
+        link: between two neighbours in the ring.
     """
     return 2 * (ranks - 1) * (link.latency + nbytes / ranks / link.bandwidth)
 
 
 def hierarchical(nbytes: float, hosts: int, per_host: int, network: Link, inside: Link) -> float:
-    """Seconds of an all-reduce in three phases: reduce-scatter in each host, a ring across the hosts
-    for each share, all shares at once through the one network card, and all-gather in each host."""
-    shares = Link(network.latency, network.bandwidth / per_host)
-    return ring(nbytes, per_host, inside) + ring(nbytes / per_host, hosts, shares)
+    """Return the seconds of a hierarchical all-reduce, which has three phases.
+
+    They are a reduce-scatter in each host, a ring across the hosts for each shard, and an all-gather in each
+    host. In the second phase all shards share the network card of the host.
+
+    Args:
+        nbytes: size of the tensor in bytes.
+        hosts: number of hosts.
+        per_host: number of ranks on each host.
+        network: between two hosts.
+        inside: between two ranks of a host.
+    """
+    shard_link = Link(network.latency, network.bandwidth / per_host)
+    return ring(nbytes, per_host, inside) + ring(nbytes / per_host, hosts, shard_link)
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """Hosts of `ranks_per_host` GPUs (or cores) each, and what connects them."""
+    """Hosts and their connections.
 
-    network: Link  # between two hosts; the bandwidth is that of a host's network card
+    Attributes:
+        network: between two hosts. The bandwidth is that of a host's network card.
+        ranks_per_host: number of GPUs (or cores) of each host. Default 1.
+        inside: between two ranks of a host. None (default): the same as `network`.
+        jitter: standard deviation of the compute time of a rank, as a fraction of its mean. Default 0.
+    """
+
+    network: Link
     ranks_per_host: int = 1
-    inside: Link | None = None  # between two ranks of a host; None: as the network
-    jitter: float = 0.0  # standard deviation of a rank's compute time, as a fraction of it
+    inside: Link | None = None
+    jitter: float = 0.0
 
     def all_reduce(self, nbytes: float, ranks: int, algorithm: str = "ring") -> float:
-        """Seconds of one all-reduce by `ranks` ranks, which fill one host after another."""
+        """Return the seconds of one all-reduce. The ranks fill one host after another.
+
+        Args:
+            nbytes: size of the tensor in bytes.
+            ranks: number of ranks.
+            algorithm: "ring" (default) or "hierarchical".
+        """
         inside, hosts = self.inside or self.network, -(-ranks // self.ranks_per_host)
         if hosts == 1:
             return ring(nbytes, ranks, inside)
         if algorithm == "hierarchical":
             return hierarchical(nbytes, hosts, self.ranks_per_host, self.network, inside)
-        # The ring enters and leaves each host once; its slowest connection sets the pace.
+        # The ring enters and leaves each host once. Its slowest connection limits its speed.
         latency = max(self.network.latency, inside.latency)
         return ring(nbytes, ranks, Link(latency, min(self.network.bandwidth, inside.bandwidth)))
 
     def slowest(self, ranks: int) -> float:
-        """Compute time of the slowest of `ranks`, in units of the mean: what the largest of N normal
-        numbers is on average (Blom 1958, within 5 %)."""
+        """Return the compute time of the slowest rank, divided by the mean.
+
+        It is the expected maximum of N normal numbers (Blom 1958, within 5 %).
+
+        Args:
+            ranks: number of ranks N.
+        """
         return 1 + self.jitter * NormalDist().inv_cdf((ranks - 0.375) / (ranks + 0.25))
 
 
 def calibrate(nbytes: Sequence[float], seconds: Sequence[float], ranks: int) -> Link:
-    """The link under which `ring` comes nearest to measured all-reduces.
+    """Return the link with which `ring` fits measured all-reduces best.
 
-    A straight line over the sizes, of least *relative* error. A latency below zero becomes zero.
+    It is a straight line over the sizes with the smallest *relative* error. A latency below zero becomes 0.
+
+    Args:
+        nbytes: sizes of the tensors in bytes.
+        seconds: time of each all-reduce.
+        ranks: number of ranks.
 
     Raises:
-        ValueError: fewer than two sizes, one rank, or a time that does not grow with the size.
+        ValueError: there are fewer than two sizes, only one rank, or the time does not grow with the size.
     """
     sizes, times = np.asarray(nbytes, float), np.asarray(seconds, float)
     if ranks < 2 or len(set(sizes)) < 2:
@@ -89,7 +133,9 @@ def calibrate(nbytes: Sequence[float], seconds: Sequence[float], ranks: int) -> 
     if start < 0:
         start, slope = 0.0, (sizes / times).sum() / ((sizes / times) ** 2).sum()
     if slope <= 0:
-        raise ValueError("seconds must grow with nbytes: these timings have no bandwidth in them.")
+        raise ValueError(
+            "seconds must grow with nbytes, otherwise no bandwidth can be computed from them."
+        )
     steps = 2 * (ranks - 1)
     return Link(float(start) / steps, steps / ranks / float(slope))
 
@@ -99,26 +145,36 @@ def calibrate(nbytes: Sequence[float], seconds: Sequence[float], ranks: int) -> 
 
 @dataclass(frozen=True)
 class Network:
-    """A neural network: its layers from the input to the output, and how fast one rank is."""
+    """A neural network, and how fast one rank trains it.
 
-    layers: tuple[tuple[float, float], ...]  # (parameters, work); work in any unit
-    images_per_second: float  # of one rank that exchanges nothing
-    batch_size: int = 64  # images a rank in a step
+    Attributes:
+        layers: (parameters, work) of each layer, from the input to the output; work in any unit.
+        images_per_second: of a single rank, which exchanges nothing.
+        batch_size: images per rank and step. Default 64.
+    """
+
+    layers: tuple[tuple[float, float], ...]
+    images_per_second: float
+    batch_size: int = 64
 
     @property
     def parameters(self) -> float:
+        """The number of parameters of all layers."""
         return sum(parameters for parameters, _ in self.layers)
 
     @property
     def compute(self) -> float:
-        """Seconds of a step of one rank."""
+        """The seconds of a step of a single rank."""
         return self.batch_size / self.images_per_second
 
     def gradients(self, slowdown: float = 1.0) -> list[tuple[float, float]]:
-        """(seconds after the start of the step, parameters) of each gradient, the last layer's first.
+        """Return (seconds after the start of the step, parameters) of each gradient, last layer first.
 
-        The forward pass takes a third of the step and the backward pass two thirds, shared among the
-        layers as the multiplications are.
+        The forward pass takes one third of the step and the backward pass two thirds. The time of each layer
+        is proportional to its work.
+
+        Args:
+            slowdown: factor of the compute time. Default 1.
         """
         whole = sum(work for _, work in self.layers)
         done, ready = 0.0, []
@@ -134,14 +190,20 @@ def exchange(
     fusion: float,
     cycle: float,
 ) -> list[tuple[float, float, float]]:
-    """(begin, end, bytes) of each all-reduce for gradients (seconds, bytes) in order of time.
+    """Return (begin, end, bytes) of each all-reduce of a step, in order of time.
 
-    `seconds(bytes)` is the time of one all-reduce. What is ready when Horovod looks, every `cycle`
-    seconds, is fused into buffers of `fusion` bytes; a larger gradient travels alone.
+    Every `cycle` seconds, Horovod fuses the gradients that are ready into buffers. A gradient that is larger
+    than a buffer is sent separately.
+
+    Args:
+        ready: (seconds, bytes) of each gradient: when it is ready, and its size. In order of time.
+        seconds: takes a number of bytes, and returns the time of one all-reduce.
+        fusion: size of a buffer in bytes.
+        cycle: seconds between two checks of Horovod.
     """
     sent, now, first = [], 0.0, 0
     while first < len(ready):
-        if now < ready[first][0]:  # idle until the next look, half a cycle later on average
+        if now < ready[first][0]:  # idle until the next check, half a cycle later on average
             now = ready[first][0] + cycle / 2
         waiting = [nbytes for at, nbytes in ready[first:] if at <= now]
         first += len(waiting)
@@ -167,14 +229,24 @@ def step(
     cycle: float = 5e-3,
     overlap: bool = True,
 ) -> tuple[float, float, list[tuple[float, float, float]]]:
-    """When the slowest rank has computed, when the step ends, and its all-reduces (see `exchange`).
+    """Simulate a step of synchronous data-parallel training.
 
     Args:
-        algorithm: "ring" or "hierarchical".
-        number_bytes: of a number on its way: 4 for float32, 2 for Compression.fp16.
-        fusion, cycle: HOROVOD_FUSION_THRESHOLD in bytes and HOROVOD_CYCLE_TIME in seconds. The
-            defaults are those of Horovod in 2018; 0.28 has 128 MiB and 1 ms.
-        overlap: exchange during the backward pass; False where the same cores compute and exchange.
+        network: that is trained.
+        cluster: on which it is trained.
+        ranks: number of ranks.
+        algorithm: "ring" (default) or "hierarchical".
+        number_bytes: size of a number when it is sent: 4 for float32 (default), 2 for Compression.fp16.
+        fusion: HOROVOD_FUSION_THRESHOLD in bytes. The default is that of Horovod in 2018; 0.28 has 128 MiB.
+        cycle: HOROVOD_CYCLE_TIME in seconds. The default is that of Horovod in 2018; 0.28 has 1 ms.
+        overlap: exchange during the backward pass (default). False if the same cores compute and exchange.
+
+    Returns:
+        When the slowest rank has computed, when the step ends (both in seconds), and the all-reduces of
+        `exchange`.
+
+    Raises:
+        ValueError: an argument is out of range.
     """
     if ranks < 1 or algorithm not in ("ring", "hierarchical"):
         raise ValueError(
@@ -193,25 +265,49 @@ def step(
 
 
 class Forecast(NamedTuple):
-    """What `ranks` ranks will do. Seconds are those of one step."""
+    """The predicted speed of N ranks. All times are seconds per step.
+
+    Attributes:
+        ranks: number of ranks N.
+        images_per_second: of all ranks together.
+        efficiency: images/s divided by N times the images/s of a single rank.
+        step: time of a step.
+        compute: compute time of a single rank.
+        communication: time during which the network is busy.
+        exposed: the part of `communication` after the slowest rank has finished computing.
+        buffers: number of all-reduces.
+        limit: "compute", "stragglers", "latency" or "bandwidth".
+        overlap_exhausted: whether the communication takes longer than the rest of the backward pass, with
+            which it could overlap.
+    """
 
     ranks: int
     images_per_second: float
-    efficiency: float  # images/s over N times those of one rank
+    efficiency: float
     step: float
-    compute: float  # of one rank alone
-    communication: float  # during which the network is busy
-    exposed: float  # of it, after the slowest rank has finished computing
-    buffers: int  # all-reduces
-    limit: str  # "compute", "stragglers", "latency" or "bandwidth"
-    overlap_exhausted: bool  # more communication than backward pass to hide it behind
+    compute: float
+    communication: float
+    exposed: float
+    buffers: int
+    limit: str
+    overlap_exhausted: bool
 
 
-def forecast(network: Network, cluster: Cluster, ranks: int, **options) -> Forecast:
-    """Predict a synchronous data-parallel step of `ranks` ranks; `options` are those of `step`.
+def forecast(network: Network, cluster: Cluster, ranks: int, **options: Any) -> Forecast:
+    """Return the predicted speed of synchronous data-parallel training.
 
-    `limit` is what costs most: the part of the step that would vanish with equally fast ranks, no
-    latency, or endless bandwidth; "compute" if none of them takes 5 % of the step.
+    `limit` names the largest loss of time: how much shorter the step would be with equally fast ranks
+    ("stragglers"), without latency, or with infinite bandwidth. It is "compute" if each loss is less than 5 %
+    of the step.
+
+    Args:
+        network: that is trained.
+        cluster: on which it is trained.
+        ranks: number of ranks.
+        options: of `step`.
+
+    Raises:
+        ValueError: as `step`.
     """
     computed, end, sent = step(network, cluster, ranks, **options)
     links = {"network": cluster.network, "inside": cluster.inside or cluster.network}

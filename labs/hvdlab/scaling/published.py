@@ -1,15 +1,19 @@
-"""Published scaling of data-parallel training, and what the cost model of `hvdlab.scaling` predicts.
+"""Compare published figures of data-parallel training with the cost model of `hvdlab.scaling`.
 
     python -m hvdlab.scaling
 
-Two experiments. **Horovod** (Sergeev and Del Balso 2018, arXiv:1802.05799), servers with four Pascal
-GPUs and one 25 Gbit/s RoCE card, 64 images a GPU, synthetic data. Images/s of one GPU and of 16 are in
-Horovod's README of 5 September 2017 (commit d54e3a88), the efficiencies at 128 GPUs in that of 17
-October 2017 (6bb6a2db), those at 512 in that of 10 May 2018 (8318a898), where they still are. Three
-constants of the hardware are fitted to the six numbers at 16 and 128 GPUs, the same for all networks;
-the three at 512 GPUs are predicted, assuming the same GPUs. The form of the model was chosen with all
-nine known. **One weird trick** (Krizhevsky 2014, arXiv:1404.5997, table 1), eight K20 in one machine:
-nothing is fitted.
+There are two experiments.
+
+**Horovod** (Sergeev and Del Balso 2018, arXiv:1802.05799): servers with four Pascal GPUs and one 25 Gbit/s
+RoCE card, 64 images per GPU, synthetic data. The images/s of one GPU and of 16 GPUs are in Horovod's README
+of 5 September 2017 (commit d54e3a88). The efficiencies at 128 GPUs are in the README of 17 October 2017
+(6bb6a2db), and those at 512 GPUs in the README of 10 May 2018 (8318a898) and later. Three constants of the
+hardware, the same for all networks, are fitted to the six numbers at 16 and 128 GPUs. The three numbers at
+512 GPUs are predicted, with the assumption of the same GPUs. All nine numbers were known when the form of the
+model was chosen.
+
+**One weird trick** (Krizhevsky 2014, arXiv:1404.5997, table 1): eight K20 GPUs in one machine. Nothing is
+fitted.
 """
 
 from collections.abc import Sequence
@@ -21,13 +25,23 @@ from hvdlab.scaling.cost_model import Cluster, Link, Network, forecast, step
 
 
 def conv(kernel: int, inputs: int, outputs: int, width: int) -> tuple[int, int]:
-    """(parameters, multiplications) of a convolution with an image of width x width coming out."""
+    """Return (parameters, multiplications) of a convolution.
+
+    Args:
+        kernel: width of the kernel.
+        inputs: number of input channels.
+        outputs: number of output channels.
+        width: of the output image, which is square.
+    """
     weights = kernel**2 * inputs * outputs
     return weights + 2 * outputs, weights * width**2
 
 
 def vgg16() -> list[tuple[int, int]]:
-    """Simonyan and Zisserman 2014: 13 convolutions, and three layers with 90 % of the parameters."""
+    """Return the layers of VGG-16: 13 convolutions, and three layers with 90 % of the parameters.
+
+    Source: Simonyan and Zisserman 2014.
+    """
     layers, inputs = [], 3
     for outputs, width, repeats in (
         (64, 224, 2),
@@ -43,7 +57,10 @@ def vgg16() -> list[tuple[int, int]]:
 
 
 def resnet101() -> list[tuple[int, int]]:
-    """He et al. 2015: bottleneck blocks, 3, 4, 23 and 3 of them."""
+    """Return the layers of ResNet-101: four groups with 3, 4, 23 and 3 bottleneck blocks.
+
+    Source: He et al. 2015.
+    """
     layers, inputs = [conv(7, 3, 64, 112)], 64
     for middle, width, blocks in (64, 56, 3), (128, 28, 4), (256, 14, 23), (512, 7, 3):
         for block in range(blocks):
@@ -63,7 +80,7 @@ INCEPTION_V3 = (
     (1697.024, 291.0), (5041.344, 322.4), (6073.536, 388.5), (2049.000, 2.0),
 )  # fmt: skip
 
-NETWORKS = {  # images/s of one Pascal GPU with 64 images a step: Horovod's README, commit d54e3a88
+NETWORKS = {  # images/s of one Pascal GPU with 64 images per step: Horovod's README, commit d54e3a88
     "Inception V3": Network(tuple((1e3 * n, 1e6 * work) for n, work in INCEPTION_V3), 134.4),
     "ResNet-101": Network(tuple(resnet101()), 119.4),
     "VGG-16": Network(tuple(vgg16()), 130.9),
@@ -82,21 +99,33 @@ LINE_RATE = 25e9 / 8  # bytes/s of 25 Gbit/s
 PCI_EXPRESS = Link(
     5e-6, 12e9
 )  # 3.0, 16 lanes: 15.75 GB/s less protocol; never the slower link here
-# Latency of a ring step, the part of the line rate that an all-reduce reaches, and the jitter of a
-# rank's compute time: what `fit` finds.
+# Result of `fit`: latency of a ring step, the fraction of the line rate that an all-reduce reaches, and the
+# jitter of a rank's compute time.
 FITTED = (14e-6, 0.84, 0.04)
 
 
 def pascal_cluster(latency: float, share: float, jitter: float) -> Cluster:
-    """Servers of four GPUs behind one card of 25 Gbit/s."""
+    """Return the cluster of the experiment: servers with four GPUs and one network card of 25 Gbit/s.
+
+    Args:
+        latency: of a ring step, in seconds.
+        share: fraction of the line rate that an all-reduce reaches.
+        jitter: as in `Cluster`.
+    """
     return Cluster(Link(latency, share * LINE_RATE), 4, PCI_EXPRESS, jitter)
 
 
 def fit(anchors: Sequence[int] = FITTED_TO) -> tuple[float, float, float]:
-    """The constants of least squared error of the efficiencies at these numbers of GPUs, on a grid:
-    the error has many small minima, because gradients move from one buffer to the next."""
+    """Return the constants (latency, share, jitter) with the smallest squared error of the efficiencies.
 
-    def error(constants):
+    It is a search on a grid, because the error has many small minima: gradients move from one buffer to
+    the next.
+
+    Args:
+        anchors: numbers of GPUs whose efficiencies count.
+    """
+
+    def error(constants: tuple[float, float, float]) -> float:
         cluster = pascal_cluster(*constants)
         return sum(
             (network.compute / step(network, cluster, ranks)[1] - PUBLISHED[name][ranks]) ** 2
@@ -112,25 +141,29 @@ def fit(anchors: Sequence[int] = FITTED_TO) -> tuple[float, float, float]:
 
 # --- one weird trick --------------------------------------------------------------------------------
 
-K20_HOURS = {1: 98.05, 2: 50.24, 4: 26.20, 8: 15.68}  # 90 epochs, 128 images a GPU
+K20_HOURS = {1: 98.05, 2: 50.24, 4: 26.20, 8: 15.68}  # 90 epochs, 128 images per GPU
 EPOCHS, IMAGES = 90, 1_281_167
 CONVOLUTIONS = 2_469_696  # parameters of the five: 3-64-192-384-256-256 channels, as in torchvision
-ACTIVATIONS = 9216 + 4096 + 4096  # an image's, into the three fully connected layers
+ACTIVATIONS = 9216 + 4096 + 4096  # per image, the inputs of the three fully connected layers
 SWITCH = 6e9  # bytes/s of PCI Express 2.0, the paper's "about 6 GB/sec"
 
 
 def one_weird_trick(gpus: int) -> float:
-    """Hours on 1, 2, 4 or 8 GPUs with data parallel convolutions and model parallel fully connected layers.
+    """Return the hours of training with data-parallel convolutions and model-parallel dense layers.
 
-    Each GPU sends the activations of its 128 images to all others and gets their gradients back;
-    the gradients of the convolutions go round a ring. Nothing is hidden behind computing. GPUs 0-3 and
-    4-7 hang on a switch each, where all speak at full rate; what goes from one to the other goes
-    through the memory of the host, at one switch's rate for both directions together. (That last
-    is our reading of the machine: with that rate in each direction eight GPUs were 6.9 times as fast.)
+    Each GPU sends the activations of its 128 images to all other GPUs and receives their gradients. The
+    gradients of the convolutions are all-reduced in a ring. Communication and computation do not overlap.
+    GPUs 0-3 and GPUs 4-7 are connected to one switch each, where all of them send at full speed. Data between
+    the two groups pass through the memory of the host, at the rate of one switch for both directions together.
+    (This is our assumption about the machine. With that rate in each direction, eight GPUs would be 6.9 times
+    as fast.)
+
+    Args:
+        gpus: 1, 2, 4 or 8.
     """
     steps = EPOCHS * IMAGES / (128 * gpus)
     compute = 3600 * K20_HOURS[1] / (EPOCHS * IMAGES / 128)
-    message = 2 * 4 * 128 * ACTIVATIONS  # forward and back, float32, to each of the others
+    message = 2 * 4 * 128 * ACTIVATIONS  # forward and backward, float32, to each other GPU
     near, far = min(gpus, 4) - 1, max(0, gpus - 4)
     talk = (near * message + 8 * CONVOLUTIONS * (gpus - 1) / gpus) / SWITCH
     talk += gpus * far * message / SWITCH
@@ -141,7 +174,7 @@ def one_weird_trick(gpus: int) -> float:
 
 
 def rows() -> list[dict]:
-    """experiment, ranks, published, model, and whether the number was fitted; efficiencies."""
+    """Return the rows of the table: experiment, ranks, published and modelled efficiency, fitted, limit."""
     cluster, found = pascal_cluster(*FITTED), []
     for name, network in NETWORKS.items():
         for ranks, published in PUBLISHED[name].items():

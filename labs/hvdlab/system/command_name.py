@@ -1,4 +1,4 @@
-"""How the command `hvdlab` is typed on this machine: for sentences that say what to type."""
+"""Name the command `hvdlab` as the user must type it on this machine, for messages."""
 
 import shlex
 import shutil
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def hvdlab() -> str:
-    """`hvdlab` where that is found, else with its folder: `make lab` activates no environment."""
+    """Return `hvdlab` if the shell finds it, else its path, because `make lab` activates no environment."""
     program = Path(sys.executable).parent / "hvdlab"
     return (
         shlex.quote(str(program)) if program.exists() and not shutil.which("hvdlab") else "hvdlab"

@@ -60,11 +60,11 @@ def assign(visible: list[list[str]]) -> list[Assignment]:
 
 
 def obstacle(visible: list[list[str]], nccl: int) -> str:
-    """What keeps the ranks from sending tensors from GPU to GPU by NCCL; "" if nothing does.
+    """Return why the ranks cannot send tensors from GPU to GPU with NCCL; "" if they can.
 
     NCCL needs a whole GPU for every rank. It refuses two ranks on one GPU ("Duplicate GPU detected"),
-    unless NCCL 2.30 or newer is told not to by $NCCL_MULTI_RANK_GPU_ENABLE, and it does not connect slices
-    of GPUs (MIG). A single rank has nobody to connect to.
+    unless $NCCL_MULTI_RANK_GPU_ENABLE allows it for NCCL 2.30 or newer, and it does not connect slices
+    of GPUs (MIG). A single rank needs no connection.
 
     Args:
         visible: as `assign` takes it.

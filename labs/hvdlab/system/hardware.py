@@ -1,16 +1,17 @@
-"""What this machine offers: processor cores from the operating system, GPUs from nvidia-smi (stdlib only)."""
+"""Facts about this machine: cores from the operating system, GPUs from nvidia-smi. Standard library only."""
 
 from __future__ import annotations  # the doctor reads this with an old Python, too
 
 import os
 import subprocess
+from collections.abc import Iterable
 from pathlib import Path
 
 
 def cpu_facts() -> dict[str, str]:
-    """What /proc/cpuinfo says of the first processor, such as "vendor_id" and "flags"; {} without it."""
+    """Return the facts of /proc/cpuinfo about the first processor, such as "flags"; {} without it."""
     try:
-        first = Path("/proc/cpuinfo").read_text().partition("\n\n")[0]
+        first = Path("/proc/cpuinfo").read_text("utf-8").partition("\n\n")[0]
     except OSError:
         return {}
     return {
@@ -20,11 +21,11 @@ def cpu_facts() -> dict[str, str]:
 
 
 def cpu_is_fast_at_bfloat16() -> bool:
-    """True where the assessment network trains faster in bfloat16 than in float32.
+    """Return whether the assessment network trains faster in bfloat16 than in float32 on this processor.
 
-    With AMX it does, and with AVX-512 BF16 on AMD. A Xeon that has AVX-512 BF16 alone, as in a virtual
-    machine to which AMX is not given, is slower at it. `hvdlab bench precision` measures both; figures:
-    README.md beside this file.
+    It does with AMX, and with AVX-512 BF16 on AMD processors. A Xeon with AVX-512 BF16 but without AMX, for
+    example in a virtual machine that does not pass AMX on, is slower in bfloat16. `hvdlab bench precision`
+    measures both. The figures are in the README.md of hvdlab.
     """
     facts = cpu_facts()
     flags = facts.get("flags", "").split()
@@ -34,16 +35,16 @@ def cpu_is_fast_at_bfloat16() -> bool:
 
 
 def usable_cores() -> int:
-    """Cores that this process may use: affinity and the quota of its control group respected."""
+    """Return how many cores this process may use, according to its affinity and the quota of its cgroup."""
     cores = len(os.sched_getaffinity(0))
     return max(1, min(cores, int(cpu_quota() or cores)))
 
 
-def physical_cores(threads=None) -> list[list[int]]:
-    """Hardware threads, those of one core together: on a core of two, what one does slows the other.
+def physical_cores(threads: Iterable[int] | None = None) -> list[list[int]]:
+    """Return hardware threads, grouped by core. Threads of the same core slow each other down.
 
     Args:
-        threads: their numbers. Default: those that this process may use.
+        threads: numbers of hardware threads. Default: all that this process may use.
     """
     threads = os.sched_getaffinity(0) if threads is None else threads
 
@@ -51,7 +52,7 @@ def physical_cores(threads=None) -> list[list[int]]:
         topology = Path(f"/sys/devices/system/cpu/cpu{thread}/topology")
         try:
             names = ("physical_package_id", "core_id")
-            return tuple(int((topology / name).read_text()) for name in names)
+            return tuple(int((topology / name).read_text("utf-8")) for name in names)
         except (OSError, ValueError):
             return (0, thread)
 
@@ -62,14 +63,14 @@ def physical_cores(threads=None) -> list[list[int]]:
 
 
 def cpu_quota() -> float:
-    """Cores' worth of time that the control group allows; 0 without a limit."""
+    """Return how many cores the quota of the cgroup allows, such as 1.5; 0 without a limit."""
     for limit, period in (
         ("/sys/fs/cgroup/cpu.max", None),
         ("/sys/fs/cgroup/cpu/cpu.cfs_quota_us", "/sys/fs/cgroup/cpu/cpu.cfs_period_us"),
     ):
         try:
-            words = Path(limit).read_text().split()
-            words += Path(period).read_text().split() if period else []
+            words = Path(limit).read_text("utf-8").split()
+            words += Path(period).read_text("utf-8").split() if period else []
             return max(0.0, int(words[0]) / int(words[1]))
         except (OSError, ValueError, IndexError, ZeroDivisionError):
             pass  # no such file, or "max"
@@ -77,9 +78,9 @@ def cpu_quota() -> float:
 
 
 def gpu_compute_capability() -> tuple[int, int] | None:
-    """The lowest compute capability of the NVIDIA GPUs here, such as (9, 0).
+    """Return the lowest compute capability of the NVIDIA GPUs of this machine, such as (9, 0).
 
-    None where a program started here can use no GPU ($CUDA_VISIBLE_DEVICES respected).
+    It is None if a program started here cannot use any GPU, also because of $CUDA_VISIBLE_DEVICES.
     """
     if not gpus():
         return None
@@ -97,19 +98,20 @@ def gpu_compute_capability() -> tuple[int, int] | None:
 
 
 def gpus() -> int:
-    """Number of NVIDIA GPUs that a program started here can use ($CUDA_VISIBLE_DEVICES respected)."""
+    """Return how many NVIDIA GPUs a program started here can use, according to $CUDA_VISIBLE_DEVICES."""
     return len(visible_gpus())
 
 
 def visible_gpus() -> list[str]:
-    """UUIDs of the NVIDIA GPUs that a program started here can use ($CUDA_VISIBLE_DEVICES respected).
+    """Return the UUIDs of the NVIDIA GPUs that a program started here can use.
 
-    The order is that of $CUDA_VISIBLE_DEVICES, else nvidia-smi's, which CUDA shares where
-    CUDA_DEVICE_ORDER=PCI_BUS_ID. [] without nvidia-smi or a driver that answers within 30 s.
+    The order is that of $CUDA_VISIBLE_DEVICES if it is set, else that of nvidia-smi. CUDA uses the same order
+    if CUDA_DEVICE_ORDER=PCI_BUS_ID. The result is [] if there is no nvidia-smi, or no driver that answers
+    within 30 s.
 
-    Where a GPU is divided into slices (MIG), its slices take its place: "MIG-..." in place of "GPU-...".
-    A process uses one slice at most, and CUDA shows it only the first of several: a rank chooses its
-    slice by CUDA_VISIBLE_DEVICES.
+    If a GPU is divided into slices (MIG), the list contains its slices ("MIG-...") instead of the GPU
+    ("GPU-..."). A process can use only one slice, and CUDA shows it only the first of several. So each rank
+    must choose its slice with CUDA_VISIBLE_DEVICES.
     """
     try:
         answer = subprocess.run(
@@ -117,7 +119,7 @@ def visible_gpus() -> list[str]:
         ).stdout
     except (OSError, subprocess.SubprocessError):
         return []
-    present: list[list[str]] = []  # of each GPU its own UUID and those of its slices
+    present: list[list[str]] = []  # per GPU: its own UUID and those of its slices
     for line in answer.splitlines():
         if line.startswith("GPU "):
             present.append([_uuid(line) or f"GPU-{len(present)}"])
@@ -131,7 +133,7 @@ def visible_gpus() -> list[str]:
     for word in (word.strip() for word in named.split(",")):
         if word.isdigit() and int(word) < len(usable):
             found += usable[int(word)]
-        elif word.startswith(("GPU-", "MIG-")):  # a whole UUID, or its first characters
+        elif word.startswith(("GPU-", "MIG-")):  # a UUID or its first characters
             found += next(
                 (
                     usable[i] if name == gpu[0] else [name]
@@ -142,10 +144,10 @@ def visible_gpus() -> list[str]:
                 [],
             )
         else:
-            break  # CUDA reads no further than a name that it does not know, such as -1
+            break  # CUDA ignores everything after an unknown name, such as -1
     return list(dict.fromkeys(found))
 
 
 def _uuid(line: str) -> str:
-    """Of a line such as `GPU 0: NVIDIA H100 (UUID: GPU-5d1c...)`; "" without one."""
+    """Return the UUID in a line such as `GPU 0: NVIDIA H100 (UUID: GPU-5d1c...)`; "" if there is none."""
     return line.partition("(UUID: ")[2].rstrip(") ")

@@ -1,4 +1,4 @@
-"""The mpirun that starts the ranks, in the words of its version: NVIDIA's images have Open MPI 4."""
+"""Find mpirun, and name its options and variables as its version does: NVIDIA's images have Open MPI 4."""
 
 from __future__ import annotations  # the doctor reads this with an old Python, too
 
@@ -10,7 +10,7 @@ import sys
 from functools import lru_cache
 from pathlib import Path
 
-# Open MPI 5's names of what is set here, and Open MPI 4's.
+# Names of variables in Open MPI 5 -> in Open MPI 4.
 NAMES = {
     "PRTE_MCA_hwloc_default_binding_policy": "OMPI_MCA_hwloc_base_binding_policy",
     "PRTE_MCA_prte_local_tmpdir_base": "OMPI_MCA_orte_local_tmpdir_base",
@@ -23,17 +23,21 @@ OVERSUBSCRIBE = {"PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe"}
 
 
 def search_path() -> str:
-    """Where programs are: those of this environment, whether it is activated or not, then the user's."""
+    """Return a value for PATH: the programs of this environment, activated or not, then those of the user."""
     return f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
 
 
 def mpirun() -> str | None:
-    """The mpirun that the labs start: this environment's, else the first on PATH."""
+    """Return the mpirun that the labs start: of this environment, else the first on PATH, else None."""
     return shutil.which("mpirun", path=search_path())
 
 
 def says(mpirun: str) -> str:
-    """What an mpirun says of itself; "" if nothing."""
+    """Return the version text of an mpirun; "" if it cannot be run.
+
+    Args:
+        mpirun: its path.
+    """
     try:
         return _version(mpirun)
     except (OSError, subprocess.SubprocessError):
@@ -41,23 +45,28 @@ def says(mpirun: str) -> str:
 
 
 @lru_cache
-def _version(mpirun):
-    asked = [mpirun, "--version"]
-    return subprocess.run(asked, capture_output=True, text=True, timeout=20, check=True).stdout
+def _version(mpirun: str) -> str:
+    command = [mpirun, "--version"]
+    return subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout
 
 
 def is_version_4() -> bool:
+    """Return whether the mpirun that the labs start is of Open MPI 4 or older."""
     found = mpirun()
     return bool(found and re.search(r"\((Open MPI|OpenRTE)\) [1-4]\.", says(found)))
 
 
 def tag_output() -> list[str]:
-    """The option that puts rank and channel before each line: "[1,0]<stdout>: "."""
+    """Return the option that puts rank and channel before each line, such as "[1,0]<stdout>: "."""
     return ["--tag-output"] if is_version_4() else ["--output", "tag"]
 
 
 def spelled(variables: dict[str, str]) -> dict[str, str]:
-    """Variables with the names of Open MPI 5, as the mpirun here knows them."""
+    """Return environment variables with the names that the mpirun of this machine uses.
+
+    Args:
+        variables: with the names of Open MPI 5.
+    """
     if not is_version_4():
         return variables
     four = {}

@@ -1,4 +1,4 @@
-"""What Slurm has given to this job, read from its variables (stdlib only)."""
+"""Read from Slurm's environment variables what this job may use. Standard library only."""
 
 from __future__ import annotations  # the doctor reads this with an old Python, too
 
@@ -7,16 +7,16 @@ import re
 
 
 def tasks_on_nodes() -> list[int]:
-    """The ranks that Slurm lets start on each node of this allocation; empty outside of one."""
+    """Return how many ranks may start on each node of the allocation; [] outside of an allocation."""
     return _on_nodes("SLURM_TASKS_PER_NODE")
 
 
 def cpus_on_nodes() -> list[int]:
-    """The hardware threads that this job has on each node; empty outside of an allocation."""
+    """Return how many hardware threads this job has on each node; [] outside of an allocation."""
     return _on_nodes("SLURM_JOB_CPUS_PER_NODE")
 
 
-def _on_nodes(variable):
+def _on_nodes(variable: str) -> list[int]:
     if "SLURM_JOB_ID" not in os.environ:
         return []
     counts = []  # 2(x3),1 means 2,2,2,1

@@ -77,7 +77,7 @@ def test_a_script_that_fails_before_it_trains_is_told_as_that():
     "end, sentence",
     [
         ("raise SystemExit('no data')", r"rank 0 ended with exit code 1 \(no data\), line 4"),
-        ("os._exit(7)", "the ranks ended early: Exit code: 7"),
+        ("os._exit(7)", r"the ranks ended early: rank [01] of 2 ended first, with exit code 7\."),
     ],
 )
 def test_how_a_script_ended_early_is_told(end, sentence):

@@ -135,7 +135,9 @@ def test_wrong_checksum(server, tmp_path, kind, right):
     with pytest.raises(DataError) as error:
         download(f"{server.url}/file", tmp_path / "file", **{kind: wrong})
     text = str(error.value)
-    assert f"{server.url}/file: expected {kind} {wrong}, found {right}; what came was" in text
+    assert (
+        f"{server.url}/file: expected {kind} {wrong}, found {right}; the file was deleted" in text
+    )
     assert list(tmp_path.iterdir()) == []
 
 
@@ -166,8 +168,8 @@ def test_no_network(server, tmp_path):
         download(f"{url}/file", tmp_path / "file")
     assert str(error.value) == (
         f"Could not download {url}/file (Connection refused): check the network and run the "
-        f"command again (it goes on where it stopped), copy the file to {tmp_path}/file yourself, "
-        "or make a synthetic twin with --synthetic."
+        f"command again (it continues where it stopped), copy the file to {tmp_path}/file yourself, "
+        "or make a synthetic data set with --synthetic."
     )
 
 
@@ -251,11 +253,11 @@ def test_what_a_named_folder_cannot_take_goes_where_the_labs_look_next(
         command.where_one_may_write(get)
 
 
-def test_fetch_refuses_to_mix_with_a_twin(server, source, tmp_path):
+def test_fetch_refuses_to_mix_with_a_synthetic_data_set(server, source, tmp_path):
     (tmp_path / "sub").mkdir()
     (tmp_path / "sub/SYNTHETIC.txt").touch()
     with pytest.raises(
-        DataError, match=f"{tmp_path}/sub holds a synthetic twin of cifar10: delete"
+        DataError, match=f"{tmp_path}/sub holds a synthetic data set in place of cifar10: delete"
     ):
         fetch("cifar10", tmp_path)
     assert server.requests == []
@@ -292,7 +294,7 @@ def test_two_processes_download_once(server, tmp_path):
         second = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
         try:
             said = second.stderr.readline()
-            assert said == "Another process is getting cifar10: waiting for it.\n"
+            assert said == "Another process is writing cifar10: waiting for it.\n"
             server.go_on.set()
             assert second.communicate(timeout=60)[1] == ""
             assert first.wait(timeout=60) == second.returncode == 0

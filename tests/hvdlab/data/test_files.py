@@ -136,7 +136,7 @@ def test_search_order(cifar, tmp_path, monkeypatch):
         load_cifar10()
     assert str(error.value) == (
         f"No cifar10 data in {tmp_path}/nowhere (no such file or directory): run `hvdlab data "
-        "cifar10` to download it or `hvdlab data cifar10 --synthetic` to make a synthetic twin."
+        "cifar10` to download it or `hvdlab data cifar10 --synthetic` to make a synthetic data set."
     )
     assert load_cifar10(cifar).folder == cifar  # a named folder goes first
 

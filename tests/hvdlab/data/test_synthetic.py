@@ -37,9 +37,12 @@ def test_files_and_nothing_else(folder):
         "t10k-images-idx3-ubyte": 7_840_016,
         "t10k-labels-idx1-ubyte": 10_008,
     }
-    assert not [path for path in folder.iterdir() if path.name.startswith(".twin")]
+    assert not [path for path in folder.iterdir() if path.name.startswith(".synthetic")]
     marker = (folder / "cifar-10-batches-bin/SYNTHETIC.txt").read_text()
-    assert marker.startswith("This is not cifar10 but a synthetic twin") and marker.count("\n") == 1
+    assert (
+        marker.startswith("This is not cifar10 but a synthetic data set")
+        and marker.count("\n") == 1
+    )
 
 
 @pytest.mark.parametrize(
@@ -94,7 +97,7 @@ def tiny(monkeypatch):
     monkeypatch.setattr(synthetic, "_write_fashion_mnist", write)
 
 
-def test_an_incomplete_twin_is_made_anew(tmp_path, tiny):
+def test_an_incomplete_data_set_is_made_again(tmp_path, tiny):
     (tmp_path / "fashion-mnist").mkdir()
     (tmp_path / "fashion-mnist/SYNTHETIC.txt").touch()
     (tmp_path / "fashion-mnist/train-labels-idx1-ubyte").write_bytes(b"cut")
@@ -137,7 +140,7 @@ def test_a_file_in_place_of_the_folder(tmp_path):
         synthetic_cifar10(tmp_path / "file")
 
 
-def test_two_processes_make_one_twin(tmp_path):
+def test_two_processes_make_one_data_set(tmp_path):
     """The second process finds a complete data set, and does not replace it."""
     code = (
         "import sys; from pathlib import Path; from hvdlab.data import synthetic\n"

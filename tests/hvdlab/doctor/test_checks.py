@@ -14,7 +14,7 @@ import pytest
 from doctor_cases import said_in
 
 from hvdlab.doctor import answers, command
-from hvdlab.doctor.answers import Said
+from hvdlab.doctor.answers import ProgramOutput
 from hvdlab.doctor.checks import (
     allreduce,
     environment,
@@ -117,7 +117,7 @@ def test_a_limit_must_be_seconds(text, capsys):
     command.add_arguments(parser)
     with pytest.raises(SystemExit):
         parser.parse_args(["--timeout", text])
-    assert f"expected seconds, a number above 0, got '{text}'" in capsys.readouterr().err
+    assert f"expected a number above 0, got {text}" in capsys.readouterr().err
 
 
 ON_ANOTHER_SYSTEM = """
@@ -133,13 +133,13 @@ sys.exit(cli.main(["doctor", *sys.argv[2:]]))
 
 
 @pytest.mark.parametrize(
-    "system, seen, mend",
+    "system, seen, fix",
     [
         ("Darwin", "the labs run on Linux, here in the container", "docker build -f "),
         ("Windows", "the labs run on Linux, here in WSL 2", "wsl --install"),
     ],
 )
-def test_another_system_is_the_one_finding(system, seen, mend):
+def test_another_system_is_the_one_finding(system, seen, fix):
     def doctor_says(*arguments):
         answer = subprocess.run(
             [sys.executable, "-c", ON_ANOTHER_SYSTEM, system, *arguments],
@@ -151,10 +151,10 @@ def test_another_system_is_the_one_finding(system, seen, mend):
     document = json.loads(doctor_says("--json"))
     (check,) = document["checks"]
     assert check["id"] == "python" and check["state"] == "failure"
-    assert seen in check["seen"] and check["mend"].startswith(mend)
+    assert seen in check["seen"] and check["fix"].startswith(fix)
     assert document["labs_will_run"] is False and document["launch"] is document["ranks"] is None
     said = doctor_says()
-    assert seen in said and check["mend"] in said
+    assert seen in said and check["fix"] in said
 
 
 @pytest.fixture
@@ -182,7 +182,7 @@ def test_an_image_of_nvidia_lacks_no_second_framework(framework, other, image, m
     image({"torch": "PYTORCH", "tensorflow": "TENSORFLOW"}[framework])
     for check in (frameworks.frameworks, halves[other]):
         answer = check(said)
-        assert (answer.state, answer.mend) == ("ok", "")
+        assert (answer.state, answer.fix) == ("ok", "")
         assert f"this image has only {framework}" in answer.seen
     # The framework of the image itself must be there.
     broken = said_in(other)
@@ -195,7 +195,7 @@ def test_what_an_image_of_nvidia_ships_is_never_replaced(image, tmp_path, monkey
     monkeypatch.setattr(sys, "prefix", str(tmp_path / ".venv"))  # so Horovod is the image's
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     blind = said_in("torch")
-    blind["torch"] = Said(0, json.dumps({**blind["torch"].answer(), "gpus": 0}), "")
+    blind["torch"] = ProgramOutput(0, json.dumps({**blind["torch"].answer(), "gpus": 0}), "")
     for answer in (
         frameworks.frameworks(said_in("torch")),  # TensorFlow is broken
         frameworks.horovod(said_in("tensorflow", gloo=False)),
@@ -203,11 +203,11 @@ def test_what_an_image_of_nvidia_ships_is_never_replaced(image, tmp_path, monkey
         gpus.gpus(blind),
         gpus.gpus(said_in("tensorflow", nccl=False)),
     ):
-        assert answer.state != "ok" and answer.mend == "", answer
+        assert answer.state != "ok" and answer.fix == "", answer
     assert launchers.fitting(said_in("tensorflow")) == ""
     # A Horovod that the set-up has built there can be built again.
     monkeypatch.setattr(sys, "prefix", str(Path(frameworks.folder()).parents[3]))
-    assert "build_horovod.sh" in frameworks.horovod(said_in("tensorflow", gloo=False)).mend
+    assert "build_horovod.sh" in frameworks.horovod(said_in("tensorflow", gloo=False)).fix
 
 
 def test_an_older_python_can_read_the_doctor():
@@ -230,22 +230,22 @@ def test_a_controller_that_mpirun_does_not_serve_is_told(name, monkeypatch):
     assert environment.variables({}).state == "ok"
     monkeypatch.setenv(name, "gloo")
     answer = environment.variables({})
-    assert answer.state == "warning" and answer.mend == f"unset {name}"
+    assert answer.state == "warning" and answer.fix == f"unset {name}"
 
 
 def test_a_framework_whose_import_is_slow_is_not_installed_again():
-    late = Said(None, "", "", "did not end within 5 s", late=True)
-    there = Said(0, '{"version": "2.21.0"}', "")
+    late = ProgramOutput(None, "", "", "did not end within 5 s", late=True)
+    there = ProgramOutput(0, '{"version": "2.21.0"}', "")
     answer = frameworks.frameworks({"torch": late, "tensorflow": there})
     assert answer.state == "warning" and "did not end within 5 s" in answer.seen
-    assert answer.mend == "hvdlab doctor --timeout 300"
+    assert answer.fix == "hvdlab doctor --timeout 300"
     missing = late._replace(why="no such module", late=False)
-    assert "pip install" in frameworks.frameworks({"torch": missing, "tensorflow": there}).mend
+    assert "pip install" in frameworks.frameworks({"torch": missing, "tensorflow": there}).fix
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("state", ["missing", "broken"])
-def test_what_mends_the_data_does(state, tmp_path, monkeypatch):
+def test_what_fixes_the_data_does(state, tmp_path, monkeypatch):
     """The command is run, without a network; the doctor then has nothing to say of this data set."""
     folder = tmp_path / "my data"
     folder.mkdir()
@@ -259,13 +259,13 @@ def test_what_mends_the_data_does(state, tmp_path, monkeypatch):
 
     def looked_for():
         told = ask({"data": probe("data")}, 100)["data"].answer()
-        return {"data": Said(0, json.dumps({"cifar10": told["cifar10"]}), "")}
+        return {"data": ProgramOutput(0, json.dumps({"cifar10": told["cifar10"]}), "")}
 
     answer = environment.data(looked_for())
     assert answer.state == "failure" and str(folder) in answer.seen
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     subprocess.run(
-        ["sh", "-c", answer.mend], env={**os.environ, "PATH": path}, timeout=100, check=True
+        ["sh", "-c", answer.fix], env={**os.environ, "PATH": path}, timeout=100, check=True
     )
     assert environment.data(looked_for()).state == "ok"
     kept = folder / "cifar-10-batches-bin.broken" / "test_batch.bin"
@@ -285,13 +285,20 @@ def free(size):
     [
         (
             *(machine.memory, machine, "available_memory", lambda: 8 << 30, lambda: (8 << 30) - 1),
-            ", and 4 ranks may need 8.0 GiB: one may be killed",
+            ", and 4 ranks may need 8.0 GiB: the system may kill a rank",
         ),
         (
             *(machine.disk, shutil, "disk_usage", free(1 << 30), free((1 << 30) - 1)),
             "records and checkpoints may not fit",
         ),
-        (machine.cores, machine, "cpu_quota", lambda: 2.0, lambda: 1.5, ", and a quota of 1.5: "),
+        (
+            machine.cores,
+            machine,
+            "cpu_quota",
+            lambda: 2.0,
+            lambda: 1.5,
+            ", and a quota of 1.5 cores, so ranks ",
+        ),
         (machine.cores, os, "sched_getaffinity", lambda _: {0, 1}, lambda _: {0}, "take turns"),
     ],
 )
@@ -360,7 +367,7 @@ def test_a_python_of_another_version_or_place_is_told(
     [
         (sys.executable, "ok", "hvdlab, in "),
         ("/bin/sh", "warning", "runs another Python, /bin/sh"),
-        ("/no/python", "warning", "names /no/python, which is not there"),
+        ("/no/python", "warning", "names /no/python, which does not exist"),
     ],
 )
 def test_a_kernel_runs_this_python(program, state, seen, tmp_path, monkeypatch):
@@ -383,16 +390,16 @@ def with_mpi(monkeypatch):
         ("mpirun (Open MPI) 5.0.3", sys.executable, "ok", "Open MPI 5.0.3, "),
         (
             *("mpirun (Open MPI) 4.1.7", sys.executable, "warning"),
-            ", of another generation than Horovod's Open MPI 5.0.11",
+            ", of another major version than Horovod's Open MPI 5.0.11",
         ),
         ("mpirun (Open MPI) 5.0.3", None, "warning", "the environment is not activated"),
-        ("HYDRA 5.0.2", sys.executable, "failure", "rank would believe that it is alone"),
+        ("HYDRA 5.0.2", sys.executable, "failure", "rank would train separately"),
     ],
 )
 def test_the_mpirun_is_of_horovods_generation_and_on_the_path(
     mpirun, typed, state, seen, monkeypatch
 ):
-    said = with_mpi(monkeypatch) | {"mpirun": Said(0, mpirun, "")}
+    said = with_mpi(monkeypatch) | {"mpirun": ProgramOutput(0, mpirun, "")}
     monkeypatch.setattr(launchers, "typed", lambda: typed)
     answer = launchers.mpi(said)
     assert answer.state == state and seen in answer.seen
@@ -408,7 +415,7 @@ OWN = [1.0 * place for place in PLACES]  # of rank 0, not summed
         ([RIGHT, RIGHT], 2, 0, "ok", "the sums are right on both"),
         ([OWN, OWN], 2, 0, "failure", "the sums are wrong: [[0.0, 1.0, 99999.0], "),
         ([RIGHT, OWN], 2, 0, "failure", "the sums are wrong: "),
-        ([OWN, OWN], 1, 0, "failure", "each rank believes that it is alone"),
+        ([OWN, OWN], 1, 0, "failure", "each rank runs separately"),
         ([RIGHT], 2, 0, "failure", "with 2 of 2 ranks started, in the all-reduce"),
         ([RIGHT, RIGHT], 2, 1, "failure", "ended with exit code 1, "),
     ],
@@ -416,7 +423,7 @@ OWN = [1.0 * place for place in PLACES]  # of rank 0, not summed
 def test_two_ranks_must_both_have_the_right_sums(sums, size, code, state, seen, monkeypatch):
     told = [{"process": rank, "stage": "joined", "size": size} for rank in (0, 1)]
     told += [{"process": rank, "stage": "summed", "sums": own} for rank, own in enumerate(sums)]
-    run = Said(code, "\n".join(map(json.dumps, told)), "")
+    run = ProgramOutput(code, "\n".join(map(json.dumps, told)), "")
     monkeypatch.setattr(allreduce, "ask", lambda *_, **variables: {"ranks": run})
     answer = allreduce.allreduce(with_mpi(monkeypatch), 100)
     assert answer.state == state and seen in answer.seen

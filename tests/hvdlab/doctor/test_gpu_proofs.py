@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from doctor_cases import with_gpus
 
-from hvdlab.doctor.answers import Said
+from hvdlab.doctor.answers import ProgramOutput
 from hvdlab.doctor.checks import allreduce, frameworks
 from hvdlab.doctor.two_rank_script import PLACES
 from hvdlab.system import open_mpi
@@ -24,7 +24,7 @@ def ranks_said(count, *, direct, sharing, device="cuda:0", nccl="", code=0):
     told += [{"stage": "placed", "device": device, "direct": direct, "sharing": sharing}]
     told += [{"stage": "summed", "sums": total}]
     lines = [json.dumps({"process": rank, **line}) for rank in range(count) for line in told]
-    return Said(code, "\n".join([nccl, *lines]), "")
+    return ProgramOutput(code, "\n".join([nccl, *lines]), "")
 
 
 VERSION = "host:1:1 [0] NCCL INFO NCCL version 2.29.7+cuda13.0"
@@ -67,14 +67,15 @@ def test_ranks_prove_how_gpus_all_reduce(count, nccl, runs, seen, monkeypatch):
 @pytest.mark.parametrize(
     "run, state, seen",
     [
-        (ranks_said(2, direct=True, sharing=1), "warning", "that it was used is not proven"),
+        (ranks_said(2, direct=True, sharing=1), "warning", "so it may not have been used"),
         (ranks_said(2, direct=False, sharing=0, device="cpu"), "warning", "the processor"),
         (ranks_said(2, direct=True, sharing=1, code=1), "failure", "exit code 1"),
         (
-            *(Said(1, "", "RuntimeError: CUDA-capable device(s) is/are busy or unavailable"), "failure"),
+            ProgramOutput(1, "", "RuntimeError: CUDA-capable device(s) is/are busy or unavailable"),
+            "failure",
             "compute mode Exclusive_Process",
         ),
-        (Said(None, '{"process": 1, "stage": "placed"}', "", "did not end within 30 s"), "failure",
+        (ProgramOutput(None, '{"process": 1, "stage": "placed"}', "", "did not end within 30 s"), "failure",
          "did not end within 30 s, with 1 of 2 ranks started, in the all-reduce on the GPU"),
     ],
 )  # fmt: skip
@@ -82,7 +83,7 @@ def test_what_ranks_on_gpus_do_not_prove_is_not_said(run, state, seen, monkeypat
     monkeypatch.setattr(open_mpi, "mpirun", lambda: sys.executable)
     monkeypatch.setattr(allreduce, "ask", lambda *_, **variables: {"ranks": run})
     answer = allreduce.allreduce_on_gpus(with_gpus(2, torch={}), 30)
-    assert answer.state == state and seen in answer.seen and answer.mend
+    assert answer.state == state and seen in answer.seen and answer.fix
     assert "all-reduces on GPUs with NCCL" not in answer.seen
 
 

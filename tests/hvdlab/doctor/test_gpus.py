@@ -11,7 +11,7 @@ import pytest
 from doctor_cases import GPU, MISSING, with_gpus
 
 from hvdlab.doctor import import_probe
-from hvdlab.doctor.answers import Said
+from hvdlab.doctor.answers import ProgramOutput
 from hvdlab.doctor.checks import gpus, machine
 
 ROOT = Path(__file__).parents[3]
@@ -44,30 +44,32 @@ def test_gpus_are_of_use_when_torch_and_horovod_can(torch, state, seen, ranks):
     assert gpus.usable_gpus(said) == ranks
     assert "uses them with NCCL" not in answer.seen  # what only ranks can prove
     if "wait for ever" in seen:
-        assert answer.mend == f"{ROOT}/docker/build_horovod.sh {sys.executable}"
+        assert answer.fix == f"{ROOT}/docker/build_horovod.sh {sys.executable}"
 
 
 @pytest.mark.parametrize("count, state", [(1, "ok"), (2, "warning")])
 def test_gpus_that_a_variable_hides_are_told(count, state, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")  # torch sees one
-    answer = gpus.gpus(with_gpus(torch={"gpus": 1}) | {"nvidia-smi": Said(0, count * GPU, "")})
+    answer = gpus.gpus(
+        with_gpus(torch={"gpus": 1}) | {"nvidia-smi": ProgramOutput(0, count * GPU, "")}
+    )
     assert answer.state == state and ("='0' leaves 1" in answer.seen) == (state == "warning")
-    assert answer.mend == ("unset CUDA_VISIBLE_DEVICES" if state == "warning" else "")
+    assert answer.fix == ("unset CUDA_VISIBLE_DEVICES" if state == "warning" else "")
 
 
 @pytest.mark.parametrize(
-    "built, sees, seen, mend",
+    "built, sees, seen, fix",
     [
         ("12.4", 1, "with NCCL", ""),  # the other GPU is somebody else's
-        ("12.4", 0, "leaves 0, the share of this job", "salloc --ntasks=2 --gpus=2"),
+        ("12.4", 0, "leaves 0, all that this job has", "salloc --ntasks=2 --gpus=2"),
         ("", 0, "built for the CPU only", " setup TORCH_INDEX="),
     ],
 )
-def test_what_a_job_was_not_given_is_not_to_be_taken(built, sees, seen, mend, monkeypatch):
+def test_what_a_job_was_not_given_is_not_to_be_taken(built, sees, seen, fix, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     monkeypatch.setenv("SLURM_JOB_ID", "7")
     answer = gpus.gpus(with_gpus(2, torch={"gpus": sees, "cuda": built}))
-    assert seen in answer.seen and mend in answer.mend and "unset" not in answer.mend
+    assert seen in answer.seen and fix in answer.fix and "unset" not in answer.fix
     assert (answer.state == "ok") == (sees == 1)
 
 
@@ -77,7 +79,7 @@ OLD = GPU.replace("550.54", "470.256.02")
 @pytest.mark.parametrize("driver, index", [("550.54", gpus.OLDER_CUDA), ("580.65.06", "")])
 def test_a_torch_for_processors_is_replaced_by_one_that_the_driver_can_run(driver, index):
     said = with_gpus(line=GPU.replace("550.54", driver), torch={"gpus": 0, "cuda": ""})
-    assert gpus.gpus(said).mend == f"make -C {ROOT} setup TORCH_INDEX={index}"
+    assert gpus.gpus(said).fix == f"make -C {ROOT} setup TORCH_INDEX={index}"
 
 
 @pytest.mark.parametrize(
@@ -91,7 +93,7 @@ def test_a_torch_for_processors_is_replaced_by_one_that_the_driver_can_run(drive
 def test_an_old_driver_is_told_by_the_cuda_of_torch(cuda, line, seen):
     answer = gpus.gpus(with_gpus(line=line, torch={"gpus": 0, "cuda": cuda}))
     assert answer.state == "warning" and seen in answer.seen
-    assert ("whl/cu126" in answer.mend) == (cuda == "13.0")  # no torch is for driver 470
+    assert ("whl/cu126" in answer.fix) == (cuda == "13.0")  # no torch is for driver 470
     blind = with_gpus(line=GPU, torch={"gpus": 0, "cuda": "12.6"})
     words = "UserWarning: CUDA initialization: Unexpected error"
     blind["torch"] = blind["torch"]._replace(err=f"{words}\n  return x\n")
@@ -124,7 +126,7 @@ def test_a_gpu_needs_code_for_its_generation(capability, architectures, runs):
     assert any(gpus.runs_on(capability, name) for name in architectures) == runs
     if not runs:
         assert answer.state == "warning" and f"compute capability {number}" in answer.seen
-        assert ("TORCH_INDEX=https" in answer.mend) == (
+        assert ("TORCH_INDEX=https" in answer.fix) == (
             capability < (9, 0)
         )  # CUDA 12, or the newest
     else:
@@ -155,13 +157,13 @@ def test_device_files_of_a_group_are_told(plain_shell, monkeypatch):
     (plain_shell / "dev").mkdir()
     for name in ("nvidia0", "nvidiactl", "nvidia-modeset"):
         (plain_shell / "dev" / name).touch()
-    failing = Said(4, "Failed to initialize NVML: Insufficient Permissions\n", "")
+    failing = ProgramOutput(4, "Failed to initialize NVML: Insufficient Permissions\n", "")
     for said in (with_gpus(torch={}), with_gpus(torch={}) | {"nvidia-smi": failing}):
         monkeypatch.setattr(os, "access", lambda path, mode: path.endswith("modeset"))
         monkeypatch.setattr(gpus, "_group", lambda file: "video")
         answer = gpus.gpus(said)
         assert answer.state == "warning" and "nvidia0, which is for the group video" in answer.seen
-        assert "usermod -aG video" in answer.mend
+        assert "usermod -aG video" in answer.fix
         monkeypatch.setattr(os, "access", lambda path, mode: not path.endswith("modeset"))
         assert "group video" not in gpus.gpus(said).seen
 
@@ -173,15 +175,17 @@ def test_a_gpu_under_wsl_is_told_whose_nvidia_smi_is_not_on_path(plain_shell):
     assert ", through WSL 2; " in gpus.gpus(said).seen
     (plain_shell / "usr/lib/wsl/lib").mkdir(parents=True)
     (plain_shell / "usr/lib/wsl/lib/nvidia-smi").touch()
-    answer = gpus.gpus(said | {"nvidia-smi": Said(None, "", "", "nvidia-smi: no such file")})
-    assert answer.state == "warning" and "WSL 2" in answer.seen and "wsl/lib" in answer.mend
+    answer = gpus.gpus(
+        said | {"nvidia-smi": ProgramOutput(None, "", "", "nvidia-smi: no such file")}
+    )
+    assert answer.state == "warning" and "WSL 2" in answer.seen and "wsl/lib" in answer.fix
 
 
 def test_a_missing_link_to_libcuda_is_told_and_made(tmp_path):
     library = "/usr/lib/x86_64-linux-gnu/libcuda.so.1"
     answer = gpus.gpus(with_gpus(torch={"lacks_link_to": library}))
     assert answer.state == "warning" and f"only {library} is here" in answer.seen
-    assert answer.mend == f"ln -s {library} {sys.prefix}/lib/libcuda.so"
+    assert answer.fix == f"ln -s {library} {sys.prefix}/lib/libcuda.so"
     # A CPU build of Horovod does not open it.
     without = with_gpus(torch={"lacks_link_to": library, "horovod": {"nccl": False}})
     assert "libcuda" not in gpus.gpus(without).seen
@@ -238,7 +242,7 @@ def test_gpus_that_only_torch_sees_are_told(tensorflow, state, seen, monkeypatch
     if state == "warning":
         for choice in ("Keras on torch", "both for CUDA 12", "NVIDIA's TensorFlow image"):
             assert choice in answer.seen
-        assert answer.mend == "export KERAS_BACKEND=torch"
+        assert answer.fix == "export KERAS_BACKEND=torch"
         monkeypatch.setenv("KERAS_BACKEND", "torch")
         assert gpus.tensorflow(said).state == "ok"
 
@@ -267,7 +271,7 @@ def test_ranks_on_gpus_want_a_gibibyte_of_shared_memory(free, seen, monkeypatch)
     monkeypatch.setattr(machine, "writable", lambda place: True)
     answer = machine.shared_memory(with_gpus(2, torch={}))
     assert seen in answer.seen and (answer.state == "ok") == (free == 1 << 30)
-    assert answer.state == "ok" or "2g" in answer.mend.lower()
+    assert answer.state == "ok" or "2g" in answer.fix.lower()
     assert machine.shared_memory({**with_gpus(0), "torch": MISSING}).state == "ok"
 
 

@@ -86,9 +86,9 @@ def test_lines_carry_their_rank_and_what_the_user_set_is_kept(script):
         (["run", "train.py"], "hvdlab run: give the number of ranks: hvdlab run -np 2 train.py."),
         (
             ["run", "train.py", "-np", "4"],
-            "hvdlab run: -np stands behind the script: write it before",
+            "hvdlab run: -np comes after the script: write it before",
         ),
-        (["check", "train.py", "--lr", "1", "-np", "4"], "hvdlab: -np stands behind the script: "),
+        (["check", "train.py", "--lr", "1", "-np", "4"], "hvdlab: -np comes after the script: "),
     ],
 )
 def test_ranks_are_counted_before_the_script_is_named(words, said, capsys):

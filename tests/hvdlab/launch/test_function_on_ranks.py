@@ -92,8 +92,8 @@ def test_a_name_that_the_ranks_do_not_have_is_one_sentence(function, name):
     with pytest.raises(LaunchError) as caught:
         call(function, ranks=2)
     assert str(caught.value) in [
-        f"{function.__name__} on rank {rank}: there is no {name!r} there. A function that runs on the "
-        "ranks can only use what is inside it, np, MPI, and the functions named in uses=."
+        f"{function.__name__} on rank {rank}: the name {name!r} is not defined. A function that "
+        "runs on the ranks can only use names that it defines itself, np, MPI, and the functions of uses=."
         for rank in (0, 1)
     ]
 
@@ -112,7 +112,7 @@ def test_an_error_on_one_rank_ends_all_and_names_rank_and_line():
     assert str(caught.value).startswith(
         "index_error failed on rank 1 of 2, in `return int(values[7])`: IndexError: "
     )
-    with pytest.raises(LaunchError, match="TypeError: a set cannot travel"):
+    with pytest.raises(LaunchError, match="TypeError: a set cannot be sent"):
         call(unknown_result, ranks=1)
     with pytest.raises(NotImplementedError, match="Lab 3, exercise 9: write it"):
         call(stub, ranks=2)
@@ -129,7 +129,7 @@ def ends(comm):
 @pytest.mark.mpi
 def test_a_function_may_be_called_as_a_module_is_and_must_return():
     assert call(numbers, ranks=2) == [0, 1]
-    with pytest.raises(LaunchError, match="^ends ended rank 0 .sys.exit.. where it should return"):
+    with pytest.raises(LaunchError, match="^ends ended rank 0 instead of returning .sys.exit"):
         call(ends, ranks=2)
 
 
@@ -159,7 +159,7 @@ def test_ranks_that_have_answered_and_do_not_end_have_answered():
 
 @pytest.mark.parametrize("function", [lambda comm: 1, len])
 def test_a_function_without_a_source_is_one_sentence(function):
-    with pytest.raises(LaunchError, match="has no source that could go to the ranks"):
+    with pytest.raises(LaunchError, match="has no source code that could be sent to the ranks"):
         call(function)
 
 

@@ -67,9 +67,9 @@ def test_torchrun_on_several_hosts_is_refused_with_the_line_for_each(four_cores)
         r"train\.py --lr 0\.1",
         refused(4, "train.py", "--lr", "0.1", **four),
     )
-    assert refused(3, "train.py", **four).startswith("torchrun starts equally many ranks on every")
+    assert refused(3, "train.py", **four).startswith("torchrun starts the same number of ranks on")
     assert refused(3, "t.py", launcher="torchrun", hosts="a.invalid:1,b.invalid:2").startswith(
-        "torchrun starts equally many ranks on every host: give each the same number of slots"
+        "torchrun starts the same number of ranks on every host: give each host the same number of slots"
     )
 
 
@@ -144,8 +144,8 @@ def test_torchrun_is_refused_where_each_rank_would_be_alone(tmp_path, monkeypatc
     with pytest.raises(LaunchError) as caught:
         preflight.torchrun_must_fit(script)
     assert str(caught.value) == (
-        f"{script} uses Horovod, whose ranks find each other only when mpirun has started them: with "
-        "torchrun each would be alone. Leave out `--launcher torchrun`."
+        f"{script} uses Horovod, whose ranks find each other only if mpirun starts them: with "
+        "torchrun each rank would train separately. Leave out `--launcher torchrun`."
     )
 
 

@@ -2,18 +2,12 @@
 
 import json
 import os
-import signal
 import subprocess
-import sys
-import threading
-import time
 from pathlib import Path
 
-import psutil
 import pytest
-from lasting_ranks import STAY, gone, told
 
-from hvdlab.launch import local
+from hvdlab.launch import local, script_on_ranks
 from hvdlab.system import hardware
 
 TELL = """\
@@ -50,9 +44,9 @@ def test_ranks_may_share_a_core_of_two_hardware_threads(tmp_path, monkeypatch):
     monkeypatch.setenv("HWLOC_SYNTHETIC", "pack:1 core:1 pu:2")
     monkeypatch.setattr(local, "physical_cores", lambda: [[0], [1]])
     with pytest.raises(local.LaunchError, match="not enough slots"):
-        local.run(script, ranks=2, show=False, timeout=60)
+        script_on_ranks.run(script, ranks=2, show=False, timeout=60)
     monkeypatch.setattr(local, "physical_cores", lambda: [[0, 1]])
-    assert len(local.run(script, ranks=2, show=False, timeout=60).splitlines()) == 2
+    assert len(script_on_ranks.run(script, ranks=2, show=False, timeout=60).splitlines()) == 2
 
 
 @pytest.mark.mpi
@@ -62,7 +56,7 @@ def test_each_mpirun_has_a_folder_of_its_own(tmp_path):
     script.write_text("import os\nprint(os.environ['PMIX_SERVER_TMPDIR'])\n")
     folders = set()
     for _ in range(2):
-        (folder,) = set(local.run(script, ranks=2, show=False, timeout=60).splitlines())
+        (folder,) = set(script_on_ranks.run(script, ranks=2, show=False, timeout=60).splitlines())
         base = next(part for part in Path(folder).parents if part.name.startswith("hvdlab-mpirun-"))
         assert not base.exists()
         folders.add(base)
@@ -155,115 +149,3 @@ def test_gpus_stay_visible_to_more_ranks_than_there_are(fake_nvidia_smi, monkeyp
     """The ranks share them: see hvdlab.system.gpu_assignment."""
     fake_nvidia_smi("GPU 0: A (UUID: GPU-a)")
     assert "CUDA_VISIBLE_DEVICES" not in local.environment(2)
-
-
-# --- run -------------------------------------------------------------------------------------------
-
-PRINT = """\
-import os, sys
-print("rank", os.environ["OMPI_COMM_WORLD_RANK"], "got", sys.argv[1:], os.environ.get("COLOUR"))
-"""
-FAIL = """\
-import os
-if os.environ["OMPI_COMM_WORLD_RANK"] == "1":
-    raise ValueError("the learning rate is negative")
-"""
-
-
-def write(folder, text):
-    script = folder / "script.py"
-    script.write_text(text)
-    return script
-
-
-@pytest.mark.mpi
-def test_run_prints_and_returns_what_every_rank_prints(tmp_path, capfd):
-    output = local.run(write(tmp_path, PRINT), "--lr", 0.1, ranks=2, timeout=60, COLOUR="blue")
-    assert sorted(output.splitlines()) == [
-        f"rank {rank} got ['--lr', '0.1'] blue" for rank in (0, 1)
-    ]
-    assert capfd.readouterr().out == output
-    local.run(write(tmp_path, PRINT), ranks=1, timeout=60, show=False)
-    assert capfd.readouterr().out == ""
-
-
-@pytest.mark.mpi
-def test_run_names_the_script_and_shows_the_error_of_a_rank_that_fails(tmp_path, capfd):
-    script = write(tmp_path, FAIL)
-    with pytest.raises(local.LaunchError, match=r"^script\.py on 2 ranks failed:") as caught:
-        local.run(script, ranks=2, timeout=60, show=False)
-    assert "ValueError: the learning rate is negative" in str(caught.value)
-    with pytest.raises(local.LaunchError, match=r"^script\.py on 2 ranks failed, see above\.$"):
-        local.run(script, ranks=2, timeout=60)
-    assert "ValueError: the learning rate is negative" in capfd.readouterr().out
-
-
-@pytest.mark.mpi
-def test_run_ends_every_rank_when_the_time_is_up(tmp_path, monkeypatch):
-    class Timer(threading.Timer):  # begins when all have told, however busy the machine is
-        def run(self):
-            while len(told(tmp_path)) < 4 and not self.finished.wait(0.1):
-                pass
-            super().run()
-
-    monkeypatch.setattr(threading, "Timer", Timer)
-    with pytest.raises(local.TimeUp, match="script.py on 2 ranks did not end within 1 s"):
-        local.run(write(tmp_path, STAY), tmp_path, ranks=2, timeout=1, show=False)
-    started = told(tmp_path)
-    assert len(started) == 4
-    assert gone(started)
-
-
-@pytest.mark.mpi
-@pytest.mark.parametrize("times", [1, 2])
-def test_an_interrupt_leaves_nothing_behind(tmp_path, times):
-    def interrupt():
-        while len(told(tmp_path)) < 4:
-            time.sleep(0.1)
-        for _ in range(times):  # a learner who presses stop twice
-            os.kill(os.getpid(), signal.SIGINT)
-            time.sleep(0.5)
-
-    thread = threading.Thread(target=interrupt, daemon=True)
-    thread.start()
-    with pytest.raises(KeyboardInterrupt):
-        try:
-            local.run(write(tmp_path, STAY), tmp_path, ranks=2, timeout=60, show=False)
-        finally:
-            thread.join()
-    assert gone(told(tmp_path))
-
-
-@pytest.mark.mpi
-def test_run_ends_ranks_whose_launcher_was_killed(tmp_path):
-    def kill():
-        while len(told(tmp_path)) < 4:
-            time.sleep(0.1)
-        psutil.Process(told(tmp_path)[0]).parent().kill()
-
-    threading.Thread(target=kill, daemon=True).start()
-    with pytest.raises(local.LaunchError) as caught:
-        local.run(write(tmp_path, STAY), tmp_path, ranks=2, timeout=30, show=False)
-    assert type(caught.value) is local.LaunchError  # and no TimeUp
-    assert gone(told(tmp_path))
-
-
-def test_what_is_born_while_a_run_is_ended_ends_too(tmp_path, monkeypatch):
-    """The first list of processes is as old as that: it has the launcher, and not yet its child."""
-    pids, looks = psutil.pids, []
-
-    def processes():
-        looks.append(pids())
-        born = told(tmp_path)[1] if len(looks) == 1 else None
-        return [number for number in looks[-1] if number != born]
-
-    with local.started([sys.executable, write(tmp_path, STAY), tmp_path], {}):
-        while len(told(tmp_path)) < 2:
-            time.sleep(0.1)
-        monkeypatch.setattr(psutil, "pids", processes)
-    assert gone(told(tmp_path), 2)
-
-
-def test_a_script_that_is_missing_is_one_sentence(tmp_path):
-    with pytest.raises(local.LaunchError, match=r"nothing\.py is not a file: name the script"):
-        local.run(tmp_path / "nothing.py")

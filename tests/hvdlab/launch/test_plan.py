@@ -274,7 +274,7 @@ def test_hosts_are_asked_whether_they_are_ready(agent, tmp_path, monkeypatch):
 
     hosts.must_be_ready([Host("host1", 1), Host("localhost", 1)], "train.py")
     assert answer("host1", "host3") == (
-        "host3 cannot be reached (connect to host host3: No route to host): mend it until "
+        "host3 cannot be reached (connect to host host3: No route to host): fix it until "
         f"`{agent} host3 true` works without a password."
     )
     assert answer("host2").startswith(f"host2 has no train.py in {tmp_path}")
@@ -290,7 +290,7 @@ def test_a_host_that_ssh_cannot_enter_is_named(monkeypatch):
         # This machine too, and not by one of its names: nobody listens, or nobody may enter.
         hosts.must_be_ready([Host("127.0.0.2", 1)], "train.py")
     assert re.fullmatch(
-        r"127\.0\.0\.2 cannot be reached \(.+\): mend it until `ssh -o BatchMode=yes -o "
+        r"127\.0\.0\.2 cannot be reached \(.+\): fix it until `ssh -o BatchMode=yes -o "
         r"ConnectTimeout=5 127\.0\.0\.2 true` works without a password\.",
         str(caught.value),
     )

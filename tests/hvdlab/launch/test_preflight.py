@@ -37,7 +37,17 @@ def programs(folder, **texts):
 
 
 def test_what_cannot_be_understood_is_refused(capsys, script, tmp_path):
-    assert refused(capsys, "-np", 0, script) == "-np: expected at least 1 rank, got 0."
+    for option, value, expected in (
+        ("-np", "0", "1 or more"),
+        ("-np", "two", "1 or more"),
+        ("--timeout", "0", "a number above 0"),
+        ("--timeout", "inf", "a number above 0"),
+    ):
+        with pytest.raises(SystemExit) as ended:
+            refused(capsys, "-np", 2, option, value, script)
+        last = capsys.readouterr().err.splitlines()[-1]
+        assert ended.value.code == 2
+        assert last.endswith(f"error: argument {option}: expected {expected}, got {value}")
     assert refused(capsys, "-np", 2, tmp_path / "no.py").endswith(
         "no.py is not a file: name the script for the ranks to run."
     )
@@ -81,7 +91,7 @@ def test_another_mpi_than_horovods_is_refused(capsys, script, tmp_path, monkeypa
     programs(tmp_path, mpirun="echo 'HYDRA build details:'")
     monkeypatch.setattr(preflight, "horovod_mpi", lambda: "Open MPI")
     assert refused(capsys, "-np", 2, script).startswith(
-        f"Horovod was built for Open MPI, but {tmp_path}/mpirun is of MPICH, so every rank would be"
+        f"Horovod was built for Open MPI, but {tmp_path}/mpirun belongs to MPICH, so every rank would "
     )
     monkeypatch.setattr(preflight, "horovod_mpi", lambda: "none")
     assert refused(capsys, "-np", 2, script).startswith("Horovod was built without MPI, so mpirun")

@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from hvdgrade.sandbox import mounts
-from hvdlab.doctor.answers import Said
+from hvdlab.doctor.answers import ProgramOutput
 from hvdlab.doctor.checks import allreduce
 from hvdlab.launch import local
 from hvdlab.launch.launchers import mpirun
@@ -69,10 +69,10 @@ def test_the_version_decides_on_the_words(only, monkeypatch, text, four):
 def test_the_doctor_names_the_variable_that_this_mpirun_reads(only, monkeypatch, text, variable):
     only(text + "\nThere are not enough slots available in the system")
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
-    horovod = Said(0, '{"horovod": {"mpi": true}}', "")
+    horovod = ProgramOutput(0, '{"horovod": {"mpi": true}}', "")
     answer = allreduce.allreduce({"torch": horovod, "tensorflow": horovod}, 20)
     assert answer.seen == 'mpirun sees fewer slots than ranks ("not enough slots")'
-    assert answer.mend == f"export {variable}"
+    assert answer.fix == f"export {variable}"
 
 
 def test_without_an_mpirun_nothing_is_asked(monkeypatch, tmp_path):

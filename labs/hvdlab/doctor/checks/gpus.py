@@ -1,4 +1,4 @@
-"""GPUs: present, allowed, and of use to PyTorch, TensorFlow and Horovod."""
+"""Checks of the GPUs: whether this user, PyTorch, TensorFlow and Horovod can use them."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from hvdlab.doctor.answers import (
     PREFIX,
     WARNING,
     Answer,
+    ProgramOutput,
     build_horovod,
     counted,
     install,
@@ -22,7 +23,7 @@ from hvdlab.doctor.answers import (
 
 # CUDA of torch -> the oldest driver for it. https://docs.nvidia.com/deploy/cuda-compatibility/
 OLDEST_DRIVERS = {12: 525, 13: 580}
-PYPI = ""  # whose torch is for the newest CUDA
+PYPI = ""  # its torch is for the newest CUDA
 OLDER_CUDA = "https://download.pytorch.org/whl/cu126"
 WSL = "/usr/lib/wsl/lib"  # where Windows puts the driver's programs and libraries
 FRAMEWORKS = ("torch", "tensorflow")
@@ -30,7 +31,7 @@ QUESTION = ["--query-gpu=name,memory.total,driver_version,compute_mode", "--form
 
 
 class Gpu(NamedTuple):
-    """What nvidia-smi says of a GPU, in the order of QUESTION."""
+    """What nvidia-smi reports about a GPU, in the order of QUESTION."""
 
     name: str
     memory: str
@@ -39,29 +40,29 @@ class Gpu(NamedTuple):
 
     @property
     def driver_branch(self) -> int:
-        """580 of driver 580.65.06; 0 where it is not a number."""
+        """The branch of the driver, such as 580 for driver 580.65.06; 0 if it is not a number."""
         return int((re.findall(r"\d+", self.driver) or ["0"])[0])
 
 
-def found(said) -> list:
-    """The GPUs that nvidia-smi lists."""
-    if said["nvidia-smi"].code != 0:
+def found(outputs: dict[str, ProgramOutput]) -> list:
+    """Return the GPUs that nvidia-smi lists."""
+    if outputs["nvidia-smi"].code != 0:
         return []
-    lines = [line.split(", ") for line in said["nvidia-smi"].out.splitlines() if line.strip()]
+    lines = [line.split(", ") for line in outputs["nvidia-smi"].out.splitlines() if line.strip()]
     return [Gpu(*map(str.strip, fields[:4])) for fields in lines if len(fields) > 2]
 
 
-def gpus(said) -> Answer:
-    """The gravest of what keeps ranks from the GPUs; else how they will use them."""
-    there = found(said)
+def gpus(outputs: dict[str, ProgramOutput]) -> Answer:
+    """Report the most serious problem that keeps ranks from using the GPUs; else how they will use them."""
+    there = found(outputs)
     if not there:
-        return _without_nvidia_smi(said)
+        return _without_nvidia_smi(outputs)
     text = f"{len(there)}: {there[0].name}, {there[0].memory}, driver {there[0].driver}"
-    if slices := said["nvidia-smi --list-gpus"].out.count("(UUID: MIG-"):
+    if slices := outputs["nvidia-smi --list-gpus"].out.count("(UUID: MIG-"):
         text += f", divided into {counted(slices, 'MIG slice')}"
     text += ", through WSL 2" if Path("/dev/dxg").exists() else ""
     for problem in (_closed, _hidden, _old_driver, _unseen, _no_kernels, _exclusive, _horovod):
-        if answer := problem(said, there, text):
+        if answer := problem(outputs, there, text):
             return answer
     text += "; Horovod is built with NCCL"
     if slices:
@@ -69,20 +70,20 @@ def gpus(said) -> Answer:
     return Answer(OK, text)
 
 
-def _without_nvidia_smi(said) -> Answer:
-    if answer := _closed(said, [], "the driver is loaded"):
+def _without_nvidia_smi(outputs: dict[str, ProgramOutput]) -> Answer:
+    if answer := _closed(outputs, [], "the driver is loaded"):
         return answer
     if Path(WSL, "nvidia-smi").exists():
         text = f"WSL 2 has a GPU (/dev/dxg), and its nvidia-smi in {WSL} is not on PATH"
         return Answer(WARNING, text, f"export PATH=$PATH:{WSL}")
     if Path("/proc/driver/nvidia/gpus").is_dir():
-        text = f"the driver is loaded and nvidia-smi fails: {said['nvidia-smi'].last_words()}"
+        text = f"the driver is loaded and nvidia-smi fails: {outputs['nvidia-smi'].last_words()}"
         return Answer(WARNING, text, "nvidia-smi")
     return Answer(OK, "none: the labs run on the cores")
 
 
-def _closed(said, there, text) -> Answer | None:
-    """Device files that this user cannot open, as where only the group `video` may."""
+def _closed(outputs: dict[str, ProgramOutput], there: list[Gpu], text: str) -> Answer | None:
+    """Report device files that this user cannot open, for example because only the group `video` may."""
     names = re.compile(r"nvidia(\d+|ctl|-uvm)\Z")
     files = [file for file in sorted(Path("/dev").glob("nvidia*")) if names.match(file.name)]
     for file in files:
@@ -101,22 +102,22 @@ def _group(file: Path) -> str:
         return str(file.stat().st_gid)
 
 
-def _hidden(said, there, text) -> Answer | None:
-    """GPUs that $CUDA_VISIBLE_DEVICES keeps from programs that are started here."""
-    hidden, torch = os.environ.get("CUDA_VISIBLE_DEVICES"), said["torch"].answer()
+def _hidden(outputs: dict[str, ProgramOutput], there: list[Gpu], text: str) -> Answer | None:
+    """Report GPUs that $CUDA_VISIBLE_DEVICES hides from programs that are started here."""
+    hidden, torch = os.environ.get("CUDA_VISIBLE_DEVICES"), outputs["torch"].answer()
     if hidden is None or not torch or not torch["cuda"] or torch["gpus"] >= len(there):
         return None
     text += f"; CUDA_VISIBLE_DEVICES={hidden!r} leaves {torch['gpus']}"
     if "SLURM_JOB_ID" not in os.environ:
         return Answer(WARNING, text, "unset CUDA_VISIBLE_DEVICES")
     if torch["gpus"]:
-        return None  # the others may be somebody else's
-    return Answer(WARNING, f"{text}, the share of this job", "salloc --ntasks=2 --gpus=2")
+        return None  # the other GPUs may belong to other jobs
+    return Answer(WARNING, f"{text}, all that this job has", "salloc --ntasks=2 --gpus=2")
 
 
-def _old_driver(said, there, text) -> Answer | None:
-    """A driver that is older than the CUDA of torch; with NVIDIA's compatibility package torch sees GPUs."""
-    torch = said["torch"].answer()
+def _old_driver(outputs: dict[str, ProgramOutput], there: list[Gpu], text: str) -> Answer | None:
+    """Report a driver that is too old for torch. With NVIDIA's compatibility package, torch sees the GPUs."""
+    torch = outputs["torch"].answer()
     if not torch or torch["gpus"] or not torch["cuda"]:
         return None
     needed = OLDEST_DRIVERS.get(int(torch["cuda"].split(".")[0]), 0)
@@ -130,8 +131,8 @@ def _old_driver(said, there, text) -> Answer | None:
     )
 
 
-def _unseen(said, there, text) -> Answer | None:
-    torch = said["torch"].answer()
+def _unseen(outputs: dict[str, ProgramOutput], there: list[Gpu], text: str) -> Answer | None:
+    torch = outputs["torch"].answer()
     if not torch or torch["gpus"]:
         return None
     if not torch["cuda"]:
@@ -139,15 +140,15 @@ def _unseen(said, there, text) -> Answer | None:
         return Answer(
             WARNING, f"{text}; torch is built for the CPU only and sees none", set_up(index)
         )
-    words = [line.strip() for line in said["torch"].err.splitlines() if "CUDA" in line]
+    words = [line.strip() for line in outputs["torch"].err.splitlines() if "CUDA" in line]
     why = f" ({words[-1][:300]})" if words else ""
     text += f"; torch is built for CUDA {torch['cuda']} and sees none{why}"
     return Answer(WARNING, text, install("--force-reinstall", "torch"))
 
 
-def _no_kernels(said, there, text) -> Answer | None:
-    """A GPU that is older or newer than all for which torch has code."""
-    torch = said["torch"].answer()
+def _no_kernels(outputs: dict[str, ProgramOutput], there: list[Gpu], text: str) -> Answer | None:
+    """Report a GPU that is older or newer than all GPUs for which torch has code."""
+    torch = outputs["torch"].answer()
     built = torch.get("architectures", [])
     for capability in map(tuple, torch.get("capabilities", [])):
         if built and not any(runs_on(capability, name) for name in built):
@@ -161,22 +162,26 @@ def _no_kernels(said, there, text) -> Answer | None:
 
 
 def runs_on(capability: tuple, architecture: str) -> bool:
-    """Whether code for an architecture, such as "sm_86" or "compute_90", runs on a GPU.
+    """Return whether code for an architecture runs on a GPU.
 
-    Machine code (sm) runs on later GPUs of the same generation, PTX (compute) on all later ones.
+    Machine code (sm) runs on later GPUs of the same generation. PTX (compute) runs on all later GPUs.
+
+    Args:
+        capability: of the GPU, such as (9, 0).
+        architecture: such as "sm_86" or "compute_90".
     """
     built = _capability(architecture)
     return built <= capability and (architecture.startswith("compute") or built[0] == capability[0])
 
 
 def _capability(architecture: str) -> tuple:
-    """(8, 6) of "sm_86", (9, 0) of "sm_90a"."""
+    """Return the compute capability of an architecture: (8, 6) for "sm_86", (9, 0) for "sm_90a"."""
     major, minor = re.findall(r"(\d+)(\d)", architecture)[0]
     return int(major), int(minor)
 
 
-def _exclusive(said, there, text) -> Answer | None:
-    """A compute mode in which two ranks cannot share the GPU."""
+def _exclusive(outputs: dict[str, ProgramOutput], there: list[Gpu], text: str) -> Answer | None:
+    """Report a compute mode in which two ranks cannot share the GPU."""
     for gpu in there:
         if gpu.mode == "Prohibited" or gpu.mode.startswith("Exclusive") and len(there) == 1:
             text += (
@@ -187,9 +192,11 @@ def _exclusive(said, there, text) -> Answer | None:
     return None
 
 
-def _horovod(said, there, text) -> Answer | None:
-    """What Horovod's build does with tensors on the GPUs that a framework sees."""
-    halves = [half for name in FRAMEWORKS if (half := _half(said, name)) and _sees(said, name)]
+def _horovod(outputs: dict[str, ProgramOutput], there: list[Gpu], text: str) -> Answer | None:
+    """Report a build of Horovod that cannot exchange tensors on GPUs directly."""
+    halves = [
+        half for name in FRAMEWORKS if (half := _half(outputs, name)) and _sees(outputs, name)
+    ]
     if not halves:
         return Answer(WARNING, f"{text}; Horovod cannot be imported for them", build_horovod())
     if not any(half["nccl"] for half in halves):
@@ -200,16 +207,16 @@ def _horovod(said, there, text) -> Answer | None:
             "them). The build with NCCL needs no CUDA toolkit: it fetches NVIDIA's compiler from PyPI"
         )
         return Answer(WARNING, text, build_horovod(nccl=True))
-    if library := said["torch"].answer().get("lacks_link_to"):
+    if library := outputs["torch"].answer().get("lacks_link_to"):
         link = quoted(PREFIX / "lib" / "libcuda.so")
         text += f"; Horovod opens libcuda.so, and only {library} is here"
         return Answer(WARNING, text, f"ln -s {quoted(library)} {link}")
     return None
 
 
-def tensorflow(said) -> Answer:
-    """Whether TensorFlow sees the GPUs that torch sees; it does not say so by itself."""
-    torch, other = said["torch"].answer(), said["tensorflow"].answer()
+def tensorflow(outputs: dict[str, ProgramOutput]) -> Answer:
+    """Check that TensorFlow sees the GPUs that torch sees. By default TensorFlow does not report it."""
+    torch, other = outputs["torch"].answer(), outputs["tensorflow"].answer()
     if not other:
         return Answer(OK, "not tried: TensorFlow cannot be imported")
     if other["gpus"]:
@@ -231,21 +238,21 @@ def tensorflow(said) -> Answer:
     return Answer(WARNING, text, "export KERAS_BACKEND=torch")
 
 
-def _half(said, name) -> dict:
-    """What Horovod's half for a framework was built with; {} where it cannot be imported."""
-    half = said[name].answer().get("horovod", {})
+def _half(outputs: dict[str, ProgramOutput], name: str) -> dict:
+    """Return with what Horovod was built for a framework; {} if that cannot be imported."""
+    half = outputs[name].answer().get("horovod", {})
     return half if "nccl" in half else {}
 
 
-def _sees(said, name) -> int:
-    return said[name].answer().get("gpus", 0)
+def _sees(outputs: dict[str, ProgramOutput], name: str) -> int:
+    return outputs[name].answer().get("gpus", 0)
 
 
-def framework(said) -> str:
-    """The framework that sees GPUs and whose half of Horovod works; "" without one."""
-    return next((name for name in FRAMEWORKS if _sees(said, name) and _half(said, name)), "")
+def framework(outputs: dict[str, ProgramOutput]) -> str:
+    """Return a framework that sees GPUs and for which Horovod works; "" if there is none."""
+    return next((name for name in FRAMEWORKS if _sees(outputs, name) and _half(outputs, name)), "")
 
 
-def usable_gpus(said) -> int:
-    """How many GPUs ranks can use: with NCCL, or through host memory."""
-    return _sees(said, framework(said)) if framework(said) else 0
+def usable_gpus(outputs: dict[str, ProgramOutput]) -> int:
+    """Return how many GPUs the ranks can use, with NCCL or through host memory."""
+    return _sees(outputs, framework(outputs)) if framework(outputs) else 0

@@ -1,4 +1,4 @@
-"""What the machine has: cores and slots, memory, /dev/shm, disk, the temporary folder."""
+"""Checks of the machine: cores, memory, /dev/shm, disk, temporary folder."""
 
 from __future__ import annotations
 
@@ -7,7 +7,17 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from hvdlab.doctor.answers import FAILURE, OK, WARNING, Answer, counted, human, quoted, sudo
+from hvdlab.doctor.answers import (
+    FAILURE,
+    OK,
+    WARNING,
+    Answer,
+    ProgramOutput,
+    counted,
+    human,
+    quoted,
+    sudo,
+)
 from hvdlab.doctor.checks.environment import container_name, slurm_tasks
 from hvdlab.doctor.checks.gpus import usable_gpus
 from hvdlab.system.hardware import cpu_quota, physical_cores
@@ -15,7 +25,7 @@ from hvdlab.system.slurm_job import tasks_on_nodes
 
 # Open MPI 5.0.11 asks for a file of this size there for each rank ("Space Requested: 16777216 B").
 SHM_A_RANK = 16 << 20
-# NCCL keeps its buffers between the GPUs of a machine there as well. How much it takes was not measured.
+# NCCL keeps its buffers between the GPUs of a machine there, too. How much it needs was not measured.
 SHM_WITH_GPUS = 1 << 30
 RANK_MEMORY = 2 << 30  # bytes
 FREE_DISK = 1 << 30  # bytes
@@ -25,12 +35,12 @@ LONGEST_TMPDIR = 75
 MOST_RANKS = 8  # the labs' global batch grows with the ranks
 
 
-def ranks(said) -> int:
-    """How many ranks suit this machine: one per GPU, else one per core, at least 2 and at most 8.
+def ranks(outputs: dict[str, ProgramOutput]) -> int:
+    """Return how many ranks suit this machine: one per GPU, else one per core, at least 2 and at most 8.
 
     Two ranks share a single GPU.
     """
-    gpus = usable_gpus(said)
+    gpus = usable_gpus(outputs)
     return (gpus if gpus > 1 else 0) or slurm_tasks() or (2 if gpus else _ranks_on_cores())
 
 
@@ -38,53 +48,57 @@ def _ranks_on_cores() -> int:
     return max(2, min(MOST_RANKS, usable_cores()))
 
 
-def ranks_here(said) -> int:
-    """Those of them on this machine, which may be one of several nodes."""
-    return min(ranks(said), max(tasks_on_nodes(), default=ranks(said)))
+def ranks_here(outputs: dict[str, ProgramOutput]) -> int:
+    """Return how many of these ranks start on this machine, which may be one of several nodes."""
+    return min(ranks(outputs), max(tasks_on_nodes(), default=ranks(outputs)))
 
 
-def cores(said) -> Answer:
+def cores(outputs: dict[str, ProgramOutput]) -> Answer:
+    """Check that this process may use several cores without a quota."""
     allowed = len(os.sched_getaffinity(0))
     quota = cpu_quota()
     text = f"{allowed} of {os.cpu_count()} usable, {len(physical_cores())} of them physical"
-    suited = counted(ranks(said), "rank")
+    suited = counted(ranks(outputs), "rank")
     if quota and quota < allowed:
-        text += f", and a quota of {quota:.2g}: this machine lets ranks and threads wait"
+        text += f", and a quota of {quota:.2g} cores, so ranks and threads must wait"
         name = container_name()
         more = f"docker run --cpus={allowed} ..." if name == "docker" else ""
         return Answer(WARNING, f"{text}; {suited}", more)
     if allowed == 1:
         which = "taskset -pc 0-$(($(nproc --all) - 1)) $$" if os.cpu_count() > 1 else ""
-        return Answer(WARNING, f"{text}: {suited} take turns, no speed-up to measure", which)
+        return Answer(
+            WARNING, f"{text}: {suited} take turns, so no speed-up can be measured", which
+        )
     return Answer(OK, f"{text}: {suited}")
 
 
 def usable_cores() -> int:
-    """Cores that this process may use: affinity, hyper-threads not counted, quota of the group."""
+    """Return the number of physical cores that this process may use, with affinity and quota."""
     cores = len(physical_cores())
     return max(1, min(cores, int(cpu_quota() or cores)))
 
 
-def memory(said) -> Answer:
+def memory(outputs: dict[str, ProgramOutput]) -> Answer:
+    """Check that there is enough memory for the ranks."""
     free = available_memory()
-    there = ranks_here(said)
+    there = ranks_here(outputs)
     need = there * RANK_MEMORY
     text = f"{human(free)} available"
     if free < need:
-        text += f", and {counted(there, 'rank')} may need {human(need)}: one may be killed"
+        text += f", and {counted(there, 'rank')} may need {human(need)}: the system may kill a rank"
         return Answer(WARNING, text, "ps -eo rss,pid,args --sort=-rss | head")
     return Answer(OK, text)
 
 
 def available_memory() -> int:
-    """Bytes: what the kernel could give, or what the control group still allows if that is less."""
-    lines = Path("/proc/meminfo").read_text().splitlines()
+    """Return the available memory in bytes: of the system, or of the cgroup if that is less."""
+    lines = Path("/proc/meminfo").read_text("utf-8").splitlines()
     free = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
     group = Path("/sys/fs/cgroup")
     try:
-        limit, used = (int((group / f"memory.{n}").read_text()) for n in ("max", "current"))
-        # Files that were read are in it too, and the kernel gives them up before it kills anybody.
-        lines = map(str.split, (group / "memory.stat").read_text().splitlines())
+        limit, used = (int((group / f"memory.{n}").read_text("utf-8")) for n in ("max", "current"))
+        # It includes the cache of files, which the kernel frees before it kills a process.
+        lines = map(str.split, (group / "memory.stat").read_text("utf-8").splitlines())
         used -= sum(int(number) for name, number in lines if name == "inactive_file")
         free = min(free, limit - used)
     except (OSError, ValueError):
@@ -92,35 +106,36 @@ def available_memory() -> int:
     return max(0, free)
 
 
-def shared_memory(said) -> Answer:
-    place, there = Path("/dev/shm"), ranks_here(said)
+def shared_memory(outputs: dict[str, ProgramOutput]) -> Answer:
+    """Check that /dev/shm has enough space for Open MPI and NCCL."""
+    place, there = Path("/dev/shm"), ranks_here(outputs)
     need, size, who = there * SHM_A_RANK, "1G", counted(there, "rank")
-    if usable_gpus(said):
+    if usable_gpus(outputs):
         need, size, who = max(need, SHM_WITH_GPUS), "2G", f"{who} on GPUs"
     remount = f"{sudo()}mount -o remount,rw,size={size} /dev/shm"
     if container_name() in ("docker", "podman"):
         remount = f"{container_name()} run --shm-size={size.lower()} ..."
     if not place.is_dir():
-        return Answer(WARNING, "/dev/shm is not there: Open MPI must do without it", remount)
+        return Answer(WARNING, "/dev/shm does not exist: Open MPI must do without it", remount)
     free = shutil.disk_usage(place).free
     if not writable(place):
         return Answer(WARNING, "/dev/shm cannot be written: Open MPI must do without it", remount)
     if free < need:
         text = f"{human(free)} free in /dev/shm, and {who} ask for {human(need)}: "
-        library = "NCCL and Open MPI" if usable_gpus(said) else "Open MPI warns that it"
+        library = "NCCL and Open MPI" if usable_gpus(outputs) else "Open MPI warns that it"
         return Answer(WARNING, f"{text}{library} may be slow or abort", remount)
     return Answer(OK, f"{human(free)} free in /dev/shm")
 
 
-def temporary_folder(said) -> Answer:
-    """Open MPI keeps its session there: without it no rank starts."""
+def temporary_folder(outputs: dict[str, ProgramOutput]) -> Answer:
+    """Check TMPDIR, where Open MPI keeps the files of its session. Without it no rank starts."""
     name = os.environ.get("TMPDIR", "")
     if not name:
         place = Path(tempfile.gettempdir())
         return Answer(OK, f"{place} (TMPDIR is not set)")
     place = Path(name)
     if not place.exists():
-        return Answer(WARNING, f"TMPDIR={name} is not there", f"mkdir -p {quoted(name)}")
+        return Answer(WARNING, f"TMPDIR={name} does not exist", f"mkdir -p {quoted(name)}")
     if not place.is_dir() or not writable(place):
         return Answer(FAILURE, f"TMPDIR={name} cannot be written to", "export TMPDIR=/tmp")
     if len(name) > LONGEST_TMPDIR:
@@ -129,8 +144,8 @@ def temporary_folder(said) -> Answer:
     return Answer(OK, name)
 
 
-def disk(said) -> Answer:
-    """Room for records and checkpoints here, for data sets, and for what is temporary."""
+def disk(outputs: dict[str, ProgramOutput]) -> Answer:
+    """Check the free space for records, checkpoints, data sets and temporary files."""
     places = {Path.cwd(), Path.home(), Path(os.environ.get("TMPDIR") or "/tmp")}
     places = sorted(place for place in places if place.is_dir())
     free = {place: shutil.disk_usage(place).free for place in places}
@@ -146,6 +161,7 @@ def disk(said) -> Answer:
 
 
 def writable(place: Path) -> bool:
+    """Return whether a file can be written in a folder."""
     try:
         with tempfile.TemporaryFile(dir=str(place)) as file:
             file.write(b"x")

@@ -1,4 +1,4 @@
-"""Python, its packages and where they come from, the compiler, the kernel of the notebooks."""
+"""Checks of Python, its packages, the import path, the compiler and the Jupyter kernel."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from hvdlab.doctor.answers import (
     PYTHON,
     WARNING,
     Answer,
+    ProgramOutput,
     install,
     quoted,
     system_package,
@@ -29,7 +30,8 @@ PYTHONS = ((3, 11), (3, 13))  # the oldest and the newest that the pinned packag
 IMPORTED = ("torch", "tensorflow", "keras", "horovod", "mpi4py", "numpy")
 
 
-def python(said) -> Answer:
+def python(outputs: dict[str, ProgramOutput]) -> Answer:
+    """Check the operating system, the version of Python and its environment."""
     text = f"{platform.python_version()} on {platform.system()} {platform.machine()}: "
     text += sys.executable
     if platform.system() == "Windows":
@@ -50,14 +52,14 @@ def python(said) -> Answer:
 
 
 def environment() -> str:
-    """The command that enters the environment of this checkout, made first where there is none."""
+    """Return the command that activates the environment of this checkout, and makes it first if needed."""
     activate = CHECKOUT / ".venv" / "bin" / "activate"
     make = "" if activate.is_file() else f"make -C {quoted(CHECKOUT)} setup && "
     return f"{make}source {quoted(activate)}"
 
 
-def packages(said) -> Answer:
-    """Are the packages of the labs beside those of the frameworks there?"""
+def packages(outputs: dict[str, ProgramOutput]) -> Answer:
+    """Check that the other packages of the labs are installed."""
     needed = ("numpy", "psutil", "rich", "mpi4py")
     wanted = ("pandas", "matplotlib", "jupyterlab", "ipykernel")
     missing = [name for name in needed + wanted if importlib.util.find_spec(name) is None]
@@ -66,13 +68,13 @@ def packages(said) -> Answer:
     state = FAILURE if set(missing) & set(needed) else WARNING
     text = f"not installed for this Python: {', '.join(missing)}"
     if CHECKOUT and state == FAILURE and sys.prefix == sys.base_prefix:
-        text = f"this Python is in no environment of the labs, and lacks {', '.join(missing)}"
+        text = f"this Python does not belong to the environment of the labs and lacks {', '.join(missing)}"
         return Answer(state, text, environment())
     return Answer(state, text, install(*missing))
 
 
-def shadowing(said) -> Answer:
-    """Does another folder hide an installed package?"""
+def shadowing(outputs: dict[str, ProgramOutput]) -> Answer:
+    """Check that no other folder hides an installed package."""
     where = {Path.cwd().resolve(): "this folder"}
     named = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     where.update({Path(path).resolve(): "PYTHONPATH" for path in named if path})
@@ -86,30 +88,32 @@ def shadowing(said) -> Answer:
         if len(files) < 2 or files[0].parent not in where:
             continue
         what = where[files[0].parent]
-        mend = {"PYTHONPATH": "unset PYTHONPATH", "your user site": "export PYTHONNOUSERSITE=1"}
+        fix = {"PYTHONPATH": "unset PYTHONPATH", "your user site": "export PYTHONNOUSERSITE=1"}
         rename = f"mv {quoted(files[0])} {quoted(files[0].with_name(f'my_{name}.py'))}"
         other = rename if files[0].is_file() else "cd .."
         text = f"{files[0]} ({what}) hides the installed {name}, {files[1]}"
-        return Answer(WARNING, text, mend.get(what, other))
+        return Answer(WARNING, text, fix.get(what, other))
     return Answer(OK, f"nothing hides the installed {', '.join(IMPORTED)}")
 
 
-def compiler(said) -> Answer:
-    """What building Horovod needs; running it needs none of it."""
+def compiler(outputs: dict[str, ProgramOutput]) -> Answer:
+    """Check the compiler and CMake, which are needed only to build Horovod."""
     seen = []
-    for key, name, mend in (
+    for key, name, fix in (
         ("c++", os.environ.get("CXX", "g++"), system_package("g++")),
         ("cmake", "cmake", install("cmake")),
     ):
-        if said[key].code != 0:
-            text = f"{name} does not run ({said[key].last_words()}): needed only to build Horovod"
-            return Answer(WARNING, text, mend)
-        seen.append(f"{name} {version(said[key].out)}")
+        if outputs[key].code != 0:
+            text = (
+                f"{name} does not run ({outputs[key].last_words()}): needed only to build Horovod"
+            )
+            return Answer(WARNING, text, fix)
+        seen.append(f"{name} {version(outputs[key].out)}")
     return Answer(OK, ", ".join(seen))
 
 
-def kernel(said) -> Answer:
-    """Is the kernel that the notebooks name registered, and does it run this Python?"""
+def kernel(outputs: dict[str, ProgramOutput]) -> Answer:
+    """Check that the kernel of the notebooks is registered and runs this Python."""
     command = f"{PYTHON} -m ipykernel install --sys-prefix --name hvdlab"
     command += " --display-name 'Course lab (hvdlab)'"
     home = Path(os.environ.get("JUPYTER_DATA_DIR") or Path.home() / ".local" / "share" / "jupyter")
@@ -120,10 +124,12 @@ def kernel(said) -> Answer:
         file = place / "kernels" / "hvdlab" / "kernel.json"
         if not file.is_file():
             continue
-        program = json.loads(file.read_text())["argv"][0]
+        program = json.loads(file.read_text("utf-8"))["argv"][0]
         if shutil.which(program) is None:
-            return Answer(WARNING, f"{file} names {program}, which is not there", command)
+            return Answer(WARNING, f"{file} names {program}, which does not exist", command)
         if Path(program).is_absolute() and Path(program).parent.resolve() != BIN.resolve():
             return Answer(WARNING, f"{file} runs another Python, {program}", command)
         return Answer(OK, f"hvdlab, in {file.parent}")
-    return Answer(WARNING, "no Jupyter kernel named hvdlab: the notebooks ask for it", command)
+    return Answer(
+        WARNING, "there is no Jupyter kernel named hvdlab, which the notebooks need", command
+    )

@@ -9,29 +9,63 @@ tell_where(process, ranks)   makes ranks print which line of the script they are
 """
 
 import ast
-import contextlib
 import signal
 import subprocess
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
-import psutil
+from hvdlab.launch import process_tree
 
 
 class End(NamedTuple):
-    """How the rank that ended first ended, as its launcher reports it."""
+    """How the rank that ended first ended, as its launcher reports it.
+
+    Attributes:
+        rank: its number.
+        code: exit code as in a shell: 128 + the number of the signal for a rank that a signal ended.
+        signal: such as "signal 9 (Killed) on host1"; "" for a rank that no signal ended.
+    """
 
     rank: int
-    code: int  # exit code as in a shell: 128 + the number of the signal for a rank ended by one
-    signal: str = ""  # such as "signal 9 (Killed) on host1"
+    code: int
+    signal: str = ""
 
 
 class Line(NamedTuple):
-    """A line that a rank printed; `rank` is None for a message of the launcher itself."""
+    """A line of output.
+
+    Attributes:
+        rank: that printed it. None: it is a message of the launcher itself.
+        channel: "stdout" or "stderr".
+        text: without the line end.
+    """
 
     rank: int | None
-    channel: str  # "stdout" or "stderr"
+    channel: str
     text: str
+
+
+class OutputReader(Protocol):
+    """What the class `Reader` of each launcher does.
+
+    Attributes:
+        first: how the rank that ended first ended. None: the launcher reported no such rank (yet).
+        lost: name of a host to which the launcher lost the connection; "" if there is none.
+    """
+
+    first: End | None
+    lost: str
+
+    def read(self, text: str, channel: str) -> list[Line]:
+        """Return the lines to show for one line of the launcher's output.
+
+        Args:
+            text: the line. It may end with a newline.
+            channel: on which the launcher printed it, "stdout" or "stderr".
+        """
+
+    def rest(self) -> list[Line]:
+        """Return the remaining lines to show when the output has ended."""
 
 
 def abort_children(process: subprocess.Popen, variable: str, ranks: set[int] | None) -> None:
@@ -44,26 +78,26 @@ def abort_children(process: subprocess.Popen, variable: str, ranks: set[int] | N
         variable: name of the environment variable that holds the number of a rank.
         ranks: the ranks to end. None: all ranks.
     """
-    children = []
-    with contextlib.suppress(psutil.Error):
-        children = psutil.Process(process.pid).children()
-    for child in children:
-        # A child may have just ended. The others must still print their stacks.
-        with contextlib.suppress(psutil.Error):
-            rank = int(child.environ().get(variable, "-1"))
-            if rank >= 0 and (ranks is None or rank in ranks):
-                child.send_signal(signal.SIGABRT)
+
+    def is_wanted(environment: dict[str, str]) -> bool:
+        rank = int(environment.get(variable, "-1"))
+        return rank >= 0 and (ranks is None or rank in ranks)
+
+    process_tree.signal_children(process, signal.SIGABRT, is_wanted)
 
 
 def mpi_of(script: str | Path) -> str:
     """Return the library that connects the ranks of a script through MPI, read from its imports.
+
+    Args:
+        script: a Python file.
 
     Returns:
         "Horovod" or "mpi4py"; "" for a script that uses neither, and for a script that joins a process
         group of torch.distributed itself.
     """
     try:
-        text = Path(script).read_text()
+        text = Path(script).read_text(encoding="utf-8")
         tree = ast.parse(text)
     except (OSError, SyntaxError, ValueError):
         return ""  # Python will report what is wrong when the ranks start

@@ -75,22 +75,24 @@ def start(
     return [mpirun, np, count, *where, *open_mpi.tag_output(), python, *rest], variables
 
 
-def _interfaces(hosts):
+def _interfaces(hosts: list[Host]) -> dict[str, str]:
     """Return variables that select the network between the hosts: for the ranks, for mpirun and for NCCL.
 
     NCCL needs names of interfaces. They are the same on all nodes of a usual cluster. "=" makes NCCL compare
     the whole name instead of its beginning.
     """
-    if not (one := hosts_of.network(hosts)):
+    if not (network := hosts_of.network(hosts)):
         return {}
     names = ("OMPI_MCA_btl_tcp_if_include", "PRTE_MCA_prte_if_include")
     found = {
-        name: one.address for name in names if name.replace("include", "exclude") not in os.environ
+        name: network.address
+        for name in names
+        if name.replace("include", "exclude") not in os.environ
     }
-    return found | {"NCCL_SOCKET_IFNAME": f"={','.join(one.interfaces)}"}
+    return found | {"NCCL_SOCKET_IFNAME": f"={','.join(network.interfaces)}"}
 
 
-def _mapping(hosts):
+def _mapping(hosts: list[Host]) -> list[str]:
     """Return the options that put the right number of ranks on each host.
 
     With `--oversubscribe` alone, mpirun would put all ranks on the first host.
@@ -102,25 +104,30 @@ def _mapping(hosts):
 class Reader:
     """Parse the output of mpirun. After the run, `first` and `lost` tell how it ended."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.first: End | None = None
         self._tag = re.compile(TAG + " ?" * (not open_mpi.is_version_4()))
         self.lost = ""  # name of a lost host; mpirun's own exit code is 0 in this case
         self._message = None  # lines so far of a message of mpirun itself
 
     def read(self, text: str, channel: str) -> list[Line]:
-        """Return the lines to show for one line of mpirun's output."""
+        """Return the lines to show for one line of mpirun's output.
+
+        Args:
+            text: the line. It may end with a newline.
+            channel: "stdout" or "stderr".
+        """
         words, *tagged = self._tag.split(text.rstrip("\n"))
         shown = self._own(words) if words or not tagged else []
-        for rank, of, said in zip(*[iter(tagged)] * 3, strict=True):
-            shown.append(Line(int(rank), of, said))
+        for rank, of, printed in zip(*[iter(tagged)] * 3, strict=True):
+            shown.append(Line(int(rank), of, printed))
         return shown
 
     def rest(self) -> list[Line]:
         """Return the remaining lines to show when the output of mpirun has ended."""
         return self._ended() if self._message else []
 
-    def _own(self, words):
+    def _own(self, words: str) -> list[Line]:
         if RULE.match(words):
             if self._message is not None:
                 return self._ended()
@@ -131,7 +138,7 @@ class Reader:
             return [Line(None, "stderr", words)]
         return []
 
-    def _ended(self):
+    def _ended(self) -> list[Line]:
         message, self._message = "\n".join(self._message), None
         if found := LOST.search(message):
             self.lost = found[1]
@@ -146,10 +153,20 @@ class Reader:
 
 
 def send(process: subprocess.Popen, number: int) -> None:
-    """Send a signal to mpirun, which forwards to its ranks the signals that ask a process to end."""
+    """Send a signal to mpirun, which forwards to its ranks the signals that ask a process to end.
+
+    Args:
+        process: the launcher.
+        number: of the signal.
+    """
     process.send_signal(number)
 
 
 def tell_where(process: subprocess.Popen, ranks: set[int] | None) -> None:
-    """End ranks on this machine (None: all) so that they print the line that they are executing."""
+    """End ranks on this machine (None: all) so that they print the line that they are executing.
+
+    Args:
+        process: the launcher.
+        ranks: numbers of ranks. None: all ranks.
+    """
     abort_children(process, "OMPI_COMM_WORLD_RANK", ranks)

@@ -1,7 +1,7 @@
 """Start ranks with Slurm's srun: for scripts of torch.distributed, on the nodes of an allocation.
 
 Ranks that connect through MPI (Horovod, mpi4py) need a PMIx library in Slurm that fits Open MPI's.
-Without it, srun starts N separate MPI worlds of one rank each and prints no error. See refusals.py.
+Without it, srun starts N separate MPI worlds of one rank each and prints no error. See preflight.py.
 """
 
 import os
@@ -34,7 +34,15 @@ def start(
     hosts: list[Host],
     slots: list[int],
 ) -> tuple[list[str], dict[str, str]]:
-    """Return the command and the environment variables that it needs. See mpirun.py for the arguments.
+    """Return the command and the environment variables that it needs.
+
+    Args:
+        ranks: number of ranks.
+        script: the Python file.
+        arguments: of the script.
+        variables: environment variables that the ranks should have.
+        hosts: hosts that the user named; empty if there are none.
+        slots: number of ranks that may start on each node of an allocation; empty if it is not known.
 
     Raises:
         LaunchError: this is not inside a Slurm allocation, or the user named hosts.
@@ -63,19 +71,24 @@ def start(
 class Reader:
     """Parse the output of srun. After the run, `first` tells how it ended."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.first: End | None = None
         self.lost = ""
 
     def read(self, text: str, channel: str) -> list[Line]:
-        """Return the lines to show for one line of srun's output."""
+        """Return the lines to show for one line of srun's output.
+
+        Args:
+            text: the line. It may end with a newline.
+            channel: "stdout" or "stderr".
+        """
         words = text.rstrip("\n")
         tagged = TAG.fullmatch(words)
-        said = tagged[2] if tagged else words
-        if COMMENT.match(said):
+        printed = tagged[2] if tagged else words
+        if COMMENT.match(printed):
             return []
         if tagged:
-            return [Line(int(tagged[1]), channel, said)]
+            return [Line(int(tagged[1]), channel, printed)]
         if found := ENDED.match(words):
             self.first = self.first or _end(*found.groups())
             return []
@@ -86,11 +99,11 @@ class Reader:
         return []
 
 
-def _end(host, rank, code, how):
+def _end(host: str, rank: str, code: str | None, how: str) -> End:
     if code:
         return End(int(rank), int(code))
     name = how.removesuffix(" (core dumped)")
-    number = NUMBERS.get(name, signal.SIGKILL)  # "Out Of Memory" is the name of no signal
+    number = NUMBERS.get(name, signal.SIGKILL)  # "Out Of Memory" is not the name of a signal
     return End(int(rank), 128 + number, f"signal {int(number)} ({name}) on {host}")
 
 
@@ -107,11 +120,16 @@ def send(process: subprocess.Popen, number: int) -> None:
 
 
 def tell_where(process: subprocess.Popen, ranks: set[int] | None) -> None:
-    """End all ranks so that they print the line of the script that they are executing."""
+    """End all ranks so that they print the line of the script that they are executing.
+
+    Args:
+        process: the launcher.
+        ranks: numbers of ranks. None: all ranks.
+    """
     send(process, signal.SIGABRT)
 
 
-def _step(srun):
+def _step(srun: int) -> str:
     """Return the id of the job step that this srun process has started, such as 12.0; "" if unknown."""
     job = os.environ["SLURM_JOB_ID"]
     for step in (_slurm("scontrol", "show", "step", job, "--oneliner") or "").splitlines():
@@ -121,7 +139,7 @@ def _step(srun):
     return ""
 
 
-def _slurm(*command):
+def _slurm(*command: str) -> str | None:
     """Return the output of a Slurm command; None if it fails."""
     try:
         return subprocess.run(

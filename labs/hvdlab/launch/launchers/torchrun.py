@@ -33,7 +33,15 @@ def start(
     hosts: list[Host],
     slots: list[int],
 ) -> tuple[list[str], dict[str, str]]:
-    """Return the command and the environment variables that it needs. See mpirun.py for the arguments.
+    """Return the command and the environment variables that it needs.
+
+    Args:
+        ranks: number of ranks.
+        script: the Python file.
+        arguments: of the script.
+        variables: environment variables that the ranks should have.
+        hosts: hosts that the user named; empty if there are none.
+        slots: number of ranks that may start on each node of an allocation; empty if it is not known.
 
     Raises:
         LaunchError: the user named hosts, or the Slurm allocation is not this one machine.
@@ -52,13 +60,19 @@ def start(
     return [*command, *arguments], variables
 
 
-def _on_each(ranks, script, arguments, variables, hosts):
+def _on_each(
+    ranks: int,
+    script: str,
+    arguments: Sequence[str],
+    variables: dict[str, str],
+    hosts: list[Host],
+) -> str:
     """Return a message that says which torchrun command to type on which hosts."""
     each = hosts[0].slots
     if {host.slots for host in hosts} != {each} or ranks != each * len(hosts):
         return (
-            "torchrun starts equally many ranks on every host: give each the same number of slots, which "
-            f"together are {ranks}."
+            "torchrun starts the same number of ranks on every host: give each host the same number of "
+            f"slots, {ranks} in total."
         )
     # A random port instead of torchrun's default port 29400. If another program on that host used the same
     # port, the ranks would take it for one of their own.
@@ -79,14 +93,19 @@ def _on_each(ranks, script, arguments, variables, hosts):
 class Reader:
     """Parse the output of torchrun. After the run, `first` tells how it ended."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.first: End | None = None
         self.lost = ""
         self._begun = {}  # (rank, channel) -> the beginning of a line that is not complete yet
         self._report = None  # lines of torchrun's final report
 
     def read(self, text: str, channel: str) -> list[Line]:
-        """Return the lines to show for one line of torchrun's output."""
+        """Return the lines to show for one line of torchrun's output.
+
+        Args:
+            text: the line. It may end with a newline.
+            channel: "stdout" or "stderr".
+        """
         words, *tagged = TAG.split(text.rstrip("\n"))
         if not tagged:
             return self._own(words)
@@ -109,7 +128,7 @@ class Reader:
             rest.append(Line(None, "stderr", report))
         return rest
 
-    def _own(self, words):
+    def _own(self, words: str) -> list[Line]:
         if self._report is not None:
             self._report.append(words)
         elif words.startswith("Traceback (most recent call last):"):
@@ -120,10 +139,20 @@ class Reader:
 
 
 def send(process: subprocess.Popen, number: int) -> None:
-    """Send a signal to torchrun, which forwards to its ranks the signals that ask a process to end."""
+    """Send a signal to torchrun, which forwards to its ranks the signals that ask a process to end.
+
+    Args:
+        process: the launcher.
+        number: of the signal.
+    """
     process.send_signal(number)
 
 
 def tell_where(process: subprocess.Popen, ranks: set[int] | None) -> None:
-    """End ranks (None: all) so that they print the line of the script that they are executing."""
+    """End ranks (None: all) so that they print the line of the script that they are executing.
+
+    Args:
+        process: the launcher.
+        ranks: numbers of ranks. None: all ranks.
+    """
     abort_children(process, "RANK", ranks)

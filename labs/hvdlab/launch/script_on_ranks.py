@@ -1,0 +1,112 @@
+"""Run a script on N ranks of this machine from Python, such as in a notebook.
+
+run("train.py", "--epochs", 3, ranks=2)      # prints what the ranks print
+
+If a rank fails, the error says which one and why, in the same words as the command `hvdlab run`.
+"""
+
+import contextlib
+import os
+import subprocess
+import time
+from pathlib import Path
+
+from hvdlab.launch import local
+from hvdlab.launch.launchers import mpirun
+from hvdlab.launch.launchers.base import Line
+from hvdlab.launch.local import LaunchError, TimeUp
+from hvdlab.launch.process_tree import GRACE_SECONDS
+from hvdlab.launch.rank_output import RankOutput
+from hvdlab.system import open_mpi
+
+LAST_LINES = 60  # of the output, in the message of an error
+
+
+def run(
+    script: str | Path,
+    *arguments: object,
+    ranks: int = 2,
+    timeout: float = 600,
+    show: bool = True,
+    **variables: str,
+) -> str:
+    """Run `mpirun -np RANKS python SCRIPT ARGUMENTS` and return what its ranks print.
+
+    No process that it starts is left after the call. An interrupt (the stop button of a notebook), an error
+    and the time limit all end every rank. If one rank fails, the errors that it causes on other ranks are
+    left out, because they would hide the cause.
+
+    Args:
+        script: the Python file.
+        arguments: of the script; they are converted to text.
+        ranks: number of ranks. Default 2.
+        timeout: time limit in seconds. Default 600.
+        show: print each line when it arrives. Default True.
+        variables: environment variables in addition to those of `environment(ranks)`.
+
+    Returns:
+        The lines of all ranks, in the order in which they arrived, standard output and standard error.
+
+    Raises:
+        LaunchError: the script does not exist, a rank failed, or the time limit was reached (`TimeUp`).
+            The message says which rank failed first, and how.
+        FileNotFoundError: there is no mpirun.
+    """
+    if not Path(script).is_file():
+        raise LaunchError(f"{script} is not a file: name the script that the ranks shall run.")
+    lines: list[str] = []
+
+    def take(line: Line) -> None:
+        text = line.text.replace("\r", "\n")  # progress bars print \r to begin a line again
+        lines.append(f"{text}\n")
+        if show:
+            print(text, flush=True)
+
+    output = RankOutput(ranks, mpirun.Reader(), take)
+    program, *rest = local.mpirun_command(ranks, script, *map(str, arguments))
+    variables = {**local.environment(ranks), **variables}
+    command = [program, *open_mpi.tag_output(), *rest]
+    with local.started(command, variables, stderr=subprocess.PIPE) as process:
+        late = _pass_on(process, output, time.monotonic() + timeout)
+    output.settle(everything=True)
+    name = f"{Path(script).name} on {ranks} ranks"
+    last = "".join(lines[-LAST_LINES:])
+    if late:
+        where = ", see above." if show else f":\n{last}"
+        raise TimeUp(f"{name} did not end within {timeout:g} s{where}")
+    stall = {**os.environ, **variables}.get("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", "")
+    sentence, _ = output.why(process.returncode, "mpirun", stall)
+    if sentence:
+        raise LaunchError(
+            f"{name} failed, see above.\n{sentence}."
+            if show
+            else f"{name} failed.\n{sentence}.\n{last}"
+        )
+    return "".join(lines)
+
+
+def _pass_on(process: subprocess.Popen, output: RankOutput, until: float) -> bool:
+    """Give the lines of mpirun to `output` until it has ended, and return whether the time limit ended it.
+
+    At the time limit mpirun gets SIGTERM, so that the ranks may still print something.
+
+    Args:
+        process: the running mpirun.
+        output: takes the lines.
+        until: the time limit, as a value of `time.monotonic()`.
+    """
+    asked = None  # when mpirun got SIGTERM
+    for printed in local.printed_lines(process):
+        if printed:
+            output.line(*printed)
+        output.settle()
+        now = time.monotonic()
+        if asked is None and now > until:
+            asked = now
+            process.terminate()
+        elif asked is not None and now - asked >= GRACE_SECONDS:
+            process.kill()  # otherwise `started` would wait once more
+            return True
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(GRACE_SECONDS)
+    return asked is not None
