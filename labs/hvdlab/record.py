@@ -146,7 +146,7 @@ class RunRecord:
             save(file)
         os.replace(part, final)
         if probe_mode.COPIES:
-            time.sleep(probe_mode.PAUSE)
+            time.sleep(probe_mode.PAUSE_SECONDS)
         return final
 
 

@@ -240,7 +240,7 @@ def cosine_decay(rate: float, total_steps: float, end: float = 0) -> Schedule:
     """
     _check_positive(rate=rate, total_steps=total_steps)
     _check_not_negative(end=end)
-    return lambda step: _between(rate, end, _half_wave(min(step / total_steps, 1)))
+    return lambda step: _between(rate, end, (1 - math.cos(math.pi * min(step / total_steps, 1))) / 2)
 
 
 def one_cycle(
@@ -363,16 +363,9 @@ def updates(examples: int, batch_sizes: Sequence[int], drop_last: bool = False) 
     return sum(examples // size if drop_last else -(-examples // size) for size in batch_sizes)
 
 
-# --- arithmetic and checks ------------------------------------------------------------------------
-
-
 def _between(a: float, b: float, fraction: float) -> float:
     """Return the number at `fraction` of the distance from a to b; exactly a at 0 and b at 1."""
     return float((1 - fraction) * a + fraction * b)
-
-
-def _half_wave(fraction: float) -> float:
-    return (1 - math.cos(math.pi * fraction)) / 2
 
 
 def _is_number(value: object) -> bool:

@@ -1,7 +1,7 @@
 """A change of code that can change a verdict must raise `rules_version` in assessment/profiles.toml.
 
-A batch keeps the results of a class only as long as the rules stay the same. The file rules_version.json holds
-the version of the rules, and a fingerprint of the code that decides verdicts. After raising the version:
+A batch keeps the results of a class only as long as the rules stay the same. The file rules_version.json
+holds the version of the rules and a fingerprint of the code that decides verdicts. After raising the version:
 
     python tests/hvdgrade/test_rules_version.py
 """

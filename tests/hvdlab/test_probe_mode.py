@@ -12,7 +12,7 @@ LABELS = np.arange(60) % 10
 
 def probe_batches(monkeypatch, given, dealt=1, batch_size=8, in_turns=0, **how) -> Batches:
     """Return batches, in probe mode, of a set that has each image once per row of `given`."""
-    monkeypatch.setattr(probe_mode, "COPIES", dealt)
+    monkeypatch.setattr(probe_mode, "COPIES_IN_BATCH", dealt)
     monkeypatch.setattr(probe_mode, "IN_TURNS", in_turns)
     monkeypatch.setattr(probe_mode, "COPIES", len(given))
     monkeypatch.setattr(probe_mode, "STEPS", 5)

@@ -264,8 +264,8 @@ class Batches:
         """Make batches that differ between ranks and runs only in their labels (`hvdlab.probe_mode`)."""
         n = max(1, len(self.images) // probe_mode.COPIES)
         batch_size = probe_mode.batch_size(self.batch_size, n)
-        self._steps, self._taken = probe_mode.STEPS, batch_size * probe_mode.DEALT
-        copies = np.arange(probe_mode.DEALT)[:, None]
+        self._steps, self._taken = probe_mode.STEPS, batch_size * probe_mode.COPIES_IN_BATCH
+        copies = np.arange(probe_mode.COPIES_IN_BATCH)[:, None]
 
         def order(epoch: int) -> np.ndarray:
             images = np.random.default_rng([probe_mode.SEED, epoch]).permutation(n)
