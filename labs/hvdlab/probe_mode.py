@@ -29,7 +29,9 @@ In a graded run the variable is not set, so none of this applies.
 
 import os
 
-COPIES_IN_BATCH, COPIES, IN_TURNS, BITS = map(int, os.environ.get("HVDLAB_PROBE", "0x0x0x64").split("x"))
+COPIES_IN_BATCH, COPIES, IN_TURNS, BITS = map(
+    int, os.environ.get("HVDLAB_PROBE", "0x0x0x64").split("x")
+)
 # Few steps are enough, because averaging too rarely changes the weights at once. With more steps, rounding
 # errors (for example from float16 gradients) would grow from step to step.
 STEPS = 4

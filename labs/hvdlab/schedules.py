@@ -26,9 +26,6 @@ from typing import Any
 Schedule = Callable[[float], float]
 
 
-# --- from a small batch to a large one ------------------------------------------------------------
-
-
 def linear_scaling(learning_rate: float, factor: float) -> float:
     """Return the learning rate for a larger batch by the linear scaling rule: learning_rate * factor.
 
@@ -111,9 +108,6 @@ def regime_adaptation(
     _check_milestones(milestones)
     stretch = -(-large_batch // small_batch)  # rounded up
     return epochs * stretch, [milestone * stretch for milestone in milestones]
-
-
-# --- the learning rate over a run --------------------------------------------------------------------------
 
 
 def gradual_warmup(schedule: Schedule, warmup_steps: int, start: float) -> Schedule:
@@ -240,7 +234,7 @@ def cosine_decay(rate: float, total_steps: float, end: float = 0) -> Schedule:
     """
     _check_positive(rate=rate, total_steps=total_steps)
     _check_not_negative(end=end)
-    return lambda step: _between(rate, end, (1 - math.cos(math.pi * min(step / total_steps, 1))) / 2)
+    return lambda step: _between(rate, end, _half_wave(min(step / total_steps, 1)))
 
 
 def one_cycle(
@@ -285,9 +279,6 @@ def one_cycle(
         return _between(peak, end, bend((min(step, last) - top) / (last - top)))
 
     return cycle
-
-
-# --- the batch size over a run -------------------------------------------------------------------------
 
 
 def batch_growth(
@@ -366,6 +357,10 @@ def updates(examples: int, batch_sizes: Sequence[int], drop_last: bool = False) 
 def _between(a: float, b: float, fraction: float) -> float:
     """Return the number at `fraction` of the distance from a to b; exactly a at 0 and b at 1."""
     return float((1 - fraction) * a + fraction * b)
+
+
+def _half_wave(fraction: float) -> float:
+    return (1 - math.cos(math.pi * fraction)) / 2
 
 
 def _is_number(value: object) -> bool:
