@@ -135,7 +135,9 @@ def test_wrong_checksum(server, tmp_path, kind, right):
     with pytest.raises(DataError) as error:
         download(f"{server.url}/file", tmp_path / "file", **{kind: wrong})
     text = str(error.value)
-    assert f"{server.url}/file: expected {kind} {wrong}, found {right}; the file was deleted" in text
+    assert (
+        f"{server.url}/file: expected {kind} {wrong}, found {right}; the file was deleted" in text
+    )
     assert list(tmp_path.iterdir()) == []
 
 

@@ -39,7 +39,10 @@ def test_files_and_nothing_else(folder):
     }
     assert not [path for path in folder.iterdir() if path.name.startswith(".synthetic")]
     marker = (folder / "cifar-10-batches-bin/SYNTHETIC.txt").read_text()
-    assert marker.startswith("This is not cifar10 but a synthetic data set") and marker.count("\n") == 1
+    assert (
+        marker.startswith("This is not cifar10 but a synthetic data set")
+        and marker.count("\n") == 1
+    )
 
 
 @pytest.mark.parametrize(
