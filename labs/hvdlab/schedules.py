@@ -1,8 +1,7 @@
 """Learning rates and batch sizes for large-batch training, as pure functions of the step.
 
-A schedule is a function that takes the number of an update (a step) and returns the learning rate of that
-update. The first update is step 0. Each function below that returns a `Schedule` makes a schedule. A warmup
-takes another schedule and returns a new one:
+A schedule is a function that takes the number of an update (a step), from 0, and returns the learning rate of
+that update. Each function below that returns a `Schedule` makes one. A warmup wraps another schedule:
 
     >>> schedule = gradual_warmup(step_decay(0.8, [300, 600], 0.1), warmup_steps=50, start=0.1)
     >>> [round(schedule(step), 3) for step in (0, 24, 49, 50, 299, 300)]
@@ -61,9 +60,8 @@ def square_root_scaling(learning_rate: float, factor: float) -> float:
 def momentum_correction(momentum: float, new_rate: float, old_rate: float) -> float:
     """Return the momentum of the first update at a new learning rate: momentum * new_rate / old_rate.
 
-    It is for optimizers whose velocity contains the learning rate, v <- momentum v + rate g. There the
-    velocity is a sum of old updates. The correction rescales it as if the old gradients had been multiplied
-    by the new learning rate, as in torch.optim.SGD, where the velocity does not contain the learning rate.
+    It is for optimizers whose velocity is a sum of old updates, v <- momentum v + rate g. It rescales them as
+    if the old gradients had been multiplied by the new learning rate, as happens in torch.optim.SGD.
 
     Args:
         momentum: from 0 to below 1.
@@ -86,8 +84,8 @@ def regime_adaptation(
 ) -> tuple[int, list[float]]:
     """Return epochs and milestones with which a large batch gets as many updates as a small one.
 
-    Both are multiplied by ceil(large_batch / small_batch). The numbers of updates are equal if the large
-    batch is a multiple of the small one and both divide the number of examples.
+    Both are multiplied by ceil(large_batch / small_batch). The numbers of updates are exactly equal if this
+    quotient is whole and both batch sizes divide the number of examples.
 
     Args:
         epochs: for the small batch, at least 1.
@@ -155,8 +153,7 @@ def constant_warmup(schedule: Schedule, warmup_steps: int, warmup_rate: float) -
     Raises:
         ValueError: an argument is out of range.
 
-    Source: He et al., Deep Residual Learning, 2015, section 4.2. In the experiments of Goyal et al., 2017, it
-    did not help.
+    Source: He et al., Deep Residual Learning, 2015, section 4.2. It did not help Goyal et al., 2017.
     """
     _check("a function: step -> learning rate", callable, schedule=schedule)
     _check_count(0, warmup_steps=warmup_steps)
@@ -165,13 +162,10 @@ def constant_warmup(schedule: Schedule, warmup_steps: int, warmup_rate: float) -
 
 
 def constant(rate: float) -> Schedule:
-    """Return a schedule whose learning rate is always `rate`, which is above 0.
+    """Return a schedule whose learning rate is always `rate`.
 
     Args:
-        rate: the learning rate.
-
-    Raises:
-        ValueError: `rate` is out of range.
+        rate: above 0, else ValueError.
     """
     _check_positive(rate=rate)
     return lambda step: float(rate)
@@ -199,11 +193,9 @@ def polynomial_decay(rate: float, total_steps: float, power: float = 2, end: flo
 
         end + (rate - end) * (1 - step / total_steps) ** power
 
-    Step total_steps is the first step after the run.
-
     Args:
         rate: learning rate at first, above 0.
-        total_steps: length of the run in steps, above 0.
+        total_steps: length of the run, above 0. This step is the first step after the run.
         power: above 0. 1 gives a straight line. LARS is used with 2, the default.
         end: learning rate after the run, at least 0. Default 0.
 
@@ -220,11 +212,9 @@ def cosine_decay(rate: float, total_steps: float, end: float = 0) -> Schedule:
 
         end + (rate - end) * (1 + cos(pi * step / total_steps)) / 2
 
-    Step total_steps is the first step after the run.
-
     Args:
         rate: learning rate at first, above 0.
-        total_steps: length of the run in steps, above 0.
+        total_steps: length of the run, above 0. This step is the first step after the run.
         end: learning rate after the run, at least 0. Default 0.
 
     Raises:

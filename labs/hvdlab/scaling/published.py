@@ -154,9 +154,9 @@ def one_weird_trick(gpus: int) -> float:
     Each GPU sends the activations of its 128 images to all other GPUs and receives their gradients. The
     gradients of the convolutions are all-reduced in a ring. Communication and computation do not overlap.
     GPUs 0-3 and GPUs 4-7 are connected to one switch each, where all of them send at full speed. Data between
-    the two groups pass through the memory of the host, at the rate of one switch for both directions
-    together. (This is our assumption about the machine. With that rate in each direction, eight GPUs would
-    be 6.9 times as fast.)
+    the two groups pass through host memory, at the rate of one switch for both directions together.
+    (This is our assumption about the machine. With that rate in each direction, eight GPUs would be 6.9 times
+    as fast.)
 
     Args:
         gpus: 1, 2, 4 or 8.
