@@ -28,14 +28,14 @@ HVDLAB = {
     "script_analysis": "",
     "hints": "script_analysis",
     "data": "system probe_mode arguments numpy huggingface_hub rich",
-    "launch": "system arguments psutil",
+    "launch": "system arguments psutil mpi4py",
     "torch": (
         "data record probe_mode schedules noise_scale system assessment_networks numpy tokenizers "
         "frameworks"
     ),
     "keras": "data record probe_mode schedules noise_scale system assessment_networks numpy frameworks",
     "check": "launch record script_analysis hints system arguments cli numpy psutil rich frameworks",
-    "doctor": "system launch data torch keras arguments cli rich psutil frameworks",
+    "doctor": "system launch data torch keras arguments cli numpy rich psutil frameworks",
     "bench": (
         "torch keras launch data record scaling system arguments assessment_networks reference "
         "numpy pandas psutil rich matplotlib timm pytorch_optimizer optax frameworks"
