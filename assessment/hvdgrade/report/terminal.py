@@ -18,7 +18,12 @@ OUTPUT_LINES = 12
 
 
 def show(document: dict, console: Console) -> None:
-    """Print the document: verdict first, one line a check, what to do, the course of the run."""
+    """Print a result: the verdict, one line per check with advice, and the accuracies of the run.
+
+    Args:
+        document: the result document.
+        console: the terminal.
+    """
     grader = document["grader"]
     if "synthetic" in (grader["data"] or ""):
         console.print("[yellow]Graded on SYNTHETIC data, not on CIFAR-10: a practice run.[/]")
@@ -43,32 +48,48 @@ def show(document: dict, console: Console) -> None:
         f"{document['score']} of {document['max_score']} points",
         highlight=False,
     )
+    console.print(checks_table(document["checks"]), highlight=False)
+    if document["timeline"]:
+        console.print(timeline_table(document["timeline"]), highlight=False)
+    if devices := document["resources"].get("devices"):
+        console.print(f"[dim]Devices: {escape(printable(in_words(devices)))}[/]", highlight=False)
+    show_rounds_and_budget(document, console)
+    if not passed:
+        show_hints_and_output(document, console)
+
+
+def checks_table(checks: list[dict]) -> Table:
+    """Return a table with one row per check, and a second row for its advice."""
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 1))
     table.add_column(no_wrap=True)
     table.add_column(no_wrap=True, justify="right")
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
-    for check in document["checks"]:
+    for check in checks:
         points = f"{check['points']}/{check['max_points']}"
         table.add_row(FACES[check["state"]], points, check["title"], escape(check["rationale"]))
         if check["help"]:
             table.add_row("", "", "", f"[yellow]-> {escape(check['help'])}[/]")
-    console.print(table, highlight=False)
+    return table
 
-    if document["timeline"]:
-        course = Table(box=None, pad_edge=False, padding=(0, 2), header_style="dim")
-        for title in ("epoch", "seconds", "train", "held out"):
-            course.add_column(title, justify="right")
-        for entry in document["timeline"]:
-            course.add_row(
-                str(entry["epoch"]),
-                f"{entry['seconds']:.1f}",
-                f"{entry['train_accuracy']:.3f}",
-                f"{entry['heldout_accuracy']:.3f}",
-            )
-        console.print(course, highlight=False)
-    if devices := document["resources"].get("devices"):
-        console.print(f"[dim]Devices: {escape(printable(in_words(devices)))}[/]", highlight=False)
+
+def timeline_table(timeline: list[dict]) -> Table:
+    """Return a table with the seconds and accuracies of each epoch."""
+    table = Table(box=None, pad_edge=False, padding=(0, 2), header_style="dim")
+    for title in ("epoch", "seconds", "train", "held out"):
+        table.add_column(title, justify="right")
+    for entry in timeline:
+        table.add_row(
+            str(entry["epoch"]),
+            f"{entry['seconds']:.1f}",
+            f"{entry['train_accuracy']:.3f}",
+            f"{entry['heldout_accuracy']:.3f}",
+        )
+    return table
+
+
+def show_rounds_and_budget(document: dict, console: Console) -> None:
+    """Print the verdicts of several rounds, and how the time budget was measured."""
     budget = document["budget"]
     if len(document["runs"]) > 1:
         each = ", ".join(
@@ -84,12 +105,16 @@ def show(document: dict, console: Console) -> None:
             f"+ {budget['startup_seconds']:.1f} s start-up[/]",
             highlight=False,
         )
-    if not passed and document["hints"]:
+
+
+def show_hints_and_output(document: dict, console: Console) -> None:
+    """Print the hints from reading the script, and the last lines that it printed."""
+    if document["hints"]:
         console.print("[dim]Hints from reading the script (they change no points):[/]")
         for hint in document["hints"][:6]:
             line = f"line {hint['line']}: " if hint["line"] else ""
             console.print(f"  {line}{escape(hint['text'])}", highlight=False)
-    if not passed and document["output"].strip():
+    if document["output"].strip():
         lines = document["output"].strip().splitlines()[-OUTPUT_LINES:]
         console.print("[dim]The end of its output:[/]")
         for line in lines:
