@@ -15,6 +15,7 @@ from pathlib import Path
 
 import psutil
 
+from hvdgrade import HvdgradeError
 from hvdgrade.evidence import evaluator, hidden_data
 from hvdgrade.evidence.evidence import Evidence, batch_size
 from hvdgrade.evidence.observation import Calibration
@@ -25,7 +26,7 @@ from hvdgrade.report.result import Graded, result
 from hvdgrade.run import calibrate
 from hvdgrade.run.monitor import observe
 from hvdgrade.run.probe import probe
-from hvdgrade.run.sandboxed_run import Jail
+from hvdgrade.run.sandboxed_run import SandboxedRun
 from hvdgrade.sandbox import mounts, tiers
 from hvdgrade.submission.script import NotGradable, imported_modules, read_script
 from hvdlab.assessment_networks import VARIABLE
@@ -42,7 +43,7 @@ FAULTS = (
 )
 
 
-class NoGpu(Exception):
+class NoGpu(HvdgradeError):
     """The profile needs a GPU, but this machine shows none; the submission is not at fault."""
 
 
@@ -145,7 +146,7 @@ def one_round(
 ) -> Round:
     """Measure this machine, run the submission and the probe, and judge the results."""
     seed, examples = secrets.randbits(64), len(data.train_labels)
-    hidden = hidden_data.Secrets.draw(seed, examples, len(data.test_labels))
+    hidden = hidden_data.HiddenData.draw(seed, examples, len(data.test_labels))
     imports = imported_modules(source)
     kind = calibrate.framework(imports)
     with tempfile.TemporaryDirectory(prefix="hvdgrade-evidence-") as name:
@@ -168,7 +169,7 @@ def one_round(
         tell("running the submission ...", stage="running")
         given = {"gpus": rules.uses_gpus, "records": rules.records}
         variables = {VARIABLE: rules.network}
-        with Jail(source, ranks, shown, variables=variables, tier=tier, **given) as run:
+        with SandboxedRun(source, ranks, shown, variables=variables, tier=tier, **given) as run:
             # One second more, so that an epoch just after the budget is observed and reported as late.
             seen = observe(run, copies, budget + 1, rules.stall_seconds, tell)
         if seen.stop_cause == "crashed" and seen.free_bytes < LEAST_FREE_BYTES:

@@ -6,12 +6,13 @@ import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
+from hvdgrade import HvdgradeError
 from hvdgrade.record_limits import RecordLimits
 
 PROFILES = Path(__file__).with_name("profiles.toml")  # a link to the file next to the README
 
 
-class UnknownProfile(Exception):
+class UnknownProfile(HvdgradeError):
     """profiles.toml has no such profile. The message lists the profiles that it has."""
 
 

@@ -1,3 +1,7 @@
 """hvdlab: the helper package of the course. Importing it imports no framework."""
 
 __version__ = "0.1.0"
+
+
+class HvdlabError(Exception):
+    """Base of all exceptions of this package. The message is a sentence for the user."""

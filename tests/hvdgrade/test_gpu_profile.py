@@ -14,7 +14,7 @@ from hvdgrade import grade, profiles
 from hvdgrade.evidence import accuracy, hidden_data
 from hvdgrade.run import calibrate, probe
 from hvdgrade.run.monitor import observe
-from hvdgrade.run.sandboxed_run import Jail
+from hvdgrade.run.sandboxed_run import SandboxedRun
 from hvdgrade.sandbox import tiers
 from hvdlab.assessment_networks import network_weights
 from hvdlab.data import load_cifar10
@@ -72,7 +72,7 @@ def test_the_calibration_trains_the_network_of_the_profile(
     """One that does not exist ends the calibration with the words of who would have built it."""
     data = load_cifar10(sample_folder)
     tmp_path.chmod(0o755)
-    shown = hidden_data.for_run(data, hidden_data.Secrets.draw(1, 3000, 1000), tmp_path / "data")
+    shown = hidden_data.for_run(data, hidden_data.HiddenData.draw(1, 3000, 1000), tmp_path / "data")
 
     def measure(network):
         rules = dataclasses.replace(small_rules, network=network, batch_size=8)
@@ -112,7 +112,7 @@ def test_the_probe_forbids_tf32(monkeypatch, tmp_path, small_rules):
         given.append(variables)
         raise Started
 
-    monkeypatch.setattr(probe, "Jail", jail)
+    monkeypatch.setattr(probe, "SandboxedRun", jail)
     with pytest.raises(Started):
         probe.probe(
             b"", 2, ([tmp_path] * 2, tmp_path), 8, tmp_path, small_rules, "rlimits", bits=32
@@ -143,7 +143,7 @@ def test_torch_computes_on_the_gpu_in_each_sandbox(tier, gpus, tmp_path):
     tmp_path.chmod(0o755)
     for name in ("data", "evidence"):
         (tmp_path / name).mkdir()
-    with Jail(LOOK, 1, tmp_path / "data", tier=tier, gpus=gpus) as jail:
+    with SandboxedRun(LOOK, 1, tmp_path / "data", tier=tier, gpus=gpus) as jail:
         seen = observe(jail, tmp_path / "evidence", limit=120, stall=60)
     found = re.search(r"<stdout>: ?(\[.*\])", seen.output)
     assert found, seen.output
@@ -173,7 +173,7 @@ def test_the_classic_rule_on_a_gpu(ranks, sample_folder, quick_rules, monkeypatc
 def test_the_calibration_on_a_gpu(sample_folder, tmp_path):
     data = load_cifar10(sample_folder)
     tmp_path.chmod(0o755)
-    shown = hidden_data.for_run(data, hidden_data.Secrets.draw(1, 3000, 1000), tmp_path / "data")
+    shown = hidden_data.for_run(data, hidden_data.HiddenData.draw(1, 3000, 1000), tmp_path / "data")
     rules = dataclasses.replace(profiles.load("gpu"), calibration_seconds=3.0)
     found = calibrate.calibrate("torch", 1, shown, rules, tiers.choose())
     assert found.serial_rate > 500  # a processor makes some ten images a second of this network

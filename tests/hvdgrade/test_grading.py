@@ -154,7 +154,7 @@ def test_a_calibration_that_did_not_finish_is_a_fault_of_the_grader(
 ):
     output = "".join(f"{tag % rank}{line}\n" for rank, line in enumerate(printed))
     seen = Observation(2, stop_cause="ended", exit_code=0, started=100.0, output=output)
-    monkeypatch.setattr(calibrate, "Jail", lambda *args, **options: nullcontext())
+    monkeypatch.setattr(calibrate, "SandboxedRun", lambda *args, **options: nullcontext())
     monkeypatch.setattr(calibrate, "observe", lambda *args, **options: seen)
 
     def measure():
@@ -179,7 +179,7 @@ def test_ranks_that_share_cores_have_more_time_in_the_probe(
     monkeypatch.setattr(probe_module, "usable_cores", lambda: cores)
     monkeypatch.setattr(probe_module, "observe", stopped)
     jail = SimpleNamespace(views_enforced=True)
-    monkeypatch.setattr(probe_module, "Jail", lambda *args, **options: nullcontext(jail))
+    monkeypatch.setattr(probe_module, "SandboxedRun", lambda *args, **options: nullcontext(jail))
     views = [tmp_path] * ranks, tmp_path
     assert probe_module.probe(b"", ranks, views, 8, tmp_path, RULES, "rlimits").failed
     assert limits == [limit]
@@ -239,7 +239,7 @@ def test_the_budget_is_of_what_the_ranks_run(
 
     monkeypatch.setattr(grade.hidden_data, "for_run", lambda *_: tmp_path)
     monkeypatch.setattr(grade.calibrate, "calibrate", measure)
-    monkeypatch.setattr(grade, "Jail", lambda *_, **__: nullcontext())
+    monkeypatch.setattr(grade, "SandboxedRun", lambda *_, **__: nullcontext())
     monkeypatch.setattr(grade, "observe", run)
     monkeypatch.setattr(grade.evaluator, "compare", lambda *_: ([], []))
     monkeypatch.setattr(grade.verdict, "judge", remember)

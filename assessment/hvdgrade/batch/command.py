@@ -21,7 +21,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from hvdgrade import profiles
+from hvdgrade import HvdgradeError, profiles
 from hvdgrade.batch import cleanup, submissions
 from hvdgrade.batch.core_allocation import worker_slots
 from hvdgrade.batch.handed_in import HANDED_IN
@@ -50,7 +50,7 @@ exit codes: 0 every submission has a result, which may be "not gradable",
 """
 
 
-class Refused(Exception):
+class Refused(HvdgradeError):
     """The batch cannot be started; the message is one sentence that says why."""
 
 

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from hvdgrade import HvdgradeError
 from hvdgrade.batch import handed_in
 from hvdgrade.output.text import is_number
 from hvdgrade.report.wording import part
@@ -12,7 +13,7 @@ VERDICTS = ("pass", "fail")
 UNGRADED = {"not_gradable": "not gradable", "infrastructure_error": "grader fault"}
 
 
-class CannotExport(Exception):
+class CannotExport(HvdgradeError):
     """The results or the files for an export cannot be used. The message says why in one sentence."""
 
 

@@ -21,7 +21,7 @@ from pathlib import Path
 
 import psutil
 
-from hvdgrade import profiles
+from hvdgrade import HvdgradeError, profiles
 from hvdgrade.batch import layout, worker
 from hvdgrade.batch.layout import Settings, Task
 
@@ -45,7 +45,7 @@ PASSING = (
 RESERVED = ("job_name", "array", "output")
 
 
-class Unavailable(Exception):
+class Unavailable(HvdgradeError):
     """No job can be submitted. The message says why in one sentence."""
 
 

@@ -13,6 +13,7 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from hvdgrade import HvdgradeError
 from hvdgrade.submission.script import MAX_SCRIPT_BYTES, SCRIPT
 
 PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
@@ -39,7 +40,7 @@ class Submission:
     unreadable: bool = False
 
 
-class Problem(Exception):
+class Problem(HvdgradeError):
     """A submission cannot be graded. The message says why in one sentence."""
 
 

@@ -22,7 +22,7 @@ from hvdgrade.doctor import attacks
 from hvdgrade.output import files
 from hvdgrade.output.console import Terminal
 from hvdgrade.run.monitor import observe
-from hvdgrade.run.sandboxed_run import Jail
+from hvdgrade.run.sandboxed_run import SandboxedRun
 from hvdgrade.sandbox import gpu_access, landlock, tiers
 from hvdgrade.sandbox.sandbox import USERS, Tier
 from hvdlab.system.hardware import visible_gpus
@@ -224,7 +224,7 @@ def hello(tier: str) -> dict:
         data.mkdir()
         evidence.mkdir()
         try:
-            with Jail(HELLO, 2, data, tier=tier) as jail:
+            with SandboxedRun(HELLO, 2, data, tier=tier) as jail:
                 observation = observe(jail, evidence, limit=60, stall=30)
         except OSError as error:
             return {"works": False, "text": f"could not be started: {error}"}

@@ -22,12 +22,12 @@ import numpy as np
 from hvdgrade.evidence.accuracy import LEAST_FLOW_IMAGES, accuracy, flow
 from hvdgrade.evidence.compare_ranks import difference, distance, reading, recorded
 from hvdgrade.evidence.evidence import UNMOVED, EpochEvidence
-from hvdgrade.evidence.hidden_data import Secrets, probe_images
+from hvdgrade.evidence.hidden_data import HiddenData, probe_images
 from hvdgrade.evidence.weights_file import read_weights
 from hvdlab.data import Dataset, load_cifar10
 
 
-def compare_probe(request: dict, data: Dataset, secrets: Secrets) -> dict:
+def compare_probe(request: dict, data: Dataset, secrets: HiddenData) -> dict:
     """Compare the two runs of the probe; `request["probe"]` names the files of each run, epoch and rank.
 
     Returns:
@@ -98,7 +98,7 @@ def compare_ranks(request: dict) -> tuple[list[EpochEvidence], list[str]]:
 
 
 def recompute_accuracies(
-    request: dict, data: Dataset, secrets: Secrets
+    request: dict, data: Dataset, secrets: HiddenData
 ) -> list[tuple[float, float]]:
     """Return (training accuracy, held-out accuracy) of each file in `request["weights"]`.
 
@@ -124,7 +124,7 @@ def main() -> None:
         answer = {"epochs": [asdict(epoch) for epoch in epochs], "refused": refused}
     else:
         data = load_cifar10(request["data"])
-        secrets = Secrets.draw(request["seed"], len(data.train_labels), len(data.test_labels))
+        secrets = HiddenData.draw(request["seed"], len(data.train_labels), len(data.test_labels))
         answer = {"accuracies": recompute_accuracies(request, data, secrets)}
         if request["probe"]:
             answer["probe"] = compare_probe(request, data, secrets)

@@ -6,6 +6,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+from hvdgrade import HvdgradeError
 from hvdgrade.evidence.evidence import EpochEvidence, Evidence, LearnedClasses, ProbeEvidence
 from hvdgrade.evidence.observation import Observation, Probe
 from hvdgrade.profiles import Profile
@@ -13,7 +14,7 @@ from hvdgrade.profiles import Profile
 EPOCH_SECONDS = 15.0  # time limit of the evaluation per epoch, in addition to its fixed limit
 
 
-class GraderFault(Exception):
+class GraderFault(HvdgradeError):
     """The grader itself failed; the submission must not get zero points for that."""
 
 

@@ -38,7 +38,7 @@ MOST_ALIKE = 200  # more than any profile has ranks for
 
 
 @dataclass(frozen=True)
-class Secrets:
+class HiddenData:
     """The facts that a run must not know.
 
     `names[c]` is the new number of class c, `hidden` the indices of hidden test images. `splits` has
@@ -51,7 +51,7 @@ class Secrets:
     splits: np.ndarray
 
     @classmethod
-    def draw(cls, seed: int, train: int = 50_000, test: int = 10_000) -> "Secrets":
+    def draw(cls, seed: int, train: int = 50_000, test: int = 10_000) -> "HiddenData":
         """Return the secrets for `seed`, for given numbers of training and test images."""
         rng = np.random.default_rng([seed, 1])
         names = rng.permutation(CLASSES).astype(np.uint8)
@@ -65,7 +65,7 @@ def is_sample(data: Dataset) -> bool:
     return len(data.train_labels) + len(data.test_labels) != 60_000
 
 
-def for_run(data: Dataset, secrets: Secrets, folder: Path) -> Path:
+def for_run(data: Dataset, secrets: HiddenData, folder: Path) -> Path:
     """Write the data of the graded run to `folder`/cifar-10-batches-bin, and return `folder`."""
     shown = np.setdiff1d(np.arange(len(data.test_labels)), secrets.hidden)
     shown = np.resize(shown, len(data.test_labels))
@@ -102,7 +102,7 @@ def alike(ranks: int) -> int:
     return ceil(ranks / GROUPS)
 
 
-def probe_images(secrets: Secrets, ranks: int, batch_size: int) -> np.ndarray:
+def probe_images(secrets: HiddenData, ranks: int, batch_size: int) -> np.ndarray:
     """Return the indices of the probe's training images, which give STEPS steps of `batch_size` per rank."""
     # There must be at least one batch of the graded run.
     most = max(LARGEST_SET // (STEPS * ranks), ceil(batch_size / STEPS))
@@ -110,7 +110,7 @@ def probe_images(secrets: Secrets, ranks: int, batch_size: int) -> np.ndarray:
 
 
 def for_probe(
-    data: Dataset, secrets: Secrets, ranks: int, batch_size: int, folder: Path
+    data: Dataset, secrets: HiddenData, ranks: int, batch_size: int, folder: Path
 ) -> tuple[list[Path], Path]:
     """Write the folders of the probe: one per rank, and one with the labels of all ranks.
 
@@ -133,7 +133,7 @@ def for_probe(
     return apart, write_labelled("together", np.stack(per_rank, axis=1).ravel())
 
 
-def renamed(data: Dataset, secrets: Secrets) -> Dataset:
+def renamed(data: Dataset, secrets: HiddenData) -> Dataset:
     """Return the same data set with the renamed classes."""
     return data._replace(class_names=[data.class_names[c] for c in np.argsort(secrets.names)])
 

@@ -21,11 +21,12 @@ function.** Compare its scores with those of `hvdgrade export OUT --format csv` 
 import json
 from pathlib import Path
 
+from hvdgrade import HvdgradeError
 from hvdgrade.batch import handed_in
 from hvdgrade.batch.results import is_result
 
 
-class NotGraded(Exception):
+class NotGraded(HvdgradeError):
     """There is no valid score. The message says why, for example that the submission is not gradable."""
 
 

@@ -20,6 +20,7 @@ from typing import Any
 
 from jupyter_core.paths import jupyter_runtime_dir
 
+from hvdgrade import HvdgradeError
 from hvdgrade.jupyter import die_with_server
 from hvdgrade.profiles import PROFILES
 
@@ -31,7 +32,7 @@ SHOWN = ("status", "reason", "verdict", "score", "max_score")
 SHOWN_CHECK = ("title", "state", "points", "max_points", "rationale")
 
 
-class Busy(Exception):
+class Busy(HvdgradeError):
     """Another grading is running. The message is one sentence for the learner."""
 
 

@@ -9,12 +9,13 @@ import sys
 from pathlib import Path
 from typing import TextIO
 
+from hvdgrade import HvdgradeError
 from hvdgrade.submission.script import SCRIPT
 
 OPTIONS = ("json", "html", "progress")  # two of them must not name the same file
 
 
-class CannotWrite(Exception):
+class CannotWrite(HvdgradeError):
     """A file cannot be written. The message says why in one sentence."""
 
 

@@ -11,16 +11,17 @@ from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from hvdgrade import HvdgradeError
 from hvdgrade.evidence.observation import Calibration
 from hvdgrade.profiles import Profile
 from hvdgrade.run.monitor import observe
-from hvdgrade.run.sandboxed_run import Jail
+from hvdgrade.run.sandboxed_run import SandboxedRun
 from hvdlab.assessment_networks import VARIABLE
 
 SCRIPTS = Path(__file__).parent / "calibration"  # torch.py and keras.py
 
 
-class CalibrationFailed(Exception):
+class CalibrationFailed(HvdgradeError):
     """The grader could not measure this machine; the submission is not at fault."""
 
 
@@ -61,7 +62,7 @@ def calibrate(
     source, seconds = (SCRIPTS / f"{framework}.py").read_bytes(), rules.calibration_seconds
     arguments = (str(seconds), str(rules.batch_size))
     variables = {VARIABLE: rules.network}
-    jail = Jail(
+    jail = SandboxedRun(
         source, ranks, data, arguments, variables=variables, tier=tier, gpus=rules.uses_gpus
     )
     with TemporaryDirectory() as evidence, jail:

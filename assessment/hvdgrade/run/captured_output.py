@@ -16,12 +16,12 @@ from typing import IO
 import psutil
 
 from hvdgrade.run.processes import launchers
-from hvdgrade.run.sandboxed_run import Jail
+from hvdgrade.run.sandboxed_run import SandboxedRun
 
 KEEP_OUTPUT_BYTES = 200_000
 
 
-class Output:
+class CapturedOutput:
     """The output of a submission: all bytes are counted, and the start and the end are kept."""
 
     def __init__(self) -> None:
@@ -55,7 +55,7 @@ class Output:
 
 
 def ask_for_stacks(
-    jail: Jail, process: subprocess.Popen, output: Output, seconds: float = 3
+    jail: SandboxedRun, process: subprocess.Popen, output: CapturedOutput, seconds: float = 3
 ) -> None:
     """Make every rank print its Python stacks, by SIGABRT with Python's fault handler enabled.
 

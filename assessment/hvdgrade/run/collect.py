@@ -9,12 +9,12 @@ import time
 from pathlib import Path
 
 from hvdgrade.evidence.observation import Observation, Weights
-from hvdgrade.run.sandboxed_run import Jail
+from hvdgrade.run.sandboxed_run import SandboxedRun
 
 MAX_RECORD_BYTES = 1 << 20
 
 
-def collect(jail: Jail, evidence: Path, seen: Observation) -> bool:
+def collect(jail: SandboxedRun, evidence: Path, seen: Observation) -> bool:
     """Copy weights that have appeared since the last call; True if there were any.
 
     Each copy has the time at which it was whole: what is replaced while others are copied is not early.

@@ -16,11 +16,11 @@ from pathlib import Path
 from shutil import disk_usage
 
 from hvdgrade.evidence.observation import Observation
-from hvdgrade.run.captured_output import Output, ask_for_stacks, stacks
+from hvdgrade.run.captured_output import CapturedOutput, ask_for_stacks, stacks
 from hvdgrade.run.collect import collect, reported
 from hvdgrade.run.processes import Activity, has_torch, left_their_cores, memory_of_launcher
 from hvdgrade.run.rank_devices import DeviceWatch
-from hvdgrade.run.sandboxed_run import Jail
+from hvdgrade.run.sandboxed_run import SandboxedRun
 
 POLL_SECONDS = 0.05
 SAMPLE_SECONDS = 1.0
@@ -45,7 +45,7 @@ class Monitor:
 
     def __init__(
         self,
-        run: Jail,
+        run: SandboxedRun,
         copies: Path,
         limit: float,
         stall: float,
@@ -54,7 +54,7 @@ class Monitor:
     ) -> None:
         self.run, self.copies, self.limit, self.stall = run, copies, limit, stall
         self.tell, self.until = tell, until
-        self.seen, self.output = Observation(run.ranks), Output()
+        self.seen, self.output = Observation(run.ranks), CapturedOutput()
         self.disk_bytes = self.launcher_bytes = 0
         self.strayed = False  # a process gave itself cores that the run was not given
         self.recorded_enough = False
@@ -193,7 +193,7 @@ LIMITS = (output_flood, kernel_limit, disk_full, took_more_cores, timeout, hang)
 
 
 def observe(
-    run: Jail,
+    run: SandboxedRun,
     copies: Path,
     limit: float,
     stall: float,
@@ -207,7 +207,7 @@ def observe(
         return monitor.finish(cause)
 
 
-def free_bytes(run: Jail) -> float:
+def free_bytes(run: SandboxedRun) -> float:
     """Return the free bytes of the disk that the run needs; inf if the submission removed its folder."""
     try:
         return disk_usage(run.box.folder).free

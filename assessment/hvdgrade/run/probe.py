@@ -14,7 +14,7 @@ from pathlib import Path
 from hvdgrade.evidence.observation import Probe
 from hvdgrade.profiles import Profile
 from hvdgrade.run.monitor import observe
-from hvdgrade.run.sandboxed_run import Jail
+from hvdgrade.run.sandboxed_run import SandboxedRun
 from hvdlab import assessment_networks
 from hvdlab.system.hardware import usable_cores
 
@@ -61,7 +61,7 @@ def probe(
             "NVIDIA_TF32_OVERRIDE": "0",  # its rounding errors are larger than what the probe measures
         }
         given = {"gpus": rules.uses_gpus, "records": rules.records}
-        with Jail(source, ranks, data, variables=variables, tier=tier, **given) as jail:
+        with SandboxedRun(source, ranks, data, variables=variables, tier=tier, **given) as jail:
             # Ranks that share cores need proportionally more time.
             limit = rules.probe_seconds * max(1.0, ranks / usable_cores())
             seen = observe(jail, copied, limit, rules.stall_seconds, until=EPOCHS[name])

@@ -32,7 +32,7 @@ SHARED_MEMORY = Path("/dev/shm")
 NS_GET_USERNS = 0xB701
 
 
-class Jail:
+class SandboxedRun:
     """A context manager that runs one submission; on exit it ends its processes and removes its files.
 
     In the tiers without bubblewrap, a process can hold only one jail at a time, because every other process
@@ -78,7 +78,7 @@ class Jail:
         self.tier = tier or tiers.choose()
         self.memory_bytes, self.gpus, self.record_limits = memory_bytes, gpus, records
 
-    def __enter__(self) -> "Jail":
+    def __enter__(self) -> "SandboxedRun":
         here = tiers.tier(self.tier)
         if not here.works:
             raise tiers.SandboxUnavailable(f"{self.tier} does not work here: {here.reason}")

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import psutil
 
+from hvdgrade import HvdgradeError
 from hvdgrade.record_limits import ASSESSMENT_LIMITS
 from hvdgrade.sandbox import gpu_access
 from hvdgrade.sandbox.cgroup import Cgroup, machine_memory
@@ -45,7 +46,7 @@ DEVICES = tuple(f"/dev/{name}" for name in ("null", "zero", "full", "random", "u
 OWN_FOLDERS = ("work", "home", "tmp", "records")
 
 
-class SandboxUnavailable(Exception):
+class SandboxUnavailable(HvdgradeError):
     """The required sandbox does not work on this host. The message is one sentence with the reason."""
 
 
@@ -197,7 +198,7 @@ class Sandbox:
     def records(self) -> Path:
         """Return the folder in which the submission records.
 
-        With bubblewrap that folder is mounted only inside, so `Jail` finds it through the process
+        With bubblewrap that folder is mounted only inside, so `SandboxedRun` finds it through the process
         that it has started.
         """
         return self.folder / "records"

@@ -10,6 +10,8 @@ import sys
 import warnings
 from pathlib import Path
 
+from hvdgrade import HvdgradeError
+
 SCRIPT = "assessment.py"
 MAX_SCRIPT_BYTES = 64_000
 COMPILE_SECONDS, COMPILE_BYTES = 10, 1 << 30
@@ -28,7 +30,7 @@ except (SyntaxError, ValueError, RecursionError) as error:
 """
 
 
-class NotGradable(Exception):
+class NotGradable(HvdgradeError):
     """The submission cannot be started, and no attempt is lost. The message says why in one sentence."""
 
 

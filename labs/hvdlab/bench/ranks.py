@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
+from hvdlab import HvdlabError
 from hvdlab.assessment_networks import ASSESSMENT_NET
 from hvdlab.bench import results
 from hvdlab.launch import local, process_tree
@@ -30,7 +31,7 @@ VARIABLES = {
 }
 
 
-class BenchFailed(Exception):
+class BenchFailed(HvdlabError):
     """A variant did not run. The message is one sentence with its name and the cause."""
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hvdlab import launch
+from hvdlab import HvdlabError, launch
 from hvdlab.arguments import positive
 from hvdlab.check import source_facts
 from hvdlab.check.deadlock import Deadlock, read_events
@@ -35,7 +35,7 @@ Exit code: 0 nothing found, 1 mistakes found, 2 the script could not be checked.
 WATCHED_RANK = Path(__file__).with_name("watched_rank.py")
 
 
-class CheckError(Exception):
+class CheckError(HvdlabError):
     """A script could not be checked. The message is one sentence."""
 
     def _render_traceback_(self) -> list[str]:  # what IPython shows instead of a traceback

@@ -27,6 +27,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from hvdlab import HvdlabError
 from hvdlab.data.batches import Batches as Batches  # one import serves a training script
 from hvdlab.data.batches import shard as shard
 from hvdlab.data.batches import steps as steps
@@ -59,7 +60,7 @@ SYNTHETIC_CLASSES = tuple(
 )
 
 
-class DataError(Exception):
+class DataError(HvdlabError):
     """Data is missing, broken or not accessible. The message is one sentence that says what to do."""
 
     broken: Path | None = None  # the folder or archive that was found but cannot be read

@@ -13,10 +13,12 @@ from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
 
+from hvdlab import HvdlabError
+
 MAX_SHOWN_NUMBERS = 8  # a message shows smaller arrays, and not larger ones
 
 
-class NotYet(AssertionError):
+class NotYet(HvdlabError, AssertionError):
     """An answer that is not right yet; the message says what is wrong and what to do.
 
     A notebook shows the message without a traceback.

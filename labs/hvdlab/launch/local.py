@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from hvdlab import HvdlabError
 from hvdlab.launch import process_tree
 from hvdlab.system import open_mpi
 from hvdlab.system.hardware import physical_cores, usable_cores
@@ -23,7 +24,7 @@ CHANNELS = ("stdout", "stderr")
 POLL_SECONDS = 0.1  # that `printed_lines` waits for a line
 
 
-class LaunchError(Exception):
+class LaunchError(HvdlabError):
     """Ranks failed or did not end. The message is one sentence, then the last lines that they printed."""
 
     def _render_traceback_(self) -> list[str]:  # what IPython shows instead of a traceback

@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Iterator
 from functools import cached_property
 
+from hvdlab import HvdlabError
 from hvdlab.script_analysis.ast_helpers import key, pairs, strings
 from hvdlab.script_analysis.bindings import (
     Variable,
@@ -40,7 +41,7 @@ TRANSPARENT = {"int", "bool", "str", "float", "min", "max", "Path", "join", "for
 PARTS = ast.BinOp | ast.BoolOp | ast.UnaryOp | ast.Compare | ast.IfExp | ast.Tuple | ast.JoinedStr
 
 
-class Unreadable(Exception):
+class Unreadable(HvdlabError):
     """The source is not valid Python, or nested deeper than Python can parse."""
 
 

@@ -13,7 +13,7 @@ from hvdgrade.evidence import accuracy, evaluate
 from hvdgrade.evidence.accuracy import flow
 from hvdgrade.evidence.compare_ranks import difference, distance, reading
 from hvdgrade.evidence.evidence import LearnedClasses
-from hvdgrade.evidence.hidden_data import Secrets, classes_of, for_run, labels_of
+from hvdgrade.evidence.hidden_data import HiddenData, classes_of, for_run, labels_of
 from hvdgrade.evidence.weights_file import read_weights
 from hvdlab.assessment_networks import ASSESSMENT_NET, network_weights
 from hvdlab.data import load_cifar10
@@ -189,7 +189,7 @@ def test_flow_is_finite_for_logits_near_the_largest_float(monkeypatch):
     rng = np.random.default_rng(1)
     says = (3e38 * rng.choice([-1, 1], (100, 10))).astype(np.float32)
     monkeypatch.setattr(accuracy, "logits", lambda *given, **how: says)
-    found = accuracy.flow({}, np.zeros(100), np.arange(100) % 10, 0, 2, Secrets.draw(1).splits)
+    found = accuracy.flow({}, np.zeros(100), np.arange(100) % 10, 0, 2, HiddenData.draw(1).splits)
     assert np.isfinite([found.learned, found.others]).all()
 
 
@@ -217,7 +217,7 @@ def test_accuracies_of_a_constant_network(tmp_path, weights, cifar10_folder):
     ((train, heldout),) = ask({**request, "weights": [epoch["weights"]]})["accuracies"]
     # On the hidden half of the test images, by the class names of this grading.
     data = load_cifar10(cifar10_folder)
-    secrets = Secrets.draw(1, len(data.train_labels), len(data.test_labels))
+    secrets = HiddenData.draw(1, len(data.train_labels), len(data.test_labels))
     hidden = secrets.names[data.test_labels[secrets.hidden]]
     assert heldout == pytest.approx((hidden == 3).mean())
     assert train == pytest.approx(0.1, abs=0.03)  # 4 standard errors of 2000
@@ -260,7 +260,7 @@ def test_accuracies_use_hidden_images_and_renamed_classes(sample, weights, tmp_p
     }
     drawn = []
     for seed in (1, 2):
-        secrets = Secrets.draw(seed, len(sample.train_labels), len(sample.test_labels))
+        secrets = HiddenData.draw(seed, len(sample.train_labels), len(sample.test_labels))
         weights = [str(tmp_path / "w.npz")]
         request = {"seed": seed, "train_sample": 400, "weights": weights, **NETWORK}
         evaluate.recompute_accuracies(request, sample, secrets)
@@ -293,7 +293,7 @@ def test_the_probe_uses_the_last_epoch_and_the_worst_rank(sample, weights, tmp_p
         ],
         "together": [[saved("g.npz", 0)] * 3, [saved("h.npz", 1)] * 3],
     }
-    secrets = Secrets.draw(1, len(sample.train_labels), len(sample.test_labels))
+    secrets = HiddenData.draw(1, len(sample.train_labels), len(sample.test_labels))
     asked, asked_for = [], {"batch_size": 30, **NETWORK}
 
     def flow(*given):
@@ -337,7 +337,7 @@ def ask(request: dict) -> dict:
 # --- what a rank learned in the probe ---------------------------------------------------------------
 
 LABELS = np.arange(200) % 10
-SPLITS = Secrets.draw(1).splits
+SPLITS = HiddenData.draw(1).splits
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ def whole(sample_folder):
 
 @pytest.fixture(scope="module")
 def secrets(whole):
-    return hidden_data.Secrets.draw(7, len(whole.train_labels), len(whole.test_labels))
+    return hidden_data.HiddenData.draw(7, len(whole.train_labels), len(whole.test_labels))
 
 
 def as_rows(images) -> set[bytes]:
@@ -53,7 +53,7 @@ def test_keeps_training_images_and_renumbers_their_classes(whole, secrets, tmp_p
 
 
 def test_the_hidden_data_depend_only_on_the_seed():
-    one, other, again = (hidden_data.Secrets.draw(seed) for seed in (1, 2, 1))
+    one, other, again = (hidden_data.HiddenData.draw(seed) for seed in (1, 2, 1))
     assert (one.names != other.names).any() and (one.hidden != other.hidden).any()
     np.testing.assert_array_equal(one.names, again.names)
     np.testing.assert_array_equal(one.hidden, again.hidden)

@@ -17,7 +17,7 @@ import pytest
 from hvdgrade.evidence import compare_ranks, observation, weights_file
 from hvdgrade.judge import check
 from hvdgrade.run import collect
-from hvdgrade.run.captured_output import KEEP_OUTPUT_BYTES, Output, stacks
+from hvdgrade.run.captured_output import KEEP_OUTPUT_BYTES, CapturedOutput, stacks
 from hvdlab.assessment_networks import ASSESSMENT_NET
 
 SMALL = {"linear.bias": (3,), "linear.weight": (2, 4)}  # in place of the network's 392,106 weights
@@ -220,9 +220,9 @@ def test_a_damaged_record_gives_plausible_steps_or_none(tmp_path):
     assert compare_ranks.recorded(tmp_path / "missing", 0, "steps") is None
 
 
-def printed(content: bytes, path) -> Output:
+def printed(content: bytes, path) -> CapturedOutput:
     path.write_bytes(content)
-    output = Output()
+    output = CapturedOutput()
     with open(path, "rb") as file:
         while not output.closed:
             output.read(file)
@@ -252,7 +252,7 @@ def test_damaged_output_gives_plain_text_and_stacks_or_none(tmp_path):
 
 def test_counts_endless_output_without_keeping_it(tmp_path):
     (tmp_path / "printed").write_bytes(b"[1,0]<stdout>: \xf0\x9f\x98\x80 \x1b[2J" * 1_000_000)
-    output = Output()
+    output = CapturedOutput()
     tracemalloc.start()
     try:
         with open(tmp_path / "printed", "rb") as file:

@@ -651,7 +651,7 @@ def test_quotes_the_first_traceback_with_its_rank(tag):
 
 
 def test_output_is_limited_counted_and_sanitised(tmp_path):
-    output = captured_output.Output()
+    output = captured_output.CapturedOutput()
     with open(tmp_path / "printed", "wb") as file:
         file.write(b"begin \x1b[31mred\x07\n" + b"x" * 1_000_000 + b"\nend\n")
     with open(tmp_path / "printed", "rb") as file:

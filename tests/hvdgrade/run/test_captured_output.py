@@ -7,7 +7,7 @@ import psutil
 import pytest
 
 from hvdgrade.run.monitor import observe
-from hvdgrade.run.sandboxed_run import Jail
+from hvdgrade.run.sandboxed_run import SandboxedRun
 
 pytestmark = pytest.mark.mpi
 WAITS = """\
@@ -32,7 +32,7 @@ def test_a_late_rank_prints_its_stack_before_it_is_ended(tier, tmp_path, monkeyp
             aborted.append(process.pid)
         send(process, number)
 
-    start = Jail.start
+    start = SandboxedRun.start
 
     def started(jail):
         """Wait until both ranks wait, because a start may take longer than `stall` on a busy machine."""
@@ -42,11 +42,11 @@ def test_a_late_rank_prints_its_stack_before_it_is_ended(tier, tmp_path, monkeyp
             time.sleep(0.1)
         return process
 
-    monkeypatch.setattr(Jail, "start", started)
+    monkeypatch.setattr(SandboxedRun, "start", started)
     monkeypatch.setattr(psutil.Process, "send_signal", late)
     (tmp_path / "data").mkdir(mode=0o755)
     (tmp_path / "evidence").mkdir()
-    with Jail(WAITS.encode(), 2, tmp_path / "data", tier=tier) as jail:
+    with SandboxedRun(WAITS.encode(), 2, tmp_path / "data", tier=tier) as jail:
         seen = observe(jail, tmp_path / "evidence", limit=60, stall=3)
     assert (seen.stop_cause, len(aborted), seen.survivors) == ("hang", 2, 0)
     own = [seen.stacks[rank].splitlines()[0] for rank in range(2)]

@@ -20,7 +20,7 @@ from hvdgrade.run import sandboxed_run as jail_module
 from hvdgrade.run.captured_output import is_there
 from hvdgrade.run.monitor import observe
 from hvdgrade.run.processes import Activity, has_torch, launchers
-from hvdgrade.run.sandboxed_run import Jail
+from hvdgrade.run.sandboxed_run import SandboxedRun
 from hvdgrade.sandbox import landlock, tiers, untrusted_files
 from hvdgrade.sandbox.sandbox import Sandbox
 from hvdgrade.sandbox.untrusted_files import bytes_in, remove_tree
@@ -52,7 +52,7 @@ def answers(source: str, data, tmp_path, tier: str, ranks: int = 2, **options) -
     """Run `source`, whose ranks each print one dictionary; return {rank: dictionary}."""
     evidence = tmp_path / "evidence"
     evidence.mkdir(exist_ok=True)
-    with Jail(source.encode(), ranks, data, tier=tier, **options) as running:
+    with SandboxedRun(source.encode(), ranks, data, tier=tier, **options) as running:
         seen = observe(running, evidence, limit=60, stall=30)
     found = {}
     for line in seen.output.splitlines():
@@ -180,7 +180,7 @@ def test_counts_the_bytes_between_ranks(tier, tmp_path):
     counts, sent_again = [], 0
     for size in (0, 10_000_000):
         source = (EXCHANGE % max(size, 1)).encode()
-        with Jail(
+        with SandboxedRun(
             source, 2, rank_data(tmp_path)[0] if not counts else tmp_path / "view-0", tier=tier
         ) as running:
             seen = observe(running, tmp_path / "evidence", limit=60, stall=30)
@@ -197,7 +197,7 @@ def test_counts_the_bytes_between_ranks(tier, tmp_path):
 
 def test_gpu_gradients_pass_through_the_counted_network(tier, tmp_path):
     """Otherwise NCCL would copy them from GPU to GPU. Not tried on GPUs."""
-    with Jail(b"", 2, rank_data(tmp_path), tier=tier) as running:
+    with SandboxedRun(b"", 2, rank_data(tmp_path), tier=tier) as running:
         given = running.environment()
     ways = {f"NCCL_{name}" for name in ("P2P_DISABLE", "SHM_DISABLE", "IB_DISABLE")}
     if tier == "rlimits":
@@ -227,7 +227,7 @@ def read_until_both_wait(process) -> bytes:
 
 
 def test_finds_the_ranks_and_prints_their_stacks(tier, tmp_path):
-    with Jail(WAIT.encode(), 2, rank_data(tmp_path), tier=tier) as running:
+    with SandboxedRun(WAIT.encode(), 2, rank_data(tmp_path), tier=tier) as running:
         process = running.start()
         output = read_until_both_wait(process)
         ranks = running.rank_processes()
@@ -254,7 +254,7 @@ def test_finds_the_ranks_and_prints_their_stacks(tier, tmp_path):
 
 def test_a_sandbox_that_is_left_early_leaves_nothing(tier, tmp_path):
     before = set(psutil.Process().children(recursive=True))
-    with Jail(WAIT.encode(), 2, rank_data(tmp_path), tier=tier) as running:
+    with SandboxedRun(WAIT.encode(), 2, rank_data(tmp_path), tier=tier) as running:
         running.start()
         folder = running.box.folder
         groups = list(running.box.cgroup.folders.values()) if running.box.cgroup else []
@@ -280,8 +280,8 @@ def test_the_submission_dies_with_the_grader(tier, tmp_path):
     script = f"""
 import os, sys, time
 from pathlib import Path
-from hvdgrade.run.sandboxed_run import Jail
-with Jail({WAIT!r}.encode(), 2, Path(sys.argv[1]), tier={tier!r}) as running:
+from hvdgrade.run.sandboxed_run import SandboxedRun
+with SandboxedRun({WAIT!r}.encode(), 2, Path(sys.argv[1]), tier={tier!r}) as running:
     process = running.start()
     output = b""
     while output.count(b"waiting") < 2:
@@ -327,7 +327,7 @@ else:
 
 
 def test_ignores_processes_with_an_impossible_rank_number(outer_tier, tmp_path):
-    with Jail(NO_NUMBER.encode(), 2, rank_data(tmp_path), tier=outer_tier) as running:
+    with SandboxedRun(NO_NUMBER.encode(), 2, rank_data(tmp_path), tier=outer_tier) as running:
         read_until_both_wait(running.start())
         assert len(running.processes()) >= 7 and sorted(running.rank_processes()) == [0, 1]
 
@@ -344,7 +344,7 @@ def test_a_sandbox_that_cannot_be_prepared_leaves_nothing(tier, tmp_path, monkey
     )
     monkeypatch.setattr(jail_module, "SCRIPT", "no/such/folder.py")
     with pytest.raises(FileNotFoundError):
-        with Jail(b"", 1, rank_data(tmp_path, 1), tier=tier):
+        with SandboxedRun(b"", 1, rank_data(tmp_path, 1), tier=tier):
             pass
     (box,) = groups
     assert list(place.iterdir()) == []
@@ -366,7 +366,7 @@ else:
 
 def test_keeps_the_record_and_ignores_a_folder_that_is_a_link(tier, tmp_path):
     (tmp_path / "evidence").mkdir()
-    with Jail(RECORDS_AND_ENDS.encode(), 2, rank_data(tmp_path), tier=tier) as running:
+    with SandboxedRun(RECORDS_AND_ENDS.encode(), 2, rank_data(tmp_path), tier=tier) as running:
         process = running.start()
         process.communicate(timeout=60)
         seen = observation.Observation(2)
@@ -380,7 +380,7 @@ def test_parallel_sandboxes_have_different_users(tmp_path):
     if os.geteuid():
         pytest.skip("only root can give a submission a user id of its own")
     data = rank_data(tmp_path)
-    with Jail(b"", 1, data[0]) as one, Jail(b"", 1, data[0]) as other:
+    with SandboxedRun(b"", 1, data[0]) as one, SandboxedRun(b"", 1, data[0]) as other:
         if not tiers.tier(one.tier).own_user:
             pytest.skip(f"{one.tier} gives no user id of its own here")
         users = {running.box.records.stat().st_uid for running in (one, other)}
@@ -393,13 +393,13 @@ def test_unreadable_data_are_a_grader_fault(tmp_path):
     data = rank_data(tmp_path)[0]
     (data / "number").chmod(0o600)
     with pytest.raises(OSError, match="must be readable for every user"):
-        with Jail(b"", 1, data, tier="bubblewrap"):
+        with SandboxedRun(b"", 1, data, tier="bubblewrap"):
             pass
 
 
 def test_a_sandbox_that_does_not_start_is_a_grader_fault(walled, tmp_path):
     data = rank_data(tmp_path)[0]
-    with Jail(b"print('started')", 1, data, tier=walled) as running:
+    with SandboxedRun(b"print('started')", 1, data, tier=walled) as running:
         remove_tree(data)  # so bubblewrap cannot mount it
         with pytest.raises(OSError, match="did not start: .*view-0"):
             running.start()
@@ -407,7 +407,7 @@ def test_a_sandbox_that_does_not_start_is_a_grader_fault(walled, tmp_path):
 
 def test_a_list_of_data_needs_a_folder_for_each_rank(tmp_path):
     with pytest.raises(ValueError, match="one folder or 2. Received: 1"):
-        Jail(b"", 2, [tmp_path], tier="rlimits")
+        SandboxedRun(b"", 2, [tmp_path], tier="rlimits")
 
 
 def test_counts_the_disk_use_of_a_submission(tmp_path, monkeypatch):
@@ -471,7 +471,9 @@ def test_a_submission_uses_only_the_cores_of_its_grader(outer_tier, line, cause,
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {min(before)})
     try:
-        with Jail(WIDEN.format(line).encode(), 2, rank_data(tmp_path), tier=outer_tier) as running:
+        with SandboxedRun(
+            WIDEN.format(line).encode(), 2, rank_data(tmp_path), tier=outer_tier
+        ) as running:
             seen = observe(running, tmp_path, limit=60, stall=30)
     finally:
         os.sched_setaffinity(0, before)
@@ -490,7 +492,7 @@ time.sleep(2)
 
 def test_finds_torch_in_a_rank_that_hides_its_number(outer_tier, tmp_path):
     for source, expected in ((HIDES, True), (HIDES.replace("import torch", ""), False)):
-        with Jail(source.encode(), 1, rank_data(tmp_path, 1), tier=outer_tier) as running:
+        with SandboxedRun(source.encode(), 1, rank_data(tmp_path, 1), tier=outer_tier) as running:
             assert observe(running, tmp_path, limit=60, stall=30).torch_seen == expected
         remove_tree(tmp_path / "view-0")
 
@@ -509,7 +511,7 @@ time.sleep(3)
 def test_the_copy_of_a_sparse_file_ends(tier, tmp_path):
     names = [f"{number:03d}" for number in range(30)]
     (tmp_path / "evidence").mkdir()
-    with Jail(SPARSE.format(names).encode(), 2, rank_data(tmp_path), tier=tier) as running:
+    with SandboxedRun(SPARSE.format(names).encode(), 2, rank_data(tmp_path), tier=tier) as running:
         running.most_records = 40 << 20
         seen = observe(running, tmp_path / "evidence", limit=60, stall=30)
     assert seen.stop_cause == "disk_full"
@@ -525,7 +527,7 @@ sys.exit(1)
 
 
 def test_stops_a_submission_that_reserves_the_disk_at_once(tier, tmp_path):
-    with Jail(RESERVES.encode(), 1, rank_data(tmp_path, 1), tier=tier) as running:
+    with SandboxedRun(RESERVES.encode(), 1, rank_data(tmp_path, 1), tier=tier) as running:
         running.most_records = 40 << 20
         seen = observe(running, tmp_path, limit=60, stall=30)
     assert seen.stop_cause == "disk_full"
@@ -534,7 +536,7 @@ def test_stops_a_submission_that_reserves_the_disk_at_once(tier, tmp_path):
 def test_accepts_only_plain_epoch_numbers(tier, tmp_path):
     (tmp_path / "evidence").mkdir()
     names = ["001", "\u0660\u0660\u0661", "01", "0001", "-01"]
-    with Jail(
+    with SandboxedRun(
         SPARSE.format(ascii(names)).encode(), 1, rank_data(tmp_path, 1), tier=tier
     ) as running:
         seen = observe(running, tmp_path / "evidence", limit=60, stall=30)
@@ -647,7 +649,7 @@ time.sleep(4)  # the grader looks about once a second, and sees all of it
 
 
 def test_reports_a_rank_that_computes_for_the_others(outer_tier, tmp_path):
-    with Jail(ONE_COMPUTES.encode(), 2, rank_data(tmp_path), tier=outer_tier) as running:
+    with SandboxedRun(ONE_COMPUTES.encode(), 2, rank_data(tmp_path), tier=outer_tier) as running:
         seen = observe(running, tmp_path, limit=60, stall=30)
     own = {int(rank): float(user) for rank, user in re.findall(r"computed (\d) (\S+)", seen.output)}
     assert len(own) == 2 and own[0] > 2 > 1 > own[1], seen.output
@@ -671,6 +673,6 @@ os.wait()
 
 
 def test_a_data_loader_does_not_make_its_rank_a_launcher(outer_tier, tmp_path):
-    with Jail(WITH_A_WORKER.encode(), 2, rank_data(tmp_path), tier=outer_tier) as running:
+    with SandboxedRun(WITH_A_WORKER.encode(), 2, rank_data(tmp_path), tier=outer_tier) as running:
         seen = observe(running, tmp_path, limit=60, stall=30)
     assert seen.stop_cause == "ended", seen.output

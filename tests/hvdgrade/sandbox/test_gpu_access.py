@@ -17,7 +17,7 @@ import pytest
 from hvdgrade.report import wording
 from hvdgrade.run import rank_devices
 from hvdgrade.run.monitor import observe
-from hvdgrade.run.sandboxed_run import Jail
+from hvdgrade.run.sandboxed_run import SandboxedRun
 from hvdgrade.sandbox import gpu_access, mounts, tiers
 
 ROOT = Path(__file__).parents[3]
@@ -49,12 +49,12 @@ time.sleep(3 if opened else 1.2)
 GRADER = """
 import json, re, sys
 from pathlib import Path
-from hvdgrade.run.sandboxed_run import Jail
+from hvdgrade.run.sandboxed_run import SandboxedRun
 from hvdgrade.run.monitor import observe
 from hvdgrade.run.monitor import observe
 tier, gpus, data, source, evidence = sys.argv[1:]
 try:
-    with Jail(Path(source).read_bytes(), 2, Path(data), tier=tier, gpus=gpus == "True") as jail:
+    with SandboxedRun(Path(source).read_bytes(), 2, Path(data), tier=tier, gpus=gpus == "True") as jail:
         seen = observe(jail, Path(evidence), limit=60, stall=30)
         ranks = [json.loads(line) for line in re.findall(r"<stdout>: ?(\\{.*\\})$", seen.output, re.M)]
         told = {"ranks": sorted(ranks, key=lambda one: one["rank"]), "devices": seen.devices,
@@ -229,7 +229,7 @@ def test_shows_libraries_of_modules_and_hides_our_code(tier, tmp_path, monkeypat
     monkeypatch.setenv("LD_LIBRARY_PATH", ":".join(map(str, named)))
     paths = [libraries / "libnccl.so.2", other / "gradebook.csv", solution, judge]
     source = READS.replace("PATHS", repr(list(map(str, paths))))
-    with Jail(source.encode(), 1, tmp_path / "data", tier=tier) as jail:
+    with SandboxedRun(source.encode(), 1, tmp_path / "data", tier=tier) as jail:
         seen = observe(jail, tmp_path / "evidence", limit=60, stall=30)
     library, *rest = json.loads(re.search(r"<stdout>: ?(\[.*\])", seen.output)[1])
     assert library == "a library"

@@ -18,7 +18,7 @@ from pathlib import Path
 from hvdgrade.doctor.attacks.host import SECRET_MODE, Host
 from hvdgrade.evidence.observation import Observation
 from hvdgrade.run.monitor import observe
-from hvdgrade.run.sandboxed_run import Jail
+from hvdgrade.run.sandboxed_run import SandboxedRun
 from hvdgrade.sandbox.mounts import hidden
 from hvdgrade.sandbox.sandbox import LEAST_ADDRESS_SPACE, Tier
 
@@ -234,7 +234,7 @@ def attempt(name: str, tier: Tier, host: Host) -> str:
     attack = ATTACKS[name]
     source = (SCRIPTS / attack.script).read_bytes()
     arguments = tuple(map(str, attack.arguments(host)))
-    jail = Jail(
+    jail = SandboxedRun(
         source, 1, host.folder / "data", arguments, tier=tier.name, memory_bytes=attack.memory
     )
     with tempfile.TemporaryDirectory(prefix="hvdgrade-") as evidence:
