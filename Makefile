@@ -1,12 +1,12 @@
 # The same few commands for learners, instructors and CI. `make` alone lists them.
 SUBMISSION ?= assessment/solutions/torch/assessment.py
 NP ?= 2
-# Finds, downloads or makes the data; the labs that need none open without them, too.
+# Finds, downloads or makes the data. Labs that need no data open without them.
 DATA = for name in fashion_mnist cifar10; do .venv/bin/hvdlab data $$name --or-synthetic || true; done
-.PHONY: help setup assess test lab notebooks bench gpu check
+.PHONY: help setup assess test test-quick lab notebooks bench gpu check
 
 help:
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-10s%s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s%s\n", $$1, $$2}' Makefile
 
 setup: ## make .venv, install the pinned packages, build and cache Horovod
 	@docker/setup.sh
@@ -31,14 +31,20 @@ test: setup ## run the test suite without its longest tests (CONTRIBUTING.md)
 	.venv/bin/pytest notebooks/solutions -n 2 || failed=1; \
 	exit $$failed
 
-lab: setup ## open JupyterLab on the start page of the course, with the data or their synthetic twins
+# Only tests of one process, two at a time, without the slow ones and without the folders whose tests start many programs.
+QUICK = hvdgrade hvdlab measurements
+test-quick: ## run the quick tests, which start no ranks and no servers, in less than two minutes
+	@OMP_NUM_THREADS=1 .venv/bin/pytest $(QUICK:%=tests/%) -n 2 --ignore tests/hvdlab/keras --ignore tests/hvdlab/test_arguments.py \
+	    -m "not (thorough or slow or $(RANKS) or $(SERVERS) or $(ALONE))"
+
+lab: setup ## open JupyterLab on the start page of the course, with the real or synthetic data
 	@$(DATA)
 	@.venv/bin/jupyter lab --notebook-dir=notebooks notebooks/00_start_here.ipynb $$([ $$(id -u) != 0 ] || echo --allow-root)
 
 notebooks: setup ## make the notebooks from labs/NN_name.py
 	@.venv/bin/python notebooks/build.py
 
-bench: setup ## measure this machine beside peers: throughput, optimizers, ghost batch norm, exchange; JSON in runs/bench
+bench: setup ## measure this machine next to peers: throughput, optimizers, ghost batch norm, exchange; JSON in runs/bench
 	@mkdir -p runs/bench
 	@for what in throughput optimizers normalization exchange; do \
 	    .venv/bin/hvdlab bench $$what --json runs/bench/$$what.json || exit 1; done

@@ -69,6 +69,7 @@ def test_makes_a_folder_or_refuses_it(tmp_path):
         folder_to_write(str(tmp_path / "file"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("script", ["fashion_mnist_torch.py", "fashion_mnist_keras.py"])
 def test_a_script_with_an_unwritable_checkpoint_folder_ends_before_it_trains(script):
     command = [sys.executable, script, "--checkpoint", "/dev/null/kept"]

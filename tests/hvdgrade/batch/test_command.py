@@ -119,6 +119,7 @@ def test_workers_run_on_cores_of_their_own(school):
     assert used[0] and used[1] and not used[0] & used[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "arguments, words",
     [

@@ -207,6 +207,7 @@ def test_what_a_killed_grader_left_is_removed_wherever_and_however_deep_it_is(tm
     assert list((tmp_path / "running").iterdir()) == []
 
 
+@pytest.mark.slow
 def test_jobs_of_which_slurm_says_nothing_may_still_run(tmp_path, monkeypatch):
     """While Slurm's controller restarts, an old job must not grade the script that a new call writes."""
     (tmp_path / "slurm").mkdir()

@@ -193,6 +193,7 @@ def test_flow_is_finite_for_logits_near_the_largest_float(monkeypatch):
     assert np.isfinite([found.learned, found.others]).all()
 
 
+@pytest.mark.slow
 def test_accuracies_of_a_constant_network(tmp_path, weights, cifar10_folder):
     """A network that always predicts class 3 is right on the tenth of the images that have class 3."""
     constant = {name: np.zeros(shape, np.float32) for name, shape in WEIGHTS.items()}

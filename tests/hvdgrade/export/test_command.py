@@ -194,6 +194,7 @@ def test_a_full_disk_leaves_the_earlier_export(graded, format, file):
     assert {path: path.read_bytes() for path in graded.iterdir() if path.is_file()} == before
 
 
+@pytest.mark.slow
 def test_wrong_usage_is_one_sentence(graded, tmp_path):
     own = ("--gradebook", shutil.copy(FIXTURES / "gradebook.csv", tmp_path), "--column", COLUMN)
     for folder, arguments, words in (

@@ -148,6 +148,7 @@ def test_what_is_installed_is_what_is_in_this_tree():
     assert json.loads(switch.read_text())["ServerApp"]["jpserver_extensions"]["hvdgrade.jupyter"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "method, what",
     [("GET", "assess"), ("POST", "assess"), ("DELETE", "assess"), ("GET", "report")],

@@ -89,6 +89,7 @@ def test_a_part_that_crashes_or_reports_nothing_is_reported_and_the_rest_goes_on
     assert "| answer | 42 |" in text
 
 
+@pytest.mark.slow
 def test_a_part_that_hangs_is_ended_with_its_children_and_says_where_it_was(
     part: MakePart, tmp_path: Path
 ) -> None:

@@ -636,6 +636,7 @@ NESTED = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("source", NESTED, ids=range(len(NESTED)))
 def test_no_source_makes_it_fail(source, monkeypatch):
     """With the safety net taken away: every exception but those of the parser would come through."""

@@ -7,6 +7,7 @@ import sys
 import time
 
 import psutil
+import pytest
 from lasting_ranks import STAY, gone, told
 
 from hvdlab.launch import local, process_tree
@@ -18,6 +19,7 @@ def write(folder, text):
     return script
 
 
+@pytest.mark.slow
 def test_what_is_born_while_a_run_is_ended_ends_too(tmp_path, monkeypatch):
     """The first list of processes is as old as that: it has the launcher, and not yet its child."""
     pids, looks = psutil.pids, []
@@ -74,6 +76,7 @@ def test_processes_whose_program_has_ended_end_at_once(tmp_path):
     assert gone(told(tmp_path), 2)
 
 
+@pytest.mark.slow
 def test_the_mark_finds_a_process_in_a_session_of_its_own(tmp_path):
     """As the ranks of torchrun. A process with another mark is left alone."""
     marked = {process_tree.MARK_VARIABLE: "one"}

@@ -71,6 +71,7 @@ def exact_noise_scale(model, images, labels):
     return s / g2
 
 
+@pytest.mark.slow
 @pytest.mark.data
 def test_two_batch_sizes_tell_what_per_example_gradients_tell(fashion):
     # The trace comes from 60 x 7 deviations of few effective dimensions: 15 % are 4 standard errors.

@@ -60,6 +60,7 @@ def test_under_mpirun(run_ranks):
     assert {each["MASTER_ADDR"] for each in lines(output)} == {"127.0.0.1"}
 
 
+@pytest.mark.slow
 def test_under_torchrun():
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     done = subprocess.run(
