@@ -28,7 +28,7 @@ IMAGES = SimpleNamespace(
         ("cifar10_torch.py", "lamb"),
         pytest.param("cifar10_torch.py", "larc", marks=pytest.mark.thorough),
         pytest.param("cifar10_keras.py", "lars", marks=pytest.mark.thorough),
-        ("cifar10_keras.py", "novograd"),
+        pytest.param("cifar10_keras.py", "novograd", marks=pytest.mark.thorough),
     ],
 )
 def test_one_epoch_is_better_than_chance(script, optimizer, cifar10_folder):

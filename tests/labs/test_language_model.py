@@ -94,7 +94,7 @@ def difference(one, other):
 
 @pytest.mark.mpi
 @pytest.mark.slow
-@pytest.mark.parametrize("strategy", ["ddp", "fsdp2"])
+@pytest.mark.parametrize("strategy", ["ddp", pytest.param("fsdp2", marks=pytest.mark.thorough)])
 def test_two_ranks_equal_a_single_rank(train, strategy):
     alone = train("python", ranks=1)
     found = difference(alone, train("mpirun", "--strategy", strategy))

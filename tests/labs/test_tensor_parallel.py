@@ -82,6 +82,7 @@ def test_counts_the_collectives(on_four):
 
 @pytest.mark.mpi
 @pytest.mark.data
+@pytest.mark.thorough
 def test_axonn_with_depth_equals_training_on_one_rank(tmp_path):
     found = trained(4, tmp_path, "--modes", "axonn", "--columns", 1, "--depth", 2)["axonn"]
     assert found["loss_difference"] < 1e-5

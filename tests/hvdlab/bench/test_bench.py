@@ -60,6 +60,7 @@ def test_every_batch_of_a_benchmark_is_as_large_as_it_counts(batch_size: int, si
 
 @pytest.mark.mpi
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_throughput(monkeypatch: pytest.MonkeyPatch) -> None:
     small = ranks.Training(repeats=1, steps=2, batch_size=8, tell=silent, network="wrn-10-1")
     found = throughput.throughput(small, (2,))

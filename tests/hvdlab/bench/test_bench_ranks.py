@@ -59,6 +59,7 @@ def test_allreduce(tmp_path: Path) -> None:
 
 @pytest.mark.mpi
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_scaling(tmp_path: Path) -> None:
     found = scaling.scaling(2, ranks.Training(repeats=1, steps=2, batch_size=8, tell=silent))
     assert {kind: list(by_ranks) for kind, by_ranks in found.items()} == {

@@ -227,7 +227,7 @@ def test_the_naive_way_is_right(capsys):
         (naive_twice, "rank 0's values 2 times at index 0. Rank 0 begins with its own"),
         (naive_from_itself, "rank 0 of 1 receives from itself"),
         (naive_returns_on_the_root_only, "it returns NoneType on rank 1"),
-        (with_a_name_from_outside, "no 'mean_over_examples' there. A function that runs on the ranks"),
+        (with_a_name_from_outside, "'mean_over_examples' is not defined. A function that runs on the ranks"),
     ],
 )  # fmt: skip
 def test_a_wrong_naive_way_is_named(wrong, says):

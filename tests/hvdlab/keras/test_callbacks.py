@@ -7,7 +7,9 @@ pytest.importorskip("horovod", reason="needs Horovod: run `make setup`")
 
 
 @pytest.mark.mpi
-@pytest.mark.parametrize("backend", ["tensorflow", "torch"])
+@pytest.mark.parametrize(
+    "backend", ["tensorflow", pytest.param("torch", marks=pytest.mark.thorough)]
+)
 def test_rates_metrics_and_momentum_match_their_formulas(run_ranks, backend):
     if backend == "torch":
         pytest.importorskip("torch", reason="needs PyTorch: run `make setup`")

@@ -51,7 +51,9 @@ def test_ranks_that_built_unequal_numbers_of_models_name_messages_alike(run):
 
 
 @pytest.mark.mpi
-@pytest.mark.parametrize("backend", ["tensorflow", "torch"])
+@pytest.mark.parametrize(
+    "backend", ["tensorflow", pytest.param("torch", marks=pytest.mark.thorough)]
+)
 def test_ranks_that_called_unequally_often_understand_each_other_and_never_mix(run, backend):
     stall = {"HOROVOD_STALL_CHECK_TIME_SECONDS": "2", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "10"}
     output = run("unequal_calls.py", KERAS_BACKEND=backend, **stall)
