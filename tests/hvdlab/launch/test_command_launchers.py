@@ -171,5 +171,5 @@ def test_srun_is_refused_where_each_rank_would_be_alone(command):
     ran = answer(command, "srun", "from mpi4py import MPI\n")
     assert ran.returncode == 2 and ran.stdout == ""
     (sentence,) = ran.stderr.splitlines()
-    assert " uses mpi4py, whose ranks srun can only start where Slurm has PMIx, " in sentence
+    assert " uses mpi4py, whose ranks srun can only start if Slurm has PMIx, " in sentence
     assert sentence.endswith(" Leave out `--launcher srun`: mpirun takes the same nodes.")
