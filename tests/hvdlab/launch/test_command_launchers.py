@@ -172,4 +172,4 @@ def test_srun_is_refused_where_each_rank_would_be_alone(command):
     assert ran.returncode == 2 and ran.stdout == ""
     (sentence,) = ran.stderr.splitlines()
     assert " uses mpi4py, whose ranks srun can only start if Slurm has PMIx, " in sentence
-    assert sentence.endswith(" Leave out `--launcher srun`: mpirun takes the same nodes.")
+    assert sentence.endswith(" Leave out `--launcher srun`: mpirun uses the same nodes.")
