@@ -1,8 +1,7 @@
 """The syntax tree of a training script, analysed without running it, for hints, checks and labs.
 
-Names are followed through imports, simple assignments, arguments and results of the script's own
-functions (`import horovod.torch as h`, `rank = h.rank()`, `main(h.rank())`), not through values.
-Therefore the result of such an analysis is a hint, never evidence.
+Names are followed through imports, simple assignments, arguments and results of the script's own functions
+(`import horovod.torch as h`, `main(h.rank())`). So an analysis gives a hint and never evidence.
 """
 
 import ast
