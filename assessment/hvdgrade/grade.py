@@ -11,13 +11,14 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from math import ceil
 from pathlib import Path
 
 import psutil
 
 from hvdgrade import HvdgradeError
 from hvdgrade.evidence import evaluator, hidden_data
-from hvdgrade.evidence.evidence import Evidence, batch_size
+from hvdgrade.evidence.evidence import LARGEST_BATCH, Evidence, batch_size
 from hvdgrade.evidence.observation import Calibration
 from hvdgrade.judge import parallel_checks, verdict
 from hvdgrade.judge.verdict import Round
@@ -28,7 +29,9 @@ from hvdgrade.run.monitor import observe
 from hvdgrade.run.probe import probe
 from hvdgrade.run.sandboxed_run import SandboxedRun
 from hvdgrade.sandbox import mounts, tiers
+from hvdgrade.submission.review import review
 from hvdgrade.submission.script import NotGradable, imported_modules, read_script
+from hvdgrade.submission.script_facts import ScriptFacts
 from hvdlab.assessment_networks import VARIABLE
 from hvdlab.data import DataError, Dataset, load_cifar10
 from hvdlab.system.hardware import visible_gpus
@@ -102,7 +105,9 @@ def grade(
                 "system or of Python, which it needs. Move the data, and name their folder in $HVDLAB_DATA."
             )
         graded = replace(graded, synthetic=data.synthetic, tier=tier)
-        rounds = grade_in_rounds(graded.source, ranks, rules, data, tier, clock)
+        graded = replace(graded, review=review(graded.source))
+        facts = graded.review.facts
+        rounds = grade_in_rounds(graded.source, facts, ranks, rules, data, tier, clock)
         graded = replace(graded, rounds=rounds, decisive=verdict.decisive(rounds))
     except NotGradable as error:
         graded = replace(graded, status="not_gradable", reason=str(error))
@@ -114,7 +119,13 @@ def grade(
 
 
 def grade_in_rounds(
-    source: bytes, ranks: int, rules: Profile, data: Dataset, tier: str, tell: Tell
+    source: bytes,
+    facts: ScriptFacts,
+    ranks: int,
+    rules: Profile,
+    data: Dataset,
+    tier: str,
+    tell: Tell,
 ) -> list[Round]:
     """Return one round, or 1 + `rules.repeats` rounds if the first one is too close to a threshold.
 
@@ -126,7 +137,7 @@ def grade_in_rounds(
         if rounds:
             tell(f"{why}: round {len(rounds) + 1} of {wanted} ...")
         try:
-            rounds.append(one_round(source, ranks, rules, data, tier, tell))
+            rounds.append(one_round(source, facts, ranks, rules, data, tier, tell))
         except FAULTS:
             if again:
                 raise
@@ -142,13 +153,18 @@ def grade_in_rounds(
 
 
 def one_round(
-    source: bytes, ranks: int, rules: Profile, data: Dataset, tier: str, tell: Tell
+    source: bytes,
+    facts: ScriptFacts,
+    ranks: int,
+    rules: Profile,
+    data: Dataset,
+    tier: str,
+    tell: Tell,
 ) -> Round:
     """Measure this machine, run the submission and the probe, and judge the results."""
     seed, examples = secrets.randbits(64), len(data.train_labels)
     hidden = hidden_data.HiddenData.draw(seed, examples, len(data.test_labels))
-    imports = imported_modules(source)
-    kind = calibrate.framework(imports)
+    kind = calibrate.framework(imported_modules(source))
     with tempfile.TemporaryDirectory(prefix="hvdgrade-evidence-") as name:
         folder = Path(name)
         folder.chmod(0o711)  # a submission that runs as another user can reach the data in it
@@ -176,16 +192,16 @@ def one_round(
             raise OSError("the grader's disk was full while the submission ran")
         tell("comparing the ranks ...", stage="comparing")
         epochs, refused = evaluator.compare(seen, rules, examples)
-        evidence = Evidence(seen, epochs, refused, imports, b"Adasum" in source)
+        evidence = Evidence(seen, epochs, refused, facts)
         done, probed = verdict.before_probing(evidence, rules, budget), None
-        if verdict.worth_probing(done):
-            each = batch_size(epochs)
+        if verdict.worth_probing(done, evidence):
+            each = batch_size(epochs, min(LARGEST_BATCH, ceil(examples / ranks)))
             views = hidden_data.for_probe(data, hidden, ranks, each, folder / "probe")
             probed = probe(source, ranks, views, each, copies, rules, tier, tell)
         tell("recomputing accuracies ...", stage="evaluating")
         whole = data.folder.resolve()
         evidence = evaluator.recompute(evidence, probed, rules, whole, seed)
-        for options in parallel_checks.other_probes(evidence.probe, rules) if probed else ():
+        for options in parallel_checks.other_probes(evidence, rules) if evidence.probe else ():
             again = probe(source, ranks, views, each, copies, rules, tier, tell, **options)
             found = evaluator.compare_probe(again, rules, whole, seed)
             if found.compared and found.distance <= rules.equivalence_tolerance:

@@ -60,7 +60,7 @@ HVDGRADE = {
     "sandbox": "record_limits hvdlab hvdlab.system psutil landlock",  # Sandbox.furnish copies landlock.py
     "output": "submission rich",
     "evidence": (
-        "profiles output record_limits hvdlab.data hvdlab.record hvdlab.probe_mode "
+        "profiles submission output record_limits hvdlab.data hvdlab.record hvdlab.probe_mode "
         "hvdlab.assessment_networks hvdlab.torch hvdlab.keras numpy torch"
     ),
     "report": "output profiles submission sandbox evidence judge hvdgrade hvdlab.system rich jinja2",

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from hvdgrade.submission.flags import flags, unequal_work
-from hvdgrade.submission.review import remarks
+from hvdgrade.judge.measured_flags import unequal_work
+from hvdgrade.submission.flags import flags
+from hvdgrade.submission.review import review
 from hvdlab.hints import hints, read
 from hvdlab.script_analysis.script import Script, Unreadable
 
@@ -590,11 +591,11 @@ def test_an_ordinary_script_with_long_text_is_not_flagged():
 
 def test_a_rank_that_did_little():
     """0.4 of the most is as much as is let pass; one that was never seen did nothing."""
-    assert unequal_work({0: 40.0, 1: 16.1}, 2) == unequal_work({0: 9.0}, 1) == []
-    assert unequal_work({}, 2) == []  # over before anybody looked
+    assert unequal_work({0: 40.0, 1: 16.1}, 2) == unequal_work({0: 9.0}, 1) == ""
+    assert unequal_work({}, 2) == ""  # over before anybody looked
     for seconds, least in (({0: 40.0, 1: 15.9}, 1), ({0: 3.0, 1: 40.0, 2: 41.0}, 0), ({0: 5.0}, 1)):
-        (flag,) = unequal_work(seconds, max(2, len(seconds)))
-        assert flag["text"].startswith(f"Rank {least} computed for ")
+        text = unequal_work(seconds, max(2, len(seconds)))
+        assert text.startswith(f"Rank {least} computed for ")
 
 
 # --- whatever is handed in --------------------------------------------------------------------------
@@ -659,13 +660,15 @@ def test_a_source_that_is_slow_to_look_at_gets_what_was_found_and_a_flag():
     """Of a chain of assignments of many values each name may stand for each of them."""
     chain = " = ".join(f"b{i}" for i in range(6000)) + " = " + ", ".join(["hvd.rank()"] * 1500)
     source = f"import socket\nimport horovod.torch as hvd\nhvd.init()\n{chain}\n".encode()
-    found = remarks(source[:64_000].rpartition(b",")[0], seconds=1)
-    assert found["hints"] == [] and [f["kind"] for f in found["flags"]] == [
+    found = review(source[:64_000].rpartition(b",")[0], seconds=1)
+    assert found.hints == [] and [flag["kind"] for flag in found.flags] == [
         "network", "literal", "unreadable",
     ]  # fmt: skip
-    assert "more than 1 s" in found["flags"][-1]["text"]
+    assert "more than 1 s" in found.flags[-1]["text"]
     usual = (ASSESSMENT / "torch" / "assessment.py").read_bytes()
-    assert remarks(usual) == {"hints": hints(usual), "flags": []} and hints(usual)
+    found = review(usual)
+    assert (found.hints, found.flags) == (hints(usual), []) and found.hints
+    assert "hvdlab.torch.models" in found.facts.imports
 
 
 def test_scripts_with_random_lines_missing_or_doubled_do_not_make_it_fail():
