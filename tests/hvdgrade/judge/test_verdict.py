@@ -726,3 +726,40 @@ def test_a_registered_check_needs_only_points(monkeypatch):
         result = judge(evidence(seen(output_bytes=printed), probe=probed()), rules, 30.0)
         assert (result.checks[-1].title, result.checks[-1].state) == ("prints little", state)
         assert result.score == 100 + 7 * (state == "pass") and result.max_score == 107
+
+
+@pytest.mark.parametrize("prefix", ["", "[rank0]: "])
+def test_quotes_the_error_of_a_traceback_under_torch_distributed(prefix):
+    """PyTorch begins each line of a traceback with its rank after `init_process_group`."""
+    traceback = ["Traceback (most recent call last):", '  File "a.py", line 41, in <module>']
+    lines = [*traceback, "    step()", "ValueError: no batch"]
+    output = "\n".join(f"[1,0]<stderr>: {prefix}{line}" for line in lines)
+    assert check.last_error(output) == "rank 0 says: ValueError: no batch"
+
+
+def test_each_check_has_a_section_about_its_causes():
+    page = (Path(__file__).parents[3] / "assessment" / "failed_checks.md").read_text()
+    headings = {line.removeprefix("## ") for line in page.splitlines() if line.startswith("## ")}
+    titles = [definition.title for definition in check.CHECKS.values()]
+    assert headings == {title[:1].upper() + title[1:] for title in titles}
+    for title in titles:
+        assert f'section "{title[:1].upper()}{title[1:]}"' in check.where_explained(title)
+
+
+@pytest.mark.parametrize(
+    "facts, first",
+    [
+        (
+            ScriptFacts(adasum=Place(5, "Adasum"), random=Place(3, "x.random")),
+            "line 5 (Adasum) does",
+        ),
+        (ScriptFacts(reader=Place(5, "DataLoader")), "line 5 (DataLoader) reads the images"),
+        (ScriptFacts(sum_loss=Place(5, "reduction=sum")), "line 5 (reduction=sum) sums"),
+        (ScriptFacts(random=Place(5, "torch.randn")), "line 5 (torch.randn) makes the runs random"),
+        (ScriptFacts(), "the script averages weights now and then"),
+    ],
+)
+def test_names_the_most_likely_cause_of_a_difference_first(facts, first):
+    given = dataclasses.replace(evidence(probe=probed(distance=0.3)), script=facts)
+    help = run_check("equivalence", given).help
+    assert help.startswith(f"Likely causes: (1) {first}") and "; (2) " in help and "(3)" not in help
