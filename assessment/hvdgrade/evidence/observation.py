@@ -21,9 +21,6 @@ class Weights:
     path: Path
     sha256: str
     bytes_on_wire: int | None = None  # between the ranks, since launch; None where not known
-    cpu_seconds: float | None = (
-        None  # of the rank outside the kernel, since launch; None if unknown
-    )
 
 
 @dataclass

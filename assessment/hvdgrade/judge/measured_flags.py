@@ -5,15 +5,11 @@ costs no points. It gives the measured numbers and says what to look for in the 
 """
 
 from hvdgrade.evidence.evidence import Evidence
-from hvdgrade.evidence.observation import Observation, Probe
 
 MIN_WORK_RATIO = 0.4  # CPU time of a rank, relative to the rank that computed most
 # Seconds of the shortest epoch, relative to training on its images at the speed of the calibration. Honest
 # scripts may train faster than the calibration, for example with larger batches.
 MIN_PACE = 0.6
-# CPU time of an epoch of the probe in which each rank reads the batches of all ranks, relative to an epoch
-# in which it reads its own batch.
-MIN_WORK_GROWTH = 1.1
 # Probability of the class of the test images, relative to a uniform distribution. A class that occurs in no
 # training label only loses probability.
 MAX_TEST_CLASS = 1.2
@@ -24,7 +20,6 @@ def measured_flags(evidence: Evidence) -> list[dict]:
     found = {
         "work": unequal_work(evidence.observation.computed, evidence.ranks),
         "speed": fast_epochs(evidence),
-        "shared work": work_of_all(evidence),
         "test images": learned_test_images(evidence),
     }
     return [{"kind": kind, "line": None, "text": text} for kind, text in found.items() if text]
@@ -73,42 +68,6 @@ def fast_epochs(evidence: Evidence) -> str:
         f"Epoch {epoch} took {ratio * evidence.pass_seconds:.1f} s. {evidence.ranks} processes that train "
         f"at the speed of the calibration need {evidence.pass_seconds:.1f} s: check whether the script "
         "trains on every image that it reads."
-    )
-
-
-def work_growth(probe: Probe) -> float | None:
-    """Return how much more a rank computes in the probe if it reads the batches of all ranks.
-
-    It is the CPU time of an epoch in the run "together", divided by that in the run "apart". The first
-    epoch of each run is left out because it includes the start. None if the times are unknown.
-    """
-    each = {}
-    for name, seen in probe.seen.items():
-        each[name] = cpu_seconds_per_epoch(seen)
-    apart, together = each.get("apart"), each.get("together")
-    return together / apart if apart and together else None
-
-
-def cpu_seconds_per_epoch(seen: Observation) -> float | None:
-    """Return the CPU seconds of all ranks together in an epoch after the first; None if unknown."""
-    total = 0.0
-    for rank in range(seen.ranks):
-        used = [weights.cpu_seconds for _, weights in sorted(seen.of(rank).items())]
-        if len(used) < 2 or None in used:
-            return None
-        total += (used[-1] - used[0]) / (len(used) - 1)
-    return total
-
-
-def work_of_all(evidence: Evidence) -> str:
-    """Return a text if ranks compute as much for their own batch as for the batches of all ranks."""
-    found = evidence.probe
-    growth = work_growth(found.probe) if found and found.compared else None
-    if growth is None or growth >= MIN_WORK_GROWTH:
-        return ""
-    return (
-        f"In the probe the ranks computed only {growth:.2f} times as long for batches that are "
-        f"{evidence.ranks} times as large: check whether each rank trains on the images of all ranks."
     )
 
 

@@ -17,7 +17,6 @@ from statistics import fmean
 from hvdgrade.evidence.evidence import UNMOVED, Evidence, ProbeEvidence
 from hvdgrade.evidence.hidden_data import alike
 from hvdgrade.judge.check import Case, Finding, check, last_error, likely, where_they_wait
-from hvdgrade.judge.measured_flags import work_growth
 from hvdgrade.judge.run_checks import RECORD_THE_NETWORK
 from hvdgrade.judge.traffic import (
     FEWEST_ROUNDS,
@@ -194,7 +193,6 @@ def equivalence(case: Case) -> Finding:
         "difference_of_ranks": found.replicas,
         "exchange_drop": drop,
         "exchange_growth": growth,
-        "work_growth": work_growth(found.probe),
         "rounds_a_step": {
             name: probed_exchanges(found.probe, name, rules) for name in found.probe.seen
         },

@@ -18,13 +18,7 @@ from shutil import disk_usage
 from hvdgrade.evidence.observation import Observation
 from hvdgrade.run.captured_output import CapturedOutput, ask_for_stacks, stacks
 from hvdgrade.run.collect import collect, reported
-from hvdgrade.run.processes import (
-    Activity,
-    has_torch,
-    left_their_cores,
-    memory_of_launcher,
-    user_seconds,
-)
+from hvdgrade.run.processes import Activity, has_torch, left_their_cores, memory_of_launcher
 from hvdgrade.run.rank_devices import DeviceWatch
 from hvdgrade.run.sandboxed_run import SandboxedRun
 
@@ -90,17 +84,9 @@ class Monitor:
         self.now = time.monotonic()
         if collect(self.run, self.copies, self.seen):
             self.activity.note(self.now)
-            self.note_cpu_seconds()
         if self.now - self.sampled >= SAMPLE_SECONDS:
             self.sample()
             self.sampled = self.now
-
-    def note_cpu_seconds(self) -> None:
-        """Add the CPU time of its rank to each weights file that has just arrived."""
-        used = user_seconds(self.run.rank_processes())
-        for weights in self.seen.weights:
-            if weights.cpu_seconds is None:
-                weights.cpu_seconds = used.get(weights.rank)
 
     def sample(self) -> None:
         """Read from the kernel what the processes of the run do and use, and report the progress."""

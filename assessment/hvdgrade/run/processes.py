@@ -58,15 +58,6 @@ class Activity:
         self.previous, self.at = times, now
 
 
-def user_seconds(ranks: dict[int, psutil.Process]) -> dict[int, float]:
-    """Return the CPU seconds outside the kernel of each rank whose process still runs."""
-    found = {}
-    for rank, process in ranks.items():
-        with contextlib.suppress(psutil.Error):
-            found[rank] = process.cpu_times().user
-    return found
-
-
 def launchers(ranks: dict[int, psutil.Process]) -> list[psutil.Process]:
     """What started the ranks: mpirun, or one on each host."""
     found: dict[int, psutil.Process] = {}
