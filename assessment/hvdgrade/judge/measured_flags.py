@@ -10,9 +10,10 @@ MIN_WORK_RATIO = 0.4  # CPU time of a rank, relative to the rank that computed m
 # Seconds of the shortest epoch, relative to training on its images at the speed of the calibration. Honest
 # scripts may train faster than the calibration, for example with larger batches.
 MIN_PACE = 0.6
-# Probability of the class of the test images, relative to a uniform distribution. A class that occurs in no
-# training label only loses probability.
-MAX_TEST_CLASS = 1.2
+# Probability of the class of the test images, relative to a uniform distribution. In a network that learns,
+# a class that occurs in no training label loses probability: honest scripts have 0.02 to 0.15.
+MAX_TEST_CLASS = 1.5
+MIN_LEARNED = 0.04  # see `hvdgrade.evidence.accuracy.flow`; a network that learned less may say anything
 
 
 def measured_flags(evidence: Evidence) -> list[dict]:
@@ -74,7 +75,8 @@ def fast_epochs(evidence: Evidence) -> str:
 def learned_test_images(evidence: Evidence) -> str:
     """Return a text if the weights of the probe know the class of the test images."""
     found = evidence.probe
-    known = max((rank.test_class for rank in found.flow), default=0.0) if found else 0.0
+    learned = [rank for rank in found.flow if rank.learned >= MIN_LEARNED] if found else []
+    known = max((rank.test_class for rank in learned), default=0.0)
     if known < MAX_TEST_CLASS:
         return ""
     return (
