@@ -76,7 +76,11 @@ def test_a_script_that_fails_before_it_trains_is_told_as_that():
 @pytest.mark.parametrize(
     "end, sentence",
     [
-        ("raise SystemExit('no data')", r"rank 0 ended with exit code 1 \(no data\), line 4"),
+        pytest.param(
+            "raise SystemExit('no data')",
+            r"rank 0 ended with exit code 1 \(no data\), line 4",
+            marks=pytest.mark.thorough,
+        ),
         ("os._exit(7)", r"the ranks ended early: rank [01] of 2 ended first, with exit code 7\."),
     ],
 )

@@ -605,7 +605,7 @@ time.sleep(100)
     ],
 )  # fmt: skip
 def test_a_run_that_fails_ends_in_a_sentence(source, limit, says, tmp_path, monkeypatch):
-    monkeypatch.setattr(script_run, "START", 12)
+    monkeypatch.setattr(script_run, "START", 6)
     script = tmp_path / "mine.py"
     script.write_text(source)
     run = script_run.watch(script, folder=tmp_path / "run", limit=limit)
@@ -656,11 +656,20 @@ def test_a_real_script(step, script, framework, real, capsys):
 @pytest.mark.mpi
 @pytest.mark.slow
 @pytest.mark.parametrize("framework", ["torch"], indirect=True)
-def test_real_mistakes(script, real):
+def test_a_real_mistake(script, real):
     text = edits.after("optimizer", "torch")
     wrap = text[text.index("    optimizer = hvd.Dist") : text.index("\n    recorder = ")]
     with pytest.raises(NotYet, match="drift.*Wrap the optimizer"):
         steps.check_optimizer(script("optimizer", (wrap, "")))
+
+
+@pytest.mark.mpi
+@pytest.mark.slow
+@pytest.mark.thorough
+@pytest.mark.parametrize("framework", ["torch"], indirect=True)
+def test_real_mistakes_of_other_steps(script, real):
+    text = edits.after("optimizer", "torch")
+    wrap = text[text.index("    optimizer = hvd.Dist") : text.index("\n    recorder = ")]
     with pytest.raises(
         NotYet, match="the plain optimizer makes the steps: continue with the object that"
     ):

@@ -80,7 +80,7 @@ def test_blocks_start_as_the_identity(fast: ModuleType) -> None:
 
 
 @pytest.mark.mpi
-@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("ranks", [pytest.param(1, marks=pytest.mark.thorough), 2])
 def test_it_learns(ranks: int, tmp_path: Path) -> None:
     """The label of an image is its red channel. Guessing would reach an accuracy of 10 %."""
     data.prepare(tmp_path / "data", sample=True)
