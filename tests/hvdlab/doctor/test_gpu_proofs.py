@@ -102,7 +102,13 @@ def test_the_first_proof_hides_gpus_from_tensorflow(monkeypatch):
 
 
 @pytest.mark.mpi
-@pytest.mark.parametrize("framework", frameworks.NAMES)
+@pytest.mark.parametrize(
+    "framework",
+    [
+        pytest.param(name, marks=pytest.mark.thorough if name == "tensorflow" else ())
+        for name in frameworks.NAMES
+    ],
+)
 def test_the_script_of_the_proof_runs_on_any_device(framework):
     """On the processor too: it says which device it had, and the doctor that this proves nothing of GPUs."""
     pytest.importorskip(framework)

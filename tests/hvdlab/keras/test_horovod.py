@@ -74,9 +74,7 @@ def test_networks_of_bfloat16_are_broadcast_and_averaged(run):
 
 @pytest.mark.mpi
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "backend", ["tensorflow", "torch"]
-)
+@pytest.mark.parametrize("backend", ["tensorflow", "torch"])
 @pytest.mark.thorough
 def test_each_process_set_trains_a_model_of_its_own(run, backend):
     run("process_sets.py", np=4, KERAS_BACKEND=backend)
@@ -99,11 +97,17 @@ HIDE = "import sys; sys.modules['horovod.{}'] = None; "
     [
         ({"KERAS_BACKEND": "numpy"}, "", "needs Keras on TensorFlow or PyTorch, not on numpy"),
         ({"TF_USE_LEGACY_KERAS": "1"}, "", "import horovod.tensorflow.keras as hvd, or unset"),
-        ({}, HIDE.format("tensorflow"), "its tensorflow extension is missing: `hvdlab doctor`"),
-        (
+        pytest.param(
+            {},
+            HIDE.format("tensorflow"),
+            "its tensorflow extension is missing: `hvdlab doctor`",
+            marks=pytest.mark.thorough,
+        ),
+        pytest.param(
             {"KERAS_BACKEND": "torch"},
             HIDE.format("torch"),
             "its torch extension is missing: `hvdlab doctor`",
+            marks=pytest.mark.thorough,
         ),
     ],
 )
