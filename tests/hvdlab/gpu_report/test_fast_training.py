@@ -92,7 +92,15 @@ def test_it_learns(ranks: int, tmp_path: Path) -> None:
     assert found["accuracy"] > 0.3, ended.output
 
 
-@pytest.mark.parametrize("arguments", [["--images", "0"], ["--epochs", "-1"], ["--width", "x"]])
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--images", "0"],
+        pytest.param(["--epochs", "-1"], marks=pytest.mark.thorough),
+        pytest.param(["--width", "x"], marks=pytest.mark.thorough),
+    ],
+)
 def test_wrong_arguments_get_one_sentence(arguments: list[str]) -> None:
     ended = subprocess.run(
         [sys.executable, str(SCRIPT), *arguments], capture_output=True, text=True, timeout=120

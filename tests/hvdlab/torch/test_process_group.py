@@ -234,6 +234,7 @@ main()
 """
 
 
+@pytest.mark.slow
 def test_no_thread_of_gloo_outlives_the_group(bare):
     """One that meets the end of Python aborts the rank: "terminate called without an active exception"."""
     command = [sys.executable, "-c", LEAVES]
