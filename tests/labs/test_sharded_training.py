@@ -58,6 +58,7 @@ def test_number_of_parameters():
     assert train("serial", 1)["sent_bytes"] == 0
 
 
+@pytest.mark.thorough
 def test_ddp():
     check("ddp", 2, 16, 2)
 
@@ -128,6 +129,7 @@ def torchrun(mode):
 
 
 @pytest.mark.mpi
+@pytest.mark.thorough
 def test_refuses_horovod_under_torchrun():
     done = torchrun("horovod")
     assert done.returncode != 0 and "losses" not in done.stdout

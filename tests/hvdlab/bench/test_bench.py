@@ -244,6 +244,7 @@ def test_precision_is_that_of_the_convolutions(
 
 @pytest.mark.mpi
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_normalization() -> None:
     found = normalization.normalization(repeats=1, tell=silent)
     assert len(found) == 3

@@ -14,7 +14,6 @@ from hvdlab.hints.catalogue import CATALOGUE, CHECKED
 
 QUICK = {
     "unequal_steps_generator_torch",  # a deadlock, noticed while it lasts
-    "wrapped_too_late_torch",  # the script crashes
     "identical_batches_torch",
     "gradients_not_averaged_keras",
     *("keras_fit_arrays", "torch_by_hand"),

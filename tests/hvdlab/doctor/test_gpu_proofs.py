@@ -132,6 +132,7 @@ esac
 
 
 @pytest.mark.mpi
+@pytest.mark.thorough
 def test_the_doctor_asks_the_nvidia_smi_on_path(tmp_path):
     """The labs run on a machine whose GPU torch cannot use, and the launch line is the usual one."""
     torch = pytest.importorskip("torch")

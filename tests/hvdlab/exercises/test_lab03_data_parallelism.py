@@ -208,6 +208,7 @@ def with_a_name_from_outside(comm, values):
 
 
 @pytest.mark.mpi
+@pytest.mark.thorough
 def test_the_naive_way_is_right(capsys):
     exercises.check_naive_all_reduce(naive)
     assert "Right: the sum on each of 3 ranks" in capsys.readouterr().out
@@ -437,6 +438,7 @@ RINGS = {ring_send_first, ring_of_whole_vectors, ring_without_all_gather, ring_t
 
 
 @pytest.mark.mpi
+@pytest.mark.thorough
 def test_the_ring_is_right(capsys):
     exercises.check_ring_all_reduce(ring)
     assert "Right: the sum on 1, 2, 3 and 4 ranks" in capsys.readouterr().out

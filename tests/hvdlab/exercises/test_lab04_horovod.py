@@ -643,6 +643,9 @@ def real(monkeypatch):
     "step",  # the solution notebook of lab 4 runs each of them; the last holds all the edits
     [pytest.param(s, marks=() if s == "resume" else pytest.mark.thorough) for s in edits.STEPS],
 )
+@pytest.mark.parametrize(
+    "framework", ["torch", pytest.param("keras", marks=pytest.mark.thorough)], indirect=True
+)
 def test_a_real_script(step, script, framework, real, capsys):
     if framework == "torch" and step in ("device", "output", "checkpoint"):
         pytest.skip("seen in Keras")

@@ -122,6 +122,7 @@ def gradient_in_place():
 
 
 @pytest.mark.mpi
+@pytest.mark.thorough
 def test_the_right_pair_is_right(capsys):
     exercises.check_f_and_g(f_and_g)
     assert "f sums in the backward pass" in capsys.readouterr().out
@@ -203,6 +204,7 @@ def unfinished(x, part, f, g):
 
 
 @pytest.mark.mpi
+@pytest.mark.thorough
 def test_the_right_block_is_right(capsys):
     exercises.check_block(block, part_of, f_and_g)
     assert "with one all-reduce forward and one backward" in capsys.readouterr().out
@@ -314,6 +316,7 @@ def always(split, shared, most):
 
 
 @pytest.mark.mpi
+@pytest.mark.thorough
 def test_the_right_clipping_is_right(capsys):
     exercises.check_clip(clip)
     assert "13 on every rank" in capsys.readouterr().out

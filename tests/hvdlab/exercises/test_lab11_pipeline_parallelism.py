@@ -79,6 +79,7 @@ def test_a_stub_stays_a_stub():
         exercises.check_pipeline_step(stub)
 
 
+@pytest.mark.thorough
 def test_the_gradients_of_serial_training_are_right(capsys):
     exercises.check_pipeline_step(pipeline_step)
     assert "Right: three stages" in capsys.readouterr().out
@@ -132,6 +133,7 @@ def test_gradients_that_are_not_divided_are_named(changed):
         exercises.check_pipeline_step(changed(pipeline_step, "out.backward(gradient)", whole))
 
 
+@pytest.mark.thorough
 def test_a_swap_in_turns_is_right(capsys):
     exercises.check_swap(swap)
     assert "Right: two ranks exchange" in capsys.readouterr().out
@@ -182,6 +184,7 @@ def faulty(changed):
     return changed(pipeline_step, "kept.pop()", "kept.pop(-rank)")
 
 
+@pytest.mark.thorough
 def test_the_mended_line_is_right(faulty, capsys):
     exercises.check_mended(faulty, "x, out = kept.pop(-rank)", "x, out = kept.pop()")
     assert "Right: with that line" in capsys.readouterr().out

@@ -154,6 +154,7 @@ LOST = {
 @pytest.mark.mpi
 @pytest.mark.data
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_a_sampler_that_is_not_told_the_epoch_is_named():
     text = LAB.read_text()
     solution = re.search(

@@ -42,7 +42,7 @@ def train(run_ranks):
 @pytest.mark.parametrize(
     "kind",
     [
-        "tensorflow",
+        pytest.param("tensorflow", marks=pytest.mark.thorough),
         pytest.param("torch", marks=pytest.mark.thorough),
         "torch, by hvdlab.torch.device",
     ],

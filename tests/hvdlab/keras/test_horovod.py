@@ -27,12 +27,17 @@ def run(run_ranks):
 @pytest.mark.mpi
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "backend", ["tensorflow", pytest.param("torch", marks=pytest.mark.thorough)]
+    ("backend", "settings"),
+    [
+        ("tensorflow", ("nesterov", "fp16", "mean of passes")),
+        pytest.param("tensorflow", (), marks=pytest.mark.thorough),  # all settings
+        pytest.param("torch", (), marks=pytest.mark.thorough),
+    ],
 )
-def test_two_ranks_equal_one_process_and_legacy_keras(run, backend):
+def test_two_ranks_equal_one_process_and_legacy_keras(run, backend, settings):
     pytest.importorskip("tf_keras", reason="needs tf-keras: run `make setup`")
-    run("legacy_keras.py", TF_USE_LEGACY_KERAS="1")
-    run("equals_serial.py", KERAS_BACKEND=backend)
+    run("legacy_keras.py", arguments=settings, TF_USE_LEGACY_KERAS="1")
+    run("equals_serial.py", arguments=settings, KERAS_BACKEND=backend)
 
 
 @pytest.mark.mpi

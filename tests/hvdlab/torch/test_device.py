@@ -37,7 +37,7 @@ def train(run_ranks):
     ("dtype", "layout"),
     [
         ("float64", "channels_last"),
-        ("bfloat16", "contiguous_format"),
+        pytest.param("bfloat16", "contiguous_format", marks=pytest.mark.thorough),
         pytest.param("float64", "contiguous_format", marks=pytest.mark.thorough),
         pytest.param("bfloat16", "channels_last", marks=pytest.mark.thorough),
     ],
