@@ -218,7 +218,7 @@ NAIVE = {naive_for_the_root, everyone_to_everyone, with_a_name_from_outside}
 
 
 def cases(quick, *named):
-    """Return the mistakes as parameters; those that are not in `quick` only run if asked for."""
+    """Return the mistakes as parameters; a mistake outside `quick` only runs if asked for."""
     return [
         pytest.param(wrong, says, marks=() if wrong in quick else pytest.mark.thorough)
         for wrong, says in named
