@@ -1,5 +1,6 @@
 """`make setup` on machines that lack something: it prints one sentence. pip and g++ are not mocked."""
 
+import functools
 import hashlib
 import http.server
 import importlib.util
@@ -234,23 +235,27 @@ def proxy():
         server.shutdown()
 
 
+thorough = functools.partial(pytest.param, marks=pytest.mark.thorough)
+
+
 @pytest.mark.parametrize(
     "gpu, variables, asked",
     [
         ("", {}, ["download.pytorch.org", "pip.invalid"]),
-        ("580.65.06, 9.0", {}, ["pip.invalid"]),
+        thorough("580.65.06, 9.0", {}, ["pip.invalid"]),
         ("535.104.05, 8.0", {}, ["download.pytorch.org", "pip.invalid"]),  # for CUDA 12
-        ("", {"TORCH_INDEX": ""}, ["pip.invalid"]),
-        (
+        thorough("", {"TORCH_INDEX": ""}, ["pip.invalid"]),
+        thorough(
             "535.104.05, 8.0",
             {"TORCH_INDEX": "https://torch.invalid/whl"},
             ["torch.invalid", "pip.invalid"],
         ),
         # The previous set-up was on a login node, for the GPUs of other nodes.
-        ("", {"before": "\n"}, ["pip.invalid"]),
-        ("", {"before": "https://torch.invalid/whl\n"}, ["torch.invalid", "pip.invalid"]),
+        thorough("", {"before": "\n"}, ["pip.invalid"]),
+        thorough("", {"before": "https://torch.invalid/whl\n"}, ["torch.invalid", "pip.invalid"]),
         ("", {"before": "\n", "TORCH_INDEX": "https://b.invalid"}, ["b.invalid", "pip.invalid"]),
-        ("", {"NVIDIA_PYTORCH_VERSION": "25.02"}, ["pip.invalid"]),  # torch comes with the image
+        # torch comes with the image
+        thorough("", {"NVIDIA_PYTORCH_VERSION": "25.02"}, ["pip.invalid"]),
         ("580.65.06, 9.0", {"BASE": "here"}, ["pip.invalid"]),  # torch comes with the base
     ],
 )

@@ -112,6 +112,7 @@ def test_a_file_that_cannot_be_written_is_refused_before_the_grading(tmp_path, o
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_no_file_is_lost_to_a_result(tmp_path):
     """Neither the submission, nor one of two results, nor a device or a link."""
     script = tmp_path / "assessment.py"
@@ -135,6 +136,7 @@ def test_no_file_is_lost_to_a_result(tmp_path):
     assert (tmp_path / "place").read_text().startswith("<!doctype html>")
 
 
+@pytest.mark.slow
 def test_a_result_for_standard_output_is_added_to_what_is_there(tmp_path):
     """`--json /dev/stdout >> results`: the name is that of a plain file then."""
     (tmp_path / "assessment.py").write_text("no Python")

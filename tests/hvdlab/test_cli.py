@@ -30,6 +30,7 @@ def test_says_what_to_do_without_a_network(tmp_path):
     assert "--synthetic" in answer.stderr and "Traceback" not in answer.stderr
 
 
+@pytest.mark.slow
 def test_or_synthetic_generates_data_and_says_so_each_time(tmp_path):
     for again in (False, True):
         answer = hvdlab("data", "cifar10", "--or-synthetic", home=tmp_path)

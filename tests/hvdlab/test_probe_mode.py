@@ -149,6 +149,7 @@ def test_two_ranks_equal_a_single_process_with_torch(monkeypatch):
             torch.testing.assert_close(mine, theirs, rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_two_ranks_equal_a_single_process_with_keras(monkeypatch):
     keras = pytest.importorskip("keras")
     tf = pytest.importorskip("tensorflow")

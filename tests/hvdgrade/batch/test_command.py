@@ -192,6 +192,7 @@ def test_without_data_nothing_is_graded(school, tmp_path):
     assert answer.stderr.count("\n") == 1 and not (school.out / "results").exists()
 
 
+@pytest.mark.slow
 def test_students_who_are_gone_are_named(school):
     for student in ("ada", "bob"):
         (school.folder / student).mkdir()

@@ -92,6 +92,7 @@ def test_many_ranks_have_different_labels(secrets, ranks):
     assert hidden_data.alike(ranks) == -(-ranks // 4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batch_size", [1, 100, 700, 5000])
 def test_the_probe_gives_all_ranks_the_same_images_with_different_labels(
     whole, secrets, tmp_path, batch_size

@@ -60,6 +60,7 @@ def test_lti_payloads_say_what_they_know(graded, tmp_path):
     assert json.loads((graded / "lti" / "ada.json").read_text())["userId"] == "sub-1"
 
 
+@pytest.mark.slow
 def test_two_results_for_one_lti_user_are_none(graded, tmp_path):
     users = tmp_path / "users.csv"
     users.write_text("ada,sub-1\nada-again,sub-1\ncarla,sub-3\n")

@@ -331,6 +331,7 @@ def test_cancelling_leaves_nothing(server):
 
 @pytest.mark.mpi
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_a_grader_that_does_not_answer_is_killed(server):
     assert server.assess(STUBBORN)[0] == 201
     processes = server.started()

@@ -36,6 +36,7 @@ def test_a_machine_that_cannot_compile_is_no_fault_of_the_script(tmp_path, monke
         read_script(tmp_path)
 
 
+@pytest.mark.slow
 def test_a_script_whose_code_has_no_end_is_not_graded(tmp_path):
     """Python copies what stands in a `finally` for each way into it: 2^20 copies here."""
     depth = 20

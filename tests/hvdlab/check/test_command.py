@@ -66,6 +66,7 @@ def test_a_script_whose_ranks_meet_without_horovod_is_not_said_to_be_alone(text,
 
 
 @pytest.mark.mpi
+@pytest.mark.thorough
 def test_a_script_that_fails_before_it_trains_is_told_as_that():
     Path("mine.py").write_text("import horovod.torch as hvd\nhvd.init()\nopen('not there')\n")
     with pytest.raises(CheckError, match="made no step of training: .*FileNotFoundError.*line 3"):
@@ -76,7 +77,11 @@ def test_a_script_that_fails_before_it_trains_is_told_as_that():
 @pytest.mark.parametrize(
     "end, sentence",
     [
-        ("raise SystemExit('no data')", r"rank 0 ended with exit code 1 \(no data\), line 4"),
+        pytest.param(
+            "raise SystemExit('no data')",
+            r"rank 0 ended with exit code 1 \(no data\), line 4",
+            marks=pytest.mark.thorough,
+        ),
         ("os._exit(7)", r"the ranks ended early: rank [01] of 2 ended first, with exit code 7\."),
     ],
 )
@@ -87,6 +92,7 @@ def test_how_a_script_ended_early_is_told(end, sentence):
 
 
 @pytest.mark.mpi
+@pytest.mark.thorough
 def test_ranks_that_wait_for_ever_are_never_told_as_nothing_found(monkeypatch):
     monkeypatch.setattr(command, "judge", lambda events, facts: [])
     Path("mine.py").write_text(

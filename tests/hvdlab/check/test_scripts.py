@@ -14,13 +14,9 @@ from hvdlab.hints.catalogue import CATALOGUE, CHECKED
 
 QUICK = {
     "unequal_steps_generator_torch",  # a deadlock, noticed while it lasts
-    "own_stop_torch",
-    "wrapped_too_late_torch",  # the script crashes
     "identical_batches_torch",
-    "channels_last_torch",
-    "torch_rank_device",
     "gradients_not_averaged_keras",
-    *("legacy_tape_style", "keras_fit_arrays", "torch_by_hand"),
+    *("keras_fit_arrays", "torch_by_hand"),
 }
 
 

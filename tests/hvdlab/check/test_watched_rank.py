@@ -143,6 +143,7 @@ for mean in range(1, 5):
 """
 
 
+@pytest.mark.slow
 def test_an_optimizer_without_a_rate_and_a_cumulative_mean_are_noted(tmp_path):
     pytest.importorskip("torch")
     script = tmp_path / "script.py"

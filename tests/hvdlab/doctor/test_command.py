@@ -367,6 +367,7 @@ def own_horovod(place) -> Path:
     return folder
 
 
+@pytest.mark.thorough
 def test_horovod_built_for_another_torch_is_told(environment):
     place = environment("tensorflow")
     record = own_horovod(place) / "metadata.json"
@@ -403,6 +404,7 @@ def test_an_mpirun_of_another_mpi_leaves_each_rank_alone(environment, tmp_path):
     assert "each rank runs separately" in found.allreduce.seen
 
 
+@pytest.mark.thorough
 def test_an_mpirun_that_cannot_start_says_why(environment):
     place = environment("tensorflow")
     script(place.bin / "mpirun", BROKEN)

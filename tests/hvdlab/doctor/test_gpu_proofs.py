@@ -102,7 +102,13 @@ def test_the_first_proof_hides_gpus_from_tensorflow(monkeypatch):
 
 
 @pytest.mark.mpi
-@pytest.mark.parametrize("framework", frameworks.NAMES)
+@pytest.mark.parametrize(
+    "framework",
+    [
+        pytest.param(name, marks=pytest.mark.thorough if name == "tensorflow" else ())
+        for name in frameworks.NAMES
+    ],
+)
 def test_the_script_of_the_proof_runs_on_any_device(framework):
     """On the processor too: it says which device it had, and the doctor that this proves nothing of GPUs."""
     pytest.importorskip(framework)
@@ -126,6 +132,7 @@ esac
 
 
 @pytest.mark.mpi
+@pytest.mark.thorough
 def test_the_doctor_asks_the_nvidia_smi_on_path(tmp_path):
     """The labs run on a machine whose GPU torch cannot use, and the launch line is the usual one."""
     torch = pytest.importorskip("torch")

@@ -208,15 +208,28 @@ def with_a_name_from_outside(comm, values):
 
 
 @pytest.mark.mpi
+@pytest.mark.thorough
 def test_the_naive_way_is_right(capsys):
     exercises.check_naive_all_reduce(naive)
     assert "Right: the sum on each of 3 ranks" in capsys.readouterr().out
 
 
+NAIVE = {naive_for_the_root, everyone_to_everyone, with_a_name_from_outside}
+
+
+def cases(quick, *named):
+    """Return the mistakes as parameters; a mistake outside `quick` only runs if asked for."""
+    return [
+        pytest.param(wrong, says, marks=() if wrong in quick else pytest.mark.thorough)
+        for wrong, says in named
+    ]
+
+
 @pytest.mark.mpi
 @pytest.mark.parametrize(
     ("wrong", "says"),
-    [
+    cases(
+        NAIVE,
         (naive_for_the_root, "only rank 0 has the sum, and rank 1 does not: send it back"),
         (naive_without_its_own, "12 values on 3 ranks: on rank 0, the values of rank 0 are missing"),
         (everyone_to_everyone, "rank 1 of 3 sends 192 bytes.*: rank 1 sends 96"),
@@ -228,7 +241,7 @@ def test_the_naive_way_is_right(capsys):
         (naive_from_itself, "rank 0 of 1 receives from itself"),
         (naive_returns_on_the_root_only, "it returns NoneType on rank 1"),
         (with_a_name_from_outside, "'mean_over_examples' is not defined. A function that runs on the ranks"),
-    ],
+    ),
 )  # fmt: skip
 def test_a_wrong_naive_way_is_named(wrong, says):
     with pytest.raises(NotYet, match=says):
@@ -421,7 +434,11 @@ def returns_nothing(comm, values):
     values *= 1
 
 
+RINGS = {ring_send_first, ring_of_whole_vectors, ring_without_all_gather, ring_that_reshapes}
+
+
 @pytest.mark.mpi
+@pytest.mark.thorough
 def test_the_ring_is_right(capsys):
     exercises.check_ring_all_reduce(ring)
     assert "Right: the sum on 1, 2, 3 and 4 ranks" in capsys.readouterr().out
@@ -430,8 +447,9 @@ def test_the_ring_is_right(capsys):
 @pytest.mark.mpi
 @pytest.mark.parametrize(
     ("wrong", "says"),
-    [
-        (ring_send_first, r"deadlock: on 2 ranks nothing moved for 15 s\. Rank 0 is in `comm\.Send\(.*"
+    cases(
+        RINGS,
+        (ring_send_first, r"deadlock: on 2 ranks nothing moved for 6 s\. Rank 0 is in `comm\.Send\(.*"
          r"; rank 1 is in `comm\.Send.*If all ranks send before any rank receives"),
         (ring_adds_twice, "times at index 0. In the last phase a finished"),
         (ring_without_all_gather, "the all-gather phase, which passes .* is missing"),
@@ -446,10 +464,10 @@ def test_the_ring_is_right(capsys):
         (each_chunk_to_its_rank, "rank 0 sends to the ranks 1, 2. In the ring .* right neighbour, rank 1"),
         (ring_in_the_wrong_order, "added once, but at the wrong index: rank 0 has"),
         (returns_nothing, "it returns NoneType on rank 0"),
-    ],
+    ),
 )  # fmt: skip
 def test_a_wrong_ring_is_named(wrong, says):
-    seconds = 15 if wrong is ring_send_first else 120  # it waits all of them, and no other does
+    seconds = 6 if wrong is ring_send_first else 120  # it waits all of them, and no other does
     with pytest.raises(NotYet, match=says):
         exercises.check_ring_all_reduce(wrong, seconds=seconds)
 

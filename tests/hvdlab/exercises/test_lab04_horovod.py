@@ -605,7 +605,7 @@ time.sleep(100)
     ],
 )  # fmt: skip
 def test_a_run_that_fails_ends_in_a_sentence(source, limit, says, tmp_path, monkeypatch):
-    monkeypatch.setattr(script_run, "START", 12)
+    monkeypatch.setattr(script_run, "START", 6)
     script = tmp_path / "mine.py"
     script.write_text(source)
     run = script_run.watch(script, folder=tmp_path / "run", limit=limit)
@@ -643,6 +643,9 @@ def real(monkeypatch):
     "step",  # the solution notebook of lab 4 runs each of them; the last holds all the edits
     [pytest.param(s, marks=() if s == "resume" else pytest.mark.thorough) for s in edits.STEPS],
 )
+@pytest.mark.parametrize(
+    "framework", ["torch", pytest.param("keras", marks=pytest.mark.thorough)], indirect=True
+)
 def test_a_real_script(step, script, framework, real, capsys):
     if framework == "torch" and step in ("device", "output", "checkpoint"):
         pytest.skip("seen in Keras")
@@ -656,11 +659,20 @@ def test_a_real_script(step, script, framework, real, capsys):
 @pytest.mark.mpi
 @pytest.mark.slow
 @pytest.mark.parametrize("framework", ["torch"], indirect=True)
-def test_real_mistakes(script, real):
+def test_a_real_mistake(script, real):
     text = edits.after("optimizer", "torch")
     wrap = text[text.index("    optimizer = hvd.Dist") : text.index("\n    recorder = ")]
     with pytest.raises(NotYet, match="drift.*Wrap the optimizer"):
         steps.check_optimizer(script("optimizer", (wrap, "")))
+
+
+@pytest.mark.mpi
+@pytest.mark.slow
+@pytest.mark.thorough
+@pytest.mark.parametrize("framework", ["torch"], indirect=True)
+def test_real_mistakes_of_other_steps(script, real):
+    text = edits.after("optimizer", "torch")
+    wrap = text[text.index("    optimizer = hvd.Dist") : text.index("\n    recorder = ")]
     with pytest.raises(
         NotYet, match="the plain optimizer makes the steps: continue with the object that"
     ):

@@ -164,6 +164,7 @@ def test_what_is_not_written_or_fails(check, forked):
 
 
 @pytest.mark.mpi
+@pytest.mark.thorough
 def test_on_the_ranks_of_mpirun(capsys):
     exercises.check_clip(clip)
     assert "become 1, 1.5 and 3" in capsys.readouterr().out

@@ -154,6 +154,7 @@ LOST = {
 @pytest.mark.mpi
 @pytest.mark.data
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_a_sampler_that_is_not_told_the_epoch_is_named():
     text = LAB.read_text()
     solution = re.search(
@@ -169,10 +170,8 @@ def test_a_sampler_that_is_not_told_the_epoch_is_named():
 
 @pytest.mark.mpi
 @pytest.mark.data
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "case", [pytest.param(c, marks=() if c == 2 else pytest.mark.thorough) for c in LOST]
-)
+@pytest.mark.thorough
+@pytest.mark.parametrize("case", LOST)
 def test_what_the_script_did_is_not_lost(case):
     change, says = LOST[case]
     fault.replace(case, *change)

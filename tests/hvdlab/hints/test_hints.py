@@ -671,6 +671,7 @@ def test_a_source_that_is_slow_to_look_at_gets_what_was_found_and_a_flag():
     assert "hvdlab.torch.models" in found.facts.imports
 
 
+@pytest.mark.slow
 def test_scripts_with_random_lines_missing_or_doubled_do_not_make_it_fail():
     from hvdgrade.submission import flags as of_flags
     from hvdlab import hints as of_hints

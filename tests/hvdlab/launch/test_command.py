@@ -68,7 +68,8 @@ def script(tmp_path):
 
 
 @pytest.mark.mpi
-def test_lines_carry_their_rank_and_what_the_user_set_is_kept(script):
+def test_lines_carry_their_rank_and_what_the_user_set_is_kept(script, monkeypatch):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)  # `make test` sets it
     train = script(TELL)
     answer = hvdlab_run("-np", 2, train, "--lr", "0.1 x", OMP_NUM_THREADS="7")
     assert answer.returncode == 0

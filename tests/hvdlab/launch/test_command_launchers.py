@@ -91,7 +91,7 @@ def test_ranks_find_each_other(command, launcher, tmp_path):
     assert not [path.name for path in (tmp_path / "tmp").iterdir() if "torch" in path.name]
 
 
-@pytest.mark.parametrize("launcher", ["mpirun", "torchrun", SRUN])
+@pytest.mark.parametrize("launcher", ["torchrun", SRUN])  # mpirun: test_command.py
 def test_the_rank_that_failed_first_is_shown_and_no_consequence(command, launcher):
     ran = answer(command, launcher, ALL_REDUCE, "raise")
     assert ran.returncode == 1
