@@ -3,6 +3,7 @@
 import pytest
 import split_blocks
 import torch
+from changed import changed
 from split_blocks import block, f_and_g, part_of
 
 from hvdlab.exercises import NotYet, lab10_split_block
@@ -250,52 +251,14 @@ def clip(split, shared, most):
     return norm
 
 
+NORM_OF_SPLIT = "get_total_norm([p.grad for p in split])"
+NORM_OF_SHARED = "get_total_norm([p.grad for p in shared])"
+
+
 def local(split, shared, most):
     import torch
 
     return torch.nn.utils.clip_grad_norm_([*split, *shared], most)
-
-
-def all_counted(split, shared, most):
-    import torch.distributed as dist
-    from torch.nn.utils import get_total_norm
-
-    square = get_total_norm([p.grad for p in [*split, *shared]]) ** 2
-    dist.all_reduce(square)
-    return square.sqrt()
-
-
-def norms_of_tensors_added(split, shared, most):
-    import torch.distributed as dist
-
-    square = sum(p.grad.norm() for p in split) ** 2
-    dist.all_reduce(square)
-    norm = (square + sum(p.grad.square().sum() for p in shared)).sqrt()
-    for parameter in [*split, *shared]:
-        parameter.grad *= min(1, most / norm)
-    return norm
-
-
-def first_ones_only(split, shared, most):
-    import torch.distributed as dist
-
-    square = split[0].grad.square().sum()
-    dist.all_reduce(square)
-    norm = (square + shared[0].grad.square().sum()).sqrt()
-    for parameter in (split[0], shared[0]):
-        parameter.grad *= min(1, most / norm)
-    return norm
-
-
-def second_ones_as_they_are(split, shared, most):
-    import torch.distributed as dist
-
-    square = sum(p.grad.square().sum() for p in split)
-    dist.all_reduce(square)
-    norm = (square + sum(p.grad.square().sum() for p in shared)).sqrt()
-    for parameter in (split[0], *shared):
-        parameter.grad *= min(1, most / norm)
-    return norm
 
 
 def always(split, shared, most):
@@ -315,18 +278,20 @@ def test_the_right_clipping_is_right(capsys):
     ("wrong", "says"),
     [
         (local, "The norm over what this rank holds"),
-        pytest.param(
-            norms_of_tensors_added, "is 13.6, expected 13. Norms of tensors", marks=pytest.mark.thorough
-        ),
-        pytest.param(first_ones_only, "Only the first tensor of each list", marks=pytest.mark.thorough),
-        pytest.param(
-            second_ones_as_they_are,
-            "a split gradient is multiplied by 1,",
-            marks=pytest.mark.thorough,
-        ),
-        pytest.param(all_counted, "counted on each rank: 3 times", marks=pytest.mark.thorough),
-        pytest.param(
-            always, "at most 26.* multiplied by 2, and should be by 1", marks=pytest.mark.thorough
+        *(
+            pytest.param(wrong, says, marks=pytest.mark.thorough)
+            for wrong, says in (
+                (changed(clip, NORM_OF_SPLIT, "sum(p.grad.norm() for p in split)"),
+                 "is 13.6, expected 13. Norms of tensors"),
+                (changed(clip, "in split]", "in split[:1]]", "in shared]", "in shared[:1]]",
+                         "[*split, *shared]", "[split[0], shared[0]]"),
+                 "Only the first tensor of each list"),
+                (changed(clip, "[*split, *shared]", "[split[0], *shared]"),
+                 "a split gradient is multiplied by 1,"),
+                (changed(clip, "in split]", "in [*split, *shared]]", f" + {NORM_OF_SHARED} ** 2", ""),
+                 "counted on each rank: 3 times"),
+                (always, "at most 26.* multiplied by 2, and should be by 1"),
+            )
         ),
     ],
 )  # fmt: skip
