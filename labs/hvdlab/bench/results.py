@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from rich.table import Table
 
+from hvdlab.arguments import file_to_write, positive
 from hvdlab.assessment_networks import ASSESSMENT_NET, network_weights
 
 if TYPE_CHECKING:
@@ -23,9 +24,11 @@ if TYPE_CHECKING:
 def add_rounds(parser: argparse.ArgumentParser, rounds: int) -> None:
     """Add `--repeats` (default: `rounds`) and `--json`, which every benchmark has."""
     parser.add_argument(
-        "--repeats", type=count, default=rounds, help=f"number of rounds (default {rounds})"
+        "--repeats", type=positive, default=rounds, help=f"number of rounds (default {rounds})"
     )
-    parser.add_argument("--json", type=result, metavar="FILE", help="write all figures to FILE")
+    parser.add_argument(
+        "--json", type=file_to_write, metavar="FILE", help="write all figures to FILE"
+    )
 
 
 def add_steps(
@@ -39,9 +42,11 @@ def add_steps(
         batch_help: what the batch size counts.
     """
     parser.add_argument(
-        "--steps", type=count, default=steps, help=f"timed steps per run (default {steps})"
+        "--steps", type=positive, default=steps, help=f"timed steps per run (default {steps})"
     )
-    parser.add_argument("--batch-size", type=count, default=64, help=f"{batch_help} (default 64)")
+    parser.add_argument(
+        "--batch-size", type=positive, default=64, help=f"{batch_help} (default 64)"
+    )
 
 
 def add_training(parser: argparse.ArgumentParser, batch_help: str = "images per rank") -> None:
@@ -74,13 +79,6 @@ def add_plot(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def count(text: str) -> int:
-    """Return the whole number of at least 1 that `text` holds; an argparse type."""
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"expected a whole number of at least 1, got {text!r}")
-    return int(text)
-
-
 def network(text: str) -> str:
     """Return `text` if it names a network of the assessment; an argparse type."""
     try:
@@ -90,20 +88,9 @@ def network(text: str) -> str:
     return text
 
 
-def result(text: str) -> Path:
-    """Return the path of a file that can be written; an argparse type.
-
-    The folder is checked now, because a benchmark may run for an hour before it writes the file.
-    """
-    path = Path(text)
-    if path.is_dir() or not path.parent.is_dir():
-        raise argparse.ArgumentTypeError(f"expected a file in a folder that exists, got {text!r}")
-    return path
-
-
 def figure(text: str) -> Path:
     """Return the path of a figure that can be drawn; an argparse type."""
-    path = result(text)
+    path = file_to_write(text)
     if path.suffix not in (".png", ".svg", ".pdf"):
         raise argparse.ArgumentTypeError(f"expected a .png, .svg or .pdf, got {text!r}")
     if not find_spec("matplotlib"):
