@@ -249,22 +249,3 @@ def test_lars_finds_nan():
 
     with pytest.raises(NotYet, match="nan"):
         exercises.check_lars_update(unguarded)
-
-
-# --- all -------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "check",
-    [
-        exercises.check_ghost_batch_norm,
-        exercises.check_updates_with_growth,
-        exercises.check_lars_update,
-    ],
-)
-def test_a_stub_shows_what_to_do(check):
-    def stub(*arguments):
-        raise NotImplementedError("Lab 6, exercise 1: what to do")
-
-    with pytest.raises(NotImplementedError, match="what to do"):
-        check(stub)

@@ -5,19 +5,6 @@ import pytest
 from hvdlab.exercises import NotYet
 from hvdlab.exercises import lab11_cost_of_a_split as exercises
 
-
-def stub(*arguments):
-    raise NotImplementedError("Lab 11, exercise 8: write it")
-
-
-@pytest.mark.parametrize(
-    "check", [exercises.check_bubble, exercises.check_sent_bytes, exercises.check_compute_time]
-)
-def test_a_stub_stays_a_stub(check):
-    with pytest.raises(NotImplementedError):
-        check(stub)
-
-
 # --- bubble ----------------------------------------------------------------------------------------
 
 
