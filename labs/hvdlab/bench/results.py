@@ -4,7 +4,8 @@ import argparse
 import json
 import statistics
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -104,6 +105,29 @@ def figure(text: str) -> Path:
 def tell(text: str) -> None:
     """Print one line of progress to stderr, so that stdout holds only the results."""
     print(text, file=sys.stderr, flush=True)
+
+
+def milliseconds_in_turns(
+    steps: Mapping[str, Callable[[], object]], repeats: int, warm_up: int
+) -> dict[str, list[float]]:
+    """Time steps that take turns, so that a machine that becomes slower slows down all of them.
+
+    Args:
+        steps: name -> the step, which returns when the device has completed it.
+        repeats: number of timed steps of each name.
+        warm_up: number of steps of each name before that.
+
+    Returns:
+        Name -> [milliseconds per step].
+    """
+    times: dict[str, list[float]] = {name: [] for name in steps}
+    for number in range(warm_up + repeats):
+        for name, step in steps.items():
+            started = time.perf_counter()
+            step()
+            if number >= warm_up:
+                times[name].append(1000 * (time.perf_counter() - started))
+    return times
 
 
 def ratios(values: Iterable[float], peers: Iterable[float]) -> list[float]:
