@@ -285,9 +285,8 @@ def test_a_list_that_is_changed_is_noticed(which, check_example):
          "not B's gradient"),
         (exercises.check_lora_linear, layer("self.scale * self.B", "self.B"), "the merged weight gives"),
         (exercises.check_lora_linear,
-         layer(
-    "weight + self.scale * self.B @ self.A", "weight.data.add_(self.scale * self.B.data @ self.A)"
-),
+         layer("weight + self.scale * self.B @ self.A",
+               "weight.data.add_(self.scale * self.B.data @ self.A)"),
          "leave W as it is"),
         (exercises.check_lora_linear, layer("rank, linear.in_features", "linear.in_features, rank"),
          r"has the shape \(5, 2\), expected \(2, 5\)"),
