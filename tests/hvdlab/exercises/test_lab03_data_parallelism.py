@@ -251,20 +251,16 @@ def test_the_ring_is_right(capsys):
     ("wrong", "says"),
     [
         (ring_send_first,
-         (
-    r"deadlock: on 2 ranks nothing moved for 15 s\. Rank 0 is in `comm\.Send\(.*"
-    r"; rank 1 is in `comm\.Send.*If all ranks send before any rank receives"
-)),
+         r"deadlock: on 2 ranks nothing moved for 15 s\. Rank 0 is in `comm\.Send\(.*"
+         r"; rank 1 is in `comm\.Send.*If all ranks send before any rank receives"),
         (changed(ring, "[:] = received", " += received"), "times at index 0. In the last phase a finished"),
         (changed(ring, "range(size - 1):  # all-gather", "range(0):"),
          "the all-gather phase, which passes .* is missing"),
         (ring_of_whole_vectors, r"3 ranks, but rank 0 sends 192 bytes for .* of 12 values.*: 1\.5 times"),
         (ring_that_drops_the_rest, r"13 values on 2 ranks: the last 1 .*2 does not divide 13.*leave a rest"),
         (changed(ring, SPLIT, "values.reshape(size, -1)"),
-         (
-    r"failed on rank \d of 2, in `chunks = values\.reshape.*cannot reshape"
-    r".*; with 13 float64 values, which 2 does not divide"
-)),
+         r"failed on rank \d of 2, in `chunks = values\.reshape.*cannot reshape"
+         r".*; with 13 float64 values, which 2 does not divide"),
         (ring_of_float64, "right in float64 and wrong in float32"),
         (naive, r"rank 0 sends 192 bytes for a vector of 12 values, 96 bytes: 1\.5 times"),
         (ring_of_whole_vectors_with_a_rest, "3 ranks, but rank 0 sends 208 bytes.* of 13 values"),
