@@ -74,6 +74,7 @@ def train_epoch(model, batches, optimizer):
 
 
 UNSCALE = "    scaler.unscale_(optimizer)\n"
+CLIP = "    nn.utils.clip_grad_norm_(model.parameters(), max_norm)\n"
 BY_HAND = "    for p in model.parameters():\n        p.grad /= scaler.get_scale()\n"
 EMPTY = "    optimizer.zero_grad()\n"
 # Without unscale_: max_norm in units of the scaled gradients.
@@ -240,8 +241,7 @@ MISTAKES = [
     ("check_scaled_step", lambda loss, o, s: scaled_step(loss * 1.01, o, s), "changes no digit"),
     ("check_clipped_step", changed(clipped_step, UNSCALE, ""), "still multiplied by the scale"),
     ("check_clipped_step", changed(clipped_step, UNSCALE, BY_HAND), "divided by it yourself, and step"),
-    ("check_clipped_step", changed(clipped_step, "    nn.utils.clip_grad_norm_(model.parameters(), max_norm)\n",
-     ""),
+    ("check_clipped_step", changed(clipped_step, CLIP, ""),
      "are the gradients clipped"),
     ("check_clipped_step", changed(clipped_step, "    scaler.update()\n", ""),
      "RuntimeError: unscale_.* is being called after"),
