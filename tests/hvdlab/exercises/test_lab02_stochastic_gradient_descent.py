@@ -6,6 +6,8 @@ import pytest
 from hvdlab.exercises import NotYet
 from hvdlab.exercises.lab02_stochastic_gradient_descent import check_batches, check_reached
 
+MISTAKES = {}  # check -> (a wrong answer, what the check says about it)
+
 
 def batches(order, batch_size):
     for start in range(0, len(order), batch_size):
@@ -119,36 +121,29 @@ def endless(order, size):
         yield order[:size]
 
 
-@pytest.mark.parametrize(
-    "wrong, says",
-    [
-        (whole, "last batch is dropped: 100 indices, batch_size=32 covers 96"),
-        (ceiling_without_tail_check, "empty.*100 indices, batch_size=1 "),
-        (padded, "28 indices come twice"),
-        (tail_starts_early, "28 indices come twice"),
-        (end_excluded, "very last index is missing"),
-        (positions, "positions 0, 1, 2"),
-        (shuffled, "not in the order given"),
-        (tail_first, "only the last may be shorter"),
-        (one_too_large, "batch of 36 is larger than batch_size"),
-        (with_replacement, "come twice"),
-        (overlapping, "come twice"),
-        (endless, "where does your loop end"),
-        (lambda order, size: None, "returns nothing"),
-        (lambda order, size: order, "single indices.*`yield` each"),
-        (returns_the_first, "single indices.*Did you `return` a batch"),
-        (all_at_once, "1-D array of indices.*one at a time"),
-        (lambda order, size: enumerate(batches(order, size)), "1-D array of indices"),
-        (lambda order, size: map(tuple, batches(order, size)), "yours is a tuple.*row 1, column 2"),
-        (lambda order, size: 3, "batches to loop over: `yield` each. Yours gives 3"),
-        (lambda order, size: order / 0.0 // [1, 2], "raises ValueError"),
-        (lambda order, size: [order[:size] + 1000], "not in order"),
-    ],
-)
-@pytest.mark.filterwarnings("ignore::RuntimeWarning")
-def test_wrong_batchers(wrong, says):
-    with pytest.raises(NotYet, match=says):
-        check_batches(wrong)
+MISTAKES[check_batches] = [
+    (whole, "last batch is dropped: 100 indices, batch_size=32 covers 96"),
+    (ceiling_without_tail_check, "empty.*100 indices, batch_size=1 "),
+    (padded, "28 indices come twice"),
+    (tail_starts_early, "28 indices come twice"),
+    (end_excluded, "very last index is missing"),
+    (positions, "positions 0, 1, 2"),
+    (shuffled, "not in the order given"),
+    (tail_first, "only the last may be shorter"),
+    (one_too_large, "batch of 36 is larger than batch_size"),
+    (with_replacement, "come twice"),
+    (overlapping, "come twice"),
+    (endless, "where does your loop end"),
+    (lambda order, size: None, "returns nothing"),
+    (lambda order, size: order, "single indices.*`yield` each"),
+    (returns_the_first, "single indices.*Did you `return` a batch"),
+    (all_at_once, "1-D array of indices.*one at a time"),
+    (lambda order, size: enumerate(batches(order, size)), "1-D array of indices"),
+    (lambda order, size: map(tuple, batches(order, size)), "yours is a tuple.*row 1, column 2"),
+    (lambda order, size: 3, "batches to loop over: `yield` each. Yours gives 3"),
+    (lambda order, size: order / 0.0 // [1, 2], "raises ValueError"),
+    (lambda order, size: [order[:size] + 1000], "not in order"),
+]  # fmt: skip
 
 
 def takes_them_away(accuracies, goal, patience):
@@ -163,28 +158,31 @@ def turns_them_round(accuracies, goal, patience):
     return reached(accuracies[:patience], goal, patience)
 
 
+MISTAKES[check_reached] = [
+    (lambda a, goal, patience: sum(x >= goal for x in a) >= patience, "not consecutive"),
+    (lambda a, goal, patience: bool(a) and a[-1] >= goal, "the patience is 2"),
+    (lambda a, goal, patience: all(x >= goal for x in a[-patience:]), "nothing is measured"),
+    (lambda a, goal, patience: len(a) >= patience and all(x > goal for x in a[-patience:]),
+     "exactly the goal"),
+    (lambda a, goal, patience: len(a) >= patience and np.mean(a[-patience:]) >= goal,
+     "only the last of two|each must be"),
+    (lambda a, goal, patience: len(a) >= patience and min(a[-2:]) >= goal, "with a patience of 1"),
+    (lambda a, goal, patience: len(a) > patience and all(x >= goal for x in a[-patience:]),
+     "two epochs are enough"),
+    (lambda a, goal, patience: len(a) >= 2 and all(x >= goal for x in a[-patience:]),
+     "with a patience of 1|the patience is 3"),
+    (counts_in_a_row, "more than two in a row"),
+    (takes_them_away, "takes_them_away changes what it is given"),
+    (turns_them_round, "turns_them_round changes what it is given"),
+    (lambda a, goal, patience: None, "True or False"),
+    (lambda a, goal, patience: a[-1] >= goal, "raises IndexError"),
+]  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize(
-    "wrong, says",
-    [
-        (lambda a, goal, patience: sum(x >= goal for x in a) >= patience, "not consecutive"),
-        (lambda a, goal, patience: bool(a) and a[-1] >= goal, "the patience is 2"),
-        (lambda a, goal, patience: all(x >= goal for x in a[-patience:]), "nothing is measured"),
-        (lambda a, goal, patience: len(a) >= patience and all(x > goal for x in a[-patience:]),
-         "exactly the goal"),
-        (lambda a, goal, patience: len(a) >= patience and np.mean(a[-patience:]) >= goal,
-         "only the last of two|each must be"),
-        (lambda a, goal, patience: len(a) >= patience and min(a[-2:]) >= goal, "with a patience of 1"),
-        (lambda a, goal, patience: len(a) > patience and all(x >= goal for x in a[-patience:]),
-         "two epochs are enough"),
-        (lambda a, goal, patience: len(a) >= 2 and all(x >= goal for x in a[-patience:]),
-         "with a patience of 1|the patience is 3"),
-        (counts_in_a_row, "more than two in a row"),
-        (takes_them_away, "takes_them_away changes what it is given"),
-        (turns_them_round, "turns_them_round changes what it is given"),
-        (lambda a, goal, patience: None, "True or False"),
-        (lambda a, goal, patience: a[-1] >= goal, "raises IndexError"),
-    ],
-)  # fmt: skip
-def test_wrong_stop_rules(wrong, says):
+    ("check", "wrong", "says"), [(check, *row) for check, rows in MISTAKES.items() for row in rows]
+)
+def test_a_mistake_is_named(check, wrong, says):
     with pytest.raises(NotYet, match=says):
-        check_reached(wrong)
+        check(wrong)

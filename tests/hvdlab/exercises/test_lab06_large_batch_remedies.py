@@ -8,6 +8,8 @@ from hvdlab import reference
 from hvdlab.exercises import NotYet
 from hvdlab.exercises import lab06_large_batch_remedies as exercises
 
+MISTAKES = {}  # check -> (a wrong answer, what the check says about it)
+
 # --- ghost batch norm ------------------------------------------------------------------------------
 
 
@@ -62,33 +64,26 @@ def test_ghost_batch_norm_passes(capsys):
     assert "Right" in capsys.readouterr().out
 
 
-@pytest.mark.filterwarnings("ignore::RuntimeWarning")
-@pytest.mark.parametrize(
-    "wrong, match",
-    [
-        (ghost_in_place, "changes what it is given"),
-        (lambda x, size, eps: ghost(x, len(x), eps), "statistics of the whole batch"),
-        (changed(ghost, "var(axis=0", "var(axis=0, ddof=1"), "unbiased"),
-        (along(None), "Features are mixed"),
-        (along((0, 1)), "Features are mixed"),
-        (along(1), "layer norm"),
-        (changed(ghost, "np.sqrt(var + eps)", "(var + eps)"), "divide by its root"),
-        (changed(ghost, "np.sqrt(var + eps)", "(np.sqrt(var) + eps)"), "under the root"),
-        (lambda x, size, eps: ghost(x, size, 0), "eps is not used"),
-        (changed(ghost, "(0, len(x), ", "(0, len(x) // ghost_size * ghost_size, "), "becomes zeros"),
-        (lambda x, size, eps: ghost(x, size, eps)[: whole_ghosts(x, size)], "of 2 rows, is dropped"),
-        (untouched, "left as it came"),
-        (merged, "smaller ghost of its own"),
-        (equal_parts, "nearly equal parts"),
-        (strided, "strided"),
-        (lambda x, size, eps: None, "is `return` missing"),
-        (lambda x, size, eps: ghost(x, size, eps)[0], "must return an array of numbers of shape"),
-        (lambda x, size, eps: "text", "must return an array of numbers"),
-    ],
-)  # fmt: skip
-def test_ghost_batch_norm_names_the_mistake(wrong, match):
-    with pytest.raises(NotYet, match=match):
-        exercises.check_ghost_batch_norm(wrong)
+MISTAKES[exercises.check_ghost_batch_norm] = [
+    (ghost_in_place, "changes what it is given"),
+    (lambda x, size, eps: ghost(x, len(x), eps), "statistics of the whole batch"),
+    (changed(ghost, "var(axis=0", "var(axis=0, ddof=1"), "unbiased"),
+    (along(None), "Features are mixed"),
+    (along((0, 1)), "Features are mixed"),
+    (along(1), "layer norm"),
+    (changed(ghost, "np.sqrt(var + eps)", "(var + eps)"), "divide by its root"),
+    (changed(ghost, "np.sqrt(var + eps)", "(np.sqrt(var) + eps)"), "under the root"),
+    (lambda x, size, eps: ghost(x, size, 0), "eps is not used"),
+    (changed(ghost, "(0, len(x), ", "(0, len(x) // ghost_size * ghost_size, "), "becomes zeros"),
+    (lambda x, size, eps: ghost(x, size, eps)[: whole_ghosts(x, size)], "of 2 rows, is dropped"),
+    (untouched, "left as it came"),
+    (merged, "smaller ghost of its own"),
+    (equal_parts, "nearly equal parts"),
+    (strided, "strided"),
+    (lambda x, size, eps: None, "is `return` missing"),
+    (lambda x, size, eps: ghost(x, size, eps)[0], "must return an array of numbers of shape"),
+    (lambda x, size, eps: "text", "must return an array of numbers"),
+]  # fmt: skip
 
 
 # --- growing the batch -----------------------------------------------------------------------------
@@ -128,29 +123,23 @@ def test_updates_pass(capsys, kind):
     assert "Right" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    "wrong, match",
-    [
-        (lambda *a: growth(*a, grown=lambda batch, factor, passed: batch), "does not grow"),
-        (lambda *a: growth(*a, down=True), "Short batches are dropped"),
-        (lambda *a: growth(*a, shift=-1), "an epoch late"),
-        (lambda *a: growth(*a, shift=1), "an epoch early"),
-        (lambda *a: growth(*a, grown=lambda b, f, p: b * f ** min(p, 1)), "once only"),
-        (lambda *a: growth(*a, grown=lambda b, f, p: b * f * p or b), "4 . 4, not 4 . 4"),
-        (lambda *a: growth(*a, grown=lambda b, f, p: b + f * p), "multiply"),
-        (lambda n, b, m, f, e: -(-n // (b * f ** len(m))), "add up all epochs"),
-        (lambda n, b, m, f, e: -(-n * e // b) if not m else growth(n, b, m, f, e), "round once"),
-        (lambda n, *a: growth(n + 1, *a), "one update too many"),
-        (grows_in_every_epoch, "again in every epoch"),
-        (takes_milestones_away, "changes what it is given"),
-        (lambda *a: growth(*a) + 8, "is 34, expected 26"),
-        (lambda *a: growth(*a) + 0.5, "one whole number"),
-        (lambda *a: None, "one whole number"),
-    ],
-)
-def test_updates_names_the_mistake(wrong, match):
-    with pytest.raises(NotYet, match=match):
-        exercises.check_updates_with_growth(wrong)
+MISTAKES[exercises.check_updates_with_growth] = [
+    (lambda *a: growth(*a, grown=lambda batch, factor, passed: batch), "does not grow"),
+    (lambda *a: growth(*a, down=True), "Short batches are dropped"),
+    (lambda *a: growth(*a, shift=-1), "an epoch late"),
+    (lambda *a: growth(*a, shift=1), "an epoch early"),
+    (lambda *a: growth(*a, grown=lambda b, f, p: b * f ** min(p, 1)), "once only"),
+    (lambda *a: growth(*a, grown=lambda b, f, p: b * f * p or b), "4 . 4, not 4 . 4"),
+    (lambda *a: growth(*a, grown=lambda b, f, p: b + f * p), "multiply"),
+    (lambda n, b, m, f, e: -(-n // (b * f ** len(m))), "add up all epochs"),
+    (lambda n, b, m, f, e: -(-n * e // b) if not m else growth(n, b, m, f, e), "round once"),
+    (lambda n, *a: growth(n + 1, *a), "one update too many"),
+    (grows_in_every_epoch, "again in every epoch"),
+    (takes_milestones_away, "changes what it is given"),
+    (lambda *a: growth(*a) + 8, "is 34, expected 26"),
+    (lambda *a: growth(*a) + 0.5, "one whole number"),
+    (lambda *a: None, "one whole number"),
+]  # fmt: skip
 
 
 # --- LARS ------------------------------------------------------------------------------------------
@@ -193,28 +182,31 @@ def test_lars_passes_the_reference():
     )
 
 
+MISTAKES[exercises.check_lars_update] = [
+    (changed(lars, NORMS, "np.linalg.norm(u)"), "joint norm"),
+    (changed(lars, NORMS, "g_norm"), "decay is missing in the denominator"),
+    (changed(lars, NORMS, "(g_norm + w_norm)"), "without the decay"),
+    (changed(lars, GUARD, "True"), "never leave zero"),
+    (changed(lars, GUARD, "(w_norm > 0) == (g_norm > 0)"), "nan"),
+    (changed(lars, GUARD, "w_norm > 0"), "guard is missing"),
+    (changed(lars, "rate * v", "v"), "learning rate is left out"),
+    (changed(lars, "+ local", "+ rate * local", "- rate * v", "- v"), "inside of the velocity"),
+    (changed(lars, "* u", "* g", "rate * v", "rate * (v + decay * w)"), "decay is outside of the step"),
+    (changed(lars, "local * u", "local * g + decay * w"), "decay is outside:"),
+    (changed(lars, "momentum * v + ", ""), "old velocity is not used"),
+    (lambda *a: lars(*a[:-1], 1.0), "trust coefficient is left out"),
+    (lars_in_place, "lars_in_place changes what it is given"),
+    (lambda *a: lars(*a)[0], "must return"),
+    (lambda *a: None, "must return"),
+    (lambda *a: (None, None), "is `return` missing"),
+    (lambda w, *a: (w[:1], w), "must return an array of numbers of shape"),
+]  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize(
-    "wrong, match",
-    [
-        (changed(lars, NORMS, "np.linalg.norm(u)"), "joint norm"),
-        (changed(lars, NORMS, "g_norm"), "decay is missing in the denominator"),
-        (changed(lars, NORMS, "(g_norm + w_norm)"), "without the decay"),
-        (changed(lars, GUARD, "True"), "never leave zero"),
-        (changed(lars, GUARD, "(w_norm > 0) == (g_norm > 0)"), "nan"),
-        (changed(lars, GUARD, "w_norm > 0"), "guard is missing"),
-        (changed(lars, "rate * v", "v"), "learning rate is left out"),
-        (changed(lars, "+ local", "+ rate * local", "- rate * v", "- v"), "inside of the velocity"),
-        (changed(lars, "* u", "* g", "rate * v", "rate * (v + decay * w)"), "decay is outside of the step"),
-        (changed(lars, "local * u", "local * g + decay * w"), "decay is outside:"),
-        (changed(lars, "momentum * v + ", ""), "old velocity is not used"),
-        (lambda *a: lars(*a[:-1], 1.0), "trust coefficient is left out"),
-        (lars_in_place, "lars_in_place changes what it is given"),
-        (lambda *a: lars(*a)[0], "must return"),
-        (lambda *a: None, "must return"),
-        (lambda *a: (None, None), "is `return` missing"),
-        (lambda w, *a: (w[:1], w), "must return an array of numbers of shape"),
-    ],
-)  # fmt: skip
-def test_lars_names_the_mistake(wrong, match):
-    with pytest.raises(NotYet, match=match):
-        exercises.check_lars_update(wrong)
+    ("check", "wrong", "says"), [(check, *row) for check, rows in MISTAKES.items() for row in rows]
+)
+def test_a_mistake_is_named(check, wrong, says):
+    with pytest.raises(NotYet, match=says):
+        check(wrong)

@@ -21,6 +21,8 @@ from hvdlab.exercises import lab09_ddp_and_sharding as exercises  # noqa: E402
 from hvdlab.exercises.harness import gloo_ranks  # noqa: E402
 from hvdlab.launch import LaunchError, function_on_ranks  # noqa: E402
 
+MISTAKES = {}  # check -> (a wrong answer, what the check says about it)
+
 
 @pytest.fixture
 def forked(monkeypatch):
@@ -219,28 +221,22 @@ def frozen_too(model):
     average_gradients(model)  # noqa: F821  (not there: see below)
 
 
-@pytest.mark.parametrize(
-    ("wrong", "says"),
-    [
-        (changed(average_gradients, "    bucket /= dist.get_world_size()\n", ""),
-         "sum over the ranks: divide by"),
-        (changed(average_gradients, "get_world_size()", "get_world_size() ** 2"),
-         "divided by the number of ranks once more"),
-        (changed(average_gradients, "dist.get_world_size()", "2"), "half of the sum, and there are 3 ranks"),
-        (one_by_one, "the means are right, with 4 collectives for 4 gradients"),
-        (changed(average_gradients, "    dist.all_reduce(bucket)\n", GATHER),
-         "the means are right, by all_gather in place of one all_reduce"),
-        (changed(average_gradients, "g.copy_(bucket[", "(bucket["), "copy the content of the bucket back"),
-        ((changed(average_gradients, "    for g in gradients:", "    for g in reversed(gradients):")),
-         "the same order, numel"),
-        (frozen_too, "average_gradients' is not defined"),
-        (changed(average_gradients, "    gradients = [", FILL + "    gradients = ["),
-         r"no gradient \(None\) before, and a tensor after"),
-    ],
-)  # fmt: skip
-def test_mistakes_with_the_bucket(wrong, says, forked):
-    with pytest.raises(NotYet, match=says):
-        exercises.check_average_gradients(wrong)
+MISTAKES[exercises.check_average_gradients] = [
+    (changed(average_gradients, "    bucket /= dist.get_world_size()\n", ""),
+     "sum over the ranks: divide by"),
+    (changed(average_gradients, "get_world_size()", "get_world_size() ** 2"),
+     "divided by the number of ranks once more"),
+    (changed(average_gradients, "dist.get_world_size()", "2"), "half of the sum, and there are 3 ranks"),
+    (one_by_one, "the means are right, with 4 collectives for 4 gradients"),
+    (changed(average_gradients, "    dist.all_reduce(bucket)\n", GATHER),
+     "the means are right, by all_gather in place of one all_reduce"),
+    (changed(average_gradients, "g.copy_(bucket[", "(bucket["), "copy the content of the bucket back"),
+    ((changed(average_gradients, "    for g in gradients:", "    for g in reversed(gradients):")),
+     "the same order, numel"),
+    (frozen_too, "average_gradients' is not defined"),
+    (changed(average_gradients, "    gradients = [", FILL + "    gradients = ["),
+     r"no gradient \(None\) before, and a tensor after"),
+]  # fmt: skip
 
 
 def own_part_only(images, epochs, rank, size):
@@ -248,20 +244,14 @@ def own_part_only(images, epochs, rank, size):
     return [np.random.default_rng([rank, epoch]).permutation(mine) for epoch in range(epochs)]
 
 
-@pytest.mark.parametrize(
-    ("wrong", "says"),
-    [
-        (changed(orders, "        sampler.set_epoch(epoch)\n", ""), "the same in all three epochs"),
-        (changed(orders, "seed=1", "seed=1 + rank"), "all ranks must shuffle by the same seed"),
-        (own_part_only, "never reads the other images"),
-        (lambda n, e, r, s: orders(n, e, s - 1 - r, s), "differ from those of DistributedSampler"),
-        (lambda n, e, r, s: orders(n, 1, r, s), "3 lists of 6 numbers"),
-        (lambda n, e, r, s: None, "3 lists of 6 numbers"),
-    ],
-)  # fmt: skip
-def test_mistakes_with_the_sampler(wrong, says):
-    with pytest.raises(NotYet, match=says):
-        exercises.check_orders(wrong)
+MISTAKES[exercises.check_orders] = [
+    (changed(orders, "        sampler.set_epoch(epoch)\n", ""), "the same in all three epochs"),
+    (changed(orders, "seed=1", "seed=1 + rank"), "all ranks must shuffle by the same seed"),
+    (own_part_only, "never reads the other images"),
+    (lambda n, e, r, s: orders(n, e, s - 1 - r, s), "differ from those of DistributedSampler"),
+    (lambda n, e, r, s: orders(n, 1, r, s), "3 lists of 6 numbers"),
+    (lambda n, e, r, s: None, "3 lists of 6 numbers"),
+]  # fmt: skip
 
 
 MINE = "slice(dist.get_rank(), None, dist.get_world_size())"
@@ -294,44 +284,32 @@ def both_numbers(predict, images, labels):
     return [int((predict(images) == labels).sum()), len(labels)]
 
 
-@pytest.mark.parametrize(
-    ("wrong", "says"),
-    [
-        (changed(mean_of_means, "as dist", "as dist\n    from torch.utils.data import DistributedSampler",
-                 MINE, "list(DistributedSampler(images, shuffle=False))"),
-         "5 held-out images on 3 ranks.* 6 images were classified: DistributedSampler"),
-        (mean_of_means, "mean of the ranks' means"),
-        (changed(mean_of_means, "    dist.all_reduce(right)\n", "", " / dist.get_world_size()", ""),
-         "The ranks disagree"),
-        (everything, "15 images were classified: 5, 5, 5"),
-        (changed(accuracy, MINE, "slice(dist.get_rank() % 2, None, 2)"),
-         "The ranks disagree|images were classified"),
-        (on_rank_0, "'everything' is not defined"),
-        (nothing, "a number. Received on rank 0: None: is `return` missing"),
-        (both_numbers, r"5 held-out images.* a number. Received on rank 0: \(int, int\)$"),
-    ],
-)  # fmt: skip
-def test_mistakes_with_the_accuracy(wrong, says, forked):
-    with pytest.raises(NotYet, match=says):
-        exercises.check_accuracy(wrong)
+MISTAKES[exercises.check_accuracy] = [
+    (changed(mean_of_means, "as dist", "as dist\n    from torch.utils.data import DistributedSampler",
+             MINE, "list(DistributedSampler(images, shuffle=False))"),
+     "5 held-out images on 3 ranks.* 6 images were classified: DistributedSampler"),
+    (mean_of_means, "mean of the ranks' means"),
+    (changed(mean_of_means, "    dist.all_reduce(right)\n", "", " / dist.get_world_size()", ""),
+     "The ranks disagree"),
+    (everything, "15 images were classified: 5, 5, 5"),
+    (changed(accuracy, MINE, "slice(dist.get_rank() % 2, None, 2)"),
+     "The ranks disagree|images were classified"),
+    (on_rank_0, "'everything' is not defined"),
+    (nothing, "a number. Received on rank 0: None: is `return` missing"),
+    (both_numbers, r"5 held-out images.* a number. Received on rank 0: \(int, int\)$"),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("wrong", "says"),
-    [
-        (lambda p, n, s, w=4, g=4, k=8: (w + g + k) * p, r"3?.*stage 1 shards the optimizer's"),
-        (lambda p, n, s, w=4, g=4, k=8: (w + g + k) * p / n, "stage 0 shards nothing"),
-        (lambda p, n, s, w=4, g=4, k=8: rank_bytes(p, n, min(s, 1), w, g, k),
-         "stage 2 shards the gradients too"),
-        (lambda p, n, s, w=4, g=4, k=8: rank_bytes(p, n, s, w, g, k) * (n if s == 3 else 1),
-         "what all ranks hold"),
-        (lambda p, n, s, w=4, g=4, k=8: rank_bytes(p, n, s), "Use the arguments weights"),
-        (lambda p, n, s, w=4, g=4, k=8: None, "rank_bytes.*returned None"),
-    ],
-)  # fmt: skip
-def test_mistakes_with_the_memory(wrong, says):
-    with pytest.raises(NotYet, match=says):
-        exercises.check_rank_bytes(wrong)
+MISTAKES[exercises.check_rank_bytes] = [
+    (lambda p, n, s, w=4, g=4, k=8: (w + g + k) * p, r"3?.*stage 1 shards the optimizer's"),
+    (lambda p, n, s, w=4, g=4, k=8: (w + g + k) * p / n, "stage 0 shards nothing"),
+    (lambda p, n, s, w=4, g=4, k=8: rank_bytes(p, n, min(s, 1), w, g, k),
+     "stage 2 shards the gradients too"),
+    (lambda p, n, s, w=4, g=4, k=8: rank_bytes(p, n, s, w, g, k) * (n if s == 3 else 1),
+     "what all ranks hold"),
+    (lambda p, n, s, w=4, g=4, k=8: rank_bytes(p, n, s), "Use the arguments weights"),
+    (lambda p, n, s, w=4, g=4, k=8: None, "rank_bytes.*returned None"),
+]  # fmt: skip
 
 
 def nothing_returned(model, lr):
@@ -347,53 +325,41 @@ def only_the_step(model, lr):
     return torch.optim.Adam(model.parameters(), lr).step
 
 
-@pytest.mark.parametrize(
-    ("wrong", "says"),
-    [
-        (changed(zero1, "return optimizer, step", "return optimizer, optimizer.step"),
-         "the ranks' weights differ by"),
-        (changed(zero1, "Adam(mine", "Adam(parameters"),
-         "a rank holds 100% of its state: give the optimizer only"),
-        (changed(zero1, OWNER, "[number % size for number in range(len(parameters))]"),
-         "a rank holds 4.% of its state: the shards are unequal"),
-        (only_the_step, r"must return \(optimizer, step\)\. Received: method$"),
-        (changed(zero1, "return optimizer, step", "return optimizer.step, optimizer"),
-         r"must return \(optimizer, step\)\. Received: \(method, Adam\)$"),
-        (changed(zero1, "return optimizer, step", "return optimizer, step()"),
-         r"must return \(optimizer, step\)\. Received: \(Adam, NoneType\)$"),
-        (nothing_returned, r"Received: None: is `return` missing\?$"),
-        (changed(zero1, "Adam(mine, lr)", "SGD(mine, lr, momentum=0.9)"), "differ from plain Adam by"),
-        (changed(zero1, "Adam(mine", "Adam(parameters", OWNER, "[0] * len(numbers)",
-                 "optimizer.step()", "rank == 0 and optimizer.step()"),
-         "on one rank the optimizer has no state"),
-    ],
-)  # fmt: skip
-def test_mistakes_with_zero1(wrong, says, forked):
-    with pytest.raises(NotYet, match=says):
-        exercises.check_zero1(wrong)
+MISTAKES[exercises.check_zero1] = [
+    (changed(zero1, "return optimizer, step", "return optimizer, optimizer.step"),
+     "the ranks' weights differ by"),
+    (changed(zero1, "Adam(mine", "Adam(parameters"),
+     "a rank holds 100% of its state: give the optimizer only"),
+    (changed(zero1, OWNER, "[number % size for number in range(len(parameters))]"),
+     "a rank holds 4.% of its state: the shards are unequal"),
+    (only_the_step, r"must return \(optimizer, step\)\. Received: method$"),
+    (changed(zero1, "return optimizer, step", "return optimizer.step, optimizer"),
+     r"must return \(optimizer, step\)\. Received: \(method, Adam\)$"),
+    (changed(zero1, "return optimizer, step", "return optimizer, step()"),
+     r"must return \(optimizer, step\)\. Received: \(Adam, NoneType\)$"),
+    (nothing_returned, r"Received: None: is `return` missing\?$"),
+    (changed(zero1, "Adam(mine, lr)", "SGD(mine, lr, momentum=0.9)"), "differ from plain Adam by"),
+    (changed(zero1, "Adam(mine", "Adam(parameters", OWNER, "[0] * len(numbers)",
+             "optimizer.step()", "rank == 0 and optimizer.step()"),
+     "on one rank the optimizer has no state"),
+]  # fmt: skip
 
 
 SHARD = "    fully_shard(model, mesh=mesh)\n"
 
 
-@pytest.mark.parametrize(
-    ("wrong", "says"),
-    [
-        (nothing_returned, r"must return the optimizer\. Received: None: is `return` missing\?$"),
-        (only_the_step, r"must return the optimizer\. Received: method$"),
-        (changed(shard, SHARD, "    for block in model.blocks:\n        fully_shard(block, mesh=mesh)\n"),
-         "is every parameter below a fully_shard"),
-        (changed(shard, SHARD, "", "    return torch", "    optimizer = torch",
-                 "(), lr)\n", "(), lr)\n" + SHARD + "    return optimizer\n"),
-         "the weights do not move: .* Create the optimizer after"),
-        (changed(shard, SHARD, ""), "each rank still holds all weights"),
-        (changed(shard, "(), lr)", "(), 2 * lr)"),
-         "after 3 steps the weights differ by .* from those of plain Adam"),
-    ],
-)  # fmt: skip
-def test_mistakes_with_fully_shard(wrong, says, forked):
-    with pytest.raises(NotYet, match=says):
-        exercises.check_shard(wrong)
+MISTAKES[exercises.check_shard] = [
+    (nothing_returned, r"must return the optimizer\. Received: None: is `return` missing\?$"),
+    (only_the_step, r"must return the optimizer\. Received: method$"),
+    (changed(shard, SHARD, "    for block in model.blocks:\n        fully_shard(block, mesh=mesh)\n"),
+     "is every parameter below a fully_shard"),
+    (changed(shard, SHARD, "", "    return torch", "    optimizer = torch",
+             "(), lr)\n", "(), lr)\n" + SHARD + "    return optimizer\n"),
+     "the weights do not move: .* Create the optimizer after"),
+    (changed(shard, SHARD, ""), "each rank still holds all weights"),
+    (changed(shard, "(), lr)", "(), 2 * lr)"),
+     "after 3 steps the weights differ by .* from those of plain Adam"),
+]  # fmt: skip
 
 
 def test_shards_on_the_processor_where_pytorch_is_built_for_gpus(
@@ -430,26 +396,28 @@ def each_tensor(gradients, most):
     return whole.sqrt()
 
 
+MISTAKES[exercises.check_clip] = [
+    (changed(clip, OVER_RANKS, ""), "Each rank clips by the norm of its own shard"),
+    (changed(clip, OVER_RANKS + ROOT, ROOT + OVER_RANKS.replace("total", "norm")),
+     "2 \\+ 3 \\+ 6 = 11 as a norm"),
+    (each_tensor, "one norm over all tensors"),
+    (changed(clip, "most / norm", "1 / norm"), "a norm of 1: the largest that is allowed is `most`"),
+    (changed(clip, "torch.sqrt(total)", "total"), "take the root"),
+    (changed(clip, "torch.clamp(most / norm, max=1)", "most / norm"), "leave them as they are"),
+    (changed(clip, "g.mul_(", "g.mul("), "Nothing was clipped"),
+    (changed(clip, "for g in gradients:", "for i, g in enumerate(gradients):",
+             "g.mul_(", "gradients[i] = g.mul("),
+     "Nothing was clipped"),
+    (changed(clip, "    return norm\n", ""),
+     "return the norm before clipping, 7 .* a number. Received: None: is `return` missing"),
+    (changed(clip, "return norm", "return [norm]"),
+     r"return the norm before clipping, 7 .* a number. Received: \(Tensor\)$"),
+]  # fmt: skip
+
+
 @pytest.mark.parametrize(
-    ("wrong", "says"),
-    [
-        (changed(clip, OVER_RANKS, ""), "Each rank clips by the norm of its own shard"),
-        (changed(clip, OVER_RANKS + ROOT, ROOT + OVER_RANKS.replace("total", "norm")),
-         "2 \\+ 3 \\+ 6 = 11 as a norm"),
-        (each_tensor, "one norm over all tensors"),
-        (changed(clip, "most / norm", "1 / norm"), "a norm of 1: the largest that is allowed is `most`"),
-        (changed(clip, "torch.sqrt(total)", "total"), "take the root"),
-        (changed(clip, "torch.clamp(most / norm, max=1)", "most / norm"), "leave them as they are"),
-        (changed(clip, "g.mul_(", "g.mul("), "Nothing was clipped"),
-        (changed(clip, "for g in gradients:", "for i, g in enumerate(gradients):",
-                 "g.mul_(", "gradients[i] = g.mul("),
-         "Nothing was clipped"),
-        (changed(clip, "    return norm\n", ""),
-         "return the norm before clipping, 7 .* a number. Received: None: is `return` missing"),
-        (changed(clip, "return norm", "return [norm]"),
-         r"return the norm before clipping, 7 .* a number. Received: \(Tensor\)$"),
-    ],
-)  # fmt: skip
-def test_mistakes_with_clipping(wrong, says, forked):
+    ("check", "wrong", "says"), [(check, *row) for check, rows in MISTAKES.items() for row in rows]
+)
+def test_a_mistake_is_named(check, wrong, says, forked):
     with pytest.raises(NotYet, match=says):
-        exercises.check_clip(wrong)
+        check(wrong)

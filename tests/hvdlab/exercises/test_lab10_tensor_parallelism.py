@@ -9,6 +9,8 @@ from split_blocks import block, f_and_g, part_of
 from hvdlab.exercises import NotYet, lab10_split_block
 from hvdlab.exercises import lab10_tensor_parallelism as exercises
 
+MISTAKES = {}  # check -> (a wrong answer, what the check says about it)
+
 # --- exercise 1: who holds what --------------------------------------------------------------------
 
 
@@ -40,29 +42,23 @@ def test_the_right_parts_are_right(capsys):
     assert capsys.readouterr().out.startswith("Right: ")
 
 
-@pytest.mark.parametrize(
-    ("wrong", "says"),
-    [
-        (with_parts(up_weight=1), r"should be \(12, 6\): the outputs of up are its rows"),
-        (with_parts(down_weight=0), r"should be \(6, 12\): its inputs are its columns"),
-        (with_parts(up_bias=None), r"up.bias, \(24,\) as a whole, becomes \(24,\)"),
-        (with_parts(down_bias=0), "every rank needs it whole"),
-        (lambda w, rank, ranks: part_of(w, 0, ranks), "rank k gets the k-th"),
-        (lambda w, rank, ranks: part_of(w, rank, ranks) | {"down.bias": w["down.bias"] / ranks},
-         "the same on every rank, and as it was"),
-        (lambda w, rank, ranks: w | {"up.weight": w["up.weight"].chunk(ranks)},
-         r"up.weight of rank 0 is a tuple.* `\[rank\]` takes one"),
-        (lambda w, rank, ranks: {"up.weight": w["up.weight"]}, "the six names"),
-        (lambda w, rank, ranks: None, "has None"),
-        (lambda w, rank, ranks: w["up"], "raises KeyError: 'up'"),
-        (parts_in_the_same_dict, "part_of changes the dict of weights"),
-        (down_bias_added_up_in_place, "part_of changes the dict of weights"),
-        (lambda w, rank, ranks: {name: w.pop(name) for name in list(w)}, "put the parts into a new"),
-    ],
-)  # fmt: skip
-def test_wrong_parts_are_explained(wrong, says):
-    with pytest.raises(NotYet, match=says):
-        exercises.check_part_of(wrong)
+MISTAKES[exercises.check_part_of] = [
+    (with_parts(up_weight=1), r"should be \(12, 6\): the outputs of up are its rows"),
+    (with_parts(down_weight=0), r"should be \(6, 12\): its inputs are its columns"),
+    (with_parts(up_bias=None), r"up.bias, \(24,\) as a whole, becomes \(24,\)"),
+    (with_parts(down_bias=0), "every rank needs it whole"),
+    (lambda w, rank, ranks: part_of(w, 0, ranks), "rank k gets the k-th"),
+    (lambda w, rank, ranks: part_of(w, rank, ranks) | {"down.bias": w["down.bias"] / ranks},
+     "the same on every rank, and as it was"),
+    (lambda w, rank, ranks: w | {"up.weight": w["up.weight"].chunk(ranks)},
+     r"up.weight of rank 0 is a tuple.* `\[rank\]` takes one"),
+    (lambda w, rank, ranks: {"up.weight": w["up.weight"]}, "the six names"),
+    (lambda w, rank, ranks: None, "has None"),
+    (lambda w, rank, ranks: w["up"], "raises KeyError: 'up'"),
+    (parts_in_the_same_dict, "part_of changes the dict of weights"),
+    (down_bias_added_up_in_place, "part_of changes the dict of weights"),
+    (lambda w, rank, ranks: {name: w.pop(name) for name in list(w)}, "put the parts into a new"),
+]  # fmt: skip
 
 
 # --- exercise 2: f and g ---------------------------------------------------------------------------
@@ -310,26 +306,20 @@ def test_the_right_bytes_are_right(capsys):
     assert "1120 bytes" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    ("wrong", "says"),
-    [
-        (lambda b, h, r, c: grid_bytes(b, h, r, c) / 2, "half of it"),
-        (lambda b, h, r, c: grid_bytes(b, h, r, c) / 4, "a quarter of it"),
-        (lambda b, h, r, c: 2 * (ring(r, 16 * b * h / r) + ring(c, 4 * b * h / c)),
-         "The two groups are confused"),
-        (lambda b, h, r, c: 2 * (ring(c, 16 * b * h) + ring(r, 4 * b * h)), "These are whole arrays"),
-        (lambda b, h, r, c: 2 * (ring(c, 4 * b * h / r) + ring(r, 4 * b * h / c)), "4 x hidden outputs"),
-        (lambda b, h, r, c: 2 * (ring(c, 4 * b * h) + ring(r, 4 * b * h / c)),
-         r"rows=2, columns=4\) is 1120, expected 2080. up has 4 x hidden outputs, of which a rank has 1"),
-        (lambda b, h, r, c: 1120.0, "rows=2, columns=4.* is 1120"),
-        (lambda b, h, r, c: 1.0, "By hand: up's outputs"),
-        (lambda b, h, r, c: None, "is `return` missing"),
-        (lambda b, h, r, c: grid_bytes(b, h, r, c) or 1, "nobody to send to"),
-    ],
-)  # fmt: skip
-def test_wrong_bytes_are_explained(wrong, says):
-    with pytest.raises(NotYet, match=says):
-        exercises.check_grid_bytes(wrong)
+MISTAKES[exercises.check_grid_bytes] = [
+    (lambda b, h, r, c: grid_bytes(b, h, r, c) / 2, "half of it"),
+    (lambda b, h, r, c: grid_bytes(b, h, r, c) / 4, "a quarter of it"),
+    (lambda b, h, r, c: 2 * (ring(r, 16 * b * h / r) + ring(c, 4 * b * h / c)),
+     "The two groups are confused"),
+    (lambda b, h, r, c: 2 * (ring(c, 16 * b * h) + ring(r, 4 * b * h)), "These are whole arrays"),
+    (lambda b, h, r, c: 2 * (ring(c, 4 * b * h / r) + ring(r, 4 * b * h / c)), "4 x hidden outputs"),
+    (lambda b, h, r, c: 2 * (ring(c, 4 * b * h) + ring(r, 4 * b * h / c)),
+     r"rows=2, columns=4\) is 1120, expected 2080. up has 4 x hidden outputs, of which a rank has 1"),
+    (lambda b, h, r, c: 1120.0, "rows=2, columns=4.* is 1120"),
+    (lambda b, h, r, c: 1.0, "By hand: up's outputs"),
+    (lambda b, h, r, c: None, "is `return` missing"),
+    (lambda b, h, r, c: grid_bytes(b, h, r, c) or 1, "nobody to send to"),
+]  # fmt: skip
 
 
 def test_the_checks_leave_the_seed_of_the_learner_alone():
@@ -338,3 +328,11 @@ def test_the_checks_leave_the_seed_of_the_learner_alone():
     torch.manual_seed(5)
     exercises.check_part_of(part_of)
     assert torch.equal(torch.rand(1), expected)
+
+
+@pytest.mark.parametrize(
+    ("check", "wrong", "says"), [(check, *row) for check, rows in MISTAKES.items() for row in rows]
+)
+def test_a_mistake_is_named(check, wrong, says):
+    with pytest.raises(NotYet, match=says):
+        check(wrong)
