@@ -59,10 +59,6 @@ def whole(order, size):
     return [order[i * size : (i + 1) * size] for i in range(len(order) // size)]
 
 
-def ceiling_without_tail_check(order, size):
-    return [order[i * size : (i + 1) * size] for i in range(len(order) // size + 1)]
-
-
 def padded(order, size):
     """The tail filled up from the start, as many samplers do."""
     count = -(-len(order) // size)
@@ -75,18 +71,6 @@ def tail_starts_early(order, size):
     return found + [order[-size:]] if len(order) % size else found
 
 
-def end_excluded(order, size):
-    return [order[i : min(i + size, len(order) - 1)] for i in range(0, len(order), size)]
-
-
-def positions(order, size):
-    return batches(np.arange(len(order)), size)
-
-
-def shuffled(order, size):
-    return batches(np.random.default_rng(0).permutation(order), size)
-
-
 def tail_first(order, size):
     tail = len(order) % size
     return ([order[:tail]] if tail else []) + whole(order[tail:], size)
@@ -97,14 +81,6 @@ def one_too_large(order, size):
     if len(order) % size:
         found[-1] = np.concatenate([found[-1], order[-(len(order) % size) :]])
     return found
-
-
-def with_replacement(order, size):
-    return [np.random.default_rng(0).choice(order, size) for _ in range(-(-len(order) // size))]
-
-
-def overlapping(order, size):
-    return [order[i : i + size] for i in range(len(order))]
 
 
 def returns_the_first(order, size):
@@ -123,16 +99,20 @@ def endless(order, size):
 
 MISTAKES[check_batches] = [
     (whole, "last batch is dropped: 100 indices, batch_size=32 covers 96"),
-    (ceiling_without_tail_check, "empty.*100 indices, batch_size=1 "),
+    (lambda order, size: [order[i * size :][:size] for i in range(len(order) // size + 1)],
+     "empty.*100 indices, batch_size=1 "),
     (padded, "28 indices come twice"),
     (tail_starts_early, "28 indices come twice"),
-    (end_excluded, "very last index is missing"),
-    (positions, "positions 0, 1, 2"),
-    (shuffled, "not in the order given"),
+    (lambda order, size: [order[:-1][i : i + size] for i in range(0, len(order), size)],
+     "very last index is missing"),
+    (lambda order, size: batches(np.arange(len(order)), size), "positions 0, 1, 2"),
+    (lambda order, size: batches(np.random.default_rng(0).permutation(order), size),
+     "not in the order given"),
     (tail_first, "only the last may be shorter"),
     (one_too_large, "batch of 36 is larger than batch_size"),
-    (with_replacement, "come twice"),
-    (overlapping, "come twice"),
+    (lambda order, size: [np.random.default_rng(0).choice(order, size)] * -(-len(order) // size),
+     "come twice"),
+    (lambda order, size: [order[i : i + size] for i in range(len(order))], "come twice"),
     (endless, "where does your loop end"),
     (lambda order, size: None, "returns nothing"),
     (lambda order, size: order, "single indices.*`yield` each"),

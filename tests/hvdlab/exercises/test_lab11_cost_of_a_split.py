@@ -25,11 +25,6 @@ def bubble_of_own_spans(events, ranks):
     return sum(bubble(part, 1) for part in parts) / ranks
 
 
-def test_the_bubble_is_right(capsys):
-    exercises.check_bubble(bubble)
-    assert "Right: 0.4" in capsys.readouterr().out
-
-
 MISTAKES[exercises.check_bubble] = [
     (lambda e, r: 1 - bubble(e, r), "fraction of time in which a rank works"),
     (lambda e, r: bubble(e, 1), "divide by ranks x span"),
@@ -59,11 +54,6 @@ def sent(
         "tensor": reduces * blocks / p * around * mine,
         "pipeline": (min(p - 1, 2) if neighbours is None else neighbours(p)) * activation / d,
     }
-
-
-def test_the_traffic_is_right(capsys):
-    exercises.check_sent_bytes(sent)
-    assert "Right: seven splits" in capsys.readouterr().out
 
 
 MISTAKES[exercises.check_sent_bytes] = [
@@ -97,11 +87,6 @@ def seconds(split, m, work, cores):
     return max(work / (d * t * p) * (m + p - 1) / m, work / cores)
 
 
-def test_the_time_is_right(capsys):
-    exercises.check_compute_time(seconds)
-    assert "Right: ten splits" in capsys.readouterr().out
-
-
 MISTAKES[exercises.check_compute_time] = [
     (lambda s, m, w, c: max(w / (s[0] * s[1] * s[2]), w / c), "The bubble is missing"),
     (lambda s, m, w, c: seconds(s, m, w, 100), "never less than work / cores"),
@@ -116,6 +101,19 @@ MISTAKES[exercises.check_compute_time] = [
     (lambda s, m, w, c: w, "expected 6"),
     (lambda s, m, w, c: None, "returned None"),
 ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("check", "answer", "says"),
+    [
+        (exercises.check_bubble, bubble, "Right: 0.4"),
+        (exercises.check_sent_bytes, sent, "Right: seven splits"),
+        (exercises.check_compute_time, seconds, "Right: ten splits"),
+    ],
+)
+def test_the_right_answer_is_right(check, answer, says, capsys):
+    check(answer)
+    assert says in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
