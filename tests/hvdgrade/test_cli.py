@@ -90,7 +90,8 @@ def test_a_signal_to_the_grader_ends_the_submission(ending, cifar10_folder):
         (["run", "no/such/file.py"], "does not exist"),
         (["run", SUBMISSIONS / "not_python"], "not valid Python, line 2"),
         (["run", SUBMISSIONS], "does not exist"),
-        (["run", SUBMISSIONS / "crashes", "-np", "0"], "-np must be in 1..64. Received: 0"),
+        (["run", SUBMISSIONS / "crashes", "-np", "0"], "-np: expected 1 or more, got 0"),
+        (["run", SUBMISSIONS / "crashes", "-np", "65"], "-np must be in 1..64. Received: 65"),
         (["run", SUBMISSIONS / "crashes", "--profile", "hard"], "it has: cpu, dli"),
     ],
 )

@@ -74,15 +74,15 @@ HVDGRADE = {
         "hvdlab.data hvdlab.system hvdlab.assessment_networks psutil"
     ),
     "batch": (
-        "report output submission profiles sandbox run hvdgrade hvdlab.data hvdlab.system psutil "
-        "submitit rich"
+        "report output submission profiles sandbox run hvdgrade hvdlab.arguments hvdlab.data "
+        "hvdlab.system psutil submitit rich"
     ),
     "export": "batch report output",
     "doctor": "sandbox run evidence output hvdgrade hvdlab hvdlab.system psutil rich",
     "jupyter": (
         "profiles submission sandbox run hvdlab.system psutil tornado jupyter_core jupyter_server"
     ),
-    "run_command": "grade report output profiles sandbox submission rich",
+    "run_command": "grade report output profiles sandbox submission hvdlab.arguments rich",
     "cli": "run_command output batch export doctor",
 }
 TABLES = {"hvdlab": HVDLAB, "hvdgrade": HVDGRADE}

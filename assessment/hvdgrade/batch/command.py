@@ -11,7 +11,6 @@ import contextlib
 import dataclasses
 import fcntl
 import json
-import math
 import os
 import secrets
 import sys
@@ -32,6 +31,7 @@ from hvdgrade.batch.tasks import REGRADE, calls_of_regrade, is_done, prepare
 from hvdgrade.batch.worker import Grader
 from hvdgrade.output.console import for_lines
 from hvdgrade.sandbox import tiers
+from hvdlab.arguments import above_zero, positive
 from hvdlab.data import DataError, load_cifar10
 
 DONE, REFUSED, FAULTS = 0, 2, 3
@@ -63,18 +63,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("folder", type=Path, metavar="DIR", help="folder with one folder or .py file per student")
     add("--out", type=Path, required=True, metavar="OUT", help="folder for all output")
-    add("-np", type=int, default=2, metavar="N", help="ranks of each submission (default 2)")
+    add("-np", type=positive, default=2, metavar="N", help="ranks of each submission (default 2)")
     add("--profile", default="cpu", help="cpu, dli or gpu, a table of profiles.toml (default cpu)")
     add(
         "--workers",
-        type=int,
+        type=positive,
         metavar="K",
         help="gradings at the same time, each on its own cores (default: cores / ranks; Slurm: no limit)",
     )
     add("--oversubscribe", action="store_true", help="allow more workers than cores / ranks")
     add(
         "--limit",
-        type=float,
+        type=above_zero,
         default=2400.0,
         metavar="SECONDS",
         help="end a grading that takes longer; it counts as a grader fault, not as zero (default 2400)",
@@ -225,12 +225,8 @@ def checked(args: argparse.Namespace) -> tuple[profiles.Profile, Settings]:
         raise Refused(str(error)) from None
     except OSError as error:
         raise Refused(f"{args.out} cannot be created: {error.strerror}.") from None
-    if not 1 <= args.np <= rules.max_ranks:
+    if args.np > rules.max_ranks:
         raise Refused(f"-np must be in 1..{rules.max_ranks}. Received: {args.np}")
-    if not 0 < args.limit < math.inf:
-        raise Refused(f"--limit must be a number of seconds above 0. Received: {args.limit}")
-    if args.workers is not None and args.workers < 1:
-        raise Refused(f"--workers must be at least 1. Received: {args.workers}")
     if args.require_sandbox not in (None, *tiers.TIERS):
         known = ", ".join(tiers.TIERS)
         raise Refused(f"--require-sandbox must be one of {known}. Received: {args.require_sandbox}")

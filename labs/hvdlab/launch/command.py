@@ -10,11 +10,11 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import ModuleType
 
 from hvdlab.arguments import above_zero, positive
 from hvdlab.launch import host_watch, local
 from hvdlab.launch import hosts as hosts_of
+from hvdlab.launch.launchers.base import Launcher
 from hvdlab.launch.local import LaunchError
 from hvdlab.launch.plan import LAUNCHERS, Plan, plan
 from hvdlab.launch.preflight import must_work, ranks_come_first
@@ -176,7 +176,7 @@ def _logs(folder: str) -> dict[str, str]:
 
 def _pass_on(
     process: subprocess.Popen,
-    launcher: ModuleType,
+    launcher: Launcher,
     output: RankOutput,
     signals: list[int],
     limit: float | None,
@@ -186,7 +186,7 @@ def _pass_on(
 
     Args:
         process: the running launcher.
-        launcher: its module.
+        launcher: which program it is.
         output: takes the lines.
         signals: that this process has received so far.
         limit: time limit in seconds. None: no limit.

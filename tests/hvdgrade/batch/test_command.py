@@ -124,22 +124,24 @@ def test_workers_run_on_cores_of_their_own(school):
     "arguments, words",
     [
         (("--workers", 10_000), "at most"),
-        (("--workers", 0), "at least 1"),
+        (("--workers", 0), "--workers: expected 1 or more, got 0"),
         (("--profile", "none"), "there is no profile 'none'"),
         (("-np", 1000), "-np must be in"),
+        (("-np", 0), "-np: expected 1 or more, got 0"),
         (("--slurm-option", "partition=x"), "--slurm-option has no meaning"),
         (("--require-sandbox", "vault"), "vault"),
         (("--slurm", "--require-sandbox", "vault"), "must be one of bubblewrap"),
-        (("--slurm", "--workers", -1), "at least 1"),
-        (("--limit", 0), "--limit must be a number of seconds above 0. Received: 0"),
-        (("--limit", "nan"), "--limit must be"),
+        (("--slurm", "--workers", -1), "--workers: expected 1 or more, got -1"),
+        (("--limit", 0), "--limit: expected a number above 0, got 0"),
+        (("--limit", "nan"), "--limit: expected a number above 0, got nan"),
     ],
 )
 def test_wrong_usage_is_one_sentence(school, arguments, words):
     school.add("ada")
     answer = school.grade(*arguments)
-    assert answer.returncode == 2 and words in answer.stderr
-    assert "Traceback" not in answer.stderr and answer.stderr.count("\n") == 1
+    *usage, sentence = answer.stderr.splitlines()  # argparse prints the usage before its sentence
+    assert answer.returncode == 2 and words in sentence
+    assert not usage or usage[0].startswith("usage: hvdgrade batch ")
     assert not (school.out / "results").exists()
 
 

@@ -9,7 +9,7 @@ from hvdlab.doctor.answers import ProgramOutput
 from hvdlab.doctor.checks import allreduce
 from hvdlab.launch import local
 from hvdlab.launch.launchers import mpirun
-from hvdlab.launch.launchers.base import End, Line
+from hvdlab.launch.launchers.base import End, Line, Request
 from hvdlab.system import open_mpi
 
 FOUR, FIVE = "mpirun (Open MPI) 4.1.4\n\nReport bugs to ...\n", "mpirun (Open MPI) 5.0.11\n\n..."
@@ -54,7 +54,7 @@ def test_the_version_decides_on_the_words(only, monkeypatch, text, four):
             "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
         }
     )
-    command, variables = mpirun.start(3, "train.py", [], set_for_three, [], [1, 2])
+    command, variables = mpirun.start(Request(3, "train.py", [], set_for_three, [], [1, 2]))
     assert ("--tag-output" in command) is four
     assert not any("oversubscribe" in word for word in (*variables, *variables.values()))
 
