@@ -1,4 +1,6 @@
-"""Grade a whole class: one folder or one .py file per student, several at once.
+"""Grade a whole class, several submissions at once.
+
+DIR holds a folder or a .py file per student, or what a learning platform's download contains.
 
 You can stop the command at any moment, also by kill -9 or a power failure. Run the same command again to
 continue. It keeps a result as long as the submission, the number of ranks, the profile and the rules (the
@@ -10,7 +12,6 @@ import argparse
 import contextlib
 import dataclasses
 import fcntl
-import json
 import math
 import os
 import secrets
@@ -24,13 +25,16 @@ from rich.console import Console
 from hvdgrade import HvdgradeError, profiles
 from hvdgrade.batch import cleanup, submissions
 from hvdgrade.batch.core_allocation import worker_slots
-from hvdgrade.batch.handed_in import HANDED_IN
+from hvdgrade.batch.downloads.problem import DownloadProblem
+from hvdgrade.batch.downloads.recognise import PLATFORMS
+from hvdgrade.batch.id_table import STUDENTS, BadTable, read_pairs, write_students
 from hvdgrade.batch.layout import FOLDERS, Settings, Task, write
 from hvdgrade.batch.progress import conclude, follow, summarise
 from hvdgrade.batch.results import CannotExport
 from hvdgrade.batch.tasks import REGRADE, calls_of_regrade, is_done, prepare
 from hvdgrade.batch.worker import Grader
 from hvdgrade.output.console import for_lines
+from hvdgrade.output.text import printable
 from hvdgrade.sandbox import tiers
 from hvdlab.data import DataError, load_cifar10
 
@@ -61,8 +65,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         parser: the parser of the command.
     """
     add = parser.add_argument
-    add("folder", type=Path, metavar="DIR", help="folder with one folder or .py file per student")
+    add(
+        "folder",
+        type=Path,
+        metavar="DIR",
+        help="folder with a folder or .py file per student, or an unpacked download of a platform",
+    )
     add("--out", type=Path, required=True, metavar="OUT", help="folder for all output")
+    add(
+        "--platform",
+        choices=PLATFORMS,
+        metavar="NAME",
+        help=f"platform from which DIR comes, if it is not recognised: {', '.join(PLATFORMS)}",
+    )
+    add(
+        "--ids",
+        type=Path,
+        metavar="CSV",
+        help="file with two columns: name of a folder or file in DIR, student id",
+    )
     add("-np", type=int, default=2, metavar="N", help="ranks of each submission (default 2)")
     add("--profile", default="cpu", help="cpu, dli or gpu, a table of profiles.toml (default cpu)")
     add(
@@ -114,7 +135,7 @@ def main(args: argparse.Namespace) -> int:
     """
     try:
         return grade_class(args)
-    except (Refused, CannotExport) as error:
+    except (Refused, CannotExport, BadTable, DownloadProblem) as error:
         print(f"hvdgrade batch: {error}", file=sys.stderr)
         return REFUSED
     except OSError as error:  # for example a full disk or a removed folder
@@ -154,18 +175,22 @@ def grade_class(args: argparse.Namespace) -> int:
             slots = worker_slots(args.np, args.workers, args.oversubscribe, rules.uses_gpus)
     except ValueError as error:
         raise Refused(str(error)) from None
-    handed_in, ignored = submissions.find(args.folder)
+    ids = read_pairs(args.ids, "name in DIR", "student id") if args.ids else None
+    found = submissions.find(args.folder, args.platform, ids)
+    handed_in = found.submissions
     if not handed_in:
-        raise Refused(f"{args.folder} holds no submission: neither a folder nor a .py file.")
+        raise Refused(f"{args.folder} is empty: name the folder with the submissions.")
     settings = dataclasses.replace(settings, real_data=real_data(args.slurm))
     for name in FOLDERS:
         (settings.out / name).mkdir(parents=True, exist_ok=True)
-    names = {submission.name: submission.id for submission in handed_in}
+    students = {submission.name: submission.student for submission in handed_in}
     console = for_lines(stderr=True)
+    for line in described(found, args):
+        console.print(line)
     with locked(settings.out):
         cancel_jobs(settings.out)
         cleanup.end_left_over(settings.out)
-        write(settings.out / HANDED_IN, json.dumps(names).encode())
+        write(settings.out / STUDENTS, write_students(students))
         calls = calls_of_regrade(settings, console) if args.regrade else set()
         tasks, kept = prepare(handed_in, settings, rules, calls, console)
         if kept:
@@ -192,8 +217,21 @@ def grade_class(args: argparse.Namespace) -> int:
         if args.regrade and done:
             (settings.out / REGRADE).unlink(missing_ok=True)
         complete = summarise(settings.out, console)
-    faults = conclude(names, settings, args.regrade, ignored)
+    faults = conclude(students, settings, args.regrade)
     return DONE if complete and not faults else FAULTS
+
+
+def described(found: submissions.ClassFolder, args: argparse.Namespace) -> Iterator[str]:
+    """Yield lines that tell the instructor how DIR was understood.
+
+    Args:
+        found: the content of DIR.
+        args: the parsed arguments.
+    """
+    how = "as --platform says" if args.platform else "if this is wrong, name it with --platform"
+    yield f"{len(found.submissions)} students; DIR comes from: {found.platform} ({how})"
+    if found.unlisted:
+        yield f"not in {args.ids}, so their id stays: {printable(', '.join(found.unlisted))}"
 
 
 def checked(args: argparse.Namespace) -> tuple[profiles.Profile, Settings]:
