@@ -12,9 +12,7 @@ import argparse
 import contextlib
 import dataclasses
 import fcntl
-import math
 import os
-import secrets
 import sys
 import time
 from collections.abc import Iterator
@@ -22,8 +20,9 @@ from pathlib import Path
 
 from rich.console import Console
 
-from hvdgrade import HvdgradeError, profiles
+from hvdgrade import profiles
 from hvdgrade.batch import cleanup, submissions
+from hvdgrade.batch.arguments import Refused, checked
 from hvdgrade.batch.core_allocation import worker_slots
 from hvdgrade.batch.downloads.problem import DownloadProblem
 from hvdgrade.batch.downloads.recognise import PLATFORMS
@@ -52,10 +51,6 @@ exit codes: 0 every submission has a result, which may be "not gradable",
             2 nothing was graded, for example because of wrong usage,
             3 grader faults, an interrupt or a full disk: run the same command to continue
 """
-
-
-class Refused(HvdgradeError):
-    """The batch cannot be started; the message is one sentence that says why."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -175,18 +170,12 @@ def grade_class(args: argparse.Namespace) -> int:
             slots = worker_slots(args.np, args.workers, args.oversubscribe, rules.uses_gpus)
     except ValueError as error:
         raise Refused(str(error)) from None
-    ids = read_pairs(args.ids, "name in DIR", "student id") if args.ids else None
-    found = submissions.find(args.folder, args.platform, ids)
-    handed_in = found.submissions
-    if not handed_in:
-        raise Refused(f"{args.folder} is empty: name the folder with the submissions.")
+    console = for_lines(stderr=True)
+    handed_in = class_in(args, console)
     settings = dataclasses.replace(settings, real_data=real_data(args.slurm))
     for name in FOLDERS:
         (settings.out / name).mkdir(parents=True, exist_ok=True)
     students = {submission.name: submission.student for submission in handed_in}
-    console = for_lines(stderr=True)
-    for line in described(found, args):
-        console.print(line)
     with locked(settings.out):
         cancel_jobs(settings.out)
         cleanup.end_left_over(settings.out)
@@ -221,75 +210,29 @@ def grade_class(args: argparse.Namespace) -> int:
     return DONE if complete and not faults else FAULTS
 
 
-def described(found: submissions.ClassFolder, args: argparse.Namespace) -> Iterator[str]:
-    """Yield lines that tell the instructor how DIR was understood.
-
-    Args:
-        found: the content of DIR.
-        args: the parsed arguments.
-    """
-    how = "as --platform says" if args.platform else "if this is wrong, name it with --platform"
-    yield f"{len(found.submissions)} students; DIR comes from: {found.platform} ({how})"
-    if found.unlisted:
-        yield f"not in {args.ids}, so their id stays: {printable(', '.join(found.unlisted))}"
-
-
-def checked(args: argparse.Namespace) -> tuple[profiles.Profile, Settings]:
-    """Return the rules and settings that the arguments name.
+def class_in(args: argparse.Namespace, console: Console) -> list[submissions.Submission]:
+    """Return the submissions in DIR, and print how DIR was understood.
 
     Args:
         args: the parsed arguments.
+        console: the console to print to.
 
     Raises:
-        Refused: an argument is not acceptable.
+        Refused: DIR is empty.
+        DownloadProblem: DIR, or a file of the platform in it, cannot be understood.
+        BadTable: the file of `--ids` is not a table of ids.
+        OSError: DIR cannot be read.
     """
-    try:
-        folder, out = args.folder.resolve(), args.out.resolve()
-    except RuntimeError as error:  # Python 3.11 and 3.12 raise it for a symlink loop
-        raise Refused(f"{error}: choose another folder.") from None
-    if not folder.is_dir():
-        raise Refused(f"{args.folder} is not a folder: name the folder with the submissions.")
-    if out == folder or folder in out.parents:
-        raise Refused(f"--out {args.out} lies in {args.folder}: choose a folder outside of it.")
-    for name in (*FOLDERS, "slurm"):
-        if folder.is_relative_to((out / name).resolve()):
-            raise Refused(
-                f"{args.folder} lies where the batch writes, in {args.out / name}: choose another --out."
-            )
-    try:
-        rules = profiles.load(args.profile)
-        out.mkdir(parents=True, exist_ok=True)
-    except profiles.UnknownProfile as error:
-        raise Refused(str(error)) from None
-    except OSError as error:
-        raise Refused(f"{args.out} cannot be created: {error.strerror}.") from None
-    if not 1 <= args.np <= rules.max_ranks:
-        raise Refused(f"-np must be in 1..{rules.max_ranks}. Received: {args.np}")
-    if not 0 < args.limit < math.inf:
-        raise Refused(f"--limit must be a number of seconds above 0. Received: {args.limit}")
-    if args.workers is not None and args.workers < 1:
-        raise Refused(f"--workers must be at least 1. Received: {args.workers}")
-    if args.require_sandbox not in (None, *tiers.TIERS):
-        known = ", ".join(tiers.TIERS)
-        raise Refused(f"--require-sandbox must be one of {known}. Received: {args.require_sandbox}")
-    if args.slurm_option and not args.slurm:
-        raise Refused("--slurm-option has no meaning without --slurm: add --slurm or remove it.")
-    # With Slurm, each node checks its own sandbox instead.
-    if args.require_sandbox and not args.slurm:
-        try:
-            tiers.choose(args.require_sandbox)
-        except tiers.SandboxUnavailable as error:
-            raise Refused(str(error)) from None
-    settings = Settings(
-        out,
-        args.np,
-        rules.name,
-        rules.rules_sha256,
-        args.limit,
-        args.require_sandbox,
-        call=secrets.token_hex(8),
-    )
-    return rules, settings
+    ids = read_pairs(args.ids, "name in DIR", "student id") if args.ids else None
+    found = submissions.find(args.folder, args.platform, ids, without=args.ids)
+    if not found.submissions:
+        raise Refused(f"{args.folder} is empty: name the folder with the submissions.")
+    how = "as --platform says" if args.platform else "if this is wrong, name it with --platform"
+    console.print(f"{len(found.submissions)} students; DIR comes from: {found.platform} ({how})")
+    if found.unlisted:
+        names = printable(", ".join(found.unlisted))
+        console.print(f"not in {args.ids}, so the platform's id counts: {names}")
+    return found.submissions
 
 
 def real_data(slurm: bool) -> bool:

@@ -136,12 +136,13 @@ def read_pairs(path: Path, first: str, second: str) -> dict[str, str]:
         second: what the second column contains, for messages.
 
     Raises:
-        BadTable: the file is not UTF-8 CSV with two columns, or gives one name two values.
-        OSError: it cannot be read.
+        BadTable: the file cannot be read, is not UTF-8 CSV with two columns, or gives one name two values.
     """
     try:
         with open(path, newline="", encoding="utf-8-sig") as file:
             rows = [[cell.strip() for cell in row] for row in csv.reader(file)]
+    except OSError as error:
+        raise BadTable(f"{path} cannot be read: {error.strerror}.") from None
     except (UnicodeDecodeError, csv.Error):
         rows = []
     pairs: dict[str, str] = {}

@@ -1,8 +1,8 @@
 """Find the submissions of a class in a folder: who handed in, and which script.
 
-Everything that was handed in becomes a submission. One that cannot be graded has a sentence that says why. File
-names and contents are untrusted. This module follows no link, unpacks no archive, and neither parses nor runs
-anything.
+Everything that was handed in becomes a submission. One that cannot be graded has a sentence that says why.
+File names and contents are untrusted. This module follows no link, unpacks no archive, and neither parses
+nor runs anything.
 """
 
 import hashlib
@@ -29,7 +29,7 @@ from hvdgrade.submission.find_script import (
 from hvdgrade.submission.script import NotGradable, Script
 
 PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
-ONLY_TEXT = f"it has no file, only what was typed into the learning platform: hand in one file named {SCRIPT}."
+ONLY_TEXT = f"it has no file, only text that was typed in: hand in one file named {SCRIPT}."
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,10 @@ class ClassFolder:
 
 
 def find(
-    folder: Path, platform: str | None = None, ids: Mapping[str, str] | None = None
+    folder: Path,
+    platform: str | None = None,
+    ids: Mapping[str, str] | None = None,
+    without: Path | None = None,
 ) -> ClassFolder:
     """Find the submissions in a folder.
 
@@ -86,12 +89,13 @@ def find(
         platform: name of the platform, from PLATFORMS. Default: None, it is recognised.
         ids: the instructor's table, `comparable` name of a file or folder -> student id. The platform's own
             id may take the place of the name. Default: None, the ids of the platform.
+        without: a file that no student handed in, although it may lie in the folder. Default: None.
 
     Raises:
         DownloadProblem: the folder, or a file of the platform in it, cannot be understood.
         OSError: the folder cannot be read.
     """
-    entries = entries_of(folder)
+    entries = [entry for entry in entries_of(folder) if not is_file(entry.path, without)]
     found, claims = recognise(folder, entries, platform)
     if found == "plain" and not (platform or ids):
         check_level(folder, entries)
@@ -105,6 +109,16 @@ def find(
             by_student.setdefault(id or claim.id, []).append((entry, claim))
     submissions = [submission(id, parts) for id, parts in by_student.items()]
     return ClassFolder(distinct(submissions), PLATFORMS[found].TITLE, sorted(unlisted))
+
+
+def is_file(path: Path, file: Path | None) -> bool:
+    """Return whether a path is a certain file.
+
+    Args:
+        path: the path.
+        file: the file; None if there is none.
+    """
+    return file is not None and file.absolute() == path.absolute()
 
 
 def check_level(folder: Path, entries: list[Entry]) -> None:
@@ -170,7 +184,11 @@ def submission(id: str, parts: list[tuple[Entry, Claim]]) -> Submission:
         for entry, claim in parts
         if claim.sent == last and (claim.file or entry.is_folder)
     ]
-    earlier = [readable(entry.name) for entry, claim in parts if claim.sent != last and claim.file]
+    earlier = [
+        readable(entry.name)
+        for entry, claim in parts
+        if claim.sent != last and (claim.file or entry.is_folder)
+    ]
     script, problem, unreadable = None, "", False
     try:
         if not counts:
@@ -200,7 +218,7 @@ def label(entry: Entry, claim: Claim, parts: int) -> str:
         parts: the number of parts of the submission.
     """
     if entry.is_folder:
-        return entry.name if parts > 1 else ""
+        return entry.name if parts > 1 and not claim.platform else ""
     # The file of a plain folder is the whole submission, whatever its name is.
     return entry.name if claim.file == SCRIPT and not claim.platform else ""
 

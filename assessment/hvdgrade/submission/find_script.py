@@ -1,7 +1,7 @@
 """Find the one script of a submission among the files that were handed in.
 
-`hvdgrade run` and `hvdgrade batch` choose the script by the same rule. A file named assessment.py comes first,
-also in other letter case, then a name that begins with "assessment", then any other .py file. Of equal
+`hvdgrade run` and `hvdgrade batch` choose the script by the same rule. A file named assessment.py comes
+first, also in other letter case, then a name that begins with "assessment", then any other .py file. Of equal
 names, the one that lies less deep comes first. If two files are still equal, neither is chosen.
 
 File names and contents are untrusted. This module follows no link, unpacks no archive, and neither parses nor

@@ -45,9 +45,8 @@ def moment(when: str) -> str:
     Args:
         when: for example "2 May, 2026 1010 AM".
     """
-    day, clock = re.fullmatch(r"(.+ [0-9]{4}) (.+)", when.replace(",", "")).groups()
-    digits, half = re.fullmatch(r"([0-9]+) ?(.*)", clock).groups()
-    text = f"{day} {digits.zfill(4)} {half}".strip()
+    day, month, year, clock, *half = re.sub(r"(?<=[0-9])(?=[AaPp][Mm])", " ", when).split(" ")
+    text = " ".join([day.strip(","), month.strip(","), year, clock.zfill(4), *half])
     for form in FORMATS:
         with contextlib.suppress(ValueError):
             return datetime.datetime.strptime(text, form).isoformat()

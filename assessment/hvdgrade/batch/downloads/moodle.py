@@ -1,4 +1,4 @@
-"""Moodle, "Download all submissions": NAME_PARTICIPANT_assignsubmission_file_, a folder or before the file name.
+"""Moodle, "Download all submissions": folders NAME_PARTICIPANT_assignsubmission_file_, or flat files.
 
 Typed text is in NAME_PARTICIPANT_assignsubmission_onlinetext_. The participant number is the number in the
 column "Identifier" of Moodle's grading worksheet. Students may choose their name and file names. If one of
