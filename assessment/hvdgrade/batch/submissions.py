@@ -130,11 +130,13 @@ def check_level(folder: Path, entries: list[Entry]) -> None:
 
     Raises:
         DownloadProblem: it holds a single folder that holds several submissions.
-        OSError: that folder cannot be read.
     """
     if len(entries) != 1 or not entries[0].is_folder:
         return
-    inner = entries_of(entries[0].path)
+    try:
+        inner = entries_of(entries[0].path)
+    except OSError:  # the submission of this student reports it
+        return
     if any(entry.name.lower().startswith("assessment") for entry in inner if not entry.is_folder):
         return
     if (count := sum(map(holds_script, inner))) > 1:

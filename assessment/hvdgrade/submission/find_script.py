@@ -130,9 +130,13 @@ def files_in(part: File, depth: int = MAX_DEPTH) -> list[File]:
         NotGradable: it is a link, or a folder with too many files.
         Unreadable: a folder cannot be read now.
     """
-    if part.path.is_symlink():
+    try:
+        kind = part.path.lstat().st_mode
+    except OSError as error:
+        raise Unreadable(f"{readable(part.path.name)} cannot be read ({error.strerror}).") from None
+    if stat.S_ISLNK(kind):
         raise NotGradable("it is a symbolic link, which is not followed: hand in the file itself.")
-    if not part.path.is_dir():
+    if not stat.S_ISDIR(kind):
         return [part]
     found, folders = [], [part]
     for _ in range(depth):

@@ -19,7 +19,7 @@ COMPILE_SECONDS, COMPILE_BYTES = 10, 1 << 30
 INSPECT = Path(__file__).with_name("inspect_source.py")
 UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 # A comment in one of the first two lines by which a script declares its encoding (PEP 263).
-DECLARED_ENCODING = re.compile(rb"\A(?:[^\r\n]*\r?\n)?[ \t\f]*#[^\r\n]*coding[:=]")
+DECLARED_ENCODING = re.compile(rb"\A(?:[ \t\f]*(?:#[^\r\n]*)?\r?\n)?[ \t\f]*#[^\r\n]*?coding[:=]")
 
 
 class NotGradable(HvdgradeError):
@@ -83,10 +83,10 @@ def require_gradable(script: Script) -> None:
         raise NotGradable(
             f"{name} is larger than {MAX_SCRIPT_BYTES} bytes: hand in a script without data."
         )
+    if encoding := wrong_encoding(source):
+        raise NotGradable(f"{name} is saved as {encoding}: save it as UTF-8.")
     found = inspect(source)
     if found.mistake:
-        if encoding := wrong_encoding(source):
-            raise NotGradable(f"{name} is saved as {encoding}: save it as UTF-8.")
         where = f", line {found.line}" if found.line else ""
         raise NotGradable(
             f"{name} is not valid Python{where}: {found.mistake}. "
@@ -133,10 +133,12 @@ def installed(name: str, script: Path) -> bool:
 
 
 def wrong_encoding(source: bytes) -> str:
-    """Return the encoding of a text if it is not UTF-8 and declares no encoding; otherwise "".
+    """Return the encoding of a text if it is not UTF-8 and declares no other encoding; otherwise "".
+
+    Python refuses such a file when it runs it. `compile` accepts some of them.
 
     Args:
-        source: the bytes of a file that Python does not accept.
+        source: the bytes of the script.
     """
     zeros = max(source[::2].count(0), source[1::2].count(0))
     if source.startswith(UTF_16) or zeros > len(source) // 5:

@@ -12,8 +12,9 @@ import pytest
 from school import QUICK
 
 from hvdgrade import profiles
-from hvdgrade.batch import command, handed_in, layout, slurm, submissions, worker
+from hvdgrade.batch import command, handed_in, layout, slurm, worker
 from hvdgrade.sandbox import tiers
+from hvdgrade.submission import find_script
 from hvdlab.data import DataError
 
 RESULT = Path(__file__).parents[2] / "fixtures" / "results" / "pass.json"
@@ -145,9 +146,9 @@ def test_a_fault_does_not_take_the_place_of_a_result(school, pretend, capsys):
     assert pretend(REAL, REAL, "--regrade", faults=["ada", "carla"]) == ["ada", "bob", "carla"]
     printed = capsys.readouterr()
     assert "ada: not graded again, its result stays: the disk is full." in printed.err
-    assert "2 pass, 0 fail, 0 not gradable, 1 grader faults" in printed.out
+    assert "2 pass, 0 fail, 1 not gradable, 1 grader faults" in printed.out
     assert "\n1 keep their earlier result, because they could not be graded again" in printed.out
-    assert "not graded, because it is neither a folder nor a .py file: grades.txt\n" in printed.out
+    assert "grades: not gradable: it is a text file (grades.txt)" in printed.err
     after = school.results()
     assert before["ada"]["score"] == after["ada"]["score"] and after["ada"]["verdict"] == "pass"
     assert before["ada"]["batch"]["call"] == after["ada"]["batch"]["call"]
@@ -162,19 +163,24 @@ def test_a_fault_does_not_take_the_place_of_a_result(school, pretend, capsys):
     assert school.results()["ada"]["status"] == "infrastructure_error"
 
 
+def failing_for(*folders: Path):
+    """Return an `os.scandir` for which the disk of some folders is broken."""
+    scandir = os.scandir
+
+    def fails(path="."):
+        if path in folders:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return scandir(path)
+
+    return fails
+
+
 def test_a_regrade_that_could_not_read_one_grades_no_other_again(school, pretend, monkeypatch):
     for student in ("ada", "bob"):
         school.add(student)
     pretend(REAL, REAL)
-    opened = os.open
-
-    def fails(path, *arguments, **more):
-        if path == school.folder / "ada":
-            raise OSError(errno.EIO, os.strerror(errno.EIO))
-        return opened(path, *arguments, **more)
-
     with monkeypatch.context() as patch:
-        patch.setattr(os, "open", fails)
+        patch.setattr(os, "scandir", failing_for(school.folder / "ada"))
         assert pretend(REAL, REAL, "--regrade", faults=["ada"]) == ["bob"]
     assert pretend(REAL, REAL, "--regrade") == ["ada"]
     assert pretend(REAL, REAL, "--regrade") == ["ada", "bob"]
@@ -187,15 +193,8 @@ def test_what_cannot_be_read_now_loses_nothing(school, pretend, capsys, monkeypa
     pretend(REAL, REAL)
     before = school.results()
     school.add("eve")
-    opened = os.open
-
-    def fails(path, *arguments, **more):
-        if path in (school.folder / "ada", school.folder / "eve"):
-            raise OSError(errno.EIO, os.strerror(errno.EIO))
-        return opened(path, *arguments, **more)
-
     with monkeypatch.context() as patch:
-        patch.setattr(os, "open", fails)
+        patch.setattr(os, "scandir", failing_for(school.folder / "ada", school.folder / "eve"))
         assert pretend(REAL, REAL, faults=["ada", "eve"]) == []
     printed = capsys.readouterr()
     said = "its folder cannot be read (Input/output error)."
@@ -228,7 +227,7 @@ def test_an_outdated_result_stays_if_its_submission_cannot_be_read_now(
     pretend(before, before)
     kept = school.results()["ada"]
     with monkeypatch.context() as patch:
-        patch.setattr(submissions, "read_file", unreadable)
+        patch.setattr(find_script, "read_file", unreadable)
         assert pretend(REAL, REAL, *arguments, faults=["ada"]) == []
     left = school.results()["ada"]
     assert left["batch"].pop("failed_again")["reason"] == "Stale file handle"
@@ -237,7 +236,7 @@ def test_an_outdated_result_stays_if_its_submission_cannot_be_read_now(
 
 
 def unreadable(*arguments):
-    raise submissions.Unreadable("Stale file handle")
+    raise find_script.Unreadable("Stale file handle")
 
 
 def test_whom_an_interrupted_batch_did_not_reach_is_named(school, pretend):

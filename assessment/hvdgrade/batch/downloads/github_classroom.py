@@ -5,6 +5,7 @@ for download, lies in it, the students have the identifiers and names of that fi
 """
 
 import csv
+import os
 from pathlib import Path
 
 from hvdgrade.batch.downloads.claim import Claim, Claims, Entry
@@ -24,7 +25,7 @@ def read(folder: Path, entries: list[Entry]) -> Claims:
     Raises:
         DownloadProblem: the roster cannot be read.
     """
-    clones = [entry.name for entry in entries if entry.is_folder and (entry.path / ".git").exists()]
+    clones = [e.name for e in entries if e.is_folder and os.path.exists(e.path / ".git")]
     listed = clones and any(entry.name == ROSTER and not entry.is_folder for entry in entries)
     people = roster(folder / ROSTER) if listed else {}
     before = folder.resolve().name.removesuffix("-submissions") + "-"

@@ -1,5 +1,6 @@
 """nbgrader, the folder `submitted`: STUDENT/ASSIGNMENT/, each with a file timestamp.txt."""
 
+import os
 from pathlib import Path
 
 from hvdgrade.batch.downloads.claim import Claim, Claims, Entry
@@ -18,5 +19,17 @@ def read(folder: Path, entries: list[Entry]) -> Claims:
     return {
         entry.name: [Claim(entry.name)]
         for entry in entries
-        if entry.is_folder and any(entry.path.glob(f"*/{TIMESTAMP}"))
+        if entry.is_folder and holds_assignment(entry.path)
     }
+
+
+def holds_assignment(folder: Path) -> bool:
+    """Return whether a folder holds a folder of an assignment.
+
+    Args:
+        folder: the folder of a student.
+    """
+    try:
+        return any(os.path.exists(path / TIMESTAMP) for path in folder.iterdir())
+    except OSError:  # missing permissions, or a network file system
+        return False
