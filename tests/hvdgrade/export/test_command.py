@@ -150,7 +150,12 @@ EVERY_FORMAT = {
     "canvas": ("--gradebook", FIXTURES / "gradebook.csv", "--column", COLUMN),
     "gradescope": (),
     "lti": (),
+    "moodle": ("--worksheet", FIXTURES / "worksheet.csv"),
 }
+
+
+def test_the_tests_know_every_format():
+    assert set(EVERY_FORMAT) == set(export_command.FORMATS)
 
 
 @pytest.mark.parametrize("format", EVERY_FORMAT)
