@@ -1,8 +1,8 @@
 """The table of the students of a class, which every export uses: OUT/students.json.
 
 The table maps the name of a submission's files, NAME in OUT/results/NAME.json, to its student. NAME is a safe
-file name, while a learning platform's id may be any text, for example an e-mail address. A batch writes the
-table anew each time, so `--ids` changes the ids of a class without grading it again.
+file name, while a learning platform's id may be any text, for example an e-mail address. Every batch writes
+the table again, so `--ids` changes the ids of a class without grading it again.
 """
 
 import csv
