@@ -171,8 +171,8 @@ def grade_class(args: argparse.Namespace) -> int:
     except ValueError as error:
         raise Refused(str(error)) from None
     console = for_lines(stderr=True)
-    handed_in = class_in(args, console)
     settings = dataclasses.replace(settings, real_data=real_data(args.slurm))
+    handed_in = class_in(args, console)
     for name in FOLDERS:
         (settings.out / name).mkdir(parents=True, exist_ok=True)
     students = {submission.name: submission.student for submission in handed_in}
@@ -228,7 +228,7 @@ def class_in(args: argparse.Namespace, console: Console) -> list[submissions.Sub
     if not found.submissions:
         raise Refused(f"{args.folder} is empty: name the folder with the submissions.")
     how = "as --platform says" if args.platform else "if this is wrong, name it with --platform"
-    console.print(f"{len(found.submissions)} students; DIR comes from: {found.platform} ({how})")
+    console.print(f"students: {len(found.submissions)}; DIR comes from: {found.platform} ({how})")
     if found.unlisted:
         names = printable(", ".join(found.unlisted))
         console.print(f"not in {args.ids}, so the platform's id counts: {names}")
