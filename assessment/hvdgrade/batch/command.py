@@ -79,6 +79,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="CSV",
         help="file with two columns: name of a folder or file in DIR, student id",
     )
+    add_grading_arguments(parser)
+
+
+def add_grading_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments that say how to grade.
+
+    Args:
+        parser: the parser of the command.
+    """
+    add = parser.add_argument
     add("-np", type=int, default=2, metavar="N", help="ranks of each submission (default 2)")
     add("--profile", default="cpu", help="cpu, dli or gpu, a table of profiles.toml (default cpu)")
     add(
@@ -163,13 +173,7 @@ def grade_class(args: argparse.Namespace) -> int:
     if data := os.environ.get("HVDLAB_DATA"):
         os.environ["HVDLAB_DATA"] = os.path.abspath(os.path.expanduser(data))
     rules, settings = checked(args)
-    try:
-        if args.slurm:
-            slots = None
-        else:
-            slots = worker_slots(args.np, args.workers, args.oversubscribe, rules.uses_gpus)
-    except ValueError as error:
-        raise Refused(str(error)) from None
+    slots = slots_of(args, rules)
     console = for_lines(stderr=True)
     settings = dataclasses.replace(settings, real_data=real_data(args.slurm))
     handed_in = class_in(args, console)
@@ -208,6 +212,26 @@ def grade_class(args: argparse.Namespace) -> int:
         complete = summarise(settings.out, console)
     faults = conclude(students, settings, args.regrade)
     return DONE if complete and not faults else FAULTS
+
+
+def slots_of(
+    args: argparse.Namespace, rules: profiles.Profile
+) -> list[tuple[list[int], list[str] | None]] | None:
+    """Return the cores and GPUs of each worker, or None if Slurm assigns them.
+
+    Args:
+        args: the parsed arguments.
+        rules: the profile.
+
+    Raises:
+        Refused: this machine does not have so many.
+    """
+    if args.slurm:
+        return None
+    try:
+        return worker_slots(args.np, args.workers, args.oversubscribe, rules.uses_gpus)
+    except ValueError as error:
+        raise Refused(str(error)) from None
 
 
 def class_in(args: argparse.Namespace, console: Console) -> list[submissions.Submission]:

@@ -129,7 +129,7 @@ def check_level(folder: Path, entries: list[Entry]) -> None:
         entries: its content.
 
     Raises:
-        DownloadProblem: it holds a single folder that holds several submissions.
+        DownloadProblem: it holds a single folder that holds several submissions or a download.
     """
     if len(entries) != 1 or not entries[0].is_folder:
         return
@@ -139,10 +139,12 @@ def check_level(folder: Path, entries: list[Entry]) -> None:
         return
     if any(entry.name.lower().startswith("assessment") for entry in inner if not entry.is_folder):
         return
-    if (count := sum(map(holds_script, inner))) > 1:
+    count = sum(map(holds_script, inner))
+    if count > 1 or recognise(entries[0].path, inner)[0] != "plain":
         below = folder / readable(entries[0].name)
+        scripts = f"{count} script{'s' * (count != 1)}"
         raise DownloadProblem(
-            f"{folder} holds a single folder with {count} scripts: did you mean {below}?"
+            f"{folder} holds a single folder with {scripts}: did you mean {below}?"
         )
 
 

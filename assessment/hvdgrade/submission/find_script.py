@@ -221,9 +221,10 @@ def listed(files: Sequence[File]) -> str:
     Args:
         files: the files.
     """
-    return ", ".join(file.shown for file in files[:MAX_LISTED]) + ", ..." * (
-        len(files) > MAX_LISTED
-    )
+    names = [file.shown for file in files]
+    if len(set(names)) < len(names):  # the same name in several folders
+        names = [f"{readable(file.path.parent.name)}/{file.shown}" for file in files]
+    return ", ".join(names[:MAX_LISTED]) + ", ..." * (len(names) > MAX_LISTED)
 
 
 def read_file(file: File) -> bytes:

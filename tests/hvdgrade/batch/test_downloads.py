@@ -158,3 +158,25 @@ def test_metadata_create_no_objects(tmp_path):
     harmful = f"a: !!python/object/apply:os.mkdir ['{tmp_path / 'made'}']\n"
     (tmp_path / "submission_metadata.yml").write_text(harmful)
     assert submissions.find(tmp_path).submissions == [] and not (tmp_path / "made").exists()
+
+
+def test_members_of_a_group_without_an_id_are_not_lost(tmp_path):
+    people = [":sid: '1'", ":email: b@uni.edu", ":name: Carl", ":sid: ''"]
+    lines = ["submission_1:", "  :submitters:", *(f"  - {person}" for person in people)]
+    (tmp_path / "submission_metadata.yml").write_text("\n".join(lines))
+    for number in (1, 2):
+        (tmp_path / f"submission_{number}").mkdir()
+        (tmp_path / f"submission_{number}" / "assessment.py").write_text(QUICK)
+    students = submissions.find(tmp_path).submissions
+    assert [one.id for one in students] == ["1", "Carl", "b@uni.edu", "submission_2"]
+    assert all(not one.problem for one in students)
+
+
+def test_two_submissions_of_one_student_are_told_apart(tmp_path):
+    person = "\n  :submitters:\n  - :sid: '1'\n"
+    (tmp_path / "submission_metadata.yml").write_text(f"submission_1:{person}submission_2:{person}")
+    for number in (1, 2):
+        (tmp_path / f"submission_{number}").mkdir()
+        (tmp_path / f"submission_{number}" / "assessment.py").write_text(QUICK)
+    (one,) = submissions.find(tmp_path).submissions
+    assert "(submission_1/assessment.py, submission_2/assessment.py)" in one.problem

@@ -1,6 +1,7 @@
 """Which results a batch keeps, and which submissions it grades again."""
 
 import argparse
+import csv
 import dataclasses
 import errno
 import hashlib
@@ -288,3 +289,27 @@ def test_a_result_of_a_weaker_isolation_level_is_graded_again(school, pretend, t
         file.write_text(json.dumps(document))
     assert pretend(REAL, REAL) == []
     assert pretend(REAL, REAL, "--slurm", "--require-sandbox", tier) == again
+
+
+def test_ids_that_an_instructor_adds_later_grade_nobody_again(school, pretend, tmp_path):
+    for student in ("ada", "bob"):
+        school.add(student)
+    assert pretend(REAL, REAL) == ["ada", "bob"]
+    (tmp_path / "ids.csv").write_text("ada,=1+1\nbob,o'neil@uni.edu\n")
+    assert pretend(REAL, REAL, "--ids", str(tmp_path / "ids.csv")) == []
+    with open(school.out / "summary.csv", newline="", encoding="utf-8-sig") as file:
+        assert [row["student"] for row in csv.DictReader(file)] == ["'=1+1", "o'neil@uni.edu"]
+    assert pretend(REAL, REAL) == []
+    with open(school.out / "summary.csv", newline="", encoding="utf-8-sig") as file:
+        assert [row["student"] for row in csv.DictReader(file)] == ["ada", "bob"]
+
+
+def test_a_module_that_is_handed_in_later_changes_the_result(school, pretend):
+    school.add("ada", "import helpers\n")
+    assert pretend(REAL, REAL) == ["ada"]
+    helpers = school.folder / "ada" / "helpers.py"
+    helpers.write_text("x = 1\n")
+    assert pretend(REAL, REAL) == []
+    assert "imports helpers" in school.results()["ada"]["reason"]
+    helpers.unlink()
+    assert pretend(REAL, REAL) == ["ada"]
