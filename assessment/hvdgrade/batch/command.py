@@ -185,9 +185,10 @@ def grade_class(args: argparse.Namespace) -> int:
         cleanup.end_left_over(settings.out)
         write(settings.out / STUDENTS, write_students(students))
         calls = calls_of_regrade(settings, console) if args.regrade else set()
-        tasks, kept = prepare(handed_in, settings, rules, calls, console)
-        if kept:
-            console.print(f"{kept} of {len(handed_in)} are graded already and kept")
+        prepared = prepare(handed_in, settings, rules, calls, console)
+        tasks = prepared.tasks
+        if prepared.kept:
+            console.print(f"{prepared.kept} of {len(handed_in)} are graded already and kept")
         try:
             if slots is None:
                 gradings = submitted(tasks, settings, rules, args, console)
@@ -205,8 +206,7 @@ def grade_class(args: argparse.Namespace) -> int:
             )
             summarise(settings.out, console)
             return FAULTS
-        unreadable = any(submission.unreadable for submission in handed_in)
-        done = not unreadable and all(is_done(task, settings, calls) for task in tasks)
+        done = not prepared.unreadable and all(is_done(task, settings, calls) for task in tasks)
         if args.regrade and done:
             (settings.out / REGRADE).unlink(missing_ok=True)
         complete = summarise(settings.out, console)

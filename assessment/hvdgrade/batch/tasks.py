@@ -1,6 +1,6 @@
 """Decide which submissions of a class must be graded, and which results are kept."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from rich.console import Console
 
@@ -43,13 +43,28 @@ def is_done(task: Task, settings: Settings, calls: set[str]) -> bool:
     return is_kept(task, settings) and (not calls or made_by in calls)
 
 
+@dataclass(frozen=True)
+class Prepared:
+    """What a batch still has to do.
+
+    Attributes:
+        tasks: the submissions to grade.
+        kept: the number of results that are kept.
+        unreadable: the number of submissions that could not be read or checked now.
+    """
+
+    tasks: list[Task]
+    kept: int
+    unreadable: int
+
+
 def prepare(
     handed_in: list[Submission],
     settings: Settings,
     rules: Profile,
     calls: set[str],
     console: Console,
-) -> tuple[list[Task], int]:
+) -> Prepared:
     """Write the scripts to OUT/submissions, so that exactly the bytes that were hashed are graded.
 
     For a submission that cannot be graded, the result is written at once. If a submission cannot be read
@@ -63,9 +78,9 @@ def prepare(
         console: the console to print to.
 
     Returns:
-        The tasks to grade, and the number of results that are kept.
+        What is left to grade.
     """
-    tasks, kept = [], 0
+    tasks, kept, unreadable = [], 0, 0
     for submission in handed_in:
         task = Task(submission.id, submission.name, key(content_of(submission), settings))
         script = settings.out / "submissions" / f"{submission.name}.py"
@@ -81,11 +96,12 @@ def prepare(
         if not checked.problem:
             tasks.append(task)
             continue
+        unreadable += checked.unreadable
         status = "infrastructure_error" if checked.unreadable else "not_gradable"
         made = ungraded(task, settings, rules, status, checked.problem)
         document = keep(*made, task, settings, unread=checked.unreadable)
         console.print(f"{printable(submission.student.shown)}: {outcome(document)}")
-    return tasks, kept
+    return Prepared(tasks, kept, unreadable)
 
 
 def content_of(submission: Submission) -> bytes:

@@ -15,7 +15,7 @@ from school import QUICK
 from hvdgrade import profiles
 from hvdgrade.batch import command, handed_in, layout, slurm, worker
 from hvdgrade.sandbox import tiers
-from hvdgrade.submission import find_script
+from hvdgrade.submission import find_script, script
 from hvdlab.data import DataError
 
 RESULT = Path(__file__).parents[2] / "fixtures" / "results" / "pass.json"
@@ -313,3 +313,22 @@ def test_a_module_that_is_handed_in_later_changes_the_result(school, pretend):
     assert "imports helpers" in school.results()["ada"]["reason"]
     helpers.unlink()
     assert pretend(REAL, REAL) == ["ada"]
+
+
+def test_a_script_that_this_machine_cannot_check_is_not_lost(school, pretend, monkeypatch):
+    for student in ("ada", "bob"):
+        school.add(student, f"{student} = 1\n")
+    assert pretend(REAL, REAL) == ["ada", "bob"]
+    inspect = script.inspect
+
+    def busy(source):
+        if source.startswith(b"ada"):
+            raise OSError("this machine is too busy to compile the script")
+        return inspect(source)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(script, "inspect", busy)
+        assert pretend(REAL, REAL, "--regrade", faults=["ada"]) == ["bob"]
+    left = school.results()["ada"]
+    assert left["verdict"] == "pass" and "too busy" in left["batch"]["failed_again"]["reason"]
+    assert pretend(REAL, REAL, "--regrade") == ["ada"]  # the regrade continues
