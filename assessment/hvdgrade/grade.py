@@ -29,8 +29,9 @@ from hvdgrade.run.monitor import observe
 from hvdgrade.run.probe import probe
 from hvdgrade.run.sandboxed_run import SandboxedRun
 from hvdgrade.sandbox import mounts, tiers
+from hvdgrade.submission.find_script import read_script
 from hvdgrade.submission.review import review
-from hvdgrade.submission.script import NotGradable, imported_modules, read_script
+from hvdgrade.submission.script import NotGradable, imported_modules
 from hvdgrade.submission.script_facts import ScriptFacts
 from hvdlab.assessment_networks import VARIABLE
 from hvdlab.data import DataError, Dataset, load_cifar10

@@ -108,7 +108,8 @@ def source_of(path: Path, document: dict) -> bytes | None:
         path: the script, or its folder.
         document: the result.
     """
-    from hvdgrade.submission.script import NotGradable, read_script
+    from hvdgrade.submission.find_script import read_script
+    from hvdgrade.submission.script import NotGradable
 
     try:
         source = read_script(path)

@@ -75,7 +75,7 @@ HVDGRADE = {
     ),
     "batch": (
         "report output submission profiles sandbox run hvdgrade hvdlab.arguments hvdlab.data "
-        "hvdlab.system psutil submitit rich"
+        "hvdlab.system psutil submitit rich yaml"
     ),
     "export": "batch report output",
     "doctor": "sandbox run evidence output hvdgrade hvdlab hvdlab.system psutil rich",

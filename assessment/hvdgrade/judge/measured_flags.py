@@ -13,7 +13,9 @@ MIN_PACE = 0.6
 # Probability of the class of the test images, relative to a uniform distribution. In a network that learns,
 # a class that occurs in no training label loses probability: honest scripts have 0.02 to 0.15.
 MAX_TEST_CLASS = 1.5
-MIN_LEARNED = 0.04  # see `hvdgrade.evidence.accuracy.flow`; a network that learned less may say anything
+MIN_LEARNED = (
+    0.04  # see `hvdgrade.evidence.accuracy.flow`; a network that learned less may say anything
+)
 
 
 def measured_flags(evidence: Evidence) -> list[dict]:

@@ -25,7 +25,8 @@ from hvdgrade.run.sandboxed_run import SandboxedRun
 from hvdgrade.sandbox import landlock, tiers, untrusted_files
 from hvdgrade.sandbox.sandbox import Sandbox
 from hvdgrade.sandbox.untrusted_files import bytes_in, remove_tree
-from hvdgrade.submission.script import NotGradable, imported_modules, read_script
+from hvdgrade.submission.find_script import read_script
+from hvdgrade.submission.script import NotGradable, imported_modules
 
 pytestmark = pytest.mark.mpi
 
