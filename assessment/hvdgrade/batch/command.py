@@ -31,6 +31,7 @@ from hvdgrade.batch.results import CannotExport
 from hvdgrade.batch.tasks import REGRADE, calls_of_regrade, is_done, prepare
 from hvdgrade.batch.worker import Grader
 from hvdgrade.output.console import for_lines
+from hvdgrade.run.orphans import end_and_clear
 from hvdgrade.sandbox import tiers
 from hvdlab.data import DataError, load_cifar10
 
@@ -322,7 +323,7 @@ def grade_all(
                     yield document
             time.sleep(POLL_SECONDS)
     finally:
-        cleanup.end_and_clear([grader.folder for grader, _ in running if grader.folder])
+        end_and_clear([grader.folder for grader, _ in running if grader.folder])
         for grader, _ in running:
             grader.end()
 
