@@ -12,7 +12,13 @@ import sys
 
 KEPT = (
     *("index-url", "extra-index-url", "find-links", "no-index", "trusted-host", "keyring-provider"),
-    *("proxy", "cert", "client-cert", "use-feature", "use-deprecated"),  # two of them choose certificates
+    *(
+        "proxy",
+        "cert",
+        "client-cert",
+        "use-feature",
+        "use-deprecated",
+    ),  # two of them choose certificates
     *("cache-dir", "no-cache-dir", "timeout", "default-timeout", "retries", "resume-retries"),
 )
 
