@@ -26,7 +26,9 @@ KEPT = (
 def main() -> None:
     """Print the commands."""
     command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "config", "list"]
-    listed = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=120)
+    # With `user = true`, pip would list only the file of the user.
+    variables = {**os.environ, "PIP_USER": "0"}
+    listed = subprocess.run(command, env=variables, stdout=subprocess.PIPE, text=True, timeout=120)
     if listed.returncode:
         sys.exit(listed.returncode)
     settings = {}

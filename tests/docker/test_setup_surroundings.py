@@ -59,7 +59,7 @@ def program(path: Path, text: str) -> str:
 @pytest.fixture
 def compiler(tmp_path) -> str:
     """A compiler that set-up accepts, so that it goes on to what comes after."""
-    return program(tmp_path / "bin" / "c++", "exit 0")
+    return program(tmp_path / "bin" / "c++", "cat > /dev/null")
 
 
 def test_variables_for_other_pythons_do_not_reach_set_up(checkout, tmp_path):

@@ -115,7 +115,8 @@ class RankOutput:
         early = sorted(set(range(self.ranks)) - consequences)
         if consequences and early:
             return f"{_named(early)} of {self.ranks} ended while the others still exchanged", code
-        return f"{launcher} ended with exit code {code}", code
+        said = f": {self._reader.said}" if self._reader.said else ""
+        return f"{launcher} ended with exit code {code}{said}", code
 
     def _threw_before_abort(self, first: End) -> bool:
         """Return whether a Python error ended a rank: if threads of Gloo are left, it aborts afterwards."""

@@ -10,6 +10,7 @@ from hvdlab.doctor.checks import allreduce
 from hvdlab.launch import local
 from hvdlab.launch.launchers import mpirun
 from hvdlab.launch.launchers.base import End, Line
+from hvdlab.launch.rank_output import RankOutput
 from hvdlab.system import open_mpi
 
 FOUR, FIVE = "mpirun (Open MPI) 4.1.4\n\nReport bugs to ...\n", "mpirun (Open MPI) 5.0.11\n\n..."
@@ -110,6 +111,48 @@ def test_a_signal_is_told_in_the_same_words():
     for line in ("-" * 74, said, "-" * 74):
         assert reader.read(line, "stdout") == []
     assert reader.first == End(0, 137, "signal 9 (Killed) on vm")
+
+
+NO_SRUN = """\
+The SLURM process starter for PRRTE was unable to locate a usable "srun"
+command in its path. Please check your path and try again.
+"""
+NO_SLOTS = """\
+There are not enough slots available in the system to satisfy the 3
+slots that were requested by the application:
+
+  python
+
+Either request fewer procs for your application, or make more slots
+available for use.
+"""
+
+
+@pytest.mark.parametrize(
+    ("message", "first"),
+    [
+        (
+            NO_SRUN,
+            'The SLURM process starter for PRRTE was unable to locate a usable "srun" command in its path',
+        ),
+        (
+            NO_SLOTS,
+            "There are not enough slots available in the system to satisfy the 3 slots that were "
+            "requested by the application",
+        ),
+        ("The file libmpi.so.40 of v1.2 is missing\n", "The file libmpi.so.40 of v1.2 is missing"),
+    ],
+)
+def test_the_first_sentence_of_a_message_is_its_reason(message, first):
+    rule = "-" * 74
+    output = f"a line before\n{rule}\n{message}{rule}\n{rule}\nMPI_INIT failed. Sorry.\n{rule}\n"
+    assert open_mpi.first_sentence(output) == first
+    assert open_mpi.first_sentence("no message. At all.") == ""
+    reader = mpirun.Reader()
+    output = RankOutput(2, reader, show=lambda line: None)
+    for line in (rule, *message.splitlines(), rule):
+        output.line(f"{line}\n", "stderr")
+    assert output.why(1, "mpirun", "") == (f"mpirun ended with exit code 1: {first}", 1)
 
 
 def test_a_submission_finds_the_mpi_of_an_image_and_nothing_of_a_users(only, monkeypatch):
