@@ -27,6 +27,7 @@ import time
 from collections.abc import Callable
 
 from hvdlab.arguments import above_zero
+from hvdlab.doctor import outside_causes
 from hvdlab.doctor.answers import FAILURE, OK, WARNING, Answer, ProgramOutput, counted
 from hvdlab.doctor.checks import environment, frameworks, gpus, launchers, machine, software
 from hvdlab.doctor.checks.allreduce import allreduce, allreduce_on_gpus
@@ -135,6 +136,7 @@ def examine(limit: float) -> tuple:
     """
     tell("Importing the frameworks and Horovod, each in a process of its own (5 to 15 s) ...")
     outputs = ask(questions(), limit)
+    outputs = {**outputs, **outside_causes.find(outputs, limit)}
     findings = [finding(*check, outputs) for check in CHECKS]
     for id, title, text, proof in PROOFS:
         tell(text)

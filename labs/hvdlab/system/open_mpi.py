@@ -75,17 +75,24 @@ def version(mpirun: str) -> Version:
     return Version(ended.stdout)
 
 
-def first_sentence(output: str) -> str:
-    """Return the first sentence of the first message of Open MPI itself in an output; "" if there is none.
-
-    Such a message lies between two lines of dashes. Its first sentence says what is wrong. Its last line
-    is general advice, such as "try again."
+def first_message(output: str) -> str:
+    """Return the first message of Open MPI itself in an output; "" if there is none.
 
     Args:
         output: of mpirun, without tags.
     """
-    message = RULE.split(output, maxsplit=2)[1:2]
-    paragraph = " ".join("".join(message).strip().split("\n\n")[0].split())
+    return "".join(RULE.split(output, maxsplit=2)[1:2])
+
+
+def first_sentence(message: str) -> str:
+    """Return the first sentence of a message of Open MPI, which says what is wrong.
+
+    The last line would be general advice, such as "try again."
+
+    Args:
+        message: the text between two lines of dashes.
+    """
+    paragraph = " ".join(message.strip().split("\n\n")[0].split())
     return re.split(r"(?<=\w{2})[.!](?: |$)|[.:]$", paragraph)[0]
 
 

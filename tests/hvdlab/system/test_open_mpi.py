@@ -146,8 +146,8 @@ available for use.
 def test_the_first_sentence_of_a_message_is_its_reason(message, first):
     rule = "-" * 74
     output = f"a line before\n{rule}\n{message}{rule}\n{rule}\nMPI_INIT failed. Sorry.\n{rule}\n"
-    assert open_mpi.first_sentence(output) == first
-    assert open_mpi.first_sentence("no message. At all.") == ""
+    assert open_mpi.first_sentence(open_mpi.first_message(output)) == first
+    assert open_mpi.first_message("no message. At all.") == ""
     reader = mpirun.Reader()
     output = RankOutput(2, reader, show=lambda line: None)
     for line in (rule, *message.splitlines(), rule):

@@ -148,8 +148,7 @@ class Reader:
         elif found := EXITED.search(message):
             self.first = self.first or End(int(found[1]), int(found[2]))
         elif not ABORTED.match(message):
-            rule = "-" * 20
-            self.said = self.said or open_mpi.first_sentence(f"{rule}\n{message}\n{rule}")
+            self.said = self.said or open_mpi.first_sentence(message)
             return [Line(None, "stderr", message.strip())]
         return []
 
