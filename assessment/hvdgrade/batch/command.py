@@ -9,7 +9,6 @@ until CIFAR-10 is available.
 import argparse
 import contextlib
 import dataclasses
-import fcntl
 import json
 import math
 import os
@@ -34,6 +33,7 @@ from hvdgrade.output.console import for_lines
 from hvdgrade.run.orphans import end_and_clear
 from hvdgrade.sandbox import tiers
 from hvdlab.data import DataError, load_cifar10
+from hvdlab.system import file_system
 
 DONE, REFUSED, FAULTS = 0, 2, 3
 POLL_SECONDS = 0.1
@@ -284,13 +284,11 @@ def locked(out: Path) -> Iterator[None]:
     Raises:
         Refused: another batch holds the lock.
     """
-    with open(out / ".lock", "w", encoding="utf-8") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise Refused(
-                f"another batch works in {out}: wait for it or choose another --out."
-            ) from None
+
+    def busy() -> None:
+        raise Refused(f"another batch works in {out}: wait for it or choose another --out.")
+
+    with file_system.locked(out / ".lock", busy):
         yield
 
 

@@ -18,6 +18,7 @@ from hvdlab.check.run_events import Run
 from hvdlab.hints.catalogue import Finding
 from hvdlab.launch.preflight import ranks_come_first
 from hvdlab.script_analysis.script import Unreadable
+from hvdlab.system import file_system
 from hvdlab.system.held_folder import held_folder
 
 if TYPE_CHECKING:
@@ -122,7 +123,7 @@ def main(args: argparse.Namespace) -> int:
     if args.json:
         text = json.dumps(as_dict(checked, args.script, args.ranks), indent=2) + "\n"
         try:
-            args.json.write_text(text, encoding="utf-8")
+            file_system.write_text(args.json, text)
         except OSError as error:
             message = f"hvdlab: --json {args.json} cannot be written: {error.strerror}."
             print(message, file=sys.stderr)

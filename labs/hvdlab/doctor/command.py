@@ -60,6 +60,7 @@ CHECKS = (  # id, title, check
     ("memory", "Memory", machine.memory),
     ("shm", "Shared memory", machine.shared_memory),
     ("disk", "Disk", machine.disk),
+    ("file_systems", "File systems", machine.file_systems),
     ("tmpdir", "TMPDIR", machine.temporary_folder),
     ("variables", "MPI settings", environment.variables),
     ("root", "User", environment.root),

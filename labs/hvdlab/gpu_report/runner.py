@@ -14,6 +14,7 @@ from hvdlab.gpu_report.gpu_use import sampling
 from hvdlab.gpu_report.machine import Machine
 from hvdlab.gpu_report.parts import Part
 from hvdlab.gpu_report.results import Check, Fact, PartResult, Report, State
+from hvdlab.system import file_system
 from hvdlab.system.hardware import visible_gpus
 from hvdlab.system.held_folder import held_folder
 
@@ -59,8 +60,8 @@ def run(
     def save() -> None:
         report.seconds = round(time.monotonic() - began, 1)
         report.comparisons = against.compare(report.parts, before)
-        results.write(out / "gpu.json", results.to_json(report))
-        results.write(out / "gpu.md", markdown.text(report))
+        file_system.write_text(out / "gpu.json", results.to_json(report))
+        file_system.write_text(out / "gpu.md", markdown.text(report))
 
     with held_folder("hvdlab-gpu-") as folder, sampling() as sampler:
         data = {"HVDLAB_DATA": _data(folder.path, report.gpu)}

@@ -53,7 +53,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "-H", dest="hosts", metavar="HOST:SLOTS,...", help="hosts, and number of ranks on each"
     )
     where.add_argument(
-        "--hostfile", metavar="FILE", help="a file with lines such as `host1 slots=2`"
+        "--hostfile",
+        metavar="FILE",
+        help="a hostfile of Open MPI, MPICH or PBS, with lines such as `host1 slots=2`",
     )
     parser.add_argument(
         "--timeout", type=above_zero, metavar="SECONDS", help="end all ranks after so many seconds"

@@ -73,14 +73,11 @@ def test_a_variable_that_names_a_wrong_library_is_named(monkeypatch):
     assert answer.fix == "unset MPI4PY_LIBMPI"
 
 
-def test_a_library_in_the_path_of_another_mpi_is_named(tmp_path, monkeypatch):
-    file = write(tmp_path / "lib" / "libpython3.so", "")
-    write(tmp_path / "lib" / "libstdc++.so.6", "of another compiler")
+def test_a_library_of_another_compiler_is_named(tmp_path, monkeypatch):
+    file = write(tmp_path / "lib" / "libstdc++.so.6", "of another compiler")
     monkeypatch.setenv("LD_LIBRARY_PATH", str(file.parent))
     answer = found("data").outside  # NumPy needs the C++ library
-    assert answer.seen.startswith(
-        f"{file.parent}/libstdc++.so.6 (LD_LIBRARY_PATH) makes the import"
-    )
+    assert answer.seen.startswith(f"{file} (LD_LIBRARY_PATH) makes the import of NumPy fail")
     assert answer.fix == "unset LD_LIBRARY_PATH"
 
 
