@@ -58,7 +58,7 @@ def program(path: Path, text: str) -> str:
 
 @pytest.fixture
 def compiler(tmp_path) -> str:
-    """A compiler that set-up accepts, so that it goes on to what comes after."""
+    """A compiler that set-up accepts, so that it continues with what comes after."""
     return program(tmp_path / "bin" / "c++", "cat > /dev/null")
 
 

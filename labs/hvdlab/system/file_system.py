@@ -19,9 +19,9 @@ from pathlib import Path
 def locked(path: Path, busy: Callable[[], None]) -> Iterator[None]:
     """Hold a lock that only one process at a time can hold, while the block runs.
 
-    The kernel releases the lock when the process ends, even by kill -9. On a file system without locks, a file
-    in the folder for temporary files is locked instead. It excludes only the processes of this machine, and a
-    line on stderr says so.
+    The kernel releases the lock when the process ends, even by kill -9. On a file system without locks, a
+    file in the folder for temporary files is locked instead. It excludes only the processes of this machine,
+    and a line on stderr says so.
 
     Args:
         path: the file to lock. It is made if it does not exist.
