@@ -136,7 +136,7 @@ def examine(limit: float) -> tuple:
         The findings, and the output of the programs by name.
     """
     tell("Importing the frameworks and Horovod, each in a process of its own (5 to 15 s) ...")
-    outputs = ask(questions(), limit)
+    outputs = ask(questions(), limit, **open_mpi.home())
     outputs = {**outputs, **outside_causes.find(outputs, limit)}
     findings = [finding(*check, outputs) for check in CHECKS]
     for id, title, text, proof in PROOFS:

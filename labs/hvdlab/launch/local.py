@@ -6,7 +6,6 @@ a CPU. It also allows mpirun to run as root and to start more ranks than there a
 
 import contextlib
 import os
-import pwd
 import queue
 import subprocess
 import threading
@@ -72,14 +71,12 @@ def environment(ranks: int) -> dict[str, str]:
         "OMPI_MCA_mpi_yield_when_idle": "1",
         # The same as --bind-to none, so that Horovod's background thread can run on any free core.
         "PRTE_MCA_hwloc_default_binding_policy": "none",
+        **open_mpi.home(),
     }
     # By default mpirun starts no more ranks than there are physical cores, even if each core has several
     # hardware threads.
     if ranks > len(physical_cores()):
         variables |= open_mpi.OVERSUBSCRIBE
-    if not os.environ.get("HOME"):  # mpirun does not start without it
-        with contextlib.suppress(KeyError):  # a user without an entry
-            variables["HOME"] = pwd.getpwuid(os.geteuid()).pw_dir
     if os.geteuid() == 0:
         variables["OMPI_ALLOW_RUN_AS_ROOT"] = variables["OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"] = "1"
     return open_mpi.spelled(variables)
@@ -110,8 +107,6 @@ def started(
             # PYTHONUNBUFFERED makes lines arrive when they are printed, not when the script ends.
             env={
                 **os.environ,
-                "HOME": os.environ.get("HOME")
-                or str(folder.path),  # mpirun does not start without it
                 "PYTHONUNBUFFERED": "1",
                 **own,
                 **variables,

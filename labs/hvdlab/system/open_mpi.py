@@ -3,6 +3,7 @@
 from __future__ import annotations  # the doctor reads this with an old Python, too
 
 import os
+import pwd
 import re
 import shutil
 import subprocess
@@ -37,6 +38,19 @@ def mpirun() -> str | None:
     return shutil.which("mpirun", path=search_path())
 
 
+def home() -> dict[str, str]:
+    """Return the variable without which no program of Open MPI starts; {} if the user has it.
+
+    A job of cron or of a service often has no $HOME.
+    """
+    if os.environ.get("HOME"):
+        return {}
+    try:
+        return {"HOME": pwd.getpwuid(os.geteuid()).pw_dir}
+    except KeyError:  # a user without an entry, as in some containers
+        return {"HOME": "/"}
+
+
 class Version(NamedTuple):
     """What an mpirun says of its version.
 
@@ -60,6 +74,7 @@ def version(mpirun: str) -> Version:
     try:
         ended = subprocess.run(
             command,
+            env={**os.environ, **home()},
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -93,7 +108,7 @@ def first_sentence(message: str) -> str:
         message: the text between two lines of dashes.
     """
     paragraph = " ".join(message.strip().split("\n\n")[0].split())
-    return re.split(r"(?<=\w{2})[.!](?: |$)|[.:]$", paragraph)[0]
+    return re.split(r"(?<=\w[\w'\")])[.!](?: |$)|[.:]$", paragraph)[0]
 
 
 def is_version_4() -> bool:
