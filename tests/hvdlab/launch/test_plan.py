@@ -45,6 +45,7 @@ def four_cores(monkeypatch):
     for name in os.environ:
         monkeypatch.delenv(name)
     monkeypatch.setenv("PATH", f"{BIN}:/usr/bin:/bin")
+    monkeypatch.setenv("HOME", "/home/learner")
     return monkeypatch
 
 
