@@ -9,7 +9,7 @@ help:
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s%s\n", $$1, $$2}' Makefile
 
 setup: ## make .venv, install the pinned packages, build and cache Horovod
-	@docker/setup.sh
+	@bash docker/setup.sh
 
 assess: setup ## grade SUBMISSION=path (default: the reference solution) on NP=2 ranks and print the report
 	@.venv/bin/hvdlab data cifar10 --or-synthetic

@@ -7,7 +7,6 @@ of three rounds decides. After a fault of the grader itself, the round is repeat
 
 import secrets
 import subprocess
-import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -24,7 +23,7 @@ from hvdgrade.judge import parallel_checks, verdict
 from hvdgrade.judge.verdict import Round
 from hvdgrade.profiles import Profile
 from hvdgrade.report.result import Graded, result
-from hvdgrade.run import calibrate
+from hvdgrade.run import calibrate, orphans
 from hvdgrade.run.monitor import observe
 from hvdgrade.run.probe import probe
 from hvdgrade.run.sandboxed_run import SandboxedRun
@@ -36,6 +35,7 @@ from hvdgrade.submission.script_facts import ScriptFacts
 from hvdlab.assessment_networks import VARIABLE
 from hvdlab.data import DataError, Dataset, load_cifar10
 from hvdlab.system.hardware import visible_gpus
+from hvdlab.system.held_folder import held_folder
 
 Tell = Callable[..., None]  # called with a line of text, and with facts as keyword arguments
 
@@ -86,6 +86,7 @@ def grade(
     Returns:
         The result document. It also describes a submission that is not gradable and a fault of the grader.
     """
+    orphans.clear_left_over()
     clock = StageClock(tell)
     graded = Graded(path, rules, ranks, stages=clock.seconds)
     try:
@@ -166,8 +167,8 @@ def one_round(
     seed, examples = secrets.randbits(64), len(data.train_labels)
     hidden = hidden_data.HiddenData.draw(seed, examples, len(data.test_labels))
     kind = calibrate.framework(imported_modules(source))
-    with tempfile.TemporaryDirectory(prefix="hvdgrade-evidence-") as name:
-        folder = Path(name)
+    with held_folder(f"{orphans.PREFIX}evidence-") as held:
+        folder = held.path
         folder.chmod(0o711)  # a submission that runs as another user can reach the data in it
         shown = hidden_data.for_run(data, hidden, folder / "data")
         copies = folder / "evidence"

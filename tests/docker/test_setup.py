@@ -54,7 +54,9 @@ def sentence(answer: subprocess.CompletedProcess) -> str:
 
 def test_reports_a_wrong_python_version(checkout, tmp_path):
     old = program(
-        tmp_path / "bin", "python3.8", '#!/bin/sh\n[ "$1" = -V ] && echo Python 3.8.1\nexit 1\n'
+        tmp_path / "bin",
+        "python3.8",
+        '#!/bin/sh\n[ "$1" = -V ] && echo Python 3.8.1 && exit\nexit 1\n',
     )
     said = sentence(setup(checkout, PYTHON=str(old)))
     assert "Python 3.11, 3.12 or 3.13 is needed" in said and "is 3.8.1" in said
@@ -73,7 +75,9 @@ def test_reports_a_missing_compiler(checkout):
 
 def test_reports_an_old_compiler(checkout, tmp_path):
     old = program(
-        tmp_path / "bin", "g++-4", '#!/bin/sh\n[ "$1" = -dumpversion ] && echo 4.8\nexit 1\n'
+        tmp_path / "bin",
+        "g++-4",
+        '#!/bin/sh\n[ "$1" = -dumpversion ] && echo 4.8 && exit\nexit 1\n',
     )
     said = sentence(setup(checkout, CXX=str(old)))
     assert "cannot compile C++17" in said and "this is 4.8" in said
@@ -168,10 +172,16 @@ def test_another_torch_index_makes_the_environment_again(complete, was, variable
     assert (answer.returncode == 0) == done and ("no-such-compiler" in answer.stderr) != done
 
 
+ANOTHER = """\
+#!/bin/sh
+case "$*" in -V) echo Python 3.12.1;; *ensurepip*) echo headers;; *) echo another;; esac
+"""
+
+
 def test_another_or_missing_interpreter_makes_the_environment_again(complete):
     """This happens after an upgrade of the system's Python, and after `make setup PYTHON=...`."""
     assert again(complete, PYTHON=sys._base_executable).returncode == 0
-    other = program(complete / "bin", "python3.12", "#!/bin/sh\necho another\n")
+    other = program(complete / "bin", "python3.12", ANOTHER)
     said = again(complete, PYTHON=str(other)).stderr
     assert "no-such-compiler" in said
     assert "no python3.99 on PATH" in again(complete, PYTHON="python3.99").stderr

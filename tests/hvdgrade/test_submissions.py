@@ -147,7 +147,7 @@ def marks() -> set[str]:
 @pytest.fixture
 def temporary_folder(monkeypatch):
     """The folder for temporary files of this grading alone, as a batch gives it to each."""
-    folder = work_folder() / "tmp"
+    folder = work_folder().path / "tmp"
     monkeypatch.setenv("TMPDIR", str(folder))
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
     yield folder

@@ -83,7 +83,7 @@ HVDGRADE = {
         "profiles submission sandbox run hvdlab.system psutil tornado jupyter_core jupyter_server"
     ),
     "run_command": "grade report output profiles sandbox submission hvdlab.arguments rich",
-    "cli": "run_command output batch export doctor",
+    "cli": "run_command output batch export doctor hvdlab.system",
 }
 TABLES = {"hvdlab": HVDLAB, "hvdgrade": HVDGRADE}
 # `python -m hvdlab.doctor` runs in an environment without packages, so these import only the standard library

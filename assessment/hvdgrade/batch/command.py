@@ -11,7 +11,6 @@ until CIFAR-10 is available.
 import argparse
 import contextlib
 import dataclasses
-import fcntl
 import os
 import sys
 import time
@@ -34,9 +33,11 @@ from hvdgrade.batch.tasks import REGRADE, calls_of_regrade, is_done, prepare
 from hvdgrade.batch.worker import Grader
 from hvdgrade.output.console import for_lines
 from hvdgrade.output.text import printable
+from hvdgrade.run.orphans import end_and_clear
 from hvdgrade.sandbox import tiers
 from hvdlab.arguments import above_zero, positive
 from hvdlab.data import DataError, load_cifar10
+from hvdlab.system import file_system
 
 DONE, REFUSED, FAULTS = 0, 2, 3
 POLL_SECONDS = 0.1
@@ -289,13 +290,11 @@ def locked(out: Path) -> Iterator[None]:
     Raises:
         Refused: another batch holds the lock.
     """
-    with open(out / ".lock", "w", encoding="utf-8") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise Refused(
-                f"another batch works in {out}: wait for it or choose another --out."
-            ) from None
+
+    def busy() -> None:
+        raise Refused(f"another batch works in {out}: wait for it or choose another --out.")
+
+    with file_system.locked(out / ".lock", busy):
         yield
 
 
@@ -328,7 +327,7 @@ def grade_all(
                     yield document
             time.sleep(POLL_SECONDS)
     finally:
-        cleanup.end_and_clear([grader.folder for grader, _ in running if grader.folder])
+        end_and_clear([grader.folder for grader, _ in running if grader.folder])
         for grader, _ in running:
             grader.end()
 

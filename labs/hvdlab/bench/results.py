@@ -15,6 +15,7 @@ from rich.table import Table
 
 from hvdlab.arguments import file_to_write, positive
 from hvdlab.assessment_networks import ASSESSMENT_NET, network_weights
+from hvdlab.system import file_system
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -211,6 +212,6 @@ def keep(
         plain = (int, float, str, bool, list, tuple)
         settings = {name: value for name, value in vars(args).items() if isinstance(value, plain)}
         text = json.dumps({**settings, "measured": measured}, indent=2)
-        args.json.write_text(text, encoding="utf-8")
+        file_system.write_text(args.json, text)
     if plot and args.plot:
         plot(measured, args.plot)

@@ -4,7 +4,6 @@ import argparse
 import json
 import os
 import sys
-import tempfile
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +18,8 @@ from hvdlab.check.run_events import Run
 from hvdlab.hints.catalogue import Finding
 from hvdlab.launch.preflight import ranks_come_first
 from hvdlab.script_analysis.script import Unreadable
+from hvdlab.system import file_system
+from hvdlab.system.held_folder import held_folder
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -122,7 +123,7 @@ def main(args: argparse.Namespace) -> int:
     if args.json:
         text = json.dumps(as_dict(checked, args.script, args.ranks), indent=2) + "\n"
         try:
-            args.json.write_text(text, encoding="utf-8")
+            file_system.write_text(args.json, text)
         except OSError as error:
             message = f"hvdlab: --json {args.json} cannot be written: {error.strerror}."
             print(message, file=sys.stderr)
@@ -161,8 +162,8 @@ def check(
     script = Path(script)
     facts = _read(script)
     started = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="hvdlab-check-") as name:
-        folder = Path(name)
+    with held_folder("hvdlab-check-") as held:
+        folder = held.path
         options = {
             "HVDLAB_CHECK": str(folder),
             "HVDLAB_CHECK_STEPS": str(steps),

@@ -71,10 +71,12 @@ class OutputReader(Protocol):
     Attributes:
         first: how the rank that ended first ended. None: the launcher reported no such rank (yet).
         lost: name of a host to which the launcher lost the connection; "" if there is none.
+        said: why the launcher itself failed, in its own words; "" if it did not say so.
     """
 
     first: End | None
     lost: str
+    said: str
 
     def read(self, text: str, channel: str) -> list[Line]:
         """Return the lines to show for one line of the launcher's output.

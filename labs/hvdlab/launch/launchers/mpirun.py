@@ -28,7 +28,6 @@ EXPORTED = (
 )  # fmt: skip
 
 TAG = r"\[1,(\d+)\]<(stdout|stderr)>:"
-RULE = re.compile(r"-{20,}$")  # the line before and after a message of mpirun itself
 # Messages of mpirun about how a rank or a host was lost
 EXITED = re.compile(r"Process name: +\[(?:\S+@\d+|\[\d+,\d+\]),(\d+)\]\s+Exit code: +(\d+)")
 ABORTED = re.compile(
@@ -91,6 +90,7 @@ class Reader:
         self.first: End | None = None
         self._tag = re.compile(TAG + " ?" * (not open_mpi.is_version_4()))
         self.lost = ""  # name of a lost host; mpirun's own exit code is 0 in this case
+        self.said = ""  # the first sentence of a message of mpirun about something else
         self._message = None  # lines so far of a message of mpirun itself
 
     def read(self, text: str, channel: str) -> list[Line]:
@@ -111,7 +111,7 @@ class Reader:
         return self._ended() if self._message else []
 
     def _own(self, words: str) -> list[Line]:
-        if RULE.match(words):
+        if open_mpi.RULE.match(words):
             if self._message is not None:
                 return self._ended()
             self._message = []
@@ -131,6 +131,7 @@ class Reader:
         elif found := EXITED.search(message):
             self.first = self.first or End(int(found[1]), int(found[2]))
         elif not ABORTED.match(message):
+            self.said = self.said or open_mpi.first_sentence(message)
             return [Line(None, "stderr", message.strip())]
         return []
 

@@ -57,7 +57,7 @@ class Reader:
 
     def __init__(self) -> None:
         self.first: End | None = None
-        self.lost = ""
+        self.lost = self.said = ""
 
     def read(self, text: str, channel: str) -> list[Line]:
         """Return the lines to show for one line of srun's output.

@@ -73,7 +73,7 @@ class Reader:
 
     def __init__(self) -> None:
         self.first: End | None = None
-        self.lost = ""
+        self.lost = self.said = ""
         self._begun = {}  # (rank, channel) -> the beginning of a line that is not complete yet
         self._report = None  # lines of torchrun's final report
 
