@@ -57,7 +57,16 @@ def test_a_download_under_a_lock_is_no_race(facts):
         events = run()
         for rank in events:
             plus(events, rank, kind="download", line=2, url="http://a/b", locked=locked)
+            plus(events, rank, kind="save", line=2, path="/data/b")
         assert named(events, facts()) == wanted
+
+
+def test_ranks_that_download_into_different_files_do_not_race(facts):
+    events = run()
+    for rank in events:
+        plus(events, rank, kind="download", line=2, url="http://a/b", locked=False)
+        plus(events, rank, kind="save", line=2, path=f"/data/b-{rank}")
+    assert named(events, facts()) == []
 
 
 def test_a_large_rate_wants_a_warmup(facts):

@@ -87,6 +87,7 @@ LOG = "            print(f"  # on rank 0 only
 SAVE = "torch.save(model.state_dict(), 'x.pt')"
 BROADCAST = "hvd.callbacks.BroadcastGlobalVariablesCallback(0),"
 AVERAGE = "hvd.callbacks.MetricAverageCallback(),"
+LEGACY = "x['TF_USE_LEGACY_KERAS'] = '1'\nimport horovod.tensorflow.keras as hvd"
 BINDING = "import hvdlab.keras.horovod as hvd"
 WRAP = "hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())"
 
@@ -451,7 +452,7 @@ def test_who_leaves_before_a_collective_lets_the_others_wait():
         (TORCH, LOG, f"            log = print\n{LOG}"),
         (TORCH, "lr=args.lr * hvd.size()", "lr=linear_scaling(args.lr, hvd.size())"),
         (TORCH, "lr=args.lr * hvd.size()", "lr=args.lr * hvd.size() ** 0.5"),
-        (KERAS, BINDING, "x['TF_USE_LEGACY_KERAS'] = '1'\nimport horovod.tensorflow.keras as hvd"),
+        (KERAS, BINDING, f"{LEGACY}\nhvd.callbacks.K = tf.keras.backend"),
         (TORCH, CLOCK, f"        torch.save(model, f'{{hvd.rank()}}.pt')\n{CLOCK}"),
         (TORCH, LOG, f"            {SAVE}\n{LOG}"),
         (TORCH, STEP, f"            if loss.isnan(): break\n{STEP}"),

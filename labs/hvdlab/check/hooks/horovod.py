@@ -1,8 +1,10 @@
 """Calls of Horovod: init, the wrapped optimizer, broadcasts and collectives."""
 
 import functools
+import inspect
 import sys
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Sized
 from types import ModuleType
 from typing import Any
 
@@ -100,12 +102,15 @@ def _noted(function: Callable, kind: str, watch: Watch) -> Callable:
 
 
 def _collective(function: Callable, name: str, watch: Watch) -> Callable:
-    """Return a collective that writes down its calls."""
+    """Return a collective that writes down its calls, or the ranks of its process set."""
+    signature = inspect.signature(function)
 
     @functools.wraps(function)
     def call(*arguments: Any, **options: Any) -> Any:
-        # Inside a graph it runs with the graph and not now. A process set has only some of the ranks.
-        if _traced() or _of_gradients() or "process_set" in options:
+        if _traced() or _of_gradients():  # inside a graph it runs with the graph and not now
+            return function(*arguments, **options)
+        if members := _members(signature, arguments, options):
+            watch.note("group", ranks=members)
             return function(*arguments, **options)
         with watch.inside(f"hvd.{name}"):
             return function(*arguments, **options)
@@ -114,15 +119,18 @@ def _collective(function: Callable, name: str, watch: Watch) -> Callable:
 
 
 def _broadcast(function: Callable, name: str, watch: Watch) -> Callable:
-    """Return a broadcast of a model or optimizer that writes down its calls."""
+    """Return a broadcast of a model or optimizer that writes down its calls, and how much it sends."""
+    of_optimizer = name == "broadcast_optimizer_state"
 
     @functools.wraps(function)
     def call(*arguments: Any, **options: Any) -> Any:
+        sized = arguments and isinstance(arguments[0], Sized) and not of_optimizer
+        tensors = len(arguments[0]) if sized else None
         # The broadcast of a state steps the optimizer, to create that state.
         wrapping, watch.wrapping = watch.wrapping, True
         try:
             if not wrapping:
-                watch.note("broadcast", what=f"hvd.{name}")
+                watch.note("broadcast", what=f"hvd.{name}", tensors=tensors)
             if _traced():
                 return function(*arguments, **options)
             with watch.inside(f"hvd.{name}"):
@@ -135,10 +143,13 @@ def _broadcast(function: Callable, name: str, watch: Watch) -> Callable:
 
 def _wrapper(function: Callable, name: str, hvd: ModuleType, watch: Watch) -> Callable:
     """Return DistributedOptimizer, or another of WRAPPERS, that writes down what it wraps."""
+    signature = inspect.signature(function)
 
     @functools.wraps(function)
     def call(*arguments: Any, **options: Any) -> Any:
         wrapped = arguments[0] if arguments else options.get("optimizer")
+        if members := _members(signature, arguments, options):
+            watch.note("group", ranks=members)
         nested, watch.wrapping = watch.wrapping, True
         try:
             result = function(*arguments, **options)
@@ -150,11 +161,28 @@ def _wrapper(function: Callable, name: str, hvd: ModuleType, watch: Watch) -> Ca
                 object.__setattr__(result, "_hvdlab_number", number)
             object.__setattr__(result, "_hvdlab_wrapped", True)
             watch.tape = watch.tape or name == "DistributedGradientTape"
+            if hasattr(result, "_handles"):  # of PyTorch: the gradients that are being averaged
+                watch.exchanging.append(weakref.ref(result))
             watch.note("wrap", what=f"hvd.{name}", optimizer=number,
                        averages=averages(result), reduces=_reduction(hvd, options))  # fmt: skip
         return result
 
     return call
+
+
+def _members(
+    signature: inspect.Signature, arguments: tuple, options: dict[str, Any]
+) -> list[int] | None:
+    """Return the ranks of the process set that a call names, or None for all ranks.
+
+    The set of all ranks has the number 0, and a set has no ranks before it is added.
+    """
+    try:
+        chosen = signature.bind_partial(*arguments, **options).arguments.get("process_set")
+    except TypeError:  # the call fails
+        return None
+    number = getattr(chosen, "process_set_id", chosen)
+    return (getattr(chosen, "ranks", None) or []) if number else None
 
 
 def averages(optimizer: Any) -> bool:
