@@ -146,16 +146,16 @@ MISTAKES = (
         "gradients-not-averaged",
         "The wrapped optimizer never averages gradients",
         "With Keras 3 write `import hvdlab.keras.horovod as hvd`. Horovod's own module averages with legacy "
-        "Keras only: set TF_USE_LEGACY_KERAS=1, and write `hvd.callbacks.K = tf.keras.backend` below the "
-        "imports if the script uses its callbacks.",
+        "Keras only (TF_USE_LEGACY_KERAS=1), where most of its callbacks need another fix.",
         explains=_ids("replicas-diverged"),
     ),
     Mistake(
-        "callback-without-backend",
+        "legacy-callback",
         "A callback of Horovod's own Keras module fails under legacy Keras",
         "Write `hvd.callbacks.K = tf.keras.backend` below the imports, because Horovod passes the backend of "
-        "Keras 3 to its callbacks. Or train with Keras 3: unset TF_USE_LEGACY_KERAS, and write `import "
-        "hvdlab.keras.horovod as hvd`.",
+        "Keras 3 to its callbacks. With tf.keras.optimizers.SGD also pass momentum_correction=False to the "
+        "callbacks of the learning rate. Or train with Keras 3: unset TF_USE_LEGACY_KERAS, remove "
+        "experimental_run_tf_function from compile, and write `import hvdlab.keras.horovod as hvd`.",
         explains=_ids("replicas-diverged no-broadcast"),
     ),
     Mistake(

@@ -30,9 +30,8 @@ def horovod(script: Script) -> Iterator[Finding]:
         if line := old_argument(script):
             seen += f" Keras 3 does not accept {OLD_ARGUMENT} in line {line}: remove it."
         yield finding("gradients-not-averaged", script.silent_keras, seen)
-    if line := failing_callback(script):
-        seen = "Under legacy Keras this callback of Horovod's own module ends the script with an error."
-        yield finding("callback-without-backend", line, seen)
+    if failing := failing_callback(script):
+        yield finding("legacy-callback", *failing)
     for node in script.nodes:
         if isinstance(node, ast.Attribute) and node.attr in PLACES and is_a_value(script, node):
             if script.name(node).startswith(HOROVOD):

@@ -8,7 +8,8 @@ from hvdlab.check.source_facts import Facts
 from hvdlab.hints.catalogue import Finding, finding
 
 FEW_STEPS = 3  # the learning rates of fewer steps show no warmup
-NO_BACKEND = "module 'keras.backend' has no attribute"
+# Errors of Horovod's own callbacks under legacy Keras: see `hvdlab.script_analysis.legacy_keras`.
+LEGACY_ERRORS = ("module 'keras.backend' has no", "'float' object has no attribute 'dtype'")
 DRIFT = 0.3  # standard deviations between the running means of two ranks
 LARGE_SGD = 3.0  # learning rate / (1 - momentum)
 LARGE_ADAPTIVE = 0.02
@@ -158,16 +159,16 @@ def downloads(run: Run, facts: Facts) -> Iterator[Finding]:
 
 
 def callbacks(run: Run, facts: Facts) -> Iterator[Finding]:
-    """Yield a finding about a callback that fails because Horovod passes it the backend of another Keras.
+    """Yield a finding about a callback of Horovod's own Keras module that fails under legacy Keras.
 
     Args:
         run: the events of the run.
         facts: the facts of the source.
     """
     for event in run.all("end"):
-        if NO_BACKEND in (event["error"] or ""):
-            seen = f'A callback of Horovod ended with "{event["error"]}".'
-            yield finding("callback-without-backend", event["made"] or event["line"], seen)
+        if event["made"] and any(text in (event["error"] or "") for text in LEGACY_ERRORS):
+            seen = f'This callback ended with "{event["error"]}".'
+            yield finding("legacy-callback", event["made"], seen)
             return
 
 
