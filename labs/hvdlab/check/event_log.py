@@ -7,6 +7,7 @@ Events have `kind`, `at` (seconds since the start of the watch), `steps` (optimi
     init, wrap, broadcast, join        calls of Horovod
     group                              the ranks of a process set that a call names
     collective; waiting, continues     a call; the call lasts long; the long call has returned
+    traced                             a collective that becomes a part of a graph of TensorFlow
     optimizer, compile, fit            created; passed to a model of Keras; batches of an epoch
     step                               of an optimizer: loss, batch, rate, weights, statistics
     order, clip                        of a shuffling sampler; of gradients that Horovod is averaging
@@ -52,6 +53,7 @@ class Watch:
     def __init__(self, folder: Path, script: str, rank: int, size: int, limit: int) -> None:
         self.script, self.rank, self.limit = script, rank, limit
         self.steps = 0  # of all optimizers
+        self.progress = 0  # steps, and broadcasts of weights, which another rank may have changed
         self.passes = 0  # training loops that have ended
         self.running: list[Loop] = []  # the loops that are running, the innermost last
         # (operation, line, start) of the collectives that are running
@@ -185,6 +187,7 @@ class Watch:
             SystemExit: the script has made enough steps. It still runs the code at its end.
         """
         self.steps += 1
+        self.progress += 1
         loss, self.loss = self.loss, None
         batch, self.batch, self.called = self.batch, None, False
         hashed = digest(batch) if batch is not None else self._loop_items()

@@ -11,13 +11,13 @@ class Watch(Protocol):
 
     Attributes:
         limit: training steps after which a loop ends.
-        steps: of all optimizers so far.
+        progress: steps of all optimizers and broadcasts of weights so far.
         passes: training loops that have ended.
         running: the loops that are running, the innermost last.
     """
 
     limit: int
-    steps: int
+    progress: int
     passes: int
     running: "list[Loop]"
 
@@ -44,7 +44,7 @@ class Loop:
         self.watch, self.line, self.iterable = watch, line, iterable
         self.item = None
         self.iteration, self.trained = 0, 0  # rounds that have started, and rounds that trained
-        self.steps, self.passes = watch.steps, watch.passes  # when the last round ended
+        self.progress, self.passes = watch.progress, watch.passes  # when the last round ended
         self.left = "early"  # by `break`, `return` or an error
 
     def __enter__(self) -> "Loop":
@@ -53,11 +53,11 @@ class Loop:
 
     def ended(self) -> bool:
         """Return, after a round, whether it was the last round of the loop."""
-        if self.watch.steps == self.steps:
+        if self.watch.progress == self.progress:
             return False
         self.trained += 1
         nested = self.watch.passes > self.passes
-        self.steps, self.passes = self.watch.steps, self.watch.passes
+        self.progress, self.passes = self.watch.progress, self.watch.passes
         if self.trained == 1:
             made = getattr(self.iterable, "_hvdlab_line", None)
             length = _length(self.iterable)
@@ -82,7 +82,7 @@ class Loop:
         return False
 
     def __exit__(self, *error: object) -> None:
-        if self.trained or self.watch.steps > self.steps:
+        if self.trained or self.watch.progress > self.progress:
             self.watch.passes += 1
             self.watch.note("pass", self.line, iterations=self.iteration, left=self.left)
         self.watch.running = [loop for loop in self.watch.running if loop is not self]

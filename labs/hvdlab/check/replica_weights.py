@@ -23,8 +23,7 @@ def states(run: Run, number: int | None) -> list[list[list[float]]]:
     for step, events in enumerate(steps[1:]):
         if all(event.get("start") for event in events):
             found[step] = [event["start"] for event in events]
-    averages = run.all("collective") or run.all("group")
-    if averages and len(found) > 1 and all(event.get("start") for event in steps[-1]):
+    if run.exchanges() and len(found) > 1 and all(event.get("start") for event in steps[-1]):
         found.pop()  # no step shows what the script did after the last one
     return found
 

@@ -66,6 +66,10 @@ class Run:
             return "keras"
         return "tape" if "keras" in apis else "torch" if apis else None
 
+    def exchanges(self) -> bool:
+        """Return whether the script calls collectives, so that it may average without a wrapper."""
+        return any(self.all(kind) for kind in ("collective", "traced", "group"))
+
     def split(self) -> bool:
         """Return whether the script divides the ranks into process sets."""
         return any(len(set(event["ranks"])) < len(self.ranks) for event in self.all("group"))

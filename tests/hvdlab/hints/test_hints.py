@@ -9,6 +9,7 @@ import pytest
 from hvdgrade.submission.flags import flags, unequal_work
 from hvdgrade.submission.review import remarks
 from hvdlab.hints import hints, read
+from hvdlab.script_analysis.legacy_keras import failing_callback
 from hvdlab.script_analysis.script import Script, Unreadable
 
 ASSESSMENT = Path(__file__).parents[3] / "assessment"
@@ -732,3 +733,71 @@ def test_a_remainder_by_the_number_of_gpus_gets_a_hint(line, text):
     found = [hint for hint in hints(source.encode()) if hint["topic"] == "device"]
     assert [hint["line"] for hint in found] == ([line] if line else [])
     assert all("Duplicate GPU" in hint["text"] and "rank_device" in hint["text"] for hint in found)
+
+
+SERVER = """\
+import horovod.torch as hvd
+import torch
+hvd.init()
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for x in loader:
+    hvd.allreduce_(model.weight.grad)
+    if hvd.rank() == 0:
+        optimizer.step()
+    hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+"""
+WRAP_SERVER = "optimizer = hvd.DistributedOptimizer(optimizer)\nfor x"
+SEND = "    hvd.broadcast_parameters(model.state_dict(), root_rank=0)\n"
+
+
+@pytest.mark.parametrize(
+    "old, new, hangs",
+    [
+        ("", "", False),
+        ("for x", WRAP_SERVER, True),  # every rank waits in the step of such an optimizer
+        (SEND, SEND.strip() + "\n", True),  # once, below the loop
+    ],
+)
+def test_a_parameter_server_may_step_on_one_rank(old, new, hangs):
+    assert ("hang" in topics(SERVER.replace(old, new) if old else SERVER)) == hangs
+
+
+CALLBACKS = """\
+import os
+os.environ["TF_USE_LEGACY_KERAS"] = "1"
+import horovod.tensorflow.keras as hvd
+import tensorflow as tf
+hvd.callbacks.K = tf.keras.backend
+warmup = hvd.callbacks.LearningRateWarmupCallback(0.1, momentum_correction=False)
+optimizer = tf.keras.optimizers.SGD(0.1)
+"""
+
+
+@pytest.mark.parametrize(
+    "old, new, line",
+    [
+        ("", "", None),
+        ("hvd.callbacks.K = tf.keras.backend", "pass", 6),
+        (", momentum_correction=False", "", 6),
+        (
+            ", momentum_correction=False)\noptimizer = tf.keras.optimizers",
+            ")\noptimizer = legacy",
+            None,
+        ),
+        ('os.environ["TF_USE_LEGACY_KERAS"] = "1"', "", None),
+    ],
+)
+def test_a_callback_that_fails_under_legacy_keras_is_named(old, new, line):
+    found = failing_callback(Script(CALLBACKS.replace(old, new, 1).encode()))
+    assert (found and found[0]) == line
+
+
+@pytest.mark.parametrize(
+    "loop, text",
+    [("fit", "BroadcastGlobal"), ("GradientTape", "broadcast_variables(model.variables")],
+)
+def test_the_advice_is_for_fit_or_for_a_tape(loop, text):
+    source = (
+        f"import hvdlab.keras.horovod as hvd\nimport keras\nkeras.optimizers.SGD(0.1)\nx.{loop}()\n"
+    )
+    assert text in next(h["text"] for h in hints(source.encode()) if h["topic"] == "broadcast")

@@ -12,7 +12,7 @@ from hvdlab.check.event_log import Watch
 from hvdlab.check.source_facts import BROADCASTS, COLLECTIVES
 
 WRAPPERS = ("DistributedOptimizer", "DistributedGradientTape", "DistributedAdasumOptimizer")
-# Functions of Horovod that average gradients: their collectives are no calls of the script.
+# Functions of Horovod and hvdlab that average gradients: their collectives are no calls of the script.
 GRADIENTS = {"allreduce_grads", "_all_reduce_gradients", "_all_reduce", "_allreduce"}
 MAX_FRAMES = 12  # of the call stack that are searched for one of GRADIENTS
 
@@ -107,7 +107,10 @@ def _collective(function: Callable, name: str, watch: Watch) -> Callable:
 
     @functools.wraps(function)
     def call(*arguments: Any, **options: Any) -> Any:
-        if _traced() or _of_gradients():  # inside a graph it runs with the graph and not now
+        if _of_gradients():
+            return function(*arguments, **options)
+        if _traced():  # it runs with the graph, and not now
+            watch.note("traced", op=f"hvd.{name}")
             return function(*arguments, **options)
         if members := _members(signature, arguments, options):
             watch.note("group", ranks=members)
@@ -131,6 +134,7 @@ def _broadcast(function: Callable, name: str, watch: Watch) -> Callable:
         try:
             if not wrapping:
                 watch.note("broadcast", what=f"hvd.{name}", tensors=tensors)
+                watch.progress += not of_optimizer
             if _traced():
                 return function(*arguments, **options)
             with watch.inside(f"hvd.{name}"):
@@ -215,10 +219,11 @@ def _traced() -> bool:
 
 
 def _of_gradients() -> bool:
-    """Return whether Horovod itself makes the call, to average gradients."""
+    """Return whether Horovod or hvdlab itself makes the call, to average gradients."""
     frame, depth = sys._getframe(2), 0
     while frame and depth < MAX_FRAMES:
         if frame.f_code.co_name in GRADIENTS:
-            return True
+            if frame.f_globals.get("__name__", "").startswith(("horovod.", "hvdlab.")):
+                return True
         frame, depth = frame.f_back, depth + 1
     return False

@@ -42,7 +42,7 @@ def wrapping(run: Run, facts: Facts) -> Iterator[Finding]:
     created = {event["optimizer"]: event for event in run.rank0("optimizer")}
     for number in _plain_optimizers(run):
         step = divergence(run, number)
-        if step is None and (run.all("collective") or run.all("group")):
+        if step is None and run.exchanges():
             continue  # equal without a wrapper, or stepped on one rank: the script exchanges by itself
         apart = f" After step {step} the weights of the ranks differ." if step else ""
         late = [event for event in wraps if event["optimizer"] == number]
