@@ -186,7 +186,7 @@ def _error(
         output: what the ranks printed.
         deadlock: whether the run was ended because of a deadlock.
         timeout: the time limit in seconds that ended the run, or None.
-        explained: whether there are findings, which explain a deadlock.
+        explained: whether there are findings, which explain a deadlock or an error.
 
     Returns:
         The sentence, or None if the run did not fail.
@@ -198,7 +198,9 @@ def _error(
             f". Before that the check had ended the training early (line {cut}), which may be the cause: "
             "let the script train for fewer epochs, or pass a larger --steps"
         )
-        return f"rank {crash[0]} ended with {crash[1]}{where}{note if cut else ''}"
+        return (
+            f"rank {crash[0]} ended with {crash[1]}{where}{note if cut and not explained else ''}"
+        )
     if timeout is not None:
         return f"the script did not reach its end within {timeout:g} s"
     if deadlock and not explained:

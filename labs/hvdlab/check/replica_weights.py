@@ -31,8 +31,9 @@ def states(run: Run, number: int | None) -> list[list[list[float]]]:
 def divergence(run: Run, number: Any = ...) -> int | None:
     """Return the first step after which the weights of two ranks differ until the end.
 
-    Ranks whose weights differ for some steps, and then are equal again, have been synchronized: TensorFlow's
-    examples broadcast after the first step, and some scripts average the weights every few steps.
+    Weights that differ for some steps, and then are equal again, have been synchronized. TensorFlow's
+    examples, for instance, broadcast after the first step. A script without a wrapper that synchronizes averages
+    every few steps, and its next steps may differ again.
 
     Args:
         run: the events of the run.
@@ -43,12 +44,12 @@ def divergence(run: Run, number: Any = ...) -> int | None:
     """
     found = []
     for each in run.optimizers() if number is ... else [number]:
-        left = states(run, each)
-        last_equal = max(
-            (step for step, state in enumerate(left, 1) if not _pair(run, state)), default=0
-        )
-        if last_equal < len(left):
-            found.append(last_equal + 1)
+        apart = [bool(_pair(run, state)) for state in states(run, each)]
+        equal = [step for step, differs in enumerate(apart, 1) if not differs]
+        plain = all(event.get("start") for events in run.steps(each) for event in events)
+        synchronized = plain and run.exchanges() and equal and True in apart[: equal[-1]]
+        if apart and apart[-1] and not synchronized:
+            found.append(max(equal, default=0) + 1)
     return min(found, default=None)
 
 

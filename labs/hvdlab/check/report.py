@@ -18,7 +18,7 @@ class Checked:
         findings: the mistakes.
         error: one sentence if the script failed by itself, so that findings may be missing; else None.
         ended: what ended the run: "itself", "deadlock" or "time".
-        steps: training steps of rank 0.
+        steps: training steps of the rank that made most of them.
         seconds: duration of the check.
         output: what the ranks printed.
         events: events by rank, see `event_log`.

@@ -18,9 +18,11 @@ QUICK = {
     "wrapped_too_late_torch",  # the script crashes
     "identical_batches_torch",
     "channels_last_torch",
+    "clip_before_average_torch",
     "torch_rank_device",
     "gradients_not_averaged_keras",
     *("legacy_tape_style", "keras_fit_arrays", "torch_by_hand"),
+    *("torch_local_steps", "torch_parameter_server"),
 }
 
 

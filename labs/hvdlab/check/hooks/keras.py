@@ -66,15 +66,17 @@ def optimizers(keras: ModuleType, watch: Watch) -> None:
     def noting_apply(self: Any, *arguments: Any, **options: Any) -> Any:
         given = signature.bind(self, *arguments, **options)
         given.arguments[first] = grads = list(given.arguments[first])  # it may be a zip
-        steps = not watch.fitting and not watch.wrapping
-        start = []
-        if steps and not watch.tape:
-            own = given.arguments.get("trainable_variables") or self._trainable_variables
-            start = _squares([v for _, v in grads] if legacy else own)
+        if watch.fitting or watch.wrapping:
+            return apply(*given.args, **given.kwargs)
+
+        def variables() -> list[Any]:
+            if legacy:
+                return [variable for _, variable in grads]
+            return given.arguments.get("trainable_variables") or self._trainable_variables
+
+        start = [] if watch.tape else _squares(variables())
         result = apply(*given.args, **given.kwargs)
-        if steps:
-            variables = [v for _, v in grads] if legacy else self._trainable_variables
-            _step_outside_fit(self, start, _squares(variables), watch)
+        _step_outside_fit(self, start, _squares(variables()), watch)
         return result
 
     setattr(base, name, noting_apply)

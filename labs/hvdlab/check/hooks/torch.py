@@ -225,7 +225,9 @@ def clipping(torch: ModuleType, watch: Watch) -> None:
         setattr(utilities, name, noting_clip)
         setattr(utilities.clip_grad, name, noting_clip)
 
-    scaler = torch.amp.GradScaler
+    scaler = getattr(
+        torch.amp, "GradScaler", torch.cuda.amp.GradScaler
+    )  # older: in torch.cuda only
     unscale = scaler.unscale_
 
     @functools.wraps(unscale)
