@@ -15,8 +15,9 @@ from hvdlab.hints.catalogue import CATALOGUE, CHECKED
 QUICK = {
     "unequal_steps_generator_torch",  # a deadlock, noticed while it lasts
     "identical_batches_torch",
+    "clip_before_average_torch",
     "gradients_not_averaged_keras",
-    *("keras_fit_arrays", "torch_by_hand"),
+    *("legacy_tape_style", "keras_fit_arrays", "torch_by_hand", "torch_local_steps"),
 }
 
 

@@ -10,6 +10,7 @@ from hvdgrade.judge.measured_flags import unequal_work
 from hvdgrade.submission.flags import flags
 from hvdgrade.submission.review import review
 from hvdlab.hints import hints, read
+from hvdlab.script_analysis.legacy_keras import failing_callback
 from hvdlab.script_analysis.script import Script, Unreadable
 
 ASSESSMENT = Path(__file__).parents[3] / "assessment"
@@ -88,6 +89,7 @@ LOG = "            print(f"  # on rank 0 only
 SAVE = "torch.save(model.state_dict(), 'x.pt')"
 BROADCAST = "hvd.callbacks.BroadcastGlobalVariablesCallback(0),"
 AVERAGE = "hvd.callbacks.MetricAverageCallback(),"
+LEGACY = "x['TF_USE_LEGACY_KERAS'] = '1'\nimport horovod.tensorflow.keras as hvd"
 BINDING = "import hvdlab.keras.horovod as hvd"
 WRAP = "hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())"
 
@@ -452,7 +454,7 @@ def test_who_leaves_before_a_collective_lets_the_others_wait():
         (TORCH, LOG, f"            log = print\n{LOG}"),
         (TORCH, "lr=args.lr * hvd.size()", "lr=linear_scaling(args.lr, hvd.size())"),
         (TORCH, "lr=args.lr * hvd.size()", "lr=args.lr * hvd.size() ** 0.5"),
-        (KERAS, BINDING, "x['TF_USE_LEGACY_KERAS'] = '1'\nimport horovod.tensorflow.keras as hvd"),
+        (KERAS, BINDING, f"{LEGACY}\nhvd.callbacks.K = tf.keras.backend"),
         (TORCH, CLOCK, f"        torch.save(model, f'{{hvd.rank()}}.pt')\n{CLOCK}"),
         (TORCH, LOG, f"            {SAVE}\n{LOG}"),
         (TORCH, STEP, f"            if loss.isnan(): break\n{STEP}"),
@@ -735,3 +737,71 @@ def test_a_remainder_by_the_number_of_gpus_gets_a_hint(line, text):
     found = [hint for hint in hints(source.encode()) if hint["topic"] == "device"]
     assert [hint["line"] for hint in found] == ([line] if line else [])
     assert all("Duplicate GPU" in hint["text"] and "rank_device" in hint["text"] for hint in found)
+
+
+SERVER = """\
+import horovod.torch as hvd
+import torch
+hvd.init()
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for x in loader:
+    hvd.allreduce_(model.weight.grad)
+    if hvd.rank() == 0:
+        optimizer.step()
+    hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+"""
+WRAP_SERVER = "optimizer = hvd.DistributedOptimizer(optimizer)\nfor x"
+SEND = "    hvd.broadcast_parameters(model.state_dict(), root_rank=0)\n"
+
+
+@pytest.mark.parametrize(
+    "old, new, hangs",
+    [
+        ("", "", False),
+        ("for x", WRAP_SERVER, True),  # every rank waits in the step of such an optimizer
+        (SEND, SEND.strip() + "\n", True),  # once, below the loop
+    ],
+)
+def test_a_parameter_server_may_step_on_one_rank(old, new, hangs):
+    assert ("hang" in topics(SERVER.replace(old, new) if old else SERVER)) == hangs
+
+
+CALLBACKS = """\
+import os
+os.environ["TF_USE_LEGACY_KERAS"] = "1"
+import horovod.tensorflow.keras as hvd
+import tensorflow as tf
+hvd.callbacks.K = tf.keras.backend
+warmup = hvd.callbacks.LearningRateWarmupCallback(0.1, momentum_correction=False)
+optimizer = tf.keras.optimizers.SGD(0.1)
+"""
+
+
+@pytest.mark.parametrize(
+    "old, new, line",
+    [
+        ("", "", None),
+        ("hvd.callbacks.K = tf.keras.backend", "pass", 6),
+        (", momentum_correction=False", "", 6),
+        (
+            ", momentum_correction=False)\noptimizer = tf.keras.optimizers",
+            ")\noptimizer = legacy",
+            None,
+        ),
+        ('os.environ["TF_USE_LEGACY_KERAS"] = "1"', "", None),
+    ],
+)
+def test_a_callback_that_fails_under_legacy_keras_is_named(old, new, line):
+    found = failing_callback(Script(CALLBACKS.replace(old, new, 1).encode()))
+    assert (found and found[0]) == line
+
+
+@pytest.mark.parametrize(
+    "loop, text",
+    [("fit", "BroadcastGlobal"), ("GradientTape", "broadcast_variables(model.variables")],
+)
+def test_the_advice_is_for_fit_or_for_a_tape(loop, text):
+    source = (
+        f"import hvdlab.keras.horovod as hvd\nimport keras\nkeras.optimizers.SGD(0.1)\nx.{loop}()\n"
+    )
+    assert text in next(h["text"] for h in hints(source.encode()) if h["topic"] == "broadcast")
