@@ -180,3 +180,16 @@ def test_two_submissions_of_one_student_are_told_apart(tmp_path):
         (tmp_path / f"submission_{number}" / "assessment.py").write_text(QUICK)
     (one,) = submissions.find(tmp_path).submissions
     assert "(submission_1/assessment.py, submission_2/assessment.py)" in one.problem
+
+
+@pytest.mark.parametrize(
+    "folder, ids", [("hw-submissions", ["1", "2"]), ("other", ["1", "hw-x-ada"])]
+)
+def test_a_login_may_end_like_another(tmp_path, folder, ids):
+    place = tmp_path / folder
+    for name in ("hw-ada", "hw-x-ada"):
+        (place / name / ".git").mkdir(parents=True)
+    roster = "identifier,github_username\n1,ada\n2,x-ada\n"
+    (place / "classroom_roster.csv").write_text(roster)
+    claims = github_classroom.read(place, entries_of(place))
+    assert [claims[name][0].id for name in ("hw-ada", "hw-x-ada")] == ids

@@ -117,7 +117,7 @@ def test_an_encoding_that_python_accepts_is_accepted_and_another_is_named(tmp_pa
         ("import helpers", ["helpers.txt"], ""),
         ("import helpers", [], ""),
         ("import os", ["helpers.py"], ""),
-        ("from . import helpers", ["helpers.py"], ""),  # fails for the student, too
+        ("from .helpers import net", ["helpers.py"], ""),  # fails for the student, too
         # The grader has these, so the copies are not needed.
         ("import os, numpy", ["os.py", "numpy.py"], ""),
         ("from hvdlab.torch import models", ["hvdlab/torch/models.py"], ""),
