@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import os
 import site
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
 from hvdlab.doctor.answers import quoted
+from hvdlab.system.held_folder import held_folder
 
 PREFIXES = ("OMPI_MCA_", "PRTE_MCA_", "PMIX_MCA_")  # of environment variables
 FILES = (
@@ -76,7 +76,8 @@ def only(kept: list) -> Iterator[dict]:
     Args:
         kept: the settings that Open MPI still reads.
     """
-    with tempfile.TemporaryDirectory(prefix="hvdlab-home-") as home:
+    with held_folder("hvdlab-home-") as folder:
+        home = str(folder.path)
         for file in FILES:
             lines = [f"{one.name} = {one.value}\n" for one in kept if one.file == file]
             Path(home, file).parent.mkdir(parents=True)

@@ -37,6 +37,7 @@ def temporary(tmp_path, monkeypatch):
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tier", [tiers.TIERS[-1], "strongest"])
 def test_the_next_grading_clears_what_a_killed_one_left(tier, temporary, tmp_path):
     tier = tiers.choose() if tier == "strongest" else tier
