@@ -48,7 +48,7 @@ def test_ranks_prove_how_gpus_all_reduce(count, nccl, runs, seen, monkeypatch):
     monkeypatch.setattr(open_mpi, "mpirun", lambda: sys.executable)
     started = []
 
-    def ask(commands, limit, **variables):
+    def ask(commands, limit, removed=(), **variables):
         ranks, direct, sharing = runs[len(started)]
         started.append(commands["ranks"])
         assert commands["ranks"][:3] == ["mpirun", "-np", str(ranks)]
@@ -92,7 +92,7 @@ def test_the_first_proof_hides_gpus_from_tensorflow(monkeypatch):
     monkeypatch.setattr(open_mpi, "mpirun", lambda: sys.executable)
     given = {}
 
-    def ask(commands, limit, **variables):
+    def ask(commands, limit, removed=(), **variables):
         given.update(variables)
         return {"ranks": ranks_said(2, direct=False, sharing=0)}
 

@@ -670,7 +670,7 @@ def test_a_source_that_is_slow_to_look_at_gets_what_was_found_and_a_flag():
     usual = (ASSESSMENT / "torch" / "assessment.py").read_bytes()
     found = review(usual)
     assert (found.hints, found.flags) == (hints(usual), []) and found.hints
-    assert "hvdlab.torch.models" in found.facts.imports
+    assert "hvdlab.data.Batches" in found.facts.imports
 
 
 @pytest.mark.slow
