@@ -32,8 +32,8 @@ def divergence(run: Run, number: Any = ...) -> int | None:
     """Return the first step after which the weights of two ranks differ until the end.
 
     Weights that differ for some steps, and then are equal again, have been synchronized. TensorFlow's
-        examples, for instance, broadcast after the first step. A script that synchronizes without a wrapper
-        averages every few steps, and its next steps may differ again.
+    examples, for instance, broadcast after the first step. A script that synchronizes without a wrapper
+    averages every few steps, and its next steps may differ again.
 
     Args:
         run: the events of the run.
