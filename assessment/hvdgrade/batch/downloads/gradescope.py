@@ -5,6 +5,8 @@ A submission of a group belongs to each of its members, and is graded once for e
 
 from pathlib import Path
 
+import yaml
+
 from hvdgrade.batch.downloads.claim import Claim, Claims, Entry
 from hvdgrade.batch.downloads.problem import DownloadProblem
 
@@ -43,13 +45,6 @@ def load(path: Path) -> dict:
     Raises:
         DownloadProblem: it cannot be read.
     """
-    try:
-        import yaml
-    except ImportError:
-        raise DownloadProblem(
-            f"{path} cannot be read without PyYAML: install it with 'pip install pyyaml', "
-            "or name the students with --ids."
-        ) from None
     try:
         # BaseLoader makes text of every value, so that the id 007 keeps its zeros, and creates no objects.
         metadata = yaml.load(path.read_text(encoding="utf-8"), Loader=yaml.BaseLoader)
