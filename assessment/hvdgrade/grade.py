@@ -18,7 +18,7 @@ import psutil
 from hvdgrade import HvdgradeError
 from hvdgrade.evidence import evaluator, hidden_data
 from hvdgrade.evidence.evidence import LARGEST_BATCH, Evidence, batch_size
-from hvdgrade.evidence.observation import Calibration
+from hvdgrade.evidence.observation import Calibration, Observation
 from hvdgrade.judge import parallel_checks, verdict
 from hvdgrade.judge.verdict import Round
 from hvdgrade.profiles import Profile
@@ -154,6 +154,31 @@ def grade_in_rounds(
     return rounds
 
 
+def graded_run(
+    source: bytes,
+    ranks: int,
+    shown: Path,
+    copies: Path,
+    budget: float,
+    rules: Profile,
+    tier: str,
+    tell: Tell,
+) -> Observation:
+    """Run the submission once, with the data in `shown`, and copy its records to the folder `copies`.
+
+    Raises:
+        OSError: the disk was full, so a crash may not be the fault of the submission.
+    """
+    given = {"gpus": rules.uses_gpus, "records": rules.records}
+    variables = {VARIABLE: rules.network}
+    with SandboxedRun(source, ranks, shown, variables=variables, tier=tier, **given) as run:
+        # One second more, so that an epoch just after the budget is observed and reported as late.
+        seen = observe(run, copies, budget + 1, rules.stall_seconds, tell)
+    if seen.stop_cause == "crashed" and seen.free_bytes < LEAST_FREE_BYTES:
+        raise OSError("the grader's disk was full while the submission ran")
+    return seen
+
+
 def one_round(
     source: bytes,
     facts: ScriptFacts,
@@ -185,13 +210,7 @@ def one_round(
             calibration = measure(kind)
             budget = calibration.budget(examples, rules.budget_serial_epochs)
         tell("running the submission ...", stage="running")
-        given = {"gpus": rules.uses_gpus, "records": rules.records}
-        variables = {VARIABLE: rules.network}
-        with SandboxedRun(source, ranks, shown, variables=variables, tier=tier, **given) as run:
-            # One second more, so that an epoch just after the budget is observed and reported as late.
-            seen = observe(run, copies, budget + 1, rules.stall_seconds, tell)
-        if seen.stop_cause == "crashed" and seen.free_bytes < LEAST_FREE_BYTES:
-            raise OSError("the grader's disk was full while the submission ran")
+        seen = graded_run(source, ranks, shown, copies, budget, rules, tier, tell)
         tell("comparing the ranks ...", stage="comparing")
         epochs, refused = evaluator.compare(seen, rules, examples)
         evidence = Evidence(seen, epochs, refused, facts)
