@@ -102,7 +102,10 @@ def replicas(case: Case) -> Finding:
         f"{first.differs_at} after epoch {first.epoch}"
     )
     causes = [NO_BROADCAST, separate_training(case.evidence.script)]
-    if first is not epochs[0]:  # equal in the first epoch, so they began with equal weights
+    rounds = exchanges(seen, [epoch.epoch for epoch in epochs], case.rules)
+    if None not in rounds and max(rounds) < case.rules.min_exchanges:
+        causes.reverse()  # the ranks exchange next to nothing
+    elif first is not epochs[0]:  # equal in the first epoch, so they began with equal weights
         causes = [
             causes[1],
             "something depends on the rank, such as the learning rate or a step under 'if'",

@@ -763,3 +763,18 @@ def test_names_the_most_likely_cause_of_a_difference_first(facts, first):
     given = dataclasses.replace(evidence(probe=probed(distance=0.3)), script=facts)
     help = run_check("equivalence", given).help
     assert help.startswith(f"Likely causes: (1) {first}") and "; (2) " in help and "(3)" not in help
+
+
+@pytest.mark.parametrize(
+    "rounds, only, first",
+    [
+        (STEPS, None, "the ranks begin with different weights"),
+        (STEPS, 1, "the gradients are not averaged"),  # equal in the first epoch
+        (0, None, "the gradients are not averaged"),
+        (None, None, "the ranks begin with different weights"),  # the exchange was not measured
+    ],
+)
+def test_names_the_most_likely_cause_of_different_weights_first(rounds, only, first):
+    given = evidence(seen(rounds=rounds), epochs(only, difference=0.1, differs_at="linear.bias"))
+    result = run_check("replicas", given)
+    assert result.state == "fail" and result.help.startswith(f"Likely causes: (1) {first}")
