@@ -238,8 +238,8 @@ def one_cycle(
     """Return a schedule that rises from `start` to `peak` and falls to `end` at the run's last update.
 
     The peak is at step rise_fraction * total_steps - 1. If that is not a whole number, the peak is between
-    two updates, as in torch's OneCycleLR. If `start` or `end` is 0, the update with that learning rate is
-    wasted.
+    two updates, as in torch's OneCycleLR. A run of at most 1 / rise_fraction updates has no time to rise: it
+    begins at or just after the peak. If `start` or `end` is 0, the update with that learning rate is wasted.
 
     Args:
         peak: highest learning rate, above 0.
@@ -257,14 +257,14 @@ def one_cycle(
     _check_positive(peak=peak)
     _check_count(total_steps=total_steps)
     _check_not_negative(start=start, end=end)
-    rises = _is_number(rise_fraction) and rise_fraction * total_steps > 1
-    _check("above 1 / total_steps, below 1", lambda x: rises and x < 1, rise_fraction=rise_fraction)
+    inside = _is_number(rise_fraction) and 0 < rise_fraction < 1
+    _check("above 0, below 1", lambda x: inside, rise_fraction=rise_fraction)
     _check("'linear' or 'cosine'", lambda s: s in ("linear", "cosine"), shape=shape)
     top, last = rise_fraction * total_steps - 1, total_steps - 1
     bend = _half_wave if shape == "cosine" else float
 
     def cycle(step: float) -> float:
-        if step <= top:
+        if 0 < top and step <= top:
             return _between(start, peak, bend(step / top))
         return _between(peak, end, bend((min(step, last) - top) / (last - top)))
 

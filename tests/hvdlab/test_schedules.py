@@ -250,7 +250,7 @@ BAD = [
     (cosine_decay, {**DECAY, "end": -1}, "Received: end=-1"),
     (one_cycle, {**CYCLE, "peak": 0}, "Received: peak=0"),
     (one_cycle, {**CYCLE, "total_steps": 10.0}, "total_steps must be a whole number of at least 1"),
-    (one_cycle, {**CYCLE, "rise_fraction": 0.1}, "Received: rise_fraction=0.1"),
+    (one_cycle, {**CYCLE, "rise_fraction": 0}, "Received: rise_fraction=0"),
     (one_cycle, {**CYCLE, "rise_fraction": 1}, "Received: rise_fraction=1"),
     (one_cycle, {**CYCLE, "start": -1}, "Received: start=-1"),
     (one_cycle, {**CYCLE, "end": -1}, "Received: end=-1"),
@@ -298,3 +298,13 @@ BAD = [
 def test_names_bad_arguments(function, arguments, text):
     with pytest.raises(ValueError, match=text):
         function(**arguments)
+
+
+@pytest.mark.parametrize(
+    "total_steps, expected",
+    [(4, [1, 2 / 3, 1 / 3, 0]), (2, [2 / 3, 0]), (1, [0])],  # the peak is at step 0, -0.5 and -0.75
+)
+def test_one_cycle_of_few_updates_only_falls(total_steps, expected):
+    """A script has few updates if it accumulates gradients and there are few images."""
+    schedule = one_cycle(1.0, total_steps, 0.25, start=0.1, end=0.0)
+    assert [schedule(step) for step in range(total_steps)] == pytest.approx(expected)
