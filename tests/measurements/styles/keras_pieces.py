@@ -272,7 +272,7 @@ def compilation(style: Style, pieces: Pieces) -> str:
     jit = "    jit_compile=False,\n" if style.framework == "keras_step" else ""
     code = (
         "$model.compile(\n    optimizer=$optimizer,\n"
-        f"    loss={loss},\n    metrics=[\"accuracy\"],\n{jit})\n"
+        f'    loss={loss},\n    metrics=["accuracy"],\n{jit})\n'
     )
     if style.framework == "keras_step" and style.accumulated == 1:
         code += (

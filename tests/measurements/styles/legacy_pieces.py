@@ -66,24 +66,23 @@ def smoothed(labels, logits):
         tf.one_hot(labels, 10, dtype=logits.dtype), logits, from_logits=True, label_smoothing=0.1
     )
 '''
-ONE_CYCLE = '''\
-class OneCycle(tf.keras.optimizers.schedules.LearningRateSchedule):
+TRIANGLE = '''\
+class Triangle(tf.keras.optimizers.schedules.LearningRateSchedule):
     """A learning rate that rises to a peak on a straight line, and falls again."""
 
-    def __init__(self, peak, total):
-        self.peak, self.total = peak, total
+    def __init__(self, peak, rise, total):
+        self.peak, self.rise, self.total = peak, rise, total
 
     def __call__(self, step):
-        done = tf.cast(step + 1, tf.float32) / self.total
-        return self.peak * tf.maximum(0.01, tf.minimum(done / 0.25, (1 - done) / 0.75))
+        step = tf.cast(step, tf.float32)
+        rising, falling = (step + 1) / self.rise, (self.total - step) / (self.total - self.rise)
+        return self.peak * tf.maximum(0.01, tf.minimum(rising, falling))
 
     def get_config(self):
-        return {"peak": self.peak, "total": self.total}
+        return {"peak": self.peak, "rise": self.rise, "total": self.total}
 '''
 SCHEDULES = {
-    "warmup": """\
-$schedule = tf.keras.optimizers.schedules.PolynomialDecay(rate, total, end_learning_rate=0.02 * rate)
-""",
+    "warmup": "$schedule = Triangle(rate, max(1, round(0.4 * updates)), total)\n",
     "step": """\
 $schedule = tf.keras.optimizers.schedules.PiecewiseConstantDecay(
     [updates // 4, total // 2, 3 * total // 4], [rate / 4, rate, rate / 5, rate / 25]
@@ -98,7 +97,7 @@ $schedule = tf.keras.optimizers.schedules.CosineDecay(
     alpha=0.02,
 )
 """,
-    "onecycle": "$schedule = OneCycle(rate, total)\n",
+    "onecycle": "$schedule = Triangle(rate, max(1, total // 4), total)\n",
 }
 OPTIMIZERS = {
     "sgd": ("$lr * $size", "tf.keras.optimizers.SGD($schedule, momentum=0.9{more})"),
@@ -149,7 +148,7 @@ def add_legacy_training(style: Style, pieces: Pieces) -> None:
 
     rate, made = OPTIMIZERS[style.optimizer]
     pieces.imports += ["import math"] * ("math" in rate)
-    pieces.helpers += [ONE_CYCLE] * (style.schedule == "onecycle")
+    pieces.helpers += [TRIANGLE] * (style.schedule in ("warmup", "onecycle"))
     made = made.format(more=MORE.get(style.regularisation, ""))
     pieces.parts.append(
         Part(
@@ -167,7 +166,7 @@ def add_legacy_training(style: Style, pieces: Pieces) -> None:
     pieces.parts.append(
         Part(
             "compile_model",
-            f"$model.compile(\n    optimizer=$optimizer, loss={loss}, metrics=[\"accuracy\"]\n)\n",
+            f'$model.compile(\n    optimizer=$optimizer, loss={loss}, metrics=["accuracy"]\n)\n',
         )
     )
     labels = "$test_labels[mine]"

@@ -50,7 +50,7 @@ def stop(number, frame):
     """End this rank when it is asked to, with the exit code that shells use."""
     sys.exit(128 + number)
 '''
-ARGUMENTS = '''\
+ARGUMENTS = """\
 def parse_args():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--epochs", type=int, default={epochs}, help="passes over the training set")
@@ -58,7 +58,7 @@ def parse_args():
     parser.add_argument("--lr", type=float, default={lr}, help="learning rate")
     parser.add_argument("--seed", type=int, default={seed}, help="of all random numbers")
     return parser.parse_args()
-'''
+"""
 
 
 def script(style: Style, settings: dict[str, float]) -> str:
@@ -142,14 +142,14 @@ def head(style: Style, pieces: Pieces, text: str) -> str:
     return doc + '"""\n\n' + "\n\n".join(imports)
 
 
-STANDARD = ("argparse", "contextlib", "itertools", "logging", "math", "os", "pathlib", "signal", "sys")
+STANDARD = "argparse collections contextlib itertools logging math os pathlib signal sys".split()
 
 
 def import_order(line: str) -> tuple[int, bool, str]:
     """Return the sort key of an import: its group, then `import` before `from`, then its name."""
     name = line.split()[1]
     root = name.split(".")[0]
-    group = 0 if root in (*STANDARD, "collections") else 2 if root == "hvdlab" else 1
+    group = 0 if root in STANDARD else 2 if root == "hvdlab" else 1
     return group, line.startswith("from"), name
 
 
@@ -200,7 +200,9 @@ def in_main(style: Style, pieces: Pieces, names: dict[str, str]) -> str:
     if style.structure == "argparse":
         code = "args = parse_args()\n" + code
     if style.structure == "signals":
-        handlers = "for number in (signal.SIGTERM, signal.SIGINT):\n    signal.signal(number, stop)\n"
+        handlers = (
+            "for number in (signal.SIGTERM, signal.SIGINT):\n    signal.signal(number, stop)\n"
+        )
         code = handlers + code
     if style.structure == "try":
         code = "try:\n" + indented(code) + f"\nfinally:\n    {pieces.finish}\n"
@@ -238,7 +240,7 @@ def in_functions(style: Style, pieces: Pieces, names: dict[str, str]) -> str:
         calls.append(call)
     start = ""
     if style.structure == "logging":
-        start = 'level = logging.INFO if $rank == 0 else logging.WARNING\n'
+        start = "level = logging.INFO if $rank == 0 else logging.WARNING\n"
         start += 'logging.basicConfig(level=level, format="%(asctime)s %(message)s")\n'
         start = replaced(start, names)
     code = calls[0] + start + "".join(calls[1:]) if calls else start
@@ -294,7 +296,9 @@ def in_class(style: Style, pieces: Pieces, names: dict[str, str]) -> str:
         parts.append(code.rstrip("\n") + "\n")
     methods = ["def __init__(self):\n" + indented("\n".join(parts))]
     if pieces.epoch:
-        methods.append("def train_epoch(self, epoch):\n" + indented(replaced(pieces.train.code, own)))
+        methods.append(
+            "def train_epoch(self, epoch):\n" + indented(replaced(pieces.train.code, own))
+        )
         methods.append("def end_epoch(self, epoch):\n" + indented(replaced(pieces.epoch, own)))
         run = f"for epoch in range({names['epochs']}):\n"
         run += "    self.train_epoch(epoch)\n    self.end_epoch(epoch)\n"

@@ -36,7 +36,12 @@ PAIRS = {
         *(("broadcast", "fp16"), ("tfdata", "accumulate2")),
     ),
     "keras_tape": (
-        *(("whole", "each"), ("shuffled", "accumulate4"), ("split", "scattered"), ("cache", "each")),
+        *(
+            ("whole", "each"),
+            ("shuffled", "accumulate4"),
+            ("split", "scattered"),
+            ("cache", "each"),
+        ),
         *(("broadcast", "fused"), ("tfdata", "fp16"), ("shuffled", "fused")),
     ),
     "keras_legacy": (
@@ -73,7 +78,9 @@ def styles() -> list[Style]:
     return found
 
 
-def pick(values: tuple[str, ...], number: int, stride: int, framework: str = "", axis: str = "") -> str:
+def pick(
+    values: tuple[str, ...], number: int, stride: int, framework: str = "", axis: str = ""
+) -> str:
     if framework == "keras_legacy" and axis == "optimizer":
         values = ("nesterov", "adamw", "sgd")
     return values[number * stride % len(values)]
@@ -98,7 +105,8 @@ def precision(framework: str, exchange: str, number: int) -> str:
         values.remove("channels_last")
     if exchange == "server" or framework in ("keras_tape", "keras_step"):
         values.remove("float16")
-    if exchange == "server":  # each step broadcasts the weights, and Horovod needs them contiguous
+    # Horovod needs contiguous tensors for its broadcasts and for its own compression.
+    if exchange in ("server", "fp16") and "channels_last" in values:
         values.remove("channels_last")
     return values[number % len(values)]
 

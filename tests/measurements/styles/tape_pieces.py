@@ -19,6 +19,7 @@ def evaluate(model, images, labels):
     return float((logits.argmax(axis=1) == labels).mean()) if len(labels) else 0.0
 '''
 
+
 def add_tape(style: Style, pieces: Pieces) -> None:
     """Add the training step and the loop."""
     pieces.imports += ["import itertools", "import tensorflow as tf"]
@@ -26,7 +27,9 @@ def add_tape(style: Style, pieces: Pieces) -> None:
     pieces.helpers += [SMOOTHED] * (style.regularisation == "smoothing")
     pieces.parts.append(Part("broadcast_weights", BROADCAST))
     pieces.parts.append(Part("make_train_step", training_step(style)))
-    rest = "$iterator = iter($stream)\n$recorder = Recorder($batches)\n$recorder.set_model($model)\n"
+    rest = (
+        "$iterator = iter($stream)\n$recorder = Recorder($batches)\n$recorder.set_model($model)\n"
+    )
     if style.regularisation == "ema":
         rest += "$averaged = [tf.Variable(variable) for variable in $model.trainable_variables]\n"
     pieces.parts.append(Part("make_recorder", rest))
@@ -35,7 +38,7 @@ def add_tape(style: Style, pieces: Pieces) -> None:
         "mine = slice($rank, None, $size)\n"
         "accuracy = evaluate($model, $test_images[mine], $test_labels[mine])\n"
         'accuracy = float(hvd.allreduce(accuracy, name="accuracy"))\n'
-        "$recorder.on_epoch_end(epoch, {\"loss\": $mean_loss, \"accuracy\": accuracy})\n"
+        '$recorder.on_epoch_end(epoch, {"loss": $mean_loss, "accuracy": accuracy})\n'
         '$report(f"epoch {epoch}: loss {$mean_loss:.3f}, accuracy {accuracy:.3f}")\n'
     )
 

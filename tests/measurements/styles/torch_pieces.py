@@ -2,15 +2,20 @@
 
 from tests.measurements.styles.part import Part, Pieces, Style, indented
 
+HOROVOD = {"rank": "hvd.rank()", "size": "hvd.size()", "local_rank": "hvd.local_rank()"}
 NAMES = {
-    "torch_horovod": ("hvd.rank()", "hvd.size()", "hvd.local_rank()"),
-    "torch_allreduce": ("hvd.rank()", "hvd.size()", "hvd.local_rank()"),
-    "torch_ddp": (
-        "distributed.get_rank()",
-        "distributed.get_world_size()",
-        'int(os.environ["LOCAL_RANK"])',
-    ),
-    "torch_mpi4py": ("comm.rank", "comm.size", 'int(os.environ["OMPI_COMM_WORLD_LOCAL_RANK"])'),
+    "torch_horovod": HOROVOD,
+    "torch_allreduce": HOROVOD,
+    "torch_ddp": {
+        "rank": "distributed.get_rank()",
+        "size": "distributed.get_world_size()",
+        "local_rank": 'int(os.environ["LOCAL_RANK"])',
+    },
+    "torch_mpi4py": {
+        "rank": "comm.rank",
+        "size": "comm.size",
+        "local_rank": 'int(os.environ["OMPI_COMM_WORLD_LOCAL_RANK"])',
+    },
 }
 AVERAGE = {
     "hvd": "hvd.allreduce(torch.tensor(float(value)), name=name).item()",
@@ -174,7 +179,7 @@ $scaler = torch.amp.GradScaler("cpu")
 
 def torch_pieces(style: Style) -> Pieces:
     """Return the pieces of a PyTorch script, except for its data."""
-    pieces = Pieces(names=dict(zip(("rank", "size", "local_rank"), NAMES[style.framework])))
+    pieces = Pieces(names=NAMES[style.framework])
     pieces.imports += [
         *("import torch", "import numpy as np", "from torch.nn import functional as F"),
         "from hvdlab.torch.models import assessment_network",
@@ -214,9 +219,7 @@ def averaging(style: Style) -> str:
     kind = style.framework if style.framework in AVERAGE else "hvd"
     body = f"    return {AVERAGE[kind]}\n"
     if kind == "torch_ddp":
-        body = (
-            "    total = torch.tensor(float(value))\n    distributed.all_reduce(total)\n" + body
-        )
+        body = "    total = torch.tensor(float(value))\n    distributed.all_reduce(total)\n" + body
     doc = '    """Return the mean of a number over all ranks."""\n'
     return f"def average(value{', name' if kind == 'hvd' else ''}):\n{doc}{body}"
 
