@@ -62,8 +62,10 @@ KINDS = {
 SMOOTHED = '''\
 def smoothed(labels, logits):
     """Cross-entropy with label smoothing."""
+    # Keras 2 passes labels of shape (batch, 1).
+    wanted = tf.one_hot(tf.reshape(labels, [-1]), 10, dtype=logits.dtype)
     return tf.keras.losses.categorical_crossentropy(
-        tf.one_hot(labels, 10, dtype=logits.dtype), logits, from_logits=True, label_smoothing=0.1
+        wanted, logits, from_logits=True, label_smoothing=0.1
     )
 '''
 TRIANGLE = '''\
