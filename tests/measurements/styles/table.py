@@ -3,7 +3,6 @@
 from tests.measurements.styles.part import (
     OPTIMIZERS,
     PRECISIONS,
-    REGULARISATIONS,
     SCHEDULES,
     STRUCTURES,
     Style,
@@ -53,6 +52,18 @@ PAIRS = {
         *(("broadcast", "fp16"), ("loader", "each"), ("shuffled", "each")),
     ),
 }
+# Styles with randomness of their own. They are few, because the probe of today fails all of them, so that
+# nothing else can be learned from them.
+RANDOMNESS = {
+    ("torch_mpi4py", "whole", "each"): "own",
+    ("torch_allreduce", "loader", "fp16"): "own",
+    ("keras_tape", "whole", "each"): "own",
+    ("keras_fit", "tfdata", "each"): "own",
+    ("torch_allreduce", "shuffled", "server"): "mixup",
+    ("torch_ddp", "shuffled", "each"): "mixup",
+    ("keras_legacy", "whole", "each"): "mixup",
+    ("keras_torch", "whole", "each"): "mixup",
+}
 # Learning rates for one rank, as the scripts scale them.
 RATES = {"sgd": 0.15, "nesterov": 0.175, "adamw": 0.002, "lars": 0.15, "lamb": 0.015}
 
@@ -87,13 +98,15 @@ def pick(
 
 
 def regularisation(framework: str, data: str, exchange: str, number: int) -> str:
-    """Return the next regularisation that fits: clipping needs averaged gradients before the step."""
-    values = list(REGULARISATIONS)
+    """Return the regularisation of a style: own randomness where it is planned, else the next that fits."""
+    if (framework, data, exchange) in RANDOMNESS:
+        return RANDOMNESS[framework, data, exchange]
+    values = ["lab", "smoothing", "clipping", "decay", "ema"]
     if framework == "keras_legacy":  # Horovod's module clips before it averages
         values.remove("clipping")
     if data in ("loader", "tfdata"):  # no Batches, which would augment
         values.remove("lab")
-    return values[number * 3 % len(values)]
+    return values[number * 2 % len(values)]
 
 
 def precision(framework: str, exchange: str, number: int) -> str:
