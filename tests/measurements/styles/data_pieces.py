@@ -62,14 +62,13 @@ class Shards:
         return self.mine.astype(np.int32)
 '''
 FROM_RANK_0 = {  # how rank 0 sends the arrays to the others
-    "torch_horovod": "arrays = hvd.broadcast_object(arrays, root_rank=0)",
-    "torch_allreduce": 'arrays = hvd.broadcast_object(arrays, root_rank=0, name="images")',
     "torch_ddp": "received = [arrays]\ndistributed.broadcast_object_list(received, src=0)\n"
     "arrays = received[0]",
     "torch_mpi4py": "arrays = comm.bcast(arrays, root=0)",
-    "keras_legacy": "arrays = broadcast_object(arrays, root_rank=0)",
-    "keras_step": "arrays = hvd.broadcast_object(arrays, root_rank=0)",
+    "keras_legacy": 'arrays = broadcast_object(arrays, root_rank=0, name="images")',
 }
+# Without a name Horovod names the message by the type of the object, which is None on the other ranks.
+FROM_RANK_0_BY_HOROVOD = 'arrays = hvd.broadcast_object(arrays, root_rank=0, name="images")'
 BARRIER = {
     "torch_ddp": "distributed.barrier()",
     "torch_mpi4py": "comm.Barrier()",
@@ -163,7 +162,7 @@ def split(style: Style, pieces: Pieces) -> str:
 
 
 def broadcast(style: Style, pieces: Pieces) -> str:
-    send = FROM_RANK_0.get(style.framework, "arrays = hvd.broadcast_object(arrays, root_rank=0)")
+    send = FROM_RANK_0.get(style.framework, FROM_RANK_0_BY_HOROVOD)
     if style.framework == "keras_legacy":
         pieces.imports.append("from horovod.tensorflow import broadcast_object")
     return (
