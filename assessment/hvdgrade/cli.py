@@ -8,6 +8,7 @@ import traceback
 
 from hvdgrade.output import files
 from hvdgrade.run_command import GRADER_FAULT, NOT_GRADABLE, add_arguments, run
+from hvdlab.system.current_folder import why_gone
 
 EPILOG = """\
 example:
@@ -33,6 +34,9 @@ def main(arguments: list[str] | None = None) -> int:
     Returns:
         The exit code.
     """
+    if gone := why_gone():
+        print(f"hvdgrade: {gone}", file=sys.stderr)
+        return NOT_GRADABLE
     # Untrusted text may contain any character, but the terminal's locale may support only a few.
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):

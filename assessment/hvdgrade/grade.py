@@ -7,31 +7,35 @@ of three rounds decides. After a fault of the grader itself, the round is repeat
 
 import secrets
 import subprocess
-import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from math import ceil
 from pathlib import Path
 
 import psutil
 
 from hvdgrade import HvdgradeError
 from hvdgrade.evidence import evaluator, hidden_data
-from hvdgrade.evidence.evidence import Evidence, batch_size
-from hvdgrade.evidence.observation import Calibration
+from hvdgrade.evidence.evidence import LARGEST_BATCH, Evidence, batch_size
+from hvdgrade.evidence.observation import Calibration, Observation
 from hvdgrade.judge import parallel_checks, verdict
 from hvdgrade.judge.verdict import Round
 from hvdgrade.profiles import Profile
 from hvdgrade.report.result import Graded, result
-from hvdgrade.run import calibrate
+from hvdgrade.run import calibrate, orphans
 from hvdgrade.run.monitor import observe
 from hvdgrade.run.probe import probe
 from hvdgrade.run.sandboxed_run import SandboxedRun
 from hvdgrade.sandbox import mounts, tiers
-from hvdgrade.submission.script import NotGradable, imported_modules, read_script
+from hvdgrade.submission.find_script import read_script
+from hvdgrade.submission.review import review
+from hvdgrade.submission.script import NotGradable, imported_modules
+from hvdgrade.submission.script_facts import ScriptFacts
 from hvdlab.assessment_networks import VARIABLE
 from hvdlab.data import DataError, Dataset, load_cifar10
 from hvdlab.system.hardware import visible_gpus
+from hvdlab.system.held_folder import held_folder
 
 Tell = Callable[..., None]  # called with a line of text, and with facts as keyword arguments
 
@@ -82,6 +86,7 @@ def grade(
     Returns:
         The result document. It also describes a submission that is not gradable and a fault of the grader.
     """
+    orphans.clear_left_over()
     clock = StageClock(tell)
     graded = Graded(path, rules, ranks, stages=clock.seconds)
     try:
@@ -102,7 +107,9 @@ def grade(
                 "system or of Python, which it needs. Move the data, and name their folder in $HVDLAB_DATA."
             )
         graded = replace(graded, synthetic=data.synthetic, tier=tier)
-        rounds = grade_in_rounds(graded.source, ranks, rules, data, tier, clock)
+        graded = replace(graded, review=review(graded.source))
+        facts = graded.review.facts
+        rounds = grade_in_rounds(graded.source, facts, ranks, rules, data, tier, clock)
         graded = replace(graded, rounds=rounds, decisive=verdict.decisive(rounds))
     except NotGradable as error:
         graded = replace(graded, status="not_gradable", reason=str(error))
@@ -114,7 +121,13 @@ def grade(
 
 
 def grade_in_rounds(
-    source: bytes, ranks: int, rules: Profile, data: Dataset, tier: str, tell: Tell
+    source: bytes,
+    facts: ScriptFacts,
+    ranks: int,
+    rules: Profile,
+    data: Dataset,
+    tier: str,
+    tell: Tell,
 ) -> list[Round]:
     """Return one round, or 1 + `rules.repeats` rounds if the first one is too close to a threshold.
 
@@ -126,7 +139,7 @@ def grade_in_rounds(
         if rounds:
             tell(f"{why}: round {len(rounds) + 1} of {wanted} ...")
         try:
-            rounds.append(one_round(source, ranks, rules, data, tier, tell))
+            rounds.append(one_round(source, facts, ranks, rules, data, tier, tell))
         except FAULTS:
             if again:
                 raise
@@ -141,16 +154,46 @@ def grade_in_rounds(
     return rounds
 
 
+def graded_run(
+    source: bytes,
+    ranks: int,
+    shown: Path,
+    copies: Path,
+    budget: float,
+    rules: Profile,
+    tier: str,
+    tell: Tell,
+) -> Observation:
+    """Run the submission once, with the data in `shown`, and copy its records to the folder `copies`.
+
+    Raises:
+        OSError: the disk was full, so a crash may not be the fault of the submission.
+    """
+    given = {"gpus": rules.uses_gpus, "records": rules.records}
+    variables = {VARIABLE: rules.network}
+    with SandboxedRun(source, ranks, shown, variables=variables, tier=tier, **given) as run:
+        # One second more, so that an epoch just after the budget is observed and reported as late.
+        seen = observe(run, copies, budget + 1, rules.stall_seconds, tell)
+    if seen.stop_cause == "crashed" and seen.free_bytes < LEAST_FREE_BYTES:
+        raise OSError("the grader's disk was full while the submission ran")
+    return seen
+
+
 def one_round(
-    source: bytes, ranks: int, rules: Profile, data: Dataset, tier: str, tell: Tell
+    source: bytes,
+    facts: ScriptFacts,
+    ranks: int,
+    rules: Profile,
+    data: Dataset,
+    tier: str,
+    tell: Tell,
 ) -> Round:
     """Measure this machine, run the submission and the probe, and judge the results."""
     seed, examples = secrets.randbits(64), len(data.train_labels)
     hidden = hidden_data.HiddenData.draw(seed, examples, len(data.test_labels))
-    imports = imported_modules(source)
-    kind = calibrate.framework(imports)
-    with tempfile.TemporaryDirectory(prefix="hvdgrade-evidence-") as name:
-        folder = Path(name)
+    kind = calibrate.framework(imported_modules(source))
+    with held_folder(f"{orphans.PREFIX}evidence-") as held:
+        folder = held.path
         folder.chmod(0o711)  # a submission that runs as another user can reach the data in it
         shown = hidden_data.for_run(data, hidden, folder / "data")
         copies = folder / "evidence"
@@ -167,25 +210,19 @@ def one_round(
             calibration = measure(kind)
             budget = calibration.budget(examples, rules.budget_serial_epochs)
         tell("running the submission ...", stage="running")
-        given = {"gpus": rules.uses_gpus, "records": rules.records}
-        variables = {VARIABLE: rules.network}
-        with SandboxedRun(source, ranks, shown, variables=variables, tier=tier, **given) as run:
-            # One second more, so that an epoch just after the budget is observed and reported as late.
-            seen = observe(run, copies, budget + 1, rules.stall_seconds, tell)
-        if seen.stop_cause == "crashed" and seen.free_bytes < LEAST_FREE_BYTES:
-            raise OSError("the grader's disk was full while the submission ran")
+        seen = graded_run(source, ranks, shown, copies, budget, rules, tier, tell)
         tell("comparing the ranks ...", stage="comparing")
         epochs, refused = evaluator.compare(seen, rules, examples)
-        evidence = Evidence(seen, epochs, refused, imports, b"Adasum" in source)
+        evidence = Evidence(seen, epochs, refused, facts)
         done, probed = verdict.before_probing(evidence, rules, budget), None
-        if verdict.worth_probing(done):
-            each = batch_size(epochs)
+        if verdict.worth_probing(done, evidence):
+            each = batch_size(epochs, min(LARGEST_BATCH, ceil(examples / ranks)))
             views = hidden_data.for_probe(data, hidden, ranks, each, folder / "probe")
             probed = probe(source, ranks, views, each, copies, rules, tier, tell)
         tell("recomputing accuracies ...", stage="evaluating")
         whole = data.folder.resolve()
         evidence = evaluator.recompute(evidence, probed, rules, whole, seed)
-        for options in parallel_checks.other_probes(evidence.probe, rules) if probed else ():
+        for options in parallel_checks.other_probes(evidence, rules) if evidence.probe else ():
             again = probe(source, ranks, views, each, copies, rules, tier, tell, **options)
             found = evaluator.compare_probe(again, rules, whole, seed)
             if found.compared and found.distance <= rules.equivalence_tolerance:

@@ -43,7 +43,6 @@ class Profile:
     min_learned: float
     equivalence_tolerance: float
     max_exchange_drop: float
-    max_exact_drop: float
     max_exchange_growth: float
     time_margin: float
     accuracy_margin: float

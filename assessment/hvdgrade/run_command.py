@@ -15,6 +15,7 @@ from hvdgrade.output import files
 from hvdgrade.output.console import Terminal
 from hvdgrade.report import terminal
 from hvdgrade.sandbox import tiers
+from hvdlab.arguments import positive
 
 PASS, FAIL, NOT_GRADABLE, GRADER_FAULT = range(4)
 SHOWN_EPOCHS, SHOWN_NUMBERS = (
@@ -30,7 +31,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         parser: the parser of the command.
     """
     parser.add_argument("path", type=Path, help="the script, or a folder that holds assessment.py")
-    parser.add_argument("-np", type=int, default=2, metavar="N", help="number of ranks (default 2)")
+    parser.add_argument(
+        "-np", type=positive, default=2, metavar="N", help="number of ranks (default 2)"
+    )
     parser.add_argument(
         "--profile", default="cpu", help="cpu, dli or gpu, a table of profiles.toml (default cpu)"
     )
@@ -105,7 +108,8 @@ def source_of(path: Path, document: dict) -> bytes | None:
         path: the script, or its folder.
         document: the result.
     """
-    from hvdgrade.submission.script import NotGradable, read_script
+    from hvdgrade.submission.find_script import read_script
+    from hvdgrade.submission.script import NotGradable
 
     try:
         source = read_script(path)

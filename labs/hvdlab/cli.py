@@ -7,6 +7,8 @@ import signal
 import sys
 from importlib import import_module
 
+from hvdlab.system.current_folder import why_gone
+
 # Name -> module with add_arguments(parser), main(args) -> exit code and EPILOG; one line of help.
 COMMANDS = {
     "doctor": ("hvdlab.doctor.command", "say what is wrong with this set-up, and how to fix it"),
@@ -81,6 +83,9 @@ def main(arguments: list[str] | None = None) -> int:
     Args:
         arguments: the words after `hvdlab`. Default: those of this process.
     """
+    if gone := why_gone():
+        print(f"hvdlab: {gone}", file=sys.stderr)
+        return 2
     end_when_told()
     arguments = sys.argv[1:] if arguments is None else arguments
     args = parser(arguments[0] if arguments else None).parse_args(arguments)

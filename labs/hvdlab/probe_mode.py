@@ -6,9 +6,15 @@ ranks train separately and average their weights only rarely computes different 
 script in both cases and compares the weights. The comparison is only meaningful if the two runs differ in
 nothing else. So where the environment variable HVDLAB_PROBE is set,
 
+* the grader gives each rank a data folder of its own, $HVDLAB_DATA, with the same images on all ranks and
+  different labels. `Batches` reads the training set of that folder, whatever arrays it is given. So it does
+  not matter how the images reached the script: it may have shuffled them, left some of them out for
+  validation, or received them from another rank. Only `Batches` of test images keep their arrays.
 * `Batches` gives all ranks the same images in the same order, in STEPS small batches per epoch, without
-  augmentation. Its rank, size and seed have no effect. The grader gives each rank different labels. So
-  batch norm computes the same statistics on every rank, but the gradients of the ranks differ.
+  augmentation. Its rank, size and seed have no effect. So batch norm computes the same statistics on every
+  rank, but the gradients of the ranks differ.
+* all test images have the same label, which occurs in no training set. A network can learn this class only
+  from the test images, and a script must not train on them.
 * HVDLAB_PROBE=DxCxTxB means that the data set contains each image C times in a row, with labels that may
   differ, and that a batch holds D of these copies of its images. With T = 0 a batch holds the first copy of
   all its images, then the second copy of all, and so on. With T = 1 it holds all copies of one image, then
@@ -41,6 +47,7 @@ LARGEST, LEAST, TOGETHER, MOST_PARTS = 128, 8, 512, 8
 # Images over which batch norm is often computed. If a batch holds the copies of many ranks, it should
 # consist of whole groups.
 GROUP = 32
+FOLDER = os.environ.get("HVDLAB_DATA", "")  # as the grader set it, before the script can change it
 DTYPE = f"float{BITS}"
 SEED = 1
 PAUSE_SECONDS = 0.2  # seconds after an epoch; the grader reads the counters every 0.05 s

@@ -167,7 +167,7 @@ def test_refuses_an_empty_token():
 
 def test_start_health_check_and_token(steps, tmp_path):
     """Run the CMD and the HEALTHCHECK of the image with the Python of these tests."""
-    (command,) = json.loads(values(steps, "CMD")[0])
+    bash, script = json.loads(values(steps, "CMD")[0])
     check = json.loads(values(steps, "HEALTHCHECK")[0].split("CMD", 1)[1])
     port = jupyter_run.free_port()
     # start_lab.sh looks for the data first, and starts without data too, for labs that need none.
@@ -185,7 +185,7 @@ def test_start_health_check_and_token(steps, tmp_path):
     address = f"http://127.0.0.1:{port}"
     with (tmp_path / "log").open("w") as log:
         process = psutil.Popen(
-            [ROOT / command, "--allow-root"],  # if these tests run as root
+            [bash, ROOT / script, "--allow-root"],  # if these tests run as root
             env=environment,
             stdin=subprocess.DEVNULL,
             stdout=log,

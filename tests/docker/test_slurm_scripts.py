@@ -170,6 +170,7 @@ def test_ranks_of_torch_distributed_connect_and_a_failed_rank_ends_the_job(accou
     assert answer.returncode != 0 and "task 1: Exited with exit code 3" in account.log()
 
 
+@pytest.mark.thorough
 def test_srun_starts_the_ranks_of_a_language_model(account):
     pytest.importorskip("litgpt", reason="needs LitGPT: run `make setup`")
     (account.folder / "labs").symlink_to(ROOT / "labs")

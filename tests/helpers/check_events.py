@@ -10,9 +10,9 @@ def run(steps=5, ranks=2, **changes):
         kinds = [
             {"kind": "start", "line": 0},
             {"kind": "init", "line": 2, "size": ranks},
-            {"kind": "optimizer", "line": 3, "optimizer": 0, "name": "SGD"},
+            {"kind": "optimizer", "line": 3, "optimizer": 0, "name": "SGD", "api": "torch"},
             {"kind": "wrap", "line": 4, "optimizer": 0, "averages": True, "reduces": "Average"},
-            {"kind": "broadcast", "line": 5, "what": "hvd.broadcast_parameters"},
+            {"kind": "broadcast", "line": 5, "what": "hvd.broadcast_parameters", "tensors": 2},
         ]
         for step in range(steps):
             facts = {
@@ -24,7 +24,7 @@ def run(steps=5, ranks=2, **changes):
             kinds.append(facts)
         kinds.append({"kind": "loop", "line": 6, "length": steps, "made": None, "nested": False})
         kinds.append({"kind": "pass", "line": 6, "iterations": steps, "left": "at its end"})
-        kinds.append({"kind": "end", "line": None, "error": None, "loops": []})
+        kinds.append({"kind": "end", "line": None, "error": None, "made": None})
         events[rank] = [{"at": i, "steps": 0, **event} for i, event in enumerate(kinds)]
     return events
 
@@ -38,5 +38,6 @@ def without(events, kind):
 
 
 def plus(events, rank, **event):
-    events[rank].insert(-1, {"at": 99, "steps": 0, **event})
+    own = {"stack": [event["line"]]} if event["kind"] == "collective" else {}
+    events[rank].insert(-1, {"at": 99, "steps": 0, **own, **event})
     return events

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from hvdgrade.batch.handed_in import HANDED_IN
+from hvdgrade.batch.id_table import STUDENTS, Student, write_students
 from hvdgrade.batch.results import load
 from hvdgrade.batch.submissions import safe_name
 
@@ -42,7 +42,12 @@ def result(id: str, score: int = 87, maximum: int = 100, status: str = "graded")
 def tell_handed_in(out: Path, *ids: str) -> None:
     """Record these submissions as a batch does that has found them."""
     named = {one["submission"]["id"]: one["batch"]["name"] for one in load(out)}
-    (out / HANDED_IN).write_text(json.dumps({named.get(id, safe_name(id)): id for id in ids}))
+    tell_students(out, {named.get(id, safe_name(id)): Student(id) for id in ids})
+
+
+def tell_students(out: Path, students: dict[str, Student]) -> None:
+    """Record these students, name of their files -> student, as a batch does."""
+    (out / STUDENTS).write_bytes(write_students(students))
 
 
 def gradebook(people: list[tuple], **style) -> bytes:

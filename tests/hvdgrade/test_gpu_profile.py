@@ -45,6 +45,7 @@ def small_rules(quick_rules) -> profiles.Profile:
 
 @pytest.mark.mpi
 @pytest.mark.grading
+@pytest.mark.thorough
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_the_solution_trains_the_network_of_the_profile(
     framework, small_rules, sample_folder, monkeypatch

@@ -20,6 +20,7 @@ from hvdgrade.report.result import Graded
 from hvdgrade.run import calibrate, monitor
 from hvdgrade.run import probe as probe_module
 from hvdgrade.sandbox import mounts, tiers
+from hvdgrade.submission.script_facts import ScriptFacts
 from hvdlab.assessment_networks import network_weights
 from hvdlab.data import DataError
 
@@ -245,7 +246,7 @@ def test_the_budget_is_of_what_the_ranks_run(
     monkeypatch.setattr(grade.verdict, "judge", remember)
     data = SimpleNamespace(train_labels=[0] * 3000, test_labels=[0] * 10, folder=tmp_path)
     rules = dataclasses.replace(profiles.load("cpu"), budget_serial_epochs=2.6)
-    grade.one_round(source, 2, rules, data, "rlimits", lambda *_, **__: None)
+    grade.one_round(source, ScriptFacts(), 2, rules, data, "rlimits", lambda *_, **__: None)
     assert asked == measured
     assert judged["budget"] == pytest.approx(budget)  # such as 1 + 2.6 x 3000 / 400
     assert judged["seconds"] == pytest.approx(seconds)  # 3000 images, two ranks of 400 a second
@@ -293,7 +294,7 @@ def test_data_that_every_submission_can_read_are_refused(
     monkeypatch.setattr(tiers, "choose", lambda required: tier)
     monkeypatch.setattr(grade, "one_round", lambda *args: a_round(50))
     script = tmp_path / "assessment.py"
-    script.write_text("pass")
+    script.write_text("import torch")
     monkeypatch.setenv("HVDLAB_DATA", str(sample_folder))
     assert grade.grade(script, 2, RULES)["verdict"] == "pass"
 

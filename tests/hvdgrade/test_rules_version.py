@@ -23,7 +23,8 @@ JUDGING = (
     *(f"assessment/hvdgrade/{name}" for name in ("evidence", "judge", "run", "grade.py")),
     *(f"assessment/hvdgrade/sandbox/{name}.py" for name in ("sandbox", "drop_privileges")),
     *(f"assessment/hvdgrade/sandbox/{name}.py" for name in ("mounts", "gpu_access")),
-    *("assessment/hvdgrade/submission/script.py", "assessment/hvdgrade/record_limits.py"),
+    *(f"assessment/hvdgrade/submission/{name}.py" for name in ("script", "inspect_source")),
+    *("assessment/hvdgrade/submission/find_script.py", "assessment/hvdgrade/record_limits.py"),
     *(f"labs/hvdlab/{name}.py" for name in ("probe_mode", "record", "assessment_networks")),
     *(f"labs/hvdlab/data/{name}.py" for name in ("batches", "files")),
     *(

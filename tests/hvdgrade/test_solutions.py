@@ -25,7 +25,8 @@ def grade(script: Path, result: Path) -> tuple[int, dict]:
     return answer.returncode, json.loads(result.read_text())
 
 
-@pytest.mark.parametrize("framework", ["torch", pytest.param("keras", marks=pytest.mark.thorough)])
+@pytest.mark.thorough
+@pytest.mark.parametrize("framework", ["torch", "keras"])
 def test_the_reference_solution_passes(framework, tmp_path, real_cifar10_folder):
     code, document = grade(ASSESSMENT / "solutions" / framework / "assessment.py", tmp_path / "r")
     assert (code, document["verdict"], document["score"]) == (0, "pass", 100)

@@ -35,9 +35,9 @@ NAMES = sorted(path.name for path in SUBMISSIONS.iterdir() if path.is_dir())
 # Each check, each stop and each framework once: what every run of the tests grades. The others have the
 # marker "thorough": pytest -m thorough tests/hvdgrade/test_submissions.py
 CORE = """
-    right_torch no_averaging no_broadcast decoy_and_broadcast own_part_of_the_data
-    never_reaches_the_target official_keras_module hostile_weights writes_everywhere looks_for_secrets
-    leaves_a_daemon fork_bomb memory_hog prints_forever crashes not_python too_large waits_before_it_begins
+    right_rank_0_reads short_epochs no_averaging no_broadcast claims_a_giant_batch own_part_of_the_data
+    official_keras_module hostile_weights writes_everywhere looks_for_secrets leaves_a_daemon fork_bomb
+    memory_hog prints_forever crashes not_python too_large waits_before_it_begins
 """.split()
 CHECKS = "ran replicas exchange flow equivalence shards steps targets".split()
 RULES = {
@@ -147,7 +147,7 @@ def marks() -> set[str]:
 @pytest.fixture
 def temporary_folder(monkeypatch):
     """The folder for temporary files of this grading alone, as a batch gives it to each."""
-    folder = work_folder() / "tmp"
+    folder = work_folder().path / "tmp"
     monkeypatch.setenv("TMPDIR", str(folder))
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
     yield folder

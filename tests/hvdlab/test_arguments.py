@@ -69,8 +69,13 @@ def test_makes_a_folder_or_refuses_it(tmp_path):
         folder_to_write(str(tmp_path / "file"))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("script", ["fashion_mnist_torch.py", "fashion_mnist_keras.py"])
+@pytest.mark.parametrize(
+    "script",
+    [
+        "fashion_mnist_torch.py",
+        pytest.param("fashion_mnist_keras.py", marks=pytest.mark.thorough),
+    ],
+)
 def test_a_script_with_an_unwritable_checkpoint_folder_ends_before_it_trains(script):
     command = [sys.executable, script, "--checkpoint", "/dev/null/kept"]
     done = subprocess.run(command, cwd=LABS, capture_output=True, text=True, timeout=120)
@@ -79,7 +84,11 @@ def test_a_script_with_an_unwritable_checkpoint_folder_ends_before_it_trains(scr
 
 
 @pytest.mark.parametrize(
-    "arguments", ["tensor_parallel.py --save", "hybrid_parallel.py 1x1x1 --output"]
+    "arguments",
+    [
+        pytest.param("tensor_parallel.py --save", marks=pytest.mark.thorough),
+        "hybrid_parallel.py 1x1x1 --output",
+    ],
 )
 def test_a_script_with_an_unwritable_output_file_ends_before_it_trains(arguments):
     command = [sys.executable, *arguments.split(), "/nowhere/found.json"]
@@ -91,7 +100,12 @@ def test_a_script_with_an_unwritable_output_file_ends_before_it_trains(arguments
 
 
 @pytest.mark.parametrize(
-    "script", ["fashion_mnist_torch.py", "tensor_parallel.py", "hybrid_parallel.py 1x1x1"]
+    "script",
+    [
+        "fashion_mnist_torch.py",
+        pytest.param("tensor_parallel.py", marks=pytest.mark.thorough),
+        pytest.param("hybrid_parallel.py 1x1x1", marks=pytest.mark.thorough),
+    ],
 )
 def test_a_script_with_an_invalid_number_ends_at_once(script):
     command = [sys.executable, *script.split(), "--batch-size", "0"]

@@ -60,7 +60,7 @@ HVDGRADE = {
     "sandbox": "record_limits hvdlab hvdlab.system psutil landlock",  # Sandbox.furnish copies landlock.py
     "output": "submission rich",
     "evidence": (
-        "profiles output record_limits hvdlab.data hvdlab.record hvdlab.probe_mode "
+        "profiles submission output record_limits hvdlab.data hvdlab.record hvdlab.probe_mode "
         "hvdlab.assessment_networks hvdlab.torch hvdlab.keras numpy torch"
     ),
     "report": "output profiles submission sandbox evidence judge hvdgrade hvdlab.system rich jinja2",
@@ -74,16 +74,16 @@ HVDGRADE = {
         "hvdlab.data hvdlab.system hvdlab.assessment_networks psutil"
     ),
     "batch": (
-        "report output submission profiles sandbox run hvdgrade hvdlab.data hvdlab.system psutil "
-        "submitit rich"
+        "report output submission profiles sandbox run hvdgrade hvdlab.arguments hvdlab.data "
+        "hvdlab.system psutil submitit rich yaml"
     ),
     "export": "batch report output",
     "doctor": "sandbox run evidence output hvdgrade hvdlab hvdlab.system psutil rich",
     "jupyter": (
         "profiles submission sandbox run hvdlab.system psutil tornado jupyter_core jupyter_server"
     ),
-    "run_command": "grade report output profiles sandbox submission rich",
-    "cli": "run_command output batch export doctor",
+    "run_command": "grade report output profiles sandbox submission hvdlab.arguments rich",
+    "cli": "run_command output batch export doctor hvdlab.system",
 }
 TABLES = {"hvdlab": HVDLAB, "hvdgrade": HVDGRADE}
 # `python -m hvdlab.doctor` runs in an environment without packages, so these import only the standard library

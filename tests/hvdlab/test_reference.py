@@ -74,6 +74,7 @@ def test_timm(name, theirs, options, extra, trajectory, assert_close):
     assert_close(ours, final, f"reference, timm {theirs}")
 
 
+@pytest.mark.slow
 def test_finds_timm_among_the_installed_packages(tmp_path):
     """A base image may have timm among its packages, without the folder `oracles`."""
     oracles = Path(sys.prefix) / "oracles"
@@ -104,6 +105,7 @@ def test_pytorch_optimizer(name, theirs, exclude_1d, options, trajectory, assert
     assert_close(ours, final, f"reference, pytorch-optimizer {theirs}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "options", "theirs"),
     [

@@ -156,6 +156,7 @@ def test_continues_after_a_lost_rank_and_includes_a_new_one(start):
 @pytest.mark.slow
 @pytest.mark.data
 @pytest.mark.usefixtures("real_fashion_mnist")
+@pytest.mark.thorough
 def test_trains_on_a_single_rank_without_horovodrun(start, tmp_path):
     """It ends, with the loss curve that the elastic run must reach too."""
     small = ("--commit", COMMIT, "--epochs", "2", "--images", "2000", "--heldout", "50000")  # all

@@ -84,6 +84,7 @@ def test_every_split_of_four_ranks_equals_serial_training(tmp_path, names, sched
 
 
 @pytest.mark.mpi
+@pytest.mark.thorough
 def test_interleaved_stages_equal_serial_training_and_record_their_passes(tmp_path):
     options = ["1x1x2", "--schedules", "1f1b", "interleaved", "--steps", STEPS]
     plain, interleaved = measured(tmp_path, 2, *options)

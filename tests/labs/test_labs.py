@@ -21,7 +21,7 @@ SCRIPTS = [
     for path in SOURCES
 ]
 LEARNERS = [
-    pytest.param(path, marks=[] if path.name.startswith("04") else [pytest.mark.thorough])
+    pytest.param(path, marks=[] if path.name.startswith("01") else [pytest.mark.thorough])
     for path in LABS
 ]
 

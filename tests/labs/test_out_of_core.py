@@ -30,6 +30,7 @@ def in_memory():
     return run()
 
 
+@pytest.mark.thorough
 def test_activations_in_files_have_equal_losses_and_free_memory(in_memory):
     found = run("--activations", "file")
     assert found["losses"] == in_memory["losses"]  # to the last bit, because a file keeps every bit

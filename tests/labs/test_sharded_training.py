@@ -58,6 +58,7 @@ def test_number_of_parameters():
     assert train("serial", 1)["sent_bytes"] == 0
 
 
+@pytest.mark.thorough
 def test_ddp():
     check("ddp", 2, 16, 2)
 
@@ -128,6 +129,7 @@ def torchrun(mode):
 
 
 @pytest.mark.mpi
+@pytest.mark.thorough
 def test_refuses_horovod_under_torchrun():
     done = torchrun("horovod")
     assert done.returncode != 0 and "losses" not in done.stdout
@@ -146,8 +148,6 @@ def test_runs_under_torchrun():
     ("arguments", "says"),
     [
         (["--steps", "3"], "--steps: expected at least 5, because 3 warm up"),
-        (["--hidden-size", "0"], "--hidden-size: expected 1 or more, got 0"),
-        (["--lr", "-1"], "--lr: expected a number above 0, got -1"),
         (["--steps", "2000"], "--steps, --global-batch: 128064 images are needed, and 60000"),
     ],
 )

@@ -91,6 +91,7 @@ def test_axonn_with_depth_equals_training_on_one_rank(tmp_path):
 
 
 @pytest.mark.data
+@pytest.mark.thorough
 def test_runs_as_a_single_process_and_under_torchrun(tmp_path):
     alone = trained(1, tmp_path, "--modes", "serial", launcher=[sys.executable, SCRIPT])["serial"]
     assert alone["loss_difference"] == 0
@@ -112,13 +113,21 @@ def test_runs_as_a_single_process_and_under_torchrun(tmp_path):
         pytest.param(
             ["--modes", "grid", "--columns", 3], "a multiple of 3 ranks", marks=pytest.mark.thorough
         ),
-        (["--hidden-size", 63], "expected a multiple of 2 ranks, got 63"),
+        pytest.param(
+            ["--hidden-size", 63],
+            "expected a multiple of 2 ranks, got 63",
+            marks=pytest.mark.thorough,
+        ),
         pytest.param(
             ["--modes", "sequence", "--batch-size", 31],
             "a multiple of 2 with sequence, got 31",
             marks=pytest.mark.thorough,
         ),
-        (["--batch-size", 15_001], "--batch-size: expected at most 15000"),
+        pytest.param(
+            ["--batch-size", 15_001],
+            "--batch-size: expected at most 15000",
+            marks=pytest.mark.thorough,
+        ),
         pytest.param(["--steps", 3], "--steps: expected 4 to 1875", marks=pytest.mark.thorough),
     ],
 )

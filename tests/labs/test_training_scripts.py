@@ -23,7 +23,14 @@ def start(script, *arguments, **variables):
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
 
 
-@pytest.mark.parametrize("script", SCRIPTS)
+def quick(*names):
+    """Return the scripts as parameters; those of `names` that import TensorFlow only run if asked for."""
+    return [
+        pytest.param(name, marks=pytest.mark.thorough if "keras" in name else ()) for name in names
+    ]
+
+
+@pytest.mark.parametrize("script", quick(*SCRIPTS))
 def test_reports_missing_data_in_one_sentence(script, tmp_path):
     ended = start(script, HVDLAB_DATA=str(tmp_path / "none"))
     assert ended.returncode == 1 and not ended.stdout
@@ -32,14 +39,14 @@ def test_reports_missing_data_in_one_sentence(script, tmp_path):
     assert not any("Traceback" in line for line in noise)
 
 
-@pytest.mark.parametrize("script", SCRIPTS[:4])
+@pytest.mark.parametrize("script", quick(*SCRIPTS[:4]))
 def test_refuses_a_momentum_that_keras_does_not_accept(script):
     ended = start(script, "--momentum", "1.5")
     assert ended.returncode == 2
     assert ended.stderr.endswith("argument --momentum: expected 0 to 1, got 1.5\n")
 
 
-@pytest.mark.parametrize("script", ["cifar10_torch.py", "cifar10_keras.py"])
+@pytest.mark.parametrize("script", quick("cifar10_torch.py", "cifar10_keras.py"))
 def test_refuses_a_warmup_as_long_as_the_run(script):
     ended = start(script, "--epochs", "2", "--warmup", "2")
     assert ended.returncode == 2
@@ -47,7 +54,9 @@ def test_refuses_a_warmup_as_long_as_the_run(script):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("folder", ["torch", "solutions/torch"])  # the scripts divide by it
+@pytest.mark.parametrize(  # the scripts divide by it
+    "folder", [pytest.param("torch", marks=pytest.mark.thorough), "solutions/torch"]
+)
 def test_the_assessment_trains_without_warmup(folder, sample_folder):
     script = LABS.parent / "assessment" / folder / "assessment.py"
     ended = start(script, "--warmup", "0", "--epochs", "1", HVDLAB_DATA=str(sample_folder))

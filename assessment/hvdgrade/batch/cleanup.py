@@ -7,33 +7,28 @@ of processes is kept, because a kill -9 could leave such a list incomplete.
 
 import json
 import os
-import signal
 import socket
 import stat
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
-import psutil
-
 from hvdgrade.batch.layout import FOLDERS
-from hvdgrade.run.orphans import GRACE_SECONDS, kill_until_gone, signal_all
-from hvdgrade.sandbox.untrusted_files import remove_tree
+from hvdgrade.run.orphans import end_and_clear
+from hvdlab.system.held_folder import HeldFolder
 
 WORK = "hvdgrade-batch-"
 
 
-def work_folder() -> Path:
+def work_folder() -> HeldFolder:
     """Create and return a new folder for all temporary files of one grading.
 
     A submission may run as another user. The permissions let this user pass through the folder to the files
     that the grader shows the submission, but not list or read anything else.
     """
-    folder = Path(tempfile.mkdtemp(prefix=WORK))
+    held = HeldFolder(WORK)
     for name, mode in (("", 0o711), ("tmp", 0o711), ("grader", 0o700)):
-        (folder / name).mkdir(exist_ok=True)
-        (folder / name).chmod(mode)
-    return folder
+        (held.path / name).mkdir(exist_ok=True)
+        (held.path / name).chmod(mode)
+    return held
 
 
 def end_left_over(out: Path) -> None:
@@ -74,39 +69,3 @@ def is_work_folder(folder: Path) -> bool:
         return False
     made = folder.is_absolute() and folder.name.startswith(WORK) and status.st_uid == os.getuid()
     return made and stat.S_ISDIR(status.st_mode)
-
-
-def end_and_clear(folders: list[Path]) -> None:
-    """End all processes that belong to these folders, graders first and with SIGTERM; remove the folders.
-
-    Args:
-        folders: folders that `work_folder` made.
-    """
-    # On SIGTERM a grader ends its submission and cleans up. A grader is recognised by its TMPDIR, the folder
-    # `tmp` that the batch gave it. The processes in its sandbox have other values of TMPDIR.
-    temporary = {str(folder / "tmp") for folder in folders}
-    graders = [process for process, texts in processes() if texts[0] in temporary]
-    signal_all(graders, signal.SIGTERM)
-    psutil.wait_procs(graders, timeout=GRACE_SECONDS)
-    kill_until_gone(
-        lambda: [
-            process
-            for process, texts in processes()
-            if any(str(folder) in text for folder in folders for text in texts)
-        ]
-    )
-    for folder in folders:
-        remove_tree(folder)
-
-
-def processes() -> Iterator[tuple[psutil.Process, list[str]]]:
-    """Yield every process that this user may inspect, with a list of strings to search for a folder.
-
-    The list holds the TMPDIR of the process, its working folder, and the values of its environment variables.
-    """
-    for process in psutil.process_iter():
-        try:
-            variables = process.environ()
-            yield process, [variables.get("TMPDIR", ""), process.cwd(), *variables.values()]
-        except (psutil.Error, OSError):
-            continue

@@ -1,4 +1,6 @@
-"""Grade a whole class: one folder or one .py file per student, several at once.
+"""Grade a whole class, several submissions at once.
+
+DIR holds a folder or a .py file per student, or what a learning platform's download contains.
 
 You can stop the command at any moment, also by kill -9 or a power failure. Run the same command again to
 continue. It keeps a result as long as the submission, the number of ranks, the profile and the rules (the
@@ -9,11 +11,7 @@ until CIFAR-10 is available.
 import argparse
 import contextlib
 import dataclasses
-import fcntl
-import json
-import math
 import os
-import secrets
 import sys
 import time
 from collections.abc import Iterator
@@ -21,18 +19,25 @@ from pathlib import Path
 
 from rich.console import Console
 
-from hvdgrade import HvdgradeError, profiles
+from hvdgrade import profiles
 from hvdgrade.batch import cleanup, submissions
+from hvdgrade.batch.arguments import Refused, checked
 from hvdgrade.batch.core_allocation import worker_slots
-from hvdgrade.batch.handed_in import HANDED_IN
+from hvdgrade.batch.downloads.problem import DownloadProblem
+from hvdgrade.batch.downloads.recognise import PLATFORMS
+from hvdgrade.batch.id_table import STUDENTS, BadTable, read_pairs, write_students
 from hvdgrade.batch.layout import FOLDERS, Settings, Task, write
 from hvdgrade.batch.progress import conclude, follow, summarise
 from hvdgrade.batch.results import CannotExport
 from hvdgrade.batch.tasks import REGRADE, calls_of_regrade, is_done, prepare
 from hvdgrade.batch.worker import Grader
 from hvdgrade.output.console import for_lines
+from hvdgrade.output.text import printable
+from hvdgrade.run.orphans import end_and_clear
 from hvdgrade.sandbox import tiers
+from hvdlab.arguments import above_zero, positive
 from hvdlab.data import DataError, load_cifar10
+from hvdlab.system import file_system
 
 DONE, REFUSED, FAULTS = 0, 2, 3
 POLL_SECONDS = 0.1
@@ -50,10 +55,6 @@ exit codes: 0 every submission has a result, which may be "not gradable",
 """
 
 
-class Refused(HvdgradeError):
-    """The batch cannot be started; the message is one sentence that says why."""
-
-
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `hvdgrade batch`.
 
@@ -61,20 +62,47 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         parser: the parser of the command.
     """
     add = parser.add_argument
-    add("folder", type=Path, metavar="DIR", help="folder with one folder or .py file per student")
+    add(
+        "folder",
+        type=Path,
+        metavar="DIR",
+        help="folder with a folder or .py file per student, or an unpacked download of a platform",
+    )
     add("--out", type=Path, required=True, metavar="OUT", help="folder for all output")
-    add("-np", type=int, default=2, metavar="N", help="ranks of each submission (default 2)")
+    add(
+        "--platform",
+        choices=PLATFORMS,
+        metavar="NAME",
+        help=f"platform from which DIR comes, if it is not recognised: {', '.join(PLATFORMS)}",
+    )
+    add(
+        "--ids",
+        type=Path,
+        metavar="CSV",
+        help="file with two columns: name of a folder or file in DIR, student id",
+    )
+    add_grading_arguments(parser)
+
+
+def add_grading_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments that say how to grade.
+
+    Args:
+        parser: the parser of the command.
+    """
+    add = parser.add_argument
+    add("-np", type=positive, default=2, metavar="N", help="ranks of each submission (default 2)")
     add("--profile", default="cpu", help="cpu, dli or gpu, a table of profiles.toml (default cpu)")
     add(
         "--workers",
-        type=int,
+        type=positive,
         metavar="K",
         help="gradings at the same time, each on its own cores (default: cores / ranks; Slurm: no limit)",
     )
     add("--oversubscribe", action="store_true", help="allow more workers than cores / ranks")
     add(
         "--limit",
-        type=float,
+        type=above_zero,
         default=2400.0,
         metavar="SECONDS",
         help="end a grading that takes longer; it counts as a grader fault, not as zero (default 2400)",
@@ -114,7 +142,7 @@ def main(args: argparse.Namespace) -> int:
     """
     try:
         return grade_class(args)
-    except (Refused, CannotExport) as error:
+    except (Refused, CannotExport, BadTable, DownloadProblem) as error:
         print(f"hvdgrade batch: {error}", file=sys.stderr)
         return REFUSED
     except OSError as error:  # for example a full disk or a removed folder
@@ -147,29 +175,22 @@ def grade_class(args: argparse.Namespace) -> int:
     if data := os.environ.get("HVDLAB_DATA"):
         os.environ["HVDLAB_DATA"] = os.path.abspath(os.path.expanduser(data))
     rules, settings = checked(args)
-    try:
-        if args.slurm:
-            slots = None
-        else:
-            slots = worker_slots(args.np, args.workers, args.oversubscribe, rules.uses_gpus)
-    except ValueError as error:
-        raise Refused(str(error)) from None
-    handed_in, ignored = submissions.find(args.folder)
-    if not handed_in:
-        raise Refused(f"{args.folder} holds no submission: neither a folder nor a .py file.")
+    slots = slots_of(args, rules)
+    console = for_lines(stderr=True)
     settings = dataclasses.replace(settings, real_data=real_data(args.slurm))
+    handed_in = class_in(args, console)
     for name in FOLDERS:
         (settings.out / name).mkdir(parents=True, exist_ok=True)
-    names = {submission.name: submission.id for submission in handed_in}
-    console = for_lines(stderr=True)
+    students = {submission.name: submission.student for submission in handed_in}
     with locked(settings.out):
         cancel_jobs(settings.out)
         cleanup.end_left_over(settings.out)
-        write(settings.out / HANDED_IN, json.dumps(names).encode())
+        write(settings.out / STUDENTS, write_students(students))
         calls = calls_of_regrade(settings, console) if args.regrade else set()
-        tasks, kept = prepare(handed_in, settings, rules, calls, console)
-        if kept:
-            console.print(f"{kept} of {len(handed_in)} are graded already and kept")
+        prepared = prepare(handed_in, settings, rules, calls, console)
+        tasks = prepared.tasks
+        if prepared.kept:
+            console.print(f"{prepared.kept} of {len(handed_in)} are graded already and kept")
         try:
             if slots is None:
                 gradings = submitted(tasks, settings, rules, args, console)
@@ -187,71 +208,57 @@ def grade_class(args: argparse.Namespace) -> int:
             )
             summarise(settings.out, console)
             return FAULTS
-        unreadable = any(submission.unreadable for submission in handed_in)
-        done = not unreadable and all(is_done(task, settings, calls) for task in tasks)
+        done = not prepared.unreadable and all(is_done(task, settings, calls) for task in tasks)
         if args.regrade and done:
             (settings.out / REGRADE).unlink(missing_ok=True)
         complete = summarise(settings.out, console)
-    faults = conclude(names, settings, args.regrade, ignored)
+    faults = conclude(students, settings, args.regrade)
     return DONE if complete and not faults else FAULTS
 
 
-def checked(args: argparse.Namespace) -> tuple[profiles.Profile, Settings]:
-    """Return the rules and settings that the arguments name.
+def slots_of(
+    args: argparse.Namespace, rules: profiles.Profile
+) -> list[tuple[list[int], list[str] | None]] | None:
+    """Return the cores and GPUs of each worker, or None if Slurm assigns them.
 
     Args:
         args: the parsed arguments.
+        rules: the profile.
 
     Raises:
-        Refused: an argument is not acceptable.
+        Refused: this machine does not have so many.
     """
+    if args.slurm:
+        return None
     try:
-        folder, out = args.folder.resolve(), args.out.resolve()
-    except RuntimeError as error:  # Python 3.11 and 3.12 raise it for a symlink loop
-        raise Refused(f"{error}: choose another folder.") from None
-    if not folder.is_dir():
-        raise Refused(f"{args.folder} is not a folder: name the folder with the submissions.")
-    if out == folder or folder in out.parents:
-        raise Refused(f"--out {args.out} lies in {args.folder}: choose a folder outside of it.")
-    for name in (*FOLDERS, "slurm"):
-        if folder.is_relative_to((out / name).resolve()):
-            raise Refused(
-                f"{args.folder} lies where the batch writes, in {args.out / name}: choose another --out."
-            )
-    try:
-        rules = profiles.load(args.profile)
-        out.mkdir(parents=True, exist_ok=True)
-    except profiles.UnknownProfile as error:
+        return worker_slots(args.np, args.workers, args.oversubscribe, rules.uses_gpus)
+    except ValueError as error:
         raise Refused(str(error)) from None
-    except OSError as error:
-        raise Refused(f"{args.out} cannot be created: {error.strerror}.") from None
-    if not 1 <= args.np <= rules.max_ranks:
-        raise Refused(f"-np must be in 1..{rules.max_ranks}. Received: {args.np}")
-    if not 0 < args.limit < math.inf:
-        raise Refused(f"--limit must be a number of seconds above 0. Received: {args.limit}")
-    if args.workers is not None and args.workers < 1:
-        raise Refused(f"--workers must be at least 1. Received: {args.workers}")
-    if args.require_sandbox not in (None, *tiers.TIERS):
-        known = ", ".join(tiers.TIERS)
-        raise Refused(f"--require-sandbox must be one of {known}. Received: {args.require_sandbox}")
-    if args.slurm_option and not args.slurm:
-        raise Refused("--slurm-option has no meaning without --slurm: add --slurm or remove it.")
-    # With Slurm, each node checks its own sandbox instead.
-    if args.require_sandbox and not args.slurm:
-        try:
-            tiers.choose(args.require_sandbox)
-        except tiers.SandboxUnavailable as error:
-            raise Refused(str(error)) from None
-    settings = Settings(
-        out,
-        args.np,
-        rules.name,
-        rules.rules_sha256,
-        args.limit,
-        args.require_sandbox,
-        call=secrets.token_hex(8),
-    )
-    return rules, settings
+
+
+def class_in(args: argparse.Namespace, console: Console) -> list[submissions.Submission]:
+    """Return the submissions in DIR, and print how DIR was understood.
+
+    Args:
+        args: the parsed arguments.
+        console: the console to print to.
+
+    Raises:
+        Refused: DIR is empty.
+        DownloadProblem: DIR, or a file of the platform in it, cannot be understood.
+        BadTable: the file of `--ids` is not a table of ids.
+        OSError: DIR cannot be read.
+    """
+    ids = read_pairs(args.ids, "name in DIR", "student id") if args.ids else None
+    found = submissions.find(args.folder, args.platform, ids, without=args.ids)
+    if not found.submissions:
+        raise Refused(f"{args.folder} is empty: name the folder with the submissions.")
+    how = "as --platform says" if args.platform else "if this is wrong, name it with --platform"
+    console.print(f"students: {len(found.submissions)}; DIR comes from: {found.platform} ({how})")
+    if found.unlisted:
+        names = printable(", ".join(found.unlisted))
+        console.print(f"not in {args.ids}, so the platform's id counts: {names}")
+    return found.submissions
 
 
 def real_data(slurm: bool) -> bool:
@@ -283,13 +290,11 @@ def locked(out: Path) -> Iterator[None]:
     Raises:
         Refused: another batch holds the lock.
     """
-    with open(out / ".lock", "w", encoding="utf-8") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise Refused(
-                f"another batch works in {out}: wait for it or choose another --out."
-            ) from None
+
+    def busy() -> None:
+        raise Refused(f"another batch works in {out}: wait for it or choose another --out.")
+
+    with file_system.locked(out / ".lock", busy):
         yield
 
 
@@ -322,7 +327,7 @@ def grade_all(
                     yield document
             time.sleep(POLL_SECONDS)
     finally:
-        cleanup.end_and_clear([grader.folder for grader, _ in running if grader.folder])
+        end_and_clear([grader.folder for grader, _ in running if grader.folder])
         for grader, _ in running:
             grader.end()
 

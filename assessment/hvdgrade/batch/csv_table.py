@@ -26,12 +26,14 @@ def safe(text: str) -> str:
 def rows(documents: list[dict]) -> list[list]:
     """Return the header and a row per result. Budget and times are in seconds; each check has a column.
 
+    The column left_out names the files that were handed in but not graded.
+
     Args:
         documents: the results.
     """
     checks = list(dict.fromkeys(c["id"] for d in documents for c in d["checks"]))
     head = ["student", "status", "verdict", "score", "max_score", "seconds_to_target", "budget"]
-    table_rows = [[*head, *checks, "reason"]]
+    table_rows = [[*head, *checks, "reason", "name", "email", "left_out"]]
     for document in documents:
         states = {check["id"]: check["state"] for check in document["checks"]}
         table_rows.append(
@@ -45,6 +47,9 @@ def rows(documents: list[dict]) -> list[list]:
                 (document["budget"] or {}).get("seconds"),
                 *(states.get(check) for check in checks),
                 safe(document["reason"] or ""),
+                safe(document["submission"].get("name") or ""),
+                safe(document["submission"].get("email") or ""),
+                safe(", ".join(document["submission"].get("left_out") or [])),
             ]
         )
     return table_rows

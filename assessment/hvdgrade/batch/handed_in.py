@@ -5,28 +5,11 @@ available after runs on the synthetic data set. No result is dropped; the instru
 """
 
 import hashlib
-import json
-import unicodedata
 from collections.abc import Collection, Hashable
 from pathlib import Path
 
+from hvdgrade.batch.id_table import read_students
 from hvdgrade.report.wording import part
-
-# In OUT: all submissions that the last batch found, as a JSON object: name of their files -> id.
-HANDED_IN = ".handed-in"
-
-
-def handed_in(out: Path) -> dict[str, str]:
-    """Return all submissions that the last batch found, name -> id; {} if OUT has no such list.
-
-    Args:
-        out: the folder of the batch.
-    """
-    try:
-        ids = json.loads((out / HANDED_IN).read_text(encoding="utf-8"))
-    except (FileNotFoundError, ValueError):
-        return {}
-    return ids if isinstance(ids, dict) else {}
 
 
 def not_reached(documents: list[dict], out: Path) -> list[str]:
@@ -40,7 +23,9 @@ def not_reached(documents: list[dict], out: Path) -> list[str]:
     """
     results = {document["batch"]["name"]: document["submission"] for document in documents}
     ids_by_problem = {
-        "not graded yet": sorted(id for name, id in handed_in(out).items() if name not in results),
+        "not graded yet": sorted(
+            student.id for name, student in read_students(out).items() if name not in results
+        ),
         "result of an earlier submission": [
             submission["id"]
             for name, submission in results.items()
@@ -71,7 +56,7 @@ def still_there(documents: list[dict], out: Path) -> list[dict]:
         documents: the results. All of them are returned if OUT has no list of submissions.
         out: the folder of the batch.
     """
-    names = handed_in(out)
+    names = read_students(out)
     return [document for document in documents if not names or document["batch"]["name"] in names]
 
 
@@ -140,14 +125,3 @@ def settle(
                 f"several results for {labels[student]}: {', '.join(ids)}; none is used"
             )
     return settled, messages
-
-
-def comparable(name: str) -> str:
-    """Return a name in the form in which names are compared.
-
-    Unicode has two forms of letters such as "é", and macOS uses another one than most systems.
-
-    Args:
-        name: an id or name.
-    """
-    return unicodedata.normalize("NFC", name.strip())

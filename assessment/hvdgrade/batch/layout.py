@@ -7,7 +7,7 @@ The folder OUT of a batch contains:
     logs/NAME.log          the output of the grader
     submissions/NAME.py    the script as it was graded
     running/NAME.json      where the script is being graded now, so that a later batch can end that
-    .handed-in             the submissions that the last batch found in DIR
+    students.json          the students whom the last batch found in DIR (see id_table.py)
     .regrade               the calls of a regrade that is not finished
     .lock                  locked by the batch that works in OUT
     slurm/                 what submitit and the Slurm jobs write

@@ -89,16 +89,13 @@ def outcome(document: dict) -> str:
     return f"{UNGRADED[document['status']]}: {printable(document['reason'])}"
 
 
-def conclude(
-    names: Collection[str], settings: Settings, regrade: bool, ignored: Collection[str]
-) -> int:
+def conclude(names: Collection[str], settings: Settings, regrade: bool) -> int:
     """Print the summary of the batch.
 
     Args:
         names: names of the submissions that are handed in.
         settings: the settings of the batch.
         regrade: whether the batch is a regrade.
-        ignored: names of entries in DIR that are not submissions.
 
     Returns:
         The number of grader faults, including faults in gradings that left an earlier result unchanged.
@@ -120,11 +117,6 @@ def conclude(
         console.print(
             f"{left} keep their earlier result, because they could not be graded again: the same command "
             "tries these once more."
-        )
-    if ignored:
-        listed = ", ".join(map(printable, ignored))
-        console.print(
-            f"In DIR, but not graded, because it is neither a folder nor a .py file: {listed}"
         )
     for line in [
         *handed_in.practice(documents),

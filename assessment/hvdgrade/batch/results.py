@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from hvdgrade import HvdgradeError
-from hvdgrade.batch import handed_in
+from hvdgrade.batch.id_table import read_students
 from hvdgrade.output.text import is_number
 from hvdgrade.report.wording import part
 
@@ -18,7 +18,7 @@ class CannotExport(HvdgradeError):
 
 
 def load(out: Path) -> list[dict]:
-    """Return the results of a batch, sorted by student.
+    """Return the results of a batch, sorted by student, with the ids of the last table of students.
 
     If a student "ada" hands in after a student "Ada", both get new file names, because some file systems do
     not distinguish them. The result that "Ada" had before under the old name is left out.
@@ -29,7 +29,8 @@ def load(out: Path) -> list[dict]:
     Raises:
         CannotExport: a file in OUT/results is not a result.
     """
-    documents, students = [], handed_in.handed_in(out)
+    documents, students = [], read_students(out)
+    ids = {student.id for student in students.values()}
     for path in (out / "results").glob("[!.]*.json"):
         try:
             document = json.loads(path.read_text(encoding="utf-8"))
@@ -41,7 +42,13 @@ def load(out: Path) -> list[dict]:
                 f"{path} is not a result of hvdgrade: remove it and run 'hvdgrade batch' again."
             )
         name = document.setdefault("batch", {}).setdefault("name", path.stem)
-        if name in students or document["submission"]["id"] not in students.values():
+        if student := students.get(name):
+            document["submission"] |= {
+                "student": student.shown,
+                **{key: getattr(student, key) for key in ("id", "name", "email", "platform")},
+                "left_out": list(student.left_out),
+            }
+        if student or document["submission"]["id"] not in ids:
             documents.append(document)
     return sorted(documents, key=lambda document: document["submission"]["id"])
 

@@ -1,23 +1,35 @@
-"""Find the submissions of a class: one folder or one .py file per student.
+"""Find the submissions of a class in a folder: who handed in, and which script.
 
-File names and contents are untrusted. This module follows no link, and neither parses nor runs anything. A
-submission that cannot be graded is returned with a sentence that says why.
+Everything that was handed in becomes a submission. One that cannot be graded has a sentence that says why.
+File names and contents are untrusted. This module follows no link, unpacks no archive, and neither parses
+nor runs anything.
 """
 
-import errno
 import hashlib
-import os
 import re
-import stat
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from hvdgrade import HvdgradeError
-from hvdgrade.submission.script import MAX_SCRIPT_BYTES, SCRIPT
+from hvdgrade.batch.downloads import plain
+from hvdgrade.batch.downloads.claim import Claim, Entry, entries_of
+from hvdgrade.batch.downloads.problem import DownloadProblem
+from hvdgrade.batch.downloads.recognise import PLATFORMS, recognise
+from hvdgrade.batch.id_table import Student, comparable
+from hvdgrade.submission.find_script import (
+    SCRIPT,
+    File,
+    Unreadable,
+    files_in,
+    find_script,
+    in_bytes,
+    readable,
+)
+from hvdgrade.submission.script import NotGradable, Script
 
 PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
-NO_STUDENTS = ("__MACOSX", "__pycache__")
+ONLY_TEXT = f"it has no file, only text that was typed in: hand in one file named {SCRIPT}."
 
 
 @dataclass(frozen=True)
@@ -25,76 +37,202 @@ class Submission:
     """The submission of one student.
 
     Attributes:
-        id: name of the folder, or of the file without ".py". Bytes that are not UTF-8 are written as \\xNN.
-        name: the id as a safe file name. No two ids have the same name.
-        source: the bytes of the script, at most MAX_SCRIPT_BYTES + 1. The last byte shows that the script
-            is too large.
+        name: the student's id as a safe file name. No two submissions have the same name.
+        student: the student.
+        script: the script; None if there is none.
         problem: one sentence that says why it cannot be graded; "" if it can.
         unreadable: whether the disk or missing permissions cause the problem, and not the student.
     """
 
-    id: str
     name: str
-    source: bytes = b""
+    student: Student
+    script: Script | None = None
     problem: str = ""
     unreadable: bool = False
 
+    @property
+    def id(self) -> str:
+        """The id of the student."""
+        return self.student.id
 
-class Problem(HvdgradeError):
-    """A submission cannot be graded. The message says why in one sentence."""
+    @property
+    def source(self) -> bytes:
+        """The bytes of the script; empty if there is none."""
+        return self.script.source if self.script else b""
 
 
-class Unreadable(Problem):
-    """A submission cannot be read now, but perhaps later: a network file system, or missing permissions."""
+@dataclass(frozen=True)
+class ClassFolder:
+    """What a folder of a class contains.
+
+    Attributes:
+        submissions: the submissions, sorted by id.
+        platform: the platform that made the folder, in words.
+        unlisted: the ids of students who are not in the instructor's table of ids.
+    """
+
+    submissions: list[Submission]
+    platform: str
+    unlisted: list[str]
 
 
-def find(folder: Path) -> tuple[list[Submission], list[str]]:
+def find(
+    folder: Path,
+    platform: str | None = None,
+    ids: Mapping[str, str] | None = None,
+    without: Path | None = None,
+) -> ClassFolder:
     """Find the submissions in a folder.
 
-    Hidden entries, folders that macOS and Python create, and files that are neither scripts nor notebooks
-    are not submissions. A notebook is a submission that cannot be graded, so that its student gets a result.
-
     Args:
-        folder: folder with one folder or .py file per student.
-
-    Returns:
-        The submissions, sorted by id, and the names of files that are not submissions.
+        folder: the folder of the class, for example what a learning platform's download contains.
+        platform: name of the platform, from PLATFORMS. Default: None, it is recognised.
+        ids: the instructor's table, `comparable` name of a file or folder -> student id. The platform's own
+            id may take the place of the name. Default: None, the ids of the platform.
+        without: a file that no student handed in, although it may lie in the folder. Default: None.
 
     Raises:
+        DownloadProblem: the folder, or a file of the platform in it, cannot be understood.
         OSError: the folder cannot be read.
     """
-    handed_in: dict[str, list[os.DirEntry]] = {}
-    notebooks, ignored = set(), []
-    with os.scandir(folder) as entries:
-        for entry in sorted(entries, key=lambda entry: os.fsencode(entry.name)):
-            is_folder = entry.is_dir(follow_symlinks=False) or (
-                leads_to_folder(entry) and not is_script(entry.name)
-            )
-            if entry.name.startswith(".") or entry.name in NO_STUDENTS:
-                continue
-            if is_folder:
-                handed_in.setdefault(entry.name, []).append(entry)
-            elif is_script(entry.name):
-                handed_in.setdefault(entry.name[: -len(".py")], []).append(entry)
-            elif entry.name.lower().endswith(".ipynb"):
-                notebooks.add(entry.name[: -len(".ipynb")])
-            else:
-                ignored.append(readable(entry.name))
-    submissions = []
-    for name, entries in handed_in.items():
-        source, problem, unreadable = b"", "", False
-        try:
-            if len(entries) > 1:
-                raise Problem(
-                    "handed in as a folder and as a .py file, or twice: keep one of them."
-                )
-            source = read(Path(entries[0].path))
-        except Problem as error:
-            problem, unreadable = str(error), isinstance(error, Unreadable)
-        submissions.append(Submission(readable(name), safe_name(name), source, problem, unreadable))
-    for name in notebooks - set(handed_in):
-        problem = f"it is a notebook: hand in one file named {SCRIPT}."
-        submissions.append(Submission(readable(name), safe_name(name), problem=problem))
+    entries = [entry for entry in entries_of(folder) if not is_file(entry.path, without)]
+    found, claims = recognise(folder, entries, platform)
+    if found == "plain" and not (platform or ids):
+        check_level(folder, entries)
+    by_student: dict[str, list[tuple[Entry, Claim]]] = {}
+    unlisted = set()
+    for entry in entries:
+        for claim in claims[entry.name]:
+            id = listed_id(entry, claim, ids or {})
+            if ids and id is None:
+                unlisted.add(readable(claim.id))
+            by_student.setdefault(id or claim.id, []).append((entry, claim))
+    submissions = [submission(id, parts) for id, parts in by_student.items()]
+    return ClassFolder(distinct(submissions), PLATFORMS[found].TITLE, sorted(unlisted))
+
+
+def is_file(path: Path, file: Path | None) -> bool:
+    """Return whether a path is a certain file.
+
+    Args:
+        path: the path.
+        file: the file; None if there is none.
+    """
+    return file is not None and file.absolute() == path.absolute()
+
+
+def check_level(folder: Path, entries: list[Entry]) -> None:
+    """Check that a folder is not one level above the folder of the class.
+
+    Args:
+        folder: the folder of the class.
+        entries: its content.
+
+    Raises:
+        DownloadProblem: it holds a single folder that holds several submissions or a download.
+    """
+    if len(entries) != 1 or not entries[0].is_folder:
+        return
+    try:
+        inner = entries_of(entries[0].path)
+    except OSError:  # the submission of this student reports it
+        return
+    if any(entry.name.lower().startswith("assessment") for entry in inner if not entry.is_folder):
+        return
+    count = sum(map(holds_script, inner))
+    if count > 1 or recognise(entries[0].path, inner)[0] != "plain":
+        below = folder / readable(entries[0].name)
+        scripts = f"{count} script{'s' * (count != 1)}"
+        raise DownloadProblem(
+            f"{folder} holds a single folder with {scripts}: did you mean {below}?"
+        )
+
+
+def holds_script(entry: Entry) -> bool:
+    """Return whether an entry is a script, or a folder that holds one.
+
+    Args:
+        entry: the entry.
+    """
+    try:
+        return any(file.is_script for file in files_in(File(entry.path, entry.name)))
+    except NotGradable:  # a link, too many files, or missing permissions
+        return False
+
+
+def listed_id(entry: Entry, claim: Claim, ids: Mapping[str, str]) -> str | None:
+    """Return a student's id in the instructor's table, or None if it has none.
+
+    Args:
+        entry: what was handed in.
+        claim: what the platform says about it.
+        ids: the table.
+    """
+    for name in (entry.name, plain.without_ending(entry.name), claim.id):
+        if id := ids.get(comparable(readable(name))):
+            return id
+    return None
+
+
+def submission(id: str, parts: list[tuple[Entry, Claim]]) -> Submission:
+    """Return the submission of a student.
+
+    Args:
+        id: the id of the student.
+        parts: everything that the student handed in, and what the platform says about it.
+    """
+    claims = [claim for _, claim in parts]
+    last = max(claim.sent for claim in claims)
+    counts = [
+        File(entry.path, claim.file, label(entry, claim, len(parts)))
+        for entry, claim in parts
+        if claim.sent == last and (claim.file or entry.is_folder)
+    ]
+    earlier = [
+        readable(entry.name)
+        for entry, claim in parts
+        if claim.sent != last and (claim.file or entry.is_folder)
+    ]
+    script, problem, unreadable = None, "", False
+    try:
+        if not counts:
+            raise NotGradable(ONLY_TEXT)
+        script = find_script(counts)
+    except NotGradable as error:
+        problem, unreadable = str(error), isinstance(error, Unreadable)
+    # The instructor's table gives an id that the platform did not issue.
+    issued = all(claim.id == id for claim in claims)
+    student = Student(
+        readable(id),
+        readable(next((claim.name for claim in claims if claim.name), "")),
+        readable(next((claim.email for claim in claims if claim.email), "")),
+        claims[0].platform if issued else "",
+        tuple(readable(entry.name) for entry, _ in parts),
+        (*(script.left_out if script else ()), *earlier),
+    )
+    return Submission(safe_name(claims[0].id), student, script, problem, unreadable)
+
+
+def label(entry: Entry, claim: Claim, parts: int) -> str:
+    """Return what messages call a part of a submission; "" for the name that the student gave it.
+
+    Args:
+        entry: the part.
+        claim: what the platform says about it.
+        parts: the number of parts of the submission.
+    """
+    if entry.is_folder:
+        return entry.name if parts > 1 and not claim.platform else ""
+    # The file of a plain folder is the whole submission, whatever its name is.
+    return entry.name if claim.file == SCRIPT and not claim.platform else ""
+
+
+def distinct(submissions: list[Submission]) -> list[Submission]:
+    """Return the submissions sorted by id, with names that differ on every file system.
+
+    Args:
+        submissions: the submissions.
+    """
     # The file system of OUT may not distinguish Ada and ada.
     count = Counter(submission.name.lower() for submission in submissions)
     submissions = [
@@ -103,107 +241,7 @@ def find(folder: Path) -> tuple[list[Submission], list[str]]:
         else submission
         for submission in submissions
     ]
-    return sorted(submissions, key=lambda submission: submission.id), ignored
-
-
-def is_script(name: str) -> bool:
-    """Return whether a file name ends like a Python script.
-
-    Args:
-        name: the file name.
-    """
-    return name.lower().endswith(".py")
-
-
-def leads_to_folder(entry: os.DirEntry) -> bool:
-    """Return whether an entry is a link to a folder, or a link whose target cannot be determined.
-
-    Args:
-        entry: an entry of the folder with the submissions.
-    """
-    try:
-        return entry.is_symlink() and entry.is_dir()
-    except OSError:  # a symlink loop, or missing permissions
-        return True
-
-
-def read(path: Path) -> bytes:
-    """Return the bytes of a script, or of the one script in a folder.
-
-    Args:
-        path: the script or the folder.
-
-    Raises:
-        Problem: it is a link, or the folder does not hold exactly one script.
-        Unreadable: it cannot be read now.
-    """
-    if path.is_symlink():
-        raise Problem("it is a symbolic link, which is not followed: hand in the file itself.")
-    if not path.is_dir():
-        return read_file(path.name, directory=path.parent)
-    try:
-        directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-    except OSError as error:
-        raise Unreadable(f"its folder cannot be read ({error.strerror}).") from None
-    try:
-        names = os.listdir(directory)
-        scripts = sorted(n for n in names if is_script(n) and not n.startswith("."))
-        if SCRIPT in scripts:
-            scripts = [SCRIPT]
-        if not scripts:
-            raise Problem(f"its folder holds no .py file: hand in one file named {SCRIPT}.")
-        if len(scripts) > 1:
-            listed = ", ".join(map(readable, scripts[:5])) + (", ..." if scripts[5:] else "")
-            raise Problem(
-                f"its folder holds {len(scripts)} .py files ({listed}) and none is named {SCRIPT}: "
-                "hand in one."
-            )
-        return read_file(scripts[0], directory)
-    except OSError as error:  # a broken disk, or a network file system
-        raise Unreadable(f"its folder cannot be read ({error.strerror}).") from None
-    finally:
-        os.close(directory)
-
-
-def read_file(name: str, directory: int | Path) -> bytes:
-    """Return the bytes of a plain file, at most MAX_SCRIPT_BYTES + 1.
-
-    Args:
-        name: name of the file.
-        directory: its folder, as an open file descriptor or as a path.
-
-    Raises:
-        Problem: it is a link, or not a plain file.
-        Unreadable: it cannot be read now.
-    """
-    descriptor = {"dir_fd": directory} if isinstance(directory, int) else {}
-    path = name if descriptor else directory / name
-    try:
-        # NONBLOCK: opening a named pipe would otherwise wait for a process that writes to it.
-        file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, **descriptor)
-    except OSError as error:
-        if error.errno == errno.ELOOP:
-            problem = "is a symbolic link, which is not followed: hand in the file itself."
-            raise Problem(f"{readable(name)} {problem}") from None
-        raise Unreadable(f"{readable(name)} cannot be read ({error.strerror}).") from None
-    try:
-        if not stat.S_ISREG(os.fstat(file).st_mode):
-            raise Problem(f"{readable(name)} is not a plain file: hand in one file named {SCRIPT}.")
-        with open(file, "rb", closefd=False) as opened:
-            return opened.read(MAX_SCRIPT_BYTES + 1)
-    except OSError as error:
-        raise Unreadable(f"{readable(name)} cannot be read ({error.strerror}).") from None
-    finally:
-        os.close(file)
-
-
-def readable(name: str) -> str:
-    """Return a file name as valid text, in which bytes that are not UTF-8 become \\xNN.
-
-    Args:
-        name: the file name, as `os.listdir` returns it.
-    """
-    return os.fsencode(name).decode("utf-8", "backslashreplace")
+    return sorted(submissions, key=lambda submission: submission.id)
 
 
 def safe_name(name: str) -> str:
@@ -221,5 +259,5 @@ def hashed(name: str) -> str:
     Args:
         name: any file name.
     """
-    plain = re.sub(r"[^A-Za-z0-9._-]+", "_", name)[:60].lstrip(".-")
-    return f"{plain}~{hashlib.sha256(os.fsencode(name)).hexdigest()[:16]}"
+    plain_part = re.sub(r"[^A-Za-z0-9._-]+", "_", name)[:60].lstrip(".-")
+    return f"{plain_part}~{hashlib.sha256(in_bytes(name)).hexdigest()[:16]}"

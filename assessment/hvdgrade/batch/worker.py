@@ -18,7 +18,7 @@ from hvdgrade.batch.layout import Settings, Task, folder_name, read_result, writ
 from hvdgrade.profiles import Profile
 from hvdgrade.report.result import Graded, result
 from hvdgrade.report.wording import part
-from hvdgrade.run.orphans import adopt_orphans, end_orphans
+from hvdgrade.run.orphans import adopt_orphans, end_and_clear, end_orphans
 from hvdgrade.sandbox import tiers
 from hvdgrade.submission.script import SCRIPT
 
@@ -158,7 +158,7 @@ class Grader:
         self.cores = ",".join(map(str, sorted(cores))) or "-"
         self.gpus = {} if gpus is None else {"CUDA_VISIBLE_DEVICES": ",".join(gpus)}
         self.record = settings.out / "running" / f"{task.name}.json"
-        self.attempts, self.folder, self.process = 0, None, None
+        self.attempts, self.held, self.folder, self.process = 0, None, None, None
 
     def start(self) -> None:
         """Start the grader.
@@ -168,7 +168,8 @@ class Grader:
         """
         self.attempts += 1
         self.began = time.monotonic()
-        self.folder = cleanup.work_folder()
+        self.held = cleanup.work_folder()
+        self.folder = self.held.path
         # Written before anything starts, because after a kill -9 a later batch needs this record to find the
         # folder and the processes.
         location = {"host": socket.gethostname(), "folder": str(self.folder)}
@@ -257,7 +258,8 @@ class Grader:
     def end(self) -> None:
         """End the grader and all processes that it started, and remove its temporary files."""
         if self.folder:
-            cleanup.end_and_clear([self.folder])
+            end_and_clear([self.folder])
+            self.held.release()
         if self.process:
             self.process.wait()
             self.alive.discard(self.process.pid)

@@ -5,7 +5,7 @@ from contextlib import nullcontext
 import numpy as np
 
 from hvdgrade.evidence.evidence import LearnedClasses
-from hvdgrade.evidence.hidden_data import CLASSES, classes_of, labels_of
+from hvdgrade.evidence.hidden_data import CLASSES, HiddenData
 from hvdlab.assessment_networks import ASSESSMENT_NET
 
 LEAST_FLOW_IMAGES = 100
@@ -77,46 +77,52 @@ def flow(
     labels: np.ndarray,
     rank: int,
     ranks: int,
-    splits: np.ndarray,
+    secrets: HiddenData,
     network: str = ASSESSMENT_NET,
 ) -> LearnedClasses:
-    """Measure what the weights of `rank` learned in the probe about its own classes and those of other ranks.
+    """Measure what the weights of `rank` learned in the probe about each kind of class.
 
-    In the probe, each rank sees only labels of its own classes.
+    In the probe, each rank sees only labels of its own classes. The test images have a class of their own.
 
     Args:
         arrays: the weights of `rank`, name -> array.
-        images: n images of the probe.
-        labels: their labels, shape (n,).
+        images: n training images of the probe.
+        labels: their labels in the graded run, shape (n,).
         rank: the rank that recorded the weights.
         ranks: number of ranks.
-        splits: the secret numbers from which `hidden_data.labels_of` makes the labels of each rank.
+        secrets: the secrets from which the labels of each rank were made.
         network: name of the network. Default: the assessment network.
 
     Returns:
-        Two numbers. `learned` is the mean log probability of the rank's own classes on images
+        Three numbers. `learned` is the mean log probability of the rank's own classes on images
         with that label, minus that on images with another label, averaged over the classes. An accuracy is
         less informative, because after a few steps one class often has the highest probability on all
         images. `others` is the probability that the weights give to the classes of other ranks, relative to
-        a uniform distribution over all classes. It is 0 if the rank received nothing about them, and 1 if it
-        learned as much from each other rank as from its own data.
+        a uniform distribution over all classes of training images. It is 0 if the rank received nothing
+        about them, and 1 if it learned as much from each other rank as from its own data. `test_class` is
+        the probability of the class of the test images, relative to a uniform distribution over all
+        classes. It is below 1 if the rank did not train on test images.
     """
     # After so few steps, the running statistics of batch norm are still far from those of the data.
     says = logits(arrays, images, own_statistics=True, network=network)
     # Weights near the largest float give infinite logits. No training produces such weights.
     if not np.isfinite(says).all():
-        return LearnedClasses(learned=0.0, others=0.0)
+        return LearnedClasses(learned=0.0, others=0.0, test_class=0.0)
     says = says.astype(np.float64)
     says = says - says.max(1, keepdims=True)
     likely = says - np.log(np.exp(says).sum(1, keepdims=True))
-    own = classes_of(rank, ranks)
-    given = labels_of(rank, ranks, labels, splits)
+    own = secrets.classes_of(rank, ranks)
+    given = secrets.labels_of(rank, ranks, labels)
     learned = [
         likely[given == c, c].mean() - likely[given != c, c].mean()
         for c in own
         if 0 < (given == c).sum() < len(given)
     ]
-    others = 1 - np.exp(likely[:, own]).sum(1).mean()
+    probability = np.exp(likely).mean(0)
+    of_test = probability[secrets.test_class]
+    others = 1 - probability[own].sum() / max(1 - of_test, 1e-12)
     return LearnedClasses(
-        learned=float(np.mean(learned)), others=float(others / (1 - len(own) / CLASSES))
+        learned=float(np.mean(learned)),
+        others=float(others / (1 - len(own) / (CLASSES - 1))),
+        test_class=float(of_test * CLASSES),
     )

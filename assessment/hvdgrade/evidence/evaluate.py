@@ -52,7 +52,7 @@ def compare_probe(request: dict, data: Dataset, secrets: HiddenData) -> dict:
     images, labels = data.train_images[chosen], secrets.names[data.train_labels[chosen]]
     return {
         "flow": [
-            asdict(flow(weights, images, labels, rank, len(last), secrets.splits, network))
+            asdict(flow(weights, images, labels, rank, len(last), secrets, network))
             for rank, weights in enumerate(last)
         ],
         "replicas": max((difference(first[0], other)[0] for other in first[1:]), default=0.0),

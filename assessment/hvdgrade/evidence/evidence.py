@@ -7,8 +7,10 @@ from dataclasses import dataclass, field
 from math import ceil
 
 from hvdgrade.evidence.observation import Observation, Probe
+from hvdgrade.submission.script_facts import ScriptFacts
 
 UNKNOWN_BATCH = 128
+LARGEST_BATCH = 4096  # images per rank and step; the grader believes no larger batches
 UNMOVED = 1e9  # the distance of two runs if the weights of the first one do not move
 
 
@@ -55,6 +57,9 @@ class LearnedClasses:
 
     learned: float  # about its own classes, as a difference of log probabilities
     others: float  # about the classes of other ranks: 0 nothing, 1 as much as about its own
+    test_class: float = (
+        0.0  # about the class of the test images: 1 or more only if it trained on them
+    )
 
 
 @dataclass(frozen=True)
@@ -91,8 +96,7 @@ class Evidence:
         observation: what was measured while the run lasted.
         epochs: the epochs that every rank recorded, in order.
         refused: sentences about weight files that could not be read.
-        imports: names of the modules that the script imports. They serve explanations only.
-        names_adasum: whether the script contains the word Adasum. It serves explanations only.
+        script: what the source contains. It serves explanations only.
         probe: the comparison of the two short runs; None if there was no probe.
         pass_seconds: seconds that all ranks together need for one pass over the training set if each
             trains at the speed that the calibration measured per process; None without a calibration.
@@ -101,8 +105,7 @@ class Evidence:
     observation: Observation
     epochs: list[EpochEvidence] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
-    imports: frozenset[str] = frozenset()
-    names_adasum: bool = False
+    script: ScriptFacts = ScriptFacts()
     probe: ProbeEvidence | None = None
     pass_seconds: float | None = None
 
@@ -110,14 +113,19 @@ class Evidence:
     def ranks(self) -> int:
         return self.observation.ranks
 
+    @property
+    def read_batches(self) -> bool:
+        """Return whether the records name any example that a rank read from `Batches`."""
+        return any(max(epoch.read) for epoch in self.epochs)
+
     def arrival(self, epoch: int) -> float:
         """Return the seconds from launch until the weights after `epoch` had arrived from all ranks."""
         seen = self.observation
         return max(seen.of(rank)[epoch].seconds for rank in range(seen.ranks))
 
 
-def batch_size(epochs: list[EpochEvidence]) -> int:
-    """Return how many images a batch of rank 0 has, as far as its record shows it.
+def batch_size(epochs: list[EpochEvidence], largest: int = LARGEST_BATCH) -> int:
+    """Return how many images a batch of rank 0 has, as far as its record shows it, and at most `largest`.
 
     The last batch of an epoch may have fewer images. Therefore the function uses the recorded batch size if
     it agrees with the number of steps, and otherwise divides the images read by the steps. If the record has
@@ -125,5 +133,8 @@ def batch_size(epochs: list[EpochEvidence]) -> int:
     """
     read, steps, claimed = epochs[0].read[0], epochs[0].steps, epochs[0].batch_size
     if claimed and ceil(read / claimed) == steps:
-        return min(claimed, max(1, read))
-    return max(1, ceil(read / steps)) if steps else UNKNOWN_BATCH
+        batch = min(claimed, read)
+    else:
+        batch = ceil(read / steps) if steps else UNKNOWN_BATCH
+    # What a record claims must not decide how much disk the probe needs.
+    return max(1, min(batch, largest))

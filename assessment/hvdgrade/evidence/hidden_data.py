@@ -10,7 +10,8 @@ A secret random seed, drawn again for each grading, determines both:
 The probe (`hvdlab.probe_mode`) needs a further data set: each rank gets the same images, with labels from a
 few classes of its own. A network can recognise a class that its rank never saw only if it received
 information from another rank. Each image occurs once per rank, so that a data set with the labels of
-all ranks has the same size.
+all ranks has the same size. One class, also secret, is the label of all test images and of no training
+image. A network can learn it only from the test images.
 """
 
 from dataclasses import dataclass
@@ -33,7 +34,7 @@ CLASSES = 10
 PROBE_IMAGES = 1920
 PROBE_TEST_IMAGES = 500
 LARGEST_SET = 8192  # images of the probe, 25 MB per rank
-GROUPS = 5  # with more ranks than this some share their classes: each has at least two
+GROUPS = 4  # with more ranks than this some share their classes: each has at least two
 MOST_ALIKE = 200  # more than any profile has ranks for
 
 
@@ -42,13 +43,15 @@ class HiddenData:
     """The facts that a run must not know.
 
     `names[c]` is the new number of class c, `hidden` the indices of hidden test images. `splits` has
-    shape (., CLASSES): for every GROUPS ranks one order of the classes, see `labels_of`.
+    shape (., CLASSES): for every GROUPS ranks one order of the classes, see `labels_of`. `test_class` is
+    the class of all test images in the probe.
     """
 
     names: np.ndarray
     hidden: np.ndarray
     probe: np.ndarray  # training images of the probe
     splits: np.ndarray
+    test_class: int
 
     @classmethod
     def draw(cls, seed: int, train: int = 50_000, test: int = 10_000) -> "HiddenData":
@@ -58,7 +61,29 @@ class HiddenData:
         hidden = np.sort(rng.permutation(test)[: test // 2])
         probe = rng.permutation(train)[:PROBE_IMAGES]
         splits = rng.permuted(np.tile(np.arange(CLASSES), (MOST_ALIKE, 1)), axis=1)
-        return cls(names, hidden, probe, splits)
+        return cls(names, hidden, probe, splits, int(rng.integers(CLASSES)))
+
+    def shown(self, data: Dataset) -> np.ndarray:
+        """Return the indices of the test images that are not hidden."""
+        return np.setdiff1d(np.arange(len(data.test_labels)), self.hidden)
+
+    def classes_of(self, rank: int, ranks: int) -> np.ndarray:
+        """Return the classes from which the labels of `rank` come in the probe."""
+        trained = np.delete(np.arange(CLASSES), self.test_class)
+        groups = min(ranks, GROUPS)
+        return trained[rank % groups :: groups]
+
+    def labels_of(self, rank: int, ranks: int, labels: np.ndarray) -> np.ndarray:
+        """Return the labels of `rank` for images of class `labels`: each class maps to one of the rank's own.
+
+        With more than GROUPS ranks some ranks have the same classes. Each of them then uses another mapping,
+        from `splits`. Otherwise one half of the ranks would get the same labels as the other half, and could
+        train without it.
+        """
+        own = self.classes_of(rank, ranks)
+        if ranks > GROUPS:
+            labels = self.splits[rank // GROUPS][labels]
+        return own[labels % len(own)].astype(np.uint8)
 
 
 def is_sample(data: Dataset) -> bool:
@@ -67,8 +92,7 @@ def is_sample(data: Dataset) -> bool:
 
 def for_run(data: Dataset, secrets: HiddenData, folder: Path) -> Path:
     """Write the data of the graded run to `folder`/cifar-10-batches-bin, and return `folder`."""
-    shown = np.setdiff1d(np.arange(len(data.test_labels)), secrets.hidden)
-    shown = np.resize(shown, len(data.test_labels))
+    shown = np.resize(secrets.shown(data), len(data.test_labels))
     return write(
         folder,
         renamed(data, secrets),
@@ -76,25 +100,6 @@ def for_run(data: Dataset, secrets: HiddenData, folder: Path) -> Path:
         (data.test_images[shown], secrets.names[data.test_labels[shown]]),
         sample=is_sample(data),
     )
-
-
-def classes_of(rank: int, ranks: int) -> np.ndarray:
-    """Return the classes from which the labels of `rank` come in the probe."""
-    groups = min(ranks, GROUPS)
-    return np.arange(rank % groups, CLASSES, groups)
-
-
-def labels_of(rank: int, ranks: int, labels: np.ndarray, splits: np.ndarray) -> np.ndarray:
-    """Return the labels of `rank` for images of class `labels`: each class maps to one of the rank's own.
-
-    With more than GROUPS ranks some ranks have the same classes. Each of them then uses another mapping,
-    from `splits` of the secrets. Otherwise one half of the ranks would get the same labels as the other
-    half, and could train without it.
-    """
-    own = classes_of(rank, ranks)
-    if ranks > GROUPS:
-        labels = splits[rank // GROUPS][labels]
-    return own[labels % len(own)].astype(np.uint8)
 
 
 def alike(ranks: int) -> int:
@@ -119,13 +124,14 @@ def for_probe(
     chosen = probe_images(secrets, ranks, batch_size)
     images = np.repeat(data.train_images[chosen], ranks, axis=0)
     labels = secrets.names[data.train_labels[chosen]]
-    per_rank = [labels_of(rank, ranks, labels, secrets.splits) for rank in range(ranks)]
+    per_rank = [secrets.labels_of(rank, ranks, labels) for rank in range(ranks)]
     # The test images, too, must give at least one batch per rank.
     test = min(len(images), max(PROBE_TEST_IMAGES // ranks, batch_size) * ranks)
+    test_images = data.test_images[np.resize(secrets.shown(data), test)]
+    shown = test_images, np.full(test, secrets.test_class, np.uint8)
 
     def write_labelled(name: str, given: np.ndarray) -> Path:
-        train, shown = (images, given), (images[:test], given[:test])
-        return write(folder / name, renamed(data, secrets), train, shown, sample=True)
+        return write(folder / name, renamed(data, secrets), (images, given), shown, sample=True)
 
     apart = [
         write_labelled(f"rank-{rank}", np.repeat(own, ranks)) for rank, own in enumerate(per_rank)

@@ -1,21 +1,14 @@
-"""The format `canvas`: fill one column of a gradebook that Canvas exported, and change no other byte.
-
-Each cell is located and replaced at its position in the text of the file. Before that, this module checks
-that Python's csv module reads the same cells. If it does not, the file is refused.
-"""
+"""The format `canvas`: fill one column of a gradebook that Canvas exported, and change no other byte."""
 
 import argparse
-import codecs
-import csv
-import io
-import math
 import re
 from collections.abc import Collection
 from pathlib import Path
 
-from hvdgrade.batch.handed_in import handed_in
+from hvdgrade.batch.id_table import read_students
 from hvdgrade.batch.results import CannotExport, ungraded
 from hvdgrade.export.canvas_matching import MATCH_BY, cell_of, match
+from hvdgrade.export.csv_cells import read, read_number, scaled
 from hvdgrade.output import files
 
 OUTPUT = "canvas.csv"
@@ -24,6 +17,8 @@ NAME_COLUMNS = (["Student"], ["LastName", "FirstName"])
 STUDENT_COLUMNS = (*sum(NAME_COLUMNS, []), *MATCH_BY, "Integration ID", "Root Account", "Section")
 # Values that Canvas writes into a student's cell. A score in place of EX would cancel the excuse.
 NO_SCORE, NOT_ASSIGNED, EXCUSED = ("", "-"), "N/A", "EX"
+# How a spreadsheet program writes a long number after it has rounded it.
+ROUNDED = re.compile(r"[0-9](?:[.,][0-9]+)?E\+[0-9]+")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -45,6 +40,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--overwrite", action="store_true", help="also replace scores that the column already has"
     )
+    group.add_argument(
+        "--before-at",
+        action="store_true",
+        help="compare ids and logins only by the part before '@' where nothing else matches",
+    )
 
 
 def write(documents: list[dict], args: argparse.Namespace) -> list[str]:
@@ -62,7 +62,14 @@ def write(documents: list[dict], args: argparse.Namespace) -> list[str]:
     if args.output.resolve() == args.gradebook.resolve():
         raise CannotExport("--output names the gradebook itself: choose another file.")
     gradebook = args.gradebook.read_bytes()
-    filled, messages = fill(gradebook, args.column, documents, args.overwrite, handed_in(args.out))
+    filled, messages = fill(
+        gradebook,
+        args.column,
+        documents,
+        args.overwrite,
+        read_students(args.out),
+        args.before_at,
+    )
     files.write(args.output, filled)
     return [f"{args.output}: upload this file to Canvas", *messages]
 
@@ -73,6 +80,7 @@ def fill(
     documents: list[dict],
     overwrite: bool = False,
     names: Collection[str] = frozenset(),
+    before_at: bool = False,
 ) -> tuple[bytes, list[str]]:
     """Fill a column with scores.
 
@@ -83,6 +91,7 @@ def fill(
         overwrite: whether to replace scores that are already there. Default: False.
         names: names of the submissions that are still handed in. If one student has several results,
             they decide which result counts. Default: none.
+        before_at: whether an id and a login may differ after "@". Default: False.
 
     Returns:
         The new content, and lines for the instructor.
@@ -90,28 +99,18 @@ def fill(
     Raises:
         CannotExport: the file is not such a gradebook, or has no such column.
     """
-    bom = codecs.BOM_UTF8 if gradebook.startswith(codecs.BOM_UTF8) else b""
-    try:
-        text = gradebook[len(bom) :].decode("utf-8")
-    except UnicodeDecodeError:
-        raise CannotExport(
-            "the gradebook is not UTF-8: use the file as Canvas exported it."
-        ) from None
-    rows, spans = read(text)
+    table = read(gradebook, "gradebook", "Canvas", "Student|LastName")
+    rows = table.cells
     head = [name.strip() for name in rows[0]]
     name_columns = find_name_columns(head)
     at = find_column(head, column)
     students, possible, broken = student_rows(rows, head, at)
+    check_ids(students, head)
 
     people = {number: ", ".join(row[: len(name_columns)]) for number, row in students.items()}
-    matches, unclear = match(documents, students, head, people, names)
+    matches, unclear = match(documents, students, head, people, names, before_at)
     free, occupied = free_cells(matches, students, at, overwrite)
-    scores = {spans[number][at]: scaled(document, possible) for number, document in free.items()}
-    pieces, end = [], 0
-    for (start, stop), score in sorted(scores.items()):
-        pieces += [text[end:start], score]
-        end = stop
-    filled = bom + "".join([*pieces, text[end:]]).encode()
+    scores = {(number, at): scaled(document, possible) for number, document in free.items()}
 
     absent = [name for number, name in people.items() if number not in matches]
     messages = [
@@ -123,7 +122,7 @@ def fill(
         *unclear,
         *(f"no result: {name}" for name in absent if name.strip() != "Student, Test"),
     ]
-    return filled, messages
+    return table.filled(scores), messages
 
 
 def find_name_columns(head: list[str]) -> list[str]:
@@ -230,21 +229,28 @@ def free_cells(
     return free, occupied
 
 
-def scaled(document: dict, possible: float | None) -> str:
-    """Return a score as text for the column.
+def check_ids(students: dict[int, list[str]], head: list[str]) -> None:
+    """Check that no spreadsheet program has rounded the ids of a gradebook.
 
     Args:
-        document: a graded result.
-        possible: points of the column. With None or 0 the score is not scaled.
+        students: row number -> cells.
+        head: names of the columns.
+
+    Raises:
+        CannotExport: it has.
     """
-    scale = possible / document["max_score"] if possible and document["max_score"] else 1
-    return f"{document['score'] * scale:.2f}".rstrip("0").rstrip(".")
+    for column in MATCH_BY:
+        ids = [cell_of(row, head, column) for row in students.values()]
+        if rounded := list(filter(ROUNDED.fullmatch, ids)):
+            raise CannotExport(
+                f"a spreadsheet program has rounded {len(rounded)} ids in the gradebook's column "
+                f"'{column}' (for example {rounded[0]}), so neither this command nor Canvas can find the "
+                "students: export the gradebook from Canvas again, and do not save it in another program."
+            )
 
 
 def points(cell: str, column: str) -> float | None:
     """Return the points that a column gives, or None if the cell is empty.
-
-    Numbers are read as Canvas reads them, in any language: the last comma or point is the decimal point.
 
     Args:
         cell: the cell in the row "Points Possible".
@@ -253,63 +259,7 @@ def points(cell: str, column: str) -> float | None:
     Raises:
         CannotExport: the cell is not a number, or Canvas does not import this column.
     """
-    text = cell.strip()
-    if not text:
-        return None
-    if re.search(
-        r"read\s+only", text
-    ):  # Canvas marks columns that it does not import with these words
+    # Canvas marks columns that it does not import with these words.
+    if re.search(r"read\s+only", cell):
         raise CannotExport(f"'{column}' is read only in Canvas: name an assignment's column.")
-    *whole, last = re.split("[.,]", text)
-    try:
-        number = float(f"{''.join(whole)}.{last}" if whole else last)
-    except ValueError:
-        number = math.nan
-    if not 0 <= number < math.inf:
-        raise CannotExport(f"the column's 'Points Possible' must be a number. Received: {text}")
-    return number
-
-
-def read(text: str) -> tuple[list[list[str]], list[list[tuple[int, int]]]]:
-    """Return the cells of each row, and the start and end of each cell in the text.
-
-    Args:
-        text: content of a CSV file with commas or semicolons.
-
-    Raises:
-        CannotExport: the text is not CSV, or Python's csv module reads other cells.
-    """
-    first = re.match(r'"?(?:Student|LastName)"?([,;])', text)
-    delimiter = first[1] if first else ","  # depends on the language of the Canvas user
-    cell = re.compile(rf'"(?:[^"]|"")*"|[^"{delimiter}\r\n][^{delimiter}\r\n]*|')
-    newline = re.compile(r"\r\n|\n|\r|\Z")
-    spans, row, at = [], [], 0
-    while at < len(text) or row:
-        row.append(cell.match(text, at).span())
-        at = row[-1][1]
-        if text[at : at + 1] == delimiter:
-            at += 1
-            continue
-        spans.append(row)
-        row = []
-        end = newline.match(text, at)
-        if not end:
-            raise CannotExport(f"the gradebook is not a CSV file: look at its row {len(spans)}.")
-        at = end.end()
-    cells = [[unquoted(text[start:stop]) for start, stop in row] for row in spans]
-    try:
-        expected = list(csv.reader(io.StringIO(text, newline=""), delimiter=delimiter))
-    except csv.Error as error:
-        raise CannotExport(f"the gradebook is not a CSV file: {error}.") from None
-    if not cells or [row or [""] for row in expected] != cells:
-        raise CannotExport("the gradebook is not a CSV file as Canvas exports it.")
-    return cells, spans
-
-
-def unquoted(cell: str) -> str:
-    """Return the text of a cell without its quotes.
-
-    Args:
-        cell: the cell as it stands in the file.
-    """
-    return cell[1:-1].replace('""', '"') if cell.startswith('"') else cell
+    return read_number(cell, "the column's 'Points Possible'")

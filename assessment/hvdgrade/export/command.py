@@ -10,9 +10,10 @@ import sys
 from pathlib import Path
 
 from hvdgrade.batch import handed_in
+from hvdgrade.batch.id_table import BadTable
 from hvdgrade.batch.layout import FOLDERS
 from hvdgrade.batch.results import CannotExport, load
-from hvdgrade.export import canvas, csv, gradescope, lti
+from hvdgrade.export import canvas, csv, gradescope, lti, moodle
 from hvdgrade.output.console import for_lines
 from hvdgrade.output.files import CannotWrite
 from hvdgrade.output.text import printable
@@ -22,6 +23,7 @@ EPILOG = """\
 example:
   hvdgrade export graded/ --format csv
   hvdgrade export graded/ --format canvas --gradebook export.csv --column "Assignment 1 (1234)"
+  hvdgrade export graded/ --format moodle --worksheet grades.csv
 
 nbgrader needs no export: its notebooks call hvdgrade.export.nbgrader_score, see hvdgrade/export/nbgrader.py.
 
@@ -35,6 +37,7 @@ FORMATS = {
     "canvas": canvas,
     "gradescope": gradescope,
     "lti": lti,
+    "moodle": moodle,
 }
 
 
@@ -72,7 +75,7 @@ def main(args: argparse.Namespace) -> int:
         console = for_lines()
         for line in [*export(documents, args), *doubts(documents, args.out)]:
             console.print(printable(line))
-    except (CannotExport, CannotWrite) as error:
+    except (CannotExport, CannotWrite, BadTable) as error:
         print(f"hvdgrade export: {error}", file=sys.stderr)
         return 2
     except OSError as error:

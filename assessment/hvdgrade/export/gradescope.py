@@ -1,5 +1,7 @@
 """The format `gradescope`: a results.json file for Gradescope's autograder, one per submission.
 
+The file students.json next to them says which folder belongs to which student id and e-mail address.
+
 The file gives no maximum, because Gradescope compares the score with the points of the assignment: set the
 assignment to 100 points. The exported score is always out of 100, also if the grader's maximum is lower
 because a check could not run on its host. The score overrides the sum of the tests, which keep their own
@@ -9,11 +11,14 @@ Source: https://gradescope-autograders.readthedocs.io/en/latest/specs/
 """
 
 import argparse
+import json
 
+from hvdgrade.batch.id_table import student_of
 from hvdgrade.batch.results import ungraded
 from hvdgrade.export.payload_files import write_payloads
+from hvdgrade.output import files
 
-OUTPUT = "gradescope"
+OUTPUT, STUDENTS = "gradescope", "students.json"
 # State of a check -> status of a Gradescope test.
 STATUS = {"pass": "passed", "partial": "failed", "fail": "failed", "error": "failed"}
 
@@ -26,8 +31,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """
     parser.add_argument_group(
         "gradescope",
-        "OUT/gradescope/NAME/results.json per submission. Your run_autograder script must copy the file\n"
-        "to /autograder/results/ of the container in which Gradescope grades that submission.",
+        "OUT/gradescope/NAME/results.json per submission, and students.json with the NAME of each student\n"
+        "id and e-mail address. Your run_autograder script must copy the student's file to\n"
+        "/autograder/results/ of the container in which Gradescope grades that submission.",
     )
 
 
@@ -39,7 +45,24 @@ def write(documents: list[dict], args: argparse.Namespace) -> list[str]:
         args: the parsed arguments.
     """
     payloads = {document["batch"]["name"]: payload(document) for document in documents}
-    return write_payloads(payloads, args.output, "*/results.json", ungraded(documents))
+    messages = write_payloads(payloads, args.output, "*/results.json", ungraded(documents))
+    files.write(args.output / STUDENTS, json.dumps(folders(documents), indent=2) + "\n")
+    return messages
+
+
+def folders(documents: list[dict]) -> dict[str, str]:
+    """Return the folder of each student: id and e-mail address in lower case -> NAME.
+
+    An id or address that two students have is left out.
+
+    Args:
+        documents: the results of the batch.
+    """
+    names: dict[str, set[str]] = {}
+    for document in documents:
+        for key in student_of(document).keys if document["status"] == "graded" else ():
+            names.setdefault(key.lower(), set()).add(document["batch"]["name"])
+    return {key: min(found) for key, found in names.items() if len(found) == 1}
 
 
 def payload(document: dict) -> dict | None:

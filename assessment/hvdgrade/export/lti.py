@@ -8,15 +8,14 @@ Source: https://www.imsglobal.org/spec/lti-ags/v2p0
 """
 
 import argparse
-import csv
 import datetime
 from collections.abc import Collection
 from pathlib import Path
 
-from hvdgrade.batch.handed_in import comparable, handed_in, settle
-from hvdgrade.batch.results import CannotExport, ungraded
+from hvdgrade.batch.handed_in import settle
+from hvdgrade.batch.id_table import first_known, read_pairs, read_students, student_of
+from hvdgrade.batch.results import ungraded
 from hvdgrade.export.payload_files import write_payloads
-from hvdgrade.output.text import printable
 
 OUTPUT = "lti"
 
@@ -35,7 +34,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--users",
         type=Path,
         metavar="CSV",
-        help="file with two columns: student, LTI user id (sub) (default: the student's id is the user id)",
+        help="file with two columns: id or e-mail address of the student, LTI user id (sub) (default: the "
+        "student's id is the user id)",
     )
 
 
@@ -47,9 +47,9 @@ def write(documents: list[dict], args: argparse.Namespace) -> list[str]:
         args: the parsed arguments.
 
     Raises:
-        CannotExport: the file of `--users` is not a table of user ids.
+        BadTable: the file of `--users` is not a table of user ids.
     """
-    by_name, messages = payloads(documents, args.users, handed_in(args.out))
+    by_name, messages = payloads(documents, args.users, read_students(args.out))
     messages = [*ungraded(documents), *messages]
     return write_payloads(by_name, args.output, "*.json", messages)
 
@@ -71,16 +71,16 @@ def payloads(
         submission without a score; and a line for each result that belongs to no user.
 
     Raises:
-        CannotExport: `users` is not such a file.
+        BadTable: `users` is not such a file.
     """
-    ids = read_users(users) if users else None
+    ids = read_pairs(users, "student", "LTI user id") if users else None
     claims: dict[str, list[dict]] = {}
     messages = []
     for document in documents:
-        student = document["submission"]["id"]
-        user = student if ids is None else ids.get(comparable(student))
+        student = student_of(document)
+        user = student.id if ids is None else first_known(student, ids)
         if user is None:
-            messages.append(f"not in {users}: {student}")
+            messages.append(f"not in {users}: {student.shown}")
         else:
             claims.setdefault(user, []).append(document)
     settled, unclear = settle(claims, {user: user for user in claims}, names)
@@ -135,30 +135,3 @@ def comment(document: dict) -> str:
     """
     lost = [c["title"] for c in document["checks"] if c["state"] in ("fail", "partial", "error")]
     return document["verdict"] + (f"; look at: {', '.join(lost)}" if lost else "")
-
-
-def read_users(path: Path) -> dict[str, str]:
-    """Return a dict from student to LTI user id, read from the first two columns of a CSV file.
-
-    Args:
-        path: the file.
-
-    Raises:
-        CannotExport: the file is not UTF-8 CSV with two columns, or gives one student two user ids.
-    """
-    try:
-        with open(path, newline="", encoding="utf-8-sig") as file:
-            rows = [[cell.strip() for cell in row] for row in csv.reader(file)]
-    except (UnicodeDecodeError, csv.Error):
-        rows = []
-    users: dict[str, str] = {}
-    for student, user in (row[:2] for row in rows if len(row) >= 2 and row[0] and row[1]):
-        if users.setdefault(comparable(student), user) != user:
-            raise CannotExport(
-                f"{path} has two LTI user ids for {printable(student)}: keep one of them."
-            )
-    if not users:
-        raise CannotExport(
-            f"{path} must be UTF-8 with two columns separated by commas: student, LTI user id."
-        )
-    return users

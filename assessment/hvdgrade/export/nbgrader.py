@@ -6,7 +6,7 @@ with `hvdgrade batch` first. Then pass the scores to nbgrader in an autograded c
 
     from pathlib import Path
     from hvdgrade.export import nbgrader_score
-    nbgrader_score(f"/path/to/OUT/results/{Path.cwd().parent.name}.json")    # autograded/STUDENT/ASSIGNMENT
+    nbgrader_score("/path/to/OUT", student=Path.cwd().parent.name)    # autograded/STUDENT/ASSIGNMENT
 
 nbgrader interprets the cell as follows. If its value is a number, the number is partial credit. If it raises
 an error or writes *anything* to stderr, it gives 0 points. In all other cases it gives full points. Do not
@@ -23,6 +23,7 @@ from pathlib import Path
 
 from hvdgrade import HvdgradeError
 from hvdgrade.batch import handed_in
+from hvdgrade.batch.id_table import find_name, read_students
 from hvdgrade.batch.results import is_result
 
 
@@ -30,13 +31,14 @@ class NotGraded(HvdgradeError):
     """There is no valid score. The message says why, for example that the submission is not gradable."""
 
 
-def nbgrader_score(path: Path | str, points: float = 100) -> float:
+def nbgrader_score(path: Path | str, points: float = 100, student: str | None = None) -> float:
     """Return the score in a result of `hvdgrade run --json` or of `hvdgrade batch`.
 
     Args:
-        path: the JSON file.
+        path: the JSON file, or the output folder of the batch.
         points: maximum points of the notebook's cell. The score is scaled to it, because the maximum of
             the result is lower if a check could not run on the grader's host. Default: 100.
+        student: the student's id or e-mail address, if `path` is a folder. Default: None.
 
     Returns:
         The score between 0 and `points`.
@@ -46,6 +48,11 @@ def nbgrader_score(path: Path | str, points: float = 100) -> float:
             fault), it was a practice run on synthetic data, or the result belongs to an earlier
             submission.
     """
+    if student is not None:
+        name = find_name(read_students(Path(path)), student)
+        if name is None:
+            raise NotGraded(f"{path} has not exactly one student {student}: look at students.json.")
+        path = Path(path) / "results" / f"{name}.json"
     try:
         document = json.loads(Path(path).read_text(encoding="utf-8"))
     except (OSError, ValueError):

@@ -6,6 +6,7 @@ A check is a function with the decorator `check`. Every module of this folder wh
 on which it depends.
 """
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -117,21 +118,33 @@ def run_check(id: str, case: Case, done: dict[str, Check]) -> Check:
                 depends_on=definition.depends_on,
             )
     found = definition.function(case)
+    help = found.help and f"{found.help.rstrip('.')}. {where_explained(definition.title)}"
     return Check(
         *(id, definition.title, found.state, points if found.applies else 0),
-        *(found.rationale, found.help, found.evidence, definition.depends_on, found.part),
+        *(found.rationale, help, found.evidence, definition.depends_on, found.part),
     )
+
+
+def where_explained(title: str) -> str:
+    """Return a sentence that names the page and the section about a failed check."""
+    return f'More: assessment/failed_checks.md, section "{title[:1].upper()}{title[1:]}".'
+
+
+def likely(first: str, second: str) -> str:
+    """Return a help text that names the two most likely causes of what was measured."""
+    return f"Likely causes: (1) {first}; (2) {second}"
 
 
 def last_error(output: str) -> str:
     """Return the last line of the first complete Python traceback with its rank; "" if there is none.
 
-    The lines of the ranks are interleaved. `mpirun` begins each line with [job,rank] and the stream.
+    The lines of the ranks are interleaved. `mpirun` begins each line with [job,rank] and the stream, and
+    PyTorch begins a line after `torch.distributed` has started with [rankN].
     """
     in_traceback = set()
     for line in output.splitlines():
         tag, _, text = line.partition(">:")  # Open MPI 4 puts no space after the tag
-        text = text.removeprefix(" ")
+        text = re.sub(r"^\[rank\d+\]: ?", "", text.removeprefix(" "))
         if "Traceback (most recent call last)" in text:
             in_traceback.add(tag)
         elif tag in in_traceback and text and not text[0].isspace():

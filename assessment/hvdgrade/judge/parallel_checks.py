@@ -10,13 +10,13 @@ at the end, exchange by sending arbitrary data, flow by averaging weights now an
 by letting every rank do all the work.
 """
 
+from dataclasses import asdict
 from math import exp
 from statistics import fmean
 
-from hvdgrade.evidence.compare_ranks import EXACT
 from hvdgrade.evidence.evidence import UNMOVED, Evidence, ProbeEvidence
 from hvdgrade.evidence.hidden_data import alike
-from hvdgrade.judge.check import Case, Finding, check, last_error, where_they_wait
+from hvdgrade.judge.check import Case, Finding, check, last_error, likely, where_they_wait
 from hvdgrade.judge.run_checks import RECORD_THE_NETWORK
 from hvdgrade.judge.traffic import (
     FEWEST_ROUNDS,
@@ -29,27 +29,54 @@ from hvdgrade.judge.traffic import (
     probed_exchanges,
 )
 from hvdgrade.profiles import Profile
+from hvdgrade.submission.script_facts import ScriptFacts
 
 OFFICIAL_KERAS_MODULES = ("horovod.tensorflow.keras", "horovod.keras")
-EVERY_BATCH = ", and no batch may be left out for its size"
+EPOCHS_OF_PROBE = 6
+NOT_PROBED = Finding(
+    "skipped",
+    "not judged: the short run that measures it works only with batches of hvdlab's Batches, see below",
+    applies=False,
+)
 ALONE = "one rank only: nothing to compare, and nothing distributed to give points for"
 OF_PROBE = ("ran", "replicas", "exchange")
+BEGIN_TO_LEARN = likely(
+    "the learning rate is zero or very small in the first steps, for example because of a long warmup: the "
+    "schedule must begin to learn within the first pass over the data",
+    "the script leaves out batches that are smaller than it asked for: it must train on every batch",
+)
+EXCHANGE_EQUALLY_OFTEN = likely(
+    "the script averages weights now and then instead of gradients in each step",
+    "it averages gradients less often in later steps than in the first ones",
+)
 
 
-def likely_mistake(imports: frozenset[str]) -> str:
-    """Return help about the most frequent reason why ranks train separately, judged by the imports."""
-    if any(name.startswith(OFFICIAL_KERAS_MODULES) for name in imports):
+def separate_training(facts: ScriptFacts) -> str:
+    """Return the most likely reason why ranks train separately, judged by the imports."""
+    if any(name.startswith(OFFICIAL_KERAS_MODULES) for name in facts.imports):
         return (
-            "horovod.tensorflow.keras does not average gradients on Keras 3 and says nothing: "
+            "horovod.tensorflow.keras does not average gradients on Keras 3 and does not say so: "
             "use 'import hvdlab.keras.horovod as hvd'"
         )
-    roots = {name.split(".")[0] for name in imports}
-    if "hvdlab.keras.horovod" not in imports and not roots & {"horovod", "mpi4py"}:
-        return "the script never imports Horovod: each rank trains a model of its own"
+    roots = {name.split(".")[0] for name in facts.imports}
+    exchanges = roots & {"horovod", "mpi4py"} or "torch.distributed" in facts.imports
+    if "hvdlab.keras.horovod" not in facts.imports and not exchanges:
+        return "the script never imports Horovod, so each rank trains a model of its own"
     return (
-        "all ranks must begin with rank 0's weights (broadcast the model and the optimizer) and "
-        "apply averaged gradients (step with the optimizer that DistributedOptimizer returned)"
+        "the gradients are not averaged: call step() of the optimizer that DistributedOptimizer returned, "
+        "and create that wrapper once"
     )
+
+
+EVERY_FOURTH = "the script averages less often than in every fourth step"
+EXCHANGED_NO_GRADIENTS = (
+    "what the ranks exchange has no effect on their weights, for example because step() uses other "
+    "gradients"
+)
+NO_BROADCAST = (
+    "the ranks begin with different weights: broadcast rank 0's model and optimizer before the first "
+    "step"
+)
 
 
 @check("replicas", title="ranks train one model")
@@ -74,7 +101,13 @@ def replicas(case: Case) -> Finding:
         f"weights of ranks 0 and {first.differing_rank} differ by {first.difference:.1%} in "
         f"{first.differs_at} after epoch {first.epoch}"
     )
-    return Finding("fail", rationale, likely_mistake(case.evidence.imports), numbers)
+    causes = [NO_BROADCAST, separate_training(case.evidence.script)]
+    if first is not epochs[0]:  # equal in the first epoch, so they began with equal weights
+        causes = [
+            causes[1],
+            "something depends on the rank, such as the learning rate or a step under 'if'",
+        ]
+    return Finding("fail", rationale, likely(*causes), numbers)
 
 
 @check("exchange", title="gradients are exchanged")
@@ -105,21 +138,25 @@ def exchange(case: Case) -> Finding:
     if rounds[least] >= needed:
         return Finding("pass", rationale, evidence=numbers)
     if rounds[least] >= FEWEST_ROUNDS * steps[least] > 0:
+        rationale += ", too few steps to prove it"
         help = (
-            f"of so few steps that is no proof: take at most {USUAL_BATCH} images in a rank's batch"
+            f"Use at most {USUAL_BATCH} images in a rank's batch, so that an epoch has more steps"
         )
     else:
-        help = "gradients must be averaged in each step. " + likely_mistake(case.evidence.imports)
+        rationale += f"; averaging gradients needs at least {needed:.1f} rounds"
+        help = likely(separate_training(case.evidence.script), EVERY_FOURTH)
     return Finding("fail", rationale, help, numbers)
 
 
 @check("flow", title="ranks learn from each other", depends_on=OF_PROBE)
 def flow(case: Case) -> Finding:
     found, rules, ranks = case.evidence.probe, case.rules, case.evidence.ranks
+    if found is None:
+        return NOT_PROBED
     if stopped := did_not_finish(found):
         return Finding("fail", *stopped)
     numbers = {
-        "ranks": [{"learned": rank.learned, "others": rank.others} for rank in found.flow],
+        "ranks": [asdict(rank) for rank in found.flow],
         "views_enforced": found.probe.views_enforced,
     }
     least = min(range(ranks), key=lambda rank: found.flow[rank].others)
@@ -127,28 +164,26 @@ def flow(case: Case) -> Finding:
     learned = fmean(rank.learned for rank in found.flow)
     if learned < rules.min_learned / alike(ranks):
         rationale = (
-            "in a short run nothing was learned: a class is only "
-            f"{exp(learned):.2f} times as likely on images with its label as on others"
+            f"in {EPOCHS_OF_PROBE} short epochs nothing was learned: a class is only {exp(learned):.2f} "
+            "times as likely on images with its label as on others"
         )
-        help = (
-            f"the schedule must begin to learn within the first passes over the data{EVERY_BATCH}"
-        )
-        return Finding("fail", rationale, help, numbers)
+        return Finding("fail", rationale, BEGIN_TO_LEARN, numbers)
     if others >= rules.min_flow:
-        rationale = (
-            f"each rank knows classes that only others were shown ({others:.0%} of a full share)"
-        )
+        rationale = f"each rank learned classes that only other ranks were shown ({others:.0%})"
         return Finding("pass", rationale, evidence=numbers)
     rationale = (
-        f"rank {least} knows nothing of classes that only others were shown "
-        f"({others:.1%} of a full share)"
+        f"rank {least} learned {others:.1%} of what the classes that only other ranks were shown could "
+        f"teach it, less than {rules.min_flow:.0%}"
     )
-    return Finding("fail", rationale, likely_mistake(case.evidence.imports), numbers)
+    causes = separate_training(case.evidence.script), EXCHANGED_NO_GRADIENTS
+    return Finding("fail", rationale, likely(*causes), numbers)
 
 
 @check("equivalence", title="N ranks train like a single process", depends_on=OF_PROBE)
 def equivalence(case: Case) -> Finding:
     found, rules, ranks = case.evidence.probe, case.rules, case.evidence.ranks
+    if found is None:
+        return NOT_PROBED
     if stopped := did_not_finish(found):
         return Finding("fail", *stopped)
     drop = exchange_drop(case.evidence.observation, case.evidence.epochs, found.probe, rules)
@@ -164,54 +199,69 @@ def equivalence(case: Case) -> Finding:
     }
     if found.distance >= UNMOVED:
         rationale = "the weights do not move in a short run, so there is nothing to compare"
-        help = f"the schedule must begin to learn within the first steps{EVERY_BATCH}"
-        return Finding("fail", rationale, help, numbers)
+        return Finding("fail", rationale, BEGIN_TO_LEARN, numbers)
     rationale = (
-        f"weights of {ranks} ranks with a batch each, and with all {ranks} batches each, differ by "
-        f"{found.distance:.1%} of the way they go"
+        f"the weights of {ranks} ranks with a batch each, and with all {ranks} batches each, differ by "
+        f"{found.distance:.1%} of the distance that they move"
     )
     if found.distance > rules.equivalence_tolerance:
         rationale += f", more than {rules.equivalence_tolerance:.0%}"
-        return Finding("fail", rationale, why_different(case.evidence, rules), numbers)
+        causes = causes_of_difference(case.evidence, rules)
+        return Finding("fail", rationale, likely(*causes[:2]), numbers)
     # While the learning rate is small, ranks that train separately and average their weights now and then
-    # reach nearly the same weights as with averaged gradients. A script that accumulates gradients over
-    # several steps reaches them exactly, and may begin to accumulate after the steps of the probe.
-    exact = found.distance <= EXACT
-    if drop and drop > (rules.max_exact_drop if exact else rules.max_exchange_drop):
+    # reach nearly the same weights as with averaged gradients. A script can also recognise the probe.
+    if drop and drop > rules.max_exchange_drop:
         rationale += (
-            f"; but they exchange {drop:.0f} times as much a step there as in the run that counts"
+            f", but in each step there they exchange {drop:.1f} times as many bytes as in the graded run, "
+            f"more than {rules.max_exchange_drop:g} times"
         )
-        help = "average gradients in each step, not weights now and then"
-        return Finding("fail", rationale, help, numbers)
+        return Finding("fail", rationale, EXCHANGE_EQUALLY_OFTEN, numbers)
     if growth and growth > rules.max_exchange_growth:
         rationale = (
-            f"with batches {ranks} times as large the ranks exchange {growth:.1f} times as much "
-            "in a step"
+            f"with batches {ranks} times as large the ranks exchange {growth:.1f} times as many bytes in a "
+            "step"
         )
-        help = "exchange gradients, which are as many for any batch, not images: each rank trains on its own"
+        help = likely(
+            "the ranks exchange images or activations instead of gradients: each rank must train on its own "
+            "batch, and the number of gradients does not depend on the batch size",
+            "they gather the results of each batch for a metric: exchange the sum or the mean",
+        )
         return Finding("fail", rationale, help, numbers)
     return Finding("pass", rationale, evidence=numbers)
 
 
-def why_different(evidence: Evidence, rules: Profile) -> str:
-    """Return help for ranks that do not reach the weights of a single process."""
-    if evidence.names_adasum:
-        return "Adasum does not average gradients, so it is not what one process would do: use op=Average"
+def causes_of_difference(evidence: Evidence, rules: Profile) -> list[str]:
+    """Return why ranks do not reach the weights of a single process, the most likely cause first."""
+    facts, causes = evidence.script, []
+    if facts.adasum:
+        causes.append(f"{facts.adasum} does not average gradients: use op=hvd.Average")
+    if facts.reader:
+        causes.append(f"{facts.reader} reads the images: train on the batches of hvdlab's Batches")
+    if facts.sum_loss:
+        causes.append(f"{facts.sum_loss} sums over the images: the loss must be their mean")
     if evidence.probe.replicas > rules.replica_tolerance:
-        return likely_mistake(evidence.imports)
-    return (
-        "average gradients in each step, not weights now and then. Randomness of your own "
-        "(noise, mixing of images, dropout) has the same effect, and so has training on data "
-        "that does not come from hvdlab's Batches, a loss that is no mean over the images of its batch "
-        "(there are fewer or more than you asked for), or leaving out batches of another size"
-    )
+        causes.append(separate_training(facts))
+    if facts.random:
+        causes.append(
+            f"{facts.random} makes the runs random: leave out your own augmentation, mixing of images, noise "
+            "and dropout"
+        )
+    return [
+        *causes,
+        "the script averages weights now and then: average gradients in each step",
+        "the loss is not the mean over the images of its batch, or the script leaves out small batches",
+    ]
 
 
-def other_probes(found: ProbeEvidence, rules: Profile) -> list[dict]:
+def other_probes(evidence: Evidence, rules: Profile) -> list[dict]:
     """Return the options for repeating a failed probe, for scripts that do not suit its first form."""
+    found = evidence.probe
     apart = found.compared and rules.equivalence_tolerance < found.distance < UNMOVED
     options = [{"in_turns_of": found.probe}] if apart else []
-    return options + ([{"bits": 32}] if may_suit_float32_only(found, rules) else [])
+    drop = exchange_drop(evidence.observation, evidence.epochs, found.probe, rules)
+    # A script may send float32 gradients as float16, and float64 gradients as they are.
+    less = found.compared and drop is not None and drop > rules.max_exchange_drop
+    return options + ([{"bits": 32}] if less or may_suit_float32_only(found, rules) else [])
 
 
 def may_suit_float32_only(found: ProbeEvidence, rules: Profile) -> bool:
@@ -235,10 +285,12 @@ def did_not_finish(found: ProbeEvidence) -> tuple[str, str] | None:
     if seen is None:
         return None
     rationale = (
-        f"a short run on few images did not come through ({seen.stop_cause.replace('_', ' ')})"
+        f"a short run on few images did not finish ({seen.stop_cause.replace('_', ' ')}), "
+        "although the graded run did"
     )
-    help = last_error(seen.output) or where_they_wait(seen)
-    return (
-        rationale,
-        help or "the script must work with any number of images, and record each epoch",
+    error = last_error(seen.output) or where_they_wait(seen)
+    causes = likely(
+        "a number of images or steps is written into the script: compute it from the data",
+        "the script does not record each epoch, or records fewer epochs if there are few images",
     )
+    return rationale, f"{error}. {causes}" if error else causes

@@ -3,7 +3,7 @@
 from math import prod
 from statistics import fmean
 
-from hvdgrade.evidence.evidence import EpochEvidence
+from hvdgrade.evidence.evidence import LARGEST_BATCH, EpochEvidence
 from hvdgrade.evidence.observation import Observation, Probe
 from hvdgrade.profiles import Profile
 from hvdlab.assessment_networks import network_weights
@@ -11,10 +11,9 @@ from hvdlab.probe_mode import STEPS
 from hvdlab.record import is_statistic
 
 FEWEST_ROUNDS = 0.2  # per step: a fourth, less what the start and end of an epoch may hide
-# The number of steps is only a claim of the script. The grader does not believe fewer steps than result
-# from batches of this many images per rank:
-USUAL_BATCH = 512  # when a small number of steps excuses few exchanges
-LARGEST_BATCH = 4096  # when exchanges are divided by the number of steps
+# The number of steps is only a claim of the script. When a small number of steps excuses few exchanges,
+# the grader does not believe fewer steps than result from batches of this many images per rank.
+USUAL_BATCH = 512
 
 
 def exchanges(seen: Observation, epochs: list[int], rules: Profile) -> list[float | None]:

@@ -66,15 +66,16 @@ def before_probing(evidence: Evidence, rules: Profile, budget: float) -> dict[st
     return done
 
 
-def worth_probing(done: dict[str, Check]) -> bool:
+def worth_probing(done: dict[str, Check], evidence: Evidence) -> bool:
     """Return whether a probe is needed to find out how the ranks work together.
 
     Args:
         done: the result of `before_probing`. The probe is not needed if one of these checks failed, or if
             there is a single rank.
+        evidence: of the graded run. The probe cannot judge a script that does not read from `Batches`.
     """
     states = {check.state for check in done.values() if check.max_points}
-    return states == {"pass"}
+    return states == {"pass"} and evidence.read_batches
 
 
 def judge(

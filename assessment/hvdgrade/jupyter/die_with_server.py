@@ -11,13 +11,12 @@ import select
 import signal
 import subprocess
 import sys
-import tempfile
-from pathlib import Path
 
 import psutil
 
 from hvdgrade.run import orphans
 from hvdgrade.sandbox.untrusted_files import remove_tree
+from hvdlab.system.held_folder import HeldFolder
 
 LIMIT_SECONDS = 3 * 3600.0  # no grading of one submission takes this long
 END_SECONDS = 2 * orphans.GRACE_SECONDS + 6  # how long `end` and the removal of the files may take
@@ -38,12 +37,12 @@ def main(arguments: list[str]) -> int:
         signal.signal(number, signal.default_int_handler)
     # A grader that must be killed leaves its files in this folder. A submission may run as another user, who
     # passes through this folder to the files that the grader shows it.
-    temporary = tempfile.mkdtemp(prefix="hvdgrade-work-")
-    os.chmod(temporary, 0o711)
+    temporary = HeldFolder(f"{orphans.PREFIX}work-")
+    temporary.path.chmod(0o711)
     grader = subprocess.Popen(
         [sys.executable, "-m", "hvdgrade.cli", "run", *arguments],
         stdin=subprocess.DEVNULL,
-        env={**os.environ, "TMPDIR": temporary},
+        env={**os.environ, "TMPDIR": str(temporary.path)},
         # If this process is killed, the grader ends. preexec_fn is safe here: there is only one thread.
         preexec_fn=orphans.end_with_parent,
     )
@@ -53,7 +52,8 @@ def main(arguments: list[str]) -> int:
     except KeyboardInterrupt:
         pass
     end(grader)
-    remove_tree(Path(temporary))
+    remove_tree(temporary.path)
+    temporary.release()
     return grader.returncode if grader.returncode >= 0 else 128 - grader.returncode
 
 

@@ -11,7 +11,6 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 import tomllib
 from collections.abc import Iterator
@@ -23,6 +22,7 @@ from jupyter_core.paths import jupyter_runtime_dir
 from hvdgrade import HvdgradeError
 from hvdgrade.jupyter import die_with_server
 from hvdgrade.profiles import PROFILES
+from hvdlab.system.held_folder import HeldFolder, left_over
 
 PREFIX = "hvdgrade-assess-"  # of the name of a server's folder
 TAIL_BYTES = (
@@ -40,7 +40,8 @@ class Runner:
     """Run the gradings of one Jupyter server. All files lie in a folder that `close` removes."""
 
     def __init__(self) -> None:
-        remove_abandoned()
+        for abandoned in left_over(PREFIX):  # of servers that were killed
+            shutil.rmtree(abandoned, ignore_errors=True)
         self.new_folder()
         self.process: subprocess.Popen | None = None
         self.request: dict = {}
@@ -100,14 +101,13 @@ class Runner:
         shutil.rmtree(previous, ignore_errors=True)
 
     def new_folder(self) -> None:
-        """Create a temporary folder that only this user can read, and lock it as long as this process runs.
+        """Create a temporary folder that only this user can read, and hold it as long as this process runs.
 
         Raises:
             OSError: it cannot be created.
         """
-        self.folder = Path(tempfile.mkdtemp(prefix=PREFIX))
-        self.held = open(self.folder / "held", "wb")
-        fcntl.flock(self.held, fcntl.LOCK_EX)
+        self.held = HeldFolder(PREFIX)
+        self.folder = self.held.path
 
     @property
     def grading_folder(self) -> Path:
@@ -135,7 +135,7 @@ class Runner:
         if self.process:
             self.process.wait(die_with_server.END_SECONDS)
         shutil.rmtree(self.folder, ignore_errors=True)
-        self.held.close()
+        self.held.release()
 
     def status(self) -> dict:
         """Return what the panel shows.
@@ -168,19 +168,6 @@ class Runner:
                 code = self.process.returncode
                 document["message"] = failure_reason(self.grading_folder / "log", code)
         return document
-
-
-def remove_abandoned() -> None:
-    """Remove the folders of servers that were killed: the folders that no process has locked."""
-    for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
-        try:
-            if folder.is_symlink() or folder.stat().st_uid != os.getuid():
-                continue
-            with open(folder / "held", "rb") as held:
-                fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(folder, ignore_errors=True)
-        except OSError:  # locked by a server, or created a moment ago and not locked yet
-            continue
 
 
 @contextlib.contextmanager

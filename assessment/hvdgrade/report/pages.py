@@ -118,6 +118,7 @@ def class_page(
             "seconds": shown.get("seconds_to_target"),
             "why": "" if shown.get("verdict") == "pass" else why(shown),
             "flags": items(shown, "flags"),
+            "left_out": part(shown, "submission").get("left_out") or [],
         }
         for document, shown in ((document, plain(document)) for document in documents)
     ]

@@ -7,11 +7,11 @@ from pathlib import Path
 
 from hvdgrade import __version__
 from hvdgrade.evidence.observation import Observation
+from hvdgrade.judge.measured_flags import measured_flags
 from hvdgrade.judge.verdict import Round
 from hvdgrade.profiles import Profile
 from hvdgrade.sandbox import tiers
-from hvdgrade.submission.flags import unequal_work
-from hvdgrade.submission.review import remarks
+from hvdgrade.submission.review import Review
 from hvdlab.system.hardware import usable_cores
 
 SCHEMA = "hvdgrade/1"
@@ -45,6 +45,7 @@ class Graded:
         rules: the thresholds.
         ranks: number of processes.
         source: the bytes of the script; empty if it could not be read.
+        review: what the source shows.
         status: "graded", "not_gradable" or "infrastructure_error".
         reason: why there is no verdict, in one sentence; empty for a graded submission.
         tier: the isolation level; None if grading ended before one was chosen.
@@ -58,6 +59,7 @@ class Graded:
     rules: Profile
     ranks: int
     source: bytes = b""
+    review: Review = Review()
     status: str = "graded"
     reason: str = ""
     tier: str | None = None
@@ -111,7 +113,8 @@ def result(graded: Graded) -> dict:
         ],
         "checks": [],
         "timeline": [asdict(entry) for entry in judgement.timeline] if judgement else [],
-        **(remarks(graded.source) if graded.source else {"hints": [], "flags": []}),
+        "hints": graded.review.hints,
+        "flags": list(graded.review.flags),
         "resources": {},
         "output": decisive.evidence.observation.output[-20_000:] if decisive else "",
     }
@@ -120,7 +123,7 @@ def result(graded: Graded) -> dict:
         document["checks"] = [
             {name: getattr(check, name) for name in CHECK_FIELDS} for check in judgement.checks
         ]
-        document["flags"] += unequal_work(seen.computed, graded.ranks)
+        document["flags"] += measured_flags(decisive.evidence)
         document["resources"] = resources(seen, graded.stages)
     return document
 

@@ -12,7 +12,6 @@ import re
 import select
 import shutil
 import subprocess
-import tempfile
 import time
 from pathlib import Path
 
@@ -26,9 +25,9 @@ from hvdgrade.sandbox.untrusted_files import bytes_in, remove_files_of, remove_t
 from hvdgrade.submission.script import SCRIPT
 from hvdlab import launch
 from hvdlab.system import open_mpi
+from hvdlab.system.held_folder import HeldFolder
 
 START_SECONDS = 30
-SHARED_MEMORY = Path("/dev/shm")
 NS_GET_USERNS = 0xB701
 
 
@@ -106,8 +105,9 @@ class SandboxedRun:
             if self.tier == "rlimits":
                 # The folder for Open MPI's shared memory. It lies in memory where /dev/shm is
                 # writable, and this class removes it.
-                memory = SHARED_MEMORY if os.access(SHARED_MEMORY, os.W_OK) else None
-                self.shared_memory = Path(tempfile.mkdtemp(prefix="hvdgrade-", dir=memory))
+                there = orphans.SHARED_MEMORY
+                memory = there if os.access(there, os.W_OK) else None
+                self.shared_memory = HeldFolder(orphans.PREFIX, memory)
             script = self.box.folder / "work" / SCRIPT
             script.write_bytes(self.source)
             script.chmod(0o644)
@@ -177,7 +177,7 @@ class SandboxedRun:
         }
         variables |= gpu_access.variables(self.gpus)
         if self.shared_memory:
-            variables["OMPI_MCA_btl_sm_backing_directory"] = str(self.shared_memory)
+            variables["OMPI_MCA_btl_sm_backing_directory"] = str(self.shared_memory.path)
         else:
             # Send all messages over the loopback interface, because the kernel counts bytes there.
             # In addition, Landlock forbids the ranks to read each other's memory, and Open MPI's
@@ -320,10 +320,11 @@ class SandboxedRun:
                 os.close(self.records_folder)
                 self.records_folder = None
             if self.box.user is not None and not self.box.bubblewrap:
-                remove_files_of(self.box.user, SHARED_MEMORY)
+                remove_files_of(self.box.user, orphans.SHARED_MEMORY)
             self.box.__exit__()
             if self.shared_memory:
-                remove_tree(self.shared_memory)
+                remove_tree(self.shared_memory.path)
+                self.shared_memory.release()
             psutil.wait_procs(
                 [p for p in psutil.Process().children() if p not in self.bystanders], timeout=1
             )

@@ -12,7 +12,6 @@ import os
 import shutil
 import socket
 import sys
-import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -24,6 +23,7 @@ from hvdgrade.sandbox import gpu_access
 from hvdgrade.sandbox.cgroup import Cgroup, machine_memory
 from hvdgrade.sandbox.mounts import hidden, packages, readable, search_path
 from hvdgrade.sandbox.untrusted_files import not_for_everyone, remove_tree
+from hvdlab.system.held_folder import HeldFolder
 
 INSIDE = Path("/run/hvdlab")  # where bubblewrap mounts the submission's own folders
 # systemd, too, takes the users that it creates for one service (DynamicUser) from this range.
@@ -117,10 +117,11 @@ class Sandbox:
         self.memory = memory_bytes or int(MEMORY_SHARE * machine_memory() * min(1, cores))
         self.processes = 512 + 128 * ranks  # threads count, and frameworks start many
         self.bubblewrap = tier.name.startswith("bubblewrap")
-        self.folder = self.user = self.slot = self.cgroup = None
+        self.held = self.folder = self.user = self.slot = self.cgroup = None
 
     def __enter__(self) -> "Sandbox":
-        self.folder = Path(tempfile.mkdtemp(prefix="hvdgrade-"))
+        self.held = HeldFolder("hvdgrade-")
+        self.folder = self.held.path
         try:
             self.furnish()
         except BaseException:
@@ -344,6 +345,7 @@ class Sandbox:
             self.cgroup.close()
         if self.folder:
             remove_tree(self.folder)
+            self.held.release()
         if self.slot:
             self.slot.close()
             self.slot = self.user = None

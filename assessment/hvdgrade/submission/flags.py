@@ -1,10 +1,10 @@
 """Find places in a submission that an instructor may want to look at.
 
-Such places are large literals, names that honest training scripts rarely need, and a rank that computed
-little. A flag does not mean that the student cheated, and it costs no points.
+Such places are large literals and names that honest training scripts rarely need. A flag does not mean that
+the student cheated, and it costs no points. `hvdgrade.judge.measured_flags` adds the flags that follow from
+what was measured.
 
     flags(source)              [{"kind": "literal", "line": 3, "text": "Line 3 holds ..."}]
-    unequal_work({0: 40, 1: 9}, 2)    [{"kind": "work", "line": None, "text": "Rank 1 computed ..."}]
 """
 
 import ast
@@ -41,7 +41,6 @@ GRADER_WORDS = ("hvdgrade", "HVDLAB_RUN_DIR", "HVDLAB_PROBE", "profiles.toml", "
 HARMLESS = ("types.SimpleNamespace", "types.MappingProxyType", "types.MethodType")
 PATCHED = ("time.", "hvdlab.", "horovod.", "builtins.", "sys.modules")
 MAX_FLAGS = 20
-MIN_WORK_RATIO = 0.4  # relative to the CPU time of the rank that computed most
 
 
 def flags(source: bytes) -> list[dict]:
@@ -64,27 +63,6 @@ def flags(source: bytes) -> list[dict]:
         flag = {"kind": kind, "line": line, "text": f"Line {line} {text}."}
         unique.setdefault((kind, text), flag)
     return list(unique.values())[:MAX_FLAGS]
-
-
-def unequal_work(seconds: dict[int, float], ranks: int) -> list[dict]:
-    """Return a flag if one rank computed far less than another, because the other may have trained for it.
-
-    Args:
-        seconds: rank -> seconds of user CPU time (outside the kernel) in the graded run.
-        ranks: number of ranks. A rank that is missing in `seconds` counts as 0 seconds.
-
-    Returns:
-        A list with one flag, or an empty list.
-    """
-    work = {rank: seconds.get(rank, 0.0) for rank in range(ranks)}
-    least, most = min(work, key=work.get), max(work, key=work.get)
-    if work[least] >= MIN_WORK_RATIO * work[most]:
-        return []
-    text = (
-        f"Rank {least} computed for {work[least]:.0f} s and rank {most} for {work[most]:.0f} s: "
-        f"check whether rank {most} trains on the images of other ranks."
-    )
-    return [{"kind": "work", "line": None, "text": text}]
 
 
 def read(script: Script, source: bytes) -> list[tuple[str, int, str]]:

@@ -1,8 +1,6 @@
-"""Find the hints and flags of a script in a separate process with limits on time and memory.
+"""Analyse the source of a script in a separate process with limits on time and memory.
 
 The source is untrusted, and some sources take very long to analyse.
-
-    remarks(source)      {"hints": [...], "flags": [...]}
 """
 
 import json
@@ -10,16 +8,34 @@ import resource
 import signal
 import subprocess
 import sys
+from dataclasses import dataclass, field
 
 from hvdgrade.submission.flags import flags
+from hvdgrade.submission.script_facts import ScriptFacts
 from hvdlab.hints import hints
+from hvdlab.script_analysis.script import Script, Unreadable
 
 READ_SECONDS, READ_BYTES = 10, 1 << 30  # processor time and address space of the process
 OUT_OF_MEMORY = 3  # exit code of the process
 
 
-def remarks(source: bytes, seconds: int = READ_SECONDS) -> dict[str, list[dict]]:
-    """Return what `hints` and `flags` find in a script.
+@dataclass(frozen=True)
+class Review:
+    """What the source of a script shows.
+
+    Attributes:
+        hints: likely mistakes, see `hvdlab.hints.hints`.
+        flags: places for the instructor to look at, see `hvdgrade.submission.flags.flags`.
+        facts: what explanations of failed checks refer to.
+    """
+
+    hints: list[dict] = field(default_factory=list)
+    flags: list[dict] = field(default_factory=list)
+    facts: ScriptFacts = ScriptFacts()
+
+
+def review(source: bytes, seconds: int = READ_SECONDS) -> Review:
+    """Return what the source of a script shows.
 
     If the process ends early, the results until then are kept, and a flag of the kind "unreadable" gives the
     reason: the time limit, the memory limit, or a fault of the grader.
@@ -27,9 +43,6 @@ def remarks(source: bytes, seconds: int = READ_SECONDS) -> dict[str, list[dict]]
     Args:
         source: the bytes of the script, untrusted.
         seconds: limit on processor time. Default: 10.
-
-    Returns:
-        A dict with the lists `hints` and `flags`.
     """
     command = [sys.executable, "-I", "-m", "hvdgrade.submission.review", str(seconds)]
     try:
@@ -40,11 +53,16 @@ def remarks(source: bytes, seconds: int = READ_SECONDS) -> dict[str, list[dict]]
         output, code, errors = error.stdout or b"", -signal.SIGXCPU, b""
     # An incomplete line is not a result.
     lines = [line for line in output.splitlines(keepends=True) if line.endswith(b"\n")]
-    results = {"hints": [], "flags": []} | dict(json.loads(line) for line in lines)
-    if len(lines) < len(results):
+    results = dict(json.loads(line) for line in lines)
+    found = Review(
+        results.get("hints", []),
+        results.get("flags", []),
+        ScriptFacts.from_json(results.get("facts", {})),
+    )
+    if len(results) < 3:
         text = cause(code, errors, seconds)
-        results["flags"].append({"kind": "unreadable", "line": None, "text": text})
-    return results
+        found.flags.append({"kind": "unreadable", "line": None, "text": text})
+    return found
 
 
 def cause(code: int, errors: bytes, seconds: int) -> str:
@@ -66,6 +84,14 @@ def cause(code: int, errors: bytes, seconds: int) -> str:
     )
 
 
+def facts(source: bytes) -> ScriptFacts:
+    """Return the facts of a script; none if it cannot be analysed."""
+    try:
+        return ScriptFacts.of(Script(source))
+    except Unreadable:
+        return ScriptFacts()
+
+
 def main() -> None:
     """Analyse the script on stdin, with the limit in the first argument, and print a JSON line per result."""
     limit = int(sys.argv[1])
@@ -74,6 +100,7 @@ def main() -> None:
     script = sys.stdin.buffer.read()
     try:
         print(json.dumps(["flags", flags(script)]), flush=True)
+        print(json.dumps(["facts", facts(script).to_json()]), flush=True)
         print(json.dumps(["hints", hints(script)]), flush=True)
     except MemoryError:
         sys.exit(OUT_OF_MEMORY)

@@ -1,13 +1,14 @@
-"""Read a submitted script without following links, and compile it to check that it is valid Python."""
+"""Check that a file is a training script, which can be graded: not empty, no other text, all in one file."""
 
 import ast
+import codecs
+import importlib.util
 import json
-import os
+import re
 import signal
-import stat
 import subprocess
 import sys
-import warnings
+from dataclasses import dataclass
 from pathlib import Path
 
 from hvdgrade import HvdgradeError
@@ -15,109 +16,167 @@ from hvdgrade import HvdgradeError
 SCRIPT = "assessment.py"
 MAX_SCRIPT_BYTES = 64_000
 COMPILE_SECONDS, COMPILE_BYTES = 10, 1 << 30
-# The compile step is a separate process with limits, because nested `finally` clauses can make Python
-# generate an unlimited amount of code.
-COMPILE = f"""
-import json, resource, sys, warnings
-resource.setrlimit(resource.RLIMIT_CPU, ({COMPILE_SECONDS}, {COMPILE_SECONDS + 5}))
-resource.setrlimit(resource.RLIMIT_AS, ({COMPILE_BYTES}, {COMPILE_BYTES}))
-warnings.simplefilter("ignore")
-try:
-    compile(sys.stdin.buffer.read(), "{SCRIPT}", "exec", dont_inherit=True)
-    print(json.dumps(None))
-except (SyntaxError, ValueError, RecursionError) as error:
-    print(json.dumps([getattr(error, "lineno", None), str(getattr(error, "msg", error))]))
-"""
+INSPECT = Path(__file__).with_name("inspect_source.py")
+UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+# A comment in one of the first two lines by which a script declares its encoding (PEP 263).
+DECLARED_ENCODING = re.compile(rb"\A(?:[ \t\f]*(?:#[^\r\n]*)?\r?\n)?[ \t\f]*#[^\r\n]*?coding[:=]")
 
 
 class NotGradable(HvdgradeError):
     """The submission cannot be started, and no attempt is lost. The message says why in one sentence."""
 
 
-def read_script(path: Path) -> bytes:
-    """Return the bytes of a submission. Links are not followed.
+@dataclass(frozen=True)
+class Script:
+    """The one file of a submission that is graded.
+
+    Attributes:
+        path: where the file lies.
+        name: its path within the submission.
+        source: its bytes, at most MAX_SCRIPT_BYTES + 1. The last byte shows that it is too large.
+        left_out: the other files of the submission, which are not graded.
+    """
+
+    path: Path
+    name: str
+    source: bytes
+    left_out: tuple[str, ...] = ()
+
+    @property
+    def modules(self) -> set[str]:
+        """Modules and packages that a script could import from the files that are left out."""
+        paths = [name.split("/") for name in self.left_out if name.lower().endswith(".py")]
+        return {part.removesuffix(".py") for path in paths for part in path}
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """What Python found in a source text without running it.
+
+    Attributes:
+        mistake: Python's message if it cannot be compiled; otherwise "".
+        line: the line of the mistake; None if it is unknown.
+        acts: whether it has a statement that can do something.
+        imports: the top-level modules that it imports.
+    """
+
+    mistake: str = ""
+    line: int | None = None
+    acts: bool = False
+    imports: tuple[str, ...] = ()
+
+
+def require_gradable(script: Script) -> None:
+    """Check that a training script was handed in, and that it needs no other file of the submission.
 
     Args:
-        path: the script, or the folder that holds `assessment.py`.
+        script: the script.
 
     Raises:
-        NotGradable: there is no such file, or it is not a valid script.
+        NotGradable: it cannot be graded.
         OSError: this machine is too busy, or has too little memory, to check that.
     """
-    if path.is_dir():
-        path = path / SCRIPT
-    try:
-        file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-    except FileNotFoundError:
-        raise NotGradable(f"{path} does not exist: hand in one file named {SCRIPT}.") from None
-    except OSError as error:
-        raise NotGradable(
-            f"{path} cannot be read ({error.strerror}): hand in a plain file."
-        ) from None
-    try:
-        if not stat.S_ISREG(os.fstat(file).st_mode):
-            raise NotGradable(f"{path} is not a plain file: hand in one file named {SCRIPT}.")
-        with open(file, "rb", closefd=False) as opened:
-            source = opened.read(MAX_SCRIPT_BYTES + 1)
-    finally:
-        os.close(file)
+    name, source = script.name, script.source
+    if not source.strip():
+        raise NotGradable(f"{name} is empty: hand in your training script.")
     if len(source) > MAX_SCRIPT_BYTES:
         raise NotGradable(
-            f"{path.name} is larger than {MAX_SCRIPT_BYTES} bytes: hand in a script without data."
+            f"{name} is larger than {MAX_SCRIPT_BYTES} bytes: hand in a script without data."
         )
-    if mistake := mistake_in(source):
-        line, message = mistake
-        where = f", line {line}" if line else ""
+    if encoding := wrong_encoding(source):
+        raise NotGradable(f"{name} is saved as {encoding}: save it as UTF-8.")
+    found = inspect(source)
+    if found.mistake:
+        where = f", line {found.line}" if found.line else ""
         raise NotGradable(
-            f"{path.name} is not valid Python{where}: {message}. Run 'python {path.name}' and fix the error."
+            f"{name} is not valid Python{where}: {found.mistake}. "
+            f"Run 'python {name}' and fix the error."
         )
-    return source
+    if not found.acts:
+        raise NotGradable(
+            f"{name} is no training script, because it imports, calls, defines and assigns nothing: "
+            "hand in your training script."
+        )
+    if missing := sorted(own_modules(script, found.imports)):
+        raise NotGradable(
+            f"{name} imports {', '.join(missing)}, which was handed in next to it, but only one file is "
+            "graded: put everything into one file."
+        )
 
 
-def mistake_in(source: bytes) -> tuple[int | None, str] | None:
-    """Return the line and Python's message for a script that cannot be compiled within the limits.
+def own_modules(script: Script, imports: tuple[str, ...]) -> list[str]:
+    """Return the imported modules that exist only in the submission, and not in the grader's environment.
+
+    Args:
+        script: the script.
+        imports: the top-level modules that it imports.
+    """
+    return [name for name in imports if name in script.modules and not installed(name, script.path)]
+
+
+def installed(name: str, script: Path) -> bool:
+    """Return whether the grader's environment has a module. The module is not imported.
+
+    Args:
+        name: name of a top-level module.
+        script: path of the script. A module in the same folder, or below, does not count as installed.
+    """
+    try:
+        found = importlib.util.find_spec(name)
+    except ValueError:  # the program that runs now, "__main__"
+        return True
+    if found is None:
+        return False
+    places = [found.origin, *(found.submodule_search_locations or [])]
+    folder = script.resolve().parent
+    return not any(place and Path(place).resolve().is_relative_to(folder) for place in places)
+
+
+def wrong_encoding(source: bytes) -> str:
+    """Return the encoding of a text if it is not UTF-8 and declares no other encoding; otherwise "".
+
+    Python refuses such a file when it runs it. `compile` accepts some of them.
+
+    Args:
+        source: the bytes of the script.
+    """
+    zeros = max(source[::2].count(0), source[1::2].count(0))
+    if source.startswith(UTF_16) or zeros > len(source) // 5:
+        return "UTF-16"
+    try:
+        source.decode("utf-8")
+    except UnicodeDecodeError:
+        return "" if DECLARED_ENCODING.match(source) else "Latin-1 or in another encoding"
+    return ""
+
+
+def inspect(source: bytes) -> Inspection:
+    """Compile a script in a process with limits, and return what it contains.
 
     Args:
         source: the bytes of the script.
 
-    Returns:
-        The line (None if it is unknown) and the message; None if the script can be compiled.
-
     Raises:
         OSError: this machine is too busy, or has too little memory, to compile it.
     """
-    deepest = sys.getrecursionlimit()
-    try:
-        # The script is parsed again later, from deeper calls. With half of the recursion limit here, a script
-        # that is nested too deeply for that is refused now.
-        sys.setrecursionlimit(deepest // 2)
-        with warnings.catch_warnings():
-            warnings.simplefilter(
-                "ignore"
-            )  # warnings quote the source, including control characters
-            ast.parse(source)
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        return getattr(error, "lineno", None), str(getattr(error, "msg", error))
-    finally:
-        sys.setrecursionlimit(deepest)
+    limits = [str(COMPILE_SECONDS), str(COMPILE_BYTES)]
     try:
         answer = subprocess.run(
-            [sys.executable, "-I", "-S", "-c", COMPILE],
+            [sys.executable, "-I", "-S", str(INSPECT), *limits],
             input=source,
             capture_output=True,
             timeout=6 * COMPILE_SECONDS,  # on a busy machine, processor time passes more slowly
         )
     except subprocess.TimeoutExpired:
         raise OSError("this machine is too busy to compile the script") from None
-    if (
-        answer.returncode == -signal.SIGKILL
-    ):  # the kernel's response to a lack of memory, not to the limits
+    if answer.returncode == -signal.SIGKILL:
+        # This is the kernel's response to a lack of memory, not to the limits.
         raise OSError("this machine has no memory left to compile the script")
     if answer.returncode:
         gigabytes = COMPILE_BYTES >> 30
-        return None, f"to compile it takes more than {COMPILE_SECONDS} s or {gigabytes} GB"
-    mistake = json.loads(answer.stdout)
-    return tuple(mistake) if mistake else None
+        return Inspection(f"to compile it takes more than {COMPILE_SECONDS} s or {gigabytes} GB")
+    found = json.loads(answer.stdout)
+    return Inspection(**{**found, "imports": tuple(found.get("imports", ()))})
 
 
 def imported_modules(source: bytes) -> frozenset[str]:

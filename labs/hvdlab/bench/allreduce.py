@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
+from hvdlab.arguments import positive
 from hvdlab.bench import ranks as launched
 from hvdlab.bench import results
 
@@ -286,10 +287,10 @@ def plot(found: dict, path: Path) -> None:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `hvdlab bench allreduce`."""
     parser.add_argument(
-        "--ranks", type=results.count, help="(default: all GPUs, or all cores, and at least 2)"
+        "--ranks", type=positive, help="(default: all GPUs, or all cores, and at least 2)"
     )
     parser.add_argument(
-        "--largest", type=results.count, default=SIZES[-1], metavar="BYTES",
+        "--largest", type=positive, default=SIZES[-1], metavar="BYTES",
         help=f"do not measure larger messages (default {SIZES[-1]:,})",
     )  # fmt: skip
     results.add_device(parser)

@@ -5,10 +5,9 @@ It runs in its own process with one thread: `python -m hvdlab.bench.keras_optimi
 
 import os
 import sys
-import time
 from collections.abc import Callable, Sequence
 
-from hvdlab.bench import ranks
+from hvdlab.bench import ranks, results
 from hvdlab.bench.weight_shapes import NETWORKS, Shape
 
 # Label -> (algorithm, function of the modules `keras` and `hvdlab.keras` that returns the optimizer).
@@ -46,20 +45,12 @@ def measure(shapes: Sequence[Shape], repeats: int) -> dict[str, list[float]]:
     def step_of(make: Callable) -> Callable[[], object]:
         optimizer = make(keras, ours)
         optimizer.build(variables)
-        return tf.function(lambda: optimizer.apply(gradients, variables))
+        step = tf.function(lambda: optimizer.apply(gradients, variables))
+        # The copy waits until a GPU has made the step.
+        return lambda: (step(), keras.ops.convert_to_numpy(variables[-1]))
 
     steps = {label: step_of(make) for label, (_, make) in KERAS_OPTIMIZERS.items()}
-    times: dict[str, list[float]] = {label: [] for label in steps}
-    for number in range(WARM_UP_STEPS + repeats):
-        for label, step in steps.items():
-            started = time.perf_counter()
-            step()
-            keras.ops.convert_to_numpy(
-                variables[-1]
-            )  # the copy waits until a GPU has made the step
-            if number >= WARM_UP_STEPS:
-                times[label].append(1000 * (time.perf_counter() - started))
-    return times
+    return results.milliseconds_in_turns(steps, repeats, WARM_UP_STEPS)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ import argparse
 import os
 import statistics
 import sys
-import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -94,14 +93,7 @@ def measure(variant: str, repeats: int) -> dict:
         "plain" and "ghost" -> [milliseconds per step], and "device" -> its name.
     """
     steps, device = keras_steps() if variant == "keras" else torch_steps(variant)
-    times: dict[str, list[float]] = {name: [] for name in steps}
-    for number in range(WARM_UP_STEPS + repeats):
-        for name, step in steps.items():
-            started = time.perf_counter()
-            step()
-            if number >= WARM_UP_STEPS:
-                times[name].append(1000 * (time.perf_counter() - started))
-    return times | {"device": device}
+    return results.milliseconds_in_turns(steps, repeats, WARM_UP_STEPS) | {"device": device}
 
 
 def normalization(

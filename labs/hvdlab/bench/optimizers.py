@@ -5,7 +5,6 @@ import importlib
 import math
 import statistics
 import sys
-import time
 import types
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
@@ -108,24 +107,9 @@ def measure(
     for p in params:
         p.grad = 1e-3 * next(random)
     entrants = {label: make(params) for label, (_, make) in optimizers().items()}
-    for optimizer in entrants.values():  # the first steps allocate the state
-        optimizer.step()
-        optimizer.step()
-    times: dict[str, list[float]] = {label: [] for label in entrants}
-    for _ in range(repeats):
-        for label, optimizer in entrants.items():
-            times[label].append(milliseconds(optimizer.step, device))
-    return times
-
-
-def milliseconds(step: Callable[[], object], device: torch.device | str) -> float:
-    """Return the time from the call of `step` until the device has completed it."""
     wait = torch.cuda.synchronize if torch.device(device).type == "cuda" else lambda: None
-    wait()
-    started = time.perf_counter()
-    step()
-    wait()
-    return 1000 * (time.perf_counter() - started)
+    steps = {label: lambda one=one: (one.step(), wait()) for label, one in entrants.items()}
+    return results.milliseconds_in_turns(steps, repeats, warm_up=2)  # which allocate the state
 
 
 def optimizer_steps(

@@ -4,7 +4,8 @@ import argparse
 import json
 import statistics
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -12,7 +13,9 @@ from typing import TYPE_CHECKING
 
 from rich.table import Table
 
+from hvdlab.arguments import file_to_write, positive
 from hvdlab.assessment_networks import ASSESSMENT_NET, network_weights
+from hvdlab.system import file_system
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -23,9 +26,11 @@ if TYPE_CHECKING:
 def add_rounds(parser: argparse.ArgumentParser, rounds: int) -> None:
     """Add `--repeats` (default: `rounds`) and `--json`, which every benchmark has."""
     parser.add_argument(
-        "--repeats", type=count, default=rounds, help=f"number of rounds (default {rounds})"
+        "--repeats", type=positive, default=rounds, help=f"number of rounds (default {rounds})"
     )
-    parser.add_argument("--json", type=result, metavar="FILE", help="write all figures to FILE")
+    parser.add_argument(
+        "--json", type=file_to_write, metavar="FILE", help="write all figures to FILE"
+    )
 
 
 def add_steps(
@@ -39,9 +44,11 @@ def add_steps(
         batch_help: what the batch size counts.
     """
     parser.add_argument(
-        "--steps", type=count, default=steps, help=f"timed steps per run (default {steps})"
+        "--steps", type=positive, default=steps, help=f"timed steps per run (default {steps})"
     )
-    parser.add_argument("--batch-size", type=count, default=64, help=f"{batch_help} (default 64)")
+    parser.add_argument(
+        "--batch-size", type=positive, default=64, help=f"{batch_help} (default 64)"
+    )
 
 
 def add_training(parser: argparse.ArgumentParser, batch_help: str = "images per rank") -> None:
@@ -74,13 +81,6 @@ def add_plot(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def count(text: str) -> int:
-    """Return the whole number of at least 1 that `text` holds; an argparse type."""
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"expected a whole number of at least 1, got {text!r}")
-    return int(text)
-
-
 def network(text: str) -> str:
     """Return `text` if it names a network of the assessment; an argparse type."""
     try:
@@ -90,20 +90,9 @@ def network(text: str) -> str:
     return text
 
 
-def result(text: str) -> Path:
-    """Return the path of a file that can be written; an argparse type.
-
-    The folder is checked now, because a benchmark may run for an hour before it writes the file.
-    """
-    path = Path(text)
-    if path.is_dir() or not path.parent.is_dir():
-        raise argparse.ArgumentTypeError(f"expected a file in a folder that exists, got {text!r}")
-    return path
-
-
 def figure(text: str) -> Path:
     """Return the path of a figure that can be drawn; an argparse type."""
-    path = result(text)
+    path = file_to_write(text)
     if path.suffix not in (".png", ".svg", ".pdf"):
         raise argparse.ArgumentTypeError(f"expected a .png, .svg or .pdf, got {text!r}")
     if not find_spec("matplotlib"):
@@ -117,6 +106,29 @@ def figure(text: str) -> Path:
 def tell(text: str) -> None:
     """Print one line of progress to stderr, so that stdout holds only the results."""
     print(text, file=sys.stderr, flush=True)
+
+
+def milliseconds_in_turns(
+    steps: Mapping[str, Callable[[], object]], repeats: int, warm_up: int
+) -> dict[str, list[float]]:
+    """Time steps that take turns, so that a machine that becomes slower slows down all of them.
+
+    Args:
+        steps: name -> the step, which returns when the device has completed it.
+        repeats: number of timed steps of each name.
+        warm_up: number of steps of each name before that.
+
+    Returns:
+        Name -> [milliseconds per step].
+    """
+    times: dict[str, list[float]] = {name: [] for name in steps}
+    for number in range(warm_up + repeats):
+        for name, step in steps.items():
+            started = time.perf_counter()
+            step()
+            if number >= warm_up:
+                times[name].append(1000 * (time.perf_counter() - started))
+    return times
 
 
 def ratios(values: Iterable[float], peers: Iterable[float]) -> list[float]:
@@ -200,6 +212,6 @@ def keep(
         plain = (int, float, str, bool, list, tuple)
         settings = {name: value for name, value in vars(args).items() if isinstance(value, plain)}
         text = json.dumps({**settings, "measured": measured}, indent=2)
-        args.json.write_text(text, encoding="utf-8")
+        file_system.write_text(args.json, text)
     if plot and args.plot:
         plot(measured, args.plot)

@@ -36,7 +36,6 @@ LIMITS = {  # variant -> the same training without an exchange
     "ddp-torch": "alone-torch",
     "horovod-keras": "alone-keras",
 }
-VARIANTS = ("alone-torch", "horovod-torch", "ddp-torch", "alone-keras", "horovod-keras")
 RANK_COUNTS = (1, 2)
 Measured = tuple[float, str]  # images/s of this rank, and the name of its device
 
@@ -134,6 +133,15 @@ def horovod_keras(comm: "MPI.Comm", batches: "Batches", options: dict, exchange:
     return rate, ranks.device_of_tensorflow()
 
 
+VARIANTS = {
+    "alone-torch": alone_torch,
+    "horovod-torch": horovod_torch,
+    "ddp-torch": ddp_torch,
+    "alone-keras": alone_keras,
+    "horovod-keras": horovod_keras,
+}
+
+
 def random_batches(batch_size: int, rank: int, size: int) -> "Batches":
     """Return full batches of noise in the shape of CIFAR-10: speed does not depend on the content.
 
@@ -159,7 +167,7 @@ def random_batches(batch_size: int, rank: int, size: int) -> "Batches":
 def throughput(
     training: ranks.Training,
     rank_counts: Sequence[int] = RANK_COUNTS,
-    variants: Sequence[str] = VARIANTS,
+    variants: Sequence[str] = tuple(VARIANTS),
 ) -> dict:
     """Measure images/s of every variant at every number of ranks, in turns.
 
@@ -231,7 +239,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `hvdlab bench throughput`."""
     results.add_training(parser)
     parser.add_argument(
-        "--variants", choices=VARIANTS, nargs="+", default=VARIANTS, metavar="VARIANT",
+        "--variants", choices=VARIANTS, nargs="+", default=tuple(VARIANTS), metavar="VARIANT",
         help=f"of {', '.join(VARIANTS)} (default: all)",
     )  # fmt: skip
 
@@ -262,17 +270,10 @@ def one_run(
         network: a network of the assessment.
         exchange: how PyTorch's gradients are sent, a name of `gradient_exchanges.EXCHANGES`.
     """
-    measure_variant = {
-        "alone-torch": alone_torch,
-        "horovod-torch": horovod_torch,
-        "ddp-torch": ddp_torch,
-        "alone-keras": alone_keras,
-        "horovod-keras": horovod_keras,
-    }[variant]
     comm = ranks.communicator()
     batches = random_batches(int(batch_size), comm.rank, comm.size)
     options = {"steps": int(steps), "network": network}
-    rate, device = measure_variant(comm, batches, options, exchange)
+    rate, device = VARIANTS[variant](comm, batches, options, exchange)
     ranks.tell({"rank": comm.rank, "images_per_second": rate, "device": device})
 
 

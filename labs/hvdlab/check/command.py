@@ -4,24 +4,20 @@ import argparse
 import json
 import os
 import sys
-import tempfile
 import time
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from hvdlab import HvdlabError, launch
 from hvdlab.arguments import positive
 from hvdlab.check import source_facts
 from hvdlab.check.deadlock import Deadlock, read_events
 from hvdlab.check.diagnosis import judge
+from hvdlab.check.report import Checked, as_dict, show
 from hvdlab.check.run_events import Run
-from hvdlab.hints.catalogue import Finding
 from hvdlab.launch.preflight import ranks_come_first
 from hvdlab.script_analysis.script import Unreadable
-
-if TYPE_CHECKING:
-    from rich.console import Console
+from hvdlab.system import file_system
+from hvdlab.system.held_folder import held_folder
 
 EPILOG = """\
 examples:
@@ -40,29 +36,6 @@ class CheckError(HvdlabError):
 
     def _render_traceback_(self) -> list[str]:  # what IPython shows instead of a traceback
         return [str(self)]
-
-
-@dataclass
-class Checked:
-    """The result of a check.
-
-    Attributes:
-        findings: the mistakes.
-        error: one sentence if the script failed by itself, so that findings may be missing; else None.
-        ended: what ended the run: "itself", "deadlock" or "time".
-        steps: training steps of rank 0.
-        seconds: duration of the check.
-        output: what the ranks printed.
-        events: events by rank, see `event_log`.
-    """
-
-    findings: list[Finding]
-    error: str | None
-    ended: str
-    steps: int
-    seconds: float
-    output: str = field(repr=False)
-    events: dict[int, list[dict]] = field(repr=False)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -86,9 +59,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the findings to FILE")
     parser.add_argument("--show", action="store_true", help="show what the script prints")
     parser.add_argument("script", type=Path, metavar="SCRIPT", help="training script to check")
-    parser.add_argument(
+    rest = parser.add_argument(
         "arguments", nargs=argparse.REMAINDER, metavar="ARGS", help="arguments of the script"
     )
+    rest.required = False  # argparse would report that it is missing when SCRIPT is
 
 
 def main(args: argparse.Namespace) -> int:
@@ -122,7 +96,7 @@ def main(args: argparse.Namespace) -> int:
     if args.json:
         text = json.dumps(as_dict(checked, args.script, args.ranks), indent=2) + "\n"
         try:
-            args.json.write_text(text, encoding="utf-8")
+            file_system.write_text(args.json, text)
         except OSError as error:
             message = f"hvdlab: --json {args.json} cannot be written: {error.strerror}."
             print(message, file=sys.stderr)
@@ -161,8 +135,8 @@ def check(
     script = Path(script)
     facts = _read(script)
     started = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="hvdlab-check-") as name:
-        folder = Path(name)
+    with held_folder("hvdlab-check-") as held:
+        folder = held.path
         options = {
             "HVDLAB_CHECK": str(folder),
             "HVDLAB_CHECK_STEPS": str(steps),
@@ -187,6 +161,7 @@ def check(
             output, late = str(error), isinstance(error, launch.TimeUp)
         events = read_events(folder, ranks)
     run = Run(events)
+    facts = source_facts.read(script, [run.of(rank, "branch") for rank in run.ranks])
     findings = judge(events, facts)
     error = _error(run, output, guard.found, timeout if late else None, bool(findings))
     for event in run.rank0("init"):
@@ -195,9 +170,9 @@ def check(
                 f"mpirun started {ranks} ranks, but Horovod reports {event['size']}, because it was built "
                 "for another MPI. Run `hvdlab doctor`."
             )
-    made = len(run.rank0("step"))
+    made = max(len(run.of(rank, "step")) for rank in run.ranks)
     if not made and not findings:
-        raise CheckError(f"{script.name} made no step of training: {error or _last_line(output)}")
+        raise CheckError(f"{script.name} made no step of training: {error or _no_step(facts)}")
     ended = "deadlock" if guard.found else "time" if late else "itself"
     return Checked(findings, error, ended, made, time.monotonic() - started, output, events)
 
@@ -212,14 +187,21 @@ def _error(
         output: what the ranks printed.
         deadlock: whether the run was ended because of a deadlock.
         timeout: the time limit in seconds that ended the run, or None.
-        explained: whether there are findings, which explain a deadlock.
+        explained: whether there are findings, which explain a deadlock or an error.
 
     Returns:
         The sentence, or None if the run did not fail.
     """
     if crash := run.crash():
         where = f", line {crash[2]}" if crash[2] else ""
-        return f"rank {crash[0]} ended with {crash[1]}{where}"
+        cut = ", ".join(map(str, run.cut()))
+        note = (
+            f". Before that the check had ended the training early (line {cut}), which may be the cause: "
+            "let the script train for fewer epochs, or pass a larger --steps"
+        )
+        return (
+            f"rank {crash[0]} ended with {crash[1]}{where}{note if cut and not explained else ''}"
+        )
     if timeout is not None:
         return f"the script did not reach its end within {timeout:g} s"
     if deadlock and not explained:
@@ -229,10 +211,25 @@ def _error(
     return None
 
 
+def _no_step(facts: source_facts.Facts) -> str:
+    """Return why the check saw no step of a script that reached its end."""
+    if facts.session:
+        return (
+            f"line {facts.session} opens a session of TensorFlow 1, and `hvdlab check` watches the "
+            "optimizers of PyTorch and Keras only"
+        )
+    return "it reached its end, and no optimizer of PyTorch or Keras made a step"
+
+
 def _read(script: Path) -> source_facts.Facts:
     """Return the facts of a script. Raises CheckError if it cannot be checked."""
     if not script.is_file():
         raise CheckError(f"{script} is not a file: name the training script to check.")
+    if script.suffix == ".ipynb":
+        raise CheckError(
+            f"{script} is a notebook, and `hvdlab check` needs a Python file: write one with `jupyter "
+            f"nbconvert --to script {script}`, and check that."
+        )
     try:
         facts = source_facts.read(script)
     except Unreadable as error:
@@ -251,59 +248,3 @@ def _last_line(output: str) -> str:
     """Return the last line of an output, without the horizontal rules around a message of mpirun's."""
     lines = [" ".join(line.split()) for line in output.splitlines() if line.strip(" -")]
     return lines[-1][:300] if lines else "it printed nothing"
-
-
-def as_dict(checked: Checked, script: Path, ranks: int) -> dict:
-    """Return what `--json` writes.
-
-    Args:
-        checked: the result of the check.
-        script: path of the script.
-        ranks: number of ranks.
-
-    Returns:
-        A dictionary for json.dumps.
-    """
-    return {
-        "script": str(script),
-        "ranks": ranks,
-        "steps": checked.steps,
-        "ended": checked.ended,
-        "error": checked.error,
-        "seconds": round(checked.seconds, 1),
-        "findings": [finding._asdict() for finding in checked.findings],
-    }
-
-
-def show(checked: Checked, script: Path, ranks: int, console: "Console | None" = None) -> None:
-    """Print the findings as a table.
-
-    Args:
-        checked: the result of the check.
-        script: path of the script.
-        ranks: number of ranks.
-        console: where to print. Default None: the standard output.
-    """
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    console = console or Console()
-    ran = f"{ranks} ranks, {checked.steps} steps, {checked.seconds:.0f} s"
-    if checked.error:
-        console.print(f"{script.name}: {checked.error}", markup=False, highlight=False)
-    if not checked.findings:
-        if not checked.error:
-            console.print(f"{script.name}: nothing found ({ran})", markup=False, highlight=False)
-        return
-    table = Table(title=f"{script.name}: {ran}", show_lines=True, title_justify="left")
-    table.add_column("where", no_wrap=True)
-    table.add_column("mistake, what was observed, how to fix it")
-    for finding in checked.findings:
-        text = Text.assemble(
-            (finding.title, "bold"),
-            f"  [{finding.id}]\n{finding.seen}\n",
-            (finding.fix, "green"),
-        )
-        table.add_row(f"{script.name}:{finding.line}" if finding.line else script.name, text)
-    console.print(table)

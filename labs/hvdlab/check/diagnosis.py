@@ -28,15 +28,20 @@ def judge(events: dict[int, list[dict]], facts: Facts) -> list[Finding]:
         return [] if _failed_before_init(run, facts) else [_init_missing(run, facts)]
     found = [one for rule in RULES for one in rule(run, facts)]
     explained = {id for one in found for id in CATALOGUE[one.id].explains}
+    found = [one._replace(fix=CATALOGUE[one.id].advice(run.api())) for one in found]
     kept = {one.id: one for one in reversed(found) if one.id not in explained}
     return sorted(kept.values(), key=lambda one: one.line or 0)
 
 
 def _failed_before_init(run: Run, facts: Facts) -> bool:
-    """Return whether a rank failed before it reached hvd.init(), here or in a module of the script."""
+    """Return whether a rank failed before it reached hvd.init(), here or in a module of the script.
+
+    It may still have reached it if it made no step, because a module of the script may call it.
+    """
     crash = run.crash()
     unrelated = crash and "has not been initialized" not in crash[1]
-    return bool(unrelated and (facts.init or facts.horovod is None))
+    later = facts.init or facts.horovod is None or not run.all("step")
+    return bool(unrelated and later)
 
 
 def _init_missing(run: Run, facts: Facts) -> Finding:

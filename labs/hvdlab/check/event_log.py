@@ -5,9 +5,13 @@ Events have `kind`, `at` (seconds since the start of the watch), `steps` (optimi
 
     start, end                         of the script; `end` with the error, if there was one
     init, wrap, broadcast, join        calls of Horovod
+    group                              the ranks of a process set that a call names
     collective; waiting, continues     a call; the call lasts long; the long call has returned
+    traced                             a collective that becomes a part of a graph of TensorFlow
     optimizer, compile, fit            created; passed to a model of Keras; batches of an epoch
     step                               of an optimizer: loss, batch, rate, weights, statistics
+    order, clip                        of a shuffling sampler; of gradients that Horovod is averaging
+    branch                             the test of an `if` outside all loops, and its result
     loop, pass                         of a training loop: its first round; its end, with `left` and rounds
     decision                           a value that a stop depends on, and the loop that is running
     save, lock, download, devices      path of a file, path of a lock, URL, number of GPUs
@@ -27,8 +31,8 @@ from pathlib import Path
 from typing import Any
 
 from hvdlab.check.fingerprints import digest, number
+from hvdlab.check.loops import Loop, Pass
 
-EPOCHS = 2  # rounds after which a loop around a training loop ends
 CAP = 10  # times the step limit of a loop: then the script ends, in a loop or not
 LONG_SECONDS = 2.0  # in one collective, after which it is written down as waiting
 MAX_DECISIONS = 64  # written down for each place
@@ -49,6 +53,7 @@ class Watch:
     def __init__(self, folder: Path, script: str, rank: int, size: int, limit: int) -> None:
         self.script, self.rank, self.limit = script, rank, limit
         self.steps = 0  # of all optimizers
+        self.progress = 0  # steps, and broadcasts of weights, which another rank may have changed
         self.passes = 0  # training loops that have ended
         self.running: list[Loop] = []  # the loops that are running, the innermost last
         # (operation, line, start) of the collectives that are running
@@ -61,7 +66,10 @@ class Watch:
         self.kept: dict = {}  # TensorFlow variables in which a graph keeps a sample of its batch
         self.called = False  # whether the model was called since then
         self.loss = None
+        self.start: list[float] | None = None  # norms of the weights when a plain step begins
+        self.exchanging: list = []  # references to the wrapped optimizers of PyTorch
         self._decisions: dict[tuple[int, str], int] = {}
+        self._branches: set[tuple[int, int, bool | None]] = set()
         self._lock = threading.RLock()
         self._started = time.monotonic()
         self._folder = folder
@@ -97,23 +105,34 @@ class Watch:
         steps = self.steps + 1
         return steps >= 4 and steps & (steps - 1) == 0
 
-    def end(self, error: str | None = None, line: int | None = None) -> None:
+    def end(
+        self, error: str | None = None, line: int | None = None, made: int | None = None
+    ) -> None:
         """Write down that the script has ended.
 
         Args:
             error: in one line. Default None: there was none.
             line: where the error was raised.
+            made: where the object was created whose method raised it.
         """
-        self.note("end", line, error=error)
+        self.note("end", line, error=error, made=made)
 
     def line(self) -> int | None:
         """Return the line of the script that is running, in the innermost of its functions."""
+        return next(self._lines(), None)
+
+    def stack(self) -> list[int]:
+        """Return the lines of the script that are running, the outermost function first."""
+        made = made_at(self.script)
+        return [made] if made else [*self._lines()][::-1]
+
+    def _lines(self) -> Iterator[int]:
+        """Yield the lines of the script that are running, the innermost function first."""
         frame = sys._getframe(1)
         while frame:
             if frame.f_code.co_filename == self.script:
-                return frame.f_lineno
+                yield frame.f_lineno
             frame = frame.f_back
-        return None
 
     def importing(self) -> bool:
         """Return whether the script is in an import."""
@@ -147,9 +166,10 @@ class Watch:
         """
         # A collective may be made of others, or run inside a training step of Keras.
         nested = bool(self.waits) and self.waits[-1][0] != "a training step"
-        line = made_at(self.script) or self.line()
+        stack = self.stack()
+        line = stack[-1] if stack else None
         if not nested:
-            self.note("collective", line, op=operation)
+            self.note("collective", line, op=operation, stack=stack)
         self.waits.append((operation, line, time.monotonic()))
         try:
             yield
@@ -167,10 +187,12 @@ class Watch:
             SystemExit: the script has made enough steps. It still runs the code at its end.
         """
         self.steps += 1
+        self.progress += 1
         loss, self.loss = self.loss, None
         batch, self.batch, self.called = self.batch, None, False
         hashed = digest(batch) if batch is not None else self._loop_items()
-        self.note("step", loss=number(loss), batch=hashed, loops=self.loops, **facts)
+        start, self.start = self.start, None
+        self.note("step", loss=number(loss), batch=hashed, loops=self.loops, start=start, **facts)
         if may_end and self.steps >= CAP * self.limit:
             raise SystemExit
 
@@ -185,7 +207,7 @@ class Watch:
 
     # --- methods that the instrumented script calls: see `instrument` ---------------------------
 
-    def each(self, line: int, iterable: Iterable) -> "Pass":
+    def each(self, line: int, iterable: Iterable) -> Pass:
         """Return the items of a loop, which ends early when it trains.
 
         A loop whose rounds train ends after `limit` of them. A loop around such a loop ends after EPOCHS
@@ -198,13 +220,31 @@ class Watch:
         """
         return Pass(self, line, iterable)
 
-    def rounds(self, line: int) -> "Loop":
+    def rounds(self, line: int) -> Loop:
         """Return the context of a while loop, whose test calls its `again`: see `each`.
 
         Args:
             line: of the loop.
         """
         return Loop(self, line)
+
+    def branch(self, line: int, column: int, test: Any) -> bool:
+        """Return the truth of a test of `if`, and write down what it was.
+
+        In a loop or in `fit` later rounds, which the check leaves out, may take the other branch. The result
+        is then None.
+
+        Args:
+            line: of the statement or expression.
+            column: of it.
+            test: value of the test.
+        """
+        taken = bool(test)
+        noted = line, column, None if self.running or self.fitting else taken
+        if noted not in self._branches:
+            self._branches.add(noted)
+            self.note("branch", line, column=column, taken=noted[2])
+        return taken
 
     def decide(self, line: int, text: str, value: Any) -> Any:
         """Write down a value that a decision to stop depends on, and return the value.
@@ -237,99 +277,6 @@ class Watch:
                 self.note("waiting", wait[1], op=wait[0], loops=self.loops)
             if (self._folder / "stop").exists():
                 os._exit(3)
-
-
-class Loop:
-    """A loop of the script that is running, and when it ends: see `Watch.each`.
-
-    Args:
-        watch: of this rank.
-        line: of the loop.
-        iterable: what it loops over, for its length. Default None.
-    """
-
-    def __init__(self, watch: Watch, line: int, iterable: Any = None) -> None:
-        self.watch, self.line, self.iterable = watch, line, iterable
-        self.item = None
-        self.iteration, self.trained = 0, 0  # rounds that have started, and rounds that trained
-        self.steps, self.passes = watch.steps, watch.passes  # when the last round ended
-        self.left = "early"  # by `break`, `return` or an error
-
-    def __enter__(self) -> "Loop":
-        self.watch.running = [*self.watch.running, self]
-        return self
-
-    def ended(self) -> bool:
-        """Return, after a round, whether it was the last round of the loop."""
-        if self.watch.steps == self.steps:
-            return False
-        self.trained += 1
-        nested = self.watch.passes > self.passes
-        self.steps, self.passes = self.watch.steps, self.watch.passes
-        if self.trained == 1:
-            made = getattr(self.iterable, "_hvdlab_line", None)
-            length = None if nested else _length(self.iterable)
-            self.watch.note("loop", self.line, length=length, made=made, nested=nested)
-        if self.trained < (EPOCHS if nested else self.watch.limit):
-            return False
-        self.left = "cut"
-        return True
-
-    def again(self, test: Any) -> bool:
-        """Return the truth of the test of a while loop, or False when the loop must end.
-
-        Args:
-            test: value of the test.
-        """
-        if self.ended():
-            return False
-        if test:
-            self.iteration += 1
-            return True
-        self.left = "at its end"
-        return False
-
-    def __exit__(self, *error: object) -> None:
-        if self.trained or self.watch.steps > self.steps:
-            self.watch.passes += 1
-            self.watch.note("pass", self.line, iterations=self.iteration, left=self.left)
-        self.watch.running = [loop for loop in self.watch.running if loop is not self]
-
-
-class Pass:
-    """The iterable of a `for` loop, which ends early: see `Watch.each`.
-
-    Args:
-        watch: of this rank.
-        line: of the loop.
-        iterable: what the script loops over.
-    """
-
-    def __init__(self, watch: Watch, line: int, iterable: Iterable) -> None:
-        self.watch, self.line, self.iterable = watch, line, iterable
-
-    def __len__(self) -> int:
-        return len(self.iterable)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.iterable, name)
-
-    def __iter__(self) -> Iterator:
-        with Loop(self.watch, self.line, self.iterable) as loop:
-            for loop.item in self.iterable:
-                loop.iteration += 1
-                yield loop.item
-                if loop.ended():
-                    return
-            loop.left = "at its end"
-
-
-def _length(iterable: Any) -> int | None:
-    """Return the length of an iterable, or None if it has none."""
-    try:
-        return len(iterable)
-    except (TypeError, NotImplementedError):
-        return None
 
 
 def made_at(script: str) -> int | None:

@@ -6,17 +6,20 @@
             break                                 break
     while step < 100:                     with __hvdlab__.rounds(16) as __loop16__:
         ...                                   while __loop16__.again(step < 100):
+    if args.adasum:                       if __hvdlab__.branch(18, 0, args.adasum):
+        scale = hvd.local_size()              scale = hvd.local_size()
 
 A decision to stop is the test of an `if` that leaves a loop, or sets `stop_training`, and the tests
 on which its variables depend. A loop that yields is left unchanged, because the loop that reads its
-items is the one that trains. Line numbers stay the same.
+items is the one that trains. The test of an `if` is written down where `source_facts` needs to know which
+branch ran. Line numbers stay the same.
 """
 
 import ast
 from collections.abc import Collection, Iterable, Iterator
 from itertools import takewhile
 
-from hvdlab.check.source_facts import COLLECTIVES
+from hvdlab.check.source_facts import COLLECTIVES, branches
 from hvdlab.script_analysis.ast_helpers import last_name
 from hvdlab.script_analysis.functions import FUNCTIONS
 from hvdlab.script_analysis.rank_guards import Guards
@@ -40,18 +43,24 @@ def instrument(source: str | bytes, path: str) -> ast.Module:
         SyntaxError: the source is not valid Python.
     """
     tree = ast.parse(source, path)
-    return ast.fix_missing_locations(_Instrument(dict(operands(tree))).visit(tree))
+    instrumented = _Instrument(dict(operands(tree)), branches(Script(tree)))
+    return ast.fix_missing_locations(instrumented.visit(tree))
 
 
 class _Instrument(ast.NodeTransformer):
-    """Wraps loops, and the operands of decisions.
+    """Wraps loops, the operands of decisions, and the tests of branches.
 
     Args:
         decisions: operand -> line of the decision.
+        branches: the `if` statements and expressions.
     """
 
-    def __init__(self, decisions: dict[ast.expr, int]) -> None:
-        self.decisions = decisions
+    def __init__(self, decisions: dict[ast.expr, int], branches: set[ast.If | ast.IfExp]) -> None:
+        self.branches = branches
+        self.decisions = {  # with the text before any call of the watch is inserted
+            node: (ast.Constant(line), ast.Constant(ast.unparse(node)))
+            for node, line in decisions.items()
+        }
 
     def visit(self, node: ast.AST) -> ast.AST:
         """Return the node, or the node that replaces it.
@@ -60,9 +69,11 @@ class _Instrument(ast.NodeTransformer):
             node: any node; its children are visited first.
         """
         new = self.generic_visit(node)
+        if node in self.branches:
+            place = ast.Constant(node.lineno), ast.Constant(node.col_offset)
+            node.test = ast.copy_location(_call("branch", *place, node.test), node.test)
         if node in self.decisions:
-            text = ast.Constant(ast.unparse(node))
-            new = _call("decide", ast.Constant(self.decisions[node]), text, node)
+            new = _call("decide", *self.decisions[node], node)
         elif isinstance(node, ast.For) and not _yields(node):
             node.iter = _each(node.iter, node.lineno)
         elif isinstance(node, ast.While) and not _yields(node):

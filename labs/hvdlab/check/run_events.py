@@ -2,7 +2,8 @@
 
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Collection
+from functools import cached_property
 from typing import Any
 
 EQUAL = (
@@ -58,9 +59,32 @@ class Run:
         """
         return next((event["line"] for event in self.all(kind) if event["line"]), None)
 
-    def pairs(self) -> Iterator[tuple[int, int]]:
-        """Yield all pairs of ranks, the smaller rank first."""
-        yield from itertools.combinations(self.ranks, 2)
+    def api(self) -> str | None:
+        """Return what the script trains with: "torch", "keras" (fit), "tape", or None if no step shows it."""
+        apis = {event["api"] for event in self.rank0("optimizer")}
+        if self.all("fit"):
+            return "keras"
+        return "tape" if "keras" in apis else "torch" if apis else None
+
+    def exchanges(self) -> bool:
+        """Return whether the script calls collectives, so that it may average without a wrapper."""
+        return any(self.all(kind) for kind in ("collective", "traced", "group"))
+
+    def split(self) -> bool:
+        """Return whether the script divides the ranks into process sets."""
+        return any(len(set(event["ranks"])) < len(self.ranks) for event in self.all("group"))
+
+    @cached_property
+    def peers(self) -> list[tuple[int, int]]:
+        """The pairs of indices of `ranks` that train together: all but those in different process sets."""
+        sets = {
+            rank: [{*event["ranks"]} for event in self.of(rank, "group")] for rank in self.ranks
+        }
+        return [
+            (i, j)
+            for (i, one), (j, other) in itertools.combinations(enumerate(self.ranks), 2)
+            if all({one, other} <= members for members in sets[one] + sets[other])
+        ]
 
     @staticmethod
     def apart(one: float, other: float) -> bool:
@@ -150,56 +174,6 @@ class Run:
         """
         return [event[name] for event in self.steps(number)[step - 1]]
 
-    def first_difference(self, number: Any = ..., after: int = 0) -> int | None:
-        """Return the first step after which the weights of two ranks differ.
-
-        Args:
-            number: of the optimizer. Default: all optimizers.
-            after: number of steps at the start to leave out. Default 0.
-
-        Returns:
-            The step, from 1, or None if the weights never differ.
-        """
-        numbers = self.optimizers() if number is ... else [number]
-        found = []
-        for number in numbers:
-            for step, events in enumerate(self.steps(number), 1):
-                first, *others = [event["weights"] for event in events]
-                if step > after and any(self._differ(first, other) for other in others):
-                    found.append(step)
-                    break
-        return min(found, default=None)
-
-    def _differ(self, one: list[float], other: list[float]) -> bool:
-        return len(one) != len(other) or any(map(self.apart, one, other))
-
-    def pair(self, number: int | None, step: int) -> str:
-        """Return the first two ranks whose weights differ after a step, as text: "0 and 1".
-
-        Args:
-            number: of the optimizer.
-            step: from 1.
-        """
-        weights = self.values(number, step, "weights")
-        for i, j in itertools.combinations(range(len(weights)), 2):
-            if self._differ(weights[i], weights[j]):
-                return f"{self.ranks[i]} and {self.ranks[j]}"
-        return "0 and 1"
-
-    def difference(self, number: int | None, step: int) -> float:
-        """Return the largest relative difference between the norms of a weight on two ranks.
-
-        Args:
-            number: of the optimizer.
-            step: from 1.
-        """
-        first, *others = self.values(number, step, "weights")
-        return max(
-            abs(a - b) / max(abs(a), abs(b), 1e-12)
-            for other in others
-            for a, b in zip(first, other, strict=False)
-        )
-
     def batches(self, rank: int) -> list[str | None]:
         """Return the hash of the batch of each step on one rank.
 
@@ -208,37 +182,44 @@ class Run:
         """
         return [event["batch"] for event in self.of(rank, "step")]
 
-    def rates(self) -> list[float]:
-        """Return the learning rate of the first rank in each step of its first optimizer."""
-        steps = self.rank0("step")
-        return [
-            e["rate"]
-            for e in steps
-            if e["optimizer"] == steps[0]["optimizer"] and e["rate"] is not None
-        ]
+    def rates(self, number: Any = ...) -> list[float]:
+        """Return the learning rate of the first rank in each step of an optimizer.
 
-    def drift(self) -> tuple[int, int, float]:
-        """Return the largest distance between the running means of two ranks.
-
-        Only the last statistics of each optimizer count, because those of a few batches may differ by chance.
-
-        Returns:
-            (step, layer from 1, distance in standard deviations); (0, 0, 0.0) without statistics.
+        Args:
+            number: of the optimizer. Default: the one that steps first.
         """
-        worst = 0, 0, 0.0
-        for number in self.optimizers():
-            noted = [
-                (step, statistics)
-                for step, events in enumerate(self.steps(number), 1)
-                if all(statistics := [event.get("statistics") for event in events])
-            ]
-            for step, statistics in noted[-1:]:
-                for one, other in itertools.combinations(statistics, 2):
-                    for layer, (a, b) in enumerate(zip(one, other, strict=False), 1):
-                        worst = max(worst, (step, layer, _distance(a, b)), key=lambda w: w[2])
-        return worst
+        steps = self.rank0("step")
+        if number is ... and steps:
+            number = steps[0]["optimizer"]
+        return [e["rate"] for e in steps if e["optimizer"] == number and e["rate"] is not None]
+
+    def orders(self) -> list[list[dict]]:
+        """Return the events "order" with which the first rank trained, by the line that made the sampler.
+
+        An order trains if steps follow it before the next one. A sampler for evaluation needs no new order.
+        """
+        found: dict[int | None, list[dict]] = {}
+        order = None
+        for event in self.events[self.ranks[0]]:
+            if event["kind"] == "order":
+                order = event
+            elif event["kind"] == "step" and order:
+                found.setdefault(order["made"], []).append(order)
+                order = None
+        return list(found.values())
 
     # --- loops, collectives, decisions, files ---------------------------------------------------------
+
+    def cut(self) -> list[int]:
+        """Return the lines of the loops, and of calls of `fit`, that the check ended early on a rank."""
+        lengths = {event["line"]: event["length"] for event in self.all("loop")}
+        lines = [
+            event["line"]
+            for event in self.all("pass")
+            if event["left"] == "cut" and lengths.get(event["line"]) != event["iterations"]
+        ]
+        lines += [event["line"] for event in self.all("fit") if event["cut"]]
+        return sorted({line for line in lines if line})
 
     def lengths(self) -> dict[int, dict[int, int]]:
         """Return the batches per epoch of the training loops, on the ranks that know them.
@@ -288,21 +269,31 @@ class Run:
             for op in dict.fromkeys(event["op"] for event in events)
         }
 
-    def call_line(self, op: str, rank: int, counts: dict[int, int]) -> int | None:
+    def extra_call(self, op: str, counts: dict[int, int], guarded: Collection[int]) -> int | None:
         """Return the line of the first call that a rank makes more often than another.
+
+        If a test of the rank decides about the call of a function that makes it, that is the line of the call
+        under the test, and not the line inside the function.
 
         Args:
             op: the collective.
-            rank: the rank with the most calls.
             counts: rank -> number of calls.
+            guarded: lines of calls under a test of the rank.
         """
-        fewest = min(counts, key=counts.get)
-        others = [e["line"] for e in self.of(fewest, "collective") if e["op"] == op]
-        for event in self.of(rank, "collective"):
-            if event["op"] == op:
-                if event["line"] not in others:
-                    return event["line"]
-                others.remove(event["line"])
+        most, fewest = max(counts, key=counts.get), min(counts, key=counts.get)
+        of_others = [event["stack"] for event in self.of(fewest, "collective")]
+        same = [event["stack"] for event in self.of(fewest, "collective") if event["op"] == op]
+        for event in self.of(most, "collective"):
+            stack = event["stack"]
+            if event["op"] != op:
+                continue
+            if stack in same:
+                same.remove(stack)
+                continue
+            for depth, line in enumerate(stack, 1):
+                if line in guarded and all(o[:depth] != stack[:depth] for o in of_others):
+                    return line
+            return event["line"]
         return self.line("collective")
 
     def decisions(self) -> dict[tuple[int, str], list[list[float]]]:
@@ -338,28 +329,3 @@ class Run:
                 if event["path"] not in locks:
                     found.setdefault(event["path"], {}).setdefault(rank, event["line"])
         return found
-
-
-def _distance(one: dict, other: dict) -> float:
-    """Return the root mean square over channels of the distance of two running means.
-
-    Args:
-        one: statistics of a batch norm layer on one rank: "mean", "variance", "filled".
-        other: of the same layer on another rank.
-
-    Returns:
-        The distance in standard deviations.
-    """
-    squares = []
-    for a, b, v, w in zip(
-        one["mean"], other["mean"], one["variance"], other["variance"], strict=False
-    ):
-        # They started as mean 0 and variance 1. `filled` is the fraction that no longer comes from that
-        # start. A network that was trained before started with other values, which its variance shows.
-        first, second = a / one["filled"], b / other["filled"]
-        variances = [
-            own if (own := (x - 1 + part) / part) > 1e-6 else max(1e-6, x)
-            for x, part in ((v, one["filled"]), (w, other["filled"]))
-        ]
-        squares.append((first - second) ** 2 / (sum(variances) / 2))
-    return math.sqrt(sum(squares) / len(squares)) if squares else 0.0

@@ -1,12 +1,13 @@
 """Facts from a script's source that a run of a few steps may not show: see `Facts`."""
 
 import ast
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from hvdlab.script_analysis.ast_helpers import identifiers, keyword, last_name
 from hvdlab.script_analysis.gpu_choice import chosen_by_helper, remainders
+from hvdlab.script_analysis.legacy_keras import old_argument
 from hvdlab.script_analysis.rank_guards import Guards
 from hvdlab.script_analysis.rate_scaling import Rates, rates
 from hvdlab.script_analysis.script import Script
@@ -32,6 +33,7 @@ PINS = (
 )
 OTHERS = ("torch.distributed", "mpi4py", "deepspeed", "lightning", "hvdlab.torch.process_group")
 SHARED_NORMS = (b"running_mean", b"moving_mean", b".buffers()", b"SyncBatchNorm", b"SyncBN")
+SESSIONS = ("Session", "InteractiveSession", "MonitoredTrainingSession", "MonitoredSession")
 GPUS = (".cuda(", "cuda:", '"cuda"', "'cuda'", '"GPU"', "'GPU'")
 
 
@@ -52,7 +54,9 @@ class Facts(NamedTuple):
         counted: loops that end after a counted number of rounds.
         saves: writes a checkpoint, on all ranks.
         downloads: downloads, on all ranks at the same time.
-        guarded: line of a collective -> line of the test of the rank that decides who calls it.
+        guarded: line of a call -> line of the test of the rank that decides who makes it.
+        session: trains with a session of TensorFlow 1.
+        old_argument: passes OLD_ARGUMENT to compile, which Keras 3 does not accept.
     """
 
     horovod: int | None
@@ -69,13 +73,17 @@ class Facts(NamedTuple):
     saves: list[int]
     downloads: list[int]
     guarded: dict[int, int]
+    session: int | None
+    old_argument: int | None
 
 
-def read(path: Path) -> Facts:
+def read(path: Path, ran: Sequence[list[dict]] = ()) -> Facts:
     """Return the facts of a script.
 
     Args:
         path: of the script.
+        ran: the events "branch" of its run, by rank. `rates` and `saves` are then read from the branches
+            that the run took. Default: every branch may run.
 
     Raises:
         Unreadable: Python cannot parse it.
@@ -84,7 +92,7 @@ def read(path: Path) -> Facts:
     source = path.read_bytes()
     script = Script(source)
     guards = Guards(script)
-    collectives = script.named(*COLLECTIVES)
+    taken = Script(_Taken(ran).visit(ast.parse(source))) if ran else script
     joins = (script.names[call] for call in script.named("join"))
     return Facts(
         horovod=next((line for name, line in script.imports.items() if "horovod" in name), None),
@@ -93,15 +101,78 @@ def read(path: Path) -> Facts:
         gpu=_first(script, _uses_gpu),
         pin=_pin(script),
         remainder=next(iter(remainders(script)), None),
-        rates=rates(script),
+        rates=rates(taken),
         norm=_first(script, lambda call: "BatchNorm" in ast.unparse(call.func)),
         norm_shared=any(word in source for word in SHARED_NORMS),
         join=any("hvd" in name or "horovod" in name for name in joins),
         counted={n.lineno for n in script.nodes if isinstance(n, ast.For) and _counts(n)},
-        saves=[call.lineno for call in _saves(script) if _on_all_ranks(call, guards)],
+        saves=[call.lineno for call in _saves(taken) if _on_all_ranks(call, Guards(taken))],
         downloads=[call.lineno for call in _downloads(script) if _on_all_ranks(call, guards)],
-        guarded={call.lineno: test.lineno for call in collectives if (test := guards.test(call))},
+        guarded={call.lineno: test.lineno for call in script.calls if (test := guards.test(call))},
+        session=_first(script, lambda call: last_name(call) in SESSIONS),
+        old_argument=old_argument(script),
     )
+
+
+def branches(script: Script) -> set[ast.If | ast.IfExp]:
+    """Return the `if` statements and expressions that `read` can use the taken branch of.
+
+    They contain the number of ranks, or write a checkpoint, and take the same branch on all ranks.
+
+    Args:
+        script: the script.
+    """
+    saves = set(_saves(script))
+    return {
+        node
+        for node in script.nodes
+        if isinstance(node, ast.If | ast.IfExp)
+        and (script.uses_size(node) or not saves.isdisjoint(ast.walk(node)))
+        and not script.uses_rank(node.test)
+    }
+
+
+class _Taken(ast.NodeTransformer):
+    """Leaves out the branches of `if` that a run decided against before its training loops.
+
+    Args:
+        ran: the events "branch" of the run, by rank.
+    """
+
+    def __init__(self, ran: Sequence[list[dict]]) -> None:
+        self.results = [
+            {(e["line"], e["column"], e["taken"]) for e in of_rank} for of_rank in ran
+        ]  # by rank
+
+    def _only(self, node: ast.If | ast.IfExp) -> bool | None:
+        """Return the result that the test of a branch had each time, or None."""
+        place = node.lineno, node.col_offset
+        by_rank = [[r[2] for r in results if r[:2] == place] for results in self.results]
+        first = by_rank[0]
+        return first[0] if len(first) == 1 and all(r == first for r in by_rank) else None
+
+    def visit_If(self, node: ast.If) -> ast.AST | list[ast.stmt]:
+        """Return the statement, or the statements of the branch that ran.
+
+        Args:
+            node: the statement.
+        """
+        only = self._only(node)
+        self.generic_visit(node)
+        if only is None:
+            return node
+        nothing = ast.copy_location(ast.Pass(), node)
+        return (node.body if only else node.orelse) or nothing
+
+    def visit_IfExp(self, node: ast.IfExp) -> ast.AST:
+        """Return the expression, or the part of it that ran.
+
+        Args:
+            node: the expression.
+        """
+        only = self._only(node)
+        self.generic_visit(node)
+        return node if only is None else node.body if only else node.orelse
 
 
 def _on_all_ranks(call: ast.Call, guards: Guards) -> bool:

@@ -149,12 +149,19 @@ def main() -> None:
     try:
         Script("__main__", script).exec_module(module)
     except BaseException as error:
-        lines = [
-            f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == script
-        ]
-        watch.end(error=_one_line(error), line=lines[-1] if lines else None)
+        watch.end(_one_line(error), *_lines(error, script))
         raise
     watch.end()
+
+
+def _lines(error: BaseException, script: str) -> tuple[int | None, int | None]:
+    """Return the line of the script that raised an error, and the line that created the failing object."""
+    made = None
+    for frame, line in reversed([*traceback.walk_tb(error.__traceback__)]):
+        if frame.f_code.co_filename == script:
+            return line, made
+        made = made or getattr(frame.f_locals.get("self"), "_hvdlab_line", None)
+    return None, None
 
 
 def _one_line(error: BaseException) -> str | None:

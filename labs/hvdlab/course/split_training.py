@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+import torch.distributed as dist
 from torch.nn import functional as F
 
 from hvdlab.data import load_fashion_mnist
@@ -91,6 +92,13 @@ def _train_alone(clipped: bool) -> tuple[list[float], dict[str, Any]]:
     return losses, {"images": images, "labels": labels, **weights}
 
 
+def largest(differences: list[torch.Tensor]) -> float:
+    """Return, on a rank, the largest absolute value in the tensors of all ranks."""
+    value = max(difference.detach().abs().max() for difference in differences)
+    dist.all_reduce(value, dist.ReduceOp.MAX)
+    return value.item()
+
+
 def _on_rank(
     comm: "Comm", blocks: list[str], path: str, helpers: dict[str, str | None]
 ) -> list[dict]:
@@ -99,15 +107,10 @@ def _on_rank(
     import torch.distributed as dist
     from torch.nn import functional as F
 
-    from hvdlab.course.split_training import BATCH, HIDDEN, LAYERS, LEARNING_RATE, MAX_NORM
+    from hvdlab.course.split_training import BATCH, HIDDEN, LAYERS, LEARNING_RATE, MAX_NORM, largest
     from hvdlab.system.tcp_bytes import bytes_sent
     from hvdlab.torch.lab_networks import ResidualMLP
     from hvdlab.torch.process_group import rendezvous
-
-    def largest(differences: list[torch.Tensor]) -> float:
-        value = max(difference.detach().abs().max() for difference in differences)
-        dist.all_reduce(value, dist.ReduceOp.MAX)
-        return value.item()
 
     rendezvous()
     dist.init_process_group("gloo")

@@ -6,7 +6,6 @@ Sources: https://www.cs.toronto.edu/~kriz/cifar.html, https://github.com/zalando
 """
 
 import errno
-import fcntl
 import hashlib
 import http.client
 import os
@@ -27,6 +26,7 @@ from hvdlab.data.files import (
     DataError,
     cache_folder,
 )
+from hvdlab.system import file_system
 from hvdlab.system.command_name import hvdlab
 
 
@@ -129,15 +129,13 @@ def one_process(folder: Path, name: str) -> Iterator[None]:
         folder: where the data set is written.
         name: of the data set.
     """
-    with (folder / f".{name}.lock").open("a") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            print(
-                f"Another process is writing {name}: waiting for it.", file=sys.stderr, flush=True
-            )
-            fcntl.flock(lock, fcntl.LOCK_EX)
-        yield  # the kernel releases the lock when the file is closed or the process ends
+
+    def busy() -> None:
+        message = f"Another process is writing {name}: waiting for it."
+        print(message, file=sys.stderr, flush=True)
+
+    with file_system.locked(folder / f".{name}.lock", busy):
+        yield
 
 
 def download(

@@ -28,9 +28,6 @@ from typing import NamedTuple
 import numpy as np
 
 from hvdlab import HvdlabError
-from hvdlab.data.batches import Batches as Batches  # one import serves a training script
-from hvdlab.data.batches import shard as shard
-from hvdlab.data.batches import steps as steps
 from hvdlab.system.command_name import hvdlab
 
 CIFAR10_FOLDER = "cifar-10-batches-bin"

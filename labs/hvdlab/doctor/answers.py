@@ -43,6 +43,8 @@ class ProgramOutput(NamedTuple):
         err: standard error.
         why: why there is no exit code; "" if there is one.
         late: whether the time limit ended it.
+        outside: what made it fail, if the cause lies outside of this environment. The rest is then the output
+            of the same program without this cause (outside_causes.py).
     """
 
     code: int | None
@@ -50,6 +52,7 @@ class ProgramOutput(NamedTuple):
     err: str
     why: str = ""
     late: bool = False
+    outside: Answer | None = None
 
     def answer(self) -> dict:
         """Return the result of a probe: its last line of JSON; {} if there is none."""
@@ -124,7 +127,7 @@ def build_horovod(nccl: bool = False) -> str:
         with_nccl = "HOROVOD_GPU_OPERATIONS=NCCL " if nccl else ""
         built = install("--no-build-isolation", "horovod==0.28.1")
         return f"{with_nccl}HOROVOD_WITH_MPI=1 {built}"
-    return f"{quoted(CHECKOUT / 'docker' / 'build_horovod.sh')} {PYTHON}"
+    return f"bash {quoted(CHECKOUT / 'docker' / 'build_horovod.sh')} {PYTHON}"
 
 
 def set_up(torch_index: str) -> str:

@@ -27,6 +27,7 @@ import time
 from collections.abc import Callable
 
 from hvdlab.arguments import above_zero
+from hvdlab.doctor import outside_causes
 from hvdlab.doctor.answers import FAILURE, OK, WARNING, Answer, ProgramOutput, counted
 from hvdlab.doctor.checks import environment, frameworks, gpus, launchers, machine, software
 from hvdlab.doctor.checks.allreduce import allreduce, allreduce_on_gpus
@@ -59,6 +60,7 @@ CHECKS = (  # id, title, check
     ("memory", "Memory", machine.memory),
     ("shm", "Shared memory", machine.shared_memory),
     ("disk", "Disk", machine.disk),
+    ("file_systems", "File systems", machine.file_systems),
     ("tmpdir", "TMPDIR", machine.temporary_folder),
     ("variables", "MPI settings", environment.variables),
     ("root", "User", environment.root),
@@ -134,7 +136,8 @@ def examine(limit: float) -> tuple:
         The findings, and the output of the programs by name.
     """
     tell("Importing the frameworks and Horovod, each in a process of its own (5 to 15 s) ...")
-    outputs = ask(questions(), limit)
+    outputs = ask(questions(), limit, **open_mpi.home())
+    outputs = {**outputs, **outside_causes.find(outputs, limit)}
     findings = [finding(*check, outputs) for check in CHECKS]
     for id, title, text, proof in PROOFS:
         tell(text)

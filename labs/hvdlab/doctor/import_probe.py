@@ -1,4 +1,4 @@
-"""Import a package in a child process and print facts about it: `python -m hvdlab.doctor.import_probe torch`.
+"""Import a package in a child process and print facts about it: `python import_probe.py torch`.
 
 It prints lines of JSON. The last line counts, so after a crash the facts printed before it are still known.
 """
@@ -6,7 +6,9 @@ It prints lines of JSON. The last line counts, so after a crash the facts printe
 import ctypes
 import importlib
 import json
+import os
 import sys
+import traceback
 from pathlib import Path
 
 
@@ -56,7 +58,7 @@ def horovod(framework: str) -> dict:
             return {"error": f"Horovod's build has skipped {framework}, its extension is not there"}
         built = {flag: bool(getattr(hvd, f"{flag}_built")()) for flag in flags}
     except Exception as error:  # a broken build may raise any error
-        return {"error": f"{type(error).__name__}: {error}"}
+        return {"error": f"{type(error).__name__}: {error}", "trace": traceback.format_exc()}
     return {**built, **mpi_library()}
 
 
@@ -121,4 +123,8 @@ def data() -> None:
 
 
 if __name__ == "__main__":
+    if not (sys.flags.isolated or getattr(sys.flags, "safe_path", False)):
+        # Import from the current folder, as a script in it does, and not from the folder of this file.
+        sys.path[0] = os.getcwd()
+    sys.path.append(str(Path(__file__).parents[2]))  # where hvdlab is, if no package is installed
     {"torch": pytorch, "tensorflow": tensorflow, "mpi4py": mpi4py, "data": data}[sys.argv[1]]()

@@ -7,15 +7,22 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from hvdlab.doctor.answers import ProgramOutput
 
+PROBE = Path(__file__).with_name("import_probe.py")
 GRACE_SECONDS = 5.0  # between SIGTERM and SIGKILL, and again until SIGKILL is given up
 
 
-def ask(commands: dict[str, list[str]], limit: float, **variables: str) -> dict[str, ProgramOutput]:
+def ask(
+    commands: dict[str, list[str]],
+    limit: float,
+    removed: Collection[str] = (),
+    **variables: str,
+) -> dict[str, ProgramOutput]:
     """Run commands at the same time and return the output of each, by name.
 
     No process that they start is left after the call, also after an error or an interrupt.
@@ -23,13 +30,15 @@ def ask(commands: dict[str, list[str]], limit: float, **variables: str) -> dict[
     Args:
         commands: name -> the words of a command.
         limit: time limit in seconds for all of them together.
+        removed: names of environment variables of the user that they do not get.
         variables: environment variables in addition to the user's.
 
     Returns:
         name -> output of the command.
     """
     running, outputs = {}, {}
-    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONUNBUFFERED": "1", **variables}
+    kept = {name: value for name, value in os.environ.items() if name not in removed}
+    environment = {**kept, "TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONUNBUFFERED": "1", **variables}
     until = time.monotonic() + limit
     try:
         with _undisturbed():
@@ -67,13 +76,15 @@ def ask(commands: dict[str, list[str]], limit: float, **variables: str) -> dict[
     return outputs
 
 
-def probe(name: str) -> list:
+def probe(name: str, isolated: bool = False) -> list:
     """Return the command of a probe, a child process that imports what the doctor itself must not import.
 
     Args:
         name: a key of the table in import_probe.py.
+        isolated: import from this environment alone: not from the current folder, nor from what PYTHON*
+            variables name, nor from the packages in the user's home. Default False.
     """
-    return [sys.executable, "-m", "hvdlab.doctor.import_probe", name]
+    return [sys.executable, *["-I"] * isolated, str(PROBE), name]
 
 
 @contextmanager

@@ -3,8 +3,8 @@
     apply("notebooks/work/fashion_mnist.py", "init", "keras")     # make the edits of a step
     print(diff("init", "keras"))                                  # show them
 
-An edit is (old text, new text), and the old text stands in the script exactly once: the steps follow
-each other in the order of `STEPS`.
+The edits are written as a diff, with `@@ STEP` before each of them. The lines that an edit removes or keeps
+stand in the script exactly once. The steps follow each other in the order of `STEPS`.
 """
 
 import ast
@@ -16,225 +16,145 @@ from hvdlab.course.experiment import LABS
 from hvdlab.script_analysis.ast_helpers import keyword
 
 STEPS = (
-    "init",
-    "device",
-    "output",
-    "optimizer",
-    "broadcast",
-    "sharding",
-    "metrics",
-    "checkpoint",
-    "resume",
-)
+    "init", "device", "output", "optimizer", "broadcast", "sharding", "metrics", "checkpoint", "resume",
+)  # fmt: skip
+BOTH = """\
+@@ init
+     args = parse_args()
++    hvd.init()  # Horovod: find the other ranks
+@@ sharding
+-    batches = Batches(images, labels, args.batch_size, seed=seed)
++    batches = Batches(
++        images,
++        labels,
++        args.batch_size,
++        rank=hvd.rank(),  # Horovod: each rank reads its own shard, in equally many steps
++        size=hvd.size(),
++        seed=args.seed,  # Horovod: the same on all ranks, or their shards would overlap
++        style="whole",
++    )
+@@ metrics
++    # Horovod: each rank evaluates every size-th held-out image, beginning with its own number.
++    mine = slice(hvd.rank(), args.heldout, hvd.size())
+-    heldout = data.test_images[: args.heldout], data.test_labels[: args.heldout]
++    heldout = data.test_images[mine], data.test_labels[mine]
+"""
+KERAS = """\
+@@ init
++import hvdlab.keras.horovod as hvd
+ from hvdlab.arguments import above_zero, folder_to_write, from_0_to_1, positive, whole_number
+@@ device
++from hvdlab.keras.device import rank_device
+ from hvdlab.keras.recorder import Recorder
+@@ device
+     hvd.init()  # Horovod: find the other ranks
++    chosen = rank_device(hvd)  # Horovod: its own GPU, a shared one, or the processor
+@@ output
+-        print(
+-            f"epoch {epoch}  loss {logs['loss']:.3f}  held-out {logs['val_accuracy']:.3f}  "
+-            f"{logs['images_per_second']:,.0f} images/s",
+-            flush=True,
+-        )
++        if hvd.rank() == 0:  # Horovod: one rank prints
++            print(
++                f"epoch {epoch}  loss {logs['loss']:.3f}  held-out {logs['val_accuracy']:.3f}  "
++                f"{logs['images_per_second']:,.0f} images/s",
++                flush=True,
++            )
+@@ optimizer
++    # Horovod: N times the images per step, N times the learning rate; averaged gradients
+-    optimizer = keras.optimizers.SGD(args.lr, args.momentum)
++    optimizer = keras.optimizers.SGD(args.lr * hvd.size(), args.momentum)
++    optimizer = hvd.DistributedOptimizer(optimizer, device_dense=chosen.device_dense)
+@@ broadcast
+-    callbacks = []
++    # Horovod: all ranks begin with the weights and the optimizer state of rank 0
++    callbacks = [hvd.callbacks.BroadcastGlobalVariablesCallback(0)]
+@@ metrics
++    # Horovod: sums and counts of all ranks, before any callback reads the metrics
++    callbacks.append(hvd.callbacks.MetricAverageCallback())
+     callbacks.append(EpochLine(batches))
+@@ checkpoint
+-    if args.checkpoint:
++    if args.checkpoint and hvd.rank() == 0:  # Horovod: one rank writes
+@@ resume
+-        model = keras.models.load_model(saved[-1])
++        # Horovod: with its optimizer wrapped again
++        model = hvd.load_model(saved[-1], device_dense=chosen.device_dense)
+@@ resume
++    # Horovod: only rank 0 knows the first epoch; --lr times this number of ranks
++    first_epoch = hvd.broadcast_object(first_epoch, root_rank=0)
++    model.optimizer.learning_rate = args.lr * hvd.size()
++
+     # Horovod: all ranks begin with the weights and the optimizer state of rank 0
+"""
+TORCH = """\
+@@ init
++import horovod.torch as hvd
+ import torch
+ from torch import nn
+@@ device
++from hvdlab.torch.device import rank_device
+ from hvdlab.torch.recorder import Recorder
+@@ device
+-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
++    chosen = rank_device(hvd)  # Horovod: its own GPU, a shared one, or the processor
++    device = chosen.device
+@@ output
+-        print(
+-            f"epoch {epoch}  loss {loss:.3f}  held-out {accuracy:.3f}  {speed:,.0f} images/s",
+-            flush=True,
+-        )
++        if hvd.rank() == 0:  # Horovod: one rank prints
++            print(
++                f"epoch {epoch}  loss {loss:.3f}  held-out {accuracy:.3f}  {speed:,.0f} images/s",
++                flush=True,
++            )
+@@ optimizer
++    # Horovod: N times the images per step, N times the learning rate
+-    optimizer = torch.optim.SGD(model.parameters(), args.lr, args.momentum)
++    optimizer = torch.optim.SGD(model.parameters(), args.lr * hvd.size(), args.momentum)
+@@ optimizer
++    # Horovod: gradients averaged over all ranks; after the move, which would discard its hooks
++    optimizer = hvd.DistributedOptimizer(
++        optimizer, model.named_parameters(), compression=chosen.compression
++    )
++
+     recorder = Recorder(model, batches)
+@@ broadcast
++    # Horovod: all ranks begin with the weights and the optimizer state of rank 0. Weights
++    # last: an optimizer without a state gets it by a step, in which weight decay moves them.
++    hvd.broadcast_optimizer_state(optimizer, root_rank=0)
++    hvd.broadcast_parameters(model.state_dict(), root_rank=0)
++
+     model.to(device)
+@@ metrics
++    # Horovod: sums and counts of all ranks, so that each example counts once
++    total, count = hvd.allreduce(torch.tensor([total, count]), op=hvd.Sum).tolist()
+     return total / count
+@@ checkpoint
+-        if args.checkpoint:
++        if args.checkpoint and hvd.rank() == 0:  # Horovod: one rank writes
+@@ resume
++    # Horovod: only rank 0 knows the first epoch; --lr times this number of ranks
++    first_epoch = hvd.broadcast_object(first_epoch, root_rank=0)
++    optimizer.param_groups[0]["lr"] = args.lr * hvd.size()
++
+     # Horovod: all ranks begin with the weights and the optimizer state of rank 0. Weights
+"""
 
-# --- what both scripts have in common ---------------------------------------------------------------
 
-_INIT = (
-    "    args = parse_args()\n",
-    "    args = parse_args()\n    hvd.init()  # Horovod: find the other ranks\n",
-)
-_SHARDING = (
-    "batches = Batches(images, labels, args.batch_size, seed=seed)",
-    """batches = Batches(
-        images,
-        labels,
-        args.batch_size,
-        rank=hvd.rank(),  # Horovod: each rank reads its own shard, in equally many steps
-        size=hvd.size(),
-        seed=args.seed,  # Horovod: the same on all ranks, or their shards would overlap
-        style="whole",
-    )""",
-)
-_CHECKPOINT = (
-    "        if args.checkpoint:\n",
-    "        if args.checkpoint and hvd.rank() == 0:  # Horovod: one rank writes\n",
-)
-_MINE = (
-    "    heldout = data.test_images[: args.heldout], data.test_labels[: args.heldout]\n",
-    """    # Horovod: each rank evaluates every size-th held-out image, beginning with its own number.
-    mine = slice(hvd.rank(), args.heldout, hvd.size())
-    heldout = data.test_images[mine], data.test_labels[mine]
-""",
-)
+def _edits(diff: str) -> dict[str, list[tuple[str, str]]]:
+    """Return the edits of each step: the old text, and the new text."""
+    found: dict[str, list[tuple[str, str]]] = {step: [] for step in STEPS}
+    for part in diff.split("@@ ")[1:]:
+        step, *lines = part.splitlines(keepends=True)
+        old, new = ("".join(line[1:] for line in lines if line[0] in kept) for kept in (" -", " +"))
+        found[step.strip()].append((old, new))
+    return found
 
-# --- Keras --------------------------------------------------------------------------------------------
 
-_KERAS = {
-    "init": [
-        (
-            "from hvdlab.arguments import",
-            "import hvdlab.keras.horovod as hvd\nfrom hvdlab.arguments import",
-        ),
-        _INIT,
-    ],
-    "device": [
-        (
-            "from hvdlab.keras.recorder import Recorder\n",
-            "from hvdlab.keras.device import rank_device\nfrom hvdlab.keras.recorder import Recorder\n",
-        ),
-        (
-            "  # Horovod: find the other ranks\n",
-            """  # Horovod: find the other ranks
-    chosen = rank_device(hvd)  # Horovod: its own GPU, a shared one, or the processor
-""",
-        ),
-    ],
-    "output": [
-        (
-            """        print(
-            f"epoch {epoch}  loss {logs['loss']:.3f}  held-out {logs['val_accuracy']:.3f}  "
-            f"{logs['images_per_second']:,.0f} images/s",
-            flush=True,
-        )
-""",
-            """        if hvd.rank() == 0:  # Horovod: one rank prints
-            print(
-                f"epoch {epoch}  loss {logs['loss']:.3f}  held-out {logs['val_accuracy']:.3f}  "
-                f"{logs['images_per_second']:,.0f} images/s",
-                flush=True,
-            )
-""",
-        )
-    ],
-    "optimizer": [
-        (
-            "    optimizer = keras.optimizers.SGD(args.lr, args.momentum)\n",
-            """    # Horovod: N times the images per step, N times the learning rate; averaged gradients
-    optimizer = keras.optimizers.SGD(args.lr * hvd.size(), args.momentum)
-    optimizer = hvd.DistributedOptimizer(optimizer, device_dense=chosen.device_dense)
-""",
-        )
-    ],
-    "broadcast": [
-        (
-            "    callbacks = []\n",
-            """    # Horovod: all ranks begin with the weights and the optimizer state of rank 0
-    callbacks = [hvd.callbacks.BroadcastGlobalVariablesCallback(0)]
-""",
-        )
-    ],
-    "sharding": [_SHARDING],
-    "metrics": [
-        _MINE,
-        (
-            "    callbacks.append(EpochLine(batches))\n",
-            """    # Horovod: sums and counts of all ranks, before any callback reads the metrics
-    callbacks.append(hvd.callbacks.MetricAverageCallback())
-    callbacks.append(EpochLine(batches))
-""",
-        ),
-    ],
-    "checkpoint": [(_CHECKPOINT[0][4:], _CHECKPOINT[1][4:])],
-    "resume": [
-        (
-            "        model = keras.models.load_model(saved[-1])\n",
-            """        # Horovod: with its optimizer wrapped again
-        model = hvd.load_model(saved[-1], device_dense=chosen.device_dense)
-""",
-        ),
-        (
-            "    # Horovod: all ranks begin with the weights",
-            """    # Horovod: only rank 0 knows the first epoch; --lr times this number of ranks
-    first_epoch = hvd.broadcast_object(first_epoch, root_rank=0)
-    model.optimizer.learning_rate = args.lr * hvd.size()
-
-    # Horovod: all ranks begin with the weights""",
-        ),
-    ],
-}
-
-# --- PyTorch ------------------------------------------------------------------------------------------
-
-_TORCH = {
-    "init": [
-        (
-            "import torch\nfrom torch import nn\n",
-            "import horovod.torch as hvd\nimport torch\nfrom torch import nn\n",
-        ),
-        _INIT,
-    ],
-    "device": [
-        (
-            "from hvdlab.torch.recorder import Recorder\n",
-            "from hvdlab.torch.device import rank_device\nfrom hvdlab.torch.recorder import Recorder\n",
-        ),
-        (
-            '    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")\n',
-            """    chosen = rank_device(hvd)  # Horovod: its own GPU, a shared one, or the processor
-    device = chosen.device
-""",
-        ),
-    ],
-    "output": [
-        (
-            """        print(
-            f"epoch {epoch}  loss {loss:.3f}  held-out {accuracy:.3f}  {speed:,.0f} images/s",
-            flush=True,
-        )
-""",
-            """        if hvd.rank() == 0:  # Horovod: one rank prints
-            print(
-                f"epoch {epoch}  loss {loss:.3f}  held-out {accuracy:.3f}  {speed:,.0f} images/s",
-                flush=True,
-            )
-""",
-        )
-    ],
-    "optimizer": [
-        (
-            "    optimizer = torch.optim.SGD(model.parameters(), args.lr, args.momentum)\n",
-            """    # Horovod: N times the images per step, N times the learning rate
-    optimizer = torch.optim.SGD(model.parameters(), args.lr * hvd.size(), args.momentum)
-""",
-        ),
-        (
-            "    recorder = Recorder(model, batches)\n",
-            """    # Horovod: gradients averaged over all ranks; after the move, which would discard its hooks
-    optimizer = hvd.DistributedOptimizer(
-        optimizer, model.named_parameters(), compression=chosen.compression
-    )
-
-    recorder = Recorder(model, batches)
-""",
-        ),
-    ],
-    "broadcast": [
-        (
-            "    model.to(device)\n",
-            """    # Horovod: all ranks begin with the weights and the optimizer state of rank 0. Weights
-    # last: an optimizer without a state gets it by a step, in which weight decay moves them.
-    hvd.broadcast_optimizer_state(optimizer, root_rank=0)
-    hvd.broadcast_parameters(model.state_dict(), root_rank=0)
-
-    model.to(device)
-""",
-        )
-    ],
-    "sharding": [_SHARDING],
-    "metrics": [
-        _MINE,
-        (
-            "    return total / count\n",
-            """    # Horovod: sums and counts of all ranks, so that each example counts once
-    total, count = hvd.allreduce(torch.tensor([total, count]), op=hvd.Sum).tolist()
-    return total / count
-""",
-        ),
-    ],
-    "checkpoint": [_CHECKPOINT],
-    "resume": [
-        (
-            "    # Horovod: all ranks begin with the weights",
-            """    # Horovod: only rank 0 knows the first epoch; --lr times this number of ranks
-    first_epoch = hvd.broadcast_object(first_epoch, root_rank=0)
-    optimizer.param_groups[0]["lr"] = args.lr * hvd.size()
-
-    # Horovod: all ranks begin with the weights""",
-        ),
-    ],
-}
-
-EDITS = {"keras": _KERAS, "torch": _TORCH}
+EDITS = {"keras": _edits(BOTH + KERAS), "torch": _edits(BOTH + TORCH)}
 
 
 def serial_script(framework: str) -> Path:

@@ -99,6 +99,9 @@ def _scales_of_torch() -> list[float]:
     return scales
 
 
+START, SLOPE = torch.tensor([1.0, -2.0, 3.0]), torch.tensor([4.0, 8.0, 2.0])
+
+
 def check_scaled_step(scaled_step: Callable) -> None:
     """Demand the step of unscaled training to the last digit, no step on inf or nan, and the answer.
 
@@ -106,35 +109,16 @@ def check_scaled_step(scaled_step: Callable) -> None:
         scaled_step: The learner's `scaled_step(loss, optimizer, scale)`, which returns whether the step
             overflowed.
     """
-    start, slope = torch.tensor([1.0, -2.0, 3.0]), torch.tensor([4.0, 8.0, 2.0])
-
-    def after(scale: float, factor: float) -> tuple:
-        """Return weights, answers, remaining gradients and momentum after two steps by the learner.
-
-        In the second step one gradient is `factor` times as large. The weights are two parameters in two
-        groups. The loss is always 0, so that only the gradients show an overflow.
-        """
-        weights = [nn.Parameter(part.clone()) for part in start.split([2, 1])]
-        optimizer = torch.optim.SGD([{"params": [w]} for w in weights], 0.125, momentum=0.5)
-        answers = []
-        for times in (1.0, factor):
-            flat = torch.cat(weights)
-            loss = ((flat - flat.detach()) * slope * torch.tensor([times, 1.0, 1.0])).sum()
-            answers.append(call(scaled_step, loss, optimizer, scale))
-        left = [w.grad for w in weights if w.grad is not None and w.grad.abs().sum() != 0]
-        velocity = [optimizer.state[w].get("momentum_buffer", 0 * w.detach()) for w in weights]
-        return torch.cat(weights).detach(), answers, left, torch.cat(velocity)
-
-    moved, answers, left, _ = after(1024.0, 1.0)
+    moved, answers, left, _ = _two_steps(scaled_step, 1024.0, 1.0)
     if any(answer is None for answer in answers):
         raise NotYet("scaled_step returns None: return whether the step overflowed, True or False.")
-    once = start - 0.125 * slope
-    twice = once - 0.125 * 1.5 * slope
+    once = START - 0.125 * SLOPE
+    twice = once - 0.125 * 1.5 * SLOPE
     lead = (
-        f"two steps from {start.tolist()} with a scale of 1024 lead to {moved.tolist()}, without scaling "
+        f"two steps from {START.tolist()} with a scale of 1024 lead to {moved.tolist()}, without scaling "
         f"to {twice.tolist()}"
     )
-    if torch.equal(moved, start):
+    if torch.equal(moved, START):
         raise NotYet("the weights do not move: when no gradient overflows, call optimizer.step().")
     if (moved - twice).abs().max() > 100:
         raise NotYet(
@@ -152,8 +136,8 @@ def check_scaled_step(scaled_step: Callable) -> None:
             f"no gradient was infinite, but scaled_step returns {answers}: return False for both steps."
         )
     for scale, factor, what in ((2.0**120, 1e3, "inf"), (1024.0, float("nan"), "nan")):
-        moved, answers, left, velocity = after(scale, factor)
-        if not torch.equal(moved, once) or not torch.equal(velocity, slope):
+        moved, answers, left, velocity = _two_steps(scaled_step, scale, factor)
+        if not torch.equal(moved, once) or not torch.equal(velocity, SLOPE):
             raise NotYet(
                 f"a step with one gradient of {what} must change neither weights nor momentum; they are "
                 f"{moved.tolist()} and {velocity.tolist()}. Step only if torch.isfinite(p.grad).all() of "
@@ -168,6 +152,24 @@ def check_scaled_step(scaled_step: Callable) -> None:
                 f"a skipped step leaves its {what} in the gradients: zero_grad() there too."
             )
     right("two steps equal to the unscaled ones to the last digit, and none with inf or nan.")
+
+
+def _two_steps(scaled_step: Callable, scale: float, factor: float) -> tuple:
+    """Return weights, answers, remaining gradients and momentum after two steps by the learner.
+
+    In the second step one gradient is `factor` times as large. The weights are two parameters in two groups.
+    The loss is always 0, so that only the gradients show an overflow.
+    """
+    weights = [nn.Parameter(part.clone()) for part in START.split([2, 1])]
+    optimizer = torch.optim.SGD([{"params": [w]} for w in weights], 0.125, momentum=0.5)
+    answers = []
+    for times in (1.0, factor):
+        flat = torch.cat(weights)
+        loss = ((flat - flat.detach()) * SLOPE * torch.tensor([times, 1.0, 1.0])).sum()
+        answers.append(call(scaled_step, loss, optimizer, scale))
+    left = [w.grad for w in weights if w.grad is not None and w.grad.abs().sum() != 0]
+    velocity = [optimizer.state[w].get("momentum_buffer", 0 * w.detach()) for w in weights]
+    return torch.cat(weights).detach(), answers, left, torch.cat(velocity)
 
 
 def check_clipped_step(clipped_step: Callable) -> None:

@@ -89,6 +89,21 @@ def _try_blocks(blocks: list[Callable], part_of: Callable, f_and_g: Callable) ->
     return list(zip(*rows, strict=True))  # for each block, a row of each rank
 
 
+def off(ours: "torch.Tensor", theirs: "torch.Tensor") -> float:
+    """Return the largest difference of two tensors over the largest value of the second one."""
+    return ((ours - theirs).abs().max() / theirs.abs().max()).item()
+
+
+def counting(function: Callable, calls: dict[str, int], key: str) -> Callable:
+    """Return a function of a tensor that counts its calls in `calls[key]`."""
+
+    def counted(x: "torch.Tensor") -> "torch.Tensor":
+        calls[key] += 1
+        return function(x)
+
+    return counted
+
+
 def try_blocks(
     comm: "MPI.Comm", blocks: list[str], part_of: str, f_and_g: str
 ) -> list[dict[str, object]]:
@@ -106,6 +121,7 @@ def try_blocks(
     import torch
     import torch.distributed as dist
 
+    from hvdlab.exercises.lab10_split_block import counting, off
     from hvdlab.torch.lab_networks import Block
 
     part_of, (f, g) = globals()[part_of], globals()[f_and_g]()
@@ -121,26 +137,15 @@ def try_blocks(
         (expected * direction).sum(), [x, *whole.values()]), strict=True))  # fmt: skip
     wanted = {"x": gradients.pop("x"), **part_of(gradients, comm.rank, comm.size)}
 
-    def off(ours: "torch.Tensor", theirs: "torch.Tensor") -> float:
-        return ((ours - theirs).abs().max() / theirs.abs().max()).item()
-
     rows = []
     for name in blocks:
         calls = {"f": 0, "g": 0}
-
-        def counting(key: str, function: object, calls: dict[str, int] = calls) -> object:
-            def counted(x: "torch.Tensor") -> "torch.Tensor":
-                calls[key] += 1
-                return function(x)
-
-            return counted
-
         mine = x.detach().clone().requires_grad_()
         part = {
             key: value.detach().clone().requires_grad_()
             for key, value in part_of(whole, comm.rank, comm.size).items()
         }
-        y = globals()[name](mine, part, counting("f", f), counting("g", g))
+        y = globals()[name](mine, part, counting(f, calls, "f"), counting(g, calls, "g"))
         if not torch.is_tensor(y) or y.shape != x.shape:
             rows.append({"kind": type(y).__name__, "shape": list(getattr(y, "shape", []))})
             continue

@@ -155,15 +155,7 @@ def check_lora_linear(LoRALinear: type[nn.Module]) -> None:
     weight, x = linear.weight.detach().clone(), torch.randn(3, 5)
     base = F.linear(x, weight)
     layer = call(LoRALinear, linear, 2, 6.0)
-    for name, shape in (("A", (2, 5)), ("B", (4, 2))):
-        value = getattr(layer, name, None)
-        if not isinstance(value, nn.Parameter):
-            raise NotYet(f"layer.{name} must be an nn.Parameter, so that an optimizer finds it.")
-        if value.shape != shape:
-            raise NotYet(
-                f"for 5 inputs, 4 outputs and rank 2 layer.{name} has the shape {tuple(value.shape)}, "
-                f"expected {shape}."
-            )
+    _check_parameters(layer)
     if not (layer.A.any() or layer.B.any()):
         raise NotYet(
             "A and B are both zero. The gradient of each has the other as a factor, so both stay zero: "
@@ -198,7 +190,30 @@ def check_lora_linear(LoRALinear: type[nn.Module]) -> None:
         atol=1e-4,
     )
     _check_gradients(layer, weight, x)
+    _check_merged(layer, linear, weight, output, x)
+    right(
+        "the base at the start, W x + alpha/r B A x with random A and B, its gradients, and the same when "
+        "merged."
+    )
 
+
+def _check_parameters(layer: nn.Module) -> None:
+    """Demand parameters A and B of the shapes for 5 inputs, 4 outputs and rank 2."""
+    for name, shape in (("A", (2, 5)), ("B", (4, 2))):
+        value = getattr(layer, name, None)
+        if not isinstance(value, nn.Parameter):
+            raise NotYet(f"layer.{name} must be an nn.Parameter, so that an optimizer finds it.")
+        if value.shape != shape:
+            raise NotYet(
+                f"for 5 inputs, 4 outputs and rank 2 layer.{name} has the shape {tuple(value.shape)}, "
+                f"expected {shape}."
+            )
+
+
+def _check_merged(
+    layer: nn.Module, linear: nn.Linear, weight: torch.Tensor, output: torch.Tensor, x: torch.Tensor
+) -> None:
+    """Demand a merged weight that gives the same outputs, and a frozen layer that keeps its own weight."""
     if not hasattr(layer, "merged"):
         raise NotYet("LoRALinear has no method merged().")
     whole = call(layer.merged, name="LoRALinear.merged")
@@ -208,10 +223,6 @@ def check_lora_linear(LoRALinear: type[nn.Module]) -> None:
         raise NotYet("the merged weight gives other outputs: it is W + alpha/r B A.")
     if not torch.equal(linear.weight, weight):
         raise NotYet("merged() changed the layer: return a new weight, and leave W as it is.")
-    right(
-        "the base at the start, W x + alpha/r B A x with random A and B, its gradients, and the same when "
-        "merged."
-    )
 
 
 def _check_gradients(layer: nn.Module, weight: torch.Tensor, x: torch.Tensor) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from hvdlab.gpu_report import machine, results, runner
 from hvdlab.gpu_report.parts import PARTS
 from hvdlab.gpu_report.results import Report, State
+from hvdlab.system import file_system
 
 EPILOG = """\
 examples:
@@ -65,7 +66,7 @@ def main(args: argparse.Namespace) -> int:
     """Run `hvdlab gpu` and return its exit code: see EPILOG."""
     try:
         args.out.mkdir(parents=True, exist_ok=True)
-        results.write(args.out / "gpu.md", "")
+        file_system.write_text(args.out / "gpu.md", "")
     except OSError as error:
         print(f"hvdlab: --out: {args.out} cannot be written: {error.strerror}", file=sys.stderr)
         return 2

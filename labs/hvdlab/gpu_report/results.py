@@ -1,8 +1,6 @@
 """The data types of the report, written to JSON and read from it."""
 
 import json
-import os
-import tempfile
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -262,18 +260,3 @@ def read_parts(path: Path) -> list[PartResult]:
     except (OSError, ValueError, KeyError, TypeError) as error:
         why = getattr(error, "strerror", None) or error
         raise ValueError(f"{path} is no report of `hvdlab gpu`: {why}") from None
-
-
-def write(path: Path, text: str) -> None:
-    """Replace a file so that a reader finds the complete old text or the complete new text.
-
-    Args:
-        path: of the file.
-        text: the new text.
-    """
-    with tempfile.NamedTemporaryFile(
-        "w", dir=path.parent, prefix=f".{path.name}.", delete=False, encoding="utf-8"
-    ) as file:
-        file.write(text)
-    os.chmod(file.name, 0o644)
-    os.replace(file.name, path)

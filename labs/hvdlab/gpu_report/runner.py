@@ -4,7 +4,6 @@ import datetime
 import os
 import shutil
 import subprocess
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -15,7 +14,9 @@ from hvdlab.gpu_report.gpu_use import sampling
 from hvdlab.gpu_report.machine import Machine
 from hvdlab.gpu_report.parts import Part
 from hvdlab.gpu_report.results import Check, Fact, PartResult, Report, State
+from hvdlab.system import file_system
 from hvdlab.system.hardware import visible_gpus
+from hvdlab.system.held_folder import held_folder
 
 LEAST_SECONDS = 10.0  # no part starts if less of the budget is left
 
@@ -59,11 +60,11 @@ def run(
     def save() -> None:
         report.seconds = round(time.monotonic() - began, 1)
         report.comparisons = against.compare(report.parts, before)
-        results.write(out / "gpu.json", results.to_json(report))
-        results.write(out / "gpu.md", markdown.text(report))
+        file_system.write_text(out / "gpu.json", results.to_json(report))
+        file_system.write_text(out / "gpu.md", markdown.text(report))
 
-    with tempfile.TemporaryDirectory(prefix="hvdlab-gpu-") as folder, sampling() as sampler:
-        data = {"HVDLAB_DATA": _data(Path(folder), report.gpu)}
+    with held_folder("hvdlab-gpu-") as folder, sampling() as sampler:
+        data = {"HVDLAB_DATA": _data(folder.path, report.gpu)}
         for part, result in zip(parts, report.parts, strict=True):
             left = budget - (time.monotonic() - began)
             result.reason = machine.missing(part.needs, here)
@@ -77,7 +78,7 @@ def run(
                 save()
                 started = time.monotonic()
                 variables = {**processes.rank_variables(result.ranks, report.gpu), **data}
-                _run_part(part, result, Path(folder), variables)
+                _run_part(part, result, folder.path, variables)
                 result.seconds = round(time.monotonic() - started, 1)
                 result.gpu_use = sampler.since(started)
             tell(

@@ -17,6 +17,7 @@ class Mistake:
         title: what is wrong, in a few words.
         fix: what to do about it: whole sentences, about PyTorch where `fix_in_keras` is set.
         fix_in_keras: what to do about it in Keras. Default "": `fix` is right for both frameworks.
+        fix_with_tape: what to do about it in a training loop with tf.GradientTape. Default "": as in Keras.
         explains: ids of the mistakes that this mistake causes, so that a report leaves them out.
         found_by_check: whether `hvdlab check` can find it. Default True; hints alone find the others.
     """
@@ -25,21 +26,24 @@ class Mistake:
     title: str
     fix: str
     fix_in_keras: str = ""
+    fix_with_tape: str = ""
     explains: frozenset[str] = frozenset()
     found_by_check: bool = True
 
-    def advice(self, keras: bool | None = None) -> str:
+    def advice(self, api: str | None = None) -> str:
         """Return how to fix the mistake.
 
         Args:
-            keras: whether the script uses Keras. Default None: the advice names both frameworks.
+            api: what the script trains with: "torch", "keras" (`fit`), or "tape" (a training loop with
+                tf.GradientTape). Default None: the advice names both frameworks.
 
         Returns:
             One or more sentences.
         """
-        if keras is None and self.fix_in_keras:
+        if api is None and self.fix_in_keras:
             return f"{self.fix} In Keras: {self.fix_in_keras[0].lower()}{self.fix_in_keras[1:]}"
-        return self.fix_in_keras if keras and self.fix_in_keras else self.fix
+        in_keras = self.fix_in_keras or self.fix
+        return {"keras": in_keras, "tape": self.fix_with_tape or in_keras}.get(api, self.fix)
 
 
 class Finding(NamedTuple):
@@ -60,14 +64,14 @@ class Finding(NamedTuple):
     fix: str
 
 
-def finding(id: str, line: int | None, seen: str, keras: bool | None = None) -> Finding:
+def finding(id: str, line: int | None, seen: str, api: str | None = None) -> Finding:
     """Return the finding of a mistake of the catalogue.
 
     Args:
         id: id of the mistake.
         line: line of the script, from 1, or None.
         seen: what was observed: whole sentences.
-        keras: whether the script uses Keras. Default None: the advice names both frameworks.
+        api: what the script trains with, see `Mistake.advice`. Default None: both frameworks.
 
     Returns:
         The finding, with the title and the advice of the catalogue.
@@ -76,7 +80,7 @@ def finding(id: str, line: int | None, seen: str, keras: bool | None = None) -> 
         KeyError: the catalogue has no mistake with this id.
     """
     mistake = CATALOGUE[id]
-    return Finding(id, mistake.title, line, seen, mistake.advice(keras))
+    return Finding(id, mistake.title, line, seen, mistake.advice(api))
 
 
 def _ids(text: str) -> frozenset[str]:
@@ -127,6 +131,8 @@ MISTAKES = (
         "The optimizer is not wrapped",
         "Write `optimizer = hvd.DistributedOptimizer(optimizer, ...)`, which averages the gradients of all "
         "ranks before each step, and train with the optimizer that it returns.",
+        fix_with_tape="Write `tape = hvd.DistributedGradientTape(tape)` before tape.gradient, which then "
+        "averages the gradients of all ranks.",
         explains=_ids("replicas-diverged rate-unscaled rate-scaled-twice no-warmup"),
     ),
     Mistake(
@@ -139,9 +145,18 @@ MISTAKES = (
     Mistake(
         "gradients-not-averaged",
         "The wrapped optimizer never averages gradients",
-        "With Keras 3 write `import hvdlab.keras.horovod as hvd`. Horovod's own module works with "
-        "legacy Keras only (TF_USE_LEGACY_KERAS=1).",
+        "With Keras 3 write `import hvdlab.keras.horovod as hvd`. Horovod's own module averages with legacy "
+        "Keras only (TF_USE_LEGACY_KERAS=1), where most of its callbacks need another fix.",
         explains=_ids("replicas-diverged"),
+    ),
+    Mistake(
+        "legacy-callback",
+        "A callback of Horovod's own Keras module fails under legacy Keras",
+        "Write `hvd.callbacks.K = tf.keras.backend` below the imports, because Horovod passes the backend of "
+        "Keras 3 to its callbacks. With tf.keras.optimizers.SGD also pass momentum_correction=False to the "
+        "callbacks of the learning rate. Or train with Keras 3: unset TF_USE_LEGACY_KERAS, remove "
+        "experimental_run_tf_function from compile, and write `import hvdlab.keras.horovod as hvd`.",
+        explains=_ids("replicas-diverged no-broadcast"),
     ),
     Mistake(
         "no-broadcast",
@@ -149,6 +164,9 @@ MISTAKES = (
         "Call `hvd.broadcast_parameters(model.state_dict(), root_rank=0)` on all ranks before the first "
         "step.",
         "Put `hvd.callbacks.BroadcastGlobalVariablesCallback(0)` into the callbacks of fit, on all ranks.",
+        "Call `hvd.broadcast_variables(model.variables, root_rank=0)` and `hvd.broadcast_variables("
+        "optimizer.variables, root_rank=0)` on all ranks right after the first step, because some variables "
+        "do not exist before it.",
         explains=_ids("replicas-diverged"),
     ),
     Mistake(
@@ -156,6 +174,13 @@ MISTAKES = (
         "The replicas diverge during training",
         "Look for code between backward and step that changes the weights or the learning rate on one rank "
         "only: noise of its own, a learning rate of its own, weights that the optimizer does not hold.",
+    ),
+    Mistake(
+        "clip-before-average",
+        "Gradients are changed while Horovod averages them",
+        "Call `optimizer.synchronize()` before the gradients are clipped or unscaled, which waits for the "
+        "average, and then step with `with optimizer.skip_synchronize(): optimizer.step()`.",
+        explains=_ids("replicas-diverged"),
     ),
     Mistake(
         "identical-batches",
@@ -183,6 +208,7 @@ MISTAKES = (
         "Each rank decides to stop by its own value",
         "Average the value over the ranks before the decision: loss = hvd.allreduce(loss).",
         "Put hvd.callbacks.MetricAverageCallback() before the callback that decides.",
+        "Average the value over the ranks before the decision: loss = hvd.allreduce(loss).",
         explains=_ids("unequal-steps collective-on-some-ranks replicas-diverged"),
     ),
     Mistake(
@@ -190,6 +216,12 @@ MISTAKES = (
         "The learning rate does not grow with the number of ranks",
         "N ranks read N batches per step: multiply the learning rate of a single process by hvd.size(), and "
         "add a warmup.",
+    ),
+    Mistake(
+        "rate-dropped",
+        "The optimizer drops the learning rate that it gets",
+        "Pass the learning rate as `learning_rate=...`. Keras has renamed `lr`, and legacy Keras only warns.",
+        explains=_ids("rate-unscaled rate-scaled-twice"),
     ),
     Mistake(
         "rate-scaled-twice",
@@ -209,7 +241,9 @@ MISTAKES = (
         "all-write-one-file",
         "All ranks write the same file",
         "Save on one rank: if hvd.rank() == 0: torch.save(...). Or put the rank into the file name.",
-        "Add ModelCheckpoint to the callbacks on rank 0 only, or put the rank into the file name.",
+        "Save on one rank: add ModelCheckpoint to the callbacks, or call model.save, only if hvd.rank() is "
+        "0. Or put the rank into the file name.",
+        "Save on one rank: if hvd.rank() == 0: checkpoint.save(...). Or put the rank into the file name.",
     ),
     Mistake(
         "batch-norm-drift",
@@ -240,7 +274,6 @@ MISTAKES = (
         "same-order",
         "Every epoch has the same order",
         "Call `sampler.set_epoch(epoch)` at the start of each epoch.",
-        found_by_check=False,
     ),
     Mistake(
         "state-not-broadcast",
@@ -261,6 +294,7 @@ MISTAKES = (
         "All ranks print",
         "Print under `if hvd.rank() == 0:`.",
         "Pass `verbose=2 if hvd.rank() == 0 else 0` to fit.",
+        "Print under `if hvd.rank() == 0:`.",
         found_by_check=False,
     ),
 )

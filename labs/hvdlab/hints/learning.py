@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterable, Iterator
 
 from hvdlab.hints.catalogue import Finding, finding
+from hvdlab.hints.frameworks import api
 from hvdlab.script_analysis.ast_helpers import identifier, is_text, keyword, pairs
 from hvdlab.script_analysis.bindings import Variable
 from hvdlab.script_analysis.functions import FUNCTIONS
@@ -67,7 +68,7 @@ def optimizer(script: Script) -> Iterator[Finding]:
     if not wraps:
         if created and not script.other and not _exchanges_gradients(script):
             seen = "This optimizer is never wrapped."
-            yield finding("optimizer-not-wrapped", first_line(created), seen)
+            yield finding("optimizer-not-wrapped", first_line(created), seen, api(script))
         return
     for call in wraps:
         if isinstance(script.parents[call], ast.Expr):
@@ -202,8 +203,7 @@ def broadcast(script: Script) -> Iterator[Finding]:
         seeds = script.named("manual_seed", "set_random_seed")
         equal = not any(script.uses_rank(argument) for call in seeds for argument in call.args)
         cause = "Only the seed gives" if seeds and equal else "Nothing gives"
-        callback = script.keras or not script.torch  # Keras may compute with torch
-        yield finding("no-broadcast", None, f"{cause} all ranks the same weights.", callback)
+        yield finding("no-broadcast", None, f"{cause} all ranks the same weights.", api(script))
     loaded_names = (
         node
         for node in script.nodes
@@ -219,7 +219,7 @@ def broadcast(script: Script) -> Iterator[Finding]:
         )
         if script.names[call].endswith("Callback") and dropped:
             seen = "This creates the broadcast callback and drops it."
-            yield finding("no-broadcast", call.lineno, seen, keras=True)
+            yield finding("no-broadcast", call.lineno, seen, "keras")
     state = script.hvd("broadcast_optimizer_state") or any(
         script.named_in(call, "state_dict") for call in script.hvd("broadcast_object")
     )

@@ -5,6 +5,8 @@ import re
 from collections.abc import Iterator
 
 from hvdlab.hints.catalogue import Finding, finding
+from hvdlab.hints.frameworks import api
+from hvdlab.hints.scaling import is_repeated
 from hvdlab.hints.writing import COMMAND_LINES
 from hvdlab.script_analysis.ast_helpers import identifier, keyword, strings
 from hvdlab.script_analysis.bindings import tests_around
@@ -52,7 +54,7 @@ def data(script: Script) -> Iterator[Finding]:
                     "The ranks use different seeds, so they start with different weights, and no call "
                     "broadcasts the weights of one rank."
                 )
-                yield finding("no-broadcast", call.lineno, seen, script.keras or not script.torch)
+                yield finding("no-broadcast", call.lineno, seen, api(script))
 
 
 def _wrong_shard(script: Script, call: ast.Call, sharded: bool) -> tuple[str, str] | None:
@@ -153,12 +155,13 @@ def metrics(script: Script) -> Iterator[Finding]:
         return
     for call in script.named("EarlyStopping", "ReduceLROnPlateau"):
         seen = f"This decides by a metric that each rank computed alone, {DIFFERENT}"
-        yield finding("own-stop", call.lineno, seen, "keras" in script.names[call])
+        own = "keras" if "keras" in script.names[call] else "torch"
+        yield finding("own-stop", call.lineno, seen, own)
         return
     for node in script.nodes:
         if stops(script, node) and is_metric(script, node.test):
             seen = f"This stops by a value that each rank computed alone, {DIFFERENT}"
-            yield finding("own-stop", node.lineno, seen, keras=False)
+            yield finding("own-stop", node.lineno, seen, "torch")
             return
 
 
@@ -211,6 +214,22 @@ def names_metric(node: ast.AST) -> bool:
     return bool(METRIC.search(name))
 
 
+def _training_steps(script: Script) -> list[ast.Call]:
+    """Return the calls of optimizer.step() and of fit."""
+    steps = [call for call in script.named("step") if "optim" in script.names[call]]
+    return steps + (script.named("fit") if script.keras else [])
+
+
+def _sends_weights(script: Script) -> bool:
+    """Return whether one rank may train and send its weights to the others, as a parameter server does.
+
+    It broadcasts repeatedly. A wrapped optimizer makes every rank wait in each step.
+    """
+    if script.hvd("DistributedOptimizer", "DistributedGradientTape"):
+        return False
+    return any(is_repeated(script, call) for call in script.hvd(*BROADCASTS))
+
+
 def hang(script: Script) -> Iterator[Finding]:
     """Yield a finding about a collective or a training step that only some ranks reach.
 
@@ -219,8 +238,7 @@ def hang(script: Script) -> Iterator[Finding]:
     """
     collectives = script.hvd(*EXCHANGES, *BROADCASTS, "broadcast_optimizer_state", "barrier")
     collectives = [call for call in collectives if not script.names[call].endswith("Callback")]
-    steps = [call for call in script.named("step") if "optim" in script.names[call]]
-    steps += script.named("fit") if script.keras else []
+    steps = [] if _sends_weights(script) else _training_steps(script)
     for call, test in _on_some_ranks(script, collectives + steps):
         seen = (
             "Only some ranks call Horovod here, and they wait for the other ranks for ever."

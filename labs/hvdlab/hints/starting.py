@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from hvdlab.hints.catalogue import Finding, finding
 from hvdlab.script_analysis.ast_helpers import strings
 from hvdlab.script_analysis.gpu_choice import chosen_by_helper, remainders
+from hvdlab.script_analysis.legacy_keras import OLD_ARGUMENT, failing_callback, old_argument
 from hvdlab.script_analysis.script import BROADCASTS, HOROVOD, Script
 
 PLACES = ("rank", "size", "local_rank", "local_size")
@@ -26,7 +27,11 @@ def horovod(script: Script) -> Iterator[Finding]:
             "Horovod's own Keras module accepts an optimizer of Keras 3, averages nothing, and reports "
             "no error."
         )
+        if line := old_argument(script):
+            seen += f" Keras 3 does not accept {OLD_ARGUMENT} in line {line}: remove it."
         yield finding("gradients-not-averaged", script.silent_keras, seen)
+    if failing := failing_callback(script):
+        yield finding("legacy-callback", *failing)
     for node in script.nodes:
         if isinstance(node, ast.Attribute) and node.attr in PLACES and is_a_value(script, node):
             if script.name(node).startswith(HOROVOD):
@@ -107,12 +112,13 @@ def device(script: Script) -> Iterator[Finding]:
     """
     if not script.horovod:
         return
+    framework = "torch" if script.torch else "keras"
     for line in remainders(script):
         seen = (
             "With fewer GPUs than processes this remainder gives two processes the same GPU. NCCL refuses "
             'that ("Duplicate GPU detected"), and with TensorFlow both processes claim all of its memory.'
         )
-        yield finding("gpu-by-remainder", line, seen, keras=not script.torch)
+        yield finding("gpu-by-remainder", line, seen, framework)
     if script.named("local_rank") or chosen_by_helper(script) or chooses(script):
         return
     if script.torch:
@@ -124,10 +130,10 @@ def device(script: Script) -> Iterator[Finding]:
         ]
         if lines:
             seen = "Every process uses the first GPU."
-            yield finding("device-not-pinned", min(lines), seen, keras=False)
+            yield finding("device-not-pinned", min(lines), seen, framework)
     elif script.keras:
         seen = "No process chooses a GPU of its own."
-        yield finding("device-not-pinned", None, seen, keras=True)
+        yield finding("device-not-pinned", None, seen, framework)
 
 
 def chooses(script: Script) -> bool:

@@ -4,6 +4,7 @@ import ast
 from collections.abc import Iterator
 
 from hvdlab.hints.catalogue import Finding, finding
+from hvdlab.hints.frameworks import api
 from hvdlab.script_analysis.ast_helpers import is_text, keyword, positional_defaults
 from hvdlab.script_analysis.functions import FUNCTIONS
 from hvdlab.script_analysis.rank_guards import Guards
@@ -76,9 +77,9 @@ def files(script: Script) -> Iterator[Finding]:
         parts = [*call.args[at : at + 1], *(w.value for w in call.keywords if w.arg in PATHS)]
         named = any(is_path(part, texts) for part in parts)
         if named and not own_path and not guards.test(call):
-            keras = name.endswith("ModelCheckpoint")
+            framework = "torch" if name.startswith("torch.") else api(script)
             seen = "Every rank writes this file, all of them to the same path."
-            yield finding("all-write-one-file", call.lineno, seen, keras)
+            yield finding("all-write-one-file", call.lineno, seen, framework)
             return
 
 
@@ -98,7 +99,7 @@ def output(script: Script) -> Iterator[Finding]:
     if on_all_ranks and not muted(script):
         more = f" (and {len(on_all_ranks) - 1} more)" if len(on_all_ranks) > 1 else ""
         seen = f"This prints on every rank{more}."
-        yield finding("all-ranks-print", on_all_ranks[0].lineno, seen, keras=False)
+        yield finding("all-ranks-print", on_all_ranks[0].lineno, seen, "torch")
     own = ("fit", True) in script.functions.defined or not script.keras
     for call in [] if own else script.named("fit"):
         verbose = keyword(call, "verbose")
@@ -106,7 +107,7 @@ def output(script: Script) -> Iterator[Finding]:
             continue
         if verbose is None or (isinstance(verbose, ast.Constant) and verbose.value):
             seen = "`fit` prints its progress on every rank."
-            yield finding("all-ranks-print", call.lineno, seen, keras=True)
+            yield finding("all-ranks-print", call.lineno, seen, "keras")
 
 
 def muted(script: Script) -> bool:

@@ -32,7 +32,7 @@ if BACKEND not in ("tensorflow", "torch"):
     )
 if BACKEND == "tensorflow" and os.environ.get("TF_USE_LEGACY_KERAS", "").lower() in ("1", "true"):
     raise ImportError(
-        "TF_USE_LEGACY_KERAS is set, so tf.keras is Keras 2, where Horovod's own module is right: "
+        "TF_USE_LEGACY_KERAS is set, so tf.keras is Keras 2, where Horovod's own module averages: "
         "import horovod.tensorflow.keras as hvd, or unset TF_USE_LEGACY_KERAS to use Keras 3."
     )
 try:

@@ -19,9 +19,10 @@ class Recorder(keras.callbacks.Callback):
                   callbacks=[..., Recorder(batches)])
 
     Every rank needs one, as the last of its callbacks. The files go to `$HVDLAB_RUN_DIR` (default
-    `./runs/<time>`), see `hvdlab.record`. If the model is not the network of the assessment (see
-    `hvdlab.keras.models.assessment_network`), its weights are recorded under the paths that Keras gives
-    them, such as "sequential/dense/kernel".
+    `./runs/<time>`), see `hvdlab.record`. If the model is the network of the assessment (see
+    `hvdlab.keras.models.assessment_network`), or contains it, that network is recorded under the grader's
+    names. Otherwise the weights are recorded under the paths that Keras gives them, such as
+    "sequential/dense/kernel".
 
     Args:
         batches: the `Batches` that this rank trains on.
@@ -62,7 +63,9 @@ class Recorder(keras.callbacks.Callback):
 
 def _arrays(model: keras.Model) -> dict[str, np.ndarray]:
     network = given_network()
-    layers = {name.rpartition(".")[0] for name in network_weights(network)}
-    if layers <= {layer.name for layer in model.layers}:
-        return to_arrays(model, network)
+    wanted = {name.rpartition(".")[0] for name in network_weights(network)}
+    parts = [part for part in model._flatten_layers() if isinstance(part, keras.Model)]
+    found = [part for part in parts if wanted <= {layer.name for layer in part.layers}]
+    if len(found) == 1:
+        return to_arrays(found[0], network)
     return {v.path: keras.ops.convert_to_numpy(v.value) for v in model.weights}

@@ -6,20 +6,20 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import ModuleType
 
 from hvdlab.arguments import above_zero, positive
 from hvdlab.launch import host_watch, local
 from hvdlab.launch import hosts as hosts_of
+from hvdlab.launch.launchers.base import Launcher
 from hvdlab.launch.local import LaunchError
 from hvdlab.launch.plan import LAUNCHERS, Plan, plan
 from hvdlab.launch.preflight import must_work, ranks_come_first
 from hvdlab.launch.process_tree import GRACE_SECONDS
 from hvdlab.launch.rank_output import RankOutput
+from hvdlab.system.held_folder import held_folder
 
 EPILOG = """\
 examples:
@@ -53,7 +53,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "-H", dest="hosts", metavar="HOST:SLOTS,...", help="hosts, and number of ranks on each"
     )
     where.add_argument(
-        "--hostfile", metavar="FILE", help="a file with lines such as `host1 slots=2`"
+        "--hostfile",
+        metavar="FILE",
+        help="a hostfile of Open MPI, MPICH or PBS, with lines such as `host1 slots=2`",
     )
     parser.add_argument(
         "--timeout", type=above_zero, metavar="SECONDS", help="end all ranks after so many seconds"
@@ -123,9 +125,9 @@ def follow(planned: Plan, name: str, limit: float | None) -> tuple[str, int]:
     try:
         with (
             _received_signals() as signals,
-            tempfile.TemporaryDirectory(prefix="hvdlab-run-") as folder,
+            held_folder("hvdlab-run-") as folder,
             local.started(
-                planned.command, planned.variables | _logs(folder), subprocess.PIPE
+                planned.command, planned.variables | _logs(folder.path), subprocess.PIPE
             ) as process,
             host_watch.watched(others) as lost,
         ):
@@ -169,14 +171,14 @@ def _received_signals() -> Iterator[list[int]]:
             signal.signal(number, handler)
 
 
-def _logs(folder: str) -> dict[str, str]:
+def _logs(folder: Path) -> dict[str, str]:
     """Return where torchrun keeps the output of the ranks. By default it makes a folder that stays."""
-    return {"PET_LOG_DIR": os.environ.get("PET_LOG_DIR", folder)}
+    return {"PET_LOG_DIR": os.environ.get("PET_LOG_DIR", str(folder))}
 
 
 def _pass_on(
     process: subprocess.Popen,
-    launcher: ModuleType,
+    launcher: Launcher,
     output: RankOutput,
     signals: list[int],
     limit: float | None,
@@ -186,7 +188,7 @@ def _pass_on(
 
     Args:
         process: the running launcher.
-        launcher: its module.
+        launcher: which program it is.
         output: takes the lines.
         signals: that this process has received so far.
         limit: time limit in seconds. None: no limit.

@@ -8,7 +8,6 @@ import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,7 +15,8 @@ import psutil
 
 from hvdlab.launch.local import LaunchError
 
-NAME = r"[A-Za-z0-9][A-Za-z0-9._-]*"
+HOST = r"(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)(?::(?P<slots>[1-9]\d*))?"
+KEY = r"slots=[1-9]\d*|(?!slots=)[A-Za-z_-]+=\S+"  # of a line in a hostfile
 REACH_SECONDS = 5
 
 
@@ -31,29 +31,34 @@ def parse_list(text: str) -> list[Host]:
     """Return the hosts of the argument `-H`.
 
     Args:
-        text: such as "host1:2,host2:2". A host without a number has one slot.
+        text: such as "host1:2,host2:2". A host without a number has one slot. The slots of a host that is
+            named several times add up.
 
     Raises:
-        LaunchError: the text has another form, or names a host twice.
+        LaunchError: the text has another form.
     """
     found = []
     for part in text.split(","):
-        if not (match := re.fullmatch(rf"({NAME})(?::([1-9]\d*))?", part.strip())):
+        if not (match := re.fullmatch(HOST, part.strip())):
             raise LaunchError(
                 f"-H: expected HOST:SLOTS,HOST:SLOTS,... and got {part!r} in {text!r}."
             )
-        found.append(Host(match[1], int(match[2] or 1)))
-    return _once_each(found, lambda _: "-H")
+        found.append(Host(match["name"], int(match["slots"] or 1)))
+    return _added_up(found)
 
 
 def parse_file(path: str | Path) -> list[Host]:
-    """Return the hosts of a hostfile.
+    """Return the hosts of a hostfile, in the form of Open MPI, MPICH or PBS.
+
+    A line names a host. `slots=2` or `:2` after the name is its number of slots, and a line without a number
+    counts as one slot. Other keys, such as `max_slots=4`, have no effect. If several lines name a host, its
+    slots add up, because PBS writes a line per slot. # begins a comment.
 
     Args:
-        path: a file with lines such as `host1 slots=2`. # begins a comment.
+        path: of the file.
 
     Raises:
-        LaunchError: the file cannot be read, has another form, names no host, or names a host twice.
+        LaunchError: the file cannot be read, has another form, or names no host.
     """
     try:
         lines = Path(path).read_text(encoding="utf-8").splitlines()
@@ -61,30 +66,31 @@ def parse_file(path: str | Path) -> list[Host]:
         raise LaunchError(
             f"--hostfile {path} cannot be read: {getattr(error, 'strerror', None) or 'no text file'}."
         ) from None
-    found, numbers = [], []
+    found = []
     for number, line in enumerate(lines, 1):
         if not (text := line.partition("#")[0].strip()):
             continue
-        if not (match := re.fullmatch(rf"({NAME})\s+slots\s*=\s*([1-9]\d*)", text)):
-            raise LaunchError(f"{path}, line {number}: expected `HOST slots=N` and got {text!r}.")
-        found.append(Host(match[1], int(match[2])))
-        numbers.append(number)
+        name, *keys = re.sub(r"\s*=\s*", "=", text).split()
+        host = re.fullmatch(HOST, name)
+        if not host or not all(re.fullmatch(KEY, key) for key in keys):
+            raise LaunchError(
+                f"{path}, line {number}: expected `HOST slots=N`, `HOST:N` or `HOST` and got {text!r}."
+            )
+        slots = next((key[6:] for key in keys if key.startswith("slots=")), host["slots"] or 1)
+        found.append(Host(host["name"], int(slots)))
     if not found:
         raise LaunchError(
             f"{path} names no host: write a line such as `host1 slots=2` for each host."
         )
-    return _once_each(found, lambda i: f"{path}, line {numbers[i]}")
+    return _added_up(found)
 
 
-def _once_each(hosts: list[Host], where: Callable[[int], str]) -> list[Host]:
-    """Return the hosts, or raise LaunchError if a host is named twice. `where(i)` says where host i is."""
-    names = [host.name for host in hosts]
-    for i, name in enumerate(names):
-        if name in names[:i]:
-            raise LaunchError(
-                f"{where(i)}: {name} is named twice: name it once, with all its slots."
-            )
-    return hosts
+def _added_up(hosts: list[Host]) -> list[Host]:
+    """Return each host once, with all its slots, in the order in which they are named first."""
+    slots: dict[str, int] = {}
+    for host in hosts:
+        slots[host.name] = slots.get(host.name, 0) + host.slots
+    return [Host(name, number) for name, number in slots.items()]
 
 
 def is_here(name: str) -> bool:

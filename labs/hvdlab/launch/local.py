@@ -8,7 +8,6 @@ import contextlib
 import os
 import queue
 import subprocess
-import tempfile
 import threading
 import uuid
 from collections.abc import Iterator
@@ -19,6 +18,7 @@ from hvdlab import HvdlabError
 from hvdlab.launch import process_tree
 from hvdlab.system import open_mpi
 from hvdlab.system.hardware import physical_cores, usable_cores
+from hvdlab.system.held_folder import held_folder
 
 CHANNELS = ("stdout", "stderr")
 POLL_SECONDS = 0.1  # that `printed_lines` waits for a line
@@ -71,6 +71,7 @@ def environment(ranks: int) -> dict[str, str]:
         "OMPI_MCA_mpi_yield_when_idle": "1",
         # The same as --bind-to none, so that Horovod's background thread can run on any free core.
         "PRTE_MCA_hwloc_default_binding_policy": "none",
+        **open_mpi.home(),
     }
     # By default mpirun starts no more ranks than there are physical cores, even if each core has several
     # hardware threads.
@@ -96,11 +97,11 @@ def started(
         The launcher.
     """
     mark = uuid.uuid4().hex
-    with tempfile.TemporaryDirectory(prefix="hvdlab-mpirun-", ignore_cleanup_errors=True) as folder:
+    with held_folder("hvdlab-mpirun-") as folder:
         # All mpirun processes of a user share a folder, and an mpirun that ends removes it. If another mpirun
         # is just starting in that folder, it fails with "listener thread failed to start". So each one
         # gets a folder of its own.
-        own = open_mpi.spelled({"PRTE_MCA_prte_local_tmpdir_base": folder})
+        own = open_mpi.spelled({"PRTE_MCA_prte_local_tmpdir_base": str(folder.path)})
         process = subprocess.Popen(
             command,
             # PYTHONUNBUFFERED makes lines arrive when they are printed, not when the script ends.
@@ -117,6 +118,7 @@ def started(
             text=True,
             errors="replace",
             start_new_session=True,  # `end` finds the processes by their session
+            pass_fds=folder.locks,  # mpirun holds the folder as long as it runs
         )
         try:
             yield process

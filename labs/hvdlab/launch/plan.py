@@ -14,11 +14,12 @@ from hvdlab.launch import hosts as hosts_of
 from hvdlab.launch import local
 from hvdlab.launch.hosts import Host
 from hvdlab.launch.launchers import mpirun, srun, torchrun
+from hvdlab.launch.launchers.base import Request
 from hvdlab.launch.local import LaunchError
 from hvdlab.system import slurm_job
 from hvdlab.system.hardware import gpus
 
-LAUNCHERS = {"mpirun": mpirun, "torchrun": torchrun, "srun": srun}
+LAUNCHERS = {"mpirun": mpirun.LAUNCHER, "torchrun": torchrun.LAUNCHER, "srun": srun.LAUNCHER}
 ALWAYS = {
     "PYTHONUNBUFFERED": "1",  # lines arrive when they are printed
     "PYTHONFAULTHANDLER": "1",  # a crash shows the line of the script
@@ -108,10 +109,10 @@ def plan(
         wanted["CUDA_DEVICE_ORDER"] = (
             "PCI_BUS_ID"  # number the GPUs as nvidia-smi does, on every rank
         )
-    start = LAUNCHERS[launcher].start
     if named or len(slots) > 1:  # ranks on one machine find the same name themselves
         wanted["HVDLAB_RUN_DIR"] = time.strftime("runs/%Y%m%d-%H%M%S")
-    command, wanted = start(ranks, str(script), arguments, wanted, named, slots)
+    request = Request(ranks, str(script), arguments, wanted, named, slots)
+    command, wanted = LAUNCHERS[launcher].start(request)
     variables = {name: value for name, value in wanted.items() if name not in os.environ}
     if not _is_first(wanted["PATH"], command[0]):
         variables["PATH"] = wanted["PATH"]

@@ -10,7 +10,7 @@ from hvdlab.launch import hosts
 from hvdlab.launch.launchers.base import mpi_of
 from hvdlab.launch.local import LaunchError
 from hvdlab.launch.plan import Plan
-from hvdlab.system import open_mpi
+from hvdlab.system import open_mpi, slurm_job
 
 
 def must_work(planned: Plan, script: str) -> None:
@@ -28,6 +28,8 @@ def must_work(planned: Plan, script: str) -> None:
         "torchrun": torchrun_must_fit,
         "srun": srun_must_fit,
     }[planned.launcher](script)
+    if planned.launcher == "mpirun" and not planned.hosts:
+        nodes_must_be_reachable(script)
     hosts.must_be_ready(planned.hosts, script)
 
 
@@ -50,7 +52,7 @@ def mpirun_must_fit() -> None:
     """Check that there is an mpirun, of the MPI for which Horovod was built.
 
     Raises:
-        LaunchError: there is none, or it belongs to another MPI.
+        LaunchError: there is none, it does not work, or it belongs to another MPI.
     """
     if not (mpirun := _found("mpirun")):
         raise LaunchError("there is no mpirun here: `hvdlab doctor` says how to install one.")
@@ -66,6 +68,30 @@ def mpirun_must_fit() -> None:
             f"Horovod was built for {wanted}, but {mpirun} belongs to {found}, so every rank would train "
             f"separately: put the mpirun of {wanted} first in PATH."
         )
+
+
+def nodes_must_be_reachable(script: str) -> None:
+    """Check that mpirun can start ranks on all nodes of the Slurm allocation. Without one, there are none.
+
+    It starts them with srun and, where there is no srun, with ssh.
+
+    Args:
+        script: the Python file.
+
+    Raises:
+        LaunchError: there is neither srun nor ssh, or a node cannot be reached with ssh.
+    """
+    nodes = slurm_job.nodes()
+    others = [hosts.Host(name, 1) for name in nodes if not hosts.is_here(name)]
+    if not others or _found("srun"):
+        return
+    if not _found(hosts.ssh_agent()[0]):
+        raise LaunchError(
+            f"the Slurm allocation has {len(nodes)} nodes ({', '.join(nodes)}), and mpirun cannot reach the "
+            "others, because there is neither srun nor ssh here (in a container?): install one of them here, "
+            "or ask for a single node, as in `salloc --nodes=1 --ntasks=2`."
+        )
+    hosts.must_be_ready(others, script)
 
 
 def torchrun_must_fit(script: str) -> None:
@@ -106,16 +132,19 @@ def srun_must_fit(script: str) -> None:
         answer = subprocess.run(
             trial, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60
         )
-        works, error = answer.returncode == 0, answer.stderr
+        error = answer.stderr if answer.returncode else ""
+        failed = answer.returncode != 0
     except subprocess.TimeoutExpired:
-        works, error = False, ""
-    if not works:
-        why = re.search(r"pmi/pmix: (.+)|(Invalid MPI type .+?),", error)
+        error, failed = "no answer within 60 s", True
+    if why := re.search(r"pmi/pmix: (.+)|(Invalid MPI type .+?),", error):
         raise LaunchError(
             f"{script} uses {library}, whose ranks srun can only start if Slurm has PMIx, but here "
-            f"`{' '.join(trial)}` fails{f' ({why[1] or why[2]})' if why else ''}. Leave out `--launcher "
-            "srun`: mpirun uses the same nodes."
+            f"`{' '.join(trial)}` fails ({why[1] or why[2]}). Leave out `--launcher srun`: mpirun uses the "
+            "same nodes."
         )
+    if failed:
+        first = next(iter(error.strip().splitlines()), "it printed no reason")
+        raise LaunchError(f"srun cannot start a rank here: `{' '.join(trial)}` fails ({first}).")
 
 
 def _found(program: str) -> str | None:
@@ -123,10 +152,13 @@ def _found(program: str) -> str | None:
 
 
 def _kind(mpirun: str) -> str:
-    says = open_mpi.says(mpirun)
-    if "Open MPI" in says or "OpenRTE" in says:
+    """Return the MPI of an mpirun. Raise LaunchError if it cannot be run."""
+    text, error = open_mpi.version(mpirun)
+    if error:
+        raise LaunchError(f"{mpirun} does not work ({error}): `hvdlab doctor` says what to do.")
+    if "Open MPI" in text or "OpenRTE" in text:
         return "Open MPI"
-    return "MPICH" if re.search("MPICH|HYDRA|Intel", says) else "an unknown MPI"
+    return "MPICH" if re.search("MPICH|HYDRA|Intel", text) else "an unknown MPI"
 
 
 def horovod_mpi() -> str | None:

@@ -8,9 +8,11 @@ cause.
 import re
 import sys
 import time
+from collections import defaultdict, deque
 from collections.abc import Callable
 
 from hvdlab.launch.launchers.base import End, Line, OutputReader
+from hvdlab.system import open_mpi
 
 ERROR_STARTS = ("Traceback (most recent call last):", "Fatal Python error:")
 CONSEQUENCE = re.compile(
@@ -20,6 +22,7 @@ CONSEQUENCE = re.compile(
     "|Did the remote server shutdown or crash"  # torch.distributed's store, which rank 0 keeps
 )
 ABORTED, KILLED = 128 + 6, 128 + 9  # exit codes
+LAST_LINES = 200  # of a rank, in which its reason is searched
 QUIET_SECONDS = 1.0  # if a rank prints nothing for so long, its error is complete
 # Horovod's stall inspector
 MISSING = re.compile(r"(\d+)!?: \[(.*)\]")
@@ -50,6 +53,9 @@ class RankOutput:
         self._errors: dict[int, list[str]] = {}
         # rank -> when it last printed a line of an error that is not shown yet
         self._open: dict[int, float] = {}
+        self._last = defaultdict(
+            lambda: deque(maxlen=LAST_LINES)
+        )  # rank -> its last lines on stderr
         self._missing: dict[int, str] = {}  # rank -> tensors that the other ranks wait for
 
     def line(self, text: str, channel: str) -> None:
@@ -115,7 +121,10 @@ class RankOutput:
         early = sorted(set(range(self.ranks)) - consequences)
         if consequences and early:
             return f"{_named(early)} of {self.ranks} ended while the others still exchanged", code
-        return f"{launcher} ended with exit code {code}", code
+        # A rank's own MPI prints a message before it aborts. What mpirun prints about that is a consequence.
+        messages = [open_mpi.first_message("\n".join(lines)) for lines in self._last.values()]
+        sentence = next(filter(None, map(open_mpi.first_sentence, messages)), self._reader.said)
+        return f"{launcher} ended with exit code {code}{f': {sentence}' * bool(sentence)}", code
 
     def _threw_before_abort(self, first: End) -> bool:
         """Return whether a Python error ended a rank: if threads of Gloo are left, it aborts afterwards."""
@@ -169,6 +178,7 @@ class RankOutput:
     def _error_line(self, line: Line) -> None:
         # torch.distributed puts a tag of its own before each line of an error.
         rank, text = line.rank, line.text.removeprefix(f"[rank{line.rank}]: ")
+        self._last[rank].append(text)
         starts = text.startswith(ERROR_STARTS) or CONSEQUENCE.search(text)
         if starts and rank not in self._open:
             self._errors.pop(rank, None)  # an older error, which did not end the rank

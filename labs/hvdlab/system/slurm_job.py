@@ -16,6 +16,21 @@ def cpus_on_nodes() -> list[int]:
     return _on_nodes("SLURM_JOB_CPUS_PER_NODE")
 
 
+def nodes() -> list[str]:
+    """Return the names of the nodes of the allocation; [] outside of one.
+
+    Slurm shortens them: "gpu[01-02,7],login" means gpu01, gpu02, gpu7 and login.
+    """
+    names = []
+    text = os.environ.get("SLURM_JOB_NODELIST", "") if "SLURM_JOB_ID" in os.environ else ""
+    for before, ranges, after in re.findall(r"([^,\[]+)(?:\[([^\]]*)\])?([^,\[]*)", text):
+        for part in ranges.split(","):
+            first, _, last = part.partition("-")
+            numbers = range(int(first), int(last) + 1) if last else [first]
+            names += [f"{before}{str(number).zfill(len(first))}{after}" for number in numbers]
+    return names
+
+
 def _on_nodes(variable: str) -> list[int]:
     if "SLURM_JOB_ID" not in os.environ:
         return []

@@ -46,7 +46,7 @@ def test_each_submission_gets_its_result_and_keeps_it(school):
     assert answer.returncode == 0, answer.stderr
     assert "Traceback" not in answer.stderr
     assert "8 submissions: 0 pass, 6 fail, 2 not gradable, 0 grader faults" in answer.stdout
-    assert "[6/7]" in answer.stderr and "left" in answer.stderr
+    assert "[5/6]" in answer.stderr and "left" in answer.stderr
     assert not (school.folder.parent / "imported").exists()
 
     results = school.results()
@@ -59,7 +59,7 @@ def test_each_submission_gets_its_result_and_keeps_it(school):
     for student, document in results.items():
         name = document["batch"]["name"]
         assert (school.out / "reports" / f"{name}.html").stat().st_size > 500
-        if student != "linked":
+        if student not in ("linked", "=cmd()"):  # what is no script is not started
             assert (school.out / "logs" / f"{name}.log").exists()
     with open(school.out / "summary.csv", newline="", encoding="utf-8-sig") as file:
         table = {row["student"]: row["status"] for row in csv.DictReader(file)}
@@ -124,22 +124,24 @@ def test_workers_run_on_cores_of_their_own(school):
     "arguments, words",
     [
         (("--workers", 10_000), "at most"),
-        (("--workers", 0), "at least 1"),
+        (("--workers", 0), "--workers: expected 1 or more, got 0"),
         (("--profile", "none"), "there is no profile 'none'"),
         (("-np", 1000), "-np must be in"),
+        (("-np", 0), "-np: expected 1 or more, got 0"),
         (("--slurm-option", "partition=x"), "--slurm-option has no meaning"),
         (("--require-sandbox", "vault"), "vault"),
         (("--slurm", "--require-sandbox", "vault"), "must be one of bubblewrap"),
-        (("--slurm", "--workers", -1), "at least 1"),
-        (("--limit", 0), "--limit must be a number of seconds above 0. Received: 0"),
-        (("--limit", "nan"), "--limit must be"),
+        (("--slurm", "--workers", -1), "--workers: expected 1 or more, got -1"),
+        (("--limit", 0), "--limit: expected a number above 0, got 0"),
+        (("--limit", "nan"), "--limit: expected a number above 0, got nan"),
     ],
 )
 def test_wrong_usage_is_one_sentence(school, arguments, words):
     school.add("ada")
     answer = school.grade(*arguments)
-    assert answer.returncode == 2 and words in answer.stderr
-    assert "Traceback" not in answer.stderr and answer.stderr.count("\n") == 1
+    *usage, sentence = answer.stderr.splitlines()  # argparse prints the usage before its sentence
+    assert answer.returncode == 2 and words in sentence
+    assert not usage or usage[0].startswith("usage: hvdgrade batch ")
     assert not (school.out / "results").exists()
 
 
@@ -192,6 +194,7 @@ def test_without_data_nothing_is_graded(school, tmp_path):
     assert answer.stderr.count("\n") == 1 and not (school.out / "results").exists()
 
 
+@pytest.mark.slow
 def test_students_who_are_gone_are_named(school):
     for student in ("ada", "bob"):
         (school.folder / student).mkdir()

@@ -1,6 +1,7 @@
 """Which results a batch keeps, and which submissions it grades again."""
 
 import argparse
+import csv
 import dataclasses
 import errno
 import hashlib
@@ -12,8 +13,9 @@ import pytest
 from school import QUICK
 
 from hvdgrade import profiles
-from hvdgrade.batch import command, handed_in, layout, slurm, submissions, worker
+from hvdgrade.batch import command, handed_in, layout, slurm, worker
 from hvdgrade.sandbox import tiers
+from hvdgrade.submission import find_script, script
 from hvdlab.data import DataError
 
 RESULT = Path(__file__).parents[2] / "fixtures" / "results" / "pass.json"
@@ -145,9 +147,9 @@ def test_a_fault_does_not_take_the_place_of_a_result(school, pretend, capsys):
     assert pretend(REAL, REAL, "--regrade", faults=["ada", "carla"]) == ["ada", "bob", "carla"]
     printed = capsys.readouterr()
     assert "ada: not graded again, its result stays: the disk is full." in printed.err
-    assert "2 pass, 0 fail, 0 not gradable, 1 grader faults" in printed.out
+    assert "2 pass, 0 fail, 1 not gradable, 1 grader faults" in printed.out
     assert "\n1 keep their earlier result, because they could not be graded again" in printed.out
-    assert "not graded, because it is neither a folder nor a .py file: grades.txt\n" in printed.out
+    assert "grades: not gradable: it is a text file (grades.txt)" in printed.err
     after = school.results()
     assert before["ada"]["score"] == after["ada"]["score"] and after["ada"]["verdict"] == "pass"
     assert before["ada"]["batch"]["call"] == after["ada"]["batch"]["call"]
@@ -162,19 +164,24 @@ def test_a_fault_does_not_take_the_place_of_a_result(school, pretend, capsys):
     assert school.results()["ada"]["status"] == "infrastructure_error"
 
 
+def failing_for(*folders: Path):
+    """Return an `os.scandir` for which the disk of some folders is broken."""
+    scandir = os.scandir
+
+    def fails(path="."):
+        if path in folders:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return scandir(path)
+
+    return fails
+
+
 def test_a_regrade_that_could_not_read_one_grades_no_other_again(school, pretend, monkeypatch):
     for student in ("ada", "bob"):
         school.add(student)
     pretend(REAL, REAL)
-    opened = os.open
-
-    def fails(path, *arguments, **more):
-        if path == school.folder / "ada":
-            raise OSError(errno.EIO, os.strerror(errno.EIO))
-        return opened(path, *arguments, **more)
-
     with monkeypatch.context() as patch:
-        patch.setattr(os, "open", fails)
+        patch.setattr(os, "scandir", failing_for(school.folder / "ada"))
         assert pretend(REAL, REAL, "--regrade", faults=["ada"]) == ["bob"]
     assert pretend(REAL, REAL, "--regrade") == ["ada"]
     assert pretend(REAL, REAL, "--regrade") == ["ada", "bob"]
@@ -187,15 +194,8 @@ def test_what_cannot_be_read_now_loses_nothing(school, pretend, capsys, monkeypa
     pretend(REAL, REAL)
     before = school.results()
     school.add("eve")
-    opened = os.open
-
-    def fails(path, *arguments, **more):
-        if path in (school.folder / "ada", school.folder / "eve"):
-            raise OSError(errno.EIO, os.strerror(errno.EIO))
-        return opened(path, *arguments, **more)
-
     with monkeypatch.context() as patch:
-        patch.setattr(os, "open", fails)
+        patch.setattr(os, "scandir", failing_for(school.folder / "ada", school.folder / "eve"))
         assert pretend(REAL, REAL, faults=["ada", "eve"]) == []
     printed = capsys.readouterr()
     said = "its folder cannot be read (Input/output error)."
@@ -228,7 +228,7 @@ def test_an_outdated_result_stays_if_its_submission_cannot_be_read_now(
     pretend(before, before)
     kept = school.results()["ada"]
     with monkeypatch.context() as patch:
-        patch.setattr(submissions, "read_file", unreadable)
+        patch.setattr(find_script, "read_file", unreadable)
         assert pretend(REAL, REAL, *arguments, faults=["ada"]) == []
     left = school.results()["ada"]
     assert left["batch"].pop("failed_again")["reason"] == "Stale file handle"
@@ -237,7 +237,7 @@ def test_an_outdated_result_stays_if_its_submission_cannot_be_read_now(
 
 
 def unreadable(*arguments):
-    raise submissions.Unreadable("Stale file handle")
+    raise find_script.Unreadable("Stale file handle")
 
 
 def test_whom_an_interrupted_batch_did_not_reach_is_named(school, pretend):
@@ -289,3 +289,46 @@ def test_a_result_of_a_weaker_isolation_level_is_graded_again(school, pretend, t
         file.write_text(json.dumps(document))
     assert pretend(REAL, REAL) == []
     assert pretend(REAL, REAL, "--slurm", "--require-sandbox", tier) == again
+
+
+def test_ids_that_an_instructor_adds_later_grade_nobody_again(school, pretend, tmp_path):
+    for student in ("ada", "bob"):
+        school.add(student)
+    assert pretend(REAL, REAL) == ["ada", "bob"]
+    (tmp_path / "ids.csv").write_text("ada,=1+1\nbob,o'neil@uni.edu\n")
+    assert pretend(REAL, REAL, "--ids", str(tmp_path / "ids.csv")) == []
+    with open(school.out / "summary.csv", newline="", encoding="utf-8-sig") as file:
+        assert [row["student"] for row in csv.DictReader(file)] == ["'=1+1", "o'neil@uni.edu"]
+    assert pretend(REAL, REAL) == []
+    with open(school.out / "summary.csv", newline="", encoding="utf-8-sig") as file:
+        assert [row["student"] for row in csv.DictReader(file)] == ["ada", "bob"]
+
+
+def test_a_module_that_is_handed_in_later_changes_the_result(school, pretend):
+    school.add("ada", "import helpers\n")
+    assert pretend(REAL, REAL) == ["ada"]
+    helpers = school.folder / "ada" / "helpers.py"
+    helpers.write_text("x = 1\n")
+    assert pretend(REAL, REAL) == []
+    assert "imports helpers" in school.results()["ada"]["reason"]
+    helpers.unlink()
+    assert pretend(REAL, REAL) == ["ada"]
+
+
+def test_a_script_that_this_machine_cannot_check_is_not_lost(school, pretend, monkeypatch):
+    for student in ("ada", "bob"):
+        school.add(student, f"{student} = 1\n")
+    assert pretend(REAL, REAL) == ["ada", "bob"]
+    inspect = script.inspect
+
+    def busy(source):
+        if source.startswith(b"ada"):
+            raise OSError("this machine is too busy to compile the script")
+        return inspect(source)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(script, "inspect", busy)
+        assert pretend(REAL, REAL, "--regrade", faults=["ada"]) == ["bob"]
+    left = school.results()["ada"]
+    assert left["verdict"] == "pass" and "too busy" in left["batch"]["failed_again"]["reason"]
+    assert pretend(REAL, REAL, "--regrade") == ["ada"]  # the regrade continues

@@ -1,4 +1,4 @@
-"""Finding submissions in a folder that may contain any kind of file."""
+"""Finding the students of a class in a folder that may contain any kind of file."""
 
 import errno
 import os
@@ -6,12 +6,16 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from hvdgrade.batch import submissions as roster
+from hvdgrade.batch.downloads.problem import DownloadProblem
+from hvdgrade.submission import find_script
 
 
-def found(folder: Path) -> dict[str, roster.Submission]:
-    submissions, _ = roster.find(folder)
-    assert len({one.name for one in submissions}) == len(submissions)
+def found(folder: Path, **options) -> dict[str, roster.Submission]:
+    submissions = roster.find(folder, **options).submissions
+    assert len({one.name.lower() for one in submissions}) == len(submissions)
     return {one.id: one for one in submissions}
 
 
@@ -22,17 +26,45 @@ def test_a_student_is_a_folder_or_a_file(tmp_path):
     (tmp_path / "bob.py").write_text("3")
     (tmp_path / "carl").mkdir()
     (tmp_path / "carl" / "my solution (2).py").write_text("4")
-    (tmp_path / "grades.txt").write_text("5")
-    (tmp_path / ".DS_Store").write_text("6")
-    for name in ("__pycache__", "__MACOSX"):
+    for name in (".DS_Store", "Thumbs.db", "desktop.ini", "._bob.py", ".gitignore"):
+        (tmp_path / name).write_text("6")
+    for name in ("__pycache__", "__MACOSX", ".git"):
         (tmp_path / name).mkdir()
-    submissions, ignored = roster.find(tmp_path)
-    assert [(one.id, one.source, one.problem) for one in submissions] == [
-        ("ada", b"1", ""),
-        ("bob", b"3", ""),
-        ("carl", b"4", ""),
+    class_folder = roster.find(tmp_path)
+    assert class_folder.platform == "a folder or file per student"
+    assert [
+        (one.id, one.source, one.problem, one.student.left_out) for one in class_folder.submissions
+    ] == [
+        ("ada", b"1", "", ("notes.py",)),
+        ("bob", b"3", "", ()),
+        ("carl", b"4", "", ()),
     ]
-    assert ignored == ["grades.txt"]
+
+
+def test_nobody_who_handed_in_is_missing(tmp_path):
+    """Everything at the top of the folder is of somebody, except known clutter."""
+    names = {
+        "ada.zip": "it is a zip archive (ada.zip)",
+        "bob.tar.gz": "it is a tar archive (bob.tar.gz)",
+        "carl.pdf": "it is a PDF document (carl.pdf)",
+        "dan.py.txt": "a script whose name ends in .txt instead of .py (dan.py.txt)",
+        "eve": "it is a file without an ending (eve)",
+        "fay.j2": "it is a file that ends in .j2 (fay.j2)",
+        ".gus": "it is a file without an ending (.gus)",
+        "hal.ipynb": "it is a notebook (hal.ipynb)",
+    }
+    for name in names:
+        (tmp_path / name).write_text("import torch")
+    (tmp_path / "ivy").mkdir()
+    (tmp_path / "jo").symlink_to("ada.zip")
+    students = found(tmp_path)
+    assert {one.student.handed_in[0] for one in students.values()} == {*names, "ivy", "jo"}
+    for one in students.values():
+        words = names.get(one.student.handed_in[0], "")
+        assert one.problem and words in one.problem and not one.source
+    assert set(students) == {
+        *("ada", "bob", "carl", "dan", "eve", "fay.j2", ".gus", "hal", "ivy", "jo"),
+    }
 
 
 def test_what_cannot_be_graded_says_why(tmp_path):
@@ -64,17 +96,18 @@ def test_what_cannot_be_graded_says_why(tmp_path):
     )
     for id, words in {
         "none": "holds no .py file",
-        "several": "2 .py files (one.py, two.py)",
+        "several": "2 .py files could be the script (one.py, two.py)",
         "link_inside": "symbolic link",
-        "a_folder_inside": "not a plain file",
-        "twice": "as a folder and as a .py file",
+        "a_folder_inside": "holds no .py file",
+        "twice": "2 .py files could be the script (twice/assessment.py, twice.py)",
         "linked": "symbolic link",
         "linked_file": "symbolic link",
         "loop": "symbolic link",
+        ".loop": "symbolic link",
         "round": "symbolic link",
         "pipe": "not a plain file",
         "carla": "it is a notebook",
-        "f": "or twice",
+        "f": "2 .py files could be the script (f.PY, f.py)",
     }.items():
         assert words in problems.pop(id)
     assert problems == {}
@@ -98,7 +131,7 @@ def test_a_broken_disk_stops_nobody_else(tmp_path, monkeypatch):
             raise OSError(errno.EIO, os.strerror(errno.EIO))
         return opened(file, *arguments, **more)
 
-    monkeypatch.setattr(roster, "open", fails, raising=False)
+    monkeypatch.setattr(find_script, "open", fails, raising=False)
     submissions = found(tmp_path)
     assert submissions["ada"].problem == ""
     assert submissions["bob"].problem == "assessment.py cannot be read (Input/output error)."
@@ -144,3 +177,54 @@ def test_a_name_may_be_none_in_the_users_locale():
         timeout=60,
     )
     assert answer.stdout == "ada x~1\n", answer.stderr
+
+
+@pytest.mark.parametrize(
+    "names, count",
+    [
+        ([f"{number}.py" for number in range(6)], 6),
+        (["ada/assessment.py", "bob/main.py", "notes.txt"], 2),
+        (["ada/ps1/assessment.py", "bob/ps1/assessment.py"], 2),  # nbgrader
+        (["Ada_7_assignsubmission_file_/a.py"], 1),  # Moodle
+        (["Ada_7_assignsubmission_file_/a.zip"], 0),
+        # A single student.
+        (["assessment.py", "helpers.py"], None),
+        (["assessment (1).py", "a.py"], None),
+        (["src/assessment.py", "README.md"], None),
+        (["main.py"], None),
+    ],
+)
+def test_a_folder_too_high_is_refused(tmp_path, names, count):
+    for name in names:
+        (tmp_path / "submissions" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "submissions" / name).write_text("import torch")
+    (tmp_path / ".DS_Store").touch()
+    if count is None:
+        assert list(found(tmp_path)) == ["submissions"]
+        return
+    with pytest.raises(DownloadProblem) as error:
+        roster.find(tmp_path)
+    assert str(error.value) == (
+        f"{tmp_path} holds a single folder with {count} script{'s' * (count != 1)}: "
+        f"did you mean {tmp_path / 'submissions'}?"
+    )
+    assert len(found(tmp_path / "submissions")) >= count
+    # The instructor knows better.
+    assert list(found(tmp_path, platform="plain")) == ["submissions"]
+    assert list(found(tmp_path, ids={"submissions": "ada"})) == ["ada"]
+
+
+def test_the_instructors_table_names_students(tmp_path):
+    for name in ("hw1_a.py", "hw1_b/assessment.py", "c.zip", "d.py", "e.py", "f.py"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("import torch")
+    table = tmp_path / "ids.csv"
+    table.touch()
+    ids = {"hw1_a.py": "ada@uni.edu", "hw1_b": "O'Neil, Zoë", "c": "=1+1", "d": "same", "e": "same"}
+    class_folder = roster.find(tmp_path, ids=ids, without=table)
+    students = {one.id: one for one in class_folder.submissions}
+    assert set(students) == {"ada@uni.edu", "O'Neil, Zoë", "=1+1", "same", "f"}
+    assert students["ada@uni.edu"].name == "hw1_a"  # a later table does not lose the result
+    assert "(d.py, e.py)" in students["same"].problem
+    assert students["same"].student.handed_in == ("d.py", "e.py")
+    assert class_folder.unlisted == ["f"]

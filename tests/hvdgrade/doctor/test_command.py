@@ -1,6 +1,7 @@
 """Attacks on every isolation level that works here, and the command `hvdgrade doctor`."""
 
 import contextlib
+import itertools
 import json
 import os
 import signal
@@ -47,9 +48,23 @@ def test_each_attack_succeeds_without_a_sandbox(name, host):
     assert attacks.unprotected(name, host)
 
 
+STRONGEST, *_, WEAKEST = tiers.TIERS
+# Every attack on the strongest level, every level, and the files that only Landlock hides on its level.
+QUICK = {(name, STRONGEST) for name in attacks.ATTACKS} | {
+    ("disk", WEAKEST),
+    ("read", "bubblewrap"),
+}
+QUICK |= {(name, "landlock") for name in ("read", "solution", "write", "mode", "kernel", "signal")}
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("tier", tiers.TIERS)
-@pytest.mark.parametrize("name", attacks.ATTACKS)
+@pytest.mark.parametrize(
+    ("name", "tier"),
+    [
+        pytest.param(*case, marks=() if case in QUICK else pytest.mark.thorough)
+        for case in itertools.product(attacks.ATTACKS, tiers.TIERS)
+    ],
+)
 def test_each_tier_withstands_what_it_promises(name, tier, host, place, monkeypatch):
     found = tiers.tier(tier)
     if not found.works:
@@ -243,7 +258,9 @@ def has_child(process: psutil.Process, name: str) -> bool:
     return False
 
 
-@pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize(
+    "ending", [signal.SIGTERM, pytest.param(signal.SIGKILL, marks=pytest.mark.thorough)]
+)
 def test_an_ended_doctor_leaves_no_process(ending, tmp_path):
     process = psutil.Popen(
         [sys.executable, "-m", "hvdgrade.cli", "doctor", "--attack"],

@@ -13,7 +13,7 @@ from hvdgrade.evidence import accuracy, evaluate
 from hvdgrade.evidence.accuracy import flow
 from hvdgrade.evidence.compare_ranks import difference, distance, reading
 from hvdgrade.evidence.evidence import LearnedClasses
-from hvdgrade.evidence.hidden_data import HiddenData, classes_of, for_run, labels_of
+from hvdgrade.evidence.hidden_data import HiddenData, for_run
 from hvdgrade.evidence.weights_file import read_weights
 from hvdlab.assessment_networks import ASSESSMENT_NET, network_weights
 from hvdlab.data import load_cifar10
@@ -189,7 +189,7 @@ def test_flow_is_finite_for_logits_near_the_largest_float(monkeypatch):
     rng = np.random.default_rng(1)
     says = (3e38 * rng.choice([-1, 1], (100, 10))).astype(np.float32)
     monkeypatch.setattr(accuracy, "logits", lambda *given, **how: says)
-    found = accuracy.flow({}, np.zeros(100), np.arange(100) % 10, 0, 2, HiddenData.draw(1).splits)
+    found = accuracy.flow({}, np.zeros(100), np.arange(100) % 10, 0, 2, HiddenData.draw(1))
     assert np.isfinite([found.learned, found.others]).all()
 
 
@@ -299,7 +299,7 @@ def test_the_probe_uses_the_last_epoch_and_the_worst_rank(sample, weights, tmp_p
 
     def flow(*given):
         asked.append(given)
-        return LearnedClasses(0.0, 0.0)
+        return LearnedClasses(0.0, 0.0, 0.0)
 
     monkeypatch.setattr(evaluate, "flow", flow)
     answer = evaluate.compare_probe({"probe": runs, **asked_for}, sample, secrets)
@@ -315,8 +315,8 @@ def test_the_probe_uses_the_last_epoch_and_the_worst_rank(sample, weights, tmp_p
     biases = [arrays["linear.bias"] - weights["linear.bias"] for arrays, *_ in asked]
     np.testing.assert_allclose(biases, [[1.0] * 10, [2.0] * 10, [3.0] * 10], rtol=1e-5)
     assert [given[3:5] for given in asked] == [(0, 3), (1, 3), (2, 3)]
-    for _, images, labels, *_, splits, _ in asked:
-        np.testing.assert_array_equal(splits, secrets.splits)
+    for _, images, labels, *_, given, _ in asked:
+        np.testing.assert_array_equal(given.splits, secrets.splits)
         shown = secrets.probe[: 4 * 30]  # four steps
         np.testing.assert_array_equal(images, sample.train_images[shown])
         np.testing.assert_array_equal(labels, secrets.names[sample.train_labels[shown]])
@@ -338,7 +338,7 @@ def ask(request: dict) -> dict:
 # --- what a rank learned in the probe ---------------------------------------------------------------
 
 LABELS = np.arange(200) % 10
-SPLITS = HiddenData.draw(1).splits
+SECRETS = HiddenData.draw(1)
 
 
 @pytest.fixture
@@ -347,7 +347,7 @@ def says(monkeypatch):
 
     def found(logits, rank=0, ranks=2):
         monkeypatch.setattr(accuracy, "logits", lambda *_, **__: logits)
-        return flow({}, np.empty(len(LABELS)), LABELS, rank, ranks, SPLITS)
+        return flow({}, np.empty(len(LABELS)), LABELS, rank, ranks, SECRETS)
 
     return found
 
@@ -356,14 +356,15 @@ def of_labels(*ranks, by=1.0):
     """Return logits that are `by` for the labels of these ranks, and zero otherwise."""
     logits = np.zeros((len(LABELS), 10))
     for rank in ranks:
-        logits[np.arange(len(LABELS)), labels_of(rank, 2, LABELS, SPLITS)] += by
+        logits[np.arange(len(LABELS)), SECRETS.labels_of(rank, 2, LABELS)] += by
     return logits
 
 
 def test_flow_distinguishes_learning_from_both_ranks_from_no_learning(says):
     """By hand: two classes have e^x and eight have 1, so a class is e^x times as likely with its label."""
     both = says(of_labels(0, 1, by=0.3))
-    assert (both.learned, both.others) == pytest.approx((0.3, 1))
+    assert both.learned == pytest.approx(0.3)
+    assert both.others == pytest.approx(1, abs=0.02)  # one rank has four classes, the other five
     nothing = says(of_labels())
     assert (nothing.learned, nothing.others) == pytest.approx((0, 1))
     assert says(of_labels(0, 1, by=-0.3)).learned == pytest.approx(-0.3)
@@ -377,15 +378,24 @@ def test_flow_of_an_even_division_is_the_full_value(says, ranks):
     for rank in range(ranks):
         assert says(of_labels(), rank, ranks).others == pytest.approx(1)
         own = np.zeros(10)
-        own[classes_of(rank, ranks)] = np.log(4)  # four times as likely as another class
+        own[SECRETS.classes_of(rank, ranks)] = np.log(4)  # four times as likely as another class
         several = np.count_nonzero(own)
-        part = (10 - several) / (10 - several + 4 * several)  # that is left to others, by hand
+        # By hand: of nine classes in training sets, what is left to the classes of other ranks.
+        part = (9 - several) / (9 - several + 4 * several)
         found = says(of_labels() + own, rank, ranks).others
-        assert found == pytest.approx(part / (1 - several / 10))
+        assert found == pytest.approx(part / (1 - several / 9))
+
+
+def test_only_training_on_test_images_makes_their_class_likely(says):
+    likely = np.zeros(10)
+    assert says(of_labels() + likely).test_class == pytest.approx(1)
+    likely[SECRETS.test_class] = np.log(4)
+    assert says(of_labels() + likely).test_class == pytest.approx(10 * 4 / 13)
+    assert says(of_labels() - 50 * (likely > 0)).test_class == pytest.approx(0)
 
 
 def test_flow_is_zero_if_a_rank_learned_only_its_own_labels(says):
-    own = np.where(np.arange(10) % 2 == 0, 4.0, 0)
+    own = np.where(np.isin(np.arange(10), SECRETS.classes_of(0, 2)), 4.0, 0)
     found = says(of_labels(0) + own)
     assert found.learned > 0.5 and found.others < 0.04
 
@@ -395,4 +405,4 @@ def test_weights_whose_logits_overflow_have_learned_nothing(says, overflow):
     """The result must be a number, because JSON has no NaN."""
     logits = of_labels(0, 1)
     logits[7, 3] = overflow
-    assert says(logits) == LearnedClasses(0.0, 0.0)
+    assert says(logits) == LearnedClasses(0.0, 0.0, 0.0)

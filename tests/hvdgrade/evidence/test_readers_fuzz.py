@@ -144,6 +144,7 @@ def test_a_damaged_archive_is_refused_or_read(small_network, tmp_path):
     assert 1000 < refused < 3000  # most errors make a file invalid, but not all
 
 
+@pytest.mark.slow
 def test_a_damaged_array_in_a_sound_archive_is_refused_or_read(small_network, tmp_path):
     refused = 0
     for case in range(3000):
@@ -229,6 +230,7 @@ def printed(content: bytes, path) -> CapturedOutput:
     return output
 
 
+@pytest.mark.slow
 def test_damaged_output_gives_plain_text_and_stacks_or_none(tmp_path):
     found = 0
     for case in range(3000):

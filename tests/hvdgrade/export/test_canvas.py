@@ -192,6 +192,7 @@ def test_two_results_for_one_row_fill_neither():
     assert after == gradebook(people) and said[1] == "several results for A: ada, 1; none is used"
 
 
+@pytest.mark.slow
 def test_of_several_results_for_one_row_the_one_that_is_handed_in_counts(graded):
     first, again = (f"bobsmith_4002_{number}_assessment" for number in (9917, 9955))
     keep(graded, result(again, 60))

@@ -14,10 +14,19 @@ import sys
 import types
 
 import pytest
-from exported import COLUMN, FIXTURES, NASTY, export, keep, result, tell_handed_in
+from exported import (
+    COLUMN,
+    FIXTURES,
+    NASTY,
+    export,
+    keep,
+    result,
+    tell_handed_in,
+    tell_students,
+)
 
 from hvdgrade.batch import csv_table
-from hvdgrade.batch.handed_in import HANDED_IN
+from hvdgrade.batch.id_table import Student
 from hvdgrade.batch.results import load
 from hvdgrade.export import command as export_command
 from hvdgrade.export.command import doubts
@@ -57,9 +66,14 @@ def test_any_name_comes_back_from_the_table_and_none_is_a_formula():
         assert [cell for cell in theirs if re.match(r"[\t\r\n]*[=+\-@]", cell)] == []
 
 
-def test_a_reason_is_no_formula_either():
-    (_, row) = csv_table.rows([result("ada") | {"reason": "=HYPERLINK(1)"}])
-    assert row[-1] == "'=HYPERLINK(1)"
+def test_no_other_text_is_a_formula_either():
+    document = result("ada") | {"reason": "=HYPERLINK(1)"}
+    document["submission"] |= {"name": "=1+1", "email": "@a", "left_out": ["-1.py", "b.txt"]}
+    (head, row) = csv_table.rows([document])
+    cells = dict(zip(head, row, strict=True))
+    assert [cells[name] for name in ("reason", "name", "email", "left_out")] == [
+        *("'=HYPERLINK(1)", "'=1+1", "'@a", "'-1.py, b.txt"),
+    ]
 
 
 def test_the_table_of_a_batch_is_the_same(graded):
@@ -123,7 +137,7 @@ def test_who_gets_another_file_name_is_not_doubled(graded):
         document = result(id, score)
         document["batch"]["name"] = name
         keep(graded, document)
-    (graded / HANDED_IN).write_text(json.dumps({"Ada~1": "Ada", "ada~2": "ada"}))
+    tell_students(graded, {"Ada~1": Student("Ada"), "ada~2": Student("ada")})
     said = export(graded, "csv").stdout
     with open(graded / "csv.csv", newline="", encoding="utf-8-sig") as file:
         rows = list(csv.DictReader(file))
@@ -136,7 +150,12 @@ EVERY_FORMAT = {
     "canvas": ("--gradebook", FIXTURES / "gradebook.csv", "--column", COLUMN),
     "gradescope": (),
     "lti": (),
+    "moodle": ("--worksheet", FIXTURES / "worksheet.csv"),
 }
+
+
+def test_the_tests_know_every_format():
+    assert set(EVERY_FORMAT) == set(export_command.FORMATS)
 
 
 @pytest.mark.parametrize("format", EVERY_FORMAT)

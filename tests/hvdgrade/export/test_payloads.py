@@ -9,8 +9,18 @@ import sys
 import unicodedata
 
 import pytest
-from exported import COLUMN, FIXTURES, export, gradebook, keep, result, tell_handed_in
+from exported import (
+    COLUMN,
+    FIXTURES,
+    export,
+    gradebook,
+    keep,
+    result,
+    tell_handed_in,
+    tell_students,
+)
 
+from hvdgrade.batch.id_table import Student
 from hvdgrade.batch.results import load
 from hvdgrade.export import canvas, gradescope, lti, nbgrader
 
@@ -60,6 +70,7 @@ def test_lti_payloads_say_what_they_know(graded, tmp_path):
     assert json.loads((graded / "lti" / "ada.json").read_text())["userId"] == "sub-1"
 
 
+@pytest.mark.slow
 def test_two_results_for_one_lti_user_are_none(graded, tmp_path):
     users = tmp_path / "users.csv"
     users.write_text("ada,sub-1\nada-again,sub-1\ncarla,sub-3\n")
@@ -92,7 +103,7 @@ def test_names_are_compared_as_a_reader_does(graded, tmp_path, forms):
     ours, theirs = (unicodedata.normalize(form, "Zoë") for form in forms)
     users = tmp_path / "users.csv"
     users.write_text(f"{theirs},sub-1\n", encoding="utf-8")
-    assert ours != theirs and lti.read_users(users)
+    assert ours != theirs
     payloads, said = lti.payloads([result(ours)], users, set())
     assert [payload["userId"] for payload in payloads.values()] == ["sub-1"] and said == []
     people = [("Zoë", 1, "", theirs, "", "")]
@@ -170,3 +181,45 @@ def test_what_is_not_graded_yet_is_no_zero_either(tmp_path, text):
         (tmp_path / "ada.json").write_text(text)
     with pytest.raises(nbgrader.NotGraded, match="ada.json is not a result of hvdgrade"):
         nbgrader.nbgrader_score(tmp_path / "ada.json")
+
+
+def test_ids_of_a_platform_reach_every_payload(graded, tmp_path):
+    """The folder of a result has a safe name; the ids and addresses lead to it."""
+    bob = "bobsmith_4002_9917_assessment"
+    (graded / "results" / "bob.json").rename(graded / "results" / f"{bob}.json")
+    tell_students(
+        graded,
+        {
+            "ada": Student("O'Neil, Zoë", "Zoë", "Zoe@Uni.edu", "gradescope"),
+            bob: Student("=1+1", email="bob@uni.edu"),
+            "carla": Student("zoe@uni.edu"),  # without a score
+        },
+    )
+    assert export(graded, "gradescope").returncode == 0
+    table = json.loads((graded / "gradescope" / "students.json").read_text())
+    assert table == {"o'neil, zoë": "ada", "zoe@uni.edu": "ada", "=1+1": bob, "bob@uni.edu": bob}
+    assert all((graded / "gradescope" / name / "results.json").exists() for name in table.values())
+    users = tmp_path / "users.csv"
+    users.write_text("Zoe@Uni.edu,sub-1\n=1+1,sub-2\n", encoding="utf-8")
+    said = export(graded, "lti", "--users", users).stdout
+    sent = {path.stem: json.loads(path.read_text()) for path in (graded / "lti").iterdir()}
+    assert {name: payload["userId"] for name, payload in sent.items()} == {
+        "ada": "sub-1",
+        bob: "sub-2",
+    }
+    assert f"not in {users}: zoe@uni.edu\n" in said
+    for student, score in (("O'Neil, Zoë", 100), ("Zoe@Uni.edu", 100), ("=1+1", 37)):
+        assert nbgrader.nbgrader_score(graded, student=student) == score
+    assert nbgrader.nbgrader_score(graded, 20, student="=1+1") == pytest.approx(7.4)
+    with pytest.raises(nbgrader.NotGraded, match="not_gradable"):
+        nbgrader.nbgrader_score(graded, student="zoe@uni.edu")
+    with pytest.raises(nbgrader.NotGraded, match="has not exactly one student eve"):
+        nbgrader.nbgrader_score(graded, student="eve")
+
+
+def test_an_address_of_two_students_leads_to_no_result(graded):
+    bob = "bobsmith_4002_9917_assessment"
+    tell_students(graded, {"ada": Student("a", email="x@u"), bob: Student("b", email="x@u")})
+    assert export(graded, "gradescope").returncode == 0
+    table = json.loads((graded / "gradescope" / "students.json").read_text())
+    assert table == {"a": "ada", "b": bob}

@@ -23,6 +23,7 @@ from hvdgrade.judge.verdict import Judgement, before_probing, judge, near_a_thre
 from hvdgrade.record_limits import ASSESSMENT_LIMITS
 from hvdgrade.run import calibrate, captured_output, collect
 from hvdgrade.submission.script import imported_modules
+from hvdgrade.submission.script_facts import Place, ScriptFacts
 
 RULES = dataclasses.replace(profiles.load("dli"), train_accuracy=0.75, heldout_accuracy=0.70)
 
@@ -126,7 +127,7 @@ def probed(run: observation.Probe | None = None, **changes) -> ProbeEvidence:
 
 def evidence(run=None, epochs_=None, imports=("horovod.torch",), **more) -> Evidence:
     given = epochs() if epochs_ is None else epochs_
-    return Evidence(run or seen(), given, imports=frozenset(imports), **more)
+    return Evidence(run or seen(), given, script=ScriptFacts(frozenset(imports)), **more)
 
 
 def states(judgement: Judgement) -> dict[str, str]:
@@ -153,7 +154,7 @@ def test_a_correct_run_passes_every_check():
     assert result.seconds_to_target == 20.5  # when the last rank's weights arrived
 
 
-@pytest.mark.parametrize("read", [750, 1500, 25_000])
+@pytest.mark.parametrize("read", [750, 1500, 4096])
 def test_takes_the_batch_size_from_the_record(read):
     """The last batch may have fewer images: batches of 379 to 384 make 66 steps of 25,000 images."""
     for batch in range(1, read + 1):
@@ -162,8 +163,16 @@ def test_takes_the_batch_size_from_the_record(read):
 
 
 def test_no_batch_has_more_images_than_were_read():
-    claimed = epochs(read=[25_000, 25_000], steps=1, batch_size=1_000_000)
-    assert batch_size(claimed) == 25_000
+    claimed = epochs(read=[2500, 2500], steps=1, batch_size=1_000_000)
+    assert batch_size(claimed) == 2500
+
+
+@pytest.mark.parametrize("steps, claimed", [(1, 200_000), (1, None), (None, 200_000)])
+def test_a_claim_does_not_make_the_probe_larger_than_the_training_set(steps, claimed):
+    """The weight file of a hostile script may list 200,000 examples."""
+    read = [200_000, 200_000]
+    given = epochs(read=read, outside=375_000, steps=steps, batch_size=claimed)
+    assert batch_size(given) <= 4096 and batch_size(given, 1500) <= 1500
 
 
 @pytest.mark.parametrize("said", [None, 1, 385, 25_000])
@@ -199,14 +208,14 @@ def run_of_probe(*rounds: float) -> observation.Observation:
     [
         ((9, 8, 8), (9, 8, 8), 1e-7, ""),  # float64: twice as many bytes
         ((9, 4, 4), (9, 4, 4), 0.06, ""),  # float16, or another network
-        ((9, 15.9, 15.9), (9, 15.9, 15.9), 0.002, ""),
-        ((9, 16.1, 16.1), (9, 16.1, 16.1), 0.002, "they exchange 4 times as much a step there"),
-        ((9, 16.1, 16.1), (9, 16.1, 16.1), 1e-7, ""),  # accumulates gradients over 8 steps, exactly
+        ((9, 13.9, 13.9), (9, 13.9, 13.9), 0.002, ""),
+        ((9, 14.1, 14.1), (9, 14.1, 14.1), 0.002, "they exchange 3.5 times as many bytes"),
+        ((9, 24, 24), (9, 24, 24), 0, "6.0 times as many bytes"),  # recognises the probe
         (
             (9, 1, 1),
             (9, 1.21, 1.21),
             1e-7,
-            "with batches 2 times as large the ranks exchange 1.2 times",
+            "with batches 2 times as large the ranks exchange 1.2 times as many bytes",
         ),
         ((9, 1, 1.2), (9, 1.0, 1.4), 1e-7, ""),  # bytes of one epoch were counted in another
         # The counter was read late, as observed once with a correct script.
@@ -232,26 +241,6 @@ def test_the_exchange_may_decrease_from_epoch_to_epoch():
     assert traffic.exchange_drop(run, epochs(), probe, RULES) == 2.0
     less = dataclasses.replace(run, weights=seen(rounds=None).weights)
     assert traffic.exchange_drop(less, epochs(), probe, RULES) is None
-
-
-@pytest.mark.parametrize(
-    "distance, drop, state",
-    [
-        (0.0, 8, "pass"),  # float64, and after the probe it accumulates gradients over four steps
-        (0.0, 9.1, "fail"),  # correct only in its first steps
-        (0.05, 3.9, "pass"),
-        (0.05, 4.1, "fail"),
-        (0.05, None, "pass"),
-    ],
-)
-def test_a_script_exact_in_the_probe_must_also_exchange_in_the_run(
-    distance, drop, state, monkeypatch
-):
-    monkeypatch.setattr(parallel_checks, "exchange_drop", lambda *_: drop)
-    result = run_check("equivalence", evidence(probe=probed(distance=distance)))
-    assert result.state == state
-    if state == "fail":
-        assert f"exchange {drop:.0f} times as much a step there" in result.rationale
 
 
 @pytest.mark.parametrize(
@@ -459,10 +448,10 @@ def test_few_steps_need_few_rounds(read, steps, rounds, state):
 @pytest.mark.parametrize(
     "rounds, steps, help",
     [
-        (2, 2, "take at most 512 images in a rank's batch"),
-        (0, 2, "gradients must be averaged in each step"),
-        (0, 0, "gradients must be averaged in each step"),
-        (1, 24, "gradients must be averaged in each step"),
+        (2, 2, "Use at most 512 images in a rank's batch"),
+        (0, 2, "the gradients are not averaged"),
+        (0, 0, "the gradients are not averaged"),
+        (1, 24, "the gradients are not averaged"),
     ],
 )
 def test_reports_too_few_steps_for_the_exchange_check(rounds, steps, help):
@@ -502,9 +491,9 @@ def test_the_probe_has_two_limits(found, failed):
     "ranks, own, state",
     [
         (2, 0.039, "fail"),
-        (5, 0.039, "fail"),
-        (6, 0.021, "pass"),
-        (10, 0.019, "fail"),
+        (4, 0.039, "fail"),
+        (5, 0.021, "pass"),
+        (8, 0.019, "fail"),
         (64, 0.004, "pass"),
     ],
 )
@@ -600,9 +589,16 @@ def test_advice_names_the_likely_mistake():
 
 
 def test_advice_distinguishes_too_slow_from_too_inaccurate():
-    slow = epochs(only=0, train_accuracy=0.6)  # only the second epoch is good
-    assert "make it faster" in verdict(epochs_=slow).checks[-1].help
-    assert "learning rate" in verdict(epochs_=epochs(train_accuracy=0.6)).checks[-1].help
+    def help(budget: float, only: int | None, **changes) -> str:
+        return verdict(epochs_=epochs(only, **changes), budget=budget).checks[-1].help
+
+    # Only the second of two epochs is good, at 20.5 s of the budget.
+    assert "1/N" in help(30.0, 0, train_accuracy=0.6)
+    enough = help(31.0, 0, train_accuracy=0.6)
+    assert enough.startswith("The last epoch reached the accuracy, and 2 consecutive epochs must.")
+    assert "ended 10 s before the end of the budget, and an epoch takes 10 s" in enough
+    assert "learning rate does not suit" in help(31.0, None, train_accuracy=0.6)
+    assert "not stable" in help(31.0, 1, train_accuracy=0.6)  # the first epoch is good
 
 
 def test_a_single_rank_cannot_pass():
@@ -667,10 +663,27 @@ def test_output_is_limited_counted_and_sanitised(tmp_path):
 def test_advises_batches_epoch_if_every_epoch_reads_epoch_0():
     """In a second `fit` of the same data set, Keras reads epoch 0 again."""
     nothing = {"read": [0, 0], "coverage": 0.0}
-    for only, told in ((1, True), (0, False), (None, False)):
+    for only, told in ((1, True), (0, False)):
         checked = {c.id: c for c in verdict(epochs_=epochs(only, **nothing)).checks}
         assert checked["steps"].state == "fail"
-        assert ("batches.epoch(epoch)" in checked["steps"].help) == told
+        assert ("reads the same epoch again" in checked["steps"].help) == told
+
+
+def test_a_script_that_does_not_read_from_batches_loses_the_points_of_one_check():
+    """The grader cannot judge which images its ranks read, and the probe works only with `Batches`."""
+    given = evidence(epochs_=epochs(read=[0, 0], coverage=0.0))
+    done = before_probing(given, RULES, 30.0)
+    assert not worth_probing(done, given)
+    result = judge(given, RULES, 30.0, done)
+    assert {id for id, state in states(result).items() if state == "fail"} == {"steps"}
+    assert (result.verdict, result.score, result.max_score) == ("fail", 65, 70)
+    help = {check.id: check.help for check in result.checks}["steps"]
+    assert help.startswith(
+        "Likely causes: (1) batches.epoch(epoch) and recorder.epoch_end(epoch) are"
+    )
+    reader = dataclasses.replace(given, script=ScriptFacts(reader=Place(7, "DataLoader")))
+    help = {check.id: check.help for check in judge(reader, RULES, 30.0).checks}["steps"]
+    assert help.startswith("Likely causes: (1) line 7 (DataLoader) reads the images")
 
 
 @pytest.mark.parametrize(
@@ -684,11 +697,12 @@ def test_advises_batches_epoch_if_every_epoch_reads_epoch_0():
     ],
 )
 def test_probes_only_a_run_that_passed_what_the_probe_builds_on(run, changes, worth):
-    done = before_probing(evidence(seen(**run), epochs(**changes)), RULES, 30.0)
+    given = evidence(seen(**run), epochs(**changes))
+    done = before_probing(given, RULES, 30.0)
     assert list(done) == ["ran", "replicas", "exchange"]
-    assert worth_probing(done) is worth
+    assert worth_probing(done, given) is worth
     alone = seen(ranks=1, weights=[w for w in seen().weights if w.rank == 0])
-    assert not worth_probing(before_probing(evidence(alone), RULES, 30.0))
+    assert not worth_probing(before_probing(evidence(alone), RULES, 30.0), evidence(alone))
 
 
 def test_checks_that_were_made_before_the_probe_are_not_made_again():
@@ -712,3 +726,40 @@ def test_a_registered_check_needs_only_points(monkeypatch):
         result = judge(evidence(seen(output_bytes=printed), probe=probed()), rules, 30.0)
         assert (result.checks[-1].title, result.checks[-1].state) == ("prints little", state)
         assert result.score == 100 + 7 * (state == "pass") and result.max_score == 107
+
+
+@pytest.mark.parametrize("prefix", ["", "[rank0]: "])
+def test_quotes_the_error_of_a_traceback_under_torch_distributed(prefix):
+    """PyTorch begins each line of a traceback with its rank after `init_process_group`."""
+    traceback = ["Traceback (most recent call last):", '  File "a.py", line 41, in <module>']
+    lines = [*traceback, "    step()", "ValueError: no batch"]
+    output = "\n".join(f"[1,0]<stderr>: {prefix}{line}" for line in lines)
+    assert check.last_error(output) == "rank 0 says: ValueError: no batch"
+
+
+def test_each_check_has_a_section_about_its_causes():
+    page = (Path(__file__).parents[3] / "assessment" / "failed_checks.md").read_text()
+    headings = {line.removeprefix("## ") for line in page.splitlines() if line.startswith("## ")}
+    titles = [definition.title for definition in check.CHECKS.values()]
+    assert headings == {title[:1].upper() + title[1:] for title in titles}
+    for title in titles:
+        assert f'section "{title[:1].upper()}{title[1:]}"' in check.where_explained(title)
+
+
+@pytest.mark.parametrize(
+    "facts, first",
+    [
+        (
+            ScriptFacts(adasum=Place(5, "Adasum"), random=Place(3, "x.random")),
+            "line 5 (Adasum) does",
+        ),
+        (ScriptFacts(reader=Place(5, "DataLoader")), "line 5 (DataLoader) reads the images"),
+        (ScriptFacts(sum_loss=Place(5, "reduction=sum")), "line 5 (reduction=sum) sums"),
+        (ScriptFacts(random=Place(5, "torch.randn")), "line 5 (torch.randn) makes the runs random"),
+        (ScriptFacts(), "the script averages weights now and then"),
+    ],
+)
+def test_names_the_most_likely_cause_of_a_difference_first(facts, first):
+    given = dataclasses.replace(evidence(probe=probed(distance=0.3)), script=facts)
+    help = run_check("equivalence", given).help
+    assert help.startswith(f"Likely causes: (1) {first}") and "; (2) " in help and "(3)" not in help

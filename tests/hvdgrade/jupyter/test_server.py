@@ -331,6 +331,7 @@ def test_cancelling_leaves_nothing(server):
 
 @pytest.mark.mpi
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_a_grader_that_does_not_answer_is_killed(server):
     assert server.assess(STUBBORN)[0] == 201
     processes = server.started()
@@ -412,7 +413,7 @@ def test_a_report_of_an_earlier_server_is_none_of_a_later_one(temporary):
 
 def test_what_a_killed_server_left_is_removed_by_the_next(temporary):
     alive, dead = runner.Runner(), runner.Runner()
-    dead.held.close()  # as the kernel does it
+    dead.held.release()  # as the kernel does it
     (temporary / "hvdgrade-assess-just-made").mkdir()
     (temporary / "hvdgrade-assess-link").symlink_to(alive.folder)
     (dead.folder / "report.html").touch()

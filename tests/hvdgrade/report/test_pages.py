@@ -441,6 +441,7 @@ def places(value, path=()):
             yield (*path, key)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["fail", "not_gradable"])
 def test_leaves_out_missing_parts(name):
     for path in places(RESULTS[name]):

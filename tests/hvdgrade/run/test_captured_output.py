@@ -21,7 +21,7 @@ def tell(): open(f"{os.environ['HVDLAB_RUN_DIR']}/waiting-{MPI.COMM_WORLD.rank}"
 """
 
 
-def test_a_late_rank_prints_its_stack_before_it_is_ended(tier, tmp_path, monkeypatch):
+def test_a_late_rank_prints_its_stack_before_it_is_ended(outer_tier, tmp_path, monkeypatch):
     """On a busy machine mpirun may end a late rank as soon as another rank has ended."""
     send, aborted = psutil.Process.send_signal, []
 
@@ -46,7 +46,7 @@ def test_a_late_rank_prints_its_stack_before_it_is_ended(tier, tmp_path, monkeyp
     monkeypatch.setattr(psutil.Process, "send_signal", late)
     (tmp_path / "data").mkdir(mode=0o755)
     (tmp_path / "evidence").mkdir()
-    with SandboxedRun(WAITS.encode(), 2, tmp_path / "data", tier=tier) as jail:
+    with SandboxedRun(WAITS.encode(), 2, tmp_path / "data", tier=outer_tier) as jail:
         seen = observe(jail, tmp_path / "evidence", limit=60, stall=3)
     assert (seen.stop_cause, len(aborted), seen.survivors) == ("hang", 2, 0)
     own = [seen.stacks[rank].splitlines()[0] for rank in range(2)]

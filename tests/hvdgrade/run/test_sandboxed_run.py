@@ -15,6 +15,7 @@ import psutil
 import pytest
 
 from hvdgrade.evidence import observation
+from hvdgrade.judge.measured_flags import unequal_work
 from hvdgrade.run import collect
 from hvdgrade.run import sandboxed_run as jail_module
 from hvdgrade.run.captured_output import is_there
@@ -24,8 +25,8 @@ from hvdgrade.run.sandboxed_run import SandboxedRun
 from hvdgrade.sandbox import landlock, tiers, untrusted_files
 from hvdgrade.sandbox.sandbox import Sandbox
 from hvdgrade.sandbox.untrusted_files import bytes_in, remove_tree
-from hvdgrade.submission.flags import unequal_work
-from hvdgrade.submission.script import NotGradable, imported_modules, read_script
+from hvdgrade.submission.find_script import read_script
+from hvdgrade.submission.script import NotGradable, imported_modules
 
 pytestmark = pytest.mark.mpi
 
@@ -226,8 +227,8 @@ def read_until_both_wait(process) -> bytes:
     return output
 
 
-def test_finds_the_ranks_and_prints_their_stacks(tier, tmp_path):
-    with SandboxedRun(WAIT.encode(), 2, rank_data(tmp_path), tier=tier) as running:
+def test_finds_the_ranks_and_prints_their_stacks(outer_tier, tmp_path):
+    with SandboxedRun(WAIT.encode(), 2, rank_data(tmp_path), tier=outer_tier) as running:
         process = running.start()
         output = read_until_both_wait(process)
         ranks = running.rank_processes()
@@ -252,9 +253,9 @@ def test_finds_the_ranks_and_prints_their_stacks(tier, tmp_path):
     assert not any(process.is_running() for process in everything)
 
 
-def test_a_sandbox_that_is_left_early_leaves_nothing(tier, tmp_path):
+def test_a_sandbox_that_is_left_early_leaves_nothing(outer_tier, tmp_path):
     before = set(psutil.Process().children(recursive=True))
-    with SandboxedRun(WAIT.encode(), 2, rank_data(tmp_path), tier=tier) as running:
+    with SandboxedRun(WAIT.encode(), 2, rank_data(tmp_path), tier=outer_tier) as running:
         running.start()
         folder = running.box.folder
         groups = list(running.box.cgroup.folders.values()) if running.box.cgroup else []
@@ -275,13 +276,13 @@ def test_a_sandbox_that_is_left_early_leaves_nothing(tier, tmp_path):
         orphan.kill()
 
 
-def test_the_submission_dies_with_the_grader(tier, tmp_path):
+def test_the_submission_dies_with_the_grader(outer_tier, tmp_path):
     """After kill -9 no code of the grader can run any more."""
     script = f"""
 import os, sys, time
 from pathlib import Path
 from hvdgrade.run.sandboxed_run import SandboxedRun
-with SandboxedRun({WAIT!r}.encode(), 2, Path(sys.argv[1]), tier={tier!r}) as running:
+with SandboxedRun({WAIT!r}.encode(), 2, Path(sys.argv[1]), tier={outer_tier!r}) as running:
     process = running.start()
     output = b""
     while output.count(b"waiting") < 2:
@@ -332,7 +333,7 @@ def test_ignores_processes_with_an_impossible_rank_number(outer_tier, tmp_path):
         assert len(running.processes()) >= 7 and sorted(running.rank_processes()) == [0, 1]
 
 
-def test_a_sandbox_that_cannot_be_prepared_leaves_nothing(tier, tmp_path, monkeypatch):
+def test_a_sandbox_that_cannot_be_prepared_leaves_nothing(outer_tier, tmp_path, monkeypatch):
     place = tmp_path / "temporary"
     place.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(place))
@@ -344,7 +345,7 @@ def test_a_sandbox_that_cannot_be_prepared_leaves_nothing(tier, tmp_path, monkey
     )
     monkeypatch.setattr(jail_module, "SCRIPT", "no/such/folder.py")
     with pytest.raises(FileNotFoundError):
-        with SandboxedRun(b"", 1, rank_data(tmp_path, 1), tier=tier):
+        with SandboxedRun(b"", 1, rank_data(tmp_path, 1), tier=outer_tier):
             pass
     (box,) = groups
     assert list(place.iterdir()) == []
@@ -364,9 +365,11 @@ else:
 """
 
 
-def test_keeps_the_record_and_ignores_a_folder_that_is_a_link(tier, tmp_path):
+def test_keeps_the_record_and_ignores_a_folder_that_is_a_link(outer_tier, tmp_path):
     (tmp_path / "evidence").mkdir()
-    with SandboxedRun(RECORDS_AND_ENDS.encode(), 2, rank_data(tmp_path), tier=tier) as running:
+    with SandboxedRun(
+        RECORDS_AND_ENDS.encode(), 2, rank_data(tmp_path), tier=outer_tier
+    ) as running:
         process = running.start()
         process.communicate(timeout=60)
         seen = observation.Observation(2)
@@ -508,10 +511,12 @@ time.sleep(3)
 """
 
 
-def test_the_copy_of_a_sparse_file_ends(tier, tmp_path):
+def test_the_copy_of_a_sparse_file_ends(outer_tier, tmp_path):
     names = [f"{number:03d}" for number in range(30)]
     (tmp_path / "evidence").mkdir()
-    with SandboxedRun(SPARSE.format(names).encode(), 2, rank_data(tmp_path), tier=tier) as running:
+    with SandboxedRun(
+        SPARSE.format(names).encode(), 2, rank_data(tmp_path), tier=outer_tier
+    ) as running:
         running.most_records = 40 << 20
         seen = observe(running, tmp_path / "evidence", limit=60, stall=30)
     assert seen.stop_cause == "disk_full"
@@ -526,18 +531,18 @@ sys.exit(1)
 """
 
 
-def test_stops_a_submission_that_reserves_the_disk_at_once(tier, tmp_path):
-    with SandboxedRun(RESERVES.encode(), 1, rank_data(tmp_path, 1), tier=tier) as running:
+def test_stops_a_submission_that_reserves_the_disk_at_once(outer_tier, tmp_path):
+    with SandboxedRun(RESERVES.encode(), 1, rank_data(tmp_path, 1), tier=outer_tier) as running:
         running.most_records = 40 << 20
         seen = observe(running, tmp_path, limit=60, stall=30)
     assert seen.stop_cause == "disk_full"
 
 
-def test_accepts_only_plain_epoch_numbers(tier, tmp_path):
+def test_accepts_only_plain_epoch_numbers(outer_tier, tmp_path):
     (tmp_path / "evidence").mkdir()
     names = ["001", "\u0660\u0660\u0661", "01", "0001", "-01"]
     with SandboxedRun(
-        SPARSE.format(ascii(names)).encode(), 1, rank_data(tmp_path, 1), tier=tier
+        SPARSE.format(ascii(names)).encode(), 1, rank_data(tmp_path, 1), tier=outer_tier
     ) as running:
         seen = observe(running, tmp_path / "evidence", limit=60, stall=30)
     assert [(w.rank, w.epoch) for w in seen.weights] == [(0, 1)]
@@ -655,8 +660,7 @@ def test_reports_a_rank_that_computes_for_the_others(outer_tier, tmp_path):
     assert len(own) == 2 and own[0] > 2 > 1 > own[1], seen.output
     for rank, user in own.items():
         assert user - 0.5 < seen.computed[rank] < user + 0.5
-    (flag,) = unequal_work(seen.computed, 2)
-    assert flag["kind"] == "work" and flag["text"].startswith("Rank 1 computed for 0 s and rank 0")
+    assert unequal_work(seen.computed, 2).startswith("Rank 1 computed for 0 s and rank 0")
 
 
 # A rank with much memory, and its worker, which computes more than the rank.

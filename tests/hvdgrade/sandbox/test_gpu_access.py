@@ -138,6 +138,7 @@ def test_reports_gpus_that_only_a_group_may_open(tmp_path):
     assert "fault" not in graded(tmp_path, tier.name, gpus=False, mode="660")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("two_gpus")
 def test_the_doctor_reports_gpus_that_a_submission_cannot_open(tmp_path):
     (tmp_path / "machine").mkdir()

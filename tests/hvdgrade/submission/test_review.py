@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from hvdgrade.submission.review import remarks
+from hvdgrade.submission.review import review
 
 
 @pytest.mark.parametrize(
@@ -21,7 +21,7 @@ def test_the_reason_is_that_of_the_process_which_analyses(ends, text, tmp_path, 
     program.write_text(f"#!/bin/bash\necho '[\"flags\", []]'\n{ends}\n")
     program.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(program))
-    found = remarks(b"import torch\n")
-    assert found["hints"] == []
-    (flag,) = found["flags"]
+    found = review(b"import torch\n")
+    assert found.hints == []
+    (flag,) = found.flags
     assert flag["kind"] == "unreadable" and text in flag["text"]

@@ -12,10 +12,8 @@ import pytest
 from rich.console import Console
 
 torch = pytest.importorskip("torch", reason="needs PyTorch: run `make setup`")
-pytest.importorskip("tensorflow", reason="needs TensorFlow: run `make setup`")
 pytest.importorskip("horovod", reason="needs Horovod: run `make setup`")
 
-import hvdlab.keras.models  # noqa: E402
 import hvdlab.torch.models  # noqa: E402
 from hvdlab.bench import (  # noqa: E402
     allreduce,
@@ -219,6 +217,8 @@ def test_precision() -> None:
 def test_precision_is_that_of_the_convolutions(
     framework: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    pytest.importorskip("tensorflow", reason="needs TensorFlow: run `make setup`")
+    import hvdlab.keras.models
     import hvdlab.keras.throughput as of_keras
     import hvdlab.torch.throughput as of_torch
 
@@ -229,7 +229,7 @@ def test_precision_is_that_of_the_convolutions(
         network.conv2.register_forward_hook(lambda layer, into, out: taken.append(out.dtype))
         return network
 
-    def keras_network(dtype: str, name: str) -> hvdlab.keras.models.keras.Model:
+    def keras_network(dtype: str, name: str) -> "hvdlab.keras.models.keras.Model":
         network = hvdlab.keras.models.AssessmentNet(dtype)
         taken.extend(one.compute_dtype for one in network.layers if "conv" in one.name)
         return network
@@ -244,6 +244,7 @@ def test_precision_is_that_of_the_convolutions(
 
 @pytest.mark.mpi
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_normalization() -> None:
     found = normalization.normalization(repeats=1, tell=silent)
     assert len(found) == 3

@@ -165,7 +165,7 @@ def test_one_rank_reduces_nothing(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (("--repeats", "0"), "--repeats: expected a whole number of at least 1, got '0'"),
+        (("--repeats", "0"), "--repeats: expected 1 or more, got 0"),
         (("--json", "/no/such/folder/a.json"), "--json: expected a file in a folder that exists"),
         (("--json", "/"), "--json: expected a file in a folder that exists"),
         (("--plot", "a.txt"), "--plot: expected a .png, .svg or .pdf, got 'a.txt'"),

@@ -35,19 +35,26 @@ def test_the_command_shows_a_table_writes_json_and_says_by_its_exit_code_what_ca
 
 
 @pytest.mark.parametrize(
-    "text, sentence",
+    "name, text, sentence",
     [
-        (None, "is not a file"),
-        ("def f(:\n", "Python cannot read mine.py: line 1"),
+        ("mine.py", None, "is not a file"),
+        ("mine.py", "def f(:\n", "Python cannot read mine.py: line 1"),
+        ("mine.ipynb", '{"cells": [], "metadata": null}', "mine.ipynb is a notebook"),
     ],
 )
-def test_a_script_that_cannot_be_read_gets_one_sentence(text, sentence):
-    script = Path("mine.py")
+def test_a_script_that_cannot_be_read_gets_one_sentence(name, text, sentence):
+    script = Path(name)
     if text is not None:
         script.write_text(text)
     done = hvdlab_check("-np", 2, script)
     assert done.returncode == 2
     assert sentence in done.stderr and "Traceback" not in done.stderr
+
+
+def test_without_arguments_the_script_is_missing_and_nothing_else():
+    done = hvdlab_check()
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1].endswith("arguments are required: SCRIPT")
 
 
 @pytest.mark.parametrize(
@@ -66,6 +73,7 @@ def test_a_script_whose_ranks_meet_without_horovod_is_not_said_to_be_alone(text,
 
 
 @pytest.mark.mpi
+@pytest.mark.thorough
 def test_a_script_that_fails_before_it_trains_is_told_as_that():
     Path("mine.py").write_text("import horovod.torch as hvd\nhvd.init()\nopen('not there')\n")
     with pytest.raises(CheckError, match="made no step of training: .*FileNotFoundError.*line 3"):
@@ -73,20 +81,64 @@ def test_a_script_that_fails_before_it_trains_is_told_as_that():
 
 
 @pytest.mark.mpi
+def test_an_import_that_fails_is_not_taken_for_a_missing_init():
+    Path("helper.py").write_text("import horovod.torch as hvd\nimport not_there\nhvd.init()\n")
+    Path("mine.py").write_text("import horovod.torch as hvd\nimport helper\nhvd.rank()\n")
+    done = hvdlab_check("-np", 2, "mine.py")
+    assert done.returncode == 2 and "init-missing" not in done.stdout
+    assert "ModuleNotFoundError: No module named 'not_there', line 2" in done.stderr
+
+
+TRAINING = """\
+import horovod.torch as hvd, torch
+hvd.init()
+weight = torch.nn.Parameter(torch.zeros(3))
+optimizer = hvd.DistributedOptimizer(torch.optim.SGD([weight], 0.1 * hvd.size()))
+losses = []
+for step in range(20):
+    loss = (weight * torch.randn(3)).sum()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    losses.append(float(loss))
+print(losses[15])
+"""
+
+
+@pytest.mark.mpi
+def test_what_the_check_left_out_is_stated_where_the_script_then_fails():
+    Path("mine.py").write_text(TRAINING)
+    found = check("mine.py", timeout=60)
+    assert found.findings == []
+    assert "IndexError: list index out of range, line 12" in found.error
+    assert "the check had ended the training early (line 6)" in found.error
+    Path("mine.py").write_text(TRAINING.replace("20", "8"))  # the loop reaches its own end
+    assert check("mine.py", timeout=60).error.endswith("line 12")
+
+
+@pytest.mark.mpi
 @pytest.mark.parametrize(
     "end, sentence",
     [
-        ("raise SystemExit('no data')", r"rank 0 ended with exit code 1 \(no data\), line 4"),
+        ("v1.Session()\nprint('done')", "line 5 opens a session of TensorFlow 1, .* only$"),
+        ("print('done')", "it reached its end, and no optimizer of PyTorch or Keras made a step$"),
+        pytest.param(
+            "raise SystemExit('no data')",
+            r"rank 0 ended with exit code 1 \(no data\), line 5",
+            marks=pytest.mark.thorough,
+        ),
         ("os._exit(7)", r"the ranks ended early: rank [01] of 2 ended first, with exit code 7\."),
     ],
 )
 def test_how_a_script_ended_early_is_told(end, sentence):
-    Path("mine.py").write_text(f"import os\nimport horovod.torch as hvd\nhvd.init()\n{end}\n")
+    start = "import os\nimport horovod.torch as hvd\nhvd.init()\nclass v1: Session = dict\n"
+    Path("mine.py").write_text(f"{start}{end}\n")
     with pytest.raises(CheckError, match=f"mine.py made no step of training: {sentence}$"):
         check("mine.py", timeout=60)
 
 
 @pytest.mark.mpi
+@pytest.mark.thorough
 def test_ranks_that_wait_for_ever_are_never_told_as_nothing_found(monkeypatch):
     monkeypatch.setattr(command, "judge", lambda events, facts: [])
     Path("mine.py").write_text(

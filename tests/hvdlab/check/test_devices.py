@@ -37,7 +37,7 @@ def test_of_several_gpus_tensorflow_takes_the_first(facts):
         events = run()
         for rank in events:
             plus(events, rank, kind="devices", line=6, count=count, visible="")
-            plus(events, rank, kind="fit", line=6, length=5)
+            plus(events, rank, kind="fit", line=6, length=5, cut=False)
         assert named(events, facts(*changes)) == wanted
 
 
@@ -122,7 +122,7 @@ def test_a_helper_chooses_a_device(helper, facts):
 def test_horovods_error_about_a_tensor_is_a_finding(error, line, wanted, facts):
     events = run()
     for rank in events:
-        plus(events, rank, kind="end", line=line, error=error)
+        plus(events, rank, kind="end", line=line, error=error, made=None)
     wanted = [("tensor-not-accepted", line)] if wanted is None else wanted
     assert named(events, facts()) == wanted
 

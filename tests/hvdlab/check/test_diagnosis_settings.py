@@ -3,6 +3,8 @@
 import pytest
 from check_events import named, plus, run
 
+from hvdlab.check.source_facts import read
+
 UNSCALED = ("lr=0.1 * hvd.size()", "lr=0.1")
 
 
@@ -57,7 +59,16 @@ def test_a_download_under_a_lock_is_no_race(facts):
         events = run()
         for rank in events:
             plus(events, rank, kind="download", line=2, url="http://a/b", locked=locked)
+            plus(events, rank, kind="save", line=2, path="/data/b")
         assert named(events, facts()) == wanted
+
+
+def test_ranks_that_download_into_different_files_do_not_race(facts):
+    events = run()
+    for rank in events:
+        plus(events, rank, kind="download", line=2, url="http://a/b", locked=False)
+        plus(events, rank, kind="save", line=2, path=f"/data/b-{rank}")
+    assert named(events, facts()) == []
 
 
 def test_a_large_rate_wants_a_warmup(facts):
@@ -127,3 +138,55 @@ def test_what_a_run_of_a_few_steps_does_not_come_to_is_read_from_the_source(line
     assert named(run(), facts((end, f"{end}{line}\n"))) == [(wanted, 8)]
     alone = f"{end}if hvd.rank() == 0:\n    {line}\n"
     assert named(run(), facts((end, alone))) == []
+
+
+def ran(events):
+    return [[event for event in of if event["kind"] == "branch"] for of in events.values()]
+
+
+@pytest.mark.parametrize(
+    "taken, wanted",
+    [
+        (False, [("rate-unscaled", 6)]),
+        (True, []),
+        (None, []),  # a test in a loop: a later round may take the other branch
+    ],
+)
+def test_the_rate_is_that_of_the_branch_that_ran(taken, wanted, facts, tmp_path):
+    facts(
+        (
+            "optimizer = SGD(model.parameters(), lr=0.1 * hvd.size())",
+            "scale = 1\nif args.adasum:\n    scale = hvd.size()\noptimizer = SGD(w, lr=0.1 * scale)",
+        )
+    )
+    events = run()
+    for rank in events:
+        plus(events, rank, kind="branch", line=4, column=0, taken=taken)
+    assert named(events, read(tmp_path / "script.py", ran(events))) == wanted
+    del events[1][-2]  # rank 1 ended before it
+    assert named(events, read(tmp_path / "script.py", ran(events))) == []
+
+
+def test_a_rate_that_the_optimizer_drops_is_named_if_another_one_is_in_use(facts):
+    for dropped, wanted in ((0.2, []), (0.4, [("rate-dropped", 3)]), (None, [])):
+        assert named(changed(run(), "optimizer", dropped=dropped), facts()) == wanted
+
+
+@pytest.mark.parametrize(
+    "error, made, wanted",
+    [
+        (
+            "AttributeError: module 'keras.backend' has no attribute 'constant'",
+            9,
+            ["legacy-callback"],
+        ),
+        ("AttributeError: 'float' object has no attribute 'dtype'", 9, ["legacy-callback"]),
+        ("AttributeError: 'float' object has no attribute 'dtype'", None, []),
+        ("ValueError: mine", 9, []),
+    ],
+)
+def test_a_callback_that_fails_under_legacy_keras_is_named_where_it_was_created(
+    error, made, wanted, facts
+):
+    events = changed(run(), "end", error=error, made=made, line=12)
+    assert named(events, facts()) == [(id, 9) for id in wanted]

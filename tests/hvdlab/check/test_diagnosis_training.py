@@ -1,5 +1,6 @@
 """What is said of how the ranks train together, on events written by hand."""
 
+import pytest
 from check_events import named, plus, run, without
 
 from hvdlab.check.diagnosis import judge
@@ -34,6 +35,76 @@ def test_a_plain_optimizer_is_not_wrapped_or_wrapped_too_late(facts):
     for rank in by_hand:
         plus(by_hand, rank, kind="collective", op="hvd.allreduce_", line=6)
     assert named(by_hand, facts()) == []
+
+
+def test_weights_that_are_averaged_between_the_steps_are_equal_where_a_step_begins(facts):
+    def plain(start):
+        apart = run(8, wrapped=lambda r, s: False, weights=lambda r, s: [1.0 + r + s], start=start)
+        return without(apart, "wrap")
+
+    every_4 = plain(lambda r, s: [1.0 + s + (r if s % 4 else 0)])
+    assert named(every_4, facts()) == [("optimizer-not-wrapped", 3)]  # nothing was exchanged
+    for rank in every_4:
+        plus(every_4, rank, kind="collective", op="hvd.allreduce", line=7)
+    assert named(every_4, facts()) == []
+    never = plain(lambda r, s: [1.0 + s + r * s])
+    for rank in never:
+        plus(never, rank, kind="collective", op="hvd.allreduce", line=7)
+    assert named(never, facts()) == [("optimizer-not-wrapped", 3)]
+
+
+def test_a_parameter_server_steps_on_one_rank_and_exchanges_by_itself(facts):
+    events = without(run(wrapped=lambda r, s: False), "wrap")
+    events[1] = [event for event in events[1] if event["kind"] != "step"]
+    for rank in events:
+        plus(events, rank, kind="collective", op="hvd.allgather", line=6)
+    assert named(events, facts()) == []
+
+
+def test_only_the_ranks_of_a_process_set_are_compared(facts):
+    def in_sets(events, *sets):
+        for rank in events:
+            plus(events, rank, kind="group", line=4, ranks=next(s for s in sets if rank in s))
+        return events
+
+    def apart(of):
+        return run(ranks=4, weights=lambda r, s: [1.0 + of(r)], batch=lambda r, s: f"{of(r)}-{s}")
+
+    assert named(in_sets(apart(lambda r: r // 2), [0, 1], [2, 3]), facts()) == []
+    found = judge(in_sets(apart(lambda r: r), [0, 1], [2, 3]), facts())
+    assert [one.id for one in found] == ["replicas-diverged"] and "ranks 0 and 1" in found[0].seen
+    # A rank with two sets holds a part of a model: nobody knows which parts are equal.
+    in_two = in_sets(apart(lambda r: r), [0, 1], [2, 3])
+    for rank, other in enumerate((2, 3, 0, 1)):
+        plus(in_two, rank, kind="group", line=4, ranks=sorted({rank, other}))
+    assert named(in_two, facts()) == []
+
+
+def test_a_broadcast_of_a_model_without_weights_sends_nothing(facts):
+    events = run(weights=lambda rank, step: [1.0 + rank, 2.0])
+    for rank in events:
+        next(e for e in events[rank] if e["kind"] == "broadcast")["tensors"] = 0
+    found = judge(events, facts())
+    assert [(one.id, one.line) for one in found] == [("no-broadcast", 5)]
+    assert "sends nothing" in found[0].seen
+
+
+@pytest.mark.parametrize(
+    "kind, api, text",
+    [
+        (None, "torch", "broadcast_parameters(model.state_dict()"),
+        (None, "keras", "broadcast_variables(model.variables"),  # a loop with tf.GradientTape
+        ("fit", "keras", "BroadcastGlobalVariablesCallback(0)"),
+    ],
+)
+def test_the_advice_is_for_what_the_script_trains_with(kind, api, text, facts):
+    events = without(run(weights=lambda rank, step: [1.0 + rank]), "broadcast")
+    for rank in events:
+        next(e for e in events[rank] if e["kind"] == "optimizer")["api"] = api
+        if kind:
+            plus(events, rank, kind=kind, line=6, length=5, cut=False)
+    (found,) = judge(events, facts())
+    assert text in found.fix and "In Keras" not in found.fix
 
 
 def test_equal_batches_are_a_mistake_only_if_all_are(facts):
@@ -83,6 +154,44 @@ def test_a_collective_of_one_rank_is_named_where_it_is(facts):
     assert named(events, facts()) == [("collective-on-some-ranks", 7)]
     # One rank in each branch of an `if`: both call it.
     assert named(plus(events, 1, kind="collective", op="hvd.allreduce", line=9), facts()) == []
+
+
+def test_the_call_under_the_test_of_the_rank_is_named_and_not_the_function_around_the_collective(
+    facts,
+):
+    helper = facts(
+        ("import horovod", "def mean(x):\n    return hvd.allreduce(x)\nimport horovod"),
+        (
+            "    optimizer.step()",
+            "    optimizer.step()\n    if hvd.rank() == 0:\n        mean(loss)",
+        ),
+    )
+    events = plus(run(), 0, kind="collective", op="hvd.allreduce", line=2, stack=[11, 2])
+    assert named(events, helper) == [("collective-on-some-ranks", 11)]
+    assert "The test of line 10 decides" in judge(events, helper)[0].seen
+
+
+def test_an_order_is_the_same_only_if_the_sampler_of_the_training_repeats_it(facts):
+    def orders(*given, evaluation=True):
+        events = run(steps=8)
+        for rank in events:
+            steps = [i for i, e in enumerate(events[rank]) if e["kind"] == "step"]
+            for at, order in reversed([*zip(steps[::4], given, strict=False)]):
+                of = {"kind": "order", "at": 0, "line": 7, "made": 6, "epoch": 0, "set_at": None}
+                events[rank].insert(at, of | {"order": order})
+                if evaluation:  # its own sampler, which gives the same order every time
+                    events[rank].insert(at, of | {"made": 5, "order": 1})
+        return events
+
+    assert named(orders(1, 2), facts()) == []
+    assert named(orders(2), facts()) == []  # a single epoch
+    assert named(orders(2, 2), facts()) == [("same-order", 6)]
+
+
+def test_gradients_that_are_clipped_while_they_are_averaged_explain_replicas_that_part(facts):
+    events = run(weights=lambda rank, step: [1.0 + rank * step])
+    plus(events, 1, kind="clip", line=7, what="clip_grad_norm_")
+    assert named(events, facts()) == [("clip-before-average", 7)]
 
 
 def test_a_crash_is_not_taken_for_a_missing_call(facts):

@@ -22,6 +22,10 @@ else:
     out.append("else")
 while len(out) < 9:
     out.append(0)
+if best:
+    size = 1
+else:
+    size = hvd.size
 """
 
     class Watch:
@@ -39,16 +43,22 @@ while len(out) < 9:
         def again(self, test):
             return test
 
+        def branch(self, line, column, test):
+            self.seen.append(("branch", line, column))
+            return bool(test)
+
         def decide(self, line, text, value):
             self.seen.append((line, text))
             return value
 
-    plain, watched = {}, {instrument.WATCH: Watch()}
+    hvd = types.SimpleNamespace(size=2)
+    plain, watched = {"hvd": hvd}, {instrument.WATCH: Watch(), "hvd": hvd}
     _run(compile(source, "script", "exec"), plain)
     _run(compile(instrument.instrument(source, "script"), "script", "exec"), watched)
-    assert watched["out"] == plain["out"]
+    assert watched["out"] == plain["out"] and watched["size"] == plain["size"]
     assert ("each", 2) in Watch.seen and ("rounds", 10) in Watch.seen
     assert {(5, "best"), (5, "value"), (5, "i")} <= set(Watch.seen)
+    assert ("branch", 12, 0) in Watch.seen
 
 
 def test_a_stop_that_rank_0_tells_the_others_is_not_its_own():

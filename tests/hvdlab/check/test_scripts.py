@@ -14,13 +14,10 @@ from hvdlab.hints.catalogue import CATALOGUE, CHECKED
 
 QUICK = {
     "unequal_steps_generator_torch",  # a deadlock, noticed while it lasts
-    "own_stop_torch",
-    "wrapped_too_late_torch",  # the script crashes
     "identical_batches_torch",
-    "channels_last_torch",
-    "torch_rank_device",
+    "clip_before_average_torch",
     "gradients_not_averaged_keras",
-    *("legacy_tape_style", "keras_fit_arrays", "torch_by_hand"),
+    *("legacy_tape_style", "keras_fit_arrays", "torch_by_hand", "torch_local_steps"),
 }
 
 

@@ -33,7 +33,7 @@ if first:
     found = read(path)
     assert found.saves == [14]
     assert found.downloads == [17]
-    assert found.guarded == {19: 18}
+    assert found.guarded[19] == 18
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from hvdlab.check.event_log import Watch
 from hvdlab.check.fingerprints import digest
 from hvdlab.check.hooks.keras_fit import _steps
 from hvdlab.check.hooks.torch import _norms
-from hvdlab.check.watched_rank import files_and_locks
+from hvdlab.check.watched_rank import _lines, files_and_locks
 
 
 def watched(folder, source, **names):
@@ -83,6 +83,53 @@ def test_a_while_loop_is_noted_as_a_for_loop_is(tmp_path, loop):
     assert steps == [[[began["line"], i]] for i in range(1, 6)]
 
 
+def test_a_branch_is_noted_with_its_result_and_in_a_loop_without(tmp_path):
+    source = """\
+scale = hvd.size() if fast else 1
+def rate(epoch):
+    if epoch < 1:
+        return hvd.size()
+    return 2
+if slow:
+    scale = hvd.size()
+elif fast:
+    scale += hvd.size()
+rate(0)
+for epoch in range(3):
+    rate(epoch)
+if hvd.rank() == 0:
+    scale *= hvd.size()
+"""
+    hvd = types.SimpleNamespace(size=lambda: 2, rank=lambda: 0)
+    names, _, events = watched(tmp_path, source, hvd=hvd, fast=[1], slow=0)
+    assert names["scale"] == 8
+    found = [(e["line"], e["column"], e["taken"]) for e in events if e["kind"] == "branch"]
+    assert found == [(1, 8, True), (6, 0, False), (8, 0, True), (3, 4, True), (3, 4, None)]
+
+
+def test_a_collective_keeps_the_lines_of_all_functions_around_it(tmp_path):
+    source = """\
+def mean():
+    with __hvdlab__.inside("hvd.allreduce"):
+        pass
+if True:
+    mean()
+"""
+    _, _, events = watched(tmp_path, source)
+    (call,) = [event for event in events if event["kind"] == "collective"]
+    assert (call["line"], call["stack"]) == (2, [5, 2])
+
+
+def test_the_line_that_created_a_failing_object_is_noted():
+    library = {}
+    exec(compile("def fail(self):\n    return 1.0.dtype\n", "library.py", "exec"), library)
+    callback = types.SimpleNamespace(_hvdlab_line=7)
+    script = compile("\n\nfail(callback)", "script.py", "exec")
+    with pytest.raises(AttributeError) as error:
+        exec(script, {**library, "callback": callback})
+    assert _lines(error.value, "script.py") == (3, 7)
+
+
 def test_a_lock_is_noted_once_however_often_it_is_asked_for(tmp_path):
     watch = Watch(tmp_path, __file__, rank=0, size=1, limit=8)
     hook = files_and_locks(watch)
@@ -143,6 +190,7 @@ for mean in range(1, 5):
 """
 
 
+@pytest.mark.slow
 def test_an_optimizer_without_a_rate_and_a_cumulative_mean_are_noted(tmp_path):
     pytest.importorskip("torch")
     script = tmp_path / "script.py"

@@ -39,6 +39,7 @@ def test_the_largest_rank_is_counted_right(split):
     assert split_measurements.parameters(split) == largest
 
 
+@pytest.mark.slow
 def test_serial_micro_batches_are_the_same_training():
     whole, parts = split_measurements.serial(1), split_measurements.serial(1, micro_batches=4)
     assert max(abs(a - b) for a, b in zip(whole["losses"], parts["losses"], strict=True)) < 1e-5

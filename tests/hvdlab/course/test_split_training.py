@@ -34,6 +34,7 @@ def test_each_mistake_has_its_symptoms():
 
 @pytest.mark.mpi
 @pytest.mark.data
+@pytest.mark.thorough
 def test_clipping_by_a_rank_alone_drives_the_copies_apart():
     (found,) = train([block], part_of, f_and_g, clip=local)
     assert found["copies apart"] > 1e-4

@@ -24,6 +24,7 @@ def folder(tmp_path_factory):
     shutil.rmtree(folder)  # 240 MB
 
 
+@pytest.mark.slow
 def test_files_and_nothing_else(folder):
     cifar = {path.name: path.stat().st_size for path in (folder / "cifar-10-batches-bin").iterdir()}
     bins = [f"data_batch_{i}.bin" for i in range(1, 6)] + ["test_batch.bin"]

@@ -48,7 +48,7 @@ def test_ranks_prove_how_gpus_all_reduce(count, nccl, runs, seen, monkeypatch):
     monkeypatch.setattr(open_mpi, "mpirun", lambda: sys.executable)
     started = []
 
-    def ask(commands, limit, **variables):
+    def ask(commands, limit, removed=(), **variables):
         ranks, direct, sharing = runs[len(started)]
         started.append(commands["ranks"])
         assert commands["ranks"][:3] == ["mpirun", "-np", str(ranks)]
@@ -92,7 +92,7 @@ def test_the_first_proof_hides_gpus_from_tensorflow(monkeypatch):
     monkeypatch.setattr(open_mpi, "mpirun", lambda: sys.executable)
     given = {}
 
-    def ask(commands, limit, **variables):
+    def ask(commands, limit, removed=(), **variables):
         given.update(variables)
         return {"ranks": ranks_said(2, direct=False, sharing=0)}
 
@@ -102,7 +102,13 @@ def test_the_first_proof_hides_gpus_from_tensorflow(monkeypatch):
 
 
 @pytest.mark.mpi
-@pytest.mark.parametrize("framework", frameworks.NAMES)
+@pytest.mark.parametrize(
+    "framework",
+    [
+        pytest.param(name, marks=pytest.mark.thorough if name == "tensorflow" else ())
+        for name in frameworks.NAMES
+    ],
+)
 def test_the_script_of_the_proof_runs_on_any_device(framework):
     """On the processor too: it says which device it had, and the doctor that this proves nothing of GPUs."""
     pytest.importorskip(framework)
@@ -126,6 +132,7 @@ esac
 
 
 @pytest.mark.mpi
+@pytest.mark.thorough
 def test_the_doctor_asks_the_nvidia_smi_on_path(tmp_path):
     """The labs run on a machine whose GPU torch cannot use, and the launch line is the usual one."""
     torch = pytest.importorskip("torch")

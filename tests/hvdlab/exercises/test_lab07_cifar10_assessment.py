@@ -13,6 +13,8 @@ import pytest
 from hvdlab.exercises import NotYet
 from hvdlab.exercises import lab07_cifar10_assessment as exercises
 
+MISTAKES = {}  # check -> (a wrong answer, what the check says about it)
+
 ASSESSMENT = Path(__file__).parents[3] / "assessment"
 LINE = r"^epoch (\d+)  loss (\S+)  train (\S+)  held-out (\S+)  (\S+) s$"
 NAMES = ("epoch", "loss", "train_accuracy", "heldout_accuracy", "seconds")
@@ -57,78 +59,51 @@ def test_right_answers_pass(capsys):
     assert capsys.readouterr().out.count("Right: ") == 3
 
 
-@pytest.mark.parametrize(
-    ("answer", "said"),
-    [
-        (lambda ranks, epochs, budget: epochs / budget, "That is for one process"),
-        (lambda ranks, epochs, budget: ranks * budget / epochs, "upside down"),
-        (lambda ranks, epochs, budget: ranks * epochs / budget, "divide by them"),
-        (lambda ranks, epochs, budget: min(1, epochs / ranks / budget), "Do not cap it"),
-        (lambda ranks, epochs, budget: round(epochs / ranks / budget, 2), "Do not round"),
-        (lambda ranks, epochs, budget: None, "returned None"),
-        (lambda ranks, epochs, budget: epochs / nothing, "raises NameError"),  # noqa: F821
-    ],
-)
-def test_a_wrong_efficiency_is_named(answer, said):
-    with pytest.raises(NotYet, match=said):
-        exercises.check_least_efficiency(answer)
+MISTAKES[exercises.check_least_efficiency] = [
+    (lambda ranks, epochs, budget: epochs / budget, "That is for one process"),
+    (lambda ranks, epochs, budget: ranks * budget / epochs, "upside down"),
+    (lambda ranks, epochs, budget: ranks * epochs / budget, "divide by them"),
+    (lambda ranks, epochs, budget: min(1, epochs / ranks / budget), "Do not cap it"),
+    (lambda ranks, epochs, budget: round(epochs / ranks / budget, 2), "Do not round"),
+    (lambda ranks, epochs, budget: None, "returned None"),
+    (lambda ranks, epochs, budget: epochs / nothing, "raises NameError"),  # noqa: F821
+]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("answer", "said"),
-    [
-        (lambda output: rows(output, number=str), "loss is the text '1.323'"),
-        (lambda output: rows(output, epoch=float), "epochs are counted"),
-        (lambda output: rows(output)[:1], "finds the first line only"),
-        (lambda output: rows(output, LINE.replace(r"loss (\S+)", r"loss ([\d.]+)")), "may be `nan`"),
-        (lambda output: rows(output, LINE.replace("held-out", "held out")), "the - of held-out"),
-        (lambda output: rows(output, LINE.replace("  ", " ")), "two spaces"),
-        (lambda output: [{"epoch": 0}] * 5, "ignore the lines that do not begin with `epoch`"),
-        (lambda output: [{"epoch": row["epoch"]} for row in rows(output)], "Missing: .*'seconds'"),
-        (lambda output: rows(output) or None, r"no rows, \[\]"),
-        (lambda output: [{**r, "loss": r["seconds"]} for r in rows(output)], "loss of epoch 0 is 1.3"),
-        (lambda output: [r | ({"loss": None} if r["epoch"] == 12 else {}) for r in rows(output)],
-         r"loss of epoch 12 is nan, you return None.*float\('nan'\)"),
-        (lambda output: None, "a list of dicts is expected"),
-        (lambda output: re.match(LINE, output)[1], "raises TypeError"),
-    ],
-)  # fmt: skip
-def test_wrong_rows_are_named(answer, said):
-    with pytest.raises(NotYet, match=said):
-        exercises.check_rows(answer)
+MISTAKES[exercises.check_rows] = [
+    (lambda output: rows(output, number=str), "loss is the text '1.323'"),
+    (lambda output: rows(output, epoch=float), "epochs are counted"),
+    (lambda output: rows(output)[:1], "finds the first line only"),
+    (lambda output: rows(output, LINE.replace(r"loss (\S+)", r"loss ([\d.]+)")), "may be `nan`"),
+    (lambda output: rows(output, LINE.replace("held-out", "held out")), "the - of held-out"),
+    (lambda output: rows(output, LINE.replace("  ", " ")), "two spaces"),
+    (lambda output: [{"epoch": 0}] * 5, "ignore the lines that do not begin with `epoch`"),
+    (lambda output: [{"epoch": row["epoch"]} for row in rows(output)], "Missing: .*'seconds'"),
+    (lambda output: rows(output) or None, r"no rows, \[\]"),
+    (lambda output: [{**r, "loss": r["seconds"]} for r in rows(output)], "loss of epoch 0 is 1.3"),
+    (lambda output: [r | ({"loss": None} if r["epoch"] == 12 else {}) for r in rows(output)],
+     r"loss of epoch 12 is nan, you return None.*float\('nan'\)"),
+    (lambda output: None, "a list of dicts is expected"),
+    (lambda output: re.match(LINE, output)[1], "raises TypeError"),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("answer", "said"),
-    [
-        (lambda rows: next((row["seconds"] for row in rows if good(row)), None), "the second of the two"),
-        (lambda rows: seconds_to_target(rows, result=lambda before, _: before["seconds"]), "the second of"),
-        (lambda rows: seconds_to_target([row for row in rows if good(row)]), "not in a row"),
-        (lambda rows: seconds_to_target(rows, lambda r: good(r) and r["train_accuracy"] > 0.75), ">=, not >"),
-        (lambda rows: seconds_to_target(rows, lambda r: r["train_accuracy"] >= 0.75), "held-out accuracy"),
-        (lambda rows: seconds_to_target(rows, lambda r: r["heldout_accuracy"] >= 0.70), "training accuracy"),
-        (resets_if_both_fall, "between the good ones"),
-        (lambda rows: pair(rows, lambda a, b: good(b) and a["train_accuracy"] >= 0.75), "in the first of"),
-        (lambda rows: pair(rows, lambda a, b: good(b) and a["heldout_accuracy"] >= 0.7), "in the first of"),
-        (lambda rows: pair(rows, lambda a, b: good(a) and b["train_accuracy"] >= 0.75), "in the second of"),
-        (lambda rows: pair(rows, lambda a, b: good(a) and b["heldout_accuracy"] >= 0.7), "in the second of"),
-        (lambda rows: rows[-1]["seconds"], "is 40, expected 30"),
-        (lambda rows: "30 s" if rows else None, "must return one number of seconds"),
-        (lambda rows: seconds_to_target(rows) if rows else rows[0], "raises IndexError"),
-    ],
-)  # fmt: skip
-def test_a_wrong_judgement_is_named(answer, said):
-    with pytest.raises(NotYet, match=said):
-        exercises.check_seconds_to_target(answer)
-
-
-@pytest.mark.parametrize("check", ["least_efficiency", "rows", "seconds_to_target"])
-def test_a_stub_stays_a_stub(check):
-    def stub(*arguments):
-        raise NotImplementedError("Lab 7, exercise 1: do it")
-
-    with pytest.raises(NotImplementedError, match="Lab 7"):
-        getattr(exercises, f"check_{check}")(stub)
+MISTAKES[exercises.check_seconds_to_target] = [
+    (lambda rows: next((row["seconds"] for row in rows if good(row)), None), "the second of the two"),
+    (lambda rows: seconds_to_target(rows, result=lambda before, _: before["seconds"]), "the second of"),
+    (lambda rows: seconds_to_target([row for row in rows if good(row)]), "not in a row"),
+    (lambda rows: seconds_to_target(rows, lambda r: good(r) and r["train_accuracy"] > 0.75), ">=, not >"),
+    (lambda rows: seconds_to_target(rows, lambda r: r["train_accuracy"] >= 0.75), "held-out accuracy"),
+    (lambda rows: seconds_to_target(rows, lambda r: r["heldout_accuracy"] >= 0.70), "training accuracy"),
+    (resets_if_both_fall, "between the good ones"),
+    (lambda rows: pair(rows, lambda a, b: good(b) and a["train_accuracy"] >= 0.75), "in the first of"),
+    (lambda rows: pair(rows, lambda a, b: good(b) and a["heldout_accuracy"] >= 0.7), "in the first of"),
+    (lambda rows: pair(rows, lambda a, b: good(a) and b["train_accuracy"] >= 0.75), "in the second of"),
+    (lambda rows: pair(rows, lambda a, b: good(a) and b["heldout_accuracy"] >= 0.7), "in the second of"),
+    (lambda rows: rows[-1]["seconds"], "is 40, expected 30"),
+    (lambda rows: "30 s" if rows else None, "must return one number of seconds"),
+    (lambda rows: seconds_to_target(rows) if rows else rows[0], "raises IndexError"),
+]  # fmt: skip
 
 
 # --- the converted script ---------------------------------------------------------------------------
@@ -272,3 +247,11 @@ def test_a_grading_that_takes_too_long_is_ended(tmp_path, monkeypatch):
     with pytest.raises(TimeoutError, match="within 0.5 s"):
         exercises.hand_in(tmp_path, tmp_path / "report.json", timeout=0.5)
     assert started[0].poll() is not None
+
+
+@pytest.mark.parametrize(
+    ("check", "wrong", "says"), [(check, *row) for check, rows in MISTAKES.items() for row in rows]
+)
+def test_a_mistake_is_named(check, wrong, says):
+    with pytest.raises(NotYet, match=says):
+        check(wrong)

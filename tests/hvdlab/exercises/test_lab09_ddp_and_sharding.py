@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
+from changed import changed  # noqa: E402
 from forked_ranks import on_ranks  # noqa: E402
 
 from hvdlab.course.experiment import LABS  # noqa: E402
@@ -19,6 +20,8 @@ from hvdlab.exercises import NotYet  # noqa: E402
 from hvdlab.exercises import lab09_ddp_and_sharding as exercises  # noqa: E402
 from hvdlab.exercises.harness import gloo_ranks  # noqa: E402
 from hvdlab.launch import LaunchError, function_on_ranks  # noqa: E402
+
+MISTAKES = {}  # check -> (a wrong answer, what the check says about it)
 
 
 @pytest.fixture
@@ -164,6 +167,7 @@ def test_what_is_not_written_or_fails(check, forked):
 
 
 @pytest.mark.mpi
+@pytest.mark.thorough
 def test_on_the_ranks_of_mpirun(capsys):
     exercises.check_clip(clip)
     assert "become 1, 1.5 and 3" in capsys.readouterr().out
@@ -189,31 +193,15 @@ def test_ranks_that_wait_for_each_other(monkeypatch):
 # --- wrong answers ------------------------------------------------------------------------------------
 
 
-def sum_of_gradients(model):
-    import torch.distributed as dist
-
+FILL = """\
     for p in model.parameters():
-        if p.grad is not None:
-            dist.all_reduce(p.grad)
-
-
-def divided_twice(model):
-    import torch.distributed as dist
-
-    for p in model.parameters():
-        if p.grad is not None:
-            p.grad /= dist.get_world_size()
-            dist.all_reduce(p.grad)
-            p.grad /= dist.get_world_size()
-
-
-def as_if_two(model):
-    import torch.distributed as dist
-
-    for p in model.parameters():
-        if p.grad is not None:
-            dist.all_reduce(p.grad)
-            p.grad /= 2
+        p.grad = torch.zeros_like(p) if p.grad is None else p.grad
+"""
+GATHER = """\
+    buckets = [torch.empty_like(bucket) for _ in range(dist.get_world_size())]
+    dist.all_gather(buckets, bucket)
+    bucket = sum(buckets)
+"""
 
 
 def one_by_one(model):
@@ -225,41 +213,6 @@ def one_by_one(model):
             p.grad /= dist.get_world_size()
 
 
-def gathered(model):
-    import torch
-    import torch.distributed as dist
-
-    gradients = [p.grad for p in model.parameters() if p.grad is not None]
-    bucket = torch.cat([g.ravel() for g in gradients])
-    buckets = [torch.empty_like(bucket) for _ in range(dist.get_world_size())]
-    dist.all_gather(buckets, bucket)
-    mean = sum(buckets) / dist.get_world_size()
-    for g, piece in zip(gradients, mean.split([g.numel() for g in gradients]), strict=True):
-        g.copy_(piece.view_as(g))
-
-
-def not_copied_back(model):
-    import torch
-    import torch.distributed as dist
-
-    bucket = torch.cat([p.grad.ravel() for p in model.parameters() if p.grad is not None])
-    dist.all_reduce(bucket)
-
-
-def reversed_pieces(model):
-    import torch
-    import torch.distributed as dist
-
-    gradients = [p.grad for p in model.parameters() if p.grad is not None]
-    bucket = torch.cat([g.ravel() for g in gradients])
-    dist.all_reduce(bucket)
-    bucket /= dist.get_world_size()
-    start = 0
-    for g in reversed(gradients):
-        g.copy_(bucket[start : start + g.numel()].view_as(g))
-        start += g.numel()
-
-
 def frozen_too(model):
     import torch
 
@@ -269,50 +222,22 @@ def frozen_too(model):
     average_gradients(model)  # noqa: F821  (not there: see below)
 
 
-def zeros_for_the_frozen(model):
-    import torch
-    import torch.distributed as dist
-
-    for p in model.parameters():
-        if p.grad is None:
-            p.grad = torch.zeros_like(p)
-        dist.all_reduce(p.grad)
-
-
-@pytest.mark.parametrize(
-    ("wrong", "says"),
-    [
-        (sum_of_gradients, "sum over the ranks: divide by"),
-        (divided_twice, "divided by the number of ranks once more"),
-        (as_if_two, "half of the sum, and there are 3 ranks"),
-        (one_by_one, "the means are right, with 4 collectives for 4 gradients"),
-        (gathered, "the means are right, by all_gather in place of one all_reduce"),
-        (not_copied_back, "copy the content of the bucket back"),
-        (reversed_pieces, "the same order, numel"),
-        (frozen_too, "average_gradients' is not defined"),
-        (zeros_for_the_frozen, r"no gradient \(None\) before, and a tensor after"),
-    ],
-)
-def test_mistakes_with_the_bucket(wrong, says, forked):
-    with pytest.raises(NotYet, match=says):
-        exercises.check_average_gradients(wrong)
-
-
-def same_order(images, epochs, rank, size):
-    from torch.utils.data import DistributedSampler
-
-    sampler = DistributedSampler(range(images), size, rank, seed=1)
-    return [list(sampler) for _ in range(epochs)]
-
-
-def own_seeds(images, epochs, rank, size):
-    from torch.utils.data import DistributedSampler
-
-    sampler, found = DistributedSampler(range(images), size, rank, seed=1 + rank), []
-    for epoch in range(epochs):
-        sampler.set_epoch(epoch)
-        found.append(list(sampler))
-    return found
+MISTAKES[exercises.check_average_gradients] = [
+    (changed(average_gradients, "    bucket /= dist.get_world_size()\n", ""),
+     "sum over the ranks: divide by"),
+    (changed(average_gradients, "get_world_size()", "get_world_size() ** 2"),
+     "divided by the number of ranks once more"),
+    (changed(average_gradients, "dist.get_world_size()", "2"), "half of the sum, and there are 3 ranks"),
+    (one_by_one, "the means are right, with 4 collectives for 4 gradients"),
+    (changed(average_gradients, "    dist.all_reduce(bucket)\n", GATHER),
+     "the means are right, by all_gather in place of one all_reduce"),
+    (changed(average_gradients, "g.copy_(bucket[", "(bucket["), "copy the content of the bucket back"),
+    ((changed(average_gradients, "    for g in gradients:", "    for g in reversed(gradients):")),
+     "the same order, numel"),
+    (frozen_too, "average_gradients' is not defined"),
+    (changed(average_gradients, "    gradients = [", FILL + "    gradients = ["),
+     r"no gradient \(None\) before, and a tensor after"),
+]  # fmt: skip
 
 
 def own_part_only(images, epochs, rank, size):
@@ -320,30 +245,17 @@ def own_part_only(images, epochs, rank, size):
     return [np.random.default_rng([rank, epoch]).permutation(mine) for epoch in range(epochs)]
 
 
-@pytest.mark.parametrize(
-    ("wrong", "says"),
-    [
-        (same_order, "the same in all three epochs"),
-        (own_seeds, "all ranks must shuffle by the same seed"),
-        (own_part_only, "never reads the other images"),
-        (lambda n, e, r, s: orders(n, e, s - 1 - r, s), "differ from those of DistributedSampler"),
-        (lambda n, e, r, s: orders(n, 1, r, s), "3 lists of 6 numbers"),
-        (lambda n, e, r, s: None, "3 lists of 6 numbers"),
-    ],
-)
-def test_mistakes_with_the_sampler(wrong, says):
-    with pytest.raises(NotYet, match=says):
-        exercises.check_orders(wrong)
+MISTAKES[exercises.check_orders] = [
+    (changed(orders, "        sampler.set_epoch(epoch)\n", ""), "the same in all three epochs"),
+    (changed(orders, "seed=1", "seed=1 + rank"), "all ranks must shuffle by the same seed"),
+    (own_part_only, "never reads the other images"),
+    (lambda n, e, r, s: orders(n, e, s - 1 - r, s), "differ from those of DistributedSampler"),
+    (lambda n, e, r, s: orders(n, 1, r, s), "3 lists of 6 numbers"),
+    (lambda n, e, r, s: None, "3 lists of 6 numbers"),
+]  # fmt: skip
 
 
-def padded(predict, images, labels):
-    import torch.distributed as dist
-    from torch.utils.data import DistributedSampler
-
-    mine = list(DistributedSampler(images, shuffle=False))
-    right = (predict(images[mine]) == labels[mine]).float().mean()
-    dist.all_reduce(right)
-    return right / dist.get_world_size()
+MINE = "slice(dist.get_rank(), None, dist.get_world_size())"
 
 
 def mean_of_means(predict, images, labels):
@@ -353,24 +265,6 @@ def mean_of_means(predict, images, labels):
     right = (predict(images[mine]) == labels[mine]).float().mean()
     dist.all_reduce(right)
     return right / dist.get_world_size()
-
-
-def own_part(predict, images, labels):
-    import torch.distributed as dist
-
-    mine = slice(dist.get_rank(), None, dist.get_world_size())
-    return (predict(images[mine]) == labels[mine]).float().mean()
-
-
-def parts_of_two(predict, images, labels):
-    import torch
-    import torch.distributed as dist
-
-    mine = slice(dist.get_rank() % 2, None, 2)
-    right = (predict(images[mine]) == labels[mine]).sum()
-    both = torch.stack([right, torch.tensor(len(images[mine]))])
-    dist.all_reduce(both)
-    return both[0] / both[1]
 
 
 def everything(predict, images, labels):
@@ -391,76 +285,39 @@ def both_numbers(predict, images, labels):
     return [int((predict(images) == labels).sum()), len(labels)]
 
 
-@pytest.mark.parametrize(
-    ("wrong", "says"),
-    [
-        (padded, "5 held-out images on 3 ranks.* 6 images were classified: DistributedSampler"),
-        (mean_of_means, "mean of the ranks' means"),
-        (own_part, "The ranks disagree"),
-        (everything, "15 images were classified: 5, 5, 5"),
-        (parts_of_two, "The ranks disagree|images were classified"),
-        (on_rank_0, "'everything' is not defined"),
-        (nothing, "a number. Received on rank 0: None: is `return` missing"),
-        (both_numbers, r"5 held-out images.* a number. Received on rank 0: \(int, int\)$"),
-    ],
-)
-def test_mistakes_with_the_accuracy(wrong, says, forked):
-    with pytest.raises(NotYet, match=says):
-        exercises.check_accuracy(wrong)
+MISTAKES[exercises.check_accuracy] = [
+    (changed(mean_of_means, "as dist", "as dist\n    from torch.utils.data import DistributedSampler",
+             MINE, "list(DistributedSampler(images, shuffle=False))"),
+     "5 held-out images on 3 ranks.* 6 images were classified: DistributedSampler"),
+    (mean_of_means, "mean of the ranks' means"),
+    (changed(mean_of_means, "    dist.all_reduce(right)\n", "", " / dist.get_world_size()", ""),
+     "The ranks disagree"),
+    (everything, "15 images were classified: 5, 5, 5"),
+    (changed(accuracy, MINE, "slice(dist.get_rank() % 2, None, 2)"),
+     "The ranks disagree|images were classified"),
+    (on_rank_0, "'everything' is not defined"),
+    (nothing, "a number. Received on rank 0: None: is `return` missing"),
+    (both_numbers, r"5 held-out images.* a number. Received on rank 0: \(int, int\)$"),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("wrong", "says"),
-    [
-        (lambda p, n, s, w=4, g=4, k=8: (w + g + k) * p, r"3?.*stage 1 shards the optimizer's"),
-        (lambda p, n, s, w=4, g=4, k=8: (w + g + k) * p / n, "stage 0 shards nothing"),
-        (lambda p, n, s, w=4, g=4, k=8: rank_bytes(p, n, min(s, 1), w, g, k),
-         "stage 2 shards the gradients too"),
-        (lambda p, n, s, w=4, g=4, k=8: rank_bytes(p, n, s, w, g, k) * (n if s == 3 else 1),
-         "what all ranks hold"),
-        (lambda p, n, s, w=4, g=4, k=8: rank_bytes(p, n, s), "Use the arguments weights"),
-        (lambda p, n, s, w=4, g=4, k=8: None, "rank_bytes.*returned None"),
-    ],
-)  # fmt: skip
-def test_mistakes_with_the_memory(wrong, says):
-    with pytest.raises(NotYet, match=says):
-        exercises.check_rank_bytes(wrong)
+MISTAKES[exercises.check_rank_bytes] = [
+    (lambda p, n, s, w=4, g=4, k=8: (w + g + k) * p, r"3?.*stage 1 shards the optimizer's"),
+    (lambda p, n, s, w=4, g=4, k=8: (w + g + k) * p / n, "stage 0 shards nothing"),
+    (lambda p, n, s, w=4, g=4, k=8: rank_bytes(p, n, min(s, 1), w, g, k),
+     "stage 2 shards the gradients too"),
+    (lambda p, n, s, w=4, g=4, k=8: rank_bytes(p, n, s, w, g, k) * (n if s == 3 else 1),
+     "what all ranks hold"),
+    (lambda p, n, s, w=4, g=4, k=8: rank_bytes(p, n, s), "Use the arguments weights"),
+    (lambda p, n, s, w=4, g=4, k=8: None, "rank_bytes.*returned None"),
+]  # fmt: skip
 
 
 def nothing_returned(model, lr):
     pass
 
 
-def not_broadcast(model, lr):
-    import torch
-    import torch.distributed as dist
-
-    mine = list(model.parameters())[dist.get_rank() :: dist.get_world_size()]
-    optimizer = torch.optim.Adam(mine, lr)
-    return optimizer, optimizer.step
-
-
-def by_turns(model, lr):
-    import torch
-    import torch.distributed as dist
-
-    rank, size = dist.get_rank(), dist.get_world_size()
-    parameters = list(model.parameters())
-    optimizer = torch.optim.Adam(parameters[rank::size], lr)
-
-    def step():
-        optimizer.step()
-        for number, parameter in enumerate(parameters):
-            dist.broadcast(parameter.data, src=number % size)
-
-    return optimizer, step
-
-
-def plain_adam(model, lr):
-    import torch
-
-    optimizer = torch.optim.Adam(model.parameters(), lr)
-    return optimizer, optimizer.step
+OWNER = "[int(size * (number - 1) // numbers[-1]) for number in numbers]"
 
 
 def only_the_step(model, lr):
@@ -469,126 +326,41 @@ def only_the_step(model, lr):
     return torch.optim.Adam(model.parameters(), lr).step
 
 
-def step_first(model, lr):
-    import torch
-
-    optimizer = torch.optim.AdamW(model.parameters(), lr)
-    return optimizer.step, optimizer
-
-
-def step_done(model, lr):
-    import torch
-
-    optimizer = torch.optim.Adam(model.parameters(), lr)
-    return optimizer, optimizer.step()
-
-
-def sgd(model, lr):
-    import torch
-    import torch.distributed as dist
-
-    rank, size = dist.get_rank(), dist.get_world_size()
-    parameters = list(model.parameters())
-    optimizer = torch.optim.SGD(parameters[rank::size], lr, momentum=0.9)
-
-    def step():
-        optimizer.step()
-        for number, parameter in enumerate(parameters):
-            dist.broadcast(parameter.data, src=number % size)
-
-    return optimizer, step
+MISTAKES[exercises.check_zero1] = [
+    (changed(zero1, "return optimizer, step", "return optimizer, optimizer.step"),
+     "the ranks' weights differ by"),
+    (changed(zero1, "Adam(mine", "Adam(parameters"),
+     "a rank holds 100% of its state: give the optimizer only"),
+    (changed(zero1, OWNER, "[number % size for number in range(len(parameters))]"),
+     "a rank holds 4.% of its state: the shards are unequal"),
+    (only_the_step, r"must return \(optimizer, step\)\. Received: method$"),
+    (changed(zero1, "return optimizer, step", "return optimizer.step, optimizer"),
+     r"must return \(optimizer, step\)\. Received: \(method, Adam\)$"),
+    (changed(zero1, "return optimizer, step", "return optimizer, step()"),
+     r"must return \(optimizer, step\)\. Received: \(Adam, NoneType\)$"),
+    (nothing_returned, r"Received: None: is `return` missing\?$"),
+    (changed(zero1, "Adam(mine, lr)", "SGD(mine, lr, momentum=0.9)"), "differ from plain Adam by"),
+    (changed(zero1, "Adam(mine", "Adam(parameters", OWNER, "[0] * len(numbers)",
+             "optimizer.step()", "rank == 0 and optimizer.step()"),
+     "on one rank the optimizer has no state"),
+]  # fmt: skip
 
 
-def all_on_rank_0(model, lr):
-    import torch
-    import torch.distributed as dist
-
-    parameters = list(model.parameters())
-    optimizer = torch.optim.Adam(parameters, lr)
-
-    def step():
-        if dist.get_rank() == 0:
-            optimizer.step()
-        for parameter in parameters:
-            dist.broadcast(parameter.data, src=0)
-
-    return optimizer, step
+SHARD = "    fully_shard(model, mesh=mesh)\n"
 
 
-@pytest.mark.parametrize(
-    ("wrong", "says"),
-    [
-        (not_broadcast, "the ranks' weights differ by"),
-        (plain_adam, "a rank holds 100% of its state: give the optimizer only"),
-        (by_turns, "a rank holds 4.% of its state: the shards are unequal"),
-        (only_the_step, r"must return \(optimizer, step\)\. Received: method$"),
-        (step_first, r"must return \(optimizer, step\)\. Received: \(method, AdamW\)$"),
-        (step_done, r"must return \(optimizer, step\)\. Received: \(Adam, NoneType\)$"),
-        (nothing_returned, r"Received: None: is `return` missing\?$"),
-        (sgd, "differ from plain Adam by"),
-        (all_on_rank_0, "on one rank the optimizer has no state"),
-    ],
-)
-def test_mistakes_with_zero1(wrong, says, forked):
-    with pytest.raises(NotYet, match=says):
-        exercises.check_zero1(wrong)
-
-
-def too_early(model, lr):
-    import torch
-    import torch.distributed as dist
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import fully_shard
-
-    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
-    optimizer = torch.optim.Adam(model.parameters(), lr)
-    fully_shard(model, mesh=mesh)
-    return optimizer
-
-
-def not_sharded(model, lr):
-    import torch
-
-    return torch.optim.Adam(model.parameters(), lr)
-
-
-def blocks_alone(model, lr):
-    import torch
-    import torch.distributed as dist
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import fully_shard
-
-    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
-    for block in model.blocks:
-        fully_shard(block, mesh=mesh)
-    return torch.optim.Adam(model.parameters(), lr)
-
-
-def other_rate(model, lr):
-    import torch
-    import torch.distributed as dist
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import fully_shard
-
-    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
-    fully_shard(model, mesh=mesh)
-    return torch.optim.Adam(model.parameters(), 2 * lr)
-
-
-@pytest.mark.parametrize(
-    ("wrong", "says"),
-    [
-        (nothing_returned, r"must return the optimizer\. Received: None: is `return` missing\?$"),
-        (only_the_step, r"must return the optimizer\. Received: method$"),
-        (blocks_alone, "is every parameter below a fully_shard"),
-        (too_early, "the weights do not move: .* Create the optimizer after"),
-        (not_sharded, "each rank still holds all weights"),
-        (other_rate, "after 3 steps the weights differ by .* from those of plain Adam"),
-    ],
-)
-def test_mistakes_with_fully_shard(wrong, says, forked):
-    with pytest.raises(NotYet, match=says):
-        exercises.check_shard(wrong)
+MISTAKES[exercises.check_shard] = [
+    (nothing_returned, r"must return the optimizer\. Received: None: is `return` missing\?$"),
+    (only_the_step, r"must return the optimizer\. Received: method$"),
+    (changed(shard, SHARD, "    for block in model.blocks:\n        fully_shard(block, mesh=mesh)\n"),
+     "is every parameter below a fully_shard"),
+    (changed(shard, SHARD, "", "    return torch", "    optimizer = torch",
+             "(), lr)\n", "(), lr)\n" + SHARD + "    return optimizer\n"),
+     "the weights do not move: .* Create the optimizer after"),
+    (changed(shard, SHARD, ""), "each rank still holds all weights"),
+    (changed(shard, "(), lr)", "(), 2 * lr)"),
+     "after 3 steps the weights differ by .* from those of plain Adam"),
+]  # fmt: skip
 
 
 def test_shards_on_the_processor_where_pytorch_is_built_for_gpus(
@@ -610,21 +382,7 @@ def test_shards_on_the_processor_where_pytorch_is_built_for_gpus(
     assert capsys.readouterr().out.startswith("Right: ")
 
 
-def own_norm(gradients, most):
-    norm = sum(g.pow(2).sum() for g in gradients).sqrt()
-    for g in gradients:
-        g.mul_((most / norm).clamp(max=1))
-    return norm
-
-
-def sum_of_norms(gradients, most):
-    import torch.distributed as dist
-
-    norm = sum(g.pow(2).sum() for g in gradients).sqrt()
-    dist.all_reduce(norm)
-    for g in gradients:
-        g.mul_((most / norm).clamp(max=1))
-    return norm
+OVER_RANKS, ROOT = "    dist.all_reduce(total)\n", "    norm = torch.sqrt(total)\n"
 
 
 def each_tensor(gradients, most):
@@ -639,89 +397,28 @@ def each_tensor(gradients, most):
     return whole.sqrt()
 
 
-def no_root(gradients, most):
-    import torch.distributed as dist
-
-    norm = sum(g.pow(2).sum() for g in gradients)
-    dist.all_reduce(norm)
-    for g in gradients:
-        g.mul_((most / norm).clamp(max=1))
-    return norm
-
-
-def always(gradients, most):
-    import torch.distributed as dist
-
-    norm = sum(g.pow(2).sum() for g in gradients)
-    dist.all_reduce(norm)
-    for g in gradients:
-        g.mul_(most / norm.sqrt())
-    return norm.sqrt()
-
-
-def to_one(gradients, most):
-    import torch.distributed as dist
-
-    norm = sum(g.pow(2).sum() for g in gradients)
-    dist.all_reduce(norm)
-    for g in gradients:
-        g.mul_((1 / norm.sqrt()).clamp(max=1))
-    return norm.sqrt()
-
-
-def on_copies(gradients, most):
-    import torch.distributed as dist
-
-    norm = sum(g.pow(2).sum() for g in gradients)
-    dist.all_reduce(norm)
-    gradients = [g * (most / norm.sqrt()) for g in gradients]
-    return norm.sqrt()
-
-
-def into_the_list(gradients, most):
-    import torch.distributed as dist
-
-    norm = sum(g.pow(2).sum() for g in gradients)
-    dist.all_reduce(norm)
-    for i, g in enumerate(gradients):
-        gradients[i] = g * (most / norm.sqrt()).clamp(max=1)
-    return norm.sqrt()
-
-
-def list_of_norms(gradients, most):
-    import torch.distributed as dist
-
-    norm = sum(g.pow(2).sum() for g in gradients)
-    dist.all_reduce(norm)
-    for g in gradients:
-        g.mul_((most / norm.sqrt()).clamp(max=1))
-    return [norm.sqrt()]
-
-
-def no_norm(gradients, most):
-    import torch.distributed as dist
-
-    norm = sum(g.pow(2).sum() for g in gradients)
-    dist.all_reduce(norm)
-    for g in gradients:
-        g.mul_((most / norm.sqrt()).clamp(max=1))
+MISTAKES[exercises.check_clip] = [
+    (changed(clip, OVER_RANKS, ""), "Each rank clips by the norm of its own shard"),
+    (changed(clip, OVER_RANKS + ROOT, ROOT + OVER_RANKS.replace("total", "norm")),
+     "2 \\+ 3 \\+ 6 = 11 as a norm"),
+    (each_tensor, "one norm over all tensors"),
+    (changed(clip, "most / norm", "1 / norm"), "a norm of 1: the largest that is allowed is `most`"),
+    (changed(clip, "torch.sqrt(total)", "total"), "take the root"),
+    (changed(clip, "torch.clamp(most / norm, max=1)", "most / norm"), "leave them as they are"),
+    (changed(clip, "g.mul_(", "g.mul("), "Nothing was clipped"),
+    (changed(clip, "for g in gradients:", "for i, g in enumerate(gradients):",
+             "g.mul_(", "gradients[i] = g.mul("),
+     "Nothing was clipped"),
+    (changed(clip, "    return norm\n", ""),
+     "return the norm before clipping, 7 .* a number. Received: None: is `return` missing"),
+    (changed(clip, "return norm", "return [norm]"),
+     r"return the norm before clipping, 7 .* a number. Received: \(Tensor\)$"),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(
-    ("wrong", "says"),
-    [
-        (own_norm, "Each rank clips by the norm of its own shard"),
-        (sum_of_norms, "2 \\+ 3 \\+ 6 = 11 as a norm"),
-        (each_tensor, "one norm over all tensors"),
-        (to_one, "a norm of 1: the largest that is allowed is `most`"),
-        (no_root, "take the root"),
-        (always, "leave them as they are"),
-        (on_copies, "Nothing was clipped"),
-        (into_the_list, "Nothing was clipped"),
-        (no_norm, "return the norm before clipping, 7 .* a number. Received: None: is `return` missing"),
-        (list_of_norms, r"return the norm before clipping, 7 .* a number. Received: \(Tensor\)$"),
-    ],
-)  # fmt: skip
-def test_mistakes_with_clipping(wrong, says, forked):
+    ("check", "wrong", "says"), [(check, *row) for check, rows in MISTAKES.items() for row in rows]
+)
+def test_a_mistake_is_named(check, wrong, says, forked):
     with pytest.raises(NotYet, match=says):
-        exercises.check_clip(wrong)
+        check(wrong)

@@ -3,15 +3,13 @@
 import pytest
 import split_blocks
 import torch
+from changed import changed
 from split_blocks import block, f_and_g, part_of
 
 from hvdlab.exercises import NotYet, lab10_split_block
 from hvdlab.exercises import lab10_tensor_parallelism as exercises
 
-
-def stub(*arguments):
-    raise NotImplementedError("Lab 10, exercise 1: write it")
-
+MISTAKES = {}  # check -> (a wrong answer, what the check says about it)
 
 # --- exercise 1: who holds what --------------------------------------------------------------------
 
@@ -42,33 +40,25 @@ def down_bias_added_up_in_place(weights, rank, ranks):
 def test_the_right_parts_are_right(capsys):
     exercises.check_part_of(part_of)
     assert capsys.readouterr().out.startswith("Right: ")
-    with pytest.raises(NotImplementedError):
-        exercises.check_part_of(stub)
 
 
-@pytest.mark.parametrize(
-    ("wrong", "says"),
-    [
-        (with_parts(up_weight=1), r"should be \(12, 6\): the outputs of up are its rows"),
-        (with_parts(down_weight=0), r"should be \(6, 12\): its inputs are its columns"),
-        (with_parts(up_bias=None), r"up.bias, \(24,\) as a whole, becomes \(24,\)"),
-        (with_parts(down_bias=0), "every rank needs it whole"),
-        (lambda w, rank, ranks: part_of(w, 0, ranks), "rank k gets the k-th"),
-        (lambda w, rank, ranks: part_of(w, rank, ranks) | {"down.bias": w["down.bias"] / ranks},
-         "the same on every rank, and as it was"),
-        (lambda w, rank, ranks: w | {"up.weight": w["up.weight"].chunk(ranks)},
-         r"up.weight of rank 0 is a tuple.* `\[rank\]` takes one"),
-        (lambda w, rank, ranks: {"up.weight": w["up.weight"]}, "the six names"),
-        (lambda w, rank, ranks: None, "has None"),
-        (lambda w, rank, ranks: w["up"], "raises KeyError: 'up'"),
-        (parts_in_the_same_dict, "part_of changes the dict of weights"),
-        (down_bias_added_up_in_place, "part_of changes the dict of weights"),
-        (lambda w, rank, ranks: {name: w.pop(name) for name in list(w)}, "put the parts into a new"),
-    ],
-)  # fmt: skip
-def test_wrong_parts_are_explained(wrong, says):
-    with pytest.raises(NotYet, match=says):
-        exercises.check_part_of(wrong)
+MISTAKES[exercises.check_part_of] = [
+    (with_parts(up_weight=1), r"should be \(12, 6\): the outputs of up are its rows"),
+    (with_parts(down_weight=0), r"should be \(6, 12\): its inputs are its columns"),
+    (with_parts(up_bias=None), r"up.bias, \(24,\) as a whole, becomes \(24,\)"),
+    (with_parts(down_bias=0), "every rank needs it whole"),
+    (lambda w, rank, ranks: part_of(w, 0, ranks), "rank k gets the k-th"),
+    (lambda w, rank, ranks: part_of(w, rank, ranks) | {"down.bias": w["down.bias"] / ranks},
+     "the same on every rank, and as it was"),
+    (lambda w, rank, ranks: w | {"up.weight": w["up.weight"].chunk(ranks)},
+     r"up.weight of rank 0 is a tuple.* `\[rank\]` takes one"),
+    (lambda w, rank, ranks: {"up.weight": w["up.weight"]}, "the six names"),
+    (lambda w, rank, ranks: None, "has None"),
+    (lambda w, rank, ranks: w["up"], "raises KeyError: 'up'"),
+    (parts_in_the_same_dict, "part_of changes the dict of weights"),
+    (down_bias_added_up_in_place, "part_of changes the dict of weights"),
+    (lambda w, rank, ranks: {name: w.pop(name) for name in list(w)}, "put the parts into a new"),
+]  # fmt: skip
 
 
 # --- exercise 2: f and g ---------------------------------------------------------------------------
@@ -122,6 +112,7 @@ def gradient_in_place():
 
 
 @pytest.mark.mpi
+@pytest.mark.thorough
 def test_the_right_pair_is_right(capsys):
     exercises.check_f_and_g(f_and_g)
     assert "f sums in the backward pass" in capsys.readouterr().out
@@ -132,7 +123,11 @@ def test_the_right_pair_is_right(capsys):
     ("wrong", "says"),
     [
         (exchanged, "f's forward pass all-reduces"),
-        (no_backward, "f's backward pass returns the gradient unchanged"),
+        pytest.param(
+            no_backward,
+            "f's backward pass returns the gradient unchanged",
+            marks=pytest.mark.thorough,
+        ),
         pytest.param(both_ways, "g's backward pass all-reduces", marks=pytest.mark.thorough),
         pytest.param(
             gradient_in_place,
@@ -199,9 +194,15 @@ def unfinished(x, part, f, g):
 
 
 @pytest.mark.mpi
-def test_the_right_block_is_right_and_a_stub_is_no_error(capsys):
+@pytest.mark.thorough
+def test_the_right_block_is_right(capsys):
     exercises.check_block(block, part_of, f_and_g)
     assert "with one all-reduce forward and one backward" in capsys.readouterr().out
+
+
+@pytest.mark.mpi
+@pytest.mark.thorough
+def test_a_stub_on_the_ranks_is_no_error():
     with pytest.raises(NotImplementedError, match="exercise 3"):
         exercises.check_block(unfinished, part_of, f_and_g)
 
@@ -250,52 +251,14 @@ def clip(split, shared, most):
     return norm
 
 
+NORM_OF_SPLIT = "get_total_norm([p.grad for p in split])"
+NORM_OF_SHARED = "get_total_norm([p.grad for p in shared])"
+
+
 def local(split, shared, most):
     import torch
 
     return torch.nn.utils.clip_grad_norm_([*split, *shared], most)
-
-
-def all_counted(split, shared, most):
-    import torch.distributed as dist
-    from torch.nn.utils import get_total_norm
-
-    square = get_total_norm([p.grad for p in [*split, *shared]]) ** 2
-    dist.all_reduce(square)
-    return square.sqrt()
-
-
-def norms_of_tensors_added(split, shared, most):
-    import torch.distributed as dist
-
-    square = sum(p.grad.norm() for p in split) ** 2
-    dist.all_reduce(square)
-    norm = (square + sum(p.grad.square().sum() for p in shared)).sqrt()
-    for parameter in [*split, *shared]:
-        parameter.grad *= min(1, most / norm)
-    return norm
-
-
-def first_ones_only(split, shared, most):
-    import torch.distributed as dist
-
-    square = split[0].grad.square().sum()
-    dist.all_reduce(square)
-    norm = (square + shared[0].grad.square().sum()).sqrt()
-    for parameter in (split[0], shared[0]):
-        parameter.grad *= min(1, most / norm)
-    return norm
-
-
-def second_ones_as_they_are(split, shared, most):
-    import torch.distributed as dist
-
-    square = sum(p.grad.square().sum() for p in split)
-    dist.all_reduce(square)
-    norm = (square + sum(p.grad.square().sum() for p in shared)).sqrt()
-    for parameter in (split[0], *shared):
-        parameter.grad *= min(1, most / norm)
-    return norm
 
 
 def always(split, shared, most):
@@ -305,6 +268,7 @@ def always(split, shared, most):
 
 
 @pytest.mark.mpi
+@pytest.mark.thorough
 def test_the_right_clipping_is_right(capsys):
     exercises.check_clip(clip)
     assert "13 on every rank" in capsys.readouterr().out
@@ -315,18 +279,20 @@ def test_the_right_clipping_is_right(capsys):
     ("wrong", "says"),
     [
         (local, "The norm over what this rank holds"),
-        pytest.param(
-            norms_of_tensors_added, "is 13.6, expected 13. Norms of tensors", marks=pytest.mark.thorough
-        ),
-        pytest.param(first_ones_only, "Only the first tensor of each list", marks=pytest.mark.thorough),
-        pytest.param(
-            second_ones_as_they_are,
-            "a split gradient is multiplied by 1,",
-            marks=pytest.mark.thorough,
-        ),
-        pytest.param(all_counted, "counted on each rank: 3 times", marks=pytest.mark.thorough),
-        pytest.param(
-            always, "at most 26.* multiplied by 2, and should be by 1", marks=pytest.mark.thorough
+        *(
+            pytest.param(wrong, says, marks=pytest.mark.thorough)
+            for wrong, says in (
+                (changed(clip, NORM_OF_SPLIT, "sum(p.grad.norm() for p in split)"),
+                 "is 13.6, expected 13. Norms of tensors"),
+                (changed(clip, "in split]", "in split[:1]]", "in shared]", "in shared[:1]]",
+                         "[*split, *shared]", "[split[0], shared[0]]"),
+                 "Only the first tensor of each list"),
+                (changed(clip, "[*split, *shared]", "[split[0], *shared]"),
+                 "a split gradient is multiplied by 1,"),
+                (changed(clip, "in split]", "in [*split, *shared]]", f" + {NORM_OF_SHARED} ** 2", ""),
+                 "counted on each rank: 3 times"),
+                (always, "at most 26.* multiplied by 2, and should be by 1"),
+            )
         ),
     ],
 )  # fmt: skip
@@ -350,30 +316,22 @@ def grid_bytes(batch, hidden, rows, columns):
 def test_the_right_bytes_are_right(capsys):
     exercises.check_grid_bytes(grid_bytes)
     assert "1120 bytes" in capsys.readouterr().out
-    with pytest.raises(NotImplementedError):
-        exercises.check_grid_bytes(stub)
 
 
-@pytest.mark.parametrize(
-    ("wrong", "says"),
-    [
-        (lambda b, h, r, c: grid_bytes(b, h, r, c) / 2, "half of it"),
-        (lambda b, h, r, c: grid_bytes(b, h, r, c) / 4, "a quarter of it"),
-        (lambda b, h, r, c: 2 * (ring(r, 16 * b * h / r) + ring(c, 4 * b * h / c)),
-         "The two groups are confused"),
-        (lambda b, h, r, c: 2 * (ring(c, 16 * b * h) + ring(r, 4 * b * h)), "These are whole arrays"),
-        (lambda b, h, r, c: 2 * (ring(c, 4 * b * h / r) + ring(r, 4 * b * h / c)), "4 x hidden outputs"),
-        (lambda b, h, r, c: 2 * (ring(c, 4 * b * h) + ring(r, 4 * b * h / c)),
-         r"rows=2, columns=4\) is 1120, expected 2080. up has 4 x hidden outputs, of which a rank has 1"),
-        (lambda b, h, r, c: 1120.0, "rows=2, columns=4.* is 1120"),
-        (lambda b, h, r, c: 1.0, "By hand: up's outputs"),
-        (lambda b, h, r, c: None, "is `return` missing"),
-        (lambda b, h, r, c: grid_bytes(b, h, r, c) or 1, "nobody to send to"),
-    ],
-)  # fmt: skip
-def test_wrong_bytes_are_explained(wrong, says):
-    with pytest.raises(NotYet, match=says):
-        exercises.check_grid_bytes(wrong)
+MISTAKES[exercises.check_grid_bytes] = [
+    (lambda b, h, r, c: grid_bytes(b, h, r, c) / 2, "half of it"),
+    (lambda b, h, r, c: grid_bytes(b, h, r, c) / 4, "a quarter of it"),
+    (lambda b, h, r, c: 2 * (ring(r, 16 * b * h / r) + ring(c, 4 * b * h / c)),
+     "The two groups are confused"),
+    (lambda b, h, r, c: 2 * (ring(c, 16 * b * h) + ring(r, 4 * b * h)), "These are whole arrays"),
+    (lambda b, h, r, c: 2 * (ring(c, 4 * b * h / r) + ring(r, 4 * b * h / c)), "4 x hidden outputs"),
+    (lambda b, h, r, c: 2 * (ring(c, 4 * b * h) + ring(r, 4 * b * h / c)),
+     r"rows=2, columns=4\) is 1120, expected 2080. up has 4 x hidden outputs, of which a rank has 1"),
+    (lambda b, h, r, c: 1120.0, "rows=2, columns=4.* is 1120"),
+    (lambda b, h, r, c: 1.0, "By hand: up's outputs"),
+    (lambda b, h, r, c: None, "is `return` missing"),
+    (lambda b, h, r, c: grid_bytes(b, h, r, c) or 1, "nobody to send to"),
+]  # fmt: skip
 
 
 def test_the_checks_leave_the_seed_of_the_learner_alone():
@@ -382,3 +340,11 @@ def test_the_checks_leave_the_seed_of_the_learner_alone():
     torch.manual_seed(5)
     exercises.check_part_of(part_of)
     assert torch.equal(torch.rand(1), expected)
+
+
+@pytest.mark.parametrize(
+    ("check", "wrong", "says"), [(check, *row) for check, rows in MISTAKES.items() for row in rows]
+)
+def test_a_mistake_is_named(check, wrong, says):
+    with pytest.raises(NotYet, match=says):
+        check(wrong)

@@ -13,6 +13,12 @@ from hvdlab.script_analysis.script import Script
 LAB = Path(__file__).parents[3] / "labs" / "13_find_the_fault.py"
 
 
+def solution(case):
+    """Return the lab's code that fixes the copy of a case."""
+    begin = rf"^# BEGIN SOLUTION: fix your copy, case_{case}.py\n(.*?)^# END SOLUTION"
+    return re.search(begin, LAB.read_text(), re.MULTILINE | re.DOTALL)[1]
+
+
 @pytest.fixture(autouse=True)
 def work(tmp_path, monkeypatch):
     monkeypatch.setattr(fault, "WORK", tmp_path / "work")
@@ -120,48 +126,29 @@ def _batches_differ(log):
 def test_each_case_shows_its_symptoms_and_is_mended_by_the_labs_solution(case, capsys):
     found = SYMPTOMS[case](fault.watch(case))
     assert all(found), found
-    solution = re.search(
-        rf"^# BEGIN SOLUTION: fix your copy, case_{case}.py\n(.*?)^# END SOLUTION",
-        LAB.read_text(), re.MULTILINE | re.DOTALL,
-    )  # fmt: skip
-    exec(solution[1], {"fault": fault})
+    exec(solution(case), {"fault": fault})
     fault.check_mended(case)
     assert "Right: two ranks" in capsys.readouterr().out
 
 
 # Case -> what is taken out or put in so that `hvdlab check` finds nothing, and what is lost by that.
 LOST = {
-    1: [
-        ("    model = nn.Seq", "    torch.manual_seed(1)\n    model = nn.Seq"),
-        "nothing is broadcast",
-    ],
-    2: [("manual_seed(1)", "manual_seed(1 + hvd.rank())"), "epoch has 64 batches on each rank"],
-    4: [
-        ("slice(hvd.rank(), None, hvd.size())", "slice(None)"),
-        "epoch has 65 batches on each rank",
-    ],
-    5: [
-        (
-            'mean = hvd.allreduce(torch.tensor(total / len(loader)), name="loss").item()',
-            "mean = total / len(loader)",
-        ),
-        "no loss is averaged any more",
-    ],
-    7: [("        if stale == 2:\n            break\n", ""), "does not stop early any more"],
-}
+    1: ("    model = nn.Seq", "    torch.manual_seed(1)\n    model = nn.Seq", "nothing is broadcast"),
+    2: ("manual_seed(1)", "manual_seed(1 + hvd.rank())", "epoch has 64 batches on each rank"),
+    4: ("slice(hvd.rank(), None, hvd.size())", "slice(None)", "epoch has 65 batches on each rank"),
+    5: ('mean = hvd.allreduce(torch.tensor(total / len(loader)), name="loss").item()',
+        "mean = total / len(loader)", "no loss is averaged any more"),
+    7: ("        if stale == 2:\n            break\n", "", "does not stop early any more"),
+}  # fmt: skip
 
 
 @pytest.mark.mpi
 @pytest.mark.data
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_a_sampler_that_is_not_told_the_epoch_is_named():
-    text = LAB.read_text()
-    solution = re.search(
-        r"^# BEGIN SOLUTION: fix your copy, case_2.py\n(.*?)^# END SOLUTION",
-        text, re.MULTILINE | re.DOTALL,
-    )[1]  # fmt: skip
-    without = "\n".join(line for line in solution.splitlines() if "set_epoch" not in line)
-    assert without != solution.rstrip("\n")
+    without = "\n".join(line for line in solution(2).splitlines() if "set_epoch" not in line)
+    assert without != solution(2).rstrip("\n")
     exec(without, {"fault": fault})
     with pytest.raises(NotYet, match="both epochs read the images in one order.*set_epoch"):
         fault.check_mended(2)
@@ -169,12 +156,10 @@ def test_a_sampler_that_is_not_told_the_epoch_is_named():
 
 @pytest.mark.mpi
 @pytest.mark.data
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "case", [pytest.param(c, marks=() if c == 2 else pytest.mark.thorough) for c in LOST]
-)
+@pytest.mark.thorough
+@pytest.mark.parametrize("case", LOST)
 def test_what_the_script_did_is_not_lost(case):
-    change, says = LOST[case]
+    *change, says = LOST[case]
     fault.replace(case, *change)
     with pytest.raises(NotYet, match=says):
         fault.check_mended(case)

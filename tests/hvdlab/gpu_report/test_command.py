@@ -1,4 +1,4 @@
-"""The command `hvdlab gpu` itself, on the processor: all parts, one report, exit code 2."""
+"""The command `hvdlab gpu` itself, on the processor: its parts, one report, exit code 2."""
 
 import json
 import os
@@ -15,6 +15,8 @@ from hvdlab.gpu_report.results import Check, Fact, Measurement, PartResult, Stat
 
 pytest.importorskip("horovod", reason="needs Horovod: run `make setup`")
 pytestmark = [pytest.mark.mpi, pytest.mark.slow]
+# One part of each kind: facts, checks on two ranks, and measurements on one rank.
+SOME = ("facts", "same-answer-shared", "exchange")
 SEVERAL_GPUS = {"operations-every-gpu", "same-answer-every-gpu"}
 FIRST_LINE = (
     "No GPU: nvidia-smi lists none that a program started here may use. The parts below ran on"
@@ -31,16 +33,21 @@ def hvdlab_gpu(out: Path, *arguments: object) -> subprocess.CompletedProcess:
     )
 
 
-def test_the_whole_command_on_the_processor(tmp_path: Path) -> None:
-    """One test, because the parts take a minute or more together."""
-    ended = hvdlab_gpu(tmp_path / "first", "--budget", 1000)
+@pytest.mark.parametrize(
+    "names",
+    [SOME, pytest.param(tuple(part.name for part in PARTS), marks=pytest.mark.thorough)],
+    ids=["some parts", "all parts"],
+)
+def test_the_command_on_the_processor(names: tuple[str, ...], tmp_path: Path) -> None:
+    """One test, because all parts take two minutes together."""
+    ended = hvdlab_gpu(tmp_path / "first", "--budget", 1000, "--only", *names)
     text = (tmp_path / "first" / "gpu.md").read_text()
     parts = {part.name: part for part in results.read_parts(tmp_path / "first" / "gpu.json")}
     says_first_that_there_is_no_gpu_and_exits_with_2(ended, text)
-    every_part_ran(parts)
+    every_part_ran(parts, names)
     every_row_states_what_it_is(parts)
     measurements_have_peers_in_their_table(parts)
-    markdown_has_a_section_and_a_table_for_each_part(text)
+    markdown_has_a_section_and_a_table_for_each_part(text, names)
     exchange_was_compared_in_both_memory_formats_and_three_types(parts)
     a_second_run_is_compared_with_the_first(tmp_path)
 
@@ -54,8 +61,8 @@ def says_first_that_there_is_no_gpu_and_exits_with_2(
     assert "Traceback" not in ended.stderr
 
 
-def every_part_ran(parts: dict[str, PartResult]) -> None:
-    assert list(parts) == [part.name for part in PARTS]
+def every_part_ran(parts: dict[str, PartResult], names: tuple[str, ...]) -> None:
+    assert list(parts) == list(names)
     for name, part in parts.items():
         wanted = State.SKIPPED if name in SEVERAL_GPUS else State.OK
         assert part.state == wanted, f"{name}: {part.state}, {part.reason}\n{part.output}"
@@ -92,8 +99,8 @@ def measurements_have_peers_in_their_table(parts: dict[str, PartResult]) -> None
             )
 
 
-def markdown_has_a_section_and_a_table_for_each_part(text: str) -> None:
-    for part in PARTS:
+def markdown_has_a_section_and_a_table_for_each_part(text: str, names: tuple[str, ...]) -> None:
+    for part in (part for part in PARTS if part.name in names):
         section = text.partition(f'<a id="{part.name}"></a>')[2].partition('<a id="')[0]
         assert f"## {part.title}" in section and part.question in section, part.name
         assert "|---|" in section or part.name in SEVERAL_GPUS, part.name

@@ -80,7 +80,7 @@ def test_blocks_start_as_the_identity(fast: ModuleType) -> None:
 
 
 @pytest.mark.mpi
-@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("ranks", [pytest.param(1, marks=pytest.mark.thorough), 2])
 def test_it_learns(ranks: int, tmp_path: Path) -> None:
     """The label of an image is its red channel. Guessing would reach an accuracy of 10 %."""
     data.prepare(tmp_path / "data", sample=True)
@@ -92,7 +92,15 @@ def test_it_learns(ranks: int, tmp_path: Path) -> None:
     assert found["accuracy"] > 0.3, ended.output
 
 
-@pytest.mark.parametrize("arguments", [["--images", "0"], ["--epochs", "-1"], ["--width", "x"]])
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--images", "0"],
+        pytest.param(["--epochs", "-1"], marks=pytest.mark.thorough),
+        pytest.param(["--width", "x"], marks=pytest.mark.thorough),
+    ],
+)
 def test_wrong_arguments_get_one_sentence(arguments: list[str]) -> None:
     ended = subprocess.run(
         [sys.executable, str(SCRIPT), *arguments], capture_output=True, text=True, timeout=120

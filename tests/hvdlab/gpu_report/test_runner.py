@@ -215,12 +215,3 @@ def test_no_value_and_values_that_are_not_finite_are_wrong(
     (found,) = findings.read(tmp_path)
     assert not found.ok and found.largest is None
     assert "NaN" not in (tmp_path / "rank-0.jsonl").read_text()  # NaN is not valid JSON
-
-
-def test_the_report_is_replaced_whole(tmp_path: Path) -> None:
-    path = Path(tmp_path, "gpu.md")
-    results.write(path, "old")
-    inode = path.stat().st_ino
-    results.write(path, "new")
-    assert path.read_text(encoding="utf-8") == "new" and path.stat().st_ino != inode
-    assert os.listdir(tmp_path) == ["gpu.md"]

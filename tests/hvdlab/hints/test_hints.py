@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from hvdgrade.submission.flags import flags, unequal_work
-from hvdgrade.submission.review import remarks
+from hvdgrade.judge.measured_flags import unequal_work
+from hvdgrade.submission.flags import flags
+from hvdgrade.submission.review import review
 from hvdlab.hints import hints, read
+from hvdlab.script_analysis.legacy_keras import failing_callback
 from hvdlab.script_analysis.script import Script, Unreadable
 
 ASSESSMENT = Path(__file__).parents[3] / "assessment"
@@ -87,6 +89,7 @@ LOG = "            print(f"  # on rank 0 only
 SAVE = "torch.save(model.state_dict(), 'x.pt')"
 BROADCAST = "hvd.callbacks.BroadcastGlobalVariablesCallback(0),"
 AVERAGE = "hvd.callbacks.MetricAverageCallback(),"
+LEGACY = "x['TF_USE_LEGACY_KERAS'] = '1'\nimport horovod.tensorflow.keras as hvd"
 BINDING = "import hvdlab.keras.horovod as hvd"
 WRAP = "hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())"
 
@@ -451,7 +454,7 @@ def test_who_leaves_before_a_collective_lets_the_others_wait():
         (TORCH, LOG, f"            log = print\n{LOG}"),
         (TORCH, "lr=args.lr * hvd.size()", "lr=linear_scaling(args.lr, hvd.size())"),
         (TORCH, "lr=args.lr * hvd.size()", "lr=args.lr * hvd.size() ** 0.5"),
-        (KERAS, BINDING, "x['TF_USE_LEGACY_KERAS'] = '1'\nimport horovod.tensorflow.keras as hvd"),
+        (KERAS, BINDING, f"{LEGACY}\nhvd.callbacks.K = tf.keras.backend"),
         (TORCH, CLOCK, f"        torch.save(model, f'{{hvd.rank()}}.pt')\n{CLOCK}"),
         (TORCH, LOG, f"            {SAVE}\n{LOG}"),
         (TORCH, STEP, f"            if loss.isnan(): break\n{STEP}"),
@@ -590,11 +593,11 @@ def test_an_ordinary_script_with_long_text_is_not_flagged():
 
 def test_a_rank_that_did_little():
     """0.4 of the most is as much as is let pass; one that was never seen did nothing."""
-    assert unequal_work({0: 40.0, 1: 16.1}, 2) == unequal_work({0: 9.0}, 1) == []
-    assert unequal_work({}, 2) == []  # over before anybody looked
+    assert unequal_work({0: 40.0, 1: 16.1}, 2) == unequal_work({0: 9.0}, 1) == ""
+    assert unequal_work({}, 2) == ""  # over before anybody looked
     for seconds, least in (({0: 40.0, 1: 15.9}, 1), ({0: 3.0, 1: 40.0, 2: 41.0}, 0), ({0: 5.0}, 1)):
-        (flag,) = unequal_work(seconds, max(2, len(seconds)))
-        assert flag["text"].startswith(f"Rank {least} computed for ")
+        text = unequal_work(seconds, max(2, len(seconds)))
+        assert text.startswith(f"Rank {least} computed for ")
 
 
 # --- whatever is handed in --------------------------------------------------------------------------
@@ -659,15 +662,18 @@ def test_a_source_that_is_slow_to_look_at_gets_what_was_found_and_a_flag():
     """Of a chain of assignments of many values each name may stand for each of them."""
     chain = " = ".join(f"b{i}" for i in range(6000)) + " = " + ", ".join(["hvd.rank()"] * 1500)
     source = f"import socket\nimport horovod.torch as hvd\nhvd.init()\n{chain}\n".encode()
-    found = remarks(source[:64_000].rpartition(b",")[0], seconds=1)
-    assert found["hints"] == [] and [f["kind"] for f in found["flags"]] == [
+    found = review(source[:64_000].rpartition(b",")[0], seconds=1)
+    assert found.hints == [] and [flag["kind"] for flag in found.flags] == [
         "network", "literal", "unreadable",
     ]  # fmt: skip
-    assert "more than 1 s" in found["flags"][-1]["text"]
+    assert "more than 1 s" in found.flags[-1]["text"]
     usual = (ASSESSMENT / "torch" / "assessment.py").read_bytes()
-    assert remarks(usual) == {"hints": hints(usual), "flags": []} and hints(usual)
+    found = review(usual)
+    assert (found.hints, found.flags) == (hints(usual), []) and found.hints
+    assert "hvdlab.data.Batches" in found.facts.imports
 
 
+@pytest.mark.slow
 def test_scripts_with_random_lines_missing_or_doubled_do_not_make_it_fail():
     from hvdgrade.submission import flags as of_flags
     from hvdlab import hints as of_hints
@@ -731,3 +737,71 @@ def test_a_remainder_by_the_number_of_gpus_gets_a_hint(line, text):
     found = [hint for hint in hints(source.encode()) if hint["topic"] == "device"]
     assert [hint["line"] for hint in found] == ([line] if line else [])
     assert all("Duplicate GPU" in hint["text"] and "rank_device" in hint["text"] for hint in found)
+
+
+SERVER = """\
+import horovod.torch as hvd
+import torch
+hvd.init()
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for x in loader:
+    hvd.allreduce_(model.weight.grad)
+    if hvd.rank() == 0:
+        optimizer.step()
+    hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+"""
+WRAP_SERVER = "optimizer = hvd.DistributedOptimizer(optimizer)\nfor x"
+SEND = "    hvd.broadcast_parameters(model.state_dict(), root_rank=0)\n"
+
+
+@pytest.mark.parametrize(
+    "old, new, hangs",
+    [
+        ("", "", False),
+        ("for x", WRAP_SERVER, True),  # every rank waits in the step of such an optimizer
+        (SEND, SEND.strip() + "\n", True),  # once, below the loop
+    ],
+)
+def test_a_parameter_server_may_step_on_one_rank(old, new, hangs):
+    assert ("hang" in topics(SERVER.replace(old, new) if old else SERVER)) == hangs
+
+
+CALLBACKS = """\
+import os
+os.environ["TF_USE_LEGACY_KERAS"] = "1"
+import horovod.tensorflow.keras as hvd
+import tensorflow as tf
+hvd.callbacks.K = tf.keras.backend
+warmup = hvd.callbacks.LearningRateWarmupCallback(0.1, momentum_correction=False)
+optimizer = tf.keras.optimizers.SGD(0.1)
+"""
+
+
+@pytest.mark.parametrize(
+    "old, new, line",
+    [
+        ("", "", None),
+        ("hvd.callbacks.K = tf.keras.backend", "pass", 6),
+        (", momentum_correction=False", "", 6),
+        (
+            ", momentum_correction=False)\noptimizer = tf.keras.optimizers",
+            ")\noptimizer = legacy",
+            None,
+        ),
+        ('os.environ["TF_USE_LEGACY_KERAS"] = "1"', "", None),
+    ],
+)
+def test_a_callback_that_fails_under_legacy_keras_is_named(old, new, line):
+    found = failing_callback(Script(CALLBACKS.replace(old, new, 1).encode()))
+    assert (found and found[0]) == line
+
+
+@pytest.mark.parametrize(
+    "loop, text",
+    [("fit", "BroadcastGlobal"), ("GradientTape", "broadcast_variables(model.variables")],
+)
+def test_the_advice_is_for_fit_or_for_a_tape(loop, text):
+    source = (
+        f"import hvdlab.keras.horovod as hvd\nimport keras\nkeras.optimizers.SGD(0.1)\nx.{loop}()\n"
+    )
+    assert text in next(h["text"] for h in hints(source.encode()) if h["topic"] == "broadcast")

@@ -39,7 +39,14 @@ def train(run_ranks):
 
 
 @pytest.mark.mpi
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param("tensorflow", marks=pytest.mark.thorough),
+        pytest.param("torch", marks=pytest.mark.thorough),
+        "torch, by hvdlab.torch.device",
+    ],
+)
 def test_two_ranks_on_processors_equal_one_process(train, kind):
     found, _ = train(**KINDS[kind])
     assert [(each["device"], each["ranks"], each["direct"]) for each in found] == [

@@ -14,10 +14,10 @@ pytest.importorskip("horovod", reason="needs Horovod: run `make setup`")
 def run(run_ranks):
     """Return a function that runs a rank script, which must end with 0; it returns the output."""
 
-    def run(script, np=2, **environment):
+    def run(script, np=2, arguments=(), **environment):
         if environment.get("KERAS_BACKEND") == "torch":
             pytest.importorskip("torch", reason="needs PyTorch: run `make setup`")
-        code, output = run_ranks(script, np, **environment)
+        code, output = run_ranks(script, np, arguments, **environment)
         assert code == 0, output[-4000:]
         return output
 
@@ -26,16 +26,25 @@ def run(run_ranks):
 
 @pytest.mark.mpi
 @pytest.mark.slow
-def test_two_ranks_equal_one_process_and_legacy_keras(run):
+@pytest.mark.parametrize(
+    ("backend", "settings"),
+    [
+        ("tensorflow", ("nesterov", "fp16", "mean of passes")),
+        pytest.param("tensorflow", (), marks=pytest.mark.thorough),  # all settings
+        pytest.param("torch", (), marks=pytest.mark.thorough),
+    ],
+)
+def test_two_ranks_equal_one_process_and_legacy_keras(run, backend, settings):
     pytest.importorskip("tf_keras", reason="needs tf-keras: run `make setup`")
-    run("legacy_keras.py", TF_USE_LEGACY_KERAS="1")
-    run("equals_serial.py", KERAS_BACKEND="tensorflow")
-    run("equals_serial.py", KERAS_BACKEND="torch")
+    run("legacy_keras.py", arguments=settings, TF_USE_LEGACY_KERAS="1")
+    run("equals_serial.py", arguments=settings, KERAS_BACKEND=backend)
 
 
 @pytest.mark.mpi
-def test_custom_loops_equal_one_process(run):
-    run("custom_loops.py")
+@pytest.mark.slow
+def test_custom_loops_names_of_messages_and_kinds_of_values(run):
+    """Three scripts share one start, because the start of TensorFlow takes most of the time."""
+    run("one_after_another.py", arguments=("custom_loops.py", "unequal_names.py", "values.py"))
 
 
 @pytest.mark.mpi
@@ -43,11 +52,6 @@ def test_fit_is_safe_and_one_process_goes_on(run):
     output = run("fit_safety.py")
     assert output.count("continuing with jit_compile=False") == 1, output[-4000:]
     run("resume.py", np=1)
-
-
-@pytest.mark.mpi
-def test_ranks_that_built_unequal_numbers_of_models_name_messages_alike(run):
-    run("unequal_names.py")
 
 
 @pytest.mark.mpi
@@ -63,22 +67,20 @@ def test_ranks_that_called_unequally_often_understand_each_other_and_never_mix(r
 
 
 @pytest.mark.mpi
-@pytest.mark.parametrize("backend", ["tensorflow", "torch"])
-def test_collectives_take_numbers_arrays_tensors_and_variables(run, backend):
-    run("values.py", KERAS_BACKEND=backend)
+def test_values_and_networks_of_bfloat16_on_torch(run):
+    run("one_after_another.py", arguments=("values.py", "bfloat16.py"), KERAS_BACKEND="torch")
 
 
 @pytest.mark.mpi
-@pytest.mark.parametrize("backend", ["tensorflow", "torch"])
-def test_networks_of_bfloat16_are_broadcast_and_averaged(run, backend):
-    run("bfloat16.py", KERAS_BACKEND=backend)
+@pytest.mark.thorough
+def test_networks_of_bfloat16_are_broadcast_and_averaged(run):
+    run("bfloat16.py")
 
 
 @pytest.mark.mpi
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "backend", ["tensorflow", pytest.param("torch", marks=pytest.mark.thorough)]
-)
+@pytest.mark.parametrize("backend", ["tensorflow", "torch"])
+@pytest.mark.thorough
 def test_each_process_set_trains_a_model_of_its_own(run, backend):
     run("process_sets.py", np=4, KERAS_BACKEND=backend)
 
@@ -100,11 +102,17 @@ HIDE = "import sys; sys.modules['horovod.{}'] = None; "
     [
         ({"KERAS_BACKEND": "numpy"}, "", "needs Keras on TensorFlow or PyTorch, not on numpy"),
         ({"TF_USE_LEGACY_KERAS": "1"}, "", "import horovod.tensorflow.keras as hvd, or unset"),
-        ({}, HIDE.format("tensorflow"), "its tensorflow extension is missing: `hvdlab doctor`"),
-        (
+        pytest.param(
+            {},
+            HIDE.format("tensorflow"),
+            "its tensorflow extension is missing: `hvdlab doctor`",
+            marks=pytest.mark.thorough,
+        ),
+        pytest.param(
             {"KERAS_BACKEND": "torch"},
             HIDE.format("torch"),
             "its torch extension is missing: `hvdlab doctor`",
+            marks=pytest.mark.thorough,
         ),
     ],
 )

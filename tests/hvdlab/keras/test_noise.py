@@ -254,6 +254,7 @@ def test_two_ranks_add_the_same_noise_to_the_averaged_gradient(run_ranks):
 
 @pytest.mark.slow
 @pytest.mark.skipif(not TENSORFLOW, reason="this is the run on torch")
+@pytest.mark.thorough
 def test_all_of_this_on_torch():
     pytest.importorskip("torch", reason="needs PyTorch: run `make setup`")
     command = [sys.executable, "-m", "pytest", "-q", "-m", "not mpi", str(Path(__file__))]

@@ -283,6 +283,7 @@ def test_masks_are_refused():
 
 
 @pytest.mark.skipif(BACKEND == "torch", reason="is running on it")
+@pytest.mark.thorough
 def test_all_of_this_on_the_torch_backend():
     pytest.importorskip("torch", reason="needs PyTorch: run `make setup`")
     run = subprocess.run(

@@ -64,6 +64,34 @@ def test_the_network_that_the_grader_names_has_its_own(tmp_path, monkeypatch):
     assert {name: array.shape for name, array in arrays.items()} == network_weights("wrn-10-1")
 
 
+class Wrapped(keras.Model):
+    """The network inside a model of a learner's own."""
+
+    def __init__(self):
+        super().__init__()
+        self.network = AssessmentNet()
+
+    def call(self, images, training=False):
+        return self.network(images, training=training)
+
+
+def augmented():
+    return keras.Sequential([layers.Input((32, 32, 3)), layers.RandomFlip(), AssessmentNet()])
+
+
+@pytest.mark.parametrize("wrap", [Wrapped, augmented])
+def test_the_network_is_recorded_by_the_names_of_the_grader_inside_another_model(wrap, tmp_path):
+    model = wrap()
+    arrays, _ = record(model, (32, 32, 3), tmp_path)
+    assert {name: array.shape for name, array in arrays.items()} == {
+        **WEIGHTS,
+        "examples_read": (10,),
+    }
+    network = next(part for part in model.layers if part.name == "assessment_net")
+    bias = keras.ops.convert_to_numpy(network.get_layer("linear").bias)
+    np.testing.assert_array_equal(arrays["linear.bias"], bias)
+
+
 def test_another_model_has_its_own(tmp_path):
     model = keras.Sequential(
         [layers.Input((4, 4, 1)), layers.Flatten(), layers.Dense(10, name="dense")], name="mine"

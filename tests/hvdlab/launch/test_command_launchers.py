@@ -34,7 +34,7 @@ dist.destroy_process_group()
 """
 ONE_ENDS = """\
 import os, sys, time
-if os.environ.get("RANK", os.environ.get("SLURM_PROCID")) == "0":
+if "0" in map(os.environ.get, ("OMPI_COMM_WORLD_RANK", "RANK", "SLURM_PROCID")):
     time.sleep(1000)  # longer than a test waits: the launcher must end it
 if sys.argv[1] == "killed":
     os.kill(os.getpid(), 9)
@@ -91,7 +91,7 @@ def test_ranks_find_each_other(command, launcher, tmp_path):
     assert not [path.name for path in (tmp_path / "tmp").iterdir() if "torch" in path.name]
 
 
-@pytest.mark.parametrize("launcher", ["mpirun", "torchrun", SRUN])
+@pytest.mark.parametrize("launcher", ["torchrun", SRUN])  # mpirun: test_command.py
 def test_the_rank_that_failed_first_is_shown_and_no_consequence(command, launcher):
     ran = answer(command, launcher, ALL_REDUCE, "raise")
     assert ran.returncode == 1
@@ -102,24 +102,28 @@ def test_the_rank_that_failed_first_is_shown_and_no_consequence(command, launche
     )
 
 
-@pytest.mark.parametrize("launcher", ["torchrun", SRUN])
 @pytest.mark.parametrize(
-    ("how", "code", "sentence"),
+    ("launcher", "how"),
     [
-        ("exits", 3, "rank 1 of 2 ended first, with exit code 3."),
-        pytest.param(
-            *("killed", 128 + 9, "rank 1 of 2 was ended by signal 9 (Killed) on "),
-            marks=pytest.mark.thorough,
-        ),
+        ("mpirun", "exits"),
+        ("mpirun", "killed"),
+        ("torchrun", "exits"),
+        pytest.param("torchrun", "killed", marks=pytest.mark.thorough),
+        pytest.param("srun", "exits", marks=pytest.mark.slurm),
+        pytest.param("srun", "killed", marks=[pytest.mark.slurm, pytest.mark.thorough]),
     ],
 )
-def test_the_exit_code_is_that_of_the_rank_that_ended_first(command, launcher, how, code, sentence):
+def test_the_exit_code_is_that_of_the_rank_that_ended_first(command, launcher, how):
+    code, sentence = {
+        "exits": (3, "rank 1 of 2 ended first, with exit code 3."),
+        "killed": (128 + 9, "rank 1 of 2 was ended by signal 9 (Killed) on "),
+    }[how]
     ran = answer(command, launcher, ONE_ENDS, how)
     assert ran.returncode == code
     assert ran.stderr.startswith(f"hvdlab run: {sentence}") and ran.stderr.count("\n") == 1
 
 
-@pytest.mark.parametrize("launcher", ["torchrun", SRUN])
+@pytest.mark.parametrize("launcher", ["mpirun", "torchrun", SRUN])
 def test_the_time_limit_ends_all_ranks_and_says_where_they_were(
     command, launcher, tmp_path, monkeypatch
 ):

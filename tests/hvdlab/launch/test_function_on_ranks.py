@@ -136,10 +136,10 @@ def test_a_function_may_be_called_as_a_module_is_and_must_return():
 @pytest.mark.mpi
 def test_ranks_that_wait_for_each_other_are_ended_and_told_where_they_are():
     with pytest.raises(TimeUp) as caught:
-        call(wait_for_each_other, ranks=3, timeout=15)
+        call(wait_for_each_other, ranks=3, timeout=8)
     line = "`comm.Recv(np.empty(1), source=1 - comm.rank)`"
     assert str(caught.value) == (
-        "wait_for_each_other on 3 ranks did not end within 15 s: "
+        "wait_for_each_other on 3 ranks did not end within 8 s: "
         f"rank 0 is in {line}; rank 1 is in {line}; rank 2 is done."
     )
 
@@ -154,7 +154,7 @@ def answers_and_lingers(comm):
 
 @pytest.mark.mpi
 def test_ranks_that_have_answered_and_do_not_end_have_answered():
-    assert call(answers_and_lingers, ranks=2, timeout=15) == [0, 1]
+    assert call(answers_and_lingers, ranks=2, timeout=8) == [0, 1]
 
 
 @pytest.mark.parametrize("function", [lambda comm: 1, len])

@@ -32,6 +32,7 @@ def four_cores(monkeypatch):
     for name in os.environ:
         monkeypatch.delenv(name)
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:/usr/bin:/bin")
+    monkeypatch.setenv("HOME", "/home/learner")
     return monkeypatch
 
 

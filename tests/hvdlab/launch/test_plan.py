@@ -45,6 +45,7 @@ def four_cores(monkeypatch):
     for name in os.environ:
         monkeypatch.delenv(name)
     monkeypatch.setenv("PATH", f"{BIN}:/usr/bin:/bin")
+    monkeypatch.setenv("HOME", "/home/learner")
     return monkeypatch
 
 
@@ -211,25 +212,36 @@ def test_malformed_hosts_are_one_sentence(text):
     assert str(caught.value).endswith(f" in {text!r}.")
 
 
-def test_a_host_is_named_once():
-    with pytest.raises(
-        LaunchError, match="^-H: host1 is named twice: name it once, with all its slots"
-    ):
-        hosts.parse_list("host1:2,host2:2,host1:1")
+def test_the_slots_of_a_host_add_up():
+    assert hosts.parse_list("host1:2,host2:2,host1") == [Host("host1", 3), Host("host2", 2)]
 
 
-def test_a_hostfile_is_read(tmp_path):
+@pytest.mark.parametrize(
+    "text",
+    [
+        "# the cluster\nhost1 slots=2\n\nhost2  slots = 4  # the big one\n",  # Open MPI
+        "host1 slots=2 max_slots=4\nhost2 max-slots=8 slots=4 a_key_of_tomorrow=yes\n",
+        "host1:2\nhost2:4 ifhn=host2-ib\n",  # MPICH
+        "host1\nhost1\nhost2\nhost2\nhost2\nhost2\n",  # PBS, in $PBS_NODEFILE
+        "host1\r\nhost2:4\r\nhost1 slots=1\r\n",
+    ],
+)
+def test_hostfiles_of_all_kinds_are_read(tmp_path, text):
     path = tmp_path / "hosts"
-    path.write_text("# the cluster\nhost1 slots=2\n\nhost2  slots = 4  # the big one\n")
+    path.write_bytes(text.encode())
     assert hosts.parse_file(path) == [Host("host1", 2), Host("host2", 4)]
+
+
+EXPECTED = "expected `HOST slots=N`, `HOST:N` or `HOST` and got"
 
 
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("host1 slots=2\nhost2\n", "line 2: expected `HOST slots=N` and got 'host2'"),
-        ("host1 slots=x\n", "line 1: expected `HOST slots=N` and got 'host1 slots=x'"),
-        ("host1 slots=2\n#\nhost1 slots=1", "line 3: host1 is named twice"),
+        ("host1 slots=2\nhost2 4\n", f"line 2: {EXPECTED} 'host2 4'"),
+        ("host1 slots=x\n", f"line 1: {EXPECTED} 'host1 slots=x'"),
+        ("host1:0\n", f"line 1: {EXPECTED} 'host1:0'"),
+        ("-oProxy=x\n", f"line 1: {EXPECTED} '-oProxy=x'"),
         ("# none\n", "names no host"),
         (None, "cannot be read: No such file or directory"),
     ],

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from hvdlab.launch import command, preflight
-from hvdlab.system import hardware
+from hvdlab.system import hardware, slurm_job
 
 
 @pytest.fixture
@@ -98,6 +98,94 @@ def test_another_mpi_than_horovods_is_refused(capsys, script, tmp_path, monkeypa
     (tmp_path / "mpirun").unlink()
     monkeypatch.setenv("PATH", "/nowhere")
     assert refused(capsys, "-np", 2, script).startswith("there is no mpirun here: `hvdlab doctor`")
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("echo 'mpirun: libprrte.so.3: cannot open' >&2; exit 127", "libprrte.so.3: cannot open"),
+        ("exit 3", "(exit code 3)"),
+        (None, "(Exec format error)"),
+    ],
+)
+def test_an_mpirun_that_fails_is_not_called_unknown(
+    text, says, capsys, script, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    programs(tmp_path, mpirun=text)
+    if text is None:
+        (tmp_path / "mpirun").write_bytes(b"\x7fELF of another processor")
+    said = refused(capsys, "-np", 2, script)
+    assert said.startswith(f"{tmp_path}/mpirun does not work (") and says in said
+    assert "unknown" not in said
+
+
+@pytest.mark.parametrize(
+    ("error", "says"),
+    [
+        (
+            "srun: error: pmi/pmix: can not load PMIx library",
+            "train.py uses Horovod, whose ranks srun can only start if Slurm has PMIx, but here "
+            "`srun --mpi=pmix -n 1 true` fails (can not load PMIx library).",
+        ),
+        (
+            "srun: error: Unable to allocate resources: Invalid account",
+            "srun cannot start a rank here: `srun --mpi=pmix -n 1 true` fails (srun: error: Unable to "
+            "allocate resources: Invalid account).",
+        ),
+    ],
+)
+def test_slurm_lacks_pmix_only_if_srun_says_so(error, says, capsys, script, tmp_path, monkeypatch):
+    script.write_text("import horovod.torch\n")
+    programs(tmp_path, srun=f"echo '{error}' >&2; exit 1")
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    assert says in refused(capsys, "-np", 2, "--launcher", "srun", script)
+
+
+def test_nodes_that_mpirun_cannot_reach_are_named_before_it_starts(
+    capsys, script, tmp_path, monkeypatch
+):
+    """As in a container, on one of two nodes."""
+    bare = tmp_path / "bin"
+    bare.mkdir()
+    programs(bare, mpirun="echo 'mpirun (Open MPI) 5.0.11'")
+    monkeypatch.setattr(sys, "executable", str(bare / "python"))
+    monkeypatch.setenv("PATH", str(bare))
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    monkeypatch.setenv("SLURM_JOB_NODELIST", "gpu[01-02]")
+    monkeypatch.setenv("SLURM_TASKS_PER_NODE", "1(x2)")
+    monkeypatch.setattr(preflight, "horovod_mpi", lambda: "Open MPI")
+    said = refused(capsys, "-np", 2, script)
+    assert said.startswith(
+        "the Slurm allocation has 2 nodes (gpu01, gpu02), and mpirun cannot reach"
+    )
+    assert "neither srun nor ssh" in said
+    programs(bare, ssh="echo 'Host key verification failed.' >&2; exit 255")
+    assert "gpu01 cannot be reached (Host key verification failed.)" in refused(
+        capsys, "-np", 2, script
+    )
+    programs(bare, ssh="exit 0")
+    preflight.nodes_must_be_reachable(str(script))
+    programs(bare, srun="exit 1", ssh="exit 1")  # mpirun uses srun where there is one
+    preflight.nodes_must_be_reachable(str(script))
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("node7", ["node7"]),
+        ("gpu[01-03,7],login", ["gpu01", "gpu02", "gpu03", "gpu7", "login"]),
+        ("a[9-11]-ib,b[1]", ["a9-ib", "a10-ib", "a11-ib", "b1"]),
+        ("", []),
+    ],
+)
+def test_the_nodes_of_an_allocation_are_named(text, names, monkeypatch):
+    monkeypatch.setenv("SLURM_JOB_NODELIST", text)
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    assert slurm_job.nodes() == []
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    assert slurm_job.nodes() == names
 
 
 @pytest.mark.parametrize(

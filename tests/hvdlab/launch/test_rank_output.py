@@ -121,7 +121,8 @@ def test_a_lost_host_is_a_failure_although_mpirun_ends_with_0(capsys):
 def test_what_else_mpirun_says_is_shown(capsys):
     text = "-" * 60 + "\nThere are not enough slots available\n" + "-" * 60 + "\n"
     shown, reason = read(text, 1, capsys)
-    assert "not enough slots" in shown.err and reason == ("mpirun ended with exit code 1", 1)
+    assert "not enough slots" in shown.err
+    assert reason == ("mpirun ended with exit code 1: There are not enough slots available", 1)
 
 
 def test_an_error_that_a_rank_survived_is_shown_and_not_blamed(capsys):

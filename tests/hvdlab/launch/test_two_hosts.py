@@ -116,6 +116,7 @@ def test_ranks_sit_two_and_two(network, tmp_path):
         two_hosts.wait_for(lambda h=host: h.processes() == [], tmp_path, 10)
 
 
+@pytest.mark.thorough
 def test_a_lost_host_is_named_and_the_run_goes_on_without_it(network, train, tmp_path):
     kept = ("--checkpoint", tmp_path / "checkpoints")
     run = (sys.executable, "-m", "hvdlab.launch.command", "-np", 4, "-H", "host1:2,host2:2")

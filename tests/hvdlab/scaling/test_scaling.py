@@ -263,6 +263,7 @@ def test_512_gpus_are_foretold_within_five_points():
             assert abs(found - efficiency) < 0.05, (name, ranks, found)
 
 
+@pytest.mark.slow
 def test_the_constants_are_what_the_fit_finds():
     assert published.fit() == pytest.approx(published.FITTED)
 

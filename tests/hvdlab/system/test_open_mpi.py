@@ -1,5 +1,7 @@
 """What Open MPI 4 and 5 call the same thing: the texts are what both print."""
 
+import os
+import pwd
 import sys
 
 import pytest
@@ -7,9 +9,10 @@ import pytest
 from hvdgrade.sandbox import mounts
 from hvdlab.doctor.answers import ProgramOutput
 from hvdlab.doctor.checks import allreduce
-from hvdlab.launch import local
+from hvdlab.launch import local, script_on_ranks
 from hvdlab.launch.launchers import mpirun
-from hvdlab.launch.launchers.base import End, Line
+from hvdlab.launch.launchers.base import End, Line, Request
+from hvdlab.launch.rank_output import RankOutput
 from hvdlab.system import open_mpi
 
 FOUR, FIVE = "mpirun (Open MPI) 4.1.4\n\nReport bugs to ...\n", "mpirun (Open MPI) 5.0.11\n\n..."
@@ -54,7 +57,7 @@ def test_the_version_decides_on_the_words(only, monkeypatch, text, four):
             "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
         }
     )
-    command, variables = mpirun.start(3, "train.py", [], set_for_three, [], [1, 2])
+    command, variables = mpirun.start(Request(3, "train.py", [], set_for_three, [], [1, 2]))
     assert ("--tag-output" in command) is four
     assert not any("oversubscribe" in word for word in (*variables, *variables.values()))
 
@@ -110,6 +113,93 @@ def test_a_signal_is_told_in_the_same_words():
     for line in ("-" * 74, said, "-" * 74):
         assert reader.read(line, "stdout") == []
     assert reader.first == End(0, 137, "signal 9 (Killed) on vm")
+
+
+NO_SRUN = """\
+The SLURM process starter for PRRTE was unable to locate a usable "srun"
+command in its path. Please check your path and try again.
+"""
+NO_SLOTS = """\
+There are not enough slots available in the system to satisfy the 3
+slots that were requested by the application:
+
+  python
+
+Either request fewer procs for your application, or make more slots
+available for use.
+"""
+
+
+@pytest.mark.parametrize(
+    ("message", "first"),
+    [
+        (
+            NO_SRUN,
+            'The SLURM process starter for PRRTE was unable to locate a usable "srun" command in its path',
+        ),
+        (
+            NO_SLOTS,
+            "There are not enough slots available in the system to satisfy the 3 slots that were "
+            "requested by the application",
+        ),
+        ("The file libmpi.so.40 of v1.2 is missing\n", "The file libmpi.so.40 of v1.2 is missing"),
+    ],
+)
+def test_the_first_sentence_of_a_message_is_its_reason(message, first):
+    rule = "-" * 74
+    output = f"a line before\n{rule}\n{message}{rule}\n{rule}\nMPI_INIT failed. Sorry.\n{rule}\n"
+    assert open_mpi.first_sentence(open_mpi.first_message(output)) == first
+    assert open_mpi.first_message("no message. At all.") == ""
+    reader = mpirun.Reader()
+    output = RankOutput(2, reader, show=lambda line: None)
+    for line in (rule, *message.splitlines(), rule):
+        output.line(f"{line}\n", "stderr")
+    assert output.why(1, "mpirun", "") == (f"mpirun ended with exit code 1: {first}", 1)
+
+
+def test_the_message_of_a_rank_comes_before_what_mpirun_says_of_its_end():
+    """As Open MPI 5 prints it where it has no UCX and OMPI_MCA_pml=ucx is set."""
+    rule = "-" * 74
+    mine = [
+        rule,
+        "No components were able to be opened in the pml framework.",
+        "",
+        "This ...",
+        rule,
+    ]
+    ended = [
+        rule,
+        "prterun has exited due to process rank 1 with PID 0 on node vm calling",
+        '"abort".',
+        rule,
+    ]
+    output = RankOutput(2, mpirun.Reader(), show=lambda line: None)
+    for line in [*(f"[1,1]<stderr>: {text}" for text in mine), *ended]:
+        output.line(f"{line}\n", "stderr")
+    said = (
+        "mpirun ended with exit code 1: No components were able to be opened in the pml framework"
+    )
+    assert output.why(1, "mpirun", "") == (said, 1)
+
+
+def test_without_a_home_open_mpi_gets_that_of_the_user(monkeypatch):
+    monkeypatch.setenv("HOME", "/mine")
+    assert open_mpi.home() == {} and "HOME" not in local.environment(2)
+    for change in (lambda: monkeypatch.setenv("HOME", ""), lambda: monkeypatch.delenv("HOME")):
+        change()
+        assert local.environment(2)["HOME"] == pwd.getpwuid(os.geteuid()).pw_dir
+    monkeypatch.setattr(os, "geteuid", lambda: 4_000_000)  # a user without an entry
+    assert open_mpi.home() == {"HOME": "/"}
+
+
+@pytest.mark.mpi
+def test_ranks_start_without_a_home(tmp_path, monkeypatch):
+    """As in a job of cron. By itself no program of Open MPI starts, not even `mpirun --version`."""
+    (script := tmp_path / "tell.py").write_text("print('here')\n")
+    monkeypatch.delenv("HOME")
+    open_mpi.version.cache_clear()
+    assert "Open MPI" in open_mpi.version(open_mpi.mpirun()).text
+    assert script_on_ranks.run(script, ranks=2, show=False, timeout=60) == "here\nhere\n"
 
 
 def test_a_submission_finds_the_mpi_of_an_image_and_nothing_of_a_users(only, monkeypatch):

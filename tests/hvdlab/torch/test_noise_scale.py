@@ -84,11 +84,9 @@ def test_two_batch_sizes_tell_what_per_example_gradients_tell(fashion):
     assert scale.noise_scale == pytest.approx(exact, rel=0.15)
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.data
-@pytest.mark.parametrize(
-    "batch_norm, rate", [(True, 0.1), pytest.param(False, 0.05, marks=pytest.mark.thorough)]
-)
+@pytest.mark.parametrize("batch_norm, rate", [(True, 0.1), (False, 0.05)])
 def test_noise_scale_grows_in_training_to_the_published_magnitude(fashion, batch_norm, rate):
     # Published for MNIST and a small convolutional network: 50 at the start, 900 on average over
     # training (McCandlish et al., 2018). Here, with seeds 0, 1 and 2:

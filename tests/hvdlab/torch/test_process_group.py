@@ -1,5 +1,6 @@
 """Ranks find each other under mpirun, torchrun and srun, and a single process forms a group of one."""
 
+import itertools
 import json
 import os
 import subprocess
@@ -101,9 +102,17 @@ SITUATIONS = {  # what ranks 0 and 1 see; device, ranks on it and backend of eac
 }
 
 
+QUICK = {("mpirun", "one is shared"), ("torchrun", "a GPU each")}
+
+
 @pytest.mark.mpi
-@pytest.mark.parametrize("situation", SITUATIONS)
-@pytest.mark.parametrize("launcher", ["mpirun", "torchrun"])
+@pytest.mark.parametrize(
+    ("launcher", "situation"),
+    [
+        pytest.param(*case, marks=() if case in QUICK else pytest.mark.thorough)
+        for case in itertools.product(["mpirun", "torchrun"], SITUATIONS)
+    ],
+)
 def test_ranks_compare_their_gpus_and_meet_afterwards(launcher, situation, run_ranks):
     visible, *chosen = SITUATIONS[situation]
     if launcher == "mpirun":
@@ -225,6 +234,7 @@ main()
 """
 
 
+@pytest.mark.slow
 def test_no_thread_of_gloo_outlives_the_group(bare):
     """One that meets the end of Python aborts the rank: "terminate called without an active exception"."""
     command = [sys.executable, "-c", LEAVES]

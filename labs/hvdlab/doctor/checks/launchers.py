@@ -114,12 +114,12 @@ def mpi4py(outputs: dict[str, ProgramOutput]) -> Answer:
     """Check that mpi4py can be imported and uses the same MPI as Horovod and mpirun."""
     found = outputs["mpi4py"].answer()
     again = install("--force-reinstall", "mpi4py")
+    if not found:
+        return Answer(FAILURE, f"cannot be imported: {outputs['mpi4py'].last_words()}", again)
     for name in ("MPI4PY_LIBMPI", "MPI4PY_MPIABI", "LD_LIBRARY_PATH"):
         if os.environ.get(name):
             again = f"unset {name}"
             break
-    if not found:
-        return Answer(FAILURE, f"cannot be imported: {outputs['mpi4py'].last_words()}", again)
     seen = f"{found['version']}, with {named(found['library']) or 'an unknown MPI'}"
     for what, text in (
         ("Horovod", horovods_library(outputs).get("library", "")),

@@ -8,6 +8,7 @@ import tempfile
 from pathlib import Path
 
 from hvdlab.doctor.answers import (
+    CHECKOUT,
     FAILURE,
     OK,
     WARNING,
@@ -20,6 +21,7 @@ from hvdlab.doctor.answers import (
 )
 from hvdlab.doctor.checks.environment import container_name, slurm_tasks
 from hvdlab.doctor.checks.gpus import usable_gpus
+from hvdlab.system.file_system import lacks
 from hvdlab.system.hardware import cpu_quota, physical_cores
 from hvdlab.system.slurm_job import tasks_on_nodes
 
@@ -142,6 +144,25 @@ def temporary_folder(outputs: dict[str, ProgramOutput]) -> Answer:
         text = f"TMPDIR has {len(name)} characters, and beyond {LONGEST_TMPDIR} DataLoader workers "
         return Answer(WARNING, f'{text}fail ("AF_UNIX path too long")', "export TMPDIR=/tmp")
     return Answer(OK, name)
+
+
+def file_systems(outputs: dict[str, ProgramOutput]) -> Answer:
+    """Check that the folders in which the labs write have locks, links and permissions.
+
+    A shared file system of a cluster may lack some of them. Without locks, `hvdlab` and `make setup` lock a
+    file on this machine only.
+    """
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    named = (Path.cwd(), cache, Path(os.environ.get("HVDLAB_DATA") or cache), CHECKOUT or cache)
+    wrong = {str(place): ", ".join(lacks(place)) for place in dict.fromkeys(named) if lacks(place)}
+    if not wrong:
+        return Answer(
+            OK, "locks, links and permissions work in the folders in which the labs write"
+        )
+    text = "; ".join(f"the file system of {place} has no {what}" for place, what in wrong.items())
+    if "locks" in text:
+        text += ": do not set up, download or grade there on two machines at the same time"
+    return Answer(WARNING, text)
 
 
 def disk(outputs: dict[str, ProgramOutput]) -> Answer:

@@ -74,7 +74,10 @@ def packages(outputs: dict[str, ProgramOutput]) -> Answer:
 
 
 def shadowing(outputs: dict[str, ProgramOutput]) -> Answer:
-    """Check that no other folder hides an installed package."""
+    """Check that nothing outside of this environment hides an installed package or breaks its import."""
+    for output in outputs.values():
+        if output.outside:
+            return output.outside
     where = {Path.cwd().resolve(): "this folder"}
     named = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     where.update({Path(path).resolve(): "PYTHONPATH" for path in named if path})

@@ -1,20 +1,40 @@
 """Common parts of the modules for the launchers, the programs that start ranks.
 
-Each launcher (mpirun, srun, torchrun) has a module here with the same four functions and classes:
-
-start(ranks, script, arguments, variables, hosts, slots)   returns the command and its variables
-Reader()                     parses the launcher's output: which rank printed a line, which rank ended first
-send(process, number)        sends a signal to all ranks
-tell_where(process, ranks)   makes ranks print which line of the script they are executing
+Each launcher (mpirun, srun, torchrun) has a module here with a function `start`, a class `Reader`, and the
+object `LAUNCHER`, which has both.
 """
 
 import ast
 import signal
 import subprocess
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from hvdlab.launch import process_tree
+from hvdlab.launch.hosts import Host
+
+
+@dataclass(frozen=True)
+class Request:
+    """Which ranks a launcher should start.
+
+    Attributes:
+        ranks: number of ranks.
+        script: the Python file.
+        arguments: of the script.
+        variables: environment variables that the ranks should have.
+        hosts: hosts that the user named; empty for this machine or the nodes of a Slurm allocation.
+        slots: number of ranks that may start on each host or node; empty if it is not known.
+    """
+
+    ranks: int
+    script: str
+    arguments: Sequence[str]
+    variables: dict[str, str]
+    hosts: list[Host]
+    slots: list[int]
 
 
 class End(NamedTuple):
@@ -51,10 +71,12 @@ class OutputReader(Protocol):
     Attributes:
         first: how the rank that ended first ended. None: the launcher reported no such rank (yet).
         lost: name of a host to which the launcher lost the connection; "" if there is none.
+        said: why the launcher itself failed, in its own words; "" if it did not say so.
     """
 
     first: End | None
     lost: str
+    said: str
 
     def read(self, text: str, channel: str) -> list[Line]:
         """Return the lines to show for one line of the launcher's output.
@@ -68,22 +90,44 @@ class OutputReader(Protocol):
         """Return the remaining lines to show when the output has ended."""
 
 
-def abort_children(process: subprocess.Popen, variable: str, ranks: set[int] | None) -> None:
-    """End ranks that are child processes of the launcher, so that each prints its stack.
+@dataclass(frozen=True)
+class Launcher:
+    """A program that starts ranks. Those of mpirun and torchrun are its child processes on this machine.
 
-    They print it because plan.py sets PYTHONFAULTHANDLER=1.
-
-    Args:
-        process: the launcher.
-        variable: name of the environment variable that holds the number of a rank.
-        ranks: the ranks to end. None: all ranks.
+    Attributes:
+        start: returns the command that starts the ranks, and the environment variables that it needs.
+        Reader: parses the output: which rank printed a line, which rank ended first.
+        rank_variable: name of the environment variable that holds the number of a rank.
     """
 
-    def is_wanted(environment: dict[str, str]) -> bool:
-        rank = int(environment.get(variable, "-1"))
-        return rank >= 0 and (ranks is None or rank in ranks)
+    start: Callable[[Request], tuple[list[str], dict[str, str]]]
+    Reader: type[OutputReader]
+    rank_variable: str
 
-    process_tree.signal_children(process, signal.SIGABRT, is_wanted)
+    def send(self, process: subprocess.Popen, number: int) -> None:
+        """Send a signal to the launcher, which forwards those that ask a process to end to its ranks.
+
+        Args:
+            process: the launcher.
+            number: of the signal.
+        """
+        process.send_signal(number)
+
+    def tell_where(self, process: subprocess.Popen, ranks: set[int] | None) -> None:
+        """End ranks so that they print the line of the script that they are executing.
+
+        They print it because plan.py sets PYTHONFAULTHANDLER=1.
+
+        Args:
+            process: the launcher.
+            ranks: numbers of ranks. None: all ranks.
+        """
+
+        def is_wanted(environment: dict[str, str]) -> bool:
+            rank = int(environment.get(self.rank_variable, "-1"))
+            return rank >= 0 and (ranks is None or rank in ranks)
+
+        process_tree.signal_children(process, signal.SIGABRT, is_wanted)
 
 
 def mpi_of(script: str | Path) -> str:

@@ -5,14 +5,12 @@ Inside a Slurm allocation mpirun uses the nodes and slots of the allocation.
 
 import os
 import re
-import subprocess
 import sys
-from collections.abc import Sequence
 
 from hvdlab.launch import hosts as hosts_of
 from hvdlab.launch import local
 from hvdlab.launch.hosts import Host
-from hvdlab.launch.launchers.base import End, Line, abort_children
+from hvdlab.launch.launchers.base import End, Launcher, Line, Request
 from hvdlab.system import open_mpi
 
 # With these settings mpirun notices a lost host within 10 + 4 x 5 seconds. Open MPI's defaults need
@@ -30,7 +28,6 @@ EXPORTED = (
 )  # fmt: skip
 
 TAG = r"\[1,(\d+)\]<(stdout|stderr)>:"
-RULE = re.compile(r"-{20,}$")  # the line before and after a message of mpirun itself
 # Messages of mpirun about how a rank or a host was lost
 EXITED = re.compile(r"Process name: +\[(?:\S+@\d+|\[\d+,\d+\]),(\d+)\]\s+Exit code: +(\d+)")
 ABORTED = re.compile(
@@ -40,31 +37,16 @@ SIGNALLED = re.compile(r"process rank (\d+) .*? on node (\S+) exited on\s+signal
 LOST = re.compile(r"lost communication with a remote daemon.*Remote daemon: .* on node (\S+)", re.S)
 
 
-def start(
-    ranks: int,
-    script: str,
-    arguments: Sequence[str],
-    variables: dict[str, str],
-    hosts: list[Host],
-    slots: list[int],
-) -> tuple[list[str], dict[str, str]]:
-    """Return the command that starts the ranks, and the environment variables that it needs.
-
-    Args:
-        ranks: number of ranks.
-        script: the Python file.
-        arguments: of the script.
-        variables: environment variables that the ranks should have.
-        hosts: hosts that the user named; empty for this machine or the nodes of a Slurm allocation.
-        slots: number of ranks that may start on each host or node; empty if it is not known.
-    """
-    variables = dict(variables)
+def start(request: Request) -> tuple[list[str], dict[str, str]]:
+    """Return the command that starts the ranks, and the environment variables that it needs."""
+    variables, hosts, slots = dict(request.variables), request.hosts, request.slots
     if slots:  # no host may get more ranks than it has slots
         for name in open_mpi.spelled(open_mpi.OVERSUBSCRIBE):
             variables.pop(name, None)
     if hosts:
         variables |= open_mpi.spelled(KEEPALIVE | _interfaces(hosts))
-    mpirun, np, count, python, *rest = local.mpirun_command(ranks, script, *arguments)
+    command = local.mpirun_command(request.ranks, request.script, *request.arguments)
+    mpirun, np, count, python, *rest = command
     where = []
     if hosts:
         python = sys.executable
@@ -108,6 +90,7 @@ class Reader:
         self.first: End | None = None
         self._tag = re.compile(TAG + " ?" * (not open_mpi.is_version_4()))
         self.lost = ""  # name of a lost host; mpirun's own exit code is 0 in this case
+        self.said = ""  # the first sentence of a message of mpirun about something else
         self._message = None  # lines so far of a message of mpirun itself
 
     def read(self, text: str, channel: str) -> list[Line]:
@@ -128,7 +111,7 @@ class Reader:
         return self._ended() if self._message else []
 
     def _own(self, words: str) -> list[Line]:
-        if RULE.match(words):
+        if open_mpi.RULE.match(words):
             if self._message is not None:
                 return self._ended()
             self._message = []
@@ -148,25 +131,9 @@ class Reader:
         elif found := EXITED.search(message):
             self.first = self.first or End(int(found[1]), int(found[2]))
         elif not ABORTED.match(message):
+            self.said = self.said or open_mpi.first_sentence(message)
             return [Line(None, "stderr", message.strip())]
         return []
 
 
-def send(process: subprocess.Popen, number: int) -> None:
-    """Send a signal to mpirun, which forwards to its ranks the signals that ask a process to end.
-
-    Args:
-        process: the launcher.
-        number: of the signal.
-    """
-    process.send_signal(number)
-
-
-def tell_where(process: subprocess.Popen, ranks: set[int] | None) -> None:
-    """End ranks on this machine (None: all) so that they print the line that they are executing.
-
-    Args:
-        process: the launcher.
-        ranks: numbers of ranks. None: all ranks.
-    """
-    abort_children(process, "OMPI_COMM_WORLD_RANK", ranks)
+LAUNCHER = Launcher(start, Reader, "OMPI_COMM_WORLD_RANK")

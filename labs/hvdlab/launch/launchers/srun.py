@@ -8,10 +8,8 @@ import os
 import re
 import signal
 import subprocess
-from collections.abc import Sequence
 
-from hvdlab.launch.hosts import Host
-from hvdlab.launch.launchers.base import End, Line, mpi_of
+from hvdlab.launch.launchers.base import End, Launcher, Line, Request, mpi_of
 from hvdlab.launch.launchers.torchrun import OTHERS
 from hvdlab.launch.local import LaunchError
 
@@ -26,28 +24,14 @@ COMMENT = re.compile(
 NUMBERS = {signal.strsignal(number): int(number) for number in signal.Signals}
 
 
-def start(
-    ranks: int,
-    script: str,
-    arguments: Sequence[str],
-    variables: dict[str, str],
-    hosts: list[Host],
-    slots: list[int],
-) -> tuple[list[str], dict[str, str]]:
+def start(request: Request) -> tuple[list[str], dict[str, str]]:
     """Return the command and the environment variables that it needs.
-
-    Args:
-        ranks: number of ranks.
-        script: the Python file.
-        arguments: of the script.
-        variables: environment variables that the ranks should have.
-        hosts: hosts that the user named; empty if there are none.
-        slots: number of ranks that may start on each node of an allocation; empty if it is not known.
 
     Raises:
         LaunchError: this is not inside a Slurm allocation, or the user named hosts.
     """
-    if hosts:
+    ranks, variables = request.ranks, request.variables
+    if request.hosts:
         raise LaunchError("srun starts ranks on the nodes that Slurm gave: leave out the hosts.")
     if "SLURM_JOB_ID" not in os.environ:
         raise LaunchError(
@@ -55,7 +39,7 @@ def start(
             f"`salloc --ntasks={ranks}`, or write a job for sbatch (docker/slurm/torch.sbatch)."
         )
     command = ["srun", "-n", str(ranks), "--label", "--kill-on-bad-exit", "--export=ALL"]
-    if mpi_of(script):
+    if mpi_of(request.script):
         # Without PMIx in Slurm this option makes srun fail, instead of starting N separate MPI worlds.
         command.append("--mpi=pmix")
     else:
@@ -65,7 +49,7 @@ def start(
     if cores := os.environ.get("SLURM_CPUS_PER_TASK"):
         command.append(f"--cpus-per-task={cores}")  # because srun does not inherit it from sbatch
         variables = {**variables, "OMP_NUM_THREADS": cores, "TF_NUM_INTRAOP_THREADS": cores}
-    return [*command, "python", script, *arguments], variables
+    return [*command, "python", request.script, *request.arguments], variables
 
 
 class Reader:
@@ -73,7 +57,7 @@ class Reader:
 
     def __init__(self) -> None:
         self.first: End | None = None
-        self.lost = ""
+        self.lost = self.said = ""
 
     def read(self, text: str, channel: str) -> list[Line]:
         """Return the lines to show for one line of srun's output.
@@ -107,28 +91,6 @@ def _end(host: str, rank: str, code: str | None, how: str) -> End:
     return End(int(rank), 128 + number, f"signal {int(number)} ({name}) on {host}")
 
 
-def send(process: subprocess.Popen, number: int) -> None:
-    """Send a signal to all ranks on all nodes.
-
-    scancel sends it, because srun would not forward it: when srun is asked to end, it kills the ranks.
-    """
-    if step := _step(process.pid):
-        name = signal.Signals(number).name.removeprefix("SIG")
-        if _slurm("scancel", f"--signal={name}", step) is not None:
-            return
-    process.terminate()
-
-
-def tell_where(process: subprocess.Popen, ranks: set[int] | None) -> None:
-    """End all ranks so that they print the line of the script that they are executing.
-
-    Args:
-        process: the launcher.
-        ranks: numbers of ranks. None: all ranks.
-    """
-    send(process, signal.SIGABRT)
-
-
 def _step(srun: int) -> str:
     """Return the id of the job step that this srun process has started, such as 12.0; "" if unknown."""
     job = os.environ["SLURM_JOB_ID"]
@@ -147,3 +109,25 @@ def _slurm(*command: str) -> str | None:
         ).stdout
     except (OSError, subprocess.SubprocessError):
         return None
+
+
+class Srun(Launcher):
+    """Slurm's srun: its ranks may be on other nodes, so that only Slurm can send them a signal."""
+
+    def send(self, process: subprocess.Popen, number: int) -> None:
+        """Send a signal to all ranks on all nodes.
+
+        scancel sends it, because srun would not forward it: when srun is asked to end, it kills the ranks.
+        """
+        if step := _step(process.pid):
+            name = signal.Signals(number).name.removeprefix("SIG")
+            if _slurm("scancel", f"--signal={name}", step) is not None:
+                return
+        process.terminate()
+
+    def tell_where(self, process: subprocess.Popen, ranks: set[int] | None) -> None:
+        """End all ranks, because Slurm cannot end some of a step, so that they print their line."""
+        self.send(process, signal.SIGABRT)
+
+
+LAUNCHER = Srun(start, Reader, "SLURM_PROCID")

@@ -9,12 +9,9 @@ import random
 import re
 import shlex
 import signal
-import subprocess
-from collections.abc import Sequence
 
 from hvdlab.launch import hosts as hosts_of
-from hvdlab.launch.hosts import Host
-from hvdlab.launch.launchers.base import End, Line, abort_children
+from hvdlab.launch.launchers.base import End, Launcher, Line, Request
 from hvdlab.launch.local import LaunchError
 
 OTHERS = ("OMPI_", "PRTE_", "HOROVOD_")  # variables that ranks of torch.distributed do not read
@@ -25,30 +22,16 @@ REPORT = re.compile(r"Root Cause .*?host +: (\S+).*?rank +: (\d+).*?exitcode +: 
 ASKED = "SignalException"  # in the report of a torchrun that a signal asked to end
 
 
-def start(
-    ranks: int,
-    script: str,
-    arguments: Sequence[str],
-    variables: dict[str, str],
-    hosts: list[Host],
-    slots: list[int],
-) -> tuple[list[str], dict[str, str]]:
+def start(request: Request) -> tuple[list[str], dict[str, str]]:
     """Return the command and the environment variables that it needs.
-
-    Args:
-        ranks: number of ranks.
-        script: the Python file.
-        arguments: of the script.
-        variables: environment variables that the ranks should have.
-        hosts: hosts that the user named; empty if there are none.
-        slots: number of ranks that may start on each node of an allocation; empty if it is not known.
 
     Raises:
         LaunchError: the user named hosts, or the Slurm allocation is not this one machine.
     """
-    variables = {name: value for name, value in variables.items() if not name.startswith(OTHERS)}
-    if hosts:
-        raise LaunchError(_on_each(ranks, script, arguments, variables, hosts))
+    ranks, slots = request.ranks, request.slots
+    variables = {k: v for k, v in request.variables.items() if not k.startswith(OTHERS)}
+    if request.hosts:
+        raise LaunchError(_on_each(request))
     node = os.environ.get("SLURM_JOB_NODELIST", "")
     if slots and (len(slots) > 1 or not hosts_of.is_here(node)):
         raise LaunchError(
@@ -56,18 +39,13 @@ def start(
             "--launcher srun."
         )
     # --standalone makes the ranks meet at a free port. --tee puts the rank before each line.
-    command = ["torchrun", "--standalone", "--nproc-per-node", str(ranks), "--tee", "3", script]
-    return [*command, *arguments], variables
+    command = ["torchrun", "--standalone", "--nproc-per-node", str(ranks), "--tee", "3"]
+    return [*command, request.script, *request.arguments], variables
 
 
-def _on_each(
-    ranks: int,
-    script: str,
-    arguments: Sequence[str],
-    variables: dict[str, str],
-    hosts: list[Host],
-) -> str:
+def _on_each(request: Request) -> str:
     """Return a message that says which torchrun command to type on which hosts."""
+    ranks, hosts = request.ranks, request.hosts
     each = hosts[0].slots
     if {host.slots for host in hosts} != {each} or ranks != each * len(hosts):
         return (
@@ -80,9 +58,9 @@ def _on_each(
     line = [
         *("torchrun", "--nnodes", str(len(hosts)), "--nproc-per-node", str(each)),
         *("--rdzv-backend", "c10d", "--rdzv-endpoint", f"{hosts[0].name}:{port}"),
-        *("--rdzv-id", str(port), script, *arguments),
+        *("--rdzv-id", str(port), request.script, *request.arguments),
     ]
-    known = [f"OMP_NUM_THREADS={variables['OMP_NUM_THREADS']}"]
+    known = [f"OMP_NUM_THREADS={request.variables['OMP_NUM_THREADS']}"]
     names = " and ".join(host.name for host in hosts)
     return (
         "torchrun starts ranks only on the machine where it runs: in the same folder on each of "
@@ -95,7 +73,7 @@ class Reader:
 
     def __init__(self) -> None:
         self.first: End | None = None
-        self.lost = ""
+        self.lost = self.said = ""
         self._begun = {}  # (rank, channel) -> the beginning of a line that is not complete yet
         self._report = None  # lines of torchrun's final report
 
@@ -138,21 +116,4 @@ class Reader:
         return []
 
 
-def send(process: subprocess.Popen, number: int) -> None:
-    """Send a signal to torchrun, which forwards to its ranks the signals that ask a process to end.
-
-    Args:
-        process: the launcher.
-        number: of the signal.
-    """
-    process.send_signal(number)
-
-
-def tell_where(process: subprocess.Popen, ranks: set[int] | None) -> None:
-    """End ranks (None: all) so that they print the line of the script that they are executing.
-
-    Args:
-        process: the launcher.
-        ranks: numbers of ranks. None: all ranks.
-    """
-    abort_children(process, "RANK", ranks)
+LAUNCHER = Launcher(start, Reader, "RANK")

@@ -18,7 +18,7 @@ from common import (
     seeded_model,
     serial_weights,
 )
-from settings import MOMENTUM, SETTINGS, start, wrap
+from settings import MOMENTUM, chosen, start, wrap
 
 import hvdlab.keras.horovod as hvd
 from hvdlab.keras.distributed_optimizer import backend
@@ -58,7 +58,7 @@ SERIAL = {
     "mean of passes": {"gradient_accumulation_steps": 3},
 }
 official = np.load("official.npz")
-for name, (kind, arguments, _) in SETTINGS.items():
+for name, (kind, arguments, _) in chosen().items():
     optimizer = wrap(hvd, keras.optimizers, name)
     if name in SERIAL:
         serial = getattr(keras.optimizers, kind)(**{**arguments, **SERIAL[name]})

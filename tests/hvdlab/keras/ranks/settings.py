@@ -1,5 +1,7 @@
 """The network and data that Keras 3 and legacy Keras train, for a comparison. It imports no framework."""
 
+import sys
+
 import numpy as np
 
 BATCH_SIZE, STEPS = 4, 6
@@ -36,6 +38,11 @@ SETTINGS = {
         {"backward_passes_per_step": 3, "average_aggregated_gradients": True},
     ),
 }
+
+
+def chosen():
+    """Return the settings that the command line names, or all of them."""
+    return {name: SETTINGS[name] for name in sys.argv[1:] or SETTINGS}
 
 
 def wrap(hvd, optimizers, name):

@@ -1,0 +1,66 @@
+"""Check the arguments of `hvdgrade batch` before anything is graded."""
+
+import argparse
+import secrets
+
+from hvdgrade import HvdgradeError, profiles
+from hvdgrade.batch.layout import FOLDERS, Settings
+from hvdgrade.sandbox import tiers
+
+
+class Refused(HvdgradeError):
+    """The batch cannot be started; the message is one sentence that says why."""
+
+
+def checked(args: argparse.Namespace) -> tuple[profiles.Profile, Settings]:
+    """Return the rules and settings that the arguments name.
+
+    Args:
+        args: the parsed arguments.
+
+    Raises:
+        Refused: an argument is not acceptable.
+    """
+    try:
+        folder, out = args.folder.resolve(), args.out.resolve()
+    except RuntimeError as error:  # Python 3.11 and 3.12 raise it for a symlink loop
+        raise Refused(f"{error}: choose another folder.") from None
+    if not folder.is_dir():
+        raise Refused(f"{args.folder} is not a folder: name the folder with the submissions.")
+    if out == folder or folder in out.parents:
+        raise Refused(f"--out {args.out} lies in {args.folder}: choose a folder outside of it.")
+    for name in (*FOLDERS, "slurm"):
+        if folder.is_relative_to((out / name).resolve()):
+            raise Refused(
+                f"{args.folder} lies where the batch writes, in {args.out / name}: choose another --out."
+            )
+    try:
+        rules = profiles.load(args.profile)
+        out.mkdir(parents=True, exist_ok=True)
+    except profiles.UnknownProfile as error:
+        raise Refused(str(error)) from None
+    except OSError as error:
+        raise Refused(f"{args.out} cannot be created: {error.strerror}.") from None
+    if args.np > rules.max_ranks:
+        raise Refused(f"-np must be in 1..{rules.max_ranks}. Received: {args.np}")
+    if args.require_sandbox not in (None, *tiers.TIERS):
+        known = ", ".join(tiers.TIERS)
+        raise Refused(f"--require-sandbox must be one of {known}. Received: {args.require_sandbox}")
+    if args.slurm_option and not args.slurm:
+        raise Refused("--slurm-option has no meaning without --slurm: add --slurm or remove it.")
+    # With Slurm, each node checks its own sandbox instead.
+    if args.require_sandbox and not args.slurm:
+        try:
+            tiers.choose(args.require_sandbox)
+        except tiers.SandboxUnavailable as error:
+            raise Refused(str(error)) from None
+    settings = Settings(
+        out,
+        args.np,
+        rules.name,
+        rules.rules_sha256,
+        args.limit,
+        args.require_sandbox,
+        call=secrets.token_hex(8),
+    )
+    return rules, settings

@@ -1,0 +1,35 @@
+"""nbgrader, the folder `submitted`: STUDENT/ASSIGNMENT/, each with a file timestamp.txt."""
+
+import os
+from pathlib import Path
+
+from hvdgrade.batch.downloads.claim import Claim, Claims, Entry
+
+TITLE = "nbgrader"
+TIMESTAMP = "timestamp.txt"
+
+
+def read(folder: Path, entries: list[Entry]) -> Claims:
+    """Return the student of each folder that nbgrader can have made.
+
+    Args:
+        folder: the folder of the class.
+        entries: its content.
+    """
+    return {
+        entry.name: [Claim(entry.name)]
+        for entry in entries
+        if entry.is_folder and holds_assignment(entry.path)
+    }
+
+
+def holds_assignment(folder: Path) -> bool:
+    """Return whether a folder holds a folder of an assignment.
+
+    Args:
+        folder: the folder of a student.
+    """
+    try:
+        return any(os.path.exists(path / TIMESTAMP) for path in folder.iterdir())
+    except OSError:  # missing permissions, or a network file system
+        return False

@@ -1,0 +1,124 @@
+"""The loops of a watched script, which end after a few steps of training: see `Watch.each`."""
+
+from collections.abc import Iterable, Iterator
+from typing import Any, Protocol
+
+EPOCHS = 2  # rounds after which a loop around a training loop ends
+
+
+class Watch(Protocol):
+    """What loops use of `hvdlab.check.event_log.Watch`.
+
+    Attributes:
+        limit: training steps after which a loop ends.
+        progress: steps of all optimizers and broadcasts of weights so far.
+        passes: training loops that have ended.
+        running: the loops that are running, the innermost last.
+    """
+
+    limit: int
+    progress: int
+    passes: int
+    running: "list[Loop]"
+
+    def note(self, kind: str, line: int | None = None, **facts: Any) -> None:
+        """Write an event.
+
+        Args:
+            kind: of the event.
+            line: of the script.
+            **facts: more fields.
+        """
+
+
+class Loop:
+    """A loop of the script that is running, and when it ends: see `Watch.each`.
+
+    Args:
+        watch: of this rank.
+        line: of the loop.
+        iterable: what it loops over, for its length. Default None.
+    """
+
+    def __init__(self, watch: Watch, line: int, iterable: Any = None) -> None:
+        self.watch, self.line, self.iterable = watch, line, iterable
+        self.item = None
+        self.iteration, self.trained = 0, 0  # rounds that have started, and rounds that trained
+        self.progress, self.passes = watch.progress, watch.passes  # when the last round ended
+        self.left = "early"  # by `break`, `return` or an error
+
+    def __enter__(self) -> "Loop":
+        self.watch.running = [*self.watch.running, self]
+        return self
+
+    def ended(self) -> bool:
+        """Return, after a round, whether it was the last round of the loop."""
+        if self.watch.progress == self.progress:
+            return False
+        self.trained += 1
+        nested = self.watch.passes > self.passes
+        self.progress, self.passes = self.watch.progress, self.watch.passes
+        if self.trained == 1:
+            made = getattr(self.iterable, "_hvdlab_line", None)
+            length = _length(self.iterable)
+            self.watch.note("loop", self.line, length=length, made=made, nested=nested)
+        if self.trained < (EPOCHS if nested else self.watch.limit):
+            return False
+        self.left = "cut"
+        return True
+
+    def again(self, test: Any) -> bool:
+        """Return the truth of the test of a while loop, or False when the loop must end.
+
+        Args:
+            test: value of the test.
+        """
+        if self.ended():
+            return False
+        if test:
+            self.iteration += 1
+            return True
+        self.left = "at its end"
+        return False
+
+    def __exit__(self, *error: object) -> None:
+        if self.trained or self.watch.progress > self.progress:
+            self.watch.passes += 1
+            self.watch.note("pass", self.line, iterations=self.iteration, left=self.left)
+        self.watch.running = [loop for loop in self.watch.running if loop is not self]
+
+
+class Pass:
+    """The iterable of a `for` loop, which ends early: see `Watch.each`.
+
+    Args:
+        watch: of this rank.
+        line: of the loop.
+        iterable: what the script loops over.
+    """
+
+    def __init__(self, watch: Watch, line: int, iterable: Iterable) -> None:
+        self.watch, self.line, self.iterable = watch, line, iterable
+
+    def __len__(self) -> int:
+        return len(self.iterable)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.iterable, name)
+
+    def __iter__(self) -> Iterator:
+        with Loop(self.watch, self.line, self.iterable) as loop:
+            for loop.item in self.iterable:
+                loop.iteration += 1
+                yield loop.item
+                if loop.ended():
+                    return
+            loop.left = "at its end"
+
+
+def _length(iterable: Any) -> int | None:
+    """Return the length of an iterable, or None if it has none."""
+    try:
+        return len(iterable)
+    except (TypeError, NotImplementedError):
+        return None

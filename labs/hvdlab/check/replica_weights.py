@@ -1,0 +1,80 @@
+"""Whether the ranks hold the same weights, and from which step on they do not."""
+
+from typing import Any
+
+from hvdlab.check.run_events import Run
+
+
+def states(run: Run, number: int | None) -> list[list[list[float]]]:
+    """Return the norms of the weights that each step left behind.
+
+    An optimizer without a wrapper may average nothing, while the script averages after the step. So its
+    weights are those with which its next step begins.
+
+    Args:
+        run: the events of the run.
+        number: of the optimizer.
+
+    Returns:
+        Step -> rank -> norms.
+    """
+    steps = run.steps(number)
+    found = [[event["weights"] for event in events] for events in steps]
+    for step, events in enumerate(steps[1:]):
+        if all(event.get("start") for event in events):
+            found[step] = [event["start"] for event in events]
+    if run.exchanges() and len(found) > 1 and all(event.get("start") for event in steps[-1]):
+        found.pop()  # no step shows what the script did after the last one
+    return found
+
+
+def divergence(run: Run, number: Any = ...) -> int | None:
+    """Return the first step after which the weights of two ranks differ until the end.
+
+    Weights that differ for some steps, and then are equal again, have been synchronized. TensorFlow's
+    examples, for instance, broadcast after the first step. A script that synchronizes without a wrapper
+    averages every few steps, and its next steps may differ again.
+
+    Args:
+        run: the events of the run.
+        number: of the optimizer. Default: all optimizers.
+
+    Returns:
+        The step, from 1, or None if the weights are equal at the end.
+    """
+    found = []
+    for each in run.optimizers() if number is ... else [number]:
+        apart = [bool(_pair(run, state)) for state in states(run, each)]
+        equal = [step for step, differs in enumerate(apart, 1) if not differs]
+        plain = all(event.get("start") for events in run.steps(each) for event in events)
+        synchronized = plain and run.exchanges() and equal and True in apart[: equal[-1]]
+        if apart and apart[-1] and not synchronized:
+            found.append(max(equal, default=0) + 1)
+    return min(found, default=None)
+
+
+def _pair(run: Run, state: list[list[float]]) -> tuple[int, int] | None:
+    """Return the indices of the first two ranks that train together and whose weights differ."""
+    for i, j in run.peers:
+        if len(state[i]) != len(state[j]) or any(map(run.apart, state[i], state[j])):
+            return i, j
+    return None
+
+
+def pair(run: Run, number: int | None, step: int) -> tuple[str, float]:
+    """Return the first two ranks whose weights differ after a step.
+
+    Args:
+        run: the events of the run.
+        number: of the optimizer.
+        step: from 1.
+
+    Returns:
+        The ranks as text, "0 and 1", and the largest relative difference between the norms of a weight.
+    """
+    state = states(run, number)[step - 1]
+    i, j = _pair(run, state)
+    apart = [
+        abs(a - b) / max(abs(a), abs(b), 1e-12) for a, b in zip(state[i], state[j], strict=False)
+    ]
+    return f"{run.ranks[i]} and {run.ranks[j]}", max(apart, default=0.0)

@@ -1,0 +1,89 @@
+"""The result of `hvdlab check` as a table and as JSON."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hvdlab.hints.catalogue import Finding
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+@dataclass
+class Checked:
+    """The result of a check.
+
+    Attributes:
+        findings: the mistakes.
+        error: one sentence if the script failed by itself, so that findings may be missing; else None.
+        ended: what ended the run: "itself", "deadlock" or "time".
+        steps: training steps of the rank that made most of them.
+        seconds: duration of the check.
+        output: what the ranks printed.
+        events: events by rank, see `event_log`.
+    """
+
+    findings: list[Finding]
+    error: str | None
+    ended: str
+    steps: int
+    seconds: float
+    output: str = field(repr=False)
+    events: dict[int, list[dict]] = field(repr=False)
+
+
+def as_dict(checked: Checked, script: Path, ranks: int) -> dict:
+    """Return what `--json` writes.
+
+    Args:
+        checked: the result of the check.
+        script: path of the script.
+        ranks: number of ranks.
+
+    Returns:
+        A dictionary for json.dumps.
+    """
+    return {
+        "script": str(script),
+        "ranks": ranks,
+        "steps": checked.steps,
+        "ended": checked.ended,
+        "error": checked.error,
+        "seconds": round(checked.seconds, 1),
+        "findings": [finding._asdict() for finding in checked.findings],
+    }
+
+
+def show(checked: Checked, script: Path, ranks: int, console: "Console | None" = None) -> None:
+    """Print the findings as a table.
+
+    Args:
+        checked: the result of the check.
+        script: path of the script.
+        ranks: number of ranks.
+        console: where to print. Default None: the standard output.
+    """
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    console = console or Console()
+    ran = f"{ranks} ranks, {checked.steps} steps, {checked.seconds:.0f} s"
+    if checked.error:
+        console.print(f"{script.name}: {checked.error}", markup=False, highlight=False)
+    if not checked.findings:
+        if not checked.error:
+            console.print(f"{script.name}: nothing found ({ran})", markup=False, highlight=False)
+        return
+    table = Table(title=f"{script.name}: {ran}", show_lines=True, title_justify="left")
+    table.add_column("where", no_wrap=True)
+    table.add_column("mistake, what was observed, how to fix it")
+    for finding in checked.findings:
+        text = Text.assemble(
+            (finding.title, "bold"),
+            f"  [{finding.id}]\n{finding.seen}\n",
+            (finding.fix, "green"),
+        )
+        table.add_row(f"{script.name}:{finding.line}" if finding.line else script.name, text)
+    console.print(table)
