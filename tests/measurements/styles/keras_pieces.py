@@ -239,7 +239,7 @@ def optimizer(style: Style, pieces: Pieces) -> str:
     steps = f" // {style.accumulated}" if own_loop else ""
     rate = RATES[style.optimizer]
     pieces.imports += ["import math"] * ("math" in rate)
-    code = f"rate = {rate}\nupdates = len($batches){steps}\ntotal = $epochs * updates\n"
+    code = f"rate = {rate}\ntotal = $epochs * len($batches){steps}\nupdates = total // $epochs\n"
     code += SCHEDULES[style.schedule]
     if style.schedule != "cosine":
         pieces.imports += [

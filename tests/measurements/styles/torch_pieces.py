@@ -61,7 +61,7 @@ OPTIMIZERS = {
     "lamb": "LAMB($model.parameters(), lr=$lr * math.sqrt($size){decay})",
 }
 DECAYS = {"sgd": "5e-4", "nesterov": "5e-4", "adamw": "0.05", "lars": "1e-4", "lamb": "0.02"}
-TOTAL = "updates = {steps}  # in an epoch\ntotal = $epochs * updates\n"
+TOTAL = "total = $epochs * len($batches){each}  # updates\nupdates = total // $epochs\n"
 SCHEDULES = {
     "warmup": """\
 warmup = max(1, round(0.4 * updates))
@@ -247,10 +247,8 @@ def add_training(style: Style, pieces: Pieces) -> None:
         )
     pieces.parts.append(Part("make_model", model))
     pieces.parts.append(Part("make_optimizer", optimizer(style, pieces)))
-    steps = "len($batches)" + (f" // {style.accumulated}" if style.accumulated > 1 else "")
-    pieces.parts.append(
-        Part("make_schedule", TOTAL.format(steps=steps) + SCHEDULES[style.schedule])
-    )
+    each = f" // {style.accumulated}" if style.accumulated > 1 else ""
+    pieces.parts.append(Part("make_schedule", TOTAL.format(each=each) + SCHEDULES[style.schedule]))
     if style.schedule == "cosine":
         pieces.imports.append("import math")
     if style.schedule == "step":
