@@ -236,10 +236,14 @@ def optimizer(style: Style, pieces: Pieces) -> str:
     """Return the statements that make the schedule and the optimizer."""
     # Keras' schedules count batches, also where gradients are accumulated, except in an own loop.
     own_loop = style.framework == "keras_tape" and style.accumulated > 1
-    steps = f" // {style.accumulated}" if own_loop else ""
     rate = RATES[style.optimizer]
     pieces.imports += ["import math"] * ("math" in rate)
-    code = f"rate = {rate}\ntotal = $epochs * len($batches){steps}\nupdates = total // $epochs\n"
+    code = f"rate = {rate}\n"
+    if own_loop:
+        code += f"total = $epochs * len($batches) // {style.accumulated}\n"
+        code += "updates = total // $epochs\n"
+    else:
+        code += "updates = len($batches)\ntotal = $epochs * updates\n"
     code += SCHEDULES[style.schedule]
     if style.schedule != "cosine":
         pieces.imports += [

@@ -1,6 +1,7 @@
 """Pieces of a PyTorch script: bindings, exchanges of gradients, optimizers, schedules, the training loop."""
 
 from tests.measurements.styles.part import Part, Pieces, Style, indented
+from tests.measurements.styles.torch_exchanges import EXCHANGES, PUT
 
 HOROVOD = {"rank": "hvd.rank()", "size": "hvd.size()", "local_rank": "hvd.local_rank()"}
 NAMES = {
@@ -61,7 +62,10 @@ OPTIMIZERS = {
     "lamb": "LAMB($model.parameters(), lr=$lr * math.sqrt($size){decay})",
 }
 DECAYS = {"sgd": "5e-4", "nesterov": "5e-4", "adamw": "0.05", "lars": "1e-4", "lamb": "0.02"}
-TOTAL = "total = $epochs * len($batches){each}  # updates\nupdates = total // $epochs\n"
+TOTAL = "updates = len($batches)  # in an epoch\ntotal = $epochs * updates\n"
+ACCUMULATED_TOTAL = (
+    "total = $epochs * len($batches) // {k}  # updates\nupdates = total // $epochs\n"
+)
 SCHEDULES = {
     "warmup": """\
 warmup = max(1, round(0.4 * updates))
@@ -97,71 +101,6 @@ $scheduler = torch.optim.lr_scheduler.OneCycleLR(
 )
 """,
 }
-# What follows `backward` in torch_allreduce and torch_mpi4py: the averages take the gradients' place.
-EXCHANGES = {
-    ("torch_allreduce", "each"): """\
-for name, parameter in $model.named_parameters():
-    parameter.grad = hvd.allreduce(parameter.grad{contiguous}, name=name)
-""",
-    ("torch_allreduce", "fused"): """\
-gradients = [parameter.grad{contiguous} for parameter in $model.parameters()]
-averages = hvd.grouped_allreduce(gradients, name="gradients")
-for parameter, average_gradient in zip($model.parameters(), averages, strict=True):
-    parameter.grad = average_gradient
-""",
-    ("torch_allreduce", "fp16"): """\
-for name, parameter in $model.named_parameters():
-    parameter.grad = hvd.allreduce(
-        parameter.grad{contiguous}, name=name, compression=hvd.Compression.fp16
-    )
-""",
-    ("torch_allreduce", "scattered"): """\
-gradients = torch.cat([parameter.grad.reshape(-1) for parameter in $model.parameters()])
-mine = hvd.reducescatter(gradients, name="slices", op=hvd.Average)
-put_gradients($model, hvd.allgather(mine, name="averages"))
-""",
-    ("torch_allreduce", "server"): """\
-gradients = torch.cat([parameter.grad.reshape(-1) for parameter in $model.parameters()])
-gathered = hvd.allgather(gradients[None], name="gradients")
-put_gradients($model, gathered.mean(dim=0))
-""",
-    ("torch_mpi4py", "each"): """\
-for parameter in $model.parameters():
-    gradient = parameter.grad{contiguous}.numpy()
-    comm.Allreduce(MPI.IN_PLACE, gradient)
-    parameter.grad = torch.from_numpy(gradient / comm.size)
-""",
-    ("torch_mpi4py", "fused"): """\
-gradients = torch.cat([p.grad.reshape(-1) for p in $model.parameters()]).numpy()
-comm.Allreduce(MPI.IN_PLACE, gradients)
-put_gradients($model, torch.from_numpy(gradients / comm.size))
-""",
-    ("torch_mpi4py", "scattered"): """\
-gradients = torch.cat([p.grad.reshape(-1) for p in $model.parameters()]).numpy()
-padded = np.pad(gradients, (0, -len(gradients) % comm.size))
-mine = np.empty(len(padded) // comm.size, padded.dtype)
-comm.Reduce_scatter_block(padded, mine)
-mine /= comm.size
-comm.Allgather(mine, padded)
-put_gradients($model, torch.from_numpy(padded[: len(gradients)]))
-""",
-    ("torch_mpi4py", "server"): """\
-gradients = torch.cat([p.grad.reshape(-1) for p in $model.parameters()]).numpy()
-summed = np.empty_like(gradients)
-comm.Reduce(gradients, summed, root=0)
-if comm.rank == 0:
-    put_gradients($model, torch.from_numpy(summed / comm.size))
-""",
-}
-PUT = '''\
-def put_gradients(model, vector):
-    """Give each parameter its slice of the vector as gradient."""
-    start = 0
-    for parameter in model.parameters():
-        part = vector[start : start + parameter.numel()]
-        parameter.grad = part.view(parameter.shape).clone()
-        start += parameter.numel()
-'''
 SEND_WEIGHTS = {
     "torch_allreduce": "hvd.broadcast_parameters($model.state_dict(), root_rank=0)",
     "torch_mpi4py": """\
@@ -247,8 +186,9 @@ def add_training(style: Style, pieces: Pieces) -> None:
         )
     pieces.parts.append(Part("make_model", model))
     pieces.parts.append(Part("make_optimizer", optimizer(style, pieces)))
-    each = f" // {style.accumulated}" if style.accumulated > 1 else ""
-    pieces.parts.append(Part("make_schedule", TOTAL.format(each=each) + SCHEDULES[style.schedule]))
+    k = style.accumulated
+    total = ACCUMULATED_TOTAL.format(k=k) if k > 1 else TOTAL
+    pieces.parts.append(Part("make_schedule", total + SCHEDULES[style.schedule]))
     if style.schedule == "cosine":
         pieces.imports.append("import math")
     if style.schedule == "step":
