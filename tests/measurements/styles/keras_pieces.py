@@ -241,7 +241,7 @@ def optimizer(style: Style, pieces: Pieces) -> str:
     code = f"rate = {rate}\n"
     if own_loop:
         code += f"total = $epochs * len($batches) // {style.accumulated}\n"
-        code += "updates = total // $epochs\n"
+        code += "updates = total // $epochs\n" * ("updates" in SCHEDULES[style.schedule])
     else:
         code += "updates = len($batches)\ntotal = $epochs * updates\n"
     code += SCHEDULES[style.schedule]

@@ -188,6 +188,8 @@ def add_training(style: Style, pieces: Pieces) -> None:
     pieces.parts.append(Part("make_optimizer", optimizer(style, pieces)))
     k = style.accumulated
     total = ACCUMULATED_TOTAL.format(k=k) if k > 1 else TOTAL
+    if k > 1 and "updates" in SCHEDULES[style.schedule]:
+        total += "updates = total // $epochs\n"
     pieces.parts.append(Part("make_schedule", total + SCHEDULES[style.schedule]))
     if style.schedule == "cosine":
         pieces.imports.append("import math")
