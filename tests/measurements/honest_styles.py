@@ -95,7 +95,7 @@ def table_of(results: dict[str, dict]) -> Table:
         states = {check["id"]: check["state"] for check in document["checks"]}
         signs = [FACES[states[check]] if check in states else "" for check in CHECKS]
         verdict = document["verdict"] or document["status"]
-        table.add_row(name, *signs, verdict, str(document["score"]), result["rule"].split(":")[0])
+        table.add_row(name, *signs, verdict, str(document["score"]), result["rule"])
     return table
 
 

@@ -21,10 +21,9 @@ STRUCTURES = (
 REGULARISATIONS = ("lab", "own", "smoothing", "mixup", "decay", "clipping", "ema")
 PRECISIONS = ("float32", "bfloat16", "float16", "channels_last")
 
-WHOLE_SET = "Data: pass the whole training set to Batches"
-OWN_LOADER = "Data: pass the training set to Batches, which gives each rank its shard"
-OWN_AUGMENTATION = "Data: Batches augments the images"
-OWN_RANDOMNESS = "Gradients: no randomness of your own in the loss"
+OWN_LOADER = "Data: pass the training set to Batches on every rank"
+OWN_AUGMENTATION = "Gradients: no augmentation of your own"
+OWN_RANDOMNESS = "Gradients: no mixing of images"
 
 
 @dataclass(frozen=True)
@@ -57,8 +56,6 @@ class Style:
     def rule(self) -> str:
         """Return the rule of the task page that the style bends, or "" if it keeps all rules."""
         bent = []
-        if self.data == "split":
-            bent.append(WHOLE_SET)
         if self.data in ("loader", "tfdata"):
             bent.append(OWN_LOADER)
         if self.regularisation == "own":

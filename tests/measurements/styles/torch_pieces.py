@@ -63,9 +63,7 @@ OPTIMIZERS = {
 }
 DECAYS = {"sgd": "5e-4", "nesterov": "5e-4", "adamw": "0.05", "lars": "1e-4", "lamb": "0.02"}
 TOTAL = "updates = len($batches)  # in an epoch\ntotal = $epochs * updates\n"
-ACCUMULATED_TOTAL = (
-    "total = $epochs * len($batches) // {k}  # updates\nupdates = total // $epochs\n"
-)
+ACCUMULATED_TOTAL = "total = $epochs * len($batches) // {k}  # updates\n"
 SCHEDULES = {
     "warmup": """\
 warmup = max(1, round(0.4 * updates))
