@@ -263,6 +263,10 @@ def optimizer(style: Style, pieces: Pieces) -> str:
             "accumulate4": ",\n    backward_passes_per_step=4,\n    average_aggregated_gradients=True,\n",
             "fused": ", groups=2",
             "fp16": ", compression=hvd.Compression.fp16",
+            "accumulate4_fp16": (
+                ",\n    backward_passes_per_step=4,\n    average_aggregated_gradients=True,"
+                "\n    compression=hvd.Compression.fp16,\n"
+            ),
         }.get(style.exchange, "")
         line = "\n    " if "\n" in options else ""
         code += f"$optimizer = hvd.DistributedOptimizer({line}$optimizer{options})\n"

@@ -12,6 +12,7 @@ FRAMEWORKS = (
 DATA = ("whole", "shuffled", "split", "broadcast", "cache", "loader", "tfdata")
 EXCHANGES = (
     *("each", "accumulate2", "accumulate4", "fused", "fp16", "scattered", "server"),
+    "accumulate4_fp16",
 )  # fmt: skip
 OPTIMIZERS = ("sgd", "nesterov", "adamw", "lars", "lamb")
 SCHEDULES = ("warmup", "step", "cosine", "onecycle")
@@ -50,7 +51,7 @@ class Style:
     @property
     def accumulated(self) -> int:
         """Return over how many batches gradients are accumulated before one exchange."""
-        return {"accumulate2": 2, "accumulate4": 4}.get(self.exchange, 1)
+        return {"accumulate2": 2, "accumulate4": 4, "accumulate4_fp16": 4}.get(self.exchange, 1)
 
     @property
     def rule(self) -> str:

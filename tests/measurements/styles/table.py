@@ -64,29 +64,29 @@ RANDOMNESS = {
     ("keras_legacy", "whole", "each"): "mixup",
     ("keras_torch", "whole", "each"): "mixup",
 }
+# The least traffic that the rules allow: half of the bytes, in every fourth step.
+LEAST_TRAFFIC = "torch_horovod", "torch_ddp", "keras_fit"
 # Learning rates for one rank, as the scripts scale them.
 RATES = {"sgd": 0.15, "nesterov": 0.175, "adamw": 0.002, "lars": 0.15, "lamb": 0.015}
 
 
 def styles() -> list[Style]:
     """Return all styles. The other axes rotate with steps of their own, so that they meet in many ways."""
-    found = []
-    for framework, pairs in PAIRS.items():
-        for data, exchange in pairs:
-            number = len(found)
-            found.append(
-                Style(
-                    framework,
-                    data,
-                    exchange,
-                    optimizer=pick(OPTIMIZERS, number, 1, framework, "optimizer"),
-                    schedule=pick(SCHEDULES, number + number // 4, 1),
-                    structure=pick(STRUCTURES, number + number // 9, 2),
-                    regularisation=regularisation(framework, data, exchange, number),
-                    precision=precision(framework, exchange, number),
-                )
-            )
-    return found
+    every = [(framework, *pair) for framework, pairs in PAIRS.items() for pair in pairs]
+    every += [(framework, "whole", "accumulate4_fp16") for framework in LEAST_TRAFFIC]
+    return [
+        Style(
+            framework,
+            data,
+            exchange,
+            optimizer=pick(OPTIMIZERS, number, 1, framework, "optimizer"),
+            schedule=pick(SCHEDULES, number + number // 4, 1),
+            structure=pick(STRUCTURES, number + number // 9, 2),
+            regularisation=regularisation(framework, data, exchange, number),
+            precision=precision(framework, exchange, number),
+        )
+        for number, (framework, data, exchange) in enumerate(every)
+    ]
 
 
 def pick(
@@ -119,7 +119,7 @@ def precision(framework: str, exchange: str, number: int) -> str:
     if exchange == "server" or framework in ("keras_tape", "keras_step"):
         values.remove("float16")
     # Horovod needs contiguous tensors for its broadcasts and for its own compression.
-    if exchange in ("server", "fp16") and "channels_last" in values:
+    if (exchange == "server" or exchange.endswith("fp16")) and "channels_last" in values:
         values.remove("channels_last")
     return values[number % len(values)]
 

@@ -214,7 +214,7 @@ def parallel(style: Style, pieces: Pieces) -> str:
         "each": ", broadcast_buffers=False",
     }.get(style.exchange, "")
     code = f"$parallel = DistributedDataParallel($model{options})\n"
-    if style.exchange == "fp16":
+    if style.exchange.endswith("fp16"):
         pieces.imports.append(
             "from torch.distributed.algorithms.ddp_comm_hooks import default_hooks"
         )
@@ -237,8 +237,11 @@ def optimizer(style: Style, pieces: Pieces) -> str:
         "accumulate4": "    backward_passes_per_step=4,\n",
         "fused": "    num_groups=1,\n",
         "fp16": "    compression=hvd.Compression.fp16,\n",
+        "accumulate4_fp16": (
+            "    backward_passes_per_step=4,\n    compression=hvd.Compression.fp16,\n"
+        ),
     }.get(style.exchange, "")
-    if style.precision == "channels_last" and style.exchange != "fp16":
+    if style.precision == "channels_last" and not style.exchange.endswith("fp16"):
         pieces.imports.append("from hvdlab.torch.device import InHorovodsLayout")
         options += "    compression=InHorovodsLayout,  # Horovod needs contiguous tensors\n"
     return (
