@@ -210,16 +210,25 @@ class Run:
 
     # --- loops, collectives, decisions, files ---------------------------------------------------------
 
-    def cut(self) -> list[int]:
-        """Return the lines of the loops, and of calls of `fit`, that the check ended early on a rank."""
-        lengths = {event["line"]: event["length"] for event in self.all("loop")}
-        lines = [
-            event["line"]
-            for event in self.all("pass")
+    def cut_at_end(self, rank: int) -> list[int]:
+        """Return the lines of the loops, and of calls of `fit`, that the check ended early after the last step.
+
+        What a rank does after that may need the steps that the check has left out.
+
+        Args:
+            rank: the rank.
+        """
+        lengths = {event["line"]: event["length"] for event in self.of(rank, "loop")}
+        inside = {event["line"] for event in self.of(rank, "fit")}  # in a callback, for example
+        ended = [
+            event
+            for event in self.of(rank, "pass")
             if event["left"] == "cut" and lengths.get(event["line"]) != event["iterations"]
         ]
-        lines += [event["line"] for event in self.all("fit") if event["cut"]]
-        return sorted({line for line in lines if line})
+        ended = [event for event in ended if event["line"] not in inside]
+        ended += [event for event in self.of(rank, "fitted") if event["cut"]]
+        last = max((event["steps"] for event in self.of(rank, "step")), default=0)
+        return sorted({event["line"] for event in ended if event["steps"] == last})
 
     def lengths(self) -> dict[int, dict[int, int]]:
         """Return the batches per epoch of the training loops, on the ranks that know them.

@@ -42,13 +42,15 @@ def fitting(keras: ModuleType, watch: Watch) -> None:
             callbacks = [callbacks]
         if isinstance(callbacks, list | tuple):
             given["callbacks"] = [*callbacks, steps_callback(line, length)]
-        watch.note("fit", line, length=length, cut=epochs > given["epochs"])
+        watch.note("fit", line, length=length)
         _note_devices(watch)
         watch.fitting = True
         try:
-            return fit(*bound.args, **bound.kwargs)
+            history = fit(*bound.args, **bound.kwargs)
         finally:
             watch.fitting = False
+        watch.note("fitted", line, cut=epochs > given["epochs"])
+        return history
 
     keras.Model.fit = noting_fit
 
