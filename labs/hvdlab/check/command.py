@@ -215,8 +215,8 @@ def _left_out(run: Run) -> str | None:
     if not error or not cut:
         return None
     return (
-        f"the check ended the training of line {cut} early, and after that rank {rank} ended with {error}, line "
-        f"{line}. That line may need the whole training, so this is no finding"
+        f"the check ended the training of line {cut} early, and after that rank {rank} ended with {error}, "
+        f"line {line}. That line may need the whole training, so this is no finding"
     )
 
 

@@ -9,7 +9,7 @@ Events have `kind`, `at` (seconds since the start of the watch), `steps` (optimi
     collective; waiting, continues     a call; the call lasts long; the long call has returned
     traced                             a collective that becomes a part of a graph of TensorFlow
     optimizer, compile                 created; passed to a model of Keras
-    fit, fitted                        its call, with the batches of an epoch; its end, and whether it came early
+    fit, fitted                        its call, with the batches of an epoch; its end, early or not
     step                               of an optimizer: loss, batch, rate, weights, statistics
     order, clip                        of a shuffling sampler; of gradients that Horovod is averaging
     branch                             the test of an `if` outside all loops, and its result

@@ -25,6 +25,8 @@ def states(run: Run, number: int | None) -> list[list[list[float]]]:
             found[step] = [event["start"] for event in events]
     if run.exchanges() and len(found) > 1 and all(event.get("start") for event in steps[-1]):
         found.pop()  # no step shows what the script did after the last one
+    elif found and any(steps[-1][0]["at"] < sent["at"] for sent in run.weights_broadcast()):
+        found.pop()  # nor what a broadcast did after it
     return found
 
 

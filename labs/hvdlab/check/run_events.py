@@ -98,6 +98,10 @@ class Run:
             return math.isnan(one) != math.isnan(other)
         return abs(one - other) > EQUAL * max(abs(one), abs(other))
 
+    def weights_broadcast(self) -> list[dict]:
+        """Return the broadcasts on the first rank that send weights, or tensors of an unknown kind."""
+        return [event for event in self.rank0("broadcast") if event["weights"] != 0]
+
     # --- ends -----------------------------------------------------------------------------------
 
     def errors(self) -> list[tuple[int, str, int | None]]:
@@ -211,7 +215,7 @@ class Run:
     # --- loops, collectives, decisions, files ---------------------------------------------------------
 
     def cut_at_end(self, rank: int) -> list[int]:
-        """Return the lines of the loops, and of calls of `fit`, that the check ended early after the last step.
+        """Return the lines of the loops and calls of `fit` that the check ended early after the last step.
 
         What a rank does after that may need the steps that the check has left out.
 

@@ -142,7 +142,10 @@ def test_an_error_after_the_last_step_may_come_from_what_the_check_left_out(kind
     sentence = command._left_out(Run(events))
     assert bool(sentence) == stated
     if stated:
-        assert "line 6 early" in sentence and "IndexError: list index out of range, line 12" in sentence
+        assert (
+            "line 6 early" in sentence
+            and "IndexError: list index out of range, line 12" in sentence
+        )
 
 
 @pytest.mark.mpi

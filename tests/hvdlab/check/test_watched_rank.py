@@ -14,6 +14,7 @@ import pytest
 from hvdlab.check import instrument
 from hvdlab.check.event_log import Watch
 from hvdlab.check.fingerprints import digest
+from hvdlab.check.hooks.horovod import _broadcast
 from hvdlab.check.hooks.keras_fit import _steps
 from hvdlab.check.hooks.torch import _norms
 from hvdlab.check.watched_rank import _lines, files_and_locks
@@ -142,6 +143,26 @@ def test_a_lock_is_noted_once_however_often_it_is_asked_for(tmp_path):
     events = noted(tmp_path)
     assert [e["path"] for e in events if e["kind"] == "lock"] == [str(tmp_path / "lock")]
     assert [e["locked"] for e in events if e["kind"] == "download"] == [True, False]
+
+
+@pytest.mark.parametrize(
+    "sent, weights, tensors",
+    [
+        ({"weight": 1, "bias": 2}, 2, 2),  # a state_dict
+        ([], 0, 0),
+        (zip(), 0, 0),
+        (iter("ab"), 2, 2),
+        ([types.SimpleNamespace(trainable=False)], 0, 1),  # of an optimizer of Keras
+    ],
+)
+def test_the_weights_of_a_broadcast_are_counted_and_all_are_sent(tmp_path, sent, weights, tensors):
+    watch = Watch(tmp_path, __file__, rank=0, size=1, limit=8)
+    got = []
+    broadcast = _broadcast(lambda sent, root_rank: got.append(sent), "broadcast_variables", watch)
+    broadcast(sent, root_rank=0)
+    (event,) = [event for event in noted(tmp_path) if event["kind"] == "broadcast"]
+    assert event["weights"] == weights
+    assert len(list(got[0])) == tensors
 
 
 def test_what_cannot_be_hashed_is_no_batch():

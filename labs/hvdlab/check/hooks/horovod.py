@@ -4,7 +4,7 @@ import functools
 import inspect
 import sys
 import weakref
-from collections.abc import Callable, Sized
+from collections.abc import Callable, Iterable, Iterator
 from types import ModuleType
 from typing import Any
 
@@ -122,18 +122,24 @@ def _collective(function: Callable, name: str, watch: Watch) -> Callable:
 
 
 def _broadcast(function: Callable, name: str, watch: Watch) -> Callable:
-    """Return a broadcast of a model or optimizer that writes down its calls, and how much it sends."""
+    """Return a broadcast of a model or optimizer that writes down how many weights each call sends."""
     of_optimizer = name == "broadcast_optimizer_state"
 
     @functools.wraps(function)
     def call(*arguments: Any, **options: Any) -> Any:
-        sized = arguments and isinstance(arguments[0], Sized) and not of_optimizer
-        tensors = len(arguments[0]) if sized else None
+        if arguments and isinstance(
+            arguments[0], Iterator
+        ):  # to count the weights would exhaust it
+            sent = list(arguments[0])
+            arguments = iter(sent), *arguments[1:]
+        else:
+            sent = arguments[0] if arguments else None
+        weights = 0 if of_optimizer else _weights(sent)
         # The broadcast of a state steps the optimizer, to create that state.
         wrapping, watch.wrapping = watch.wrapping, True
         try:
             if not wrapping:
-                watch.note("broadcast", what=f"hvd.{name}", tensors=tensors)
+                watch.note("broadcast", what=f"hvd.{name}", weights=weights)
                 watch.progress += not of_optimizer
             if _traced():
                 return function(*arguments, **options)
@@ -143,6 +149,19 @@ def _broadcast(function: Callable, name: str, watch: Watch) -> Callable:
             watch.wrapping = wrapping
 
     return call
+
+
+def _weights(sent: Any) -> int | None:
+    """Return how many of the tensors that a broadcast gets are weights, or None if they are unknown.
+
+    The variables of an optimizer of Keras are not trainable.
+
+    Args:
+        sent: a state_dict, or a list of tensors, pairs or variables.
+    """
+    if not isinstance(sent, Iterable):
+        return None
+    return sum(bool(getattr(each, "trainable", True)) for each in sent)
 
 
 def _wrapper(function: Callable, name: str, hvd: ModuleType, watch: Watch) -> Callable:

@@ -71,19 +71,13 @@ def replicas(run: Run, facts: Facts) -> Iterator[Finding]:
         run: the events of the run.
         facts: the facts of the source.
     """
-    broadcasts = run.all("broadcast")
     for number in run.optimizers():
         step = divergence(run, number)
         if step is None:
             continue
         ranks, difference = pair(run, number, step)
-        if step == 1 and not any(event["tensors"] != 0 for event in broadcasts):
-            wrap = next(iter(run.rank0("wrap")), {"line": None})
-            line = run.line("fit") or wrap["line"] or run.line("step")
-            sent = "No weights are broadcast"
-            if broadcasts:
-                line = broadcasts[0]["line"]
-                sent = "The broadcast sends nothing, because the model has no weights yet"
+        if step == 1 and not run.weights_broadcast():
+            line, sent = _without_weights(run)
             yield finding(
                 "no-broadcast",
                 line,
@@ -102,6 +96,26 @@ def replicas(run: Run, facts: Facts) -> Iterator[Finding]:
             f"The weights of ranks {ranks} {equal}differ after step {step}. The norm of one tensor "
             f"differs by {difference:.2g} (relative).{cause}",
         )
+
+
+def _without_weights(run: Run) -> tuple[int | None, str]:
+    """Return the line where a run should broadcast its weights, and what it does instead."""
+    wrap = next(iter(run.rank0("wrap")), {"line": None})
+    line = run.line("fit") or wrap["line"] or run.line("step")
+    broadcasts = run.all("broadcast")
+    for event in broadcasts:
+        if event["what"] != "hvd.broadcast_optimizer_state":
+            return (
+                event["line"],
+                f"{event['what']} gets no weights, because it gets an empty list, or "
+                "variables of an optimizer, or a model that is not built yet",
+            )
+    return (
+        line,
+        "Only the state of the optimizer is broadcast"
+        if broadcasts
+        else "No weights are broadcast",
+    )
 
 
 def batches(run: Run, facts: Facts) -> Iterator[Finding]:
