@@ -38,6 +38,6 @@ def without(events, kind):
 
 
 def plus(events, rank, **event):
-    own = {"stack": [event["line"]]} if event["kind"] == "collective" else {}
+    own = {"stack": [event["line"]], "name": None} if event["kind"] == "collective" else {}
     events[rank].insert(-1, {"at": 99, "steps": 0, **own, **event})
     return events

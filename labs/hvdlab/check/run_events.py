@@ -2,7 +2,6 @@
 
 import itertools
 import math
-from collections.abc import Collection
 from functools import cached_property
 from typing import Any
 
@@ -11,6 +10,15 @@ EQUAL = (
 )
 # In the errors that Horovod raises on a rank when another rank has ended.
 HOROVOD_ERRORS = ("HorovodInternalError", "Horovod has been shut down", "UnknownError")
+
+
+def label(call: dict) -> str:
+    """Return the name of a collective, with the name of its tensor where the script gives it one.
+
+    Args:
+        call: an event "collective" or "waiting".
+    """
+    return f'{call["op"]} "{call["name"]}"' if call["name"] else call["op"]
 
 
 class Run:
@@ -130,7 +138,7 @@ class Run:
     def waiting(self) -> str:
         """Return one sentence per rank that waited until the run ended, each after a space."""
         sentences = [
-            f" Rank {rank} waited in {event['op']}, line {event['line']}."
+            f" Rank {rank} waited in {label(event)}, line {event['line']}."
             for rank in self.ranks
             if (event := self._last(rank, "waiting"))
         ]
@@ -267,47 +275,6 @@ class Run:
                     if left == "at its end" and others > own:
                         found.setdefault(line, (rank, own, other, others))
         return found
-
-    def calls(self) -> dict[str, dict[int, int]]:
-        """Return how often each rank called each collective, in the order of their first calls.
-
-        Returns:
-            Collective -> rank -> number of calls.
-        """
-        events = sorted(self.all("collective"), key=lambda event: event["at"])
-        return {
-            op: {
-                rank: sum(e["op"] == op for e in self.of(rank, "collective")) for rank in self.ranks
-            }
-            for op in dict.fromkeys(event["op"] for event in events)
-        }
-
-    def extra_call(self, op: str, counts: dict[int, int], guarded: Collection[int]) -> int | None:
-        """Return the line of the first call that a rank makes more often than another.
-
-        If a test of the rank decides about the call of a function that makes it, that is the line of the call
-        under the test, and not the line inside the function.
-
-        Args:
-            op: the collective.
-            counts: rank -> number of calls.
-            guarded: lines of calls under a test of the rank.
-        """
-        most, fewest = max(counts, key=counts.get), min(counts, key=counts.get)
-        of_others = [event["stack"] for event in self.of(fewest, "collective")]
-        same = [event["stack"] for event in self.of(fewest, "collective") if event["op"] == op]
-        for event in self.of(most, "collective"):
-            stack = event["stack"]
-            if event["op"] != op:
-                continue
-            if stack in same:
-                same.remove(stack)
-                continue
-            for depth, line in enumerate(stack, 1):
-                if line in guarded and all(o[:depth] != stack[:depth] for o in of_others):
-                    return line
-            return event["line"]
-        return self.line("collective")
 
     def decisions(self) -> dict[tuple[int, str], list[list[float]]]:
         """Return the values on which the decisions in training loops depended, where all ranks have some.

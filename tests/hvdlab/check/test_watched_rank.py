@@ -14,7 +14,7 @@ import pytest
 from hvdlab.check import instrument
 from hvdlab.check.event_log import Watch
 from hvdlab.check.fingerprints import digest
-from hvdlab.check.hooks.horovod import _broadcast
+from hvdlab.check.hooks.horovod import _broadcast, _wrapper
 from hvdlab.check.hooks.keras_fit import _steps
 from hvdlab.check.hooks.torch import _norms
 from hvdlab.check.watched_rank import _lines, files_and_locks
@@ -163,6 +163,18 @@ def test_the_weights_of_a_broadcast_are_counted_and_all_are_sent(tmp_path, sent,
     (event,) = [event for event in noted(tmp_path) if event["kind"] == "broadcast"]
     assert event["weights"] == weights
     assert len(list(got[0])) == tensors
+
+
+def test_a_rank_may_wait_in_the_gradient_of_a_wrapped_tape(tmp_path):
+    watch = Watch(tmp_path, __file__, rank=0, size=1, limit=8)
+
+    class Tape:
+        def gradient(self, loss):
+            return watch.waits[-1].operation, loss
+
+    tape = _wrapper(lambda tape: Tape(), "DistributedGradientTape", types, watch)(None)
+    assert tape.gradient(3) == ("Tape.gradient", 3)
+    assert watch.waits == []
 
 
 def test_what_cannot_be_hashed_is_no_batch():

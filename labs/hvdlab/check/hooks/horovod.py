@@ -12,6 +12,7 @@ from hvdlab.check.event_log import Watch
 from hvdlab.check.source_facts import BROADCASTS, COLLECTIVES
 
 WRAPPERS = ("DistributedOptimizer", "DistributedGradientTape", "DistributedAdasumOptimizer")
+METHODS = ("gradient", "apply_gradients", "apply")  # of what they return, which average gradients
 # Functions of Horovod and hvdlab that average gradients: their collectives are no calls of the script.
 GRADIENTS = {"allreduce_grads", "_all_reduce_gradients", "_all_reduce", "_allreduce"}
 MAX_FRAMES = 12  # of the call stack that are searched for one of GRADIENTS
@@ -112,10 +113,12 @@ def _collective(function: Callable, name: str, watch: Watch) -> Callable:
         if _traced():  # it runs with the graph, and not now
             watch.note("traced", op=f"hvd.{name}")
             return function(*arguments, **options)
-        if members := _members(signature, arguments, options):
+        given = _given(signature, arguments, options)
+        if members := _members(given):
             watch.note("group", ranks=members)
             return function(*arguments, **options)
-        with watch.inside(f"hvd.{name}"):
+        named = given.get("name")
+        with watch.inside(f"hvd.{name}", named if isinstance(named, str) else None):
             return function(*arguments, **options)
 
     return call
@@ -171,13 +174,16 @@ def _wrapper(function: Callable, name: str, hvd: ModuleType, watch: Watch) -> Ca
     @functools.wraps(function)
     def call(*arguments: Any, **options: Any) -> Any:
         wrapped = arguments[0] if arguments else options.get("optimizer")
-        if members := _members(signature, arguments, options):
+        if members := _members(_given(signature, arguments, options)):
             watch.note("group", ranks=members)
         nested, watch.wrapping = watch.wrapping, True
         try:
             result = function(*arguments, **options)
         finally:
             watch.wrapping = nested
+        for method in METHODS:
+            if hasattr(result, method):
+                _wait_in(result, method, watch)
         if not nested and not (watch.tape and "Tape" in name):  # there is a new tape in each step
             number = getattr(wrapped, "_hvdlab_number", None)
             if number is not None:
@@ -193,17 +199,42 @@ def _wrapper(function: Callable, name: str, hvd: ModuleType, watch: Watch) -> Ca
     return call
 
 
-def _members(
+def _wait_in(owner: Any, method: str, watch: Watch) -> None:
+    """Make a method of an object note that the rank may wait in it for other ranks."""
+    function = getattr(owner, method)
+
+    @functools.wraps(function)
+    def call(*arguments: Any, **options: Any) -> Any:
+        if watch.fitting or _traced():
+            return function(*arguments, **options)
+        watch.waits_in(f"{type(owner).__name__}.{method}", watch.line())
+        try:
+            return function(*arguments, **options)
+        finally:
+            watch.waits.pop()
+
+    object.__setattr__(owner, method, call)
+
+
+def _given(
     signature: inspect.Signature, arguments: tuple, options: dict[str, Any]
-) -> list[int] | None:
+) -> dict[str, Any]:
+    """Return the arguments of a call by name."""
+    try:
+        return signature.bind_partial(*arguments, **options).arguments
+    except TypeError:  # the call fails
+        return {}
+
+
+def _members(given: dict[str, Any]) -> list[int] | None:
     """Return the ranks of the process set that a call names, or None for all ranks.
 
     The set of all ranks has the number 0, and a set has no ranks before it is added.
+
+    Args:
+        given: the arguments of the call by name.
     """
-    try:
-        chosen = signature.bind_partial(*arguments, **options).arguments.get("process_set")
-    except TypeError:  # the call fails
-        return None
+    chosen = given.get("process_set")
     number = getattr(chosen, "process_set_id", chosen)
     return (getattr(chosen, "ranks", None) or []) if number else None
 

@@ -80,7 +80,7 @@ def _steps_callback(keras: ModuleType, watch: Watch) -> type:
             model = self.model
             if not facts(model.optimizer, watch)["wrapped"]:
                 watch.start = [norm(v) for v in model.trainable_variables]
-            watch.waits.append(("a training step", self.line, watch.clock()))
+            watch.waits_in("a training step", self.line)
 
         def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
             watch.waits.pop()

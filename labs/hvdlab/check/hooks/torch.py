@@ -63,7 +63,7 @@ def optimizers(torch: ModuleType, watch: Watch) -> None:
         nonlocal depth
         depth += 1  # the step of a wrapped optimizer contains the step of the inner optimizer
         if depth == 1:
-            watch.waits.append(("optimizer.step", watch.line(), watch.clock()))
+            watch.waits_in("optimizer.step", watch.line())
             if ours(optimizer) and not hasattr(optimizer, "_hvdlab_wrapped"):
                 watch.start = _norms(torch, _weights(optimizer))
 

@@ -3,6 +3,7 @@
 import itertools
 from collections.abc import Iterator
 
+from hvdlab.check.call_sequences import difference
 from hvdlab.check.replica_weights import divergence, pair
 from hvdlab.check.run_events import Run
 from hvdlab.check.source_facts import Facts
@@ -190,7 +191,7 @@ def unequal(run: Run, facts: Facts) -> Iterator[Finding]:
 
 
 def collectives(run: Run, facts: Facts) -> Iterator[Finding]:
-    """Yield a finding about a collective that some ranks call more often than others.
+    """Yield a finding about a collective that some ranks call more often, or with another name.
 
     Args:
         run: the events of the run.
@@ -198,16 +199,13 @@ def collectives(run: Run, facts: Facts) -> Iterator[Finding]:
     """
     if run.crash() or not run.complete() or run.split():
         return
-    for operation, counts in run.calls().items():
-        if len(set(counts.values())) == 1:
-            continue
-        line = run.extra_call(operation, counts, facts.guarded)
-        by_rank = ", ".join(f"{n} times by rank {rank}" for rank, n in sorted(counts.items()))
-        guard = facts.guarded.get(line)
+    found = difference(run, facts.guarded)
+    if found:
+        by_rank = ", ".join(f"{n} times by rank {rank}" for rank, n in found.counts.items())
+        guard = facts.guarded.get(found.line)
         under = f" The test of line {guard} decides which ranks call it." if guard else ""
-        seen = f"{operation} was called {by_rank}.{under}{run.waiting()}"
-        yield finding("collective-on-some-ranks", line, seen)
-        return
+        seen = f"{found.call} was called {by_rank}.{under}{run.waiting()}"
+        yield finding("collective-on-some-ranks", found.line, seen)
 
 
 def clipping(run: Run, facts: Facts) -> Iterator[Finding]:
