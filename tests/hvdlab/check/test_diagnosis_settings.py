@@ -21,6 +21,14 @@ def test_an_unscaled_rate_is_right_where_the_global_batch_stays(facts):
     assert named(run(), halved) == []
 
 
+def test_the_unscaled_rate_is_that_of_the_optimizer_that_trains(facts):
+    made = facts(
+        (f"optimizer = SGD(model.parameters(), {UNSCALED[0]})", "optim.SGD(w, 1)\noptim.SGD(w, 2)")
+    )
+    assert named(changed(run(), "optimizer", line=4), made) == [("rate-unscaled", 4)]
+    assert named(changed(run(), "optimizer", line=99), made) == [("rate-unscaled", 3)]
+
+
 def test_nothing_is_said_of_a_rate_that_is_set_in_another_file(facts):
     elsewhere = facts(("SGD(model.parameters(), lr=0.1 * hvd.size())", "make_optimizer(model)"))
     assert named(run(), elsewhere) == []

@@ -50,9 +50,11 @@ def rate(run: Run, facts: Facts) -> Iterator[Finding]:
         )
     adasum = any(event["reduces"] == "Adasum" for event in wraps)
     if scaled.line and scaled.power <= 0 and scaled.batch_power >= 0 and not adasum:
+        # The source may create other optimizers, which this run does not use.
+        used = [e for e in run.rank0("optimizer") if e["optimizer"] in run.optimizers()[:1]]
         yield finding(
             "rate-unscaled",
-            scaled.line,
+            next((scaled.lines[e["line"]] for e in used if e["line"] in scaled.lines), scaled.line),
             "The learning rate is not multiplied by hvd.size(), although each of the "
             f"{size} ranks reads a whole batch.{now}",
         )
