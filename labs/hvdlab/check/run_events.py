@@ -95,16 +95,17 @@ class Run:
         ]
 
     @staticmethod
-    def apart(one: float, other: float) -> bool:
-        """Return whether two numbers differ by more than EQUAL; two NaNs are equal.
+    def apart(one: float, other: float, equal: float = EQUAL) -> bool:
+        """Return whether two numbers differ; two NaNs are equal.
 
         Args:
             one: a number.
             other: a number.
+            equal: relative difference of numbers that count as equal. Default EQUAL.
         """
         if math.isnan(one) or math.isnan(other):
             return math.isnan(one) != math.isnan(other)
-        return abs(one - other) > EQUAL * max(abs(one), abs(other))
+        return abs(one - other) > equal * max(abs(one), abs(other))
 
     def weights_broadcast(self) -> list[dict]:
         """Return the broadcasts on the first rank that send weights, or tensors of an unknown kind."""

@@ -26,6 +26,15 @@ def test_rounding_in_the_norm_is_no_difference(facts):
     assert named(run(weights=lambda rank, step: [1.0 + 1e-12 * rank]), facts()) == []
 
 
+def test_adasum_leaves_rounding_in_the_weights(facts):
+    for difference, wanted in ((2e-7, []), (1e-3, [("replicas-diverged", 7)])):
+        events = run(weights=lambda rank, step, d=difference: [1.0 + d * rank])
+        for rank in events:
+            next(e for e in events[rank] if e["kind"] == "wrap")["reduces"] = "Adasum"
+        assert named(events, facts()) == wanted
+    assert named(run(weights=lambda rank, step: [1.0 + 2e-7 * rank]), facts()) != []
+
+
 def test_a_plain_optimizer_is_not_wrapped_or_wrapped_too_late(facts):
     plain = run(wrapped=lambda r, s: False, weights=lambda rank, step: [1.0 + rank * step])
     assert named(without(plain, "wrap"), facts()) == [("optimizer-not-wrapped", 3)]

@@ -235,6 +235,32 @@ def test_an_optimizer_without_a_rate_and_a_cumulative_mean_are_noted(tmp_path):
     assert norm["mean"] == [2.5] and norm["filled"] == 1
 
 
+ADASUM = """\
+import sys
+from pathlib import Path
+import torch
+from hvdlab.check.hooks import torch as hooks
+from hvdlab.check.event_log import Watch
+
+hooks.watch(torch, Watch(Path(sys.argv[1]), __file__, rank=0, size=1, limit=8))
+weight = torch.nn.Parameter(torch.ones(2))
+optimizer = torch.optim.SGD([weight], 0.1)
+optimizer._hvdlab_wrapped = True
+weight.register_post_accumulate_grad_hook(lambda _: optimizer.step())
+weight.sum().backward()
+optimizer.step()
+"""
+
+
+@pytest.mark.slow
+def test_a_wrapped_optimizer_that_steps_during_backward_makes_no_step_of_the_script(tmp_path):
+    pytest.importorskip("torch")
+    script = tmp_path / "script.py"
+    script.write_text(ADASUM)
+    subprocess.run([sys.executable, script, tmp_path], check=True, timeout=120)
+    assert [event["line"] for event in noted(tmp_path) if event["kind"] == "step"] == [13]
+
+
 def test_weights_may_lie_on_several_gpus():
     """Fake tensors know devices that are not there; what fails is only to copy them to the host."""
     torch = pytest.importorskip("torch")

@@ -193,7 +193,7 @@ def _wrapper(function: Callable, name: str, hvd: ModuleType, watch: Watch) -> Ca
             if hasattr(result, "_handles"):  # of PyTorch: the gradients that are being averaged
                 watch.exchanging.append(weakref.ref(result))
             watch.note("wrap", what=f"hvd.{name}", optimizer=number,
-                       averages=averages(result), reduces=_reduction(hvd, options))  # fmt: skip
+                       averages=averages(result), reduces=_reduction(hvd, name, options))  # fmt: skip
         return result
 
     return call
@@ -252,8 +252,10 @@ def averages(optimizer: Any) -> bool:
     return not (keras3 and hasattr(type(optimizer), "_allreduce"))
 
 
-def _reduction(hvd: ModuleType, options: dict[str, Any]) -> str:
+def _reduction(hvd: ModuleType, wrapper: str, options: dict[str, Any]) -> str:
     """Return the name of the operation that combines gradients: "Average", "Sum" or "Adasum"."""
+    if wrapper == "DistributedAdasumOptimizer":
+        return "Adasum"
     op = options.get("op")
     for name in ("Sum", "Adasum"):
         if op is not None and op == getattr(hvd, name, None):

@@ -57,7 +57,10 @@ def optimizers(torch: ModuleType, watch: Watch) -> None:
     torch.optim.Optimizer.__init__ = __init__
 
     def ours(optimizer: Any) -> bool:
-        return not watch.wrapping and getattr(optimizer, "_hvdlab_number", None) is not None
+        # With Adasum Horovod steps during `backward`, once per parameter.
+        partial = hasattr(optimizer, "_hvdlab_wrapped") and torch._C._current_graph_task_id() != -1
+        numbered = getattr(optimizer, "_hvdlab_number", None) is not None
+        return numbered and not watch.wrapping and not partial
 
     def before(optimizer: Any, arguments: tuple, options: dict) -> None:
         nonlocal depth
