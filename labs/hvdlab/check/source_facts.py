@@ -8,6 +8,7 @@ from typing import NamedTuple
 from hvdlab.script_analysis.ast_helpers import identifiers, keyword, last_name
 from hvdlab.script_analysis.functions import FUNCTIONS
 from hvdlab.script_analysis.gpu_choice import chosen_by_helper, remainders
+from hvdlab.script_analysis.horovod_calls import discarded, own_schedule, uncalled
 from hvdlab.script_analysis.legacy_keras import old_argument
 from hvdlab.script_analysis.rank_guards import Guards
 from hvdlab.script_analysis.rate_scaling import Rates, rates
@@ -58,6 +59,9 @@ class Facts(NamedTuple):
         guarded: line of a call -> line of the test of the rank that decides who makes it.
         session: trains with a session of TensorFlow 1.
         old_argument: passes OLD_ARGUMENT to compile, which Keras 3 does not accept.
+        uncalled: uses a function of Horovod such as `hvd.rank` as a number.
+        discarded: discards the result of a collective, and uses the argument later.
+        own_schedule: steps a learning rate schedule, on some ranks only.
     """
 
     horovod: int | None
@@ -76,6 +80,9 @@ class Facts(NamedTuple):
     guarded: dict[int, int]
     session: int | None
     old_argument: int | None
+    uncalled: int | None
+    discarded: int | None
+    own_schedule: int | None
 
 
 def read(path: Path, ran: Sequence[list[dict]] = ()) -> Facts:
@@ -112,6 +119,9 @@ def read(path: Path, ran: Sequence[list[dict]] = ()) -> Facts:
         guarded={call.lineno: test.lineno for call in script.calls if (test := guards.test(call))},
         session=_first(script, lambda call: last_name(call) in SESSIONS),
         old_argument=old_argument(script),
+        uncalled=getattr(uncalled(script), "lineno", None),
+        discarded=getattr(discarded(script), "lineno", None),
+        own_schedule=getattr(own_schedule(script, guards), "lineno", None),
     )
 
 

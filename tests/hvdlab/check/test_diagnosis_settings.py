@@ -148,6 +148,22 @@ def test_what_a_run_of_a_few_steps_does_not_come_to_is_read_from_the_source(line
     assert named(run(), facts((end, alone))) == []
 
 
+@pytest.mark.parametrize(
+    "new, wanted",
+    [
+        ("if hvd.rank == 0:\n    print(1)", [("function-not-called", 8)]),
+        ("hvd.allreduce(loss)\nprint(loss)", [("result-discarded", 8)]),
+        (
+            "s = optim.lr_scheduler.StepLR(o, 1)\nif hvd.rank() == 0:\n    s.step()",
+            [("replicas-diverged", 10)],
+        ),
+    ],
+)
+def test_a_call_without_effect_or_on_some_ranks_is_read_from_the_source(new, wanted, facts):
+    end = "    optimizer.step()\n"
+    assert named(run(), facts((end, f"{end}{new}\n"))) == wanted
+
+
 def ran(events):
     return [[event for event in of if event["kind"] == "branch"] for of in events.values()]
 

@@ -174,4 +174,30 @@ def callbacks(run: Run, facts: Facts) -> Iterator[Finding]:
             return
 
 
-RULES = rate, warmup, files, norms, downloads, callbacks
+def calls(run: Run, facts: Facts) -> Iterator[Finding]:
+    """Yield findings about calls without effect, and about a schedule that only some ranks follow.
+
+    Args:
+        run: the events of the run.
+        facts: the facts of the source.
+    """
+    if facts.uncalled:
+        seen = "This uses a function of Horovod as a number (read from the source)."
+        yield finding("function-not-called", facts.uncalled, seen)
+    if facts.discarded:
+        yield finding(
+            "result-discarded",
+            facts.discarded,
+            "The argument of this call keeps the value of its rank, and the script uses it afterwards (read "
+            "from the source).",
+        )
+    if facts.own_schedule and not run.split():
+        yield finding(
+            "replicas-diverged",
+            facts.own_schedule,
+            f"The test of line {facts.guarded[facts.own_schedule]} decides which ranks step this schedule. So "
+            "the learning rates of the ranks will differ (read from the source).",
+        )
+
+
+RULES = rate, warmup, files, norms, downloads, callbacks, calls
