@@ -195,8 +195,8 @@ def calls(run: Run, facts: Facts) -> Iterator[Finding]:
         yield finding(
             "replicas-diverged",
             facts.own_schedule,
-            f"The test of line {facts.guarded[facts.own_schedule]} decides which ranks step this schedule. So "
-            "the learning rates of the ranks will differ (read from the source).",
+            f"The test of line {facts.guarded[facts.own_schedule]} decides which ranks step this schedule, "
+            "so the learning rates of the ranks will differ (read from the source).",
         )
 
 
