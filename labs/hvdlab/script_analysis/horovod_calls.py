@@ -38,7 +38,7 @@ def is_a_value(script: Script, node: ast.AST) -> bool:
 def discarded(script: Script) -> ast.Call | None:
     """Return the first collective whose result a script discards, although it uses the argument later.
 
-    `hvd.allreduce(torch.tensor(0))` alone is no mistake, because it lets the ranks wait for each other.
+    A statement `hvd.allreduce(torch.tensor(0))` is no mistake, because it lets the ranks wait for each other.
 
     Args:
         script: the script.
