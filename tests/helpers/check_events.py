@@ -12,7 +12,7 @@ def run(steps=5, ranks=2, **changes):
             {"kind": "init", "line": 2, "size": ranks},
             {"kind": "optimizer", "line": 3, "optimizer": 0, "name": "SGD", "api": "torch"},
             {"kind": "wrap", "line": 4, "optimizer": 0, "averages": True, "reduces": "Average"},
-            {"kind": "broadcast", "line": 5, "what": "hvd.broadcast_parameters", "tensors": 2},
+            {"kind": "broadcast", "line": 5, "what": "hvd.broadcast_parameters", "weights": 2},
         ]
         for step in range(steps):
             facts = {
@@ -38,6 +38,6 @@ def without(events, kind):
 
 
 def plus(events, rank, **event):
-    own = {"stack": [event["line"]]} if event["kind"] == "collective" else {}
+    own = {"stack": [event["line"]], "name": None} if event["kind"] == "collective" else {}
     events[rank].insert(-1, {"at": 99, "steps": 0, **own, **event})
     return events

@@ -163,7 +163,10 @@ def check(
     run = Run(events)
     facts = source_facts.read(script, [run.of(rank, "branch") for rank in run.ranks])
     findings = judge(events, facts)
-    error = _error(run, output, guard.found, timeout if late else None, bool(findings))
+    left_out = _left_out(run)
+    error = None
+    if not left_out:
+        error = _error(run, output, guard.found, timeout if late else None, bool(findings))
     for event in run.rank0("init"):
         if event["size"] != ranks:
             raise CheckError(
@@ -174,7 +177,8 @@ def check(
     if not made and not findings:
         raise CheckError(f"{script.name} made no step of training: {error or _no_step(facts)}")
     ended = "deadlock" if guard.found else "time" if late else "itself"
-    return Checked(findings, error, ended, made, time.monotonic() - started, output, events)
+    seconds = time.monotonic() - started
+    return Checked(findings, error, left_out, ended, made, seconds, output, events)
 
 
 def _error(
@@ -187,21 +191,14 @@ def _error(
         output: what the ranks printed.
         deadlock: whether the run was ended because of a deadlock.
         timeout: the time limit in seconds that ended the run, or None.
-        explained: whether there are findings, which explain a deadlock or an error.
+        explained: whether there are findings, which explain a deadlock.
 
     Returns:
         The sentence, or None if the run did not fail.
     """
     if crash := run.crash():
         where = f", line {crash[2]}" if crash[2] else ""
-        cut = ", ".join(map(str, run.cut()))
-        note = (
-            f". Before that the check had ended the training early (line {cut}), which may be the cause: "
-            "let the script train for fewer epochs, or pass a larger --steps"
-        )
-        return (
-            f"rank {crash[0]} ended with {crash[1]}{where}{note if cut and not explained else ''}"
-        )
+        return f"rank {crash[0]} ended with {crash[1]}{where}"
     if timeout is not None:
         return f"the script did not reach its end within {timeout:g} s"
     if deadlock and not explained:
@@ -209,6 +206,18 @@ def _error(
     if not run.rank0("end") and not deadlock:
         return f"the ranks ended early: {_last_line(output)}"
     return None
+
+
+def _left_out(run: Run) -> str | None:
+    """Return in one sentence that a rank failed after the check had ended its training early, or None."""
+    rank, error, line = run.crash() or (run.ranks[0], None, None)
+    cut = ", ".join(map(str, run.cut_at_end(rank)))
+    if not error or not cut:
+        return None
+    return (
+        f"the check ended the training of line {cut} early, and after that rank {rank} ended with {error}, "
+        f"line {line}. That line may need the whole training, so this is no finding"
+    )
 
 
 def _no_step(facts: source_facts.Facts) -> str:

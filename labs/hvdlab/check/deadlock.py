@@ -32,8 +32,8 @@ class Deadlock:
     """A context that ends the ranks of a run when they wait for each other for ever.
 
     The ranks are in a deadlock if every rank has ended or waits in a collective, the ranks do not all wait
-    in the same collective, and this lasts for PATIENCE_SECONDS and for PATIENCE_SECONDS times the longest
-    step of the run (in seconds).
+    in the same collective (kind, name of the tensor, steps so far), and this lasts for
+    PATIENCE_SECONDS and for PATIENCE_SECONDS times the longest step of the run (in seconds).
 
     Args:
         folder: where the ranks write their events. A file `stop` in it ends them.
@@ -62,7 +62,7 @@ class Deadlock:
         while not self._done.wait(POLL_SECONDS):
             events = read_events(self.folder, self.ranks)
             states = [self._state(events[rank]) for rank in range(self.ranks)]
-            stuck = None not in states and any(operation != "end" for operation, _ in states)
+            stuck = None not in states and any(state[0] != "end" for state in states)
             # Two ranks in the same call are slow, and no deadlock.
             if not stuck or len(set(states)) == 1:
                 since = before = None
@@ -74,13 +74,15 @@ class Deadlock:
                 return
 
     @staticmethod
-    def _state(events: list[dict]) -> tuple[str, int | None] | None:
-        """Return the collective in which a rank waits, with its steps so far; None if it runs."""
+    def _state(events: list[dict]) -> tuple[str, str | None, int | None] | None:
+        """Return the collective in which a rank waits, its name and the steps so far; None if it runs."""
         states = [e for e in events if e["kind"] in ("waiting", "continues", "end")]
         if not states or states[-1]["kind"] == "continues":
             return None
         last = states[-1]
-        return ("end", None) if last["kind"] == "end" else (last["op"], last["steps"])
+        if last["kind"] == "end":
+            return "end", None, None
+        return last["op"], last["name"], last["steps"]
 
 
 def _longest_step(events: dict[int, list[dict]]) -> float:

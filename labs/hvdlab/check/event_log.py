@@ -8,7 +8,8 @@ Events have `kind`, `at` (seconds since the start of the watch), `steps` (optimi
     group                              the ranks of a process set that a call names
     collective; waiting, continues     a call; the call lasts long; the long call has returned
     traced                             a collective that becomes a part of a graph of TensorFlow
-    optimizer, compile, fit            created; passed to a model of Keras; batches of an epoch
+    optimizer, compile                 created; passed to a model of Keras
+    fit, fitted                        its call, with the batches of an epoch; its end, early or not
     step                               of an optimizer: loss, batch, rate, weights, statistics
     order, clip                        of a shuffling sampler; of gradients that Horovod is averaging
     branch                             the test of an `if` outside all loops, and its result
@@ -28,7 +29,7 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from hvdlab.check.fingerprints import digest, number
 from hvdlab.check.loops import Loop, Pass
@@ -37,6 +38,22 @@ CAP = 10  # times the step limit of a loop: then the script ends, in a loop or n
 LONG_SECONDS = 2.0  # in one collective, after which it is written down as waiting
 MAX_DECISIONS = 64  # written down for each place
 POLL_SECONDS = 0.25
+
+
+class Wait(NamedTuple):
+    """A call in which a rank may wait for other ranks.
+
+    Attributes:
+        operation: name of the call.
+        line: of the script.
+        start: when it began, in seconds.
+        name: that the script gives to the tensor, or None.
+    """
+
+    operation: str
+    line: int | None
+    start: float
+    name: str | None = None
 
 
 class Watch:
@@ -56,8 +73,7 @@ class Watch:
         self.progress = 0  # steps, and broadcasts of weights, which another rank may have changed
         self.passes = 0  # training loops that have ended
         self.running: list[Loop] = []  # the loops that are running, the innermost last
-        # (operation, line, start) of the collectives that are running
-        self.waits: list[tuple[str, int | None, float]] = []
+        self.waits: list[Wait] = []  # the innermost last
         self.locks: set[int] = set()  # descriptors of files that are locked
         self.wrapping = False  # inside DistributedOptimizer, which creates another optimizer
         self.fitting = False  # inside model.fit, which counts its own steps
@@ -93,9 +109,14 @@ class Watch:
             if not self._file.closed:
                 self._file.write(text + "\n")
 
-    def clock(self) -> float:
-        """Return the time that `waits` uses, in seconds."""
-        return time.monotonic()
+    def waits_in(self, operation: str, line: int | None) -> None:
+        """Note that a call begins in which the rank may wait for other ranks.
+
+        Args:
+            operation: name of the call.
+            line: of the script.
+        """
+        self.waits.append(Wait(operation, line, time.monotonic()))
 
     def looks_at_statistics(self) -> bool:
         """Return whether the next step writes down the statistics of batch norm.
@@ -158,19 +179,20 @@ class Watch:
             self.note("save", made_at(self.script) or self.line(), path=os.path.realpath(path))
 
     @contextmanager
-    def inside(self, operation: str) -> Iterator[None]:
+    def inside(self, operation: str, name: str | None = None) -> Iterator[None]:
         """A context for a collective: it writes down the call, and where the rank is meanwhile.
 
         Args:
             operation: name of the collective.
+            name: that the script gives to its tensor. Default None: no name.
         """
         # A collective may be made of others, or run inside a training step of Keras.
-        nested = bool(self.waits) and self.waits[-1][0] != "a training step"
+        nested = bool(self.waits) and self.waits[-1].operation != "a training step"
         stack = self.stack()
         line = stack[-1] if stack else None
         if not nested:
-            self.note("collective", line, op=operation, stack=stack)
-        self.waits.append((operation, line, time.monotonic()))
+            self.note("collective", line, op=operation, name=name, stack=stack)
+        self.waits.append(Wait(operation, line, time.monotonic(), name))
         try:
             yield
         finally:
@@ -272,9 +294,9 @@ class Watch:
             if noted and wait != noted:
                 self.note("continues", 0)
                 noted = None
-            if wait and not noted and time.monotonic() - wait[2] > LONG_SECONDS:
+            if wait and not noted and time.monotonic() - wait.start > LONG_SECONDS:
                 noted = wait
-                self.note("waiting", wait[1], op=wait[0], loops=self.loops)
+                self.note("waiting", wait.line, op=wait.operation, name=wait.name, loops=self.loops)
             if (self._folder / "stop").exists():
                 os._exit(3)
 

@@ -2,7 +2,9 @@
 
 from typing import Any
 
-from hvdlab.check.run_events import Run
+from hvdlab.check.run_events import EQUAL, Run
+
+ADASUM_EQUAL = 1e-5  # relative difference of two norms that count as equal after Adasum
 
 
 def states(run: Run, number: int | None) -> list[list[list[float]]]:
@@ -25,6 +27,8 @@ def states(run: Run, number: int | None) -> list[list[list[float]]]:
             found[step] = [event["start"] for event in events]
     if run.exchanges() and len(found) > 1 and all(event.get("start") for event in steps[-1]):
         found.pop()  # no step shows what the script did after the last one
+    elif found and any(steps[-1][0]["at"] < sent["at"] for sent in run.weights_broadcast()):
+        found.pop()  # nor what a broadcast did after it
     return found
 
 
@@ -55,8 +59,13 @@ def divergence(run: Run, number: Any = ...) -> int | None:
 
 def _pair(run: Run, state: list[list[float]]) -> tuple[int, int] | None:
     """Return the indices of the first two ranks that train together and whose weights differ."""
+    # Adasum adds in another order on each rank, and the weights are float32.
+    adasum = any(event["reduces"] == "Adasum" for event in run.rank0("wrap"))
+    equal = ADASUM_EQUAL if adasum else EQUAL
     for i, j in run.peers:
-        if len(state[i]) != len(state[j]) or any(map(run.apart, state[i], state[j])):
+        if len(state[i]) != len(state[j]):
+            return i, j
+        if any(run.apart(a, b, equal) for a, b in zip(state[i], state[j], strict=True)):
             return i, j
     return None
 

@@ -17,6 +17,7 @@ class Checked:
     Attributes:
         findings: the mistakes.
         error: one sentence if the script failed by itself, so that findings may be missing; else None.
+        left_out: one sentence if the script failed after the check had ended its training early; else None.
         ended: what ended the run: "itself", "deadlock" or "time".
         steps: training steps of the rank that made most of them.
         seconds: duration of the check.
@@ -26,6 +27,7 @@ class Checked:
 
     findings: list[Finding]
     error: str | None
+    left_out: str | None
     ended: str
     steps: int
     seconds: float
@@ -50,6 +52,7 @@ def as_dict(checked: Checked, script: Path, ranks: int) -> dict:
         "steps": checked.steps,
         "ended": checked.ended,
         "error": checked.error,
+        "left_out": checked.left_out,
         "seconds": round(checked.seconds, 1),
         "findings": [finding._asdict() for finding in checked.findings],
     }
@@ -70,8 +73,8 @@ def show(checked: Checked, script: Path, ranks: int, console: "Console | None" =
 
     console = console or Console()
     ran = f"{ranks} ranks, {checked.steps} steps, {checked.seconds:.0f} s"
-    if checked.error:
-        console.print(f"{script.name}: {checked.error}", markup=False, highlight=False)
+    for sentence in filter(None, (checked.error, checked.left_out)):
+        console.print(f"{script.name}: {sentence.rstrip('.')}.", markup=False, highlight=False)
     if not checked.findings:
         if not checked.error:
             console.print(f"{script.name}: nothing found ({ran})", markup=False, highlight=False)

@@ -2,7 +2,6 @@
 
 import itertools
 import math
-from collections.abc import Collection
 from functools import cached_property
 from typing import Any
 
@@ -11,6 +10,15 @@ EQUAL = (
 )
 # In the errors that Horovod raises on a rank when another rank has ended.
 HOROVOD_ERRORS = ("HorovodInternalError", "Horovod has been shut down", "UnknownError")
+
+
+def label(call: dict) -> str:
+    """Return the name of a collective, with the name of its tensor where the script gives it one.
+
+    Args:
+        call: an event "collective" or "waiting".
+    """
+    return f'{call["op"]} "{call["name"]}"' if call["name"] else call["op"]
 
 
 class Run:
@@ -87,16 +95,21 @@ class Run:
         ]
 
     @staticmethod
-    def apart(one: float, other: float) -> bool:
-        """Return whether two numbers differ by more than EQUAL; two NaNs are equal.
+    def apart(one: float, other: float, equal: float = EQUAL) -> bool:
+        """Return whether two numbers differ; two NaNs are equal.
 
         Args:
             one: a number.
             other: a number.
+            equal: relative difference of numbers that count as equal. Default EQUAL.
         """
         if math.isnan(one) or math.isnan(other):
             return math.isnan(one) != math.isnan(other)
-        return abs(one - other) > EQUAL * max(abs(one), abs(other))
+        return abs(one - other) > equal * max(abs(one), abs(other))
+
+    def weights_broadcast(self) -> list[dict]:
+        """Return the broadcasts on the first rank that send weights, or tensors of an unknown kind."""
+        return [event for event in self.rank0("broadcast") if event["weights"] != 0]
 
     # --- ends -----------------------------------------------------------------------------------
 
@@ -126,7 +139,7 @@ class Run:
     def waiting(self) -> str:
         """Return one sentence per rank that waited until the run ended, each after a space."""
         sentences = [
-            f" Rank {rank} waited in {event['op']}, line {event['line']}."
+            f" Rank {rank} waited in {label(event)}, line {event['line']}."
             for rank in self.ranks
             if (event := self._last(rank, "waiting"))
         ]
@@ -210,16 +223,25 @@ class Run:
 
     # --- loops, collectives, decisions, files ---------------------------------------------------------
 
-    def cut(self) -> list[int]:
-        """Return the lines of the loops, and of calls of `fit`, that the check ended early on a rank."""
-        lengths = {event["line"]: event["length"] for event in self.all("loop")}
-        lines = [
-            event["line"]
-            for event in self.all("pass")
+    def cut_at_end(self, rank: int) -> list[int]:
+        """Return the lines of the loops and calls of `fit` that the check ended early after the last step.
+
+        What a rank does after that may need the steps that the check has left out.
+
+        Args:
+            rank: the rank.
+        """
+        lengths = {event["line"]: event["length"] for event in self.of(rank, "loop")}
+        inside = {event["line"] for event in self.of(rank, "fit")}  # in a callback, for example
+        ended = [
+            event
+            for event in self.of(rank, "pass")
             if event["left"] == "cut" and lengths.get(event["line"]) != event["iterations"]
         ]
-        lines += [event["line"] for event in self.all("fit") if event["cut"]]
-        return sorted({line for line in lines if line})
+        ended = [event for event in ended if event["line"] not in inside]
+        ended += [event for event in self.of(rank, "fitted") if event["cut"]]
+        last = max((event["steps"] for event in self.of(rank, "step")), default=0)
+        return sorted({event["line"] for event in ended if event["steps"] == last})
 
     def lengths(self) -> dict[int, dict[int, int]]:
         """Return the batches per epoch of the training loops, on the ranks that know them.
@@ -254,47 +276,6 @@ class Run:
                     if left == "at its end" and others > own:
                         found.setdefault(line, (rank, own, other, others))
         return found
-
-    def calls(self) -> dict[str, dict[int, int]]:
-        """Return how often each rank called each collective, in the order of their first calls.
-
-        Returns:
-            Collective -> rank -> number of calls.
-        """
-        events = sorted(self.all("collective"), key=lambda event: event["at"])
-        return {
-            op: {
-                rank: sum(e["op"] == op for e in self.of(rank, "collective")) for rank in self.ranks
-            }
-            for op in dict.fromkeys(event["op"] for event in events)
-        }
-
-    def extra_call(self, op: str, counts: dict[int, int], guarded: Collection[int]) -> int | None:
-        """Return the line of the first call that a rank makes more often than another.
-
-        If a test of the rank decides about the call of a function that makes it, that is the line of the call
-        under the test, and not the line inside the function.
-
-        Args:
-            op: the collective.
-            counts: rank -> number of calls.
-            guarded: lines of calls under a test of the rank.
-        """
-        most, fewest = max(counts, key=counts.get), min(counts, key=counts.get)
-        of_others = [event["stack"] for event in self.of(fewest, "collective")]
-        same = [event["stack"] for event in self.of(fewest, "collective") if event["op"] == op]
-        for event in self.of(most, "collective"):
-            stack = event["stack"]
-            if event["op"] != op:
-                continue
-            if stack in same:
-                same.remove(stack)
-                continue
-            for depth, line in enumerate(stack, 1):
-                if line in guarded and all(o[:depth] != stack[:depth] for o in of_others):
-                    return line
-            return event["line"]
-        return self.line("collective")
 
     def decisions(self) -> dict[tuple[int, str], list[list[float]]]:
         """Return the values on which the decisions in training loops depended, where all ranks have some.

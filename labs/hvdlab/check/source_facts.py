@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from hvdlab.script_analysis.ast_helpers import identifiers, keyword, last_name
+from hvdlab.script_analysis.functions import FUNCTIONS
 from hvdlab.script_analysis.gpu_choice import chosen_by_helper, remainders
+from hvdlab.script_analysis.horovod_calls import discarded, own_schedule, uncalled
 from hvdlab.script_analysis.legacy_keras import old_argument
 from hvdlab.script_analysis.rank_guards import Guards
 from hvdlab.script_analysis.rate_scaling import Rates, rates
@@ -57,6 +59,9 @@ class Facts(NamedTuple):
         guarded: line of a call -> line of the test of the rank that decides who makes it.
         session: trains with a session of TensorFlow 1.
         old_argument: passes OLD_ARGUMENT to compile, which Keras 3 does not accept.
+        uncalled: uses a function of Horovod such as `hvd.rank` as a number.
+        discarded: discards the result of a collective, and uses the argument later.
+        own_schedule: steps a learning rate schedule, on some ranks only.
     """
 
     horovod: int | None
@@ -75,6 +80,9 @@ class Facts(NamedTuple):
     guarded: dict[int, int]
     session: int | None
     old_argument: int | None
+    uncalled: int | None
+    discarded: int | None
+    own_schedule: int | None
 
 
 def read(path: Path, ran: Sequence[list[dict]] = ()) -> Facts:
@@ -111,6 +119,9 @@ def read(path: Path, ran: Sequence[list[dict]] = ()) -> Facts:
         guarded={call.lineno: test.lineno for call in script.calls if (test := guards.test(call))},
         session=_first(script, lambda call: last_name(call) in SESSIONS),
         old_argument=old_argument(script),
+        uncalled=getattr(uncalled(script), "lineno", None),
+        discarded=getattr(discarded(script), "lineno", None),
+        own_schedule=getattr(own_schedule(script, guards), "lineno", None),
     )
 
 
@@ -179,9 +190,47 @@ def _on_all_ranks(call: ast.Call, guards: Guards) -> bool:
     """Return whether all ranks make a call, with the same arguments, at the same time."""
     if guards.asks(call) or guards.test(call) or _in_turns(call, guards):
         return False
+    if not _is_run(call, guards.script) or _used_under_test(call, guards):
+        return False
     around = [node for node in guards.script.ancestors(call) if isinstance(node, ast.With)]
     contexts = (ast.unparse(item.context_expr) for node in around for item in node.items)
     return not any("lock" in text.lower() for text in contexts)
+
+
+def _is_run(call: ast.Call, script: Script) -> bool:
+    """Return whether the function around a call may run: the script uses it, and does not replace it."""
+    functions = script.functions
+    for function in script.ancestors(call):
+        if not isinstance(function, FUNCTIONS):
+            continue
+        name = functions.name(function)
+        same = [
+            other
+            for other in functions.defined[name]
+            if script.parents[other] is script.parents[function]
+        ]
+        used = functions.calls.get(name) or functions.passed_on.get(name)
+        if same[-1] is not function or not (used or name[1] or function.decorator_list):
+            return False  # other code may call a method, and a decorator may keep the function
+    return True
+
+
+def _used_under_test(call: ast.Call, guards: Guards) -> bool:
+    """Return whether a call creates a callback that one rank uses, and so writes a file on one rank."""
+    assign = guards.script.parents[call]
+    if last_name(call) != "ModelCheckpoint" or not isinstance(assign, ast.Assign):
+        return False
+    if not isinstance(assign.targets[0], ast.Name):
+        return False
+    variable = guards.script.variable(assign.targets[0])
+    uses = [
+        node
+        for node in guards.script.nodes
+        if isinstance(node, ast.Name)
+        and isinstance(node.ctx, ast.Load)
+        and guards.script.variable(node) == variable
+    ]
+    return bool(uses) and all(map(guards.test, uses))
 
 
 def _in_turns(call: ast.Call, guards: Guards) -> bool:
@@ -263,5 +312,16 @@ def _downloads(script: Script) -> Iterator[ast.Call]:
         download = keyword(call, "download")
         if isinstance(download, ast.Constant) and download.value is True:
             yield call
-        elif last in ("urlretrieve", "get_file") or (last == "load_data" and "datasets" in name):
+        elif last in ("urlretrieve", "get_file"):
             yield call
+        elif last == "load_data" and "datasets" in f"{name} {_module(call, script)}":
+            yield call
+
+
+def _module(call: ast.Call, script: Script) -> str:
+    """Return the module whose function is called, if a variable holds it: `mnist = keras.datasets.mnist`."""
+    owner = getattr(call.func, "value", None)
+    if not isinstance(owner, ast.Name):
+        return ""
+    values = [value for variable, value in script.bound if variable == script.variable(owner)]
+    return ast.unparse(values[0]) if len(values) == 1 else ""

@@ -261,7 +261,12 @@ MISTAKES = (
         "function-not-called",
         "A Horovod function is used without a call",
         "Add the parentheses: `hvd.rank()`.",
-        found_by_check=False,
+    ),
+    Mistake(
+        "result-discarded",
+        "The result of a collective is discarded",
+        "Use the tensor that the call returns, because the call does not change its argument: loss = "
+        "hvd.allreduce(loss). In PyTorch `hvd.allreduce_(loss)` changes it.",
     ),
     Mistake(
         "wrong-shard",

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from hvdlab.hints.catalogue import Finding, finding
 from hvdlab.script_analysis.ast_helpers import strings
 from hvdlab.script_analysis.gpu_choice import chosen_by_helper, remainders
+from hvdlab.script_analysis.horovod_calls import PLACES, uncalled
 from hvdlab.script_analysis.legacy_keras import OLD_ARGUMENT, failing_callback, old_argument
-from hvdlab.script_analysis.script import BROADCASTS, HOROVOD, Script
+from hvdlab.script_analysis.script import BROADCASTS, Script
 
-PLACES = ("rank", "size", "local_rank", "local_size")
 RANK_VARIABLES = ("LOCAL_RANK", "SLURM_LOCALID", "CUDA_VISIBLE_DEVICES")  # set by a launcher
 
 
@@ -32,25 +32,9 @@ def horovod(script: Script) -> Iterator[Finding]:
         yield finding("gradients-not-averaged", script.silent_keras, seen)
     if failing := failing_callback(script):
         yield finding("legacy-callback", *failing)
-    for node in script.nodes:
-        if isinstance(node, ast.Attribute) and node.attr in PLACES and is_a_value(script, node):
-            if script.name(node).startswith(HOROVOD):
-                seen = f"`{ast.unparse(node)}` is a function, and this uses it as a number."
-                yield finding("function-not-called", node.lineno, seen)
-                return
-
-
-def is_a_value(script: Script, node: ast.AST) -> bool:
-    """Return whether a node is compared, is an operand, or is passed to Batches, unlike a function.
-
-    Args:
-        script: the script.
-        node: an expression of it.
-    """
-    around = script.parents[node]
-    if isinstance(around, ast.keyword):
-        return script.parents[around] in script.named("Batches")
-    return isinstance(around, ast.Compare | ast.BinOp)
+    if node := uncalled(script):
+        seen = f"`{ast.unparse(node)}` is a function, and this uses it as a number."
+        yield finding("function-not-called", node.lineno, seen)
 
 
 def init(script: Script) -> Iterator[Finding]:

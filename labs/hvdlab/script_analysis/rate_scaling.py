@@ -9,10 +9,12 @@ changes nothing, and a sum has the power of its larger term.
 """
 
 import ast
+import re
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from hvdlab.script_analysis.ast_helpers import identifier, last_name, strings
+from hvdlab.script_analysis.bindings import tests_around
 from hvdlab.script_analysis.script import Script
 
 RATES = {
@@ -21,6 +23,8 @@ RATES = {
 }  # fmt: skip
 BATCHES = {"batch_size", "local_batch_size", "per_rank_batch_size"}
 PLACES = {"batch": 0, "DataLoader": 1, "fit": 2, "Batches": 2}  # of the batch size in a call
+CYCLES = {"OneCycleLR": 1, "CyclicLR": 2}  # places of their largest rate
+GPU_COUNTS = {"torch.cuda.device_count", "cuda.device_count"}
 HOROVOD_SIZES = ("size", "local_size")
 MPI_SIZES = ("Get_size", "get_world_size")
 
@@ -33,12 +37,14 @@ class Rates(NamedTuple):
         line: where an optimizer gets the learning rate; None: not in this file.
         last: line of the last factor.
         batch_power: of the number of ranks in the batch size of one rank; -1 keeps the global batch size.
+        lines: line of a call that creates an optimizer -> line of the learning rate that it gets.
     """
 
     power: float
     line: int | None
     last: int | None
     batch_power: float
+    lines: dict[int, int]
 
 
 def rates(script: Script) -> Rates:
@@ -50,25 +56,35 @@ def rates(script: Script) -> Rates:
     Raises:
         RecursionError: an expression is nested too deep.
     """
-    reader = _Reader(script)
+    reader = _Reader(script, _sizes(script))
+    # A batch that is divided by the GPUs of a machine stays as large in total, too.
+    batches = _Reader(script, _sizes(script) | GPU_COUNTS)
     # (power, line) of the rates with which optimizers are created, of rates that they get later, of
     # factors that multiply their rates, and of gradients that are summed instead of averaged.
     given, later, factors, sums = [], [], [], []
+    replaced = []  # (power, line) of the rates of schedulers that replace the rate of the optimizer
+    lines: dict[int, int] = {}
     batch, optimizers = 0.0, _optimizers(script)
     for node in script.nodes:
         if isinstance(node, ast.Call):
             name = last_name(node)
-            for value in _rates_given(node, name, optimizers):
+            values = _rates_given(node, name, optimizers)
+            for value in values:
                 power = reader.power(value)
                 if power > 0 or name[:1].isupper():  # a function may scale what it gets
                     given.append((power, value.lineno))
+            if _is_optimizer(node, name, optimizers):
+                lines[node.lineno] = values[0].lineno if values else node.lineno
+                given += [] if values else [(0.0, node.lineno)]  # the default of the optimizer
+            if name in CYCLES and not any(tests_around(script, node)):
+                replaced += [(reader.power(value), value.lineno) for value in values]
             if name.endswith("LambdaLR"):
                 factors += [(reader.power(value), node.lineno) for value in node.args[1:2]]
             if name.startswith("Distributed"):
                 sums += [(1.0, node.lineno) for k in node.keywords if _is_sum(k)]
             place = PLACES.get(name, len(node.args))
             sizes = [k.value for k in node.keywords if k.arg in BATCHES]
-            batch = min(batch, *map(reader.power, sizes + node.args[place : place + 1]), 0.0)
+            batch = min(batch, *map(batches.power, sizes + node.args[place : place + 1]), 0.0)
         elif isinstance(node, ast.Dict):  # a group of weights with a rate of its own
             pairs = zip(node.keys, node.values, strict=True)
             own = [(reader.power(v), v.lineno) for k, v in pairs if getattr(k, "value", 0) in RATES]
@@ -80,7 +96,9 @@ def rates(script: Script) -> Rates:
                 again = _multiplies_itself(node) and not any(map(_is_of_arguments, targets))
                 (factors if again else later).append((power, node.lineno))
             if any(identifier(target) in BATCHES for target in targets):
-                batch = min(batch, power)
+                batch = min(batch, batches.power(_assigned(node)))
+    if replaced:
+        given, lines = replaced, {}
     given = [rate for rate in given if rate[0]] or given  # not the weights, argument 0 in torch
     power, line = max(given + later, key=lambda rate: rate[0], default=(0.0, None))
     last = line
@@ -88,7 +106,7 @@ def rates(script: Script) -> Rates:
         more, where = max(found, default=(0.0, None))  # one of several optimizers, or branches
         if more > 0:
             power, last = power + more, where
-    return Rates(power, line, last, batch)
+    return Rates(power, line, last, batch, lines)
 
 
 def _bindings(script: Script) -> Iterator[tuple[str, ast.expr]]:
@@ -133,10 +151,11 @@ def _rates_given(call: ast.Call, name: str, optimizers: set[str]) -> list[ast.ex
     given = [keyword.value for keyword in call.keywords if keyword.arg in RATES]
     parts = ast.unparse(call.func).split(".")
     if name.endswith("LR"):  # a scheduler of torch
-        return given + (call.args[1:2] if name == "OneCycleLR" else [])
+        place = CYCLES.get(name, len(call.args))
+        return given + call.args[place : place + 1]
     if {"optim", "optimizers", "schedules"} & set(parts) or name in optimizers:
         return given + call.args
-    if name.endswith(("Schedule", "Scheduler", "Callback")):
+    if name.endswith(("Schedule", "Scheduler")) or re.match("LearningRate.*Callback", name):
         return given + call.args
     owner = getattr(call.func, "value", None)
     if name == "assign" and owner and _is_rate_in_use(owner):
@@ -144,6 +163,13 @@ def _rates_given(call: ast.Call, name: str, optimizers: set[str]) -> list[ast.ex
     if name == "set_value" and call.args and _is_rate_in_use(call.args[0]):  # legacy Keras
         return given + call.args[1:]
     return given
+
+
+def _is_optimizer(call: ast.Call, name: str, optimizers: set[str]) -> bool:
+    """Return whether a call may create an optimizer: see `_rates_given`."""
+    parts = set(ast.unparse(call.func).split("."))
+    from_module = {"optim", "optimizers"} & parts and "schedules" not in parts
+    return bool(from_module or name in optimizers) and name[:1].isupper()
 
 
 def _is_sum(keyword: ast.keyword) -> bool:
@@ -198,10 +224,11 @@ class _Reader:
 
     Args:
         script: the script.
+        sizes: names of the functions that return the number of ranks, as text.
     """
 
-    def __init__(self, script: Script) -> None:
-        self.sizes = _sizes(script)
+    def __init__(self, script: Script, sizes: set[str]) -> None:
+        self.sizes = sizes
         self.known: dict[str, float] = {}  # powers of names and of results of functions
         self.values: dict[str, list[ast.expr]] = {}
         self.factors: dict[str, list[ast.expr]] = {}

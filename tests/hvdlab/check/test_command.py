@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 from check_cases import FAULTS, ROOT
+from check_events import run
 
 from hvdlab.check import command
 from hvdlab.check.command import CheckError, check
+from hvdlab.check.run_events import Run
 from hvdlab.launch import local
 
 
@@ -109,11 +111,41 @@ print(losses[15])
 def test_what_the_check_left_out_is_stated_where_the_script_then_fails():
     Path("mine.py").write_text(TRAINING)
     found = check("mine.py", timeout=60)
-    assert found.findings == []
-    assert "IndexError: list index out of range, line 12" in found.error
-    assert "the check had ended the training early (line 6)" in found.error
-    Path("mine.py").write_text(TRAINING.replace("20", "8"))  # the loop reaches its own end
-    assert check("mine.py", timeout=60).error.endswith("line 12")
+    assert (found.findings, found.error) == ([], None)
+    assert "check ended the training of line 6 early" in found.left_out
+    assert "IndexError: list index out of range, line 12" in found.left_out
+    done = hvdlab_check("mine.py")
+    assert done.returncode == 0 and "line 12. That line may need the whole" in done.stdout
+
+
+@pytest.mark.parametrize(
+    "kind, facts, stated",
+    [
+        ("pass", {"left": "cut", "iterations": 2}, True),
+        ("pass", {"left": "cut", "iterations": 5}, False),  # the loop has 5 rounds
+        ("pass", {"left": "at its end", "iterations": 5}, False),
+        ("pass", {"left": "cut", "iterations": 2, "steps": 3}, False),  # the training went on
+        ("pass", {"left": "cut", "iterations": 2, "line": 9}, False),  # inside fit
+        ("fitted", {"cut": True}, True),
+        ("fitted", {"cut": False}, False),
+    ],
+)
+def test_an_error_after_the_last_step_may_come_from_what_the_check_left_out(kind, facts, stated):
+    events = run()
+    for of in events.values():
+        of[-1] |= {"error": "IndexError: list index out of range", "line": 12}
+        for number, step in enumerate((one for one in of if one["kind"] == "step"), 1):
+            step["steps"] = number
+        of[-2:-1] = []  # the pass of the correct run
+        of.insert(0, {"kind": "fit", "line": 9, "length": 5, "steps": 0})
+        of.insert(-1, {"kind": kind, "line": 6, "steps": 5, **facts})
+    sentence = command._left_out(Run(events))
+    assert bool(sentence) == stated
+    if stated:
+        assert (
+            "line 6 early" in sentence
+            and "IndexError: list index out of range, line 12" in sentence
+        )
 
 
 @pytest.mark.mpi

@@ -21,6 +21,14 @@ def test_an_unscaled_rate_is_right_where_the_global_batch_stays(facts):
     assert named(run(), halved) == []
 
 
+def test_the_unscaled_rate_is_that_of_the_optimizer_that_trains(facts):
+    made = facts(
+        (f"optimizer = SGD(model.parameters(), {UNSCALED[0]})", "optim.SGD(w, 1)\noptim.SGD(w, 2)")
+    )
+    assert named(changed(run(), "optimizer", line=4), made) == [("rate-unscaled", 4)]
+    assert named(changed(run(), "optimizer", line=99), made) == [("rate-unscaled", 3)]
+
+
 def test_nothing_is_said_of_a_rate_that_is_set_in_another_file(facts):
     elsewhere = facts(("SGD(model.parameters(), lr=0.1 * hvd.size())", "make_optimizer(model)"))
     assert named(run(), elsewhere) == []
@@ -138,6 +146,22 @@ def test_what_a_run_of_a_few_steps_does_not_come_to_is_read_from_the_source(line
     assert named(run(), facts((end, f"{end}{line}\n"))) == [(wanted, 8)]
     alone = f"{end}if hvd.rank() == 0:\n    {line}\n"
     assert named(run(), facts((end, alone))) == []
+
+
+@pytest.mark.parametrize(
+    "new, wanted",
+    [
+        ("if hvd.rank == 0:\n    print(1)", [("function-not-called", 8)]),
+        ("hvd.allreduce(loss)\nprint(loss)", [("result-discarded", 8)]),
+        (
+            "s = optim.lr_scheduler.StepLR(o, 1)\nif hvd.rank() == 0:\n    s.step()",
+            [("replicas-diverged", 10)],
+        ),
+    ],
+)
+def test_a_call_without_effect_or_on_some_ranks_is_read_from_the_source(new, wanted, facts):
+    end = "    optimizer.step()\n"
+    assert named(run(), facts((end, f"{end}{new}\n"))) == wanted
 
 
 def ran(events):

@@ -26,6 +26,15 @@ def test_rounding_in_the_norm_is_no_difference(facts):
     assert named(run(weights=lambda rank, step: [1.0 + 1e-12 * rank]), facts()) == []
 
 
+def test_adasum_leaves_rounding_in_the_weights(facts):
+    for difference, wanted in ((2e-7, []), (1e-3, [("replicas-diverged", 7)])):
+        events = run(weights=lambda rank, step, d=difference: [1.0 + d * rank])
+        for rank in events:
+            next(e for e in events[rank] if e["kind"] == "wrap")["reduces"] = "Adasum"
+        assert named(events, facts()) == wanted
+    assert named(run(weights=lambda rank, step: [1.0 + 2e-7 * rank]), facts()) != []
+
+
 def test_a_plain_optimizer_is_not_wrapped_or_wrapped_too_late(facts):
     plain = run(wrapped=lambda r, s: False, weights=lambda rank, step: [1.0 + rank * step])
     assert named(without(plain, "wrap"), facts()) == [("optimizer-not-wrapped", 3)]
@@ -80,13 +89,27 @@ def test_only_the_ranks_of_a_process_set_are_compared(facts):
     assert named(in_two, facts()) == []
 
 
-def test_a_broadcast_of_a_model_without_weights_sends_nothing(facts):
+@pytest.mark.parametrize(
+    "what, line, seen",
+    [
+        ("hvd.broadcast_variables", 5, "hvd.broadcast_variables gets no weights"),
+        ("hvd.broadcast_optimizer_state", 4, "Only the state of the optimizer is broadcast"),
+    ],
+)
+def test_a_broadcast_without_weights_is_named(what, line, seen, facts):
     events = run(weights=lambda rank, step: [1.0 + rank, 2.0])
     for rank in events:
-        next(e for e in events[rank] if e["kind"] == "broadcast")["tensors"] = 0
-    found = judge(events, facts())
-    assert [(one.id, one.line) for one in found] == [("no-broadcast", 5)]
-    assert "sends nothing" in found[0].seen
+        next(e for e in events[rank] if e["kind"] == "broadcast").update(what=what, weights=0)
+    (found,) = judge(events, facts())
+    assert (found.id, found.line) == ("no-broadcast", line) and seen in found.seen
+
+
+def test_a_broadcast_after_the_last_step_may_have_made_the_weights_equal(facts):
+    events = run(steps=1, weights=lambda rank, step: [1.0 + rank, 2.0])
+    assert named(events, facts()) == [("replicas-diverged", 7)]
+    for rank in events:
+        next(e for e in events[rank] if e["kind"] == "broadcast")["at"] = 99
+    assert named(events, facts()) == []
 
 
 @pytest.mark.parametrize(
@@ -102,7 +125,7 @@ def test_the_advice_is_for_what_the_script_trains_with(kind, api, text, facts):
     for rank in events:
         next(e for e in events[rank] if e["kind"] == "optimizer")["api"] = api
         if kind:
-            plus(events, rank, kind=kind, line=6, length=5, cut=False)
+            plus(events, rank, kind=kind, line=6, length=5)
     (found,) = judge(events, facts())
     assert text in found.fix and "In Keras" not in found.fix
 

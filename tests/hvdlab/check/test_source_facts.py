@@ -58,6 +58,37 @@ def test_a_line_for_one_rank_is_known_as_that(tmp_path, text):
 
 
 @pytest.mark.parametrize(
+    "text, saves",
+    [
+        ("def test():\n    torch.save(a, p)\ndef test():\n    torch.save(b, p)\ntest()", [4]),
+        ("def save():\n    torch.save(a, p)", []),  # no line calls it
+        ("def save():\n    torch.save(a, p)\nrun(save)", [2]),
+        ("def main():\n    def save():\n        torch.save(a, p)\n    save()\nmain()", [3]),
+        ("class A:\n    def save(self):\n        torch.save(a, p)", [3]),  # a library calls it
+        ("keep = ModelCheckpoint(p)\nif hvd.rank() == 0:\n    callbacks.append(keep)", []),
+        ("keep = ModelCheckpoint(p)\nmodel.fit(x, callbacks=[keep])", [1]),
+    ],
+)
+def test_a_save_counts_if_a_line_reaches_it(tmp_path, text, saves):
+    (tmp_path / "script.py").write_text(text)
+    assert read(tmp_path / "script.py").saves == saves
+
+
+@pytest.mark.parametrize(
+    "text, downloads",
+    [
+        ("import keras\nmnist = keras.datasets.mnist\nmnist.load_data()", [3]),
+        ("import keras\nkeras.datasets.mnist.load_data()", [2]),
+        ("mnist = mine.mnist\nmnist.load_data()", []),
+        ("data = MNIST(p, download=True)\nif hvd.rank() == 0:\n    evaluate(data)", [1]),
+    ],
+)
+def test_a_download_is_known_by_the_module_of_its_function(tmp_path, text, downloads):
+    (tmp_path / "script.py").write_text(text)
+    assert read(tmp_path / "script.py").downloads == downloads
+
+
+@pytest.mark.parametrize(
     "text, pin",
     [
         ("torch.cuda.set_device(hvd.local_rank())", "local_rank"),

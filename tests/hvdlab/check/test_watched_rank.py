@@ -14,6 +14,7 @@ import pytest
 from hvdlab.check import instrument
 from hvdlab.check.event_log import Watch
 from hvdlab.check.fingerprints import digest
+from hvdlab.check.hooks.horovod import _broadcast, _wrapper
 from hvdlab.check.hooks.keras_fit import _steps
 from hvdlab.check.hooks.torch import _norms
 from hvdlab.check.watched_rank import _lines, files_and_locks
@@ -144,6 +145,38 @@ def test_a_lock_is_noted_once_however_often_it_is_asked_for(tmp_path):
     assert [e["locked"] for e in events if e["kind"] == "download"] == [True, False]
 
 
+@pytest.mark.parametrize(
+    "sent, weights, tensors",
+    [
+        ({"weight": 1, "bias": 2}, 2, 2),  # a state_dict
+        ([], 0, 0),
+        (zip(), 0, 0),
+        (iter("ab"), 2, 2),
+        ([types.SimpleNamespace(trainable=False)], 0, 1),  # of an optimizer of Keras
+    ],
+)
+def test_the_weights_of_a_broadcast_are_counted_and_all_are_sent(tmp_path, sent, weights, tensors):
+    watch = Watch(tmp_path, __file__, rank=0, size=1, limit=8)
+    got = []
+    broadcast = _broadcast(lambda sent, root_rank: got.append(sent), "broadcast_variables", watch)
+    broadcast(sent, root_rank=0)
+    (event,) = [event for event in noted(tmp_path) if event["kind"] == "broadcast"]
+    assert event["weights"] == weights
+    assert len(list(got[0])) == tensors
+
+
+def test_a_rank_may_wait_in_the_gradient_of_a_wrapped_tape(tmp_path):
+    watch = Watch(tmp_path, __file__, rank=0, size=1, limit=8)
+
+    class Tape:
+        def gradient(self, loss):
+            return watch.waits[-1].operation, loss
+
+    tape = _wrapper(lambda tape: Tape(), "DistributedGradientTape", types, watch)(None)
+    assert tape.gradient(3) == ("Tape.gradient", 3)
+    assert watch.waits == []
+
+
 def test_what_cannot_be_hashed_is_no_batch():
     assert digest({"x": np.arange(3), "y": [np.ones(2)]}) == digest([np.arange(3), np.ones(2)])
     assert digest(pd.Series([1, 2])) is None
@@ -200,6 +233,32 @@ def test_an_optimizer_without_a_rate_and_a_cumulative_mean_are_noted(tmp_path):
     assert [step["rate"] for step in steps] == [None] * 4
     (norm,) = steps[-1]["statistics"]
     assert norm["mean"] == [2.5] and norm["filled"] == 1
+
+
+ADASUM = """\
+import sys
+from pathlib import Path
+import torch
+from hvdlab.check.hooks import torch as hooks
+from hvdlab.check.event_log import Watch
+
+hooks.watch(torch, Watch(Path(sys.argv[1]), __file__, rank=0, size=1, limit=8))
+weight = torch.nn.Parameter(torch.ones(2))
+optimizer = torch.optim.SGD([weight], 0.1)
+optimizer._hvdlab_wrapped = True
+weight.register_post_accumulate_grad_hook(lambda _: optimizer.step())
+weight.sum().backward()
+optimizer.step()
+"""
+
+
+@pytest.mark.slow
+def test_a_wrapped_optimizer_that_steps_during_backward_makes_no_step_of_the_script(tmp_path):
+    pytest.importorskip("torch")
+    script = tmp_path / "script.py"
+    script.write_text(ADASUM)
+    subprocess.run([sys.executable, script, tmp_path], check=True, timeout=120)
+    assert [event["line"] for event in noted(tmp_path) if event["kind"] == "step"] == [13]
 
 
 def test_weights_may_lie_on_several_gpus():

@@ -22,6 +22,12 @@ RAMP = "def ramp(t): return 0.1 * hvd.size() * min(1, (t + 1) / steps)\n"
         ("0.1 * hvd.size()", "hvd.DistributedOptimizer(o, op=hvd.Sum)", 2),
         ("0.1 * hvd.size()", "LambdaLR(o, lambda t: min(1, t / 100) / hvd.size())", 1),
         ("0.1 * hvd.size()", "LambdaLR(o, lambda t: hvd.size() * t)", 2),
+        ("0.1 * hvd.size()", "OneCycleLR(o, max_lr=0.1)", 0),  # it replaces the rate
+        ("0.1 * hvd.size()", "OneCycleLR(o, 0.1 * hvd.size())", 1),
+        ("0.1 * hvd.size()", "CyclicLR(o, 0.01, 0.1)", 0),
+        ("0.1 * hvd.size()", "if args.cycle: OneCycleLR(o, max_lr=0.1)", 1),
+        ("0.1", "BroadcastGlobalVariablesCallback(hvd.size())", 0),  # its argument is no rate
+        ("0.1", "LearningRateWarmupCallback(0.1 * hvd.size())", 1),
         ("rate()", "def rate(): return 0.1 * hvd.size()", 1),
         ("0.1 * hvd.size() / 8", "", 1),
         ("0.1 * size", "rank, size = hvd.rank(), hvd.size()", 1),
@@ -105,6 +111,12 @@ def test_an_optimizer_may_be_known_by_its_own_name(of):
     assert (found.power, found.line) == (1, 2)
 
 
+def test_each_optimizer_has_the_line_of_its_rate():
+    found = rates(Script(b"a = optimizers.Adam()\nb = optimizers.SGD(\n    0.1)\nCallback(0)"))
+    assert (found.power, found.line, found.lines) == (0, 1, {1: 1, 2: 3})
+    assert rates(Script(b"o = optim.SGD(w, 1)\nOneCycleLR(o, max_lr=1)")).lines == {}
+
+
 def test_no_rate_is_read_where_a_function_of_another_file_may_scale_it():
     assert rates(Script(b"from mine import build\nbuild(model, lr=0.1)")).line is None
 
@@ -120,6 +132,7 @@ def test_no_rate_is_read_where_a_function_of_another_file_may_scale_it():
         "args.batch_size //= hvd.size()\nDataLoader(data, args.batch_size)",
         "Batches(x, y, int(128 / hvd.size()))",
         "Batches(x, y, max(1, 128 // hvd.size()))",
+        "n = torch.cuda.device_count()\nLoader(batch_size=int(args.batch / n))",
     ],
 )
 def test_the_batch_of_a_rank_is_its_part_of_a_batch(text):

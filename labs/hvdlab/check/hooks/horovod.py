@@ -4,7 +4,7 @@ import functools
 import inspect
 import sys
 import weakref
-from collections.abc import Callable, Sized
+from collections.abc import Callable, Iterable, Iterator
 from types import ModuleType
 from typing import Any
 
@@ -12,6 +12,7 @@ from hvdlab.check.event_log import Watch
 from hvdlab.check.source_facts import BROADCASTS, COLLECTIVES
 
 WRAPPERS = ("DistributedOptimizer", "DistributedGradientTape", "DistributedAdasumOptimizer")
+METHODS = ("gradient", "apply_gradients", "apply")  # of what they return, which average gradients
 # Functions of Horovod and hvdlab that average gradients: their collectives are no calls of the script.
 GRADIENTS = {"allreduce_grads", "_all_reduce_gradients", "_all_reduce", "_allreduce"}
 MAX_FRAMES = 12  # of the call stack that are searched for one of GRADIENTS
@@ -112,28 +113,36 @@ def _collective(function: Callable, name: str, watch: Watch) -> Callable:
         if _traced():  # it runs with the graph, and not now
             watch.note("traced", op=f"hvd.{name}")
             return function(*arguments, **options)
-        if members := _members(signature, arguments, options):
+        given = _given(signature, arguments, options)
+        if members := _members(given):
             watch.note("group", ranks=members)
             return function(*arguments, **options)
-        with watch.inside(f"hvd.{name}"):
+        named = given.get("name")
+        with watch.inside(f"hvd.{name}", named if isinstance(named, str) else None):
             return function(*arguments, **options)
 
     return call
 
 
 def _broadcast(function: Callable, name: str, watch: Watch) -> Callable:
-    """Return a broadcast of a model or optimizer that writes down its calls, and how much it sends."""
+    """Return a broadcast of a model or optimizer that writes down how many weights each call sends."""
     of_optimizer = name == "broadcast_optimizer_state"
 
     @functools.wraps(function)
     def call(*arguments: Any, **options: Any) -> Any:
-        sized = arguments and isinstance(arguments[0], Sized) and not of_optimizer
-        tensors = len(arguments[0]) if sized else None
+        if arguments and isinstance(
+            arguments[0], Iterator
+        ):  # to count the weights would exhaust it
+            sent = list(arguments[0])
+            arguments = iter(sent), *arguments[1:]
+        else:
+            sent = arguments[0] if arguments else None
+        weights = 0 if of_optimizer else _weights(sent)
         # The broadcast of a state steps the optimizer, to create that state.
         wrapping, watch.wrapping = watch.wrapping, True
         try:
             if not wrapping:
-                watch.note("broadcast", what=f"hvd.{name}", tensors=tensors)
+                watch.note("broadcast", what=f"hvd.{name}", weights=weights)
                 watch.progress += not of_optimizer
             if _traced():
                 return function(*arguments, **options)
@@ -145,6 +154,19 @@ def _broadcast(function: Callable, name: str, watch: Watch) -> Callable:
     return call
 
 
+def _weights(sent: Any) -> int | None:
+    """Return how many of the tensors that a broadcast gets are weights, or None if they are unknown.
+
+    The variables of an optimizer of Keras are not trainable.
+
+    Args:
+        sent: a state_dict, or a list of tensors, pairs or variables.
+    """
+    if not isinstance(sent, Iterable):
+        return None
+    return sum(bool(getattr(each, "trainable", True)) for each in sent)
+
+
 def _wrapper(function: Callable, name: str, hvd: ModuleType, watch: Watch) -> Callable:
     """Return DistributedOptimizer, or another of WRAPPERS, that writes down what it wraps."""
     signature = inspect.signature(function)
@@ -152,13 +174,16 @@ def _wrapper(function: Callable, name: str, hvd: ModuleType, watch: Watch) -> Ca
     @functools.wraps(function)
     def call(*arguments: Any, **options: Any) -> Any:
         wrapped = arguments[0] if arguments else options.get("optimizer")
-        if members := _members(signature, arguments, options):
+        if members := _members(_given(signature, arguments, options)):
             watch.note("group", ranks=members)
         nested, watch.wrapping = watch.wrapping, True
         try:
             result = function(*arguments, **options)
         finally:
             watch.wrapping = nested
+        for method in METHODS:
+            if hasattr(result, method):
+                _wait_in(result, method, watch)
         if not nested and not (watch.tape and "Tape" in name):  # there is a new tape in each step
             number = getattr(wrapped, "_hvdlab_number", None)
             if number is not None:
@@ -168,23 +193,48 @@ def _wrapper(function: Callable, name: str, hvd: ModuleType, watch: Watch) -> Ca
             if hasattr(result, "_handles"):  # of PyTorch: the gradients that are being averaged
                 watch.exchanging.append(weakref.ref(result))
             watch.note("wrap", what=f"hvd.{name}", optimizer=number,
-                       averages=averages(result), reduces=_reduction(hvd, options))  # fmt: skip
+                       averages=averages(result), reduces=_reduction(hvd, name, options))  # fmt: skip
         return result
 
     return call
 
 
-def _members(
+def _wait_in(owner: Any, method: str, watch: Watch) -> None:
+    """Make a method of an object note that the rank may wait in it for other ranks."""
+    function = getattr(owner, method)
+
+    @functools.wraps(function)
+    def call(*arguments: Any, **options: Any) -> Any:
+        if watch.fitting or _traced():
+            return function(*arguments, **options)
+        watch.waits_in(f"{type(owner).__name__}.{method}", watch.line())
+        try:
+            return function(*arguments, **options)
+        finally:
+            watch.waits.pop()
+
+    object.__setattr__(owner, method, call)
+
+
+def _given(
     signature: inspect.Signature, arguments: tuple, options: dict[str, Any]
-) -> list[int] | None:
+) -> dict[str, Any]:
+    """Return the arguments of a call by name."""
+    try:
+        return signature.bind_partial(*arguments, **options).arguments
+    except TypeError:  # the call fails
+        return {}
+
+
+def _members(given: dict[str, Any]) -> list[int] | None:
     """Return the ranks of the process set that a call names, or None for all ranks.
 
     The set of all ranks has the number 0, and a set has no ranks before it is added.
+
+    Args:
+        given: the arguments of the call by name.
     """
-    try:
-        chosen = signature.bind_partial(*arguments, **options).arguments.get("process_set")
-    except TypeError:  # the call fails
-        return None
+    chosen = given.get("process_set")
     number = getattr(chosen, "process_set_id", chosen)
     return (getattr(chosen, "ranks", None) or []) if number else None
 
@@ -202,8 +252,10 @@ def averages(optimizer: Any) -> bool:
     return not (keras3 and hasattr(type(optimizer), "_allreduce"))
 
 
-def _reduction(hvd: ModuleType, options: dict[str, Any]) -> str:
+def _reduction(hvd: ModuleType, wrapper: str, options: dict[str, Any]) -> str:
     """Return the name of the operation that combines gradients: "Average", "Sum" or "Adasum"."""
+    if wrapper == "DistributedAdasumOptimizer":
+        return "Adasum"
     op = options.get("op")
     for name in ("Sum", "Adasum"):
         if op is not None and op == getattr(hvd, name, None):

@@ -42,13 +42,15 @@ def fitting(keras: ModuleType, watch: Watch) -> None:
             callbacks = [callbacks]
         if isinstance(callbacks, list | tuple):
             given["callbacks"] = [*callbacks, steps_callback(line, length)]
-        watch.note("fit", line, length=length, cut=epochs > given["epochs"])
+        watch.note("fit", line, length=length)
         _note_devices(watch)
         watch.fitting = True
         try:
-            return fit(*bound.args, **bound.kwargs)
+            history = fit(*bound.args, **bound.kwargs)
         finally:
             watch.fitting = False
+        watch.note("fitted", line, cut=epochs > given["epochs"])
+        return history
 
     keras.Model.fit = noting_fit
 
@@ -78,7 +80,7 @@ def _steps_callback(keras: ModuleType, watch: Watch) -> type:
             model = self.model
             if not facts(model.optimizer, watch)["wrapped"]:
                 watch.start = [norm(v) for v in model.trainable_variables]
-            watch.waits.append(("a training step", self.line, watch.clock()))
+            watch.waits_in("a training step", self.line)
 
         def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
             watch.waits.pop()

@@ -57,13 +57,16 @@ def optimizers(torch: ModuleType, watch: Watch) -> None:
     torch.optim.Optimizer.__init__ = __init__
 
     def ours(optimizer: Any) -> bool:
-        return not watch.wrapping and getattr(optimizer, "_hvdlab_number", None) is not None
+        # With Adasum Horovod steps during `backward`, once per parameter.
+        partial = hasattr(optimizer, "_hvdlab_wrapped") and torch._C._current_graph_task_id() != -1
+        numbered = getattr(optimizer, "_hvdlab_number", None) is not None
+        return numbered and not watch.wrapping and not partial
 
     def before(optimizer: Any, arguments: tuple, options: dict) -> None:
         nonlocal depth
         depth += 1  # the step of a wrapped optimizer contains the step of the inner optimizer
         if depth == 1:
-            watch.waits.append(("optimizer.step", watch.line(), watch.clock()))
+            watch.waits_in("optimizer.step", watch.line())
             if ours(optimizer) and not hasattr(optimizer, "_hvdlab_wrapped"):
                 watch.start = _norms(torch, _weights(optimizer))
 

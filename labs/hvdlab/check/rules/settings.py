@@ -50,9 +50,11 @@ def rate(run: Run, facts: Facts) -> Iterator[Finding]:
         )
     adasum = any(event["reduces"] == "Adasum" for event in wraps)
     if scaled.line and scaled.power <= 0 and scaled.batch_power >= 0 and not adasum:
+        # The source may create other optimizers, which this run does not use.
+        used = [e for e in run.rank0("optimizer") if e["optimizer"] in run.optimizers()[:1]]
         yield finding(
             "rate-unscaled",
-            scaled.line,
+            next((scaled.lines[e["line"]] for e in used if e["line"] in scaled.lines), scaled.line),
             "The learning rate is not multiplied by hvd.size(), although each of the "
             f"{size} ranks reads a whole batch.{now}",
         )
@@ -172,4 +174,30 @@ def callbacks(run: Run, facts: Facts) -> Iterator[Finding]:
             return
 
 
-RULES = rate, warmup, files, norms, downloads, callbacks
+def calls(run: Run, facts: Facts) -> Iterator[Finding]:
+    """Yield findings about calls without effect, and about a schedule that only some ranks follow.
+
+    Args:
+        run: the events of the run.
+        facts: the facts of the source.
+    """
+    if facts.uncalled:
+        seen = "This uses a function of Horovod as a number (read from the source)."
+        yield finding("function-not-called", facts.uncalled, seen)
+    if facts.discarded:
+        yield finding(
+            "result-discarded",
+            facts.discarded,
+            "The argument of this call keeps the value of its rank, and the script uses it afterwards (read "
+            "from the source).",
+        )
+    if facts.own_schedule and not run.split():
+        yield finding(
+            "replicas-diverged",
+            facts.own_schedule,
+            f"The test of line {facts.guarded[facts.own_schedule]} decides which ranks step this schedule, "
+            "so the learning rates of the ranks will differ (read from the source).",
+        )
+
+
+RULES = rate, warmup, files, norms, downloads, callbacks, calls

@@ -3,6 +3,7 @@
 import itertools
 from collections.abc import Iterator
 
+from hvdlab.check.call_sequences import difference
 from hvdlab.check.replica_weights import divergence, pair
 from hvdlab.check.run_events import Run
 from hvdlab.check.source_facts import Facts
@@ -71,19 +72,13 @@ def replicas(run: Run, facts: Facts) -> Iterator[Finding]:
         run: the events of the run.
         facts: the facts of the source.
     """
-    broadcasts = run.all("broadcast")
     for number in run.optimizers():
         step = divergence(run, number)
         if step is None:
             continue
         ranks, difference = pair(run, number, step)
-        if step == 1 and not any(event["tensors"] != 0 for event in broadcasts):
-            wrap = next(iter(run.rank0("wrap")), {"line": None})
-            line = run.line("fit") or wrap["line"] or run.line("step")
-            sent = "No weights are broadcast"
-            if broadcasts:
-                line = broadcasts[0]["line"]
-                sent = "The broadcast sends nothing, because the model has no weights yet"
+        if step == 1 and not run.weights_broadcast():
+            line, sent = _without_weights(run)
             yield finding(
                 "no-broadcast",
                 line,
@@ -102,6 +97,26 @@ def replicas(run: Run, facts: Facts) -> Iterator[Finding]:
             f"The weights of ranks {ranks} {equal}differ after step {step}. The norm of one tensor "
             f"differs by {difference:.2g} (relative).{cause}",
         )
+
+
+def _without_weights(run: Run) -> tuple[int | None, str]:
+    """Return the line where a run should broadcast its weights, and what it does instead."""
+    wrap = next(iter(run.rank0("wrap")), {"line": None})
+    line = run.line("fit") or wrap["line"] or run.line("step")
+    broadcasts = run.all("broadcast")
+    for event in broadcasts:
+        if event["what"] != "hvd.broadcast_optimizer_state":
+            return (
+                event["line"],
+                f"{event['what']} gets no weights, because it gets an empty list, or "
+                "variables of an optimizer, or a model that is not built yet",
+            )
+    return (
+        line,
+        "Only the state of the optimizer is broadcast"
+        if broadcasts
+        else "No weights are broadcast",
+    )
 
 
 def batches(run: Run, facts: Facts) -> Iterator[Finding]:
@@ -176,7 +191,7 @@ def unequal(run: Run, facts: Facts) -> Iterator[Finding]:
 
 
 def collectives(run: Run, facts: Facts) -> Iterator[Finding]:
-    """Yield a finding about a collective that some ranks call more often than others.
+    """Yield a finding about a collective that some ranks call more often, or with another name.
 
     Args:
         run: the events of the run.
@@ -184,16 +199,13 @@ def collectives(run: Run, facts: Facts) -> Iterator[Finding]:
     """
     if run.crash() or not run.complete() or run.split():
         return
-    for operation, counts in run.calls().items():
-        if len(set(counts.values())) == 1:
-            continue
-        line = run.extra_call(operation, counts, facts.guarded)
-        by_rank = ", ".join(f"{n} times by rank {rank}" for rank, n in sorted(counts.items()))
-        guard = facts.guarded.get(line)
+    found = difference(run, facts.guarded)
+    if found:
+        by_rank = ", ".join(f"{n} times by rank {rank}" for rank, n in found.counts.items())
+        guard = facts.guarded.get(found.line)
         under = f" The test of line {guard} decides which ranks call it." if guard else ""
-        seen = f"{operation} was called {by_rank}.{under}{run.waiting()}"
-        yield finding("collective-on-some-ranks", line, seen)
-        return
+        seen = f"{found.call} was called {by_rank}.{under}{run.waiting()}"
+        yield finding("collective-on-some-ranks", found.line, seen)
 
 
 def clipping(run: Run, facts: Facts) -> Iterator[Finding]:

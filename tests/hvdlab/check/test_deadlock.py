@@ -1,0 +1,30 @@
+"""Ranks that wait in different collectives wait for ever, and ranks in the same collective are slow."""
+
+import json
+import time
+
+import pytest
+
+from hvdlab.check import deadlock
+from hvdlab.check.deadlock import Deadlock
+
+
+@pytest.mark.parametrize(
+    "one, other, found",
+    [
+        (("hvd.allreduce", "loss"), ("hvd.allreduce", "accuracy"), True),
+        (("hvd.allreduce", None), ("_DistributedGradientTape.gradient", None), True),
+        (("hvd.allreduce", "loss"), ("hvd.allreduce", "loss"), False),
+    ],
+)
+def test_what_two_ranks_wait_in(one, other, found, tmp_path, monkeypatch):
+    monkeypatch.setattr(deadlock, "PATIENCE_SECONDS", 0.1)
+    monkeypatch.setattr(deadlock, "POLL_SECONDS", 0.01)
+    for rank, (op, name) in enumerate((one, other)):
+        event = {"kind": "waiting", "at": 1, "steps": 0, "op": op, "name": name}
+        (tmp_path / f"rank-{rank}.jsonl").write_text(json.dumps(event) + "\n")
+    with Deadlock(tmp_path, 2) as guard:
+        end = time.monotonic() + (10 if found else 1)
+        while not guard.found and time.monotonic() < end:
+            time.sleep(0.01)
+    assert guard.found == (tmp_path / "stop").exists() == found
