@@ -16,7 +16,7 @@ from hvdlab.gpu_report.results import Check, Fact, Measurement, PartResult, Stat
 pytest.importorskip("horovod", reason="needs Horovod: run `make setup`")
 pytestmark = [pytest.mark.mpi, pytest.mark.slow]
 # One part of each kind: facts, checks on two ranks, and measurements on one rank.
-SOME = ("facts", "same-answer-shared", "exchange")
+SOME = ("facts", "same-answer-shared", "ghost-batch-norm")
 SEVERAL_GPUS = {"operations-every-gpu", "same-answer-every-gpu"}
 FIRST_LINE = (
     "No GPU: nvidia-smi lists none that a program started here may use. The parts below ran on"
