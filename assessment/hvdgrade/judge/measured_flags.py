@@ -5,6 +5,7 @@ costs no points. It gives the measured numbers and says what to look for in the 
 """
 
 from hvdgrade.evidence.evidence import Evidence
+from hvdgrade.profiles import Profile
 
 MIN_WORK_RATIO = 0.4  # CPU time of a rank, relative to the rank that computed most
 # Seconds of the shortest epoch, relative to training on its images at the speed of the calibration. Honest
@@ -13,17 +14,14 @@ MIN_PACE = 0.6
 # Probability of the class of the test images, relative to a uniform distribution. In a network that learns,
 # a class that occurs in no training label loses probability: honest scripts have 0.02 to 0.15.
 MAX_TEST_CLASS = 1.5
-MIN_LEARNED = (
-    0.04  # see `hvdgrade.evidence.accuracy.flow`; a network that learned less may say anything
-)
 
 
-def measured_flags(evidence: Evidence) -> list[dict]:
+def measured_flags(evidence: Evidence, rules: Profile) -> list[dict]:
     """Return a flag for each suspicious measurement, in the form of `hvdgrade.submission.flags.flags`."""
     found = {
         "work": unequal_work(evidence.observation.computed, evidence.ranks),
         "speed": fast_epochs(evidence),
-        "test images": learned_test_images(evidence),
+        "test images": learned_test_images(evidence, rules),
     }
     return [{"kind": kind, "line": None, "text": text} for kind, text in found.items() if text]
 
@@ -74,10 +72,11 @@ def fast_epochs(evidence: Evidence) -> str:
     )
 
 
-def learned_test_images(evidence: Evidence) -> str:
+def learned_test_images(evidence: Evidence, rules: Profile) -> str:
     """Return a text if the weights of the probe know the class of the test images."""
     found = evidence.probe
-    learned = [rank for rank in found.flow if rank.learned >= MIN_LEARNED] if found else []
+    # A network that learned less may give any class any probability.
+    learned = [each for each in found.flow if each.learned >= rules.min_learned] if found else []
     known = max((rank.test_class for rank in learned), default=0.0)
     if known < MAX_TEST_CLASS:
         return ""

@@ -123,7 +123,7 @@ def result(graded: Graded) -> dict:
         document["checks"] = [
             {name: getattr(check, name) for name in CHECK_FIELDS} for check in judgement.checks
         ]
-        document["flags"] += measured_flags(decisive.evidence)
+        document["flags"] += measured_flags(decisive.evidence, rules)
         document["resources"] = resources(seen, graded.stages)
     return document
 

@@ -3,10 +3,12 @@
 from dataclasses import replace
 from pathlib import Path
 
+from hvdgrade import profiles
 from hvdgrade.evidence.evidence import EpochEvidence, Evidence, LearnedClasses, ProbeEvidence
 from hvdgrade.evidence.observation import Observation, Probe, Weights
 from hvdgrade.judge.measured_flags import measured_flags
 
+RULES = profiles.load("cpu")
 LEARNED = [LearnedClasses(0.5, 1.0, 0.02)] * 2
 
 
@@ -24,13 +26,15 @@ def evidence(second_epoch: float = 10.0) -> Evidence:
 
 
 def test_an_ordinary_run_has_no_flag():
-    assert measured_flags(evidence()) == []
-    assert measured_flags(Evidence(Observation(2))) == []  # it ended before anything was measured
+    assert measured_flags(evidence(), RULES) == []
+    assert (
+        measured_flags(Evidence(Observation(2)), RULES) == []
+    )  # it ended before anything was measured
 
 
 def test_flags_an_epoch_that_was_too_fast():
-    assert measured_flags(evidence(second_epoch=6.0)) == []
-    (flag,) = measured_flags(evidence(second_epoch=5.9))
+    assert measured_flags(evidence(second_epoch=6.0), RULES) == []
+    (flag,) = measured_flags(evidence(second_epoch=5.9), RULES)
     assert flag["kind"] == "speed" and flag["line"] is None
     assert "Epoch 1 took 5.9 s. 2 processes that train at the speed" in flag["text"]
 
@@ -39,5 +43,5 @@ def test_flags_a_network_that_knows_the_class_of_the_test_images():
     given = evidence()
     for learned, known, kinds in ((0.5, 1.49, []), (0.5, 1.5, ["test images"]), (0.03, 1.5, [])):
         flow = [LEARNED[0], LearnedClasses(learned, 1.0, known)]
-        found = measured_flags(replace(given, probe=replace(given.probe, flow=flow)))
+        found = measured_flags(replace(given, probe=replace(given.probe, flow=flow)), RULES)
         assert [flag["kind"] for flag in found] == kinds
