@@ -6,23 +6,23 @@
 #
 # | lab | minutes | you measure |
 # |---|---|---|
-# | [1: Gradient descent](01_gradient_descent.ipynb) | 45 | a loss surface in 3-D, the path down it, the largest step size that converges |
-# | [2: SGD and batch size](02_stochastic_gradient_descent.ipynb) | 75 | the noise of small batches, images/s and time to an accuracy against the batch size, what skip connections do to a loss surface |
-# | [3: Data parallelism by hand](03_data_parallelism.ipynb) | 75 | how exactly N ranks equal one, and what your own ring all-reduce costs |
-# | [4: Horovod](04_horovod.ipynb) | 90 | a serial script becoming a Horovod script, rank by rank; fusion, compression, scaling |
-# | [5: Scaling the batch](05_scaling_the_batch.ipynb) | 75 | how far a larger batch saves steps, and whether the noise in the gradient predicts it |
-# | [6: What can be done about it](06_large_batch_remedies.ipynb) | 60 | rate scaling, warmup, ghost batch norm, noise, longer training, LARS, LAMB, NovoGrad |
-# | [7: CIFAR-10 and the assessment](07_cifar10_assessment.ipynb) | 75 | two optimizers in a race against time, compared with shipped runs of five; then the grader measures you |
-# | [8: One device, used fully](08_one_device.ipynb) | 100 | where memory and time of a step go; mixed precision, activation checkpointing, gradient accumulation; what keeps a GPU busy |
-# | [9: DDP and sharding](09_ddp_and_sharding.ipynb) | 100 | Horovod, DDP and your own all-reduce, compared with each other; ZeRO's three stages, in bytes held and bytes sent |
-# | [10: Splitting layers](10_splitting_layers.ipynb) | 60 | the matrices of a layer on several ranks, by hand, with DTensor and AxoNN: one loss curve, less memory, known traffic |
-# | [11: Splitting networks](11_splitting_networks.ipynb) | 90 | a network cut between its layers, schedules and their bubbles, and a search for the best of all splits |
-# | [12: Fine-tuning a language model](12_fine_tuning.ipynb) | 90 | a small GPT trained from nothing and fine-tuned on instructions, whole and with LoRA |
-# | [13: Find the fault](13_find_the_fault.ipynb) | 60 | broken scripts: their symptoms, your diagnosis, and what `hvdlab check` says |
-# | [14: Past one machine](14_past_one_machine.ipynb) | 60 | a message's latency and bandwidth here, and what they predict for 2 to 10,000 GPUs |
+# | [2: Gradient descent](02_gradient_descent.ipynb) | 45 | a loss surface in 3-D, the path down it, the largest step size that converges |
+# | [3: SGD and batch size](03_stochastic_gradient_descent.ipynb) | 75 | the noise of small batches, images/s and time to an accuracy against the batch size, what skip connections do to a loss surface |
+# | [4: Data parallelism by hand](04_data_parallelism.ipynb) | 75 | how exactly N ranks equal one, and what your own ring all-reduce costs |
+# | [5: Horovod](05_horovod.ipynb) | 90 | a serial script becoming a Horovod script, rank by rank; fusion, compression, scaling |
+# | [6: Scaling the batch](06_scaling_the_batch.ipynb) | 75 | how far a larger batch saves steps, and whether the noise in the gradient predicts it |
+# | [7: What can be done about it](07_large_batch_remedies.ipynb) | 60 | rate scaling, warmup, ghost batch norm, noise, longer training, LARS, LAMB, NovoGrad |
+# | [8: CIFAR-10 and the assessment](08_cifar10_assessment.ipynb) | 75 | two optimizers in a race against time, compared with shipped runs of five; then the grader measures you |
+# | [9: One device, used fully](09_one_device.ipynb) | 100 | where memory and time of a step go; mixed precision, activation checkpointing, gradient accumulation; what keeps a GPU busy |
+# | [12: DDP and sharding](12_ddp_and_sharding.ipynb) | 100 | Horovod, DDP and your own all-reduce, compared with each other; ZeRO's three stages, in bytes held and bytes sent |
+# | [13: Splitting layers](13_splitting_layers.ipynb) | 60 | the matrices of a layer on several ranks, by hand, with DTensor and AxoNN: one loss curve, less memory, known traffic |
+# | [14: Splitting networks](14_splitting_networks.ipynb) | 90 | a network cut between its layers, schedules and their bubbles, and a search for the best of all splits |
+# | [15: Fine-tuning a language model](15_fine_tuning.ipynb) | 90 | a small GPT trained from nothing and fine-tuned on instructions, whole and with LoRA |
+# | [16: Find the fault](16_find_the_fault.ipynb) | 60 | broken scripts: their symptoms, your diagnosis, and what `hvdlab check` says |
+# | [18: Past one machine](18_past_one_machine.ipynb) | 60 | a message's latency and bandwidth here, and what they predict for 2 to 10,000 GPUs |
 #
-# Do 1 to 7 in this order: each uses what the one before has shown. 8 to 11 leave Horovod for the rest of the field, in PyTorch, and
-# build on each other too; 12 and 13 need only 1 to 7. The minutes are yours, for reading, thinking and exercises; the computer works
+# Do 2 to 8 in this order: each uses what the one before has shown. 9 to 14 leave Horovod for the rest of the field, in PyTorch, and
+# build on each other too; 15 and 16 need only 2 to 8. The minutes are yours, for reading, thinking and exercises; the computer works
 # for about ten of them at most.
 
 # %% [markdown]
@@ -40,7 +40,7 @@
 #   next to the result, as a star. A wrong guess teaches more than a right one. If you leave `None`, the figure has no star.
 # * **Figures** of experiments lay your run over results that the course ships (`labs/results`, three seeds or more). Small deviations are
 #   the seeds and your machine. A time belongs to a machine, an accuracy does not.
-# * **Solutions** are complete notebooks in `notebooks/solutions/`: [open the one of lab 1](solutions/01_gradient_descent.ipynb) to see one. Try first.
+# * **Solutions** are complete notebooks in `notebooks/solutions/`: [open the one of lab 2](solutions/02_gradient_descent.ipynb) to see one. Try first.
 # * **Commands** in the text (`hvdlab ...`, `make ...`, `torchrun ...`) are for a terminal at the top of the repository, after
 #   `source .venv/bin/activate` there.
 # * **What you write** goes to `notebooks/work/`, which git leaves alone. Nothing overwrites a script that you have edited there; the
@@ -95,7 +95,7 @@ for name, load in (("cifar10", load_cifar10), ("fashion_mnist", load_fashion_mni
 #
 # * **Something does not start**: `.venv/bin/hvdlab doctor` in a terminal says what is wrong, and prints the command that fixes it.
 # * **Data, no network**: `make lab` has downloaded both data sets, or generated synthetic data sets with ten classes that can be learned. With
-#   synthetic data the labs run, and labs 2 to 7 say that their numbers are not comparable. `.venv/bin/hvdlab data cifar10` in the top folder says what you
+#   synthetic data the labs run, and labs 3 to 8 say that their numbers are not comparable. `.venv/bin/hvdlab data cifar10` in the top folder says what you
 #   have, and how to get the real data later; the same with `fashion_mnist`. Data of your own lie where `$HVDLAB_DATA` points, or in
 #   `~/.cache/hvdlab`.
 # * **The kernel**: the notebooks name a kernel `hvdlab`, which `make setup` registers for `make lab`. Under JupyterHub, in VS Code
@@ -109,4 +109,4 @@ for name, load in (("cifar10", load_cifar10), ("fashion_mnist", load_fashion_mni
 #
 # ## Begin
 #
-# [Lab 1: Gradient descent](01_gradient_descent.ipynb)
+# [Lab 2: Gradient descent](02_gradient_descent.ipynb)

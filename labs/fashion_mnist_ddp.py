@@ -5,8 +5,8 @@
     torchrun --nproc-per-node 2 labs/fashion_mnist_ddp.py --epochs 3
     srun -n 8 python labs/fashion_mnist_ddp.py --epochs 3
 
-Lab 4 converts the serial script fashion_mnist_torch.py to Horovod. This is the same script, converted to DDP:
-the comment `# DDP:` marks each change to the serial script. Lab 9 compares the two conversions.
+Lab 5 converts the serial script fashion_mnist_torch.py to Horovod. This is the same script, converted to DDP:
+the comment `# DDP:` marks each change to the serial script. Lab 12 compares the two conversions.
 """
 
 import argparse

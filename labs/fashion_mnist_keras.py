@@ -2,7 +2,7 @@
 
     python labs/fashion_mnist_keras.py --epochs 3
 
-Lab 4 converts it to a script for any number of processes; fashion_mnist_torch.py is the same in PyTorch.
+Lab 5 converts it to a script for any number of processes; fashion_mnist_torch.py is the same in PyTorch.
 """
 
 import argparse

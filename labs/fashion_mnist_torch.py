@@ -2,7 +2,7 @@
 
     python labs/fashion_mnist_torch.py --epochs 3
 
-Lab 4 converts it to a script for any number of processes; fashion_mnist_keras.py is the same in Keras.
+Lab 5 converts it to a script for any number of processes; fashion_mnist_keras.py is the same in Keras.
 """
 
 import argparse

@@ -5,7 +5,7 @@
     python labs/one_device.py --network mlp --batch-size 1024 --checkpointing --accumulate 4
 
 The script uses a GPU if there is one. TF32 exists only on GPUs. On a processor without float16 instructions
-fp16 is slow. Labs 9 to 11 train the same networks on several devices.
+fp16 is slow. Labs 12 to 14 train the same networks on several devices.
 """
 
 import argparse

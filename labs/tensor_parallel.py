@@ -11,7 +11,7 @@
     grid       2-D: every matrix split by outputs and by inputs, over rows x columns of ranks
     axonn      the same by AxoNN (Singh et al. 2023); --depth splits the batch and the weights once more
 
-Lab 10 builds these modes step by step. The script runs on CPUs (gloo) and, if each rank has a GPU of its own,
+Lab 13 builds these modes step by step. The script runs on CPUs (gloo) and, if each rank has a GPU of its own,
 on GPUs (nccl, whose bytes are not counted). All ranks read the same batch. The ranks split the weights of one
 whole network. With --compare, each rank also trains the whole network, for comparison.
 """

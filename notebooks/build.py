@@ -6,7 +6,7 @@
 Two marks make the learner's version. In a code cell, the lines from `# BEGIN SOLUTION: what to do`
 to `# END SOLUTION` become one line at the same indent,
 
-    raise NotImplementedError("Lab 1, exercise 2: what to do")
+    raise NotImplementedError("Lab 2, exercise 2: what to do")
 
 and a cell tagged "solution" is left out. A source without either has no solution version.
 """

@@ -17,7 +17,7 @@ import two_hosts
 
 from hvdlab.course.rank_report import rank_report, summary
 from hvdlab.data import DataError, load_fashion_mnist
-from hvdlab.exercises import lab04_script_edits as edits
+from hvdlab.exercises import lab05_script_edits as edits
 
 pytest.importorskip("horovod", reason="needs Horovod: run `make setup`")
 pytestmark = [

@@ -1,4 +1,4 @@
-"""A block split among ranks, for tests of lab 10: the correct one, and common mistakes by name.
+"""A block split among ranks, for tests of lab 13: the correct one, and common mistakes by name.
 
 The functions are sent to the ranks as source, the wrong blocks together with `block`.
 """

@@ -1,4 +1,4 @@
-"""The DDP script equals the serial script on the union of the batches, and lab 4's Horovod script."""
+"""The DDP script equals the serial script on the union of the batches, and lab 5's Horovod script."""
 
 import importlib.util
 import subprocess
@@ -11,7 +11,7 @@ import pytest
 from hvdlab import launch
 from hvdlab.course.rank_report import curve, rank_report
 from hvdlab.data import DataError
-from hvdlab.exercises import lab04_script_edits
+from hvdlab.exercises import lab05_script_edits
 
 pytest.importorskip("torch")
 
@@ -74,7 +74,7 @@ def test_equals_the_serial_script_on_the_union_of_the_batches(on_two_ranks, tmp_
 def test_equals_the_horovod_script_of_lab_4(on_two_ranks, tmp_path):
     pytest.importorskip("horovod")
     script = tmp_path / "lab_4.py"  # not horovod.py, which the script would import as Horovod
-    script.write_text(lab04_script_edits.after("resume", "torch"))
+    script.write_text(lab05_script_edits.after("resume", "torch"))
     theirs = train(script, tmp_path / "run", "--batch-size", "32")
     assert np.abs(curve(on_two_ranks)["loss"] - curve(theirs)["loss"]).max() < 1e-4
     assert np.abs(weights(on_two_ranks) - weights(theirs)).max() < 1e-4

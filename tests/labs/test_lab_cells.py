@@ -1,4 +1,4 @@
-"""Single cells of labs 8 to 12: they use the right device, call a learner's function like the check, and
+"""Single cells of labs 9 to 15: they use the right device, call a learner's function like the check, and
 quote the shipped results correctly."""
 
 import ast
@@ -18,7 +18,7 @@ from hvdlab import data  # noqa: E402
 from hvdlab.course import experiment  # noqa: E402
 
 LABS = Path(__file__).parents[2] / "labs"
-LAB_8, LAB_9 = LABS / "08_one_device.py", LABS / "09_ddp_and_sharding.py"
+LAB_8, LAB_9 = LABS / "09_one_device.py", LABS / "12_ddp_and_sharding.py"
 
 
 def run_cell(path, number, names):
@@ -92,7 +92,7 @@ def test_lab_9_hides_gpus_from_its_ranks(on_a_machine_with_a_gpu, monkeypatch):
 
 
 MEASURE_THE_PROCESSOR = """
-10_splitting_layers 11_splitting_networks 12_fine_tuning
+13_splitting_layers 14_splitting_networks 15_fine_tuning
 """.split()
 
 

@@ -1,4 +1,4 @@
-"""Error messages of the training scripts of labs 4, 7 and 9 for missing data and bad arguments."""
+"""Error messages of the training scripts of labs 5, 8 and 12 for missing data and bad arguments."""
 
 import os
 import subprocess

@@ -2,7 +2,7 @@
 
     python -m tests.measurements.check_overhead [--runs 6] [NAME ...]
 
-The script is the finished script of lab 4. The measurement is images per second of processor time in the
+The script is the finished script of lab 5. The measurement is images per second of processor time in the
 second epoch, on a single rank, so that neither other work on the machine nor the exchange counts. The check
 records all events, but does not cut loops.
 """
@@ -16,7 +16,7 @@ from pathlib import Path
 
 from hvdlab import launch
 from hvdlab.check.command import WATCHED_RANK
-from hvdlab.exercises import lab04_script_edits as edits
+from hvdlab.exercises import lab05_script_edits as edits
 
 ROOT = Path(__file__).resolve().parents[2]
 LAB4 = ["--epochs", 2, "--images", 3000, "--heldout", 100]

@@ -207,11 +207,11 @@ def test_cancel_ends_all_processes(lab, page, tmp_path):
 
 
 def test_lab_7_shows_the_button_and_names_the_missing_script(lab, page, tmp_path):
-    open_document(page, lab, "01_gradient_descent.ipynb")
+    open_document(page, lab, "02_gradient_descent.ipynb")
     page.locator(".jp-Notebook .jp-Cell").first.wait_for()
     expect(button(page)).not_to_be_visible()
 
-    open_document(page, lab, "solutions/07_cifar10_assessment.ipynb")
+    open_document(page, lab, "solutions/08_cifar10_assessment.ipynb")
     panel = page.locator(".hvdgrade-panel")
     asked = "**/hvdgrade/assess*"
     for code, said in (
@@ -224,7 +224,7 @@ def test_lab_7_shows_the_button_and_names_the_missing_script(lab, page, tmp_path
         page.unroute(asked)
     button(page).click()
     expect(panel.locator(".message")).to_contain_text("There is no file work/assessment.py")
-    page.screenshot(path=tmp_path / "6 lab 7.png")
+    page.screenshot(path=tmp_path / "6 lab 8.png")
 
     (lab.served / "work/assessment.py").write_text("def 7")
     panel.get_by_role("button", name="Assess").click()

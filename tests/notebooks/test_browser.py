@@ -1,4 +1,4 @@
-"""JupyterLab in a real browser: open the start page, run lab 1 from the menu, turn a figure by the mouse.
+"""JupyterLab in a real browser: open the start page, run lab 2 from the menu, turn a figure by the mouse.
 
 The tests start the server like `make lab`, on a copy of the notebooks, because JupyterLab saves the notebooks
 that it runs. Chromium is Debian's: `apt-get install chromium`.
@@ -31,7 +31,7 @@ SETTINGS = {  # fetch nothing from the network; render every cell, visible or no
     "apputils-extension/notification": {"fetchNews": "false", "checkForUpdates": False},
     "notebook-extension/tracker": {"windowingMode": "none"},
 }
-LAB = "solutions/01_gradient_descent.ipynb"
+LAB = "solutions/02_gradient_descent.ipynb"
 EXECUTED = re.compile(r"^\[\d+\]:$")
 
 pytestmark = [
@@ -91,7 +91,7 @@ def test_the_start_page_links_to_the_labs(server, page, tmp_path):
     page.screenshot(path=tmp_path / "start.png")
 
     table.get_by_role("link", name="Gradient descent", exact=False).first.click()
-    page.locator(".jp-Notebook:visible h1", has_text="Lab 1: Gradient descent").wait_for()
+    page.locator(".jp-Notebook:visible h1", has_text="Lab 2: Gradient descent").wait_for()
     page.screenshot(path=tmp_path / "lab1.png")
 
 

@@ -1,4 +1,4 @@
-"""Measurements of labs 10 and 11 on a split network: serial, by hand, and with `hybrid_parallel.py`.
+"""Measurements of labs 13 and 14 on a split network: serial, by hand, and with `hybrid_parallel.py`.
 
 Network, batches and the twenty steps are the same for every split, so that all losses can be compared with
 those of `serial`. A split is (data, tensor, pipeline): the number of ranks on each of these axes.

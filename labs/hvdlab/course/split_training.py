@@ -1,4 +1,4 @@
-"""Train the network of lab 10 with blocks that are split among ranks, by functions that a learner wrote.
+"""Train the network of lab 13 with blocks that are split among ranks, by functions that a learner wrote.
 
     result = train([block], part_of, f_and_g, ranks=2)[0]
     result["losses"], result["alone"]      # of the ranks, and of a single process with the whole network

@@ -1,4 +1,4 @@
-"""The networks of labs 8 to 11, of any size: they classify images into ten classes.
+"""The networks of labs 9 to 14, of any size: they classify images into ten classes.
 
 `ResidualMLP` is the network that the labs shard and split. All its blocks are alike, and nearly all its
 weights are in matrices of known sizes, so memory and traffic can be predicted by hand.

@@ -68,11 +68,11 @@ def test_an_interrupt_keeps_the_runs_that_are_done(load, capsys):
 
 def test_a_reference_run_writes_what_reference_reads(load, monkeypatch):
     module = load(reference="mine")
-    monkeypatch.setattr("sys.argv", ["labs/05_scaling_the_batch.py"])
+    monkeypatch.setattr("sys.argv", ["labs/06_scaling_the_batch.py"])
     table = module.sweep("mine", train, module.grid(batch_size=[8], seed=[1, 2]))
     pd.testing.assert_frame_equal(module.reference("mine"), table, check_dtype=False)  # 8.0 is 8
     head = (module.RESULTS / "mine.csv").read_text().splitlines()[:5]
-    assert "# command: LAB_REFERENCE=mine python labs/05_scaling_the_batch.py" in head
+    assert "# command: LAB_REFERENCE=mine python labs/06_scaling_the_batch.py" in head
     assert all(line.startswith("# ") for line in head)
 
 

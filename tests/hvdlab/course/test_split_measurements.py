@@ -1,4 +1,4 @@
-"""The splits of lab 11, and the number of parameters of the rank that has the most."""
+"""The splits of lab 14, and the number of parameters of the rank that has the most."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Training with split blocks on real ranks: right and wrong blocks, as in lab 10."""
+"""Training with split blocks on real ranks: right and wrong blocks, as in lab 13."""
 
 import numpy as np
 import pytest

@@ -12,7 +12,7 @@ def broken(x):
 
 
 def begun_not():
-    raise NotImplementedError("Lab 1, exercise 1: ...")
+    raise NotImplementedError("Lab 2, exercise 1: ...")
 
 
 def test_an_error_names_the_function_and_its_line():

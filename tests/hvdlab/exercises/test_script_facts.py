@@ -1,4 +1,4 @@
-"""What lab 4 reads in a learner's script: right in many ways, and not talked into what is wrong."""
+"""What lab 5 reads in a learner's script: right in many ways, and not talked into what is wrong."""
 
 import pytest
 

@@ -26,7 +26,7 @@ def uses_twice(comm):
 
 
 def stub(comm):
-    raise NotImplementedError("Lab 3, exercise 9: write it")
+    raise NotImplementedError("Lab 4, exercise 9: write it")
 
 
 def index_error(comm):
@@ -114,7 +114,7 @@ def test_an_error_on_one_rank_ends_all_and_names_rank_and_line():
     )
     with pytest.raises(LaunchError, match="TypeError: a set cannot be sent"):
         call(unknown_result, ranks=1)
-    with pytest.raises(NotImplementedError, match="Lab 3, exercise 9: write it"):
+    with pytest.raises(NotImplementedError, match="Lab 4, exercise 9: write it"):
         call(stub, ranks=2)
 
 

@@ -12,7 +12,7 @@ import two_hosts
 
 from hvdlab.course.rank_report import rank_report, summary
 from hvdlab.data import DataError, load_fashion_mnist
-from hvdlab.exercises import lab04_script_edits as edits
+from hvdlab.exercises import lab05_script_edits as edits
 
 pytest.importorskip("horovod", reason="needs Horovod: run `make setup`")
 pytestmark = [pytest.mark.multihost, pytest.mark.mpi, pytest.mark.slow]
@@ -72,7 +72,7 @@ def network(tmp_path):
 
 @pytest.fixture
 def train(tmp_path):
-    """A function: the command that trains with the script that lab 4 ends with."""
+    """A function: the command that trains with the script that lab 5 ends with."""
     try:
         load_fashion_mnist()
     except DataError as error:

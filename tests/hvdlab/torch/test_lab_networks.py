@@ -1,4 +1,4 @@
-"""The networks of labs 8 to 11: parameter counts, the formula of a block, its stored activations."""
+"""The networks of labs 9 to 14: parameter counts, the formula of a block, its stored activations."""
 
 import numpy as np
 import pytest
@@ -52,7 +52,7 @@ def test_a_block_is_its_formula():
 
 @pytest.mark.parametrize("hidden", [4, 32])
 def test_a_block_keeps_ten_arrays(hidden):
-    """10 hidden numbers an example, as lab 8 counts, and two of the norm."""
+    """10 hidden numbers an example, as lab 9 counts, and two of the norm."""
     block, kept = Block(hidden), {}
     own = {p.untyped_storage().data_ptr() for p in block.parameters()}
 

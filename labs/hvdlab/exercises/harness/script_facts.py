@@ -1,4 +1,4 @@
-"""Read the source of the script that a learner edits in labs 4 and 7, without running it."""
+"""Read the source of the script that a learner edits in labs 5 and 8, without running it."""
 
 import ast
 from collections.abc import Iterable, Iterator

@@ -1,4 +1,4 @@
-// The Assess button: a button on the editor of assessment.py and on lab 7, and a panel that shows the
+// The Assess button: a button on the editor of assessment.py and on lab 8, and a panel that shows the
 // grading. The server does the work and knows the state (hvdgrade/jupyter/server.py), so a page that is
 // loaded anew finds everything as it was.
 
@@ -123,7 +123,7 @@ export function makePlugin(lab) {
 
     // --- the ways to it --------------------------------------------------------------------------
 
-    // The script that a document stands for; lab 7 stands for the one that its learner writes.
+    // The script that a document stands for; lab 8 stands for the one that its learner writes.
     function scriptOf(path = "") {
       if (path.endsWith(".py")) return path;
       if (!/^07_.*\.ipynb$/.test(PathExt.basename(path))) return null;

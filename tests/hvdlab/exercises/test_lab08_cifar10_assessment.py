@@ -1,0 +1,257 @@
+"""The checks of lab 8 accept what is right, and name the mistake in what is not."""
+
+import ast
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hvdlab.exercises import NotYet
+from hvdlab.exercises import lab08_cifar10_assessment as exercises
+
+MISTAKES = {}  # check -> (a wrong answer, what the check says about it)
+
+ASSESSMENT = Path(__file__).parents[3] / "assessment"
+LINE = r"^epoch (\d+)  loss (\S+)  train (\S+)  held-out (\S+)  (\S+) s$"
+NAMES = ("epoch", "loss", "train_accuracy", "heldout_accuracy", "seconds")
+
+
+def rows(output, line=LINE, epoch=int, number=float):
+    found = re.findall(line, output, re.MULTILINE)
+    return [dict(zip(NAMES, (epoch(e), *map(number, rest)), strict=True)) for e, *rest in found]
+
+
+def good(row):
+    return row["train_accuracy"] >= 0.75 and row["heldout_accuracy"] >= 0.70
+
+
+def seconds_to_target(rows, good=good, result=lambda before, row: row["seconds"]):
+    for before, row in zip(rows, rows[1:], strict=False):
+        if good(before) and good(row):
+            return result(before, row)
+    return None
+
+
+def pair(rows, fits):
+    return next((b["seconds"] for a, b in zip(rows, rows[1:], strict=False) if fits(a, b)), None)
+
+
+def resets_if_both_fall(rows):
+    count = 0
+    for row in rows:
+        if good(row):
+            count += 1
+        elif row["train_accuracy"] < 0.75 and row["heldout_accuracy"] < 0.70:
+            count = 0
+        if count == 2:
+            return row["seconds"]
+    return None
+
+
+def test_right_answers_pass(capsys):
+    exercises.check_least_efficiency(lambda ranks, epochs, budget: epochs / (ranks * budget))
+    exercises.check_rows(rows)
+    exercises.check_seconds_to_target(seconds_to_target)
+    assert capsys.readouterr().out.count("Right: ") == 3
+
+
+MISTAKES[exercises.check_least_efficiency] = [
+    (lambda ranks, epochs, budget: epochs / budget, "That is for one process"),
+    (lambda ranks, epochs, budget: ranks * budget / epochs, "upside down"),
+    (lambda ranks, epochs, budget: ranks * epochs / budget, "divide by them"),
+    (lambda ranks, epochs, budget: min(1, epochs / ranks / budget), "Do not cap it"),
+    (lambda ranks, epochs, budget: round(epochs / ranks / budget, 2), "Do not round"),
+    (lambda ranks, epochs, budget: None, "returned None"),
+    (lambda ranks, epochs, budget: epochs / nothing, "raises NameError"),  # noqa: F821
+]  # fmt: skip
+
+
+MISTAKES[exercises.check_rows] = [
+    (lambda output: rows(output, number=str), "loss is the text '1.323'"),
+    (lambda output: rows(output, epoch=float), "epochs are counted"),
+    (lambda output: rows(output)[:1], "finds the first line only"),
+    (lambda output: rows(output, LINE.replace(r"loss (\S+)", r"loss ([\d.]+)")), "may be `nan`"),
+    (lambda output: rows(output, LINE.replace("held-out", "held out")), "the - of held-out"),
+    (lambda output: rows(output, LINE.replace("  ", " ")), "two spaces"),
+    (lambda output: [{"epoch": 0}] * 5, "ignore the lines that do not begin with `epoch`"),
+    (lambda output: [{"epoch": row["epoch"]} for row in rows(output)], "Missing: .*'seconds'"),
+    (lambda output: rows(output) or None, r"no rows, \[\]"),
+    (lambda output: [{**r, "loss": r["seconds"]} for r in rows(output)], "loss of epoch 0 is 1.3"),
+    (lambda output: [r | ({"loss": None} if r["epoch"] == 12 else {}) for r in rows(output)],
+     r"loss of epoch 12 is nan, you return None.*float\('nan'\)"),
+    (lambda output: None, "a list of dicts is expected"),
+    (lambda output: re.match(LINE, output)[1], "raises TypeError"),
+]  # fmt: skip
+
+
+MISTAKES[exercises.check_seconds_to_target] = [
+    (lambda rows: next((row["seconds"] for row in rows if good(row)), None), "the second of the two"),
+    (lambda rows: seconds_to_target(rows, result=lambda before, _: before["seconds"]), "the second of"),
+    (lambda rows: seconds_to_target([row for row in rows if good(row)]), "not in a row"),
+    (lambda rows: seconds_to_target(rows, lambda r: good(r) and r["train_accuracy"] > 0.75), ">=, not >"),
+    (lambda rows: seconds_to_target(rows, lambda r: r["train_accuracy"] >= 0.75), "held-out accuracy"),
+    (lambda rows: seconds_to_target(rows, lambda r: r["heldout_accuracy"] >= 0.70), "training accuracy"),
+    (resets_if_both_fall, "between the good ones"),
+    (lambda rows: pair(rows, lambda a, b: good(b) and a["train_accuracy"] >= 0.75), "in the first of"),
+    (lambda rows: pair(rows, lambda a, b: good(b) and a["heldout_accuracy"] >= 0.7), "in the first of"),
+    (lambda rows: pair(rows, lambda a, b: good(a) and b["train_accuracy"] >= 0.75), "in the second of"),
+    (lambda rows: pair(rows, lambda a, b: good(a) and b["heldout_accuracy"] >= 0.7), "in the second of"),
+    (lambda rows: rows[-1]["seconds"], "is 40, expected 30"),
+    (lambda rows: "30 s" if rows else None, "must return one number of seconds"),
+    (lambda rows: seconds_to_target(rows) if rows else rows[0], "raises IndexError"),
+]  # fmt: skip
+
+
+# --- the converted script ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("framework", ["keras", "torch"])
+def test_the_solutions_lack_nothing_and_the_serial_scripts_all(framework, capsys):
+    exercises.check_conversion(ASSESSMENT / "solutions" / framework / "assessment.py")
+    assert "Right: " in capsys.readouterr().out
+    with pytest.raises(NotYet, match="lacks one thing:\n.*No line imports Horovod"):
+        exercises.check_conversion(ASSESSMENT / framework / "assessment.py")
+
+
+@pytest.mark.parametrize(
+    ("framework", "old", "new", "said"),
+    [
+        ("keras", "hvdlab.keras.horovod as", "horovod.tensorflow.keras as", "line 12: Horovod's own Keras"),
+        ("keras", "rank_device(hvd)", "None", "lacks one thing:\n  * No process chooses a GPU"),
+        ("torch", "size=hvd.size(),", "size=2,", "line 46: `Batches` gets a fixed rank or size"),
+        ("torch", "batches = Batches(", "batches = dict(", "`Batches` is gone"),
+        ("keras", "Recorder(batches),", "", "The `Recorder` is gone"),
+        ("torch", "        recorder.epoch_end(", "        dict(", "epoch_end(epoch)` is gone"),
+    ],
+)  # fmt: skip
+def test_what_a_script_lacks_is_named(framework, old, new, said, tmp_path):
+    source = (ASSESSMENT / "solutions" / framework / "assessment.py").read_text()
+    assert source.count(old) == 1
+    (tmp_path / "assessment.py").write_text(source.replace(old, new))
+    with pytest.raises(NotYet, match=re.escape(said)):
+        exercises.check_conversion(tmp_path / "assessment.py")
+
+
+def test_keras_on_pytorch_needs_no_epoch_end(tmp_path, capsys):
+    source = (ASSESSMENT / "solutions/keras/assessment.py").read_text()
+    (tmp_path / "assessment.py").write_text(
+        source.replace("import keras\n", "import keras\nimport torch\n")
+    )
+    exercises.check_conversion(tmp_path / "assessment.py")
+    assert "Right: " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("framework", "module"), [("keras", "hvdlab.keras.horovod"), ("torch", "horovod.torch")]
+)
+def test_a_script_without_horovod_is_never_right(framework, module, tmp_path, monkeypatch):
+    source = (ASSESSMENT / framework / "assessment.py").read_text()
+    path = tmp_path / "assessment.py"
+    path.write_text(f"import torch.distributed as dist\n{source}")  # which the hints let pass
+    with pytest.raises(
+        NotYet, match=f"lacks one thing:\n.*No line imports.*import {module} as hvd"
+    ):
+        exercises.check_conversion(path)
+    path.write_text(source)
+    monkeypatch.setattr(exercises, "hints", lambda source: [])  # as after an error in them
+    with pytest.raises(NotYet, match=f"import {module} as hvd"):
+        exercises.check_conversion(path)
+    path.write_text(
+        source.replace("import keras\n", "import keras, horovod.tensorflow.keras as hvd\n")
+    )
+    with pytest.raises(NotYet, match=f"import {module} as hvd"):
+        exercises.check_conversion(path)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("def main(:\n", "Python cannot read assessment.py: line 1: invalid syntax."),
+        ("x = 1\x00", "Python cannot read assessment.py: source code.* null bytes"),
+        ("", "No line imports Horovod"),
+        (None, "is not there"),
+    ],
+)
+def test_a_file_that_is_no_script_gets_a_sentence(text, said, tmp_path):
+    if text is not None:
+        (tmp_path / "assessment.py").write_text(text)
+    with pytest.raises(NotYet, match=said):
+        exercises.check_conversion(tmp_path / "assessment.py")
+
+
+# --- the practice run ---------------------------------------------------------------------------------
+
+PRACTISED = """\
+from __future__ import annotations
+
+import sys
+import hvdlab.data
+
+part = whole = firsts = load_all = None  # names of its own, whatever the starter calls its
+data = hvdlab.data.load_cifar10(None)
+sizes = [len(array) for array in data[:4]]
+raise SystemExit(f"{__name__} {__file__} {sys.argv} {sizes} {data.folder}, line {sys._getframe().f_lineno}")
+"""
+
+
+def test_a_practice_run_runs_the_script_as_it_is(tmp_path, cifar10_folder):
+    lab = ast.parse((ASSESSMENT.parent / "labs/08_cifar10_assessment.py").read_text())
+    texts = {
+        node.targets[0].id: node.value.value
+        for node in lab.body
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant)
+    }
+    script, starter = tmp_path / "assessment.py", tmp_path / "practice.py"
+    script.write_text(PRACTISED)
+    starter.write_text(texts["FIRST_IMAGES"] + texts["START"])
+    command = [sys.executable, str(starter), str(script)]
+    environment = {**os.environ, "HVDLAB_DATA": str(cifar10_folder)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    sizes = [2000, 2000, 1000, 1000]
+    expected = f"__main__ {script} {[str(script)]} {sizes} {cifar10_folder}, line 9"
+    assert done.stderr.strip() == expected
+
+
+# --- the way to the grader --------------------------------------------------------------------------
+
+
+def test_handing_in_returns_the_code_and_the_report(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("FORCE_COLOR", "1")  # as a kernel does
+    (tmp_path / "assessment.py").write_text("this is no Python")
+    code, report = exercises.hand_in(tmp_path / "assessment.py", tmp_path / "report.json")
+    assert (code, report["status"]) == (2, "not_gradable")
+    assert report == json.loads((tmp_path / "report.json").read_text())
+    said = capsys.readouterr().out
+    assert "NOT GRADABLE" in said and "\x1b" not in said
+
+
+def test_a_wrong_profile_leaves_no_report(tmp_path):
+    (tmp_path / "report.json").write_text("old")
+    code, report = exercises.hand_in(tmp_path, tmp_path / "report.json", profile="none")
+    assert (code, report) == (2, {})
+
+
+def test_a_grading_that_takes_too_long_is_ended(tmp_path, monkeypatch):
+    started = []
+    popen = subprocess.Popen
+
+    def slow(command, **options):
+        started.append(popen([sys.executable, "-c", "import time; time.sleep(60)"], **options))
+        return started[0]
+
+    monkeypatch.setattr(subprocess, "Popen", slow)
+    with pytest.raises(TimeoutError, match="within 0.5 s"):
+        exercises.hand_in(tmp_path, tmp_path / "report.json", timeout=0.5)
+    assert started[0].poll() is not None
+
+
+@pytest.mark.parametrize(
+    ("check", "wrong", "says"), [(check, *row) for check, rows in MISTAKES.items() for row in rows]
+)
+def test_a_mistake_is_named(check, wrong, says):
+    with pytest.raises(NotYet, match=says):
+        check(wrong)
