@@ -9,9 +9,14 @@ to `# END SOLUTION` become one line at the same indent,
     raise NotImplementedError("Lab 2, exercise 2: what to do")
 
 and a cell tagged "solution" is left out. A source without either has no solution version.
+
+A code cell tagged "folded" is hidden until the reader clicks on it: it draws a figure, or prepares an
+experiment. A picture, `![what it shows](pictures/NAME.svg)`, is embedded in the notebook, so that a copy of
+the notebook shows it wherever it lies.
 """
 
 import argparse
+import base64
 import copy
 import re
 import sys
@@ -32,6 +37,7 @@ KERNEL = {"name": "hvdlab", "display_name": "Course lab (hvdlab)", "language": "
 SOURCE_NAME = re.compile(r"\d\d_[a-z0-9_]+\.py")
 BEGIN = re.compile(r"^(\s*)# BEGIN SOLUTION: (.+)$")
 END = re.compile(r"^\s*# END SOLUTION$")
+PICTURE = re.compile(r"(!\[[^\]]+\]\()pictures/([a-z0-9_]+\.svg)\)")
 
 
 class BadSource(Exception):
@@ -46,12 +52,26 @@ def sources() -> list[Path]:
 def build(path: Path) -> dict[Path, str]:
     """Return what a source becomes: {path relative to notebooks/: text of the notebook}."""
     notebook = jupytext.read(path, fmt="py:percent")
+    for cell in notebook.cells:
+        if cell.cell_type == "markdown":
+            _embed_pictures(cell, path)
     notebook.cells[0].source += f"\n\n<sub>Generated from `labs/{path.name}`: edit that file.</sub>"
     learner, exercises = _learner(notebook, path)
     built = {Path(f"{path.stem}.ipynb"): _text(learner)}
     if exercises:
         built[Path("solutions", f"{path.stem}.ipynb")] = _text(_solution(notebook))
     return built
+
+
+def _embed_pictures(cell, path):
+    """Turn the pictures that a text refers to into attachments of its cell."""
+    for _, name in PICTURE.findall(cell.source):
+        picture = LABS / "pictures" / name
+        if not picture.exists():
+            raise BadSource(f"{path.name} shows pictures/{name}, which does not exist")
+        data = base64.b64encode(picture.read_bytes()).decode("ascii")
+        cell.setdefault("attachments", {})[name] = {"image/svg+xml": data}
+    cell.source = PICTURE.sub(r"\1attachment:\2)", cell.source)
 
 
 def _learner(notebook, path):
@@ -105,6 +125,8 @@ def _text(notebook) -> str:
     for number, cell in enumerate(notebook.cells):
         cell.id = f"cell-{number:03d}"
         cell.metadata = {k: v for k, v in cell.metadata.items() if k == "tags"}
+        if "folded" in cell.metadata.get("tags", []):
+            cell.metadata["jupyter"] = {"source_hidden": True}
     notebook.metadata = {"kernelspec": KERNEL, "language_info": {"name": "python"}}
     nbformat.validate(notebook)
     return nbformat.writes(notebook, version=4) + "\n"

@@ -1,0 +1,185 @@
+"""Keep a learner's predictions and answers, and give feedback on the questions at the end of a lab.
+
+    workbook = Workbook(6)
+    prediction = workbook.predict(1, 600, reason="below the noise scale, twice the batch halves the steps")
+    workbook.question(1, answer="b")
+
+The questions of a lab are in `labs/questions/NN_name.toml`. The file `notebooks/work/answers.json` keeps what
+the learner predicted and answered, and `hvdlab progress` shows it.
+"""
+
+import datetime
+import math
+import tomllib
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from hvdlab import HvdlabError
+from hvdlab.course import experiment
+from hvdlab.course.answers_file import AnswersFile, Prediction, QuizAnswer
+
+QUESTIONS = experiment.LABS / "questions"
+
+
+class WorkbookError(HvdlabError, ValueError):
+    """A number or an answer that the workbook cannot accept; the message names what it accepts."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """One question of a lab.
+
+    Args:
+        text: the question, in Markdown.
+        explanation: why the right answer is right.
+        answer: the letter of the right choice, or the right number.
+        choices: the choices, shown as a, b, c. Empty if the answer is a number.
+        feedback: for each wrong choice, by its letter: what is wrong with it.
+        tolerance: the largest relative deviation of a right number. Default 0.02.
+        mistakes: pairs of a wrong number and what is wrong with it.
+        otherwise: the feedback on a wrong number that is not among `mistakes`.
+    """
+
+    text: str
+    explanation: str
+    answer: str | float
+    choices: list[str] = field(default_factory=list)
+    feedback: dict[str, str] = field(default_factory=dict)
+    tolerance: float = 0.02
+    mistakes: list[tuple[float, str]] = field(default_factory=list)
+    otherwise: str = ""
+
+    @property
+    def letters(self) -> str:
+        """The letters of the choices, for example "abcd"."""
+        return "abcdefgh"[: len(self.choices)]
+
+    def wrong(self, answer: str | float) -> str | None:
+        """Return the feedback on a wrong answer, or None if the answer is right.
+
+        Args:
+            answer: a letter, or a number.
+
+        Raises:
+            WorkbookError: the answer is neither one of the letters nor a number.
+        """
+        if self.choices:
+            letter = str(answer).strip().lower()
+            if letter not in self.letters or len(letter) != 1:
+                raise WorkbookError(
+                    f"answer must be one of {', '.join(self.letters)}. Received: {answer!r}"
+                )
+            return None if letter == self.answer else self.feedback[letter]
+        try:
+            number = float(answer)
+        except (TypeError, ValueError):
+            raise WorkbookError(f"answer must be a number. Received: {answer!r}") from None
+        if math.isclose(number, self.answer, rel_tol=self.tolerance):
+            return None
+        for value, sentence in self.mistakes:
+            if math.isclose(number, value, rel_tol=self.tolerance):
+                return sentence
+        return self.otherwise
+
+
+def questions(lab: int) -> list[Question]:
+    """Return the questions of a lab.
+
+    Args:
+        lab: the number of the lab.
+
+    Raises:
+        WorkbookError: there is no file with the questions of this lab.
+    """
+    paths = sorted(QUESTIONS.glob(f"{lab:02d}_*.toml"))
+    if not paths:
+        raise WorkbookError(
+            f"lab {lab} has no questions: there is no {QUESTIONS}/{lab:02d}_NAME.toml"
+        )
+    return [Question(**entry) for entry in tomllib.loads(paths[0].read_text("utf-8"))["question"]]
+
+
+class Workbook:
+    """The predictions and answers of one learner in one lab.
+
+    Args:
+        lab: the number of the lab.
+        path: where they are kept. Default `notebooks/work/answers.json`; None keeps nothing.
+    """
+
+    def __init__(self, lab: int, path: Path | None = experiment.WORK / "answers.json") -> None:
+        self.lab = lab
+        self._file = AnswersFile(path) if path else None
+
+    def predict(
+        self, number: int, value: float | None, *, reason: str | None = None
+    ) -> float | None:
+        """Keep a prediction and its reason, and return the value for the figure that shows the result.
+
+        Args:
+            number: the number of the prediction in this lab, from 1.
+            value: the prediction. None: the learner makes none, and nothing is kept.
+            reason: one sentence that says why.
+        """
+        if value is None:
+            print(
+                f"Prediction {number}: put a value and a reason in place of None, then run this cell again."
+            )
+            return None
+        if not reason:
+            print(
+                f"Prediction {number} is kept. Add a reason: it shows you later what you believed."
+            )
+        self._keep(Prediction(self.lab, number, value, reason or "", _now()))
+        return value
+
+    def question(self, number: int, answer: str | float | None = None) -> None:
+        """Show a question; with an answer, say whether it is right and why.
+
+        Args:
+            number: the number of the question in this lab, from 1.
+            answer: the letter of a choice, or a number. None shows the question only.
+
+        Raises:
+            WorkbookError: there is no such question, or the answer is neither a letter of it nor a number.
+        """
+        asked = questions(self.lab)
+        if not 1 <= number <= len(asked):
+            raise WorkbookError(
+                f"lab {self.lab} has the questions 1 to {len(asked)}. Received: {number}"
+            )
+        question = asked[number - 1]
+        lines = [f"**Question {number}.** {question.text}"]
+        lines += [
+            f"* **{letter}** {choice}"
+            for letter, choice in zip(question.letters, question.choices, strict=True)
+        ]
+        if answer is None:
+            kind = (
+                f"one of the letters {question.letters[0]} to {question.letters[-1]}"
+                if question.choices
+                else "a number"
+            )
+            _show([*lines, f"*Put {kind} in place of None.*"])
+            return
+        wrong = question.wrong(answer)
+        self._keep(QuizAnswer(self.lab, number, answer, wrong is None, _now()))
+        _show([*lines, f"Right: {question.explanation}" if wrong is None else f"Not yet: {wrong}"])
+
+    def _keep(self, entry: Prediction | QuizAnswer) -> None:
+        if self._file:
+            self._file.add(entry)
+
+
+def _now() -> str:
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+
+
+def _show(lines: list[str]) -> None:
+    """Show Markdown in a notebook, and plain text elsewhere."""
+    if experiment.NOTEBOOK:
+        from IPython.display import Markdown, display
+
+        display(Markdown("\n\n".join(lines)))
+    else:
+        print("\n".join(lines))
