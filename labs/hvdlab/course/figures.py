@@ -13,6 +13,7 @@ import matplotlib
 import matplotlib.pyplot as plt
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 plt.style.use("hvdlab.lab")
 
@@ -166,3 +167,19 @@ def compare(
 
     columns = {"yours": yours, "reference": shipped}
     return pd.DataFrame({k: cells(t) for k, t in columns.items() if t is not None and len(t)})
+
+
+def describe(figure: Figure, text: str) -> None:
+    """Show a figure with a description for readers who cannot see it.
+
+    Args:
+        figure: a figure of matplotlib. It is closed, so that a notebook does not show it twice.
+        text: what the figure shows and what that means, in at least 15 words.
+    """
+    if "ipykernel" in sys.modules:
+        from IPython.display import display
+
+        display(figure, metadata={"image/png": {"alt": text}})
+        plt.close(figure)
+    else:
+        plt.show()
