@@ -12,7 +12,7 @@ import traceback
 import torch
 import torch.distributed as dist
 
-from hvdlab.torch.process_group import free_port
+from hvdlab.system.free_port import free_port
 
 
 def on_ranks(function, *arguments, ranks: int = 2, timeout: float = 60) -> list:

@@ -26,12 +26,12 @@ def grade(script: Path, result: Path) -> tuple[int, dict]:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("framework", ["torch", "keras"])
-def test_the_reference_solution_passes(framework, tmp_path, real_cifar10_folder):
-    code, document = grade(ASSESSMENT / "solutions" / framework / "assessment.py", tmp_path / "r")
+@pytest.mark.parametrize("solution", ["torch", "torch_ddp", "keras"])
+def test_the_reference_solution_passes(solution, tmp_path, real_cifar10_folder):
+    code, document = grade(ASSESSMENT / "solutions" / solution / "assessment.py", tmp_path / "r")
     assert (code, document["verdict"], document["score"]) == (0, "pass", 100)
     assert document["grader"]["data"] == "CIFAR-10"
-    assert document["budget"]["framework"] == framework
+    assert document["budget"]["framework"] == solution.removesuffix("_ddp")
     assert document["resources"]["stop_cause"] == "ended"
     last = document["timeline"][-1]
     assert last["train_accuracy"] >= 0.75 and last["heldout_accuracy"] >= 0.70

@@ -61,6 +61,11 @@ def separate_training(facts: ScriptFacts) -> str:
     exchanges = roots & {"horovod", "mpi4py"} or "torch.distributed" in facts.imports
     if "hvdlab.keras.horovod" not in facts.imports and not exchanges:
         return "the script never imports Horovod, so each rank trains a model of its own"
+    if facts.uses_ddp:
+        return (
+            "the gradients are not averaged: in the training step call the network that "
+            "DistributedDataParallel returned, not the network inside it, and leave out no_sync()"
+        )
     return (
         "the gradients are not averaged: call step() of the optimizer that DistributedOptimizer returned, "
         "and create that wrapper once"

@@ -17,8 +17,9 @@ def shards(case: Case) -> Finding:
         return Finding(
             "skipped", "not judged: no rank recorded what it read, see below", applies=False
         )
+    rank, size = case.evidence.script.rank_and_size
     help = likely(
-        "Batches does not get this process's place: give it rank=hvd.rank(), size=hvd.size()",
+        f"Batches does not get this process's place: give it rank={rank}, size={size}",
         "each rank cuts out its own part of the training set: give Batches the whole set, because two parts "
         "look the same to the grader",
     )

@@ -89,7 +89,7 @@ def stopped(seen: Observation, epochs: str, stall_seconds: float) -> tuple[str, 
         )
     causes = likely(
         "the ranks make unequal numbers of steps",
-        "only some ranks make a call of Horovod, for example under 'if hvd.rank() == 0'",
+        "only some ranks make a collective call, for example under 'if rank == 0'",
     )
     places = where_they_wait(seen)
     return (  # "hang"

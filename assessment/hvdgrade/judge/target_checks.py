@@ -35,8 +35,9 @@ def too_low(case: Case) -> str:
     """Return help for a run that did not reach the targets in consecutive epochs."""
     entries, rules = case.timeline, case.rules
     if not any(entry.meets(rules) for entry in entries):
+        size = case.evidence.script.rank_and_size[1]
         return likely(
-            "the learning rate does not suit the batch of all ranks together: scale it with hvd.size(), and "
+            f"the learning rate does not suit the batch of all ranks together: scale it with {size}, and "
             "begin with a warmup",
             "there are too few epochs: if the accuracy still rises, train for more epochs within the budget",
         )

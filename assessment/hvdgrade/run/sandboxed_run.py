@@ -25,6 +25,7 @@ from hvdgrade.sandbox.untrusted_files import bytes_in, remove_files_of, remove_t
 from hvdgrade.submission.script import SCRIPT
 from hvdlab import launch
 from hvdlab.system import open_mpi
+from hvdlab.system.free_port import free_port
 from hvdlab.system.held_folder import HeldFolder
 
 START_SECONDS = 30
@@ -174,6 +175,10 @@ class SandboxedRun:
             "PYTHONUNBUFFERED": "1",
             "PYTHONFAULTHANDLER": "1",  # SIGABRT prints each rank's Python stack
             "TF_CPP_MIN_LOG_LEVEL": "3",
+            # Where ranks of torch.distributed meet, as with torchrun; `drop_privileges` adds RANK and so on.
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(free_port()),
+            "GLOO_SOCKET_IFNAME": "lo",
         }
         variables |= gpu_access.variables(self.gpus)
         if self.shared_memory:

@@ -10,7 +10,8 @@ read a counter of its network. The keys, each optional, are applied in this orde
     limits    resource limits: name after RLIMIT_ -> number
     files     {"read": paths, "write": paths}: nothing else can be opened from here on (Landlock)
     view      {"read": paths, "data": one path a rank}: nothing else can be read (Landlock, where the
-              kernel has it), and HVDLAB_DATA is this rank's path; "read" is null to leave files alone
+              kernel has it), and HVDLAB_DATA is this rank's path; "read" is null to leave files alone.
+              The variables that torchrun gives a rank are set too
     user      number of the user and group to become; null: stay, without any capability
     follow    true: be killed when the process that started us ends
     ready     file descriptor to which a byte is written when all this is done
@@ -28,6 +29,13 @@ import sys
 
 import landlock
 
+# What torchrun calls a rank's numbers, and what mpirun calls them.
+TORCHRUN = {
+    "RANK": "OMPI_COMM_WORLD_RANK",
+    "WORLD_SIZE": "OMPI_COMM_WORLD_SIZE",
+    "LOCAL_RANK": "OMPI_COMM_WORLD_LOCAL_RANK",
+    "LOCAL_WORLD_SIZE": "OMPI_COMM_WORLD_LOCAL_SIZE",
+}
 PDEATHSIG, CAPBSET_DROP, NO_NEW_PRIVS = 1, 24, 38
 CAPABILITY_VERSION = 0x20080522
 
@@ -53,6 +61,8 @@ def restrict_files(read: list[str], write: list[str]) -> None:
 def restrict_view(read: list[str] | None, data: list[str]) -> None:
     own = data[int(os.environ["OMPI_COMM_WORLD_RANK"])]
     os.environ["HVDLAB_DATA"] = own
+    given = {name: os.environ.get(of_mpirun) for name, of_mpirun in TORCHRUN.items()}
+    os.environ.update({name: value for name, value in given.items() if value is not None})
     if read is None or not landlock.version():
         return
     rights = landlock.READ_FILE | landlock.READ_DIR

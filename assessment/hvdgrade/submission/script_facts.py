@@ -66,6 +66,19 @@ class ScriptFacts:
     random: Place | None = None
     sum_loss: Place | None = None
 
+    @property
+    def uses_ddp(self) -> bool:
+        """Whether the script exchanges gradients with torch.distributed and not with Horovod."""
+        names = [name for name in self.imports if name.startswith(("torch.distributed", "horovod"))]
+        return bool(names) and not any(name.startswith("horovod") for name in names)
+
+    @property
+    def rank_and_size(self) -> tuple[str, str]:
+        """The calls by which the script gets its rank and the number of ranks."""
+        if self.uses_ddp:
+            return "dist.get_rank()", "dist.get_world_size()"
+        return "hvd.rank()", "hvd.size()"
+
     @classmethod
     def of(cls, script: Script) -> "ScriptFacts":
         """Return the facts of a parsed script."""

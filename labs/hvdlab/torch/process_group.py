@@ -10,11 +10,9 @@ the three, and by plain `python` as a single rank. DeepSpeed, Lightning and AxoN
 """
 
 import atexit
-import contextlib
 import gc
 import json
 import os
-import random
 import socket
 import subprocess
 from types import FunctionType
@@ -23,6 +21,7 @@ from typing import Any
 import torch
 from torch.distributed import ProcessGroup, TCPStore
 
+from hvdlab.system.free_port import free_port
 from hvdlab.torch.device import RankDevice, choose
 
 _stores: list[TCPStore] = []  # kept until the process ends, because a store ends with its object
@@ -167,21 +166,3 @@ def _tasks(text: str) -> list[int]:
         count, _, nodes = part.rstrip(")").partition("(x")
         counts += [int(count)] * int(nodes or 1)
     return counts
-
-
-def free_port() -> int:
-    """Return a port from 20,000 to 29,999 that no process uses.
-
-    The system assigns higher ports to connections (Linux: from 32,768 on), so another process could take
-    one of those before rank 0 listens on it.
-
-    Raises:
-        RuntimeError: a hundred ports were tried, and none is free.
-    """
-    for port in random.SystemRandom().sample(range(20_000, 30_000), 100):
-        with socket.socket() as listener, contextlib.suppress(OSError):
-            listener.bind(("", port))
-            return port
-    raise RuntimeError(
-        "all of a hundred ports from 20,000 to 29,999 are in use: set MASTER_PORT to a free port."
-    )

@@ -4,8 +4,10 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from hvdgrade.submission.find_script import CREATED_BY_PROGRAMS
+
 # Files that an operating system, an editor or git creates. No student hands them in.
-CLUTTER = ("Thumbs.db", "desktop.ini", "__MACOSX", "__pycache__", ".DS_Store", ".localized")
+CLUTTER = (*CREATED_BY_PROGRAMS, ".DS_Store", ".localized")
 CLUTTER_BEGINS = (
     "._",
     "~$",
