@@ -132,6 +132,13 @@ class RankOutput:
         return first.code == ABORTED and bool(lines) and _last(lines)[0].startswith("Traceback")
 
     def _stall(self, seconds: str) -> str:
+        if (
+            len(self._missing) == self.ranks
+        ):  # each rank makes a call that another one does not make
+            calls = "; ".join(
+                f"rank {rank} did not call {self._missing[rank]}" for rank in self._missing
+            )
+            return f"the ranks made different calls and waited {seconds} s for each other: {calls}"
         tensors = ", ".join(dict.fromkeys(", ".join(self._missing.values()).split(", ")))
         verb = "is" if len(self._missing) == 1 else "are"
         return (

@@ -152,6 +152,24 @@ def test_a_rank_that_waits_for_ever_is_missed_by_name_and_line(script):
 
 
 @pytest.mark.mpi
+def test_ranks_that_wait_for_each_other_are_told_their_different_calls(script):
+    pytest.importorskip("horovod.torch")
+    calls = "import horovod.torch as hvd, torch\nhvd.init()\n"
+    calls += "hvd.allreduce(torch.ones(1), name=('loss', 'accuracy')[hvd.rank()])\n"
+    answer = hvdlab_run(
+        "-np", 2, script(calls),
+        HOROVOD_STALL_CHECK_TIME_SECONDS="2", HOROVOD_STALL_SHUTDOWN_TIME_SECONDS="4",
+    )  # fmt: skip
+    assert answer.returncode == 1
+    last = answer.stderr.splitlines()[-1]
+    assert last.startswith(
+        "hvdlab run: the ranks made different calls and waited 4 s for each other: "
+    )
+    assert "rank 0 did not call allreduce.accuracy" in last
+    assert "rank 1 did not call allreduce.loss" in last
+
+
+@pytest.mark.mpi
 @pytest.mark.parametrize(
     ("number", "times"), [(signal.SIGINT, 1), (signal.SIGINT, 2), (signal.SIGTERM, 1)]
 )
