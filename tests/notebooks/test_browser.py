@@ -4,6 +4,7 @@ The tests start the server like `make lab`, on a copy of the notebooks, because 
 that it runs. Chromium is Debian's: `apt-get install chromium`.
 """
 
+import base64
 import json
 import os
 import re
@@ -93,6 +94,40 @@ def test_the_start_page_links_to_the_labs(server, page, tmp_path):
     table.get_by_role("link", name="Gradient descent", exact=False).first.click()
     page.locator(".jp-Notebook:visible h1", has_text="Lab 2: Gradient descent").wait_for()
     page.screenshot(path=tmp_path / "lab1.png")
+
+
+SHOWN = """\
+import matplotlib.pyplot as plt
+from hvdlab.course.figures import describe
+figure, axes = plt.subplots()
+axes.plot([1, 2])
+describe(figure, "A line rises from 1 to 2.")
+"""
+
+
+@pytest.mark.slow
+def test_pictures_are_shown_and_described_and_folded_cells_are_folded(server, page, tmp_path):
+    ring = """<svg xmlns="http://www.w3.org/2000/svg" width="90" height="40"><text y="20">ring</text></svg>"""
+    text = nbformat.v4.new_markdown_cell("![A ring of ranks](attachment:ring.svg)")
+    text.attachments = {"ring.svg": {"image/svg+xml": base64.b64encode(ring.encode()).decode()}}
+    folded = nbformat.v4.new_code_cell("hidden = 1", metadata={"jupyter": {"source_hidden": True}})
+    kernel = {"name": "hvdlab", "display_name": "Course lab (hvdlab)", "language": "python"}
+    cells = [text, folded, nbformat.v4.new_code_cell(SHOWN)]
+    notebook = nbformat.v4.new_notebook(cells=cells, metadata={"kernelspec": kernel})
+    nbformat.write(notebook, server.served / "shown.ipynb")
+
+    open_notebook(page, server, "shown.ipynb")
+    picture = page.get_by_alt_text("A ring of ranks")
+    picture.wait_for()
+    assert picture.evaluate("image => image.complete && image.naturalWidth") == 90
+    assert page.locator(".jp-CodeCell .jp-Collapser").count() >= 2
+    assert page.locator(".jp-CodeCell .jp-Placeholder").count() == 1
+    assert not page.locator(".jp-CodeCell").first.locator(".cm-content").is_visible()
+    run_all(page)
+    figure = page.get_by_alt_text("A line rises from 1 to 2.")
+    figure.wait_for()
+    assert figure.evaluate("image => image.naturalWidth") > 300
+    page.screenshot(path=tmp_path / "shown.png")
 
 
 @pytest.mark.slow

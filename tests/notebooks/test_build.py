@@ -1,5 +1,6 @@
 """The notebooks match their sources, and the builder refuses a source that it cannot build."""
 
+import base64
 import importlib.util
 import subprocess
 import sys
@@ -113,3 +114,46 @@ def test_refuses_unpaired_solution_marks(builder, monkeypatch, capsys, old, new,
     assert run(builder, monkeypatch) == 1
     message = capsys.readouterr().err
     assert said in message and "07_title.py, cell 1" in message and "return 2 * x" in message
+
+
+SVG = '<svg xmlns="http://www.w3.org/2000/svg"><text>ring</text></svg>'
+SHOWN = """\
+# %% [markdown]
+# # Lab 7: a title
+# ![A ring](pictures/ring.svg) and [a page](pictures/README.md)
+
+# %% tags=["folded"]
+draw()
+
+# %%
+train()
+"""
+
+
+def test_a_picture_is_embedded_in_the_cell_that_shows_it(builder, monkeypatch):
+    (builder.LABS / "pictures").mkdir()
+    (builder.LABS / "pictures/ring.svg").write_text(SVG)
+    (builder.LABS / "07_title.py").write_text(SHOWN)
+    assert run(builder, monkeypatch) == 0
+    notebook = nbformat.read(builder.NOTEBOOKS / "07_title.ipynb", 4)
+    nbformat.validate(notebook)
+    cell = notebook.cells[0]
+    assert "![A ring](attachment:ring.svg) and [a page](pictures/README.md)" in cell.source
+    ((name, bundle),) = cell.attachments.items()
+    assert name == "ring.svg"
+    assert base64.b64decode(bundle["image/svg+xml"]).decode() == SVG
+
+
+def test_refuses_a_picture_that_does_not_exist(builder, monkeypatch, capsys):
+    (builder.LABS / "07_title.py").write_text(SHOWN)
+    assert run(builder, monkeypatch) == 1
+    said = capsys.readouterr().err
+    assert said == "build: 07_title.py shows pictures/ring.svg, which does not exist\n"
+
+
+def test_only_a_folded_cell_hides_its_source(builder, monkeypatch):
+    (builder.LABS / "07_title.py").write_text(SHOWN.replace("![A ring](pictures/ring.svg)", ""))
+    assert run(builder, monkeypatch) == 0
+    notebook = nbformat.read(builder.NOTEBOOKS / "07_title.ipynb", 4)
+    hidden = [cell.metadata.get("jupyter", {}).get("source_hidden") for cell in notebook.cells]
+    assert hidden == [None, True, None]

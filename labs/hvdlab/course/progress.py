@@ -86,9 +86,9 @@ def show(file: AnswersFile | None = None) -> None:
         caption='"3 of 5" means that you have done 3 of the 5 that the lab has. A prediction counts if it '
         "has a reason."
     )
-    table.add_column("Lab", no_wrap=True)
+    table.add_column("Lab", no_wrap=True, max_width=30)
     for name in ("Exercises", "Predictions", "Answered", "Right"):
-        table.add_column(name, justify="right", no_wrap=True)
+        table.add_column(name, justify="right", min_width=len(name))
     for one in progress(entries, lab_source.labs()):
         lab = one.lab
         table.add_row(

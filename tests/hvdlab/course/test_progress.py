@@ -68,7 +68,7 @@ def test_each_thing_counts_once_and_stays_done(lab):
 
 
 def test_the_table_has_a_row_per_lab(tmp_path, monkeypatch, capsys):
-    monkeypatch.setenv("COLUMNS", "90")
+    monkeypatch.setenv("COLUMNS", "80")
     file = AnswersFile(tmp_path / "answers.json")
     file.add(SolvedExercise(2, "check_gradient", "t"))
     progress.show(file)
