@@ -94,9 +94,7 @@ def test_the_counts_of_a_small_lab(tmp_path):
     (tmp_path / "07_title.py").write_text(SOURCE)
     (lab,) = lab_source.labs(tmp_path)
     found = lab_counts.count(lab)
-    assert (
-        found.words == 12
-    )  # "Lab 7 A title", "Three words here.", "one link", "Hint 1", and no letter of a formula
+    assert found.words == 11  # no formula, no address, no description of a picture
     assert found.pictures == [("ring", "Two words")]
     assert (found.visible, found.plotting, found.written, found.figures) == (12, 5, 3, 2)
     assert found.share == 3 / 7

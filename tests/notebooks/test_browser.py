@@ -119,14 +119,14 @@ def test_pictures_are_shown_and_described_and_folded_cells_are_folded(server, pa
     open_notebook(page, server, "shown.ipynb")
     picture = page.get_by_alt_text("A ring of ranks")
     picture.wait_for()
-    assert picture.evaluate("image => image.complete && image.naturalWidth") == 90
+    wait_for_width(page, picture, 90)
     assert page.locator(".jp-CodeCell .jp-Collapser").count() >= 2
     assert page.locator(".jp-CodeCell .jp-Placeholder").count() == 1
     assert not page.locator(".jp-CodeCell").first.locator(".cm-content").is_visible()
     run_all(page)
     figure = page.get_by_alt_text("A line rises from 1 to 2.")
     figure.wait_for()
-    assert figure.evaluate("image => image.naturalWidth") > 300
+    wait_for_width(page, figure, 300)
     page.screenshot(path=tmp_path / "shown.png")
 
 
@@ -183,6 +183,14 @@ def save(page, path, seconds=30):
         if path.stat().st_mtime_ns != before and (text := path.read_text()).endswith("}\n"):
             return nbformat.reads(text, 4)
     pytest.fail(f"the notebook was not saved within {seconds} s")
+
+
+def wait_for_width(page, image, least, seconds=30):
+    """Wait until an image is loaded and at least so many pixels wide."""
+    deadline = time.monotonic() + seconds
+    while image.evaluate("image => image.complete ? image.naturalWidth : 0") < least:
+        assert time.monotonic() < deadline, f"the image was not shown within {seconds} s"
+        page.wait_for_timeout(200)
 
 
 def picture(page, canvas, path, seconds=60, other_than=None):

@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 BUILDER = ROOT / "notebooks/build.py"
 SOURCE = """\
 # %% [markdown]
-# # Lab 8: a title
+# # Lab 7: a title
 
 # %%
 def double(x):
@@ -63,7 +63,7 @@ def test_learners_get_a_stub_and_solutions_are_complete(builder, monkeypatch):
     assert "Generated from `labs/07_title.py`" in learner.cells[0].source
     assert learner.cells[1].source == (
         "def double(x):\n"
-        "    raise NotImplementedError(\"Lab 8, exercise 1: return twice 'x'\")\n\n\nafter = 1"
+        "    raise NotImplementedError(\"Lab 7, exercise 1: return twice 'x'\")\n\n\nafter = 1"
     )
     # The solutions must not overwrite files of a learner.
     assert 'os.environ["LAB_WORK"] = "notebooks/work/solutions"' in solution.cells[1].source
