@@ -12,7 +12,8 @@ and a cell tagged "solution" is left out. A source without either has no solutio
 
 A code cell tagged "folded" is hidden until the reader clicks on it: it draws a figure, or prepares an
 experiment. A picture, `![what it shows](pictures/NAME.svg)`, is embedded in the notebook, so that a copy of
-the notebook shows it wherever it lies.
+the notebook shows it wherever it lies. What is embedded is NAME.png, because JupyterLab does not show an
+embedded SVG file.
 """
 
 import argparse
@@ -37,7 +38,7 @@ KERNEL = {"name": "hvdlab", "display_name": "Course lab (hvdlab)", "language": "
 SOURCE_NAME = re.compile(r"\d\d_[a-z0-9_]+\.py")
 BEGIN = re.compile(r"^(\s*)# BEGIN SOLUTION: (.+)$")
 END = re.compile(r"^\s*# END SOLUTION$")
-PICTURE = re.compile(r"(!\[[^\]]+\]\()pictures/([a-z0-9_]+\.svg)\)")
+PICTURE = re.compile(r"(!\[[^\]]+\]\()pictures/([a-z0-9_]+)\.svg\)")
 
 
 class BadSource(Exception):
@@ -66,12 +67,12 @@ def build(path: Path) -> dict[Path, str]:
 def _embed_pictures(cell, path):
     """Turn the pictures that a text refers to into attachments of its cell."""
     for _, name in PICTURE.findall(cell.source):
-        picture = LABS / "pictures" / name
+        picture = LABS / "pictures" / f"{name}.png"
         if not picture.exists():
-            raise BadSource(f"{path.name} shows pictures/{name}, which does not exist")
+            raise BadSource(f"{path.name} shows {name}, and there is no labs/pictures/{name}.png")
         data = base64.b64encode(picture.read_bytes()).decode("ascii")
-        cell.setdefault("attachments", {})[name] = {"image/svg+xml": data}
-    cell.source = PICTURE.sub(r"\1attachment:\2)", cell.source)
+        cell.setdefault("attachments", {})[picture.name] = {"image/png": data}
+    cell.source = PICTURE.sub(r"\1attachment:\2.png)", cell.source)
 
 
 def _learner(notebook, path):

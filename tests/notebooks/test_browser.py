@@ -107,9 +107,9 @@ describe(figure, "A line rises from 1 to 2.")
 
 @pytest.mark.slow
 def test_pictures_are_shown_and_described_and_folded_cells_are_folded(server, page, tmp_path):
-    ring = """<svg xmlns="http://www.w3.org/2000/svg" width="90" height="40"><text y="20">ring</text></svg>"""
-    text = nbformat.v4.new_markdown_cell("![A ring of ranks](attachment:ring.svg)")
-    text.attachments = {"ring.svg": {"image/svg+xml": base64.b64encode(ring.encode()).decode()}}
+    data = base64.b64encode((ROOT / "labs/pictures/training_step.png").read_bytes()).decode()
+    text = nbformat.v4.new_markdown_cell("![The parts of a step](attachment:step.png)")
+    text.attachments = {"step.png": {"image/png": data}}
     folded = nbformat.v4.new_code_cell("hidden = 1", metadata={"jupyter": {"source_hidden": True}})
     kernel = {"name": "hvdlab", "display_name": "Course lab (hvdlab)", "language": "python"}
     cells = [text, folded, nbformat.v4.new_code_cell(SHOWN)]
@@ -117,9 +117,9 @@ def test_pictures_are_shown_and_described_and_folded_cells_are_folded(server, pa
     nbformat.write(notebook, server.served / "shown.ipynb")
 
     open_notebook(page, server, "shown.ipynb")
-    picture = page.get_by_alt_text("A ring of ranks")
+    picture = page.get_by_alt_text("The parts of a step")
     picture.wait_for()
-    wait_for_width(page, picture, 90)
+    wait_for_width(page, picture, 1000)
     assert page.locator(".jp-CodeCell .jp-Collapser").count() >= 2
     assert page.locator(".jp-CodeCell .jp-Placeholder").count() == 1
     assert not page.locator(".jp-CodeCell").first.locator(".cm-content").is_visible()
@@ -194,13 +194,13 @@ def wait_for_width(page, image, least, seconds=30):
 
 
 def picture(page, canvas, path, seconds=60, other_than=None):
-    """Return the pixels of the canvas, once it shows a new picture that no longer changes."""
+    """Return the pixels of the canvas, once it shows another picture, which no longer changes."""
     last, deadline = None, time.monotonic() + seconds
     while time.monotonic() < deadline:
         page.wait_for_timeout(500)
         canvas.screenshot(path=path)
         now = imread(path)
-        new = other_than is None or not np.array_equal(other_than, now)
+        new = other_than is None or changed(other_than, now) > 0.05
         if now.std() > 0.01 and new and np.array_equal(last, now):
             return now
         last = now

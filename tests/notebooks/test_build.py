@@ -116,7 +116,7 @@ def test_refuses_unpaired_solution_marks(builder, monkeypatch, capsys, old, new,
     assert said in message and "07_title.py, cell 1" in message and "return 2 * x" in message
 
 
-SVG = '<svg xmlns="http://www.w3.org/2000/svg"><text>ring</text></svg>'
+PNG = b"\x89PNG and so on"
 SHOWN = """\
 # %% [markdown]
 # # Lab 7: a title
@@ -132,23 +132,23 @@ train()
 
 def test_a_picture_is_embedded_in_the_cell_that_shows_it(builder, monkeypatch):
     (builder.LABS / "pictures").mkdir()
-    (builder.LABS / "pictures/ring.svg").write_text(SVG)
+    (builder.LABS / "pictures/ring.png").write_bytes(PNG)
     (builder.LABS / "07_title.py").write_text(SHOWN)
     assert run(builder, monkeypatch) == 0
     notebook = nbformat.read(builder.NOTEBOOKS / "07_title.ipynb", 4)
     nbformat.validate(notebook)
     cell = notebook.cells[0]
-    assert "![A ring](attachment:ring.svg) and [a page](pictures/README.md)" in cell.source
+    assert "![A ring](attachment:ring.png) and [a page](pictures/README.md)" in cell.source
     ((name, bundle),) = cell.attachments.items()
-    assert name == "ring.svg"
-    assert base64.b64decode(bundle["image/svg+xml"]).decode() == SVG
+    assert name == "ring.png"
+    assert base64.b64decode(bundle["image/png"]) == PNG
 
 
 def test_refuses_a_picture_that_does_not_exist(builder, monkeypatch, capsys):
     (builder.LABS / "07_title.py").write_text(SHOWN)
     assert run(builder, monkeypatch) == 1
     said = capsys.readouterr().err
-    assert said == "build: 07_title.py shows pictures/ring.svg, which does not exist\n"
+    assert said == "build: 07_title.py shows ring, and there is no labs/pictures/ring.png\n"
 
 
 def test_only_a_folded_cell_hides_its_source(builder, monkeypatch):
