@@ -27,7 +27,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 from hvdlab.course.figures import describe
-from hvdlab.course.learning_curves import nearest_neighbour_error
+from hvdlab.course.learning_curves import learning_curve
 from hvdlab.course.workbook import Workbook
 from hvdlab.exercises import lab01_why_many_gpus as exercises
 
@@ -114,13 +114,6 @@ workbook = Workbook(1)
 
 # %%
 few = np.array([125, 250, 500, 1000, 2000])
-
-
-def learning_curve(sizes, numbers):
-    errors = [[nearest_neighbour_error(n, numbers, seed) for seed in range(5)] for n in sizes]
-    return np.mean(errors, axis=1)
-
-
 measured = learning_curve(few, numbers=4)
 for n, error in zip(few, measured, strict=True):
     print(f"{n:5} examples: error {error:.3f}")
@@ -227,6 +220,7 @@ for numbers in (4, 12):
         f"{numbers:2} numbers: b = {b:.2f}, half the error needs {factor:,.0f} times the examples;"
     )
     print(f"            at 16,000 examples predicted {a * 16_000**-b:.3f}, measured {later:.3f}")
+print("your prediction of the factor for 12 numbers:", prediction)
 
 # %% tags=["folded"]
 figure, axes = plt.subplots()
@@ -582,7 +576,8 @@ rings = {
     "two nodes, Ethernet": [NVLINK] * 6 + [ETHERNET] * 2,
 }
 for name, links in rings.items():
-    print(f"{name:22} {ring_seconds(2e9, links) * 1000:7.1f} ms")
+    print(f"{name:22} {ring_seconds(2e9, links):6.3f} s")
+print(f"{'your prediction':22} {prediction} s")
 
 # %% [markdown]
 # With Ethernet the all-reduce takes 2.8 seconds. Each link carries $2 \cdot \frac78 \cdot 2 = 3.5$ GB, and

@@ -13,14 +13,14 @@ each_lab = pytest.mark.parametrize("lab", LABS, ids=lambda lab: lab.path.stem)
 
 
 def markdown(lab) -> str:
-    return lab.path.read_text(encoding="utf-8").replace("\n# ", "\n")
+    return re.sub(r"^# ?", "", lab.path.read_text(encoding="utf-8"), flags=re.M)
 
 
 @each_lab
 def test_a_lab_has_objectives_a_summary_and_questions(lab):
     text = markdown(lab)
     objectives = re.search(
-        r"^\*\*After this lab you can\*\*.*?\n((?:\n|[*-] .*\n|  .*\n)+)", text, re.M
+        r"^\*\*After this lab you can:?\*\*.*?\n((?:\n|[*-] .*\n|  .*\n)+)", text, re.M
     )
     assert objectives, "**After this lab you can** must be followed by a list"
     assert 3 <= len(re.findall(r"^[*-] ", objectives[1], re.M)) <= 5

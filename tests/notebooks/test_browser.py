@@ -85,7 +85,7 @@ def test_the_start_page_links_to_the_labs(server, page, tmp_path):
     open_notebook(page, server, "00_start_here.ipynb")
     notebook = page.locator(".jp-Notebook")
     notebook.get_by_role("heading", name="Start here").first.wait_for()
-    table = notebook.locator("table", has_text="you measure")
+    table = notebook.locator("table", has_text="minutes")
     table.wait_for()
     labs = [path for path in (ROOT / "labs").glob("[0-9][0-9]_*.py") if path.name[:2] != "00"]
     assert table.locator("tbody tr").count() == len(labs) >= 9

@@ -157,3 +157,15 @@ def test_only_a_folded_cell_hides_its_source(builder, monkeypatch):
     notebook = nbformat.read(builder.NOTEBOOKS / "07_title.ipynb", 4)
     hidden = [cell.metadata.get("jupyter", {}).get("source_hidden") for cell in notebook.cells]
     assert hidden == [None, True, None]
+
+
+def test_a_page_becomes_a_notebook_of_text(builder, monkeypatch):
+    (builder.LABS / "glossary.md").write_text(
+        "# Glossary\n\n| term | meaning |\n|---|---|\n| rank | one |\n"
+    )
+    (builder.LABS / "README.md").write_text("# Not a page\n")
+    assert run(builder, monkeypatch) == 0
+    assert [path.name for path in builder.NOTEBOOKS.glob("*.ipynb")] == ["glossary.ipynb"]
+    notebook = nbformat.read(builder.NOTEBOOKS / "glossary.ipynb", 4)
+    assert {cell.cell_type for cell in notebook.cells} == {"markdown"}
+    assert "| rank | one |" in notebook.cells[0].source

@@ -1,5 +1,7 @@
 """Measure a learning curve: the error of a simple predictor that has seen n examples."""
 
+from collections.abc import Iterable
+
 import numpy as np
 
 
@@ -24,3 +26,17 @@ def nearest_neighbour_error(n: int, numbers: int, seed: int, tests: int = 300) -
     ) - 2 * new @ examples.T  # squared, up to a constant per row
     answers = examples[distances.argmin(axis=1)].sum(axis=1)
     return float(np.sqrt(np.mean((answers - new.sum(axis=1)) ** 2)))
+
+
+def learning_curve(sizes: Iterable[int], numbers: int, repetitions: int = 5) -> np.ndarray:
+    """Return the error for each number of examples, as the mean of some repetitions with different seeds.
+
+    Args:
+        sizes: numbers of examples.
+        numbers: how many numbers an example has.
+        repetitions: how many random data sets are averaged. Default 5.
+    """
+    errors = [
+        [nearest_neighbour_error(n, numbers, seed) for seed in range(repetitions)] for n in sizes
+    ]
+    return np.mean(errors, axis=1)

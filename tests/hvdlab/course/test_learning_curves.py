@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from hvdlab.course.learning_curves import nearest_neighbour_error
+from hvdlab.course.learning_curves import learning_curve, nearest_neighbour_error
 
 
 def test_the_error_is_that_of_a_loop_over_all_examples():
@@ -14,3 +14,8 @@ def test_the_error_is_that_of_a_loop_over_all_examples():
         errors.append(nearest.sum() - point.sum())
     expected = np.sqrt(np.mean(np.square(errors)))
     assert np.isclose(nearest_neighbour_error(40, 5, seed=3, tests=20), expected)
+
+
+def test_a_curve_is_the_mean_of_its_repetitions():
+    first = [nearest_neighbour_error(30, 2, seed) for seed in (0, 1)]
+    assert np.allclose(learning_curve([30, 60], 2, repetitions=2)[0], np.mean(first))
