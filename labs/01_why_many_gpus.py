@@ -18,7 +18,7 @@
 # * name the links between GPUs with their speeds, and say what MPI, NCCL, Gloo, Horovod and DDP are for.
 #
 # **Builds on** nothing but Python with NumPy, and logarithms. **Time** 90 minutes: 30 to read, and 60 for
-# seven short exercises. The computer needs a few seconds of it.
+# eight short exercises. The computer needs a few seconds of it.
 
 # %%
 import math
@@ -61,6 +61,55 @@ workbook = Workbook(1)
 # AI](https://epoch.ai/blog/training-compute-of-frontier-ai-models-grows-by-4-5x-per-year) finds a growth by a
 # factor of 4 to 5 per year from 2010 to May 2024. In contrast, Moore's law for chips means a doubling about
 # every two years, a factor of 1.4 per year.
+#
+# A growth by a factor $f$ in $y$ years contains $\log_2 f$ doublings, because $f = 2 \cdot 2 \cdot 2 \cdots$
+# with $\log_2 f$ factors. For example, a factor of 8 is three doublings. If it takes 6 years, one doubling
+# takes 2 years.
+#
+# ### Exercise 1: Doubling time
+#
+# **What:** return the months of one doubling, for a growth by a given factor in a given number of years.
+#
+# **Why:** the doubling time makes trends comparable that were measured over different periods.
+#
+# **Signature:** `doubling_months(factor, years)` returns a number.
+#
+# <details><summary>Hint 1</summary>
+#
+# How many doublings are in the factor? How many months are in the years?
+#
+# </details>
+# <details><summary>Hint 2</summary>
+#
+# A smaller case: a factor of 16 in 2 years. $16 = 2^4$, so there are 4 doublings in 24 months, and one takes
+# 6 months.
+#
+# </details>
+# <details><summary>Hint 3</summary>
+#
+# `math.log2(factor)` is the number of doublings. Divide `12 * years` by it.
+#
+# </details>
+
+
+# %%
+def doubling_months(factor, years):
+    # BEGIN SOLUTION: return the months of one doubling
+    doublings = math.log2(factor)
+    return 12 * years / doublings
+    # END SOLUTION
+
+
+# %%
+exercises.check_doubling_months(doubling_months)
+print(f"AlexNet to AlphaGo Zero: {doubling_months(300_000, years=5.1):.1f} months")
+print(f"4.5 times per year:      {doubling_months(4.5, years=1):.1f} months")
+
+# %% [markdown]
+# The first line agrees with OpenAI's fit. The second line says that the growth has become slower since then,
+# but it is still a doubling in less than half a year.
+#
+# ## The number of GPUs in the growth
 #
 # Where does the growth come from? Compare AlexNet with [Llama 3 405B](https://arxiv.org/abs/2407.21783)
 # (2024), which needed $3.8 \cdot 10^{25}$ operations, 76 million times as many. Its [H100
@@ -119,7 +168,7 @@ for n, error in zip(few, measured, strict=True):
     print(f"{n:5} examples: error {error:.3f}")
 
 # %% [markdown]
-# ### Exercise 1: Fit a power law
+# ### Exercise 2: Fit a power law
 #
 # **What:** return $a$ and $b$ of the power law that fits given points best.
 #
@@ -160,7 +209,7 @@ def fit_power_law(n, error):
 exercises.check_fit_power_law(fit_power_law)
 
 # %% [markdown]
-# ### Exercise 2: Predict the data for a smaller error
+# ### Exercise 3: Predict the data for a smaller error
 #
 # **What:** return the number of examples at which the power law reaches a given error.
 #
@@ -285,7 +334,7 @@ describe(
 # reason: they did not count all parameters, and measured at a small scale. A power law is only as good as its
 # measurement.
 #
-# ### Exercise 3: The best model for a given compute
+# ### Exercise 4: The best model for a given compute
 #
 # **What:** return the number of parameters and the number of tokens that use a compute of $C$ operations with
 # $r$ tokens per parameter.
@@ -346,7 +395,7 @@ for operations in (5.8e23, 5.8e25):
 # training run reaches. It is below 1 because a GPU waits for data, for its memory and for the other GPUs. For
 # example, Llama 3 405B reached 38 to 43 %.
 #
-# ### Exercise 4: GPU-days of a training run
+# ### Exercise 5: GPU-days of a training run
 #
 # **What:** return the days that one GPU would need for a training run.
 #
@@ -414,7 +463,7 @@ print(f"{days / 365:,.0f} years on one GPU, or {days / 16_384:.0f} days on 16,38
 # speed-up divided by the number of GPUs. For example, if 4 GPUs make a run 3 times as fast, the efficiency is
 # 75 %.
 #
-# ### Exercise 5: Results per week
+# ### Exercise 6: Results per week
 #
 # **What:** return how many runs finish within a given time, one after the other, if all GPUs work on each run
 # together.
@@ -519,7 +568,7 @@ for gpus, efficiency in ((1, 1.0), (4, 0.75), (16, 0.75), (16, 0.50)):
 # $2(N-1)/N$ times the size of the array: 1 time for two ranks, 1.5 times for four, and never more than twice.
 # All links work at the same time, so that **the slowest link decides**. In lab 4 you program this algorithm.
 #
-# ### Exercise 6: Time of a ring all-reduce
+# ### Exercise 7: Time of a ring all-reduce
 #
 # **What:** return the seconds of a ring all-reduce. Ignore the latency.
 #
@@ -617,7 +666,7 @@ print(f"{'your prediction':22} {prediction} s")
 # step takes 0.9 s with prefetching, however fast the GPU is. Then a faster GPU is a waste, and lab 10 shows
 # what helps.
 #
-# ### Exercise 7: Time of a step
+# ### Exercise 8: Time of a step
 #
 # **What:** return the time per step, with or without prefetching. Computing and exchanging do not overlap
 # here.

@@ -1,4 +1,4 @@
-"""Checks of lab 1: power laws, the compute of a training run, experiments per week, a step, and a ring."""
+"""Checks of lab 1: doubling times, power laws, the compute of a run, results per week, a step, a ring."""
 
 import math
 from collections.abc import Callable
@@ -8,6 +8,33 @@ import numpy as np
 from hvdlab.exercises import NotYet, call_unchanged, compare, exercise, number, numbers, right
 
 DAY = 86_400  # seconds
+
+
+@exercise
+def check_doubling_months(doubling_months: Callable) -> None:
+    """Demand 12 years / log2(factor).
+
+    Args:
+        doubling_months: The learner's `doubling_months(factor, years)`.
+    """
+    for factor, years, expected in ((8, 6, 24.0), (16, 2, 6.0), (2, 0.5, 6.0)):
+        case = f"doubling_months({factor}, {years})"
+        answer = number(call_unchanged(doubling_months, factor, years), case, "of months")
+        doublings = math.log2(factor)
+        compare(
+            case, answer, expected,
+            {
+                "These are years. A year has 12 months.": years / doublings,
+                "The number of doublings is the logarithm to base 2: use math.log2.":
+                    [12 * years / math.log(factor), 12 * years / math.log10(factor)],
+                "A growth by 8 is three doublings, 2 x 2 x 2, and not four or eight: take the logarithm.":
+                    [12 * years / factor, 12 * years / (factor / 2)],
+                "That is the number of doublings per month. The doubling time is its inverse.":
+                    doublings / (12 * years),
+            },
+            f"{factor} is {doublings:g} doublings, and {years} years are {12 * years:g} months.",
+        )  # fmt: skip
+    right("the number of doublings is the logarithm of the factor to base 2.")
 
 
 @exercise

@@ -40,6 +40,7 @@ def ring(size, links):
 
 DAY = 86_400
 RIGHT = [
+    (lab.check_doubling_months, lambda f, y: 12 * y / math.log2(f)),
     (lab.check_fit_power_law, fit),
     (lab.check_fit_power_law, with_log10),
     (lab.check_examples_for_error, lambda e, a, b: (a / e) ** (1 / b)),
@@ -50,6 +51,10 @@ RIGHT = [
     (lab.check_ring_seconds, ring),
 ]
 WRONG = [
+    (lab.check_doubling_months, lambda f, y: y / math.log2(f), "These are years"),
+    (lab.check_doubling_months, lambda f, y: 12 * y / math.log(f), "math.log2"),
+    (lab.check_doubling_months, lambda f, y: 12 * y / f, "take the logarithm"),
+    (lab.check_doubling_months, lambda f, y: math.log2(f) / y / 12, "its inverse"),
     (lab.check_fit_power_law, lambda n, e: fit(n, e)[::-1], "The order is a, then b"),
     (lab.check_fit_power_law, lambda n, e: (fit(n, e)[0], -fit(n, e)[1]), "change its sign"),
     (lab.check_fit_power_law, lambda n, e: (np.log(fit(n, e)[0]), fit(n, e)[1]), "np.exp"),
