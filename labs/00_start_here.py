@@ -1,62 +1,116 @@
 # %% [markdown]
-# # Start here: training neural networks on many processes
+# # Start here: training neural networks on many GPUs
 #
-# Fourteen notebooks, from one neuron and plain gradient descent to a script of yours that trains on N processes and is
-# graded by measurement. Two cores and no GPU are enough for all of it. The scripts are written for GPUs too, and have not run on one yet.
+# This course teaches you to train neural networks on many processes at the same time, on the GPUs of a
+# cluster or on the CPU cores of a laptop. It is for students and engineers who have trained a network on one
+# device and now have a network or a data set that is too large for it. You need Python, NumPy, and the basics
+# of Keras or PyTorch. Two CPU cores and no GPU are enough for every lab.
 #
-# | lab | minutes | you measure |
+# **After the course you can**
+#
+# * explain why training needs many GPUs, and estimate what a training run costs before you start it;
+# * convert a training script for one device to Horovod, or to PyTorch's DistributedDataParallel (DDP);
+# * choose the batch size and the learning rate for many processes, so that the accuracy does not suffer;
+# * make one device fast, and say whether computing, memory, the input data or the network limits it;
+# * divide a network that does not fit on one device, and fine-tune a language model;
+# * find the typical faults of distributed training, and measure whether a speed-up is real.
+#
+# At the end of lab 8 you have a script that trains on CIFAR-10 with any number of processes. An automatic
+# grader runs it and measures its accuracy, its time and its communication.
+
+# %% [markdown]
+# ## The labs
+#
+# A lab is a written lecture with experiments that your computer runs. The minutes are estimates for a learner
+# who reads everything and does every exercise. The computer needs at most about ten of them.
+#
+# | lab | minutes | what you learn there |
 # |---|---|---|
-# | [2: Gradient descent](02_gradient_descent.ipynb) | 45 | a loss surface in 3-D, the path down it, the largest step size that converges |
-# | [3: SGD and batch size](03_stochastic_gradient_descent.ipynb) | 75 | the noise of small batches, images/s and time to an accuracy against the batch size, what skip connections do to a loss surface |
-# | [4: Data parallelism by hand](04_data_parallelism.ipynb) | 75 | how exactly N ranks equal one, and what your own ring all-reduce costs |
-# | [5: Horovod](05_horovod.ipynb) | 90 | a serial script becoming a Horovod script, rank by rank; fusion, compression, scaling |
-# | [6: Scaling the batch](06_scaling_the_batch.ipynb) | 75 | how far a larger batch saves steps, and whether the noise in the gradient predicts it |
-# | [7: What can be done about it](07_large_batch_remedies.ipynb) | 60 | rate scaling, warmup, ghost batch norm, noise, longer training, LARS, LAMB, NovoGrad |
-# | [8: CIFAR-10 and the assessment](08_cifar10_assessment.ipynb) | 75 | two optimizers in a race against time, compared with shipped runs of five; then the grader measures you |
-# | [9: One device, used fully](09_one_device.ipynb) | 100 | where memory and time of a step go; mixed precision, activation checkpointing, gradient accumulation; what keeps a GPU busy |
-# | [12: DDP and sharding](12_ddp_and_sharding.ipynb) | 100 | Horovod, DDP and your own all-reduce, compared with each other; ZeRO's three stages, in bytes held and bytes sent |
-# | [13: Splitting layers](13_splitting_layers.ipynb) | 60 | the matrices of a layer on several ranks, by hand, with DTensor and AxoNN: one loss curve, less memory, known traffic |
-# | [14: Splitting networks](14_splitting_networks.ipynb) | 90 | a network cut between its layers, schedules and their bubbles, and a search for the best of all splits |
-# | [15: Fine-tuning a language model](15_fine_tuning.ipynb) | 90 | a small GPT trained from nothing and fine-tuned on instructions, whole and with LoRA |
-# | [16: Find the fault](16_find_the_fault.ipynb) | 60 | broken scripts: their symptoms, your diagnosis, and what `hvdlab check` says |
-# | [18: Past one machine](18_past_one_machine.ipynb) | 60 | a message's latency and bandwidth here, and what they predict for 2 to 10,000 GPUs |
+# | [1: Why many GPUs](01_why_many_gpus.ipynb) | 90 | how compute, data and models have grown, power laws, the parts of a training step, the links between GPUs |
+# | [2: Gradient descent](02_gradient_descent.ipynb) | 120 | loss surfaces, gradients, and the largest step size that converges |
+# | [3: SGD and batch size](03_stochastic_gradient_descent.ipynb) | 150 | the noise of small batches, throughput and time to accuracy, skip connections; how the experiments of the course work |
+# | [4: Data parallelism by hand](04_data_parallelism.ipynb) | 120 | MPI, collectives, your own ring all-reduce, and why N processes give the result of one |
+# | [5: Horovod](05_horovod.ipynb) | 160 | the conversion of a script to Horovod, step by step; scaling and its measurement |
+# | [6: Scaling the batch](06_scaling_the_batch.ipynb) | 110 | the gradient noise scale, and how far a larger batch saves steps |
+# | [7: Remedies for large batches](07_large_batch_remedies.ipynb) | 120 | scaling and warmup of the learning rate, batch normalisation, LARS, LAMB and NovoGrad |
+# | [8: CIFAR-10 and the assessment](08_cifar10_assessment.ipynb) | 110 | a complete training script, measured by the grader |
+# | [9: One device, used fully](09_one_device.ipynb) | 180 | number formats, mixed precision, activation checkpointing, gradient accumulation |
+# | [10: Feed the device](10_feed_the_device.ipynb) | 110 | the input pipeline: workers, prefetching, file formats, random access |
+# | [11: From one GPU to DDP](11_from_one_gpu_to_ddp.ipynb) | 120 | the conversion of a PyTorch script to DDP |
+# | [12: DDP and sharding](12_ddp_and_sharding.ipynb) | 180 | buckets and overlap; ZeRO and FSDP, which divide the memory |
+# | [13: Splitting layers](13_splitting_layers.ipynb) | 120 | tensor parallelism, by hand and with PyTorch's DTensor |
+# | [14: Splitting networks](14_splitting_networks.ipynb) | 150 | pipeline parallelism, its schedules and idle times, and combinations of all methods |
+# | [15: Fine-tuning a language model](15_fine_tuning.ipynb) | 120 | a small GPT, fine-tuned on instructions as a whole and with LoRA |
+# | [16: Find the fault](16_find_the_fault.ipynb) | 120 | seven scripts with one mistake each: symptoms, diagnosis, repair |
+# | [17: Read a trace](17_read_a_trace.ipynb) | 90 | profiles of real runs, and what they say about waiting GPUs |
+# | [18: Past one machine](18_past_one_machine.ipynb) | 100 | latency, bandwidth, and a model that predicts the speed of thousands of GPUs |
+
+# %% [markdown]
+# ## Paths through the course
 #
-# Do 2 to 8 in this order: each uses what the one before has shown. 9 to 14 leave Horovod for the rest of the field, in PyTorch, and
-# build on each other too; 15 and 16 need only 2 to 8. The minutes are yours, for reading, thinking and exercises; the computer works
-# for about ten of them at most.
+# Every lab names the labs that it builds on. Do the labs of a path in the order of their numbers.
+#
+# | you have | Horovod path (Keras or PyTorch) | PyTorch path |
+# |---|---|---|
+# | half a day, 4 hours | 1, 5 | 1, 11 |
+# | one day, 8 hours | 1, 4, 5, 8 | 1, 4, 11, 16 |
+# | one week, about 20 hours | 1 to 8, 16, 18 | 1 to 4, 6, 9 to 12, 16 |
+# | the whole course, about 38 hours | 1 to 18 | 1 to 18 |
+#
+# On a half day, read only what the lab needs from the labs between: the start of lab 5 and of lab 11 says what
+# that is. Horovod is the shorter way to see every idea in one call. New code for PyTorch mostly uses DDP and
+# FSDP, which labs 11 and 12 teach.
 
 # %% [markdown]
 # ## How a lab works
 #
-# A *rank* is one of the N processes that train together, and its number, from 0 on.
+# A *rank* is one of the processes that train together, and also its number, from 0.
 #
-# * **Run the cells from top to bottom** with Shift+Enter. A lab stops at its first exercise: `NotImplementedError` there is not a
-#   fault, it is your turn.
-# * **Exercise**: the cell says what your function takes and returns. Replace the line `raise NotImplementedError(...)`.
-#   Two hints fold out above it, the second says nearly everything.
-# * **Check**: the one line after it tries your function on cases that one can do by hand. It says `Right: ...`, or `Not yet: ...`
-#   with the mistake that it recognised. Run it as often as you like, nothing is counted.
-# * **Prediction**: before an experiment a cell asks `prediction = None`. Put your guess in place of `None`: the next figure shows it
-#   next to the result, as a star. A wrong guess teaches more than a right one. If you leave `None`, the figure has no star.
-# * **Figures** of experiments lay your run over results that the course ships (`labs/results`, three seeds or more). Small deviations are
-#   the seeds and your machine. A time belongs to a machine, an accuracy does not.
-# * **Solutions** are complete notebooks in `notebooks/solutions/`: [open the one of lab 2](solutions/02_gradient_descent.ipynb) to see one. Try first.
-# * **Commands** in the text (`hvdlab ...`, `make ...`, `torchrun ...`) are for a terminal at the top of the repository, after
-#   `source .venv/bin/activate` there.
-# * **What you write** goes to `notebooks/work/`, which git leaves alone. Nothing overwrites a script that you have edited there; the
-#   solutions write theirs to `notebooks/work/solutions/`.
+# * **Run the cells from top to bottom** with Shift+Enter. The run stops with `NotImplementedError` at each
+#   exercise, because that is where you write code.
+# * **Exercise.** The text says what your function takes and returns, and why it is needed. Replace the line
+#   `raise NotImplementedError(...)`. Three hints can be opened: the idea, a smaller case with numbers, and
+#   nearly the whole line.
+# * **Check.** The line after the exercise calls your function on cases that can be computed by hand. It prints
+#   `Right: ...`, or `Not yet: ...` with the mistake that it recognised. You can run it as often as you like.
+# * **Prediction.** Before an experiment, replace the two values `None` by your prediction and by one sentence
+#   with its reason. The next figure shows your prediction next to the result. You learn most from a prediction
+#   that was wrong, if you know which reason led to it.
+# * **Figures.** A line is a reference result of the course, and the points are yours. Small differences come
+#   from the random seeds and from your machine. Times depend on the machine, and accuracies do not.
+# * **Hidden cells.** Cells that only draw a figure are hidden. Click on the three dots to see them.
+# * **Self-check questions** at the end of a lab give feedback on every answer.
+# * **Solutions** are complete notebooks in `notebooks/solutions`, for example [that of lab 2](solutions/02_gradient_descent.ipynb).
+#   Try the exercise first.
+# * **What you write** goes to `notebooks/work`. Your predictions, answers and solved exercises are in
+#   `notebooks/work/answers.json` there. Nothing is sent anywhere, and nothing is graded.
+# * **Commands** such as `hvdlab ...` or `make ...` are typed in a terminal at the top of the repository, after
+#   `source .venv/bin/activate`.
+# * **Terms** are printed in bold or italics where they are defined. The [glossary](glossary.ipynb) has
+#   all of them.
 
 # %% [markdown]
-# ## Stop something, or make it shorter
+# ## Your progress
 #
-# * **Interrupt** with the stop button (■). It ends the experiment and every process that it started on other cores; the runs
-#   that are done are kept and can be plotted. What starts ranks also has a time limit, so a hang ends by itself.
-# * **`LAB_QUICK=1`** in the environment (`LAB_QUICK=1 make lab`) lets every lab go through all its cells in about a minute, with
-#   so little training that the figures show the machinery and not the effect.
-# * **No GPU, few cores?** Close other programs while something is timed: two ranks want two cores for themselves.
+# The table counts your exercises, predictions and questions. In a terminal, `hvdlab progress` prints the same
+# table.
+
+# %%
+from hvdlab.course import progress
+
+progress.show()
 
 # %% [markdown]
-# ## See what this machine has
+# ## Interrupting and shortening a run
+#
+# * **Interrupt** an experiment with the stop button (■). It ends every process that the experiment has started,
+#   and keeps the runs that are complete. Runs on several ranks also have a time limit.
+# * **Shorten** all labs with `LAB_QUICK=1 make lab`. Each lab then needs about a minute, but trains so little
+#   that its figures do not show the effects.
+# * **Close other programs** while a time is measured, because two ranks need two cores.
+
+# %% [markdown]
+# ## The hardware and software of this machine
 
 # %%
 import os
@@ -93,20 +147,29 @@ for name, load in (("cifar10", load_cifar10), ("fashion_mnist", load_fashion_mni
 # %% [markdown]
 # ## If something is missing
 #
-# * **Something does not start**: `.venv/bin/hvdlab doctor` in a terminal says what is wrong, and prints the command that fixes it.
-# * **Data, no network**: `make lab` has downloaded both data sets, or generated synthetic data sets with ten classes that can be learned. With
-#   synthetic data the labs run, and labs 3 to 8 say that their numbers are not comparable. `.venv/bin/hvdlab data cifar10` in the top folder says what you
-#   have, and how to get the real data later; the same with `fashion_mnist`. Data of your own lie where `$HVDLAB_DATA` points, or in
-#   `~/.cache/hvdlab`.
-# * **The kernel**: the notebooks name a kernel `hvdlab`, which `make setup` registers for `make lab`. Under JupyterHub, in VS Code
-#   or in an NGC container, whose Jupyter is not the one of this course, run this once in a terminal at the top of the
-#   repository, then choose *Course lab (hvdlab)*:
+# * **Something does not start.** Type `.venv/bin/hvdlab doctor` in a terminal. It says what is wrong, and prints
+#   the command that fixes it.
+# * **No data, and no network.** `make lab` downloads two data sets, or generates synthetic data sets with ten
+#   classes. With synthetic data all labs run, but the numbers of labs 3 to 8 cannot be compared with ours.
+#   `.venv/bin/hvdlab data cifar10` says what you have, and how to get the real data later. The same works with
+#   `fashion_mnist`. Data of your own are expected in `$HVDLAB_DATA` or in `~/.cache/hvdlab`.
+# * **No kernel.** The notebooks use a kernel with the name `hvdlab`, which `make setup` registers. If your Jupyter
+#   is another one, for example under JupyterHub or in VS Code, run this once at the top of the repository, and
+#   choose *Course lab (hvdlab)*:
 #
 #   ```
 #   .venv/bin/python -m ipykernel install --user --name hvdlab --display-name "Course lab (hvdlab)"
 #   ```
-# * **A 3-D figure does not turn**: the server that shows the page needs `ipympl` too (`make lab` has it). The lab works without.
+# * **A cluster, or a container of [NVIDIA's catalogue NGC](https://catalog.ngc.nvidia.com).** The file
+#   `docker/README.md` describes the set-up with Docker, Apptainer and Slurm.
+# * **A 3-D figure does not turn.** The server that shows the page needs the package `ipympl`, which `make lab` has.
+#   The lab works without it.
+#
+# ## Your opinion
+#
+# The [course survey](survey.ipynb) has ten questions. If you take part in a class, your instructor will tell
+# you where to send the answers.
 #
 # ## Begin
 #
-# [Lab 2: Gradient descent](02_gradient_descent.ipynb)
+# [Lab 1: Why many GPUs](01_why_many_gpus.ipynb)

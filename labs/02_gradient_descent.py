@@ -63,7 +63,6 @@ print(f"{surface.size} losses, from {surface.min():.0f} to {surface.max():.0f}")
 # what the descent should find. In a notebook you can turn the figure with the mouse.
 
 # %%
-interactive()
 (w_best, b_best), *_ = np.linalg.lstsq(np.column_stack([x, np.ones_like(x)]), y)
 least = loss(w_best, b_best, x, y)
 
@@ -79,9 +78,10 @@ def draw_surface():
     return axes
 
 
-axes = draw_surface()
-axes.legend()
-plt.show()
+with interactive():
+    axes = draw_surface()
+    axes.legend()
+    plt.show()
 
 # %% [markdown]
 # It is a valley: steep across, nearly level along its floor. A quadratic bowl, as the loss is quadratic in
@@ -191,12 +191,13 @@ pd.DataFrame(table, index=["steps", "w", "b", "loss"]).T.round(
 )
 
 # %%
-axes = draw_surface()
 w_path, b_path, loss_path = long_path.T
-axes.plot(w_path, b_path, loss_path, color="#D55E00", marker=".", label="1000 steps of descent")
-axes.plot(*path[-1], "o", color="#CC79A7", markeredgecolor="black", label="your test stops")
-axes.legend(loc="upper right")
-plt.show()
+with interactive():
+    axes = draw_surface()
+    axes.plot(w_path, b_path, loss_path, color="#D55E00", marker=".", label="1000 steps of descent")
+    axes.plot(*path[-1], "o", color="#CC79A7", markeredgecolor="black", label="your test stops")
+    axes.legend(loc="upper right")
+    plt.show()
 
 # %% [markdown]
 # **What you should see:** some thirty steps fall into the valley, then hundreds of tiny ones creep along

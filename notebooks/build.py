@@ -1,4 +1,4 @@
-"""Make the notebooks from their sources, `labs/NN_name.py` (jupytext percent, with solutions).
+"""Make the notebooks from their sources, `labs/NN_name.py` (jupytext percent, with solutions) and two pages.
 
     python notebooks/build.py            # write notebooks/*.ipynb and notebooks/solutions/*.ipynb
     python notebooks/build.py --check    # write nothing; say which are not what would be written
@@ -12,7 +12,8 @@ and a cell tagged "solution" is left out. A source without either has no solutio
 
 A code cell tagged "folded" is hidden until the reader clicks on it: it draws a figure, or prepares an
 experiment. A picture, `![what it shows](pictures/NAME.svg)`, is embedded in the notebook, so that a copy of
-the notebook shows it wherever it lies.
+the notebook shows it wherever it lies. What is embedded is NAME.png, because JupyterLab does not show an
+embedded SVG file.
 """
 
 import argparse
@@ -34,10 +35,11 @@ import os
 os.environ["LAB_WORK"] = "notebooks/work/solutions"
 """
 KERNEL = {"name": "hvdlab", "display_name": "Course lab (hvdlab)", "language": "python"}
+PAGES = "glossary.md", "survey.md"  # each becomes a notebook of text, so that JupyterLab renders it
 SOURCE_NAME = re.compile(r"\d\d_[a-z0-9_]+\.py")
 BEGIN = re.compile(r"^(\s*)# BEGIN SOLUTION: (.+)$")
 END = re.compile(r"^\s*# END SOLUTION$")
-PICTURE = re.compile(r"(!\[[^\]]+\]\()pictures/([a-z0-9_]+\.svg)\)")
+PICTURE = re.compile(r"(!\[[^\]]+\]\()pictures/([a-z0-9_]+)\.svg\)")
 
 
 class BadSource(Exception):
@@ -45,13 +47,14 @@ class BadSource(Exception):
 
 
 def sources() -> list[Path]:
-    """The lab sources, in the order of the course."""
-    return sorted(path for path in LABS.glob("*.py") if SOURCE_NAME.fullmatch(path.name))
+    """The lab sources, in the order of the course, and the pages."""
+    labs = sorted(path for path in LABS.glob("*.py") if SOURCE_NAME.fullmatch(path.name))
+    return labs + [LABS / name for name in PAGES if (LABS / name).exists()]
 
 
 def build(path: Path) -> dict[Path, str]:
     """Return what a source becomes: {path relative to notebooks/: text of the notebook}."""
-    notebook = jupytext.read(path, fmt="py:percent")
+    notebook = jupytext.read(path, fmt="py:percent" if path.suffix == ".py" else "md")
     for cell in notebook.cells:
         if cell.cell_type == "markdown":
             _embed_pictures(cell, path)
@@ -66,17 +69,17 @@ def build(path: Path) -> dict[Path, str]:
 def _embed_pictures(cell, path):
     """Turn the pictures that a text refers to into attachments of its cell."""
     for _, name in PICTURE.findall(cell.source):
-        picture = LABS / "pictures" / name
+        picture = LABS / "pictures" / f"{name}.png"
         if not picture.exists():
-            raise BadSource(f"{path.name} shows pictures/{name}, which does not exist")
+            raise BadSource(f"{path.name} shows {name}, and there is no labs/pictures/{name}.png")
         data = base64.b64encode(picture.read_bytes()).decode("ascii")
-        cell.setdefault("attachments", {})[name] = {"image/svg+xml": data}
-    cell.source = PICTURE.sub(r"\1attachment:\2)", cell.source)
+        cell.setdefault("attachments", {})[picture.name] = {"image/png": data}
+    cell.source = PICTURE.sub(r"\1attachment:\2.png)", cell.source)
 
 
 def _learner(notebook, path):
     """The notebook with stubs in place of solutions, and how many exercises it has."""
-    lab, exercises, cells = int(path.name[:2]), 0, []
+    exercises, cells = 0, []
     for number, cell in enumerate(notebook.cells):
         if "solution" in cell.metadata.get("tags", []):
             continue
@@ -92,7 +95,9 @@ def _learner(notebook, path):
                     )
                 if begin:
                     skipping, exercises = True, exercises + 1
-                    todo = f"Lab {lab}, exercise {exercises}: {begin[2]}".replace('"', "'")
+                    todo = f"Lab {int(path.name[:2])}, exercise {exercises}: {begin[2]}".replace(
+                        '"', "'"
+                    )
                     lines.append(f'{begin[1]}raise NotImplementedError("{todo}")')
                 elif end:
                     skipping = False

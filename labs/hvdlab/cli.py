@@ -22,6 +22,10 @@ COMMANDS = {
     ),
     "data": ("hvdlab.data.command", "find, download or synthesise a data set"),
     "bench": ("hvdlab.bench.command", "measure this machine"),
+    "progress": (
+        "hvdlab.course.progress",
+        "show what you have solved, predicted and answered in the labs",
+    ),
     "gpu": (
         "hvdlab.gpu_report.command",
         "check and measure the GPUs of this machine, in one report",
@@ -34,6 +38,7 @@ examples:
   hvdlab run -np 2 labs/cifar10_torch.py --epochs 1
   hvdlab check -np 2 train.py
   hvdlab bench throughput
+  hvdlab progress
   hvdlab gpu --out runs/gpu
 """
 

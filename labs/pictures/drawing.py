@@ -13,11 +13,13 @@ One colour means one thing in all pictures: blue is data and activations, orange
 weights, purple is optimizer state, yellow is communication, grey is hardware and idle time.
 """
 
+import io
 from pathlib import Path
 
 import matplotlib
 from matplotlib import patches
 from matplotlib.figure import Figure
+from PIL import Image
 
 FOLDER = Path(__file__).resolve().parent
 BLUE, ORANGE, GREEN, PURPLE = "#0072B2", "#D55E00", "#009E73", "#CC79A7"
@@ -269,10 +271,16 @@ class Picture:
         return axes
 
     def save(self, name: str) -> None:
-        """Write `labs/pictures/NAME.svg`.
+        """Write `labs/pictures/NAME.svg`, and `NAME.png`, which the notebooks show.
+
+        JupyterLab does not show an SVG file that is embedded in a notebook.
 
         Args:
             name: lower-case letters, digits and underscores.
         """
-        path = FOLDER / f"{name}.svg"
-        self.figure.savefig(path, format="svg", facecolor="white", metadata={"Date": None})
+        options = {"facecolor": "white", "metadata": {"Date": None}}
+        self.figure.savefig(FOLDER / f"{name}.svg", format="svg", **options)
+        pixels = io.BytesIO()
+        self.figure.savefig(pixels, format="png", dpi=1.5 * PIXELS_PER_INCH, facecolor="white")
+        image = Image.open(pixels).convert("RGB").quantize(64)
+        image.save(FOLDER / f"{name}.png", optimize=True)

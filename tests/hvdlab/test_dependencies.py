@@ -49,7 +49,7 @@ HVDLAB = {
         "check course hints launch data noise_scale record reference schedules script_analysis torch keras "
         "scaling system numpy pandas rich psutil matplotlib frameworks"
     ),
-    "cli": "doctor launch check data bench gpu_report system",
+    "cli": "doctor launch check data bench course gpu_report system",
 }
 # The same for hvdgrade. A name that begins with "hvdlab" belongs to hvdlab.
 HVDGRADE = {

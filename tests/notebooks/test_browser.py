@@ -4,6 +4,7 @@ The tests start the server like `make lab`, on a copy of the notebooks, because 
 that it runs. Chromium is Debian's: `apt-get install chromium`.
 """
 
+import base64
 import json
 import os
 import re
@@ -84,7 +85,7 @@ def test_the_start_page_links_to_the_labs(server, page, tmp_path):
     open_notebook(page, server, "00_start_here.ipynb")
     notebook = page.locator(".jp-Notebook")
     notebook.get_by_role("heading", name="Start here").first.wait_for()
-    table = notebook.locator("table", has_text="you measure")
+    table = notebook.locator("table", has_text="minutes")
     table.wait_for()
     labs = [path for path in (ROOT / "labs").glob("[0-9][0-9]_*.py") if path.name[:2] != "00"]
     assert table.locator("tbody tr").count() == len(labs) >= 9
@@ -93,6 +94,40 @@ def test_the_start_page_links_to_the_labs(server, page, tmp_path):
     table.get_by_role("link", name="Gradient descent", exact=False).first.click()
     page.locator(".jp-Notebook:visible h1", has_text="Lab 2: Gradient descent").wait_for()
     page.screenshot(path=tmp_path / "lab1.png")
+
+
+SHOWN = """\
+import matplotlib.pyplot as plt
+from hvdlab.course.figures import describe
+figure, axes = plt.subplots()
+axes.plot([1, 2])
+describe(figure, "A line rises from 1 to 2.")
+"""
+
+
+@pytest.mark.slow
+def test_pictures_are_shown_and_described_and_folded_cells_are_folded(server, page, tmp_path):
+    data = base64.b64encode((ROOT / "labs/pictures/training_step.png").read_bytes()).decode()
+    text = nbformat.v4.new_markdown_cell("![The parts of a step](attachment:step.png)")
+    text.attachments = {"step.png": {"image/png": data}}
+    folded = nbformat.v4.new_code_cell("hidden = 1", metadata={"jupyter": {"source_hidden": True}})
+    kernel = {"name": "hvdlab", "display_name": "Course lab (hvdlab)", "language": "python"}
+    cells = [text, folded, nbformat.v4.new_code_cell(SHOWN)]
+    notebook = nbformat.v4.new_notebook(cells=cells, metadata={"kernelspec": kernel})
+    nbformat.write(notebook, server.served / "shown.ipynb")
+
+    open_notebook(page, server, "shown.ipynb")
+    picture = page.get_by_alt_text("The parts of a step")
+    picture.wait_for()
+    wait_for_width(page, picture, 1000)
+    assert page.locator(".jp-CodeCell .jp-Collapser").count() >= 2
+    assert page.locator(".jp-CodeCell .jp-Placeholder").count() == 1
+    assert not page.locator(".jp-CodeCell").first.locator(".cm-content").is_visible()
+    run_all(page)
+    figure = page.get_by_alt_text("A line rises from 1 to 2.")
+    figure.wait_for()
+    wait_for_width(page, figure, 300)
+    page.screenshot(path=tmp_path / "shown.png")
 
 
 @pytest.mark.slow
@@ -150,14 +185,22 @@ def save(page, path, seconds=30):
     pytest.fail(f"the notebook was not saved within {seconds} s")
 
 
+def wait_for_width(page, image, least, seconds=30):
+    """Wait until an image is loaded and at least so many pixels wide."""
+    deadline = time.monotonic() + seconds
+    while image.evaluate("image => image.complete ? image.naturalWidth : 0") < least:
+        assert time.monotonic() < deadline, f"the image was not shown within {seconds} s"
+        page.wait_for_timeout(200)
+
+
 def picture(page, canvas, path, seconds=60, other_than=None):
-    """Return the pixels of the canvas, once it shows a new picture that no longer changes."""
+    """Return the pixels of the canvas, once it shows another picture, which no longer changes."""
     last, deadline = None, time.monotonic() + seconds
     while time.monotonic() < deadline:
         page.wait_for_timeout(500)
         canvas.screenshot(path=path)
         now = imread(path)
-        new = other_than is None or not np.array_equal(other_than, now)
+        new = other_than is None or changed(other_than, now) > 0.05
         if now.std() > 0.01 and new and np.array_equal(last, now):
             return now
         last = now

@@ -1,5 +1,6 @@
 """The notebooks match their sources, and the builder refuses a source that it cannot build."""
 
+import base64
 import importlib.util
 import subprocess
 import sys
@@ -12,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 BUILDER = ROOT / "notebooks/build.py"
 SOURCE = """\
 # %% [markdown]
-# # Lab 8: a title
+# # Lab 7: a title
 
 # %%
 def double(x):
@@ -62,7 +63,7 @@ def test_learners_get_a_stub_and_solutions_are_complete(builder, monkeypatch):
     assert "Generated from `labs/07_title.py`" in learner.cells[0].source
     assert learner.cells[1].source == (
         "def double(x):\n"
-        "    raise NotImplementedError(\"Lab 8, exercise 1: return twice 'x'\")\n\n\nafter = 1"
+        "    raise NotImplementedError(\"Lab 7, exercise 1: return twice 'x'\")\n\n\nafter = 1"
     )
     # The solutions must not overwrite files of a learner.
     assert 'os.environ["LAB_WORK"] = "notebooks/work/solutions"' in solution.cells[1].source
@@ -113,3 +114,58 @@ def test_refuses_unpaired_solution_marks(builder, monkeypatch, capsys, old, new,
     assert run(builder, monkeypatch) == 1
     message = capsys.readouterr().err
     assert said in message and "07_title.py, cell 1" in message and "return 2 * x" in message
+
+
+PNG = b"\x89PNG and so on"
+SHOWN = """\
+# %% [markdown]
+# # Lab 7: a title
+# ![A ring](pictures/ring.svg) and [a page](pictures/README.md)
+
+# %% tags=["folded"]
+draw()
+
+# %%
+train()
+"""
+
+
+def test_a_picture_is_embedded_in_the_cell_that_shows_it(builder, monkeypatch):
+    (builder.LABS / "pictures").mkdir()
+    (builder.LABS / "pictures/ring.png").write_bytes(PNG)
+    (builder.LABS / "07_title.py").write_text(SHOWN)
+    assert run(builder, monkeypatch) == 0
+    notebook = nbformat.read(builder.NOTEBOOKS / "07_title.ipynb", 4)
+    nbformat.validate(notebook)
+    cell = notebook.cells[0]
+    assert "![A ring](attachment:ring.png) and [a page](pictures/README.md)" in cell.source
+    ((name, bundle),) = cell.attachments.items()
+    assert name == "ring.png"
+    assert base64.b64decode(bundle["image/png"]) == PNG
+
+
+def test_refuses_a_picture_that_does_not_exist(builder, monkeypatch, capsys):
+    (builder.LABS / "07_title.py").write_text(SHOWN)
+    assert run(builder, monkeypatch) == 1
+    said = capsys.readouterr().err
+    assert said == "build: 07_title.py shows ring, and there is no labs/pictures/ring.png\n"
+
+
+def test_only_a_folded_cell_hides_its_source(builder, monkeypatch):
+    (builder.LABS / "07_title.py").write_text(SHOWN.replace("![A ring](pictures/ring.svg)", ""))
+    assert run(builder, monkeypatch) == 0
+    notebook = nbformat.read(builder.NOTEBOOKS / "07_title.ipynb", 4)
+    hidden = [cell.metadata.get("jupyter", {}).get("source_hidden") for cell in notebook.cells]
+    assert hidden == [None, True, None]
+
+
+def test_a_page_becomes_a_notebook_of_text(builder, monkeypatch):
+    (builder.LABS / "glossary.md").write_text(
+        "# Glossary\n\n| term | meaning |\n|---|---|\n| rank | one |\n"
+    )
+    (builder.LABS / "README.md").write_text("# Not a page\n")
+    assert run(builder, monkeypatch) == 0
+    assert [path.name for path in builder.NOTEBOOKS.glob("*.ipynb")] == ["glossary.ipynb"]
+    notebook = nbformat.read(builder.NOTEBOOKS / "glossary.ipynb", 4)
+    assert {cell.cell_type for cell in notebook.cells} == {"markdown"}
+    assert "| rank | one |" in notebook.cells[0].source

@@ -1,15 +1,22 @@
 """The file that keeps what a learner predicted, answered and solved: `notebooks/work/answers.json`."""
 
+import datetime
 import json
 import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from hvdlab import HvdlabError
+from hvdlab.course import experiment
+
+PATH = experiment.WORK / "answers.json"
 
 
-class AnswersFileError(HvdlabError, ValueError):
-    """A file of answers that cannot be read; the message names it and says what to do."""
+class WorkbookError(HvdlabError, ValueError):
+    """An entry or a file that the workbook cannot accept; the message says what is wrong and what to do."""
+
+    def _render_traceback_(self) -> list[str]:  # what IPython shows instead of a traceback
+        return [str(self)]
 
 
 @dataclass(frozen=True)
@@ -18,7 +25,7 @@ class Prediction:
 
     lab: int
     number: int
-    value: float
+    value: float | str
     reason: str
     time: str
 
@@ -29,17 +36,17 @@ class QuizAnswer:
 
     lab: int
     number: int
-    answer: str | float
+    answer: str
     right: bool
     time: str
 
 
 @dataclass(frozen=True)
 class SolvedExercise:
-    """An exercise whose check said "Right": lab, the check's name, and when."""
+    """An exercise whose check said "Right": lab, name of the exercise, and when."""
 
     lab: int
-    check: str
+    exercise: str
     time: str
 
 
@@ -61,16 +68,17 @@ class AnswersFile:
         """Return all entries.
 
         Raises:
-            AnswersFileError: the file is not one that this class wrote.
+            WorkbookError: the file cannot be read, or it is not one that this class wrote.
         """
         try:
             kept = json.loads(self.path.read_text(encoding="utf-8"))
             return [KINDS[kind](**entry) for kind in KINDS for entry in kept[kind]]
         except FileNotFoundError:
             return []
-        except (ValueError, KeyError, TypeError) as error:
-            raise AnswersFileError(
-                f"{self.path} is not a file of answers ({error}). Move it away to start a new one."
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise WorkbookError(
+                f"{self.path} is not a file of answers ({type(error).__name__}: {error}). Move it away to "
+                "start a new one."
             ) from error
 
     def add(self, entry: Entry) -> None:
@@ -80,14 +88,32 @@ class AnswersFile:
             entry: what the learner did.
 
         Raises:
-            AnswersFileError: the file is not one that this class wrote.
+            WorkbookError: the file cannot be read or written, or it is not one that this class wrote.
         """
         entries = [*self.entries(), entry]
         kept = {
             kind: [asdict(one) for one in entries if isinstance(one, cls)]
             for kind, cls in KINDS.items()
         }
-        self.path.parent.mkdir(parents=True, exist_ok=True)
         part = self.path.with_suffix(".json.part")
-        part.write_text(json.dumps(kept, indent=1), encoding="utf-8")
-        os.replace(part, self.path)
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            part.write_text(json.dumps(kept, indent=1), encoding="utf-8")
+            os.replace(part, self.path)
+        except OSError as error:
+            raise WorkbookError(f"{self.path} cannot be written ({error}).") from error
+
+
+def learners_file() -> AnswersFile | None:
+    """Return the file of the learner whose notebook this is.
+
+    None outside a notebook, and in the notebooks with the solutions, which set LAB_WORK: what they answer is
+    not what the learner answers.
+    """
+    own = experiment.NOTEBOOK and "LAB_WORK" not in os.environ
+    return AnswersFile(PATH) if own else None
+
+
+def now() -> str:
+    """Return the time as ISO 8601 in UTC."""
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")

@@ -7,26 +7,46 @@
 Importing this module sets the look of all figures (`lab.mplstyle`).
 """
 
+import contextlib
+import html
+import math
 import sys
+from collections.abc import Iterator
 
 import matplotlib
 import matplotlib.pyplot as plt
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from pandas.api.typing import SeriesGroupBy
 
 plt.style.use("hvdlab.lab")
 
 
-def interactive() -> bool:
-    """Make the following figures of a notebook rotatable; return whether this is a notebook.
+@contextlib.contextmanager
+def interactive() -> Iterator[None]:
+    """Make the figures that a block of a notebook draws rotatable; later figures are pictures again.
 
-    Outside a notebook nothing changes.
+    Outside a notebook nothing changes. The block must end with `plt.show()`.
+
+    Example:
+        >>> with interactive():
+        ...     axes = plt.figure().add_subplot(projection="3d")
+        ...     plt.show()
     """
     if "ipykernel" not in sys.modules:
-        return False
-    matplotlib.use("module://ipympl.backend_nbagg")
-    return True
+        yield
+        return
+    before = matplotlib.get_backend()
+    plt.switch_backend(before)  # load it: it sets itself up only if it is the current one by then
+    plt.switch_backend("module://ipympl.backend_nbagg")
+    try:
+        with (
+            plt.ioff()
+        ):  # so that pyplot forgets a figure that is shown, and does not show it again
+            yield
+    finally:
+        plt.switch_backend(before)
 
 
 def summary(table: pd.DataFrame, by: list[str], value: str) -> pd.DataFrame:
@@ -58,7 +78,7 @@ def overlay(
 
     The shipped line is the mean over its seeds, with a band of one standard deviation. Your points are
     means, with error bars if there are several runs. Each value of the column `by` has one colour, the
-    same in both tables.
+    same in both tables, and one entry in the legend. The title of the legend says what lines and points are.
 
     Args:
         axes: matplotlib axes.
@@ -71,38 +91,51 @@ def overlay(
         times: whether to draw median and range instead of mean and deviation. Use it for times and
             speeds, because one run may be far off if another program ran on the machine. Default False.
     """
-    tables = [t for t in (shipped, yours) if t is not None and len(t)]
+    tables = {
+        kind: table
+        for kind, table in (("reference", shipped), ("yours", yours))
+        if table is not None and len(table)
+    }
     if labels is None:
-        values = [None] if by is None else list(dict.fromkeys(v for t in tables for v in t[by]))
-        labels = {
-            value: "" if value is None else f"{by.replace('_', ' ')} {value}" for value in values
-        }
+        values = [None] if by is None else dict.fromkeys(v for t in tables.values() for v in t[by])
+        labels = {v: "" if v is None else f"{by.replace('_', ' ')} {v}" for v in values}
     colours = plt.rcParams["axes.prop_cycle"].by_key()["color"]
+    counts = {}  # kind of table -> the least number of runs behind one of its points
     for number, (value, label) in enumerate(labels.items()):
-        colour = colours[number % len(colours)]
-        for table in tables:
+        colour, named = colours[number % len(colours)], False
+        for kind, table in tables.items():
             chosen = table if value is None else table[table[by] == value]
             if not len(chosen):
                 continue
             groups = chosen.groupby(x)[y]
-            if times:
-                middle, low, high = groups.median(), groups.min(), groups.max()
-            else:
-                middle, deviation = groups.mean(), groups.std()
-                low, high = middle - deviation, middle + deviation
-            runs = f"n={groups.count().min()}"
-            if table is shipped:
-                name = f"{label}, reference ({runs})" if label else f"reference ({runs})"
-                axes.plot(middle.index, middle, color=colour, alpha=0.7, label=name)
-                axes.fill_between(middle.index, low, high, color=colour, alpha=0.15, linewidth=0)
-            else:
-                name = f"{label}, yours ({runs})" if label else f"yours ({runs})"
-                bars = [middle - low, high - middle]
-                style = dict(fmt="o", color=colour, markeredgecolor="black", capsize=3)
-                axes.errorbar(middle.index, middle, bars, label=name, **style)
+            count = int(groups.count().min())
+            counts[kind] = min(count, counts.get(kind, count))
+            # The legend of a single curve says instead what lines and points are.
+            name = f"{kind} (n={count})" if not label else None if named else label
+            _draw_curve(axes, groups, kind, colour, name, times)
+            named = True
     axes.set_xlabel(x.replace("_", " "))
     axes.set_ylabel(y.replace("_", " "))
-    axes.legend()
+    marks = {"reference": "line: reference", "yours": "points: yours"}
+    note = ", ".join(f"{marks[kind]} (n={count})" for kind, count in counts.items())
+    axes.legend(title=note if any(labels.values()) else None)
+
+
+def _draw_curve(
+    axes: Axes, groups: SeriesGroupBy, kind: str, colour: str, label: str | None, times: bool
+) -> None:
+    if times:
+        middle, low, high = groups.median(), groups.min(), groups.max()
+    else:
+        middle, deviation = groups.mean(), groups.std()
+        low, high = middle - deviation, middle + deviation
+    if kind == "reference":
+        axes.plot(middle.index, middle, color=colour, alpha=0.7, label=label)
+        axes.fill_between(middle.index, low, high, color=colour, alpha=0.15, linewidth=0)
+    else:
+        bars = [middle - low, high - middle]
+        style = dict(fmt="o", color=colour, markeredgecolor="black", capsize=3)
+        axes.errorbar(middle.index, middle, bars, label=label, **style)
 
 
 def predicted(
@@ -122,7 +155,8 @@ def predicted(
         axes.axhline(value, color="black", linestyle="--", linewidth=1.5, label=label)
     else:
         axes.plot([x], [value], "*", color="black", markersize=15, label=label, zorder=5)
-    axes.legend()
+    before = axes.get_legend()
+    axes.legend(title=before.get_title().get_text() if before else None)
 
 
 def medians(
@@ -150,6 +184,9 @@ def compare(
 ) -> pd.DataFrame:
     """Return "mean +- standard deviation (n)" of a column for each group, yours and the reference.
 
+    The deviation has two significant digits, and the mean ends at the same decimal place. Without a deviation
+    the mean has three significant digits.
+
     Args:
         yours: a table as `sweep` returns it, or None.
         shipped: a table as `reference` returns it, or None.
@@ -160,7 +197,7 @@ def compare(
     def cells(table: pd.DataFrame) -> pd.Series:
         groups = summary(table, by, value)
         texts = [
-            f"{mean:.4g}{f' +- {std:.2g}' if count > 1 else ''} (n={count})"
+            f"{rounded(mean, std)} (n={count})"
             for mean, std, count in zip(groups["mean"], groups["std"], groups["count"], strict=True)
         ]
         return pd.Series(texts, index=groups.set_index(by).index)
@@ -169,17 +206,40 @@ def compare(
     return pd.DataFrame({k: cells(t) for k, t in columns.items() if t is not None and len(t)})
 
 
+def rounded(mean: float, deviation: float) -> str:
+    """Return "mean +- deviation" with two significant digits of the deviation.
+
+    Args:
+        mean: it ends at the decimal place at which the deviation ends.
+        deviation: 0 or nan: the mean alone, with three significant digits.
+    """
+    has_deviation = math.isfinite(deviation) and deviation > 0
+    scale = deviation if has_deviation else mean
+    if not math.isfinite(mean) or scale == 0:
+        return f"{mean:g}"
+    digits = 2 if has_deviation else 3
+    places = digits - 1 - int(f"{scale:.{digits - 1}e}".partition("e")[2])
+    shown = [f"{round(number, places):.{max(places, 0)}f}" for number in (mean, deviation)]
+    return " +- ".join(shown) if has_deviation else shown[0]
+
+
 def describe(figure: Figure, text: str) -> None:
     """Show a figure with a description for readers who cannot see it.
+
+    The figure is shown as HTML, because JupyterLab and the HTML of nbconvert ignore the alternative text of
+    other pictures.
 
     Args:
         figure: a figure of matplotlib. It is closed, so that a notebook does not show it twice.
         text: what the figure shows and what that means, in at least 15 words.
     """
-    if "ipykernel" in sys.modules:
-        from IPython.display import display
-
-        display(figure, metadata={"image/png": {"alt": text}})
-        plt.close(figure)
-    else:
+    if "ipykernel" not in sys.modules:
         plt.show()
+        return
+    from IPython.core.pylabtools import print_figure
+    from IPython.display import display
+
+    picture = print_figure(figure, "png", base64=True)
+    plt.close(figure)
+    image = f'<img alt="{html.escape(text)}" src="data:image/png;base64,{picture}">'
+    display({"text/html": image, "text/plain": text}, raw=True)

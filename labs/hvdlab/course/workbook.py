@@ -8,21 +8,22 @@ The questions of a lab are in `labs/questions/NN_name.toml`. The file `notebooks
 the learner predicted and answered, and `hvdlab progress` shows it.
 """
 
-import datetime
 import math
 import tomllib
 from dataclasses import dataclass, field
-from pathlib import Path
+from numbers import Number
 
-from hvdlab import HvdlabError
 from hvdlab.course import experiment
-from hvdlab.course.answers_file import AnswersFile, Prediction, QuizAnswer
+from hvdlab.course.answers_file import (
+    AnswersFile,
+    Prediction,
+    QuizAnswer,
+    WorkbookError,
+    learners_file,
+    now,
+)
 
 QUESTIONS = experiment.LABS / "questions"
-
-
-class WorkbookError(HvdlabError, ValueError):
-    """A number or an answer that the workbook cannot accept; the message names what it accepts."""
 
 
 @dataclass(frozen=True)
@@ -104,33 +105,43 @@ class Workbook:
 
     Args:
         lab: the number of the lab.
-        path: where they are kept. Default `notebooks/work/answers.json`; None keeps nothing.
+        file: where they are kept. Default: the file of the learner whose notebook this is. A script and a
+            notebook with the solutions keep nothing.
     """
 
-    def __init__(self, lab: int, path: Path | None = experiment.WORK / "answers.json") -> None:
+    def __init__(self, lab: int, file: AnswersFile | None = None) -> None:
         self.lab = lab
-        self._file = AnswersFile(path) if path else None
+        self._file = file or learners_file()
 
     def predict(
-        self, number: int, value: float | None, *, reason: str | None = None
-    ) -> float | None:
+        self, number: int, value: float | str | None, *, reason: str | None = None
+    ) -> float | str | None:
         """Keep a prediction and its reason, and return the value for the figure that shows the result.
 
         Args:
             number: the number of the prediction in this lab, from 1.
-            value: the prediction. None: the learner makes none, and nothing is kept.
+            value: the prediction, a number or a text. None: the learner makes none, and nothing is kept.
             reason: one sentence that says why.
+
+        Raises:
+            WorkbookError: the value is neither a number nor a text, or the reason is not a text.
         """
         if value is None:
-            print(
-                f"Prediction {number}: put a value and a reason in place of None, then run this cell again."
-            )
+            print(f"Prediction {number}: replace both values of None, then run this cell again.")
             return None
-        if not reason:
-            print(
-                f"Prediction {number} is kept. Add a reason: it shows you later what you believed."
+        if not isinstance(value, Number | str):
+            raise WorkbookError(
+                f"Prediction {number} must be a number or a text. Received: {value!r}"
             )
-        self._keep(Prediction(self.lab, number, value, reason or "", _now()))
+        if not isinstance(reason, str | None):
+            raise WorkbookError(
+                f'Prediction {number}: the reason must be a sentence in quotes, reason="...". '
+                f"Received: {reason!r}"
+            )
+        if not reason:
+            print(f"Prediction {number}: add a reason. It shows you later what you believed.")
+        kept = value if isinstance(value, str) else float(value)
+        self._keep(Prediction(self.lab, number, kept, reason or "", now()))
         return value
 
     def question(self, number: int, answer: str | float | None = None) -> None:
@@ -144,35 +155,37 @@ class Workbook:
             WorkbookError: there is no such question, or the answer is neither a letter of it nor a number.
         """
         asked = questions(self.lab)
-        if not 1 <= number <= len(asked):
+        if number not in range(1, len(asked) + 1):
             raise WorkbookError(
-                f"lab {self.lab} has the questions 1 to {len(asked)}. Received: {number}"
+                f"lab {self.lab} has the questions 1 to {len(asked)}. Received: {number!r}"
             )
         question = asked[number - 1]
-        lines = [f"**Question {number}.** {question.text}"]
-        lines += [
-            f"* **{letter}** {choice}"
-            for letter, choice in zip(question.letters, question.choices, strict=True)
+        choices = zip(question.letters, question.choices, strict=True)
+        lines = [
+            f"**Question {number}.** {question.text}",
+            *(f"* **{letter}** {choice}" for letter, choice in choices),
         ]
         if answer is None:
             kind = (
-                f"one of the letters {question.letters[0]} to {question.letters[-1]}"
+                f"one of the letters a to {question.letters[-1]}, in quotes,"
                 if question.choices
                 else "a number"
             )
             _show([*lines, f"*Put {kind} in place of None.*"])
             return
         wrong = question.wrong(answer)
-        self._keep(QuizAnswer(self.lab, number, answer, wrong is None, _now()))
-        _show([*lines, f"Right: {question.explanation}" if wrong is None else f"Not yet: {wrong}"])
+        self._keep(QuizAnswer(self.lab, number, str(answer), wrong is None, now()))
+        _show(
+            [
+                *lines,
+                f"*Your answer:* {answer}",
+                f"**Right.** {question.explanation}" if wrong is None else f"**Not yet.** {wrong}",
+            ]
+        )
 
     def _keep(self, entry: Prediction | QuizAnswer) -> None:
         if self._file:
             self._file.add(entry)
-
-
-def _now() -> str:
-    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
 
 
 def _show(lines: list[str]) -> None:

@@ -4,16 +4,31 @@ A check calls the learner's function on cases that are small enough to compute b
 `Right: ...` when every answer is right. Otherwise it raises `NotYet`, whose message says what is wrong and
 names the mistake where the answer shows which one it is. An exercise that is still a stub raises its own
 NotImplementedError. A check does not grade.
+
+A check that a lab calls has the decorator `exercise`, so that `hvdlab progress` can count it:
+
+    @exercise
+    def check_gradient(gradient: Callable) -> None:
+
+A check whose first parameter is a number (the case, as in lab 16) counts as one exercise per number. The labs
+call a check as an attribute of its module, `exercises.check_gradient(gradient)`.
+`tests/hvdlab/exercises/test_exercise.py` names the checks that lack the decorator.
 """
 
 import copy
+import functools
 import math
+import re
 import traceback
 from collections.abc import Callable, Iterable, Mapping
+from typing import ParamSpec
 
 import numpy as np
 
 from hvdlab import HvdlabError
+from hvdlab.course.answers_file import SolvedExercise, learners_file, now
+
+Parameters = ParamSpec("Parameters")
 
 MAX_SHOWN_NUMBERS = 8  # a message shows smaller arrays, and not larger ones
 
@@ -26,6 +41,24 @@ class NotYet(HvdlabError, AssertionError):
 
     def _render_traceback_(self) -> list[str]:  # IPython calls this
         return [f"Not yet: {self}"]
+
+
+def exercise(check: Callable[Parameters, None]) -> Callable[Parameters, None]:
+    """Keep in a learner's notebook that the exercise is solved, if its check raises nothing.
+
+    Args:
+        check: A check in a module `labNN_*`, of the exercise that a lab calls it for.
+    """
+    lab = int(re.search(r"lab(\d\d)_", check.__module__)[1])
+
+    @functools.wraps(check)
+    def checked(*arguments: Parameters.args, **options: Parameters.kwargs) -> None:
+        check(*arguments, **options)
+        if file := learners_file():
+            case = f" {arguments[0]}" if arguments and isinstance(arguments[0], int) else ""
+            file.add(SolvedExercise(lab, f"{check.__name__}{case}", now()))
+
+    return checked
 
 
 def right(text: str) -> None:

@@ -10,6 +10,7 @@ from hvdlab.exercises import (
     call_unchanged,
     check_yes_or_no,
     compare,
+    exercise,
     number,
     numbers,
     right,
@@ -54,6 +55,7 @@ HISTORIES = [  # of the loss, whether the descent has converged, and the reason
 # fmt: on
 
 
+@exercise
 def check_gradient(gradient: Callable) -> None:
     """Demand the gradient of the mean squared error, (dL/dw, dL/db), on examples computed by hand.
 
@@ -97,6 +99,7 @@ def check_gradient(gradient: Callable) -> None:
     right("the gradient, on three and on five examples computed by hand and on a perfect fit.")
 
 
+@exercise
 def check_has_converged(has_converged: Callable) -> None:
     """Demand True where the last loss differs from the one before by less than 0.1 %, else False.
 
@@ -113,6 +116,7 @@ def check_has_converged(has_converged: Callable) -> None:
     )
 
 
+@exercise
 def check_largest_step_size(largest_step_size: Callable) -> None:
     """Demand 2 / lambda_max of the Hessian of the mean squared error, for three x computed by hand.
 

@@ -6,7 +6,7 @@ from itertools import islice
 
 import numpy as np
 
-from hvdlab.exercises import NotYet, call, check_yes_or_no, right
+from hvdlab.exercises import NotYet, call, check_yes_or_no, exercise, right
 
 MAX_LISTED_SIZES = 6
 # fmt: off
@@ -30,6 +30,7 @@ STOP_RULE = [  # accuracies, goal and patience; whether the goal is reached; and
 # fmt: on
 
 
+@exercise
 def check_batches(batches: Callable) -> None:
     """Demand each index exactly once, in the given order, batch_size at a time.
 
@@ -63,6 +64,7 @@ def check_batches(batches: Callable) -> None:
     right("each of 100 indices once and in order, in batches of 1, 25, 32 (a tail of 4) and 100.")
 
 
+@exercise
 def check_reached(reached: Callable) -> None:
     """Demand True where each of the last `patience` accuracies is at least the goal, else False.
 

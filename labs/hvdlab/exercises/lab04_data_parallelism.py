@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hvdlab.exercises import NotYet, call_unchanged, compare, right
+from hvdlab.exercises import NotYet, call_unchanged, compare, exercise, right
 from hvdlab.launch import LaunchError, TimeUp, call
 
 if TYPE_CHECKING:
@@ -17,6 +17,7 @@ LIMIT_SECONDS = 20  # after which ranks that wait for each other are ended
 # --- exercise 1 ------------------------------------------------------------------------------------
 
 
+@exercise
 def check_combine(combine: Callable) -> None:
     """Demand the mean gradient over all examples: the sum of m_k / n times the local mean, any shape.
 
@@ -68,6 +69,7 @@ def _gradient(combine: Callable, gradients: list[np.ndarray], counts: list[int])
 # --- exercises 2 and 3 -----------------------------------------------------------------------------
 
 
+@exercise
 def check_naive_all_reduce(naive_all_reduce: Callable, seconds: float = LIMIT_SECONDS) -> None:
     """Demand the sum on each of 3 ranks, and that all other ranks exchange messages only with rank 0.
 
@@ -95,6 +97,7 @@ def check_naive_all_reduce(naive_all_reduce: Callable, seconds: float = LIMIT_SE
     right("the sum on each of 3 ranks; rank 0 sends and receives two whole vectors.")
 
 
+@exercise
 def check_ring_all_reduce(ring_all_reduce: Callable, seconds: float = LIMIT_SECONDS) -> None:
     """Demand the sum on 1, 2, 3 and 4 ranks for any length, and at most 2(N-1)/N of the bytes sent.
 

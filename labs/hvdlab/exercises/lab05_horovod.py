@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from hvdlab.course.rank_report import summary
-from hvdlab.exercises import NotYet, right
+from hvdlab.exercises import NotYet, exercise, right
 from hvdlab.exercises.harness import script_facts
 from hvdlab.exercises.harness.script_run import Watched
 from hvdlab.exercises.lab05_runs import (
@@ -34,6 +34,7 @@ from hvdlab.script_analysis.ast_helpers import keyword
 from hvdlab.script_analysis.script import Script
 
 
+@exercise
 def check_init(script: str | Path) -> None:
     """Demand an import of Horovod as `hvd` and a call of `hvd.init()`, after which ranks have numbers.
 
@@ -65,6 +66,7 @@ def check_init(script: str | Path) -> None:
     print_right(run, f"two ranks that are connected. {describe_models(run, two)}")
 
 
+@exercise
 def check_device(script: str | Path) -> None:
     """Demand a device, chosen after `hvd.init()` by `rank_device(hvd)` or by `hvd.local_rank()`.
 
@@ -108,6 +110,7 @@ def check_device(script: str | Path) -> None:
     )
 
 
+@exercise
 def check_output(script: str | Path) -> None:
     """Demand one line per epoch, printed by rank 0.
 
@@ -131,6 +134,7 @@ def check_output(script: str | Path) -> None:
     print_right(run, f"only rank 0 prints. {describe_models(run, two)}")
 
 
+@exercise
 def check_optimizer(script: str | Path) -> None:
     """Demand averaged gradients, and a learning rate of `--lr` times the number of ranks.
 
@@ -174,6 +178,7 @@ def check_optimizer(script: str | Path) -> None:
     print_right(run, f"both models make the same steps. {describe_models(run, two)}")
 
 
+@exercise
 def check_broadcast(script: str | Path) -> None:
     """Demand that all ranks begin with rank 0's weights and optimizer state, so that they stay equal.
 
@@ -207,6 +212,7 @@ def check_broadcast(script: str | Path) -> None:
     print_right(run, f"the trained weights of both ranks have the same hash, {weights}.")
 
 
+@exercise
 def check_sharding(script: str | Path) -> None:
     """Demand that each rank reads its own shard of 257 images, in equally many steps, and all are read.
 
@@ -253,6 +259,7 @@ def check_sharding(script: str | Path) -> None:
     )
 
 
+@exercise
 def check_metrics(script: str | Path) -> None:
     """Demand loss and accuracy over the examples of all ranks: each of 101 held-out images counts once.
 
@@ -300,6 +307,7 @@ def check_metrics(script: str | Path) -> None:
     print_right(run, f"both ranks report {round(count)} of {HELDOUT} held-out images right.")
 
 
+@exercise
 def check_checkpoint(script: str | Path) -> None:
     """Demand that only rank 0 writes checkpoints.
 
@@ -318,6 +326,7 @@ def check_checkpoint(script: str | Path) -> None:
     print_right(run, f"rank 0 writes {names}, rank 1 writes nothing.")
 
 
+@exercise
 def check_resume(script: str | Path) -> None:
     """Demand that a killed run continues after its last checkpoint: on two ranks, then on one.
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from hvdlab.exercises import NotYet, call, call_unchanged, compare, numbers, right
+from hvdlab.exercises import NotYet, call, call_unchanged, compare, exercise, numbers, right
 from hvdlab.noise_scale import estimate, steps_to_goal
 
 ANY = None  # in a wrong answer: this number can be anything
@@ -17,6 +17,7 @@ SWAPPED = (
 )
 
 
+@exercise
 def check_two_batch_estimate(two_batch_estimate: Callable) -> None:
     """Demand (G2, S) = (1, 128) from squared norms 5 and 2 at 32 and 128 examples, and three other cases.
 
@@ -72,6 +73,7 @@ def check_two_batch_estimate(two_batch_estimate: Callable) -> None:
     right("G2 = 1 and S = 128 by hand, negative estimates stay, and arrays agree with hvdlab.")
 
 
+@exercise
 def check_fit_steps(fit_steps: Callable) -> None:
     """Demand s_min = 100 and b_crit = 300 from exact data of S = 100 (1 + 300 / B), and a robust fit.
 
@@ -124,6 +126,7 @@ def check_fit_steps(fit_steps: Callable) -> None:
     )
 
 
+@exercise
 def check_box_step(box_step: Callable) -> None:
     """Demand one step uphill: half a half-width along the sign of the gradient, then back into the box.
 

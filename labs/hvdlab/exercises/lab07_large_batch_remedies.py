@@ -12,12 +12,13 @@ from types import SimpleNamespace
 import numpy as np
 
 from hvdlab import reference
-from hvdlab.exercises import NotYet, call_unchanged, compare, numbers, right
+from hvdlab.exercises import NotYet, call_unchanged, compare, exercise, numbers, right
 from hvdlab.schedules import batch_growth, updates
 
 # --- ghost batch norm ------------------------------------------------------------------------------
 
 
+@exercise
 def check_ghost_batch_norm(ghost_batch_norm: Callable) -> None:
     """Demand that each ghost of consecutive rows is normalised by itself, also a short last one.
 
@@ -121,6 +122,7 @@ WRONG_GHOSTS = {
 # --- growing the batch -----------------------------------------------------------------------------
 
 
+@exercise
 def check_updates_with_growth(updates_with_growth: Callable) -> None:
     """Demand all updates of a run whose batch is `factor` times larger from each milestone on.
 
@@ -171,6 +173,7 @@ def check_updates_with_growth(updates_with_growth: Callable) -> None:
 # --- LARS ------------------------------------------------------------------------------------------
 
 
+@exercise
 def check_lars_update(lars_update: Callable) -> None:
     """Demand one update of two weights by hand, without and with a velocity; norms of 0; then many.
 

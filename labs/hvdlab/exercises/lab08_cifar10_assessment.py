@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from hvdlab.exercises import NotYet, call, compare, number, right, shown
+from hvdlab.exercises import NotYet, call, compare, exercise, number, right, shown
 from hvdlab.exercises.harness import script_facts
 from hvdlab.hints import hints
 
@@ -56,6 +56,7 @@ RUNS = [  # (training accuracy, held-out accuracy) of each epoch, the seconds to
 # fmt: on
 
 
+@exercise
 def check_least_efficiency(least_efficiency: Callable) -> None:
     """Demand epochs / (ranks * budget): the efficiency that N ranks need to finish in the budget.
 
@@ -81,6 +82,7 @@ def check_least_efficiency(least_efficiency: Callable) -> None:
     right("2 ranks need 58 % for three epochs in the time of 2.6, four need half of that.")
 
 
+@exercise
 def check_rows(rows: Callable) -> None:
     """Demand one dict for each line "epoch E  loss L  train T  held-out H  S s", and for no other line.
 
@@ -126,6 +128,7 @@ def _check_field(name: str, kind: type, answer: object, expected: float, where: 
         raise NotYet(f"{where} is {expected}, you return {answer}.")
 
 
+@exercise
 def check_seconds_to_target(seconds_to_target: Callable) -> None:
     """Demand the time at the second of the first two consecutive epochs at the target.
 
@@ -153,6 +156,7 @@ def check_seconds_to_target(seconds_to_target: Callable) -> None:
     right(f"{len(RUNS)} runs judged like the grader does.")
 
 
+@exercise
 def check_conversion(path: str | Path) -> None:
     """Demand that the script of exercise 4 has all that turns a serial script into a Horovod script.
 

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from hvdlab.exercises import NotYet, call, compare, right
+from hvdlab.exercises import NotYet, call, compare, exercise, right
 from hvdlab.exercises.lab09_one_device import small
 from hvdlab.torch.lab_networks import Block
 
@@ -36,6 +36,7 @@ class Counted(Block):
         return self.dropout(super().forward(x))
 
 
+@exercise
 def check_run_in_segments(run_in_segments: Callable) -> None:
     """Demand equal gradients, each block run twice, and one recomputation per segment, the last first.
 
@@ -124,6 +125,7 @@ def _ascending(numbers: list[int]) -> list[list[int]]:
     return parts
 
 
+@exercise
 def check_recomputed(recomputed: Callable) -> None:
     """Demand the gradients of two plain blocks with dropout, and an unchanged state of the generator.
 
@@ -181,6 +183,7 @@ def _train(run: Callable, blocks: nn.ModuleList, x: torch.Tensor) -> tuple:
     return y.detach(), [None if g is None else g.clone() for g in gradients], torch.rand(1)
 
 
+@exercise
 def check_accumulate(accumulate: Callable) -> None:
     """Demand the gradient of the mean loss of 10 examples from three micro-batches of at most 4.
 

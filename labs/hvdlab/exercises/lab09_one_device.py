@@ -12,9 +12,10 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from hvdlab.exercises import NotYet, call, compare, number, right
+from hvdlab.exercises import NotYet, call, compare, exercise, number, right
 
 
+@exercise
 def check_activation_bytes(activation_bytes: Callable) -> None:
     """Demand 10 hidden numbers per example and block: what autograd keeps for the backward pass.
 
@@ -52,6 +53,7 @@ OVERFLOWS = (0, 0, 1, 0, 0, 0, 0, 1, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 1)
 INTERVAL = 3  # good steps after which the scale doubles
 
 
+@exercise
 def check_next_scale(next_scale: Callable) -> None:
     """Demand the sequence of scales of torch.amp.GradScaler over 20 steps, five with an overflow.
 
@@ -102,6 +104,7 @@ def _scales_of_torch() -> list[float]:
 START, SLOPE = torch.tensor([1.0, -2.0, 3.0]), torch.tensor([4.0, 8.0, 2.0])
 
 
+@exercise
 def check_scaled_step(scaled_step: Callable) -> None:
     """Demand the step of unscaled training to the last digit, no step on inf or nan, and the answer.
 
@@ -172,6 +175,7 @@ def _two_steps(scaled_step: Callable, scale: float, factor: float) -> tuple:
     return torch.cat(weights).detach(), answers, left, torch.cat(velocity)
 
 
+@exercise
 def check_clipped_step(clipped_step: Callable) -> None:
     """Demand a step along the gradient that is clipped in its own units, at every loss scale.
 
@@ -267,6 +271,7 @@ class _Reads(TorchDispatchMode):
         return function(*args, **(kwargs or {}))
 
 
+@exercise
 def check_train_epoch(train_epoch: Callable) -> None:
     """Demand the steps of a plain loop, the mean loss over all examples, and one read from the device.
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from hvdlab.exercises import NotYet, call, compare, number, right
+from hvdlab.exercises import NotYet, call, compare, exercise, number, right
 from hvdlab.exercises import lab12_rank_functions as rank_functions
 from hvdlab.exercises.harness.gloo_ranks import on_ranks
 
@@ -21,6 +21,7 @@ def _on_ranks(attempt: Callable, function: Callable, *arguments: object, ranks: 
 # --- exercise 1: gradients in one bucket ------------------------------------------------------------
 
 
+@exercise
 def check_average_gradients(average_gradients: Callable) -> None:
     """Demand the mean of all ranks' gradients in place, by one all-reduce; gradients of None stay None.
 
@@ -71,6 +72,7 @@ def check_average_gradients(average_gradients: Callable) -> None:
 # --- exercise 2: a sampler that forgets the epoch ----------------------------------------------------
 
 
+@exercise
 def check_orders(orders: Callable) -> None:
     """Demand, of every rank, DistributedSampler's images with a new permutation in each epoch.
 
@@ -118,6 +120,7 @@ def check_orders(orders: Callable) -> None:
 # --- exercise 3: an accuracy that counts some images twice ----------------------------------------
 
 
+@exercise
 def check_accuracy(accuracy: Callable) -> None:
     """Demand right answers over images, each image once, also where a rank has fewer or none.
 
@@ -167,6 +170,7 @@ def _check_accuracy_of(results: list[dict], n: int, expected: float) -> None:
 # --- exercise 4: the memory of a rank ------------------------------------------------------------
 
 
+@exercise
 def check_rank_bytes(rank_bytes: Callable) -> None:
     """Demand ZeRO's formula for stages 0 to 3, in float32 and in mixed precision.
 
@@ -201,6 +205,7 @@ def check_rank_bytes(rank_bytes: Callable) -> None:
 # --- exercise 5: ZeRO-1 by hand ---------------------------------------------------------------------
 
 
+@exercise
 def check_zero1(zero1: Callable) -> None:
     """Demand plain Adam's weights on every rank, with about a third of the state on each of three.
 
@@ -241,6 +246,7 @@ def check_zero1(zero1: Callable) -> None:
 # --- exercise 6: an optimizer made too early ---------------------------------------------------------
 
 
+@exercise
 def check_shard(shard: Callable) -> None:
     """Demand weights sharded by fully_shard, and an optimizer that updates them as plain Adam does.
 
@@ -274,6 +280,7 @@ def check_shard(shard: Callable) -> None:
 # --- exercise 7: a norm over the shards ------------------------------------------------------------------
 
 
+@exercise
 def check_clip(clip: Callable) -> None:
     """Demand one factor for all ranks, from the norm over all shards; short gradients stay unchanged.
 

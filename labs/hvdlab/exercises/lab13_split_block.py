@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from hvdlab.exercises import NotYet, right
+from hvdlab.exercises import NotYet, exercise, right
 from hvdlab.exercises.harness.gloo_ranks import on_ranks
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ MISTAKES = {
 }
 
 
+@exercise
 def check_block(block: Callable, part_of: Callable, f_and_g: Callable) -> None:
     """Demand the serial block's output and gradients on 2 ranks, with one f and one g.
 
@@ -47,6 +48,7 @@ def check_block(block: Callable, part_of: Callable, f_and_g: Callable) -> None:
     )
 
 
+@exercise
 def check_diagnosis(
     diagnosis: dict[str, str], cases: list[Callable], part_of: Callable, f_and_g: Callable
 ) -> None:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from hvdlab.exercises import NotYet, call, compare, number, right
+from hvdlab.exercises import NotYet, call, compare, exercise, number, right
 from hvdlab.exercises.harness.gloo_ranks import on_ranks
 from hvdlab.exercises.lab13_split_block import MISTAKES, check_block, check_diagnosis
 from hvdlab.torch.lab_networks import Block
@@ -26,6 +26,7 @@ __all__ = [
 # --- exercise 1: who holds what --------------------------------------------------------------------
 
 
+@exercise
 def check_part_of(part_of: Callable) -> None:
     """Demand up split by its outputs (with its bias), down by its inputs, and all else whole.
 
@@ -102,6 +103,7 @@ def _check_parts(name: str, value: torch.Tensor, parts: list[object]) -> None:
 # --- exercise 2: f and g ---------------------------------------------------------------------------
 
 
+@exercise
 def check_f_and_g(f_and_g: Callable) -> None:
     """Demand f: identity, gradients summed; g: sum, gradients unchanged; nothing changed in place.
 
@@ -168,6 +170,7 @@ def try_pair(comm: "MPI.Comm", name: str) -> dict[str, object]:
 # --- exercise 5: the norm of a split gradient ------------------------------------------------------
 
 
+@exercise
 def check_clip(clip: Callable) -> None:
     """Demand the norm over split and shared gradients, each counted once, on 3 ranks.
 
@@ -236,6 +239,7 @@ def try_clip(comm: "MPI.Comm", name: str) -> dict[str, dict]:
 # --- exercise 6: bytes on a grid -------------------------------------------------------------------
 
 
+@exercise
 def check_grid_bytes(grid_bytes: Callable) -> None:
     """Demand 2 (forward and backward) x 4 bytes x ring over columns of 4 hidden / rows, and vice versa.
 

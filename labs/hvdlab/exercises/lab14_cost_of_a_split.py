@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from hvdlab.exercises import NotYet, call, compare, number, right
+from hvdlab.exercises import NotYet, call, compare, exercise, number, right
 
 # Two stages, two micro-batches, GPipe. A forward pass takes 1 s, a backward pass 2 s, and a send to the
 # other stage half a second. The trace starts at 3 s. The schedule without sends would have a bubble of 1/3.
@@ -16,6 +16,7 @@ EVENTS = [
 AXES = "data", "tensor", "pipeline"
 
 
+@exercise
 def check_bubble(bubble: Callable) -> None:
     """Demand 1 - busy / (ranks x span) of a trace that can be drawn on paper.
 
@@ -42,6 +43,7 @@ def check_bubble(bubble: Callable) -> None:
     right("0.4 for two micro-batches on two ranks; (p-1)/(m+p-1) = 1/3 leaves out the sends.")
 
 
+@exercise
 def check_sent_bytes(sent_bytes: Callable) -> None:
     """Demand the bytes that a rank sends per step along each axis of a split.
 
@@ -110,6 +112,7 @@ def _traffic_mistakes(
     )
 
 
+@exercise
 def check_compute_time(compute_time: Callable) -> None:
     """Demand work / ranks with its bubble, and never less than work / cores.
 

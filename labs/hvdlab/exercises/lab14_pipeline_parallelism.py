@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hvdlab.exercises import NotYet, right
+from hvdlab.exercises import NotYet, exercise, right
 from hvdlab.exercises.harness.gloo_ranks import attempts, on_ranks
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ TOLERANCE = 1e-4  # relative, of losses and gradients in float32
 # --- exercises 1 and 3: a step of a pipeline --------------------------------------------------------
 
 
+@exercise
 def check_pipeline_step(pipeline_step: Callable) -> None:
     """Demand the loss and the gradients of serial training, on three stages, with 1 and 4 micro-batches.
 
@@ -34,6 +35,7 @@ def check_pipeline_step(pipeline_step: Callable) -> None:
     )
 
 
+@exercise
 def check_mended(function: Callable, line: str, instead: str) -> None:
     """Demand that with one line replaced the function has the gradients of serial training.
 
@@ -194,6 +196,7 @@ def _gradient(rank: int, row: dict, case: str) -> str:
 # --- exercise 2: deadlock in blocking sends --------------------------------------------------------
 
 
+@exercise
 def check_swap(swap: Callable) -> None:
     """Demand that two ranks exchange tensors, small and large, without a deadlock.
 

@@ -10,12 +10,13 @@ from litgpt.data import SFTDataset
 from torch import nn
 from torch.nn import functional as F
 
-from hvdlab.exercises import NotYet, call, call_unchanged, compare, number, right
+from hvdlab.exercises import NotYet, call, call_unchanged, compare, exercise, number, right
 from hvdlab.torch.language_model import IGNORED, LanguageModel, small
 
 RECORD = {"instruction": "Count the letters.", "input": "e-b-k", "output": "3"}
 
 
+@exercise
 def check_example(example: Callable, tokenizer: object) -> None:
     """Demand ids of prompt, answer and end, labels of the last two; then LitGPT's, token by token.
 
@@ -63,6 +64,7 @@ def check_example(example: Callable, tokenizer: object) -> None:
     )
 
 
+@exercise
 def check_language_loss(language_loss: Callable) -> None:
     """Demand the mean cross entropy of position t and label t + 1, over labels other than -100.
 
@@ -106,6 +108,7 @@ def check_language_loss(language_loss: Callable) -> None:
     )
 
 
+@exercise
 def check_collate(collate: Callable) -> None:
     """Demand padded ids, labels with -100 for padding only, and the end of each answer among them.
 
@@ -144,6 +147,7 @@ def check_collate(collate: Callable) -> None:
     right("both ends count, the padding does not, and the longest example may stand anywhere.")
 
 
+@exercise
 def check_lora_linear(LoRALinear: type[nn.Module]) -> None:
     """Demand W x + alpha/r B A x, at first W x, only A and B trained, and the same when merged.
 
@@ -256,6 +260,7 @@ def _check_gradients(layer: nn.Module, weight: torch.Tensor, x: torch.Tensor) ->
         raise NotYet("the output is right, but not the gradient of x, that of W x + 3 B A x.")
 
 
+@exercise
 def check_lora_from(lora_from: Callable) -> None:
     """Demand a LoRA model that equals its base, trains A and B only, and has loaded every weight.
 
@@ -307,6 +312,7 @@ def check_lora_from(lora_from: Callable) -> None:
         )
 
 
+@exercise
 def check_bytes_held(bytes_held: Callable) -> None:
     """Demand 4 bytes for each parameter and 12 more for each that is trained.
 

@@ -17,7 +17,7 @@ import pandas as pd
 from hvdlab.check.command import CheckError, check
 from hvdlab.check.run_events import Run
 from hvdlab.course.experiment import LABS, QUICK, WORK
-from hvdlab.exercises import NotYet, right
+from hvdlab.exercises import NotYet, exercise, right
 from hvdlab.hints.catalogue import CHECKED
 from hvdlab.script_analysis.script import Script
 
@@ -192,6 +192,7 @@ def replace(case: int, old: str, new: str) -> None:
         )
 
 
+@exercise
 def check_diagnosis(case: int, diagnosis: str) -> None:
     """Demand the name of the mistake of a case.
 
@@ -245,6 +246,7 @@ def _leaves_a_loop(script: Script, node: ast.AST) -> bool:
     return isinstance(node, ast.Break | ast.While) or isinstance(node, ast.Return) and any(inside)
 
 
+@exercise
 def check_mended(case: int) -> None:
     """Demand that `hvdlab check` finds nothing in the learner's copy, which still trains on all ranks.
 

@@ -4,12 +4,13 @@ from collections.abc import Callable
 
 import numpy as np
 
-from hvdlab.exercises import NotYet, call, compare, number, numbers, right
+from hvdlab.exercises import NotYet, call, compare, exercise, number, numbers, right
 
 MAX_QUESTIONS = 100  # 14 are enough to halve 10,000 ranks down to one
 ENDLESS_QUESTIONS = 50_000
 
 
+@exercise
 def check_fit_link(fit_link: Callable) -> None:
     """Demand alpha and beta of t = alpha + S / beta, with errors relative to the measured time.
 
@@ -47,6 +48,7 @@ def check_fit_link(fit_link: Callable) -> None:
     )
 
 
+@exercise
 def check_ring_time(ring_time: Callable) -> None:
     """Demand 2(N-1) steps of alpha + S / (N beta) seconds, and 0 for one rank.
 
@@ -73,6 +75,7 @@ def check_ring_time(ring_time: Callable) -> None:
     right("15 s for 8000 bytes on 4 ranks by hand, and nothing for one rank.")
 
 
+@exercise
 def check_falls_below(falls_below: Callable) -> None:
     """Demand the first number of ranks below a level, None if there is none, in few questions.
 
@@ -117,6 +120,7 @@ def check_falls_below(falls_below: Callable) -> None:
     right(f"1002, and None where it stays above; the first in {questions} questions.")
 
 
+@exercise
 def check_hours_to_goal(hours_to_goal: Callable) -> None:
     """Demand steps s_min (1 + b_crit / B), times B images per step, over the images per hour.
 

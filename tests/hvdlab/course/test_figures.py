@@ -1,6 +1,12 @@
 """The figures show the numbers that the tables hold."""
 
+import base64
+import io
+
+import bs4  # nbconvert needs it
+import matplotlib.image
 import matplotlib.pyplot as plt
+import nbformat
 import numpy as np
 import pandas as pd
 import pytest
@@ -53,9 +59,20 @@ def test_each_group_has_its_colour_and_name(axes):
         axes, None, both, x="batch_size", y="speed", by="net", labels={"b": "Bee", "a": "Ay"}
     )
     lines = axes.get_lines()
-    assert [line.get_label() for line in lines] == ["Bee, reference (n=3)", "Ay, reference (n=3)"]
+    assert [line.get_label() for line in lines] == ["Bee", "Ay"]
     assert lines[0].get_color() != lines[1].get_color()
     np.testing.assert_array_equal(lines[0].get_ydata(), [4.0, 12.0])
+
+
+def test_the_legend_has_one_entry_per_curve_and_says_once_what_lines_and_points_are(axes):
+    both = pd.concat([SHIPPED, SHIPPED.assign(net="b")])
+    mine = pd.concat([YOURS, YOURS.assign(net="c")])
+    figures.overlay(axes, mine, both, x="batch_size", y="speed", by="net")
+    figures.predicted(axes, 5.0, x=32)
+    legend = axes.get_legend()
+    labels = [text.get_text() for text in legend.get_texts()]
+    assert sorted(labels) == ["net a", "net b", "net c", "your prediction"]
+    assert legend.get_title().get_text() == "line: reference (n=3), points: yours (n=1)"
 
 
 def test_a_prediction_is_drawn_only_when_there_is_one(axes):
@@ -70,7 +87,25 @@ def test_a_prediction_is_drawn_only_when_there_is_one(axes):
 
 def test_a_comparison_holds_both():
     table = figures.compare(YOURS, SHIPPED, by=["batch_size"], value="speed")
-    assert table.loc[8].to_dict() == {"yours": "4 (n=1)", "reference": "3 +- 2.6 (n=3)"}
+    assert table.loc[8].to_dict() == {"yours": "4.00 (n=1)", "reference": "3.0 +- 2.6 (n=3)"}
+
+
+@pytest.mark.parametrize(
+    ("mean", "deviation", "text"),
+    [
+        (-0.2436, 0.025, "-0.244 +- 0.025"),
+        (0.8312, 0.09951, "0.83 +- 0.10"),
+        (1234, 120, "1230 +- 120"),
+        (463.7, 9.2, "463.7 +- 9.2"),
+        (463.7, np.nan, "464"),
+        (12345.6, np.nan, "12300"),
+        (1, 0, "1.00"),
+        (0, np.nan, "0"),
+        (np.nan, np.nan, "nan"),
+    ],
+)
+def test_a_deviation_has_two_digits_and_its_mean_ends_where_it_ends(mean, deviation, text):
+    assert figures.rounded(mean, deviation) == text
 
 
 def test_medians_stand_side_by_side():
@@ -80,6 +115,63 @@ def test_medians_stand_side_by_side():
     assert list(table) == [("reference", "speed")]
 
 
-def test_outside_a_notebook_nothing_becomes_interactive(monkeypatch):
+def test_outside_a_notebook_nothing_becomes_interactive(axes, monkeypatch):
     monkeypatch.delitem(figures.sys.modules, "ipykernel", raising=False)
-    assert figures.interactive() is False
+    with figures.interactive():
+        assert plt.get_backend().lower() == "agg"
+
+
+DESCRIPTION = 'A line <rises> from "1" to 2.'
+NOTEBOOK = """\
+import matplotlib.pyplot as plt
+from hvdlab.course.figures import describe, interactive
+with interactive():
+    plt.figure().add_subplot(projection="3d")
+    plt.show()
+---
+figure, axes = plt.subplots()
+axes.plot([1, 2])
+describe(figure, DESCRIPTION)
+---
+figure, axes = plt.subplots()
+axes.plot([1, 2])
+plt.show()
+"""
+
+
+@pytest.fixture(scope="module")
+def executed(tmp_path_factory):
+    """Return a notebook that ran a rotatable figure, a described figure and a plain one."""
+    nbclient = pytest.importorskip("nbclient")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("MPLBACKEND", raising=False)  # a kernel chooses its own
+        sources = NOTEBOOK.replace("DESCRIPTION", repr(DESCRIPTION)).split("---\n")
+        cells = [nbformat.v4.new_code_cell(source) for source in sources]
+        notebook = nbformat.v4.new_notebook(cells=cells)
+        nbclient.NotebookClient(notebook, kernel_name="python3", timeout=120).execute()
+    return notebook
+
+
+def outputs(cell) -> list:
+    return [output for output in cell.outputs if output.output_type == "display_data"]
+
+
+@pytest.mark.slow
+def test_only_the_figure_in_the_block_is_rotatable(executed):
+    rotatable, described, plain = (outputs(cell) for cell in executed.cells)
+    assert [len(rotatable), len(described), len(plain)] == [1, 1, 1]  # each figure is shown once
+    widget = "application/vnd.jupyter.widget-view+json"
+    assert widget in rotatable[0].data
+    assert "image/png" in plain[0].data and widget not in plain[0].data
+    assert set(described[0].data) == {"text/html", "text/plain"}
+
+
+@pytest.mark.slow
+def test_a_description_is_kept_in_the_notebook_and_in_its_html(executed):
+    (described,) = outputs(executed.cells[1])
+    assert described.data["text/plain"] == DESCRIPTION
+    exporters = pytest.importorskip("nbconvert.exporters")
+    page, _ = exporters.HTMLExporter().from_notebook_node(executed)
+    image = bs4.BeautifulSoup(page, "html.parser").find("img", alt=DESCRIPTION)
+    picture = base64.b64decode(image["src"].removeprefix("data:image/png;base64,"))
+    assert matplotlib.image.imread(io.BytesIO(picture)).std() > 0.01

@@ -1,0 +1,77 @@
+"""What the source of a lab, `labs/NN_name.py`, contains: its title, exercises, predictions and questions.
+
+The source is read and not run, so this needs no framework.
+"""
+
+import ast
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from hvdlab.course import experiment
+
+NAME = re.compile(r"(\d\d)_[a-z0-9_]+\.py")
+TITLE = re.compile(r"^# # (?:Lab \d+: )?(.+)$", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class LabSource:
+    """What a lab contains.
+
+    Args:
+        path: its source.
+        title: without "Lab N".
+        exercises: a name for each, as `hvdlab.exercises.exercise` keeps it.
+        predictions: the numbers of the predictions.
+        questions: the numbers of the questions.
+    """
+
+    path: Path
+    title: str
+    exercises: frozenset[str]
+    predictions: frozenset[int]
+    questions: frozenset[int]
+
+    @property
+    def number(self) -> int:
+        """The number of the lab."""
+        return int(self.path.name[:2])
+
+
+def read(path: Path) -> LabSource:
+    """Return what a lab contains.
+
+    Args:
+        path: its source.
+    """
+    text = path.read_text(encoding="utf-8")
+    exercises, predictions, questions = set(), set(), set()
+    for node in ast.walk(ast.parse(text)):
+        if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
+            continue
+        first = node.args[0].value if node.args and isinstance(node.args[0], ast.Constant) else None
+        name = node.func.attr
+        if name.startswith("check_"):
+            exercises.add(f"{name} {first}" if isinstance(first, int) else name)
+        elif ast.unparse(node.func) == "workbook.predict":
+            predictions.add(first)
+        elif ast.unparse(node.func) == "workbook.question":
+            questions.add(first)
+    title = TITLE.search(text)
+    return LabSource(
+        path,
+        title[1] if title else path.stem,
+        frozenset(exercises),
+        frozenset(predictions),
+        frozenset(questions),
+    )
+
+
+def labs(folder: Path = experiment.LABS) -> list[LabSource]:
+    """Return what each lab contains, in the order of the course, without the start page.
+
+    Args:
+        folder: the folder of the sources. Default: the one that this package lies in.
+    """
+    paths = sorted(path for path in folder.glob("*.py") if NAME.fullmatch(path.name))
+    return [read(path) for path in paths if not path.name.startswith("00")]

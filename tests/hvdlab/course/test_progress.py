@@ -1,0 +1,97 @@
+"""`hvdlab progress` counts per lab what a learner has solved, predicted and answered."""
+
+import subprocess
+import sys
+
+import pytest
+
+from hvdlab.course import answers_file, lab_source, progress
+from hvdlab.course.answers_file import AnswersFile, Prediction, QuizAnswer, SolvedExercise
+
+SOURCE = """\
+# %% [markdown]
+# # Lab 7: Some title
+
+# %%
+workbook = Workbook(7)
+prediction = workbook.predict(1, None, reason=None)
+other = workbook.predict(2, None, reason=None)
+
+# %%
+exercises.check_one(one)
+exercises.check_case(1, diagnosis)
+exercises.check_case(2, diagnosis)
+exercises.check_case(2, again)
+
+# %%
+workbook.question(1, answer=None)
+
+# %% tags=["solution"]
+workbook.question(1, answer="b")
+"""
+DONE = [
+    SolvedExercise(7, "check_one", "t"),
+    SolvedExercise(7, "check_one", "later"),
+    SolvedExercise(7, "check_case 2", "t"),
+    SolvedExercise(7, "check_of_an_older_lab", "t"),
+    SolvedExercise(8, "check_one", "t"),
+    Prediction(7, 1, 5, "", "t"),
+    Prediction(7, 2, 5, "because", "t"),
+    Prediction(7, 2, 6, "", "later"),
+    QuizAnswer(7, 1, "a", False, "t"),
+    QuizAnswer(7, 1, "b", True, "t"),
+    QuizAnswer(7, 1, "c", False, "later"),
+]
+
+
+@pytest.fixture
+def lab(tmp_path):
+    path = tmp_path / "07_title.py"
+    path.write_text(SOURCE)
+    (tmp_path / "00_start_here.py").write_text("# # Start here\n")
+    (tmp_path / "a_script.py").write_text("1")
+    (found,) = lab_source.labs(tmp_path)
+    return found
+
+
+def test_a_lab_is_read_from_its_source(lab):
+    assert (lab.number, lab.title) == (7, "Some title")
+    assert lab.exercises == {"check_one", "check_case 1", "check_case 2"}
+    assert (lab.predictions, lab.questions) == ({1, 2}, {1})
+
+
+def test_each_thing_counts_once_and_stays_done(lab):
+    (found,) = progress.progress(DONE, [lab])
+    assert (found.solved, found.reasoned, found.answered, found.right) == (2, 1, 1, 1)
+    (found,) = progress.progress([], [lab])
+    assert (found.solved, found.reasoned, found.answered, found.right) == (0, 0, 0, 0)
+
+
+def test_the_table_has_a_row_per_lab(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "80")
+    file = AnswersFile(tmp_path / "answers.json")
+    file.add(SolvedExercise(2, "check_gradient", "t"))
+    progress.show(file)
+    rows = [line for line in capsys.readouterr().out.splitlines() if " of " in line and "│" in line]
+    assert len(rows) == len(lab_source.labs()) >= 14
+    (row,) = [row for row in rows if "2 Gradient descent" in row]
+    assert "1 of 3" in row
+
+
+def test_no_file_and_a_broken_file_are_one_sentence(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(answers_file, "PATH", tmp_path / "answers.json")
+    assert progress.main(None) == 0
+    said = capsys.readouterr().out
+    assert said.startswith(f"There is nothing in {tmp_path}/answers.json yet. Solve an exercise")
+    answers_file.PATH.write_text("{")
+    assert progress.main(None) == 1
+    out, err = capsys.readouterr()
+    assert out == "" and len(err.splitlines()) == 1 and "Move it away" in err
+
+
+def test_the_command_imports_no_framework():
+    code = (
+        "import sys; from hvdlab.cli import main; main(['progress']); "
+        "sys.exit(bool({'torch', 'tensorflow', 'keras', 'mpi4py'} & set(sys.modules)))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], timeout=120).returncode == 0

@@ -1,0 +1,187 @@
+"""The workbook keeps predictions and answers, and names what it cannot accept in one sentence."""
+
+import json
+
+import numpy as np
+import pytest
+from IPython.core.interactiveshell import InteractiveShell
+
+from hvdlab.course import answers_file, experiment, workbook
+from hvdlab.course.answers_file import AnswersFile, Prediction, QuizAnswer, SolvedExercise
+from hvdlab.course.workbook import Workbook, WorkbookError
+
+QUESTIONS = """
+[[question]]
+text = "Which one?"
+choices = ["this", "that", "none"]
+answer = "b"
+explanation = "Because it is that."
+[question.feedback]
+a = "Not this."
+c = "There is one."
+
+[[question]]
+text = "How many?"
+answer = 1.2
+explanation = "Six fifths."
+mistakes = [[0.6, "You halved it."]]
+otherwise = "Count again."
+"""
+
+
+@pytest.fixture
+def book(tmp_path, monkeypatch):
+    """Return the workbook of a lab 7 with a choice and a number."""
+    (tmp_path / "07_title.toml").write_text(QUESTIONS)
+    monkeypatch.setattr(workbook, "QUESTIONS", tmp_path)
+    return Workbook(7, AnswersFile(tmp_path / "new" / "answers.json"))
+
+
+def entries(book, kind):
+    return [entry for entry in book._file.entries() if isinstance(entry, kind)]
+
+
+def test_a_prediction_is_kept_with_its_reason_and_returned(book):
+    assert book.predict(1, 600, reason="the batch is doubled") == 600
+    assert book.predict(2, np.int64(3), reason="a count") == 3
+    assert book.predict(3, "file", reason="a choice") == "file"
+    kept = entries(book, Prediction)
+    assert [(one.lab, one.number, one.value, one.reason) for one in kept] == [
+        (7, 1, 600.0, "the batch is doubled"),
+        (7, 2, 3.0, "a count"),
+        (7, 3, "file", "a choice"),
+    ]
+    assert all(one.time.endswith("+00:00") for one in kept)
+
+
+def test_no_prediction_is_no_entry_and_a_missing_reason_is_asked_for(book, capsys):
+    assert book.predict(1, None, reason=None) is None
+    assert book.predict(1, None, reason="only a reason") is None
+    assert entries(book, Prediction) == []
+    assert "replace both values of None" in capsys.readouterr().out
+    assert book.predict(1, 5) == 5
+    assert "Prediction 1: add a reason" in capsys.readouterr().out
+    assert [one.reason for one in entries(book, Prediction)] == [""]
+
+
+@pytest.mark.parametrize(
+    ("value", "reason", "said"),
+    [
+        ([1, 2], "two values", r"^Prediction 1 must be a number or a text\. Received: \[1, 2\]$"),
+        (1, 2, r"^Prediction 1: the reason must be a sentence in quotes, .* Received: 2$"),
+    ],
+)
+def test_refuses_a_prediction_that_is_none(book, value, reason, said):
+    with pytest.raises(WorkbookError, match=said):
+        book.predict(1, value, reason=reason)
+    assert entries(book, Prediction) == []
+
+
+@pytest.mark.parametrize(
+    ("number", "answer", "said", "right"),
+    [
+        (1, "b", "**Right.** Because it is that.", True),
+        (1, " B ", "**Right.** Because it is that.", True),
+        (1, "a", "**Not yet.** Not this.", False),
+        (2, 1.21, "**Right.** Six fifths.", True),
+        (2, "1.2", "**Right.** Six fifths.", True),
+        (2, 0.6, "**Not yet.** You halved it.", False),
+        (2, 7, "**Not yet.** Count again.", False),
+    ],
+)
+def test_an_answer_gets_its_feedback_and_is_kept(book, capsys, number, answer, said, right):
+    assert book.question(number, answer=answer) is None
+    assert capsys.readouterr().out.splitlines()[-1] == said
+    (kept,) = entries(book, QuizAnswer)
+    assert (kept.lab, kept.number, kept.answer, kept.right) == (7, number, str(answer), right)
+
+
+def test_without_an_answer_the_question_is_shown_and_nothing_is_kept(book, capsys):
+    book.question(1, answer=None)
+    said = capsys.readouterr().out
+    assert "**Question 1.** Which one?" in said and "* **c** none" in said
+    assert "letters a to c" in said and "Not this" not in said
+    book.question(2)
+    assert "*Put a number in place of None.*" in capsys.readouterr().out
+    assert entries(book, QuizAnswer) == []
+
+
+@pytest.mark.parametrize(
+    ("number", "answer", "said"),
+    [
+        (3, "a", "^lab 7 has the questions 1 to 2. Received: 3$"),
+        ("1", "a", "^lab 7 has the questions 1 to 2. Received: '1'$"),
+        (1, "d", "^answer must be one of a, b, c. Received: 'd'$"),
+        (1, "", "^answer must be one of a, b, c. Received: ''$"),
+        (1, 2, "^answer must be one of a, b, c. Received: 2$"),
+        (2, "many", "^answer must be a number. Received: 'many'$"),
+    ],
+)
+def test_a_learners_mistake_is_one_sentence(book, number, answer, said):
+    with pytest.raises(WorkbookError, match=said):
+        book.question(number, answer=answer)
+    assert entries(book, QuizAnswer) == []
+
+
+def test_a_lab_without_questions_is_named(book):
+    with pytest.raises(WorkbookError, match=r"lab 9 has no questions: there is no .*09_NAME\.toml"):
+        Workbook(9).question(1)
+
+
+def test_a_notebook_shows_the_sentence_without_a_traceback(book, capsys):
+    shell = InteractiveShell.instance()
+    shell.user_ns["book"] = book
+    shell.run_cell("book.question(1, answer='z')")
+    said = "".join(capsys.readouterr())
+    InteractiveShell.clear_instance()
+    assert said.strip() == "answer must be one of a, b, c. Received: 'z'"
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"predictions": [{"lap": 1}]}', "\x00"])
+def test_a_file_of_something_else_is_named_and_left_alone(tmp_path, content):
+    path = tmp_path / "answers.json"
+    path.write_text(content)
+    with pytest.raises(
+        WorkbookError, match="answers.json is not a file of answers .* Move it away"
+    ):
+        AnswersFile(path).add(SolvedExercise(1, "check_one", "now"))
+    assert path.read_text() == content
+
+
+def test_a_file_that_cannot_be_written_is_named(tmp_path):
+    (tmp_path / "answers.json.part").mkdir()
+    with pytest.raises(WorkbookError, match="answers.json cannot be written"):
+        AnswersFile(tmp_path / "answers.json").add(SolvedExercise(1, "check_one", "now"))
+
+
+def test_entries_of_all_kinds_come_back_in_order(tmp_path):
+    file = AnswersFile(tmp_path / "answers.json")
+    written = [
+        Prediction(1, 1, 0.5, "why", "t1"),
+        Prediction(1, 1, "b", "why", "t2"),
+        QuizAnswer(1, 2, "b", True, "t3"),
+        SolvedExercise(1, "check_one", "t4"),
+    ]
+    for entry in written:
+        file.add(entry)
+    assert file.entries() == written
+    assert set(json.loads(file.path.read_text())) == {"predictions", "questions", "exercises"}
+
+
+@pytest.mark.parametrize(
+    ("notebook", "variables", "kept"),
+    [
+        (True, {}, True),
+        (False, {}, False),  # `python labs/02_gradient_descent.py`
+        (True, {"LAB_WORK": "notebooks/work/solutions"}, False),
+    ],
+)
+def test_only_a_learners_notebook_keeps_anything(monkeypatch, notebook, variables, kept):
+    monkeypatch.delenv("LAB_WORK", raising=False)
+    monkeypatch.setattr(experiment, "NOTEBOOK", notebook)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    file = answers_file.learners_file()
+    assert (file is not None) == kept
+    if kept:
+        assert file.path == experiment.LABS.parent / "notebooks/work/answers.json"

@@ -1,0 +1,77 @@
+"""A solved exercise is kept in a learner's notebook, and every check that a lab calls has the decorator."""
+
+import ast
+import inspect
+from pathlib import Path
+
+import pytest
+
+from hvdlab import exercises
+from hvdlab.course import lab_source
+from hvdlab.course.answers_file import AnswersFile
+from hvdlab.exercises import NotYet, exercise
+
+MODULES = sorted(Path(exercises.__file__).parent.glob("lab*.py"))
+
+
+def check_double(double):
+    """Demand twice x."""
+    if double(2) != 4:
+        raise NotYet("wrong")
+
+
+def check_case(case, diagnosis):
+    pass
+
+
+@pytest.fixture
+def file(tmp_path, monkeypatch):
+    file = AnswersFile(tmp_path / "answers.json")
+    monkeypatch.setattr(exercises, "learners_file", lambda: file)
+    for check in (check_double, check_case):
+        monkeypatch.setattr(check, "__module__", "hvdlab.exercises.lab07_title")
+    return file
+
+
+def test_a_solved_exercise_is_kept_by_name_and_by_case(file):
+    exercise(check_double)(lambda x: 2 * x)
+    exercise(check_case)(3, diagnosis="a")
+    kept = [(one.lab, one.exercise) for one in file.entries()]
+    assert kept == [(7, "check_double"), (7, "check_case 3")]
+
+
+def test_a_wrong_answer_is_not_kept(file):
+    with pytest.raises(NotYet):
+        exercise(check_double)(lambda x: x)
+    assert file.entries() == []
+
+
+def test_outside_a_learners_notebook_nothing_is_kept(file, monkeypatch):
+    monkeypatch.setattr(exercises, "learners_file", lambda: None)
+    exercise(check_double)(lambda x: 2 * x)
+    assert file.entries() == []
+
+
+def test_a_check_keeps_its_name_and_signature(file):
+    decorated = exercise(check_double)
+    assert decorated.__name__ == "check_double" and decorated.__doc__ == "Demand twice x."
+    assert list(inspect.signature(decorated).parameters) == ["double"]
+
+
+def decorated(path) -> set[str]:
+    """Return the names of the checks of a module that have the decorator."""
+    return {
+        node.name
+        for node in ast.parse(path.read_text(encoding="utf-8")).body
+        if isinstance(node, ast.FunctionDef)
+        if "exercise" in [ast.unparse(decorator) for decorator in node.decorator_list]
+    }
+
+
+@pytest.mark.parametrize("lab", lab_source.labs(), ids=lambda lab: lab.path.stem)
+def test_every_check_that_a_lab_calls_has_the_decorator_in_a_module_of_this_lab(lab):
+    own = [path for path in MODULES if path.name.startswith(f"lab{lab.number:02d}_")]
+    kept = set().union(*map(decorated, own))
+    called = {name.split()[0] for name in lab.exercises}
+    assert called, "the lab calls no check as `module.check_name(...)`"
+    assert called == kept, f"only called: {called - kept}; only decorated: {kept - called}"

@@ -1,0 +1,82 @@
+"""Every picture is shown, described, readable, and what its script draws."""
+
+import ast
+import re
+import subprocess
+import sys
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+import lab_counts
+import numpy as np
+import pytest
+from matplotlib.image import imread
+
+from hvdlab.course import lab_source
+
+PICTURES = Path(__file__).parents[2] / "labs/pictures"
+LEAST_WORDS, SMALLEST_TEXT, WIDEST = 15, 12, 760
+FILES = sorted(PICTURES.glob("*.svg"))
+each_picture = pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+each_lab = pytest.mark.parametrize("lab", lab_source.labs(), ids=lambda lab: lab.path.stem)
+SIZE = re.compile(r"font(?:-size)?: (?:[a-z0-9]+ )*?([0-9.]+)px")
+REDRAW = """
+import importlib, pathlib, sys
+import drawing
+drawing.FOLDER = pathlib.Path(sys.argv[1])
+for path in sorted(pathlib.Path.cwd().glob("lab*.py")):
+    importlib.import_module(path.stem).draw()
+"""
+
+
+@each_lab
+def test_every_picture_of_a_lab_exists_and_is_described(lab):
+    for name, alt in lab_counts.count(lab).pictures:
+        assert (PICTURES / f"{name}.svg").exists() and (PICTURES / f"{name}.png").exists(), name
+        assert len(alt.split()) >= LEAST_WORDS, f"{name}: {alt!r}"
+    assert "](pictures/" not in lab_counts.PICTURE.sub("", lab.path.read_text(encoding="utf-8"))
+
+
+@each_lab
+def test_every_figure_that_is_described_has_enough_words(lab):
+    for node in ast.walk(ast.parse(lab.path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Call) and ast.unparse(node.func).split(".")[-1] == "describe":
+            text = ast.unparse(node.args[1])  # a text with numbers in it is an f-string
+            assert len(text.split()) >= LEAST_WORDS, f"line {node.lineno}: {text}"
+
+
+def test_every_picture_is_shown_by_a_lab():
+    shown = {name for lab in lab_source.labs() for name, _ in lab_counts.count(lab).pictures}
+    assert {path.stem for path in FILES} - shown == set()
+
+
+@pytest.mark.slow
+def test_the_pictures_are_what_their_scripts_draw(tmp_path):
+    subprocess.run([sys.executable, "-c", REDRAW, tmp_path], cwd=PICTURES, check=True, timeout=300)
+    drawn = sorted(path.name for path in tmp_path.iterdir())
+    assert drawn == sorted([*(p.name for p in FILES), *(p.name for p in PICTURES.glob("*.png"))])
+    changed = [name for name in drawn if not same(tmp_path / name, PICTURES / name)]
+    assert changed == [], "draw these again: run the script of their lab in labs/pictures"
+
+
+def same(one: Path, other: Path) -> bool:
+    """Return whether two SVG files are equal, or two PNG files have equal pixels."""
+    if one.suffix == ".svg":
+        return one.read_bytes() == other.read_bytes()
+    return np.array_equal(imread(one), imread(other))
+
+
+@each_picture
+def test_the_words_of_a_picture_can_be_read(path):
+    """Indices and exponents of a formula may be smaller than the words around them."""
+    root = ElementTree.parse(path).getroot()
+    points = float(root.get("width").removesuffix("pt"))
+    assert points == float(root.get("viewBox").split()[2])  # a unit of the picture is a point
+    assert points * 96 / 72 <= WIDEST
+    texts = [element for element in root.iter() if element.tag.endswith("}text")]
+    assert texts
+    for element in texts:
+        styles = [each.get("style", "") for each in element.iter()]
+        sizes = [float(size) for style in styles for size in SIZE.findall(style)]
+        words = "".join(element.itertext()).strip()
+        assert max(sizes) * 96 / 72 >= SMALLEST_TEXT - 0.01, words
