@@ -115,7 +115,7 @@ def pipeline_schedules() -> None:
     picture.text(
         20,
         364,
-        "Narrow: forward pass of the micro-batch with that number. Wide: its backward pass. Empty: the bubble.",
+        "Narrow box: forward pass of that micro-batch. Wide box: its backward pass. Empty: the bubble.",
         align="left",
         size=13,
     )
