@@ -1,6 +1,6 @@
 """Show the lines of a script that a lab explains.
 
-    excerpt(LABS / "sharded_training.py", "fsdp")
+excerpt(LABS / "sharded_training.py", "fsdp")
 """
 
 import ast
