@@ -1,22 +1,27 @@
 # %% [markdown]
 # # Lab 13: Splitting layers
 #
-# GPT-3 has 175 billion parameters in 96 layers, and its activations have a width of 12,288 ([Brown et al. 2020](https://arxiv.org/abs/2005.14165),
-# table 2.1). The two matrices of a single feed-forward layer have the shape 12,288 x 49,152, so they contain 1.2 billion parameters. With 16 bytes per
-# parameter (lab 12) this one layer needs 19 GB for training. FSDP does not remove the problem, because a rank must gather the whole layer before it can compute
-# it, and because every rank computes every layer. A layer that is too large or too slow for one device must be split itself. This is **tensor
-# parallelism**, also called intra-layer parallelism. It is the standard method for large models inside a server, where GPUs exchange data quickly.
+# GPT-3 has 175 billion parameters in 96 layers, and its activations have a width of 12,288 ([Brown et al.
+# 2020](https://arxiv.org/abs/2005.14165), table 2.1). The two matrices of a single feed-forward layer have
+# the shape 12,288 x 49,152, so they contain 1.2 billion parameters. With 16 bytes per parameter (lab 12)
+# this one layer needs 19 GB for training. FSDP does not remove the problem, because a rank must gather the
+# whole layer before it can compute it, and because every rank computes every layer. A layer that is too
+# large or too slow for one device must be split itself. This is **tensor parallelism**, also called
+# intra-layer parallelism. It is the standard method for large models inside a server, where GPUs exchange
+# data quickly.
 #
 # **After this lab you can**
 #
 # * split a linear layer by columns and by rows, and say which of the two needs communication;
-# * write Megatron-LM's operations *f* and *g* as autograd functions, and a split block that trains exactly like a single process;
+# * write Megatron-LM's operations *f* and *g* as autograd functions, and a split block that trains exactly
+#   like a single process;
 # * say for each tensor of a block whether it is split or replicated, and compute the memory of a rank;
 # * find four typical mistakes from two symptoms: a wrong first loss, and copies that differ;
 # * compute the bytes that one-dimensional and two-dimensional splits send, and choose between them.
 #
-# **Builds on** lab 4 (all-reduce) and lab 12 (DDP, sharding, `DTensor`). **Time:** about 2 hours for a learner who does all seven
-# exercises, of which the computer needs two minutes. Lab 14 splits the network *between* its layers.
+# **Builds on** lab 4 (all-reduce) and lab 12 (DDP, sharding, `DTensor`). **Time:** about 2 hours for a
+# learner who does all seven exercises, of which the computer needs two minutes. Lab 14 splits the network
+# *between* its layers.
 
 # %% tags=["folded"]
 import json
@@ -44,49 +49,60 @@ RANKS = by_run_length(quick=[2], learner=[2, 4], reference=[2, 4])
 ROWS, COLUMNS = by_run_length(quick=(1, 2), learner=(2, 2), reference=(2, 2))
 
 # %% [markdown]
-# All ranks of this lab use CPUs. The lab counts the bytes that a rank sends, and the kernel counts them only in TCP connections. It also compares losses to
-# $10^{-6}$, and several ranks that share a GPU could not split a layer, because Gloo gathers only tensors in CPU memory.
+# All ranks of this lab use CPUs. The lab counts the bytes that a rank sends, and the kernel counts them
+# only in TCP connections. It also compares losses to $10^{-6}$, and several ranks that share a GPU could
+# not split a layer, because Gloo gathers only tensors in CPU memory.
 #
 # ## Column and row split of a linear layer
 #
-# A linear layer computes $y = xA$. The matrix $A$ has a row for each input feature and a column for each output feature. There are two ways to split it among ranks.
+# A linear layer computes $y = xA$. The matrix $A$ has a row for each input feature and a column for each
+# output feature. There are two ways to split it among ranks.
 #
-# * **Column split:** each rank stores some columns of $A$. It reads the whole input and computes *some of the outputs*, complete. Side by side, the results of the ranks
-#   are the output. No communication is needed, as long as the next operation works on each output separately.
-# * **Row split:** each rank stores some rows of $A$. It reads only the inputs that belong to these rows and computes *a part of the sum for every output*. The ranks must
-#   add their partial sums with an all-reduce.
+# * **Column split:** each rank stores some columns of $A$. It reads the whole input and computes *some of
+#   the outputs*, complete. Side by side, the results of the ranks are the output. No communication is
+#   needed, as long as the next operation works on each output separately.
+# * **Row split:** each rank stores some rows of $A$. It reads only the inputs that belong to these rows and
+#   computes *a part of the sum for every output*. The ranks must add their partial sums with an all-reduce.
 #
 # For example, let $x = [1, 2]$ and
 #
 # $$A = \begin{pmatrix} 1 & 0 & 2 & 1 \\ 0 & 1 & 1 & 3 \end{pmatrix}, \qquad
 #   B = \begin{pmatrix} 1 & 0 \\ 0 & 1 \\ 1 & 1 \\ 2 & 0 \end{pmatrix}.$$
 #
-# With a column split of $A$, rank 0 computes $[1, 2]$ and rank 1 computes $[4, 7]$, together $xA = [1, 2, 4, 7]$. With a row split of $B$, rank 0 multiplies its half $[1, 2]$ by
-# the first two rows, which gives $[1, 2]$. Rank 1 multiplies $[4, 7]$ by the last two rows, which gives $[18, 4]$. The sum $[19, 6]$ is $xAB$. So a column split followed by
-# a row split needs **one** all-reduce: the output of the first is exactly the input that the second needs, rank by rank.
+# With a column split of $A$, rank 0 computes $[1, 2]$ and rank 1 computes $[4, 7]$, together $xA = [1, 2,
+# 4, 7]$. With a row split of $B$, rank 0 multiplies its half $[1, 2]$ by the first two rows, which gives
+# $[1, 2]$. Rank 1 multiplies $[4, 7]$ by the last two rows, which gives $[18, 4]$. The sum $[19, 6]$ is
+# $xAB$. So a column split followed by a row split needs **one** all-reduce: the output of the first is
+# exactly the input that the second needs, rank by rank.
 #
 # ![Small matrices on two ranks. Column split: both ranks read the whole input, and each computes two of the four outputs. Row split: each rank uses its two features and two rows of B and gets partial sums, which an all-reduce adds to the result 19 and 6.](pictures/column_row_split.svg)
 #
-# PyTorch stores the weight of `nn.Linear` transposed, with the shape (outputs, inputs). So a column split of $A$ is a split of the *first* dimension of `weight`, and a row split of $A$
-# is a split of the *second* dimension. The bias has one number per output. It is split with the columns. With a row split it must be added once, after the sum.
+# PyTorch stores the weight of `nn.Linear` transposed, with the shape (outputs, inputs). So a column split
+# of $A$ is a split of the *first* dimension of `weight`, and a row split of $A$ is a split of the *second*
+# dimension. The bias has one number per output. It is split with the columns. With a row split it must be
+# added once, after the sum.
 #
 # ### Exercise 1: A linear layer in parts
 #
-# **What:** Write `parts(x, weight, ranks)`, which plays all ranks in a single process. `x` is (batch, inputs), and `weight` has PyTorch's shape (outputs, inputs). Return two lists with an entry for each
-# rank: the outputs that it computes with a column split, and the partial sums that it computes with a row split.
+# **What:** Write `parts(x, weight, ranks)`, which plays all ranks in a single process. `x` is (batch,
+# inputs), and `weight` has PyTorch's shape (outputs, inputs). Return two lists with an entry for each rank:
+# the outputs that it computes with a column split, and the partial sums that it computes with a row split.
 #
-# **Why:** You see the shapes before any communication is involved. Concatenation of the first list must give the output, and so must addition of the second.
+# **Why:** You see the shapes before any communication is involved. Concatenation of the first list must
+# give the output, and so must addition of the second.
 #
 # **Signature:** `parts(x, weight, ranks)` returns `(columns, rows)`, two lists of `ranks` tensors.
 #
-# <details><summary>Hint 1</summary><code>tensor.chunk(ranks, dim)</code> returns the list of parts along a dimension. Which dimension of
-# <code>weight</code> has the outputs?</details>
+# <details><summary>Hint 1</summary><code>tensor.chunk(ranks, dim)</code> returns the list of parts along a
+# dimension. Which dimension of <code>weight</code> has the outputs?</details>
 #
-# <details><summary>Hint 2</summary>With 2 inputs, 4 outputs and 2 ranks, the column split has two weights of the shape (2, 2). The row split has two
-# weights of the shape (4, 1), and rank r also uses only column r of <code>x</code>.</details>
+# <details><summary>Hint 2</summary>With 2 inputs, 4 outputs and 2 ranks, the column split has two weights
+# of the shape (2, 2). The row split has two weights of the shape (4, 1), and rank r also uses only column r
+# of <code>x</code>.</details>
 #
-# <details><summary>Hint 3</summary>Columns: <code>[x @ part.T for part in weight.chunk(ranks, 0)]</code>. For rows, chunk both <code>x</code> and
-# <code>weight</code> along dimension 1 and go through both lists with <code>zip</code>.</details>
+# <details><summary>Hint 3</summary>Columns: <code>[x @ part.T for part in weight.chunk(ranks, 0)]</code>.
+# For rows, chunk both <code>x</code> and <code>weight</code> along dimension 1 and go through both lists
+# with <code>zip</code>.</details>
 
 
 # %%
@@ -105,22 +121,25 @@ tensor_exercises.check_parts(parts)
 # %% [markdown]
 # ## Megatron-LM's split of a block
 #
-# The network is the `ResidualMLP` of lab 9: a stem, some blocks, and a head. A block is the feed-forward half of a transformer's layer and computes
+# The network is the `ResidualMLP` of lab 9: a stem, some blocks, and a head. A block is the feed-forward
+# half of a transformer's layer and computes
 #
 # $$x + \mathrm{down}(\mathrm{gelu}(\mathrm{up}(\mathrm{norm}(x)))).$$
 #
-# `up` makes $4h$ features of $h$, gelu is an activation function that works on each number separately, and `down` makes $h$ features of $4h$.
-# Megatron-LM ([Shoeybi et al. 2019](https://arxiv.org/abs/1909.08053)) splits `up` by columns, so gelu needs no other rank. It splits `down` by rows, so each rank already has
+# `up` makes $4h$ features of $h$, gelu is an activation function that works on each number separately, and
+# `down` makes $h$ features of $4h$. Megatron-LM ([Shoeybi et al. 2019](https://arxiv.org/abs/1909.08053))
+# splits `up` by columns, so gelu needs no other rank. It splits `down` by rows, so each rank already has
 # the inputs of its rows. One all-reduce per block in the forward pass is enough.
 #
 # ![A block on two ranks. x and the norm are replicated. The operation f passes x to both ranks. Each rank has some columns of up, its gelu, and the matching rows of down. The operation g sums the results. f all-reduces in the backward pass and g in the forward pass.](pictures/tensor_parallel_block.svg)
 #
-# In contrast to data parallelism (lab 4), **all ranks read the same batch**, and each of them computes a part of every layer.
+# In contrast to data parallelism (lab 4), **all ranks read the same batch**, and each of them computes a
+# part of every layer.
 #
 # ## Split and replicated tensors
 #
-# A *split* tensor is stored once across the group, so that every rank stores a part of it. A *replicated* tensor is stored on every rank, and all copies must be kept identical. In a
-# block on $N$ ranks:
+# A *split* tensor is stored once across the group, so that every rank stores a part of it. A *replicated*
+# tensor is stored on every rank, and all copies must be kept identical. In a block on $N$ ranks:
 #
 # | tensor | numbers in total | on each rank |
 # |---|---|---|
@@ -130,25 +149,29 @@ tensor_exercises.check_parts(parts)
 # | $x$ and the output, (batch, $h$) | | replicated |
 # | activations between `up` and `down`, (batch, $4h$) | | split by features, $1/N$ |
 #
-# For example, with $h = 1000$ and 4 ranks a rank stores $8{,}004{,}000 / 4 + 3{,}000 \approx 2.0$ million of 8.0 million parameters. Nothing keeps the replicated tensors identical
-# except identical gradients. DDP would average the gradients, but here every rank must compute the same complete gradient.
+# For example, with $h = 1000$ and 4 ranks a rank stores $8{,}004{,}000 / 4 + 3{,}000 \approx 2.0$ million
+# of 8.0 million parameters. Nothing keeps the replicated tensors identical except identical gradients. DDP
+# would average the gradients, but here every rank must compute the same complete gradient.
 #
 # ### Exercise 2: Parts of a rank
 #
-# **What:** Write `part_of(weights, rank, ranks)`. `weights` is a dict of the six tensors of a whole block: `norm.weight`, `norm.bias`, `up.weight` (4h, h), `up.bias`,
-# `down.weight` (h, 4h) and `down.bias`. Return a dict with the same six names that contains what this rank stores.
+# **What:** Write `part_of(weights, rank, ranks)`. `weights` is a dict of the six tensors of a whole block:
+# `norm.weight`, `norm.bias`, `up.weight` (4h, h), `up.bias`, `down.weight` (h, 4h) and `down.bias`. Return
+# a dict with the same six names that contains what this rank stores.
 #
-# **Why:** The memory of a rank follows from it: a split tensor counts $1/N$, a replicated tensor counts fully.
+# **Why:** The memory of a rank follows from it: a split tensor counts $1/N$, a replicated tensor counts
+# fully.
 #
-# **Signature:** returns a new dict. In exercise 4 the function runs on the ranks, so it must import what it needs inside.
+# **Signature:** returns a new dict. In exercise 4 the function runs on the ranks, so it must import what it
+# needs inside.
 #
 # <details><summary>Hint 1</summary>Look at the table above. Three of the six tensors are split.</details>
 #
-# <details><summary>Hint 2</summary>With h = 2 and 2 ranks, <code>up.weight</code> (8, 2) becomes (4, 2), <code>up.bias</code> (8) becomes (4), and
-# <code>down.weight</code> (2, 8) becomes (2, 4).</details>
+# <details><summary>Hint 2</summary>With h = 2 and 2 ranks, <code>up.weight</code> (8, 2) becomes (4, 2),
+# <code>up.bias</code> (8) becomes (4), and <code>down.weight</code> (2, 8) becomes (2, 4).</details>
 #
-# <details><summary>Hint 3</summary>Start with <code>part = dict(weights)</code>, then replace three entries by
-# <code>weights[name].chunk(ranks, dim)[rank]</code>.</details>
+# <details><summary>Hint 3</summary>Start with <code>part = dict(weights)</code>, then replace three entries
+# by <code>weights[name].chunk(ranks, dim)[rank]</code>.</details>
 
 
 # %%
@@ -167,33 +190,40 @@ tensor_exercises.check_part_of(part_of)
 # %% [markdown]
 # ## The operations f and g
 #
-# The ranks communicate at two places of a block. Megatron-LM calls the operations at these places *f* and *g*:
+# The ranks communicate at two places of a block. Megatron-LM calls the operations at these places *f* and
+# *g*:
 #
 # | | forward pass | backward pass | reason |
 # |---|---|---|---|
 # | *f* | identity | all-reduce | Every rank uses the same $x$. In the backward pass each rank has only the gradient that comes from its own part of the work. |
 # | *g* | all-reduce | identity | The partial sums are added. The gradient of a sum is the same for every summand. |
 #
-# For example, let $y = x w_0 + x w_1$ with $w_0 = 2$ on rank 0 and $w_1 = 3$ on rank 1. The gradient of $y$ with respect to $x$ is $w_0 + w_1 = 5$. In the backward pass rank 0 knows only the 2
-# and rank 1 only the 3. The all-reduce of *f* gives both ranks 5. *g* must not all-reduce in its backward pass: both ranks already have the gradient of $y$, which is 1, and a sum would make it 2.
+# For example, let $y = x w_0 + x w_1$ with $w_0 = 2$ on rank 0 and $w_1 = 3$ on rank 1. The gradient of $y$
+# with respect to $x$ is $w_0 + w_1 = 5$. In the backward pass rank 0 knows only $w_0$ and rank 1 only
+# $w_1$. The all-reduce of *f* gives both ranks 5. *g* must not all-reduce in its backward pass: both ranks
+# already have the gradient of $y$, which is 1, and a sum would make it 2.
 #
 # ### Exercise 3: f and g
 #
 # **What:** Write `f_and_g()`. It returns both operations as functions of a tensor. Each is made of a class
-# [`torch.autograd.Function`](https://docs.pytorch.org/docs/stable/notes/extending.html), which has a method for the forward pass and one for the backward pass.
+# [`torch.autograd.Function`](https://docs.pytorch.org/docs/stable/notes/extending.html), which has a method
+# for the forward pass and one for the backward pass.
 #
-# **Why:** Autograd does not know that other ranks exist. If the communication in a backward pass is missing, no error is raised.
+# **Why:** Autograd does not know that other ranks exist. If the communication in a backward pass is
+# missing, no error is raised.
 #
 # **Signature:** `f_and_g()` returns `(f, g)`.
 #
-# <details><summary>Hint 1</summary>Both operations consist of the same two methods, an identity and an all-reduce, in opposite order.</details>
+# <details><summary>Hint 1</summary>Both operations consist of the same two methods, an identity and an
+# all-reduce, in opposite order.</details>
 #
-# <details><summary>Hint 2</summary>A class has two static methods, <code>forward(ctx, x)</code> and <code>backward(ctx, gradient)</code>, and
-# <code>Name.apply</code> is the function. With x = 1 on rank 0 and x = 10 on rank 1, f returns 1 and 10, and g returns 11 on both.</details>
+# <details><summary>Hint 2</summary>A class has two static methods, <code>forward(ctx, x)</code> and
+# <code>backward(ctx, gradient)</code>, and <code>Name.apply</code> is the function. With x = 1 on rank 0
+# and x = 10 on rank 1, f returns 1 and 10, and g returns 11 on both.</details>
 #
-# <details><summary>Hint 3</summary><code>dist.all_reduce(tensor)</code> sums <em>in place</em> and returns None. Give it a copy:
-# <code>tensor = tensor.clone(memory_format=torch.contiguous_format)</code>. The identity in a forward pass is
-# <code>return x.view_as(x)</code>.</details>
+# <details><summary>Hint 3</summary><code>dist.all_reduce(tensor)</code> sums <em>in place</em> and returns
+# None. Give it a copy: <code>tensor = tensor.clone(memory_format=torch.contiguous_format)</code>. The
+# identity in a forward pass is <code>return x.view_as(x)</code>.</details>
 
 
 # %%
@@ -235,21 +265,24 @@ tensor_exercises.check_f_and_g(f_and_g)
 # %% [markdown]
 # ### Exercise 4: The split block
 #
-# **What:** Write `block(x, part, f, g)`. `x` is (batch, h) and identical on all ranks, and `part` is what `part_of` returned. Return the output of the *whole* block. Use `f` and `g` once
-# each. The operations are `F.layer_norm(x, x.shape[1:], weight, bias)`, `F.linear(x, weight, bias)` and `F.gelu(x)`.
+# **What:** Write `block(x, part, f, g)`. `x` is (batch, h) and identical on all ranks, and `part` is what
+# `part_of` returned. Return the output of the *whole* block. Use `f` and `g` once each. The operations are
+# `F.layer_norm(x, x.shape[1:], weight, bias)`, `F.linear(x, weight, bias)` and `F.gelu(x)`.
 #
-# **Why:** These few lines are the core of Megatron-LM. Each call has exactly one right place, and wrong places run without an error.
+# **Why:** These few lines are the core of Megatron-LM. Each call has exactly one right place, and wrong
+# places run without an error.
 #
 # **Signature:** returns a tensor with the shape of `x`.
 #
-# <details><summary>Hint 1</summary>In the picture everything between <em>f</em> and <em>g</em> is split. Everything outside is replicated and must be added
-# once.</details>
+# <details><summary>Hint 1</summary>In the picture everything between <em>f</em> and <em>g</em> is split.
+# Everything outside is replicated and must be added once.</details>
 #
-# <details><summary>Hint 2</summary>If every one of 2 ranks adds the bias [1] before the sum, the result contains 2. So <code>down</code> is applied
-# without its bias, and the bias is added after <em>g</em>.</details>
+# <details><summary>Hint 2</summary>If every one of 2 ranks adds the bias [1] before the sum, the result
+# contains 2. So <code>down</code> is applied without its bias, and the bias is added after
+# <em>g</em>.</details>
 #
-# <details><summary>Hint 3</summary><code>y = f(F.layer_norm(...))</code>, then up and gelu, then
-# <code>x + g(F.linear(y, part["down.weight"])) + part["down.bias"]</code>.</details>
+# <details><summary>Hint 3</summary><code>y = f(F.layer_norm(...))</code>, then up and gelu, then <code>x +
+# g(F.linear(y, part["down.weight"])) + part["down.bias"]</code>.</details>
 
 
 # %%
@@ -269,11 +302,13 @@ tensor_exercises.check_block(block, part_of, f_and_g)
 # %% [markdown]
 # ## Equality with serial training
 #
-# `train` (in `hvdlab.course.split_training`) trains a `ResidualMLP` for 20 steps on Fashion-MNIST with *your* block, *your* parts and *your* f and g. The stem, the last norm and the head are
-# replicated. For comparison, a single process trains the whole network on the same batches.
+# `train` (in `hvdlab.course.split_training`) trains a `ResidualMLP` for 20 steps on Fashion-MNIST with
+# *your* block, *your* parts and *your* f and g. The stem, the last norm and the head are replicated. For
+# comparison, a single process trains the whole network on the same batches.
 #
-# Each block all-reduces an array of (batch, $h$) numbers twice per step, and a ring all-reduce sends $2(N-1)/N$ times the array. How many percent of the bytes of a rank in a group of
-# **two** does a rank in a group of **four** send?
+# Each block all-reduces an array of (batch, $h$) numbers twice per step, and a ring all-reduce sends
+# $2(N-1)/N$ times the array. How many percent of the bytes of a rank in a group of **two** does a rank in a
+# group of **four** send?
 
 # %%
 # Prediction 1: bytes of a rank of four, in percent of those of a rank of two. Replace both values of None.
@@ -305,19 +340,24 @@ right.set_ylim(5e-10, 1)
 figure.legend(["2 ranks", "4 ranks"][: len(runs)] + ["serial"], loc="outside lower center", ncols=3)
 describe(
     figure,
-    "Left: the training losses on two and on four ranks lie on the curve of the serial run. Right: the differences "
-    "from the serial losses stay near the rounding of float32, about one millionth.",
+    "Left: the training losses on two and on four ranks lie on the curve of the serial run. "
+    "Right: the differences from the serial losses stay near the rounding of float32, about one"
+    " millionth.",
 )
 
 # %% [markdown]
-# **Result.** The curves coincide. The remaining difference is the rounding of float32, because the sum over the $4h$ features is taken in another order. The copies are equal to the last bit, because
-# all ranks compute the same numbers from the same sums. A rank of four sends 150 % of the bytes of a rank of two, because $2 \cdot 3/4 = 1.5$ and $2 \cdot 1/2 = 1$. If you predicted 100 % or 50 %, you
-# expected the communication to be divided among the ranks. It is not: with more ranks the work per rank shrinks, but the bytes per rank grow towards twice the array. (Gloo adds a header to each
-# message, so the measured bytes are slightly above the formula.)
+# **Result.** The curves coincide. The remaining difference is the rounding of float32, because the sum over
+# the $4h$ features is taken in another order. The copies are equal to the last bit, because all ranks
+# compute the same numbers from the same sums. A rank of four sends 150 % of the bytes of a rank of two,
+# because $2 \cdot 3/4 = 1.5$ and $2 \cdot 1/2 = 1$. If you predicted 100 % or 50 %, you expected the
+# communication to be divided among the ranks. It is not: with more ranks the work per rank shrinks, but the
+# bytes per rank grow towards twice the array. (Gloo adds a header to each message, so the measured bytes
+# are slightly above the formula.)
 #
 # ## Diagnosis of wrong blocks
 #
-# Each of the following blocks trains without an error, and each mistake has been made before. Compare them with your block, then look at their symptoms.
+# Each of the following blocks trains without an error, and each mistake has been made before. Compare them
+# with your block, then look at their symptoms.
 
 
 # %%
@@ -360,23 +400,27 @@ def symptoms(*blocks, **options):
 symptoms(block, case_a, case_b, case_c)
 
 # %% [markdown]
-# The columns are the difference of the first loss from the serial one, the largest difference in 20 steps, and the largest difference between two copies of a replicated tensor.
+# The columns are the difference of the first loss from the serial one, the largest difference in 20 steps,
+# and the largest difference between two copies of a replicated tensor.
 #
 # ### Exercise 5: Name the mistakes
 #
-# **What:** Set `diagnosis` to a dict that gives each of `"case_a"`, `"case_b"` and `"case_c"` one of the five names that the next cell prints.
+# **What:** Set `diagnosis` to a dict that gives each of `"case_a"`, `"case_b"` and `"case_c"` one of the
+# five names that the next cell prints.
 #
-# **Why:** On a real run you see only symptoms. Two questions narrow the search: is the *first* loss right, and are the copies still equal?
+# **Why:** On a real run you see only symptoms. Two questions narrow the search: is the *first* loss right,
+# and are the copies still equal?
 #
 # **Signature:** a dict with three keys, and names as values.
 #
-# <details><summary>Hint 1</summary>The first loss is computed before any update. A wrong first loss is therefore a mistake in the forward pass.</details>
+# <details><summary>Hint 1</summary>The first loss is computed before any update. A wrong first loss is
+# therefore a mistake in the forward pass.</details>
 #
-# <details><summary>Hint 2</summary>Copies differ only if the ranks computed different gradients for them. If the copies are equal but the later losses are
-# wrong, all ranks agree on wrong gradients.</details>
+# <details><summary>Hint 2</summary>Copies differ only if the ranks computed different gradients for them.
+# If the copies are equal but the later losses are wrong, all ranks agree on wrong gradients.</details>
 #
-# <details><summary>Hint 3</summary>One case adds a bias in the wrong place, one never calls <em>f</em>, and one calls <em>f</em> after
-# <em>g</em>, which adds an all-reduce to the backward pass.</details>
+# <details><summary>Hint 3</summary>One case adds a bias in the wrong place, one never calls <em>f</em>, and
+# one calls <em>f</em> after <em>g</em>, which adds an all-reduce to the backward pass.</details>
 
 # %%
 for name, says in tensor_exercises.MISTAKES.items():
@@ -397,8 +441,10 @@ tensor_exercises.check_diagnosis(diagnosis, [case_a, case_b, case_c], part_of, f
 # %% [markdown]
 # ### Exercise 6: Gradient clipping with split parameters
 #
-# Gradient clipping limits the norm of the gradient of *all* weights together (lab 12). The function below does what a single process would do. Each rank computes another norm, because it has another part
-# of the split tensors. It scales by another factor, and the replicated copies drift apart. The table shows the effect on two ranks.
+# Gradient clipping limits the norm of the gradient of *all* weights together (lab 12). The function below
+# does what a single process would do. Each rank computes another norm, because it has another part of the
+# split tensors. It scales by another factor, and the replicated copies drift apart. The table shows the
+# effect on two ranks.
 
 
 # %%
@@ -412,20 +458,23 @@ def wrong_clip(split, shared, most):
 symptoms(block, clip=wrong_clip)
 
 # %% [markdown]
-# **What:** Write `clip(split, shared, most)`. `split` are the parameters of which each rank has a part, and `shared` those that are replicated. Change the gradients in place so that the
-# global norm is at most `most`.
+# **What:** Write `clip(split, shared, most)`. `split` are the parameters of which each rank has a part, and
+# `shared` those that are replicated. Change the gradients in place so that the global norm is at most
+# `most`.
 #
 # **Why:** The same mistake is possible with every library that leaves the clipping to you.
 #
 # **Signature:** returns the norm before clipping.
 #
-# <details><summary>Hint 1</summary>Squares can be added over ranks, norms cannot. A replicated gradient must be counted once, and not once per rank.</details>
+# <details><summary>Hint 1</summary>Squares can be added over ranks, norms cannot. A replicated gradient
+# must be counted once, and not once per rank.</details>
 #
-# <details><summary>Hint 2</summary>Two ranks with split gradients [3] and [4], and a replicated gradient [12]: the squares are 9 + 16 + 144 = 169, so
-# the norm is 13.</details>
+# <details><summary>Hint 2</summary>Two ranks with split gradients [3] and [4], and a replicated gradient
+# [12]: the squares are 9 + 16 + 144 = 169, so the norm is 13.</details>
 #
-# <details><summary>Hint 3</summary><code>squares = sum(p.grad.square().sum() for p in split)</code>, then <code>dist.all_reduce(squares)</code>, then add the
-# squares of <code>shared</code>. The root is the norm. Multiply each gradient by <code>min(1, most / norm)</code>.</details>
+# <details><summary>Hint 3</summary><code>squares = sum(p.grad.square().sum() for p in split)</code>, then
+# <code>dist.all_reduce(squares)</code>, then add the squares of <code>shared</code>. The root is the norm.
+# Multiply each gradient by <code>min(1, most / norm)</code>.</details>
 
 
 # %%
@@ -446,7 +495,8 @@ def clip(split, shared, most):
 tensor_exercises.check_clip(clip)
 
 # %% [markdown]
-# With your function the losses are those of the serial run again, up to rounding, and the copies stay equal:
+# With your function the losses are those of the serial run again, up to rounding, and the copies stay
+# equal:
 
 # %%
 symptoms(block, clip=clip)
@@ -454,35 +504,47 @@ symptoms(block, clip=clip)
 # %% [markdown]
 # ## DTensor plans
 #
-# PyTorch offers the same split as a **plan**, a dict that says how each module is split. `parallelize_module` replaces the parameters by `DTensor`s. A `DTensor` knows its *placement* on a mesh of ranks:
-# `Shard(0)` means split along dimension 0, `Replicate()` means a full copy on each rank, and `Partial()` means that the sum over the ranks is still missing. PyTorch derives the collectives from the placements. For
-# example, a result that is `Partial()` must be all-reduced before it can become `Replicate()`. This function of `labs/tensor_parallel.py` splits the network:
+# PyTorch offers the same split as a **plan**, a dict that says how each module is split.
+# `parallelize_module` replaces the parameters by `DTensor`s. A `DTensor` knows its *placement* on a mesh of
+# ranks: `Shard(0)` means split along dimension 0, `Replicate()` means a full copy on each rank, and
+# `Partial()` means that the sum over the ranks is still missing. PyTorch derives the collectives from the
+# placements. For example, a result that is `Partial()` must be all-reduced before it can become
+# `Replicate()`. This function of `labs/tensor_parallel.py` splits the network:
 
 # %%
 excerpt(LABS / "tensor_parallel.py", "split_with_dtensor")
 
 # %% [markdown]
-# `ColwiseParallel` is our column split, and `RowwiseParallel` our row split. PyTorch inserts *f* and *g* itself.
+# `ColwiseParallel` is our column split, and `RowwiseParallel` our row split. PyTorch inserts *f* and *g*
+# itself.
 #
 # ## Sequence parallelism
 #
-# In Megatron-LM's split, $x$, the norm and the output are replicated: every rank stores the same activations and computes the same norm. *Sequence parallelism*
-# ([Korthikanti et al. 2022](https://arxiv.org/abs/2205.05198)) also splits these, by tokens in a transformer, and by examples in our network. Then *f* becomes an all-gather in the forward pass, because `up` needs all
-# examples. *g* becomes a reduce-scatter, because each rank needs only the sums of its own examples. In the backward pass the roles are exchanged. Because an all-reduce consists of a reduce-scatter and an all-gather (lab 12), the bytes are
-# the same, but the activations between the blocks take only $1/N$ of the memory.
+# In Megatron-LM's split, $x$, the norm and the output are replicated: every rank stores the same
+# activations and computes the same norm. *Sequence parallelism* ([Korthikanti et al.
+# 2022](https://arxiv.org/abs/2205.05198)) also splits these, by tokens in a transformer, and by examples in
+# our network. Then *f* becomes an all-gather in the forward pass, because `up` needs all examples. *g*
+# becomes a reduce-scatter, because each rank needs only the sums of its own examples. In the backward pass
+# the roles are exchanged. Because an all-reduce consists of a reduce-scatter and an all-gather (lab 12),
+# the bytes are the same, but the activations between the blocks take only $1/N$ of the memory.
 #
 # ![Two rows that compare a block with and without sequence parallelism. Without it every rank holds all examples of x, f is the identity and g an all-reduce. With it a rank holds its part of the examples, f is an all-gather and g a reduce-scatter.](pictures/sequence_parallel.svg)
 #
 # ## Two-dimensional and three-dimensional splits: AxoNN
 #
-# With Megatron-LM's split every rank sends up to 4 arrays of (batch, $h$) per block and step, on any number of ranks. **AxoNN** ([Singh et al. 2023](https://arxiv.org/abs/2305.13525)) arranges the ranks in a grid of $r$ rows and $c$ columns,
-# and splits *every* matrix both ways. The outputs of `up` are split over the rows and its inputs over the columns, and `down` the other way round. Each rank stores $1/(rc)$ of both matrices. Now every product is a partial sum: that of
-# `up` is all-reduced among the $c$ ranks of a row of the grid, and that of `down` among the $r$ ranks of a column. A third dimension, *depth*, splits the batch. It also shards each part of a weight once more and gathers
-# it when it is needed, as FSDP does (lab 12).
+# With Megatron-LM's split every rank sends up to 4 arrays of (batch, $h$) per block and step, on any number
+# of ranks. **AxoNN** ([Singh et al. 2023](https://arxiv.org/abs/2305.13525)) arranges the ranks in a grid
+# of $r$ rows and $c$ columns, and splits *every* matrix both ways. The outputs of `up` are split over the
+# rows and its inputs over the columns, and `down` the other way round. Each rank stores $1/(rc)$ of both
+# matrices. Now every product is a partial sum: that of `up` is all-reduced among the $c$ ranks of a row of
+# the grid, and that of `down` among the $r$ ranks of a column. A third dimension, *depth*, splits the
+# batch. It also shards each part of a weight once more and gathers it when it is needed, as FSDP does (lab
+# 12).
 #
 # ![Tiles of the matrices up and down on four ranks. In the 4 x 1 split of Megatron-LM up is cut into four bands of rows and down into four bands of columns. In the 2 x 2 split of AxoNN both are cut into four quarters, and the sums are taken among pairs of ranks.](pictures/rank_grid.svg)
 #
-# The picture shows the weights as PyTorch stores them, (outputs, inputs). The next cell does the forward pass on a grid and compares it with the whole product.
+# The picture shows the weights as PyTorch stores them, (outputs, inputs). The next cell does the forward
+# pass on a grid and compares it with the whole product.
 
 
 # %%
@@ -519,23 +581,28 @@ pd.DataFrame(call(on_a_grid, ROWS, COLUMNS, ranks=ROWS * COLUMNS))
 # %% [markdown]
 # ### Exercise 7: Bytes of a grid
 #
-# **What:** Write `grid_bytes(batch, hidden, rows, columns)`, the bytes that a rank sends for one block in a step, forward and backward, with float32 numbers (4 bytes).
+# **What:** Write `grid_bytes(batch, hidden, rows, columns)`, the bytes that a rank sends for one block in a
+# step, forward and backward, with float32 numbers (4 bytes).
 #
-# **Why:** For $r = N$ and $c = 1$ it is Megatron-LM's split, so this one formula tells when a grid sends less.
+# **Why:** For $r = N$ and $c = 1$ it is Megatron-LM's split, so this one formula tells when a grid sends
+# less.
 #
-# In the forward pass there are two all-reduces, of the outputs of `up` and of the outputs of `down`. In the backward pass there are also two, of gradients of the same two shapes: that of the inputs of
-# `down`, among the ranks of a row, and that of the inputs of `up`, among the ranks of a column.
+# In the forward pass there are two all-reduces, of the outputs of `up` and of the outputs of `down`. In the
+# backward pass there are also two, of gradients of the same two shapes: that of the inputs of `down`, among
+# the ranks of a row, and that of the inputs of `up`, among the ranks of a column.
 #
 # **Signature:** returns a number of bytes.
 #
-# <details><summary>Hint 1</summary>How many numbers are this rank's part of the 4h outputs of up, and how many ranks add them? An all-reduce of S bytes among n ranks
-# sends 2(n-1)/n S.</details>
+# <details><summary>Hint 1</summary>How many numbers are this rank's part of the 4h outputs of up, and how
+# many ranks add them? An all-reduce of S bytes among n ranks sends 2(n-1)/n S.</details>
 #
-# <details><summary>Hint 2</summary>Batch 10, h = 8 and 2 x 2 ranks: up has 10 x 32 / 2 = 160 numbers or 640 bytes among 2 ranks, so 640 bytes are sent. Down has
-# 10 x 8 / 2 = 40 numbers or 160 bytes among 2 ranks, so 160 bytes are sent. Forward and backward: 2 x 800 = 1600 bytes.</details>
+# <details><summary>Hint 2</summary>Batch 10, h = 8 and 2 x 2 ranks: up has 10 x 32 / 2 = 160 numbers or 640
+# bytes among 2 ranks, so 640 bytes are sent. Down has 10 x 8 / 2 = 40 numbers or 160 bytes among 2 ranks,
+# so 160 bytes are sent. Forward and backward: 2 x 800 = 1600 bytes.</details>
 #
-# <details><summary>Hint 3</summary>Up: <code>4 * batch * 4 * hidden / rows</code> bytes among <code>columns</code> ranks. Down:
-# <code>4 * batch * hidden / columns</code> bytes among <code>rows</code> ranks. Double the sum of what both send.</details>
+# <details><summary>Hint 3</summary>Up: <code>4 * batch * 4 * hidden / rows</code> bytes among
+# <code>columns</code> ranks. Down: <code>4 * batch * hidden / columns</code> bytes among <code>rows</code>
+# ranks. Double the sum of what both send.</details>
 
 
 # %%
@@ -553,7 +620,8 @@ def grid_bytes(batch, hidden, rows, columns):
 tensor_exercises.check_grid_bytes(grid_bytes)
 
 # %% [markdown]
-# Use your function, or a calculator: on how many ranks (a power of two) does the best grid first send less than Megatron-LM's split?
+# Use your function, or a calculator: on how many ranks (a power of two) does the best grid first send less
+# than Megatron-LM's split?
 
 # %%
 # Prediction 2: the number of ranks. Replace both values of None.
@@ -583,22 +651,29 @@ axes.set_xticks(counts, counts)
 axes.legend()
 describe(
     figure,
-    "Arrays that a rank sends over the number of ranks. Megatron-LM's split approaches four arrays. The best grid is "
-    "equal up to eight ranks and falls from sixteen ranks on.",
+    "Arrays that a rank sends over the number of ranks. Megatron-LM's split approaches four "
+    "arrays. The best grid is equal up to eight ranks and falls from sixteen ranks on.",
 )
 
 # %% [markdown]
-# **Result.** Megatron-LM's split approaches 4 arrays per block. The best grid sends $16/\sqrt{N} - 20/N$ arrays or slightly more: the same on 8 ranks, and less from 16 ranks on. On 4 ranks a grid of 2 x 2 sends *more*, 5 arrays instead of
-# 3, because the outputs of `up` are four times as large as those of `down`. So the one-dimensional split is right within a server of 8 GPUs, and a grid is for hundreds of GPUs. If you predicted a smaller number, you may have
-# overlooked the all-reduce of the large outputs of `up`, which the one-dimensional split avoids.
+# **Result.** Megatron-LM's split approaches 4 arrays per block. The best grid sends $16/\sqrt{N} - 20/N$
+# arrays or slightly more: the same on 8 ranks, and less from 16 ranks on. On 4 ranks a grid of 2 x 2 sends
+# *more*, 5 arrays instead of 3, because the outputs of `up` are four times as large as those of `down`. So
+# the one-dimensional split is right within a server of 8 GPUs, and a grid is for hundreds of GPUs. If you
+# predicted a smaller number, you may have overlooked the all-reduce of the large outputs of `up`, which the
+# one-dimensional split avoids.
 #
 # ## Measurement of all modes
 #
-# `labs/tensor_parallel.py` trains a larger network ($h = 256$, 4 blocks) in all these modes. `by-hand` and `grid` are your block for any number of columns, `dtensor` and `sequence` are PyTorch's, and `axonn` is the library AxoNN.
-# AxoNN is written for GPUs and NCCL. Its code runs here unchanged, but four functions of PyTorch are replaced for it (`hvdlab/torch/model_parallel/axonn_on_cpu.py`). Its overlap of communication with computation needs a GPU and was not
-# run, so take its bytes from this table and its speed from the papers.
+# `labs/tensor_parallel.py` trains a larger network ($h = 256$, 4 blocks) in all these modes. `by-hand` and
+# `grid` are your block for any number of columns, `dtensor` and `sequence` are PyTorch's, and `axonn` is
+# the library AxoNN. AxoNN is written for GPUs and NCCL. Its code runs here unchanged, but four functions of
+# PyTorch are replaced for it (`hvdlab/torch/model_parallel/axonn_on_cpu.py`). Its overlap of communication
+# with computation needs a GPU and was not run, so take its bytes from this table and its speed from the
+# papers.
 #
-# Which of the five modes stores the least on a rank of four? Remember what each mode replicates: the table of split and replicated tensors, the stem, and the head.
+# Which of the five modes stores the least on a rank of four? Remember what each mode replicates: the table
+# of split and replicated tensors, the stem, and the head.
 
 # %%
 # Prediction 3: "by-hand", "dtensor", "sequence", "grid" or "axonn". Replace both values of None.
@@ -652,21 +727,34 @@ print(f"least memory on 4 ranks, by your prediction: {prediction_mode}")
 modes_table(reference("tensor_modes"))
 
 # %% [markdown]
-# **Result.** The second table is the course's measurement (n = 3). All losses agree with the serial run, up to rounding. The memory agrees with the formula to the byte. On four ranks `by-hand` and `dtensor` store 8.8 MB, because they replicate the stem. The grid splits
-# the stem over its two columns and stores 7.6 MB. `sequence` splits it over all four ranks and stores 7.0 MB, the least. A reason that leads there is to look at the largest *replicated* tensor, since the split tensors are the same for all modes.
+# **Result.** The second table is the course's measurement (n = 3). All losses agree with the serial run, up
+# to rounding. The memory agrees with the formula to the byte. On four ranks `by-hand` and `dtensor` store
+# 8.8 MB, because they replicate the stem. The grid splits the stem over its two columns and stores 7.6 MB.
+# `sequence` splits it over all four ranks and stores 7.0 MB, the least. A reason that leads there is to
+# look at the largest *replicated* tensor, since the split tensors are the same for all modes.
 #
-# By hand and with DTensor the same collectives are called and the same 0.80 MB are sent. The grid sends more, 1.3 MB, as predicted for four ranks. `sequence` sends 1.5 MB, because Gloo's reduce-scatter does a whole all-reduce and keeps a part. With NCCL it would send as much in
-# each block as `by-hand`. A single process is the fastest here, because the network is small and all ranks share two cores. These times say nothing about GPUs.
+# By hand and with DTensor the same collectives are called and the same 0.80 MB are sent. The grid sends
+# more, 1.3 MB, as predicted for four ranks. `sequence` sends 1.5 MB, because Gloo's reduce-scatter does a
+# whole all-reduce and keeps a part. With NCCL it would send as much in each block as `by-hand`. A single
+# process is the fastest here, because the network is small and all ranks share two cores. These times say
+# nothing about GPUs.
 #
 # ## Summary
 #
-# * A column split gives each rank complete outputs and needs no communication. A row split gives each rank partial sums, which an all-reduce adds.
-# * Megatron-LM splits `up` by columns and `down` by rows, so a block needs one all-reduce forward (*g*) and one backward (*f*).
-# * A split tensor is stored once across the group. A replicated tensor is stored on every rank, and all copies must be kept identical.
-# * The losses agree with a single process up to rounding. A wrong first loss points to the forward pass, and copies that differ point to different gradients on the ranks.
-# * A rank sends $2(N-1)/N$ times the array per all-reduce: 1.5 times as much on four ranks as on two. The work per rank shrinks with $N$, the bytes do not.
-# * Sequence parallelism replaces the all-reduces by all-gathers and reduce-scatters. It sends the same bytes with NCCL and divides the replicated activations by $N$.
-# * A two-dimensional grid sends about $16/\sqrt{N}$ arrays per block instead of 4. It sends less from 16 ranks on.
+# * A column split gives each rank complete outputs and needs no communication. A row split gives each rank
+#   partial sums, which an all-reduce adds.
+# * Megatron-LM splits `up` by columns and `down` by rows, so a block needs one all-reduce forward (*g*) and
+#   one backward (*f*).
+# * A split tensor is stored once across the group. A replicated tensor is stored on every rank, and all
+#   copies must be kept identical.
+# * The losses agree with a single process up to rounding. A wrong first loss points to the forward pass,
+#   and copies that differ point to different gradients on the ranks.
+# * A rank sends $2(N-1)/N$ times the array per all-reduce: 1.5 times as much on four ranks as on two. The
+#   work per rank shrinks with $N$, the bytes do not.
+# * Sequence parallelism replaces the all-reduces by all-gathers and reduce-scatters. It sends the same
+#   bytes with NCCL and divides the replicated activations by $N$.
+# * A two-dimensional grid sends about $16/\sqrt{N}$ arrays per block instead of 4. It sends less from 16
+#   ranks on.
 #
 # ## Self-check questions
 
@@ -701,4 +789,5 @@ workbook.question(5, answer=None)
 workbook.question(5, answer=6)
 
 # %% [markdown]
-# **Next:** Tensor parallelism sends activations in every block. [Lab 14](14_splitting_networks.ipynb) splits the network between its blocks, sends activations only at these places, and combines all methods.
+# **Next:** Tensor parallelism sends activations in every block. [Lab 14](14_splitting_networks.ipynb)
+# splits the network between its blocks, sends activations only at these places, and combines all methods.
