@@ -65,12 +65,9 @@ DDP_STEPS = by_run_length(quick=5, learner=10, reference=20)
 #
 # | step | Horovod | DDP | by hand |
 # |---|---|---|---|
-# | connect the ranks | `hvd.init()` | `dist.init_process_group(...)` | the same as DDP |
-# | partition the images | by `hvd.rank()` | `DistributedSampler` and `set_epoch` | the same as DDP |
 # | equal weights at the start | `hvd.broadcast_parameters(...)` | the constructor `DistributedDataParallel(model)` | `dist.broadcast(p.data, src=0)` for each parameter |
 # | equal optimizer state | `hvd.broadcast_optimizer_state(...)` | every rank loads the same checkpoint | the same as DDP |
 # | average the gradients | `hvd.DistributedOptimizer`; `step()` waits for the result | hooks of the wrapper; `backward()` waits | `dist.all_reduce(p.grad)`, then divide |
-# | average the metrics | `hvd.allreduce(...)` | `dist.all_reduce(...)` | the same as DDP |
 #
 # DDP broadcasts weights and buffers from rank 0 when it is constructed, but not the optimizer's state. A
 # script that continues from a checkpoint must therefore load the checkpoint on every rank.
@@ -681,7 +678,7 @@ exercises.check_zero1(zero1)
 # Two details of the picture matter. First, the all-gather of the next block overlaps with the computation
 # of the current block, so it costs little time as long as the network is fast enough. Second, only one or
 # two blocks are whole at the same time. If you wrap only the whole model, all weights are one group, all of
-# them are gathered before the first layer, and the peak of the memory is as high as with DDP. So wrap the
+# them are gathered before the first layer, and their peak memory is as large as with DDP. So wrap the
 # blocks.
 #
 # With `reshard_after_forward=False` the weights stay whole between the forward and the backward pass. This
@@ -843,13 +840,20 @@ exercises.check_clip(clip)
 # [DeepSpeed](https://www.deepspeed.ai) is the library of ZeRO's authors. It implements all three stages.
 # Instead of wrapping modules you pass a configuration, and `deepspeed.initialize` returns an *engine* that
 # replaces the model and the optimizer. The calls become `engine(images)`, `engine.backward(loss)` and
-# `engine.step()`. DeepSpeed has defaults that surprise: it clips gradients at a norm of 1 and keeps small
-# tensors whole. The script changes these defaults, so that the mode can be compared with the others:
-
-# %%
-excerpt(SCRIPT, "deepspeed")
-
-# %% [markdown]
+# `engine.step()`. In short, the script does this:
+#
+# ```python
+# config = {
+#     "train_micro_batch_size_per_gpu": 32,
+#     "gradient_clipping": 0.0,
+#     "zero_optimization": {"stage": 3, "stage3_param_persistence_threshold": 0},
+# }
+# engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=config)
+# ```
+#
+# Two of DeepSpeed's defaults are surprising. It clips gradients at a norm of 1, and in stage 3 it keeps
+# small tensors whole. The script switches both off, so that the mode can be compared with the others.
+#
 # ## Communication volume of the stages
 #
 # Sharding saves memory, but it may send more. An all-reduce consists of two halves, a reduce-scatter
@@ -954,9 +958,9 @@ compare(modes, shipped, by=["ranks", "mode"], value="step_seconds")
 #   about 1 MB.
 #
 # No sharded mode is faster than DDP here: a step takes 32 ms with DDP and 104 ms with FSDP2 stage 3
-# (medians, 2 ranks, n = 3). Use sharding when the memory requires it. Mixed Adam state costs 16 bytes per
-# parameter, and ZeRO divides it by $N$ in three stages. With NCCL, as in the paper, stages 1 and 2 send as
-# much as DDP, and stage 3 sends 1.5 times as much.
+# (medians, 2 ranks, n = 3). Use sharding when the memory requires it. Training with Adam costs 16 bytes per
+# parameter, and ZeRO divides them by $N$ in three stages. With NCCL, as in the paper, stages 1 and 2 send
+# as much as DDP, and stage 3 sends 1.5 times as much.
 #
 # ### Peak memory of stage 3
 #

@@ -459,8 +459,7 @@ symptoms(block, clip=wrong_clip)
 
 # %% [markdown]
 # **What:** Write `clip(split, shared, most)`. `split` are the parameters of which each rank has a part, and
-# `shared` those that are replicated. Change the gradients in place so that the global norm is at most
-# `most`.
+# `shared` the replicated ones. Change the gradients in place so that the global norm is at most `most`.
 #
 # **Why:** The same mistake is possible with every library that leaves the clipping to you.
 #
