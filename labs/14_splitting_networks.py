@@ -66,8 +66,8 @@ DRAWN = by_run_length(
 # ![Three ranks with two blocks each. In the forward pass the activations go from each rank to the next one, and the last rank computes the loss. In the backward pass the gradients of the activations go back from rank to rank.](pictures/pipeline_stages.svg)
 #
 # For example, a network with 8 blocks of width 256 on 2 ranks sends one array of (64, 256) numbers forward
-# and one back for a batch of 64 examples. These are 66 kB in each direction. Tensor parallelism on 2 ranks
-# all-reduces such an array 16 times per step, which are 1 MB.
+# and one back for a batch of 64 examples. That is 66 kB in each direction. Tensor parallelism on 2 ranks
+# all-reduces such an array 16 times per step, together 1 MB.
 #
 # ### Micro-batches
 #
