@@ -1,14 +1,30 @@
 # %% [markdown]
 # # Lab 12: DDP and sharding
 #
-# **Time:** 100 minutes, four of them computing. **You measure** what PyTorch's own data parallelism sends and when, and how
-# much memory a rank needs when weights, gradients and optimizer state are *sharded* instead of copied. **You need** lab 4
-# (all-reduce) and lab 5 (the Horovod edits).
+# GPT-2 has 1.5 billion parameters. In 16-bit numbers its weights need only 3 GB, but training it with Adam
+# needs at least 24 GB before the first activation is stored ([Rajbhandari et al.
+# 2020](https://arxiv.org/abs/1910.02054), section 3.1). Data parallelism as in labs 4 and 5 copies all of
+# these 24 GB to every GPU, so a hundred GPUs cannot train a larger network than one GPU can. This lab
+# explains the two tools that PyTorch users meet first when they train on several GPUs.
+# `DistributedDataParallel` (DDP) keeps all copies and hides the communication behind the backward pass.
+# Sharding (ZeRO, FSDP2 and DeepSpeed) removes the copies. Most new PyTorch code uses one of the two, so you
+# need to know what each of them stores, what it sends, and when it sends it.
 #
-# Horovod, DDP and ten lines of your own do the same thing. What differs is who holds what, and who sends it when.
+# **After this lab you can**
+#
+# * explain how DDP packs gradients into buckets, and why it does not wait for the end of the backward pass;
+# * predict how many all-reduces and how many bytes a step of DDP needs, also with `no_sync` and with
+#   communication hooks;
+# * compute the memory of a rank for ZeRO stages 0 to 3, and the bytes that each stage sends;
+# * write an optimizer that follows ZeRO stage 1, and shard a network with FSDP2;
+# * find four mistakes that raise no error: a sampler without its epoch, a metric that counts images twice,
+#   an optimizer that was created too early, and a gradient norm over one shard.
+#
+# **Builds on** lab 4 (all-reduce), lab 9 (activation checkpointing, gradient accumulation) and lab 11 (from
+# a serial script to DDP). **Time:** about 3 hours for a learner who does all eight exercises, of which the
+# computer needs four minutes. The section "ZeRO" is a good place for a break.
 
-# %%
-import difflib
+# %% tags=["folded"]
 import json
 import os
 import shutil
@@ -20,85 +36,95 @@ import pandas as pd
 import torch
 from torch.utils.data import DistributedSampler
 
+from hvdlab.course.excerpt import excerpt
 from hvdlab.course.experiment import LABS, WORK, by_run_length, grid, reference, seeds, sweep
-from hvdlab.course.figures import compare, medians, predicted
+from hvdlab.course.figures import compare, describe, medians, predicted
 from hvdlab.course.rank_report import rank_report, text
-from hvdlab.exercises import lab05_script_edits
+from hvdlab.course.workbook import Workbook
 from hvdlab.exercises import lab12_ddp_and_sharding as exercises
 from hvdlab.launch import call, run
+from hvdlab.torch.lab_networks import ResidualMLP
 
 WORK.mkdir(parents=True, exist_ok=True)  # your own files: notebooks/work
 COLOURS = plt.rcParams["axes.prop_cycle"].by_key()["color"]
-
-# %% [markdown]
-# ## Lay three ways side by side
-#
-# | | Horovod | DDP | by hand |
-# |---|---|---|---|
-# | meet | `hvd.init()` | `rendezvous()`, `dist.init_process_group(chosen.backend)`: "nccl" between GPUs, else "gloo" | the same |
-# | take a GPU | `chosen = rank_device(hvd)` | `chosen = group_device()` | the same |
-# | on a shared GPU | `compression=chosen.compression`: through host memory | Gloo copies through host memory by itself | the same |
-# | divide the images | `Batches(rank=, size=, seed=)` | the same, or `DistributedSampler` and `set_epoch` | the same |
-# | begin with equal weights | `hvd.broadcast_parameters(...)` | `DistributedDataParallel(model)` does it | `dist.broadcast(p.data, src=0)` for each |
-# | and optimizer state | `hvd.broadcast_optimizer_state(...)` | every rank loads the same checkpoint: DDP sends weights and buffers only | the same |
-# | average the gradients | `hvd.DistributedOptimizer(...)`: `step()` waits for it | hooks of the wrapper: `backward()` waits for it | `dist.all_reduce(p.grad)`, divide |
-# | average the metrics | `hvd.allreduce(torch.tensor([total, count]), op=hvd.Sum)` | `dist.all_reduce(...)`, then divide | the same |
-# | speak, write a checkpoint | `if hvd.rank() == 0:` | `if dist.get_rank() == 0:`, `model.module`'s weights | the same |
-# | leave | (nothing) | `dist.destroy_process_group()` | the same |
-#
-# `rendezvous` is this course's: it tells `torch.distributed` what `mpirun` and `srun` say in words of their own, so one script
-# starts under each of them, under `torchrun`, and alone.
-#
-# Here is lab 5's finished script against `labs/fashion_mnist_ddp.py`, line by line.
-
-# %%
-DDP = LABS / "fashion_mnist_ddp.py"
-converted = lab05_script_edits.after("resume", "torch").split("def main")[1].splitlines()
-ours = DDP.read_text().split("def main")[1].splitlines()
-print("\n".join(difflib.unified_diff(converted, ours, "Horovod", "DDP", lineterm="", n=0)))
-
-# %% [markdown]
-# It runs on two ranks, and ends with one model (equal hashes), different images on each rank, and metrics on which both agree:
-
-# %%
+workbook = Workbook(12)
+# How much the experiments do in a quick run, in your run, and in a reference run (lab 3 explains this).
 EPOCHS = by_run_length(quick=1, learner=2, reference=2)
-FEW = ["--epochs", EPOCHS, "--images", 2001, "--heldout", 501]
+STEPS = by_run_length(quick=6, learner=20, reference=20)
+THREE = ["hand", "ddp", "horovod"]
+COMPARED = by_run_length(quick=["ddp"], learner=THREE, reference=THREE)
+DDP_STEPS = by_run_length(quick=5, learner=10, reference=20)
+
+# %% [markdown]
+# ## DDP compared with Horovod
+#
+# Horovod, DDP and an all-reduce that you write yourself compute the same thing. Every *rank*, that is,
+# every process of the run, holds all weights and reads its own part of the batch. After the backward pass
+# every rank holds the mean of the gradients of all ranks, so all ranks make the same update. The three
+# methods differ in where the code stands. Lab 11 made the edits of the middle column one by one.
+#
+# | step | Horovod | DDP | by hand |
+# |---|---|---|---|
+# | equal weights at the start | `hvd.broadcast_parameters(...)` | the constructor `DistributedDataParallel(model)` | `dist.broadcast(p.data, src=0)` for each parameter |
+# | equal optimizer state | `hvd.broadcast_optimizer_state(...)` | every rank loads the same checkpoint | the same as DDP |
+# | average the gradients | `hvd.DistributedOptimizer`; `step()` waits for the result | hooks of the wrapper; `backward()` waits | `dist.all_reduce(p.grad)`, then divide |
+#
+# DDP broadcasts weights and buffers from rank 0 when it is constructed, but not the optimizer's state. A
+# script that continues from a checkpoint must therefore load the checkpoint on every rank.
+#
+# `labs/fashion_mnist_ddp.py` is the finished script. The next cell trains it on two ranks. The report
+# should show identical weights on both ranks (equal hashes), different images on each rank, and metrics on
+# which both ranks agree.
+
+# %%
 RECORD = WORK / "fashion_mnist_ddp"
 shutil.rmtree(RECORD, ignore_errors=True)
-run(DDP, *FEW, ranks=2, HVDLAB_RUN_DIR=str(RECORD))
+few = ["--epochs", EPOCHS, "--images", 2001, "--heldout", 501]
+run(LABS / "fashion_mnist_ddp.py", *few, ranks=2, HVDLAB_RUN_DIR=str(RECORD))
 print(text(rank_report(RECORD)))
 
 # %% [markdown]
-# These ranks used a GPU each, or shared one, if this machine has GPUs. **From here on the lab uses processors only**, for two
-# reasons. It counts the bytes that a rank sends, and the kernel counts them only in TCP connections: NCCL sends from GPU to GPU over
-# NVLink, PCIe or shared memory, where the count would be 0. It also compares losses to 1e-6, and GPUs round in another way: by
-# default their convolutions multiply TF32 numbers, which have 11 bits.
+# From here on the lab uses CPUs only, even on a machine with GPUs, for two reasons. First, it counts the
+# bytes that a rank sends, and the kernel counts them only in TCP connections. NCCL, the communication
+# library for GPUs, uses NVLink, PCIe or shared memory, where the count would be 0. Second, the lab compares
+# losses to $10^{-6}$, and GPUs round differently: by default their convolutions multiply TF32 numbers,
+# which have a mantissa of only 10 bits. The ranks communicate by Gloo, PyTorch's library for CPUs.
 
 # %%
-os.environ["CUDA_VISIBLE_DEVICES"] = (
-    "-1"  # hides GPUs from this notebook and from all that it starts
-)
+os.environ["CUDA_VISIBLE_DEVICES"] = "-1"  # no GPU for this notebook and for what it starts
 
 # %% [markdown]
-# ## Average the gradients by hand
+# ## Gradient buckets
 #
-# `dist.all_reduce(tensor)` adds a tensor up over all ranks, in place. A network has dozens of gradients, most of them small, and
-# each all-reduce has its latency (lab 18): so all of them go into one flat **bucket**.
+# A network has dozens of gradients, and most of them are small. An all-reduce of $S$ bytes takes about
+# $\alpha + S/\beta$ seconds. The *latency* $\alpha$ is paid for every message, and $\beta$ is the
+# bandwidth. For example, let $\alpha$ be 0.5 ms and $\beta$ be 1 GB/s. One hundred gradients of 10 kB then
+# take $100 \times (0.5 + 0.01) = 51$ ms. One message with all 1,000 kB takes $0.5 + 1 = 1.5$ ms. Therefore
+# DDP copies many gradients into one flat tensor, a **bucket**, and all-reduces the bucket. Horovod does the
+# same and calls it tensor fusion (lab 5).
 #
 # ### Exercise 1: One bucket
 #
-# **What:** write `average_gradients(model)`: every `.grad` becomes the mean over the ranks, with **one** all-reduce. Parameters
-# without a gradient (frozen: `.grad` is None) stay so.
+# **What:** Write `average_gradients(model)`. Afterwards every `.grad` is the mean over the ranks. Use
+# **one** all-reduce for all of them. Parameters without a gradient (frozen parameters, whose `.grad` is
+# None) stay as they are.
 #
-# **Why:** it is what DDP's hooks do, and with it you train on any number of ranks without DDP.
+# **Why:** This is what DDP does after a backward pass. With this function you can train on any number of
+# ranks without DDP.
 #
-# The function runs on the ranks: import what it needs inside it.
+# **Signature:** `average_gradients(model)` changes the gradients in place and returns nothing. It runs on
+# the ranks, so it imports what it needs inside.
 #
-# <details><summary>Hint 1</summary><code>torch.cat([g.ravel() for g in gradients])</code> is the bucket. Afterwards each
-# gradient copies its own piece back: <code>bucket.split([g.numel() for g in gradients])</code>.</details>
+# <details><summary>Hint 1</summary>Copy all gradients into one flat tensor, sum that tensor over the ranks,
+# divide by the number of ranks, and copy each piece back.</details>
 #
-# <details><summary>Hint 2</summary><code>g.copy_(piece.view_as(g))</code>, after
-# <code>bucket /= dist.get_world_size()</code>.</details>
+# <details><summary>Hint 2</summary>Two gradients with 2 and 3 numbers make a bucket of 5 numbers. Rank 0
+# has [1, 2, 3, 4, 5] and rank 1 has [3, 2, 1, 0, 1]. The all-reduce gives [4, 4, 4, 4, 6], the division [2,
+# 2, 2, 2, 3]. The first gradient gets [2, 2].</details>
+#
+# <details><summary>Hint 3</summary><code>bucket = torch.cat([g.ravel() for g in gradients])</code>, and
+# after the all-reduce <code>for g, piece in zip(gradients, bucket.split([g.numel() for g in gradients])):
+# g.copy_(piece.view_as(g))</code>.</details>
 
 
 # %%
@@ -120,19 +146,35 @@ def average_gradients(model):
 exercises.check_average_gradients(average_gradients)
 
 # %% [markdown]
-# ## Take the same steps
+# ## Equality with serial training
 #
-# `labs/sharded_training.py` (read it) trains one network in twelve modes: the same weights, the same global batch, Adam in
-# float32. Its ranks start with different seeds, so that a forgotten broadcast would show. `hand` is an all-reduce for each
-# gradient, `horovod` runs on MPI, which we send over TCP like Gloo, so that the kernel counts its bytes too.
-#
-# By how much will the loss of step 20 differ between two ranks and one that takes the whole batch?
+# A parallel mode is correct if it takes the same steps as a single process that reads the whole batch.
+# `labs/sharded_training.py` trains one network, a `ResidualMLP` with 2.3 million parameters, in twelve
+# modes. All modes start from the same weights and read the same global batch of 64 images. The ranks start
+# with different random seeds, so a missing broadcast would show in the losses. These lines are its mode
+# `hand`, which all-reduces every gradient separately, and its mode `ddp`:
 
 # %%
-prediction = None  # the difference of the two losses
+SCRIPT = LABS / "sharded_training.py"
+excerpt(SCRIPT, "by_hand")
+excerpt(SCRIPT, "ddp")
+
+# %% [markdown]
+# DDP normally keeps two copies of every gradient, one in `.grad` and one in a bucket. With
+# `gradient_as_bucket_view=True` the gradients are views of the buckets, which saves 4 bytes per parameter.
+#
+# Adam divides a gradient by its own size, so the usual mistake, a sum in place of a mean, would hardly
+# change the losses. The script's Adam uses a larger epsilon for this reason, so that such a mistake is
+# visible.
+#
+# Lab 4 compared one rank with several. Use what you saw there: how large is the difference between the loss
+# of step 20 on two ranks and the loss of a single process?
 
 # %%
-SCRIPT, STEPS = LABS / "sharded_training.py", by_run_length(quick=6, learner=20, reference=20)
+# Prediction 1: the difference of the two losses after 20 steps. Replace both values of None.
+prediction = workbook.predict(1, None, reason=None)
+
+# %%
 SAME = {"OMP_NUM_THREADS": "1", "OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": "tcp,self"}
 
 
@@ -144,34 +186,49 @@ def train(mode, ranks, repeat, *arguments):
     return json.loads(next(line for line in printed.splitlines() if line.startswith('{"mode"')))
 
 
-alone, steps = np.array(train("serial", 1, 1)["losses"]), range(1, STEPS + 1)
+alone = np.array(train("serial", 1, 1)["losses"])
+losses = {mode: np.array(train(mode, 2, 1)["losses"]) for mode in COMPARED}
+for mode, found in losses.items():
+    print(f"{mode}: at most {np.abs(found - alone).max():.1e} from the serial run in {STEPS} steps")
+
+# %% tags=["folded"]
 figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4))
+steps = range(1, STEPS + 1)
 left.plot(steps, alone, color="black", label="serial, the whole batch")
-markers = {"hand": "o", "ddp": "x", "horovod": "^"}
-compared = by_run_length(quick=["hand"], learner=list(markers), reference=list(markers))
-for mode in compared:
-    losses = np.array(train(mode, 2, 1)["losses"])
-    off = np.abs(losses - alone)
-    left.plot(steps, losses, markers[mode], fillstyle="none", label=f"{mode}, 2 ranks")
-    right.plot(steps, off + 1e-9, markers[mode], fillstyle="none", label=mode)
-    print(f"{mode}: at most {off.max():.1e} from the serial run in {STEPS} steps")
+for (mode, found), marker in zip(losses.items(), "ox^", strict=False):
+    left.plot(steps, found, marker, fillstyle="none", label=f"{mode}, 2 ranks")
+    right.plot(steps, np.abs(found - alone) + 1e-9, marker, fillstyle="none", label=mode)
 predicted(right, prediction, x=STEPS)
 left.set(xlabel="step", ylabel="loss of the global batch")
 right.set(xlabel="step", ylabel="difference from the serial run", yscale="log", ylim=(5e-10, 1e-4))
 for axes in (left, right):
     axes.legend()
-plt.show()
+describe(
+    figure,
+    "Two panels. Left: the losses of the modes on two ranks lie on the curve of the serial run."
+    " Right: the differences from the serial run stay below one millionth in every step.",
+)
 
 # %% [markdown]
-# **What you should see.** All curves lie on each other. What is left is the rounding of float32: sums are taken in another order.
-# (An exact 0 is drawn at $10^{-9}$.) Any larger difference is a mistake; that is how all modes of this lab are tested. The
-# bound must be tight, and the optimizer must not hide mistakes: Adam divides a gradient by its own size, so that even a *sum* in
-# place of the mean hardly shows. (The script's Adam has a larger epsilon for that reason.) Exercise 1 compares the gradients.
+# **Result.** In our runs the largest difference is $3 \times 10^{-7}$ (2 ranks, 20 steps, n = 3). An exact
+# 0 is drawn at $10^{-9}$. The reason is the rounding of float32, which has about 7 significant digits: two
+# ranks add the same numbers in another order. If you predicted a value near $10^{-7}$, you probably
+# reasoned from these digits. If you predicted 0, remember that floating-point addition is not associative.
+# A difference above $10^{-5}$ would be a mistake in the program. All modes of this lab are tested in this
+# way.
 #
-# ## Two mistakes that no error message names
+# ## Data partition and metrics
 #
-# A colleague feeds his ranks from `DistributedSampler`. "The loss goes up and down by the same pattern in every epoch." Here is
-# what his ranks read.
+# DDP averages gradients. It does not check which images the ranks read, and it does not know how you
+# compute a metric. Two mistakes are common here, and neither raises an error.
+#
+# ### Shuffling with DistributedSampler
+#
+# `DistributedSampler` partitions the numbers of the images: it shuffles them with a seed that all ranks
+# share, then rank $r$ of $N$ takes every $N$-th one. For example, the order [3, 0, 2, 1] gives rank 0 the
+# images 3 and 2, and rank 1 the images 0 and 1. The shuffle depends on the seed *and* on the epoch number,
+# which the sampler does not know unless you pass it. A colleague reports: "The loss goes up and down with
+# the same pattern in every epoch." The next cell shows what the ranks of this colleague read.
 
 
 # %%
@@ -186,21 +243,30 @@ for rank in range(2):
         print(f"rank {rank}, epoch {epoch}: {order}")
 
 # %% [markdown]
-# ### Exercise 2: Repair the order
+# ### Exercise 2: Fix the order
 #
-# **What:** say what is wrong, and write `orders(images, epochs, rank, size)` with the same sampler, seed 1, repaired.
+# **What:** Find the mistake, and write `orders(images, epochs, rank, size)` with the same sampler and seed
+# 1, but without the mistake.
 #
-# **Why:** a sampler knows no epoch by itself. Without it every epoch has the same batches in the same order, each rank sees the
-# same part of the images for ever, and the epochs are no longer fresh draws (lab 3).
+# **Why:** With the mistake every epoch has the same batches in the same order, and each rank sees the same
+# half of the images forever. The epochs are then no longer fresh random samples (lab 3).
 #
-# <details><summary>Hint 1</summary>Compare the epochs of one rank.</details>
+# **Signature:** `orders(images, epochs, rank, size)` returns a list with one list of image numbers for each
+# epoch.
 #
-# <details><summary>Hint 2</summary><code>sampler.set_epoch(epoch)</code> before each epoch.</details>
+# <details><summary>Hint 1</summary>Compare the lines of one rank above. What should differ from epoch to
+# epoch?</details>
+#
+# <details><summary>Hint 2</summary>With 4 images and 2 ranks, rank 0 might read [3, 2] in epoch 0 and [0,
+# 3] in epoch 1. The sampler computes the shuffle from seed + epoch.</details>
+#
+# <details><summary>Hint 3</summary>Call <code>sampler.set_epoch(epoch)</code> before each
+# <code>list(sampler)</code>.</details>
 
 
 # %%
 def orders(images, epochs, rank, size):
-    # BEGIN SOLUTION: return the orders of the repaired sampler
+    # BEGIN SOLUTION: return the orders of the sampler without the mistake
     sampler = DistributedSampler(range(images), num_replicas=size, rank=rank, seed=1)
     found = []
     for epoch in range(epochs):
@@ -214,13 +280,17 @@ def orders(images, epochs, rank, size):
 exercises.check_orders(orders)
 
 # %% [markdown]
-# The second: "My accuracy depends on the number of ranks. The weights are the same!" Here is what he computes, for a
-# network that is right on 4 of 5 images, with the numbers of all ranks played through in one process.
+# ### Metrics over unequal shards
+#
+# A second colleague reports: "My accuracy depends on the number of ranks, but the weights are the same."
+# The sampler gives every rank equally many images. If the number of images is not a multiple of the number
+# of ranks, it repeats some of them. The next cell computes the accuracy of a network that classifies 4 of 5
+# images correctly, as this colleague does. It plays all ranks in a single process.
 
 
 # %%
 def faulty_accuracy(rank, size, is_right):
-    """Each rank evaluates what the sampler gives it; the accuracies are averaged."""
+    """Each rank evaluates the images that the sampler gives it; the accuracies are averaged."""
     mine = list(DistributedSampler(is_right, num_replicas=size, rank=rank, shuffle=False))
     return is_right[mine].mean()
 
@@ -228,22 +298,33 @@ def faulty_accuracy(rank, size, is_right):
 is_right = np.array([0.0, 1, 1, 1, 1])
 for ranks in (1, 2, 3, 4):
     parts = [faulty_accuracy(rank, ranks, is_right) for rank in range(ranks)]
-    print(f"{ranks} ranks: accuracy {np.mean(parts):.3f}, of {np.round(parts, 2).tolist()}")
+    print(f"{ranks} ranks: accuracy {np.mean(parts):.3f}, mean of {np.round(parts, 2).tolist()}")
 
 # %% [markdown]
+# The accuracy of this network is 0.8. With two ranks the sampler repeats image 0, which is classified
+# wrongly, so the result is too low. A mean of means has a similar effect: with shards of 3 and 2 images,
+# the images of the smaller shard get a larger weight.
+#
 # ### Exercise 3: Count each image once
 #
-# **What:** write `accuracy(predict, images, labels)`, which runs on every rank with all held-out images in hand:
-# `predict(some images)` gives their labels (tensors). Return the accuracy over all images, on every rank, and let each image be
-# classified by one rank only.
+# **What:** Write `accuracy(predict, images, labels)`. It runs on every rank, and every rank has all
+# held-out images. `predict(some_images)` returns their predicted labels as a tensor. Return the accuracy
+# over all images, on every rank. Each image must be classified by one rank only.
 #
-# **Why:** the sampler fills up until all ranks have equally many. In training that is harmless, in a published number it is not.
+# **Why:** In training a repeated image is harmless. In a published accuracy it is an error.
 #
-# <details><summary>Hint 1</summary><code>images[rank::size]</code> gives each image to one rank. The parts differ in length: what
-# can you add up over the ranks, and divide after?</details>
+# **Signature:** `accuracy(predict, images, labels)` returns a number between 0 and 1.
 #
-# <details><summary>Hint 2</summary>All-reduce the tensor <code>[right, count]</code>. A rank may have no image: then both are
+# <details><summary>Hint 1</summary>Sums and counts can be added over ranks, means cannot. Which two numbers
+# does a rank know about its own images?</details>
+#
+# <details><summary>Hint 2</summary>5 images on 2 ranks: rank 0 has the images 0, 2, 4, of which 2 are
+# right, and rank 1 has 1 and 3, of which 2 are right. The sums are 4 right of 5, so the accuracy is 0.8.
+# The mean of the means would be 0.83. A rank may also have no image: then both of its numbers are
 # 0.</details>
+#
+# <details><summary>Hint 3</summary><code>mine = slice(dist.get_rank(), None, dist.get_world_size())</code>,
+# then all-reduce <code>torch.tensor([right, count], dtype=torch.float64)</code> and divide.</details>
 
 
 # %%
@@ -264,28 +345,135 @@ def accuracy(predict, images, labels):
 exercises.check_accuracy(accuracy)
 
 # %% [markdown]
-# ## See the buckets travel
+# ## Overlap of communication and backward pass
 #
-# DDP does not wait for the end of the backward pass. As soon as a bucket of gradients is full its all-reduce starts, while the
-# layers before it still compute. `bucket_cap_mb` says how full. Small buckets start early and are many; one large one starts
-# when nothing is left to hide behind.
+# The backward pass computes the gradients from the last layer to the first. The gradients of the last layer
+# are ready early, long before those of the first layer. DDP uses this. When it is constructed, it registers
+# a *hook* on every parameter, that is, a function that autograd calls as soon as the gradient of this
+# parameter is ready. When the last gradient of a bucket has arrived, DDP starts the all-reduce of this
+# bucket in the background, and the backward pass continues. At its end, `backward()` waits for the buckets
+# that are still on their way.
 #
-# `labs/ddp_communication.py` (read its `step`) trains 4.4 million parameters (18 MB of gradients) and takes a profile of one
-# step. In addition to the bucket size it varies this: four backward passes a step, with and without `no_sync()`, and two **communication hooks**,
-# which send something smaller: float16, or the two thin factors of PowerSGD (Vogels et al. 2019,
-# [arXiv:1905.13727](https://arxiv.org/abs/1905.13727)).
+# ![Two timelines of one training step with a row for computing and a row for the network. With one bucket the all-reduce starts after the backward pass, and the update waits for all of it. With four buckets most of the communication happens during the backward pass, so that the update starts earlier.](pictures/ddp_buckets.svg)
+#
+# The size of a bucket is a compromise. Small buckets start early, but every bucket pays the latency. One
+# bucket with all gradients pays the latency once, but its all-reduce cannot overlap with anything. The
+# argument `bucket_cap_mb` sets the size at which a bucket is closed. Its default has a detail that is easy
+# to miss. Without the argument, the **first** bucket has a limit of 1 MiB ($2^{20}$ bytes) and all others
+# have a limit of 25 MiB. The small first bucket starts the communication early. If you pass
+# `bucket_cap_mb=25` yourself, all buckets have a limit of 25 MiB, also the first one. The two calls look
+# equal but behave differently, as the factory method `_BucketCapacityConfig` in PyTorch's
+# [`distributed.py`](https://github.com/pytorch/pytorch/blob/main/torch/nn/parallel/distributed.py) shows.
+#
+# In the first step DDP does not know the order in which gradients arrive, and it uses one bucket. After the
+# first step it builds the buckets again in the order that it observed. Rank 0 broadcasts the new
+# assignment, so all ranks use the same buckets.
+#
+# ### Exercise 4: Assign gradients to buckets
+#
+# **What:** Write `buckets(sizes, first, cap)`. `sizes` are the bytes of the gradients in the order in which
+# the backward pass computes them. Gradients join the current bucket one after the other. A bucket is closed
+# as soon as its size has reached its limit, so it may be larger than the limit. The limit is `first` bytes
+# for the first bucket and `cap` bytes for all others. The last bucket may stay below its limit.
+#
+# **Why:** The number of buckets is the number of all-reduces in a step, and the last gradient of a bucket
+# decides when its all-reduce can start.
+#
+# **Signature:** `buckets(sizes, first, cap)` returns a list of buckets, and each bucket is the list of the
+# positions of its gradients in `sizes`.
+#
+# <details><summary>Hint 1</summary>Keep a list of finished buckets and one open bucket. After each gradient
+# decide whether the open bucket is finished.</details>
+#
+# <details><summary>Hint 2</summary><code>buckets([600, 500, 900], 1000, 2000)</code>: gradient 0 makes 600
+# bytes, which is below 1000. Gradient 1 makes 1100, so the first bucket is [0, 1]. The limit is now 2000.
+# Gradient 2 makes 900 and stays in the last bucket [2].</details>
+#
+# <details><summary>Hint 3</summary>In the loop <code>for number, size in enumerate(sizes)</code>: append
+# the number, add the size, and <code>if filled &gt;= limit: result.append(bucket); bucket, filled, limit =
+# [], 0, cap</code>. After the loop append the open bucket if it is not empty.</details>
+
 
 # %%
+def buckets(sizes, first, cap):
+    # BEGIN SOLUTION: return the positions of the gradients in each bucket
+    result, bucket, filled, limit = [], [], 0, first
+    for number, size in enumerate(sizes):
+        bucket.append(number)
+        filled += size
+        if filled >= limit:
+            result.append(bucket)
+            bucket, filled, limit = [], 0, cap
+    if bucket:
+        result.append(bucket)
+    return result
+    # END SOLUTION
+
+
+# %%
+exercises.check_buckets(buckets)
+
+# %% [markdown]
+# The next experiment uses a network with 4.4 million parameters, that is, 17.7 MB of gradients. Your
+# function says how many all-reduces a step will need with each setting:
+
+# %%
+MIB = 2**20
+network = ResidualMLP(8, 256, image_size=28)
+sizes = [4 * parameter.numel() for parameter in reversed(list(network.parameters()))]
+for name, first, cap in (("1 MB", 1, 1), ("4 MB", 4, 4), ("25 MB", 25, 25), ("default", 1, 25)):
+    found = buckets(sizes, first * MIB, cap * MIB)
+    megabytes = [round(sum(sizes[number] for number in bucket) / 1e6, 1) for bucket in found]
+    print(f"{name}: {len(found)} buckets, of {megabytes[:4]} MB{' and so on' * (len(found) > 4)}")
+
+# %% [markdown]
+# ### Gradient accumulation with no_sync
+#
+# Gradient accumulation (lab 9) runs several backward passes before one update, so that a large batch fits
+# into memory. DDP does not know that the first passes are not the last one, so it all-reduces in every
+# pass. The gradients of the earlier passes are sent again and again, although only the sum matters. Inside
+# `with model.no_sync():` DDP skips the exchange, and the gradients add up on each rank. The last pass runs
+# outside of it and exchanges the sums. The forward pass must stand inside the `with` block too.
+#
+# ### Communication hooks
+#
+# A *communication hook* replaces the all-reduce of a bucket by a function of your own. PyTorch has some of
+# them ready. `fp16_compress_hook` casts the bucket to float16 and halves the bytes. **PowerSGD** ([Vogels
+# et al. 2019](https://arxiv.org/abs/1905.13727)) approximates the gradient matrix of a layer by the product
+# of two thin matrices, and sends only these. For example, a matrix of 1024 x 256 has 262,144 numbers, and
+# two factors of rank 1 have 1024 + 256 = 1,280, which is 205 times fewer. The approximation changes the
+# training: the loss is no longer the loss of the serial run.
+#
+# `labs/ddp_communication.py` varies these settings and records one step with PyTorch's profiler. This is
+# its step:
+
+# %%
+excerpt(LABS / "ddp_communication.py", "step")
+
+# %% [markdown]
+# The gradients are 17.7 MB, and there are two ranks. In a ring all-reduce each rank sends $2(N-1)/N$ times
+# the size of the tensor (lab 4). How many MB does a rank send in a step with four passes and without
+# `no_sync`?
+
+# %%
+# Prediction 2: MB that a rank sends in a step with four passes, without no_sync. Replace both values of None.
+prediction = workbook.predict(2, None, reason=None)
+
+# %% tags=["folded"]
 WAYS = {
-    "1 MB": ["--bucket-mb", 1], "4 MB": ["--bucket-mb", 4], "25 MB": ["--bucket-mb", 25],
-    "4 passes": ["--passes", 4], "4 passes, no_sync": ["--passes", 4, "--no-sync"],
-    "float16 hook": ["--hook", "fp16"], "PowerSGD hook": ["--hook", "powersgd"],
+    "default": [], "1 MB": ["--bucket-mb", 1], "4 MB": ["--bucket-mb", 4], "25 MB": ["--bucket-mb", 25],
+    # The following use one bucket of 25 MB for each pass.
+    "4 passes": ["--bucket-mb", 25, "--passes", 4],
+    "4 passes, no_sync": ["--bucket-mb", 25, "--passes", 4, "--no-sync"],
+    "float16 hook": ["--bucket-mb", 25, "--hook", "fp16"],
+    "PowerSGD hook": ["--bucket-mb", 25, "--hook", "powersgd"],
 }  # fmt: skip
+names = by_run_length(quick=["default"], learner=list(WAYS), reference=list(WAYS))
 timelines = {}
 
 
 def communicate(way, repeat):
-    arguments = [*WAYS[way], "--steps", by_run_length(quick=5, learner=10, reference=20)]
+    arguments = [*WAYS[way], "--steps", DDP_STEPS]
     printed = run(LABS / "ddp_communication.py", *arguments, ranks=2, show=False, timeout=120)
     report = json.loads(next(line for line in printed.splitlines() if line.startswith("{")))
     timelines[way] = report["events"]
@@ -293,18 +481,11 @@ def communicate(way, repeat):
             "milliseconds": 1000 * report["seconds"]}  # fmt: skip
 
 
-# %% [markdown]
-# The gradients are 18 MB, and two ranks. How many MB does a rank send in a step with four passes and without `no_sync`?
-
 # %%
-prediction = None  # MB
-
-# %%
-names = by_run_length(quick=["1 MB"], learner=list(WAYS), reference=list(WAYS))
 sent = sweep("ddp_communication", communicate, grid(way=names, repeat=seeds(1)))
 
-# %%
-drawn = [way for way in ("1 MB", "4 MB", "25 MB") if way in timelines]
+# %% tags=["folded"]
+drawn = [way for way in ("1 MB", "4 MB", "25 MB", "default") if way in timelines]
 if drawn:  # nothing was measured while another experiment made its reference results
     figure, panels = plt.subplots(len(drawn), 1, figsize=(10, 1 + 1.5 * len(drawn)), sharex=True, squeeze=False)  # fmt: skip
     for axes, way in zip(panels[:, 0], drawn, strict=True):
@@ -316,9 +497,14 @@ if drawn:  # nothing was measured while another experiment made its reference re
             row = number % 4  # buckets overlap each other: four rows
             axes.broken_barh([bar], (0.2 * row, 0.18), color=COLOURS[1], edgecolor="black", linewidth=0.5)  # fmt: skip
         axes.set_yticks([0.4, 1.4], [f"{len(bars['all-reduce'])} all-reduces", "backward"])
-        axes.set_title(f"bucket_cap_mb = {way}", loc="left", fontsize=10)
+        axes.set_title(f"bucket_cap_mb: {way}", loc="left", fontsize=10)
     panels[-1, 0].set_xlabel("milliseconds of the step on rank 0 (with the profiler's own time)")
-    plt.show()
+    describe(
+        figure,
+        "Timelines of one step for each bucket size: bars of the backward pass above, bars of "
+        "the all-reduces below. The smaller the first bucket is, the earlier the first "
+        "all-reduce starts.",
+    )
 
 # %%
 if prediction is not None:
@@ -327,42 +513,73 @@ columns = ["collectives", "sent_MB", "milliseconds"]
 medians(sent, reference("ddp_communication"), by=["way"], columns=columns).round(1)
 
 # %% [markdown]
-# **What you should see.** With buckets of 1 MB the first all-reduce starts soon after the backward pass does; with 25 MB there
-# is one, and it starts when all gradients are there. The bytes are the same: $2(N-1)/N$ of 18 MB. Four passes send four times
-# as much, unless `no_sync` keeps the first three quiet. float16 halves the bytes, PowerSGD sends next to nothing (and
-# approximates: its loss is *not* the serial one; of its three all-reduces the profile sees the first, the others start from
-# callbacks). What the overlap is worth in ms depends on who does the sending. Here Gloo's threads take the same cores that
-# compute; on GPUs the network card works while the GPU does, and the overlap can hide it (lab 18).
+# **Result.** With buckets of 1 MB there are 17 all-reduces, and the first one starts soon after the
+# backward pass has started. With an explicit limit of 25 MB there is only one all-reduce, and it starts
+# when all gradients are ready. DDP's default has two: a bucket of 1.1 MB starts early, and the remaining
+# 16.6 MB follow at the end, because this network is smaller than 25 MiB. A larger network fills several
+# buckets of 25 MiB. (The reference results have no row for the default.)
 #
-# ## Shard what every rank holds
+# The bytes do not depend on the buckets: $2(N-1)/N = 1$ times 17.7 MB on two ranks. Four passes send 71 MB,
+# four times as much. If you predicted this, you knew that DDP exchanges in every backward pass. With
+# `no_sync` it is 17.7 MB again. Float16 halves the bytes to 8.8 MB, and PowerSGD sends 0.15 MB. The profile
+# sees only the first of PowerSGD's three all-reduces, because callbacks start the others.
 #
-# With Adam in float32 a parameter costs 4 bytes, its gradient 4 and the two moments 8. DDP holds all 16 on *every* rank (and 4 more,
-# its buckets, unless `gradient_as_bucket_view=True` lets the gradients live in them). **ZeRO**
-# (Rajbhandari et al. 2020, [arXiv:1910.02054](https://arxiv.org/abs/1910.02054)) shards them, in three stages: optimizer state (1),
-# gradients too (2), weights too (3). A part that is sharded counts $1/N$:
+# The milliseconds do not improve here. Gloo's threads use the same two cores that compute, so communication
+# and computation compete. On GPUs the network card transfers data while the GPU computes, so the overlap
+# can hide most of the communication (lab 18).
+#
+# ## ZeRO: sharding of optimizer state, gradients and weights
+#
+# Training with Adam in float32 needs 16 bytes per parameter: 4 for the weight, 4 for its gradient, and 8
+# for Adam's two moments, the *optimizer state*. DDP stores all 16 bytes on **every** rank. This is
+# redundant, because every rank stores the same numbers. **ZeRO** (Zero Redundancy Optimizer, Rajbhandari et
+# al. 2020) removes the redundancy. It *shards* tensors: each of $N$ ranks stores $1/N$ of them. ZeRO has
+# three stages, and each stage shards more.
+#
+# * **Stage 1** shards the optimizer state. Each rank updates only its own shard of the weights, then all
+#   ranks exchange the new weights.
+# * **Stage 2** also shards the gradients. A rank needs only the mean gradient of its shard, so a
+#   reduce-scatter replaces the all-reduce. (A *reduce-scatter* sums a tensor over all ranks and leaves each
+#   rank one part of the result.)
+# * **Stage 3** also shards the weights. Before a layer computes, an all-gather collects its weights from
+#   all ranks. (An *all-gather* gives every rank the parts of all ranks.) After the layer has computed, they
+#   are freed.
+#
+# ![Four rows for DDP and ZeRO stages 1 to 3, and four ranks per row. DDP stores weights, gradients and optimizer state on every rank, 16 bytes per parameter. Stage 1 shards the state, stage 2 also the gradients, stage 3 also the weights, so that four ranks store 10, 7 and 4 bytes per parameter.](pictures/zero_stages.svg)
+#
+# For $\Psi$ parameters and $N$ ranks, a rank stores
 #
 # $$\text{stage 1: } (4 + 4 + \tfrac{8}{N})\,\Psi \qquad
-#   \text{2: } (4 + \tfrac{4 + 8}{N})\,\Psi \qquad \text{3: } \tfrac{4 + 4 + 8}{N}\,\Psi$$
+#   \text{stage 2: } (4 + \tfrac{4 + 8}{N})\,\Psi \qquad \text{stage 3: } \tfrac{4 + 4 + 8}{N}\,\Psi$$
 #
-# bytes for $\Psi$ parameters. Where weights and gradients are held in two bytes it is 2, 2 and $K = 12$, 16 again: the state has
-# the float32 weights that learn. (Lab 9's autocast holds 4, 4 and 8.)
+# bytes. For example, one billion parameters on 4 ranks need 16 GB per rank with DDP, 10 GB with stage 1, 7
+# GB with stage 2 and 4 GB with stage 3. In mixed precision (lab 9) the numbers are different but their sum
+# is the same: 2 bytes for the weight, 2 for the gradient, and 12 for the state, which then contains a
+# float32 copy of the weight. The activations are not part of this count, because every rank computes other
+# activations.
 #
-# ### Exercise 4: Predict the memory
+# ### Exercise 5: Memory of a rank
 #
-# **What:** write `rank_bytes(parameters, ranks, stage, weights=4, gradients=4, state=8)`: the bytes on one rank; stage 0 is
-# DDP.
+# **What:** Write `rank_bytes(parameters, ranks, stage, weights=4, gradients=4, state=8)`, the bytes that
+# one rank stores. Stage 0 means DDP.
 #
-# **Why:** it says which stage fits your GPU *before* you ask for 64 of them.
+# **Why:** The function tells you which stage fits your GPU before you request 64 of them.
 #
-# <details><summary>Hint 1</summary>Divide <code>state</code> by the ranks from stage 1 on, <code>gradients</code> from stage 2 on,
-# <code>weights</code> in stage 3.</details>
+# **Signature:** returns a number of bytes. `weights`, `gradients` and `state` are bytes per parameter.
 #
-# <details><summary>Hint 2</summary><code>state / ranks if stage &gt;= 1 else state</code>, and so on.</details>
+# <details><summary>Hint 1</summary>Each of the three kinds of tensors is divided by the number of ranks
+# from some stage on. From which stage on?</details>
+#
+# <details><summary>Hint 2</summary>100 parameters on 4 ranks in stage 2: weights 400, gradients 400 / 4 =
+# 100, state 800 / 4 = 200, together 700 bytes.</details>
+#
+# <details><summary>Hint 3</summary><code>state / ranks if stage &gt;= 1 else state</code>, the same for
+# gradients from stage 2 and for weights in stage 3; multiply the sum by <code>parameters</code>.</details>
 
 
 # %%
 def rank_bytes(parameters, ranks, stage, weights=4, gradients=4, state=8):
-    # BEGIN SOLUTION: return the bytes that one rank holds
+    # BEGIN SOLUTION: return the bytes that one rank stores
     parts = ((weights, 3), (gradients, 2), (state, 1))
     return parameters * sum(part / ranks if stage >= first else part for part, first in parts)
     # END SOLUTION
@@ -371,6 +588,7 @@ def rank_bytes(parameters, ranks, stage, weights=4, gradients=4, state=8):
 # %%
 exercises.check_rank_bytes(rank_bytes)
 
+# %% tags=["folded"]
 ranks = 2 ** np.arange(11)
 figure, axes = plt.subplots(figsize=(7, 4.2))
 for stage, style in enumerate(("-", "--", "-.", ":")):
@@ -380,22 +598,41 @@ axes.axhline(80, color="grey", linewidth=1, label="a GPU of 80 GB")
 axes.set(xscale="log", yscale="log", xlabel="ranks", ylabel="GB on each (without activations)")
 axes.set_title("7.5 billion parameters, 2 + 2 + 12 bytes each")
 axes.legend()
-plt.show()
+describe(
+    figure,
+    "Memory of a rank over the number of ranks, on logarithmic axes. DDP stays at 120 GB. "
+    "Stages 1 and 2 fall to 30 and 15 GB and then stay there. Stage 3 falls in proportion to "
+    "the number of ranks.",
+)
 
 # %% [markdown]
-# ### Exercise 5: ZeRO-1 by hand
+# The figure computes the example of the paper with your function: 7.5 billion parameters in mixed
+# precision. DDP needs 120 GB on any number of ranks, which is more than a GPU of 80 GB has. On 64 ranks
+# stages 1, 2 and 3 need 31, 17 and 1.9 GB. Stages 1 and 2 have a lower limit, because the weights remain
+# whole on every rank. Only stage 3 has no such limit.
 #
-# **What:** write `zero1(model, lr)`. It returns `(optimizer, step)`: an Adam over *this rank's* share of the parameters, and a
-# function that updates them and lets every rank have all new weights. The shares are whole parameters, about equal in numbers. The gradients are averaged already when `step()` is called.
+# ### Exercise 6: ZeRO stage 1
 #
-# **Why:** ten lines divide the largest part of the memory by the number of ranks.
+# **What:** Write `zero1(model, lr)`. It creates an Adam over *this rank's* parameters only, and a function
+# `step` that updates them and then gives all ranks all new weights. A shard consists of whole parameters
+# (tensors), and all shards should have about equally many numbers. When `step()` is called, the gradients
+# are already averaged.
 #
-# <details><summary>Hint 1</summary>Each parameter has an owner. Only the owner updates it, then the owner broadcasts it; all ranks
-# call all broadcasts, in one order. Weights and biases alternate: who owns every second parameter owns all weights or
-# none. Give each parameter to the rank that has the fewest numbers so far.</details>
+# **Why:** Ten lines divide the largest part of the memory by the number of ranks.
 #
-# <details><summary>Hint 2</summary><code>owner = numbers.index(min(numbers))</code>, with <code>numbers = [0] * size</code> at the
-# start; after <code>optimizer.step()</code>, <code>dist.broadcast(p.data, src=owner)</code> for each.</details>
+# **Signature:** `zero1(model, lr)` returns `(optimizer, step)`.
+#
+# <details><summary>Hint 1</summary>Every parameter has an owner. Only the owner updates it, and afterwards
+# the owner broadcasts it. All ranks must call all broadcasts in the same order.</details>
+#
+# <details><summary>Hint 2</summary>Sizes 6, 2, 6, 2 on two ranks. Giving every second parameter to the same
+# rank makes shards of 12 and 4. Instead give each parameter to the rank that has the fewest numbers so far:
+# 6 to rank 0, 2 to rank 1, 6 to rank 1, 2 to rank 0. Both ranks then have 8.</details>
+#
+# <details><summary>Hint 3</summary><code>owner = numbers.index(min(numbers))</code> with <code>numbers =
+# [0] * size</code> at the start, then <code>numbers[owner] += parameter.numel()</code>. In
+# <code>step</code>: <code>optimizer.step()</code>, then <code>dist.broadcast(parameter.data,
+# src=owner)</code> for each parameter.</details>
 
 
 # %%
@@ -406,7 +643,7 @@ def zero1(model, lr):
     # BEGIN SOLUTION: return an optimizer over this rank's parameters, and step
     rank, size = dist.get_rank(), dist.get_world_size()
     owners, numbers = [], [0] * size
-    for parameter in model.parameters():  # to whom has least so far
+    for parameter in model.parameters():  # to the rank that has the fewest numbers so far
         owner = numbers.index(min(numbers))
         owners.append((parameter, owner))
         numbers[owner] += parameter.numel()
@@ -425,12 +662,36 @@ def zero1(model, lr):
 exercises.check_zero1(zero1)
 
 # %% [markdown]
-# ### Two mistakes with shards
+# PyTorch's `ZeroRedundancyOptimizer` does the same on top of DDP. It also partitions whole tensors.
 #
-# `fully_shard` (FSDP2) shards a module's parameters in place: each becomes a `DTensor` of which a rank holds a part. Before the
-# module computes, its weights are gathered; afterwards they are freed (stage 3), or kept until the backward pass is through
-# (`reshard_after_forward=False`, close to stage 2). The `mesh` names the ranks that share, and their kind of device: without
-# one it is the GPU wherever PyTorch was built for GPUs. A colleague's network does not learn:
+# ## FSDP2: gather, compute, free
+#
+# `fully_shard` is PyTorch's implementation of ZeRO stage 3 and is called **FSDP2** (Fully Sharded Data
+# Parallel, second version). It replaces each parameter of a module by a `DTensor`, of which each rank
+# stores one part of the rows. You call it once for every block and once for the whole model. Each call
+# forms a group of parameters that are gathered together. Before a block computes, its weights are gathered,
+# and afterwards they are freed. The backward pass gathers them again, because it needs the weights to
+# compute the gradients. Each gradient is reduce-scattered as soon as its block is done.
+#
+# ![A timeline of FSDP for three blocks with rows for the network, for computing and for the whole weights in memory. The weights of the next block are gathered while the current block computes. After the forward pass of a block its weights are freed, and the backward pass gathers them again. Gradients are reduce-scattered after the backward pass of their block.](pictures/fsdp_timeline.svg)
+#
+# Two details of the picture matter. First, the all-gather of the next block overlaps with the computation
+# of the current block, so it costs little time as long as the network is fast enough. Second, only one or
+# two blocks are whole at the same time. If you wrap only the whole model, all weights are one group, all of
+# them are gathered before the first layer, and their peak memory is as large as with DDP. So wrap the
+# blocks.
+#
+# With `reshard_after_forward=False` the weights stay whole between the forward and the backward pass. This
+# saves one all-gather, and it is close to ZeRO stage 2. These lines of `sharded_training.py` shard the
+# network:
+
+# %%
+excerpt(SCRIPT, "fsdp")
+
+# %% [markdown]
+# The `mesh` is the group of ranks that share the parameters, together with their kind of device. A
+# colleague's network does not learn. The next cell shows the colleague's function and the losses of six
+# steps on the same 64 images.
 
 
 # %%
@@ -440,7 +701,7 @@ def faulty_shard(model, lr):
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
-    mesh = init_device_mesh("cpu", (dist.get_world_size(),))  # on the processor, over all ranks
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))  # CPUs, all ranks
     optimizer = torch.optim.Adam(model.parameters(), lr)
     for block in model.blocks:
         fully_shard(block, mesh=mesh)
@@ -448,6 +709,7 @@ def faulty_shard(model, lr):
     return optimizer
 
 
+# %% tags=["folded"]
 def losses_of(comm, name):
     """The loss on the same 64 images, step by step."""
     import torch
@@ -471,17 +733,29 @@ def losses_of(comm, name):
     return found
 
 
+# %%
 print(np.round(call(losses_of, "faulty_shard", ranks=2, uses=(faulty_shard,))[0], 3))
 
 # %% [markdown]
-# ### Exercise 6: Repair it
+# ### Exercise 7: Fix the sharded optimizer
 #
-# **What:** say why, and write `shard(model, lr)`, which returns an optimizer that works.
+# **What:** Find the reason, and write `shard(model, lr)`, which shards the model and returns an optimizer
+# that updates it.
 #
-# <details><summary>Hint 1</summary>Which parameters does the optimizer know, and which does the model have at the end?</details>
+# **Why:** The mistake raises no error. The optimizer simply updates tensors that the network no longer
+# uses.
 #
-# <details><summary>Hint 2</summary>First <code>fully_shard(..., mesh=mesh)</code>, then
-# <code>torch.optim.Adam(model.parameters(), lr)</code>.</details>
+# **Signature:** `shard(model, lr)` changes the model in place and returns the optimizer.
+#
+# <details><summary>Hint 1</summary>Which tensors does the optimizer know, and which tensors does the model
+# contain at the end?</details>
+#
+# <details><summary>Hint 2</summary>Imagine a list <code>a = [w]</code> and an optimizer that stores
+# <code>w</code>. Then <code>a[0] = v</code> replaces the entry. An update of <code>w</code> does not change
+# <code>a</code>.</details>
+#
+# <details><summary>Hint 3</summary>First call <code>fully_shard(..., mesh=mesh)</code> for the blocks and
+# for the model, then create <code>torch.optim.Adam(model.parameters(), lr)</code>.</details>
 
 
 # %%
@@ -491,7 +765,7 @@ def shard(model, lr):
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
-    mesh = init_device_mesh("cpu", (dist.get_world_size(),))  # on the processor, over all ranks
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))  # CPUs, all ranks
     # BEGIN SOLUTION: shard the model, and return its optimizer
     for block in model.blocks:
         fully_shard(block, mesh=mesh)
@@ -504,30 +778,42 @@ def shard(model, lr):
 exercises.check_shard(shard)
 
 # %% [markdown]
-# Another: "With my own ZeRO I clip the gradients by their norm, as always. On one rank it trains, on eight it is worse." He calls
-# `clip_grad_norm_` on the part of the gradient that the rank holds. Two numbers show it, one on each of two ranks:
+# ### Gradient norm over shards
+#
+# Gradient clipping limits the norm of the whole gradient, so that a single bad batch cannot destroy the
+# weights. With sharded gradients each rank knows only a part of it. A colleague calls `clip_grad_norm_` on
+# the shard of each rank. The next cell does this with two numbers, one on each of two ranks.
 
 # %%
 for gradient in ([3.0, 4.0], [0.5, 8.0]):
     shards = [torch.nn.Parameter(torch.zeros(1)) for _ in gradient]
     for one, value in zip(shards, gradient, strict=True):
         one.grad = torch.tensor([value])
-        torch.nn.utils.clip_grad_norm_([one], 1.0)  # on its rank, which knows only this
+        torch.nn.utils.clip_grad_norm_([one], 1.0)  # on its rank, which knows only this shard
     print(f"gradient {gradient}, clipped by each rank: {[round(s.grad.item(), 3) for s in shards]}")
 
 # %% [markdown]
-# ### Exercise 7: Clip by the norm of all
+# The gradient [3, 4] has the norm 5, and clipped to 1 it is [0.6, 0.8]. The ranks compute [1, 1] instead,
+# which has another direction. Clipping should shorten the gradient and keep its direction.
 #
-# **What:** write `clip(gradients, most)`: `gradients` is the list of tensors that this rank holds. Scale them in place so that the
-# norm over **all ranks** is at most `most`, and return that norm as it was before.
+# ### Exercise 8: Clip by the global norm
 #
-# **Why:** clipping must shorten the gradient, not turn it. (FSDP2's DTensors know this; a sharding of your own does not.)
+# **What:** Write `clip(gradients, most)`. `gradients` is the list of tensors that this rank stores. Scale
+# them in place so that the norm over **all ranks** is at most `most`.
 #
-# <details><summary>Hint 1</summary>The squared norm of the whole is the sum of the squared norms of the shards: that sum can be
-# all-reduced.</details>
+# **Why:** FSDP2's DTensors compute the global norm themselves. If you shard tensors yourself, you must do
+# it.
 #
-# <details><summary>Hint 2</summary><code>total = sum(g.pow(2).sum() for g in gradients)</code>, all-reduce, root; if it is larger
-# than <code>most</code>, <code>g.mul_(most / norm)</code>.</details>
+# **Signature:** `clip(gradients, most)` returns the global norm before clipping, a number.
+#
+# <details><summary>Hint 1</summary>Norms of shards cannot be added, but squares of norms can.</details>
+#
+# <details><summary>Hint 2</summary>Ranks with norms 3 and 4: the squares are 9 and 16, their sum is 25, and
+# the global norm is 5. With <code>most = 1</code> every rank multiplies its gradients by 1/5.</details>
+#
+# <details><summary>Hint 3</summary><code>total = sum(g.pow(2).sum() for g in gradients)</code>, all-reduce
+# it, take the square root. If the norm is larger than <code>most</code>, <code>g.mul_(most / norm)</code>
+# for each gradient.</details>
 
 
 # %%
@@ -549,26 +835,53 @@ def clip(gradients, most):
 exercises.check_clip(clip)
 
 # %% [markdown]
-# ## Measure all modes
+# ## DeepSpeed
 #
-# Each mode, on 2 ranks (some on 4): memory between the backward pass and the step, against your formula; bytes sent in a step,
-# against a count of collectives. Gloo's all-reduce sends $2(N-1)/N$ of the array, its all-gather $(N-1)/N$, and its
-# *reduce-scatter as much as an all-reduce* (NCCL's sends half of that). So in units of $(N-1)/N \cdot 4\Psi$ bytes:
+# [DeepSpeed](https://www.deepspeed.ai) is the library of ZeRO's authors. It implements all three stages.
+# Instead of wrapping modules you pass a configuration, and `deepspeed.initialize` returns an *engine* that
+# replaces the model and the optimizer. The calls become `engine(images)`, `engine.backward(loss)` and
+# `engine.step()`. In short, the script does this:
 #
-# | mode | a step does | units here | units in the paper |
-# |---|---|---|---|
-# | by hand, DDP, Horovod | all-reduce of the gradients | 2 | 2 |
-# | DeepSpeed 1, 2; FSDP2 that keeps weights | reduce-scatter or reduce (2 here), all-gather of the weights (1) | 3 | 2 |
-# | ZeRO-1 of PyTorch, over DDP | all-reduce (2), broadcast of the weights (1) | 3 | (3) |
-# | FSDP2, DeepSpeed 3 | all-gather twice (1 + 1), reduce-scatter (2 here) | 4 | 3 |
+# ```python
+# config = {
+#     "train_micro_batch_size_per_gpu": 32,
+#     "gradient_clipping": 0.0,
+#     "zero_optimization": {"stage": 3, "stage3_param_persistence_threshold": 0},
+# }
+# engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=config)
+# ```
 #
-# How many MB does a rank hold with FSDP2, stage 3, on 2 ranks? The network has 2.3 million parameters.
+# Two of DeepSpeed's defaults are surprising. It clips gradients at a norm of 1, and in stage 3 it keeps
+# small tensors whole. The script switches both off, so that the mode can be compared with the others.
+#
+# ## Communication volume of the stages
+#
+# Sharding saves memory, but it may send more. An all-reduce consists of two halves, a reduce-scatter
+# followed by an all-gather, and each half sends $(N-1)/N$ times the tensor. Count these halves. DDP
+# all-reduces the gradients: two halves, or **1** all-reduce. Stages 1 and 2 reduce-scatter the gradients
+# and all-gather the weights: also **1**. Stage 3 gathers the weights twice, for the forward and for the
+# backward pass, and reduce-scatters the gradients: three halves, or **1.5** all-reduces.
+#
+# ![Bars of the bytes that a step sends, in units of an all-reduce. DDP sends 1. Stages 1 and 2 send 1 with NCCL, and 1.5 with Gloo, whose reduce-scatter sends as much as an all-reduce. Stage 3 sends 1.5 with NCCL and 2 with Gloo.](pictures/zero_traffic.svg)
+#
+# The count depends on the library. Gloo's reduce-scatter does a whole all-reduce and keeps one part, so it
+# sends twice as much as NCCL's. With Gloo, stages 1 and 2 send 1.5 and stage 3 sends 2 times the volume of
+# an all-reduce. PyTorch's `ZeroRedundancyOptimizer` runs on top of DDP. It all-reduces the gradients and
+# then broadcasts the new weights, so it sends 1.5 with every library.
+#
+# ## Measurement of all modes
+#
+# The next experiment runs each mode on 2 ranks, and one of them on 4. It measures the memory between the
+# backward pass and the update, and the bytes that a step sends. It compares the memory with your formula
+# and the bytes with the count above. The network has 2.3 million parameters. How many MB does a rank store
+# with FSDP2 stage 3 on 2 ranks?
 
 # %%
-prediction = None  # MB
+# Prediction 3: MB that a rank stores with FSDP2 stage 3 on 2 ranks. Replace both values of None.
+prediction = workbook.predict(3, None, reason=None)
 
-# %%
-MODES = {  # mode of the script: (name, stage, bytes of state, units sent)
+# %% tags=["folded"]
+MODES = {  # mode of the script: (name, stage, bytes of state, halves of an all-reduce)
     "serial": ("serial", 0, 8, 0), "hand": ("by hand", 0, 8, 2), "ddp": ("DDP", 0, 8, 2),
     "horovod": ("Horovod", 0, 8, 2), "zero1": ("ZeRO-1 torch", 1, 8, 3),
     "fsdp2": ("FSDP2 stage 2", 2, 8, 3), "fsdp3": ("FSDP2 stage 3", 3, 8, 4),
@@ -576,23 +889,7 @@ MODES = {  # mode of the script: (name, stage, bytes of state, units sent)
     "deepspeed1": ("DeepSpeed 1", 1, 12, 3), "deepspeed2": ("DeepSpeed 2", 2, 12, 3),
     "deepspeed3": ("DeepSpeed 3", 3, 12, 4),
 }  # fmt: skip
-
-
-def measure(mode, ranks, repeat):
-    report, serial = train(mode, ranks, repeat), train("serial", 1, repeat)
-    name, stage, state, units = MODES[mode]
-    psi = report["parameters"]
-    difference = np.abs(np.array(report["losses"]) - serial["losses"]).max()
-    return {
-        "mode": name, "loss_difference": difference, "memory_bytes": report["memory_bytes"],
-        "memory_predicted": rank_bytes(psi, ranks, stage, state=state),
-        "sent_bytes": report["sent_bytes"],
-        "sent_predicted": units * (ranks - 1) / ranks * 4 * psi,
-        "step_seconds": report["step_seconds"],
-    }  # fmt: skip
-
-
-two = by_run_length(quick=["serial", "hand"], learner=list(MODES), reference=list(MODES))
+two = by_run_length(quick=["serial", "ddp"], learner=list(MODES), reference=list(MODES))
 four = by_run_length(quick=[], learner=["fsdp3"], reference=["ddp", "zero1", "fsdp3", "deepspeed3"])
 settings = [
     {"mode": mode, "ranks": 1 if mode == "serial" else ranks, "repeat": repeat}
@@ -600,15 +897,32 @@ settings = [
     for ranks, modes in ((2, two), (4, four))
     for mode in modes
 ]
-modes = sweep("sharding_modes", measure, settings)
+
 
 # %%
+def measure(mode, ranks, repeat):
+    report, serial = train(mode, ranks, repeat), train("serial", 1, repeat)
+    name, stage, state, halves = MODES[mode]
+    psi = report["parameters"]
+    difference = np.abs(np.array(report["losses"]) - serial["losses"]).max()
+    return {
+        "mode": name, "loss_difference": difference, "memory_bytes": report["memory_bytes"],
+        "memory_predicted": rank_bytes(psi, ranks, stage, state=state),
+        "sent_bytes": report["sent_bytes"],
+        "sent_predicted": halves * (ranks - 1) / ranks * 4 * psi,
+        "step_seconds": report["step_seconds"],
+    }  # fmt: skip
+
+
+modes = sweep("sharding_modes", measure, settings)
+
+# %% tags=["folded"]
 shipped = reference("sharding_modes")
 figure, panels = plt.subplots(1, 2, figsize=(12, 5), sharey=True)
 groups = shipped.groupby(["mode", "ranks"], sort=False).median(numeric_only=True)
 mine = modes.groupby(["mode", "ranks"], sort=False).median(numeric_only=True).reindex(groups.index)
 rows = np.arange(len(groups))
-for axes, column, says in zip(panels, ("memory", "sent"), ("held by a rank", "sent by a rank in a step"), strict=True):  # fmt: skip
+for axes, column, says in zip(panels, ("memory", "sent"), ("stored by a rank", "sent by a rank per step"), strict=True):  # fmt: skip
     axes.barh(rows, groups[f"{column}_bytes"] / 1e6, color=COLOURS[0], alpha=0.6, label="reference")
     axes.plot(groups[f"{column}_predicted"] / 1e6, rows, "k|", markersize=16, markeredgewidth=2, label="formula")  # fmt: skip
     axes.plot(mine[f"{column}_bytes"] / 1e6, rows, "o", color=COLOURS[1], markeredgecolor="black", label="yours")  # fmt: skip
@@ -618,28 +932,41 @@ panels[0].invert_yaxis()
 if prediction is not None:
     panels[0].axvline(prediction, color="black", linestyle="--", label="your prediction")
 figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
-plt.show()
+describe(
+    figure,
+    "Two bar charts with a row for each mode: memory of a rank, and bytes that it sends per "
+    "step. Black marks show the formulas. Memory falls from 37 MB with DDP to 18 MB with stage "
+    "3, and the bytes grow from 9 to 18 MB.",
+)
+
+# %%
 print(f"largest difference from the serial loss: {modes['loss_difference'].max():.1e} (yours), "
       f"{shipped['loss_difference'].max():.1e} (reference)")  # fmt: skip
 compare(modes, shipped, by=["ranks", "mode"], value="step_seconds")
 
 # %% [markdown]
-# **What you should see.** All losses are the serial one. DDP, Horovod and your own loop hold everything on each rank. The stages
-# hold what the formula says, with three exceptions that are worth knowing:
+# **Result.** Every mode has the losses of the serial run, up to rounding. DDP, Horovod and your own loop
+# store 37 MB on each rank, which is $16 \times 2.3$ million bytes. FSDP2 stage 3 stores half of it, 18 MB.
+# If you predicted 18, you divided all 16 bytes by the two ranks. The other modes follow the formula, with
+# three exceptions:
 #
-# * ZeRO-1 of PyTorch shards *whole tensors*, so one rank has a little more than its share (the largest is shown).
-# * FSDP2 "stage 2" holds less than stage 2's formula between two steps: its whole weights are there only from forward to
-#   backward. The next table shows them.
-# * DeepSpeed 1 holds no more gradients than DeepSpeed 2, and all three have about 1 MB of buffers, which a large network would not notice.
+# * PyTorch's ZeRO-1 partitions *whole tensors*, so one rank stores slightly more than half of the state.
+#   The figure shows the largest rank.
+# * FSDP2 "stage 2" stores less than the formula of stage 2 says, because its weights are whole only from
+#   the forward to the backward pass. The next experiment shows them.
+# * DeepSpeed 1 stores no more gradients than DeepSpeed 2, and all three DeepSpeed modes have buffers of
+#   about 1 MB.
 #
-# Here each saving is paid in bytes, and none of the sharded modes is faster than DDP: shard when the memory asks for it. (By the
-# paper, and with NCCL's reduce-scatter, stages 1 and 2 cost no bytes; stage 3 always does. PyTorch's ZeRO-1 over DDP all-reduces
-# *and* broadcasts with NCCL, too: half as much again as DDP.)
+# No sharded mode is faster than DDP here: a step takes 32 ms with DDP and 104 ms with FSDP2 stage 3
+# (medians, 2 ranks, n = 3). Use sharding when the memory requires it. Training with Adam costs 16 bytes per
+# parameter, and ZeRO divides them by $N$ in three stages. With NCCL, as in the paper, stages 1 and 2 send
+# as much as DDP, and stage 3 sends 1.5 times as much.
 #
-# ### See what stage 3 frees
+# ### Peak memory of stage 3
 #
-# The peak within one step of twelve blocks: what is held all the time, and the most that is allocated on top. The gradients are
-# in it, and with FSDP the weights that were gathered: all of them in stage 2, those of the blocks at work in stage 3.
+# The next table shows a network with twelve blocks. `held_MB` is stored all the time. `on_top_MB` is the
+# largest amount that is allocated in addition within a step. It contains the gradients, the activations,
+# and with FSDP2 the gathered weights: all of them in stage 2, and those of one or two blocks in stage 3.
 
 
 # %%
@@ -650,24 +977,40 @@ def peaks(mode, repeat):
     return {"held_MB": held_before / 1e6, "on_top_MB": report["peak_bytes"] / 1e6}
 
 
-kinds = by_run_length(
-    quick=[], learner=["serial", "fsdp2", "fsdp3"], reference=["serial", "fsdp2", "fsdp3"]
-)
+KINDS = ["serial", "fsdp2", "fsdp3"]
+kinds = by_run_length(quick=[], learner=KINDS, reference=KINDS)
 tops = sweep("sharding_peaks", peaks, grid(mode=kinds, repeat=seeds(1)))
 medians(tops, reference("sharding_peaks"), by=["mode"], columns=["held_MB", "on_top_MB"]).round(1)
 
 # %% [markdown]
-# ## Move it out of the core
+# Stage 2 needs 35 MB on top and stage 3 needs 27 MB (n = 3). The difference is the memory of the weights
+# that stage 3 frees after each block.
 #
-# When even a shard is too large, the next larger memory must help: CPU memory for a GPU, a disk for a CPU. **Activations**: what the
-# forward pass saves for the backward pass can go out and come back (`saved_tensors_hooks`), or be computed again
-# (activation checkpointing, lab 9). **Optimizer state**: it is touched once a step, so it may live far away.
+# ## Offload to CPU memory or disk
 #
-# This lab uses the processor alone, so nothing can be moved *off* a GPU. We write to a file instead, with the same hooks. Which is
-# slower: write and read the activations, or compute them again?
+# If even a shard is too large for the GPU, the next larger memory can store it: CPU memory for a GPU, or a
+# disk for a CPU. This is called *offload*. Two kinds of tensors are suitable.
+#
+# * **Activations** are saved by the forward pass and used once by the backward pass. PyTorch calls two
+#   functions of yours, `saved_tensors_hooks`, when it saves a tensor and when it needs it again. They can
+#   move the tensor out and bring it back. The alternative is to compute the activations again (activation
+#   checkpointing, lab 9).
+# * **Optimizer state** is used only once per step, so it may be stored where access is slow.
+#
+# This lab uses CPUs, so the next memory is a file. These lines of `labs/out_of_core.py` write each saved
+# activation to a file and read it back:
 
 # %%
-prediction = None  # "file" or "recompute"
+excerpt(LABS / "out_of_core.py", "to_file")
+
+# %% [markdown]
+# Which is slower: writing and reading the activations ("file"), or computing them again ("recompute")?
+# Consider that recomputation adds one more forward pass, and that the kernel keeps a new file in its own
+# memory, the page cache.
+
+# %%
+# Prediction 4: "file" or "recompute". Replace both values of None.
+prediction = workbook.predict(4, None, reason=None)
 
 
 # %%
@@ -681,55 +1024,108 @@ def out_of_core(repeat, **where):
             "last_loss": report["losses"][-1]}  # fmt: skip
 
 
-places = by_run_length(
-    quick=["file"],
-    learner=["memory", "recompute", "file"],
-    reference=["memory", "recompute", "file"],
-)
-ways = grid(activations=places, repeat=seeds(1))
-core = sweep("out_of_core", out_of_core, ways)
+PLACES = ["memory", "recompute", "file"]
+places = by_run_length(quick=["file"], learner=PLACES, reference=PLACES)
+core = sweep("out_of_core", out_of_core, grid(activations=places, repeat=seeds(1)))
 print(core.groupby("activations")["last_loss"].max())
-milliseconds = core.groupby("activations")["milliseconds"].median().round(1)
-print(f"milliseconds a step: {milliseconds.to_dict()}; slower, you said: {prediction}")
+print(f"slower, by your prediction: {prediction}")
 columns = ["peak_MB", "milliseconds"]
 medians(core, reference("out_of_core"), by=["activations"], columns=columns).round(1)
 
 # %% [markdown]
-# **What you should see.** Both ways cut the peak to a fraction, with the same losses. A "file" that was written a moment ago is
-# still in the kernel's own memory (the page cache), so this is the price of copying, not of a slow disk.
+# **Result.** The losses are the same. Recomputation reduces the peak from 90 to 24 MB, and files reduce it
+# to 14 MB. A step takes 231 ms with the activations in memory, 288 ms with recomputation, and 322 ms with
+# files (medians, n = 3). If you predicted "file", you weighed copying every activation twice against one
+# more forward pass. The ranges of the two overlap, so your run may show the opposite order. Both are close
+# here only because the page cache is fast. A real disk would be slower.
 #
-# ### Map the optimizer's state to a file
+# ### Optimizer state in a file
 #
-# `torch.from_file(..., shared=True)` is a tensor whose memory *is* a file. Adam does not notice. `RssAnon` is the memory of this
-# process that no file stands behind, as the kernel counts it (`own_MB`: by how much it grew). Adam's two moments are 8 bytes a
-# parameter: do you find them again in the right column?
-
+# `torch.from_file(..., shared=True)` returns a tensor whose memory is a file. Adam works with it as with
+# any other tensor. The column `own_MB` below is the growth of the memory that belongs to the process and to
+# no file (the kernel calls it `RssAnon`). Adam's two moments need 8 bytes per parameter. With the state in
+# a file you should find these bytes in `in_files_MB` instead of `own_MB`.
 
 # %%
-large = {
-    "repeat": 1,
-    "hidden-size": by_run_length(quick=128, learner=512, reference=512),
-    "batch-size": 64,
-}
+hidden = by_run_length(quick=128, learner=512, reference=512)
+large = {"repeat": 1, "hidden-size": hidden, "batch-size": 64}
 places = by_run_length(quick=["file"], learner=["memory", "file"], reference=["memory", "file"])
 table = pd.DataFrame({f"state in {place}": out_of_core(state=place, **large) for place in places})
 table.drop("peak_MB").round(3)
 
 # %% [markdown]
-# The state has left this process's own memory, and the loss is the same.
+# The state has left the process's own memory, and the loss is the same. On GPUs, the following lines move
+# tensors to CPU memory:
 #
-# **On GPUs** three lines do the same, with CPU memory for the file:
+# * FSDP2: `fully_shard(block, offload_policy=CPUOffloadPolicy())` stores the shards of weights, gradients
+#   and state in CPU memory.
+# * DeepSpeed: `"zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu"}}`, or `"nvme"` with
+#   stage 3 for a fast disk.
+# * Activations: `with torch.autograd.graph.save_on_cpu(pin_memory=True):` around the forward pass.
 #
-# * `fully_shard(block, offload_policy=CPUOffloadPolicy())`: shards of weights, gradients and state in CPU memory;
-# * DeepSpeed: `"zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu"}}` (or `"nvme"`, stage 3);
-# * `with torch.autograd.graph.save_on_cpu(pin_memory=True):` around the forward pass.
+# `sharded_training.py fsdp3-offload` and `deepspeed2-offload` contain the first two, and `out_of_core.py
+# --activations cpu` contains the third. They have not been run on a GPU for this course. Without a GPU,
+# DeepSpeed's offload takes the same steps as before, and the script refuses FSDP2's offload, because there
+# is no GPU memory that it could save.
 #
-# `sharded_training.py fsdp3-offload` and `deepspeed2-offload` have the first two, `out_of_core.py --activations cpu` the third. **No GPU
-# was at hand for this course, so on GPUs none of them has been run.** Without one, DeepSpeed's takes the same steps as ever, and
-# the script refuses FSDP2's: there is no accelerator whose memory it could save.
+# ## Summary
 #
-# ## Take with you
+# * Horovod, DDP, ZeRO and FSDP2 compute the same updates as a single process. The losses agree to
+#   $10^{-6}$, and a larger difference is a mistake.
+# * DDP all-reduces gradients in buckets during the backward pass. By default the first bucket has a limit
+#   of 1 MiB and the others of 25 MiB; an explicit `bucket_cap_mb=25` applies to all buckets, so this lab's
+#   network needs 1 all-reduce instead of 2.
+# * Four backward passes send four times the bytes (71 MB instead of 18 MB), unless `no_sync` suppresses the
+#   exchange in the first three.
+# * ZeRO stages 1 to 3 shard the optimizer state, the gradients and the weights. On 4 ranks a rank stores
+#   10, 7 and 4 bytes per parameter instead of 16.
+# * In units of an all-reduce a step sends 1 with DDP, 1 with stages 1 and 2, and 1.5 with stage 3. With
+#   Gloo, whose reduce-scatter sends twice as much, it is 1, 1.5 and 2.
+# * FSDP2 gathers the weights of a block, computes and frees them. Create the optimizer after `fully_shard`,
+#   and wrap every block.
+# * Offload moves activations or optimizer state to a larger and slower memory. Here the peak fell from 90
+#   to 14 MB, and a step took 1.4 times as long.
+# * A sampler without `set_epoch`, a mean of means, an early optimizer and a norm per shard raise no error.
+#   Test for them.
 #
-# * Horovod, DDP, FSDP and ZeRO are one algorithm: the loss curve is the serial one to $10^{-6}$, and a larger difference is a bug.
-# * Memory and bytes follow from a count: 16 bytes a parameter, divided by $N$ part by part; 2, 3 or 4 halves of an all-reduce.
-# * `set_epoch`, sums and counts, the optimizer after `fully_shard`, the norm over all shards: nothing of it raises an error.
+# ## Self-check questions
+
+# %%
+workbook.question(1, answer=None)
+
+# %% tags=["solution"]
+workbook.question(1, answer="c")
+
+# %%
+workbook.question(2, answer=None)
+
+# %% tags=["solution"]
+workbook.question(2, answer=18)
+
+# %%
+workbook.question(3, answer=None)
+
+# %% tags=["solution"]
+workbook.question(3, answer="b")
+
+# %%
+workbook.question(4, answer=None)
+
+# %% tags=["solution"]
+workbook.question(4, answer=4)
+
+# %%
+workbook.question(5, answer=None)
+
+# %% tags=["solution"]
+workbook.question(5, answer="a")
+
+# %%
+workbook.question(6, answer=None)
+
+# %% tags=["solution"]
+workbook.question(6, answer=0.8)
+
+# %% [markdown]
+# **Next:** With DDP and with sharding every rank still computes every layer. [Lab
+# 13](13_splitting_layers.ipynb) splits the layers themselves.

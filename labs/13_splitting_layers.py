@@ -1,97 +1,182 @@
 # %% [markdown]
 # # Lab 13: Splitting layers
 #
-# **Time:** 60 minutes, two of them computing. **You split** the matrices of a layer among ranks, by hand and with two engines, and
-# measure memory, bytes and seconds of each method, compared with a formula; each must train exactly as one rank does. **You need**
-# lab 4 (all-reduce) and lab 12 (DDP and sharding). Lab 14 splits the network between its layers.
+# GPT-3 has 175 billion parameters in 96 layers, and its activations have a width of 12,288 ([Brown et al.
+# 2020](https://arxiv.org/abs/2005.14165), table 2.1). The two matrices of a single feed-forward layer have
+# the shape 12,288 x 49,152, so they contain 1.2 billion parameters. With 16 bytes per parameter (lab 12)
+# this one layer needs 19 GB for training. FSDP does not remove the problem, because a rank must gather the
+# whole layer before it can compute it, and because every rank computes every layer. A layer that is too
+# large or too slow for one device must be split itself. This is **tensor parallelism**, also called
+# intra-layer parallelism. It is the standard method for large models inside a server, where GPUs exchange
+# data quickly.
 #
-# Data parallelism, sharded or not, has one limit that no engine lifts: **every rank must compute every layer**. A layer
-# that is too large or too slow for one device has to be split itself.
+# **After this lab you can**
+#
+# * split a linear layer by columns and by rows, and say which of the two needs communication;
+# * write Megatron-LM's operations *f* and *g* as autograd functions, and a split block that trains exactly
+#   like a single process;
+# * say for each tensor of a block whether it is split or replicated, and compute the memory of a rank;
+# * find four typical mistakes from two symptoms: a wrong first loss, and copies that differ;
+# * compute the bytes that one-dimensional and two-dimensional splits send, and choose between them.
+#
+# **Builds on** lab 4 (all-reduce) and lab 12 (DDP, sharding, `DTensor`). **Time:** about 2 hours for a
+# learner who does all seven exercises, of which the computer needs two minutes. Lab 14 splits the network
+# *between* its layers.
 
-# %%
+# %% tags=["folded"]
 import json
 import os
 
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
-from matplotlib.patches import Rectangle
 
+from hvdlab.course.excerpt import excerpt
 from hvdlab.course.experiment import LABS, WORK, by_run_length, grid, reference, seeds, sweep
-from hvdlab.course.figures import predicted
+from hvdlab.course.figures import describe
 from hvdlab.course.split_training import BATCH, HIDDEN, LAYERS, train
+from hvdlab.course.workbook import Workbook
 from hvdlab.exercises import lab13_tensor_parallelism as tensor_exercises
 from hvdlab.launch import call, run
 from hvdlab.torch.model_parallel.analytic_costs import split_costs
 
-os.environ["CUDA_VISIBLE_DEVICES"] = "-1"  # the processor for all ranks, also where there are GPUs
+os.environ["CUDA_VISIBLE_DEVICES"] = "-1"  # CPUs for all ranks, also on a machine with GPUs
 WORK.mkdir(parents=True, exist_ok=True)
 COLOURS = plt.rcParams["axes.prop_cycle"].by_key()["color"]  # one for each rank
+workbook = Workbook(13)
+# How much the experiments do in a quick run, in your run, and in a reference run (lab 3 explains this).
+RANKS = by_run_length(quick=[2], learner=[2, 4], reference=[2, 4])
+ROWS, COLUMNS = by_run_length(quick=(1, 2), learner=(2, 2), reference=(2, 2))
 
 # %% [markdown]
-# All ranks of this lab use processors, also where there are GPUs. The lab counts the bytes that a rank sends, and the kernel counts
-# them only in TCP connections: NCCL sends from GPU to GPU over NVLink, PCIe or shared memory, where the count would be 0. It also
-# compares losses to 1e-6, and four ranks that share a GPU could not split a layer: Gloo gathers only what is in host memory.
+# All ranks of this lab use CPUs. The lab counts the bytes that a rank sends, and the kernel counts them
+# only in TCP connections. It also compares losses to $10^{-6}$, and several ranks that share a GPU could
+# not split a layer, because Gloo gathers only tensors in CPU memory.
 #
-# ## Split each layer
+# ## Column and row split of a linear layer
 #
-# The network is `ResidualMLP` of lab 9: a stem, blocks, a head. A block computes
+# A linear layer computes $y = xA$. The matrix $A$ has a row for each input feature and a column for each
+# output feature. There are two ways to split it among ranks.
 #
-# $$x + \mathrm{down}(\mathrm{gelu}(\mathrm{up}(\mathrm{norm}(x)))),$$
+# * **Column split:** each rank stores some columns of $A$. It reads the whole input and computes *some of
+#   the outputs*, complete. Side by side, the results of the ranks are the output. No communication is
+#   needed, as long as the next operation works on each output separately.
+# * **Row split:** each rank stores some rows of $A$. It reads only the inputs that belong to these rows and
+#   computes *a part of the sum for every output*. The ranks must add their partial sums with an all-reduce.
 #
-# where $\mathrm{up}$ makes $4h$ features of $h$, and $\mathrm{down}$ makes $h$ of $4h$: the feed-forward half of a transformer's block.
-# Megatron-LM ([Shoeybi et al. 2019](https://arxiv.org/abs/1909.08053)) splits it so that the ranks talk **once** on the
-# way forward. $\mathrm{up}$ is split by its *outputs*, so each rank has some of the $4h$ features whole, and gelu can be
-# applied to each alone. $\mathrm{down}$ is split by its *inputs*: each rank multiplies the features that it has, and the
-# products only need to be added up. Unlike in lab 4, **all ranks read the same batch**.
+# For example, let $x = [1, 2]$ and
+#
+# $$A = \begin{pmatrix} 1 & 0 & 2 & 1 \\ 0 & 1 & 1 & 3 \end{pmatrix}, \qquad
+#   B = \begin{pmatrix} 1 & 0 \\ 0 & 1 \\ 1 & 1 \\ 2 & 0 \end{pmatrix}.$$
+#
+# With a column split of $A$, rank 0 computes $[1, 2]$ and rank 1 computes $[4, 7]$, together $xA = [1, 2,
+# 4, 7]$. With a row split of $B$, rank 0 multiplies its half $[1, 2]$ by the first two rows, which gives
+# $[1, 2]$. Rank 1 multiplies $[4, 7]$ by the last two rows, which gives $[18, 4]$. The sum $[19, 6]$ is
+# $xAB$. So a column split followed by a row split needs **one** all-reduce: the output of the first is
+# exactly the input that the second needs, rank by rank.
+#
+# ![Small matrices on two ranks. Column split: both ranks read the whole input, and each computes two of the four outputs. Row split: each rank uses its two features and two rows of B and gets partial sums, which an all-reduce adds to the result 19 and 6.](pictures/column_row_split.svg)
+#
+# PyTorch stores the weight of `nn.Linear` transposed, with the shape (outputs, inputs). So a column split
+# of $A$ is a split of the *first* dimension of `weight`, and a row split of $A$ is a split of the *second*
+# dimension. The bias has one number per output. It is split with the columns. With a row split it must be
+# added once, after the sum.
+#
+# ### Exercise 1: A linear layer in parts
+#
+# **What:** Write `parts(x, weight, ranks)`, which plays all ranks in a single process. `x` is (batch,
+# inputs), and `weight` has PyTorch's shape (outputs, inputs). Return two lists with an entry for each rank:
+# the outputs that it computes with a column split, and the partial sums that it computes with a row split.
+#
+# **Why:** You see the shapes before any communication is involved. Concatenation of the first list must
+# give the output, and so must addition of the second.
+#
+# **Signature:** `parts(x, weight, ranks)` returns `(columns, rows)`, two lists of `ranks` tensors.
+#
+# <details><summary>Hint 1</summary><code>tensor.chunk(ranks, dim)</code> returns the list of parts along a
+# dimension. Which dimension of <code>weight</code> has the outputs?</details>
+#
+# <details><summary>Hint 2</summary>With 2 inputs, 4 outputs and 2 ranks, the column split has two weights
+# of the shape (2, 2). The row split has two weights of the shape (4, 1), and rank r also uses only column r
+# of <code>x</code>.</details>
+#
+# <details><summary>Hint 3</summary>Columns: <code>[x @ part.T for part in weight.chunk(ranks, 0)]</code>.
+# For rows, chunk both <code>x</code> and <code>weight</code> along dimension 1 and go through both lists
+# with <code>zip</code>.</details>
 
 
 # %%
-def box(axes, x, y, width, height, text, rank=None):
-    """A rectangle in the colour of a rank; grey is on every rank."""
-    colour, ink = ("lightgrey", "black") if rank is None else (COLOURS[rank], "white")
-    axes.add_patch(Rectangle((x, y), width, height, facecolor=colour, edgecolor="black"))
-    axes.text(x + width / 2, y + height / 2, text, ha="center", va="center", color=ink, fontsize=9)
+def parts(x, weight, ranks):
+    # BEGIN SOLUTION: return the outputs of a column split and the partial sums of a row split
+    columns = [x @ part.T for part in weight.chunk(ranks, 0)]
+    both = zip(x.chunk(ranks, 1), weight.chunk(ranks, 1), strict=True)
+    rows = [some_x @ part.T for some_x, part in both]
+    return columns, rows
+    # END SOLUTION
 
 
-figure, axes = plt.subplots(figsize=(11, 3.6))
-axes.plot([0, 13.5], [2, 2], color="grey", zorder=0)
-whole = (0, 1, "x"), (1.7, 0.6, "norm"), (11.6, 0.7, "+ bias\n+ x"), (12.9, 1, "output")
-for x, width, text in whole:
-    box(axes, x, 1.5, width, 1, text)
-for rank in (0, 1):
-    box(axes, 3.4, 2 - 2 * rank, 1, 2, f"up\nrank {rank}", rank)
-    box(axes, 5.1, 2 - 2 * rank, 0.7, 2, "gelu", rank)
-    box(axes, 6.5 + 2 * rank, 1.5, 2, 1, f"down\nrank {rank}", rank)
-for x, name, way in ((2.85, "f", "back"), (11.05, "g", "forth")):
-    style = {"fontsize": 16, "fontstyle": "italic", "backgroundcolor": "white"}
-    axes.text(x, 2, name, ha="center", va="center", **style)
-    axes.text(x, 0.7, f"{way}:\nall-reduce", ha="center", va="center", fontsize=9)
-axes.set(xlim=(-0.2, 14.2), ylim=(-0.2, 4.2), aspect="equal", title="A block on 2 ranks")
-axes.axis("off")
-plt.show()
+# %%
+tensor_exercises.check_parts(parts)
 
 # %% [markdown]
-# ### Exercise 1: Who holds what
+# ## Megatron-LM's split of a block
 #
-# **What:** write `part_of(weights, rank, ranks)`. `weights` is a dict of a whole block's six tensors: `norm.weight`, `norm.bias`,
-# `up.weight` (4h, h), `up.bias`, `down.weight` (h, 4h) and `down.bias`. Return the dict of what this rank holds, with
-# the same six names.
+# The network is the `ResidualMLP` of lab 9: a stem, some blocks, and a head. A block is the feed-forward
+# half of a transformer's layer and computes
 #
-# **Why:** what is split takes memory once, what is not takes it on every rank, and must stay equal there.
+# $$x + \mathrm{down}(\mathrm{gelu}(\mathrm{up}(\mathrm{norm}(x)))).$$
 #
-# In exercise 3 the function runs on the ranks: import what it needs inside it.
+# `up` makes $4h$ features of $h$, gelu is an activation function that works on each number separately, and
+# `down` makes $h$ features of $4h$. Megatron-LM ([Shoeybi et al. 2019](https://arxiv.org/abs/1909.08053))
+# splits `up` by columns, so gelu needs no other rank. It splits `down` by rows, so each rank already has
+# the inputs of its rows. One all-reduce per block in the forward pass is enough.
 #
-# <details><summary>Hint 1</summary>A weight of <code>nn.Linear</code> has the shape (outputs, inputs). Up's bias
-# goes with up's outputs. Down's bias belongs to outputs that no rank has to itself.</details>
+# ![A block on two ranks. x and the norm are replicated. The operation f passes x to both ranks. Each rank has some columns of up, its gelu, and the matching rows of down. The operation g sums the results. f all-reduces in the backward pass and g in the forward pass.](pictures/tensor_parallel_block.svg)
 #
-# <details><summary>Hint 2</summary><code>tensor.chunk(ranks, dim)[rank]</code> is a part. Three of the six are
-# split.</details>
+# In contrast to data parallelism (lab 4), **all ranks read the same batch**, and each of them computes a
+# part of every layer.
+#
+# ## Split and replicated tensors
+#
+# A *split* tensor is stored once across the group, so that every rank stores a part of it. A *replicated*
+# tensor is stored on every rank, and all copies must be kept identical. In a block on $N$ ranks:
+#
+# | tensor | numbers in total | on each rank |
+# |---|---|---|
+# | `up.weight`, `up.bias` | $4h^2 + 4h$ | split by outputs, $1/N$ |
+# | `down.weight` | $4h^2$ | split by inputs, $1/N$ |
+# | `norm.weight`, `norm.bias`, `down.bias` | $3h$ | replicated, all of it |
+# | $x$ and the output, (batch, $h$) | | replicated |
+# | activations between `up` and `down`, (batch, $4h$) | | split by features, $1/N$ |
+#
+# For example, with $h = 1000$ and 4 ranks a rank stores $8{,}004{,}000 / 4 + 3{,}000 \approx 2.0$ million
+# of 8.0 million parameters. Nothing keeps the replicated tensors identical except identical gradients. DDP
+# would average the gradients, but here every rank must compute the same complete gradient.
+#
+# ### Exercise 2: Parts of a rank
+#
+# **What:** Write `part_of(weights, rank, ranks)`. `weights` is a dict of the six tensors of a whole block:
+# `norm.weight`, `norm.bias`, `up.weight` (4h, h), `up.bias`, `down.weight` (h, 4h) and `down.bias`. Return
+# a dict with the same six names that contains what this rank stores.
+#
+# **Why:** The memory of a rank follows from it: a split tensor counts $1/N$, a replicated tensor counts
+# fully.
+#
+# **Signature:** returns a new dict. In exercise 4 the function runs on the ranks, so it must import what it
+# needs inside.
+#
+# <details><summary>Hint 1</summary>Look at the table above. Three of the six tensors are split.</details>
+#
+# <details><summary>Hint 2</summary>With h = 2 and 2 ranks, <code>up.weight</code> (8, 2) becomes (4, 2),
+# <code>up.bias</code> (8) becomes (4), and <code>down.weight</code> (2, 8) becomes (2, 4).</details>
+#
+# <details><summary>Hint 3</summary>Start with <code>part = dict(weights)</code>, then replace three entries
+# by <code>weights[name].chunk(ranks, dim)[rank]</code>.</details>
 
 
 # %%
 def part_of(weights, rank, ranks):
-    # BEGIN SOLUTION: return what this rank holds of the six tensors
+    # BEGIN SOLUTION: return what this rank stores of the six tensors
     part = dict(weights)  # the norm and the bias of down stay whole
     for name, dim in (("up.weight", 0), ("up.bias", 0), ("down.weight", 1)):
         part[name] = weights[name].chunk(ranks, dim)[rank]
@@ -103,26 +188,42 @@ def part_of(weights, rank, ranks):
 tensor_exercises.check_part_of(part_of)
 
 # %% [markdown]
-# ### Exercise 2: f and g
+# ## The operations f and g
 #
-# The two places where ranks meet have conjugate passes:
+# The ranks communicate at two places of a block. Megatron-LM calls the operations at these places *f* and
+# *g*:
 #
-# | | forward | backward | why |
+# | | forward pass | backward pass | reason |
 # |---|---|---|---|
-# | *f* | nothing | all-reduce | all ranks use the same $x$; each has the gradient of its part of the work |
-# | *g* | all-reduce | nothing | the parts of the work are summed; a sum hands its gradient to each summand |
+# | *f* | identity | all-reduce | Every rank uses the same $x$. In the backward pass each rank has only the gradient that comes from its own part of the work. |
+# | *g* | all-reduce | identity | The partial sums are added. The gradient of a sum is the same for every summand. |
 #
-# **What:** write `f_and_g()`, which returns both as functions of a tensor, made of two classes
-# [`torch.autograd.Function`](https://docs.pytorch.org/docs/stable/notes/extending.html).
+# For example, let $y = x w_0 + x w_1$ with $w_0 = 2$ on rank 0 and $w_1 = 3$ on rank 1. The gradient of $y$
+# with respect to $x$ is $w_0 + w_1 = 5$. In the backward pass rank 0 knows only $w_0$ and rank 1 only
+# $w_1$. The all-reduce of *f* gives both ranks 5. *g* must not all-reduce in its backward pass: both ranks
+# already have the gradient of $y$, which is 1, and a sum would make it 2.
 #
-# **Why:** autograd knows nothing of other ranks. If the backward pass of a collective is forgotten, no error tells.
+# ### Exercise 3: f and g
 #
-# <details><summary>Hint 1</summary><code>class F(torch.autograd.Function)</code> has two static methods,
-# <code>forward(ctx, x)</code> and <code>backward(ctx, gradient)</code>; <code>F.apply</code> is the function. An identity that
-# returns <code>x</code> itself is fine in backward; in forward, return <code>x.view_as(x)</code>.</details>
+# **What:** Write `f_and_g()`. It returns both operations as functions of a tensor. Each is made of a class
+# [`torch.autograd.Function`](https://docs.pytorch.org/docs/stable/notes/extending.html), which has a method
+# for the forward pass and one for the backward pass.
 #
-# <details><summary>Hint 2</summary><code>dist.all_reduce(tensor)</code> sums <em>in place</em>, returns None and wants a
-# contiguous tensor. So give it a copy: <code>y = x.clone(memory_format=torch.contiguous_format)</code>.</details>
+# **Why:** Autograd does not know that other ranks exist. If the communication in a backward pass is
+# missing, no error is raised.
+#
+# **Signature:** `f_and_g()` returns `(f, g)`.
+#
+# <details><summary>Hint 1</summary>Both operations consist of the same two methods, an identity and an
+# all-reduce, in opposite order.</details>
+#
+# <details><summary>Hint 2</summary>A class has two static methods, <code>forward(ctx, x)</code> and
+# <code>backward(ctx, gradient)</code>, and <code>Name.apply</code> is the function. With x = 1 on rank 0
+# and x = 10 on rank 1, f returns 1 and 10, and g returns 11 on both.</details>
+#
+# <details><summary>Hint 3</summary><code>dist.all_reduce(tensor)</code> sums <em>in place</em> and returns
+# None. Give it a copy: <code>tensor = tensor.clone(memory_format=torch.contiguous_format)</code>. The
+# identity in a forward pass is <code>return x.view_as(x)</code>.</details>
 
 
 # %%
@@ -162,19 +263,26 @@ def f_and_g():
 tensor_exercises.check_f_and_g(f_and_g)
 
 # %% [markdown]
-# ### Exercise 3: The split block
+# ### Exercise 4: The split block
 #
-# **What:** write `block(x, part, f, g)`: `x` is (batch, h) and the same on all ranks, `part` is what `part_of` returned; return the
-# output of the *whole* block, with `f` and `g` once each. `F.layer_norm(x, x.shape[1:], weight, bias)`, `F.linear(x, weight, bias)` and
-# `F.gelu(x)` are the operations.
+# **What:** Write `block(x, part, f, g)`. `x` is (batch, h) and identical on all ranks, and `part` is what
+# `part_of` returned. Return the output of the *whole* block. Use `f` and `g` once each. The operations are
+# `F.layer_norm(x, x.shape[1:], weight, bias)`, `F.linear(x, weight, bias)` and `F.gelu(x)`.
 #
-# **Why:** these few lines are Megatron. Each has one right place, and the wrong ones run as well.
+# **Why:** These few lines are the core of Megatron-LM. Each call has exactly one right place, and wrong
+# places run without an error.
 #
-# <details><summary>Hint 1</summary>Only what is right of <em>f</em> and left of <em>g</em> in the figure is
-# split. What is outside must see whole gradients, and be added once.</details>
+# **Signature:** returns a tensor with the shape of `x`.
 #
-# <details><summary>Hint 2</summary><code>f</code> takes what the norm returns. <code>g</code> takes
-# <code>F.linear(..., part["down.weight"])</code> <em>without</em> a bias.</details>
+# <details><summary>Hint 1</summary>In the picture everything between <em>f</em> and <em>g</em> is split.
+# Everything outside is replicated and must be added once.</details>
+#
+# <details><summary>Hint 2</summary>If every one of 2 ranks adds the bias [1] before the sum, the result
+# contains 2. So <code>down</code> is applied without its bias, and the bias is added after
+# <em>g</em>.</details>
+#
+# <details><summary>Hint 3</summary><code>y = f(F.layer_norm(...))</code>, then up and gelu, then <code>x +
+# g(F.linear(y, part["down.weight"])) + part["down.bias"]</code>.</details>
 
 
 # %%
@@ -192,24 +300,34 @@ def block(x, part, f, g):
 tensor_exercises.check_block(block, part_of, f_and_g)
 
 # %% [markdown]
-# ## Train as one rank does
+# ## Equality with serial training
 #
-# `train` (in `hvdlab.course.split_training`) trains `ResidualMLP` for 20 steps on Fashion-MNIST with *your* block, *your* parts and
-# *your* f and g. The stem, the last norm and the head are whole on every rank; nothing keeps those copies equal but
-# equal gradients. For comparison, one process trains the whole network.
+# `train` (in `hvdlab.course.split_training`) trains a `ResidualMLP` for 20 steps on Fashion-MNIST with
+# *your* block, *your* parts and *your* f and g. The stem, the last norm and the head are replicated. For
+# comparison, a single process trains the whole network on the same batches.
 #
-# How far will the losses of the ranks be from those of the one process? And what does a rank of **four** send in a step,
-# in percent of what a rank of **two** sends?
+# Each block all-reduces an array of (batch, $h$) numbers twice per step, and a ring all-reduce sends
+# $2(N-1)/N$ times the array. How many percent of the bytes of a rank in a group of **two** does a rank in a
+# group of **four** send?
 
 # %%
-prediction = None  # the largest difference of a loss
-prediction_bytes = None  # percent
+# Prediction 1: bytes of a rank of four, in percent of those of a rank of two. Replace both values of None.
+prediction_bytes = workbook.predict(1, None, reason=None)
 
 # %%
-runs = {
-    ranks: train([block], part_of, f_and_g, ranks=ranks)[0]
-    for ranks in by_run_length(quick=[2], learner=[2, 4], reference=[2, 4])
-}
+runs = {ranks: train([block], part_of, f_and_g, ranks=ranks)[0] for ranks in RANKS}
+for ranks, found in runs.items():
+    off = np.abs(np.subtract(found["losses"], found["alone"])).max()
+    expected = 2 * LAYERS * 2 * (ranks - 1) / ranks * 4 * BATCH * HIDDEN
+    print(
+        f"{ranks} ranks: largest difference of a loss {off:.0e}, of a weight {found['weights off']:.0e}, "
+        f"between copies {found['copies apart']:.0e}; sent {found['sent'] / 1e3:.0f} kB per step, "
+        f"predicted {expected / 1e3:.0f} kB"
+    )
+if prediction_bytes:
+    print(f"your prediction: {prediction_bytes} % of what a rank of two sends")
+
+# %% tags=["folded"]
 figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4))
 for found, colour, marker in zip(runs.values(), COLOURS, "ov", strict=False):
     losses, alone = np.array(found["losses"]), np.array(found["alone"])
@@ -217,31 +335,29 @@ for found, colour, marker in zip(runs.values(), COLOURS, "ov", strict=False):
     right.plot(np.abs(losses - alone) + 1e-9, marker, color=colour)
 left.plot(alone, color="black", zorder=1)
 left.set(xlabel="step", ylabel="training loss")
-right.set(xlabel="step", ylabel="difference of the loss from one rank's\n(+ 1e-9)", yscale="log")
+right.set(xlabel="step", ylabel="difference from the serial loss\n(+ 1e-9)", yscale="log")
 right.set_ylim(5e-10, 1)
-figure.legend(
-    ["2 ranks", "4 ranks"][: len(runs)] + ["one rank"], loc="outside lower center", ncols=3
+figure.legend(["2 ranks", "4 ranks"][: len(runs)] + ["serial"], loc="outside lower center", ncols=3)
+describe(
+    figure,
+    "Left: the training losses on two and on four ranks lie on the curve of the serial run. "
+    "Right: the differences from the serial losses stay near the rounding of float32, about one"
+    " millionth.",
 )
-predicted(right, prediction)
-plt.show()
-for ranks, found in runs.items():
-    off = np.abs(np.subtract(found["losses"], found["alone"])).max()
-    expected = 2 * LAYERS * 2 * (ranks - 1) / ranks * 4 * BATCH * HIDDEN
-    print(f"{ranks} ranks: losses off by {off:.0e}, weights by {found['weights off']:.0e}, copies apart by "
-          f"{found['copies apart']:.0e}; sent {found['sent'] / 1e3:.0f} kB a step, predicted {expected / 1e3:.0f}")  # fmt: skip
-
-if prediction_bytes:
-    print(f"your prediction: {prediction_bytes} % of what a rank of two sends")
 
 # %% [markdown]
-# **What you should see.** The curves lie on each other. What is left is the rounding of float32: the sum over the $4h$
-# features is taken in another order. The copies are equal to the last bit, because all ranks compute the same from the
-# same sums. A rank of four sends 150 % of what a rank of two sends, $2(N-1)/N$ again: with more ranks the computing per rank
-# shrinks, and the talking does not. (Gloo adds a head to each of its messages.)
+# **Result.** The curves coincide. The remaining difference is the rounding of float32, because the sum over
+# the $4h$ features is taken in another order. The copies are equal to the last bit, because all ranks
+# compute the same numbers from the same sums. A rank of four sends 150 % of the bytes of a rank of two,
+# because $2 \cdot 3/4 = 1.5$ and $2 \cdot 1/2 = 1$. If you predicted 100 % or 50 %, you expected the
+# communication to be divided among the ranks. It is not: with more ranks the work per rank shrinks, but the
+# bytes per rank grow towards twice the array. (Gloo adds a header to each message, so the measured bytes
+# are slightly above the formula.)
 #
-# ## Three wrong blocks
+# ## Diagnosis of wrong blocks
 #
-# Each of these trains without an error, and each has been written before. Read them, then look at the symptoms.
+# Each of the following blocks trains without an error, and each mistake has been made before. Compare them
+# with your block, then look at their symptoms.
 
 
 # %%
@@ -269,7 +385,7 @@ def case_c(x, part, f, g):
     return x + f(g(F.linear(y, part["down.weight"]))) + part["down.bias"]
 
 
-# %%
+# %% tags=["folded"]
 def symptoms(*blocks, **options):
     """A table of what is seen when blocks are trained on two ranks."""
     rows = {}
@@ -280,21 +396,31 @@ def symptoms(*blocks, **options):
     return pd.DataFrame(rows).transpose().map("{:.0e}".format)
 
 
+# %%
 symptoms(block, case_a, case_b, case_c)
 
 # %% [markdown]
-# ### Exercise 4: Name the mistakes
+# The columns are the difference of the first loss from the serial one, the largest difference in 20 steps,
+# and the largest difference between two copies of a replicated tensor.
 #
-# **What:** set `diagnosis` to a dict: for each of `"case_a"`, `"case_b"`, `"case_c"` one of the five names that the next cell prints.
+# ### Exercise 5: Name the mistakes
 #
-# **Why:** on a real run you see only the symptoms. "Is the *first* loss right?" and "are the copies still equal?" halve the
-# search twice.
+# **What:** Set `diagnosis` to a dict that gives each of `"case_a"`, `"case_b"` and `"case_c"` one of the
+# five names that the next cell prints.
 #
-# <details><summary>Hint 1</summary>A wrong first loss is a mistake of the forward pass. Copies that part got different
-# gradients.</details>
+# **Why:** On a real run you see only symptoms. Two questions narrow the search: is the *first* loss right,
+# and are the copies still equal?
 #
-# <details><summary>Hint 2</summary>Two cases have a right forward pass. In one of them the ranks agree on gradients that
-# are wrong.</details>
+# **Signature:** a dict with three keys, and names as values.
+#
+# <details><summary>Hint 1</summary>The first loss is computed before any update. A wrong first loss is
+# therefore a mistake in the forward pass.</details>
+#
+# <details><summary>Hint 2</summary>Copies differ only if the ranks computed different gradients for them.
+# If the copies are equal but the later losses are wrong, all ranks agree on wrong gradients.</details>
+#
+# <details><summary>Hint 3</summary>One case adds a bias in the wrong place, one never calls <em>f</em>, and
+# one calls <em>f</em> after <em>g</em>, which adds an all-reduce to the backward pass.</details>
 
 # %%
 for name, says in tensor_exercises.MISTAKES.items():
@@ -313,15 +439,17 @@ diagnosis = {
 tensor_exercises.check_diagnosis(diagnosis, [case_a, case_b, case_c], part_of, f_and_g)
 
 # %% [markdown]
-# ### Exercise 5: Fix the gradient clipping
+# ### Exercise 6: Gradient clipping with split parameters
 #
-# Large networks limit the norm of the gradient of *all* weights together. The function below does it as on one rank.
-# Look at what it does on two.
+# Gradient clipping limits the norm of the gradient of *all* weights together (lab 12). The function below
+# does what a single process would do. Each rank computes another norm, because it has another part of the
+# split tensors. It scales by another factor, and the replicated copies drift apart. The table shows the
+# effect on two ranks.
 
 
 # %%
 def wrong_clip(split, shared, most):
-    """Scale all gradients so that their norm is at most `most`; return the norm that it was."""
+    """Scale all gradients so that their norm is at most `most`; return the norm before."""
     import torch
 
     return torch.nn.utils.clip_grad_norm_([*split, *shared], most)
@@ -330,18 +458,22 @@ def wrong_clip(split, shared, most):
 symptoms(block, clip=wrong_clip)
 
 # %% [markdown]
-# **What:** write `clip(split, shared, most)`: `split` are the parameters of which each rank has a part, `shared` those that all
-# ranks have whole, `most` the limit. Change the gradients in place, return the norm before.
+# **What:** Write `clip(split, shared, most)`. `split` are the parameters of which each rank has a part, and
+# `shared` the replicated ones. Change the gradients in place so that the global norm is at most `most`.
 #
-# **Why:** each rank finds another norm, scales by it, and the copies drift apart: the same in every engine that leaves
-# the clipping to you.
+# **Why:** The same mistake is possible with every library that leaves the clipping to you.
 #
-# <details><summary>Hint 1</summary>Squares add up over ranks, norms do not. What all ranks have must be added
-# once.</details>
+# **Signature:** returns the norm before clipping.
 #
-# <details><summary>Hint 2</summary><code>squares = sum(p.grad.square().sum() for p in split)</code>, then
-# <code>dist.all_reduce(squares)</code>, then add those of <code>shared</code>; the root is the norm. Scale
-# by <code>most / norm</code>, if the norm is larger.</details>
+# <details><summary>Hint 1</summary>Squares can be added over ranks, norms cannot. A replicated gradient
+# must be counted once, and not once per rank.</details>
+#
+# <details><summary>Hint 2</summary>Two ranks with split gradients [3] and [4], and a replicated gradient
+# [12]: the squares are 9 + 16 + 144 = 169, so the norm is 13.</details>
+#
+# <details><summary>Hint 3</summary><code>squares = sum(p.grad.square().sum() for p in split)</code>, then
+# <code>dist.all_reduce(squares)</code>, then add the squares of <code>shared</code>. The root is the norm.
+# Multiply each gradient by <code>min(1, most / norm)</code>.</details>
 
 
 # %%
@@ -362,52 +494,56 @@ def clip(split, shared, most):
 tensor_exercises.check_clip(clip)
 
 # %% [markdown]
-# And in the training. The losses are those of one rank again, up to rounding, and the copies stay equal:
+# With your function the losses are those of the serial run again, up to rounding, and the copies stay
+# equal:
 
 # %%
 symptoms(block, clip=clip)
 
 # %% [markdown]
-# ## Let an engine split it
+# ## DTensor plans
 #
-# PyTorch has the same as a **plan**: which module is split how. A parameter becomes a `DTensor`, which knows its placement on a mesh of
-# ranks, and the collectives follow from the placements. From `tensor_parallel.py`, next to this lab:
-#
-# ```python
-# plan["blocks.0.up"] = ColwiseParallel()
-# plan["blocks.0.down"] = RowwiseParallel()
-# parallelize_module(network, init_device_mesh("cpu", (4,)), plan)
-# ```
-#
-# (PyTorch names the ways by columns and rows of $W^T$: "colwise" splits the outputs.) With *sequence parallelism*
-# ([Korthikanti et al. 2022](https://arxiv.org/abs/2205.05198)) what lies between the blocks is split too, by examples
-# (in a transformer by tokens): *f* becomes an all-gather and *g* a reduce-scatter, an all-reduce in two halves, and
-# the activations in between take $1/N$ of the memory.
-#
-# ## Split both sides: 2-D
-#
-# In Megatron's way $x$ and its gradient stay whole on every rank, and so do the bytes. **AxoNN** ([Singh et al.
-# 2023](https://arxiv.org/abs/2305.13525)) puts the ranks into a grid of $r$ rows and $c$ columns, and splits *every* matrix both ways: up's outputs over the rows and its inputs over the columns,
-# down's the other way round. Each rank holds $1/rc$ of both. Every product is now a partial sum: up's is all-reduced over the
-# $c$ ranks of a row of the grid, down's over the $r$ of a column. (A third dimension, depth, splits the batch, and
-# each part of a weight once more, gathered when it is needed, as in lab 12.)
-
+# PyTorch offers the same split as a **plan**, a dict that says how each module is split.
+# `parallelize_module` replaces the parameters by `DTensor`s. A `DTensor` knows its *placement* on a mesh of
+# ranks: `Shard(0)` means split along dimension 0, `Replicate()` means a full copy on each rank, and
+# `Partial()` means that the sum over the ranks is still missing. PyTorch derives the collectives from the
+# placements. For example, a result that is `Partial()` must be all-reduced before it can become
+# `Replicate()`. This function of `labs/tensor_parallel.py` splits the network:
 
 # %%
-figure, all_axes = plt.subplots(1, 2, figsize=(11, 3.8))
-for axes, (rows, columns) in zip(all_axes, ((4, 1), (2, 2)), strict=True):
-    for rank in range(4):
-        row, column = divmod(rank, columns)
-        for x, wide, high, i, j in (
-            (0, 2 / columns, 4 / rows, row, column),
-            (4, 4 / rows, 2 / columns, column, row),
-        ):
-            box(axes, x + wide * j, 4 - high * (i + 1), wide, high, f"rank {rank}", rank)
-    axes.text(1, -0.4, "up (4h x h)", ha="center", va="center")
-    axes.text(6, 1.6, "down (h x 4h)", ha="center", va="center")
-    axes.set(xlim=(-0.2, 8.2), ylim=(-0.7, 4.2), aspect="equal", title=f"{rows} x {columns} ranks")
-    axes.axis("off")
-plt.show()
+excerpt(LABS / "tensor_parallel.py", "split_with_dtensor")
+
+# %% [markdown]
+# `ColwiseParallel` is our column split, and `RowwiseParallel` our row split. PyTorch inserts *f* and *g*
+# itself.
+#
+# ## Sequence parallelism
+#
+# In Megatron-LM's split, $x$, the norm and the output are replicated: every rank stores the same
+# activations and computes the same norm. *Sequence parallelism* ([Korthikanti et al.
+# 2022](https://arxiv.org/abs/2205.05198)) also splits these, by tokens in a transformer, and by examples in
+# our network. Then *f* becomes an all-gather in the forward pass, because `up` needs all examples. *g*
+# becomes a reduce-scatter, because each rank needs only the sums of its own examples. In the backward pass
+# the roles are exchanged. Because an all-reduce consists of a reduce-scatter and an all-gather (lab 12),
+# the bytes are the same, but the activations between the blocks take only $1/N$ of the memory.
+#
+# ![Two rows that compare a block with and without sequence parallelism. Without it every rank holds all examples of x, f is the identity and g an all-reduce. With it a rank holds its part of the examples, f is an all-gather and g a reduce-scatter.](pictures/sequence_parallel.svg)
+#
+# ## Two-dimensional and three-dimensional splits: AxoNN
+#
+# With Megatron-LM's split every rank sends up to 4 arrays of (batch, $h$) per block and step, on any number
+# of ranks. **AxoNN** ([Singh et al. 2023](https://arxiv.org/abs/2305.13525)) arranges the ranks in a grid
+# of $r$ rows and $c$ columns, and splits *every* matrix both ways. The outputs of `up` are split over the
+# rows and its inputs over the columns, and `down` the other way round. Each rank stores $1/(rc)$ of both
+# matrices. Now every product is a partial sum: that of `up` is all-reduced among the $c$ ranks of a row of
+# the grid, and that of `down` among the $r$ ranks of a column. A third dimension, *depth*, splits the
+# batch. It also shards each part of a weight once more and gathers it when it is needed, as FSDP does (lab
+# 12).
+#
+# ![Tiles of the matrices up and down on four ranks. In the 4 x 1 split of Megatron-LM up is cut into four bands of rows and down into four bands of columns. In the 2 x 2 split of AxoNN both are cut into four quarters, and the sums are taken among pairs of ranks.](pictures/rank_grid.svg)
+#
+# The picture shows the weights as PyTorch stores them, (outputs, inputs). The next cell does the forward
+# pass on a grid and compares it with the whole product.
 
 
 # %%
@@ -439,25 +575,33 @@ def on_a_grid(comm, rows, columns):
             "my output": list(z.shape), "off": f"{off:.0e}"}  # fmt: skip
 
 
-ROWS, COLUMNS = by_run_length(quick=(1, 2), learner=(2, 2), reference=(2, 2))
 pd.DataFrame(call(on_a_grid, ROWS, COLUMNS, ranks=ROWS * COLUMNS))
 
 # %% [markdown]
-# ### Exercise 6: Bytes of a grid
+# ### Exercise 7: Bytes of a grid
 #
-# **What:** write `grid_bytes(batch, hidden, rows, columns)`: the bytes that a rank sends for one block in a step, forward and backward,
-# with float32 numbers.
+# **What:** Write `grid_bytes(batch, hidden, rows, columns)`, the bytes that a rank sends for one block in a
+# step, forward and backward, with float32 numbers (4 bytes).
 #
-# **Why:** for $r = N, c = 1$ it is Megatron's, so this one formula tells when the grid pays.
+# **Why:** For $r = N$ and $c = 1$ it is Megatron-LM's split, so this one formula tells when a grid sends
+# less.
 #
-# Forward there are two all-reduces, of up's outputs and of down's. Backward there are two as well, of gradients of the same two shapes: that of
-# down's inputs, over the columns, and that of up's inputs, over the rows.
+# In the forward pass there are two all-reduces, of the outputs of `up` and of the outputs of `down`. In the
+# backward pass there are also two, of gradients of the same two shapes: that of the inputs of `down`, among
+# the ranks of a row, and that of the inputs of `up`, among the ranks of a column.
 #
-# <details><summary>Hint 1</summary>How many numbers has this rank's part of up's 4h outputs, and how many ranks sum it up?
-# An all-reduce of S bytes among n ranks sends 2(n-1)/n S.</details>
+# **Signature:** returns a number of bytes.
 #
-# <details><summary>Hint 2</summary>Up: 4 x batch x 4 hidden / rows bytes, among <code>columns</code> ranks. Down: 4 x batch x hidden / columns
-# bytes, among <code>rows</code> ranks. And that twice.</details>
+# <details><summary>Hint 1</summary>How many numbers are this rank's part of the 4h outputs of up, and how
+# many ranks add them? An all-reduce of S bytes among n ranks sends 2(n-1)/n S.</details>
+#
+# <details><summary>Hint 2</summary>Batch 10, h = 8 and 2 x 2 ranks: up has 10 x 32 / 2 = 160 numbers or 640
+# bytes among 2 ranks, so 640 bytes are sent. Down has 10 x 8 / 2 = 40 numbers or 160 bytes among 2 ranks,
+# so 160 bytes are sent. Forward and backward: 2 x 800 = 1600 bytes.</details>
+#
+# <details><summary>Hint 3</summary>Up: <code>4 * batch * 4 * hidden / rows</code> bytes among
+# <code>columns</code> ranks. Down: <code>4 * batch * hidden / columns</code> bytes among <code>rows</code>
+# ranks. Double the sum of what both send.</details>
 
 
 # %%
@@ -475,13 +619,15 @@ def grid_bytes(batch, hidden, rows, columns):
 tensor_exercises.check_grid_bytes(grid_bytes)
 
 # %% [markdown]
-# From how many ranks on does the best grid send less than Megatron's way?
+# Use your function, or a calculator: on how many ranks (a power of two) does the best grid first send less
+# than Megatron-LM's split?
 
 # %%
-prediction = None  # ranks
+# Prediction 2: the number of ranks. Replace both values of None.
+prediction = workbook.predict(2, None, reason=None)
 
 
-# %%
+# %% tags=["folded"]
 def arrays_sent(rows, columns):
     """In arrays of (batch, h): what a rank sends for a block in a step."""
     return grid_bytes(2048, 8192, rows, columns) / (4 * 2048 * 8192)
@@ -491,40 +637,48 @@ counts = [2**k for k in range(1, 11)]
 grids = {n: [(n // c, c) for c in [1, *counts] if c <= n] for n in counts}
 best = [min(grids[n], key=lambda rc: arrays_sent(*rc)) for n in counts]
 figure, axes = plt.subplots(figsize=(8, 4))
-axes.plot(counts, [arrays_sent(n, 1) for n in counts], "o-", label="N x 1: Megatron")
+axes.plot(counts, [arrays_sent(n, 1) for n in counts], "o-", label="N x 1: Megatron-LM")
 axes.plot(counts, [arrays_sent(*rc) for rc in best], "v--", label="the best grid")
 for n, (rows, columns) in list(zip(counts, best, strict=True))[3::2]:
     axes.text(n, arrays_sent(rows, columns) - 0.45, f"{rows} x {columns}", ha="center")
 if prediction:
     axes.axvline(prediction, color="black", linestyle="--", label="your prediction")
-axes.set(
-    xscale="log", xlabel="ranks", ylim=(0, 4.4), title="Two dimensions pay when ranks are many"
-)
+axes.set(xscale="log", xlabel="ranks", ylim=(0, 4.4))
+axes.set_title("A two-dimensional split sends less on many ranks")
 axes.set_ylabel("arrays of (batch, h) that\na rank sends for a block in a step")
 axes.set_xticks(counts, counts)
 axes.legend()
-plt.show()
+describe(
+    figure,
+    "Arrays that a rank sends over the number of ranks. Megatron-LM's split approaches four "
+    "arrays. The best grid is equal up to eight ranks and falls from sixteen ranks on.",
+)
 
 # %% [markdown]
-# **What you should see.** Megatron's way costs ever nearer to 4 arrays, whatever the number of ranks. The best grid costs
-# $16/\sqrt{N} - 20/N$ or little more: on 8 ranks as much, from 16 on less. On 4 ranks 2 x 2 sends *more*, 5 arrays instead of 3.
-# So Megatron's way is right within one server of 8 GPUs, and AxoNN's is for hundreds.
+# **Result.** Megatron-LM's split approaches 4 arrays per block. The best grid sends $16/\sqrt{N} - 20/N$
+# arrays or slightly more: the same on 8 ranks, and less from 16 ranks on. On 4 ranks a grid of 2 x 2 sends
+# *more*, 5 arrays instead of 3, because the outputs of `up` are four times as large as those of `down`. So
+# the one-dimensional split is right within a server of 8 GPUs, and a grid is for hundreds of GPUs. If you
+# predicted a smaller number, you may have overlooked the all-reduce of the large outputs of `up`, which the
+# one-dimensional split avoids.
 #
-# ## Measure all of it
+# ## Measurement of all modes
 #
-# `tensor_parallel.py` trains a larger network ($h = 256$, 4 blocks) in all these ways. `by-hand` and `grid` are your block for any
-# number of columns (`hvdlab/torch/model_parallel/tensor_parallel_layers.py`); `dtensor` and `sequence` are PyTorch's. **AxoNN** is written for GPUs: it asks for CUDA devices and
-# NCCL. Its code runs here unchanged, with four answers of PyTorch replaced; read
-# `hvdlab/torch/model_parallel/axonn_on_cpu.py`, it is 50 lines. What that cannot stand in for is its overlap of communication with computing, which
-# was not run here: take AxoNN's bytes from this table and its speed from the papers. On GPUs the same script uses NCCL, and nothing is replaced.
+# `labs/tensor_parallel.py` trains a larger network ($h = 256$, 4 blocks) in all these modes. `by-hand` and
+# `grid` are your block for any number of columns, `dtensor` and `sequence` are PyTorch's, and `axonn` is
+# the library AxoNN. AxoNN is written for GPUs and NCCL. Its code runs here unchanged, but four functions of
+# PyTorch are replaced for it (`hvdlab/torch/model_parallel/axonn_on_cpu.py`). Its overlap of communication
+# with computation needs a GPU and was not run, so take its bytes from this table and its speed from the
+# papers.
 #
-# The formulas for memory and bytes are in `hvdlab/torch/model_parallel/analytic_costs.py`. Which way needs the least memory? Which
-# sends the least?
+# Which of the five modes stores the least on a rank of four? Remember what each mode replicates: the table
+# of split and replicated tensors, the stem, and the head.
 
 # %%
-prediction_modes = None, None  # two modes, of 4 ranks: the least memory, the fewest bytes
+# Prediction 3: "by-hand", "dtensor", "sequence", "grid" or "axonn". Replace both values of None.
+prediction_mode = workbook.predict(3, None, reason=None)
 
-# %%
+# %% tags=["folded"]
 SAVED = WORK / "tensor_modes.json"
 ALL = ["by-hand", "dtensor", "sequence", "grid", "axonn"]
 RUNS = {1: ["serial"], 2: by_run_length(quick=ALL[:1], learner=ALL[:2], reference=ALL[:2]), 4: ALL}
@@ -547,37 +701,92 @@ def train_in_modes(ranks, repeat):
     return rows
 
 
-everything = grid(
-    ranks=by_run_length(quick=[2], learner=[1, 2, 4], reference=[1, 2, 4]), repeat=seeds(1)
-)
-modes = sweep("tensor_modes", train_in_modes, everything)
-
-
-# %%
 def modes_table(modes):
     groups = modes.groupby(["ranks", "mode"], sort=False)
     middle = groups.median(numeric_only=True)
     return pd.DataFrame({
         "loss off": middle["loss_difference"].map("{:.0e}".format),
-        "MB held": (middle["memory_bytes"] / 1e6).round(2),
+        "MB stored": (middle["memory_bytes"] / 1e6).round(2),
         "predicted": (middle["memory_predicted"] / 1e6).round(2),
         "kB sent": (middle["sent_bytes"] / 1e3).round(0),
         "predicted ": (middle["sent_predicted"] / 1e3).round(0),
-        "ms a step": (1e3 * middle["step_seconds"]).round(1),
-        "calls, forth and back": groups["collectives"].first(),
+        "ms per step": (1e3 * middle["step_seconds"]).round(1),
+        "collectives, forward and backward": groups["collectives"].first(),
     })  # fmt: skip
 
 
+settings = grid(
+    ranks=by_run_length(quick=[2], learner=[1, 2, 4], reference=[1, 2, 4]), repeat=seeds(1)
+)
+
+# %%
+modes = sweep("tensor_modes", train_in_modes, settings)
 print(modes_table(modes).to_string())
-of_four = modes[modes["ranks"] == modes["ranks"].max()].groupby("mode")
-least = [of_four[f"{what}_bytes"].median().idxmin() for what in ("memory", "sent")]
-print(f"least memory: {least[0]}, fewest bytes: {least[1]}; you said {prediction_modes}")
+print(f"least memory on 4 ranks, by your prediction: {prediction_mode}")
 modes_table(reference("tensor_modes"))
 
 # %% [markdown]
-# **What you should see.** All losses are those of one rank, up to rounding. The memory agrees with the formula to the byte: the
-# stem is whole by hand and with DTensor, split over two columns on the grid, and over all four ranks with `sequence`. By hand and with DTensor
-# the same collectives are called, and the same bytes sent. On four ranks the grid sends more, as predicted. `sequence`
-# sends more because Gloo's reduce-scatter all-reduces the whole array and keeps a part; with NCCL it would send in each block as much
-# as `by-hand`. A single rank is the fastest: the network is small, and two cores are under all the ranks. The seconds say
+# **Result.** The second table is the course's measurement (n = 3). All losses agree with the serial run, up
+# to rounding. The memory agrees with the formula to the byte. On four ranks `by-hand` and `dtensor` store
+# 8.8 MB, because they replicate the stem. The grid splits the stem over its two columns and stores 7.6 MB.
+# `sequence` splits it over all four ranks and stores 7.0 MB, the least. A reason that leads there is to
+# look at the largest *replicated* tensor, since the split tensors are the same for all modes.
+#
+# By hand and with DTensor the same collectives are called and the same 0.80 MB are sent. The grid sends
+# more, 1.3 MB, as predicted for four ranks. `sequence` sends 1.5 MB, because Gloo's reduce-scatter does a
+# whole all-reduce and keeps a part. With NCCL it would send as much in each block as `by-hand`. A single
+# process is the fastest here, because the network is small and all ranks share two cores. These times say
 # nothing about GPUs.
+#
+# ## Summary
+#
+# * A column split gives each rank complete outputs and needs no communication. A row split gives each rank
+#   partial sums, which an all-reduce adds.
+# * Megatron-LM splits `up` by columns and `down` by rows, so a block needs one all-reduce forward (*g*) and
+#   one backward (*f*).
+# * A split tensor is stored once across the group. A replicated tensor is stored on every rank, and all
+#   copies must be kept identical.
+# * The losses agree with a single process up to rounding. A wrong first loss points to the forward pass,
+#   and copies that differ point to different gradients on the ranks.
+# * A rank sends $2(N-1)/N$ times the array per all-reduce: 1.5 times as much on four ranks as on two. The
+#   work per rank shrinks with $N$, the bytes do not.
+# * Sequence parallelism replaces the all-reduces by all-gathers and reduce-scatters. It sends the same
+#   bytes with NCCL and divides the replicated activations by $N$.
+# * A two-dimensional grid sends about $16/\sqrt{N}$ arrays per block instead of 4. It sends less from 16
+#   ranks on.
+#
+# ## Self-check questions
+
+# %%
+workbook.question(1, answer=None)
+
+# %% tags=["solution"]
+workbook.question(1, answer="b")
+
+# %%
+workbook.question(2, answer=None)
+
+# %% tags=["solution"]
+workbook.question(2, answer=2.5)
+
+# %%
+workbook.question(3, answer=None)
+
+# %% tags=["solution"]
+workbook.question(3, answer="d")
+
+# %%
+workbook.question(4, answer=None)
+
+# %% tags=["solution"]
+workbook.question(4, answer="a")
+
+# %%
+workbook.question(5, answer=None)
+
+# %% tags=["solution"]
+workbook.question(5, answer=6)
+
+# %% [markdown]
+# **Next:** Tensor parallelism sends activations in every block. [Lab 14](14_splitting_networks.ipynb)
+# splits the network between its blocks, sends activations only at these places, and combines all methods.

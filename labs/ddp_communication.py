@@ -42,7 +42,12 @@ WARM_UP = 3  # steps that are not timed
 
 def parse_args():
     parser = argparse.ArgumentParser(formatter_class=argparse.ArgumentDefaultsHelpFormatter)
-    parser.add_argument("--bucket-mb", type=above_zero, default=25.0, help="bucket_cap_mb of DDP")
+    parser.add_argument(
+        "--bucket-mb",
+        type=above_zero,
+        help="bucket_cap_mb of DDP, for all buckets; without it DDP's own default: 1 for the first bucket, "
+        "25 for the others",
+    )
     parser.add_argument("--hook", choices=("none", "fp16", "powersgd"), default="none")
     parser.add_argument("--passes", type=positive, default=1, help="backward passes per step")
     parser.add_argument("--no-sync", action="store_true", help="exchange after the last pass only")

@@ -1,4 +1,4 @@
-"""Checks of lab 12: averaged gradients, samplers, metrics, memory of a rank, sharded states, clipping.
+"""Checks of lab 12: averaged gradients, samplers, metrics, buckets, memory, sharded states, clipping.
 
 Most of them run the learner's function on three ranks that Gloo connects, because some wrong functions are
 right on two. `lab12_rank_functions` has what runs on each rank, and `harness.gloo_ranks` starts the ranks.
@@ -167,7 +167,61 @@ def _check_accuracy_of(results: list[dict], n: int, expected: float) -> None:
         )
 
 
-# --- exercise 4: the memory of a rank ------------------------------------------------------------
+# --- exercise 4: gradients to buckets ----------------------------------------------------------------
+
+
+@exercise
+def check_buckets(buckets: Callable) -> None:
+    """Demand DDP's assignment: a bucket is closed as soon as its size reaches its limit.
+
+    Args:
+        buckets: The learner's `buckets(sizes, first, cap)`, which returns lists of positions.
+    """
+    for sizes, first, cap, expected, reason in (
+        ([600, 500, 900], 1000, 2000, [[0, 1], [2]],
+         "600 bytes are below the limit of 1000, and 1100 reach it. The last bucket stays below its limit."),
+        ([1000, 10], 1000, 2000, [[0], [1]], "1000 bytes reach the limit of 1000."),
+        ([600, 500, 900, 200, 1500, 100], 1000, 2000, [[0, 1], [2, 3, 4], [5]],
+         "900 + 200 + 1500 = 2600 is the first sum that reaches 2000."),
+        ([100, 100, 100, 100], 200, 200, [[0, 1], [2, 3]], "there is no empty bucket at the end."),
+    ):  # fmt: skip
+        case = f"buckets({sizes}, first={first}, cap={cap})"
+        answer = call(buckets, list(sizes), first, cap)
+        try:
+            found = [[int(position) for position in bucket] for bucket in answer]
+        except (TypeError, ValueError):
+            raise NotYet(
+                f"{case} must return a list of lists of positions. Received: {answer!r}"
+            ) from None
+        if found == expected:
+            continue
+        mistakes = (
+            (_assign(sizes, first, first, at_least=True), "the limit of the first bucket is used for all."),
+            (_assign(sizes, cap, cap, at_least=True), "the limit of the first bucket is `first`, not `cap`."),
+            (_assign(sizes, first, cap, at_least=False), "yours closes a bucket above its limit only."),
+            (expected[:-1], "the last bucket is missing: its gradients must be sent, too."),
+            ([*expected, []], "the last bucket is empty."),
+        )  # fmt: skip
+        likely = next((says for wrong, says in mistakes if found == wrong), "")
+        raise NotYet(
+            f"{case} must be {expected}, because {reason} Received: {found}. {likely}".strip()
+        )
+    right("four cases by hand. Small first buckets start the communication early.")
+
+
+def _assign(sizes: list[int], first: int, cap: int, *, at_least: bool) -> list[list[int]]:
+    """Return buckets with these limits; `at_least` closes a bucket at its limit, otherwise above it."""
+    result, filled, limit = [[]], 0, first
+    for position, size in enumerate(sizes):
+        result[-1].append(position)
+        filled += size
+        if filled > limit or (at_least and filled == limit):
+            result.append([])
+            filled, limit = 0, cap
+    return result if result[-1] else result[:-1]
+
+
+# --- exercise 5: the memory of a rank ------------------------------------------------------------
 
 
 @exercise
@@ -202,7 +256,7 @@ def check_rank_bytes(rank_bytes: Callable) -> None:
     right("four stages by hand, and 120, 31.4, 16.6 and 1.9 GB as in the paper's figure 1.")
 
 
-# --- exercise 5: ZeRO-1 by hand ---------------------------------------------------------------------
+# --- exercise 6: ZeRO-1 by hand ---------------------------------------------------------------------
 
 
 @exercise
@@ -243,7 +297,7 @@ def check_zero1(zero1: Callable) -> None:
     )
 
 
-# --- exercise 6: an optimizer made too early ---------------------------------------------------------
+# --- exercise 7: an optimizer made too early ---------------------------------------------------------
 
 
 @exercise
@@ -277,7 +331,7 @@ def check_shard(shard: Callable) -> None:
     )
 
 
-# --- exercise 7: a norm over the shards ------------------------------------------------------------------
+# --- exercise 8: a norm over the shards ------------------------------------------------------------------
 
 
 @exercise

@@ -1,4 +1,4 @@
-"""Checks of lab 13, exercises 3 and 4: compare a split block with the serial one, and name its mistake."""
+"""Checks of lab 13, exercises 4 and 5: compare a split block with the serial one, and name its mistake."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -29,8 +29,8 @@ def check_block(block: Callable, part_of: Callable, f_and_g: Callable) -> None:
 
     Args:
         block: The learner's `block(x, part, f, g)`.
-        part_of: The learner's function of exercise 1.
-        f_and_g: The learner's function of exercise 2.
+        part_of: The learner's function of exercise 2.
+        f_and_g: The learner's function of exercise 3.
     """
     rows = _try_blocks([block], part_of, f_and_g)[0]
     if problem := _unusable(rows):
@@ -57,8 +57,8 @@ def check_diagnosis(
     Args:
         diagnosis: From the name of a case to one of MISTAKES.
         cases: Wrong blocks.
-        part_of: The learner's function of exercise 1.
-        f_and_g: The learner's function of exercise 2.
+        part_of: The learner's function of exercise 2.
+        f_and_g: The learner's function of exercise 3.
     """
     names = [case.__name__ for case in cases]
     if not isinstance(diagnosis, dict) or set(diagnosis) != set(names):

@@ -21,9 +21,61 @@ __all__ = [
     "check_f_and_g",
     "check_grid_bytes",
     "check_part_of",
+    "check_parts",
 ]
 
-# --- exercise 1: who holds what --------------------------------------------------------------------
+# --- exercise 1: a linear layer in parts ------------------------------------------------------------
+
+
+@exercise
+def check_parts(parts: Callable) -> None:
+    """Demand outputs that concatenate to the whole, and partial sums that add up to it, on 2 and 3 ranks.
+
+    Args:
+        parts: The learner's `parts(x, weight, ranks)`, which returns two lists of tensors.
+    """
+    numbers = torch.arange(12.0).reshape(2, 6)
+    for ranks in (2, 3):
+        x, weight = numbers, torch.cat([numbers, 2 - numbers, numbers**2])  # 6 inputs, 6 outputs
+        whole = x @ weight.T
+        columns, rows = _lists_of(parts, x, weight, ranks)
+        if columns[0].shape != (2, 6 // ranks):
+            raise NotYet(
+                f"columns on {ranks} ranks: a rank has {6 // ranks} of the 6 outputs for 2 examples, "
+                f"and yours is {tuple(columns[0].shape)}. The outputs are the first dimension of weight."
+            )
+        if not torch.equal(torch.cat(columns, 1), whole):
+            raise NotYet(
+                f"columns on {ranks} ranks: side by side the parts are not x @ weight.T. Rank k must "
+                "have the k-th part of the outputs."
+            )
+        if rows[0].shape != whole.shape:
+            raise NotYet(
+                f"rows on {ranks} ranks: each rank has a partial sum for every output, so (2, 6), and "
+                f"yours is {tuple(rows[0].shape)}. The inputs are the second dimension of weight."
+            )
+        if not torch.equal(sum(rows), whole):
+            raise NotYet(
+                f"rows on {ranks} ranks: the sum of the parts is not x @ weight.T. Rank k multiplies "
+                "the k-th part of the inputs by the k-th part of the second dimension of weight."
+            )
+    right("concatenated outputs and added partial sums are the whole output, on 2 and 3 ranks.")
+
+
+def _lists_of(parts: Callable, x: torch.Tensor, weight: torch.Tensor, ranks: int) -> list[list]:
+    """Return what the learner's function returns, if it is two lists of one tensor for each rank."""
+    answer = call(parts, x, weight, ranks)
+    if not isinstance(answer, list | tuple) or len(answer) != 2:
+        raise NotYet(f"parts must return (columns, rows). Received: {type(answer).__name__}")
+    for name, found in zip(("columns", "rows"), answer, strict=True):
+        if not isinstance(found, list | tuple) or not all(map(torch.is_tensor, found)):
+            raise NotYet(f"{name} must be a list of tensors. Received: {type(found).__name__}")
+        if len(found) != ranks:
+            raise NotYet(f"{name} on {ranks} ranks has {len(found)} tensors: one for each rank.")
+    return [list(found) for found in answer]
+
+
+# --- exercise 2: who holds what --------------------------------------------------------------------
 
 
 @exercise
@@ -100,7 +152,7 @@ def _check_parts(name: str, value: torch.Tensor, parts: list[object]) -> None:
         )
 
 
-# --- exercise 2: f and g ---------------------------------------------------------------------------
+# --- exercise 3: f and g ---------------------------------------------------------------------------
 
 
 @exercise
@@ -167,7 +219,7 @@ def try_pair(comm: "MPI.Comm", name: str) -> dict[str, object]:
     return row
 
 
-# --- exercise 5: the norm of a split gradient ------------------------------------------------------
+# --- exercise 6: the norm of a split gradient ------------------------------------------------------
 
 
 @exercise
@@ -236,7 +288,7 @@ def try_clip(comm: "MPI.Comm", name: str) -> dict[str, dict]:
     return row
 
 
-# --- exercise 6: bytes on a grid -------------------------------------------------------------------
+# --- exercise 7: bytes on a grid -------------------------------------------------------------------
 
 
 @exercise
@@ -274,6 +326,6 @@ def check_grid_bytes(grid_bytes: Callable) -> None:
             f"down's, 4 x 10 x 8/{columns} = {down // columns} bytes, over {rows} rows: "
             f"{over_columns * up / rows:g} + {over_rows * down / columns:g}, and the same backward.",
         )  # fmt: skip
-    alone = "A single rank has nobody to send to."
+    alone = "A single rank has no other rank to send to."
     compare("grid_bytes(10, 8, 1, 1)", call(grid_bytes, 10, 8, 1, 1), 0, otherwise=alone)
     right("1120 bytes on 4 x 2 ranks by hand, 2080 on 2 x 4, and nothing on one.")

@@ -1,4 +1,4 @@
-"""Checks of lab 14: the bubble of a trace, the bytes that a split sends, the time that it computes."""
+"""Checks of lab 14: the bubble of a trace, groups of a mesh, and bytes and compute time of a split."""
 
 from collections.abc import Callable
 
@@ -44,6 +44,53 @@ def check_bubble(bubble: Callable) -> None:
 
 
 @exercise
+def check_neighbours(neighbours: Callable) -> None:
+    """Demand the ranks along an axis of a mesh, whose last coordinate changes fastest.
+
+    Args:
+        neighbours: The learner's `neighbours(rank, shape, axis)`, a list of ranks.
+    """
+    for rank, shape, axis, expected in (
+        (6, (2, 2, 2), 2, [6, 7]),
+        (6, (2, 2, 2), 0, [2, 6]),
+        (6, (2, 2, 2), 1, [4, 6]),
+        (5, (2, 3, 4), 2, [4, 5, 6, 7]),
+        (5, (2, 3, 4), 1, [1, 5, 9]),
+        (5, (2, 3, 4), 0, [5, 17]),
+    ):
+        case = f"neighbours({rank}, {shape}, axis={axis})"
+        answer = call(neighbours, rank, shape, axis)
+        try:
+            found = [int(each) for each in answer]
+        except (TypeError, ValueError):
+            raise NotYet(f"{case} must return a list of ranks. Received: {answer!r}") from None
+        if found == expected:
+            continue
+        grid = np.arange(np.prod(shape)).reshape(shape)
+        turned = np.arange(np.prod(shape)).reshape(shape, order="F")
+        mistakes = {
+            "The rank itself belongs to its group.": [each for each in expected if each != rank],
+            "The ranks are right, but not in ascending order.": found if sorted(found) == expected else None,
+            "The last coordinate changes fastest, and not the first.": _along(turned, rank, axis),
+            "These ranks are equal on this axis. A group differs on this axis and is equal on the others.":
+                sorted(grid.take(np.argwhere(grid == rank)[0][axis], axis).ravel()),
+        }  # fmt: skip
+        likely = next((says for says, wrong in mistakes.items() if found == wrong), "")
+        raise NotYet(f"{case} must be {expected}. Received: {found}. {likely}".strip())
+    right(
+        "six groups of two meshes. The last axis has consecutive ranks, so it stays inside a server."
+    )
+
+
+def _along(mesh: np.ndarray, rank: int, axis: int) -> list[int]:
+    """Return the ranks of a mesh that differ from `rank` on one axis only."""
+    position = [
+        slice(None) if each == axis else at for each, at in enumerate(np.argwhere(mesh == rank)[0])
+    ]
+    return sorted(mesh[tuple(position)].tolist())
+
+
+@exercise
 def check_sent_bytes(sent_bytes: Callable) -> None:
     """Demand the bytes that a rank sends per step along each axis of a split.
 
@@ -82,7 +129,7 @@ def _traffic_mistakes(
     """Return the known mistakes of one axis, and a sentence for all others."""
     data, tensor, stages = split
     if not wanted:
-        return {}, "There is nobody to talk to along an axis of 1."
+        return {}, "An axis of size 1 has no other rank to send to."
     if axis == "data":
         return (
             {

@@ -36,7 +36,7 @@ def check_pipeline_step(pipeline_step: Callable) -> None:
 
 
 @exercise
-def check_mended(function: Callable, line: str, instead: str) -> None:
+def check_fixed_line(function: Callable, line: str, instead: str) -> None:
     """Demand that with one line replaced the function has the gradients of serial training.
 
     Args:

@@ -132,7 +132,18 @@ def clip(gradients, most):
     return norm
 
 
+def buckets(sizes, first, cap):
+    result, limit = [[]], first
+    for number in range(len(sizes)):
+        if result[-1] and sum(sizes[each] for each in result[-1]) >= limit:
+            result.append([])
+            limit = cap
+        result[-1].append(number)
+    return result
+
+
 RIGHT = {
+    exercises.check_buckets: buckets,
     exercises.check_average_gradients: average_gradients,
     exercises.check_orders: orders,
     exercises.check_accuracy: accuracy,
@@ -299,6 +310,26 @@ MISTAKES[exercises.check_accuracy] = [
     (nothing, "a number. Received on rank 0: None: is `return` missing"),
     (both_numbers, r"5 held-out images.* a number. Received on rank 0: \(int, int\)$"),
 ]  # fmt: skip
+
+
+MISTAKES[exercises.check_buckets] = [
+    (changed(buckets, "limit = cap", "pass"), "the limit of the first bucket is used for all"),
+    (changed(buckets, "[[]], first", "[[]], cap"), "the limit of the first bucket is `first`"),
+    (changed(buckets, ">= limit", "> limit"), "above its limit only"),
+    (changed(buckets, "return result", "return result[:-1]"), "the last bucket is missing"),
+    (lambda sizes, first, cap: [*buckets(sizes, first, cap), []], "the last bucket is empty"),
+    (changed(buckets, "return result", "return len(result)"), "a list of lists of positions. Received: 2"),
+]  # fmt: skip
+
+
+def test_the_buckets_are_those_of_pytorch():
+    from torch.distributed import _compute_bucket_assignment_by_size
+
+    sizes = [600, 500, 900, 200, 1500, 100]
+    tensors = [torch.empty(size, dtype=torch.uint8) for size in sizes]
+    assert _compute_bucket_assignment_by_size(tensors, [1000, 2000])[0] == buckets(
+        sizes, 1000, 2000
+    )
 
 
 MISTAKES[exercises.check_rank_bytes] = [

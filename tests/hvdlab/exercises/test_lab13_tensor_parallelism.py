@@ -1,5 +1,7 @@
 """The checks of lab 13: right answers pass, and typical mistakes are called by their names."""
 
+import re
+
 import pytest
 import split_blocks
 import torch
@@ -11,7 +13,51 @@ from hvdlab.exercises import lab13_tensor_parallelism as exercises
 
 MISTAKES = {}  # check -> (a wrong answer, what the check says about it)
 
-# --- exercise 1: who holds what --------------------------------------------------------------------
+# --- exercise 1: a linear layer in parts ------------------------------------------------------------
+
+
+def column_parts(x, weight, ranks):
+    high = len(weight) // ranks
+    return [x @ weight[k : k + high].T for k in range(0, len(weight), high)]
+
+
+def row_parts(x, weight, ranks):
+    wide = x.shape[1] // ranks
+    return [x[:, k : k + wide] @ weight[:, k : k + wide].T for k in range(0, x.shape[1], wide)]
+
+
+def test_the_right_parts_of_a_layer_are_right(capsys):
+    exercises.check_parts(lambda *layer: (column_parts(*layer), row_parts(*layer)))
+    assert capsys.readouterr().out.startswith("Right: ")
+
+
+@pytest.mark.parametrize(
+    ("parts", "says"),
+    [
+        (
+            lambda *a: (row_parts(*a), row_parts(*a)),
+            "3 of the 6 outputs for 2 examples, and yours is (2, 6)",
+        ),
+        (lambda *a: (column_parts(*a), column_parts(*a)), "a partial sum for every output"),
+        (lambda *a: (column_parts(*a)[::-1], row_parts(*a)), "the k-th part of the outputs"),
+        (lambda x, w, n: (column_parts(x, w, n), [x @ w.T] * n), "the sum of the parts is not"),
+        (
+            lambda *a: column_parts(*a) + row_parts(*a),
+            "must return (columns, rows). Received: list",
+        ),
+        (lambda *a: (None, row_parts(*a)), "columns must be a list of tensors. Received: NoneType"),
+        (
+            lambda x, w, n: (column_parts(x, w, n), row_parts(x, w, 1)),
+            "rows on 2 ranks has 1 tensors",
+        ),
+    ],
+)
+def test_a_mistake_in_the_parts_of_a_layer_is_named(parts, says):
+    with pytest.raises(NotYet, match=re.escape(says)):
+        exercises.check_parts(parts)
+
+
+# --- exercise 2: who holds what --------------------------------------------------------------------
 
 
 def with_parts(**dims):

@@ -1,5 +1,6 @@
 """The checks of lab 14's formulas: the right answer passes, and each typical mistake is named."""
 
+import numpy as np
 import pytest
 
 from hvdlab.exercises import NotYet
@@ -40,6 +41,31 @@ MISTAKES[exercises.check_bubble] = [
 ]  # fmt: skip
 
 
+# --- groups of a mesh ------------------------------------------------------------------------------
+
+
+def neighbours(rank, shape, axis, order="C"):
+    mesh = np.arange(np.prod(shape)).reshape(shape, order=order)
+    position = list(np.argwhere(mesh == rank)[0])
+    position[axis] = slice(None)
+    return mesh[tuple(position)].tolist()
+
+
+def equal_on_the_axis(rank, shape, axis):
+    mesh = np.arange(np.prod(shape)).reshape(shape)
+    return mesh.take(np.argwhere(mesh == rank)[0][axis], axis).ravel().tolist()
+
+
+MISTAKES[exercises.check_neighbours] = [
+    (lambda *a: neighbours(*a, order="F"), "The last coordinate changes fastest"),
+    (lambda r, *a: [n for n in neighbours(r, *a) if n != r], "The rank itself belongs"),
+    (lambda *a: neighbours(*a)[::-1], "not in ascending order"),
+    (equal_on_the_axis, "These ranks are equal on this axis"),
+    (lambda *a: len(neighbours(*a)), "must return a list of ranks. Received: 2"),
+    (lambda *a: None, "must return a list of ranks. Received: None"),
+]  # fmt: skip
+
+
 # --- traffic ---------------------------------------------------------------------------------------
 
 
@@ -62,7 +88,7 @@ MISTAKES[exercises.check_sent_bytes] = [
     (lambda *a: sent(*a, gather=1), "An all-gather of the weights"),
     (lambda *a: sent(*a, reduces=1), "two all-reduces: one forward, one backward"),
     (lambda *a: sent(*a, share=False), "only its part of the batch"),
-    (lambda *a: sent(*a, neighbours=lambda p: 2), "With two stages|nobody to talk to"),
+    (lambda *a: sent(*a, neighbours=lambda p: 2), "With two stages|no other rank to send to"),
     (lambda *a: sent(*a, neighbours=lambda p: int(p > 1)), "to one side and gradients to the other"),
     (lambda *a: sent(*a, neighbours=lambda p: min(p // 2, 2)),
      r'sent_bytes\(\(1, 1, 3\), .*"pipeline"\] is 960, expected 1920'),
@@ -107,6 +133,7 @@ MISTAKES[exercises.check_compute_time] = [
     ("check", "answer", "says"),
     [
         (exercises.check_bubble, bubble, "Right: 0.4"),
+        (exercises.check_neighbours, neighbours, "Right: six groups"),
         (exercises.check_sent_bytes, sent, "Right: seven splits"),
         (exercises.check_compute_time, seconds, "Right: ten splits"),
     ],

@@ -175,8 +175,8 @@ faulty = changed(pipeline_step, "kept.pop()", "kept.pop(-rank)")
 
 
 @pytest.mark.thorough
-def test_the_mended_line_is_right(capsys):
-    exercises.check_mended(faulty, "x, out = kept.pop(-rank)", "x, out = kept.pop()")
+def test_the_fixed_line_is_right(capsys):
+    exercises.check_fixed_line(faulty, "x, out = kept.pop(-rank)", "x, out = kept.pop()")
     assert "Right: with that line" in capsys.readouterr().out
 
 
@@ -196,4 +196,4 @@ def test_the_mended_line_is_right(capsys):
 )
 def test_a_wrong_mending_is_named(line, instead, says):
     with pytest.raises(NotYet, match=says):
-        exercises.check_mended(faulty, line, instead)
+        exercises.check_fixed_line(faulty, line, instead)
