@@ -9,7 +9,7 @@ import pandas as pd
 
 from hvdlab.course.experiment import QUICK, REFERENCE
 from hvdlab.course.rank_report import summary, text
-from hvdlab.exercises import NotYet, exercise, right
+from hvdlab.exercises import NotYet, right
 from hvdlab.exercises.harness import script_facts
 from hvdlab.exercises.harness.script_run import Watched, watch
 
@@ -125,7 +125,6 @@ def refuse_missing(run: Watched, *names: str) -> None:
     raise NotYet(f"rank {rank} records no {name}: {advice}")
 
 
-@exercise
 def check_learning_rate(run: Watched) -> None:
     """Demand a learning rate of `--lr` times the number of ranks on every rank.
 
@@ -142,7 +141,6 @@ def check_learning_rate(run: Watched) -> None:
             )
 
 
-@exercise
 def check_heldout_accuracy(accuracy: float) -> None:
     """Demand a whole number of right answers of HELDOUT; name what else the accuracy is a fraction of.
 
