@@ -97,7 +97,8 @@ def partition_options() -> None:
     """Which of eight images two ranks read in two epochs with three options to partition a data set."""
     picture = Picture(750, 330)
     options = (
-        ("Reshuffle, then split", "every epoch: each image once", ("3 0 6 5", "1 7 2 4"), ("7 2 0 4", "5 6 1 3")),
+        ("Reshuffle, then split", "each epoch: every image once",
+         ("3 0 6 5", "1 7 2 4"), ("7 2 0 4", "5 6 1 3")),
         ("Fixed shards", "the shard of a rank never changes", ("0 4 2 6", "5 1 7 3"), ("6 0 4 2", "3 7 5 1")),
         ("Random reads", "some images twice, some never", ("2 7 2 0", "6 7 1 3"), ("5 1 4 5", "0 4 2 2")),
     )  # fmt: skip
