@@ -176,10 +176,22 @@ print(text(rank_report(RUNS / "serial")))
 #
 # ## The nine edits
 #
+# | edit | call | without it |
+# |---|---|---|
+# | initialize | `hvd.init()` | the processes do not know each other |
+# | pin the GPU | `rank_device(hvd)`, or `torch.cuda.set_device(hvd.local_rank())` | all ranks of a node use GPU 0 |
+# | print on rank 0 | `if hvd.rank() == 0:` | every line is printed by every rank |
+# | average gradients | `hvd.DistributedOptimizer(optimizer)`, learning rate times `hvd.size()` | every rank trains its own network |
+# | broadcast the initial state | `hvd.broadcast_parameters(...)`, or a callback in Keras | the ranks start with different weights and stay apart |
+# | partition the images | `rank=hvd.rank(), size=hvd.size()` | every rank reads every image |
+# | combine the metrics | `hvd.allreduce(..., op=hvd.Sum)`, or a callback in Keras | every rank reports other numbers |
+# | write checkpoints on rank 0 | `if hvd.rank() == 0:` | ranks damage each other's files |
+# | resume on all ranks | `hvd.broadcast_object(first_epoch, root_rank=0)` | ranks wait for ever after a restart |
+#
 # Every edit has the same form: what to do and why, three hints, and a check that runs your script on two
 # ranks. The cell that raises `NotImplementedError` is a reminder. Make the edit, delete that line, and
-# continue. Hint 3 is the cell below it, which prints the whole edit as a diff: lines with `-` are removed,
-# and lines with `+` are added.
+# continue. Hint 3 is the cell below the hints, which prints the whole edit as a diff: lines with `-` are
+# removed, and lines with `+` are added.
 #
 # ## Initialization
 #
