@@ -146,7 +146,7 @@ describe(
 # parallelism, because they have few weights and large activations. The fully connected layers are cheaper
 # with model parallelism. Krizhevsky combined both: 98.05 hours on one GPU became 15.68 hours on eight GPUs,
 # 6.25 times as fast. Today's image networks have few large fully connected layers, so data parallelism alone
-# is the usual choice for them, and this course stays with it up to lab 13.
+# is the usual choice for them. This course stays with it up to lab 12.
 #
 # ## The gradient identity
 #
@@ -321,8 +321,8 @@ printed = run(hello, ranks=4)
 #
 # ### mpirun on one and on several nodes
 #
-# `run(script, ranks=4)` types the command that the cell printed. You can type it in a terminal, too. Two
-# options matter:
+# `run(script, ranks=4)` types the command that the cell printed. You can type it in a terminal, too. There
+# are two forms:
 #
 # * `mpirun -np 4 python train.py` starts 4 ranks on this node. With one GPU per rank, this is the command for
 #   a computer with four GPUs.
@@ -878,7 +878,6 @@ rank_exercises.check_busiest_bytes(busiest_bytes)
 # %% [markdown]
 # The next cell counts the bytes of *your* two all-reduces on 2, 3 and 4 ranks, and draws your formula next to
 # them. Predict the ring's number first: how many MB pass through a rank for an array of 1 MB on 16 ranks?
-# Root: 30 MB.
 
 # %%
 # Prediction 2: MB through each rank of the ring, 16 ranks, array of 1 MB. Replace both values of None.
@@ -1063,15 +1062,16 @@ compare(*few, by=["ranks", "KB", "algorithm"], value="milliseconds")
 # Python itself cuts the array into chunks, which takes some microseconds. **Bandwidth.** From 1 MB on the
 # time is roughly proportional to the size. Your ring is then about twice as fast as the root algorithm on 2
 # ranks (in the reference 5.0 ms compared with 10.6 ms for 16 MB, medians of 5), although both move the same
-# bytes. In the ring both ranks send and add at the same time. In the root algorithm rank 1 waits while rank 0
-# adds.
+# bytes. One cause is that in the ring both ranks send and add at the same time, and in the root algorithm
+# rank 1 waits while rank 0 adds. The next section shows a second cause, which has nothing to do with
+# messages.
 #
 # ### Why comm.Allreduce looks slow here
 #
 # In the figure your ring, written in Python, is faster than MPI's own `comm.Allreduce` from 1 MB on: 0.16 ms
 # compared with 0.78 ms for 1 MB in the reference (2 ranks, medians of 5). Do not conclude that MPI is slow.
 # Look at the jump of its time between 256 KB and 1 MB, which is 13-fold for 4 times the bytes. The root
-# algorithm jumps at the same place, and the ring does not. All three run on one node, so their messages are
+# algorithm jumps at the same place. The ring jumps far less. All three run on one node, so their messages are
 # copies in memory. What differs is where the *result* goes.
 #
 # Each call makes a new array for the result, as `np.empty_like` does. The operating system gives memory to a
@@ -1079,7 +1079,8 @@ compare(*few, by=["ranks", "KB", "algorithm"], value="milliseconds")
 # fault**, and it takes of the order of a microsecond. When arrays are freed, the memory allocator of the C
 # library returns a large free block to the system. The ring frees one and a half arrays per call, and the
 # block stays with the process. `comm.Allreduce` with a new result frees two: the result, and an array of the
-# same size inside the library. These go back to the system, and the next call must fetch every page again.
+# same size inside the library. The root algorithm frees two as well. These go back to the system, and the
+# next call must fetch every page again.
 #
 # The next cell repeats the measurement for 1 MB and counts page faults. It adds a third variant, which calls
 # `comm.Allreduce` with a result array that it keeps and uses again.
@@ -1149,7 +1150,7 @@ pd.DataFrame(measured).set_index("all-reduce")
 #   communicator. Collectives are called by all ranks.
 # * Blocking sends on all ranks can end in a deadlock. Order the calls, or use `Sendrecv`.
 # * With broadcast and averaging, 4 ranks stayed within $10^{-7}$ of a single rank over 120 steps (n=3).
-#   Without either they differed by about 0.05.
+#   Without the averaging they differed by 0.06, and without the broadcast by 0.05.
 # * The root algorithm moves $2(N-1)$ arrays through its root. The ring moves $4(N-1)/N < 4$ arrays through
 #   each rank, in $2(N-1)$ steps. A tree needs only $2\log_2 N$ steps.
 # * Small arrays cost latency, large arrays cost bandwidth. Buffers that are used again avoid page faults.
