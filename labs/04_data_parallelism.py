@@ -371,7 +371,7 @@ call(square_of_rank, ranks=4)
 # This rule makes a common program dangerous. Two ranks want to exchange arrays, and both call `Send` first
 # and `Recv` second. With 1 KB the program works. With 1 MB each rank waits in `Send` for the other rank to
 # call `Recv`, which it never does. The program waits for ever. This is a **deadlock**: a group of processes
-# in which each one waits for another one of the group. The next cell tries it, with a time limit of 8
+# in which each one waits for another one of the group. The next cell tries it, with a time limit of 5
 # seconds.
 
 
@@ -386,7 +386,7 @@ def both_send_first(comm, length):
 
 print(call(both_send_first, 128, ranks=2))  # 1 KB
 try:
-    call(both_send_first, 131_072, ranks=2, timeout=8)  # 1 MB
+    call(both_send_first, 131_072, ranks=2, timeout=5)  # 1 MB
 except TimeUp as error:
     print(error)
 

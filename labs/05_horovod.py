@@ -45,6 +45,7 @@ from hvdlab.exercises.lab05_partition import check_fuse, check_partition
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 workbook = Workbook(5)
+SECONDS = by_run_length(quick=8, learner=20, reference=20)  # until a deadlock is ended
 
 # %% [markdown]
 # Choose your framework in the next cell, "keras" or "torch". The edits are the same in both.
@@ -371,7 +372,9 @@ exercises.check_output(SCRIPT)
 # <details><summary>Hint 1: the idea</summary>Two places change: the line that makes the optimizer, for the
 # learning rate, and the wrapping after it.</details>
 #
-# <details><summary>Hint 2: a smaller script</summary><code>optimizer = torch.optim.SGD(model.parameters(),
+# <details><summary>Hint 2: a smaller script</summary>Keras: <code>optimizer = keras.optimizers.SGD(0.05 *
+# hvd.size())</code>, then <code>optimizer = hvd.DistributedOptimizer(optimizer)</code>, then
+# <code>model.compile(optimizer, loss)</code>. PyTorch: <code>optimizer = torch.optim.SGD(model.parameters(),
 # 0.05 * hvd.size())</code>, then <code>optimizer = hvd.DistributedOptimizer(optimizer,
 # model.named_parameters())</code>. The name <code>optimizer</code> now means the wrapper. If you gave the
 # wrapper another name and continued with the old one, nothing would be averaged.</details>
@@ -543,7 +546,7 @@ describe(
 # ranks, so rank 0 waits **for ever**. This is the deadlock of lab 4 in another form. Horovod prints a warning
 # about "stalled" ranks after 60 seconds, and it does not stop the program.
 #
-# The next cell provokes it, with a time limit of 8 seconds. `Barrier` waits until all ranks have called it,
+# The next cell provokes it, with a time limit. `Barrier` waits until all ranks have called it,
 # as rank 1 would wait in the evaluation.
 
 
@@ -559,7 +562,7 @@ def epoch_of_unequal_length(comm):
 
 
 try:
-    launch.call(epoch_of_unequal_length, ranks=2, timeout=8)
+    launch.call(epoch_of_unequal_length, ranks=2, timeout=SECONDS)
 except launch.TimeUp as error:
     print(error)
 
@@ -620,7 +623,8 @@ exercises.check_sharding(SCRIPT)
 #
 # <details><summary>Hint 2: a smaller case</summary><code>images[hvd.rank() : 5 : hvd.size()]</code> gives
 # rank 0 of 2 the images 0, 2, 4 and rank 1 the images 1, 3. <code>hvd.allreduce(torch.tensor([3.0, 3.0]),
-# op=hvd.Sum)</code> on rank 0 and the same with [1, 2] on rank 1 give [4, 5] on both.</details>
+# op=hvd.Sum)</code> on rank 0 and the same with [1, 2] on rank 1 give [4, 5] on both. In Keras the callback
+# does this for every metric.</details>
 
 # %%
 # print(edits.diff("metrics", FRAMEWORK))  # hint 3: uncomment to see the whole edit
@@ -845,7 +849,7 @@ print("\n".join(line for line in lines if line.startswith("rank")))
 command = ["mpirun", "-np", "2", "-H", "localhost:2", "python", str(SCRIPT), *map(str, FEW)]
 environment = os.environ | launch.environment(2) | {"HVDLAB_RUN_DIR": str(RUNS / "one-host")}
 ended = subprocess.run(command, env=environment, capture_output=True, text=True)
-print(" ".join(command[:7]), "...")
+print(" ".join(command[:6]), SCRIPT.name, "...")
 print("\n".join(line for line in ended.stdout.splitlines() if "epoch" in line))
 
 # %% [markdown]
