@@ -250,8 +250,7 @@ exercises.check_init(SCRIPT)
 # ```
 #
 # `set_memory_growth` is needed because TensorFlow otherwise reserves nearly all memory of every GPU that it
-# sees when it starts. (These lines for TensorFlow and GPUs have not been run for this course, because it was
-# developed on CPUs.)
+# sees when it starts. (These lines have not been run on a GPU.)
 #
 # **Do not write `hvd.local_rank() % torch.cuda.device_count()`.** You will find this remainder in many
 # scripts. With one GPU per rank it changes nothing. With fewer GPUs than ranks it gives two ranks the same
@@ -304,8 +303,8 @@ exercises.check_device(SCRIPT)
 # %% [markdown]
 # ## Output of one rank
 #
-# With 100 ranks nobody wants to read 100 lines per epoch. By convention rank 0 prints, and the others are
-# silent.
+# With 100 ranks the script would print 100 lines per epoch, which are too many to read. By convention rank 0
+# prints, and the others are silent.
 #
 # ### Exercise 3: Print on rank 0 only
 #
@@ -535,8 +534,8 @@ describe(
 # %% [markdown]
 # The right panel shows 1 for reshuffle and for fixed from the first epoch on, and 0.63, 0.86, 0.95 and so on
 # for random reads. In the left panel rank 0 stays at one half with fixed shards, because it never sees the
-# other images. Small differences in accuracy between the options are hard to measure in a short training. If
-# every rank can read the whole set, reshuffle-then-split is the standard choice.
+# other images. This lab does not measure whether the option changes the accuracy. If every rank can read the
+# whole set, reshuffle-then-split is the standard choice.
 #
 # ## Equal numbers of batches
 #
