@@ -842,14 +842,17 @@ print("\n".join(line for line in lines if line.startswith("rank")))
 # `--nv` makes the driver of the GPU visible. `--mpi=pmix` lets Slurm tell each process its rank. These
 # commands for GPUs have not been run. The course's own image, its job scripts for Slurm and what was tested
 # are in [docker/README.md](../docker/README.md) and [docker/slurm](../docker/slurm/README.md). The next cell
-# runs the form for one node.
+# runs the form for one node with a short program. It reads the rank and the local rank from environment
+# variables that Open MPI sets.
 
 # %%
-command = ["mpirun", "-np", "2", "-H", "localhost:2", "python", str(SCRIPT), *map(str, FEW)]
-environment = os.environ | launch.environment(2) | {"HVDLAB_RUN_DIR": str(RUNS / "one-host")}
-ended = subprocess.run(command, env=environment, capture_output=True, text=True)
-print(" ".join(command[:6]), SCRIPT.name, "...")
-print("\n".join(line for line in ended.stdout.splitlines() if "epoch" in line))
+program = """
+from os import environ
+print("rank", environ["OMPI_COMM_WORLD_RANK"], "local rank", environ["OMPI_COMM_WORLD_LOCAL_RANK"])
+"""
+command = ["mpirun", "-np", "2", "-H", "localhost:2", "python", "-c", program]
+environment = os.environ | launch.environment(2)
+print(subprocess.run(command, env=environment, capture_output=True, text=True).stdout)
 
 # %% [markdown]
 # ## Uncoordinated ranks compared with the finished script
