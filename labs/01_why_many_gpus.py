@@ -522,7 +522,7 @@ for gpus, efficiency in ((1, 1.0), (4, 0.75), (16, 0.75), (16, 0.50)):
 # which says for each parameter in which direction, and how strongly, the error changes. There are two ways to
 # divide this work.
 #
-# ![On the left, data parallelism: two ranks hold all layers, each reads half of the batch, and they exchange gradients. On the right, model parallelism: each rank holds half of the layers, and activations pass between them.](pictures/data_and_model_parallelism.svg)
+# ![On the left, data parallelism: two ranks hold all layers, each reads half of the batch, and they exchange gradients. On the right, model parallelism: each rank holds half of the layers, and activations pass between them.](pictures/two_kinds_of_parallelism.svg)
 #
 # In **data parallelism** each rank holds a complete copy of the network and a different part of the batch.
 # Each computes a gradient, and the ranks average the gradients before they change their parameters. For

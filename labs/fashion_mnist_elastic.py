@@ -43,7 +43,7 @@ def parse_args():
         description=__doc__.splitlines()[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter
     )
     parser.add_argument("--epochs", type=positive, default=3, help="passes over the training set")
-    parser.add_argument("--batch-size", type=positive, default=64, help="images a step, per rank")
+    parser.add_argument("--batch-size", type=positive, default=64, help="images per step and rank")
     parser.add_argument("--lr", type=above_zero, default=0.02, help="learning rate, per rank")
     parser.add_argument("--momentum", type=from_0_to_1, default=0.9)
     parser.add_argument("--images", type=positive, default=10_000, help="to train on (of 60000)")

@@ -24,9 +24,9 @@ from hvdlab.torch.recorder import Recorder
 def parse_args():
     parser = argparse.ArgumentParser(formatter_class=argparse.ArgumentDefaultsHelpFormatter)
     parser.add_argument("--epochs", type=positive, default=3, help="passes over the training set")
-    parser.add_argument("--batch-size", type=positive, default=64, help="images a step, per rank")
+    parser.add_argument("--batch-size", type=positive, default=64, help="images per step and rank")
     parser.add_argument(
-        "--lr", type=above_zero, default=0.02, help="learning rate, per rank, of a new run"
+        "--lr", type=above_zero, default=0.02, help="learning rate per rank, of a new run"
     )
     parser.add_argument("--momentum", type=from_0_to_1, default=0.9)
     parser.add_argument("--images", type=positive, default=10_000, help="to train on (of 60000)")
@@ -50,7 +50,7 @@ def make_model():
 
 def main():
     args = parse_args()
-    # Processes started side by side draw different numbers, as those of any script would that sets
+    # Processes that mpirun starts draw different numbers, like those of any script that sets
     # no seed. Here they draw the same ones each time: seed + the number that mpirun gave to each.
     seed = args.seed + launched_rank()[0]
     torch.manual_seed(seed)

@@ -136,7 +136,7 @@ def node_and_network() -> None:
     picture.save("node_and_network")
 
 
-def data_and_model_parallelism() -> None:
+def two_kinds_of_parallelism() -> None:
     """Data parallelism copies the model and splits the data; model parallelism splits the model."""
     picture = Picture(740, 330)
     picture.text(180, 20, "Data parallelism", bold=True, size=15)
@@ -160,7 +160,7 @@ def data_and_model_parallelism() -> None:
     picture.text(598, 158, "activations", align="right", size=13)
     picture.text(180, 300, "each rank stores the whole model", size=13)
     picture.text(560, 300, "each rank stores a fraction of the model", size=13)
-    picture.save("data_and_model_parallelism")
+    picture.save("two_kinds_of_parallelism")
 
 
 def software_layers() -> None:
@@ -279,7 +279,7 @@ def draw() -> None:
     learning_curve()
     training_step()
     node_and_network()
-    data_and_model_parallelism()
+    two_kinds_of_parallelism()
     software_layers()
     parameter_server_and_ring()
     iteration_time()

@@ -1,6 +1,121 @@
 """Draw the pictures of lab 5, Horovod."""
 
-from drawing import GREY, ORANGE, YELLOW, Picture
+from drawing import BLUE, GREEN, GREY, ORANGE, YELLOW, Picture
+
+
+def parameter_server() -> None:
+    """A parameter server, which all gradients and weights pass, and an all-reduce among equal ranks."""
+    picture = Picture(740, 270)
+    picture.text(180, 20, "Parameter server", bold=True, size=15)
+    picture.box(110, 44, 140, 44, "server: weights", GREEN, size=13)
+    for number, x in enumerate((10, 100, 190, 280)):
+        picture.box(x, 160, 76, 44, f"worker {number}", GREY, size=13)
+        top = 132 + 32 * number
+        picture.arrow((x + 30, 160), (top - 6, 88), colour=ORANGE)
+        picture.arrow((top + 8, 88), (x + 48, 160), colour=GREEN, dashed=True)
+    picture.text(180, 226, "up: gradients, down (dashed): weights", size=13)
+    picture.text(180, 250, "all bytes pass the server", size=13, bold=True)
+    picture.text(560, 20, "All-reduce", bold=True, size=15)
+    places = [(450, 60), (600, 60), (600, 160), (450, 160)]
+    for rank, (x, y) in enumerate(places):
+        picture.box(x - 10, y - 16, 90, 44, f"rank {rank}\nweights", GREEN, size=13)
+    picture.arrow((530, 66), (590, 66), colour=ORANGE)
+    picture.arrow((635, 88), (635, 144), colour=ORANGE)
+    picture.arrow((590, 166), (530, 166), colour=ORANGE)
+    picture.arrow((485, 144), (485, 88), colour=ORANGE)
+    picture.text(560, 226, "gradients travel between equal ranks", size=13)
+    picture.text(560, 250, "the same bytes pass every rank", size=13, bold=True)
+    picture.save("parameter_server")
+
+
+def software_stack() -> None:
+    """The layers of software between a training script and the network, with Horovod in the middle."""
+    picture = Picture(740, 330)
+    picture.box(
+        150,
+        16,
+        440,
+        38,
+        "your training script (hvd.init, hvd.DistributedOptimizer, ...)",
+        BLUE,
+        size=13,
+    )
+    for x, words in ((150, "TensorFlow"), (262, "Keras"), (374, "PyTorch"), (486, "MXNet")):
+        picture.box(x, 66, 104, 34, words, GREY, size=13, dashed=words == "MXNet")
+    picture.box(
+        150, 112, 440, 50, "Horovod: negotiation, tensor fusion, timeline", YELLOW, bold=True
+    )
+    for x, width, words in (
+        (150, 136, "MPI\n(CPUs)"),
+        (302, 136, "NCCL\n(NVIDIA GPUs)"),
+        (454, 136, "Gloo\n(CPUs, no MPI)"),
+    ):
+        picture.box(x, 174, width, 48, words, YELLOW, size=13)
+    for x, words in ((150, "shared memory"), (302, "NVLink, PCIe"), (454, "network, RDMA")):
+        picture.box(x, 234, 136, 36, words, GREY, size=13, hatch=None)
+    picture.box(150, 282, 440, 36, "CPUs, GPUs and network cards of the nodes", GREY, size=13)
+    for y, words in ((34, "ML engineer"), (226, "infrastructure\nteam")):
+        picture.text(138, y, words, size=13, align="right", bold=True)
+    picture.line([(142, 106), (10, 106)], colour=GREY, dashed=True)
+    for y, words in ((34, "writes"), (83, "chooses one"), (137, "averages gradients")):
+        picture.text(602, y, words, size=13, align="left")
+    for y, words in ((198, "moves the bytes"), (252, "carries the bytes")):
+        picture.text(602, y, words, size=13, align="left")
+    picture.save("software_stack")
+
+
+def distributed_optimizer() -> None:
+    """What the wrapped optimizer does between the backward pass and the step, on two ranks."""
+    picture = Picture(750, 330)
+    picture.text(375, 20, "One training step with hvd.DistributedOptimizer", bold=True, size=15)
+    for rank, y in enumerate((60, 200)):
+        picture.text(12, y + 32, f"rank {rank}", align="left", bold=True, size=13)
+        picture.box(70, y, 90, 64, "forward:\nits 32\nimages", BLUE, size=13)
+        picture.arrow((160, y + 32), (182, y + 32))
+        picture.box(182, y, 116, 64, f"backward:\ngradients $g_{rank}$", ORANGE, size=13)
+        picture.arrow((298, y + 32), (320, y + 32))
+        picture.arrow((500, y + 32), (522, y + 32))
+        picture.box(522, y, 90, 64, "mean $g$\non every\nrank", ORANGE, size=13)
+        picture.arrow((612, y + 32), (634, y + 32))
+        picture.box(634, y, 110, 64, "step(): the\nsame update", GREEN, size=13)
+    picture.box(320, 50, 180, 224, "", YELLOW, strength=0.12)
+    for y, words in (
+        (66, "1 hooks report: ready"),
+        (106, "2 ranks negotiate"),
+        (146, "3 copy into the\nfusion buffer"),
+        (186, "4 all-reduce"),
+        (226, "5 divide by size,\ncopy out"),
+    ):
+        picture.text(410, y + 12, words, size=13)
+    picture.text(410, 292, "added by the wrapper", size=13, bold=True)
+    picture.text(170, 292, "unchanged", size=13)
+    picture.text(634, 292, "unchanged", size=13)
+    picture.save("distributed_optimizer")
+
+
+def partition_options() -> None:
+    """Which of eight images two ranks read in two epochs with three options to partition a data set."""
+    picture = Picture(750, 330)
+    options = (
+        ("Reshuffle, then split", "each epoch: every image once",
+         ("3 0 6 5", "1 7 2 4"), ("7 2 0 4", "5 6 1 3")),
+        ("Fixed shards", "the shard of a rank never changes", ("0 4 2 6", "5 1 7 3"), ("6 0 4 2", "3 7 5 1")),
+        ("Random reads", "some images twice, some never", ("2 7 2 0", "6 7 1 3"), ("5 1 4 5", "0 4 2 2")),
+    )  # fmt: skip
+    for number, (title, says, *epochs) in enumerate(options):
+        x = 12 + 248 * number
+        picture.text(x + 115, 22, title, bold=True, size=15)
+        for epoch, ranks in enumerate(epochs):
+            top = 52 + 112 * epoch
+            picture.text(x, top, f"epoch {epoch}", align="left", size=13)
+            for rank, images in enumerate(ranks):
+                y = top + 14 + 38 * rank
+                picture.text(x, y + 16, f"rank {rank}", align="left", size=13)
+                colour = (BLUE, YELLOW)[rank]
+                picture.cells(x + 62, y, images.split(), colour, width=40, height=32)
+        picture.text(x + 115, 290, says, size=13)
+    picture.text(375, 318, "The number in a square is the number of an image, 0 to 7.", size=12)
+    picture.save("partition_options")
 
 
 def fusion_buffer() -> None:
@@ -28,6 +143,10 @@ def fusion_buffer() -> None:
 
 def draw() -> None:
     """Draw all pictures of the lab."""
+    parameter_server()
+    software_stack()
+    distributed_optimizer()
+    partition_options()
     fusion_buffer()
 
 

@@ -291,7 +291,7 @@ def check_metrics(script: str | Path) -> None:
         check_heldout_accuracy(accuracy)
     accuracy = accuracies.iloc[-1]
     count = accuracy * HELDOUT
-    # The run of exercise 6 trained the same model, and each rank counted all images.
+    # The run of exercise 7 trained the same model, and each rank counted all images.
     before = heldout_accuracies(Watched(Path(script), runs(script) / "sharding", runs(script), 2))
     whole = before.iloc[-1] * HELDOUT if len(before) else 0.0
     if whole > 6 and abs(count - whole / 2) < 2:

@@ -466,7 +466,7 @@ def test_a_number_of_images_that_only_one_half_is_added_up_of(script, fake):
     path = script("metrics")
     for right, of, says in (
         (61, 202, "is half of the true one"),
-        (60, 202, "is half of the true one"),  # seen by the run of exercise 6 only
+        (60, 202, "is half of the true one"),  # seen by the run of exercise 7 only
         (60, 50.5, "^120 of 101 held-out images right is too many: add up the right answers"),
         (40, 50.5, "^80 of 101 held-out images right is too many"),
         (61, 102, "one of 102 images: both ranks evaluate one of 101"),
