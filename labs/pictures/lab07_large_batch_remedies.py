@@ -31,7 +31,7 @@ def warmup_schedules() -> None:
         axes.set_xlabel("step")
         picture.text(left + 145, top - 16, name, bold=True)
         if number:
-            picture.text(left + 39, top + 92, "warmup", size=12)
+            picture.text(left + 39, top + (40 if number == 1 else 92), "warmup", size=12)
     picture.text(18, 195, "learning rate", size=13, rotation=90)
     picture.save("warmup_schedules")
 

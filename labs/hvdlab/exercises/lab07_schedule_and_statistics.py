@@ -1,4 +1,4 @@
-"""Checks of lab 7: linear scaling with warmup, batch statistics over ranks, and the trust ratio of LAMB.
+"""Checks of lab 7: linear scaling with warmup, batch statistics over ranks, LAMB and NovoGrad.
 
 Each known mistake stands here as the wrong formula that a learner would write: an answer that equals its
 result gets the sentence about this mistake.
@@ -174,3 +174,66 @@ def _lamb(
                 w - rate * (norm(w) / norm(u)) ** 2 * u,
         }  # fmt: skip
     compare(case, answer, w - rate * ratio * u, mistakes, how)
+
+
+def check_novograd_update(novograd_update: Callable) -> None:
+    """Demand (w, m, v) after a first step and a later step of NovoGrad.
+
+    Args:
+        novograd_update: The learner's `novograd_update(w, gradient, m, v, learning_rate, beta1, beta2,
+            weight_decay)`.
+    """
+    w, zero, rates = np.array([1.0, 2]), np.zeros(2), (0.1, 0.5, 0.9, 0.5)
+    first = "The first v is ||g||^2 = 25, so the normalised gradient is [0.6, 0.8]."
+    _novograd(novograd_update, w, np.array([3.0, 4]), zero, 0.0, rates, first)
+    later = "Here v = 0.9 x 25 + 0.1 x 400 = 62.5."
+    _novograd(novograd_update, w, np.array([12.0, 16]), np.array([1.0, -1]), 25.0, rates, later)
+    many = np.random.default_rng(7).normal(size=(3, 5, 4))
+    _novograd(novograd_update, *many, 2.0, (0.01, 0.95, 0.98, 0.001), "")
+    right("a first and a later step by hand, and 5 x 4 weights as in hvdlab.reference.")
+
+
+def _novograd(
+    novograd_update: Callable,
+    w: np.ndarray,
+    g: np.ndarray,
+    m: np.ndarray,
+    v: float,
+    rates: tuple[float, float, float, float],
+    how: str,
+) -> None:
+    rate, beta1, beta2, decay = rates
+    case = "novograd_update of 5 x 4 random numbers"
+    if w.size == 2:
+        case = f"novograd_update({w.tolist()}, {g.tolist()}, {m.tolist()}, {v:g}, {rate}, {beta1}, {beta2}, "
+        case += f"{decay})"
+    answer = call_unchanged(novograd_update, w, g, m, v, rate, beta1, beta2, decay)
+    if not (isinstance(answer, tuple | list) and len(answer) == 3):
+        raise NotYet(f"{case} must return (w, m, v). Received: {answer!r}")
+    square = np.sum(g**2)
+    new_v = square if v == 0 else beta2 * v + (1 - beta2) * square
+    u = g / np.sqrt(new_v)
+    compare(f"v of {case}", number(answer[2], case), new_v, {
+        "At the first step, where v is 0, v becomes ||g||^2 itself.": beta2 * v + (1 - beta2) * square,
+        "v is the average of the norm: it is the average of the squared norm.":
+            np.sqrt(square) if v == 0 else beta2 * v + (1 - beta2) * np.sqrt(square),
+        "The old v is not used after the first step.": square,
+        "beta2 belongs to the old v, and 1 - beta2 to the new squared norm.":
+            (1 - beta2) * v + beta2 * square,
+    }, how)  # fmt: skip
+    compare(f"m of {case}", numbers(answer[1], case, w.shape), beta1 * m + u + decay * w, {
+        "The gradient is divided by v: divide it by the root of v.": beta1 * m + g / new_v + decay * w,
+        "The weight decay is left out.": beta1 * m + u,
+        "The decay is divided by the norm, too: add it after the division.":
+            beta1 * m + (g + decay * w) / np.sqrt(new_v),
+        "The bracket is multiplied by 1 - beta1: here it is added whole.":
+            beta1 * m + (1 - beta1) * (u + decay * w),
+        "The old momentum is not used.": u + decay * w,
+        "The gradient is not normalised.": beta1 * m + g + decay * w,
+    }, how, rtol=1e-5)  # fmt: skip
+    moved = w - rate * (beta1 * m + u + decay * w)
+    compare(f"w of {case}", numbers(answer[0], case, w.shape), moved, {
+        "The step is added: go downhill.": 2 * w - moved,
+        "The learning rate is left out.": w - (w - moved) / rate,
+        "The step is taken with the old momentum.": w - rate * m,
+    }, how, rtol=1e-5)  # fmt: skip

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from changed import changed
 
+from hvdlab import reference
 from hvdlab.exercises import NotYet
 from hvdlab.exercises import lab07_schedule_and_statistics as exercises
 
@@ -28,12 +29,28 @@ def lamb(w, adam, learning_rate, weight_decay):
     return w - learning_rate * ratio * u
 
 
+def novograd(w, gradient, m, v, learning_rate, beta1, beta2, weight_decay):
+    square = np.sum(gradient**2)
+    v = square if v == 0 else beta2 * v + (1 - beta2) * square
+    m = beta1 * m + gradient / (np.sqrt(v) + 1e-8) + weight_decay * w
+    return w - learning_rate * m, m, v
+
+
+def reference_novograd(w, gradient, m, v, learning_rate, beta1, beta2, weight_decay):
+    betas = beta1, beta2
+    return reference.novograd(
+        w, gradient, m, v, learning_rate, betas=betas, weight_decay=weight_decay
+    )
+
+
 @pytest.mark.parametrize(
     ("check", "answer"),
     [
         (exercises.check_learning_rate, rate),
         (exercises.check_global_statistics, statistics),
         (exercises.check_lamb_update, lamb),
+        (exercises.check_novograd_update, novograd),
+        (exercises.check_novograd_update, reference_novograd),
     ],
 )
 def test_right_answers_pass(check, answer, capsys):
@@ -84,6 +101,27 @@ MISTAKES[exercises.check_lamb_update] = [
     (changed(lamb, "w - learning_rate", "w + learning_rate"), "go downhill"),
     (changed(lamb, "w_norm / u_norm if", "(w_norm / u_norm) ** 2 if"), "norms are squared"),
     (lambda *a: None, "is `return` missing"),
+]  # fmt: skip
+
+
+MISTAKES[exercises.check_novograd_update] = [
+    (changed(novograd, "square if v == 0 else ", ""), "becomes .* itself"),
+    (changed(novograd, "np.sum(gradient**2)", "np.sqrt(np.sum(gradient**2))"), "average of the norm"),
+    (changed(novograd, "square if v == 0 else beta2 * v + (1 - beta2) * square", "square"), "old v"),
+    (changed(novograd, "else beta2 * v + (1 - beta2) *", "else (1 - beta2) * v + beta2 *"), "belongs to"),
+    (changed(novograd, "(np.sqrt(v) + 1e-8)", "v"), "divide it by the root"),
+    (changed(novograd, " + weight_decay * w\n", "\n"), "decay is left out"),
+    (changed(novograd, "gradient / (np.sqrt(v) + 1e-8) + weight_decay * w",
+             "(gradient + weight_decay * w) / np.sqrt(v)"), "add it after the division"),
+    (changed(novograd, "+ gradient / (np.sqrt(v) + 1e-8) + weight_decay * w",
+             "+ (1 - beta1) * (gradient / np.sqrt(v) + weight_decay * w)"), "added whole"),
+    (changed(novograd, "beta1 * m + gradient", "gradient"), "old momentum is not used"),
+    (changed(novograd, "gradient / (np.sqrt(v) + 1e-8)", "gradient"), "not normalised"),
+    (changed(novograd, "w - learning_rate", "w + learning_rate"), "go downhill"),
+    (changed(novograd, "w - learning_rate * m", "w - m"), "learning rate is left out"),
+    (lambda w, *a: (w - a[3] * a[1], *novograd(w, *a)[1:]), "old momentum"),
+    (lambda *a: novograd(*a)[0], "must return"),
+    (lambda *a: None, "must return"),
 ]  # fmt: skip
 
 
