@@ -31,12 +31,17 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import matplotlib.pyplot as plt
 import numpy as np
-import pandas as pd
-from matplotlib.ticker import LogLocator
 
 from hvdlab.course import frameworks, loss_landscape
 from hvdlab.course.experiment import QUICK, by_run_length, grid, reference, seeds, sweep
 from hvdlab.course.figures import compare, describe, overlay, predicted
+from hvdlab.course.large_batch_tables import (
+    best_rates,
+    fit_each_seed,
+    gaps,
+    logarithmic,
+    until_goal,
+)
 from hvdlab.course.sharpness import sharpness
 from hvdlab.course.workbook import Workbook
 from hvdlab.data import load_fashion_mnist
@@ -44,15 +49,6 @@ from hvdlab.exercises import lab06_batch_choice as choice_exercises
 from hvdlab.exercises import lab06_scaling_the_batch as exercises
 
 workbook = Workbook(6)
-
-
-def logarithmic(axis, base=10, subs=(1, 2, 5)):
-    """Make an axis logarithmic, with plain numbers on it."""
-    axis.axes.set(**{f"{axis.axis_name}scale": "log"})
-    axis.set_major_locator(LogLocator(base, subs))
-    axis.set_major_formatter("{x:g}")
-    axis.minorticks_off()
-
 
 # %% [markdown]
 # ## Keras or PyTorch
@@ -79,7 +75,7 @@ training = frameworks.load("dense_training", FRAMEWORK)
 # per *epoch* (one pass over the training set).
 
 
-# %%
+# %% tags=["folded"]
 def shuffled(seed, n, examples):
     """The numbers of `examples` images: permutations of 0 .. n - 1, one after another."""
     rng = np.random.default_rng(seed)
@@ -314,14 +310,8 @@ noise = sweep("noise_scale_live", watch_noise, grid(seed=seeds(3, 5)))
 
 
 # %% tags=["folded"]
-def until_goal(noise):
-    """Of each seed, the rows before the goal is reached for the first time."""
-    reached = noise["held_out_accuracy"].ge(GOAL).groupby(noise["seed"]).cummax()
-    return noise[~reached]
-
-
 def mean_until_goal(noise):
-    return until_goal(noise).groupby("seed", as_index=False)["noise_scale"].mean()
+    return until_goal(noise, GOAL).groupby("seed", as_index=False)["noise_scale"].mean()
 
 
 shipped_noise = reference("noise_scale_live")
@@ -329,7 +319,7 @@ mean_noise, mean_shipped = mean_until_goal(noise), mean_until_goal(shipped_noise
 noise_scale = mean_noise["noise_scale"].mean()
 figure, axes = plt.subplots()
 overlay(axes, noise, shipped_noise, x="step", y="noise_scale")
-goal_step = until_goal(shipped_noise).groupby("seed")["step"].max().mean()
+goal_step = until_goal(shipped_noise, GOAL).groupby("seed")["step"].max().mean()
 axes.axvline(goal_step, color="black", linestyle=":", label="goal reached (reference)")
 axes.set(xlabel="step (of 256 images)", ylabel="gradient noise scale (images)")
 logarithmic(axes.yaxis)
@@ -461,14 +451,6 @@ runs = sweep("steps_to_goal", count_steps, settings)
 
 
 # %% tags=["folded"]
-def best_rates(runs):
-    """The runs at the best learning rate of each batch: fewest steps, by median over the seeds, then by mean."""
-    counted = runs.assign(steps=runs["steps"].fillna(np.inf))  # not reached: more than any number
-    over_seeds = counted.groupby(["batch_size", "factor"])["steps"].agg(["median", "mean"])
-    in_order = over_seeds.sort_values(["median", "mean"]).reset_index()
-    return runs.merge(in_order.drop_duplicates("batch_size")[["batch_size", "factor"]])
-
-
 best, best_shipped = best_rates(runs), best_rates(reference("steps_to_goal"))
 compare(best, best_shipped, by=["batch_size"], value="steps")
 
@@ -522,16 +504,8 @@ exercises.check_fit_steps(fit_steps)
 
 
 # %% tags=["folded"]
-def fit_table(best, mean_noise):
-    """Return one fit per seed, together with the noise scale of that seed."""
-    rows = []
-    for seed, of_seed in best.dropna(subset="steps").groupby("seed"):
-        s_min, b_crit = fit_steps(of_seed["batch_size"].values, of_seed["steps"].values)
-        rows.append({"seed": seed, "s_min": s_min, "b_crit": b_crit})
-    return pd.DataFrame(rows).merge(mean_noise)
-
-
-fits, shipped_fits = fit_table(best, mean_noise), fit_table(best_shipped, mean_shipped)
+fits = fit_each_seed(best, fit_steps).merge(mean_noise)
+shipped_fits = fit_each_seed(best_shipped, fit_steps).merge(mean_shipped)
 s_min, b_crit = shipped_fits["s_min"].mean(), shipped_fits["b_crit"].mean()
 sizes = np.geomspace(12, 2700, 100)
 law, images, _ = scaling_law(sizes, s_min, b_crit)
@@ -733,7 +707,8 @@ print(f"your choice for 240 s: {decision}")
 # seed), the same 60 epochs, and Adam.
 
 # %%
-# Prediction 3: which batch has the higher held-out accuracy, "64" or "500", and why? Replace both values of None.
+# Prediction 3: which batch has the higher held-out accuracy, "64" or "500", and why? Replace both
+# values of None.
 gap_prediction = workbook.predict(3, None, reason=None)
 
 # %%
@@ -769,26 +744,18 @@ gap = sweep("generalisation_gap", find_minimum, grid(seed=seeds(3, 10), batch_si
 
 
 # %% tags=["folded"]
-def gaps(table):
-    """Of each seed: held-out accuracy of batch 64 minus that of batch 500, in points."""
-    wide = table.pivot(index="seed", columns="batch_size", values="held_out").reindex(
-        columns=[64, 500]
-    )
-    return 100 * (wide[64] - wide[500])
-
-
 shipped_gap = reference("generalisation_gap")
 for column in ("training", "held_out", "sharpness"):
     print(f"{column}:\n{compare(gap, shipped_gap, by=['batch_size'], value=column)}\n")
 for name, table in (("yours", gap), ("reference", shipped_gap)):
-    found = gaps(table).agg(["mean", "sem", "count"])
+    found = gaps(table, 64, 500).agg(["mean", "sem", "count"])
     print("gap, {}: {:.2f} points, standard error {:.2f} (n={:.0f})".format(name, *found))
 print(f"your prediction: batch {gap_prediction} is better")
 figure, (left, middle, right) = plt.subplots(1, 3, figsize=(12, 4))
 overlay(left, gap, shipped_gap, x="batch_size", y="held_out")
 left.set(ylabel="held-out accuracy")
-middle.plot(gaps(shipped_gap), "s", label="reference")
-middle.plot(gaps(gap), "o", markeredgecolor="black", label="yours")
+middle.plot(gaps(shipped_gap, 64, 500), "s", label="reference")
+middle.plot(gaps(gap, 64, 500), "o", markeredgecolor="black", label="yours")
 middle.axhline(0, color="grey", linewidth=1)
 middle.set(xlabel="seed", ylabel="gap: batch 64 minus 500 (points)")
 middle.set_xticks(shipped_gap["seed"].unique())
@@ -811,8 +778,8 @@ describe(
 # the same epochs, and its noise leads to flatter minima. In the reference run both batches learn (nearly) all
 # training images. The sharpness is 23 ± 10 with batch 64 and 370 ± 76 with batch 500 (n = 10), a factor of
 # 16. The gap is 0.24 percentage points in favour of batch 64, with a standard error of 0.16. This has the
-# same sign as in the paper, but it is smaller than two standard errors, and single seeds differ in sign. Ten
-# seeds make the gap likely and do not prove it. With one seed you could have "shown" the opposite.
+#     same sign as in the paper, but it is smaller than two standard errors, and single seeds differ in sign.
+#     Ten seeds make the gap likely and do not prove it. With one seed you could have "shown" the opposite.
 #
 # Two warnings belong to this result. *First*, both batches had the same epochs, so the large batch had an
 # eighth of the steps. [Shallue et al.](https://arxiv.org/abs/1811.03600) found no evidence that a large batch
@@ -903,17 +870,51 @@ describe(
 #
 # There are two valleys with a hill between them, and the valley of the large batch is narrower. So is it
 # sharper? Before you answer, consider that ReLU passes a positive factor through: $\max(0, w x / 4) = \max(0,
-# w x) / 4$. Divide the weights and biases of the first layer by 4 and multiply the weights of the second
-# layer by 4. *The network computes the same function* for every image. The next cell computes the sharpness
-# of both versions with your `box_step`.
+# w x) / 4$. If you divide the weights and biases of the first layer by 4 and multiply the weights of the
+# second layer by 4, *the network computes the same function* for every image.
+#
+# ### Exercise 7 (optional): The same function with other weights
+#
+# **What:** return the weights of a network that computes the same function.
+#
+# **Why:** if such a change alters the sharpness, then sharpness alone cannot decide how well a network
+# generalises.
+#
+# **Signature:** `rescaled(weights, factor)` takes the list `[first, first_bias, second, second_bias, ...]`.
+# Divide the first layer by `factor`, and compensate in the second one. Return a new list.
+#
+# <details><summary>Hint 1</summary>
+#
+# Both arrays of the first layer are divided. Its outputs then are `factor` times smaller. Which array of the
+# second layer multiplies these outputs?
+#
+# </details>
+# <details><summary>Hint 2</summary>
+#
+# One unit per layer: $w_1 = 2$, $b_1 = 1$, $w_2 = 3$, $b_2 = 5$ and the input 1 give $3 \cdot 3 + 5 = 14$.
+# With the factor 4: $w_1 = 0.5$, $b_1 = 0.25$, $w_2 = 12$ give $12 \cdot 0.75 + 5 = 14$. The bias $b_2$
+# stays.
+#
+# </details>
+# <details><summary>Hint 3</summary>
+#
+# `first, first_bias, second, *rest = weights`, and `rest` stays as it is.
+#
+# </details>
 
 
 # %%
 def rescaled(weights, factor):
+    # BEGIN SOLUTION: return the weights with the first layer divided and the second multiplied
     first, first_bias, second, *rest = weights
     return [first / factor, first_bias / factor, second * factor, *rest]
+    # END SOLUTION
 
 
+# %%
+choice_exercises.check_rescaled(rescaled)
+
+# %% tags=["folded"]
 same_function = rescaled(small, 4)
 faces = [("batch 64", small), ("batch 500", large), ("batch 64, rescaled", same_function)]
 for name, weights in faces:

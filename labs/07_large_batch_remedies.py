@@ -32,7 +32,8 @@ import numpy as np
 from hvdlab import schedules
 from hvdlab.course import frameworks
 from hvdlab.course.experiment import by_run_length, grid, reference, seeds, sweep
-from hvdlab.course.figures import compare, describe, overlay, summary
+from hvdlab.course.figures import compare, describe, overlay
+from hvdlab.course.large_batch_tables import dots, tuned
 from hvdlab.course.workbook import Workbook
 from hvdlab.data import load_fashion_mnist
 from hvdlab.exercises import lab07_large_batch_remedies as exercises
@@ -48,18 +49,6 @@ EPOCHS, DROPS = by_run_length(quick=(1, []), learner=(6, [3, 5]), reference=(6, 
 def pixels(images):
     """Flat float32 with mean 0 and standard deviation 1."""
     return ((images.reshape(len(images), -1) / 255 - 0.286) / 0.353).astype("float32")
-
-
-def dots(axes, yours, shipped, names):
-    """Accuracy with error bars for each `number`, whose name is `names[number]`."""
-    for table, label, shift in ((shipped, "reference", -0.06), (yours, "yours", 0.06)):
-        points = summary(table, ["number"], "test_accuracy")
-        label = f"{label} (n={points['count'].min()})"
-        at = points["number"] + shift
-        axes.errorbar(at, points["mean"], points["std"], fmt="o", capsize=3, label=label)
-    axes.set_xticks(range(len(names)), names)
-    axes.set(ylabel="accuracy on test images")
-    axes.legend()
 
 
 # %% [markdown]
@@ -84,7 +73,7 @@ training = frameworks.load("f1_training", FRAMEWORK)
 #
 # As in lab 6, one process with a batch of $N b$ images stands for $N$ ranks with $b$ images each.
 
-# %%
+# %% tags=["folded"]
 data = load_fashion_mnist()
 if data.synthetic:
     print("These data are SYNTHETIC: every cell runs, but no number below can be compared.")
@@ -92,6 +81,7 @@ x, y = pixels(data.train_images[:N]), data.train_labels[:N].astype("int32")
 test = pixels(data.test_images[:N]), data.test_labels[:N].astype("int32")
 
 
+# %%
 def train(seed, schedule, batch_size, epochs, every=None, **options):
     """Train F1 with a schedule, a function step -> learning rate, and return its test accuracies."""
     steps = schedules.updates(N, [batch_size] * epochs)
@@ -1000,15 +990,24 @@ more_exercises.check_novograd_update(novograd_update)
 # ratios helps. Replace both values of None.
 prediction = workbook.predict(6, None, reason=None)
 
-# %%
+# %% tags=["folded"]
 LARGEST = 2000
 RATES = {
     "SGD": [0.01, 0.03, 0.1], "Adam": [0.0003, 0.001, 0.003], "LARS": [0.3, 1.0, 3.0],
     "LARC": [0.1, 0.3, 1.0], "LAMB": [0.003, 0.01, 0.03], "NovoGrad": [0.01, 0.03, 0.1],
 }  # fmt: skip
 BATCH_NORM = {"SGD": [0.1, 0.3, 1.0], "LARS": [0.15, 0.5, 1.5]}  # reference run only
+networks = {"plain": RATES, "batch norm": by_run_length(quick={}, learner={}, reference=BATCH_NORM)}
+settings = [
+    {"network": network, "optimizer": optimizer, "rate": rate, "seed": seed}
+    for network, table in networks.items()
+    for optimizer, rates in table.items()
+    for rate in rates[: by_run_length(quick=1, learner=3, reference=3)]
+    for seed in range(by_run_length(quick=1, learner=1, reference=3) + 1)
+]
 
 
+# %%
 def optimizer_run(network, optimizer, rate, seed):
     epochs = by_run_length(quick=2, learner=6, reference=6)
     steps = schedules.updates(N, [LARGEST] * epochs)
@@ -1018,27 +1017,10 @@ def optimizer_run(network, optimizer, rate, seed):
     return train(seed, schedule, LARGEST, epochs, optimizer=optimizer, norm=norm)
 
 
-networks = {"plain": RATES, "batch norm": by_run_length(quick={}, learner={}, reference=BATCH_NORM)}
-settings = [
-    {"network": network, "optimizer": optimizer, "rate": rate, "seed": seed}
-    for network, table in networks.items()
-    for optimizer, rates in table.items()
-    for rate in rates[: by_run_length(quick=1, learner=3, reference=3)]
-    for seed in range(by_run_length(quick=1, learner=1, reference=3) + 1)
-]
 tried = sweep("large_batch_optimizers", optimizer_run, settings)
 
 
 # %% tags=["folded"]
-def tuned(table, network="plain"):
-    """The rows of seeds 1, 2, ... at the rate that was best on seed 0."""
-    table = table[table["network"] == network]
-    first = table[table["seed"] == 0]
-    best = first.loc[first.groupby("optimizer")["test_accuracy"].idxmax(), ["optimizer", "rate"]]
-    rows = table[table["seed"] > 0].merge(best)
-    return rows.assign(number=rows["optimizer"].map(list(RATES).index))
-
-
 shipped_optimizers = reference("large_batch_optimizers")
 figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4))
 first = shipped_optimizers[
@@ -1049,7 +1031,7 @@ for optimizer, rows in first.groupby("optimizer", sort=False):
 left.set(xscale="log", xlabel="learning rate", ylabel="accuracy on test images")
 left.set_title("learning rates, seed 0, reference")
 left.legend()
-dots(right, tuned(tried), tuned(shipped_optimizers), list(RATES))
+dots(right, tuned(tried, RATES), tuned(shipped_optimizers, RATES), list(RATES))
 right.set_title("the best of each, other seeds")
 print(f"your prediction: {prediction}")
 describe(
@@ -1060,8 +1042,8 @@ describe(
 
 # %% tags=["folded"]
 compare(
-    tuned(tried),
-    tuned(shipped_optimizers),
+    tuned(tried, RATES),
+    tuned(shipped_optimizers, RATES),
     by=["number", "optimizer", "rate"],
     value="test_accuracy",
 )
@@ -1087,7 +1069,10 @@ compare(
 
 # %% tags=["folded"]
 compare(
-    None, tuned(shipped_optimizers, "batch norm"), by=["optimizer", "rate"], value="test_accuracy"
+    None,
+    tuned(shipped_optimizers, RATES, "batch norm"),
+    by=["optimizer", "rate"],
+    value="test_accuracy",
 )
 
 # %% [markdown]

@@ -1,4 +1,4 @@
-"""Checks of lab 6: the two norms of a data-parallel step, the law of steps, and the choice of a batch.
+"""Checks of lab 6: norms of a data-parallel step, the law of steps, the choice of a batch, rescaling.
 
 Each check begins with a case that is computed by hand, for which the results of known mistakes are known.
 """
@@ -177,3 +177,48 @@ def check_choose_batch(choose_batch: Callable) -> None:
         answer = numbers(answer, case, 3, "(batch, seconds, cost)")
         compare(case, tuple(answer), expected, mistakes, WHY)
     right("the cheapest batch for four deadlines, and None where no batch is fast enough.")
+
+
+def check_rescaled(rescaled: Callable) -> None:
+    """Demand other weights of the same function: the first layer divided, the second one multiplied.
+
+    Args:
+        rescaled: The learner's `rescaled(weights, factor)`.
+    """
+    weights = [np.array([[2.0]]), np.array([1.0]), np.array([[3.0]]), np.array([5.0])]
+    answer = call(rescaled, [array.copy() for array in weights], 4)
+    case = "rescaled([[[2]], [1], [[3]], [5]], 4)"
+    if not (isinstance(answer, tuple | list) and len(answer) == 4):
+        raise NotYet(f"{case} must return a list of four arrays. Received: {answer!r}")
+    flat = [number(array, case) for array in answer]
+    mistakes = {
+        "Nothing was changed: divide the arrays of the first layer by the factor.": (2, 1, 3, 5),
+        "The bias of the first layer must be divided, too, or its outputs are not 4 times smaller.":
+            (0.5, 1, 12, 5),
+        "The second layer does not compensate: multiply its weights by the factor.":
+            [(0.5, 0.25, 3, 5), (0.5, 0.25, 0.75, 5)],
+        "The bias of the second layer must stay: it is added after the weights have compensated.":
+            (0.5, 0.25, 12, 20),
+        "You multiply the first layer and divide the second: it is the other way round here.":
+            (8, 4, 0.75, 5),
+    }  # fmt: skip
+    compare(case, tuple(flat), (0.5, 0.25, 12, 5), mistakes)
+    rng = np.random.default_rng(6)
+    many = [rng.normal(size=shape) for shape in ((5, 4), 4, (4, 3), 3, (3, 2), 2)]
+    x = rng.normal(size=(7, 5))
+    given = [array.copy() for array in many]
+    outputs = [_output(x, weights) for weights in (many, call(rescaled, given, 3.0))]
+    compare("the output of a network of three layers after rescaled", outputs[1], outputs[0])
+    if not all(np.array_equal(*pair) for pair in zip(given, many, strict=True)):
+        raise NotYet("rescaled changes the weights that it is given. Return new arrays.")
+    right(
+        "the weights differ and the outputs are the same, for one unit by hand and for three layers."
+    )
+
+
+def _output(x: np.ndarray, weights: list) -> np.ndarray:
+    for layer in range(0, len(weights), 2):
+        x = x @ weights[layer] + weights[layer + 1]
+        if layer + 2 < len(weights):
+            x = np.maximum(x, 0)
+    return x

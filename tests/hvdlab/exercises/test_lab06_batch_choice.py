@@ -45,12 +45,25 @@ def choose(batches, steps, step_seconds, images_per_rank, price, deadline):
     return best
 
 
+def rescaled(weights, factor):
+    first, bias, second, *rest = weights
+    return [first / factor, bias / factor, second * factor, *rest]
+
+
+def rescaled_in_place(weights, factor):
+    weights[0] /= factor
+    weights[1] /= factor
+    weights[2] *= factor
+    return weights
+
+
 @pytest.mark.parametrize(
     ("check", "answer"),
     [
         (exercises.check_norms_before_and_after, norms),
         (exercises.check_scaling_law, law),
         (exercises.check_choose_batch, choose),
+        (exercises.check_rescaled, rescaled),
     ],
 )
 def test_right_answers_pass(check, answer, capsys):
@@ -101,6 +114,17 @@ MISTAKES[exercises.check_choose_batch] = [
     (lambda *a: None, "returned None"),
     (lambda *a: choose(*a) and choose(*a)[0], "must return 3 numbers"),
 ]  # fmt: skip
+
+MISTAKES[exercises.check_rescaled] = [
+    (lambda weights, factor: weights, "Nothing was changed"),
+    (changed(rescaled, "bias / factor", "bias"), "bias of the first layer"),
+    (changed(rescaled, "second * factor", "second"), "does not compensate"),
+    (changed(rescaled, "*rest]", "rest[0] * factor, *rest[1:]]"), "bias of the second layer"),
+    (lambda weights, factor: rescaled(weights, 1 / factor), "other way round"),
+    (lambda weights, factor: rescaled(weights, factor)[:3], "list of four arrays"),
+    (rescaled_in_place, "changes the weights"),
+    (lambda weights, factor: None, "list of four arrays"),
+]
 
 
 @pytest.mark.parametrize(
