@@ -2,13 +2,14 @@
 # # Lab 6: Scaling the batch
 #
 # In 2018 a team trained DeepLabv3+, a network that finds storms in climate data, on 27,360 GPUs of the
-# supercomputer Summit. The throughput was 90.7 % of that of 27,360 single GPUs ([Kurth et al.
-# 2018](https://research.nvidia.com/publication/2018-11_exascale-deep-learning-climate-analytics)). So the
-# number of images per second can grow almost without limit. But a GPU that is added also makes the *batch*
-# larger, and a larger batch changes the training itself. In 2018, researchers used batches of tens of
-# thousands for images and text, and of millions for the game Dota 2, and larger ones brought [rapidly
-# diminishing returns](https://openai.com/index/how-ai-training-scales/). This lab explains where that limit
-# comes from, how to measure it in advance, and how to choose a batch size.
+# supercomputer Summit, with a parallel efficiency of 90.7 % ([Kurth et al.
+# 2018](https://research.nvidia.com/publication/2018-11_exascale-deep-learning-climate-analytics)). This means
+# that the GPUs reached 90.7 % of the throughput of perfect scaling. So the number of images per second can
+# grow very far. But every GPU that is added also makes the *batch* larger, and a larger batch changes the
+# training itself. By 2018, researchers had used batches of tens of thousands for images and text, and of
+# millions for the game Dota 2. Still larger ones brought [rapidly diminishing
+# returns](https://openai.com/index/how-ai-training-scales/). This lab explains where that limit comes from,
+# how to measure it in advance, and how to choose a batch size.
 #
 # **After this lab you can**
 #
@@ -947,6 +948,8 @@ describe(
 # One function has two sharpnesses, and two shapes in the left and the middle panel. The reason is that all
 # weights move by steps of about the same size. The small weights of the rescaled network feel them most, so
 # that the "flat" minimum becomes the sharp one ([Dinh et al. 2017](https://arxiv.org/abs/1703.04933)).
+#
+# ### Weight decay in pictures of minima
 #
 # Users do not rescale networks on purpose, but *weight decay* does it. Weight decay shrinks the weights a
 # little in every step. With the same epochs the small batch makes more steps, so its weights become smaller,
