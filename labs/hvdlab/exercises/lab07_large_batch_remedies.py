@@ -195,7 +195,7 @@ def check_lars_update(lars_update: Callable) -> None:
     for decay in (0.0, 0.01):
         _lars(lars_update, "5 x 7 random numbers", *many, rate=0.3, decay=decay, trust=0.001)
     right(
-        "two weights by hand, 5 x 7 weights as in hvdlab.reference, and norms of 0. There the local rate is 1, "
+        "two weights by hand, 5 x 7 weights as in hvdlab.reference, and norms of 0. There the rate is 1, "
         "so that weights of 0 can change."
     )
 
