@@ -131,10 +131,10 @@ network = training.DenseNetwork([128])
 #
 # ![Curve of the steps to a goal against the batch size on logarithmic axes. It falls along a straight line of perfect scaling, bends at the critical batch size, and ends at a constant minimum number of steps](pictures/scaling_regimes.svg)
 #
-# Where the curve bends depends on the network, the data and the optimizer, and differed by orders of
-# magnitude between their tasks. A comparison of batches is only fair if every batch has its own best learning
-# rate, because the best rate grows with the batch. To respect this rule, Shallue et al. trained 168,160
-# models. This lab tries three learning rates per batch.
+# Where the curve bends depends on the network, the data and the optimizer, and differed greatly between their
+# tasks. A comparison of batches is only fair if every batch has its own best learning rate, because the best
+# rate grows with the batch. To respect this rule, Shallue et al. trained 168,160 models. This lab tries three
+# learning rates per batch.
 #
 # ## Gradient noise scale
 #
@@ -172,9 +172,9 @@ network = training.DenseNetwork([128])
 #
 # ## Two-batch estimator
 #
-# Nobody computes $\Sigma$, because it has as many rows as the network has weights. Two averages are enough.
-# The equation above has two unknowns, $|G|^2$ and $S = \operatorname{tr}\Sigma$. The mean squared norms at
-# two batch sizes make two equations. In the example they are
+# The matrix $\Sigma$ is too large to compute, because it has as many rows as the network has weights. Two
+# averages are enough. The equation above has two unknowns, $|G|^2$ and $S = \operatorname{tr}\Sigma$. The
+# mean squared norms at two batch sizes make two equations. In the example they are
 #
 # $$14 = |G|^2 + S / 1, \qquad 11.5 = |G|^2 + S / 2.$$
 #
@@ -191,9 +191,9 @@ network = training.DenseNetwork([128])
 #
 # **Why:** this is the whole measurement of the gradient noise scale.
 #
-# **Signature:** `two_batch_estimate(small_norm2, big_norm2, small_batch, big_batch)` returns the pair `(G2,
-# S)`, the estimates of $|G|^2$ and of $\operatorname{tr}\Sigma$. The norms are already squared and may be
-# numbers or arrays. An estimate from one step is noisy and sometimes negative. Return it as it is, because
+# **Signature:** `two_batch_estimate(small_norm2, big_norm2, small_batch, big_batch)` returns the pair
+# `(G2, S)`, the estimates of $|G|^2$ and of $\operatorname{tr}\Sigma$. The norms are already squared and may
+# be numbers or arrays. An estimate from one step is noisy and sometimes negative. Return it as it is, because
 # clipping would bias the mean over many steps.
 #
 # <details><summary>Hint 1</summary>
@@ -204,8 +204,8 @@ network = training.DenseNetwork([128])
 # </details>
 # <details><summary>Hint 2</summary>
 #
-# With the numbers of the example, `two_batch_estimate(14, 11.5, 1, 2)`: $G2 = (2 \cdot 11.5 - 1 \cdot 14) /
-# (2 - 1) = 9$ and $S = (14 - 11.5) / (1/1 - 1/2) = 5$.
+# With the numbers of the example, `two_batch_estimate(14, 11.5, 1, 2)`:
+# $G2 = (2 \cdot 11.5 - 1 \cdot 14) / (2 - 1) = 9$ and $S = (14 - 11.5) / (1/1 - 1/2) = 5$.
 #
 # </details>
 # <details><summary>Hint 3</summary>
@@ -238,10 +238,10 @@ exercises.check_two_batch_estimate(two_batch_estimate)
 # average would be the result of `hvd.allreduce`.
 #
 # **Signature:** `norms_before_and_after(ranks)` takes a list with one entry per rank. Each entry is the
-# gradient of that rank, a list of arrays, one for each weight array of the network. Return `(small_norm2,
-# big_norm2, average)`: the mean over the ranks of their squared norms, the squared norm of the average
-# gradient, and the average gradient as a list of arrays. The squared norm of a gradient is the sum of the
-# squares of all numbers in all its arrays.
+# gradient of that rank, a list of arrays, one for each weight array of the network. Return
+# `(small_norm2, big_norm2, average)`: the mean over the ranks of their squared norms, the squared norm of the
+# average gradient, and the average gradient as a list of arrays. The squared norm of a gradient is the sum of
+# the squares of all numbers in all its arrays.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -257,9 +257,9 @@ exercises.check_two_batch_estimate(two_batch_estimate)
 # </details>
 # <details><summary>Hint 3</summary>
 #
-# `zip(*ranks)` groups the first arrays of all ranks, then the second ones, and so on: `average =
-# [np.mean(parts, axis=0) for parts in zip(*ranks)]`. The squared norm of one gradient is `sum(np.sum(part**2)
-# for part in gradient)`.
+# `zip(*ranks)` groups the first arrays of all ranks, then the second ones, and so on:
+# `average = [np.mean(parts, axis=0) for parts in zip(*ranks)]`. The squared norm of one gradient is
+# `sum(np.sum(part**2) for part in gradient)`.
 #
 # </details>
 
@@ -351,8 +351,8 @@ describe(
 #
 # $S_\text{min}$ is the number of steps with an enormous batch. $B_\text{crit}$ is the **critical batch
 # size**, the bend of the curve in the picture above. There a run needs twice the minimum of steps. It would
-# equal $B_\text{noise}$ if the noise scale stayed the same during training. The images read are $E(B) = B
-# \cdot S(B)$.
+# equal $B_\text{noise}$ if the noise scale stayed the same during training. The images read are
+# $E(B) = B \cdot S(B)$.
 #
 # **Worked example.** Let $S_\text{min} = 100$ steps and $B_\text{crit} = 200$ images.
 #
@@ -362,9 +362,10 @@ describe(
 # | 200 | $100\,(1 + 1) = 200$ | 40,000 | 25 %, because $S(400) = 150$ |
 # | 800 | $100\,(1 + 1/4) = 125$ | 100,000 | 10 %, because $S(1600) = 112.5$ |
 #
-# Perfect scaling would save 50 % at every doubling. In general the saved fraction is $1 - S(2B)/S(B) =
-# \frac{B_\text{crit}}{2\,(B + B_\text{crit})}$. At $B = B_\text{crit}$ it is exactly one quarter. So the
-# critical batch is where *a doubling of the batch begins to save less than a quarter of the steps*.
+# Perfect scaling would save 50 % at every doubling. In general the saved fraction is
+# $1 - S(2B)/S(B) = \frac{B_\text{crit}}{2\,(B + B_\text{crit})}$. At $B = B_\text{crit}$ it is exactly one
+# quarter. So the critical batch is where *a doubling of the batch begins to save less than a quarter of the
+# steps*.
 #
 # ## Exercise 3: The law of steps
 #
@@ -383,8 +384,8 @@ describe(
 # </details>
 # <details><summary>Hint 2</summary>
 #
-# For `scaling_law(50, 100, 200)`: the quotient `b_crit / batch` is 4, the steps are $100 \cdot (1 + 4) =
-# 500$, the images $500 \cdot 50$, and the saved fraction is $200 / (2 \cdot 250) = 0.4$.
+# For `scaling_law(50, 100, 200)`: the quotient `b_crit / batch` is 4, the steps are
+# $100 \cdot (1 + 4) = 500$, the images $500 \cdot 50$, and the saved fraction is $200 / (2 \cdot 250) = 0.4$.
 #
 # </details>
 # <details><summary>Hint 3</summary>
@@ -614,15 +615,15 @@ describe(
 # <details><summary>Hint 2</summary>
 #
 # A batch of 32 with 16 images per rank has 2 ranks. With 2,000 steps of 1 s it takes 2,000 s. At 2.00 per
-# rank and hour it costs $2 \cdot 2000 / 3600 \cdot 2 = 2.22$. A batch of 64 that takes 1,800 s costs $4 \cdot
-# 1800 / 3600 \cdot 2 = 4.00$. With a deadline of 2,500 s the first one is right, and with 1,900 s the second
-# one.
+# rank and hour it costs $2 \cdot 2000 / 3600 \cdot 2 = 2.22$. A batch of 64 that takes 1,800 s costs
+# $4 \cdot 1800 / 3600 \cdot 2 = 4.00$. With a deadline of 2,500 s the first one is right, and with 1,900 s
+# the second one.
 #
 # </details>
 # <details><summary>Hint 3</summary>
 #
-# `cost = batch / images_per_rank * seconds / 3600 * price`, and then `if seconds <= deadline and (best is
-# None or cost < best[2]): best = batch, seconds, cost`.
+# `cost = batch / images_per_rank * seconds / 3600 * price`, and then
+# `if seconds <= deadline and (best is None or cost < best[2]): best = batch, seconds, cost`.
 #
 # </details>
 
@@ -670,11 +671,11 @@ print(f"your choice for 240 s: {decision}")
 # %% [markdown]
 # With 15 minutes a single rank is the cheapest (batch 16, 0.72). With four minutes the answer is batch 128 on
 # eight ranks: 209 s for 1.40. A defence can go like this: "128 is the smallest batch that meets the deadline.
-# It lies below the critical batch of 190, so each doubling up to here saved 35 to 45 % of the steps at a
-# moderately higher cost. Batch 2,048 needs 128 ranks and costs 15.84, eleven times more. It would finish
-# after 149 s, which nobody asked for." Three minutes need batch 256 on 16 ranks. For two minutes there is no
-# answer: the minimum of steps cannot be bought. If a deadline is below $S_\text{min}$ times the seconds of a
-# step, only another algorithm or faster ranks help.
+# It lies below the critical batch of 190, so each doubling up to here saved more than 40 % of the steps, and
+# the cost rose only from 0.72 to 1.40. Batch 2,048 needs 128 ranks and costs 15.84, eleven times more. It
+# would finish after 149 s, but nothing requires that." Three minutes need batch 256 on 16 ranks. For two
+# minutes there is no answer, because the number of steps has a minimum and the communication grows with the
+# ranks. Only another algorithm or faster ranks would help.
 #
 # ## Generalisation gap
 #
@@ -777,10 +778,10 @@ describe(
 # %% [markdown]
 # **Compare your prediction.** Both reasons that you know lead to batch 64: it makes eight times more steps in
 # the same epochs, and its noise leads to flatter minima. In the reference run both batches learn (nearly) all
-# training images. The sharpness is 23 ± 10 with batch 64 and 370 ± 76 with batch 500 (n = 10), a factor of
-# 16. The gap is 0.24 percentage points in favour of batch 64, with a standard error of 0.16. This has the
-#     same sign as in the paper, but it is smaller than two standard errors, and single seeds differ in sign.
-#     Ten seeds make the gap likely and do not prove it. With one seed you could have "shown" the opposite.
+# training images. The sharpness is 23 ± 10 with batch 64 and 370 ± 76 with batch 500 (n = 10), which is 16
+# times as much. The gap is 0.24 percentage points in favour of batch 64, with a standard error of 0.16. This
+# has the same sign as in the paper, but it is smaller than two standard errors, and single seeds differ in
+# sign. Ten seeds make the gap likely and do not prove it. With one seed you could have "shown" the opposite.
 #
 # Two warnings belong to this result. *First*, both batches had the same epochs, so the large batch had an
 # eighth of the steps. [Shallue et al.](https://arxiv.org/abs/1811.03600) found no evidence that a large batch
@@ -838,8 +839,8 @@ exercises.check_box_step(box_step)
 # %% [markdown]
 # ### The line between two minima
 #
-# The picture of the paper is the loss along the straight line through both minima, $w(\alpha) = (1 -
-# \alpha)\, w_{64} + \alpha\, w_{500}$.
+# The picture of the paper is the loss along the straight line through both minima,
+# $w(\alpha) = (1 - \alpha)\, w_{64} + \alpha\, w_{500}$.
 
 # %% tags=["folded"]
 for key in ((64, 1), (500, 1)):
@@ -870,9 +871,9 @@ describe(
 # ### Sharpness and reparametrization
 #
 # There are two valleys with a hill between them, and the valley of the large batch is narrower. So is it
-# sharper? Before you answer, consider that ReLU passes a positive factor through: $\max(0, w x / 4) = \max(0,
-# w x) / 4$. If you divide the weights and biases of the first layer by 4 and multiply the weights of the
-# second layer by 4, *the network computes the same function* for every image.
+# sharper? Before you answer, consider that ReLU passes a positive factor through:
+# $\max(0, w x / 4) = \max(0, w x) / 4$. If you divide the weights and biases of the first layer by 4 and
+# multiply the weights of the second layer by 4, *the network computes the same function* for every image.
 #
 # ### Exercise 7 (optional): The same function with other weights
 #

@@ -105,8 +105,8 @@ def train(seed, schedule, batch_size, epochs, every=None, **options):
 #
 # **Square-root scaling** multiplies it by $\sqrt k$ ([Krizhevsky 2014](https://arxiv.org/abs/1404.5997);
 # [Hoffer et al. 2017](https://arxiv.org/abs/1705.08741)). The argument is that the noise of one update should
-# stay the same. The variance of an update is $\eta^2 \operatorname{tr}\Sigma / B$ (lab 6). If $B$ becomes $k
-# B$, then $\eta$ must become $\sqrt k\, \eta$, because $(\sqrt k\, \eta)^2 / (k B) = \eta^2 / B$. For
+# stay the same. The variance of an update is $\eta^2 \operatorname{tr}\Sigma / B$ (lab 6). If $B$ becomes
+# $k B$, then $\eta$ must become $\sqrt k\, \eta$, because $(\sqrt k\, \eta)^2 / (k B) = \eta^2 / B$. For
 # example, with $k = 16$ the linear rule turns 0.01 into 0.16, and the square-root rule turns it into 0.04.
 #
 # The linear rule assumes that the gradient hardly changes during $k$ small steps. This is wrong for large
@@ -115,8 +115,8 @@ def train(seed, schedule, batch_size, epochs, every=None, **options):
 # above some batch size.
 #
 # The experiment trains six epochs with a learning rate that falls linearly to 0. At batch 64 it starts from
-# 0.01, the best of 0.003, 0.01, 0.03 and 0.1. Then $k = 4$, 16 and 32. With batch 64 six epochs have $6 \cdot
-# 157 = 942$ updates, and with batch 2,048 only $6 \cdot 5 = 30$.
+# 0.01, the best of 0.003, 0.01, 0.03 and 0.1. Then $k = 4$, 16 and 32. With batch 64 six epochs have
+# $6 \cdot 157 = 942$ updates, and with batch 2,048 only $6 \cdot 5 = 30$.
 
 # %%
 # Prediction 1: which rule has the lowest accuracy at batch 2048, "constant", "square root" or
@@ -218,15 +218,15 @@ compare(rate_scaling, shipped_rates, by=["rule", "batch_size"], value="test_accu
 # </details>
 # <details><summary>Hint 2</summary>
 #
-# In the worked example step 1 is the second of three warmup steps, so it has $0.1 + (0.4 - 0.1) \cdot 2/3 =
-# 0.3$. Step 7 is the fifth of eight decay steps. Four of them are over, so it has $0.4 \cdot (1 - 4/8) =
-# 0.2$.
+# In the worked example step 1 is the second of three warmup steps, so it has
+# $0.1 + (0.4 - 0.1) \cdot 2/3 = 0.3$. Step 7 is the fifth of eight decay steps. Four of them are over, so it
+# has $0.4 \cdot (1 - 4/8) = 0.2$.
 #
 # </details>
 # <details><summary>Hint 3</summary>
 #
-# In the warmup: `base_rate + (scaled - base_rate) * (step + 1) / warmup_steps`. After it: `scaled * (1 -
-# (step - warmup_steps) / (total_steps - warmup_steps))`.
+# In the warmup: `base_rate + (scaled - base_rate) * (step + 1) / warmup_steps`. After it:
+# `scaled * (1 - (step - warmup_steps) / (total_steps - warmup_steps))`.
 #
 # </details>
 
@@ -439,8 +439,9 @@ more_exercises.check_global_statistics(global_statistics)
 # </details>
 # <details><summary>Hint 3</summary>
 #
-# For `ghost = x[start : start + ghost_size]` it is `(ghost - ghost.mean(axis=0)) / np.sqrt(ghost.var(axis=0)
-# + eps)`. NumPy's `var` is the biased one. `np.concatenate` joins the ghosts.
+# For `ghost = x[start : start + ghost_size]` it is
+# `(ghost - ghost.mean(axis=0)) / np.sqrt(ghost.var(axis=0) + eps)`. NumPy's `var` is the biased one.
+# `np.concatenate` joins the ghosts.
 #
 # </details>
 
@@ -496,9 +497,9 @@ describe(
 )
 
 # %% [markdown]
-# **Compare your prediction.** The formula gives $\sqrt{(1/16 - 1/1024) / (1/64 - 1/1024)} = \sqrt{63/15} =
-# 2.05$. A quick estimate is $\sqrt{64/16} = 2$. With a single ghost of 1,024 images nothing depends on
-# chance, and the noise is 0.
+# **Compare your prediction.** The formula gives
+# $\sqrt{(1/16 - 1/1024) / (1/64 - 1/1024)} = \sqrt{63/15} = 2.05$. A quick estimate is $\sqrt{64/16} = 2$.
+# With a single ghost of 1,024 images nothing depends on chance, and the noise is 0.
 #
 # ## Training longer: regime adaptation
 #
@@ -582,13 +583,13 @@ table.assign(**{"Hoffer et al., MNIST": [PUBLISHED[level] / 100 for level, _ in 
 #
 # $$ g = \frac1M \sum_n z_n g_n, \qquad \operatorname{Cov}(g) \approx \frac{1 + s^2}{M}\, C. $$
 #
-# To give a large batch $M_L$ the noise of a small one $M_S$, set $(1 + s^2) / M_L = 1 / M_S$, so $s^2 = M_L /
-# M_S - 1$ (Hoffer et al., section 4). For example, $M_L = 128$ and $M_S = 64$ need $s = 1$.
+# To give a large batch $M_L$ the noise of a small one $M_S$, set $(1 + s^2) / M_L = 1 / M_S$, so
+# $s^2 = M_L / M_S - 1$ (Hoffer et al., section 4). For example, $M_L = 128$ and $M_S = 64$ need $s = 1$.
 #
 # Another method adds noise that does not depend on the examples: $N(0, \eta / (1 + t)^{0.55})$ to every
 # gradient in update $t$ ([Neelakantan et al. 2015](https://arxiv.org/abs/1511.06807)). They used $\eta$ from
-# 0.01 on, for very deep networks that are hard to train. The experiment tries the loss weights and $\eta =
-# 10^{-4}$ and $10^{-2}$, with batch 1,024 and the learning rate of batch 64, as in column LB.
+# 0.01 on, for very deep networks that are hard to train. The experiment tries the loss weights and
+# $\eta = 10^{-4}$ and $10^{-2}$, with batch 1,024 and the learning rate of batch 64, as in column LB.
 
 # %%
 # Prediction 4: which s do the loss weights need to give batch 1024 the noise of batch 64?
@@ -648,8 +649,8 @@ describe(
 #
 # **Worked example.** 100 examples, batch 10, six epochs, and a factor of 4 at the epochs 2 and 3, counted
 # from 0. Epochs 0 and 1 have 10 updates each. Epoch 2 has batch 40, so 3 updates, the last of them with 20
-# examples. Epochs 3, 4 and 5 have batch 160, so 1 update each. Together these are $10 + 10 + 3 + 1 + 1 + 1 =
-# 26$ updates instead of 60.
+# examples. Epochs 3, 4 and 5 have batch 160, so 1 update each. Together these are
+# $10 + 10 + 3 + 1 + 1 + 1 = 26$ updates instead of 60.
 #
 # ## Exercise 4: The updates of a growing batch
 #
@@ -779,8 +780,9 @@ describe(
 # Biases are not adapted: they take the plain step.
 #
 # **Worked example.** $w = (3, 4)$ and $g = (8, -6)$ have $\|w\| = 5$ and $\|g\| = 10$. With $\eta = 0.25$ and
-# $\beta = 0.5$ the local rate is $\lambda = 0.25 \cdot 5 / (10 + 2.5) = 0.1$. With $v = 0$ at first, $v = 0.1
-# \cdot (9.5, -4) = (0.95, -0.4)$. With $\gamma = 2$ the new weights are $(3 - 1.9,\ 4 + 0.8) = (1.1,\ 4.8)$.
+# $\beta = 0.5$ the local rate is $\lambda = 0.25 \cdot 5 / (10 + 2.5) = 0.1$. With $v = 0$ at first,
+# $v = 0.1 \cdot (9.5, -4) = (0.95, -0.4)$. With $\gamma = 2$ the new weights are
+# $(3 - 1.9,\ 4 + 0.8) = (1.1,\ 4.8)$.
 #
 # **LARC** is the variant with a limit: the learning rate of a layer, $\gamma\lambda$, is replaced by
 # $\min(\lambda, \gamma)$. So the global learning rate is an upper bound, and layers with small gradients do
@@ -792,8 +794,9 @@ describe(
 #
 # **Why:** the three lines of the formula contain the whole method, and the order of the operations matters.
 #
-# **Signature:** `lars_update(w, gradient, velocity, learning_rate, momentum, weight_decay,
-# trust_coefficient)` returns the new `(w, velocity)` and leaves its arguments as they are.
+# **Signature:**
+# `lars_update(w, gradient, velocity, learning_rate, momentum, weight_decay, trust_coefficient)` returns the
+# new `(w, velocity)` and leaves its arguments as they are.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -803,14 +806,15 @@ describe(
 # </details>
 # <details><summary>Hint 2</summary>
 #
-# Follow the worked example: first the two norms 5 and 10, then $\lambda = 0.1$, then the velocity $(0.95,
-# -0.4)$, and the learning rate 2 only in the last line.
+# Follow the worked example: first the two norms 5 and 10, then $\lambda = 0.1$, then the velocity
+# $(0.95, -0.4)$, and the learning rate 2 only in the last line.
 #
 # </details>
 # <details><summary>Hint 3</summary>
 #
-# Begin with `local = 1.0`. If both norms are above 0, `local = trust_coefficient * w_norm / (g_norm +
-# weight_decay * w_norm)`. Then `velocity = momentum * velocity + local * (gradient + weight_decay * w)`.
+# Begin with `local = 1.0`. If both norms are above 0,
+# `local = trust_coefficient * w_norm / (g_norm + weight_decay * w_norm)`. Then
+# `velocity = momentum * velocity + local * (gradient + weight_decay * w)`.
 #
 # </details>
 
@@ -868,9 +872,9 @@ describe(
 #
 # So the step of each layer has the length $\gamma \|w\|$, whatever its gradients are. Where a norm is 0 the
 # ratio is 1, and biases take Adam's plain step. For example, $w = (3, 4)$, $a = (4.5, -10)$ and $d = 0.5$
-# give $u = (6, -8)$ with $\|u\| = 10$. The trust ratio is $5/10 = 0.5$. With $\gamma = 0.2$ the step is $0.2
-# \cdot 0.5 \cdot (6, -8) = (0.6, -0.8)$. Its length is $1 = \gamma \|w\|$, and the new weights are $(2.4,
-# 4.8)$.
+# give $u = (6, -8)$ with $\|u\| = 10$. The trust ratio is $5/10 = 0.5$. With $\gamma = 0.2$ the step is
+# $0.2 \cdot 0.5 \cdot (6, -8) = (0.6, -0.8)$. Its length is $1 = \gamma \|w\|$, and the new weights are
+# $(2.4, 4.8)$.
 #
 # **NovoGrad** ([Ginsburg et al. 2019](https://arxiv.org/abs/1905.11286)) needs less memory. It keeps only
 # *one number* $v$ per layer, the moving average of the squared gradient norm, and divides the gradient by its
@@ -943,8 +947,8 @@ more_exercises.check_lamb_update(lamb_update)
 # **Why:** written next to LAMB, it shows which of the two normalises the gradient and which one normalises
 # the step.
 #
-# **Signature:** `novograd_update(w, gradient, m, v, learning_rate, beta1, beta2, weight_decay)` returns `(w,
-# m, v)`. `v` is a number, and it is 0 before the first update. Leave out $\epsilon$ or use $10^{-8}$.
+# **Signature:** `novograd_update(w, gradient, m, v, learning_rate, beta1, beta2, weight_decay)` returns
+# `(w, m, v)`. `v` is a number, and it is 0 before the first update. Leave out $\epsilon$ or use $10^{-8}$.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -953,14 +957,14 @@ more_exercises.check_lamb_update(lamb_update)
 # </details>
 # <details><summary>Hint 2</summary>
 #
-# With $v = 25$ and the gradient $(12, 16)$, whose squared norm is 400, and $\beta_2 = 0.9$: $v = 0.9 \cdot 25
-# + 0.1 \cdot 400 = 62.5$. The gradient is divided by $\sqrt{62.5} = 7.9$.
+# With $v = 25$ and the gradient $(12, 16)$, whose squared norm is 400, and $\beta_2 = 0.9$:
+# $v = 0.9 \cdot 25 + 0.1 \cdot 400 = 62.5$. The gradient is divided by $\sqrt{62.5} = 7.9$.
 #
 # </details>
 # <details><summary>Hint 3</summary>
 #
-# `v = square if v == 0 else beta2 * v + (1 - beta2) * square`, and `m = beta1 * m + gradient / np.sqrt(v) +
-# weight_decay * w`.
+# `v = square if v == 0 else beta2 * v + (1 - beta2) * square`, and
+# `m = beta1 * m + gradient / np.sqrt(v) + weight_decay * w`.
 #
 # </details>
 
