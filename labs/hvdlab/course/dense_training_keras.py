@@ -45,16 +45,17 @@ class DenseNetwork:
         self.optimizer.build(self.model.trainable_variables)
         loss_function = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 
-        def gradient(images: tf.Tensor, labels: tf.Tensor) -> list[tf.Tensor]:
+        @tf.function
+        def gradient(images: tf.Tensor, labels: tf.Tensor, chosen: tf.Tensor) -> list[tf.Tensor]:
             with tf.GradientTape() as tape:
-                loss = loss_function(labels, self.model(images))
+                logits = self.model(tf.gather(images, chosen))
+                loss = loss_function(tf.gather(labels, chosen), logits)
             return tape.gradient(loss, self.model.trainable_variables)
 
         @tf.function
         def train(images: tf.Tensor, labels: tf.Tensor, order: tf.Tensor) -> None:
             for chosen in order:
-                batch = tf.gather(images, chosen), tf.gather(labels, chosen)
-                self.optimizer.apply(gradient(*batch))
+                self.optimizer.apply(gradient(images, labels, chosen))
 
         @tf.function
         def accuracy(images: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
@@ -65,7 +66,7 @@ class DenseNetwork:
         def loss(images: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
             return loss_function(labels, self.model(images))
 
-        self._gradient, self._train = tf.function(gradient), train
+        self._gradient, self._train = gradient, train
         self._accuracy, self._loss = accuracy, loss
 
     def restart(self, seed: int, learning_rate: float) -> None:
@@ -97,8 +98,8 @@ class DenseNetwork:
             data: what `tensors` returned.
             chosen: numbers of images, shape (batch size,).
         """
-        batch = [tf.gather(values, tf.constant(chosen, tf.int32)) for values in data]
-        return [part.numpy() for part in self._gradient(*batch)]
+        parts = self._gradient(*data, tf.constant(chosen, tf.int32))
+        return [part.numpy() for part in parts]
 
     def apply(self, gradient: Sequence[np.ndarray]) -> None:
         """Make one step of the optimizer with a given gradient.

@@ -73,9 +73,8 @@ class DenseNetwork:
             data: what `tensors` returned.
             order: numbers of images, shape (steps, batch size).
         """
-        images, labels = data
         for chosen in torch.from_numpy(np.asarray(order, "int64")).to(DEVICE):
-            self._backward(images[chosen], labels[chosen])
+            self._backward(data, chosen)
             self.optimizer.step()
 
     def gradient(self, data: Data, chosen: np.ndarray) -> list[np.ndarray]:
@@ -86,7 +85,7 @@ class DenseNetwork:
             chosen: numbers of images, shape (batch size,).
         """
         rows = torch.from_numpy(np.asarray(chosen, "int64")).to(DEVICE)
-        self._backward(data[0][rows], data[1][rows])
+        self._backward(data, rows)
         return [_array(parameter.grad) for parameter in self.model.parameters()]
 
     def apply(self, gradient: Sequence[np.ndarray]) -> None:
@@ -133,7 +132,8 @@ class DenseNetwork:
         for parameter, array in zip(self.model.parameters(), weights, strict=True):
             parameter.copy_(_tensor(array))
 
-    def _backward(self, images: Tensor, labels: Tensor) -> None:
+    def _backward(self, data: Data, chosen: Tensor) -> None:
+        images, labels = (values.index_select(0, chosen) for values in data)
         self.optimizer.zero_grad()
         F.cross_entropy(self.model(images), labels).backward()
 

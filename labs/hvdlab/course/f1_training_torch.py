@@ -96,7 +96,7 @@ class F1Training:
         for epoch in range(1, epochs + 1):
             order = torch.from_numpy(self.order.permutation(len(images))).to(DEVICE)
             for chosen in order.split(batch_size):
-                self._update(images[chosen], labels[chosen])
+                self._update(images.index_select(0, chosen), labels.index_select(0, chosen))
             if epoch % every == 0:
                 rows.append({"epoch": epoch, "test_accuracy": self._accuracy(*tested)})
         return rows
