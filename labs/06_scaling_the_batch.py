@@ -333,19 +333,19 @@ describe(
 )
 
 # %% [markdown]
-# At the beginning all images agree on the direction, for example that the biases of the classes must change,
-# and the noise scale is about 20 images. As the network improves, the true gradient becomes smaller, while
-# the images still differ from each other. So the noise scale *grows* during training. In the reference run it
-# reaches about 400 images after 600 steps, and its mean until the goal is **150 images** (standard deviation
-# 19, n = 5). The growth is one reason why some schedules let the batch grow during training (lab 7).
-# McCandlish et al. measured a mean of about 900 for a small convolutional network on MNIST that they trained
-# for much longer.
+# At the beginning the gradients of most images point in similar directions, and the noise scale is about 20
+# images. As the network improves, the true gradient becomes smaller, while the images still differ from each
+# other. So the noise scale *grows* during training. In the reference run it reaches about 400 images after
+# 600 steps, and its mean until the goal is **150 images** (standard deviation 19, n = 5). The growth is one
+# reason why some schedules let the batch grow during training (lab 7). McCandlish et al. measured a mean of
+# about 900 for a small convolutional network on MNIST that they trained for much longer.
 #
 # ## Critical batch size
 #
-# The noise model also predicts the number of steps. One step with noise $S/B$ makes less progress than one
-# with the true gradient, by a factor that McCandlish et al. derive: $1 / (1 + B_\text{noise} / B)$. If this
-# factor was constant during training, the number of steps to the goal would be
+# The noise model also predicts the number of steps. A step with the noise $\operatorname{tr}\Sigma / B$ makes
+# less progress than a step with the true gradient. McCandlish et al. derive the factor
+# $1 / (1 + B_\text{noise} / B)$ for a well-chosen learning rate. If this factor was constant during training,
+# the number of steps $S(B)$ to the goal would be
 #
 # $$S(B) = S_\text{min} \left( 1 + \frac{B_\text{crit}}{B} \right).$$
 #
