@@ -660,12 +660,7 @@ batches = points.index.values
 step_seconds = 0.40 + 0.05 * np.log2(batches / 16)
 for deadline in (900, 240, 180, 120):
     choice = choose_batch(batches, points.values, step_seconds, 16, 3.00, deadline)
-    text = (
-        "no batch is fast enough"
-        if choice is None
-        else "batch {:.0f}, {:.0f} s, {:.2f}".format(*choice)
-    )
-    print(f"deadline {deadline} s: {text}")
+    print(f"deadline {deadline} s:", choice and "batch {:.0f}, {:.0f} s, {:.2f}".format(*choice))
 print(f"your choice for 240 s: {decision}")
 
 # %% [markdown]
