@@ -1061,7 +1061,8 @@ compare(
 # **Compare your prediction.** The layers differ by a large factor in $\|w\| / \|g\|$, so SGD must use a
 # learning rate that its most sensitive layer tolerates, and the other layers move too slowly in only 30
 # updates. LARS does not have this limit. In the reference (n = 3) SGD reaches 0.733 and LARS 0.765, three
-# percentage points more. NovoGrad gains one point. LARC gains 0.6 points, less than the scatter of its seeds.
+# percentage points more. NovoGrad gains one point. LARC gains one point as well, but this is less than the
+# scatter of its seeds.
 #
 # LAMB is six points ahead of SGD with 0.797. But Adam, on which it is built, reaches 0.789. So most of the
 # gain comes from the learning rate per *weight*. The trust ratio adds less than the seeds scatter.
