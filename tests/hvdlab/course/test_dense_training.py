@@ -66,9 +66,10 @@ def test_both_frameworks_train_alike(optimizer):
         found.append(([*made.get_weights()], made.accuracy(data)))
     (keras_weights, keras_accuracy), (torch_weights, torch_accuracy) = found
     for ours, others in zip(keras_weights, torch_weights, strict=True):
-        # Keras adds Adam's eps before the bias correction, which matters for tiny gradients only.
         difference = np.abs(ours - others)
-        assert np.median(difference) < 2e-5 if optimizer == "adam" else difference.max() < 2e-5
+        # Keras adds Adam's eps before the bias correction. In the first step it counts 1 / sqrt(0.001) = 32
+        # times as much as in PyTorch, which changes steps of 0.01 with small gradients by about 1e-5.
+        assert np.median(difference) < 1e-4 if optimizer == "adam" else difference.max() < 2e-5
     assert keras_accuracy == pytest.approx(torch_accuracy, abs=0.02)
 
 

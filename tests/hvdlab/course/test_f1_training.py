@@ -55,8 +55,9 @@ def test_one_update_is_the_same(optimizer, norm):
         pair[1].model[0].weight.detach().numpy().T,
     ]
     if optimizer == "Adam" and norm != "ghost":
-        # Keras adds Adam's eps before the bias correction, which matters for tiny gradients only.
-        assert np.median(np.abs(matrices[0] - matrices[1])) < 5e-6
+        # Keras adds Adam's eps before the bias correction. In the first step it counts 1 / sqrt(0.001) = 32
+        # times as much as in PyTorch, which changes steps of 0.01 with small gradients by about 1e-5.
+        assert np.median(np.abs(matrices[0] - matrices[1])) < 3e-5
     elif norm != "ghost":  # the ghosts depend on the order of the images
         np.testing.assert_allclose(*matrices, atol=5e-5)
     else:
