@@ -1,158 +1,217 @@
 # %% [markdown]
 # # Lab 6: Scaling the batch
 #
-# **Time:** 75 minutes, three of them computing. **You measure** how many steps a batch of 16 to 2048 images takes to
-# the same accuracy, predict from gradients alone where more images stop paying, and look at what a large batch
-# finds. **You need** lab 3 (mini-batches) and lab 4 (data parallelism).
+# In 2018 a team trained DeepLabv3+, a network that finds storms in climate data, on 27,360 GPUs of the
+# supercomputer Summit, with a parallel efficiency of 90.7 % ([Kurth et al.
+# 2018](https://research.nvidia.com/publication/2018-11_exascale-deep-learning-climate-analytics)). This means
+# that the GPUs reached 90.7 % of the throughput of perfect scaling. So the number of images per second can
+# grow very far. But every GPU that is added also makes the *batch* larger, and a larger batch changes the
+# training itself. By 2018, researchers had used batches of tens of thousands for images and text, and of
+# millions for the game Dota 2. Still larger ones brought [rapidly diminishing
+# returns](https://openai.com/index/how-ai-training-scales/). This lab explains where that limit comes from,
+# how to measure it in advance, and how to choose a batch size.
 #
-# $N$ ranks with $b$ images each take one step with a *global batch* of $B = N b$ images. Lab 4 showed that
-# this is the same step as one process with a batch of $B$ takes. So here **one process stands in for many
-# ranks**: at 32 images a rank, a batch of 2048 is a step of 64 ranks. Read every axis called "batch size" as
-# "number of ranks".
+# **After this lab you can**
+#
+# * explain why throughput, steps, images and accuracy give four different answers to the question "is a
+#   larger batch better?";
+# * compute the gradient noise scale from two gradient norms, and explain what it predicts;
+# * compute steps and images for any batch from the law of steps, and fit this law to measurements;
+# * choose a batch for a given deadline and price, and defend the choice;
+# * say what the generalisation gap is, and why a measurement of it needs several seeds.
+#
+# **Builds on** lab 3 (mini-batches, throughput, how the experiments work) and lab 4 (data parallelism).
+# **Time:** 110 minutes if you read everything and do every exercise. The computer needs about five of them.
+# The last section, "Further reading and optional experiments", takes another 30 minutes.
 
-# %%
+# %% tags=["folded"]
 import os
 import time
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
-import keras
 import matplotlib.pyplot as plt
 import numpy as np
-import pandas as pd
-import tensorflow as tf
-from matplotlib.ticker import LogLocator
 
-from hvdlab.course import loss_landscape
+from hvdlab.course import frameworks, loss_landscape
 from hvdlab.course.experiment import QUICK, by_run_length, grid, reference, seeds, sweep
-from hvdlab.course.figures import compare, overlay, predicted
+from hvdlab.course.figures import compare, describe, overlay, predicted
+from hvdlab.course.large_batch_tables import (
+    best_rates,
+    fit_each_seed,
+    gaps,
+    logarithmic,
+    until_goal,
+)
+from hvdlab.course.sharpness import sharpness
+from hvdlab.course.workbook import Workbook
 from hvdlab.data import load_fashion_mnist
+from hvdlab.exercises import lab06_batch_choice as choice_exercises
 from hvdlab.exercises import lab06_scaling_the_batch as exercises
-from hvdlab.noise_scale import steps_to_goal
+
+workbook = Workbook(6)
 
 # %% [markdown]
-# ## Load the images, build a network
+# ## Keras or PyTorch
 #
-# Fashion-MNIST, as rows of 784 pixels with mean 0 and deviation 1. The 60 000 training images are for
-# training, 4 000 of the others decide whether the goal is reached.
-
+# All experiments of this lab run in Keras and in PyTorch. Set `FRAMEWORK` to the one that you prefer. It
+# selects one of two modules, `labs/hvdlab/course/dense_training_keras.py` or `dense_training_torch.py`. Both
+# contain a class `DenseNetwork` with the same methods, and each method is a few lines long. Open the file of
+# your framework and read `train` and `gradient` before you continue, because the rest of the lab calls them.
+# The shipped reference results, which the figures show as lines, were measured with Keras. With PyTorch your
+# points scatter around the same lines, because the network, the initial distribution of the weights and the
+# optimizer are the same.
 
 # %%
-def tensors(images, labels):
-    pixels = (images.reshape(-1, 784) / np.float32(255) - 0.286) / 0.353
-    return tf.constant(pixels), tf.constant(labels.astype("int32"))
+FRAMEWORK = "keras"  # or "torch"
+training = frameworks.load("dense_training", FRAMEWORK)
+
+# %% [markdown]
+# The data are Fashion-MNIST: 60,000 training images of 784 pixels in ten classes. Of the 10,000 test images,
+# 4,000 are held out to decide whether a training has reached its goal. The network has one hidden layer of
+# 128 units, so that hundreds of trainings fit into minutes.
+#
+# `network.train` takes a table of image numbers, with one row per step. The function `shuffled` makes these
+# numbers: it returns one random permutation of all images after the other, so that each image is read once
+# per *epoch* (one pass over the training set).
+
+
+# %% tags=["folded"]
+def shuffled(seed, n, examples):
+    """The numbers of `examples` images: permutations of 0 .. n - 1, one after another."""
+    rng = np.random.default_rng(seed)
+    epochs = [rng.permutation(n) for _ in range(-(-examples // n))]
+    return np.concatenate(epochs)[:examples]
 
 
 data = load_fashion_mnist()
 if data.synthetic:
     print("These data are SYNTHETIC: every cell runs, but no number below can be compared.")
-train_set = tensors(data.train_images, data.train_labels)
-held_out = tensors(data.test_images[:4000], data.test_labels[:4000])
-print(f"{len(train_set[0])} images to train on, {len(held_out[0])} held out")
+train_set = training.tensors(data.train_images, data.train_labels)
+held_out = training.tensors(data.test_images[:4000], data.test_labels[:4000])
+network = training.DenseNetwork([128])
 
 # %% [markdown]
-# The network is small, so that hundreds of trainings fit into minutes. Training is a short loop compiled by
-# `tf.function`: it takes a table of image numbers, one row a step.
-
-
-# %%
-loss_function = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-
-
-def build(*widths):
-    hidden = [keras.layers.Dense(width, activation="relu") for width in widths]
-    return keras.Sequential([keras.Input((784,)), *hidden, keras.layers.Dense(10)])
-
-
-def gradient(model, dataset, chosen):
-    images, labels = (tf.gather(values, chosen) for values in dataset)
-    with tf.GradientTape() as tape:
-        loss = loss_function(labels, model(images))
-    return tape.gradient(loss, model.trainable_variables)
-
-
-def make_train(model, optimizer, dataset):
-    optimizer.build(model.trainable_variables)
-
-    @tf.function
-    def train(order):  # image numbers, shape (steps, batch size)
-        for chosen in order:
-            optimizer.apply(gradient(model, dataset, chosen))
-
-    return train
-
-
-# %% [markdown]
-# `restart` makes a new training of the same network, `shuffled` deals the images, epoch after epoch, and
-# `accuracy` looks at any set.
-
-
-# %%
-def restart(model, optimizer, seed, learning_rate):
-    keras.utils.set_random_seed(seed)
-    model.set_weights(keras.models.clone_model(model).get_weights())
-    for variable in optimizer.variables:
-        variable.assign(tf.zeros_like(variable))
-    optimizer.learning_rate = learning_rate
-
-
-def shuffled(seed, n, examples):
-    """The numbers of `examples` images: permutations of 0 .. n - 1, one after another."""
-    rng = np.random.default_rng(seed)
-    epochs = [rng.permutation(n) for _ in range(-(-examples // n))]
-    return np.concatenate(epochs)[:examples].astype("int32")
-
-
-@tf.function
-def accuracy(model, images, labels):
-    right = tf.argmax(model(images), axis=1, output_type=tf.int32) == labels
-    return tf.reduce_mean(tf.cast(right, tf.float32))
-
-
-model, sgd = build(128), keras.optimizers.SGD()
-train = make_train(model, sgd, train_set)
-
-# %% [markdown]
-# ## Measure the noise in the gradient
+# ## Throughput and the limit of the batch
 #
-# How large a batch is worth its images? The gradient of $B$ images is the true gradient $G$ plus noise, and
-# the noise shrinks with $B$:
+# A *rank* is one of the N processes that train together. In data-parallel training each rank computes the
+# gradient of its own $b$ images, and an all-reduce averages the N gradients. Lab 4 showed that the result is
+# the same step as that of one process with a *global batch* of $B = N b$ images. For example, 64 ranks with
+# 32 images each take steps with $B = 2{,}048$. **In this lab a single process therefore stands in for many
+# ranks.** Read every axis called "batch size" as "number of ranks times images per rank".
 #
-# $$E\,|g_B|^2 = |G|^2 + \frac{\operatorname{tr} \Sigma}{B},$$
+# Can the batch grow indefinitely? There are four answers, because four quantities change with it:
 #
-# where $\Sigma$ is the covariance of the gradients of single images. While noise rules, twice the batch makes
-# a step twice as good. Once $G$ rules, more images tell the step what it knows already. The two are equal at
-# the **gradient noise scale**
+# 1. **Images per second.** They grow with the number of ranks, as long as the network keeps up. Kurth et al.
+#    trained two networks: Tiramisu on 5,300 GPUs with a parallel efficiency of 79 %, and DeepLabv3+ on 27,360
+#    GPUs with 90.7 %. By this measure there is hardly a limit.
+# 2. **Steps.** A larger batch makes a better gradient, so training needs fewer steps to reach the same
+#    accuracy. But their number does not fall forever.
+# 3. **Images read.** This is steps times batch. If the batch doubles and the steps fall by less than half,
+#    training reads more images in total and costs more.
+# 4. **Accuracy.** With the same number of epochs a large batch often ends with a lower accuracy on new
+#    images.
 #
-# $$B_\text{noise} = \frac{\operatorname{tr} \Sigma}{|G|^2}$$
+# A small example shows why images per second are not enough. With 60,000 images and $B = 60$ an epoch has
+# 1,000 steps. With $B = 6{,}000$ it has 10. If 100 times more ranks read the images 100 times faster, the
+# epoch takes a hundredth of the time. But ten steps may not be enough to learn what 1,000 steps learn. So the
+# question is how the number of *necessary* steps depends on the batch.
 #
-# (McCandlish et al. 2018, [arXiv:1812.06162](https://arxiv.org/abs/1812.06162)). Their claim: this number,
-# measured in *one* run at *one* batch size, tells the order of magnitude of the batch at which scaling stops
-# to pay. You will test that.
+# ## Steps to convergence
 #
-# ## Exercise 1: Write the two-batch estimator
+# [Shallue et al. (2018)](https://arxiv.org/abs/1811.03600) measured this on many networks and data sets. For
+# each batch size they counted the steps until a fixed accuracy was reached, the *goal*. They found the same
+# three regimes everywhere:
 #
-# **What:** one equation has two unknowns, $|G|^2$ and $S = \operatorname{tr} \Sigma$; squared norms at two
-# batch sizes make two equations. Solve them.
+# * **Perfect scaling.** While the batch is small, twice the batch needs half the steps. The images read stay
+#   the same, so twice the ranks need half the time at the same cost.
+# * **Diminishing returns.** Then twice the batch saves less than half of the steps.
+# * **Maximal data parallelism.** For very large batches the number of steps no longer falls. More ranks only
+#   cost more.
 #
-# **Why:** in data-parallel training both norms are available without extra work: the gradient of a rank *before* the
-# all-reduce is one of the small batch, *after* it one of the large batch.
+# ![Curve of the steps to a goal against the batch size on logarithmic axes. It falls along a straight line of perfect scaling, bends at the critical batch size, and ends at a constant minimum number of steps](pictures/scaling_regimes.svg)
 #
-# **Signature:** `two_batch_estimate(small_norm2, big_norm2, small_batch, big_batch)` returns `(G2, S)`. The
-# norms are squared already, and may be numbers or arrays. Each estimate is noisy, even negative at times:
-# leave it as it is.
+# Where the curve bends depends on the network, the data and the optimizer, and differed greatly between their
+# tasks. A comparison of batches is only fair if every batch has its own best learning rate, because the best
+# rate grows with the batch. To respect this rule, Shallue et al. trained 168,160 models. This lab tries three
+# learning rates per batch.
+#
+# ## Gradient noise scale
+#
+# Why do the returns diminish, and can we know the bend before we have paid for it? Both answers come from the
+# *noise* of the gradient.
+#
+# The **true gradient** $G$ is the mean gradient over all images that we could draw. A batch gives only an
+# estimate of it. Each image has its own gradient, and these scatter around $G$. Their scatter is described by
+# the covariance matrix $\Sigma$. Its *trace* $\operatorname{tr}\Sigma$, the sum of its diagonal, is the sum
+# of the variances of all weights' gradients. A mean over $B$ images has a variance that is $B$ times smaller,
+# $\operatorname{tr}\Sigma / B$.
+#
+# ![Two boxes with arrows. With batches of 4 images the gradients point in clearly different directions around the true gradient. With batches of 64 images they nearly coincide with it](pictures/gradient_noise.svg)
+#
+# For the squared length $|g_B|^2$ of a batch's gradient this means, on average over many batches,
+#
+# $$E\,|g_B|^2 = |G|^2 + \frac{\operatorname{tr} \Sigma}{B}.$$
+#
+# **Worked example.** A model has one weight, and there are four images with the gradients 6, 2, 4 and 0. The
+# true gradient is their mean, $G = 3$, so $|G|^2 = 9$. The variance is $(3^2 + 1^2 + 1^2 + 3^2) / 4 = 5$.
+# With a batch of one image the mean square is $(36 + 4 + 16 + 0) / 4 = 14$, and indeed $14 = 9 + 5/1$. With
+# batches of two, drawn independently, it is $9 + 5/2 = 11.5$. With batches of 100 it is $9.05$, and nearly
+# all of that is the true gradient.
+#
+# So there are two regimes. If $B$ is small, the noise dominates, and doubling the batch makes each step about
+# twice as effective. If $B$ is large, the true gradient dominates, and additional images add almost no
+# information. The two parts are equal at the **gradient noise scale** ([McCandlish et al.
+# 2018](https://arxiv.org/abs/1812.06162)):
+#
+# $$B_\text{noise} = \frac{\operatorname{tr} \Sigma}{|G|^2}.$$
+#
+# In the example it is $5 / 9 = 0.6$ images, because the four images largely agree. For real networks it is
+# hundreds to millions. The paper's claim is that this number, measured in *one* run with *one* batch size,
+# predicts the order of magnitude of the batch at which perfect scaling ends.
+#
+# ## Two-batch estimator
+#
+# The matrix $\Sigma$ is too large to compute, because it has as many rows as the network has weights. Two
+# averages are enough. The equation above has two unknowns, $|G|^2$ and $S = \operatorname{tr}\Sigma$. The
+# mean squared norms at two batch sizes make two equations. In the example they are
+#
+# $$14 = |G|^2 + S / 1, \qquad 11.5 = |G|^2 + S / 2.$$
+#
+# Their difference is $2.5 = S\,(1 - 1/2)$, so $S = 5$. To get $|G|^2$, multiply each equation by its batch
+# size, $14 = |G|^2 + S$ and $23 = 2|G|^2 + S$, and subtract: $|G|^2 = 9$. These are the values that we
+# computed from the single images.
+#
+# Data-parallel training has both norms at almost no cost. The gradient of a rank *before* the all-reduce
+# belongs to the small batch. The averaged gradient *after* the all-reduce belongs to the large one.
+#
+# ## Exercise 1: The two-batch estimator
+#
+# **What:** solve the two equations for any two batch sizes.
+#
+# **Why:** this is the whole measurement of the gradient noise scale.
+#
+# **Signature:** `two_batch_estimate(small_norm2, big_norm2, small_batch, big_batch)` returns the pair
+# `(G2, S)`, the estimates of $|G|^2$ and of $\operatorname{tr}\Sigma$. The norms are already squared and may
+# be numbers or arrays. An estimate from one step is noisy and sometimes negative. Return it as it is, because
+# clipping would bias the mean over many steps.
 #
 # <details><summary>Hint 1</summary>
 #
-# Write the equation twice, with $B_\text{small}$ and with $B_\text{big}$. Their difference has no $|G|^2$ in
-# it, which gives $S$.
+# Write the equation once with `small_batch` and once with `big_batch`. Their difference contains only $S$. If
+# you first multiply each equation by its batch size, the difference contains only $|G|^2$.
 #
 # </details>
 # <details><summary>Hint 2</summary>
 #
-# Multiply each by its batch size and subtract: now $S$ is gone, and $G2 = (B_\text{big} |g_\text{big}|^2 -
-# B_\text{small} |g_\text{small}|^2) / (B_\text{big} - B_\text{small})$. And $S = (|g_\text{small}|^2 -
-# |g_\text{big}|^2) / (1/B_\text{small} - 1/B_\text{big})$.
+# With the numbers of the example, `two_batch_estimate(14, 11.5, 1, 2)`:
+# $G2 = (2 \cdot 11.5 - 1 \cdot 14) / (2 - 1) = 9$ and $S = (14 - 11.5) / (1/1 - 1/2) = 5$.
+#
+# </details>
+# <details><summary>Hint 3</summary>
+#
+# `G2 = (big_batch * big_norm2 - small_batch * small_norm2) / (big_batch - small_batch)`. The denominator of
+# `S` is `1 / small_batch - 1 / big_batch`.
 #
 # </details>
 
@@ -170,111 +229,200 @@ def two_batch_estimate(small_norm2, big_norm2, small_batch, big_batch):
 exercises.check_two_batch_estimate(two_batch_estimate)
 
 # %% [markdown]
-# ## Watch the noise while a network trains
+# ## Exercise 2: Norms before and after the all-reduce
 #
-# A step as eight ranks of 32 images would take it: eight gradients, their mean (the all-reduce), and the
-# squared norms before and after.
+# **What:** from the gradients of all ranks compute the two squared norms that the estimator needs, and the
+# average gradient for the step.
+#
+# **Why:** this is where the two batch sizes come from in real data-parallel training. With Horovod the
+# average would be the result of `hvd.allreduce`.
+#
+# **Signature:** `norms_before_and_after(ranks)` takes a list with one entry per rank. Each entry is the
+# gradient of that rank, a list of arrays, one for each weight array of the network. Return
+# `(small_norm2, big_norm2, average)`: the mean over the ranks of their squared norms, the squared norm of the
+# average gradient, and the average gradient as a list of arrays. The squared norm of a gradient is the sum of
+# the squares of all numbers in all its arrays.
+#
+# <details><summary>Hint 1</summary>
+#
+# The order of averaging and squaring is the point. For `small_norm2` square first and average then. For
+# `big_norm2` average first and square then.
+#
+# </details>
+# <details><summary>Hint 2</summary>
+#
+# Rank 0 has the arrays `[3, 0]` and `[4]`, and rank 1 has `[1, 2]` and `[0]`. Their squared norms are 25 and
+# 5, so `small_norm2` is 15. The average gradient is `[2, 1]` and `[2]`, so `big_norm2` is $4 + 1 + 4 = 9$.
+#
+# </details>
+# <details><summary>Hint 3</summary>
+#
+# `zip(*ranks)` groups the first arrays of all ranks, then the second ones, and so on:
+# `average = [np.mean(parts, axis=0) for parts in zip(*ranks)]`. The squared norm of one gradient is
+# `sum(np.sum(part**2) for part in gradient)`.
+#
+# </details>
+
 
 # %%
-RANKS, SMALL = 8, 32
+def norms_before_and_after(ranks):
+    # BEGIN SOLUTION: return the mean squared norm, the squared norm of the mean, and the mean
+    small_norm2 = np.mean([sum(np.sum(part**2) for part in rank) for rank in ranks])
+    average = [np.mean(parts, axis=0) for parts in zip(*ranks, strict=True)]
+    big_norm2 = sum(np.sum(part**2) for part in average)
+    return small_norm2, big_norm2, average
+    # END SOLUTION
 
 
-def squared_norm(parts):
-    return tf.add_n([tf.reduce_sum(part**2) for part in parts])
-
-
-@tf.function
-def noisy_step(order):  # image numbers, shape (RANKS, SMALL)
-    ranks = [gradient(model, train_set, chosen) for chosen in tf.unstack(order)]
-    average = [tf.add_n(tensors) / RANKS for tensors in zip(*ranks, strict=True)]
-    sgd.apply(average)
-    return tf.add_n([squared_norm(rank) for rank in ranks]) / RANKS, squared_norm(average)
-
+# %%
+choice_exercises.check_norms_before_and_after(norms_before_and_after)
 
 # %% [markdown]
-# The ratio of one step would be useless: $G2$ may come out near zero. So average *both* over the last 50 steps
-# or so, and divide then. (`hvdlab.noise_scale.NoiseScale` does this for your own trainings.)
+# ## The noise scale during training
+#
+# The next cell trains the network as eight ranks with 32 images each would train it. In each step it computes
+# eight gradients, takes both norms, and applies the average. The estimate of a single step is useless,
+# because the estimate of $|G|^2$ may be close to zero or negative. So it averages `G2` and `S` *separately*
+# over about the last 50 steps, and divides the averages. (`hvdlab.noise_scale.NoiseScale` does this for your
+# own trainings.) The goal is that 85 % of the held-out images are classified correctly.
 
 # %%
-GOAL = 0.85  # held-out accuracy
+RANKS, SMALL, GOAL = 8, 32, 0.85
+NOISE_STEPS = by_run_length(quick=60, learner=600, reference=600)
 
 
 def watch_noise(seed):
-    restart(model, sgd, seed, learning_rate=0.15)
-    steps, averages, rows = by_run_length(quick=120, learner=600, reference=600), np.zeros(2), []
-    batches = shuffled(seed, 60_000, steps * RANKS * SMALL).reshape(steps, RANKS, SMALL)
-    for step, order in enumerate(batches, 1):
-        small, big = (float(norm2) for norm2 in noisy_step(tf.constant(order)))
+    network.restart(seed, learning_rate=0.15)
+    smooth, rows = np.zeros(2), []
+    order = shuffled(seed, 60_000, NOISE_STEPS * RANKS * SMALL)
+    for step, chosen in enumerate(order.reshape(NOISE_STEPS, RANKS, SMALL), 1):
+        gradients = [network.gradient(train_set, of_rank) for of_rank in chosen]
+        small, big, average = norms_before_and_after(gradients)
+        network.apply(average)
         estimate = np.array(two_batch_estimate(small, big, SMALL, RANKS * SMALL))
-        averages = 0.98 * averages + 0.02 * estimate
+        smooth = 0.98 * smooth + 0.02 * estimate
         if step % 10 == 0:
-            noise_scale, now = averages[1] / averages[0], float(accuracy(model, *held_out))
-            rows.append({"step": step, "noise_scale": noise_scale, "held_out_accuracy": now})
+            row = {"step": step, "noise_scale": smooth[1] / smooth[0]}
+            rows.append(row | {"held_out_accuracy": network.accuracy(held_out)})
     return rows
 
 
 noise = sweep("noise_scale_live", watch_noise, grid(seed=seeds(3, 5)))
 
 
-# %%
-def logarithmic(axis, base=10, subs=(1, 2, 5)):
-    """Make an axis logarithmic, with plain numbers on it."""
-    axis.axes.set(**{f"{axis.axis_name}scale": "log"})
-    axis.set_major_locator(LogLocator(base, subs))
-    axis.set_major_formatter("{x:g}")
-    axis.minorticks_off()
-
-
-def until_goal(noise):
-    """Of each seed, the rows before the goal is reached for the first time."""
-    reached = noise["held_out_accuracy"].ge(GOAL).groupby(noise["seed"]).cummax()
-    return noise[~reached]
+# %% tags=["folded"]
+def mean_until_goal(noise):
+    return until_goal(noise, GOAL).groupby("seed", as_index=False)["noise_scale"].mean()
 
 
 shipped_noise = reference("noise_scale_live")
+mean_noise, mean_shipped = mean_until_goal(noise), mean_until_goal(shipped_noise)
+noise_scale = mean_noise["noise_scale"].mean()
 figure, axes = plt.subplots()
 overlay(axes, noise, shipped_noise, x="step", y="noise_scale")
-goal_step = until_goal(shipped_noise).groupby("seed")["step"].max().mean()
+goal_step = until_goal(shipped_noise, GOAL).groupby("seed")["step"].max().mean()
 axes.axvline(goal_step, color="black", linestyle=":", label="goal reached (reference)")
 axes.set(xlabel="step (of 256 images)", ylabel="gradient noise scale (images)")
 logarithmic(axes.yaxis)
 axes.legend()
-plt.show()
+print(f"Your gradient noise scale, mean until the goal: {noise_scale:.0f} images")
+describe(
+    figure,
+    "The gradient noise scale against the training step, on a logarithmic axis. It grows from about 20 "
+    "images after 10 steps to nearly 400 after 600 steps; the goal is reached after about 320 steps.",
+)
 
 # %% [markdown]
-# At first all images agree which way is down, and the noise scale is small. The better the network, the
-# smaller the gradient that is left, and the more the images differ: the noise scale *grows* through training,
-# as in the paper. (This is why some schedules let the batch grow, lab 7.) The dotted line is where the
-# reference reached the goal.
+# At the beginning the gradients of most images point in similar directions, and the noise scale is about 20
+# images. As the network improves, the true gradient becomes smaller, while the images still differ from each
+# other. So the noise scale *grows* during training. In the reference run it reaches about 400 images after
+# 600 steps, and its mean until the goal is **150 images** (standard deviation 19, n = 5). The growth is one
+# reason why some schedules let the batch grow during training (lab 7). McCandlish et al. measured a mean of
+# about 900 for a small convolutional network on MNIST that they trained for much longer.
 #
-# The paper measured an average of about 900 for a small convolutional network on MNIST, trained much longer.
-# Our goal comes early, so expect less here. Average until the goal:
+# ## Critical batch size
+#
+# The noise model also predicts the number of steps. A step with the noise $\operatorname{tr}\Sigma / B$ makes
+# less progress than a step with the true gradient. McCandlish et al. derive the factor
+# $1 / (1 + B_\text{noise} / B)$ for a well-chosen learning rate. If this factor was constant during training,
+# the number of steps $S(B)$ to the goal would be
+#
+# $$S(B) = S_\text{min} \left( 1 + \frac{B_\text{crit}}{B} \right).$$
+#
+# $S_\text{min}$ is the number of steps with an enormous batch. $B_\text{crit}$ is the **critical batch
+# size**, the bend of the curve in the picture above. There a run needs twice the minimum of steps. It would
+# equal $B_\text{noise}$ if the noise scale stayed the same during training. The images read are
+# $E(B) = B \cdot S(B)$.
+#
+# **Worked example.** Let $S_\text{min} = 100$ steps and $B_\text{crit} = 200$ images.
+#
+# | batch $B$ | steps $S(B)$ | images $E(B)$ | saved by $2B$ |
+# |---|---|---|---|
+# | 50 | $100\,(1 + 200/50) = 500$ | 25,000 | 40 %, because $S(100) = 300$ |
+# | 200 | $100\,(1 + 1) = 200$ | 40,000 | 25 %, because $S(400) = 150$ |
+# | 800 | $100\,(1 + 1/4) = 125$ | 100,000 | 10 %, because $S(1600) = 112.5$ |
+#
+# Perfect scaling would save 50 % at every doubling. In general the saved fraction is
+# $1 - S(2B)/S(B) = \frac{B_\text{crit}}{2\,(B + B_\text{crit})}$. At $B = B_\text{crit}$ it is exactly one
+# quarter. So the critical batch is where *a doubling of the batch begins to save less than a quarter of the
+# steps*.
+#
+# ## Exercise 3: The law of steps
+#
+# **What:** compute a row of the table above.
+#
+# **Why:** with these three numbers you can say what the next doubling of the ranks is worth. The figures
+# below draw your function.
+#
+# **Signature:** `scaling_law(batch, s_min, b_crit)` returns `(steps, images, saved)`, where `saved` is the
+# fraction of the steps that twice the batch saves. `batch` may be a number or an array.
+#
+# <details><summary>Hint 1</summary>
+#
+# Each of the three results is one line, and the second one uses the first.
+#
+# </details>
+# <details><summary>Hint 2</summary>
+#
+# For `scaling_law(50, 100, 200)`: the quotient `b_crit / batch` is 4, the steps are
+# $100 \cdot (1 + 4) = 500$, the images $500 \cdot 50$, and the saved fraction is $200 / (2 \cdot 250) = 0.4$.
+#
+# </details>
+# <details><summary>Hint 3</summary>
+#
+# `steps = s_min * (1 + b_crit / batch)`, and `saved = b_crit / (2 * (batch + b_crit))`.
+#
+# </details>
 
 
 # %%
-def mean_until_goal(noise):
-    return until_goal(noise).groupby("seed", as_index=False)["noise_scale"].mean()
+def scaling_law(batch, s_min, b_crit):
+    # BEGIN SOLUTION: return steps, images and the saved fraction
+    steps = s_min * (1 + b_crit / batch)
+    images = steps * batch
+    saved = b_crit / (2 * (batch + b_crit))
+    return steps, images, saved
+    # END SOLUTION
 
-
-mean_noise, mean_shipped = mean_until_goal(noise), mean_until_goal(shipped_noise)
-noise_scale = mean_noise["noise_scale"].mean()
-print(f"gradient noise scale until the goal: {noise_scale:.0f} images")
-
-# %% [markdown]
-# ## Predict the knee
-#
-# Now the experiment itself: count the steps until 85 % of the held-out images are right, for batches from 16
-# to 2048. From which batch on does *twice the batch* save *less than a quarter* of the steps?
 
 # %%
-prediction = None  # a batch size: your guess, before you run the next cells
+choice_exercises.check_scaling_law(scaling_law)
 
 # %% [markdown]
-# A comparison is only fair if every batch has its own best learning rate (Shallue et al. 2018,
-# [arXiv:1811.03600](https://arxiv.org/abs/1811.03600), trained 168 160 models to keep this rule). So each
-# batch tries several rates around a scaled one, $\eta(B) = \eta_\text{max} / (1 + B_0 / B)$: linear in $B$ for
-# small batches, level for large ones. The best rate is the one with the fewest steps, by median over the
-# seeds.
+# ## Measured steps
+#
+# Now the experiment of Shallue et al. in small: count the steps until 85 % of the held-out images are right,
+# for batches from 16 to 2,048. You have measured the noise scale, and you know what it should predict.
+
+# %%
+# Prediction 1: from which batch size on does doubling the batch save less than a quarter of the
+# steps? Replace both values of None.
+prediction = workbook.predict(1, None, reason=None)
+
+# %% [markdown]
+# Each batch tries several learning rates around $\eta(B) = \eta_\text{max} / (1 + B_0 / B)$. This formula
+# grows linearly with $B$ for small batches and is constant for large ones, as the noise model suggests. The
+# best learning rate of a batch is the one with the fewest steps, by the median over the seeds.
 
 # %%
 BATCHES = [16, 128, 1024] if QUICK else [16, 32, 64, 128, 256, 512, 1024, 2048]
@@ -285,16 +433,16 @@ def count_steps(batch_size, factor, seed):
     every = max(2, 1024 // batch_size)  # look at the held-out images once in so many steps
     rounds = 800_000 // (every * batch_size)
     order = shuffled(seed, 60_000, rounds * every * batch_size).reshape(rounds, every, batch_size)
-    train(tf.constant(order[0]))  # compiles, before the clock starts
+    network.train(train_set, order[0])  # prepares the network, before the time is measured
     learning_rate = factor * 0.25 / (1 + 64 / batch_size)
-    restart(model, sgd, seed, learning_rate)
+    network.restart(seed, learning_rate)
     steps, seconds, reached = 0, 0.0, False
     while not reached and steps < rounds * every:
         start = time.perf_counter()
-        train(tf.constant(order[steps // every]))
+        network.train(train_set, order[steps // every])
         seconds += time.perf_counter() - start
         steps += every
-        reached = float(accuracy(model, *held_out)) >= GOAL
+        reached = network.accuracy(held_out) >= GOAL
     found = {"steps": steps, "seconds": seconds} if reached else {}
     speed = steps * batch_size / seconds
     return found | {"learning_rate": learning_rate, "images_per_second": speed}
@@ -302,49 +450,45 @@ def count_steps(batch_size, factor, seed):
 
 settings = grid(batch_size=BATCHES, factor=FACTORS, seed=seeds(3, 5))
 runs = sweep("steps_to_goal", count_steps, settings)
-shipped = reference("steps_to_goal")
 
 
-# %%
-def best_rates(runs):
-    """The runs at the best learning rate of each batch: fewest steps, by median over the seeds, then by mean."""
-    counted = runs.assign(steps=runs["steps"].fillna(np.inf))  # not reached: more than any number
-    over_seeds = counted.groupby(["batch_size", "factor"])["steps"].agg(["median", "mean"])
-    in_order = over_seeds.sort_values(["median", "mean"]).reset_index()
-    return runs.merge(in_order.drop_duplicates("batch_size")[["batch_size", "factor"]])
-
-
-best, best_shipped = best_rates(runs), best_rates(shipped)
+# %% tags=["folded"]
+best, best_shipped = best_rates(runs), best_rates(reference("steps_to_goal"))
 compare(best, best_shipped, by=["batch_size"], value="steps")
 
 # %% [markdown]
-# ## Exercise 2: Fit the law
+# From 16 to 32 images the steps fall from about 2,160 to 1,160, nearly by half. From 512 to 2,048 they fall
+# from about 230 to 200, although each step reads four times more images. From 16 to 2,048 images the batch is
+# 128 times larger, and the number of steps is 11 times smaller.
 #
-# The noise model makes a law for the steps to a goal:
+# ## Exercise 4: Fit of the critical batch size
 #
-# $$S(B) = S_\text{min} \left( 1 + \frac{B_\text{crit}}{B} \right).$$
+# **What:** find $S_\text{min}$ and $B_\text{crit}$ from a table of batches and steps.
 #
-# $S_\text{min}$ are the steps of an enormous batch, and at $B_\text{crit}$ a run takes twice as many.
+# **Why:** the fit turns eight measured numbers into two, and one of them can be compared with the noise
+# scale.
 #
-# **What:** find both from a table of batches and steps.
-#
-# **Why:** $B_\text{crit}$ is the knee that the noise scale should predict. It also answers the question above:
-# twice the batch saves $1 - S(2B) / S(B) = \frac{B_\text{crit}}{2 (B + B_\text{crit})}$ of the steps, and that
-# is a quarter exactly at $B = B_\text{crit}$.
-#
-# **Signature:** `fit_steps(batches, steps)` takes two arrays and returns `(s_min, b_crit)`. The errors of
-# `steps` are about the same *in percent*: a fit that counts absolute errors would look at the smallest batches
-# only.
+# **Signature:** `fit_steps(batches, steps)` takes two arrays and returns `(s_min, b_crit)`. The scatter of
+# `steps` between seeds is about the same *in percent* for every batch. Therefore relative errors must count
+# equally. Otherwise the smallest batches, which have the most steps, would decide alone.
 #
 # <details><summary>Hint 1</summary>
 #
-# With $x = 1/B$ the law is a straight line, $S = S_\text{min} + S_\text{min} B_\text{crit}\, x$. What is its
-# intercept, what its slope?
+# With $x = 1/B$ the law is a straight line, $S = S_\text{min} + (S_\text{min} B_\text{crit})\, x$. What are
+# its intercept and its slope?
 #
 # </details>
 # <details><summary>Hint 2</summary>
 #
-# `slope, intercept = np.polyfit(x, steps, 1, w=1 / steps)`: the weights `w` turn errors into relative ones.
+# The batches 100, 300 and 600 with 400, 200 and 150 steps lie exactly on the law. Over $x = 1/B$ the line
+# goes from $(1/600, 150)$ to $(1/100, 400)$, so its slope is $250 / (1/100 - 1/600) = 30{,}000$ and its
+# intercept is 100. So $B_\text{crit} = 30{,}000 / 100 = 300$.
+#
+# </details>
+# <details><summary>Hint 3</summary>
+#
+# `slope, intercept = np.polyfit(x, steps, 1, w=1 / steps)`. The weights `w` turn absolute errors into
+# relative ones.
 #
 # </details>
 
@@ -360,133 +504,318 @@ def fit_steps(batches, steps):
 # %%
 exercises.check_fit_steps(fit_steps)
 
-# %% [markdown]
-# ## Compare the knee with the noise
-#
-# The law, its two limits, and the noise scale that you measured before the first of these trainings ran.
 
-
-# %%
-def fit_table(best, mean_noise):
-    """Return one fit per seed, together with the noise scale of that seed."""
-    rows = []
-    for seed, of_seed in best.dropna(subset="steps").groupby("seed"):
-        s_min, b_crit = fit_steps(of_seed["batch_size"].values, of_seed["steps"].values)
-        rows.append({"seed": seed, "s_min": s_min, "b_crit": b_crit})
-    return pd.DataFrame(rows).merge(mean_noise)
-
-
-fits, shipped_fits = fit_table(best, mean_noise), fit_table(best_shipped, mean_shipped)
+# %% tags=["folded"]
+fits = fit_each_seed(best, fit_steps).merge(mean_noise)
+shipped_fits = fit_each_seed(best_shipped, fit_steps).merge(mean_shipped)
 s_min, b_crit = shipped_fits["s_min"].mean(), shipped_fits["b_crit"].mean()
-
-# %%
 sizes = np.geomspace(12, 2700, 100)
+law, images, _ = scaling_law(sizes, s_min, b_crit)
 figure, axes = plt.subplots(figsize=(8, 5))
 overlay(axes, best, best_shipped, x="batch_size", y="steps")
-law = steps_to_goal(sizes, s_min, b_crit)
 axes.plot(sizes, law, "k-", linewidth=1, label="law, fitted to the reference")
 axes.plot(sizes, s_min * b_crit / sizes, "k:", linewidth=1, label="perfect scaling")
-axes.axhline(s_min, color="black", linestyle="-.", linewidth=1, label="maximal parallelism")
-axes.axvline(b_crit, color="black", linestyle="--", linewidth=1, label=f"fitted knee, {b_crit:.0f}")
+axes.axhline(s_min, color="black", linestyle="-.", linewidth=1, label="minimum of steps")
+axes.axvline(
+    b_crit, color="black", linestyle="--", linewidth=1, label=f"fitted $B_{{crit}}$, {b_crit:.0f}"
+)
 axes.axvline(noise_scale, color="C1", linewidth=3, label=f"your noise scale, {noise_scale:.0f}")
-expected = None if prediction is None else float(steps_to_goal(prediction, s_min, b_crit))
+expected = None if prediction is None else float(scaling_law(prediction, s_min, b_crit)[0])
 predicted(axes, expected, x=prediction)
 axes.set(xlabel="batch size (images)", ylabel="steps to the goal")
 logarithmic(axes.xaxis, 4, [1])
 logarithmic(axes.yaxis)
 axes.set_ylim(s_min / 2, None)
 axes.legend(fontsize=9)
-plt.show()
+describe(
+    figure,
+    "Steps to the goal against the batch size on logarithmic axes, measured and fitted. The curve bends at "
+    "a critical batch of about 190 images, close to the measured gradient noise scale.",
+)
 
-
-# %%
+# %% tags=["folded"]
 yours, course = (table.melt("seed", var_name="what") for table in (fits, shipped_fits))
 compare(yours, course, by=["what"], value="value")
 
 # %% [markdown]
-# Left of the knee steps fall nearly as fast as the batch grows: twice the ranks, half the time. Right of it
-# they level off. The two vertical lines are closer together than the paper promises, which is the order of
-# magnitude: do not count on that with other networks and goals. The noise scale moves all through the run, and
-# the law has one number for it.
-
-# %% [markdown]
-# ## Find the fastest batch
+# **Compare your prediction.** The reasoning is: a doubling saves a quarter at $B_\text{crit}$, and the noise
+# scale estimates $B_\text{crit}$. So the prediction is your measured noise scale, about 150. In the reference
+# run the fit gives $B_\text{crit}$ = 190 ± 8 and $S_\text{min}$ = 161 ± 13 steps (n = 5). The two numbers,
+# 150 and 190, agree better than the paper claims, which promises only the order of magnitude. Do not expect
+# such agreement in general, because the noise scale changes during training, while the law assumes one value.
 #
-# Images per second rise with the batch, steps fall: what about the time? On one machine it is images read
-# divided by images per second. On many ranks with a free network, one for every 16 images, a step always takes
-# as long as a step of 16 images.
+# The practical use is this: from one run with one batch size you know, before you rent any further GPU, up to
+# about which number of ranks additional ranks save time at nearly the same cost.
+#
+# ## Time against cost
+#
+# So far we counted steps. A user waits for seconds and pays for rank-hours, so we need both. On *one machine*
+# the time to the goal is the images read, divided by the images per second. On *many ranks* with $b$ images
+# each, a step takes about as long as a step with $b$ images on one rank, plus the communication. Then the
+# time is proportional to the steps, and the cost is proportional to the images read. The law connects the
+# two:
+#
+# ![Curve of images read against steps to the goal with one point per batch size. It approaches a minimum number of steps at the top and a minimum number of images at the right, so time and cost cannot both be minimal](pictures/steps_and_images.svg)
+#
+# Every batch size is a point on this curve. On the left, saving a few more steps costs twice as many images.
+# On the right, saving a few images costs twice as many steps. The best trade-off is near the critical batch:
+# there a run needs twice the minimum of steps and reads twice the minimum of images.
 
-# %%
+# %% tags=["folded"]
 figure, (left, middle, right) = plt.subplots(1, 3, figsize=(13, 4))
 overlay(left, best, best_shipped, x="batch_size", y="images_per_second", times=True)
 overlay(middle, best, best_shipped, x="batch_size", y="seconds", times=True)
 points = best_shipped.dropna(subset="steps").groupby("batch_size")["steps"].mean()
-step_of_16 = 16 / best_shipped.query("batch_size == 16")["images_per_second"].mean()
-middle.plot(points * step_of_16, "--", color="C2", label="computed: a rank\nfor every 16 images")
-right.plot(law, law * sizes, "k-", linewidth=1, label="law")
+right.plot(law, images, "k-", linewidth=1, label="law")
 right.plot(points, points * points.index, "o", label="reference")
 for batch, steps in points.items():
     where = (steps, steps * batch)
     right.annotate(f"{batch}", where, xytext=(6, 5), textcoords="offset points", fontsize=8)
 left.set(xlabel="batch size (images)", ylabel="images per second")
-middle.set(xlabel="batch size (images)", ylabel="seconds to the goal")
+middle.set(xlabel="batch size (images)", ylabel="seconds to the goal, one machine")
 right.set(xlabel="steps to the goal", ylabel="images read to the goal")
-middle.set_ylim(points.min() * step_of_16 / 4, None)  # room for the legend
 for axes in (left, middle, right):
     logarithmic(axes.yaxis)
     logarithmic(axes.xaxis, *([10] if axes is right else [4, [1]]))
     axes.legend(fontsize=9)
-plt.show()
+describe(
+    figure,
+    "Three panels: images per second rise with the batch on one machine; the seconds to the goal do not "
+    "fall in the same way and are longest for 2048 images; images read against steps follow the law.",
+)
 
 # %% [markdown]
-# *One machine* (left, middle): up to a batch of 128 the images per second grow faster than the images that are
-# needed, so the time falls, if not at every point. From 256 on throughput still grows, but the images grow faster, and more images only
-# take longer: **time to the goal has a bottom**. The throughput by itself would suggest a larger batch. *Many ranks*: the
-# time follows the steps. Beyond the knee twice the ranks hardly save any, and a real all-reduce costs on top.
+# In the left panel images per second grow with the batch: with 2,048 images the reference machine reads 4.6
+# times more images per second than with 16. In the middle panel the time does *not* follow. A run with 2,048
+# images reads 12 times more images than a run with 16, so it takes longer although it is faster per image:
+# every reference run with 2,048 images (1.4 to 2.1 s) was slower than every run with a smaller batch (at most
+# 1.2 s). These seconds are only approximate, because another process used part of the two cores during the
+# measurement. The ranges of the batches from 16 to 512 overlap, so the figure cannot tell which of them is
+# the fastest. If you know the images per second and the law of steps of your own machine, you can compute it.
 #
-# Right, the same law as a price list: time (steps) against the bill (images read). Every batch is a point.
-# Going up the left end, a few steps less cost twice the images; going down the right end, a few images less
-# cost twice the steps. The knee is between.
-
-# %% [markdown]
-# ## Predict the generalisation gap
+# ## Exercise 5: A batch for a deadline and a price
 #
-# So far a large batch only cost computing. Keskar et al. (2017,
-# [arXiv:1609.04836](https://arxiv.org/abs/1609.04836)) asked what it *finds*: they trained with 256 images and
-# with 10 % of all images a batch, Adam, until the loss stopped falling, and compared accuracies on the test set.
-# Now something like it with 5 000 images: batches of 64 and of 500, and the same 60 epochs for both.
+# **What:** from a table of batch sizes choose the *cheapest* one whose run ends before a deadline.
 #
-# What will the held-out accuracy of the small batch be, *minus* that of the large batch, in percentage points?
-
-# %%
-gap_prediction = None  # above 0: the small batch generalises better; 0; below 0
-
-# %% [markdown]
-# ## Exercise 3: Climb out of the minimum
+# **Why:** this is the decision that you take before every large training. "The fastest" and "the cheapest"
+# are both wrong answers if there is a deadline and a budget.
 #
-# Their explanation is the shape of the minimum. *Sharpness* is the largest rise of the loss in a small box
-# around it, in percent of $1 + L$:
-#
-# $$\max_{w'} \frac{L(w') - L(w)}{1 + L(w)} \cdot 100, \qquad |w_i' - w_i| \le \varepsilon\, (|w_i| + 1), \quad \varepsilon = 10^{-3}.$$
-#
-# **What:** one step of the search for that maximum. Each weight moves by *half of its half-width* $h_i =
-# \varepsilon (|w_i| + 1)$ uphill, along the *sign* of its gradient, and is then put back into the box of the
-# *minimum*.
-#
-# **Why:** a few such steps reach a bad corner: eight gradients give a lower bound that tells sharp from flat.
-#
-# **Signature:** `box_step(weights, gradient, minimum, eps)` takes arrays of one shape (where you are, the
-# gradient there, the centre of the box) and returns the new weights.
+# **Signature:** `choose_batch(batches, steps, step_seconds, images_per_rank, price, deadline)` gets three
+# arrays of the same length: batch sizes, their steps to the goal, and the seconds of one step. A run has
+# `batch / images_per_rank` ranks, and each of them costs `price` per *hour*. `deadline` is in seconds, and a
+# run that ends exactly at the deadline meets it. Return `(batch, seconds, cost)` of the cheapest run that
+# meets the deadline, or `None` if there is none. The table is not sorted.
 #
 # <details><summary>Hint 1</summary>
 #
-# Three lines: the half-widths, the step, the clip. `np.sign` of 0 is 0.
+# Go through the three arrays with `zip`. Compute the seconds and the cost of each run. Keep the best run so
+# far, which is `None` at first.
 #
 # </details>
 # <details><summary>Hint 2</summary>
 #
-# `np.clip(weights + half / 2 * np.sign(gradient), minimum - half, minimum + half)`, with `half` from
-# `minimum`, not from `weights`.
+# A batch of 32 with 16 images per rank has 2 ranks. With 2,000 steps of 1 s it takes 2,000 s. At 2.00 per
+# rank and hour it costs $2 \cdot 2000 / 3600 \cdot 2 = 2.22$. A batch of 64 that takes 1,800 s costs
+# $4 \cdot 1800 / 3600 \cdot 2 = 4.00$. With a deadline of 2,500 s the first one is right, and with 1,900 s
+# the second one.
+#
+# </details>
+# <details><summary>Hint 3</summary>
+#
+# `cost = batch / images_per_rank * seconds / 3600 * price`, and then
+# `if seconds <= deadline and (best is None or cost < best[2]): best = batch, seconds, cost`.
+#
+# </details>
+
+
+# %%
+def choose_batch(batches, steps, step_seconds, images_per_rank, price, deadline):
+    # BEGIN SOLUTION: return batch, seconds and cost of the cheapest run in time, or None
+    best = None
+    for batch, count, each in zip(batches, steps, step_seconds, strict=True):
+        seconds = count * each
+        cost = batch / images_per_rank * seconds / 3600 * price
+        if seconds <= deadline and (best is None or cost < best[2]):
+            best = batch, seconds, cost
+    return best
+    # END SOLUTION
+
+
+# %%
+choice_exercises.check_choose_batch(choose_batch)
+
+# %% [markdown]
+# Apply it to the measured steps of this lab, with assumptions that are easy to follow: each rank has 16
+# images, a step takes 0.40 s of computing and $0.05 \log_2 N$ s of communication on N ranks, and a rank costs
+# 3.00 per hour. Before you run the cell, decide yourself. You must finish within four minutes. A colleague
+# proposes a batch of 2,048, because it reads the most images per second.
+
+# %%
+# Prediction 2: which batch from 16 to 2048 do you choose, and how do you defend it against your
+# colleague? Replace both values of None.
+decision = workbook.predict(2, None, reason=None)
+
+# %%
+batches = points.index.values
+step_seconds = 0.40 + 0.05 * np.log2(batches / 16)
+for deadline in (900, 240, 180, 120):
+    choice = choose_batch(batches, points.values, step_seconds, 16, 3.00, deadline)
+    print(f"deadline {deadline} s:", choice and "batch {:.0f}, {:.0f} s, {:.2f}".format(*choice))
+print(f"your choice for 240 s: {decision}")
+
+# %% [markdown]
+# With 15 minutes a single rank is the cheapest (batch 16, 0.72). With four minutes the answer is batch 128 on
+# eight ranks: 209 s for 1.40. A defence can go like this: "128 is the smallest batch that meets the deadline.
+# It lies below the critical batch of 190, so each doubling up to here saved more than 40 % of the steps, and
+# the cost rose only from 0.72 to 1.40. Batch 2,048 needs 128 ranks and costs 15.84, eleven times more. It
+# would finish after 149 s, but nothing requires that." Three minutes need batch 256 on 16 ranks. For two
+# minutes there is no answer, because the number of steps has a minimum and the communication grows with the
+# ranks. Only another algorithm or faster ranks would help.
+#
+# ## Generalisation gap
+#
+# The fourth quantity is accuracy. Until now a run continued until it reached the goal. Often a run has a
+# fixed number of epochs instead. Then a batch that is eight times larger makes eight times fewer steps, and
+# the question is how good the result is on *new* images. The difference between the held-out accuracy of a
+# small and of a large batch is called the **generalisation gap**.
+#
+# [Keskar et al. (2017)](https://arxiv.org/abs/1609.04836) trained with batches of 256 and with 10 % of all
+# images, using Adam, until the loss stopped falling. Both fitted the training images. On test images the
+# small batch was better: approximately 98.0 against 97.8 % for a fully connected network on MNIST, and
+# approximately 80 against 77 % for a convolutional network on CIFAR-10. Their explanation has two parts:
+#
+# * **Flat and sharp minima.** The test loss is a slightly different function from the training loss. In a
+#   *flat* minimum a small shift changes the loss little. In a *sharp* minimum it changes the loss much.
+# * **Noise.** The gradient noise of a small batch pushes the weights out of sharp minima, in which they
+#   cannot stay, but not out of flat ones. A large batch has little noise, so it remains in the first minimum
+#   that it reaches.
+#
+# ![Training loss with a flat and a sharp minimum, and the test loss as the same curve shifted a little. In the flat minimum the two losses hardly differ, in the sharp one the test loss is much higher](pictures/flat_and_sharp_minima.svg)
+#
+# The **sharpness** of a minimum $w$ is measured as the largest rise of the loss $L$ in a small box around it,
+# in percent of $1 + L$:
+#
+# $$\max_{w'} \frac{L(w') - L(w)}{1 + L(w)} \cdot 100, \qquad |w_i' - w_i| \le \varepsilon\, (|w_i| + 1), \quad \varepsilon = 10^{-3}.$$
+#
+# For example, if the loss is 0.10 at the minimum and 0.32 at the worst point of the box, the sharpness is
+# $(0.32 - 0.10) / 1.10 \cdot 100 = 20$.
+#
+# The experiment repeats this with 5,000 images: batches of 64 and 500, the same initial weights for both (one
+# seed), the same 60 epochs, and Adam.
+
+# %%
+# Prediction 3: which batch has the higher held-out accuracy, "64" or "500", and why? Replace both
+# values of None.
+gap_prediction = workbook.predict(3, None, reason=None)
+
+# %%
+EPOCHS = by_run_length(quick=8, learner=60, reference=60)
+few = training.tensors(data.train_images[:5000], data.train_labels[:5000])
+test_set = training.tensors(data.test_images, data.test_labels)
+classifier = training.DenseNetwork([256, 256], optimizer="adam")
+minima = {}  # (batch size, seed) -> weights
+
+
+def loss_at(weights):
+    classifier.set_weights(weights)
+    return classifier.loss(few)
+
+
+def gradient_at(weights):
+    classifier.set_weights(weights)
+    return classifier.gradient(few, np.arange(5000))
+
+
+def find_minimum(batch_size, seed):
+    classifier.restart(seed, learning_rate=0.001)
+    for epoch in range(EPOCHS):
+        order = np.random.default_rng([seed, epoch]).permutation(5000)
+        order = order[: 5000 // batch_size * batch_size].reshape(-1, batch_size)
+        classifier.train(few, order)
+    minima[batch_size, seed] = minimum = classifier.get_weights()
+    accuracies = {"training": classifier.accuracy(few), "held_out": classifier.accuracy(test_set)}
+    return accuracies | {"sharpness": sharpness(loss_at, gradient_at, minimum)}
+
+
+gap = sweep("generalisation_gap", find_minimum, grid(seed=seeds(3, 10), batch_size=[64, 500]))
+
+
+# %% tags=["folded"]
+shipped_gap = reference("generalisation_gap")
+for column in ("training", "held_out", "sharpness"):
+    print(f"{column}:\n{compare(gap, shipped_gap, by=['batch_size'], value=column)}\n")
+for name, table in (("yours", gap), ("reference", shipped_gap)):
+    found = gaps(table, 64, 500).agg(["mean", "sem", "count"])
+    print("gap, {}: {:.2f} points, standard error {:.2f} (n={:.0f})".format(name, *found))
+print(f"your prediction: batch {gap_prediction} is better")
+figure, (left, middle, right) = plt.subplots(1, 3, figsize=(12, 4))
+overlay(left, gap, shipped_gap, x="batch_size", y="held_out")
+left.set(ylabel="held-out accuracy")
+middle.plot(gaps(shipped_gap, 64, 500), "s", label="reference")
+middle.plot(gaps(gap, 64, 500), "o", markeredgecolor="black", label="yours")
+middle.axhline(0, color="grey", linewidth=1)
+middle.set(xlabel="seed", ylabel="gap: batch 64 minus 500 (points)")
+middle.set_xticks(shipped_gap["seed"].unique())
+middle.legend()
+overlay(right, gap, shipped_gap, x="batch_size", y="sharpness")
+right.set(ylabel="sharpness (% of 1 + loss)")
+logarithmic(right.yaxis)
+for axes in (left, right):
+    axes.set(xscale="log", xlabel="batch size (images)", xlim=(45, 700))
+    axes.minorticks_off()
+    axes.set_xticks([64, 500], ["64", "500"])
+describe(
+    figure,
+    "Three panels for batches of 64 and 500: held-out accuracy, the gap of each seed, which is above zero "
+    "for most and below for some, and the sharpness, which is more than ten times higher for 500.",
+)
+
+# %% [markdown]
+# **Compare your prediction.** Both reasons that you know lead to batch 64: it makes eight times more steps in
+# the same epochs, and its noise leads to flatter minima. In the reference run both batches learn (nearly) all
+# training images. The sharpness is 23 ± 10 with batch 64 and 370 ± 76 with batch 500 (n = 10), which is 16
+# times as much. The gap is 0.24 percentage points in favour of batch 64, with a standard error of 0.16. This
+# has the same sign as in the paper, but it is smaller than two standard errors, and single seeds differ in
+# sign. Ten seeds make the gap likely and do not prove it. With one seed you could have "shown" the opposite.
+#
+# Two warnings belong to this result. *First*, both batches had the same epochs, so the large batch had an
+# eighth of the steps. [Shallue et al.](https://arxiv.org/abs/1811.03600) found no evidence that a large batch
+# generalises worse once its learning rate and its number of steps are tuned. Lab 7 works on these remedies.
+# *Second*, that sharpness and gap appear together does not prove that the sharpness is the cause. The last
+# section shows why it is disputed.
+#
+# ## Further reading and optional experiments
+#
+# This section is seminar material. It looks at the shape of the two minima, and shows that a picture of a
+# minimum can mislead. Nothing in the later labs needs it, so you may continue with the summary.
+#
+# ### Exercise 6 (optional): One step of the sharpness search
+#
+# **What:** one step of the search for the worst point in the box. Each weight moves by *half of its
+# half-width* $h_i = \varepsilon (|w_i| + 1)$ uphill, along the *sign* of its gradient. Then it is put back
+# into the box around the *minimum*.
+#
+# **Why:** a few such steps reach a bad corner of the box. Eight gradients are enough for a lower bound that
+# tells sharp from flat.
+#
+# **Signature:** `box_step(weights, gradient, minimum, eps)` takes arrays of one shape: where you are, the
+# gradient there, and the centre of the box. Return the new weights.
+#
+# <details><summary>Hint 1</summary>
+#
+# There are three parts: the half-widths, the step, and the clip. `np.sign` of 0 is 0.
+#
+# </details>
+# <details><summary>Hint 2</summary>
+#
+# With a minimum of 1 and `eps = 0.1` the half-width is $0.1 \cdot (1 + 1) = 0.2$, so the box is 0.8 to 1.2.
+# From 1.15 with a positive gradient the step leads to 1.25, and the clip to 1.2.
+#
+# </details>
+# <details><summary>Hint 3</summary>
+#
+# `np.clip(weights + half / 2 * np.sign(gradient), minimum - half, minimum + half)`, where `half` is computed
+# from `minimum` and not from `weights`.
 #
 # </details>
 
@@ -503,118 +832,12 @@ def box_step(weights, gradient, minimum, eps):
 exercises.check_box_step(box_step)
 
 # %% [markdown]
-# ## Train two kinds of minima
+# ### The line between two minima
 #
-# Both batches start from the same weights (same seed), see the same images equally often, and use the same
-# Adam. Only the number of images a step differs.
+# The picture of the paper is the loss along the straight line through both minima,
+# $w(\alpha) = (1 - \alpha)\, w_{64} + \alpha\, w_{500}$.
 
-# %%
-EPOCHS = by_run_length(quick=8, learner=60, reference=60)
-few = tensors(data.train_images[:5000], data.train_labels[:5000])
-test_set = tensors(data.test_images, data.test_labels)
-classifier, adam = build(256, 256), keras.optimizers.Adam()
-train_few = make_train(classifier, adam, few)
-
-
-@tf.function
-def loss_of_few():
-    return loss_function(few[1], classifier(few[0]))
-
-
-@tf.function
-def gradient_of_few():
-    return gradient(classifier, few, tf.range(5000))
-
-
-def loss_at(weights):
-    classifier.set_weights(weights)
-    return float(loss_of_few())
-
-
-# %%
-def sharpness(minimum, eps=1e-3):
-    weights, start = minimum, loss_at(minimum)
-    worst = start
-    for _ in range(8):
-        gradients = [g.numpy() for g in gradient_of_few()]
-        layers = zip(weights, gradients, minimum, strict=True)
-        weights = [box_step(*arrays, eps) for arrays in layers]
-        worst = max(worst, loss_at(weights))
-    return 100 * (worst - start) / (1 + start)
-
-
-# %%
-minima = {}  # (batch size, seed) -> weights
-
-
-def find_minimum(batch_size, seed):
-    restart(classifier, adam, seed, learning_rate=0.001)
-    for epoch in range(EPOCHS):
-        order = np.random.default_rng([seed, epoch]).permutation(5000)
-        order = order[: 5000 // batch_size * batch_size].reshape(-1, batch_size)
-        train_few(tf.constant(order.astype("int32")))
-    minima[batch_size, seed] = minimum = classifier.get_weights()
-    training, held_out = (float(accuracy(classifier, *part)) for part in (few, test_set))
-    return {"training": training, "held_out": held_out, "sharpness": sharpness(minimum)}
-
-
-gap = sweep("generalisation_gap", find_minimum, grid(seed=seeds(3, 10), batch_size=[64, 500]))
-shipped_gap = reference("generalisation_gap")
-for column in ("training", "held_out", "sharpness"):
-    print(f"{column}:\n{compare(gap, shipped_gap, by=['batch_size'], value=column)}\n")
-
-
-# %%
-def gaps(table):
-    """Of each seed: held-out accuracy of batch 64 minus that of batch 500, in points."""
-    wide = table.pivot(index="seed", columns="batch_size", values="held_out").reindex(
-        columns=[64, 500]
-    )
-    return 100 * (wide[64] - wide[500])
-
-
-for name, table in (("yours", gap), ("reference", shipped_gap)):
-    found = gaps(table).agg(["mean", "sem", "count"])
-    print("gap, {}: {:.2f} points, standard error {:.2f} (n={:.0f})".format(name, *found))
-
-# %%
-figure, (left, middle, right) = plt.subplots(1, 3, figsize=(12, 4))
-overlay(left, gap, shipped_gap, x="batch_size", y="held_out")
-left.set(ylabel="held-out accuracy")
-middle.plot(gaps(shipped_gap), "s", label="reference")
-middle.plot(gaps(gap), "o", markeredgecolor="black", label="yours")
-middle.axhline(0, color="grey", linewidth=1)
-middle.set(xlabel="seed", ylabel="gap: batch 64 minus 500 (points)")
-middle.set_xticks(shipped_gap["seed"].unique())
-middle.legend()
-predicted(middle, gap_prediction)
-overlay(right, gap, shipped_gap, x="batch_size", y="sharpness")
-right.set(ylabel="sharpness (% of 1 + loss)")
-logarithmic(right.yaxis)
-for axes in (left, right):
-    axes.set(xscale="log", xlabel="batch size (images)", xlim=(45, 700))
-    axes.minorticks_off()
-    axes.set_xticks([64, 500], ["64", "500"])
-plt.show()
-
-# %% [markdown]
-# Both batches know (nearly) all training images by heart, and the minimum of the large one is sharper by an
-# order of magnitude. Held out, the small one is ahead on average by a fraction of a point, less than single
-# seeds scatter and less than twice its standard error: ten seeds make it likely, and do not prove it. The paper has the same signs: approximately
-# 98.0 against 97.8 % for a fully connected network on MNIST, with sharpness approximately 1 against 200, and
-# approximately 80 against 77 % for a convolutional network on CIFAR-10.
-#
-# Two warnings. *The same epochs*, a limit of this lab, give the large batch an eighth of the steps; Shallue et al. found no evidence
-# that a large batch generalises worse once it is tuned, and lab 7 works on that. And that sharpness comes with the gap does not
-# prove that it is the cause. You see next why it is disputed.
-
-# %% [markdown]
-# ## Walk from one minimum to the other
-#
-# The paper's picture: the straight line through both minima, $w(\alpha) = (1 - \alpha)\, w_{64} + \alpha\,
-# w_{500}$.
-
-# %%
+# %% tags=["folded"]
 for key in ((64, 1), (500, 1)):
     if key not in minima:
         find_minimum(*key)
@@ -633,64 +856,110 @@ for alpha, name in ((0, "batch 64"), (1, "batch 500")):
     axes.axvline(alpha, color="black", linestyle=":")
     axes.annotate(name, (alpha, 1), xycoords=("data", "axes fraction"), ha="center", va="bottom")
 axes.set(xlabel=r"$\alpha$", ylabel="training loss", yscale="log")
-plt.show()
+describe(
+    figure,
+    "Training loss along the straight line from the minimum of batch 64 to that of batch 500: two valleys "
+    "with a hill between them, and the valley of batch 500 is the narrower one.",
+)
 
 # %% [markdown]
-# ## Fall into the trap
+# ### Sharpness and reparametrization
 #
-# Two minima with a hill between, the large batch's in the narrower valley. So is it sharper? Before you
-# answer: ReLU passes a positive factor through. Divide weights and biases of the first layer by 4, multiply
-# the weights of the second by 4, and *the network is the same function*, image by image.
+# There are two valleys with a hill between them, and the valley of the large batch is narrower. So is it
+# sharper? Before you answer, consider that ReLU passes a positive factor through:
+# $\max(0, w x / 4) = \max(0, w x) / 4$. If you divide the weights and biases of the first layer by 4 and
+# multiply the weights of the second layer by 4, *the network computes the same function* for every image.
+#
+# ### Exercise 7 (optional): The same function with other weights
+#
+# **What:** return the weights of a network that computes the same function.
+#
+# **Why:** if such a change alters the sharpness, then sharpness alone cannot decide how well a network
+# generalises.
+#
+# **Signature:** `rescaled(weights, factor)` takes the list `[first, first_bias, second, second_bias, ...]`.
+# Divide the first layer by `factor`, and compensate in the second one. Return a new list.
+#
+# <details><summary>Hint 1</summary>
+#
+# Both arrays of the first layer are divided. Its outputs then are `factor` times smaller. Which array of the
+# second layer multiplies these outputs?
+#
+# </details>
+# <details><summary>Hint 2</summary>
+#
+# One unit per layer: $w_1 = 2$, $b_1 = 1$, $w_2 = 3$, $b_2 = 5$ and the input 1 give $3 \cdot 3 + 5 = 14$.
+# With the factor 4: $w_1 = 0.5$, $b_1 = 0.25$, $w_2 = 12$ give $12 \cdot 0.75 + 5 = 14$. The bias $b_2$
+# stays.
+#
+# </details>
+# <details><summary>Hint 3</summary>
+#
+# `first, first_bias, second, *rest = weights`, and `rest` stays as it is.
+#
+# </details>
 
 
 # %%
 def rescaled(weights, factor):
+    # BEGIN SOLUTION: return the weights with the first layer divided and the second multiplied
     first, first_bias, second, *rest = weights
     return [first / factor, first_bias / factor, second * factor, *rest]
+    # END SOLUTION
 
-
-disguised = rescaled(small, 4)
-faces = [("batch 64", small), ("batch 500", large), ("batch 64, disguised", disguised)]
-for name, weights in faces:
-    print(f"{name}: loss {loss_at(weights):.6f}, sharpness {sharpness(weights):.0f}")
 
 # %%
+choice_exercises.check_rescaled(rescaled)
+
+# %% tags=["folded"]
+same_function = rescaled(small, 4)
+faces = [("batch 64", small), ("batch 500", large), ("batch 64, rescaled", same_function)]
+for name, weights in faces:
+    value = sharpness(loss_at, gradient_at, weights, step=box_step)
+    print(f"{name}: loss {loss_at(weights):.6f}, sharpness {value:.0f}")
+
+# %% tags=["folded"]
 figure, panels = plt.subplots(1, 3, figsize=(13, 4), sharey=True)
 for (name, weights), look in zip(faces, ("C0-", "C1-", "k--"), strict=True):
     plain = loss_landscape.random_direction(weights, np.random.default_rng(0))
     normalised = loss_landscape.filter_normalize(plain, weights)
     for axes, direction, reach in ((panels[1], plain, 0.03), (panels[2], normalised, 1)):
         steps = np.linspace(-reach, reach, by_run_length(quick=9, learner=31, reference=31))
-        axes.plot(
-            steps, loss_landscape.slice_1d(loss_at, weights, direction, steps), look, label=name
-        )
+        slice_ = loss_landscape.slice_1d(loss_at, weights, direction, steps)
+        axes.plot(steps, slice_, look, label=name)
 panels[0].plot(alphas, along_the_line(small, large), "C2-", label="from batch 64")
-panels[0].plot(alphas, along_the_line(disguised, large), "k--", label="from its disguise")
+panels[0].plot(alphas, along_the_line(same_function, large), "k--", label="from batch 64, rescaled")
 panels[0].set(xlabel=r"$\alpha$, line to batch 500", ylabel="training loss", yscale="log")
 panels[1].set(xlabel="along a random direction")
 panels[2].set(xlabel="along the same, filter-normalised")
 for axes in panels[:2]:
     axes.legend(fontsize=9)
-plt.show()
+describe(
+    figure,
+    "Slices of the training loss. On the line and along a random direction the rescaled network looks "
+    "different from the original; along a filter-normalised direction the two curves coincide.",
+)
 
 # %% [markdown]
-# One and the same function has two sharpnesses, and (left, middle) two shapes. The step is alike for all
-# weights, so the small weights of the disguise feel it most, and the "flat" minimum becomes the sharp one
-# (Dinh et al. 2017, [arXiv:1703.04933](https://arxiv.org/abs/1703.04933)). Nobody rescales on purpose, but
-# weight decay does: it shrinks the weights most where most steps are taken, with the small batch. Li et al.
-# (2018, [arXiv:1712.09913](https://arxiv.org/abs/1712.09913)) show trainings in which that turns the picture
-# round.
+# One function has two sharpnesses, and two shapes in the left and the middle panel. The reason is that all
+# weights move by steps of about the same size. The small weights of the rescaled network feel them most, so
+# that the "flat" minimum becomes the sharp one ([Dinh et al. 2017](https://arxiv.org/abs/1703.04933)).
 #
-# Right, their cure: give each filter (the weights into one unit) of the direction the length of the same
-# filter of the network. Disguise and original are one curve.
-
-# %% [markdown]
-# ## Look at both minima, filter by filter
+# ### Weight decay in pictures of minima
 #
-# Two such directions make a surface. One unit changes each filter by 100 %. Find the same colour on both sides:
-# how much farther from the cross does the small batch reach it? Compare that with the ratio of the sharpnesses.
+# Users do not rescale networks on purpose, but *weight decay* does it. Weight decay shrinks the weights a
+# little in every step. With the same epochs the small batch makes more steps, so its weights become smaller,
+# and small weights look sharp in such a picture. [Li et al. (2018)](https://arxiv.org/abs/1712.09913) show
+# one-dimensional pictures of trainings in which the small batch looks flat without weight decay and sharp
+# with it, although its accuracy is higher in both cases. Their remedy is *filter normalisation*: each filter
+# of the direction, which means the weights into one unit, gets the length of the same filter of the network.
+# In the right panel the rescaled network and the original are therefore one curve.
+#
+# ### Two-dimensional pictures with filter normalisation
+#
+# Two filter-normalised directions span a surface. One unit changes each filter by 100 %.
 
-# %%
+# %% tags=["folded"]
 axis = np.linspace(-1, 1, by_run_length(quick=5, learner=17, reference=17))
 figure, panels = plt.subplots(1, 2, figsize=(10, 4.4), sharey=True)
 for axes, (name, weights) in zip(panels, faces[:2], strict=True):
@@ -705,22 +974,79 @@ for axes, (name, weights) in zip(panels, faces[:2], strict=True):
     axes.set(xlabel="first direction", title=name, aspect="equal")
 panels[0].set_ylabel("second direction")
 figure.colorbar(drawn, ax=panels, label="log10 of the training loss")
-plt.show()
+describe(
+    figure,
+    "Two contour maps of the training loss around the minima of batch 64 and batch 500 along "
+    "filter-normalised directions. The region of low loss is about twice as large for batch 64.",
+)
 
 # %% [markdown]
-# The minimum of the small batch is the wider one here, too, but by less than its sharpness says. At the seeds 1, 2 and 3
-# its loss is below 0.1 on 30, 25 and 30 % of the area, that of the large batch on 16, 13 and 13 % (before the cell above, `faces = [("64", minima[64, 2]),
-# ("500", minima[500, 2])]` shows those of seed 2): twice the area is 1.4 times as far from the cross. Their sharpnesses differ by factors of 12, 16 and 26; in a bowl that would
-# be 3 to 5 times as far. Directions that know the scale of the weights leave a part of the difference, not all of it.
+# The minimum of the small batch is the wider one here, too, but by less than its sharpness suggests. In our
+# runs with Keras and the seeds 1, 2 and 3 its loss is below 0.1 on 30, 25 and 30 % of the area, and that of
+# the large batch on 16, 13 and 13 %. Twice the area means 1.4 times as far from the centre. The sharpnesses
+# differ by factors of 12, 16 and 26, and in a bowl this would mean 3 to 5 times as far. Directions that
+# respect the scale of the weights leave a part of the difference, but not all of it.
 #
-# ## Take with you
+# **To continue:** give the SGD optimizer in `dense_training_keras.py` or `dense_training_torch.py` a momentum
+# of 0.9 and use a tenth of the learning rate. Where is the critical batch now? Or measure the noise scale
+# with a goal of 0.83.
 #
-# * Tune the learning rate at every batch before you compare batches, and count steps to a goal, not epochs.
-# * Below the knee, doubling the ranks nearly halves the time. Beyond it, more ranks hardly save any time. The noise
-#   scale predicts the order of magnitude of the knee from one run, and grows through training.
-# * At the same epochs a large batch may generalise worse; measure with several seeds, for the gap is small.
-#   Lab 7 works on it.
-# * A picture of a minimum needs directions that know the scale of the weights.
+# ## Summary
 #
-# **To continue:** put momentum 0.9 into `keras.optimizers.SGD` and a tenth of the learning rate. Where is the knee
-# now? Or watch the noise with a goal of 0.83.
+# * Throughput has hardly a limit: 27,360 GPUs worked with an efficiency of 90.7 %. The limit of the batch
+#   comes from the number of steps and from the accuracy.
+# * The steps to a goal show three regimes: perfect scaling, diminishing returns, and a minimum that no batch
+#   can undercut. In our measurements a batch that is 128 times larger needed 11 times fewer steps.
+# * The gradient noise scale $\operatorname{tr}\Sigma / |G|^2$ can be computed from the gradient norms before
+#   and after the all-reduce of one run. It grows during training.
+# * The noise scale predicts the critical batch size. We measured 150 and fitted 190 images. In general expect
+#   only the same order of magnitude.
+# * Below the critical batch, doubling the ranks nearly halves the time at nearly the same cost. Above it,
+#   additional ranks cost money and save almost no time.
+# * Tune the learning rate of every batch before you compare batches, and compare steps to a goal instead of
+#   epochs.
+# * With the same epochs a large batch may generalise a little worse. Our gap was 0.24 ± 0.16 percentage
+#   points, so a claim about it needs many seeds.
+#
+# ## Self-check questions
+
+# %%
+workbook.question(1, answer=None)
+
+# %% tags=["solution"]
+workbook.question(1, answer="c")
+
+# %%
+workbook.question(2, answer=None)
+
+# %% tags=["solution"]
+workbook.question(2, answer=1.2)
+
+# %%
+workbook.question(3, answer=None)
+
+# %% tags=["solution"]
+workbook.question(3, answer=800)
+
+# %%
+workbook.question(4, answer=None)
+
+# %% tags=["solution"]
+workbook.question(4, answer="b")
+
+# %%
+workbook.question(5, answer=None)
+
+# %% tags=["solution"]
+workbook.question(5, answer="a")
+
+# %%
+workbook.question(6, answer=None)
+
+# %% tags=["solution"]
+workbook.question(6, answer="d")
+
+# %% [markdown]
+# [Lab 7, Remedies for large batches](07_large_batch_remedies.ipynb), shows what can be done when the batch
+# must be larger than you would like: scaling and warming up the learning rate, ghost batch norm, longer
+# training, growing batches, and learning rates per layer.

@@ -68,6 +68,17 @@ def test_each_lab_runs_as_a_script(source, quick, tmp_path):
 
 @pytest.mark.notebook
 @pytest.mark.data
+@pytest.mark.thorough
+@pytest.mark.parametrize("number", ["06", "07"])
+def test_a_lab_with_a_framework_switch_runs_with_keras(number, quick, monkeypatch, tmp_path):
+    """Their quick runs use PyTorch otherwise."""
+    monkeypatch.setenv("LAB_FRAMEWORK", "keras")
+    [source] = [path for path in SOURCES if path.name.startswith(number)]
+    test_each_lab_runs_as_a_script(source, None, tmp_path)
+
+
+@pytest.mark.notebook
+@pytest.mark.data
 @pytest.mark.parametrize("source", LEARNERS, ids=name)
 def test_an_unsolved_notebook_stops_at_the_first_exercise(source, quick):
     notebook = nbformat.read(ROOT / "notebooks" / f"{source.stem}.ipynb", 4)

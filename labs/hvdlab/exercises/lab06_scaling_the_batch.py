@@ -70,7 +70,10 @@ def check_two_batch_estimate(two_batch_estimate: Callable) -> None:
             "Numbers are right, arrays of three steps are not: with NumPy arrays as norms return two arrays "
             f"of shape (3,). Received: {answer!r}"
         )
-    right("G2 = 1 and S = 128 by hand, negative estimates stay, and arrays agree with hvdlab.")
+    right(
+        "norms of 5 and 2 give G2 = 1 and S = 128, so the noise scale is 128. Negative estimates stay, "
+        "because only then is their mean over many steps unbiased."
+    )
 
 
 @exercise
@@ -122,7 +125,8 @@ def check_fit_steps(fit_steps: Callable) -> None:
             "leave out no point."
         )
     right(
-        f"(100, 300) from exact points, ({s_min:.0f}, {b_crit:.0f}) from (50, 400) with two points 20 % off."
+        "exact points give S_min = 100 and B_crit = 300. With two points that are 20 % off, your fit finds "
+        f"({s_min:.0f}, {b_crit:.0f}) instead of (50, 400), because every point counts by its relative error."
     )
 
 

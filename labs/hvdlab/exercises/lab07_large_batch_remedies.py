@@ -52,8 +52,8 @@ def check_ghost_batch_norm(ghost_batch_norm: Callable) -> None:
             case, answer, expected, {text: f(x, size, 1e-5) for text, f in WRONG_GHOSTS.items()}
         )
     right(
-        "by hand, where ghosts of 1 give zeros and one ghost of all rows is batch norm; and "
-        "22 x 4 numbers as in hvdlab.reference."
+        "each ghost has its own mean and variance, also the short last one. A ghost of one example becomes "
+        "0, and a single ghost of all examples is batch norm."
     )
 
 
@@ -167,7 +167,10 @@ def check_updates_with_growth(updates_with_growth: Callable) -> None:
             raise NotYet(f"{case} must return one whole number. Received: {answer!r}")
         mistakes = {sentence: updates for updates, sentence in wrong.items()}
         compare(f"{case} ({how})", answer, expected, mistakes)
-    right(f"by hand with short last batches, and {case} = {expected:,} as in hvdlab.schedules.")
+    right(
+        f"26 updates by hand, and {expected:,} for 90 epochs of 60,000 images, where a constant batch of 256 "
+        f"would need {updates(60_000, [256] * 90):,}."
+    )
 
 
 # --- LARS ------------------------------------------------------------------------------------------
@@ -194,7 +197,10 @@ def check_lars_update(lars_update: Callable) -> None:
     many = np.random.default_rng(6).normal(size=(3, 5, 7))
     for decay in (0.0, 0.01):
         _lars(lars_update, "5 x 7 random numbers", *many, rate=0.3, decay=decay, trust=0.001)
-    right("two weights by hand, norms of zero, and 5 x 7 weights as in hvdlab.reference.")
+    right(
+        "two weights by hand, 5 x 7 weights as in hvdlab.reference, and norms of 0. There the rate is 1, "
+        "so that weights of 0 can change."
+    )
 
 
 def _lars(

@@ -1,0 +1,133 @@
+"""Train the network F1 of Hoffer et al. with Keras, as the experiments of lab 7 need it.
+
+`f1_training_torch` has the same names with the same meaning for PyTorch.
+
+    training = F1Training(seed=1, schedule=lambda step: 0.01, steps=942)
+    rows = training.fit((x, y), (test_x, test_y), batch_size=64, epochs=6)
+
+Source: Hoffer, Hubara, Soudry, Train longer, generalize better, 2017, arXiv:1705.08741.
+"""
+
+from collections.abc import Callable
+
+import keras
+import numpy as np
+import tensorflow as tf
+from keras import layers
+
+from hvdlab.keras import LAMB, LARS, GhostBatchNormalization, NovoGrad
+from hvdlab.keras.noise import LossWeights, NoisySGD
+from hvdlab.keras.schedules import Schedule
+
+DECAY = 1e-4  # weight decay of the matrices
+IN_THE_LOSS = "SGD", "Adam"  # optimizers whose weight decay is a term of the loss
+Data = tuple[np.ndarray, np.ndarray]  # images (n, 784) and labels (n,)
+
+
+class F1Training:
+    """The network, 784 - 512 x 5 - 10 with ReLU, and its optimizer.
+
+    Args:
+        seed: of the weights, the order of the images and all noise.
+        schedule: function step -> learning rate.
+        steps: number of updates of the run.
+        optimizer: "SGD" (with momentum 0.9), "Adam", "LARS", "LARC", "LAMB" or "NovoGrad". Default "SGD".
+        norm: "batch", "ghost", or "none": what normalises the output of each hidden layer. Default "batch".
+        ghost_size: number of examples of a ghost. Default 64.
+        hidden_layers: default 5.
+        clip_norm: largest norm of the whole gradient. Default None: no clipping.
+        gradient_noise: variance of the noise that is added to the gradients of SGD at the first step.
+            Default 0.
+        loss_weight_std: standard deviation of the random weights of the losses. Default 0.
+    """
+
+    def __init__(
+        self,
+        seed: int,
+        schedule: Callable[[int], float],
+        steps: int,
+        *,
+        optimizer: str = "SGD",
+        norm: str = "batch",
+        ghost_size: int = 64,
+        hidden_layers: int = 5,
+        clip_norm: float | None = None,
+        gradient_noise: float = 0,
+        loss_weight_std: float = 0,
+    ) -> None:
+        keras.utils.set_random_seed(seed)
+        self.seed, self.loss_weight_std = seed, loss_weight_std
+        # Keras' L2(c) adds c w^2 to the loss, and the gradient of that is 2 c w.
+        decay = keras.regularizers.L2(DECAY / 2) if optimizer in IN_THE_LOSS else None
+        self.model = keras.Sequential([layers.Input((784,))])
+        for _ in range(hidden_layers):
+            self.model.add(layers.Dense(512, kernel_regularizer=decay))
+            if norm == "batch":
+                self.model.add(layers.BatchNormalization(momentum=0.9))
+            if norm == "ghost":
+                self.model.add(GhostBatchNormalization(ghost_size, momentum=0.9))
+            self.model.add(layers.ReLU())
+        self.model.add(layers.Dense(10, kernel_regularizer=decay))
+        rate = Schedule(schedule, steps)
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        made = _optimizer(optimizer, rate, clip_norm, gradient_noise, seed)
+        self.model.compile(made, loss, metrics=["accuracy"], jit_compile=False)
+
+    def fit(self, train: Data, test: Data, batch_size: int, epochs: int, every: int = 1) -> list:
+        """Train, and return a row {"epoch", "test_accuracy"} for each epoch that is tested.
+
+        Args:
+            train: images and labels.
+            test: images and labels.
+            batch_size: number of images of one update.
+            epochs: number of passes over the images.
+            every: the test images are looked at after every so many epochs. Default 1.
+        """
+        source = *train, batch_size
+        if self.loss_weight_std:
+            pairs = tf.data.Dataset.from_tensor_slices(train).shuffle(len(train[0]), seed=self.seed)
+            weights = LossWeights(self.loss_weight_std, seed=self.seed)
+            source = (pairs.batch(batch_size).map(weights),)
+        history = self.model.fit(
+            *source,
+            epochs=epochs,
+            shuffle=not self.loss_weight_std,
+            verbose=0,
+            validation_data=test,
+            validation_batch_size=2500,
+            validation_freq=every,
+        ).history
+        tested = zip(range(every, epochs + 1, every), history["val_accuracy"], strict=True)
+        return [{"epoch": epoch, "test_accuracy": accuracy} for epoch, accuracy in tested]
+
+    def matrix_norms(self, images: np.ndarray, labels: np.ndarray) -> list[tuple[float, float]]:
+        """Return the norm of each weight matrix and the norm of its gradient.
+
+        Args:
+            images: one batch (n, 784).
+            labels: their classes (n,).
+        """
+        with tf.GradientTape() as tape:
+            logits = self.model(images, training=True)
+            losses = keras.losses.sparse_categorical_crossentropy(labels, logits, from_logits=True)
+            loss = keras.ops.mean(losses)
+        matrices = [w for w in self.model.trainable_weights if len(w.shape) == 2]
+        gradients = tape.gradient(loss, [w.value for w in matrices])
+        pairs = zip(matrices, gradients, strict=True)
+        return [(float(np.linalg.norm(w)), float(np.linalg.norm(g))) for w, g in pairs]
+
+
+def _optimizer(
+    name: str, rate: Schedule, clip_norm: float | None, gradient_noise: float, seed: int
+) -> keras.optimizers.Optimizer:
+    if gradient_noise:
+        return NoisySGD(rate, momentum=0.9, eta=gradient_noise, seed=seed)
+    if name == "SGD":
+        return keras.optimizers.SGD(rate, 0.9, global_clipnorm=clip_norm)
+    if name == "Adam":
+        return keras.optimizers.Adam(rate)
+    if name == "LARS":
+        return LARS(rate, 0.9, DECAY, trust_coefficient=0.02)
+    if name == "LARC":
+        return LARS(rate, 0.9, DECAY, clip=True)
+    return {"LAMB": LAMB, "NovoGrad": NovoGrad}[name](rate, weight_decay=DECAY)

@@ -1,0 +1,162 @@
+"""Train the network F1 of Hoffer et al. with PyTorch, as the experiments of lab 7 need it.
+
+`f1_training_keras` has the same names with the same meaning for Keras. Two details differ. The velocity of
+PyTorch's SGD does not contain the learning rate, which makes a difference while the learning rate changes.
+PyTorch's batch norm averages the unbiased variance for inference, and Keras' the biased one.
+
+    training = F1Training(seed=1, schedule=lambda step: 0.01, steps=942)
+    rows = training.fit((x, y), (test_x, test_y), batch_size=64, epochs=6)
+
+Source: Hoffer, Hubara, Soudry, Train longer, generalize better, 2017, arXiv:1705.08741.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from hvdlab.torch import LAMB, LARS, GhostBatchNorm1d, NovoGrad
+from hvdlab.torch.noise import GradientNoise, LossWeights
+
+DECAY = 1e-4  # weight decay of the matrices
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+BATCH_NORM = {"eps": 1e-3, "momentum": 0.1}  # as in Keras, whose momentum is that of the old value
+Data = tuple[np.ndarray, np.ndarray]  # images (n, 784) and labels (n,)
+
+
+class F1Training:
+    """The network, 784 - 512 x 5 - 10 with ReLU, and its optimizer.
+
+    Args:
+        seed: of the weights, the order of the images and all noise.
+        schedule: function step -> learning rate.
+        steps: number of updates of the run.
+        optimizer: "SGD" (with momentum 0.9), "Adam", "LARS", "LARC", "LAMB" or "NovoGrad". Default "SGD".
+        norm: "batch", "ghost", or "none": what normalises the output of each hidden layer. Default "batch".
+        ghost_size: number of examples of a ghost. Default 64.
+        hidden_layers: default 5.
+        clip_norm: largest norm of the whole gradient. Default None: no clipping.
+        gradient_noise: variance of the noise that is added to the gradients of SGD at the first step.
+            Default 0.
+        loss_weight_std: standard deviation of the random weights of the losses. Default 0.
+    """
+
+    def __init__(
+        self,
+        seed: int,
+        schedule: Callable[[int], float],
+        steps: int,
+        *,
+        optimizer: str = "SGD",
+        norm: str = "batch",
+        ghost_size: int = 64,
+        hidden_layers: int = 5,
+        clip_norm: float | None = None,
+        gradient_noise: float = 0,
+        loss_weight_std: float = 0,
+    ) -> None:
+        torch.manual_seed(seed)
+        self.rates = [float(schedule(step)) for step in range(steps)]
+        self.step, self.clip_norm = 0, clip_norm
+        self.order = np.random.default_rng(seed)
+        modules = []
+        for layer in range(hidden_layers):
+            modules.append(nn.Linear(512 if layer else 784, 512))
+            if norm == "batch":
+                modules.append(nn.BatchNorm1d(512, **BATCH_NORM))
+            if norm == "ghost":
+                modules.append(GhostBatchNorm1d(512, ghost_size, **BATCH_NORM))
+            modules.append(nn.ReLU())
+        self.model = nn.Sequential(*modules, nn.Linear(512, 10)).to(DEVICE)
+        for module in self.model:
+            if isinstance(module, nn.Linear):  # the initial weights of Keras
+                nn.init.xavier_uniform_(module.weight)
+                nn.init.zeros_(module.bias)
+        self.optimizer = _optimizer(optimizer, self.model)
+        self.noise = self.weights = None
+        if gradient_noise:
+            self.noise = GradientNoise(self.model.parameters(), eta=gradient_noise, seed=seed)
+        if loss_weight_std:
+            self.weights = LossWeights(loss_weight_std, seed=seed)
+
+    def fit(self, train: Data, test: Data, batch_size: int, epochs: int, every: int = 1) -> list:
+        """Train, and return a row {"epoch", "test_accuracy"} for each epoch that is tested.
+
+        Args:
+            train: images and labels.
+            test: images and labels.
+            batch_size: number of images of one update.
+            epochs: number of passes over the images.
+            every: the test images are looked at after every so many epochs. Default 1.
+        """
+        rows = []
+        (images, labels), tested = _tensors(*train), _tensors(*test)
+        for epoch in range(1, epochs + 1):
+            order = torch.from_numpy(self.order.permutation(len(images))).to(DEVICE)
+            for chosen in order.split(batch_size):
+                self._update(images.index_select(0, chosen), labels.index_select(0, chosen))
+            if epoch % every == 0:
+                rows.append({"epoch": epoch, "test_accuracy": self._accuracy(*tested)})
+        return rows
+
+    def matrix_norms(self, images: np.ndarray, labels: np.ndarray) -> list[tuple[float, float]]:
+        """Return the norm of each weight matrix and the norm of its gradient.
+
+        Args:
+            images: one batch (n, 784).
+            labels: their classes (n,).
+        """
+        self.model.train().zero_grad()
+        x, y = _tensors(images, labels)
+        F.cross_entropy(self.model(x), y).backward()
+        matrices = [w for w in self.model.parameters() if w.dim() == 2]
+        return [(float(w.norm()), float(w.grad.norm())) for w in matrices]
+
+    def _update(self, images: Tensor, labels: Tensor) -> None:
+        self.model.train()
+        self.optimizer.zero_grad()
+        losses = F.cross_entropy(self.model(images), labels, reduction="none")
+        if self.weights:
+            losses = self.weights(losses) * losses
+        losses.mean().backward()
+        if self.noise:
+            self.noise.add_()
+        if self.clip_norm:
+            nn.utils.clip_grad_norm_(self.model.parameters(), self.clip_norm)
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.rates[min(self.step, len(self.rates) - 1)]
+        self.optimizer.step()
+        self.step += 1
+
+    @torch.no_grad()
+    def _accuracy(self, images: Tensor, labels: Tensor) -> float:
+        self.model.eval()
+        right = [
+            (self.model(x).argmax(1) == y).float().sum()
+            for x, y in zip(images.split(2500), labels.split(2500), strict=True)
+        ]
+        return float(sum(right)) / len(images)
+
+
+def _tensors(images: np.ndarray, labels: np.ndarray) -> tuple[Tensor, Tensor]:
+    return torch.from_numpy(images).to(DEVICE), torch.from_numpy(labels.astype("int64")).to(DEVICE)
+
+
+def _optimizer(name: str, model: nn.Module) -> torch.optim.Optimizer:
+    """Return an optimizer with weight decay for matrices only; `fit` sets its learning rate."""
+    parameters = list(model.parameters())
+    groups = [
+        {"params": [p for p in parameters if p.dim() > 1], "weight_decay": DECAY},
+        {"params": [p for p in parameters if p.dim() <= 1], "weight_decay": 0.0},
+    ]
+    if name == "SGD":
+        return torch.optim.SGD(groups, lr=0.1, momentum=0.9)
+    if name == "Adam":
+        return torch.optim.Adam(groups, eps=1e-7)  # eps as in Keras
+    if name == "LARS":
+        return LARS(groups, momentum=0.9, trust_coefficient=0.02)
+    if name == "LARC":
+        return LARS(groups, momentum=0.9, clip=True)
+    return {"LAMB": LAMB, "NovoGrad": NovoGrad}[name](groups)

@@ -1,0 +1,101 @@
+"""The training of lab 7 computes the same in Keras and in PyTorch."""
+
+import keras
+import numpy as np
+import pytest
+
+pytest.importorskip("torch", reason="needs PyTorch: run `make setup`")
+pytest.importorskip("tensorflow", reason="needs TensorFlow: run `make setup`")
+
+import torch  # noqa: E402
+
+from hvdlab.course import f1_training_keras, f1_training_torch  # noqa: E402
+
+PAIR = [f1_training_keras, f1_training_torch]
+RNG = np.random.default_rng(3)
+CENTRES = RNG.normal(0, 1, (10, 784))
+LABELS = RNG.integers(0, 10, 200).astype("int32")
+IMAGES = (CENTRES[LABELS] + RNG.normal(0, 1, (200, 784))).astype("float32")
+DATA = IMAGES, LABELS
+
+
+def make(module, **options):
+    options = {
+        "hidden_layers": 1,
+        "schedule": lambda step: 0.01,
+        "steps": 8,
+        "norm": "none",
+        **options,
+    }
+    return module.F1Training(seed=1, **options)
+
+
+def copy_weights(keras_training, torch_training):
+    """Give the PyTorch network the weights of the Keras one."""
+    linear = [m for m in torch_training.model if isinstance(m, torch.nn.Linear)]
+    dense = [
+        layer for layer in keras_training.model.layers if isinstance(layer, keras.layers.Dense)
+    ]
+    with torch.no_grad():
+        for to, layer in zip(linear, dense, strict=True):
+            matrix, bias = layer.get_weights()
+            to.weight.copy_(torch.from_numpy(matrix.T.copy()))
+            to.bias.copy_(torch.from_numpy(bias))
+
+
+@pytest.mark.parametrize("norm", ["none", "batch", "ghost"])
+@pytest.mark.parametrize("optimizer", ["SGD", "Adam", "LARS", "LARC", "LAMB", "NovoGrad"])
+def test_one_update_is_the_same(optimizer, norm):
+    pair = [make(module, optimizer=optimizer, norm=norm) for module in PAIR]
+    copy_weights(*pair)
+    for training in pair:
+        training.fit(DATA, DATA, batch_size=200, epochs=1)  # one batch, whatever the order
+    matrices = [
+        pair[0].model.layers[0].get_weights()[0],
+        pair[1].model[0].weight.detach().numpy().T,
+    ]
+    if optimizer == "Adam" and norm != "ghost":
+        # Keras adds Adam's eps before the bias correction. In the first step it counts 1 / sqrt(0.001) = 32
+        # times as much as in PyTorch, which changes steps of 0.01 with small gradients by about 1e-5.
+        assert np.median(np.abs(matrices[0] - matrices[1])) < 3e-5
+    elif norm != "ghost":  # the ghosts depend on the order of the images
+        np.testing.assert_allclose(*matrices, atol=5e-5)
+    else:
+        assert np.abs(matrices[0] - matrices[1]).mean() < 0.02
+
+
+@pytest.mark.parametrize("module", PAIR)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"norm": "batch"}, {"norm": "ghost", "ghost_size": 16}, {"clip_norm": 5.0},
+        {"gradient_noise": 1e-6}, {"loss_weight_std": 0.5}, {"optimizer": "LAMB"},
+    ],
+)  # fmt: skip
+def test_a_few_epochs_learn_ten_groups(module, options):
+    rows = make(module, steps=28, **options).fit(DATA, DATA, batch_size=50, epochs=7, every=7)
+    assert [row["epoch"] for row in rows] == [7]
+    assert rows[0]["test_accuracy"] > 0.9
+
+
+@pytest.mark.parametrize("module", PAIR)
+def test_the_schedule_sets_the_rate_of_each_step(module):
+    """With a rate of 0 from the second step on, only the first batch changes the weights."""
+    first = make(module, schedule=lambda step: 0.1 if step == 0 else 0.0, steps=4, optimizer="Adam")
+    before = _matrix(first).copy()
+    first.fit(DATA, DATA, batch_size=50, epochs=1)
+    change = np.abs(_matrix(first) - before)
+    assert change.max() == pytest.approx(0.1, rel=0.01)  # one step of Adam at 0.1, not four
+
+
+def test_norms_of_matrices_and_gradients_agree():
+    pair = [make(module, hidden_layers=2) for module in PAIR]
+    copy_weights(*pair)
+    norms = [training.matrix_norms(IMAGES, LABELS) for training in pair]
+    np.testing.assert_allclose(*norms, rtol=1e-3)
+
+
+def _matrix(training):
+    if hasattr(training, "rates"):
+        return training.model[0].weight.detach().numpy()
+    return training.model.layers[0].get_weights()[0]
