@@ -7,11 +7,12 @@ from collections.abc import Callable
 
 import numpy as np
 
-from hvdlab.exercises import NotYet, call, call_unchanged, compare, number, numbers, right
+from hvdlab.exercises import exercise, NotYet, call, call_unchanged, compare, number, numbers, right
 
 ANY = None  # in a wrong answer: this number can be anything
 
 
+@exercise
 def check_norms_before_and_after(norms_before_and_after: Callable) -> None:
     """Demand the mean squared norm of the ranks, the squared norm of their mean, and that mean.
 
@@ -86,6 +87,7 @@ def _norms(function: Callable, ranks: list, name: str) -> tuple[float, float]:
     return small, big
 
 
+@exercise
 def check_scaling_law(scaling_law: Callable) -> None:
     """Demand steps, images, and the fraction of the steps that twice the batch saves.
 
@@ -132,6 +134,7 @@ WHY = (
 )
 
 
+@exercise
 def check_choose_batch(choose_batch: Callable) -> None:
     """Demand the cheapest batch that meets a deadline, with its seconds and its cost, or None.
 
@@ -179,6 +182,7 @@ def check_choose_batch(choose_batch: Callable) -> None:
     right("the cheapest batch for four deadlines, and None where no batch is fast enough.")
 
 
+@exercise
 def check_rescaled(rescaled: Callable) -> None:
     """Demand other weights of the same function: the first layer divided, the second one multiplied.
 

@@ -9,10 +9,11 @@ from collections.abc import Callable
 import numpy as np
 
 from hvdlab import reference
-from hvdlab.exercises import NotYet, call_unchanged, compare, number, numbers, right
+from hvdlab.exercises import exercise, NotYet, call_unchanged, compare, number, numbers, right
 from hvdlab.schedules import gradual_warmup, linear_scaling, polynomial_decay
 
 
+@exercise
 def check_learning_rate(learning_rate: Callable) -> None:
     """Demand the rate of single steps: linear scaling, a warmup, and then a decay on a straight line.
 
@@ -79,6 +80,7 @@ def _rate(
     compare(case, answer, expected, mistakes, how)
 
 
+@exercise
 def check_global_statistics(global_statistics: Callable) -> None:
     """Demand mean and variance of the whole batch from those of equally large local batches.
 
@@ -120,6 +122,7 @@ def _pair(answer: object, case: str, features: int) -> np.ndarray:
     return np.array([numbers(part, case, (features,)) for part in answer])
 
 
+@exercise
 def check_lamb_update(lamb_update: Callable) -> None:
     """Demand the weights after a step of LAMB, given Adam's update of the tensor.
 
@@ -176,6 +179,7 @@ def _lamb(
     compare(case, answer, w - rate * ratio * u, mistakes, how)
 
 
+@exercise
 def check_novograd_update(novograd_update: Callable) -> None:
     """Demand (w, m, v) after a first step and a later step of NovoGrad.
 
