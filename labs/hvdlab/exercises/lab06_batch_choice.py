@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from hvdlab.exercises import exercise, NotYet, call, call_unchanged, compare, number, numbers, right
+from hvdlab.exercises import NotYet, call, call_unchanged, compare, exercise, number, numbers, right
 
 ANY = None  # in a wrong answer: this number can be anything
 

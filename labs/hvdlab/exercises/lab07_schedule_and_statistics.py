@@ -9,7 +9,7 @@ from collections.abc import Callable
 import numpy as np
 
 from hvdlab import reference
-from hvdlab.exercises import exercise, NotYet, call_unchanged, compare, number, numbers, right
+from hvdlab.exercises import NotYet, call_unchanged, compare, exercise, number, numbers, right
 from hvdlab.schedules import gradual_warmup, linear_scaling, polynomial_decay
 
 
