@@ -1,22 +1,26 @@
 # %% [markdown]
 # # Lab 8: CIFAR-10 and the assessment
 #
-# In 2017 a group at Facebook trained a ResNet-50 on ImageNet in one hour. The training used 256 GPUs and 8,192 images per step, kept the
-# accuracy of small batches, and scaled from 8 to 256 GPUs with an efficiency of about 90 %
-# ([Goyal et al. 2017](https://arxiv.org/abs/1706.02677)). Both numbers belong together. A parallel training is a success only if it
-# reaches the *same* accuracy in *less* time. The accuracy alone could be reached by one process, and speed alone is easy if the result does not
-# matter. The assessment of this course asks for both, and a grader measures both on your machine. In this lab you use everything from
-# labs 1 to 7 on real photographs: you compare optimizers, find out where the time of a run goes, convert a script, and hand it in.
+# In 2017 a group at Facebook trained a ResNet-50 on ImageNet in one hour. The training used 256 GPUs and
+# 8,192 images per step, kept the accuracy of small batches, and scaled from 8 to 256 GPUs with an
+# efficiency of about 90 % ([Goyal et al. 2017](https://arxiv.org/abs/1706.02677)). Both numbers belong
+# together. A parallel training is a success only if it reaches the *same* accuracy in *less* time. The same
+# accuracy could be reached by one process with more time, and a run is easily fast if its result does not
+# matter. The assessment of this course asks for both, and a grader measures both on your machine. In this
+# lab you use everything from labs 1 to 7 on real photographs: you compare optimizers, find out where the
+# time of a run goes, convert a script, and hand it in.
 #
 # **After this lab you can**
 #
 # * compute which parallel efficiency a time budget demands;
-# * divide the time of a run into start-up, reading, compute, exchange and evaluation, and compute the largest possible speed-up (Amdahl's law);
+# * divide the time of a run into start-up, reading, compute, exchange and evaluation, and compute the
+#   largest possible speed-up (Amdahl's law);
 # * judge a run with the rule of the assessment, and read the report of the grader;
 # * convert a serial training script into one that passes the assessment.
 #
-# **Builds on** lab 5 (the edits that make a Horovod script, efficiency), lab 6 (critical batch size) and lab 7 (optimizers, scaling and warmup of the learning rate).
-# **Time:** 110 minutes, 7 of them for the computer. About 35 minutes are the conversion of the script in exercise 4.
+# **Builds on** lab 5 (the edits that make a Horovod script, efficiency), lab 6 (critical batch size) and
+# lab 7 (optimizers, scaling and warmup of the learning rate). **Time:** 110 minutes, 7 of them for the
+# computer. About 35 minutes are the conversion of the script in exercise 4.
 
 # %% tags=["folded"]
 import os
@@ -51,9 +55,11 @@ if QUICK:
 # %% [markdown]
 # ## CIFAR-10 data set
 #
-# CIFAR-10 contains 60,000 colour photographs of 32 x 32 pixels in ten classes. 50,000 of them are for training, and 10,000 are **held out**: the
-# network never trains on them, so they show how well it classifies images that it has not seen. A network that guesses reaches an accuracy
-# of 0.1, because all classes are equally frequent. The network of the assessment has four convolutions and a linear layer. It is small enough for a laptop.
+# CIFAR-10 contains 60,000 colour photographs of 32 x 32 pixels in ten classes. 50,000 of them are for
+# training, and 10,000 are **held out**: the network never trains on them, so they show how well it
+# classifies images that it has not seen. A network that guesses reaches an accuracy of 0.1, because all
+# classes are equally frequent. The network of the assessment has four convolutions and a linear layer. It
+# is small enough for a laptop.
 
 # %% tags=["folded"]
 data = load_cifar10()
@@ -77,14 +83,16 @@ if data.synthetic:
 # %% [markdown]
 # ## Assessment task and grading
 #
-# You get a script that trains this network with **one** process. It is correct and its hyperparameters are tuned. (A *hyperparameter* is a number that you choose and
-# that is not learned, for example the learning rate or the batch size.) Your task is to change it so that
+# You get a script that trains this network with **one** process. It is correct and its hyperparameters are
+# tuned. (A *hyperparameter* is a number that you choose and that is not learned, for example the learning
+# rate or the batch size.) Your task is to change it so that
 #
 #     mpirun -np N python assessment.py
 #
-# reaches two accuracies, in two consecutive epochs, **within a time in which a single process cannot reach them**. An *epoch* is one pass of
-# all ranks together over the training images. The cell prints the rules from the file that the grader reads. The full rules are in
-# `assessment/README.md`, and it is worth reading them before exercise 4.
+# reaches two accuracies, in two consecutive epochs, **within a time in which a single process cannot reach
+# them**. An *epoch* is one pass of all ranks together over the training images. The cell prints the rules
+# from the file that the grader reads. The full rules are in `assessment/README.md`, and it is worth reading
+# them before exercise 4.
 
 # %% tags=["folded"]
 serial = ROOT / "assessment" / FRAMEWORK / "assessment.py"
@@ -97,49 +105,67 @@ print(f"within     start-up + {target['budget_serial_epochs']} epochs of one pro
 print(f"points     {points}")
 
 # %% [markdown]
-# The grader does not believe what a script prints, because a script can print anything. It measures four things, one after the other:
+# The grader does not believe what a script prints, because a script can print anything. It measures four
+# things, one after the other:
 #
-# ![Four parts of a grading in a row. Calibration: one process trains and gives the budget of 2.6 epochs. Graded run: the script trains on N ranks, and the grader keeps
-# weights and time of every epoch. Probe: two short runs of the script, once with own batches and once with the batches of all ranks, must give nearly equal weights. Finally
-# the accuracies are recomputed from the weights. All four lead to the verdict.](pictures/grading_runs.svg)
+# ![Four parts of a grading in a row. Calibration: one process trains and gives the budget of 2.6 epochs.
+# Graded run: the script trains on N ranks, and the grader keeps weights and time of every epoch. Probe: two
+# short runs of the script, once with own batches and once with the batches of all ranks, must give nearly
+# equal weights. Finally the accuracies are recomputed from the weights. All four lead to the
+# verdict.](pictures/grading_runs.svg)
 #
-# 1. **Calibration.** One process trains on *your* machine for some seconds, just before your run. Its speed gives the time budget: 2.6 epochs of this
-#    process, plus its start-up. A slow computer is therefore no disadvantage.
-# 2. **Graded run.** Your script runs on N ranks. After each epoch every rank leaves its weights and the list of the images that it read. The grader takes the time
-#    when the weights of the last rank arrive.
-# 3. **Probe.** Two short additional runs of the same script show whether the ranks really train together. In one of them each rank reads its own batches, in the other each rank reads
-#    the batches of all ranks. If gradients are averaged, both runs end at nearly the same weights, because the average over all ranks is the gradient of all their images (lab 4).
-# 4. **Accuracies.** The grader computes both accuracies itself, from the weights of rank 0. It uses 10,000 training images, and those 5,000 held-out images that your run never got.
+# 1. **Calibration.** One process trains on *your* machine for some seconds, just before your run. Its speed
+#    gives the time budget: 2.6 epochs of this process, plus its start-up. A slow computer is therefore no
+#    disadvantage.
+# 2. **Graded run.** Your script runs on N ranks. After each epoch every rank leaves its weights and the
+#    list of the images that it read. The grader takes the time when the weights of the last rank arrive.
+# 3. **Probe.** Two short additional runs of the same script show whether the ranks really train together.
+#    In one of them each rank reads its own batches, in the other each rank reads the batches of all ranks.
+#    If gradients are averaged, both runs end at nearly the same weights, because the average over all ranks
+#    is the gradient of all their images (lab 4).
+# 4. **Accuracies.** The grader computes both accuracies itself, from the weights of rank 0. It uses 10,000
+#    training images, and those 5,000 held-out images that your run never got.
 #
-# Why must the accuracies hold in *two* consecutive epochs? A single good epoch can be luck, because the accuracy fluctuates from epoch to epoch.
+# Why must the accuracies hold in *two* consecutive epochs? A single good epoch can be luck, because the
+# accuracy fluctuates from epoch to epoch.
 
 # %%
 print(serial.read_text(encoding="utf-8"))
 
 # %% [markdown]
-# Read `main()` from top to bottom: the data, the network, the learning rate, the optimizer, the loop (or `fit`), and the recorder that leaves the weights. You will edit these places in exercise 4.
+# Read `main()` from top to bottom: the data, the network, the learning rate, the optimizer, the loop (or
+# `fit`), and the recorder that leaves the weights. You will edit these places in exercise 4.
 #
 # ## Time budget and parallel efficiency
 #
-# The serial script needs three epochs to reach the target twice. The budget allows the time of 2.6 epochs of one process. So one process comes too
-# late by 0.4 epochs, and several ranks can be in time only if they share the work well. The **parallel efficiency** $E$ (lab 5) is the speed-up divided by the number of ranks. With efficiency
+# The serial script needs three epochs to reach the target twice. The budget allows the time of 2.6 epochs
+# of one process. So one process comes too late by 0.4 epochs, and several ranks can be in time only if they
+# share the work well. The **parallel efficiency** $E$ (lab 5) is the speed-up divided by the number of
+# ranks. With efficiency
 # $E$, $N$ ranks finish $N \cdot E$ epochs while one process finishes one.
 #
-# ![Above, the learning rate of the script over three epochs: it rises linearly in the first 0.45 epochs, falls along half a cosine, and stays at two percent of its largest value. Below, bars on a time axis: three epochs of one
-# process end after the budget of 2.6 epochs, three epochs of two ranks with an efficiency of 0.8 end after the time of 1.9 epochs, within the budget.](pictures/learning_rate_budget.svg)
+# ![Above, the learning rate of the script over three epochs: it rises linearly in the first 0.45 epochs,
+# falls along half a cosine, and stays at two percent of its largest value. Below, bars on a time axis:
+# three epochs of one process end after the budget of 2.6 epochs, three epochs of two ranks with an
+# efficiency of 0.8 end after the time of 1.9 epochs, within the budget.](pictures/learning_rate_budget.svg)
 #
-# For example, two ranks with an efficiency of 0.8 finish 2 x 0.8 = 1.6 epochs in the time of one. Three epochs then take as long as 3 / 1.6 = 1.9 epochs of one process, which is less than 2.6.
+# For example, two ranks with an efficiency of 0.8 finish 2 x 0.8 = 1.6 epochs in the time of one. Three
+# epochs then take as long as 3 / 1.6 = 1.9 epochs of one process, which is less than 2.6.
 #
 # ### Exercise 1: Least efficiency
 #
-# **What:** Write `least_efficiency(ranks, epochs, budget)`. A run needs `epochs` epochs, and the budget is the time of `budget` epochs of one process. Return the smallest efficiency that
-# keeps the budget. A result above 1 means that it cannot be kept.
+# **What:** Write `least_efficiency(ranks, epochs, budget)`. A run needs `epochs` epochs, and the budget is
+# the time of `budget` epochs of one process. Return the smallest efficiency that keeps the budget. A result
+# above 1 means that it cannot be kept.
 #
-# **Why:** The number tells you how much you may lose to communication, and whether a batch so large that it needs more epochs can still be in time.
+# **Why:** The number tells you how much you may lose to communication, and whether a batch so large that it
+# needs more epochs can still be in time.
 #
-# <details><summary>Hint 1</summary>How many epochs do N ranks with efficiency E finish during the whole budget? This number must be at least <code>epochs</code>.</details>
+# <details><summary>Hint 1</summary>How many epochs do N ranks with efficiency E finish during the whole
+# budget? This number must be at least <code>epochs</code>.</details>
 #
-# <details><summary>Hint 2</summary>With 2 ranks, E = 0.8 and a budget of 2.6, the ranks finish 2 x 0.8 x 2.6 = 4.16 epochs. For exactly 3 epochs E may fall to 3 / (2 x 2.6) = 0.58.</details>
+# <details><summary>Hint 2</summary>With 2 ranks, E = 0.8 and a budget of 2.6, the ranks finish 2 x 0.8 x
+# 2.6 = 4.16 epochs. For exactly 3 epochs E may fall to 3 / (2 x 2.6) = 0.58.</details>
 #
 # <details><summary>Hint 3</summary>Solve <code>ranks * E * budget = epochs</code> for E.</details>
 
@@ -161,12 +187,14 @@ for ranks in (1, 2, 4, 8):
     print(f"{ranks} ranks, 3 epochs: efficiency {needed:.2f} {remark}")
 
 # %% [markdown]
-# One process cannot keep the budget. Two ranks need an efficiency of 0.58. With five epochs instead of three they would need 0.96, which no training of this course reaches. So a larger batch is useful only as
+# One process cannot keep the budget. Two ranks need an efficiency of 0.58. With five epochs instead of
+# three they would need 0.96, which no training of this course reaches. So a larger batch is useful only as
 # long as it needs no additional epochs.
 #
 # ## Time of a run and Amdahl's law
 #
-# Where does the rest of the efficiency go? `labs/cifar10_torch.py` is the serial script after its conversion. With `--times FILE` rank 0 records when each part of its work begins:
+# Where does the rest of the efficiency go? `labs/cifar10_torch.py` is the serial script after its
+# conversion. With `--times FILE` rank 0 records when each part of its work begins:
 #
 # | part | what it contains | divided among the ranks? |
 # |---|---|---|
@@ -176,29 +204,44 @@ for ranks in (1, 2, 4, 8):
 # | exchange | waiting for the all-reduce after the backward pass (the part that overlaps with the backward pass counts as compute) | no, it appears only with several ranks |
 # | evaluation | computing the accuracies after an epoch | yes, each rank evaluates its own part |
 #
-# **Amdahl's law** says how much these parts limit. Let $s$ be the fraction of the time of one process that is *not* divided. With $N$ ranks the time falls to $s + (1 - s)/N$ of it, so the speed-up is
+# **Amdahl's law** says how much these parts limit. Let $s$ be the fraction of the time of one process that
+# is *not* divided. With $N$ ranks the time falls to $s + (1 - s)/N$ of it, so the speed-up is
 #
 # $$S(N) = \frac{1}{s + (1 - s)/N} \;<\; \frac{1}{s}.$$
 #
-# However many ranks there are, the speed-up stays below $1/s$ (Gene Amdahl, 1967). For data parallelism we count the exchange as undivided as well, because it does not vanish with more ranks.
+# However many ranks there are, the speed-up stays below $1/s$ (Gene Amdahl, 1967). For data parallelism we
+# count the exchange as undivided as well, because it does not vanish with more ranks.
 #
-# For example, a run on 2 ranks takes 22 s: start-up 6, reading 1, compute 10, exchange 3, evaluation 2. The divided parts are 1 + 10 + 2 = 13 s. One process would need 6 + 2 x 13 = 32 s, because it must do the divided work of
-# both ranks and has nothing to exchange. With very many ranks the divided parts vanish, and 6 + 3 = 9 s remain. The bound of the speed-up is 32 / 9 = 3.6.
+# For example, a run on 2 ranks takes 22 s: start-up 6, reading 1, compute 10, exchange 3, evaluation 2. The
+# divided parts are 1 + 10 + 2 = 13 s. One process would need 6 + 2 x 13 = 32 s, because it must do the
+# divided work of both ranks and has nothing to exchange. With very many ranks the divided parts vanish, and
+# 6 + 3 = 9 s remain. The bound of the speed-up is 32 / 9 = 3.6.
 #
-# ![Bars for the worked example. One rank takes 32 seconds, two ranks 22, four ranks 15.5, eight ranks 12.2 and very many ranks 9 seconds, because start-up and exchange do not become shorter. The speed-up stays below 3.6.](pictures/amdahl_bound.svg)
+# ![Bars for the worked example. One rank takes 32 seconds, two ranks 22, four ranks 15.5, eight ranks 12.2
+# and very many ranks 9 seconds, because start-up and exchange do not become shorter. The speed-up stays
+# below 3.6.](pictures/amdahl_bound.svg)
 #
 # ### Exercise 2: Where the time goes
 #
-# **What:** Write `where_time_goes(marks, ranks)`. `marks` is a list of pairs `(part, seconds)`: what begins, and when. The first pair is `("start-up", 0.0)` and the last is `("end", ...)`. A part lasts until the next mark, and it may occur many times. Return
-# three things: a dict with the seconds of each part in `PARTS`, a dict with their fractions of the whole time, and the bound of the speed-up over one process as in the example.
+# **What:** Write `where_time_goes(marks, ranks)`. `marks` is a list of pairs `(part, seconds)`: what
+# begins, and when. The first pair is `("start-up", 0.0)` and the last is `("end", ...)`. A part lasts until
+# the next mark, and it may occur many times. Return three things: a dict with the seconds of each part in
+# `PARTS`, a dict with their fractions of the whole time, and the bound of the speed-up over one process as
+# in the example.
 #
-# **Why:** This calculation comes before any optimisation. It shows which part is worth improving, and it may show that more ranks are useless.
+# **Why:** This calculation comes before any optimisation. It shows which part is worth improving, and it
+# may show that more ranks are useless.
 #
-# <details><summary>Hint 1</summary>Go through neighbouring pairs of marks: the later time minus the earlier time belongs to the part of the earlier mark.</details>
+# <details><summary>Hint 1</summary>Go through neighbouring pairs of marks: the later time minus the earlier
+# time belongs to the part of the earlier mark.</details>
 #
-# <details><summary>Hint 2</summary>For the marks ("start-up", 0), ("reading", 6), ("compute", 7), ("reading", 9), ("end", 10) the seconds are start-up 6, reading 1 + 1 = 2, compute 2. On 2 ranks one process would need 6 + 2 x 4 = 14 s, and the bound is 14 / 6 = 2.3.</details>
+# <details><summary>Hint 2</summary>For the marks ("start-up", 0), ("reading", 6), ("compute", 7),
+# ("reading", 9), ("end", 10) the seconds are start-up 6, reading 1 + 1 = 2, compute 2. On 2 ranks one
+# process would need 6 + 2 x 4 = 14 s, and the bound is 14 / 6 = 2.3.</details>
 #
-# <details><summary>Hint 3</summary><code>for (part, begin), (_, end) in zip(marks, marks[1:]): seconds[part] += end - begin</code>. The bound is <code>(seconds["start-up"] + ranks * divided) / (seconds["start-up"] + seconds["exchange"])</code>.</details>
+# <details><summary>Hint 3</summary><code>for (part, begin), (_, end) in zip(marks, marks[1:]):
+# seconds[part] += end - begin</code>. The bound is <code>(seconds["start-up"] + ranks * divided) /
+# (seconds["start-up"] + seconds["exchange"])</code>.</details>
 
 
 # %%
@@ -243,33 +286,44 @@ for part in PARTS:
 print(f"at most {bound:.1f} times as fast as one process; your prediction: {prediction_part}")
 
 # %% [markdown]
-# In so short a run the start-up is a large part: importing a framework takes seconds on any machine. The bound is therefore low, and it would be higher for a
-# longer run, because the start-up stays the same while the other parts grow with the number of epochs. This is also why the budget of the assessment contains the start-up of one process. Look at the fraction of *exchange* among the parts that are
-# repeated in each step. It contains the transfer of the gradients and the time in which a rank waits for a slower one. A larger batch per rank has fewer steps per epoch, and therefore fewer exchanges.
+# In so short a run the start-up is a large part: importing a framework takes seconds on any machine. The
+# bound is therefore low, and it would be higher for a longer run, because the start-up stays the same while
+# the other parts grow with the number of epochs. This is also why the budget of the assessment contains the
+# start-up of one process. Look at the fraction of *exchange* among the parts that are repeated in each
+# step. It contains the transfer of the gradients and the time in which a rank waits for a slower one. A
+# larger batch per rank has fewer steps per epoch, and therefore fewer exchanges.
 #
 # ## Rule for the target
 #
-# After each epoch rank 0 prints one line, and `epoch_rows(output)` turns these lines into a list of dicts, one per epoch:
+# After each epoch rank 0 prints one line, and `epoch_rows(output)` turns these lines into a list of dicts,
+# one per epoch:
 #
 #     epoch 0  loss 1.323  train 0.613  held-out 0.601  19.2 s
 #     {"epoch": 0, "loss": 1.323, "train_accuracy": 0.613, "heldout_accuracy": 0.601, "seconds": 19.2}
 #
-# An epoch is *good* if both accuracies are at their target or above. The target is reached when the second of two consecutive good epochs ends.
+# An epoch is *good* if both accuracies are at their target or above. The target is reached when the second
+# of two consecutive good epochs ends.
 #
-# For example, the epochs of a run end after 20, 40, 60 and 80 s, and the second, third and fourth are good. The target is reached after 60 s. If only the second and the fourth were good, it would not be reached at all.
+# For example, the epochs of a run end after 20, 40, 60 and 80 s, and the second, third and fourth are good.
+# The target is reached after 60 s. If only the second and the fourth were good, it would not be reached at
+# all.
 #
 # ### Exercise 3: Judge a run
 #
-# **What:** Write `seconds_to_target(rows)`. It returns the `seconds` at which the *second* of the first two consecutive good epochs ended, or `None`. An epoch is good with a `train_accuracy` of at least 0.75 **and** a
-# `heldout_accuracy` of at least 0.70.
+# **What:** Write `seconds_to_target(rows)`. It returns the `seconds` at which the *second* of the first two
+# consecutive good epochs ended, or `None`. An epoch is good with a `train_accuracy` of at least 0.75
+# **and** a `heldout_accuracy` of at least 0.70.
 #
 # **Why:** You will compare optimizers with the rule that counts, and not with the accuracy at the end.
 #
-# <details><summary>Hint 1</summary>While you go through the rows, remember whether the row before was good.</details>
+# <details><summary>Hint 1</summary>While you go through the rows, remember whether the row before was
+# good.</details>
 #
-# <details><summary>Hint 2</summary>For good = [no, yes, no, yes, yes] with 10 s per epoch: the second of the first two consecutive good epochs is number 4, which ends after 50 s.</details>
+# <details><summary>Hint 2</summary>For good = [no, yes, no, yes, yes] with 10 s per epoch: the second of
+# the first two consecutive good epochs is number 4, which ends after 50 s.</details>
 #
-# <details><summary>Hint 3</summary><code>before = False</code>; in the loop <code>good = ...</code>, then <code>if good and before: return row["seconds"]</code>, then <code>before = good</code>.</details>
+# <details><summary>Hint 3</summary><code>before = False</code>; in the loop <code>good = ...</code>, then
+# <code>if good and before: return row["seconds"]</code>, then <code>before = good</code>.</details>
 
 
 # %%
@@ -291,10 +345,13 @@ exercises.check_seconds_to_target(seconds_to_target)
 # %% [markdown]
 # ## Comparison of five optimizers
 #
-# Five optimizers of lab 7 train the same network on two ranks, with 96 images per rank and step, for four epochs. Each has its own tuned learning rate: SGD with Nesterov momentum, LARS, LARC (LARS whose factor never makes a step
-# longer than that of SGD), LAMB and NovoGrad. You run SGD and NovoGrad in your framework, for a minute or two each. The course ships the other runs.
+# Five optimizers of lab 7 train the same network on two ranks, with 96 images per rank and step, for four
+# epochs. Each has its own tuned learning rate: SGD with Nesterov momentum, LARS, LARC (LARS whose factor
+# never makes a step longer than that of SGD), LAMB and NovoGrad. You run SGD and NovoGrad in your
+# framework, for a minute or two each. The course ships the other runs.
 #
-# Two quantities are of interest, and they need not have the same winner: the accuracy after the last epoch, and the time until the target is reached.
+# Two quantities are of interest, and they need not have the same winner: the accuracy after the last epoch,
+# and the time until the target is reached.
 
 # %%
 # Prediction 2: how many seconds does SGD need to reach the target on your machine? You know its images per
@@ -357,9 +414,12 @@ describe(
 )
 
 # %% [markdown]
-# A thin line is one run that the course ships, and a thick line is the mean of three runs. Large points with a black edge are yours. The dashed line is the target for the held-out accuracy, and a dotted vertical line is your prediction.
+# A thin line is one run that the course ships, and a thick line is the mean of three runs. Large points
+# with a black edge are yours. The dashed line is the target for the held-out accuracy, and a dotted
+# vertical line is your prediction.
 #
-# The seconds depend on the machine, so they cannot be compared with yours. The accuracy after the last epoch can be compared:
+# The seconds depend on the machine, so they cannot be compared with yours. The accuracy after the last
+# epoch can be compared:
 
 # %%
 last = shipped["epoch"].max()
@@ -367,7 +427,8 @@ ends = [table[table["epoch"] == last] for table in (runs, shipped)]
 compare(*ends, by=["framework", "optimizer"], value="heldout_accuracy")
 
 # %% [markdown]
-# Now the rule of the assessment, with your function of exercise 3. After how many epochs was the target reached? `n` is the number of runs that reached it at all.
+# Now the rule of the assessment, with your function of exercise 3. After how many epochs was the target
+# reached? `n` is the number of runs that reached it at all.
 
 
 # %% tags=["folded"]
@@ -391,22 +452,30 @@ compare(judged(runs), judged(shipped), by=["framework", "optimizer"], value="sec
 # %% [markdown]
 # Three observations:
 #
-# * **An epoch less saves a quarter of the time.** An epoch costs nearly the same with every optimizer. SGD reached the target after three epochs in five of its six shipped runs. LARS needed four epochs in all of its runs, although its accuracy at the end is higher.
-# * **Compare a difference with the spread of the seeds.** After four epochs SGD has 0.79 and LARS 0.80 (n = 3 each, standard deviations 0.001 to 0.004). NovoGrad has 0.76 to 0.77. Where the thin lines of two optimizers cross, the runs do not decide which one is better.
-# * **The best accuracy and the shortest time to the target belong to different optimizers.** The assessment measures the time.
+# * **An epoch less saves a quarter of the time.** An epoch costs nearly the same with every optimizer. SGD
+#   reached the target after three epochs in five of its six shipped runs. LARS needed four epochs in all of
+#   its runs, although its accuracy at the end is higher.
+# * **Compare a difference with the spread of the seeds.** After four epochs SGD has 0.79 and LARS 0.80 (n =
+#   3 each, standard deviations 0.001 to 0.004). NovoGrad has 0.76 to 0.77. Where the thin lines of two
+#   optimizers cross, the runs do not decide which one is better.
+# * **The best accuracy and the shortest time to the target belong to different optimizers.** The assessment
+#   measures the time.
 #
-# At 192 images per step plain SGD works well, so LARS and LAMB, which were designed for batches of thousands, have nothing to fix.
+# At 192 images per step plain SGD works well, so LARS and LAMB, which were designed for batches of
+# thousands, have nothing to fix.
 #
 # ## Warmup and linear scaling at a larger batch
 #
-# Lab 7 gave the recipe for a larger batch: scale the learning rate with the batch, and warm it up. This experiment takes the recipe apart. The learning rate of SGD, 0.35, was tuned for 192 images per step. Now a step has 1,024 images, 512 per
-# rank, and the run has two epochs:
+# Lab 7 gave the recipe for a larger batch: scale the learning rate with the batch, and warm it up. This
+# experiment takes the recipe apart. The learning rate of SGD, 0.35, was tuned for 192 images per step. Now
+# a step has 1,024 images, 512 per rank, and the run has two epochs:
 #
 # * `small-batch rate`: a learning rate of 0.35, with warmup;
 # * `scaled`: 0.35 x 1024 / 192 = 1.87, from the first step on;
 # * `scaled + warmup`: the same, approached linearly over the first 0.45 epochs.
 #
-# The number of steps is 2 x 50,000 / 1,024, or 98. With warmup 22 of them have a reduced learning rate. You run `scaled`. The shipped results contain all three.
+# The number of steps is 2 x 50,000 / 1,024, or 98. With warmup 22 of them have a reduced learning rate. You
+# run `scaled`. The shipped results contain all three.
 
 # %%
 # Prediction 3: which of the three recipes has the highest held-out accuracy after two epochs? Write its name.
@@ -464,15 +533,20 @@ print("your prediction:", prediction_recipe)
 # %% [markdown]
 # The error bars are one standard deviation over the seeds. Two observations:
 #
-# * **The scaled learning rate without warmup stays at chance** (0.12 +- 0.02, n = 3). At the beginning the gradients are large and change quickly. Steps of this size lead the weights to a region from which two epochs do not bring them back. The same
-#   learning rate, reached slowly, trains (0.56 +- 0.02).
-# * **The scaled learning rate is not better than the small one here** (0.63 +- 0.02). Two epochs are only 98 steps, and 22 of them belong to the warmup. Goyal et al. trained for 90 epochs. Linear scaling is a starting point that must be measured. It is not a law, and least of all in so short a run.
+# * **The scaled learning rate without warmup stays at chance** (0.12 +- 0.02, n = 3). At the beginning the
+#   gradients are large and change quickly. Steps of this size lead the weights to a region from which two
+#   epochs do not bring them back. The same learning rate, reached slowly, trains (0.56 +- 0.02).
+# * **The scaled learning rate is not better than the small one here** (0.63 +- 0.02). Two epochs are only
+#   98 steps, and 22 of them belong to the warmup. Goyal et al. trained for 90 epochs. Linear scaling is a
+#   starting point that must be measured. It is not a law, and least of all in so short a run.
 #
-# For the assessment this means: choose a batch that leaves enough steps, begin with the scaled learning rate and its warmup, and measure whether another learning rate is better.
+# For the assessment this means: choose a batch that leaves enough steps, begin with the scaled learning
+# rate and its warmup, and measure whether another learning rate is better.
 #
 # ## Conversion of the script
 #
-# The cell puts the serial script at `notebooks/work/assessment.py`. It does so once and never overwrites what you wrote. To start again, or with the other framework, delete the file and run the cell again.
+# The cell puts the serial script at `notebooks/work/assessment.py`. It does so once and never overwrites
+# what you wrote. To start again, or with the other framework, delete the file and run the cell again.
 
 # %%
 script = WORK / "assessment.py"
@@ -483,21 +557,29 @@ print(f"Edit {script.relative_to(ROOT)}")
 # %% [markdown]
 # ### Exercise 4: Make the script use N processes
 #
-# **What:** Open `work/assessment.py` in the file browser on the left, edit it as you did in lab 5, and save it. Then run the check below. It reads your script without running it, and reports what is missing.
+# **What:** Open `work/assessment.py` in the file browser on the left, edit it as you did in lab 5, and save
+# it. Then run the check below. It reads your script without running it, and reports what is missing.
 #
 # **Why:** This file is what you hand in. The messages of the check are hints, and the grader decides.
 #
 # <details><summary>Hint 1: the seven places</summary>
 #
-# 1. Import Horovod, <code>import hvdlab.keras.horovod as hvd</code> or <code>import horovod.torch as hvd</code>, and call <code>hvd.init()</code> first in <code>main()</code>.
-# 2. Choose the device of each process with <code>rank_device(hvd)</code>: a GPU of its own, a GPU that ranks share, or the processor.
+# 1. Import Horovod, <code>import hvdlab.keras.horovod as hvd</code> or <code>import horovod.torch as
+#    hvd</code>, and call <code>hvd.init()</code> first in <code>main()</code>.
+# 2. Choose the device of each process with <code>rank_device(hvd)</code>: a GPU of its own, a GPU that
+#    ranks share, or the processor.
 # 3. Pass <code>rank=hvd.rank(), size=hvd.size()</code> to <code>Batches</code>, and choose a batch size.
 # 4. Multiply the learning rate of one process by <code>hvd.size()</code>. The warmup is there already.
 # 5. Wrap the optimizer with <code>hvd.DistributedOptimizer(optimizer, ...)</code> before it is used.
-# 6. Broadcast the weights of rank 0 to all ranks; in PyTorch also the state of the optimizer, and before <code>model.to(device)</code>.
-# 7. Print on rank 0 only, and print numbers that are averaged over the ranks. The recorder stays on <i>all</i> ranks.
+# 6. Broadcast the weights of rank 0 to all ranks; in PyTorch also the state of the optimizer, and before
+#    <code>model.to(device)</code>.
+# 7. Print on rank 0 only, and print numbers that are averaged over the ranks. The recorder stays on
+#    <i>all</i> ranks.
 # </details>
-# <details><summary>Hint 2: a smaller case</summary>In lab 5 the same seven edits converted <code>fashion_mnist_keras.py</code> or <code>fashion_mnist_torch.py</code>. Compare your finished script of lab 5 with its serial version, edit by edit. Then find the line of the assessment script at which each edit belongs.</details>
+# <details><summary>Hint 2: a smaller case</summary>In lab 5 the same seven edits converted
+# <code>fashion_mnist_keras.py</code> or <code>fashion_mnist_torch.py</code>. Compare your finished script
+# of lab 5 with its serial version, edit by edit. Then find the line of the assessment script at which each
+# edit belongs.</details>
 # <details><summary>Hint 3: the lines, Keras</summary>
 #
 # ```python
@@ -543,7 +625,9 @@ exercises.check_conversion(script)
 # %% [markdown]
 # ## Practice run on two ranks
 #
-# A practice run executes all of your script, but on the first 2,000 images only. It takes seconds instead of a minute, and crashes and deadlocks appear here. A small starter script shortens the data set, and then runs your script as it is.
+# A practice run executes all of your script, but on the first 2,000 images only. It takes seconds instead
+# of a minute, and crashes and deadlocks appear here. A small starter script shortens the data set, and then
+# runs your script as it is.
 
 # %% tags=["folded"]
 FIRST_IMAGES = """\
@@ -575,9 +659,11 @@ output = launch.run(practice, script, ranks=2, timeout=300, HVDLAB_RUN_DIR=str(r
 # %% [markdown]
 # ## Records of the ranks
 #
-# After each epoch every rank leaves its weights and the list of the images that it read. These files are what the grader sees. If two ranks train one model, their trained weights are equal, to the last bit or nearly. If they divide the work, they share no image.
+# After each epoch every rank leaves its weights and the list of the images that it read. These files are
+# what the grader sees. If two ranks train one model, their trained weights are equal, to the last bit or
+# nearly. If they divide the work, they share no image.
 
-# %%
+# %% tags=["folded"]
 for path in sorted(record.glob("rank-0/*.npz")):
     other = record / "rank-1" / path.name
     if not other.exists():
@@ -592,7 +678,8 @@ for path in sorted(record.glob("rank-0/*.npz")):
 # %% [markdown]
 # ## Submission and report
 #
-# Now hand your script in. The grader needs one to four minutes: calibration, graded run, probe and accuracies follow each other as in the first picture.
+# Now hand your script in. The grader needs one to four minutes: calibration, graded run, probe and
+# accuracies follow each other as in the first picture.
 
 # %%
 # Prediction 4: how many seconds after the launch will your script have reached the target? The start-up
@@ -616,7 +703,7 @@ code, report = exercises.hand_in(handed_in, WORK / "report.json", profile=profil
 # %% [markdown]
 # `hvdgrade` ends with one of four exit codes. A program or a course platform reads them.
 
-# %%
+# %% tags=["folded"]
 MEANING = {
     0: "Pass: every check holds.",
     1: "Fail: a check does not hold. Below, each says what was seen and what to do.",
@@ -627,7 +714,9 @@ print(f"Exit code {code}. {MEANING.get(code, 'The grading was ended from outside
 print(report.get("reason", ""))
 
 # %% [markdown]
-# In the figure each point is an epoch, at the second at which the weights of its last rank arrived. A run passes if two points in a row have both curves above their dashed lines, and if the second of them lies to the left of the budget.
+# In the figure each point is an epoch, at the second at which the weights of its last rank arrived. A run
+# passes if two points in a row have both curves above their dashed lines, and if the second of them lies to
+# the left of the budget.
 
 # %% tags=["folded"]
 timeline = pd.DataFrame(report.get("timeline", []))
@@ -656,7 +745,8 @@ describe(
 )
 
 # %% [markdown]
-# The report lists eight checks. Read them in this order. The first one that fails matters most, because a check that depends on a failed check is skipped.
+# The report lists eight checks. Read them in this order. The first one that fails matters most, because a
+# check that depends on a failed check is skipped.
 
 # %% tags=["folded"]
 for check in report.get("checks", []):
@@ -682,9 +772,10 @@ for check in report.get("checks", []):
 #
 # ## Efficiency of your run
 #
-# The report also contains the speed of one process from the calibration. With it you can compute the efficiency that your ranks reached, and compare it with the smallest allowed one of exercise 1.
+# The report also contains the speed of one process from the calibration. With it you can compute the
+# efficiency that your ranks reached, and compare it with the smallest allowed one of exercise 1.
 
-# %%
+# %% tags=["folded"]
 one = np.mean((report.get("budget") or {}).get("serial_images_per_second", np.nan))
 if len(timeline) > 1 and np.isfinite(one):
     an_epoch = timeline["seconds"].diff().mean()
@@ -697,22 +788,32 @@ else:
     print("No calibration in this report: hand in with the profile cpu for it.")
 
 # %% [markdown]
-# The time of an epoch includes your evaluation at its end, so the efficiency is a little lower than that of the training alone. If you passed, the measured efficiency is above the needed one. If it is not, return to exercise 2: its table tells you which part to improve first.
+# The time of an epoch includes your evaluation at its end, so the efficiency is a little lower than that of
+# the training alone. If you passed, the measured efficiency is above the needed one. If it is not, return
+# to exercise 2: its table tells you which part to improve first.
 #
 # **If you want to continue:**
 #
-# * `make assess SUBMISSION=notebooks/work/assessment.py NP=4`, at the top of the repository, does the same grading from a terminal on four ranks.
-# * Use the optimizer that reached the target first in the figure above. Does your script still pass, and with how much time left?
+# * `make assess SUBMISSION=notebooks/work/assessment.py NP=4`, at the top of the repository, does the same
+#   grading from a terminal on four ranks.
+# * Use the optimizer that reached the target first in the figure above. Does your script still pass, and
+#   with how much time left?
 # * Which is the largest batch that still passes? Predict it from the noise scale of lab 6 first.
 #
 # ## Summary
 #
-# * A parallel training is judged by accuracy *and* time. The assessment demands 0.75 on training images and 0.70 on held-out images, in two consecutive epochs, within 2.6 epochs of one process plus its start-up.
-# * With three epochs one process is too late. Two ranks need an efficiency of at least 0.58, four ranks 0.29.
-# * The time of a run divides into start-up, reading, compute, exchange and evaluation. Start-up and exchange are not divided among the ranks, so by Amdahl's law they bound the speed-up.
-# * At 192 images per step SGD, LARS, LARC and LAMB end within one percentage point (0.79 to 0.80), and NovoGrad is about two points lower. SGD reached the target earliest in most runs.
-# * At 1,024 images per step and two epochs the scaled learning rate needs a warmup (0.56 with, 0.12 without), and the unscaled one is better still (0.63).
-# * The grader trusts measurements: weights, bytes, time and the probe. It recomputes the accuracies from the weights.
+# * A parallel training is judged by accuracy *and* time. The assessment demands 0.75 on training images and
+#   0.70 on held-out images, in two consecutive epochs, within 2.6 epochs of one process plus its start-up.
+# * With three epochs one process is too late. Two ranks need an efficiency of at least 0.58, four ranks
+#   0.29.
+# * The time of a run divides into start-up, reading, compute, exchange and evaluation. Start-up and
+#   exchange are not divided among the ranks, so by Amdahl's law they bound the speed-up.
+# * At 192 images per step SGD, LARS, LARC and LAMB end within one percentage point (0.79 to 0.80), and
+#   NovoGrad is about two points lower. SGD reached the target earliest in most runs.
+# * At 1,024 images per step and two epochs the scaled learning rate needs a warmup (0.56 with, 0.12
+#   without), and the unscaled one is better still (0.63).
+# * The grader trusts measurements: weights, bytes, time and the probe. It recomputes the accuracies from
+#   the weights.
 #
 # ## Self-check questions
 
@@ -747,4 +848,5 @@ workbook.question(5, answer=None)
 workbook.question(5, answer="a")
 
 # %% [markdown]
-# The file that you hand in is `notebooks/work/assessment.py`. **Next:** lab 9 uses one device fully, with other number formats and less memory.
+# The file that you hand in is `notebooks/work/assessment.py`. **Next:** lab 9 uses one device fully, with
+# other number formats and less memory.
