@@ -110,8 +110,8 @@ print(f"points     {points}")
 #
 # ![Four parts of a grading in a row. Calibration: one process trains and gives the budget of 2.6 epochs.
 # Graded run: the script trains on N ranks, and the grader keeps weights and time of every epoch. Probe: two
-# short runs of the script, once with own batches and once with the batches of all ranks, must give nearly
-# equal weights. Finally the accuracies are recomputed from the weights. All four lead to the
+# short runs of the script, once with own labels on each rank and once with the batches of all ranks, must
+# give nearly equal weights. Finally the accuracies are recomputed from the weights. All four lead to the
 # verdict.](pictures/grading_runs.svg)
 #
 # 1. **Calibration.** One process trains on *your* machine for some seconds, just before your run. Its speed
@@ -120,9 +120,10 @@ print(f"points     {points}")
 # 2. **Graded run.** Your script runs on N ranks. After each epoch every rank leaves its weights and the
 #    list of the images that it read. The grader takes the time when the weights of the last rank arrive.
 # 3. **Probe.** Two short additional runs of the same script show whether the ranks really train together.
-#    In one of them each rank reads its own batches, in the other each rank reads the batches of all ranks.
-#    If gradients are averaged, both runs end at nearly the same weights, because the average over all ranks
-#    is the gradient of all their images (lab 4).
+#    In the first one all ranks read the same images, but each rank has labels of its own for them. In the
+#    second one each rank reads the batches of all ranks, like a single process with N times the batch. If
+#    gradients are averaged, both runs end at nearly the same weights, because the average over all ranks is
+#    the gradient of all their examples (lab 4).
 # 4. **Accuracies.** The grader computes both accuracies itself, from the weights of rank 0. It uses 10,000
 #    training images, and those 5,000 held-out images that your run never got.
 #
@@ -286,12 +287,15 @@ for part in PARTS:
 print(f"at most {bound:.1f} times as fast as one process; your prediction: {prediction_part}")
 
 # %% [markdown]
-# In so short a run the start-up is a large part: importing a framework takes seconds on any machine. The
-# bound is therefore low, and it would be higher for a longer run, because the start-up stays the same while
-# the other parts grow with the number of epochs. This is also why the budget of the assessment contains the
-# start-up of one process. Look at the fraction of *exchange* among the parts that are repeated in each
-# step. It contains the transfer of the gradients and the time in which a rank waits for a slower one. A
-# larger batch per rank has fewer steps per epoch, and therefore fewer exchanges.
+# In so short a run the start-up is a large part, because importing a framework takes seconds on any machine.
+# The evaluation is large too: it uses up to 20,000 images, and this run trains on fewer. The bound is
+# therefore low. It is higher for a longer run, because the start-up stays the same while the other parts
+# grow with the number of epochs. This is also why the budget of the assessment contains the start-up of one
+# process.
+#
+# Look at the fraction of *exchange* compared with reading and compute. It contains the transfer of the
+# gradients and the time in which a rank waits for a slower one. A larger batch per rank has fewer steps per
+# epoch, and therefore fewer exchanges.
 #
 # ## Rule for the target
 #

@@ -1,13 +1,13 @@
 # %% [markdown]
 # # Lab 9: One device, used fully
 #
-# The same course of NERSC that opens lab 10 trains a vision transformer on one A100 GPU. In ordinary 32-bit
-# arithmetic it processes 10 samples per second. With the format TF32 it processes 13, and with 16-bit
-# arithmetic, which takes two more lines of code, about 53 ([NERSC, Deep Learning at
-# Scale](https://github.com/NERSC/dl-at-scale-training#enabling-mixed-precision-training)). One GPU that is
-# used well did the work of five that are not. This is why you should use one device fully before you use
-# many. Memory is the second reason: a network that does not fit on one device needs the much more
-# complicated methods of labs 12 to 14, unless one of the methods of this lab makes it fit.
+# A course of the computing centre NERSC trains a vision transformer on one A100 GPU. In ordinary 32-bit
+# arithmetic it processes 10 samples per second. With the format TF32 it processes 13, and with 16-bit mixed
+# precision, which takes a few more lines of code, about 53 ([NERSC, Deep Learning at
+# Scale](https://github.com/NERSC/dl-at-scale-training#enabling-mixed-precision-training)). Before you train
+# on five GPUs, it is therefore worth asking whether one GPU can do the work of five. Memory is the second
+# reason to use one device fully. A network that does not fit on one device needs the much more complicated
+# methods of labs 12 to 14, unless one of the methods of this lab makes it fit.
 #
 # **After this lab you can**
 #

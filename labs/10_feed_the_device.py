@@ -1,10 +1,10 @@
 # %% [markdown]
 # # Lab 10: Feed the device
 #
-# A course of the computing centre NERSC trains a vision transformer on one A100 GPU. With the default
-# settings of the data loader it processes 8.8 samples per second. Four worker processes that prepare the
-# data raise this to 12.5 samples per second, and a library that prepares them on the GPU raises it to 13.2
-# ([NERSC, Deep Learning at
+# The course of the computing centre NERSC that opens lab 9 trains a vision transformer on one A100 GPU.
+# With the default settings of the data loader it processes 8.8 samples per second. Four worker processes
+# that prepare the data raise this to 12.5 samples per second, and a library that prepares them on the GPU
+# raises it to 13.2 ([NERSC, Deep Learning at
 # Scale](https://github.com/NERSC/dl-at-scale-training#data-loading-optimizations)). Neither the network nor
 # the GPU changed. The GPU had been idle for about 30 % of the time, because no batch was ready when it
 # needed one. With sixteen workers the same training is slower again, at 10.8 samples per second. So the

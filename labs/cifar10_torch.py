@@ -108,7 +108,8 @@ def main():
     )
     scheduler = Schedule(optimizer, schedule)
 
-    training = own_part(data.train_images[:10_000], data.train_labels[:10_000], mine.device)
+    seen = min(10_000, max(1000, args.images or 10_000))  # a short run is evaluated on fewer images
+    training = own_part(data.train_images[:seen], data.train_labels[:seen], mine.device)
     heldout = own_part(data.test_images, data.test_labels, mine.device)
     started, reached, before = time.monotonic(), None, False
     times = PartTimes()

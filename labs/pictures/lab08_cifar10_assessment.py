@@ -23,7 +23,7 @@ def grading_runs() -> None:
     picture.box(455, 126, 56, 34, "rank 1", GREEN, size=12)
     picture.box(520, 80, 56, 34, "rank 0", GREEN, size=12)
     picture.box(520, 126, 56, 34, "rank 1", GREEN, size=12)
-    picture.text(483, 176, "own\nbatches", size=12)
+    picture.text(483, 176, "own\nlabels", size=12)
     picture.text(548, 176, "all ranks'\nbatches", size=12)
     for rank in range(2):
         picture.box(195, 80 + 46 * rank, 28, 34, "", GREY, hatch="//")
