@@ -52,6 +52,7 @@ from hvdlab.course.input_pipeline import (
     label_of,
     number_of,
     read_shard,
+    stage_times,
     timed,
     write_images,
     write_shards,
@@ -121,10 +122,10 @@ def as_floats(images):
 
 
 # %% [markdown]
-# Which stage needs the most time? We call each stage for 512 images, and divide the time by the number of
-# images. The network of this lab is very small on purpose: a single convolution and a linear layer. One
-# core then needs about as little time for the training as a GPU needs for a large network. So the pipeline
-# is the bottleneck here, as it often is on a GPU.
+# Which stage needs the most time? We send 512 images through all stages, one after the other, and add up
+# the time of each stage. The network of this lab is very small on purpose: a single convolution and a
+# linear layer. One core then needs about as little time for the training as a GPU needs for a large
+# network. So the pipeline is the bottleneck here, as it often is on a GPU.
 
 # %%
 torch.manual_seed(1)
@@ -142,19 +143,19 @@ def train_step(images, labels):
 
 
 # %% tags=["folded"]
-some, random = paths[:512], np.random.default_rng(1)
-stages = {}
-encoded, stages["read"] = timed(Path.read_bytes, some)
-pixels, stages["decode"] = timed(decode, encoded)
-drawn = list(zip(pixels, *draw(random, len(some)), strict=True))
-changed, stages["augment"] = timed(lambda each: augment_image(*each), drawn)
-floats, stages["convert"] = timed(lambda one: as_floats(torch.from_numpy(one[None]))[0], changed)
+random = np.random.default_rng(1)
+chain = {
+    "read": Path.read_bytes,
+    "decode": decode,
+    "augment": lambda pixels: augment_image(pixels, *(each[0] for each in draw(random, 1))),
+    "convert": lambda pixels: as_floats(torch.from_numpy(pixels[None]))[0],
+}
+some = [paths[number] for number in random.permutation(COUNT)[:512]]
+floats, stages = stage_times(chain, some)
 parts = [floats[i : i + BATCH] for i in range(0, len(some), BATCH)]
 batches, per_batch = timed(default_collate, parts)
 stages["collate"] = per_batch / BATCH
-train_step(
-    batches[0], torch.zeros(BATCH, dtype=torch.int64)
-)  # the first step also allocates memory
+train_step(batches[0], torch.arange(BATCH) % 10)  # the first step also allocates memory
 _, per_batch = timed(lambda x: train_step(x, torch.arange(BATCH) % 10), batches * 4)
 stages["train"] = per_batch / BATCH
 
@@ -171,9 +172,14 @@ LOAD = sum(stages.values()) - stages["train"]  # microseconds per image
 print(f"loading {LOAD:.0f} us per image, training {stages['train']:.0f} us per image")
 
 # %% [markdown]
-# Decoding a PNG file takes longer than everything that the network does with the image. Reading a file is
-# short here, because the files were written a moment ago, and the operating system still keeps them in
-# memory (the **page cache**). From a disk or a file server the bar of *read* would be longer.
+# Decoding a PNG file takes longer than any other stage, and much longer than everything that the network
+# does with the image. Reading a file is short here, because the files were written a moment ago, and the
+# operating system still keeps them in memory (the **page cache**). From a disk or a file server the bar of
+# *read* would be longer.
+#
+# One detail of the measurement matters. The stages take turns, as in the real pipeline. If we called
+# `decode` 512 times in a row, it would seem faster than it is, because its code and its data would stay in
+# the caches of the processor.
 #
 # ## Serial and overlapped loading
 #
@@ -272,10 +278,10 @@ print(f"zeros (upper bound): {speed['zeros']:,.0f} images/s")
 print(f"the training waits {1 - speed['serial'] / speed['zeros']:.0%} of the time")
 
 # %% [markdown]
-# The sum of the stage times predicts the serial loader well. It is a little too optimistic, because the
-# loader itself needs some microseconds per image: it draws random numbers and calls a Python method. The
-# last line is the fraction of data stalls. If a training waits 80 % of the time, a device that is ten times
-# as fast changes almost nothing.
+# The sum of the stage times predicts the serial loader. The measured value is usually a little lower,
+# because the loader itself needs some microseconds per image: it draws random numbers and calls a Python
+# method. The last line is the fraction of data stalls. If a training waits 80 % of the time, a device that
+# is ten times as fast changes almost nothing.
 #
 # ## DataLoader workers and prefetching
 #

@@ -48,3 +48,12 @@ def test_formats_are_all_read(tmp_path):
         ("npy", 1),
     ]
     assert rows[-1]["bytes per image"] == 8 * 8 * 3 + 128 / 6  # 128 bytes of header
+
+
+def test_stages_are_timed_separately(monkeypatch):
+    clock = iter([0, 1e-6, 10e-6, 14e-6, 20e-6, 23e-6, 30e-6, 36e-6])  # begin and end of each call
+    monkeypatch.setattr(pipeline.time, "perf_counter", lambda: next(clock))
+    stages = {"double": lambda x: 2 * x, "add": lambda x: x + 1}
+    results, microseconds = pipeline.stage_times(stages, [1, 5])
+    assert results == [3, 11]
+    assert microseconds == pytest.approx({"double": 2.0, "add": 5.0})
