@@ -300,11 +300,13 @@ describe(
 )
 
 # %% [markdown]
-# Your estimate is within a few percent of the measurement when either weights and optimizer state or the
-# activations dominate. In between it is too high, because the activations of a block are freed as soon as
-# its gradients are there, so not all of both are in memory at the same time. Most of the memory that does
-# *not* grow with the batch belongs to gradients and optimizer state, and not to the weights. Labs 12 to 14
-# divide exactly these among devices. This lab reduces the activations.
+# The prediction follows from two numbers: one image keeps 8 x 10 x 128 numbers of 4 bytes, or 41 kB, and
+# the rest needs 18.5 MB. The two are equal at 18.5 MB / 41 kB = 450 images. Your estimate is within a few
+# percent of the measurement when either weights and optimizer state or the activations dominate. In between
+# it is too high, because the activations of a block are freed as soon as its gradients are there, so not
+# all of both are in memory at the same time. Most of the memory that does *not* grow with the batch belongs
+# to gradients and optimizer state, and not to the weights. Labs 12 to 14 divide exactly these among
+# devices. This lab reduces the activations.
 #
 # ## Number formats FP64, FP32, TF32, BF16, FP16 and FP8
 #
@@ -455,9 +457,10 @@ describe(
 )
 
 # %% [markdown]
-# The gradients span several powers of ten, and the left part of them is lost. With the scaled loss the
-# histogram moves to the right, into the range of float16. BF16 does not need this, because it has the
-# exponent of FP32.
+# A number below 2^-25 is nearer to 0 than to the smallest number of float16, so it becomes 0. The median is
+# 2^-29, so more than half of the gradients are lost; the measurement shows about 95 %. The gradients span
+# several powers of ten, and the left part of them is lost. With the scaled loss the histogram moves to the
+# right, into the range of float16. BF16 does not need this, because it has the exponent of FP32.
 #
 # ### Exercise 2: Choose the scale
 #
@@ -856,10 +859,10 @@ describe(
 )
 
 # %% [markdown]
-# The peak falls from 43 MB to 5.5 MB with 16 segments (n = 5). The minimum is where the formula puts it,
-# and all measured values are higher than the formula by a constant, which is the gradients on their way
-# through a block. One segment saves nothing, because all its activations are there again when the backward
-# pass begins.
+# The formula predicts the minimum at the square root of 10 x 32, or 18 segments. The peak falls from 43 MB
+# to 5.5 MB with 16 segments (n = 5). The minimum is where the formula puts it, and all measured values are
+# higher than the formula by a constant, which is the gradients on their way through a block. One segment
+# saves nothing, because all its activations are there again when the backward pass begins.
 #
 # The multiplications are *fewer* than 4/3, and they fall with the number of segments. PyTorch stops a
 # recomputation as soon as it has what the backward pass needs. The output of the last `down` of a segment
@@ -1069,10 +1072,13 @@ differences = [f"difference, {name}" for name in NORMS]
 accumulated.groupby("micro_batch")[differences].mean().map("{:.1e}".format)
 
 # %% [markdown]
-# The memory is nearly proportional to the micro-batch. (The figure shows activations only. Gradients,
-# parameters and optimizer state do not depend on the micro-batch.) Small micro-batches need more time, as
-# small batches do (lab 3):
-# those of 250, 64 and 32 take 1.2, 2.0 and 2.8 times as long as one of 500 (medians of 5 on the machine of the shipped results). With layer norm the gradient differs only by rounding, at most 3e-7. With batch norm it is *another gradient*: it differs by 5 to 12 %. So accumulation is exact only if no operation combines examples. The same holds for ranks (labs 4 and 7).
+# 32 of 500 images are a fraction of 0.064, and the measured one is 0.08. The memory is nearly proportional
+# to the micro-batch. (The figure shows activations only. Gradients, parameters and optimizer state do not
+# depend on the micro-batch.) Small micro-batches need more time, as small batches do (lab 3):
+# those of 250, 64 and 32 take 1.2, 2.0 and 2.8 times as long as one of 500 (medians of 5 on the machine of
+# the shipped results). With layer norm the gradient differs only by rounding, at most 3e-7. With batch norm
+# it is *another gradient*: it differs by 5 to 12 %. So accumulation is exact only if no operation combines
+# examples. The same holds for ranks (labs 4 and 7).
 #
 # ## Copies to the device and pinned memory
 #
