@@ -189,7 +189,7 @@ for step in range(100):
 #
 # `labs/one_device.py` is the complete script of this lab: a training for one GPU with an option for each
 # technique. Read it now; it has 200 lines. In the following labs the same networks are trained on several
-# devices. Its defaults are a small exercise in themselves:
+# devices. Its defaults are:
 #
 #     python labs/one_device.py --num-layers 4 --image-size 64 --lr 1e-3
 #
