@@ -415,7 +415,7 @@ figure.legend(*both[0].get_legend_handles_labels(), loc="outside right center")
 describe(
     figure,
     "Held-out accuracy over seconds of training for five optimizers, one panel for Keras and one for PyTorch. All "
-    "optimizers end close together near 0.79, and NovoGrad is about two percentage points lower.",
+    "optimizers end close together near 0.79, and NovoGrad is two to three points lower.",
 )
 
 # %% [markdown]
@@ -814,7 +814,7 @@ else:
 # * The time of a run divides into start-up, reading, compute, exchange and evaluation. Start-up and
 #   exchange are not divided among the ranks, so by Amdahl's law they bound the speed-up.
 # * At 192 images per step SGD, LARS, LARC and LAMB end within one percentage point (0.79 to 0.80), and
-#   NovoGrad is about two points lower. SGD reached the target earliest in most runs.
+#   NovoGrad is two to three points lower. SGD reached the target earliest in most runs.
 # * At 1,024 images per step and two epochs the scaled learning rate needs a warmup (0.56 with, 0.12
 #   without), and the unscaled one is better still (0.63).
 # * The grader trusts measurements: weights, bytes, time and the probe. It recomputes the accuracies from

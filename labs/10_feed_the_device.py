@@ -16,7 +16,7 @@
 #
 # * measure the stages of an input pipeline, and compute the throughput that follows from them, with and
 #   without overlap;
-# * say when more workers help, and why they stop to help;
+# * say from which number on more workers no longer help, and why;
 # * write an augmentation that treats a whole batch with a few array operations, and prove that it equals
 #   the one for single images;
 # * divide a data set of shards so that every sample is read exactly once, over all ranks and all their
@@ -63,7 +63,7 @@ from hvdlab.exercises import lab10_feed_the_device as exercises
 from hvdlab.system.hardware import usable_cores
 
 workbook = Workbook(10)
-CORES, BATCH = min(2, usable_cores()), 128
+CORES, BATCH = usable_cores(), 128
 torch.set_num_threads(1)  # training uses one core, so that a worker can use the other one
 data = load_cifar10()
 COUNT = by_run_length(quick=2_560, learner=10_240, reference=10_240)
@@ -278,10 +278,10 @@ print(f"zeros (upper bound): {speed['zeros']:,.0f} images/s")
 print(f"the training waits {1 - speed['serial'] / speed['zeros']:.0%} of the time")
 
 # %% [markdown]
-# The sum of the stage times predicts the serial loader. The measured value is usually a little lower,
-# because the loader itself needs some microseconds per image: it draws random numbers and calls a Python
-# method. The last line is the fraction of data stalls. If a training waits 80 % of the time, a device that
-# is ten times as fast changes almost nothing.
+# The sum of the stage times predicts the serial loader. The two need not agree exactly, because the loader
+# itself needs some microseconds per image for drawing random numbers and calling Python methods. The last
+# line is the fraction of data stalls. If a training waits 80 % of the time, a device that is ten times as
+# fast changes almost nothing.
 #
 # ## DataLoader workers and prefetching
 #
@@ -292,19 +292,19 @@ print(f"the training waits {1 - speed['serial'] / speed['zeros']:.0%} of the tim
 #
 # | argument | meaning | when to change it |
 # |---|---|---|
-# | `num_workers` | number of processes that load (default 0: no prefetching at all) | increase it until the throughput stops to grow |
+# | `num_workers` | number of processes that load (default 0: no prefetching at all) | increase it until the throughput no longer grows |
 # | `prefetch_factor` | batches that each worker keeps ready | increase it if the loading time varies a lot, for example on a busy file system |
 # | `persistent_workers` | keep the workers after an epoch | set it if an epoch is short, because starting the workers again costs time |
 # | `pin_memory` | copy batches into pinned memory (last section) | set it if a GPU trains |
 #
-# Workers are no free gain. Each one needs memory for its batches, and it needs a core. With four ranks on a
-# node of 16 cores, four workers per rank already use every core. That is why sixteen workers made the
-# training at NERSC slower than four.
+# Workers are not free. Each one needs memory for its batches, and it needs a core. With four ranks on a
+# node of 16 cores, four workers per rank already use every core. This is a probable reason why sixteen
+# workers made the training at NERSC slower than four.
 #
 # **Random numbers in workers.** On Linux a worker starts as a copy of the main process (*fork*). A NumPy
-# generator that was created before is copied too, so all workers draw the *same* random numbers, and every
-# image is augmented the same way in each worker. PyTorch gives each worker another seed for `torch` and for
-# the global functions of `numpy.random`, but it cannot know your own generator objects. Draw with
+# generator that was created before is copied too, so all workers draw the *same* random numbers: the first
+# image of each worker gets the same window, and so on. PyTorch gives each worker another seed for `torch`
+# and for the global functions of `numpy.random`, but it cannot know your own generator objects. Draw with
 # `torch.randint` as above, or create the generator inside of the worker.
 
 # %%
@@ -360,8 +360,8 @@ describe(
 # | on the device | time of the GPU, which is short | if the processor is the bottleneck; lab 9 measures it with `DeviceBatches` |
 #
 # **Vectorised** means that one call of an array library treats a whole batch. NumPy needs about a
-# microsecond to start any operation, however small its arrays are. For one image of 3 kB that overhead is
-# as long as the work itself. For 128 images at once it is paid once.
+# microsecond to start even the simplest operation, however small its arrays are. For one image of 3 kB that
+# overhead is as long as the work itself. For 128 images at once it is paid once.
 #
 # The window can be cut out without a loop, by a **view**: an array that shares the memory of another one.
 # `sliding_window_view(padded, (32, 32), axis=(1, 2))` is a view of all windows at all places, and it copies
@@ -459,8 +459,9 @@ pd.DataFrame(compared).round(1)
 # faster than single files here. They hold the same PNG images, so the decoding remains, and the module
 # `tarfile` of Python needs more time to find the next file than the operating system needs to open a file
 # that is already in its page cache. The advantage of shards appears where an open is expensive: on a
-# network file system with thousands of clients. This is a good example of a rule that must not be applied
-# without knowing its reason.
+# network file system with thousands of clients. Each file in a tar archive also has a header of 512 bytes
+# and is padded to a multiple of 512 bytes, so small images need more space there. So a rule such as "use
+# shards" must not be applied without knowing its reason.
 #
 # ## Sharded reading by rank and worker
 #
@@ -699,7 +700,8 @@ describe(
 # The two workers doubled the throughput at best, because they only distributed the work. The array
 # *removed* the work. With a worker in addition, loading and training overlap. This can bring the throughput
 # closer to the upper bound, but the batch must also be sent from one process to the other. When the loader
-# is fast already, this transfer may cost as much as it saves, so measure both on your machine.
+# is fast already, this transfer may cost as much as it saves, so measure both on your machine. (You can
+# delete the folder `notebooks/work/feed` now.)
 #
 # The order of the steps is the same for any training:
 #

@@ -123,7 +123,7 @@ def main():
             optimizer.zero_grad()
             loss.backward()  # starts an all-reduce for each gradient that is ready
             times.begin("exchange")
-            optimizer.synchronize()  # waits for those that are not done yet; step() would do so, too
+            optimizer.synchronize()  # waits for the unfinished ones; step() would do so, too
             times.begin("compute")
             with optimizer.skip_synchronize():
                 optimizer.step()
