@@ -365,7 +365,7 @@ prediction_seconds = workbook.predict(2, None, reason=None)
 
 # %%
 OPTIMIZERS = ["sgd", "lars", "larc", "lamb", "novograd"]
-SHORT = ["--epochs", 2, "--images", 2000] if QUICK else []
+SHORT = ["--epochs", 1, "--images", 2000] if QUICK else []
 
 
 def train(framework, optimizer, seed):
