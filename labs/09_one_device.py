@@ -1,16 +1,29 @@
 # %% [markdown]
 # # Lab 9: One device, used fully
 #
-# **Time:** 100 minutes, two of them computing. **You measure** where the memory and the time of a training step go, and what
-# three techniques do to both: mixed precision, activation checkpointing, gradient accumulation. Then you learn what keeps
-# a GPU busy. **You need** PyTorch (a training loop) and lab 3 (mini-batches).
+# A course of the computing centre NERSC trains a vision transformer on one A100 GPU. In ordinary 32-bit
+# arithmetic it processes 10 samples per second. With the format TF32 it processes 13, and with 16-bit mixed
+# precision, which takes a few more lines of code, about 53 ([NERSC, Deep Learning at
+# Scale](https://github.com/NERSC/dl-at-scale-training#enabling-mixed-precision-training)). Before you train
+# on five GPUs, it is therefore worth asking whether one GPU can do the work of five. Memory is the second
+# reason to use one device fully. A network that does not fit on one device needs the much more complicated
+# methods of labs 12 to 14, unless one of the methods of this lab makes it fit.
 #
-# The first question of "train on more devices" is what one device can do. The lines that decide it are in
-# `labs/one_device.py`, each where it acts; read it now. The cells here use your GPU if there is one, else the processor. The
-# figures also show results that the course ships. **Those were measured on processors**, so on a GPU expect
-# other times; the bytes are nearly the same.
+# **After this lab you can**
+#
+# * read and write a training loop in PyTorch, if you know Keras;
+# * compute how much memory a training step needs, before you run it;
+# * choose a number format, explain why float16 needs loss scaling, and find two typical faults of mixed
+#   precision;
+# * trade computing time for memory with activation checkpointing and gradient accumulation, and say how
+#   much each costs;
+# * find out whether the device waits for copies or for a read of a number.
+#
+# **Builds on** lab 3 (mini-batches, Adam is explained in lab 7). **Time:** 180 minutes if you read
+# everything and do all eight exercises; a good place for a break is after *Master weights*. The computer
+# needs three of them.
 
-# %%
+# %% tags=["folded"]
 import statistics
 import sys
 from time import perf_counter
@@ -26,7 +39,8 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
 from hvdlab.course.experiment import LABS, by_run_length, grid, reference, seeds, sweep
-from hvdlab.course.figures import medians, overlay, predicted
+from hvdlab.course.figures import describe, medians, overlay, predicted
+from hvdlab.course.workbook import Workbook
 from hvdlab.data import Batches, load_fashion_mnist
 from hvdlab.exercises import lab09_less_memory
 from hvdlab.exercises import lab09_one_device as exercises
@@ -38,6 +52,8 @@ from hvdlab.torch.precision import operation_types, output_gradients, use_fast_k
 
 sys.path.append(str(LABS))
 import one_device  # the script next to this lab
+
+workbook = Workbook(9)
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 GPU = DEVICE.type == "cuda"
@@ -58,33 +74,184 @@ def train(report=lambda line: None, **options):
     return one_device.train(args, report)
 
 
-took = train(print, num_layers=2, hidden_size=64, steps=20)
-{name: f"{n / 1e6:.2f} MB" for name, n in took["held"].items()}
+data = load_fashion_mnist()
+
+
+def batch(n, start=0):
+    """n images of Fashion-MNIST as floats, and their labels, on the device."""
+    images, labels = (a[start : start + n] for a in (data.train_images, data.train_labels))
+    images, labels = (torch.tensor(a, device=DEVICE) for a in (images, labels))
+    return one_device.enlarged(images, 28), labels.long()
+
+
+took = train(num_layers=2, hidden_size=64, steps=20)  # the first run also warms the device up
 
 # %% [markdown]
-# ## See where the memory goes
+# The cells use your GPU if there is one, otherwise the processor. The shipped results in the figures
+# (lines; points are yours, as in lab 3) were measured on processors. On a GPU the times differ, and the
+# numbers of bytes are nearly the same.
 #
-# Between two steps the device holds the parameters, 4 bytes each, and Adam's two averages, 8 more for each parameter. During
-# a step come the gradients, 4, and the **activations**: what the forward pass computed and the backward pass will need. Only
-# they grow with the batch.
+# ## PyTorch basics
 #
-# Autograd keeps an array if the derivative of some operation asks for it. A linear layer needs its *input* (for the gradient
-# of its weights), gelu its input, layer norm its input; `+` needs nothing. One array that two operations need is kept once.
-# A block of our network is
+# Readers who know PyTorch can skip this section. PyTorch is a library for arrays and derivatives. In
+# contrast to Keras it has no `fit`: you write the loop over the batches yourself. This is a few lines more,
+# and in return everything that a technique of this lab changes is visible in those lines.
+#
+# ### Tensors
+#
+# A **tensor** is an array with any number of axes, as in NumPy. Two more properties matter here: its number
+# format (`dtype`), and the **device** that holds it, for example `"cpu"` or `"cuda"` (an NVIDIA GPU). An
+# operation runs on the device of its inputs. Inputs on two different devices are an error, so both images
+# and network must be moved with `.to(device)`.
+
+# %%
+x = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
+print(x.shape, x.dtype, x.device)
+print(x @ x)  # product of two matrices
+print(x.mean(dim=0))  # mean over axis 0: one number per column
+
+# %% [markdown]
+# ### Autograd
+#
+# **Autograd** computes derivatives. If a tensor has `requires_grad=True`, PyTorch records every operation
+# on it in a graph. `loss.backward()` goes through this graph from the end to the beginning and applies the
+# chain rule. The derivative with respect to `w` is afterwards in `w.grad`.
+#
+# For example, with x = 3, y = 5 and w = 2 the loss is (w x - y)² = 1. Its derivative is 2 (w x - y) x = 6.
+#
+# ![A graph from left to right: x = 3 and w = 2 give w x = 6, minus y = 5 gives 1, squared gives loss = 1.
+# Arrows from right to left multiply derivatives: 2, then 1, then x = 3, so the gradient of w is
+# 6.](pictures/autograd_graph.svg)
+#
+# Two facts about autograd explain most of this lab. First, the backward pass needs values of the forward
+# pass (here x = 3 and w x - y = 1), so they must stay in memory until then. Second, `backward()` **adds**
+# to `.grad` and does not replace it.
+
+# %%
+w = torch.tensor(2.0, requires_grad=True)
+for call in (1, 2):
+    loss = (w * 3 - 5) ** 2
+    loss.backward()
+    print(f"after call {call} of backward: w.grad = {w.grad.item()}")
+
+# %% [markdown]
+# ### Modules and torch.nn
+#
+# A network is a class that inherits from `nn.Module`. Its layers are attributes, and `forward` says how the
+# output follows from the input. `model(x)` calls `forward`, and `model.parameters()` returns all weights.
+# `torch.nn` contains the usual layers, and `torch.nn.functional` (here `F`) contains functions without
+# weights, such as `F.cross_entropy`.
+#
+# | Keras | PyTorch |
+# |---|---|
+# | `keras.Model`, `call` | `nn.Module`, `forward` |
+# | `model.compile(optimizer, loss)` | `optimizer = torch.optim.Adam(model.parameters(), lr)`; the loss is a function that you call |
+# | `model.fit(x, y)` | your own loop |
+# | `training=True` / `False` | `model.train()` / `model.eval()` |
+# | `model.predict` | `with torch.inference_mode(): model(x)` |
+
+
+# %%
+class TwoLayers(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.first = nn.Linear(28 * 28, width)
+        self.second = nn.Linear(width, 10)
+
+    def forward(self, images):
+        return self.second(F.relu(self.first(images.flatten(1))))
+
+
+print(sum(p.numel() for p in TwoLayers(64).parameters()), "parameters")
+
+# %% [markdown]
+# ### Training loop
+#
+# A training step has four lines. The forward pass computes the loss. `zero_grad` removes the gradients of
+# the step before, because `backward` adds. `backward` computes the new gradients, and `step` changes the
+# weights.
+
+# %%
+torch.manual_seed(1)
+model = TwoLayers(64).to(DEVICE)
+optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+for step in range(100):
+    images, labels = batch(128, 128 * step)
+    loss = F.cross_entropy(model(images), labels)  # forward pass
+    optimizer.zero_grad()
+    loss.backward()  # backward pass
+    optimizer.step()  # optimizer step
+    if step % 25 == 0 or step == 99:
+        print(f"step {step:3}  loss {loss.item():.3f}")
+
+# %% [markdown]
+# ## Training script for one device
+#
+# `labs/one_device.py` is the complete script of this lab: a training for one GPU with an option for each
+# technique. Read it now; it has 200 lines. In the following labs the same networks are trained on several
+# devices. Its defaults are:
+#
+#     python labs/one_device.py --num-layers 4 --image-size 64 --lr 1e-3
+#
+# * `--num-layers 4`: four **blocks**. A block is half of a transformer layer: it normalises its input,
+#   expands it to four times the width (`up`), applies the function GELU, reduces it again (`down`), and
+#   adds the result to its input.
+# * `--image-size 64`: the images of Fashion-MNIST, 28 x 28 pixels, are enlarged to 64 x 64. The first layer
+#   then has 64² inputs. More pixels mean more work without another data set.
+# * `--lr 1e-3`: the learning rate of Adam, 0.001.
+#
+# The script prints the time of a step, the bytes that the device holds between two steps, and the
+# additional bytes at the peak of a step. `train(...)` in this notebook calls the same function and returns
+# these numbers.
+
+# %%
+took = train(print, num_layers=4, hidden_size=64, image_size=64, lr=1e-3, steps=20)
+print({name: f"{n / 1e6:.2f} MB" for name, n in took["held"].items()})
+print(f"peak of a step: {took['peak_bytes'] / 1e6:.2f} MB more")
+
+# %% [markdown]
+# ## Memory of a training step
+#
+# Four kinds of data need memory on the device during training:
+#
+# * the **parameters** (weights), 4 bytes each in float32;
+# * the **optimizer state**: Adam keeps two running averages per parameter, 8 bytes;
+# * the **gradients**, 4 bytes per parameter, from the backward pass until the step;
+# * the **activations**: intermediate results of the forward pass that the backward pass needs.
+#
+# The first three depend on the network only: 16 bytes per parameter. The activations also grow in
+# proportion to the batch.
+#
+# ![Memory over the time of one step. Parameters and the averages of Adam are always there. Activations grow
+# during the forward pass, reach the peak at its end, and are freed during the backward pass, while
+# gradients appear. After the optimizer step the gradients are freed.](pictures/memory_of_a_step.svg)
+#
+# Which intermediate results does autograd keep? It keeps an array if the derivative of some operation
+# contains it. The gradient of the weights of a linear layer contains the *input* of the layer. GELU and
+# layer norm need their inputs as well. The operation `+` needs nothing, because its derivative is 1. An
+# array that two operations need is kept once. A block of our network is
 #
 #     x + down(gelu(up(norm(x))))        x: hidden,  up: hidden -> 4 hidden,  down: 4 hidden -> hidden
 #
+# For example, a single linear layer from 8 to 32 numbers keeps its input, 8 numbers per example. With a
+# batch of 100 in float32 these are 8 x 100 x 4 = 3,200 bytes.
+#
 # ### Exercise 1: Count the activations
 #
-# **What:** write `activation_bytes(batch_size, num_layers, hidden_size, number_bytes=4)`: the bytes that `num_layers` blocks
-# keep. Leave out the mean and the deviation of the norm, two numbers an example.
+# **What:** Write `activation_bytes(batch_size, num_layers, hidden_size, number_bytes=4)`: the bytes that
+# `num_layers` blocks keep. Leave out the mean and the standard deviation of the norm, which are only two
+# numbers per example.
 #
-# **Why:** this number decides whether a batch fits. You can know it before you own the GPU.
+# **Why:** This number decides whether a batch fits. You can know it before you pay for the GPU.
 #
-# <details><summary>Hint 1</summary>Go through norm, up, gelu, down. How long is the input of each, for one example? The
-# output of a block is the input of the next one: count it there.</details>
+# <details><summary>Hint 1</summary>Go through norm, up, gelu and down. How many numbers has the input of
+# each, for one example? The output of a block is the input of the next one, so count it there.</details>
 #
-# <details><summary>Hint 2</summary>hidden + hidden + 4 hidden + 4 hidden numbers for each example and block.</details>
+# <details><summary>Hint 2</summary>For hidden = 8 the inputs are: norm 8, up 8, gelu 32, down 32. Together
+# 80 numbers per example and block.</details>
+#
+# <details><summary>Hint 3</summary>The sum is 10 hidden numbers per example and block. Multiply by the
+# batch size, the blocks and the bytes of a number.</details>
 
 
 # %%
@@ -98,15 +265,17 @@ def activation_bytes(batch_size, num_layers, hidden_size, number_bytes=4):
 exercises.check_activation_bytes(activation_bytes)
 
 # %% [markdown]
-# At which batch size do the activations of 8 blocks of width 128 need as much as all that does not depend on the batch?
+# From which batch size on do the activations of 8 blocks of width 128 need more memory than everything that
+# does not depend on the batch?
 
 # %%
 LAYERS, HIDDEN = by_run_length(quick=(4, 32), learner=(8, 128), reference=(8, 128))
 parameters = sum(p.numel() for p in ResidualMLP(LAYERS, HIDDEN, 28).parameters())
 print(f"{parameters:,} parameters: 4 + 4 + 8 bytes each are {16 * parameters / 1e6:.1f} MB")
-prediction = None  # images
+# Prediction 1: at which batch size are the two equal? Replace both values of None.
+prediction = workbook.predict(1, None, reason=None)
 
-# %%
+# %% tags=["folded"]
 rows, powers = [], [32, 64, 128, 256, 512, 1024]
 for batch_size in by_run_length(quick=powers[1::3], learner=powers, reference=powers):
     took = train(num_layers=LAYERS, hidden_size=HIDDEN, batch_size=batch_size, steps=4)
@@ -124,38 +293,68 @@ if prediction:
     place = np.interp(np.log2(prediction), np.log2(memory.index), range(len(rows)))
     axes.axvline(place, color="black", linestyle="--", label="your prediction")
 axes.legend(fontsize=9)
-plt.show()
+describe(
+    axes.figure,
+    "Stacked bars of the memory for batch sizes from 32 to 1024: parameters, averages of Adam and gradients stay the "
+    "same, activations grow with the batch. Measured points lie at or a little below the bars.",
+)
 
 # %% [markdown]
-# **What you should see.** Your count is right within a few percent where one of the two parts is much larger than the other.
-# In between it is too high: the activations of a block are freed as soon as its gradients are there, so the two are never
-# there all at once. Most of what does *not* grow with the batch is not the model: it is gradients and Adam. Labs 12 to 14
-# share exactly these among devices; this one attacks the activations.
+# The prediction follows from two numbers: one image keeps 8 x 10 x 128 numbers of 4 bytes, or 41 kB, and
+# the rest needs 18.5 MB. The two are equal at 18.5 MB / 41 kB = 450 images. Your estimate is within a few
+# percent of the measurement when either weights and optimizer state or the activations dominate. In between
+# it is too high, because the activations of a block are freed as soon as its gradients are there, so not
+# all of both are in memory at the same time. Most of the memory that does *not* grow with the batch belongs
+# to gradients and optimizer state, and not to the weights. Labs 12 to 14 divide exactly these among
+# devices. This lab reduces the activations.
 #
-# ## Formats of numbers: float32, TF32, bfloat16, float16
+# ## Number formats FP64, FP32, TF32, BF16, FP16 and FP8
 #
-# | | float32 | TF32 | bfloat16 | float16 |
-# |---|---|---|---|---|
-# | sign + exponent + fraction, bits | 1 + 8 + 23 | 1 + 8 + 10 | 1 + 8 + 7 | 1 + 5 + 10 |
-# | bytes in memory | 4 | 4 | 2 | 2 |
+# A floating-point number has three parts: a sign, an **exponent** and a **fraction**. The value is ±
+# 1.fraction x 2^exponent. The exponent determines the **range**, that is, the largest and smallest numbers.
+# The fraction determines the **precision**, that is, the number of digits. Two bytes instead of four mean
+# half the memory, half the time for a transfer, and shorter multiplications.
 #
-# The exponent is the range, the fraction the precision. bfloat16 has the range of float32 and two to three decimal digits;
-# float16 has another digit, and a range that training leaves in both directions.
+# ![Bits of seven formats as bars. FP64 has 11 bits of exponent and 52 of fraction, FP32 8 and 23, TF32 8
+# and 10, BF16 8 and 7, FP16 5 and 10, FP8 E5M2 5 and 2, FP8 E4M3 4 and 3. BF16 keeps the exponent of FP32,
+# FP16 keeps more fraction.](pictures/number_formats.svg)
 #
-# **TF32** is a format of the tensor cores of GPUs since Ampere (2020), and of nothing else. The numbers stay float32 in memory. A
-# tensor core drops 13 bits of the fraction when it reads them, and adds the products in float32. So TF32 saves time and no
-# memory, and no line of the network changes. PyTorch uses it for convolutions unless it is told not to, and for matrix
-# products only if it is told to. `use_fast_kernels()` of `hvdlab.torch.precision` does so; read its docstring. How large is
-# the error of a product of two matrices?
+# * **FP64** (double precision) has 16 decimal digits. Simulations need it. Neural networks do not, so we
+#   use it only as the exact value in comparisons.
+# * **FP32** (float32) is the default of PyTorch, with 7 digits.
+# * **TF32** is FP32 with a shortened fraction. It exists only inside of the tensor cores of NVIDIA GPUs
+#   since Ampere (2020). The numbers in memory stay FP32, so it saves time and no memory, and no line of the
+#   network changes. PyTorch uses it for convolutions by default, and for matrix products only if it is told
+#   to. `use_fast_kernels()` of `hvdlab.torch.precision` does so.
+# * **BF16** (bfloat16) keeps the exponent of FP32 and has only 2 to 3 digits.
+# * **FP16** (float16) has another digit, and a range that gradients leave in both directions.
+# * **FP8** has one byte, in two variants: E4M3 with more precision and E5M2 with more range. It needs a
+#   scale factor per tensor, and GPUs since Hopper (2022) compute with it. We do not use it here.
+#
+# For example, 1/3 is 0.33333334 in FP32, 0.33325195 in FP16 and 0.33398438 in BF16. And 1e-8 is 1e-8 in
+# BF16, nearly, but 0 in FP16.
+#
+# **Tensor cores.** A tensor core is a part of a GPU that multiplies two small matrices in one instruction.
+# It reads its inputs in a short format and adds up the products in FP32. Because most of the work of a
+# network consists of matrix products, tensor cores determine its speed. NVIDIA states these peak rates for
+# an H100 SXM, in TFLOP/s, that is, 10^12 operations per second: FP64 34, FP32 67, TF32 495, BF16 and FP16
+# 990, FP8 1,980 ([NVIDIA](https://www.nvidia.com/en-us/data-center/h100/); the page gives the doubled
+# values for sparse matrices). From FP32 to BF16 the peak increases by a factor of 15. A real training
+# reaches only a part of it.
 
 # %%
+formats = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 pd.DataFrame({
     f.dtype: {"largest": f.max, "smallest normal": f.smallest_normal,
-              "smallest of all (subnormal)": f.smallest_normal * f.eps, "from 1 to the next number": f.eps}
-    for f in map(torch.finfo, (torch.float32, torch.bfloat16, torch.float16))
+              "smallest (subnormal)": f.smallest_normal * f.eps, "from 1 to the next number": f.eps}
+    for f in map(torch.finfo, formats)
 }).map("{:.2g}".format)  # fmt: skip
 
-# %%
+# %% [markdown]
+# How large is the error of a product of two matrices with 512 rows and columns? The exact value is computed
+# in FP64.
+
+# %% tags=["folded"]
 torch.manual_seed(1)
 a, b = torch.randn(2, 512, 512, device=DEVICE)
 exact, errors = a.double() @ b.double(), {}
@@ -167,12 +366,19 @@ use_fast_kernels(False)
 print(errors)
 
 # %% [markdown]
-# **What you should see.** An error of 2e-7 or less in float32 and about 3e-3 in bfloat16. On a GPU with TF32 the middle one is
-# near 3e-4. A processor has no TF32, so there it equals float32. Networks learn the same with all three. But a comparison of two
-# gradients to 1e-6 needs float32, so the cells of this lab turn TF32 off where they compare.
+# The relative error is about 2e-7 in FP32 and about 3e-3 in BF16. On a GPU with TF32 the middle one is near
+# 3e-4. A processor has no TF32, so there it equals FP32. Networks learn equally well with all three. But a
+# comparison of two gradients to 1e-6 needs FP32, so the cells of this lab switch TF32 off where they
+# compare.
 #
-# **Mixed precision** uses two bytes where it pays and four where it must be. `torch.autocast` decides by operation: it casts
-# the inputs of each call. Which operations of our networks will run in two bytes? Watch every call that reaches the kernels:
+# ## Automatic mixed precision (AMP)
+#
+# **Mixed precision** uses two bytes where this saves time and memory, and four bytes where precision is
+# needed. *Automatic* means that PyTorch decides for each operation. Inside of `with torch.autocast(device,
+# torch.bfloat16):` it converts the inputs of each call as a list prescribes. The weights stay in float32,
+# and autocast makes two-byte copies of them for the step. Which operations of our networks run in two
+# bytes? The cell watches every call that reaches a kernel (a *kernel* is a function that computes on the
+# device).
 
 # %%
 x, y = torch.randn(4, 1, 28, 28, device=DEVICE), torch.arange(4, device=DEVICE)
@@ -185,31 +391,34 @@ for dtype in (torch.bfloat16, torch.float16):
 pd.DataFrame(rows).drop_duplicates(ignore_index=True)
 
 # %% [markdown]
-# **What you should see.** Matrix products and convolutions get two bytes and give two bytes: they are most of the work. The
-# loss (`_log_softmax`, `nll_loss`) is float32. In between each operation takes what comes; the norms have two-byte inputs
-# with float32 weights. On a GPU the list of PyTorch is longer: there `layer_norm`, `group_norm`, `softmax`, `exp`, `pow` and
-# sums give float32 too ([documentation of torch.amp](https://docs.pytorch.org/docs/stable/amp.html)). The
-# weights themselves are float32 in all of this: autocast makes a copy for the step.
+# Matrix products and convolutions get two bytes and return two bytes. They are most of the work. The loss
+# (`_log_softmax`, `nll_loss`) is in float32, because sums and exponentials need precision and range. The
+# operations in between take what they get; the norms have two-byte inputs with float32 weights. On a GPU
+# the list is longer: there `layer_norm`, `group_norm`, `softmax`, `exp`, `pow` and sums give float32 too
+# ([documentation of torch.amp](https://docs.pytorch.org/docs/stable/amp.html)).
 #
-# ### Watch gradients vanish
+# ## Loss scaling for float16
 #
-# float16 ends at $2^{-24} \approx 6 \cdot 10^{-8}$, and below $2^{-14}$ it loses digits. Gradients with respect to activations
-# are small, because the loss is a mean over the batch; a loss that is a mean over the pixels of an image as well makes them
-# smaller still. We give ours the factor that 128 x 128 pixels would have, $2^{-14}$. What part of these gradients will
-# float16 turn to 0?
+# Below $2^{-24} \approx 6 \cdot 10^{-8}$ a number becomes 0 in float16, and below $2^{-14}$ it has fewer
+# digits. Gradients with respect to activations are small, because the loss is a mean over the batch: each
+# example contributes only 1/128 of it. A loss that is also a mean over the pixels of an image makes them
+# smaller still. We imitate such a loss with the factor that 128 x 128 pixels would have, $2^{-14}$.
+#
+# The remedy is **loss scaling**: multiply the *loss* by a large number before the backward pass. By the
+# chain rule every gradient is then larger by this factor, and it fits into the range of float16. Afterwards
+# divide the gradients by the factor, in float32. A power of two as the factor changes only the exponent and
+# costs no digit.
+#
+# For example, a gradient of $10^{-9}$ is 0 in float16. With the scale $2^{16} = 65{,}536$ it is $6.6 \cdot
+# 10^{-5}$, which float16 can represent. After the division it is $10^{-9}$ again, in float32.
 
 # %%
-prediction = None  # percent
+# Prediction 2: which percentage of these gradients becomes 0 in float16 without scaling? The median of their
+# absolute values is near 2^-29. Replace both values of None.
+prediction = workbook.predict(2, None, reason=None)
 
-# %%
+# %% tags=["folded"]
 WEIGHT, SCALE = 2.0**-14, 2.0**16
-data = load_fashion_mnist()
-
-
-def batch(n, start=0):
-    images, labels = (a[start : start + n] for a in (data.train_images, data.train_labels))
-    images, labels = (torch.tensor(a, device=DEVICE) for a in (images, labels))
-    return one_device.enlarged(images, 28), labels.long()
 
 
 def gradients(dtype, scale):
@@ -241,28 +450,39 @@ axes.axvspan(-25, -14, color="black", alpha=0.06, label="subnormal: fewer digits
 axes.axvline(16, color="black", label="float16 ends: inf")
 axes.set(xlabel="log2 |gradient of an activation|, in float32", ylabel="how many", xlim=(-48, 17))
 axes.legend(fontsize=9, title=f"you predicted {prediction} %" if prediction is not None else None)
-plt.show()
+describe(
+    figure,
+    "Two histograms of the logarithm of the gradients. Without scaling a large part lies in the region that float16 "
+    "turns to zero. With a loss times 2 to the 16 the histogram lies inside the range of float16.",
+)
 
 # %% [markdown]
-# **What you should see.** The gradients span several powers of ten, and the left part of them is lost. Multiplying the *loss*
-# by $2^{16}$ multiplies every gradient (the chain rule) and moves the histogram to the right, into the range of float16.
-# After the backward pass one divides by it, in float32. A power of two costs no digit. bfloat16 needs none of this.
+# A number below 2^-25 is nearer to 0 than to the smallest number of float16, so it becomes 0. The median is
+# 2^-29, so more than half of the gradients are lost; the measurement shows about 95 %. The gradients span
+# several powers of ten, and the left part of them is lost. With the scaled loss the histogram moves to the
+# right, into the range of float16. BF16 does not need this, because it has the exponent of FP32.
 #
 # ### Exercise 2: Choose the scale
 #
-# Too small a scale loses gradients, too large a one gives inf. The scale that is *just* not too large is found by trying:
-# **halve it when a step overflows, double it after `interval` good steps in a row**.
+# A scale that is too small loses gradients, and one that is too large gives infinity (inf). The best scale
+# changes during training. So it is found by trying: **halve it when a step overflows, and double it after
+# `interval` good steps in a row.** A step *overflows* if one of its gradients is inf or nan (not a number).
 #
-# **What:** write `next_scale(scale, good_steps, overflow, interval)`. `good_steps` counts the good steps since the scale last
-# changed. Return `(scale, good_steps)` for the next step.
+# **What:** Write `next_scale(scale, good_steps, overflow, interval)`. `good_steps` is the number of good
+# steps since the scale last changed, without this one. Return `(scale, good_steps)` for the next step.
 #
-# **Why:** `torch.amp.GradScaler` does this from 65,536 on, with an interval of 2,000 (loss scaling: Micikevicius et al. 2018,
-# [arXiv:1710.03740](https://arxiv.org/abs/1710.03740)). A training whose scale only falls has gradients of inf or nan.
+# **Why:** `torch.amp.GradScaler` does exactly this, beginning at 65,536 with an interval of 2,000 (loss
+# scaling: [Micikevicius et al. 2018](https://arxiv.org/abs/1710.03740)). If the scale of a training only
+# falls, its gradients are inf or nan for another reason.
 #
-# <details><summary>Hint 1</summary>Three cases: an overflow; the last good step of an interval; any other good
-# step.</details>
+# <details><summary>Hint 1</summary>There are three cases: an overflow; the last good step of an interval;
+# any other good step.</details>
 #
-# <details><summary>Hint 2</summary>In the first two cases good_steps is 0 afterwards.</details>
+# <details><summary>Hint 2</summary>With an interval of 3 and the scale 8: good, good, good gives 16 with a
+# count of 0. An overflow gives 8 again, with a count of 0.</details>
+#
+# <details><summary>Hint 3</summary><code>if overflow: return scale / 2, 0</code>, then <code>if good_steps
+# + 1 == interval: ...</code>.</details>
 
 
 # %%
@@ -282,15 +502,21 @@ exercises.check_next_scale(next_scale)
 # %% [markdown]
 # ### Exercise 3: Step with a scale
 #
-# **What:** write `scaled_step(loss, optimizer, scale)`: go backward from the scaled loss, make the gradients what they would
-# be without scaling, and step, unless some gradient is inf or nan: then change nothing. Leave no gradients behind. Return
-# whether it overflowed. **Why:** with exercise 2 this is all of `GradScaler`.
+# **What:** Write `scaled_step(loss, optimizer, scale)`. Go backward from the scaled loss, and divide the
+# gradients by the scale. Then step, unless some gradient is inf or nan: in this case change nothing. Leave
+# no gradients behind. Return whether the step overflowed.
 #
-# <details><summary>Hint 1</summary>The parameters are in <code>group["params"] for group in optimizer.param_groups</code>.
-# Adam's averages must not see an inf either: they would keep it for ever.</details>
+# **Why:** Together with exercise 2 this is all of `GradScaler`.
 #
-# <details><summary>Hint 2</summary><code>p.grad /= scale</code> for each p, then <code>all(torch.isfinite(p.grad).all()
-# for p in parameters)</code> decides about <code>optimizer.step()</code>.</details>
+# <details><summary>Hint 1</summary>The parameters are in <code>group["params"] for group in
+# optimizer.param_groups</code>. The averages of Adam must never see an inf either, because they would keep
+# it.</details>
+#
+# <details><summary>Hint 2</summary>With the loss 3w and the scale 1024, <code>w.grad</code> is 3072 after
+# the backward pass and must be 3 before <code>optimizer.step()</code>.</details>
+#
+# <details><summary>Hint 3</summary><code>p.grad /= scale</code> for each p, then <code>overflow = not
+# all(torch.isfinite(p.grad).all() for p in parameters)</code>.</details>
 
 
 # %%
@@ -312,20 +538,22 @@ def scaled_step(loss, optimizer, scale):
 exercises.check_scaled_step(scaled_step)
 
 # %% [markdown]
-# Train with it. The loss still has its factor $2^{-14}$. How will the four curves differ?
+# Now train with it. The loss still has its factor $2^{-14}$.
 
 # %%
-prediction = None  # the loss of float16 without scaling at the end, if float32 comes to 0.6
+# Prediction 3: float32 reaches a loss near 0.5 after 200 steps. Which loss does float16 without scaling reach?
+# Replace both values of None.
+prediction = workbook.predict(3, None, reason=None)
 
-# %%
+# %% tags=["folded"]
 SMALL = dict(num_layers=2, hidden_size=by_run_length(quick=16, learner=64, reference=64))
 STEPS, EVERY = by_run_length(quick=20, learner=100, reference=200), 10
-WAYS = {"float32": {}, "bf16": {"precision": "bf16"}, "fp16, scaled": {"precision": "fp16"},
+METHODS = {"float32": {}, "bf16": {"precision": "bf16"}, "fp16, scaled": {"precision": "fp16"},
         "fp16, not scaled": {"precision": "fp16", "no_scaling": True}}  # fmt: skip
 
 
 def mixed_precision(way, seed):
-    took = train(**WAYS[way], **SMALL, steps=STEPS, loss_weight=WEIGHT, seed=seed)
+    took = train(**METHODS[way], **SMALL, steps=STEPS, loss_weight=WEIGHT, seed=seed)
     losses = np.reshape(took["losses"], (-1, EVERY)).mean(axis=1) / WEIGHT
     return [
         {"step": EVERY * (i + 1), "loss": loss, "scale": took["scales"][EVERY * i],
@@ -340,26 +568,33 @@ def distance(table):
     return losses.sub(losses["float32"], axis=0).abs().mean()
 
 
-curves = sweep("mixed_precision", mixed_precision, grid(way=WAYS, seed=seeds(1, 3)))
+curves = sweep("mixed_precision", mixed_precision, grid(way=METHODS, seed=seeds(1, 3)))
 shipped = reference("mixed_precision")
 
 figure, axes = plt.subplots(figsize=(8, 4.2))
-overlay(axes, curves, shipped, x="step", y="loss", by="way", labels={way: way for way in WAYS})
+overlay(axes, curves, shipped, x="step", y="loss", by="way", labels={way: way for way in METHODS})
 predicted(axes, prediction, x=STEPS)
 axes.set(ylabel="training loss, mean of 10 steps")
 axes.legend(fontsize=8, ncols=2)
-plt.show()
+describe(
+    figure,
+    "Training loss over steps for float32, bf16, and fp16 with and without loss scaling. Three curves coincide, and "
+    "the curve of fp16 without scaling stays clearly above them.",
+)
 pd.DataFrame({"|loss - loss of float32|, yours": distance(curves), "reference": distance(shipped)})
 
 # %% [markdown]
-# **What you should see.** float32, bf16 and scaled fp16 lie on one another; the table shows by how little they differ, and
-# fp16 less than bf16, because it has three bits more. Without a scale most of the gradient is 0 and the network learns
-# at first and then stands still, *without any error*: no nan, no warning, just a worse model. That is why one looks at histograms.
+# float32, bf16 and scaled fp16 coincide: after 200 steps the loss is 0.47 with all three (n = 3), and
+# without scaling it is 0.82. The table shows the small differences. They are smaller for fp16 than for
+# bf16, because fp16 has three more bits of fraction. Without a scale most gradients are 0, and the network
+# learns at first and then stops, *without any error message*: no nan and no warning, only a worse model.
+# This is why one looks at histograms.
 #
-# ### Exercise 4: Find the fault (clipping)
+# ### Exercise 4: Fault in gradient clipping
 #
-# A colleague clips gradients to a norm of 1, as most language models do. In float32 it trained; "with mixed precision SGD
-# does not learn".
+# **Gradient clipping** limits the norm of the gradient, so that a single bad batch cannot destroy the
+# weights. Most language models clip to a norm of 1. A colleague does so too. In float32 the training
+# worked, and "with mixed precision SGD does not learn".
 
 
 # %%
@@ -388,20 +623,28 @@ def draw_clipped(step):
         axes.plot(losses, label=f"loss scale {scale:g}")
     axes.set(xlabel="step", ylabel="training loss")
     axes.legend()
-    plt.show()
+    describe(
+        figure,
+        "Training loss over steps for loss scales of 1, 64 and 65536. In a correct training the three curves "
+        "coincide; in the faulty one the loss falls more slowly the larger the scale is.",
+    )
 
 
 draw_clipped(clipped_step)
 
 # %% [markdown]
-# The scale should not matter at all. **What:** repair the function. **Why:** Adam divides by the size of the gradient, so
-# with it this mistake hardly shows, and may stay for years.
+# The scale should not matter at all. **What:** Repair the function. **Why:** Adam divides by the size of
+# the gradient, so with Adam this fault hardly shows, and it may stay in a program for years.
 #
-# <details><summary>Hint 1</summary>In which units is max_norm, and in which the gradients that it is compared
-# with?</details>
+# <details><summary>Hint 1</summary>In which units is <code>max_norm</code>, and in which units are the
+# gradients that it is compared with?</details>
 #
-# <details><summary>Hint 2</summary>GradScaler has <code>unscale_(optimizer)</code>; its step() then knows that it has been
-# done.</details>
+# <details><summary>Hint 2</summary>A gradient of norm 0.5 must not be clipped to 1. With the scale 65,536
+# its norm is 32,768 when <code>clip_grad_norm_</code> sees it, so it is reduced to 1, and after the
+# division it is 0.000015.</details>
+#
+# <details><summary>Hint 3</summary><code>scaler.unscale_(optimizer)</code> before the clipping. The method
+# <code>step</code> then knows that the division has been done.</details>
 
 
 # %%
@@ -424,18 +667,26 @@ exercises.check_clipped_step(clipped_step)
 draw_clipped(clipped_step)
 
 # %% [markdown]
-# ### Keep the weights in float32
+# ## Master weights
 #
-# Why not everything in two bytes? A step changes a weight by a small part of it. bfloat16 has 8 significant bits, so a weight
-# $w$ only moves when the change is more than $|w|/512$ to $|w|/256$ (half of the distance to the next number); a smaller one
-# is rounded away, every time. We train twice with Adam at a rate of $10^{-4}$: all in bfloat16, and with autocast, whose
-# weights are float32. What share of the weights does a step move?
+# Why not store everything in two bytes? One step changes a weight by a small fraction of its value. BF16
+# has 8 significant bits, so a weight $w$ changes only if the change is larger than half of the distance to
+# the next number, which is between $|w|/512$ and $|w|/256$. A smaller change is rounded away, in every step
+# again.
+#
+# For example, the next BF16 number after 1 is 1.0078. A step of 0.001 gives 1.001, which is rounded to 1.
+# After 1,000 such steps the weight is still 1, although it should be 2.
+#
+# We train twice with Adam and a learning rate of $10^{-4}$: once with everything in bfloat16, and once with
+# autocast, whose weights are float32. These float32 weights are called **master weights**.
 
 # %%
-prediction = None  # percent, all in bfloat16
+# Prediction 4: which percentage of the weights does a step change at the end, with everything in bfloat16?
+# Replace both values of None.
+prediction = workbook.predict(4, None, reason=None)
 
 
-# %%
+# %% tags=["folded"]
 def master_weights(way, seed):
     torch.manual_seed(seed)
     dtype = torch.bfloat16 if way == "all bfloat16" else torch.float32
@@ -465,36 +716,57 @@ overlay(right, masters, shipped, x="step", y="moved", by="way", labels=MASTER)
 left.set(ylabel="training loss")
 right.set(ylabel="weights that a step moves, %", ylim=(0, 105))
 predicted(right, prediction)
-plt.show()
+describe(
+    figure,
+    "Left, training loss over steps: weights in bfloat16 learn more slowly than float32 weights with autocast. Right, "
+    "the percentage of weights that a step changes: 100 percent with float32, and below 50 percent and falling with "
+    "bfloat16.",
+)
 
 # %% [markdown]
-# **What you should see.** Nearly all float32 weights move in each step. Of the bfloat16 ones only those do whose change is
-# large enough for them; the others stand still, and the loss falls more slowly. (With float16 weights GradScaler refuses to
-# step: "Attempting to unscale FP16 gradients".) The copies in two bytes are for the matrix products; **the weights that learn
-# are float32**. That is why autocast saves *activations*, and no memory for parameters: it is 4 + 4 + 8 bytes as before.
+# Nearly all float32 weights change in each step. With bfloat16 weights a step changes only 19 % of them
+# after 80 steps (n = 3). The others stand still, and the loss falls more slowly: 0.97 instead of 0.84.
+# (With float16 weights GradScaler refuses to step: "Attempting to unscale FP16 gradients".) The two-byte
+# copies are for the matrix products, and the weights that learn are float32. So autocast saves
+# *activations*, and no memory for parameters, gradients and optimizer state.
 #
-# ## Compute again instead of keeping
+# ## Activation checkpointing
 #
-# The backward pass needs the activations of a block once. Throw them away, keep the block's *input*, and run the block a
-# second time when its turn comes: **activation checkpointing** (Chen et al. 2016,
-# [arXiv:1604.06174](https://arxiv.org/abs/1604.06174)). With $L$ blocks cut into $s$ segments there are $s$ inputs, and
-# inside the one segment that is being run again all activations:
+# The backward pass needs the activations of a block once. **Activation checkpointing** discards them after
+# the forward pass and keeps only the *input* of a group of blocks, a **segment**. When the backward pass
+# reaches the segment, the forward pass of the segment runs a second time, and its activations are there
+# again ([Chen et al. 2016](https://arxiv.org/abs/1604.06174)). It trades computing time for memory.
+#
+# ![Eight blocks. Without checkpointing the activations of all eight are in memory after the forward pass.
+# With two checkpointed segments only the inputs of blocks 0 and 4 are kept. During the backward pass the
+# four blocks of segment 2 are computed again, later those of segment
+# 1.](pictures/activation_checkpointing.svg)
+#
+# With $L$ blocks in $s$ segments, $s$ inputs are kept, and at most one segment has all its activations:
 #
 # $$M(s) \approx \underbrace{s}_{\text{inputs}} + \underbrace{10\,\frac{L}{s}}_{\text{one segment}} \quad \text{times batch} \times \text{hidden} \times 4 \text{ bytes.}$$
 #
-# Its smallest value is at $s = \sqrt{10 L}$; if a block kept one array instead of ten, this would be the famous $\sqrt{L}$.
+# For example, 32 blocks keep 320 units of memory without checkpointing. With 16 segments they keep 16 + 10
+# x 32 / 16 = 36 units. The smallest value is at $s = \sqrt{10 L}$, which is 18 here. If a block kept one
+# array instead of ten, this would be the well-known $\sqrt{L}$.
 #
-# ### Exercise 5: Run a chain in segments
+# ### Exercise 5: Run blocks in segments
 #
-# **What:** write `run_in_segments(blocks, x, segments)`: the output of `blocks[-1](... blocks[0](x))`, keeping only the
-# inputs of that many segments, as equally long as can be. `checkpoint(function, *inputs, use_reentrant=False)` runs
-# `function(*inputs)` that way. **Why:** how finely you cut is the dial between memory and time.
+# **What:** Write `run_in_segments(blocks, x, segments)`: the output of `blocks[-1](... blocks[0](x))`,
+# where only the inputs of `segments` segments are kept. Their lengths differ by at most one.
+# `checkpoint(function, *inputs, use_reentrant=False)` runs `function(*inputs)` in this manner.
 #
-# <details><summary>Hint 1</summary><code>np.array_split(range(len(blocks)), segments)</code> gives the numbers of each
-# segment's blocks.</details>
+# **Why:** The number of segments is what you adjust if memory is short.
 #
-# <details><summary>Hint 2</summary>A segment is a function: <code>nn.Sequential(*part)</code>. In a loop a
-# <code>lambda</code> would see the last part when it is run again.</details>
+# <details><summary>Hint 1</summary><code>np.array_split(range(len(blocks)), segments)</code> returns the
+# numbers of the blocks of each segment.</details>
+#
+# <details><summary>Hint 2</summary>7 blocks in 2 segments are [0, 1, 2, 3] and [4, 5, 6]. The first call of
+# <code>checkpoint</code> runs four blocks, and its result is the input of the second call.</details>
+#
+# <details><summary>Hint 3</summary><code>segment = nn.Sequential(*(blocks[i] for i in numbers))</code>,
+# then <code>x = checkpoint(segment, x, use_reentrant=False)</code>. A <code>lambda</code> in a loop would
+# see the last segment only when it runs again.</details>
 
 
 # %%
@@ -511,13 +783,14 @@ def run_in_segments(blocks, x, segments):
 lab09_less_memory.check_run_in_segments(run_in_segments)
 
 # %% [markdown]
-# Measure with 32 blocks. How many segments need the least memory? And the time: a backward pass costs two forward passes, so
-# one more forward should make 4/3. Does it?
+# Now measure with 32 blocks. A backward pass needs about twice the multiplications of a forward pass, so a
+# step costs 1 + 2 = 3 forward passes. One additional forward pass makes this 4/3.
 
 # %%
-prediction = None  # segments
+# Prediction 5: how many segments need the least memory with 32 blocks? Replace both values of None.
+prediction = workbook.predict(5, None, reason=None)
 
-# %%
+# %% tags=["folded"]
 DEPTH, WIDTH, BATCH = by_run_length(
     quick=(8, 32, 64), learner=(32, 128, 256), reference=(32, 128, 256)
 )
@@ -579,21 +852,30 @@ for axes in (left, right):
     axes.set_xticks(cuts[1:], cuts[1:])
     axes.minorticks_off()
     axes.legend(fontsize=8)
-plt.show()
+describe(
+    figure,
+    "Left, the peak of memory over the number of segments: it falls from 43 MB with one segment to a minimum near 16 "
+    "segments and rises again. Right, time and multiplications relative to a step without checkpointing.",
+)
 
 # %% [markdown]
-# **What you should see.** The valley is where the formula has it, and a constant above it: the gradients on their way through
-# a block. One segment saves nothing: all of it is there again when the backward pass begins. The multiplications are *below*
-# 4/3 and fall with the number of segments, because PyTorch stops a recomputation as soon as it has what the backward pass
-# asked for, and nobody asks for the output of the last `down` of a segment: with one block a segment half of the forward pass
-# is saved, and $3.5/3 = 1.17$ remain. The *time* lies above, at one and a half times: in blocks so narrow a good part of it is not
+# The formula predicts the minimum at the square root of 10 x 32, or 18 segments. The peak falls from 43 MB
+# to 5.5 MB with 16 segments (n = 5). The minimum is where the formula puts it, and all measured values are
+# higher than the formula by a constant, which is the gradients on their way through a block. One segment
+# saves nothing, because all its activations are there again when the backward pass begins.
+#
+# The multiplications are *fewer* than 4/3, and they fall with the number of segments. PyTorch stops a
+# recomputation as soon as it has what the backward pass needs. The output of the last `down` of a segment
+# is never needed. With one block per segment half of the additional forward pass is saved: $3.5/3 = 1.17$.
+# The *time* is about 1.5 times as long. In blocks as narrow as these a large part of the time is not
 # multiplication.
 #
-# ### Exercise 6: Find the fault (by hand, with dropout)
+# ### Exercise 6: Fault in a recomputation with dropout
 #
-# Here is checkpointing as a `torch.autograd.Function`, in a dozen lines. Without dropout its gradients are right to the last
-# digit. With dropout the loss is right too, and the gradients are not. (Each device has its own generator of random numbers. This
-# exercise uses the processor's.)
+# Here is checkpointing as a `torch.autograd.Function`, a class that defines the forward and the backward
+# pass of an operation itself. Without dropout its gradients are right to the last digit. With **dropout**,
+# which sets random activations to 0, the loss is right too, and the gradients are not. (Each device has its
+# own generator of random numbers. This exercise uses the one of the processor.)
 
 
 # %%
@@ -633,16 +915,20 @@ def gradient_error(dropout):
 print({f"dropout {p}": gradient_error(p) for p in (0.0, 0.1, 0.5)})
 
 # %% [markdown]
-# **What:** repair `Recompute`. **Why:** any state that forward changes must be put back for the second run: the random
-# numbers, and the running averages of batch norm too. `torch.utils.checkpoint` keeps the first (`preserve_rng_state=True`),
-# not the second.
+# **What:** Repair `Recompute`. **Why:** Everything that the forward pass changes must be restored for the
+# second run: the random numbers, and the running averages of batch norm too. `torch.utils.checkpoint`
+# restores the random numbers (`preserve_rng_state=True`), but not the running averages.
 #
-# <details><summary>Hint 1</summary>The second run draws new random numbers, and drops other activations than the first. And
-# it draws them from the generator that the rest of the training uses.</details>
+# <details><summary>Hint 1</summary>The second run draws new random numbers, so it drops other activations
+# than the first run. It also takes them from the generator that the rest of the training uses.</details>
 #
-# <details><summary>Hint 2</summary><code>torch.get_rng_state()</code> in forward; in backward <code>with
-# torch.random.fork_rng(devices=[]):</code> and in it <code>torch.set_rng_state(...)</code>. (On a GPU:
-# <code>torch.cuda.get_rng_state()</code> as well.)</details>
+# <details><summary>Hint 2</summary>If the first run drops activations 1 and 3 of 4, the second run must
+# drop 1 and 3 as well. Afterwards the generator must be in the state in which it was before the second
+# run.</details>
+#
+# <details><summary>Hint 3</summary><code>torch.get_rng_state()</code> in forward; in backward <code>with
+# torch.random.fork_rng(devices=[]):</code>, and in it <code>torch.set_rng_state(...)</code>. (On a GPU also
+# <code>torch.cuda.get_rng_state()</code>.)</details>
 
 
 # %%
@@ -671,26 +957,40 @@ lab09_less_memory.check_recomputed(recomputed)
 print({f"dropout {p}": gradient_error(p) for p in (0.0, 0.1, 0.5)})
 
 # %% [markdown]
-# ## Gradient accumulation: a large batch in micro-batches
+# ## Gradient accumulation
 #
-# A batch that does not fit can go through in **micro-batches**, whose gradients PyTorch adds up in `.grad` by itself. It is
-# lab 4 with the ranks one after another, and has the same formula: with $m_k$ of the $n$ examples in micro-batch $k$
+# If a batch does not fit, it can be divided into **micro-batches**, which go through the network one after
+# the other. Because `backward` adds to `.grad`, the gradients accumulate, and one optimizer step follows at
+# the end. This is **gradient accumulation**. It is data parallelism (lab 4) with the ranks one after
+# another, and it has the same formula. With $m_k$ of the $n$ examples in micro-batch $k$, and its mean
+# gradient $g_k$,
 #
 # $$g = \sum_k \frac{m_k}{n}\, g_k .$$
 #
-# ### Exercise 7: Accumulate
+# ![Four micro-batches of two images run one after the other, each with a forward and a backward pass. Each
+# backward pass adds two eighths of its gradient to the gradient buffer. One optimizer step
+# follows.](pictures/gradient_accumulation.svg)
 #
-# **What:** write `accumulate(model, images, labels, micro_batch)`: leave the gradient of the mean cross-entropy of all
-# examples in `.grad` (empty before), with at most `micro_batch` examples in memory at once, in as few micro-batches as that takes.
-# The last one may be smaller. Return the mean loss, a number.
+# For example, 10 examples in micro-batches of 4, 4 and 2 have the weights 0.4, 0.4 and 0.2. With the
+# weights 1/3 each, the two examples of the last one would count twice as much as the others.
 #
-# **Why:** the batch that you want (lab 6) and the batch that fits are two numbers.
+# ### Exercise 7: Accumulate gradients
 #
-# <details><summary>Hint 1</summary><code>images.split(micro_batch)</code>. When are the activations of a micro-batch
-# freed?</details>
+# **What:** Write `accumulate(model, images, labels, micro_batch)`. It leaves the gradient of the mean
+# cross-entropy of all examples in `.grad` (which is empty before). At most `micro_batch` examples are in
+# memory at once, in as few micro-batches as possible. The last one may be smaller. Return the mean loss, a
+# number.
 #
-# <details><summary>Hint 2</summary>Multiply each loss by <code>len(y) / len(labels)</code>, and call its backward() before
-# the next micro-batch goes forward.</details>
+# **Why:** The batch that you want (lab 6) and the batch that fits are two different numbers.
+#
+# <details><summary>Hint 1</summary><code>images.split(micro_batch)</code> divides the batch. When are the
+# activations of a micro-batch freed?</details>
+#
+# <details><summary>Hint 2</summary>With 10 examples in micro-batches of 4, multiply the mean losses by
+# 4/10, 4/10 and 2/10, and call <code>backward()</code> on each product.</details>
+#
+# <details><summary>Hint 3</summary><code>loss = F.cross_entropy(model(x), y) * (len(y) /
+# len(labels))</code>, and <code>loss.backward()</code> before the next micro-batch goes forward.</details>
 
 
 # %%
@@ -709,14 +1009,16 @@ def accumulate(model, images, labels, micro_batch):
 lab09_less_memory.check_accumulate(accumulate)
 
 # %% [markdown]
-# One batch of 500, in micro-batches of 500 to 32. What becomes of the memory and the time? And is the gradient always the
-# same? The second network has batch norm, which takes mean and variance over the examples that it sees *together*.
+# One batch of 500, in micro-batches of 500 to 32: how do memory and time change? And is the gradient always
+# the same? The second network has batch norm, which computes mean and variance over the examples that it
+# sees *together* (lab 7).
 
 # %%
-prediction = None  # peak with micro-batches of 32, as a share of that with one batch of 500
+# Prediction 6: the peak with micro-batches of 32, as a fraction of the peak with one batch of 500?
+# Replace both values of None.
+prediction = workbook.predict(6, None, reason=None)
 
-
-# %%
+# %% tags=["folded"]
 NORMS = {
     "layer norm": lambda: ResidualMLP(LAYERS, HIDDEN, 28),
     "batch norm": lambda: nn.Sequential(nn.Flatten(), nn.Linear(784, 64), nn.BatchNorm1d(64), nn.ReLU(), nn.Linear(64, 10)),
@@ -746,47 +1048,55 @@ def gradient_accumulation(micro_batch, repeat):
 
 micro_batches = [500, 250, 128, 64, 32]
 settings = grid(micro_batch=micro_batches, repeat=seeds(3, 5))
-bitten = sweep("gradient_accumulation", gradient_accumulation, settings)
+accumulated = sweep("gradient_accumulation", gradient_accumulation, settings)
 shipped = reference("gradient_accumulation")
-for table in (bitten, shipped):
+for table in (accumulated, shipped):
     table["MB"], table["ms"] = table["peak_bytes"] / 1e6, 1e3 * table["seconds"]
 
 figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4))
-overlay(left, bitten, shipped, x="micro_batch", y="MB")
+overlay(left, accumulated, shipped, x="micro_batch", y="MB")
 counted = [activation_bytes(size, LAYERS, HIDDEN) / 1e6 for size in micro_batches]
 left.plot(micro_batches, counted, "k:", label="activations, counted by you")
 if prediction:
     predicted(left, prediction * shipped["MB"].max(), x=32)
-overlay(right, bitten, shipped, x="micro_batch", y="ms", times=True)
+overlay(right, accumulated, shipped, x="micro_batch", y="ms", times=True)
 left.set(xlabel="examples in a micro-batch", ylabel="peak, MB", ylim=(0, None))
 right.set(xlabel="examples in a micro-batch", ylabel="ms for 500 examples", ylim=(0, None))
 left.legend(fontsize=9)
-plt.show()
+describe(
+    figure,
+    "Left, the peak of memory is nearly proportional to the examples in a micro-batch. Right, the time for 500 examples "
+    "rises when the micro-batches become small.",
+)
 differences = [f"difference, {name}" for name in NORMS]
-bitten.groupby("micro_batch")[differences].mean().map("{:.1e}".format)
+accumulated.groupby("micro_batch")[differences].mean().map("{:.1e}".format)
 
 # %% [markdown]
-# **What you should see.** The memory falls nearly in proportion to the micro-batch. (Only activations are in the figure: the gradients, and the
-# parameters and the optimizer's averages of a training, do not depend on the micro-batch.) Small micro-batches waste time,
-# as small batches do (lab 3): those of 250, 64 and 32 take 1.2, 2.0 and 2.8 times as long as one of 500 (medians of 5 on the Xeon
-# of the reference). With layer norm the gradient differs by rounding alone, though 500 does not divide by 128; with
-# batch norm it is *another gradient*: accumulation is exact only where no operation looks across the examples. (With ranks it
-# is the same: labs 4 and 7.)
+# 32 of 500 images are a fraction of 0.064, and the measured one is 0.08. The memory is nearly proportional
+# to the micro-batch. (The figure shows activations only. Gradients, parameters and optimizer state do not
+# depend on the micro-batch.) Small micro-batches need more time, as small batches do (lab 3):
+# those of 250, 64 and 32 take 1.2, 2.0 and 2.8 times as long as one of 500 (medians of 5 on the machine of
+# the shipped results). With layer norm the gradient differs only by rounding, at most 3e-7. With batch norm
+# it is *another gradient*: it differs by 5 to 12 %. So accumulation is exact only if no operation combines
+# examples. The same holds for ranks (labs 4 and 7).
 #
-# ## Feeding the device
+# ## Copies to the device and pinned memory
 #
-# A GPU and the processor work side by side. A call such as `model(x)` puts work into the queue of the GPU and returns. So the
-# processor can prepare the images of the next step while the GPU computes this one. A step then takes the longer
-# of the two times, and not their sum. Two things spoil this: copies that wait, and a processor that prepares images more
-# slowly than the GPU uses them.
+# A GPU and the processor work at the same time. A call such as `model(x)` puts work into the queue of the
+# GPU and returns. So the processor can prepare the images of the next step while the GPU computes this one.
+# A step then takes the longer of the two times, and not their sum (lab 10 examines this in detail). Two
+# things prevent it: copies that wait, and a processor that prepares images more slowly than the GPU uses
+# them.
 #
-# **Copies.** The operating system may move ordinary (**pageable**) memory at any moment. A GPU can only fetch data from
-# memory that stays where it is (**pinned**, or page-locked, memory). A copy from pageable memory therefore goes through a
-# pinned buffer of the driver first, and the call waits for that. From pinned memory the GPU fetches by itself, and
-# `x.to("cuda", non_blocking=True)` returns at once. For example, 128 images of CIFAR-10 are 393 kB. PCIe 4.0 with 16 lanes moves
-# at most 31.5 GB/s, so they travel for at least 12 us.
+# The operating system may move ordinary (**pageable**) memory at any time. A GPU can fetch data only from
+# memory that stays where it is (**pinned**, or page-locked, memory). A copy from pageable memory therefore
+# goes through a pinned buffer of the driver first, and the call waits for that. From pinned memory the GPU
+# fetches the data by itself, and `x.to("cuda", non_blocking=True)` returns at once.
+#
+# For example, 128 images of CIFAR-10 are 393 kB. PCIe 4.0 with 16 lanes, the usual connection to a GPU,
+# moves at most 31.5 GB/s, so the copy takes at least 12 microseconds.
 
-# %%
+# %% tags=["folded"]
 random = np.random.default_rng(1)
 images = torch.from_numpy(random.integers(256, size=(128, 32, 32, 3)).astype(np.uint8))
 
@@ -809,18 +1119,22 @@ if GPU:
 pd.DataFrame(rows, index=["us until the call returns", "us until it is done"]).transpose()
 
 # %% [markdown]
-# **What you should see.** On a GPU only the last call returns long before its copy is done. A processor shows one row, a copy
-# within its memory.
+# On a GPU only the last call returns long before its copy is done. A processor shows one row, a copy within
+# its memory.
 #
-# **Images.** `hvdlab.torch.device_batches` is what our scripts use; read its first lines. A small data set is copied to the GPU
-# once. Each batch is then gathered and augmented there. Of a larger data set each batch is gathered in pinned memory, and
-# copied one step ahead in a second queue of the GPU (a **stream**). The random numbers of the augmentation are the same in all
-# cases, so the images are equal to the byte. What fraction of its speed without augmentation does `Batches` keep with it?
+# ## Augmentation on the device
+#
+# `hvdlab.torch.device_batches` is what the scripts of this course use. A small data set is copied to the
+# GPU once, and each batch is gathered and augmented there. Of a larger data set each batch is gathered in
+# pinned memory, and copied one step ahead in a second queue of the GPU, a **stream**. The random numbers of
+# the augmentation are the same in all cases, so the images are equal to the byte.
 
 # %%
-prediction = None  # percent
+# Prediction 7: the speed of `Batches` with augmentation, in percent of its speed without? Replace both values
+# of None.
+prediction = workbook.predict(7, None, reason=None)
 
-# %%
+# %% tags=["folded"]
 COUNT = by_run_length(quick=2_000, learner=60_000, reference=60_000)
 
 
@@ -848,32 +1162,39 @@ if prediction is not None:
 pd.Series(rows, name="images/s").map("{:,.0f}".format).to_frame()
 
 # %% [markdown]
-# **What you should see.** `Batches` delivers with augmentation a fraction of what it delivers without. Compare the last row. On a
-# processor the training needs far fewer images than `Batches` delivers, but both take their time from the same cores. A GPU may
-# use more images than one core of the processor can prepare: then the GPU waits, unless it augments by itself.
+# With augmentation `Batches` delivers only a part of what it delivers without. Compare with the last row.
+# On a processor the training needs far fewer images than `Batches` delivers, but both use the same cores. A
+# GPU may use more images than one core can prepare. Then the GPU waits, unless it augments by itself.
 #
-# ## Synchronisation: .item()
+# ## Synchronisation by .item()
 #
-# `loss.item()` gives a number of Python. The GPU must have computed it, so the call waits until the queue is empty. So do
-# `float(loss)`, `print(loss)`, `loss.cpu()` and `if loss > 3:`. While the processor waits, it prepares nothing. For example, let
-# the processor need 1 ms for a batch and the GPU 3 ms for a step. Without a read the next batch is ready in time, and a step takes
-# 3 ms. With one read per step the GPU is idle while the next batch is prepared, and a step takes 4 ms. The cure is to add up the losses
-# on the device, and to read their sum once an epoch.
+# `loss.item()` returns a number of Python. The GPU must have computed it, so the call waits until the queue
+# of the GPU is empty: it **synchronises**. So do `float(loss)`, `print(loss)`, `loss.cpu()` and `if loss >
+# 3:`. While the processor waits, it prepares nothing.
+#
+# For example, the processor needs 1 ms for a batch and the GPU needs 3 ms for a step. Without a read, the
+# next batch is ready in time, and a step takes 3 ms. With one read per step the GPU is idle while the next
+# batch is prepared, and a step takes 4 ms. The remedy is to add up the losses on the device, and to read
+# their sum once per epoch.
 #
 # ### Exercise 8: Read the loss once
 #
-# **What:** write `train_epoch(model, batches, optimizer)`. `batches` gives pairs `(images, labels)` that are on the device; the
-# last pair may be smaller. Train on each with `F.cross_entropy`. Return the mean loss of all examples, a number. Read
-# from the device once.
+# **What:** Write `train_epoch(model, batches, optimizer)`. `batches` gives pairs `(images, labels)` that
+# are on the device; the last pair may be smaller. Train on each with `F.cross_entropy`. Return the mean
+# loss of all examples, a number. Read from the device once.
 #
-# **Why:** a read per step is the most frequent reason that a GPU is slower than it could be. It changes no result, so no test
-# finds it.
+# **Why:** A read per step is the most frequent reason why a GPU is slower than it could be. It changes no
+# result, so no test finds it.
 #
-# <details><summary>Hint 1</summary>The mean over the examples needs the loss of each batch times its number of examples.
-# <code>len(labels)</code> is known to the processor, so it costs no wait.</details>
+# <details><summary>Hint 1</summary>The mean over the examples needs the loss of each batch times its number
+# of examples. <code>len(labels)</code> is known to the processor, so it costs no wait.</details>
 #
-# <details><summary>Hint 2</summary><code>total += loss.detach() * len(labels)</code> stays on the device. Without detach() it keeps
-# the graph of every step. Call <code>.item()</code> after the loop.</details>
+# <details><summary>Hint 2</summary>Batches of 4, 4 and 2 examples with the mean losses 1, 2 and 3 have the
+# sum 4 + 8 + 6 = 18, and the mean 1.8.</details>
+#
+# <details><summary>Hint 3</summary><code>total += loss.detach() * len(labels)</code> stays on the device.
+# Without <code>detach()</code> it keeps the graph of every step. Call <code>.item()</code> after the
+# loop.</details>
 
 
 # %%
@@ -895,7 +1216,7 @@ def train_epoch(model, batches, optimizer):
 exercises.check_train_epoch(train_epoch)
 
 
-# %%
+# %% tags=["folded"]
 def with_a_read_per_step(model, batches, optimizer):
     losses = []
     for one in batches:
@@ -919,22 +1240,23 @@ for name, run in (
 pd.Series(milliseconds, name="ms per step").round(2).to_frame()
 
 # %% [markdown]
-# **What you should see.** On a processor both rows are equal except for noise, because every call of PyTorch returns when it is done.
-# On a GPU the read per step costs the more, the smaller the network is. Here the batches are prepared already. Where they are
-# not, their time comes on top.
+# On a processor both rows are equal except for noise, because every call of PyTorch returns only when it is
+# done. On a GPU a read per step costs more, the smaller the network is. Here the batches are prepared
+# already. Where they are not, their preparation is added.
 #
-# ## Memory layout: channels last
+# ## Channels-last memory layout
 #
-# A batch of images has four indices: image, channel, row, column. In **contiguous** order (NCHW) memory holds all of channel
-# 0, then all of channel 1. In **channels-last** order (NHWC) the channels of a pixel are neighbours. The shape is the same. What
-# differs are the **strides**: how far apart in memory two neighbours are along each index. A tensor of shape (1, 3, 2, 2) has
-# strides (12, 4, 2, 1) or (12, 1, 6, 3).
+# A batch of images has four axes: image, channel, row, column. In **contiguous** order (NCHW) memory
+# contains all of channel 0, then all of channel 1. In **channels-last** order (NHWC) the channels of a
+# pixel are neighbours. The shape is the same. What differs are the **strides**: how far apart in memory two
+# neighbours are along each axis. For example, a tensor of shape (1, 3, 2, 2) has the strides (12, 4, 2, 1)
+# or (12, 1, 6, 3).
 #
-# Tensor cores, and the kernels of processors too, multiply the channels of a pixel. So they want them next to each other, and
-# otherwise convert every layer's input. If the images *or* the weights of a convolution are channels-last, so is its output,
-# and the next layer's input.
+# Tensor cores, and the kernels of processors too, multiply the channels of a pixel, so they work best if
+# the channels are neighbours. Otherwise the input of every layer is converted. If the images *or* the
+# weights of a convolution are channels-last, so is its output, and with it the input of the next layer.
 
-# %%
+# %% tags=["folded"]
 torch.manual_seed(1)
 x = torch.randn(32, 32, 16, 16, device=DEVICE)
 times = {}
@@ -956,18 +1278,22 @@ for name, of_images, of_weights in (("contiguous", False, False), ("channels-las
 pd.DataFrame(times).transpose()
 
 # %% [markdown]
-# **What you should see.** The strides say what the convolutions did: the images alone decide. The times depend on the device
-# and on the sizes, so measure with your own network. The weights' own order saves a small conversion per layer at most.
+# The strides show what the convolutions did: the images alone decide. The times depend on the device and on
+# the sizes, so measure with your own network. The order of the weights saves at most a small conversion per
+# layer.
 #
-# **What Horovod refuses.** After `model.to(memory_format=torch.channels_last)` Horovod 0.28.1 stops in `broadcast_parameters` and in
-# `DistributedOptimizer`: "Tensor is required to be contiguous". Weights in bfloat16 give "Tensor type torch.BFloat16Tensor is not
-# supported". There are two solutions:
+# **What Horovod refuses.** After `model.to(memory_format=torch.channels_last)` Horovod 0.28.1 stops in
+# `broadcast_parameters` and in `DistributedOptimizer`: "Tensor is required to be contiguous". Weights in
+# bfloat16 give "Tensor type torch.BFloat16Tensor is not supported". There are two solutions:
 #
-# 1. Keep the weights contiguous and in float32. Channels-last images and autocast still give fast convolutions. Our networks do
-#    so: their images are NHWC in memory.
+# 1. Keep the weights contiguous and in float32. Channels-last images and autocast still give fast
+#    convolutions. Our networks do so.
 # 2. Broadcast first and convert afterwards, and let a *compression* send the gradients:
-#    `hvd.DistributedOptimizer(optimizer, ..., compression=mine.compression)` with `mine = rank_device(hvd)`. It sends contiguous
-#    float32 copies, and converts what it receives back.
+#    `hvd.DistributedOptimizer(optimizer, ..., compression=mine.compression)` with `mine =
+#    rank_device(hvd)`. It sends contiguous float32 copies, and converts what it receives back.
+#
+# Solution 1 needs no copies for Horovod, and solution 2 needs two per step, so our scripts use solution 1.
+# The cell shows what solution 2 does.
 
 # %%
 gradient = torch.randn(8, 3, 2, 2).to(torch.bfloat16, memory_format=torch.channels_last)
@@ -979,18 +1305,17 @@ for name, tensor in (("gradient", gradient), ("sent", sent), ("received", receiv
     )
 
 # %% [markdown]
-# Solution 1 needs no copy for Horovod, and solution 2 needs two per step, so our scripts take solution 1.
+# ## Combination of all techniques
 #
-# ## Choose what pays here
-#
-# All of it together, on two networks. Which combination needs the least memory, and which is the fastest *on this machine*?
+# The last experiment combines number formats, checkpointing and micro-batches on two networks: `mlp`, the
+# residual network of this lab, and `conv`, a small convolutional network.
 
 # %%
-prediction_precision = (
-    None  # the fastest precision here: "float32", "bf16", "fp16", on a GPU also "tf32"
-)
+# Prediction 8: which precision is the fastest on this machine: "float32", "bf16", "fp16", or on a GPU "tf32"?
+# Replace both values of None.
+prediction_precision = workbook.predict(8, None, reason=None)
 
-# %%
+# %% tags=["folded"]
 NETWORKS = {
     "mlp": dict(
         num_layers=by_run_length(quick=2, learner=8, reference=8),
@@ -1024,28 +1349,82 @@ for table in (combined, shipped):
 by = ["network", "precision", "checkpointing", "micro_batches"]
 plain = combined[~combined["checkpointing"] & (combined["micro_batches"] == 1)]
 fastest = plain.pivot_table(index="network", columns="precision", values="ms", aggfunc="median").idxmin(axis=1)  # fmt: skip
-print(f"fastest, with nothing else changed: {fastest.to_dict()}; you said {prediction_precision}")
+print(
+    f"fastest, with nothing else changed: {fastest.to_dict()}; your prediction: {prediction_precision}"
+)
 medians(combined, shipped, by=by, columns=["ms", "MB"]).round(1)
 
 # %% [markdown]
-# **What you should see.** Checkpointing and micro-batches save memory on both networks. bfloat16 alone lowers the
-# peak to a little over 60 %, not to half, as not everything that is there at the peak has two bytes, and it adds a copy of the weights
-# for the time of the step: on the mlp, whose activations the other two have made small, it saves nothing more. Whether it saves *time* is a matter of instructions and of how fast they are, so look at your table: the
-# Xeon of the reference has one for bfloat16 (AVX-512 BF16, without the faster AMX), and a step takes 1.1 (conv) to 1.5 times (mlp) as
-# long as in float32; `hvdlab bench precision` asks your machine about the assessment network. float16 is the extreme: that Xeon
-# multiplies matrices in it (AVX512-FP16), so the mlp is as fast as in float32, and the conv net, for which PyTorch does not use
-# that, nearly sixty times slower; without such instructions both are. A GPU has tensor cores for TF32, bf16 and fp16. Networks as
-# small as these two do not fill them, so the differences may be small there. The order on a new
-# machine: measure bf16 first, then fill the memory with a larger batch, accumulate when the batch that you *want* does not
-# fit, and checkpoint when a single micro-batch does not.
+# Checkpointing and micro-batches save memory on both networks. bfloat16 alone lowers the peak to a little
+# over 60 %, and not to half, because not everything at the peak has two bytes, and because it adds a copy
+# of the weights.
 #
-# ## Take with you
+# Whether two bytes save *time* depends on the instructions of the machine. The processor of the shipped
+# results has instructions for bfloat16, but no matrix unit for it (AMX), so a step takes 1.1 (conv) to 1.5
+# times (mlp) as long as in float32. In float16 the mlp is as fast as in float32, and the convolutional
+# network is nearly sixty times slower, because PyTorch has no fast float16 convolution for this processor.
+# A GPU has tensor cores for TF32, BF16 and FP16. Networks as small as these two do not keep them busy, so
+# the differences may be small there. `hvdlab bench precision` measures your machine with the network of the
+# assessment.
 #
-# * Count 16 bytes per parameter with Adam, and add the activations: you know what fits before you try.
-# * bf16 needs an autocast and nothing else. fp16 needs a scale, and unscaling before you look at gradients.
-# * The weights that learn stay float32.
-# * Checkpointing gives memory for at most a third more multiplications; accumulation for no more of them, but for time: the
-#   smaller the micro-batch, the more.
-# * A GPU works while the processor continues, as long as nothing waits: keep the images on the GPU or copy them from pinned
-#   memory, augment there, and read the loss once an epoch.
-# * Channels-last images are enough for convolutions; Horovod accepts neither channels-last nor bfloat16 weights.
+# On a new machine use this order: measure bf16 first. Then use the free memory for a larger batch.
+# Accumulate if the batch that you *want* does not fit, and checkpoint if a single micro-batch does not fit.
+#
+# ## Summary
+#
+# * Training with Adam needs 16 bytes per parameter plus the activations. A block of this lab keeps 10 x
+#   hidden numbers per example, so you know what fits before you try.
+# * The exponent of a format gives its range and the fraction its precision. BF16 has the range of FP32,
+#   FP16 has more precision and a range that gradients leave.
+# * bf16 needs an autocast and nothing else. fp16 needs loss scaling (without it the loss was 0.82 instead
+#   of 0.47), and the gradients must be unscaled before they are clipped.
+# * The weights that learn stay in float32. With bfloat16 weights a step changed only 19 % of them.
+# * Activation checkpointing lowered the peak from 43 to 5.5 MB, for at most a third more multiplications.
+#   All state of the forward pass must be restored for the second run.
+# * Gradient accumulation makes the memory proportional to the micro-batch. It is exact without batch norm,
+#   and slower if the micro-batches are small.
+# * A GPU works while the processor continues, as long as nothing waits: use pinned memory, augment on the
+#   device, and read the loss once per epoch.
+# * Channels-last images are enough for fast convolutions. Horovod accepts neither channels-last nor
+#   bfloat16 weights.
+#
+# ## Self-check questions
+
+# %%
+workbook.question(1, answer=None)
+
+# %% tags=["solution"]
+workbook.question(1, answer=96)
+
+# %%
+workbook.question(2, answer=None)
+
+# %% tags=["solution"]
+workbook.question(2, answer="b")
+
+# %%
+workbook.question(3, answer=None)
+
+# %% tags=["solution"]
+workbook.question(3, answer="a")
+
+# %%
+workbook.question(4, answer=None)
+
+# %% tags=["solution"]
+workbook.question(4, answer="c")
+
+# %%
+workbook.question(5, answer=None)
+
+# %% tags=["solution"]
+workbook.question(5, answer=20)
+
+# %%
+workbook.question(6, answer=None)
+
+# %% tags=["solution"]
+workbook.question(6, answer="d")
+
+# %% [markdown]
+# **Next:** lab 10 looks at the other side of the device: how images get to it fast enough.

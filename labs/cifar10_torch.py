@@ -16,6 +16,7 @@ import torch
 from torch.nn import functional as F
 
 from hvdlab.arguments import above_zero, non_negative, positive, whole_number
+from hvdlab.course.training_runs import PartTimes
 from hvdlab.data import Batches, DataError, load_cifar10
 from hvdlab.schedules import cosine_decay, gradual_warmup
 from hvdlab.torch import LAMB, LARS, NovoGrad
@@ -50,6 +51,9 @@ def parse_args():
     )
     parser.add_argument("--images", type=positive, help="train on only the first so many images")
     parser.add_argument("--seed", type=whole_number(0), default=1)
+    parser.add_argument(
+        "--times", help="file for the times of rank 0: when each part of a step begins"
+    )
     args = parser.parse_args()
     if args.warmup >= args.epochs:  # it would rise to the learning rate of the last step, 0
         parser.error(
@@ -104,19 +108,29 @@ def main():
     )
     scheduler = Schedule(optimizer, schedule)
 
-    training = own_part(data.train_images[:10_000], data.train_labels[:10_000], mine.device)
+    seen = min(10_000, max(1000, args.images or 10_000))  # a short run is evaluated on fewer images
+    training = own_part(data.train_images[:seen], data.train_labels[:seen], mine.device)
     heldout = own_part(data.test_images, data.test_labels, mine.device)
     started, reached, before = time.monotonic(), None, False
+    times = PartTimes()
     for epoch in range(args.epochs):
         model.train()
+        times.begin("reading")
         for images, labels in batches.epoch(epoch):
+            times.begin("compute")
             with autocast(mine.device):
                 loss = F.cross_entropy(model(images), labels)
             optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
+            loss.backward()  # starts an all-reduce for each gradient that is ready
+            times.begin("exchange")
+            optimizer.synchronize()  # waits for the unfinished ones; step() would do so, too
+            times.begin("compute")
+            with optimizer.skip_synchronize():
+                optimizer.step()
             scheduler.step()
+            times.begin("reading")
 
+        times.begin("evaluation")
         on_training, on_heldout = accuracy(model, *training), accuracy(model, *heldout)
         good = on_training >= 0.75 and on_heldout >= 0.70
         seconds = time.monotonic() - started
@@ -129,6 +143,9 @@ def main():
                 f"held-out {on_heldout:.3f}  {seconds:.1f} s",
                 flush=True,
             )
+    times.begin("end")
+    if args.times and hvd.rank() == 0:
+        times.save(args.times)
     if hvd.rank() == 0:
         print(f"{args.optimizer}, seed {args.seed}: {reached or 'target not reached'}")
 

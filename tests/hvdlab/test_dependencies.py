@@ -44,7 +44,7 @@ HVDLAB = {
         "bench torch keras launch data record system arguments assessment_networks reference schedules "
         "noise_scale cli numpy psutil rich frameworks"
     ),
-    "course": "data launch record torch keras system numpy pandas rich matplotlib IPython frameworks",
+    "course": "data launch record torch keras system numpy pandas rich matplotlib IPython PIL frameworks",
     "exercises": (
         "check course hints launch data noise_scale record reference schedules script_analysis torch keras "
         "scaling system numpy pandas rich psutil matplotlib frameworks"

@@ -1,6 +1,7 @@
 """The CIFAR-10 scripts train on two ranks; each optimizer is tested in PyTorch or in Keras."""
 
 import importlib
+import json
 import os
 import re
 import subprocess
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 
 from hvdlab import launch
+from hvdlab.course.training_runs import PARTS
 
 pytest.importorskip("horovod", reason="needs Horovod: run `make setup`")
 
@@ -31,9 +33,10 @@ IMAGES = SimpleNamespace(
         pytest.param("cifar10_keras.py", "novograd", marks=pytest.mark.thorough),
     ],
 )
-def test_one_epoch_is_better_than_chance(script, optimizer, cifar10_folder):
+def test_one_epoch_is_better_than_chance(script, optimizer, cifar10_folder, tmp_path):
+    times = ["--times", tmp_path / "times.json"] if script == "cifar10_torch.py" else []
     mpirun, *rest = launch.mpirun_command(
-        2, LABS / script, "--optimizer", optimizer, "--epochs", "1"
+        2, LABS / script, "--optimizer", optimizer, "--epochs", "1", *times
     )
     answer = subprocess.run(
         [mpirun, *rest, "--batch-size", "250", "--images", "20000"],
@@ -45,6 +48,12 @@ def test_one_epoch_is_better_than_chance(script, optimizer, cifar10_folder):
     assert answer.returncode == 0, answer.stderr[-3000:]
     (heldout,) = re.findall(r"^epoch 0 .*held-out ([0-9.]+) ", answer.stdout, re.MULTILINE)
     assert float(heldout) > 0.3  # 0.1 is chance
+    if times:
+        marks = json.loads(times[1].read_text())
+        parts, begins = zip(*marks, strict=True)
+        assert set(parts) == {*PARTS, "end"} - {"start-up"} and parts[-1] == "end"
+        assert parts.count("exchange") == 40  # one per step: 20,000 images in batches of 2 x 250
+        assert list(begins) == sorted(begins)
     # The target needs two epochs.
     assert f"{optimizer}, seed 1: target not reached" in answer.stdout
 

@@ -9,8 +9,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
-
+from hvdlab.course.training_runs import COLUMNS
 from hvdlab.exercises import NotYet, call, compare, exercise, number, right, shown
 from hvdlab.exercises.harness import script_facts
 from hvdlab.hints import hints
@@ -25,18 +24,7 @@ NO_HOROVOD = [
     "`hvd.init()`. This check cannot see whether ranks meet in another way; the grader can."
     for module in ("hvdlab.keras.horovod", "horovod.torch")
 ]
-COLUMNS = dict(epoch=int, loss=float, train_accuracy=float, heldout_accuracy=float, seconds=float)
-OUTPUT = """\
-WARNING: a library has something to say about epoch 7
-epoch 0  loss 1.323  train 0.613  held-out 0.601  19.2 s
-epoch 1  loss 0.853  train 0.751  held-out 0.705  37.7 s
-epoch 12  loss nan  train 0.100  held-out 0.100  101.5 s
-lars, seed 2: target reached after epoch 3, 74.6 s
-"""
 # fmt: off
-ROWS = [
-    (0, 1.323, 0.613, 0.601, 19.2), (1, 0.853, 0.751, 0.705, 37.7), (12, math.nan, 0.1, 0.1, 101.5),
-]
 EPOCH_SECONDS = 10.0
 RUNS = [  # (training accuracy, held-out accuracy) of each epoch, the seconds to the target, and the reason
     ([(0.6, 0.6), (0.8, 0.75), (0.81, 0.76), (0.9, 0.8)], 30.0, "epochs 1 and 2 are good"),
@@ -82,50 +70,87 @@ def check_least_efficiency(least_efficiency: Callable) -> None:
     right("2 ranks need 58 % for three epochs in the time of 2.6, four need half of that.")
 
 
+PART_MARKS = [  # the run of the worked example: 22 s on 2 ranks
+    ("start-up", 0.0), ("reading", 6.0), ("compute", 6.5), ("exchange", 11.5), ("compute", 13.0),
+    ("reading", 13.5), ("compute", 14.0), ("exchange", 18.0), ("compute", 19.5), ("evaluation", 20.0),
+    ("end", 22.0),
+]  # fmt: skip
+PART_SECONDS = {
+    "start-up": 6.0,
+    "reading": 1.0,
+    "compute": 10.0,
+    "exchange": 3.0,
+    "evaluation": 2.0,
+}
+
+
 @exercise
-def check_rows(rows: Callable) -> None:
-    """Demand one dict for each line "epoch E  loss L  train T  held-out H  S s", and for no other line.
+def check_where_time_goes(where_time_goes: Callable) -> None:
+    """Demand seconds and fractions of each part, and the bound of the speed-up by Amdahl's law.
 
     Args:
-        rows: The learner's `rows(output)`, a list of dicts.
+        where_time_goes: The learner's `where_time_goes(marks, ranks)`: seconds, fractions, bound.
     """
-    answer = _call(rows, OUTPUT)
-    if not isinstance(answer, list) or not all(isinstance(row, dict) for row in answer):
-        raise NotYet(f"a list of dicts is expected. Received: {_short(answer)}")
-    if len(answer) != len(ROWS):
-        epochs = [row.get("epoch") for row in answer]
-        why = {
-            0: "does the pattern fit the two spaces between the fields, and the - of held-out?",
-            1: "`return` stands inside the loop, or `re.search` finds the first line only.",
-            2: "a loss may be `nan`, and an epoch may have two digits.",
-        }.get(len(answer), "ignore the lines that do not begin with `epoch`.")
-        raise NotYet(f"3 lines describe epochs, you return {len(answer)} (epochs {epochs}); {why}")
-    for row, expected in zip(answer, ROWS, strict=True):
-        if set(row) != set(COLUMNS):
-            missing, more = sorted(set(COLUMNS) - set(row)), sorted(set(row) - set(COLUMNS))
-            raise NotYet(f"the keys must be {', '.join(COLUMNS)}. Missing: {missing}, more: {more}")
-        for (name, kind), value in zip(COLUMNS.items(), expected, strict=True):
-            _check_field(name, kind, row[name], value, f"{name} of epoch {expected[0]}")
-    empty = _call(rows, "mpirun: nothing happened\n")
-    if empty != []:
-        raise NotYet(f"an output without epochs has no rows, []. You return {_short(empty)}")
-    right("three epochs found among five lines, all as numbers.")
+    answer = call(where_time_goes, list(PART_MARKS), 2, name="where_time_goes")
+    if not (isinstance(answer, tuple) and len(answer) == 3):
+        raise NotYet(
+            f"where_time_goes must return three things, seconds, fractions, bound. Received: {_short(answer)}"
+        )
+    seconds, fractions, bound = answer
+    total = sum(PART_SECONDS.values())
+    for what, found in (("seconds", seconds), ("fractions", fractions)):
+        if not isinstance(found, dict) or set(found) != set(PART_SECONDS):
+            raise NotYet(
+                f"{what} must be a dict with the keys {', '.join(PART_SECONDS)}. Received: {_short(found)}"
+            )
+    for part, expected in PART_SECONDS.items():
+        each = [
+            later - begin
+            for (name, begin), (_, later) in zip(PART_MARKS, PART_MARKS[1:], strict=False)
+            if name == part
+        ]
+        mistakes = {"A part occurs several times: add up all its times.": [each[0], each[-1]]}
+        given = number(seconds[part], f"the seconds of {part}")
+        says = "A part lasts from its own mark to the next mark."
+        compare(f"the seconds of {part}", given, expected, mistakes if len(each) > 1 else {}, says)
+    for part, expected in PART_SECONDS.items():
+        mistakes = {
+            "That is a percentage: a fraction of the whole time is between 0 and 1.": 100 * expected / total,
+            "Divide by the time of the whole run.": expected,
+        }  # fmt: skip
+        given = number(fractions[part], f"the fraction of {part}")
+        compare(f"the fraction of {part}", given, expected / total, mistakes, "The run takes 22 s.")
+    _check_bound(where_time_goes, bound)
+    right(
+        "22 s with 45 % compute; with any number of ranks such a run is at most 3.6 times as fast."
+    )
 
 
-def _check_field(name: str, kind: type, answer: object, expected: float, where: str) -> None:
-    if isinstance(answer, str):
-        raise NotYet(f"{name} is the text {answer!r}: turn it into a number, {kind.__name__}(...).")
-    if not isinstance(answer, int | float | np.number):
-        raise NotYet(
-            f"{where} is {expected}, you return {_short(answer)}: return the number that the text has, "
-            f"{kind.__name__}({str(expected)!r})."
-        )
-    if kind is int and not isinstance(answer, int):
-        raise NotYet(
-            f"{name} is {answer!r}, a {type(answer).__name__}: epochs are counted, int(...)."
-        )
-    if not (answer == expected or (math.isnan(expected) and math.isnan(answer))):
-        raise NotYet(f"{where} is {expected}, you return {answer}.")
+def _check_bound(where_time_goes: Callable, bound: object) -> None:
+    divided = sum(PART_SECONDS[part] for part in ("reading", "compute", "evaluation"))
+    start, exchange = PART_SECONDS["start-up"], PART_SECONDS["exchange"]
+    total = divided + start + exchange
+    four = call(where_time_goes, list(PART_MARKS), 4, name="where_time_goes")[2]
+    for ranks, answer in ((2, bound), (4, four)):
+        case = f"the bound of the speed-up, from a run on {ranks} ranks,"
+        one = start + ranks * divided
+        mistakes = {
+            "One process would need `ranks` times the seconds of reading, compute and evaluation.":
+                [total / (start + exchange), (start + divided) / (start + exchange)],
+            "The exchange remains with any number of ranks: start-up and exchange limit the speed-up.":
+                one / start,
+            "The start-up remains with any number of ranks: start-up and exchange limit the speed-up.":
+                one / exchange,
+            "That is upside down: a speed-up is the time of one process divided by the time of many.":
+                (start + exchange) / one,
+            "One process has nothing to exchange: its time is start-up + ranks * (the divided parts).":
+                [ranks * total / (start + exchange), (one + exchange) / (start + exchange)],
+            "One process starts once: the start-up is not multiplied by the ranks.":
+                ranks * (start + divided) / (start + exchange),
+            "That is the speed-up of this run. The bound is for so many ranks that the divided parts vanish.":
+                one / total,
+        }  # fmt: skip
+        compare(case, number(answer, case), one / (start + exchange), mistakes, "See hint 2.")
 
 
 @exercise
@@ -153,7 +178,7 @@ def check_seconds_to_target(seconds_to_target: Callable) -> None:
             if expected is not None and answer == expected - EPOCH_SECONDS:
                 why += "; the time is taken at the second of the two"
             raise NotYet(f"{case} is {shown(answer)}, expected {shown(expected)}; {why}.")
-    right(f"{len(RUNS)} runs judged like the grader does.")
+    right(f"{len(RUNS)} runs, judged with the rule of the grader.")
 
 
 @exercise

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from changed import changed
 
 from hvdlab.exercises import NotYet
 from hvdlab.exercises import lab08_cifar10_assessment as exercises
@@ -16,13 +17,18 @@ from hvdlab.exercises import lab08_cifar10_assessment as exercises
 MISTAKES = {}  # check -> (a wrong answer, what the check says about it)
 
 ASSESSMENT = Path(__file__).parents[3] / "assessment"
-LINE = r"^epoch (\d+)  loss (\S+)  train (\S+)  held-out (\S+)  (\S+) s$"
-NAMES = ("epoch", "loss", "train_accuracy", "heldout_accuracy", "seconds")
+PARTS = ("start-up", "reading", "compute", "exchange", "evaluation")
 
 
-def rows(output, line=LINE, epoch=int, number=float):
-    found = re.findall(line, output, re.MULTILINE)
-    return [dict(zip(NAMES, (epoch(e), *map(number, rest)), strict=True)) for e, *rest in found]
+def where_time_goes(marks, ranks):
+    seconds = dict.fromkeys(PARTS, 0.0)
+    for (part, begin), (_, end) in zip(marks, marks[1:], strict=False):
+        seconds[part] += end - begin
+    total = sum(seconds.values())
+    fractions = {part: value / total for part, value in seconds.items()}
+    divided = seconds["reading"] + seconds["compute"] + seconds["evaluation"]
+    rest = seconds["start-up"] + seconds["exchange"]
+    return seconds, fractions, (seconds["start-up"] + ranks * divided) / rest
 
 
 def good(row):
@@ -54,7 +60,7 @@ def resets_if_both_fall(rows):
 
 def test_right_answers_pass(capsys):
     exercises.check_least_efficiency(lambda ranks, epochs, budget: epochs / (ranks * budget))
-    exercises.check_rows(rows)
+    exercises.check_where_time_goes(where_time_goes)
     exercises.check_seconds_to_target(seconds_to_target)
     assert capsys.readouterr().out.count("Right: ") == 3
 
@@ -70,21 +76,26 @@ MISTAKES[exercises.check_least_efficiency] = [
 ]  # fmt: skip
 
 
-MISTAKES[exercises.check_rows] = [
-    (lambda output: rows(output, number=str), "loss is the text '1.323'"),
-    (lambda output: rows(output, epoch=float), "epochs are counted"),
-    (lambda output: rows(output)[:1], "finds the first line only"),
-    (lambda output: rows(output, LINE.replace(r"loss (\S+)", r"loss ([\d.]+)")), "may be `nan`"),
-    (lambda output: rows(output, LINE.replace("held-out", "held out")), "the - of held-out"),
-    (lambda output: rows(output, LINE.replace("  ", " ")), "two spaces"),
-    (lambda output: [{"epoch": 0}] * 5, "ignore the lines that do not begin with `epoch`"),
-    (lambda output: [{"epoch": row["epoch"]} for row in rows(output)], "Missing: .*'seconds'"),
-    (lambda output: rows(output) or None, r"no rows, \[\]"),
-    (lambda output: [{**r, "loss": r["seconds"]} for r in rows(output)], "loss of epoch 0 is 1.3"),
-    (lambda output: [r | ({"loss": None} if r["epoch"] == 12 else {}) for r in rows(output)],
-     r"loss of epoch 12 is nan, you return None.*float\('nan'\)"),
-    (lambda output: None, "a list of dicts is expected"),
-    (lambda output: re.match(LINE, output)[1], "raises TypeError"),
+MISTAKES[exercises.check_where_time_goes] = [
+    (changed(where_time_goes, "] += end", "] = end"), "add up all its times"),
+    (changed(where_time_goes, "+= end - begin", "+= begin"), "to the next mark"),
+    (changed(where_time_goes, "value / total", "100 * value / total"), "That is a percentage"),
+    (changed(where_time_goes, "value / total", "value"), "Divide by the time of the whole run"),
+    (changed(where_time_goes, " + ranks * divided", " + divided"), "One process would need"),
+    (changed(where_time_goes, 'seconds["start-up"] + seconds["exchange"]', 'seconds["start-up"]'),
+     "The exchange remains"),
+    (changed(where_time_goes, 'seconds["start-up"] + seconds["exchange"]', 'seconds["exchange"]'),
+     "The start-up remains"),
+    (changed(where_time_goes, '(seconds["start-up"] + ranks * divided) / rest',
+             'rest / (seconds["start-up"] + ranks * divided)'), "upside down"),
+    (changed(where_time_goes, '(seconds["start-up"] + ranks', 'ranks * (seconds["start-up"] + 1'),
+     "not multiplied by the ranks"),
+    (changed(where_time_goes, '(seconds["start-up"] + ranks * divided) / rest', "ranks * total / rest"),
+     "nothing to exchange"),
+    (changed(where_time_goes, "ranks * divided) / rest", "ranks * divided) / total"), "speed-up of this run"),
+    (lambda marks, ranks: where_time_goes(marks, ranks)[:2], "three things"),
+    (lambda marks, ranks: ({}, {}, 1), "a dict with the keys"),
+    (lambda marks, ranks: None, "three things"),
 ]  # fmt: skip
 
 
