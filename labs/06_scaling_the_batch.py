@@ -544,8 +544,8 @@ compare(yours, course, by=["what"], value="value")
 # 150 and 190, agree better than the paper claims, which promises only the order of magnitude. Do not expect
 # such agreement in general, because the noise scale changes during training, while the law assumes one value.
 #
-# The practical use is this: from one run with one batch size you know, before you rent any further GPU, up to
-# about which number of ranks additional ranks save time at nearly the same cost.
+# This has a practical use. From one run with one batch size you know roughly how many ranks are worth their
+# price, before you rent them.
 #
 # ## Time against cost
 #

@@ -988,11 +988,11 @@ more_exercises.check_novograd_update(novograd_update)
 # ## Optimizers at a large batch
 #
 # The experiment uses batch 2,000 and six epochs, so 30 updates in all, for F1 *without* batch norm. Every
-# optimizer has the weight decay $10^{-4}$ and the schedule of exercise 1: a warmup from 0 in the first
-# quarter, and a linear decay to 0. (The decay counts from the first step here, so at most 80 % of the nominal
-# learning rate is reached.) LARS has the trust coefficient 0.02. We tried only three learning rates per
-# optimizer, a factor of about 3 apart. They are compared on seed 0, and the best one of each optimizer is
-# then measured on other seeds.
+# optimizer has the weight decay $10^{-4}$ and a schedule like that of exercise 1: a gradual warmup, here from
+# 0 and in the first quarter, and a linear decay to 0. (The decay counts from the first step here, so at most
+# 80 % of the nominal learning rate is reached.) LARS has the trust coefficient 0.02. We tried only three
+# learning rates per optimizer, a factor of about 3 apart. They are compared on seed 0, and the best one of
+# each optimizer is then measured on other seeds.
 
 # %%
 # Prediction 6: which has the higher accuracy here, "SGD" or "LARS", and why? The figure of the
