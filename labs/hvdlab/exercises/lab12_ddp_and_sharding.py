@@ -180,7 +180,7 @@ def check_buckets(buckets: Callable) -> None:
     for sizes, first, cap, expected, reason in (
         ([600, 500, 900], 1000, 2000, [[0, 1], [2]],
          "600 bytes are below the limit of 1000, and 1100 reach it. The last bucket stays below its limit."),
-        ([1000, 10], 1000, 2000, [[0], [1]], "1000 bytes reach the limit of 1000."),
+        ([1000, 500, 700], 1000, 2000, [[0], [1, 2]], "1000 bytes reach the limit of 1000."),
         ([600, 500, 900, 200, 1500, 100], 1000, 2000, [[0, 1], [2, 3, 4], [5]],
          "900 + 200 + 1500 = 2600 is the first sum that reaches 2000."),
         ([100, 100, 100, 100], 200, 200, [[0, 1], [2, 3]], "there is no empty bucket at the end."),

@@ -376,7 +376,7 @@ MISTAKES[exercises.check_grid_bytes] = [
     (lambda b, h, r, c: 1120.0, "rows=2, columns=4.* is 1120"),
     (lambda b, h, r, c: 1.0, "By hand: up's outputs"),
     (lambda b, h, r, c: None, "is `return` missing"),
-    (lambda b, h, r, c: grid_bytes(b, h, r, c) or 1, "nobody to send to"),
+    (lambda b, h, r, c: grid_bytes(b, h, r, c) or 1, "no other rank to send to"),
 ]  # fmt: skip
 
 
