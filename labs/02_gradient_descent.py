@@ -752,7 +752,7 @@ describe(
 
 # %% [markdown]
 # **What the result means.** The data and the best line are the same, and the bowl is a different one. Centring
-# reduces the condition number from 150 to 8.2 and the number of steps from several hundred to about thirty.
+# reduces the condition number from 150 to 8.2 and the number of steps from 464 to 26.
 # The limit of the learning rate becomes four times as *large*, because the largest curvature falls from
 # 71 to 16. Normalized inputs make the bowl round, and a single step reaches the minimum. Your formula agrees
 # with the counted steps exactly. With the best learning rate both directions shrink by the same factor, so
