@@ -746,7 +746,7 @@ right.set(xlabel="learning rate, as a multiple of its own limit", ylim=(-6.3, 6.
 right.set(ylabel=r"$\log_{10}(L / L_{\min} - 1)$ after 100 steps")
 describe(
     figure,
-    "Left: the descent in the long valley of the raw inputs. Middle: nearly round rings with centred "
+    "Left: the descent in the long valley of the raw inputs. Middle: much rounder rings with centred "
     "inputs. Right: after 100 steps the loss with centred inputs is orders of magnitude lower.",
 )
 

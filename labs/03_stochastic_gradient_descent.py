@@ -416,7 +416,8 @@ compare(balls, shipped_balls, by=["sampling", "batch_size"], value="variance")
 # biases 0, $-1$, $-2$, and one output with the weights 1, $-2$, 1 and the bias 0. It computes
 # $\operatorname{relu}(x) - 2 \operatorname{relu}(x - 1) + \operatorname{relu}(x - 2)$. This is a triangle
 # between 0 and 2 with its tip at 1: at $x = 1$ the value is 1, and at $x = 3$ it is $3 - 4 + 1 = 0$. With more
-# neurons you can add more triangles, with other places, widths and heights, and so approximate any curve.
+# neurons you can add more triangles, with other places, widths and heights, and so approximate any curve. The
+# figure after the exercise does this for a sine curve.
 # Cybenko proved in 1989 that networks with one hidden layer can approximate every continuous function on a
 # bounded region as exactly as one likes ([paper](https://doi.org/10.1007/BF02551274); the proof is for another
 # activation function). The theorem says that suitable parameters exist. It does not say that training
@@ -478,17 +479,21 @@ figure, (left, right) = plt.subplots(1, 2, figsize=(10, 3.5), sharex=True)
 line = np.linspace(-1, 4, 201)[:, None]
 left.plot(line, forward(triangle, line))
 left.set(xlabel="input", ylabel="output", title="three hidden neurons, chosen by hand")
-rng = np.random.default_rng(3)
-for width in (5, 50):
-    random_layer = (rng.normal(size=(1, width)), rng.normal(size=width) * 2)
-    random_network = [random_layer, (rng.normal(size=(width, 1)) / width**0.5, np.zeros(1))]
-    right.plot(line, forward(random_network, line), label=f"{width} hidden neurons")
-right.set(xlabel="input", title="random weights")
-right.legend()
+right.plot(line, np.sin(2 * line), "k:", label="sin 2x")
+for width in (6, 24):
+    knots = np.linspace(-1, 4, width + 1)
+    slopes = np.diff(np.sin(2 * knots)) / np.diff(knots)
+    changes = np.diff(slopes, prepend=0)[
+        :, None
+    ]  # each hidden neuron changes the slope at its knot
+    layers = [(np.ones((1, width)), -knots[:-1]), (changes, np.sin(2 * knots[:1]))]
+    right.plot(line, forward(layers, line), label=f"{width} hidden neurons")
+right.set(xlabel="input", title="a sine from hidden neurons")
+right.legend(loc="upper center", fontsize="small")
 describe(
     figure,
     "Left: the output of the network with three hidden neurons is a triangle between 0 and 2. Right: "
-    "networks with 5 and 50 random neurons give curves of 5 and 50 straight pieces.",
+    "6 hidden neurons give a coarse approximation of a sine curve, and 24 a close one.",
 )
 
 # %% [markdown]
