@@ -1,10 +1,10 @@
 # %% [markdown]
 # # Lab 2: Gradient descent
 #
-# The language model GPT-3 has 175 billion parameters
-# ([Brown et al. 2020](https://arxiv.org/abs/2005.14165)). No person chose these numbers. A computer
-# found them by repeating one step: compute in which direction the error grows, and change every parameter a little in
-# the opposite direction. This method is called **gradient descent**. Every network of this course is trained
+# The language model GPT-3 has 175 billion parameters ([Brown et al.
+# 2020](https://arxiv.org/abs/2005.14165)). No person chose these numbers. A computer found them by
+# repeating one step: compute in which direction the error grows, and change every parameter a little in the
+# opposite direction. This method is called **gradient descent**. Every network of this course is trained
 # with it, and training on many GPUs means to compute the same step on many devices.
 #
 # In this lab you apply gradient descent to the smallest useful model, a straight line with two parameters.
@@ -294,8 +294,8 @@ exercises.check_descend(descend)
 # test must also cope with losses that oscillate, with losses that grow until they are infinite or NaN (*not a
 # number*, the result of an undefined operation), and with the very first step.
 #
-# **Signature:** `has_converged(losses)` takes a list and returns `True` or `False`. With fewer than two losses
-# it returns `False`.
+# **Signature:** `has_converged(losses)` takes a list and returns `True` or `False`. With fewer than two
+# losses it returns `False`.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -436,15 +436,15 @@ prediction = workbook.predict(1, None, reason=None)
 #
 # **What:** return the Hessian of $L$ as an array of shape (2, 2), in the order $w$, $b$.
 #
-# **Why:** from it follow the largest learning rate and the number of steps. Notice on the way that it does not
-# depend on $y$, $w$ or $b$: the measured values move the bowl, and do not change its shape.
+# **Why:** from it follow the largest learning rate and the number of steps. Notice on the way that it does
+# not depend on $y$, $w$ or $b$: the measured values move the bowl, and do not change its shape.
 #
 # **Signature:** `hessian(x)` returns an array of shape (2, 2).
 #
 # <details><summary>Hint 1</summary>
 #
-# Differentiate $\partial L / \partial w = 2\,\overline{e x}$ once more with respect to $w$ and with respect to
-# $b$. Do the same with $\partial L / \partial b = 2\,\bar e$. Two of the four results are equal.
+# Differentiate $\partial L / \partial w = 2\,\overline{e x}$ once more with respect to $w$ and with respect
+# to $b$. Do the same with $\partial L / \partial b = 2\,\bar e$. Two of the four results are equal.
 #
 # </details>
 # <details><summary>Hint 2</summary>
@@ -477,9 +477,9 @@ exercises.check_hessian(hessian)
 #
 # **What:** return the limit $2 / \lambda_{\max}$ for the inputs `x`.
 #
-# **Why:** you can then say before a training whether it will diverge. For deep networks the whole
-# Hessian is never computed, because it would have as many rows as the network has parameters. But the rule is the same,
-# and its largest eigenvalue can be estimated without the matrix.
+# **Why:** you can then say before a training whether it will diverge. For deep networks the whole Hessian
+# is never computed, because it would have as many rows as the network has parameters. But the rule is the
+# same, and its largest eigenvalue can be estimated without the matrix.
 #
 # **Signature:** `largest_step_size(x)` returns one number.
 #
@@ -515,11 +515,11 @@ bound = largest_step_size(x)
 print(f"For our data the limit is {bound:.4f}.")
 
 # %% [markdown]
-# Compare the limit with your prediction. The curvature along $w$ is $2 \cdot 35 = 69$, so with $w$ as the only
-# parameter the limit would be $2 / 69 = 0.029$. With both parameters the steepest direction is a mixture of
-# $w$ and $b$ with a slightly larger curvature, 71, so the limit is slightly smaller, 0.028. Anyone who
-# predicted about 0.03 has understood that the steepest direction decides. A prediction near
-# $2 / 2 = 1$ used the curvature along $b$, which is the flat direction.
+# Compare the limit with your prediction. The curvature along $w$ is $2 \cdot 35 = 69$, so with $w$ as the
+# only parameter the limit would be $2 / 69 = 0.029$. With both parameters the steepest direction is a
+# mixture of $w$ and $b$ with a slightly larger curvature, 71, so the limit is slightly smaller, 0.028.
+# Anyone who predicted about 0.03 has understood that the steepest direction decides. A prediction near $2 /
+# 2 = 1$ used the curvature along $b$, which is the flat direction.
 #
 # ## Experiment: loss after 10, 100 and 1000 steps
 #
@@ -571,10 +571,10 @@ describe(
 )
 
 # %% [markdown]
-# **What the result means.** Below the limit more steps reduce the loss, and so do larger learning rates, until
-# close to the limit. Above the limit more steps *increase* the loss, up to the edge of the figure. In the
-# reference results 0.98 times the limit converges on all ten data sets, and 1.02 times the limit diverges on
-# all ten. Nothing announces the limit: the best learning rates lie just below it.
+# **What the result means.** Below the limit more steps reduce the loss, and so do larger learning rates,
+# until close to the limit. Above the limit more steps *increase* the loss, up to the edge of the figure. In
+# the reference results 0.98 times the limit converges on all ten data sets, and 1.02 times the limit
+# diverges on all ten. Nothing announces the limit: the best learning rates lie just below it.
 #
 # After only ten steps the curve turns upwards somewhat before the limit. The reason is that the factor
 # $1 - \eta \lambda_{\max}$ is close to $-1$ there, so that the oscillation across the valley shrinks very
@@ -617,10 +617,10 @@ describe(
 
 # %% [markdown]
 # **What the result means.** Both descents jump from one side of the valley to the other, along the
-# eigenvector with the largest eigenvalue, because $1 - \eta\lambda_{\max}$ is close to $-1$. Below the limit
-# each jump is 0.94 times as long as the one before, because $1 - 0.97 \cdot 2 = -0.94$. Above it each jump is
-# 1.06 times as long. **An oscillation that grows is the sign of a learning rate that is too large.** If you see
-# it in the loss of a network, reduce the learning rate first.
+# eigenvector with the largest eigenvalue, because $1 - \eta\lambda_{\max}$ is close to $-1$. Below the
+# limit each jump is 0.94 times as long as the one before, because $1 - 0.97 \cdot 2 = -0.94$. Above it each
+# jump is 1.06 times as long. **An oscillation that grows is the sign of a learning rate that is too
+# large.** If you see it in the loss of a network, reduce the learning rate first.
 #
 # ## Condition number
 #
@@ -693,9 +693,9 @@ exercises.check_steps_needed(steps_needed)
 # %% [markdown]
 # ## Input normalization
 #
-# Why is our valley so long? The inputs lie between 0 and 10, far from zero on one side. So a larger $w$ and a
-# larger $b$ do nearly the same: both raise the line over the data. If $w$ is a little too large, then a smaller
-# $b$ compensates most of the error. This is the floor of the valley.
+# Why is our valley so long? The inputs lie between 0 and 10, far from zero on one side. So a larger $w$ and
+# a larger $b$ do nearly the same: both raise the line over the data. If $w$ is a little too large, then a
+# smaller $b$ compensates most of the error. This is the floor of the valley.
 #
 # *Centring* subtracts the mean from the inputs, so that $\bar x = 0$. The Hessian becomes diagonal,
 # $\begin{pmatrix} 2\,\overline{x^2} & 0 \\ 0 & 2 \end{pmatrix}$, where $\overline{x^2}$ is now the variance
@@ -713,9 +713,9 @@ centring = workbook.predict(2, None, reason=None)
 
 # %% [markdown]
 # The next cell computes the eigenvalues for three kinds of inputs, asks your `steps_needed` how many steps
-# the descent needs until its loss is 0.01 % above the least loss, and counts the steps of a real descent. (The
-# loss above its minimum is proportional to the square of the distance, so the distance must shrink by the
-# square root of the reduction of the loss.)
+# the descent needs until its loss is 0.01 % above the least loss, and counts the steps of a real descent.
+# (The loss above its minimum is proportional to the square of the distance, so the distance must shrink by
+# the square root of the reduction of the loss.)
 
 
 # %%
@@ -751,12 +751,12 @@ describe(
 )
 
 # %% [markdown]
-# **What the result means.** The data and the best line are the same, and the bowl is a different one. Centring
-# reduces the condition number from 150 to 8.2 and the number of steps from 464 to 26.
-# The limit of the learning rate becomes four times as *large*, because the largest curvature falls from
-# 71 to 16. Normalized inputs make the bowl round, and a single step reaches the minimum. Your formula agrees
-# with the counted steps exactly. With the best learning rate both directions shrink by the same factor, so
-# here the formula is not only an upper bound.
+# **What the result means.** The data and the best line are the same, and the bowl is a different one.
+# Centring reduces the condition number from 150 to 8.2 and the number of steps from 464 to 26. The limit of
+# the learning rate becomes four times as *large*, because the largest curvature falls from 71 to 16.
+# Normalized inputs make the bowl round, and a single step reaches the minimum. Your formula agrees with the
+# counted steps exactly. With the best learning rate both directions shrink by the same factor, so here the
+# formula is not only an upper bound.
 #
 # If you predicted "larger", your reason was probably that smaller inputs make the bowl flatter. If you
 # predicted "same", remember that the limit depends on the largest eigenvalue, and that
@@ -830,6 +830,6 @@ workbook.question(6, answer=None)
 workbook.question(6, answer=0.75)
 
 # %% [markdown]
-# **Next:** in this lab each step used all examples. [Lab 3](03_stochastic_gradient_descent.ipynb) computes the
-# gradient from a few examples at a time, trains real networks with it, and asks how many examples a step
-# should use.
+# **Next:** in this lab each step used all examples. [Lab 3](03_stochastic_gradient_descent.ipynb) computes
+# the gradient from a few examples at a time, trains real networks with it, and asks how many examples a
+# step should use.

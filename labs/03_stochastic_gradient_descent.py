@@ -89,9 +89,9 @@ print(f"the best line: w={w_best:.2f}, b={b_best:.1f}")
 # * A **step**, also called an update or an iteration, computes one gradient and changes the parameters once.
 # * An **epoch** is a pass in which every example is read exactly once. The order is new in each epoch.
 #
-# With $n$ examples an epoch has $n / B$ steps, rounded up. For example, 50,000 images with a batch size of 100
-# make 500 steps per epoch. With a batch size of 1,000 they make 50 steps, although the same number of images
-# is read.
+# With $n$ examples an epoch has $n / B$ steps, rounded up. For example, 50,000 images with a batch size of
+# 100 make 500 steps per epoch. With a batch size of 1,000 they make 50 steps, although the same number of
+# images is read.
 #
 # ![Ten numbered examples in a random order, cut into batches of four, four and two. Each batch makes one step, so an epoch has three steps. The second epoch has a different order and makes the steps four to six.](pictures/batches_of_an_epoch.svg)
 #
@@ -114,8 +114,8 @@ print(f"the best line: w={w_best:.2f}, b={b_best:.1f}")
 # </details>
 # <details><summary>Hint 2</summary>
 #
-# With ten examples and a batch size of 4 the slices are `order[0:4]`, `order[4:8]` and `order[8:12]`. The last
-# one reaches beyond the end, and NumPy then returns the two elements that exist.
+# With ten examples and a batch size of 4 the slices are `order[0:4]`, `order[4:8]` and `order[8:12]`. The
+# last one reaches beyond the end, and NumPy then returns the two elements that exist.
 #
 # </details>
 # <details><summary>Hint 3</summary>
@@ -163,8 +163,8 @@ exercises.check_batches(batches)
 #
 # <details><summary>Hint 1</summary>
 #
-# You need two loops: one over the epochs, and inside it one over the batches of a new permutation. The step is
-# that of lab 2.
+# You need two loops: one over the epochs, and inside it one over the batches of a new permutation. The step
+# is that of lab 2.
 #
 # </details>
 # <details><summary>Hint 2</summary>
@@ -218,18 +218,18 @@ describe(
 )
 
 # %% [markdown]
-# **What the result means.** In each panel every example was read ten times. With a batch size of 1 this made
-# a thousand steps. They arrived early, and now they scatter around the minimum without end. The full batch of
-# 100 made ten smooth steps and has not arrived. Small batches give more steps for the same number of examples,
-# and they pay for it with noise.
+# **What the result means.** In each panel every example was read ten times. With a batch size of 1 this
+# made a thousand steps. They arrived early, and now they scatter around the minimum without end. The full
+# batch of 100 made ten smooth steps and has not arrived. Small batches give more steps for the same number
+# of examples, and they pay for it with noise.
 #
 # ## Noise ball
 #
 # With a constant learning rate the scattering never ends. The weight stays in a region around the minimum
 # that is called the **noise ball**. How large is it? Two effects balance each other.
 #
-# *Each step pulls the weight towards the minimum.* Let $\delta = w - w^*$ be the distance from the best weight
-# $w^*$. Without noise a step multiplies it by $1 - \eta\lambda$, as you know from lab 2.
+# *Each step pulls the weight towards the minimum.* Let $\delta = w - w^*$ be the distance from the best
+# weight $w^*$. Without noise a step multiplies it by $1 - \eta\lambda$, as you know from lab 2.
 #
 # *Each step adds noise.* Let $C$ be the variance of the gradients of single examples. The average of $B$
 # independent examples has the variance $C / B$. The step multiplies the gradient by $\eta$, so it adds the
@@ -240,10 +240,10 @@ describe(
 # $$\operatorname{Var} \delta = (1 - \eta\lambda)^2 \operatorname{Var} \delta + \eta^2 \frac{C}{B}
 # \qquad\Longrightarrow\qquad \operatorname{Var} \delta = \frac{\eta\, C}{\lambda\, (2 - \eta\lambda)\, B} .$$
 #
-# For example, let $C = 8$, $\lambda = 2$ and $\eta = 0.1$. With $B = 1$ the variance is
-# $0.1 \cdot 8 / (2 \cdot 1.8) = 0.22$. With $B = 4$ it is a quarter of this, 0.056. With half the learning
-# rate and $B = 1$ it is $0.05 \cdot 8 / (2 \cdot 1.9) = 0.11$, about one half. **A batch that is twice as large
-# halves the variance, and a learning rate that is half as large does about the same.**
+# For example, let $C = 8$, $\lambda = 2$ and $\eta = 0.1$. With $B = 1$ the variance is $0.1 \cdot 8 / (2
+# \cdot 1.8) = 0.22$. With $B = 4$ it is a quarter of this, 0.056. With half the learning rate and $B = 1$
+# it is $0.05 \cdot 8 / (2 \cdot 1.9) = 0.11$, about one half. **A batch that is twice as large halves the
+# variance, and a learning rate that is half as large does about the same.**
 #
 # For our line the gradient of example $i$ with respect to $w$ is $g_i = 2 e_i x_i$. At the best line the mean
 # of all $g_i$ is 0, so their variance $C$ is the mean of their squares.
@@ -383,11 +383,11 @@ compare(balls, shipped_balls, by=["sampling", "batch_size"], value="variance")
 # minimum, and the derivation takes it as constant.
 #
 # If each example comes once per epoch, the variance is **smaller**, and the difference grows with the batch
-# size. With a batch size of 10 it is 0.013 in place of 0.053. The reason is that the noise of the batches of
-# one epoch adds up to almost nothing, because all examples together have no noise. A step remembers about the last $1 / (\eta\lambda)$ steps,
-# which is 12 steps here. If an epoch is shorter than this memory, most of its noise cancels. With
-# the full batch no noise is left. So if you predicted "smaller" because the errors of one epoch cancel, you
-# have found the reason.
+# size. With a batch size of 10 it is 0.013 in place of 0.053. The reason is that the noise of the batches
+# of one epoch adds up to almost nothing, because all examples together have no noise. A step remembers
+# about the last $1 / (\eta\lambda)$ steps, which is 12 steps here. If an epoch is shorter than this memory,
+# most of its noise cancels. With the full batch no noise is left. So if you predicted "smaller" because the
+# errors of one epoch cancel, you have found the reason.
 #
 # ## Neural networks
 #
@@ -415,14 +415,14 @@ compare(balls, shipped_balls, by=["sampling", "batch_size"], value="variance")
 # What can such a function represent? Take one input, three hidden neurons with the weights 1, 1, 1 and the
 # biases 0, $-1$, $-2$, and one output with the weights 1, $-2$, 1 and the bias 0. It computes
 # $\operatorname{relu}(x) - 2 \operatorname{relu}(x - 1) + \operatorname{relu}(x - 2)$. This is a triangle
-# between 0 and 2 with its tip at 1: at $x = 1$ the value is 1, and at $x = 3$ it is $3 - 4 + 1 = 0$. With more
-# neurons you can add more triangles, with other places, widths and heights, and so approximate any curve. The
-# figure after the exercise does this for a sine curve.
-# Cybenko proved in 1989 that networks with one hidden layer can approximate every continuous function on a
-# bounded region as exactly as one likes ([paper](https://doi.org/10.1007/BF02551274); the proof is for another
-# activation function). The theorem says that suitable parameters exist. It does not say that training
-# finds them, or how many neurons are needed. In practice several layers need fewer neurons, because later
-# layers can combine what earlier layers have found.
+# between 0 and 2 with its tip at 1: at $x = 1$ the value is 1, and at $x = 3$ it is $3 - 4 + 1 = 0$. With
+# more neurons you can add more triangles, with other places, widths and heights, and so approximate any
+# curve. The figure after the exercise does this for a sine curve. Cybenko proved in 1989 that networks with
+# one hidden layer can approximate every continuous function on a bounded region as exactly as one likes
+# ([paper](https://doi.org/10.1007/BF02551274); the proof is for another activation function). The theorem
+# says that suitable parameters exist. It does not say that training finds them, or how many neurons are
+# needed. In practice several layers need fewer neurons, because later layers can combine what earlier
+# layers have found.
 #
 # ### Exercise 4: Forward pass
 #
@@ -502,26 +502,28 @@ describe(
 # How do networks in use today differ from this small one? In the number of their parameters, and in the way
 # in which their neurons are connected.
 #
-# *Parameters.* AlexNet won the ImageNet competition of 2012 with 60 million parameters
-# ([Krizhevsky et al.](https://proceedings.neurips.cc/paper/2012/hash/c399862d3b9d6b76c8436e924a68c45b-Abstract.html)).
-# GPT-3 had 175 billion in 2020 ([Brown et al.](https://arxiv.org/abs/2005.14165)), about 3,000 times as many.
-# The line of this lab has two.
+# *Parameters.* AlexNet won the ImageNet competition of 2012 with 60 million parameters ([Krizhevsky et
+# al.](https://proceedings.neurips.cc/paper/2012/hash/c399862d3b9d6b76c8436e924a68c45b-Abstract.html)).
+# GPT-3 had 175 billion in 2020 ([Brown et al.](https://arxiv.org/abs/2005.14165)), about 3,000 times as
+# many. The line of this lab has two.
 #
 # *Connections.* A dense layer connects everything with everything. For an image this is wasteful. One neuron
 # that sees an image of 224 x 224 pixels in three colours needs 150,528 weights. Modern networks use other
 # connections:
 #
-# * A **convolution** connects a neuron only to a small window of the image, for example 5 x 5 pixels, and uses
-#   the same weights at every place. So it can find an edge anywhere in the image. For example, 8 such *filters* on
-#   a grey image have $8 \cdot 25$ weights and 8 biases, which are 208 parameters for the whole image.
-# * A **skip connection** adds the input of some layers to their output. The last section of this lab shows why
-#   deep networks need them.
+# * A **convolution** connects a neuron only to a small window of the image, for example 5 x 5 pixels, and
+#   uses the same weights at every place. So it can find an edge anywhere in the image. For example, 8 such
+#   *filters* on a grey image have $8 \cdot 25$ weights and 8 biases, which are 208 parameters for the whole
+#   image.
+# * A **skip connection** adds the input of some layers to their output. The last section of this lab shows
+#   why deep networks need them.
 # * **Attention**, the main part of language models, computes the strength of the connections from the inputs
 #   themselves. Lab 15 explains it.
-# * **Normalization** layers keep the values between the layers at a common scale, as lab 2 did with the inputs.
+# * **Normalization** layers keep the values between the layers at a common scale, as lab 2 did with the
+#   inputs.
 #
-# The network of the next sections is a small *convolutional neural network* (CNN). It has two convolutions and
-# two dense layers:
+# The network of the next sections is a small *convolutional neural network* (CNN). It has two convolutions
+# and two dense layers:
 #
 # | layer | output | parameters |
 # |---|---|---|
@@ -532,8 +534,8 @@ describe(
 #
 # Most of the 27,690 parameters are in the first dense layer, although the convolutions do most of the
 # computing. The data are Fashion-MNIST, photos of clothes with 28 x 28 pixels in ten classes. We train on
-# 10,000 of its images, and hold out 2,000 test images. *Held out* means that they are not used for training, so
-# that they show whether the network has learned something that is useful for new images.
+# 10,000 of its images, and hold out 2,000 test images. *Held out* means that they are not used for
+# training, so that they show whether the network has learned something that is useful for new images.
 
 # %% tags=["folded"]
 data = load_fashion_mnist()
@@ -553,22 +555,23 @@ print(f"{sgd.count_parameters(model)} parameters, {TRAIN} training images, {HELD
 # %% [markdown]
 # ## Training step of a network
 #
-# The outputs of the network are ten numbers per image, one for each class. The loss is the *cross-entropy*. It
-# is the negative logarithm of the probability that the network assigns to the right class. For example, a
-# network that gives the right class a probability of 0.1 has the loss $-\ln 0.1 = 2.3$. This is what guessing
-# among ten classes gives. With a probability of 0.9 the loss is 0.1.
+# The outputs of the network are ten numbers per image, one for each class. The loss is the *cross-entropy*.
+# It is the negative logarithm of the probability that the network assigns to the right class. For example,
+# a network that gives the right class a probability of 0.1 has the loss $-\ln 0.1 = 2.3$. This is what
+# guessing among ten classes gives. With a probability of 0.9 the loss is 0.1.
 #
 # A training step has four parts, in every framework:
 #
 # 1. **Forward pass.** Compute the outputs of the network for the images of one batch.
 # 2. **Loss.** Compare the outputs with the right classes.
-# 3. **Backward pass**, also called *backpropagation*. Compute the gradient of the loss with respect to every
-#    weight by the chain rule, from the last layer back to the first. It needs the layer outputs of the forward
-#    pass, so these stay in memory until then. Lab 9 shows how much memory this takes.
-# 4. **Update.** The *optimizer* changes the weights. With SGD it subtracts the learning rate times the gradient.
+# 3. **Backward pass**, also called *backpropagation*. Compute the gradient of the loss with respect to
+#    every weight by the chain rule, from the last layer back to the first. It needs the layer outputs of
+#    the forward pass, so these stay in memory until then. Lab 9 shows how much memory this takes.
+# 4. **Update.** The *optimizer* changes the weights. With SGD it subtracts the learning rate times the
+#    gradient.
 #
-# The training loop repeats these steps for all batches of an epoch, then measures the loss and the accuracy on
-# held-out examples, and begins the next epoch.
+# The training loop repeats these steps for all batches of an epoch, then measures the loss and the accuracy
+# on held-out examples, and begins the next epoch.
 #
 # ![Upper row, the forward pass: a batch passes through three layers to the loss. Middle row, the backward pass: gradients are computed from the last layer to the first, with the kept outputs of the forward pass. Lower row: the optimizer updates the weights of each layer with its gradient.](pictures/forward_backward_update.svg)
 #
@@ -592,10 +595,10 @@ for step in range(20):
 #
 # There is one difference, and it is a trap worth knowing. If a seed is set for the whole program, as our
 # Keras networks do, then `model.fit` draws the *same* order of the examples in every epoch (Keras 3 with
-# TensorFlow). The PyTorch loop draws a new order each time. In our trials with the network of 6 layers and skip
-# connections, the loss that is reported for the last of eight epochs was 0.34 with Keras and 0.36 with PyTorch. After
-# training the loss on all training images was 0.32 in both. So compare losses between frameworks only if you know how
-# they are computed.
+# TensorFlow). The PyTorch loop draws a new order each time. In our trials with the network of 6 layers and
+# skip connections, the loss that is reported for the last of eight epochs was 0.34 with Keras and 0.36 with
+# PyTorch. After training the loss on all training images was 0.32 in both. So compare losses between
+# frameworks only if you know how they are computed.
 #
 # ## Throughput and batch size
 #
@@ -605,10 +608,10 @@ for step in range(20):
 #
 # $$T(B) = a + c B, \qquad \text{throughput} = \frac{B}{a + c B} .$$
 #
-# For example, let a step take 3 ms with 10 images and 4 ms with 20 images. Ten images more take 1 ms more, so
-# $c = 0.1$ ms, and $a = 3 - 1 = 2$ ms. Then a step with 100 images takes 12 ms. The throughput is
-# $10 / 0.003 = 3{,}300$ images per second with the smallest batch, and 8,300 with the largest. It can never exceed
-# $1 / c = 10{,}000$.
+# For example, let a step take 3 ms with 10 images and 4 ms with 20 images. Ten images more take 1 ms more,
+# so $c = 0.1$ ms, and $a = 3 - 1 = 2$ ms. Then a step with 100 images takes 12 ms. The throughput is $10 /
+# 0.003 = 3{,}300$ images per second with the smallest batch, and 8,300 with the largest. It can never
+# exceed $1 / c = 10{,}000$.
 #
 # With small batches the fixed part dominates, so the throughput grows in proportion to the batch. With large
 # batches the time per image dominates, and the throughput stops growing. A GPU has thousands of arithmetic
@@ -672,11 +675,11 @@ describe(
 
 # %% [markdown]
 # **What the result means.** At first the throughput nearly doubles with the batch, and later it grows more
-# slowly. In the reference results it is 3,600 images per second with a batch of 8, and 31,000 with a batch of
-# 128. The same two-part calculation, from 16 and 128, predicts 39,000 for 256, and the measured range is 34,000 to
-# 42,000. The absolute numbers belong to one machine, and yours will differ. Between 256 and 1,024 the
-# reference runs vary by up to a third, as the band shows, so do not read anything into the exact form of the
-# line there.
+# slowly. In the reference results it is 3,600 images per second with a batch of 8, and 31,000 with a batch
+# of 128. The same two-part calculation, from 16 and 128, predicts 39,000 for 256, and the measured range is
+# 34,000 to 42,000. The absolute numbers belong to one machine, and yours will differ. Between 256 and 1,024
+# the reference runs vary by up to a third, as the band shows, so do not read anything into the exact form
+# of the line there.
 #
 # ## Time to accuracy
 #
@@ -693,11 +696,11 @@ describe(
 #
 # **What:** report whether each of the last `patience` accuracies is at least `goal`.
 #
-# **Why:** the accuracy varies from epoch to epoch. A single epoch above the goal can be luck, so the measurement
-# asks for two epochs in a row. The assessment at the end of this course uses the same rule.
+# **Why:** the accuracy varies from epoch to epoch. A single epoch above the goal can be luck, so the
+# measurement asks for two epochs in a row. The assessment at the end of this course uses the same rule.
 #
-# **Signature:** `reached(accuracies, goal, patience)` takes the held-out accuracies so far, one per epoch, and
-# returns `True` or `False`.
+# **Signature:** `reached(accuracies, goal, patience)` takes the held-out accuracies so far, one per epoch,
+# and returns `True` or `False`.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -712,7 +715,8 @@ describe(
 # </details>
 # <details><summary>Hint 3</summary>
 #
-# Two conditions joined by `and`: `len(accuracies) >= patience`, and `all(... for a in accuracies[-patience:])`.
+# Two conditions joined by `and`: `len(accuracies) >= patience`, and `all(... for a in
+# accuracies[-patience:])`.
 #
 # </details>
 
@@ -730,10 +734,11 @@ network_exercises.check_reached(reached)
 # %% [markdown]
 # ### Prediction: the fastest batch size
 #
-# The experiment trains with the batch sizes 4, 16, 64, 256 and 1,024 until the held-out accuracy is 0.8 in two
-# epochs in a row. The learning rate is 0.1 for all of them. Only the training steps count in the time, and
-# neither the measurement of the accuracy nor the preparation of the first step. Which batch size reaches the
-# goal first? Use what you know about the throughput, the number of steps per epoch and the noise ball.
+# The experiment trains with the batch sizes 4, 16, 64, 256 and 1,024 until the held-out accuracy is 0.8 in
+# two epochs in a row. The learning rate is 0.1 for all of them. Only the training steps count in the time,
+# and neither the measurement of the accuracy nor the preparation of the first step. Which batch size
+# reaches the goal first? Use what you know about the throughput, the number of steps per epoch and the
+# noise ball.
 
 # %%
 # Prediction 3: the batch size that is fastest to 80 % accuracy. Replace both values of None.
@@ -798,7 +803,8 @@ compare(times, shipped_times, by=["batch_size"], value="seconds")
 
 # %% [markdown]
 # **What the result means.** The right panel is clear: from 16 to 1,024 the number of epochs grows from 3 to
-# about 53 (medians of 3 runs). The left panel needs more care, because there are only three runs per batch size.
+# about 53 (medians of 3 runs). The left panel needs more care, because there are only three runs per batch
+# size.
 #
 # | batch size | seconds of the three reference runs |
 # |---|---|
@@ -808,29 +814,30 @@ compare(times, shipped_times, by=["batch_size"], value="seconds")
 # | 256 | 4.9, 6.2, 11.4 |
 # | 1,024 | 8.5, 9.2, 12.0 |
 #
-# Two statements are safe. Batch size 4 is much slower than all others. And 16 is faster than 1,024, because the
-# slowest run of one is faster than the fastest run of the other. In contrast, the ranges of 64 and 256
+# Two statements are safe. Batch size 4 is much slower than all others. And 16 is faster than 1,024, because
+# the slowest run of one is faster than the fastest run of the other. In contrast, the ranges of 64 and 256
 # contain each other, and both overlap with 16 and with 1,024. **These runs do not show an order of 64 and
 # 256**, and the dip of the line there can be chance. More seeds could decide it.
 #
-# Both ends have an explanation. The smallest batch has the lowest throughput. It even needs more epochs than
-# 16, because its noise ball is wide for this learning rate, and one run was moved so far that it never arrived. Large
-# batches make few steps per epoch. Much of this is due to the learning rate, which we did not change. A less
-# noisy gradient allows larger steps. Lab 6 changes both together and shows the limit of this method.
+# Both ends have an explanation. The smallest batch has the lowest throughput. It even needs more epochs
+# than 16, because its noise ball is wide for this learning rate, and one run was moved so far that it never
+# arrived. Large batches make few steps per epoch. Much of this is due to the learning rate, which we did
+# not change. A less noisy gradient allows larger steps. Lab 6 changes both together and shows the limit of
+# this method.
 #
 # ### Exercise 6: Seconds to the goal
 #
 # **What:** compute the seconds to the goal from two separate measurements: the throughput of each batch size,
 # and the epochs that each run needed.
 #
-# **Why:** on a real project you measure both separately. The throughput takes a minute on any new machine. The
-# number of epochs does not depend on the machine, so you can measure it once, or take it from a paper. Together
-# they predict the time on a machine on which you have not trained yet.
+# **Why:** on a real project you measure both separately. The throughput takes a minute on any new machine.
+# The number of epochs does not depend on the machine, so you can measure it once, or take it from a paper.
+# Together they predict the time on a machine on which you have not trained yet.
 #
-# **Signature:** `seconds_to_goal(speeds, epochs, images)` returns a dict from batch size to a list of seconds.
-# `speeds` is a dict from batch size to images per second. `epochs` is a dict from batch size to a list with the
-# epochs of each run, which is `nan` for a run that never arrived. `images` is the number of images in an epoch.
-# Leave out batch sizes without a measured speed.
+# **Signature:** `seconds_to_goal(speeds, epochs, images)` returns a dict from batch size to a list of
+# seconds. `speeds` is a dict from batch size to images per second. `epochs` is a dict from batch size to a
+# list with the epochs of each run, which is `nan` for a run that never arrived. `images` is the number of
+# images in an epoch. Leave out batch sizes without a measured speed.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -871,11 +878,12 @@ network_exercises.check_seconds_to_goal(seconds_to_goal)
 #
 # **What:** return the batch sizes of which *every* run keeps the time budget.
 #
-# **Why:** you will train once, with one seed, and you do not know whether this run will be a lucky one. So the
-# slowest run counts, not the fastest one and not the median.
+# **Why:** you will train once, with one seed, and you do not know whether this run will be a lucky one. So
+# the slowest run counts, not the fastest one and not the median.
 #
-# **Signature:** `within_budget(seconds, budget)` takes a dict as your `seconds_to_goal` returns it, and returns
-# a list of batch sizes. A run of exactly `budget` seconds keeps the budget. A run with `nan` seconds does not.
+# **Signature:** `within_budget(seconds, budget)` takes a dict as your `seconds_to_goal` returns it, and
+# returns a list of batch sizes. A run of exactly `budget` seconds keeps the budget. A run with `nan`
+# seconds does not.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -932,8 +940,8 @@ pd.DataFrame.from_dict(rows, orient="index", columns=["computed seconds", "measu
 # %% [markdown]
 # ### Decision: a batch size for ten seconds
 #
-# You have ten seconds on the machine of the reference results, and one attempt. Which batch size do you choose?
-# Enter it with your reasons. Name the numbers that speak for it, and the risk that remains.
+# You have ten seconds on the machine of the reference results, and one attempt. Which batch size do you
+# choose? Enter it with your reasons. Name the numbers that speak for it, and the risk that remains.
 
 # %%
 # Decision 4: the batch size for a budget of ten seconds. Replace both values of None.
@@ -945,63 +953,66 @@ workbook.predict(4, None, reason=None)
 # throughput was measured in another run, in which the machine was faster. So this
 # kind of prediction is good for ruling out batch sizes, and not for choosing between two similar ones.
 #
-# A good decision for this budget is 16. All three runs took about half of the budget, in both columns. 1,024 keeps
-# the budget according to the computed column only, without a reserve. 64 and 256 are fast in the median, but
-# one run of three took more than ten seconds. With several GPUs the answer changes. A batch of 16 cannot be divided
-# among 32 GPUs, and a batch of 1,024 can. This is the reason why labs 6 and 7 make large batches work.
+# A good decision for this budget is 16. All three runs took about half of the budget, in both columns.
+# 1,024 keeps the budget according to the computed column only, without a reserve. 64 and 256 are fast in
+# the median, but one run of three took more than ten seconds. With several GPUs the answer changes. A batch
+# of 16 cannot be divided among 32 GPUs, and a batch of 1,024 can. This is the reason why labs 6 and 7 make
+# large batches work.
 #
 # ## Non-convex loss surfaces
 #
-# The bowl of lab 2 has one minimum, and every descent with a small enough learning rate finds it. A function that
-# curves upwards everywhere, in every direction, is called **convex**. The mean squared error of a linear model is
-# convex. The loss of a neural network is not. For example, exchange two hidden neurons of a trained network
-# together with all their weights. The network computes the same function, so the loss is the same at two
-# different places. Between them the loss is usually higher. So there are several minima, and a convex function
-# cannot have several separate ones.
+# The bowl of lab 2 has one minimum, and every descent with a small enough learning rate finds it. A
+# function that curves upwards everywhere, in every direction, is called **convex**. The mean squared error
+# of a linear model is convex. The loss of a neural network is not. For example, exchange two hidden neurons
+# of a trained network together with all their weights. The network computes the same function, so the loss
+# is the same at two different places. Between them the loss is usually higher. So there are several minima,
+# and a convex function cannot have several separate ones.
 #
 # ![Left: a convex parabola with a single minimum. Right: a curve that is not convex. It has a local and a global minimum, and between them a region, drawn thick, in which it curves downwards.](pictures/convex_and_nonconvex.svg)
 #
-# A *local minimum* is lower than its surroundings, and the *global minimum* is the lowest of all. At a *saddle
-# point* the gradient is zero as well, but the loss falls in some directions and rises in others. Gradient
-# descent only sees the slope at its current point, so it could end in a bad local minimum, or spend a long time near a
-# saddle point. Why does training find good solutions nevertheless? This question is not completely answered. Three
-# findings help:
+# A *local minimum* is lower than its surroundings, and the *global minimum* is the lowest of all. At a
+# *saddle point* the gradient is zero as well, but the loss falls in some directions and rises in others.
+# Gradient descent only sees the slope at its current point, so it could end in a bad local minimum, or
+# spend a long time near a saddle point. Why does training find good solutions nevertheless? This question
+# is not completely answered. Three findings help:
 #
-# * *In many dimensions bad local minima seem to be rare.* At a point with zero gradient the loss has to curve
-#   upwards in all of a million directions to be a minimum. Under simplifying assumptions, Choromanska et al. showed
-#   that the number of local minima far above the global minimum decreases exponentially with the size of the
-#   network ([2015](https://arxiv.org/abs/1412.0233)). Dauphin et al. argue that saddle points are the greater
-#   difficulty ([2014](https://arxiv.org/abs/1406.2572)).
+# * *In many dimensions bad local minima seem to be rare.* At a point with zero gradient the loss has to
+#   curve upwards in all of a million directions to be a minimum. Under simplifying assumptions, Choromanska
+#   et al. showed that the number of local minima far above the global minimum decreases exponentially with
+#   the size of the network ([2015](https://arxiv.org/abs/1412.0233)). Dauphin et al. argue that saddle
+#   points are the greater difficulty ([2014](https://arxiv.org/abs/1406.2572)).
 # * *Large networks have more parameters than necessary*, so many different parameters fit the data. Gradient
 #   methods often reach a training loss close to zero.
-# * *The noise of SGD moves the weights*, so a narrow minimum or a saddle point does not hold them as easily. In this sense the
-#   noise ball is also useful. Lab 6 compares the minima that small and large batches find.
+# * *The noise of SGD moves the weights*, so a narrow minimum or a saddle point does not hold them as
+#   easily. In this sense the noise ball is also useful. Lab 6 compares the minima that small and large
+#   batches find.
 #
 # The architecture has a large influence. Li et al. made loss surfaces visible
-# ([2018](https://arxiv.org/abs/1712.09913)). They take the trained weights $\theta$, choose two random directions
-# $d_1$ and $d_2$ in the space of all weights, and draw the loss
+# ([2018](https://arxiv.org/abs/1712.09913)). They take the trained weights $\theta$, choose two random
+# directions $d_1$ and $d_2$ in the space of all weights, and draw the loss
 #
 # $$ (\alpha, \beta) \;\mapsto\; L(\theta + \alpha d_1 + \beta d_2) . $$
 #
 # Such a picture is a *slice* through the surface. So that networks can be compared, each filter of a
-# direction gets the length of the same filter of the network (`filter_normalize`). At $\alpha = 1$ each filter has
-# been changed by as much as itself. Their best-known pictures show the network ResNet-56, which has 56 layers. With skip
-# connections its slice looks nearly convex. Without them it is rugged.
+# direction gets the length of the same filter of the network (`filter_normalize`). At $\alpha = 1$ each
+# filter has been changed by as much as itself. Their best-known pictures show the network ResNet-56, which
+# has 56 layers. With skip connections its slice looks nearly convex. Without them it is rugged.
 #
 # ## Skip connections
 #
-# A **skip connection** adds the input of a block of layers to its output, $x + f(x)$ in place of $f(x)$. Networks with
-# them are called *residual networks* or ResNets ([He et al. 2015](https://arxiv.org/abs/1512.03385)). Their
-# authors found that a plain network with 56 layers has a higher training error than one with 20 layers, although it
-# could represent everything that the smaller one can. So the difficulty is in the optimization.
+# A **skip connection** adds the input of a block of layers to its output, $x + f(x)$ in place of $f(x)$.
+# Networks with them are called *residual networks* or ResNets ([He et al.
+# 2015](https://arxiv.org/abs/1512.03385)). Their authors found that a plain network with 56 layers has a
+# higher training error than one with 20 layers, although it could represent everything that the smaller one
+# can. So the difficulty is in the optimization.
 #
 # ![Left: a block of two layers passes only its result on, so twelve blocks with the slope 0.1 multiply a gradient by ten to the power of minus twelve. Right: a block with a skip connection also adds its input, its slope is one plus 0.1, and twelve blocks multiply the gradient by 3.1.](pictures/skip_connection.svg)
 #
-# The picture shows one reason. The backward pass multiplies the slopes of all blocks, by the chain rule. If each block
-# has the slope $s = 0.1$, then after 12 blocks a gradient is multiplied by $0.1^{12}$, so that the first layers
-# hardly learn. With skip connections the slope of a block is $1 + s$, and the product is $1.1^{12} = 3.1$.
-# (Batch normalization reduces this problem in the plain network as well, and our networks contain it. The
-# difference in the experiment remains.)
+# The picture shows one reason. The backward pass multiplies the slopes of all blocks, by the chain rule. If
+# each block has the slope $s = 0.1$, then after 12 blocks a gradient is multiplied by $0.1^{12}$, so that
+# the first layers hardly learn. With skip connections the slope of a block is $1 + s$, and the product is
+# $1.1^{12} = 3.1$. (Batch normalization reduces this problem in the plain network as well, and our networks
+# contain it. The difference in the experiment remains.)
 #
 # ### Exercise 8: Curvature of a slice
 #
@@ -1045,9 +1056,9 @@ network_exercises.check_fraction_downwards(fraction_downwards)
 
 # %% [markdown]
 # The experiment trains networks of 6, 14 and 26 dense layers with 32 neurons each, with and without skip
-# connections, for eight epochs on Fashion-MNIST images of 14 x 14 pixels. Both kinds have exactly the same layers
-# and weights. Then it computes slices along three random directions. Batch normalization uses the statistics
-# of the 1,000 images of the slice, as in training.
+# connections, for eight epochs on Fashion-MNIST images of 14 x 14 pixels. Both kinds have exactly the same
+# layers and weights. Then it computes slices along three random directions. Batch normalization uses the
+# statistics of the 1,000 images of the slice, as in training.
 
 # %%
 show_source(sgd.deep_network)
@@ -1090,8 +1101,8 @@ def skip_slices(blocks, skips, seed):
 # %% [markdown]
 # ### Prediction: the deeper network
 #
-# Which network with 26 layers has the lower training loss after eight epochs: the one "with" skip connections or
-# the one "without", or are they "equal"? Give the reason.
+# Which network with 26 layers has the lower training loss after eight epochs: the one "with" skip
+# connections or the one "without", or are they "equal"? Give the reason.
 
 # %%
 # Prediction 5: "with", "without" or "equal". Replace both values of None.
@@ -1153,11 +1164,12 @@ describe(
 )
 
 # %% [markdown]
-# **What the result means.** With skip connections the slices are nearly bowls, however deep the network is. The
-# fraction that curves downwards stays at or below 3 %, and the loss after training even falls slightly with the depth, from
-# 0.34 to 0.31. Without them both grow with the depth: at 26 layers 30 % of each slice curve downwards, and the loss is
-# 0.89 (n = 3). So the right prediction is "with". The reason is not that skip connections let the network represent more
-# functions. They change its surface, so that gradient descent makes progress on it.
+# **What the result means.** With skip connections the slices are nearly bowls, however deep the network is.
+# The fraction that curves downwards stays at or below 3 %, and the loss after training even falls slightly
+# with the depth, from 0.34 to 0.31. Without them both grow with the depth: at 26 layers 30 % of each slice
+# curve downwards, and the loss is 0.89 (n = 3). So the right prediction is "with". The reason is not that
+# skip connections let the network represent more functions. They change its surface, so that gradient
+# descent makes progress on it.
 #
 # Our experiment differs from the paper. Its networks are ResNets for CIFAR-10 that were trained to the end,
 # and ours are dense and were trained for eight epochs. A slice also shows only three or two of thousands of
@@ -1169,19 +1181,22 @@ describe(
 #   proportion to $1 / B$.
 # * With a constant learning rate the weights scatter around the minimum. The variance is
 #   $\eta C / (\lambda (2 - \eta\lambda) B)$. If every example comes once per epoch, it is smaller.
-# * A neural network is a function with many parameters, built from layers with nonlinear functions between them.
-#   A training step has four parts: forward pass, loss, backward pass and update.
-# * The throughput grows with the batch size and approaches a limit. In the reference results it grew from 3,600
-#   to 75,000 images per second between batch sizes 8 and 1,024.
-# * The number of epochs to a given accuracy grows with the batch size, from 3 at 16 to 53 at 1,024 (medians, n = 3). The
-#   time to accuracy is the product of both effects, so the extreme batch sizes are slow.
-# * With three runs per setting, overlapping ranges do not show an order. Judge a setting by its slowest run if you have
-#   one attempt.
-# * Loss surfaces of networks are not convex. Skip connections kept them close to a bowl. Without them, 30 % of the
-#   slices of a network with 26 layers curved downwards, and its training loss was 0.89 in place of 0.31.
+# * A neural network is a function with many parameters, built from layers with nonlinear functions between
+#   them. A training step has four parts: forward pass, loss, backward pass and update.
+# * The throughput grows with the batch size and approaches a limit. In the reference results it grew from
+#   3,600 to 75,000 images per second between batch sizes 8 and 1,024.
+# * The number of epochs to a given accuracy grows with the batch size, from 3 at 16 to 53 at 1,024
+#   (medians, n = 3). The time to accuracy is the product of both effects, so the extreme batch sizes are
+#   slow.
+# * With three runs per setting, overlapping ranges do not show an order. Judge a setting by its slowest run
+#   if you have one attempt.
+# * Loss surfaces of networks are not convex. Skip connections kept them close to a bowl. Without them, 30 %
+#   of the slices of a network with 26 layers curved downwards, and its training loss was 0.89 in place of
+#   0.31.
 #
-# **To continue, if you like:** halve or double the learning rate in `time_to_accuracy`, and predict first how the
-# right panel changes. Or set `FRAMEWORK` to the other framework, restart the kernel, and compare the points.
+# **To continue, if you like:** halve or double the learning rate in `time_to_accuracy`, and predict first
+# how the right panel changes. Or set `FRAMEWORK` to the other framework, restart the kernel, and compare
+# the points.
 #
 # ## Self-check questions
 
