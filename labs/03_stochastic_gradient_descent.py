@@ -87,7 +87,7 @@ print(f"the best line: w={w_best:.2f}, b={b_best:.1f}")
 # * The **batch size** $B$ is the number of examples in a batch. It is a hyperparameter, as the learning rate
 #   is.
 # * A **step**, also called an update or an iteration, computes one gradient and changes the parameters once.
-# * An **epoch** is a pass in which every example is read exactly once. The order is new in each epoch.
+# * An **epoch** is a pass in which every example is read exactly once, usually in a new order.
 #
 # With $n$ examples an epoch has $n / B$ steps, rounded up. For example, 50,000 images with a batch size of
 # 100 make 500 steps per epoch. With a batch size of 1,000 they make 50 steps, although the same number of
@@ -144,8 +144,8 @@ exercises.check_batches(batches)
 # estimate of the gradient of all examples.
 #
 # For example, let the gradients of four single examples be 1, 5, 3 and 7. The gradient of all examples is
-# their mean, 4. The batch of the first two has the gradient 3, and the batch of the last two has the gradient
-# 5. Each batch is wrong by 1, but on average over both batches the gradient is right. This holds in general,
+# their mean, 4. The batch of the first two has the gradient 3, and that of the last two has the gradient 5.
+# Each batch is wrong by 1, but on average over both batches the gradient is right. This holds in general,
 # because the mean of the means of equally large batches is the mean of everything. The estimate has no
 # systematic error, only **noise**.
 #
