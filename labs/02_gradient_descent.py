@@ -1,27 +1,64 @@
 # %% [markdown]
 # # Lab 2: Gradient descent
 #
-# **Time:** 45 minutes. **You measure** how far a descent gets for every step size, and where it breaks.
-# **You need** Python with NumPy, and the derivative of a square.
+# The language model GPT-3 has 175 billion parameters ([Brown et al.
+# 2020](https://arxiv.org/abs/2005.14165)). No person chose these numbers. A computer found them by
+# repeating one step: compute in which direction the error grows, and change every parameter a little in the
+# opposite direction. This method is called **gradient descent**. Every network of this course is trained
+# with it, and training on many GPUs means to compute the same step on many devices.
 #
-# Everything that follows in this course, up to training on many processes, is one loop: compute a gradient,
-# take a step. Here it runs on the smallest model there is, a straight line. You can see its whole loss
-# surface, know its minimum from a formula, and say in advance at which step size the descent falls apart.
+# In this lab you apply gradient descent to the smallest useful model, a straight line with two parameters.
+# With two parameters you can draw everything, check the result with a formula, and predict at which step
+# size the method fails. The rules that you find here hold for large networks as well.
+#
+# **After this lab you can**
+#
+# * write the gradient of the mean squared error and the loop of gradient descent;
+# * compute the largest learning rate that converges from the Hessian, and explain why a larger one diverges;
+# * compute the condition number, and predict from it how many steps the descent needs;
+# * explain why inputs of networks are normalized;
+# * tell a loss that has stopped falling from parameters that have reached the minimum.
+#
+# **Builds on** lab 1, which says why networks are trained on many GPUs. You need Python with NumPy, the
+# derivative of a square, and the eigenvalues of a 2 x 2 matrix.
+#
+# **Time:** two hours for a learner who reads everything and does every exercise. The computer needs less
+# than half a minute of it.
 
 # %%
+import math
+
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 
 from hvdlab.course.experiment import grid, reference, seeds, sweep
-from hvdlab.course.figures import compare, interactive, overlay, predicted
+from hvdlab.course.figures import compare, describe, interactive, overlay, predicted
+from hvdlab.course.workbook import Workbook
 from hvdlab.exercises import lab02_gradient_descent as exercises
 
+workbook = Workbook(2)
+
 # %% [markdown]
-# ## Make the data
+# ## Linear model
 #
-# A hundred points: $x$ is uniform from 0 to 10, and $y = 10\,(x + \text{noise}) + 2$ with standard normal
-# noise. The noise sits on $x$, so in $y$ it is ten times as large.
+# A **model** is a function with adjustable numbers, the **parameters**. *Training* means to choose the
+# parameters so that the function describes given data. The simplest model that is used in practice is the
+# linear model with one input,
+#
+# $$\hat y = w x + b .$$
+#
+# It has two parameters. The *weight* $w$ is the slope of a line, and the *bias* $b$ moves the line up or
+# down. The hat on $\hat y$ says that this value is a prediction of the model, and not a measured value. For
+# example, with $w = 2$ and $b = 1$ the model predicts $\hat y = 7$ for the input $x = 3$.
+#
+# A neural network consists of many such units, which are called *neurons*. Each neuron multiplies its inputs
+# by weights and adds a bias. So our model is a network with one neuron and one input.
+#
+# The data of this lab are a hundred **examples**, that is, pairs of an input $x$ and a measured value $y$.
+# The inputs are spread evenly between 0 and 10, and $y = 10\,(x + \text{noise}) + 2$. The noise is random
+# with the standard deviation 1, so the values of $y$ scatter by about 10 around the line with slope 10 and
+# bias 2. Training should find parameters close to these two numbers.
 
 
 # %%
@@ -32,20 +69,38 @@ def make_data(seed):
 
 
 x, y = make_data(seed=1)
+
+# %% tags=["folded"]
 figure, axes = plt.subplots()
 axes.plot(x, y, "o")
+axes.plot([0, 10], [18, 18], "--", color="black", label="the model at the start: w = 0, b = 18")
 axes.set(xlabel="x", ylabel="y")
-plt.show()
+axes.legend()
+describe(
+    figure,
+    "A hundred points that scatter around a rising line from about 2 to about 102, and a dashed "
+    "horizontal line at 18, which is the model before training.",
+)
 
 # %% [markdown]
-# ## Look at the loss surface
+# ## Loss function
 #
-# The model is one linear neuron, $\hat y = w x + b$, and its loss the mean squared error,
+# Training needs a number that says how bad the current parameters are. This number is the **loss**. For each
+# example the *error* is the prediction minus the measured value, $e_i = w x_i + b - y_i$. Our loss is the
+# **mean squared error**,
 #
-# $$L(w, b) = \frac{1}{n} \sum_i (w x_i + b - y_i)^2 .$$
+# $$L(w, b) = \frac{1}{n} \sum_{i=1}^{n} e_i^2 ,$$
 #
-# Two parameters make a surface, which we can draw whole. `loss` takes numbers or whole grids of `w` and
-# `b`: 40 000 losses in one call, without a loop.
+# where $n$ is the number of examples. The square makes errors of both signs count, and it makes a large error
+# count more than two errors of half its size.
+#
+# For example, take two examples with $x = (1, 3)$ and $y = (4, 6)$, and the parameters $w = 2$ and $b = 1$.
+# The predictions are 3 and 7, so the errors are $-1$ and $+1$, and the loss is $(1 + 1) / 2 = 1$.
+#
+# The loss depends on the data and on the parameters. During training the data stay fixed and only the
+# parameters change, so we regard the loss as a function of the parameters. With two parameters this function
+# is a surface above the plane of $w$ and $b$, the **loss surface**. The function below accepts single numbers
+# or whole grids, so that one call computes the loss at 40,000 points.
 
 
 # %%
@@ -59,10 +114,11 @@ surface = loss(w_grid, b_grid, x, y)
 print(f"{surface.size} losses, from {surface.min():.0f} to {surface.max():.0f}")
 
 # %% [markdown]
-# The minimum has a closed form, the *least squares* solution. Deep networks have none; here it tells us
-# what the descent should find. In a notebook you can turn the figure with the mouse.
+# For the linear model a formula gives the minimum directly. It is called the *least squares* solution, and
+# NumPy computes it. Deep networks have no such formula. Here it tells us which values gradient descent should
+# find. The next figure shows the surface with its minimum. In a notebook you can turn it with the mouse.
 
-# %%
+# %% tags=["folded"]
 (w_best, b_best), *_ = np.linalg.lstsq(np.column_stack([x, np.ones_like(x)]), y)
 least = loss(w_best, b_best, x, y)
 
@@ -84,29 +140,52 @@ with interactive():
     plt.show()
 
 # %% [markdown]
-# It is a valley: steep across, nearly level along its floor. A quadratic bowl, as the loss is quadratic in
-# $w$ and $b$, but a long and narrow one. Remember its shape; it decides everything below.
+# The surface is a bowl, because the loss is quadratic in $w$ and $b$. But the bowl is long and narrow, like a
+# valley. In one direction the loss rises steeply, and along the floor of the valley it hardly changes. The
+# rest of this lab shows that this shape decides how fast gradient descent is, and when it fails.
 #
-# ## Exercise 1: Write the gradient
+# ## Gradient
+#
+# The **partial derivative** $\partial L / \partial w$ says how fast the loss grows if $w$ grows and $b$ stays
+# fixed. The partial derivative $\partial L / \partial b$ says the same for $b$. The vector of both is the
+# **gradient**, written $\nabla L$. It points in the direction in which the loss grows fastest. Its opposite
+# is the direction in which the loss falls fastest.
+#
+# The chain rule gives the derivatives. The derivative of $e_i^2$ with respect to $w$ is $2 e_i$ times the
+# derivative of $e_i$, which is $x_i$. With respect to $b$ the derivative of $e_i$ is 1. The loss is a mean
+# over the examples, so each of its derivatives is a mean as well.
+#
+# For example, take $x = (1, 3)$ and $y = (4, 6)$ with $w = 2$ and $b = 1$ again. The errors are $(-1, 1)$.
+# Then $\partial L / \partial w$ is the mean of $2 \cdot (-1) \cdot 1 = -2$ and $2 \cdot 1 \cdot 3 = 6$, which
+# is 2, and $\partial L / \partial b$ is the mean of $-2$ and $2$, which is 0. So the loss falls if $w$
+# becomes smaller, and a small change of $b$ changes nothing at first.
+#
+# ### Exercise 1: Gradient of the mean squared error
 #
 # **What:** return $\partial L / \partial w$ and $\partial L / \partial b$ for arrays `x` and `y` of any
 # length.
 #
-# **Why:** it points straight uphill. The whole descent is one line,
-# $(w, b) \leftarrow (w, b) - \eta\, \nabla L$ with the step size (learning rate) $\eta$.
+# **Why:** every step of gradient descent uses these two numbers. For a network with a billion parameters the
+# framework computes a billion of them, by the same chain rule.
 #
 # **Signature:** `gradient(w, b, x, y)` returns two numbers, `dw, db`.
 #
 # <details><summary>Hint 1</summary>
 #
-# Give the error of an example a name: $e_i = w x_i + b - y_i$. The loss is the mean of $e_i^2$.
-# Differentiate $e_i^2$ with respect to $w$ by the chain rule, then take the mean.
+# Compute the errors of all examples first, as an array. Both derivatives are means of an array that contains
+# the errors.
 #
 # </details>
 # <details><summary>Hint 2</summary>
 #
-# $\partial L/\partial w = \frac{2}{n} \sum_i e_i x_i$. For $b$ the inner derivative is 1 instead of $x_i$.
-# `np.mean` does the rest.
+# In the example above the errors are $(-1, 1)$ and the inputs are $(1, 3)$. The products of error and input
+# are $(-1, 3)$, their mean is 1, and twice that is 2, which is $\partial L / \partial w$.
+#
+# </details>
+# <details><summary>Hint 3</summary>
+#
+# $\partial L/\partial w = \frac{2}{n} \sum_i e_i x_i$ and $\partial L/\partial b = \frac{2}{n} \sum_i e_i$.
+# `np.mean` computes $\frac{1}{n} \sum_i$.
 #
 # </details>
 
@@ -123,27 +202,118 @@ def gradient(w, b, x, y):
 exercises.check_gradient(gradient)
 
 # %% [markdown]
-# ## Exercise 2: Write the convergence test
+# ## Gradient descent loop
 #
-# **What:** given the losses so far, say whether the descent has converged: the last loss differs from the
-# one before it by less than 0.1 % of it.
+# **Gradient descent** starts with some parameters and repeats one *step*. It computes the gradient at the
+# current parameters and moves them a little in the opposite direction,
 #
-# **Why:** the loop below needs to know when to end. Think of what it will meet: a loss that oscillates, one
-# that grows without limit until it is infinite or NaN ("not a number"), and the very first step.
+# $$w \leftarrow w - \eta\, \frac{\partial L}{\partial w}, \qquad
+# b \leftarrow b - \eta\, \frac{\partial L}{\partial b} .$$
 #
-# **Signature:** `has_converged(losses)` takes a list and returns `True` or `False`; with fewer than two
-# losses, `False`.
+# The number $\eta$ (eta) is the **learning rate**, which is also called the step size. It says how far one
+# step moves for a given gradient. The learning rate is a **hyperparameter**. This is a setting that a person
+# or a search chooses before training, in contrast to the parameters, which training finds.
+#
+# ![Four boxes in a circle: predict with the current parameters, compute the loss, compute the gradient of the loss, and update the parameters. An arrow leads from the update back to the prediction, because the loop repeats.](pictures/gradient_descent_loop.svg)
+#
+# For example, let the parameters be $w = 2$ and $b = 1$, the gradient $(2, 0)$ and the learning rate 0.1.
+# One step gives $w = 2 - 0.1 \cdot 2 = 1.8$ and $b = 1 - 0.1 \cdot 0 = 1$. In our small example the loss was
+# 1 before the step. After it the errors are $1.8 + 1 - 4 = -1.2$ and $5.4 + 1 - 6 = 0.4$, and the loss is
+# $(1.44 + 0.16) / 2 = 0.8$. The step has reduced the loss.
+#
+# Both derivatives must belong to the same point. If you change $w$ first and compute
+# $\partial L / \partial b$ afterwards, then you compute it at the new $w$, and the step is a different one.
+#
+# ### Exercise 2: The loop of gradient descent
+#
+# **What:** start at $w = 0$ and $b = 18$, make the given number of steps, and keep every point that the
+# descent visits, the start included. If `stop` is given, call it after every step with the list of all losses
+# so far, and end the descent if it returns True.
+#
+# **Why:** this loop is the core of every training program. In lab 3 the gradient comes from a few examples
+# at a time, in lab 4 it is averaged over several processes, and the loop stays the same.
+#
+# **Signature:** `descend(x, y, learning_rate, steps=1000, stop=None)` returns an array with one row
+# `(w, b, loss)` for each point, so a descent of 1000 steps returns 1001 rows. Use your `gradient` and the
+# function `loss` from above.
 #
 # <details><summary>Hint 1</summary>
 #
-# `losses[-1]` is the last loss, `losses[-2]` the one before. A change has two signs; and 0.1 % *of it* is
-# relative.
+# Keep a list of rows that begins with the start. In each pass of a `for` loop compute both derivatives,
+# then both new parameters, and append one row.
 #
 # </details>
 # <details><summary>Hint 2</summary>
 #
-# Compare `abs(last - previous)` with `0.001 * previous`. A comparison with NaN is false, so write the test
-# such that false means "no".
+# Two examples with $x = (1, 3)$, $y = (16, 18)$: at the start the errors are $(2, 0)$, the loss is 2 and the
+# gradient is $(2, 2)$. With the learning rate 0.05 the second row has $w = -0.1$ and $b = 17.9$, and the loss
+# there is $(1.8^2 + 0.4^2) / 2 = 1.7$.
+#
+# </details>
+# <details><summary>Hint 3</summary>
+#
+# `path = [(w, b, loss(w, b, x, y))]` before the loop. In the loop: `dw, db = gradient(w, b, x, y)`, then
+# `w, b = w - learning_rate * dw, b - learning_rate * db`, then the append, then
+# `if stop and stop([row[2] for row in path]): break`. At the end `np.array(path)`.
+#
+# </details>
+
+
+# %%
+def descend(x, y, learning_rate, steps=1000, stop=None):
+    w, b = 0.0, 18.0
+    # BEGIN SOLUTION: make the steps and return an array with one row (w, b, loss) for each point
+    path = [(w, b, loss(w, b, x, y))]
+    for _ in range(steps):
+        dw, db = gradient(w, b, x, y)
+        w, b = w - learning_rate * dw, b - learning_rate * db
+        path.append((w, b, loss(w, b, x, y)))
+        if stop and stop([row[2] for row in path]):
+            break
+    return np.array(path)
+    # END SOLUTION
+
+
+# %%
+exercises.check_descend(descend)
+
+# %% [markdown]
+# ## Convergence test
+#
+# When should the loop end? In practice people watch the loss and stop when it hardly changes any more. You
+# write such a test now, and then you see what it overlooks.
+#
+# A change of the loss should be judged relative to the loss itself. For example, a change from 100 to 99.95
+# is 0.05 percent, and so is a change from 0.0100 to 0.009995, although it is ten thousand times smaller.
+#
+# ### Exercise 3: Convergence test
+#
+# **What:** report whether the last loss differs from the one before it by less than 0.1 % of the one before.
+#
+# **Why:** a loop that never ends wastes a computer, and a loop that ends too early wastes the training. The
+# test must also cope with losses that oscillate, with losses that grow until they are infinite or NaN (*not a
+# number*, the result of an undefined operation), and with the very first step.
+#
+# **Signature:** `has_converged(losses)` takes a list and returns `True` or `False`. With fewer than two
+# losses it returns `False`.
+#
+# <details><summary>Hint 1</summary>
+#
+# `losses[-1]` is the last loss and `losses[-2]` the one before it. A change can be positive or negative, and
+# 0.1 % *of a loss* is a relative threshold.
+#
+# </details>
+# <details><summary>Hint 2</summary>
+#
+# For the losses 200 and 199.9 the change is 0.1 and the threshold is $0.001 \cdot 200 = 0.2$, so the answer
+# is True. For the losses 2 and 1.9 the change is 0.1 as well, but the threshold is 0.002, so the answer is
+# False.
+#
+# </details>
+# <details><summary>Hint 3</summary>
+#
+# Compare `abs(last - previous)` with `0.001 * previous`. Every comparison with NaN is false, so write the
+# test such that false means "not converged".
 #
 # </details>
 
@@ -162,35 +332,17 @@ def has_converged(losses):
 exercises.check_has_converged(has_converged)
 
 # %% [markdown]
-# ## Descend
-#
-# Start at $w = 0$, $b = 18$ with $\eta = 0.001$, and stop at the latest after 1000 steps. The loop keeps
-# each point that it visits.
-
+# Now both descents run with the learning rate 0.001: one until your test stops it, and one for 1000 steps.
 
 # %%
-def descend(x, y, learning_rate, steps=1000, stop=None):
-    w, b = 0.0, 18.0
-    path = [(w, b, float(loss(w, b, x, y)))]
-    for _ in range(steps):
-        dw, db = gradient(w, b, x, y)
-        w, b = w - learning_rate * dw, b - learning_rate * db
-        path.append((w, b, float(loss(w, b, x, y))))
-        if stop and stop([point[2] for point in path]):
-            break
-    return np.array(path)
-
-
 path = descend(x, y, learning_rate=0.001, stop=has_converged)
 long_path = descend(x, y, learning_rate=0.001)
 found = {"your test stops": path, "1000 steps": long_path}
 table = {name: [len(p) - 1, *p[-1]] for name, p in found.items()}
 table["least squares"] = [0, w_best, b_best, least]
-pd.DataFrame(table, index=["steps", "w", "b", "loss"]).T.round(
-    {"steps": 0, "w": 3, "b": 3, "loss": 2}
-)
+pd.DataFrame(table, index=["steps", "w", "b", "loss"]).T.round(2)
 
-# %%
+# %% tags=["folded"]
 w_path, b_path, loss_path = long_path.T
 with interactive():
     axes = draw_surface()
@@ -200,46 +352,152 @@ with interactive():
     plt.show()
 
 # %% [markdown]
-# **What you should see:** some thirty steps fall into the valley, then hundreds of tiny ones creep along
-# its floor. Your test stops as soon as the *loss* hardly changes from one step to the next, and the table
-# shows where that is: far from the minimum. Not even 1000 steps arrive. That is no mistake of your test; on
-# a nearly level floor a small change does not mean that little is left to gain.
+# **What the result means.** About thirty steps bring the descent down to the floor of the valley. After that
+# it moves along the floor in very small steps, because the gradient is small there. Your test stops as soon
+# as the loss hardly changes from one step to the next, and the table shows that the bias is still far from
+# its best value at that moment. Even after 1000 steps it has not arrived. Your test is correct. It measures
+# the change of the loss per step, and a small change does not mean that the parameters are close to the
+# minimum. It can also mean that the steps are small.
 #
-# ## Predict the largest step size
+# ## Learning rate and its limit
 #
-# Larger steps would creep faster. How large may $\eta$ be before the descent stops converging? You saw what
-# 0.001 does. Guess before you read on.
+# Larger steps would bring the descent to its goal sooner. How large may the learning rate be? First we answer
+# this question for one parameter.
+#
+# Take the loss $L(w) = \tfrac{1}{2} \lambda w^2$. It is a parabola with its minimum at 0. Its second
+# derivative is $\lambda$ (lambda), which is called the *curvature*: the larger it is, the narrower is the
+# parabola. The gradient is $\lambda w$, so one step gives
+#
+# $$w \leftarrow w - \eta \lambda w = (1 - \eta \lambda)\, w .$$
+#
+# **Each step multiplies the distance from the minimum by the factor** $1 - \eta \lambda$. With $\lambda = 2$
+# there are four cases:
+#
+# | learning rate | factor | the distance after each step, from 1 |
+# |---|---|---|
+# | 0.1 | 0.8 | 0.8, 0.64, 0.51: it shrinks slowly |
+# | 0.5 | 0 | 0: one step reaches the minimum |
+# | 0.9 | -0.8 | -0.8, 0.64, -0.51: it changes sides and shrinks |
+# | 1.1 | -1.2 | -1.2, 1.44, -1.73: it changes sides and grows |
+#
+# The distance shrinks if the factor lies between $-1$ and $1$. This holds for every $\eta$ below
+# $2 / \lambda$, which is 1 in the table. Above this limit each step ends farther from the minimum than it
+# began, and the descent **diverges**.
+#
+# ![Three copies of the same parabola. With the small learning rate 0.1 the points approach the minimum from one side. With 0.9 they jump from side to side and still come closer. With 1.1, above the limit 1, each jump ends higher than the one before.](pictures/learning_rate_limit.svg)
+#
+# The cause is that the gradient is a local slope. It says how the loss changes close to the current point.
+# A long step leaves the region in which this slope is valid, jumps over the minimum, and lands at a place
+# that is higher than before.
+#
+# ### Prediction: the largest learning rate
+#
+# Our loss has two parameters. Suppose for a moment that $b$ stays fixed and only $w$ is trained. The first
+# derivative is $2\,\overline{e x}$, where the bar means the average over the examples. The second derivative
+# is $2\,\overline{x^2}$. The cell prints $\overline{x^2}$. Which is the largest learning rate at which the
+# descent with both parameters still converges, about?
 
 # %%
-prediction = None  # your guess, before you run the next cells: the largest step size that converges
+print(f"mean of the squares of x: {np.mean(x**2):.1f}")
+# Prediction 1: the largest learning rate that converges. Replace both values of None.
+prediction = workbook.predict(1, None, reason=None)
 
 # %% [markdown]
-# ## Exercise 3: Compute the largest step size
+# ## Hessian and its eigenvalues
 #
-# Two lines derive it. The gradient of a quadratic bowl with the minimum $\theta^*$ and the Hessian (matrix
-# of second derivatives) $H$ is $H(\theta - \theta^*)$, so one step takes
+# With several parameters there is a second derivative for each pair of them. The matrix of all second
+# derivatives is the **Hessian** $H$. For our loss it is
 #
-# $$\theta - \theta^* \;\leftarrow\; (I - \eta H)\,(\theta - \theta^*) .$$
+# $$H = \begin{pmatrix} \partial^2 L / \partial w^2 & \partial^2 L / \partial w\, \partial b \\
+# \partial^2 L / \partial b\, \partial w & \partial^2 L / \partial b^2 \end{pmatrix} .$$
 #
-# Along the eigenvector of $H$ with the eigenvalue $\lambda$ the distance is multiplied by
-# $1 - \eta\lambda$: it shrinks as long as $|1 - \eta\lambda| < 1$, that is, $\eta < 2/\lambda$. The largest
-# eigenvalue breaks first: **the bound is $2/\lambda_{\max}$**.
+# It describes the shape of the bowl. An *eigenvector* of $H$ is a direction in which the bowl is a simple
+# parabola, and the *eigenvalue* $\lambda$ that belongs to it is the curvature of this parabola. The direction
+# with the largest eigenvalue $\lambda_{\max}$ leads straight across the valley, and the direction with the
+# smallest, $\lambda_{\min}$, leads along its floor.
 #
-# **What:** write down the Hessian of $L$, and return $2 / \lambda_{\max}$.
+# Let $\theta = (w, b)$ be the vector of the parameters and $\theta^*$ the minimum. The gradient of a
+# quadratic bowl is $H(\theta - \theta^*)$, so one step gives
 #
-# **Signature:** `largest_step_size(x)` returns a number. ($y$ moves the bowl and does not change its
-# shape.)
+# $$\theta - \theta^* \;\leftarrow\; (I - \eta H)\,(\theta - \theta^*) ,$$
+#
+# where $I$ is the identity matrix. Along each eigenvector this is the calculation with one parameter again:
+# the distance is multiplied by $1 - \eta\lambda$. The descent converges only if all distances shrink, so the
+# largest eigenvalue sets the limit:
+#
+# $$\eta < \frac{2}{\lambda_{\max}} .$$
+#
+# For example, the inputs $x = (3, -3)$ have the mean 0 and the mean square 9. Their Hessian is
+# $\begin{pmatrix} 18 & 0 \\ 0 & 2 \end{pmatrix}$. The matrix is diagonal, so its eigenvalues are 18 and 2, and
+# the largest learning rate is $2 / 18 = 0.11$. In the direction of $b$ a learning rate of up to
+# $2 / 2 = 1$ would be possible. But there is only one learning rate for both, and the steep direction limits
+# it.
+#
+# ### Exercise 4: Hessian of the mean squared error
+#
+# **What:** return the Hessian of $L$ as an array of shape (2, 2), in the order $w$, $b$.
+#
+# **Why:** from it follow the largest learning rate and the number of steps. Notice on the way that it does
+# not depend on $y$, $w$ or $b$: the measured values move the bowl, and do not change its shape.
+#
+# **Signature:** `hessian(x)` returns an array of shape (2, 2).
 #
 # <details><summary>Hint 1</summary>
 #
-# Differentiate your `dw` and `db` once more with respect to $w$ and to $b$: four second derivatives, two of
-# them equal.
+# Differentiate $\partial L / \partial w = 2\,\overline{e x}$ once more with respect to $w$ and with respect
+# to $b$. Do the same with $\partial L / \partial b = 2\,\bar e$. Two of the four results are equal.
 #
 # </details>
 # <details><summary>Hint 2</summary>
 #
-# $H = 2 \begin{pmatrix} \overline{x^2} & \bar x \\ \bar x & 1 \end{pmatrix}$ with the bar for a mean;
-# `np.linalg.eigvalsh(H)` returns the eigenvalues of a symmetric matrix, smallest first.
+# For $x = (1, 3)$ the mean of $x$ is 2 and the mean of $x^2$ is 5. The Hessian is
+# $\begin{pmatrix} 10 & 4 \\ 4 & 2 \end{pmatrix}$. Which means stand where, and what is the common factor?
+#
+# </details>
+# <details><summary>Hint 3</summary>
+#
+# $H = 2 \begin{pmatrix} \overline{x^2} & \bar x \\ \bar x & 1 \end{pmatrix}$. Build it with
+# `np.array([[..., ...], [..., ...]])`.
+#
+# </details>
+
+
+# %%
+def hessian(x):
+    # BEGIN SOLUTION: return the 2 x 2 matrix of second derivatives
+    mean, mean_square = np.mean(x), np.mean(x**2)
+    return 2 * np.array([[mean_square, mean], [mean, 1.0]])
+    # END SOLUTION
+
+
+# %%
+exercises.check_hessian(hessian)
+
+# %% [markdown]
+# ### Exercise 5: Largest learning rate
+#
+# **What:** return the limit $2 / \lambda_{\max}$ for the inputs `x`.
+#
+# **Why:** you can then say before a training whether it will diverge. For deep networks the whole Hessian
+# is never computed, because it would have as many rows as the network has parameters. But the rule is the
+# same, and its largest eigenvalue can be estimated without the matrix.
+#
+# **Signature:** `largest_step_size(x)` returns one number.
+#
+# <details><summary>Hint 1</summary>
+#
+# Use your `hessian(x)`. NumPy has a function for the eigenvalues of a symmetric matrix.
+#
+# </details>
+# <details><summary>Hint 2</summary>
+#
+# For $x = (3, -3)$ `np.linalg.eigvalsh(hessian(x))` returns the array `[2., 18.]`, smallest first, and the
+# answer is $2 / 18$.
+#
+# </details>
+# <details><summary>Hint 3</summary>
+#
+# `eigvalsh` sorts the eigenvalues, so the largest has the index -1.
 #
 # </details>
 
@@ -247,26 +505,35 @@ prediction = None  # your guess, before you run the next cells: the largest step
 # %%
 def largest_step_size(x):
     # BEGIN SOLUTION: return 2 divided by the largest eigenvalue of the Hessian
-    hessian = 2 * np.array([[np.mean(x * x), np.mean(x)], [np.mean(x), 1.0]])
-    return 2 / np.linalg.eigvalsh(hessian)[-1]
+    eigenvalues = np.linalg.eigvalsh(hessian(x))
+    return 2 / eigenvalues[-1]
     # END SOLUTION
 
 
 # %%
 exercises.check_largest_step_size(largest_step_size)
 bound = largest_step_size(x)
-print(f"For our data: {bound:.4f}")
+print(f"For our data the limit is {bound:.4f}.")
 
 # %% [markdown]
-# ## Run: the loss after 10, 100 and 1000 steps
+# Compare the limit with your prediction. The curvature along $w$ is $2 \cdot 35 = 69$, so with $w$ as the
+# only parameter the limit would be $2 / 69 = 0.029$. With both parameters the steepest direction is a
+# mixture of $w$ and $b$ with a slightly larger curvature, 71, so the limit is slightly smaller, 0.028.
+# Anyone who predicted about 0.03 has understood that the steepest direction decides. A prediction near $2 /
+# 2 = 1$ used the curvature along $b$, which is the flat direction.
 #
-# The sweep goes from a hundredth of the bound to a fifth above it, on new data for each seed, once with $x$
-# as it is and once with $x$ centred (more about that below). As the loss spans many powers of ten, we keep
-# the logarithm of what is left of it, $\log_{10}\,(L / L_{\min} - 1)$: at $-2$ the loss is one percent
-# above the least.
+# ## Experiment: loss after 10, 100 and 1000 steps
+#
+# The experiment repeats the descent with learning rates from a hundredth of the limit to a fifth above it, on
+# two data sets of yours. The figure shows the logarithm of the remaining loss,
+# $\log_{10}\,(L / L_{\min} - 1)$, because the loss spans many powers of ten. For example, the value $-2$ says
+# that the loss is one percent above its minimum. Lines show results that the course measured before with ten
+# data sets, and the points are yours. Lab 3 explains the functions that run experiments. The experiment also
+# runs with *centred* inputs, which a later section uses.
+
+# %% tags=["folded"]
 
 
-# %%
 def loss_after_steps(ratio, inputs, seed):
     x, y = make_data(seed)
     if inputs == "centred":
@@ -284,37 +551,44 @@ settings = grid(ratio=ratios, inputs=["as they are", "centred"], seed=seeds(2, 1
 runs = sweep("step_size", loss_after_steps, settings)
 shipped = reference("step_size")
 
-# %%
+# %% tags=["folded"]
 figure, axes = plt.subplots(figsize=(8, 4.5))
 raw, raw_shipped = (t[t["inputs"] == "as they are"] for t in (runs, shipped))
 overlay(axes, raw, raw_shipped, x="ratio", y="log10_left", by="steps")
-axes.axvline(1, color="black", linestyle=":", label=r"the bound $2/\lambda_{\max}$")
+axes.axvline(1, color="black", linestyle=":", label=r"the limit $2/\lambda_{\max}$")
 if prediction is not None:
     inside = np.clip(prediction / bound, 0, 1.3)
-    far = (
-        ""
-        if inside == prediction / bound
-        else f": {prediction / bound:.3g} times the bound, beyond this edge"
-    )
-    predicted(axes, 0, f"your prediction{far}", x=inside)
-axes.set(xlabel="step size, as a multiple of the bound", ylabel=r"$\log_{10}(L / L_{\min} - 1)$")
+    outside = "" if inside == prediction / bound else f" ({prediction / bound:.2g} times the limit)"
+    predicted(axes, 0, f"your prediction{outside}", x=inside)
 axes.set(
-    xlim=(-0.05, 1.35), ylim=(-6.3, 6.3), title="More steps help left of the bound, and only there"
+    xlabel="learning rate, as a multiple of the limit", ylabel=r"$\log_{10}(L / L_{\min} - 1)$"
 )
+axes.set(xlim=(-0.05, 1.35), ylim=(-6.3, 6.3), title="More steps help only below the limit")
 axes.legend(bbox_to_anchor=(1.0, 0.5), loc="center left")
-plt.show()
+describe(
+    figure,
+    "Remaining loss against the learning rate in multiples of the limit, after 10, 100 and 1000 "
+    "steps. Below 1 more steps give a lower loss; above 1 more steps give a higher loss.",
+)
 
 # %% [markdown]
-# **What you should see:** left of the bound more steps mean less loss, and so do larger steps, until close
-# to the bound. (After ten steps the curve turns up a little earlier: so near the bound,
-# $|1 - \eta\lambda_{\max}|$ is close to 1 and what is left of the start takes long to die out.) Right of it
-# more steps mean *more* loss, up to the edge of the figure. Nothing warns you: good step sizes reach almost
-# to the cliff.
+# **What the result means.** Below the limit more steps reduce the loss, and so do larger learning rates,
+# until close to the limit. Above the limit more steps *increase* the loss, up to the edge of the figure. In
+# the reference results 0.98 times the limit converges on all ten data sets, and 1.02 times the limit
+# diverges on all ten. Nothing announces the limit: the best learning rates lie just below it.
 #
-# ## Walk just under and just over the bound
+# After only ten steps the curve turns upwards somewhat before the limit. The reason is that the factor
+# $1 - \eta \lambda_{\max}$ is close to $-1$ there, so that the oscillation across the valley shrinks very
+# slowly.
+#
+# ## Oscillation and divergence
+#
+# How does a learning rate that is too large look during training? The next figure shows 25 steps at 0.97 and
+# at 1.03 times the limit. The rings are lines of equal loss, and the star marks the minimum.
+
+# %% tags=["folded"]
 
 
-# %%
 def draw_valley(axes, x, y, path, title):
     w_best, b_best = np.polyfit(x, y, 1)
     around = 1.15 * np.abs(path[0, :2] - (w_best, b_best)).max() * np.linspace(-1, 1, 150)
@@ -330,47 +604,137 @@ def draw_valley(axes, x, y, path, title):
 figure, (left, middle, right) = plt.subplots(1, 3, figsize=(12, 4.5))
 for axes, factor in ((left, 0.97), (middle, 1.03)):
     walk = descend(x, y, factor * bound, steps=25)
-    draw_valley(axes, x, y, walk, f"{factor:g} times the bound")
-    right.semilogy(walk[:, 2], label=f"{factor:g} times the bound")
+    draw_valley(axes, x, y, walk, f"{factor:g} times the limit")
+    right.semilogy(walk[:, 2], label=f"{factor:g} times the limit")
 right.axhline(least, color="black", linestyle=":", label="least loss")
 right.set(xlabel="step", ylabel="loss")
 left.legend(loc="lower right", frameon=True, framealpha=1)
 right.legend(loc="upper left")
-plt.show()
+describe(
+    figure,
+    "Two maps of the valley and the losses. Just below the limit the descent jumps across the valley "
+    "and the jumps become shorter; just above the limit they become longer and the loss grows.",
+)
 
 # %% [markdown]
-# Both jump from one side of the valley to the other, along the steep eigenvector, because
-# $1 - \eta\lambda_{\max}$ is close to $-1$. Just under the bound each jump is a little shorter than the one
-# before; just over it, a little longer. Oscillation that grows is the sign that a step size is too large.
+# **What the result means.** Both descents jump from one side of the valley to the other, along the
+# eigenvector with the largest eigenvalue, because $1 - \eta\lambda_{\max}$ is close to $-1$. Below the
+# limit each jump is 0.94 times as long as the one before, because $1 - 0.97 \cdot 2 = -0.94$. Above it each
+# jump is 1.06 times as long. **An oscillation that grows is the sign of a learning rate that is too
+# large.** If you see it in the loss of a network, reduce the learning rate first.
 #
-# ## Centre x
+# ## Condition number
 #
-# The valley is long because $x$ is far from zero: $w$ and $b$ then do nearly the same (raise the line). How
-# long it is, the **condition number** $\kappa = \lambda_{\max}/\lambda_{\min}$ says. With the best fixed
-# step the slowest distance shrinks by $(\kappa - 1)/(\kappa + 1)$ a step, so the number of steps grows in
-# proportion to $\kappa$.
+# The limit explains when gradient descent fails. Why is it slow when it works? One learning rate must serve
+# all directions. The steep direction limits it, and with this small learning rate the flat direction needs
+# many steps. The ratio of the two curvatures,
 #
-# Subtract the mean from $x$, and $\bar x = 0$ makes the Hessian diagonal. Divide by the standard deviation
-# as well, and both eigenvalues are equal. The table counts the steps to within 0.01 % of the least loss,
-# with the best step size, $2 / (\lambda_{\min} + \lambda_{\max})$.
+# $$\kappa = \frac{\lambda_{\max}}{\lambda_{\min}} ,$$
+#
+# is the **condition number** (kappa). It measures how elongated the valley is. A round bowl has $\kappa = 1$.
+#
+# ![Left: circles of equal loss, condition number 1, and a straight arrow from the start to the minimum. Right: long narrow ellipses of equal loss, condition number 16, and a zigzag path that crosses the valley many times while it moves slowly along it.](pictures/condition_number.svg)
+#
+# The best fixed learning rate is $\eta = 2 / (\lambda_{\min} + \lambda_{\max})$. With it the factors of the
+# steepest and of the flattest direction have the same size,
+#
+# $$|1 - \eta \lambda| = \frac{\kappa - 1}{\kappa + 1} ,$$
+#
+# and every smaller or larger learning rate makes one of the two worse. So after $n$ steps the distance from
+# the minimum is at most $\left(\frac{\kappa - 1}{\kappa + 1}\right)^n$ times what it was at the start.
+#
+# For example, with $\lambda = 18$ and $2$ the condition number is 9, the best learning rate is
+# $2 / 20 = 0.1$, and the factors are $1 - 1.8 = -0.8$ and $1 - 0.2 = 0.8$. Each step leaves 80 % of the
+# distance. A hundredth of the distance is left after 21 steps, because $0.8^{20} = 0.0115$ and
+# $0.8^{21} = 0.0092$. For large $\kappa$ the number of steps grows in proportion to $\kappa$.
+#
+# ### Exercise 6: Number of steps
+#
+# **What:** return the smallest whole number of steps after which the distance is at most $1 / r$ of what it
+# was at the start, with the best fixed learning rate. The number $r$ is the argument `reduction`.
+#
+# **Why:** the exercise turns the shape of a loss surface into time. You compare your formula with real
+# descents below.
+#
+# **Signature:** `steps_needed(condition_number, reduction)` returns a whole number, at least 1. With a
+# condition number of 1 it returns 1.
+#
+# <details><summary>Hint 1</summary>
+#
+# You look for the smallest $n$ with $q^n \le 1 / r$, where $q = (\kappa - 1) / (\kappa + 1)$. Take logarithms
+# on both sides, and remember that $\log q$ is negative. Which case has no logarithm?
+#
+# </details>
+# <details><summary>Hint 2</summary>
+#
+# With $\kappa = 3$ the factor is $q = 1/2$. For $r = 1000$ the answer is 10, because $2^{10} = 1024$ and
+# $2^9 = 512$. The calculation is $\log 1000 / \log 2 = 9.97$, rounded up.
+#
+# </details>
+# <details><summary>Hint 3</summary>
+#
+# If `q` is 0, return 1. Otherwise return `math.ceil(math.log(reduction) / -math.log(q))`.
+#
+# </details>
+
+
+# %%
+def steps_needed(condition_number, reduction):
+    # BEGIN SOLUTION: return the smallest number of steps that divides the distance by reduction
+    factor = (condition_number - 1) / (condition_number + 1)
+    if factor == 0:
+        return 1
+    return math.ceil(math.log(reduction) / -math.log(factor))
+    # END SOLUTION
+
+
+# %%
+exercises.check_steps_needed(steps_needed)
+
+# %% [markdown]
+# ## Input normalization
+#
+# Why is our valley so long? The inputs lie between 0 and 10, far from zero on one side. So a larger $w$ and
+# a larger $b$ do nearly the same: both raise the line over the data. If $w$ is a little too large, then a
+# smaller $b$ compensates most of the error. This is the floor of the valley.
+#
+# *Centring* subtracts the mean from the inputs, so that $\bar x = 0$. The Hessian becomes diagonal,
+# $\begin{pmatrix} 2\,\overline{x^2} & 0 \\ 0 & 2 \end{pmatrix}$, where $\overline{x^2}$ is now the variance
+# of $x$. *Normalizing* divides by the standard deviation as well, so that $\overline{x^2} = 1$.
+#
+# ### Prediction: centred inputs
+#
+# For our inputs the mean of the squares is 35, and the variance is 8.2. Does centring allow a larger learning
+# rate, a smaller one, or the same? Answer with one of the words "larger", "smaller", "same", and give the
+# reason.
+
+# %%
+# Prediction 2: the limit of the learning rate with centred inputs. Replace both values of None.
+centring = workbook.predict(2, None, reason=None)
+
+# %% [markdown]
+# The next cell computes the eigenvalues for three kinds of inputs, asks your `steps_needed` how many steps
+# the descent needs until its loss is 0.01 % above the least loss, and counts the steps of a real descent.
+# (The loss above its minimum is proportional to the square of the distance, so the distance must shrink by
+# the square root of the reduction of the loss.)
 
 
 # %%
 def shape_of_the_bowl(x):
-    hessian = 2 * np.array([[np.mean(x * x), np.mean(x)], [np.mean(x), 1.0]])
-    small, large = np.linalg.eigvalsh(hessian)
-    target = 1.0001 * loss(*np.polyfit(x, y, 1), x, y)
+    small, large = np.linalg.eigvalsh(hessian(x))
+    best = loss(*np.polyfit(x, y, 1), x, y)
     losses = descend(x, y, 2 / (small + large))[:, 2]
-    steps = np.argmax(losses <= target) if losses.min() <= target else np.nan
-    return [small, large, large / small, 2 / large, steps]
+    reduction = math.sqrt((losses[0] / best - 1) / 0.0001)
+    counted = np.argmax(losses <= 1.0001 * best)
+    return [small, large, large / small, 2 / large, steps_needed(large / small, reduction), counted]
 
 
 centred = x - x.mean()
-inputs = {"as they are": x, "centred": centred, "centred and scaled": centred / centred.std()}
-columns = ["lambda min", "lambda max", "condition number", "bound", "steps to 0.01 %"]
-pd.DataFrame({k: shape_of_the_bowl(v) for k, v in inputs.items()}, index=columns).T.round(3)
+inputs = {"as they are": x, "centred": centred, "normalized": centred / centred.std()}
+columns = ["lambda min", "lambda max", "condition number", "limit", "your steps", "counted steps"]
+pd.DataFrame({k: shape_of_the_bowl(v) for k, v in inputs.items()}, index=columns).T.round(2)
 
-# %%
+# %% tags=["folded"]
 figure, (left, middle, right) = plt.subplots(1, 3, figsize=(13, 4), width_ratios=[3, 3, 5])
 for axes, name in ((left, "as they are"), (middle, "centred")):
     walk = descend(inputs[name], y, 0.5 * largest_step_size(inputs[name]), steps=60)
@@ -379,28 +743,94 @@ left.legend(loc="lower right", frameon=True, framealpha=1)
 at_100, shipped_at_100 = (t[t["steps"] == 100] for t in (runs, shipped))
 overlay(right, at_100, shipped_at_100, x="ratio", y="log10_left", by="inputs")
 right.axvline(1, color="black", linestyle=":")
-right.set(xlabel="step size, as a multiple of its own bound", ylim=(-6.3, 6.3))
+right.set(xlabel="learning rate, as a multiple of its own limit", ylim=(-6.3, 6.3))
 right.set(ylabel=r"$\log_{10}(L / L_{\min} - 1)$ after 100 steps")
-plt.show()
+describe(
+    figure,
+    "Left: the descent in the long valley of the raw inputs. Middle: much rounder rings with centred "
+    "inputs. Right: after 100 steps the loss with centred inputs is orders of magnitude lower.",
+)
 
 # %% [markdown]
-# **What you should see:** the same data, the same line, another bowl. Centred, a hundred steps reach the
-# minimum over most of the range of step sizes, and the table says that the bound itself is larger, too.
-# Scaled as well, the bowl is round and the best step reaches the minimum at once. This is why inputs of
-# networks are normalised, and part of why batch normalisation helps inside them.
+# **What the result means.** The data and the best line are the same, and the bowl is a different one.
+# Centring reduces the condition number from 150 to 8.2 and the number of steps from 464 to 26. The limit of
+# the learning rate becomes four times as *large*, because the largest curvature falls from 71 to 16.
+# Normalized inputs make the bowl round, and a single step reaches the minimum. Your formula agrees with the
+# counted steps exactly. With the best learning rate both directions shrink by the same factor, so here the
+# formula is not only an upper bound.
+#
+# If you predicted "larger", your reason was probably that smaller inputs make the bowl flatter. If you
+# predicted "same", remember that the limit depends on the largest eigenvalue, and that
+# $\lambda_{\max}$ contains the mean of the squares, which the mean value of $x$ enlarges.
+#
+# This is why the inputs of networks are normalized, for example the pixels of images. *Batch normalization*,
+# which later labs use, does the same with the values inside a network, and its effect on the shape of the
+# loss surface is one reason why it helps. Optimizers such as Adam attack the same problem in another way,
+# because they give each parameter a learning rate of its own.
 
-# %%
+# %% tags=["folded"]
 some = (slice(None), [0.1, 0.5, 0.9, 1.1])  # all inputs, four ratios
 compare(at_100, shipped_at_100, by=["inputs", "ratio"], value="log10_left").loc[some, :]
 
 # %% [markdown]
-# ## What to remember
+# ## Summary
 #
-# * One step multiplies the distance to the minimum by $1 - \eta\lambda$ along each eigenvector of the
-#   Hessian: $\eta < 2/\lambda_{\max}$, or it diverges.
-# * The condition number decides how many steps it takes. Normalised inputs make it small.
-# * A loss that has stopped changing does not mean that the parameters have arrived.
+# * A model is a function with parameters, and the loss measures how bad they are. The gradient of the loss
+#   points in the direction in which the loss grows fastest.
+# * Gradient descent repeats one step: it subtracts the gradient, multiplied by the learning rate, from the
+#   parameters.
+# * Along each eigenvector of the Hessian one step multiplies the distance from the minimum by
+#   $1 - \eta\lambda$. Therefore the descent converges only for $\eta < 2 / \lambda_{\max}$. In the experiment
+#   0.98 times this limit converged and 1.02 times diverged, on ten of ten data sets.
+# * A growing oscillation of the loss is the sign of a learning rate above the limit.
+# * The condition number $\kappa = \lambda_{\max} / \lambda_{\min}$ decides how many steps the descent needs.
+#   With the best fixed learning rate each step leaves $(\kappa - 1) / (\kappa + 1)$ of the distance.
+# * Normalized inputs make the condition number small. For our data centring reduced it from 150 to 8.2, and
+#   normalization to 1.
+# * A loss that has stopped changing does not prove that the parameters have reached the minimum.
 #
-# **To continue, if you like:** run `descend(x, y, learning_rate=1e-6, stop=has_converged)`. After how many steps
-# does your test say yes, and why? What would you compare the change with instead? Lab 3 takes only a few
-# examples for each step, and asks what that costs.
+# **To continue, if you like:** run `descend(x, y, learning_rate=1e-6, stop=has_converged)`. After how many
+# steps does your test stop it, and why? With what could you compare the change of the loss instead?
+#
+# ## Self-check questions
+
+# %%
+workbook.question(1, answer=None)
+
+# %% tags=["solution"]
+workbook.question(1, answer="c")
+
+# %%
+workbook.question(2, answer=None)
+
+# %% tags=["solution"]
+workbook.question(2, answer=0.25)
+
+# %%
+workbook.question(3, answer=None)
+
+# %% tags=["solution"]
+workbook.question(3, answer="b")
+
+# %%
+workbook.question(4, answer=None)
+
+# %% tags=["solution"]
+workbook.question(4, answer="a")
+
+# %%
+workbook.question(5, answer=None)
+
+# %% tags=["solution"]
+workbook.question(5, answer="d")
+
+# %%
+workbook.question(6, answer=None)
+
+# %% tags=["solution"]
+workbook.question(6, answer=0.75)
+
+# %% [markdown]
+# **Next:** in this lab each step used all examples. [Lab 3](03_stochastic_gradient_descent.ipynb) computes
+# the gradient from a few examples at a time, trains real networks with it, and asks how many examples a
+# step should use.

@@ -1,4 +1,4 @@
-"""Checks of lab 2: the gradient, the convergence test, and the largest step size."""
+"""Checks of lab 2: gradient, loop, convergence test, Hessian, largest step size, and number of steps."""
 
 import math
 from collections.abc import Callable
@@ -7,6 +7,7 @@ import numpy as np
 
 from hvdlab.exercises import (
     NotYet,
+    call,
     call_unchanged,
     check_yes_or_no,
     compare,
@@ -16,6 +17,7 @@ from hvdlab.exercises import (
     right,
 )
 
+TWO_EXAMPLES = np.array([1.0, 3.0]), np.array([16.0, 18.0])  # errors at w=0, b=18: 2 and 0
 FINITE_DIFFERENCES = 1e-3  # relative tolerance: a gradient from finite differences passes
 FLAT = [900.0, 300.0, 100.0, 100.0, 100.0]
 THRESHOLD = "the threshold is 0.1 %, which is 0.001"
@@ -96,7 +98,96 @@ def check_gradient(gradient: Callable) -> None:
         _gradient(gradient, 3.0, -1.0, np.array([1.0, 2.0]), np.array([2.0, 5.0])), (0, 0),
         atol=FINITE_DIFFERENCES,
     )  # fmt: skip
-    right("the gradient, on three and on five examples computed by hand and on a perfect fit.")
+    right(
+        "your gradient is correct. A line through all points has the gradient (0, 0), so a descent that "
+        "arrives there stays there."
+    )
+
+
+@exercise
+def check_descend(descend: Callable) -> None:
+    """Demand the path of a gradient descent on two examples, the start included, and the use of `stop`.
+
+    Args:
+        descend: The learner's `descend(x, y, learning_rate, steps, stop)`.
+    """
+    case = "descend(x=(1, 3), y=(16, 18), learning_rate=0.05, steps=3)"
+    path = numbers(call_unchanged(descend, *TWO_EXAMPLES, 0.05, 3), case, None)
+    if path.shape == (3, 3):
+        raise NotYet(
+            f"{case} must return 4 rows, yours has 3: the start is the first row, and each of the 3 steps "
+            "adds one."
+        )
+    if path.shape != (4, 3):
+        raise NotYet(
+            f"{case} must return an array of shape (4, 3), one row (w, b, loss) for each point. "
+            f"The shape of yours is {path.shape}."
+        )
+    right_path = _path(sign=-1)
+    if np.allclose(path[0, :2], (-0.1, 17.9)):
+        raise NotYet("The start, w=0 and b=18, is missing: it is the first row.")
+    mistakes = {
+        "The step must go against the gradient: subtract it.": _path(sign=1),
+        "You changed w before you computed dL/db: compute both derivatives at the old point.":
+            _path(sign=-1, one_by_one=True),
+        "The learning rate is missing.": _path(sign=-1, rate=1.0),
+    }  # fmt: skip
+    compare(
+        f"The column of w in {case}", path[:, 0], right_path[:, 0],
+        {text: wrong[:, 0] for text, wrong in mistakes.items()},
+        "At the start the gradient is (2, 2), so the second row has w = -0.1.",
+    )  # fmt: skip
+    compare(
+        f"The column of b in {case}", path[:, 1], right_path[:, 1],
+        {text: wrong[:, 1] for text, wrong in mistakes.items()},
+        "At the start the gradient is (2, 2), so the second row has b = 17.9.",
+    )  # fmt: skip
+    stale = np.array([right_path[0, 2], *right_path[:-1, 2]])
+    compare(
+        f"The column of the loss in {case}", path[:, 2], right_path[:, 2],
+        {"Each row must have the loss of its own w and b, and yours has that of the point before.": stale},
+        "The loss at the start is 2.",
+    )  # fmt: skip
+    _check_stop(descend)
+    right(
+        "both parameters move together, the start is kept, and your loop asks `stop` after every step."
+    )
+
+
+def _check_stop(descend: Callable) -> None:
+    asked = []
+
+    def stop(losses: list[float]) -> bool:
+        asked.append([float(loss) for loss in losses])
+        return len(losses) >= 3
+
+    path = np.asarray(call(descend, *TWO_EXAMPLES, 0.05, 50, stop))
+    if not asked:
+        raise NotYet("Your loop never calls stop: call it after every step with all losses so far.")
+    if len(asked[0]) != 2:
+        raise NotYet(
+            f"After the first step stop must get 2 losses, of the start and of the new point. It got "
+            f"{len(asked[0])}."
+        )
+    if len(path) != 3:
+        raise NotYet(
+            f"stop returned True after 2 steps, so descend must return 3 rows. Yours has {len(path)}."
+        )
+
+
+def _path(sign: int, rate: float = 0.05, one_by_one: bool = False) -> np.ndarray:
+    """Return the path of 3 steps on TWO_EXAMPLES, right or with a mistake."""
+    x, y = TWO_EXAMPLES
+    w, b = 0.0, 18.0
+    rows = [(w, b, np.mean((w * x + b - y) ** 2))]
+    for _ in range(3):
+        errors = w * x + b - y
+        w_new = w + sign * rate * 2 * np.mean(errors * x)
+        if one_by_one:
+            errors = w_new * x + b - y
+        w, b = w_new, b + sign * rate * 2 * np.mean(errors)
+        rows.append((w, b, np.mean((w * x + b - y) ** 2)))
+    return np.array(rows)
 
 
 @exercise
@@ -112,8 +203,76 @@ def check_has_converged(has_converged: Callable) -> None:
     cases = (((list(losses),), expected, reason) for losses, expected, reason in HISTORIES)
     check_yes_or_no(has_converged, cases)
     right(
-        f"{len(HISTORIES)} histories: short, falling, flat, oscillating, diverging, NaN and infinite."
+        "your test reads the last two losses, judges the change relative to the loss, and is not deceived by "
+        "a loss that oscillates, diverges or is NaN."
     )
+
+
+@exercise
+def check_hessian(hessian: Callable) -> None:
+    """Demand the matrix of second derivatives of the mean squared error, for x computed by hand.
+
+    Args:
+        hessian: The learner's `hessian(x)`.
+    """
+    case = "hessian(x=(1, 3))"
+    answer = numbers(call_unchanged(hessian, np.array([1.0, 3.0])), case, (2, 2))
+    mistakes = {
+        "The derivative of the square has a factor 2, which is missing.": [[5, 2], [2, 1]],
+        "Sum instead of mean: divide by the number of examples.": [[20, 8], [8, 4]],
+        "The order is w, then b: the mean of the squares of x belongs at the upper left.":
+            [[2, 4], [4, 10]],
+        "The upper left element is the mean of the squares of x, and yours is the square of the mean.":
+            [[8, 4], [4, 2]],
+        "The mixed derivatives outside the diagonal are missing: they are 2 times the mean of x.":
+            [[10, 0], [0, 2]],
+        "The second derivative with respect to b is 2, and not 0: the derivative of 2 e by b is 2.":
+            [[10, 4], [4, 0]],
+    }  # fmt: skip
+    compare(
+        case, answer, np.array([[10.0, 4.0], [4.0, 2.0]]),
+        {text: np.array(wrong, float) for text, wrong in mistakes.items()},
+        "The mean of x is 2, and the mean of the squares of x is 5.",
+    )  # fmt: skip
+    compare(
+        "hessian(x=(3, -3, 3, -3))",
+        numbers(call_unchanged(hessian, np.array([3.0, -3.0, 3.0, -3.0])), "hessian", (2, 2)),
+        np.diag([18.0, 2.0]), otherwise="Use the x that is passed, with any number of examples.",
+    )  # fmt: skip
+    right("the Hessian of x = (3, -3, 3, -3) is diagonal, because the mean of these inputs is 0.")
+
+
+@exercise
+def check_steps_needed(steps_needed: Callable) -> None:
+    """Demand the smallest n with ((k - 1) / (k + 1))^n <= 1 / reduction.
+
+    Args:
+        steps_needed: The learner's `steps_needed(condition_number, reduction)`.
+    """
+    cases = ((3, 1000, 10), (9, 100, 21), (199, 1000, 688), (1, 1000, 1))
+    for condition, reduction, expected in cases:
+        case = f"steps_needed({condition}, {reduction})"
+        answer = number(call(steps_needed, condition, reduction), case, "of steps")
+        factor = (condition - 1) / (condition + 1)
+        mistakes = {}
+        if condition == 1:
+            mistakes["With a condition number of 1 the first step reaches the minimum."] = 0.0
+        else:
+            exact = math.log(reduction) / -math.log(factor)
+            other = math.log(reduction) / -math.log((condition - 1) / condition)
+            mistakes = {
+                "Round up: a step less does not reduce the distance far enough.": math.floor(exact),
+                "Return a whole number of steps, rounded up.": exact,
+                "The factor is (k - 1) / (k + 1), and yours has the denominator k.":
+                    [math.ceil(other), other],
+                "The logarithm of a factor below 1 is negative: divide by minus this logarithm.":
+                    [-exact, math.ceil(-exact), math.floor(-exact)],
+                "The loss shrinks by the square of the factor. The question is about the distance.":
+                    math.ceil(exact / 2),
+            }  # fmt: skip
+        reason = f"Each step leaves {factor:.4g} of the distance."
+        compare(case, answer, expected, mistakes, reason, rtol=1e-9)
+    right("a long valley needs many steps, and a round bowl needs one.")
 
 
 @exercise
@@ -148,7 +307,7 @@ def check_largest_step_size(largest_step_size: Callable) -> None:
         answer = number(call_unchanged(largest_step_size, np.array(x)), case)
         mistakes = {f"{mistake} {reason}": wrong for mistake, wrong in mistakes.items()}
         compare(case, answer, expected, mistakes, reason)
-    right("the largest step size, for three sets of x computed by hand.")
+    right("your limit comes from the largest eigenvalue, the direction that diverges first.")
 
 
 def _gradient(gradient: Callable, *arguments: object) -> np.ndarray:

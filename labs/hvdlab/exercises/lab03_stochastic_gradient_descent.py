@@ -1,33 +1,26 @@
-"""Checks of lab 3: the batcher, and the rule that ends a training run."""
+"""Checks of lab 3, one neuron: the batches, SGD, and the variance of the noise ball."""
 
 from collections.abc import Callable
 from copy import copy
-from itertools import islice
+from itertools import combinations, islice, pairwise
 
 import numpy as np
 
-from hvdlab.exercises import NotYet, call, check_yes_or_no, exercise, right
+from hvdlab.exercises import (
+    NotYet,
+    call,
+    call_unchanged,
+    compare,
+    exercise,
+    number,
+    numbers,
+    right,
+    shown,
+)
 
 MAX_LISTED_SIZES = 6
-# fmt: off
-STOP_RULE = [  # accuracies, goal and patience; whether the goal is reached; and the reason
-    (([], 0.8, 2), False, "nothing is measured yet"),
-    (([0.9], 0.8, 2), False, "one epoch is above the goal, and the patience is 2"),
-    (([0.85, 0.82], 0.8, 2), True, "two epochs are enough for a patience of 2"),
-    (([0.9, 0.9], 0.8, 3), False, "two epochs are measured, and the patience is 3"),
-    (([0.7, 0.9], 0.8, 1), True, "with a patience of 1 only the last epoch decides"),
-    (([0.7, 0.9], 0.8, 2), False, "only the last of two epochs is above the goal"),
-    (([0.7, 0.85, 0.82], 0.8, 2), True, "the last two are above the goal"),
-    (([0.85, 0.7, 0.85], 0.8, 2), False,
-     "two epochs in total are above the goal, but they are not consecutive"),
-    (([0.85, 0.86, 0.7], 0.8, 2), False, "the last epoch is below the goal again"),
-    (([0.85, 0.7, 0.9, 0.7, 0.9], 0.8, 3), False, "three in total, never two in a row"),
-    (([0.5, 0.75, 0.75], 0.75, 2), True, "exactly the goal counts: at least, not more than"),
-    (([0.7, 0.81, 0.82, 0.83], 0.8, 3), True, "the last three are above the goal"),
-    (([0.9, 0.9, 0.9], 0.8, 2), True, "more than two in a row count, too"),
-    (([0.9, 0.7, 0.9], 0.8, 3), False, "their mean is above the goal, but each must be"),
-]
-# fmt: on
+RATE = 0.02
+SIX_EXAMPLES = np.array([-3.0, -1.5, -0.25, 0.5, 1.25, 3.0]), np.array([1.0, 7.0, -2, 4.5, 11, 3])
 
 
 @exercise
@@ -61,23 +54,108 @@ def check_batches(batches: Callable) -> None:
                 f"The sizes of your batches are {_list(sizes)} ({case}): they must be "
                 f"{_list(expected)}, only the last may be shorter."
             )
-    right("each of 100 indices once and in order, in batches of 1, 25, 32 (a tail of 4) and 100.")
+    right(
+        "every example comes exactly once per epoch, also when the batch size does not divide their number."
+    )
 
 
 @exercise
-def check_reached(reached: Callable) -> None:
-    """Demand True where each of the last `patience` accuracies is at least the goal, else False.
+def check_descend(descend: Callable) -> None:
+    """Demand SGD: one step per batch, each example once per epoch, in a new order for each epoch.
 
-    Known mistakes: to count all epochs above the goal, to require more than the goal, to look at one epoch
-    only, and to return True before there are `patience` accuracies.
+    The check finds out from the path which examples made each step.
 
     Args:
-        reached: The learner's `reached(accuracies, goal, patience)`.
+        descend: The learner's `descend(x, y, batch_size, learning_rate, epochs)`.
     """
-    check_yes_or_no(reached, (((list(a), *rest), *case) for (a, *rest), *case in STOP_RULE))
+    for batch_size in (1, 6, 4):
+        case = f"descend with 6 examples, batch_size={batch_size}, epochs=2"
+        answer = call_unchanged(descend, *SIX_EXAMPLES, batch_size, RATE, 2)
+        path = numbers(answer, case, None)
+        per_epoch = -(-6 // batch_size)
+        if path.shape != (2 * per_epoch + 1, 2):
+            raise NotYet(
+                f"{case} must return {2 * per_epoch + 1} rows (w, b): the start, and one for each of "
+                f"{per_epoch} steps in each of 2 epochs. The shape of yours is {path.shape}."
+            )
+        steps = [_examples_of(*pair, case) for pair in pairwise(path)]
+        epochs = steps[:per_epoch], steps[per_epoch:]
+        for number_of_epoch, made in enumerate(epochs, 1):
+            read = sorted(index for step in made for index in step)
+            if read != list(range(6)):
+                raise NotYet(
+                    f"{case}: epoch {number_of_epoch} must use each of the examples 0 to 5 once. Yours "
+                    f"uses {read}."
+                )
+        if batch_size == 1 and epochs[0] == epochs[1]:
+            raise NotYet(
+                "Both epochs read the examples in the same order: draw a new permutation for each epoch."
+            )
     right(
-        f"{len(STOP_RULE)} histories: consecutive, not total; each, not their mean; at least the goal."
+        "each batch makes one step with the gradient of its own examples, and every epoch has a new order."
     )
+
+
+def _examples_of(before: np.ndarray, after: np.ndarray, case: str) -> tuple[int, ...]:
+    """Return the numbers of the examples whose mean gradient made a step."""
+    x, y = SIX_EXAMPLES
+    w, b = before
+    errors = w * x + b - y
+    gradients = 2 * np.stack([errors * x, errors], axis=1)
+    for size in range(1, 7):
+        for chosen in combinations(range(6), size):
+            if np.allclose(before - RATE * gradients[list(chosen)].mean(axis=0), after, atol=1e-9):
+                return chosen
+    everything = before - RATE * gradients.sum(axis=0)
+    added = (
+        " It is the sum of the gradients; the mean is needed."
+        if np.allclose(everything, after)
+        else ""
+    )
+    raise NotYet(
+        f"{case}: the step from {shown(before)} to {shown(after)} is not minus the learning rate times the "
+        f"mean gradient of some of the examples. Compute both derivatives at the old w and b, from x[chosen] "
+        f"and y[chosen].{added}"
+    )
+
+
+@exercise
+def check_noise_variance(noise_variance: Callable) -> None:
+    """Demand eta C / (lambda (2 - eta lambda) B) for x = (-1, 0, 1), y = (0, 3, 0).
+
+    Args:
+        noise_variance: The learner's `noise_variance(x, y, learning_rate, batch_size)`.
+    """
+    x, y = np.array([-1.0, 0.0, 1.0]), np.array([0.0, 3.0, 0.0])
+    c, curvature = 8 / 3, 4 / 3  # the best line is w=0, b=1, and its errors are 1, -2, 1
+    for rate, batch_size in ((0.5, 1), (0.5, 4), (0.25, 1)):
+        case = f"noise_variance(x=(-1, 0, 1), y=(0, 3, 0), learning_rate={rate}, batch_size={batch_size})"
+        answer = number(call_unchanged(noise_variance, x, y, rate, batch_size), case)
+        half = rate * curvature
+        mistakes = {
+            "The noise of a mean over B examples has the variance C / B: divide by the batch size.":
+                rate * c / (curvature * (2 - half)),
+            "Divide by the batch size itself, not by its square root.":
+                rate * c / (curvature * (2 - half) * batch_size**0.5),
+            "C is the mean of the squared gradients 2 e x: the factor 2 is missing.":
+                rate * c / 4 / (curvature * (2 - half) * batch_size),
+            "C is the mean of the squares, and yours is the square of the mean, which is 0 at the minimum.":
+                0.0,
+            "The curvature is 2 times the mean of the squares of x: the factor 2 is missing.":
+                rate * c / (curvature / 2 * (2 - half / 2) * batch_size),
+            "You left out the factor 2 - learning rate * curvature.": rate * c / (curvature * batch_size),
+            "Use the squared gradient of w, 2 e x. Yours is that of b.": rate * 8 / (
+                curvature * (2 - half) * batch_size
+            ),
+            "C contains the squares of the gradients, and you took their absolute values.":
+                rate * 4 / 3 / (curvature * (2 - half) * batch_size),
+        }  # fmt: skip
+        expected = rate * c / (curvature * (2 - half) * batch_size)
+        if batch_size == 1:
+            mistakes = dict(list(mistakes.items())[2:])
+        reason = "The best line is w=0, b=1, its errors are (1, -2, 1), so C = 8/3 and the curvature 4/3."
+        compare(case, answer, expected, mistakes, reason)
+    right("four times the batch gives a quarter of the variance, because the noise is averaged.")
 
 
 def _check_coverage(

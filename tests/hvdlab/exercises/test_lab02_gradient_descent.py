@@ -7,9 +7,12 @@ import pytest
 
 from hvdlab.exercises import NotYet
 from hvdlab.exercises.lab02_gradient_descent import (
+    check_descend,
     check_gradient,
     check_has_converged,
+    check_hessian,
     check_largest_step_size,
+    check_steps_needed,
 )
 
 MISTAKES = {}  # check -> (a wrong answer, what the check says about it)
@@ -52,6 +55,36 @@ def largest_step_size(x):
     return 2 / np.linalg.eigvalsh(hessian(x))[-1]
 
 
+def descend(
+    x, y, learning_rate, steps=1000, stop=None, start=0, sign=-1, stale=False, one_by_one=False
+):
+    w, b = 0.0, 18.0
+    rows = [(w, b, np.mean(error(w, b, x, y) ** 2))]
+    for _ in range(steps):
+        dw, db = gradient(w, b, x, y)
+        last, w = np.mean(error(w, b, x, y) ** 2), w + sign * learning_rate * dw
+        if one_by_one:
+            db = gradient(w, b, x, y)[1]
+        b = b + sign * learning_rate * db
+        rows.append((w, b, last if stale else np.mean(error(w, b, x, y) ** 2)))
+        if stop and stop([row[2] for row in rows[start:]]):
+            break
+    return np.array(rows[start:])
+
+
+def by_a_loop(condition_number, reduction):
+    distance, steps = 1.0, 0
+    while distance > 1 / reduction:
+        distance *= (condition_number - 1) / (condition_number + 1)
+        steps += 1
+    return steps
+
+
+def steps_needed(condition_number, reduction, rounded=math.ceil):
+    factor = (condition_number - 1) / (condition_number + 1)
+    return rounded(math.log(reduction) / -math.log(factor)) if factor else 1
+
+
 def test_right_answers_pass(capsys):
     check_gradient(gradient)
     check_gradient(lambda w, b, x, y: np.array(gradient(w, b, x, y)))
@@ -59,7 +92,12 @@ def test_right_answers_pass(capsys):
     check_has_converged(has_converged)
     check_has_converged(lambda losses: bool(has_converged(losses)))
     check_largest_step_size(largest_step_size)
-    assert capsys.readouterr().out.count("Right:") == 6
+    check_descend(descend)
+    check_hessian(hessian)
+    check_hessian(lambda x: 2 / len(x) * np.vander(x, 2).T @ np.vander(x, 2))
+    check_steps_needed(steps_needed)
+    check_steps_needed(by_a_loop)
+    assert capsys.readouterr().out.count("Right:") == 11
 
 
 def error(w, b, x, y):
@@ -125,6 +163,48 @@ MISTAKES[check_largest_step_size] = [
     (lambda x: 0.3, "eigenvalues are 18 and 2"),
     (lambda x: np.ones(2), "one number"),
     (lambda x: math.nan, "is nan, expected 0.1111"),
+]  # fmt: skip
+
+
+MISTAKES[check_descend] = [
+    (lambda *a: descend(*a, start=1), "yours has 3: the start is the first row"),
+    (lambda x, y, rate, steps, stop=None: descend(x, y, rate, steps + 1, stop, start=1),
+     "The start, w=0 and b=18, is missing"),
+    (lambda *a: descend(*a, sign=1), "subtract it"),
+    (lambda *a: descend(*a, one_by_one=True), "changed w before you computed dL/db"),
+    (lambda x, y, rate, *a: descend(x, y, 1.0, *a), "learning rate is missing"),
+    (lambda *a: descend(*a, stale=True), "that of the point before"),
+    (lambda x, y, rate, steps, stop=None: descend(x, y, rate, steps), "never calls stop"),
+    (lambda x, y, rate, steps, stop=None: descend(x, y, rate, steps, stop and (lambda one: stop(one[1:]))),
+     "must get 2 losses.*It got 1"),
+    (lambda x, y, rate, steps, stop=None:
+     descend(x, y, rate, steps, stop and (lambda one: stop(one) and False)), "must return 3 rows.*51"),
+    (lambda *a: descend(*a)[:, :2], r"shape of yours is \(4, 2\)"),
+    (lambda *a: None, "is `return` missing"),
+]  # fmt: skip
+
+
+MISTAKES[check_hessian] = [
+    (lambda x: hessian(x) / 2, "factor 2, which is missing"),
+    (lambda x: hessian(x) * len(x), "Sum instead of mean"),
+    (lambda x: hessian(x)[::-1, ::-1], "order is w, then b"),
+    (lambda x: 2 * np.array([[np.mean(x) ** 2, np.mean(x)], [np.mean(x), 1]]), "square of the mean"),
+    (lambda x: np.diag(np.diag(hessian(x))), "mixed derivatives"),
+    (lambda x: hessian(x) - np.diag([0, 2]), "is 2, and not 0"),
+    (lambda x: np.array([[10.0, 4], [4, 2]]), "Use the x that is passed"),
+    (lambda x: np.diag(hessian(x)), "shape"),
+]  # fmt: skip
+
+
+MISTAKES[check_steps_needed] = [
+    (lambda k, r: steps_needed(k, r, math.floor), "Round up"),
+    (lambda k, r: steps_needed(k, r, float), "whole number"),
+    (lambda k, r: math.ceil(math.log(r) / -math.log((k - 1) / k)), "has the denominator k"),
+    (lambda k, r: math.ceil(math.log(r) / math.log((k - 1) / (k + 1))), "minus this logarithm"),
+    (lambda k, r: math.ceil(steps_needed(k, r, float) / 2), "about the distance"),
+    (lambda k, r: steps_needed(k, r) if k > 1 else 0, "first step reaches the minimum"),
+    (lambda k, r: math.ceil(math.log(r) / -math.log((k - 1) / (k + 1))), "raises ValueError"),
+    (lambda k, r: 6, "leaves 0.5 of the distance"),
 ]  # fmt: skip
 
 

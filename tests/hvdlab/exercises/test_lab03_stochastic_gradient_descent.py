@@ -4,7 +4,11 @@ import numpy as np
 import pytest
 
 from hvdlab.exercises import NotYet
-from hvdlab.exercises.lab03_stochastic_gradient_descent import check_batches, check_reached
+from hvdlab.exercises.lab03_stochastic_gradient_descent import (
+    check_batches,
+    check_descend,
+    check_noise_variance,
+)
 
 MISTAKES = {}  # check -> (a wrong answer, what the check says about it)
 
@@ -14,16 +18,12 @@ def batches(order, batch_size):
         yield order[start : start + batch_size]
 
 
-def reached(accuracies, goal, patience):
-    return len(accuracies) >= patience and all(a >= goal for a in accuracies[-patience:])
-
-
 def test_right_answers_pass(capsys):
     check_batches(batches)
     check_batches(lambda order, batch_size: list(batches(order, batch_size)))
     check_batches(one_list_again)
-    check_reached(reached)
-    check_reached(lambda a, goal, patience: len(a) >= patience and min(a[-patience:]) >= goal)
+    check_descend(sgd)
+    check_noise_variance(variance)
     assert capsys.readouterr().out.count("Right:") == 5
 
 
@@ -45,13 +45,6 @@ def one_list_again(order, size):
             batch.clear()
     if batch:
         yield batch
-
-
-def counts_in_a_row(accuracies, goal, patience):
-    run = 0
-    for accuracy in accuracies:
-        run = run + 1 if accuracy >= goal else 0
-    return run == patience
 
 
 def whole(order, size):
@@ -126,36 +119,73 @@ MISTAKES[check_batches] = [
 ]  # fmt: skip
 
 
-def takes_them_away(accuracies, goal, patience):
-    for _ in range(patience):
-        if not accuracies or not accuracies.pop() >= goal:
-            return False
-    return True
+def sgd(
+    x,
+    y,
+    batch_size,
+    rate,
+    epochs,
+    *,
+    order=None,
+    share=False,
+    divide=True,
+    sequential=False,
+    start=True,
+):
+    rng = np.random.default_rng(1)
+    w, b = 0.0, 18.0
+    path = [(w, b)] if start else []
+    for epoch in range(epochs):
+        numbers = rng.permutation(len(x)) if order is None else order(rng, len(x), epoch)
+        for chosen in batches(numbers, batch_size):
+            if share:
+                chosen = slice(None)
+            errors = w * x[chosen] + b - y[chosen]
+            count = len(x[chosen]) if divide else 1
+            dw, db = 2 * sum(errors * x[chosen]) / count, 2 * sum(errors) / count
+            w = w - rate * dw
+            if sequential:
+                db = 2 * np.mean(w * x[chosen] + b - y[chosen])
+            b = b - rate * db
+            path.append((w, b))
+    return np.array(path)
 
 
-def turns_them_round(accuracies, goal, patience):
-    accuracies.reverse()
-    return reached(accuracies[:patience], goal, patience)
+MISTAKES[check_descend] = [
+    (lambda *a: sgd(*a, start=False), "must return 13 rows"),
+    (lambda x, y, size, rate, epochs: sgd(x, y, size, rate, 1), "must return 13 rows"),
+    (lambda *a: sgd(*a, order=lambda rng, n, epoch: np.random.default_rng(1).permutation(n)),
+     "same order: draw a new permutation"),
+    (lambda *a: sgd(*a, order=lambda rng, n, epoch: rng.integers(n, size=n)),
+     "must use each of the examples 0 to 5 once"),
+    (lambda *a: sgd(*a, share=True), r"must use each.*Yours uses \[0, 0, 0"),
+    (lambda *a: sgd(*a, divide=False), "sum of the gradients; the mean is needed"),
+    (lambda *a: sgd(*a, sequential=True), "at the old w and b"),
+    (lambda *a: sgd(*a)[:, 0], "shape of yours"),
+    (lambda *a: None, "is `return` missing"),
+]  # fmt: skip
 
 
-MISTAKES[check_reached] = [
-    (lambda a, goal, patience: sum(x >= goal for x in a) >= patience, "not consecutive"),
-    (lambda a, goal, patience: bool(a) and a[-1] >= goal, "the patience is 2"),
-    (lambda a, goal, patience: all(x >= goal for x in a[-patience:]), "nothing is measured"),
-    (lambda a, goal, patience: len(a) >= patience and all(x > goal for x in a[-patience:]),
-     "exactly the goal"),
-    (lambda a, goal, patience: len(a) >= patience and np.mean(a[-patience:]) >= goal,
-     "only the last of two|each must be"),
-    (lambda a, goal, patience: len(a) >= patience and min(a[-2:]) >= goal, "with a patience of 1"),
-    (lambda a, goal, patience: len(a) > patience and all(x >= goal for x in a[-patience:]),
-     "two epochs are enough"),
-    (lambda a, goal, patience: len(a) >= 2 and all(x >= goal for x in a[-patience:]),
-     "with a patience of 1|the patience is 3"),
-    (counts_in_a_row, "more than two in a row"),
-    (takes_them_away, "takes_them_away changes what it is given"),
-    (turns_them_round, "turns_them_round changes what it is given"),
-    (lambda a, goal, patience: None, "True or False"),
-    (lambda a, goal, patience: a[-1] >= goal, "raises IndexError"),
+def variance(
+    x, y, rate, size, factor=2.0, curvature_factor=2.0, two=2.0, noise=np.square, inputs=None
+):
+    w, b = np.polyfit(x, y, 1)
+    inputs = x if inputs is None else inputs
+    c = np.mean(noise(factor * (w * x + b - y) * inputs))
+    curvature = curvature_factor * np.mean(x**2)
+    return rate * c / (curvature * (two - rate * curvature * (two > 0)) * size)
+
+
+MISTAKES[check_noise_variance] = [
+    (lambda x, y, rate, size: variance(x, y, rate, 1), "divide by the batch size"),
+    (lambda x, y, rate, size: variance(x, y, rate, size**0.5), "not by its square root"),
+    (lambda *a: variance(*a, factor=1.0), "gradients 2 e x: the factor 2 is missing"),
+    (lambda *a: variance(*a, curvature_factor=1.0), "squares of x: the factor 2"),
+    (lambda *a: variance(*a, noise=lambda g: g), "square of the mean"),
+    (lambda *a: variance(*a, noise=abs), "absolute values"),
+    (lambda x, y, rate, size: variance(x, y, rate, size, inputs=np.ones(3)), "Yours is that of b"),
+    (lambda x, y, rate, size: rate * 2 / size, "left out the factor 2 - learning rate"),
+    (lambda x, y, rate, size: 7.0, "so C = 8/3"),
 ]  # fmt: skip
 
 
