@@ -716,8 +716,8 @@ exercises.check_step_seconds(step_seconds)
 # ![Four layers of software and hardware. A training script calls Horovod, PyTorch DDP or FSDP, these call NCCL, Gloo or MPI, and these send the bytes through NVLink, PCIe, InfiniBand or Ethernet.](pictures/software_layers.svg)
 #
 # * **MPI**, the Message Passing Interface, is a standard of the supercomputing community, whose first version
-#   appeared in 1994. It says how processes are started, how they are numbered, and how they send messages and
-#   run collectives. The words *rank* and *all-reduce* come from it. The course uses its implementation [Open
+#   appeared in 1994. It says how processes are numbered, and how they send messages and run collectives. The
+#   words *rank* and *all-reduce* come from it. The course uses its implementation [Open
 #   MPI](https://www.open-mpi.org). The command `mpirun -np 4 python train.py` starts 4 ranks.
 # * **NCCL**, the [NVIDIA Collective Communications Library](https://developer.nvidia.com/nccl), runs
 #   collectives between NVIDIA GPUs. It knows which GPUs are connected by NVLink and which by a network, and
@@ -777,7 +777,9 @@ exercises.check_step_seconds(step_seconds)
 #
 # The two phases also share a budget. Hoffmann et al. give the best model for a training budget. A team that
 # expects billions of requests chooses a smaller model and trains it on more data, because every later request
-# is cheaper. For example, Llama 3 405B was trained on 39 tokens per parameter, twice the 20 of Chinchilla.
+# is cheaper. For example, Llama 3 8B was trained on more than 15 trillion tokens ([model
+# card](https://github.com/meta-llama/llama3/blob/main/MODEL_CARD.md)). This is about 1,900 tokens per
+# parameter, nearly a hundred times the 20 of Chinchilla.
 
 # %% [markdown]
 # ## Summary
