@@ -121,9 +121,10 @@ print(f"4.5 times per year:      {doubling_months(4.5, years=1):.1f} months")
 # After that, methods for larger batches and faster links raised the limit again. These methods are the
 # subject of this course.
 #
-# Not every good result needs such runs. The network of "Attention is all you need", on which today's language
-# models are based, was trained with 0.089 petaflop/s-days (OpenAI). Many GPUs are worth their price where
-# more computing gives a better result in a way that can be predicted. The next sections show when this is so.
+# Not every good result needs such runs. The network of ["Attention is all you
+# need"](https://arxiv.org/abs/1706.03762), on which today's language models are based, was trained with 0.089
+# petaflop/s-days (OpenAI). Many GPUs are worth their price where more computing gives a better result in a
+# way that can be predicted. The next sections show when this is so.
 
 # %% [markdown]
 # ## Learning curves and growing data sets
@@ -761,7 +762,7 @@ exercises.check_step_seconds(step_seconds)
 # | | training | inference |
 # |---|---|---|
 # | operations per token, network of $N$ parameters | $6N$ | $2N$ |
-# | in memory | parameters, gradients, optimizer state, activations of all layers | parameters, activations of one layer at a time |
+# | in memory | parameters, gradients, the numbers that the optimizer keeps, activations of all layers | parameters, activations of one layer at a time |
 # | examples at a time | a large batch, for throughput | one or a few, for a short wait |
 # | runs | once, for days or months, on a cluster | for every request, for years |
 # | where | data centre | data centre, phone, car, camera |
