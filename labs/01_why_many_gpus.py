@@ -330,8 +330,8 @@ describe(
 # $D$? [Hoffmann et al. (2022)](https://arxiv.org/abs/2203.15556) trained over 400 language models to answer
 # this question. They found that $N$ and $D$ should grow in the same proportion. Their model Chinchilla has 70
 # billion parameters and 1.4 trillion tokens, 20 tokens per parameter. It was better than Gopher, which has
-# four times as many parameters and was trained with about the same compute. Kaplan et al. had recommended to
-# spend most of the compute on larger models. [Later work](https://arxiv.org/abs/2406.12907) found the main
+# four times as many parameters and was trained with about the same compute. Kaplan et al. had recommended
+# spending most of the compute on larger models. [Later work](https://arxiv.org/abs/2406.12907) found the main
 # reason: they did not count all parameters, and measured at a small scale. A power law is only as good as its
 # measurement.
 #
