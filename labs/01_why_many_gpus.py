@@ -121,9 +121,10 @@ print(f"4.5 times per year:      {doubling_months(4.5, years=1):.1f} months")
 # After that, methods for larger batches and faster links raised the limit again. These methods are the
 # subject of this course.
 #
-# Not every good result needs such runs. The network of "Attention is all you need", on which today's language
-# models are based, was trained with 0.089 petaflop/s-days (OpenAI). Many GPUs are worth their price where
-# more computing gives a better result in a way that can be predicted. The next sections show when this is so.
+# Not every good result needs such runs. The network of ["Attention is all you
+# need"](https://arxiv.org/abs/1706.03762), on which today's language models are based, was trained with 0.089
+# petaflop/s-days (OpenAI). Many GPUs are worth their price where more computing gives a better result in a
+# way that can be predicted. The next sections show when this is so.
 
 # %% [markdown]
 # ## Learning curves and growing data sets
@@ -329,8 +330,8 @@ describe(
 # $D$? [Hoffmann et al. (2022)](https://arxiv.org/abs/2203.15556) trained over 400 language models to answer
 # this question. They found that $N$ and $D$ should grow in the same proportion. Their model Chinchilla has 70
 # billion parameters and 1.4 trillion tokens, 20 tokens per parameter. It was better than Gopher, which has
-# four times as many parameters and was trained with about the same compute. Kaplan et al. had recommended to
-# spend most of the compute on larger models. [Later work](https://arxiv.org/abs/2406.12907) found the main
+# four times as many parameters and was trained with about the same compute. Kaplan et al. had recommended
+# spending most of the compute on larger models. [Later work](https://arxiv.org/abs/2406.12907) found the main
 # reason: they did not count all parameters, and measured at a small scale. A power law is only as good as its
 # measurement.
 #
@@ -716,8 +717,8 @@ exercises.check_step_seconds(step_seconds)
 # ![Four layers of software and hardware. A training script calls Horovod, PyTorch DDP or FSDP, these call NCCL, Gloo or MPI, and these send the bytes through NVLink, PCIe, InfiniBand or Ethernet.](pictures/software_layers.svg)
 #
 # * **MPI**, the Message Passing Interface, is a standard of the supercomputing community, whose first version
-#   appeared in 1994. It says how processes are started, how they are numbered, and how they send messages and
-#   run collectives. The words *rank* and *all-reduce* come from it. The course uses its implementation [Open
+#   appeared in 1994. It says how processes are numbered, and how they send messages and run collectives. The
+#   words *rank* and *all-reduce* come from it. The course uses its implementation [Open
 #   MPI](https://www.open-mpi.org). The command `mpirun -np 4 python train.py` starts 4 ranks.
 # * **NCCL**, the [NVIDIA Collective Communications Library](https://developer.nvidia.com/nccl), runs
 #   collectives between NVIDIA GPUs. It knows which GPUs are connected by NVLink and which by a network, and
@@ -761,7 +762,7 @@ exercises.check_step_seconds(step_seconds)
 # | | training | inference |
 # |---|---|---|
 # | operations per token, network of $N$ parameters | $6N$ | $2N$ |
-# | in memory | parameters, gradients, optimizer state, activations of all layers | parameters, activations of one layer at a time |
+# | in memory | parameters, gradients, the numbers that the optimizer keeps, activations of all layers | parameters, activations of one layer at a time |
 # | examples at a time | a large batch, for throughput | one or a few, for a short wait |
 # | runs | once, for days or months, on a cluster | for every request, for years |
 # | where | data centre | data centre, phone, car, camera |
@@ -777,7 +778,9 @@ exercises.check_step_seconds(step_seconds)
 #
 # The two phases also share a budget. Hoffmann et al. give the best model for a training budget. A team that
 # expects billions of requests chooses a smaller model and trains it on more data, because every later request
-# is cheaper. For example, Llama 3 405B was trained on 39 tokens per parameter, twice the 20 of Chinchilla.
+# is cheaper. For example, Llama 3 8B was trained on more than 15 trillion tokens ([model
+# card](https://github.com/meta-llama/llama3/blob/main/MODEL_CARD.md)). This is about 1,900 tokens per
+# parameter, nearly a hundred times the 20 of Chinchilla.
 
 # %% [markdown]
 # ## Summary

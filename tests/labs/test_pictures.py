@@ -40,7 +40,7 @@ def test_every_picture_of_a_lab_exists_and_is_described(lab):
 @each_lab
 def test_every_figure_that_is_described_has_enough_words(lab):
     for node in ast.walk(ast.parse(lab.path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Call) and ast.unparse(node.func).split(".")[-1] == "describe":
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "describe":
             text = ast.unparse(node.args[1])  # a text with numbers in it is an f-string
             assert len(text.split()) >= LEAST_WORDS, f"line {node.lineno}: {text}"
 

@@ -10,13 +10,14 @@ A check that a lab calls has the decorator `exercise`, so that `hvdlab progress`
     @exercise
     def check_gradient(gradient: Callable) -> None:
 
-A check whose first parameter is a number (the case, as in lab 16) counts as one exercise per number. The labs
-call a check as an attribute of its module, `exercises.check_gradient(gradient)`.
+A check whose first parameter is called `case`, a number as in lab 16, counts as one exercise per case. The
+labs call a check as an attribute of its module, `exercises.check_gradient(gradient)`.
 `tests/hvdlab/exercises/test_exercise.py` names the checks that lack the decorator.
 """
 
 import copy
 import functools
+import inspect
 import math
 import re
 import traceback
@@ -50,13 +51,14 @@ def exercise(check: Callable[Parameters, None]) -> Callable[Parameters, None]:
         check: A check in a module `labNN_*`, of the exercise that a lab calls it for.
     """
     lab = int(re.search(r"lab(\d\d)_", check.__module__)[1])
+    by_case = next(iter(inspect.signature(check).parameters)) == "case"
 
     @functools.wraps(check)
     def checked(*arguments: Parameters.args, **options: Parameters.kwargs) -> None:
         check(*arguments, **options)
         if file := learners_file():
-            case = f" {arguments[0]}" if arguments and isinstance(arguments[0], int) else ""
-            file.add(SolvedExercise(lab, f"{check.__name__}{case}", now()))
+            name = f"{check.__name__} {arguments[0]}" if by_case else check.__name__
+            file.add(SolvedExercise(lab, name, now()))
 
     return checked
 

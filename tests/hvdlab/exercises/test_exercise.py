@@ -40,6 +40,15 @@ def test_a_solved_exercise_is_kept_by_name_and_by_case(file):
     assert kept == [(7, "check_double"), (7, "check_case 3")]
 
 
+def test_an_answer_that_is_a_number_is_no_case(file, monkeypatch):
+    def check_number(answer):
+        pass
+
+    monkeypatch.setattr(check_number, "__module__", "hvdlab.exercises.lab07_title")
+    exercise(check_number)(5)
+    assert [one.exercise for one in file.entries()] == ["check_number"]
+
+
 def test_a_wrong_answer_is_not_kept(file):
     with pytest.raises(NotYet):
         exercise(check_double)(lambda x: x)
