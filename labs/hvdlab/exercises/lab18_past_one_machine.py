@@ -70,8 +70,9 @@ def check_ring_time(ring_time: Callable) -> None:
     for arguments, expected, mistakes, how in (
         ((8000, 4, 0.5, 1000, 0.001), 21, known, "By hand it is 6 messages of 0.5 + 2 seconds and 3 "
          "additions of 2 seconds."),
-        ((7000, 3, 0.25, 2000, 0.003), 4 * (0.25 + 7000 / 3 / 2000) + 14, {}, "4 ranks are right, 3 are not: by "
-         "hand it is 4 messages of 0.25 + 7000 / 3 / 2000 seconds and 2 additions of 7 seconds. (A chunk "
+        ((7000, 3, 0.25, 2000, 0.003), 4 * (0.25 + 7000 / 3 / 2000) + 14, {}, "4 ranks are right, 3 are "
+         "not: by hand it is 4 messages of 0.25 + 7000 / 3 / 2000 seconds and 2 additions of 7 seconds. (A "
+         "chunk "
          "need not be a whole number of bytes.)"),
         ((8000, 1, 0.5, 1000, 0.001), 0, {}, "A single rank sends nothing and adds nothing."),
     ):  # fmt: skip
