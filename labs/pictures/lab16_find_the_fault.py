@@ -48,8 +48,7 @@ def two_ranks_one_waits() -> None:
         x = 176 + 170 * step
         picture.box(x, 44, 62, 118, "all-\nreduce", YELLOW)
     picture.box(416, 44, 96, 40, "step 3", BLUE)
-    picture.box(516, 44, 62, 40, "all-red.", YELLOW)
-    picture.box(582, 44, 140, 40, "waits", GREY, hatch="//", dashed=True)
+    picture.box(516, 44, 206, 40, "all-reduce: waits for rank 1", YELLOW, size=13, dashed=True)
     picture.box(416, 122, 130, 40, "after the loop", BLUE)
     picture.text(640, 142, "never calls the\nthird all-reduce", size=13)
     picture.arrow((547, 88), (547, 118), dashed=True)
