@@ -75,7 +75,7 @@ workbook = Workbook(18)
 # * `addition`: each rank adds the half that it has just received to its own half;
 # * `ring`: a complete ring all-reduce, that is, send a half, add, send a half.
 #
-# Two details of the measurement matter. First, each rank writes its array anew before every round. The
+# Two details of the measurement matter. First, each rank writes its array again before every round. The
 # gradients of a real step are new as well, and a processor reads data that another core has just written
 # more slowly than data that it already has in its cache. Second, we keep the fastest tenth of the rounds,
 # because other programs can only make a round slower. Click on the folded cell to read the code.
