@@ -130,14 +130,13 @@ def three_sums(comm):
 
 
 try:
-    print(call(three_sums, ranks=2, timeout=12))
+    print(call(three_sums, ranks=2, timeout=10))
 except LaunchError as error:
     print(error)
 
 # %% [markdown]
 # Rank 0 waits in the all-reduce of the third step. Rank 1 never calls it, because the test of its rank is
-# false there. It has left the loop. (It still cannot end, because a rank of MPI waits at its end for the
-# other ranks.)
+# false there. It has left the loop and is done.
 #
 # A run with many ranks gives many stacks. The useful summary says, for each collective, which ranks have
 # *not* arrived, because one of these ranks has the fault.

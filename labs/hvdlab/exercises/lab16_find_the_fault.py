@@ -53,7 +53,7 @@ TELLING = {
 }
 # What the evidence of each case means.
 MEANING = {
-    1: "A distance this large is there before training: the ranks started with different random weights.",
+    1: "A distance this large was there before the training began.",
     2: "Equal batches give equal gradients, and their average is the same gradient again.",
     3: "The ranks started equal, and one step with gradients of their own moved them apart a little.",
     4: "Rank 0 has one batch more than rank 1, so its last all-reduce has no partner.",
