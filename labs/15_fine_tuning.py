@@ -538,6 +538,7 @@ prediction = workbook.predict(2, None, reason=None)
 
 # %%
 model = fine_tune(base(), 3e-3, SOME, language_loss, found_collate)
+print(f"your prediction: {prediction}")
 print("training loss", [round(loss, 2) for loss in model.losses[:: max(1, len(model.losses) // 6)]])
 print("held-out loss", [round(row["heldout_loss"], 2) for row in model.curve])
 answers(model.gpt, RECORDS[:4])
@@ -976,6 +977,7 @@ chosen = [
 settings = [mode | {"repeat": repeat} for repeat in seeds(1) for mode in chosen]
 
 # %%
+print(f"mean over all tokens (3 x 2 + 1 x 6) / 4 = 3; your prediction: {prediction}")
 modes = sweep("fine_tuning_strategies", fine_tuning_strategies, settings)
 compare(modes, reference("fine_tuning_strategies"), by=by, value="loss_difference")
 

@@ -282,6 +282,7 @@ if log:
 if log:
     norms = log.side_by_side("weights")
     print("first difference: step", first_difference(norms[0], norms[1], 1e-6))
+print(f"your prediction: {prediction}")
 
 # %% [markdown]
 # **What the result means.** The first difference is in step 1, because the log has no row before the first
@@ -361,6 +362,7 @@ log = fault.watch(2)
 if log:
     fault.draw(log)
     print(log.side_by_side("batch"))
+print(f"your prediction: {prediction}")
 
 # %% [markdown]
 # ### Exercise 5: Diagnosis of case 2
@@ -510,6 +512,7 @@ prediction = workbook.predict(3, None, reason=None)
 log = fault.watch(4)
 if log:
     print(log.ends)
+print(f"your prediction: {prediction}")
 
 # %% [markdown]
 # ### Exercise 9: Diagnosis of case 4
