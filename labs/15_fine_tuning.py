@@ -1006,7 +1006,7 @@ for name in (
     "pythia-1b",
     "phi-1_5",
     "phi-2",
-    "TinyLlama_v1.1",
+    "tiny-llama-1.1b",
     "Llama-3.1-8B",
 ):
     entry = next(entry for entry in configs if entry["name"] == name)
