@@ -25,7 +25,6 @@
 
 # %% tags=["folded"]
 import os
-from collections import Counter
 from dataclasses import asdict
 from functools import cache, partial
 from timeit import timeit
@@ -993,28 +992,21 @@ compare(modes, reference("fine_tuning_strategies"), by=by, value="loss_differenc
 # Where does a pretrained model come from? Most are published on the [Hugging Face
 # hub](https://huggingface.co/models). `litgpt download microsoft/phi-1_5` fetches one of them, and `litgpt
 # download list` prints all that LitGPT knows. Some models demand that you accept a licence and pass an
-# access token. The next cell reads the same list from the installed package, without a network, and counts
-# the parameters of some models with PyTorch's `meta` device, which builds a network without storing its
-# weights.
+# access token. The next cell prints the same list from the installed package, without a network. Most
+# names contain the size, for example 7B for 7 billion parameters. The cell also counts the parameters of
+# some models with PyTorch's `meta` device, which builds a network without storing its weights.
 
 # %%
-print(f"LitGPT knows {len(configs)} models. Organisations with most of them:")
-print(Counter(entry["hf_config"]["org"] for entry in configs).most_common(8))
-for name in (
-    "pythia-14m",
-    "pythia-160m",
-    "pythia-1b",
-    "phi-1_5",
-    "phi-2",
-    "tiny-llama-1.1b",
-    "Llama-3.1-8B",
-):
-    entry = next(entry for entry in configs if entry["name"] == name)
+by_owner = {}
+for entry in configs:
+    by_owner.setdefault(entry["hf_config"]["org"], []).append(entry["hf_config"]["name"])
+print(f"LitGPT knows {len(configs)} models.")
+for owner, names in sorted(by_owner.items(), key=lambda item: -len(item[1])):
+    print(f"{owner} ({len(names)}): {', '.join(names)}")
+for name in ("pythia-14m", "pythia-160m", "pythia-1b", "phi-1_5", "phi-2", "Llama-3.1-8B"):
     with torch.device("meta"):
         count = sum(p.numel() for p in GPT(Config.from_name(name)).parameters())
-    print(
-        f"{entry['hf_config']['org']}/{entry['hf_config']['name']:20} {count / 1e9:6.2f} billion parameters"
-    )
+    print(f"{count / 1e9:6.2f} billion parameters: {name}")
 
 # %% [markdown]
 # A checkpoint is a folder with four kinds of files: the weights, a configuration (number of blocks, width,
