@@ -275,11 +275,13 @@ print(f"at 1 MB a ring takes {(measured['ring'] / measured['message'])[2**20]:.2
       f"your prediction: {prediction}")  # fmt: skip
 
 # %%
-check = pd.DataFrame({"KB": measured.index / 1024})
+each = times.pivot_table(index=["bytes", "repeat"], columns="what", values="seconds")
+ratios = (2 * each["half"] + each["addition"]) / each["ring"]
 line = [ring_time(nbytes, 2, alpha, beta, gamma) for nbytes in measured.index]
-check["three constants / measured"] = line / measured["ring"].values
-check["parts / measured"] = parts.values / measured["ring"].values
-check.round(2)
+check = pd.DataFrame({"parts / measured": ratios.groupby("bytes").median()})
+check["three constants / measured"] = line / measured["ring"]
+check.index = measured.index / 1024
+check.rename_axis("KB").round(2)
 
 # %% [markdown]
 # **What the result means.** The formula predicts a ratio of $(2\alpha + S/\beta + \frac{S}{2}\gamma) /
@@ -288,12 +290,14 @@ check.round(2)
 # A prediction of exactly 1 leaves out the additions.
 #
 # The last table contains two predictions. *Parts* uses the measured time of two half messages and one
-# addition of the same size. It tests whether our description of the ring is complete. In the reference run
-# it is between REF_PARTS of the measured ring from 64 KB to 16 MB, so the ring consists of these three
-# parts and nothing else. *Three constants* uses one latency, one bandwidth and one $\gamma$ for all sizes.
-# It is between REF_LINE in the same range. The difference between the two columns is the price of a
-# straight line. On a real machine the bandwidth is not one number: small arrays stay in the cache of a
-# core, larger ones in the cache that the cores share, and the largest ones must be read from main memory.
+# addition of the same size. The ratio is computed within each repeat, so that both sides had the same
+# conditions, and the table shows the median. It tests whether our description of the ring is complete. In
+# the reference run it is between REF_PARTS of the measured ring from 64 KB to 16 MB, so the ring consists
+# of these three parts and nothing else. *Three constants* uses one latency, one bandwidth and one $\gamma$
+# for all sizes. It is between REF_LINE in the same range. The difference between the two columns is the
+# price of a straight line. On a real machine the bandwidth is not one number: small arrays stay in the
+# cache of a core, larger ones in the cache that the cores share, and the largest ones must be read from
+# main memory.
 #
 # On another machine, an earlier version of this measurement predicted the ring too low by a factor of up
 # to 3.7. It sent an array that was never written, and it left out the additions. Data that nobody has
