@@ -809,7 +809,7 @@ sizes.round(2)
 
 # %% [markdown]
 # **What the result means.** Your formula agrees with the bytes that are held between two steps. Within a
-# step the activations dominate, so LoRA saves only a few percent here. A prediction of 70 % or more counts
+# step the activations dominate, so LoRA saves only about 15 % here. A prediction of 70 % or more counts
 # the optimizer state only. With a model of billions of parameters and short texts, the weights and the
 # optimizer state dominate, and LoRA saves most of the memory.
 #
