@@ -343,6 +343,17 @@ def test_settings_of_a_file_may_be_lists(script, tmp_path):
 def test_the_shipped_settings_are_accepted(script, config):
     args = script.parse_args(["finetune", "--out", "x", "--config", str(config)])
     assert args.strategy in script.STRATEGIES and args.precision in ("32-true", "bf16-mixed")
+    folder, _, name = args.checkpoint.partition("/")
+    if folder == "checkpoints":  # of the hub: LitGPT must know the model under this name
+        known = [entry["hf_config"] for entry in script.configs]
+        assert name in [f"{entry['org']}/{entry['name']}" for entry in known]
+
+
+def test_the_settings_of_phi_make_a_global_batch_of_32(script):
+    config = ROOT / "labs" / "configs" / "phi_alpaca.yaml"
+    args = script.parse_args(["finetune", "--out", "x", "--config", str(config)])
+    assert f"--ntasks-per-node={32 // args.batch_size} " in config.read_text(encoding="utf-8")
+    assert args.checkpoint.endswith("microsoft/phi-1_5") and "alpaca" in args.data
 
 
 def test_settings_of_fsdp_and_deepspeed(script):

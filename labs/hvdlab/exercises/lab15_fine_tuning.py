@@ -59,8 +59,8 @@ def check_example(example: Callable, tokenizer: object) -> None:
             f"{wanted}."
         )
     right(
-        f"six tokens by hand, and a record of {len(wanted[0])} tokens as LitGPT's SFTDataset has it: "
-        f"{start} of the prompt do not count, {len(wanted[0]) - start} do."
+        f"your labels equal those of LitGPT. In the record of the check, {start} tokens of the prompt do not "
+        f"count in the loss, and {len(wanted[0]) - start} tokens of the answer and its end do."
     )
 
 
@@ -103,8 +103,8 @@ def check_language_loss(language_loss: Callable) -> None:
     if not answer.requires_grad:
         raise NotYet("language_loss has no gradient: return the tensor, not a number made of it.")
     right(
-        f"{expected:.4f} by hand: 3 of 8 labels count, each compared with the position before it. A "
-        "first label has none."
+        "each label is compared with the position before it, and labels of -100 are left out. The first "
+        "label of an example has no position before it."
     )
 
 
@@ -144,7 +144,7 @@ def check_collate(collate: Callable) -> None:
         raise NotYet(
             f"with the shorter one first, {case} become {swapped}: the longest of all decides the width."
         )
-    right("both ends count, the padding does not, and the longest example may stand anywhere.")
+    right("the end of each answer counts and the padding does not, so the model can learn to stop.")
 
 
 @exercise
@@ -196,8 +196,7 @@ def check_lora_linear(LoRALinear: type[nn.Module]) -> None:
     _check_gradients(layer, weight, x)
     _check_merged(layer, linear, weight, output, x)
     right(
-        "the base at the start, W x + alpha/r B A x with random A and B, its gradients, and the same when "
-        "merged."
+        "your layer starts as its base, learns only A and B, and computes the same after merging."
     )
 
 
@@ -298,7 +297,7 @@ def check_lora_from(lora_from: Callable) -> None:
         lora_from(state, base.config, 4, 8.0)
     except ValueError:
         right(
-            f"the base at the start, {len(trained)} tensors to train, and a lost weight is an error."
+            f"the model starts as its base, {len(trained)} tensors train, and a lost weight is an error."
         )
     except Exception as error:
         raise NotYet(
@@ -334,7 +333,10 @@ def check_bytes_held(bytes_held: Callable) -> None:
         by_hand = f"By hand it is {parameters} x 4 + {trained} x (4 + 8) bytes."
         answer = number(answer, case, "of bytes")
         compare(case, answer, 4 * parameters + 12 * trained, mistakes, by_hand, rtol=0)
-    right("520 bytes by hand with 10 of 100 trained, 1600 with all.")
+    right(
+        "a frozen parameter takes 4 bytes and a trained one takes 16, so LoRA needs little "
+        "more than the weights."
+    )
 
 
 def _mean(places: list[tuple[int, int, int]], logits: torch.Tensor) -> float:

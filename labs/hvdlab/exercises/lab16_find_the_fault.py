@@ -1,7 +1,7 @@
 """Checks of lab 16: seven scripts with one distributed mistake each, to diagnose and to fix.
 
 A case is a copy of a script of labs/faults in the learner's folder. `watch` runs it for a few steps
-under `hvdlab check` and shows what the ranks did. Only `check_diagnosis` and `check_mended` show the answer.
+under `hvdlab check` and shows what the ranks did. Only `check_diagnosis` and `check_fixed` show the answer.
 In a quick run (LAB_QUICK) some cases are not run.
 """
 
@@ -17,7 +17,13 @@ import pandas as pd
 from hvdlab.check.command import CheckError, check
 from hvdlab.check.run_events import Run
 from hvdlab.course.experiment import LABS, QUICK, WORK
+from hvdlab.course.figures import describe
 from hvdlab.exercises import NotYet, exercise, right
+from hvdlab.exercises.lab16_evidence import (  # noqa: F401
+    check_evidence,
+    check_first_difference,
+    check_missing_ranks,
+)
 from hvdlab.hints.catalogue import CHECKED
 from hvdlab.script_analysis.script import Script
 
@@ -44,6 +50,16 @@ TELLING = {
     5: "Look at where each rank waits, and which lines the other one has reached.",
     6: "Look at the learning rate of step 1, and at RATE in the script: how many factors of 2 differ?",
     7: "Look at the losses at the end of an epoch, and at what `break` depends on.",
+}
+# What the evidence of each case means.
+MEANING = {
+    1: "A distance this large was there before the training began.",
+    2: "Equal batches give equal gradients, and their average is the same gradient again.",
+    3: "The ranks started equal, and one step with gradients of their own moved them apart a little.",
+    4: "Rank 0 has one batch more than rank 1, so its last all-reduce has no partner.",
+    5: "Only rank 0 can reach this line, and an all-reduce needs all ranks.",
+    6: "2 ranks should double the learning rate. It was multiplied by the number of ranks twice.",
+    7: "The test depends on the loss of each rank, so the ranks can leave the loop in different epochs.",
 }
 
 
@@ -164,9 +180,13 @@ def draw(log: Log) -> None:
         axis.set_ylim(bottom=0)
         axis.legend()
     axes[1].plot(log.distance())
-    axes[1].set(title="norms: |rank 1 - rank 0|, summed", xlabel="step")
+    axes[1].set(title="distance of the weights", xlabel="step")
     axes[1].set_ylim(bottom=0)
-    plt.show()
+    describe(
+        figure,
+        "Three panels over the steps of the run: the loss of each rank, the distance between the weights of "
+        "the two ranks, and the learning rate of each rank.",
+    )
 
 
 def replace(case: int, old: str, new: str) -> None:
@@ -193,19 +213,23 @@ def replace(case: int, old: str, new: str) -> None:
 
 
 @exercise
-def check_diagnosis(case: int, diagnosis: str) -> None:
-    """Demand the name of the mistake of a case.
+def check_diagnosis(case: int, diagnosis: str, evidence: float | None = None) -> None:
+    """Demand the evidence and the name of the mistake of a case.
+
+    The evidence is checked first, so that trying out all names does not find the mistake.
 
     Args:
         case: The number of the case.
         diagnosis: One of NAMES.
+        evidence: The number that `EVIDENCE` asks for.
     """
+    check_evidence(case, evidence, _original(case))
     if not isinstance(diagnosis, str) or diagnosis not in NAMES:
         raise NotYet(f"{diagnosis!r} is none of the names: {', '.join(NAMES)}.")
     wanted = EXPECTED[CASES[case]]["finding"]
     if diagnosis != wanted:
         raise NotYet(f"{NAMES[diagnosis]}? {TELLING[case]}")
-    right(f"{NAMES[wanted]}.")
+    right(f"{NAMES[wanted]}. {MEANING[case]}")
 
 
 def _lost(case: int, script: Script, run: Run) -> str:
@@ -247,7 +271,7 @@ def _leaves_a_loop(script: Script, node: ast.AST) -> bool:
 
 
 @exercise
-def check_mended(case: int) -> None:
+def check_fixed(case: int) -> None:
     """Demand that `hvdlab check` finds nothing in the learner's copy, which still trains on all ranks.
 
     Args:

@@ -1,4 +1,4 @@
-"""Checks of lab 18: a link from timings, the time of a ring, where efficiency falls, hours to a goal."""
+"""Checks of lab 18: a link from timings, ring and tree, efficiency of a step, its limit, hours to a goal."""
 
 from collections.abc import Callable
 
@@ -6,8 +6,7 @@ import numpy as np
 
 from hvdlab.exercises import NotYet, call, compare, exercise, number, numbers, right
 
-MAX_QUESTIONS = 100  # 14 are enough to halve 10,000 ranks down to one
-ENDLESS_QUESTIONS = 50_000
+COSTS = "stragglers", "latency", "bandwidth"
 
 
 @exercise
@@ -44,80 +43,159 @@ def check_fit_link(fit_link: Callable) -> None:
             "square, and leave out no point."
         )
     right(
-        f"exact points, and ({alpha:.2g} s, {beta:.2g} bytes/s) from (5e-06, 2e+09) with two points 20 % off."
+        f"your fit recovers both constants of an exact line. With two sizes 20 % off it still finds "
+        f"{alpha:.2g} s and {beta:.2g} bytes/s, because every size has the same weight in percent."
     )
 
 
 @exercise
 def check_ring_time(ring_time: Callable) -> None:
-    """Demand 2(N-1) steps of alpha + S / (N beta) seconds, and 0 for one rank.
+    """Demand 2(N-1) messages of alpha + S / (N beta) seconds, N-1 additions, and 0 for one rank.
 
     Args:
-        ring_time: The learner's `ring_time(nbytes, ranks, alpha, beta)`, in seconds.
+        ring_time: The learner's `ring_time(nbytes, ranks, alpha, beta, gamma)`, in seconds.
     """
     known = {
-        "That is one of the two phases: reduce-scatter takes N-1 steps, all-gather N-1 more.": 7.5,
-        "These are 2N steps. No rank sends its own chunk to itself, so there are 2(N-1).": 20,
-        "Each of the 2(N-1) steps starts a message: alpha counts each time.": 12.5,
-        "Each step sends one chunk, S / N bytes, not the whole array.": 51,
+        "The additions are missing: a rank adds N-1 chunks of S / N bytes, gamma seconds per byte.": 15,
+        "The additions count in one phase only: in the all-gather nothing is added.": 27,
+        "A rank adds N-1 chunks of S / N bytes, not the whole array.": [23, 39],
+        "That is one of the two phases: reduce-scatter takes N-1 messages, all-gather N-1 more.": 13.5,
+        "These are 2N messages. No rank sends its own chunk to itself, so there are 2(N-1).": [
+            26,
+            28,
+        ],
+        "Each of the 2(N-1) messages has a latency: alpha counts each time.": 18.5,
+        "Each message carries one chunk, S / N bytes, not the whole array.": [57, 75],
         "That is one array and one start, the time of a plain message.": 8.5,
-        "beta is bytes a second: divide by it.": 6 * (0.5 + 8000 / 4 * 1000),
+        "beta is bytes a second: divide by it.": 6 * (0.5 + 8000 / 4 * 1000) + 6,
     }
     for arguments, expected, mistakes, how in (
-        ((8000, 4, 0.5, 1000), 15, known, "By hand it is 6 steps of 0.5 + 2 seconds."),
-        ((7000, 3, 0.25, 2000), 4 * (0.25 + 7000 / 3 / 2000), {}, "4 ranks are right, 3 are not: by hand it "
-         "is 4 steps of 0.25 + 7000 / 3 / 2000 seconds. (A chunk need not be a whole number of bytes.)"),
-        ((8000, 1, 0.5, 1000), 0, {}, "A single rank has nobody to talk to."),
+        ((8000, 4, 0.5, 1000, 0.001), 21, known, "By hand it is 6 messages of 0.5 + 2 seconds and 3 "
+         "additions of 2 seconds."),
+        ((7000, 3, 0.25, 2000, 0.003), 4 * (0.25 + 7000 / 3 / 2000) + 14, {}, "4 ranks are right, 3 are "
+         "not: by hand it is 4 messages of 0.25 + 7000 / 3 / 2000 seconds and 2 additions of 7 seconds. (A "
+         "chunk "
+         "need not be a whole number of bytes.)"),
+        ((8000, 1, 0.5, 1000, 0.001), 0, {}, "A single rank sends nothing and adds nothing."),
     ):  # fmt: skip
         case = f"ring_time{arguments}"
         seconds = number(call(ring_time, *arguments), case, "of seconds")
         compare(case, seconds, expected, mistakes, how)
-    right("15 s for 8000 bytes on 4 ranks by hand, and nothing for one rank.")
+    right(
+        "latency, bytes and additions each have their own factor, and only the latency term grows without "
+        "limit when ranks are added."
+    )
 
 
 @exercise
-def check_falls_below(falls_below: Callable) -> None:
-    """Demand the first number of ranks below a level, None if there is none, in few questions.
+def check_tree_time(tree_time: Callable) -> None:
+    """Demand 2 ceil(log2 N) latencies, and the bytes and additions of a ring.
 
     Args:
-        falls_below: The learner's `falls_below(efficiency, level, most)`.
+        tree_time: The learner's `tree_time(nbytes, ranks, alpha, beta, gamma)`, in seconds.
     """
-    asked, most = [], 10_000
+    known = {
+        "That is the way up only: the sum must come down again, so the latency counts twice.": 19,
+        "That is the latency of a ring, 2(N-1). A tree has 2 log2(N) levels on the way up and down.": 21,
+        "That is the natural logarithm. A binary tree doubles in each level: use log2.": 18 + np.log(4),
+        "The additions are missing: (N-1)/N S bytes, gamma seconds each.": 14,
+        "Only (N-1)/N of the additions fall on a rank: there are N-1 sums of S bytes on N ranks.": 20 + 2,
+        "A rank sends (N-1)/N S bytes up and as many down, on average, not S.": [24, 26],
+        "A rank sends its bytes twice: up the tree and down again.": [2 + 6 + 6, 2 + 6],
+        "The pieces follow each other without a pause, so the bytes do not count once per level.":
+            [2 * 2 * (0.5 + 8) + 6, 2 * 2 * (0.5 + 8), 2 * 2 * (0.5 + 6) + 6],
+    }  # fmt: skip
+    five = 2 * 3 * 0.25 + 0.8 * 7000 * (2 / 2000 + 0.003)
+    levels = {
+        "A tree of 5 ranks has 3 levels: round log2(5) = 2.3 up.": [
+            five - 2 * 0.25 * (3 - depth) for depth in (2, np.log2(5))
+        ]
+    }
+    for arguments, expected, mistakes, how in (
+        ((8000, 4, 0.5, 1000, 0.001), 20, known, "By hand it is 4 latencies of 0.5 s, 12 s for 2 x 6000 "
+         "bytes that are sent, and 6 s for 6000 bytes that are added."),
+        ((7000, 5, 0.25, 2000, 0.003), five, levels, "4 ranks are right, 5 are not: by hand it is 6 "
+         "latencies, 2 x 5600 bytes sent and 5600 bytes added."),
+        ((8000, 1, 0.5, 1000, 0.001), 0, {}, "A single rank sends nothing and adds nothing."),
+    ):  # fmt: skip
+        case = f"tree_time{arguments}"
+        seconds = number(call(tree_time, *arguments), case, "of seconds")
+        compare(case, seconds, expected, mistakes, how)
+    right(
+        "a tree sends and adds as many bytes as a ring. Only its latency differs: it grows by two messages "
+        "when the ranks double, while that of a ring doubles."
+    )
 
-    def efficiency(ranks: int) -> float:
-        if not 1 <= ranks <= most:
-            raise ValueError(f"efficiency knows 1 to {most} ranks, you asked for {ranks}")
-        asked.append(ranks)
-        if len(asked) > ENDLESS_QUESTIONS:
-            raise NotYet(
-                "falls_below asks for one efficiency after another and does not end: does the interval "
-                "become smaller in every round, also when two numbers are left?"
-            )
-        return 1 / (1 + (ranks - 1) / 1000)
 
-    questions = 0
-    # fmt: off
-    for level, most, expected, mistakes, why in (
-        (0.5, 10_000, 1002, {"At 1001 ranks it is 0.5 exactly: below is one further.": 1001},
-         "1002 is the first number of ranks below: at 1002 ranks it is below."),
-        (0.05, 10_000, None, {}, "At 10,000 ranks it is still 0.09: return None, not a number."),
-        (1.5, 10_000, 1, {}, "It is below from the first rank on."),
-        (0.09092, 10_000, 10_000, {}, "It is below at 10,000 ranks only, the largest number."),
-        (0.5, 500, None, {}, "With at most 500 ranks it is never below 0.5: return None, not a number."),
-    ):  # fmt: on
-        case = f"falls_below(efficiency, {level}, {most}), where efficiency = 1 / (1 + (N-1) / 1000),"
-        answer = call(falls_below, efficiency, level, most)
-        if answer is not None and expected is not None:
-            compare(case, number(answer, case, "of ranks"), expected, mistakes, why)
-        elif answer is not expected:
-            raise NotYet(f"{case} is {answer}, expected {expected}. {why}")
-        questions = questions or len(asked)
-        if questions > MAX_QUESTIONS:
+@exercise
+def check_step_efficiency(step_efficiency: Callable) -> None:
+    """Demand compute / (compute + what the overlap does not hide).
+
+    Args:
+        step_efficiency: The learner's `step_efficiency(compute, communication, overlap)`.
+    """
+    hidden = {
+        "More is hidden than there is: the communication that remains visible is at least 0.": 1.2,
+        "Nothing is hidden: the fraction `overlap` of the compute time can hide communication.": 0.75,
+        "`overlap` is a fraction of the compute time, not of the communication.": 0.3 / 0.35,
+    }
+    known = {
+        "Nothing is hidden: the fraction `overlap` of the compute time can hide communication.": 0.3
+        / 0.55,
+        "`overlap` is a fraction of the compute time, not of the communication.": 0.3 / 0.425,
+        "That is the time of the step. The efficiency is compute / step.": 0.4,
+        "That is upside down: the step with communication is the longer one.": 4 / 3,
+        "That is the visible communication. The efficiency is compute / (compute + visible).": 0.1,
+    }
+    for arguments, expected, mistakes, how in (
+        ((0.3, 0.25, 0.5), 0.75, known, "0.15 s are hidden, 0.1 s remain, and the step takes 0.4 s."),
+        ((0.3, 0.1, 0.5), 1, hidden, "All of the 0.1 s are hidden behind 0.15 s of computing."),
+        ((0.2, 0.2, 0.0), 0.5, {}, "Without overlap the step takes 0.4 s."),
+    ):  # fmt: skip
+        case = "step_efficiency(compute={}, communication={}, overlap={})".format(*arguments)
+        found = number(call(step_efficiency, *arguments), case, "between 0 and 1")
+        compare(case, found, expected, mistakes, how)
+    right(
+        "communication costs nothing until the computing that hides it is used up. After that every "
+        "millisecond of it makes the step longer."
+    )
+
+
+@exercise
+def check_limit(limit: Callable) -> None:
+    """Demand the cost whose removal shortens the step most, or "compute" below 5 % of the step.
+
+    Args:
+        limit: The learner's `limit(step, without)`.
+    """
+    for step, without, expected, why in (
+        (1.0, (0.95, 0.9, 0.7), "bandwidth", "Without the bandwidth term the step is 0.3 s shorter."),
+        (2.0, (1.95, 1.2, 1.99), "latency", "Without the latency the step is 0.8 s shorter."),
+        (0.5, (0.4, 0.5, 0.5), "stragglers", "Without stragglers the step is 0.1 s shorter."),
+        (1.0, (0.97, 0.96, 0.98), "compute", "No cost takes 5 % of the step, so computing is the limit."),
+        (2.0, (1.98, 1.93, 1.94), "compute", "0.07 s are less than 5 % of a step of 2 s."),
+    ):  # fmt: skip
+        seconds = dict(zip(COSTS, without, strict=True))
+        answer = call(limit, step, dict(seconds))
+        case = f"limit({step}, {seconds})"
+        if answer not in (*COSTS, "compute"):
             raise NotYet(
-                f"1002 is right, but you asked for {questions} efficiencies, and each is a prediction that "
-                "takes time. Halve the interval: 14 questions are enough for 10,000 ranks."
+                f"{case} must return a name, one of {COSTS} or 'compute'. Received: {answer!r}"
             )
-    right(f"1002, and None where it stays above; the first in {questions} questions.")
+        if answer != expected:
+            longest = max(seconds, key=seconds.get)
+            hint = (
+                " A small value in `without` means a large loss."
+                if answer == longest
+                else " Compare with 5 % of the step."
+                if "compute" in (answer, expected)
+                else ""
+            )
+            raise NotYet(f"{case} is {answer!r}, expected {expected!r}. {why}{hint}")
+    right(
+        "you name a cost by removing it and looking how much shorter the step becomes. This also works if "
+        "two costs overlap, where adding them up would count the same seconds twice."
+    )
 
 
 @exercise
@@ -144,4 +222,7 @@ def check_hours_to_goal(hours_to_goal: Callable) -> None:
         )
         hours = number(call(hours_to_goal, *arguments), case, "of hours")
         compare(case, hours, expected, mistakes, how)
-    right("7200 steps, 21.6 million images, 6 hours by hand.")
+    right(
+        "a larger batch needs fewer steps but more images, and the time is the number of images divided by "
+        "the images per second."
+    )

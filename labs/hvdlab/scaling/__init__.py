@@ -1,27 +1,20 @@
 """Predict the speed of N ranks with a cost model of all-reduce and of a training step."""
 
-from hvdlab.scaling.cost_model import (
-    Cluster,
-    Forecast,
-    Link,
-    Network,
-    calibrate,
-    exchange,
-    forecast,
-    hierarchical,
-    ring,
-    step,
-)
+from hvdlab.scaling.all_reduce import ALGORITHMS, Cluster, Link, calibrate, hierarchical, ring, tree
+from hvdlab.scaling.cost_model import Forecast, Network, exchange, first_below, forecast, step
 
 __all__ = [
+    "ALGORITHMS",
     "Cluster",
     "Forecast",
     "Link",
     "Network",
     "calibrate",
     "exchange",
+    "first_below",
     "forecast",
     "hierarchical",
     "ring",
     "step",
+    "tree",
 ]

@@ -2,145 +2,22 @@
 
     python -m hvdlab.scaling                    # compares the model with published figures
 
-    link = calibrate(sizes, seconds, ranks=2)   # or Link(latency=20e-6, bandwidth=3.1e9)
+    link = Link(latency=20e-6, bandwidth=3.1e9)
     cluster = Cluster(network=link, ranks_per_host=4, inside=Link(5e-6, 12e9))
     forecast(resnet, cluster, ranks=512).efficiency
 
-A message of S bytes takes alpha + S / beta seconds (Hockney 1994). The model simulates a step of Horovod.
-Gradients become ready during the backward pass, beginning with those of the last layer. In every cycle the
-gradients that are ready are fused into buffers, and one buffer after another is all-reduced. The step ends
-with the last all-reduce. All ranks do the same work and wait for the slowest rank. All times are in seconds
-and all sizes in bytes.
+The model simulates a step of Horovod. Gradients become ready during the backward pass, beginning with those
+of the last layer. In every cycle the gradients that are ready are fused into buffers, and one buffer after
+another is all-reduced. The step ends with the last all-reduce. All ranks do the same work and wait for the
+slowest rank. All times are in seconds and all sizes in bytes.
 """
 
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from statistics import NormalDist
 from typing import Any, NamedTuple
 
-import numpy as np
-
-# --- all-reduce -------------------------------------------------------------------------------------
-
-
-class Link(NamedTuple):
-    """A connection in one direction.
-
-    Attributes:
-        latency: seconds until a message starts.
-        bandwidth: bytes per second after that.
-    """
-
-    latency: float
-    bandwidth: float
-
-
-def ring(nbytes: float, ranks: int, link: Link) -> float:
-    """Return the seconds of a ring all-reduce: 2(N-1) steps, each with a chunk of S/N bytes.
-
-    No algorithm sends less than 2(N-1)/N S bytes per rank (Patarasuk and Yuan 2009).
-
-    Args:
-        nbytes: size S of the tensor in bytes.
-        ranks: number of ranks N.
-        link: between two neighbours in the ring.
-    """
-    return 2 * (ranks - 1) * (link.latency + nbytes / ranks / link.bandwidth)
-
-
-def hierarchical(nbytes: float, hosts: int, per_host: int, network: Link, inside: Link) -> float:
-    """Return the seconds of a hierarchical all-reduce, which has three phases.
-
-    They are a reduce-scatter in each host, a ring across the hosts for each shard, and an all-gather in each
-    host. In the second phase all shards share the network card of the host.
-
-    Args:
-        nbytes: size of the tensor in bytes.
-        hosts: number of hosts.
-        per_host: number of ranks on each host.
-        network: between two hosts.
-        inside: between two ranks of a host.
-    """
-    shard_link = Link(network.latency, network.bandwidth / per_host)
-    return ring(nbytes, per_host, inside) + ring(nbytes / per_host, hosts, shard_link)
-
-
-@dataclass(frozen=True)
-class Cluster:
-    """Hosts and their connections.
-
-    Attributes:
-        network: between two hosts. The bandwidth is that of a host's network card.
-        ranks_per_host: number of GPUs (or cores) of each host. Default 1.
-        inside: between two ranks of a host. None (default): the same as `network`.
-        jitter: standard deviation of the compute time of a rank, as a fraction of its mean. Default 0.
-    """
-
-    network: Link
-    ranks_per_host: int = 1
-    inside: Link | None = None
-    jitter: float = 0.0
-
-    def all_reduce(self, nbytes: float, ranks: int, algorithm: str = "ring") -> float:
-        """Return the seconds of one all-reduce. The ranks fill one host after another.
-
-        Args:
-            nbytes: size of the tensor in bytes.
-            ranks: number of ranks.
-            algorithm: "ring" (default) or "hierarchical".
-        """
-        inside, hosts = self.inside or self.network, -(-ranks // self.ranks_per_host)
-        if hosts == 1:
-            return ring(nbytes, ranks, inside)
-        if algorithm == "hierarchical":
-            return hierarchical(nbytes, hosts, self.ranks_per_host, self.network, inside)
-        # The ring enters and leaves each host once. Its slowest connection limits its speed.
-        latency = max(self.network.latency, inside.latency)
-        return ring(nbytes, ranks, Link(latency, min(self.network.bandwidth, inside.bandwidth)))
-
-    def slowest(self, ranks: int) -> float:
-        """Return the compute time of the slowest rank, divided by the mean.
-
-        It is the expected maximum of N normal numbers (Blom 1958, within 5 %).
-
-        Args:
-            ranks: number of ranks N.
-        """
-        return 1 + self.jitter * NormalDist().inv_cdf((ranks - 0.375) / (ranks + 0.25))
-
-
-def calibrate(nbytes: Sequence[float], seconds: Sequence[float], ranks: int) -> Link:
-    """Return the link with which `ring` fits measured all-reduces best.
-
-    It is a straight line over the sizes with the smallest *relative* error. A latency below zero becomes 0.
-
-    Args:
-        nbytes: sizes of the tensors in bytes.
-        seconds: time of each all-reduce.
-        ranks: number of ranks.
-
-    Raises:
-        ValueError: there are fewer than two sizes, only one rank, or the time does not grow with the size.
-    """
-    sizes, times = np.asarray(nbytes, float), np.asarray(seconds, float)
-    if ranks < 2 or len(set(sizes)) < 2:
-        raise ValueError(
-            "calibrate needs all-reduces of at least two sizes on at least two ranks. "
-            f"Received: sizes {sorted(set(sizes))} on {ranks} rank(s)"
-        )
-    slope, start = np.polyfit(sizes, times, 1, w=1 / times)
-    if start < 0:
-        start, slope = 0.0, (sizes / times).sum() / ((sizes / times) ** 2).sum()
-    if slope <= 0:
-        raise ValueError(
-            "seconds must grow with nbytes, otherwise no bandwidth can be computed from them."
-        )
-    steps = 2 * (ranks - 1)
-    return Link(float(start) / steps, steps / ranks / float(slope))
-
-
-# --- a training step --------------------------------------------------------------------------------
+from hvdlab.scaling.all_reduce import ALGORITHMS, Cluster
 
 
 @dataclass(frozen=True)
@@ -235,7 +112,7 @@ def step(
         network: that is trained.
         cluster: on which it is trained.
         ranks: number of ranks.
-        algorithm: "ring" (default) or "hierarchical".
+        algorithm: "ring" (default), "hierarchical" or "tree".
         number_bytes: size of a number when it is sent: 4 for float32 (default), 2 for Compression.fp16.
         fusion: HOROVOD_FUSION_THRESHOLD in bytes. The default is that of Horovod in 2018; 0.28 has 128 MiB.
         cycle: HOROVOD_CYCLE_TIME in seconds. The default is that of Horovod in 2018; 0.28 has 1 ms.
@@ -248,9 +125,9 @@ def step(
     Raises:
         ValueError: an argument is out of range.
     """
-    if ranks < 1 or algorithm not in ("ring", "hierarchical"):
+    if ranks < 1 or algorithm not in ALGORITHMS:
         raise ValueError(
-            'a step needs ranks >= 1 and algorithm "ring" or "hierarchical". '
+            f"a step needs ranks >= 1 and algorithm {' or '.join(ALGORITHMS)}. "
             f"Received: ranks={ranks}, algorithm={algorithm!r}"
         )
     computed = network.compute * cluster.slowest(ranks)
@@ -334,3 +211,30 @@ def forecast(network: Network, cluster: Cluster, ranks: int, **options: Any) -> 
         limit=worst if losses[worst] >= 0.05 * end else "compute",
         overlap_exhausted=bool(sent) and communication > computed - sent[0][0],
     )
+
+
+def first_below(
+    network: Network, cluster: Cluster, level: float, most: int, **options: Any
+) -> int | None:
+    """Return a number of ranks at which the efficiency falls below a level, or None up to `most` ranks.
+
+    It halves the interval, so it finds one such place if the efficiency falls and rises again.
+
+    Args:
+        network: that is trained.
+        cluster: on which it is trained.
+        level: the efficiency, 0 to 1.
+        most: largest number of ranks.
+        options: of `step`.
+
+    Raises:
+        ValueError: as `step`.
+    """
+    if forecast(network, cluster, most, **options).efficiency >= level:
+        return None
+    above, below = 0, most
+    while below - above > 1:
+        middle = (above + below) // 2
+        falls = forecast(network, cluster, middle, **options).efficiency < level
+        above, below = (above, middle) if falls else (middle, below)
+    return below

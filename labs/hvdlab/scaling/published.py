@@ -19,7 +19,8 @@ fitted.
 from collections.abc import Sequence
 from itertools import product
 
-from hvdlab.scaling.cost_model import Cluster, Link, Network, forecast, step
+from hvdlab.scaling.all_reduce import Cluster, Link
+from hvdlab.scaling.cost_model import Network, forecast, step
 
 # --- three networks ---------------------------------------------------------------------------------
 

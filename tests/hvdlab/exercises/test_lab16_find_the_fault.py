@@ -32,21 +32,100 @@ def test_a_copy_does_not_tell_its_mistake(case):
     assert fault.CASES[case] not in text
 
 
+# Case -> evidence that is right, as a run shows it or as the script says.
+EVIDENCE = {1: 0.8, 2: 100, 3: 0.001, 4: 33, 6: 4.0}
+
+
+def evidence(case):
+    """Return the right evidence; for the cases that ask for a line, find it in the copy."""
+    if case in EVIDENCE:
+        return EVIDENCE[case]
+    wanted = {5: "hvd.allreduce(", 7: "if stale == 2"}[case]
+    lines = fault.copy(case).read_text().splitlines()
+    return next(number for number, line in enumerate(lines, 1) if wanted in line)
+
+
 @pytest.mark.parametrize("case", fault.CASES)
 def test_one_diagnosis_is_right(case, capsys):
     for name in fault.NAMES:
         if name == fault.EXPECTED[fault.CASES[case]]["finding"]:
-            fault.check_diagnosis(case, name)
+            fault.check_diagnosis(case, name, evidence(case))
             assert "Right" in capsys.readouterr().out
         else:
             with pytest.raises(NotYet, match="[?] Look at"):
-                fault.check_diagnosis(case, name)
+                fault.check_diagnosis(case, name, evidence(case))
     for none in ("bad luck", ["no-broadcast"], None):
         with pytest.raises(NotYet, match="none of the names"):
-            fault.check_diagnosis(case, none)
+            fault.check_diagnosis(case, none, evidence(case))
 
 
-def test_whoever_watches_a_case_has_a_copy_to_mend_and_keeps_it(capsys, monkeypatch):
+@pytest.mark.parametrize("case", fault.CASES)
+def test_a_diagnosis_without_evidence_is_not_accepted(case):
+    name = fault.EXPECTED[fault.CASES[case]]["finding"]
+    with pytest.raises(NotYet, match="A diagnosis needs evidence"):
+        fault.check_diagnosis(case, name)
+    for wrong in (0, -1, 1000):
+        with pytest.raises(NotYet, match=f"^{wrong} is not the ") as said:
+            fault.check_diagnosis(case, name, wrong)
+        assert name not in str(said.value)  # it does not tell the mistake
+        assert fault.NAMES[name] not in str(said.value)
+    with pytest.raises(NotYet, match="one number"):
+        fault.check_diagnosis(case, name, "the weights")
+
+
+def test_the_evidence_of_case_1_is_not_that_of_case_3():
+    with pytest.raises(NotYet):
+        fault.check_diagnosis(1, "no-broadcast", EVIDENCE[3])
+    with pytest.raises(NotYet):
+        fault.check_diagnosis(3, "optimizer-not-wrapped", EVIDENCE[1])
+
+
+def first_difference(values0, values1, tolerance, start=1):
+    for step, (one, two) in enumerate(zip(values0, values1, strict=True), start):
+        if abs(one - two) > tolerance:
+            return step
+
+
+def missing_ranks(waiting, size):
+    names = set(waiting.values())
+    return {name: [r for r in range(size) if waiting.get(r) != name] for name in names}
+
+
+def test_the_small_functions_are_right(capsys):
+    fault.check_first_difference(first_difference)
+    fault.check_missing_ranks(missing_ranks)
+    assert capsys.readouterr().out.count("Right: ") == 2
+
+
+@pytest.mark.parametrize(
+    ("check", "wrong", "says"),
+    [
+        (fault.check_first_difference, lambda a, b, t: first_difference(a, b, t, 0), "counted from 1, not"),
+        (fault.check_first_difference, lambda a, b, t: first_difference(a, b, 0),
+         "larger than the tolerance"),
+        (fault.check_first_difference, lambda a, b, t: first_difference(a, [x for x in b], t) or 0,
+         "expected None"),
+        (fault.check_first_difference,
+         lambda a, b, t: next((i for i, p in enumerate(zip(a, b, strict=True), 1) if p[0] - p[1] > t), None),
+         "smaller or larger|agree"),
+        (fault.check_first_difference,
+         lambda a, b, t: max((i for i, p in enumerate(zip(a, b, strict=True), 1) if abs(p[0] - p[1]) > t),
+                             default=None), "the values of step 1 agree|The values of step 1 agree"),
+        (fault.check_missing_ranks, lambda w, n: {v: [r for r in w if w[r] == v] for v in w.values()},
+         "Name the others"),
+        (fault.check_missing_ranks, lambda w, n: [1, 3], "must return a dict"),
+        (fault.check_missing_ranks, lambda w, n: {v: [r for r in range(n) if r not in w] for v in w.values()},
+         "waits in another collective"),
+        (fault.check_missing_ranks, lambda w, n: {k: v for k, v in missing_ranks(w, n).items() if v},
+         "then it is the network"),
+    ],
+)  # fmt: skip
+def test_a_mistake_in_a_small_function_is_named(check, wrong, says):
+    with pytest.raises(NotYet, match=says):
+        check(wrong)
+
+
+def test_watching_a_case_makes_a_copy_and_keeps_it(capsys, monkeypatch):
     monkeypatch.setattr(fault, "QUICK", True)
     assert fault.watch(3) is None
     (copy,) = fault.WORK.iterdir()
@@ -56,21 +135,21 @@ def test_whoever_watches_a_case_has_a_copy_to_mend_and_keeps_it(capsys, monkeypa
     assert [path.read_text() for path in fault.WORK.iterdir()] == ["mine"]
 
 
-def test_a_copy_as_it_came_is_not_mended():
+def test_an_unchanged_copy_is_not_fixed():
     with pytest.raises(NotYet, match="is unchanged"):
-        fault.check_mended(1)
+        fault.check_fixed(1)
 
 
 @pytest.mark.mpi
 @pytest.mark.data
 @pytest.mark.slow
-def test_a_case_half_mended_and_mended():
+def test_a_case_half_fixed_and_fixed():
     fault.replace(5, "        if hvd.rank() == 0:\n            mean =", "        mean =")
     fault.replace(5, "            print(", "        if hvd.rank() == 0:\n            print(")
-    fault.check_mended(5)
+    fault.check_fixed(5)
     fault.replace(5, "lr=RATE * hvd.size()", "lr=RATE")
     with pytest.raises(NotYet, match="The learning rate does not grow"):
-        fault.check_mended(5)
+        fault.check_fixed(5)
 
 
 # Case -> other ways to do what the script was to do, as (text, instead).
@@ -123,11 +202,11 @@ def _batches_differ(log):
 @pytest.mark.data
 @pytest.mark.thorough
 @pytest.mark.parametrize("case", fault.CASES)
-def test_each_case_shows_its_symptoms_and_is_mended_by_the_labs_solution(case, capsys):
+def test_each_case_shows_its_symptoms_and_is_fixed_by_the_labs_solution(case, capsys):
     found = SYMPTOMS[case](fault.watch(case))
     assert all(found), found
     exec(solution(case), {"fault": fault})
-    fault.check_mended(case)
+    fault.check_fixed(case)
     assert "Right: two ranks" in capsys.readouterr().out
 
 
@@ -151,7 +230,7 @@ def test_a_sampler_that_is_not_told_the_epoch_is_named():
     assert without != solution(2).rstrip("\n")
     exec(without, {"fault": fault})
     with pytest.raises(NotYet, match="both epochs read the images in one order.*set_epoch"):
-        fault.check_mended(2)
+        fault.check_fixed(2)
 
 
 @pytest.mark.mpi
@@ -162,4 +241,4 @@ def test_what_the_script_did_is_not_lost(case):
     *change, says = LOST[case]
     fault.replace(case, *change)
     with pytest.raises(NotYet, match=says):
-        fault.check_mended(case)
+        fault.check_fixed(case)

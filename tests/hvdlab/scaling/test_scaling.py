@@ -14,10 +14,12 @@ from hvdlab.scaling import (
     Network,
     calibrate,
     exchange,
+    first_below,
     forecast,
     hierarchical,
     published,
     ring,
+    tree,
 )
 from hvdlab.scaling.__main__ import main
 
@@ -30,10 +32,13 @@ COUNTS = (1, 2, 3, 4, 7, 8, 16, 100, 512, 10_000)
 # --- all-reduce -------------------------------------------------------------------------------------
 
 
-def simulated(rings: list[list[tuple[str, Link]]], chunk: float, hops: int) -> float:
+def simulated(
+    rings: list[list[tuple[str, Link]]], chunk: float, hops: int, adds: int = 0, addition: float = 0
+) -> float:
     """When the last of all chunks has arrived, event by event. Each rank of a ring sends its own chunk to the
     next one, which passes it on, `hops` times in all; (name, link) is the wire that a rank sends
-    over. A wire carries one message after another; wires of one name are one wire."""
+    over. A wire carries one message after another; wires of one name are one wire. A rank
+    adds up what arrives on the first `adds` hops before it sends it on."""
     events = [
         (0.0, hop, i, rank) for hop in [0] for i, r in enumerate(rings) for rank in range(len(r))
     ]
@@ -44,7 +49,7 @@ def simulated(rings: list[list[tuple[str, Link]]], chunk: float, hops: int) -> f
         now, hop, i, rank = heapq.heappop(events)
         name, link = rings[i][rank]
         free[name] = max(now, free.get(name, 0.0)) + chunk / link.bandwidth
-        arrival = free[name] + link.latency
+        arrival = free[name] + link.latency + (chunk * addition if hop < adds else 0)
         end = max(end, arrival)
         if hop + 1 < hops:
             heapq.heappush(events, (arrival, hop + 1, i, (rank + 1) % len(rings[i])))
@@ -60,6 +65,11 @@ def own_wires(ranks, link=LINK, host=""):
 def test_the_ring_takes_as_long_as_simulated(ranks, nbytes):
     played = simulated([own_wires(ranks)], nbytes / ranks, 2 * (ranks - 1))
     assert ring(nbytes, ranks, LINK) == pytest.approx(played)
+    adding = simulated(
+        [own_wires(ranks)], nbytes / ranks, 2 * (ranks - 1), ranks - 1, addition=4e-10
+    )
+    assert ring(nbytes, ranks, LINK, 4e-10) == pytest.approx(adding)
+    assert Cluster(LINK, addition=4e-10).all_reduce(nbytes, ranks) == pytest.approx(adding)
 
 
 def test_the_slowest_wire_sets_the_pace_of_a_ring_through_hosts():
@@ -89,8 +99,76 @@ def test_the_hierarchical_one_takes_as_long_as_simulated(network, rel):
     assert cluster.all_reduce(nbytes, hosts * per_host, "hierarchical") == formula
 
 
+def double_tree(ranks: int) -> list[dict[int, int]]:
+    """The parent of each rank in two complementary trees, for a power of two: as in Sanders et al. 2009.
+
+    Rank 0 is the root, and below it is the search tree of 1 ... N-1. The second tree is the mirror image."""
+    parents: dict[int, int] = {}
+
+    def below(parent: int, low: int, high: int) -> None:
+        if low < high:
+            middle = (low + high) // 2
+            parents[middle] = parent
+            below(middle, low, middle)
+            below(middle, middle + 1, high)
+
+    below(0, 1, ranks)
+    return [parents, {ranks - 1 - rank: ranks - 1 - up for rank, up in parents.items()}]
+
+
+@pytest.mark.parametrize("ranks", [2, 4, 8, 64, 1024])
+def test_a_double_tree_takes_as_long_as_counted_on_its_edges(ranks):
+    trees = double_tree(ranks)
+    inner = [set(parents.values()) for parents in trees]
+    assert (
+        not inner[0] & inner[1]
+    )  # a rank passes on in one tree only, so both trees run at full speed
+
+    def hops(parents, rank):
+        return 1 + hops(parents, parents[rank]) if rank in parents else 0
+
+    # Latency: up to the root and down again, from the rank that is farthest from it.
+    farthest = max(hops(parents, rank) for parents in trees for rank in range(ranks))
+    assert tree(0, ranks, 1, LINK, LINK) == pytest.approx(2 * farthest * LINK.latency)
+    # Bytes: on each edge half of the tensor goes up, where it is added, and half comes down.
+    sent, added = [0.0] * ranks, [0.0] * ranks
+    for parents in trees:
+        for rank, parent in parents.items():
+            sent[rank] += 0.5
+            sent[parent] += 0.5
+            added[parent] += 0.5
+    no_latency = Link(0, 1e9)
+    mean_sent, mean_added = sum(sent) / ranks, sum(added) / ranks
+    formula = tree(1e9, ranks, 1, no_latency, no_latency, 2e-9)
+    assert formula == pytest.approx(mean_sent + 2 * mean_added)
+    assert max(sent) <= 2 and max(added) <= 1  # no rank does more than in a ring of many ranks
+
+
+def test_a_tree_and_a_ring_differ_in_their_latency_only():
+    silent = Cluster(Link(0, 1e9), 4, Link(0, 1e10), addition=1e-10)
+    slow = Cluster(Link(1e-5, 1e15), 4, Link(1e-6, 1e15))
+    for ranks in (2, 4, 8, 512, 10_000):
+        both = [silent.all_reduce(1e8, ranks, name) for name in ("ring", "tree")]
+        assert both[0] == pytest.approx(both[1])
+    # 2,500 hosts: 12 levels between hosts and 3 hops in a host, there and back; a ring has 19,998 hops.
+    assert slow.all_reduce(0, 10_000, "tree") == pytest.approx(2 * (12 * 1e-5 + 3 * 1e-6))
+    assert slow.all_reduce(0, 10_000, "ring") == pytest.approx(19_998 * 1e-5)
+
+
+def test_the_first_number_of_ranks_below_a_level():
+    cluster = Cluster(LINK)
+    found = first_below(TWO_LAYERS, cluster, 0.8, 10_000)
+    by_trying = next(
+        n for n in range(1, 10_000) if forecast(TWO_LAYERS, cluster, n).efficiency < 0.8
+    )
+    assert found == by_trying
+    assert first_below(TWO_LAYERS, cluster, 0.8, found - 1) is None
+    assert first_below(TWO_LAYERS, cluster, 1.5, 100) == 1
+
+
 def test_one_rank_costs_nothing():
-    assert ring(1e9, 1, LINK) == 0
+    assert ring(1e9, 1, LINK, 1e-9) == 0
+    assert tree(1e9, 1, 1, LINK, LINK, 1e-9) == 0
     assert hierarchical(1e9, 1, 1, LINK, LINK) == 0
     alone = forecast(TWO_LAYERS, Cluster(LINK, jitter=0.1), 1)
     assert alone.efficiency == 1 and alone.step == 0.1 and alone.buffers == 0
@@ -106,7 +184,7 @@ def test_hosts_of_one_rank_make_the_hierarchical_one_a_ring():
     assert hierarchical(1e8, 8, 1, LINK, Link(1, 1)) == pytest.approx(ring(1e8, 8, LINK))
 
 
-@pytest.mark.parametrize("algorithm", ["ring", "hierarchical"])
+@pytest.mark.parametrize("algorithm", scaling.ALGORITHMS)
 def test_more_ranks_never_help_and_more_bandwidth_never_harms(algorithm):
     cluster = Cluster(Link(10e-6, 1e9), 4, Link(1e-6, 1e10))
     times = [cluster.all_reduce(1e8, 4 * hosts, algorithm) for hosts in (1, 2, 3, 8, 100, 2500)]
@@ -246,7 +324,7 @@ def test_half_the_bytes_and_no_overlap():
     assert apart.exposed > whole.exposed > half.exposed > 0
 
 
-@pytest.mark.parametrize("wrong", [{"ranks": 0}, {"ranks": 2, "algorithm": "tree"}])
+@pytest.mark.parametrize("wrong", [{"ranks": 0}, {"ranks": 2, "algorithm": "star"}])
 def test_what_is_not_known_is_refused(wrong):
     with pytest.raises(ValueError, match="ranks >= 1 and algorithm"):
         forecast(TWO_LAYERS, PASCAL, **wrong)
