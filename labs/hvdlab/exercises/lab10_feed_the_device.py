@@ -112,16 +112,17 @@ def check_augment_batch(augment_batch: Callable) -> None:
     upside_down = np.where(flipped[:, None, None, None], answer[:, ::-1, ::-1], answer)
     if np.array_equal(upside_down, _one_by_one(images, flipped, top, left)):
         raise NotYet("The images are mirrored upside down: mirror the columns, not the rows.")
-    wrong = [
-        each
-        for each in range(81)
-        if not np.array_equal(
-            answer[each], augment_image(images[each], flipped[each], top[each], left[each])
-        )
-    ]
+    _name_first_difference(answer, images, flipped, top, left)
+
+
+def _name_first_difference(
+    answer: np.ndarray, images: np.ndarray, flipped: np.ndarray, top: np.ndarray, left: np.ndarray
+) -> None:
+    expected = _one_by_one(images, flipped, top, left)
+    wrong = np.flatnonzero((answer != expected).any(axis=(1, 2, 3)))
     first = wrong[0]
     raise NotYet(
-        f"{len(wrong)} of 81 images differ from augment_image, the first is image {first} with "
+        f"{len(wrong)} of {len(images)} images differ from augment_image, the first is image {first} with "
         f"flipped={bool(flipped[first])}, top={top[first]}, left={left[first]}. Is the padding a reflection, "
         "and is the window cut out before it is mirrored?"
     )
