@@ -19,7 +19,6 @@ NOT_HERE = set(
 )
 OTHERS = {
     "lab05_horovod",
-    "lab05_runs",
     "lab16_find_the_fault",
 }  # the answer is a script or a diagnosis
 
