@@ -67,7 +67,7 @@ TORCH_DISTRIBUTED = Library(
     rank="dist.get_rank()",
     size="dist.get_world_size()",
     sums="dist.all_reduce of both",
-    one_model="the wrapper of exercise 4",
+    one_model="the wrapper of exercise 6",
     equal_shards="DistributedSampler gives each rank equally many.",
     by_rank="DistributedSampler finds the rank by itself, after init_process_group.",
     by_rank_and_size="pass sampler=DistributedSampler(...) to the DataLoader.",

@@ -1,0 +1,106 @@
+"""Checks of lab 11 for the functions that the learner writes: torchrun's variables, and a rank's shard."""
+
+from collections.abc import Callable
+
+from hvdlab.exercises import NotYet, call, compare, right
+
+NAMES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+SHARD_CASES = (  # n, rank, size, epoch, seed
+    (8, 0, 2, 0, 0),
+    (8, 1, 2, 0, 0),
+    (9, 1, 2, 0, 1),
+    (257, 3, 4, 2, 7),
+    (10, 0, 1, 1, 3),
+)
+
+
+def check_torchrun_variables(function: Callable) -> None:
+    """Demand the four numbers that torchrun gives to a rank.
+
+    Args:
+        function: The learner's function of node, local_rank, ranks_per_node and nodes.
+    """
+    for node, local_rank, per_node, nodes in (
+        (0, 0, 1, 1),
+        (1, 2, 4, 2),
+        (2, 0, 8, 3),
+        (0, 3, 4, 2),
+    ):
+        case = f"torchrun_variables({node}, {local_rank}, {per_node}, {nodes})"
+        answer = call(function, node, local_rank, per_node, nodes)
+        if not isinstance(answer, dict) or set(answer) != set(NAMES):
+            raise NotYet(f"{case} must return a dict with {', '.join(NAMES)}. Received: {answer!r}")
+        rank, size = node * per_node + local_rank, nodes * per_node
+        expected = {"RANK": rank, "WORLD_SIZE": size}
+        expected |= {"LOCAL_RANK": local_rank, "LOCAL_WORLD_SIZE": per_node}
+        mistakes = {
+            "RANK": {
+                "RANK counts over all nodes: node 1 of four ranks per node begins with rank 4.": local_rank,
+                "Ranks count from 0.": rank + 1,
+                "A node has ranks_per_node ranks: multiply its number by that, and not by nodes.": (
+                    node * nodes + local_rank
+                ),
+            },
+            "WORLD_SIZE": {
+                "WORLD_SIZE is the number of all ranks, on all nodes.": [per_node, nodes],
+            },
+            "LOCAL_RANK": {"LOCAL_RANK counts on one node and starts at 0 on each of them.": rank},
+            "LOCAL_WORLD_SIZE": {"LOCAL_WORLD_SIZE is the number of ranks on one node.": size},
+        }
+        for name in NAMES:
+            compare(f'{case}["{name}"]', answer[name], expected[name], mistakes[name])
+    right(
+        "rank 6 of 8 is local rank 2 on node 1. The script of every rank reads its own numbers, so one "
+        "program can act differently on each rank."
+    )
+
+
+def check_shard_indices(function: Callable) -> None:
+    """Demand the indices that `DistributedSampler` yields, for a rank and an epoch.
+
+    Args:
+        function: The learner's function of n, rank, size, epoch and seed.
+    """
+    import torch
+    from torch.utils.data import DistributedSampler
+
+    def permuted(n: int, seed: int) -> list[int]:
+        return torch.randperm(n, generator=torch.Generator().manual_seed(seed)).tolist()
+
+    for n, rank, size, epoch, seed in SHARD_CASES:
+        case = f"shard_indices({n}, {rank}, {size}, epoch={epoch}, seed={seed})"
+        sampler = DistributedSampler(range(n), size, rank, seed=seed)
+        sampler.set_epoch(epoch)
+        expected = list(sampler)
+        answer = call(function, n, rank, size, epoch, seed)
+        try:
+            answer = [int(index) for index in answer]
+        except (TypeError, ValueError):
+            raise NotYet(f"{case} must return a list of indices. Received: {answer!r}") from None
+        order = permuted(n, seed + epoch)
+        per_rank = -(-n // size)
+        padded = [*order, *order[: per_rank * size - n]]
+        if len(answer) != per_rank:
+            raise NotYet(
+                f"{case} has {len(answer)} indices, expected {per_rank}: append the first indices of "
+                f"the order to its end until it has {per_rank * size} entries, so that all ranks get the same."
+            )
+        named = {
+            "Every size-th index beginning with the rank, and not a contiguous part: order[rank::size].": (
+                padded[rank * per_rank : (rank + 1) * per_rank]
+            ),
+            "The number of the epoch must be part of the seed: seed + epoch.": (
+                [*permuted(n, seed), *permuted(n, seed)][: per_rank * size][rank::size]
+            ),
+            "The seed must not contain the rank: all ranks must compute the same order.": (
+                [*permuted(n, seed + epoch + rank)] * 2
+            )[: per_rank * size][rank::size],
+            "The order is not permuted: use torch.randperm with the generator.": (
+                [*range(n), *range(n)][: per_rank * size][rank::size]
+            ),
+        }
+        compare(case, answer, expected, named, "It differs from DistributedSampler.")
+    right(
+        "your indices are those of DistributedSampler. All ranks compute the same order without a message, "
+        "and each takes every size-th index of it."
+    )
