@@ -5,6 +5,7 @@ Each check leaves its run in the folder `runs(script)/STEP`, for `hvdlab.course.
 """
 
 import ast
+import re
 from functools import partial
 from pathlib import Path
 
@@ -30,10 +31,13 @@ from hvdlab.exercises.harness.conversion_runs import (
 from hvdlab.exercises.harness.conversion_runs import runs as runs  # where a check leaves its runs
 from hvdlab.exercises.harness.script_run import Watched
 from hvdlab.script_analysis import gpu_choice
+from hvdlab.script_analysis.ast_helpers import keyword
+from hvdlab.script_analysis.origins import Origin
 from hvdlab.script_analysis.script import Script
 
 SLOW_LOADING = 1.0  # seconds that loading takes longer in exercise 5, like a download
 LOCAL = gpu_choice.LOCAL  # where a script of torch.distributed gets its local rank from
+GLOBAL = Origin(frozenset({"get_rank"}), re.compile(r"\ARANK\Z"))  # and where its rank
 GLOBAL_RANK, GLOBAL_SIZE = TORCH_DISTRIBUTED.rank, TORCH_DISTRIBUTED.size
 describe_models = partial(conversion_runs.describe_models, library=TORCH_DISTRIBUTED)
 
@@ -109,7 +113,7 @@ def check_device(script: str | Path) -> None:
     helper = gpu_choice.chosen_by_helper(source)
     by_local = script_facts.chooses_device_by_local_rank(source, LOCAL)
     if not helper and not by_local:
-        if script_facts.chooses_device_by_local_rank(source, script_facts.RANK):
+        if script_facts.chooses_device_by_local_rank(source, GLOBAL):
             raise NotYet(
                 f"the device is chosen by {GLOBAL_RANK}, which counts over all machines: on the second "
                 "machine of four GPUs, rank 4 would look for a fifth GPU. LOCAL_RANK counts on one machine."
@@ -132,7 +136,8 @@ def check_sampler(script: str | Path) -> None:
     """
     source = script_facts.read(script)
     _refuse_local(source)
-    if not source.named("DistributedSampler", "Batches"):
+    sharded = any(keyword(call, "rank") for call in source.named("Batches"))
+    if not sharded and not source.named("DistributedSampler"):
         raise NotYet(
             "there is no DistributedSampler: each rank reads all images. Make one, and pass it to the "
             "DataLoader as sampler=..."
@@ -274,7 +279,7 @@ def check_metrics(script: str | Path) -> None:
     """
     source = script_facts.read(script)
     _refuse_local(source)
-    if not script_facts.divides_beside_batches(source):
+    if not script_facts.divides_beside_batches(source, GLOBAL):
         raise NotYet(
             "each rank evaluates all held-out images: nothing but the training images is divided by "
             f"{GLOBAL_RANK} and {GLOBAL_SIZE}. Give each rank every N-th, beginning with its own number."

@@ -2,6 +2,8 @@
 
 from collections.abc import Callable
 
+import numpy as np
+
 from hvdlab.exercises import NotYet, call, compare, right
 
 NAMES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
@@ -67,6 +69,9 @@ def check_shard_indices(function: Callable) -> None:
     def permuted(n: int, seed: int) -> list[int]:
         return torch.randperm(n, generator=torch.Generator().manual_seed(seed)).tolist()
 
+    def taken(order: list[int], rank: int, size: int) -> list[int]:
+        return [*order, *order[: -len(order) % size]][rank::size]
+
     for n, rank, size, epoch, seed in SHARD_CASES:
         case = f"shard_indices({n}, {rank}, {size}, epoch={epoch}, seed={seed})"
         sampler = DistributedSampler(range(n), size, rank, seed=seed)
@@ -79,27 +84,29 @@ def check_shard_indices(function: Callable) -> None:
             raise NotYet(f"{case} must return a list of indices. Received: {answer!r}") from None
         order = permuted(n, seed + epoch)
         per_rank = -(-n // size)
-        padded = [*order, *order[: per_rank * size - n]]
+        padded = [*order, *order[: -n % size]]
         if len(answer) != per_rank:
             raise NotYet(
-                f"{case} has {len(answer)} indices, expected {per_rank}: append the first indices of "
-                f"the order to its end until it has {per_rank * size} entries, so that all ranks get the same."
+                f"{case} has {len(answer)} indices, expected {per_rank}. Append the first indices "
+                f"of the order until it has {per_rank * size} entries, so that all ranks get equally many."
             )
+        same_epoch, own_seed = permuted(n, seed), permuted(n, seed + epoch + rank)
         named = {
             "Every size-th index beginning with the rank, and not a contiguous part: order[rank::size].": (
                 padded[rank * per_rank : (rank + 1) * per_rank]
             ),
             "The number of the epoch must be part of the seed: seed + epoch.": (
-                [*permuted(n, seed), *permuted(n, seed)][: per_rank * size][rank::size]
+                taken(same_epoch, rank, size)
             ),
             "The seed must not contain the rank: all ranks must compute the same order.": (
-                [*permuted(n, seed + epoch + rank)] * 2
-            )[: per_rank * size][rank::size],
+                taken(own_seed, rank, size)
+            ),
             "The order is not permuted: use torch.randperm with the generator.": (
-                [*range(n), *range(n)][: per_rank * size][rank::size]
+                taken([*range(n)], rank, size)
             ),
         }
-        compare(case, answer, expected, named, "It differs from DistributedSampler.")
+        mistakes = {sentence: np.array(wrong) for sentence, wrong in named.items()}
+        compare(case, answer, expected, mistakes, "It differs from DistributedSampler.")
     right(
         "your indices are those of DistributedSampler. All ranks compute the same order without a message, "
         "and each takes every size-th index of it."

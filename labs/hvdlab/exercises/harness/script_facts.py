@@ -84,13 +84,14 @@ def _tests(script: Script, place: ast.AST) -> Iterator[ast.AST]:
                     yield node.test
 
 
-def divides_beside_batches(script: Script) -> bool:
+def divides_beside_batches(script: Script, rank_origin: Origin = RANK) -> bool:
     """Return whether rank and size shard something in addition to the examples of the training.
 
     Args:
         script: The script.
+        rank_origin: Where the script gets its rank from. Default: any source, the local rank included.
     """
-    rank, size = MadeOf(script, RANK), MadeOf(script, SIZE)
+    rank, size = MadeOf(script, rank_origin), MadeOf(script, SIZE)
     for node in script.nodes:
         if isinstance(node, ast.Call):
             shards = node not in rank.opaque and _last_name(script, node) not in OUTPUT_CALLS
