@@ -660,7 +660,8 @@ prediction = workbook.predict(2, None, reason=None)
 # %%
 IMAGES = by_run_length(quick=1024, learner=8192, reference=8192)
 EPOCHS = by_run_length(quick=1, learner=3, reference=3)
-SHARED = ["--images", IMAGES, "--epochs", EPOCHS, "--heldout", by_run_length(1000, 5000, 5000)]
+HELDOUT = by_run_length(quick=1000, learner=5000, reference=5000)
+SHARED = ["--images", IMAGES, "--epochs", EPOCHS, "--heldout", HELDOUT]
 SETTINGS = {1: ["--batch-size", 128, "--lr", 0.04], 2: ["--batch-size", 64, "--lr", 0.02]}
 
 
