@@ -146,9 +146,6 @@ def check(
             "PYTHONPATH": os.pathsep.join(
                 filter(None, [str(WATCHED_RANK.parents[2]), os.environ.get("PYTHONPATH")])
             ),
-            # Each collective of torch.distributed then compares the ranks' calls, and raises an error where
-            # they differ. Otherwise Gloo would take one call for the other, and abort.
-            "TORCH_DISTRIBUTED_DEBUG": "DETAIL",
             **variables,
         }
         guard = Deadlock(folder, ranks)

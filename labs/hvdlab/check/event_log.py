@@ -86,6 +86,7 @@ class Watch:
         self.loss = None
         self.start: list[float] | None = None  # norms of the weights when a plain step begins
         self.exchanging: list = []  # references to the wrapped optimizers of PyTorch
+        self.group: Any = None  # of torch.distributed, for the collectives that the script calls
         self.forward: int | None = None  # the line that called the model since the last step
         self.wrapped_parameters: set[int] = set()  # ids of those in a DistributedDataParallel
         self.averaged: set[int] = (

@@ -8,12 +8,10 @@ from typing import Any
 EQUAL = (
     1e-7  # relative difference of two numbers that count as equal; replicas agree to the last digit
 )
-# In the errors that Horovod and torch.distributed raise on a rank when another rank has ended, or calls
-# something else.
+# In the errors that Horovod and torch.distributed raise on a rank when another rank has ended.
 FOLLOW_UP_ERRORS = (
     "HorovodInternalError", "Horovod has been shut down", "UnknownError", "gloo/transport/", "by peer",
-    "DistNetworkError", "monitoredBarrier", "Detected mismatch between collectives", "gloo/barrier",
-    "Broken pipe", "remote process exit",
+    "DistNetworkError", "Broken pipe", "remote process exit",
 )  # fmt: skip
 
 

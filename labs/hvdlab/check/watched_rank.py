@@ -3,7 +3,7 @@
     mpirun -np 2 python labs/hvdlab/check/watched_rank.py SCRIPT ARGUMENTS
     torchrun --nproc-per-node 2 labs/hvdlab/check/watched_rank.py SCRIPT ARGUMENTS
 
-`hvdlab check` starts it. The functions of Horovod, torch.distributed and the framework are wrapped right after
+`hvdlab check` starts it. The functions of Horovod, torch.distributed and the framework are wrapped after
 their import, see `hvdlab.check.hooks`. No number is changed. A run differs from a plain run in two ways.
 Training loops end early, so that a script of hours reaches its own end within seconds: see `Watch.each`.
 And a script ends where it passes a tensor to Horovod for which Horovod would wait for ever.

@@ -21,7 +21,9 @@ UNUSED = (
     "RuntimeError: Expected to have finished reduction in the prior iteration before starting a new one. "
     "... Parameters which did not receive grad for rank 0: auxiliary.bias, auxiliary.weight"
 )
-MISMATCH = "RuntimeError: Detected mismatch between collectives on ranks."
+CLOSED = (
+    "RuntimeError: [gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:40992"
+)
 
 
 @pytest.fixture
@@ -108,8 +110,8 @@ def test_errors_of_pytorch(facts):
     assert named(end(ddp(), both, 5), facts()) == [("sampler-and-shuffle", 5)]
 
 
-def test_a_mismatch_of_collectives_is_no_crash(facts):
-    events = end(ddp(), MISMATCH)
+def test_the_end_of_another_rank_is_no_crash(facts):
+    events = end(ddp(), CLOSED)
     plus(events, 0, kind="collective", op="dist.all_reduce", line=5)
     assert named(events, facts()) == [("collective-on-some-ranks", 5)]
 
@@ -149,14 +151,14 @@ def test_the_launcher_fits_the_script(source, launcher, tmp_path, monkeypatch):
     script, seen = tmp_path / "script.py", []
 
     def launched(*arguments, launcher, **options):
-        seen.append((launcher, options["TORCH_DISTRIBUTED_DEBUG"]))
+        seen.append(launcher)
         raise KeyboardInterrupt
 
     monkeypatch.setattr(command.launch, "run", launched)
     script.write_text(source)
     with pytest.raises(KeyboardInterrupt):
         command.check(script)
-    assert seen == [(launcher, "DETAIL")]
+    assert seen == [launcher]
 
 
 @pytest.mark.parametrize("module", ["torch.distributed.fsdp", "torch.distributed.device_mesh"])

@@ -1,4 +1,9 @@
-"""Calls of torch.distributed: the process group, collectives, and the wrapper DistributedDataParallel."""
+"""Calls of torch.distributed: the process group, collectives, and the wrapper DistributedDataParallel.
+
+The collectives of the script run in a process group of their own, which also has all ranks. Otherwise Gloo
+would match a collective that only one rank calls with an all-reduce of the wrapper on another rank. So the
+ranks wait for each other, and `hvdlab.check.deadlock` sees in which calls.
+"""
 
 import functools
 import inspect
@@ -28,6 +33,7 @@ def watch(dist: ModuleType, watch: Watch) -> None:
     @functools.wraps(initialize)
     def init_process_group(*arguments: Any, **options: Any) -> None:
         initialize(*arguments, **options)
+        watch.group = dist.new_group()
         local = int(os.environ.get("LOCAL_WORLD_SIZE", 0))
         facts = {"rank": dist.get_rank(), "size": dist.get_world_size(), "local_size": local}
         watch.note("init", library=LIBRARY, **facts)
@@ -98,16 +104,18 @@ def _collective(function: Callable, name: str, dist: ModuleType, watch: Watch) -
     @functools.wraps(function)
     def call(*arguments: Any, **options: Any) -> Any:
         try:
-            group = signature.bind_partial(*arguments, **options).arguments.get("group")
-        except TypeError:  # the call fails
-            group = None
+            bound = signature.bind(*arguments, **options)
+        except TypeError:
+            return function(*arguments, **options)  # which fails
+        group = bound.arguments.get("group")
         if group is not None and group is not dist.group.WORLD:
             try:
                 watch.note("group", ranks=dist.get_process_group_ranks(group))
             except (ValueError, AttributeError):  # this rank is not in the group
                 pass
             return function(*arguments, **options)
+        bound.arguments["group"] = watch.group
         with watch.inside(f"dist.{name}"):
-            return function(*arguments, **options)
+            return function(*bound.args, **bound.kwargs)
 
     return call
