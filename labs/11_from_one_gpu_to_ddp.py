@@ -3,8 +3,7 @@
 #
 # PyTorch's own data parallelism is called `DistributedDataParallel`, or DDP. Its authors report near-linear scaling up to
 # 256 GPUs ([Li et al., 2020](https://arxiv.org/abs/2006.15704)). A *near-linear* speed-up means that 256 GPUs process almost
-# 256 times as many images per second as one GPU. DDP is a part of PyTorch, so a script needs no further library. Most training
-# code for several GPUs that you will read uses DDP, or one of the sharded methods of lab 12 that build on it.
+# 256 times as many images per second as one GPU. DDP is a part of PyTorch, so a script needs no further library.
 #
 # A script for one GPU does not become parallel by itself. It needs a few small changes, and each change has a typical mistake
 # that produces no error message. For example, a script that is started twice without any change trains two separate models. Its
@@ -69,8 +68,7 @@ if load_fashion_mnist().synthetic:
 #
 #     torchrun --standalone --nproc-per-node 2 labs/fashion_mnist_torch.py --epochs 2 --images 257 ...
 #
-# You can use `hvdlab run -np 2 --launcher torchrun SCRIPT` instead. It gives each rank its part of the CPU cores, and if a rank
-# fails, it names the rank that failed first.
+# You can use `hvdlab run -np 2 --launcher torchrun SCRIPT` instead. If a rank fails, it names the rank that failed first.
 # The run uses 257 training images and 101 held-out images. Both numbers are odd on purpose, so that no number of ranks except one
 # divides them. Mistakes in the division of the data then become visible.
 
@@ -698,8 +696,7 @@ table.round(4)
 # mean over two halves of equal size is the mean over the whole batch, and that everything else is the same as well. This is a strong
 # test. If one of the edits were wrong, for example the learning rate or the order of the sampler, the losses would differ in the first digits.
 #
-# The number of steps is the same in both columns, but each of two ranks computes only half of the images of a step. The last row is the
-# speed of rank 0 alone. The speed of the run is the sum over its ranks. Lab 5 explains how to measure a speed-up fairly.
+# The last row is the speed of rank 0 alone. The speed of the run is the sum over its ranks. Lab 5 explains how to measure a speed-up fairly.
 #
 # ## DDP on a cluster
 #
@@ -767,8 +764,7 @@ table.round(4)
 # apptainer exec --nv pytorch.sif torchrun --standalone --nproc-per-node 4 my_ddp_script.py
 # ```
 #
-# `--nv` makes the NVIDIA driver and the GPUs of the node visible in the container. The first two commands show whether it works before you
-# wait for a job. On several nodes put `apptainer exec --nv pytorch.sif` between `srun` and `torchrun` in the job script above. Then there
+# `--nv` makes the NVIDIA driver and the GPUs of the node visible in the container. On several nodes put `apptainer exec --nv pytorch.sif` between `srun` and `torchrun` in the job script above. Then there
 # is one container per node, and all ranks of a node run inside it. The image contains PyTorch and not this course. `docker/README.md`
 # explains how to build an image of the course, and `docker/apptainer.def` converts it for Apptainer.
 #
@@ -786,7 +782,7 @@ table.round(4)
 # * Metrics need sums and counts over all ranks. Checkpoints contain the weights of the model and not those of the wrapper. After a restart
 #   every rank needs the optimizer's state, which DDP does not send.
 # * Two ranks with 64 images each train like one process with 128 images. The losses differ only by rounding.
-# * On a cluster one `torchrun` runs on each node, and all of them meet at the first node of the job.
+# * On a cluster one `torchrun` runs on each node, and all of them meet at the first node.
 
 # %% [markdown]
 # ## Self-check questions

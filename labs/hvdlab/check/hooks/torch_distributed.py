@@ -57,7 +57,7 @@ def watch_wrapper(module: ModuleType, watch: Watch) -> None:
         watch: gets the events.
     """
     cls = module.DistributedDataParallel
-    initialize, forward, join = cls.__init__, cls.forward, cls.join
+    initialize, forward, join, prepare = cls.__init__, cls.forward, cls.join, cls._pre_forward
 
     @functools.wraps(initialize)
     def __init__(self: Any, module: Any, *arguments: Any, **options: Any) -> None:
@@ -77,9 +77,13 @@ def watch_wrapper(module: ModuleType, watch: Watch) -> None:
     def noting_forward(self: Any, *inputs: Any, **options: Any) -> Any:
         if _grad_enabled() and self.require_backward_grad_sync:
             watch.averaged |= self._hvdlab_parameters
-        watch.waits_in(f"{WRAPPER}.forward", watch.line())
+        return forward(self, *inputs, **options)
+
+    @functools.wraps(prepare)
+    def noting_prepare(self: Any, *inputs: Any, **options: Any) -> Any:
+        watch.waits_in(f"{WRAPPER}.forward", watch.line())  # it broadcasts the buffers
         try:
-            return forward(self, *inputs, **options)
+            return prepare(self, *inputs, **options)
         finally:
             watch.waits.pop()
 
@@ -89,6 +93,7 @@ def watch_wrapper(module: ModuleType, watch: Watch) -> None:
         return join(self, *arguments, **options)
 
     cls.__init__, cls.forward, cls.join = __init__, noting_forward, noting_join
+    cls._pre_forward = noting_prepare
 
 
 def _grad_enabled() -> bool:
