@@ -21,7 +21,7 @@
 # **Builds on** lab 4 (how an all-reduce averages gradients), lab 5 (the same conversion with Horovod, and the rank report) and
 # lab 6 (why the learning rate grows with the number of ranks).
 #
-# **Time** about 2 hours, of which the computer needs about ten minutes.
+# **Time** about 2 hours, of which the computer needs a few minutes.
 
 # %% tags=["folded"]
 import os
