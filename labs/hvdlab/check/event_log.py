@@ -88,7 +88,9 @@ class Watch:
         self.exchanging: list = []  # references to the wrapped optimizers of PyTorch
         self.group: Any = None  # of torch.distributed, for the collectives that the script calls
         self.forward: int | None = None  # the line that called the model since the last step
-        self.wrapped_parameters: set[int] = set()  # ids of those in a DistributedDataParallel
+        self.wrapped_parameters: dict[
+            int, str
+        ] = {}  # id -> name, of those in a DistributedDataParallel
         self.averaged: set[int] = (
             set()
         )  # of those whose gradients it averages in the next backward pass

@@ -79,13 +79,17 @@ def optimizers(torch: ModuleType, watch: Watch) -> None:
         watch.waits.pop()
         if not ours(optimizer):
             return
-        group, ids = optimizer.param_groups[0], _ids(optimizer)
+        group, ids, wrapped = optimizer.param_groups[0], _ids(optimizer), watch.wrapped_parameters
+        params = [p for group in optimizer.param_groups for p in group["params"]]
         if not watch.steps:
             devices(torch, watch)
         watch.step(
             optimizer=optimizer._hvdlab_number,
             wrapped=hasattr(optimizer, "_hvdlab_wrapped") or _averaged(optimizer, watch),
-            foreign=bool(watch.wrapped_parameters) and watch.wrapped_parameters.isdisjoint(ids),
+            foreign=bool(wrapped) and wrapped.keys().isdisjoint(ids),
+            unused=next(
+                (wrapped[id(p)] for p in params if p.grad is None and id(p) in wrapped), None
+            ),
             rate=number(group.get("lr")),  # Adafactor's may be None
             momentum=number(group.get("momentum")) or 0.0,
             weights=_norms(torch, _weights(optimizer)),
@@ -194,7 +198,7 @@ def batches(torch: ModuleType, watch: Watch) -> None:
 
     @functools.wraps(load)
     def noting_load(self: Any, *arguments: Any, **options: Any) -> Any:
-        if not watch.wrapped_parameters.isdisjoint(map(id, self.parameters())):
+        if not watch.wrapped_parameters.keys().isdisjoint(map(id, self.parameters())):
             watch.note("load")
         return load(self, *arguments, **options)
 

@@ -66,8 +66,8 @@ def watch_wrapper(module: ModuleType, watch: Watch) -> None:
             initialize(self, module, *arguments, **options)
         finally:
             watch.waits.pop()
-        trained = {id(parameter) for parameter in module.parameters() if parameter.requires_grad}
-        self._hvdlab_parameters = trained
+        trained = {id(p): name for name, p in module.named_parameters() if p.requires_grad}
+        self._hvdlab_parameters = set(trained)
         watch.wrapped_parameters |= trained
         watch.progress += 1  # it broadcasts the weights
         watch.note("broadcast", what=WRAPPER, weights=len(trained))

@@ -1,6 +1,5 @@
 """Mistakes that only scripts of torch.distributed make: the wrapper DistributedDataParallel and its use."""
 
-import re
 from collections.abc import Iterator
 
 from hvdlab.check.replica_weights import divergence
@@ -10,7 +9,6 @@ from hvdlab.hints.catalogue import Finding, finding
 
 # Errors of PyTorch, torch/csrc/distributed/c10d/reducer.cpp and torch/utils/data/dataloader.py
 UNUSED = "Expected to have finished reduction in the prior iteration"
-NAMES = re.compile(r"did not receive grad for rank \d+: ([\w.]+)")
 BOTH_ORDERS = "sampler option is mutually exclusive with shuffle"
 
 
@@ -80,8 +78,8 @@ def errors(run: Run, facts: Facts) -> Iterator[Finding]:
     """
     for rank, error, line in run.errors():
         if UNUSED in error:
-            named = NAMES.search(error)
-            which = f", for example {named[1]}" if named else ""
+            unused = next((e["unused"] for e in run.rank0("step") if e.get("unused")), None)
+            which = f", for example {unused}" if unused else ""
             yield finding(
                 "unused-parameters",
                 run.line("wrap"),
