@@ -10,7 +10,9 @@ CORRECT = {path.stem: path for path in (ROOT / "tests/fixtures/correct_scripts")
 CORRECT |= {
     "cifar10_torch": ROOT / "labs/cifar10_torch.py",
     "cifar10_keras": ROOT / "labs/cifar10_keras.py",
+    "fashion_mnist_ddp": ROOT / "labs/fashion_mnist_ddp.py",
     "solution_torch": ROOT / "assessment/solutions/torch/assessment.py",
     "solution_keras": ROOT / "assessment/solutions/keras/assessment.py",
 }
-ARGUMENTS = {"cifar10_torch": ["--images", "2000"], "cifar10_keras": ["--images", "2000"]}
+FEW = ["--images", "2000"]
+ARGUMENTS = dict.fromkeys(("cifar10_torch", "cifar10_keras", "fashion_mnist_ddp"), FEW)

@@ -134,6 +134,7 @@ def check(
     """
     script = Path(script)
     facts = _read(script)
+    launcher = "torchrun" if facts.process_group else "mpirun"
     started = time.monotonic()
     with held_folder("hvdlab-check-") as held:
         folder = held.path
@@ -153,10 +154,11 @@ def check(
         try:
             with guard:
                 output = launch.run(
-                    WATCHED_RANK, *arguments, ranks=ranks, timeout=timeout, show=show, **options
-                )
+                    WATCHED_RANK, *arguments, ranks=ranks, timeout=timeout, show=show,
+                    launcher=launcher, **options,
+                )  # fmt: skip
         except FileNotFoundError:
-            raise CheckError("there is no mpirun here: run `hvdlab doctor`.") from None
+            raise CheckError(f"there is no {launcher} here: run `hvdlab doctor`.") from None
         except launch.LaunchError as error:  # the errors of the ranks are in the events
             output, late = str(error), isinstance(error, launch.TimeUp)
         events = read_events(folder, ranks)
@@ -170,15 +172,28 @@ def check(
     for event in run.rank0("init"):
         if event["size"] != ranks:
             raise CheckError(
-                f"mpirun started {ranks} ranks, but Horovod reports {event['size']}, because it was built "
-                "for another MPI. Run `hvdlab doctor`."
+                f"torchrun started {ranks} ranks, but the process group has {event['size']}: leave out rank= "
+                "and world_size= in init_process_group."
+                if facts.process_group
+                else f"mpirun started {ranks} ranks, but Horovod reports {event['size']}, because it was "
+                "built for another MPI. Run `hvdlab doctor`."
             )
     made = max(len(run.of(rank, "step")) for rank in run.ranks)
     if not made and not findings:
         raise CheckError(f"{script.name} made no step of training: {error or _no_step(facts)}")
     ended = "deadlock" if guard.found else "time" if late else "itself"
     seconds = time.monotonic() - started
-    return Checked(findings, error, left_out, ended, made, seconds, output, events)
+    return Checked(findings, error, left_out, ended, made, seconds, output, events, _note(run))
+
+
+def _note(run: Run) -> str | None:
+    """Return a sentence about something that is no mistake, but should be better, or None."""
+    if run.api() == "ddp" and not run.crash() and not run.all("destroy"):
+        return (
+            "the script ends without dist.destroy_process_group(). That is no mistake, but with NCCL PyTorch "
+            "warns, and a rank may exit while another one still waits for its data"
+        )
+    return None
 
 
 def _error(
@@ -247,8 +262,8 @@ def _read(script: Path) -> source_facts.Facts:
         raise CheckError(f"{script} cannot be read: {error}") from None
     if facts.other and not facts.horovod:
         raise CheckError(
-            f"{script.name} trains with {facts.other}, and `hvdlab check` knows the mistakes of Horovod "
-            "scripts only: it cannot be checked."
+            f"{script.name} trains with {facts.other}, and `hvdlab check` knows the mistakes of scripts with "
+            "Horovod or DistributedDataParallel only: it cannot be checked."
         )
     return facts
 

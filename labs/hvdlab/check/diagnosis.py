@@ -1,11 +1,11 @@
 """From the events of a run and the source of its script to the mistakes: see `judge`."""
 
-from hvdlab.check.rules import devices, settings, training
+from hvdlab.check.rules import devices, process_groups, settings, training
 from hvdlab.check.run_events import Run
 from hvdlab.check.source_facts import Facts
 from hvdlab.hints.catalogue import CATALOGUE, Finding, finding
 
-RULES = (*training.RULES, *settings.RULES, *devices.RULES)
+RULES = (*training.RULES, *process_groups.RULES, *settings.RULES, *devices.RULES)
 
 
 def judge(events: dict[int, list[dict]], facts: Facts) -> list[Finding]:
@@ -45,13 +45,17 @@ def _failed_before_init(run: Run, facts: Facts) -> bool:
 
 
 def _init_missing(run: Run, facts: Facts) -> Finding:
-    """Return the finding of a run in which no rank called hvd.init()."""
+    """Return the finding of a run in which no rank called hvd.init() or init_process_group."""
+    errors = run.errors()
+    ended = f" Rank {errors[0][0]} ended with {errors[0][1]}" if errors else ""
+    if facts.process_group:
+        line = errors[0][2] if errors else facts.process_group
+        seen = f"No rank has called dist.init_process_group before this line.{ended}"
+        return finding("process-group-missing", line, seen, "ddp")
     if facts.horovod is None:
         seen = (
             f"The script does not import Horovod: {len(run.ranks)} processes trained independently."
         )
         return finding("init-missing", 1, seen)
-    errors = run.errors()
-    ended = f" Rank {errors[0][0]} ended with {errors[0][1]}" if errors else ""
     seen = f"No rank called hvd.init(), so the ranks do not know each other.{ended}"
     return finding("init-missing", facts.horovod, seen)

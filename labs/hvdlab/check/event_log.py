@@ -4,7 +4,8 @@ Events have `kind`, `at` (seconds since the start of the watch), `steps` (optimi
 `line` (of the script, where the call came from), and more fields by kind:
 
     start, end                         of the script; `end` with the error, if there was one
-    init, wrap, broadcast, join        calls of Horovod
+    init, wrap, broadcast, join        calls of Horovod or torch.distributed; its wrapper broadcasts, too
+    destroy                            of the process group
     group                              the ranks of a process set that a call names
     collective; waiting, continues     a call; the call lasts long; the long call has returned
     traced                             a collective that becomes a part of a graph of TensorFlow
@@ -15,6 +16,7 @@ Events have `kind`, `at` (seconds since the start of the watch), `steps` (optimi
     branch                             the test of an `if` outside all loops, and its result
     loop, pass                         of a training loop: its first round; its end, with `left` and rounds
     decision                           a value that a stop depends on, and the loop that is running
+    load                               of weights into a model that DistributedDataParallel has wrapped
     save, lock, download, devices      path of a file, path of a lock, URL, number of GPUs
     cuda tensor                        passed to a Horovod without CUDA; its device
 
@@ -84,6 +86,14 @@ class Watch:
         self.loss = None
         self.start: list[float] | None = None  # norms of the weights when a plain step begins
         self.exchanging: list = []  # references to the wrapped optimizers of PyTorch
+        self.group: Any = None  # of torch.distributed, for the collectives that the script calls
+        self.forward: int | None = None  # the line that called the model since the last step
+        self.wrapped_parameters: dict[
+            int, str
+        ] = {}  # id -> name, of those in a DistributedDataParallel
+        self.averaged: set[int] = (
+            set()
+        )  # of those whose gradients it averages in the next backward pass
         self._decisions: dict[tuple[int, str], int] = {}
         self._branches: set[tuple[int, int, bool | None]] = set()
         self._lock = threading.RLock()
@@ -212,6 +222,7 @@ class Watch:
         self.progress += 1
         loss, self.loss = self.loss, None
         batch, self.batch, self.called = self.batch, None, False
+        facts["forward"], self.forward = self.forward, None
         hashed = digest(batch) if batch is not None else self._loop_items()
         start, self.start = self.start, None
         self.note("step", loss=number(loss), batch=hashed, loops=self.loops, start=start, **facts)

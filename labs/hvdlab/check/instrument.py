@@ -19,7 +19,7 @@ import ast
 from collections.abc import Collection, Iterable, Iterator
 from itertools import takewhile
 
-from hvdlab.check.source_facts import COLLECTIVES, branches
+from hvdlab.check.source_facts import COLLECTIVES, TORCH_COLLECTIVES, branches
 from hvdlab.script_analysis.ast_helpers import last_name
 from hvdlab.script_analysis.functions import FUNCTIONS
 from hvdlab.script_analysis.rank_guards import Guards
@@ -27,6 +27,8 @@ from hvdlab.script_analysis.script import Script
 
 WATCH = "__hvdlab__"
 WRAPPERS = {"enumerate", "tqdm"}  # around the iterable that has the length
+# Collectives by their last names, without those that are also names of other functions.
+NAMES = {*COLLECTIVES, *TORCH_COLLECTIVES} - {"reduce", "gather", "scatter"}
 EXITS = {"exit", "_exit", "quit"}
 Loop = ast.For | ast.While
 Assignment = ast.Assign | ast.AugAssign | ast.AnnAssign
@@ -93,7 +95,7 @@ def operands(tree: ast.Module) -> list[tuple[ast.expr, int]]:
         (expression, line of the decision); no expression is inside another one.
     """
     script = Script(tree)
-    guards, collectives = Guards(script), {*COLLECTIVES, *_functions_with_collectives(script)}
+    guards, collectives = Guards(script), {*NAMES, *_functions_with_collectives(script)}
     found: dict[ast.expr, int] = {}
     for stop in stops(script):
         for test in _tests(stop, script, collectives):
@@ -148,7 +150,7 @@ def _calls(node: ast.AST, functions: Collection[str]) -> bool:
 
 def _functions_with_collectives(script: Script) -> set[str]:
     """Return the names of the script's own functions that call a collective."""
-    return {getattr(script.inside[call], "name", "") for call in script.named(*COLLECTIVES)}
+    return {getattr(script.inside[call], "name", "") for call in script.named(*NAMES)}
 
 
 def _targets(node: Assignment) -> list[ast.expr]:

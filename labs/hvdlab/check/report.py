@@ -23,6 +23,7 @@ class Checked:
         seconds: duration of the check.
         output: what the ranks printed.
         events: events by rank, see `event_log`.
+        note: one sentence about something that is no mistake; else None. Default None.
     """
 
     findings: list[Finding]
@@ -33,6 +34,7 @@ class Checked:
     seconds: float
     output: str = field(repr=False)
     events: dict[int, list[dict]] = field(repr=False)
+    note: str | None = None
 
 
 def as_dict(checked: Checked, script: Path, ranks: int) -> dict:
@@ -53,6 +55,7 @@ def as_dict(checked: Checked, script: Path, ranks: int) -> dict:
         "ended": checked.ended,
         "error": checked.error,
         "left_out": checked.left_out,
+        "note": checked.note,
         "seconds": round(checked.seconds, 1),
         "findings": [finding._asdict() for finding in checked.findings],
     }
@@ -75,6 +78,8 @@ def show(checked: Checked, script: Path, ranks: int, console: "Console | None" =
     ran = f"{ranks} ranks, {checked.steps} steps, {checked.seconds:.0f} s"
     for sentence in filter(None, (checked.error, checked.left_out)):
         console.print(f"{script.name}: {sentence.rstrip('.')}.", markup=False, highlight=False)
+    if checked.note:
+        console.print(f"{script.name}: note: {checked.note}.", markup=False, highlight=False)
     if not checked.findings:
         if not checked.error:
             console.print(f"{script.name}: nothing found ({ran})", markup=False, highlight=False)

@@ -8,8 +8,11 @@ from typing import Any
 EQUAL = (
     1e-7  # relative difference of two numbers that count as equal; replicas agree to the last digit
 )
-# In the errors that Horovod raises on a rank when another rank has ended.
-HOROVOD_ERRORS = ("HorovodInternalError", "Horovod has been shut down", "UnknownError")
+# In the errors that Horovod and torch.distributed raise on a rank when another rank has ended.
+FOLLOW_UP_ERRORS = (
+    "HorovodInternalError", "Horovod has been shut down", "UnknownError", "gloo/transport/", "by peer",
+    "DistNetworkError", "Broken pipe", "remote process exit",
+)  # fmt: skip
 
 
 def label(call: dict) -> str:
@@ -68,7 +71,12 @@ class Run:
         return next((event["line"] for event in self.all(kind) if event["line"]), None)
 
     def api(self) -> str | None:
-        """Return what the script trains with: "torch", "keras" (fit), "tape", or None if no step shows it."""
+        """Return what the script trains with: "torch", "keras" (fit), "tape", "ddp", or None if unknown.
+
+        "ddp" is a script of torch.distributed, and "torch" one of Horovod.
+        """
+        if any(event.get("library") for event in self.all("init")):
+            return "ddp"
         apis = {event["api"] for event in self.rank0("optimizer")}
         if self.all("fit"):
             return "keras"
@@ -77,6 +85,11 @@ class Run:
     def exchanges(self) -> bool:
         """Return whether the script calls collectives, so that it may average without a wrapper."""
         return any(self.all(kind) for kind in ("collective", "traced", "group"))
+
+    @property
+    def size_call(self) -> str:
+        """How the script asks for the number of ranks."""
+        return "dist.get_world_size()" if self.api() == "ddp" else "hvd.size()"
 
     def split(self) -> bool:
         """Return whether the script divides the ranks into process sets."""
@@ -124,7 +137,7 @@ class Run:
 
     def crash(self) -> tuple[int, str, int | None] | None:
         """Return (rank, error, line) of the first error that is not caused by the end of another rank."""
-        own = [e for e in self.errors() if not any(text in e[1] for text in HOROVOD_ERRORS)]
+        own = [e for e in self.errors() if not any(text in e[1] for text in FOLLOW_UP_ERRORS)]
         return own[0] if own else None
 
     def complete(self) -> bool:
@@ -151,6 +164,13 @@ class Run:
         """Return the optimizers that stepped on the first rank, in ascending order."""
         numbers = {event["optimizer"] for event in self.rank0("step")}
         return sorted(numbers, key=lambda n: -1 if n is None else n)
+
+    def plain_optimizers(self) -> list[int | None]:
+        """Return the optimizers that only step without an average of their gradients, in ascending order."""
+        steps = self.rank0("step")
+        plain = {event["optimizer"] for event in steps if not event["wrapped"]}
+        plain -= {event["optimizer"] for event in steps if event["wrapped"]}
+        return sorted(plain, key=lambda number: -1 if number is None else number)
 
     def steps(self, number: int | None) -> list[tuple[dict, ...]]:
         """Return the steps that all ranks made with an optimizer.

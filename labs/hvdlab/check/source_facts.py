@@ -24,6 +24,12 @@ COLLECTIVES = (
     "broadcast", "broadcast_", "broadcast_async", "broadcast_async_", "broadcast_object",
     "alltoall", "reducescatter", "grouped_reducescatter", "barrier", "average_metrics", *BROADCASTS,
 )  # fmt: skip
+TORCH_COLLECTIVES = (  # of torch.distributed
+    "all_reduce", "all_gather", "all_gather_into_tensor", "all_gather_object", "all_to_all",
+    "all_to_all_single", "barrier", "broadcast", "broadcast_object_list", "gather", "gather_object",
+    "monitored_barrier", "reduce", "reduce_scatter", "reduce_scatter_tensor", "scatter",
+    "scatter_object_list",
+)  # fmt: skip
 # Texts in lower case. A statement with one of DEVICES concerns a device; with one of PINS it chooses it.
 DEVICES = ("cuda", "device", "gpu", ".to(")
 PINS = (
@@ -33,7 +39,13 @@ PINS = (
     "visible_device_list",
     "cuda:{",
 )
-OTHERS = ("torch.distributed", "mpi4py", "deepspeed", "lightning", "hvdlab.torch.process_group")
+PROCESS_GROUPS = ("torch.distributed", "hvdlab.torch.process_group")
+OTHERS = ("mpi4py", "deepspeed", "lightning", "accelerate")
+# Parts of torch.distributed that shard the weights, so that the ranks rightly hold different ones.
+SHARDING = (
+    "torch.distributed.fsdp", "torch.distributed.tensor", "torch.distributed.pipelining",
+    "torch.distributed.device_mesh", "torch.distributed._composable",
+)  # fmt: skip
 SHARED_NORMS = (b"running_mean", b"moving_mean", b".buffers()", b"SyncBatchNorm", b"SyncBN")
 SESSIONS = ("Session", "InteractiveSession", "MonitoredTrainingSession", "MonitoredSession")
 GPUS = (".cuda(", "cuda:", '"cuda"', "'cuda'", '"GPU"', "'GPU'")
@@ -44,8 +56,9 @@ class Facts(NamedTuple):
 
     Attributes:
         horovod: imports Horovod.
-        other: name of another library that it imports and by which ranks communicate.
-        init: whether it calls hvd.init.
+        other: name of a library that it imports, by which ranks communicate, and that cannot be checked.
+        process_group: imports torch.distributed, and not Horovod.
+        init: whether it calls hvd.init or init_process_group.
         gpu: uses a GPU.
         pin: what chooses the device: "local_rank" (or a helper), "rank", or "" for neither.
         remainder: the number of a GPU is a remainder by the number of GPUs.
@@ -66,6 +79,7 @@ class Facts(NamedTuple):
 
     horovod: int | None
     other: str | None
+    process_group: int | None
     init: bool
     gpu: int | None
     pin: str
@@ -104,8 +118,9 @@ def read(path: Path, ran: Sequence[list[dict]] = ()) -> Facts:
     joins = (script.names[call] for call in script.named("join"))
     return Facts(
         horovod=next((line for name, line in script.imports.items() if "horovod" in name), None),
-        other=next(filter(script.imported, OTHERS), None),
-        init=bool(script.named("init")),
+        other=next(filter(script.imported, (*OTHERS, *SHARDING)), None),
+        process_group=None if script.horovod else script.imported(*PROCESS_GROUPS),
+        init=bool(script.named("init", "init_process_group")),
         gpu=_first(script, _uses_gpu),
         pin=_pin(script),
         remainder=next(iter(remainders(script)), None),
@@ -281,7 +296,7 @@ def _pin(script: Script) -> str:
     for name, value in (*script.assignments(), *given):
         if "local_rank" in ast.unparse(value).lower():
             local.add(name)
-        elif isinstance(value, ast.Call) and last_name(value) == "rank":
+        elif isinstance(value, ast.Call) and last_name(value) in ("rank", "get_rank"):
             everywhere.add(name)
     for node in script.nodes:
         if isinstance(node, ast.Call | ast.Assign):

@@ -1,8 +1,9 @@
 """One watched rank: run a script like `python SCRIPT ARGUMENTS`, and write down what it does.
 
     mpirun -np 2 python labs/hvdlab/check/watched_rank.py SCRIPT ARGUMENTS
+    torchrun --nproc-per-node 2 labs/hvdlab/check/watched_rank.py SCRIPT ARGUMENTS
 
-`hvdlab check` starts it. The functions of Horovod and of the script's framework are wrapped right after
+`hvdlab check` starts it. The functions of Horovod, torch.distributed and the framework are wrapped after
 their import, see `hvdlab.check.hooks`. No number is changed. A run differs from a plain run in two ways.
 Training loops end early, so that a script of hours reaches its own end within seconds: see `Watch.each`.
 And a script ends where it passes a tensor to Horovod for which Horovod would wait for ever.
@@ -28,11 +29,13 @@ from collections.abc import Callable, Sequence
 
 from hvdlab.check import instrument
 from hvdlab.check.event_log import Watch
-from hvdlab.check.hooks import horovod, keras, torch
+from hvdlab.check.hooks import horovod, keras, torch, torch_distributed
 from hvdlab.record import launched_rank
 
 WATCHED = {
     "torch": torch.watch,
+    "torch.distributed": torch_distributed.watch,
+    "torch.nn.parallel.distributed": torch_distributed.watch_wrapper,
     "keras": keras.watch,
     "tf_keras": keras.watch,
     "horovod.torch": horovod.watch,

@@ -5,30 +5,27 @@ Each check leaves its run in the folder `runs(script)/STEP`, for `hvdlab.course.
 """
 
 import ast
-import re
-import shutil
 from pathlib import Path
-
-import numpy as np
 
 from hvdlab.course.rank_report import summary
 from hvdlab.exercises import NotYet, exercise, right
 from hvdlab.exercises.harness import script_facts
-from hvdlab.exercises.harness.script_run import Watched
-from hvdlab.exercises.lab05_runs import (
-    ADD_BOTH,
-    HALVED,
+from hvdlab.exercises.harness.conversion_judgements import (
+    check_combined_metrics,
+    check_learning_rate,
+    check_output_lines,
+    check_restarts,
+    check_shards,
+    check_writers,
+)
+from hvdlab.exercises.harness.conversion_runs import (
     HELDOUT,
     IMAGES,
-    check_heldout_accuracy,
-    check_learning_rate,
     describe_models,
-    heldout_accuracies,
     print_right,
-    refuse_missing,
     run_step,
-    runs,
 )
+from hvdlab.exercises.harness.conversion_runs import runs as runs  # where a check leaves its runs
 from hvdlab.script_analysis import gpu_choice
 from hvdlab.script_analysis.ast_helpers import keyword
 from hvdlab.script_analysis.script import Script
@@ -120,16 +117,7 @@ def check_output(script: str | Path) -> None:
     script_facts.refuse_local_rank(script_facts.read(script), "print")
     run = run_step("output", script)
     lines = [len(run.epoch_lines(rank)) for rank in range(2)] if run else [2, 0]
-    if lines == [2, 2]:
-        raise NotYet("both ranks print a line each epoch: print where hvd.rank() == 0 only.")
-    if lines == [0, 2]:
-        raise NotYet(
-            "rank 1 prints and rank 0 does not: print on rank 0, because every run has it."
-        )
-    if lines != [2, 0]:
-        raise NotYet(
-            f"in two epochs rank 0 prints {lines[0]} lines and rank 1 {lines[1]}, not 2 and 0."
-        )
+    check_output_lines(lines)
     two = "Look at the table, though: rank 0 prints the numbers of its own model only."
     print_right(run, f"only rank 0 prints. {describe_models(run, two)}")
 
@@ -223,36 +211,7 @@ def check_sharding(script: str | Path) -> None:
     run = run_step("sharding", script, complain=False)
     if run is None:
         return print_right(run, "the script can be read.")
-    read = [run.examples(rank) for rank in range(2)]
-    if not all(map(len, read)):
-        raise NotYet(run.failure or "a rank recorded no examples.")
-    steps = [run.lines(rank)["steps"].iloc[0] for rank in range(2)]
-    overlap, covered = np.isin(read[1], read[0]).mean(), len(np.union1d(*read))
-    if steps[0] != steps[1]:
-        raise NotYet(
-            f"rank 0 makes {steps[0]} steps an epoch and rank 1 makes {steps[1]}: one will wait for "
-            f"gradients that never come. {IMAGES} images are sharded as {len(read[0])} and {len(read[1])}: "
-            "Batches(..., rank=..., size=...) gives each rank equally many."
-        )
-    if overlap > 0.9 and covered < IMAGES:
-        raise NotYet(
-            f"both ranks read the same {len(read[0])} images, and no rank reads the others: Batches "
-            "needs rank=hvd.rank()."
-        )
-    if overlap > 0.9:
-        raise NotYet(
-            f"both ranks read all {covered} images, in different orders: Batches needs "
-            "rank=hvd.rank() and size=hvd.size()."
-        )
-    if overlap > 0.02:
-        raise NotYet(
-            f"the ranks share {overlap:.0%} of their images: each takes its shard from another permutation. "
-            "The seed of Batches must be the same on all ranks: args.seed, not seed."
-        )
-    if covered < IMAGES:
-        raise NotYet(f"{IMAGES - covered} of {IMAGES} images are read by no rank.")
-    if run.failure:
-        raise NotYet(run.failure)
+    read = check_shards(run)
     print_right(
         run,
         f"{len(read[0])} + {len(read[1])} images: all {IMAGES}, one of them twice; equal steps.",
@@ -276,35 +235,8 @@ def check_metrics(script: str | Path) -> None:
     run = run_step("metrics", script)
     if run is None:
         return print_right(run, "the script can be read.")
-    validation = [n for n in ("val_loss", "val_accuracy") if any(n in run.lines(r) for r in (0, 1))]
-    refuse_missing(run, "accuracy", *validation)
-    last = [run.lines(rank).iloc[-1] for rank in range(2)]
-    for name in ("loss", "accuracy", *validation):
-        if abs(last[0][name] - last[1][name]) > 1e-6:
-            raise NotYet(
-                f"{name} is {last[0][name]:.4f} on rank 0 and {last[1][name]:.4f} on rank 1. Combine it "
-                "over the ranks before any rank prints or records it."
-            )
-    # With accuracies at chance the mean of two means is off by 1e-3 of an image only: check all epochs.
-    accuracies = heldout_accuracies(run)
-    for accuracy in accuracies:
-        check_heldout_accuracy(accuracy)
-    accuracy = accuracies.iloc[-1]
-    count = accuracy * HELDOUT
-    # The run of exercise 7 trained the same model, and each rank counted all images.
-    before = heldout_accuracies(Watched(Path(script), runs(script) / "sharding", runs(script), 2))
-    whole = before.iloc[-1] * HELDOUT if len(before) else 0.0
-    if whole > 6 and abs(count - whole / 2) < 2:
-        raise NotYet(HALVED)
-    if accuracies.max() > 1 or whole > 6 and abs(count - 2 * whole) < 2:
-        raise NotYet(f"{round(count)} of {HELDOUT} held-out images right is too many: {ADD_BOTH}")
-    printed = re.search(r"held-out ([0-9.]+)", (run.epoch_lines(0) or [""])[-1])
-    if printed and abs(float(printed[1]) - accuracy) > 0.0006:
-        raise NotYet(
-            f"the line says {printed[1]} held-out and the record {accuracy:.3f}: the line is printed "
-            "before the metrics are combined. Order matters in the list of callbacks."
-        )
-    print_right(run, f"both ranks report {round(count)} of {HELDOUT} held-out images right.")
+    count = check_combined_metrics(run, before="sharding")
+    print_right(run, f"both ranks report {count} of {HELDOUT} held-out images right.")
 
 
 @exercise
@@ -316,13 +248,7 @@ def check_checkpoint(script: str | Path) -> None:
     """
     script_facts.refuse_local_rank(script_facts.read(script), "save", "checkpoint")
     run = run_step("checkpoint", script, "--checkpoint", "checkpoints")
-    wrote = [bool(run.checkpoints(rank)) for rank in range(2)] if run else [True, False]
-    if wrote == [True, True]:
-        raise NotYet("both ranks write checkpoints: on a shared disk, into the same file at once.")
-    if wrote != [True, False]:
-        who = "rank 1 writes the" if wrote[1] else "no rank writes"
-        raise NotYet(f"{who} checkpoints: write them where hvd.rank() == 0.")
-    names = " and ".join(run.checkpoints(0)) if run else "the checkpoints"
+    names = check_writers(run)
     print_right(run, f"rank 0 writes {names}, rank 1 writes nothing.")
 
 
@@ -336,50 +262,14 @@ def check_resume(script: str | Path) -> None:
         script: The path of the script.
     """
     source = script_facts.read(script)
-    disk = runs(script) / "resume"
-    shutil.rmtree(disk, ignore_errors=True)
-    options = {"disk": disk, "complain": False}
-    keep = ("--checkpoint", "checkpoints", "--epochs")
-    killed = run_step("resume/killed", script, *keep, 1000, HVDLAB_KILL_AFTER="3", **options)
-    if killed is None:
-        return print_right(killed, "the script can be read.")
-    if not killed.checkpoints(0) or not len(killed.lines(0)):
-        raise NotYet(f"there is no checkpoint to resume from: {killed.failure}")
-    refuse_missing(killed)
-    first, last = killed.lines(0)["loss"].iloc[[0, -1]]
-    for ranks, where in ((2, "restarted on two ranks"), (1, "restarted on one rank")):
-        done = int(re.findall(r"\d+", killed.checkpoints(0)[-1])[0]) + 1
-        run = run_step(f"resume/{ranks}-ranks", script, *keep, done + 3, ranks=ranks, **options)
-        first_epochs = [
-            int(run.lines(r)["epoch"].iloc[0]) if len(run.lines(r)) else None for r in range(ranks)
-        ]
-        if first_epochs != [done] * ranks and None not in first_epochs:
-            raise NotYet(
-                f"{where} after epoch {done - 1}, rank 0 begins with epoch {first_epochs[0]} and the last "
-                f"rank with epoch {first_epochs[-1]}. Only rank 0 found the checkpoint: it must tell "
-                "the other ranks by a broadcast."
-            )
-        if run.failure or None in first_epochs:
-            why = run.failure or "a rank recorded nothing."
-            if source.named("load_model") and not source.hvd("load_model"):
-                why += "; keras.models.load_model returns an optimizer that does not average: hvd.load_model."
-            raise NotYet(f"{where}: {why}")
-        refuse_missing(run)
-        if summary(run.report())["models"] > 1:
-            raise NotYet(
-                f"{where}, the weights of the ranks differ: broadcast optimizer state and weights after "
-                "loading, in this order (a rank without a state gets it by a step, which can change its "
-                "weights), and make sure that the loaded optimizer averages (Keras: hvd.load_model)."
-            )
-        read = [run.examples(rank, done) for rank in range(ranks)]
-        if (covered := len(np.unique(np.concatenate(read)))) < IMAGES:
-            raise NotYet(
-                f"{where} {covered} of {IMAGES} images are read: Batches needs size=hvd.size(), which is "
-                f"{ranks} there."
-            )
-        if run.lines(0)["loss"].iloc[0] > (first + last) / 2:
-            raise NotYet(f"{where} the loss starts at {run.lines(0)['loss'].iloc[0]:.2f} again.")
-        check_learning_rate(run)
+
+    def cause() -> str:
+        if source.named("load_model") and not source.hvd("load_model"):
+            return "; keras.models.load_model returns an optimizer that does not average: hvd.load_model."
+        return ""
+
+    if not check_restarts(script, cause=cause):
+        return print_right(None, "the script can be read.")
     right(
         "killed, restarted on two ranks, restarted on one: epochs, loss and learning rate continue."
     )

@@ -3,17 +3,18 @@
     apply("notebooks/work/fashion_mnist.py", "init", "keras")     # make the edits of a step
     print(diff("init", "keras"))                                  # show them
 
-The edits are written as a diff, with `@@ STEP` before each of them. The lines that an edit removes or keeps
-stand in the script exactly once. The steps follow each other in the order of `STEPS`.
+The steps follow each other in the order of `STEPS`.
 """
 
 import ast
-import difflib
 import tokenize
 from pathlib import Path
 
 from hvdlab.course.experiment import LABS
+from hvdlab.exercises.harness.script_edits import ScriptEdits, unified
 from hvdlab.script_analysis.ast_helpers import keyword
+
+__all__ = ["EDITS", "STEPS", "after", "apply", "diff", "serial_script", "unified", "with_float16"]
 
 STEPS = (
     "init", "device", "output", "optimizer", "broadcast", "sharding", "metrics", "checkpoint", "resume",
@@ -144,17 +145,10 @@ TORCH = """\
 """
 
 
-def _edits(diff: str) -> dict[str, list[tuple[str, str]]]:
-    """Return the edits of each step: the old text, and the new text."""
-    found: dict[str, list[tuple[str, str]]] = {step: [] for step in STEPS}
-    for part in diff.split("@@ ")[1:]:
-        step, *lines = part.splitlines(keepends=True)
-        old, new = ("".join(line[1:] for line in lines if line[0] in kept) for kept in (" -", " +"))
-        found[step.strip()].append((old, new))
-    return found
-
-
-EDITS = {"keras": _edits(BOTH + KERAS), "torch": _edits(BOTH + TORCH)}
+EDITS = {
+    framework: ScriptEdits(LABS / f"fashion_mnist_{framework}.py", STEPS, BOTH + diff)
+    for framework, diff in (("keras", KERAS), ("torch", TORCH))
+}
 
 
 def serial_script(framework: str) -> Path:
@@ -165,29 +159,7 @@ def serial_script(framework: str) -> Path:
     """
     if framework not in EDITS:
         raise ValueError(f"framework must be keras or torch. Received: framework={framework!r}")
-    return LABS / f"fashion_mnist_{framework}.py"
-
-
-def edited(text: str, step: str, framework: str) -> str:
-    """Return the text of a script after the edits of one step.
-
-    Args:
-        text: The text before.
-        step: One of STEPS.
-        framework: "keras" or "torch".
-
-    Raises:
-        ValueError: The script does not have an old text exactly once: the step is done already, another
-            step comes first, or the script was changed by hand in that place.
-    """
-    for old, new in EDITS[framework][step]:
-        if text.count(old) != 1:
-            raise ValueError(
-                f"step {step!r} replaces a text that the script has {text.count(old)} times and "
-                f"should have once:\n{old}"
-            )
-        text = text.replace(old, new)
-    return text
+    return EDITS[framework].serial
 
 
 def apply(path: str | Path, step: str, framework: str) -> None:
@@ -197,10 +169,11 @@ def apply(path: str | Path, step: str, framework: str) -> None:
         path: The path of the script.
         step: One of STEPS.
         framework: "keras" or "torch".
+
+    Raises:
+        ValueError: The step does not fit the script, see `ScriptEdits.edited`.
     """
-    path = Path(path)
-    text = path.read_text(encoding="utf-8")
-    path.write_text(edited(text, step, framework), encoding="utf-8")
+    EDITS[framework].apply(path, step)
 
 
 def after(step: str | None, framework: str) -> str:
@@ -210,10 +183,7 @@ def after(step: str | None, framework: str) -> str:
         step: One of STEPS, or None for the serial script.
         framework: "keras" or "torch".
     """
-    text = serial_script(framework).read_text(encoding="utf-8")
-    for done in STEPS[: STEPS.index(step) + 1] if step else ():
-        text = edited(text, done, framework)
-    return text
+    return EDITS[framework].after(step)
 
 
 def diff(step: str, framework: str) -> str:
@@ -223,23 +193,7 @@ def diff(step: str, framework: str) -> str:
         step: One of STEPS.
         framework: "keras" or "torch".
     """
-    number = STEPS.index(step)
-    old = after(STEPS[number - 1] if number else None, framework)
-    return unified(old, edited(old, step, framework), step)
-
-
-def unified(old: str, new: str, name: str) -> str:
-    """Return a unified diff: removed lines begin with -, added lines with +.
-
-    Args:
-        old: The text before.
-        new: The text after.
-        name: What the diff calls the new text.
-    """
-    lines = difflib.unified_diff(
-        old.splitlines(), new.splitlines(), "before", name, lineterm="", n=1
-    )
-    return "\n".join(lines)
+    return EDITS[framework].diff(step)
 
 
 def with_float16(script: str) -> str:

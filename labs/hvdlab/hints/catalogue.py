@@ -18,6 +18,7 @@ class Mistake:
         fix: what to do about it: whole sentences, about PyTorch where `fix_in_keras` is set.
         fix_in_keras: what to do about it in Keras. Default "": `fix` is right for both frameworks.
         fix_with_tape: what to do about it in a training loop with tf.GradientTape. Default "": as in Keras.
+        fix_in_ddp: what to do about it in a script of torch.distributed. Default "": `fix`.
         explains: ids of the mistakes that this mistake causes, so that a report leaves them out.
         found_by_check: whether `hvdlab check` can find it. Default True; hints alone find the others.
     """
@@ -27,6 +28,7 @@ class Mistake:
     fix: str
     fix_in_keras: str = ""
     fix_with_tape: str = ""
+    fix_in_ddp: str = ""
     explains: frozenset[str] = frozenset()
     found_by_check: bool = True
 
@@ -34,8 +36,9 @@ class Mistake:
         """Return how to fix the mistake.
 
         Args:
-            api: what the script trains with: "torch", "keras" (`fit`), or "tape" (a training loop with
-                tf.GradientTape). Default None: the advice names both frameworks.
+            api: what the script trains with: "torch" (with Horovod), "ddp" (torch.distributed), "keras"
+                (`fit`), or "tape" (a training loop with tf.GradientTape). Default None: the advice names both
+                frameworks.
 
         Returns:
             One or more sentences.
@@ -43,7 +46,8 @@ class Mistake:
         if api is None and self.fix_in_keras:
             return f"{self.fix} In Keras: {self.fix_in_keras[0].lower()}{self.fix_in_keras[1:]}"
         in_keras = self.fix_in_keras or self.fix
-        return {"keras": in_keras, "tape": self.fix_with_tape or in_keras}.get(api, self.fix)
+        advices = {"keras": in_keras, "tape": self.fix_with_tape or in_keras}
+        return (advices | {"ddp": self.fix_in_ddp or self.fix}).get(api, self.fix)
 
 
 class Finding(NamedTuple):
@@ -103,6 +107,9 @@ MISTAKES = (
         "enough.",
         "Call `mine = rank_device(hvd)` from `hvdlab.keras.device` after hvd.init(). If each rank has a "
         'GPU, `tf.config.set_visible_devices(gpus[hvd.local_rank()], "GPU")` is enough.',
+        fix_in_ddp='Write `local_rank = int(os.environ["LOCAL_RANK"])`, '
+        '`torch.cuda.set_device(local_rank)` and `model.to(torch.device("cuda", local_rank))`, before '
+        "init_process_group.",
     ),
     Mistake(
         "gpu-by-remainder",
@@ -111,6 +118,8 @@ MISTAKES = (
         "gradients through host memory: pass compression=mine.compression to DistributedOptimizer.",
         "Call `mine = rank_device(hvd)` from `hvdlab.keras.device`. Ranks that share a GPU then exchange "
         "gradients through host memory: pass device_dense=mine.device_dense to DistributedOptimizer.",
+        fix_in_ddp="Start as many ranks as there are GPUs, or call `mine = group_device()` from "
+        "`hvdlab.torch.process_group` and pass mine.backend to init_process_group.",
     ),
     Mistake(
         "cuda-without-nccl",
@@ -174,6 +183,8 @@ MISTAKES = (
         "The replicas diverge during training",
         "Look for code between backward and step that changes the weights or the learning rate on one rank "
         "only: noise of its own, a learning rate of its own, weights that the optimizer does not hold.",
+        fix_in_ddp="Look for code after DistributedDataParallel(model) that changes the weights or the "
+        "learning rate on one rank only, because the wrapper sends the weights once, when it is created.",
     ),
     Mistake(
         "clip-before-average",
@@ -188,12 +199,16 @@ MISTAKES = (
         "Give each rank its own shard of the data: Batches(..., rank=hvd.rank(), size=hvd.size()), "
         "DistributedSampler(data, num_replicas=hvd.size(), rank=hvd.rank()), or in tf.data "
         "dataset.shard(hvd.size(), hvd.rank()).",
+        fix_in_ddp="Give each rank its own shard of the data: DataLoader(data, batch_size, "
+        "sampler=DistributedSampler(data)), and sampler.set_epoch(epoch) at the start of each epoch.",
     ),
     Mistake(
         "unequal-steps",
         "The ranks make unequal numbers of steps",
         "Give every rank the same number of batches, for example with DistributedSampler(drop_last=True) "
         "or with the smallest number of all ranks, or call hvd.join() on each rank after its last batch.",
+        fix_in_ddp="Give every rank the same number of batches, for example with DistributedSampler, or "
+        "train inside `with parallel.join():`, where `parallel` is the DistributedDataParallel wrapper.",
         explains=_ids("collective-on-some-ranks replicas-diverged"),
     ),
     Mistake(
@@ -201,6 +216,8 @@ MISTAKES = (
         "Only some ranks call a collective",
         "Let every rank make the same calls in the same order, and test the rank afterwards: "
         "result = hvd.allreduce(...); if hvd.rank() == 0: print(result).",
+        fix_in_ddp="Let every rank make the same calls in the same order, and test the rank afterwards: "
+        "dist.all_reduce(result); if dist.get_rank() == 0: print(result).",
         explains=_ids("replicas-diverged no-broadcast"),
     ),
     Mistake(
@@ -209,6 +226,8 @@ MISTAKES = (
         "Average the value over the ranks before the decision: loss = hvd.allreduce(loss).",
         "Put hvd.callbacks.MetricAverageCallback() before the callback that decides.",
         "Average the value over the ranks before the decision: loss = hvd.allreduce(loss).",
+        "Average the value over the ranks before the decision: dist.all_reduce(loss), which adds up, then "
+        "divide by dist.get_world_size().",
         explains=_ids("unequal-steps collective-on-some-ranks replicas-diverged"),
     ),
     Mistake(
@@ -216,6 +235,8 @@ MISTAKES = (
         "The learning rate does not grow with the number of ranks",
         "N ranks read N batches per step: multiply the learning rate of a single process by hvd.size(), and "
         "add a warmup.",
+        fix_in_ddp="N ranks read N batches per step: multiply the learning rate of a single process by "
+        "dist.get_world_size(), and add a warmup.",
     ),
     Mistake(
         "rate-dropped",
@@ -228,6 +249,8 @@ MISTAKES = (
         "The learning rate is scaled twice",
         "Multiply by hvd.size() once. op=hvd.Sum is a factor of hvd.size() too: without `op` the gradients "
         "are averaged.",
+        fix_in_ddp="Multiply by dist.get_world_size() once, because DistributedDataParallel averages the "
+        "gradients.",
         explains=_ids("no-warmup"),
     ),
     Mistake(
@@ -236,6 +259,9 @@ MISTAKES = (
         "Increase the learning rate over the first epochs, because training with a large batch often "
         "diverges without such a warmup: with a LambdaLR that grows from 1 / hvd.size() to 1, or in Keras "
         "with hvd.callbacks.LearningRateWarmupCallback.",
+        fix_in_ddp="Increase the learning rate over the first epochs, because training with a large batch "
+        "often diverges without such a warmup: with a LambdaLR that grows from 1 / dist.get_world_size() "
+        "to 1.",
     ),
     Mistake(
         "all-write-one-file",
@@ -244,18 +270,73 @@ MISTAKES = (
         "Save on one rank: add ModelCheckpoint to the callbacks, or call model.save, only if hvd.rank() is "
         "0. Or put the rank into the file name.",
         "Save on one rank: if hvd.rank() == 0: checkpoint.save(...). Or put the rank into the file name.",
+        "Save on one rank, without the prefix of the wrapper: if dist.get_rank() == 0: "
+        "torch.save(parallel.module.state_dict(), path).",
     ),
     Mistake(
         "batch-norm-drift",
         "The batch norm statistics of the ranks drift apart",
         "Shuffle the data before it is sharded. Or use hvd.SyncBatchNorm, or average the running "
         "statistics over the ranks before you evaluate or save.",
+        fix_in_ddp="Shuffle the data before it is sharded. Or call "
+        "torch.nn.SyncBatchNorm.convert_sync_batchnorm(model) before DistributedDataParallel.",
     ),
     Mistake(
         "download-race",
         "All ranks download the same file at the same time",
         "Let one rank per machine download the file while the others wait: hold a file lock during the "
         "download, or download under `if hvd.local_rank() == 0:` and call hvd.barrier() afterwards.",
+        fix_in_ddp="Let one rank per machine download while the others wait: `if local_rank != 0: "
+        "dist.barrier()` before the download and `if local_rank == 0: dist.barrier()` after it.",
+    ),
+    Mistake(
+        "process-group-missing",
+        "The process group is never initialised",
+        "Call `dist.init_process_group(backend)` at the start, before DistributedSampler, "
+        "DistributedDataParallel or a collective is used, and start the script with torchrun.",
+    ),
+    Mistake(
+        "model-not-wrapped",
+        "The model is not wrapped in DistributedDataParallel",
+        "Write `parallel = DistributedDataParallel(model)` after model.to(device), and call `parallel(x)` "
+        "in the training step: the wrapper sends rank 0's weights, and averages the gradients in every "
+        "backward pass.",
+        explains=_ids("replicas-diverged no-broadcast rate-unscaled rate-scaled-twice no-warmup"),
+    ),
+    Mistake(
+        "wrapper-not-called",
+        "The training step calls the model instead of its wrapper",
+        "Call the object that DistributedDataParallel returned in the training step, because only its "
+        "forward pass prepares the average of the gradients. `wrapper.module(x)` and `model(x)` skip it.",
+        explains=_ids("replicas-diverged rate-unscaled rate-scaled-twice no-warmup"),
+    ),
+    Mistake(
+        "optimizer-of-other-weights",
+        "The optimizer holds the weights of another model",
+        "Create the optimizer after the model has its final form, with the parameters of the model that is "
+        "trained: torch.optim.SGD(parallel.parameters(), ...).",
+        explains=_ids(
+            "replicas-diverged model-not-wrapped rate-unscaled rate-scaled-twice no-warmup"
+        ),
+    ),
+    Mistake(
+        "loaded-on-some-ranks",
+        "Only some ranks load weights after the model was wrapped",
+        "Load the checkpoint on every rank, or on rank 0 before DistributedDataParallel(model), which "
+        "sends the weights of rank 0. Send the state of the optimizer with dist.broadcast_object_list.",
+        explains=_ids("replicas-diverged"),
+    ),
+    Mistake(
+        "unused-parameters",
+        "Some parameters of the wrapped model get no gradient",
+        "Remove the layers that the forward pass does not use, or write `DistributedDataParallel(model, "
+        "find_unused_parameters=True)` if the used layers change from step to step.",
+    ),
+    Mistake(
+        "sampler-and-shuffle",
+        "A DataLoader gets a sampler and shuffle=True",
+        "Leave out shuffle=True, because the sampler decides the order. DistributedSampler shuffles by "
+        "default, in a new order for each epoch that set_epoch announces.",
     ),
     Mistake(
         "function-not-called",

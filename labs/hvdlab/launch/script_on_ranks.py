@@ -12,14 +12,15 @@ import time
 from pathlib import Path
 
 from hvdlab.launch import local
-from hvdlab.launch.launchers import mpirun
-from hvdlab.launch.launchers.base import Line
+from hvdlab.launch.launchers import mpirun, torchrun
+from hvdlab.launch.launchers.base import Line, Request
 from hvdlab.launch.local import LaunchError, TimeUp
 from hvdlab.launch.process_tree import GRACE_SECONDS
 from hvdlab.launch.rank_output import RankOutput
 from hvdlab.system import open_mpi
 
 LAST_LINES = 60  # of the output, in the message of an error
+READERS = {"mpirun": mpirun.Reader, "torchrun": torchrun.Reader}
 
 
 def run(
@@ -28,6 +29,7 @@ def run(
     ranks: int = 2,
     timeout: float = 600,
     show: bool = True,
+    launcher: str = "mpirun",
     **variables: str,
 ) -> str:
     """Run `mpirun -np RANKS python SCRIPT ARGUMENTS` and return what its ranks print.
@@ -42,6 +44,8 @@ def run(
         ranks: number of ranks. Default 2.
         timeout: time limit in seconds. Default 600.
         show: print each line when it arrives. Default True.
+        launcher: the program that starts the ranks: "mpirun" (default), or "torchrun" for a script of
+            torch.distributed (`torchrun --standalone --nproc-per-node RANKS SCRIPT ARGUMENTS`).
         variables: environment variables in addition to those of `environment(ranks)`.
 
     Returns:
@@ -50,8 +54,11 @@ def run(
     Raises:
         LaunchError: the script does not exist, a rank failed, or the time limit was reached (`TimeUp`).
             The message says which rank failed first, and how.
-        FileNotFoundError: there is no mpirun.
+        FileNotFoundError: there is no such launcher.
+        ValueError: the launcher is neither mpirun nor torchrun.
     """
+    if launcher not in READERS:
+        raise ValueError(f"launcher must be mpirun or torchrun. Received: launcher={launcher!r}")
     if not Path(script).is_file():
         raise LaunchError(f"{script} is not a file: name the script that the ranks shall run.")
     lines: list[str] = []
@@ -62,10 +69,9 @@ def run(
         if show:
             print(text, flush=True)
 
-    output = RankOutput(ranks, mpirun.Reader(), take)
-    program, *rest = local.mpirun_command(ranks, script, *map(str, arguments))
+    output = RankOutput(ranks, READERS[launcher](), take)
     variables = {**local.environment(ranks), **variables}
-    command = [program, *open_mpi.tag_output(), *rest]
+    command, variables = _command(launcher, ranks, script, [*map(str, arguments)], variables)
     with local.started(command, variables, stderr=subprocess.PIPE) as process:
         late = _pass_on(process, output, time.monotonic() + timeout)
     output.settle(everything=True)
@@ -75,7 +81,7 @@ def run(
         where = ", see above." if show else f":\n{last}"
         raise TimeUp(f"{name} did not end within {timeout:g} s{where}")
     stall = {**os.environ, **variables}.get("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", "")
-    sentence, _ = output.why(process.returncode, "mpirun", stall)
+    sentence, _ = output.why(process.returncode, launcher, stall)
     if sentence:
         raise LaunchError(
             f"{name} failed, see above.\n{sentence}."
@@ -85,17 +91,30 @@ def run(
     return "".join(lines)
 
 
-def _pass_on(process: subprocess.Popen, output: RankOutput, until: float) -> bool:
-    """Give the lines of mpirun to `output` until it has ended, and return whether the time limit ended it.
+def _command(
+    launcher: str, ranks: int, script: str | Path, arguments: list[str], variables: dict[str, str]
+) -> tuple[list[str], dict[str, str]]:
+    """Return the command of a launcher, and the environment variables for its ranks."""
+    if launcher == "torchrun":
+        request = Request(ranks, str(script), arguments, variables, hosts=[], slots=[])
+        (_, *rest), variables = torchrun.start(request)
+        # torchrun is this module. So the ranks run in the environment of this `python`, as with mpirun.
+        return ["python", "-m", "torch.distributed.run", *rest], variables
+    program, *rest = local.mpirun_command(ranks, script, *arguments)
+    return [program, *open_mpi.tag_output(), *rest], variables
 
-    At the time limit mpirun gets SIGTERM, so that the ranks may still print something.
+
+def _pass_on(process: subprocess.Popen, output: RankOutput, until: float) -> bool:
+    """Give the lines of a launcher to `output` until it has ended; return whether the time limit ended it.
+
+    At the time limit the launcher gets SIGTERM, so that the ranks may still print something.
 
     Args:
-        process: the running mpirun.
+        process: the running launcher.
         output: takes the lines.
         until: the time limit, as a value of `time.monotonic()`.
     """
-    asked = None  # when mpirun got SIGTERM
+    asked = None  # when the launcher got SIGTERM
     for printed in local.printed_lines(process):
         if printed:
             output.line(*printed)

@@ -4,9 +4,11 @@ from pathlib import Path
 
 import numpy as np
 from torch import nn
+from torch.utils.data import DataLoader
 
 from hvdlab.data import Batches
 from hvdlab.record import RunRecord
+from hvdlab.torch.loader_record import LoaderRecord
 from hvdlab.torch.models import to_arrays
 
 
@@ -24,14 +26,15 @@ class Recorder:
 
     Args:
         model: any module, on any device. Its weights are recorded under their `state_dict` names.
-        batches: the `Batches` that this rank trains on.
+        batches: the `Batches` that this rank trains on, or a DataLoader with a sampler.
         folder: another folder for the run. Default None: see above.
     """
 
     def __init__(
-        self, model: nn.Module, batches: Batches, folder: str | Path | None = None
+        self, model: nn.Module, batches: Batches | DataLoader, folder: str | Path | None = None
     ) -> None:
-        self.model, self.batches = model, batches
+        self.model = model
+        self.batches = LoaderRecord(batches) if isinstance(batches, DataLoader) else batches
         self.record = RunRecord(folder)
 
     def epoch_end(self, epoch: int, **metrics: float) -> None:

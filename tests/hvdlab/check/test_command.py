@@ -62,14 +62,16 @@ def test_without_arguments_the_script_is_missing_and_nothing_else():
 @pytest.mark.parametrize(
     "text, library",
     [
-        ("import torch.distributed as dist", "torch.distributed"),
-        ("from torch import distributed", "torch.distributed"),
+        ("from torch.distributed import fsdp", "torch.distributed.fsdp"),
+        ("import lightning", "lightning"),
         ("from mpi4py import MPI", "mpi4py"),
     ],
 )
 def test_a_script_whose_ranks_meet_without_horovod_is_not_said_to_be_alone(text, library):
     Path("mine.py").write_text(text)
-    reason = f"mine.py trains with {library}, and `hvdlab check` knows the mistakes of Horovod"
+    reason = (
+        f"mine.py trains with {library}, and `hvdlab check` knows the mistakes of scripts with "
+    )
     with pytest.raises(CheckError, match=reason):
         check("mine.py", timeout=60)
 

@@ -17,6 +17,7 @@ QUICK = {
     "identical_batches_torch",
     "clip_before_average_torch",
     "gradients_not_averaged_keras",
+    *("wrapper_not_called_ddp", "collective_on_some_ranks_ddp", "torch_ddp_style"),
     *("legacy_tape_style", "keras_fit_arrays", "torch_by_hand", "torch_local_steps"),
 }
 

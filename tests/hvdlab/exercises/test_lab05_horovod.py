@@ -10,9 +10,10 @@ import shutil
 import numpy as np
 import pytest
 
-from hvdlab.exercises import NotYet, lab05_runs
+from hvdlab.exercises import NotYet
 from hvdlab.exercises import lab05_horovod as steps
 from hvdlab.exercises import lab05_script_edits as edits
+from hvdlab.exercises.harness import conversion_runs as lab05_runs
 from hvdlab.exercises.harness import script_run
 from hvdlab.record import RunRecord
 

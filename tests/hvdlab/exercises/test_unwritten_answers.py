@@ -19,7 +19,7 @@ NOT_HERE = set(
 )
 OTHERS = {
     "lab05_horovod",
-    "lab05_runs",
+    "lab11_from_one_gpu_to_ddp",
     "lab16_find_the_fault",
 }  # the answer is a script or a diagnosis
 

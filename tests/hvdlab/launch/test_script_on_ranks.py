@@ -160,3 +160,32 @@ def test_run_ends_ranks_whose_launcher_was_killed(tmp_path):
 def test_a_script_that_is_missing_is_one_sentence(tmp_path):
     with pytest.raises(LaunchError, match=r"nothing\.py is not a file: name the script"):
         script_on_ranks.run(tmp_path / "nothing.py")
+
+
+@pytest.mark.mpi
+def test_torchrun_starts_ranks_of_this_environment(tmp_path):
+    pytest.importorskip("torch")
+    text = PRINT.replace("OMPI_COMM_WORLD_RANK", "RANK") + "print(sys.prefix)\n"
+    output = script_on_ranks.run(
+        write(tmp_path, text),
+        "--lr",
+        0.1,
+        launcher="torchrun",
+        timeout=120,
+        show=False,
+        COLOUR="blue",
+    )
+    expected = [f"rank {rank} got ['--lr', '0.1'] blue" for rank in (0, 1)]
+    assert sorted(output.splitlines()) == sorted([*expected, sys.prefix, sys.prefix])
+    failing = write(tmp_path, FAIL.replace("OMPI_COMM_WORLD_RANK", "RANK"))
+    with pytest.raises(
+        LaunchError, match="rank 1 of 2 failed first: ValueError: the learning rate"
+    ):
+        script_on_ranks.run(failing, launcher="torchrun", timeout=120, show=False)
+
+
+def test_another_launcher_is_refused(tmp_path):
+    with pytest.raises(
+        ValueError, match="launcher must be mpirun or torchrun. Received: launcher='ssh'"
+    ):
+        script_on_ranks.run(write(tmp_path, PRINT), launcher="ssh")

@@ -67,7 +67,8 @@ def optimizers(torch: ModuleType, watch: Watch) -> None:
         depth += 1  # the step of a wrapped optimizer contains the step of the inner optimizer
         if depth == 1:
             watch.waits_in("optimizer.step", watch.line())
-            if ours(optimizer) and not hasattr(optimizer, "_hvdlab_wrapped"):
+            wrapped = hasattr(optimizer, "_hvdlab_wrapped") or _averaged(optimizer, watch)
+            if ours(optimizer) and not wrapped:
                 watch.start = _norms(torch, _weights(optimizer))
 
     def after(optimizer: Any, arguments: tuple, options: dict) -> None:
@@ -78,21 +79,37 @@ def optimizers(torch: ModuleType, watch: Watch) -> None:
         watch.waits.pop()
         if not ours(optimizer):
             return
-        group = optimizer.param_groups[0]
+        group, ids, wrapped = optimizer.param_groups[0], _ids(optimizer), watch.wrapped_parameters
+        params = [p for group in optimizer.param_groups for p in group["params"]]
         if not watch.steps:
             devices(torch, watch)
         watch.step(
             optimizer=optimizer._hvdlab_number,
-            wrapped=hasattr(optimizer, "_hvdlab_wrapped"),
+            wrapped=hasattr(optimizer, "_hvdlab_wrapped") or _averaged(optimizer, watch),
+            foreign=bool(wrapped) and wrapped.keys().isdisjoint(ids),
+            unused=next(
+                (wrapped[id(p)] for p in params if p.grad is None and id(p) in wrapped), None
+            ),
             rate=number(group.get("lr")),  # Adafactor's may be None
             momentum=number(group.get("momentum")) or 0.0,
             weights=_norms(torch, _weights(optimizer)),
             statistics=_statistics(norm_layers) if watch.looks_at_statistics() else None,
         )
+        watch.averaged -= ids
 
     hooks = importlib.import_module("torch.optim.optimizer")
     hooks.register_optimizer_step_pre_hook(before)
     hooks.register_optimizer_step_post_hook(after)
+
+
+def _ids(optimizer: Any) -> set[int]:
+    """Return the ids of the parameters of an optimizer."""
+    return {id(p) for group in optimizer.param_groups for p in group["params"]}
+
+
+def _averaged(optimizer: Any, watch: Watch) -> bool:
+    """Return whether DistributedDataParallel has averaged gradients of an optimizer since its last step."""
+    return not watch.averaged.isdisjoint(_ids(optimizer))
 
 
 def _norm_layers(torch: ModuleType) -> list[weakref.ref]:
@@ -155,6 +172,7 @@ def batches(torch: ModuleType, watch: Watch) -> None:
         if depth == 1 and module.training and torch.is_grad_enabled() and not watch.called:
             if any(isinstance(value, torch.Tensor) for value in inputs):
                 watch.batch, watch.called = inputs, True
+                watch.forward = watch.line()
 
     def leave(module: Any, inputs: tuple, output: Any) -> None:
         nonlocal depth
@@ -169,9 +187,22 @@ def batches(torch: ModuleType, watch: Watch) -> None:
     @functools.wraps(backward)
     def noting_backward(self: Any, *arguments: Any, **options: Any) -> Any:
         watch.loss = self.detach()
-        return backward(self, *arguments, **options)
+        watch.waits_in("loss.backward", watch.line())  # DistributedDataParallel averages there
+        try:
+            return backward(self, *arguments, **options)
+        finally:
+            watch.waits.pop()
 
     torch.Tensor.backward = noting_backward
+    load = torch.nn.Module.load_state_dict
+
+    @functools.wraps(load)
+    def noting_load(self: Any, *arguments: Any, **options: Any) -> Any:
+        if not watch.wrapped_parameters.keys().isdisjoint(map(id, self.parameters())):
+            watch.note("load")
+        return load(self, *arguments, **options)
+
+    torch.nn.Module.load_state_dict = noting_load
     remember_line(torch.utils.data.DataLoader, watch)
 
 

@@ -32,19 +32,22 @@ def device(run: Run, facts: Facts) -> Iterator[Finding]:
             "With fewer GPUs than ranks the remainder gives two ranks the same GPU. NCCL refuses that "
             f'("Duplicate GPU detected"), and with TensorFlow both ranks claim all of its memory ({here}).',
         )
+    chooses = "calls neither rank_device(hvd) nor hvd.local_rank()"
+    if run.api() == "ddp":
+        chooses = "neither reads LOCAL_RANK nor calls group_device()"
     if facts.gpu and facts.pin == "rank":
         yield finding(
             "device-not-pinned",
             facts.gpu,
-            "The device is chosen by hvd.rank(), which counts the ranks of all machines. local_rank() "
-            "counts the ranks of one machine (read from the source).",
+            "The device is chosen by the rank among all machines. The local rank counts the ranks of one "
+            "machine (read from the source).",
         )
     elif facts.gpu and facts.pin != "local_rank":
         yield finding(
             "device-not-pinned",
             facts.gpu,
-            "The script uses a GPU and calls neither rank_device(hvd) nor hvd.local_rank() to choose it, so "
-            f"all ranks of a machine use the first GPU ({here}).",
+            f"The script uses a GPU and {chooses} to choose it, so all ranks of a machine use the first "
+            f"GPU ({here}).",
         )
     elif facts.pin != "local_rank" and count > 1 and run.all("fit"):
         yield finding(

@@ -55,7 +55,7 @@ def rate(run: Run, facts: Facts) -> Iterator[Finding]:
         yield finding(
             "rate-unscaled",
             next((scaled.lines[e["line"]] for e in used if e["line"] in scaled.lines), scaled.line),
-            "The learning rate is not multiplied by hvd.size(), although each of the "
+            f"The learning rate is not multiplied by {run.size_call}, although each of the "
             f"{size} ranks reads a whole batch.{now}",
         )
 

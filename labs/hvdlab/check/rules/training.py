@@ -14,7 +14,7 @@ SAME_STEPS = 3  # fewer equal batches may be a coincidence
 
 
 def wrapping(run: Run, facts: Facts) -> Iterator[Finding]:
-    """Yield findings about optimizers that step without an average of the gradients.
+    """Yield findings about optimizers that step without an average of the gradients by Horovod.
 
     Such an optimizer is not wrapped, or wrapped too late, or its wrapper never averages.
 
@@ -22,6 +22,8 @@ def wrapping(run: Run, facts: Facts) -> Iterator[Finding]:
         run: the events of the run.
         facts: the facts of the source.
     """
+    if run.api() == "ddp":
+        return  # see `process_groups.wrapping`
     wraps = run.rank0("wrap")
     for event in wraps:
         if not event["averages"]:
@@ -41,7 +43,7 @@ def wrapping(run: Run, facts: Facts) -> Iterator[Finding]:
     if any(not event["averages"] for event in wraps):
         return
     created = {event["optimizer"]: event for event in run.rank0("optimizer")}
-    for number in _plain_optimizers(run):
+    for number in run.plain_optimizers():
         step = divergence(run, number)
         if step is None and run.exchanges():
             continue  # equal without a wrapper, or stepped on one rank: the script exchanges by itself
@@ -55,14 +57,6 @@ def wrapping(run: Run, facts: Facts) -> Iterator[Finding]:
             line = created[number]["line"] if number in created else run.line("step")
             seen = f"On each rank {name} steps by the gradient of that rank only.{apart}"
             yield finding("optimizer-not-wrapped", line, seen)
-
-
-def _plain_optimizers(run: Run) -> list[int | None]:
-    """Return the numbers of the optimizers that only step without a wrapper, in ascending order."""
-    steps = run.rank0("step")
-    plain = {event["optimizer"] for event in steps if not event["wrapped"]}
-    plain -= {event["optimizer"] for event in steps if event["wrapped"]}
-    return sorted(plain, key=lambda number: -1 if number is None else number)
 
 
 def replicas(run: Run, facts: Facts) -> Iterator[Finding]:

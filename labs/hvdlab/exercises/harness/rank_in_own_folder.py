@@ -1,14 +1,19 @@
 """Run a script as a rank of a check: in a folder of its own, with its output in a file.
 
     mpirun -np 2 python rank_in_own_folder.py FOLDER SCRIPT ARGUMENTS
+    torchrun --nproc-per-node 2 rank_in_own_folder.py FOLDER SCRIPT ARGUMENTS
 
 Rank R works in FOLDER/rank-R, as if each rank were on another machine, so that a check sees which rank writes
 a file and which rank finds one. The rank leaves there
 
     output.txt      what it printed, and after HVDLAB_LIMIT seconds the line in which it is
     horovod.json    rank and size that Horovod reports; no file if Horovod was not initialised
+    process_group.json   rank, size and backend that torch.distributed reports; no file without a group
+    loading.json    with HVDLAB_SLOW_LOADING: when each call of load_fashion_mnist began and ended
 
 With HVDLAB_KILL_AFTER=E the last rank is killed as soon as it has recorded epoch E.
+With HVDLAB_SLOW_LOADING=S each call of load_fashion_mnist takes S seconds longer, like a download, so that
+ranks that load at the same time can be told from ranks that wait for each other.
 """
 
 import faulthandler
@@ -22,6 +27,8 @@ import time
 from pathlib import Path
 
 from hvdlab.record import launched_rank
+
+HOROVOD, PROCESS_GROUP, LOADING = "horovod.json", "process_group.json", "loading.json"
 
 
 def kill_after(epoch: int, rank: int) -> None:
@@ -42,9 +49,53 @@ def write_horovod_rank() -> None:
     for name in ("horovod.torch", "horovod.tensorflow"):
         hvd = sys.modules.get(name)
         if hvd and hvd.is_initialized():
-            Path("horovod.json").write_text(
-                json.dumps({"rank": hvd.rank(), "size": hvd.size()}), encoding="utf-8"
-            )
+            _write(HOROVOD, {"rank": hvd.rank(), "size": hvd.size()})
+
+
+def write_process_group() -> None:
+    """Write rank, size and backend to process_group.json if torch.distributed is initialised."""
+    dist = sys.modules.get("torch.distributed")
+    if dist and dist.is_available() and dist.is_initialized():
+        group = {"rank": dist.get_rank(), "size": dist.get_world_size()}
+        _write(PROCESS_GROUP, {**group, "backend": dist.get_backend()})
+
+
+def watch_process_group() -> None:
+    """Make `destroy_process_group` write process_group.json first, because afterwards there is no group."""
+    import torch.distributed as dist
+
+    destroy = dist.destroy_process_group
+
+    def write_and_destroy(*arguments: object, **options: object) -> None:
+        write_process_group()
+        destroy(*arguments, **options)
+
+    dist.destroy_process_group = write_and_destroy
+
+
+def slow_loading(seconds: float) -> None:
+    """Make `load_fashion_mnist` slower, and write when it began and ended.
+
+    Args:
+        seconds: How much slower.
+    """
+    from hvdlab import data
+
+    load, calls = data.load_fashion_mnist, []
+
+    def load_slowly(*arguments: object) -> data.Dataset:
+        began = time.monotonic()  # of the machine: the clocks of its processes agree
+        time.sleep(seconds)
+        loaded = load(*arguments)
+        calls.append({"began": began, "ended": time.monotonic()})
+        _write(LOADING, calls)
+        return loaded
+
+    data.load_fashion_mnist = load_slowly
+
+
+def _write(name: str, value: dict | list) -> None:
+    Path(name).write_text(json.dumps(value), encoding="utf-8")
 
 
 def main() -> None:
@@ -63,11 +114,17 @@ def main() -> None:
         epoch = int(os.environ["HVDLAB_KILL_AFTER"])
         threading.Thread(target=kill_after, args=(epoch, rank), daemon=True).start()
 
+    if "torch.distributed" in Path(script).read_text(encoding="utf-8", errors="replace"):
+        watch_process_group()
+    if "HVDLAB_SLOW_LOADING" in os.environ:
+        slow_loading(float(os.environ["HVDLAB_SLOW_LOADING"]))
+
     sys.argv = [script, *arguments]
     try:
         runpy.run_path(script, run_name="__main__")
     finally:
         write_horovod_rank()
+        write_process_group()
 
 
 if __name__ == "__main__":

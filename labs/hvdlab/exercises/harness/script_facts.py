@@ -1,4 +1,4 @@
-"""Read the source of the script that a learner edits in labs 5 and 8, without running it."""
+"""Read the source of the script that a learner edits in labs 5, 8 and 11, without running it."""
 
 import ast
 from collections.abc import Iterable, Iterator
@@ -45,13 +45,14 @@ def called(script: Script) -> set[str]:
     return {ast.unparse(call.func) for call in script.calls}
 
 
-def chooses_device_by_local_rank(script: Script) -> bool:
-    """Return whether an expression that may choose a device depends on hvd.local_rank().
+def chooses_device_by_local_rank(script: Script, origin: Origin = LOCAL_RANK) -> bool:
+    """Return whether an expression that may choose a device depends on the local rank.
 
     Args:
         script: The script.
+        origin: Where the script gets its local rank from. Default: hvd.local_rank().
     """
-    local = MadeOf(script, LOCAL_RANK)
+    local = MadeOf(script, origin)
     parts = ([place, *_tests(script, place)] for place in _devices(script))
     return any(local.occurs(part) for some in parts for part in some)
 
@@ -83,13 +84,14 @@ def _tests(script: Script, place: ast.AST) -> Iterator[ast.AST]:
                     yield node.test
 
 
-def divides_beside_batches(script: Script) -> bool:
-    """Return whether rank and size shard something in addition to the Batches of the training.
+def divides_beside_batches(script: Script, rank_origin: Origin = RANK) -> bool:
+    """Return whether rank and size shard something in addition to the examples of the training.
 
     Args:
         script: The script.
+        rank_origin: Where the script gets its rank from. Default: any source, the local rank included.
     """
-    rank, size = MadeOf(script, RANK), MadeOf(script, SIZE)
+    rank, size = MadeOf(script, rank_origin), MadeOf(script, SIZE)
     for node in script.nodes:
         if isinstance(node, ast.Call):
             shards = node not in rank.opaque and _last_name(script, node) not in OUTPUT_CALLS
@@ -180,8 +182,8 @@ def _shows_its_arguments(made: list[ast.AST]) -> bool:
 
 
 def _training(script: Script) -> list[ast.Call]:
-    """Return the Batches of the training; none where a function makes these and others."""
-    first = script.named("Batches")[:1]
+    """Return the shards of the training; none where a function makes these and others."""
+    first = (script.named("Batches") or script.named("DistributedSampler"))[:1]
     makers = {getattr(script.inside[call], "name", None) for call in first}
     calls = [call for call in script.calls if _last_name(script, call) in makers]
     return first if len(calls) < 2 else []
@@ -202,41 +204,52 @@ def _last_name(script: Script, call: ast.Call) -> str:
     return script.names[call].rpartition(".")[2]
 
 
-def refuse_local_rank(script: Script, *names: str) -> None:
-    """Raise NotYet where an `if` with hvd.local_rank() decides on a call with such a name.
+def refuse_local_rank(
+    script: Script, *names: str, origin: Origin = LOCAL_RANK,
+    local: str = "hvd.local_rank()", rank: str = "hvd.rank()",
+) -> None:  # fmt: skip
+    """Raise NotYet where an `if` with the local rank decides on a call with such a name.
 
     Args:
         script: The script.
         *names: Parts of the names of calls, in lower case.
+        origin: Where the script gets its local rank from. Default: hvd.local_rank().
+        local: How the message calls the local rank.
+        rank: How the message calls the rank.
     """
     for call, full in script.names.items():
         if not any(name in full.lower() for name in names):
             continue
         for above in script.ancestors(call):
             test = isinstance(above, ast.If | ast.IfExp) and above.test
-            if test and script.depends(test, LOCAL_RANK):
+            if test and script.depends(test, origin):
                 raise NotYet(
-                    f"line {above.lineno} uses hvd.local_rank(), which is 0 once on every machine: on two "
-                    "machines two ranks would do this. hvd.rank() is 0 on a single rank of the run."
+                    f"line {above.lineno} uses {local}, which is 0 once on every machine: on two "
+                    f"machines two ranks would do this. {rank} is 0 on a single rank of the run."
                 )
 
 
-def refuse_local_numbers(script: Script) -> None:
-    """Raise NotYet where the data, a slice or the learning rate uses hvd.local_rank() or hvd.local_size().
+def refuse_local_numbers(
+    script: Script, origin: Origin = LOCAL, right: str = "hvd.rank() and hvd.size()"
+) -> None:
+    """Raise NotYet where the data, a slice or the learning rate uses the local rank or local size.
 
     Args:
         script: The script.
+        origin: Where the script gets these numbers from. Default: hvd.local_rank() and hvd.local_size().
+        right: The calls that the script should use.
     """
+    data = ("Batches", "DistributedSampler", "slice", "shard")
     for node in script.nodes:
         called = _last_name(script, node) if isinstance(node, ast.Call) else ""
         slices = (
             isinstance(node, ast.Slice) and "gpu" not in ast.unparse(script.parents[node]).lower()
         )
         scales = isinstance(node, ast.keyword) and node.arg in ("lr", "learning_rate")
-        wanted = slices or scales or called in ("Batches", "slice", "shard", "SGD", "Adam", "AdamW")
-        if wanted and script.depends(node, LOCAL):
+        wanted = slices or scales or called in (*data, "SGD", "Adam", "AdamW")
+        if wanted and script.depends(node, origin):
             raise NotYet(
                 f"line {node.lineno} has local_rank or local_size in it, which count on one machine: on two, "
-                "ranks would read the same images, or use too small a learning rate. hvd.rank() and "
-                "hvd.size() count over all machines."
+                f"ranks would read the same images, or use too small a learning rate. {right} count over all "
+                "machines."
             )

@@ -16,6 +16,7 @@ import pandas as pd
 
 from hvdlab import launch
 from hvdlab.course.rank_report import curve, rank_report
+from hvdlab.exercises.harness.rank_in_own_folder import HOROVOD, LOADING, PROCESS_GROUP
 
 RANK_SCRIPT = Path(__file__).with_name("rank_in_own_folder.py")
 START = (
@@ -116,8 +117,23 @@ class Watched:
         Args:
             rank: The number of the rank.
         """
-        path = self.disk / f"rank-{rank}" / "horovod.json"
-        return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+        return self._left(rank, HOROVOD)
+
+    def process_group(self, rank: int) -> dict | None:
+        """Return rank, size and backend that torch.distributed reports, or None if it was not initialised.
+
+        Args:
+            rank: The number of the rank.
+        """
+        return self._left(rank, PROCESS_GROUP)
+
+    def loading(self, rank: int) -> list[dict]:
+        """Return "began" and "ended" of each time a rank loaded the data, in seconds of the machine's clock.
+
+        Args:
+            rank: The number of the rank.
+        """
+        return self._left(rank, LOADING) or []
 
     def checkpoints(self, rank: int) -> list[str]:
         """Return the names of a rank's checkpoints, the latest last.
@@ -126,6 +142,10 @@ class Watched:
             rank: The number of the rank.
         """
         return sorted(f.name for f in self.disk.glob(f"rank-{rank}/checkpoints/epoch-*"))
+
+    def _left(self, rank: int, name: str) -> dict | list | None:
+        path = self.disk / f"rank-{rank}" / name
+        return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
 
     def _difference(self, epoch: int) -> np.ndarray:
         return self._weights(1, epoch) - self._weights(0, epoch)
@@ -142,6 +162,7 @@ def watch(
     disk: Path | None = None,
     ranks: int = 2,
     limit: float = 120.0,
+    launcher: str = "mpirun",
     **variables: str,
 ) -> Watched:
     """Run a script on some ranks, each in a folder of its own: see `rank_in_own_folder`.
@@ -153,6 +174,7 @@ def watch(
         disk: Where the ranks' own folders are. Default: `folder`.
         ranks: The number of ranks.
         limit: How long the run may take, in seconds.
+        launcher: "mpirun", or "torchrun" for a script of torch.distributed.
         **variables: Environment variables.
 
     Returns:
@@ -161,7 +183,8 @@ def watch(
     shutil.rmtree(folder, ignore_errors=True)
     run = Watched(Path(script), folder, disk or folder, ranks)
     for rank in range(ranks):
-        (run.disk / f"rank-{rank}" / "horovod.json").unlink(missing_ok=True)
+        for name in (HOROVOD, PROCESS_GROUP):
+            (run.disk / f"rank-{rank}" / name).unlink(missing_ok=True)
     options = {
         "HVDLAB_RUN_DIR": str(folder.absolute()),
         "HVDLAB_LIMIT": f"{limit:g}",
@@ -182,6 +205,7 @@ def watch(
             ranks=ranks,
             timeout=limit + START,
             show=False,
+            launcher=launcher,
             **{**options, **variables},
         )
     except launch.LaunchError as error:
@@ -210,7 +234,7 @@ def _why(run: Watched, late: bool, limit: float, error: str) -> str:
         if messages:
             errors[rank] = messages[-1][:MAX_ERROR_CHARACTERS]
     # A rank that only reports that another rank has ended has no mistake. TensorFlow calls that unknown.
-    follow_up = re.compile("Horovod|shut down|UnknownError")
+    follow_up = re.compile("Horovod|shut down|UnknownError|gloo/transport|DistNetworkError|by peer")
     if errors:
         first = min(errors, key=lambda rank: bool(follow_up.search(errors[rank])))
         return f"rank {first} ended with an error{_line(run, first)}: {errors[first]}"

@@ -1,11 +1,10 @@
-"""The runs of lab 5's checks: start the learner's script on some ranks, and read what every check reads.
+"""The runs of the checks of labs 5 and 11, which convert a script: start it, and read what every check reads.
 
 `runs(script)/STEP` is the folder of a run, for `hvdlab.course.rank_report`.
 """
 
+from dataclasses import dataclass
 from pathlib import Path
-
-import pandas as pd
 
 from hvdlab.course.experiment import QUICK, REFERENCE
 from hvdlab.course.rank_report import summary, text
@@ -16,16 +15,66 @@ from hvdlab.exercises.harness.script_run import Watched, watch
 LIMIT_SECONDS = 120.0  # of one run
 LEARNING_RATE = 0.05  # what the checks pass as --lr
 IMAGES, HELDOUT = 257, 101  # odd, so that no number of ranks but one divides them
-ALL_HELDOUT = 10_000
 DATA = ("--images", IMAGES, "--batch-size", 32, "--heldout", HELDOUT, "--lr", LEARNING_RATE)
-ADD_BOTH = (
-    "add up the right answers and the images over the ranks (op=hvd.Sum for each), then divide."
-)
-HALVED = (
-    "the held-out accuracy is half of the true one: it is divided by a count of all images on each rank. "
-    f"Count only the rank's own images, and {ADD_BOTH}"
-)
 RUN_IN_QUICK = {"metrics"}  # the step that depends on all steps before it
+
+
+@dataclass(frozen=True)
+class Library:
+    """The library that a lab converts a script to, as its messages name it.
+
+    Attributes:
+        launcher: The program that starts the ranks.
+        rank: The call that returns the number of a rank.
+        size: The call that returns the number of ranks.
+        sums: How a sum over the ranks is made of each of two numbers.
+        one_model: What makes the ranks hold identical weights, and its exercise.
+        equal_shards: What gives each rank equally many examples.
+        by_rank: What the shards need so that the ranks read different examples.
+        by_rank_and_size: The same, so that no rank reads all examples.
+        one_seed: What the shards of all ranks need so that they do not overlap.
+        restart: What to do where weights differ after a restart.
+    """
+
+    launcher: str
+    rank: str
+    size: str
+    sums: str
+    one_model: str
+    equal_shards: str
+    by_rank: str
+    by_rank_and_size: str
+    one_seed: str
+    restart: str
+
+
+HOROVOD = Library(
+    launcher="mpirun",
+    rank="hvd.rank()",
+    size="hvd.size()",
+    sums="op=hvd.Sum for each",
+    one_model="the broadcast of exercise 5",
+    equal_shards="Batches(..., rank=..., size=...) gives each rank equally many.",
+    by_rank="Batches needs rank=hvd.rank().",
+    by_rank_and_size="Batches needs rank=hvd.rank() and size=hvd.size().",
+    one_seed="The seed of Batches must be the same on all ranks: args.seed, not seed.",
+    restart="broadcast optimizer state and weights after loading, in this order (a rank without a state gets "
+    "it by a step, which can change its weights), and make sure that the loaded optimizer averages (Keras: "
+    "hvd.load_model).",
+)
+TORCH_DISTRIBUTED = Library(
+    launcher="torchrun",
+    rank="dist.get_rank()",
+    size="dist.get_world_size()",
+    sums="dist.all_reduce of both",
+    one_model="the wrapper of exercise 6",
+    equal_shards="DistributedSampler gives each rank equally many.",
+    by_rank="DistributedSampler finds the rank by itself, after init_process_group.",
+    by_rank_and_size="pass sampler=DistributedSampler(...) to the DataLoader.",
+    one_seed="The seed of DistributedSampler must be the same on all ranks: args.seed, not seed.",
+    restart="every rank must load the model's weights before DistributedDataParallel wraps it, and the state "
+    "of the optimizer, which the wrapper does not send.",
+)
 
 
 def runs(script: str | Path) -> Path:
@@ -45,6 +94,7 @@ def run_step(
     ranks: int = 2,
     complain: bool = True,
     disk: Path | None = None,
+    launcher: str = "mpirun",
     **variables: str,
 ) -> Watched | None:
     """Return the run of a check, or None in a quick run, which leaves out most runs.
@@ -56,6 +106,7 @@ def run_step(
         ranks: The number of ranks.
         complain: Whether a failed or an incomplete run raises NotYet.
         disk: Where the ranks' own folders are. Default: the folder of the run.
+        launcher: "mpirun", or "torchrun" for a script of torch.distributed.
         **variables: Environment variables.
 
     Raises:
@@ -66,9 +117,8 @@ def run_step(
     folder = runs(script) / step
     arguments = arguments if "--epochs" in arguments else (*arguments, "--epochs", 2)
     arguments = (*arguments, *DATA)
-    run = watch(
-        script, *arguments, folder=folder, disk=disk, ranks=ranks, limit=LIMIT_SECONDS, **variables
-    )
+    options = {"ranks": ranks, "limit": LIMIT_SECONDS, "launcher": launcher}
+    run = watch(script, *arguments, folder=folder, disk=disk, **options, **variables)
     if run.failure and complain:
         raise NotYet(run.failure)
     if complain and not all(len(run.lines(rank)) for rank in range(ranks)):
@@ -92,15 +142,16 @@ def print_right(run: Watched | None, sentence: str) -> None:
     right(sentence if run else f"(read only, not run) {sentence}".rstrip())
 
 
-def describe_models(run: Watched | None, two: str) -> str:
+def describe_models(run: Watched | None, two: str, library: Library = HOROVOD) -> str:
     """Return `two` if the ranks' weights differ, else a sentence about a script that has later steps.
 
     Args:
         run: The run, or None where the script was only read.
         two: A sentence for weights that differ.
+        library: What the script is converted to.
     """
     if run and summary(run.report())["models"] == 1:
-        return "They hold identical weights: the script already has the broadcast of exercise 5."
+        return f"They hold identical weights: the script already has {library.one_model}."
     return two if run else ""
 
 
@@ -123,66 +174,3 @@ def refuse_missing(run: Watched, *names: str) -> None:
     if script_facts.read(run.script).imported("hvdlab.torch"):
         advice = f"recorder.epoch_end(..., {name}=...) must get it on every rank."
     raise NotYet(f"rank {rank} records no {name}: {advice}")
-
-
-def check_learning_rate(run: Watched) -> None:
-    """Demand a learning rate of `--lr` times the number of ranks on every rank.
-
-    Args:
-        run: The run.
-    """
-    for rank in range(run.ranks):
-        rate = run.lines(rank)["learning_rate"].iloc[-1]
-        if abs(rate / (LEARNING_RATE * run.ranks) - 1) > 1e-3:
-            raise NotYet(
-                f"on {run.ranks} rank{'s' * (run.ranks > 1)} with --lr {LEARNING_RATE:g} the learning rate "
-                f"is {rate:g} on rank {rank}, and should be {LEARNING_RATE * run.ranks:g}: --lr times "
-                "hvd.size(), once."
-            )
-
-
-def check_heldout_accuracy(accuracy: float) -> None:
-    """Demand a whole number of right answers of HELDOUT; name what else the accuracy is a fraction of.
-
-    Args:
-        accuracy: A held-out accuracy that a rank recorded.
-    """
-
-    def is_of(images: int, tolerance: float = 1e-4) -> bool:
-        return abs(accuracy * images - round(accuracy * images)) < tolerance
-
-    if is_of(HELDOUT):
-        return
-    if is_of(2 * HELDOUT):
-        raise NotYet(HALVED)
-    case = f"a held-out accuracy of {accuracy:.6f} is one of"
-    if is_of(102):
-        raise NotYet(
-            f"{case} 102 images: both ranks evaluate one of {HELDOUT}, so that they have equally many. Give "
-            "each rank every size-th."
-        )
-    if is_of(ALL_HELDOUT, 2e-3) and not is_of(2 * 51 * 50, 2e-3):
-        raise NotYet(
-            f"{case} all {ALL_HELDOUT} images, and the script was started with --heldout {HELDOUT}: keep "
-            "`args.heldout` in the slice."
-        )
-    means = "mean of two means, over 51 and over 50 images: add up sums and counts, then divide."
-    if is_of(100):
-        raise NotYet(
-            f"{case} 100 images, and there are {HELDOUT}: with {HELDOUT} // 2 for each no rank evaluates "
-            f"the last one. Give each rank every size-th. (Or it is the {means})"
-        )
-    raise NotYet(
-        f"a held-out accuracy of {accuracy:.6f} would be {accuracy * HELDOUT:.4f} of {HELDOUT} images right. "
-        f"It is the {means}"
-    )
-
-
-def heldout_accuracies(run: Watched) -> pd.Series:
-    """Return rank 0's held-out accuracy of each epoch.
-
-    Args:
-        run: The run.
-    """
-    lines = run.lines(0)
-    return lines.get("val_accuracy", lines.get("accuracy", pd.Series(dtype=float)))

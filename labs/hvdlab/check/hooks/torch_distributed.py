@@ -1,0 +1,126 @@
+"""Calls of torch.distributed: the process group, collectives, and the wrapper DistributedDataParallel.
+
+The collectives of the script run in a process group of their own, which also has all ranks. Otherwise Gloo
+would match a collective that only one rank calls with an all-reduce of the wrapper on another rank. So the
+ranks wait for each other, and `hvdlab.check.deadlock` sees in which calls.
+"""
+
+import functools
+import inspect
+import os
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+from hvdlab.check.event_log import Watch
+from hvdlab.check.source_facts import TORCH_COLLECTIVES
+
+LIBRARY = "torch.distributed"
+WRAPPER = "DistributedDataParallel"
+
+
+def watch(dist: ModuleType, watch: Watch) -> None:
+    """Wrap the functions of torch.distributed.
+
+    Args:
+        dist: the module.
+        watch: gets the events.
+    """
+    if not hasattr(dist, "init_process_group"):
+        return  # a build of PyTorch without it
+    initialize, destroy = dist.init_process_group, dist.destroy_process_group
+
+    @functools.wraps(initialize)
+    def init_process_group(*arguments: Any, **options: Any) -> None:
+        initialize(*arguments, **options)
+        watch.group = dist.new_group()
+        local = int(os.environ.get("LOCAL_WORLD_SIZE", 0))
+        facts = {"rank": dist.get_rank(), "size": dist.get_world_size(), "local_size": local}
+        watch.note("init", library=LIBRARY, **facts)
+
+    @functools.wraps(destroy)
+    def destroy_process_group(*arguments: Any, **options: Any) -> None:
+        watch.note("destroy")
+        destroy(*arguments, **options)
+
+    dist.init_process_group, dist.destroy_process_group = init_process_group, destroy_process_group
+    for name in TORCH_COLLECTIVES:
+        if hasattr(dist, name):
+            setattr(dist, name, _collective(getattr(dist, name), name, dist, watch))
+
+
+def watch_wrapper(module: ModuleType, watch: Watch) -> None:
+    """Wrap the methods of DistributedDataParallel.
+
+    Args:
+        module: torch.nn.parallel.distributed.
+        watch: gets the events.
+    """
+    cls = module.DistributedDataParallel
+    initialize, forward, join, prepare = cls.__init__, cls.forward, cls.join, cls._pre_forward
+
+    @functools.wraps(initialize)
+    def __init__(self: Any, module: Any, *arguments: Any, **options: Any) -> None:
+        watch.waits_in(WRAPPER, watch.line())
+        try:
+            initialize(self, module, *arguments, **options)
+        finally:
+            watch.waits.pop()
+        trained = {id(p): name for name, p in module.named_parameters() if p.requires_grad}
+        self._hvdlab_parameters = set(trained)
+        watch.wrapped_parameters |= trained
+        watch.progress += 1  # it broadcasts the weights
+        watch.note("broadcast", what=WRAPPER, weights=len(trained))
+        watch.note("wrap", what=WRAPPER, optimizer=None, averages=True, reduces="Average")
+
+    @functools.wraps(forward)
+    def noting_forward(self: Any, *inputs: Any, **options: Any) -> Any:
+        if _grad_enabled() and self.require_backward_grad_sync:
+            watch.averaged |= self._hvdlab_parameters
+        return forward(self, *inputs, **options)
+
+    @functools.wraps(prepare)
+    def noting_prepare(self: Any, *inputs: Any, **options: Any) -> Any:
+        watch.waits_in(f"{WRAPPER}.forward", watch.line())  # it broadcasts the buffers
+        try:
+            return prepare(self, *inputs, **options)
+        finally:
+            watch.waits.pop()
+
+    @functools.wraps(join)
+    def noting_join(self: Any, *arguments: Any, **options: Any) -> Any:
+        watch.note("join")
+        return join(self, *arguments, **options)
+
+    cls.__init__, cls.forward, cls.join = __init__, noting_forward, noting_join
+    cls._pre_forward = noting_prepare
+
+
+def _grad_enabled() -> bool:
+    import torch
+
+    return torch.is_grad_enabled()
+
+
+def _collective(function: Callable, name: str, dist: ModuleType, watch: Watch) -> Callable:
+    """Return a collective that writes down its calls, or the ranks of its process group."""
+    signature = inspect.signature(function)
+
+    @functools.wraps(function)
+    def call(*arguments: Any, **options: Any) -> Any:
+        try:
+            bound = signature.bind(*arguments, **options)
+        except TypeError:
+            return function(*arguments, **options)  # which fails
+        group = bound.arguments.get("group")
+        if group is not None and group is not dist.group.WORLD:
+            try:
+                watch.note("group", ranks=dist.get_process_group_ranks(group))
+            except (ValueError, AttributeError):  # this rank is not in the group
+                pass
+            return function(*arguments, **options)
+        bound.arguments["group"] = watch.group
+        with watch.inside(f"dist.{name}"):
+            return function(*bound.args, **bound.kwargs)
+
+    return call

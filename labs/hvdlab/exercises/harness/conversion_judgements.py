@@ -1,0 +1,280 @@
+"""What the runs of labs 5 and 11 show: shards, printed lines, metrics, checkpoints and restarts.
+
+Each function takes the run of a check. It raises NotYet with the mistake that the run shows.
+"""
+
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from hvdlab.course.rank_report import summary
+from hvdlab.exercises import NotYet
+from hvdlab.exercises.harness.conversion_runs import (
+    HELDOUT,
+    HOROVOD,
+    IMAGES,
+    LEARNING_RATE,
+    Library,
+    refuse_missing,
+    run_step,
+    runs,
+)
+from hvdlab.exercises.harness.script_run import Watched
+
+ALL_HELDOUT = 10_000
+HALVED = (
+    "the held-out accuracy is half of the true one: it is divided by a count of all images on each rank. "
+    "Count only the rank's own images, and "
+)
+
+
+def _add_both(library: Library) -> str:
+    return f"add up the right answers and the images over the ranks ({library.sums}), then divide."
+
+
+def check_output_lines(lines: list[int], library: Library = HOROVOD) -> None:
+    """Demand that rank 0 prints a line in each of two epochs, and rank 1 none.
+
+    Args:
+        lines: How many lines each of two ranks printed.
+        library: What the script is converted to.
+    """
+    if lines == [2, 2]:
+        raise NotYet(f"both ranks print a line each epoch: print where {library.rank} == 0 only.")
+    if lines == [0, 2]:
+        raise NotYet(
+            "rank 1 prints and rank 0 does not: print on rank 0, because every run has it."
+        )
+    if lines != [2, 0]:
+        raise NotYet(
+            f"in two epochs rank 0 prints {lines[0]} lines and rank 1 {lines[1]}, not 2 and 0."
+        )
+
+
+def check_shards(run: Watched, library: Library = HOROVOD) -> list[np.ndarray]:
+    """Demand that each rank reads its own shard of 257 images, in equally many steps, and all are read.
+
+    Args:
+        run: The run.
+        library: What the script is converted to.
+
+    Returns:
+        The indices that each rank read in the first epoch.
+    """
+    read = [run.examples(rank) for rank in range(2)]
+    if not all(map(len, read)):
+        raise NotYet(run.failure or "a rank recorded no examples.")
+    steps = [run.lines(rank)["steps"].iloc[0] for rank in range(2)]
+    overlap, covered = np.isin(read[1], read[0]).mean(), len(np.union1d(*read))
+    if steps[0] != steps[1]:
+        raise NotYet(
+            f"rank 0 makes {steps[0]} steps an epoch and rank 1 makes {steps[1]}: one will wait for "
+            f"gradients that never come. {IMAGES} images are sharded as {len(read[0])} and {len(read[1])}: "
+            f"{library.equal_shards}"
+        )
+    if overlap > 0.9 and covered < IMAGES:
+        raise NotYet(
+            f"both ranks read the same {len(read[0])} images, and no rank reads the others: "
+            f"{library.by_rank}"
+        )
+    if overlap > 0.9:
+        raise NotYet(
+            f"both ranks read all {covered} images, in different orders: {library.by_rank_and_size}"
+        )
+    if overlap > 0.02:
+        raise NotYet(
+            f"the ranks share {overlap:.0%} of their images: each takes its shard from another permutation. "
+            f"{library.one_seed}"
+        )
+    if covered < IMAGES:
+        raise NotYet(f"{IMAGES - covered} of {IMAGES} images are read by no rank.")
+    if run.failure:
+        raise NotYet(run.failure)
+    return read
+
+
+def check_combined_metrics(run: Watched, before: str, library: Library = HOROVOD) -> int:
+    """Demand loss and accuracy over the examples of all ranks: each of 101 held-out images counts once.
+
+    Args:
+        run: The run.
+        before: The step whose run trained the same model, and in which each rank counted all images.
+        library: What the script is converted to.
+
+    Returns:
+        The number of held-out images that are classified right.
+    """
+    validation = [n for n in ("val_loss", "val_accuracy") if any(n in run.lines(r) for r in (0, 1))]
+    refuse_missing(run, "accuracy", *validation)
+    last = [run.lines(rank).iloc[-1] for rank in range(2)]
+    for name in ("loss", "accuracy", *validation):
+        if abs(last[0][name] - last[1][name]) > 1e-6:
+            raise NotYet(
+                f"{name} is {last[0][name]:.4f} on rank 0 and {last[1][name]:.4f} on rank 1. Combine it "
+                "over the ranks before any rank prints or records it."
+            )
+    # With accuracies at chance the mean of two means is off by 1e-3 of an image only: check all epochs.
+    accuracies = heldout_accuracies(run)
+    for accuracy in accuracies:
+        check_heldout_accuracy(accuracy, library)
+    accuracy = accuracies.iloc[-1]
+    count = accuracy * HELDOUT
+    folder = runs(run.script)
+    earlier = heldout_accuracies(Watched(run.script, folder / before, folder, 2))
+    whole = earlier.iloc[-1] * HELDOUT if len(earlier) else 0.0
+    if whole > 6 and abs(count - whole / 2) < 2:
+        raise NotYet(HALVED + _add_both(library))
+    if accuracies.max() > 1 or whole > 6 and abs(count - 2 * whole) < 2:
+        raise NotYet(
+            f"{round(count)} of {HELDOUT} held-out images right is too many: {_add_both(library)}"
+        )
+    printed = re.search(r"held-out ([0-9.]+)", (run.epoch_lines(0) or [""])[-1])
+    if printed and abs(float(printed[1]) - accuracy) > 0.0006:
+        raise NotYet(
+            f"the line says {printed[1]} held-out and the record {accuracy:.3f}: the line is printed "
+            "before the metrics are combined. Order matters in the list of callbacks."
+        )
+    return round(count)
+
+
+def check_writers(run: Watched | None, library: Library = HOROVOD) -> str:
+    """Demand that only rank 0 writes checkpoints.
+
+    Args:
+        run: The run, or None where the script was only read.
+        library: What the script is converted to.
+
+    Returns:
+        The names of the checkpoints.
+    """
+    wrote = [bool(run.checkpoints(rank)) for rank in range(2)] if run else [True, False]
+    if wrote == [True, True]:
+        raise NotYet("both ranks write checkpoints: on a shared disk, into the same file at once.")
+    if wrote != [True, False]:
+        who = "rank 1 writes the" if wrote[1] else "no rank writes"
+        raise NotYet(f"{who} checkpoints: write them where {library.rank} == 0.")
+    return " and ".join(run.checkpoints(0)) if run else "the checkpoints"
+
+
+def check_restarts(
+    script: str | Path, library: Library = HOROVOD, cause: Callable[[], str] = str
+) -> bool:
+    """Demand that a killed run continues after its last checkpoint: on two ranks, then on one.
+
+    Each rank has its own folder, and only rank 0 finds a checkpoint, as on machines without a shared disk.
+
+    Args:
+        script: The path of the script.
+        library: What the script is converted to.
+        cause: Returns what the source says about a restart that fails, to be added to the sentence.
+
+    Returns:
+        Whether the script ran; False in a quick run.
+    """
+    disk = runs(script) / "resume"
+    shutil.rmtree(disk, ignore_errors=True)
+    options = {"disk": disk, "complain": False, "launcher": library.launcher}
+    keep = ("--checkpoint", "checkpoints", "--epochs")
+    killed = run_step("resume/killed", script, *keep, 1000, HVDLAB_KILL_AFTER="3", **options)
+    if killed is None:
+        return False
+    if not killed.checkpoints(0) or not len(killed.lines(0)):
+        raise NotYet(f"there is no checkpoint to resume from: {killed.failure}")
+    refuse_missing(killed)
+    first, last = killed.lines(0)["loss"].iloc[[0, -1]]
+    for ranks, where in ((2, "restarted on two ranks"), (1, "restarted on one rank")):
+        done = int(re.findall(r"\d+", killed.checkpoints(0)[-1])[0]) + 1
+        run = run_step(f"resume/{ranks}-ranks", script, *keep, done + 3, ranks=ranks, **options)
+        first_epochs = [
+            int(run.lines(r)["epoch"].iloc[0]) if len(run.lines(r)) else None for r in range(ranks)
+        ]
+        if first_epochs != [done] * ranks and None not in first_epochs:
+            raise NotYet(
+                f"{where} after epoch {done - 1}, rank 0 begins with epoch {first_epochs[0]} and the last "
+                f"rank with epoch {first_epochs[-1]}. Only rank 0 found the checkpoint: it must tell "
+                "the other ranks by a broadcast."
+            )
+        if run.failure or None in first_epochs:
+            raise NotYet(f"{where}: {run.failure or 'a rank recorded nothing.'}{cause()}")
+        refuse_missing(run)
+        if summary(run.report())["models"] > 1:
+            raise NotYet(f"{where}, the weights of the ranks differ: {library.restart}")
+        read = [run.examples(rank, done) for rank in range(ranks)]
+        if (covered := len(np.unique(np.concatenate(read)))) < IMAGES:
+            raise NotYet(
+                f"{where} {covered} of {IMAGES} images are read: the shards need the number of ranks, "
+                f"{library.size}, which is {ranks} there."
+            )
+        if run.lines(0)["loss"].iloc[0] > (first + last) / 2:
+            raise NotYet(f"{where} the loss starts at {run.lines(0)['loss'].iloc[0]:.2f} again.")
+        check_learning_rate(run, library)
+    return True
+
+
+def check_learning_rate(run: Watched, library: Library = HOROVOD) -> None:
+    """Demand a learning rate of `--lr` times the number of ranks on every rank.
+
+    Args:
+        run: The run.
+        library: What the script is converted to.
+    """
+    for rank in range(run.ranks):
+        rate = run.lines(rank)["learning_rate"].iloc[-1]
+        if abs(rate / (LEARNING_RATE * run.ranks) - 1) > 1e-3:
+            raise NotYet(
+                f"on {run.ranks} rank{'s' * (run.ranks > 1)} with --lr {LEARNING_RATE:g} the learning rate "
+                f"is {rate:g} on rank {rank}, and should be {LEARNING_RATE * run.ranks:g}: --lr times "
+                f"{library.size}, once."
+            )
+
+
+def check_heldout_accuracy(accuracy: float, library: Library = HOROVOD) -> None:
+    """Demand a whole number of right answers of HELDOUT; name what else the accuracy is a fraction of.
+
+    Args:
+        accuracy: A held-out accuracy that a rank recorded.
+        library: What the script is converted to.
+    """
+
+    def is_of(images: int, tolerance: float = 1e-4) -> bool:
+        return abs(accuracy * images - round(accuracy * images)) < tolerance
+
+    if is_of(HELDOUT):
+        return
+    if is_of(2 * HELDOUT):
+        raise NotYet(HALVED + _add_both(library))
+    case = f"a held-out accuracy of {accuracy:.6f} is one of"
+    if is_of(102):
+        raise NotYet(
+            f"{case} 102 images: both ranks evaluate one of {HELDOUT}, so that they have equally many. Give "
+            "each rank every size-th."
+        )
+    if is_of(ALL_HELDOUT, 2e-3) and not is_of(2 * 51 * 50, 2e-3):
+        raise NotYet(
+            f"{case} all {ALL_HELDOUT} images, and the script was started with --heldout {HELDOUT}: keep "
+            "`args.heldout` in the slice."
+        )
+    means = "mean of two means, over 51 and over 50 images: add up sums and counts, then divide."
+    if is_of(100):
+        raise NotYet(
+            f"{case} 100 images, and there are {HELDOUT}: with {HELDOUT} // 2 for each no rank evaluates "
+            f"the last one. Give each rank every size-th. (Or it is the {means})"
+        )
+    raise NotYet(
+        f"a held-out accuracy of {accuracy:.6f} would be {accuracy * HELDOUT:.4f} of {HELDOUT} images right. "
+        f"It is the {means}"
+    )
+
+
+def heldout_accuracies(run: Watched) -> pd.Series:
+    """Return rank 0's held-out accuracy of each epoch.
+
+    Args:
+        run: The run.
+    """
+    lines = run.lines(0)
+    return lines.get("val_accuracy", lines.get("accuracy", pd.Series(dtype=float)))
