@@ -58,9 +58,10 @@ def pixels(images):
 # All experiments run in Keras and in PyTorch. Set `FRAMEWORK` to the one that you prefer. It selects
 # `labs/hvdlab/course/f1_training_keras.py` or `f1_training_torch.py`. Both contain a class `F1Training` with
 # the same arguments and methods. Open the file of your framework and read it, because all trainings of this
-# lab are made by it. The shipped reference results, the lines in the figures, were measured with Keras.
-# (Figures and runs work as in lab 3: lines and bands are the reference with its standard deviation, and
-# points are yours, mostly from one seed.)
+# lab are made by it. The shipped reference results, the lines in the figures, were measured with Keras. With
+# PyTorch your points may lie a little apart from them where the learning rate changes quickly, because the
+# velocity of PyTorch's SGD does not contain the learning rate. (Figures and runs work as in lab 3: lines and
+# bands are the reference with its standard deviation, and points are yours, mostly from one seed.)
 
 # %%
 FRAMEWORK = "keras"  # or "torch"
@@ -308,8 +309,9 @@ describe(
 # * *Constant warmup:* all three runs drop in epoch 3. Two are lost. One falls to 0.27 and recovers to 0.80.
 # * *Gradual warmup:* all three reach the same large learning rate without a drop, and end at 0.84 to 0.85.
 #
-# As in Goyal et al., constant warmup is no remedy. What helps is that the learning rate rises slowly, not
-# that it rises late.
+# Your own run may end differently, above all with PyTorch, because small differences decide whether a run is
+# lost. As in Goyal et al., constant warmup is no remedy. What helps is that the learning rate rises slowly,
+# not that it rises late.
 #
 # ## Batch normalisation
 #
