@@ -188,7 +188,8 @@ def check(
 
 def _note(run: Run) -> str | None:
     """Return a sentence about something that is no mistake, but should be better, or None."""
-    if run.api() == "ddp" and not run.crash() and not run.all("destroy"):
+    ended = all(run.of(rank, "end") for rank in run.ranks) and not run.errors()
+    if run.api() == "ddp" and ended and not run.all("destroy"):
         return (
             "the script ends without dist.destroy_process_group(). That is no mistake, but with NCCL PyTorch "
             "warns, and a rank may exit while another one still waits for its data"

@@ -100,7 +100,8 @@ def test_weights_that_one_rank_loads_after_the_wrapper(facts):
 
 
 def test_errors_of_pytorch(facts):
-    events = ddp(unused=lambda rank, step: "auxiliary.bias")
+    # The gradients of a step that does not end are not averaged.
+    events = ddp(unused=lambda rank, step: "auxiliary.bias", weights=apart)
     found = judge(end(events, UNUSED), facts())
     assert [(one.id, one.line) for one in found] == [("unused-parameters", 4)]
     assert "for example auxiliary.bias" in found[0].seen
@@ -165,3 +166,12 @@ def test_sharded_weights_are_not_checked(module, tmp_path):
     script.write_text(f"import torch.distributed as dist\nimport {module}\n")
     with pytest.raises(command.CheckError, match=f"trains with {module}, .* it cannot be checked"):
         command.check(script)
+
+
+def test_a_process_group_that_is_not_destroyed_is_a_note():
+    kept = command.Run(ddp())
+    assert "without dist.destroy_process_group()" in command._note(kept)
+    events = ddp()
+    assert command._note(command.Run(plus(events, 0, kind="destroy", line=8))) is None
+    assert command._note(command.Run(end(ddp(), CLOSED))) is None
+    assert command._note(command.Run(run())) is None  # of Horovod
