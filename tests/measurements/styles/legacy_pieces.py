@@ -69,6 +69,7 @@ def smoothed(labels, logits):
     )
 '''
 TRIANGLE = '''\
+@tf.keras.utils.register_keras_serializable("assessment")  # DistributedOptimizer copies the optimizer by its config
 class Triangle(tf.keras.optimizers.schedules.LearningRateSchedule):
     """A learning rate that rises to a peak on a straight line, and falls again."""
 

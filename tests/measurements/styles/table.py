@@ -52,6 +52,17 @@ PAIRS = {
         *(("broadcast", "fp16"), ("loader", "each"), ("shuffled", "each")),
     ),
 }
+# Further styles that keep every rule of the task page, so that at least 60 do.
+FURTHER = (
+    *(("torch_horovod", "split", "accumulate4"), ("torch_horovod", "cache", "fused")),
+    *(("torch_allreduce", "whole", "accumulate2"), ("torch_allreduce", "split", "server")),
+    *(("torch_ddp", "shuffled", "fused"), ("torch_ddp", "cache", "accumulate4")),
+    *(("torch_mpi4py", "split", "each"), ("torch_mpi4py", "broadcast", "scattered")),
+    *(("keras_fit", "shuffled", "accumulate2"), ("keras_fit", "cache", "fp16")),
+    *(("keras_step", "split", "accumulate2"), ("keras_step", "broadcast", "each")),
+    *(("keras_tape", "broadcast", "each"), ("keras_legacy", "whole", "accumulate2")),
+    ("keras_torch", "cache", "accumulate2"),
+)
 # Styles with randomness of their own. They are few, because the probe of today fails all of them, so that
 # nothing else can be learned from them.
 RANDOMNESS = {
@@ -74,6 +85,7 @@ def styles() -> list[Style]:
     """Return all styles. The other axes rotate with steps of their own, so that they meet in many ways."""
     every = [(framework, *pair) for framework, pairs in PAIRS.items() for pair in pairs]
     every += [(framework, "whole", "accumulate4_fp16") for framework in LEAST_TRAFFIC]
+    every += FURTHER
     return [
         Style(
             framework,
