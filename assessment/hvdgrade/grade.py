@@ -107,7 +107,7 @@ def grade(
                 "system or of Python, which it needs. Move the data, and name their folder in $HVDLAB_DATA."
             )
         graded = replace(graded, synthetic=data.synthetic, tier=tier)
-        graded = replace(graded, review=review(graded.source))
+        graded = replace(graded, review=review(graded.source, gpus=rules.uses_gpus))
         facts = graded.review.facts
         rounds = grade_in_rounds(graded.source, facts, ranks, rules, data, tier, clock)
         graded = replace(graded, rounds=rounds, decisive=verdict.decisive(rounds))

@@ -25,7 +25,7 @@ UNREADABLE = re.compile(r"(?=\S*[0-9])(?=\S*[A-Za-z])[A-Za-z0-9+/=_.-]{25,}")
 MODULES = {
     "packed data": "base64 binascii zlib gzip bz2 lzma zipfile tarfile marshal pickle dill codecs",
     "native code": "ctypes cffi _ctypes mmap",
-    "other processes": "subprocess multiprocessing pty signal concurrent",
+    "other processes": "subprocess multiprocessing pty psutil concurrent",
     "network": "socket ssl urllib http requests httpx ftplib asyncio",
     "interpreter": "builtins importlib inspect gc runpy code types sys.settrace sys.setprofile "
     "sys._getframe atexit faulthandler",

@@ -34,7 +34,7 @@ class Review:
     facts: ScriptFacts = ScriptFacts()
 
 
-def review(source: bytes, seconds: int = READ_SECONDS) -> Review:
+def review(source: bytes, seconds: int = READ_SECONDS, *, gpus: bool = True) -> Review:
     """Return what the source of a script shows.
 
     If the process ends early, the results until then are kept, and a flag of the kind "unreadable" gives the
@@ -43,6 +43,7 @@ def review(source: bytes, seconds: int = READ_SECONDS) -> Review:
     Args:
         source: the bytes of the script, untrusted.
         seconds: limit on processor time. Default: 10.
+        gpus: whether ranks may use GPUs. If not, no hint says that a script chooses none. Default: True.
     """
     command = [sys.executable, "-I", "-m", "hvdgrade.submission.review", str(seconds)]
     try:
@@ -54,8 +55,13 @@ def review(source: bytes, seconds: int = READ_SECONDS) -> Review:
     # An incomplete line is not a result.
     lines = [line for line in output.splitlines(keepends=True) if line.endswith(b"\n")]
     results = dict(json.loads(line) for line in lines)
+    hints_shown = [
+        hint
+        for hint in results.get("hints", [])
+        if gpus or hint["line"] or hint["topic"] != "device"
+    ]
     found = Review(
-        results.get("hints", []),
+        hints_shown,
         results.get("flags", []),
         ScriptFacts.from_json(results.get("facts", {})),
     )

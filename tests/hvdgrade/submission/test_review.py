@@ -25,3 +25,17 @@ def test_the_reason_is_that_of_the_process_which_analyses(ends, text, tmp_path, 
     assert found.hints == []
     (flag,) = found.flags
     assert flag["kind"] == "unreadable" and text in flag["text"]
+
+
+@pytest.mark.parametrize("gpus", [True, False])
+def test_a_script_without_gpu_calls_gets_the_hint_about_gpus_only_where_ranks_may_use_them(gpus):
+    source = b"import keras\nimport horovod.keras as hvd\nhvd.init()\n"
+    topics = [hint["topic"] for hint in review(source, gpus=gpus).hints]
+    assert ("device" in topics) == gpus
+    assert "Horovod" in topics  # other hints stay
+
+
+def test_a_handler_of_signals_is_no_flag():
+    source = b"import signal\nsignal.signal(signal.SIGTERM, lambda *_: None)\n"
+    assert review(source).flags == []
+    assert [flag["kind"] for flag in review(b"import psutil\n").flags] == ["other processes"]

@@ -69,7 +69,8 @@ def smoothed(labels, logits):
     )
 '''
 TRIANGLE = '''\
-@tf.keras.utils.register_keras_serializable("assessment")  # DistributedOptimizer copies the optimizer by its config
+# DistributedOptimizer copies the optimizer by its configuration.
+@tf.keras.utils.register_keras_serializable("assessment")
 class Triangle(tf.keras.optimizers.schedules.LearningRateSchedule):
     """A learning rate that rises to a peak on a straight line, and falls again."""
 
