@@ -438,7 +438,7 @@ exercises.check_broadcast(SCRIPT)
 #    and rank $r$ of $N$ takes every $N$-th image of it, beginning with number $r$. If $N$ divides the number
 #    of images, every image is read exactly once per epoch. Over the epochs a rank sees all images, so it must
 #    be able to read the whole set. PyTorch's `DistributedSampler` does this, and so does `Batches(...,
-#    style="whole")` of this course.
+#    style="whole")`.
 # 2. **Random reads.** Every rank draws its images at random from the whole set, *with replacement*: an image
 #    can be drawn again. The ranks need only different seeds. In an epoch some images are read twice, and some
 #    never.
