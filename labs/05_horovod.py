@@ -4,23 +4,20 @@
 # Engineers at Uber found that distributed TensorFlow lost about half of the power of 128 GPUs ([Sergeev and
 # Del Balso, 2018](https://arxiv.org/abs/1802.05799)). With their library Horovod, the networks Inception V3
 # and ResNet-101 kept 90 % of the ideal speed on 512 GPUs in 128 servers, and VGG-16 kept 68 % ([Horovod's
-# README](https://github.com/horovod/horovod#readme)). A script needs only a few more lines for it. Lab 4
-# averaged gradients by hand. In this lab you convert a complete training script to Horovod, prove after each
-# edit what it changed, and measure what the finished script gains.
+# README](https://github.com/horovod/horovod#readme)). Lab 4 averaged gradients by hand. Now you convert a
+# complete training script to Horovod, prove after each edit what it changed, and measure the gain.
 #
 # **After this lab you can**
 #
-# * explain what Horovod is, which libraries it calls, what it replaced and what is used today;
-# * convert a Keras or PyTorch script from one process to any number of ranks, and say why each edit is
-#   needed;
+# * explain what Horovod is, which libraries it calls, and what is used today;
+# * convert a Keras or PyTorch script to any number of ranks, and say why each edit is needed;
 # * compare three options to partition a data set, and compute which fraction of the images a rank reads;
-# * diagnose missing edits from their symptoms: different weights, overlapping images, different metrics, a
-#   deadlock;
+# * diagnose missing edits from their symptoms;
 # * read Horovod's timeline, explain tensor fusion, and measure a speed-up with a fair baseline.
 #
-# **Builds on** lab 4 (MPI, ranks, all-reduce and the gradient identity) and lab 3 (the paragraph "How the
-# experiments work"). **Time**: about 160 minutes if you read everything and do all eleven exercises. The
-# computer needs about eight of them.
+# **Builds on** lab 1 (nodes, NVLink, PCIe), lab 3 (the paragraph "How the experiments work") and lab 4 (MPI,
+# collectives and the gradient identity). **Time**: about 155 minutes if you read everything and do all eleven
+# exercises. About eight of these minutes are computing time.
 
 # %% tags=["folded"]
 import os
@@ -48,7 +45,7 @@ workbook = Workbook(5)
 SECONDS = by_run_length(quick=8, learner=20, reference=20)  # until a deadlock is ended
 
 # %% [markdown]
-# Choose your framework in the next cell, "keras" or "torch". The edits are the same in both.
+# Choose your framework, "keras" or "torch". The edits are the same in both.
 
 # %%
 FRAMEWORK = by_run_length(quick="torch", learner="keras", reference="keras")
@@ -65,52 +62,47 @@ if load_fashion_mnist().synthetic:
 # %% [markdown]
 # ## Horovod and its history
 #
-# **What it is.** Horovod is a library for synchronous data-parallel training. It lets the ranks of a program
-# average their gradients in every step. The name is that of a Russian folk dance in which the dancers move in
-# a circle, as the chunks of a ring all-reduce do. It works with TensorFlow, Keras, PyTorch and Apache MXNet,
-# and the calls have the same names in all of them.
+# **What it is.** Horovod is a library for *synchronous* data-parallel training: all ranks average their
+# gradients in every step, and no rank starts the next step earlier. The name is that of a Russian folk dance
+# in a circle, like the ring all-reduce of lab 4. Horovod works with TensorFlow, Keras, PyTorch and Apache
+# MXNet.
 #
-# **What it replaced.** The first method of distributed TensorFlow was the **parameter server**. Special
-# processes hold the weights. Workers send their gradients to them and get new weights back. This has two
-# problems. All bytes pass through the servers, as through the root of lab 4, so you must find out how many
-# servers your workers need. And the script needs many new concepts: workers, servers, their addresses, and
-# the placement of every variable. Horovod has neither servers nor placement. All ranks are equal, run the
-# same script, and exchange gradients by an all-reduce.
+# **What it replaced.** The first method of distributed TensorFlow was the **parameter server**, a process
+# that holds weights. Workers send it gradients and get new weights back. This has two problems. First, all
+# bytes pass through the servers, as through the root in lab 4. With too few servers the workers wait, so you
+# must find out how many they need. Second, the script must place workers, servers and every variable. With
+# Horovod all ranks are equal and call an all-reduce.
 #
 # ![On the left four workers send gradients up to a parameter server and receive weights from it, so all bytes pass the server. On the right four equal ranks hold the weights and pass gradients round a ring, so the same number of bytes passes every rank.](pictures/parameter_server.svg)
 #
-# **Who made it.** Alexander Sergeev and Mike Del Balso published it at Uber in 2017 (version 0.9.0 is of
-# August 2017). They started from Baidu's ring all-reduce and soon replaced it by calls of NCCL and MPI. In
-# December 2018 it became a [project of the LF AI
-# Foundation](https://lfdl.io/press/2018/12/13/lf-deep-learning-welcomes-horovod-distributed-training-framework-as-newest-project/),
-# a part of the Linux Foundation.
+# **Who made it.** Alexander Sergeev and Mike Del Balso published it at Uber in 2017. Since 2018 it is a
+# [project of the LF AI
+# Foundation](https://lfdl.io/press/2018/12/13/lf-deep-learning-welcomes-horovod-distributed-training-framework-as-newest-project/).
 #
 # ### Horovod, MPI, NCCL and the network
 #
-# Horovod itself moves no bytes. It decides *when* which gradients are averaged, and calls a **communication
-# library** for the all-reduce. Which one depends on how it was built:
+# Horovod decides *when* which gradients are averaged. For the all-reduce it calls a **communication
+# library**, which sends the bytes. Which one depends on the build:
 #
-# * **MPI** (lab 4) starts the ranks and averages gradients in the memory of CPUs. Its collectives are
-#   `MPI_Allreduce` and so on.
-# * **NCCL**, the NVIDIA Collective Communications Library, averages gradients between NVIDIA GPUs. It sends
-#   them through NVLink or PCIe within a node and through the network between nodes.
-# * **Gloo**, by Meta, does the same as MPI on CPUs, and it needs no MPI on the machine.
+# * **MPI** (lab 4) starts the ranks and adds gradients in the memory of CPUs, by its collective
+#   `MPI_Allreduce`.
+# * **NCCL**, the NVIDIA Collective Communications Library, adds gradients of NVIDIA GPUs. It sends them
+#   through NVLink or PCIe within a node (one machine) and through the network between nodes.
+# * **Gloo**, by Meta, does the same as MPI on CPUs without MPI.
 #
-# Two features of the hardware make NCCL and MPI fast between nodes. With **RDMA** (*remote direct memory
-# access*) a network card writes into the memory of another node without its processor. With **GPUDirect
-# RDMA** the network card reads and writes the memory of a *GPU*, so gradients do not pass through the memory
-# of the processor at all. Horovod gains from both without a change of your script.
+# Two hardware features make NCCL and MPI fast between nodes. With **RDMA** (*remote direct memory access*) a
+# network card writes into the memory of another node without its processor. With **GPUDirect RDMA** it reads
+# and writes the memory of a *GPU*, without a copy in the memory of the processor. Your script does not change
+# for them.
 #
 # ![A stack of layers. On top the training script of the ML engineer, who chooses one of TensorFlow, Keras, PyTorch and MXNet. Below it Horovod, which averages gradients. Below that MPI, NCCL and Gloo, which move the bytes, then shared memory, NVLink, PCIe, network and RDMA, then the hardware. The lower layers belong to the infrastructure team.](pictures/software_stack.svg)
 #
-# **Who does what.** This stack separates two jobs. The *infrastructure team* installs drivers, NCCL, MPI and
-# Horovod once, so that they fit the network of the cluster. The *machine-learning engineer* adds a few lines
-# to the script and does not need to know the network. The same script runs on a laptop with two ranks and on
-# a cluster with 512.
+# **Who does what.** The *infrastructure team* installs drivers, NCCL, MPI and Horovod once, so that they fit
+# the cluster. The *machine-learning engineer* adds a few lines to the script.
 #
 # **Installation.** `pip install horovod` compiles Horovod for CPUs. `HOROVOD_GPU_OPERATIONS=NCCL pip install
-# horovod` compiles it with NCCL. Both need the framework, a compiler and MPI or CMake on the machine. `make
-# setup` has done this for you. The next cell asks the installed Horovod what it was built with.
+# horovod` compiles it with NCCL. Both need the framework, a C++ compiler and the build tool CMake. MPI is
+# optional, because Gloo comes with Horovod. `make setup` has done this for you.
 
 # %%
 environment = os.environ | launch.environment(1)
@@ -120,35 +112,34 @@ ended = subprocess.run(
 print(ended.stdout)
 
 # %% [markdown]
-# An X marks what is built in. Without GPUs the build of this course has MPI and Gloo and no NCCL. Started by
-# `mpirun`, it uses MPI, so **each all-reduce in this lab is a call of `MPI_Allreduce`**.
+# An X marks what the installed Horovod was built with. On a machine without GPUs the course builds it with
+# MPI and Gloo, and `mpirun` makes it use MPI. So **without GPUs each all-reduce in this lab is a call of
+# `MPI_Allreduce`**.
 #
 # ### Horovod today
 #
-# The last release of Horovod is [0.28.1 of June 2023](https://pypi.org/project/horovod/0.28.1/). PyTorch has
-# its own `DistributedDataParallel` (DDP) and FSDP, and TensorFlow has `tf.distribute`. PyTorch Lightning
-# [removed](https://github.com/Lightning-AI/pytorch-lightning/pull/16150) its Horovod strategy at the end of
-# 2022. Start new PyTorch projects with DDP (labs 11 and 12) or FSDP.
+# The last release is [0.28.1 of June 2023](https://pypi.org/project/horovod/0.28.1/). PyTorch has its own
+# `DistributedDataParallel` (DDP) and FSDP, which also shards the weights. TensorFlow has `tf.distribute`.
+# Start new PyTorch projects with DDP or FSDP (labs 11 and 12).
 #
-# Why do you learn Horovod then? First, many scripts and clusters still use it. Second, and more importantly,
-# its calls are **explicit**. You see the broadcast, the wrapped optimizer, the shard and the averaged metric
-# as one line each, and you can leave one of them out and watch what happens. DDP does some of them for you,
-# and hides them. The mistakes are the same in both, so what you learn here stays useful.
+# Why do you learn Horovod then? Many scripts still use it. More importantly, its calls are **explicit**: each
+# task is a line or a few, and you can leave one out and watch what happens. DDP does some tasks itself, for
+# example the first broadcast of the weights. Others remain yours, for example sharding the images and
+# combining the metrics, and the mistakes there are the same.
 #
 # ## The script for one process
 #
-# Open your copy in JupyterLab's editor (file browser, `work/`), next to this notebook. It trains a small
-# convolutional network on Fashion-MNIST in one process. Find the lines that load the data, make the model,
-# make the optimizer, train, print, and write a checkpoint. A *checkpoint* is a file with the weights and the
-# state of the optimizer, from which training can resume. `Recorder` writes down the weights of this process
-# and the numbers of the images that it has read. To start again, delete the copy and run the cell above
-# again.
+# Open your copy in JupyterLab's editor (file browser, `work/`). It trains a small convolutional network on
+# Fashion-MNIST in one process. `Batches` shuffles the images and yields the mini-batches. A *checkpoint* is a
+# file with the weights and the state of the optimizer, from which training can resume. `Recorder` writes down
+# the weights of this process and the numbers of the images that it has read. To start again, delete the copy
+# and run the cell above.
 #
 # ### The serial script on two ranks
 #
-# What happens if you start this script with `mpirun -np 2`, without any edit? `launch.run` types the command
-# for you. 257 training images and 101 held-out images are enough to see it, and both numbers are odd on
-# purpose. (*Held-out* images are not used for training. They measure the accuracy.)
+# What happens if you start this script with `mpirun -np 2`, without any edit? `launch.run` executes this
+# command, with 257 training images and 101 *held-out* images, which only measure the accuracy. Both numbers
+# are odd on purpose.
 
 # %%
 FEW = ["--epochs", 2, "--images", 257, "--heldout", 101, "--batch-size", 32, "--lr", 0.05]
@@ -157,57 +148,58 @@ launch.run(SERIAL, *FEW, ranks=2, HVDLAB_RUN_DIR=str(RUNS / "serial"))
 print(text(rank_report(RUNS / "serial")))
 
 # %% [markdown]
-# The last lines are the **rank report**, which this lab uses as evidence. It has one row per rank:
+# The last lines are the **rank report**, the evidence of this lab. It has one row per rank:
 #
 # | column | meaning |
 # |---|---|
-# | weights | the beginning of a hash (SHA-256) of all trained weights. Equal hashes mean weights that are equal to the last bit |
+# | weights | the beginning of a hash of all trained weights. Equal hashes mean weights that are equal to the last bit |
 # | examples, overlap | images that the rank read in the epoch, and the fraction of them that rank 0 read too |
 # | steps | updates that the rank made in the epoch |
 # | loss, accuracy | training loss and held-out accuracy, as the script reports them |
 #
-# The two hashes differ, so these are two different networks. Each rank read all 257 images, so nothing became
-# faster. For each epoch two lines were printed, and they disagree. The two processes ran independently of
-# each other. **This is not data-parallel training. It is the same serial training, run twice**, and no error
-# message says so.
+# The hashes differ, so these are two networks. Each rank read all 257 images, so nothing became faster. The
+# two lines of an epoch disagree. **This is the same serial training, run twice**, and no error message
+# reports it.
 #
-# To make it one training, the ranks must average their gradients in every step, so that all of them make the
-# same update. They must also start with the same weights, read different images, and combine what they
-# report. The nine edits do exactly this.
+# To make it one training, the ranks must average their gradients in every step, start with the same weights,
+# read different images, and combine what they report.
 #
 # ## The nine edits
 #
-# | edit | call | without it |
-# |---|---|---|
-# | initialize | `hvd.init()` | the processes do not know each other |
-# | pin the GPU | `rank_device(hvd)`, or `torch.cuda.set_device(hvd.local_rank())` | all ranks of a node use GPU 0 |
-# | print on rank 0 | `if hvd.rank() == 0:` | every line is printed by every rank |
-# | average gradients | `hvd.DistributedOptimizer(optimizer)`, learning rate times `hvd.size()` | every rank trains its own network |
-# | broadcast the initial state | `hvd.broadcast_parameters(...)`, or a callback in Keras | the ranks start with different weights and stay apart |
-# | partition the images | `rank=hvd.rank(), size=hvd.size()` | every rank reads every image |
-# | combine the metrics | `hvd.allreduce(..., op=hvd.Sum)`, or a callback in Keras | every rank reports other numbers |
-# | write checkpoints on rank 0 | `if hvd.rank() == 0:` | ranks damage each other's files |
-# | resume on all ranks | `hvd.broadcast_object(first_epoch, root_rank=0)` | ranks wait for ever after a restart |
+# The first word of a row is the name of the edit. `hvd` is Horovod. `hvd.size()` is the number of ranks,
+# `hvd.rank()` the number of this rank, and `hvd.local_rank()` its number within its node. A **shard** is the
+# fraction of the images that one rank reads (lab 4). A *callback* is an object whose methods Keras calls
+# during training (lab 3).
 #
-# Every edit has the same form: what to do and why, three hints, and a check that runs your script on two
-# ranks. The cell that raises `NotImplementedError` is a reminder. Make the edit, delete that line, and
-# continue. Hint 3 is the cell below the hints, which prints the whole edit as a diff: lines with `-` are
-# removed, and lines with `+` are added.
+# | edit | exercise | call | without it |
+# |---|---|---|---|
+# | init: initialize Horovod | 1 | `hvd.init()` | the processes do not know each other |
+# | device: one GPU per rank | 2 | `rank_device(hvd)`, or `torch.cuda.set_device(hvd.local_rank())` | all ranks of a node use GPU 0 |
+# | output: print on rank 0 | 3 | `if hvd.rank() == 0:` | every rank prints every line |
+# | optimizer: average gradients | 4 | `hvd.DistributedOptimizer(optimizer)`, learning rate times `hvd.size()` | every rank trains its own network |
+# | broadcast: send rank 0's initial state | 5 | `hvd.broadcast_parameters(...)`, or a callback in Keras | the ranks start with different weights and stay apart |
+# | sharding: each rank reads its own shard | 7 | `rank=hvd.rank(), size=hvd.size()` | every rank reads every image |
+# | metrics: combine them over the ranks | 8 | `hvd.allreduce(..., op=hvd.Sum)`, or a callback in Keras | every rank reports other numbers |
+# | checkpoint: write on rank 0 | 9 | `if hvd.rank() == 0:` | ranks damage each other's files |
+# | resume: all ranks at the same epoch | 10 | `hvd.broadcast_object(first_epoch, root_rank=0)` | ranks wait for ever after a restart |
+#
+# A check runs your script on two ranks after each edit. Make the edit, delete the line that raises
+# `NotImplementedError`, and continue. Hint 3 is the cell below the hints, which prints the whole edit as a
+# diff: lines with `-` are removed, and lines with `+` are added.
 #
 # ## Initialization
 #
 # `mpirun` starts the processes, but they do not know each other yet. `hvd.init()` connects them. After it,
-# `hvd.rank()` returns the number of this process, and `hvd.size()` the number of all processes. Before it,
-# every other call of Horovod is an error.
+# `hvd.size()` returns the number $N$ of all processes, and `hvd.rank()` the number of this process, from 0 to
+# $N - 1$. Before it, every other call of Horovod is an error.
 #
 # ### Exercise 1: Initialize Horovod
 #
-# **Edit your copy.** Import Horovod as `hvd`, and call `hvd.init()` right after the arguments are parsed.
+# **Edit your copy.** Import Horovod, and call `hvd.init()` right after the arguments are parsed.
 #
-# * **Keras**: `import hvdlab.keras.horovod as hvd`. Horovod's own `horovod.tensorflow.keras` was written for
-#   Keras 2. Keras 3 applies gradients by another method, which that module does not replace. It accepts your
-#   optimizer and never averages anything. The module of this course has the same names and works with Keras
-#   3.
+# * **Keras**: `import hvdlab.keras.horovod as hvd`. Horovod's own `horovod.tensorflow.keras` replaces a
+#   method of the optimizer that Keras 3 no longer calls. So it accepts a Keras 3 optimizer, reports no error
+#   and averages nothing.
 # * **PyTorch**: `import horovod.torch as hvd`.
 #
 # <details><summary>Hint 1: the idea</summary>Two lines: one among the imports, and one at the beginning of
@@ -232,12 +224,10 @@ exercises.check_init(SCRIPT)
 # %% [markdown]
 # ## One GPU per rank
 #
-# On a node with GPUs, every process uses GPU 0 unless it is told otherwise. All ranks would fill the memory
-# of GPU 0, and the others would be idle. Therefore each rank chooses the GPU with the number of its **local
-# rank**, its number within its node. For example, on two nodes with four GPUs each, rank 5 has local rank 1
-# and takes GPU 1 of the second node. `hvd.rank()` would be wrong, because no node has a GPU 5.
-#
-# In PyTorch this is one line, and in TensorFlow a few:
+# On a node with GPUs, every process computes on GPU 0 unless the script chooses another one. Therefore each
+# rank must choose the GPU with the number of its **local rank**, its number within its node. This is called
+# *pinning* the GPU. For example, on two nodes with four GPUs each, rank 5 has local rank 1 and takes GPU 1 of
+# the second node. `hvd.rank()` would be wrong, because no node has a GPU 5.
 #
 # ```python
 # torch.cuda.set_device(hvd.local_rank())                                        # PyTorch
@@ -249,28 +239,27 @@ exercises.check_init(SCRIPT)
 #     tf.config.set_visible_devices(gpus[hvd.local_rank()], "GPU")
 # ```
 #
-# `set_memory_growth` is needed because TensorFlow otherwise reserves nearly all memory of every GPU that it
-# sees when it starts. (These lines have not been run on a GPU.)
-#
-# **Do not write `hvd.local_rank() % torch.cuda.device_count()`.** You will find this remainder in many
-# scripts. With one GPU per rank it changes nothing. With fewer GPUs than ranks it gives two ranks the same
-# GPU, and NCCL refuses that with the error "Duplicate GPU detected"
-# ([horovod#3929](https://github.com/horovod/horovod/issues/3929)). Without the remainder the script stops at
-# once with "invalid device ordinal", which names the real problem: there are too few GPUs.
+# Without `set_memory_growth` TensorFlow reserves nearly all memory of every GPU that it sees, also of those
+# on which it does not compute. (These lines have not been run on a GPU.)
 #
 # There are three situations:
 #
-# * **One GPU per rank, and each rank sees all GPUs of its node.** `hvd.local_rank()` is right, and NCCL sends
+# * **One GPU per rank, and each rank sees all GPUs of its node.** The lines above are right, and NCCL sends
 #   gradients from GPU to GPU.
-# * **The launcher shows each rank one GPU only**, as Slurm does with `--gpus-per-task=1`. Then that GPU has
-#   the number 0 on every rank, and local rank 1 must not ask for GPU 1.
-# * **Fewer GPUs than ranks**, for example two ranks on the single GPU of a laptop. Two ranks can share a GPU
-#   if their gradients are copied to the memory of the processor, averaged there by MPI, and copied back. The
-#   result is the same. It is good for learning and for tests, and it does not make training faster.
+# * **Each rank sees one GPU only**, for example with `--gpus-per-task=1` of Slurm, which starts jobs on many
+#   clusters. This GPU has the number 0 on every rank, so the lines above fail on local rank 1.
+# * **Fewer GPUs than ranks**, for example two ranks on the single GPU of a laptop. They can share it if
+#   gradients are copied to the memory of the processor, averaged there by MPI, and copied back. This does not
+#   make training faster.
 #
-# `rank_device(hvd)` of this course covers all three. The ranks compare the identifiers of the GPUs that they
-# see, and each takes the one that the fewest others use. Its result also says how gradients must be
-# exchanged, and exercise 4 passes that on. Without a GPU it chooses the processor.
+# **Do not write `hvd.local_rank() % torch.cuda.device_count()`**, which many scripts contain. The remainder
+# is right in the first two situations. In the third it gives two ranks the same GPU, and NCCL stops with the
+# error "Duplicate GPU detected" ([horovod#3929](https://github.com/horovod/horovod/issues/3929)), which does
+# not say that there are too few GPUs.
+#
+# `rank_device(hvd)` of this course covers all three. The ranks tell each other which GPUs they see. In the
+# order of the ranks, each takes the GPU that the fewest ranks before it have taken, or the processor if there
+# is none.
 #
 # ### Exercise 2: Choose the device of each rank
 #
@@ -279,8 +268,7 @@ exercises.check_init(SCRIPT)
 # * **Keras**: import it from `hvdlab.keras.device`, and call it before Keras computes anything.
 # * **PyTorch**: import it from `hvdlab.torch.device`, and use `chosen.device` as the script's `device`.
 #
-# The lines above also pass the check, if they stand under "if there is a GPU". They are right in the first
-# situation only.
+# The code block above also passes the check, in PyTorch under `if torch.cuda.is_available():`.
 #
 # <details><summary>Hint 1: the idea</summary>Two or three lines change: an import, the call after
 # <code>hvd.init()</code>, and in PyTorch the line that sets <code>device</code>.</details>
@@ -303,8 +291,7 @@ exercises.check_device(SCRIPT)
 # %% [markdown]
 # ## Output of one rank
 #
-# With 100 ranks the script would print 100 lines per epoch, which are too many to read. By convention rank 0
-# prints, and the others are silent.
+# With 100 ranks the script would print 100 lines per epoch. By convention only rank 0 prints.
 #
 # ### Exercise 3: Print on rank 0 only
 #
@@ -327,46 +314,45 @@ edits.apply(SCRIPT, "output", FRAMEWORK)
 exercises.check_output(SCRIPT)
 
 # %% [markdown]
-# The output looks like one training now, although the report still shows two different networks. **What a
-# script prints does not prove that it trains in parallel.**
+# The output looks like one training now, although there are still two networks. **What a script prints does
+# not prove that it trains in parallel.**
 #
 # ## Averaged gradients
 #
-# This is the central edit. `optimizer = hvd.DistributedOptimizer(optimizer)` returns a wrapper around your
-# optimizer. The forward pass and the backward pass stay as they are, so each rank computes the gradients of
-# its own images. Before the optimizer updates the weights, the wrapper averages every gradient over all
-# ranks. So **all ranks update with the same gradient**, and a step uses the images of all ranks.
+# `optimizer = hvd.DistributedOptimizer(optimizer)` returns a wrapper around your optimizer. Each rank still
+# computes the gradients of its own images. Before the update the wrapper averages every gradient over all
+# ranks. So **all ranks update with the same gradient**.
 #
-# In detail, the wrapper adds five things between the backward pass and the update:
+# The wrapper adds five things between a gradient and the update:
 #
-# 1. A hook on each weight reports when its gradient is ready. Gradients of the last layers are ready first,
-#    so they can be exchanged while the backward pass still works on the first layers.
-# 2. The ranks **negotiate**. A gradient may be averaged only when *all* ranks have it, and all ranks must
-#    average the gradients in the same order, because collectives must match (lab 4).
+# 1. The wrapper learns that a gradient is ready. In PyTorch a *hook* reports it, a function that PyTorch
+#    calls at this moment. Gradients of the last layers are ready first, so their exchange begins while the
+#    backward pass still works on the first layers. In Keras the module of this course exchanges all gradients
+#    together, after the backward pass.
+# 2. In the **negotiation** the ranks agree which gradient is next. A gradient may be averaged only when *all*
+#    ranks have it, and in the same order on all ranks, because collectives must match (lab 4).
 # 3. Small gradients are copied next to each other into one array, the **fusion buffer**, so that one message
-#    carries several of them.
+#    carries several.
 # 4. The all-reduce adds the arrays of all ranks.
 # 5. The sum is divided by the number of ranks and copied back into the gradients.
 #
 # ![One training step on two ranks. Each rank does its own forward and backward pass, unchanged. The wrapper then adds a block: hooks report ready gradients, ranks negotiate, gradients are copied into the fusion buffer, all-reduced, divided by the number of ranks and copied out. Each rank then has the mean gradient and makes the same update.](pictures/distributed_optimizer.svg)
 #
-# **Learning rate.** With $N$ ranks a step averages $N$ times as many images, so its gradient is less noisy
-# and a larger learning rate is possible. The usual rule multiplies the learning rate by $N$. For example,
-# `--lr 0.05` on two ranks becomes 0.1. Lab 6 and lab 7 ask when that is right.
+# **Learning rate.** With $N$ ranks a step averages $N$ times as many images, so its gradient is less noisy.
+# The usual rule multiplies the learning rate by $N$. For example, `--lr 0.05` on two ranks becomes 0.1. Labs
+# 6 and 7 ask when that is right.
 #
 # ### Exercise 4: Wrap the optimizer
 #
 # **Edit your copy.** Multiply the learning rate by `hvd.size()`, wrap the optimizer, and train with the
 # object that the wrapper returns.
 #
-# * **Keras**: wrap it before the model is compiled. With `rank_device`, pass
-#   `device_dense=chosen.device_dense`.
-# * **PyTorch**: also pass `model.named_parameters()`, which gives each gradient a name that all ranks share.
-#   Wrap it after `model.to(device)`, because a move to another device discards the hooks. With `rank_device`,
-#   pass `compression=chosen.compression`.
+# * **Keras**: wrap it before the model is compiled, with `device_dense=chosen.device_dense`.
+# * **PyTorch**: also pass `model.named_parameters()`, which gives each gradient a name that all ranks share,
+#   and `compression=chosen.compression`. Wrap the optimizer after `model.to(device)`, because a move to
+#   another device discards the hooks.
 #
-# The argument from `chosen` matters only if ranks share a GPU. It then sends gradients through the memory of
-# the processor.
+# The argument from `chosen` matters only if ranks share a GPU or Horovod has no NCCL.
 #
 # <details><summary>Hint 1: the idea</summary>Two places change: the line that makes the optimizer, for the
 # learning rate, and the wrapping after it.</details>
@@ -382,8 +368,8 @@ exercises.check_output(SCRIPT)
 # print(edits.diff("optimizer", FRAMEWORK))  # hint 3: uncomment to see the whole edit
 
 # %% [markdown]
-# Before you run the check: with this edit, how many *different* networks will two ranks hold after training,
-# one or two? Think of where the two ranks start.
+# With this edit, how many *different* networks will two ranks hold after training, one or two? Think of where
+# they start.
 
 # %%
 # Prediction 1: the number of different networks on two ranks. Replace both values of None.
@@ -400,25 +386,26 @@ exercises.check_optimizer(SCRIPT)
 # %% [markdown]
 # There are still two. Averaged gradients mean equal *steps*, but the two ranks start with different random
 # weights. If $w_0 = 1$ and $w_1 = 4$ and both subtract 0.5 in each step, their difference stays 3 for ever.
-# It is even worse: each gradient was computed with the weights of one rank and is used for the weights of
-# another.
+# It is even worse: each rank updates its weights with a mean that contains gradients of *other* weights.
 #
 # ## Broadcast of the initial state
 #
-# A **broadcast** copies an array from one rank, the root, to all others (lab 4). Before the first step, rank
-# 0 broadcasts its weights and the state of its optimizer, such as the momentum. This is needed for random
-# initial weights, and also when rank 0 has loaded a checkpoint.
+# A **broadcast** copies an array from one rank, the root, to all others. Before the first step, rank 0
+# broadcasts its weights and the state of its optimizer, such as the momentum.
 #
-# ### Exercise 5: Start with the same weights
+# ### Exercise 5: Broadcast the initial state
 #
 # **Edit your copy.**
 #
 # * **Keras**: put `hvd.callbacks.BroadcastGlobalVariablesCallback(0)` first in the list of callbacks.
 # * **PyTorch**: call `hvd.broadcast_optimizer_state(optimizer, root_rank=0)` and then
-#   `hvd.broadcast_parameters(model.state_dict(), root_rank=0)`, just before `model.to(device)`. The weights
-#   come last, because an optimizer without state gets one by a step with gradients of zero, in which weight
-#   decay would move the weights. Both calls come before the move, because a Horovod without NCCL must not get
-#   tensors on a GPU.
+#   `hvd.broadcast_parameters(model.state_dict(), root_rank=0)`, just before `model.to(device)`, because a
+#   Horovod without NCCL must not get arrays on a GPU. The weights come second, because
+#   `broadcast_optimizer_state` makes a step with gradients of zero to create a missing state. Weight decay,
+#   which shrinks the weights a little in every step, would move weights that were broadcast before.
+#
+# So the order is: make the optimizer, load a checkpoint, broadcast the state, broadcast the weights,
+# `model.to(device)`, wrap the optimizer.
 #
 # <details><summary>Hint 1: the idea</summary>Every rank makes the call, rank 0 too. All ranks take part in a
 # collective, the sender and the receivers.</details>
@@ -439,47 +426,45 @@ edits.apply(SCRIPT, "broadcast", FRAMEWORK)
 exercises.check_broadcast(SCRIPT)
 
 # %% [markdown]
-# The hashes are equal: the ranks hold one network, to the last bit. But the overlap is still 100 %. Each rank
-# reads every image, so all work is done twice.
+# The hashes are equal: the ranks hold one network, to the last bit. But the overlap is still 100 %, so all
+# work is done twice.
 #
 # ## Data partition options
 #
-# Each rank must read other images than the other ranks, so that a step uses new images from all of them.
-# There are three common options. In the examples two ranks share the images 0 to 7.
+# Each rank must read other images than the other ranks. There are three common options. In the picture two
+# ranks share the images 0 to 7.
 #
-# 1. **Reshuffle, then split** (option 1). In every epoch all ranks make the *same* random permutation of the
-#    whole set, and rank $r$ of $N$ takes every $N$-th image of it, beginning with number $r$. Every image is
-#    read exactly once per epoch. Over the epochs a rank sees all images, so it must be able to read the whole
-#    set. PyTorch's `DistributedSampler` does this, and so does `Batches(..., style="whole")` of this course.
-# 2. **Random reads** (option 2). Every rank reads random images of the whole set, independently of the
-#    others. It needs no agreement between the ranks, only different seeds. But chance decides which images
-#    are read: in an epoch some are read twice, and some never.
-# 3. **Fixed shards**. The set is split once, before training. A rank keeps its shard and only reshuffles it.
-#    It needs only $1/N$ of the images on its disk, which is the reason to choose it for very large sets.
-#    `Batches(..., style="own")` and `shard` of `tf.data` do this. The images of one shard are always averaged
-#    with the same other shards, so all shards should be drawn at random.
+# 1. **Reshuffle, then split.** In every epoch all ranks make the *same* random permutation of the whole set,
+#    and rank $r$ of $N$ takes every $N$-th image of it, beginning with number $r$. If $N$ divides the number
+#    of images, every image is read exactly once per epoch. Over the epochs a rank sees all images, so it must
+#    be able to read the whole set. PyTorch's `DistributedSampler` does this, and so does `Batches(...,
+#    style="whole")`.
+# 2. **Random reads.** Every rank draws its images at random from the whole set, *with replacement*: an image
+#    can be drawn again. The ranks need only different seeds. In an epoch some images are read twice, and some
+#    never.
+# 3. **Fixed shards.** The set is split once, before training. A rank keeps its shard, only reshuffles it, and
+#    never sees the other images. It needs only $1/N$ of them on its disk. `Batches(..., style="own")` and
+#    `shard` of `tf.data` do this. Split at random, because files are often sorted by class.
 #
 # ![Eight images on two ranks in two epochs. With reshuffle and split each epoch reads every image once, and a rank gets other images in the next epoch. With fixed shards a rank keeps its four images and changes their order. With random reads some images are read twice and some never.](pictures/partition_options.svg)
 #
-# **Which fraction do random reads miss?** An epoch has $n$ reads in all. One read misses a given image with
-# the probability $1 - 1/n$, so all $n$ reads miss it with the probability $(1 - 1/n)^n$. For $n = 4$ this is
-# $(3/4)^4 = 0.32$. For large $n$ it approaches $1/e = 0.37$. So **random reads see about $1 - 1/e = 63 \%$ of
-# the images in an epoch**, and some of them several times. After three epochs $1/e^3 = 5 \%$ of the images
-# have never been read. One rank of two reads only $n/2$ images per epoch, so it sees $1 - e^{-1/2} = 39 \%$
-# of them.
+# **Which fraction do random reads see?** The set has $n$ images, and all ranks together make $n$ reads per
+# epoch. One read misses a given image with the probability $1 - 1/n$, so all $n$ reads miss it with the
+# probability $(1 - 1/n)^n$. For $n = 4$ this is $(3/4)^4 = 0.32$. For large $n$ it approaches $1/e = 0.37$.
+# So **random reads see about $1 - 1/e = 63 \%$ of the images in an epoch**. After three epochs $1/e^3 = 5 \%$
+# of the images have never been read.
 #
 # ### Exercise 6: Three partitions
 #
-# **What.** Write `partition(option, n, rank, size, epoch, seed)`. **Why.** Every data loader for several
-# ranks contains one of these options, and a wrong seed in it is a common mistake. **Signature.** `option` is
-# "reshuffle", "fixed" or "random". Return an array with the `n // size` numbers of the images that the rank
-# reads in this epoch, in the order in which it reads them. `n` is a multiple of `size`. Draw from
-# `np.random.default_rng([...])`, whose list of numbers decides what is drawn, so that every rank can repeat
-# it.
+# **What.** Write `partition(option, n, rank, size, epoch, seed)`. **Why.** A wrong seed is a common mistake
+# in data loaders for several ranks. **Signature.** `option` is "reshuffle", "random" or "fixed" (options 1, 2
+# and 3). Return an array with the numbers of the `n // size` images that the rank reads in this epoch, in
+# this order. `n` is a multiple of `size`. Draw from `np.random.default_rng([...])`. Its list of numbers is
+# the *seed*, which decides what is drawn.
 #
-# <details><summary>Hint 1: the idea</summary>What may the seed contain? For "reshuffle" the seed and the
-# epoch, but not the rank, because all ranks must split the same permutation. For "random" all
-# three.</details>
+# <details><summary>Hint 1: the idea</summary>What may the seed contain? For "reshuffle" the argument
+# <code>seed</code> and the epoch, but not the rank, because all ranks must split the same permutation. For
+# "random" all three.</details>
 #
 # <details><summary>Hint 2: a smaller case</summary>The permutation [3, 1, 0, 7, 6, 2, 5, 4] is split into [3,
 # 0, 6, 5] for rank 0 and [1, 7, 2, 4] for rank 1: <code>order[rank::size]</code>. For "fixed" the permutation
@@ -508,8 +493,7 @@ def partition(option, n, rank, size, epoch, seed):
 check_partition(partition)
 
 # %% [markdown]
-# The next cell uses your function with two ranks. It counts which fraction of 10,000 images rank 0, and both
-# ranks together, have read after some epochs.
+# The next cell counts which fraction of 10,000 images two ranks have read after some epochs.
 
 # %% tags=["folded"]
 NUMBER, OPTIONS = 10_000, {"reshuffle": "o", "fixed": "s", "random": "^"}
@@ -532,21 +516,20 @@ describe(
 )
 
 # %% [markdown]
-# The right panel shows 1 for reshuffle and for fixed from the first epoch on, and 0.63, 0.86, 0.95 and so on
-# for random reads. In the left panel rank 0 stays at one half with fixed shards, because it never sees the
-# other images. This lab does not measure whether the option changes the accuracy. If every rank can read the
-# whole set, reshuffle-then-split is the standard choice.
+# The right panel shows 1 for reshuffle and for fixed, and 0.63, 0.86, 0.95 and so on for random reads. Rank 0
+# alone stays at one half with fixed shards. If every rank can read the whole set, reshuffle-then-split is the
+# standard choice.
 #
 # ## Equal numbers of batches
 #
 # All ranks must make the same number of steps. Suppose 257 images are split as 129 and 128, with 32 images
 # per batch. Rank 0 has $\lceil 129/32 \rceil = 5$ batches, and rank 1 has 4. In step 5, rank 0 calls the
-# all-reduce for its gradients. Rank 1 has finished its epoch and never calls it. An all-reduce needs all
-# ranks, so rank 0 waits **for ever**. This is the deadlock of lab 4 in another form. Horovod prints a warning
-# about "stalled" ranks after 60 seconds, and it does not stop the program.
+# all-reduce for its gradients. Rank 1 has finished its epoch and never calls it, so rank 0 waits **for
+# ever**. This is the deadlock of lab 4 in another form. After 60 seconds Horovod warns about "stalled" ranks,
+# but it does not stop the program.
 #
-# The next cell provokes it, with a time limit. `Barrier` waits until all ranks have called it,
-# as rank 1 would wait in the evaluation.
+# The next cell provokes it, with a time limit. After its 4 steps rank 1 waits in `Barrier`, which returns
+# when all ranks have called it. In the finished script it would wait in the all-reduce of the metrics.
 
 
 # %%
@@ -566,11 +549,11 @@ except launch.TimeUp as error:
     print(error)
 
 # %% [markdown]
-# There are three ways to get equal numbers of batches: read a few images twice, leave a few out
-# (`drop_last=True` in PyTorch), or let every rank make a fixed number of steps. `Batches` reads a few images
-# twice. With 257 images on two ranks each rank reads 129, and one image is read by both.
+# To get equal numbers of batches, read a few images twice, leave a few out (`drop_last=True` in PyTorch), or
+# let every rank make a fixed number of steps. `Batches` reads a few twice if necessary: with 257 images on
+# two ranks each rank reads 129, and one image is read by both.
 #
-# ### Exercise 7: Partition the images
+# ### Exercise 7: Shard the images
 #
 # **Edit your copy.** Give `Batches` the `rank`, the `size`, a common `seed` (`args.seed`) and a `style`:
 # "whole" or "own".
@@ -588,7 +571,7 @@ except launch.TimeUp as error:
 # print(edits.diff("sharding", FRAMEWORK))  # hint 3: uncomment to see the whole edit
 
 # %%
-# BEGIN SOLUTION: edit your copy of the script: divide the images by rank and size, with one seed
+# BEGIN SOLUTION: edit your copy of the script: shard the images by rank and size, with one seed
 edits.apply(SCRIPT, "sharding", FRAMEWORK)
 # END SOLUTION
 
@@ -598,23 +581,24 @@ exercises.check_sharding(SCRIPT)
 # %% [markdown]
 # ## Metrics over all ranks
 #
-# Each rank now knows the loss of its own images only, and every rank still evaluates all held-out images,
-# which is twice the work. Let each rank evaluate its fraction, and combine the results. With $r_k$ right
-# answers among $n_k$ images on rank $k$,
+# Each rank now knows the loss of its own images only, and still evaluates all held-out images. Let each rank
+# evaluate its shard of them, and combine the results. With $r_k$ right answers among $n_k$ images on rank
+# $k$,
 #
 # $$\text{accuracy} = \frac{\sum_k r_k}{\sum_k n_k} \qquad\text{and not}\qquad
 # \frac{1}{N}\sum_k \frac{r_k}{n_k}.$$
 #
-# This is the weighted mean of lab 4 again. For example, rank 0 has 3 of 3 right and rank 1 has 1 of 2. The
-# accuracy is $4/5 = 0.8$. The mean of the two accuracies is $(1 + 0.5)/2 = 0.75$, because each image of rank
-# 1 gets a larger weight. 101 held-out images are split as 51 and 50.
+# This is the weighted mean of lab 4. For example, rank 0 has 3 of 3 right and rank 1 has 1 of 2. The accuracy
+# is $4/5 = 0.8$. The mean of the two accuracies is $(1 + 0.5)/2 = 0.75$, because each image of rank 1 gets a
+# larger weight. Unequal shards, such as 51 and 50 held-out images, cause no deadlock here, because the
+# evaluation has no all-reduce per batch, only one at its end.
 #
 # ### Exercise 8: Combine the metrics
 #
 # **Edit your copy.** Slice the held-out images by rank and size, and combine.
 #
-# * **Keras**: add `hvd.callbacks.MetricAverageCallback()` before every callback that reads metrics. Ours adds
-#   up sums and counts.
+# * **Keras**: add `hvd.callbacks.MetricAverageCallback()` before every callback that reads metrics. Horovod's
+#   own callback takes the plain mean over the ranks, and ours adds up sums and counts.
 # * **PyTorch**: in the function `mean`, all-reduce the total and the count with `op=hvd.Sum`, then divide.
 #
 # <details><summary>Hint 1: the idea</summary>Add up sums and counts over the ranks first. Divide
@@ -640,12 +624,11 @@ exercises.check_metrics(SCRIPT)
 # ## Checkpoints on rank 0
 #
 # All ranks hold the same weights, so one copy is enough. Two ranks that write one file at the same time can
-# leave a damaged file.
+# damage it.
 #
 # ### Exercise 9: Write checkpoints on rank 0
 #
-# **Edit your copy.** Write checkpoints on rank 0 only. The check gives each rank a folder of its own, to see
-# which rank writes.
+# **Edit your copy.** Write checkpoints on rank 0 only. The check gives each rank a folder of its own.
 #
 # <details><summary>Hint 1: the idea</summary>It is one more condition in an <code>if</code>.</details>
 #
@@ -667,10 +650,10 @@ exercises.check_checkpoint(SCRIPT)
 # %% [markdown]
 # ## Resuming from a checkpoint
 #
-# Long runs are often interrupted: a node fails, or the time of the job is over. The serial script resumes
-# from its latest checkpoint. With several ranks three things go wrong:
+# A long run is often interrupted, because a node fails or its time is over. The serial script resumes from
+# its latest checkpoint. With several ranks three things go wrong:
 #
-# * Only rank 0 may find a checkpoint, because each node has its own disk. Then the other ranks start with
+# * Often only rank 0 finds a checkpoint, because each node has its own disk. Then the other ranks start with
 #   epoch 0, make more steps, and wait for ever.
 # * The checkpoint holds the learning rate for the *old* number of ranks.
 # * `load_model` of Keras returns an optimizer that is not wrapped, so nothing is averaged any more.
@@ -679,8 +662,9 @@ exercises.check_checkpoint(SCRIPT)
 #
 # **Edit your copy.** After loading, send rank 0's `first_epoch` to all ranks with `hvd.broadcast_object`, and
 # set the learning rate again (`model.optimizer.learning_rate`, or `optimizer.param_groups[0]["lr"]`). In
-# Keras load the model with `hvd.load_model`. Weights and momentum are broadcast by exercise 5, if that stands
-# after the loading. The check kills one of two ranks during the run, restarts on two ranks, and then on one.
+# Keras load the model with `hvd.load_model`. The broadcast of exercise 5 must stand after the loading, so
+# that it sends the loaded weights and momentum. The check kills one of two ranks, and `mpirun` then ends the
+# other too. It restarts the script on two ranks, and then on one.
 #
 # <details><summary>Hint 1: the idea</summary>The call of <code>hvd.broadcast_object</code> must not stand
 # inside <code>if saved:</code>, because only rank 0 gets there.</details>
@@ -718,12 +702,11 @@ describe(
 )
 
 # %% [markdown]
-# At each dotted line all processes ended. The curve continues behind it, so nothing was lost except the
-# unfinished epoch.
+# At each dotted line all processes ended. Only the unfinished epoch was lost.
 #
-# ### What each edit changed
+# ### Effect of each edit
 #
-# The checks kept the runs that they made. The figure shows their rank reports, in three numbers each.
+# The figure shows the rank reports of all checks.
 
 # %% tags=["folded"]
 steps = [name for name in ("serial", *edits.STEPS) if any(RUNS.glob(f"{name}/rank-1/epoch-*.npz"))]
@@ -749,31 +732,31 @@ describe(
 )
 
 # %% [markdown]
-# The number of different networks falls to one with the broadcast. The images that both ranks read fall to
-# almost none with the sharding (257 is odd, so one image goes to both ranks). The difference of the metrics
-# falls to zero with the metrics. **A script without one of these edits still runs, and its loss still
-# falls.** Only the report shows the mistake.
+# The broadcast edit reduces two networks to one. The sharding edit reduces the images that both ranks read to
+# almost none (257 is odd, so one image goes to both). The metrics edit reduces the difference of the metrics
+# to zero. **A script without the optimizer, broadcast, sharding or metrics edit still runs, and its loss
+# still falls.** Only the report shows the mistake.
 #
 # ## Horovod for TensorFlow, Keras, PyTorch and MXNet
 #
-# Horovod has one module per framework, with the same names in each:
+# Horovod has one module per framework. `init`, `rank`, `size`, `allreduce` and `broadcast` have the same
+# names in each, but the wrapper fits the framework:
 #
 # | module | how gradients are averaged |
 # |---|---|
 # | `horovod.torch` | `hvd.DistributedOptimizer` wraps a `torch.optim` optimizer |
 # | `horovod.tensorflow` | `hvd.DistributedGradientTape` wraps a `tf.GradientTape`, for training loops without `fit` |
-# | `horovod.tensorflow.keras` | `hvd.DistributedOptimizer` wraps a Keras 2 optimizer. For Keras 3 use `hvdlab.keras.horovod` of this course |
+# | `horovod.tensorflow.keras` | `hvd.DistributedOptimizer` wraps a Keras 2 optimizer. For Keras 3 use `hvdlab.keras.horovod` |
 # | `horovod.mxnet` | `hvd.DistributedTrainer` replaces MXNet's `Trainer` |
 #
-# Apache [retired](https://attic.apache.org/projects/mxnet.html) MXNet in 2023, so you will meet the last
-# module in old scripts only.
+# Apache [retired](https://attic.apache.org/projects/mxnet.html) MXNet in 2023, so the last module occurs in
+# old scripts only.
 #
-# TensorFlow's *gradient tape* records the forward pass and computes gradients from the record.
-# `DistributedGradientTape` wraps the tape, so that `tape.gradient(...)` returns gradients that are already
-# averaged. The next cell runs one such step on two ranks. The network is $y = w x$, the target is $3x$, and
-# the loss is the mean of $(wx - 3x)^2$. Rank 0 holds $x = 1, 2$ and rank 1 holds $x = 3, 4$. At $w = 0$ the
-# gradient $-6 \cdot \text{mean}(x^2)$ is $-6 \cdot 2.5 = -15$ on rank 0 and $-6 \cdot 12.5 = -75$ on rank 1.
-# Their mean is $-45$.
+# TensorFlow's *gradient tape* records the forward pass and computes gradients from it. The wrapped tape
+# returns averaged gradients. The next cell runs one such step on two ranks. The loss is the mean of $(wx -
+# 3x)^2$. Rank 0 holds $x = 1, 2$ and rank 1 holds $x = 3, 4$. At $w = 0$ the gradient $-6 \cdot
+# \text{mean}(x^2)$ is $-6 \cdot 2.5 = -15$ on rank 0 and $-6 \cdot 12.5 = -75$ on rank 1. Their mean is
+# $-45$.
 
 # %%
 tape_script = WORK / "gradient_tape.py"
@@ -802,8 +785,8 @@ print("\n".join(line for line in lines if line.startswith("rank")))
 #
 # ## Several nodes and containers
 #
-# Your finished script needs no change for more nodes. Only the command changes. On a single node with four
-# GPUs, and on two nodes with four GPUs each:
+# Your finished script runs on more nodes without a change. Only the command differs. On a node with four
+# GPUs, and on two such nodes:
 #
 # ```bash
 # mpirun -np 4 python fashion_mnist_torch.py
@@ -811,10 +794,13 @@ print("\n".join(line for line in lines if line.startswith("rank")))
 # horovodrun -np 8 -H server1:4,server2:4 python fashion_mnist_torch.py     # the same, by Horovod's own launcher
 # ```
 #
-# All nodes need the same versions of the framework, Horovod, MPI and NCCL. A **container** is the usual
-# solution: an image file that contains all the software of a program except for the kernel of the operating
-# system and the driver of the GPU. NVIDIA publishes tested images with frameworks, NCCL and MPI in its
-# catalogue **NGC**. A container on one node with four GPUs starts like this:
+# `-np 8` starts eight processes in all. `-H server1:4,server2:4` names the nodes, and the number behind the
+# colon says how many of these processes a node can take. The launcher fills the nodes in this order. So ranks
+# 0 to 3 run on server1 and ranks 4 to 7 on server2, and on each node the local ranks are 0 to 3.
+#
+# All nodes need the same versions of the software. The usual solution is a **container**: an image file with
+# all the software of a program except for the kernel and the driver of the GPU. NVIDIA publishes tested
+# images in its catalogue **NGC**. On one node with four GPUs:
 #
 # ```bash
 # docker run --rm --gpus all --ipc=host --ulimit memlock=-1 -v "$PWD:/work" -w /work \
@@ -822,16 +808,14 @@ print("\n".join(line for line in lines if line.startswith("rank")))
 #     mpirun -np 4 --allow-run-as-root python fashion_mnist_keras.py
 # ```
 #
-# * `--gpus all` makes the GPUs of the node visible in the container.
-# * `--ipc=host` and `--ulimit memlock=-1` give NCCL and MPI the shared memory and the fixed pages of memory
-#   that they need. With Docker's default of 64 MB shared memory NCCL may fail.
-# * `-v "$PWD:/work" -w /work` makes your folder visible in the container and starts there.
-# * The image name has a version (25.02), so that the run can be repeated. The image of this version is the
-#   last one of TensorFlow that NVIDIA ships with Horovod.
+# * `--gpus all` makes the GPUs visible in the container, and `-v "$PWD:/work"` your folder. `-w /work` starts
+#   there.
+# * `--ipc=host` and `--ulimit memlock=-1` give NCCL and MPI enough shared memory and fixed pages of memory.
+# * The version 25.02 makes the run repeatable. It is NVIDIA's last TensorFlow image with Horovod.
 #
 # Clusters usually do not allow Docker, because its users could become root. They use **Apptainer** (formerly
-# Singularity), which runs the same images as an ordinary user. With Slurm, each task starts in its own
-# container, and a task is a rank:
+# Singularity), which runs the same images as an ordinary user. With Slurm each task is a rank in its own
+# container:
 #
 # ```bash
 # apptainer pull tensorflow.sif docker://nvcr.io/nvidia/tensorflow:25.02-tf2-py3
@@ -839,11 +823,10 @@ print("\n".join(line for line in lines if line.startswith("rank")))
 #     apptainer exec --nv tensorflow.sif python fashion_mnist_keras.py
 # ```
 #
-# `--nv` makes the driver of the GPU visible. `--mpi=pmix` lets Slurm tell each process its rank. These
-# commands for GPUs have not been run. The course's own image, its job scripts for Slurm and what was tested
-# are in [docker/README.md](../docker/README.md) and [docker/slurm](../docker/slurm/README.md). The next cell
-# runs the form for one node with a short program. It reads the rank and the local rank from environment
-# variables that Open MPI sets.
+# `--nv` makes the driver of the GPU visible. `--mpi=pmix` lets Slurm tell each process its rank, by the
+# interface PMIx. These commands for GPUs have not been run. What was tested is in
+# [docker/README.md](../docker/README.md) and [docker/slurm](../docker/slurm/README.md). The next cell runs
+# `mpirun` on this node with a program that prints the rank and the local rank.
 
 # %%
 program = """
@@ -857,11 +840,12 @@ print(subprocess.run(command, env=environment, capture_output=True, text=True).s
 # %% [markdown]
 # ## Uncoordinated ranks compared with the finished script
 #
-# The checks trained for a few steps only. Now both scripts train for three epochs on 5,000 images on two
-# ranks, with a batch of 64 images per rank: the serial script as it was, and your finished script.
+# Now both scripts, the serial and the finished one, train for three epochs on 5,000 images on two ranks, with
+# 64 images per batch and rank. As in lab 3, the *reference* is the set of results that the course comes with,
+# from $n = 3$ runs with different seeds. Error bars are standard deviations.
 #
-# In an epoch, the serial script makes $\lceil 5000/64 \rceil = 79$ steps on each rank. How many steps does
-# each rank make with the finished script?
+# The serial script makes $\lceil 5000/64 \rceil = 79$ steps per epoch on each rank. How many steps does each
+# rank make with the finished script?
 
 # %%
 # Prediction 2: steps per epoch of each rank, finished script, 2 ranks. Replace both values of None.
@@ -937,30 +921,27 @@ compare(*first, by=["script"], value="accuracy")
 
 # %% [markdown]
 # **What the result means.** With the finished script each rank reads half of the images, 2500, and makes
-# $\lceil 2500/64 \rceil = 40$ steps. Each step uses 128 images. With the serial script, two ranks train two
-# networks, and mostly their accuracies show it. In the reference they differ by 0.2, 1.2 and 0.0 percentage
-# points at three seeds. At the third seed the accuracies agree by chance. **Equal accuracies prove nothing,
-# and equal hashes do.** A launcher that starts a serial script on 100 ranks trains 100 networks and wastes 99
-# % of the time. The second table has the accuracies of rank 0. Whether fewer, larger steps cost accuracy in
-# such a short training is the question of lab 6.
+# $\lceil 2500/64 \rceil = 40$ steps. Each step but the last uses 128 images. With the serial script, two
+# ranks train two networks, and in most cases the two accuracies differ. In the reference they differ by 0.2,
+# 1.2 and 0.0 percentage points. In the third run they agree by chance. **Equal accuracies prove nothing, and
+# equal hashes do.**
 #
 # ## Tensor fusion and the timeline
 #
-# A network has many small gradients. The network of the script has four layers with a weight array and a bias
-# array each, so eight gradients, of 10 to 100,352 numbers. Eight messages would pay the latency eight times
-# (lab 4). **Tensor fusion** copies the gradients that are ready at the same time into one buffer and averages
-# them with one all-reduce. By default up to 128 MiB share a message.
+# The network of the script has four layers with a weight array and a bias array each, so eight gradients, of
+# 10 to 100,352 numbers. Eight messages would pay eight times the *latency*, the time that even an empty
+# message takes (lab 4). **Tensor fusion** puts gradients that are ready at the same time into the fusion
+# buffer, so that one all-reduce averages them. By default up to 128 MiB share a message.
 #
 # ![Without fusion four gradients w1, b1, w2, b2 are sent by four all-reduces. With fusion they are copied next to each other into one fusion buffer, and one all-reduce sends all of them.](pictures/fusion_buffer.svg)
 #
 # ### Exercise 11: Messages after fusion
 #
-# **What.** Write `fuse(sizes, threshold)`. **Why.** With it you can predict how many messages a network sends
-# per step. **Signature.** `sizes` is the list of the sizes of the gradients, in the order in which they are
-# ready. `threshold` is the size of the fusion buffer. Go through the gradients in order. A gradient joins the
-# current message if the message then has at most `threshold` bytes. Otherwise it begins a new message. Return
-# the list of messages, each of them a list of sizes. (Horovod also waits at most 1 ms for more gradients,
-# which we leave out.)
+# **What.** Write `fuse(sizes, threshold)`. **Why.** It predicts the messages of a network per step.
+# **Signature.** `sizes` lists the sizes of the gradients in the order in which they are ready. `threshold` is
+# the size of the fusion buffer. Go through the gradients in order. A gradient joins the current message if
+# the message then has at most `threshold` bytes. Otherwise it begins a new message. Return the list of
+# messages, each of them a list of sizes.
 #
 # <details><summary>Hint 1: the idea</summary>Keep a list of messages. Look only at the last one.</details>
 #
@@ -1002,10 +983,9 @@ check_fuse(fuse)
 # | all-reduce | the message itself |
 # | copy out | the sums are copied back |
 #
-# From the second step on Horovod remembers what it has negotiated and records less of it.
-# `HOROVOD_CACHE_CAPACITY=0` makes it negotiate in every step, so that we can see it. The two ranks of this
-# node never finish a backward pass at exactly the same time. All gradients together have 423 KB, and the
-# message stays in the memory of this node. Which phase takes longest?
+# Horovod remembers what it has negotiated. `HOROVOD_CACHE_CAPACITY=0` makes it negotiate in every step, so
+# that we can see it. The two ranks never finish a backward pass at exactly the same time. All gradients
+# together have 423 kB and stay in the memory of this node. Which phase takes longest?
 
 # %%
 # Prediction 3: "negotiate", "copy in", "all-reduce" or "copy out", and why? Replace both values of None.
@@ -1050,18 +1030,16 @@ print(f"You predicted: {prediction}. Longest phase, by its median: {longest}.")
 
 # %% [markdown]
 # One row is one gradient, and the marks show when each rank had it. A negotiation lasts until the *later*
-# rank is ready, so most of it is waiting for the slower rank. It is usually the longest phase here, because
-# 423 KB are added within a fraction of a millisecond. Bars that stand exactly above each other belong to one
-# message: these gradients were fused.
+# rank is ready. It is usually the longest phase here, because 423 kB are added within a fraction of a
+# millisecond. Bars exactly above each other belong to one message.
 #
 # ### Fewer messages and fewer bytes
 #
-# Two settings change how gradients are sent. `HOROVOD_FUSION_THRESHOLD=0` switches fusion off.
-# `compression=hvd.Compression.fp16` converts gradients to float16 before they are sent, 2 bytes per number
-# instead of 4, and back afterwards. This experiment and the next one run on CPUs, also where there are GPUs,
-# because the reference was measured there.
+# `HOROVOD_FUSION_THRESHOLD=0` switches fusion off. `compression=hvd.Compression.fp16` converts gradients to
+# float16 before they are sent, 2 bytes per number instead of 4, and back afterwards. This experiment and the
+# next one always run on CPUs, like the reference.
 #
-# How many messages does a step need *without* fusion? You know the network.
+# How many messages does a step need *without* fusion?
 
 # %%
 # Prediction 4: messages per step without fusion. Replace both values of None.
@@ -1128,33 +1106,30 @@ describe(
 
 # %% [markdown]
 # **What the result means.** Without fusion each of the eight gradients is a message of its own. With float16
-# a step sends half of the bytes, 212 instead of 423 kB. The third panel shows what that is worth in images/s
-# on this node, and the fourth whether the accuracy suffers. In the reference (n=3) the error bars of the
-# speeds overlap, and the accuracies agree within their error bars. Ranks of one node share memory, so a
-# message is cheap. Between nodes fusion is worth more: Horovod's authors report up to 65 % more images/s for
-# networks with many layers over a TCP network ([Sergeev and Del Balso,
-# 2018](https://arxiv.org/abs/1802.05799)).
+# a step sends half of the bytes, 212 instead of 423 kB. In the reference (n=3) the error bars of the speeds
+# overlap, and so do those of the accuracies. Ranks of one node share memory, so a message is cheap. Between
+# nodes fusion is worth more. Horovod's authors report up to 65 % more images/s for networks with many layers
+# over an ordinary TCP network ([Sergeev and Del Balso, 2018](https://arxiv.org/abs/1802.05799)).
 #
 # ## Strong and weak scaling
 #
-# How much faster are two ranks than one? There are two questions:
+# How much faster are two ranks than one? This has two meanings:
 #
-# * **Strong scaling** keeps the images per step constant: 1 rank with 128 images, compared with 2 ranks with
-#   64 images each.
-# * **Weak scaling** keeps the images per step *and rank* constant: 1 rank with 64 images, compared with 2
-#   ranks with 64 images each.
+# * **Strong scaling** keeps the images per step constant: 1 rank with 128 images, or 2 ranks with 64 each.
+# * **Weak scaling** keeps the images per step *and rank* constant: 1 rank with 64 images, or 2 ranks with 64
+#   each.
 #
-# Let $v_n$ be the images/s of $n$ ranks together. The **speed-up** is $v_n / v_1$, and the **efficiency** is
-# $v_n / (n\,v_1)$. For example, 9,000 images/s on one rank and 12,000 on two are a speed-up of 1.33 and an
+# With $v_n$ images/s of $n$ ranks together, the **speed-up** is $v_n / v_1$, and the **efficiency** is $v_n /
+# (n\,v_1)$. For example, 9,000 images/s on one rank and 12,000 on two are a speed-up of 1.33 and an
 # efficiency of 0.67.
 #
-# **A fair baseline.** A speed-up is meaningful only if nothing but the number of ranks changes between the
-# two runs. A single process uses all cores if nothing limits it. Two ranks with one core each would then be
-# compared with one rank with two cores. So we set `OMP_NUM_THREADS=1` and `TF_NUM_INTRAOP_THREADS=1` for one
-# rank, too. The line "strong, unfair" has the other baseline, to show the difference.
+# **A fair baseline.** A single process uses all cores if nothing limits it. Two ranks with one core each
+# would then be compared with one rank with two cores. So we set `OMP_NUM_THREADS=1` and
+# `TF_NUM_INTRAOP_THREADS=1` also for one rank. The line "strong, unfair" has the other baseline, one rank
+# with two threads.
 #
 # A single rank processes fewer images/s with 64 images per step than with 128, because each step has a fixed
-# overhead (lab 3). Which speed-up is larger, that of strong or that of weak scaling, and why?
+# overhead (lab 3). Is the speed-up larger with strong or with weak scaling, and why?
 
 # %%
 # Prediction 5: "strong", "weak" or "equal", and why? Replace both values of None.
@@ -1221,33 +1196,28 @@ compare(mine[mine["ranks"] == 2], theirs[theirs["ranks"] == 2], by=["scaling"], 
 compare(scalings, shipped_scalings, by=["setting"], value="images_per_second")
 
 # %% [markdown]
-# **What the result means.** In the reference (n=3) the speed-up is 1.31 with strong scaling and 1.65 with
-# weak scaling. An efficiency below 1 has three causes. Two are the exchange of gradients and the wait for the
-# slower rank, which the timeline shows. The third is the smaller batch: a single rank processes about a fifth
-# fewer images/s with 64 images per step than with 128. Strong scaling pays for it, because its baseline has
-# the large batch. Weak scaling does not, because its baseline has the small batch too.
+# **What the result means.** In the reference (n=3, two cores) the speed-up is 1.31 with strong scaling and
+# 1.65 with weak scaling. Two causes of an efficiency below 1 are the exchange of gradients and the wait for
+# the slower rank. The third is the smaller batch: a single rank processes about a fifth fewer images/s with
+# 64 images per step than with 128. Only strong scaling pays for it, because its baseline has the large batch.
 #
-# The unfair baseline gives another number for the same two ranks, although nothing about Horovod has changed.
-# It also varies more: in the reference two threads are faster than one at two seeds, and slower at the third.
-# Always report a speed-up together with its baseline and the number of measurements.
+# The unfair baseline gives another number for the same two ranks. Always report a speed-up with its baseline
+# and the number of measurements.
 #
 # ## Summary
 #
-# * Horovod averages gradients between equal ranks. It calls MPI, NCCL or Gloo for the all-reduce. In this
-#   build each all-reduce is a call of `MPI_Allreduce`. It replaced parameter servers, its last release is of
-#   2023, and new PyTorch projects use DDP or FSDP.
-# * A serial script started on two ranks trains two networks, without any error message.
-# * Nine edits make one training of it: initialize, one device per rank, print on rank 0, wrap the optimizer,
-#   broadcast the initial state, partition the images, combine metrics, write checkpoints on rank 0, resume on
-#   all ranks.
-# * Averaged gradients without the broadcast keep the ranks apart for ever. The rank report proves equality by
-#   a hash of the weights.
-# * Reshuffle-then-split reads every image once per epoch. Random reads see about 63 % of them. Fixed shards
-#   need only $1/N$ of the images on each node.
-# * All ranks need the same number of batches, or the program waits for ever.
+# * Horovod averages gradients between equal ranks by MPI, NCCL or Gloo. Its last release is of 2023, and new
+#   PyTorch projects use DDP or FSDP.
+# * A serial script on two ranks trains two networks without any error message.
+# * Nine edits make one training of it. Without some of them it still runs, and only the rank report shows the
+#   mistake.
+# * Averaged gradients without the broadcast keep the ranks apart for ever. Equal hashes of the weights prove
+#   equality.
+# * Reshuffle-then-split reads every image once per epoch, random reads about 63 % of them. Fixed shards need
+#   only $1/N$ of the images on each rank.
+# * All ranks need the same number of training batches, or the program waits for ever.
 # * Tensor fusion sent one message per step instead of eight, and float16 sent 212 kB instead of 423 kB.
-# * Two ranks were 1.31 times as fast as one with strong scaling and 1.65 times with weak scaling (n=3, two
-#   cores).
+# * Two ranks were 1.31 times as fast as one with strong scaling and 1.65 times with weak scaling (n=3).
 #
 # ## Self-check questions
 
