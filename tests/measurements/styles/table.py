@@ -130,8 +130,10 @@ def precision(framework: str, exchange: str, number: int) -> str:
         values.remove("channels_last")
     if exchange == "server" or framework in ("keras_tape", "keras_step"):
         values.remove("float16")
-    # Horovod needs contiguous tensors for its broadcasts and for its own compression.
-    if (exchange == "server" or exchange.endswith("fp16")) and "channels_last" in values:
+    # Horovod needs contiguous tensors for its broadcasts, its own compression and its own accumulation.
+    strided = exchange != "server" and not exchange.endswith("fp16")
+    strided &= not (framework == "torch_horovod" and exchange.startswith("accumulate"))
+    if not strided and "channels_last" in values:
         values.remove("channels_last")
     return values[number % len(values)]
 
