@@ -119,8 +119,8 @@ print(f"4.5 times per year:      {doubling_months(4.5, years=1):.1f} months")
 # which is a factor of 8,200. The run took about 14 times as long. The product $630 \times 8{,}200 \times 14$
 # is 72 million, nearly the whole factor. The largest of the three factors is **the number of GPUs**. The eras
 # that OpenAI describes say the same: most results used 1 to 8 GPUs until 2014, and 10 to 100 GPUs until 2016.
-# After that, methods for larger batches and faster links raised the limit again. These methods are the
-# subject of this course.
+# After that, faster links and methods for training with more examples at a time raised the limit again. These
+# methods are the subject of this course.
 #
 # Not every good result needs such runs. The network of ["Attention is all you
 # need"](https://arxiv.org/abs/1706.03762), on which today's language models are based, was trained with 0.089

@@ -132,7 +132,7 @@ workbook = Workbook(15)
 #
 # **What:** write `attention(queries, keys, values)`.
 #
-# **Why:** this function is the only place in a transformer where tokens exchange information, and its mask
+# **Why:** this function is the only place in the network where tokens exchange information, and its mask
 # is the reason why the whole text can be trained in one pass.
 #
 # **Signature:** three tensors of shape (tokens, width). Return a tensor of the same shape.
